@@ -1,0 +1,25 @@
+//go:build ignore
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * No programs: names every struct and enum that Go must see, so that bpf2go
+ * writes each of them once (pkg/bpfobj).
+ */
+#include "lib/compiler.h"
+#include "lib/endpoint_types.h"
+#include "lib/flow_types.h"
+#include "lib/hostport_types.h"
+#include "lib/verdict.h"
+
+struct sl_tuple *t_tuple __attribute__((unused));
+struct sl_flow *t_flow __attribute__((unused));
+struct sl_addr *t_addr __attribute__((unused));
+struct sl_endpoint *t_endpoint __attribute__((unused));
+struct sl_endpoint_stats *t_endpoint_stats __attribute__((unused));
+struct sl_uplink *t_uplink __attribute__((unused));
+struct sl_cidr *t_cidr __attribute__((unused));
+struct sl_hostport_key *t_hostport_key __attribute__((unused));
+struct sl_hostport *t_hostport __attribute__((unused));
+enum sl_flow_flag *t_flow_flag __attribute__((unused));
+enum sl_endpoint_flag *t_endpoint_flag __attribute__((unused));
+enum sl_hostport_flag *t_hostport_flag __attribute__((unused));
+enum sl_drop_reason *t_drop_reason __attribute__((unused));

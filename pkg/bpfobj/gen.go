@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bpfobj holds the compiled BPF objects and the Go types generated from
+// the C sources in /bpf. Nothing here is written by hand except this file.
+//
+// Run it as "make generate": the Makefile names the compiler and its flags in
+// BPF2GO_CC and BPF2GO_CFLAGS.
+package bpfobj
+
+//go:generate go tool bpf2go -target bpfel -type sl_tuple -type sl_flow -type sl_addr -type sl_endpoint -type sl_endpoint_stats -type sl_uplink -type sl_cidr -type sl_hostport_key -type sl_hostport -type sl_flow_flag -type sl_endpoint_flag -type sl_hostport_flag -type sl_drop_reason Types ../../bpf/types.c
+//go:generate go tool bpf2go -target bpfel -no-global-types PodEgress ../../bpf/tc_pod_egress.c
+//go:generate go tool bpf2go -target bpfel -no-global-types PodIngress ../../bpf/tc_pod_ingress.c
+//go:generate go tool bpf2go -target bpfel -no-global-types UplinkIngress ../../bpf/tc_uplink_ingress.c
+//go:generate go tool bpf2go -target bpfel -no-global-types UplinkEgress ../../bpf/tc_uplink_egress.c
