@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package archtest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A room is a set of packages with one rule about what of ours they import.
+// The first room whose pattern matches a package is its room.
+type room struct {
+	pattern string   // path below the module; a trailing "/" means everything below
+	imports []string // patterns of ours it may import, besides itself when exact
+	why     string
+}
+
+// leaves are what any room above pkg may use.
+var leaves = []string{
+	"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/ipalloc", "pkg/log", "pkg/netns",
+	"pkg/nodeconf", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version",
+}
+
+var rooms = []room{
+	{"cmd/sluice-cni", []string{"plugins/", "loader", "pkg/"}, "the multi-call binary wires everything"},
+	{"cmd/sluice", []string{"loader", "pkg/"}, "the operator's tool reads state; it runs no plugin"},
+	{"cmd/", []string{"plugins/", "loader", "pkg/"}, "a command wires everything"},
+	{"plugins/ipam/", leaves, "IPAM sees no BPF and no netlink"},
+	{"plugins/main/", append([]string{"loader", "pkg/nl"}, leaves...), "a plugin never imports another plugin"},
+	{"plugins/meta/", append([]string{"loader", "pkg/nl"}, leaves...), "a plugin never imports another plugin"},
+	{"loader", []string{"pkg/maps/", "pkg/bpfobj", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version"},
+		"the loader returns sentinels and knows nothing of CNI"},
+	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfobj", "pkg/log"}, "a typed view of one map family"},
+	{"pkg/bpfobj", nil, "generated code"},
+	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
+	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/log", "pkg/netns"}, "the process contract"},
+	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
+	{"pkg/nl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
+	{"pkg/", []string{"pkg/cnierr", "pkg/log", "pkg/store"}, "leaves import none of ours but the registries everybody shares"},
+	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
+	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},
+	{"bpf/", []string{"pkg/", "bpf/"}, "packet walks"},
+}
+
+func matches(pattern, pkg string) bool {
+	if strings.HasSuffix(pattern, "/") {
+		return strings.HasPrefix(pkg, pattern)
+	}
+	return pkg == pattern || strings.HasPrefix(pkg, pattern+"/") && pattern != "cmd/sluice"
+}
+
+func roomOf(pkg string) (room, bool) {
+	for _, r := range rooms {
+		if matches(r.pattern, pkg) {
+			return r, true
+		}
+	}
+	return room{}, false
+}
+
+// mayImport reports whether a package of r may import another one of ours.
+func (r room) mayImport(self, other string) bool {
+	if strings.HasPrefix(other, self+"/") || strings.HasPrefix(self, other+"/") && !strings.HasSuffix(r.pattern, "/") {
+		return true // parts of one room
+	}
+	return slices.ContainsFunc(r.imports, func(p string) bool { return matches(p, other) })
+}
+
+// Each room imports only what lies below it.
+func TestImportDirection(t *testing.T) {
+	for _, p := range listPackages(t) {
+		r, ok := roomOf(p.rel())
+		if !ok {
+			t.Errorf("%s belongs to no room: add it to the table with its reason", p.rel())
+			continue
+		}
+		for _, imp := range p.Imports {
+			if ours(imp) && !r.mayImport(p.rel(), relative(imp)) {
+				t.Errorf("%s imports %s; its room %q allows %v (%s)", p.rel(), relative(imp), r.pattern, r.imports, r.why)
+			}
+		}
+	}
+}
+
+// onlyFrom lists packages with a closed set of importers. Keys ending in "/"
+// stand for everything below; tests are bound by it as well, except where the
+// importer list says "_test".
+var onlyFrom = map[string]struct {
+	importers []string
+	why       string
+}{
+	"github.com/cilium/ebpf/":                    {[]string{"loader", "pkg/maps/", "pkg/bpfobj", "bpf/", "_test"}, "nobody else sees a raw eBPF type"},
+	"github.com/florianl/go-tc/":                 {[]string{"loader", "_test"}, "clsact belongs to the loader"},
+	"github.com/vishvananda/netlink/":            {[]string{"pkg/nl", "pkg/test/", "_test"}, "dumps are retried in one place"},
+	"github.com/vishvananda/netns/":              {[]string{"pkg/netns", "pkg/nl", "pkg/test/", "_test"}, "threads are restored in one place"},
+	"github.com/containernetworking/cni/libcni/": {[]string{"pkg/test/", "test/", "bench", "_test"}, "libcni is the runtime's side"},
+	"github.com/containernetworking/plugins/":    {[]string{"_test"}, "only its test helpers may be used"},
+	"github.com/spf13/cobra/":                    {[]string{"cmd/sluice"}, "heavy; the plugin binary must start fast"},
+	"go.uber.org/zap/zapcore/":                   {[]string{"pkg/log", "_test"}, "one place builds a log core"},
+	"net/http/":                                  {[]string{"pkg/test/", "test/", "bench", "_test"}, "heavy; nothing in Sluice serves HTTP"},
+	module + "/pkg/test/":                        {[]string{"pkg/test/", "test/", "bench", "_test"}, "helpers of tests"},
+	module + "/bench/":                           {[]string{"bench"}, "nothing imports the benchmarks"},
+	module + "/test/":                            {[]string{"test/"}, "nothing imports the suites"},
+}
+
+func TestOnlyFrom(t *testing.T) {
+	for _, p := range listPackages(t) {
+		for _, imp := range p.Imports {
+			checkImporter(t, p, imp, false)
+		}
+		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
+			checkImporter(t, p, imp, true)
+		}
+	}
+}
+
+func checkImporter(t *testing.T, p goPackage, imp string, test bool) {
+	t.Helper()
+	for target, rule := range onlyFrom {
+		if !strings.HasPrefix(imp+"/", target) {
+			continue
+		}
+		allowed := test && slices.Contains(rule.importers, "_test") ||
+			slices.ContainsFunc(rule.importers, func(r string) bool { return r != "_test" && matches(r, p.rel()) })
+		if !allowed {
+			t.Errorf("%s imports %s: only %v may (%s)", p.rel(), imp, rule.importers, rule.why)
+		}
+	}
+}
+
+// notLinked names what a binary must not contain, whoever imports it.
+var notLinked = map[string]map[string]string{
+	"cmd/sluice-cni": {
+		"net/http":                 "adds megabytes and start-up time to every CNI call",
+		"github.com/spf13/cobra":   "a plugin has no command line",
+		"text/template":            "keeps the linker from dropping unused methods",
+		"html/template":            "keeps the linker from dropping unused methods",
+		"testing":                  "belongs to tests",
+		module + "/pkg/test/":      "belongs to tests",
+		"github.com/google/go-cmp": "belongs to tests",
+	},
+	"cmd/sluice": {
+		"net/http":                 "nothing in Sluice serves HTTP",
+		"testing":                  "belongs to tests",
+		module + "/pkg/test/":      "belongs to tests",
+		"github.com/google/go-cmp": "belongs to tests",
+	},
+	"plugins/ipam/host-local": {
+		"github.com/cilium/ebpf":         "IPAM sees no BPF",
+		"github.com/vishvananda/netlink": "IPAM sees no netlink",
+		module + "/loader":               "IPAM sees no BPF",
+	},
+	"loader": {
+		"github.com/containernetworking/cni/pkg/skel": "the loader knows nothing of CNI",
+	},
+}
+
+func TestNotLinked(t *testing.T) {
+	found := map[string]bool{}
+	for _, p := range listPackages(t) {
+		deny, ok := notLinked[p.rel()]
+		if !ok {
+			continue
+		}
+		found[p.rel()] = true
+		for _, dep := range p.Deps {
+			for bad, why := range deny {
+				if dep == bad || strings.HasPrefix(dep, strings.TrimSuffix(bad, "/")+"/") {
+					t.Errorf("%s links %s: %s", p.rel(), dep, why)
+				}
+			}
+		}
+	}
+	for pkg := range notLinked {
+		if !found[pkg] {
+			t.Errorf("%s is in the table but not in the tree", pkg)
+		}
+	}
+}
