@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	suffix   = ".json"
+	lockName = ".lock"
+	tempGlob = ".tmp-*"
+
+	// sep stands between the parts of a file name. It is not among the bytes that escape leaves alone.
+	sep = "="
+	// maxName leaves room below the 255 bytes that file systems allow.
+	maxName = 240
+)
+
+// fileName returns the name of ref's file: its three parts, readable, every byte that could mean something to a path or a
+// shell written as %XX. A name that would be too long keeps the beginning of each part and gets a hash.
+func fileName(ref Ref) string {
+	parts := []string{escape(ref.Network), escape(ref.ContainerID), escape(ref.IfName)}
+	name := strings.Join(parts, sep) + suffix
+	if len(name) <= maxName {
+		return name
+	}
+	for i, p := range parts {
+		if len(p) > 64 {
+			parts[i] = p[:64]
+		}
+	}
+	sum := ref.sum()
+	return strings.Join(parts, sep) + sep + hex.EncodeToString(sum[:16]) + suffix
+}
+
+// refFromName undoes fileName where nothing was cut; false otherwise.
+func refFromName(name string) (Ref, bool) {
+	parts := strings.Split(strings.TrimSuffix(name, suffix), sep)
+	if len(parts) != 3 {
+		return Ref{}, false
+	}
+	for i := range parts {
+		p, err := unescape(parts[i])
+		if err != nil {
+			return Ref{}, false
+		}
+		parts[i] = p
+	}
+	return Ref{Network: parts[0], ContainerID: parts[1], IfName: parts[2]}, true
+}
+
+func isRecordName(name string) bool {
+	return strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, ".")
+}
+
+func plain(c byte, first bool) bool {
+	switch {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-':
+		return true
+	case c == '.':
+		return !first // neither hidden files nor "." and ".."
+	}
+	return false
+}
+
+func escape(s string) string {
+	const digits = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(s) {
+		if c := s[i]; plain(c, i == 0) {
+			b.WriteByte(c)
+		} else {
+			b.WriteByte('%')
+			b.WriteByte(digits[c>>4])
+			b.WriteByte(digits[c&15])
+		}
+	}
+	return b.String()
+}
+
+func unescape(s string) (string, error) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+3 > len(s) {
+			return "", errors.New("cut escape")
+		}
+		c, err := hex.DecodeString(s[i+1 : i+3])
+		if err != nil {
+			return "", err
+		}
+		b.Write(c)
+		i += 2
+	}
+	return b.String(), nil
+}
+
+// lock takes the store's flock and returns the function that gives it back. With create the directory is made first.
+func (d *Dir) lock(create bool) (func(), error) {
+	if create {
+		if err := os.MkdirAll(d.path, 0o700); err != nil {
+			return nil, fmt.Errorf("make the record directory: %w", err)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(d.path, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the record lock: %w", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock the record directory: %w", err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// write puts rec in place atomically: a reader sees the old record or the new one, also after a crash.
+func (d *Dir) write(rec *Record) (err error) {
+	raw, err := json.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("encode attachment record: %w", err)
+	}
+	f, err := os.CreateTemp(d.path, tempGlob)
+	if err != nil {
+		return fmt.Errorf("write attachment record: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if _, err = f.Write(append(raw, '\n')); err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(d.path, fileName(rec.Ref)))
+	}
+	if err != nil {
+		return fmt.Errorf("write attachment record: %w", err)
+	}
+	return nil
+}
+
+// Sweep removes temporary files that killed writers left. GC calls it; under the lock no live writer can own one.
+func (d *Dir) Sweep() error {
+	unlock, err := d.lock(false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	left, err := filepath.Glob(filepath.Join(d.path, tempGlob))
+	if err != nil {
+		return fmt.Errorf("list temporary records: %w", err)
+	}
+	var errs []error
+	for _, p := range left {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package store keeps one small JSON record per attachment: what an ADD is about to make (intent) and what it made (done).
+//
+// The record is written before the first kernel change, so that DEL and GC can clean what a killed plugin left behind without
+// asking the runtime, the interface or the network namespace. Several plugins of one chain share the file of an attachment,
+// each under its own name. The directory lives on a tmpfs (/run): records do not survive a reboot, and neither do pods.
+//
+// Writes are atomic (temporary file, fsync, rename) and serialised by an flock. A record that cannot be read never stops a
+// DEL or a GC: it is reported as Corrupt, with the attachment's identity taken from the file's name.
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// DefaultDir is where the plugins keep their records.
+	DefaultDir = "/run/sluice/attachments"
+	// Version is the format written by this code. Readers take any version: unknown fields are ignored.
+	Version = 1
+
+	// StateIntent marks a section whose ADD has begun and not finished.
+	StateIntent = "intent"
+	// StateDone marks a section whose ADD has finished.
+	StateDone = "done"
+)
+
+// ErrNotExist says that no record exists for the attachment.
+var ErrNotExist = errors.New("no attachment record")
+
+// Ref names an attachment as the CNI specification does.
+type Ref struct {
+	Network     string `json:"network"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifname"`
+}
+
+// Owner returns the 64-bit identity under which the attachment owns entries in BPF maps: the first eight bytes, big endian, of
+// SHA-256(network NUL containerID NUL ifname). None of the three can hold a NUL byte.
+func (r Ref) Owner() uint64 {
+	h := r.sum()
+	return binary.BigEndian.Uint64(h[:8])
+}
+
+func (r Ref) sum() [sha256.Size]byte {
+	return sha256.Sum256([]byte(r.Network + "\x00" + r.ContainerID + "\x00" + r.IfName))
+}
+
+// String returns the attachment as network/containerID/ifname, for logs and messages.
+func (r Ref) String() string { return r.Network + "/" + r.ContainerID + "/" + r.IfName }
+
+// Section is what one plugin of the chain recorded.
+type Section struct {
+	State string          `json:"state"`
+	Data  json.RawMessage `json:"data,omitempty"`
+}
+
+// Record is everything known of one attachment.
+type Record struct {
+	Version int `json:"version"`
+	Ref
+	NetNS   string             `json:"netns,omitempty"`
+	Created time.Time          `json:"created"`
+	Plugins map[string]Section `json:"plugins"`
+	// Corrupt is set when the file could not be read as a record: Ref comes from its name and Plugins is empty.
+	Corrupt bool `json:"-"`
+}
+
+// Section decodes what plugin recorded into the value that into points to (nil: only ask). It reports whether there is a
+// section; the error says that its data does not fit.
+func (r *Record) Section(plugin string, into any) (bool, error) {
+	if r == nil {
+		return false, nil
+	}
+	s, ok := r.Plugins[plugin]
+	if !ok || into == nil || len(s.Data) == 0 {
+		return ok, nil
+	}
+	if err := json.Unmarshal(s.Data, into); err != nil {
+		return true, fmt.Errorf("record of %s, section %s: %w", r.Ref, plugin, err)
+	}
+	return true, nil
+}
+
+// Dir is a directory of records. The zero value is unusable; use Open.
+type Dir struct{ path string }
+
+// Open returns the store at dir. Nothing is created before the first Begin.
+func Open(dir string) *Dir { return &Dir{path: dir} }
+
+// Path returns the directory of the store.
+func (d *Dir) Path() string { return d.path }
+
+// Begin records that plugin is about to act for ref, before its first effect. A section of an earlier ADD is replaced, the
+// other plugins' sections stay.
+func (d *Dir) Begin(ref Ref, netnsPath, plugin string, data any) error {
+	return d.update(ref, plugin, data, StateIntent, func(rec *Record) {
+		if netnsPath != "" {
+			rec.NetNS = netnsPath
+		}
+	})
+}
+
+// Complete records that plugin has done its work for ref. It makes the section when Begin was not called.
+func (d *Dir) Complete(ref Ref, plugin string, data any) error {
+	return d.update(ref, plugin, data, StateDone, func(*Record) {})
+}
+
+func (d *Dir) update(ref Ref, plugin string, data any, state string, edit func(*Record)) error {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return fmt.Errorf("record of %s, section %s: %w", ref, plugin, err)
+	}
+	unlock, err := d.lock(true)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := d.Load(ref)
+	switch {
+	case errors.Is(err, ErrNotExist):
+		rec = &Record{Ref: ref, Created: time.Now().UTC()}
+	case err != nil:
+		return err
+	case rec.Corrupt: // nothing in it can be saved; what is written now is at least right
+		rec.Created = time.Now().UTC()
+	}
+	rec.Version, rec.Corrupt = Version, false
+	if rec.Plugins == nil {
+		rec.Plugins = make(map[string]Section, 1)
+	}
+	edit(rec)
+	rec.Plugins[plugin] = Section{State: state, Data: raw}
+	return d.write(rec)
+}
+
+// Load returns the record of ref; ErrNotExist when there is none. A file that is not a record yields one marked Corrupt.
+func (d *Dir) Load(ref Ref) (*Record, error) {
+	rec, err := d.read(fileName(ref))
+	if err != nil {
+		return nil, err
+	}
+	if rec.Corrupt || rec.Ref != ref {
+		// A file of that name that names another attachment was not written by this code: nothing in it may be acted on.
+		return &Record{Ref: ref, Corrupt: true}, nil
+	}
+	return rec, nil
+}
+
+func (d *Dir) read(name string) (*Record, error) {
+	raw, err := os.ReadFile(filepath.Join(d.path, name))
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s: %w", name, ErrNotExist)
+		}
+		return nil, fmt.Errorf("read attachment record: %w", err)
+	}
+	rec := new(Record)
+	if err := json.Unmarshal(raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" {
+		ref, _ := refFromName(name)
+		return &Record{Ref: ref, Corrupt: true}, nil
+	}
+	return rec, nil
+}
+
+// Remove takes plugin's section away; the file goes with its last section, and at once when it is corrupt. A missing record or
+// section is success.
+func (d *Dir) Remove(ref Ref, plugin string) error {
+	unlock, err := d.lock(false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := d.Load(ref)
+	if errors.Is(err, ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !rec.Corrupt {
+		delete(rec.Plugins, plugin)
+		if len(rec.Plugins) > 0 {
+			return d.write(rec)
+		}
+	}
+	if err := os.Remove(filepath.Join(d.path, fileName(ref))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove attachment record: %w", err)
+	}
+	return nil
+}
+
+// List returns the records of network, or all when network is empty, in the order of their file names. Corrupt files are in
+// the list, with the Ref that their name tells. A missing directory is an empty store.
+func (d *Dir) List(network string) ([]*Record, error) {
+	entries, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list attachment records: %w", err)
+	}
+	var (
+		recs []*Record
+		errs []error
+	)
+	for _, e := range entries {
+		if !isRecordName(e.Name()) {
+			continue
+		}
+		rec, err := d.read(e.Name())
+		switch {
+		case errors.Is(err, ErrNotExist): // went between the listing and the reading
+		case err != nil:
+			errs = append(errs, err)
+		case network == "" || rec.Network == network:
+			recs = append(recs, rec)
+		}
+	}
+	return recs, errors.Join(errs...)
+}
