@@ -1,7 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X github.com/sluice-cni/sluice/pkg/version.build=$(VERSION)
+GOTESTFLAGS ?= -count=1 -timeout=20m
+CNI_BIN_DIR ?= /opt/cni/bin
+GOLANGCI_VERSION ?= v2.15.0
+# What the tests, the demo and the benchmark run besides Go: command:package.
+TEST_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
+
 CLANG ?= clang-14
 export BPF2GO_CC ?= $(CLANG)
 export BPF2GO_CFLAGS ?= -O2 -g -Wall -Wextra -Wshadow -Wpadded -Werror -mcpu=v3 -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
+export CGO_ENABLED := 0
+export PATH := $(PATH):/usr/sbin:/sbin
+
+# need installs the packages of the commands that are missing, given as
+# command:package pairs, and does nothing when all are there.
+define need
+	@missing=(); \
+	for pair in $(1); do command -v "$${pair%%:*}" >/dev/null || missing+=("$${pair##*:}"); done; \
+	[ $${#missing[@]} -eq 0 ] && exit 0; \
+	command -v apt-get >/dev/null || { echo "please install: $${missing[*]}" >&2; exit 1; }; \
+	[ "$$(id -u)" -eq 0 ] || { echo "as root: apt-get install $${missing[*]}" >&2; exit 1; }; \
+	echo "installing $${missing[*]}"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get -qq update; apt-get -qq install -y --no-install-recommends "$${missing[@]}" >/dev/null
+endef
+
+define need-root
+	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
+endef
+
+.PHONY: help build generate verify fmt lint test test-unit test-privileged demo bench-quick install clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/sluice-cni (all plugins) and bin/sluice (the operator's tool), static and stripped
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice
+
 generate: ## compile the BPF programs and regenerate their Go bindings
 	go generate ./pkg/bpfobj
+
+verify: ## regenerate and check that nothing differs from what is committed (needs clang-14)
+	$(call need,$(CLANG):$(CLANG) llvm-strip-14:llvm-14 clang-format:clang-format git:git)
+	@[ -e /usr/include/bpf/bpf_helpers.h ] && [ -e /usr/include/linux/bpf.h ] || \
+		{ apt-get -qq update; apt-get -qq install -y --no-install-recommends libbpf-dev linux-libc-dev >/dev/null; }
+	$(MAKE) --no-print-directory generate
+	git diff --exit-code -- pkg/bpfobj
+	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h
+	@out=$$(gofmt -l cmd loader pkg plugins bench test bpf); [ -z "$$out" ] || { echo "not gofmt'ed: $$out" >&2; exit 1; }
+	go mod tidy -diff
+	go vet ./...
+
+fmt: ## format the Go and C sources
+	gofmt -w cmd loader pkg plugins bench test bpf
+	$(call need,clang-format:clang-format)
+	clang-format -i bpf/*.c bpf/lib/*.h
+
+lint: ## run golangci-lint
+	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \
+		GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) && \
+		mv bin/tools/golangci-lint bin/tools/golangci-lint-$(GOLANGCI_VERSION); }
+	bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
+
+test: ## run every test: unit, packet walks, real binaries in network namespaces, spec matrix (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go test $(GOTESTFLAGS) ./...
+
+test-unit: ## run the tests that need no privileges
+	go test $(GOTESTFLAGS) -skip '^TestPrivileged' ./...
+
+test-privileged: ## run only the tests that need root and a kernel with BPF
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go test $(GOTESTFLAGS) -run '^TestPrivileged' ./...
+
+demo: build ## show a pod, a hostPort and masquerade end to end, in namespaces of its own (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go build -trimpath -o bin/demo ./test/demo
+	bin/demo -bin bin
+
+bench-quick: build ## compare with no plugin and with the reference plugins, under 3 minutes (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go run ./bench
+
+install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
+	bin/sluice install --dir $(CNI_BIN_DIR)
+
+clean: ## remove what the build made
+	rm -rf bin bench/out
