@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sysctl reads and writes kernel parameters of the calling thread's
+// network namespace. /proc/sys/net shows the namespace of the thread that
+// opens the file, so callers run inside netns.NS.Do. It imports none of ours.
+package sysctl
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strings"
+)
+
+// Root is where the kernel shows its parameters.
+const Root = "/proc/sys"
+
+// Path returns the file of a key. Keys are relative to Root and separated by
+// slashes ("net/ipv4/conf/eth0.100/rp_filter": names may hold dots). A key
+// that leads out of Root is an error.
+func Path(key string) (string, error) {
+	p := path.Join(Root, key)
+	if !strings.HasPrefix(p, Root+"/") {
+		return "", fmt.Errorf("sysctl %q is outside %s", key, Root)
+	}
+	return p, nil
+}
+
+// Get returns the value of a key without the final newline. The error wraps
+// fs.ErrNotExist when this kernel or this interface does not have the key.
+func Get(key string) (string, error) {
+	p, err := Path(key)
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile(p)
+	if err != nil {
+		return "", fmt.Errorf("read sysctl: %w", err)
+	}
+	return strings.TrimRight(string(b), "\n"), nil
+}
+
+// Set gives a key a value. It does not write when the kernel has the value
+// already: some keys have effects on every write (disable_ipv6 flushes
+// addresses), and a read-only /proc/sys is then no obstacle.
+func Set(key, value string) error {
+	p, err := Path(key)
+	if err != nil {
+		return err
+	}
+	// Write-only keys (route/flush) cannot be read; the write decides.
+	if old, err := Get(key); err == nil && Equal(old, value) {
+		return nil
+	}
+	// No O_TRUNC or O_CREATE: a key that does not exist must stay an error.
+	f, err := os.OpenFile(p, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("write sysctl: %w", err)
+	}
+	_, err = f.WriteString(value)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("write sysctl: %w", err)
+	}
+	return nil
+}
+
+// Equal compares two values as the kernel does: fields, however they are
+// separated ("4096 87380 6291456" is shown with tabs).
+func Equal(a, b string) bool {
+	x, y := strings.Fields(a), strings.Fields(b)
+	if len(x) != len(y) {
+		return false
+	}
+	for i := range x {
+		if x[i] != y[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysctl
+
+import (
+	"errors"
+	"io/fs"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestPath(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		key, want string
+	}{
+		{"net/ipv4/ip_forward", "/proc/sys/net/ipv4/ip_forward"},
+		{"net/ipv4/conf/eth0.1/rp_filter", "/proc/sys/net/ipv4/conf/eth0.1/rp_filter"},
+		{"../self/mem", ""},
+		{"net/../../self", ""},
+		{"", ""},
+		{"..", ""},
+	}
+	for _, tc := range tests {
+		got, err := Path(tc.key)
+		if got != tc.want || (err != nil) != (tc.want == "") {
+			t.Errorf("Path(%q) = %q, %v; want %q", tc.key, got, err, tc.want)
+		}
+	}
+}
+
+func TestEqual(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		a, b string
+		want bool
+	}{
+		{"1", "1", true}, {"1\n", " 1", true}, {"4096\t87380\t6291456", "4096 87380 6291456", true},
+		{"1", "01", false}, {"1 2", "1", false}, {"", "", true},
+	} {
+		if got := Equal(tc.a, tc.b); got != tc.want {
+			t.Errorf("Equal(%q, %q) = %t", tc.a, tc.b, got)
+		}
+	}
+}
+
+func TestGetMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := Get("net/no/such/key"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("err = %v, want fs.ErrNotExist", err)
+	}
+	if err := Set("net/no/such/key", "1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("err = %v, want fs.ErrNotExist", err)
+	}
+}
+
+func TestPrivilegedSet(t *testing.T) {
+	t.Parallel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Never unlocked: the thread of the new namespace dies with the goroutine.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Errorf("unshare: %v", err)
+			return
+		}
+		const key = "net/ipv4/ip_forward"
+		for _, v := range []string{"1", "1", "0"} {
+			if err := Set(key, v); err != nil {
+				t.Errorf("Set(%s): %v", v, err)
+			}
+			if got, err := Get(key); err != nil || got != v {
+				t.Errorf("Get = %q, %v; want %q", got, err, v)
+			}
+		}
+		if err := Set(key, "bogus"); err == nil {
+			t.Error("the kernel took a bogus value")
+		}
+	}()
+	<-done
+}
