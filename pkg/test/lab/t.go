@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import "testing"
+
+// NewT is New for tests: the first Options, if any, is used, an error ends the
+// test, and the lab goes with it.
+func NewT(t testing.TB, o ...Options) *Lab {
+	t.Helper()
+	var opts Options
+	if len(o) > 0 {
+		opts = o[0]
+	}
+	l, err := New(opts)
+	if err != nil {
+		t.Fatalf("make lab: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("close lab: %v", err)
+		}
+	})
+	return l
+}
+
+// PodT is NewPod for tests; the pod goes with the test.
+func (n *Node) PodT(t testing.TB, name string) *Pod {
+	t.Helper()
+	p, err := n.NewPod(name)
+	if err != nil {
+		t.Fatalf("make pod: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := p.Delete(); err != nil {
+			t.Errorf("delete pod: %v", err)
+		}
+	})
+	return p
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Run executes a program with the calling thread's namespaces and returns its
+// standard output. The error carries the program's words.
+func Run(name string, args ...string) (string, error) {
+	return runInput("", name, args...)
+}
+
+func runInput(stdin, name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	if stdin != "" {
+		cmd.Stdin = strings.NewReader(stdin)
+	}
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errOut.String()))
+	}
+	return out.String(), nil
+}
+
+// ipBatch runs ip(8) lines in the calling thread's namespace; the first bad
+// line ends it.
+func ipBatch(lines ...string) error {
+	_, err := runInput(strings.Join(lines, "\n")+"\n", "ip", "-batch", "-")
+	return err
+}
+
+func linkUp(dev string) error { return ipBatch("link set " + dev + " up") }
+
+// prepareClient makes a client's namespace quick and quiet: addresses usable
+// at once, none from router advertisements. The node is left as the kernel
+// makes it, since that is where plugins have to live.
+func prepareClient() error {
+	for key, value := range map[string]string{
+		"net/ipv6/conf/all/accept_dad":     "0",
+		"net/ipv6/conf/default/accept_dad": "0",
+		"net/ipv6/conf/default/accept_ra":  "0",
+	} {
+		if err := writeSysctl(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// joinUplink makes the veth between the node and c, with its addresses.
+func joinUplink(node *NS, c *Client) error {
+	mtu := ""
+	if c.Uplink.MTU != 0 {
+		mtu = fmt.Sprintf(" mtu %d", c.Uplink.MTU)
+	}
+	lines := []string{fmt.Sprintf("link add %s%s type veth peer name eth0%s netns %s", c.Uplink.Name, mtu, mtu, c.ProcPath())}
+	if err := node.Do(func() error {
+		return ipBatch(append(lines, deviceLines(c.Uplink.Name, c.Uplink.Node)...)...)
+	}); err != nil {
+		return fmt.Errorf("uplink %s: %w", c.Uplink.Name, err)
+	}
+	if err := c.Do(func() error { return ipBatch(deviceLines("eth0", c.Uplink.Client)...) }); err != nil {
+		return fmt.Errorf("uplink %s, client end: %w", c.Uplink.Name, err)
+	}
+	return nil
+}
+
+func deviceLines(dev string, addrs []netip.Prefix) []string {
+	lines := []string{"link set " + dev + " up"}
+	for _, a := range addrs {
+		nodad := ""
+		if a.Addr().Is6() {
+			nodad = " nodad"
+		}
+		lines = append(lines, fmt.Sprintf("addr add %s dev %s%s", a, dev, nodad))
+	}
+	return lines
+}
+
+// defaultRoutes adds a default route for each family that gateways has.
+func (n *NS) defaultRoutes(dev string, gateways []netip.Prefix) error {
+	var lines []string
+	for _, gw := range []netip.Addr{IP4(gateways), IP6(gateways)} {
+		if gw.IsValid() {
+			lines = append(lines, fmt.Sprintf("route add default via %s dev %s", gw, dev))
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return n.Do(func() error { return ipBatch(lines...) })
+}
+
+func (n *Node) setForwarding(v4, v6 bool) error {
+	return n.Do(func() error {
+		// "Off" has to be written too: a network namespace is born with the
+		// host's IPv4 forwarding (net.core.devconf_inherit_init_net).
+		return errors.Join(
+			writeSysctl("net/ipv4/ip_forward", flag(v4)),
+			writeSysctl("net/ipv6/conf/all/forwarding", flag(v6)))
+	})
+}
+
+func flag(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
+}
+
+// WriteSysctl sets a key of the node, given as a path below /proc/sys.
+func (n *NS) WriteSysctl(key, value string) error {
+	return n.Do(func() error { return writeSysctl(key, value) })
+}
+
+// ReadSysctl returns a key's value without the line end.
+func (n *NS) ReadSysctl(key string) (value string, err error) {
+	err = n.Do(func() error {
+		value, err = readSysctl(key)
+		return err
+	})
+	return value, err
+}
+
+func writeSysctl(key, value string) error {
+	return os.WriteFile(filepath.Join("/proc/sys", key), []byte(value), 0)
+}
+
+func readSysctl(key string) (string, error) {
+	b, err := os.ReadFile(filepath.Join("/proc/sys", key))
+	return strings.TrimSuffix(string(b), "\n"), err
+}
