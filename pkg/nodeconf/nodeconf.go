@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeconf reads the node-wide defaults of the suite, /etc/sluice/config.json.
+//
+// The file is the operator's; nothing here writes it. A missing file means the defaults. An unknown key or a value that
+// cannot be used is an Error that names both, so that a spelling mistake never silently means the default. The package
+// imports none of ours; what a value does to the kernel is decided by the loader.
+package nodeconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"sort"
+)
+
+// DefaultPath is where the configuration lives.
+const DefaultPath = "/etc/sluice/config.json"
+
+// Backend says what carries the packets.
+type Backend string
+
+// The back ends. BackendAuto takes eBPF where the probes allow it.
+const (
+	BackendAuto     Backend = "auto"
+	BackendEBPF     Backend = "ebpf"
+	BackendNFTables Backend = "nftables"
+	BackendIPTables Backend = "iptables"
+)
+
+// FastPath says which packets may skip the host's stack.
+type FastPath string
+
+// The modes of the fast path.
+const (
+	FastPathLearned FastPath = "learned" // once the first packet has gone the kernel's own way
+	FastPathOff     FastPath = "off"     // none
+)
+
+// Attach says by what our programs hang on devices.
+type Attach string
+
+// The ways to attach. AttachAuto takes tcx on uplinks where the kernel has it (6.6) and clsact filters on pod devices: a tcx
+// attachment waits for an RCU grace period in the kernel, twice at ADD and twice at DEL, which is longer than all the rest.
+const (
+	AttachAuto   Attach = "auto"
+	AttachTCX    Attach = "tcx"
+	AttachClsact Attach = "clsact"
+)
+
+// Defaults of the values that have one.
+const (
+	DefaultAdmitMark = 0x1000
+	DefaultBPFFS     = "/sys/fs/bpf"
+)
+
+// PortRange is an inclusive range of ports. First is at least 1 and at most Last.
+type PortRange struct{ First, Last uint16 }
+
+// String returns "first-last".
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+
+// MapSizes are the numbers of entries of the maps that an operator may size. Zero means the default of the BPF object. Sizes
+// take effect when the maps are made, that is once per boot.
+type MapSizes struct {
+	Flows     uint32 `json:"flows,omitempty"`
+	FlowsNew  uint32 `json:"flowsNew,omitempty"`
+	Endpoints uint32 `json:"endpoints,omitempty"`
+	HostPorts uint32 `json:"hostPorts,omitempty"`
+}
+
+// Log is where and how much the plugins log.
+type Log struct {
+	Level string `json:"level,omitempty"` // debug, info, warn (default), error
+	File  string `json:"file,omitempty"`  // absolute path, besides stderr
+}
+
+// Config is the node's configuration, validated, with defaults filled in.
+type Config struct {
+	Backend   Backend
+	Uplinks   []string // names; empty: found by address and route
+	FastPath  FastPath
+	AntiSpoof bool
+	AdmitMark uint32 // bits or-ed into the mark of packets of admitted pods; 0: none
+	// SNATPorts are the source ports masquerading may use, at most two ranges; empty: the complement of
+	// net.ipv4.ip_local_port_range.
+	SNATPorts          []PortRange
+	NonMasqueradeCIDRs []netip.Prefix
+	MapSizes           MapSizes
+	BPFFS              string
+	Attach             Attach
+	Log                Log
+}
+
+// Error names the key and the value that cannot be used. Plugins report it with CNI error code 7.
+type Error struct {
+	File  string
+	Key   string
+	Value string
+	Why   string
+}
+
+// Error returns the sentence for the operator.
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("%s: %s", e.File, e.Why)
+	}
+	return fmt.Sprintf("%s: invalid %s %s: %s", e.File, e.Key, e.Value, e.Why)
+}
+
+// Default returns the configuration of a node without a file.
+func Default() *Config {
+	return &Config{
+		Backend: BackendAuto, FastPath: FastPathLearned, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
+		BPFFS: DefaultBPFFS, Attach: AttachAuto,
+	}
+}
+
+// Load reads the file at path. A missing file yields the defaults; anything wrong in it is an *Error.
+func Load(path string) (*Config, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Default(), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read node configuration: %w", err)
+	}
+	c, err := Parse(raw)
+	var bad *Error
+	if errors.As(err, &bad) {
+		bad.File = path
+	}
+	return c, err
+}
+
+// Parse decodes and validates a configuration. Errors are of type *Error, with File unset to "node configuration".
+func Parse(raw []byte) (*Config, error) {
+	c := Default()
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return c, nil
+	}
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &keys); err != nil {
+		return nil, &Error{File: "node configuration", Why: "not a JSON object: " + err.Error()}
+	}
+	names := make([]string, 0, len(keys))
+	for k := range keys {
+		names = append(names, k)
+	}
+	sort.Strings(names) // the same file always reports the same mistake
+	for _, k := range names {
+		known, err := set(c, k, keys[k])
+		if !known {
+			return nil, &Error{File: "node configuration", Key: "key", Value: fmt.Sprintf("%q", k), Why: "unknown key"}
+		}
+		if err != nil {
+			return nil, &Error{File: "node configuration", Key: k, Value: string(keys[k]), Why: err.Error()}
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// set decodes one key of the file, checks its value and puts it into c. The bool is false for an unknown key.
+func set(c *Config, key string, raw json.RawMessage) (bool, error) {
+	switch key {
+	case "backend":
+		return true, oneOf(raw, &c.Backend, BackendAuto, BackendEBPF, BackendNFTables, BackendIPTables)
+	case "fastPath":
+		return true, oneOf(raw, &c.FastPath, FastPathLearned, FastPathOff)
+	case "attach":
+		return true, oneOf(raw, &c.Attach, AttachAuto, AttachTCX, AttachClsact)
+	case "antiSpoof":
+		return true, decode(raw, &c.AntiSpoof)
+	case "uplinks":
+		return true, setUplinks(c, raw)
+	case "admitMark":
+		return true, setAdmitMark(c, raw)
+	case "snatPorts":
+		return true, setSNATPorts(c, raw)
+	case "nonMasqueradeCIDRs":
+		return true, setNonMasquerade(c, raw)
+	case "mapSizes":
+		return true, setMapSizes(c, raw)
+	case "bpffs":
+		return true, setBPFFS(c, raw)
+	case "log":
+		return true, setLog(c, raw)
+	}
+	return false, nil
+}
+
+// decode is json.Unmarshal that refuses unknown members and says what it wanted in the reader's words.
+func decode(raw json.RawMessage, into any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return fmt.Errorf("want %s, got %s", wrong.Type, wrong.Value)
+	}
+	return err
+}
+
+func oneOf[T ~string](raw json.RawMessage, into *T, allowed ...T) error {
+	var v T
+	if err := decode(raw, &v); err != nil {
+		return err
+	}
+	if !slices.Contains(allowed, v) {
+		return fmt.Errorf("want one of %v", allowed)
+	}
+	*into = v
+	return nil
+}
+
+func setUplinks(c *Config, raw json.RawMessage) error {
+	var names []string
+	if err := decode(raw, &names); err != nil {
+		return err
+	}
+	for i, n := range names {
+		// The kernel's own rule for names, dev_valid_name.
+		if n == "" || len(n) > 15 || n == "." || n == ".." || strings.ContainsAny(n, "/: \t\n") {
+			return fmt.Errorf("%q is not the name of a network device", n)
+		}
+		if slices.Contains(names[:i], n) {
+			return fmt.Errorf("%q is named twice", n)
+		}
+	}
+	c.Uplinks = names
+	return nil
+}
+
+// setAdmitMark takes a number or a string such as "0x1000".
+func setAdmitMark(c *Config, raw json.RawMessage) error {
+	var s string
+	if err := decode(raw, &s); err != nil {
+		s = string(raw)
+	}
+	v, err := strconv.ParseUint(s, 0, 32)
+	if err != nil {
+		return errors.New("want a 32-bit number, such as \"0x1000\"")
+	}
+	c.AdmitMark = uint32(v)
+	return nil
+}
+
+func setSNATPorts(c *Config, raw json.RawMessage) error {
+	var s string
+	if err := decode(raw, &s); err != nil {
+		return err
+	}
+	ranges, err := ParsePorts(s)
+	if err != nil {
+		return err
+	}
+	if len(ranges) > 2 {
+		return errors.New("at most two ranges")
+	}
+	c.SNATPorts = ranges
+	return nil
+}
+
+// ParsePorts reads a list such as "61000-65535,8080": ports and inclusive ranges separated by commas, in the given order,
+// none of them overlapping. An empty string is an error; port 0 is none.
+func ParsePorts(s string) ([]PortRange, error) {
+	var ranges []PortRange
+	for part := range strings.SplitSeq(s, ",") {
+		part = strings.TrimSpace(part)
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		a, errA := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
+		b, errB := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
+		if errA != nil || errB != nil || a == 0 || a > b {
+			return nil, fmt.Errorf("%q is not a range of ports", part)
+		}
+		r := PortRange{First: uint16(a), Last: uint16(b)}
+		for _, o := range ranges {
+			if r.First <= o.Last && o.First <= r.Last {
+				return nil, fmt.Errorf("%s overlaps %s", r, o)
+			}
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges, nil
+}
+
+func setNonMasquerade(c *Config, raw json.RawMessage) error {
+	var cidrs []string
+	if err := decode(raw, &cidrs); err != nil {
+		return err
+	}
+	out := make([]netip.Prefix, 0, len(cidrs))
+	for _, s := range cidrs {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return fmt.Errorf("%q is not a CIDR", s)
+		}
+		if p.Addr().Is4In6() {
+			return fmt.Errorf("%q: write IPv4 networks in IPv4 notation", s)
+		}
+		if p.Masked() != p {
+			return fmt.Errorf("%q has bits beyond its prefix length: did you mean %s?", s, p.Masked())
+		}
+		out = append(out, p)
+	}
+	c.NonMasqueradeCIDRs = out
+	return nil
+}
+
+// maxMapEntries keeps a slip of the keyboard from locking gigabytes: an entry of the largest map is about 200 bytes.
+const maxMapEntries = 1 << 23
+
+func setMapSizes(c *Config, raw json.RawMessage) error {
+	var m MapSizes
+	if err := decode(raw, &m); err != nil {
+		return err
+	}
+	sizes := []struct {
+		key string
+		n   uint32
+	}{{"flows", m.Flows}, {"flowsNew", m.FlowsNew}, {"endpoints", m.Endpoints}, {"hostPorts", m.HostPorts}}
+	for _, s := range sizes {
+		if s.n != 0 && (s.n < 64 || s.n > maxMapEntries) {
+			return fmt.Errorf("%s: want 64 to %d", s.key, maxMapEntries)
+		}
+	}
+	c.MapSizes = m
+	return nil
+}
+
+func setBPFFS(c *Config, raw json.RawMessage) error {
+	var s string
+	if err := decode(raw, &s); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(s) {
+		return errors.New("want an absolute path")
+	}
+	c.BPFFS = filepath.Clean(s)
+	return nil
+}
+
+func setLog(c *Config, raw json.RawMessage) error {
+	var l Log
+	if err := decode(raw, &l); err != nil {
+		return err
+	}
+	if l.Level != "" && !slices.Contains([]string{"debug", "info", "warn", "error"}, l.Level) {
+		return fmt.Errorf("level %q: want debug, info, warn or error", l.Level)
+	}
+	if l.File != "" && !filepath.IsAbs(l.File) {
+		return fmt.Errorf("file %q: want an absolute path", l.File)
+	}
+	c.Log = l
+	return nil
+}
