@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package log is the only place that builds a zap core. Plugins log to stderr
+// (stdout belongs to the CNI answer) and, if asked, to a file that many plugin
+// processes append to at once; rotation is left to logrotate for that reason.
+// It imports none of our packages.
+package log
+
+import (
+	"fmt"
+	"os"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// Keys of log fields. Every line of a verb carries the first five.
+const (
+	KeyPlugin      = "plugin"
+	KeyCommand     = "cmd"
+	KeyContainerID = "containerID"
+	KeyIfName      = "ifname"
+	KeyNetNS       = "netns"
+	KeyNetwork     = "network"
+	KeyDevice      = "device"
+	KeyIfIndex     = "ifindex"
+	KeyAddress     = "address"
+	KeyMAC         = "mac"
+	KeyPath        = "path"
+	KeyKey         = "key"
+	KeyValue       = "value"
+	KeyBackend     = "backend"
+	KeyReason      = "reason"
+	KeyOwner       = "owner"
+	KeyError       = "error"
+)
+
+// Options says where to log. The zero value logs warnings and errors to stderr.
+type Options struct {
+	// Level of stderr and file: "debug", "info", "warn" (also when empty) or "error".
+	Level string
+	// File is appended to when not empty, one write per line.
+	File string
+	// Name is the plugin, put on every line.
+	Name string
+}
+
+// Levels lists what Options.Level may be, for whoever validates a configuration.
+func Levels() []string { return []string{"debug", "info", "warn", "error"} }
+
+// New returns a logger. It always returns one: what is wrong with the options
+// (an unknown level, a file that cannot be opened) becomes its first line, since
+// a broken log must not keep a pod from starting.
+func New(o Options) *zap.Logger {
+	level, warning := parseLevel(o.Level)
+	stderr := zapcore.NewCore(zapcore.NewConsoleEncoder(encoding()), zapcore.Lock(os.Stderr), level)
+	core := zapcore.Core(stderr)
+	if o.File != "" {
+		f, err := open(o.File)
+		if err != nil {
+			warning = fmt.Sprintf("log file %q is not used: %v", o.File, err)
+		} else {
+			core = zapcore.NewTee(stderr, zapcore.NewCore(zapcore.NewJSONEncoder(encoding()), zapcore.Lock(f), level))
+		}
+	}
+	l := zap.New(core)
+	if o.Name != "" {
+		l = l.With(zap.String(KeyPlugin, o.Name))
+	}
+	if warning != "" {
+		l.Warn(warning)
+	}
+	return l
+}
+
+func parseLevel(s string) (zapcore.Level, string) {
+	switch s {
+	case "debug":
+		return zapcore.DebugLevel, ""
+	case "info":
+		return zapcore.InfoLevel, ""
+	case "", "warn":
+		return zapcore.WarnLevel, ""
+	case "error":
+		return zapcore.ErrorLevel, ""
+	}
+	return zapcore.WarnLevel, fmt.Sprintf("unknown log level %q: warn is used", s)
+}
+
+// open refuses whatever file is our stdout under another name (/dev/stdout):
+// a log line there would destroy the CNI answer.
+func open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	mine, err1 := f.Stat()
+	out, err2 := os.Stdout.Stat()
+	if err1 == nil && err2 == nil && os.SameFile(mine, out) && !isNull(path) {
+		f.Close()
+		return nil, fmt.Errorf("it is the standard output, which carries the CNI result")
+	}
+	return f, nil
+}
+
+func isNull(path string) bool { return path == os.DevNull }
+
+func encoding() zapcore.EncoderConfig {
+	return zapcore.EncoderConfig{
+		TimeKey: "ts", LevelKey: "level", NameKey: "logger", MessageKey: "msg", StacktraceKey: "stack",
+		EncodeTime: zapcore.RFC3339NanoTimeEncoder, EncodeLevel: zapcore.LowercaseLevelEncoder,
+		EncodeDuration: zapcore.StringDurationEncoder,
+	}
+}
