@@ -8,3 +8,7 @@
 
 #define __must_check __attribute__((warn_unused_result))
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+/* From the C library's headers, which BPF cannot use. */
+#define AF_INET 2
+#define AF_INET6 10

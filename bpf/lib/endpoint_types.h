@@ -33,9 +33,9 @@ struct sl_endpoint_stats {
 	__u64 rx_bytes;
 	__u64 tx_packets; /* from the pod */
 	__u64 tx_bytes;
-	__u64 rx_fast;	  /* of rx_packets, by the learned path */
+	__u64 rx_fast; /* of rx_packets, by the learned path */
 	__u64 tx_fast;
-	__u64 drops;	  /* by our programs, both directions */
+	__u64 drops; /* by our programs, both directions */
 };
 
 /* A device that carries pod traffic out of the node. */

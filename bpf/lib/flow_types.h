@@ -18,7 +18,7 @@ struct sl_tuple {
 	__be16 remote_port;
 	__u8 proto;
 	__u8 pad[3];
-};
+} __attribute__((aligned(8))); /* compared and copied by 64-bit words */
 _Static_assert(sizeof(struct sl_tuple) == 40, "sl_tuple is a map key: no hidden padding");
 
 #define SL_ECHO_LOCAL 1
@@ -26,17 +26,17 @@ _Static_assert(sizeof(struct sl_tuple) == 40, "sl_tuple is a map key: no hidden 
 
 /* sl_flow.flags. Who wrote what is in bpf/DESIGN.md, "Flows". */
 enum sl_flow_flag {
-	SL_FLOW_INDEX = 1 << 0,	      /* not a record: "other" is the key of the record */
-	SL_FLOW_POD_OPENED = 1 << 1,  /* the pod sent the first packet */
-	SL_FLOW_SNAT = 1 << 2,	      /* masqueraded: "other" is the tuple seen outside */
-	SL_FLOW_DNAT = 1 << 3,	      /* through a hostPort: "other" is the tuple seen outside */
-	SL_FLOW_DNAT_ANY = 1 << 4,    /* ... one without hostIP */
-	SL_FLOW_TX_FIRST = 1 << 5,    /* first hook of the pod's sending direction saw the tuple */
-	SL_FLOW_TX_CONFIRM = 1 << 6,  /* last hook of that direction saw the same tuple */
+	SL_FLOW_INDEX = 1 << 0,	     /* not a record: "other" is the key of the record */
+	SL_FLOW_POD_OPENED = 1 << 1, /* the pod sent the first packet */
+	SL_FLOW_SNAT = 1 << 2,	     /* masqueraded: "other" is the tuple seen outside */
+	SL_FLOW_DNAT = 1 << 3,	     /* through a hostPort: "other" is the tuple seen outside */
+	SL_FLOW_DNAT_ANY = 1 << 4,   /* ... one without hostIP */
+	SL_FLOW_TX_FIRST = 1 << 5,   /* first hook of the pod's sending direction saw the tuple */
+	SL_FLOW_TX_CONFIRM = 1 << 6, /* last hook of that direction saw the same tuple */
 	SL_FLOW_RX_FIRST = 1 << 7,
 	SL_FLOW_RX_CONFIRM = 1 << 8,
-	SL_FLOW_REPLIED = 1 << 9,     /* the end that did not open it has answered */
-	SL_FLOW_ASSURED = 1 << 10,    /* lives in the map of proven flows */
+	SL_FLOW_REPLIED = 1 << 9,  /* the end that did not open it has answered */
+	SL_FLOW_ASSURED = 1 << 10, /* lives in the map of proven flows */
 	SL_FLOW_FIN_TX = 1 << 11,
 	SL_FLOW_FIN_RX = 1 << 12,
 	SL_FLOW_RST = 1 << 13,
@@ -50,15 +50,15 @@ enum sl_flow_flag {
  */
 struct sl_flow {
 	struct sl_tuple other;
-	__u32 flags;	      /* enum sl_flow_flag */
-	__u32 out_ifindex;    /* uplink that confirmed the sending direction, 0 = none yet */
+	__u32 flags;	   /* enum sl_flow_flag */
+	__u32 out_ifindex; /* uplink that confirmed the sending direction, 0 = none yet */
 	__u64 created;
 	__u64 last_seen;
-	__u64 hostport_gen;   /* generation of the hostPort entry a DNAT flow belongs to */
-	__u64 owner;	      /* attachment, see sl_endpoint.owner */
-	__u64 rx_packets;     /* toward the pod */
+	__u64 hostport_gen; /* generation of the hostPort entry a DNAT flow belongs to */
+	__u64 owner;	    /* attachment, see sl_endpoint.owner */
+	__u64 rx_packets;   /* toward the pod */
 	__u64 rx_bytes;
-	__u64 tx_packets;     /* from the pod */
+	__u64 tx_packets; /* from the pod */
 	__u64 tx_bytes;
 };
 _Static_assert(sizeof(struct sl_flow) == 112, "sl_flow is a map value: no hidden padding");

@@ -16,11 +16,11 @@ _Static_assert(sizeof(struct sl_hostport_key) == 20, "sl_hostport_key is a map k
 
 /* One key has one owner: the last ADD wins by replacing the value. */
 struct sl_hostport {
-	__u8 ip[16];	/* pod */
-	__u64 owner;	/* as sl_endpoint.owner */
-	__u64 gen;	/* changes with every replacement; flows carry the one they were made by */
-	__be16 port;	/* containerPort */
-	__u16 flags;	/* enum sl_hostport_flag */
+	__u8 ip[16]; /* pod */
+	__u64 owner; /* as sl_endpoint.owner */
+	__u64 gen;   /* changes with every replacement; flows carry the one they were made by */
+	__be16 port; /* containerPort */
+	__u16 flags; /* enum sl_hostport_flag */
 	__u32 pad;
 };
 _Static_assert(sizeof(struct sl_hostport) == 40, "sl_hostport is a map value");

@@ -22,9 +22,8 @@ const (
 	PodIngressMapSlFlows       = "sl_flows"
 	PodIngressMapSlFlowsNew    = "sl_flows_new"
 	PodIngressMapSlHostAddrs   = "sl_host_addrs"
-	PodIngressMapSlHostports   = "sl_hostports"
 	PodIngressMapSlNoMasq      = "sl_no_masq"
-	PodIngressMapSlPortsKept   = "sl_ports_kept"
+	PodIngressMapSlScratch     = "sl_scratch"
 	PodIngressMapSlUplinks     = "sl_uplinks"
 	PodIngressProgSlPodIngress = "sl_pod_ingress"
 	PodIngressVarCfgAdmitMark  = "cfg_admit_mark"
@@ -92,9 +91,8 @@ type PodIngressMapSpecs struct {
 	SlFlows     *ebpf.MapSpec `ebpf:"sl_flows"`
 	SlFlowsNew  *ebpf.MapSpec `ebpf:"sl_flows_new"`
 	SlHostAddrs *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlHostports *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlNoMasq    *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlPortsKept *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlScratch   *ebpf.MapSpec `ebpf:"sl_scratch"`
 	SlUplinks   *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -138,9 +136,8 @@ type PodIngressMaps struct {
 	SlFlows     *ebpf.Map `ebpf:"sl_flows"`
 	SlFlowsNew  *ebpf.Map `ebpf:"sl_flows_new"`
 	SlHostAddrs *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlHostports *ebpf.Map `ebpf:"sl_hostports"`
 	SlNoMasq    *ebpf.Map `ebpf:"sl_no_masq"`
-	SlPortsKept *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlScratch   *ebpf.Map `ebpf:"sl_scratch"`
 	SlUplinks   *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -152,9 +149,8 @@ func (m *PodIngressMaps) Close() error {
 		m.SlFlows,
 		m.SlFlowsNew,
 		m.SlHostAddrs,
-		m.SlHostports,
 		m.SlNoMasq,
-		m.SlPortsKept,
+		m.SlScratch,
 		m.SlUplinks,
 	)
 }

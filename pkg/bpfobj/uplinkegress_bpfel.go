@@ -25,6 +25,7 @@ const (
 	UplinkEgressMapSlHostports  = "sl_hostports"
 	UplinkEgressMapSlNoMasq     = "sl_no_masq"
 	UplinkEgressMapSlPortsKept  = "sl_ports_kept"
+	UplinkEgressMapSlScratch    = "sl_scratch"
 	UplinkEgressMapSlUplinks    = "sl_uplinks"
 	UplinkEgressProgSlUplEgress = "sl_upl_egress"
 	UplinkEgressVarCfgAdmitMark = "cfg_admit_mark"
@@ -95,6 +96,7 @@ type UplinkEgressMapSpecs struct {
 	SlHostports *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlNoMasq    *ebpf.MapSpec `ebpf:"sl_no_masq"`
 	SlPortsKept *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlScratch   *ebpf.MapSpec `ebpf:"sl_scratch"`
 	SlUplinks   *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -141,6 +143,7 @@ type UplinkEgressMaps struct {
 	SlHostports *ebpf.Map `ebpf:"sl_hostports"`
 	SlNoMasq    *ebpf.Map `ebpf:"sl_no_masq"`
 	SlPortsKept *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlScratch   *ebpf.Map `ebpf:"sl_scratch"`
 	SlUplinks   *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -155,6 +158,7 @@ func (m *UplinkEgressMaps) Close() error {
 		m.SlHostports,
 		m.SlNoMasq,
 		m.SlPortsKept,
+		m.SlScratch,
 		m.SlUplinks,
 	)
 }

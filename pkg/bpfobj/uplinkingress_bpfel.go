@@ -25,6 +25,7 @@ const (
 	UplinkIngressMapSlHostports   = "sl_hostports"
 	UplinkIngressMapSlNoMasq      = "sl_no_masq"
 	UplinkIngressMapSlPortsKept   = "sl_ports_kept"
+	UplinkIngressMapSlScratch     = "sl_scratch"
 	UplinkIngressMapSlUplinks     = "sl_uplinks"
 	UplinkIngressProgSlUplIngress = "sl_upl_ingress"
 	UplinkIngressVarCfgAdmitMark  = "cfg_admit_mark"
@@ -95,6 +96,7 @@ type UplinkIngressMapSpecs struct {
 	SlHostports *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlNoMasq    *ebpf.MapSpec `ebpf:"sl_no_masq"`
 	SlPortsKept *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlScratch   *ebpf.MapSpec `ebpf:"sl_scratch"`
 	SlUplinks   *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -141,6 +143,7 @@ type UplinkIngressMaps struct {
 	SlHostports *ebpf.Map `ebpf:"sl_hostports"`
 	SlNoMasq    *ebpf.Map `ebpf:"sl_no_masq"`
 	SlPortsKept *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlScratch   *ebpf.Map `ebpf:"sl_scratch"`
 	SlUplinks   *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -155,6 +158,7 @@ func (m *UplinkIngressMaps) Close() error {
 		m.SlHostports,
 		m.SlNoMasq,
 		m.SlPortsKept,
+		m.SlScratch,
 		m.SlUplinks,
 	)
 }

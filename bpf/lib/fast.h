@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "endpoint.h"
+#include "flow.h"
+#include "metrics.h"
+#include "rewrite.h"
+
+/*
+ * The learned path. Everything that is odd goes to the stack, which answers as
+ * it always did (ICMP errors, neighbour resolution, fragmentation).
+ */
+
+/* May this packet of a live flow leave the stack out? */
+static __always_inline bool fast_allowed(const struct sl_flow *f, const struct sl_pkt *p)
+{
+	return cfg_fast_path == SL_FAST_LEARNED && (f->flags & SL_FLOW_ASSURED) &&
+	       (f->flags & SL_FLOW_CONFIRMED) == SL_FLOW_CONFIRMED && p->ttl > 1 && !(p->tcp_flags & SL_TCP_SYN);
+}
+
+/* Hands a translated packet to the pod behind ep. Kernel 5.10. */
+static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep)
+{
+	__u32 ifindex = ep->ifindex;
+
+	if (rewrite_ttl(skb, p) || rewrite_macs(skb, ep->mac, ep->gateway_mac))
+		return drop(SL_DROP_REWRITE, ifindex);
+	count_rx(skb, endpoint_stats(ifindex), true);
+	return (int)bpf_redirect_peer(ifindex, 0);
+}
+
+/*
+ * From pod to pod on this node. Bridged frames (addressed to the peer's own MAC)
+ * stay as they are; routed ones lose a hop and get the peer's MAC. The frame was
+ * not for the host end's MAC, so the stack of the peer would take it for somebody
+ * else's unless told otherwise.
+ */
+static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p,
+					   const struct sl_endpoint *peer)
+{
+	bool bridged = mac_equal(p->dst_mac, peer->mac);
+	__u32 ifindex = peer->ifindex;
+
+	if (!bridged && (rewrite_ttl(skb, p) || rewrite_macs(skb, peer->mac, peer->gateway_mac)))
+		return drop(SL_DROP_REWRITE, ifindex);
+	if (skb->pkt_type != PACKET_HOST && bpf_skb_change_type(skb, PACKET_HOST))
+		return drop(SL_DROP_REWRITE, ifindex);
+	count_rx(skb, endpoint_stats(ifindex), true);
+	return (int)bpf_redirect_peer(ifindex, 0);
+}
+
+/*
+ * Asks the FIB as the stack would for this packet: from the pod's address, in
+ * by the device the pod is routed from. True when it leads out by the uplink the
+ * flow has learned, and the packet fits; nh is the next hop then.
+ */
+static __always_inline bool fast_route(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
+				       __u32 out_ifindex, struct bpf_redir_neigh *nh)
+{
+	struct bpf_fib_lookup fib = {
+		.ifindex = ep->route_ifindex,
+		.l4_protocol = p->tuple.proto,
+		.sport = p->tuple.local_port,
+		.dport = p->tuple.remote_port,
+		.tot_len = (__u16)p->seg_len,
+	};
+	long rc;
+
+	if (p->family == 4) {
+		fib.family = AF_INET;
+		fib.ipv4_src = addr_v4(p->tuple.local);
+		fib.ipv4_dst = addr_v4(p->tuple.remote);
+	} else {
+		fib.family = AF_INET6;
+		addr_copy(fib.ipv6_src, p->tuple.local);
+		addr_copy(fib.ipv6_dst, p->tuple.remote);
+	}
+	rc = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	/* Without a neighbour entry the redirect resolves it. */
+	if (rc != BPF_FIB_LKUP_RET_SUCCESS && rc != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return false;
+	if (fib.ifindex != out_ifindex)
+		return false;
+	nh->nh_family = fib.family;
+	if (fib.family == AF_INET)
+		nh->ipv4_nh = fib.ipv4_dst;
+	else
+		addr_copy(nh->ipv6_nh, fib.ipv6_dst);
+	return true;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "flow.h"
+#include "hostport.h"
+#include "sock.h"
+#include "verdict.h"
+
+/* Tries per port range. With half of a range taken toward one destination, all 16 miss once in 65,000. */
+#define SL_SNAT_TRIES 16
+
+/* Asks the FIB for the preferred source of the device the packet is leaving by (kernel 6.7). */
+static __always_inline bool __snat_addr_fib(struct __sk_buff *skb, const struct sl_pkt *p, __u8 *out)
+{
+	struct bpf_fib_lookup fib = {
+		.ifindex = skb->ifindex,
+		.l4_protocol = p->tuple.proto,
+		.sport = p->tuple.local_port,
+		.dport = p->tuple.remote_port,
+	};
+	long rc;
+
+	if (p->family == 4) {
+		fib.family = AF_INET;
+		fib.ipv4_dst = addr_v4(p->tuple.remote);
+	} else {
+		fib.family = AF_INET6;
+		addr_copy(fib.ipv6_dst, p->tuple.remote);
+	}
+	rc = bpf_fib_lookup(skb, &fib, sizeof(fib),
+			    BPF_FIB_LOOKUP_OUTPUT | BPF_FIB_LOOKUP_SRC | BPF_FIB_LOOKUP_SKIP_NEIGH);
+	/* The source is there before the packet's size is checked; the size is the stack's business here. */
+	if (rc != BPF_FIB_LKUP_RET_SUCCESS && rc != BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return false;
+	if (p->family == 4)
+		addr_from_v4(out, fib.ipv4_src);
+	else
+		addr_copy(out, fib.ipv6_src);
+	return !addr_is_any(out);
+}
+
+/* The address to masquerade with on this uplink. */
+static __always_inline bool __snat_addr(struct __sk_buff *skb, const struct sl_pkt *p, __u8 *out)
+{
+	__u32 ifindex = skb->ifindex;
+	struct sl_uplink *up;
+
+	if (cfg_fib_src && __snat_addr_fib(skb, p, out))
+		return true;
+	up = bpf_map_lookup_elem(&sl_uplinks, &ifindex);
+	if (!up)
+		return false;
+	addr_copy(out, p->family == 4 ? up->src4 : up->src6);
+	return !addr_is_any(out);
+}
+
+/* Is the outside tuple in the hands of a flow that is still alive? */
+static __always_inline bool __snat_taken(const struct sl_tuple *outside, const struct sl_tuple *key, __u64 now)
+{
+	struct sl_flow *idx = bpf_map_lookup_elem(&sl_flows, outside);
+	struct sl_flow *rec;
+
+	if (!idx)
+		idx = bpf_map_lookup_elem(&sl_flows_new, outside);
+	if (!idx)
+		return false;
+	if (!(idx->flags & SL_FLOW_INDEX))
+		return true;
+	if (tuple_equal(&idx->other, key))
+		return false; /* our own, from an earlier life of the same tuple */
+	rec = flow_lookup(&idx->other, now);
+	if (rec && tuple_equal(&rec->other, outside))
+		return true;
+	bpf_map_delete_elem(&sl_flows, outside);
+	bpf_map_delete_elem(&sl_flows_new, outside);
+	return false;
+}
+
+/* Port of try i: the pod's own first, then random places in the first range, then in the second. */
+static __always_inline __u16 __snat_candidate(__u16 own, __u32 i, __u32 rnd)
+{
+	__u32 min = cfg_snat_min1, max = cfg_snat_max1;
+
+	if (i == 0)
+		return own;
+	if (i > SL_SNAT_TRIES && cfg_snat_max2) {
+		min = cfg_snat_min2;
+		max = cfg_snat_max2;
+	}
+	return (__u16)(min + (rnd + i) % (max - min + 1));
+}
+
+static __always_inline bool __snat_in_range(__u16 port)
+{
+	return (port >= cfg_snat_min1 && port <= cfg_snat_max1) ||
+	       (cfg_snat_max2 && port >= cfg_snat_min2 && port <= cfg_snat_max2);
+}
+
+/*
+ * Takes one port if it is free, by inserting the index: the insert is the lock.
+ * s->key is the record's key, s->rec.other the outside tuple but for the port.
+ *
+ * A global function is verified once, with any arguments, instead of once for
+ * each of the 33 tries ("BPF program is too large. Processed 1000001 insn").
+ * Kernels before 5.12 let it take the context and scalars only, hence the
+ * scratch. port: host byte order. Returns 1 when the port is taken, else 0.
+ */
+__noinline int sl_snat_take(struct __sk_buff *skb, __u32 port)
+{
+	struct sl_flow_scratch *s = flow_scratch();
+	struct sl_flow *idx;
+
+	if (!s || !__snat_in_range((__u16)port))
+		return 0;
+	s->rec.other.local_port = bpf_htons((__u16)port);
+	if (!hostport_port_free(s->rec.other.local, s->rec.other.local_port, s->key.proto) ||
+	    sock_lookup(skb, &s->rec.other) != SL_SOCK_NONE || __snat_taken(&s->rec.other, &s->key, bpf_ktime_get_ns()))
+		return 0;
+	flow_init_index(&s->idx, &s->key, &s->rec);
+	bpf_map_update_elem(&sl_flows_new, &s->rec.other, &s->idx, BPF_NOEXIST);
+	/* Also marks the entry as used, see flow_insert(). Another key: another CPU was quicker. */
+	idx = bpf_map_lookup_elem(&sl_flows_new, &s->rec.other);
+	return idx && tuple_equal(&idx->other, &s->key);
+}
+
+/*
+ * Gives the flow of p (record under p->tuple, s->rec filled by flow_init) an
+ * outside tuple on this uplink, in s->rec.other. Returns 0 or the reason why the packet must be
+ * dropped: it never leaves untranslated.
+ */
+static __always_inline __must_check enum sl_drop_reason snat_allocate(struct __sk_buff *skb, const struct sl_pkt *p,
+								      struct sl_flow_scratch *s)
+{
+	__u32 rnd = bpf_get_prandom_u32();
+	__u16 own = bpf_ntohs(p->tuple.local_port);
+	__u32 i;
+
+	s->key = p->tuple;
+	s->rec.other = p->tuple;
+	if (!__snat_addr(skb, p, s->rec.other.local))
+		return SL_DROP_NO_SNAT_ADDR;
+	s->rec.flags |= SL_FLOW_SNAT;
+	for (i = 0; i <= 2 * SL_SNAT_TRIES; i++) {
+		if (sl_snat_take(skb, __snat_candidate(own, i, rnd)))
+			return SL_DROP_NONE;
+	}
+	return SL_DROP_SNAT_PORTS;
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tests walks packets through the BPF programs with BPF_PROG_TEST_RUN:
+// one program and one direction per step, the output of a step being the input
+// of the next.
+package tests
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+)
+
+// objects are the four programs over one set of maps, none of it pinned.
+type objects struct {
+	podEgress, podIngress, uplinkIngress, uplinkEgress *ebpf.Program
+	maps                                               map[string]*ebpf.Map
+}
+
+func (o *objects) programs() []*ebpf.Program {
+	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress}
+}
+
+// mustLoad loads everything; vars overrides the load-time configuration.
+func mustLoad(tb testing.TB, vars map[string]uint32) *objects {
+	tb.Helper()
+	o := &objects{maps: map[string]*ebpf.Map{}}
+	parts := []struct {
+		load func() (*ebpf.CollectionSpec, error)
+		name string
+		into **ebpf.Program
+	}{
+		{bpfobj.LoadPodEgress, "sl_pod_egress", &o.podEgress},
+		{bpfobj.LoadPodIngress, "sl_pod_ingress", &o.podIngress},
+		{bpfobj.LoadUplinkIngress, "sl_upl_ingress", &o.uplinkIngress},
+		{bpfobj.LoadUplinkEgress, "sl_upl_egress", &o.uplinkEgress},
+	}
+	for _, part := range parts {
+		spec, err := part.load()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		o.load(tb, spec, vars)
+		*part.into = o.take(tb, spec, part.name)
+	}
+	return o
+}
+
+// load makes the maps of spec that earlier objects have not made yet.
+func (o *objects) load(tb testing.TB, spec *ebpf.CollectionSpec, vars map[string]uint32) {
+	tb.Helper()
+	for name, ms := range spec.Maps {
+		if ms.Pinning != ebpf.PinByName {
+			continue
+		}
+		ms.Pinning = ebpf.PinNone
+		if o.maps[name] != nil {
+			continue
+		}
+		m, err := ebpf.NewMap(ms)
+		if err != nil {
+			tb.Fatalf("map %s: %v", name, err)
+		}
+		tb.Cleanup(func() { m.Close() })
+		o.maps[name] = m
+	}
+	for name, v := range vars {
+		if spec.Variables[name] == nil {
+			continue
+		}
+		if err := spec.Variables[name].Set(v); err != nil {
+			tb.Fatalf("variable %s: %v", name, err)
+		}
+	}
+}
+
+func (o *objects) take(tb testing.TB, spec *ebpf.CollectionSpec, name string) *ebpf.Program {
+	tb.Helper()
+	replace := map[string]*ebpf.Map{}
+	for n := range spec.Maps {
+		if o.maps[n] != nil {
+			replace[n] = o.maps[n]
+		}
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		MapReplacements: replace,
+		Programs:        ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
+	})
+	if err != nil {
+		tb.Fatalf("%s: %s", name, verifierText(err))
+	}
+	p := coll.DetachProgram(name)
+	coll.Close()
+	tb.Cleanup(func() { p.Close() })
+	return p
+}
