@@ -3,6 +3,7 @@
 package cniconf
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -31,6 +32,7 @@ func PrevResult(stdin []byte, version string) (*types100.Result, error) {
 
 // ParseResult is PrevResult for a result that was found under some other name.
 func ParseResult(what string, raw json.RawMessage, version string) (*types100.Result, error) {
+	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil //nolint:nilnil // "no result" is an answer, and no error
 	}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cniplugin is what a CNI plugin is in this repository: five functions
+// and the process contract around them. Plugins are libraries that return a
+// *Plugin; cmd/sluice-cni runs one with Main, pkg/delegate calls one in-process.
+//
+// The protocol (environment, versions, validation) is the reference skeleton's,
+// pkg/skel. Around it this package adds what the skeleton lacks: a guard
+// against our own network namespace before anything is done, a result printed
+// last and once, panics as error objects, a deadline per verb, and error codes.
+package cniplugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/log"
+)
+
+// Args is what a verb gets: the call as the specification defines it, and a
+// logger that carries the call's identity.
+type Args struct {
+	skel.CmdArgs
+	Log *zap.Logger
+}
+
+// Plugin is a CNI plugin. Each verb gets a context that ends at the verb's
+// deadline or when the process is asked to terminate. Errors go through
+// cnierr.From. A nil verb succeeds without doing anything.
+type Plugin struct {
+	// Name is the plugin's type in a configuration ("bridge").
+	Name string
+	// About is printed on stderr when CNI_COMMAND is not set.
+	About string
+	// Versions are the CNI versions that are served.
+	Versions version.PluginInfo
+
+	// Add returns the result in the configuration's cniVersion. It is printed
+	// after everything else has succeeded.
+	Add func(ctx context.Context, a *Args) (types.Result, error)
+
+	Del, Check, GC, Status func(ctx context.Context, a *Args) error
+}
+
+// Options of Main. The zero value works.
+type Options struct {
+	// Log makes the logger; it is called at most once, and only for a verb that
+	// does something. Nil means warnings to stderr.
+	Log func() *zap.Logger
+}
+
+// Deadlines of the verbs. A runtime gives up on its own at some point; these
+// make sure that we have cleaned up by then. GC may have a whole node to do.
+const (
+	addDeadline   = 60 * time.Second
+	delDeadline   = 60 * time.Second
+	checkDeadline = 30 * time.Second
+	gcDeadline    = 5 * time.Minute
+)
+
+// Main runs the plugin on the process's environment, stdin and stdout, and
+// returns the exit status: 0, or 1 with an error object on stdout.
+func (p *Plugin) Main(o Options) int {
+	r := &run{plugin: p, options: o}
+	err := skel.PluginMainFuncsWithError(r.funcs(), p.Versions, p.About)
+	if err == nil {
+		err = r.printResult(os.Stdout)
+	}
+	if err != nil {
+		PrintError(os.Stdout, err, r.version)
+		return 1
+	}
+	return 0
+}
+
+// run is one invocation.
+type run struct {
+	plugin  *Plugin
+	options Options
+	version string // of the configuration, once known
+	result  types.Result
+}
+
+func (r *run) funcs() skel.CNIFuncs {
+	p := r.plugin
+	return skel.CNIFuncs{
+		Add: r.verb("ADD", addDeadline, func(ctx context.Context, a *Args) (err error) {
+			if p.Add != nil {
+				r.result, err = p.Add(ctx, a)
+			}
+			return err
+		}),
+		Del:    r.verb("DEL", delDeadline, p.Del),
+		Check:  r.verb("CHECK", checkDeadline, p.Check),
+		GC:     r.verb("GC", gcDeadline, p.GC),
+		Status: r.verb("STATUS", checkDeadline, p.Status),
+	}
+}
+
+// verb wraps one verb for the skeleton. The returned error is always a
+// *types.Error, which the skeleton passes on as it is.
+func (r *run) verb(name string, limit time.Duration, f func(context.Context, *Args) error) func(*skel.CmdArgs) error {
+	if f == nil {
+		return nil
+	}
+	return func(c *skel.CmdArgs) error {
+		r.version = confVersion(c.StdinData)
+		if err := guardNetNS(c); err != nil {
+			return cnierr.From(err)
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		a := &Args{CmdArgs: *c, Log: r.logger(name, c)}
+		if err := protect(a.Log, r.plugin.Name+" "+name, func() error { return f(ctx, a) }); err != nil {
+			return cnierr.From(err)
+		}
+		return nil
+	}
+}
+
+func (r *run) logger(verb string, c *skel.CmdArgs) *zap.Logger {
+	var l *zap.Logger
+	if r.options.Log != nil {
+		l = r.options.Log()
+	} else {
+		l = log.New(log.Options{})
+	}
+	return l.With(
+		zap.String(log.KeyPlugin, r.plugin.Name),
+		zap.String(log.KeyCommand, verb),
+		zap.String(log.KeyContainerID, c.ContainerID),
+		zap.String(log.KeyIfName, c.IfName),
+		zap.String(log.KeyNetNS, c.Netns),
+	)
+}
+
+// protect turns a panic into an error, so that the runtime gets an error
+// object; the stack goes to the log.
+func protect(l *zap.Logger, what string, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.Error("panic", zap.Any(log.KeyError, p), zap.ByteString("stack", debug.Stack()))
+			err = cnierr.New(cnierr.CodeKernel, fmt.Sprintf("internal error in %s: %v", what, p), "")
+		}
+	}()
+	return f()
+}
+
+// guardNetNS refuses to work on our own network namespace, before anything is
+// done (the reference finds out after its ADD). A path that cannot be opened is
+// left to the plugin: each verb has its own idea of a missing namespace.
+func guardNetNS(c *skel.CmdArgs) error {
+	if c.Netns == "" || c.NetnsOverride == "1" || strings.EqualFold(c.NetnsOverride, "true") {
+		return nil
+	}
+	theirs, err := os.Stat(c.Netns)
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	ours, err := os.Stat("/proc/thread-self/ns/net")
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "find our own network namespace")
+	}
+	if os.SameFile(theirs, ours) {
+		return cnierr.New(cnierr.CodeNetNS, fmt.Sprintf("CNI_NETNS %q is the plugin's own network namespace", c.Netns),
+			"set CNI_NETNS_OVERRIDE=1 if that is meant")
+	}
+	return nil
+}
+
+func confVersion(stdin []byte) string {
+	var c struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if json.Unmarshal(stdin, &c) != nil || c.CNIVersion == "" {
+		return "0.1.0"
+	}
+	return c.CNIVersion
+}
+
+func (r *run) printResult(w io.Writer) *types.Error {
+	if r.result == nil {
+		return nil
+	}
+	if err := r.result.PrintTo(w); err != nil {
+		return &types.Error{Code: cnierr.CodeIO, Msg: "write the result to stdout", Details: err.Error()}
+	}
+	return nil
+}
+
+// PrintError writes a CNI error object. cniVersion, which the specification
+// asks for, is left out when it is not known (the call failed before the
+// configuration was read).
+func PrintError(w io.Writer, e *types.Error, cniVersion string) {
+	b, err := json.MarshalIndent(struct {
+		CNIVersion string `json:"cniVersion,omitempty"`
+		*types.Error
+	}{cniVersion, e}, "", "    ")
+	if err == nil {
+		_, err = w.Write(append(b, '\n'))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "write the error object:", err, "- it was:", e)
+	}
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package delegate calls the IPAM plugin a configuration names, as the
+// specification's section "Plugin Delegation" says: looked up in CNI_PATH, with
+// the caller's environment and its whole stdin unmodified.
+//
+// When the file that CNI_PATH resolves to is our own executable, the plugin is
+// called in-process: same stdin, same answer, without the cost of a process.
+package delegate
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
+
+	"go.uber.org/zap"
+)
+
+// selfExe names the running executable, whatever it was started as.
+const selfExe = "/proc/self/exe"
+
+// Runner calls IPAM plugins. The zero value always executes a file.
+type Runner struct {
+	// Self is the path of our own binary; empty means the running executable.
+	Self string
+	// InProcess holds the plugins that our binary contains, by type.
+	InProcess map[string]*cniplugin.Plugin
+}
+
+// Add runs the delegate's ADD and returns its result as the newest type. An
+// error keeps the delegate's code; the delegate has then released what it took,
+// but the caller should call Del all the same.
+func (r *Runner) Add(ctx context.Context, a *cniplugin.Args, ipamType string) (*types100.Result, error) {
+	p, path, err := r.find(a, ipamType)
+	if err != nil {
+		return nil, err
+	}
+	if p == nil {
+		out, err := execPlugin(ctx, path, "ADD", a)
+		if err != nil {
+			return nil, err
+		}
+		res, err := cniconf.ParseResult("result of "+ipamType, out, confVersion(a))
+		if err == nil && res == nil {
+			err = cnierr.New(cnierr.CodeDecode, ipamType+" returned no result", path)
+		}
+		return res, err
+	}
+	res, err := p.Add(ctx, inProcess(a, ipamType))
+	if err != nil {
+		return nil, err
+	}
+	newest, err := types100.NewResultFromResult(res)
+	return newest, cnierr.Wrap(cnierr.CodeDecode, err, "convert the result of %s", ipamType)
+}
+
+// Del runs the delegate's DEL.
+func (r *Runner) Del(ctx context.Context, a *cniplugin.Args, ipamType string) error {
+	return r.verb(ctx, a, ipamType, "DEL")
+}
+
+// Check runs the delegate's CHECK; prevResult is in the caller's stdin already.
+func (r *Runner) Check(ctx context.Context, a *cniplugin.Args, ipamType string) error {
+	return r.verb(ctx, a, ipamType, "CHECK")
+}
+
+// GC runs the delegate's GC; the list of valid attachments is in stdin already.
+func (r *Runner) GC(ctx context.Context, a *cniplugin.Args, ipamType string) error {
+	return r.verb(ctx, a, ipamType, "GC")
+}
+
+// Status runs the delegate's STATUS. A delegate that cannot be found means that
+// no ADD can work now: code 50.
+func (r *Runner) Status(ctx context.Context, a *cniplugin.Args, ipamType string) error {
+	if _, _, err := r.find(a, ipamType); err != nil {
+		return cnierr.Wrap(cnierr.CodeUnavailable, err, "the IPAM plugin is not usable")
+	}
+	return r.verb(ctx, a, ipamType, "STATUS")
+}
+
+func (r *Runner) verb(ctx context.Context, a *cniplugin.Args, ipamType, verb string) error {
+	p, path, err := r.find(a, ipamType)
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		_, err := execPlugin(ctx, path, verb, a)
+		return err
+	}
+	f := map[string]func(context.Context, *cniplugin.Args) error{"DEL": p.Del, "CHECK": p.Check, "GC": p.GC, "STATUS": p.Status}[verb]
+	if f == nil {
+		return nil
+	}
+	return f(ctx, inProcess(a, ipamType))
+}
+
+// find looks the type up in CNI_PATH as libcni does: the first regular file of
+// that name, whether executable or not. It returns a plugin when that file is
+// our own binary and contains the type, else the path.
+func (r *Runner) find(a *cniplugin.Args, ipamType string) (*cniplugin.Plugin, string, error) {
+	if ipamType == "" {
+		return nil, "", cnierr.Config("ipam.type", "", "a name is required")
+	}
+	if strings.ContainsRune(ipamType, os.PathSeparator) {
+		return nil, "", cnierr.Config("ipam.type", ipamType, "a plugin name has no slash")
+	}
+	for _, dir := range filepath.SplitList(a.Path) {
+		path := filepath.Join(dir, ipamType)
+		fi, err := os.Stat(path)
+		if err != nil || !fi.Mode().IsRegular() {
+			continue
+		}
+		if p := r.InProcess[ipamType]; p != nil && r.isSelf(fi) {
+			return r.served(p, a)
+		}
+		return nil, path, nil
+	}
+	return nil, "", cnierr.Config("ipam.type", ipamType, "no such plugin in CNI_PATH "+a.Path)
+}
+
+func (r *Runner) isSelf(fi os.FileInfo) bool {
+	self := r.Self
+	if self == "" {
+		self = selfExe
+	}
+	mine, err := os.Stat(self)
+	return err == nil && os.SameFile(fi, mine)
+}
+
+// served checks the version as the delegate's own skeleton would.
+func (r *Runner) served(p *cniplugin.Plugin, a *cniplugin.Args) (*cniplugin.Plugin, string, error) {
+	v := confVersion(a)
+	for _, s := range p.Versions.SupportedVersions() {
+		if s == v {
+			return p, "", nil
+		}
+	}
+	return nil, "", cnierr.New(cnierr.CodeIncompatibleVersion, p.Name+" does not serve cniVersion "+v, "")
+}
+
+func inProcess(a *cniplugin.Args, ipamType string) *cniplugin.Args {
+	c := *a
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+	c.Log = c.Log.With(zap.String(log.KeyPlugin, ipamType))
+	return &c
+}
+
+func confVersion(a *cniplugin.Args) string {
+	var c cniconf.Common
+	if cniconf.Load(a.StdinData, &c) != nil {
+		return "0.1.0"
+	}
+	return c.Version()
+}
+
+// coded keeps a delegate's own error object; whatever else went wrong with the
+// process names its path.
+func coded(err error, path string) error {
+	var obj *types.Error
+	if errors.As(err, &obj) && obj.Code != 0 {
+		return err
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "run %s", path)
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package delegate
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+const conf = `{"cniVersion":"0.4.0","name":"net","ipam":{"type":"fake"},"zz":"kept"}`
+
+func args(t *testing.T, path ...string) *cniplugin.Args {
+	t.Helper()
+	return &cniplugin.Args{CmdArgs: skel.CmdArgs{
+		ContainerID: "c1", IfName: "eth0", Netns: "/ns", Args: "A=b",
+		Path: strings.Join(path, ":"), StdinData: []byte(conf),
+	}}
+}
+
+// script lays an executable shell script that records its call.
+func script(t *testing.T, name, body string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	text := "#!/bin/sh\ncat >\"$0.stdin\"\necho \"$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_NETNS $CNI_ARGS\" >\"$0.env\"\n" + body + "\n"
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil { //nolint:gosec // a test's own script
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestExec(t *testing.T) {
+	t.Parallel()
+	dir := script(t, "fake", `echo '{"ips":[{"version":"4","address":"10.0.0.2/24"}]}'`)
+	res, err := (&Runner{}).Add(context.Background(), args(t, "/no/such/dir", dir), "fake")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.IPs) != 1 || res.IPs[0].Address.String() != "10.0.0.2/24" || res.CNIVersion != types100.ImplementedSpecVersion {
+		t.Errorf("result %+v", res)
+	}
+	for file, want := range map[string]string{"fake.stdin": conf, "fake.env": "ADD c1 eth0 /ns A=b\n"} {
+		got, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
+		}
+	}
+}
+
+func TestExecErrors(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, body string
+		code       uint
+	}{
+		{"own code", `echo '{"code":11,"msg":"later"}'; exit 1`, 11},
+		{"999", `echo '{"code":999,"msg":"x"}'; exit 1`, 100},
+		{"stderr only", `echo oops >&2; exit 3`, 100},
+		{"garbage", `echo oops`, 6},
+		{"null", `echo null`, 6},
+		{"nothing", ``, 6},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := (&Runner{}).Add(context.Background(), args(t, script(t, "fake", tc.body)), "fake")
+			if e := cnierr.From(err); e == nil || e.Code != tc.code {
+				t.Errorf("error %+v, want code %d", e, tc.code)
+			}
+		})
+	}
+}
+
+func TestLookup(t *testing.T) {
+	t.Parallel()
+	dirNamedLikeIt := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dirNamedLikeIt, "fake"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, typ := range []string{"", "a/b", "fake"} {
+		if e := cnierr.From((&Runner{}).Del(context.Background(), args(t, dirNamedLikeIt), typ)); e == nil || e.Code != 7 {
+			t.Errorf("type %q: %+v, want code 7", typ, e)
+		}
+		if e := cnierr.From((&Runner{}).Status(context.Background(), args(t, dirNamedLikeIt), typ)); e == nil || e.Code != 50 {
+			t.Errorf("STATUS with type %q: %+v, want code 50", typ, e)
+		}
+	}
+}
+
+func TestInProcess(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	link := filepath.Join(dir, "fake")
+	if err := os.Symlink(exe, link); err != nil {
+		t.Fatal(err)
+	}
+	var calls []string
+	verb := func(name string) func(context.Context, *cniplugin.Args) error {
+		return func(_ context.Context, a *cniplugin.Args) error {
+			calls = append(calls, name+" "+string(a.StdinData))
+			return nil
+		}
+	}
+	p := &cniplugin.Plugin{
+		Name: "fake", Versions: version.All(), Del: verb("DEL"), Check: verb("CHECK"), Status: verb("STATUS"),
+		Add: func(_ context.Context, a *cniplugin.Args) (types.Result, error) {
+			prev, err := cniconf.ParseResult("x", []byte(`{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}`), "1.1.0")
+			if err != nil {
+				return nil, err
+			}
+			return cniconf.Convert(prev, "0.4.0")
+		},
+	}
+	r := &Runner{InProcess: map[string]*cniplugin.Plugin{"fake": p}}
+	a := args(t, dir)
+	res, err := r.Add(context.Background(), a, "fake")
+	if err != nil || len(res.IPs) != 1 {
+		t.Fatalf("Add: %+v, %v", res, err)
+	}
+	for _, f := range []func(context.Context, *cniplugin.Args, string) error{r.Del, r.Check, r.GC, r.Status} {
+		if err := f(context.Background(), a, "fake"); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"DEL " + conf, "CHECK " + conf, "STATUS " + conf}, calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	p.Versions = version.Since("1.0.0")
+	if e := cnierr.From(r.Del(context.Background(), a, "fake")); e == nil || e.Code != 1 {
+		t.Errorf("a version that is not served gave %+v, want code 1", e)
+	}
+	// A stranger's file of the same name goes first in CNI_PATH: it is run.
+	other := script(t, "fake", "")
+	if err := r.Del(context.Background(), args(t, other, dir), "fake"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(other, "fake.env")); err != nil {
+		t.Error("the stranger's plugin was not executed:", err)
+	}
+}
