@@ -40,20 +40,12 @@ static __always_inline int __fast_local(struct __sk_buff *skb, const struct sl_p
 					__u64 now)
 {
 	struct sl_endpoint *peer = endpoint_lookup(p->tuple.remote);
-	struct sl_tuple back = p->tuple;
+	struct sl_tuple back;
 	struct sl_flow *f;
 
 	if (!peer || p->seg_len > peer->mtu)
 		return SL_PASS;
-	addr_copy(back.local, p->tuple.remote);
-	addr_copy(back.remote, p->tuple.local);
-	back.local_port = p->tuple.remote_port;
-	back.remote_port = p->tuple.local_port;
-	if (p->echo) { /* the identifier stays, the end that asked is the other one now */
-		back.local_port = p->tuple.local_port;
-		back.remote_port = p->tuple.remote_port == bpf_htons(SL_ECHO_LOCAL) ? bpf_htons(SL_ECHO_REMOTE)
-										    : bpf_htons(SL_ECHO_LOCAL);
-	}
+	tuple_reverse(&back, p);
 	f = flow_record(&back, peer->owner, now);
 	if (!f)
 		return SL_PASS; /* the peer's record is gone: learn again */

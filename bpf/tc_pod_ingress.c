@@ -11,32 +11,17 @@
 #include "lib/flow.h"
 #include "lib/metrics.h"
 
-/* The tuple as the sending pod sees it. */
-static __always_inline struct sl_tuple __from_sender(const struct sl_pkt *p)
-{
-	struct sl_tuple t = p->tuple;
-
-	addr_copy(t.local, p->tuple.remote);
-	addr_copy(t.remote, p->tuple.local);
-	if (!p->echo) {
-		t.local_port = p->tuple.remote_port;
-		t.remote_port = p->tuple.local_port;
-		return t;
-	}
-	t.remote_port =
-		p->tuple.remote_port == bpf_htons(SL_ECHO_LOCAL) ? bpf_htons(SL_ECHO_REMOTE) : bpf_htons(SL_ECHO_LOCAL);
-	return t;
-}
-
 /* From a pod of this node: its sending hook and this one are the two ends of the way. */
 static __always_inline void __confirm_local(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
 					    const struct sl_endpoint *sender, __u64 now)
 {
-	struct sl_tuple from = __from_sender(p);
-	struct sl_flow *out = flow_record(&from, sender->owner, now);
+	struct sl_tuple from;
+	struct sl_flow *out;
 	struct sl_flow_scratch *s;
 	struct sl_flow *in;
 
+	tuple_reverse(&from, p);
+	out = flow_record(&from, sender->owner, now);
 	if (!out || !(out->flags & SL_FLOW_TX_FIRST) || (out->flags & SL_FLOW_NAT))
 		return;
 	out->flags |= SL_FLOW_TX_CONFIRM | SL_FLOW_LOCAL_PEER;

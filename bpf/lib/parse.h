@@ -90,6 +90,22 @@ static __always_inline void __set_echo(struct sl_pkt *p, enum sl_dir dir, bool a
 	p->tuple.remote_port = local_asked ? bpf_htons(SL_ECHO_LOCAL) : bpf_htons(SL_ECHO_REMOTE);
 }
 
+/* The same packet's tuple with the other end as the local one: how the peer, a pod of this node, sees it. */
+static __always_inline void tuple_reverse(struct sl_tuple *to, const struct sl_pkt *p)
+{
+	*to = p->tuple;
+	addr_copy(to->local, p->tuple.remote);
+	addr_copy(to->remote, p->tuple.local);
+	if (!p->echo) {
+		to->local_port = p->tuple.remote_port;
+		to->remote_port = p->tuple.local_port;
+		return;
+	}
+	/* The identifier stays; the end that asked is the other one. */
+	to->remote_port =
+		p->tuple.remote_port == bpf_htons(SL_ECHO_LOCAL) ? bpf_htons(SL_ECHO_REMOTE) : bpf_htons(SL_ECHO_LOCAL);
+}
+
 /* Makes the first len bytes readable at data; false when the packet is shorter. */
 static __always_inline bool __pull(struct __sk_buff *skb, __u32 len)
 {
