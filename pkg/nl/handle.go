@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nl is the project's narrow view of rtnetlink: links, addresses, routes and bridge ports, as plain structs.
+//
+// It is the only importer of vishvananda/netlink, whose message layer it uses. What it adds: dumps that the kernel marks as
+// interrupted are repeated until they are whole, so no caller ever sees half a table; filters run in the kernel (strict
+// checking, Linux 4.20); the kernel's own explanation of a refusal is part of the error; and a device pair is made by one message.
+// Nothing here sleeps: who must wait for the kernel subscribes with Watch before the change.
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	vnl "github.com/vishvananda/netlink/nl"
+	vns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/netns"
+)
+
+// Address families for the functions that take one.
+const (
+	FamilyAll = unix.AF_UNSPEC
+	FamilyV4  = unix.AF_INET
+	FamilyV6  = unix.AF_INET6
+)
+
+var (
+	// ErrNotFound says that the link, address or route asked for does not exist.
+	ErrNotFound = errors.New("not found")
+	// ErrExist says that what should be made exists already.
+	ErrExist = errors.New("exists already")
+	// ErrNotSupported says that the running kernel lacks the feature (for example CONFIG_BRIDGE_VLAN_FILTERING).
+	ErrNotSupported = errors.New("not supported by this kernel")
+)
+
+// maxDumps bounds the repetitions of an interrupted dump. A table that changes during every one of so many dumps changes faster
+// than it can be read.
+const maxDumps = 64
+
+// Handle is one rtnetlink socket in one network namespace. It stays in that namespace wherever the caller goes. Calls may come
+// from several goroutines; they take turns. Omitting Close leaks a descriptor.
+type Handle struct {
+	mu    sync.Mutex
+	sock  *vnl.NetlinkSocket
+	socks map[int]*vnl.SocketHandle // what the message layer wants: sock by protocol
+}
+
+// New opens a handle in the network namespace of the calling thread.
+func New() (*Handle, error) {
+	s, err := vnl.GetNetlinkSocketAt(vns.None(), vns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	// Both options only improve messages and speed; kernels since 4.20 have them.
+	_ = s.SetExtAck(true)
+	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	return &Handle{sock: s, socks: map[int]*vnl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+}
+
+// NewIn opens a handle in ns. A nil ns means the current namespace.
+func NewIn(ns *netns.NS) (h *Handle, err error) {
+	if ns == nil {
+		return New()
+	}
+	derr := ns.Do(func() error {
+		h, err = New()
+		return err
+	})
+	return h, derr
+}
+
+// Close closes the socket.
+func (h *Handle) Close() { h.sock.Close() }
+
+func (h *Handle) request(msgType, flags int) *vnl.NetlinkRequest {
+	return &vnl.NetlinkRequest{
+		NlMsghdr: unix.NlMsghdr{
+			Len:   unix.SizeofNlMsghdr,
+			Type:  uint16(msgType),
+			Flags: uint16(unix.NLM_F_REQUEST | flags),
+		},
+		Sockets: h.socks,
+	}
+}
+
+// do sends a change and waits for the acknowledgement.
+func (h *Handle) do(req *vnl.NetlinkRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	req.Flags |= unix.NLM_F_ACK
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return classify(err)
+}
+
+// get sends a request that has one answer.
+func (h *Handle) get(req *vnl.NetlinkRequest, resType uint16) ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, resType)
+	if err != nil {
+		return nil, classify(err)
+	}
+	if len(msgs) == 0 {
+		return nil, ErrNotFound
+	}
+	return msgs[0], nil
+}
+
+// dump runs the request that build makes until the kernel reports a consistent table, and gives each message to each of the
+// last run. reset is called before every run.
+func (h *Handle) dump(build func() *vnl.NetlinkRequest, resType uint16, reset func(), each func([]byte) error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// The message layer (v1.3.1) panics on a dump that ends in an error with an explanation, such as that of a routing table
+	// that does not exist: it takes the explanation for an echo of the request, which only a refused change carries.
+	_ = h.sock.SetExtAck(false)
+	defer func() { _ = h.sock.SetExtAck(true) }()
+	for range maxDumps {
+		reset()
+		var perr error
+		req := build()
+		req.Flags |= unix.NLM_F_DUMP
+		err := req.ExecuteIter(unix.NETLINK_ROUTE, resType, func(m []byte) bool {
+			perr = each(m)
+			return perr == nil
+		})
+		switch {
+		case errors.Is(err, vnl.ErrDumpInterrupted), errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return classify(err)
+		}
+		return perr
+	}
+	return fmt.Errorf("netlink dump: interrupted %d times: %w", maxDumps, unix.EINTR)
+}
+
+// classify puts this package's sentinels beside the kernel's errno; errors.Is finds both.
+func classify(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ESRCH), errors.Is(err, unix.EADDRNOTAVAIL):
+		return sentinelError{ErrNotFound, err}
+	case errors.Is(err, unix.EEXIST):
+		return sentinelError{ErrExist, err}
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return sentinelError{ErrNotSupported, err}
+	}
+	return err
+}
+
+// sentinelError reads as the kernel's error and matches the sentinel too.
+type sentinelError struct{ kind, err error }
+
+func (e sentinelError) Error() string   { return e.err.Error() }
+func (e sentinelError) Unwrap() []error { return []error{e.kind, e.err} }
+
+func attr(kind int, data []byte) *vnl.RtAttr { return vnl.NewRtAttr(kind, data) }
+
+func attr32(kind int, v uint32) *vnl.RtAttr { return vnl.NewRtAttr(kind, vnl.Uint32Attr(v)) }
+
+func attrString(kind int, s string) *vnl.RtAttr { return vnl.NewRtAttr(kind, vnl.ZeroTerminated(s)) }
+
+// walk calls f for each attribute of b; f must not keep the value.
+func walk(b []byte, f func(kind uint16, v []byte)) error {
+	order := vnl.NativeEndian()
+	for len(b) >= unix.SizeofRtAttr {
+		n := int(order.Uint16(b))
+		if n < unix.SizeofRtAttr || n > len(b) {
+			return fmt.Errorf("netlink attribute of %d bytes in %d: %w", n, len(b), unix.EINVAL)
+		}
+		f(order.Uint16(b[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), b[unix.SizeofRtAttr:n])
+		n = (n + unix.RTA_ALIGNTO - 1) &^ (unix.RTA_ALIGNTO - 1)
+		if n >= len(b) {
+			break
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+func u32(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return vnl.NativeEndian().Uint32(b)
+}
+
+func u16(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
+	}
+	return vnl.NativeEndian().Uint16(b)
+}
+
+func u8(b []byte) uint8 {
+	if len(b) < 1 {
+		return 0
+	}
+	return b[0]
+}
+
+func cstring(b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+func macOf(b []byte) net.HardwareAddr { return append(net.HardwareAddr(nil), b...) }

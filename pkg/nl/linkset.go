@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"fmt"
+	"net"
+
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// vethInfoPeer is VETH_INFO_PEER of <linux/veth.h>.
+const vethInfoPeer = 1
+
+// VethSpec describes a device pair. Both ends get MTU. Only HostName and PeerName are required.
+type VethSpec struct {
+	HostName string
+	HostMAC  net.HardwareAddr // nil: the kernel chooses
+	Master   int              // index of the bridge that the host end joins; 0 for none
+	HostUp   bool
+
+	PeerName  string
+	PeerMAC   net.HardwareAddr // nil: the kernel chooses
+	PeerNS    int              // descriptor of the peer's namespace; <= 0: the handle's own
+	PeerIndex int              // wanted interface index of the peer; 0: the kernel chooses
+	MTU       int              // 0: kernel default
+}
+
+// AddVeth makes the pair with one RTM_NEWLINK: the host end in the handle's namespace, the peer born in its own, so that no
+// device is ever moved or renamed (both cost an RCU grace period). The error wraps ErrExist when one of the names is taken;
+// then nothing was made.
+func (h *Handle) AddVeth(s VethSpec) error {
+	req := h.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	msg := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+	if s.HostUp {
+		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	req.AddData(msg)
+	for _, a := range endAttrs(s.HostName, s.HostMAC, s.MTU) {
+		req.AddData(a)
+	}
+	if s.Master > 0 {
+		req.AddData(attr32(unix.IFLA_MASTER, uint32(s.Master)))
+	}
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("veth"))
+	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
+	peer := data.AddRtAttr(vethInfoPeer, nil)
+	pmsg := vnl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	pmsg.Index = int32(s.PeerIndex)
+	for _, a := range endAttrs(s.PeerName, s.PeerMAC, s.MTU) {
+		peer.AddChild(a)
+	}
+	if s.PeerNS > 0 {
+		peer.AddRtAttr(unix.IFLA_NET_NS_FD, vnl.Uint32Attr(uint32(s.PeerNS)))
+	}
+	req.AddData(info)
+	if err := h.do(req); err != nil {
+		return fmt.Errorf("add veth %q with peer %q: %w", s.HostName, s.PeerName, err)
+	}
+	return nil
+}
+
+func endAttrs(name string, mac net.HardwareAddr, mtu int) []*vnl.RtAttr {
+	as := []*vnl.RtAttr{attrString(unix.IFLA_IFNAME, name)}
+	if mtu > 0 {
+		as = append(as, attr32(unix.IFLA_MTU, uint32(mtu)))
+	}
+	if mac != nil {
+		as = append(as, attr(unix.IFLA_ADDRESS, mac))
+	}
+	return as
+}
+
+// BridgeSpec describes a bridge. Only Name is required.
+type BridgeSpec struct {
+	Name          string
+	MTU           int              // 0: kernel default
+	MAC           net.HardwareAddr // nil: the kernel chooses and follows the ports
+	VLANFiltering bool             // needs CONFIG_BRIDGE_VLAN_FILTERING, else ErrNotSupported
+	Up            bool
+}
+
+// AddBridge makes a bridge. The error wraps ErrExist when the name is taken, by whatever kind of link.
+func (h *Handle) AddBridge(s BridgeSpec) error {
+	req := h.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	msg := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+	if s.Up {
+		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	req.AddData(msg)
+	for _, a := range endAttrs(s.Name, s.MAC, s.MTU) {
+		req.AddData(a)
+	}
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("bridge"))
+	if s.VLANFiltering {
+		info.AddRtAttr(unix.IFLA_INFO_DATA, nil).AddRtAttr(unix.IFLA_BR_VLAN_FILTERING, []byte{1})
+	}
+	req.AddData(info)
+	if err := h.do(req); err != nil {
+		return fmt.Errorf("add bridge %q: %w", s.Name, err)
+	}
+	return nil
+}
+
+// LinkChange is a set of settings; nil fields stay as they are. All that is set goes in one message, which the kernel applies
+// in the order MAC, MTU, name-independent flags, so it is not a transaction: after an error some may have been applied.
+type LinkChange struct {
+	Up       *bool
+	Promisc  *bool
+	AllMulti *bool
+	MAC      net.HardwareAddr
+	MTU      *int
+	TxQLen   *int
+	Alias    *string
+	Master   *int // 0 takes the link out of its bridge
+}
+
+// SetLink applies c to the link with that index.
+func (h *Handle) SetLink(index int, c LinkChange) error {
+	req := h.request(unix.RTM_NEWLINK, 0)
+	msg := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	setFlag(msg, unix.IFF_UP, c.Up)
+	setFlag(msg, unix.IFF_PROMISC, c.Promisc)
+	setFlag(msg, unix.IFF_ALLMULTI, c.AllMulti)
+	req.AddData(msg)
+	if c.MAC != nil {
+		req.AddData(attr(unix.IFLA_ADDRESS, c.MAC))
+	}
+	if c.MTU != nil {
+		req.AddData(attr32(unix.IFLA_MTU, uint32(*c.MTU)))
+	}
+	if c.TxQLen != nil {
+		req.AddData(attr32(unix.IFLA_TXQLEN, uint32(*c.TxQLen)))
+	}
+	if c.Alias != nil {
+		req.AddData(attr(unix.IFLA_IFALIAS, []byte(*c.Alias)))
+	}
+	if c.Master != nil {
+		req.AddData(attr32(unix.IFLA_MASTER, uint32(*c.Master)))
+	}
+	if err := h.do(req); err != nil {
+		return fmt.Errorf("change link index %d: %w", index, err)
+	}
+	return nil
+}
+
+func setFlag(msg *vnl.IfInfomsg, flag uint32, on *bool) {
+	if on == nil {
+		return
+	}
+	msg.Change |= flag
+	if *on {
+		msg.Flags |= flag
+	}
+}
+
+// SetUp sets the link administratively up.
+func (h *Handle) SetUp(index int) error { return h.SetLink(index, LinkChange{Up: ptr(true)}) }
+
+// SetDown sets the link administratively down.
+func (h *Handle) SetDown(index int) error { return h.SetLink(index, LinkChange{Up: ptr(false)}) }
+
+// SetMAC sets the hardware address. On a bridge this also stops the address from following the ports.
+func (h *Handle) SetMAC(index int, mac net.HardwareAddr) error {
+	return h.SetLink(index, LinkChange{MAC: mac})
+}
+
+// SetMTU sets the MTU in bytes.
+func (h *Handle) SetMTU(index, mtu int) error { return h.SetLink(index, LinkChange{MTU: &mtu}) }
+
+// SetPromisc turns promiscuous mode on or off.
+func (h *Handle) SetPromisc(index int, on bool) error {
+	return h.SetLink(index, LinkChange{Promisc: &on})
+}
+
+// SetAllMulti turns reception of all multicast on or off.
+func (h *Handle) SetAllMulti(index int, on bool) error {
+	return h.SetLink(index, LinkChange{AllMulti: &on})
+}
+
+// SetTxQLen sets the transmit queue length in packets.
+func (h *Handle) SetTxQLen(index, n int) error { return h.SetLink(index, LinkChange{TxQLen: &n}) }
+
+// SetMaster makes the link a port of the bridge with index master, or of none for 0.
+func (h *Handle) SetMaster(index, master int) error {
+	return h.SetLink(index, LinkChange{Master: &master})
+}
+
+// DelLink deletes the link. The error wraps ErrNotFound when it is gone already.
+func (h *Handle) DelLink(index int) error {
+	if index <= 0 { // index 0 with no name would be an error of its own kind
+		return fmt.Errorf("delete link index %d: %w", index, ErrNotFound)
+	}
+	req := h.request(unix.RTM_DELLINK, 0)
+	msg := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	if err := h.do(req); err != nil {
+		return fmt.Errorf("delete link index %d: %w", index, err)
+	}
+	return nil
+}
+
+func ptr[T any](v T) *T { return &v }
