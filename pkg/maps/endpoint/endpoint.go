@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoint is the typed view of the maps about pods: their addresses and their counters.
+// Package endpoint is the typed view of the maps about addresses: those of pods with their counters, those of the node, its
+// uplinks, and the networks that are never masqueraded. Only the loader writes them; programs count in Stats, each on its own
+// CPU. A view does not own its map: closing is the caller's.
 package endpoint
 
-import "github.com/sluice-cni/sluice/pkg/bpfobj"
+import (
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
 
 // Flags of an endpoint.
 const (
@@ -11,3 +22,63 @@ const (
 	FlagAdmit      = uint32(bpfobj.TypesSlEndpointFlagSL_EP_ADMIT)
 	FlagPublish    = uint32(bpfobj.TypesSlEndpointFlagSL_EP_PUBLISH)
 )
+
+// FlagNames returns the names of the flags that are set.
+func FlagNames(flags uint32) []string {
+	names := make([]string, 0, 3)
+	for _, f := range []struct {
+		bit  uint32
+		name string
+	}{{FlagMasquerade, "masquerade"}, {FlagAdmit, "admit"}, {FlagPublish, "publish"}} {
+		if flags&f.bit != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// Value is one address of a pod.
+type Value bpfobj.TypesSlEndpoint
+
+// Prefix returns the pod's own subnet for its address a.
+func (v *Value) Prefix(a netip.Addr) netip.Prefix { return wire.FromPrefix(a, v.PrefixLen) }
+
+// HardwareAddr returns the MAC of the pod's device.
+func (v *Value) HardwareAddr() net.HardwareAddr { return net.HardwareAddr(v.Mac[:]) }
+
+// GatewayAddr returns the MAC of the device the pod's packets are routed from.
+func (v *Value) GatewayAddr() net.HardwareAddr { return net.HardwareAddr(v.GatewayMac[:]) }
+
+// Map is the view of sl_endpoints.
+type Map struct{ m *ebpf.Map }
+
+// New returns a view of m.
+func New(m *ebpf.Map) Map { return Map{m} }
+
+// Put writes the entry of a, whoever had it. E2BIG: the map is full.
+func (m Map) Put(a netip.Addr, v *Value) error { return m.m.Put(wire.Addr(a), v) }
+
+// Get returns the entry of a; false when there is none.
+func (m Map) Get(a netip.Addr) (Value, bool, error) {
+	var v Value
+	err := m.m.Lookup(wire.Addr(a), &v)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return v, false, nil
+	}
+	return v, err == nil, err
+}
+
+// Delete removes the entry of a; missing is success.
+func (m Map) Delete(a netip.Addr) error { return ignoreMissing(m.m.Delete(wire.Addr(a))) }
+
+// Each calls f with every entry until f returns false.
+func (m Map) Each(f func(a netip.Addr, v *Value) bool) error {
+	return wire.Each(m.m, func(k *[16]byte, v *Value) bool { return f(wire.FromAddr(*k), v) })
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}

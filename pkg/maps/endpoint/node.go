@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+// HostAddrs is the view of sl_host_addrs: the addresses that stand for the node, each with the ifindex that has it.
+type HostAddrs struct{ m *ebpf.Map }
+
+// NewHostAddrs returns a view of m.
+func NewHostAddrs(m *ebpf.Map) HostAddrs { return HostAddrs{m} }
+
+// All returns the whole set.
+func (h HostAddrs) All() (map[netip.Addr]uint32, error) {
+	set := make(map[netip.Addr]uint32)
+	err := wire.Each(h.m, func(k *[16]byte, v *uint32) bool {
+		set[wire.FromAddr(*k)] = *v
+		return true
+	})
+	return set, err
+}
+
+// Put adds an address or moves it to another device.
+func (h HostAddrs) Put(a netip.Addr, ifindex uint32) error { return h.m.Put(wire.Addr(a), ifindex) }
+
+// Delete removes an address; missing is success.
+func (h HostAddrs) Delete(a netip.Addr) error { return ignoreMissing(h.m.Delete(wire.Addr(a))) }
+
+// Sources are the addresses an uplink masquerades with; the zero Addr means that it has none in that family.
+type Sources struct{ V4, V6 netip.Addr }
+
+// Uplinks is the view of sl_uplinks, by ifindex.
+type Uplinks struct{ m *ebpf.Map }
+
+// NewUplinks returns a view of m.
+func NewUplinks(m *ebpf.Map) Uplinks { return Uplinks{m} }
+
+// All returns every uplink.
+func (u Uplinks) All() (map[uint32]Sources, error) {
+	set := make(map[uint32]Sources)
+	err := wire.Each(u.m, func(k *uint32, v *bpfobj.TypesSlUplink) bool {
+		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6)}
+		return true
+	})
+	return set, err
+}
+
+// orNone reads an address whose all-zero form means that there is none.
+func orNone(b [16]byte) netip.Addr {
+	if b == [16]byte{} {
+		return netip.Addr{}
+	}
+	return wire.FromAddr(b)
+}
+
+// Put writes the sources of an uplink.
+func (u Uplinks) Put(ifindex uint32, s Sources) error {
+	return u.m.Put(ifindex, &bpfobj.TypesSlUplink{Src4: wire.Addr(s.V4), Src6: wire.Addr(s.V6)})
+}
+
+// Delete removes an uplink; missing is success.
+func (u Uplinks) Delete(ifindex uint32) error { return ignoreMissing(u.m.Delete(ifindex)) }
+
+// NoMasq is the view of sl_no_masq, the destinations that are never masqueraded.
+type NoMasq struct{ m *ebpf.Map }
+
+// NewNoMasq returns a view of m.
+func NewNoMasq(m *ebpf.Map) NoMasq { return NoMasq{m} }
+
+// Replace makes want the whole set: what is new is added before what is old goes, so that no wanted network is ever missing.
+func (n NoMasq) Replace(want []netip.Prefix) error {
+	keep := make(map[bpfobj.TypesSlCidr]bool, len(want))
+	for _, p := range want {
+		p = p.Masked()
+		k := bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+		if err := n.m.Put(&k, uint32(1)); err != nil {
+			return err
+		}
+		keep[k] = true
+	}
+	var old []bpfobj.TypesSlCidr
+	err := wire.Each(n.m, func(k *bpfobj.TypesSlCidr, _ *uint32) bool {
+		if !keep[*k] {
+			old = append(old, *k)
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for i := range old {
+		if err := ignoreMissing(n.m.Delete(&old[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+)
+
+// Counters are what happened on one pod device since it was enabled.
+type Counters bpfobj.TypesSlEndpointStats
+
+// Stats is the view of sl_ep_stats, counters by ifindex of the host end.
+type Stats struct{ m *ebpf.Map }
+
+// NewStats returns a view of m.
+func NewStats(m *ebpf.Map) Stats { return Stats{m} }
+
+// Create makes a zero entry for ifindex; one that is there is kept.
+func (s Stats) Create(ifindex uint32) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	err = s.m.Update(ifindex, make([]Counters, cpus), ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return nil
+	}
+	return err
+}
+
+// Get returns the counters of ifindex summed over all CPUs; false when there are none.
+func (s Stats) Get(ifindex uint32) (Counters, bool, error) {
+	var (
+		sum    Counters
+		perCPU []Counters
+	)
+	err := s.m.Lookup(ifindex, &perCPU)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return sum, false, nil
+	}
+	if err != nil {
+		return sum, false, err
+	}
+	for i := range perCPU {
+		c := &perCPU[i]
+		sum.RxPackets += c.RxPackets
+		sum.RxBytes += c.RxBytes
+		sum.TxPackets += c.TxPackets
+		sum.TxBytes += c.TxBytes
+		sum.RxFast += c.RxFast
+		sum.TxFast += c.TxFast
+		sum.Drops += c.Drops
+	}
+	return sum, true, nil
+}
+
+// Delete removes the counters of ifindex; missing is success.
+func (s Stats) Delete(ifindex uint32) error { return ignoreMissing(s.m.Delete(ifindex)) }
+
+// Keys returns the ifindexes that have counters.
+func (s Stats) Keys() ([]uint32, error) {
+	var (
+		keys []uint32
+		prev any
+		next uint32
+	)
+	for range s.m.MaxEntries() {
+		err := s.m.NextKey(prev, &next)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, next)
+		prev = next
+	}
+	return keys, nil
+}

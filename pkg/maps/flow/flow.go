@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flow is the typed view of the connection tables. Programs write them, from every CPU; Go only reads, for display,
+// and deletes what a dead attachment left. Times are CLOCK_MONOTONIC, as bpf_ktime_get_ns. Timeouts here repeat those of
+// bpf/lib/flow.h in order to tell a reader what a packet would find; they decide nothing.
+package flow
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+// Key names a connection by its two ends; Local is the one we own. For ICMP echo the local port is the identifier.
+type Key struct {
+	Local, Remote netip.AddrPort
+	Proto         uint8
+}
+
+// String returns "proto local remote".
+func (k Key) String() string { return fmt.Sprintf("%d %s %s", k.Proto, k.Local, k.Remote) }
+
+// Flags are the bits of enum sl_flow_flag.
+type Flags uint32
+
+// The bits that this package looks at.
+const (
+	index     = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX)
+	podOpened = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_POD_OPENED)
+	snat      = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_SNAT)
+	dnat      = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_DNAT)
+	dnatAny   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_DNAT_ANY)
+	txFirst   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_TX_FIRST)
+	txConfirm = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_TX_CONFIRM)
+	rxFirst   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_RX_FIRST)
+	rxConfirm = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_RX_CONFIRM)
+	replied   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_REPLIED)
+	assured   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_ASSURED)
+	finTX     = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_FIN_TX)
+	finRX     = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_FIN_RX)
+	rst       = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_RST)
+	localPeer = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_LOCAL_PEER)
+)
+
+// Names returns the names of the bits that are set, in the order of the enum.
+func (f Flags) Names() []string {
+	names := make([]string, 0, 8)
+	for _, e := range []struct {
+		bit  Flags
+		name string
+	}{
+		{index, "index"}, {podOpened, "pod-opened"}, {snat, "snat"}, {dnat, "dnat"}, {dnatAny, "dnat-any"},
+		{txFirst, "tx-first"}, {txConfirm, "tx-confirmed"}, {rxFirst, "rx-first"}, {rxConfirm, "rx-confirmed"},
+		{replied, "replied"}, {assured, "assured"}, {finTX, "fin-tx"}, {finRX, "fin-rx"}, {rst, "rst"}, {localPeer, "local-peer"},
+	} {
+		if f&e.bit != 0 {
+			names = append(names, e.name)
+		}
+	}
+	return names
+}
+
+// Record is the state of one connection.
+type Record struct {
+	Key
+	Other      Key // as seen outside, when translated
+	Flags      Flags
+	OutIfindex uint32
+	Created    time.Duration // since boot
+	LastSeen   time.Duration
+	Gen        uint64 // of the hostPort it came through
+	Owner      uint64
+	RxPackets  uint64 // toward the pod
+	RxBytes    uint64
+	TxPackets  uint64
+	TxBytes    uint64
+}
+
+// IsIndex reports whether the entry is no record but points to one.
+func (r *Record) IsIndex() bool { return r.Flags&index != 0 }
+
+// Translated reports whether Other means anything.
+func (r *Record) Translated() bool { return r.Flags&(snat|dnat) != 0 }
+
+// Kind is "masquerade", "hostport" or "plain".
+func (r *Record) Kind() string {
+	switch {
+	case r.Flags&dnat != 0:
+		return "hostport"
+	case r.Flags&snat != 0:
+		return "masquerade"
+	}
+	return "plain"
+}
+
+// PodOpened reports whether the pod sent the first packet.
+func (r *Record) PodOpened() bool { return r.Flags&podOpened != 0 }
+
+// Fast reports whether both directions have been confirmed, so that packets may skip the stack.
+func (r *Record) Fast() bool {
+	const both = txFirst | txConfirm | rxFirst | rxConfirm
+	return r.Flags&both == both
+}
+
+// Timeouts of bpf/lib/flow.h.
+const (
+	timeoutTCPOpening    = 60 * time.Second
+	timeoutTCP           = 86400 * time.Second
+	timeoutTCPHalfClosed = 120 * time.Second
+	timeoutTCPClosed     = 10 * time.Second
+	timeoutNew           = 30 * time.Second
+	timeoutReplied       = 180 * time.Second
+)
+
+// Timeout is how long the flow may be idle.
+func (r *Record) Timeout() time.Duration {
+	if r.Proto != unix.IPPROTO_TCP {
+		if r.Flags&replied != 0 {
+			return timeoutReplied
+		}
+		return timeoutNew
+	}
+	switch {
+	case r.closed():
+		return timeoutTCPClosed
+	case r.Flags&(finTX|finRX) != 0:
+		return timeoutTCPHalfClosed
+	case r.Flags&assured != 0:
+		return timeoutTCP
+	}
+	return timeoutTCPOpening
+}
+
+func (r *Record) closed() bool { return r.Flags&rst != 0 || r.Flags&(finTX|finRX) == finTX|finRX }
+
+// Age is the time since the flow began. now is Now().
+func (r *Record) Age(now time.Duration) time.Duration { return max(0, now-r.Created) }
+
+// Idle is the time since its last packet.
+func (r *Record) Idle(now time.Duration) time.Duration { return max(0, now-r.LastSeen) }
+
+// Expired reports whether a lookup would treat the entry as not there.
+func (r *Record) Expired(now time.Duration) bool { return r.Idle(now) >= r.Timeout() }
+
+// State is one word for the operator: new, unreplied, established, closing, closed or expired.
+func (r *Record) State(now time.Duration) string {
+	switch {
+	case r.Expired(now):
+		return "expired"
+	case r.Proto == unix.IPPROTO_TCP && r.closed():
+		return "closed"
+	case r.Proto == unix.IPPROTO_TCP && r.Flags&(finTX|finRX) != 0:
+		return "closing"
+	case r.Flags&assured != 0:
+		return "established"
+	case r.Flags&replied != 0:
+		return "new"
+	}
+	return "unreplied"
+}
+
+// Now is the clock of the flow tables.
+func Now() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0 // cannot happen: the clock exists and ts is ours
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Map is the view of sl_flows or sl_flows_new. It does not own the map: closing is the caller's.
+type Map struct{ m *ebpf.Map }
+
+// New returns a view of m.
+func New(m *ebpf.Map) Map { return Map{m} }
+
+// Each calls f with every entry, indexes and expired ones too, until f returns false. Flows come and go meanwhile.
+func (m Map) Each(f func(*Record) bool) error {
+	return wire.Each(m.m, func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool { return f(decode(k, v)) })
+}
+
+func decode(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) *Record {
+	return &Record{
+		Key: key(k), Other: key(&v.Other), Flags: Flags(v.Flags), OutIfindex: v.OutIfindex,
+		Created: time.Duration(v.Created), LastSeen: time.Duration(v.LastSeen), Gen: v.HostportGen, Owner: v.Owner,
+		RxPackets: v.RxPackets, RxBytes: v.RxBytes, TxPackets: v.TxPackets, TxBytes: v.TxBytes,
+	}
+}
+
+func key(t *bpfobj.TypesSlTuple) Key {
+	return Key{
+		Local:  netip.AddrPortFrom(wire.FromAddr(t.Local), wire.Port(t.LocalPort)),
+		Remote: netip.AddrPortFrom(wire.FromAddr(t.Remote), wire.Port(t.RemotePort)),
+		Proto:  t.Proto,
+	}
+}

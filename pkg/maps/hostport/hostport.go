@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hostport is the typed view of the published ports and of the ports that masquerading leaves alone. Only the loader
+// writes them. A view does not own its map: closing is the caller's.
+package hostport
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+// Flags of an entry.
+const (
+	FlagSNAT    = uint16(bpfobj.TypesSlHostportFlagSL_HP_SNAT)
+	FlagMasqAll = uint16(bpfobj.TypesSlHostportFlagSL_HP_MASQ_ALL)
+)
+
+// Key names a published port. An unspecified HostIP stands for every address of the node in its family.
+type Key struct {
+	HostIP netip.Addr
+	Proto  uint8
+	Port   uint16
+}
+
+// String returns address:port/protocol.
+func (k Key) String() string {
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(k.HostIP, k.Port), protoName(k.Proto))
+}
+
+func protoName(p uint8) string {
+	switch p {
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	case 132:
+		return "sctp"
+	}
+	return fmt.Sprintf("protocol %d", p)
+}
+
+func (k Key) raw() *bpfobj.TypesSlHostportKey {
+	return &bpfobj.TypesSlHostportKey{Ip: wire.Addr(k.HostIP), Port: wire.Port(k.Port), Proto: k.Proto}
+}
+
+// Value is where a published port leads and whose it is.
+type Value struct {
+	PodIP   netip.Addr
+	PodPort uint16
+	Owner   uint64
+	Gen     uint64 // changes with every replacement; flows made by another generation are dead
+	Flags   uint16
+}
+
+// Map is the view of sl_hostports.
+type Map struct{ m *ebpf.Map }
+
+// New returns a view of m.
+func New(m *ebpf.Map) Map { return Map{m} }
+
+// Put makes v the value of k, atomically. E2BIG: the map is full.
+func (m Map) Put(k Key, v Value) error {
+	return m.m.Put(k.raw(), &bpfobj.TypesSlHostport{
+		Ip: wire.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: wire.Port(v.PodPort), Flags: v.Flags,
+	})
+}
+
+// Get returns the value of k; false when there is none.
+func (m Map) Get(k Key) (Value, bool, error) {
+	var raw bpfobj.TypesSlHostport
+	err := m.m.Lookup(k.raw(), &raw)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return Value{}, false, nil
+	}
+	return decode(&raw), err == nil, err
+}
+
+// Delete removes k; missing is success.
+func (m Map) Delete(k Key) error {
+	if err := m.m.Delete(k.raw()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Each calls f with every entry until f returns false.
+func (m Map) Each(f func(Key, Value) bool) error {
+	return wire.Each(m.m, func(k *bpfobj.TypesSlHostportKey, v *bpfobj.TypesSlHostport) bool {
+		return f(Key{HostIP: wire.FromAddr(k.Ip), Proto: k.Proto, Port: wire.Port(k.Port)}, decode(v))
+	})
+}
+
+func decode(v *bpfobj.TypesSlHostport) Value {
+	return Value{PodIP: wire.FromAddr(v.Ip), PodPort: wire.Port(v.Port), Owner: v.Owner, Gen: v.Gen, Flags: v.Flags}
+}

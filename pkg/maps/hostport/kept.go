@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostport
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+const keptWords = 1 << 16 / 64
+
+// Bitmap has one bit for each port, as the elements of sl_ports_kept.
+type Bitmap [keptWords]uint64
+
+// Add sets the bits of the ports from first to last.
+func (b *Bitmap) Add(first, last uint16) {
+	for p := int(first); p <= int(last); p++ {
+		b[p/64] |= 1 << (p % 64)
+	}
+}
+
+// Has reports whether the bit of port is set.
+func (b *Bitmap) Has(port uint16) bool { return b[port/64]>>(port%64)&1 == 1 }
+
+// ParseReserved reads the kernel's notation of net.ipv4.ip_local_reserved_ports, such as "8080,9000-9010"; empty is none.
+func ParseReserved(s string) (*Bitmap, error) {
+	b := new(Bitmap)
+	for part := range strings.SplitSeq(strings.TrimSpace(s), ",") {
+		if part == "" {
+			continue
+		}
+		lo, hi, isRange := strings.Cut(part, "-")
+		if !isRange {
+			hi = lo
+		}
+		first, errFirst := strconv.ParseUint(lo, 10, 16)
+		last, errLast := strconv.ParseUint(hi, 10, 16)
+		if errFirst != nil || errLast != nil || first > last {
+			return nil, fmt.Errorf("%q is not a range of ports", part)
+		}
+		b.Add(uint16(first), uint16(last))
+	}
+	return b, nil
+}
+
+// Kept is the view of sl_ports_kept, the source ports that masquerading leaves alone.
+type Kept struct{ m *ebpf.Map }
+
+// NewKept returns a view of m.
+func NewKept(m *ebpf.Map) Kept { return Kept{m} }
+
+// Replace makes want the set and reports whether anything had to be written. Only elements that differ are.
+func (k Kept) Replace(want *Bitmap) (bool, error) {
+	changed := make([]uint32, 0, 4)
+	err := wire.Each(k.m, func(i *uint32, v *uint64) bool {
+		if int(*i) < len(want) && want[*i] != *v {
+			changed = append(changed, *i)
+		}
+		return true
+	})
+	if err != nil {
+		return false, err
+	}
+	for _, i := range changed {
+		if err := k.m.Put(i, want[i]); err != nil {
+			return true, err
+		}
+	}
+	return len(changed) > 0, nil
+}
