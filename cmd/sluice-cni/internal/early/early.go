@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package early answers CNI_COMMAND=VERSION before the rest of the program is
+// initialised. Runtimes ask every plugin for its versions; the answer is a
+// constant, while the initialisers of what an ADD needs (netlink, BPF, a logger
+// that brings an HTTP server) take longer than an empty program runs.
+//
+// It works because Go initialises, of all packages whose imports are ready, the
+// one whose path sorts first: this one imports nothing but syscall, so it comes
+// before the expensive ones. If that ever changed, the answer would still be
+// right, only later; TestStart in cmd/sluice-cni would say so. It owns the list
+// of names below, which a test compares with what the plugins say themselves.
+package early
+
+import "syscall"
+
+// all is the encoding of version.All().
+const (
+	prefix = `{"cniVersion":"1.1.0","supportedVersions":[`
+	all    = prefix + `"0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}` + "\n"
+	from04 = prefix + `"0.4.0","1.0.0","1.1.0"]}` + "\n"
+)
+
+func init() { //nolint:gochecknoinits // the purpose of the package, see above
+	if v, ok := syscall.Getenv("CNI_COMMAND"); !ok || v != "VERSION" {
+		return
+	}
+	if a := Answer(self()); a != "" && write(a) {
+		syscall.Exit(0)
+	}
+}
+
+// Answer returns what the plugin prints for VERSION, "" for a name it does not
+// know: main then says the right thing.
+func Answer(plugin string) string {
+	switch plugin {
+	case "bridge", "loopback", "host-local", "tuning", "portmap":
+		return all
+	case "firewall":
+		return from04
+	}
+	return ""
+}
+
+// self returns the base name of argv[0]; package os, which has it, would bring
+// its own initialisers.
+func self() string {
+	fd, err := syscall.Open("/proc/self/cmdline", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	var buf [4096]byte
+	n, err := syscall.Read(fd, buf[:])
+	syscall.Close(fd)
+	if err != nil || n <= 0 {
+		return ""
+	}
+	start, end := 0, 0
+	for ; end < n && buf[end] != 0; end++ {
+		if buf[end] == '/' {
+			start = end + 1
+		}
+	}
+	return string(buf[start:end])
+}
+
+// write reports whether the runtime has its answer: false only when nothing of
+// it was written, so that main may try again.
+func write(s string) bool {
+	for b := []byte(s); len(b) > 0; {
+		n, err := syscall.Write(1, b)
+		if err == syscall.EINTR { //nolint:errorlint // a bare errno; package errors is not needed
+			continue
+		}
+		if err != nil {
+			return len(b) < len(s)
+		}
+		b = b[n:]
+	}
+	return true
+}

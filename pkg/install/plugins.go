@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+// Plugins returns the names sluice-cni answers to, in the order of a listing.
+func Plugins() []string {
+	return []string{"bridge", "loopback", "host-local", "tuning", "portmap", "firewall"}
+}
