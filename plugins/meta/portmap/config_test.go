@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+)
+
+// netconf returns a configuration with extra top-level keys and mappings.
+func netconf(extra, mappings string) []byte {
+	if extra != "" {
+		extra = "," + extra
+	}
+	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":"portmap"%s,"runtimeConfig":{"portMappings":[%s]}}`, extra, mappings)
+}
+
+func TestParseRefuses(t *testing.T) {
+	const ok = `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`
+	tests := []struct {
+		name, extra, mappings string
+		code                  uint
+		want                  string // in the message: key and value
+	}{
+		{"backend unknown", `"backend":"ipvs"`, ok, cnierr.CodeConfig, `backend "ipvs"`},
+		{"backend case", `"backend":"EBPF"`, ok, cnierr.CodeConfig, `backend "EBPF"`},
+		{"backend iptables", `"backend":"iptables"`, ok, cnierr.CodeUnsupported, `backend "iptables"`},
+		{"backend nftables", `"backend":"nftables"`, ok, cnierr.CodeUnsupported, `backend "nftables"`},
+		{"masqAll", `"masqAll":true`, ok, cnierr.CodeUnsupported, `masqAll true`},
+		{"conditionsV4", `"conditionsV4":["!","-s","1.2.3.4"]`, ok, cnierr.CodeUnsupported, `conditionsV4 [! -s 1.2.3.4]`},
+		{"conditionsV6", `"conditionsV6":["ip6","saddr"]`, ok, cnierr.CodeUnsupported, `conditionsV6 [ip6 saddr]`},
+		{"mark bit low", `"markMasqBit":-1`, ok, cnierr.CodeConfig, `markMasqBit -1`},
+		{"mark bit high", `"markMasqBit":32`, ok, cnierr.CodeConfig, `markMasqBit 32`},
+		{"mark bit and chain", `"markMasqBit":5,"externalSetMarkChain":"X"`, ok, cnierr.CodeConfig, `externalSetMarkChain "X"`},
+		{"hostPort 0", "", `{"hostPort":0,"containerPort":80,"protocol":"tcp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].hostPort 0`},
+		{"hostPort high", "", ok + `,{"hostPort":70000,"containerPort":80,"protocol":"tcp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[1].hostPort 70000`},
+		{"hostPort negative", "", `{"hostPort":-1,"containerPort":80,"protocol":"tcp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].hostPort -1`},
+		{"containerPort 0", "", `{"hostPort":1,"protocol":"tcp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].containerPort 0`},
+		{"containerPort high", "", `{"hostPort":1,"containerPort":65536,"protocol":"tcp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].containerPort 65536`},
+		{"hostPort text", "", `{"hostPort":"80","containerPort":80,"protocol":"tcp"}`, cnierr.CodeDecode, `hostPort`},
+		{"protocol absent", "", `{"hostPort":1,"containerPort":1}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].protocol ""`},
+		{"protocol unknown", "", `{"hostPort":1,"containerPort":1,"protocol":"icmp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].protocol "icmp"`},
+		{"protocol sctp", "", `{"hostPort":1,"containerPort":1,"protocol":"SCTP"}`, cnierr.CodeUnsupported, `runtimeConfig.portMappings[0].protocol "SCTP"`},
+		{"hostIP text", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"localhost"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].hostIP "localhost"`},
+		{"hostIP prefix", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"10.0.0.1/24"}`, cnierr.CodeConfig, `hostIP "10.0.0.1/24"`},
+		{"hostIP zone", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"fe80::1%eth0"}`, cnierr.CodeConfig, `hostIP "fe80::1%eth0"`},
+		{"hostIP multicast", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"224.0.0.1"}`, cnierr.CodeConfig, `hostIP "224.0.0.1"`},
+		{"hostIP loopback", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"127.0.0.1"}`, cnierr.CodeUnsupported, `hostIP "127.0.0.1"`},
+		{"hostIP loopback 6", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"::1"}`, cnierr.CodeUnsupported, `hostIP "::1"`},
+		{"twice", "", ok + "," + ok, cnierr.CodeConfig, `runtimeConfig.portMappings[1] "0.0.0.0:8080/tcp"`},
+		{"twice by case", "", ok + `,{"hostPort":8080,"containerPort":81,"protocol":"TCP"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[1] "0.0.0.0:8080/tcp"`},
+		{"twice by wildcard", "", ok + `,{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"::"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[1] "[::]:8080/tcp"`},
+		{"twice by spelling", "", `{"hostPort":1,"containerPort":1,"protocol":"udp","hostIP":"fd00::1"},{"hostPort":1,"containerPort":2,"protocol":"udp","hostIP":"fd00:0::1"}`,
+			cnierr.CodeConfig, `runtimeConfig.portMappings[1] "[fd00::1]:1/udp"`},
+		{"twice by mapped", "", `{"hostPort":1,"containerPort":1,"protocol":"udp","hostIP":"192.0.2.1"},{"hostPort":1,"containerPort":2,"protocol":"udp","hostIP":"::ffff:192.0.2.1"}`,
+			cnierr.CodeConfig, `runtimeConfig.portMappings[1] "192.0.2.1:1/udp"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := parse(netconf(tt.extra, tt.mappings))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			ce := cnierr.From(err)
+			if ce.Code != tt.code || !strings.Contains(ce.Msg, tt.want) {
+				t.Errorf("got code %d %q, want code %d and %q", ce.Code, ce.Msg, tt.code, tt.want)
+			}
+		})
+	}
+}
+
+func TestParseAccepts(t *testing.T) {
+	tests := []struct{ name, extra, mappings string }{
+		{"nothing", "", ""},
+		{"auto", `"backend":"auto"`, ""},
+		{"ebpf", `"backend":"ebpf"`, ""},
+		{"empty conditions", `"conditionsV4":[],"conditionsV6":null`, ""},
+		{"masqAll false", `"masqAll":false`, ""},
+		{"mark bit", `"markMasqBit":31`, ""},
+		{"mark bit 0", `"markMasqBit":0`, ""},
+		{"mark chain", `"externalSetMarkChain":"KUBE-MARK-MASQ"`, ""},
+		{"unknown key", `"somebodyElses":{"x":1}`, ""},
+		{"other protocol", "", `{"hostPort":53,"containerPort":53,"protocol":"tcp"},{"hostPort":53,"containerPort":53,"protocol":"udp"}`},
+		{"other hostIP", "", `{"hostPort":53,"containerPort":53,"protocol":"tcp"},{"hostPort":53,"containerPort":53,"protocol":"tcp","hostIP":"192.0.2.1"}`},
+		{"both wildcards", "", `{"hostPort":53,"containerPort":53,"protocol":"tcp","hostIP":"0.0.0.0"},{"hostPort":53,"containerPort":53,"protocol":"tcp","hostIP":"::"}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := parse(netconf(tt.extra, tt.mappings)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestParseKeysInAnyCase(t *testing.T) {
+	req, err := parse([]byte(`{"cniVersion":"1.0.0","name":"n","RuntimeConfig":{"PortMappings":[{"HostPort":1,"ContainerPort":2,"Protocol":"tcp"}]}}`))
+	if err != nil || len(req.mappings) != 1 {
+		t.Errorf("%d mappings, %v", len(req.mappings), err)
+	}
+}
+
+func TestPorts(t *testing.T) {
+	var (
+		v4 = netip.MustParsePrefix("10.1.0.2/16")
+		v6 = netip.MustParsePrefix("fd00::2/64")
+	)
+	hp := func(host string, port uint16, pod netip.Prefix, proto uint8) loader.HostPort {
+		return loader.HostPort{HostIP: netip.MustParseAddr(host), Proto: proto, Port: port, PodIP: pod.Addr(), PodPort: 80, SNAT: true}
+	}
+	tests := []struct {
+		name, mapping string
+		addrs         []netip.Prefix
+		want          []loader.HostPort
+	}{
+		{"both families", `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`, []netip.Prefix{v4, v6},
+			[]loader.HostPort{hp("0.0.0.0", 8080, v4, 6), hp("::", 8080, v6, 6)}},
+		{"one family", `{"hostPort":8080,"containerPort":80,"protocol":"UDP"}`, []netip.Prefix{v6},
+			[]loader.HostPort{hp("::", 8080, v6, 17)}},
+		{"first of the family", `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"192.0.2.1"}`,
+			[]netip.Prefix{v6, v4, netip.MustParsePrefix("10.1.0.3/16")}, []loader.HostPort{hp("192.0.2.1", 8080, v4, 6)}},
+		{"other family", `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"2001:db8::1"}`, []netip.Prefix{v4}, nil},
+		{"any of one family", `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"0.0.0.0"}`, []netip.Prefix{v4, v6},
+			[]loader.HostPort{hp("0.0.0.0", 8080, v4, 6)}},
+		{"no address", `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`, nil, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			req, err := parse(netconf("", tt.mapping))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, req.ports(tt.addrs), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	req, err := parse(netconf(`"snat":false`, `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`))
+	if err != nil || req.ports([]netip.Prefix{v4})[0].SNAT {
+		t.Errorf("snat false is not carried: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(netconf(`"backend":"auto"`, `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"::"}`))
+	f.Add(netconf(`"markMasqBit":5`, `{"hostPort":1,"containerPort":1,"protocol":"udp"}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		req, err := parse(raw)
+		if err != nil {
+			if c := cnierr.From(err).Code; c != cnierr.CodeConfig && c != cnierr.CodeUnsupported && c != cnierr.CodeDecode {
+				t.Errorf("code %d: %v", c, err)
+			}
+			return
+		}
+		for _, m := range req.mappings {
+			if m.hostPort == 0 || m.podPort == 0 || m.proto == 0 || len(m.hostIPs) == 0 {
+				t.Errorf("accepted %+v", m)
+			}
+		}
+	})
+}

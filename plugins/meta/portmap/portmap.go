@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package portmap is the chained plugin that publishes ports of a pod on the
+// node (the portMappings capability). It owns the entries of the hostPort map
+// whose owner is its attachment and the publish feature of the attachment's
+// endpoint; programs, maps and devices belong to the loader.
+//
+// Only the eBPF back end exists: what it cannot do yet is refused by name
+// (CNI error 2), never parsed and ignored.
+package portmap
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+// Name is the plugin's type, and its section in an attachment record.
+const Name = "portmap"
+
+// Devices is the part of the datapath that carries a pod's device.
+type Devices interface {
+	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+	Disable(ctx context.Context, owner uint64, f loader.Feature) error
+	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+}
+
+// Ports is the part of the datapath that publishes ports.
+type Ports interface {
+	Publish(ctx context.Context, owner uint64, ports []loader.HostPort) error
+	Unpublish(ctx context.Context, owner uint64, keys []loader.HostPort) error
+	CheckPorts(ctx context.Context, owner uint64, ports []loader.HostPort) error
+}
+
+// Datapath is what the plugin needs of *loader.Datapath.
+type Datapath interface {
+	Devices
+	Ports
+	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
+	GC(ctx context.Context, keep func(owner uint64) bool) error
+	Close() error
+}
+
+// Records is what the plugin needs of *store.Dir.
+type Records interface {
+	Begin(ref store.Ref, netnsPath, plugin string, data any) error
+	Complete(ref store.Ref, plugin string, data any) error
+	Load(ref store.Ref) (*store.Record, error)
+	Remove(ref store.Ref, plugin string) error
+	List(network string) ([]*store.Record, error)
+}
+
+// Deps are the plugin's ways to the world. All fields are required.
+type Deps struct {
+	// Open returns the node's datapath and loads it when nothing is loaded;
+	// an error that is loader.ErrUnavailable carries the probe's reason.
+	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
+	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// Resolve finds the host end of a pod's interface.
+	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
+	Records Records
+}
+
+type plugin struct{ Deps }
+
+// New returns the plugin.
+func New(d Deps) *cniplugin.Plugin {
+	p := &plugin{d}
+	return &cniplugin.Plugin{
+		Name:     Name,
+		About:    version.About(Name),
+		Versions: version.All(),
+		Add:      p.add,
+		Del:      p.del,
+		Check:    p.check,
+		GC:       p.gc,
+		Status:   p.status,
+	}
+}
+
+// section is what an attachment record holds of this plugin: the keys DEL has
+// to take out. Its JSON is read by later versions.
+type section struct {
+	Ports []portKey `json:"ports"`
+}
+
+// openError gives an error of Deps.Open its CNI code: unavailable when the
+// back end cannot run on this node, the cause's own otherwise.
+func openError(err error, unavailable uint) error {
+	if errors.Is(err, loader.ErrUnavailable) {
+		return cnierr.Wrap(unavailable, err, "the ebpf back end cannot run on this node")
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
+}
+
+func refOf(network string, a *cniplugin.Args) store.Ref {
+	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
+}
