@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench compares Sluice with no plugin at all and with the reference
+// CNI plugins, in namespaces of its own. README.md says how and what the
+// figures mean. Run it as root.
+//
+//	bench [quick]   traffic and ADD/DEL side by side, under 3 minutes
+//	bench profile   where the time of ADD and DEL goes, plugin by plugin
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/bench/peer"
+	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/traffic"
+)
+
+func main() {
+	args := os.Args[1:]
+	command := "quick"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		command, args = args[0], args[1:]
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	var err error
+	switch command {
+	case traffic.Arg: // not for people: a process of the load
+		err = traffic.Main()
+	case "quick":
+		err = runQuick(ctx, args)
+	case "profile":
+		err = runProfile(ctx, args)
+	default:
+		err = fmt.Errorf("unknown command %q: quick or profile", command)
+	}
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// common are the flags of all commands.
+type common struct {
+	peers, refBin, sluiceBin string
+	masquerade, lastPod      bool
+	suites                   []peer.Suite
+	cleanup                  []func() error
+}
+
+func (c *common) register(f *flag.FlagSet, peers string) {
+	f.StringVar(&c.peers, "peers", peers, "what to compare")
+	f.StringVar(&c.refBin, "reference-bin", "", "directory with the reference plugins (default: built once into the user's cache)")
+	f.StringVar(&c.sluiceBin, "sluice-bin", "bin", "directory with sluice-cni")
+	f.BoolVar(&c.masquerade, "ip-masq", false, "set ipMasq of the bridge plugin")
+	f.BoolVar(&c.lastPod, "last-pod", false, "send the traffic to the pod attached last, not to the middle one")
+}
+
+// prepare finds or builds the suites that -peers names.
+func (c *common) prepare(ctx context.Context, log io.Writer) error {
+	if os.Geteuid() != 0 {
+		return errors.New("namespaces need root")
+	}
+	for name := range strings.SplitSeq(c.peers, ",") {
+		var s peer.Suite
+		var err error
+		switch name {
+		case peer.Direct:
+			s = peer.Suite{Name: name}
+		case peer.Reference:
+			s, err = peer.ReferenceSuite(ctx, c.refBin, log)
+		case peer.Sluice:
+			s, err = c.sluice()
+		default:
+			err = fmt.Errorf("unknown peer %q: %s, %s or %s", name, peer.Direct, peer.Reference, peer.Sluice)
+		}
+		if err != nil {
+			return err
+		}
+		c.suites = append(c.suites, s)
+	}
+	return nil
+}
+
+func (c *common) sluice() (peer.Suite, error) {
+	dir, err := os.MkdirTemp("", "sluice-bench-")
+	if err != nil {
+		return peer.Suite{}, err
+	}
+	c.cleanup = append(c.cleanup, func() error { return os.RemoveAll(dir) })
+	return peer.SluiceSuite(c.sluiceBin, dir)
+}
+
+// close undoes what the command made, last first.
+func (c *common) close() error {
+	var errs []error
+	for _, f := range slices.Backward(c.cleanup) {
+		errs = append(errs, f())
+	}
+	c.cleanup = nil
+	return errors.Join(errs...)
+}
+
+func (c *common) names() []string {
+	var names []string
+	for _, s := range c.suites {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+func (c *common) describe(w io.Writer) {
+	fmt.Fprintln(w, report.ThisHost())
+	for _, s := range c.suites {
+		if s.BinDir != "" {
+			fmt.Fprintf(w, "%s: %s\n", s.Name, s.Version)
+		}
+	}
+}
+
+// parseInts reads "2,250".
+func parseInts(list string) ([]int, error) {
+	var out []int
+	for f := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(f)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q is not a list of positive numbers", list)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// isTerminal says whether f shows text to a person.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package peer builds the worlds that the benchmarks compare: the same client
+// and node, once with nothing in between (direct), once with the reference
+// plugins and once with Sluice, each with a number of pods that publish a port.
+package peer
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/sluice-cni/sluice/pkg/install"
+)
+
+// Names of the peers.
+const (
+	Direct    = "direct"
+	Reference = "reference"
+	Sluice    = "sluice"
+)
+
+// Plugins are the binaries that the chain needs.
+var Plugins = []string{"bridge", "host-local", "portmap", "firewall"}
+
+// Suite is a set of plugins to compare. One without a directory is Direct: no
+// plugin at all.
+type Suite struct {
+	Name string
+	// BinDir holds the files of Plugins.
+	BinDir string
+	// Version is what the suite says of itself, for the report.
+	Version string
+}
+
+// check fails when a plugin is missing.
+func (s Suite) check() error {
+	for _, p := range Plugins {
+		if _, err := os.Stat(filepath.Join(s.BinDir, p)); err != nil {
+			return fmt.Errorf("peer %s: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+// SluiceSuite lays the plugin names beside the multi-call binary found in
+// binDir, in a directory of its own that the caller must remove.
+func SluiceSuite(binDir, linkDir string) (Suite, error) {
+	self := filepath.Join(binDir, "sluice-cni")
+	if _, err := install.Install(linkDir, self, Plugins); err != nil {
+		return Suite{}, fmt.Errorf("peer %s (built with make build?): %w", Sluice, err)
+	}
+	s := Suite{Name: Sluice, BinDir: linkDir}
+	s.Version = about(filepath.Join(linkDir, "bridge"))
+	return s, s.check()
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ReferenceVersion is the release that Sluice is compared with.
+const ReferenceVersion = "v1.9.1"
+
+// referencePackages are the main packages of Plugins.
+var referencePackages = map[string]string{
+	"bridge":     "github.com/containernetworking/plugins/plugins/main/bridge",
+	"host-local": "github.com/containernetworking/plugins/plugins/ipam/host-local",
+	"portmap":    "github.com/containernetworking/plugins/plugins/meta/portmap",
+	"firewall":   "github.com/containernetworking/plugins/plugins/meta/firewall",
+}
+
+// ReferenceSuite takes the reference plugins from dir, or, when dir is "", from
+// the user's cache directory, where the go command first builds what is
+// missing. Progress goes to log.
+func ReferenceSuite(ctx context.Context, dir string, log io.Writer) (Suite, error) {
+	s := Suite{Name: Reference, BinDir: dir}
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return s, fmt.Errorf("cache for the reference plugins: %w", err)
+		}
+		s.BinDir = filepath.Join(cache, "sluice-bench", "plugins-"+ReferenceVersion)
+		if err := installReference(ctx, s.BinDir, log); err != nil {
+			return s, err
+		}
+	}
+	abs, err := filepath.Abs(s.BinDir)
+	if err != nil {
+		return s, err
+	}
+	s.BinDir = abs
+	if err := s.check(); err != nil {
+		return s, err
+	}
+	s.Version = about(filepath.Join(s.BinDir, "bridge"))
+	return s, nil
+}
+
+// installReference builds the missing ones into dir. go install writes the
+// file in one step, so an interrupted run leaves no half binary.
+func installReference(ctx context.Context, dir string, log io.Writer) error {
+	for _, name := range Plugins {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			continue
+		}
+		fmt.Fprintf(log, "building the reference %s %s, once, into %s\n", name, ReferenceVersion, dir)
+		// Without symbol tables, as released builds of Sluice are made.
+		cmd := exec.CommandContext(ctx, "go", "install", "-trimpath", "-ldflags=-s -w", referencePackages[name]+"@"+ReferenceVersion)
+		cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("go install %s: %w: %s", name, err, bytes.TrimSpace(out))
+		}
+	}
+	return nil
+}
+
+// about returns the first line a plugin prints when no CNI_COMMAND is set, ""
+// if it says nothing.
+func about(plugin string) string {
+	cmd := exec.Command(plugin)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	_ = cmd.Run() // the reference exits 0; what it prints is all that matters
+	line, _, _ := strings.Cut(errOut.String(), "\n")
+	return strings.TrimSpace(line)
+}

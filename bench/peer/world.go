@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/sluice-cni/sluice/bench/traffic"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
+const (
+	// firstHostPort is the hostPort of the first pod; below the ephemeral range.
+	firstHostPort = 20000
+	// containerPort is where pods serve.
+	containerPort = 80
+	// crrClients is how many clients open connections at once.
+	crrClients = 4
+)
+
+// conflist is the chain of the benchmark: one bridge with host-local
+// addresses, published ports and the firewall's admission.
+const conflist = `{
+  "cniVersion": "1.0.0",
+  "name": "bench",
+  "plugins": [
+    {
+      "type": "bridge",
+      "bridge": "cni0",
+      "isGateway": true,
+      "ipMasq": %t,
+      "hairpinMode": true,
+      "ipam": {
+        "type": "host-local",
+        "ranges": [[{"subnet": "10.88.0.0/16"}]],
+        "routes": [{"dst": "0.0.0.0/0"}]
+      }
+    },
+    {"type": "portmap", "capabilities": {"portMappings": true}},
+    {"type": "firewall"}
+  ]
+}`
+
+// Options of a world.
+type Options struct {
+	Suite Suite
+	// Pods is how many attachments, each with one hostPort, there are. Direct
+	// has none, whatever it says.
+	Pods int
+	// Masquerade sets ipMasq of the bridge.
+	Masquerade bool
+	// LastPod sends the traffic to the pod attached last instead of the middle
+	// one.
+	LastPod bool
+	// Exec starts the plugins, nil for libcni's way.
+	Exec invoke.Exec
+}
+
+// World is a client, a node of one suite and its pods, with the traffic agents
+// ready. The caller must Close it.
+type World struct {
+	Options
+	// SetUp is how long the attachments took.
+	SetUp time.Duration
+
+	lab            *lab.Lab
+	runtime        *lab.Runtime
+	target         netip.AddrPort
+	server, client *traffic.Agent
+	scratch        *lab.Pod
+	serial         int
+}
+
+// Build makes a world. Progress is called after each attachment.
+func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, err error) {
+	w := &World{Options: o}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("%s, %d pods: %w", o.Suite.Name, o.Pods, err), w.Close())
+		}
+	}()
+	// Forwarding is on for all, since the plugins turn it on anyway.
+	if w.lab, err = lab.New(lab.Options{ForwardIPv4: true}); err != nil {
+		return nil, err
+	}
+	serverNS, listen, err := w.attachAll(ctx, progress)
+	if err != nil {
+		return nil, err
+	}
+	if w.server, err = traffic.Start(serverNS); err != nil {
+		return nil, err
+	}
+	if w.client, err = traffic.Start(w.lab.Client().NS); err != nil {
+		return nil, err
+	}
+	if _, err := w.server.Call(traffic.Request{Op: "serve", Addr: listen}); err != nil {
+		return nil, err
+	}
+	// Everything is learned, loaded and resolved before the first measurement.
+	if _, _, err := w.RR(50 * time.Millisecond); err != nil {
+		return nil, fmt.Errorf("first traffic: %w", err)
+	}
+	return w, nil
+}
+
+// attachAll makes the pods and returns where the server belongs.
+func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, netip.AddrPort, error) {
+	node := lab.IP4(w.lab.Client().Uplink.Node)
+	w.target = netip.AddrPortFrom(node, firstHostPort)
+	if w.Suite.BinDir == "" {
+		return w.lab.Node.NS, w.target, nil
+	}
+	var err error
+	if w.runtime, err = w.lab.Node.CNI(lab.CNIOptions{
+		Path:     []string{w.Suite.BinDir},
+		Conflist: fmt.Appendf(nil, conflist, w.Masquerade),
+		Exec:     w.Exec,
+	}); err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	at := w.Pods / 2
+	if w.LastPod {
+		at = w.Pods - 1
+	}
+	var server *lab.NS
+	start := time.Now()
+	for i := range w.Pods {
+		pod, err := w.lab.Node.NewPod(fmt.Sprintf("pod%d", i))
+		if err != nil {
+			return nil, netip.AddrPort{}, err
+		}
+		if _, err := w.runtime.Add(ctx, attachment(fmt.Sprintf("pod%d", i), pod, firstHostPort+i)); err != nil {
+			return nil, netip.AddrPort{}, fmt.Errorf("ADD of pod %d: %w", i, err)
+		}
+		if i == at {
+			server = pod.NS
+		} else if err := pod.Close(); err != nil { // the path keeps it
+			return nil, netip.AddrPort{}, err
+		}
+		progress(i + 1)
+	}
+	w.SetUp = time.Since(start)
+	w.target = netip.AddrPortFrom(node, uint16(firstHostPort+at))
+	w.scratch, err = w.lab.Node.NewPod("scratch")
+	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), containerPort), err
+}
+
+func attachment(id string, pod *lab.Pod, hostPort int) lab.Attachment {
+	return lab.Attachment{
+		ContainerID: id,
+		NetNS:       pod.Path,
+		Capabilities: map[string]any{"portMappings": []map[string]any{
+			{"hostPort": hostPort, "containerPort": containerPort, "protocol": "tcp"},
+		}},
+	}
+}
+
+// RR measures round trips through the hostPort for d.
+func (w *World) RR(d time.Duration) (p50, p99 time.Duration, err error) {
+	r, err := w.client.Call(traffic.Request{Op: "rr", Addr: w.target, For: d})
+	return r.P50, r.P99, err
+}
+
+// CRR measures new connections per second for d.
+func (w *World) CRR(d time.Duration) (float64, error) {
+	r, err := w.client.Call(traffic.Request{Op: "crr", Addr: w.target, For: d, Conns: crrClients})
+	return r.Rate, err
+}
+
+// Stream measures one TCP stream for d, in bits per second.
+func (w *World) Stream(d time.Duration) (float64, error) {
+	r, err := w.client.Call(traffic.Request{Op: "stream", Addr: w.target, For: d})
+	return r.Rate, err
+}
+
+// HasChain says whether there are plugins to time.
+func (w *World) HasChain() bool { return w.runtime != nil }
+
+// AddDel attaches one more pod and detaches it, and returns how long libcni
+// took for each. The pod's namespace is used again and again, so that the
+// kernel's dismantling of namespaces does not run into the next measurement.
+func (w *World) AddDel(ctx context.Context) (add, del time.Duration, err error) {
+	w.serial++
+	a := attachment(fmt.Sprintf("scratch%d", w.serial), w.scratch, firstHostPort+w.Pods)
+	start := time.Now()
+	_, err = w.runtime.Add(ctx, a)
+	add = time.Since(start)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: ADD: %w", w.Suite.Name, err)
+	}
+	start = time.Now()
+	err = w.runtime.Del(ctx, a)
+	del = time.Since(start)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: DEL: %w", w.Suite.Name, err)
+	}
+	return add, del, nil
+}
+
+// Close ends the agents and drops the namespaces with everything in them.
+func (w *World) Close() error {
+	var errs []error
+	for _, a := range []*traffic.Agent{w.client, w.server} {
+		if a != nil {
+			errs = append(errs, a.Stop())
+		}
+	}
+	if w.lab != nil {
+		errs = append(errs, w.lab.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-cni/sluice/bench/peer"
+	"github.com/sluice-cni/sluice/bench/report"
+)
+
+// Scenarios of the report.
+const (
+	hostPort = "hostport" // client -> hostPort -> pod
+	attach   = "attach"   // ADD and DEL of one more pod
+)
+
+// quick is one run of the comparison.
+type quick struct {
+	common
+	out    string
+	pods   []int
+	rounds int
+	// cycles is how many ADD/DEL pairs each world gets.
+	cycles               int
+	rrFor, crrFor, strmF time.Duration
+
+	worlds   []*peer.World
+	run      report.Run
+	progress io.Writer
+}
+
+func runQuick(ctx context.Context, args []string) (err error) {
+	q := &quick{progress: io.Discard}
+	f := flag.NewFlagSet("bench quick", flag.ContinueOnError)
+	q.register(f, "direct,reference,sluice")
+	pods := f.String("pods", "2,250", "pods with one hostPort each")
+	f.StringVar(&q.out, "out", filepath.Join("bench", "out", "quick.json"), "JSON report")
+	f.IntVar(&q.rounds, "rounds", 5, "rounds of traffic over all peers")
+	f.IntVar(&q.cycles, "cycles", 15, "ADD/DEL pairs for each peer")
+	f.DurationVar(&q.rrFor, "rr", 700*time.Millisecond, "request/response time in a round")
+	f.DurationVar(&q.crrFor, "crr", time.Second, "connection time in a round")
+	f.DurationVar(&q.strmF, "stream", 700*time.Millisecond, "stream time in a round")
+	if err := f.Parse(args); err != nil {
+		return flag.ErrHelp
+	}
+	if q.pods, err = parseInts(*pods); err != nil {
+		return err
+	}
+	if isTerminal(os.Stderr) {
+		q.progress = os.Stderr
+	}
+	defer func() { err = errors.Join(err, q.close()) }()
+	if err := q.prepare(ctx, os.Stderr); err != nil {
+		return err
+	}
+	q.describe(os.Stdout)
+	start := time.Now()
+	if err := q.measure(ctx); err != nil {
+		return err
+	}
+	return q.write(os.Stdout, time.Since(start))
+}
+
+func (q *quick) measure(ctx context.Context) error {
+	for _, n := range q.pods {
+		for _, s := range q.suites {
+			if err := q.build(ctx, s, n); err != nil {
+				return err
+			}
+		}
+	}
+	for round := range q.rounds {
+		worlds := slices.Clone(q.worlds)
+		if round%2 == 1 { // whoever came first comes last
+			slices.Reverse(worlds)
+		}
+		for i, w := range worlds {
+			q.say("round %d of %d: %s, %d pods (%d of %d)", round+1, q.rounds, w.Suite.Name, w.Pods, i+1, len(worlds))
+			if err := q.traffic(ctx, w); err != nil {
+				return fmt.Errorf("%s, %d pods: %w", w.Suite.Name, w.Pods, err)
+			}
+		}
+	}
+	for cycle := range q.cycles {
+		for _, w := range q.worlds {
+			q.say("ADD and DEL, %d of %d", cycle+1, q.cycles)
+			if err := q.attach(ctx, w, cycle); err != nil {
+				return err
+			}
+		}
+	}
+	q.say("")
+	return nil
+}
+
+func (q *quick) build(ctx context.Context, s peer.Suite, pods int) error {
+	w, err := peer.Build(ctx, peer.Options{Suite: s, Pods: pods, Masquerade: q.masquerade, LastPod: q.lastPod}, func(done int) {
+		q.say("attaching through %s: %d of %d", s.Name, done, pods)
+	})
+	if err != nil {
+		return err
+	}
+	q.cleanup = append(q.cleanup, w.Close)
+	q.worlds = append(q.worlds, w)
+	if w.HasChain() {
+		q.say("")
+		fmt.Printf("%s: %d pods with one hostPort each attached in %.1f s\n", s.Name, pods, w.SetUp.Seconds())
+	}
+	return nil
+}
+
+// traffic is one world's part of a round.
+func (q *quick) traffic(ctx context.Context, w *peer.World) error {
+	p50, p99, err := w.RR(q.rrFor)
+	if err != nil {
+		return err
+	}
+	crr, err := w.CRR(q.crrFor)
+	if err != nil {
+		return err
+	}
+	stream, err := w.Stream(q.strmF)
+	if err != nil {
+		return err
+	}
+	for m, v := range map[report.Metric]float64{
+		report.RRP50:  micros(p50),
+		report.RRP99:  micros(p99),
+		report.CRR:    crr,
+		report.Stream: stream / 1e9,
+	} {
+		q.run.Add(hostPort, w.Suite.Name, w.Pods, m, v)
+	}
+	return ctx.Err()
+}
+
+func (q *quick) attach(ctx context.Context, w *peer.World, cycle int) error {
+	if !w.HasChain() {
+		return nil
+	}
+	add, del, err := w.AddDel(ctx)
+	if err != nil {
+		return err
+	}
+	if cycle == 0 && q.cycles > 1 {
+		return nil // pages of the binaries, first use of the pod
+	}
+	q.run.Add(attach, w.Suite.Name, w.Pods, report.Add, float64(add)/1e6)
+	q.run.Add(attach, w.Suite.Name, w.Pods, report.Del, float64(del)/1e6)
+	return ctx.Err()
+}
+
+func (q *quick) write(w io.Writer, took time.Duration) error {
+	style := report.Style{Colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == ""}
+	sections := q.sections()
+	for _, s := range sections {
+		if err := q.run.WriteTable(w, s, q.names(), peer.Direct, style); err != nil {
+			return err
+		}
+	}
+	if _, err := q.run.WriteGoals(w, goals(q.pods), style); err != nil {
+		return err
+	}
+	if err := report.WriteJSON(q.out, q.run.Rows(sections, q.names(), peer.Direct)); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s written; %.0f s\n", q.out, took.Seconds())
+	return err
+}
+
+func (q *quick) sections() []report.Section {
+	where := "the middle one"
+	if q.lastPod {
+		where = "the last one"
+	}
+	var sections []report.Section
+	for _, n := range q.pods {
+		sections = append(sections, report.Section{
+			Scenario: hostPort, Pods: n, Metrics: report.Traffic,
+			Title: fmt.Sprintf("client -> hostPort -> pod, %d pods with a hostPort each, traffic to %s: median of %d rounds, ratio to direct", n, where, q.rounds),
+		})
+	}
+	for _, n := range q.pods {
+		sections = append(sections, report.Section{
+			Scenario: attach, Pods: n, Metrics: report.Attachment,
+			Title: fmt.Sprintf("one more pod on a node with %d, bridge + host-local + portmap + firewall: median of %d", n, max(1, q.cycles-1)),
+		})
+	}
+	return sections
+}
+
+// goals are Sluice's targets for the numbers of pods measured.
+func goals(pods []int) []report.Goal {
+	cell := func(scenario string, n int, m report.Metric) report.Key {
+		return report.Key{Scenario: scenario, Peer: peer.Sluice, Pods: n, Metric: m.Name}
+	}
+	var goals []report.Goal
+	for _, n := range pods {
+		goals = append(goals,
+			report.Goal{Text: fmt.Sprintf("RR p50 <= 1.15x direct, %d pods", n), Key: cell(hostPort, n, report.RRP50), Base: peer.Direct, Max: 1.15},
+			report.Goal{Text: fmt.Sprintf("CRR >= 0.90x direct, %d pods", n), Key: cell(hostPort, n, report.CRR), Base: peer.Direct, Min: 0.90},
+			report.Goal{Text: fmt.Sprintf("stream >= 0.95x direct, %d pods", n), Key: cell(hostPort, n, report.Stream), Base: peer.Direct, Min: 0.95},
+			report.Goal{Text: fmt.Sprintf("ADD <= 25 ms, %d pods", n), Key: cell(attach, n, report.Add), Max: 25},
+			report.Goal{Text: fmt.Sprintf("DEL <= 40 ms, %d pods", n), Key: cell(attach, n, report.Del), Max: 40})
+	}
+	if len(pods) > 1 {
+		few, many := pods[0], pods[len(pods)-1]
+		of := cell(hostPort, few, report.RRP50)
+		goals = append(goals, report.Goal{
+			Text: fmt.Sprintf("RR p50 with %d pods over that with %d, within 5 %%", many, few),
+			Key:  cell(hostPort, many, report.RRP50), Of: &of, Min: 0.95, Max: 1.05,
+		})
+	}
+	return goals
+}
+
+// say shows where the run is, on one line of a terminal; "" clears it.
+func (q *quick) say(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	fmt.Fprintf(q.progress, "\r%s\r%s", strings.Repeat(" ", 78), text)
+}
+
+func micros(d time.Duration) float64 { return float64(d) / 1e3 }

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package report keeps the samples of a benchmark run and turns them into
+// medians, ratios, a table for people and JSON for programs. It measures
+// nothing itself.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Metric names one figure and its unit.
+type Metric struct {
+	Name, Unit string
+	// Title and Digits are for the table.
+	Title  string
+	Digits int
+	// Less is true where a smaller value is the better one.
+	Less bool
+}
+
+// The metrics of bench-quick, in the order of the tables.
+var (
+	RRP50  = Metric{Name: "rr_p50", Unit: "us", Title: "RR p50, us", Digits: 1, Less: true}
+	RRP99  = Metric{Name: "rr_p99", Unit: "us", Title: "RR p99, us", Digits: 1, Less: true}
+	CRR    = Metric{Name: "crr", Unit: "1/s", Title: "CRR, 1/s"}
+	Stream = Metric{Name: "stream", Unit: "Gbit/s", Title: "stream, Gbit/s", Digits: 1}
+	Add    = Metric{Name: "add_p50", Unit: "ms", Title: "ADD, ms", Digits: 1, Less: true}
+	Del    = Metric{Name: "del_p50", Unit: "ms", Title: "DEL, ms", Digits: 1, Less: true}
+
+	Traffic    = []Metric{RRP50, RRP99, CRR, Stream}
+	Attachment = []Metric{Add, Del}
+)
+
+// Key tells one cell of the result from the others.
+type Key struct {
+	Scenario string
+	Peer     string
+	Pods     int
+	Metric   string
+}
+
+// Run is all samples of one run of the benchmark, one for each round.
+type Run struct {
+	samples map[Key][]float64
+}
+
+// Add records a sample.
+func (r *Run) Add(scenario, peer string, pods int, m Metric, value float64) {
+	if r.samples == nil {
+		r.samples = map[Key][]float64{}
+	}
+	k := Key{scenario, peer, pods, m.Name}
+	r.samples[k] = append(r.samples[k], value)
+}
+
+// Samples returns what was recorded, in order.
+func (r *Run) Samples(k Key) []float64 { return r.samples[k] }
+
+// Median returns the middle sample, the mean of the two middle ones of an even
+// number; ok is false when there is none.
+func (r *Run) Median(k Key) (value float64, ok bool) { return median(r.samples[k]) }
+
+// Ratio is the median of a cell over that of the base peer in the same
+// scenario with as many pods; ok is false when either is missing.
+func (r *Run) Ratio(k Key, base string) (ratio float64, ok bool) {
+	value, ok := r.Median(k)
+	if !ok {
+		return 0, false
+	}
+	k.Peer = base
+	b, ok := r.Median(k)
+	if !ok || b == 0 {
+		return 0, false
+	}
+	return value / b, true
+}
+
+func median(samples []float64) (float64, bool) {
+	if len(samples) == 0 {
+		return 0, false
+	}
+	s := slices.Sorted(slices.Values(samples))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2, true
+	}
+	return s[len(s)/2], true
+}
+
+// Row is one figure of the JSON report.
+type Row struct {
+	Scenario string  `json:"scenario"`
+	Peer     string  `json:"peer"`
+	Pods     int     `json:"pods"`
+	Metric   string  `json:"metric"`
+	Value    float64 `json:"value"`
+	Unit     string  `json:"unit"`
+	// RatioToDirect is null where the direct peer has no such figure.
+	RatioToDirect *float64 `json:"ratio_to_direct"`
+}
+
+// Section is a table: the cells of one scenario with one number of pods.
+type Section struct {
+	Scenario string
+	Pods     int
+	Title    string
+	Metrics  []Metric
+}
+
+// Rows returns the medians of the sections, peers in the order given; cells
+// that were not measured are not there.
+func (r *Run) Rows(sections []Section, peers []string, base string) []Row {
+	rows := []Row{}
+	for _, s := range sections {
+		for _, p := range peers {
+			for _, m := range s.Metrics {
+				k := Key{s.Scenario, p, s.Pods, m.Name}
+				value, ok := r.Median(k)
+				if !ok {
+					continue
+				}
+				row := Row{Scenario: s.Scenario, Peer: p, Pods: s.Pods, Metric: m.Name, Value: value, Unit: m.Unit}
+				if ratio, ok := r.Ratio(k, base); ok {
+					row.RatioToDirect = &ratio
+				}
+				rows = append(rows, row)
+			}
+		}
+	}
+	return rows
+}
+
+// WriteJSON writes v, indented, to path, whose directory is made when missing.
+func WriteJSON(path string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The first byte a client sends says what the connection is for.
+const (
+	kindRR     = 'R' // each byte is answered by one byte
+	kindCRR    = 'C' // one byte is answered by one byte, then the server closes
+	kindStream = 'S' // everything is swallowed and counted until the client shuts down
+)
+
+// acceptors is how many connections the server handles at once, a thread each:
+// the four of a CRR run and room for stragglers of the one before.
+const acceptors = 6
+
+// streamWarmup is how long a stream runs before its bytes count: slow start
+// and the growth of the socket buffers.
+const streamWarmup = 300 * time.Millisecond
+
+// Serve listens on addr in the calling thread's network namespace and answers
+// in threads of its own until the process ends.
+func Serve(p *placement, addr netip.AddrPort) error {
+	to := newSockaddr(addr)
+	fd, err := unix.Socket(to.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return fmt.Errorf("SO_REUSEADDR: %w", err)
+	}
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().Unmap().As4()}
+	if to.family == unix.AF_INET6 {
+		sa = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		return fmt.Errorf("bind %s: %w", addr, err)
+	}
+	if err := unix.Listen(fd, 1024); err != nil {
+		return fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	for range acceptors {
+		go acceptLoop(p, fd)
+	}
+	return nil
+}
+
+func acceptLoop(p *placement, listener int) {
+	runtime.LockOSThread()
+	buf := make([]byte, 256<<10)
+	var last byte
+	for {
+		fd, errno := rawAccept(listener)
+		if errno != 0 {
+			continue // the client sees its connection fail; the listener stays
+		}
+		if kind, ok := readKind(fd, buf); ok {
+			if kind != last {
+				use(p.serverSet(kind))
+				last = kind
+			}
+			serveConn(fd, buf)
+		}
+		rawClose(fd)
+	}
+}
+
+func readKind(fd int, buf []byte) (kind byte, ok bool) {
+	if setOptions(fd) != 0 {
+		return 0, false
+	}
+	n, errno := rawRead(fd, buf[:1])
+	return buf[0], errno == 0 && n == 1
+}
+
+// serveConn handles a connection whose first byte is in buf.
+func serveConn(fd int, buf []byte) {
+	n, errno := 1, unix.Errno(0)
+	switch buf[0] {
+	case kindCRR:
+		rawWrite(fd, buf[:1])
+	case kindRR:
+		for n == 1 && errno == 0 {
+			if _, errno = rawWrite(fd, buf[:1]); errno == 0 {
+				n, errno = rawRead(fd, buf[:1])
+			}
+		}
+	case kindStream:
+		serveStream(fd, buf)
+	}
+}
+
+// serveStream counts what arrives after streamWarmup and sends the client the
+// number of bytes and the nanoseconds they took.
+func serveStream(fd int, buf []byte) {
+	warm := time.Now().Add(streamWarmup)
+	var start, end time.Time
+	var total uint64
+	for {
+		n, errno := rawRead(fd, buf)
+		if errno != 0 {
+			return
+		}
+		now := time.Now()
+		if n == 0 {
+			break
+		}
+		switch {
+		case !start.IsZero():
+			total += uint64(n)
+			end = now
+		case now.After(warm):
+			start, end = now, now
+		}
+	}
+	var reply [16]byte
+	binary.BigEndian.PutUint64(reply[:8], total)
+	binary.BigEndian.PutUint64(reply[8:], uint64(end.Sub(start)))
+	rawWrite(fd, reply[:])
+}
