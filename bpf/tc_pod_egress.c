@@ -65,9 +65,7 @@ static __always_inline int __fast_out(struct __sk_buff *skb, const struct sl_pkt
 		return SL_PASS;
 	if ((f->flags & SL_FLOW_SNAT) && !flow_ensure_index(&p->tuple, f))
 		return SL_PASS;
-	if ((f->flags & SL_FLOW_NAT) && rewrite_local(skb, p, SL_TX, &f->other))
-		return drop(SL_DROP_REWRITE, ep->ifindex);
-	if (rewrite_ttl(skb, p))
+	if (rewrite_packet(skb, p, SL_TX, f->flags & SL_FLOW_NAT ? &f->other : &p->tuple, true))
 		return drop(SL_DROP_REWRITE, ep->ifindex);
 	if (st)
 		st->tx_fast++;

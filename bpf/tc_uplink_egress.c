@@ -16,7 +16,7 @@
 static __always_inline int __translate(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
 				       const struct sl_flow *f)
 {
-	if (rewrite_local(skb, p, SL_TX, &f->other))
+	if (rewrite_packet(skb, p, SL_TX, &f->other, false))
 		return drop(SL_DROP_REWRITE, ep->ifindex);
 	return SL_PASS;
 }

@@ -70,28 +70,35 @@ static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, cons
 	m->ep = endpoint_lookup(hp->ip);
 	if (!m->ep || m->ep->owner != hp->owner)
 		return SL_DROP_NONE;
+	m->key = p->tuple;
+	addr_copy(m->key.local, hp->ip);
+	m->key.local_port = hp->port;
+	old = flow_record(&m->key, m->ep->owner, now);
+	if (old && (old->flags & SL_FLOW_DNAT) && !flow_reopened(old, p, SL_RX)) {
+		bool same = tuple_equal(&old->other, &p->tuple);
+
+		if (same && old->hostport_gen == hp->gen) {
+			if (old->flags & SL_FLOW_ASSURED)
+				flow_ensure_index(&m->key, old);
+			m->f = old;
+			return SL_DROP_NONE;
+		}
+		if (!same && !(old->flags & SL_FLOW_CLOSING) &&
+		    hostport_still(&old->other, old->flags & SL_FLOW_DNAT_ANY, old->hostport_gen))
+			return SL_DROP_TUPLE_CLASH;
+	}
 	/* A SYN is for the hostPort as DNAT would have it; anything else may be the answer to a host's own connection. */
 	if (!pkt_is_syn(p) && sock_lookup(skb, &p->tuple) == SL_SOCK_CONNECTED)
 		return SL_DROP_NONE;
 	s = flow_scratch();
 	if (!s)
 		return SL_DROP_FLOW_TABLE;
-	m->key = p->tuple;
-	addr_copy(m->key.local, hp->ip);
-	m->key.local_port = hp->port;
-	old = flow_record(&m->key, m->ep->owner, now);
-	if (old && !(old->flags & SL_FLOW_CLOSING) && (old->flags & SL_FLOW_DNAT) &&
-	    !tuple_equal(&old->other, &p->tuple) &&
-	    hostport_still(&old->other, old->flags & SL_FLOW_DNAT_ANY, old->hostport_gen))
-		return SL_DROP_TUPLE_CLASH;
 	flow_init(&s->rec, m->ep->owner, SL_FLOW_DNAT | (any ? SL_FLOW_DNAT_ANY : 0), now);
 	s->rec.other = p->tuple;
 	s->rec.hostport_gen = hp->gen;
-	flow_init_index(&s->idx, &m->key, &s->rec);
+	/* No index before it is proven: until then the mapping itself leads here. */
 	m->f = flow_insert(&m->key, &s->rec);
-	if (!m->f || !flow_insert(&p->tuple, &s->idx))
-		return SL_DROP_FLOW_TABLE;
-	return SL_DROP_NONE;
+	return m->f ? SL_DROP_NONE : SL_DROP_FLOW_TABLE;
 }
 
 /* A connection that somebody opens to the pod's own address: its answers must keep that address. */
@@ -133,10 +140,10 @@ int sl_upl_ingress(struct __sk_buff *skb)
 		return SL_PASS;
 	m.f = flow_touch(&m.key, m.f, &p, SL_RX, skb->len, now);
 	fast = fast_allowed(m.f, &p) && p.seg_len <= m.ep->mtu;
-	if (rewrite_local(skb, &p, SL_RX, &m.key))
+	if (rewrite_packet(skb, &p, SL_RX, &m.key, fast))
 		return drop(SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
-		return fast_to_pod(skb, &p, m.ep);
+		return fast_to_pod(skb, m.ep);
 	if (m.f->flags & (SL_FLOW_NAT | SL_FLOW_POD_OPENED))
 		endpoint_mark(skb, m.ep);
 	return SL_PASS;

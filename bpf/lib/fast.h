@@ -17,12 +17,12 @@ static __always_inline bool fast_allowed(const struct sl_flow *f, const struct s
 	       (f->flags & SL_FLOW_CONFIRMED) == SL_FLOW_CONFIRMED && p->ttl > 1 && !(p->tcp_flags & SL_TCP_SYN);
 }
 
-/* Hands a translated packet to the pod behind ep. Kernel 5.10. */
-static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep)
+/* Hands a translated packet that has lost its hop to the pod behind ep. Kernel 5.10. */
+static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
 {
 	__u32 ifindex = ep->ifindex;
 
-	if (rewrite_ttl(skb, p) || rewrite_macs(skb, ep->mac, ep->gateway_mac))
+	if (rewrite_macs(skb, ep->mac, ep->gateway_mac))
 		return drop(SL_DROP_REWRITE, ifindex);
 	count_rx(skb, endpoint_stats(ifindex), true);
 	return (int)bpf_redirect_peer(ifindex, 0);
@@ -40,7 +40,8 @@ static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct s
 	bool bridged = mac_equal(p->dst_mac, peer->mac);
 	__u32 ifindex = peer->ifindex;
 
-	if (!bridged && (rewrite_ttl(skb, p) || rewrite_macs(skb, peer->mac, peer->gateway_mac)))
+	if (!bridged &&
+	    (rewrite_packet(skb, p, SL_TX, &p->tuple, true) || rewrite_macs(skb, peer->mac, peer->gateway_mac)))
 		return drop(SL_DROP_REWRITE, ifindex);
 	if (skb->pkt_type != PACKET_HOST && bpf_skb_change_type(skb, PACKET_HOST))
 		return drop(SL_DROP_REWRITE, ifindex);

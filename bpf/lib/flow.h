@@ -106,7 +106,9 @@ static __always_inline bool flow_reopened(const struct sl_flow *f, const struct 
  */
 static __always_inline struct sl_flow *flow_insert(const struct sl_tuple *key, const struct sl_flow *f)
 {
-	bpf_map_delete_elem(&sl_flows, key);
+	/* Looking is cheaper than deleting: no lock. */
+	if (bpf_map_lookup_elem(&sl_flows, key))
+		bpf_map_delete_elem(&sl_flows, key);
 	if (bpf_map_update_elem(&sl_flows_new, key, f, BPF_ANY))
 		return NULL;
 	return bpf_map_lookup_elem(&sl_flows_new, key);
@@ -185,7 +187,8 @@ static __always_inline struct sl_flow *__flow_assure(const struct sl_tuple *key,
 	if (s->rec.flags & SL_FLOW_NAT) {
 		flow_init_index(&s->idx, key, &s->rec);
 		bpf_map_update_elem(&sl_flows, &s->rec.other, &s->idx, BPF_ANY);
-		bpf_map_delete_elem(&sl_flows_new, &s->rec.other);
+		if (s->rec.flags & SL_FLOW_SNAT)
+			bpf_map_delete_elem(&sl_flows_new, &s->rec.other);
 	}
 	/* Whoever is second of two CPUs finds the entry there and uses it. */
 	bpf_map_update_elem(&sl_flows, key, &s->rec, BPF_NOEXIST);

@@ -26,46 +26,80 @@ static __always_inline __u64 __csum_flags(const struct sl_pkt *p)
 	return p->tuple.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 }
 
-static __always_inline int __rewrite_addr4(struct __sk_buff *skb, const struct sl_pkt *p, bool source, __be32 old,
-					   __be32 new)
+/* RFC 1624: the header checksum after a 32-bit word at a 16-bit boundary has changed. */
+static __always_inline __u32 __sum_change(__u32 sum, __u32 old, __u32 new)
 {
-	__u32 off = ETH_HLEN + (source ? offsetof(struct iphdr, saddr) : offsetof(struct iphdr, daddr));
+	return sum + (~old & 0xffff) + (~old >> 16) + (new & 0xffff) + (new >> 16);
+}
+
+static __always_inline __sum16 __sum_fold(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (__sum16)~sum;
+}
+
+/* IPv4 header: address and hop in one store. Its own checksum compensates, so a sum over the packet stays right. */
+static __always_inline int __rewrite_ip4(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *addr,
+					 bool hop)
+{
+	struct iphdr *in = (void *)(long)skb->data + ETH_HLEN;
+	__be32 new = addr_v4(addr), old = addr_v4(p->tuple.local);
+	struct iphdr ip;
+	__u32 sum;
 	int err;
 
-	err = bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check), old, new, sizeof(new));
-	if (err)
-		return err;
+	if ((void *)(in + 1) > (void *)(long)skb->data_end)
+		return -1;
+	__builtin_memcpy(&ip, in, sizeof(ip));
+	sum = __sum_change((__u16)~ip.check, old, new);
+	if (source)
+		ip.saddr = new;
+	else
+		ip.daddr = new;
+	if (hop) {
+		ip.ttl--;
+		sum = __sum_change(sum, bpf_htons((__u16)(p->ttl << 8)), bpf_htons((__u16)(ip.ttl << 8)));
+	}
+	ip.check = __sum_fold(sum);
 	/* ICMP has no pseudo header (RFC 792). */
-	if (p->tuple.proto != IPPROTO_ICMP) {
+	if (old != new && p->tuple.proto != IPPROTO_ICMP) {
 		err = bpf_l4_csum_replace(skb, __csum_off(p), old, new,
 					  sizeof(new) | BPF_F_PSEUDO_HDR | __csum_flags(p));
 		if (err)
 			return err;
 	}
-	return bpf_skb_store_bytes(skb, off, &new, sizeof(new), 0);
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 }
 
-static __always_inline int __rewrite_addr6(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *old,
-					   const __u8 *new)
+/*
+ * IPv6 header: address and hop in one store. There is no header checksum, so a sum over the whole packet
+ * (CHECKSUM_COMPLETE) follows what is stored (BPF_F_RECOMPUTE_CSUM) and what changes in the L4 checksum
+ * (BPF_F_PSEUDO_HDR); for the address the two cancel out, as they must.
+ */
+static __always_inline int __rewrite_ip6(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *addr,
+					 bool hop)
 {
-	__u32 off = ETH_HLEN + (source ? offsetof(struct ipv6hdr, saddr) : offsetof(struct ipv6hdr, daddr));
-	__s64 diff = bpf_csum_diff((__be32 *)old, 16, (__be32 *)new, 16, 0);
+	struct ipv6hdr *in = (void *)(long)skb->data + ETH_HLEN;
+	struct ipv6hdr ip;
+	__s64 diff;
 	int err;
 
-	if (diff < 0)
-		return (int)diff;
-	err = bpf_l4_csum_replace(skb, __csum_off(p), 0, (__u64)diff, BPF_F_PSEUDO_HDR | __csum_flags(p));
-	if (err)
-		return err;
-	/*
-	 * IPv6 has no header checksum, so in the sum over the whole packet
-	 * (CHECKSUM_COMPLETE) the new address and the new L4 checksum cancel out.
-	 * The helper above subtracts the difference as IPv4 needs it (net/core/utils.c,
-	 * inet_proto_csum_replace_by_diff; BPF_F_IPV6 says otherwise only from 6.16
-	 * on): give it back. Fails, rightly, in the other checksum states.
-	 */
-	bpf_csum_update(skb, (__wsum)diff);
-	return bpf_skb_store_bytes(skb, off, new, 16, 0);
+	if ((void *)(in + 1) > (void *)(long)skb->data_end)
+		return -1;
+	__builtin_memcpy(&ip, in, sizeof(ip));
+	addr_copy(source ? &ip.saddr : &ip.daddr, addr);
+	if (hop)
+		ip.hop_limit--;
+	if (!addr_equal(p->tuple.local, addr)) {
+		diff = bpf_csum_diff((__be32 *)p->tuple.local, 16, (__be32 *)addr, 16, 0);
+		if (diff < 0)
+			return (int)diff;
+		err = bpf_l4_csum_replace(skb, __csum_off(p), 0, (__u64)diff, BPF_F_PSEUDO_HDR | __csum_flags(p));
+		if (err)
+			return err;
+	}
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 }
 
 static __always_inline int __rewrite_port(struct __sk_buff *skb, const struct sl_pkt *p, bool source, __be16 old,
@@ -86,37 +120,25 @@ static __always_inline int __rewrite_port(struct __sk_buff *skb, const struct sl
 	return bpf_skb_store_bytes(skb, off, &new, sizeof(new), 0);
 }
 
-/* Replaces the packet's local end (its source on SL_TX, its destination on SL_RX). The tuple in p is not changed. */
-static __always_inline __must_check int rewrite_local(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_dir dir,
-						      const struct sl_tuple *to)
+/*
+ * Replaces the packet's local end (its source on SL_TX, its destination on SL_RX) and, if hop, takes one hop
+ * as the stack would have done; the caller knows that more than one is left. The tuple in p is not changed.
+ */
+static __always_inline __must_check int rewrite_packet(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_dir dir,
+						       const struct sl_tuple *to, bool hop)
 {
 	bool source = dir == SL_TX;
-	int err = 0;
+	int err;
 
-	if (!addr_equal(p->tuple.local, to->local)) {
-		if (p->family == 4)
-			err = __rewrite_addr4(skb, p, source, addr_v4(p->tuple.local), addr_v4(to->local));
-		else
-			err = __rewrite_addr6(skb, p, source, p->tuple.local, to->local);
-	}
+	if (!hop && addr_equal(p->tuple.local, to->local))
+		err = 0;
+	else if (p->family == 4)
+		err = __rewrite_ip4(skb, p, source, to->local, hop);
+	else
+		err = __rewrite_ip6(skb, p, source, to->local, hop);
 	if (err)
 		return err;
 	return __rewrite_port(skb, p, source, p->tuple.local_port, to->local_port);
-}
-
-/* One hop less, as the stack would have done. The caller knows that more than one is left. */
-static __always_inline __must_check int rewrite_ttl(struct __sk_buff *skb, const struct sl_pkt *p)
-{
-	__u8 ttl = p->ttl - 1;
-	int err;
-
-	if (p->family == 6)
-		return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &ttl, 1, 0);
-	err = bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check), bpf_htons((__u16)(p->ttl << 8)),
-				  bpf_htons((__u16)(ttl << 8)), 2);
-	if (err)
-		return err;
-	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &ttl, 1, 0);
 }
 
 static __always_inline __must_check int rewrite_macs(struct __sk_buff *skb, const __u8 *dst, const __u8 *src)

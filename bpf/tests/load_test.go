@@ -11,7 +11,7 @@ import (
 
 // TestPrivilegedLoad puts every shipped object through this kernel's verifier.
 func TestPrivilegedLoad(t *testing.T) {
-	o := mustLoad(t, nil)
+	o := mustLoad(t, loadOptions{})
 	for _, p := range o.programs() {
 		info, err := p.Info()
 		if err != nil {
@@ -36,4 +36,9 @@ func verifierText(err error) string {
 		return s
 	}
 	return err.Error()
+}
+
+// TestPrivilegedLoadSeams shows that the rewired programs are programs.
+func TestPrivilegedLoadSeams(t *testing.T) {
+	mustLoad(t, loadOptions{seams: true})
 }

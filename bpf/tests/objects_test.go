@@ -23,39 +23,54 @@ func (o *objects) programs() []*ebpf.Program {
 	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress}
 }
 
-// mustLoad loads everything; vars overrides the load-time configuration.
-func mustLoad(tb testing.TB, vars map[string]uint32) *objects {
+// loadOptions is how objects are loaded; zero is how they are shipped.
+type loadOptions struct {
+	vars  map[string]uint32 // load-time configuration by variable name
+	sizes map[string]uint32 // max_entries by map name
+	seams bool              // see addSeams
+}
+
+// parts names the objects, their program and how to get them.
+var parts = []struct {
+	load func() (*ebpf.CollectionSpec, error)
+	name string
+	into func(*objects) **ebpf.Program
+}{
+	{bpfobj.LoadPodEgress, "sl_pod_egress", func(o *objects) **ebpf.Program { return &o.podEgress }},
+	{bpfobj.LoadPodIngress, "sl_pod_ingress", func(o *objects) **ebpf.Program { return &o.podIngress }},
+	{bpfobj.LoadUplinkIngress, "sl_upl_ingress", func(o *objects) **ebpf.Program { return &o.uplinkIngress }},
+	{bpfobj.LoadUplinkEgress, "sl_upl_egress", func(o *objects) **ebpf.Program { return &o.uplinkEgress }},
+}
+
+// mustLoad loads everything; it goes with the test.
+func mustLoad(tb testing.TB, opts loadOptions) *objects {
 	tb.Helper()
 	o := &objects{maps: map[string]*ebpf.Map{}}
-	parts := []struct {
-		load func() (*ebpf.CollectionSpec, error)
-		name string
-		into **ebpf.Program
-	}{
-		{bpfobj.LoadPodEgress, "sl_pod_egress", &o.podEgress},
-		{bpfobj.LoadPodIngress, "sl_pod_ingress", &o.podIngress},
-		{bpfobj.LoadUplinkIngress, "sl_upl_ingress", &o.uplinkIngress},
-		{bpfobj.LoadUplinkEgress, "sl_upl_egress", &o.uplinkEgress},
-	}
 	for _, part := range parts {
 		spec, err := part.load()
 		if err != nil {
 			tb.Fatal(err)
 		}
-		o.load(tb, spec, vars)
-		*part.into = o.take(tb, spec, part.name)
+		if opts.seams {
+			addSeams(spec)
+		}
+		o.load(tb, spec, opts)
+		*part.into(o) = o.take(tb, spec, part.name)
 	}
 	return o
 }
 
-// load makes the maps of spec that earlier objects have not made yet.
-func (o *objects) load(tb testing.TB, spec *ebpf.CollectionSpec, vars map[string]uint32) {
+// load configures spec and makes the maps that earlier objects have not made yet.
+func (o *objects) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOptions) {
 	tb.Helper()
 	for name, ms := range spec.Maps {
 		if ms.Pinning != ebpf.PinByName {
 			continue
 		}
 		ms.Pinning = ebpf.PinNone
+		if n := opts.sizes[name]; n != 0 {
+			ms.MaxEntries = n
+		}
 		if o.maps[name] != nil {
 			continue
 		}
@@ -66,7 +81,7 @@ func (o *objects) load(tb testing.TB, spec *ebpf.CollectionSpec, vars map[string
 		tb.Cleanup(func() { m.Close() })
 		o.maps[name] = m
 	}
-	for name, v := range vars {
+	for name, v := range opts.vars {
 		if spec.Variables[name] == nil {
 			continue
 		}
