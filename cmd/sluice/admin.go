@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// doneView is what commands that change something print as JSON.
+type doneView struct {
+	Done   bool   `json:"done"`
+	Loaded bool   `json:"loaded"` // before the command
+	Text   string `json:"text"`
+}
+
+func newSync(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "sync",
+		Short: "Bring node addresses and uplinks up to date",
+		Long: `Bring the node's addresses, its uplinks and the reserved ports up to date.
+
+Every plugin call does the same; run it when the node got an address or a
+device and no pod comes or goes.`,
+		Example: `  sluice sync`,
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDatapath(c.Context(), func(dp datapath) error {
+				if err := dp.Sync(c.Context()); err != nil {
+					return err
+				}
+				return a.done(doneView{Done: true, Loaded: true, Text: "Node addresses, uplinks and reserved ports are up to date."})
+			}, func() error { return a.done(doneView{Text: notLoaded}) })
+		},
+	}
+}
+
+func newUnload(a *app) *cobra.Command {
+	var force bool
+	c := &cobra.Command{
+		Use:   "unload",
+		Short: "Remove the programs, maps and pins of the datapath",
+		Long: `Remove the programs, maps and pins of the datapath from this node.
+
+While attachments exist it refuses, since their published ports, masquerading
+and admission would stop; --force does it all the same. What other software has
+attached to the same devices is left alone. The next ADD loads everything anew.`,
+		Example: `  sluice unload
+  sluice unload --force`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDatapath(c.Context(), func(dp datapath) error {
+				return a.unload(c.Context(), dp, force)
+			}, func() error { return a.done(doneView{Text: "Nothing is loaded."}) })
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "also while attachments exist")
+	return c
+}
+
+func (a *app) unload(ctx context.Context, dp datapath, force bool) error {
+	if !force {
+		records, err := a.node.Records()
+		if err != nil {
+			return fmt.Errorf("read the attachment records: %w", err)
+		}
+		endpoints, err := dp.Endpoints(ctx)
+		if err != nil {
+			return fmt.Errorf("read the endpoints: %w", err)
+		}
+		if n := max(len(records), len(endpoints)); n > 0 {
+			return fmt.Errorf("%s would lose published ports, masquerading and admission; --force unloads all the same",
+				plural(n, "attachment"))
+		}
+	}
+	if err := dp.Unload(ctx); err != nil {
+		return err
+	}
+	return a.done(doneView{Done: true, Loaded: true, Text: "The datapath is unloaded."})
+}
+
+func (a *app) done(v doneView) error {
+	return a.print(v, func() error { return a.say("%s", v.Text) })
+}

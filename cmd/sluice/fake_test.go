@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"iter"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// fakeNode is a node with two pods, one of whose records is lost.
+type fakeNode struct {
+	records  []*store.Record
+	status   *loader.Status // nil: nothing is loaded
+	ports    []loader.PublishedPort
+	flows    []loader.Flow
+	openErr  error
+	readErr  error
+	synced   int
+	unloaded int
+	open     int
+}
+
+func (n *fakeNode) Datapath(context.Context) (datapath, error) {
+	if n.openErr != nil {
+		return nil, n.openErr
+	}
+	if n.status == nil {
+		return nil, loader.ErrNotLoaded
+	}
+	n.open++
+	return fakeDatapath{n}, nil
+}
+
+func (n *fakeNode) Records() ([]*store.Record, error) { return n.records, n.readErr }
+
+type fakeDatapath struct{ n *fakeNode }
+
+func (d fakeDatapath) Close() error               { d.n.open--; return nil }
+func (d fakeDatapath) Sync(context.Context) error { d.n.synced++; return nil }
+
+func (d fakeDatapath) Unload(context.Context) error {
+	d.n.unloaded++
+	d.n.status = nil
+	return nil
+}
+
+func (d fakeDatapath) Status(context.Context) (*loader.Status, error) { return d.n.status, nil }
+
+func (d fakeDatapath) Endpoints(context.Context) ([]loader.EndpointStatus, error) {
+	return d.n.status.Endpoints, nil
+}
+
+func (d fakeDatapath) HostPorts(context.Context) ([]loader.PublishedPort, error) {
+	return d.n.ports, nil
+}
+
+func (d fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error] {
+	return func(yield func(loader.Flow, error) bool) {
+		for _, flow := range d.n.flows {
+			if f.Pod.IsValid() && flow.Pod.Addr() != f.Pod {
+				continue
+			}
+			if !yield(flow, nil) {
+				return
+			}
+		}
+		if d.n.readErr != nil {
+			yield(loader.Flow{}, d.n.readErr)
+		}
+	}
+}
+
+var (
+	webRef  = store.Ref{Network: "dbnet", ContainerID: "3f1c9a7be0d24455aabbccdd", IfName: "eth0"}
+	lostRef = store.Ref{Network: "dbnet", ContainerID: "lost", IfName: "eth0"}
+	born    = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+)
+
+func newFakeNode() *fakeNode {
+	return &fakeNode{
+		records: []*store.Record{
+			{Version: 1, Ref: webRef, NetNS: "/run/netns/web", Created: born, Plugins: map[string]store.Section{
+				"bridge": {State: store.StateDone}, "portmap": {State: store.StateDone},
+			}},
+			{Version: 1, Ref: store.Ref{Network: "other", ContainerID: "77", IfName: "net1"}, Created: born,
+				Plugins: map[string]store.Section{"bridge": {State: store.StateIntent}}},
+		},
+		status: fakeStatus(),
+		ports: []loader.PublishedPort{
+			{HostPort: loader.HostPort{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 8080, PodIP: addr("10.1.0.2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 12},
+			{HostPort: loader.HostPort{HostIP: netip.IPv6Unspecified(), Proto: 6, Port: 8080, PodIP: addr("fd00:1::2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 13},
+			{HostPort: loader.HostPort{HostIP: addr("192.0.2.1"), Proto: 17, Port: 53, PodIP: addr("10.1.0.3"), PodPort: 5353}, Owner: lostRef.Owner(), Generation: 14},
+		},
+		flows: fakeFlows(),
+	}
+}
+
+func fakeStatus() *loader.Status {
+	program := func(hook string, id uint32) loader.ProgramStatus {
+		return loader.ProgramStatus{Name: "sl_upl_" + hook, Hook: hook, How: "tcx", ID: id, OK: true}
+	}
+	return &loader.Status{
+		Backend: "ebpf", Reason: "every probe that matters says yes", Decided: born, Kernel: "6.18.44", Build: "4c01d3",
+		PinPath: "/sys/fs/bpf/sluice/v1/n1", Attach: loader.AttachModes{Uplinks: "tcx", Pods: "clsact"},
+		Config: loader.ConfigStatus{FastPath: "learned", AntiSpoof: true, AdmitMark: "0x1000", SNATPorts: []string{"61000-65535", "1024-32767"}},
+		Probes: []loader.Probe{
+			{Name: "redirect_peer", Answer: loader.AnswerYes, Required: true},
+			{Name: "fib_lookup_src", Answer: loader.AnswerNo, Reason: "kernel before 6.7", Consequence: "the uplink's first address is the source"},
+		},
+		Devices: []loader.DeviceStatus{
+			{Ifindex: 2, Name: "eth0", Role: "uplink", Source4: addr("192.0.2.1"), Source6: addr("2001:db8::1"),
+				Programs: []loader.ProgramStatus{program("ingress", 31), program("egress", 32)}},
+			{Ifindex: 7, Name: "veth1", Role: "pod", Programs: []loader.ProgramStatus{program("ingress", 33), program("egress", 34)}},
+			{Ifindex: 8, Name: "veth2", Role: "pod", Programs: []loader.ProgramStatus{program("ingress", 33), {Name: "sl_pod_ingress", Hook: "egress"}}},
+		},
+		Skipped:       []loader.SkippedDevice{{Ifindex: 3, Name: "wg0", Why: "no Ethernet header"}},
+		HostAddresses: []loader.HostAddress{{Addr: addr("192.0.2.1"), Ifindex: 2}},
+		Maps: []loader.MapStatus{
+			{Name: "sl_endpoints", Type: "Hash", ID: 5, Entries: 4, Max: 16384},
+			{Name: "sl_flows", Type: "LRUHash", ID: 6, Entries: 65536, Max: 131072},
+		},
+		Drops: []loader.DropCount{{Reason: "spoofed source address", Packets: 3}, {Reason: "no free source port"}},
+		Endpoints: []loader.EndpointStatus{
+			{Owner: webRef.Owner(), Features: []string{"masquerade", "publish"},
+				Addrs:       []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00:1::2/64")},
+				HostIfindex: 7, HostIfName: "veth1", RouteIfindex: 4, MAC: "aa:bb:cc:dd:ee:01", GatewayMAC: "aa:bb:cc:dd:ee:ff", MTU: 1500,
+				Stats: loader.EndpointCounter{RxPackets: 1000, RxBytes: 64 << 20, TxPackets: 3000, TxBytes: 1536, RxFast: 900, TxFast: 2100, Drops: 3}},
+			{Owner: lostRef.Owner(), Features: []string{"publish"}, Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.3/16")},
+				HostIfindex: 8, MAC: "aa:bb:cc:dd:ee:02", MTU: 1500},
+		},
+	}
+}
+
+func fakeFlows() []loader.Flow {
+	return []loader.Flow{
+		{Proto: 17, Pod: port("10.1.0.3:5353"), Remote: port("198.51.100.9:40000"), Outside: port("192.0.2.1:53"), State: "unreplied",
+			Kind: "hostport", Age: 90 * time.Second, Idle: 20 * time.Second, RxPackets: 2, RxBytes: 120, Owner: lostRef.Owner()},
+		{Proto: 6, Pod: port("10.1.0.2:80"), Remote: port("198.51.100.7:51234"), Outside: port("192.0.2.1:8080"), State: "established",
+			Kind: "hostport", Fast: true, Flags: []string{"dnat", "assured"}, Age: 3*time.Hour + 62*time.Second, Idle: 400 * time.Millisecond,
+			RxPackets: 1200, RxBytes: 90_000, TxPackets: 15_000, TxBytes: 22 << 20, Owner: webRef.Owner()},
+		{Proto: 6, Pod: port("[fd00:1::2]:41000"), Remote: port("[2001:db8:ffff::7]:443"), Outside: port("[2001:db8::1]:61001"), State: "closing",
+			Kind: "masquerade", PodOpened: true, Fast: true, Age: 5 * time.Second, Idle: 700 * time.Millisecond, RxPackets: 9, RxBytes: 900, TxPackets: 8, TxBytes: 800, Owner: webRef.Owner()},
+	}
+}
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func port(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+// runTool runs one command line on n and returns what it printed.
+func runTool(t *testing.T, n *fakeNode, width int, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	a := &app{out: &out, err: &errs, node: n, width: width}
+	status = a.run(t.Context(), args)
+	if n.open != 0 {
+		t.Errorf("%d handles were not closed", n.open)
+	}
+	return out.String(), errs.String(), status
+}
+
+// golden compares got with a file in testdata; -update writes it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, []byte(got), 0o644)); err != nil { //nolint:gosec // a file of the repository
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-cni/sluice/loader"
+)
+
+// flowView is one connection as "flows -o json" prints it.
+type flowView struct {
+	Proto       string         `json:"proto"`
+	Pod         netip.AddrPort `json:"pod"`
+	Remote      netip.AddrPort `json:"remote"`
+	Outside     netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
+	State       string         `json:"state"`
+	Kind        string         `json:"kind"`
+	OpenedBy    string         `json:"opened_by"` // "pod" or "remote"
+	Fast        bool           `json:"fast"`
+	Flags       []string       `json:"flags"`
+	AgeSeconds  float64        `json:"age_seconds"`
+	IdleSeconds float64        `json:"idle_seconds"`
+	RxPackets   uint64         `json:"rx_packets"` // toward the pod
+	RxBytes     uint64         `json:"rx_bytes"`
+	TxPackets   uint64         `json:"tx_packets"`
+	TxBytes     uint64         `json:"tx_bytes"`
+	Owner       ownerView      `json:"owner"`
+
+	age, idle time.Duration
+}
+
+// flowFilter is what the flags of "flows" select.
+type flowFilter struct {
+	ownerFilter
+	pod, remote        string
+	proto, kind, state string
+	all                bool
+	sort               string
+	limit              int
+}
+
+var (
+	flowProtos = []string{"tcp", "udp", "icmp", "icmp6"}
+	flowKinds  = []string{"hostport", "masquerade", "plain"}
+	flowStates = []string{"new", "unreplied", "established", "closing", "closed"}
+	flowSorts  = []string{"idle", "age", "bytes"}
+)
+
+func newFlows(a *app) *cobra.Command {
+	var f flowFilter
+	c := &cobra.Command{
+		Use:   "flows",
+		Short: "List the connections through the datapath",
+		Long: `List the connections through the datapath, most recently used first.
+
+POD is the pod's end. REMOTE is the other end. With -w, OUTSIDE is the node's
+end of a translated connection: the published port of a "hostport" one, the
+source the remote sees of a "masquerade" one. A flow that is FAST skips the
+host's stack in both directions.`,
+		Example: `  sluice flows --kind hostport
+  sluice flows --container 3f1c --proto tcp --sort bytes --limit 10
+  sluice flows --remote 192.0.2.7 -o json`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			views := []flowView{}
+			return a.withDatapath(c.Context(), func(dp datapath) error {
+				views, err := f.collect(c.Context(), dp, a.owners())
+				if err != nil {
+					return err
+				}
+				return a.print(views, func() error { return a.flowTable(views) })
+			}, func() error { return a.nothing(views) })
+		},
+	}
+	f.flags(a, c)
+	flags := c.Flags()
+	flags.StringVar(&f.pod, "pod", "", "only flows of this pod `address`")
+	flags.StringVar(&f.remote, "remote", "", "only flows with this remote `address`")
+	flags.BoolVar(&f.all, "all", false, "also flows that have expired and wait to be overwritten")
+	flags.IntVar(&f.limit, "limit", 0, "print at most `n` flows")
+	for _, choice := range []struct {
+		to          *string
+		name, usage string
+		values      []string
+		preset      string
+	}{
+		{&f.proto, "proto", "only flows of this `protocol`", flowProtos, ""},
+		{&f.kind, "kind", "only flows of this `kind`", flowKinds, ""},
+		{&f.state, "state", "only flows in this `state`", flowStates, ""},
+		{&f.sort, "sort", "order by this `key`, most recent or biggest first", flowSorts, "idle"},
+	} {
+		choiceFlag(c, choice.to, choice.name, choice.usage, choice.values, choice.preset)
+	}
+	return c
+}
+
+// collect walks the flows and returns those selected, sorted.
+func (f *flowFilter) collect(ctx context.Context, dp reader, o owners) ([]flowView, error) {
+	lf := loader.FlowFilter{All: f.all}
+	var remote netip.Addr
+	var err error
+	if lf.Pod, err = optionalAddr("--pod", f.pod); err != nil {
+		return nil, err
+	}
+	if remote, err = optionalAddr("--remote", f.remote); err != nil {
+		return nil, err
+	}
+	views := []flowView{}
+	for flow, err := range dp.Flows(ctx, lf) {
+		if err != nil {
+			return nil, fmt.Errorf("read the flows: %w", err)
+		}
+		v := flowViewOf(flow, o)
+		if f.matches(v) && (!remote.IsValid() || flow.Remote.Addr() == remote) {
+			views = append(views, v)
+		}
+	}
+	slices.SortFunc(views, f.compare)
+	if f.limit > 0 && len(views) > f.limit {
+		views = views[:f.limit]
+	}
+	return views, nil
+}
+
+func (f *flowFilter) matches(v flowView) bool {
+	return f.ownerFilter.matches(v.Owner) &&
+		(f.proto == "" || v.Proto == f.proto) &&
+		(f.kind == "" || v.Kind == f.kind) &&
+		(f.state == "" || v.State == f.state)
+}
+
+// compare orders by the chosen key, then by the tuple, so that equal flows do
+// not change places from one call to the next.
+func (f *flowFilter) compare(x, y flowView) int {
+	var by int
+	switch f.sort {
+	case "age":
+		by = cmp.Compare(x.age, y.age)
+	case "bytes":
+		by = cmp.Compare(y.RxBytes+y.TxBytes, x.RxBytes+x.TxBytes)
+	default:
+		by = cmp.Compare(x.idle.Truncate(time.Second), y.idle.Truncate(time.Second))
+	}
+	return cmp.Or(by, x.Pod.Compare(y.Pod), x.Remote.Compare(y.Remote), cmp.Compare(x.Proto, y.Proto))
+}
+
+func flowViewOf(f loader.Flow, o owners) flowView {
+	v := flowView{
+		Proto: protoText(f.Proto), Pod: f.Pod, Remote: f.Remote, Outside: f.Outside, State: f.State, Kind: f.Kind,
+		OpenedBy: "remote", Fast: f.Fast, Flags: f.Flags, AgeSeconds: seconds(f.Age), IdleSeconds: seconds(f.Idle),
+		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
+		Owner: o.view(f.Owner), age: f.Age, idle: f.Idle,
+	}
+	if f.PodOpened {
+		v.OpenedBy = "pod"
+	}
+	if v.Flags == nil {
+		v.Flags = []string{}
+	}
+	return v
+}
+
+func seconds(d time.Duration) float64 { return d.Truncate(time.Millisecond).Seconds() }
+
+func (a *app) flowTable(views []flowView) error {
+	if len(views) == 0 {
+		return a.say("No flow matches.")
+	}
+	t := table{columns: []column{
+		{name: "PROTO", drop: 2}, {name: "POD"}, {name: "REMOTE"}, {name: "STATE"}, {name: "KIND", drop: 3}, {name: "FAST", drop: 5},
+		{name: "AGE", align: right}, {name: "IDLE", align: right}, {name: "PKTS", align: right, drop: 4}, {name: "BYTES", align: right},
+		{name: "OWNER", drop: 1},
+	}}
+	if a.wide {
+		t.columns = append(t.columns, column{name: "OUTSIDE"}, column{name: "OPENED BY"})
+	}
+	for _, v := range views {
+		cells := []string{
+			v.Proto, v.Pod.String(), v.Remote.String(), v.State, v.Kind, yesNo(v.Fast), ageText(v.age), ageText(v.idle),
+			countText(v.RxPackets + v.TxPackets), bytesText(v.RxBytes + v.TxBytes), v.Owner.text(a.wide),
+		}
+		if a.wide {
+			outside := "-"
+			if v.Outside.IsValid() {
+				outside = v.Outside.String()
+			}
+			cells = append(cells, outside, v.OpenedBy)
+		}
+		t.add(cells...)
+	}
+	return a.table(&t)
+}
+
+func optionalAddr(flag, value string) (netip.Addr, error) {
+	if value == "" {
+		return netip.Addr{}, nil
+	}
+	ip, err := netip.ParseAddr(value)
+	if err != nil {
+		return ip, fmt.Errorf("%s %q: not an IP address", flag, value)
+	}
+	return ip.Unmap(), nil
+}

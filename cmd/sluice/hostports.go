@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader"
+)
+
+// hostPortView is one published port as "hostports -o json" prints it.
+type hostPortView struct {
+	Proto      string     `json:"proto"`
+	HostIP     netip.Addr `json:"host_ip"` // unspecified: every address of the node in that family
+	HostPort   uint16     `json:"host_port"`
+	PodIP      netip.Addr `json:"pod_ip"`
+	PodPort    uint16     `json:"pod_port"`
+	SNAT       bool       `json:"snat"`
+	MasqAll    bool       `json:"masq_all"`
+	Generation uint64     `json:"generation"`
+	Owner      ownerView  `json:"owner"`
+}
+
+func newHostPorts(a *app) *cobra.Command {
+	var filter ownerFilter
+	c := &cobra.Command{
+		Use:     "hostports",
+		Aliases: []string{"ports"},
+		Short:   "List the published ports of the node",
+		Long: `List the published ports of the node and the pods they lead to.
+
+0.0.0.0 and [::] stand for every address of the node in their family.`,
+		Example: `  sluice hostports
+  sluice hostports --network dbnet -o json`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			views := []hostPortView{}
+			err := a.withDatapath(c.Context(), func(dp datapath) error {
+				ports, err := dp.HostPorts(c.Context())
+				if err != nil {
+					return fmt.Errorf("read the published ports: %w", err)
+				}
+				views = hostPortViews(ports, a.owners(), filter)
+				return a.print(views, func() error { return a.hostPortTable(views) })
+			}, func() error { return a.nothing(views) })
+			return err
+		},
+	}
+	filter.flags(a, c)
+	return c
+}
+
+func hostPortViews(ports []loader.PublishedPort, o owners, filter ownerFilter) []hostPortView {
+	views := make([]hostPortView, 0, len(ports))
+	for _, p := range ports {
+		owner := o.view(p.Owner)
+		if !filter.matches(owner) {
+			continue
+		}
+		views = append(views, hostPortView{
+			Proto: protoText(p.Proto), HostIP: p.HostIP, HostPort: p.Port, PodIP: p.PodIP, PodPort: p.PodPort,
+			SNAT: p.SNAT, MasqAll: p.MasqAll, Generation: p.Generation, Owner: owner,
+		})
+	}
+	return views
+}
+
+func (a *app) hostPortTable(views []hostPortView) error {
+	if len(views) == 0 {
+		return a.say("No port is published.")
+	}
+	t := table{columns: []column{{name: "PROTO"}, {name: "HOST"}, {name: "POD"}, {name: "OWNER"}}}
+	if a.wide {
+		t.columns = append(t.columns, column{name: "SNAT"}, column{name: "GENERATION", align: right})
+	}
+	for _, v := range views {
+		cells := []string{
+			v.Proto,
+			netip.AddrPortFrom(v.HostIP, v.HostPort).String(),
+			netip.AddrPortFrom(v.PodIP, v.PodPort).String(),
+			v.Owner.text(a.wide),
+		}
+		if a.wide {
+			cells = append(cells, yesNo(v.SNAT), strconv.FormatUint(v.Generation, 10))
+		}
+		t.add(cells...)
+	}
+	return a.table(&t)
+}
+
+// protoText names a protocol of the IP header.
+func protoText(proto uint8) string {
+	switch proto {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	case unix.IPPROTO_ICMP:
+		return "icmp"
+	case unix.IPPROTO_ICMPV6:
+		return "icmp6"
+	}
+	return strconv.Itoa(int(proto))
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

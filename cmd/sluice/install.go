@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-cni/sluice/pkg/install"
+)
+
+// binaryName is the multi-call binary that install lays out.
+const binaryName = "sluice-cni"
+
+// installView is one name as "install -o json" prints it.
+type installView struct {
+	Name     string `json:"name"`
+	Path     string `json:"path"`
+	Action   string `json:"action"` // linked, copied or unchanged
+	Replaced bool   `json:"replaced"`
+}
+
+func newInstall(a *app) *cobra.Command {
+	var binary string
+	c := &cobra.Command{
+		Use:   "install DIR",
+		Short: "Lay the plugins into a directory, as names of one binary",
+		Long: `Lay the plugins into DIR, as names of the one binary sluice-cni.
+
+The names are hard links, or copies where DIR is on another file system. Each
+is replaced by one rename, so a runtime that starts a plugin meanwhile gets the
+old file or the new one. Plugins of other suites that have the same name are
+replaced; other files in DIR are left alone. sluice-cni is looked for beside
+this program; --binary names another one.`,
+		Example: `  sluice install /opt/cni/bin
+  sluice install --binary ./bin/sluice-cni /usr/lib/cni`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("install needs one directory, for example /opt/cni/bin")
+			}
+			return nil
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return a.install(args[0], binary) },
+	}
+	c.Flags().StringVar(&binary, "binary", "", "the sluice-cni `file` to install (default: beside this program)")
+	return c
+}
+
+func (a *app) install(dir, binary string) error {
+	if binary == "" {
+		var err error
+		if binary, err = besideUs(); err != nil {
+			return err
+		}
+	}
+	// The names done before a failure are reported too.
+	results, err := install.Install(dir, binary, install.Plugins())
+	views := make([]installView, 0, len(results))
+	for _, r := range results {
+		views = append(views, installView{Name: r.Name, Path: r.Path, Action: string(r.Action), Replaced: r.Replaced})
+	}
+	perr := a.print(views, func() error { return a.installTable(views) })
+	if err != nil {
+		return fmt.Errorf("install into %s: %w", dir, err)
+	}
+	return perr
+}
+
+func (a *app) installTable(views []installView) error {
+	if len(views) == 0 {
+		return nil
+	}
+	t := table{columns: []column{{name: "PLUGIN"}, {name: "PATH"}, {name: "ACTION"}}}
+	for _, v := range views {
+		action := v.Action
+		if v.Replaced {
+			action += ", replaced another file"
+		}
+		t.add(v.Name, v.Path, action)
+	}
+	return a.table(&t)
+}
+
+// besideUs finds sluice-cni in the directory of this program.
+func besideUs() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	path := filepath.Join(filepath.Dir(self), binaryName)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("there is no %s; --binary says where it is", path)
+	} else if err != nil {
+		return "", err
+	}
+	return path, nil
+}

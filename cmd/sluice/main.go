@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command sluice is the operator's tool: it installs the plugins and shows
+// what the datapath holds and does. It reads pinned maps and attachment
+// records; only install, sync and unload change anything.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	a := &app{
+		out:     os.Stdout,
+		err:     os.Stderr,
+		colours: colours(wantColours(os.Stdout)),
+		width:   terminalWidth(os.Stdout),
+		node:    realNode{},
+	}
+	code := a.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run executes one command line and returns the exit status.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := newRoot(a)
+	root.SetArgs(args)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if !errors.Is(err, errSaid) {
+		fmt.Fprintf(a.err, "sluice: %v\n", err)
+	}
+	return 1
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// node is the machine the tool looks at.
+type node interface {
+	// Datapath opens what is loaded; loader.ErrNotLoaded when nothing is.
+	Datapath(ctx context.Context) (datapath, error)
+	// Records returns the attachment records of all networks.
+	Records() ([]*store.Record, error)
+}
+
+// datapath is what the tool needs of *loader.Datapath.
+type datapath interface {
+	reader
+	Sync(ctx context.Context) error
+	Unload(ctx context.Context) error
+	Close() error
+}
+
+// reader is the part that changes nothing.
+type reader interface {
+	Status(ctx context.Context) (*loader.Status, error)
+	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
+	HostPorts(ctx context.Context) ([]loader.PublishedPort, error)
+	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]
+}
+
+var _ datapath = (*loader.Datapath)(nil)
+
+// realNode is the node this process runs on.
+type realNode struct{}
+
+func (realNode) Datapath(ctx context.Context) (datapath, error) {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		return nil, err
+	}
+	dp, err := loader.OpenExisting(ctx, loader.Options{Config: conf})
+	if err != nil {
+		return nil, err
+	}
+	return dp, nil
+}
+
+func (realNode) Records() ([]*store.Record, error) {
+	return store.Open(store.DefaultDir).List("")
+}
+
+// withDatapath calls f with the loaded datapath. When nothing is loaded it
+// calls empty instead, which is not an error.
+func (a *app) withDatapath(ctx context.Context, f func(datapath) error, empty func() error) error {
+	dp, err := a.node.Datapath(ctx)
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return empty()
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(dp), dp.Close())
+}
+
+// notLoaded is the sentence for people when there is nothing to show.
+const notLoaded = "Nothing is loaded: no pod of this node uses the eBPF datapath yet."

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// ownerView is an attachment in the tool's output. The names are empty when no
+// record of it exists (any more).
+type ownerView struct {
+	ID          string `json:"id"` // as the maps hold it, 16 hex digits
+	Network     string `json:"network,omitempty"`
+	ContainerID string `json:"container_id,omitempty"`
+	IfName      string `json:"ifname,omitempty"`
+}
+
+func (o ownerView) known() bool { return o.ContainerID != "" }
+
+// text is "network/container/ifname" for a table, or the map's number.
+func (o ownerView) text(wide bool) string {
+	if !o.known() {
+		return "#" + o.ID
+	}
+	return o.Network + "/" + shortID(o.ContainerID, wide) + "/" + o.IfName
+}
+
+// owners finds the attachment behind an owner number.
+type owners map[uint64]store.Ref
+
+// owners reads the attachment records. A record that cannot be read only costs
+// a name, so it is said and not fatal.
+func (a *app) owners() owners {
+	records, err := a.node.Records()
+	if err != nil {
+		fmt.Fprintf(a.err, "sluice: some attachment records cannot be read: %v\n", err)
+	}
+	out := make(owners, len(records))
+	for _, r := range records {
+		out[r.Owner()] = r.Ref
+	}
+	return out
+}
+
+func (o owners) view(owner uint64) ownerView {
+	ref := o[owner]
+	return ownerView{
+		ID: fmt.Sprintf("%016x", owner), Network: ref.Network, ContainerID: ref.ContainerID, IfName: ref.IfName,
+	}
+}
+
+// ownerFilter narrows a list to attachments; empty fields match everything.
+type ownerFilter struct {
+	network   string
+	container string // a prefix of the ID
+}
+
+func (f ownerFilter) matches(o ownerView) bool {
+	return (f.network == "" || o.Network == f.network) && strings.HasPrefix(o.ContainerID, f.container)
+}

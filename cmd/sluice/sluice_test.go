@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/install"
+)
+
+func TestNotLoaded(t *testing.T) {
+	for _, cmd := range []string{"status", "hostports", "endpoints", "flows", "sync", "unload"} {
+		t.Run(cmd, func(t *testing.T) {
+			out, errs, status := runTool(t, &fakeNode{}, 0, cmd)
+			if status != 0 || errs != "" || !strings.Contains(out, "Nothing is loaded") {
+				t.Errorf("exit status %d, stdout %q, stderr %q", status, out, errs)
+			}
+			out, _, status = runTool(t, &fakeNode{}, 0, cmd, "-o", "json")
+			var v any
+			if err := json.Unmarshal([]byte(out), &v); err != nil || status != 0 {
+				t.Errorf("exit status %d, %v in %q", status, err, out)
+			}
+			switch v := v.(type) {
+			case []any:
+				if len(v) != 0 {
+					t.Errorf("entries in %s", out)
+				}
+			case map[string]any:
+				if v["loaded"] != false {
+					t.Errorf("loaded is not false in %s", out)
+				}
+			default:
+				t.Errorf("%q is neither list nor object", out)
+			}
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	broken := newFakeNode()
+	broken.openErr = errors.New("open pins: permission denied")
+	tests := []struct {
+		name string
+		node *fakeNode
+		args string
+		want string
+	}{
+		{"unknown command", newFakeNode(), "frobnicate", `unknown command "frobnicate"`},
+		{"output", newFakeNode(), "status -o yaml", `--output "yaml": must be table or json`},
+		{"extra argument", newFakeNode(), "status now", "takes no arguments"},
+		{"flag", newFakeNode(), "flows --frob", "unknown flag"},
+		{"proto", newFakeNode(), "flows --proto sctpx", "must be tcp, udp, icmp or icmp6"},
+		{"pod", newFakeNode(), "flows --pod nonsense", `--pod "nonsense": not an IP address`},
+		{"no directory", newFakeNode(), "install", "needs one directory"},
+		{"two directories", newFakeNode(), "install a b", "needs one directory"},
+		{"cannot open", broken, "status", "permission denied"},
+		{"cannot open", broken, "flows", "permission denied"},
+		{"unload in use", newFakeNode(), "unload", "2 attachments would lose"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			out, errs, status := runTool(t, tt.node, 0, strings.Fields(tt.args)...)
+			if status != 1 || out != "" {
+				t.Errorf("exit status %d, stdout %q", status, out)
+			}
+			if !strings.HasPrefix(errs, "sluice: ") || !strings.Contains(errs, tt.want) || strings.Count(errs, "\n") != 1 {
+				t.Errorf("stderr %q lacks %q, or is not one line", errs, tt.want)
+			}
+			if tt.node.unloaded > 0 {
+				t.Error("unloaded")
+			}
+		})
+	}
+}
+
+func TestFlowsErrorWhileReading(t *testing.T) {
+	n := newFakeNode()
+	n.readErr = errors.New("boom")
+	if _, errs, status := runTool(t, n, 0, "flows"); status != 1 || !strings.Contains(errs, "boom") {
+		t.Errorf("exit status %d, %q", status, errs)
+	}
+}
+
+func TestFlowFilters(t *testing.T) {
+	tests := []struct {
+		args string
+		want []string // remotes, in order
+	}{
+		{"", []string{"198.51.100.7:51234", "[2001:db8:ffff::7]:443", "198.51.100.9:40000"}},
+		{"--sort bytes", []string{"198.51.100.7:51234", "[2001:db8:ffff::7]:443", "198.51.100.9:40000"}},
+		{"--sort age", []string{"[2001:db8:ffff::7]:443", "198.51.100.9:40000", "198.51.100.7:51234"}},
+		{"--proto udp", []string{"198.51.100.9:40000"}},
+		{"--proto TCP --limit 1", []string{"198.51.100.7:51234"}},
+		{"--kind masquerade", []string{"[2001:db8:ffff::7]:443"}},
+		{"--state unreplied", []string{"198.51.100.9:40000"}},
+		{"--pod 10.1.0.2", []string{"198.51.100.7:51234"}},
+		{"--remote 2001:db8:ffff::7", []string{"[2001:db8:ffff::7]:443"}},
+		{"--network dbnet --container 3f1c", []string{"198.51.100.7:51234", "[2001:db8:ffff::7]:443"}},
+		{"--network nowhere", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			out, errs, status := runTool(t, newFakeNode(), 0, append([]string{"flows", "-o", "json"}, strings.Fields(tt.args)...)...)
+			if status != 0 {
+				t.Fatal(errs)
+			}
+			var flows []struct {
+				Remote string `json:"remote"`
+			}
+			if err := json.Unmarshal([]byte(out), &flows); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, f := range flows {
+				got = append(got, f.Remote)
+			}
+			if strings.Join(got, " ") != strings.Join(tt.want, " ") {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestSyncAndUnload(t *testing.T) {
+	n := newFakeNode()
+	if out, _, status := runTool(t, n, 0, "sync"); status != 0 || n.synced != 1 || !strings.Contains(out, "up to date") {
+		t.Errorf("sync: %d, %q", status, out)
+	}
+	if out, _, status := runTool(t, n, 0, "unload", "--force", "-o", "json"); status != 0 || n.unloaded != 1 || !strings.Contains(out, `"done": true`) {
+		t.Errorf("unload: %d, %q", status, out)
+	}
+	n = newFakeNode()
+	n.records, n.status.Endpoints = nil, nil
+	if _, errs, status := runTool(t, n, 0, "unload"); status != 0 || n.unloaded != 1 {
+		t.Errorf("unload of an idle node: %d, %q", status, errs)
+	}
+	n = newFakeNode()
+	n.records = nil // endpoints without a record count too
+	if _, _, status := runTool(t, n, 0, "unload"); status != 1 || n.unloaded != 0 {
+		t.Errorf("unload with endpoints: %d", status)
+	}
+}
+
+func TestUnreadableRecords(t *testing.T) {
+	n := newFakeNode()
+	n.records[1].Corrupt = true
+	out, _, status := runTool(t, n, 0, "status")
+	if status != 0 || !strings.Contains(out, "1 record cannot be read") {
+		t.Errorf("exit status %d\n%s", status, out)
+	}
+	n.readErr = errors.New("permission denied")
+	out, errs, status := runTool(t, n, 0, "hostports")
+	if status != 0 || !strings.Contains(errs, "permission denied") || !strings.Contains(out, "8080") {
+		t.Errorf("hostports: %d, %q, %q", status, out, errs)
+	}
+	if _, errs, status := runTool(t, n, 0, "status"); status != 1 || !strings.Contains(errs, "permission denied") {
+		t.Errorf("status: %d, %q", status, errs)
+	}
+}
+
+func TestInstall(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "bin")
+	binary := filepath.Join(t.TempDir(), "sluice-cni")
+	if err := os.WriteFile(binary, []byte("x"), 0o755); err != nil { //nolint:gosec // a program is executable
+		t.Fatal(err)
+	}
+	out, errs, status := runTool(t, newFakeNode(), 0, "install", "--binary", binary, dir)
+	if status != 0 {
+		t.Fatal(errs)
+	}
+	for _, name := range install.Plugins() {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil || !strings.Contains(out, filepath.Join(dir, name)) {
+			t.Errorf("%s: %v in\n%s", name, err, out)
+		}
+	}
+	_, errs, status = runTool(t, newFakeNode(), 0, "install", dir) // there is none beside the test binary
+	if status != 1 || !strings.Contains(errs, "--binary") {
+		t.Errorf("exit status %d, %q", status, errs)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	out, _, status := runTool(t, &fakeNode{}, 0, "version", "-o", "json")
+	var v versionView
+	if err := json.Unmarshal([]byte(out), &v); err != nil || status != 0 || v.MapLayout != loader.PinVersion || len(v.Plugins) == 0 {
+		t.Errorf("exit status %d, %v, %q", status, err, out)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, errs, status := runTool(t, &fakeNode{}, 0, "completion", shell); status != 0 || len(out) < 1000 {
+			t.Errorf("%s: exit status %d, %q", shell, status, errs)
+		}
+	}
+	for args, want := range map[string]string{
+		"__complete flows --container ":  "3f1c9a7be0d24455aabbccdd",
+		"__complete hostports --network": "--network",
+		"__complete flows --kind ":       "masquerade",
+		"__complete status -o ":          "json",
+	} {
+		words := strings.Split(args, " ")
+		if out, _, _ := runTool(t, newFakeNode(), 0, words...); !strings.Contains(out, want) {
+			t.Errorf("%q gives %q, want %q", args, out, want)
+		}
+	}
+}
+
+func TestColoursOnlyWhenAsked(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{out: &out, err: &out, node: newFakeNode(), colours: true}
+	if a.run(t.Context(), []string{"status"}); !strings.Contains(out.String(), "\x1b[") {
+		t.Error("no colour")
+	}
+	if plain, _, _ := runTool(t, newFakeNode(), 0, "status"); strings.Contains(plain, "\x1b") {
+		t.Error("colour without a terminal")
+	}
+}
+
+func TestHuman(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0", 1023: "1023", 1024: "1.0K", 1536: "1.5K", 10 << 10: "10K", 1 << 20: "1.0M", 1<<20 - 1: "1.0M", 5 << 40: "5.0T", 1<<64 - 1: "16E"} {
+		if got := bytesText(n); got != want {
+			t.Errorf("bytesText(%d) = %q, want %q", n, got, want)
+		}
+	}
+	for n, want := range map[uint64]string{999: "999", 1000: "1.0k", 999_999: "1.0M", 15_500: "16k"} {
+		if got := countText(n); got != want {
+			t.Errorf("countText(%d) = %q, want %q", n, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 0: "0ms", 350 * time.Millisecond: "350ms", 59 * time.Second: "59s", 3*time.Minute + 5*time.Second: "3m5s",
+		2*time.Hour + 10*time.Minute: "2h10m", 100 * time.Hour: "4d4h",
+	} {
+		if got := ageText(d); got != want {
+			t.Errorf("ageText(%v) = %q, want %q", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-cni/sluice/loader"
+)
+
+func newStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the datapath on one screen",
+		Long: `Show the datapath on one screen: which back end and why, the programs on each
+device, the maps and how full they are, dropped packets by reason, attachments.
+
+-w adds every pod device, every probe and every address of the node.`,
+		Example: `  sluice status
+  sluice status -o json`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			records, rerr := a.node.Records()
+			if rerr != nil {
+				rerr = fmt.Errorf("read the attachment records: %w", rerr)
+			}
+			var v statusView
+			err := a.withDatapath(c.Context(), func(dp datapath) error {
+				st, err := dp.Status(c.Context())
+				if err != nil {
+					return err
+				}
+				v = newStatusView(st, records)
+				return nil
+			}, func() error {
+				v = newStatusView(nil, records)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return errors.Join(a.print(v, func() error { return a.statusScreen(v) }), rerr)
+		},
+	}
+}
+
+// statusScreen prints the sections in the order in which one asks: does it run,
+// on what, how full is it, what went wrong, who uses it.
+func (a *app) statusScreen(v statusView) error {
+	if err := a.say("%s", a.colours.bold("Sluice "+v.Version)); err != nil {
+		return err
+	}
+	sections := []func(statusView) error{a.statusHead}
+	if v.Loaded {
+		sections = append(sections, a.statusProbes, a.statusDevices, a.statusMaps, a.statusDrops)
+	}
+	sections = append(sections, a.statusAttachments)
+	for _, section := range sections {
+		if err := section(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) statusHead(v statusView) error {
+	if !v.Loaded {
+		return a.say(notLoaded)
+	}
+	c, plain := v.Config, a.colours.plain
+	return errors.Join(
+		a.field("back end", v.Backend+": "+v.Reason, a.colours.green),
+		a.field("kernel", v.Kernel+", programs on uplinks by "+v.AttachUplinks+", on pods by "+v.AttachPods, plain),
+		a.field("settings", "fast path "+c.FastPath+", anti-spoofing "+onOff(c.AntiSpoof)+", admit mark "+c.AdmitMark, plain),
+		a.field("SNAT ports", strings.Join(c.SNATPorts, ", "), plain),
+		a.field("pins", v.PinPath+" (build "+v.Build+")", plain))
+}
+
+// statusProbes names what the kernel lacks; with -w every probe.
+func (a *app) statusProbes(v statusView) error {
+	for _, p := range v.Probes {
+		if p.Answer == string(loader.AnswerYes) && !a.wide {
+			continue
+		}
+		text, paint := p.Name+": "+p.Answer, a.colours.plain
+		for _, more := range []string{p.Reason, p.Consequence} {
+			if more != "" {
+				text += "; " + more
+			}
+		}
+		if p.Answer != string(loader.AnswerYes) {
+			paint = a.colours.yellow
+		}
+		if err := a.field("probe", text, paint); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// statusDevices lists uplinks one by one and pods by number, except those that
+// lack a program.
+func (a *app) statusDevices(v statusView) error {
+	t := table{columns: []column{{name: "DEVICE"}, {name: "ROLE"}, {name: "PROGRAMS"}, {name: "MASQUERADES AS", drop: 1}}}
+	pods, programs := 0, 0
+	for _, d := range v.Devices {
+		if d.Role == "pod" && d.ok() && !a.wide {
+			pods++
+			programs += len(d.Programs)
+			continue
+		}
+		t.add(d.Name, d.Role, a.programsText(d), d.sources())
+	}
+	if pods > 0 {
+		t.add(plural(pods, "pod"), "pod", plural(programs, "program")+", all attached", "")
+	}
+	if len(t.rows) == 0 {
+		t.add("none", "", "", "")
+	}
+	errs := []error{a.say(""), a.table(&t)}
+	for _, u := range v.UnhandledLinks {
+		errs = append(errs, a.field("unhandled", u.Name+": "+u.Why, a.colours.yellow))
+	}
+	if a.wide {
+		for _, h := range v.HostAddresses {
+			errs = append(errs, a.field("node", fmt.Sprintf("%s on ifindex %d", h.Address, h.Ifindex), a.colours.plain))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d deviceView) ok() bool {
+	return !slices.ContainsFunc(d.Programs, func(p programView) bool { return !p.OK })
+}
+
+func (d deviceView) sources() string {
+	var s []string
+	if d.Source4.IsValid() {
+		s = append(s, d.Source4.String())
+	}
+	if d.Source6.IsValid() {
+		s = append(s, d.Source6.String())
+	}
+	return strings.Join(s, ", ")
+}
+
+// programsText is "ingress #12, egress #13"; a program that is missing or of
+// another build says so.
+func (a *app) programsText(d deviceView) string {
+	s := make([]string, 0, len(d.Programs))
+	for _, p := range d.Programs {
+		switch {
+		case p.ID == 0:
+			s = append(s, p.Hook+" MISSING")
+		case !p.OK:
+			s = append(s, fmt.Sprintf("%s #%d of another build", p.Hook, p.ID))
+		default:
+			s = append(s, fmt.Sprintf("%s #%d", p.Hook, p.ID))
+		}
+	}
+	return strings.Join(s, ", ")
+}
+
+func (a *app) statusMaps(v statusView) error {
+	t := table{columns: []column{
+		{name: "MAP"}, {name: "ENTRIES", align: right}, {name: "MAX", align: right}, {name: "FILL", align: right}, {name: "TYPE", drop: 1},
+	}}
+	for _, m := range v.Maps {
+		t.add(m.Name, strconv.Itoa(m.Entries), strconv.Itoa(m.Max), fmt.Sprintf("%.0f%%", 100*m.Fill), m.Type)
+	}
+	return errors.Join(a.say(""), a.table(&t))
+}
+
+func (a *app) statusDrops(v statusView) error {
+	t := table{columns: []column{{name: "DROPPED"}, {name: "PACKETS", align: right}}}
+	for _, d := range v.Drops {
+		if d.Packets > 0 || a.wide {
+			t.add(d.Reason, strconv.FormatUint(d.Packets, 10))
+		}
+	}
+	if len(t.rows) == 0 {
+		return errors.Join(a.say(""), a.say("No packet was dropped."))
+	}
+	return errors.Join(a.say(""), a.table(&t))
+}
+
+func (a *app) statusAttachments(v statusView) error {
+	byNetwork := map[string]int{}
+	var unfinished []string
+	for _, at := range v.Attachments {
+		byNetwork[at.Network]++
+		if len(at.Unfinished) > 0 {
+			unfinished = append(unfinished, fmt.Sprintf("%s/%s/%s (%s)",
+				at.Network, shortID(at.ContainerID, a.wide), at.IfName, strings.Join(at.Unfinished, ", ")))
+		}
+	}
+	var networks []string
+	for _, name := range slices.Sorted(maps.Keys(byNetwork)) {
+		networks = append(networks, fmt.Sprintf("%s %d", name, byNetwork[name]))
+	}
+	line := plural(len(v.Attachments), "attachment")
+	if len(networks) > 0 {
+		line += ": " + strings.Join(networks, ", ")
+	}
+	errs := []error{a.say(""), a.say("%s", line)}
+	if len(unfinished) > 0 {
+		errs = append(errs, a.say("%s", a.colours.yellow("ADD not completed: "+strings.Join(unfinished, "; "))))
+	}
+	if v.UnreadableFiles > 0 {
+		errs = append(errs, a.say("%s", a.colours.red(plural(v.UnreadableFiles, "record")+" cannot be read")))
+	}
+	return errors.Join(errs...)
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+// statusView is what "status -o json" prints. Its names are ours and stay,
+// whatever the loader calls its own.
+type statusView struct {
+	Version         string            `json:"version"`
+	Loaded          bool              `json:"loaded"`
+	Backend         string            `json:"backend,omitempty"`
+	Reason          string            `json:"reason,omitempty"`
+	Decided         time.Time         `json:"decided,omitzero"`
+	Kernel          string            `json:"kernel,omitempty"`
+	Build           string            `json:"build,omitempty"` // of the programs that are loaded
+	PinPath         string            `json:"pin_path,omitempty"`
+	AttachUplinks   string            `json:"attach_uplinks,omitempty"` // tcx or clsact
+	AttachPods      string            `json:"attach_pods,omitempty"`
+	Config          *configView       `json:"config,omitempty"`
+	Probes          []probeView       `json:"probes"`
+	Devices         []deviceView      `json:"devices"`
+	UnhandledLinks  []unhandledView   `json:"unhandled_uplinks"`
+	HostAddresses   []hostAddressView `json:"host_addresses"`
+	Maps            []mapView         `json:"maps"`
+	Drops           []dropView        `json:"drops"`
+	Endpoints       int               `json:"endpoints"`
+	Attachments     []attachmentView  `json:"attachments"`
+	UnreadableFiles int               `json:"unreadable_records"`
+}
+
+type configView struct {
+	FastPath  string   `json:"fast_path"`
+	AntiSpoof bool     `json:"anti_spoof"`
+	AdmitMark string   `json:"admit_mark"`
+	SNATPorts []string `json:"snat_ports"`
+}
+
+type probeView struct {
+	Name        string `json:"name"`
+	Answer      string `json:"answer"` // yes, no or unclear
+	Reason      string `json:"reason,omitempty"`
+	Consequence string `json:"consequence,omitempty"`
+	Required    bool   `json:"required"`
+}
+
+type deviceView struct {
+	Name     string        `json:"name"`
+	Ifindex  int           `json:"ifindex"`
+	Role     string        `json:"role"` // uplink or pod
+	Source4  netip.Addr    `json:"source4,omitzero"`
+	Source6  netip.Addr    `json:"source6,omitzero"`
+	Programs []programView `json:"programs"`
+}
+
+type programView struct {
+	Name string `json:"name"`
+	Hook string `json:"hook"` // ingress or egress
+	How  string `json:"how"`  // tcx or clsact
+	ID   uint32 `json:"id"`
+	OK   bool   `json:"ok"` // attached, and of the build that is loaded
+}
+
+type unhandledView struct {
+	Name    string `json:"name"`
+	Ifindex int    `json:"ifindex"`
+	Why     string `json:"why"`
+}
+
+type hostAddressView struct {
+	Address netip.Addr `json:"address"`
+	Ifindex int        `json:"ifindex"`
+}
+
+type mapView struct {
+	Name    string  `json:"name"`
+	Type    string  `json:"type"`
+	ID      uint32  `json:"id"`
+	Entries int     `json:"entries"`
+	Max     int     `json:"max"`
+	Fill    float64 `json:"fill"` // 0 to 1
+}
+
+type dropView struct {
+	Reason  string `json:"reason"`
+	Packets uint64 `json:"packets"`
+}
+
+// attachmentView is an attachment record.
+type attachmentView struct {
+	Network     string    `json:"network"`
+	ContainerID string    `json:"container_id"`
+	IfName      string    `json:"ifname"`
+	NetNS       string    `json:"netns,omitempty"`
+	Created     time.Time `json:"created"`
+	Plugins     []string  `json:"plugins"`    // whose ADD is done
+	Unfinished  []string  `json:"unfinished"` // whose ADD was begun and not completed
+}
+
+// newStatusView joins what the datapath (nil: not loaded) and the records say.
+func newStatusView(st *loader.Status, records []*store.Record) statusView {
+	v := statusView{
+		Version: version.String(), Probes: []probeView{}, Devices: []deviceView{}, UnhandledLinks: []unhandledView{},
+		HostAddresses: []hostAddressView{}, Maps: []mapView{}, Drops: []dropView{}, Attachments: []attachmentView{},
+	}
+	for _, r := range records {
+		if r.Corrupt {
+			v.UnreadableFiles++
+			continue
+		}
+		v.Attachments = append(v.Attachments, newAttachmentView(r))
+	}
+	if st != nil {
+		v.fill(st)
+	}
+	return v
+}
+
+func (v *statusView) fill(st *loader.Status) {
+	v.Loaded = true
+	v.Backend, v.Reason, v.Decided, v.Kernel = st.Backend, st.Reason, st.Decided, st.Kernel
+	v.Build, v.PinPath = st.Build, st.PinPath
+	v.AttachUplinks, v.AttachPods = st.Attach.Uplinks, st.Attach.Pods
+	v.Config = &configView{st.Config.FastPath, st.Config.AntiSpoof, st.Config.AdmitMark, st.Config.SNATPorts}
+	v.Endpoints = len(st.Endpoints)
+	for _, p := range st.Probes {
+		v.Probes = append(v.Probes, probeView{p.Name, string(p.Answer), p.Reason, p.Consequence, p.Required})
+	}
+	for _, d := range st.Devices {
+		dv := deviceView{Name: d.Name, Ifindex: d.Ifindex, Role: d.Role, Source4: d.Source4, Source6: d.Source6, Programs: []programView{}}
+		for _, p := range d.Programs {
+			dv.Programs = append(dv.Programs, programView{p.Name, p.Hook, p.How, p.ID, p.OK})
+		}
+		v.Devices = append(v.Devices, dv)
+	}
+	for _, s := range st.Skipped {
+		v.UnhandledLinks = append(v.UnhandledLinks, unhandledView{s.Name, s.Ifindex, s.Why})
+	}
+	for _, h := range st.HostAddresses {
+		v.HostAddresses = append(v.HostAddresses, hostAddressView{h.Addr, h.Ifindex})
+	}
+	for _, m := range st.Maps {
+		mv := mapView{Name: m.Name, Type: m.Type, ID: m.ID, Entries: m.Entries, Max: m.Max}
+		if m.Max > 0 {
+			mv.Fill = float64(m.Entries) / float64(m.Max)
+		}
+		v.Maps = append(v.Maps, mv)
+	}
+	for _, d := range st.Drops {
+		v.Drops = append(v.Drops, dropView{d.Reason, d.Packets})
+	}
+}
+
+func newAttachmentView(r *store.Record) attachmentView {
+	v := attachmentView{
+		Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Created: r.Created,
+		Plugins: []string{}, Unfinished: []string{},
+	}
+	for name, s := range r.Plugins {
+		if s.State == store.StateDone {
+			v.Plugins = append(v.Plugins, name)
+		} else {
+			v.Unfinished = append(v.Unfinished, name)
+		}
+	}
+	slices.Sort(v.Plugins)
+	slices.Sort(v.Unfinished)
+	return v
+}
