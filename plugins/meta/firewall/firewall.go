@@ -11,6 +11,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -33,7 +34,7 @@ type Datapath interface {
 	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	GC(ctx context.Context, keep func(owner uint64) bool) error
-	Close() error
+	io.Closer
 }
 
 // Records is what the plugin needs of *store.Dir.
@@ -183,9 +184,14 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // openError gives an error of Deps.Open its CNI code: unavailable when the
-// back end cannot run on this node.
+// back end cannot run on this node, its own when it has one (the node's
+// configuration cannot be read, for one).
 func openError(err error, unavailable uint) error {
-	if errors.Is(err, loader.ErrUnavailable) {
+	var coded *cnierr.Error
+	switch {
+	case errors.As(err, &coded):
+		return err
+	case errors.Is(err, loader.ErrUnavailable):
 		return cnierr.Wrap(unavailable, err, "the ebpf back end cannot run on this node")
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")

@@ -12,6 +12,7 @@ package portmap
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -43,7 +44,7 @@ type Datapath interface {
 	Ports
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	GC(ctx context.Context, keep func(owner uint64) bool) error
-	Close() error
+	io.Closer
 }
 
 // Records is what the plugin needs of *store.Dir.
@@ -91,9 +92,14 @@ type section struct {
 }
 
 // openError gives an error of Deps.Open its CNI code: unavailable when the
-// back end cannot run on this node, the cause's own otherwise.
+// back end cannot run on this node, its own when it has one (the node's
+// configuration cannot be read, for one).
 func openError(err error, unavailable uint) error {
-	if errors.Is(err, loader.ErrUnavailable) {
+	var coded *cnierr.Error
+	switch {
+	case errors.As(err, &coded):
+		return err
+	case errors.Is(err, loader.ErrUnavailable):
 		return cnierr.Wrap(unavailable, err, "the ebpf back end cannot run on this node")
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
