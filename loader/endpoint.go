@@ -4,11 +4,17 @@ package loader
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // Endpoint is one pod device as the datapath knows it.
@@ -33,22 +39,287 @@ const (
 	FeaturePublish    = Feature(endpoint.FlagPublish)    // it has published ports
 )
 
+// String returns the names of the features.
+func (f Feature) String() string { return fmt.Sprint(endpoint.FlagNames(uint32(f))) }
+
+func (e Endpoint) validate() error {
+	switch {
+	case e.Ref.ContainerID == "" || e.Ref.IfName == "":
+		return errors.New("endpoint without container ID or interface name")
+	case e.HostIfindex <= 0:
+		return fmt.Errorf("endpoint %s: no host device", e.Ref)
+	case len(e.MAC) != 6:
+		return fmt.Errorf("endpoint %s: MAC %q is not an Ethernet address", e.Ref, e.MAC)
+	case len(e.GatewayMAC) != 0 && len(e.GatewayMAC) != 6:
+		return fmt.Errorf("endpoint %s: gateway MAC %q is not an Ethernet address", e.Ref, e.GatewayMAC)
+	case len(e.Addrs) == 0:
+		return fmt.Errorf("endpoint %s: no address", e.Ref)
+	}
+	for _, p := range e.Addrs {
+		if !p.IsValid() || p.Addr().IsUnspecified() {
+			return fmt.Errorf("endpoint %s: %s is not an address with a prefix length", e.Ref, p)
+		}
+	}
+	return nil
+}
+
+func (e Endpoint) value(p netip.Prefix, flags uint32) *endpoint.Value {
+	v := &endpoint.Value{
+		Owner: e.Ref.Owner(), Ifindex: uint32(e.HostIfindex), RouteIfindex: uint32(e.RouteIfindex),
+		Flags: flags, Mtu: uint32(max(0, e.MTU)), PrefixLen: wire.PrefixLen(p),
+	}
+	if v.RouteIfindex == 0 {
+		v.RouteIfindex = v.Ifindex
+	}
+	copy(v.Mac[:], e.MAC)
+	copy(v.GatewayMac[:], e.GatewayMAC)
+	return v
+}
+
+// endpoints are the views of the maps about pods.
+type endpoints struct {
+	addrs endpoint.Map
+	stats endpoint.Stats
+}
+
+func (d *Datapath) endpoints() (endpoints, error) {
+	am, err := d.pinned(mapEndpoints)
+	if err != nil {
+		return endpoints{}, err
+	}
+	sm, err := d.pinned(mapEpStats)
+	if err != nil {
+		return endpoints{}, err
+	}
+	return endpoints{endpoint.New(am), endpoint.NewStats(sm)}, nil
+}
+
+// entry is one address of an owner.
+type entry struct {
+	addr netip.Addr
+	v    endpoint.Value
+}
+
+func (e endpoints) of(owner uint64) ([]entry, error) {
+	var out []entry
+	err := e.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+		if v.Owner == owner {
+			out = append(out, entry{a, *v})
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("endpoints: %w", err)
+	}
+	return out, nil
+}
+
 // Enable turns on a feature for ep and attaches the programs to its device. Features of the same owner add up; calling it
-// again changes nothing. It also brings uplinks and node addresses up to date. On error nothing of it is left.
-func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) error { return nil }
+// again changes nothing. An address that another attachment held is taken over: the last ADD is right. It also brings uplinks
+// and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a map has no room.
+func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
+	if err := ep.validate(); err != nil {
+		return err
+	}
+	unlock, err := d.writer(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	var back undo.Stack
+	defer back.Rollback(ctx, &err)
+	a := d.attacher("")
+	defer a.Close()
+
+	if err := eps.stats.Create(uint32(ep.HostIfindex)); err != nil {
+		return full("sl_ep_stats", err)
+	}
+	fresh, err := d.putAddrs(eps, ep, f, &back)
+	if err != nil {
+		return err
+	}
+	if fresh {
+		index := ep.HostIfindex
+		back.Push("detach programs", func(context.Context) error {
+			return errors.Join(a.detach(index, podHooks()), eps.stats.Delete(uint32(index)))
+		})
+	}
+	if err := a.attach(ep.HostIfindex, podHooks(), true); err != nil {
+		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
+	}
+	return d.sync(ctx, a)
+}
+
+// putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
+// no address of ep had been on it.
+func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, back *undo.Stack) (fresh bool, err error) {
+	owner := ep.Ref.Owner()
+	fresh = true
+	for _, p := range ep.Addrs {
+		addr := p.Addr().Unmap()
+		old, had, err := eps.addrs.Get(addr)
+		if err != nil {
+			return false, fmt.Errorf("endpoint %s: %w", addr, err)
+		}
+		flags := uint32(f)
+		if had && old.Owner == owner {
+			flags |= old.Flags
+			fresh = fresh && old.Ifindex != uint32(ep.HostIfindex)
+		}
+		v := ep.value(netip.PrefixFrom(addr, p.Bits()), flags)
+		if had && old == *v {
+			continue
+		}
+		if err := eps.addrs.Put(addr, v); err != nil {
+			return false, full("sl_endpoints", err)
+		}
+		back.Push("endpoint "+addr.String(), func(context.Context) error {
+			if had {
+				return eps.addrs.Put(addr, &old)
+			}
+			return eps.addrs.Delete(addr)
+		})
+	}
+	return fresh, nil
+}
+
+// full says that a map has no room, where that is what the kernel means.
+func full(name string, err error) error {
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("%s: %w: raise mapSizes in the node configuration", name, ErrFull)
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
-func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error { return nil }
+func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
+	unlock, err := d.writer(ctx)
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	var mine []entry
+	shared := make(map[uint32]int) // addresses by device
+	err = eps.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+		shared[v.Ifindex]++
+		if v.Owner == owner {
+			mine = append(mine, entry{a, *v})
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("endpoints: %w", err)
+	}
+	a := d.attacher("")
+	defer a.Close()
+	return d.clear(a, eps, mine, f, shared)
+}
 
-// SetMAC tells the datapath that the pod's device has another hardware address.
-func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error { return nil }
+// clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
+// else on them. It goes on after errors.
+func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature, shared map[uint32]int) error {
+	var errs []error
+	for _, e := range entries {
+		v := e.v
+		v.Flags &^= uint32(f)
+		if v.Flags != 0 {
+			if v.Flags != e.v.Flags {
+				errs = append(errs, eps.addrs.Put(e.addr, &v))
+			}
+			continue
+		}
+		if err := eps.addrs.Delete(e.addr); err != nil {
+			errs = append(errs, fmt.Errorf("endpoint %s: %w", e.addr, err))
+			continue
+		}
+		if shared[v.Ifindex]--; shared[v.Ifindex] == 0 {
+			errs = append(errs, a.detach(int(v.Ifindex), podHooks()), eps.stats.Delete(v.Ifindex))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// SetMAC tells the datapath that the pod's device has another hardware address. An owner without endpoint is success.
+func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	if len(mac) != 6 {
+		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
+	}
+	unlock, err := d.writer(ctx)
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	entries, err := eps.of(owner)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		copy(e.v.Mac[:], mac)
+		if err := eps.addrs.Put(e.addr, &e.v); err != nil {
+			return fmt.Errorf("endpoint %s: %w", e.addr, err)
+		}
+	}
+	return nil
+}
 
 // CheckEndpoint compares what Enable(ep, f) has made with what is there. The error wraps ErrDiffers.
-func (d *Datapath) CheckEndpoint(ctx context.Context, ep Endpoint, f Feature) error { return nil }
-
-// Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host end, the device its
-// packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
-// main plugin that is not ours.
-func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
-	return Endpoint{}, nil
+func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) error {
+	if err := ep.validate(); err != nil {
+		return err
+	}
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	differs := func(format string, a ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrDiffers}, a...)...))
+	}
+	for _, p := range ep.Addrs {
+		addr := p.Addr().Unmap()
+		got, ok, err := eps.addrs.Get(addr)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case !ok:
+			differs("no endpoint for %s", addr)
+		case got.Owner != ep.Ref.Owner():
+			differs("endpoint %s belongs to another attachment", addr)
+		case got.Flags&uint32(f) != uint32(f):
+			differs("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
+		default:
+			if want := ep.value(netip.PrefixFrom(addr, p.Bits()), got.Flags); got != *want {
+				differs("endpoint %s is %+v, want %+v", addr, got, *want)
+			}
+		}
+	}
+	a := d.attacher("")
+	defer a.Close()
+	for _, h := range podHooks() {
+		at, err := a.at(ep.HostIfindex, h)
+		if err != nil {
+			errs = append(errs, err)
+		} else if at.how == "" {
+			differs("no %s at %s of device %d %s", h.program, h.direction(), ep.HostIfindex, ep.HostIfName)
+		}
+	}
+	return errors.Join(errs...)
 }

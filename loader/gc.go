@@ -2,13 +2,213 @@
 
 package loader
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
 
 // GC removes what is ours and belongs to no owner that keep accepts: endpoints, published ports, counters, programs and
 // links whose device has gone. keep is called under the writers' lock, once per owner: an ADD writes its attachment record
-// before it calls Enable, so a keep that reads the records when it is called never takes away what is being made.
-func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error { return nil }
+// before it calls Enable, so a keep that reads the records when it is called never takes away what is being made. It goes on
+// after errors.
+func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
+	unlock, err := d.writer(ctx)
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	asked := make(map[uint64]bool)
+	valid := func(owner uint64) bool {
+		v, ok := asked[owner]
+		if !ok {
+			v = keep(owner)
+			asked[owner] = v
+		}
+		return v
+	}
+	a := d.attacher("")
+	defer a.Close()
+	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectDevices(a))
+	return errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
+}
 
-// Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins. Pods lose what
-// it did for them.
-func (d *Datapath) Unload(ctx context.Context) error { return nil }
+func (d *Datapath) collectPorts(valid func(uint64) bool) error {
+	m, err := d.hostPorts()
+	if err != nil {
+		return err
+	}
+	var stale []hostport.Key
+	err = m.Each(func(k hostport.Key, v hostport.Value) bool {
+		if !valid(v.Owner) {
+			stale = append(stale, k)
+		}
+		return true
+	})
+	errs := []error{err}
+	for _, k := range stale {
+		errs = append(errs, m.Delete(k))
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Datapath) collectEndpoints(a *attacher, valid func(uint64) bool) error {
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	var stale []entry
+	shared := make(map[uint32]int)
+	err = eps.addrs.Each(func(addr netip.Addr, v *endpoint.Value) bool {
+		shared[v.Ifindex]++
+		if !valid(v.Owner) {
+			stale = append(stale, entry{addr, *v})
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("endpoints: %w", err)
+	}
+	return d.clear(a, eps, stale, ^Feature(0), shared)
+}
+
+// collectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
+func (d *Datapath) collectDevices(a *attacher) error {
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	used := make(map[uint32]bool)
+	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
+		used[v.Ifindex] = true
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("endpoints: %w", err)
+	}
+	counted, err := eps.stats.Keys()
+	errs := []error{err}
+	for _, index := range counted {
+		if !used[index] {
+			errs = append(errs, a.detach(int(index), podHooks()), eps.stats.Delete(index))
+		}
+	}
+	pins, err := names(d.paths.links())
+	errs = append(errs, err)
+	for _, name := range pins {
+		pin := filepath.Join(d.paths.links(), name)
+		index, h, ours := parseLinkName(name)
+		lost, err := defunct(pin)
+		stray := ours && isPodHook(h) && !used[uint32(index)]
+		if err == nil && (lost || stray) {
+			err = removeIfThere(pin)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, d.collectMarks())...)
+}
+
+func isPodHook(h hook) bool { return h == hookPodEgress() || h == hookPodIngress() }
+
+// collectMarks forgets the qdiscs of devices that are no more.
+func (d *Datapath) collectMarks() error {
+	marks, err := names(d.paths.clsact())
+	if err != nil || len(marks) == 0 {
+		return err
+	}
+	h, err := nl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	var errs []error
+	for _, name := range marks {
+		index, err := strconv.Atoi(strings.TrimPrefix(name, "dev"))
+		if err == nil {
+			_, err = h.LinkByIndex(index)
+		}
+		if errors.Is(err, nl.ErrNotFound) {
+			err = removeIfThere(filepath.Join(d.paths.clsact(), name))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// defunct reports whether the pinned link hangs on no device any more: the kernel then says ifindex 0.
+func defunct(pin string) (bool, error) {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
+	}
+	t := info.TCX()
+	return t != nil && t.Ifindex == 0, nil
+}
+
+// collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
+// them have lost their device. A tree without links is left alone; so is one whose lock is held.
+func (d *Datapath) collectNamespaces(ctx context.Context) error {
+	base := filepath.Dir(d.paths.dir)
+	trees, err := names(base)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ns := range trees {
+		p := newPaths(d.opts, ns)
+		if ctx.Err() != nil || p.dir == d.paths.dir {
+			continue
+		}
+		errs = append(errs, removeIfDead(p))
+	}
+	return errors.Join(errs...)
+}
+
+func removeIfDead(p paths) error {
+	f, err := os.OpenFile(p.lock, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil //nolint:nilerr // somebody works in it: it lives
+	}
+	pins, err := names(p.links())
+	if err != nil || len(pins) == 0 {
+		return err
+	}
+	for _, name := range pins {
+		if lost, err := defunct(filepath.Join(p.links(), name)); err != nil || !lost {
+			return err
+		}
+	}
+	return removeTree(p)
+}
+
+// removeTree removes the pins of one namespace, programs first: without them nobody takes the tree for a datapath.
+func removeTree(p paths) error {
+	return errors.Join(os.RemoveAll(p.progs()), os.RemoveAll(p.dir), removeIfThere(p.state), removeIfThere(p.lock))
+}

@@ -12,8 +12,12 @@ package loader
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"sync"
+	"time"
 
+	"github.com/cilium/ebpf"
 	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -49,14 +53,68 @@ func (o Options) withDefaults() Options {
 // handles and processes are serialised by a lock file. The caller must Close it; closing changes nothing in the kernel.
 type Datapath struct {
 	opts  Options
+	log   *zap.Logger
 	paths paths
-	build string // of the programs that are pinned
 
 	mu   sync.Mutex
-	maps map[string]closer // opened on first use
+	maps map[string]*ebpf.Map // opened on first use
+
+	synced time.Time // last sync by this handle
 }
 
-type closer interface{ Close() error }
+// Open returns a handle on the datapath of the calling thread's network namespace. It loads the programs when nothing is
+// pinned yet or what is pinned is of another build or configuration; otherwise it looks for the pins and does nothing else.
+// The error wraps ErrUnavailable where this node cannot run it, ErrIncompatible where older pins are in the way.
+func Open(ctx context.Context, o Options) (*Datapath, error) {
+	d, err := newDatapath(o)
+	if err != nil {
+		return nil, err
+	}
+	if b := d.opts.Config.Backend; b != nodeconf.BackendAuto && b != nodeconf.BackendEBPF {
+		return nil, fmt.Errorf("%w: the node configuration asks for backend %q, which this build does not have: set it to \"auto\" or \"ebpf\"", ErrUnavailable, b)
+	}
+	cfg, err := d.constants()
+	if err != nil {
+		return nil, err
+	}
+	if exists(d.paths.buildDir(cfg.build())) {
+		return d, nil
+	}
+	unlock, err := acquire(ctx, d.paths.lock)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if exists(d.paths.buildDir(cfg.build())) { // somebody else loaded it while we waited
+		return d, nil
+	}
+	if err := d.load(ctx, cfg); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// OpenExisting is Open that never loads: it takes the pinned datapath of whatever build, or returns ErrNotLoaded. It is for
+// DEL, GC, CHECK and the operator's tool.
+func OpenExisting(_ context.Context, o Options) (*Datapath, error) {
+	d, err := newDatapath(o)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := d.paths.committed(); !ok {
+		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.paths.dir)
+	}
+	return d, nil
+}
+
+func newDatapath(o Options) (*Datapath, error) {
+	o = o.withDefaults()
+	ns, err := namespaceName()
+	if err != nil {
+		return nil, err
+	}
+	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, ns), maps: make(map[string]*ebpf.Map)}, nil
+}
 
 // Close releases the descriptors. The datapath goes on working.
 func (d *Datapath) Close() error {
@@ -66,19 +124,37 @@ func (d *Datapath) Close() error {
 	for _, m := range d.maps {
 		errs = append(errs, m.Close())
 	}
-	d.maps = nil
+	clear(d.maps)
 	return errors.Join(errs...)
 }
 
-// Open returns a handle on the datapath of the calling thread's network namespace. It loads the programs when nothing is
-// pinned yet or what is pinned is of another build or configuration; otherwise it opens pins and does nothing else.
-// The error wraps ErrUnavailable where this node cannot run it, ErrIncompatible where older pins are in the way.
-func Open(ctx context.Context, o Options) (*Datapath, error) {
-	return nil, ErrUnavailable
+// pinned returns the map of that name, opened once per handle.
+func (d *Datapath) pinned(name string) (*ebpf.Map, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m, ok := d.maps[name]; ok {
+		return m, nil
+	}
+	m, err := ebpf.LoadPinnedMap(d.paths.mapPin(name), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: no map %s", ErrNotLoaded, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open map %s: %w", name, err)
+	}
+	d.maps[name] = m
+	return m, nil
 }
 
-// OpenExisting is Open that never loads: it takes the pinned datapath of whatever build, or returns ErrNotLoaded. It is for
-// DEL, GC, CHECK and the operator's tool.
-func OpenExisting(ctx context.Context, o Options) (*Datapath, error) {
-	return nil, ErrNotLoaded
+// writer takes the writers' lock of this datapath and makes sure that it still exists: Unload may have come first.
+func (d *Datapath) writer(ctx context.Context) (func(), error) {
+	unlock, err := acquire(ctx, d.paths.lock)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := d.paths.committed(); !ok {
+		unlock()
+		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.paths.dir)
+	}
+	return unlock, nil
 }

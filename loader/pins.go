@@ -2,7 +2,145 @@
 
 package loader
 
-// paths are the places of one datapath, all functions of the bpffs, the run directory and the network namespace.
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// paths are the places of one datapath, all functions of the bpffs, the run directory and the network namespace. Names on a
+// bpffs never hold a dot: the kernel refuses some, and keeps them for its own use.
 type paths struct {
-	root string
+	bpffs string // mount point
+	dir   string // <bpffs>/sluice/v1/<ns>
+	lock  string
+	state string
+}
+
+const (
+	buildPrefix = "b" // committed set of programs: progs/b<hash>
+	freshPrefix = "t" // set being loaded: progs/t<hash>
+)
+
+func newPaths(o Options, ns string) paths {
+	return paths{
+		bpffs: o.Config.BPFFS,
+		dir:   filepath.Join(versionDir(o.Config.BPFFS), ns),
+		lock:  filepath.Join(o.RunDir, "datapath-"+ns+".lock"),
+		state: filepath.Join(o.RunDir, "datapath-"+ns+".json"),
+	}
+}
+
+func versionDir(bpffs string) string {
+	return filepath.Join(bpffs, "sluice", "v"+strconv.Itoa(PinVersion))
+}
+
+func (p paths) maps() string              { return filepath.Join(p.dir, "maps") }
+func (p paths) progs() string             { return filepath.Join(p.dir, "progs") }
+func (p paths) links() string             { return filepath.Join(p.dir, "links") }
+func (p paths) clsact() string            { return filepath.Join(p.dir, "clsact") }
+func (p paths) mapPin(name string) string { return filepath.Join(p.maps(), name) }
+func (p paths) buildDir(id string) string { return filepath.Join(p.progs(), buildPrefix+id) }
+func (p paths) freshDir(id string) string { return filepath.Join(p.progs(), freshPrefix+id) }
+func (p paths) clsactMark(index int) string {
+	return filepath.Join(p.clsact(), "dev"+strconv.Itoa(index))
+}
+func (p paths) linkPin(index int, h hook) string {
+	return filepath.Join(p.links(), linkName(index, h))
+}
+
+func linkName(index int, h hook) string { return "dev" + strconv.Itoa(index) + "_" + h.name }
+
+// parseLinkName undoes linkName; false for a name that is not ours.
+func parseLinkName(name string) (index int, h hook, ok bool) {
+	dev, hookName, found := strings.Cut(strings.TrimPrefix(name, "dev"), "_")
+	if !found || !strings.HasPrefix(name, "dev") {
+		return 0, hook{}, false
+	}
+	index, err := strconv.Atoi(dev)
+	if err != nil || index <= 0 {
+		return 0, hook{}, false
+	}
+	for _, h := range allHooks() {
+		if h.name == hookName {
+			return index, h, true
+		}
+	}
+	return 0, hook{}, false
+}
+
+// committed returns the id of the set of programs in force; false when none is.
+func (p paths) committed() (string, bool) {
+	entries, err := os.ReadDir(p.progs())
+	if err != nil {
+		return "", false
+	}
+	for _, e := range entries {
+		if id, ok := strings.CutPrefix(e.Name(), buildPrefix); ok && e.IsDir() {
+			return id, true
+		}
+	}
+	return "", false
+}
+
+// make creates the tree. 0700: who can open a pin can change what packets do.
+func (p paths) make() error {
+	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make pin directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// names lists a directory of pins; a missing one is empty.
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, 0, len(entries))
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out, nil
+}
+
+func exists(path string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(path, &st) == nil
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// namespaceName names the calling thread's network namespace: "n" and its cookie, which is never used twice until the next
+// boot, or "i" and its inode where the kernel has no SO_NETNS_COOKIE (before 5.14).
+func namespaceName() (string, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("name network namespace: %w", err)
+	}
+	defer unix.Close(fd)
+	if cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err == nil && cookie != 0 {
+		return "n" + strconv.FormatUint(cookie, 10), nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return "", fmt.Errorf("name network namespace: %w", err)
+	}
+	return "i" + strconv.FormatUint(st.Ino, 10), nil
 }

@@ -4,181 +4,226 @@ package loader
 
 import (
 	"context"
-	"iter"
-	"net/netip"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
-// Answer is what a probe found.
-type Answer string
+// Decision returns what was decided for the calling thread's network namespace: back end, reason, probes and configuration,
+// the rest of Status empty. It is what there is to show when nothing is loaded. ErrNotLoaded: nothing was decided since boot.
+func Decision(_ context.Context, o Options) (*Status, error) {
+	d, err := newDatapath(o)
+	if err != nil {
+		return nil, err
+	}
+	return d.decision()
+}
 
-// The three answers. AnswerUnclear means that the probe could not be carried out; it never decides against eBPF.
+func (d *Datapath) decision() (*Status, error) {
+	st, err := d.paths.readState()
+	if err != nil {
+		return nil, fmt.Errorf("%w: no decision: %w", ErrNotLoaded, err)
+	}
+	return &Status{
+		Backend: st.Backend, Reason: st.Reason, Decided: st.Decided, Kernel: st.Kernel, Build: st.Build,
+		PinPath: d.paths.dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
+	}, nil
+}
+
+// Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
+func (d *Datapath) Status(ctx context.Context) (*Status, error) {
+	s, err := d.decision()
+	if errors.Is(err, ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
+		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: kernelRelease(), PinPath: d.paths.dir}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if id, ok := d.paths.committed(); ok {
+		s.Build = id
+	}
+	h, err := nl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	if s.Endpoints, err = d.Endpoints(ctx); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s), d.dropStatus(s)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (d *Datapath) deviceStatus(s *Status, h *nl.Handle) error {
+	podSide, err := d.podSide()
+	if err != nil {
+		return err
+	}
+	n, err := readNode(h, d.opts.Config.Uplinks, podSide)
+	if err != nil {
+		return err
+	}
+	s.Skipped = n.skipped
+	for _, name := range n.missing {
+		s.Skipped = append(s.Skipped, SkippedDevice{Name: name, Why: "configured, but does not exist"})
+	}
+	raw, err := d.pinned(mapHostAddrs)
+	if err != nil {
+		return err
+	}
+	addrs, err := endpoint.NewHostAddrs(raw).All()
+	if err != nil {
+		return err
+	}
+	for a, index := range addrs {
+		s.HostAddresses = append(s.HostAddresses, HostAddress{Addr: a, Ifindex: int(index)})
+	}
+	slices.SortFunc(s.HostAddresses, func(a, b HostAddress) int { return a.Addr.Compare(b.Addr) })
+	return d.programStatus(s, h)
+}
+
+func (d *Datapath) programStatus(s *Status, h *nl.Handle) error {
+	ids, err := d.programIDs()
+	if err != nil {
+		return err
+	}
+	raw, err := d.pinned(mapUplinks)
+	if err != nil {
+		return err
+	}
+	sources, err := endpoint.NewUplinks(raw).All()
+	if err != nil {
+		return err
+	}
+	pods, uplinks, err := d.devices()
+	if err != nil {
+		return err
+	}
+	a := d.attacher("")
+	defer a.Close()
+	add := func(index int, role string, hooks []hook) error {
+		dev := DeviceStatus{Ifindex: index, Role: role}
+		if l, err := h.LinkByIndex(index); err == nil {
+			dev.Name = l.Name
+		}
+		if role == roleUplink {
+			dev.Source4, dev.Source6 = sources[uint32(index)].V4, sources[uint32(index)].V6
+		}
+		for _, hk := range hooks {
+			at, err := a.at(index, hk)
+			if err != nil {
+				return err
+			}
+			dev.Programs = append(dev.Programs, ProgramStatus{
+				Name: hk.program, Hook: hk.direction(), How: at.how, ID: at.id, OK: at.id != 0 && at.id == ids[hk.program],
+			})
+		}
+		s.Devices = append(s.Devices, dev)
+		return nil
+	}
+	for _, index := range sorted(uplinks) {
+		if err := add(index, roleUplink, uplinkHooks()); err != nil {
+			return err
+		}
+	}
+	for _, index := range sorted(pods) {
+		if err := add(index, rolePod, podHooks()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 const (
-	AnswerYes     Answer = "yes"
-	AnswerNo      Answer = "no"
-	AnswerUnclear Answer = "unclear"
+	roleUplink = "uplink"
+	rolePod    = "pod"
 )
 
-// Probe is one question to the kernel.
-type Probe struct {
-	Name        string `json:"name"`
-	Answer      Answer `json:"answer"`
-	Reason      string `json:"reason,omitempty"`      // what was found
-	Consequence string `json:"consequence,omitempty"` // what it means here
-	Required    bool   `json:"required,omitempty"`
+func sorted(set map[int]bool) []int {
+	out := make([]int, 0, len(set))
+	for i := range set {
+		out = append(out, i)
+	}
+	slices.Sort(out)
+	return out
 }
 
-// Status is one screen of the datapath.
-type Status struct {
-	Backend       string           `json:"backend"`
-	Reason        string           `json:"reason"`
-	Decided       time.Time        `json:"decided"`
-	Kernel        string           `json:"kernel"`
-	Build         string           `json:"build"`
-	PinPath       string           `json:"pinPath"`
-	Attach        AttachModes      `json:"attach"`
-	Probes        []Probe          `json:"probes"`
-	Config        ConfigStatus     `json:"config"`
-	Devices       []DeviceStatus   `json:"devices"`
-	Skipped       []SkippedDevice  `json:"skipped,omitempty"` // devices that carry traffic and are not handled yet
-	HostAddresses []HostAddress    `json:"hostAddresses"`
-	Maps          []MapStatus      `json:"maps"`
-	Drops         []DropCount      `json:"drops"`
-	Endpoints     []EndpointStatus `json:"endpoints"`
+// programIDs returns the kernel's ids of the committed programs, by name.
+func (d *Datapath) programIDs() (map[string]uint32, error) {
+	ids := make(map[string]uint32, 4)
+	for _, h := range allHooks() {
+		p, err := d.program(h.program)
+		if err != nil {
+			return nil, err
+		}
+		info, err := p.Info()
+		_ = p.Close()
+		if err != nil {
+			return nil, fmt.Errorf("program %s: %w", h.program, err)
+		}
+		if id, ok := info.ID(); ok {
+			ids[h.program] = uint32(id)
+		}
+	}
+	return ids, nil
 }
 
-// AttachModes say by what programs hang on devices: "tcx" or "clsact".
-type AttachModes struct {
-	Uplinks string `json:"uplinks"`
-	Pods    string `json:"pods"`
+func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
+	pins, err := names(d.paths.maps())
+	if err != nil {
+		return err
+	}
+	slices.Sort(pins)
+	for _, name := range pins {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m, err := d.pinned(name)
+		if err != nil {
+			return err
+		}
+		st := MapStatus{Name: name, Type: m.Type().String(), Max: int(m.MaxEntries()), Entries: int(m.MaxEntries())}
+		if info, err := m.Info(); err == nil {
+			if id, ok := info.ID(); ok {
+				st.ID = uint32(id)
+			}
+		}
+		if m.Type() != ebpf.Array && m.Type() != ebpf.PerCPUArray { // arrays are always full
+			if st.Entries, err = wire.Count(m); err != nil {
+				return fmt.Errorf("map %s: %w", name, err)
+			}
+		}
+		s.Maps = append(s.Maps, st)
+	}
+	return nil
 }
 
-// ConfigStatus is the configuration in force.
-type ConfigStatus struct {
-	FastPath  string   `json:"fastPath"`
-	AntiSpoof bool     `json:"antiSpoof"`
-	AdmitMark string   `json:"admitMark"`
-	SNATPorts []string `json:"snatPorts"`
+func (d *Datapath) dropStatus(s *Status) error {
+	m, err := d.pinned(mapDrops)
+	if err != nil {
+		return err
+	}
+	all, err := metrics.NewDrops(m).All()
+	if err != nil {
+		return fmt.Errorf("drop counters: %w", err)
+	}
+	for r := metrics.Reason(1); r < metrics.Max; r++ {
+		if n, ok := all[r]; ok {
+			s.Drops = append(s.Drops, DropCount{Reason: r.String(), Packets: n})
+		}
+	}
+	return nil
 }
 
-// DeviceStatus is a device with programs of ours.
-type DeviceStatus struct {
-	Ifindex  int             `json:"ifindex"`
-	Name     string          `json:"name"`
-	Role     string          `json:"role"` // "uplink" or "pod"
-	Source4  netip.Addr      `json:"source4,omitzero"`
-	Source6  netip.Addr      `json:"source6,omitzero"`
-	Programs []ProgramStatus `json:"programs"`
-}
-
-// ProgramStatus is one attached program.
-type ProgramStatus struct {
-	Name string `json:"name"`
-	Hook string `json:"hook"` // "ingress" or "egress"
-	How  string `json:"how"`  // "tcx" or "clsact"
-	ID   uint32 `json:"id"`   // as bpftool shows it; 0: not attached
-	OK   bool   `json:"ok"`   // attached, and of the build that is pinned
-}
-
-// SkippedDevice is a device that would be an uplink but is not handled.
-type SkippedDevice struct {
-	Ifindex int    `json:"ifindex"`
-	Name    string `json:"name"`
-	Why     string `json:"why"`
-}
-
-// HostAddress is an address that stands for the node.
-type HostAddress struct {
-	Addr    netip.Addr `json:"addr"`
-	Ifindex int        `json:"ifindex"`
-}
-
-// MapStatus is a map and its fill.
-type MapStatus struct {
-	Name    string `json:"name"`
-	Type    string `json:"type"`
-	ID      uint32 `json:"id"`
-	Entries int    `json:"entries"`
-	Max     int    `json:"max"`
-}
-
-// DropCount is the number of packets dropped for one reason.
-type DropCount struct {
-	Reason  string `json:"reason"`
-	Packets uint64 `json:"packets"`
-}
-
-// EndpointStatus is one pod device with its counters.
-type EndpointStatus struct {
-	Owner        uint64          `json:"owner,string"`
-	Features     []string        `json:"features"`
-	Addrs        []netip.Prefix  `json:"addrs"`
-	HostIfindex  int             `json:"hostIfindex"`
-	HostIfName   string          `json:"hostIfName,omitempty"`
-	RouteIfindex int             `json:"routeIfindex"`
-	MAC          string          `json:"mac"`
-	GatewayMAC   string          `json:"gatewayMAC"`
-	MTU          int             `json:"mtu"`
-	Stats        EndpointCounter `json:"stats"`
-}
-
-// EndpointCounter are the counters of a pod device since it was enabled, summed over CPUs.
-type EndpointCounter struct {
-	RxPackets uint64 `json:"rxPackets"` // toward the pod
-	RxBytes   uint64 `json:"rxBytes"`
-	TxPackets uint64 `json:"txPackets"`
-	TxBytes   uint64 `json:"txBytes"`
-	RxFast    uint64 `json:"rxFast"` // of RxPackets, by the learned path
-	TxFast    uint64 `json:"txFast"`
-	Drops     uint64 `json:"drops"`
-}
-
-// PublishedPort is a HostPort with its owner.
-type PublishedPort struct {
-	HostPort
-	Owner      uint64 `json:"owner,string"`
-	Generation uint64 `json:"generation,string"`
-}
-
-// Flow is one connection through the datapath.
-type Flow struct {
-	Proto     uint8          `json:"proto"`
-	Pod       netip.AddrPort `json:"pod"`
-	Remote    netip.AddrPort `json:"remote"`
-	Outside   netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
-	State     string         `json:"state"`            // new, unreplied, established, closing, closed
-	Kind      string         `json:"kind"`             // hostport, masquerade, plain
-	PodOpened bool           `json:"podOpened"`
-	Fast      bool           `json:"fast"` // both directions may take the shortcut
-	Flags     []string       `json:"flags"`
-	Age       time.Duration  `json:"age"`
-	Idle      time.Duration  `json:"idle"`
-	RxPackets uint64         `json:"rxPackets"`
-	RxBytes   uint64         `json:"rxBytes"`
-	TxPackets uint64         `json:"txPackets"`
-	TxBytes   uint64         `json:"txBytes"`
-	Owner     uint64         `json:"owner,string"`
-}
-
-// FlowFilter narrows Flows. Zero fields match everything.
-type FlowFilter struct {
-	Owner uint64
-	Pod   netip.Addr
-	Proto uint8
-	All   bool // also flows that have expired and wait to be overwritten
-}
-
-// Status describes the datapath as it is now.
-func (d *Datapath) Status(ctx context.Context) (*Status, error) { return &Status{}, nil }
-
-// Endpoints returns the pod devices by owner.
-func (d *Datapath) Endpoints(ctx context.Context) ([]EndpointStatus, error) { return nil, nil }
-
-// HostPorts returns the published ports in the order of address, protocol and port.
-func (d *Datapath) HostPorts(ctx context.Context) ([]PublishedPort, error) { return nil, nil }
-
-// Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
-// when it moves during the walk. An error ends the sequence.
-func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
-	return func(func(Flow, error) bool) {}
-}
+// durations for display are not finer than this.
+const shown = time.Millisecond

@@ -2,7 +2,193 @@
 
 package loader
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
 
-// Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables.
-func (d *Datapath) Sync(ctx context.Context) error { return nil }
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+// syncAgain is how long a handle trusts its own last look at the node: one verb asks several times within milliseconds.
+const syncAgain = 250 * time.Millisecond
+
+const reservedPortsKey = "net/ipv4/ip_local_reserved_ports"
+
+// Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
+// read, not written.
+func (d *Datapath) Sync(ctx context.Context) error {
+	unlock, err := d.writer(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	a := d.attacher("")
+	defer a.Close()
+	return d.sync(ctx, a)
+}
+
+// justSynced reports whether this handle has looked at the node within syncAgain.
+func (d *Datapath) justSynced() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.synced) < syncAgain
+}
+
+// sync is Sync under the writers' lock.
+func (d *Datapath) sync(ctx context.Context, a *attacher) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h, err := nl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	podSide, err := d.podSide()
+	if err != nil {
+		return err
+	}
+	n, err := readNode(h, d.opts.Config.Uplinks, podSide)
+	if err != nil {
+		return err
+	}
+	for _, name := range n.missing {
+		d.log.Warn("configured uplink does not exist", zap.String("device", name))
+	}
+	if err := errors.Join(d.writeHostAddrs(n.addrs), d.writeUplinks(a, n.uplinks), d.writeKeptPorts()); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.synced = time.Now()
+	d.mu.Unlock()
+	return nil
+}
+
+// podSide returns the devices on the pods' side: host ends and the devices packets are routed from.
+func (d *Datapath) podSide() (map[int]bool, error) {
+	eps, err := d.endpoints()
+	if err != nil {
+		return nil, err
+	}
+	set := make(map[int]bool)
+	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
+		set[int(v.Ifindex)] = true
+		set[int(v.RouteIfindex)] = true
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("endpoints: %w", err)
+	}
+	return set, nil
+}
+
+// writeHostAddrs makes want the set of the node's addresses: new ones first, so that none is missing at any moment.
+func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) error {
+	raw, err := d.pinned(mapHostAddrs)
+	if err != nil {
+		return err
+	}
+	m := endpoint.NewHostAddrs(raw)
+	have, err := m.All()
+	if err != nil {
+		return fmt.Errorf("node addresses: %w", err)
+	}
+	for a, index := range want {
+		if old, ok := have[a]; ok && old == index {
+			continue
+		}
+		if err := m.Put(a, index); err != nil {
+			return fmt.Errorf("node address %s: %w", a, full("sl_host_addrs", err))
+		}
+	}
+	for a := range have {
+		if _, ok := want[a]; ok {
+			continue
+		}
+		if err := m.Delete(a); err != nil {
+			return fmt.Errorf("node address %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// writeUplinks makes want the set of uplinks, in the map and on the devices. A program hangs on a device only while the map
+// has it: the entry comes first and goes last.
+func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) error {
+	raw, err := d.pinned(mapUplinks)
+	if err != nil {
+		return err
+	}
+	m := endpoint.NewUplinks(raw)
+	have, err := m.All()
+	if err != nil {
+		return fmt.Errorf("uplinks: %w", err)
+	}
+	var errs []error
+	for index, src := range want {
+		errs = append(errs, d.putUplink(a, m, have, index, src))
+	}
+	for index := range have {
+		if _, ok := want[int(index)]; ok {
+			continue
+		}
+		if err := a.detach(int(index), uplinkHooks()); err != nil {
+			errs = append(errs, fmt.Errorf("uplink %d: %w", index, err))
+			continue
+		}
+		errs = append(errs, m.Delete(index))
+		d.log.Info("uplink released", zap.Uint32("ifindex", index))
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
+	old, had := have[uint32(index)]
+	if !had || old != src {
+		if err := m.Put(uint32(index), src); err != nil {
+			return fmt.Errorf("uplink %d: %w", index, full("sl_uplinks", err))
+		}
+	}
+	if had {
+		// Somebody may have detached us, or the index may be another device by now.
+		if ok, err := a.healthy(index, uplinkHooks()); ok || err != nil {
+			return err
+		}
+	}
+	err := a.attach(index, uplinkHooks(), false)
+	if errors.Is(err, ErrNoDevice) { // it went after we had listed it
+		return m.Delete(uint32(index))
+	}
+	if err != nil {
+		return fmt.Errorf("uplink %d: %w", index, err)
+	}
+	d.log.Info("uplink attached", zap.Int("ifindex", index))
+	return nil
+}
+
+func (d *Datapath) writeKeptPorts() error {
+	raw, err := d.pinned(mapPortsKept)
+	if err != nil {
+		return err
+	}
+	reserved, err := sysctl.Get(reservedPortsKey)
+	if err != nil {
+		return err
+	}
+	want, err := hostport.ParseReserved(reserved)
+	if err != nil {
+		return fmt.Errorf("sysctl %s: %w", reservedPortsKey, err)
+	}
+	if _, err := hostport.NewKept(raw).Replace(want); err != nil {
+		return fmt.Errorf("reserved ports: %w", err)
+	}
+	return nil
+}

@@ -72,8 +72,8 @@ type Record struct {
 	Other      Key // as seen outside, when translated
 	Flags      Flags
 	OutIfindex uint32
-	Created    time.Duration // since boot
-	LastSeen   time.Duration
+	Created    Time
+	LastSeen   Time
 	Gen        uint64 // of the hostPort it came through
 	Owner      uint64
 	RxPackets  uint64 // toward the pod
@@ -140,19 +140,19 @@ func (r *Record) Timeout() time.Duration {
 func (r *Record) closed() bool { return r.Flags&rst != 0 || r.Flags&(finTX|finRX) == finTX|finRX }
 
 // Age is the time since the flow began. now is Now().
-func (r *Record) Age(now time.Duration) time.Duration { return max(0, now-r.Created) }
+func (r *Record) Age(now Time) time.Duration { return max(0, now-r.Created) }
 
 // Idle is the time since its last packet.
-func (r *Record) Idle(now time.Duration) time.Duration { return max(0, now-r.LastSeen) }
+func (r *Record) Idle(now Time) time.Duration { return max(0, now-r.LastSeen) }
 
 // Expired reports whether a lookup would treat the entry as not there.
-func (r *Record) Expired(now time.Duration) bool { return r.Idle(now) >= r.Timeout() }
+func (r *Record) Expired(now Time) bool { return r.Idle(now) >= r.Timeout() }
 
 // State is one word for the operator: new, unreplied, established, closing, closed or expired.
-func (r *Record) State(now time.Duration) string {
+func (r *Record) State(now Time) string {
 	switch {
 	case r.Expired(now):
-		return "expired"
+		return StateExpired
 	case r.Proto == unix.IPPROTO_TCP && r.closed():
 		return "closed"
 	case r.Proto == unix.IPPROTO_TCP && r.Flags&(finTX|finRX) != 0:
@@ -165,13 +165,19 @@ func (r *Record) State(now time.Duration) string {
 	return "unreplied"
 }
 
+// Time is a reading of the flow tables' clock: the time since boot, without the time spent asleep.
+type Time = time.Duration
+
+// StateExpired is the state of an entry that a lookup would not find.
+const StateExpired = "expired"
+
 // Now is the clock of the flow tables.
-func Now() time.Duration {
+func Now() Time {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		return 0 // cannot happen: the clock exists and ts is ours
 	}
-	return time.Duration(ts.Nano())
+	return Time(ts.Nano())
 }
 
 // Map is the view of sl_flows or sl_flows_new. It does not own the map: closing is the caller's.
@@ -188,7 +194,7 @@ func (m Map) Each(f func(*Record) bool) error {
 func decode(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) *Record {
 	return &Record{
 		Key: key(k), Other: key(&v.Other), Flags: Flags(v.Flags), OutIfindex: v.OutIfindex,
-		Created: time.Duration(v.Created), LastSeen: time.Duration(v.LastSeen), Gen: v.HostportGen, Owner: v.Owner,
+		Created: Time(v.Created), LastSeen: Time(v.LastSeen), Gen: v.HostportGen, Owner: v.Owner,
 		RxPackets: v.RxPackets, RxBytes: v.RxBytes, TxPackets: v.TxPackets, TxBytes: v.TxBytes,
 	}
 }

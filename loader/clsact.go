@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	tc "github.com/florianl/go-tc"
+	"github.com/florianl/go-tc/core"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+// Our place among the filters of a hook. Filters run in the order of priority: ours come after those that an administrator
+// gave a small number and before those the kernel numbered itself (from 49152). Handle and priority are "SL" in ASCII.
+const (
+	filterPriority = 0x534c
+	filterHandle   = 0x534c
+	clsactHandle   = 0xffff0000
+)
+
+// tcConn is one rtnetlink socket for qdiscs and filters of the calling thread's namespace.
+type tcConn struct{ t *tc.Tc }
+
+func openTC() (*tcConn, error) {
+	t, err := tc.Open(&tc.Config{})
+	if err != nil {
+		return nil, fmt.Errorf("open tc socket: %w", err)
+	}
+	return &tcConn{t}, nil
+}
+
+func (c *tcConn) Close() error { return c.t.Close() }
+
+func clsactObject(index int) *tc.Object {
+	return &tc.Object{
+		Msg:       tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Handle: clsactHandle, Parent: tc.HandleIngress},
+		Attribute: tc.Attribute{Kind: "clsact"},
+	}
+}
+
+// addClsact makes the qdisc that carries filters; false when there is one already, clsact or ingress.
+func (c *tcConn) addClsact(index int) (bool, error) {
+	err := c.t.Qdisc().Add(clsactObject(index))
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.EEXIST):
+		return false, nil
+	case errors.Is(err, unix.ENODEV):
+		return false, fmt.Errorf("clsact on device %d: %w", index, ErrNoDevice)
+	}
+	return false, fmt.Errorf("clsact on device %d: %w", index, err)
+}
+
+// deleteClsact removes the qdisc with whatever hangs on it; missing is success.
+func (c *tcConn) deleteClsact(index int) error {
+	err := c.t.Qdisc().Delete(clsactObject(index))
+	if err == nil || gone(err) {
+		return nil
+	}
+	return fmt.Errorf("delete clsact of device %d: %w", index, err)
+}
+
+func gone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
+}
+
+func (h hook) tcParent() uint32 {
+	if h.egress {
+		return core.BuildHandle(tc.HandleRoot>>16, tc.HandleMinEgress)
+	}
+	return core.BuildHandle(tc.HandleRoot>>16, tc.HandleMinIngress)
+}
+
+func filterMsg(index int, h hook) tc.Msg {
+	return tc.Msg{
+		Family: unix.AF_UNSPEC, Ifindex: uint32(index), Handle: filterHandle, Parent: h.tcParent(),
+		Info: core.BuildHandle(filterPriority, uint32(wire.Port(unix.ETH_P_ALL))),
+	}
+}
+
+// putFilter makes prog our filter at h; one of ours that is there is replaced without a gap.
+func (c *tcConn) putFilter(index int, h hook, prog *ebpf.Program) error {
+	fd, flags, name := uint32(prog.FD()), uint32(tc.BpfActDirect), h.program
+	err := c.t.Filter().Replace(&tc.Object{
+		Msg:       filterMsg(index, h),
+		Attribute: tc.Attribute{Kind: "bpf", BPF: &tc.Bpf{FD: &fd, Name: &name, Flags: &flags}},
+	})
+	if err != nil {
+		return fmt.Errorf("filter %s on device %d: %w", h.program, index, err)
+	}
+	return nil
+}
+
+// filter is what is at our priority and protocol on a hook.
+type filter struct {
+	ours bool
+	id   uint32 // of the program
+	name string
+}
+
+// filterAt looks at our place on h; false when it is empty. The kernel filters by priority and protocol, so that no message
+// of anybody else's filter is parsed.
+func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
+	m := filterMsg(index, h)
+	m.Handle = 0
+	objects, err := c.t.Filter().Get(&m)
+	if err != nil {
+		if gone(err) {
+			return filter{}, false, nil
+		}
+		return filter{}, false, fmt.Errorf("list filters of device %d: %w", index, err)
+	}
+	found := false
+	var f filter
+	for _, o := range objects {
+		if o.Handle == 0 { // the head of the list, not a filter
+			continue
+		}
+		found = true
+		if o.Kind != "bpf" || o.BPF == nil || o.BPF.Name == nil || o.Handle != filterHandle || *o.BPF.Name != h.program {
+			return filter{name: o.Kind}, true, nil
+		}
+		f = filter{ours: true, name: *o.BPF.Name}
+		if o.BPF.ID != nil {
+			f.id = *o.BPF.ID
+		}
+	}
+	return f, found, nil
+}
+
+// deleteFilter removes our filter from h and reports whether there was one. What is not ours stays.
+func (c *tcConn) deleteFilter(index int, h hook) (bool, error) {
+	f, found, err := c.filterAt(index, h)
+	if err != nil || !found || !f.ours {
+		return false, err
+	}
+	err = c.t.Filter().Delete(&tc.Object{Msg: filterMsg(index, h), Attribute: tc.Attribute{Kind: "bpf"}})
+	if err != nil && !gone(err) {
+		return false, fmt.Errorf("delete filter %s of device %d: %w", h.program, index, err)
+	}
+	return true, nil
+}
+
+// unused reports whether no filter at all is left on the qdisc.
+func (c *tcConn) unused(index int) bool {
+	for _, parent := range []uint32{hookUplIngress().tcParent(), hookUplEgress().tcParent()} {
+		objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: parent})
+		if len(objects) > 0 || err != nil && !gone(err) { // what cannot be read is somebody's
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+const portRangeKey = "net/ipv4/ip_local_port_range"
+
+// constants are what is compiled into the programs at load time. A change of any of them is another build.
+type constants struct {
+	fastPath  bool
+	antiSpoof bool
+	admitMark uint32
+	snat      []nodeconf.PortRange // one or two
+	noMasq    []netip.Prefix
+}
+
+func (d *Datapath) constants() (constants, error) {
+	c := d.opts.Config
+	k := constants{
+		fastPath:  c.FastPath != nodeconf.FastPathOff,
+		antiSpoof: c.AntiSpoof,
+		admitMark: c.AdmitMark,
+		snat:      c.SNATPorts,
+		noMasq:    slices.Clone(c.NonMasqueradeCIDRs),
+	}
+	slices.SortFunc(k.noMasq, func(a, b netip.Prefix) int {
+		if n := a.Addr().Compare(b.Addr()); n != 0 {
+			return n
+		}
+		return a.Bits() - b.Bits()
+	})
+	if len(k.snat) == 0 {
+		local, err := sysctl.Get(portRangeKey)
+		if err != nil {
+			return k, err
+		}
+		if k.snat, err = complement(local); err != nil {
+			return k, fmt.Errorf("sysctl %s: %w", portRangeKey, err)
+		}
+	}
+	return k, nil
+}
+
+// complement returns the ports above 1023 that the kernel does not give to its own sockets, the higher ones first. local is
+// net.ipv4.ip_local_port_range. When nothing is left, masquerading shares all of them with the node: the programs look for a
+// local socket before they take a port.
+func complement(local string) ([]nodeconf.PortRange, error) {
+	fields := strings.Fields(local)
+	if len(fields) != 2 {
+		return nil, fmt.Errorf("%q is not a range of ports", local)
+	}
+	lo, errLo := strconv.ParseUint(fields[0], 10, 16)
+	hi, errHi := strconv.ParseUint(fields[1], 10, 16)
+	if errLo != nil || errHi != nil || lo > hi {
+		return nil, fmt.Errorf("%q is not a range of ports", local)
+	}
+	const lowest, highest = 1024, 65535
+	var ranges []nodeconf.PortRange
+	if hi < highest {
+		ranges = append(ranges, nodeconf.PortRange{First: uint16(max(hi+1, lowest)), Last: highest})
+	}
+	if lo > lowest {
+		ranges = append(ranges, nodeconf.PortRange{First: lowest, Last: uint16(lo - 1)})
+	}
+	if len(ranges) == 0 {
+		ranges = []nodeconf.PortRange{{First: lowest, Last: highest}}
+	}
+	return ranges, nil
+}
+
+// build names this set of programs with these constants.
+func (k constants) build() string {
+	h := sha256.New()
+	sum := bpfobj.Sum()
+	h.Write(sum[:])
+	fmt.Fprintf(h, "%t %t %d %v %v", k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq)
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// apply writes the constants into spec. A name that the object does not have is an error, so that C and Go cannot drift apart.
+func (k constants) apply(spec *ebpf.CollectionSpec, fibSrc bool) error {
+	var second nodeconf.PortRange
+	if len(k.snat) > 1 {
+		second = k.snat[1]
+	}
+	var errs []error
+	set := func(name string, value uint32) {
+		v, ok := spec.Variables[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("the object has no constant %s", name))
+			return
+		}
+		errs = append(errs, v.Set(value))
+	}
+	set(bpfobj.PodEgressVarCfgFastPath, oneIf(k.fastPath))
+	set(bpfobj.PodEgressVarCfgAntiSpoof, oneIf(k.antiSpoof))
+	set(bpfobj.PodEgressVarCfgAdmitMark, k.admitMark)
+	set(bpfobj.PodEgressVarCfgFibSrc, oneIf(fibSrc))
+	set(bpfobj.PodEgressVarCfgSnatMin1, uint32(k.snat[0].First))
+	set(bpfobj.PodEgressVarCfgSnatMax1, uint32(k.snat[0].Last))
+	set(bpfobj.PodEgressVarCfgSnatMin2, uint32(second.First))
+	set(bpfobj.PodEgressVarCfgSnatMax2, uint32(second.Last))
+	return errors.Join(errs...)
+}
+
+// status shows the constants to the operator.
+func (k constants) status() ConfigStatus {
+	s := ConfigStatus{FastPath: "off", AntiSpoof: k.antiSpoof, AdmitMark: fmt.Sprintf("%#x", k.admitMark)}
+	if k.fastPath {
+		s.FastPath = "learned"
+	}
+	for _, r := range k.snat {
+		s.SNATPorts = append(s.SNATPorts, r.String())
+	}
+	for _, p := range k.noMasq {
+		s.NonMasqueradeCIDRs = append(s.NonMasqueradeCIDRs, p.String())
+	}
+	return s
+}
+
+func oneIf(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
+func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
+	eps, err := d.endpoints()
+	if err != nil {
+		return nil, err
+	}
+	type id struct {
+		owner uint64
+		index uint32
+	}
+	found := make(map[id]*EndpointStatus)
+	err = eps.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+		s, ok := found[id{v.Owner, v.Ifindex}]
+		if !ok {
+			s = &EndpointStatus{
+				Owner: v.Owner, Features: endpoint.FlagNames(v.Flags), HostIfindex: int(v.Ifindex), RouteIfindex: int(v.RouteIfindex),
+				MAC: v.HardwareAddr().String(), GatewayMAC: v.GatewayAddr().String(), MTU: int(v.Mtu),
+			}
+			found[id{v.Owner, v.Ifindex}] = s
+		}
+		s.Addrs = append(s.Addrs, v.Prefix(a))
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	h, err := nl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	out := make([]EndpointStatus, 0, len(found))
+	for _, s := range found {
+		if l, err := h.LinkByIndex(s.HostIfindex); err == nil {
+			s.HostIfName = l.Name
+		}
+		c, _, err := eps.stats.Get(uint32(s.HostIfindex))
+		if err != nil {
+			return nil, err
+		}
+		s.Stats = EndpointCounter{
+			RxPackets: c.RxPackets, RxBytes: c.RxBytes, TxPackets: c.TxPackets, TxBytes: c.TxBytes,
+			RxFast: c.RxFast, TxFast: c.TxFast, Drops: c.Drops,
+		}
+		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+		out = append(out, *s)
+	}
+	slices.SortFunc(out, func(a, b EndpointStatus) int {
+		return cmp.Or(cmp.Compare(a.HostIfindex, b.HostIfindex), cmp.Compare(a.Owner, b.Owner))
+	})
+	return out, nil
+}
+
+// HostPorts returns the published ports in the order of address, protocol and port.
+func (d *Datapath) HostPorts(_ context.Context) ([]PublishedPort, error) {
+	m, err := d.hostPorts()
+	if err != nil {
+		return nil, err
+	}
+	var out []PublishedPort
+	err = m.Each(func(k hostport.Key, v hostport.Value) bool {
+		out = append(out, PublishedPort{
+			HostPort: HostPort{
+				HostIP: k.HostIP, Proto: k.Proto, Port: k.Port, PodIP: v.PodIP, PodPort: v.PodPort,
+				SNAT: v.Flags&hostport.FlagSNAT != 0, MasqAll: v.Flags&hostport.FlagMasqAll != 0,
+			},
+			Owner: v.Owner, Generation: v.Gen,
+		})
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out, func(a, b PublishedPort) int {
+		return cmp.Or(a.HostIP.Compare(b.HostIP), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
+	})
+	return out, nil
+}
+
+// Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
+// when it moves during the walk. An error ends the sequence.
+func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
+	return func(yield func(Flow, error) bool) {
+		now := flow.Now()
+		for _, name := range []string{mapFlows, mapFlowsNew} {
+			m, err := d.pinned(name)
+			if err != nil {
+				yield(Flow{}, err)
+				return
+			}
+			more := true
+			err = flow.New(m).Each(func(r *flow.Record) bool {
+				if ctx.Err() != nil {
+					return false
+				}
+				s := newFlow(r, now)
+				if f.matches(r, s) {
+					more = yield(s, nil)
+				}
+				return more
+			})
+			if !more {
+				return
+			}
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				yield(Flow{}, err)
+				return
+			}
+		}
+	}
+}
+
+func (f FlowFilter) matches(r *flow.Record, s Flow) bool {
+	switch {
+	case r.IsIndex():
+		return false
+	case f.Owner != 0 && f.Owner != r.Owner:
+		return false
+	case f.Pod.IsValid() && f.Pod.Unmap() != s.Pod.Addr():
+		return false
+	case f.Proto != 0 && f.Proto != r.Proto:
+		return false
+	}
+	return f.All || s.State != flow.StateExpired
+}
+
+func newFlow(r *flow.Record, now flow.Time) Flow {
+	s := Flow{
+		Proto: r.Proto, Pod: r.Local, Remote: r.Remote, State: r.State(now), Kind: r.Kind(), PodOpened: r.PodOpened(),
+		Fast: r.Fast(), Flags: r.Flags.Names(), Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
+		RxPackets: r.RxPackets, RxBytes: r.RxBytes, TxPackets: r.TxPackets, TxBytes: r.TxBytes, Owner: r.Owner,
+	}
+	if r.Translated() {
+		s.Outside = r.Other.Local
+	}
+	return s
+}

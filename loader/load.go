@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+)
+
+// load brings this build of the programs into force: for the first time, or in place of another build. The writers' lock is
+// held. Every step can be repeated; the last one that counts is the rename that commits (see DESIGN.md, "Load and upgrade").
+func (d *Datapath) load(ctx context.Context, k constants) error {
+	raiseMemlock()
+	report, err := d.decide()
+	if err != nil {
+		return err
+	}
+	if err := d.paths.make(); err != nil {
+		return err
+	}
+	specs, err := d.specs(k, report.yes(probeFIBSrc))
+	if err != nil {
+		return err
+	}
+	maps, err := d.openMaps(specs)
+	if err != nil {
+		return err
+	}
+	id := k.build()
+	if err := d.loadPrograms(specs, maps, id); err != nil {
+		return d.refuse(report, err)
+	}
+	if err := d.fillAtLoad(k); err != nil {
+		return err
+	}
+	if err := d.replaceAttached(ctx, d.paths.freshDir(id)); err != nil {
+		return err
+	}
+	if err := d.paths.writeState(&state{
+		Backend: "ebpf", Reason: report.reason(), Build: id, Attach: d.modes(report), Probes: report, Config: k.status(),
+	}); err != nil {
+		return fmt.Errorf("write decision: %w", err)
+	}
+	if err := os.Rename(d.paths.freshDir(id), d.paths.buildDir(id)); err != nil {
+		return fmt.Errorf("commit programs: %w", err)
+	}
+	d.log.Info("datapath loaded", zap.String("build", id), zap.String("pins", d.paths.dir), zap.String("reason", report.reason()))
+	return d.dropOtherBuilds(id)
+}
+
+// specs returns the four collections with constants and map sizes set, by program name.
+func (d *Datapath) specs(k constants, fibSrc bool) (map[string]*ebpf.CollectionSpec, error) {
+	load := map[string]func() (*ebpf.CollectionSpec, error){
+		bpfobj.PodEgressProgSlPodEgress:      bpfobj.LoadPodEgress,
+		bpfobj.PodIngressProgSlPodIngress:    bpfobj.LoadPodIngress,
+		bpfobj.UplinkIngressProgSlUplIngress: bpfobj.LoadUplinkIngress,
+		bpfobj.UplinkEgressProgSlUplEgress:   bpfobj.LoadUplinkEgress,
+	}
+	size := d.opts.Config.MapSizes
+	sizes := map[string]uint32{
+		mapFlows: size.Flows, mapFlowsNew: size.FlowsNew,
+		mapEndpoints: size.Endpoints, mapHostPorts: size.HostPorts,
+	}
+	specs := make(map[string]*ebpf.CollectionSpec, len(load))
+	for name, f := range load {
+		spec, err := f()
+		if err != nil {
+			return nil, fmt.Errorf("read object of %s: %w", name, err)
+		}
+		if err := k.apply(spec, fibSrc); err != nil {
+			return nil, fmt.Errorf("configure %s: %w", name, err)
+		}
+		for m, n := range sizes {
+			if s, ok := spec.Maps[m]; ok && n != 0 {
+				s.MaxEntries = n
+			}
+		}
+		specs[name] = spec
+	}
+	return specs, nil
+}
+
+// openMaps returns the maps that all programs share: those that are pinned already, with all they hold, and new ones for the
+// rest. The caller does not close them.
+func (d *Datapath) openMaps(specs map[string]*ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	shared := make(map[string]*ebpf.Map)
+	for _, spec := range specs {
+		for name, s := range spec.Maps {
+			if s.Pinning != ebpf.PinByName || shared[name] != nil {
+				continue
+			}
+			m, err := d.openOrMake(name, s)
+			if err != nil {
+				return nil, err
+			}
+			shared[name] = m
+		}
+	}
+	return shared, nil
+}
+
+func (d *Datapath) openOrMake(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := d.pinned(name)
+	if err == nil {
+		return m, compatible(m, spec)
+	}
+	if !errors.Is(err, ErrNotLoaded) {
+		return nil, err
+	}
+	spec = spec.Copy()
+	spec.Pinning = ebpf.PinNone
+	m, err = ebpf.NewMap(spec)
+	if err != nil {
+		return nil, fmt.Errorf("make map %s: %w", name, err)
+	}
+	if err := m.Pin(d.paths.mapPin(name)); err != nil {
+		return nil, errors.Join(fmt.Errorf("pin map %s: %w", name, err), m.Close())
+	}
+	d.mu.Lock()
+	d.maps[name] = m
+	d.mu.Unlock()
+	return m, nil
+}
+
+// compatible compares what decides about memory: a program that sees another layout than its writer would read garbage. Sizes
+// may differ: the pinned map keeps its own until the next boot.
+func compatible(m *ebpf.Map, spec *ebpf.MapSpec) error {
+	if m.Type() == spec.Type && m.KeySize() == spec.KeySize && m.ValueSize() == spec.ValueSize && m.Flags() == spec.Flags {
+		return nil
+	}
+	return fmt.Errorf("%w: map %s is %s with keys of %d and values of %d bytes, flags %#x; this build needs %s with %d and %d, flags %#x: remove it with \"sluice unload\" or by a reboot",
+		ErrIncompatible, spec.Name, m.Type(), m.KeySize(), m.ValueSize(), m.Flags(), spec.Type, spec.KeySize, spec.ValueSize, spec.Flags)
+}
+
+// loadPrograms verifies every program and pins the set beside the one in force.
+func (d *Datapath) loadPrograms(specs map[string]*ebpf.CollectionSpec, maps map[string]*ebpf.Map, id string) error {
+	fresh := d.paths.freshDir(id)
+	if err := os.RemoveAll(fresh); err != nil {
+		return fmt.Errorf("remove programs of an interrupted load: %w", err)
+	}
+	if err := os.Mkdir(fresh, 0o700); err != nil {
+		return fmt.Errorf("make directory of programs: %w", err)
+	}
+	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part
+	for name, spec := range specs {
+		if err := loadProgram(name, spec, maps, fresh, cache); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loadProgram(name string, spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, dir string, cache *btf.Cache) error {
+	replace := make(map[string]*ebpf.Map)
+	for m, s := range spec.Maps {
+		if s.Pinning != ebpf.PinByName {
+			continue
+		}
+		s.Pinning = ebpf.PinNone
+		s.MaxEntries = maps[m].MaxEntries()
+		replace[m] = maps[m]
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: cache})
+	if err != nil {
+		return fmt.Errorf("load %s: %w", name, err)
+	}
+	defer coll.Close()
+	prog, ok := coll.Programs[name]
+	if !ok {
+		return fmt.Errorf("load %s: the object has no program of that name", name)
+	}
+	if err := prog.Pin(dir + "/" + name); err != nil {
+		return fmt.Errorf("pin %s: %w", name, err)
+	}
+	return nil
+}
+
+// fillAtLoad writes what comes from the configuration and so changes only with it.
+func (d *Datapath) fillAtLoad(k constants) error {
+	m, err := d.pinned(mapNoMasq)
+	if err != nil {
+		return err
+	}
+	if err := endpoint.NewNoMasq(m).Replace(k.noMasq); err != nil {
+		return fmt.Errorf("write nonMasqueradeCIDRs: %w", err)
+	}
+	return nil
+}
+
+// refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.
+func (d *Datapath) refuse(report probes, cause error) error {
+	var verifier *ebpf.VerifierError
+	if !errors.As(cause, &verifier) && !errors.Is(cause, unix.EPERM) && !errors.Is(cause, unix.EINVAL) && !errors.Is(cause, unix.E2BIG) {
+		return cause
+	}
+	report = append(report, Probe{Name: probeLoad, Answer: AnswerNo, Reason: cause.Error(), Consequence: noDatapath, Required: true})
+	err := fmt.Errorf("%w: the kernel refuses a program: %w", ErrUnavailable, cause)
+	return errors.Join(err, d.paths.writeState(&state{Backend: "none", Reason: err.Error(), Probes: report}))
+}
+
+// dropOtherBuilds removes the programs that nothing uses any more.
+func (d *Datapath) dropOtherBuilds(id string) error {
+	entries, err := names(d.paths.progs())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e != buildPrefix+id {
+			errs = append(errs, os.RemoveAll(d.paths.progs()+"/"+e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// program opens a program of the committed set. The caller must Close it.
+func (d *Datapath) program(name string) (*ebpf.Program, error) {
+	id, ok := d.paths.committed()
+	if !ok {
+		return nil, fmt.Errorf("%w: no programs at %s", ErrNotLoaded, d.paths.progs())
+	}
+	return programAt(d.paths.buildDir(id), name)
+}
+
+func programAt(dir, name string) (*ebpf.Program, error) {
+	p, err := ebpf.LoadPinnedProgram(dir+"/"+name, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: no program %s", ErrNotLoaded, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open program %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// raiseMemlock lifts RLIMIT_MEMLOCK where maps are charged to it (before 5.11). The programs of this process that follow
+// inherit it, which is harmless; importing a package that does this at start-up would make every call of a plugin pay.
+func raiseMemlock() {
+	if kernelAtLeast(5, 11) {
+		return
+	}
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // without it the load says what is missing
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// links is what readNode asks of netlink.
+type links interface {
+	LinkByIndex(index int) (nl.Link, error)
+	LinkByName(name string) (nl.Link, error)
+	Addrs(family int) ([]nl.Addr, error)
+	Routes(family int) ([]nl.Route, error)
+}
+
+var _ links = (*nl.Handle)(nil)
+
+// node is what the datapath must know of the node's own network.
+type node struct {
+	addrs   map[netip.Addr]uint32 // that stand for the node, with their device
+	uplinks map[int]endpoint.Sources
+	skipped []SkippedDevice
+	missing []string // configured uplinks that do not exist
+}
+
+// readNode looks at addresses and routes, and only at those links that have a part in the answer, so that its cost does not
+// grow with the devices of pods.
+func readNode(h links, configured []string, podSide map[int]bool) (*node, error) {
+	addrs, err := h.Addrs(nl.FamilyAll)
+	if err != nil {
+		return nil, err
+	}
+	addrs = slices.DeleteFunc(addrs, func(a nl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
+	var routes []nl.Route
+	if len(configured) == 0 {
+		if routes, err = h.Routes(nl.FamilyAll); err != nil {
+			return nil, err
+		}
+	}
+	n := &node{addrs: make(map[netip.Addr]uint32), uplinks: make(map[int]endpoint.Sources)}
+	known := make(map[int]nl.Link)
+	if err := n.hostAddrs(h, known, addrs); err != nil {
+		return nil, err
+	}
+	candidates, err := n.candidates(h, known, configured, addrs, routes)
+	if err != nil {
+		return nil, err
+	}
+	for index := range candidates {
+		if podSide[index] {
+			continue
+		}
+		l, err := linkOf(h, known, index)
+		if errors.Is(err, nl.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if ok, why := canBeUplink(l); !ok {
+			if why != "" {
+				n.skipped = append(n.skipped, SkippedDevice{Ifindex: index, Name: l.Name, Why: why})
+			}
+			continue
+		}
+		n.uplinks[index] = sources(addrs, index)
+	}
+	return n, nil
+}
+
+// notTheNodes says which addresses never stand for the node to the outside.
+func notTheNodes(a netip.Addr) bool { return a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() }
+
+// noTraffic are the kinds of devices that hold addresses of services, not of the node: what kube-proxy's IPVS mode and
+// node-local caches use (CVE-2019-9946).
+func noTraffic(l nl.Link) bool { return l.Kind == "dummy" || l.Kind == "ipvs" }
+
+func linkOf(h links, known map[int]nl.Link, index int) (nl.Link, error) {
+	if l, ok := known[index]; ok {
+		return l, nil
+	}
+	l, err := h.LinkByIndex(index)
+	if err != nil {
+		return l, err
+	}
+	known[index] = l
+	return l, nil
+}
+
+func (n *node) hostAddrs(h links, known map[int]nl.Link, addrs []nl.Addr) error {
+	for _, a := range addrs {
+		l, err := linkOf(h, known, a.LinkIndex)
+		if errors.Is(err, nl.ErrNotFound) {
+			continue // the device went, and its addresses with it
+		}
+		if err != nil {
+			return err
+		}
+		if !noTraffic(l) {
+			n.addrs[a.Prefix.Addr()] = uint32(a.LinkIndex)
+		}
+	}
+	return nil
+}
+
+// candidates returns the devices that may be uplinks: the configured ones, else those with an address or a route that is for
+// more than one host. The latter leaves out the host ends of pods of others, which have host routes only.
+func (n *node) candidates(h links, known map[int]nl.Link, configured []string, addrs []nl.Addr, routes []nl.Route) (map[int]bool, error) {
+	set := make(map[int]bool)
+	for _, name := range configured {
+		l, err := h.LinkByName(name)
+		if errors.Is(err, nl.ErrNotFound) {
+			n.missing = append(n.missing, name)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("uplink %q: %w", name, err)
+		}
+		known[l.Index] = l
+		set[l.Index] = true
+	}
+	for _, a := range addrs {
+		if len(configured) == 0 && !a.Prefix.IsSingleIP() {
+			set[a.LinkIndex] = true
+		}
+	}
+	for _, r := range routes {
+		if r.LinkIndex > 0 && r.Type == unix.RTN_UNICAST && !r.Dst.IsSingleIP() && !linkScope(r.Dst.Addr()) {
+			set[r.LinkIndex] = true
+		}
+	}
+	return set, nil
+}
+
+func linkScope(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() || a.IsMulticast() }
+
+// canBeUplink says whether l can carry traffic out of the node. The reason is set where it can but we do not handle it yet.
+func canBeUplink(l nl.Link) (bool, string) {
+	switch {
+	case l.Loopback || noTraffic(l):
+		return false, ""
+	case !l.Ethernet:
+		return false, "no Ethernet header"
+	}
+	return true, ""
+}
+
+// sources picks the addresses an uplink masquerades with: per family the first that is neither secondary, temporary, on its
+// way out nor unproven, else the first.
+func sources(addrs []nl.Addr, index int) endpoint.Sources {
+	const second = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+	var s endpoint.Sources
+	var good4, good6 bool
+	for _, a := range addrs {
+		if a.LinkIndex != index {
+			continue
+		}
+		ip, good := a.Prefix.Addr(), a.Scope == nl.ScopeUniverse && a.Flags&second == 0
+		if ip.Is4() {
+			if !s.V4.IsValid() || good && !good4 {
+				s.V4, good4 = ip, good
+			}
+		} else if !s.V6.IsValid() || good && !good6 {
+			s.V6, good6 = ip, good
+		}
+	}
+	return s
+}

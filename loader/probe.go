@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+)
+
+// Names of the probes, in the order in which they are asked.
+const (
+	probeCaps         = "capabilities"
+	probeBPFFS        = "bpffs"
+	probeMountNS      = "host mount namespace"
+	probeSchedCLS     = "tc programs"
+	probeLRU          = "LRU hash maps"
+	probeRedirectPeer = "redirect_peer"
+	probeRedirectNbr  = "redirect_neigh"
+	probeTCX          = "tcx links"
+	probeClsact       = "clsact"
+	probeFIBSrc       = "fib lookup source address"
+	probeBatch        = "batch map operations"
+	probeJIT          = "JIT"
+	probeLockdown     = "lockdown"
+	probeLoad         = "program load"
+)
+
+const noDatapath = "no eBPF datapath on this node"
+
+// probes are the answers, in order.
+type probes []Probe
+
+func (p probes) find(name string) (Probe, bool) {
+	for _, q := range p {
+		if q.Name == name {
+			return q, true
+		}
+	}
+	return Probe{}, false
+}
+
+func (p probes) yes(name string) bool {
+	q, ok := p.find(name)
+	return ok && q.Answer == AnswerYes
+}
+
+func (p probes) no(name string) bool {
+	q, ok := p.find(name)
+	return ok && q.Answer == AnswerNo
+}
+
+// missing returns the required probes that were answered with no. An unclear answer does not decide: the load itself will.
+func (p probes) missing() []Probe {
+	var out []Probe
+	for _, q := range p {
+		if q.Required && q.Answer == AnswerNo {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// reason is the sentence for the operator.
+func (p probes) reason() string {
+	if missing := p.missing(); len(missing) > 0 {
+		parts := make([]string, 0, len(missing))
+		for _, q := range missing {
+			parts = append(parts, q.Name+": "+q.Reason)
+		}
+		return strings.Join(parts, "; ")
+	}
+	var unclear []string
+	for _, q := range p {
+		if q.Required && q.Answer == AnswerUnclear {
+			unclear = append(unclear, q.Name)
+		}
+	}
+	if len(unclear) > 0 {
+		return "programs load; unclear beforehand: " + strings.Join(unclear, ", ")
+	}
+	return "every requirement is met"
+}
+
+// question is one probe: what is asked, and what a no means.
+type question struct {
+	name        string
+	consequence string
+	required    bool
+	ask         func() error // nil: yes; errNo: no; anything else: unclear
+}
+
+// noError is the definite no of a probe, with what was found.
+type noError struct{ why string }
+
+func (e noError) Error() string { return e.why }
+
+func sayNo(format string, a ...any) error { return noError{fmt.Sprintf(format, a...)} }
+
+// decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
+// for the operator and asked again the next time, since a module may have been loaded or a file system mounted.
+func (d *Datapath) decide() (probes, error) {
+	report := runProbes(d.questions())
+	for _, p := range report {
+		d.log.Debug("probe", zap.String("name", p.Name), zap.String("answer", string(p.Answer)), zap.String("reason", p.Reason))
+	}
+	missing := report.missing()
+	if len(missing) == 0 {
+		return report, nil
+	}
+	err := fmt.Errorf("%w: %s", ErrUnavailable, report.reason())
+	if werr := d.paths.writeState(&state{Backend: "none", Reason: report.reason(), Probes: report}); werr != nil {
+		err = errors.Join(err, fmt.Errorf("write decision: %w", werr))
+	}
+	return report, err
+}
+
+func runProbes(questions []question) probes {
+	report := make(probes, 0, len(questions))
+	for _, q := range questions {
+		report = append(report, q.run())
+	}
+	return report
+}
+
+func (q question) run() Probe {
+	p := Probe{Name: q.name, Required: q.required}
+	err := q.ask()
+	var no noError
+	switch {
+	case err == nil:
+		p.Answer = AnswerYes
+	case errors.As(err, &no):
+		p.Answer, p.Reason, p.Consequence = AnswerNo, no.why, q.consequence
+	default:
+		p.Answer, p.Reason = AnswerUnclear, err.Error()
+		p.Consequence = "tried anyway"
+	}
+	return p
+}
+
+func (d *Datapath) questions() []question {
+	bpffs := d.paths.bpffs
+	return []question{
+		{probeCaps, noDatapath, true, askCapabilities},
+		{probeBPFFS, noDatapath, true, func() error { return mountBPFFS(bpffs, d.opts.RunDir) }},
+		{probeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, askHostMountNS},
+		{probeSchedCLS, noDatapath, true, askSchedCLS},
+		{probeLRU, noDatapath, true, askLRU},
+		{probeRedirectPeer, noDatapath, true, askRedirectPeer},
+		{probeRedirectNbr, noDatapath, true, askRedirectNeigh},
+		{probeTCX, "programs hang on clsact filters", false, askTCX},
+		{probeClsact, "programs hang on tcx links; an ADD takes two RCU grace periods longer", false, askClsact},
+		{probeFIBSrc, "masquerading takes the first address of the uplink", false, askFIBSrc},
+		{probeBatch, "maps are listed entry by entry", false, askBatch},
+		{probeJIT, "programs are interpreted: several times slower", false, askJIT},
+		{probeLockdown, "the kernel may refuse programs", false, askLockdown},
+	}
+}
+
+// modes says by what programs will hang on devices.
+func (d *Datapath) modes(report probes) AttachModes {
+	switch d.opts.Config.Attach {
+	case nodeconf.AttachTCX:
+		return AttachModes{Uplinks: howTCX, Pods: howTCX}
+	case nodeconf.AttachClsact:
+		return AttachModes{Uplinks: howClsact, Pods: howClsact}
+	}
+	m := AttachModes{Uplinks: howTCX, Pods: howClsact}
+	if report.no(probeTCX) {
+		m.Uplinks = howClsact
+	}
+	if report.no(probeClsact) {
+		m.Pods = howTCX
+	}
+	return m
+}
+
+// askCapabilities looks at the effective set. In a user namespace the kernel refuses later; that is what the load is for.
+func askCapabilities() error {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return err
+	}
+	has := func(c int) bool { return data[c/32].Effective>>(c%32)&1 == 1 }
+	if has(unix.CAP_SYS_ADMIN) && has(unix.CAP_NET_ADMIN) {
+		return nil
+	}
+	var lacks []string
+	if !has(unix.CAP_BPF) {
+		lacks = append(lacks, "CAP_BPF")
+	}
+	if !has(unix.CAP_NET_ADMIN) {
+		lacks = append(lacks, "CAP_NET_ADMIN")
+	}
+	if len(lacks) > 0 {
+		return sayNo("the process lacks %s: run it as root", strings.Join(lacks, " and "))
+	}
+	return nil
+}
+
+func askHostMountNS() error {
+	var own, first unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/mnt", &own); err != nil {
+		return err
+	}
+	if err := unix.Stat("/proc/1/ns/mnt", &first); err != nil {
+		return err
+	}
+	if own.Ino != first.Ino || own.Dev != first.Dev {
+		return sayNo("the process runs in a mount namespace of its own")
+	}
+	return nil
+}
+
+func askJIT() error {
+	raw, err := os.ReadFile("/proc/sys/net/core/bpf_jit_enable")
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(raw)) == "0" {
+		return sayNo("net.core.bpf_jit_enable is 0")
+	}
+	return nil
+}
+
+// askLockdown reads the mode in brackets, as in "none [integrity] confidentiality".
+func askLockdown() error {
+	raw, err := os.ReadFile("/sys/kernel/security/lockdown")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if strings.Contains(string(raw), "[confidentiality]") {
+		return sayNo("lockdown is in confidentiality mode")
+	}
+	return nil
+}

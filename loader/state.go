@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// state is the decision taken for a network namespace, kept for the operator. Nothing but its being shown depends on it: what
+// is loaded and attached is told by the pins.
+type state struct {
+	Version int          `json:"version"`
+	BootID  string       `json:"bootID"`
+	Decided time.Time    `json:"decided"`
+	Kernel  string       `json:"kernel"`
+	Backend string       `json:"backend"` // "ebpf", or "none" when it cannot run
+	Reason  string       `json:"reason"`
+	Build   string       `json:"build,omitempty"`
+	Attach  AttachModes  `json:"attach,omitzero"`
+	Probes  []Probe      `json:"probes"`
+	Config  ConfigStatus `json:"config,omitzero"`
+}
+
+const stateVersion = 1
+
+func (p paths) readState() (*state, error) {
+	raw, err := os.ReadFile(p.state)
+	if err != nil {
+		return nil, err
+	}
+	s := new(state)
+	if err := json.Unmarshal(raw, s); err != nil {
+		return nil, fmt.Errorf("%s: %w", p.state, err)
+	}
+	if s.BootID != bootID() {
+		return nil, fmt.Errorf("%s: of an earlier boot", p.state)
+	}
+	return s, nil
+}
+
+// writeState replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
+func (p paths) writeState(s *state) error {
+	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, bootID(), time.Now().UTC(), kernelRelease()
+	raw, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(p.state), 0o755); err != nil {
+		return err
+	}
+	tmp := p.state + ".tmp" // the writers' lock is held: nobody else uses the name
+	if err := os.WriteFile(tmp, append(raw, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, p.state)
+}
+
+func bootID() string {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
+// lose what it did for them. The handle is of no more use than for Close.
+func (d *Datapath) Unload(ctx context.Context) error {
+	unlock, err := acquire(ctx, d.paths.lock)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	a := d.attacher("")
+	defer a.Close()
+	devices, err := d.everyDevice()
+	errs := []error{err}
+	for index := range devices {
+		errs = append(errs, a.detach(index, allHooks()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // the pins still say what is to be removed
+	}
+	if err := errors.Join(d.Close(), removeTree(d.paths)); err != nil {
+		return err
+	}
+	// Only when they are empty: other namespaces may have trees there.
+	_ = os.Remove(filepath.Dir(d.paths.dir))
+	_ = os.Remove(filepath.Dir(filepath.Dir(d.paths.dir)))
+	return nil
+}
+
+// everyDevice returns all that may have something of ours: what the maps and pins name, and, in case a crash came between a
+// filter and its entry, every device that exists.
+func (d *Datapath) everyDevice() (map[int]bool, error) {
+	set := make(map[int]bool)
+	pods, uplinks, err := d.devices()
+	if err != nil && !errors.Is(err, ErrNotLoaded) {
+		return nil, err
+	}
+	for _, part := range []map[int]bool{pods, uplinks} {
+		for index := range part {
+			set[index] = true
+		}
+	}
+	for _, dir := range []string{d.paths.links(), d.paths.clsact()} {
+		entries, err := names(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range entries {
+			dev, _, _ := strings.Cut(strings.TrimPrefix(name, "dev"), "_")
+			if index, err := strconv.Atoi(dev); err == nil {
+				set[index] = true
+			}
+		}
+	}
+	h, err := nl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	all, err := h.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range all {
+		set[l.Index] = true
+	}
+	return set, nil
+}

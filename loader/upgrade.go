@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+)
+
+// replaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
+// new program, never none: links are updated and filters replaced in place. A device that went away meanwhile is no error.
+func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
+	pods, uplinks, err := d.devices()
+	if err != nil {
+		return err
+	}
+	a := d.attacher(dir)
+	defer a.Close()
+	replace := func(indexes map[int]bool, hooks []hook, pod bool) error {
+		for index := range indexes {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			err := a.attach(index, hooks, pod)
+			if errors.Is(err, ErrNoDevice) {
+				d.log.Info("device has gone", zap.Int("ifindex", index))
+				continue
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := replace(pods, podHooks(), true); err != nil {
+		return err
+	}
+	return replace(uplinks, uplinkHooks(), false)
+}
+
+// devices returns the devices that have, or should have, programs: by the maps and by the pins.
+func (d *Datapath) devices() (pods, uplinks map[int]bool, err error) {
+	pods, uplinks = make(map[int]bool), make(map[int]bool)
+	em, err := d.pinned(mapEpStats)
+	if err != nil {
+		return nil, nil, err
+	}
+	keys, err := endpoint.NewStats(em).Keys()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, k := range keys {
+		pods[int(k)] = true
+	}
+	um, err := d.pinned(mapUplinks)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := endpoint.NewUplinks(um).All()
+	if err != nil {
+		return nil, nil, err
+	}
+	for k := range all {
+		uplinks[int(k)] = true
+	}
+	return pods, uplinks, nil
+}
