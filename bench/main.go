@@ -67,7 +67,7 @@ func (c *common) register(f *flag.FlagSet, peers string) {
 	f.StringVar(&c.peers, "peers", peers, "what to compare")
 	f.StringVar(&c.refBin, "reference-bin", "", "directory with the reference plugins (default: built once into the user's cache)")
 	f.StringVar(&c.sluiceBin, "sluice-bin", "bin", "directory with sluice-cni")
-	f.BoolVar(&c.masquerade, "ip-masq", false, "set ipMasq of the bridge plugin")
+	f.BoolVar(&c.masquerade, "ip-masq", true, "set ipMasq of the bridge plugin, as the common runtimes' default networks do")
 	f.BoolVar(&c.lastPod, "last-pod", false, "send the traffic to the pod attached last, not to the middle one")
 }
 

@@ -24,6 +24,9 @@ const (
 	attach   = "attach"   // ADD and DEL of one more pod
 )
 
+// minRounds is measured whatever the budget: a median needs them.
+const minRounds = 3
+
 // quick is one run of the comparison.
 type quick struct {
 	common
@@ -33,6 +36,9 @@ type quick struct {
 	// cycles is how many ADD/DEL pairs each world gets.
 	cycles               int
 	rrFor, crrFor, strmF time.Duration
+	// budget is how long the run may take; rounds that no longer fit are left
+	// out, but for the first minRounds.
+	budget time.Duration
 
 	worlds   []*peer.World
 	run      report.Run
@@ -47,6 +53,7 @@ func runQuick(ctx context.Context, args []string) (err error) {
 	f.StringVar(&q.out, "out", filepath.Join("bench", "out", "quick.json"), "JSON report")
 	f.IntVar(&q.rounds, "rounds", 5, "rounds of traffic over all peers")
 	f.IntVar(&q.cycles, "cycles", 15, "ADD/DEL pairs for each peer")
+	f.DurationVar(&q.budget, "budget", 165*time.Second, "leave out rounds that would make the run longer than this")
 	f.DurationVar(&q.rrFor, "rr", 700*time.Millisecond, "request/response time in a round")
 	f.DurationVar(&q.crrFor, "crr", time.Second, "connection time in a round")
 	f.DurationVar(&q.strmF, "stream", 700*time.Millisecond, "stream time in a round")
@@ -65,13 +72,13 @@ func runQuick(ctx context.Context, args []string) (err error) {
 	}
 	q.describe(os.Stdout)
 	start := time.Now()
-	if err := q.measure(ctx); err != nil {
+	if err := q.measure(ctx, start.Add(q.budget)); err != nil {
 		return err
 	}
 	return q.write(os.Stdout, time.Since(start))
 }
 
-func (q *quick) measure(ctx context.Context) error {
+func (q *quick) measure(ctx context.Context, deadline time.Time) error {
 	for _, n := range q.pods {
 		for _, s := range q.suites {
 			if err := q.build(ctx, s, n); err != nil {
@@ -79,27 +86,44 @@ func (q *quick) measure(ctx context.Context) error {
 			}
 		}
 	}
-	for round := range q.rounds {
-		worlds := slices.Clone(q.worlds)
-		if round%2 == 1 { // whoever came first comes last
-			slices.Reverse(worlds)
-		}
-		for i, w := range worlds {
-			q.say("round %d of %d: %s, %d pods (%d of %d)", round+1, q.rounds, w.Suite.Name, w.Pods, i+1, len(worlds))
-			if err := q.traffic(ctx, w); err != nil {
-				return fmt.Errorf("%s, %d pods: %w", w.Suite.Name, w.Pods, err)
-			}
-		}
-	}
+	// ADD and DEL come first: their number is fixed, and what time they leave
+	// is for the rounds of traffic.
 	for cycle := range q.cycles {
+		q.say("ADD and DEL, %d of %d", cycle+1, q.cycles)
 		for _, w := range q.worlds {
-			q.say("ADD and DEL, %d of %d", cycle+1, q.cycles)
 			if err := q.attach(ctx, w, cycle); err != nil {
 				return err
 			}
 		}
 	}
+	for round := range q.rounds {
+		start := time.Now()
+		if err := q.round(ctx, round); err != nil {
+			return err
+		}
+		if round+1 >= minRounds && round+1 < q.rounds && time.Now().Add(time.Since(start)).After(deadline) {
+			fmt.Printf("stopped after %d of %d rounds: the time is up\n", round+1, q.rounds)
+			q.rounds = round + 1
+			break
+		}
+	}
 	q.say("")
+	return nil
+}
+
+// round measures every world once, in turn; whoever comes first in one round
+// comes last in the next.
+func (q *quick) round(ctx context.Context, round int) error {
+	worlds := slices.Clone(q.worlds)
+	if round%2 == 1 {
+		slices.Reverse(worlds)
+	}
+	for i, w := range worlds {
+		q.say("round %d of %d: %s, %d pods (%d of %d)", round+1, q.rounds, w.Suite.Name, w.Pods, i+1, len(worlds))
+		if err := q.traffic(ctx, w); err != nil {
+			return fmt.Errorf("%s, %d pods: %w", w.Suite.Name, w.Pods, err)
+		}
+	}
 	return nil
 }
 

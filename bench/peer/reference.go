@@ -16,6 +16,9 @@ import (
 // ReferenceVersion is the release that Sluice is compared with.
 const ReferenceVersion = "v1.9.1"
 
+// versionVariable is what the reference's own build script sets.
+const versionVariable = "github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion"
+
 // referencePackages are the main packages of Plugins.
 var referencePackages = map[string]string{
 	"bridge":     "github.com/containernetworking/plugins/plugins/main/bridge",
@@ -59,8 +62,9 @@ func installReference(ctx context.Context, dir string, log io.Writer) error {
 			continue
 		}
 		fmt.Fprintf(log, "building the reference %s %s, once, into %s\n", name, ReferenceVersion, dir)
-		// Without symbol tables, as released builds of Sluice are made.
-		cmd := exec.CommandContext(ctx, "go", "install", "-trimpath", "-ldflags=-s -w", referencePackages[name]+"@"+ReferenceVersion)
+		// Stripped as Sluice is, and with the version a released build carries.
+		cmd := exec.CommandContext(ctx, "go", "install", "-trimpath", "-ldflags", "-s -w -X "+versionVariable+"="+ReferenceVersion,
+			referencePackages[name]+"@"+ReferenceVersion)
 		cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("go install %s: %w: %s", name, err, bytes.TrimSpace(out))

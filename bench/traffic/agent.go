@@ -112,6 +112,7 @@ func Main() error {
 	if err != nil {
 		return err
 	}
+	h := &handler{place: p}
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var r Request
@@ -120,7 +121,7 @@ func Main() error {
 		} else if err != nil {
 			return err
 		}
-		rep, err := handle(p, r)
+		rep, err := h.handle(r)
 		if err != nil {
 			rep.Error = err.Error()
 		}
@@ -135,16 +136,26 @@ func Main() error {
 	}
 }
 
-func handle(p *placement, r Request) (rep Reply, err error) {
+// handler is what an agent remembers between requests.
+type handler struct {
+	place   *placement
+	serving bool
+}
+
+func (h *handler) handle(r Request) (rep Reply, err error) {
 	switch r.Op {
 	case "serve":
-		return rep, Serve(p, r.Addr)
+		if h.serving { // its threads would wait for a Go processor for ever
+			return rep, errors.New("this agent serves already")
+		}
+		h.serving = true
+		return rep, Serve(h.place, r.Addr)
 	case "rr":
-		rep.P50, rep.P99, err = RR(p, r.Addr, r.For)
+		rep.P50, rep.P99, err = RR(h.place, r.Addr, r.For)
 	case "crr":
-		rep.Rate, err = CRR(p, r.Addr, r.Conns, r.For)
+		rep.Rate, err = CRR(h.place, r.Addr, r.Conns, r.For)
 	case "stream":
-		rep.Rate, err = Stream(p, r.Addr, r.For)
+		rep.Rate, err = Stream(h.place, r.Addr, r.For)
 	default:
 		err = fmt.Errorf("unknown request %q", r.Op)
 	}

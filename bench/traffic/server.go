@@ -38,12 +38,8 @@ func Serve(p *placement, addr netip.AddrPort) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return fmt.Errorf("SO_REUSEADDR: %w", err)
 	}
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().Unmap().As4()}
-	if to.family == unix.AF_INET6 {
-		sa = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
-	}
-	if err := unix.Bind(fd, sa); err != nil {
-		return fmt.Errorf("bind %s: %w", addr, err)
+	if errno := bind(fd, to); errno != 0 {
+		return fmt.Errorf("bind %s: %w", addr, errno)
 	}
 	if err := unix.Listen(fd, 1024); err != nil {
 		return fmt.Errorf("listen on %s: %w", addr, err)

@@ -106,6 +106,11 @@ func connect(fd int, to *sockaddr) unix.Errno {
 	return errno
 }
 
+func bind(fd int, to *sockaddr) unix.Errno {
+	_, _, errno := unix.RawSyscall(unix.SYS_BIND, uintptr(fd), uintptr(unsafe.Pointer(&to.raw)), uintptr(to.len))
+	return errno
+}
+
 var ioTimeval = unix.NsecToTimeval(int64(ioTimeout))
 
 // setOptions sets TCP_NODELAY and the timeouts of a connection.

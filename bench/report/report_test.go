@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func sampleRun() *Run {
+	r := &Run{}
+	for _, s := range []struct {
+		peer   string
+		m      Metric
+		values []float64
+	}{
+		{"direct", RRP50, []float64{10, 14, 12}},
+		{"direct", CRR, []float64{20000, 22000}},
+		{"sluice", RRP50, []float64{15, 13, 12}},
+		{"sluice", CRR, []float64{18000, 19000}},
+	} {
+		for _, v := range s.values {
+			r.Add("hostport", s.peer, 2, s.m, v)
+		}
+	}
+	r.Add("attach", "sluice", 2, Add, 24.5)
+	return r
+}
+
+var sampleSections = []Section{
+	{Scenario: "hostport", Pods: 2, Title: "traffic", Metrics: []Metric{RRP50, CRR}},
+	{Scenario: "attach", Pods: 2, Title: "attach", Metrics: []Metric{Add}},
+}
+
+func TestMedian(t *testing.T) {
+	tests := []struct {
+		name   string
+		in     []float64
+		want   float64
+		wantOK bool
+	}{
+		{"none", nil, 0, false},
+		{"one", []float64{3}, 3, true},
+		{"odd, unsorted", []float64{9, 1, 5}, 5, true},
+		{"even", []float64{4, 1, 2, 9}, 3, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := append([]float64(nil), tt.in...)
+			got, ok := median(in)
+			if got != tt.want || ok != tt.wantOK {
+				t.Errorf("got %v %v, want %v %v", got, ok, tt.want, tt.wantOK)
+			}
+			if d := cmp.Diff(tt.in, in); d != "" {
+				t.Errorf("samples were reordered: %s", d)
+			}
+		})
+	}
+}
+
+func TestRows(t *testing.T) {
+	ratio := func(f float64) *float64 { return &f }
+	want := []Row{
+		{"hostport", "direct", 2, "rr_p50", 12, "us", ratio(1)},
+		{"hostport", "direct", 2, "crr", 21000, "1/s", ratio(1)},
+		{"hostport", "sluice", 2, "rr_p50", 13, "us", ratio(13.0 / 12)},
+		{"hostport", "sluice", 2, "crr", 18500, "1/s", ratio(18500.0 / 21000)},
+		{"attach", "sluice", 2, "add_p50", 24.5, "ms", nil},
+	}
+	got := sampleRun().Rows(sampleSections, []string{"direct", "reference", "sluice"}, "direct")
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestWriteJSON(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "quick.json")
+	if err := WriteJSON(path, sampleRun().Rows(sampleSections, []string{"sluice"}, "direct")); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []map[string]any
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	last := got[len(got)-1]
+	if v, ok := last["ratio_to_direct"]; !ok || v != nil {
+		t.Errorf("ratio_to_direct of ADD: %v %v, want null", v, ok)
+	}
+	var empty Run
+	if err := WriteJSON(path, empty.Rows(nil, nil, "")); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ = os.ReadFile(path); strings.TrimSpace(string(b)) != "[]" {
+		t.Errorf("an empty report is %s, want []", b)
+	}
+}
+
+func TestWriteTable(t *testing.T) {
+	var b strings.Builder
+	for _, s := range sampleSections {
+		if err := sampleRun().WriteTable(&b, s, []string{"direct", "reference", "sluice"}, "direct", Style{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := `
+traffic
+          RR p50, us    min..max         CRR, 1/s      min..max
+  direct        12.0  10.0..14.0            21000  20000..22000
+  sluice        13.0  12.0..15.0  1.08x     18500  18000..19000  0.88x
+
+attach
+          ADD, ms    min..max
+  sluice     24.5  24.5..24.5
+`
+	if d := cmp.Diff(want, b.String()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestColourKeepsAlignment(t *testing.T) {
+	var coloured, plain strings.Builder
+	r := sampleRun()
+	for b, style := range map[*strings.Builder]Style{&coloured: {Colour: true}, &plain: {}} {
+		if err := r.WriteTable(b, sampleSections[0], []string{"direct", "sluice"}, "direct", style); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if coloured.String() == plain.String() {
+		t.Error("no colour")
+	}
+	strip := strings.NewReplacer("\x1b[1m", "", "\x1b[2m", "", "\x1b[0m", "")
+	if d := cmp.Diff(plain.String(), strip.Replace(coloured.String())); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestWriteGoals(t *testing.T) {
+	key := func(scenario string, m Metric) Key { return Key{scenario, "sluice", 2, m.Name} }
+	of := key("hostport", RRP50)
+	tests := []struct {
+		name string
+		goal Goal
+		want string
+	}{
+		{"ratio reached", Goal{Key: key("hostport", RRP50), Base: "direct", Max: 1.15}, "1.08  reached"},
+		{"ratio missed", Goal{Key: key("hostport", CRR), Base: "direct", Min: 0.9}, "0.88  missed"},
+		{"value reached", Goal{Key: key("attach", Add), Max: 25}, "24.50  reached"},
+		{"of another cell", Goal{Key: key("hostport", RRP50), Of: &of, Min: 0.95, Max: 1.05}, "1.00  reached"},
+		{"not measured", Goal{Key: key("attach", Del), Max: 40}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			missed, err := sampleRun().WriteGoals(&b, []Goal{tt.goal}, Style{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(b.String(), tt.want) || (tt.want == "") != (b.Len() == 0) {
+				t.Errorf("got %q, want %q", b.String(), tt.want)
+			}
+			if want := strings.Contains(tt.want, "missed"); (missed == 1) != want {
+				t.Errorf("%d missed", missed)
+			}
+		})
+	}
+}
