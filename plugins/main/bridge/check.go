@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// inspection is one CHECK under way. It collects every difference.
+type inspection struct {
+	*request
+	p    *plugin
+	prev *types100.Result
+	host *nl.Handle
+	pod  *nl.Handle
+	ns   *netns.NS
+
+	bridge, hostEnd, podEnd nl.Link
+	route                   nl.Link // as in attach
+	diffs                   []error
+}
+
+func (c *inspection) differ(format string, a ...any) {
+	c.diffs = append(c.diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), ""))
+}
+
+// check compares everything that ADD made with what is there, and asks the IPAM
+// plugin to do the same. What later plugins of a chain may change (the MTU by
+// tuning, the table of a route by sbr) is compared with prevResult or not at all.
+func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+	req, err := parse(a)
+	if err != nil {
+		return err
+	}
+	c := &inspection{request: req, p: p}
+	c.prev, err = cniconf.ParseResult("prevResult", req.RawPrevResult, req.Version())
+	if err != nil {
+		return err
+	}
+	if c.prev == nil {
+		return cnierr.New(cnierr.CodeConfig, `missing key "prevResult": CHECK compares with it`, "")
+	}
+	defer c.close()
+	if err := c.open(); err != nil {
+		return err
+	}
+	if req.ipamType != "" {
+		c.diffs = append(c.diffs, p.IPAM.Check(ctx, a, req.ipamType))
+	}
+	if err := c.inspect(ctx); err != nil {
+		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeKernel, err, "inspect the attachment"))
+	}
+	return errors.Join(c.diffs...)
+}
+
+func (c *inspection) open() (err error) {
+	if c.ns, err = openNetNS(c.args.Netns); err != nil {
+		return err
+	}
+	if c.host, err = nl.New(); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
+	}
+	c.pod, err = nl.NewIn(c.ns)
+	return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+}
+
+func (c *inspection) close() {
+	if c.pod != nil {
+		c.pod.Close()
+	}
+	if c.host != nil {
+		c.host.Close()
+	}
+	if c.ns != nil {
+		c.ns.Close()
+	}
+}
+
+// inspect goes through the devices, then through what hangs on them. A device
+// that is missing ends it: the rest would only say so again.
+func (c *inspection) inspect(ctx context.Context) error {
+	for _, find := range []func() (bool, error){c.checkBridge, c.checkPod, c.checkHostEnd} {
+		if there, err := find(); err != nil || !there {
+			return err
+		}
+	}
+	for _, step := range []func() error{c.checkPort, c.checkVLANs, c.checkAddrs, c.checkRoutes, c.checkGateways} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if err := c.checkSpoof(ctx); err != nil {
+		return err
+	}
+	return c.checkMasqueraded(ctx)
+}
+
+// listed returns prevResult's entry for a device; nil when it has none.
+func (c *inspection) listed(name, sandbox string) *types100.Interface {
+	for _, i := range c.prev.Interfaces {
+		if i.Name == name && i.Sandbox == sandbox {
+			return i
+		}
+	}
+	return nil
+}
+
+// compare reports whether the device is in prevResult, with its MAC and MTU.
+func (c *inspection) compare(l nl.Link, sandbox string) {
+	i := c.listed(l.Name, sandbox)
+	switch {
+	case i == nil:
+		c.differ("%s is not in prevResult", l.Name)
+	case i.Mac != "" && !strings.EqualFold(i.Mac, l.MAC.String()):
+		c.differ("%s has the address %s, not %s", l.Name, l.MAC, i.Mac)
+	case i.Mtu != 0 && i.Mtu != l.MTU && l.Kind != "bridge": // a bridge's MTU follows its ports
+		c.differ("%s has the MTU %d, not %d", l.Name, l.MTU, i.Mtu)
+	}
+}
+
+// find looks a device up and reports a missing one as a difference.
+func (c *inspection) find(what string, get func() (nl.Link, error)) (nl.Link, bool, error) {
+	l, err := get()
+	if errors.Is(err, nl.ErrNotFound) {
+		c.differ("%s does not exist", what)
+		return l, false, nil
+	}
+	return l, err == nil, err
+}
+
+func (c *inspection) checkBridge() (there bool, err error) {
+	c.bridge, there, err = c.find("bridge "+c.Bridge, func() (nl.Link, error) { return c.host.LinkByName(c.Bridge) })
+	if err != nil || !there {
+		return there, err
+	}
+	if c.bridge.Kind != "bridge" {
+		c.differ("%s is not a bridge", c.Bridge)
+		return false, nil
+	}
+	c.compare(c.bridge, "")
+	if !c.bridge.Up {
+		c.differ("bridge %s is down", c.Bridge)
+	}
+	if c.PromiscMode && !c.bridge.Promisc {
+		c.differ("bridge %s is not in promiscuous mode", c.Bridge)
+	}
+	return true, nil
+}
+
+func (c *inspection) checkPod() (there bool, err error) {
+	name := c.args.IfName
+	c.podEnd, there, err = c.find(name+" in the pod", func() (nl.Link, error) { return c.pod.LinkByName(name) })
+	if err != nil || !there {
+		return there, err
+	}
+	if c.podEnd.Kind != "veth" {
+		c.differ("%s is not a veth", name)
+		return false, nil
+	}
+	c.compare(c.podEnd, c.args.Netns)
+	if !c.podEnd.Up && !c.DisableContainerIf {
+		c.differ("%s is down", name)
+	}
+	return true, nil
+}
+
+func (c *inspection) checkHostEnd() (there bool, err error) {
+	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, func() (nl.Link, error) { return c.host.LinkByIndex(c.podEnd.PeerIndex) })
+	if err != nil || !there {
+		return there, err
+	}
+	if c.hostEnd.Kind != "veth" || c.hostEnd.PeerIndex != c.podEnd.Index {
+		c.differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
+		return false, nil
+	}
+	c.compare(c.hostEnd, "")
+	if !c.hostEnd.Up {
+		c.differ("%s is down", c.hostEnd.Name)
+	}
+	return true, nil
+}
+
+func (c *inspection) checkMasqueraded(ctx context.Context) error {
+	if !c.masquerade() {
+		return nil
+	}
+	dp, err := c.p.OpenExisting(ctx, c.args)
+	if errors.Is(err, loader.ErrNotLoaded) {
+		c.differ("the pod is not masqueraded: no datapath is loaded")
+		return nil
+	}
+	if err != nil {
+		return openError(err, cnierr.CodeNoDatapath)
+	}
+	defer dp.Close()
+	err = dp.CheckEndpoint(ctx, loader.Endpoint{
+		Ref: c.ref, HostIfindex: c.hostEnd.Index, RouteIfindex: c.route.Index, HostIfName: c.hostEnd.Name,
+		MAC: c.podEnd.MAC, GatewayMAC: c.route.MAC, MTU: c.podEnd.MTU, Addrs: cniconf.PodAddrs(c.prev, c.args.IfName),
+	}, loader.FeatureMasquerade)
+	if err != nil {
+		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeCheck, err, "masquerading differs"))
+	}
+	return nil
+}
+
+// checkSpoof looks for the three links of the chain: hook, interface, address.
+func (c *inspection) checkSpoof(ctx context.Context) error {
+	if !c.MACSpoofChk {
+		return nil
+	}
+	n := spoofNamesOf(c.ref)
+	s, err := c.p.listSpoof(ctx, n)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !strings.Contains(s.rules[spoofHook], `"`+c.hostEnd.Name+`"`) || !strings.Contains(s.rules[spoofHook], n.iface):
+		c.differ("the source MAC check is not hooked to %s", c.hostEnd.Name)
+	case !strings.Contains(s.rules[n.iface], n.mac) || !strings.Contains(s.rules[n.mac], `"drop"`):
+		c.differ("the source MAC check of %s is incomplete", c.hostEnd.Name)
+	case !strings.Contains(strings.ToLower(s.rules[n.mac]), c.podEnd.MAC.String()):
+		c.differ("the source MAC check of %s allows another address than %s", c.hostEnd.Name, c.podEnd.MAC)
+	}
+	return nil
+}

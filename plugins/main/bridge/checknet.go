@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+// checkPort compares the bridge port and the MTU, which nobody else changes.
+func (c *inspection) checkPort() error {
+	if c.hostEnd.MasterIndex != c.bridge.Index || c.hostEnd.Port == nil {
+		c.differ("%s is not a port of %s", c.hostEnd.Name, c.Bridge)
+		return nil
+	}
+	if c.hostEnd.Port.Hairpin != c.HairpinMode {
+		c.differ("hairpin mode of %s is %v, not %v", c.hostEnd.Name, c.hostEnd.Port.Hairpin, c.HairpinMode)
+	}
+	if c.hostEnd.Port.Isolated != c.PortIsolation {
+		c.differ("isolation of %s is %v, not %v", c.hostEnd.Name, c.hostEnd.Port.Isolated, c.PortIsolation)
+	}
+	if c.MTU != 0 && c.hostEnd.MTU != c.MTU {
+		c.differ("%s has the MTU %d, not %d", c.hostEnd.Name, c.hostEnd.MTU, c.MTU)
+	}
+	return nil
+}
+
+// checkVLANs looks for the configured VLANs; others may have been added.
+func (c *inspection) checkVLANs() error {
+	want := portVLANs(c.VLAN, c.trunk)
+	if len(want) == 0 {
+		return nil
+	}
+	have, err := c.host.VLANs(c.hostEnd.Index)
+	if err != nil {
+		return err
+	}
+	for _, w := range want {
+		if !covered(w, have) {
+			c.differ("%s is not in VLAN %d-%d as configured", c.hostEnd.Name, w.From, w.To)
+		}
+	}
+	return nil
+}
+
+// covered reports that every VLAN of w is in have with w's flags. The kernel
+// joins neighbours with equal flags, so ranges need not be the same.
+func covered(w nl.VLAN, have []nl.VLAN) bool {
+	for id := w.From; id <= w.To; id++ {
+		if !slices.ContainsFunc(have, func(h nl.VLAN) bool {
+			return h.From <= id && id <= h.To && h.PVID == w.PVID && h.Untagged == w.Untagged
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// checkAddrs looks for the addresses that prevResult gives to this interface.
+func (c *inspection) checkAddrs() error {
+	have, err := c.pod.AddrsOf(c.podEnd.Index, nl.FamilyAll)
+	if err != nil {
+		return err
+	}
+	for _, w := range cniconf.PodAddrs(c.prev, c.args.IfName) {
+		if !slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w }) {
+			c.differ("%s does not have the address %s", c.args.IfName, w)
+		}
+	}
+	return nil
+}
+
+// checkRoutes looks for prevResult's routes, in any table: a later plugin may
+// have moved them.
+func (c *inspection) checkRoutes() error {
+	if len(c.prev.Routes) == 0 {
+		return nil
+	}
+	have, err := c.pod.AllRoutes(nl.FamilyAll)
+	if err != nil {
+		return err
+	}
+	for _, r := range c.prev.Routes {
+		dst, ok := toPrefix(&r.Dst)
+		gw := toAddr(r.GW)
+		if ok && !slices.ContainsFunc(have, func(h nl.Route) bool {
+			return h.Dst == dst.Masked() && (!gw.IsValid() || h.Gateway == gw)
+		}) {
+			c.differ("the pod has no route to %s", r.String())
+		}
+	}
+	return nil
+}
+
+// checkGateways compares the host's side: addresses and forwarding.
+func (c *inspection) checkGateways() error {
+	c.route = c.bridge
+	if !c.IsGateway || c.ipamType == "" {
+		return nil
+	}
+	if c.VLAN != 0 {
+		leg, there, err := c.find("VLAN gateway "+c.vlanGatewayName(), func() (nl.Link, error) { return c.host.LinkByName(c.vlanGatewayName()) })
+		if err != nil || !there {
+			return err
+		}
+		c.route = leg
+	}
+	have, err := c.host.AddrsOf(c.route.Index, nl.FamilyAll)
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	addrs, gateways := c.podGateways()
+	for _, w := range gatewayPrefixes(addrs, gateways) {
+		if !slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w }) {
+			c.differ("%s does not have the gateway address %s", c.route.Name, w)
+		}
+	}
+	for _, key := range forwardKeys(addrs) {
+		if v, err := sysctl.Get(key); err != nil || v == "0" {
+			c.differ("forwarding is off: %s", key)
+		}
+	}
+	return nil
+}
+
+// podGateways returns this interface's addresses and, side by side, their
+// gateways.
+func (c *inspection) podGateways() ([]netip.Prefix, []netip.Addr) {
+	own := cniconf.PodAddrs(c.prev, c.args.IfName)
+	var (
+		addrs    []netip.Prefix
+		gateways []netip.Addr
+	)
+	for _, ip := range c.prev.IPs {
+		if p, ok := toPrefix(&ip.Address); ok && slices.Contains(own, p) {
+			addrs, gateways = append(addrs, p), append(gateways, toAddr(ip.Gateway))
+		}
+	}
+	return addrs, gateways
+}

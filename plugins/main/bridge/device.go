@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"net"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+const (
+	// nameTries bounds the host-side names that are tried when one is taken.
+	nameTries = 10
+	// upTimeout bounds the wait for the host end to carry frames. It is a
+	// matter of milliseconds unless the node is in trouble.
+	upTimeout = 5 * time.Second
+)
+
+// hostIfName returns the host end's name for the given try. It follows from the
+// attachment, so that the device can be found when every record is lost.
+func hostIfName(ref store.Ref, try int) string {
+	var b [12]byte
+	binary.BigEndian.PutUint64(b[:], ref.Owner())
+	binary.BigEndian.PutUint32(b[8:], uint32(try))
+	sum := sha256.Sum256(b[:])
+	return "veth" + hex.EncodeToString(sum[:4])
+}
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails (crypto/rand)
+	return hex.EncodeToString(b)
+}
+
+// randomMAC returns a unicast, locally administered address.
+func randomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac)
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// makeBridge makes the bridge or brings an existing one into service. An
+// existing one keeps its MTU and VLAN filtering: others may depend on them.
+func (t *attach) makeBridge(context.Context) error {
+	if t.bridge.Index == 0 {
+		if err := t.newBridge(); err != nil {
+			return err
+		}
+	}
+	if t.vlanAware() && !t.bridge.VLANFiltering {
+		t.args.Log.Warn("the existing bridge does not filter VLANs", zap.String(log.KeyDevice, t.Bridge))
+	}
+	if t.PromiscMode && !t.bridge.Promisc {
+		if err := t.host.SetPromisc(t.bridge.Index, true); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "set promiscuous mode on %s", t.Bridge)
+		}
+		index := t.bridge.Index
+		t.undos.Push("promiscuous mode of "+t.Bridge, func(context.Context) error { return gone(t.host.SetPromisc(index, false)) })
+	}
+	if !t.bridge.Up {
+		if err := t.host.SetUp(t.bridge.Index); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "set %s up", t.Bridge)
+		}
+	}
+	t.noRA(t.Bridge)
+	return nil
+}
+
+// newBridge makes it with an address of its own: one that follows the ports
+// would change under the pods' neighbour entries whenever a pod comes or goes.
+func (t *attach) newBridge() error {
+	err := t.host.AddBridge(nl.BridgeSpec{Name: t.Bridge, MTU: t.MTU, MAC: randomMAC(), VLANFiltering: t.vlanAware(), Up: true})
+	switch {
+	case errors.Is(err, nl.ErrNotSupported) && t.vlanAware():
+		return vlanError(err)
+	case errors.Is(err, nl.ErrExist): // another ADD was faster: its bridge is as good
+	case err != nil:
+		return cnierr.Wrap(cnierr.CodeKernel, err, "make the bridge")
+	default:
+		t.undos.Push("bridge "+t.Bridge, t.removeBridge)
+	}
+	if t.bridge, err = t.host.LinkByName(t.Bridge); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
+	}
+	if t.bridge.Kind != "bridge" {
+		return notABridge(t.bridge)
+	}
+	return nil
+}
+
+// removeBridge undoes newBridge unless another pod has joined meanwhile.
+func (t *attach) removeBridge(context.Context) error {
+	br, err := t.host.LinkByName(t.Bridge)
+	if err != nil || br.Kind != "bridge" {
+		return gone(err)
+	}
+	ports, err := t.host.LinksOf(br.Index)
+	if err != nil || len(ports) > 0 {
+		return err
+	}
+	return gone(t.host.DelLink(br.Index))
+}
+
+// noRA keeps routers on the pods' network from configuring the host through
+// this device. Without IPv6 in the kernel there is nothing to do.
+func (t *attach) noRA(device string) {
+	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_ra", "0"); err != nil {
+		t.args.Log.Debug("accept_ra stays", zap.String(log.KeyDevice, device), zap.Error(err))
+	}
+}
+
+// makeVeth makes the pair, in place, with one message: the host end is a port
+// of the bridge and up, the pod's end is born inside its namespace.
+func (t *attach) makeVeth(context.Context) error {
+	var err error
+	for try := range nameTries {
+		if try > 0 {
+			t.rec.HostIfName = hostIfName(t.ref, try)
+			if err := t.writeIntent(); err != nil {
+				return err
+			}
+		}
+		if err = t.addVeth(); !errors.Is(err, nl.ErrExist) {
+			break
+		}
+		if taken := t.podNameFree(); taken != nil { // somebody was faster
+			return taken
+		}
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
+	}
+	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.deleteHostEnd() })
+	if t.hostEnd, err = t.host.LinkByName(t.rec.HostIfName); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
+	}
+	if t.podEnd, err = t.pod.LinkByIndex(t.hostEnd.PeerIndex); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
+	}
+	t.noRA(t.hostEnd.Name)
+	return nil
+}
+
+// addVeth sends the message. When the bridge went away between the look and
+// the message, because another ADD that made it failed, it is made again once.
+func (t *attach) addVeth() error {
+	spec := nl.VethSpec{
+		HostName: t.rec.HostIfName, HostMAC: t.rec.hostMAC(), Master: t.bridge.Index, HostUp: true,
+		PeerName: t.args.IfName, PeerMAC: t.mac, PeerNS: t.ns.Fd(), MTU: t.MTU,
+	}
+	err := t.host.AddVeth(spec)
+	if err == nil || errors.Is(err, nl.ErrExist) {
+		return err
+	}
+	if _, gone := t.host.LinkByIndex(t.bridge.Index); !errors.Is(gone, nl.ErrNotFound) {
+		return err
+	}
+	t.bridge = nl.Link{}
+	if err := t.makeBridge(context.Background()); err != nil {
+		return err
+	}
+	spec.Master = t.bridge.Index
+	return t.host.AddVeth(spec)
+}
+
+func (t *attach) deleteHostEnd() error {
+	l, err := t.host.LinkByName(t.rec.HostIfName)
+	if err != nil {
+		return gone(err)
+	}
+	if l.MAC.String() != t.rec.HostMAC {
+		return nil // not the one that was made
+	}
+	return gone(t.host.DelLink(l.Index))
+}
+
+// setPort sets what differs from a new port's defaults.
+func (t *attach) setPort(context.Context) error {
+	if t.HairpinMode || t.PortIsolation {
+		want := nl.Port{Hairpin: t.HairpinMode, Isolated: t.PortIsolation}
+		if err := t.host.SetPort(t.hostEnd.Index, want); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "set hairpinMode and portIsolation")
+		}
+	}
+	return t.setVLANs(t.host, t.hostEnd.Index, t.VLAN, t.trunk)
+}
+
+// waitUp returns when the host end carries frames.
+func (t *attach) waitUp(ctx context.Context) error {
+	if t.DisableContainerIf {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, upTimeout)
+	defer cancel()
+	err := t.up.Wait(ctx, t.hostEnd.Index, func() (bool, error) {
+		l, err := t.host.LinkByIndex(t.hostEnd.Index)
+		if err != nil {
+			return false, err
+		}
+		t.hostEnd = l
+		return l.OperState == nl.OperUp, nil
+	})
+	return cnierr.Wrap(cnierr.CodeKernel, err, "wait for %s to come up", t.hostEnd.Name)
+}
+
+// gone takes "there is no such thing" for success.
+func gone(err error) error {
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+// gateways puts the gateway addresses on the host's side and lets the host
+// route. It leaves in t.bridge and t.route what the devices are like now.
+func (t *attach) gateways(context.Context) (err error) {
+	t.route = t.bridge
+	if t.IsGateway && t.ipamType != "" {
+		if t.VLAN != 0 {
+			if t.route, err = t.vlanGateway(); err != nil {
+				return err
+			}
+			t.legMade = true
+		}
+		if err := t.addGateways(); err != nil {
+			return err
+		}
+		if err := t.forward(); err != nil {
+			return err
+		}
+	}
+	return t.settleBridge()
+}
+
+// gatewayPrefixes returns the addresses the host should have: the gateways,
+// with the length of the pod's subnets.
+func gatewayPrefixes(addrs []netip.Prefix, gateways []netip.Addr) []netip.Prefix {
+	var want []netip.Prefix
+	for i, gw := range gateways {
+		if gw.IsValid() && gw.Is4() == addrs[i].Addr().Is4() {
+			want = append(want, netip.PrefixFrom(gw, addrs[i].Bits()))
+		}
+	}
+	return want
+}
+
+func (t *attach) wantedGateways() []netip.Prefix {
+	gws := make([]netip.Addr, len(t.result.IPs))
+	for i, ip := range t.result.IPs {
+		gws[i] = toAddr(ip.Gateway)
+	}
+	return gatewayPrefixes(t.rec.Addrs, gws)
+}
+
+func (t *attach) addGateways() error {
+	have, err := t.host.AddrsOf(t.route.Index, nl.FamilyAll)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "list the addresses of %s", t.route.Name)
+	}
+	want := t.wantedGateways()
+	for _, w := range want {
+		if err := t.addGateway(w, want, have); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addGateway puts w on the device unless it is there. Addresses that conflict
+// with it are replaced with forceAddress, else an error: every other IPv4
+// address that this ADD does not want too, and IPv6 addresses of overlapping
+// subnets.
+func (t *attach) addGateway(w netip.Prefix, want []netip.Prefix, have []nl.Addr) error {
+	for _, a := range have {
+		if a.Prefix == w {
+			return nil
+		}
+	}
+	for _, a := range have {
+		if !conflicts(a.Prefix, w, want) {
+			continue
+		}
+		if !t.ForceAddress {
+			return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("%s has the address %s, which conflicts with the gateway %s", t.route.Name, a.Prefix, w),
+				"forceAddress replaces it")
+		}
+		if err := gone(t.host.DelAddr(a)); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "replace an address of %s", t.route.Name)
+		}
+	}
+	addr := nl.Addr{LinkIndex: t.route.Index, Prefix: w}
+	if w.Addr().Is6() {
+		// The gateway is the host's by configuration; checking for another owner would keep the first pods waiting for seconds.
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	if err := exists(t.host.AddAddr(addr)); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "give %s the gateway address", t.route.Name)
+	}
+	t.undos.Push("gateway address "+w.String(), func(context.Context) error { return t.removeGateway(addr) })
+	return nil
+}
+
+func conflicts(have, w netip.Prefix, want []netip.Prefix) bool {
+	if have.Addr().Is4() != w.Addr().Is4() {
+		return false
+	}
+	if have.Addr().Is6() {
+		return have.Overlaps(w)
+	}
+	for _, other := range want {
+		if have == other {
+			return false
+		}
+	}
+	return true
+}
+
+// removeGateway undoes addGateway unless other pods are on the bridge, which
+// may have come to rely on the address.
+func (t *attach) removeGateway(a nl.Addr) error {
+	ports, err := t.host.LinksOf(t.bridge.Index)
+	if err != nil {
+		return err
+	}
+	for _, p := range ports {
+		if p.Index != t.hostEnd.Index && p.Index != t.route.PeerIndex {
+			return nil
+		}
+	}
+	return gone(t.host.DelAddr(a))
+}
+
+// forward lets the host route for the families the pod has. It is never taken
+// back: others may depend on it by then.
+func (t *attach) forward() error {
+	for _, key := range forwardKeys(t.rec.Addrs) {
+		if err := sysctl.Set(key, "1"); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "enable forwarding")
+		}
+	}
+	return nil
+}
+
+func forwardKeys(addrs []netip.Prefix) []string {
+	var v4, v6 bool
+	for _, p := range addrs {
+		v4 = v4 || p.Addr().Is4()
+		v6 = v6 || p.Addr().Is6()
+	}
+	var keys []string
+	if v4 {
+		keys = append(keys, "net/ipv4/ip_forward")
+	}
+	if v6 {
+		keys = append(keys, "net/ipv6/conf/all/forwarding")
+	}
+	return keys
+}
+
+// settleBridge reads the bridge again, since a new port may have changed its
+// address, and makes the address of a bridge that routes stay: pods keep it in
+// their neighbour tables, the datapath in its endpoints.
+func (t *attach) settleBridge() error {
+	br, err := t.host.LinkByIndex(t.bridge.Index)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
+	}
+	follows := !bytes.Equal(br.MAC, t.bridge.MAC) || bytes.Equal(br.MAC, t.hostEnd.MAC)
+	if follows && (t.IsGateway || t.masquerade()) {
+		if err := t.host.SetMAC(br.Index, br.MAC); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "keep the address of %s", t.Bridge)
+		}
+	}
+	t.bridge = br
+	if !t.legMade {
+		t.route = br
+	}
+	return nil
+}
+
+// exists takes "it is there already" for success.
+func exists(err error) error {
+	if errors.Is(err, nl.ErrExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// defaultVLAN is the VLAN of untagged frames on a trunk without vlan.
+const defaultVLAN = 1
+
+func vlanGatewayName(bridge string, vlan int) string { return fmt.Sprintf("%s.%d", bridge, vlan) }
+
+// parseTrunk turns vlanTrunk into ascending ranges without overlap.
+func (r *request) parseTrunk() error {
+	var ids []int
+	for i, item := range r.VLANTrunk {
+		got, err := item.ids(fmt.Sprintf("vlanTrunk[%d]", i))
+		if err != nil {
+			return err
+		}
+		ids = append(ids, got...)
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		if n := len(r.trunk); n > 0 && int(r.trunk[n-1].To) == id-1 {
+			r.trunk[n-1].To = uint16(id)
+			continue
+		}
+		r.trunk = append(r.trunk, nl.VLAN{From: uint16(id), To: uint16(id)})
+	}
+	return nil
+}
+
+// ids lists the VLANs of one item. key names the item in errors.
+func (t trunkItem) ids(key string) ([]int, error) {
+	bad := func(name string, v int) error {
+		return cnierr.Config(key+"."+name, v, "must be 1 to 4094")
+	}
+	var ids []int
+	switch {
+	case t.MinID != nil && t.MaxID == nil:
+		return nil, cnierr.Config(key+".minID", *t.MinID, "minID and maxID only work together")
+	case t.MinID == nil && t.MaxID != nil:
+		return nil, cnierr.Config(key+".maxID", *t.MaxID, "minID and maxID only work together")
+	case t.MinID != nil && !validVLAN(*t.MinID):
+		return nil, bad("minID", *t.MinID)
+	case t.MaxID != nil && !validVLAN(*t.MaxID):
+		return nil, bad("maxID", *t.MaxID)
+	case t.MinID != nil && *t.MinID > *t.MaxID:
+		return nil, cnierr.Config(key+".minID", *t.MinID, fmt.Sprintf("is greater than maxID %d", *t.MaxID))
+	case t.ID != nil && !validVLAN(*t.ID):
+		return nil, bad("id", *t.ID)
+	}
+	if t.MinID != nil {
+		for id := *t.MinID; id <= *t.MaxID; id++ {
+			ids = append(ids, id)
+		}
+	}
+	if t.ID != nil {
+		ids = append(ids, *t.ID)
+	}
+	return ids, nil
+}
+
+func validVLAN(id int) bool { return id >= 1 && id <= maxVLAN }
+
+// portVLANs returns what a port gets besides what the bridge gave it.
+func portVLANs(vlan int, trunk []nl.VLAN) []nl.VLAN {
+	var want []nl.VLAN
+	switch {
+	case vlan != 0:
+		want = append(want, nl.VLAN{From: uint16(vlan), To: uint16(vlan), PVID: true, Untagged: true})
+	case len(trunk) > 0:
+		want = append(want, nl.VLAN{From: defaultVLAN, To: defaultVLAN, PVID: true, Untagged: true})
+	}
+	for _, t := range trunk {
+		want = append(want, without(t, want)...)
+	}
+	return want
+}
+
+// without cuts the untagged VLAN out of a trunk range: naming an id twice would
+// take its untagged flag away.
+func without(t nl.VLAN, untagged []nl.VLAN) []nl.VLAN {
+	for _, u := range untagged {
+		if !u.PVID || u.From < t.From || u.From > t.To {
+			continue
+		}
+		var parts []nl.VLAN
+		if t.From < u.From {
+			parts = append(parts, nl.VLAN{From: t.From, To: u.From - 1})
+		}
+		if u.From < t.To {
+			parts = append(parts, nl.VLAN{From: u.From + 1, To: t.To})
+		}
+		return parts
+	}
+	return []nl.VLAN{t}
+}
+
+// setVLANs puts the port with that index into its VLANs.
+func (r *request) setVLANs(host *nl.Handle, index, vlan int, trunk []nl.VLAN) error {
+	want := portVLANs(vlan, trunk)
+	if len(want) == 0 {
+		return nil
+	}
+	if !r.PreserveVLAN {
+		have, err := host.VLANs(index)
+		if err == nil {
+			err = host.DelVLANs(index, have...)
+		}
+		if err != nil {
+			return vlanError(err)
+		}
+	}
+	return vlanError(host.AddVLANs(index, want...))
+}
+
+func vlanError(err error) error {
+	if errors.Is(err, nl.ErrNotSupported) {
+		return cnierr.Wrap(cnierr.CodeUnsupported, err, "vlan, vlanTrunk: this kernel has no VLAN filtering on bridges (CONFIG_BRIDGE_VLAN_FILTERING)")
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "set the VLANs of a bridge port")
+}
+
+// vlanGateway makes sure that the host has a leg in the VLAN: a veth whose one
+// end, named bridge.vlan, carries the gateway address and whose other end is a
+// port of the bridge. It is made once and stays with the bridge.
+func (t *attach) vlanGateway() (nl.Link, error) {
+	name := t.vlanGatewayName()
+	leg, err := t.host.LinkByName(name)
+	if err == nil || !errors.Is(err, nl.ErrNotFound) {
+		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
+	}
+	port := "veth" + randomHex(4)
+	err = t.host.AddVeth(nl.VethSpec{HostName: port, Master: t.bridge.Index, HostUp: true, PeerName: name, MTU: t.MTU})
+	if errors.Is(err, nl.ErrExist) { // another ADD was faster
+		leg, err = t.host.LinkByName(name)
+		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
+	}
+	if err != nil {
+		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "make the VLAN gateway %s", name)
+	}
+	t.undos.Push("VLAN gateway "+name, func(context.Context) error { return t.removeIfUnused(name) })
+	if leg, err = t.host.LinkByName(name); err != nil {
+		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
+	}
+	if err := t.setVLANs(t.host, leg.PeerIndex, t.VLAN, nil); err != nil {
+		return leg, err
+	}
+	return leg, cnierr.Wrap(cnierr.CodeKernel, t.host.SetUp(leg.Index), "set %s up", name)
+}
+
+// removeIfUnused deletes the VLAN gateway unless the bridge has got other ports
+// meanwhile, which may be using it.
+func (t *attach) removeIfUnused(name string) error {
+	leg, err := t.host.LinkByName(name)
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ports, err := t.host.LinksOf(t.bridge.Index)
+	if err != nil {
+		return err
+	}
+	for _, p := range ports {
+		if p.Index != leg.PeerIndex && p.Index != t.hostEnd.Index {
+			return nil
+		}
+	}
+	return gone(t.host.DelLink(leg.Index))
+}
