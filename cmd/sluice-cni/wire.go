@@ -7,12 +7,18 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/meta/firewall"
+	"github.com/sluice-cni/sluice/plugins/meta/portmap"
 )
 
 // plugin returns the plugin of that name with its real dependencies, nil when
 // there is none. Nothing is opened before a verb needs it.
 func plugin(name string) *cniplugin.Plugin {
 	switch name {
+	case portmap.Name:
+		return newPortmap()
+	case firewall.Name:
+		return newFirewall()
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -100,7 +101,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	}
 	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
-		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "find the host end of %s", a.IfName)
+		return nil, resolveError(err, a.IfName)
 	}
 	ep.Ref, ep.Addrs = refOf(conf.Name, a), addrs
 	if err := p.admit(ctx, a, ep); err != nil {
@@ -155,7 +156,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	}
 	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
-		return cnierr.Wrap(cnierr.CodeCheck, err, "find the host end of %s", a.IfName)
+		return resolveError(err, a.IfName)
 	}
 	ep.Ref, ep.Addrs = refOf(conf.Name, a), addrs
 	dp, err := p.OpenExisting(ctx, a)
@@ -195,6 +196,15 @@ func openError(err error, unavailable uint) error {
 		return cnierr.Wrap(unavailable, err, "the ebpf back end cannot run on this node")
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
+}
+
+// resolveError gives an error of Deps.Resolve its CNI code.
+func resolveError(err error, ifname string) error {
+	code := cnierr.CodeKernel
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		code = cnierr.CodeNetNS
+	}
+	return cnierr.Wrap(code, err, "find the host end of %s", ifname)
 }
 
 func refOf(network string, a *cniplugin.Args) store.Ref {

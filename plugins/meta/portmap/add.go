@@ -90,7 +90,7 @@ func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ep loader.Endpo
 func (p *plugin) resolve(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs []netip.Prefix) (loader.Endpoint, error) {
 	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
-		return ep, cnierr.Wrap(cnierr.CodeKernel, err, "find the host end of %s", a.IfName)
+		return ep, resolveError(err, a.IfName)
 	}
 	ep.Ref, ep.Addrs = ref, addrs
 	return ep, nil

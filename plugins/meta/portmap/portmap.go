@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -103,6 +104,15 @@ func openError(err error, unavailable uint) error {
 		return cnierr.Wrap(unavailable, err, "the ebpf back end cannot run on this node")
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
+}
+
+// resolveError gives an error of Deps.Resolve its CNI code.
+func resolveError(err error, ifname string) error {
+	code := cnierr.CodeKernel
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		code = cnierr.CodeNetNS
+	}
+	return cnierr.Wrap(code, err, "find the host end of %s", ifname)
 }
 
 func refOf(network string, a *cniplugin.Args) store.Ref {
