@@ -11,8 +11,10 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/delegate"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/meta/firewall"
 	"github.com/sluice-cni/sluice/plugins/meta/portmap"
 )
@@ -65,9 +67,19 @@ func as[D any](dp *loader.Datapath, err error) (D, error) {
 
 // The conversions above cannot fail while these hold.
 var (
+	_ bridge.Datapath   = (*loader.Datapath)(nil)
 	_ portmap.Datapath  = (*loader.Datapath)(nil)
 	_ firewall.Datapath = (*loader.Datapath)(nil)
 )
+
+func newBridge() *cniplugin.Plugin {
+	return bridge.New(bridge.Deps{
+		IPAM:         &delegate.Runner{},
+		Open:         open[bridge.Datapath],
+		OpenExisting: openExisting[bridge.Datapath],
+		Records:      store.Open(store.DefaultDir),
+	})
+}
 
 func newPortmap() *cniplugin.Plugin {
 	return portmap.New(portmap.Deps{

@@ -7,6 +7,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/main/bridge"
+	"github.com/sluice-cni/sluice/plugins/main/loopback"
 	"github.com/sluice-cni/sluice/plugins/meta/firewall"
 	"github.com/sluice-cni/sluice/plugins/meta/portmap"
 )
@@ -15,6 +17,10 @@ import (
 // there is none. Nothing is opened before a verb needs it.
 func plugin(name string) *cniplugin.Plugin {
 	switch name {
+	case bridge.Name:
+		return newBridge()
+	case loopback.Name:
+		return loopback.New(loopback.Deps{})
 	case portmap.Name:
 		return newPortmap()
 	case firewall.Name:
