@@ -106,14 +106,14 @@ func (d *fakeDatapath) GC(_ context.Context, keep func(uint64) bool) error {
 
 // node is a plugin on fakes, with a real attachment store.
 type node struct {
-	t       *testing.T
+	t       testing.TB
 	dp      *fakeDatapath
 	records *store.Dir
 	plugin  *cniplugin.Plugin
 	deps    Deps
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	n := &node{t: t, dp: newFakeDatapath(), records: store.Open(t.TempDir())}
 	n.deps = Deps{
 		Open: func(context.Context, *cniplugin.Args) (Datapath, error) {

@@ -28,7 +28,7 @@ func netconf(extra string) []byte {
 	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":"firewall","prevResult":%s%s}`, prev, extra)
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -143,14 +143,14 @@ func (d *fakeDatapath) CheckPorts(_ context.Context, owner uint64, ports []loade
 
 // node is a plugin on fakes, with a real attachment store.
 type node struct {
-	t       *testing.T
+	t       testing.TB
 	dp      *fakeDatapath
 	records *store.Dir
 	plugin  *cniplugin.Plugin
 	deps    Deps
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	n := &node{t: t, dp: newFakeDatapath(), records: store.Open(t.TempDir())}
 	n.deps = Deps{
 		Open: func(context.Context, *cniplugin.Args) (Datapath, error) {
