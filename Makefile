@@ -93,7 +93,7 @@ bench-quick: build ## compare with no plugin and with the reference plugins, und
 	go run ./bench
 
 install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
-	bin/sluice install --dir $(CNI_BIN_DIR)
+	bin/sluice install $(CNI_BIN_DIR)
 
 clean: ## remove what the build made
 	rm -rf bin bench/out

@@ -22,8 +22,8 @@ type goPackage struct {
 	Dir          string
 	Doc          string
 	Name         string
+	Standard     bool
 	Imports      []string
-	Deps         []string
 	TestImports  []string
 	XTestImports []string
 }
@@ -45,13 +45,20 @@ func ours(importPath string) bool {
 // listPackages returns every package of the module.
 func listPackages(tb testing.TB) []goPackage {
 	tb.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Doc,Name,Imports,Deps,TestImports,XTestImports", "./...")
+	return goList(tb, "./...")
+}
+
+// goList runs "go list" with args at the root of the module.
+func goList(tb testing.TB, args ...string) []goPackage {
+	tb.Helper()
+	args = append([]string{"list", "-json=ImportPath,Dir,Doc,Name,Standard,Imports,TestImports,XTestImports"}, args...)
+	cmd := exec.Command("go", args...)
 	cmd.Dir = repoRoot(tb)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		tb.Fatalf("go list: %v\n%s", err, stderr.Bytes())
+		tb.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, stderr.Bytes())
 	}
 	var packages []goPackage
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package binaries builds the real programs for tests that judge them from the
+// outside: the multi-call plugin binary under every name it answers to, and the
+// operator's tool. It needs the go command and the module's source.
+package binaries
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// EnvDir names the variable with a directory of binaries to test instead of
+// freshly built ones: an installed Sluice, or another suite as the oracle.
+const EnvDir = "SLUICE_TEST_BIN"
+
+// Plugins lists the plugin names that the multi-call binary answers to.
+func Plugins() []string {
+	return []string{"bridge", "firewall", "host-local", "loopback", "portmap", "tuning"}
+}
+
+// Set is a directory of binaries. The caller must Close it.
+type Set struct {
+	// Dir holds one file for each of Plugins, and sluice and sluice-cni.
+	Dir string
+
+	temporary bool
+}
+
+// Build makes a Set, or takes the one that EnvDir names.
+func Build() (_ *Set, err error) {
+	if dir := os.Getenv(EnvDir); dir != "" {
+		abs, err := filepath.Abs(dir)
+		return &Set{Dir: abs}, err
+	}
+	dir, err := os.MkdirTemp("", "sluice-bin-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{Dir: dir, temporary: true}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := s.compile(); err != nil {
+		return nil, err
+	}
+	for _, name := range Plugins() {
+		if err := os.Link(s.Path("sluice-cni"), s.Path(name)); err != nil {
+			return nil, err
+		}
+	}
+	// Other users' processes must be able to run what is inside.
+	return s, os.Chmod(dir, 0o755)
+}
+
+// compile builds both programs as the Makefile does: static and stripped.
+func (s *Set) compile() error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", s.Dir+"/", "./cmd/sluice-cni", "./cmd/sluice")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the binaries: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// Path returns the path of one binary.
+func (s *Set) Path(name string) string { return filepath.Join(s.Dir, name) }
+
+// Close removes what Build made.
+func (s *Set) Close() error {
+	if !s.temporary {
+		return nil
+	}
+	return os.RemoveAll(s.Dir)
+}
+
+func moduleRoot() (string, error) {
+	var stderr bytes.Buffer
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}")
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m: %w: %s", err, stderr.Bytes())
+	}
+	return strings.TrimSpace(string(out)), nil
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package behaviour
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/sluice-cni/sluice/loader"
+)
+
+// tool runs the operator's tool on the node and decodes its JSON.
+func (w *world) tool(into any, args ...string) {
+	w.t.Helper()
+	out := sh(w.t, w.Node, programs.Path("sluice")+" "+joined(args)+" -o json")
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		w.t.Fatalf("sluice %v: %v\n%s", args, err, out)
+	}
+}
+
+func joined(args []string) string {
+	var s string
+	for _, a := range args {
+		s += " " + a
+	}
+	return s
+}
+
+// counters returns what the datapath counted for a pod.
+func (w *world) counters(p *pod) loader.EndpointCounter {
+	w.t.Helper()
+	var endpoints []loader.EndpointStatus
+	w.tool(&endpoints, "endpoints")
+	for _, e := range endpoints {
+		if slices.ContainsFunc(e.Addrs, func(a netip.Prefix) bool { return a.Addr() == p.IP4 || a.Addr() == p.IP6 }) {
+			return e.Stats
+		}
+	}
+	w.t.Fatalf("sluice endpoints does not know %s (%s, %s): %+v", p.Name, p.IP4, p.IP6, endpoints)
+	return loader.EndpointCounter{}
+}
+
+// A conversation takes the shortcut after its first packets, in both
+// directions, on every path that has one.
+func TestPrivilegedFastPathIsUsed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := w.runtime(net0())
+	web, app := w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "app")
+	serve(t, web, "web", ":80")
+	serve(t, w.Client(), "client", ":9000")
+	const rounds = 200
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		tests := []struct {
+			name string
+			from place
+			to   string
+			pod  *pod
+		}{
+			{"client to hostPort", w.Client(), at(fam.node(w.Client()), 8080), web},
+			{"client to pod", w.Client(), at(fam.pod(web), 80), web},
+			{"pod to client", app, at(fam.client(w.Client()), 9000), app},
+		}
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				before := w.counters(tt.pod)
+				c, err := dial(tt.from, proto+fam.suffix, "", tt.to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if err := c.rounds(rounds); err != nil {
+					t.Fatal(err)
+				}
+				after := w.counters(tt.pod)
+				rx, tx := after.RxFast-before.RxFast, after.TxFast-before.TxFast
+				if rx < rounds*9/10 || tx < rounds*9/10 {
+					t.Errorf("of %d rounds, %d packets to the pod and %d from it were short-cut; want nearly all", rounds, rx, tx)
+				}
+				if after.RxPackets-before.RxPackets < rounds || after.TxPackets-before.TxPackets < rounds {
+					t.Errorf("counted %d to and %d from the pod, want at least %d each",
+						after.RxPackets-before.RxPackets, after.TxPackets-before.TxPackets, rounds)
+				}
+				if after.Drops != before.Drops {
+					t.Errorf("%d packets dropped", after.Drops-before.Drops)
+				}
+			})
+		}
+	})
+}
+
+// With fastPath off every packet goes the kernel's way, and all works.
+func TestPrivilegedFastPathOff(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	writeConfig(t, w.Node, `{"fastPath": "off"}`)
+	rt := w.runtime(net0())
+	web, app := w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "app")
+	serve(t, web, "web", ":80")
+	serve(t, w.Client(), "client", ":9000")
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		if got := ask(t, w.Client(), proto, at(fam.node(w.Client()), 8080)); got.peer.Addr() != fam.client(w.Client()) {
+			t.Errorf("web saw %s", got.peer)
+		}
+		if got := ask(t, app, proto, at(fam.client(w.Client()), 9000)); got.peer.Addr() != fam.node(w.Client()) {
+			t.Errorf("the client saw %s", got.peer)
+		}
+	})
+	for _, p := range []*pod{web, app} {
+		if c := w.counters(p); c.RxFast+c.TxFast != 0 {
+			t.Errorf("%s: %d packets to and %d from the pod were short-cut", p.Name, c.RxFast, c.TxFast)
+		}
+	}
+}
+
+// A connection that another netfilter user rewrites is never short-cut.
+func TestPrivilegedServiceIsNotShortcut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.add(w.runtime(net0()), "app")
+	serve(t, w.Client(), "client", ":9000")
+	for _, fam := range families() {
+		translate(t, w.Node, fam, virtualIP(fam), fam.client(w.Client()), 9000)
+	}
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		before := w.counters(p)
+		ask(t, p, proto, at(virtualIP(fam), 80))
+		after := w.counters(p)
+		if fast := after.TxFast - before.TxFast + after.RxFast - before.RxFast; fast != 0 {
+			t.Errorf("%d packets of a translated connection were short-cut", fast)
+		}
+	})
+}

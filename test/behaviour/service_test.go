@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package behaviour
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
+// virtualIP returns a Service address of a family, routed nowhere.
+func virtualIP(fam family) netip.Addr {
+	if fam.suffix == "4" {
+		return netip.MustParseAddr("10.96.0.10")
+	}
+	return netip.MustParseAddr("fd00:96::10")
+}
+
+// nft loads netfilter rules on the node.
+func nft(t testing.TB, n *lab.Node, rules string) {
+	t.Helper()
+	err := n.Do(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(rules)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// translate does what kube-proxy does for a Service: connections to vip:80,
+// from pods and from the node, go to backend:port.
+func translate(t testing.TB, n *lab.Node, fam family, vip, backend netip.Addr, port uint16) {
+	t.Helper()
+	ip := map[string]string{"4": "ip", "6": "ip6"}[fam.suffix]
+	var rules strings.Builder
+	fmt.Fprintf(&rules, "table %s proxy {\n", ip)
+	for _, hook := range []string{"prerouting", "output"} {
+		fmt.Fprintf(&rules, "chain %s {\ntype nat hook %s priority -100;\n", hook, hook)
+		for _, proto := range []string{"tcp", "udp"} {
+			fmt.Fprintf(&rules, "%s daddr %s %s dport 80 dnat to %s\n", ip, vip, proto, at(backend, port))
+		}
+		rules.WriteString("}\n")
+	}
+	rules.WriteString("}\n")
+	nft(t, n, rules.String())
+}
+
+// A Service whose backend is outside the node: another netfilter user
+// translates what the pod sends, and Sluice masquerades it.
+func TestPrivilegedServiceOutside(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.add(w.runtime(net0()), "app")
+	serve(t, w.Client(), "client", ":9000")
+	for _, fam := range families() {
+		translate(t, w.Node, fam, virtualIP(fam), fam.client(w.Client()), 9000)
+	}
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		got := ask(t, p, proto, at(virtualIP(fam), 80))
+		if got.name != "client" || got.peer.Addr() != fam.node(w.Client()) {
+			t.Errorf("answered by %s, which saw %s; want client, %s", got.name, got.peer, fam.node(w.Client()))
+		}
+		// The real address still works beside it, from the same source port too.
+		c, err := dial(p, proto+fam.suffix, ":41000", at(virtualIP(fam), 80))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.rounds(longTalk); err != nil {
+			t.Error(err)
+		}
+		ask(t, p, proto, at(fam.client(w.Client()), 9000))
+	})
+}
+
+// A Service whose backend is a pod of another network on the node.
+func TestPrivilegedServiceInside(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	app := w.add(w.runtime(net0()), "app")
+	web := w.add(w.runtime(net1()), "web")
+	serve(t, web, "web", ":8000")
+	for _, fam := range families() {
+		translate(t, w.Node, fam, virtualIP(fam), fam.pod(web), 8000)
+	}
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		if got := ask(t, app, proto, at(virtualIP(fam), 80)); got.name != "web" {
+			t.Errorf("a pod is answered by %s, want web", got.name)
+		}
+		if got := ask(t, w.Node, proto, at(virtualIP(fam), 80)); got.name != "web" {
+			t.Errorf("the node is answered by %s, want web", got.name)
+		}
+	})
+}
+
+// A Service that clients reach through the node's address (a NodePort).
+func TestPrivilegedServiceNodePort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	web := w.add(w.runtime(net0()), "web", tcp(8080, 8000))
+	serve(t, web, "web", ":8000")
+	for _, fam := range families() {
+		translate(t, w.Node, fam, fam.node(w.Client()), fam.pod(web), 8000)
+	}
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		got := ask(t, w.Client(), proto, at(fam.node(w.Client()), 80))
+		if got.name != "web" || got.peer.Addr() != fam.client(w.Client()) {
+			t.Errorf("answered by %s, which saw %s; want web, %s", got.name, got.peer, fam.client(w.Client()))
+		}
+	})
+}
+
+// A filter rule set after a connection was learned decides about new ones at
+// once, since their first packets go the kernel's own way.
+func TestPrivilegedFirewallRuleBindsNewConnections(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.add(w.runtime(net0()), "web", tcp(8080, 80), udp(8080, 80))
+	serve(t, p, "web", ":80")
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		ask(t, w.Client(), proto, at(fam.node(w.Client()), 8080))
+	})
+	rules := "table inet admin {\nchain forward {\ntype filter hook forward priority -10;\niifname eth0 oifname cni0 reject\n}\n}\n"
+	nft(t, w.Node, rules)
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		refused(t, w.Client(), proto, at(fam.node(w.Client()), 8080))
+	})
+}
+
+// With a FORWARD policy of DROP, the firewall plugin's admission lets what the
+// pod opens through, as the reference's accept rules do.
+func TestPrivilegedFirewallAdmitsThroughDropPolicy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rules := "table inet admin {\nchain forward {\ntype filter hook forward priority 0; policy drop;\nmeta mark & 0x1000 == 0x1000 accept\n}\n}\n"
+	writeConfig(t, w.Node, `{"admitMark": "0x1000"}`)
+	p := w.add(w.runtime(net0()), "app")
+	nft(t, w.Node, rules)
+	serve(t, w.Client(), "client", ":9000")
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		ask(t, p, proto, at(fam.client(w.Client()), 9000))
+	})
+}

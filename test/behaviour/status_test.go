@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package behaviour
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// STATUS agrees with what ADD would do.
+func TestPrivilegedStatus(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		spoil func(w *world)
+		code  uint // 0: ready
+		words []string
+	}{
+		{name: "fresh node", code: 0},
+		{name: "without a bpffs", code: types.ErrPluginNotAvailable, words: []string{"/sys/fs/bpf"}, spoil: func(w *world) {
+			w.onNode(func() error { return unix.Unmount("/sys/fs/bpf", unix.MNT_DETACH) })
+		}},
+		{name: "with a broken node configuration", code: 7, words: []string{"backend", "cleverness"}, spoil: func(w *world) {
+			writeConfig(w.t, w.Node, `{"backend": "cleverness"}`)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			if tt.spoil != nil {
+				tt.spoil(w)
+			}
+			rt := w.runtime(fullChain())
+			err := rt.Status(t.Context())
+			addErr := w.newPod(rt, "web", somePorts()...).tryAdd()
+			if tt.code == 0 {
+				if err != nil || addErr != nil {
+					t.Errorf("STATUS: %v, ADD: %v", err, addErr)
+				}
+				return
+			}
+			if addErr == nil {
+				t.Error("ADD succeeded")
+			}
+			assertCNIError(t, err, tt.code, tt.words...)
+			var e *types.Error
+			if !errors.As(addErr, &e) || e.Code == types.ErrInternal {
+				t.Errorf("ADD: %v, want a CNI error with a code of its own", addErr)
+			}
+		})
+	}
+}
+
+// STATUS says so when no address is left.
+func TestPrivilegedStatusExhaustedPool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := w.runtime(network{subnets: []string{"10.9.0.0/30"}})
+	w.add(rt, "only")
+	assertCNIError(t, w.newPod(rt, "more").tryAdd(), 104, "10.9.0.")
+	assertCNIError(t, rt.Status(t.Context()), types.ErrPluginNotAvailable, "10.9.0.")
+}
+
+// assertCNIError wants a CNI error of a code whose text has all the words.
+func assertCNIError(t testing.TB, err error, code uint, words ...string) {
+	t.Helper()
+	var e *types.Error
+	if !errors.As(err, &e) {
+		t.Errorf("error is %v (%T), want a CNI error with code %d", err, err, code)
+		return
+	}
+	if e.Code != code {
+		t.Errorf("code %d, want %d: %s; %s", e.Code, code, e.Msg, e.Details)
+	}
+	for _, word := range words {
+		if !strings.Contains(e.Msg+" "+e.Details, word) {
+			t.Errorf("%q does not appear in %q; %q", word, e.Msg, e.Details)
+		}
+	}
+}

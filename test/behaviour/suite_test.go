@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package behaviour
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
+// programs holds the binaries under test, built once for the whole suite.
+var programs *binaries.Set
+
+func TestMain(m *testing.M) {
+	set, err := binaries.Build()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	programs = set
+	code := m.Run()
+	if err := set.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// verbTime bounds one call of a whole chain.
+const verbTime = time.Minute
+
+// world is a node with its clients, for one test.
+type world struct {
+	*lab.Lab
+	t testing.TB
+	// stderr collects what the plugins say there, for the log of a failed test.
+	stderr *lockedBuffer
+}
+
+func newWorld(t *testing.T, o ...lab.Options) *world {
+	t.Helper()
+	w := &world{Lab: lab.NewT(t, o...), t: t, stderr: &lockedBuffer{}}
+	t.Cleanup(func() {
+		if t.Failed() && w.stderr.String() != "" {
+			t.Logf("the plugins' stderr:\n%s", w.stderr)
+		}
+	})
+	return w
+}
+
+// twoUplinks is a node with two devices and a client on each.
+func twoUplinks() lab.Options {
+	return lab.Options{Uplinks: []lab.Uplink{lab.DefaultUplink(0), lab.DefaultUplink(1)}}
+}
+
+// runtime loads a network into the node's container runtime.
+func (w *world) runtime(n network) *lab.Runtime {
+	w.t.Helper()
+	rt, err := w.Node.CNI(lab.CNIOptions{Path: []string{programs.Dir}, Conflist: n.conflist(w.t), Stderr: w.stderr})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rt
+}
+
+// pod is a namespace with one attachment.
+type pod struct {
+	*lab.Pod
+	t      testing.TB
+	rt     *lab.Runtime
+	att    lab.Attachment
+	result *types100.Result
+	// IP4 and IP6 are its first addresses, invalid where it has none.
+	IP4, IP6 netip.Addr
+}
+
+// newPod makes a namespace and describes its attachment without calling ADD.
+func (w *world) newPod(rt *lab.Runtime, name string, ports ...mapping) *pod {
+	w.t.Helper()
+	p := &pod{Pod: w.Node.PodT(w.t, name), t: w.t, rt: rt}
+	p.att = lab.Attachment{ContainerID: name, NetNS: p.Path}
+	if len(ports) > 0 {
+		p.att.Capabilities = map[string]any{"portMappings": ports}
+	}
+	return p
+}
+
+// add makes a pod of a network.
+func (w *world) add(rt *lab.Runtime, name string, ports ...mapping) *pod {
+	w.t.Helper()
+	p := w.newPod(rt, name, ports...)
+	p.mustAdd()
+	return p
+}
+
+// tryAdd runs ADD and remembers what it said.
+func (p *pod) tryAdd() error {
+	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
+	defer cancel()
+	res, err := p.rt.Add(ctx, p.att)
+	if err != nil {
+		return err
+	}
+	if p.result, err = types100.NewResultFromResult(res); err != nil {
+		return err
+	}
+	for _, ip := range p.result.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		if addr = addr.Unmap(); addr.Is4() && !p.IP4.IsValid() {
+			p.IP4 = addr
+		} else if addr.Is6() && !p.IP6.IsValid() {
+			p.IP6 = addr
+		}
+	}
+	return nil
+}
+
+func (p *pod) mustAdd() {
+	p.t.Helper()
+	if err := p.tryAdd(); err != nil {
+		p.t.Fatalf("ADD %s: %v", p.Name, err)
+	}
+}
+
+func (p *pod) tryDel() error {
+	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
+	defer cancel()
+	return p.rt.Del(ctx, p.att)
+}
+
+func (p *pod) mustDel() {
+	p.t.Helper()
+	if err := p.tryDel(); err != nil {
+		p.t.Fatalf("DEL %s: %v", p.Name, err)
+	}
+}
+
+func (p *pod) check() error {
+	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
+	defer cancel()
+	return p.rt.Check(ctx, p.att)
+}
+
+// mac returns what the result says of the pod's device.
+func (p *pod) mac() string {
+	p.t.Helper()
+	for _, i := range p.result.Interfaces {
+		if i.Sandbox != "" {
+			return i.Mac
+		}
+	}
+	p.t.Fatal("the result names no interface of the pod")
+	return ""
+}
+
+// hostEnd returns the name of the pod's device on the node.
+func (p *pod) hostEnd() string {
+	p.t.Helper()
+	for _, i := range p.result.Interfaces {
+		if i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") {
+			return i.Name
+		}
+	}
+	p.t.Fatal("the result names no veth on the node")
+	return ""
+}
+
+// sh runs a command line in a namespace and returns its output.
+func sh(t testing.TB, ns interface{ Do(func() error) error }, line string) string {
+	t.Helper()
+	var out string
+	err := ns.Do(func() (err error) {
+		args := strings.Fields(line)
+		out, err = lab.Run(args[0], args[1:]...)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// snapshot reads the node's state.
+func (w *world) snapshot() lab.Snapshot {
+	w.t.Helper()
+	s, err := w.Node.Snapshot()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// settled makes and removes one pod of a network, so that what stays on the
+// node by design (the bridge, the loaded programs, the allocator's cursor) is
+// there, and returns the snapshot to compare with.
+func (w *world) settled(rt *lab.Runtime, ports ...mapping) lab.Snapshot {
+	w.t.Helper()
+	p := w.add(rt, "settle", ports...)
+	p.mustDel()
+	if err := p.Delete(); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.snapshot()
+}
+
+// assertNothingLeft compares the node with a snapshot of before.
+func (w *world) assertNothingLeft(before lab.Snapshot) {
+	w.t.Helper()
+	if d := lab.Diff(before, w.snapshot()); d != "" {
+		w.t.Errorf("the node differs (- gone, + left behind):\n%s", d)
+	}
+}
+
+// eventually tries f until it succeeds, for what the kernel does in its own
+// time. The last error ends the test.
+func eventually(t testing.TB, limit time.Duration, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// lockedBuffer is a bytes.Buffer that many plugins may write to.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

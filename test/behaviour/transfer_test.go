@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package behaviour
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// transferSize is large enough for TCP to send segments of 64 KiB (GSO), and
+// small enough for the slow path of a busy machine.
+const transferSize = 48 << 20
+
+// stream is pseudo-random data that differs for each seed.
+func stream(seed uint64) io.Reader {
+	var key [32]byte
+	key[0], key[1] = byte(seed), byte(seed>>8)
+	return io.LimitReader(rand.NewChaCha8(key), transferSize)
+}
+
+func sumOf(r io.Reader) ([]byte, error) {
+	h := sha256.New()
+	n, err := io.Copy(h, r)
+	if err == nil && n != transferSize {
+		err = fmt.Errorf("%d bytes, want %d", n, transferSize)
+	}
+	return h.Sum(nil), err
+}
+
+// bulkServer reads one stream whole, then writes another, and tells what it read.
+func bulkServer(t testing.TB, ns place, addr string) {
+	t.Helper()
+	l, err := ns.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				sum, err := sumOf(io.LimitReader(c, transferSize))
+				if err != nil {
+					return
+				}
+				if _, err := c.Write(sum); err == nil {
+					_, _ = io.Copy(c, stream(2))
+				}
+			}()
+		}
+	}()
+}
+
+// bulkClient sends a stream, compares the server's checksum, then reads the
+// server's stream and compares that.
+func bulkClient(ns place, network, addr string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := ns.DialContext(ctx, network, addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.Copy(c, stream(1)); err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	want, err := sumOf(stream(1))
+	if err != nil {
+		return err
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c, got); err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	if !bytes.Equal(got, want) {
+		return errors.New("upload: the server got other data than was sent")
+	}
+	if got, err = sumOf(c); err != nil {
+		return fmt.Errorf("download: %w", err)
+	}
+	if want, err = sumOf(stream(2)); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return errors.New("download: other data than the server sent")
+	}
+	return nil
+}
+
+// Large transfers arrive unharmed on every kind of path.
+func TestPrivilegedTransfer(t *testing.T) {
+	w := newWorld(t) // not parallel: it keeps the machine busy
+	rt := w.runtime(net0())
+	web, app := w.add(rt, "web", tcp(8080, 80)), w.add(rt, "app")
+	bulkServer(t, web, ":80")
+	bulkServer(t, w.Client(), ":9000")
+	eachFamily(t, func(t *testing.T, fam family) {
+		tests := []struct {
+			name, addr string
+			from       place
+		}{
+			{"client to hostPort", at(fam.node(w.Client()), 8080), w.Client()},
+			{"pod to client, masqueraded", at(fam.client(w.Client()), 9000), app},
+			{"client to pod", at(fam.pod(web), 80), w.Client()},
+			{"pod to pod", at(fam.pod(web), 80), app},
+			{"node to pod", at(fam.pod(web), 80), w.Node},
+		}
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				if err := bulkClient(tt.from, "tcp"+fam.suffix, tt.addr); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+// An uplink smaller than the pods' devices: the stack tells the senders, so
+// nothing hangs.
+func TestPrivilegedSmallUplink(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := w.runtime(net0())
+	web, app := w.add(rt, "web", tcp(8080, 80)), w.add(rt, "app")
+	bulkServer(t, web, ":80")
+	bulkServer(t, w.Client(), ":9000")
+	// The client's end keeps 1500, so that it does not announce a smaller
+	// segment size: only the node knows of the bottleneck.
+	sh(t, w.Node, "ip link set eth0 mtu 1400")
+	eachFamily(t, func(t *testing.T, fam family) {
+		if err := bulkClient(app, "tcp"+fam.suffix, at(fam.client(w.Client()), 9000)); err != nil {
+			t.Errorf("pod to client: %v", err)
+		}
+		if err := bulkClient(w.Client(), "tcp"+fam.suffix, at(fam.node(w.Client()), 8080)); err != nil {
+			t.Errorf("client to hostPort: %v", err)
+		}
+	})
+}
+
+// Datagrams as large as the devices carry in one packet, of every size near
+// the edges, arrive whole in both directions.
+func TestPrivilegedDatagramSizes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := w.runtime(net0())
+	web, app := w.add(rt, "web", udp(8080, 80)), w.add(rt, "app")
+	serve(t, web, "web", ":80")
+	serve(t, w.Client(), "client", ":9000")
+	eachFamily(t, func(t *testing.T, fam family) {
+		for _, x := range []struct {
+			from place
+			to   string
+		}{{w.Client(), at(fam.node(w.Client()), 8080)}, {app, at(fam.client(w.Client()), 9000)}} {
+			c, err := dial(x.from, "udp"+fam.suffix, "", x.to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			// The answer is longer than the question by the server's greeting.
+			for _, n := range []int{0, 1, 2, 3, 100, 1000, 1279, 1280, 1281, 1350} {
+				if err := c.say(strings.Repeat("x", n)); err != nil {
+					t.Errorf("%s, %d bytes: %v", x.to, n, err)
+				}
+			}
+		}
+	})
+}
+
+// Closing one direction lets the other go on, and a closed connection's port
+// can be used again at once.
+func TestPrivilegedHalfCloseAndReuse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	web := w.add(w.runtime(net0()), "web", tcp(8080, 80))
+	serve(t, web, "web", ":80")
+	eachFamily(t, func(t *testing.T, fam family) {
+		for i := range 30 {
+			if err := halfClose(w.Client(), "tcp"+fam.suffix, at(fam.node(w.Client()), 8080)); err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+		}
+	})
+}
+
+// halfClose uses source port 42000, sends its end of the stream first, and
+// wants the whole echo after that. It ends with a reset, so that the port is
+// free for the next.
+func halfClose(ns place, network, addr string) error {
+	c, err := dial(ns, network, ":42000", addr)
+	if err != nil {
+		return err
+	}
+	conn := c.Conn.(*net.TCPConn)
+	defer conn.Close()
+	if err := conn.SetLinger(0); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("last words")); err != nil {
+		return err
+	}
+	if err := conn.CloseWrite(); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(c.r)
+	if err != nil {
+		return err
+	}
+	if string(got) != "last words" {
+		return fmt.Errorf("echo after half-close is %q", got)
+	}
+	return nil
+}
