@@ -51,12 +51,12 @@ func runQuick(ctx context.Context, args []string) (err error) {
 	q.register(f, "direct,reference,sluice")
 	pods := f.String("pods", "2,250", "pods with one hostPort each")
 	f.StringVar(&q.out, "out", filepath.Join("bench", "out", "quick.json"), "JSON report")
-	f.IntVar(&q.rounds, "rounds", 5, "rounds of traffic over all peers")
+	f.IntVar(&q.rounds, "rounds", 10, "rounds of traffic over all peers")
 	f.IntVar(&q.cycles, "cycles", 15, "ADD/DEL pairs for each peer")
 	f.DurationVar(&q.budget, "budget", 165*time.Second, "leave out rounds that would make the run longer than this")
-	f.DurationVar(&q.rrFor, "rr", 700*time.Millisecond, "request/response time in a round")
-	f.DurationVar(&q.crrFor, "crr", time.Second, "connection time in a round")
-	f.DurationVar(&q.strmF, "stream", 700*time.Millisecond, "stream time in a round")
+	f.DurationVar(&q.rrFor, "rr", 300*time.Millisecond, "request/response time in a round")
+	f.DurationVar(&q.crrFor, "crr", 500*time.Millisecond, "connection time in a round")
+	f.DurationVar(&q.strmF, "stream", 500*time.Millisecond, "stream time in a round")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // rrWarmup is how long a request/response connection runs before it counts.
-const rrWarmup = 100 * time.Millisecond
+const rrWarmup = 50 * time.Millisecond
 
 // lockTo binds the goroutine to a thread on the CPUs of during and returns what
 // sets the thread free again on those of after.
@@ -38,6 +38,9 @@ func RR(p *placement, to netip.AddrPort, d time.Duration) (p50, p99 time.Duratio
 		return 0, 0, err
 	}
 	defer rawClose(fd)
+	if err := setCongestionControl(fd); err != nil {
+		return 0, 0, err
+	}
 	buf := []byte{kindRR}
 	// 2 us is faster than any round trip through two stacks.
 	trips := make([]time.Duration, 0, d/(2*time.Microsecond))
@@ -145,6 +148,9 @@ func Stream(p *placement, to netip.AddrPort, d time.Duration) (float64, error) {
 		return 0, err
 	}
 	defer rawClose(fd)
+	if err := setCongestionControl(fd); err != nil {
+		return 0, err
+	}
 	if _, errno := rawWrite(fd, []byte{kindStream}); errno != 0 {
 		return 0, fmt.Errorf("start stream: %w", errno)
 	}

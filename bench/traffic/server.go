@@ -25,7 +25,7 @@ const acceptors = 6
 
 // streamWarmup is how long a stream runs before its bytes count: slow start
 // and the growth of the socket buffers.
-const streamWarmup = 300 * time.Millisecond
+const streamWarmup = 200 * time.Millisecond
 
 // Serve listens on addr in the calling thread's network namespace and answers
 // in threads of its own until the process ends.

@@ -127,6 +127,21 @@ func setOptions(fd int) unix.Errno {
 	return 0
 }
 
+// setCongestionControl gives a connection the kernel's default algorithm. A
+// host may be set to another one and hands that on to new namespaces: BBR
+// paces, and on a veth its throughput jumps between two levels. Reno is what
+// every kernel has.
+func setCongestionControl(fd int) error {
+	err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic")
+	if err != nil {
+		err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+	}
+	if err != nil {
+		return fmt.Errorf("set congestion control: %w", err)
+	}
+	return nil
+}
+
 func setsockopt(fd, level, opt int, p unsafe.Pointer, size uintptr) unix.Errno {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt), uintptr(p), size, 0)
 	return errno
