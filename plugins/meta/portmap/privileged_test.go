@@ -41,8 +41,28 @@ func newWorld(t testing.TB) *world {
 	w.plugin = New(Deps{Open: open(loader.Open), OpenExisting: open(loader.OpenExisting), Resolve: loader.Resolve, Records: w.records})
 	must(t, w.lab.Node.WriteSysctl("net/ipv6/conf/default/accept_dad", "0")) // link-local addresses at once
 	w.ip("link add br0 address 02:00:00:00:00:01 type bridge", "addr add 10.1.0.1/16 dev br0", "addr add fd00:1::1/64 dev br0 nodad", "link set br0 up")
+	settle(t, w.lab.Node.NS, w.lab.Client().NS)
 	t.Cleanup(func() { _ = w.lab.Node.Do(unload) }) // or its programs live as long as the devices
 	return w
+}
+
+// settle waits until no address is tentative: what leaves before that may be
+// lost, and addresses that appear later are news in a snapshot.
+func settle(t testing.TB, namespaces ...*lab.NS) {
+	t.Helper()
+	for _, ns := range namespaces {
+		deadline := time.Now().Add(10 * time.Second)
+		for tentative := "?"; tentative != ""; {
+			must(t, ns.Do(func() (err error) {
+				tentative, err = lab.Run("ip", "-6", "-o", "addr", "show", "tentative")
+				return err
+			}))
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: still tentative: %s", ns.Name, tentative)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
 }
 
 func unload() error {
