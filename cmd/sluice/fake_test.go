@@ -133,6 +133,7 @@ func fakeStatus() *loader.Status {
 		Maps: []loader.MapStatus{
 			{Name: "sl_endpoints", Type: "Hash", ID: 5, Entries: 4, Max: 16384},
 			{Name: "sl_flows", Type: "LRUHash", ID: 6, Entries: 65536, Max: 131072},
+			{Name: "sl_drops", Type: "PerCPUArray", ID: 7, Entries: 8, Max: 8},
 		},
 		Drops: []loader.DropCount{{Reason: "spoofed source address", Packets: 3}, {Reason: "no free source port"}},
 		Endpoints: []loader.EndpointStatus{

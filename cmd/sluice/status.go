@@ -173,7 +173,14 @@ func (a *app) statusMaps(v statusView) error {
 		{name: "MAP"}, {name: "ENTRIES", align: right}, {name: "MAX", align: right}, {name: "FILL", align: right}, {name: "TYPE", drop: 1},
 	}}
 	for _, m := range v.Maps {
-		t.add(m.Name, strconv.Itoa(m.Entries), strconv.Itoa(m.Max), fmt.Sprintf("%.0f%%", 100*m.Fill), m.Type)
+		fill := "-"
+		switch {
+		case m.Fill != nil:
+			fill = fmt.Sprintf("%.0f%%", 100**m.Fill)
+		case !a.wide:
+			continue
+		}
+		t.add(m.Name, strconv.Itoa(m.Entries), strconv.Itoa(m.Max), fill, m.Type)
 	}
 	return errors.Join(a.say(""), a.table(&t))
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -81,12 +82,12 @@ type hostAddressView struct {
 }
 
 type mapView struct {
-	Name    string  `json:"name"`
-	Type    string  `json:"type"`
-	ID      uint32  `json:"id"`
-	Entries int     `json:"entries"`
-	Max     int     `json:"max"`
-	Fill    float64 `json:"fill"` // 0 to 1
+	Name    string   `json:"name"`
+	Type    string   `json:"type"`
+	ID      uint32   `json:"id"`
+	Entries int      `json:"entries"`
+	Max     int      `json:"max"`
+	Fill    *float64 `json:"fill"` // 0 to 1; null for an array, which is always full
 }
 
 type dropView struct {
@@ -149,8 +150,9 @@ func (v *statusView) fill(st *loader.Status) {
 	}
 	for _, m := range st.Maps {
 		mv := mapView{Name: m.Name, Type: m.Type, ID: m.ID, Entries: m.Entries, Max: m.Max}
-		if m.Max > 0 {
-			mv.Fill = float64(m.Entries) / float64(m.Max)
+		if m.Max > 0 && !strings.HasSuffix(m.Type, "Array") {
+			fill := float64(m.Entries) / float64(m.Max)
+			mv.Fill = &fill
 		}
 		v.Maps = append(v.Maps, mv)
 	}

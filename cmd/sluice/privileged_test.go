@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
+// real runs a command line on the node of a lab and returns what it printed.
+func real(t *testing.T, n *lab.Node, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	err := n.Do(func() error {
+		status = (&app{out: &out, err: &errs, node: realNode{}}).run(t.Context(), args)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), status
+}
+
+// realJSON runs a command line with -o json and decodes what it printed.
+func realJSON[T any](t *testing.T, n *lab.Node, args ...string) (v T) {
+	t.Helper()
+	out, errs, status := real(t, n, append(args, "-o", "json")...)
+	if status != 0 {
+		t.Fatalf("%v: %s", args, errs)
+	}
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		t.Fatalf("%v: %v in %s", args, err, out)
+	}
+	return v
+}
+
+// publish makes a pod on a routed veth and publishes its port 80 as 8080.
+func publish(t *testing.T, l *lab.Lab, ref store.Ref) {
+	t.Helper()
+	p := l.Node.PodT(t, "web")
+	do := func(f func() error) {
+		t.Helper()
+		if err := l.Node.Do(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(func() error {
+		_, err := lab.Run("sh", "-ec", `ip link add v0 type veth peer name eth0 netns web
+			ip addr add 10.1.0.1/24 dev v0; ip link set v0 up
+			ip -n web link set lo up; ip -n web addr add 10.1.0.2/24 dev eth0; ip -n web link set eth0 up
+			ip -n web route add default via 10.1.0.1`)
+		return err
+	})
+	do(func() error {
+		dp, err := loader.Open(t.Context(), loader.Options{})
+		if err != nil {
+			return err
+		}
+		defer dp.Close()
+		ep, err := loader.Resolve(t.Context(), p.Path, "eth0")
+		if err != nil {
+			return err
+		}
+		ep.Ref = ref
+		if err := store.Open(store.DefaultDir).Complete(ref, "portmap", nil); err != nil {
+			return err
+		}
+		if err := dp.Enable(t.Context(), ep, loader.FeaturePublish); err != nil {
+			return err
+		}
+		return dp.Publish(t.Context(), ref.Owner(), []loader.HostPort{{
+			HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 8080, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80, SNAT: true,
+		}})
+	})
+	stop, err := p.ServeHTTP("10.1.0.2:80", http.NotFoundHandler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stop() })
+}
+
+func TestPrivilegedSluice(t *testing.T) {
+	l := lab.NewT(t, lab.Options{ForwardIPv4: true})
+	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
+	if st := realJSON[statusView](t, l.Node, "status"); st.Loaded {
+		t.Errorf("a fresh node is loaded: %+v", st)
+	}
+
+	publish(t, l, webRef)
+	client := l.Client().HTTPClient(5 * time.Second)
+	resp, err := client.Get("http://192.0.2.1:8080/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+
+	st := realJSON[statusView](t, l.Node, "status")
+	if !st.Loaded || st.Backend != "ebpf" || st.Reason == "" || st.Endpoints != 1 || len(st.Attachments) != 1 || len(st.Maps) == 0 {
+		t.Errorf("status: %+v", st)
+	}
+	roles := map[string]bool{}
+	for _, d := range st.Devices {
+		roles[d.Role] = true
+		if !d.ok() || len(d.Programs) != 2 {
+			t.Errorf("device %+v", d)
+		}
+	}
+	if !roles["uplink"] || !roles["pod"] {
+		t.Errorf("devices: %+v", st.Devices)
+	}
+	wantJoined(t, l.Node)
+	for _, args := range []string{"status", "status -w", "hostports", "flows", "flows -w", "endpoints", "sync"} {
+		out, errs, status := real(t, l.Node, strings.Fields(args)...)
+		if status != 0 || errs != "" {
+			t.Errorf("%s: exit status %d, %s", args, status, errs)
+		}
+		t.Logf("sluice %s\n%s", args, out)
+	}
+	client.CloseIdleConnections()
+
+	if _, errs, status := real(t, l.Node, "unload"); status != 1 || !strings.Contains(errs, "1 attachment would lose") {
+		t.Errorf("unload in use: exit status %d, %q", status, errs)
+	}
+	if out, errs, status := real(t, l.Node, "unload", "--force"); status != 0 {
+		t.Errorf("unload: %s%s", out, errs)
+	}
+	snapshot, err := l.Node.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []string{"sl_", "/sys/fs/bpf/sluice"} {
+		if lines := snapshot.Grep(left); len(lines) > 0 {
+			t.Errorf("left after unload:\n%s", lines)
+		}
+	}
+	if st := realJSON[statusView](t, l.Node, "status"); st.Loaded {
+		t.Error("still loaded")
+	}
+}
+
+// wantJoined checks that ports, flows and endpoints name their attachment.
+func wantJoined(t *testing.T, n *lab.Node) {
+	t.Helper()
+	ports := realJSON[[]hostPortView](t, n, "hostports")
+	flows := realJSON[[]flowView](t, n, "flows", "--kind", "hostport")
+	endpoints := realJSON[[]endpointView](t, n, "endpoints", "--container", webRef.ContainerID[:6])
+	if len(ports) != 1 || len(flows) != 1 || len(endpoints) != 1 {
+		t.Fatalf("%d ports, %d flows, %d endpoints", len(ports), len(flows), len(endpoints))
+	}
+	for _, o := range []ownerView{ports[0].Owner, flows[0].Owner, endpoints[0].Owner} {
+		if o.ContainerID != webRef.ContainerID || o.Network != webRef.Network || o.IfName != webRef.IfName {
+			t.Errorf("owner %+v", o)
+		}
+	}
+	f := flows[0]
+	if f.Pod.String() != "10.1.0.2:80" || f.Remote.Addr().String() != "192.0.2.2" || f.Outside.String() != "192.0.2.1:8080" ||
+		f.OpenedBy != "remote" || f.RxBytes == 0 || f.TxBytes == 0 {
+		t.Errorf("flow %+v", f)
+	}
+	if endpoints[0].RxPackets == 0 || endpoints[0].Device != "v0" {
+		t.Errorf("endpoint %+v", endpoints[0])
+	}
+}
