@@ -115,7 +115,8 @@ type LinkChange struct {
 	MTU      *int
 	TxQLen   *int
 	Alias    *string
-	Master   *int // 0 takes the link out of its bridge
+	Name     *string // needs the link down on kernels before 6.2
+	Master   *int    // 0 takes the link out of its bridge
 }
 
 // SetLink applies c to the link with that index.
@@ -138,6 +139,9 @@ func (h *Handle) SetLink(index int, c LinkChange) error {
 	}
 	if c.Alias != nil {
 		req.AddData(attr(unix.IFLA_IFALIAS, []byte(*c.Alias)))
+	}
+	if c.Name != nil {
+		req.AddData(attrString(unix.IFLA_IFNAME, *c.Name))
 	}
 	if c.Master != nil {
 		req.AddData(attr32(unix.IFLA_MASTER, uint32(*c.Master)))
@@ -163,6 +167,11 @@ func (h *Handle) SetUp(index int) error { return h.SetLink(index, LinkChange{Up:
 
 // SetDown sets the link administratively down.
 func (h *Handle) SetDown(index int) error { return h.SetLink(index, LinkChange{Up: ptr(false)}) }
+
+// SetName renames the link.
+func (h *Handle) SetName(index int, name string) error {
+	return h.SetLink(index, LinkChange{Name: &name})
+}
 
 // SetMAC sets the hardware address. On a bridge this also stops the address from following the ports.
 func (h *Handle) SetMAC(index int, mac net.HardwareAddr) error {

@@ -142,7 +142,11 @@ func (t *attach) waitDAD(ctx context.Context, w *nl.Watch) error {
 		}
 		return done, nil
 	})
-	if errors.Is(err, context.DeadlineExceeded) {
+	var conflict *cnierr.Error
+	switch {
+	case errors.As(err, &conflict):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
 		if l, lerr := t.pod.LinkByIndex(t.podEnd.Index); lerr == nil && l.OperState != nl.OperUp {
 			return nil
 		}

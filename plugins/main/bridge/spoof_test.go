@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+var spoofRef = store.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+
+// TestSpoofRules pins the names, which the reference plugin shares.
+func TestSpoofRules(t *testing.T) {
+	rules := spoofRules(spoofNamesOf(spoofRef), "veth01234567", "02:00:00:00:00:01")
+	var got bytes.Buffer
+	for _, r := range rules {
+		b, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Write(append(b, '\n'))
+	}
+	golden := filepath.Join("testdata", "spoof.jsonl")
+	if *update {
+		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}
+
+func TestSpoofRemoveKeepsOthers(t *testing.T) {
+	nft := &fakeNFT{}
+	p := &plugin{Deps{NFT: nft}}
+	a := call("1.1.0", "c1", "eth0", "", "")
+	ctx := context.Background()
+	other := store.Ref{Network: "net1", ContainerID: "c2", IfName: "eth0"}
+	for _, ref := range []store.Ref{spoofRef, other, spoofRef} { // the second ADD of an attachment doubles its hook
+		if err := p.nftApply(ctx, spoofRules(spoofNamesOf(ref), "veth"+ref.ContainerID, "02:00:00:00:00:01")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := p.removeSpoofCheck(ctx, a, spoofRef); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(nft.chains) != 3 || len(nft.chains[spoofHook]) != 1 {
+		t.Errorf("left: %v", nft.chains)
+	}
+	if err := p.removeSpoofCheck(ctx, a, other); err != nil || len(nft.chains) != 1 {
+		t.Errorf("left: %v, %v", nft.chains, err)
+	}
+	nft.fail = errors.New("boom")
+	wantCode(t, p.removeSpoofCheck(ctx, a, other), cnierr.CodeKernel, "boom")
+	nft.missing = true
+	if err := p.removeSpoofCheck(ctx, a, other); err != nil {
+		t.Errorf("without nft: %v", err)
+	}
+}
+
+// TestPrivilegedSpoofNFT runs the real nft. It needs CONFIG_NF_TABLES_BRIDGE;
+// where the kernel lacks the family, the refusal must say so and leave nothing.
+func TestPrivilegedSpoofNFT(t *testing.T) {
+	r := newRig(t)
+	pod := r.node.PodT(t, "p1")
+	r.plug = New(Deps{IPAM: r.ipam, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting})
+	a := call("1.1.0", "c1", "eth0", pod.Path, `"macspoofchk":true,"isGateway":true,"ipam":{"type":"fake"}`)
+	res, err := r.add(a)
+	if err != nil && strings.Contains(err.Error(), "not supported") {
+		wantCode(t, err, cnierr.CodeKernel, "source MAC check")
+		r.mustBeClean(pod)
+		t.Skip("this kernel has no nftables bridge family (CONFIG_NF_TABLES_BRIDGE)")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.check(a, res); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	p := &plugin{Deps{NFT: nftProgram{}}}
+	if err := r.node.Do(func() error {
+		return p.removeSpoofCheck(context.Background(), a, store.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, r.check(a, res), cnierr.CodeCheck, "source MAC check")
+	if err := r.del(a); err != nil {
+		t.Fatal(err)
+	}
+	r.mustBeClean(pod)
+}
