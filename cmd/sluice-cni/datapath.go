@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/delegate"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
+	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/meta/firewall"
 	"github.com/sluice-cni/sluice/plugins/meta/portmap"
@@ -74,7 +75,7 @@ var (
 
 func newBridge() *cniplugin.Plugin {
 	return bridge.New(bridge.Deps{
-		IPAM:         &delegate.Runner{},
+		IPAM:         &delegate.Runner{InProcess: map[string]*cniplugin.Plugin{hostlocal.Name: hostlocal.New(hostlocal.Deps{})}},
 		Open:         open[bridge.Datapath],
 		OpenExisting: openExisting[bridge.Datapath],
 		Records:      store.Open(store.DefaultDir),

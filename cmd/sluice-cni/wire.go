@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/main/loopback"
 	"github.com/sluice-cni/sluice/plugins/meta/firewall"
@@ -23,6 +24,8 @@ func plugin(name string) *cniplugin.Plugin {
 		return loopback.New(loopback.Deps{})
 	case portmap.Name:
 		return newPortmap()
+	case hostlocal.Name:
+		return hostlocal.New(hostlocal.Deps{})
 	case firewall.Name:
 		return newFirewall()
 	}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+)
+
+// The reference plugin's format. A file named as the address holds the owner;
+// these names are not addresses.
+const (
+	lineBreak  = "\r\n"
+	lockName   = "lock"
+	lastPrefix = "last_reserved_ip."
+	// sideDir holds what is ours, beside the networks: no network's name can
+	// start with a dot.
+	sideDir = ".sluice"
+)
+
+// ownerKey is a reservation's content: container, CR LF, interface. Without an
+// interface it is what versions before 0.7 of the reference wrote.
+func ownerKey(id, ifname string) string {
+	id = strings.TrimSpace(id)
+	if ifname == "" {
+		return id
+	}
+	return id + lineBreak + ifname
+}
+
+// reservation is one address file.
+type reservation struct {
+	addr  netip.Addr
+	owner string // as ownerKey writes it; empty: a crash left the file without
+	info  fs.FileInfo
+}
+
+// store is the locked directory of one network. It is used by one goroutine.
+type store struct {
+	dir  string // <dataDir>/<network>, the reference's
+	side string // <dataDir>/.sluice/<network>, ours
+	lock *os.File
+	node Node
+	log  *zap.Logger
+
+	indexed bool // the index by owner is complete
+	changed bool // the directory changed since the index was stamped
+}
+
+// openStore locks the directory of a network and brings index and notes up to
+// date. Without create, a missing directory is fs.ErrNotExist. The caller must
+// close the store.
+func openStore(ctx context.Context, c *config, node Node, log *zap.Logger, create bool) (*store, error) {
+	if c.network == "" || c.network != filepath.Base(c.network) || strings.HasPrefix(c.network, ".") {
+		return nil, cnierr.Config("name", c.network, "not a network name")
+	}
+	s := &store{
+		dir: filepath.Join(c.dataDir, c.network), side: filepath.Join(c.dataDir, sideDir, c.network),
+		node: node, log: log,
+	}
+	if create {
+		if err := os.MkdirAll(s.dir, 0o755); err != nil { //nolint:gosec // the reference's mode
+			return nil, err
+		}
+	}
+	if err := s.acquire(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.prepare(); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// acquire takes the lock the reference plugin takes. It waits as long as the
+// verb may last; the error is then "try again" (11).
+func (s *store) acquire(ctx context.Context) error {
+	f, err := os.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	locked := make(chan error, 1)
+	go func() {
+		for {
+			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			if !errors.Is(err, unix.EINTR) {
+				locked <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-locked:
+		if err != nil {
+			f.Close()
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+	case <-ctx.Done():
+		go func() { // the lock may still come; it must not stay
+			<-locked
+			f.Close()
+		}()
+		return cnierr.Wrap(cnierr.CodeTryAgain, ctx.Err(), "another process holds %s", f.Name())
+	}
+	s.lock = f
+	return nil
+}
+
+// close stamps the index when the directory changed, and unlocks.
+func (s *store) close() {
+	if s.indexed && s.changed {
+		s.stamp()
+	}
+	s.lock.Close()
+}
+
+// read returns the owner of an address, "" when its file is broken: empty, or
+// blank, or the zeroes some file systems leave after a power cut.
+func (s *store) read(addr netip.Addr) (string, error) {
+	b, err := os.ReadFile(s.path(addr))
+	if err != nil {
+		return "", err
+	}
+	return string(bytes.Trim(bytes.TrimSpace(b), "\x00")), nil
+}
+
+func (s *store) path(addr netip.Addr) string { return filepath.Join(s.dir, addr.String()) }
+
+// names returns the address files of the directory. Names that are no
+// addresses, and whatever is no regular file, are not ours to judge.
+func (s *store) names() (map[netip.Addr]fs.DirEntry, error) {
+	entries, err := os.ReadDir(s.dir)
+	out := make(map[netip.Addr]fs.DirEntry, len(entries))
+	for _, e := range entries {
+		addr, err := netip.ParseAddr(e.Name())
+		if err == nil && e.Type().IsRegular() && addr.String() == e.Name() {
+			out[addr] = e
+		}
+	}
+	return out, err
+}
+
+// scan reads every reservation. Files that vanish meanwhile (an operator's rm)
+// are left out.
+func (s *store) scan() ([]reservation, error) {
+	names, err := s.names()
+	errs := []error{err}
+	list := make([]reservation, 0, len(names))
+	for addr, e := range names {
+		owner, err := s.read(addr)
+		info, err2 := e.Info()
+		if err = errors.Join(err, err2); err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		list = append(list, reservation{addr: addr, owner: owner, info: info})
+	}
+	return list, errors.Join(errs...)
+}
+
+// owned returns the reservations of an attachment. A file that names only the
+// container counts when no file names container and interface, or always with
+// legacy set.
+func (s *store) owned(id, ifname string, legacy bool) ([]reservation, error) {
+	have, err := s.find(ownerKey(id, ifname))
+	if err != nil || (len(have) > 0 && !legacy) || ifname == "" {
+		return have, err
+	}
+	old, err := s.find(ownerKey(id, ""))
+	return append(have, old...), err
+}
+
+// find returns the reservations with exactly this content: by the index when
+// it is complete, else by reading all of them.
+func (s *store) find(owner string) ([]reservation, error) {
+	var out []reservation
+	if s.indexed {
+		addrs, err := s.indexLookup(owner)
+		if err == nil {
+			for _, addr := range addrs {
+				if got, err := s.read(addr); err == nil && got == owner {
+					out = append(out, reservation{addr: addr, owner: owner})
+				}
+			}
+			return out, nil
+		}
+		s.log.Warn("the index is not readable; reading all reservations", zap.Error(err))
+	}
+	all, err := s.scan()
+	for _, r := range all {
+		if r.owner == owner {
+			out = append(out, r)
+		}
+	}
+	if len(out) > 0 {
+		err = nil // some other file is unreadable; ours are found
+	}
+	return out, err
+}
+
+// release frees an address if owner has it. Already free is success.
+func (s *store) release(owner string, addr netip.Addr) error {
+	got, err := s.read(addr)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && got != owner) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.changed = true
+	if err := os.Remove(s.path(addr)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.indexRemove(owner, addr)
+	return nil
+}
