@@ -26,6 +26,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 type fakeNode struct {
 	records  []*store.Record
 	status   *loader.Status // nil: nothing is loaded
+	decision *loader.Status // nil: nobody tried
 	ports    []loader.PublishedPort
 	flows    []loader.Flow
 	openErr  error
@@ -44,6 +45,13 @@ func (n *fakeNode) Datapath(context.Context) (datapath, error) {
 	}
 	n.open++
 	return fakeDatapath{n}, nil
+}
+
+func (n *fakeNode) Decision(context.Context) (*loader.Status, error) {
+	if n.decision == nil {
+		return nil, loader.ErrNotLoaded
+	}
+	return n.decision, nil
 }
 
 func (n *fakeNode) Records() ([]*store.Record, error) { return n.records, n.readErr }

@@ -16,6 +16,9 @@ import (
 type node interface {
 	// Datapath opens what is loaded; loader.ErrNotLoaded when nothing is.
 	Datapath(ctx context.Context) (datapath, error)
+	// Decision returns what the last attempt to load found, as far as it is
+	// known while nothing is loaded; loader.ErrNotLoaded without an attempt.
+	Decision(ctx context.Context) (*loader.Status, error)
 	// Records returns the attachment records of all networks.
 	Records() ([]*store.Record, error)
 }
@@ -51,6 +54,14 @@ func (realNode) Datapath(ctx context.Context) (datapath, error) {
 		return nil, err
 	}
 	return dp, nil
+}
+
+func (realNode) Decision(ctx context.Context) (*loader.Status, error) {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		return nil, err
+	}
+	return loader.Decision(ctx, loader.Options{Config: conf})
 }
 
 func (realNode) Records() ([]*store.Record, error) {

@@ -44,6 +44,21 @@ func TestNotLoaded(t *testing.T) {
 	}
 }
 
+func TestStatusCannotLoad(t *testing.T) {
+	n := &fakeNode{decision: &loader.Status{Backend: "none", Reason: "redirect_neigh: no", Probes: []loader.Probe{
+		{Name: "redirect_neigh", Answer: loader.AnswerNo, Reason: "kernel 4.19", Consequence: "use another kernel", Required: true},
+	}}}
+	out, errs, status := runTool(t, n, 0, "status")
+	if status != 0 || errs != "" {
+		t.Errorf("exit status %d, %q", status, errs)
+	}
+	golden(t, "status-none.txt", out)
+	n.decision = fakeStatus() // loaded once, then unloaded
+	if out, _, _ := runTool(t, n, 0, "status"); strings.Contains(out, "probe") || !strings.Contains(out, "Nothing is loaded") {
+		t.Errorf("after an unload:\n%s", out)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	broken := newFakeNode()
 	broken.openErr = errors.New("open pins: permission denied")

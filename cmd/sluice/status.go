@@ -40,8 +40,13 @@ device, the maps and how full they are, dropped packets by reason, attachments.
 				v = newStatusView(st, records)
 				return nil
 			}, func() error {
-				v = newStatusView(nil, records)
-				return nil
+				st, err := a.node.Decision(c.Context())
+				v = newStatusView(st, records)
+				v.Loaded = false
+				if errors.Is(err, loader.ErrNotLoaded) {
+					return nil
+				}
+				return err
 			})
 			if err != nil {
 				return err
@@ -57,9 +62,9 @@ func (a *app) statusScreen(v statusView) error {
 	if err := a.say("%s", a.colours.bold("Sluice "+v.Version)); err != nil {
 		return err
 	}
-	sections := []func(statusView) error{a.statusHead}
+	sections := []func(statusView) error{a.statusHead, a.statusProbes}
 	if v.Loaded {
-		sections = append(sections, a.statusProbes, a.statusDevices, a.statusMaps, a.statusDrops)
+		sections = append(sections, a.statusDevices, a.statusMaps, a.statusDrops)
 	}
 	sections = append(sections, a.statusAttachments)
 	for _, section := range sections {
@@ -72,7 +77,11 @@ func (a *app) statusScreen(v statusView) error {
 
 func (a *app) statusHead(v statusView) error {
 	if !v.Loaded {
-		return a.say(notLoaded)
+		err := a.say(notLoaded)
+		if v.Backend == backendNone {
+			err = errors.Join(err, a.field("back end", v.Backend+": "+v.Reason, a.colours.red))
+		}
+		return err
 	}
 	c, plain := v.Config, a.colours.plain
 	return errors.Join(
@@ -83,8 +92,15 @@ func (a *app) statusHead(v statusView) error {
 		a.field("pins", v.PinPath+" (build "+v.Build+")", plain))
 }
 
-// statusProbes names what the kernel lacks; with -w every probe.
+// backendNone is the loader's word for a node where eBPF cannot run.
+const backendNone = "none"
+
+// statusProbes names what the kernel lacks; with -w every probe. A datapath
+// that was unloaded has nothing to explain.
 func (a *app) statusProbes(v statusView) error {
+	if !v.Loaded && v.Backend != backendNone {
+		return nil
+	}
 	for _, p := range v.Probes {
 		if p.Answer == string(loader.AnswerYes) && !a.wide {
 			continue
