@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -110,6 +111,16 @@ func (a *attacher) attach(index int, hooks []hook, pod bool) error {
 	return errors.Join(errs...)
 }
 
+// ensure attaches to a pod's device. One that is not fresh is only looked at, if it has what it should have.
+func (a *attacher) ensure(index int, hooks []hook, fresh bool) error {
+	if !fresh {
+		if ok, err := a.healthy(index, hooks); ok || err != nil {
+			return err
+		}
+	}
+	return a.attach(index, hooks, true)
+}
+
 // cannot says whether err means that this way is not open on this kernel or device, so that the other may be.
 func cannot(err error) bool {
 	return errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) ||
@@ -148,7 +159,7 @@ func (d *Datapath) putLink(index int, h hook, prog *ebpf.Program) error {
 	case updated:
 		return nil
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: prog, Attach: h.tcx()})
+	l, err := attachLink(index, h, prog)
 	if errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("tcx link on device %d: %w", index, ErrNoDevice)
 	}
@@ -161,6 +172,18 @@ func (d *Datapath) putLink(index int, h hook, prog *ebpf.Program) error {
 		return fmt.Errorf("pin link %s: %w", filepath.Base(pin), err)
 	}
 	return nil
+}
+
+// attachLink makes a link at the end of the chain. A link whose pin was removed by hand goes in the kernel's own time, and until
+// then the program counts as being there: that is waited for.
+func attachLink(index int, h hook, prog *ebpf.Program) (link.Link, error) {
+	const patience, step = time.Second, 5 * time.Millisecond
+	for end := time.Now().Add(patience); ; time.Sleep(step) {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: prog, Attach: h.tcx()})
+		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
+			return l, err
+		}
+	}
 }
 
 // updateLink puts prog into the pinned link. False: there is no link, or its device has gone, and the pin with it.
@@ -180,8 +203,22 @@ func updateLink(pin string, prog *ebpf.Program) (bool, error) {
 	return err == nil, err
 }
 
-// dropLink detaches by removing the pin, the last reference; missing is success.
-func (d *Datapath) dropLink(index int, h hook) error { return removeIfThere(d.paths.linkPin(index, h)) }
+// dropLink detaches and removes the pin; missing is success. Removing the pin alone would do, but later: the kernel would refuse
+// to attach the same program again for some milliseconds.
+func (d *Datapath) dropLink(index int, h hook) error {
+	pin := d.paths.linkPin(index, h)
+	if !exists(pin) {
+		return nil
+	}
+	if l, err := link.LoadPinnedLink(pin, nil); err == nil {
+		err = l.Detach()
+		_ = l.Close()
+		if err != nil && !errors.Is(err, unix.ENOLINK) {
+			return fmt.Errorf("detach %s: %w", filepath.Base(pin), err)
+		}
+	}
+	return removeIfThere(pin)
+}
 
 func (a *attacher) attachClsact(index int, hooks []hook) error {
 	c, err := a.conn()
@@ -213,8 +250,8 @@ func (a *attacher) putFilter(c *tcConn, index int, h hook, fresh bool) error {
 	if !fresh {
 		if f, found, err := c.filterAt(index, h); err != nil {
 			return err
-		} else if found && !f.ours {
-			return fmt.Errorf("device %d, %s, priority %d: %w (%s)", index, h.direction(), filterPriority, ErrConflict, f.name)
+		} else if found && !f.yields(h) {
+			return fmt.Errorf("device %d, %s, priority %d: %w (%s %s)", index, h.direction(), filterPriority, ErrConflict, f.kind, f.program)
 		}
 	}
 	err = c.putFilter(index, h, prog)
@@ -255,22 +292,23 @@ func (a *attacher) detach(index int, hooks []hook) error {
 	return errors.Join(errs...)
 }
 
-// detachClsact removes our filters and the qdisc too, if we made it and nobody else uses it.
+// detachClsact removes our filters, and the qdisc too if we made it and nobody else uses it.
 func (a *attacher) detachClsact(index int, hooks []hook) error {
 	c, err := a.conn()
 	if err != nil {
 		return err
+	}
+	mark := a.d.paths.clsactMark(index)
+	made := exists(mark)
+	if made && c.onlyOurs(index) {
+		return errors.Join(c.deleteClsact(index), removeIfThere(mark))
 	}
 	var errs []error
 	for _, h := range hooks {
 		_, err := c.deleteFilter(index, h)
 		errs = append(errs, err)
 	}
-	mark := a.d.paths.clsactMark(index)
-	if exists(mark) {
-		if c.unused(index) {
-			errs = append(errs, c.deleteClsact(index))
-		}
+	if made { // from now on it is the others'
 		errs = append(errs, removeIfThere(mark))
 	}
 	return errors.Join(errs...)
@@ -304,7 +342,7 @@ func (a *attacher) at(index int, h hook) (attached, error) {
 		return attached{}, err
 	}
 	f, found, err := c.filterAt(index, h)
-	if err != nil || !found || !f.ours {
+	if err != nil || !found || !f.is(h) {
 		return attached{}, err
 	}
 	return attached{how: howClsact, id: f.id}, nil

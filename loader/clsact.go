@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	tc "github.com/florianl/go-tc"
@@ -98,9 +99,23 @@ func (c *tcConn) putFilter(index int, h hook, prog *ebpf.Program) error {
 
 // filter is what is at our priority and protocol on a hook.
 type filter struct {
-	ours bool
-	id   uint32 // of the program
-	name string
+	program string // of ours; empty: somebody else's
+	id      uint32 // of the program
+	kind    string
+}
+
+// is reports whether the filter is the one that belongs to h.
+func (f filter) is(h hook) bool { return f.program == h.program }
+
+// yields reports whether the filter may be replaced by h's: it is ours and of the same direction. (An "ingress" qdisc has one
+// list, which it shows for both.)
+func (f filter) yields(h hook) bool {
+	for _, o := range allHooks() {
+		if o.program == f.program {
+			return o.egress == h.egress
+		}
+	}
+	return false
 }
 
 // filterAt looks at our place on h; false when it is empty. The kernel filters by priority and protocol, so that no message
@@ -122,10 +137,10 @@ func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
 			continue
 		}
 		found = true
-		if o.Kind != "bpf" || o.BPF == nil || o.BPF.Name == nil || o.Handle != filterHandle || *o.BPF.Name != h.program {
-			return filter{name: o.Kind}, true, nil
+		if !isOurs(&o) {
+			return filter{kind: o.Kind}, true, nil
 		}
-		f = filter{ours: true, name: *o.BPF.Name}
+		f = filter{program: *o.BPF.Name, kind: o.Kind}
 		if o.BPF.ID != nil {
 			f.id = *o.BPF.ID
 		}
@@ -133,10 +148,10 @@ func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
 	return f, found, nil
 }
 
-// deleteFilter removes our filter from h and reports whether there was one. What is not ours stays.
+// deleteFilter removes our filter for h and reports whether there was one. What is not ours stays.
 func (c *tcConn) deleteFilter(index int, h hook) (bool, error) {
 	f, found, err := c.filterAt(index, h)
-	if err != nil || !found || !f.ours {
+	if err != nil || !found || !f.is(h) {
 		return false, err
 	}
 	err = c.t.Filter().Delete(&tc.Object{Msg: filterMsg(index, h), Attribute: tc.Attribute{Kind: "bpf"}})
@@ -146,13 +161,24 @@ func (c *tcConn) deleteFilter(index int, h hook) (bool, error) {
 	return true, nil
 }
 
-// unused reports whether no filter at all is left on the qdisc.
-func (c *tcConn) unused(index int) bool {
-	for _, parent := range []uint32{hookUplIngress().tcParent(), hookUplEgress().tcParent()} {
-		objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: parent})
-		if len(objects) > 0 || err != nil && !gone(err) { // what cannot be read is somebody's
+// onlyOurs reports whether nothing but our filters hangs on the qdisc.
+func (c *tcConn) onlyOurs(index int) bool {
+	for _, h := range []hook{hookPodEgress(), hookPodIngress()} { // one for each direction
+		objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: h.tcParent()})
+		if err != nil && !gone(err) { // what cannot be read is somebody's
 			return false
+		}
+		for _, o := range objects {
+			if o.Handle != 0 && !isOurs(&o) {
+				return false
+			}
 		}
 	}
 	return true
+}
+
+// isOurs recognises a filter by place, kind and name.
+func isOurs(o *tc.Object) bool {
+	return o.Kind == "bpf" && o.Handle == filterHandle && o.Info>>16 == filterPriority &&
+		o.BPF != nil && o.BPF.Name != nil && strings.HasPrefix(*o.BPF.Name, programPrefix)
 }

@@ -28,6 +28,7 @@ type constants struct {
 	admitMark uint32
 	snat      []nodeconf.PortRange // one or two
 	noMasq    []netip.Prefix
+	attach    nodeconf.Attach // no constant, but a change means attaching everything anew, as another build does
 }
 
 func (d *Datapath) constants() (constants, error) {
@@ -37,6 +38,7 @@ func (d *Datapath) constants() (constants, error) {
 		antiSpoof: c.AntiSpoof,
 		admitMark: c.AdmitMark,
 		snat:      c.SNATPorts,
+		attach:    c.Attach,
 		noMasq:    slices.Clone(c.NonMasqueradeCIDRs),
 	}
 	slices.SortFunc(k.noMasq, func(a, b netip.Prefix) int {
@@ -89,7 +91,7 @@ func (k constants) build() string {
 	h := sha256.New()
 	sum := bpfobj.Sum()
 	h.Write(sum[:])
-	fmt.Fprintf(h, "%t %t %d %v %v", k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq)
+	fmt.Fprintf(h, "%t %t %d %v %v %s", k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 

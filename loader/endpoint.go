@@ -148,7 +148,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return errors.Join(a.detach(index, podHooks()), eps.stats.Delete(uint32(index)))
 		})
 	}
-	if err := a.attach(ep.HostIfindex, podHooks(), true); err != nil {
+	if err := a.ensure(ep.HostIfindex, podHooks(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
 	return d.sync(ctx, a)

@@ -114,9 +114,12 @@ func (d *Datapath) collectDevices(a *attacher) error {
 		pin := filepath.Join(d.paths.links(), name)
 		index, h, ours := parseLinkName(name)
 		lost, err := defunct(pin)
-		stray := ours && isPodHook(h) && !used[uint32(index)]
-		if err == nil && (lost || stray) {
+		switch {
+		case err != nil:
+		case lost:
 			err = removeIfThere(pin)
+		case ours && isPodHook(h) && !used[uint32(index)]:
+			err = d.dropLink(index, h)
 		}
 		errs = append(errs, err)
 	}
@@ -210,5 +213,6 @@ func removeIfDead(p paths) error {
 
 // removeTree removes the pins of one namespace, programs first: without them nobody takes the tree for a datapath.
 func removeTree(p paths) error {
-	return errors.Join(os.RemoveAll(p.progs()), os.RemoveAll(p.dir), removeIfThere(p.state), removeIfThere(p.lock))
+	return errors.Join(os.RemoveAll(p.progs()), os.RemoveAll(p.dir),
+		removeIfThere(p.state), removeIfThere(p.reserved), removeIfThere(p.lock))
 }

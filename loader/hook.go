@@ -4,6 +4,9 @@ package loader
 
 import "github.com/cilium/ebpf"
 
+// programPrefix begins the name of every program, map and filter of ours.
+const programPrefix = "sl_"
+
 // hook is a place on a device together with the program that goes there.
 type hook struct {
 	name    string // in pin names

@@ -195,7 +195,7 @@ func (d *Datapath) fillAtLoad(k constants) error {
 	if err := endpoint.NewNoMasq(m).Replace(k.noMasq); err != nil {
 		return fmt.Errorf("write nonMasqueradeCIDRs: %w", err)
 	}
-	return nil
+	return removeIfThere(d.paths.reserved) // the map may be new: what it holds is not known
 }
 
 // refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.

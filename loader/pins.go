@@ -20,7 +20,9 @@ type paths struct {
 	bpffs string // mount point
 	dir   string // <bpffs>/sluice/v1/<ns>
 	lock  string
-	state string
+	state string // the decision
+
+	reserved string // the reserved ports that the map holds
 }
 
 const (
@@ -34,6 +36,8 @@ func newPaths(o Options, ns string) paths {
 		dir:   filepath.Join(versionDir(o.Config.BPFFS), ns),
 		lock:  filepath.Join(o.RunDir, "datapath-"+ns+".lock"),
 		state: filepath.Join(o.RunDir, "datapath-"+ns+".json"),
+
+		reserved: filepath.Join(o.RunDir, "datapath-"+ns+".ports"),
 	}
 }
 

@@ -208,7 +208,7 @@ func askCapabilities() error {
 
 func askHostMountNS() error {
 	var own, first unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/mnt", &own); err != nil {
+	if err := unix.Stat("/proc/thread-self/ns/mnt", &own); err != nil {
 		return err
 	}
 	if err := unix.Stat("/proc/1/ns/mnt", &first); err != nil {

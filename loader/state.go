@@ -52,14 +52,19 @@ func (p paths) writeState(s *state) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(p.state), 0o755); err != nil {
+	return writeFile(p.state, append(raw, '\n'))
+}
+
+// writeFile replaces a file of the run directory in one step.
+func writeFile(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	tmp := p.state + ".tmp" // the writers' lock is held: nobody else uses the name
-	if err := os.WriteFile(tmp, append(raw, '\n'), 0o644); err != nil {
+	tmp := path + ".tmp" // the writers' lock is held: nobody else uses the name
+	if err := os.WriteFile(tmp, content, 0o644); err != nil {
 		return err
 	}
-	return os.Rename(tmp, p.state)
+	return os.Rename(tmp, path)
 }
 
 func bootID() string {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -174,21 +175,29 @@ func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]en
 	return nil
 }
 
+// writeKeptPorts brings the reserved ports into the map. Reading the whole map back costs more than everything else here, so
+// the text that was written last is kept beside the decision.
 func (d *Datapath) writeKeptPorts() error {
-	raw, err := d.pinned(mapPortsKept)
-	if err != nil {
-		return err
-	}
 	reserved, err := sysctl.Get(reservedPortsKey)
 	if err != nil {
 		return err
+	}
+	if last, err := os.ReadFile(d.paths.reserved); err == nil && string(last) == reserved {
+		return nil
 	}
 	want, err := hostport.ParseReserved(reserved)
 	if err != nil {
 		return fmt.Errorf("sysctl %s: %w", reservedPortsKey, err)
 	}
+	raw, err := d.pinned(mapPortsKept)
+	if err != nil {
+		return err
+	}
 	if _, err := hostport.NewKept(raw).Replace(want); err != nil {
 		return fmt.Errorf("reserved ports: %w", err)
+	}
+	if err := writeFile(d.paths.reserved, []byte(reserved)); err != nil {
+		return fmt.Errorf("remember reserved ports: %w", err)
 	}
 	return nil
 }

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+)
+
+func setAttach(o *Options, how string) { o.Config.Attach = nodeconf.Attach(how) }
+
+// hooksOf lists our programs on a device as "hook how".
+func hooksOf(e *env, d *Datapath, index int) []string {
+	e.t.Helper()
+	a := d.attacher("")
+	defer a.Close()
+	var out []string
+	for _, h := range allHooks() {
+		at, err := a.at(index, h)
+		e.ok(err)
+		if at.how != "" {
+			out = append(out, h.name+" "+at.how)
+		}
+	}
+	return out
+}
+
+func TestPrivilegedEnableDisable(t *testing.T) {
+	tests := []struct {
+		attach      string
+		pod, uplink string
+	}{
+		{"auto", howClsact, howTCX},
+		{"tcx", howTCX, howTCX},
+		{"clsact", howClsact, howClsact},
+	}
+	for _, tt := range tests {
+		t.Run(tt.attach, func(t *testing.T) {
+			e := newEnv(t)
+			setAttach(&e.o, tt.attach)
+			up := e.uplink()
+			d := e.open()
+			ep := e.pod("pod1", "10.1.0.2/16")
+			for range 2 { // idempotent
+				e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
+				e.ok(d.Enable(e.ctx, ep, FeaturePublish))
+			}
+			e.ok(d.CheckEndpoint(e.ctx, ep, FeatureMasquerade|FeaturePublish))
+			if err := d.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
+				t.Errorf("check of a feature that is off: %v", err)
+			}
+			if diff := cmp.Diff([]string{"pod_egress " + tt.pod, "pod_ingress " + tt.pod}, hooksOf(e, d, ep.HostIfindex)); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff([]string{"upl_ingress " + tt.uplink, "upl_egress " + tt.uplink}, hooksOf(e, d, up)); diff != "" {
+				t.Error(diff)
+			}
+
+			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureMasquerade))
+			e.ok(d.CheckEndpoint(e.ctx, ep, FeaturePublish))
+			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeaturePublish))
+			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeaturePublish))
+			if err := d.CheckEndpoint(e.ctx, ep, 0); !errors.Is(err, ErrDiffers) {
+				t.Errorf("check after the last feature: %v", err)
+			}
+			if got := hooksOf(e, d, ep.HostIfindex); got != nil {
+				t.Errorf("programs left: %v", got)
+			}
+			if out := e.run("tc", "qdisc", "show", "dev", "pod1"); strings.Contains(out, "clsact") {
+				t.Errorf("our qdisc is left: %s", out)
+			}
+		})
+	}
+}
+
+// What Enable did before its error is taken back.
+func TestPrivilegedEnableUndone(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	ep.HostIfindex = 9999
+	if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrNoDevice) {
+		t.Fatalf("got %v, want ErrNoDevice", err)
+	}
+	eps, err := d.Endpoints(e.ctx)
+	e.ok(err)
+	if len(eps) != 0 {
+		t.Errorf("endpoints left: %+v", eps)
+	}
+	v, err := d.endpoints()
+	e.ok(err)
+	if keys, err := v.stats.Keys(); err != nil || len(keys) != 0 {
+		t.Errorf("counters left: %v %v", keys, err)
+	}
+}
+
+func TestPrivilegedEnableMapFull(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.MapSizes.Endpoints = 2
+	d := e.open()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	ep.Addrs = append(ep.Addrs, netip.MustParsePrefix("10.1.0.3/16"), netip.MustParsePrefix("10.1.0.4/16"))
+	if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrFull) {
+		t.Fatalf("got %v, want ErrFull", err)
+	}
+	if eps, err := d.Endpoints(e.ctx); err != nil || len(eps) != 0 {
+		t.Errorf("endpoints left: %+v %v", eps, err)
+	}
+	if got := hooksOf(e, d, ep.HostIfindex); got != nil {
+		t.Errorf("programs left: %v", got)
+	}
+}
+
+// A pod whose DEL never came: the next pod with its address takes it over, and the old owner's DEL leaves it alone.
+func TestPrivilegedAddressChangesOwner(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	old, next := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.2/16")
+	e.ok(d.Enable(e.ctx, old, FeatureMasquerade|FeatureAdmit))
+	e.ok(d.Enable(e.ctx, next, FeatureMasquerade))
+	e.ok(d.CheckEndpoint(e.ctx, next, FeatureMasquerade))
+	if err := d.CheckEndpoint(e.ctx, next, FeatureAdmit); !errors.Is(err, ErrDiffers) {
+		t.Errorf("the new owner inherited a feature: %v", err)
+	}
+	e.ok(d.Disable(e.ctx, old.Ref.Owner(), FeatureMasquerade|FeatureAdmit))
+	e.ok(d.CheckEndpoint(e.ctx, next, FeatureMasquerade))
+}
+
+func TestPrivilegedSetMAC(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	mac := net.HardwareAddr{2, 9, 9, 9, 9, 9}
+	e.ok(d.SetMAC(e.ctx, ep.Ref.Owner(), mac))
+	if err := d.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
+		t.Errorf("check with the old MAC: %v", err)
+	}
+	ep.MAC = mac
+	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
+}
+
+// DEL after the runtime has taken the namespace, and the device with it.
+func TestPrivilegedDisableWithoutDevice(t *testing.T) {
+	for _, how := range []string{"tcx", "clsact"} {
+		t.Run(how, func(t *testing.T) {
+			e := newEnv(t)
+			setAttach(&e.o, how)
+			d := e.open()
+			ep := e.pod("pod1", "10.1.0.2/16")
+			e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+			e.ip("link", "del", "pod1")
+			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+			if left := append(mustNames(t, d.paths.links()), mustNames(t, d.paths.clsact())...); len(left) != 0 {
+				t.Errorf("pins left: %v", left)
+			}
+		})
+	}
+}
+
+// foreignFilter puts a filter of somebody else on the ingress of dev, through another tool. The bpffs is mounted already.
+func (e *env) foreignFilter(dev, priority, handle string) {
+	e.t.Helper()
+	p, err := nextProgram()
+	e.ok(err)
+	defer p.Close()
+	pin := e.o.Config.BPFFS + "/foreign"
+	e.ok(p.Pin(pin))
+	e.run("tc", "qdisc", "add", "dev", dev, "clsact")
+	e.run("tc", "filter", "add", "dev", dev, "ingress", "prio", priority, "handle", handle, "protocol", "all",
+		"bpf", "direct-action", "object-pinned", pin)
+	e.ok(os.Remove(pin))
+}
+
+// Another program on the same hooks stays, whatever we do.
+func TestPrivilegedForeignProgramsStay(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	foreign, err := nextProgram()
+	e.ok(err)
+	defer foreign.Close()
+	up := e.index("eth0")
+	l, err := link.AttachTCX(link.TCXOptions{Interface: up, Program: foreign, Attach: ebpf.AttachTCXIngress})
+	e.ok(err)
+	defer l.Close()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	d := e.open()
+	e.foreignFilter("pod1", "1", "0x1")
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Unload(e.ctx))
+	if out := e.run("tc", "filter", "show", "dev", "pod1", "ingress"); !strings.Contains(out, "foreign") {
+		t.Errorf("the foreign filter is gone: %s", out)
+	}
+	info, err := l.Info()
+	e.ok(err)
+	if info.TCX().Ifindex != uint32(up) {
+		t.Error("the foreign link was detached")
+	}
+}
+
+// A filter of somebody else at our priority is neither replaced nor removed.
+func TestPrivilegedFilterPlaceTaken(t *testing.T) {
+	e := newEnv(t)
+	setAttach(&e.o, "clsact")
+	d := e.open()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	e.foreignFilter("pod1", "21324", "0x534c")
+	if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrConflict) {
+		t.Fatalf("got %v, want ErrConflict", err)
+	}
+	if out := e.run("tc", "filter", "show", "dev", "pod1", "ingress"); !strings.Contains(out, "foreign") {
+		t.Errorf("the foreign filter is gone: %s", out)
+	}
+	// By default such a device gets tcx links.
+	setAttach(&e.o, "auto")
+	d2 := e.open()
+	e.ok(d2.Enable(e.ctx, ep, FeatureAdmit))
+	if diff := cmp.Diff([]string{"pod_egress tcx", "pod_ingress tcx"}, hooksOf(e, d2, ep.HostIfindex)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// An ingress qdisc, as the reference bandwidth plugin makes, leaves no room for clsact.
+func TestPrivilegedIngressQdisc(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	e.run("tc", "qdisc", "add", "dev", "pod1", "ingress")
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	if diff := cmp.Diff([]string{"pod_egress tcx", "pod_ingress tcx"}, hooksOf(e, d, ep.HostIfindex)); diff != "" {
+		t.Error(diff)
+	}
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	if out := e.run("tc", "qdisc", "show", "dev", "pod1"); !strings.Contains(out, "ingress") {
+		t.Errorf("the foreign qdisc is gone: %s", out)
+	}
+}
+
+// Who changes the way of attaching finds the programs once, not twice.
+func TestPrivilegedAttachChanges(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	for _, how := range []string{"clsact", "tcx", "clsact"} {
+		setAttach(&e.o, how)
+		d := e.open()
+		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+		want := []string{"pod_egress " + how, "pod_ingress " + how}
+		if diff := cmp.Diff(want, hooksOf(e, d, ep.HostIfindex)); diff != "" {
+			t.Error(diff)
+		}
+		filters := e.run("tc", "filter", "show", "dev", "pod1", "ingress")
+		if strings.Contains(filters, "sl_pod_egress") != (how == "clsact") {
+			t.Errorf("%s: filters: %s", how, filters)
+		}
+		if len(mustNames(t, d.paths.links())) > 0 && how == "clsact" {
+			pins := slices.DeleteFunc(mustNames(t, d.paths.links()), func(n string) bool { return !strings.Contains(n, "pod") })
+			if len(pins) > 0 {
+				t.Errorf("%s: link pins: %v", how, pins)
+			}
+		}
+	}
+}
+
+// pins lists the bpffs without the two files that the kernel puts into every one.
+func pins(e *env) []string {
+	return slices.DeleteFunc(tree(e.o.Config.BPFFS), func(n string) bool { return strings.HasSuffix(n, ".debug") })
+}
+
+func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
+	for _, how := range []string{"auto", "tcx", "clsact"} {
+		t.Run(how, func(t *testing.T) {
+			e := newEnv(t)
+			setAttach(&e.o, how)
+			e.uplink()
+			before := fds(t)
+			d, err := Open(e.ctx, e.o)
+			e.ok(err)
+			ep := e.pod("pod1", "10.1.0.2/16")
+			e.ok(d.Enable(e.ctx, ep, FeatureAdmit|FeaturePublish))
+			e.ok(d.Publish(e.ctx, ep.Ref.Owner(), []HostPort{port(8080, "10.1.0.2", 80)}))
+			if len(pins(e)) == 0 {
+				t.Fatal("no pins")
+			}
+			e.ok(d.Unload(e.ctx))
+			e.ok(d.Close())
+			if left := pins(e); len(left) != 0 {
+				t.Errorf("pins left: %v", left)
+			}
+			left := slices.DeleteFunc(tree(e.o.RunDir), func(n string) bool { return n == "bpffs.lock" })
+			if len(left) != 0 {
+				t.Errorf("files left: %v", left)
+			}
+			for _, dev := range []string{"eth0", "pod1"} {
+				if out := e.run("tc", "qdisc", "show", "dev", dev); strings.Contains(out, "clsact") {
+					t.Errorf("%s: %s", dev, out)
+				}
+			}
+			if out := e.run("bpftool", "net", "show"); strings.Contains(out, "sl_") {
+				t.Errorf("attached: %s", out)
+			}
+			if after := fds(t); after > before {
+				t.Errorf("%d descriptors before, %d after", before, after)
+			}
+			if _, err := os.Stat(d.paths.dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: %v", d.paths.dir, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPrivilegedLoadOnce(t *testing.T) {
+	e := newEnv(t)
+	if _, err := OpenExisting(e.ctx, e.o); !errors.Is(err, ErrNotLoaded) {
+		t.Fatalf("OpenExisting before any load: %v", err)
+	}
+	d := e.open()
+	id, ok := d.paths.committed()
+	if !ok {
+		t.Fatal("no committed programs")
+	}
+	first := programID(t, d.paths.buildDir(id), hookPodEgress())
+	again := e.open()
+	if got := programID(t, again.paths.buildDir(id), hookPodEgress()); got != first {
+		t.Errorf("the second Open loaded again: program %d, then %d", first, got)
+	}
+	old, err := OpenExisting(e.ctx, e.o)
+	e.ok(err)
+	e.ok(old.Close())
+	s, err := d.Status(e.ctx)
+	e.ok(err)
+	if s.Backend != "ebpf" || s.Reason == "" || len(s.Probes) == 0 || s.Build != id || len(s.Maps) != 10 {
+		t.Errorf("status: %+v", s)
+	}
+	for _, p := range s.Probes {
+		t.Logf("%-28s %-8s %s", p.Name, p.Answer, p.Reason)
+		if p.Required && p.Answer != AnswerYes {
+			t.Errorf("probe %s: %s %s", p.Name, p.Answer, p.Reason)
+		}
+	}
+}
+
+func programID(t testing.TB, dir string, h hook) uint32 {
+	t.Helper()
+	p, err := programAt(dir, h.program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Name != h.program {
+		t.Errorf("the kernel calls %s %q", h.program, info.Name)
+	}
+	id, _ := info.ID()
+	return uint32(id)
+}
+
+// The objects together have the maps that Go names, no others, and where two have one of them they agree.
+func TestMapNames(t *testing.T) {
+	d := &Datapath{opts: Options{}.withDefaults()}
+	k, err := d.constants()
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs, err := d.specs(k, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{
+		mapEndpoints: true, mapEpStats: true, mapHostAddrs: true, mapUplinks: true, mapNoMasq: true,
+		mapFlows: true, mapFlowsNew: true, mapHostPorts: true, mapPortsKept: true, mapDrops: true,
+	}
+	got := make(map[string]bool)
+	first := make(map[string]*ebpf.MapSpec)
+	for prog, spec := range specs {
+		for name, s := range spec.Maps {
+			if s.Pinning != ebpf.PinByName {
+				continue
+			}
+			got[name] = true
+			if o := first[name]; o == nil {
+				first[name] = s
+			} else if o.Type != s.Type || o.KeySize != s.KeySize || o.ValueSize != s.ValueSize || o.MaxEntries != s.MaxEntries || o.Flags != s.Flags {
+				t.Errorf("map %s of %s is %v, elsewhere %v", name, prog, s, o)
+			}
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("shared maps (-named in Go, +in the objects):\n%s", diff)
+	}
+}
+
+// Another configuration is another build: programs are replaced where they hang, maps keep what they hold.
+func TestPrivilegedUpgradeKeepsMapsAndDevices(t *testing.T) {
+	for _, how := range []string{"auto", "tcx", "clsact"} {
+		t.Run(how, func(t *testing.T) {
+			e := newEnv(t)
+			setAttach(&e.o, how)
+			e.uplink()
+			d := e.open()
+			ep := e.pod("pod1", "10.1.0.2/16")
+			e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
+			before, _ := d.paths.committed()
+
+			e.o.Config.AntiSpoof = false
+			e2 := e.open()
+			after, _ := e2.paths.committed()
+			if before == after {
+				t.Fatal("the build did not change")
+			}
+			if diff := cmp.Diff([]string{buildPrefix + after}, mustNames(t, e2.paths.progs())); diff != "" {
+				t.Errorf("programs left: %s", diff)
+			}
+			s, err := e2.Status(e.ctx)
+			e.ok(err)
+			if len(s.Devices) != 2 {
+				t.Fatalf("devices: %+v", s.Devices)
+			}
+			for _, dev := range s.Devices {
+				for _, p := range dev.Programs {
+					if !p.OK {
+						t.Errorf("%s: %+v is not of the new build", dev.Name, p)
+					}
+				}
+			}
+			if len(s.Endpoints) != 1 {
+				t.Errorf("endpoints after the upgrade: %+v", s.Endpoints)
+			}
+			// The old handle goes on working, with the programs in force.
+			e.ok(d.Enable(e.ctx, e.pod("pod2", "10.1.0.3/16"), FeatureAdmit))
+		})
+	}
+}
+
+func mustNames(t testing.TB, dir string) []string {
+	t.Helper()
+	n, err := names(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestPrivilegedIncompatibleMapIsRefused(t *testing.T) {
+	e := newEnv(t)
+	d, err := newDatapath(e.o)
+	e.ok(err)
+	e.ok(mountBPFFS(d.paths.bpffs, e.o.RunDir))
+	e.ok(d.paths.make())
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: mapEndpoints, Type: ebpf.Hash, KeySize: 16, ValueSize: 8, MaxEntries: 4})
+	e.ok(err)
+	e.ok(m.Pin(d.paths.mapPin(mapEndpoints)))
+	_, err = Open(e.ctx, e.o)
+	if !errors.Is(err, ErrIncompatible) {
+		t.Fatalf("got %v, want ErrIncompatible", err)
+	}
+	if _, ok := d.paths.committed(); ok {
+		t.Error("programs were committed over a map of another layout")
+	}
+	e.ok(m.Close())
+}
+
+// A change of mapSizes must not stop a node whose maps are pinned already.
+func TestPrivilegedMapSizesStay(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.MapSizes.Flows = 4096
+	e.ok(e.open().Close())
+	e.o.Config.MapSizes.Flows = 8192
+	e.o.Config.AntiSpoof = false
+	d := e.open()
+	m, err := d.pinned(mapFlows)
+	e.ok(err)
+	if m.MaxEntries() != 4096 {
+		t.Errorf("flows: %d entries", m.MaxEntries())
+	}
+}
+
+// Whatever a killed load left is repaired by the next one.
+func TestPrivilegedLoadAfterCrash(t *testing.T) {
+	tests := []struct {
+		name  string
+		crash func(e *env, d *Datapath)
+	}{
+		{"directories only", func(*env, *Datapath) {}},
+		{"some maps pinned", func(e *env, d *Datapath) {
+			k, err := d.constants()
+			e.ok(err)
+			specs, err := d.specs(k, false)
+			e.ok(err)
+			_, err = d.openOrMake(mapEndpoints, specs["sl_pod_egress"].Maps[mapEndpoints])
+			e.ok(err)
+		}},
+		{"programs pinned, not committed", func(e *env, d *Datapath) {
+			k, err := d.constants()
+			e.ok(err)
+			e.ok(d.load(e.ctx, k))
+			e.ok(os.Rename(d.paths.buildDir(k.build()), d.paths.freshDir(k.build())))
+			e.ok(os.Remove(filepath.Join(d.paths.freshDir(k.build()), "sl_pod_egress")))
+		}},
+		{"committed, decision lost", func(e *env, d *Datapath) {
+			k, err := d.constants()
+			e.ok(err)
+			e.ok(d.load(e.ctx, k))
+			e.ok(os.RemoveAll(e.o.RunDir))
+		}},
+		{"old build still there", func(e *env, d *Datapath) {
+			k, err := d.constants()
+			e.ok(err)
+			e.ok(d.load(e.ctx, k))
+			e.ok(os.Rename(d.paths.buildDir(k.build()), d.paths.buildDir("0123456789abcdef")))
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newEnv(t)
+			e.uplink()
+			d, err := newDatapath(e.o)
+			e.ok(err)
+			e.ok(mountBPFFS(d.paths.bpffs, e.o.RunDir))
+			e.ok(d.paths.make())
+			tt.crash(e, d)
+			e.ok(d.Close())
+
+			d = e.open()
+			k, err := d.constants()
+			e.ok(err)
+			if diff := cmp.Diff([]string{buildPrefix + k.build()}, mustNames(t, d.paths.progs())); diff != "" {
+				t.Errorf("programs: %s", diff)
+			}
+			e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
+			_, err = d.Status(e.ctx)
+			e.ok(err)
+		})
+	}
+}
+
+func TestPrivilegedUnavailable(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.BPFFS = filepath.Join(t.TempDir(), "missing")
+	_, err := Open(e.ctx, e.o)
+	if !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("got %v, want ErrUnavailable", err)
+	}
+	s, err := Decision(e.ctx, e.o)
+	e.ok(err)
+	if s.Backend != "none" || s.Reason == "" {
+		t.Errorf("decision: %+v", s)
+	}
+	e.o.Config.Backend = "iptables"
+	if _, err := Open(e.ctx, e.o); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("backend iptables: got %v, want ErrUnavailable", err)
+	}
+}

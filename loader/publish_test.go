@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func port(hostPort uint16, pod string, podPort uint16) HostPort {
+	a := netip.MustParseAddr(pod)
+	any := netip.IPv4Unspecified()
+	if a.Is6() {
+		any = netip.IPv6Unspecified()
+	}
+	return HostPort{HostIP: any, Proto: unix.IPPROTO_TCP, Port: hostPort, PodIP: a, PodPort: podPort}
+}
+
+func (e *env) published(d *Datapath) map[uint16]PublishedPort {
+	e.t.Helper()
+	all, err := d.HostPorts(e.ctx)
+	e.ok(err)
+	out := make(map[uint16]PublishedPort, len(all))
+	for _, p := range all {
+		out[p.Port] = p
+	}
+	return out
+}
+
+// The last ADD wins, with a new generation; the old owner's DEL leaves the new owner's mapping alone.
+func TestPrivilegedPublishLastWins(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	const old, next = 1, 2
+	first, second := port(8080, "10.1.0.2", 80), port(8080, "10.1.0.3", 80)
+	e.ok(d.Publish(e.ctx, old, []HostPort{first, port(8081, "10.1.0.2", 81)}))
+	gen := e.published(d)[8080].Generation
+	if gen == 0 {
+		t.Error("generation 0")
+	}
+	e.ok(d.Publish(e.ctx, old, []HostPort{first, port(8081, "10.1.0.2", 81)}))
+	if again := e.published(d)[8080].Generation; again != gen {
+		t.Error("the same mapping got another generation: its flows would die")
+	}
+	e.ok(d.Publish(e.ctx, next, []HostPort{second}))
+	if got := e.published(d)[8080]; got.Owner != next || got.Generation <= gen || got.PodIP != second.PodIP {
+		t.Errorf("after the second ADD: %+v", got)
+	}
+	if err := d.CheckPorts(e.ctx, old, []HostPort{first}); !errors.Is(err, ErrDiffers) {
+		t.Errorf("check of the old owner: %v", err)
+	}
+	e.ok(d.CheckPorts(e.ctx, next, []HostPort{second}))
+	e.ok(d.Unpublish(e.ctx, old, []HostPort{first}))
+	e.ok(d.Unpublish(e.ctx, old, nil))
+	left := e.published(d)
+	if len(left) != 1 || left[8080].Owner != next {
+		t.Errorf("after the old owner's DEL: %+v", left)
+	}
+	e.ok(d.Unpublish(e.ctx, next, nil))
+	if left := e.published(d); len(left) != 0 {
+		t.Errorf("left: %+v", left)
+	}
+}
+
+func TestPrivilegedPublishWithdrawsOldKeys(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	e.ok(d.Publish(e.ctx, 1, []HostPort{port(80, "10.1.0.2", 80), port(81, "10.1.0.2", 81), port(82, "2001:db8::2", 82)}))
+	e.ok(d.Publish(e.ctx, 1, []HostPort{port(81, "10.1.0.2", 81)}))
+	if got := e.published(d); len(got) != 1 || got[81].Port != 81 {
+		t.Errorf("published: %+v", got)
+	}
+}
+
+// A full map is a clear error, and nothing has changed.
+func TestPrivilegedPublishMapFull(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.MapSizes.HostPorts = 3
+	d := e.open()
+	e.ok(d.Publish(e.ctx, 1, []HostPort{port(80, "10.1.0.2", 80), port(81, "10.1.0.2", 81)}))
+	before := e.published(d)
+	err := d.Publish(e.ctx, 2, []HostPort{port(80, "10.1.0.3", 80), port(90, "10.1.0.3", 90), port(91, "10.1.0.3", 91)})
+	if !errors.Is(err, ErrFull) {
+		t.Fatalf("got %v, want ErrFull", err)
+	}
+	after := e.published(d)
+	if len(after) != len(before) || after[80] != before[80] || after[81] != before[81] {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+func TestPrivilegedPublishRefuses(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	mixed := port(80, "10.1.0.2", 80)
+	mixed.HostIP = netip.IPv6Unspecified()
+	for name, ports := range map[string][]HostPort{
+		"twice":        {port(80, "10.1.0.2", 80), port(80, "10.1.0.2", 81)},
+		"port 0":       {port(0, "10.1.0.2", 80)},
+		"other family": {mixed},
+		"no address":   {{Port: 80, PodPort: 80, Proto: 6}},
+	} {
+		if err := d.Publish(e.ctx, 1, ports); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if got := e.published(d); len(got) != 0 {
+		t.Errorf("published: %+v", got)
+	}
+}

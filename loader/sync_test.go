@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+)
+
+// known returns the node's addresses and the names of its uplinks, as the programs know them.
+func known(e *env, d *Datapath) (addrs, uplinks []string) {
+	e.t.Helper()
+	raw, err := d.pinned(mapHostAddrs)
+	e.ok(err)
+	all, err := endpoint.NewHostAddrs(raw).All()
+	e.ok(err)
+	for a := range all {
+		addrs = append(addrs, a.String())
+	}
+	slices.Sort(addrs)
+	um, err := d.pinned(mapUplinks)
+	e.ok(err)
+	ups, err := endpoint.NewUplinks(um).All()
+	e.ok(err)
+	for index := range ups {
+		l, err := e.h.LinkByIndex(int(index))
+		e.ok(err)
+		uplinks = append(uplinks, l.Name)
+		if got := hooksOf(e, d, int(index)); len(got) != 2 || !strings.HasPrefix(got[0], "upl_ingress") {
+			e.t.Errorf("%s: %v", l.Name, got)
+		}
+	}
+	slices.Sort(uplinks)
+	return addrs, uplinks
+}
+
+func wantKnown(e *env, d *Datapath, wantAddrs, wantUplinks []string) {
+	e.t.Helper()
+	addrs, uplinks := known(e, d)
+	if diff := cmp.Diff(wantAddrs, addrs); diff != "" {
+		e.t.Errorf("node addresses:\n%s", diff)
+	}
+	if diff := cmp.Diff(wantUplinks, uplinks); diff != "" {
+		e.t.Errorf("uplinks:\n%s", diff)
+	}
+}
+
+func TestPrivilegedDiscovery(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	e.ip("addr", "add", "203.0.113.7/32", "dev", "lo") // an anycast address: the node's
+	e.veth("routed")                                   // no address, but a network behind it
+	e.ip("route", "add", "198.51.100.0/24", "dev", "routed")
+	e.veth("cali1") // the host end of somebody else's pod
+	e.ip("route", "add", "10.9.0.5/32", "dev", "cali1")
+	e.ip("tuntap", "add", "tun0", "mode", "tun") // no Ethernet header
+	e.ip("addr", "add", "10.8.0.1/24", "dev", "tun0")
+	e.ip("link", "set", "tun0", "up")
+	e.veth("idle")
+	e.ip("link", "add", "br0", "type", "bridge")
+	e.ip("addr", "add", "10.1.0.1/16", "dev", "br0")
+	e.ip("link", "set", "br0", "up")
+
+	d := e.open()
+	e.ok(d.Sync(e.ctx))
+	addrs := []string{"10.1.0.1", "10.8.0.1", "192.0.2.10", "2001:db8::10", "203.0.113.7"}
+	wantKnown(e, d, addrs, []string{"br0", "eth0", "routed"})
+	s, err := d.Status(e.ctx)
+	e.ok(err)
+	if len(s.Skipped) != 1 || s.Skipped[0].Name != "tun0" {
+		t.Errorf("skipped: %+v", s.Skipped)
+	}
+
+	// With the first pod behind it the bridge is on the pods' side.
+	ep := e.pod("pod1", "10.1.0.2/16")
+	ep.RouteIfindex = e.index("br0")
+	e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
+	wantKnown(e, d, addrs, []string{"eth0", "routed"})
+
+	// What changes is followed, what goes is forgotten.
+	e.ip("addr", "add", "192.0.2.11/24", "dev", "eth0")
+	e.ip("addr", "del", "2001:db8::10/64", "dev", "eth0")
+	e.ip("link", "del", "routed")
+	e.ok(d.Sync(e.ctx))
+	wantKnown(e, d, []string{"10.1.0.1", "10.8.0.1", "192.0.2.10", "192.0.2.11", "203.0.113.7"}, []string{"eth0"})
+	up := e.index("eth0")
+	if diff := cmp.Diff([]string{linkName(up, hookUplEgress()), linkName(up, hookUplIngress())}, mustNames(t, d.paths.links())); diff != "" {
+		t.Errorf("links:\n%s", diff)
+	}
+
+	// Somebody who took our programs off gets them back.
+	e.ok(os.Remove(d.paths.linkPin(up, hookUplIngress())))
+	e.ok(d.Sync(e.ctx))
+	wantKnown(e, d, []string{"10.1.0.1", "10.8.0.1", "192.0.2.10", "192.0.2.11", "203.0.113.7"}, []string{"eth0"})
+}
+
+func TestPrivilegedConfiguredUplinks(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	e.veth("eth1")
+	e.o.Config.Uplinks = []string{"eth1", "eth7"}
+	d := e.open()
+	e.ok(d.Sync(e.ctx))
+	wantKnown(e, d, []string{"192.0.2.10", "2001:db8::10"}, []string{"eth1"})
+	s, err := d.Status(e.ctx)
+	e.ok(err)
+	if len(s.Skipped) != 1 || s.Skipped[0].Name != "eth7" {
+		t.Errorf("skipped: %+v", s.Skipped)
+	}
+}
+
+func TestPrivilegedSources(t *testing.T) {
+	e := newEnv(t)
+	up, _ := e.veth("eth0")
+	e.ip("addr", "add", "169.254.9.9/16", "dev", "eth0", "scope", "link")
+	e.ip("addr", "add", "192.0.2.10/24", "dev", "eth0")
+	e.ip("addr", "add", "192.0.2.11/24", "dev", "eth0")
+	e.ip("addr", "add", "2001:db8::11/64", "dev", "eth0", "nodad", "preferred_lft", "0")
+	e.ip("addr", "add", "2001:db8::10/64", "dev", "eth0", "nodad")
+	d := e.open()
+	e.ok(d.Sync(e.ctx))
+	raw, err := d.pinned(mapUplinks)
+	e.ok(err)
+	all, err := endpoint.NewUplinks(raw).All()
+	e.ok(err)
+	want := endpoint.Sources{V4: netip.MustParseAddr("192.0.2.10"), V6: netip.MustParseAddr("2001:db8::10")}
+	if all[uint32(up)] != want {
+		t.Errorf("sources %+v, want %+v", all[uint32(up)], want)
+	}
+}
+
+func TestPrivilegedReservedPorts(t *testing.T) {
+	e := newEnv(t)
+	set := func(v string) { e.ok(os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte(v), 0)) }
+	d := e.open()
+	has := func(p uint16) bool {
+		m, err := d.pinned(mapPortsKept)
+		e.ok(err)
+		var word uint64
+		e.ok(m.Lookup(uint32(p/64), &word))
+		return word>>(p%64)&1 == 1
+	}
+	set("61000,62000-62010")
+	e.ok(d.Sync(e.ctx))
+	if !has(61000) || !has(62000) || !has(62010) || has(62011) {
+		t.Error("reserved ports are not in the map")
+	}
+	set("\n")
+	e.ok(d.Sync(e.ctx))
+	if has(61000) || has(62010) {
+		t.Error("ports that are reserved no more are still in the map")
+	}
+}
+
+func TestParseReserved(t *testing.T) {
+	for in, want := range map[string]bool{"": true, "1": true, "1,2-5": true, "0": true, "5-2": false, "x": false, "70000": false} {
+		if _, err := hostport.ParseReserved(in); (err == nil) != want {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}
+
+func TestComplement(t *testing.T) {
+	for local, want := range map[string]string{
+		"32768\t60999": "61000-65535 1024-32767",
+		"32768 65535":  "1024-32767",
+		"1024 60999":   "61000-65535",
+		"1024 65535":   "1024-65535",
+		"1 500":        "1024-65535",
+	} {
+		got, err := complement(local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts := make([]string, 0, 2)
+		for _, r := range got {
+			parts = append(parts, r.String())
+		}
+		if s := strings.Join(parts, " "); s != want {
+			t.Errorf("complement of %q: %s, want %s", local, s, want)
+		}
+	}
+	for _, bad := range []string{"", "1", "9 3", "a b"} {
+		if _, err := complement(bad); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
