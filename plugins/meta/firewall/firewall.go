@@ -101,7 +101,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	}
 	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
-		return nil, resolveError(err, a.IfName)
+		return nil, resolveError(err, a.IfName, cnierr.CodeKernel)
 	}
 	ep.Ref, ep.Addrs = refOf(conf.Name, a), addrs
 	if err := p.admit(ctx, a, ep); err != nil {
@@ -156,7 +156,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	}
 	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
-		return resolveError(err, a.IfName)
+		return resolveError(err, a.IfName, cnierr.CodeCheck)
 	}
 	ep.Ref, ep.Addrs = refOf(conf.Name, a), addrs
 	dp, err := p.OpenExisting(ctx, a)
@@ -198,9 +198,9 @@ func openError(err error, unavailable uint) error {
 	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
 }
 
-// resolveError gives an error of Deps.Resolve its CNI code.
-func resolveError(err error, ifname string) error {
-	code := cnierr.CodeKernel
+// resolveError gives an error of Deps.Resolve its CNI code: that of a bad
+// namespace, else the given one.
+func resolveError(err error, ifname string, code uint) error {
 	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
 		code = cnierr.CodeNetNS
 	}

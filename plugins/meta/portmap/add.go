@@ -39,7 +39,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	}
 	ep, err := p.resolve(ctx, a, ref, addrs)
 	if err != nil {
-		return nil, err
+		return nil, resolveError(err, a.IfName, cnierr.CodeKernel)
 	}
 	if err := p.publish(ctx, a, ep, ports); err != nil {
 		return nil, err
@@ -89,11 +89,8 @@ func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ep loader.Endpo
 // the datapath drops what a pod sends from any other.
 func (p *plugin) resolve(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs []netip.Prefix) (loader.Endpoint, error) {
 	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
-	if err != nil {
-		return ep, resolveError(err, a.IfName)
-	}
 	ep.Ref, ep.Addrs = ref, addrs
-	return ep, nil
+	return ep, err
 }
 
 // dropRecorded takes out what an earlier ADD of the same attachment published,

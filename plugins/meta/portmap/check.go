@@ -31,7 +31,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	ref := refOf(req.conf.Name, a)
 	ep, err := p.resolve(ctx, a, ref, addrs)
 	if err != nil {
-		return err
+		return resolveError(err, a.IfName, cnierr.CodeCheck)
 	}
 	dp, err := p.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) {

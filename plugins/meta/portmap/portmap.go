@@ -106,9 +106,9 @@ func openError(err error, unavailable uint) error {
 	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
 }
 
-// resolveError gives an error of Deps.Resolve its CNI code.
-func resolveError(err error, ifname string) error {
-	code := cnierr.CodeKernel
+// resolveError gives an error of Deps.Resolve its CNI code: that of a bad
+// namespace, else the given one.
+func resolveError(err error, ifname string, code uint) error {
 	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
 		code = cnierr.CodeNetNS
 	}

@@ -257,6 +257,13 @@ func TestCheck(t *testing.T) {
 		n := newNode(t)
 		must(t, n.plugin.Check(t.Context(), n.args("a", chained("", ""))))
 	})
+	t.Run("device gone", func(t *testing.T) {
+		n := newNode(t)
+		n.mustAdd("a", conf)
+		a := n.args("a", conf)
+		a.Netns = ""
+		n.wantCode(n.plugin.Check(t.Context(), a), cnierr.CodeCheck)
+	})
 	t.Run("port gone", func(t *testing.T) {
 		n := newNode(t)
 		n.mustAdd("a", conf)
