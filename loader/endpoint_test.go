@@ -308,8 +308,14 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 					t.Errorf("%s: %s", dev, out)
 				}
 			}
-			if out := e.run("bpftool", "net", "show"); strings.Contains(out, "sl_") {
-				t.Errorf("attached: %s", out)
+			for _, dev := range []string{"eth0", "pod1"} {
+				for _, h := range podHooks() {
+					q, err := link.QueryPrograms(link.QueryOptions{Target: e.index(dev), Attach: h.tcx()})
+					e.ok(err)
+					if len(q.Programs) != 0 {
+						t.Errorf("%s, %s: %d programs attached", dev, h.direction(), len(q.Programs))
+					}
+				}
 			}
 			if after := fds(t); after > before {
 				t.Errorf("%d descriptors before, %d after", before, after)

@@ -197,7 +197,7 @@ func removeIfDead(p paths) error {
 	}
 	defer f.Close()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil //nolint:nilerr // somebody works in it: it lives
+		return nil // somebody works in it: it lives
 	}
 	pins, err := names(p.links())
 	if err != nil || len(pins) == 0 {

@@ -4,6 +4,7 @@ package loader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,23 +43,24 @@ func flock(ctx context.Context, f *os.File) error {
 		_ = f.Close()
 		return err
 	}
-	granted := make(chan error, 1)
+	var lockErr error
+	done := make(chan struct{})
 	go func() {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		for err == unix.EINTR { //nolint:errorlint // an errno from the system call itself
-			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		defer close(done)
+		lockErr = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		for errors.Is(lockErr, unix.EINTR) {
+			lockErr = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 		}
-		granted <- err
 	}()
 	select {
-	case err := <-granted:
-		if err != nil {
+	case <-done:
+		if lockErr != nil {
 			_ = f.Close()
 		}
-		return err
+		return lockErr
 	case <-ctx.Done():
 		go func() {
-			<-granted
+			<-done
 			_ = f.Close()
 		}()
 		return ctx.Err()

@@ -61,14 +61,16 @@ func Each[K, V any](m *ebpf.Map, f func(*K, *V) bool) error {
 	keys, values := make([]K, size), make([]V, size)
 	for first := true; ; first = false {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		last := errors.Is(err, ebpf.ErrKeyNotExist)
 		switch {
+		case err == nil, last:
 		case errors.Is(err, ebpf.ErrNotSupported) && first:
 			return eachSlow(m, f)
 		case errors.Is(err, unix.ENOSPC): // a bucket holds more than size entries
 			size *= 4
 			keys, values = make([]K, size), make([]V, size)
 			continue
-		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+		default:
 			return fmt.Errorf("read map: %w", err)
 		}
 		for i := range n {
@@ -76,7 +78,7 @@ func Each[K, V any](m *ebpf.Map, f func(*K, *V) bool) error {
 				return nil
 			}
 		}
-		if err != nil { // ErrKeyNotExist: that was the last batch
+		if last {
 			return nil
 		}
 	}
