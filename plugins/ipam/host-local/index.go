@@ -41,6 +41,9 @@ func (s *store) clean() bool {
 	if err != nil {
 		return false
 	}
+	if owners, err := os.Stat(filepath.Join(s.side, ownersName)); err != nil || !owners.IsDir() {
+		return false
+	}
 	fi, err := os.Stat(s.dir)
 	return err == nil && string(want) == stampOf(fi)
 }

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+)
+
+// bench is a node with a data directory.
+type bench struct {
+	t    testing.TB
+	data string
+	node Node
+	conf string // with %s for more keys of ipam; %D is the data directory
+	args string // CNI_ARGS
+}
+
+const onePool = `{"cniVersion":"1.1.0","name":"net","ipam":{"type":"host-local","dataDir":"%D","ranges":[[{"subnet":"10.1.0.0/29"}]]}%s}`
+
+func newBench(t testing.TB, conf string) *bench {
+	t.Helper()
+	return &bench{t: t, data: t.TempDir(), conf: conf, node: Node{MachineID: "m", BootID: "boot-1", Booted: time.Now().Add(-time.Hour)}}
+}
+
+func (b *bench) call(id, ifname string, more ...string) *cniplugin.Args {
+	conf := strings.ReplaceAll(b.conf, "%D", b.data)
+	if strings.Contains(conf, "%s") {
+		conf = fmt.Sprintf(conf, strings.Join(more, ""))
+	}
+	return &cniplugin.Args{Log: zap.NewNop(), CmdArgs: skel.CmdArgs{
+		ContainerID: id, IfName: ifname, Netns: "/ns", Args: b.args, StdinData: []byte(conf),
+	}}
+}
+
+func (b *bench) plugin() *cniplugin.Plugin {
+	return New(Deps{Node: func() Node { return b.node }})
+}
+
+func (b *bench) add(id, ifname string, more ...string) ([]string, error) {
+	b.t.Helper()
+	res, err := b.plugin().Add(context.Background(), b.call(id, ifname, more...))
+	if err != nil {
+		return nil, err
+	}
+	r, err := types100.NewResultFromResult(res)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out []string
+	for _, ip := range r.IPs {
+		out = append(out, ip.Address.String())
+	}
+	return out, nil
+}
+
+func (b *bench) mustAdd(id string, more ...string) []string {
+	b.t.Helper()
+	got, err := b.add(id, "eth0", more...)
+	if err != nil {
+		b.t.Fatalf("ADD %s: %v", id, err)
+	}
+	return got
+}
+
+func (b *bench) mustDel(id string, more ...string) {
+	b.t.Helper()
+	if err := b.plugin().Del(context.Background(), b.call(id, "eth0", more...)); err != nil {
+		b.t.Fatalf("DEL %s: %v", id, err)
+	}
+}
+
+// files returns the network's directory: name to content, without the lock.
+func (b *bench) files() map[string]string {
+	b.t.Helper()
+	out := map[string]string{}
+	entries, err := os.ReadDir(filepath.Join(b.data, "net"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() == lockName {
+			continue
+		}
+		c, err := os.ReadFile(filepath.Join(b.data, "net", e.Name()))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		out[e.Name()] = string(c)
+	}
+	return out
+}
+
+// put writes a file as the reference plugin does.
+func (b *bench) put(name, content string) {
+	b.t.Helper()
+	dir := filepath.Join(b.data, "net")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func wantCode(t testing.TB, err error, code uint, words ...string) {
+	t.Helper()
+	e := cnierr.From(err)
+	if code == 0 {
+		if err != nil {
+			t.Errorf("error %v, want none", err)
+		}
+		return
+	}
+	if e == nil || e.Code != code {
+		t.Errorf("error %+v, want code %d", e, code)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(e.Error(), w) {
+			t.Errorf("error %q does not say %q", e.Error(), w)
+		}
+	}
+}
+
+func TestFormat(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	if diff := cmp.Diff([]string{"10.1.0.2/29"}, b.mustAdd(" pod ")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	want := map[string]string{"10.1.0.2": "pod\r\neth0", "last_reserved_ip.0": "10.1.0.2"}
+	if diff := cmp.Diff(want, b.files()); diff != "" {
+		t.Errorf("directory (-want +got):\n%s", diff)
+	}
+	for name, mode := range map[string]os.FileMode{"net": 0o755, "net/10.1.0.2": 0o600} {
+		if fi, err := os.Stat(filepath.Join(b.data, name)); err != nil || fi.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", name, fi.Mode(), err)
+		}
+	}
+	if fi, err := os.Stat(filepath.Join(b.data, "net", lockName)); err != nil || fi.Size() != 0 {
+		t.Errorf("lock: %v", err)
+	}
+	b.mustDel("pod")
+	b.mustDel("pod")
+	if diff := cmp.Diff(map[string]string{"last_reserved_ip.0": "10.1.0.2"}, b.files()); diff != "" {
+		t.Errorf("after DEL (-want +got):\n%s", diff)
+	}
+}
+
+func TestRoundRobinAndExhaustion(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	var got []string
+	for i := range 5 {
+		got = append(got, b.mustAdd(fmt.Sprint("c", i))...)
+	}
+	if diff := cmp.Diff([]string{"10.1.0.2/29", "10.1.0.3/29", "10.1.0.4/29", "10.1.0.5/29", "10.1.0.6/29"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	_, err := b.add("c9", "eth0")
+	wantCode(t, err, 104, "10.1.0.1-10.1.0.6")
+	wantCode(t, b.plugin().Status(context.Background(), b.call("", "")), 50, "net", "10.1.0.1-10.1.0.6")
+	b.mustDel("c3")
+	wantCode(t, b.plugin().Status(context.Background(), b.call("", "")), 0)
+	if got := b.mustAdd("c9"); got[0] != "10.1.0.5/29" {
+		t.Errorf("got %s, want the freed one", got)
+	}
+}
+
+func TestAddIsRefusedTwice(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	b.mustAdd("pod")
+	_, err := b.add("pod", "eth0")
+	wantCode(t, err, 103, "10.1.0.2")
+	if got, err := b.add("pod", "eth1"); err != nil || got[0] != "10.1.0.3/29" {
+		t.Errorf("another interface got %v, %v", got, err)
+	}
+	if len(b.files()) != 3 {
+		t.Errorf("files %v", b.files())
+	}
+}
+
+const dual = `{"cniVersion":"1.0.0","name":"net","ipam":{"type":"host-local","dataDir":"%D",
+ "subnet":"10.1.0.0/24","rangeStart":"10.1.0.10","rangeEnd":"10.1.0.12","gateway":"10.1.0.254",
+ "ranges":[[{"subnet":"10.2.0.0/30"},{"subnet":"10.2.1.0/30"}],[{"subnet":"fd00::/64","rangeStart":"fd00::10"}]],
+ "routes":[{"dst":"0.0.0.0/0"},{"dst":"fd01::/16","gw":"fd00::1","mtu":1400,"table":0}]},
+ "args":{"cni":{"ips":[%s]}}}`
+
+func TestSeveralSets(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, dual)
+	res, err := b.plugin().Add(context.Background(), b.call("pod", "eth0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(res)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"cniVersion":"1.0.0","ips":[` +
+		`{"address":"10.1.0.10/24","gateway":"10.1.0.254"},{"address":"10.2.0.2/30","gateway":"10.2.0.1"},{"address":"fd00::10/64","gateway":"fd00::1"}],` +
+		`"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd01::/16","gw":"fd00::1","mtu":1400,"table":0}]}`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := b.mustAdd("pod2"); got[1] != "10.2.1.2/30" {
+		t.Errorf("the second range of a set is not used: %v", got)
+	}
+	// The v4 pool of the second set is exhausted: everything this call took goes back.
+	before := b.files()
+	_, err = b.add("pod3", "eth0")
+	wantCode(t, err, 104)
+	after := b.files()
+	delete(before, "last_reserved_ip.0")
+	delete(after, "last_reserved_ip.0")
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("a failed ADD left something (-want +got):\n%s", diff)
+	}
+}
+
+func TestRequested(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, cniArgs, ips string
+		want               []string
+		code               uint
+	}{
+		{name: "one", ips: `"10.1.0.12"`, want: []string{"10.1.0.12/24", "10.2.0.2/30", "fd00::10/64"}},
+		{name: "with prefix, both families", ips: `"10.1.0.12/8","fd00::99/64"`, want: []string{"10.1.0.12/24", "10.2.0.2/30", "fd00::99/64"}},
+		{name: "CNI_ARGS adds", cniArgs: "IP=10.2.1.2", ips: `"fd00::99"`, want: []string{"10.1.0.10/24", "10.2.1.2/30", "fd00::99/64"}},
+		{name: "same twice", cniArgs: "IP=10.1.0.12", ips: `"10.1.0.12/24"`, want: []string{"10.1.0.12/24", "10.2.0.2/30", "fd00::10/64"}},
+		{name: "two of one set", ips: `"10.1.0.12","10.1.0.11"`, code: 7},
+		{name: "outside the range", ips: `"10.1.0.99"`, code: 7},
+		{name: "gateway", ips: `"10.2.0.1"`, code: 7},
+		{name: "taken", ips: `"10.1.0.11"`, code: 103},
+		{name: "no address", ips: `"x"`, code: 7},
+		{name: "bad CNI_ARGS", cniArgs: "IP=x", code: 4},
+		{name: "unknown CNI_ARGS", cniArgs: "FOO=x", code: 4},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, dual)
+			b.put("10.1.0.11", "other\r\neth0")
+			b.args = tc.cniArgs
+			got, err := b.add("pod", "eth0", tc.ips)
+			wantCode(t, err, tc.code)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if err != nil {
+				files := b.files()
+				for i := range 3 {
+					delete(files, lastPrefix+fmt.Sprint(i))
+				}
+				if diff := cmp.Diff(map[string]string{"10.1.0.11": "other\r\neth0"}, files); diff != "" {
+					t.Errorf("left behind (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+func TestRuntimeConfig(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	got := b.mustAdd("pod", `,"runtimeConfig":{"ipRanges":[[{"subnet":"10.9.0.0/24"}]],"ips":["10.9.0.77/24"]}`)
+	if diff := cmp.Diff([]string{"10.9.0.77/24", "10.1.0.2/29"}, got); diff != "" {
+		t.Errorf("runtime ranges come first and add (-want +got):\n%s", diff)
+	}
+	b.mustDel("pod") // without the runtimeConfig
+	if n := len(b.files()); n != 2 {
+		t.Errorf("files %v", b.files())
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, ipam string
+		version    string
+		code       uint
+		words      []string
+	}{
+		{name: "no ipam", ipam: `null`, code: 7, words: []string{"ipam"}},
+		{name: "no ranges", ipam: `{}`, code: 7, words: []string{"ipam.ranges"}},
+		{name: "empty inner list", ipam: `{"ranges":[[]]}`, code: 7, words: []string{"ipam.ranges[0]"}},
+		{name: "bad subnet", ipam: `{"ranges":[[{"subnet":"10.0.0"}]]}`, code: 7, words: []string{"ipam.ranges[0][0].subnet", "10.0.0"}},
+		{name: "host bits", ipam: `{"subnet":"10.0.0.9/24"}`, code: 7, words: []string{"ipam.subnet", "10.0.0.0/24"}},
+		{name: "too small", ipam: `{"subnet":"10.0.0.0/31"}`, code: 7},
+		{name: "start outside", ipam: `{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}`, code: 7, words: []string{"ipam.rangeStart", "10.0.1.1"}},
+		{name: "end before start", ipam: `{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}`, code: 7},
+		{name: "bad gateway", ipam: `{"subnet":"10.0.0.0/24","gateway":"gw"}`, code: 7, words: []string{"ipam.gateway", "gw"}},
+		{name: "mixed families", ipam: `{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"fd00::/64"}]]}`, code: 7},
+		{name: "overlap in a set", ipam: `{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"10.0.0.0/25"}]]}`, code: 7},
+		{name: "overlap of sets", ipam: `{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.0.0/25"}]]}`, code: 7},
+		{name: "two of a family in 0.2", ipam: `{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24"}]]}`, version: "0.2.0", code: 7, words: []string{"0.2.0"}},
+		{name: "bad route", ipam: `{"subnet":"10.0.0.0/24","routes":[{"dst":"x"}]}`, code: 7, words: []string{"ipam.routes[0]"}},
+		{name: "null route", ipam: `{"subnet":"10.0.0.0/24","routes":[null]}`, code: 7, words: []string{"ipam.routes[0]"}},
+		{name: "no resolv.conf", ipam: `{"subnet":"10.0.0.0/24","resolvConf":"/no/such/file"}`, code: 5, words: []string{"ipam.resolvConf", "/no/such/file"}},
+		{name: "ranges is a string", ipam: `{"ranges":"x"}`, code: 6, words: []string{"ranges"}},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			if tc.version == "" {
+				tc.version = "1.1.0"
+			}
+			ipam := strings.Replace(tc.ipam, "{", fmt.Sprintf(`{"dataDir":"%s",`, "%D"), 1)
+			ipam = strings.Replace(ipam, ",}", "}", 1)
+			b := newBench(t, fmt.Sprintf(`{"cniVersion":%q,"name":"net","ipam":%s}`, tc.version, ipam))
+			_, err := b.add("pod", "eth0")
+			wantCode(t, err, tc.code, tc.words...)
+			if entries, err := os.ReadDir(b.data); err != nil || len(entries) != 0 {
+				t.Errorf("left behind: %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+func TestDelWithBadConfig(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	b.mustAdd("pod")
+	b.mustAdd("pod2")
+	b.conf = `{"cniVersion":"1.1.0","name":"net","ipam":{"dataDir":"%D","ranges":[[{"subnet":"broken"}]]}}`
+	b.mustDel("pod")
+	b.conf = `{"cniVersion":"0.2.0","name":"net","ipam":{"dataDir":"%D","ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24"}]]}}`
+	wantCode(t, b.plugin().Del(context.Background(), b.call("pod2", "eth0")), 7)
+	if diff := cmp.Diff(map[string]string{"last_reserved_ip.0": "10.1.0.3"}, b.files()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestResolvConf(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, `{"cniVersion":"1.1.0","name":"net","ipam":{"dataDir":"%D","subnet":"10.0.0.0/24","resolvConf":"%D/resolv"}}`)
+	text := "# c\n; c\nnameserver 1.1.1.1\nnameserver fd00::1 x\ndomain a.b\nsearch a b\nsearch c\noptions ndots:5\nnameserver\nsortlist x\n"
+	if err := os.WriteFile(filepath.Join(b.data, "resolv"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.plugin().Add(context.Background(), b.call("pod", "eth0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(res.(*types100.Result).DNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(`{"nameservers":["1.1.1.1","fd00::1"],"domain":"a.b","search":["a","b","c"],"options":["ndots:5"]}`, string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	check := func(id, prev string) error {
+		return b.plugin().Check(context.Background(), b.call(id, "eth0", prev))
+	}
+	prev := func(ips ...string) string {
+		return `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"` + strings.Join(ips, `"},{"address":"`) + `"}]}`
+	}
+	wantCode(t, check("pod", ""), 102)
+	b.mustAdd("pod")
+	b.mustAdd("other")
+	wantCode(t, check("pod", ""), 0)
+	wantCode(t, check("pod", prev("10.1.0.2/29")), 0)
+	wantCode(t, check("pod", prev("10.1.0.2/29", "192.168.0.1/24")), 0) // another plugin's
+	wantCode(t, check("pod", prev("10.1.0.3/29")), 102, "10.1.0.3")
+	wantCode(t, check("third", prev("10.1.0.2/29")), 102)
+	b.put("10.1.0.4", " old \n")
+	wantCode(t, check("old", prev("10.1.0.4/29")), 0)
+}
+
+func TestGC(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	b.mustAdd("keep")
+	b.mustAdd("drop")
+	b.put("10.1.0.4", "keep") // an old version's, without interface
+	b.put("10.1.0.5", "gone")
+	b.put("10.1.0.6", "keep\r\neth9")
+	b.put("notes.txt", "gone")
+	gc := func(list string) error {
+		return b.plugin().GC(context.Background(), b.call("", "", list))
+	}
+	wantCode(t, gc(""), 7)
+	wantCode(t, gc(`,"cni.dev/valid-attachments":[{"containerID":"keep","ifname":"eth0"}]`), 0)
+	want := map[string]string{"10.1.0.2": "keep\r\neth0", "10.1.0.4": "keep", "notes.txt": "gone", "last_reserved_ip.0": "10.1.0.3"}
+	if diff := cmp.Diff(want, b.files()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	wantCode(t, gc(`,"cni.dev/valid-attachments":[]`), 0)
+	if diff := cmp.Diff(map[string]string{"notes.txt": "gone", "last_reserved_ip.0": "10.1.0.3"}, b.files()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	b.data = t.TempDir()
+	wantCode(t, gc(`,"cni.dev/valid-attachments":[]`), 0)
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	status := func() error { return b.plugin().Status(context.Background(), b.call("", "")) }
+	wantCode(t, status(), 0)
+	if entries, err := os.ReadDir(b.data); err != nil || len(entries) != 0 {
+		t.Errorf("STATUS made %v", entries)
+	}
+	b.put("10.1.0.2", "")
+	wantCode(t, status(), 0)
+	if err := os.WriteFile(filepath.Join(b.data, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.data = filepath.Join(b.data, "file")
+	wantCode(t, status(), 50, b.data)
+}
+
+// What the reference writes must be seen at once, whatever the index holds.
+func TestReferenceTakesTurns(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	b.mustAdd("ours")
+	b.put("10.1.0.3", "ref\r\neth0")
+	if got := b.mustAdd("ours2"); got[0] != "10.1.0.4/29" {
+		t.Errorf("got %v", got)
+	}
+	b.put("10.1.0.5", "ref2\r\neth0")
+	_, err := b.add("ref2", "eth0")
+	wantCode(t, err, 103, "10.1.0.5")
+	b.mustDel("ref")
+	b.mustDel("ref2")
+	// The reference releases ours and reserves the same address for another.
+	if err := os.Remove(filepath.Join(b.data, "net", "10.1.0.2")); err != nil {
+		t.Fatal(err)
+	}
+	b.put("10.1.0.2", "ref3\r\neth0")
+	b.mustDel("ours")
+	want := map[string]string{"10.1.0.2": "ref3\r\neth0", "10.1.0.4": "ours2\r\neth0", "last_reserved_ip.0": "10.1.0.4"}
+	if diff := cmp.Diff(want, b.files()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestBrokenFilesAreFree(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	for i, content := range []string{"", " \n", "\x00\x00\x00"} {
+		b.put(fmt.Sprintf("10.1.0.%d", i+2), content)
+	}
+	for i := range 5 {
+		b.mustAdd(fmt.Sprint("c", i))
+	}
+	// Truncated in place: the directory does not change, so only the try shows it.
+	if err := os.Truncate(filepath.Join(b.data, "net", "10.1.0.4"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.mustAdd("c9"); got[0] != "10.1.0.4/29" {
+		t.Errorf("got %v", got)
+	}
+	b.mustDel("c2")
+	if b.files()["10.1.0.4"] != "c9\r\neth0" {
+		t.Error("the former owner released the new owner's address")
+	}
+}
+
+func TestUnusableSideDirectory(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	if err := os.WriteFile(filepath.Join(b.data, sideDir), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.mustAdd("a")
+	b.mustAdd("b")
+	_, err := b.add("a", "eth0")
+	wantCode(t, err, 103)
+	b.mustDel("a")
+	if diff := cmp.Diff([]string{"10.1.0.3", "last_reserved_ip.0"}, sorted(b.files())); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func sorted(m map[string]string) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
