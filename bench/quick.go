@@ -34,8 +34,8 @@ type quick struct {
 	pods   []int
 	rounds int
 	// cycles is how many ADD/DEL pairs each world gets.
-	cycles               int
-	rrFor, crrFor, strmF time.Duration
+	cycles                   int
+	rrFor, crrFor, streamFor time.Duration
 	// budget is how long the run may take; rounds that no longer fit are left
 	// out, but for the first minRounds.
 	budget time.Duration
@@ -56,7 +56,7 @@ func runQuick(ctx context.Context, args []string) (err error) {
 	f.DurationVar(&q.budget, "budget", 165*time.Second, "leave out rounds that would make the run longer than this")
 	f.DurationVar(&q.rrFor, "rr", 300*time.Millisecond, "request/response time in a round")
 	f.DurationVar(&q.crrFor, "crr", 500*time.Millisecond, "connection time in a round")
-	f.DurationVar(&q.strmF, "stream", 500*time.Millisecond, "stream time in a round")
+	f.DurationVar(&q.streamFor, "stream", 500*time.Millisecond, "stream time in a round")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -111,17 +111,26 @@ func (q *quick) measure(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// round measures every world once, in turn; whoever comes first in one round
-// comes last in the next.
+// round takes every metric of every world once. All worlds have their turn at
+// one metric before the next comes, so that figures to be compared are seconds
+// apart; whoever comes first in one round comes last in the next.
 func (q *quick) round(ctx context.Context, round int) error {
 	worlds := slices.Clone(q.worlds)
 	if round%2 == 1 {
 		slices.Reverse(worlds)
 	}
-	for i, w := range worlds {
-		q.say("round %d of %d: %s, %d pods (%d of %d)", round+1, q.rounds, w.Suite.Name, w.Pods, i+1, len(worlds))
-		if err := q.traffic(ctx, w); err != nil {
-			return fmt.Errorf("%s, %d pods: %w", w.Suite.Name, w.Pods, err)
+	for _, m := range []struct {
+		name    string
+		measure func(*peer.World) error
+	}{{"round trips", q.roundTrips}, {"connections", q.connections}, {"stream", q.stream}} {
+		for _, w := range worlds {
+			q.say("round %d of %d, %s: %s with %d pods", round+1, q.rounds, m.name, w.Suite.Name, w.Pods)
+			if err := m.measure(w); err != nil {
+				return fmt.Errorf("%s, %d pods: %w", w.Suite.Name, w.Pods, err)
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -143,29 +152,32 @@ func (q *quick) build(ctx context.Context, s peer.Suite, pods int) error {
 	return nil
 }
 
-// traffic is one world's part of a round.
-func (q *quick) traffic(ctx context.Context, w *peer.World) error {
+func (q *quick) roundTrips(w *peer.World) error {
 	p50, p99, err := w.RR(q.rrFor)
 	if err != nil {
 		return err
 	}
-	crr, err := w.CRR(q.crrFor)
+	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.RRP50, micros(p50))
+	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.RRP99, micros(p99))
+	return nil
+}
+
+func (q *quick) connections(w *peer.World) error {
+	rate, err := w.CRR(q.crrFor)
 	if err != nil {
 		return err
 	}
-	stream, err := w.Stream(q.strmF)
+	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.CRR, rate)
+	return nil
+}
+
+func (q *quick) stream(w *peer.World) error {
+	rate, err := w.Stream(q.streamFor)
 	if err != nil {
 		return err
 	}
-	for m, v := range map[report.Metric]float64{
-		report.RRP50:  micros(p50),
-		report.RRP99:  micros(p99),
-		report.CRR:    crr,
-		report.Stream: stream / 1e9,
-	} {
-		q.run.Add(hostPort, w.Suite.Name, w.Pods, m, v)
-	}
-	return ctx.Err()
+	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.Stream, rate/1e9)
+	return nil
 }
 
 func (q *quick) attach(ctx context.Context, w *peer.World, cycle int) error {
@@ -211,7 +223,7 @@ func (q *quick) sections() []report.Section {
 	for _, n := range q.pods {
 		sections = append(sections, report.Section{
 			Scenario: hostPort, Pods: n, Metrics: report.Traffic,
-			Title: fmt.Sprintf("client -> hostPort -> pod, %d pods with a hostPort each, traffic to %s: median of %d rounds, ratio to direct", n, where, q.rounds),
+			Title: fmt.Sprintf("client -> hostPort -> pod, %d pods with a hostPort each, traffic to %s: median of %d rounds, ratio to direct in the same round", n, where, q.rounds),
 		})
 	}
 	for _, n := range q.pods {

@@ -65,19 +65,31 @@ func (r *Run) Samples(k Key) []float64 { return r.samples[k] }
 // number; ok is false when there is none.
 func (r *Run) Median(k Key) (value float64, ok bool) { return median(r.samples[k]) }
 
-// Ratio is the median of a cell over that of the base peer in the same
-// scenario with as many pods; ok is false when either is missing.
+// Ratio compares a cell with that of the base peer in the same scenario with as
+// many pods, see RatioOf.
 func (r *Run) Ratio(k Key, base string) (ratio float64, ok bool) {
-	value, ok := r.Median(k)
-	if !ok {
+	of := k
+	of.Peer = base
+	return r.RatioOf(k, of)
+}
+
+// RatioOf is the median over the rounds of the ratio of two cells in the same
+// round, so that a machine that is busier in one round than in another does not
+// count against either; ok is false when the two were not measured in the same
+// rounds.
+func (r *Run) RatioOf(k, of Key) (ratio float64, ok bool) {
+	a, b := r.samples[k], r.samples[of]
+	if len(a) != len(b) {
 		return 0, false
 	}
-	k.Peer = base
-	b, ok := r.Median(k)
-	if !ok || b == 0 {
-		return 0, false
+	ratios := make([]float64, len(a))
+	for i := range a {
+		if b[i] == 0 {
+			return 0, false
+		}
+		ratios[i] = a[i] / b[i]
 	}
-	return value / b, true
+	return median(ratios)
 }
 
 func median(samples []float64) (float64, bool) {

@@ -68,8 +68,8 @@ func TestRows(t *testing.T) {
 	want := []Row{
 		{"hostport", "direct", 2, "rr_p50", 12, "us", ratio(1)},
 		{"hostport", "direct", 2, "crr", 21000, "1/s", ratio(1)},
-		{"hostport", "sluice", 2, "rr_p50", 13, "us", ratio(13.0 / 12)},
-		{"hostport", "sluice", 2, "crr", 18500, "1/s", ratio(18500.0 / 21000)},
+		{"hostport", "sluice", 2, "rr_p50", 13, "us", ratio(1)}, // of 15/10, 13/14 and 12/12
+		{"hostport", "sluice", 2, "crr", 18500, "1/s", ratio((18000.0/20000 + 19000.0/22000) / 2)},
 		{"attach", "sluice", 2, "add_p50", 24.5, "ms", nil},
 	}
 	got := sampleRun().Rows(sampleSections, []string{"direct", "reference", "sluice"}, "direct")
@@ -115,7 +115,7 @@ func TestWriteTable(t *testing.T) {
 traffic
           RR p50, us    min..max         CRR, 1/s      min..max
   direct        12.0  10.0..14.0            21000  20000..22000
-  sluice        13.0  12.0..15.0  1.08x     18500  18000..19000  0.88x
+  sluice        13.0  12.0..15.0  1.00x     18500  18000..19000  0.88x
 
 attach
           ADD, ms    min..max
@@ -151,7 +151,7 @@ func TestWriteGoals(t *testing.T) {
 		goal Goal
 		want string
 	}{
-		{"ratio reached", Goal{Key: key("hostport", RRP50), Base: "direct", Max: 1.15}, "1.08  reached"},
+		{"ratio reached", Goal{Key: key("hostport", RRP50), Base: "direct", Max: 1.15}, "1.00  reached"},
 		{"ratio missed", Goal{Key: key("hostport", CRR), Base: "direct", Min: 0.9}, "0.88  missed"},
 		{"value reached", Goal{Key: key("attach", Add), Max: 25}, "24.50  reached"},
 		{"of another cell", Goal{Key: key("hostport", RRP50), Of: &of, Min: 0.95, Max: 1.05}, "1.00  reached"},

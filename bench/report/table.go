@@ -153,9 +153,7 @@ func (r *Run) goalValue(g Goal) (float64, bool) {
 	case g.Base != "":
 		return r.Ratio(g.Key, g.Base)
 	case g.Of != nil:
-		a, okA := r.Median(g.Key)
-		b, okB := r.Median(*g.Of)
-		return a / b, okA && okB && b != 0
+		return r.RatioOf(g.Key, *g.Of)
 	default:
 		return r.Median(g.Key)
 	}
