@@ -66,7 +66,7 @@ func (s *store) stamp() {
 		err = errors.New("the file system does not keep nanoseconds")
 	}
 	if err == nil {
-		err = os.WriteFile(path, []byte(stampOf(fi)), 0o600)
+		err = overwrite(path, stampOf(fi))
 	}
 	if err != nil {
 		s.log.Debug("the index is not kept", zap.Error(err))

@@ -44,7 +44,7 @@ func (s *store) reserve(owner string, set ipalloc.Set, setIndex int, want reques
 	}
 	s.indexAdd(owner, addr)
 	// Losing this only costs the round robin; the reference writes it the same way.
-	if err := os.WriteFile(s.lastPath(setIndex), []byte(addr.String()), 0o600); err != nil {
+	if err := overwrite(s.lastPath(setIndex), addr.String()); err != nil {
 		return netip.Addr{}, errors.Join(err, s.release(owner, addr))
 	}
 	return addr, nil
@@ -120,6 +120,20 @@ func (s *store) take(f *file, addr netip.Addr) (bool, error) {
 
 func (s *store) lastPath(setIndex int) string {
 	return filepath.Join(s.dir, lastPrefix+strconv.Itoa(setIndex))
+}
+
+// overwrite replaces the content of a small file that may be lost. Emptying it
+// first, as os.WriteFile does, makes ext4 start writing to the disk at close.
+func overwrite(path, content string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	if fi, serr := f.Stat(); err == nil && serr == nil && fi.Size() > int64(len(content)) {
+		err = f.Truncate(int64(len(content)))
+	}
+	return errors.Join(err, f.Close())
 }
 
 // last returns the address reserved last from a set, the zero Addr when that
