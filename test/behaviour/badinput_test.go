@@ -145,7 +145,7 @@ func TestPrivilegedBadInput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Node.PodT(t, "bad")
-	before := w.snapshot()
+	before := w.settled(w.runtime(fullChain()), somePorts()...)
 	for _, tt := range badInputs() {
 		t.Run(tt.name, func(t *testing.T) {
 			out, err := w.call(tt.plugin, "ADD", tt.env, tt.stdin)
@@ -173,41 +173,44 @@ func TestPrivilegedBadNodeConfig(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, text string
+		code       uint
 		words      []string
 	}{
-		{"unknown back end", `{"backend": "pigeons"}`, []string{"backend", "pigeons"}},
-		{"unknown key", `{"fastpaths": "off"}`, []string{"fastpaths"}},
-		{"unknown fast path mode", `{"fastPath": "warp"}`, []string{"fastPath", "warp"}},
-		{"a bad CIDR", `{"nonMasqueradeCIDRs": ["10.0.0.0/64"]}`, []string{"nonMasqueradeCIDRs", "10.0.0.0/64"}},
-		{"a bad port range", `{"snatPorts": "70000-80000"}`, []string{"snatPorts", "70000-80000"}},
-		{"an absurd map size", `{"mapSizes": {"flows": -5}}`, []string{"flows", "-5"}},
-		{"not JSON", `backend: auto`, []string{"/etc/sluice/config.json"}},
+		{"unknown back end", `{"backend": "pigeons"}`, 7, []string{"backend", "pigeons"}},
+		{"unknown key", `{"fastpaths": "off"}`, 7, []string{"fastpaths"}},
+		{"unknown fast path mode", `{"fastPath": "warp"}`, 7, []string{"fastPath", "warp"}},
+		{"a bad CIDR", `{"nonMasqueradeCIDRs": ["10.0.0.0/64"]}`, 7, []string{"nonMasqueradeCIDRs", "10.0.0.0/64"}},
+		{"a bad port range", `{"snatPorts": "70000-80000"}`, 7, []string{"snatPorts", "70000-80000"}},
+		{"an absurd map size", `{"mapSizes": {"flows": -5}}`, 7, []string{"flows", "-5"}},
+		{"not JSON", `backend: auto`, 7, []string{"/etc/sluice/config.json"}},
 	}
 	w := newWorld(t)
-	w.Node.PodT(t, "bad")
+	// portmap and firewall need a pod to work on.
+	p := w.add(w.runtime(network{plugins: []string{}, noMasq: true}), "bad")
+	w.Node.PodT(t, "worse")
+	prev := attributes{"prevResult": p.result, "runtimeConfig": attributes{"portMappings": []attributes{port(8080, 80, "tcp")}}}
 	before := w.snapshot()
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			writeConfig(t, w.Node, tt.text)
 			for plugin, stdin := range map[string][]byte{
-				"bridge":   bridgeConf(nil),
-				"portmap":  portsConf(port(8080, 80, "tcp")),
-				"firewall": chainedConf("firewall", nil),
+				"bridge": bridgeConf(nil), "portmap": chainedConf("portmap", prev), "firewall": chainedConf("firewall", prev),
 			} {
-				_, err := w.call(plugin, "ADD", nil, stdin)
-				code := uint(7)
-				if tt.name == "not JSON" {
-					code = 6
+				env := map[string]string{}
+				if plugin == "bridge" {
+					env = map[string]string{"CNI_CONTAINERID": "worse", "CNI_NETNS": "/run/netns/worse"}
 				}
+				_, err := w.call(plugin, "ADD", env, stdin)
 				if err == nil {
 					t.Errorf("%s: ADD succeeded", plugin)
 					continue
 				}
-				assertCNIError(t, err, code, tt.words...)
+				assertCNIError(t, err, tt.code, tt.words...)
 			}
 			w.onNode(func() error { return os.Remove("/etc/sluice/config.json") })
 			if d := diffNow(w, before); d != "" {
 				t.Errorf("left behind:\n%s", d)
+				before = w.snapshot()
 			}
 		})
 	}

@@ -6,40 +6,42 @@ import (
 	"encoding/json"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
-
-	"github.com/sluice-cni/sluice/loader"
 )
 
 // tool runs the operator's tool on the node and decodes its JSON.
-func (w *world) tool(into any, args ...string) {
-	w.t.Helper()
-	out := sh(w.t, w.Node, programs.Path("sluice")+" "+joined(args)+" -o json")
+func (w *world) tool(t testing.TB, into any, args ...string) {
+	t.Helper()
+	line := strings.Join(append([]string{programs.Path("sluice")}, args...), " ") + " -o json"
+	out := sh(t, w.Node, line)
 	if err := json.Unmarshal([]byte(out), into); err != nil {
-		w.t.Fatalf("sluice %v: %v\n%s", args, err, out)
+		t.Fatalf("sluice %v: %v\n%s", args, err, out)
 	}
 }
 
-func joined(args []string) string {
-	var s string
-	for _, a := range args {
-		s += " " + a
-	}
-	return s
+// counts is what the operator's tool says of one endpoint.
+type counts struct {
+	Addresses []netip.Prefix `json:"addresses"`
+	RxPackets uint64         `json:"rx_packets"`
+	TxPackets uint64         `json:"tx_packets"`
+	RxFast    uint64         `json:"rx_fast_packets"`
+	TxFast    uint64         `json:"tx_fast_packets"`
+	Drops     uint64         `json:"drops"`
 }
 
 // counters returns what the datapath counted for a pod.
-func (w *world) counters(p *pod) loader.EndpointCounter {
-	w.t.Helper()
-	var endpoints []loader.EndpointStatus
-	w.tool(&endpoints, "endpoints")
+func (w *world) counters(t testing.TB, p *pod) counts {
+	t.Helper()
+	var endpoints []counts
+	w.tool(t, &endpoints, "endpoints")
 	for _, e := range endpoints {
-		if slices.ContainsFunc(e.Addrs, func(a netip.Prefix) bool { return a.Addr() == p.IP4 || a.Addr() == p.IP6 }) {
-			return e.Stats
+		if slices.ContainsFunc(e.Addresses, func(a netip.Prefix) bool { return a.Addr() == p.IP4 || a.Addr() == p.IP6 }) {
+			return e
 		}
 	}
-	w.t.Fatalf("sluice endpoints does not know %s (%s, %s): %+v", p.Name, p.IP4, p.IP6, endpoints)
-	return loader.EndpointCounter{}
+	t.Fatalf("sluice endpoints does not know %s (%s, %s): %+v", p.Name, p.IP4, p.IP6, endpoints)
+	return counts{}
 }
 
 // A conversation takes the shortcut after its first packets, in both
@@ -65,7 +67,7 @@ func TestPrivilegedFastPathIsUsed(t *testing.T) {
 		}
 		for _, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) {
-				before := w.counters(tt.pod)
+				before := w.counters(t, tt.pod)
 				c, err := dial(tt.from, proto+fam.suffix, "", tt.to)
 				if err != nil {
 					t.Fatal(err)
@@ -74,7 +76,7 @@ func TestPrivilegedFastPathIsUsed(t *testing.T) {
 				if err := c.rounds(rounds); err != nil {
 					t.Fatal(err)
 				}
-				after := w.counters(tt.pod)
+				after := w.counters(t, tt.pod)
 				rx, tx := after.RxFast-before.RxFast, after.TxFast-before.TxFast
 				if rx < rounds*9/10 || tx < rounds*9/10 {
 					t.Errorf("of %d rounds, %d packets to the pod and %d from it were short-cut; want nearly all", rounds, rx, tx)
@@ -109,7 +111,7 @@ func TestPrivilegedFastPathOff(t *testing.T) {
 		}
 	})
 	for _, p := range []*pod{web, app} {
-		if c := w.counters(p); c.RxFast+c.TxFast != 0 {
+		if c := w.counters(t, p); c.RxFast+c.TxFast != 0 {
 			t.Errorf("%s: %d packets to and %d from the pod were short-cut", p.Name, c.RxFast, c.TxFast)
 		}
 	}
@@ -125,9 +127,9 @@ func TestPrivilegedServiceIsNotShortcut(t *testing.T) {
 		translate(t, w.Node, fam, virtualIP(fam), fam.client(w.Client()), 9000)
 	}
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
-		before := w.counters(p)
+		before := w.counters(t, p)
 		ask(t, p, proto, at(virtualIP(fam), 80))
-		after := w.counters(p)
+		after := w.counters(t, p)
 		if fast := after.TxFast - before.TxFast + after.RxFast - before.RxFast; fast != 0 {
 			t.Errorf("%d packets of a translated connection were short-cut", fast)
 		}

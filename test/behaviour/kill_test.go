@@ -74,7 +74,7 @@ func TestPrivilegedKilledDuringAdd(t *testing.T) {
 				before := w.settled(w.runtime(fullChain()), somePorts()...)
 				killed := 0
 				// Up to the time that a whole ADD of the plugin takes here.
-				for after := 500 * time.Microsecond; ; after += after/8 + 250*time.Microsecond {
+				for after := 200 * time.Microsecond; ; after += after/24 + 150*time.Microsecond {
 					if !killOnce(t, w, before, victim, how, after) {
 						break
 					}

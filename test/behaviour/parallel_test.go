@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -91,39 +92,28 @@ func TestPrivilegedParallelAddAndDel(t *testing.T) {
 func (w *world) assertNoAttachments() {
 	w.t.Helper()
 	s := w.snapshot()
-	for _, text := range []string{"link veth", "file /run/sluice/attachments/", "file /run/cni/"} {
-		for _, line := range s.Grep(text) {
-			if line != "file /run/sluice/attachments/" && line[len(line)-1] != '/' {
-				w.t.Errorf("left behind: %s", line)
-			}
+	for _, line := range s.Grep("link veth") {
+		w.t.Errorf("left behind: %s", line)
+	}
+	for _, line := range append(s.Grep("file "+recordDir+"/"), s.Grep("file /run/cni/")...) {
+		if name := line[strings.LastIndex(line, "/")+1:]; name != "" && !strings.HasPrefix(name, ".") {
+			w.t.Errorf("left behind: %s", line)
 		}
 	}
 	for _, line := range s.Grep("file /var/lib/cni/networks/") {
-		if name := line[lastSlash(line)+1:]; name != "" && name != "lock" && !isCursor(name) {
+		if strings.Contains(line, "/.sluice/") {
+			continue // the network's own: in which boot its files were made
+		}
+		if name := line[strings.LastIndex(line, "/")+1:]; name != "" && name != "lock" && !strings.HasPrefix(name, "last_reserved_ip.") {
 			w.t.Errorf("left behind: %s", line)
 		}
 	}
 	var ports, endpoints []any
-	w.tool(&ports, "hostports")
-	w.tool(&endpoints, "endpoints")
+	w.tool(w.t, &ports, "hostports")
+	w.tool(w.t, &endpoints, "endpoints")
 	if len(ports)+len(endpoints) != 0 {
 		w.t.Errorf("left behind: hostPorts %v, endpoints %v", ports, endpoints)
 	}
-}
-
-func lastSlash(s string) int {
-	for i := len(s) - 1; i >= 0; i-- {
-		if s[i] == '/' {
-			return i
-		}
-	}
-	return -1
-}
-
-// isCursor reports whether a file of host-local's is its last_reserved_ip.<n>.
-func isCursor(name string) bool {
-	const prefix = "last_reserved_ip."
-	return len(name) > len(prefix) && name[:len(prefix)] == prefix
 }
 
 // The same pod again and again: nothing accumulates.

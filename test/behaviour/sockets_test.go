@@ -33,21 +33,25 @@ type answer struct {
 	peer netip.AddrPort // the source it saw
 }
 
-// serve answers on TCP and UDP with its name and the peer it sees, and copies
-// back what follows, until the test ends.
+// serve answers on TCP and UDP, in both families, with its name and the peer it
+// sees, and copies back what follows, until the test ends. The families have a
+// socket each: whether Go's dual-stack ones work is decided once for a whole
+// process, by whichever namespace asks first.
 func serve(t testing.TB, ns place, name, addr string) {
 	t.Helper()
-	l, err := ns.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
+	for _, suffix := range []string{"4", "6"} {
+		l, err := ns.Listen("tcp"+suffix, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pc, err := ns.ListenPacket("udp"+suffix, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = l.Close(), pc.Close() })
+		go serveTCP(l, name)
+		go serveUDP(pc, name)
 	}
-	pc, err := ns.ListenPacket("udp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = l.Close(), pc.Close() })
-	go serveTCP(l, name)
-	go serveUDP(pc, name)
 }
 
 func serveTCP(l net.Listener, name string) {
@@ -85,7 +89,11 @@ func unmapped(a net.Addr) netip.AddrPort {
 
 // dial opens a conversation with a server of serve.
 func dial(ns place, network, local, addr string) (*talk, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	return dialWithin(patience, ns, network, local, addr)
+}
+
+func dialWithin(limit time.Duration, ns place, network, local, addr string) (*talk, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var c net.Conn
 	var err error
@@ -97,7 +105,7 @@ func dial(ns place, network, local, addr string) (*talk, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newTalk(c)
+	return newTalk(c, limit)
 }
 
 // talk is a conversation with a server of serve.
@@ -105,12 +113,13 @@ type talk struct {
 	net.Conn
 	r      *bufio.Reader
 	udp    bool
+	limit  time.Duration // of one answer
 	answer answer
 }
 
-func newTalk(c net.Conn) (*talk, error) {
+func newTalk(c net.Conn, limit time.Duration) (*talk, error) {
 	_, isUDP := c.(*net.UDPConn)
-	t := &talk{Conn: c, r: bufio.NewReader(c), udp: isUDP}
+	t := &talk{Conn: c, r: bufio.NewReader(c), udp: isUDP, limit: limit}
 	if err := t.open(); err != nil {
 		_ = c.Close()
 		return nil, err
@@ -123,7 +132,7 @@ func (t *talk) open() error {
 	if t.udp {
 		return t.say("hello")
 	}
-	if err := t.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := t.SetDeadline(time.Now().Add(t.limit)); err != nil {
 		return err
 	}
 	line, err := t.r.ReadString('\n')
@@ -145,7 +154,7 @@ func (t *talk) greeting(line string) error {
 
 // say sends a word and wants it back. Over UDP it also updates answer.
 func (t *talk) say(word string) error {
-	if err := t.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := t.SetDeadline(time.Now().Add(t.limit)); err != nil {
 		return err
 	}
 	if !t.udp {
@@ -206,7 +215,8 @@ func ask(t testing.TB, ns place, network, addr string) answer {
 // refused fails the test when anybody answers.
 func refused(t testing.TB, ns place, network, addr string) {
 	t.Helper()
-	c, err := dial(ns, network, "", addr)
+	// Long enough for a second SYN, should the first have been lost.
+	c, err := dialWithin(1200*time.Millisecond, ns, network, "", addr)
 	if err != nil {
 		return
 	}

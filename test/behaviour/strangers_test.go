@@ -16,10 +16,10 @@ import (
 // stranger is somebody else's tc program: it counts packets and has no verdict.
 type stranger struct {
 	counts *ebpf.Map
-	link   link.Link
+	prog   *ebpf.Program
 }
 
-func attachStranger(t testing.TB, n *lab.Node, dev string, where ebpf.AttachType, anchor link.Anchor) *stranger {
+func newStranger(t testing.TB) *stranger {
 	t.Helper()
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{Name: "stranger", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
@@ -43,16 +43,22 @@ func attachStranger(t testing.TB, n *lab.Node, dev string, where ebpf.AttachType
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer prog.Close()
-	s := &stranger{counts: counts}
-	err = n.Do(func() error {
-		s.link, err = link.AttachTCX(link.TCXOptions{Interface: ifindex(t, dev), Program: prog, Attach: where, Anchor: anchor})
+	t.Cleanup(func() { _, _ = prog.Close(), counts.Close() })
+	return &stranger{counts, prog}
+}
+
+func attachStranger(t testing.TB, n *lab.Node, dev string, anchor link.Anchor) *stranger {
+	t.Helper()
+	s := newStranger(t)
+	var l link.Link
+	err := n.Do(func() (err error) {
+		l, err = link.AttachTCX(link.TCXOptions{Interface: ifindex(t, dev), Program: s.prog, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = s.link.Close(), counts.Close() })
+	t.Cleanup(func() { _ = l.Close() })
 	return s
 }
 
@@ -86,12 +92,12 @@ func (s *stranger) seen(t testing.TB) uint64 {
 func TestPrivilegedOtherTCXPrograms(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	early := attachStranger(t, w.Node, "eth0", ebpf.AttachTCXIngress, nil)
+	early := attachStranger(t, w.Node, "eth0", nil)
 	rt := w.runtime(net0())
 	p := w.add(rt, "web", tcp(8080, 80), udp(8080, 80))
 	serve(t, p, "web", ":80")
-	late := attachStranger(t, w.Node, "eth0", ebpf.AttachTCXIngress, link.Head())
-	onPod := attachStranger(t, w.Node, p.hostEnd(), ebpf.AttachTCXIngress, link.Head())
+	late := attachStranger(t, w.Node, "eth0", link.Head())
+	onPod := attachStranger(t, w.Node, p.hostEnd(), link.Head())
 	whoIs(t, w, "web")
 	for name, s := range map[string]*stranger{"attached before ours": early, "attached after ours": late, "on the pod's device": onPod} {
 		if s.seen(t) == 0 {
@@ -114,46 +120,24 @@ func TestPrivilegedOtherTCXPrograms(t *testing.T) {
 func TestPrivilegedOtherFilters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	s := newStranger(t)
+	const pin = "/sys/fs/bpf/stranger"
+	w.onNode(func() error { return s.prog.Pin(pin) })
 	sh(t, w.Node, "tc qdisc add dev eth0 clsact")
-	sh(t, w.Node, "tc filter add dev eth0 ingress prio 7 protocol all matchall action gact continue")
+	sh(t, w.Node, "tc filter add dev eth0 ingress prio 7 bpf direct-action object-pinned "+pin)
 	rt := w.runtime(net0())
 	p := w.add(rt, "web", tcp(8080, 80), udp(8080, 80))
 	serve(t, p, "web", ":80")
 	whoIs(t, w, "web")
-	if n := filterPackets(t, w, "eth0"); n == 0 {
+	if s.seen(t) == 0 {
 		t.Error("the filter on eth0 saw nothing")
 	}
 	p.mustDel()
-	before := filterPackets(t, w, "eth0")
+	before := s.seen(t)
 	if err := ping(w.Client(), families()[0], families()[0].node(w.Client()), 1, 1); err != nil {
 		t.Fatal(err)
 	}
-	if filterPackets(t, w, "eth0") == before {
+	if s.seen(t) == before {
 		t.Error("the filter on eth0 no longer runs after DEL")
 	}
-}
-
-// filterPackets returns how many packets the matchall filter's action has seen.
-func filterPackets(t testing.TB, w *world, dev string) uint64 {
-	t.Helper()
-	var filters []struct {
-		Options struct {
-			Actions []struct {
-				Stats struct {
-					Packets uint64 `json:"packets"`
-				} `json:"stats"`
-			} `json:"actions"`
-		} `json:"options"`
-	}
-	out := sh(t, w.Node, "tc -s -j filter show dev "+dev+" ingress")
-	if err := json.Unmarshal([]byte(out), &filters); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	var n uint64
-	for _, f := range filters {
-		for _, a := range f.Options.Actions {
-			n += a.Stats.Packets
-		}
-	}
-	return n
 }

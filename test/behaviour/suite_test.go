@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -191,14 +192,17 @@ func sh(t testing.TB, ns interface{ Do(func() error) error }, line string) strin
 	return out
 }
 
-// snapshot reads the node's state.
+// snapshot reads the node's state, without the link-local addresses that the
+// kernel makes in its own time (duplicate address detection, RFC 4862).
 func (w *world) snapshot() lab.Snapshot {
 	w.t.Helper()
 	s, err := w.Node.Snapshot()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return s
+	return slices.DeleteFunc(s, func(line string) bool {
+		return strings.Contains(line, "fe80:") && (strings.HasPrefix(line, "addr ") || strings.HasPrefix(line, "route "))
+	})
 }
 
 // settled makes and removes one pod of a network, so that what stays on the

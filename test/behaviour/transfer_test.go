@@ -39,29 +39,33 @@ func sumOf(r io.Reader) ([]byte, error) {
 // bulkServer reads one stream whole, then writes another, and tells what it read.
 func bulkServer(t testing.TB, ns place, addr string) {
 	t.Helper()
-	l, err := ns.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				sum, err := sumOf(io.LimitReader(c, transferSize))
+	for _, network := range []string{"tcp4", "tcp6"} {
+		l, err := ns.Listen(network, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
 				if err != nil {
 					return
 				}
-				if _, err := c.Write(sum); err == nil {
-					_, _ = io.Copy(c, stream(2))
-				}
-			}()
-		}
-	}()
+				go bulkAnswer(c)
+			}
+		}()
+	}
+}
+
+func bulkAnswer(c net.Conn) {
+	defer c.Close()
+	sum, err := sumOf(io.LimitReader(c, transferSize))
+	if err != nil {
+		return
+	}
+	if _, err := c.Write(sum); err == nil {
+		_, _ = io.Copy(c, stream(2))
+	}
 }
 
 // bulkClient sends a stream, compares the server's checksum, then reads the
@@ -182,47 +186,60 @@ func TestPrivilegedDatagramSizes(t *testing.T) {
 	})
 }
 
-// Closing one direction lets the other go on, and a closed connection's port
-// can be used again at once.
-func TestPrivilegedHalfCloseAndReuse(t *testing.T) {
+// Closing one direction lets the other go on.
+func TestPrivilegedHalfClose(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	web := w.add(w.runtime(net0()), "web", tcp(8080, 80))
 	serve(t, web, "web", ":80")
 	eachFamily(t, func(t *testing.T, fam family) {
-		for i := range 30 {
-			if err := halfClose(w.Client(), "tcp"+fam.suffix, at(fam.node(w.Client()), 8080)); err != nil {
-				t.Fatalf("connection %d: %v", i, err)
+		for i := range 10 {
+			c, err := dial(w.Client(), "tcp"+fam.suffix, "", at(fam.node(w.Client()), 8080))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.Write([]byte("last words")); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(c.r); err != nil || string(got) != "last words" {
+				t.Fatalf("connection %d: echo after half-close is %q, %v", i, got, err)
 			}
 		}
 	})
 }
 
-// halfClose uses source port 42000, sends its end of the stream first, and
-// wants the whole echo after that. It ends with a reset, so that the port is
-// free for the next.
-func halfClose(ns place, network, addr string) error {
-	c, err := dial(ns, network, ":42000", addr)
-	if err != nil {
-		return err
-	}
-	conn := c.Conn.(*net.TCPConn)
-	defer conn.Close()
-	if err := conn.SetLinger(0); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte("last words")); err != nil {
-		return err
-	}
-	if err := conn.CloseWrite(); err != nil {
-		return err
-	}
-	got, err := io.ReadAll(c.r)
-	if err != nil {
-		return err
-	}
-	if string(got) != "last words" {
-		return fmt.Errorf("echo after half-close is %q", got)
-	}
-	return nil
+// The source port of a connection that was reset can be used again at once,
+// time after time, through a hostPort and through masquerade.
+func TestPrivilegedPortReuse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := w.runtime(net0())
+	web, app := w.add(rt, "web", tcp(8080, 80)), w.add(rt, "app")
+	serve(t, web, "web", ":80")
+	serve(t, w.Client(), "client", ":9000")
+	eachFamily(t, func(t *testing.T, fam family) {
+		for _, x := range []struct {
+			from place
+			to   string
+		}{{w.Client(), at(fam.node(w.Client()), 8080)}, {app, at(fam.client(w.Client()), 9000)}} {
+			for i := range 30 {
+				c, err := dial(x.from, "tcp"+fam.suffix, ":42000", x.to)
+				if err != nil {
+					t.Fatalf("%s, connection %d: %v", x.to, i, err)
+				}
+				err = c.rounds(3)
+				if err := c.Conn.(*net.TCPConn).SetLinger(0); err != nil {
+					t.Fatal(err)
+				}
+				_ = c.Close()
+				if err != nil {
+					t.Fatalf("%s, connection %d: %v", x.to, i, err)
+				}
+			}
+		}
+	})
 }
