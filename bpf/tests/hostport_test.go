@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+)
+
+const (
+	reasonClash = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_TUPLE_CLASH)
+
+	clientPort = 40000
+	hostPort   = 8080
+	podPort    = 80
+)
+
+// unspecified is a hostPort's address when it has no hostIP.
+func unspecified(family int) netip.Addr {
+	return pick(family, netip.IPv4Unspecified(), netip.IPv6Unspecified())
+}
+
+// mapping publishes hostPort of every address of the node.
+func mapping(family, proto int, p *pod) published {
+	return published{host: at(unspecified(family), hostPort), proto: uint8(proto), pod: p, port: podPort, gen: 1}
+}
+
+// toHostPort is a client's connection through a hostPort of upl0's address.
+func (w *walk) toHostPort(family, proto int, p *pod) *journey {
+	c := conn{proto: proto, remote: at(client(family), clientPort)}
+	return &journey{
+		walk: w, pod: p, up: upl0,
+		inside: c.as(at(p.addr(family), podPort)), outside: c.as(at(upl0.addr(family), hostPort)),
+	}
+}
+
+// hostPortCases runs a walk for both families, TCP and UDP, and every state of a packet.
+func hostPortCases(t *testing.T, fx *fixture, f func(w *walk, family, proto int)) {
+	t.Helper()
+	for _, family := range families {
+		for _, p := range protocols[:2] {
+			name := fmt.Sprintf("%s%d", p.name, family)
+			fx.each(t, name, func(w *walk) { f(w, family, p.proto) }, publishing(mapping(family, p.proto, podA)))
+		}
+	}
+}
+
+// establish opens a connection and leaves it on the fast path.
+func (j *journey) establish() {
+	j.tb.Helper()
+	j.in("S")
+	j.out("SA")
+	j.inFast("A")
+}
+
+func TestPrivilegedHostPort(t *testing.T) {
+	fx := newFixture(t, nil)
+	const opened = flowDNAT | flowDNATAny | flowRXFirst | flowRXConfirm
+
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		j.in("S")
+		f := w.wantFlow(unproven, j.inside, opened)
+		if f.Owner != podA.owner || f.HostportGen != 1 || f.Other != j.outside.tuple() {
+			t.Errorf("record of the opening: %+v", f)
+		}
+		j.out("SA")
+		f = w.wantFlow(unproven, j.inside, opened|flowTXFirst|flowTXConfirm|flowReplied)
+		if int(f.OutIfindex) != w.index("upl0") {
+			t.Errorf("learned device %d, want %d", f.OutIfindex, w.index("upl0"))
+		}
+		j.inFast("A")
+		const established = opened | flowConfirmed | flowReplied | flowAssured
+		w.wantFlow(proven, j.inside, established)
+		w.wantIndex(proven, j.outside, j.inside)
+		for range 3 {
+			j.outFast("PA")
+			j.inFast("PA")
+		}
+		f = w.wantFlow(proven, j.inside, established)
+		if f.RxPackets != 5 || f.TxPackets != 4 {
+			t.Errorf("flow counted %d in, %d out, want 5, 4", f.RxPackets, f.TxPackets)
+		}
+		w.wantFlows(2, 0)
+	})
+}
+
+func TestPrivilegedHostPortClose(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		opt := publishing(mapping(family, tcp, podA))
+		const live = flowDNAT | flowDNATAny | flowConfirmed | flowReplied | flowAssured
+		fx.each(t, fmt.Sprintf("fin%d", family), func(w *walk) {
+			j := w.toHostPort(family, tcp, podA)
+			j.establish()
+			j.inFast("FA")
+			w.wantFlow(proven, j.inside, live|flowFinRX)
+			j.outFast("FA")
+			j.inFast("A")
+			old := w.wantFlow(proven, j.inside, live|flowFinRX|flowFinTX)
+			w.later(time.Second)
+			reopened(j, old)
+		}, opt)
+		fx.each(t, fmt.Sprintf("rst%d", family), func(w *walk) {
+			j := w.toHostPort(family, tcp, podA)
+			j.establish()
+			j.outFast("R")
+			old := w.wantFlow(proven, j.inside, live|flowRST)
+			w.later(time.Second)
+			reopened(j, old)
+		}, opt)
+	}
+}
+
+// reopened sends a SYN on the tuple of a closed connection: everything begins anew.
+func reopened(j *journey, old bpfobj.TypesSlFlow) {
+	j.tb.Helper()
+	j.in("S")
+	f := j.wantFlow(unproven, j.inside, flowDNAT|flowDNATAny|flowRXFirst|flowRXConfirm)
+	if f.Created == old.Created || f.RxPackets != 1 || f.TxPackets != 0 || f.OutIfindex != 0 {
+		j.tb.Errorf("the new connection has something of the old one: %+v", f)
+	}
+	j.out("SA")
+	j.inFast("A")
+	j.outFast("PA")
+}
+
+// A repeated SYN belongs to the same connection, and never takes the shortcut.
+func TestPrivilegedHostPortRetransmissions(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			j := w.toHostPort(family, tcp, podA)
+			j.in("S")
+			first, _ := w.lookup(unproven, j.inside)
+			j.in("S")
+			again, _ := w.lookup(unproven, j.inside)
+			if again.RxPackets != 2 || again.Created != first.Created {
+				t.Errorf("a repeated SYN is not the same connection: %+v", again)
+			}
+			j.out("SA")
+			j.out("SA")
+			j.in("S") // slow, always
+			j.inFast("A")
+			j.in("S")
+			j.inFast("PA")
+		}, publishing(mapping(family, tcp, podA)))
+	}
+}
+
+// A mapping with a hostIP comes before one without.
+func TestPrivilegedHostPortPrecedence(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		second := pick(family, second4, second6)
+		specific := mapping(family, udp, podB)
+		specific.host, specific.gen = at(second, hostPort), 2
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			j := w.toHostPort(family, udp, podA)
+			j.in("")
+			j = w.toHostPort(family, udp, podB)
+			j.outside = j.outside.as(at(second, hostPort))
+			j.in("")
+			w.wantFlow(unproven, j.inside, flowDNAT|flowRXFirst|flowRXConfirm)
+			j.out("")
+			j.inFast("")
+			// The other protocol of the same port is not published.
+			j = w.toHostPort(family, tcp, podA)
+			j.ignored("S")
+		}, publishing(mapping(family, udp, podA), specific))
+		fx.each(t, fmt.Sprintf("only specific %d", family), func(w *walk) {
+			j := w.toHostPort(family, udp, podB)
+			j.ignored("") // to the first address
+			j.outside = j.outside.as(at(second, hostPort))
+			j.in("")
+		}, publishing(specific))
+	}
+}
+
+// Only the node's own addresses answer for a hostPort without hostIP.
+func TestPrivilegedHostPortNotHostAddress(t *testing.T) {
+	fx := newFixture(t, nil)
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		j.outside = j.outside.as(at(pick(family, ip("192.0.2.77"), ip("2001:db8:1::77")), hostPort))
+		j.ignored("S")
+		w.wantFlows(0, 0)
+		// Nor another port.
+		j.outside = j.outside.as(at(upl0.addr(family), hostPort+1))
+		j.ignored("S")
+		w.wantFlows(0, 0)
+	})
+}
+
+// A packet that is not for the node's MAC is not for its hostPorts.
+func TestPrivilegedHostPortOtherHost(t *testing.T) {
+	fx := newFixture(t, nil)
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		for _, dst := range [][]byte{mac(9, 9), {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, {1, 0, 0x5e, 0, 0, 1}} {
+			f := j.outside.rx("S")
+			f.srcMAC, f.dstMAC = upl0.router, dst
+			w.step(uplIngress, "upl0", f.bytes(t), untouched(f.bytes(t)))
+		}
+		w.wantFlows(0, 0)
+	})
+}
+
+// A client that never stops sending follows the port to its new pod at once.
+func TestPrivilegedHostPortMoves(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		m := mapping(family, udp, podA)
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			j := w.toHostPort(family, udp, podA)
+			j.establish()
+			j.outFast("")
+			m.pod, m.gen = podB, 2
+			w.publish(m)
+			k := w.toHostPort(family, udp, podB)
+			k.in("")
+			w.wantFlow(unproven, k.inside, flowDNAT|flowDNATAny|flowRXFirst|flowRXConfirm)
+			j.outFast("") // the old pod's last words keep the address its client knows
+			k.out("")
+			k.inFast("")
+			k.outFast("")
+			w.wantIndex(proven, k.outside, k.inside)
+		}, publishing(m))
+		fx.each(t, fmt.Sprintf("same pod %d", family), func(w *walk) {
+			j := w.toHostPort(family, udp, podA)
+			j.establish()
+			again := mapping(family, udp, podA)
+			again.gen = 7
+			w.publish(again)
+			j.in("") // a new flow of the new generation
+			f := w.wantFlow(unproven, j.inside, flowDNAT|flowDNATAny|flowRXFirst|flowRXConfirm)
+			if f.HostportGen != 7 {
+				t.Errorf("generation %d, want 7", f.HostportGen)
+			}
+			j.out("")
+			j.inFast("")
+		}, publishing(mapping(family, udp, podA)))
+		fx.each(t, fmt.Sprintf("unpublished %d", family), func(w *walk) {
+			j := w.toHostPort(family, udp, podA)
+			j.establish()
+			m := mapping(family, udp, podA)
+			w.remove("sl_hostports", m.key())
+			j.ignored("")
+		}, publishing(mapping(family, udp, podA)))
+	}
+}
+
+// The same client port through two addresses of the node to one pod port.
+func TestPrivilegedHostPortClash(t *testing.T) {
+	fx := newFixture(t, nil)
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		j.establish()
+		k := *j
+		k.outside = k.outside.as(at(pick(family, second4, second6), hostPort))
+		f := k.outside.rx("S")
+		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+		w.step(uplIngress, "upl0", f.bytes(t), drops(reasonClash, podA))
+		j.inFast("PA") // the first one goes on
+		j.outFast("PA")
+		if proto == tcp { // and when it has ended, the second one gets its turn
+			j.inFast("FA")
+			j.outFast("FA")
+			k.in("S")
+			k.out("SA")
+			k.inFast("A")
+			return
+		}
+		w.later(181 * time.Second)
+		k.in("")
+	})
+}
+
+// A flow that was evicted whole comes back with the client's next packet.
+func TestPrivilegedHostPortEvictedWhole(t *testing.T) {
+	fx := newFixture(t, nil)
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		j.establish()
+		w.evict(j.inside)
+		w.evict(j.outside)
+		j.in("PA")
+		j.out("PA")
+		j.inFast("PA")
+		j.outFast("PA")
+	})
+}
+
+// The LRU takes one half only.
+func TestPrivilegedHostPortEvictedHalf(t *testing.T) {
+	fx := newFixture(t, nil)
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		j.establish()
+		j.outFast("PA")
+		w.evict(j.outside)
+		j.outFast("PA") // the pod needs the record only
+		j.inFast("PA")  // and the mapping leads the client to it
+		w.wantIndex(proven, j.outside, j.inside)
+		w.evict(j.inside)
+		j.in("PA") // restored: proven, since only a proven one has an index, but to be confirmed anew
+		f := w.wantFlow(proven, j.inside, flowDNAT|flowDNATAny|flowReplied|flowAssured|flowRXFirst|flowRXConfirm)
+		if f.Other != j.outside.tuple() || f.Owner != podA.owner || f.HostportGen != 1 {
+			t.Errorf("restored record: %+v", f)
+		}
+		j.out("PA")
+		j.inFast("PA")
+		j.outFast("PA")
+	})
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+// fixture is a node with the programs loaded. Walks take turns in it.
+type fixture struct {
+	*node
+	*objects
+	modes []mode
+}
+
+// newFixture loads the programs with seams and the given load-time configuration.
+func newFixture(tb testing.TB, vars map[string]uint32) *fixture {
+	tb.Helper()
+	fx := &fixture{node: newNode(tb)}
+	fx.objects = mustLoad(tb, loadOptions{
+		vars: vars, seams: true,
+		sizes: map[string]uint32{"sl_flows": 4096, "sl_flows_new": 4096, "sl_ep_stats": 64},
+	})
+	fx.modes = fx.supportedModes(tb)
+	return fx
+}
+
+// supportedModes leaves out what an older kernel cannot make.
+func (fx *fixture) supportedModes(tb testing.TB) []mode {
+	tb.Helper()
+	var ok []mode
+	for _, m := range modes {
+		w := &walk{fixture: fx, tb: tb, mode: m}
+		_, err := w.run(podIngress, podA.name, input{data: make([]byte, 64)})
+		switch {
+		case err == nil:
+			ok = append(ok, m)
+		case errors.Is(err, unix.EINVAL) && !kernelAtLeast(tb, 6, m.minor):
+			tb.Logf("this kernel has no packets in the state %q", m.name)
+		default:
+			tb.Fatalf("mode %s: %v", m.name, err)
+		}
+	}
+	return ok
+}
+
+func kernelAtLeast(tb testing.TB, major, minor int) bool {
+	tb.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		tb.Fatal(err)
+	}
+	var a, b int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
+		tb.Fatal(err)
+	}
+	return a > major || a == major && b >= minor
+}
+
+// walk is one scenario: what is in the maps, the time, and what was counted so far.
+type walk struct {
+	*fixture
+	tb   testing.TB
+	mode mode
+
+	clock  uint64 // nanoseconds; stands still unless a test moves it
+	random uint32
+	dice   bool // random is what the programs draw
+	fail   uint32
+	stats  map[*pod]*bpfobj.TypesSlEndpointStats
+	drops  dropCounts
+}
+
+// option is one part of a scenario.
+type option func(*walk)
+
+// walk empties the maps and sets a scenario up: the three pods, the node's
+// addresses, the uplinks' sources, and what the options add.
+func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
+	tb.Helper()
+	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfobj.TypesSlEndpointStats{}}
+	for _, name := range []string{"sl_flows", "sl_flows_new", "sl_endpoints", "sl_ep_stats", "sl_host_addrs", "sl_uplinks", "sl_no_masq", "sl_hostports"} {
+		w.empty(name)
+	}
+	w.zero("sl_drops", make([]uint64, ebpf.MustPossibleCPU()))
+	w.zero("sl_ports_kept", uint64(0))
+	for _, p := range allPods {
+		w.stats[p] = &bpfobj.TypesSlEndpointStats{}
+		w.addEndpoint(p, 0)
+	}
+	for _, a := range []netip.Addr{upl0.addr4, upl0.addr6, upl1.addr4, upl1.addr6, second4, second6, ip("10.1.0.1"), ip("fd00:1::1")} {
+		w.put("sl_host_addrs", wire.Addr(a), uint32(w.index("upl0")))
+	}
+	for _, u := range []*uplink{upl0, upl1} {
+		w.put("sl_uplinks", uint32(w.index(u.name)), &bpfobj.TypesSlUplink{Src4: wire.Addr(u.addr4), Src6: wire.Addr(u.addr6)})
+	}
+	for _, o := range opts {
+		o(w)
+	}
+	return w
+}
+
+// each runs a walk in every state a packet can be in.
+func (fx *fixture) each(t *testing.T, name string, f func(*walk), opts ...option) {
+	t.Helper()
+	for _, m := range fx.modes {
+		t.Run(name+"/"+m.name, func(t *testing.T) { f(fx.walk(t, m, opts...)) })
+	}
+}
+
+func (w *walk) empty(name string) {
+	w.tb.Helper()
+	m := w.maps[name]
+	key := make([]byte, m.KeySize())
+	for {
+		if err := m.NextKey(nil, &key); err != nil {
+			if errors.Is(err, ebpf.ErrKeyNotExist) {
+				return
+			}
+			w.tb.Fatalf("%s: %v", name, err)
+		}
+		if err := m.Delete(key); err != nil {
+			w.tb.Fatalf("%s: %v", name, err)
+		}
+	}
+}
+
+func (w *walk) zero(name string, value any) {
+	w.tb.Helper()
+	for i := range w.maps[name].MaxEntries() {
+		w.put(name, i, value)
+	}
+}
+
+func (w *walk) put(name string, key, value any) {
+	w.tb.Helper()
+	if err := w.maps[name].Put(key, value); err != nil {
+		w.tb.Fatalf("%s: %v", name, err)
+	}
+}
+
+func (w *walk) remove(name string, key any) {
+	w.tb.Helper()
+	if err := w.maps[name].Delete(key); err != nil {
+		w.tb.Fatalf("%s: %v", name, err)
+	}
+}
+
+const (
+	epMasquerade = uint32(bpfobj.TypesSlEndpointFlagSL_EP_MASQUERADE)
+	epAdmit      = uint32(bpfobj.TypesSlEndpointFlagSL_EP_ADMIT)
+)
+
+const podMTU = 1500
+
+func (w *walk) addEndpoint(p *pod, flags uint32) {
+	w.tb.Helper()
+	for _, family := range []int{4, 6} {
+		v := &bpfobj.TypesSlEndpoint{
+			Owner: p.owner, Ifindex: uint32(w.index(p.name)), RouteIfindex: uint32(w.index(p.route)), Flags: flags, Mtu: podMTU,
+			Mac: [6]uint8(p.mac), GatewayMac: [6]uint8(p.gwMAC), PrefixLen: uint8(pick(family, 96+p.bits4, p.bits6)),
+		}
+		w.put("sl_endpoints", wire.Addr(p.addr(family)), v)
+	}
+	w.put("sl_ep_stats", uint32(w.index(p.name)), make([]bpfobj.TypesSlEndpointStats, ebpf.MustPossibleCPU()))
+	*w.stats[p] = bpfobj.TypesSlEndpointStats{}
+}
+
+// masquerading gives pods the feature.
+func masquerading(pods ...*pod) option {
+	return func(w *walk) {
+		for _, p := range pods {
+			w.addEndpoint(p, epMasquerade)
+		}
+	}
+}
+
+// admitting gives pods the firewall's admission.
+func admitting(flags uint32, pods ...*pod) option {
+	return func(w *walk) {
+		for _, p := range pods {
+			w.addEndpoint(p, epAdmit|flags)
+		}
+	}
+}
+
+// published is a hostPort.
+type published struct {
+	host  netip.AddrPort // unspecified address: every address of the node
+	proto uint8
+	pod   *pod
+	port  uint16
+	gen   uint64
+}
+
+func publishing(ps ...published) option {
+	return func(w *walk) {
+		for _, p := range ps {
+			w.publish(p)
+		}
+	}
+}
+
+func (w *walk) publish(p published) {
+	w.tb.Helper()
+	family := 4
+	if p.host.Addr().Is6() {
+		family = 6
+	}
+	w.put("sl_hostports", p.key(), &bpfobj.TypesSlHostport{
+		Ip: wire.Addr(p.pod.addr(family)), Owner: p.pod.owner, Gen: p.gen, Port: wire.Port(p.port),
+	})
+}
+
+func (p published) key() *bpfobj.TypesSlHostportKey {
+	return &bpfobj.TypesSlHostportKey{Ip: wire.Addr(p.host.Addr()), Port: wire.Port(p.host.Port()), Proto: p.proto}
+}
+
+// notMasqueraded adds destinations.
+func notMasqueraded(prefixes ...string) option {
+	return func(w *walk) {
+		for _, s := range prefixes {
+			p := netip.MustParsePrefix(s)
+			w.put("sl_no_masq", &bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}, uint32(1))
+		}
+	}
+}
+
+// keepPort reserves a source port of the node.
+func (w *walk) keepPort(port uint16) {
+	w.tb.Helper()
+	var bits uint64
+	word := uint32(port / 64)
+	if err := w.maps["sl_ports_kept"].Lookup(word, &bits); err != nil {
+		w.tb.Fatal(err)
+	}
+	w.put("sl_ports_kept", word, bits|1<<(port%64))
+}
+
+// later moves the clock.
+func (w *walk) later(d time.Duration) { w.clock += uint64(d) }
+
+// rolls makes the programs draw n.
+func (w *walk) rolls(n uint32) { w.random, w.dice = n, true }

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+)
+
+// Verdicts of the programs; DESIGN.md allows no others.
+const (
+	pass     = int32(-1)
+	shot     = int32(2)
+	redirect = int32(7)
+)
+
+// flagCsumComplete makes BPF_PROG_TEST_RUN give the packet a checksum over all of
+// it (CHECKSUM_COMPLETE) and fail with EBADMSG when it does not fit afterwards.
+const flagCsumComplete = 1 << 2 // BPF_F_TEST_SKB_CHECKSUM_COMPLETE
+
+// mode is the state a packet's memory and checksum are in.
+type mode struct {
+	name   string
+	flags  uint32
+	linear uint32 // bytes that are not in fragments; 0 = all
+	minor  int    // of Linux 6, the first that can make such packets; 0 = any
+}
+
+var modes = []mode{
+	{name: "plain"},
+	{name: "csum-complete", flags: flagCsumComplete, minor: 16},
+	{name: "paged", linear: ethLen, flags: flagCsumComplete, minor: 19},
+}
+
+// skbContext is struct __sk_buff of <linux/bpf.h>.
+type skbContext struct {
+	Len, PktType, Mark, QueueMapping, Protocol, VlanPresent, VlanTci, VlanProto uint32
+	Priority, IngressIfindex, Ifindex, TcIndex                                  uint32
+	Cb                                                                          [5]uint32
+	Hash, TcClassid, Data, DataEnd, NapiID, Family, RemoteIP4, LocalIP4         uint32
+	RemoteIP6, LocalIP6                                                         [4]uint32
+	RemotePort, LocalPort, DataMeta                                             uint32
+	FlowKeys, Tstamp                                                            uint64
+	WireLen, GsoSegs                                                            uint32
+	Sk                                                                          uint64
+	GsoSize, TstampType                                                         uint32
+	Hwtstamp                                                                    uint64
+}
+
+// hook is one of the four programs.
+type hook int
+
+const (
+	podEgress hook = iota
+	podIngress
+	uplIngress
+	uplEgress
+)
+
+func (h hook) String() string { return parts[h].name }
+
+// result is what a program did.
+type result struct {
+	verdict int32
+	out     []byte
+	mark    uint32
+	seamState
+}
+
+// input is a packet as a hook gets it.
+type input struct {
+	data    []byte
+	mark    uint32
+	gsoSize uint32
+}
+
+// run gives a packet to a program on a device of the node.
+func (w *walk) run(h hook, dev string, in input) (result, error) {
+	o := w.objects
+	p := *parts[h].into(o)
+	if o.maps[seamMap] != nil {
+		o.setSeam(w.tb, seamState{clock: w.clock, random: w.random, dice: w.dice, fail: w.fail})
+	}
+	ctx := skbContext{Ifindex: uint32(w.index(dev)), Mark: in.mark, GsoSize: in.gsoSize}
+	if w.mode.linear > 0 && len(in.data) > int(w.mode.linear) {
+		ctx.DataEnd = w.mode.linear
+	}
+	var ctxOut skbContext
+	opts := &ebpf.RunOptions{
+		Data: in.data, DataOut: make([]byte, len(in.data)+256), Context: ctx, ContextOut: &ctxOut, Flags: w.mode.flags,
+	}
+	var ret uint32
+	err := w.do(func() (err error) {
+		ret, err = p.Run(opts)
+		return err
+	})
+	r := result{verdict: int32(ret), out: opts.DataOut, mark: ctxOut.Mark}
+	if o.maps[seamMap] != nil {
+		r.seamState = o.seam(w.tb)
+	}
+	return r, err
+}
+
+// want is what a step must do.
+type want struct {
+	verdict   int32
+	out       []byte
+	mark      uint32
+	reason    metrics.Reason // of a drop
+	victim    *pod           // whose packet was dropped
+	peer      *pod           // redirect_peer to this pod
+	neighDev  *uplink        // redirect_neigh by this uplink, to its router
+	uncounted bool           // no endpoint counts the packet
+	hostType  bool           // the packet's type was set to PACKET_HOST
+}
+
+func passes(raw []byte) want { return want{verdict: pass, out: raw} }
+
+// untouched is a packet that is nobody's: not even counted.
+func untouched(raw []byte) want { return want{verdict: pass, out: raw, uncounted: true} }
+
+// drops is a counted drop. At pod_egress the packet has not been counted as sent.
+func drops(reason metrics.Reason, victim *pod) want {
+	return want{verdict: shot, reason: reason, victim: victim, uncounted: true}
+}
+
+func toPeer(p *pod, raw []byte) want { return want{verdict: redirect, peer: p, out: raw} }
+
+func toNeigh(u *uplink, raw []byte) want { return want{verdict: redirect, neighDev: u, out: raw} }
+
+// step runs one program and checks all that can be seen of it: verdict, the whole
+// packet, its checksums, where a redirect leads, the mark, the drop counters and
+// the counters of every endpoint. It returns the packet for the next step.
+func (w *walk) step(h hook, dev string, in []byte, want want) []byte {
+	w.tb.Helper()
+	return w.stepInput(h, dev, input{data: in}, want)
+}
+
+func (w *walk) stepInput(h hook, dev string, in input, want want) []byte {
+	w.tb.Helper()
+	r, err := w.run(h, dev, in)
+	if errors.Is(err, unix.EBADMSG) {
+		w.tb.Fatalf("%s: the sum over the whole packet (CHECKSUM_COMPLETE) is off afterwards", h)
+	}
+	if err != nil {
+		w.tb.Fatalf("%s: %v", h, err)
+	}
+	if r.verdict != want.verdict {
+		w.tb.Fatalf("%s: verdict %d, want %d\n%s", h, r.verdict, want.verdict, w.dump())
+	}
+	if want.verdict != shot {
+		if !bytes.Equal(r.out, want.out) {
+			w.tb.Fatalf("%s: packet differs (-want +got):\n%s", h, cmp.Diff(hex.Dump(want.out), hex.Dump(r.out)))
+		}
+		if err := checkSums(r.out); err != nil && checkSums(in.data) == nil {
+			w.tb.Fatalf("%s: %v", h, err)
+		}
+	}
+	if r.mark != want.mark {
+		w.tb.Errorf("%s: mark %#x, want %#x", h, r.mark, want.mark)
+	}
+	w.checkRedirect(h, r, want)
+	w.account(h, dev, in, want)
+	w.checkCounters(h)
+	return r.out
+}
+
+func (w *walk) checkRedirect(h hook, r result, want want) {
+	w.tb.Helper()
+	switch {
+	case want.peer != nil:
+		if r.kind != redirectPeer || int(r.ifindex) != w.index(want.peer.name) {
+			w.tb.Errorf("%s: redirect kind %d to device %d, want peer of %s (%d)", h, r.kind, r.ifindex, want.peer.name, w.index(want.peer.name))
+		}
+	case want.neighDev != nil:
+		hop := want.neighDev.gateway(read(want.out).family)
+		if r.kind != redirectNeigh || int(r.ifindex) != w.index(want.neighDev.name) || r.nextHop() != hop {
+			w.tb.Errorf("%s: redirect kind %d to device %d by %s, want neighbour %s on %s", h, r.kind, r.ifindex, r.nextHop(), hop, want.neighDev.name)
+		}
+	case r.kind != redirectNone:
+		w.tb.Errorf("%s: redirect kind %d to device %d, want none", h, r.kind, r.ifindex)
+	}
+	if got := r.pktType; got != 0 != want.hostType || got > 1 {
+		w.tb.Errorf("%s: packet type set to %d, want %t (PACKET_HOST)", h, int(got)-1, want.hostType)
+	}
+}
+
+// account writes down what the counters must be after a step.
+func (w *walk) account(h hook, dev string, in input, want want) {
+	if want.verdict == shot {
+		w.drops[want.reason]++
+	}
+	if want.victim != nil {
+		w.stats[want.victim].Drops++
+	}
+	p, size := podOn(dev), uint64(len(in.data))
+	switch {
+	case want.uncounted:
+	case h == podEgress:
+		w.stats[p].TxPackets++
+		w.stats[p].TxBytes += size
+		if want.verdict == redirect {
+			w.stats[p].TxFast++
+		}
+	case h == podIngress:
+		w.stats[p].RxPackets++
+		w.stats[p].RxBytes += size
+	}
+	if q := want.peer; q != nil {
+		w.stats[q].RxPackets++
+		w.stats[q].RxBytes += size
+		w.stats[q].RxFast++
+	}
+}
+
+func podOn(dev string) *pod {
+	for _, p := range allPods {
+		if p.name == dev {
+			return p
+		}
+	}
+	return nil
+}
+
+func (w *walk) checkCounters(h hook) {
+	w.tb.Helper()
+	if got := w.readDrops(); got != w.drops {
+		w.tb.Errorf("%s: drop counters %v, want %v", h, got, w.drops)
+	}
+	for _, p := range allPods {
+		if diff := cmp.Diff(*w.stats[p], w.readStats(p), ignoreLayout); diff != "" {
+			w.tb.Errorf("%s: counters of %s (-want +got):\n%s", h, p.name, diff)
+		}
+	}
+}
+
+var ignoreLayout = cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == "._" }, cmp.Ignore())
+
+type dropCounts [bpfobj.TypesSlDropReasonSL_DROP_MAX]uint64
+
+func (w *walk) readDrops() (all dropCounts) {
+	w.tb.Helper()
+	view := metrics.NewDrops(w.maps["sl_drops"])
+	for r := range all {
+		n, err := view.Get(metrics.Reason(r))
+		if err != nil {
+			w.tb.Fatal(err)
+		}
+		all[r] = n
+	}
+	return all
+}
+
+func (w *walk) readStats(p *pod) (total bpfobj.TypesSlEndpointStats) {
+	w.tb.Helper()
+	var perCPU []bpfobj.TypesSlEndpointStats
+	if err := w.maps["sl_ep_stats"].Lookup(uint32(w.index(p.name)), &perCPU); err != nil {
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return total
+		}
+		w.tb.Fatal(err)
+	}
+	for _, s := range perCPU {
+		total.RxPackets += s.RxPackets
+		total.RxBytes += s.RxBytes
+		total.TxPackets += s.TxPackets
+		total.TxBytes += s.TxBytes
+		total.RxFast += s.RxFast
+		total.TxFast += s.TxFast
+		total.Drops += s.Drops
+	}
+	return total
+}
+
+// dump shows what is in the flow maps and the drop counters, for a failure.
+func (w *walk) dump() string {
+	s := fmt.Sprintf("drops %v\n", w.readDrops())
+	for _, name := range []string{"sl_flows", "sl_flows_new"} {
+		w.eachFlow(name, func(k bpfobj.TypesSlTuple, f bpfobj.TypesSlFlow) {
+			s += fmt.Sprintf("%s %s -> %s flags %#x\n", name, tupleText(k), tupleText(f.Other), f.Flags)
+		})
+	}
+	return s
+}
