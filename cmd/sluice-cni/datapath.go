@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/meta/firewall"
 	"github.com/sluice-cni/sluice/plugins/meta/portmap"
+	"github.com/sluice-cni/sluice/plugins/meta/tuning"
 )
 
 // options are the loader's, from the node's configuration. A mistake in that
@@ -71,6 +72,7 @@ var (
 	_ bridge.Datapath   = (*loader.Datapath)(nil)
 	_ portmap.Datapath  = (*loader.Datapath)(nil)
 	_ firewall.Datapath = (*loader.Datapath)(nil)
+	_ tuning.Datapath   = (*loader.Datapath)(nil)
 )
 
 func newBridge() *cniplugin.Plugin {
@@ -96,6 +98,13 @@ func newFirewall() *cniplugin.Plugin {
 		Open:         open[firewall.Datapath],
 		OpenExisting: openExisting[firewall.Datapath],
 		Resolve:      loader.Resolve,
+		Records:      store.Open(store.DefaultDir),
+	})
+}
+
+func newTuning() *cniplugin.Plugin {
+	return tuning.New(tuning.Deps{
+		OpenExisting: openExisting[tuning.Datapath],
 		Records:      store.Open(store.DefaultDir),
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/loopback"
 	"github.com/sluice-cni/sluice/plugins/meta/firewall"
 	"github.com/sluice-cni/sluice/plugins/meta/portmap"
+	"github.com/sluice-cni/sluice/plugins/meta/tuning"
 )
 
 // plugin returns the plugin of that name with its real dependencies, nil when
@@ -26,6 +27,8 @@ func plugin(name string) *cniplugin.Plugin {
 		return newPortmap()
 	case hostlocal.Name:
 		return hostlocal.New(hostlocal.Deps{})
+	case tuning.Name:
+		return newTuning()
 	case firewall.Name:
 		return newFirewall()
 	}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// found is the state of the pod's namespace before ADD changes it.
+type found struct {
+	link   nl.Link
+	backup backup
+	sysctl map[string]string
+}
+
+func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+	w, err := parse(a.StdinData, a.CmdArgs.Args, a.IfName)
+	if err != nil {
+		return nil, err
+	}
+	if w.prev, err = w.conf.Chained(); err != nil {
+		return nil, err
+	}
+	if err := p.allowed(w.sysctls); err != nil {
+		return nil, err
+	}
+	result, err := cniconf.Convert(tuned(w.prev, a.IfName, w), w.conf.CNIVersion)
+	if err != nil {
+		return nil, err
+	}
+	if !w.link() && len(w.sysctls) == 0 {
+		return result, nil
+	}
+	ns, err := openNS(a.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	if err := p.tune(ctx, a, ns, w); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// tune makes w true in ns. On error everything is as it was found.
+func (p *plugin) tune(ctx context.Context, a *cniplugin.Args, ns *netns.NS, w *wanted) (err error) {
+	before, err := look(ns, a.IfName, w)
+	if err != nil {
+		return err
+	}
+	ref := refOf(w.conf.Name, a)
+	old, again := p.recorded(ref)
+	s := section{Sysctl: before.sysctl}
+	for path, v := range old.Sysctl {
+		s.Sysctl[path] = v // of before the first ADD
+	}
+	if w.link() {
+		s.Backup = backupPath(w.dataDir, a)
+	} else {
+		s.Backup = old.Backup
+	}
+
+	var undos undo.Stack
+	defer undos.Rollback(ctx, &err)
+	if err := p.Records.Begin(ref, a.Netns, Name, s); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	if !again {
+		undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+	}
+	if w.link() {
+		if err := p.backUp(s.Backup, before, &undos); err != nil {
+			return err
+		}
+	}
+	// What is undone is this ADD, not an earlier one that succeeded.
+	undos.Push("settings", func(context.Context) error {
+		return restore(ns, a.IfName, before.backup, before.sysctl)
+	})
+	if err := ns.Do(func() error { return apply(a.IfName, w) }); err != nil {
+		return err
+	}
+	if err := p.announce(ctx, a, ref, w, before, &undos); err != nil {
+		return err
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Complete(ref, Name, s), "complete the attachment record")
+}
+
+// backUp writes the backup file. A file that is there already is from an
+// earlier ADD of this attachment, by us or by the reference plugin: what it says stays.
+func (p *plugin) backUp(file string, before *found, undos *undo.Stack) error {
+	b := before.backup
+	old, exists, err := readBackup(file)
+	if exists && err == nil {
+		b.keep(old)
+	}
+	if err := writeBackup(file, b); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "write the backup of the link settings")
+	}
+	undos.Push("backup file", func(context.Context) error {
+		if exists {
+			return writeBackup(file, old)
+		}
+		return removeBackup(file)
+	})
+	return nil
+}
+
+func (p *plugin) announce(ctx context.Context, a *cniplugin.Args, ref store.Ref, w *wanted, before *found, undos *undo.Stack) error {
+	if w.mac == nil {
+		return nil
+	}
+	undos.Push("hardware address in the datapath", func(ctx context.Context) error {
+		return p.announceMAC(ctx, a, ref, before.link.MAC)
+	})
+	return p.announceMAC(ctx, a, ref, w.mac)
+}
+
+func openNS(path string) (*netns.NS, error) {
+	ns, err := netns.Open(path)
+	return ns, cnierr.Wrap(cnierr.CodeNetNS, err, "open CNI_NETNS %q", path)
+}
+
+// look reads what is there, and finds what cannot be changed before anything is.
+func look(ns *netns.NS, ifname string, w *wanted) (*found, error) {
+	f := &found{sysctl: map[string]string{}}
+	err := ns.Do(func() error {
+		if w.link() {
+			h, err := nl.New()
+			if err != nil {
+				return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
+			}
+			defer h.Close()
+			if f.link, err = h.LinkByName(ifname); err != nil {
+				return cnierr.Wrap(cnierr.CodeKernel, err, "find interface %s", ifname)
+			}
+			f.backup = backupOf(f.link, w)
+		}
+		for _, s := range w.sysctls {
+			v, err := sysctl.Get(s.path)
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return cnierr.Config("sysctl", s.given, "this kernel has no such parameter in the pod's network namespace")
+			case errors.Is(err, fs.ErrPermission):
+				continue // write-only: nothing to restore
+			case err != nil:
+				return cnierr.Wrap(cnierr.CodeKernel, err, "sysctl %q", s.given)
+			}
+			f.sysctl[s.path] = v
+		}
+		return nil
+	})
+	return f, err
+}
+
+// apply runs inside the pod's namespace. The order of the link settings is the reference's.
+func apply(ifname string, w *wanted) error {
+	for _, s := range w.sysctls {
+		if err := sysctl.Set(s.path, s.value); err != nil {
+			return cnierr.Wrap(cnierr.CodeConfig, err, "sysctl %q: the kernel does not take the value %q", s.given, s.value)
+		}
+	}
+	if !w.link() {
+		return nil
+	}
+	h, err := nl.New()
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
+	}
+	defer h.Close()
+	link, err := h.LinkByName(ifname)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "find interface %s", ifname)
+	}
+	set := func(what string, err error) error {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "set %s of %s", what, ifname)
+	}
+	if w.mac != nil {
+		if err := set(fmt.Sprintf("mac %s", w.mac), h.SetMAC(link.Index, w.mac)); err != nil {
+			return err
+		}
+	}
+	if w.promisc {
+		if err := set("promisc", h.SetPromisc(link.Index, true)); err != nil {
+			return err
+		}
+	}
+	if w.mtu != 0 {
+		if err := set(fmt.Sprintf("mtu %d", w.mtu), h.SetMTU(link.Index, w.mtu)); err != nil {
+			return err
+		}
+	}
+	if w.allMulti != nil {
+		if err := set("allmulti", h.SetAllMulti(link.Index, *w.allMulti)); err != nil {
+			return err
+		}
+	}
+	if w.txQLen != nil {
+		return set(fmt.Sprintf("txQLen %d", *w.txQLen), h.SetTxQLen(link.Index, *w.txQLen))
+	}
+	return nil
+}
+
+// tuned is the previous result with what changes of the pod's interface.
+func tuned(prev *types100.Result, ifname string, w *wanted) *types100.Result {
+	out := *prev
+	out.Interfaces = nil
+	for _, i := range prev.Interfaces {
+		c := *i
+		if c.Name == ifname && c.Sandbox != "" {
+			if w.mac != nil {
+				c.Mac = w.mac.String()
+			}
+			if w.mtu != 0 && c.Mtu != 0 {
+				c.Mtu = w.mtu
+			}
+		}
+		out.Interfaces = append(out.Interfaces, &c)
+	}
+	return &out
+}

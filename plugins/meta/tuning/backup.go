@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// backup is the file of the reference plugin, key by key: the settings that ADD
+// found of those it was asked to change.
+type backup struct {
+	MAC      string `json:"mac,omitempty"`
+	Promisc  *bool  `json:"promisc,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	AllMulti *bool  `json:"allmulti,omitempty"`
+	TxQLen   *int   `json:"txQLen,omitempty"`
+}
+
+func backupPath(dataDir string, a *cniplugin.Args) string {
+	return filepath.Join(dataDir, a.ContainerID+"_"+a.IfName+".json")
+}
+
+// backupOf notes of link what w is going to change.
+func backupOf(link nl.Link, w *wanted) backup {
+	var b backup
+	if w.mac != nil {
+		b.MAC = link.MAC.String()
+	}
+	if w.promisc {
+		b.Promisc = &link.Promisc
+	}
+	if w.mtu != 0 {
+		b.MTU = link.MTU
+	}
+	if w.allMulti != nil {
+		b.AllMulti = &link.AllMulti
+	}
+	if w.txQLen != nil {
+		b.TxQLen = &link.TxQLen
+	}
+	return b
+}
+
+// keep adds to b what a file of an earlier ADD of the same attachment says: the
+// link has tuned values by now, the file has the ones from before.
+func (b *backup) keep(old backup) {
+	if old.MAC != "" {
+		b.MAC = old.MAC
+	}
+	if old.Promisc != nil {
+		b.Promisc = old.Promisc
+	}
+	if old.MTU != 0 {
+		b.MTU = old.MTU
+	}
+	if old.AllMulti != nil {
+		b.AllMulti = old.AllMulti
+	}
+	if old.TxQLen != nil {
+		b.TxQLen = old.TxQLen
+	}
+}
+
+func readBackup(file string) (b backup, found bool, err error) {
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return b, false, nil
+	}
+	if err != nil {
+		return b, false, err
+	}
+	return b, true, json.Unmarshal(raw, &b)
+}
+
+// writeBackup writes the file whole or not at all.
+func writeBackup(file string, b backup) error {
+	raw, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	tmp := file + ".tmp"
+	if err := os.WriteFile(tmp, raw, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, file); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return nil
+}
+
+func removeBackup(file string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+)
+
+// settings are the keys that a configuration and args.cni share. A nil pointer
+// is an absent key.
+type settings struct {
+	Sysctl   json.RawMessage `json:"sysctl"`
+	MAC      *string         `json:"mac"`
+	Promisc  *bool           `json:"promisc"`
+	MTU      *int            `json:"mtu"`
+	AllMulti *bool           `json:"allmulti"`
+	TxQLen   *int            `json:"txQLen"`
+}
+
+type netConf struct {
+	cniconf.Common
+	settings
+	DataDir string `json:"dataDir"`
+}
+
+// wanted is what an ADD has to make true.
+type wanted struct {
+	conf     *netConf
+	prev     *types100.Result // nil on DEL, GC, STATUS
+	dataDir  string
+	sysctls  []sysctlPair // sorted by key, so that every ADD does the same
+	mac      net.HardwareAddr
+	promisc  bool
+	mtu      int // 0: leave
+	allMulti *bool
+	txQLen   *int
+}
+
+type sysctlPair struct {
+	given string // key as written
+	path  string // below /proc/sys, with the interface's name
+	value string
+}
+
+func (w *wanted) link() bool {
+	return w.mac != nil || w.promisc || w.mtu != 0 || w.allMulti != nil || w.txQLen != nil
+}
+
+// parse reads a configuration and everything that can change it, for the
+// interface ifname. The order of precedence for the MAC is the reference's:
+// configuration, CNI_ARGS, runtimeConfig, args.cni.
+func parse(stdin []byte, cniArgs, ifname string) (*wanted, error) {
+	c := &netConf{}
+	if err := cniconf.Load(stdin, c); err != nil {
+		return nil, err
+	}
+	w := &wanted{conf: c, dataDir: c.DataDir}
+	if w.dataDir == "" {
+		w.dataDir = DefaultDataDir
+	}
+	if !filepath.IsAbs(w.dataDir) {
+		return nil, cnierr.Config("dataDir", w.dataDir, "must be an absolute path")
+	}
+	var args struct {
+		CNI settings `json:"cni"`
+	}
+	if err := cniconf.Section("args", c.Args, &args); err != nil {
+		return nil, err
+	}
+	if err := w.setMAC(cniArgs, args.CNI.MAC); err != nil {
+		return nil, err
+	}
+	if err := w.setLink(args.CNI); err != nil {
+		return nil, err
+	}
+	return w, w.setSysctls(args.CNI.Sysctl, ifname)
+}
+
+func (w *wanted) setMAC(cniArgs string, fromArgs *string) error {
+	key, mac := "mac", ""
+	take := func(k, v string) { key, mac = k, v }
+	if v := w.conf.MAC; v != nil && *v != "" {
+		take("mac", *v)
+	}
+	err := cniconf.ParseArgs(cniArgs, map[string]func(string) error{"MAC": func(v string) error {
+		take("CNI_ARGS MAC", v)
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	var rc struct {
+		MAC string `json:"mac"`
+	}
+	if err := cniconf.Section("runtimeConfig", w.conf.RuntimeConfig, &rc); err != nil {
+		return err
+	}
+	if rc.MAC != "" {
+		take("runtimeConfig.mac", rc.MAC)
+	}
+	if fromArgs != nil && *fromArgs != "" {
+		take("args.cni.mac", *fromArgs)
+	}
+	if mac == "" {
+		return nil
+	}
+	w.mac, err = cniconf.ParseMAC(key, mac)
+	return err
+}
+
+// or returns the pointer that args.cni gives, else the configuration's, and the
+// name of the key it came from.
+func or[T any](key string, conf, args *T) (string, *T) {
+	if args != nil {
+		return "args.cni." + key, args
+	}
+	return key, conf
+}
+
+func (w *wanted) setLink(args settings) error {
+	if _, v := or("promisc", w.conf.Promisc, args.Promisc); v != nil {
+		w.promisc = *v
+	}
+	_, w.allMulti = or("allmulti", w.conf.AllMulti, args.AllMulti)
+	key, mtu := or("mtu", w.conf.MTU, args.MTU)
+	if mtu != nil {
+		if *mtu < 0 || *mtu > 65535 {
+			return cnierr.Config(key, *mtu, "must be 0 (leave it) to 65535")
+		}
+		w.mtu = *mtu
+	}
+	key, w.txQLen = or("txQLen", w.conf.TxQLen, args.TxQLen)
+	if w.txQLen != nil && *w.txQLen < 0 {
+		return cnierr.Config(key, *w.txQLen, "must not be negative")
+	}
+	return nil
+}
+
+func (w *wanted) setSysctls(fromArgs json.RawMessage, ifname string) error {
+	all := map[string]string{}
+	for _, part := range []struct {
+		key string
+		raw json.RawMessage
+	}{{"sysctl", w.conf.settings.Sysctl}, {"args.cni.sysctl", fromArgs}} {
+		if err := noDuplicates(part.key, part.raw); err != nil {
+			return err
+		}
+		var m map[string]string
+		if err := cniconf.Section(part.key, part.raw, &m); err != nil {
+			return err
+		}
+		for k, v := range m {
+			all[k] = v
+		}
+	}
+	for k, v := range all {
+		p, err := sysctlPath(k, ifname)
+		if err != nil {
+			return err
+		}
+		w.sysctls = append(w.sysctls, sysctlPair{given: k, path: p, value: v})
+	}
+	slices.SortFunc(w.sysctls, func(a, b sysctlPair) int { return strings.Compare(a.given, b.given) })
+	return nil
+}
+
+// sysctlPath turns a key ("net.ipv4.conf.IFNAME.arp_filter") into a path below
+// /proc/sys. Only parameters of the network namespace may be set.
+func sysctlPath(key, ifname string) (string, error) {
+	p := strings.ReplaceAll(key, ".", "/")
+	// An interface's name may hold a dot, so it comes after the separators.
+	p = path.Clean("/" + strings.Replace(p, "IFNAME", ifname, 1))
+	if !strings.HasPrefix(p, "/net/") {
+		return "", cnierr.Config("sysctl", key, "only keys below net. belong to the pod's network namespace")
+	}
+	return p[1:], nil
+}
+
+// noDuplicates refuses an object that says one key twice: which one counts is
+// nobody's guess to make. The decoder itself keeps the last.
+func noDuplicates(what string, raw json.RawMessage) error {
+	if len(raw) == 0 || bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	t, err := d.Token()
+	if err != nil || t != json.Delim('{') {
+		return cnierr.New(cnierr.CodeDecode, fmt.Sprintf("%s is not an object of strings", what), "")
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		key, isKey := t.(string)
+		if err != nil || !isKey {
+			break // the decoder of the whole has the better message
+		}
+		if seen[key] {
+			return cnierr.Config(what, key, "is given twice")
+		}
+		seen[key] = true
+		var skip json.RawMessage
+		if d.Decode(&skip) != nil {
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"net"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+// del restores what ADD found and forgets it. Once the configuration is read it
+// does not fail: the namespace is about to go, and an error would keep the
+// plugins before this one in the chain from cleaning up.
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+	var conf struct {
+		cniconf.Common
+		DataDir string `json:"dataDir"`
+	}
+	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+		return err
+	}
+	ref := refOf(conf.Name, a)
+	s, _ := p.recorded(ref)
+	if s.Backup == "" {
+		// Of the reference plugin, or of an ADD whose record is lost.
+		if conf.DataDir == "" {
+			conf.DataDir = DefaultDataDir
+		}
+		s.Backup = backupPath(conf.DataDir, a)
+	}
+	p.putBack(ctx, a, ref, s)
+	logged(a.Log, "remove the backup file", removeBackup(s.Backup))
+	logged(a.Log, "remove the attachment record", p.Records.Remove(ref, Name))
+	return nil
+}
+
+func (p *plugin) putBack(ctx context.Context, a *cniplugin.Args, ref store.Ref, s section) {
+	if a.Netns == "" {
+		return
+	}
+	b, exists, err := readBackup(s.Backup)
+	logged(a.Log, "read the backup file", err)
+	if !exists && len(s.Sysctl) == 0 {
+		return
+	}
+	ns, err := netns.Open(a.Netns)
+	if err != nil {
+		return // gone, and its settings with it
+	}
+	defer ns.Close()
+	if err := restore(ns, a.IfName, b, s.Sysctl); err != nil {
+		a.Log.Warn("restore the settings", zap.Error(err))
+		return
+	}
+	if mac, err := net.ParseMAC(b.MAC); err == nil {
+		logged(a.Log, "hardware address in the datapath", p.announceMAC(ctx, a, ref, mac))
+	}
+}
+
+// restore gives the link and the sysctls the values they had. It tries all of
+// them; a link or parameter that is gone needs nothing.
+func restore(ns *netns.NS, ifname string, b backup, sysctls map[string]string) error {
+	return ns.Do(func() error {
+		errs := []error{restoreLink(ifname, b)}
+		for _, path := range slices.Sorted(maps.Keys(sysctls)) {
+			if err := sysctl.Set(path, sysctls[path]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func restoreLink(ifname string, b backup) error {
+	if b == (backup{}) {
+		return nil
+	}
+	h, err := nl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	link, err := h.LinkByName(ifname)
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if b.MTU != 0 {
+		errs = append(errs, h.SetMTU(link.Index, b.MTU))
+	}
+	if mac, err := net.ParseMAC(b.MAC); err == nil {
+		errs = append(errs, h.SetMAC(link.Index, mac))
+	}
+	if b.Promisc != nil {
+		errs = append(errs, h.SetPromisc(link.Index, *b.Promisc))
+	}
+	if b.AllMulti != nil {
+		errs = append(errs, h.SetAllMulti(link.Index, *b.AllMulti))
+	}
+	if b.TxQLen != nil {
+		errs = append(errs, h.SetTxQLen(link.Index, *b.TxQLen))
+	}
+	return errors.Join(errs...)
+}
+
+// gc forgets the attachments that the runtime no longer lists. Their namespaces
+// are gone or not ours to touch: there is nothing to restore in them.
+func (p *plugin) gc(_ context.Context, a *cniplugin.Args) error {
+	var conf cniconf.Common
+	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+		return err
+	}
+	attachments, err := cniconf.ValidAttachments(a.StdinData)
+	if err != nil {
+		return err
+	}
+	valid := make(map[store.Ref]bool, len(attachments))
+	for _, v := range attachments {
+		valid[store.Ref{Network: conf.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+	}
+	records, err := p.Records.List(conf.Name)
+	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
+	for _, rec := range records {
+		var s section
+		ok, err := rec.Section(Name, &s)
+		if valid[rec.Ref] || (!ok && err == nil) {
+			continue
+		}
+		if s.Backup != "" {
+			errs = append(errs, cnierr.Wrap(cnierr.CodeState, removeBackup(s.Backup), "remove the backup file"))
+		}
+		errs = append(errs, cnierr.Wrap(cnierr.CodeState, p.Records.Remove(rec.Ref, Name), "remove the attachment record"))
+	}
+	return errors.Join(errs...)
+}

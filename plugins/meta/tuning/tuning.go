@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tuning is the chained plugin that sets sysctls and link settings
+// inside the pod's network namespace. It owns the backup file in its dataDir (in
+// the reference's format, so that a node can be switched with pods running) and
+// its section of the attachment record, by which DEL restores what ADD found,
+// sysctls included.
+package tuning
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+// Name is the plugin's type, and its section in an attachment record.
+const Name = "tuning"
+
+// Defaults of the node.
+const (
+	DefaultDataDir   = "/run/cni/tuning"
+	DefaultAllowlist = "/etc/cni/tuning/allowlist.conf"
+)
+
+// Records is what the plugin needs of *store.Dir.
+type Records interface {
+	Begin(ref store.Ref, netnsPath, plugin string, data any) error
+	Complete(ref store.Ref, plugin string, data any) error
+	Load(ref store.Ref) (*store.Record, error)
+	Remove(ref store.Ref, plugin string) error
+	List(network string) ([]*store.Record, error)
+}
+
+// Datapath is what the plugin needs of *loader.Datapath: an endpoint whose
+// hardware address changes must be told, or its packets count as spoofed.
+type Datapath interface {
+	SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error
+	Close() error
+}
+
+// Deps are the plugin's ways to the world.
+type Deps struct {
+	Records Records
+	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
+	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// Allowlist is the file of permitted sysctls; empty means DefaultAllowlist.
+	Allowlist string
+}
+
+type plugin struct{ Deps }
+
+// New returns the plugin.
+func New(d Deps) *cniplugin.Plugin {
+	if d.Allowlist == "" {
+		d.Allowlist = DefaultAllowlist
+	}
+	p := &plugin{d}
+	return &cniplugin.Plugin{
+		Name:     Name,
+		About:    version.About(Name),
+		Versions: version.All(),
+		Add:      p.add,
+		Del:      p.del,
+		Check:    p.check,
+		GC:       p.gc,
+		Status:   p.status,
+	}
+}
+
+// section is what an attachment record holds of this plugin. Its JSON is read
+// by later versions.
+type section struct {
+	// Backup is the file with the link settings that ADD found, "" for none.
+	Backup string `json:"backup,omitempty"`
+	// Sysctl holds the values that ADD found, by path below /proc/sys.
+	Sysctl map[string]string `json:"sysctl,omitempty"`
+}
+
+func refOf(network string, a *cniplugin.Args) store.Ref {
+	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
+}
+
+// recorded returns the section of an earlier ADD of the same attachment.
+func (p *plugin) recorded(ref store.Ref) (section, bool) {
+	var s section
+	rec, err := p.Records.Load(ref)
+	if err != nil || rec.Corrupt {
+		return s, false
+	}
+	ok, err := rec.Section(Name, &s)
+	return s, ok && err == nil
+}
+
+// announceMAC tells the datapath, where one is loaded, the pod's address.
+func (p *plugin) announceMAC(ctx context.Context, a *cniplugin.Args, ref store.Ref, mac net.HardwareAddr) error {
+	if p.OpenExisting == nil {
+		return nil
+	}
+	dp, err := p.OpenExisting(ctx, a)
+	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
+		return nil
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
+	}
+	defer dp.Close()
+	return cnierr.Wrap(cnierr.CodeKernel, dp.SetMAC(ctx, ref.Owner(), mac), "tell the datapath the hardware address %s", mac)
+}
+
+// logged is for DEL, which must not fail: what cannot be restored is said.
+func logged(l *zap.Logger, what string, err error) {
+	if err != nil {
+		l.Warn(what, zap.Error(err))
+	}
+}
