@@ -55,7 +55,7 @@ func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref store.Ref,
 	case err == nil:
 		err = dp.Disable(ctx, ref.Owner(), loader.FeatureAdmit)
 		dp.Close()
-		if err != nil {
+		if unlessGone(err) != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw the admission of %s", ref.IfName)
 		}
 	case errors.Is(err, loader.ErrNotLoaded):
@@ -68,4 +68,13 @@ func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref store.Ref,
 		return cnierr.Wrap(cnierr.CodeState, err, "remove the attachment record")
 	}
 	return nil
+}
+
+// unlessGone takes a datapath whose maps somebody has removed for one that was
+// never loaded: it holds nothing of ours.
+func unlessGone(err error) error {
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return nil
+	}
+	return err
 }

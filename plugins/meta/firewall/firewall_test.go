@@ -176,6 +176,16 @@ func TestDelNeverLoaded(t *testing.T) {
 	}
 }
 
+func TestDelMapsGone(t *testing.T) {
+	n := newNode(t)
+	n.mustAdd("a", netconf(""))
+	n.dp.fail["Disable"] = fmt.Errorf("%w: no map", loader.ErrNotLoaded)
+	n.mustDel("a")
+	if n.recordCount() != 0 {
+		t.Error("the record stays")
+	}
+}
+
 func TestDelKeepsRecordOnFailure(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("a", netconf(""))

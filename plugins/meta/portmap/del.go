@@ -83,9 +83,18 @@ func (p *plugin) withdrawKernel(ctx context.Context, a *cniplugin.Args, owner ui
 	defer dp.Close()
 	// Ports first: a port must not lead to a pod whose endpoint is gone.
 	err = errors.Join(
-		dp.Unpublish(ctx, owner, keys),
-		dp.Disable(ctx, owner, loader.FeaturePublish))
+		unlessGone(dp.Unpublish(ctx, owner, keys)),
+		unlessGone(dp.Disable(ctx, owner, loader.FeaturePublish)))
 	return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw host ports")
+}
+
+// unlessGone takes a datapath whose maps somebody has removed for one that was
+// never loaded: it holds nothing of ours.
+func unlessGone(err error) error {
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return nil
+	}
+	return err
 }
 
 func keysOf(ports []loader.HostPort) []portKey {

@@ -54,7 +54,7 @@ func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, valid map[store.R
 	defer dp.Close()
 	endpoints, err := dp.Endpoints(ctx)
 	if err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "list endpoints")
+		return cnierr.Wrap(cnierr.CodeKernel, unlessGone(err), "list endpoints")
 	}
 	keep := make(map[uint64]bool, len(valid)+len(endpoints))
 	for ref := range valid {
@@ -65,7 +65,7 @@ func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, valid map[store.R
 			keep[ep.Owner] = true
 		}
 	}
-	return cnierr.Wrap(cnierr.CodeKernel, dp.GC(ctx, p.orRecorded(keep)), "sweep the datapath")
+	return cnierr.Wrap(cnierr.CodeKernel, unlessGone(dp.GC(ctx, p.orRecorded(keep))), "sweep the datapath")
 }
 
 // orRecorded adds the owners that have a record. The records are read when the
