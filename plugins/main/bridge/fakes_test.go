@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -358,6 +359,19 @@ func (r *rig) within(ns *lab.NS, f func(h *nl.Handle) error) {
 	}); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// reach reports whether a TCP connection from ns to addr comes about.
+func (r *rig) reach(ns *lab.NS, addr string) bool {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 1500*time.Millisecond)
+	defer cancel()
+	c, err := ns.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // links returns the names of the namespace's devices.
