@@ -206,6 +206,9 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 	}
 	defer unlock()
 	eps, err := d.endpoints()
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -264,6 +267,9 @@ func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 	}
 	defer unlock()
 	eps, err := d.endpoints()
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -278,48 +284,4 @@ func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 		}
 	}
 	return nil
-}
-
-// CheckEndpoint compares what Enable(ep, f) has made with what is there. The error wraps ErrDiffers.
-func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) error {
-	if err := ep.validate(); err != nil {
-		return err
-	}
-	eps, err := d.endpoints()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	differs := func(format string, a ...any) {
-		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrDiffers}, a...)...))
-	}
-	for _, p := range ep.Addrs {
-		addr := p.Addr().Unmap()
-		got, ok, err := eps.addrs.Get(addr)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case !ok:
-			differs("no endpoint for %s", addr)
-		case got.Owner != ep.Ref.Owner():
-			differs("endpoint %s belongs to another attachment", addr)
-		case got.Flags&uint32(f) != uint32(f):
-			differs("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
-		default:
-			if want := ep.value(netip.PrefixFrom(addr, p.Bits()), got.Flags); got != *want {
-				differs("endpoint %s is %+v, want %+v", addr, got, *want)
-			}
-		}
-	}
-	a := d.attacher("")
-	defer a.Close()
-	for _, h := range podHooks() {
-		at, err := a.at(ep.HostIfindex, h)
-		if err != nil {
-			errs = append(errs, err)
-		} else if at.how == "" {
-			differs("no %s at %s of device %d %s", h.program, h.direction(), ep.HostIfindex, ep.HostIfName)
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -326,3 +326,45 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 		})
 	}
 }
+
+// CHECK finds what somebody took away, the next Open brings it back, and DEL works in between.
+func TestPrivilegedPinsRemovedByHand(t *testing.T) {
+	tests := []struct {
+		name   string
+		remove func(d *Datapath) string
+	}{
+		{"one program", func(d *Datapath) string {
+			id, _ := d.paths.committed()
+			return d.paths.buildDir(id) + "/sl_pod_egress"
+		}},
+		{"all programs", func(d *Datapath) string { return d.paths.progs() }},
+		{"one map", func(d *Datapath) string { return d.paths.mapPin(mapEndpoints) }},
+		{"uplink links", func(d *Datapath) string { return d.paths.links() }},
+		{"everything", func(d *Datapath) string { return d.paths.dir }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newEnv(t)
+			e.uplink()
+			d := e.open()
+			ep := e.pod("pod1", "10.1.0.2/16")
+			e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+			e.ok(os.RemoveAll(tt.remove(d)))
+			checker, err := OpenExisting(e.ctx, e.o)
+			if err == nil {
+				err = checker.CheckEndpoint(e.ctx, ep, FeatureAdmit)
+				e.ok(checker.Disable(e.ctx, 1, FeatureAdmit))
+				e.ok(checker.Unpublish(e.ctx, 1, nil))
+				e.ok(checker.GC(e.ctx, func(uint64) bool { return true }))
+				e.ok(checker.Close())
+			}
+			if !errors.Is(err, ErrDiffers) && !errors.Is(err, ErrNotLoaded) {
+				t.Errorf("check: %v", err)
+			}
+			again := e.open()
+			e.ok(again.Enable(e.ctx, ep, FeatureAdmit))
+			e.ok(again.CheckEndpoint(e.ctx, ep, FeatureAdmit))
+			e.ok(again.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+		})
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf/link"
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -45,7 +46,12 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	a := d.attacher("")
 	defer a.Close()
 	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectDevices(a))
-	return errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
+	err = errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
+	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
+		d.log.Warn("sweep: pins are missing", zap.Error(err))
+		return nil
+	}
+	return err
 }
 
 func (d *Datapath) collectPorts(valid func(uint64) bool) error {

@@ -52,11 +52,23 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	}); err != nil {
 		return fmt.Errorf("write decision: %w", err)
 	}
-	if err := os.Rename(d.paths.freshDir(id), d.paths.buildDir(id)); err != nil {
-		return fmt.Errorf("commit programs: %w", err)
+	if err := commit(d.paths.freshDir(id), d.paths.buildDir(id)); err != nil {
+		return err
 	}
 	d.log.Info("datapath loaded", zap.String("build", id), zap.String("pins", d.paths.dir), zap.String("reason", report.reason()))
 	return d.dropOtherBuilds(id)
+}
+
+// commit makes the fresh set of programs the one in force. What is left of a set of the same name, some of whose pins somebody
+// removed, goes first: a directory cannot be renamed over one that is not empty.
+func commit(fresh, committed string) error {
+	if err := os.RemoveAll(committed); err != nil {
+		return fmt.Errorf("commit programs: %w", err)
+	}
+	if err := os.Rename(fresh, committed); err != nil {
+		return fmt.Errorf("commit programs: %w", err)
+	}
+	return nil
 }
 
 // specs returns the four collections with constants and map sizes set, by program name.

@@ -72,9 +72,9 @@ func TestMapNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]bool{
-		mapEndpoints: true, mapEpStats: true, mapHostAddrs: true, mapUplinks: true, mapNoMasq: true,
-		mapFlows: true, mapFlowsNew: true, mapHostPorts: true, mapPortsKept: true, mapDrops: true,
+	want := make(map[string]bool)
+	for _, name := range sharedMaps() {
+		want[name] = true
 	}
 	got := make(map[string]bool)
 	first := make(map[string]*ebpf.MapSpec)

@@ -77,7 +77,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	if exists(d.paths.buildDir(cfg.build())) {
+	if d.paths.loaded(cfg.build()) {
 		return d, nil
 	}
 	unlock, err := acquire(ctx, d.paths.lock)
@@ -85,7 +85,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 		return nil, err
 	}
 	defer unlock()
-	if exists(d.paths.buildDir(cfg.build())) { // somebody else loaded it while we waited
+	if d.paths.loaded(cfg.build()) { // somebody else loaded it while we waited
 		return d, nil
 	}
 	if err := d.load(ctx, cfg); err != nil {

@@ -16,3 +16,9 @@ const (
 	mapPortsKept = "sl_ports_kept"
 	mapDrops     = "sl_drops"
 )
+
+func sharedMaps() []string {
+	return []string{
+		mapEndpoints, mapEpStats, mapHostAddrs, mapUplinks, mapNoMasq, mapFlows, mapFlowsNew, mapHostPorts, mapPortsKept, mapDrops,
+	}
+}

@@ -93,6 +93,22 @@ func (p paths) committed() (string, bool) {
 	return "", false
 }
 
+// loaded reports whether every pin of a committed build is there. Somebody may have removed some by hand: the next Open then
+// loads again.
+func (p paths) loaded(id string) bool {
+	for _, h := range allHooks() {
+		if !exists(filepath.Join(p.buildDir(id), h.program)) {
+			return false
+		}
+	}
+	for _, name := range sharedMaps() {
+		if !exists(p.mapPin(name)) {
+			return false
+		}
+	}
+	return true
+}
+
 // make creates the tree. 0700: who can open a pin can change what packets do.
 func (p paths) make() error {
 	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact()} {

@@ -160,6 +160,9 @@ func (d *Datapath) Unpublish(ctx context.Context, owner uint64, ports []HostPort
 	}
 	defer unlock()
 	m, err := d.hostPorts()
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// CheckEndpoint compares what Enable(ep, f) has made with what is there: the entries of ep, the programs on its device, and
+// what every endpoint needs of the node. It changes nothing. The error wraps ErrDiffers, or ErrNotLoaded where pins are gone.
+func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) error {
+	if err := ep.validate(); err != nil {
+		return err
+	}
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range ep.Addrs {
+		errs = append(errs, checkAddr(eps, ep, p, f))
+	}
+	a := d.attacher("")
+	defer a.Close()
+	errs = append(errs, checkHooks(a, ep.HostIfindex, ep.HostIfName, podHooks()))
+	return errors.Join(append(errs, d.checkPins(), d.checkUplinks(a))...)
+}
+
+func differs(format string, a ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrDiffers}, a...)...)
+}
+
+func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature) error {
+	addr := p.Addr().Unmap()
+	got, ok, err := eps.addrs.Get(addr)
+	switch {
+	case err != nil:
+		return fmt.Errorf("endpoint %s: %w", addr, err)
+	case !ok:
+		return differs("no endpoint for %s", addr)
+	case got.Owner != ep.Ref.Owner():
+		return differs("endpoint %s belongs to another attachment", addr)
+	case got.Flags&uint32(f) != uint32(f):
+		return differs("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
+	}
+	if want := ep.value(netip.PrefixFrom(addr, p.Bits()), got.Flags); got != *want {
+		return differs("endpoint %s is %+v, want %+v", addr, got, *want)
+	}
+	return nil
+}
+
+func checkHooks(a *attacher, index int, name string, hooks []hook) error {
+	var errs []error
+	for _, h := range hooks {
+		at, err := a.at(index, h)
+		if err == nil && at.how == "" {
+			err = differs("%s is not attached to the %s of device %d %s", h.program, h.direction(), index, name)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// checkPins looks for the programs: without them nothing is amiss until the next ADD.
+func (d *Datapath) checkPins() error {
+	if id, ok := d.paths.committed(); !ok || !d.paths.loaded(id) {
+		return differs("pins are missing below %s", d.paths.dir)
+	}
+	return nil
+}
+
+// checkUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
+// address or a device that has come since the last ADD is no difference: the next verb takes it in.
+func (d *Datapath) checkUplinks(a *attacher) error {
+	raw, err := d.pinned(mapUplinks)
+	if err != nil {
+		return err
+	}
+	uplinks, err := endpoint.NewUplinks(raw).All()
+	if err != nil {
+		return fmt.Errorf("uplinks: %w", err)
+	}
+	if raw, err = d.pinned(mapHostAddrs); err != nil {
+		return err
+	}
+	addrs, err := endpoint.NewHostAddrs(raw).All()
+	if err != nil {
+		return fmt.Errorf("node addresses: %w", err)
+	}
+	h, err := nl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	var errs []error
+	for index, src := range uplinks {
+		l, err := h.LinkByIndex(int(index))
+		if errors.Is(err, nl.ErrNotFound) {
+			continue
+		}
+		errs = append(errs, err, checkHooks(a, int(index), l.Name, uplinkHooks()))
+		for _, s := range []netip.Addr{src.V4, src.V6} {
+			if _, ok := addrs[s]; s.IsValid() && !ok {
+				errs = append(errs, differs("address %s of uplink %s is not among the node's", s, l.Name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
