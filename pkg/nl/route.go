@@ -261,11 +261,17 @@ func metricsAttr(r Route) *vnl.RtAttr {
 	return m
 }
 
-// String returns the route much as ip-route prints it.
+// String returns what is set of destination, gateway, link index and table, much as ip-route prints it.
 func (r Route) String() string {
 	s := r.Dst.String()
 	if r.Gateway.IsValid() {
 		s += " via " + r.Gateway.String()
 	}
-	return fmt.Sprintf("%s dev #%d table %d", s, r.LinkIndex, r.Table)
+	if r.LinkIndex != 0 {
+		s += fmt.Sprintf(" dev #%d", r.LinkIndex)
+	}
+	if r.Table != 0 {
+		s += fmt.Sprintf(" table %d", r.Table)
+	}
+	return s
 }

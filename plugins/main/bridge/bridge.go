@@ -125,10 +125,15 @@ func (s section) hostMAC() net.HardwareAddr {
 }
 
 // openError gives an error of Deps.Open its CNI code: unavailable when the
-// back end cannot run on this node, the cause's own otherwise.
+// back end cannot run on this node, its own when it has one (a mistake in the
+// node's configuration).
 func openError(err error, unavailable uint) error {
-	if errors.Is(err, loader.ErrUnavailable) {
+	var coded *cnierr.Error
+	switch {
+	case errors.Is(err, loader.ErrUnavailable):
 		return cnierr.Wrap(unavailable, err, "ipMasq: the ebpf back end cannot run on this node")
+	case errors.As(err, &coded):
+		return err
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "ipMasq: open the datapath")
 }

@@ -91,7 +91,7 @@ func (c *inspection) checkRoutes() error {
 		if ok && !slices.ContainsFunc(have, func(h nl.Route) bool {
 			return h.Dst == dst.Masked() && (!gw.IsValid() || h.Gateway == gw)
 		}) {
-			c.differ("the pod has no route to %s", r.String())
+			c.differ("the pod has no route to %s", nl.Route{Dst: dst, Gateway: gw})
 		}
 	}
 	return nil

@@ -99,7 +99,7 @@ func (p *plugin) removeDevices(ctx context.Context, host *nl.Handle, a *cniplugi
 		errs = append(errs, removeDerived(host, ref), p.removeNamed(host, a, old.Bridge))
 	}
 	if !old.found || old.Masquerade {
-		errs = append(errs, p.unmasquerade(ctx, a, ref, old))
+		errs = append(errs, p.unmasquerade(ctx, a, ref))
 	}
 	if old.SpoofCheck {
 		errs = append(errs, p.removeSpoofCheck(ctx, a, ref))
@@ -189,20 +189,25 @@ func (p *plugin) claimed(l nl.Link) bool {
 	return false
 }
 
-// unmasquerade takes the pod out of the datapath. Where nothing is loaded there
-// is nothing to take out.
-func (p *plugin) unmasquerade(ctx context.Context, a *cniplugin.Args, ref store.Ref, old remembered) error {
+// unmasquerade takes the pod out of the datapath. Where nothing is loaded, or
+// somebody has removed the maps, there is nothing to take out; a DEL that failed
+// for it would block the plugins before it in the chain.
+func (p *plugin) unmasquerade(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
 	dp, err := p.OpenExisting(ctx, a)
 	switch {
 	case errors.Is(err, loader.ErrNotLoaded):
 		return nil
-	case errors.Is(err, loader.ErrUnavailable) && !old.Masquerade:
-		return nil // no record of ours, on a node that cannot hold anything of ours
+	case errors.Is(err, loader.ErrUnavailable):
+		a.Log.Warn("the datapath cannot be looked at", zap.Error(err))
+		return nil
 	case err != nil:
 		return openError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
-	return cnierr.Wrap(cnierr.CodeKernel, dp.Disable(ctx, ref.Owner(), loader.FeatureMasquerade), "stop masquerading the pod")
+	if err := dp.Disable(ctx, ref.Owner(), loader.FeatureMasquerade); !errors.Is(err, loader.ErrNotLoaded) {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "stop masquerading the pod")
+	}
+	return nil
 }
 
 // release calls the IPAM plugin's DEL, always. When the configuration has no

@@ -206,6 +206,26 @@ func TestPrivilegedDelOfReference(t *testing.T) {
 	r.mustBeClean(pod)
 }
 
+// TestPrivilegedDelWithoutDatapath takes the datapath away under a pod.
+func TestPrivilegedDelWithoutDatapath(t *testing.T) {
+	for _, prep := range []func(*fakeDatapath){
+		func(f *fakeDatapath) { f.loaded = false },
+		func(f *fakeDatapath) { f.disableErr = fmt.Errorf("no map: %w", loader.ErrNotLoaded) },
+		func(f *fakeDatapath) { f.openErr = fmt.Errorf("no bpffs: %w", loader.ErrUnavailable) },
+	} {
+		r := newRig(t)
+		pod := r.node.PodT(t, "p1")
+		a := call("1.1.0", "c1", "eth0", pod.Path, full)
+		r.mustAdd(a)
+		prep(r.dp)
+		if err := r.del(a); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		r.dp.eps = nil
+		r.mustBeClean(pod)
+	}
+}
+
 func TestPrivilegedPlainBridgeNeverOpensDatapath(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
@@ -325,6 +345,7 @@ func TestPrivilegedStatus(t *testing.T) {
 		}
 	}
 	wantCode(t, status(full, func(r *rig) { r.dp.openErr = fmt.Errorf("old: %w", loader.ErrUnavailable) }), cnierr.CodeUnavailable, "old")
+	wantCode(t, status(full, func(r *rig) { r.dp.openErr = cnierr.New(cnierr.CodeConfig, "invalid backend", "") }), cnierr.CodeConfig, "invalid backend")
 	wantCode(t, status(full, func(r *rig) { r.nft.missing = true }), cnierr.CodeUnavailable, "nft")
 	wantCode(t, status(full, func(r *rig) { r.ipam.verbErr = cnierr.New(cnierr.CodeUnavailable, "pool is empty", "") }), cnierr.CodeUnavailable, "pool is empty")
 	wantCode(t, status(`"vlan":5000`, nil), cnierr.CodeConfig, "vlan")

@@ -102,12 +102,13 @@ func (j joiningIPAM) Add(ctx context.Context, a *cniplugin.Args, kind string) (*
 
 // fakeDatapath keeps endpoints as the real one does.
 type fakeDatapath struct {
-	mu        sync.Mutex
-	eps       map[uint64]loader.Endpoint
-	enableErr error
-	openErr   error
-	loaded    bool
-	opens     int
+	mu         sync.Mutex
+	eps        map[uint64]loader.Endpoint
+	enableErr  error
+	disableErr error
+	openErr    error
+	loaded     bool
+	opens      int
 }
 
 func (f *fakeDatapath) Enable(_ context.Context, ep loader.Endpoint, feature loader.Feature) error {
@@ -129,6 +130,9 @@ func (f *fakeDatapath) Enable(_ context.Context, ep loader.Endpoint, feature loa
 func (f *fakeDatapath) Disable(_ context.Context, owner uint64, _ loader.Feature) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.disableErr != nil {
+		return f.disableErr
+	}
 	delete(f.eps, owner)
 	return nil
 }
@@ -159,6 +163,9 @@ func (f *fakeDatapath) openExisting(context.Context, *cniplugin.Args) (Datapath,
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opens++
+	if f.openErr != nil {
+		return nil, f.openErr
+	}
 	if !f.loaded {
 		return nil, loader.ErrNotLoaded
 	}

@@ -81,7 +81,7 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 func (p *plugin) datapathStatus(ctx context.Context, a *cniplugin.Args) error {
 	dp, err := p.Open(ctx, a)
 	if err != nil {
-		return cnierr.Wrap(cnierr.CodeUnavailable, err, "ipMasq: the eBPF datapath is not available")
+		return openError(err, cnierr.CodeUnavailable)
 	}
 	return cnierr.Wrap(cnierr.CodeUnavailable, dp.Close(), "ipMasq: close the datapath")
 }
