@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func newMap(t *testing.T, spec ebpf.MapSpec) *ebpf.Map {
+	t.Helper()
+	spec.Name, spec.MaxEntries, spec.Flags = "sl_test", 16, 1 // BPF_F_NO_PREALLOC
+	m, err := ebpf.NewMap(&spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+func TestPrivilegedMap(t *testing.T) {
+	t.Parallel()
+	m := New(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: 40}))
+	a4, a6 := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")
+	v := &Value{Owner: 1 << 63, Ifindex: 5, RouteIfindex: 6, Flags: FlagAdmit | FlagPublish, Mtu: 1500, Mac: [6]uint8{2, 1}, PrefixLen: 112}
+	for _, a := range []netip.Addr{a4, a6} {
+		if err := m.Put(a, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen []string
+	if err := m.Each(func(a netip.Addr, got *Value) bool {
+		if *got != *v {
+			t.Errorf("%s: %+v", a, got)
+		}
+		seen = append(seen, a.String())
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(seen)
+	if diff := cmp.Diff([]string{"10.1.0.2", "fd00::2"}, seen); diff != "" {
+		t.Error(diff)
+	}
+	if p := v.Prefix(a4); p.String() != "10.1.0.2/16" {
+		t.Errorf("prefix %s", p)
+	}
+	if diff := cmp.Diff([]string{"admit", "publish"}, FlagNames(v.Flags)); diff != "" {
+		t.Error(diff)
+	}
+	for range 2 {
+		if err := m.Delete(a4); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, ok, err := m.Get(a4); ok || err != nil {
+		t.Errorf("after delete: %t %v", ok, err)
+	}
+}
+
+func TestPrivilegedStats(t *testing.T) {
+	t.Parallel()
+	raw := newMap(t, ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 56})
+	s := NewStats(raw)
+	cpus := ebpf.MustPossibleCPU()
+	perCPU := make([]Counters, cpus)
+	for i := range perCPU {
+		perCPU[i] = Counters{RxPackets: 1, TxBytes: 10, Drops: uint64(i)}
+	}
+	if err := raw.Put(uint32(7), perCPU); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Create(7); err != nil { // must not reset
+		t.Fatal(err)
+	}
+	got, ok, err := s.Get(7)
+	if err != nil || !ok || got.RxPackets != uint64(cpus) || got.TxBytes != uint64(10*cpus) {
+		t.Errorf("%+v %t %v", got, ok, err)
+	}
+	if err := s.Create(8); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := s.Keys()
+	slices.Sort(keys)
+	if err != nil || !slices.Equal(keys, []uint32{7, 8}) {
+		t.Errorf("%v %v", keys, err)
+	}
+	if err := s.Delete(9); err != nil {
+		t.Errorf("delete of what is not there: %v", err)
+	}
+}
+
+func TestPrivilegedUplinks(t *testing.T) {
+	t.Parallel()
+	u := NewUplinks(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 32}))
+	want := map[uint32]Sources{
+		2: {V4: netip.MustParseAddr("192.0.2.1"), V6: netip.MustParseAddr("2001:db8::1")},
+		3: {V6: netip.MustParseAddr("2001:db8::2")},
+		4: {},
+	}
+	for index, s := range want {
+		if err := u.Put(index, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := u.All()
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+}
+
+func TestPrivilegedNoMasqReplace(t *testing.T) {
+	t.Parallel()
+	raw := newMap(t, ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 20, ValueSize: 4})
+	n := NewNoMasq(raw)
+	prefixes := func(s ...string) []netip.Prefix {
+		var out []netip.Prefix
+		for _, p := range s {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
+	}
+	has := func(addr string) bool {
+		a := netip.MustParseAddr(addr).As16()
+		key := append([]byte{128, 0, 0, 0}, a[:]...)
+		var v uint32
+		return raw.Lookup(key, &v) == nil
+	}
+	if err := n.Replace(prefixes("10.0.0.0/8", "fd00::/8")); err != nil {
+		t.Fatal(err)
+	}
+	if !has("10.200.0.1") || !has("fd12::1") || has("11.0.0.1") || has("2001:db8::1") {
+		t.Error("first set")
+	}
+	if err := n.Replace(prefixes("fd00::/8", "172.16.0.0/12")); err != nil {
+		t.Fatal(err)
+	}
+	if has("10.200.0.1") || !has("fd12::1") || !has("172.17.0.1") {
+		t.Error("second set")
+	}
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeconf
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	with := func(f func(*Config)) *Config {
+		c := Default()
+		f(c)
+		return c
+	}
+	tests := []struct {
+		name, in string
+		want     *Config
+	}{
+		{"empty file", "", Default()},
+		{"empty object", "{}", Default()},
+		{"backend", `{"backend": "nftables"}`, with(func(c *Config) { c.Backend = BackendNFTables })},
+		{"uplinks", `{"uplinks": ["eth0", "bond0.100"]}`, with(func(c *Config) { c.Uplinks = []string{"eth0", "bond0.100"} })},
+		{"fast path", `{"fastPath": "off"}`, with(func(c *Config) { c.FastPath = FastPathOff })},
+		{"anti-spoof", `{"antiSpoof": false}`, with(func(c *Config) { c.AntiSpoof = false })},
+		{"mark as string", `{"admitMark": "0x20"}`, with(func(c *Config) { c.AdmitMark = 0x20 })},
+		{"mark as number", `{"admitMark": 32}`, with(func(c *Config) { c.AdmitMark = 32 })},
+		{"snat ports", `{"snatPorts": "61000-65535, 1024-32767"}`, with(func(c *Config) {
+			c.SNATPorts = []PortRange{{61000, 65535}, {1024, 32767}}
+		})},
+		{"no masquerade", `{"nonMasqueradeCIDRs": ["10.0.0.0/8", "fd00::/8"]}`, with(func(c *Config) {
+			c.NonMasqueradeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+		})},
+		{"sizes", `{"mapSizes": {"flows": 1024, "hostPorts": 64}}`, with(func(c *Config) {
+			c.MapSizes = MapSizes{Flows: 1024, HostPorts: 64}
+		})},
+		{"bpffs", `{"bpffs": "/run/bpf/"}`, with(func(c *Config) { c.BPFFS = "/run/bpf" })},
+		{"attach", `{"attach": "tcx"}`, with(func(c *Config) { c.Attach = AttachTCX })},
+		{"log", `{"log": {"level": "debug", "file": "/var/log/x"}}`, with(func(c *Config) { c.Log = Log{"debug", "/var/log/x"} })},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := Parse([]byte(tt.in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Whatever cannot be used is an error that names key and value.
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ in, key, text string }{
+		{`[]`, "", "not a JSON object"},
+		{`{"backend": "ebpf"`, "", "not a JSON object"},
+		{`{"backends": "ebpf"}`, "key", `"backends"`},
+		{`{"backend": "xdp"}`, "backend", `"xdp"`},
+		{`{"backend": 1}`, "backend", "want nodeconf.Backend"},
+		{`{"uplinks": "eth0"}`, "uplinks", "eth0"},
+		{`{"uplinks": ["a-name-of-16-byte"]}`, "uplinks", "a-name-of-16-byte"},
+		{`{"uplinks": ["eth0", "eth0"]}`, "uplinks", "twice"},
+		{`{"uplinks": ["a/b"]}`, "uplinks", "a/b"},
+		{`{"fastPath": "direct"}`, "fastPath", "direct"},
+		{`{"antiSpoof": "yes"}`, "antiSpoof", "yes"},
+		{`{"admitMark": "lots"}`, "admitMark", "lots"},
+		{`{"admitMark": 4294967296}`, "admitMark", "4294967296"},
+		{`{"snatPorts": "0-5"}`, "snatPorts", "0-5"},
+		{`{"snatPorts": "9-5"}`, "snatPorts", "9-5"},
+		{`{"snatPorts": "70000"}`, "snatPorts", "70000"},
+		{`{"snatPorts": "1-5,5-9"}`, "snatPorts", "overlaps"},
+		{`{"snatPorts": "1,2,3"}`, "snatPorts", "two ranges"},
+		{`{"snatPorts": ""}`, "snatPorts", "range"},
+		{`{"nonMasqueradeCIDRs": ["10.0.0.0"]}`, "nonMasqueradeCIDRs", "10.0.0.0"},
+		{`{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}`, "nonMasqueradeCIDRs", "10.0.0.0/8"},
+		{`{"nonMasqueradeCIDRs": ["::ffff:10.0.0.0/104"]}`, "nonMasqueradeCIDRs", "IPv4 notation"},
+		{`{"mapSizes": {"flow": 64}}`, "mapSizes", "flow"},
+		{`{"mapSizes": {"flows": 3}}`, "mapSizes", "flows"},
+		{`{"mapSizes": {"flows": 4000000000}}`, "mapSizes", "flows"},
+		{`{"bpffs": "bpf"}`, "bpffs", "absolute"},
+		{`{"attach": "xdp"}`, "attach", "xdp"},
+		{`{"log": {"level": "loud"}}`, "log", "loud"},
+		{`{"log": {"file": "x"}}`, "log", "absolute"},
+		{`{"log": {"path": "/x"}}`, "log", "path"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.in, func(t *testing.T) {
+			t.Parallel()
+			_, err := Parse([]byte(tt.in))
+			var bad *Error
+			if !errors.As(err, &bad) {
+				t.Fatalf("got %v, want an *Error", err)
+			}
+			if bad.Key != tt.key || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("key %q: %v", bad.Key, err)
+			}
+		})
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.json")
+	if c, err := Load(path); err != nil || c.BPFFS != DefaultBPFFS {
+		t.Errorf("missing file: %+v, %v", c, err)
+	}
+	if err := os.WriteFile(path, []byte(`{"backend": "no"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("the error does not name the file: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"backend":"auto","uplinks":["eth0"],"snatPorts":"1-2,3-4","nonMasqueradeCIDRs":["10.0.0.0/8"]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		c, err := Parse(raw)
+		if (c == nil) == (err == nil) {
+			t.Errorf("config %v with error %v", c, err)
+		}
+	})
+}
