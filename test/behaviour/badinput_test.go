@@ -158,14 +158,14 @@ func TestPrivilegedBadInput(t *testing.T) {
 			}
 			if d := diffNow(w, before); d != "" {
 				t.Errorf("left behind:\n%s", d)
-				before = w.snapshot()
+				before = w.steady()
 			}
 		})
 	}
 }
 
 func diffNow(w *world, before lab.Snapshot) string {
-	return lab.Diff(before, w.snapshot())
+	return lab.Diff(before, w.steady())
 }
 
 // The node's own configuration is checked as strictly.
@@ -189,7 +189,7 @@ func TestPrivilegedBadNodeConfig(t *testing.T) {
 	p := w.add(w.runtime(network{plugins: []string{}, noMasq: true}), "bad")
 	w.Node.PodT(t, "worse")
 	prev := attributes{"prevResult": p.result, "runtimeConfig": attributes{"portMappings": []attributes{port(8080, 80, "tcp")}}}
-	before := w.snapshot()
+	before := w.steady()
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			writeConfig(t, w.Node, tt.text)
@@ -210,7 +210,7 @@ func TestPrivilegedBadNodeConfig(t *testing.T) {
 			w.onNode(func() error { return os.Remove("/etc/sluice/config.json") })
 			if d := diffNow(w, before); d != "" {
 				t.Errorf("left behind:\n%s", d)
-				before = w.snapshot()
+				before = w.steady()
 			}
 		})
 	}

@@ -83,7 +83,7 @@ func TestPrivilegedDel(t *testing.T) {
 			if tt.name == "with a bridge that is gone" {
 				before = before.Without("link cni0 ", "addr cni0 ", "qdisc cni0 ", "sysctl net/ipv4/conf/cni0/", "sysctl net/ipv6/conf/cni0/")
 				before = withoutBridge(before)
-				if d := lab.Diff(before, withoutBridge(w.snapshot())); d != "" {
+				if d := lab.Diff(before, withoutBridge(w.steady())); d != "" {
 					t.Errorf("the node differs:\n%s", d)
 				}
 			} else {
@@ -187,7 +187,7 @@ func TestPrivilegedGC(t *testing.T) {
 			serve(t, kept, "kept", ":80")
 			stranger := w.add(other, "other", tcp(9090, 80))
 			serve(t, stranger, "other", ":80")
-			before := w.snapshot()
+			before := w.steady()
 			lost := w.add(rt, "lost", tcp(8081, 80))
 			tt.spoil(t, lost)
 			valid := []types.GCAttachment{{ContainerID: "kept", IfName: "eth0"}}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// All plugins together stay small.
+func TestSize(t *testing.T) {
+	t.Parallel()
+	st, err := os.Stat(programs.Path("sluice-cni"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const limit = 15_000_000
+	if st.Size() > limit {
+		t.Errorf("sluice-cni has %d bytes, at most %d", st.Size(), limit)
+	}
+}
+
+// CNI_COMMAND=VERSION answers hardly later than a Go program that does nothing.
+func TestStartTime(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "empty.go")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(dir, "empty")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", empty, source)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const limit = 1.5
+	var ratio float64
+	for range 5 { // on a busy machine a round can go wrong
+		base, ours := medians(t, empty, programs.Path("bridge"))
+		ratio = float64(ours) / float64(base)
+		t.Logf("empty program %s, VERSION %s: %.2fx", base, ours, ratio)
+		if ratio <= limit {
+			return
+		}
+	}
+	t.Errorf("VERSION takes %.2fx the time of an empty program, at most %.1fx", ratio, limit)
+}
+
+// medians runs both programs in turns.
+func medians(t *testing.T, empty, plugin string) (base, ours time.Duration) {
+	t.Helper()
+	var a, b []time.Duration
+	for range 101 {
+		a = append(a, duration(t, empty))
+		b = append(b, duration(t, plugin))
+	}
+	slices.Sort(a)
+	slices.Sort(b)
+	return a[len(a)/2], b[len(b)/2]
+}
+
+func duration(t *testing.T, path string) time.Duration {
+	t.Helper()
+	cmd := exec.Command(path)
+	cmd.Env = []string{"CNI_COMMAND=VERSION"}
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return time.Since(start)
+}
