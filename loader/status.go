@@ -12,8 +12,9 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -192,20 +193,42 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 		if err != nil {
 			return err
 		}
-		st := MapStatus{Name: name, Type: m.Type().String(), Max: int(m.MaxEntries()), Entries: int(m.MaxEntries())}
+		st := MapStatus{Name: name, Type: m.Type().String(), Max: int(m.MaxEntries())}
 		if info, err := m.Info(); err == nil {
 			if id, ok := info.ID(); ok {
 				st.ID = uint32(id)
 			}
 		}
-		if m.Type() != ebpf.Array && m.Type() != ebpf.PerCPUArray { // arrays are always full
-			if st.Entries, err = wire.Count(m); err != nil {
-				return fmt.Errorf("map %s: %w", name, err)
-			}
+		if st.Entries, err = entries(name, m); err != nil {
+			return fmt.Errorf("map %s: %w", name, err)
 		}
 		s.Maps = append(s.Maps, st)
 	}
 	return nil
+}
+
+// entries counts what is in a map. Arrays are always full.
+func entries(name string, m *ebpf.Map) (int, error) {
+	switch name {
+	case mapFlows, mapFlowsNew:
+		return flow.New(m).Len()
+	case mapEndpoints:
+		return endpoint.New(m).Len()
+	case mapHostPorts:
+		return hostport.New(m).Len()
+	case mapNoMasq:
+		return endpoint.NewNoMasq(m).Len()
+	case mapEpStats:
+		keys, err := endpoint.NewStats(m).Keys()
+		return len(keys), err
+	case mapHostAddrs:
+		all, err := endpoint.NewHostAddrs(m).All()
+		return len(all), err
+	case mapUplinks:
+		all, err := endpoint.NewUplinks(m).All()
+		return len(all), err
+	}
+	return int(m.MaxEntries()), nil
 }
 
 func (d *Datapath) dropStatus(s *Status) error {

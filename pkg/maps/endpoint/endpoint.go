@@ -76,6 +76,9 @@ func (m Map) Each(f func(a netip.Addr, v *Value) bool) error {
 	return wire.Each(m.m, func(k *[16]byte, v *Value) bool { return f(wire.FromAddr(*k), v) })
 }
 
+// Len returns the number of entries.
+func (m Map) Len() (int, error) { return wire.Count[[16]byte, Value](m.m) }
+
 func ignoreMissing(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil

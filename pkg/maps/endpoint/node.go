@@ -74,6 +74,9 @@ type NoMasq struct{ m *ebpf.Map }
 // NewNoMasq returns a view of m.
 func NewNoMasq(m *ebpf.Map) NoMasq { return NoMasq{m} }
 
+// Len returns the number of networks.
+func (n NoMasq) Len() (int, error) { return wire.Count[bpfobj.TypesSlCidr, uint32](n.m) }
+
 // Replace makes want the whole set: what is new is added before what is old goes, so that no wanted network is ever missing.
 func (n NoMasq) Replace(want []netip.Prefix) error {
 	keep := make(map[bpfobj.TypesSlCidr]bool, len(want))

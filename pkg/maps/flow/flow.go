@@ -191,6 +191,9 @@ func (m Map) Each(f func(*Record) bool) error {
 	return wire.Each(m.m, func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool { return f(decode(k, v)) })
 }
 
+// Len returns the number of entries, indexes and expired ones too.
+func (m Map) Len() (int, error) { return wire.Count[bpfobj.TypesSlTuple, bpfobj.TypesSlFlow](m.m) }
+
 func decode(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) *Record {
 	return &Record{
 		Key: key(k), Other: key(&v.Other), Flags: Flags(v.Flags), OutIfindex: v.OutIfindex,

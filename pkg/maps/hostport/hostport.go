@@ -96,6 +96,11 @@ func (m Map) Each(f func(Key, Value) bool) error {
 	})
 }
 
+// Len returns the number of published ports.
+func (m Map) Len() (int, error) {
+	return wire.Count[bpfobj.TypesSlHostportKey, bpfobj.TypesSlHostport](m.m)
+}
+
 func decode(v *bpfobj.TypesSlHostport) Value {
 	return Value{PodIP: wire.FromAddr(v.Ip), PodPort: wire.Port(v.Port), Owner: v.Owner, Gen: v.Gen, Flags: v.Flags}
 }

@@ -102,25 +102,12 @@ func eachSlow[K, V any](m *ebpf.Map, f func(*K, *V) bool) error {
 	return nil
 }
 
-// Count returns the number of entries of m.
-func Count(m *ebpf.Map) (int, error) {
-	var (
-		n    int
-		prev any
-		next = make([]byte, m.KeySize())
-	)
-	for {
-		err := m.NextKey(prev, &next)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return n, nil
-		}
-		if err != nil {
-			return n, fmt.Errorf("read map: %w", err)
-		}
+// Count returns the number of entries of m, whose key and value are K and V.
+func Count[K, V any](m *ebpf.Map) (int, error) {
+	n := 0
+	err := Each(m, func(*K, *V) bool {
 		n++
-		if n > int(m.MaxEntries()) {
-			return n, nil // entries came and went, and the walk began anew
-		}
-		prev = append([]byte(nil), next...)
-	}
+		return true
+	})
+	return n, err
 }

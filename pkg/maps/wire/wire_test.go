@@ -85,7 +85,7 @@ func TestPrivilegedEach(t *testing.T) {
 				t.Errorf("%s, %s: %d calls, %v", typ, name, calls, err)
 			}
 		}
-		if got, err := Count(m); err != nil || got != n {
+		if got, err := Count[uint32, uint64](m); err != nil || got != n {
 			t.Errorf("%s: count %d, %v", typ, got, err)
 		}
 	}
