@@ -75,7 +75,7 @@ func fromFd(path string, fd int) (*NS, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("stat %q: %w", path, err)
 	}
-	return &NS{path: path, fd: fd, dev: uint64(st.Dev), ino: st.Ino}, nil
+	return &NS{path: path, fd: fd, dev: uint64(st.Dev), ino: st.Ino}, nil //nolint:unconvert // 32 bits on some architectures
 }
 
 // Path returns the path given to Open.

@@ -167,7 +167,7 @@ func (d *Dir) read(name string) (*Record, error) {
 	rec := new(Record)
 	if err := json.Unmarshal(raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" {
 		ref, _ := refFromName(name)
-		return &Record{Ref: ref, Corrupt: true}, nil
+		return &Record{Ref: ref, Corrupt: true}, nil //nolint:nilerr // what cannot be read is an answer, not a failure
 	}
 	return rec, nil
 }

@@ -66,6 +66,9 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, 
 		t.waitUp,
 		t.complete,
 	} {
+		if err := ctx.Err(); err != nil { // told to end, or out of time: stop where undoing is easy
+			return nil, cnierr.Wrap(cnierr.CodeTryAgain, err, "attaching the pod was interrupted")
+		}
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

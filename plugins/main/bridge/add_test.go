@@ -325,7 +325,7 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 }
 
 // failingNFT refuses changes and lists nothing.
-type failingNFT struct{ nftProgram }
+type failingNFT struct{}
 
 func (failingNFT) Available() error { return nil }
 
@@ -604,4 +604,24 @@ func TestPrivilegedParallel(t *testing.T) {
 	}
 	wg.Wait()
 	r.mustBeClean(pods...)
+}
+
+// TestPrivilegedInterrupted is told to end while the IPAM plugin works.
+func TestPrivilegedInterrupted(t *testing.T) {
+	r := newRig(t)
+	pod := r.node.PodT(t, "p1")
+	ctx, cancel := context.WithCancel(t.Context())
+	plug := New(Deps{IPAM: joiningIPAM{r.ipam, func(*cniplugin.Args) { cancel() }}, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting, NFT: r.nft})
+	var err error
+	if derr := r.node.Do(func() error {
+		_, err = plug.Add(ctx, call("1.1.0", "c1", "eth0", pod.Path, full))
+		return nil
+	}); derr != nil {
+		t.Fatal(derr)
+	}
+	wantCode(t, err, cnierr.CodeTryAgain, "interrupted")
+	r.mustBeClean(pod)
+	if got := r.links(r.node.NS); len(got) != 1 {
+		t.Errorf("left on the node: %v", got)
+	}
 }

@@ -160,7 +160,7 @@ func (p *plugin) removeNamed(host *nl.Handle, a *cniplugin.Args, bridge string) 
 	}
 	end, err := host.LinkByIndex(l.PeerIndex)
 	if err != nil || end.Kind != "veth" || end.PeerIndex != l.Index || !onBridge(host, end, bridge) || p.claimed(end) {
-		return nil //nolint:nilerr // not a device that this plugin or the reference's would have made
+		return nil // not a device that this plugin or the reference's would have made
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(end.Index)), "delete %s", end.Name)
 }
