@@ -60,6 +60,7 @@ type common struct {
 	peers, refBin, sluiceBin string
 	masquerade, lastPod      bool
 	suites                   []peer.Suite
+	host                     report.Host
 	cleanup                  []func() error
 }
 
@@ -124,13 +125,24 @@ func (c *common) names() []string {
 	return names
 }
 
+// describe prints what the figures belong to.
 func (c *common) describe(w io.Writer) {
-	fmt.Fprintln(w, report.ThisHost())
+	c.host = report.ThisHost()
+	fmt.Fprintln(w, c.host)
+	for name, version := range c.versions() {
+		fmt.Fprintf(w, "%s: %s\n", name, version)
+	}
+}
+
+// versions is what each suite with plugins says of itself.
+func (c *common) versions() map[string]string {
+	versions := map[string]string{}
 	for _, s := range c.suites {
 		if s.BinDir != "" {
-			fmt.Fprintf(w, "%s: %s\n", s.Name, s.Version)
+			versions[s.Name] = s.Version
 		}
 	}
+	return versions
 }
 
 // parseInts reads "2,250".

@@ -210,7 +210,11 @@ func (q *quick) write(w io.Writer, took time.Duration) error {
 	if err := report.WriteJSON(q.out, q.run.Rows(sections, q.names(), peer.Direct)); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\n%s written; %.0f s\n", q.out, took.Seconds())
+	rounds := strings.TrimSuffix(q.out, ".json") + "-rounds.json"
+	if err := report.WriteJSON(rounds, map[string]any{"host": q.host, "versions": q.versions(), "cells": q.run.Cells()}); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s and %s written; %.0f s\n", q.out, filepath.Base(rounds), took.Seconds())
 	return err
 }
 

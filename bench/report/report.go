@@ -6,6 +6,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -144,6 +145,28 @@ func (r *Run) Rows(sections []Section, peers []string, base string) []Row {
 		}
 	}
 	return rows
+}
+
+// Cell is the raw samples of one figure, one for each round.
+type Cell struct {
+	Scenario string    `json:"scenario"`
+	Peer     string    `json:"peer"`
+	Pods     int       `json:"pods"`
+	Metric   string    `json:"metric"`
+	Samples  []float64 `json:"samples"`
+}
+
+// Cells returns everything that was recorded, sorted.
+func (r *Run) Cells() []Cell {
+	cells := []Cell{}
+	for k, s := range r.samples {
+		cells = append(cells, Cell{k.Scenario, k.Peer, k.Pods, k.Metric, s})
+	}
+	slices.SortFunc(cells, func(a, b Cell) int {
+		return cmp.Or(cmp.Compare(a.Scenario, b.Scenario), cmp.Compare(a.Pods, b.Pods),
+			cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Metric, b.Metric))
+	})
+	return cells
 }
 
 // WriteJSON writes v, indented, to path, whose directory is made when missing.

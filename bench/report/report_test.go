@@ -4,6 +4,7 @@ package report
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +74,17 @@ func TestRows(t *testing.T) {
 		{"attach", "sluice", 2, "add_p50", 24.5, "ms", nil},
 	}
 	got := sampleRun().Rows(sampleSections, []string{"direct", "reference", "sluice"}, "direct")
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestCells(t *testing.T) {
+	var got []string
+	for _, c := range sampleRun().Cells() {
+		got = append(got, fmt.Sprint(c.Scenario, " ", c.Peer, " ", c.Metric, " ", len(c.Samples)))
+	}
+	want := []string{"attach sluice add_p50 1", "hostport direct crr 2", "hostport direct rr_p50 3", "hostport sluice crr 2", "hostport sluice rr_p50 3"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

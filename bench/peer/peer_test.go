@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/sluice-cni/sluice/bench/traffic"
+)
+
+// TestMain lets the test binary be the agent that a World starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == traffic.Arg {
+		if err := traffic.Main(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestConflist(t *testing.T) {
+	for _, masq := range []bool{false, true} {
+		list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, conflist, masq))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var chain []string
+		for _, p := range list.Plugins {
+			chain = append(chain, p.Network.Type)
+		}
+		if got := strings.Join(append(chain, list.Plugins[0].Network.IPAM.Type), " "); got != "bridge portmap firewall host-local" {
+			t.Errorf("chain: %s", got)
+		}
+	}
+}
+
+func TestSuitesNameWhatIsMissing(t *testing.T) {
+	if _, err := ReferenceSuite(t.Context(), t.TempDir(), io.Discard); err == nil || !strings.Contains(err.Error(), "bridge") {
+		t.Errorf("reference without plugins: %v", err)
+	}
+	if _, err := SluiceSuite(t.TempDir(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "make build") {
+		t.Errorf("sluice without a binary: %v", err)
+	}
+}
+
+// fakePlugins are scripts that answer like plugins and do nothing; fail names
+// the verb one of them refuses.
+func fakePlugins(t *testing.T, fail string) Suite {
+	t.Helper()
+	dir := t.TempDir()
+	script := fmt.Sprintf(`#!/bin/sh
+cat >/dev/null
+if [ "$CNI_COMMAND" = %q ]; then echo '{"code":11,"msg":"not today"}'; exit 1; fi
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0"}'
+exit 0
+`, fail)
+	for _, p := range Plugins {
+		if err := os.WriteFile(filepath.Join(dir, p), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Suite{Name: "fake", BinDir: dir}
+}
+
+func TestPrivilegedFailuresEndTheRun(t *testing.T) {
+	tests := []struct {
+		name, fail, want string
+	}{
+		{"ADD fails", "ADD", "not today"},
+		{"traffic does not pass", "", "first traffic"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w, err := Build(t.Context(), Options{Suite: fakePlugins(t, tt.fail), Pods: 2}, func(int) {})
+			if err == nil {
+				_ = w.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestPrivilegedDirect(t *testing.T) {
+	w, err := Build(context.Background(), Options{Suite: Suite{Name: Direct}, Pods: 2}, func(int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if w.HasChain() {
+		t.Error("direct has plugins to time")
+	}
+	if p50, p99, err := w.RR(20 * time.Millisecond); err != nil || p50 <= 0 || p99 < p50 {
+		t.Errorf("RR: %v %v %v", p50, p99, err)
+	}
+	if rate, err := w.CRR(20 * time.Millisecond); err != nil || rate <= 0 {
+		t.Errorf("CRR: %v %v", rate, err)
+	}
+	if rate, err := w.Stream(50 * time.Millisecond); err != nil || rate <= 0 {
+		t.Errorf("stream: %v %v", rate, err)
+	}
+}
