@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -129,8 +130,9 @@ func (c *common) names() []string {
 func (c *common) describe(w io.Writer) {
 	c.host = report.ThisHost()
 	fmt.Fprintln(w, c.host)
-	for name, version := range c.versions() {
-		fmt.Fprintf(w, "%s: %s\n", name, version)
+	versions := c.versions()
+	for _, name := range slices.Sorted(maps.Keys(versions)) {
+		fmt.Fprintf(w, "%s: %s\n", name, versions[name])
 	}
 }
 
