@@ -150,6 +150,9 @@ func notABridge(l nl.Link) error {
 // podNameFree makes sure that the pod has no interface of the wanted name; the
 // specification demands an error.
 func (t *attach) podNameFree() error {
+	if why := badIfName(t.args.IfName); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
+		return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_IFNAME %q: %s", t.args.IfName, why), "")
+	}
 	_, err := t.pod.LinkByName(t.args.IfName)
 	switch {
 	case err == nil:

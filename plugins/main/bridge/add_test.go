@@ -346,6 +346,8 @@ func TestPrivilegedBadNamespace(t *testing.T) {
 		_, err := r.add(call("1.1.0", "c1", "eth0", path, life))
 		wantCode(t, err, cnierr.CodeNetNS)
 	}
+	_, err := r.add(call("1.1.0", "c1", "eth%d", r.node.PodT(t, "p1").Path, life))
+	wantCode(t, err, cnierr.CodeEnvironment, "CNI_IFNAME", "eth%d")
 	r.mustBeClean()
 	if r.dp.opens != 0 || r.ipam.adds != 0 {
 		t.Error("a call with a bad namespace got further than it should")
