@@ -105,3 +105,25 @@ func benchVerbs(b *testing.B, n int) {
 		b.ReportMetric(times[0], "ms-min/"+s.name)
 	}
 }
+
+// BenchmarkPrivilegedLoad is the first Open after boot, and the Unload after it.
+func BenchmarkPrivilegedLoad(b *testing.B) {
+	e := newEnv(b)
+	e.o.Log = zap.NewNop()
+	e.uplink()
+	var load, unload float64
+	n := 0
+	for b.Loop() {
+		var d *Datapath
+		load += milliseconds(func() {
+			var err error
+			d, err = Open(e.ctx, e.o)
+			e.ok(err)
+		})
+		unload += milliseconds(func() { e.ok(d.Unload(e.ctx)) })
+		e.ok(d.Close())
+		n++
+	}
+	b.ReportMetric(load/float64(n), "ms/load")
+	b.ReportMetric(unload/float64(n), "ms/unload")
+}

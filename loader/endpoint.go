@@ -151,6 +151,9 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := a.ensure(ep.HostIfindex, podHooks(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
+	if !fresh && d.justSynced() {
+		return nil
+	}
 	return d.sync(ctx, a)
 }
 

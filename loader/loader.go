@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"go.uber.org/zap"
@@ -58,8 +57,6 @@ type Datapath struct {
 
 	mu   sync.Mutex
 	maps map[string]*ebpf.Map // opened on first use
-
-	synced time.Time // last sync by this handle
 }
 
 // Open returns a handle on the datapath of the calling thread's network namespace. It loads the programs when nothing is

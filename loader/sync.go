@@ -18,8 +18,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
-// syncAgain is how long a handle trusts its own last look at the node: one verb asks several times within milliseconds.
-const syncAgain = 250 * time.Millisecond
+// justNow is how long a look at the node holds for the verbs that follow: the plugins of one chain come within milliseconds of
+// each other, each in a process of its own. A new pod device always makes a look.
+const justNow = 50 * time.Millisecond
 
 const reservedPortsKey = "net/ipv4/ip_local_reserved_ports"
 
@@ -36,11 +37,14 @@ func (d *Datapath) Sync(ctx context.Context) error {
 	return d.sync(ctx, a)
 }
 
-// justSynced reports whether this handle has looked at the node within syncAgain.
+// justSynced reports whether somebody has looked at the node just now. The file's time tells: every look touches it.
 func (d *Datapath) justSynced() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return time.Since(d.synced) < syncAgain
+	st, err := os.Stat(d.paths.reserved)
+	if err != nil {
+		return false
+	}
+	age := time.Since(st.ModTime())
+	return age >= 0 && age < justNow
 }
 
 // sync is Sync under the writers' lock.
@@ -67,10 +71,8 @@ func (d *Datapath) sync(ctx context.Context, a *attacher) error {
 	if err := errors.Join(d.writeHostAddrs(n.addrs), d.writeUplinks(a, n.uplinks), d.writeKeptPorts()); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.synced = time.Now()
-	d.mu.Unlock()
-	return nil
+	now := time.Now()
+	return os.Chtimes(d.paths.reserved, now, now)
 }
 
 // podSide returns the devices on the pods' side: host ends and the devices packets are routed from.
