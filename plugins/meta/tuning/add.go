@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -65,7 +66,10 @@ func (p *plugin) tune(ctx context.Context, a *cniplugin.Args, ns *netns.NS, w *w
 	}
 	ref := refOf(w.conf.Name, a)
 	old, again := p.recorded(ref)
-	s := section{Sysctl: before.sysctl}
+	if old.NetNS != ns.Inode() {
+		old, again = section{}, false // of a pod of that name that has gone
+	}
+	s := section{NetNS: ns.Inode(), Sysctl: maps.Clone(before.sysctl)}
 	for path, v := range old.Sysctl {
 		s.Sysctl[path] = v // of before the first ADD
 	}
@@ -84,7 +88,7 @@ func (p *plugin) tune(ctx context.Context, a *cniplugin.Args, ns *netns.NS, w *w
 		undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
 	}
 	if w.link() {
-		if err := p.backUp(s.Backup, before, &undos); err != nil {
+		if err := p.backUp(s.Backup, before, w, again, &undos); err != nil {
 			return err
 		}
 	}
@@ -101,13 +105,16 @@ func (p *plugin) tune(ctx context.Context, a *cniplugin.Args, ns *netns.NS, w *w
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Complete(ref, Name, s), "complete the attachment record")
 }
 
-// backUp writes the backup file. A file that is there already is from an
-// earlier ADD of this attachment, by us or by the reference plugin: what it says stays.
-func (p *plugin) backUp(file string, before *found, undos *undo.Stack) error {
+// backUp writes the backup file. What a file of an earlier ADD in this namespace
+// says stays (again). Without a record the file may be the reference plugin's,
+// of this pod or of one that has gone: a value of it counts when the link has
+// the wanted value already, as it has after an ADD.
+func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos *undo.Stack) error {
 	b := before.backup
 	old, exists, err := readBackup(file)
-	if exists && err == nil {
-		b.keep(old)
+	exists = exists && err == nil
+	if exists {
+		b.keep(old, func(tuned bool) bool { return again || tuned }, before.link, w)
 	}
 	if err := writeBackup(file, b); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "write the backup of the link settings")
@@ -216,13 +223,14 @@ func apply(ifname string, w *wanted) error {
 	return nil
 }
 
-// tuned is the previous result with what changes of the pod's interface.
+// tuned is the previous result with what changes of the pod's interface: of every
+// interface of that name, since not every plugin says which one is in the pod.
 func tuned(prev *types100.Result, ifname string, w *wanted) *types100.Result {
 	out := *prev
 	out.Interfaces = nil
 	for _, i := range prev.Interfaces {
 		c := *i
-		if c.Name == ifname && c.Sandbox != "" {
+		if c.Name == ifname {
 			if w.mac != nil {
 				c.Mac = w.mac.String()
 			}

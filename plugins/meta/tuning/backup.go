@@ -3,6 +3,7 @@
 package tuning
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -48,22 +49,23 @@ func backupOf(link nl.Link, w *wanted) backup {
 	return b
 }
 
-// keep adds to b what a file of an earlier ADD of the same attachment says: the
-// link has tuned values by now, the file has the ones from before.
-func (b *backup) keep(old backup) {
-	if old.MAC != "" {
+// keep takes over what the file of an earlier ADD says where count agrees, given
+// whether the link has the wanted value by now. Settings that this ADD leaves
+// alone are taken over when count says so of an untuned one.
+func (b *backup) keep(old backup, count func(tuned bool) bool, link nl.Link, w *wanted) {
+	if old.MAC != "" && count(w.mac != nil && bytes.Equal(link.MAC, w.mac)) {
 		b.MAC = old.MAC
 	}
-	if old.Promisc != nil {
+	if old.Promisc != nil && count(w.promisc && link.Promisc) {
 		b.Promisc = old.Promisc
 	}
-	if old.MTU != 0 {
+	if old.MTU != 0 && count(link.MTU == w.mtu) {
 		b.MTU = old.MTU
 	}
-	if old.AllMulti != nil {
+	if old.AllMulti != nil && count(w.allMulti != nil && link.AllMulti == *w.allMulti) {
 		b.AllMulti = old.AllMulti
 	}
-	if old.TxQLen != nil {
+	if old.TxQLen != nil && count(w.txQLen != nil && link.TxQLen == *w.txQLen) {
 		b.TxQLen = old.TxQLen
 	}
 }
@@ -81,7 +83,7 @@ func readBackup(file string) (b backup, found bool, err error) {
 
 // writeBackup writes the file whole or not at all.
 func writeBackup(file string, b backup) error {
-	raw, err := json.Marshal(b)
+	raw, err := json.MarshalIndent(b, "", " ") // as the reference writes it
 	if err != nil {
 		return err
 	}

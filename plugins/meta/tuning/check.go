@@ -7,6 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -39,6 +44,9 @@ func checkSysctls(w *wanted) error {
 	var errs []error
 	for _, s := range w.sysctls {
 		v, err := sysctl.Get(s.path)
+		if errors.Is(err, fs.ErrPermission) {
+			continue // write-only
+		}
 		if err == nil && !sysctl.Equal(v, s.value) {
 			err = fmt.Errorf("sysctl %s is %q, not %q", s.given, v, s.value)
 		}
@@ -85,11 +93,32 @@ func checkLink(ifname string, w *wanted) error {
 }
 
 // status says whether an ADD would work: the configuration must be one that ADD
-// accepts, and the allowlist must allow it.
+// accepts, the allowlist must allow it, and backups must find a place.
 func (p *plugin) status(_ context.Context, a *cniplugin.Args) error {
 	w, err := parse(a.StdinData, "", "eth0")
 	if err != nil {
 		return err
 	}
-	return cnierr.Wrap(cnierr.CodeUnavailable, p.allowed(w.sysctls), "ADD would fail")
+	err = p.allowed(w.sysctls)
+	if err == nil && w.link() {
+		err = writable(w.dataDir)
+	}
+	return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
+}
+
+// writable reports whether files can be made in dir, or dir itself in what
+// exists of its parents.
+func writable(dir string) error {
+	fi, err := os.Stat(dir)
+	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
+		dir = filepath.Dir(dir)
+		fi, err = os.Stat(dir)
+	}
+	if err == nil && !fi.IsDir() {
+		err = fmt.Errorf("%s is not a directory", dir)
+	}
+	if err == nil {
+		err = unix.Access(dir, unix.W_OK|unix.X_OK)
+	}
+	return cnierr.Wrap(cnierr.CodeIO, err, "write to dataDir %q", dir)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
 // settings are the keys that a configuration and args.cni share. A nil pointer
@@ -110,7 +111,7 @@ func (w *wanted) setMAC(cniArgs string, fromArgs *string) error {
 	if rc.MAC != "" {
 		take("runtimeConfig.mac", rc.MAC)
 	}
-	if fromArgs != nil && *fromArgs != "" {
+	if fromArgs != nil { // an empty one unsets it
 		take("args.cni.mac", *fromArgs)
 	}
 	if mac == "" {
@@ -136,8 +137,8 @@ func (w *wanted) setLink(args settings) error {
 	_, w.allMulti = or("allmulti", w.conf.AllMulti, args.AllMulti)
 	key, mtu := or("mtu", w.conf.MTU, args.MTU)
 	if mtu != nil {
-		if *mtu < 0 || *mtu > 65535 {
-			return cnierr.Config(key, *mtu, "must be 0 (leave it) to 65535")
+		if *mtu < 0 {
+			return cnierr.Config(key, *mtu, "must not be negative")
 		}
 		w.mtu = *mtu
 	}
@@ -173,6 +174,19 @@ func (w *wanted) setSysctls(fromArgs json.RawMessage, ifname string) error {
 		w.sysctls = append(w.sysctls, sysctlPair{given: k, path: p, value: v})
 	}
 	slices.SortFunc(w.sysctls, func(a, b sysctlPair) int { return strings.Compare(a.given, b.given) })
+	return w.refuseContradiction()
+}
+
+// refuseContradiction: one parameter spelled in two ways must get one value,
+// since the author has no say in the order of writing.
+func (w *wanted) refuseContradiction() error {
+	seen := map[string]sysctlPair{}
+	for _, s := range w.sysctls {
+		if o, ok := seen[s.path]; ok && !sysctl.Equal(o.value, s.value) {
+			return cnierr.Config("sysctl."+s.given, s.value, fmt.Sprintf("%q gives the same parameter the value %q", o.given, o.value))
+		}
+		seen[s.path] = s
+	}
 	return nil
 }
 

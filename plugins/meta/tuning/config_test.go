@@ -80,6 +80,7 @@ func TestBadInput(t *testing.T) {
 		{"not below net", `,"sysctl":{"kernel.pid_max":"1"}`, "", 7, []string{"sysctl", "kernel.pid_max"}},
 		{"twice", `,"sysctl":{"net.core.somaxconn":"1","net.core.somaxconn":"2"}`, "", 7, []string{"net.core.somaxconn", "twice"}},
 		{"twice in args", `,"args":{"cni":{"sysctl":{"net.a":"1","net.a":"2"}}}`, "", 7, []string{"args.cni.sysctl", "net.a"}},
+		{"two spellings", `,"sysctl":{"net.a.b":"1","net/a/b":"2"}`, "", 7, []string{"net/a/b", "net.a.b"}},
 		{"sysctl is no object", `,"sysctl":[]`, "", 6, []string{"sysctl"}},
 		{"sysctl value is a number", `,"sysctl":{"net.a":1}`, "", 6, []string{"sysctl"}},
 		{"mac", `,"mac":"xx"`, "", 7, []string{"mac", "xx"}},
@@ -87,7 +88,7 @@ func TestBadInput(t *testing.T) {
 		{"mac in runtimeConfig", `,"runtimeConfig":{"mac":"01:00:5e:00:00:01"}`, "", 7, []string{"runtimeConfig.mac", "01:00:5e:00:00:01"}},
 		{"unknown CNI_ARGS", ``, "FOO=1", 4, []string{"FOO"}},
 		{"mtu", `,"mtu":-1`, "", 7, []string{"mtu", "-1"}},
-		{"mtu in args", `,"args":{"cni":{"mtu":70000}}`, "", 7, []string{"args.cni.mtu", "70000"}},
+		{"mtu in args", `,"args":{"cni":{"mtu":-2}}`, "", 7, []string{"args.cni.mtu", "-2"}},
 		{"txQLen", `,"txQLen":-5`, "", 7, []string{"txQLen", "-5"}},
 		{"dataDir", `,"dataDir":"here"`, "", 7, []string{"dataDir", "here"}},
 	}

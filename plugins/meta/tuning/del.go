@@ -61,6 +61,9 @@ func (p *plugin) putBack(ctx context.Context, a *cniplugin.Args, ref store.Ref, 
 		return // gone, and its settings with it
 	}
 	defer ns.Close()
+	if s.NetNS != 0 && s.NetNS != ns.Inode() {
+		return // another namespace by now: nothing in it is ours
+	}
 	if err := restore(ns, a.IfName, b, s.Sysctl); err != nil {
 		a.Log.Warn("restore the settings", zap.Error(err))
 		return
@@ -139,7 +142,7 @@ func (p *plugin) gc(_ context.Context, a *cniplugin.Args) error {
 	for _, rec := range records {
 		var s section
 		ok, err := rec.Section(Name, &s)
-		if valid[rec.Ref] || (!ok && err == nil) {
+		if valid[rec.Ref] || (!ok && err == nil && !rec.Corrupt) {
 			continue
 		}
 		if s.Backup != "" {

@@ -206,7 +206,7 @@ func TestPrivilegedAddCheckDel(t *testing.T) {
 	if diff := cmp.Diff(tunedState(), d.state()); diff != "" {
 		t.Errorf("after ADD (-want +got):\n%s", diff)
 	}
-	if host, in := r.Interfaces[0], r.Interfaces[1]; host.Mac != "02:00:00:00:00:01" || in.Mac != "02:00:00:00:00:aa" || in.Mtu != 1400 {
+	if host, in := r.Interfaces[0], r.Interfaces[1]; host.Mac != "02:00:00:00:00:aa" || in.Mac != "02:00:00:00:00:aa" || in.Mtu != 1400 {
 		t.Errorf("result: host %+v, pod %+v", host, in)
 	}
 	ref := store.Ref{Network: "n", ContainerID: "c1", IfName: "eth0"}
@@ -326,6 +326,22 @@ func TestPrivilegedDelOfReference(t *testing.T) {
 	}
 	if left := d.leftovers(); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// A record or a backup of a pod that has gone must not reach the next one of
+// its name.
+func TestPrivilegedNewNamespaceSameName(t *testing.T) {
+	gone, next := newPod(t), newPod(t)
+	gone.add(all)
+	next.data, next.p = gone.data, gone.p
+	before := next.state()
+	next.add(all)
+	if err := next.p.del(context.Background(), next.args(all)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, next.state()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -78,6 +78,9 @@ func New(d Deps) *cniplugin.Plugin {
 // section is what an attachment record holds of this plugin. Its JSON is read
 // by later versions.
 type section struct {
+	// NetNS is the inode of the namespace: the path, or the container's name,
+	// may come back with another one.
+	NetNS uint64 `json:"netnsInode,omitempty"`
 	// Backup is the file with the link settings that ADD found, "" for none.
 	Backup string `json:"backup,omitempty"`
 	// Sysctl holds the values that ADD found, by path below /proc/sys.
