@@ -92,6 +92,7 @@ func (t *attach) newBridge() error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the bridge")
 	default:
 		t.undos.Push("bridge "+t.Bridge, t.removeBridge)
+		t.noDAD(t.Bridge)
 	}
 	if t.bridge, err = t.host.LinkByName(t.Bridge); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
@@ -120,6 +121,17 @@ func (t *attach) removeBridge(context.Context) error {
 func (t *attach) noRA(device string) {
 	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_ra", "0"); err != nil {
 		t.args.Log.Debug("accept_ra stays", zap.String(log.KeyDevice, device), zap.Error(err))
+	}
+}
+
+// noDAD spares the bridge's link-local address the check for another owner: its
+// MAC is random, and while the address is unproven the host cannot ask for the
+// neighbours it forwards to (RFC 4861 7.2.2), which would keep the first pods
+// without IPv6 for two seconds. It must come before the first port, with which
+// the kernel makes the address.
+func (t *attach) noDAD(device string) {
+	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_dad", "0"); err != nil {
+		t.args.Log.Debug("accept_dad stays", zap.String(log.KeyDevice, device), zap.Error(err))
 	}
 }
 
