@@ -63,9 +63,16 @@ func joinUplink(node *NS, c *Client) error {
 	if c.Uplink.MTU != 0 {
 		mtu = fmt.Sprintf(" mtu %d", c.Uplink.MTU)
 	}
-	lines := []string{fmt.Sprintf("link add %s%s type veth peer name eth0%s netns %s", c.Uplink.Name, mtu, mtu, c.ProcPath())}
 	if err := node.Do(func() error {
-		return ipBatch(append(lines, deviceLines(c.Uplink.Name, c.Uplink.Node)...)...)
+		if err := ipBatch(fmt.Sprintf("link add %s%s type veth peer name eth0%s netns %s", c.Uplink.Name, mtu, mtu, c.ProcPath())); err != nil {
+			return err
+		}
+		// A node that runs pods has had its uplink for long: its link-local
+		// address is proven. All else of the node is left as the kernel makes it.
+		if err := writeSysctl("net/ipv6/conf/"+c.Uplink.Name+"/accept_dad", "0"); err != nil {
+			return err
+		}
+		return ipBatch(deviceLines(c.Uplink.Name, c.Uplink.Node)...)
 	}); err != nil {
 		return fmt.Errorf("uplink %s: %w", c.Uplink.Name, err)
 	}
