@@ -39,7 +39,7 @@ static __always_inline bool __known(const struct sl_pkt *p, struct sl_match *m, 
 		m->f = flow_record(&m->key, m->ep->owner, now);
 		if (!m->f) {
 			/* A connection that ended leaves its index behind: only a lost half is restored. */
-			if (pkt_is_syn(p))
+			if (pkt_is_syn(p) || flow_exists(&m->key))
 				return false;
 			m->f = flow_restore(&p->tuple, f, now);
 		}

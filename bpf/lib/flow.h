@@ -86,6 +86,12 @@ static __always_inline struct sl_flow *flow_record(const struct sl_tuple *key, _
 	return f && !(f->flags & SL_FLOW_INDEX) && f->owner == owner ? f : NULL;
 }
 
+/* Is there an entry under key, be it dead? Tells a flow that has expired from one that the LRU took. */
+static __always_inline bool flow_exists(const struct sl_tuple *key)
+{
+	return bpf_map_lookup_elem(&sl_flows, key) || bpf_map_lookup_elem(&sl_flows_new, key);
+}
+
 /*
  * Is p a new connection on the tuple of an old one? A SYN on a closing flow, or
  * from the end that did not open it, never refreshes: everything starts anew.

@@ -65,11 +65,13 @@ static __always_inline bool __snat_taken(const struct sl_tuple *outside, const s
 		return false;
 	if (!(idx->flags & SL_FLOW_INDEX))
 		return true;
-	if (tuple_equal(&idx->other, key))
-		return false; /* our own, from an earlier life of the same tuple */
 	rec = flow_lookup(&idx->other, now);
-	if (rec && tuple_equal(&rec->other, outside))
+	if (!tuple_equal(&idx->other, key) && rec && tuple_equal(&rec->other, outside))
 		return true;
+	/*
+	 * A dead flow's, or our own tuple's from an earlier life, perhaps that of the pod which had
+	 * this address before: what it says of the owner is not true any more.
+	 */
 	bpf_map_delete_elem(&sl_flows, outside);
 	bpf_map_delete_elem(&sl_flows_new, outside);
 	return false;

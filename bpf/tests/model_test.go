@@ -36,8 +36,8 @@ type packet struct {
 	family   int
 	src, dst netip.Addr
 	proto    uint8
-	l4       int // offset of the L4 header
-	raw      []byte
+	l4       int    // offset of the L4 header
+	raw      []byte // without what pads a short frame
 }
 
 // read applies the rules of bpf/DESIGN.md, "Everything else goes to the stack untouched".
@@ -63,6 +63,7 @@ func (p *packet) readIPv4() {
 	p.depth, p.family, p.proto = onlyIP, 4, b[9]
 	p.src, p.dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
 	p.l4 = ethLen + int(b[0]&15)*4
+	p.cut(int(binary.BigEndian.Uint16(b[2:])))
 	if fragment := binary.BigEndian.Uint16(b[6:]) & 0x3fff; fragment == 0 {
 		p.readL4()
 	}
@@ -74,9 +75,20 @@ func (p *packet) readIPv6() {
 		return
 	}
 	p.depth, p.family, p.proto, p.l4 = onlyIP, 6, b[6], ethLen+40
+	p.cut(40 + int(binary.BigEndian.Uint16(b[4:])))
 	p.src, p.dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
 	p.readL4()
 }
+
+// cut takes the padding off, if the header's length makes sense at all.
+func (p *packet) cut(length int) {
+	if n := ethLen + length; n >= p.l4 && n < len(p.raw) {
+		p.raw = p.raw[:n]
+	}
+}
+
+// end is the length of the frame without padding.
+func (p packet) end() int { return len(p.raw) }
 
 func (p *packet) readL4() {
 	b := p.raw[min(p.l4, len(p.raw)):]

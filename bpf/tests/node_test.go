@@ -174,9 +174,6 @@ func (n *node) build() error {
 			return err
 		}
 	}
-	if err := n.address(h, "upl0", "192.0.2.2/24", "2001:db8:1::2/64"); err != nil {
-		return err
-	}
 	return n.routes(h)
 }
 
@@ -184,6 +181,10 @@ func (n *node) addUplink(h *nl.Handle, u *uplink) error {
 	spec := nl.VethSpec{HostName: u.name, HostMAC: u.mac, HostUp: true, PeerName: "w" + u.name}
 	if err := n.addVeth(h, spec); err != nil {
 		return err
+	}
+	if u == upl0 {
+		// The kernel prefers the IPv4 address that came first and the IPv6 address that came last.
+		return n.address(h, u.name, u.addr4.String()+"/24", second4.String()+"/24", second6.String()+"/64", u.addr6.String()+"/64")
 	}
 	return n.address(h, u.name, u.addr4.String()+"/24", u.addr6.String()+"/64")
 }

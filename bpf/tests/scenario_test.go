@@ -163,17 +163,24 @@ const (
 
 const podMTU = 1500
 
+// addEndpoint makes the entries of a pod and its counters.
 func (w *walk) addEndpoint(p *pod, flags uint32) {
+	w.tb.Helper()
+	w.endpoint(p, p.owner, flags)
+	w.put("sl_ep_stats", uint32(w.index(p.name)), make([]bpfobj.TypesSlEndpointStats, ebpf.MustPossibleCPU()))
+	*w.stats[p] = bpfobj.TypesSlEndpointStats{}
+}
+
+// endpoint makes the entries of a pod's addresses, or gives them to another owner.
+func (w *walk) endpoint(p *pod, owner uint64, flags uint32) {
 	w.tb.Helper()
 	for _, family := range []int{4, 6} {
 		v := &bpfobj.TypesSlEndpoint{
-			Owner: p.owner, Ifindex: uint32(w.index(p.name)), RouteIfindex: uint32(w.index(p.route)), Flags: flags, Mtu: podMTU,
+			Owner: owner, Ifindex: uint32(w.index(p.name)), RouteIfindex: uint32(w.index(p.route)), Flags: flags, Mtu: podMTU,
 			Mac: [6]uint8(p.mac), GatewayMac: [6]uint8(p.gwMAC), PrefixLen: uint8(pick(family, 96+p.bits4, p.bits6)),
 		}
 		w.put("sl_endpoints", wire.Addr(p.addr(family)), v)
 	}
-	w.put("sl_ep_stats", uint32(w.index(p.name)), make([]bpfobj.TypesSlEndpointStats, ebpf.MustPossibleCPU()))
-	*w.stats[p] = bpfobj.TypesSlEndpointStats{}
 }
 
 // masquerading gives pods the feature.
