@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // Run executes a program with the calling thread's namespaces and returns its
@@ -79,7 +80,28 @@ func joinUplink(node *NS, c *Client) error {
 	if err := c.Do(func() error { return ipBatch(deviceLines("eth0", c.Uplink.Client)...) }); err != nil {
 		return fmt.Errorf("uplink %s, client end: %w", c.Uplink.Name, err)
 	}
-	return nil
+	return node.Do(func() error { return awaitIPv6(c.Uplink.Name) })
+}
+
+// awaitIPv6 waits until the kernel has taken dev's IPv6 addresses, the
+// link-local one too, into use, which it does in its own time.
+func awaitIPv6(dev string) error {
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		addrs, err := Run("ip", "-6", "-o", "addr", "show", "dev", dev)
+		if err != nil {
+			return err
+		}
+		routes, err := Run("ip", "-6", "route", "show", "table", "local", "type", "local", "dev", dev)
+		if err != nil {
+			return err
+		}
+		if n := strings.Count(addrs, "inet6"); strings.Contains(addrs, "fe80:") && strings.Count(routes, "local ") >= n {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("uplink %s: IPv6 does not come up: %s%s", dev, addrs, routes)
+		}
+	}
 }
 
 func deviceLines(dev string, addrs []netip.Prefix) []string {
