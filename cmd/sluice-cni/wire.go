@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/main/loopback"
@@ -35,6 +36,12 @@ func plugin(name string) *cniplugin.Plugin {
 	return nil
 }
 
+// newLog logs as the node's configuration says. A mistake in that file is
+// reported by the verbs that need it; the log then goes to stderr.
 func newLog() *zap.Logger {
-	return log.New(log.Options{})
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		conf = nodeconf.Default()
+	}
+	return log.New(log.Options{Level: conf.Log.Level, File: conf.Log.File})
 }

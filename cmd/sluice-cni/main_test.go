@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/sluice-cni/sluice/cmd/sluice-cni/internal/early"
+	"github.com/sluice-cni/sluice/pkg/install"
+)
+
+// TestMain lets this test binary be the plugin binary under any name.
+func TestMain(m *testing.M) {
+	if os.Getenv("TEST_SLUICE_CNI") != "" {
+		os.Exit(run(filepath.Base(os.Args[0])))
+	}
+	os.Exit(m.Run())
+}
+
+func call(t testing.TB, name string, env ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	c := &exec.Cmd{Path: exe, Args: []string{"/some/where/" + name}, Env: append([]string{"TEST_SLUICE_CNI=1"}, env...), Stdout: &out, Stderr: &errs}
+	if err := c.Run(); err != nil && c.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), c.ProcessState.ExitCode()
+}
+
+// The early answer must be what the plugin itself would say.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	for _, name := range install.Plugins() {
+		p := plugin(name)
+		if p == nil || p.Name != name {
+			t.Errorf("%s is not wired", name)
+			continue
+		}
+		var want bytes.Buffer
+		if err := p.Versions.Encode(&want); err != nil {
+			t.Fatal(err)
+		}
+		if got := early.Answer(name); got != want.String() {
+			t.Errorf("%s: the early answer is %q, the plugin says %q", name, got, want.String())
+		}
+		if got, _, status := call(t, name, "CNI_COMMAND=VERSION"); got != want.String() || status != 0 {
+			t.Errorf("%s prints %q with status %d", name, got, status)
+		}
+	}
+}
+
+func TestNoCommand(t *testing.T) {
+	t.Parallel()
+	for _, name := range install.Plugins() {
+		out, errs, status := call(t, name)
+		if out != "" || status != 0 || !strings.Contains(errs, name) || !strings.Contains(errs, "1.1.0") {
+			t.Errorf("%s: status %d, stdout %q, stderr %q", name, status, out, errs)
+		}
+	}
+	out, errs, status := call(t, multicall)
+	if out != "" || status != 0 {
+		t.Errorf("status %d, stdout %q", status, out)
+	}
+	for _, name := range install.Plugins() {
+		if !strings.Contains(errs, name) {
+			t.Errorf("the usage does not name %s", name)
+		}
+	}
+}
+
+func TestUnknownName(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"macvlan", multicall, ""} {
+		for _, verb := range []string{"ADD", "VERSION"} {
+			out, _, status := call(t, name, "CNI_COMMAND="+verb)
+			var e types.Error
+			if err := json.Unmarshal([]byte(out), &e); err != nil || e.Code != 4 || status != 1 {
+				t.Errorf("%q %s: status %d, stdout %q", name, verb, status, out)
+			}
+		}
+	}
+}
+
+// build makes the binary as it is shipped.
+func build(t testing.TB, source string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "bridge")
+	c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, source)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", source, err, text)
+	}
+	return out
+}
+
+func empty(t testing.TB) string {
+	t.Helper()
+	source := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return build(t, source)
+}
+
+// TestStart holds the two promises of the multi-call binary: VERSION is
+// answered within 1.5 times the start of a Go program that does nothing, and
+// all plugins together are smaller than 15 MB. Rounds alternate, and a round
+// that a busy machine spoils is repeated.
+func TestStart(t *testing.T) {
+	ours, none := build(t, "."), empty(t)
+	if fi, err := os.Stat(ours); err != nil || fi.Size() > 15e6 {
+		t.Errorf("the binary has %d bytes: %v", fi.Size(), err)
+	}
+	const rounds, limit = 200, 1.5
+	ratio := 0.0
+	for range 3 {
+		var a, b []time.Duration
+		for range rounds {
+			a, b = append(a, start(t, none)), append(b, start(t, ours))
+		}
+		slices.Sort(a)
+		slices.Sort(b)
+		ratio = float64(b[rounds/2]) / float64(a[rounds/2])
+		t.Logf("nothing: %v, VERSION: %v, %.2f times", a[rounds/2], b[rounds/2], ratio)
+		if ratio <= limit {
+			return
+		}
+	}
+	t.Errorf("VERSION takes %.2f times the start of an empty program", ratio)
+}
+
+func start(t testing.TB, path string) time.Duration {
+	t.Helper()
+	c := &exec.Cmd{Path: path, Args: []string{path}, Env: []string{"CNI_COMMAND=VERSION"}}
+	at := time.Now()
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(at)
+}
+
+func BenchmarkVersion(b *testing.B) {
+	for name, path := range map[string]string{"nothing": empty(b), "sluice-cni": build(b, ".")} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				start(b, path)
+			}
+		})
+	}
+}
