@@ -67,7 +67,8 @@ func installReference(ctx context.Context, dir string, log io.Writer) error {
 			referencePackages[name]+"@"+ReferenceVersion)
 		cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go install %s: %w: %s", name, err, bytes.TrimSpace(out))
+			return fmt.Errorf("go install %s (offline? -reference-bin takes a directory with the plugins, -peers leaves the reference out): %w: %s",
+				name, err, bytes.TrimSpace(out))
 		}
 	}
 	return nil
