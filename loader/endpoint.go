@@ -135,6 +135,11 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	a := d.attacher("")
 	defer a.Close()
 
+	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
+		if err := d.markPodSide(ep.RouteIfindex); err != nil {
+			return err
+		}
+	}
 	if err := eps.stats.Create(uint32(ep.HostIfindex)); err != nil {
 		return full("sl_ep_stats", err)
 	}

@@ -134,25 +134,26 @@ func (d *Datapath) collectDevices(a *attacher) error {
 
 func isPodHook(h hook) bool { return h == hookPodEgress() || h == hookPodIngress() }
 
-// collectMarks forgets the qdiscs of devices that are no more.
+// collectMarks forgets what was remembered of devices that are no more.
 func (d *Datapath) collectMarks() error {
-	marks, err := names(d.paths.clsact())
-	if err != nil || len(marks) == 0 {
-		return err
-	}
 	h, err := nl.New()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	var errs []error
+	return errors.Join(collectMarksIn(h, d.paths.clsact()), collectMarksIn(h, d.paths.podSide()))
+}
+
+func collectMarksIn(h *nl.Handle, dir string) error {
+	marks, err := names(dir)
+	errs := []error{err}
 	for _, name := range marks {
 		index, err := strconv.Atoi(strings.TrimPrefix(name, "dev"))
 		if err == nil {
 			_, err = h.LinkByIndex(index)
 		}
 		if errors.Is(err, nl.ErrNotFound) {
-			err = removeIfThere(filepath.Join(d.paths.clsact(), name))
+			err = removeIfThere(filepath.Join(dir, name))
 		}
 		errs = append(errs, err)
 	}

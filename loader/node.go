@@ -34,7 +34,7 @@ type node struct {
 
 // readNode looks at addresses and routes, and only at those links that have a part in the answer, so that its cost does not
 // grow with the devices of pods.
-func readNode(h links, configured []string, podSide map[int]bool) (*node, error) {
+func readNode(h links, configured []string, podSide func(index int) bool) (*node, error) {
 	addrs, err := h.Addrs(nl.FamilyAll)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func readNode(h links, configured []string, podSide map[int]bool) (*node, error)
 		return nil, err
 	}
 	for index := range candidates {
-		if podSide[index] {
+		if podSide(index) {
 			continue
 		}
 		l, err := linkOf(h, known, index)

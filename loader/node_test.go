@@ -79,7 +79,7 @@ func TestReadNode(t *testing.T) {
 	for i := range 250 { // the pods' host ends
 		f.addrs = append(f.addrs, addr(100+i, fmt.Sprintf("fe80::%x/64", i+1)))
 	}
-	n, err := readNode(f, nil, map[int]bool{4: true})
+	n, err := readNode(f, nil, func(index int) bool { return index == 4 })
 	if err != nil {
 		t.Fatal(err)
 	}

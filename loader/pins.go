@@ -52,6 +52,10 @@ func (p paths) clsact() string            { return filepath.Join(p.dir, "clsact"
 func (p paths) mapPin(name string) string { return filepath.Join(p.maps(), name) }
 func (p paths) buildDir(id string) string { return filepath.Join(p.progs(), buildPrefix+id) }
 func (p paths) freshDir(id string) string { return filepath.Join(p.progs(), freshPrefix+id) }
+func (p paths) podSide() string           { return filepath.Join(p.dir, "podside") }
+func (p paths) podMark(index int) string {
+	return filepath.Join(p.podSide(), "dev"+strconv.Itoa(index))
+}
 func (p paths) clsactMark(index int) string {
 	return filepath.Join(p.clsact(), "dev"+strconv.Itoa(index))
 }
@@ -111,7 +115,7 @@ func (p paths) loaded(id string) bool {
 
 // make creates the tree. 0700: who can open a pin can change what packets do.
 func (p paths) make() error {
-	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact()} {
+	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact(), p.podSide()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make pin directory: %w", err)
 		}

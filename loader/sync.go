@@ -75,22 +75,32 @@ func (d *Datapath) sync(ctx context.Context, a *attacher) error {
 	return os.Chtimes(d.paths.reserved, now, now)
 }
 
-// podSide returns the devices on the pods' side: host ends and the devices packets are routed from.
-func (d *Datapath) podSide() (map[int]bool, error) {
+// podSide returns what tells the devices on the pods' side: the host ends, by their counters, and the devices packets are routed
+// from, by their marks. The latter outlive their pods: a bridge that is empty for a moment does not become an uplink.
+func (d *Datapath) podSide() (func(index int) bool, error) {
 	eps, err := d.endpoints()
 	if err != nil {
 		return nil, err
 	}
-	set := make(map[int]bool)
-	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
-		set[int(v.Ifindex)] = true
-		set[int(v.RouteIfindex)] = true
-		return true
-	})
-	if err != nil {
-		return nil, fmt.Errorf("endpoints: %w", err)
+	return func(index int) bool {
+		if exists(d.paths.podMark(index)) {
+			return true
+		}
+		has, err := eps.stats.Has(uint32(index))
+		return has && err == nil
+	}, nil
+}
+
+// markPodSide remembers that packets of pods are routed from index.
+func (d *Datapath) markPodSide(index int) error {
+	mark := d.paths.podMark(index)
+	if exists(mark) {
+		return nil
 	}
-	return set, nil
+	if err := os.MkdirAll(mark, 0o700); err != nil {
+		return fmt.Errorf("mark device %d: %w", index, err)
+	}
+	return nil
 }
 
 // writeHostAddrs makes want the set of the node's addresses: new ones first, so that none is missing at any moment.

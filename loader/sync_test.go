@@ -85,6 +85,11 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
 	wantKnown(e, d, addrs, []string{"eth0", "routed"})
 
+	// It stays there when the pod has gone, or it would change sides with every pod.
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureMasquerade))
+	e.ok(d.Sync(e.ctx))
+	wantKnown(e, d, addrs, []string{"eth0", "routed"})
+
 	// What changes is followed, what goes is forgotten.
 	e.ip("addr", "add", "192.0.2.11/24", "dev", "eth0")
 	e.ip("addr", "del", "2001:db8::10/64", "dev", "eth0")
@@ -95,6 +100,15 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	if diff := cmp.Diff([]string{linkName(up, hookUplEgress()), linkName(up, hookUplIngress())}, mustNames(t, d.paths.links())); diff != "" {
 		t.Errorf("links:\n%s", diff)
 	}
+
+	// A device that has gone is remembered no longer.
+	e.ip("link", "del", "br0")
+	e.ok(d.GC(e.ctx, func(uint64) bool { return true }))
+	if left := mustNames(t, d.paths.podSide()); len(left) != 0 {
+		t.Errorf("marks left: %v", left)
+	}
+	e.ip("link", "add", "br0", "type", "bridge")
+	e.ip("addr", "add", "10.1.0.1/32", "dev", "br0")
 
 	// Somebody who took our programs off gets them back.
 	e.ok(os.Remove(d.paths.linkPin(up, hookUplIngress())))

@@ -32,6 +32,12 @@ func (s Stats) Create(ifindex uint32) error {
 	return err
 }
 
+// Has reports whether ifindex has counters, that is whether it is the host end of a pod's device.
+func (s Stats) Has(ifindex uint32) (bool, error) {
+	b, err := s.m.LookupBytes(ifindex)
+	return b != nil, err
+}
+
 // Get returns the counters of ifindex summed over all CPUs; false when there are none.
 func (s Stats) Get(ifindex uint32) (Counters, bool, error) {
 	var (
