@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,8 @@ import (
 const (
 	suffix   = ".json"
 	lockName = ".lock"
-	tempGlob = ".tmp-*"
+	// tempName is the file that a record is written to before it takes its name: one for all, since a writer holds the lock.
+	tempName = ".tmp"
 
 	// sep stands between the parts of a file name. It is not among the bytes that escape leaves alone.
 	sep = "="
@@ -138,7 +138,7 @@ func (d *Dir) write(rec *Record) (err error) {
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
-	f, err := os.CreateTemp(d.path, tempGlob)
+	f, err := os.OpenFile(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
 	}
@@ -162,25 +162,6 @@ func (d *Dir) write(rec *Record) (err error) {
 	return nil
 }
 
-// Sweep removes temporary files that killed writers left. GC calls it; under the lock no live writer can own one.
-func (d *Dir) Sweep() error {
-	unlock, err := d.lock(false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	left, err := filepath.Glob(filepath.Join(d.path, tempGlob))
-	if err != nil {
-		return fmt.Errorf("list temporary records: %w", err)
-	}
-	var errs []error
-	for _, p := range left {
-		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
+// sweep removes what a killed writer has left; the caller holds the lock, so no live one can own it. Failing to is no harm: the
+// next writer takes the file over.
+func (d *Dir) sweep() { _ = os.Remove(filepath.Join(d.path, tempName)) }

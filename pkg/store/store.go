@@ -183,6 +183,7 @@ func (d *Dir) Remove(ref Ref, plugin string) error {
 		return err
 	}
 	defer unlock()
+	d.sweep()
 	rec, err := d.Load(ref)
 	if errors.Is(err, ErrNotExist) {
 		return nil
@@ -203,7 +204,7 @@ func (d *Dir) Remove(ref Ref, plugin string) error {
 }
 
 // List returns the records of network, or all when network is empty, in the order of their file names. Corrupt files are in
-// the list, with the Ref that their name tells. A missing directory is an empty store.
+// the list, with the Ref that their name tells. A missing directory is an empty store. What a killed writer has left goes.
 func (d *Dir) List(network string) ([]*Record, error) {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -217,6 +218,12 @@ func (d *Dir) List(network string) ([]*Record, error) {
 		errs []error
 	)
 	for _, e := range entries {
+		if e.Name() == tempName {
+			if unlock, err := d.lock(false); err == nil {
+				d.sweep()
+				unlock()
+			}
+		}
 		if !isRecordName(e.Name()) {
 			continue
 		}
