@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -173,7 +174,7 @@ func TestLockedDirectory(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // it waits by now, or will at once
+	waitUntilBlocked(t, c.Process.Pid)
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -181,5 +182,43 @@ func TestLockedDirectory(t *testing.T) {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out.String(), `"code": 11`) {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// waitUntilBlocked returns when the process waits for a lock.
+func waitUntilBlocked(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range strings.Split(string(locks), "\n") {
+			if f := strings.Fields(l); len(f) > 5 && f[1] == "->" && f[5] == fmt.Sprint(pid) {
+				return
+			}
+		}
+	}
+	t.Fatal("the process does not wait for the lock")
+}
+
+// Where unnamed files are impossible, a reservation is made as the reference
+// makes it.
+func TestWithoutUnnamedFiles(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "10.1.0.2")
+	f := &file{owner: "pod\r\neth0", mtime: time.Unix(1e9, 77)}
+	if err := f.link(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.link(path); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a taken name gave %v", err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil || string(b) != f.owner {
+		t.Errorf("content %q, %v", b, err)
+	}
+	if fi, err := os.Stat(path); err != nil || !fi.ModTime().Equal(f.mtime) || fi.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", fi, err)
 	}
 }
