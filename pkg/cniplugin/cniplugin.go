@@ -76,7 +76,7 @@ const (
 // returns the exit status: 0, or 1 with an error object on stdout.
 func (p *Plugin) Main(o Options) int {
 	r := &run{plugin: p, options: o}
-	err := skel.PluginMainFuncsWithError(r.funcs(), p.Versions, p.About)
+	err := nameCulprit(skel.PluginMainFuncsWithError(r.funcs(), p.Versions, p.About))
 	if err == nil {
 		err = r.printResult(os.Stdout)
 	}
