@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+func tuple(proto uint8, local, remote string) bpfobj.TypesSlTuple {
+	l, r := netip.MustParseAddrPort(local), netip.MustParseAddrPort(remote)
+	return bpfobj.TypesSlTuple{
+		Local: wire.Addr(l.Addr()), LocalPort: wire.Port(l.Port()), Remote: wire.Addr(r.Addr()), RemotePort: wire.Port(r.Port()), Proto: proto,
+	}
+}
+
+func TestPrivilegedFlows(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	now := uint64(flow.Now())
+	const nat = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_SNAT | bpfobj.TypesSlFlowFlagSL_FLOW_POD_OPENED)
+	put := func(name string, k bpfobj.TypesSlTuple, v bpfobj.TypesSlFlow) {
+		m, err := d.pinned(name)
+		e.ok(err)
+		e.ok(m.Put(k, v))
+	}
+	inside := tuple(unix.IPPROTO_TCP, "10.1.0.2:40000", "198.51.100.1:443")
+	outside := tuple(unix.IPPROTO_TCP, "192.0.2.10:40000", "198.51.100.1:443")
+	put(mapFlows, inside, bpfobj.TypesSlFlow{
+		Other: outside, Flags: nat | uint32(bpfobj.TypesSlFlowFlagSL_FLOW_ASSURED|bpfobj.TypesSlFlowFlagSL_FLOW_REPLIED),
+		Created: now - uint64(time.Minute), LastSeen: now, Owner: 7, RxPackets: 3, TxBytes: 400,
+	})
+	put(mapFlows, outside, bpfobj.TypesSlFlow{Other: inside, Flags: uint32(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX)})
+	put(mapFlowsNew, tuple(unix.IPPROTO_UDP, "10.1.0.3:53", "198.51.100.1:53"), bpfobj.TypesSlFlow{Created: now, LastSeen: now, Owner: 8})
+	put(mapFlowsNew, tuple(unix.IPPROTO_UDP, "[fd00::3]:53", "[2001:db8::1]:53"), bpfobj.TypesSlFlow{
+		Created: 1, LastSeen: now - uint64(time.Hour), Owner: 8,
+	})
+	count := func(f FlowFilter) (n int) {
+		for _, err := range d.Flows(e.ctx, f) {
+			e.ok(err)
+			n++
+		}
+		return n
+	}
+	for _, tt := range []struct {
+		name string
+		f    FlowFilter
+		want int
+	}{
+		{"live", FlowFilter{}, 2},
+		{"all", FlowFilter{All: true}, 3},
+		{"owner", FlowFilter{Owner: 8}, 1},
+		{"protocol", FlowFilter{Proto: unix.IPPROTO_TCP}, 1},
+		{"pod", FlowFilter{Pod: netip.MustParseAddr("fd00::3"), All: true}, 1},
+	} {
+		if got := count(tt.f); got != tt.want {
+			t.Errorf("%s: %d flows, want %d", tt.name, got, tt.want)
+		}
+	}
+	for f := range d.Flows(e.ctx, FlowFilter{Owner: 7}) {
+		if f.Pod.String() != "10.1.0.2:40000" || f.Remote.String() != "198.51.100.1:443" || f.Outside.String() != "192.0.2.10:40000" ||
+			f.State != "established" || f.Kind != "masquerade" || !f.PodOpened || f.RxPackets != 3 || f.TxBytes != 400 ||
+			f.Age < time.Minute || f.Age > 2*time.Minute {
+			t.Errorf("%+v", f)
+		}
+	}
+	for range d.Flows(e.ctx, FlowFilter{All: true}) {
+		break // an early end must not be answered
+	}
+}
