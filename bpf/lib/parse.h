@@ -206,6 +206,9 @@ static __always_inline enum sl_parsed __parse_ip6(struct __sk_buff *skb, struct 
 	p->tuple.proto = ip->nexthdr;
 	addr_copy(p->tuple.local, dir == SL_TX ? &ip->saddr : &ip->daddr);
 	addr_copy(p->tuple.remote, dir == SL_TX ? &ip->daddr : &ip->saddr);
+	/* On the wire it is none of the IPv4 flow our keys would take it for; the stack refuses it (draft-itojun-v6ops-v4mapped-harmful). */
+	if (addr_is_v4(p->tuple.local) || addr_is_v4(p->tuple.remote))
+		return SL_PARSED_NONE;
 	return __parse_l4(skb, p, dir);
 }
 

@@ -17,10 +17,17 @@ type journey struct {
 
 	options []byte // IPv4 options of every packet
 	noSum   bool   // UDP checksum 0 in every packet
+	size    int    // bytes of payload of every packet + 1; 0 = some
 }
 
 func (j *journey) dress(f frame) frame {
 	f.options, f.noSum = j.options, j.noSum
+	if j.size > 0 {
+		f.payload = make([]byte, j.size-1)
+		for i := range f.payload {
+			f.payload[i] = byte(i*7 + 1)
+		}
+	}
 	return f
 }
 

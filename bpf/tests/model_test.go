@@ -172,7 +172,7 @@ func checkSums(raw []byte) error {
 
 // fixIPv4Sum writes the header checksum anew.
 func fixIPv4Sum(raw []byte) {
-	end := ethLen + int(raw[ethLen]&15)*4
+	end := min(ethLen+int(raw[ethLen]&15)*4, len(raw))
 	raw[ethLen+10], raw[ethLen+11] = 0, 0
 	binary.BigEndian.PutUint16(raw[ethLen+10:], ^uint16(sum(0, raw[ethLen:end])))
 }
@@ -189,4 +189,12 @@ func route(raw []byte, src, dst []byte) []byte {
 	out[ethLen+8]--
 	fixIPv4Sum(out)
 	return out
+}
+
+// fixL4Sum writes the L4 checksum anew.
+func fixL4Sum(raw []byte) {
+	p := read(raw)
+	off := p.sumOffset()
+	p.raw[off], p.raw[off+1] = 0, 0
+	binary.BigEndian.PutUint16(p.raw[off:], ^uint16(p.l4Sum()))
 }

@@ -21,6 +21,8 @@ type fixture struct {
 	*node
 	*objects
 	modes []mode
+	cut   [hooks]*ebpf.Program // see objects.cutting
+	kept  []uint32             // words of sl_ports_kept that the walk has written
 }
 
 // newFixture loads the programs with seams and the given load-time configuration.
@@ -31,6 +33,7 @@ func newFixture(tb testing.TB, vars map[string]uint32) *fixture {
 		vars: vars, seams: true,
 		sizes: map[string]uint32{"sl_flows": 4096, "sl_flows_new": 4096, "sl_ep_stats": 64},
 	})
+	fx.cut = fx.cutting(tb)
 	fx.modes = fx.supportedModes(tb)
 	return fx
 }
@@ -93,7 +96,10 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 		w.empty(name)
 	}
 	w.zero("sl_drops", make([]uint64, ebpf.MustPossibleCPU()))
-	w.zero("sl_ports_kept", uint64(0))
+	for _, word := range fx.kept {
+		w.put("sl_ports_kept", word, uint64(0))
+	}
+	fx.kept = nil
 	for _, p := range allPods {
 		w.stats[p] = &bpfobj.TypesSlEndpointStats{}
 		w.addEndpoint(p, 0)
@@ -252,6 +258,7 @@ func (w *walk) keepPort(port uint16) {
 		w.tb.Fatal(err)
 	}
 	w.put("sl_ports_kept", word, bits|1<<(port%64))
+	w.kept = append(w.kept, word)
 }
 
 // later moves the clock.

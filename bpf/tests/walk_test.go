@@ -65,6 +65,7 @@ const (
 	podIngress
 	uplIngress
 	uplEgress
+	hooks // how many there are
 )
 
 func (h hook) String() string { return parts[h].name }
@@ -96,9 +97,13 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 	if w.mode.linear > 0 && len(in.data) > int(w.mode.linear) {
 		ctx.DataEnd = w.mode.linear
 	}
+	data := in.data
+	if tooShort(data) {
+		p, ctx.Cb[0], data = w.cut[h], uint32(len(data)), append(data[:len(data):len(data)], make([]byte, 64)...)
+	}
 	var ctxOut skbContext
 	opts := &ebpf.RunOptions{
-		Data: in.data, DataOut: make([]byte, len(in.data)+256), Context: ctx, ContextOut: &ctxOut, Flags: w.mode.flags,
+		Data: data, DataOut: make([]byte, len(in.data)+256), Context: ctx, ContextOut: &ctxOut, Flags: w.mode.flags,
 	}
 	var ret uint32
 	err := w.do(func() (err error) {
