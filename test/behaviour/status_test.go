@@ -27,7 +27,7 @@ func TestPrivilegedStatus(t *testing.T) {
 		{name: "a back end that is not built in", status: 50, add: 105, words: []string{"nftables"}, spoil: func(w *world) {
 			writeConfig(w.t, w.Node, `{"backend": "nftables"}`)
 		}},
-		{name: "a broken node configuration", status: 50, add: 7, words: []string{"backend", "cleverness"}, spoil: func(w *world) {
+		{name: "a broken node configuration", status: 7, add: 7, words: []string{"backend", "cleverness"}, spoil: func(w *world) {
 			writeConfig(w.t, w.Node, `{"backend": "cleverness"}`)
 		}},
 	}

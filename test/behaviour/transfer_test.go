@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // transferSize is large enough for TCP to send segments of 64 KiB (GSO), and
@@ -227,11 +229,19 @@ func TestPrivilegedPortReuse(t *testing.T) {
 			to   string
 		}{{w.Client(), at(fam.node(w.Client()), 8080)}, {app, at(fam.client(w.Client()), 9000)}} {
 			for i := range 30 {
-				c, err := dial(x.from, "tcp"+fam.suffix, ":42000", x.to)
-				if err != nil {
-					t.Fatalf("%s, connection %d: %v", x.to, i, err)
-				}
-				err = c.rounds(3)
+				var c *talk
+				// A process that another test starts may hold a copy of the
+				// last socket until it has become another program.
+				eventually(t, time.Second, func() (err error) {
+					if c, err = dial(x.from, "tcp"+fam.suffix, ":42000", x.to); errors.Is(err, unix.EADDRINUSE) {
+						return err
+					}
+					if err != nil {
+						t.Fatalf("%s, connection %d: %v", x.to, i, err)
+					}
+					return nil
+				})
+				err := c.rounds(3)
 				if err := c.Conn.(*net.TCPConn).SetLinger(0); err != nil {
 					t.Fatal(err)
 				}
