@@ -130,10 +130,10 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err != nil {
 		return err
 	}
+	a := d.attacher("")
+	defer a.Close() // after the rollback, which detaches
 	var back undo.Stack
 	defer back.Rollback(ctx, &err)
-	a := d.attacher("")
-	defer a.Close()
 
 	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
 		if err := d.markPodSide(ep.RouteIfindex); err != nil {

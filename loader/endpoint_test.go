@@ -41,12 +41,15 @@ func TestPrivilegedEnableDisable(t *testing.T) {
 		attach      string
 		pod, uplink string
 	}{
-		{"auto", howClsact, howTCX},
+		{"auto", howClsact, uplinkWay()},
 		{"tcx", howTCX, howTCX},
 		{"clsact", howClsact, howClsact},
 	}
 	for _, tt := range tests {
 		t.Run(tt.attach, func(t *testing.T) {
+			if tt.attach == howTCX {
+				needTCX(t)
+			}
 			e := newEnv(t)
 			setAttach(&e.o, tt.attach)
 			up := e.uplink()
@@ -155,6 +158,9 @@ func TestPrivilegedSetMAC(t *testing.T) {
 func TestPrivilegedDisableWithoutDevice(t *testing.T) {
 	for _, how := range []string{"tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
+			if how == howTCX {
+				needTCX(t)
+			}
 			e := newEnv(t)
 			setAttach(&e.o, how)
 			d := e.open()
@@ -187,13 +193,16 @@ func (e *env) foreignFilter(dev, priority, handle string) {
 func TestPrivilegedForeignProgramsStay(t *testing.T) {
 	e := newEnv(t)
 	e.uplink()
-	foreign, err := nextProgram()
-	e.ok(err)
-	defer foreign.Close()
 	up := e.index("eth0")
-	l, err := link.AttachTCX(link.TCXOptions{Interface: up, Program: foreign, Attach: ebpf.AttachTCXIngress})
-	e.ok(err)
-	defer l.Close()
+	var l link.Link
+	if kernelAtLeast(6, 6) {
+		foreign, err := nextProgram()
+		e.ok(err)
+		defer foreign.Close()
+		l, err = link.AttachTCX(link.TCXOptions{Interface: up, Program: foreign, Attach: ebpf.AttachTCXIngress})
+		e.ok(err)
+		defer l.Close()
+	}
 	ep := e.pod("pod1", "10.1.0.2/16")
 	d := e.open()
 	e.foreignFilter("pod1", "1", "0x1")
@@ -202,6 +211,9 @@ func TestPrivilegedForeignProgramsStay(t *testing.T) {
 	e.ok(d.Unload(e.ctx))
 	if out := e.run("tc", "filter", "show", "dev", "pod1", "ingress"); !strings.Contains(out, "foreign") {
 		t.Errorf("the foreign filter is gone: %s", out)
+	}
+	if l == nil {
+		return
 	}
 	info, err := l.Info()
 	e.ok(err)
@@ -224,6 +236,7 @@ func TestPrivilegedFilterPlaceTaken(t *testing.T) {
 		t.Errorf("the foreign filter is gone: %s", out)
 	}
 	// By default such a device gets tcx links.
+	needTCX(t)
 	setAttach(&e.o, "auto")
 	d2 := e.open()
 	e.ok(d2.Enable(e.ctx, ep, FeatureAdmit))
@@ -238,6 +251,15 @@ func TestPrivilegedIngressQdisc(t *testing.T) {
 	d := e.open()
 	ep := e.pod("pod1", "10.1.0.2/16")
 	e.run("tc", "qdisc", "add", "dev", "pod1", "ingress")
+	if !kernelAtLeast(6, 6) {
+		if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrConflict) {
+			t.Errorf("got %v, want ErrConflict", err)
+		}
+		if out := e.run("tc", "filter", "show", "dev", "pod1", "ingress"); strings.Contains(out, "sl_") {
+			t.Errorf("filter left: %s", out)
+		}
+		return
+	}
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 	if diff := cmp.Diff([]string{"pod_egress tcx", "pod_ingress tcx"}, hooksOf(e, d, ep.HostIfindex)); diff != "" {
 		t.Error(diff)
@@ -250,6 +272,7 @@ func TestPrivilegedIngressQdisc(t *testing.T) {
 
 // Who changes the way of attaching finds the programs once, not twice.
 func TestPrivilegedAttachChanges(t *testing.T) {
+	needTCX(t)
 	e := newEnv(t)
 	e.uplink()
 	ep := e.pod("pod1", "10.1.0.2/16")
@@ -282,6 +305,9 @@ func pins(e *env) []string {
 func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 	for _, how := range []string{"auto", "tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
+			if how == howTCX {
+				needTCX(t)
+			}
 			e := newEnv(t)
 			setAttach(&e.o, how)
 			e.uplink()
@@ -310,6 +336,9 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 			}
 			for _, dev := range []string{"eth0", "pod1"} {
 				for _, h := range podHooks() {
+					if !kernelAtLeast(6, 6) {
+						continue
+					}
 					q, err := link.QueryPrograms(link.QueryOptions{Target: e.index(dev), Attach: h.tcx()})
 					e.ok(err)
 					if len(q.Programs) != 0 {
@@ -339,8 +368,12 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 		}},
 		{"all programs", func(d *Datapath) string { return d.paths.progs() }},
 		{"one map", func(d *Datapath) string { return d.paths.mapPin(mapEndpoints) }},
-		{"uplink links", func(d *Datapath) string { return d.paths.links() }},
 		{"everything", func(d *Datapath) string { return d.paths.dir }},
+	}
+	if kernelAtLeast(6, 6) {
+		tests = append(tests, tests[0])
+		tests[len(tests)-1].name = "uplink links"
+		tests[len(tests)-1].remove = func(d *Datapath) string { return d.paths.links() }
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

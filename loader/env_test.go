@@ -106,6 +106,22 @@ func (e *env) elsewhere() func(f func() error) error {
 	}
 }
 
+// needTCX leaves a test out on a kernel that cannot have tcx, and only there.
+func needTCX(t testing.TB) {
+	t.Helper()
+	if !kernelAtLeast(6, 6) {
+		t.Skipf("no tcx before Linux 6.6, this is %s", kernelRelease())
+	}
+}
+
+// uplinkWay is by what an uplink is attached by default on this kernel.
+func uplinkWay() string {
+	if kernelAtLeast(6, 6) {
+		return howTCX
+	}
+	return howClsact
+}
+
 // eventually waits for something the kernel does in its own time.
 func (e *env) eventually(what string, f func() bool) {
 	e.t.Helper()

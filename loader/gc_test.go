@@ -17,6 +17,9 @@ import (
 func TestPrivilegedGC(t *testing.T) {
 	for _, how := range []string{"auto", "tcx"} {
 		t.Run(how, func(t *testing.T) {
+			if how == howTCX {
+				needTCX(t)
+			}
 			e := newEnv(t)
 			setAttach(&e.o, how)
 			e.uplink()
@@ -63,6 +66,7 @@ func TestPrivilegedGC(t *testing.T) {
 
 // The tree of a network namespace that is no more goes; that of one that lives stays.
 func TestPrivilegedGCNamespaces(t *testing.T) {
+	needTCX(t)
 	e := newEnv(t)
 	e.uplink()
 	first := e.open()

@@ -222,6 +222,9 @@ func askHostMountNS() error {
 
 func askJIT() error {
 	raw, err := os.ReadFile("/proc/sys/net/core/bpf_jit_enable")
+	if errors.Is(err, os.ErrNotExist) {
+		return errors.New("not shown in this network namespace")
+	}
 	if err != nil {
 		return err
 	}

@@ -105,8 +105,8 @@ const bpfFIBLookupSrc = 1 << 4
 func askFIBSrc() error {
 	const size, loopback = 64, 1 // of struct bpf_fib_lookup
 	ins := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
-	for off := int16(-size); off < 0; off += 8 {
-		ins = append(ins, asm.StoreImm(asm.RFP, off, 0, asm.DWord))
+	for off := int16(-size); off < 0; off += 4 {
+		ins = append(ins, asm.StoreImm(asm.RFP, off, 0, asm.Word))
 	}
 	ins = append(ins,
 		asm.StoreImm(asm.RFP, -size, unix.AF_INET, asm.Byte),
