@@ -40,9 +40,12 @@ type quick struct {
 	// out, but for the first minRounds.
 	budget time.Duration
 
-	worlds   []*peer.World
-	run      report.Run
-	progress io.Writer
+	worlds []*peer.World
+	// disturbed counts measurements during which something else overran the
+	// kernel's packet queues.
+	disturbed int
+	run       report.Run
+	progress  io.Writer
 }
 
 func runQuick(ctx context.Context, args []string) (err error) {
@@ -153,8 +156,15 @@ func (q *quick) build(ctx context.Context, s peer.Suite, pods int) error {
 }
 
 func (q *quick) roundTrips(w *peer.World) error {
+	before, err := report.QueueDrops()
+	if err != nil {
+		return err
+	}
 	p50, p99, err := w.RR(q.rrFor)
 	if err != nil {
+		return err
+	}
+	if err := q.noteDrops(before); err != nil {
 		return err
 	}
 	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.RRP50, micros(p50))
@@ -163,12 +173,28 @@ func (q *quick) roundTrips(w *peer.World) error {
 }
 
 func (q *quick) connections(w *peer.World) error {
+	before, err := report.QueueDrops()
+	if err != nil {
+		return err
+	}
 	rate, err := w.CRR(q.crrFor)
 	if err != nil {
 		return err
 	}
+	if err := q.noteDrops(before); err != nil {
+		return err
+	}
 	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.CRR, rate)
 	return nil
+}
+
+// noteDrops compares with what QueueDrops said before a measurement.
+func (q *quick) noteDrops(before uint64) error {
+	after, err := report.QueueDrops()
+	if after > before {
+		q.disturbed++
+	}
+	return err
 }
 
 func (q *quick) stream(w *peer.World) error {
@@ -206,6 +232,9 @@ func (q *quick) write(w io.Writer, took time.Duration) error {
 	}
 	if _, err := q.run.WriteGoals(w, goals(q.pods), style); err != nil {
 		return err
+	}
+	if q.disturbed > 0 {
+		fmt.Fprintf(w, "\nsomething else on this machine overran the kernel's packet queues during %d measurements of RR and CRR:\ntheir smallest and largest values are its work\n", q.disturbed)
 	}
 	if err := report.WriteJSON(q.out, q.run.Rows(sections, q.names(), peer.Direct)); err != nil {
 		return err

@@ -185,3 +185,18 @@ func TestWriteGoals(t *testing.T) {
 		})
 	}
 }
+
+func TestSumQueueDrops(t *testing.T) {
+	got, err := sumQueueDrops("03b11fcf 00036b9c 0000000c\n0612d55b 00000001 0000000c\n")
+	if want := uint64(0x36b9d); err != nil || got != want {
+		t.Errorf("got %#x (%v), want %#x", got, err, want)
+	}
+	for _, bad := range []string{"1\n", "1 xyz\n"} {
+		if _, err := sumQueueDrops(bad); err == nil {
+			t.Errorf("%q accepted", bad)
+		}
+	}
+	if _, err := QueueDrops(); err != nil {
+		t.Error(err)
+	}
+}
