@@ -62,8 +62,12 @@ func (t *attach) podSysctls() error {
 	if t.hasV6() {
 		for _, dev := range []string{"lo", ifname} {
 			key := "net/ipv6/conf/" + dev + "/disable_ipv6"
-			if _, err := sysctl.Get(key); err != nil {
+			off, err := sysctl.Get(key)
+			if err != nil {
 				t.args.Log.Debug("cannot tell whether IPv6 is on", zap.String(log.KeyDevice, dev), zap.Error(err))
+				continue
+			}
+			if off == "0" {
 				continue
 			}
 			if err := sysctl.Set(key, "0"); err != nil {
