@@ -42,6 +42,7 @@ static __always_inline int __fast_local(struct __sk_buff *skb, const struct sl_p
 	struct sl_endpoint *peer = endpoint_lookup(p->tuple.remote);
 	struct sl_tuple back;
 	struct sl_flow *f;
+	int verdict;
 
 	if (!peer || p->seg_len > peer->mtu)
 		return SL_PASS;
@@ -50,9 +51,10 @@ static __always_inline int __fast_local(struct __sk_buff *skb, const struct sl_p
 	if (!f)
 		return SL_PASS; /* the peer's record is gone: learn again */
 	flow_touch(&back, f, p, SL_RX, skb->len, now);
-	if (st)
+	verdict = fast_pod_to_pod(skb, p, peer);
+	if (st && verdict == TC_ACT_REDIRECT)
 		st->tx_fast++;
-	return fast_pod_to_pod(skb, p, peer);
+	return verdict;
 }
 
 static __always_inline int __fast_out(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,

@@ -51,7 +51,7 @@ func TestPrivilegedMasqueradeSecondRange(t *testing.T) {
 	})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		w.rolls(0)
-		w.keepPort(61000)
+		w.keepPorts(61000, 61000)
 		// Try 17 is the first of the second range: 2000 + (0 + 17) % 4.
 		w.opens(family, proto, podA, movedPort, 2001).answered()
 		w.opens(family, proto, podB, movedPort, 2002).answered()

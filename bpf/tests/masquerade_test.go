@@ -274,7 +274,7 @@ func TestPrivilegedMasqueradeTakenPorts(t *testing.T) {
 			return func() {}
 		}, []int{tcp, udp}},
 		{"reserved", func(w *walk, _, _ int, port uint16) func() {
-			w.keepPort(port)
+			w.keepPorts(int(port), int(port))
 			return func() {}
 		}, []int{tcp, udp, echo}},
 		{"bound socket", func(w *walk, family, proto int, port uint16) func() {

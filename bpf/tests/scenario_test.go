@@ -249,16 +249,20 @@ func notMasqueraded(prefixes ...string) option {
 	}
 }
 
-// keepPort reserves a source port of the node.
-func (w *walk) keepPort(port uint16) {
+// keepPorts reserves the source ports of the node from first to last.
+func (w *walk) keepPorts(first, last int) {
 	w.tb.Helper()
-	var bits uint64
-	word := uint32(port / 64)
-	if err := w.maps["sl_ports_kept"].Lookup(word, &bits); err != nil {
-		w.tb.Fatal(err)
+	for word := first / 64; word <= last/64; word++ {
+		var bits uint64
+		if err := w.maps["sl_ports_kept"].Lookup(uint32(word), &bits); err != nil {
+			w.tb.Fatal(err)
+		}
+		for port := max(first, word*64); port <= min(last, word*64+63); port++ {
+			bits |= 1 << (port % 64)
+		}
+		w.put("sl_ports_kept", uint32(word), bits)
+		w.kept = append(w.kept, uint32(word))
 	}
-	w.put("sl_ports_kept", word, bits|1<<(port%64))
-	w.kept = append(w.kept, word)
 }
 
 // later moves the clock.

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+)
+
+const (
+	reasonTable   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_FLOW_TABLE)
+	reasonRewrite = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_REWRITE)
+)
+
+// dropWalks has a way to produce every reason there is; TestPrivilegedDropReasons
+// fails for a reason without one. The last two need a helper that fails: an LRU map
+// makes room for every update, and what was parsed can be rewritten.
+var dropWalks = map[metrics.Reason]func(w *walk, family, proto int){
+	reasonIP: func(w *walk, family, proto int) {
+		w.step(podEgress, podA.name, w.from(family, proto, client(family), podA.mac).bytes(w.tb), drops(reasonIP, podA))
+	},
+	reasonMAC: func(w *walk, family, proto int) {
+		w.step(podEgress, podA.name, w.from(family, proto, podA.addr(family), podB.mac).bytes(w.tb), drops(reasonMAC, podA))
+	},
+	reasonNoAddr: func(w *walk, family, proto int) {
+		w.remove("sl_uplinks", uint32(w.index(upl0.name)))
+		w.opens(family, proto, podA, keptPort, keptPort).refused("S", drops(reasonNoAddr, podA))
+	},
+	reasonPorts: func(w *walk, family, proto int) {
+		w.keepPorts(snatMin1, snatMax1)
+		w.keepPorts(snatMin2, snatMax2)
+		w.opens(family, proto, podA, keptPort, keptPort).refused("S", drops(reasonPorts, podA))
+	},
+	reasonClash: func(w *walk, family, proto int) {
+		if proto == echo {
+			return
+		}
+		j := w.toHostPort(family, proto, podA)
+		j.in("S")
+		f := j.outside.as(at(pick(family, second4, second6), hostPort)).rx("S")
+		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonClash, podA))
+	},
+	reasonTable: func(w *walk, family, proto int) {
+		if proto == echo {
+			return
+		}
+		w.fail = failMapUpdate
+		f := w.toHostPort(family, proto, podA).outside.rx("S")
+		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonTable, podA))
+	},
+	reasonRewrite: unrewritable,
+}
+
+// unrewritable lets every rewrite fail that there is.
+func unrewritable(w *walk, family, proto int) {
+	j := w.opens(family, proto, podA, movedPort, rolled(1))
+	w.rolls(1)
+	arrived := func() []byte {
+		f := j.outside.rx("PA")
+		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+		return f.bytes(w.tb)
+	}
+	sent := func() []byte {
+		f := j.inside.tx("PA")
+		f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
+		return f.bytes(w.tb)
+	}
+	for _, fail := range []uint32{failL4Csum, failStoreBytes} {
+		w.fail = fail
+		j.refused("S", drops(reasonRewrite, podA))
+		w.fail = 0
+		j.out("S")
+		w.fail = fail
+		w.step(uplIngress, upl0.name, arrived(), drops(reasonRewrite, podA)) // by the stack
+		w.fail = 0
+		j.in("SA")
+		j.outFast("PA")
+		w.fail = fail
+		w.step(uplIngress, upl0.name, arrived(), drops(reasonRewrite, podA)) // on the fast path
+		want := drops(reasonRewrite, podA)
+		want.uncounted = false // it was sent
+		w.step(podEgress, podA.name, sent(), want)
+		w.fail = 0
+		w.empty(proven)
+		w.empty(unproven)
+	}
+	p := w.talk(family, proto, podB, podC)
+	p.establish()
+	w.fail = failStoreBytes
+	want := drops(reasonRewrite, podC)
+	want.uncounted = false
+	w.step(podEgress, podB.name, p.sent("PA").bytes(w.tb), want)
+}
+
+func TestPrivilegedDropReasons(t *testing.T) {
+	fx := newFixture(t, nil)
+	for r := metrics.Reason(1); r < metrics.Max; r++ {
+		t.Run(r.String(), func(t *testing.T) {
+			if r.String() == "" || strings.HasPrefix(r.String(), "reason ") {
+				t.Errorf("reason %d has no name", uint32(r))
+			}
+			f := dropWalks[r]
+			if f == nil {
+				t.Fatal("no walk produces this drop")
+			}
+			var opts []option
+			for _, family := range families {
+				opts = append(opts, publishing(mapping(family, tcp, podA), mapping(family, udp, podA)))
+			}
+			eachProtocol(t, fx, f, append(opts, masquerading(podA))...)
+		})
+	}
+}
+
+// A flow that cannot be recorded is no reason to drop what is not translated.
+func TestPrivilegedFullTables(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.fail = failMapUpdate
+		j := w.plain(family, proto, podB, keptPort)
+		j.out("S")
+		j.in("SA")
+		k := w.inbound(family, proto, podB)
+		k.in("S")
+		k.out("SA")
+		p := w.talk(family, proto, podB, podC)
+		p.slow("S")
+		p.back().slow("SA")
+		w.wantFlows(0, 0)
+		// What must be translated is dropped rather than sent with the pod's address.
+		w.opens(family, proto, podA, keptPort, keptPort).refused("S", drops(reasonPorts, podA))
+	}, masquerading(podA))
+}

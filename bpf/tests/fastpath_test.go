@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// With the fast path off every packet goes by the stack, translated all the same.
+func TestPrivilegedFastPathOff(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_fast_path": 0})
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		j := w.opens(family, proto, podA, movedPort, rolled(1))
+		w.rolls(1)
+		j.out("S")
+		for range 3 {
+			j.in("PA")
+			j.out("PA")
+		}
+		p := w.talk(family, proto, podB, podC)
+		p.slow("S")
+		for range 3 {
+			p.back().slow("PA")
+			p.slow("PA")
+		}
+	}, masquerading(podA))
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		j.in("S")
+		for range 3 {
+			j.out("PA")
+			j.in("PA")
+		}
+	})
+}
+
+const admitMark = 0x1000
+
+// What an admitted pod sends, the answers to it and what comes through its hostPorts carry the mark; bits of others stay.
+func TestPrivilegedAdmitMark(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_admit_mark": admitMark})
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		j := w.opens(family, proto, podA, keptPort, keptPort)
+		j.mark = admitMark
+		sent := j.inside.tx("S")
+		sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
+		want := passes(sent.bytes(t))
+		want.mark = 0x5 | admitMark
+		w.stepInput(podEgress, podA.name, input{data: sent.bytes(t), mark: 0x5}, want)
+		j.answered()
+
+		k := w.plain(family, proto, podB, keptPort)
+		k.answered() // a pod that is not admitted
+
+		if proto != echo {
+			k = w.toHostPort(family, proto, podA)
+			k.mark = admitMark
+			k.establish()
+		}
+		// What strangers open to the pod's own address is not admitted by us, the pod's answers are.
+		in := w.inbound(family, proto, podA)
+		in.inside.remote, in.outside.remote = at(client(family), 50000), at(client(family), 50000)
+		in.in("S")
+		in.mark = admitMark
+		in.out("SA")
+	}, admitting(epMasquerade, podA), func(w *walk) {
+		for _, family := range families {
+			w.publish(mapping(family, tcp, podA))
+			w.publish(mapping(family, udp, podA))
+		}
+	})
+}
+
+// No mark is configured: none is set.
+func TestPrivilegedNoMark(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.opens(family, proto, podA, keptPort, keptPort).answered()
+	}, admitting(epMasquerade, podA))
+}
+
+// The last hop, and packets that do not fit, are the stack's.
+func TestPrivilegedFastPathOdd(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		j := w.opens(family, proto, podA, keptPort, keptPort)
+		j.answered()
+		sent, arrived, translated := j.inside.tx("PA"), j.outside.rx("PA"), j.inside.rx("PA")
+		sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
+		arrived.srcMAC, arrived.dstMAC = upl0.router, upl0.mac
+		translated.srcMAC, translated.dstMAC = upl0.router, upl0.mac
+		for _, ttl := range []uint8{0, 1} {
+			sent.ttl, arrived.ttl, translated.ttl = ttl, ttl, ttl
+			w.step(podEgress, podA.name, sent.bytes(t), passes(sent.bytes(t)))
+			w.step(uplIngress, upl0.name, arrived.bytes(t), passes(translated.bytes(t)))
+		}
+		headers := map[int]int{tcp: 20, udp: 8, echo: 8}[proto] + pick(family, 20, 40)
+		j.size = podMTU - headers + 1 // just fits
+		j.outFast("PA")
+		j.inFast("PA")
+		j.size++
+		j.out("PA")
+		j.in("PA")
+		j.size = 0
+		j.outFast("PA")
+		j.inFast("PA")
+	}, masquerading(podA))
+}
+
+// A GSO packet is as big as its segments.
+func TestPrivilegedFastPathGSO(t *testing.T) {
+	fx := newFixture(t, nil)
+	fx.modes = fx.modes[:1]
+	for _, family := range families {
+		for _, p := range protocols[:2] {
+			fx.each(t, fmt.Sprintf("%s%d", p.name, family), func(w *walk) {
+				j := w.opens(family, p.proto, podA, keptPort, keptPort)
+				j.answered()
+				headers := map[int]int{tcp: 20, udp: 8}[p.proto] + pick(family, 20, 40)
+				j.size = 3000
+				gso(j, uint32(podMTU-headers), true)
+				gso(j, uint32(podMTU-headers+1), false)
+			}, masquerading(podA))
+		}
+	}
+}
+
+// gso sends a packet of several segments both ways.
+func gso(j *journey, segment uint32, fast bool) {
+	j.tb.Helper()
+	sent, left := j.dress(j.inside.tx("PA")), j.dress(j.outside.tx("PA"))
+	sent.srcMAC, sent.dstMAC = j.pod.mac, j.pod.gwMAC
+	want := passes(sent.bytes(j.tb))
+	if fast {
+		want = toNeigh(j.up, left.routed(j.pod.mac, j.pod.gwMAC).bytes(j.tb))
+	}
+	j.stepInput(podEgress, j.pod.name, input{data: sent.bytes(j.tb), gsoSize: segment}, want)
+
+	arrived, got := j.dress(j.outside.rx("PA")), j.dress(j.inside.rx("PA"))
+	arrived.srcMAC, arrived.dstMAC = j.up.router, j.up.mac
+	got.srcMAC, got.dstMAC = j.up.router, j.up.mac
+	want = passes(got.bytes(j.tb))
+	if fast {
+		want = toPeer(j.pod, got.routed(j.pod.gwMAC, j.pod.mac).bytes(j.tb))
+	}
+	j.stepInput(uplIngress, j.up.name, input{data: arrived.bytes(j.tb), gsoSize: segment}, want)
+}
+
+// The route moves to the other uplink: the flow is learned anew, under its old outside tuple.
+func TestPrivilegedRouteChange(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		j := w.opens(family, proto, podA, keptPort, keptPort)
+		j.answered()
+		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), upl1, family, func() {
+			j.up = upl1
+			j.out("PA")
+			if f := j.record(); int(f.OutIfindex) != w.index(upl1.name) {
+				t.Errorf("learned device %d, want %d", f.OutIfindex, w.index(upl1.name))
+			}
+			j.outFast("PA")
+			j.inFast("PA") // answers may come in by either uplink
+		})
+		j.up = upl0
+		j.inFast("PA")
+		j.out("PA")
+		j.outFast("PA")
+	}, masquerading(podA))
+}
+
+// A destination that became unreachable: the stack says so.
+func TestPrivilegedRouteGone(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		j := w.opens(family, proto, podA, keptPort, keptPort)
+		j.answered()
+		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), nil, family, func() {
+			sent := j.inside.tx("PA")
+			sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
+			w.step(podEgress, podA.name, sent.bytes(t), passes(sent.bytes(t)))
+		})
+		j.outFast("PA")
+	}, masquerading(podA))
+}
+
+// rerouted runs f while dst is routed by another uplink, or nowhere.
+func (w *walk) rerouted(dst netip.Prefix, u *uplink, family int, f func()) {
+	w.tb.Helper()
+	r := nl.Route{Dst: dst, Type: 7} // RTN_UNREACHABLE
+	if u != nil {
+		r = nl.Route{Dst: dst, LinkIndex: w.index(u.name), Gateway: u.gateway(family)}
+	}
+	change := func(add bool) {
+		err := w.do(func() error {
+			h, err := nl.New()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			if add {
+				return h.AddRoute(r)
+			}
+			return h.DelRoute(r)
+		})
+		if err != nil {
+			w.tb.Fatal(err)
+		}
+	}
+	change(true)
+	defer change(false)
+	f()
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/google/go-cmp/cmp"
+)
+
+// mapShape is what two objects must agree about to share a map.
+type mapShape struct {
+	Type                          ebpf.MapType
+	Key, Value, MaxEntries, Flags uint32
+	Pinning                       ebpf.PinType
+	KeyType, ValueType            string
+}
+
+func shapeOf(m *ebpf.MapSpec) mapShape {
+	return mapShape{m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags, m.Pinning, typeText(m.Key), typeText(m.Value)}
+}
+
+func typeText(t btf.Type) string {
+	if t == nil {
+		return ""
+	}
+	return t.TypeName()
+}
+
+// Maps of one name are one map, whichever program is loaded first.
+func TestMapSpecs(t *testing.T) {
+	seen := map[string]mapShape{}
+	for _, part := range parts {
+		spec, err := part.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, m := range spec.Maps {
+			if strings.HasPrefix(name, ".") { // .rodata: each object's own
+				continue
+			}
+			shape := shapeOf(m)
+			if first, ok := seen[name]; ok && first != shape {
+				t.Errorf("map %s of %s differs (-first +this):\n%s", name, part.name, cmp.Diff(first, shape))
+			}
+			seen[name] = shape
+			if shape.Pinning != ebpf.PinByName && name != "sl_scratch" {
+				t.Errorf("map %s of %s is not shared", name, part.name)
+			}
+		}
+	}
+	if len(seen) < 11 {
+		t.Errorf("only %d maps found", len(seen))
+	}
+}
+
+// bpftool and the kernel cut names after 15 characters; what carries the prefix is ours.
+func TestNames(t *testing.T) {
+	check := func(kind, name string) {
+		if len(name) > 15 || !strings.HasPrefix(name, "sl_") {
+			t.Errorf("%s %q: want at most 15 characters that begin with sl_", kind, name)
+		}
+	}
+	for _, part := range parts {
+		spec, err := part.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(spec.Programs) != 1 || spec.Programs[part.name] == nil {
+			t.Errorf("%s: want this one program in the object, got %d", part.name, len(spec.Programs))
+		}
+		for name, p := range spec.Programs {
+			check("program", name)
+			for i := range p.Instructions {
+				if f := btf.FuncMetadata(&p.Instructions[i]); f != nil {
+					check("function", f.Name)
+				}
+			}
+		}
+		for name := range spec.Maps {
+			if !strings.HasPrefix(name, ".") {
+				check("map", name)
+			}
+		}
+		for name := range spec.Variables {
+			if !strings.HasPrefix(name, "cfg_") {
+				t.Errorf("variable %q: want the prefix cfg_", name)
+			}
+		}
+	}
+}
