@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 func TestAddr(t *testing.T) {
@@ -48,6 +49,8 @@ func TestPort(t *testing.T) {
 // Both ways of walking a map see every entry once, and stop when they are told to.
 func TestPrivilegedEach(t *testing.T) {
 	t.Parallel()
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // maps are charged to it before Linux 5.11
 	for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.Array} {
 		const n = 3000
 		spec := &ebpf.MapSpec{Name: "sl_test", Type: typ, KeySize: 4, ValueSize: 8, MaxEntries: n}
