@@ -112,7 +112,7 @@ func TestPrivilegedDirect(t *testing.T) {
 	if rate, err := w.CRR(20 * time.Millisecond); err != nil || rate <= 0 {
 		t.Errorf("CRR: %v %v", rate, err)
 	}
-	if rate, err := w.Stream(50 * time.Millisecond); err != nil || rate <= 0 {
+	if rate, err := w.Stream(300 * time.Millisecond); err != nil || rate <= 0 {
 		t.Errorf("stream: %v %v", rate, err)
 	}
 }

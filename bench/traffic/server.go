@@ -95,31 +95,28 @@ func serveConn(fd int, buf []byte) {
 	}
 }
 
-// serveStream counts what arrives after streamWarmup and sends the client the
-// number of bytes and the nanoseconds they took.
+// serveStream says that it is there, counts what arrives after streamWarmup and
+// sends the client the number of bytes and the nanoseconds they took.
 func serveStream(fd int, buf []byte) {
+	rawWrite(fd, buf[:1])
 	warm := time.Now().Add(streamWarmup)
-	var start, end time.Time
+	end := warm
 	var total uint64
 	for {
 		n, errno := rawRead(fd, buf)
 		if errno != 0 {
 			return
 		}
-		now := time.Now()
 		if n == 0 {
 			break
 		}
-		switch {
-		case !start.IsZero():
+		if now := time.Now(); now.After(warm) {
 			total += uint64(n)
 			end = now
-		case now.After(warm):
-			start, end = now, now
 		}
 	}
 	var reply [16]byte
 	binary.BigEndian.PutUint64(reply[:8], total)
-	binary.BigEndian.PutUint64(reply[8:], uint64(end.Sub(start)))
+	binary.BigEndian.PutUint64(reply[8:], uint64(end.Sub(warm)))
 	rawWrite(fd, reply[:])
 }

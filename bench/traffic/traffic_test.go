@@ -62,7 +62,7 @@ func TestPrivilegedTraffic(t *testing.T) {
 		if crr.Rate < 100 {
 			t.Errorf("%s: %f connections per second", to, crr.Rate)
 		}
-		stream, err := client.Call(Request{Op: "stream", Addr: to, For: 100 * time.Millisecond})
+		stream, err := client.Call(Request{Op: "stream", Addr: to, For: 300 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
