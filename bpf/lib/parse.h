@@ -124,6 +124,9 @@ static __always_inline enum sl_parsed __parse_l4(struct __sk_buff *skb, struct s
 	__u32 l4_len = hdr_len;
 	void *data, *end;
 
+	/* Beyond the length in the header is padding. A GSO packet may be longer than that can say (BIG TCP): 0 then. */
+	if (p->seg_len < off - ETH_HLEN + hdr_len && !skb->gso_size)
+		return SL_PARSED_L3;
 	if (!__pull(skb, off + hdr_len))
 		return SL_PARSED_L3;
 	data = (void *)(long)skb->data;

@@ -80,9 +80,9 @@ func (p *packet) readIPv6() {
 	p.readL4()
 }
 
-// cut takes the padding off, if the header's length makes sense at all.
+// cut takes off what is behind the end that the header names: padding.
 func (p *packet) cut(length int) {
-	if n := ethLen + length; n >= p.l4 && n < len(p.raw) {
+	if n := max(ethLen+length, p.l4); n < len(p.raw) {
 		p.raw = p.raw[:n]
 	}
 }

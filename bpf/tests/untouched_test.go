@@ -94,6 +94,16 @@ func cutAfter(n int) func([]byte) []byte {
 	}
 }
 
+// shortened says in the IP header that n bytes follow it, the rest being padding.
+func shortened(n int) func([]byte) []byte {
+	return func(raw []byte) []byte {
+		if isIPv4(raw) {
+			return ipv4(func(ip []byte) { binary.BigEndian.PutUint16(ip[2:], uint16(20+n)) })(raw)
+		}
+		return clone(raw, func(b []byte) { binary.BigEndian.PutUint16(b[ethLen+4:], uint16(max(n, 0))) })
+	}
+}
+
 // cutFrame keeps n bytes of the frame.
 func cutFrame(n int) func([]byte) []byte {
 	return func(raw []byte) []byte { return raw[:n] }
@@ -153,6 +163,9 @@ var oddities = []oddity{
 	{"L4 of 7 bytes", cutAfter(7)},
 	{"L4 of 8 bytes", cutAfter(8)},
 	{"L4 of 19 bytes", cutAfter(19)},
+	{"length up to L4", shortened(0)},
+	{"length of 7 bytes of L4", shortened(7)},
+	{"no length", shortened(-20)},
 	{"Ethernet only", cutFrame(14)},
 	{"15 bytes", cutFrame(15)},
 	{"33 bytes", cutFrame(33)},
