@@ -6,10 +6,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
 func TestPrivilegedLoadOnce(t *testing.T) {
@@ -267,5 +270,69 @@ func TestPrivilegedUnavailable(t *testing.T) {
 	e.o.Config.Backend = "iptables"
 	if _, err := Open(e.ctx, e.o); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("backend iptables: got %v, want ErrUnavailable", err)
+	}
+}
+
+// What a killed load left can be removed without loading first.
+func TestPrivilegedUnloadOfAnythingLeft(t *testing.T) {
+	e := newEnv(t)
+	e.ok(Unload(e.ctx, e.o))
+	d, err := newDatapath(e.o)
+	e.ok(err)
+	e.ok(mountBPFFS(d.paths.bpffs, e.o.RunDir))
+	e.ok(d.paths.make())
+	if _, err := OpenExisting(e.ctx, e.o); !errors.Is(err, ErrNotLoaded) {
+		t.Errorf("OpenExisting: %v", err)
+	}
+	e.ok(Unload(e.ctx, e.o))
+	if left := pins(e); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// A way of attaching that the operator asks for and the kernel lacks decides against eBPF at Open, not at the first device.
+func TestRequire(t *testing.T) {
+	report := func(tcx, clsact Answer) probes {
+		return probes{{Name: probeTCX, Answer: tcx}, {Name: probeClsact, Answer: clsact}}
+	}
+	tests := []struct {
+		attach      nodeconf.Attach
+		tcx, clsact Answer
+		missing     int
+	}{
+		{nodeconf.AttachAuto, AnswerNo, AnswerYes, 0},
+		{nodeconf.AttachAuto, AnswerYes, AnswerNo, 0},
+		{nodeconf.AttachAuto, AnswerNo, AnswerNo, 1},
+		{nodeconf.AttachAuto, AnswerNo, AnswerUnclear, 0},
+		{nodeconf.AttachTCX, AnswerNo, AnswerYes, 1},
+		{nodeconf.AttachClsact, AnswerYes, AnswerNo, 1},
+		{nodeconf.AttachClsact, AnswerNo, AnswerYes, 0},
+	}
+	for _, tt := range tests {
+		d := &Datapath{opts: Options{}.withDefaults()}
+		d.opts.Config.Attach = tt.attach
+		if got := d.require(report(tt.tcx, tt.clsact)).missing(); len(got) != tt.missing {
+			t.Errorf("%s, tcx %s, clsact %s: missing %v", tt.attach, tt.tcx, tt.clsact, got)
+		}
+	}
+}
+
+// Only a definite no of a requirement decides; unclear does not.
+func TestAnswers(t *testing.T) {
+	ask := func(err error) func() error { return func() error { return err } }
+	report := runProbes([]question{
+		{"yes", "", true, ask(nil)},
+		{"unclear", "", true, ask(errors.New("no idea"))},
+		{"no, not needed", "slower", false, ask(sayNo("old kernel"))},
+	})
+	if len(report.missing()) != 0 {
+		t.Errorf("missing: %+v", report.missing())
+	}
+	if !strings.Contains(report.reason(), "unclear") || report[2].Consequence != "slower" {
+		t.Errorf("%q, %+v", report.reason(), report)
+	}
+	report = append(report, question{"needed", noDatapath, true, ask(sayNo("%d bits missing", 3))}.run())
+	if got := report.reason(); got != "needed: 3 bits missing" {
+		t.Errorf("reason %q", got)
 	}
 }

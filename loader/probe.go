@@ -106,7 +106,7 @@ func sayNo(format string, a ...any) error { return noError{fmt.Sprintf(format, a
 // decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
 // for the operator and asked again the next time, since a module may have been loaded or a file system mounted.
 func (d *Datapath) decide() (probes, error) {
-	report := runProbes(d.questions())
+	report := d.require(runProbes(d.questions()))
 	for _, p := range report {
 		d.log.Debug("probe", zap.String("name", p.Name), zap.String("answer", string(p.Answer)), zap.String("reason", p.Reason))
 	}
@@ -119,6 +119,18 @@ func (d *Datapath) decide() (probes, error) {
 		err = errors.Join(err, fmt.Errorf("write decision: %w", werr))
 	}
 	return report, err
+}
+
+// require makes a requirement of the way of attaching that is configured, or of either when both are missing.
+func (d *Datapath) require(report probes) probes {
+	attach := d.opts.Config.Attach
+	neither := report.no(probeTCX) && report.no(probeClsact)
+	for i, p := range report {
+		if neither && p.Name == probeClsact || attach == nodeconf.AttachTCX && p.Name == probeTCX || attach == nodeconf.AttachClsact && p.Name == probeClsact {
+			report[i].Required = true
+		}
+	}
+	return report
 }
 
 func runProbes(questions []question) probes {

@@ -13,6 +13,19 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
+// Unload is the method of that name for whatever is left of a datapath, also where nothing was ever committed. Nothing there is
+// success.
+func Unload(ctx context.Context, o Options) error {
+	d, err := newDatapath(o)
+	if err != nil {
+		return err
+	}
+	if !exists(d.paths.dir) && !exists(d.paths.state) {
+		return nil
+	}
+	return d.Unload(ctx)
+}
+
 // Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
 // lose what it did for them. The handle is of no more use than for Close.
 func (d *Datapath) Unload(ctx context.Context) error {
