@@ -95,6 +95,9 @@ int sl_upl_egress(struct __sk_buff *skb)
 	/* pod_egress replaced the record if this SYN opens anew; where it saw another tuple, it could not. */
 	if (f && !(f->flags & SL_FLOW_TX_FIRST) && flow_reopened(f, &p, SL_TX))
 		f = NULL;
+	/* The pod that was the other end is gone, and its address is somewhere outside now. */
+	if (f && (f->flags & SL_FLOW_LOCAL_PEER))
+		f = NULL;
 	if (f && (f->flags & SL_FLOW_NAT)) {
 		if (!(f->flags & SL_FLOW_TX_FIRST))
 			f->last_seen = now;

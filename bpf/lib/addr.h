@@ -78,6 +78,16 @@ static __always_inline bool addr_is_multicast(const __u8 *a)
 	return a[0] == 0xff;
 }
 
+/* 127.0.0.0/8 and ::1 */
+static __always_inline bool addr_is_loopback(const __u8 *a)
+{
+	const __u32 *w = (const __u32 *)a;
+
+	if (addr_is_v4(a))
+		return a[12] == 127;
+	return !w[0] && !w[1] && !w[2] && w[3] == bpf_htonl(1);
+}
+
 /* fe80::/10 */
 static __always_inline bool addr_is_link_local6(const __u8 *a)
 {

@@ -28,9 +28,13 @@ static __always_inline struct sl_hostport *__hostport_any(const __u8 *ip, __be16
  */
 static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple *t, bool *any)
 {
-	struct sl_hostport *hp = __hostport_at(t->local, t->local_port, t->proto);
+	struct sl_hostport *hp;
 
 	*any = false;
+	/* Not from the wire: a port published on 127.0.0.1 is for the node alone, and the stack drops the packet. */
+	if (addr_is_loopback(t->local))
+		return NULL;
+	hp = __hostport_at(t->local, t->local_port, t->proto);
 	if (hp)
 		return hp;
 	hp = __hostport_any(t->local, t->local_port, t->proto);

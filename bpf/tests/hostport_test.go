@@ -197,6 +197,26 @@ func TestPrivilegedHostPortNotHostAddress(t *testing.T) {
 	})
 }
 
+// A port published on a loopback address is for the node alone: the stack drops what
+// comes from the wire for it, and gets to see it.
+func TestPrivilegedHostPortLoopback(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		for _, p := range protocols[:2] {
+			for _, address := range pick(family, []string{"127.0.0.1", "127.255.0.9"}, []string{"::1"}) {
+				m := mapping(family, p.proto, podA)
+				m.host = at(ip(address), hostPort)
+				fx.each(t, p.name+"/"+address, func(w *walk) {
+					j := w.toHostPort(family, p.proto, podA)
+					j.outside = j.outside.as(m.host)
+					j.ignored("S")
+					w.wantFlows(0, 0)
+				}, publishing(m))
+			}
+		}
+	}
+}
+
 // A packet that is not for the node's MAC is not for its hostPorts.
 func TestPrivilegedHostPortOtherHost(t *testing.T) {
 	fx := newFixture(t, nil)

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tests walks packets through the BPF programs with BPF_PROG_TEST_RUN:
-// one program and one direction per step, the output of a step being the input
-// of the next.
 package tests
 
 import (

@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // pair is a connection between two pods of the node; conn is how a sees it.
@@ -203,4 +205,21 @@ func TestPrivilegedPodToPodNewOwner(t *testing.T) {
 		p.endpoint(p.b, 0xbb, 0)
 		p.slow("PA")
 	})
+}
+
+// The peer is gone and its address is somewhere outside now: what the pod goes on
+// sending does not leave with the pod's address.
+func TestPrivilegedPodToPodPeerGone(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		p := w.talk(family, proto, podA, podC)
+		p.establish()
+		w.remove("sl_endpoints", wire.Addr(podC.addr(family)))
+		j := &journey{walk: w, pod: podA, up: upl0, inside: p.conn, outside: p.as(at(upl0.addr(family), keptPort))}
+		j.out("PA")
+		j.in("PA")
+		j.out("PA")
+		j.inFast("PA")
+		j.out("PA") // slow: the test node's route still leads to the pod's device
+	}, masquerading(podA))
 }
