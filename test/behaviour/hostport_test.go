@@ -132,27 +132,40 @@ func TestPrivilegedManyPortsOfOnePod(t *testing.T) {
 }
 
 // A hostPort must not swallow a port of the same number elsewhere: what a
-// client serves itself, and what the node serves on another port.
+// client serves itself, what lies behind the node, and what the node serves on
+// another port.
 func TestPrivilegedHostPortIsOnlyTheNodes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, twoUplinks())
 	rt := w.runtime(net0())
 	serve(t, w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), "web", ":80")
 	other := w.add(rt, "other")
-	serve(t, w.Client(), "client", ":8080")
+	for _, c := range w.Clients {
+		serve(t, c, c.Name, ":8080")
+	}
 	serve(t, w.Node, "node", ":8081")
+	first, second := w.Clients[0], w.Clients[1]
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
-		if got := ask(t, other, proto, at(fam.client(w.Client()), 8080)); got.name != "client" {
-			t.Errorf("a pod that wants port 8080 of the client got %s", got.name)
+		tests := []struct {
+			from place
+			to   string
+			want string
+		}{
+			{other, at(fam.client(first), 8080), first.Name},
+			{first, at(fam.client(second), 8080), second.Name},
+			{second, at(fam.client(first), 8080), first.Name},
+			{first, at(fam.node(first), 8081), "node"},
+			{first, at(fam.node(second), 8080), "web"},
 		}
-		if got := ask(t, w.Client(), proto, at(fam.node(w.Client()), 8081)); got.name != "node" {
-			t.Errorf("a client that wants port 8081 of the node got %s", got.name)
+		for _, tt := range tests {
+			if got := ask(t, tt.from, proto, tt.to); got.name != tt.want {
+				t.Errorf("who wants %s gets %s, want %s", tt.to, got.name, tt.want)
+			}
 		}
 	})
 }
 
-// Two attachments of a hostPort that goes away: nobody answers after DEL, and
-// connections made before are not continued by anybody else.
+// Nobody answers on a hostPort after DEL, neither new clients nor old ones.
 func TestPrivilegedHostPortGoesWithDel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -122,6 +122,28 @@ func TestPrivilegedOwnSubnetIsNotMasqueraded(t *testing.T) {
 	})
 }
 
+// A part of the subnet may lie behind an uplink, as it does when nodes share
+// one: it sees the pod's own address too.
+func TestPrivilegedOwnSubnetElsewhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.add(w.runtime(net0()), "app")
+	eachFamily(t, func(t *testing.T, fam family) {
+		far := map[string]string{"4": "10.1.200.1", "6": "fd00:10:1::c8:1"}[fam.suffix]
+		length := map[string]string{"4": "/32", "6": "/128"}[fam.suffix]
+		sh(t, w.Client(), "ip addr add "+far+length+" dev lo"+nodad(fam.suffix == "6"))
+		serveFamily(t, w.Client(), fam.suffix, "far", at(netip.MustParseAddr(far), 9000))
+		sh(t, w.Node, "ip route add "+far+length+" via "+fam.client(w.Client()).String())
+		sh(t, p, "ip route add "+far+length+" via "+fam.gw)
+		for _, proto := range []string{"tcp", "udp"} {
+			got := ask(t, p, proto, at(netip.MustParseAddr(far), 9000))
+			if got.name != "far" || got.peer.Addr() != fam.pod(p) {
+				t.Errorf("%s: %s saw %s, want far to see %s", proto, got.name, got.peer, fam.pod(p))
+			}
+		}
+	})
+}
+
 // Without ipMasq the outside sees the pod.
 func TestPrivilegedNoMasquerade(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -133,6 +134,58 @@ func TestPrivilegedFirewallRuleBindsNewConnections(t *testing.T) {
 	nft(t, w.Node, rules)
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
 		refused(t, w.Client(), proto, at(fam.node(w.Client()), 8080))
+	})
+}
+
+// What a rule drops stays dropped however often it is sent: no packet after the
+// first one finds a way around.
+func TestPrivilegedDroppedStaysDropped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := w.runtime(net0())
+	web, app := w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "app")
+	nft(t, w.Node, "table inet admin {\nchain forward {\ntype filter hook forward priority 0; policy drop;\n}\n}\n")
+	eachFamily(t, func(t *testing.T, fam family) {
+		tests := []struct {
+			name     string
+			from, at place
+			to       netip.AddrPort
+			port     uint16
+		}{
+			{"pod to client", app, w.Client(), netip.AddrPortFrom(fam.client(w.Client()), 9000), 9000},
+			{"client to hostPort", w.Client(), web, netip.AddrPortFrom(fam.node(w.Client()), 8080), 80},
+			{"client to pod", w.Client(), web, netip.AddrPortFrom(fam.pod(web), 80), 80},
+		}
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				l, err := tt.at.ListenPacket("udp"+fam.suffix, fmt.Sprintf(":%d", tt.port))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				c, err := tt.from.DialFrom(t.Context(), "udp"+fam.suffix, ":0", tt.to.String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				for range longTalk {
+					if _, err := c.Write([]byte("knock")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := l.SetReadDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+					t.Fatal(err)
+				}
+				if n, from, err := l.ReadFrom(make([]byte, 64)); err == nil {
+					t.Errorf("%d bytes from %s came through", n, from)
+				}
+				// TCP repeats its SYN after 1 and 3 seconds.
+				if c, err := dialWithin(1200*time.Millisecond, tt.from, "tcp"+fam.suffix, "", tt.to.String()); err == nil {
+					c.Close()
+					t.Error("a TCP connection came through")
+				}
+			})
+		}
 	})
 }
 

@@ -40,18 +40,23 @@ type answer struct {
 func serve(t testing.TB, ns place, name, addr string) {
 	t.Helper()
 	for _, suffix := range []string{"4", "6"} {
-		l, err := ns.Listen("tcp"+suffix, addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pc, err := ns.ListenPacket("udp"+suffix, addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _, _ = l.Close(), pc.Close() })
-		go serveTCP(l, name)
-		go serveUDP(pc, name)
+		serveFamily(t, ns, suffix, name, addr)
 	}
+}
+
+func serveFamily(t testing.TB, ns place, suffix, name, addr string) {
+	t.Helper()
+	l, err := ns.Listen("tcp"+suffix, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc, err := ns.ListenPacket("udp"+suffix, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = l.Close(), pc.Close() })
+	go serveTCP(l, name)
+	go serveUDP(pc, name)
 }
 
 func serveTCP(l net.Listener, name string) {
