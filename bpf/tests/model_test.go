@@ -76,6 +76,10 @@ func (p *packet) readIPv6() {
 	}
 	p.depth, p.family, p.proto, p.l4 = onlyIP, 6, b[6], ethLen+40
 	p.cut(40 + int(binary.BigEndian.Uint16(b[4:])))
+	if p.src.Is4In6() || p.dst.Is4In6() {
+		p.depth = notIP
+		return
+	}
 	p.src, p.dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
 	p.readL4()
 }
