@@ -31,7 +31,7 @@ type attacher struct {
 	tc       *tcConn
 }
 
-// attacherOf works with the programs in dir, the committed ones when it is empty.
+// attacher works with the programs in dir, the committed ones when it is empty.
 func (d *Datapath) attacher(dir string) *attacher {
 	return &attacher{d: d, dir: dir, programs: make(map[string]*ebpf.Program, 4)}
 }
@@ -49,15 +49,14 @@ func (a *attacher) program(h hook) (*ebpf.Program, error) {
 	if p, ok := a.programs[h.program]; ok {
 		return p, nil
 	}
-	var (
-		p   *ebpf.Program
-		err error
-	)
 	if a.dir == "" {
-		p, err = a.d.program(h.program)
-	} else {
-		p, err = programAt(a.dir, h.program)
+		dir, err := a.d.committedDir()
+		if err != nil {
+			return nil, err
+		}
+		a.dir = dir
 	}
+	p, err := programAt(a.dir, h.program)
 	if err == nil {
 		a.programs[h.program] = p
 	}

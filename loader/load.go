@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/pin"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -236,22 +238,28 @@ func (d *Datapath) dropOtherBuilds(id string) error {
 	return errors.Join(errs...)
 }
 
-// program opens a program of the committed set. The caller must Close it.
-func (d *Datapath) program(name string) (*ebpf.Program, error) {
+// committedDir returns where the programs in force are pinned.
+func (d *Datapath) committedDir() (string, error) {
 	id, ok := d.paths.committed()
 	if !ok {
-		return nil, fmt.Errorf("%w: no programs at %s", ErrNotLoaded, d.paths.progs())
+		return "", fmt.Errorf("%w: no programs at %s", ErrNotLoaded, d.paths.progs())
 	}
-	return programAt(d.paths.buildDir(id), name)
+	return d.paths.buildDir(id), nil
 }
 
+// programAt opens a pinned program. The caller must Close it. (ebpf.LoadPinnedProgram would also find out whether this kernel
+// has names for programs, for which it reads the whole mount table: longer by the day a node has many pods.)
 func programAt(dir, name string) (*ebpf.Program, error) {
-	p, err := ebpf.LoadPinnedProgram(dir+"/"+name, nil)
+	object, err := pin.Load(filepath.Join(dir, name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: no program %s", ErrNotLoaded, name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open program %s: %w", name, err)
+	}
+	p, ok := object.(*ebpf.Program)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("open program %s: the pin is a %T", name, object), object.Close())
 	}
 	return p, nil
 }

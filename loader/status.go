@@ -161,9 +161,13 @@ func sorted(set map[int]bool) []int {
 
 // programIDs returns the kernel's ids of the committed programs, by name.
 func (d *Datapath) programIDs() (map[string]uint32, error) {
+	dir, err := d.committedDir()
+	if err != nil {
+		return nil, err
+	}
 	ids := make(map[string]uint32, 4)
 	for _, h := range allHooks() {
-		p, err := d.program(h.program)
+		p, err := programAt(dir, h.program)
 		if err != nil {
 			return nil, err
 		}
