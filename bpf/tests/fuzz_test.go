@@ -26,16 +26,24 @@ func FuzzParse(f *testing.F) {
 	for _, raw := range fuzzSeeds(w) {
 		f.Add(raw)
 	}
+	var shots uint64
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) < ethLen || len(data) > 2048 {
 			return
 		}
+		w.tb = t
 		for h, dev := range map[hook]string{podEgress: podA.name, podIngress: podA.name, uplIngress: upl0.name, uplEgress: upl0.name} {
 			r, err := w.run(h, dev, input{data: data})
 			if err != nil {
 				t.Fatalf("%s: %v", h, err)
 			}
 			judge(t, h, data, r)
+			if r.verdict == shot {
+				shots++
+				if got := w.readDrops(); got.total() != shots {
+					t.Fatalf("%s: %d packets dropped, counted %v", h, shots, got)
+				}
+			}
 		}
 	})
 }

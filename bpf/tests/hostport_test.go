@@ -153,6 +153,31 @@ func TestPrivilegedHostPortRetransmissions(t *testing.T) {
 	}
 }
 
+// A SYN from the end that did not open the connection is another connection.
+func TestPrivilegedOpenedByTheOtherEnd(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		fx.each(t, fmt.Sprintf("pod/%d", family), func(w *walk) {
+			j := w.toHostPort(family, tcp, podA)
+			j.establish()
+			k := *j
+			k.outside = k.inside // nobody translates what this pod opens
+			k.out("S")
+			w.wantFlow(unproven, k.inside, flowPodOpened|flowTXFirst|flowTXConfirm)
+		}, publishing(mapping(family, tcp, podA)))
+		fx.each(t, fmt.Sprintf("client/%d", family), func(w *walk) {
+			j := w.opens(family, tcp, podA, keptPort, keptPort)
+			j.answered()
+			j.ignored("S")
+			j.inFast("PA")
+			k := w.plain(family, tcp, podB, keptPort)
+			k.answered()
+			k.in("S")
+			w.wantFlow(unproven, k.inside, flowRXFirst|flowRXConfirm)
+		}, masquerading(podA))
+	}
+}
+
 // A mapping with a hostIP comes before one without.
 func TestPrivilegedHostPortPrecedence(t *testing.T) {
 	fx := newFixture(t, nil)

@@ -171,6 +171,27 @@ func TestPrivilegedMasqueradeIndexTaken(t *testing.T) {
 	}, masquerading(podA, podB))
 }
 
+// Another CPU takes the port between our looking and our taking it: the insert is
+// the lock, and the loser tries the next port.
+func TestPrivilegedMasqueradeRace(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.rolls(7)
+		other := w.opens(family, proto, podB, keptPort, keptPort)
+		w.rival = bpfobj.TypesSlFlow{Other: other.inside.tuple(), Flags: flowIndex | flowSNAT | flowPodOpened, Owner: podB.owner}
+		j := w.opens(family, proto, podA, keptPort, rolled(7))
+		sent := j.inside.tx("S")
+		sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
+		b := w.step(podEgress, podA.name, sent.bytes(t), passes(sent.bytes(t)))
+		w.fail = failMapRace
+		j.leave("S", b, sent)
+		w.fail = 0
+		w.wantIndex(unproven, other.outside, other.inside)
+		j.in("SA")
+		j.outFast("PA")
+	}, masquerading(podA, podB))
+}
+
 // A pod that was made anew under the old one's address and asks the same server
 // from the same port: the old flow must not stand in its way.
 func TestPrivilegedMasqueradeNewOwner(t *testing.T) {

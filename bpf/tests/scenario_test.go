@@ -80,6 +80,7 @@ type walk struct {
 	random uint32
 	dice   bool // random is what the programs draw
 	fail   uint32
+	rival  bpfobj.TypesSlFlow // see failMapRace
 	stats  map[*pod]*bpfobj.TypesSlEndpointStats
 	drops  dropCounts
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
 )
 
 // A walk must choose the time and the dice, make helpers fail, and see where a
@@ -28,7 +30,8 @@ const (
 	seamIfindex = 24 // u32: where the redirect leads
 	seamPktType = 28 // u32: argument of bpf_skb_change_type + 1; 0 = not called
 	seamNeigh   = 32 // 20 bytes: struct bpf_redir_neigh
-	seamSize    = 56
+	seamRival   = 56 // struct sl_flow: what failMapRace inserts
+	seamSize    = 56 + 112
 )
 
 const (
@@ -37,11 +40,13 @@ const (
 	redirectNeigh
 )
 
-// Helpers that a test can make fail with -ENOMEM.
+// Helpers that a test can make fail with -ENOMEM, and a lost race: the next update
+// of a map finds that another CPU has just put a rival entry under the key.
 const (
 	failMapUpdate = 1 << iota
 	failL4Csum
 	failStoreBytes
+	failMapRace
 )
 
 // seamState is the content of the seam map: four inputs, then what the program
@@ -56,6 +61,7 @@ type seamState struct {
 	pktType uint32
 	neighAF uint32
 	neigh   [16]byte
+	rival   bpfobj.TypesSlFlow // input
 }
 
 // nextHop returns the neighbour that bpf_redirect_neigh was given.
@@ -119,7 +125,7 @@ var seams = map[asm.BuiltinFunc]func(asm.BuiltinFunc) asm.Instructions{
 	asm.FnRedirectPeer:  seamRedirectPeer,
 	asm.FnRedirectNeigh: seamRedirectNeigh,
 	asm.FnSkbChangeType: seamChangeType,
-	asm.FnMapUpdateElem: seamFailing(failMapUpdate),
+	asm.FnMapUpdateElem: seamMapUpdate,
 	asm.FnL4CsumReplace: seamFailing(failL4Csum),
 	asm.FnSkbStoreBytes: seamFailing(failStoreBytes),
 }
@@ -200,6 +206,31 @@ func seamFailing(bit int32) func(asm.BuiltinFunc) asm.Instructions {
 	}
 }
 
+func seamMapUpdate(fn asm.BuiltinFunc) asm.Instructions {
+	race := asm.Instructions{
+		seamAt(asm.R0),
+		asm.LoadMem(asm.R5, asm.R0, seamFail, asm.Word),
+		asm.And.Imm(asm.R5, failMapRace),
+		asm.JEq.Imm(asm.R5, 0, "no_race"),
+		asm.StoreImm(asm.R0, seamFail, 0, asm.Word), // once
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.Mov.Reg(asm.R7, asm.R2),
+		asm.Mov.Reg(asm.R8, asm.R3),
+		asm.Mov.Reg(asm.R9, asm.R4),
+		asm.Mov.Reg(asm.R3, asm.R0),
+		asm.Add.Imm(asm.R3, seamRival),
+		asm.Mov.Imm(asm.R4, 0),
+		fn.Call(),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R2, asm.R7),
+		asm.Mov.Reg(asm.R3, asm.R8),
+		asm.Mov.Reg(asm.R4, asm.R9),
+	}
+	rest := seamFailing(failMapUpdate)(fn)
+	rest[0] = rest[0].WithSymbol("no_race")
+	return append(race, rest...)
+}
+
 // seam reads the seam map, setSeam writes it.
 func (o *objects) seam(tb testing.TB) seamState {
 	tb.Helper()
@@ -228,6 +259,9 @@ func (o *objects) setSeam(tb testing.TB, s seamState) {
 		e.PutUint32(raw[seamDice:], 1)
 	}
 	e.PutUint32(raw[seamFail:], s.fail)
+	if _, err := binary.Encode(raw[seamRival:], e, &s.rival); err != nil {
+		tb.Fatal(err)
+	}
 	if err := o.maps[seamMap].Put(uint32(0), &raw); err != nil {
 		tb.Fatal(err)
 	}

@@ -221,13 +221,11 @@ func TestPrivilegedUntouched(t *testing.T) {
 					w.stepInput(way.hook, way.dev, input{data: b, badSums: true}, want)
 				}
 				w.wantFlows(0, 0)
-			}, masquerading(podA), publishing(mapping(family4, tcp, podA), mapping(family4, udp, podA),
-				mapping(family6, tcp, podA), mapping(family6, udp, podA)))
+			}, masquerading(podA), publishing(mapping(4, tcp, podA), mapping(4, udp, podA),
+				mapping(6, tcp, podA), mapping(6, udp, podA)))
 		})
 	}
 }
-
-const family4, family6 = 4, 6
 
 // A VLAN tag that is beside the packet, as a device that takes it off leaves it. A
 // small program puts it there and goes on to the real one.

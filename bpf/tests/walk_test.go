@@ -91,7 +91,7 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 	o := w.objects
 	p := *parts[h].into(o)
 	if o.maps[seamMap] != nil {
-		o.setSeam(w.tb, seamState{clock: w.clock, random: w.random, dice: w.dice, fail: w.fail})
+		o.setSeam(w.tb, seamState{clock: w.clock, random: w.random, dice: w.dice, fail: w.fail, rival: w.rival})
 	}
 	ctx := skbContext{Ifindex: uint32(w.index(dev)), Mark: in.mark, GsoSize: in.gsoSize}
 	if w.mode.linear > 0 && len(in.data) > int(w.mode.linear) {
@@ -255,6 +255,13 @@ func (w *walk) checkCounters(h hook) {
 var ignoreLayout = cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == "._" }, cmp.Ignore())
 
 type dropCounts [bpfobj.TypesSlDropReasonSL_DROP_MAX]uint64
+
+func (d dropCounts) total() (n uint64) {
+	for _, c := range d {
+		n += c
+	}
+	return n
+}
 
 func (w *walk) readDrops() (all dropCounts) {
 	w.tb.Helper()
