@@ -54,7 +54,7 @@ func Levels() []string { return []string{"debug", "info", "warn", "error"} }
 func New(o Options) *zap.Logger {
 	level, warning := parseLevel(o.Level)
 	stderr := zapcore.NewCore(zapcore.NewConsoleEncoder(encoding()), zapcore.Lock(os.Stderr), level)
-	core := zapcore.Core(stderr)
+	core := stderr
 	if o.File != "" {
 		f, err := open(o.File)
 		if err != nil {

@@ -209,8 +209,7 @@ func noDuplicates(what string, raw json.RawMessage) error {
 		return nil
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
-	t, err := d.Token()
-	if err != nil || t != json.Delim('{') {
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return cnierr.New(cnierr.CodeDecode, fmt.Sprintf("%s is not an object of strings", what), "")
 	}
 	seen := map[string]bool{}

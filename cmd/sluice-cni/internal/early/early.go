@@ -69,7 +69,7 @@ func self() string {
 func write(s string) bool {
 	for b := []byte(s); len(b) > 0; {
 		n, err := syscall.Write(1, b)
-		if err == syscall.EINTR { //nolint:errorlint // a bare errno; package errors is not needed
+		if err == syscall.EINTR { // a bare errno; package errors is not needed
 			continue
 		}
 		if err != nil {
