@@ -110,7 +110,7 @@ func (s *store) acquire(ctx context.Context) error {
 		}
 	case <-ctx.Done():
 		go func() { // the lock may still come; it must not stay
-			<-locked
+			<-locked //nolint:errcheck // with or without the lock, the file is closed
 			_ = f.Close()
 		}()
 		return cnierr.Wrap(cnierr.CodeTryAgain, ctx.Err(), "another process holds %s", f.Name())

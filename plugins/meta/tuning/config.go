@@ -214,9 +214,9 @@ func noDuplicates(what string, raw json.RawMessage) error {
 	}
 	seen := map[string]bool{}
 	for d.More() {
-		t, err := d.Token()
+		t, _ := d.Token() // nil after an error
 		key, isKey := t.(string)
-		if err != nil || !isKey {
+		if !isKey {
 			break // the decoder of the whole has the better message
 		}
 		if seen[key] {
