@@ -58,17 +58,18 @@ static __always_inline int __fast_local(struct __sk_buff *skb, const struct sl_p
 }
 
 static __always_inline int __fast_out(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
-				      const struct sl_flow *f, struct sl_endpoint_stats *st)
+				      struct sl_flow *f, struct sl_endpoint_stats *st, __u64 now)
 {
-	__u32 out = f->out_ifindex;
+	__u32 out = f->out_ifindex, flags = f->flags;
 	struct bpf_redir_neigh nh = {};
 
-	if (!out || !fast_route(skb, p, ep, out, &nh))
+	if (!fast_route(skb, p, ep, f, &nh, now))
 		return SL_PASS;
-	if ((f->flags & SL_FLOW_SNAT) && !flow_ensure_index(&p->tuple, f))
+	if ((flags & SL_FLOW_SNAT) && !flow_ensure_index(&p->tuple, f))
 		return SL_PASS;
-	if (rewrite_packet(skb, p, SL_TX, f->flags & SL_FLOW_NAT ? &f->other : &p->tuple, true))
+	if (rewrite_packet(skb, p, SL_TX, flags & SL_FLOW_NAT ? &f->other : &p->tuple, true))
 		return drop(SL_DROP_REWRITE, ep->ifindex);
+	flow_end(&p->tuple, f, p);
 	if (st)
 		st->tx_fast++;
 	return (int)bpf_redirect_neigh(out, &nh, sizeof(nh), 0);
@@ -105,7 +106,7 @@ int sl_pod_egress(struct __sk_buff *skb)
 		return SL_PASS;
 	if (f->flags & SL_FLOW_LOCAL_PEER)
 		return __fast_local(skb, &p, st, now);
-	return __fast_out(skb, &p, ep, f, st);
+	return __fast_out(skb, &p, ep, f, st, now);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -54,8 +54,8 @@ static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct s
  * by the device the pod is routed from. True when it leads out by the uplink the
  * flow has learned, and the packet fits; nh is the next hop then.
  */
-static __always_inline bool fast_route(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
-				       __u32 out_ifindex, struct bpf_redir_neigh *nh)
+static __always_inline bool __ask_fib(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
+				      __u32 out_ifindex, struct bpf_redir_neigh *nh)
 {
 	struct bpf_fib_lookup fib = {
 		.ifindex = ep->route_ifindex,
@@ -86,5 +86,33 @@ static __always_inline bool fast_route(struct __sk_buff *skb, const struct sl_pk
 		nh->ipv4_nh = fib.ipv4_dst;
 	else
 		addr_copy(nh->ipv6_nh, fib.ipv6_dst);
+	return true;
+}
+
+/* How long an answer of the FIB holds for a flow: less than a queue may hold a packet, many packets of a busy flow. */
+#define SL_ROUTE_HOLD (10 * 1000000ULL)
+
+/*
+ * The next hop of a packet the pod sends. The lookup is a third of the program's
+ * cost, so its answer is kept in the flow for 10 ms: a changed route counts that
+ * much later. A longer packet asks again, since the answer covers the MTU. Two
+ * CPUs may write it at once; the values are the same but for the moment in which
+ * a route changes, when a mixture can send one packet to a neighbour that is not there.
+ */
+static __always_inline bool fast_route(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
+				       struct sl_flow *f, struct bpf_redir_neigh *nh, __u64 now)
+{
+	if (now < f->route_until && p->seg_len <= f->route_len) {
+		nh->nh_family = f->route_family;
+		addr_copy(nh->ipv6_nh, f->route_hop);
+		return true;
+	}
+	f->route_until = 0;
+	if (!f->out_ifindex || !__ask_fib(skb, p, ep, f->out_ifindex, nh))
+		return false;
+	f->route_family = nh->nh_family;
+	addr_copy(f->route_hop, nh->ipv6_nh);
+	f->route_len = p->seg_len;
+	f->route_until = now + SL_ROUTE_HOLD;
 	return true;
 }

@@ -130,20 +130,18 @@ static __always_inline void flow_init(struct sl_flow *f, __u64 owner, __u32 flag
 	f->last_seen = now;
 }
 
-/* Fills idx as the index that leads from rec's outside tuple to its record under key. */
+/* Fills idx as the index that leads from a masqueraded flow's outside tuple to its record under key. */
 static __always_inline void flow_init_index(struct sl_flow *idx, const struct sl_tuple *key, const struct sl_flow *rec)
 {
 	__builtin_memset(idx, 0, sizeof(*idx));
 	idx->other = *key;
-	idx->flags =
-		SL_FLOW_INDEX | (rec->flags & (SL_FLOW_NAT | SL_FLOW_DNAT_ANY | SL_FLOW_POD_OPENED | SL_FLOW_ASSURED));
+	idx->flags = SL_FLOW_INDEX | (rec->flags & (SL_FLOW_SNAT | SL_FLOW_POD_OPENED | SL_FLOW_ASSURED));
 	idx->owner = rec->owner;
-	idx->hostport_gen = rec->hostport_gen;
 	idx->created = rec->created;
 	idx->last_seen = rec->last_seen;
 }
 
-/* Makes sure that the outside tuple of a translated flow leads back to it. False: it leads to another flow. */
+/* Makes sure that the outside tuple of a masqueraded flow leads back to it. False: it leads to another flow. */
 static __always_inline bool flow_ensure_index(const struct sl_tuple *key, const struct sl_flow *rec)
 {
 	struct sl_flow_scratch *s;
@@ -175,7 +173,6 @@ static __always_inline struct sl_flow *flow_restore(const struct sl_tuple *outsi
 		return NULL;
 	flow_init(&s->rec, idx->owner, (idx->flags & ~(SL_FLOW_INDEX | SL_FLOW_ASSURED)) | SL_FLOW_REPLIED, now);
 	s->rec.other = *outside;
-	s->rec.hostport_gen = idx->hostport_gen;
 	s->key = idx->other;
 	return flow_insert(&s->key, &s->rec);
 }
@@ -190,11 +187,10 @@ static __always_inline struct sl_flow *__flow_assure(const struct sl_tuple *key,
 		return f;
 	f->flags |= SL_FLOW_ASSURED;
 	s->rec = *f;
-	if (s->rec.flags & SL_FLOW_NAT) {
+	if (s->rec.flags & SL_FLOW_SNAT) {
 		flow_init_index(&s->idx, key, &s->rec);
 		bpf_map_update_elem(&sl_flows, &s->rec.other, &s->idx, BPF_ANY);
-		if (s->rec.flags & SL_FLOW_SNAT)
-			bpf_map_delete_elem(&sl_flows_new, &s->rec.other);
+		bpf_map_delete_elem(&sl_flows_new, &s->rec.other);
 	}
 	/* Whoever is second of two CPUs finds the entry there and uses it. */
 	bpf_map_update_elem(&sl_flows, key, &s->rec, BPF_NOEXIST);
@@ -240,4 +236,22 @@ static __always_inline struct sl_flow *flow_touch(const struct sl_tuple *key, st
 	if (proven && !(flags & (SL_FLOW_ASSURED | SL_FLOW_RST)))
 		return __flow_assure(key, f);
 	return f;
+}
+
+/*
+ * Takes out a hostPort's TCP flow with its last packet (a RST, or what answers
+ * the second FIN), once that packet has left us for good. Its memory is used
+ * again while it is warm, where dead flows would make every new one cold. What
+ * still comes (a FIN sent twice) finds its way without: the mapping leads to the
+ * pod. Others stay until they have timed out: a masqueraded flow keeps its port, one
+ * to the pod's own address the knowledge that it must not be masqueraded.
+ */
+static __always_inline void flow_end(const struct sl_tuple *key, const struct sl_flow *f, const struct sl_pkt *p)
+{
+	__u32 flags = f->flags;
+	bool over = (flags & SL_FLOW_RST) ||
+		    ((flags & SL_FLOW_FIN_TX) && (flags & SL_FLOW_FIN_RX) && !(p->tcp_flags & SL_TCP_FIN));
+
+	if (over && (flags & SL_FLOW_DNAT))
+		bpf_map_delete_elem(&sl_flows, key);
 }

@@ -60,5 +60,10 @@ struct sl_flow {
 	__u64 rx_bytes;
 	__u64 tx_packets; /* from the pod */
 	__u64 tx_bytes;
+	/* What the FIB last said of the sending direction, see fast_route(). */
+	__u64 route_until;  /* time until which it holds */
+	__u32 route_len;    /* longest packet it was asked for, bytes */
+	__u32 route_family; /* of the next hop: AF_INET, AF_INET6 */
+	__u8 route_hop[16]; /* next hop; IPv4 in the first four bytes */
 };
-_Static_assert(sizeof(struct sl_flow) == 112, "sl_flow is a map value: no hidden padding");
+_Static_assert(sizeof(struct sl_flow) == 144, "sl_flow is a map value: no hidden padding");

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
@@ -150,13 +151,19 @@ func gso(j *journey, segment uint32, fast bool) {
 	j.stepInput(uplIngress, j.up.name, input{data: arrived.bytes(j.tb), gsoSize: segment}, want)
 }
 
+// routeHold is how long a flow goes by the FIB's last answer (SL_ROUTE_HOLD).
+const routeHold = 10 * time.Millisecond
+
 // The route moves to the other uplink: the flow is learned anew, under its old outside tuple.
 func TestPrivilegedRouteChange(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		j := w.opens(family, proto, podA, keptPort, keptPort)
 		j.answered()
+		j.outFast("PA")
 		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), upl1, family, func() {
+			j.outFast("PA") // the FIB's last answer holds for 10 ms
+			w.later(routeHold)
 			j.up = upl1
 			j.out("PA")
 			if f := j.record(); int(f.OutIfindex) != w.index(upl1.name) {
@@ -167,6 +174,7 @@ func TestPrivilegedRouteChange(t *testing.T) {
 		})
 		j.up = upl0
 		j.inFast("PA")
+		w.later(routeHold)
 		j.out("PA")
 		j.outFast("PA")
 	}, masquerading(podA))
@@ -179,6 +187,7 @@ func TestPrivilegedRouteGone(t *testing.T) {
 		j := w.opens(family, proto, podA, keptPort, keptPort)
 		j.answered()
 		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), nil, family, func() {
+			w.later(routeHold)
 			sent := j.inside.tx("PA")
 			sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
 			w.step(podEgress, podA.name, sent.bytes(t), passes(sent.bytes(t)))

@@ -83,6 +83,10 @@ type TypesSlFlow struct {
 	RxBytes     uint64
 	TxPackets   uint64
 	TxBytes     uint64
+	RouteUntil  uint64
+	RouteLen    uint32
+	RouteFamily uint32
+	RouteHop    [16]uint8
 }
 
 type TypesSlFlowFlag uint32
