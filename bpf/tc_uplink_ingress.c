@@ -91,6 +91,8 @@ static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, cons
 	struct sl_flow_scratch *s;
 
 	m->f = NULL;
+	if (pub->any && !is_host_addr(p->tuple.local))
+		return SL_DROP_NONE;
 	if (old && (old->flags & SL_FLOW_DNAT) && !(old->flags & SL_FLOW_CLOSING) && !flow_reopened(old, p, SL_RX) &&
 	    !tuple_equal(&old->other, &p->tuple) &&
 	    hostport_still(&old->other, old->flags & SL_FLOW_DNAT_ANY, old->hostport_gen))

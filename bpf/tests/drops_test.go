@@ -70,7 +70,11 @@ func unrewritable(w *walk, family, proto int) {
 		f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
 		return f.bytes(w.tb)
 	}
-	for _, fail := range []uint32{failL4Csum, failStoreBytes} {
+	fails := []uint32{failL4Csum}
+	if family == 6 { // only its header is stored by a helper
+		fails = append(fails, failStoreBytes)
+	}
+	for _, fail := range fails {
 		w.fail = fail
 		j.refused("S", drops(reasonRewrite, podA))
 		w.fail = 0
@@ -88,6 +92,9 @@ func unrewritable(w *walk, family, proto int) {
 		w.fail = 0
 		w.empty(proven)
 		w.empty(unproven)
+	}
+	if family != 6 {
+		return
 	}
 	p := w.talk(family, proto, podB, podC)
 	p.establish()
