@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bpfobj holds the compiled BPF objects and the Go types generated from
-// the C sources in /bpf. Nothing here is written by hand except this file.
+// the C sources in /bpf. Only this file and build.go are written by hand.
 //
 // Run it as "make generate": the Makefile names the compiler and its flags in
 // BPF2GO_CC and BPF2GO_CFLAGS.
