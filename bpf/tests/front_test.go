@@ -51,8 +51,8 @@ func (o *objects) cutting(tb testing.TB) (fronts [hooks]*ebpf.Program) {
 		fronts[h] = o.behind(tb, hook(h),
 			asm.Mov.Reg(asm.R1, asm.R6),
 			asm.LoadMem(asm.R2, asm.R6, cb, asm.Word),
-			asm.StoreImm(asm.R6, cb, 0, asm.Word),
 			asm.Mov.Imm(asm.R3, 0),
+			asm.StoreMem(asm.R6, cb, asm.R3, asm.Word), // before 6.3 no immediate may be stored there
 			asm.FnSkbChangeTail.Call())
 	}
 	return fronts

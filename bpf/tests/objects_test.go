@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 )
@@ -42,6 +43,8 @@ var parts = []struct {
 // mustLoad loads everything; it goes with the test.
 func mustLoad(tb testing.TB, opts loadOptions) *objects {
 	tb.Helper()
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // maps are charged to it before Linux 5.11
 	o := &objects{maps: map[string]*ebpf.Map{}}
 	for _, part := range parts {
 		spec, err := part.load()

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -96,12 +95,11 @@ func TestPrivilegedSluice(t *testing.T) {
 	}
 
 	publish(t, l, webRef)
-	client := l.Client().HTTPClient(5 * time.Second)
-	resp, err := client.Get("http://192.0.2.1:8080/")
+	conn, err := l.Client().DialContext(t.Context(), "tcp", "192.0.2.1:8080")
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp.Body.Close()
+	t.Cleanup(func() { conn.Close() }) // open while we look: a flow goes with its connection
 
 	st := realJSON[statusView](t, l.Node, "status")
 	if !st.Loaded || st.Backend != "ebpf" || st.Reason == "" || st.Endpoints != 1 || len(st.Attachments) != 1 || len(st.Maps) == 0 {
@@ -125,7 +123,6 @@ func TestPrivilegedSluice(t *testing.T) {
 		}
 		t.Logf("sluice %s\n%s", args, out)
 	}
-	client.CloseIdleConnections()
 
 	if _, errs, status := real(t, l.Node, "unload"); status != 1 || !strings.Contains(errs, "1 attachment would lose") {
 		t.Errorf("unload in use: exit status %d, %q", status, errs)
