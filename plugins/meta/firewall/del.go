@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // del needs nothing but the attachment's name: neither prevResult, nor the
@@ -20,7 +21,11 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err := cniconf.Load(a.StdinData, &conf); err != nil {
 		return err
 	}
-	ref := refOf(conf.Name, a)
+	return p.collect(ctx, a, chained.Ref(conf.Name, a))
+}
+
+// collect is DEL for an attachment that only its record names.
+func (p *plugin) collect(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
 	return p.withdraw(ctx, a, ref, p.held(ref))
 }
 
@@ -62,7 +67,7 @@ func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref store.Ref,
 	case errors.Is(err, loader.ErrUnavailable) && h == unknown:
 		// No record of ours, on a node that cannot hold anything of ours.
 	default:
-		return openError(err, cnierr.CodeNoDatapath)
+		return chained.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	if err := p.Records.Remove(ref, Name); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "remove the attachment record")

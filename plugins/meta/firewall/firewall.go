@@ -19,10 +19,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
@@ -71,7 +71,7 @@ func New(d Deps) *cniplugin.Plugin {
 		Add:      p.add,
 		Del:      p.del,
 		Check:    p.check,
-		GC:       p.gc,
+		GC:       chained.Collector[Datapath]{List: d.Records.List, Open: d.OpenExisting, Withdraw: p.collect}.GC,
 		Status:   p.status,
 	}
 }
@@ -101,9 +101,9 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	}
 	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
-		return nil, resolveError(err, a.IfName, cnierr.CodeKernel)
+		return nil, chained.ResolveError(err, a.IfName, cnierr.CodeKernel)
 	}
-	ep.Ref, ep.Addrs = refOf(conf.Name, a), addrs
+	ep.Ref, ep.Addrs = chained.Ref(conf.Name, a), addrs
 	if err := p.admit(ctx, a, ep); err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 func (p *plugin) admit(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint) (err error) {
 	dp, err := p.Open(ctx, a)
 	if err != nil {
-		return openError(err, cnierr.CodeNoDatapath)
+		return chained.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 
@@ -156,15 +156,15 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	}
 	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
-		return resolveError(err, a.IfName, cnierr.CodeCheck)
+		return chained.ResolveError(err, a.IfName, cnierr.CodeCheck)
 	}
-	ep.Ref, ep.Addrs = refOf(conf.Name, a), addrs
+	ep.Ref, ep.Addrs = chained.Ref(conf.Name, a), addrs
 	dp, err := p.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) {
 		return cnierr.Wrap(cnierr.CodeCheck, err, "the pod is not admitted")
 	}
 	if err != nil {
-		return openError(err, cnierr.CodeNoDatapath)
+		return chained.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 	return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureAdmit),
@@ -179,34 +179,7 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	}
 	dp, err := p.Open(ctx, a)
 	if err != nil {
-		return openError(err, cnierr.CodeUnavailable)
+		return chained.OpenError(err, cnierr.CodeUnavailable)
 	}
 	return dp.Close()
-}
-
-// openError gives an error of Deps.Open its CNI code: unavailable when the
-// back end cannot run on this node, its own when it has one (the node's
-// configuration cannot be read, for one).
-func openError(err error, unavailable uint) error {
-	var coded *cnierr.Error
-	switch {
-	case errors.As(err, &coded):
-		return err
-	case errors.Is(err, loader.ErrUnavailable):
-		return cnierr.Wrap(unavailable, err, "the ebpf back end cannot run on this node")
-	}
-	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
-}
-
-// resolveError gives an error of Deps.Resolve its CNI code: that of a bad
-// namespace, else the given one.
-func resolveError(err error, ifname string, code uint) error {
-	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
-		code = cnierr.CodeNetNS
-	}
-	return cnierr.Wrap(code, err, "find the host end of %s", ifname)
-}
-
-func refOf(network string, a *cniplugin.Args) store.Ref {
-	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // add publishes the mappings and passes the previous result on. With nothing
@@ -31,7 +32,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	if err != nil {
 		return nil, err
 	}
-	ref := refOf(req.conf.Name, a)
+	ref := chained.Ref(req.conf.Name, a)
 	addrs := cniconf.PodAddrs(prev, a.IfName)
 	ports := req.ports(addrs)
 	if len(ports) == 0 {
@@ -39,7 +40,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	}
 	ep, err := p.resolve(ctx, a, ref, addrs)
 	if err != nil {
-		return nil, resolveError(err, a.IfName, cnierr.CodeKernel)
+		return nil, chained.ResolveError(err, a.IfName, cnierr.CodeKernel)
 	}
 	if err := p.publish(ctx, a, ep, ports); err != nil {
 		return nil, err
@@ -52,7 +53,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, ports []loader.HostPort) (err error) {
 	dp, err := p.Open(ctx, a)
 	if err != nil {
-		return openError(err, cnierr.CodeNoDatapath)
+		return chained.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // check compares the endpoint, its programs and every hostPort entry with what
@@ -28,17 +29,17 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if len(ports) == 0 {
 		return nil
 	}
-	ref := refOf(req.conf.Name, a)
+	ref := chained.Ref(req.conf.Name, a)
 	ep, err := p.resolve(ctx, a, ref, addrs)
 	if err != nil {
-		return resolveError(err, a.IfName, cnierr.CodeCheck)
+		return chained.ResolveError(err, a.IfName, cnierr.CodeCheck)
 	}
 	dp, err := p.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) {
 		return cnierr.Wrap(cnierr.CodeCheck, err, "host ports are not published")
 	}
 	if err != nil {
-		return openError(err, cnierr.CodeNoDatapath)
+		return chained.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 	err = errors.Join(
@@ -55,7 +56,7 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	}
 	dp, err := p.Open(ctx, a)
 	if err != nil {
-		return openError(err, cnierr.CodeUnavailable)
+		return chained.OpenError(err, cnierr.CodeUnavailable)
 	}
 	return dp.Close()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // portKey is one key of the hostPort map as a record holds it.
@@ -19,6 +20,11 @@ type portKey struct {
 	HostIP netip.Addr `json:"hostIP"`
 	Proto  uint8      `json:"proto"`
 	Port   uint16     `json:"port"`
+}
+
+// collect is DEL for an attachment that only its record names.
+func (p *plugin) collect(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+	return p.withdraw(ctx, a, ref, p.held(ref))
 }
 
 // held is what is known about an attachment's ports before the map is asked.
@@ -34,8 +40,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err := cniconf.Load(a.StdinData, &conf); err != nil {
 		return err
 	}
-	ref := refOf(conf.Name, a)
-	return p.withdraw(ctx, a, ref, p.held(ref))
+	return p.collect(ctx, a, chained.Ref(conf.Name, a))
 }
 
 // held reads the record. Without one, or with one that cannot be read, the
@@ -78,7 +83,7 @@ func (p *plugin) withdrawKernel(ctx context.Context, a *cniplugin.Args, owner ui
 	case errors.Is(err, loader.ErrUnavailable) && keys == nil:
 		return nil // no record of ours, on a node that cannot hold anything of ours
 	case err != nil:
-		return openError(err, cnierr.CodeNoDatapath)
+		return chained.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 	// Ports first: a port must not lead to a pod whose endpoint is gone.

@@ -11,15 +11,13 @@ package portmap
 
 import (
 	"context"
-	"errors"
 	"io"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
@@ -81,7 +79,7 @@ func New(d Deps) *cniplugin.Plugin {
 		Add:      p.add,
 		Del:      p.del,
 		Check:    p.check,
-		GC:       p.gc,
+		GC:       chained.Collector[Datapath]{List: d.Records.List, Open: d.OpenExisting, Withdraw: p.collect}.GC,
 		Status:   p.status,
 	}
 }
@@ -90,31 +88,4 @@ func New(d Deps) *cniplugin.Plugin {
 // to take out. Its JSON is read by later versions.
 type section struct {
 	Ports []portKey `json:"ports"`
-}
-
-// openError gives an error of Deps.Open its CNI code: unavailable when the
-// back end cannot run on this node, its own when it has one (the node's
-// configuration cannot be read, for one).
-func openError(err error, unavailable uint) error {
-	var coded *cnierr.Error
-	switch {
-	case errors.As(err, &coded):
-		return err
-	case errors.Is(err, loader.ErrUnavailable):
-		return cnierr.Wrap(unavailable, err, "the ebpf back end cannot run on this node")
-	}
-	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
-}
-
-// resolveError gives an error of Deps.Resolve its CNI code: that of a bad
-// namespace, else the given one.
-func resolveError(err error, ifname string, code uint) error {
-	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
-		code = cnierr.CodeNetNS
-	}
-	return cnierr.Wrap(code, err, "find the host end of %s", ifname)
-}
-
-func refOf(network string, a *cniplugin.Args) store.Ref {
-	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
 }

@@ -245,7 +245,7 @@ func TestPrivilegedDelNeverLoaded(t *testing.T) {
 		must(t, w.in(func() error { return w.del("a") }))
 	}
 	must(t, w.in(func() error {
-		_, err := w.add("a", chained("", ""))
+		_, err := w.add("a", withPrev("", ""))
 		return err
 	}))
 	if diff := lab.Diff(before, w.snapshot()); diff != "" {

@@ -27,8 +27,8 @@ const (
 		"ips":[{"interface":2,"address":"10.1.0.2/16"},{"interface":2,"address":"fd00::2/64"}]}`
 )
 
-// chained returns a configuration with a previous result.
-func chained(extra, mappings string) []byte {
+// withPrev returns a configuration with a previous result.
+func withPrev(extra, mappings string) []byte {
 	if extra != "" {
 		extra += ","
 	}
@@ -37,7 +37,7 @@ func chained(extra, mappings string) []byte {
 
 func TestAddDel(t *testing.T) {
 	n := newNode(t)
-	res := n.mustAdd("a", chained("", web+","+dns))
+	res := n.mustAdd("a", withPrev("", web+","+dns))
 	var got, want any
 	var buf bytes.Buffer
 	if err := res.PrintTo(&buf); err != nil {
@@ -77,7 +77,7 @@ func TestAddNothingToDo(t *testing.T) {
 		name  string
 		stdin []byte
 	}{
-		{"no mapping", chained("", "")},
+		{"no mapping", withPrev("", "")},
 		{"no runtimeConfig", []byte(`{"cniVersion":"1.0.0","name":"net","prevResult":` + prev + `}`)},
 		{"no address", netconf(`"prevResult":`+noIPs, web)},
 		{"no address of the family", netconf(`"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"fd00::2/64"}]}`, dns)},
@@ -105,14 +105,14 @@ func TestAddNeedsPrevResult(t *testing.T) {
 
 func TestAddBadInputHasNoEffect(t *testing.T) {
 	n := newNode(t)
-	_, err := n.add("a", chained("", web+`,{"hostPort":70000,"containerPort":80,"protocol":"tcp"}`))
+	_, err := n.add("a", withPrev("", web+`,{"hostPort":70000,"containerPort":80,"protocol":"tcp"}`))
 	n.wantCode(err, cnierr.CodeConfig)
 	if n.dp.loads != 0 {
 		t.Error("loaded the datapath")
 	}
 	n.wantEmpty()
 	// The runtime sends the same configuration to DEL.
-	if err := n.plugin.Del(t.Context(), n.args("a", chained(`"backend":"nonsense"`, `{"hostPort":70000}`))); err != nil {
+	if err := n.plugin.Del(t.Context(), n.args("a", withPrev(`"backend":"nonsense"`, `{"hostPort":70000}`))); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
 }
@@ -123,14 +123,14 @@ func TestAddRollsBack(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			n := newNode(t)
 			n.dp.fail[method] = boom
-			_, err := n.add("a", chained("", web))
+			_, err := n.add("a", withPrev("", web))
 			n.wantCode(err, cnierr.CodeKernel)
 			n.wantEmpty()
 		})
 	}
 	t.Run("resolve", func(t *testing.T) {
 		n := newNode(t)
-		a := n.args("a", chained("", web))
+		a := n.args("a", withPrev("", web))
 		a.Netns = ""
 		_, err := n.plugin.Add(t.Context(), a)
 		n.wantCode(err, cnierr.CodeKernel)
@@ -141,7 +141,7 @@ func TestAddRollsBack(t *testing.T) {
 func TestUnavailable(t *testing.T) {
 	n := newNode(t)
 	n.dp.openErr = fmt.Errorf("%w: kernel 4.19 has no bpf_redirect_neigh", loader.ErrUnavailable)
-	_, err := n.add("a", chained(`"backend":"auto"`, web))
+	_, err := n.add("a", withPrev(`"backend":"auto"`, web))
 	n.wantCode(err, cnierr.CodeNoDatapath)
 	if !strings.Contains(cnierr.From(err).Details, "bpf_redirect_neigh") {
 		t.Errorf("no reason in %v", err)
@@ -161,19 +161,19 @@ func TestStatus(t *testing.T) {
 
 func TestLastAddWins(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", chained("", web))
-	n.mustAdd("b", chained("", web))
+	n.mustAdd("a", withPrev("", web))
+	n.mustAdd("b", withPrev("", web))
 	for _, p := range n.dp.ports {
 		if p.owner != owner("b") {
 			t.Errorf("%v still belongs to the first", p)
 		}
 	}
-	n.wantCode(n.plugin.Check(t.Context(), n.args("a", chained("", web))), cnierr.CodeCheck)
+	n.wantCode(n.plugin.Check(t.Context(), n.args("a", withPrev("", web))), cnierr.CodeCheck)
 	n.mustDel("a")
 	if len(n.dp.ports) != 2 {
 		t.Errorf("DEL of the first took the second's ports: %v", n.dp.ports)
 	}
-	if err := n.plugin.Check(t.Context(), n.args("b", chained("", web))); err != nil {
+	if err := n.plugin.Check(t.Context(), n.args("b", withPrev("", web))); err != nil {
 		t.Errorf("CHECK of the second: %v", err)
 	}
 	n.mustDel("b")
@@ -182,12 +182,12 @@ func TestLastAddWins(t *testing.T) {
 
 func TestRepeatedAdd(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", chained("", web+","+dns))
-	n.mustAdd("a", chained("", dns))
+	n.mustAdd("a", withPrev("", web+","+dns))
+	n.mustAdd("a", withPrev("", dns))
 	if len(n.dp.ports) != 1 {
 		t.Errorf("ports accumulate: %v", n.dp.ports)
 	}
-	n.mustAdd("a", chained("", ""))
+	n.mustAdd("a", withPrev("", ""))
 	n.wantEmpty()
 }
 
@@ -203,7 +203,7 @@ func TestDelWithoutRecord(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			n.mustAdd("a", chained("", web))
+			n.mustAdd("a", withPrev("", web))
 			files, err := filepath.Glob(n.records.Path() + "/*.json")
 			if err != nil || len(files) != 1 {
 				t.Fatal(files, err)
@@ -224,7 +224,7 @@ func must(t testing.TB, err error) {
 
 func TestDelFromIntent(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", chained("", web))
+	n.mustAdd("a", withPrev("", web))
 	ref := refNamed("b")
 	must(t, n.records.Begin(ref, "", Name, section{})) // killed before the first effect
 	n.mustDel("b")
@@ -235,7 +235,7 @@ func TestDelFromIntent(t *testing.T) {
 
 func TestDelMapsGone(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", chained("", web))
+	n.mustAdd("a", withPrev("", web))
 	n.dp.fail["Disable"] = fmt.Errorf("%w: no map", loader.ErrNotLoaded)
 	n.mustDel("a")
 	if n.recordCount() != 0 {
@@ -245,7 +245,7 @@ func TestDelMapsGone(t *testing.T) {
 
 func TestDelKeepsRecordOnFailure(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", chained("", web))
+	n.mustAdd("a", withPrev("", web))
 	n.dp.fail["Unpublish"] = errors.New("boom")
 	n.wantCode(n.del("a"), cnierr.CodeKernel)
 	if len(n.dp.endpoints) != 0 {
@@ -257,7 +257,7 @@ func TestDelKeepsRecordOnFailure(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	conf := chained("", web)
+	conf := withPrev("", web)
 	check := func(n *node) error { return n.plugin.Check(t.Context(), n.args("a", conf)) }
 	t.Run("not loaded", func(t *testing.T) {
 		n := newNode(t)
@@ -265,7 +265,7 @@ func TestCheck(t *testing.T) {
 	})
 	t.Run("nothing asked", func(t *testing.T) {
 		n := newNode(t)
-		must(t, n.plugin.Check(t.Context(), n.args("a", chained("", ""))))
+		must(t, n.plugin.Check(t.Context(), n.args("a", withPrev("", ""))))
 	})
 	t.Run("device gone", func(t *testing.T) {
 		n := newNode(t)
@@ -292,12 +292,12 @@ func TestCheck(t *testing.T) {
 func TestGC(t *testing.T) {
 	n := newNode(t)
 	port := func(i int) string { return fmt.Sprintf(`{"hostPort":%d,"containerPort":80,"protocol":"tcp"}`, i) }
-	n.mustAdd("keep", chained("", port(1)))
-	n.mustAdd("drop", chained("", port(2)))
-	other := bytes.Replace(chained("", port(3)), []byte(`"net"`), []byte(`"other"`), 1)
+	n.mustAdd("keep", withPrev("", port(1)))
+	n.mustAdd("drop", withPrev("", port(2)))
+	other := bytes.Replace(withPrev("", port(3)), []byte(`"net"`), []byte(`"other"`), 1)
 	n.mustAdd("stranger", other)
-	n.mustAdd("lost", chained("", port(4)))
-	n.mustAdd("lostgone", chained("", port(5)))
+	n.mustAdd("lost", withPrev("", port(4)))
+	n.mustAdd("lostgone", withPrev("", port(5)))
 	for _, id := range []string{"lost", "lostgone"} {
 		must(t, n.records.Remove(refNamed(id), Name))
 	}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package chained is what the chained plugins with a part in the datapath have
+// in common: the codes of its errors, the name of an attachment, and GC. It owns
+// no state.
+package chained
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// Ref names the attachment of a call on the network of that name.
+func Ref(network string, a *cniplugin.Args) store.Ref {
+	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
+}
+
+// OpenError gives an error of loader.Open its CNI code: unavailable when the
+// back end cannot run on this node, its own when it has one (the node's
+// configuration cannot be read, for one).
+func OpenError(err error, unavailable uint) error {
+	var coded *cnierr.Error
+	switch {
+	case errors.As(err, &coded):
+		return err
+	case errors.Is(err, loader.ErrUnavailable):
+		return cnierr.Wrap(unavailable, err, "the ebpf back end cannot run on this node")
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
+}
+
+// ResolveError gives an error of loader.Resolve its CNI code: that of a bad
+// namespace, else the given one.
+func ResolveError(err error, ifname string, code uint) error {
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		code = cnierr.CodeNetNS
+	}
+	return cnierr.Wrap(code, err, "find the host end of %s", ifname)
+}
+
+// Datapath is what GC needs of *loader.Datapath.
+type Datapath interface {
+	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
+	GC(ctx context.Context, keep func(owner uint64) bool) error
+	io.Closer
+}
+
+// Collector is a plugin's GC.
+type Collector[D Datapath] struct {
+	// List returns the attachment records of a network, of all when it is empty.
+	List func(network string) ([]*store.Record, error)
+	// Open returns the datapath if one is loaded (loader.OpenExisting).
+	Open func(ctx context.Context, a *cniplugin.Args) (D, error)
+	// Withdraw takes out what the plugin holds for an attachment.
+	Withdraw func(ctx context.Context, a *cniplugin.Args, ref store.Ref) error
+}
+
+// GC withdraws the attachments of this network that the runtime no longer
+// lists, then lets the datapath drop what no attachment explains. It never
+// stops at the first error.
+func (c Collector[D]) GC(ctx context.Context, a *cniplugin.Args) error {
+	var conf cniconf.Common
+	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+		return err
+	}
+	attachments, err := cniconf.ValidAttachments(a.StdinData)
+	if err != nil {
+		return err
+	}
+	valid := make(map[store.Ref]bool, len(attachments))
+	for _, v := range attachments {
+		valid[store.Ref{Network: conf.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+	}
+	records, err := c.List(conf.Name)
+	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
+	for _, rec := range records {
+		if !valid[rec.Ref] {
+			errs = append(errs, c.Withdraw(ctx, a, rec.Ref))
+		}
+	}
+	errs = append(errs, c.sweep(ctx, a, valid))
+	return errors.Join(errs...)
+}
+
+// sweep removes leftovers from the maps. An owner is kept when the runtime
+// lists it, when a record of any network names it, or when its device is there
+// still: without a record nobody can tell whose network it is.
+func (c Collector[D]) sweep(ctx context.Context, a *cniplugin.Args, valid map[store.Ref]bool) error {
+	dp, err := c.Open(ctx, a)
+	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
+		return nil
+	}
+	if err != nil {
+		return OpenError(err, cnierr.CodeNoDatapath)
+	}
+	defer dp.Close()
+	endpoints, err := dp.Endpoints(ctx)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "list endpoints")
+	}
+	keep := make(map[uint64]bool, len(valid)+len(endpoints))
+	for ref := range valid {
+		keep[ref.Owner()] = true
+	}
+	for _, ep := range endpoints {
+		if ep.HostIfName != "" {
+			keep[ep.Owner] = true
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, dp.GC(ctx, c.orRecorded(keep)), "sweep the datapath")
+}
+
+// orRecorded adds the owners that have a record. The records are read when the
+// function is first called: the datapath then holds its writers' lock, and an
+// ADD has written its record before it took that lock.
+func (c Collector[D]) orRecorded(keep map[uint64]bool) func(owner uint64) bool {
+	var read, unreadable bool
+	return func(owner uint64) bool {
+		if !read {
+			read = true
+			records, err := c.List("")
+			unreadable = err != nil
+			for _, rec := range records {
+				keep[rec.Owner()] = true
+			}
+		}
+		return unreadable || keep[owner]
+	}
+}
