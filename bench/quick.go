@@ -234,7 +234,7 @@ func (q *quick) write(w io.Writer, took time.Duration) error {
 		return err
 	}
 	if q.disturbed > 0 {
-		fmt.Fprintf(w, "\nsomething else on this machine overran the kernel's packet queues during %d measurements of RR and CRR:\ntheir smallest and largest values are its work\n", q.disturbed)
+		fmt.Fprintf(w, "\nother traffic overran the kernel's packet queues during %d measurements of RR and CRR (250 idle pods on one\nbridge do that when they send IPv6 multicast): their smallest and largest values are its work\n", q.disturbed)
 	}
 	if err := report.WriteJSON(q.out, q.run.Rows(sections, q.names(), peer.Direct)); err != nil {
 		return err
