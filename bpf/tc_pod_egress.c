@@ -15,6 +15,14 @@ static __always_inline bool __link_scope(const __u8 *ip)
 	return addr_is_any(ip) || addr_is_link_local6(ip);
 }
 
+/* Is the device the packet came from another one of the pod that has its source address? */
+static __always_inline bool __same_pod(__u32 ifindex, const struct sl_endpoint *ep)
+{
+	struct sl_endpoint_stats *st = endpoint_stats(ifindex);
+
+	return st && ep->pod && st->pod == ep->pod;
+}
+
 /* The record of the packet's flow, fresh if the packet opens one; NULL when there is none to keep. */
 static __always_inline struct sl_flow *__track(struct __sk_buff *skb, const struct sl_pkt *p,
 					       const struct sl_endpoint *ep, __u64 now)
@@ -90,6 +98,9 @@ int sl_pod_egress(struct __sk_buff *skb)
 	ep = endpoint_lookup(p.tuple.local);
 	if (!ep || ep->ifindex != skb->ifindex) {
 		if (!cfg_anti_spoof || __link_scope(p.tuple.local))
+			return SL_PASS;
+		/* A pod on two networks answers by whatever device its routes say; the stack takes it from there. */
+		if (ep && __same_pod(skb->ifindex, ep))
 			return SL_PASS;
 		return drop(SL_DROP_SPOOFED_IP, skb->ifindex);
 	}

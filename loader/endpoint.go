@@ -65,7 +65,7 @@ func (e Endpoint) validate() error {
 
 func (e Endpoint) value(p netip.Prefix, flags uint32) *endpoint.Value {
 	v := &endpoint.Value{
-		Owner: e.Ref.Owner(), Ifindex: uint32(e.HostIfindex), RouteIfindex: uint32(e.RouteIfindex),
+		Owner: e.Ref.Owner(), Pod: e.Ref.Pod(), Ifindex: uint32(e.HostIfindex), RouteIfindex: uint32(e.RouteIfindex),
 		Flags: flags, Mtu: uint32(max(0, e.MTU)), PrefixLen: wire.PrefixLen(p),
 	}
 	if v.RouteIfindex == 0 {
@@ -140,7 +140,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return err
 		}
 	}
-	if err := eps.stats.Create(uint32(ep.HostIfindex)); err != nil {
+	if err := eps.stats.Create(uint32(ep.HostIfindex), ep.Ref.Pod()); err != nil {
 		return full("sl_ep_stats", err)
 	}
 	fresh, err := d.putAddrs(eps, ep, f, &back)

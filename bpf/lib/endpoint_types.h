@@ -16,6 +16,7 @@ enum sl_endpoint_flag {
 /* One address of a pod. */
 struct sl_endpoint {
 	__u64 owner;	     /* first 8 bytes, big endian, of SHA-256(network NUL containerID NUL ifname) */
+	__u64 pod;	     /* first 8 bytes, big endian, of SHA-256(containerID): the same for all devices of a pod */
 	__u32 ifindex;	     /* host end of the pod's device */
 	__u32 route_ifindex; /* device its packets are routed from: the bridge, else the host end */
 	__u32 flags;	     /* enum sl_endpoint_flag */
@@ -25,7 +26,7 @@ struct sl_endpoint {
 	__u8 prefix_len;     /* of the pod's own subnet, 96 + n for IPv4 */
 	__u8 pad[3];
 };
-_Static_assert(sizeof(struct sl_endpoint) == 40, "sl_endpoint is a map value");
+_Static_assert(sizeof(struct sl_endpoint) == 48, "sl_endpoint is a map value");
 
 /* Counters of one pod device, per CPU. */
 struct sl_endpoint_stats {
@@ -36,6 +37,7 @@ struct sl_endpoint_stats {
 	__u64 rx_fast; /* of rx_packets, by the learned path */
 	__u64 tx_fast;
 	__u64 drops; /* by our programs, both directions */
+	__u64 pod;   /* not a counter: sl_endpoint.pod of the device, written by the loader */
 };
 
 /* A device that carries pod traffic out of the node. */

@@ -6,8 +6,11 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 const (
@@ -49,6 +52,36 @@ func TestPrivilegedAntiSpoof(t *testing.T) {
 		b := w.from(family, proto, podA.addr(family), podA.mac).bytes(t)
 		w.step(podEgress, podA.name, b, passes(b))
 	}, masquerading(podA))
+}
+
+// A pod with two devices may send from the address of one by the other: the stack routes it, no flow is learned from it.
+func TestPrivilegedAntiSpoofOwnOtherDevice(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.samePod(podA, podB)
+		b := w.from(family, proto, podB.addr(family), podA.mac).bytes(t)
+		w.step(podEgress, podA.name, b, untouched(b))
+		w.wantFlows(0, 0)
+		b = w.from(family, proto, podC.addr(family), podA.mac).bytes(t)
+		w.step(podEgress, podA.name, b, drops(reasonIP, podA))
+	}, masquerading(podA, podB, podC))
+}
+
+// samePod makes two devices those of one pod.
+func (w *walk) samePod(a, b *pod) {
+	w.tb.Helper()
+	const id = 77
+	stats := make([]bpfobj.TypesSlEndpointStats, ebpf.MustPossibleCPU())
+	for i := range stats {
+		stats[i].Pod = id
+	}
+	w.put("sl_ep_stats", uint32(w.index(a.name)), stats)
+	for _, family := range []int{4, 6} {
+		w.put("sl_endpoints", wire.Addr(b.addr(family)), &bpfobj.TypesSlEndpoint{
+			Owner: b.owner, Pod: id, Ifindex: uint32(w.index(b.name)), RouteIfindex: uint32(w.index(b.route)), Flags: epMasquerade,
+			Mtu: podMTU, Mac: [6]uint8(b.mac), GatewayMac: [6]uint8(b.gwMAC), PrefixLen: uint8(pick(family, 96+b.bits4, b.bits6)),
+		})
+	}
 }
 
 // Fragments and other protocols are checked like everything else.

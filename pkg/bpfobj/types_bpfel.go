@@ -41,6 +41,7 @@ const (
 type TypesSlEndpoint struct {
 	_            structs.HostLayout
 	Owner        uint64
+	Pod          uint64
 	Ifindex      uint32
 	RouteIfindex uint32
 	Flags        uint32
@@ -68,6 +69,7 @@ type TypesSlEndpointStats struct {
 	RxFast    uint64
 	TxFast    uint64
 	Drops     uint64
+	Pod       uint64
 }
 
 type TypesSlFlow struct {

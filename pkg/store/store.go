@@ -51,6 +51,13 @@ func (r Ref) Owner() uint64 {
 	return binary.BigEndian.Uint64(h[:8])
 }
 
+// Pod names the container alone: the same for all attachments of a pod. It is
+// the first 8 bytes, big endian, of SHA-256(containerID).
+func (r Ref) Pod() uint64 {
+	sum := sha256.Sum256([]byte(r.ContainerID))
+	return binary.BigEndian.Uint64(sum[:8])
+}
+
 func (r Ref) sum() [sha256.Size]byte {
 	return sha256.Sum256([]byte(r.Network + "\x00" + r.ContainerID + "\x00" + r.IfName))
 }

@@ -25,7 +25,7 @@ func newMap(t *testing.T, spec ebpf.MapSpec) *ebpf.Map {
 
 func TestPrivilegedMap(t *testing.T) {
 	t.Parallel()
-	m := New(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: 40}))
+	m := New(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: 48}))
 	a4, a6 := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")
 	v := &Value{Owner: 1 << 63, Ifindex: 5, RouteIfindex: 6, Flags: FlagAdmit | FlagPublish, Mtu: 1500, Mac: [6]uint8{2, 1}, PrefixLen: 112}
 	for _, a := range []netip.Addr{a4, a6} {
@@ -65,7 +65,7 @@ func TestPrivilegedMap(t *testing.T) {
 
 func TestPrivilegedStats(t *testing.T) {
 	t.Parallel()
-	raw := newMap(t, ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 56})
+	raw := newMap(t, ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 64})
 	s := NewStats(raw)
 	cpus := ebpf.MustPossibleCPU()
 	perCPU := make([]Counters, cpus)
@@ -75,14 +75,14 @@ func TestPrivilegedStats(t *testing.T) {
 	if err := raw.Put(uint32(7), perCPU); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Create(7); err != nil { // must not reset
+	if err := s.Create(7, 7); err != nil { // must not reset
 		t.Fatal(err)
 	}
 	got, ok, err := s.Get(7)
 	if err != nil || !ok || got.RxPackets != uint64(cpus) || got.TxBytes != uint64(10*cpus) {
 		t.Errorf("%+v %t %v", got, ok, err)
 	}
-	if err := s.Create(8); err != nil {
+	if err := s.Create(8, 7); err != nil {
 		t.Fatal(err)
 	}
 	keys, err := s.Keys()

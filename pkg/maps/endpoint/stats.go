@@ -19,13 +19,17 @@ type Stats struct{ m *ebpf.Map }
 // NewStats returns a view of m.
 func NewStats(m *ebpf.Map) Stats { return Stats{m} }
 
-// Create makes a zero entry for ifindex; one that is there is kept.
-func (s Stats) Create(ifindex uint32) error {
+// Create makes a zero entry for ifindex, a device of pod (Value.Pod); one that is there is kept.
+func (s Stats) Create(ifindex uint32, pod uint64) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return err
 	}
-	err = s.m.Update(ifindex, make([]Counters, cpus), ebpf.UpdateNoExist)
+	perCPU := make([]Counters, cpus)
+	for i := range perCPU {
+		perCPU[i].Pod = pod
+	}
+	err = s.m.Update(ifindex, perCPU, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return nil
 	}
