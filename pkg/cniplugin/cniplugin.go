@@ -106,7 +106,7 @@ func (r *run) funcs() skel.CNIFuncs {
 		}),
 		Del:    r.verb("DEL", delDeadline, p.Del),
 		Check:  r.verb("CHECK", checkDeadline, p.Check),
-		GC:     r.verb("GC", gcDeadline, p.GC),
+		GC:     r.verb("GC", gcDeadline, withList(p.GC)),
 		Status: r.verb("STATUS", checkDeadline, p.Status),
 	}
 }
@@ -131,6 +131,23 @@ func (r *run) verb(name string, limit time.Duration, f func(context.Context, *Ar
 			return cnierr.From(err)
 		}
 		return nil
+	}
+}
+
+// withList passes a GC on only when it says what is valid. libcni leaves the key
+// out when its caller names no attachments ("cnitool gc"); nothing may be taken
+// for garbage then, and to the caller of the reference plugins it is no error.
+func withList(gc func(context.Context, *Args) error) func(context.Context, *Args) error {
+	if gc == nil {
+		return nil
+	}
+	return func(ctx context.Context, a *Args) error {
+		var keys map[string]json.RawMessage
+		if json.Unmarshal(a.StdinData, &keys) == nil && keys["cni.dev/valid-attachments"] == nil && keys["cni.dev/attachments"] == nil {
+			a.Log.Warn("no key \"cni.dev/valid-attachments\": nothing is removed")
+			return nil
+		}
+		return gc(ctx, a)
 	}
 }
 

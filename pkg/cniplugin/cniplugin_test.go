@@ -54,7 +54,10 @@ func plugin(mode string) *Plugin {
 	}
 }
 
-const conf = `{"cniVersion":"1.1.0","name":"net","type":"test"}`
+const (
+	conf   = `{"cniVersion":"1.1.0","name":"net","type":"test"}`
+	confGC = `{"cniVersion":"1.1.0","name":"net","type":"test","cni.dev/valid-attachments":[]}`
+)
 
 func call(t *testing.T, mode, stdin string, env ...string) (stdout, stderr string, status int) {
 	t.Helper()
@@ -99,7 +102,8 @@ func TestMainContract(t *testing.T) {
 		{name: "version of the future", stdin: `{"cniVersion":"2.0.0","name":"n"}`, code: 1},
 		{name: "check too early", stdin: `{"cniVersion":"0.3.1","name":"n"}`, env: []string{"CNI_COMMAND=CHECK"}, code: 1},
 		{name: "panic", mode: "panic", stdin: conf, code: 100},
-		{name: "panic in gc", mode: "panic", stdin: conf, env: []string{"CNI_COMMAND=GC"}, code: 100},
+		{name: "gc without a list", mode: "panic", stdin: conf, env: []string{"CNI_COMMAND=GC"}},
+		{name: "panic in gc", mode: "panic", stdin: confGC, env: []string{"CNI_COMMAND=GC"}, code: 100},
 		{name: "plain error", mode: "plain", stdin: conf, code: 100},
 		{name: "coded error", mode: "code", stdin: conf, code: 7},
 		{name: "own netns", stdin: conf, env: []string{"CNI_NETNS=/proc/self/ns/net"}, code: 8},
