@@ -87,7 +87,7 @@ static __always_inline bool __published(const struct sl_pkt *p, struct sl_match 
 static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_match *m,
 						     const struct sl_published *pub, __u64 now)
 {
-	struct sl_flow *old = flow_record(&m->key, m->ep->owner, now);
+	struct sl_flow *old = m->f; /* of the same key, as __published() found it */
 	struct sl_flow_scratch *s;
 
 	m->f = NULL;
