@@ -8,8 +8,14 @@ LDFLAGS := -s -w -X github.com/sluice-cni/sluice/pkg/version.build=$(VERSION)
 GOTESTFLAGS ?= -count=1 -timeout=20m
 CNI_BIN_DIR ?= /opt/cni/bin
 GOLANGCI_VERSION ?= v2.15.0
-# What the tests, the demo and the benchmark run besides Go: command:package.
-TEST_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
+# What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
+RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
+GUEST_NEEDS := $(RUN_NEEDS) dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
+TEST_NEEDS := $(GUEST_NEEDS) ruby:ruby vagrant:vagrant
+# What takes Debian's kernels apart.
+KERNEL_NEEDS := $(GUEST_NEEDS) dpkg-deb:dpkg lz4:lz4 zstd:zstd xz:xz-utils
+KERNEL ?= 5.10
+KERNELFLAGS ?=
 
 CLANG ?= clang-14
 export BPF2GO_CC ?= $(CLANG)
@@ -27,7 +33,7 @@ define need
 	command -v apt-get >/dev/null || { echo "please install: $${missing[*]}" >&2; exit 1; }; \
 	[ "$$(id -u)" -eq 0 ] || { echo "as root: apt-get install $${missing[*]}" >&2; exit 1; }; \
 	echo "installing $${missing[*]}"; \
-	export DEBIAN_FRONTEND=noninteractive; \
+	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; : no service is started by its package; \
 	apt-get -qq update; apt-get -qq install -y --no-install-recommends "$${missing[@]}" >/dev/null
 endef
 
@@ -35,7 +41,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify fmt lint test test-unit test-privileged demo bench-quick install clean
+.PHONY: help build generate verify fmt lint test test-unit test-privileged parity test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,23 +80,58 @@ test: ## run every test: unit, packet walks, real binaries in network namespaces
 	go test $(GOTESTFLAGS) ./...
 
 test-unit: ## run the tests that need no privileges
-	go test $(GOTESTFLAGS) -skip '^TestPrivileged' ./...
+	go test $(GOTESTFLAGS) -skip '^TestPrivileged|^TestVagrantfile' ./...
 
 test-privileged: ## run only the tests that need root and a kernel with BPF
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go test $(GOTESTFLAGS) -run '^TestPrivileged' ./...
 
-demo: build ## show a pod, a hostPort and masquerade end to end, in namespaces of its own (root)
+parity: ## compare every behaviour in every back end with the reference, about ten minutes (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
+	go test -count=1 -timeout=30m -parallel=4 -run Parity ./test/behaviour -whole
+
+test-guest: ## run the privileged tests as they run in test machines, on this one (root, or sudo)
+	go run ./test/kernels -build bin/guest
+	$$([ "$$(id -u)" -eq 0 ] || echo sudo) bin/guest/guest run bin/guest/suites.json
+
+kernel-load: ## load every BPF program under Linux 5.10 and 6.12, in QEMU, a minute
+	$(call need,$(KERNEL_NEEDS))
+	go run ./test/kernels -kernels 5.10,6.12 -run '^TestPrivilegedLoad' $(KERNELFLAGS) ./bpf/tests
+
+kernel-quick: ## run the datapath's tests under the oldest kernel and one with tcx, in QEMU
+	$(call need,$(KERNEL_NEEDS))
+	go run ./test/kernels -quick $(KERNELFLAGS)
+
+kernel-matrix: ## run all privileged tests under every kernel, in QEMU, and write docs/kernels.md
+	$(call need,$(KERNEL_NEEDS))
+	go run ./test/kernels -docs docs/kernels.md $(KERNELFLAGS)
+
+kernel-shell: ## give a shell in one kernel (KERNEL=5.10), with the tests in it
+	$(call need,$(KERNEL_NEEDS))
+	go run ./test/kernels -shell $(KERNEL)
+
+demo: build ## show a pod, a hostPort and masquerade end to end, in namespaces of its own (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
 	go build -trimpath -o bin/demo ./test/demo
 	bin/demo -bin bin
 
 bench-quick: build ## compare with no plugin and with the reference plugins, under 3 minutes (root)
 	$(need-root)
-	$(call need,$(TEST_NEEDS))
+	$(call need,$(RUN_NEEDS))
 	go run ./bench
+
+bench-add: build ## compare the time of ADD with the reference's, for each interface plugin (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
+	go run ./bench add
+
+bench-pace: build ## 200 pods come and go at once, mixed plugins, and against the reference (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
+	go run ./bench pace
 
 install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
 	bin/sluice install $(CNI_BIN_DIR)

@@ -5,7 +5,11 @@
 // figures mean. Run it as root.
 //
 //	bench [quick]   traffic and ADD/DEL side by side, under 3 minutes
+//	bench add       ADD of each interface plugin side by side
+//	bench pace      many pods come and go at once: mixed plugins, and against the reference
+//	bench deny      a denied source floods an uplink: the deny list, and a DROP in iptables' raw table
 //	bench profile   where the time of ADD and DEL goes, plugin by plugin
+//	bench bandwidth goodput and delay of a limited pod, by back end and rate
 package main
 
 import (
@@ -42,10 +46,18 @@ func main() {
 		err = traffic.Main()
 	case "quick":
 		err = runQuick(ctx, args)
+	case "add":
+		err = runAdd(ctx, args)
+	case "pace":
+		err = runPace(ctx, args)
+	case "deny":
+		err = runDeny(ctx, args)
 	case "profile":
 		err = runProfile(ctx, args)
+	case "bandwidth":
+		err = runBandwidth(ctx, args)
 	default:
-		err = fmt.Errorf("unknown command %q: quick or profile", command)
+		err = fmt.Errorf("unknown command %q: quick, add, pace, profile, deny or bandwidth", command)
 	}
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)
@@ -60,6 +72,7 @@ func main() {
 type common struct {
 	peers, refBin, sluiceBin string
 	masquerade, lastPod      bool
+	plugins                  []string // that the suites must have; empty: peer.Plugins
 	suites                   []peer.Suite
 	host                     report.Host
 	cleanup                  []func() error
@@ -78,18 +91,21 @@ func (c *common) prepare(ctx context.Context, log io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("namespaces need root")
 	}
+	if len(c.plugins) == 0 {
+		c.plugins = peer.Plugins
+	}
 	for name := range strings.SplitSeq(c.peers, ",") {
 		var s peer.Suite
 		var err error
 		switch name {
-		case peer.Direct:
+		case peer.Direct, peer.Routed:
 			s = peer.Suite{Name: name}
 		case peer.Reference:
-			s, err = peer.ReferenceSuite(ctx, c.refBin, log)
+			s, err = peer.ReferenceSuite(ctx, c.refBin, c.plugins, log)
 		case peer.Sluice:
 			s, err = c.sluice()
 		default:
-			err = fmt.Errorf("unknown peer %q: %s, %s or %s", name, peer.Direct, peer.Reference, peer.Sluice)
+			err = fmt.Errorf("unknown peer %q: %s, %s, %s or %s", name, peer.Direct, peer.Routed, peer.Reference, peer.Sluice)
 		}
 		if err != nil {
 			return err
@@ -105,7 +121,7 @@ func (c *common) sluice() (peer.Suite, error) {
 		return peer.Suite{}, err
 	}
 	c.cleanup = append(c.cleanup, func() error { return os.RemoveAll(dir) })
-	return peer.SluiceSuite(c.sluiceBin, dir)
+	return peer.SluiceSuite(c.sluiceBin, dir, c.plugins)
 }
 
 // close undoes what the command made, last first.

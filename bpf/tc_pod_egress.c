@@ -5,9 +5,12 @@
  * the pod's sending direction: it drops what is spoofed, opens the flow record,
  * and sends confirmed flows past the stack.
  */
+#define SL_PROGRAM SL_PROGRAM_POD_EGRESS
 #include "lib/compiler.h"
 #include "lib/config.h"
 #include "lib/fast.h"
+#include "lib/policy.h"
+#include "lib/turn.h"
 
 /* Addresses that every host may send from before it has one, and on its link. */
 static __always_inline bool __link_scope(const __u8 *ip)
@@ -23,25 +26,54 @@ static __always_inline bool __same_pod(__u32 ifindex, const struct sl_endpoint *
 	return st && ep->pod && st->pod == ep->pod;
 }
 
-/* The record of the packet's flow, fresh if the packet opens one; NULL when there is none to keep. */
-static __always_inline struct sl_flow *__track(struct __sk_buff *skb, const struct sl_pkt *p,
-					       const struct sl_endpoint *ep, __u64 now)
+/* Asks the policy of the device for a packet whose flow has no verdict of it. */
+static __always_inline enum sl_drop_reason __admit(struct __sk_buff *skb, const struct sl_pkt *p,
+						   const struct sl_endpoint *ep, struct sl_flow *f)
+{
+	bool pod_opens = !f || (f->flags & SL_FLOW_POD_OPENED);
+	enum sl_drop_reason reason = policy_ask(skb, p, ep->ifindex, pod_opens, 0);
+
+	if (!reason && f)
+		f->policy = ep->policy;
+	return reason;
+}
+
+/*
+ * The record of the packet's flow, fresh if the packet opens one; in *flow NULL when there is none to keep. Under
+ * a policy every admitted packet has one: without it the answer would not be admitted.
+ */
+static __always_inline enum sl_drop_reason __track(struct __sk_buff *skb, const struct sl_pkt *p,
+						   const struct sl_endpoint *ep, struct sl_flow **flow, __u64 now)
 {
 	struct sl_flow *f = flow_record(&p->tuple, ep->owner, now);
+	enum sl_drop_reason reason;
 	struct sl_flow_scratch *s;
 
-	if (!f || flow_reopened(f, p, SL_TX)) {
-		if (!pkt_opens(p))
-			return NULL;
+	*flow = NULL;
+	if (f && flow_reopened(f, p, SL_TX))
+		f = NULL;
+	/* An answer by the pod's door has its verdict from where it came in. */
+	if (!f && turn_is_answer(&p->tuple, now))
+		return SL_DROP_NONE;
+	if ((f ? f->policy : 0) != ep->policy) {
+		reason = __admit(skb, p, ep, f);
+		if (reason)
+			return reason;
+	}
+	if (!f) {
+		if (!pkt_opens(p) && (!ep->policy || pkt_answers(p)))
+			return SL_DROP_NONE;
 		s = flow_scratch();
 		if (!s)
-			return NULL;
+			return SL_DROP_NONE;
 		flow_init(&s->rec, ep->owner, SL_FLOW_POD_OPENED, now);
+		s->rec.policy = ep->policy;
 		f = flow_insert(&p->tuple, &s->rec);
 		if (!f)
-			return NULL; /* not recorded: slow, but whole */
+			return SL_DROP_NONE; /* not recorded: slow, but whole */
 	}
-	return flow_touch(&p->tuple, f, p, SL_TX, skb->len, now);
+	*flow = flow_touch(&p->tuple, f, p, SL_TX, skb->len, now);
+	return SL_DROP_NONE;
 }
 
 static __always_inline int __fast_local(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_endpoint_stats *st,
@@ -56,9 +88,11 @@ static __always_inline int __fast_local(struct __sk_buff *skb, const struct sl_p
 		return SL_PASS;
 	tuple_reverse(&back, p);
 	f = flow_record(&back, peer->owner, now);
-	if (!f)
-		return SL_PASS; /* the peer's record is gone: learn again */
-	flow_touch(&back, f, p, SL_RX, skb->len, now);
+	/* The peer's record is gone, or its policy is another now: learn again. */
+	if (!f || f->policy != peer->policy)
+		return SL_PASS;
+	if (!(peer->flags & SL_EP_QUEUE_RX)) /* else sl_pod_ingress does */
+		flow_touch(&back, f, p, SL_RX, skb->len, now);
 	verdict = fast_pod_to_pod(skb, p, peer);
 	if (st && verdict == TC_ACT_REDIRECT)
 		st->tx_fast++;
@@ -73,14 +107,36 @@ static __always_inline int __fast_out(struct __sk_buff *skb, const struct sl_pkt
 
 	if (!fast_route(skb, p, ep, f, &nh, now))
 		return SL_PASS;
-	if ((flags & SL_FLOW_SNAT) && !flow_ensure_index(&p->tuple, f))
+	if ((flags & SL_FLOW_INDEXED) && !flow_ensure_index(&p->tuple, f))
 		return SL_PASS;
+	if ((flags & SL_FLOW_REMAP) && rewrite_remote_port(skb, p, SL_TX, &f->other))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	if (rewrite_packet(skb, p, SL_TX, flags & SL_FLOW_NAT ? &f->other : &p->tuple, true))
-		return drop(SL_DROP_REWRITE, ep->ifindex);
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	flow_end(&p->tuple, f, p);
 	if (st)
 		st->tx_fast++;
 	return (int)bpf_redirect_neigh(out, &nh, sizeof(nh), 0);
+}
+
+/* By way of the stack; to a published port of this node, with the pod as destination. */
+static __always_inline int __slow(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_flow *f)
+{
+	/* It has left by an uplink, or has been to another pod: it is not for the node. */
+	if (f && (f->flags & (SL_FLOW_TX_CONFIRM | SL_FLOW_NAT)))
+		return SL_PASS;
+	return turn_out(skb, p) == TC_ACT_SHOT ? TC_ACT_SHOT : SL_PASS;
+}
+
+/* What has no record of its own: sources of the link, another device's address, packets without ports. */
+static __always_inline int __odd(struct __sk_buff *skb, struct sl_pkt *p, enum sl_parsed parsed, __u64 now)
+{
+	enum sl_drop_reason reason;
+
+	if (addr_is_any(p->tuple.local)) /* a host that looks for its address */
+		return SL_PASS;
+	reason = policy_device(skb, p, parsed, skb->ifindex, SL_TX, 0, now);
+	return reason ? drop(skb, reason, skb->ifindex) : SL_PASS;
 }
 
 SEC("tc")
@@ -89,32 +145,38 @@ int sl_pod_egress(struct __sk_buff *skb)
 	struct sl_pkt p = {};
 	enum sl_parsed parsed = parse_packet(skb, &p, SL_TX);
 	__u64 now = bpf_ktime_get_ns();
-	struct sl_endpoint_stats *st;
+	enum sl_drop_reason reason;
+	struct sl_endpoint_stats *st = NULL;
 	struct sl_endpoint *ep;
 	struct sl_flow *f;
 
 	if (parsed == SL_PARSED_NONE)
 		return SL_PASS;
+	/* See sl_upl_ingress. */
+	if (addr_is_loopback(p.tuple.remote))
+		return drop(skb, SL_DROP_LOOPBACK_POD, skb->ifindex);
 	ep = endpoint_lookup(p.tuple.local);
 	if (!ep || ep->ifindex != skb->ifindex) {
-		if (!cfg_anti_spoof || __link_scope(p.tuple.local))
-			return SL_PASS;
 		/* A pod on two networks answers by whatever device its routes say; the stack takes it from there. */
-		if (ep && __same_pod(skb->ifindex, ep))
+		if (cfg_anti_spoof && !__link_scope(p.tuple.local) && !(ep && __same_pod(skb->ifindex, ep)))
+			return drop(skb, SL_DROP_SPOOFED_IP, skb->ifindex);
+		ep = NULL;
+	} else {
+		if (cfg_anti_spoof && !mac_equal(p.src_mac, ep->mac))
+			return drop(skb, SL_DROP_SPOOFED_MAC, ep->ifindex);
+		st = endpoint_stats(ep->ifindex);
+		count_tx(skb, st);
+		endpoint_mark(skb, ep);
+		if (parsed != SL_PARSED_L4 && !ep->policy)
 			return SL_PASS;
-		return drop(SL_DROP_SPOOFED_IP, skb->ifindex);
 	}
-	if (cfg_anti_spoof && !mac_equal(p.src_mac, ep->mac))
-		return drop(SL_DROP_SPOOFED_MAC, ep->ifindex);
-
-	st = endpoint_stats(ep->ifindex);
-	count_tx(skb, st);
-	endpoint_mark(skb, ep);
-	if (parsed != SL_PARSED_L4)
-		return SL_PASS;
-	f = __track(skb, &p, ep, now);
-	if (!f || !fast_allowed(f, &p))
-		return SL_PASS;
+	if (!ep || parsed != SL_PARSED_L4)
+		return __odd(skb, &p, parsed, now);
+	reason = __track(skb, &p, ep, &f, now);
+	if (reason)
+		return drop(skb, reason, ep->ifindex);
+	if (!f || (ep->flags & SL_EP_QUEUE_TX) || !fast_allowed(f, &p))
+		return __slow(skb, &p, f);
 	if (f->flags & SL_FLOW_LOCAL_PEER)
 		return __fast_local(skb, &p, st, now);
 	return __fast_out(skb, &p, ep, f, st, now);

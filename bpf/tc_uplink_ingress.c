@@ -5,15 +5,20 @@
  * connections to a pod's own address. First hook of the pod's receiving
  * direction.
  */
+#define SL_PROGRAM SL_PROGRAM_UPLINK_INGRESS
 #include "lib/compiler.h"
 #include "lib/config.h"
+#include "lib/deny_maps.h"
 #include "lib/fast.h"
+#include "lib/frag.h"
 #include "lib/hostport.h"
+#include "lib/icmp.h"
+#include "lib/remap.h"
 #include "lib/sock.h"
 
 /* What the packet turned out to belong to. */
 struct sl_match {
-	struct sl_tuple key; /* of the record: the tuple as the pod sees it */
+	struct sl_tuple *key; /* of the record: the tuple as the pod sees it. Room that the caller has */
 	struct sl_flow *f;
 	struct sl_endpoint *ep;
 };
@@ -27,21 +32,24 @@ static __always_inline bool __known(const struct sl_pkt *p, struct sl_match *m, 
 	if (!f)
 		return false;
 	index = f->flags & SL_FLOW_INDEX;
-	m->key = index ? f->other : p->tuple;
-	m->ep = endpoint_lookup(m->key.local);
+	*m->key = index ? f->other : p->tuple;
+	m->ep = endpoint_lookup(m->key->local);
 	if (!m->ep || m->ep->owner != f->owner)
 		return false;
 	m->f = f;
 	if (index) {
-		m->f = flow_record(&m->key, m->ep->owner, now);
+		m->f = flow_record(m->key, m->ep->owner, now);
 		if (!m->f) {
 			/* A connection that ended leaves its index behind: only a lost half is restored. */
-			if (pkt_is_syn(p) || flow_exists(&m->key))
+			if (pkt_is_syn(p) || flow_exists(m->key))
 				return false;
 			m->f = flow_restore(&p->tuple, f, now);
 		}
 		if (!m->f || !tuple_equal(&m->f->other, &p->tuple))
 			return false; /* the record has moved on to another outside tuple */
+		if ((m->f->flags & SL_FLOW_REMAP) &&
+		    !hostport_still(&p->tuple, m->f->flags & SL_FLOW_DNAT_ANY, m->f->hostport_gen))
+			return false; /* as __published() says of those without index */
 	}
 	return !flow_reopened(m->f, p, SL_RX);
 }
@@ -52,6 +60,14 @@ struct sl_published {
 	__u64 any; /* 1: found under the any address */
 };
 
+/* The tuple as the pod sees it, of a packet for a mapping. */
+static __always_inline void __to_pod(const struct sl_pkt *p, const struct sl_hostport *hp, struct sl_tuple *key)
+{
+	*key = p->tuple;
+	addr_copy(key->local, hp->ip);
+	key->local_port = hp->port;
+}
+
 /*
  * Finds the mapping that a packet is for, and its flow if there is one: the
  * mapping itself leads to the record, which needs no index therefore. A record
@@ -59,14 +75,15 @@ struct sl_published {
  * talks to it. True: the flow, in m. Else pub->hp is the mapping to make one by, and m->key and
  * m->ep are set for it.
  */
-static __always_inline bool __published(const struct sl_pkt *p, struct sl_match *m, struct sl_published *pub, __u64 now)
+static __always_inline bool __published(const struct sl_pkt *p, __u32 ifindex, struct sl_match *m,
+					struct sl_published *pub, __u64 now)
 {
 	bool any = false;
 
 	pub->hp = NULL;
 	if (p->echo)
 		return false;
-	pub->hp = hostport_lookup(&p->tuple, &any);
+	pub->hp = hostport_lookup(&p->tuple, ifindex, &any);
 	pub->any = any;
 	if (!pub->hp)
 		return false;
@@ -75,12 +92,18 @@ static __always_inline bool __published(const struct sl_pkt *p, struct sl_match 
 		pub->hp = NULL;
 		return false;
 	}
-	m->key = p->tuple;
-	addr_copy(m->key.local, pub->hp->ip);
-	m->key.local_port = pub->hp->port;
-	m->f = flow_record(&m->key, m->ep->owner, now);
+	__to_pod(p, pub->hp, m->key);
+	m->f = flow_record(m->key, m->ep->owner, now);
 	return m->f && (m->f->flags & SL_FLOW_DNAT) && m->f->hostport_gen == pub->hp->gen &&
 	       tuple_equal(&m->f->other, &p->tuple) && !flow_reopened(m->f, p, SL_RX);
+}
+
+/* What the node has on the outside tuple of the record in the scratch. A function of its own for the verifier's sake. */
+__noinline int sl_sock_other(struct __sk_buff *skb)
+{
+	struct sl_flow_scratch *s = flow_scratch();
+
+	return s ? sock_lookup(skb, &s->rec.other) : SL_SOCK_NONE;
 }
 
 /* Makes the flow of a packet to a published port. SL_DROP_NONE without m->f: it is not for the port after all. */
@@ -89,24 +112,36 @@ static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, cons
 {
 	struct sl_flow *old = m->f; /* of the same key, as __published() found it */
 	struct sl_flow_scratch *s;
+	bool clash;
 
 	m->f = NULL;
 	if (pub->any && !is_host_addr(p->tuple.local))
 		return SL_DROP_NONE;
-	if (old && (old->flags & SL_FLOW_DNAT) && !(old->flags & SL_FLOW_CLOSING) && !flow_reopened(old, p, SL_RX) &&
-	    !tuple_equal(&old->other, &p->tuple) &&
-	    hostport_still(&old->other, old->flags & SL_FLOW_DNAT_ANY, old->hostport_gen))
-		return SL_DROP_TUPLE_CLASH;
-	/* A SYN is for the hostPort as DNAT would have it; anything else may be the answer to a host's own connection. */
-	if (!pkt_is_syn(p) && sock_lookup(skb, &p->tuple) == SL_SOCK_CONNECTED)
-		return SL_DROP_NONE;
+	if (pub->hp->port != p->tuple.local_port && !proto_has_free_ports(p->tuple.proto))
+		return SL_DROP_NONE; /* not a mapping for us: the loader makes none such */
+	clash = old && (old->flags & SL_FLOW_DNAT) && !(old->flags & SL_FLOW_CLOSING) &&
+		!flow_reopened(old, p, SL_RX) && !tuple_equal(&old->other, &p->tuple) &&
+		hostport_still(&old->other, old->flags & SL_FLOW_DNAT_ANY, old->hostport_gen);
 	s = flow_scratch();
 	if (!s)
 		return SL_DROP_FLOW_TABLE;
 	flow_init(&s->rec, m->ep->owner, SL_FLOW_DNAT | (pub->any ? SL_FLOW_DNAT_ANY : 0), now);
+	if (pub->hp->flags & SL_HP_MASQ_ALL)
+		s->rec.flags |= SL_FLOW_MASQ;
 	s->rec.other = p->tuple;
+	/* A SYN is for the hostPort as DNAT would have it; anything else may be the answer to a host's own connection. */
+	if (!pkt_is_syn(p) && sl_sock_other(skb) == SL_SOCK_CONNECTED)
+		return SL_DROP_NONE;
+	if (!hostport_admits(pub->hp, p->tuple.remote))
+		return SL_DROP_SOURCE;
 	s->rec.hostport_gen = pub->hp->gen;
-	m->f = flow_insert(&m->key, &s->rec);
+	if (clash) {
+		s->key = *m->key;
+		if (!remap_allocate(p, s))
+			return SL_DROP_TUPLE_CLASH;
+		m->key->remote_port = s->key.remote_port;
+	}
+	m->f = flow_insert(m->key, &s->rec);
 	return m->f ? SL_DROP_NONE : SL_DROP_FLOW_TABLE;
 }
 
@@ -121,29 +156,33 @@ static __always_inline void __inbound(const struct sl_pkt *p, struct sl_match *m
 	s = flow_scratch();
 	if (!m->ep || !s)
 		return;
-	m->key = p->tuple;
+	*m->key = p->tuple;
 	flow_init(&s->rec, m->ep->owner, 0, now);
-	m->f = flow_insert(&m->key, &s->rec);
+	m->f = flow_insert(m->key, &s->rec);
 }
 
 /* Finds or makes the flow of a packet. SL_DROP_NONE without m->f: it is not for us. */
 static __always_inline enum sl_drop_reason __match(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_match *m,
 						   __u64 now)
 {
-	struct sl_match to_port = {};
+	struct sl_endpoint *ep;
 	struct sl_published pub;
 	enum sl_drop_reason reason;
+	struct sl_flow *old;
 
-	if (__published(p, &to_port, &pub, now)) {
-		*m = to_port;
+	if (__published(p, skb->ifindex, m, &pub, now))
 		return SL_DROP_NONE;
-	}
+	old = m->f;
+	ep = m->ep;
 	/* A masqueraded flow that has this port since before it was published keeps it. */
 	if (__known(p, m, now))
 		return SL_DROP_NONE;
 	if (pub.hp) {
-		reason = __publish(skb, p, &to_port, &pub, now);
-		*m = to_port;
+		/* As __published() had left it: a copy would not fit into the stack of kernels before 6.9. */
+		__to_pod(p, pub.hp, m->key);
+		m->f = old;
+		m->ep = ep;
+		reason = __publish(skb, p, m, &pub, now);
 		if (reason || m->f)
 			return reason;
 	}
@@ -152,28 +191,165 @@ static __always_inline enum sl_drop_reason __match(struct __sk_buff *skb, const 
 	return SL_DROP_NONE;
 }
 
+/*
+ * An ICMP error about a packet that left the node translated: the pod gets it as if
+ * about the one it sent. It belongs to the flow, and takes its way: the stack's
+ * connection tracking may not have seen a packet of a short-cut flow for hours.
+ */
+__noinline int sl_error_in(struct __sk_buff *skb)
+{
+	struct sl_odd *o = odd_scratch();
+	__u64 now = bpf_ktime_get_ns();
+	struct sl_published pub;
+	struct sl_match m = {};
+	bool fast;
+
+	if (!o || !odd_parse_inner(skb, o, SL_RX) || !addr_equal(o->outer.p.tuple.local, o->inner.p.tuple.local))
+		return SL_PASS;
+	m.key = &o->key;
+	if (!__published(&o->inner.p, skb->ifindex, &m, &pub, now) && !__known(&o->inner.p, &m, now))
+		return SL_PASS;
+	if (!m.f || !m.ep || !(m.f->flags & SL_FLOW_NAT))
+		return SL_PASS;
+	fast = cfg_l2_len && m.f->policy == m.ep->policy && fast_allowed(m.f, &o->outer.p) &&
+	       o->outer.p.seg_len <= m.ep->mtu;
+	if (icmp_rewrite_error(skb, o, SL_RX, m.key) || (fast && odd_hop(skb, &o->outer)))
+		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
+	if (fast)
+		return fast_to_pod(skb, m.ep);
+	endpoint_mark(skb, m.ep);
+	return SL_PASS;
+}
+
+/* The rest of a datagram goes where its first fragment went. Without that one the stack may wait for it: it may be the node's. */
+__noinline int sl_later_in(struct __sk_buff *skb)
+{
+	struct sl_odd *o = odd_scratch();
+	struct sl_endpoint *ep;
+	struct sl_frag *fr;
+	__u8 to[16];
+
+	fr = o ? frag_lookup(&o->outer, SL_RX, bpf_ktime_get_ns()) : NULL;
+	if (!fr)
+		return SL_PASS;
+	addr_copy(to, fr->to);
+	ep = endpoint_lookup(to);
+	if (odd_rewrite_addr(skb, &o->outer, false, to))
+		return drop(skb, SL_DROP_REWRITE, ep ? ep->ifindex : 0);
+	if (ep)
+		endpoint_mark(skb, ep);
+	return SL_PASS;
+}
+
+/*
+ * A packet that cannot take the shortcut, in the scratch's outer: the first of a flow, or one that the second parser has
+ * read. A function of its own, so that the verifier walks it once and the shortcut stays short.
+ */
+__noinline int sl_slow_in(struct __sk_buff *skb)
+{
+	struct sl_odd *o = odd_scratch();
+	__u64 now = bpf_ktime_get_ns();
+	enum sl_drop_reason reason;
+	struct sl_match m = {};
+
+	if (!o)
+		return SL_PASS;
+	m.key = &o->key;
+	reason = __match(skb, &o->outer.p, &m, now);
+	if (reason)
+		return drop(skb, reason, m.ep ? m.ep->ifindex : 0);
+	if (!m.f || !m.ep)
+		return SL_PASS;
+	m.f = flow_touch(m.key, m.f, &o->outer.p, SL_RX, skb->len, now);
+	if (odd_rewrite(skb, &o->outer, SL_RX, m.key))
+		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
+	if (m.f->flags & (SL_FLOW_NAT | SL_FLOW_POD_OPENED)) {
+		if (o->outer.more)
+			frag_note(&o->outer, SL_RX, m.key->local, now);
+		endpoint_mark(skb, m.ep);
+	}
+	return SL_PASS;
+}
+
+/* The deny list, where no XDP program can look at it: that one expects an Ethernet header. */
+static __always_inline bool __denied(const __u8 *source)
+{
+	struct sl_cidr key = {.prefix_len = 128};
+	__u64 *hits;
+
+	addr_copy(key.ip, source);
+	hits = bpf_map_lookup_elem(&sl_deny, &key);
+	if (hits)
+		__sync_fetch_and_add(hits, 1);
+	return hits != NULL;
+}
+
+/* What the first parser left: see odd.h. No function: the frames of what it calls would be too many. */
+static __always_inline int __odd(struct __sk_buff *skb)
+{
+	__u32 kind = (__u32)sl_odd_parse(skb, cfg_l2_len, SL_RX, 0);
+	struct sl_odd *o = odd_scratch();
+
+	if (!o || kind == SL_ODD_NONE)
+		return SL_PASS;
+	/* What sl_upl_ingress() looks for, in what comes without Ethernet header. */
+	if (addr_is_loopback(o->outer.p.tuple.local) || addr_is_loopback(o->outer.p.tuple.remote))
+		return drop(skb, SL_DROP_LOOPBACK, 0);
+	if (!cfg_l2_len && __denied(o->outer.p.tuple.remote))
+		return drop(skb, SL_DROP_DENIED, 0);
+	switch (kind) {
+	case SL_ODD_ERROR:
+		return sl_error_in(skb);
+	case SL_ODD_LATER:
+		return sl_later_in(skb);
+	case SL_ODD_L4:
+		return sl_slow_in(skb);
+	default:
+		return SL_PASS;
+	}
+}
+
 SEC("tc")
 int sl_upl_ingress(struct __sk_buff *skb)
 {
 	__u64 now = bpf_ktime_get_ns();
-	enum sl_drop_reason reason;
-	struct sl_match m = {};
+	struct sl_published pub;
+	struct sl_tuple key;
+	struct sl_match m = {.key = &key};
+	enum sl_parsed parsed;
 	struct sl_pkt p = {};
 	bool fast;
 
-	if (skb->pkt_type != PACKET_HOST || parse_packet(skb, &p, SL_RX) != SL_PARSED_L4)
+	if (!cfg_l2_len) /* nor link addresses: all is for the node */
+		return __odd(skb);
+	if (skb->pkt_type == PACKET_OTHERHOST)
 		return SL_PASS;
-	reason = __match(skb, &p, &m, now);
-	if (reason)
-		return drop(reason, m.ep ? m.ep->ifindex : 0);
+	parsed = parse_packet(skb, &p, SL_RX);
+	/* Should somebody have set route_localnet, what is bound to 127.0.0.1 is still the node's own (CVE-2020-8558). */
+	if (parsed != SL_PARSED_NONE && (addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
+		return drop(skb, SL_DROP_LOOPBACK, 0);
+	if (skb->pkt_type != PACKET_HOST)
+		return SL_PASS;
+	if (parsed != SL_PARSED_L4)
+		return parsed == SL_PARSED_L3 ? __odd(skb) : SL_PASS;
+	/* A masqueraded flow that has a port since before it was published keeps it. */
+	if (!__published(&p, skb->ifindex, &m, &pub, now) && !__known(&p, &m, now)) {
+		/* Nothing of ours: most of what comes for the node itself. */
+		if (!pub.hp && !(pkt_opens(&p) && endpoint_lookup(p.tuple.local)))
+			return SL_PASS;
+		return odd_from_plain(&p) ? sl_slow_in(skb) : SL_PASS;
+	}
 	if (!m.f || !m.ep)
 		return SL_PASS;
-	m.f = flow_touch(&m.key, m.f, &p, SL_RX, skb->len, now);
-	fast = fast_allowed(m.f, &p) && p.seg_len <= m.ep->mtu;
-	if (rewrite_packet(skb, &p, SL_RX, &m.key, fast))
-		return drop(SL_DROP_REWRITE, m.ep->ifindex);
+	m.f = flow_touch(m.key, m.f, &p, SL_RX, skb->len, now);
+	/* Under another policy than its verdict is of, it has to see sl_pod_ingress. */
+	fast = fast_allowed(m.f, &p) && p.seg_len <= m.ep->mtu && m.f->policy == m.ep->policy;
+	if ((m.f->flags & SL_FLOW_REMAP) && rewrite_remote_port(skb, &p, SL_RX, m.key))
+		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
+	if (rewrite_packet(skb, &p, SL_RX, m.key, fast))
+		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast) {
-		flow_end(&m.key, m.f, &p);
+		flow_end(m.key, m.f, &p);
 		return fast_to_pod(skb, m.ep);
 	}
 	if (m.f->flags & (SL_FLOW_NAT | SL_FLOW_POD_OPENED))

@@ -5,9 +5,14 @@
  * writes each of them once (pkg/bpfobj).
  */
 #include "lib/compiler.h"
+#include "lib/edt_types.h"
 #include "lib/endpoint_types.h"
+#include "lib/event_types.h"
 #include "lib/flow_types.h"
 #include "lib/hostport_types.h"
+#include "lib/own_types.h"
+#include "lib/local_types.h"
+#include "lib/policy_types.h"
 #include "lib/verdict.h"
 
 struct sl_tuple *t_tuple __attribute__((unused));
@@ -17,9 +22,26 @@ struct sl_endpoint *t_endpoint __attribute__((unused));
 struct sl_endpoint_stats *t_endpoint_stats __attribute__((unused));
 struct sl_uplink *t_uplink __attribute__((unused));
 struct sl_cidr *t_cidr __attribute__((unused));
+struct sl_policy *t_policy __attribute__((unused));
+struct sl_rule *t_rule __attribute__((unused));
+struct sl_policed *t_policed __attribute__((unused));
+enum sl_rule_flag *t_rule_flag __attribute__((unused));
+enum sl_policy_flag *t_policy_flag __attribute__((unused));
+struct sl_own_device *t_own_device __attribute__((unused));
 struct sl_hostport_key *t_hostport_key __attribute__((unused));
 struct sl_hostport *t_hostport __attribute__((unused));
+struct sl_source *t_source __attribute__((unused));
+struct sl_peer_key *t_peer_key __attribute__((unused));
+struct sl_peer *t_peer __attribute__((unused));
+struct sl_edt *t_edt __attribute__((unused));
+struct sl_edt_net *t_edt_net __attribute__((unused));
+enum sl_edt_flag *t_edt_flag __attribute__((unused));
 enum sl_flow_flag *t_flow_flag __attribute__((unused));
 enum sl_endpoint_flag *t_endpoint_flag __attribute__((unused));
 enum sl_hostport_flag *t_hostport_flag __attribute__((unused));
+struct sl_event *t_event __attribute__((unused));
+struct sl_event_wish *t_event_wish __attribute__((unused));
+struct sl_event_cpu *t_event_cpu __attribute__((unused));
+struct sl_drop_key *t_drop_key __attribute__((unused));
+enum sl_program *t_program __attribute__((unused));
 enum sl_drop_reason *t_drop_reason __attribute__((unused));

@@ -204,8 +204,9 @@ func updateLink(pin string, prog *ebpf.Program) (bool, error) {
 
 // dropLink detaches and removes the pin; missing is success. Removing the pin alone would do, but later: the kernel would refuse
 // to attach the same program again for some milliseconds.
-func (d *Datapath) dropLink(index int, h hook) error {
-	pin := d.paths.linkPin(index, h)
+func (d *Datapath) dropLink(index int, h hook) error { return dropPin(d.paths.linkPin(index, h)) }
+
+func dropPin(pin string) error {
 	if !exists(pin) {
 		return nil
 	}
@@ -250,10 +251,10 @@ func (a *attacher) putFilter(c *tcConn, index int, h hook, fresh bool) error {
 		if f, found, err := c.filterAt(index, h); err != nil {
 			return err
 		} else if found && !f.yields(h) {
-			return fmt.Errorf("device %d, %s, priority %d: %w (%s %s)", index, h.direction(), filterPriority, ErrConflict, f.kind, f.program)
+			return fmt.Errorf("device %d, %s, priority %d: %w (%s %s)", index, h.direction(), h.priority(), ErrConflict, f.kind, f.program)
 		}
 	}
-	err = c.putFilter(index, h, prog)
+	err = c.putFilter(index, h, prog, 0)
 	if !fresh && errors.Is(err, unix.EINVAL) { // the qdisc is "ingress", which has no egress side
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	}
@@ -299,7 +300,7 @@ func (a *attacher) detachClsact(index int, hooks []hook) error {
 	}
 	mark := a.d.paths.clsactMark(index)
 	made := exists(mark)
-	if made && c.onlyOurs(index) {
+	if made && c.only(index, hooks) {
 		return errors.Join(c.deleteClsact(index), removeIfThere(mark))
 	}
 	var errs []error

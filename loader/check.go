@@ -22,12 +22,27 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, p := range ep.Addrs {
-		errs = append(errs, checkAddr(eps, ep, p, f))
-	}
 	a := d.attacher("")
 	defer a.Close()
+	var errs []error
+	if ep.Own != nil && (ep.HostIfindex == 0 || len(ownHooks(f, true)) > 0) {
+		errs = append(errs, d.checkOwn(a, ep, f))
+	}
+	if ep.HostIfindex == 0 {
+		return errors.Join(append(errs, d.checkPins())...)
+	}
+	gw, err := gatewaysOf(ep)
+	errs = append(errs, err)
+	var id uint16
+	if f&FeatureAdmit != 0 {
+		id, err = d.checkPolicy(uint32(ep.HostIfindex), ep)
+		errs = append(errs, err)
+	}
+	for _, p := range ep.Addrs {
+		want := ep.value(netip.PrefixFrom(p.Addr().Unmap(), p.Bits()), 0, gw)
+		want.Policy = id
+		errs = append(errs, checkAddr(eps, ep, p, f, want))
+	}
 	errs = append(errs, checkHooks(a, ep.HostIfindex, ep.HostIfName, podHooks()))
 	return errors.Join(append(errs, d.checkPins(), d.checkUplinks(a))...)
 }
@@ -36,7 +51,8 @@ func differs(format string, a ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDiffers}, a...)...)
 }
 
-func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature) error {
+// checkAddr compares the entry of one address with want, but for the flags and the policy of features other than f.
+func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature, want *endpoint.Value) error {
 	addr := p.Addr().Unmap()
 	got, ok, err := eps.addrs.Get(addr)
 	switch {
@@ -49,7 +65,11 @@ func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature) error {
 	case got.Flags&uint32(f) != uint32(f):
 		return differs("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
 	}
-	if want := ep.value(netip.PrefixFrom(addr, p.Bits()), got.Flags); got != *want {
+	want.Flags = got.Flags
+	if f&FeatureAdmit == 0 {
+		want.Policy = got.Policy
+	}
+	if got != *want {
 		return differs("endpoint %s is %+v, want %+v", addr, got, *want)
 	}
 	return nil
@@ -104,7 +124,7 @@ func (d *Datapath) checkUplinks(a *attacher) error {
 		if errors.Is(err, nl.ErrNotFound) {
 			continue
 		}
-		errs = append(errs, err, checkHooks(a, int(index), l.Name, uplinkHooks()))
+		errs = append(errs, err, checkHooks(a, int(index), l.Name, uplinkHooks(src.Bare)))
 		for _, s := range []netip.Addr{src.V4, src.V6} {
 			if _, ok := addrs[s]; s.IsValid() && !ok {
 				errs = append(errs, differs("address %s of uplink %s is not among the node's", s, l.Name))

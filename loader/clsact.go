@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -20,6 +21,7 @@ import (
 const (
 	filterPriority = 0x534c
 	filterHandle   = 0x534c
+	filterRanks    = 8 // priorities from filterPriority on that are ours
 	clsactHandle   = 0xffff0000
 )
 
@@ -80,17 +82,19 @@ func (h hook) tcParent() uint32 {
 func filterMsg(index int, h hook) tc.Msg {
 	return tc.Msg{
 		Family: unix.AF_UNSPEC, Ifindex: uint32(index), Handle: filterHandle, Parent: h.tcParent(),
-		Info: core.BuildHandle(filterPriority, uint32(wire.Port(unix.ETH_P_ALL))),
+		Info: core.BuildHandle(h.priority(), uint32(wire.Port(unix.ETH_P_ALL))),
 	}
 }
 
-// putFilter makes prog our filter at h; one of ours that is there is replaced without a gap.
-func (c *tcConn) putFilter(index int, h hook, prog *ebpf.Program) error {
+// putFilter makes prog our filter at h; one of ours that is there is replaced without a gap. class is what the program reads as
+// skb->tc_classid, 0 for none.
+func (c *tcConn) putFilter(index int, h hook, prog *ebpf.Program, class uint32) error {
 	fd, flags, name := uint32(prog.FD()), uint32(tc.BpfActDirect), h.program
-	err := c.t.Filter().Replace(&tc.Object{
-		Msg:       filterMsg(index, h),
-		Attribute: tc.Attribute{Kind: "bpf", BPF: &tc.Bpf{FD: &fd, Name: &name, Flags: &flags}},
-	})
+	attr := &tc.Bpf{FD: &fd, Name: &name, Flags: &flags}
+	if class != 0 {
+		attr.ClassID = &class
+	}
+	err := c.t.Filter().Replace(&tc.Object{Msg: filterMsg(index, h), Attribute: tc.Attribute{Kind: "bpf", BPF: attr}})
 	if err != nil {
 		return fmt.Errorf("filter %s on device %d: %w", h.program, index, err)
 	}
@@ -102,6 +106,7 @@ type filter struct {
 	program string // of ours; empty: somebody else's
 	id      uint32 // of the program
 	kind    string
+	class   uint32 // see putFilter
 }
 
 // is reports whether the filter is the one that belongs to h.
@@ -112,7 +117,7 @@ func (f filter) is(h hook) bool { return f.program == h.program }
 func (f filter) yields(h hook) bool {
 	for _, o := range allHooks() {
 		if o.program == f.program {
-			return o.egress == h.egress
+			return o.egress == h.egress && o.rank == h.rank
 		}
 	}
 	return false
@@ -144,6 +149,9 @@ func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
 		if o.BPF.ID != nil {
 			f.id = *o.BPF.ID
 		}
+		if o.BPF.ClassID != nil {
+			f.class = *o.BPF.ClassID
+		}
 	}
 	return f, found, nil
 }
@@ -161,15 +169,17 @@ func (c *tcConn) deleteFilter(index int, h hook) (bool, error) {
 	return true, nil
 }
 
-// onlyOurs reports whether nothing but our filters hangs on the qdisc.
-func (c *tcConn) onlyOurs(index int) bool {
+// only reports whether nothing hangs on the qdisc but our filters for these hooks: the programs of a pod's device, of an uplink and
+// of limits share one.
+func (c *tcConn) only(index int, hooks []hook) bool {
 	for _, h := range []hook{hookPodEgress(), hookPodIngress()} { // one for each direction
 		objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: h.tcParent()})
 		if err != nil && !gone(err) { // what cannot be read is somebody's
 			return false
 		}
 		for _, o := range objects {
-			if o.Handle != 0 && !isOurs(&o) {
+			named := func(h hook) bool { return o.BPF != nil && o.BPF.Name != nil && *o.BPF.Name == h.program }
+			if o.Handle != 0 && (!isOurs(&o) || !slices.ContainsFunc(hooks, named)) {
 				return false
 			}
 		}
@@ -177,8 +187,19 @@ func (c *tcConn) onlyOurs(index int) bool {
 	return true
 }
 
+// unused reports whether no filter at all hangs on the qdisc.
+func (c *tcConn) unused(index int) bool {
+	for _, h := range []hook{hookPodEgress(), hookPodIngress()} { // one for each direction
+		objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: h.tcParent()})
+		if err != nil && !gone(err) || len(objects) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // isOurs recognises a filter by place, kind and name.
 func isOurs(o *tc.Object) bool {
-	return o.Kind == "bpf" && o.Handle == filterHandle && o.Info>>16 == filterPriority &&
+	return o.Kind == "bpf" && o.Handle == filterHandle && o.Info>>16-filterPriority < filterRanks &&
 		o.BPF != nil && o.BPF.Name != nil && strings.HasPrefix(*o.BPF.Name, programPrefix)
 }

@@ -3,7 +3,9 @@
 package loader
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -28,6 +30,8 @@ type constants struct {
 	admitMark uint32
 	snat      []nodeconf.PortRange // one or two
 	noMasq    []netip.Prefix
+	cgroup    string          // root, as configured; as attach
+	netns     uint64          // cookie, filled in by load: the same for all builds of one namespace
 	attach    nodeconf.Attach // no constant, but a change means attaching everything anew, as another build does
 }
 
@@ -39,6 +43,7 @@ func (d *Datapath) constants() (constants, error) {
 		admitMark: c.AdmitMark,
 		snat:      c.SNATPorts,
 		attach:    c.Attach,
+		cgroup:    c.CgroupRoot,
 		noMasq:    slices.Clone(c.NonMasqueradeCIDRs),
 	}
 	slices.SortFunc(k.noMasq, func(a, b netip.Prefix) int {
@@ -91,7 +96,7 @@ func (k constants) build() string {
 	h := sha256.New()
 	sum := bpfobj.Sum()
 	h.Write(sum[:])
-	fmt.Fprintf(h, "%t %t %d %v %v %s", k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach)
+	fmt.Fprintf(h, "%t %t %d %v %v %s %s", k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach, k.cgroup)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
@@ -102,7 +107,7 @@ func (k constants) apply(spec *ebpf.CollectionSpec, fibSrc bool) error {
 		second = k.snat[1]
 	}
 	var errs []error
-	set := func(name string, value uint32) {
+	set := func(name string, value any) {
 		v, ok := spec.Variables[name]
 		if !ok {
 			errs = append(errs, fmt.Errorf("the object has no constant %s", name))
@@ -114,10 +119,14 @@ func (k constants) apply(spec *ebpf.CollectionSpec, fibSrc bool) error {
 	set(bpfobj.PodEgressVarCfgAntiSpoof, oneIf(k.antiSpoof))
 	set(bpfobj.PodEgressVarCfgAdmitMark, k.admitMark)
 	set(bpfobj.PodEgressVarCfgFibSrc, oneIf(fibSrc))
+	set(bpfobj.PodEgressVarCfgNetnsCookie, k.netns)
 	set(bpfobj.PodEgressVarCfgSnatMin1, uint32(k.snat[0].First))
 	set(bpfobj.PodEgressVarCfgSnatMax1, uint32(k.snat[0].Last))
 	set(bpfobj.PodEgressVarCfgSnatMin2, uint32(second.First))
 	set(bpfobj.PodEgressVarCfgSnatMax2, uint32(second.Last))
+	secret := make([]byte, 4)
+	_, _ = rand.Read(secret) // never fails
+	set(bpfobj.PodEgressVarCfgSnatSecret, binary.NativeEndian.Uint32(secret)|1)
 	return errors.Join(errs...)
 }
 

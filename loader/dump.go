@@ -8,6 +8,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
@@ -55,17 +56,26 @@ func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Stats = EndpointCounter{
-			RxPackets: c.RxPackets, RxBytes: c.RxBytes, TxPackets: c.TxPackets, TxBytes: c.TxBytes,
-			RxFast: c.RxFast, TxFast: c.TxFast, Drops: c.Drops,
-		}
+		s.Stats = counters(c)
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
+	inside, err := d.ownEndpoints(eps.stats)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, inside...)
 	slices.SortFunc(out, func(a, b EndpointStatus) int {
 		return cmp.Or(cmp.Compare(a.HostIfindex, b.HostIfindex), cmp.Compare(a.Owner, b.Owner))
 	})
 	return out, nil
+}
+
+func counters(c endpoint.Counters) EndpointCounter {
+	return EndpointCounter{
+		RxPackets: c.RxPackets, RxBytes: c.RxBytes, TxPackets: c.TxPackets, TxBytes: c.TxBytes,
+		RxFast: c.RxFast, TxFast: c.TxFast, Drops: c.Drops,
+	}
 }
 
 // HostPorts returns the published ports in the order of address, protocol and port.
@@ -74,12 +84,26 @@ func (d *Datapath) HostPorts(_ context.Context) ([]PublishedPort, error) {
 	if err != nil {
 		return nil, err
 	}
+	raw, err := d.pinned(mapSources)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := hostport.NewSources(raw).All()
+	if err != nil {
+		return nil, err
+	}
+	h, err := nl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
 	var out []PublishedPort
 	err = m.Each(func(k hostport.Key, v hostport.Value) bool {
 		out = append(out, PublishedPort{
 			HostPort: HostPort{
 				HostIP: k.HostIP, Proto: k.Proto, Port: k.Port, PodIP: v.PodIP, PodPort: v.PodPort,
 				SNAT: v.Flags&hostport.FlagSNAT != 0, MasqAll: v.Flags&hostport.FlagMasqAll != 0,
+				Sources: lists[v.Sources], Match: newMatch(h, v.Conditions),
 			},
 			Owner: v.Owner, Generation: v.Gen,
 		})
@@ -92,6 +116,19 @@ func (d *Datapath) HostPorts(_ context.Context) ([]PublishedPort, error) {
 		return cmp.Or(a.HostIP.Compare(b.HostIP), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
 	})
 	return out, nil
+}
+
+// newMatch names the device of a condition, by its number where it has gone.
+func newMatch(h *nl.Handle, c hostport.Conditions) Match {
+	m := Match{Source: c.Source, Dest: c.Dest, NotSource: c.NotSource, NotDest: c.NotDest, NotIn: c.NotIndex}
+	if c.In == 0 {
+		return m
+	}
+	m.In = "#" + strconv.Itoa(int(c.In))
+	if l, err := h.LinkByIndex(int(c.In)); err == nil {
+		m.In = l.Name
+	}
+	return m
 }
 
 // Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all

@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
@@ -27,6 +30,8 @@ type Endpoint struct {
 	GatewayMAC   net.HardwareAddr // of RouteIfindex
 	MTU          int
 	Addrs        []netip.Prefix // the pod's addresses with the length of its own subnet
+	Own          *OwnDevice     // the device inside the pod: for those without a host end, and for features that work there
+	Policy       *policy.Policy // with FeatureAdmit: who may talk to the pod, and whom it may talk to; nil restricts nothing
 }
 
 // Feature is a service that an endpoint gets. Several plugins turn on one each.
@@ -37,6 +42,8 @@ const (
 	FeatureMasquerade = Feature(endpoint.FlagMasquerade) // connections the pod opens leave with the node's address
 	FeatureAdmit      = Feature(endpoint.FlagAdmit)      // its packets carry the admit mark
 	FeaturePublish    = Feature(endpoint.FlagPublish)    // it has published ports
+	FeatureQueueRx    = Feature(endpoint.FlagQueueRx)    // a qdisc of the host end limits what it gets
+	FeatureQueueTx    = Feature(endpoint.FlagQueueTx)    // an intermediate device limits what it sends
 )
 
 // String returns the names of the features.
@@ -46,6 +53,8 @@ func (e Endpoint) validate() error {
 	switch {
 	case e.Ref.ContainerID == "" || e.Ref.IfName == "":
 		return errors.New("endpoint without container ID or interface name")
+	case e.HostIfindex <= 0 && e.Own != nil && e.Own.Netns != "" && e.Own.Ifindex > 0:
+		return nil // its addresses play no part
 	case e.HostIfindex <= 0:
 		return fmt.Errorf("endpoint %s: no host device", e.Ref)
 	case len(e.MAC) != 6:
@@ -63,10 +72,18 @@ func (e Endpoint) validate() error {
 	return nil
 }
 
-func (e Endpoint) value(p netip.Prefix, flags uint32) *endpoint.Value {
+// has reports whether the device has the end that every feature in f needs.
+func (e Endpoint) has(f Feature) error {
+	if inside := FeatureAdmit; e.HostIfindex <= 0 && f&^inside != 0 {
+		return fmt.Errorf("%w: %s has no host end, which %v needs", ErrNoDevice, e.Ref, f&^inside)
+	}
+	return nil
+}
+
+func (e Endpoint) value(p netip.Prefix, flags uint32, gw gateways) *endpoint.Value {
 	v := &endpoint.Value{
 		Owner: e.Ref.Owner(), Pod: e.Ref.Pod(), Ifindex: uint32(e.HostIfindex), RouteIfindex: uint32(e.RouteIfindex),
-		Flags: flags, Mtu: uint32(max(0, e.MTU)), PrefixLen: wire.PrefixLen(p),
+		Flags: flags, Mtu: uint32(max(0, e.MTU)), PrefixLen: wire.PrefixLen(p), Gateway: wire.Addr(gw.of(p)),
 	}
 	if v.RouteIfindex == 0 {
 		v.RouteIfindex = v.Ifindex
@@ -74,6 +91,44 @@ func (e Endpoint) value(p netip.Prefix, flags uint32) *endpoint.Value {
 	copy(v.Mac[:], e.MAC)
 	copy(v.GatewayMac[:], e.GatewayMAC)
 	return v
+}
+
+// gateways are the addresses of the device that a pod's packets are routed from.
+type gateways []nl.Addr
+
+func gatewaysOf(e Endpoint) (gateways, error) {
+	index := e.RouteIfindex
+	if index == 0 {
+		index = e.HostIfindex
+	}
+	h, err := nl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	addrs, err := h.AddrsOf(index, nl.FamilyAll)
+	if err != nil && !errors.Is(err, nl.ErrNotFound) { // what needs the device will say so
+		return nil, fmt.Errorf("endpoint %s: addresses of device %d: %w", e.Ref, index, err)
+	}
+	return slices.DeleteFunc(addrs, func(a nl.Addr) bool { return notTheNodes(a.Prefix.Addr()) }), nil
+}
+
+// of returns the address that the node shows to the pod at p: that of the pod's own subnet, else what masquerading on the
+// device would take. The zero Addr: none.
+func (g gateways) of(p netip.Prefix) netip.Addr {
+	for _, a := range g {
+		if a.Prefix.Addr().Is4() == p.Addr().Is4() && p.Masked().Contains(a.Prefix.Addr()) {
+			return a.Prefix.Addr()
+		}
+	}
+	if len(g) == 0 {
+		return netip.Addr{}
+	}
+	s := sources(g, g[0].LinkIndex)
+	if p.Addr().Is4() {
+		return s.V4
+	}
+	return s.V6
 }
 
 // endpoints are the views of the maps about pods.
@@ -118,7 +173,7 @@ func (e endpoints) of(owner uint64) ([]entry, error) {
 // again changes nothing. An address that another attachment held is taken over: the last ADD is right. It also brings uplinks
 // and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a map has no room.
 func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
-	if err := ep.validate(); err != nil {
+	if err := errors.Join(ep.validate(), ep.has(f)); err != nil {
 		return err
 	}
 	unlock, err := d.writer(ctx)
@@ -135,15 +190,27 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	var back undo.Stack
 	defer back.Rollback(ctx, &err)
 
+	if ep.Own != nil && (ep.HostIfindex == 0 || len(ownHooks(f, true)) > 0) {
+		if err := d.enableOwn(ctx, a, ep, f, &back); err != nil {
+			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
+		}
+		if ep.HostIfindex == 0 {
+			return d.sync(ctx, a)
+		}
+	}
 	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
 		if err := d.markPodSide(ep.RouteIfindex); err != nil {
 			return err
 		}
 	}
-	if err := eps.stats.Create(uint32(ep.HostIfindex), ep.Ref.Pod()); err != nil {
+	if err := eps.stats.Create(uint32(ep.HostIfindex), ep.Ref.Pod(), ep.Ref.Owner()); err != nil {
 		return full("sl_ep_stats", err)
 	}
-	fresh, err := d.putAddrs(eps, ep, f, &back)
+	id, err := d.police(uint32(ep.HostIfindex), ep, f, &back)
+	if err != nil {
+		return err
+	}
+	fresh, err := d.putAddrs(eps, ep, f, id, &back)
 	if err != nil {
 		return err
 	}
@@ -164,9 +231,13 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 
 // putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
 // no address of ep had been on it.
-func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, back *undo.Stack) (fresh bool, err error) {
+func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, policy uint16, back *undo.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
+	gw, err := gatewaysOf(ep)
+	if err != nil {
+		return false, err
+	}
 	for _, p := range ep.Addrs {
 		addr := p.Addr().Unmap()
 		old, had, err := eps.addrs.Get(addr)
@@ -178,7 +249,10 @@ func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, back *undo.St
 			flags |= old.Flags
 			fresh = fresh && old.Ifindex != uint32(ep.HostIfindex)
 		}
-		v := ep.value(netip.PrefixFrom(addr, p.Bits()), flags)
+		v := ep.value(netip.PrefixFrom(addr, p.Bits()), flags, gw)
+		if v.Policy = policy; f&FeatureAdmit == 0 && had && old.Owner == owner {
+			v.Policy = old.Policy
+		}
 		if had && old == *v {
 			continue
 		}
@@ -234,7 +308,7 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 	}
 	a := d.attacher("")
 	defer a.Close()
-	return d.clear(a, eps, mine, f, shared)
+	return errors.Join(d.disableOwn(a, owner, f), d.clear(a, eps, mine, f, shared))
 }
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
@@ -244,6 +318,10 @@ func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature,
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
+		if v.Flags&endpoint.FlagAdmit == 0 && v.Policy != 0 {
+			errs = append(errs, d.unpolice(v.Ifindex, v.Owner))
+			v.Policy = 0
+		}
 		if v.Flags != 0 {
 			if v.Flags != e.v.Flags {
 				errs = append(errs, eps.addrs.Put(e.addr, &v))

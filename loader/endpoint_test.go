@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 func setAttach(o *Options, how string) { o.Config.Attach = nodeconf.Attach(how) }
@@ -29,8 +30,8 @@ func hooksOf(e *env, d *Datapath, index int) []string {
 	for _, h := range allHooks() {
 		at, err := a.at(index, h)
 		e.ok(err)
-		if at.how != "" {
-			out = append(out, h.name+" "+at.how)
+		if line := h.name + " " + at.how; at.how != "" && !slices.Contains(out, line) { // two hooks may have one place
+			out = append(out, line)
 		}
 	}
 	return out
@@ -48,7 +49,7 @@ func TestPrivilegedEnableDisable(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.attach, func(t *testing.T) {
 			if tt.attach == howTCX {
-				needTCX(t)
+				need.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, tt.attach)
@@ -159,7 +160,7 @@ func TestPrivilegedDisableWithoutDevice(t *testing.T) {
 	for _, how := range []string{"tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
 			if how == howTCX {
-				needTCX(t)
+				need.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, how)
@@ -236,7 +237,7 @@ func TestPrivilegedFilterPlaceTaken(t *testing.T) {
 		t.Errorf("the foreign filter is gone: %s", out)
 	}
 	// By default such a device gets tcx links.
-	needTCX(t)
+	need.TCX(t)
 	setAttach(&e.o, "auto")
 	d2 := e.open()
 	e.ok(d2.Enable(e.ctx, ep, FeatureAdmit))
@@ -272,7 +273,7 @@ func TestPrivilegedIngressQdisc(t *testing.T) {
 
 // Who changes the way of attaching finds the programs once, not twice.
 func TestPrivilegedAttachChanges(t *testing.T) {
-	needTCX(t)
+	need.TCX(t)
 	e := newEnv(t)
 	e.uplink()
 	ep := e.pod("pod1", "10.1.0.2/16")
@@ -306,7 +307,7 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 	for _, how := range []string{"auto", "tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
 			if how == howTCX {
-				needTCX(t)
+				need.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, how)

@@ -21,6 +21,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/test/cgroup"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 // The main thread stays with the main goroutine: it must never end up in the namespaces of a test.
@@ -50,7 +52,7 @@ func newEnv(t testing.TB) *env {
 	if err := os.Mkdir(bpffs, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), lab.Patient(time.Minute))
 	e := &env{t: t, ctx: ctx, o: testOptions(t, dir)}
 	t.Cleanup(func() {
 		cancel()
@@ -63,6 +65,11 @@ func newEnv(t testing.TB) *env {
 func testOptions(t testing.TB, dir string) Options {
 	cfg := nodeconf.Default()
 	cfg.BPFFS = filepath.Join(dir, "bpf")
+	root, err := cgroup.Join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.CgroupRoot = root
 	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: zaptest.NewLogger(t)}
 }
 
@@ -106,14 +113,6 @@ func (e *env) elsewhere() func(f func() error) error {
 	}
 }
 
-// needTCX leaves a test out on a kernel that cannot have tcx, and only there.
-func needTCX(t testing.TB) {
-	t.Helper()
-	if !kernelAtLeast(6, 6) {
-		t.Skipf("no tcx before Linux 6.6, this is %s", kernelRelease())
-	}
-}
-
 // uplinkWay is by what an uplink is attached by default on this kernel.
 func uplinkWay() string {
 	if kernelAtLeast(6, 6) {
@@ -125,7 +124,7 @@ func uplinkWay() string {
 // eventually waits for something the kernel does in its own time.
 func (e *env) eventually(what string, f func() bool) {
 	e.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(lab.Patient(20 * time.Second)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if f() {
 			return
 		}

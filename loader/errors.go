@@ -18,6 +18,10 @@ var (
 	ErrDiffers = errors.New("datapath state differs")
 	// ErrConflict says that a place on a device that must be ours is taken by somebody else.
 	ErrConflict = errors.New("taken by another program")
+	// ErrNotDenied says that a network is not in the deny list.
+	ErrNotDenied = errors.New("not in the deny list")
+	// ErrBusy says that somebody else reads the events.
+	ErrBusy = errors.New("busy")
 	// ErrNoDevice says that a device does not exist (any more).
 	ErrNoDevice = errors.New("no such device")
 )

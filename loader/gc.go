@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -45,7 +46,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	}
 	a := d.attacher("")
 	defer a.Close()
-	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectDevices(a))
+	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectOwn(a, valid), d.collectShapes(valid), d.collectDevices(a), d.collectPolicies())
 	err = errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
 	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
 		d.log.Warn("sweep: pins are missing", zap.Error(err))
@@ -60,9 +61,10 @@ func (d *Datapath) collectPorts(valid func(uint64) bool) error {
 		return err
 	}
 	var stale []hostport.Key
+	var gone []hostport.Value
 	err = m.Each(func(k hostport.Key, v hostport.Value) bool {
 		if !valid(v.Owner) {
-			stale = append(stale, k)
+			stale, gone = append(stale, k), append(gone, v)
 		}
 		return true
 	})
@@ -70,6 +72,8 @@ func (d *Datapath) collectPorts(valid func(uint64) bool) error {
 	for _, k := range stale {
 		errs = append(errs, m.Delete(k))
 	}
+	d.dropPeers(gone)
+	errs = append(errs, d.sweepSources(m, gone))
 	return errors.Join(errs...)
 }
 
@@ -110,7 +114,7 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	counted, err := eps.stats.Keys()
 	errs := []error{err}
 	for _, index := range counted {
-		if !used[index] {
+		if !used[index] && !own.IsKey(index) {
 			errs = append(errs, a.detach(int(index), podHooks()), eps.stats.Delete(index))
 		}
 	}
@@ -174,6 +178,9 @@ func defunct(pin string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
 	}
+	if x := info.XDP(); x != nil {
+		return x.Ifindex == 0, nil
+	}
 	t := info.TCX()
 	return t != nil && t.Ifindex == 0, nil
 }
@@ -210,10 +217,18 @@ func removeIfDead(p paths) error {
 	if err != nil || len(pins) == 0 {
 		return err
 	}
+	devices := 0
 	for _, name := range pins {
+		if strings.HasPrefix(name, sockPrefix) { // a cgroup outlives a network namespace
+			continue
+		}
+		devices++
 		if lost, err := defunct(filepath.Join(p.links(), name)); err != nil || !lost {
 			return err
 		}
+	}
+	if devices == 0 {
+		return nil
 	}
 	return removeTree(p)
 }

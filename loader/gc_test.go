@@ -12,13 +12,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 func TestPrivilegedGC(t *testing.T) {
 	for _, how := range []string{"auto", "tcx"} {
 		t.Run(how, func(t *testing.T) {
 			if how == howTCX {
-				needTCX(t)
+				need.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, how)
@@ -66,7 +68,7 @@ func TestPrivilegedGC(t *testing.T) {
 
 // The tree of a network namespace that is no more goes; that of one that lives stays.
 func TestPrivilegedGCNamespaces(t *testing.T) {
-	needTCX(t)
+	need.TCX(t)
 	e := newEnv(t)
 	e.uplink()
 	first := e.open()

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -30,6 +31,9 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	}
 	if err := d.paths.make(); err != nil {
 		return err
+	}
+	if k.netns, err = d.netnsCookie(); err != nil {
+		d.log.Warn("name the network namespace for programs", zap.Error(err))
 	}
 	specs, err := d.specs(k, report.yes(probeFIBSrc))
 	if err != nil {
@@ -73,18 +77,24 @@ func commit(fresh, committed string) error {
 	return nil
 }
 
-// specs returns the four collections with constants and map sizes set, by program name.
+// specs returns the collections with constants and map sizes set, by the name of their program.
 func (d *Datapath) specs(k constants, fibSrc bool) (map[string]*ebpf.CollectionSpec, error) {
 	load := map[string]func() (*ebpf.CollectionSpec, error){
 		bpfobj.PodEgressProgSlPodEgress:      bpfobj.LoadPodEgress,
 		bpfobj.PodIngressProgSlPodIngress:    bpfobj.LoadPodIngress,
 		bpfobj.UplinkIngressProgSlUplIngress: bpfobj.LoadUplinkIngress,
 		bpfobj.UplinkEgressProgSlUplEgress:   bpfobj.LoadUplinkEgress,
+		hookBareIngress().program:            bpfobj.LoadUplinkIngress,
+		hookBareEgress().program:             bpfobj.LoadUplinkEgress,
+		bpfobj.OwnEgressProgSlOwnEgress:      bpfobj.LoadOwnEgress,
+		bpfobj.OwnIngressProgSlOwnIngress:    bpfobj.LoadOwnIngress,
+		bpfobj.EdtProgSlEdt:                  bpfobj.LoadEdt,
+		bpfobj.XDPUplinkProgSlXdpUplink:      bpfobj.LoadXDPUplink,
+		sockObject:                           bpfobj.LoadCgroupSock,
 	}
-	size := d.opts.Config.MapSizes
-	sizes := map[string]uint32{
-		mapFlows: size.Flows, mapFlowsNew: size.FlowsNew,
-		mapEndpoints: size.Endpoints, mapHostPorts: size.HostPorts,
+	sizes, err := mapSizes(d.opts.Config.MapSizes)
+	if err != nil {
+		return nil, err
 	}
 	specs := make(map[string]*ebpf.CollectionSpec, len(load))
 	for name, f := range load {
@@ -95,14 +105,33 @@ func (d *Datapath) specs(k constants, fibSrc bool) (map[string]*ebpf.CollectionS
 		if err := k.apply(spec, fibSrc); err != nil {
 			return nil, fmt.Errorf("configure %s: %w", name, err)
 		}
+		if err := makeBare(spec, name); err != nil {
+			return nil, err
+		}
 		for m, n := range sizes {
-			if s, ok := spec.Maps[m]; ok && n != 0 {
+			if s, ok := spec.Maps[m]; ok {
 				s.MaxEntries = n
 			}
+		}
+		if p := spec.Programs[hookXDP().program]; p != nil && kernelAtLeast(5, 18) {
+			p.Flags |= xdpFrags
 		}
 		specs[name] = spec
 	}
 	return specs, nil
+}
+
+// makeBare makes of an uplink's collection the one for devices without Ethernet header, if name is that one's program.
+func makeBare(spec *ebpf.CollectionSpec, name string) error {
+	if !slices.ContainsFunc(bareHooks(), func(h hook) bool { return h.program == name }) {
+		return nil
+	}
+	for old, p := range spec.Programs {
+		delete(spec.Programs, old)
+		p.Name = name
+		spec.Programs[name] = p
+	}
+	return spec.Variables[bpfobj.UplinkIngressVarCfgL2Len].Set(uint32(0))
 }
 
 // openMaps returns the maps that all programs share: those that are pinned already, with all they hold, and new ones for the
@@ -168,11 +197,29 @@ func (d *Datapath) loadPrograms(specs map[string]*ebpf.CollectionSpec, maps map[
 	}
 	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part
 	for name, spec := range specs {
-		if err := loadProgram(name, spec, maps, fresh, cache); err != nil {
+		err := loadProgram(name, spec, maps, fresh, cache)
+		if err != nil && name == sockObject {
+			d.log.Warn("the node's own processes will not reach host ports", zap.Error(err))
+			err = noSockets(fresh)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sockObject names the one object that has several programs, and that a node can do without.
+const sockObject = "sl_cgroup_sock"
+
+// noSockets replaces what there is of the programs for sockets in dir by a mark.
+func noSockets(dir string) error {
+	for _, h := range sockHooks() {
+		if err := removeIfThere(filepath.Join(dir, h.program)); err != nil {
+			return err
+		}
+	}
+	return os.Mkdir(filepath.Join(dir, noSockDir), 0o700)
 }
 
 func loadProgram(name string, spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, dir string, cache *btf.Cache) error {
@@ -190,12 +237,10 @@ func loadProgram(name string, spec *ebpf.CollectionSpec, maps map[string]*ebpf.M
 		return fmt.Errorf("load %s: %w", name, err)
 	}
 	defer coll.Close()
-	prog, ok := coll.Programs[name]
-	if !ok {
-		return fmt.Errorf("load %s: the object has no program of that name", name)
-	}
-	if err := prog.Pin(dir + "/" + name); err != nil {
-		return fmt.Errorf("pin %s: %w", name, err)
+	for name, prog := range coll.Programs {
+		if err := prog.Pin(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("pin %s: %w", name, err)
+		}
 	}
 	return nil
 }

@@ -15,10 +15,28 @@ const (
 	mapHostPorts = "sl_hostports"
 	mapPortsKept = "sl_ports_kept"
 	mapDrops     = "sl_drops"
+	mapFrags     = "sl_frags"
+
+	mapDevDrops  = "sl_dev_drops"
+	mapEvents    = "sl_events"
+	mapEventWish = "sl_event_wish"
+	mapEventCPU  = "sl_event_cpu"
+
+	mapOwnDevices = "sl_own_devices"
+	mapPolicies   = "sl_policies"
+	mapPoliced    = "sl_policed"
+	mapEDTLimits  = "sl_edt_limits"
+	mapEDTNets    = "sl_edt_nets"
+	mapDeny       = "sl_deny"
+	mapPeers      = "sl_peers"
+	mapPeersUDP   = "sl_peers_udp"
+	mapSources    = "sl_sources"
 )
 
 func sharedMaps() []string {
 	return []string{
-		mapEndpoints, mapEpStats, mapHostAddrs, mapUplinks, mapNoMasq, mapFlows, mapFlowsNew, mapHostPorts, mapPortsKept, mapDrops,
+		mapEndpoints, mapEpStats, mapHostAddrs, mapUplinks, mapNoMasq, mapFlows, mapFlowsNew, mapHostPorts, mapPortsKept, mapDrops, mapFrags,
+		mapOwnDevices, mapEDTLimits, mapEDTNets, mapPolicies, mapPoliced, mapDeny,
+		mapPeers, mapPeersUDP, mapSources, mapDevDrops, mapEvents, mapEventWish, mapEventCPU,
 	}
 }

@@ -72,7 +72,9 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 			}
 			continue
 		}
-		n.uplinks[index] = sources(addrs, index)
+		src := sources(addrs, index)
+		src.Bare = l.Bare
+		n.uplinks[index] = src
 	}
 	return n, nil
 }
@@ -98,6 +100,9 @@ func linkOf(h links, known map[int]nl.Link, index int) (nl.Link, error) {
 
 func (n *node) hostAddrs(h links, known map[int]nl.Link, addrs []nl.Addr) error {
 	for _, a := range addrs {
+		if _, ok := n.addrs[a.Prefix.Addr()]; ok {
+			continue // pods on point-to-point links have one gateway address, each on a device of its own
+		}
 		l, err := linkOf(h, known, a.LinkIndex)
 		if errors.Is(err, nl.ErrNotFound) {
 			continue // the device went, and its addresses with it
@@ -148,8 +153,8 @@ func canBeUplink(l nl.Link) (bool, string) {
 	switch {
 	case l.Loopback || noTraffic(l):
 		return false, ""
-	case !l.Ethernet:
-		return false, "no Ethernet header"
+	case !l.Ethernet && !l.Bare:
+		return false, "neither Ethernet nor IP without a header"
 	}
 	return true, ""
 }

@@ -77,7 +77,8 @@ func TestReadNode(t *testing.T) {
 		},
 	}
 	for i := range 250 { // the pods' host ends
-		f.addrs = append(f.addrs, addr(100+i, fmt.Sprintf("fe80::%x/64", i+1)))
+		f.addrs = append(f.addrs, addr(100+i, fmt.Sprintf("fe80::%x/64", i+1)), addr(100+i, "10.5.0.1/32")) // the latter on point-to-point links
+		f.links = append(f.links, nl.Link{Index: 100 + i, Kind: "veth", Ethernet: true})
 	}
 	n, err := readNode(f, nil, func(index int) bool { return index == 4 })
 	if err != nil {
@@ -90,7 +91,7 @@ func TestReadNode(t *testing.T) {
 	for a, index := range n.addrs {
 		addrs[a.String()] = index
 	}
-	want := map[string]uint32{"203.0.113.7": 1, "192.0.2.10": 2, "2001:db8::10": 2, "10.1.0.1": 4, "10.8.0.1": 5}
+	want := map[string]uint32{"203.0.113.7": 1, "192.0.2.10": 2, "2001:db8::10": 2, "10.1.0.1": 4, "10.8.0.1": 5, "10.5.0.1": 100}
 	if diff := cmp.Diff(want, addrs); diff != "" {
 		t.Errorf("addresses:\n%s", diff)
 	}
@@ -105,7 +106,7 @@ func TestReadNode(t *testing.T) {
 func TestParseLinkName(t *testing.T) {
 	for _, h := range allHooks() {
 		index, got, ok := parseLinkName(linkName(12, h))
-		if !ok || index != 12 || got != h {
+		if !ok || index != 12 || got.name != h.name || got.egress != h.egress {
 			t.Errorf("%s: %d %v %t", linkName(12, h), index, got, ok)
 		}
 	}

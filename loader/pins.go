@@ -56,6 +56,10 @@ func (p paths) podSide() string           { return filepath.Join(p.dir, "podside
 func (p paths) podMark(index int) string {
 	return filepath.Join(p.podSide(), "dev"+strconv.Itoa(index))
 }
+func (p paths) own() string { return filepath.Join(p.dir, "own") }
+func (p paths) ownMark(number uint32) string {
+	return filepath.Join(p.own(), "dev"+strconv.FormatUint(uint64(number), 10))
+}
 func (p paths) clsactMark(index int) string {
 	return filepath.Join(p.clsact(), "dev"+strconv.Itoa(index))
 }
@@ -105,6 +109,13 @@ func (p paths) loaded(id string) bool {
 			return false
 		}
 	}
+	if !exists(filepath.Join(p.buildDir(id), noSockDir)) {
+		for _, h := range sockHooks() {
+			if !exists(filepath.Join(p.buildDir(id), h.program)) {
+				return false
+			}
+		}
+	}
 	for _, name := range sharedMaps() {
 		if !exists(p.mapPin(name)) {
 			return false
@@ -115,7 +126,7 @@ func (p paths) loaded(id string) bool {
 
 // make creates the tree. 0700: who can open a pin can change what packets do.
 func (p paths) make() error {
-	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact(), p.podSide()} {
+	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact(), p.podSide(), p.own(), p.edt()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make pin directory: %w", err)
 		}
@@ -154,12 +165,11 @@ func removeIfThere(path string) error {
 // namespaceName names the calling thread's network namespace: "n" and its cookie, which is never used twice until the next
 // boot, or "i" and its inode where the kernel has no SO_NETNS_COOKIE (before 5.14).
 func namespaceName() (string, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	cookie, err := soNetnsCookie()
 	if err != nil {
 		return "", fmt.Errorf("name network namespace: %w", err)
 	}
-	defer unix.Close(fd)
-	if cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err == nil && cookie != 0 {
+	if cookie != 0 {
 		return "n" + strconv.FormatUint(cookie, 10), nil
 	}
 	var st unix.Stat_t

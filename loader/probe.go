@@ -25,6 +25,7 @@ const (
 	probeRedirectNbr  = "redirect_neigh"
 	probeTCX          = "tcx links"
 	probeClsact       = "clsact"
+	probeFQ           = "sch_fq"
 	probeFIBSrc       = "fib lookup source address"
 	probeBatch        = "batch map operations"
 	probeJIT          = "JIT"
@@ -134,6 +135,7 @@ func (d *Datapath) require(report probes) probes {
 }
 
 func runProbes(questions []question) probes {
+	raiseMemlock() // the probes load programs
 	report := make(probes, 0, len(questions))
 	for _, q := range questions {
 		report = append(report, q.run())
@@ -169,6 +171,7 @@ func (d *Datapath) questions() []question {
 		{probeRedirectNbr, noDatapath, true, askRedirectNeigh},
 		{probeTCX, "programs hang on clsact filters", false, askTCX},
 		{probeClsact, "programs hang on tcx links; an ADD takes two RCU grace periods longer", false, askClsact},
+		{probeFQ, "bandwidth limits use tbf", false, askFQ},
 		{probeFIBSrc, "masquerading takes the first address of the uplink", false, askFIBSrc},
 		{probeBatch, "maps are listed entry by entry", false, askBatch},
 		{probeJIT, "programs are interpreted: several times slower", false, askJIT},

@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
 // feature turns an answer of the features package into ours: only its ErrNotSupported is a no.
@@ -85,7 +87,7 @@ func askClsact() error {
 			if _, err := t.addClsact(loopback); err != nil {
 				return clsactAnswer(err)
 			}
-			return clsactAnswer(t.putFilter(loopback, hookPodEgress(), prog))
+			return clsactAnswer(t.putFilter(loopback, hookPodEgress(), prog, 0))
 		}()
 	}()
 	return <-result
@@ -94,6 +96,15 @@ func askClsact() error {
 func clsactAnswer(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return sayNo("the kernel has no sch_ingress or cls_bpf: %v", err)
+	}
+	return err
+}
+
+// askFQ makes an fq qdisc, which loads the module where there is one.
+func askFQ() error {
+	err := nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscFQ, Parent: nl.ParentRoot, FQ: &nl.FQ{}})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return sayNo("the kernel has no sch_fq: %v", err)
 	}
 	return err
 }

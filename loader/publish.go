@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
@@ -22,21 +24,71 @@ type HostPort struct {
 	PodPort uint16     `json:"podPort"`
 	SNAT    bool       `json:"snat,omitempty"`
 	MasqAll bool       `json:"masqAll,omitempty"`
+
+	Sources []netip.Prefix `json:"sources,omitempty"` // who may connect; empty: everybody
+	Match   Match          `json:"match,omitzero"`    // what the port is for
+}
+
+// Match narrows what a published port is for. Zero fields match everything; what does not match is none of the port's.
+type Match struct {
+	Source    netip.Prefix `json:"source,omitzero"`
+	Dest      netip.Prefix `json:"dest,omitzero"`
+	In        string       `json:"in,omitempty"` // device of the node that the packet came in by
+	NotSource bool         `json:"notSource,omitempty"`
+	NotDest   bool         `json:"notDest,omitempty"`
+	NotIn     bool         `json:"notIn,omitempty"`
+}
+
+// conditions finds the device. ErrNoDevice: there is none of that name.
+func (m Match) conditions() (hostport.Conditions, error) {
+	c := hostport.Conditions{Source: m.Source.Masked(), Dest: m.Dest.Masked(), NotSource: m.NotSource, NotDest: m.NotDest}
+	if m.In == "" {
+		return c, nil
+	}
+	h, err := nl.New()
+	if err != nil {
+		return c, err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(m.In)
+	if errors.Is(err, nl.ErrNotFound) {
+		return c, fmt.Errorf("%w: %s, of a condition", ErrNoDevice, m.In)
+	}
+	if err != nil {
+		return c, err
+	}
+	c.In, c.NotIndex = uint32(l.Index), m.NotIn
+	return c, nil
 }
 
 func (p HostPort) key() hostport.Key {
 	return hostport.Key{HostIP: p.HostIP.Unmap(), Proto: p.Proto, Port: p.Port}
 }
 
-func (p HostPort) value(owner, gen uint64) hostport.Value {
-	v := hostport.Value{PodIP: p.PodIP.Unmap(), PodPort: p.PodPort, Owner: owner, Gen: gen}
+func (p HostPort) value(owner, gen uint64) (hostport.Value, error) {
+	c, err := p.Match.conditions()
+	v := hostport.Value{
+		PodIP: p.PodIP.Unmap(), PodPort: p.PodPort, Owner: owner, Gen: gen,
+		Sources: hostport.SourceList(masked(p.Sources)), Conditions: c,
+	}
 	if p.SNAT {
 		v.Flags |= hostport.FlagSNAT
 	}
 	if p.MasqAll {
 		v.Flags |= hostport.FlagMasqAll
 	}
-	return v
+	if err != nil {
+		err = fmt.Errorf("published port %s: %w", p.key(), err)
+	}
+	return v, err
+}
+
+func masked(nets []netip.Prefix) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(nets))
+	for _, p := range nets {
+		out = append(out, p.Masked())
+	}
+	return out
 }
 
 func (p HostPort) validate() error {
@@ -47,6 +99,11 @@ func (p HostPort) validate() error {
 		return fmt.Errorf("published port %s: the pod's address %s is of the other family", p.key(), p.PodIP)
 	case p.Port == 0 || p.PodPort == 0 || p.Proto == 0:
 		return fmt.Errorf("published port %s: no port or protocol", p.key())
+	}
+	for _, s := range p.Sources {
+		if !s.IsValid() {
+			return fmt.Errorf("published port %s: a source is not a network", p.key())
+		}
 	}
 	return nil
 }
@@ -60,15 +117,9 @@ func (d *Datapath) hostPorts() (hostport.Map, error) {
 // another owner holds changes hands atomically, for new and for running flows. On error nothing is changed; the error wraps
 // ErrFull when the map has no room.
 func (d *Datapath) Publish(ctx context.Context, owner uint64, ports []HostPort) (err error) {
-	want := make(map[hostport.Key]bool, len(ports))
-	for _, p := range ports {
-		if err := p.validate(); err != nil {
-			return err
-		}
-		if want[p.key()] {
-			return fmt.Errorf("published port %s: twice", p.key())
-		}
-		want[p.key()] = true
+	want, err := keysOf(ports)
+	if err != nil {
+		return err
 	}
 	unlock, err := d.writer(ctx)
 	if err != nil {
@@ -85,12 +136,15 @@ func (d *Datapath) Publish(ctx context.Context, owner uint64, ports []HostPort) 
 	}
 	var back undo.Stack
 	defer back.Rollback(ctx, &err)
+	var gone []hostport.Value
 	// The clock never stands still between two holders of the lock, and no generation is 0.
 	gen := uint64(flow.Now())
 	for _, p := range ports {
-		if err := publish(m, p, p.value(owner, gen), &back); err != nil {
+		old, err := d.publish(m, p, owner, gen, &back)
+		if err != nil {
 			return err
 		}
+		gone = append(gone, old...)
 	}
 	for k := range before {
 		if !want[k] {
@@ -98,31 +152,61 @@ func (d *Datapath) Publish(ctx context.Context, owner uint64, ports []HostPort) 
 				return fmt.Errorf("published port %s: %w", k, err)
 			}
 			v := before[k]
+			gone = append(gone, v)
 			back.Push("published port "+k.String(), func(context.Context) error { return m.Put(k, v) })
 		}
 	}
-	if d.justSynced() {
-		return nil
+	if len(ports) > 0 {
+		d.ensureSockets()
 	}
-	a := d.attacher("")
-	defer a.Close()
-	return d.sync(ctx, a)
+	if !d.justSynced() {
+		a := d.attacher("")
+		defer a.Close()
+		if err := d.sync(ctx, a); err != nil {
+			return err
+		}
+	}
+	d.dropPeers(gone)
+	return d.sweepSources(m, gone)
 }
 
-// publish writes one entry. One that says the same already keeps its generation, so that its flows live on.
-func publish(m hostport.Map, p HostPort, v hostport.Value, back *undo.Stack) error {
+// keysOf returns the keys of ports, which must be valid and differ.
+func keysOf(ports []HostPort) (map[hostport.Key]bool, error) {
+	keys := make(map[hostport.Key]bool, len(ports))
+	for _, p := range ports {
+		if err := p.validate(); err != nil {
+			return nil, err
+		}
+		if keys[p.key()] {
+			return nil, fmt.Errorf("published port %s: twice", p.key())
+		}
+		keys[p.key()] = true
+	}
+	return keys, nil
+}
+
+// publish writes one entry and returns the one it replaced. One that says the same already keeps its generation, so that its
+// flows live on.
+func (d *Datapath) publish(m hostport.Map, p HostPort, owner, gen uint64, back *undo.Stack) ([]hostport.Value, error) {
 	k := p.key()
+	v, err := p.value(owner, gen)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.putSources(p); err != nil {
+		return nil, err
+	}
 	old, had, err := m.Get(k)
 	if err != nil {
-		return fmt.Errorf("published port %s: %w", k, err)
+		return nil, fmt.Errorf("published port %s: %w", k, err)
 	}
 	same := old
 	same.Gen = v.Gen
 	if had && same == v {
-		return nil
+		return nil, nil
 	}
 	if err := m.Put(k, v); err != nil {
-		return fmt.Errorf("published port %s: %w", k, full("sl_hostports", err))
+		return nil, fmt.Errorf("published port %s: %w", k, full("sl_hostports", err))
 	}
 	back.Push("published port "+k.String(), func(context.Context) error {
 		if had {
@@ -130,7 +214,10 @@ func publish(m hostport.Map, p HostPort, v hostport.Value, back *undo.Stack) err
 		}
 		return m.Delete(k)
 	})
-	return nil
+	if !had {
+		return nil, nil
+	}
+	return []hostport.Value{old}, nil
 }
 
 // owned returns what owner holds.
@@ -180,16 +267,57 @@ func (d *Datapath) Unpublish(ctx context.Context, owner uint64, ports []HostPort
 		keys = append(keys, p.key())
 	}
 	var errs []error
+	var gone []hostport.Value
 	for _, k := range keys {
 		v, ok, err := m.Get(k)
 		if err == nil && ok && v.Owner == owner {
 			err = m.Delete(k)
+			gone = append(gone, v)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("published port %s: %w", k, err))
 		}
 	}
-	return errors.Join(errs...)
+	d.dropPeers(gone)
+	return errors.Join(append(errs, d.sweepSources(m, gone))...)
+}
+
+// putSources makes the list of a port's sources. It is not taken back: the sweep does that.
+func (d *Datapath) putSources(p HostPort) error {
+	if len(p.Sources) == 0 {
+		return nil
+	}
+	raw, err := d.pinned(mapSources)
+	if err != nil {
+		return err
+	}
+	if _, err := hostport.NewSources(raw).Put(masked(p.Sources)); err != nil {
+		return fmt.Errorf("sources of published port %s: %w", p.key(), full("sl_sources", err))
+	}
+	return nil
+}
+
+// sweepSources removes lists that no entry names any more, when one of gone may have been the last.
+func (d *Datapath) sweepSources(m hostport.Map, gone []hostport.Value) error {
+	if !slices.ContainsFunc(gone, func(v hostport.Value) bool { return v.Sources != 0 }) {
+		return nil
+	}
+	used := make(map[uint64]bool)
+	err := m.Each(func(_ hostport.Key, v hostport.Value) bool {
+		used[v.Sources] = true
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("published ports: %w", err)
+	}
+	raw, err := d.pinned(mapSources)
+	if err != nil {
+		return err
+	}
+	if err := hostport.NewSources(raw).Keep(used); err != nil {
+		return fmt.Errorf("sources of published ports: %w", err)
+	}
+	return nil
 }
 
 // CheckPorts reports whether owner still holds every one of ports as published. The error wraps ErrDiffers.
@@ -198,21 +326,45 @@ func (d *Datapath) CheckPorts(_ context.Context, owner uint64, ports []HostPort)
 	if err != nil {
 		return err
 	}
-	var errs []error
+	errs := []error{d.checkSockets()}
 	for _, p := range ports {
 		got, ok, err := m.Get(p.key())
-		want := p.value(owner, got.Gen)
+		want, werr := p.value(owner, got.Gen)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
+		case errors.Is(werr, ErrNoDevice):
+			errs = append(errs, fmt.Errorf("%w: %w", ErrDiffers, werr))
+		case werr != nil:
+			errs = append(errs, werr)
 		case !ok:
 			errs = append(errs, fmt.Errorf("%w: port %s is not published", ErrDiffers, p.key()))
 		case got.Owner != owner:
 			errs = append(errs, fmt.Errorf("%w: port %s belongs to another attachment", ErrDiffers, p.key()))
-		case got != want:
+		case got == want:
+			errs = append(errs, d.checkSources(p))
+		case got.PodIP == want.PodIP && got.PodPort == want.PodPort:
+			errs = append(errs, fmt.Errorf("%w: port %s has other options: %+v, want %+v", ErrDiffers, p.key(), got, want))
+		default:
 			errs = append(errs, fmt.Errorf("%w: port %s leads to %s, want %s", ErrDiffers, p.key(),
 				netip.AddrPortFrom(got.PodIP, got.PodPort), netip.AddrPortFrom(p.PodIP, p.PodPort)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkSources looks whether the list of a port's sources is whole.
+func (d *Datapath) checkSources(p HostPort) error {
+	if len(p.Sources) == 0 {
+		return nil
+	}
+	raw, err := d.pinned(mapSources)
+	if err != nil {
+		return err
+	}
+	ok, err := hostport.NewSources(raw).Has(masked(p.Sources))
+	if err == nil && !ok {
+		err = differs("the sources of port %s are not %v", p.key(), p.Sources)
+	}
+	return err
 }

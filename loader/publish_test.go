@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"net/netip"
+	"reflect"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +88,7 @@ func TestPrivilegedPublishMapFull(t *testing.T) {
 		t.Fatalf("got %v, want ErrFull", err)
 	}
 	after := e.published(d)
-	if len(after) != len(before) || after[80] != before[80] || after[81] != before[81] {
+	if len(after) != len(before) || !reflect.DeepEqual(after, before) {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 }

@@ -4,6 +4,7 @@ package loader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/sluice-cni/sluice/pkg/netns"
@@ -31,7 +32,7 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("%w: %s in %s: %w", ErrNoDevice, ifname, netnsPath, err)
 	}
-	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU}
+	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU, Own: &OwnDevice{Netns: netnsPath, Ifindex: dev.Index, IfName: ifname}}
 	addrs, err := inside.AddrsOf(dev.Index, nl.FamilyAll)
 	if err != nil {
 		return Endpoint{}, err
@@ -44,10 +45,23 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	return ep, ep.hostEnd(dev, ifname)
 }
 
+// ResolveOwn is Resolve for features that also work inside the pod's namespace: a device without a host end (macvlan, ipvlan,
+// vlan, a device of the host) is returned with HostIfindex 0 instead of ErrNoDevice.
+func ResolveOwn(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
+	ep, err := Resolve(ctx, netnsPath, ifname)
+	if errors.Is(err, errNoHostEnd) {
+		return ep, nil
+	}
+	return ep, err
+}
+
+// errNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
+var errNoHostEnd = fmt.Errorf("%w: no host end to attach to", ErrNoDevice)
+
 // hostEnd fills in the host's side of dev, a device in the pod's namespace.
 func (e *Endpoint) hostEnd(dev nl.Link, ifname string) error {
 	if dev.Kind != "veth" || dev.PeerIndex == 0 {
-		return fmt.Errorf("%w: %s is a %s device, which has no host end to attach to", ErrNoDevice, ifname, kindOf(dev))
+		return fmt.Errorf("%w: %s is a %s device", errNoHostEnd, ifname, kindOf(dev))
 	}
 	host, err := nl.New()
 	if err != nil {
@@ -55,6 +69,9 @@ func (e *Endpoint) hostEnd(dev nl.Link, ifname string) error {
 	}
 	defer host.Close()
 	peer, err := host.LinkByIndex(dev.PeerIndex)
+	if errors.Is(err, nl.ErrNotFound) || err == nil && (peer.Kind != "veth" || peer.PeerIndex != dev.Index) {
+		return fmt.Errorf("%w: the other end of %s is not in this namespace", errNoHostEnd, ifname)
+	}
 	if err != nil {
 		return fmt.Errorf("%w: host end of %s: %w", ErrNoDevice, ifname, err)
 	}

@@ -11,10 +11,15 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/sluice-cni/sluice/pkg/maps/deny"
+	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/peer"
+	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -57,6 +62,9 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	}
 	defer h.Close()
 	if s.Endpoints, err = d.Endpoints(ctx); err != nil {
+		return nil, err
+	}
+	if s.Local, err = d.localStatus(); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s), d.dropStatus(s)); err != nil {
@@ -133,8 +141,12 @@ func (d *Datapath) programStatus(s *Status, h *nl.Handle) error {
 		return nil
 	}
 	for _, index := range sorted(uplinks) {
-		if err := add(index, roleUplink, uplinkHooks()); err != nil {
+		if err := add(index, roleUplink, uplinkHooks(sources[uint32(index)].Bare)); err != nil {
 			return err
+		}
+		last := &s.Devices[len(s.Devices)-1]
+		if p, ok := d.xdpStatus(h, index, ids); ok {
+			last.Programs = append(last.Programs, p)
 		}
 	}
 	for _, index := range sorted(pods) {
@@ -167,20 +179,26 @@ func (d *Datapath) programIDs() (map[string]uint32, error) {
 	}
 	ids := make(map[string]uint32, 4)
 	for _, h := range allHooks() {
-		p, err := programAt(dir, h.program)
-		if err != nil {
+		if ids[h.program], err = pinnedID(dir, h.program); err != nil {
 			return nil, err
-		}
-		info, err := p.Info()
-		_ = p.Close()
-		if err != nil {
-			return nil, fmt.Errorf("program %s: %w", h.program, err)
-		}
-		if id, ok := info.ID(); ok {
-			ids[h.program] = uint32(id)
 		}
 	}
 	return ids, nil
+}
+
+// pinnedID returns the kernel's id of a pinned program.
+func pinnedID(dir, name string) (uint32, error) {
+	p, err := programAt(dir, name)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return 0, fmt.Errorf("program %s: %w", name, err)
+	}
+	id, _ := info.ID()
+	return uint32(id), nil
 }
 
 func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
@@ -211,7 +229,7 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 	return nil
 }
 
-// entries counts what is in a map. Arrays are always full.
+// entries counts what is in a map.
 func entries(name string, m *ebpf.Map) (int, error) {
 	switch name {
 	case mapFlows, mapFlowsNew:
@@ -220,8 +238,28 @@ func entries(name string, m *ebpf.Map) (int, error) {
 		return endpoint.New(m).Len()
 	case mapHostPorts:
 		return hostport.New(m).Len()
+	case mapSources:
+		return hostport.NewSources(m).Len()
+	case mapPeers:
+		return peer.NewConnected(m).Len()
+	case mapPeersUDP:
+		return peer.NewDatagram(m).Len()
 	case mapNoMasq:
 		return endpoint.NewNoMasq(m).Len()
+	case mapDeny, mapPolicies, mapPoliced:
+		return firewallEntries(name, m)
+	case mapEDTLimits:
+		return edt.NewLimits(m).Len()
+	case mapEDTNets:
+		return edt.NewNets(m).Len()
+	case mapOwnDevices:
+		all, err := own.New(m).All()
+		return len(all), err
+	case mapEvents:
+		return 0, nil // bytes, and of no reader but now
+	case mapDevDrops:
+		all, err := metrics.NewDeviceDrops(m).All()
+		return len(all), err
 	case mapEpStats:
 		keys, err := endpoint.NewStats(m).Keys()
 		return len(keys), err
@@ -232,7 +270,40 @@ func entries(name string, m *ebpf.Map) (int, error) {
 		all, err := endpoint.NewUplinks(m).All()
 		return len(all), err
 	}
-	return int(m.MaxEntries()), nil
+	return countKeys(m)
+}
+
+// countKeys counts the entries of a map that nobody has a view of here. Arrays are always full. A map that changes meanwhile is
+// walked no further than its size.
+func countKeys(m *ebpf.Map) (int, error) {
+	size := int(m.MaxEntries())
+	switch m.Type() {
+	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash, ebpf.LPMTrie:
+	default:
+		return size, nil
+	}
+	var previous any
+	for n := range size {
+		key, err := m.NextKeyBytes(previous)
+		if err != nil || key == nil {
+			return n, err
+		}
+		previous = key
+	}
+	return size, nil
+}
+
+func firewallEntries(name string, m *ebpf.Map) (int, error) {
+	switch name {
+	case mapDeny:
+		all, err := deny.New(m).All()
+		return len(all), err
+	case mapPolicies:
+		ids, err := policymap.New(m).IDs()
+		return len(ids), err
+	}
+	all, err := policymap.NewDevices(m).All()
+	return len(all), err
 }
 
 func (d *Datapath) dropStatus(s *Status) error {

@@ -71,6 +71,9 @@ func (d *Datapath) sync(ctx context.Context, a *attacher) error {
 	if err := errors.Join(d.writeHostAddrs(n.addrs), d.writeUplinks(a, n.uplinks), d.writeKeptPorts()); err != nil {
 		return err
 	}
+	if err := d.syncDeny(a, n.uplinks); err != nil {
+		d.log.Warn("the deny list is not in force everywhere", zap.Error(err))
+	}
 	now := time.Now()
 	return os.Chtimes(d.paths.reserved, now, now)
 }
@@ -153,7 +156,7 @@ func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) erro
 		if _, ok := want[int(index)]; ok {
 			continue
 		}
-		if err := a.detach(int(index), uplinkHooks()); err != nil {
+		if err := a.detach(int(index), uplinkHooks(have[index].Bare)); err != nil {
 			errs = append(errs, fmt.Errorf("uplink %d: %w", index, err))
 			continue
 		}
@@ -172,11 +175,11 @@ func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]en
 	}
 	if had {
 		// Somebody may have detached us, or the index may be another device by now.
-		if ok, err := a.healthy(index, uplinkHooks()); ok || err != nil {
+		if ok, err := a.healthy(index, uplinkHooks(src.Bare)); ok || err != nil {
 			return err
 		}
 	}
-	err := a.attach(index, uplinkHooks(), false)
+	err := a.attach(index, uplinkHooks(src.Bare), false)
 	if errors.Is(err, ErrNoDevice) { // it went after we had listed it
 		return m.Delete(uint32(index))
 	}

@@ -39,6 +39,7 @@ type Status struct {
 	Config        ConfigStatus     `json:"config"`
 	Devices       []DeviceStatus   `json:"devices"`
 	Skipped       []SkippedDevice  `json:"skipped,omitempty"` // devices that carry traffic and are not handled yet
+	Local         LocalStatus      `json:"local"`             // the node's own processes
 	HostAddresses []HostAddress    `json:"hostAddresses"`
 	Maps          []MapStatus      `json:"maps"`
 	Drops         []DropCount      `json:"drops"`
@@ -120,6 +121,11 @@ type EndpointStatus struct {
 	GatewayMAC   string          `json:"gatewayMAC"`
 	MTU          int             `json:"mtu"`
 	Stats        EndpointCounter `json:"stats"`
+
+	// Of a device without a host end: where its programs are.
+	Netns   string `json:"netns,omitempty"`   // path of the pod's namespace
+	Ifindex int    `json:"ifindex,omitempty"` // in that namespace
+	Number  int    `json:"number,omitempty"`  // of the device, in the maps
 }
 
 // EndpointCounter are the counters of a pod device since it was enabled, summed over CPUs.

@@ -37,10 +37,11 @@ func (d *Datapath) Unload(ctx context.Context) error {
 	a := d.attacher("")
 	defer a.Close()
 	devices, err := d.everyDevice()
-	errs := []error{err}
+	errs := []error{err, d.detachSockets()}
 	for index := range devices {
 		errs = append(errs, a.detach(index, allHooks()))
 	}
+	errs = append(errs, d.detachOwn(a), d.detachShapes())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/own"
 )
 
 // replaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
@@ -39,10 +40,30 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 	if err := replace(pods, podHooks(), true); err != nil {
 		return err
 	}
-	return replace(uplinks, uplinkHooks(), false)
+	for _, bare := range []bool{false, true} {
+		if err := replace(only(uplinks, bare), uplinkHooks(bare), false); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(d.replaceOwn(ctx, a), d.replaceShapes(a), d.replaceXDP(a)); err != nil {
+		return err
+	}
+	return d.replaceSockets(dir)
 }
 
-// devices returns the devices that have, or should have, programs: by the maps and by the pins.
+// only returns the uplinks without Ethernet header (bare), or the others.
+func only(uplinks map[int]bool, bare bool) map[int]bool {
+	set := make(map[int]bool)
+	for index, b := range uplinks {
+		if b == bare {
+			set[index] = true
+		}
+	}
+	return set
+}
+
+// devices returns the devices that have, or should have, programs: by the maps and by the pins. The value of an uplink
+// says whether it is without Ethernet header.
 func (d *Datapath) devices() (pods, uplinks map[int]bool, err error) {
 	pods, uplinks = make(map[int]bool), make(map[int]bool)
 	em, err := d.pinned(mapEpStats)
@@ -54,7 +75,9 @@ func (d *Datapath) devices() (pods, uplinks map[int]bool, err error) {
 		return nil, nil, err
 	}
 	for _, k := range keys {
-		pods[int(k)] = true
+		if !own.IsKey(k) {
+			pods[int(k)] = true
+		}
 	}
 	um, err := d.pinned(mapUplinks)
 	if err != nil {
@@ -64,8 +87,8 @@ func (d *Datapath) devices() (pods, uplinks map[int]bool, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	for k := range all {
-		uplinks[int(k)] = true
+	for k, src := range all {
+		uplinks[int(k)] = src.Bare
 	}
 	return pods, uplinks, nil
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package peer builds the worlds that the benchmarks compare: the same client
-// and node, once with nothing in between (direct), once with the reference
-// plugins and once with Sluice, each with a number of pods that publish a port.
+// and node, once with nothing in between (direct), once with a pod that the
+// kernel alone forwards to (routed), once with the reference plugins and once
+// with Sluice, these with a number of pods that publish a port.
 package peer
 
 import (
@@ -16,6 +17,7 @@ import (
 // Names of the peers.
 const (
 	Direct    = "direct"
+	Routed    = "routed"
 	Reference = "reference"
 	Sluice    = "sluice"
 )
@@ -23,7 +25,7 @@ const (
 // Plugins are the binaries that the chain needs.
 var Plugins = []string{"bridge", "host-local", "portmap", "firewall"}
 
-// Suite is a set of plugins to compare. One without a directory is Direct: no
+// Suite is a set of plugins to compare. Direct and Routed have no directory: no
 // plugin at all.
 type Suite struct {
 	Name string
@@ -33,9 +35,9 @@ type Suite struct {
 	Version string
 }
 
-// check fails when a plugin is missing.
-func (s Suite) check() error {
-	for _, p := range Plugins {
+// check fails when one of the plugins is missing.
+func (s Suite) check(plugins []string) error {
+	for _, p := range plugins {
 		if _, err := os.Stat(filepath.Join(s.BinDir, p)); err != nil {
 			return fmt.Errorf("peer %s: %w", s.Name, err)
 		}
@@ -43,14 +45,14 @@ func (s Suite) check() error {
 	return nil
 }
 
-// SluiceSuite lays the plugin names beside the multi-call binary found in
+// SluiceSuite lays the plugins' names beside the multi-call binary found in
 // binDir, in a directory of its own that the caller must remove.
-func SluiceSuite(binDir, linkDir string) (Suite, error) {
+func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
 	self := filepath.Join(binDir, "sluice-cni")
-	if _, err := install.Install(linkDir, self, Plugins); err != nil {
+	if _, err := install.Install(linkDir, self, plugins); err != nil {
 		return Suite{}, fmt.Errorf("peer %s (built with make build?): %w", Sluice, err)
 	}
 	s := Suite{Name: Sluice, BinDir: linkDir}
-	s.Version = about(filepath.Join(linkDir, "bridge"))
-	return s, s.check()
+	s.Version = about(filepath.Join(linkDir, plugins[0]))
+	return s, s.check(plugins)
 }

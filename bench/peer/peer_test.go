@@ -46,10 +46,10 @@ func TestConflist(t *testing.T) {
 }
 
 func TestSuitesNameWhatIsMissing(t *testing.T) {
-	if _, err := ReferenceSuite(t.Context(), t.TempDir(), io.Discard); err == nil || !strings.Contains(err.Error(), "bridge") {
+	if _, err := ReferenceSuite(t.Context(), t.TempDir(), Plugins, io.Discard); err == nil || !strings.Contains(err.Error(), "bridge") {
 		t.Errorf("reference without plugins: %v", err)
 	}
-	if _, err := SluiceSuite(t.TempDir(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "make build") {
+	if _, err := SluiceSuite(t.TempDir(), t.TempDir(), Plugins); err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("sluice without a binary: %v", err)
 	}
 }
@@ -93,8 +93,15 @@ func TestPrivilegedFailuresEndTheRun(t *testing.T) {
 	}
 }
 
-func TestPrivilegedDirect(t *testing.T) {
-	w, err := Build(context.Background(), Options{Suite: Suite{Name: Direct}, Pods: 2}, func(int) {})
+// The peers without plugins carry all three kinds of traffic.
+func TestPrivilegedBare(t *testing.T) {
+	for _, name := range []string{Direct, Routed} {
+		t.Run(name, func(t *testing.T) { testBare(t, name) })
+	}
+}
+
+func testBare(t *testing.T, name string) {
+	w, err := Build(context.Background(), Options{Suite: Suite{Name: name}, Pods: 2}, func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +111,7 @@ func TestPrivilegedDirect(t *testing.T) {
 		}
 	}()
 	if w.HasChain() {
-		t.Error("direct has plugins to time")
+		t.Error("there are plugins to time")
 	}
 	if p50, p99, err := w.RR(20 * time.Millisecond); err != nil || p50 <= 0 || p99 < p50 {
 		t.Errorf("RR: %v %v %v", p50, p99, err)
@@ -112,7 +119,7 @@ func TestPrivilegedDirect(t *testing.T) {
 	if rate, err := w.CRR(20 * time.Millisecond); err != nil || rate <= 0 {
 		t.Errorf("CRR: %v %v", rate, err)
 	}
-	if rate, err := w.Stream(300 * time.Millisecond); err != nil || rate <= 0 {
+	if rate, err := w.Stream(time.Second); err != nil || rate <= 0 {
 		t.Errorf("stream: %v %v", rate, err)
 	}
 }

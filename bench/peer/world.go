@@ -93,13 +93,7 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 	if err != nil {
 		return nil, err
 	}
-	if w.server, err = traffic.Start(serverNS); err != nil {
-		return nil, err
-	}
-	if w.client, err = traffic.Start(w.lab.Client().NS); err != nil {
-		return nil, err
-	}
-	if _, err := w.server.Call(traffic.Request{Op: "serve", Addr: listen}); err != nil {
+	if err := w.serveIn(serverNS, listen); err != nil {
 		return nil, err
 	}
 	// Everything is learned, loaded and resolved before the first measurement.
@@ -113,7 +107,10 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, netip.AddrPort, error) {
 	node := lab.IP4(w.lab.Client().Uplink.Node)
 	w.target = netip.AddrPortFrom(node, firstHostPort)
-	if w.Suite.BinDir == "" {
+	switch {
+	case w.Suite.Name == Routed:
+		return w.routed()
+	case w.Suite.BinDir == "":
 		return w.lab.Node.NS, w.target, nil
 	}
 	var err error

@@ -33,6 +33,8 @@ var (
 	Add    = Metric{Name: "add_p50", Unit: "ms", Title: "ADD, ms", Digits: 1, Less: true}
 	Del    = Metric{Name: "del_p50", Unit: "ms", Title: "DEL, ms", Digits: 1, Less: true}
 
+	DropRate = Metric{Name: "drops", Unit: "M/s", Title: "dropped, M/s", Digits: 2}
+
 	Traffic    = []Metric{RRP50, RRP99, CRR, Stream}
 	Attachment = []Metric{Add, Del}
 )

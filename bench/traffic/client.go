@@ -37,7 +37,7 @@ func lockTo(during, after *unix.CPUSet) func() {
 // for d and at least minTrips times, and returns the 50th and 99th percentile
 // of the round trips.
 func RR(p *placement, to netip.AddrPort, d time.Duration) (p50, p99 time.Duration, err error) {
-	defer lockTo(&p.rr, &p.all)()
+	defer lockTo(&p.one, &p.all)()
 	fd, err := dial(newSockaddr(to))
 	if err != nil {
 		return 0, 0, err
@@ -144,7 +144,7 @@ func transact(fd int, buf []byte) error {
 // Stream sends as much as it can on one connection and returns what the
 // server received, in bits per second.
 func Stream(p *placement, to netip.AddrPort, d time.Duration) (float64, error) {
-	defer lockTo(&p.streamClient, &p.all)()
+	defer lockTo(&p.one, &p.all)()
 	fd, err := dial(newSockaddr(to))
 	if err != nil {
 		return 0, err

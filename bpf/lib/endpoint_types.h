@@ -11,6 +11,9 @@ enum sl_endpoint_flag {
 	SL_EP_MASQUERADE = 1 << 0, /* connections the pod opens leave with the node's address */
 	SL_EP_ADMIT = 1 << 1,	   /* the firewall plugin admits its traffic: packets carry the admit mark */
 	SL_EP_PUBLISH = 1 << 2,	   /* portmap publishes ports of it */
+	/* Bits 8 and 9 are the bandwidth plugin's: a queue the packets must not be led around. */
+	SL_EP_QUEUE_RX = 1 << 8, /* what it gets leaves by the host end's egress, where a qdisc is */
+	SL_EP_QUEUE_TX = 1 << 9, /* what it sends goes to an intermediate device, then the stack */
 };
 
 /* One address of a pod. */
@@ -23,10 +26,12 @@ struct sl_endpoint {
 	__u32 mtu;	     /* of the pod's device */
 	__u8 mac[6];	     /* of the pod's device */
 	__u8 gateway_mac[6]; /* of route_ifindex */
+	__u8 gateway[16];    /* address of route_ifindex that hairpin and masqAll show the pod; zero = none */
 	__u8 prefix_len;     /* of the pod's own subnet, 96 + n for IPv4 */
-	__u8 pad[3];
+	__u8 pad;
+	__u16 policy; /* as sl_policed.policy of the device; 0 = none */
 };
-_Static_assert(sizeof(struct sl_endpoint) == 48, "sl_endpoint is a map value");
+_Static_assert(sizeof(struct sl_endpoint) == 64, "sl_endpoint is a map value");
 
 /* Counters of one pod device, per CPU. */
 struct sl_endpoint_stats {
@@ -37,13 +42,15 @@ struct sl_endpoint_stats {
 	__u64 rx_fast; /* of rx_packets, by the learned path */
 	__u64 tx_fast;
 	__u64 drops; /* by our programs, both directions */
-	__u64 pod;   /* not a counter: sl_endpoint.pod of the device, written by the loader */
+	__u64 pod;   /* not counters but, written by the loader, sl_endpoint.pod and .owner of the device */
+	__u64 owner;
 };
 
 /* A device that carries pod traffic out of the node. */
 struct sl_uplink {
 	__u8 src4[16]; /* masquerade source where the kernel lacks BPF_FIB_LOOKUP_SRC; zero = none */
 	__u8 src6[16];
+	__u32 bare; /* 1: no Ethernet header. For the loader; the programs have cfg_l2_len */
 };
 
 /* LPM key of the destinations that are not masqueraded. */

@@ -17,15 +17,28 @@ static __always_inline bool fast_allowed(const struct sl_flow *f, const struct s
 	       (f->flags & SL_FLOW_CONFIRMED) == SL_FLOW_CONFIRMED && p->ttl > 1 && !(p->tcp_flags & SL_TCP_SYN);
 }
 
+/*
+ * Over the last device, into the pod. A pod whose ingress is limited gets its packets by the egress of the host end, where
+ * the qdisc is: that still leaves out the stack, but not sl_pod_ingress, which counts them.
+ */
+static __always_inline int __into_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
+{
+	__u32 ifindex = ep->ifindex;
+
+	if (ep->flags & SL_EP_QUEUE_RX)
+		return (int)bpf_redirect(ifindex, 0);
+	count_rx(skb, endpoint_stats(ifindex), true);
+	return (int)bpf_redirect_peer(ifindex, 0);
+}
+
 /* Hands a translated packet that has lost its hop to the pod behind ep. Kernel 5.10. */
 static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
 {
 	__u32 ifindex = ep->ifindex;
 
 	if (rewrite_macs(skb, ep->mac, ep->gateway_mac))
-		return drop(SL_DROP_REWRITE, ifindex);
-	count_rx(skb, endpoint_stats(ifindex), true);
-	return (int)bpf_redirect_peer(ifindex, 0);
+		return drop(skb, SL_DROP_REWRITE, ifindex);
+	return __into_pod(skb, ep);
 }
 
 /*
@@ -42,11 +55,10 @@ static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct s
 
 	if (!bridged &&
 	    (rewrite_packet(skb, p, SL_TX, &p->tuple, true) || rewrite_macs(skb, peer->mac, peer->gateway_mac)))
-		return drop(SL_DROP_REWRITE, ifindex);
+		return drop(skb, SL_DROP_REWRITE, ifindex);
 	if (skb->pkt_type != PACKET_HOST && bpf_skb_change_type(skb, PACKET_HOST))
-		return drop(SL_DROP_REWRITE, ifindex);
-	count_rx(skb, endpoint_stats(ifindex), true);
-	return (int)bpf_redirect_peer(ifindex, 0);
+		return drop(skb, SL_DROP_REWRITE, ifindex);
+	return __into_pod(skb, peer);
 }
 
 /*
@@ -110,7 +122,7 @@ static __always_inline bool fast_route(struct __sk_buff *skb, const struct sl_pk
 	f->route_until = 0;
 	if (!f->out_ifindex || !__ask_fib(skb, p, ep, f->out_ifindex, nh))
 		return false;
-	f->route_family = nh->nh_family;
+	f->route_family = (__u16)nh->nh_family;
 	addr_copy(f->route_hop, nh->ipv6_nh);
 	f->route_len = p->seg_len;
 	f->route_until = now + SL_ROUTE_HOLD;

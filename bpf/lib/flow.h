@@ -25,6 +25,8 @@
 
 #define SL_FLOW_CLOSING (SL_FLOW_FIN_TX | SL_FLOW_FIN_RX | SL_FLOW_RST)
 #define SL_FLOW_NAT (SL_FLOW_SNAT | SL_FLOW_DNAT)
+/* Kinds of records that have an index. */
+#define SL_FLOW_INDEXED (SL_FLOW_SNAT | SL_FLOW_REMAP | SL_FLOW_TURNED | SL_FLOW_DOOR)
 #define SL_FLOW_CONFIRMED (SL_FLOW_TX_CONFIRM | SL_FLOW_RX_CONFIRM)
 
 /* Room for building entries: too big for the stack beside a packet. One program never nests in itself on one CPU. */
@@ -130,18 +132,23 @@ static __always_inline void flow_init(struct sl_flow *f, __u64 owner, __u32 flag
 	f->last_seen = now;
 }
 
-/* Fills idx as the index that leads from a masqueraded flow's outside tuple to its record under key. */
+/* What an index keeps of its record, to make it anew. */
+#define SL_FLOW_KEPT                                                                                                   \
+	(SL_FLOW_INDEXED | SL_FLOW_DNAT | SL_FLOW_DNAT_ANY | SL_FLOW_MASQ | SL_FLOW_POD_OPENED | SL_FLOW_ASSURED)
+
+/* Fills idx as the index that leads from a flow's outside tuple to its record under key. */
 static __always_inline void flow_init_index(struct sl_flow *idx, const struct sl_tuple *key, const struct sl_flow *rec)
 {
 	__builtin_memset(idx, 0, sizeof(*idx));
 	idx->other = *key;
-	idx->flags = SL_FLOW_INDEX | (rec->flags & (SL_FLOW_SNAT | SL_FLOW_POD_OPENED | SL_FLOW_ASSURED));
+	idx->flags = SL_FLOW_INDEX | (rec->flags & SL_FLOW_KEPT);
+	idx->hostport_gen = rec->hostport_gen;
 	idx->owner = rec->owner;
 	idx->created = rec->created;
 	idx->last_seen = rec->last_seen;
 }
 
-/* Makes sure that the outside tuple of a masqueraded flow leads back to it. False: it leads to another flow. */
+/* Makes sure that the outside tuple of a flow with an index leads back to it. False: it leads to another flow. */
 static __always_inline bool flow_ensure_index(const struct sl_tuple *key, const struct sl_flow *rec)
 {
 	struct sl_flow_scratch *s;
@@ -173,6 +180,7 @@ static __always_inline struct sl_flow *flow_restore(const struct sl_tuple *outsi
 		return NULL;
 	flow_init(&s->rec, idx->owner, (idx->flags & ~(SL_FLOW_INDEX | SL_FLOW_ASSURED)) | SL_FLOW_REPLIED, now);
 	s->rec.other = *outside;
+	s->rec.hostport_gen = idx->hostport_gen;
 	s->key = idx->other;
 	return flow_insert(&s->key, &s->rec);
 }
@@ -187,7 +195,7 @@ static __always_inline struct sl_flow *__flow_assure(const struct sl_tuple *key,
 		return f;
 	f->flags |= SL_FLOW_ASSURED;
 	s->rec = *f;
-	if (s->rec.flags & SL_FLOW_SNAT) {
+	if (s->rec.flags & SL_FLOW_INDEXED) {
 		flow_init_index(&s->idx, key, &s->rec);
 		bpf_map_update_elem(&sl_flows, &s->rec.other, &s->idx, BPF_ANY);
 		bpf_map_delete_elem(&sl_flows_new, &s->rec.other);
@@ -243,8 +251,8 @@ static __always_inline struct sl_flow *flow_touch(const struct sl_tuple *key, st
  * the second FIN), once that packet has left us for good. Its memory is used
  * again while it is warm, where dead flows would make every new one cold. What
  * still comes (a FIN sent twice) finds its way without: the mapping leads to the
- * pod. Others stay until they have timed out: a masqueraded flow keeps its port, one
- * to the pod's own address the knowledge that it must not be masqueraded.
+ * pod. Others stay until they have timed out: a masqueraded flow keeps its port, one with
+ * an index both, one to the pod's own address the knowledge that it must not be masqueraded.
  */
 static __always_inline void flow_end(const struct sl_tuple *key, const struct sl_flow *f, const struct sl_pkt *p)
 {
@@ -252,6 +260,6 @@ static __always_inline void flow_end(const struct sl_tuple *key, const struct sl
 	bool over = (flags & SL_FLOW_RST) ||
 		    ((flags & SL_FLOW_FIN_TX) && (flags & SL_FLOW_FIN_RX) && !(p->tcp_flags & SL_TCP_FIN));
 
-	if (over && (flags & SL_FLOW_DNAT))
+	if (over && (flags & (SL_FLOW_DNAT | SL_FLOW_REMAP)) == SL_FLOW_DNAT)
 		bpf_map_delete_elem(&sl_flows, key);
 }

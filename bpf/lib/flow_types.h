@@ -17,7 +17,7 @@ struct sl_tuple {
 	__be16 local_port;
 	__be16 remote_port;
 	__u8 proto;
-	__u8 pad[3];
+	__u8 pad[3];	       /* [0]: SL_SIDE_DOOR for a record at a pod's door (turn.h) */
 } __attribute__((aligned(8))); /* compared and copied by 64-bit words */
 _Static_assert(sizeof(struct sl_tuple) == 40, "sl_tuple is a map key: no hidden padding");
 
@@ -41,6 +41,10 @@ enum sl_flow_flag {
 	SL_FLOW_FIN_RX = 1 << 12,
 	SL_FLOW_RST = 1 << 13,
 	SL_FLOW_LOCAL_PEER = 1 << 14, /* the remote end is a pod of this node */
+	SL_FLOW_TURNED = 1 << 15,     /* hairpin: "other" is the tuple in the stack */
+	SL_FLOW_DOOR = 1 << 16,	      /* masqueraded at the pod's door: "other" is the tuple the pod sees */
+	SL_FLOW_MASQ = 1 << 17,	      /* its packets are to be masqueraded at the door of the pod asked */
+	SL_FLOW_REMAP = 1 << 18,      /* through a hostPort, the client with another port than its own: has an index */
 };
 
 /*
@@ -63,7 +67,8 @@ struct sl_flow {
 	/* What the FIB last said of the sending direction, see fast_route(). */
 	__u64 route_until;  /* time until which it holds */
 	__u32 route_len;    /* longest packet it was asked for, bytes */
-	__u32 route_family; /* of the next hop: AF_INET, AF_INET6 */
+	__u16 route_family; /* of the next hop: AF_INET, AF_INET6 */
+	__u16 policy;	    /* id of the policy that admitted it, see sl_policed; 0 = none had to */
 	__u8 route_hop[16]; /* next hop; IPv4 in the first four bytes */
 };
 _Static_assert(sizeof(struct sl_flow) == 144, "sl_flow is a map value: no hidden padding");

@@ -21,24 +21,60 @@ static __always_inline struct sl_hostport *__hostport_any(const __u8 *ip, __be16
 	return bpf_map_lookup_elem(&sl_hostports, &key);
 }
 
+/* Does the entry's condition of an address hold? */
+static __always_inline bool __hostport_in(const __u8 *ip, const __u8 *net, __u8 prefix, bool except)
+{
+	return addr_same_prefix(ip, net, prefix) != except;
+}
+
+/* Do the entry's conditions hold for a packet from t->remote to t->local that came in by ifindex (0 = it came in by none)? */
+static __always_inline bool hostport_applies(const struct sl_hostport *hp, const struct sl_tuple *t, __u32 ifindex)
+{
+	__u16 flags = hp->flags;
+
+	if (!(flags & SL_HP_CONDITIONS))
+		return true;
+	if ((flags & SL_HP_IF_SRC) && !__hostport_in(t->remote, hp->src, hp->src_prefix, flags & SL_HP_NOT_SRC))
+		return false;
+	if ((flags & SL_HP_IF_DST) && !__hostport_in(t->local, hp->dst, hp->dst_prefix, flags & SL_HP_NOT_DST))
+		return false;
+	return !(flags & SL_HP_IF_IN) || (hp->ifindex == ifindex) != !!(flags & SL_HP_NOT_IN);
+}
+
 /*
- * The published port that a packet to t->local is for: one bound to that address
+ * The published port that a packet to t->local, in by ifindex, is for: one bound to that address
  * first, else (*any) one without hostIP, which is for the node's own addresses
  * only: is_host_addr() has to say so before a flow is made by it.
  */
-static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple *t, bool *any)
+static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple *t, __u32 ifindex, bool *any)
 {
 	struct sl_hostport *hp;
 
 	*any = false;
-	/* Not from the wire: a port published on 127.0.0.1 is for the node alone, and the stack drops the packet. */
+	/* Not from the wire: a port published on 127.0.0.1 is for the node alone. */
 	if (addr_is_loopback(t->local))
 		return NULL;
 	hp = __hostport_at(t->local, t->local_port, t->proto);
-	if (hp)
+	if (hp && hostport_applies(hp, t, ifindex))
 		return hp;
 	*any = true;
-	return __hostport_any(t->local, t->local_port, t->proto);
+	hp = __hostport_any(t->local, t->local_port, t->proto);
+	return hp && hostport_applies(hp, t, ifindex) ? hp : NULL;
+}
+
+/* May this source talk to the port? Asked when a flow is made; another list is another generation. */
+static __always_inline bool hostport_admits(const struct sl_hostport *hp, const __u8 *source)
+{
+	struct sl_source key = {.prefix_len = 64 + 128};
+	__u64 list = hp->sources;
+
+	if (!list)
+		return true;
+	/* ::/0 has the v4-mapped addresses too, but does not mean them. */
+	list |= addr_is_v4(source);
+	__builtin_memcpy(key.list, &list, sizeof(key.list));
+	addr_copy(key.ip, source);
+	return bpf_map_lookup_elem(&sl_sources, &key) != NULL;
 }
 
 /* Is the hostPort entry a flow was made by still the one in force? outside: the flow's tuple before translation. */

@@ -12,6 +12,16 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_hostports SEC(".maps");
 
+/* Who may talk to published ports that have a list. Written by the loader only; a list is whole before an entry names it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct sl_source);
+	__type(value, __u32);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_sources SEC(".maps");
+
 /*
  * Source ports that masquerade must leave alone (net.ipv4.ip_local_reserved_ports):
  * one bit each, bit (port % 64) of element port / 64. Written by the loader only.

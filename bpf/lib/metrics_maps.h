@@ -2,10 +2,10 @@
 #pragma once
 #include "verdict.h"
 
-/* Packets dropped, by reason. Each program counts on its own CPU. */
+/* Packets dropped, by reason. Each program counts on its own CPU. Larger than the reasons are: a pinned map keeps its size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SL_DROP_MAX);
+	__uint(max_entries, SL_DROP_ROOM);
 	__type(key, __u32);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);

@@ -61,9 +61,20 @@ struct sl_pkt {
 #define SL_ECHO_ASKS 1
 #define SL_ECHO_ANSWERS 2
 
+/* Has the protocol ports, or what stands for them, that may change? SCTP's checksum covers its own, and is a CRC (RFC 9260 6.8). */
+static __always_inline bool proto_has_free_ports(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6;
+}
+
 static __always_inline bool pkt_is_syn(const struct sl_pkt *p)
 {
 	return (p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == SL_TCP_SYN;
+}
+
+static __always_inline bool pkt_is_syn_ack(const struct sl_pkt *p)
+{
+	return (p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == (SL_TCP_SYN | SL_TCP_ACK);
 }
 
 /* May this packet open a flow? Everything but TCP without a lone SYN and an echo reply. */
@@ -72,6 +83,12 @@ static __always_inline bool pkt_opens(const struct sl_pkt *p)
 	if (p->tuple.proto == IPPROTO_TCP)
 		return pkt_is_syn(p);
 	return p->echo != SL_ECHO_ANSWERS;
+}
+
+/* Is it the first answer to a connection that the other end opened? */
+static __always_inline bool pkt_answers(const struct sl_pkt *p)
+{
+	return (p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == (SL_TCP_SYN | SL_TCP_ACK) || p->echo == SL_ECHO_ANSWERS;
 }
 
 static __always_inline void __set_ports(struct sl_pkt *p, enum sl_dir dir, __be16 source, __be16 dest)

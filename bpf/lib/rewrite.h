@@ -161,6 +161,13 @@ static __always_inline __must_check int rewrite_packet(struct __sk_buff *skb, co
 	return __rewrite_port(skb, p, source, p->tuple.local_port, to->local_port);
 }
 
+/* Replaces the port of the remote end, where a flow has been given another one (SL_FLOW_REMAP). */
+static __always_inline __must_check int rewrite_remote_port(struct __sk_buff *skb, const struct sl_pkt *p,
+							    enum sl_dir dir, const struct sl_tuple *to)
+{
+	return __rewrite_port(skb, p, dir == SL_RX, p->tuple.remote_port, to->remote_port);
+}
+
 static __always_inline __must_check int rewrite_macs(struct __sk_buff *skb, const __u8 *dst, const __u8 *src)
 {
 	struct ethhdr *eth = __at(skb, 0, sizeof(*eth));

@@ -2,11 +2,9 @@
 #pragma once
 #include "flow.h"
 #include "hostport.h"
+#include "ports.h"
 #include "sock.h"
 #include "verdict.h"
-
-/* Tries per port range. With half of a range taken toward one destination, all 16 miss once in 65,000. */
-#define SL_SNAT_TRIES 16
 
 /* Asks the FIB for the preferred source of the device the packet is leaving by (kernel 6.7). */
 static __always_inline bool __snat_addr_fib(struct __sk_buff *skb, const struct sl_pkt *p, __u8 *out)
@@ -30,6 +28,9 @@ static __always_inline bool __snat_addr_fib(struct __sk_buff *skb, const struct 
 			    BPF_FIB_LOOKUP_OUTPUT | BPF_FIB_LOOKUP_SRC | BPF_FIB_LOOKUP_SKIP_NEIGH);
 	/* The source is there before the packet's size is checked; the size is the stack's business here. */
 	if (rc != BPF_FIB_LKUP_RET_SUCCESS && rc != BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return false;
+	/* Routed by mark, which is not part of the question: for IPv6 the answer is another device's then. */
+	if (fib.ifindex != skb->ifindex)
 		return false;
 	if (p->family == 4)
 		addr_from_v4(out, fib.ipv4_src);
@@ -77,26 +78,6 @@ static __always_inline bool __snat_taken(const struct sl_tuple *outside, const s
 	return false;
 }
 
-/* Port of try i: the pod's own first, then random places in the first range, then in the second. */
-static __always_inline __u16 __snat_candidate(__u16 own, __u32 i, __u32 rnd)
-{
-	__u32 min = cfg_snat_min1, max = cfg_snat_max1;
-
-	if (i == 0)
-		return own;
-	if (i > SL_SNAT_TRIES && cfg_snat_max2) {
-		min = cfg_snat_min2;
-		max = cfg_snat_max2;
-	}
-	return (__u16)(min + (rnd + i) % (max - min + 1));
-}
-
-static __always_inline bool __snat_in_range(__u16 port)
-{
-	return (port >= cfg_snat_min1 && port <= cfg_snat_max1) ||
-	       (cfg_snat_max2 && port >= cfg_snat_min2 && port <= cfg_snat_max2);
-}
-
 /*
  * Takes one port if it is free, by inserting the index: the insert is the lock.
  * s->key is the record's key, s->rec.other the outside tuple but for the port.
@@ -111,7 +92,7 @@ __noinline int sl_snat_take(struct __sk_buff *skb, __u32 port)
 	struct sl_flow_scratch *s = flow_scratch();
 	struct sl_flow *idx;
 
-	if (!s || !__snat_in_range((__u16)port))
+	if (!s || (proto_has_free_ports(s->key.proto) && !__snat_in_range((__u16)port)))
 		return 0;
 	s->rec.other.local_port = bpf_htons((__u16)port);
 	if (!hostport_port_free(s->rec.other.local, s->rec.other.local_port, s->key.proto) ||
@@ -125,6 +106,33 @@ __noinline int sl_snat_take(struct __sk_buff *skb, __u32 port)
 }
 
 /*
+ * Is the outside tuple of the record in the scratch, with this port (host byte order), that very flow's from before its
+ * record was lost? Returns 1 then, else 0.
+ */
+__noinline int sl_snat_mine(__u32 port)
+{
+	struct sl_flow_scratch *s = flow_scratch();
+	struct sl_flow *idx;
+
+	if (!s)
+		return 0;
+	s->rec.other.local_port = bpf_htons((__u16)port);
+	idx = bpf_map_lookup_elem(&sl_flows, &s->rec.other);
+	if (!idx)
+		idx = bpf_map_lookup_elem(&sl_flows_new, &s->rec.other);
+	return idx && (idx->flags & SL_FLOW_INDEX) && (idx->flags & SL_FLOW_SNAT) && idx->owner == s->rec.owner &&
+	       tuple_equal(&idx->other, &s->key);
+}
+
+/* Places to look for a lost mapping at: all for TCP in mid-stream, which is rare; few for what may as well be new. */
+static __always_inline __u32 __snat_look(const struct sl_pkt *p, __u32 tries)
+{
+	if (pkt_is_syn(p) || !cfg_snat_secret)
+		return 0;
+	return p->tuple.proto == IPPROTO_TCP ? tries + 1 : 4;
+}
+
+/*
  * Gives the flow of p (record under p->tuple, s->rec filled by flow_init) an
  * outside tuple on this uplink, in s->rec.other. Returns 0 or the reason why the packet must be
  * dropped: it never leaves untranslated.
@@ -132,16 +140,21 @@ __noinline int sl_snat_take(struct __sk_buff *skb, __u32 port)
 static __always_inline __must_check enum sl_drop_reason snat_allocate(struct __sk_buff *skb, const struct sl_pkt *p,
 								      struct sl_flow_scratch *s)
 {
-	__u32 rnd = bpf_get_prandom_u32();
+	__u32 rnd = ports_start(&p->tuple);
 	__u16 own = bpf_ntohs(p->tuple.local_port);
-	__u32 i;
+	__u32 tries = proto_has_free_ports(p->tuple.proto) ? 2 * SL_SNAT_TRIES : 0;
+	__u32 look = __snat_look(p, tries), i;
 
 	s->key = p->tuple;
 	s->rec.other = p->tuple;
 	if (!__snat_addr(skb, p, s->rec.other.local))
 		return SL_DROP_NO_SNAT_ADDR;
 	s->rec.flags |= SL_FLOW_SNAT;
-	for (i = 0; i <= 2 * SL_SNAT_TRIES; i++) {
+	for (i = 0; i <= 2 * SL_SNAT_TRIES && i < look; i++) {
+		if (sl_snat_mine(__snat_candidate(own, i, rnd)))
+			return SL_DROP_NONE;
+	}
+	for (i = 0; i <= 2 * SL_SNAT_TRIES && i <= tries; i++) {
 		if (sl_snat_take(skb, __snat_candidate(own, i, rnd)))
 			return SL_DROP_NONE;
 	}

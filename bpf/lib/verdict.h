@@ -12,8 +12,25 @@ enum sl_drop_reason {
 	SL_DROP_SPOOFED_MAC,  /* source MAC is not the pod's */
 	SL_DROP_NO_SNAT_ADDR, /* the uplink has no address to masquerade with */
 	SL_DROP_SNAT_PORTS,   /* no free source port toward that destination */
-	SL_DROP_TUPLE_CLASH,  /* same client port through two hostPorts to one pod port */
+	SL_DROP_TUPLE_CLASH,  /* no port left for a client that reaches one pod port in two ways from one port */
 	SL_DROP_FLOW_TABLE,   /* the flow could not be recorded */
 	SL_DROP_REWRITE,      /* the packet could not be rewritten */
+	SL_DROP_ICMP_ORPHAN,  /* a masqueraded pod's ICMP error about a connection that we do not know */
+	SL_DROP_FRAGMENT,     /* a masqueraded pod's fragment without the first one of its datagram */
+	SL_DROP_OPAQUE,	      /* a masqueraded pod's packet in which there is nothing to translate */
+	SL_DROP_LOOPBACK,     /* a loopback address on a wire */
+	SL_DROP_ISOLATED,     /* ingressPolicy keeps the two pods apart */
+	SL_DROP_INGRESS_RULE, /* a rule, or the default, of what may be opened toward the pod */
+	SL_DROP_EGRESS_RULE,  /* ... of what the pod may open */
+	SL_DROP_POLICY_GONE,  /* the device's policy was replaced while the packet was on its way */
+	SL_DROP_RATE,	      /* it would have waited too long for its turn under the pod's rate limit */
+	SL_DROP_SOURCE,	      /* the mapping's allowedSources do not have the source */
+	SL_DROP_DENIED,	      /* the source is in the deny list */
+	SL_DROP_NO_GATEWAY,   /* the device a pod is routed from has no address to masquerade with at the pod's door */
+	SL_DROP_LOOPBACK_POD, /* a pod sends to a loopback address */
 	SL_DROP_MAX,
 };
+
+/* Entries of sl_drops. */
+#define SL_DROP_ROOM 64
+_Static_assert(SL_DROP_MAX <= SL_DROP_ROOM, "sl_drops has an entry for every reason");

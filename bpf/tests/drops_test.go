@@ -3,14 +3,22 @@
 package tests
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 const (
+	reasonSource   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SOURCE)
+	reasonLoopback = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK)
+
+	reasonLoopbackPod = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK_POD)
+	reasonNoGateway   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_NO_GATEWAY)
+
 	reasonTable   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_FLOW_TABLE)
 	reasonRewrite = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_REWRITE)
 )
@@ -38,11 +46,7 @@ var dropWalks = map[metrics.Reason]func(w *walk, family, proto int){
 		if proto == echo {
 			return
 		}
-		j := w.toHostPort(family, proto, podA)
-		j.in("S")
-		f := j.outside.as(at(pick(family, second4, second6), hostPort)).rx("S")
-		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonClash, podA))
+		noPortLeft(w, family, proto)
 	},
 	reasonTable: func(w *walk, family, proto int) {
 		if proto == echo {
@@ -53,7 +57,66 @@ var dropWalks = map[metrics.Reason]func(w *walk, family, proto int){
 		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
 		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonTable, podA))
 	},
+	reasonLoopback: func(w *walk, family, proto int) {
+		loopback := at(pick(family, ip("127.0.0.9"), ip("::1")), hostPort)
+		f := w.toHostPort(family, proto, podA).outside.as(loopback).rx("S")
+		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonLoopback, nil))
+	},
+	reasonLoopbackPod: func(w *walk, family, proto int) {
+		j := w.plain(family, proto, podA, keptPort)
+		j.inside.remote = at(pick(family, ip("127.0.0.9"), ip("::1")), j.inside.remote.Port())
+		f := j.inside.tx("S")
+		f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
+		w.step(podEgress, podA.name, f.bytes(w.tb), drops(reasonLoopbackPod, podA))
+	},
+	reasonNoGateway: func(w *walk, family, proto int) {
+		f := w.between(family, proto, podA, podC, keptPort).asked.tx("S")
+		f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac
+		refused := drops(reasonNoGateway, podC)
+		refused.uncounted = false
+		w.step(podIngress, podC.name, f.bytes(w.tb), refused)
+	},
+	reasonSource: func(w *walk, family, proto int) {
+		if proto == echo {
+			return
+		}
+		m := mapping(family, proto, podA)
+		m.sources = []netip.Prefix{netip.PrefixFrom(far(family), pick(family, 24, 48)).Masked()}
+		w.publish(m)
+		f := w.toHostPort(family, proto, podA).outside.rx("S")
+		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonSource, podA))
+	},
 	reasonRewrite: unrewritable,
+	reasonDenied:  denied,
+	reasonOrphan:  orphan,
+	reasonFragment: func(w *walk, family, proto int) {
+		b := fragments(w.leaving(family, proto), 2)[1]
+		w.step(uplEgress, upl0.name, b, drops(reasonFragment, podA))
+	},
+	reasonRate: overRate,
+	reasonOpaque: func(w *walk, family, proto int) {
+		b := icmp(13, 150)(w.leaving(family, proto))
+		w.stepInput(uplEgress, upl0.name, input{data: b, badSums: true}, drops(reasonOpaque, podA))
+	},
+	reasonIsolated: func(w *walk, family, proto int) {
+		w.police(podA, 7, policy.ModeIsolated, "")
+		w.talk(family, proto, podA, podB).refused("S", reasonIsolated)
+	},
+	reasonIngress: func(w *walk, family, proto int) {
+		w.police(podA, 7, policy.ModeOpen, `{"ingressDefault":"deny"}`)
+		w.toPod(family, proto).refusedIn("S", reasonIngress)
+	},
+	reasonEgress: func(w *walk, family, proto int) {
+		w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
+		w.plain(family, proto, podA, keptPort).refusedOut("S", reasonEgress)
+	},
+	reasonGone: func(w *walk, family, proto int) {
+		w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
+		w.remove("sl_policies", uint32(7))
+		w.plain(family, proto, podA, keptPort).refusedOut("S", reasonGone)
+	},
 }
 
 // unrewritable lets every rewrite fail that there is.

@@ -37,13 +37,15 @@ func FuzzParse(f *testing.F) {
 			if err != nil {
 				t.Fatalf("%s: %v", h, err)
 			}
-			judge(t, h, data, r)
 			if r.verdict == shot {
 				shots++
 				if got := w.readDrops(); got.total() != shots {
-					t.Fatalf("%s: %d packets dropped, counted %v", h, shots, got)
+					n := shots
+					shots = got.total() // or every input after this one would fail
+					t.Fatalf("%s: %d packets dropped, counted %v", h, n, got)
 				}
 			}
+			judge(t, h, data, r)
 		}
 	})
 }
@@ -52,30 +54,39 @@ func FuzzParse(f *testing.F) {
 func judge(t *testing.T, h hook, in []byte, r result) {
 	t.Helper()
 	before, after := read(in), read(r.out)
+	changes := mayChange(h, before)
 	switch {
 	case r.verdict != pass && r.verdict != shot && r.verdict != redirect:
 		t.Fatalf("%s: verdict %d", h, r.verdict)
-	case r.verdict == shot && before.depth == notIP, r.verdict == shot && before.depth == onlyIP && h != podEgress,
-		r.verdict == redirect && before.depth != whole:
+	case r.verdict == shot && (h == podEgress || h == uplIngress) && (before.src.IsLoopback() || before.dst.IsLoopback()):
+		return
+	case r.verdict == shot && (before.depth == notIP || before.depth == onlyIP && h != podEgress && !changes && h != uplEgress),
+		r.verdict == redirect && before.depth != whole && before.kind != failure:
 		t.Fatalf("%s: verdict %d for a packet of depth %d", h, r.verdict, before.depth)
 	case r.verdict == shot:
 		return
-	case before.depth != whole && !bytes.Equal(in, r.out):
+	case !changes && !bytes.Equal(in, r.out):
 		t.Fatalf("%s: changed what is not ours:\n%x\n%x", h, in, r.out)
 	case len(in) != len(r.out):
 		t.Fatalf("%s: %d bytes became %d", h, len(in), len(r.out))
-	case before.depth != whole:
+	case !changes:
 		return
 	}
 	if before.headerSum() == 0xffff && after.headerSum() != 0xffff {
 		t.Fatalf("%s: IPv4 header checksum:\n%x\n%x", h, in, r.out)
 	}
-	if before.noChecksum() != after.noChecksum() {
+	if before.noChecksum() != after.noChecksum() && before.kind != later {
 		t.Fatalf("%s: a UDP checksum of 0 comes or goes:\n%x\n%x", h, in, r.out)
 	}
-	if !before.noChecksum() && before.l4Sum() != after.l4Sum() {
+	if before.summed() && !before.noChecksum() && before.l4Sum() != after.l4Sum() {
 		t.Fatalf("%s: sum %#x became %#x:\n%x\n%x", h, before.l4Sum(), after.l4Sum(), in, r.out)
 	}
+}
+
+// mayChange says whether a hook may translate the packet: the pod's hooks leave to the
+// uplinks' what the second parser has to read.
+func mayChange(h hook, p packet) bool {
+	return p.depth == whole || p.depth == onlyIP && p.kind != opaque && (h == uplIngress || h == uplEgress)
 }
 
 // fuzzSeeds are packets that the programs would translate, and all their oddities.

@@ -234,8 +234,8 @@ func TestPrivilegedHostPortNotHostAddress(t *testing.T) {
 	})
 }
 
-// A port published on a loopback address is for the node alone: the stack drops what
-// comes from the wire for it, and gets to see it.
+// A port published on a loopback address is for the node alone: what comes from
+// the wire for it is dropped.
 func TestPrivilegedHostPortLoopback(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
@@ -245,8 +245,9 @@ func TestPrivilegedHostPortLoopback(t *testing.T) {
 				m.host = at(ip(address), hostPort)
 				fx.each(t, p.name+"/"+address, func(w *walk) {
 					j := w.toHostPort(family, p.proto, podA)
-					j.outside = j.outside.as(m.host)
-					j.ignored("S")
+					f := j.outside.as(m.host).rx("S")
+					f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+					w.step(uplIngress, upl0.name, f.bytes(t), drops(reasonLoopback, nil))
 					w.wantFlows(0, 0)
 				}, publishing(m))
 			}
@@ -310,32 +311,6 @@ func TestPrivilegedHostPortMoves(t *testing.T) {
 			j.ignored("")
 		}, publishing(mapping(family, udp, podA)))
 	}
-}
-
-// The same client port through two addresses of the node to one pod port.
-func TestPrivilegedHostPortClash(t *testing.T) {
-	fx := newFixture(t, nil)
-	hostPortCases(t, fx, func(w *walk, family, proto int) {
-		j := w.toHostPort(family, proto, podA)
-		j.establish()
-		k := *j
-		k.outside = k.outside.as(at(pick(family, second4, second6), hostPort))
-		f := k.outside.rx("S")
-		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-		w.step(uplIngress, "upl0", f.bytes(t), drops(reasonClash, podA))
-		j.inFast("PA") // the first one goes on
-		j.outFast("PA")
-		if proto == tcp { // and when it has ended, the second one gets its turn
-			j.inFast("FA")
-			j.outFast("FA")
-			k.in("S")
-			k.out("SA")
-			k.inFast("A")
-			return
-		}
-		w.later(181 * time.Second)
-		k.in("")
-	})
 }
 
 // A flow that was evicted comes back with the client's next packet.

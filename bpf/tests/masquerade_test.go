@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 const (
@@ -127,12 +128,15 @@ func TestPrivilegedMasqueradeOtherUplink(t *testing.T) {
 
 // What the FIB prefers as source comes before the uplink's first address.
 func TestPrivilegedMasqueradeFIBSource(t *testing.T) {
-	fx := newFixture(t, map[string]uint32{"cfg_fib_src": 1})
-	eachProtocol(t, fx, func(w *walk, family, proto int) {
-		// An entry that the FIB's answer must win over.
-		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})
-		w.opens(family, proto, podA, keptPort, keptPort).answered()
-	}, masquerading(podA))
+	t.Run("asked", func(t *testing.T) {
+		need.FIBSource(t)
+		fx := newFixture(t, map[string]uint32{"cfg_fib_src": 1})
+		eachProtocol(t, fx, func(w *walk, family, proto int) {
+			// An entry that the FIB's answer must win over.
+			w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})
+			w.opens(family, proto, podA, keptPort, keptPort).answered()
+		}, masquerading(podA))
+	})
 	off := newFixture(t, nil)
 	eachProtocol(t, off, func(w *walk, family, proto int) {
 		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // A second reader of packets, which shares no code with the builder (gopacket)
@@ -19,6 +20,7 @@ const (
 	protoTCP  = 6
 	protoUDP  = 17
 	protoICM6 = 58
+	protoSCTP = 132
 )
 
 // depth is how much of a frame concerns the datapath.
@@ -30,13 +32,25 @@ const (
 	whole               // the whole tuple
 )
 
+// kind is what the second parser makes of a frame that the first one leaves.
+type kind int
+
+const (
+	opaque  kind = iota // nothing to translate
+	tuple               // the whole tuple, be it without ports
+	later               // a fragment without the L4 header
+	failure             // an ICMP error
+)
+
 // packet is a frame as the model reads it.
 type packet struct {
 	depth    depth
+	kind     kind
 	family   int
 	src, dst netip.Addr
 	proto    uint8
-	l4       int    // offset of the L4 header
+	l4       int // offset of the L4 header
+	fragment bool
 	raw      []byte // without what pads a short frame
 }
 
@@ -64,9 +78,34 @@ func (p *packet) readIPv4() {
 	p.src, p.dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
 	p.l4 = ethLen + int(b[0]&15)*4
 	p.cut(int(binary.BigEndian.Uint16(b[2:])))
-	if fragment := binary.BigEndian.Uint16(b[6:]) & 0x3fff; fragment == 0 {
+	flags := binary.BigEndian.Uint16(b[6:])
+	if p.fragment = flags&0x3fff != 0; !p.fragment {
 		p.readL4()
 	}
+	p.classify(flags&0x1fff != 0)
+}
+
+// classify says what the second parser makes of a packet whose L4 header, if it has one, is known.
+func (p *packet) classify(isLater bool) {
+	b := p.raw[min(p.l4, len(p.raw)):]
+	switch {
+	case isLater:
+		p.kind = later
+	case p.isError():
+		p.kind = failure
+	case p.proto == protoICMP || p.proto == protoICM6:
+		if p.isEcho(b) {
+			p.kind = tuple
+		}
+	case p.proto == protoTCP && len(b) < 20, (p.proto == protoUDP || p.proto == protoSCTP) && len(b) < 8:
+	default:
+		p.kind = tuple
+	}
+}
+
+func (p *packet) isEcho(b []byte) bool {
+	return len(b) >= 8 && (p.proto == protoICMP && p.family == 4 && (b[0] == 0 || b[0] == 8) ||
+		p.proto == protoICM6 && p.family == 6 && (b[0] == 128 || b[0] == 129))
 }
 
 func (p *packet) readIPv6() {
@@ -82,6 +121,47 @@ func (p *packet) readIPv6() {
 	}
 	p.src, p.dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
 	p.readL4()
+	if !slices.Contains(extensions, p.proto) {
+		p.classify(false)
+		return
+	}
+	p.readExtensions()
+}
+
+// extensions are the headers of RFC 8200 that may come before L4: hop-by-hop,
+// routing, fragment, authentication, destination options.
+var extensions = []uint8{0, 43, 44, 51, 60}
+
+// readExtensions leaves the packet opaque where they end early, are more than eight, or
+// say that the destination is not the last one.
+func (p *packet) readExtensions() {
+	isLater := false
+	for range 8 {
+		if isLater || !slices.Contains(extensions, p.proto) {
+			p.classify(isLater)
+			return
+		}
+		b := p.raw[min(p.l4, len(p.raw)):]
+		if len(b) < 8 {
+			return
+		}
+		size := 8 * (1 + int(b[1]))
+		switch p.proto {
+		case 43:
+			if b[3] != 0 {
+				return
+			}
+		case 44:
+			detail := binary.BigEndian.Uint16(b[2:])
+			isLater, p.fragment, size = detail>>3 != 0, detail&0xfff9 != 0, 8
+		case 51:
+			size = 4 * (2 + int(b[1]))
+		}
+		p.proto, p.l4 = b[0], p.l4+size
+	}
+	if isLater {
+		p.kind = later
+	}
 }
 
 // cut takes off what is behind the end that the header names: padding.
@@ -105,6 +185,24 @@ func (p *packet) readL4() {
 	}
 }
 
+// summed says whether the whole packet is there, with a checksum that we know.
+func (p *packet) summed() bool {
+	known := p.proto == protoTCP || p.proto == protoUDP || p.proto == protoICMP || p.proto == protoICM6
+	return p.depth == whole || p.kind == failure || p.kind == tuple && known && !p.fragment
+}
+
+// isError says whether an ICMP or ICMPv6 message is an error that carries a packet.
+func (p *packet) isError() bool {
+	b := p.raw[min(p.l4, len(p.raw)):]
+	switch {
+	case p.fragment || len(b) < 8:
+		return false
+	case p.proto == protoICMP && p.family == 4:
+		return b[0] == 3 || b[0] == 4 || b[0] == 11 || b[0] == 12
+	}
+	return p.proto == protoICM6 && p.family == 6 && b[0] >= 1 && b[0] <= 4
+}
+
 // sum adds up 16-bit words in one's complement, most significant byte first.
 func sum(total uint32, b []byte) uint32 {
 	for i := 0; i+1 < len(b); i += 2 {
@@ -124,7 +222,7 @@ func (p *packet) headerSum() uint32 {
 	if p.family != 4 {
 		return 0xffff
 	}
-	return sum(0, p.raw[ethLen:p.l4])
+	return sum(0, p.raw[ethLen:min(ethLen+4*int(p.raw[ethLen]&15), len(p.raw))])
 }
 
 // sumOffset is where the L4 checksum is in the frame.
@@ -140,7 +238,7 @@ func (p *packet) sumOffset() int {
 
 // noChecksum reports a UDP checksum of 0: none was made.
 func (p *packet) noChecksum() bool {
-	return p.proto == protoUDP && binary.BigEndian.Uint16(p.raw[p.sumOffset():]) == 0
+	return p.proto == protoUDP && p.depth != notIP && len(p.raw) >= p.l4+8 && binary.BigEndian.Uint16(p.raw[p.sumOffset():]) == 0
 }
 
 // l4Sum is 0xffff for a valid L4 checksum.
@@ -165,7 +263,7 @@ func checkSums(raw []byte) error {
 	if got := p.headerSum(); got != 0xffff {
 		return fmt.Errorf("IPv4 header checksum is off: sum %#04x", got)
 	}
-	if p.depth != whole || p.noChecksum() {
+	if !p.summed() || p.noChecksum() {
 		return nil
 	}
 	if got := p.l4Sum(); got != 0xffff {

@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -11,34 +12,45 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 )
 
-// objects are the four programs over one set of maps, none of it pinned.
+// objects are the programs over one set of maps, none of it pinned.
 type objects struct {
 	podEgress, podIngress, uplinkIngress, uplinkEgress *ebpf.Program
+	ownEgress, ownIngress, edt                         *ebpf.Program
 	maps                                               map[string]*ebpf.Map
 }
 
 func (o *objects) programs() []*ebpf.Program {
-	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress}
+	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress, o.ownEgress, o.ownIngress, o.edt}
 }
 
 // loadOptions is how objects are loaded; zero is how they are shipped.
 type loadOptions struct {
-	vars  map[string]uint32 // load-time configuration by variable name
-	sizes map[string]uint32 // max_entries by map name
-	seams bool              // see addSeams
+	vars  map[string]uint32    // load-time configuration by variable name
+	sizes map[string]uint32    // max_entries by map name
+	seams bool                 // see addSeams
+	maps  map[string]*ebpf.Map // made before, to be shared
 }
 
-// parts names the objects, their program and how to get them.
-var parts = []struct {
+// part is an object: its program and how to get it.
+type part struct {
 	load func() (*ebpf.CollectionSpec, error)
 	name string
 	into func(*objects) **ebpf.Program
-}{
+}
+
+// parts are the objects whose programs take packets.
+var parts = []part{
 	{bpfobj.LoadPodEgress, "sl_pod_egress", func(o *objects) **ebpf.Program { return &o.podEgress }},
 	{bpfobj.LoadPodIngress, "sl_pod_ingress", func(o *objects) **ebpf.Program { return &o.podIngress }},
 	{bpfobj.LoadUplinkIngress, "sl_upl_ingress", func(o *objects) **ebpf.Program { return &o.uplinkIngress }},
 	{bpfobj.LoadUplinkEgress, "sl_upl_egress", func(o *objects) **ebpf.Program { return &o.uplinkEgress }},
+	{bpfobj.LoadOwnEgress, "sl_own_egress", func(o *objects) **ebpf.Program { return &o.ownEgress }},
+	{bpfobj.LoadOwnIngress, "sl_own_ingress", func(o *objects) **ebpf.Program { return &o.ownIngress }},
+	{bpfobj.LoadEdt, "sl_edt", func(o *objects) **ebpf.Program { return &o.edt }},
 }
+
+// sockets is the object for socket calls, which has several programs.
+var sockets = part{load: bpfobj.LoadCgroupSock, name: "sl_cgroup_sock"}
 
 // mustLoad loads everything; it goes with the test.
 func mustLoad(tb testing.TB, opts loadOptions) *objects {
@@ -46,6 +58,7 @@ func mustLoad(tb testing.TB, opts loadOptions) *objects {
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // maps are charged to it before Linux 5.11
 	o := &objects{maps: map[string]*ebpf.Map{}}
+	maps.Copy(o.maps, opts.maps)
 	for _, part := range parts {
 		spec, err := part.load()
 		if err != nil {
@@ -57,6 +70,11 @@ func mustLoad(tb testing.TB, opts loadOptions) *objects {
 		o.load(tb, spec, opts)
 		*part.into(o) = o.take(tb, spec, part.name)
 	}
+	spec, err := xdp.load()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	o.load(tb, spec, opts) // its maps live as long as the others
 	return o
 }
 

@@ -91,6 +91,9 @@ func pairCases(t *testing.T, fx *fixture, f func(p *pair), opts ...option) {
 	}
 }
 
+// oneNetwork keeps the pods' addresses between each other.
+var oneNetwork = notMasqueraded("10.2.0.0/24", "fd00:2::/64")
+
 // establish opens the connection and leaves both directions short.
 func (p *pair) establish() {
 	p.tb.Helper()
@@ -121,7 +124,7 @@ func TestPrivilegedPodToPod(t *testing.T) {
 				a.TxPackets, a.RxPackets, b.TxPackets, b.RxPackets)
 		}
 		p.wantFlows(2, 0)
-	}, masquerading(podA))
+	}, masquerading(podA), oneNetwork)
 }
 
 // Two pods ping each other with one identifier.
@@ -214,6 +217,7 @@ func TestPrivilegedPodToPodPeerGone(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		p := w.talk(family, proto, podA, podC)
 		p.establish()
+		w.empty("sl_no_masq")
 		w.remove("sl_endpoints", wire.Addr(podC.addr(family)))
 		j := &journey{walk: w, pod: podA, up: upl0, inside: p.conn, outside: p.as(at(upl0.addr(family), keptPort))}
 		j.out("PA")
@@ -221,5 +225,5 @@ func TestPrivilegedPodToPodPeerGone(t *testing.T) {
 		j.out("PA")
 		j.inFast("PA")
 		j.out("PA") // slow: the test node's route still leads to the pod's device
-	}, masquerading(podA))
+	}, masquerading(podA), oneNetwork)
 }

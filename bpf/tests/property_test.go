@@ -34,17 +34,29 @@ func TestPrivilegedPropertyMasquerade(t *testing.T) {
 	fx := newFixture(t, nil)
 	rnd := newRand(t)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
-		outside := map[conn]conn{}
+		seen := newSightings()
 		for range *roundFlag {
 			p := anyPacket(rnd, family, proto)
 			o := leaves(w, p)
-			if inside, taken := outside[o]; taken && inside != p.conn {
-				t.Fatalf("%s leaves as %s, which %s already has", tupleText(p.tuple()), tupleText(o.tuple()), tupleText(inside.tuple()))
-			}
-			outside[o] = p.conn
+			seen.note(t, p.conn, o)
 			comesBack(w, p, o)
 		}
 	}, masquerading(podA))
+}
+
+// sightings are what the outside sees of connections, both ways round. One that is opened
+// anew after it had ended may get another tuple; its old one is free then.
+type sightings struct{ outside, inside map[conn]conn }
+
+func newSightings() sightings { return sightings{map[conn]conn{}, map[conn]conn{}} }
+
+// note fails the test if the outside tuple is another live connection's.
+func (s sightings) note(t *testing.T, c, outside conn) {
+	t.Helper()
+	if other, taken := s.inside[outside]; taken && other != c && s.outside[other] == outside {
+		t.Fatalf("%s leaves as %s, which %s already has", tupleText(c.tuple()), tupleText(outside.tuple()), tupleText(other.tuple()))
+	}
+	s.outside[c], s.inside[outside] = outside, c
 }
 
 // anything is a random packet of a random connection of podA.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -25,13 +26,16 @@ type fixture struct {
 	kept  []uint32             // words of sl_ports_kept that the walk has written
 }
 
+// fixtureSizes keep the maps quick to empty.
+var fixtureSizes = map[string]uint32{"sl_flows": 4096, "sl_flows_new": 4096, "sl_ep_stats": 64}
+
 // newFixture loads the programs with seams and the given load-time configuration.
 func newFixture(tb testing.TB, vars map[string]uint32) *fixture {
 	tb.Helper()
 	fx := &fixture{node: newNode(tb)}
 	fx.objects = mustLoad(tb, loadOptions{
 		vars: vars, seams: true,
-		sizes: map[string]uint32{"sl_flows": 4096, "sl_flows_new": 4096, "sl_ep_stats": 64},
+		sizes: fixtureSizes,
 	})
 	fx.cut = fx.cutting(tb)
 	fx.modes = fx.supportedModes(tb)
@@ -83,6 +87,8 @@ type walk struct {
 	rival  bpfobj.TypesSlFlow // see failMapRace
 	stats  map[*pod]*bpfobj.TypesSlEndpointStats
 	drops  dropCounts
+	came   string // device that what reaches a pod came in by; empty: a process of the node sent it
+	number uint32 // of the pod's own device, for the programs inside
 }
 
 // option is one part of a scenario.
@@ -93,7 +99,7 @@ type option func(*walk)
 func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 	tb.Helper()
 	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfobj.TypesSlEndpointStats{}}
-	for _, name := range []string{"sl_flows", "sl_flows_new", "sl_endpoints", "sl_ep_stats", "sl_host_addrs", "sl_uplinks", "sl_no_masq", "sl_hostports"} {
+	for _, name := range []string{"sl_flows", "sl_flows_new", "sl_endpoints", "sl_ep_stats", "sl_host_addrs", "sl_uplinks", "sl_no_masq", "sl_hostports", "sl_frags", "sl_policies", "sl_policed"} {
 		w.empty(name)
 	}
 	w.zero("sl_drops", make([]uint64, ebpf.MustPossibleCPU()))
@@ -215,6 +221,9 @@ type published struct {
 	pod   *pod
 	port  uint16
 	gen   uint64
+
+	sources    []netip.Prefix // who may connect; none: everybody
+	conditions hostport.Conditions
 }
 
 func publishing(ps ...published) option {
@@ -231,9 +240,20 @@ func (w *walk) publish(p published) {
 	if p.host.Addr().Is6() {
 		family = 6
 	}
-	w.put("sl_hostports", p.key(), &bpfobj.TypesSlHostport{
-		Ip: wire.Addr(p.pod.addr(family)), Owner: p.pod.owner, Gen: p.gen, Port: wire.Port(p.port),
-	})
+	v := hostport.Value{
+		PodIP: p.pod.addr(family), Owner: p.pod.owner, Gen: p.gen, PodPort: p.port, Conditions: p.conditions,
+	}
+	if len(p.sources) > 0 {
+		list, err := hostport.NewSources(w.maps["sl_sources"]).Put(p.sources)
+		if err != nil {
+			w.tb.Fatal(err)
+		}
+		v.Sources = list
+	}
+	k := hostport.Key{HostIP: p.host.Addr(), Proto: p.proto, Port: p.host.Port()}
+	if err := hostport.New(w.maps["sl_hostports"]).Put(k, v); err != nil {
+		w.tb.Fatal(err)
+	}
 }
 
 func (p published) key() *bpfobj.TypesSlHostportKey {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
 
 // oddity makes a frame that no program may change out of one that they would.
@@ -212,12 +214,19 @@ func TestPrivilegedUntouched(t *testing.T) {
 					if b == nil {
 						continue
 					}
-					depth := read(b).depth
-					if depth == whole {
+					p := read(b)
+					if p.depth == whole {
 						t.Fatalf("%s: the frame is not odd", way.hook)
 					}
 					want := passes(b)
-					want.uncounted = depth == notIP
+					want.uncounted = p.depth == notIP
+					if p.depth == onlyIP && way.hook == uplEgress {
+						// Nothing of a masqueraded pod leaves untranslated.
+						want = drops(map[kind]metrics.Reason{opaque: reasonOpaque, later: reasonFragment, failure: reasonOrphan}[p.kind], podA)
+					}
+					if p.kind == tuple && (way.hook == uplEgress || way.hook == uplIngress) && p.depth == onlyIP {
+						continue // odd_test.go
+					}
 					w.stepInput(way.hook, way.dev, input{data: b, badSums: true}, want)
 				}
 				w.wantFlows(0, 0)

@@ -72,7 +72,7 @@ func TestPrivilegedVIPLocalBackend(t *testing.T) {
 			back := vip.rx("PA").routed(podA.gwMAC, podA.mac)
 			w.step(podIngress, podA.name, back.bytes(t), passes(back.bytes(t)))
 		}
-	}, masquerading(podA))
+	}, masquerading(podA), oneNetwork)
 }
 
 // Somebody else sends what comes through a hostPort on to another pod: both ways

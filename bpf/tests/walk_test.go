@@ -4,17 +4,19 @@ package tests
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 // Verdicts of the programs; DESIGN.md allows no others.
@@ -30,16 +32,32 @@ const flagCsumComplete = 1 << 2 // BPF_F_TEST_SKB_CHECKSUM_COMPLETE
 
 // mode is the state a packet's memory and checksum are in.
 type mode struct {
-	name   string
-	flags  uint32
-	linear uint32 // bytes that are not in fragments; 0 = all
-	minor  int    // of Linux 6, the first that can make such packets; 0 = any
+	name  string
+	flags uint32
+	paged bool // only what the kernel insists on is not in fragments
+	minor int  // of Linux 6, the first that can make such packets; 0 = any
 }
 
 var modes = []mode{
 	{name: "plain"},
 	{name: "csum-complete", flags: flagCsumComplete, minor: 16},
-	{name: "paged", linear: ethLen, flags: flagCsumComplete, minor: 19},
+	{name: "paged", paged: true, flags: flagCsumComplete, minor: 19},
+}
+
+// linear returns how many bytes of a packet are not in fragments, 0 for all.
+// BPF_PROG_TEST_RUN refuses one whose IP header is (net/bpf/test_run.c).
+func (m mode) linear(data []byte) uint32 {
+	if !m.paged {
+		return 0
+	}
+	n := ethLen
+	if len(data) > ethLen {
+		n += map[byte]int{4: 20, 6: 40}[data[ethLen]>>4]
+	}
+	if n >= len(data) {
+		return 0
+	}
+	return uint32(n)
 }
 
 // skbContext is struct __sk_buff of <linux/bpf.h>.
@@ -57,7 +75,7 @@ type skbContext struct {
 	Hwtstamp                                                                    uint64
 }
 
-// hook is one of the four programs.
+// hook is one of the programs.
 type hook int
 
 const (
@@ -65,6 +83,8 @@ const (
 	podIngress
 	uplIngress
 	uplEgress
+	ownEgress
+	ownIngress
 	hooks // how many there are
 )
 
@@ -83,7 +103,8 @@ type input struct {
 	data    []byte
 	mark    uint32
 	gsoSize uint32
-	badSums bool // the packet's checksums are none
+	badSums bool   // the packet's checksums are none
+	came    string // device the packet came in by; empty is walk.came
 }
 
 // run gives a packet to a program on a device of the node.
@@ -94,9 +115,11 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 		o.setSeam(w.tb, seamState{clock: w.clock, random: w.random, dice: w.dice, fail: w.fail, rival: w.rival})
 	}
 	ctx := skbContext{Ifindex: uint32(w.index(dev)), Mark: in.mark, GsoSize: in.gsoSize}
-	if w.mode.linear > 0 && len(in.data) > int(w.mode.linear) {
-		ctx.DataEnd = w.mode.linear
+	if came := cmp.Or(in.came, w.came); came != "" && h == podIngress {
+		ctx.IngressIfindex = uint32(w.index(came))
 	}
+	ctx.Cb[ownNumberCb] = w.number
+	ctx.DataEnd = w.mode.linear(in.data)
 	data := in.data
 	if tooShort(data) {
 		p, ctx.Cb[0], data = w.cut[h], uint32(len(data)), append(data[:len(data):len(data)], make([]byte, 64)...)
@@ -110,6 +133,9 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 		ret, err = p.Run(opts)
 		return err
 	})
+	if ctx.IngressIfindex != 0 && errors.Is(err, unix.EINVAL) {
+		need.TestRunIngress(w.tb)
+	}
 	r := result{verdict: int32(ret), out: opts.DataOut, mark: ctxOut.Mark}
 	if o.maps[seamMap] != nil {
 		r.seamState = o.seam(w.tb)
@@ -166,7 +192,7 @@ func (w *walk) stepInput(h hook, dev string, in input, want want) []byte {
 	}
 	if want.verdict != shot {
 		if !bytes.Equal(r.out, want.out) {
-			w.tb.Fatalf("%s: packet differs (-want +got):\n%s", h, cmp.Diff(hexLines(want.out), hexLines(r.out)))
+			w.tb.Fatalf("%s: packet differs (-want +got):\n%s", h, gocmp.Diff(hexLines(want.out), hexLines(r.out)))
 		}
 		if err := checkSums(r.out); err != nil && !in.badSums {
 			w.tb.Fatalf("%s: %v", h, err)
@@ -246,13 +272,13 @@ func (w *walk) checkCounters(h hook) {
 		w.tb.Errorf("%s: drop counters %v, want %v", h, got, w.drops)
 	}
 	for _, p := range allPods {
-		if diff := cmp.Diff(*w.stats[p], w.readStats(p), ignoreLayout); diff != "" {
+		if diff := gocmp.Diff(*w.stats[p], w.readStats(p), ignoreLayout); diff != "" {
 			w.tb.Errorf("%s: counters of %s (-want +got):\n%s", h, p.name, diff)
 		}
 	}
 }
 
-var ignoreLayout = cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == "._" }, cmp.Ignore())
+var ignoreLayout = gocmp.FilterPath(func(p gocmp.Path) bool { return p.Last().String() == "._" }, gocmp.Ignore())
 
 type dropCounts [bpfobj.TypesSlDropReasonSL_DROP_MAX]uint64
 

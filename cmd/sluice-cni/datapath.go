@@ -12,11 +12,18 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/delegate"
+	"github.com/sluice-cni/sluice/pkg/install"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
 	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
+	"github.com/sluice-cni/sluice/plugins/ipam/static"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
+	"github.com/sluice-cni/sluice/plugins/main/ptp"
+	"github.com/sluice-cni/sluice/plugins/meta/bandwidth"
 	"github.com/sluice-cni/sluice/plugins/meta/firewall"
+	"github.com/sluice-cni/sluice/plugins/meta/flannel"
 	"github.com/sluice-cni/sluice/plugins/meta/portmap"
 	"github.com/sluice-cni/sluice/plugins/meta/tuning"
 )
@@ -46,6 +53,30 @@ func open[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
 	return as[D](loader.Open(ctx, o))
 }
 
+// openChosen is open for plugins that have seen to the node's back end themselves:
+// a configuration that names eBPF gets it wherever it can run.
+func openChosen[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
+	o, err := options(a)
+	if err != nil {
+		var none D
+		return none, err
+	}
+	o.Config.Backend = nodeconf.BackendAuto
+	return as[D](loader.Open(ctx, o))
+}
+
+// tables is the node's netfilter side as the interface N that a plugin wants. A
+// mistake in the node's configuration is an error, beside a result that works
+// with the defaults.
+func tables[N any](a *cniplugin.Args) (N, error) {
+	o, err := options(a)
+	no := netfilter.Options{Log: a.Log}
+	if c := o.Config; c != nil {
+		no.Default, no.Firewall, no.Variant, no.AdmitMark = string(c.Backend), string(c.Firewall), string(c.IPTables), c.AdmitMark
+	}
+	return any(netfilter.NewNode(no)).(N), err
+}
+
 // openExisting is loader.OpenExisting in the same way, except that a mistake in
 // the node's configuration is only logged: it must not keep a DEL from cleaning.
 func openExisting[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
@@ -70,24 +101,53 @@ func as[D any](dp *loader.Datapath, err error) (D, error) {
 // The conversions above cannot fail while these hold.
 var (
 	_ bridge.Datapath   = (*loader.Datapath)(nil)
+	_ ptp.Datapath      = (*loader.Datapath)(nil)
 	_ portmap.Datapath  = (*loader.Datapath)(nil)
 	_ firewall.Datapath = (*loader.Datapath)(nil)
 	_ tuning.Datapath   = (*loader.Datapath)(nil)
+
+	_ bandwidth.Datapath = (*loader.Datapath)(nil)
+
+	_ bridge.Netfilter   = (*netfilter.Node)(nil)
+	_ ptp.Netfilter      = (*netfilter.Node)(nil)
+	_ portmap.Netfilter  = (*netfilter.Node)(nil)
+	_ firewall.Netfilter = (*netfilter.Node)(nil)
 )
+
+// newIPAM runs the IPAM plugins of this binary in-process, others by exec.
+func newIPAM() *delegate.Runner {
+	return &delegate.Runner{InProcess: map[string]*cniplugin.Plugin{
+		hostlocal.Name: hostlocal.New(hostlocal.Deps{}),
+		static.Name:    static.New(),
+		dhcp.Name:      dhcp.New(),
+	}}
+}
 
 func newBridge() *cniplugin.Plugin {
 	return bridge.New(bridge.Deps{
-		IPAM:         &delegate.Runner{InProcess: map[string]*cniplugin.Plugin{hostlocal.Name: hostlocal.New(hostlocal.Deps{})}},
-		Open:         open[bridge.Datapath],
+		IPAM:         newIPAM(),
+		Open:         openChosen[bridge.Datapath],
 		OpenExisting: openExisting[bridge.Datapath],
+		Netfilter:    tables[bridge.Netfilter],
+		Records:      store.Open(store.DefaultDir),
+	})
+}
+
+func newPTP() *cniplugin.Plugin {
+	return ptp.New(ptp.Deps{
+		IPAM:         newIPAM(),
+		Open:         openChosen[ptp.Datapath],
+		OpenExisting: openExisting[ptp.Datapath],
+		Netfilter:    tables[ptp.Netfilter],
 		Records:      store.Open(store.DefaultDir),
 	})
 }
 
 func newPortmap() *cniplugin.Plugin {
 	return portmap.New(portmap.Deps{
-		Open:         open[portmap.Datapath],
+		Open:         openChosen[portmap.Datapath],
 		OpenExisting: openExisting[portmap.Datapath],
+		Netfilter:    tables[portmap.Netfilter],
 		Resolve:      loader.Resolve,
 		Records:      store.Open(store.DefaultDir),
 	})
@@ -95,9 +155,10 @@ func newPortmap() *cniplugin.Plugin {
 
 func newFirewall() *cniplugin.Plugin {
 	return firewall.New(firewall.Deps{
-		Open:         open[firewall.Datapath],
+		Open:         openChosen[firewall.Datapath],
 		OpenExisting: openExisting[firewall.Datapath],
-		Resolve:      loader.Resolve,
+		Netfilter:    tables[firewall.Netfilter],
+		Resolve:      loader.ResolveOwn,
 		Records:      store.Open(store.DefaultDir),
 	})
 }
@@ -106,5 +167,34 @@ func newTuning() *cniplugin.Plugin {
 	return tuning.New(tuning.Deps{
 		OpenExisting: openExisting[tuning.Datapath],
 		Records:      store.Open(store.DefaultDir),
+	})
+}
+
+// newFlannel delegates to any other plugin of this binary in-process.
+func newFlannel() *cniplugin.Plugin {
+	others := map[string]*cniplugin.Plugin{}
+	for _, name := range install.Plugins() {
+		if name != flannel.Name {
+			others[name] = plugin(name)
+		}
+	}
+	return flannel.New(flannel.Deps{
+		Delegate: &delegate.Runner{Key: "delegate.type", InProcess: others},
+		Records:  store.Open(store.DefaultDir),
+	})
+}
+
+func newBandwidth() *cniplugin.Plugin {
+	return bandwidth.New(bandwidth.Deps{
+		Open:         open[bandwidth.Datapath],
+		OpenExisting: openExisting[bandwidth.Datapath],
+		Backend: func(a *cniplugin.Args) (string, error) {
+			o, err := options(a)
+			if err != nil {
+				return "", err
+			}
+			return string(o.Config.Bandwidth), nil
+		},
+		Records: store.Open(store.DefaultDir),
 	})
 }

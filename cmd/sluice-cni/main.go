@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
 )
 
 // multicall is the binary's own name, which is no plugin's.
@@ -33,6 +34,9 @@ func run(name string) int {
 			_, err := io.WriteString(os.Stdout, a)
 			return status(err == nil)
 		}
+	}
+	if name == dhcp.Name && len(os.Args) > 1 && os.Args[1] == daemonCommand {
+		return dhcpDaemon(os.Args[2:])
 	}
 	p := plugin(name)
 	switch {

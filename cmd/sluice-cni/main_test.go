@@ -84,7 +84,7 @@ func TestNoCommand(t *testing.T) {
 
 func TestUnknownName(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"macvlan", multicall, ""} {
+	for _, name := range []string{"win-bridge", multicall, ""} {
 		for _, verb := range []string{"ADD", "VERSION"} {
 			out, _, status := call(t, name, "CNI_COMMAND="+verb)
 			var e types.Error

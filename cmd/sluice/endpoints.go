@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +34,7 @@ type endpointView struct {
 	RxFast       uint64         `json:"rx_fast_packets"` // of rx_packets, by the learned path
 	TxFast       uint64         `json:"tx_fast_packets"`
 	Drops        uint64         `json:"drops"`
+	Netns        string         `json:"netns,omitempty"` // of a device without a host end: where it is, with its ifindex there
 }
 
 func newEndpoints(a *app) *cobra.Command {
@@ -71,8 +73,12 @@ func endpointViews(endpoints []loader.EndpointStatus, o owners, filter ownerFilt
 		if !filter.matches(owner) {
 			continue
 		}
+		device, index := e.HostIfName, e.HostIfindex
+		if e.Netns != "" {
+			device, index = "in "+path.Base(e.Netns), e.Ifindex
+		}
 		views = append(views, endpointView{
-			Owner: owner, Addresses: e.Addrs, Features: e.Features, Device: e.HostIfName, Ifindex: e.HostIfindex,
+			Owner: owner, Addresses: e.Addrs, Features: e.Features, Device: device, Ifindex: index, Netns: e.Netns,
 			RouteIfindex: e.RouteIfindex, MAC: e.MAC, GatewayMAC: e.GatewayMAC, MTU: e.MTU,
 			RxPackets: e.Stats.RxPackets, RxBytes: e.Stats.RxBytes, TxPackets: e.Stats.TxPackets, TxBytes: e.Stats.TxBytes,
 			RxFast: e.Stats.RxFast, TxFast: e.Stats.TxFast, Drops: e.Stats.Drops,

@@ -11,12 +11,18 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -25,14 +31,23 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // fakeNode is a node with two pods, one of whose records is lost.
 type fakeNode struct {
 	records  []*store.Record
+	choices  map[string]netfilter.Choice
 	status   *loader.Status // nil: nothing is loaded
 	decision *loader.Status // nil: nobody tried
 	ports    []loader.PublishedPort
 	flows    []loader.Flow
+	shapes   []loader.ShapeStatus
+	facts    *doctor.Facts
+	report   leftover.Report
+	blind    error // of the report
+	away     bool
+	swept    []leftover.Item
 	openErr  error
 	readErr  error
 	synced   int
 	unloaded int
+	denied   []netip.Prefix
+	policies []loader.PolicyStatus
 	open     int
 }
 
@@ -47,12 +62,16 @@ func (n *fakeNode) Datapath(context.Context) (datapath, error) {
 	return fakeDatapath{n}, nil
 }
 
+func (n *fakeNode) Load(ctx context.Context) (datapath, error) { return n.Datapath(ctx) }
+
 func (n *fakeNode) Decision(context.Context) (*loader.Status, error) {
 	if n.decision == nil {
 		return nil, loader.ErrNotLoaded
 	}
 	return n.decision, nil
 }
+
+func (n *fakeNode) Choices() (map[string]netfilter.Choice, error) { return n.choices, nil }
 
 func (n *fakeNode) Records() ([]*store.Record, error) { return n.records, n.readErr }
 
@@ -77,6 +96,8 @@ func (d fakeDatapath) HostPorts(context.Context) ([]loader.PublishedPort, error)
 	return d.n.ports, nil
 }
 
+func (d fakeDatapath) Shapes(context.Context) ([]loader.ShapeStatus, error) { return d.n.shapes, nil }
+
 func (d fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error] {
 	return func(yield func(loader.Flow, error) bool) {
 		for _, flow := range d.n.flows {
@@ -90,6 +111,62 @@ func (d fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[lo
 		if d.n.readErr != nil {
 			yield(loader.Flow{}, d.n.readErr)
 		}
+	}
+}
+
+func (d fakeDatapath) Events(context.Context) iter.Seq2[loader.DropEvent, error] {
+	return func(yield func(loader.DropEvent, error) bool) {
+		for _, e := range fakeEvents() {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (d fakeDatapath) Drops(context.Context) ([]loader.Drop, error) {
+	return []loader.Drop{
+		{Reason: spoofed, Device: "veth1", Owner: webRef.Owner(), Packets: 3},
+		{Reason: exhausted, Device: "eth0", Owner: lostRef.Owner(), Packets: 5},
+		{Reason: exhausted, Device: "eth0", Packets: 1},
+	}, nil
+}
+
+func (d fakeDatapath) DropSums(context.Context) (map[metrics.Reason]uint64, error) {
+	return map[metrics.Reason]uint64{spoofed: 3, exhausted: 6}, nil
+}
+
+func (d fakeDatapath) flush(match func(loader.Flow) bool) (int, error) {
+	n := 0
+	for _, f := range d.n.flows {
+		if match(f) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (d fakeDatapath) Relearn(_ context.Context, match func(loader.Flow) bool) (int, error) {
+	return d.flush(match)
+}
+
+func (d fakeDatapath) FlushFlows(_ context.Context, match func(loader.Flow) bool) (int, error) {
+	return d.flush(match)
+}
+
+const (
+	spoofed   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SPOOFED_IP)
+	exhausted = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SNAT_PORTS)
+)
+
+func fakeEvents() []loader.DropEvent {
+	return []loader.DropEvent{
+		{Time: born, Reason: spoofed, Owner: webRef.Owner(), Device: "veth1", Program: "sl_pod_egress", Len: 74, Data: []byte{0xaa, 0xbb},
+			Packet: metrics.Packet{Src: port("10.9.9.9:4000"), Dst: port("198.51.100.7:443"), Proto: 6, Detail: "S"}},
+		{Time: born.Add(time.Second), Lost: 12},
+		{Time: born.Add(2 * time.Second), Reason: exhausted, Owner: lostRef.Owner(), Device: "eth0", Program: "sl_upl_egress", Len: 98,
+			Packet: metrics.Packet{Src: port("[fd00:1::3]:0"), Dst: port("[2001:db8::7]:0"), Proto: 58, Detail: "type 128 code 0"}},
+		{Time: born.Add(3 * time.Second), Reason: exhausted, Device: "eth0", Program: "sl_upl_egress", Len: 60},
 	}
 }
 
@@ -136,6 +213,10 @@ func fakeStatus() *loader.Status {
 			{Ifindex: 7, Name: "veth1", Role: "pod", Programs: []loader.ProgramStatus{program("ingress", 33), program("egress", 34)}},
 			{Ifindex: 8, Name: "veth2", Role: "pod", Programs: []loader.ProgramStatus{program("ingress", 33), {Name: "sl_pod_ingress", Hook: "egress"}}},
 		},
+		Local: loader.LocalStatus{Cgroup: "/sys/fs/cgroup", Attached: true, Programs: []loader.ProgramStatus{
+			{Name: "sl_connect4", Hook: "connect4", How: "cgroup", ID: 31, OK: true},
+			{Name: "sl_connect6", Hook: "connect6", How: "cgroup", ID: 32, OK: true},
+		}},
 		Skipped:       []loader.SkippedDevice{{Ifindex: 3, Name: "wg0", Why: "no Ethernet header"}},
 		HostAddresses: []loader.HostAddress{{Addr: addr("192.0.2.1"), Ifindex: 2}},
 		Maps: []loader.MapStatus{
@@ -174,7 +255,7 @@ func port(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 func runTool(t *testing.T, n *fakeNode, width int, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	a := &app{out: &out, err: &errs, node: n, width: width}
+	a := &app{out: &out, err: &errs, node: n, care: n, width: width}
 	status = a.run(t.Context(), args)
 	if n.open != 0 {
 		t.Errorf("%d handles were not closed", n.open)
@@ -198,4 +279,32 @@ func golden(t *testing.T, name, got string) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}
+}
+
+func (d fakeDatapath) Policies(context.Context) ([]loader.PolicyStatus, error) {
+	return d.n.policies, d.n.readErr
+}
+
+func (d fakeDatapath) Deny(context.Context) (*loader.DenyStatus, error) {
+	s := &loader.DenyStatus{Devices: []loader.DenyDevice{{Ifindex: 2, Name: "eth0", Mode: "native"}, {Ifindex: 3, Name: "eth1", Mode: "none", Why: "it has an XDP program of somebody else (native, id 7), which stays"}}}
+	for _, p := range d.n.denied {
+		s.Entries = append(s.Entries, loader.DenyEntry{Network: p, Packets: 12})
+	}
+	return s, d.n.readErr
+}
+
+func (d fakeDatapath) DenyAdd(_ context.Context, networks []netip.Prefix) error {
+	d.n.denied = append(d.n.denied, networks...)
+	return nil
+}
+
+func (d fakeDatapath) DenyDelete(_ context.Context, networks []netip.Prefix) error {
+	for _, p := range networks {
+		i := slices.Index(d.n.denied, p)
+		if i < 0 {
+			return loader.ErrNotDenied
+		}
+		d.n.denied = slices.Delete(d.n.denied, i, i+1)
+	}
+	return nil
 }

@@ -80,12 +80,20 @@ host's stack in both directions.`,
 			}, func() error { return a.nothing(views) })
 		},
 	}
+	f.selectFlags(a, c)
+	c.Flags().BoolVar(&f.all, "all", false, "also flows that have expired and wait to be overwritten")
+	c.Flags().IntVar(&f.limit, "limit", 0, "print at most `n` flows")
+	choiceFlag(c, &f.sort, "sort", "order by this `key`, most recent or biggest first", flowSorts, "idle")
+	c.AddCommand(newFlowsFlush(a))
+	return c
+}
+
+// selectFlags adds the flags that choose flows.
+func (f *flowFilter) selectFlags(a *app, c *cobra.Command) {
 	f.flags(a, c)
 	flags := c.Flags()
 	flags.StringVar(&f.pod, "pod", "", "only flows of this pod `address`")
 	flags.StringVar(&f.remote, "remote", "", "only flows with this remote `address`")
-	flags.BoolVar(&f.all, "all", false, "also flows that have expired and wait to be overwritten")
-	flags.IntVar(&f.limit, "limit", 0, "print at most `n` flows")
 	for _, choice := range []struct {
 		to          *string
 		name, usage string
@@ -95,31 +103,46 @@ host's stack in both directions.`,
 		{&f.proto, "proto", "only flows of this `protocol`", flowProtos, ""},
 		{&f.kind, "kind", "only flows of this `kind`", flowKinds, ""},
 		{&f.state, "state", "only flows in this `state`", flowStates, ""},
-		{&f.sort, "sort", "order by this `key`, most recent or biggest first", flowSorts, "idle"},
 	} {
 		choiceFlag(c, choice.to, choice.name, choice.usage, choice.values, choice.preset)
 	}
-	return c
+}
+
+// empty reports whether the filter selects every flow.
+func (f *flowFilter) empty() bool { return *f == flowFilter{sort: f.sort} }
+
+// matcher returns what decides whether a flow is selected, and how it is shown.
+func (f *flowFilter) matcher(o owners) (func(loader.Flow) (flowView, bool), error) {
+	pod, err := optionalAddr("--pod", f.pod)
+	if err != nil {
+		return nil, err
+	}
+	remote, err := optionalAddr("--remote", f.remote)
+	if err != nil {
+		return nil, err
+	}
+	return func(flow loader.Flow) (flowView, bool) {
+		v := flowViewOf(flow, o)
+		return v, f.matches(v) && (!pod.IsValid() || flow.Pod.Addr() == pod) && (!remote.IsValid() || flow.Remote.Addr() == remote)
+	}, nil
 }
 
 // collect walks the flows and returns those selected, sorted.
 func (f *flowFilter) collect(ctx context.Context, dp reader, o owners) ([]flowView, error) {
-	lf := loader.FlowFilter{All: f.all}
-	var remote netip.Addr
-	var err error
-	if lf.Pod, err = optionalAddr("--pod", f.pod); err != nil {
-		return nil, err
-	}
-	if remote, err = optionalAddr("--remote", f.remote); err != nil {
+	return f.collectWhere(ctx, dp, o, func(flowView) bool { return true })
+}
+
+func (f *flowFilter) collectWhere(ctx context.Context, dp reader, o owners, where func(flowView) bool) ([]flowView, error) {
+	match, err := f.matcher(o)
+	if err != nil {
 		return nil, err
 	}
 	views := []flowView{}
-	for flow, err := range dp.Flows(ctx, lf) {
+	for flow, err := range dp.Flows(ctx, loader.FlowFilter{All: f.all}) {
 		if err != nil {
 			return nil, fmt.Errorf("read the flows: %w", err)
 		}
-		v := flowViewOf(flow, o)
-		if f.matches(v) && (!remote.IsValid() || flow.Remote.Addr() == remote) {
+		if v, ok := match(flow); ok && where(v) {
 			views = append(views, v)
 		}
 	}

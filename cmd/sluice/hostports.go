@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -15,15 +16,19 @@ import (
 
 // hostPortView is one published port as "hostports -o json" prints it.
 type hostPortView struct {
-	Proto      string     `json:"proto"`
-	HostIP     netip.Addr `json:"host_ip"` // unspecified: every address of the node in that family
-	HostPort   uint16     `json:"host_port"`
-	PodIP      netip.Addr `json:"pod_ip"`
-	PodPort    uint16     `json:"pod_port"`
-	SNAT       bool       `json:"snat"`
-	MasqAll    bool       `json:"masq_all"`
-	Generation uint64     `json:"generation"`
-	Owner      ownerView  `json:"owner"`
+	Proto    string     `json:"proto"`
+	HostIP   netip.Addr `json:"host_ip"` // unspecified: every address of the node in that family
+	HostPort uint16     `json:"host_port"`
+	PodIP    netip.Addr `json:"pod_ip"`
+	PodPort  uint16     `json:"pod_port"`
+	SNAT     bool       `json:"snat"`
+	MasqAll  bool       `json:"masq_all"`
+
+	AllowedSources []netip.Prefix `json:"allowed_sources"`      // empty: everybody
+	Conditions     string         `json:"conditions,omitempty"` // as iptables(8) words them
+
+	Generation uint64    `json:"generation"`
+	Owner      ownerView `json:"owner"`
 }
 
 func newHostPorts(a *app) *cobra.Command {
@@ -65,6 +70,7 @@ func hostPortViews(ports []loader.PublishedPort, o owners, filter ownerFilter) [
 		views = append(views, hostPortView{
 			Proto: protoText(p.Proto), HostIP: p.HostIP, HostPort: p.Port, PodIP: p.PodIP, PodPort: p.PodPort,
 			SNAT: p.SNAT, MasqAll: p.MasqAll, Generation: p.Generation, Owner: owner,
+			AllowedSources: append([]netip.Prefix{}, p.Sources...), Conditions: conditionsText(p.Match),
 		})
 	}
 	return views
@@ -76,7 +82,7 @@ func (a *app) hostPortTable(views []hostPortView) error {
 	}
 	t := table{columns: []column{{name: "PROTO"}, {name: "HOST"}, {name: "POD"}, {name: "OWNER"}}}
 	if a.wide {
-		t.columns = append(t.columns, column{name: "SNAT"}, column{name: "GENERATION", align: right})
+		t.columns = append(t.columns, column{name: "SNAT"}, column{name: "SOURCES"}, column{name: "CONDITIONS"}, column{name: "GENERATION", align: right})
 	}
 	for _, v := range views {
 		cells := []string{
@@ -86,11 +92,35 @@ func (a *app) hostPortTable(views []hostPortView) error {
 			v.Owner.text(a.wide),
 		}
 		if a.wide {
-			cells = append(cells, yesNo(v.SNAT), strconv.FormatUint(v.Generation, 10))
+			sources := "all"
+			if len(v.AllowedSources) > 0 {
+				sources = strings.Trim(fmt.Sprint(v.AllowedSources), "[]")
+			}
+			cells = append(cells, yesNo(v.SNAT), sources, v.Conditions, strconv.FormatUint(v.Generation, 10))
 		}
 		t.add(cells...)
 	}
 	return a.table(&t)
+}
+
+func conditionsText(m loader.Match) string {
+	var words []string
+	add := func(not bool, option, value string) {
+		if not {
+			words = append(words, "!")
+		}
+		words = append(words, option, value)
+	}
+	if m.Source.IsValid() {
+		add(m.NotSource, "-s", m.Source.String())
+	}
+	if m.Dest.IsValid() {
+		add(m.NotDest, "-d", m.Dest.String())
+	}
+	if m.In != "" {
+		add(m.NotIn, "-i", m.In)
+	}
+	return strings.Join(words, " ")
 }
 
 // protoText names a protocol of the IP header.

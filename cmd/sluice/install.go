@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,36 +30,47 @@ type installView struct {
 func newInstall(a *app) *cobra.Command {
 	var binary string
 	c := &cobra.Command{
-		Use:   "install DIR",
+		Use:   "install DIR [PLUGIN...]",
 		Short: "Lay the plugins into a directory, as names of one binary",
 		Long: `Lay the plugins into DIR, as names of the one binary sluice-cni.
 
 The names are hard links, or copies where DIR is on another file system. Each
 is replaced by one rename, so a runtime that starts a plugin meanwhile gets the
 old file or the new one. Plugins of other suites that have the same name are
-replaced; other files in DIR are left alone. sluice-cni is looked for beside
-this program; --binary names another one.`,
+replaced; other files in DIR are left alone. With names of plugins, only
+these. sluice-cni is looked for beside this program; --binary names another
+one.`,
 		Example: `  sluice install /opt/cni/bin
-  sluice install --binary ./bin/sluice-cni /usr/lib/cni`,
+  sluice install --binary ./bin/sluice-cni /usr/lib/cni
+  sluice install /opt/cni/bin portmap firewall`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return errors.New("install needs one directory, for example /opt/cni/bin")
+			if len(args) < 1 {
+				return errors.New("install needs a directory, for example /opt/cni/bin")
+			}
+			for _, name := range args[1:] {
+				if !slices.Contains(install.Plugins(), name) {
+					return fmt.Errorf("%q is no plugin of Sluice: %s", name, strings.Join(install.Plugins(), ", "))
+				}
 			}
 			return nil
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
+				return install.Plugins(), cobra.ShellCompDirectiveNoFileComp
 			}
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
-		RunE: func(_ *cobra.Command, args []string) error { return a.install(args[0], binary) },
+		RunE: func(_ *cobra.Command, args []string) error { return a.install(args[0], args[1:], binary) },
 	}
 	c.Flags().StringVar(&binary, "binary", "", "the sluice-cni `file` to install (default: beside this program)")
 	return c
 }
 
-func (a *app) install(dir, binary string) error {
+// install lays the plugins named, or all.
+func (a *app) install(dir string, names []string, binary string) error {
+	if len(names) == 0 {
+		names = install.Plugins()
+	}
 	if binary == "" {
 		var err error
 		if binary, err = besideUs(); err != nil {
@@ -65,7 +78,7 @@ func (a *app) install(dir, binary string) error {
 		}
 	}
 	// The names done before a failure are reported too.
-	results, err := install.Install(dir, binary, install.Plugins())
+	results, err := install.Install(dir, binary, names)
 	views := make([]installView, 0, len(results))
 	for _, r := range results {
 		views = append(views, installView{Name: r.Name, Path: r.Path, Action: string(r.Action), Replaced: r.Replaced})

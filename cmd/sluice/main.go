@@ -2,7 +2,7 @@
 
 // Command sluice is the operator's tool: it installs the plugins and shows
 // what the datapath holds and does. It reads pinned maps and attachment
-// records; only install, sync and unload change anything.
+// records; only install, sync, sweep and unload change anything.
 package main
 
 import (
@@ -36,8 +36,12 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
-	if err == nil {
+	var status exitError
+	switch {
+	case err == nil:
 		return 0
+	case errors.As(err, &status):
+		return int(status)
 	}
 	if !errors.Is(err, errSaid) {
 		fmt.Fprintf(a.err, "sluice: %v\n", err)

@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
@@ -16,9 +19,14 @@ import (
 type node interface {
 	// Datapath opens what is loaded; loader.ErrNotLoaded when nothing is.
 	Datapath(ctx context.Context) (datapath, error)
+	// Load opens the datapath, and loads it if need be.
+	Load(ctx context.Context) (datapath, error)
 	// Decision returns what the last attempt to load found, as far as it is
 	// known while nothing is loaded; loader.ErrNotLoaded without an attempt.
 	Decision(ctx context.Context) (*loader.Status, error)
+	// Choices returns which netfilter tables are used where eBPF is not, by what
+	// was asked for.
+	Choices() (map[string]netfilter.Choice, error)
 	// Records returns the attachment records of all networks.
 	Records() ([]*store.Record, error)
 }
@@ -28,6 +36,10 @@ type datapath interface {
 	reader
 	Sync(ctx context.Context) error
 	Unload(ctx context.Context) error
+	DenyAdd(ctx context.Context, networks []netip.Prefix) error
+	DenyDelete(ctx context.Context, networks []netip.Prefix) error
+	Relearn(ctx context.Context, match func(loader.Flow) bool) (int, error)
+	FlushFlows(ctx context.Context, match func(loader.Flow) bool) (int, error)
 	Close() error
 }
 
@@ -37,6 +49,12 @@ type reader interface {
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	HostPorts(ctx context.Context) ([]loader.PublishedPort, error)
 	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]
+	Shapes(ctx context.Context) ([]loader.ShapeStatus, error)
+	Policies(ctx context.Context) ([]loader.PolicyStatus, error)
+	Events(ctx context.Context) iter.Seq2[loader.DropEvent, error]
+	Drops(ctx context.Context) ([]loader.Drop, error)
+	DropSums(ctx context.Context) (map[metrics.Reason]uint64, error)
+	Deny(ctx context.Context) (*loader.DenyStatus, error)
 }
 
 var _ datapath = (*loader.Datapath)(nil)
@@ -56,6 +74,18 @@ func (realNode) Datapath(ctx context.Context) (datapath, error) {
 	return dp, nil
 }
 
+func (realNode) Load(ctx context.Context) (datapath, error) {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		return nil, err
+	}
+	dp, err := loader.Open(ctx, loader.Options{Config: conf})
+	if err != nil {
+		return nil, err
+	}
+	return dp, nil
+}
+
 func (realNode) Decision(ctx context.Context) (*loader.Status, error) {
 	conf, err := nodeconf.Load(nodeconf.DefaultPath)
 	if err != nil {
@@ -63,6 +93,8 @@ func (realNode) Decision(ctx context.Context) (*loader.Status, error) {
 	}
 	return loader.Decision(ctx, loader.Options{Config: conf})
 }
+
+func (realNode) Choices() (map[string]netfilter.Choice, error) { return netfilter.Choices("") }
 
 func (realNode) Records() ([]*store.Record, error) {
 	return store.Open(store.DefaultDir).List("")

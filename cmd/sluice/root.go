@@ -22,6 +22,7 @@ type app struct {
 	colours  colours
 	width    int // of the terminal, 0 when out is none
 	node     node
+	care     care
 
 	output string // "table" or "json"
 	wide   bool   // whole container IDs and more columns
@@ -40,8 +41,8 @@ func newRoot(a *app) *cobra.Command {
 
 The plugins publish ports, masquerade and admit pods by eBPF programs that are
 pinned once per node; no daemon runs. This tool reads the pinned maps and the
-attachment records under /run/sluice. Only install, sync and unload change
-anything.`,
+attachment records under /run/sluice. Only install, sync, deny, sweep,
+flush and unload change anything.`,
 		Example: `  sluice install /opt/cni/bin
   sluice status
   sluice flows --pod 10.1.0.5 -o json`,
@@ -63,8 +64,9 @@ anything.`,
 	must(root.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
-		newInstall(a), newStatus(a), newHostPorts(a), newFlows(a), newEndpoints(a),
-		newSync(a), newUnload(a), newVersion(a))
+		newInstall(a), newStatus(a), newHostPorts(a), newFlows(a), newEndpoints(a), newBandwidth(a), newFirewall(a), newDeny(a),
+		newMonitor(a), newDrops(a), newNAT(a), newMasquerade(a),
+		newDoctor(a), newSweep(a), newBundle(a), newSync(a), newUnload(a), newVersion(a))
 	return root
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/install"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
 
 func TestNotLoaded(t *testing.T) {
@@ -59,6 +60,27 @@ func TestStatusCannotLoad(t *testing.T) {
 	}
 }
 
+// A node where netfilter does a part says which tables, why and since when.
+func TestStatusNetfilter(t *testing.T) {
+	n := newFakeNode()
+	n.choices = map[string]netfilter.Choice{"auto": {
+		Name: "iptables-nft", Reason: "the node has 12 rules of iptables-nft, 0 of iptables-legacy, 0 of nftables",
+		Decided: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+	}}
+	data := json.RawMessage(`{"ports":[{"backend":"ebpf"},{"backend":"iptables-nft"}],"backend":"firewalld","masquerade":"nftables"}`)
+	for _, r := range n.records {
+		for name, s := range r.Plugins {
+			s.Data = data
+			r.Plugins[name] = s
+		}
+	}
+	out, errs, status := runTool(t, n, 0, "status")
+	if status != 0 || errs != "" {
+		t.Errorf("exit status %d, %q", status, errs)
+	}
+	golden(t, "status-netfilter.txt", out)
+}
+
 func TestErrors(t *testing.T) {
 	broken := newFakeNode()
 	broken.openErr = errors.New("open pins: permission denied")
@@ -74,8 +96,8 @@ func TestErrors(t *testing.T) {
 		{"flag", newFakeNode(), "flows --frob", "unknown flag"},
 		{"proto", newFakeNode(), "flows --proto sctpx", "must be tcp, udp, icmp or icmp6"},
 		{"pod", newFakeNode(), "flows --pod nonsense", `--pod "nonsense": not an IP address`},
-		{"no directory", newFakeNode(), "install", "needs one directory"},
-		{"two directories", newFakeNode(), "install a b", "needs one directory"},
+		{"no directory", newFakeNode(), "install", "needs a directory"},
+		{"no plugin of that name", newFakeNode(), "install a bridge nonsense", `"nonsense" is no plugin`},
 		{"cannot open", broken, "status", "permission denied"},
 		{"cannot open", broken, "flows", "permission denied"},
 		{"unload in use", newFakeNode(), "unload", "2 attachments would lose"},
@@ -195,6 +217,13 @@ func TestInstall(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil || !strings.Contains(out, filepath.Join(dir, name)) {
 			t.Errorf("%s: %v in\n%s", name, err, out)
 		}
+	}
+	few := t.TempDir()
+	if _, errs, status := runTool(t, newFakeNode(), 0, "install", "--binary", binary, few, "portmap", "bridge"); status != 0 {
+		t.Errorf("two plugins: status %d, %s", status, errs)
+	}
+	if entries, err := os.ReadDir(few); err != nil || len(entries) != 2 || entries[0].Name() != "bridge" || entries[1].Name() != "portmap" {
+		t.Errorf("two plugins gave %v, %v", entries, err)
 	}
 	_, errs, status = runTool(t, newFakeNode(), 0, "install", dir) // there is none beside the test binary
 	if status != 1 || !strings.Contains(errs, "--binary") {

@@ -31,6 +31,10 @@ device, the maps and how full they are, dropped packets by reason, attachments.
 			if rerr != nil {
 				rerr = fmt.Errorf("read the attachment records: %w", rerr)
 			}
+			choices, cerr := a.node.Choices()
+			if cerr != nil {
+				cerr = fmt.Errorf("read which tables were chosen: %w", cerr)
+			}
 			var v statusView
 			err := a.withDatapath(c.Context(), func(dp datapath) error {
 				st, err := dp.Status(c.Context())
@@ -51,7 +55,8 @@ device, the maps and how full they are, dropped packets by reason, attachments.
 			if err != nil {
 				return err
 			}
-			return errors.Join(a.print(v, func() error { return a.statusScreen(v) }), rerr)
+			v.Choices = newChoiceViews(choices)
+			return errors.Join(a.print(v, func() error { return a.statusScreen(v) }), rerr, cerr)
 		},
 	}
 }
@@ -62,7 +67,7 @@ func (a *app) statusScreen(v statusView) error {
 	if err := a.say("%s", a.colours.bold("Sluice "+v.Version)); err != nil {
 		return err
 	}
-	sections := []func(statusView) error{a.statusHead, a.statusProbes}
+	sections := []func(statusView) error{a.statusHead, a.statusBackends, a.statusProbes}
 	if v.Loaded {
 		sections = append(sections, a.statusDevices, a.statusMaps, a.statusDrops)
 	}
@@ -140,7 +145,7 @@ func (a *app) statusDevices(v statusView) error {
 	if len(t.rows) == 0 {
 		t.add("none", "", "", "")
 	}
-	errs := []error{a.say(""), a.table(&t)}
+	errs := []error{a.say(""), a.table(&t), a.statusLocal(v.Local)}
 	for _, u := range v.UnhandledLinks {
 		errs = append(errs, a.field("unhandled", u.Name+": "+u.Why, a.colours.yellow))
 	}
@@ -150,6 +155,20 @@ func (a *app) statusDevices(v statusView) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// statusLocal says whether the node's own processes reach published ports; with
+// -w by which programs.
+func (a *app) statusLocal(l *localView) error {
+	switch {
+	case l == nil:
+		return nil
+	case !l.Attached:
+		return a.field("local", "the node's own processes do not reach host ports: "+l.Reason, a.colours.yellow)
+	case a.wide:
+		return a.field("local", a.programsText(deviceView{Programs: l.Programs})+" at "+l.Cgroup, a.colours.plain)
+	}
+	return a.field("local", plural(len(l.Programs), "program")+" at "+l.Cgroup+", all attached", a.colours.plain)
 }
 
 func (d deviceView) ok() bool {

@@ -27,8 +27,11 @@ type statusView struct {
 	AttachUplinks   string            `json:"attach_uplinks,omitempty"` // tcx or clsact
 	AttachPods      string            `json:"attach_pods,omitempty"`
 	Config          *configView       `json:"config,omitempty"`
+	Choices         []choiceView      `json:"netfilter"` // tables used where eBPF is not
+	UsedBy          usedBy            `json:"used_by"`   // attachments by feature and back end
 	Probes          []probeView       `json:"probes"`
 	Devices         []deviceView      `json:"devices"`
+	Local           *localView        `json:"local,omitempty"` // the node's own processes
 	UnhandledLinks  []unhandledView   `json:"unhandled_uplinks"`
 	HostAddresses   []hostAddressView `json:"host_addresses"`
 	Maps            []mapView         `json:"maps"`
@@ -68,6 +71,14 @@ type programView struct {
 	How  string `json:"how"`  // tcx or clsact
 	ID   uint32 `json:"id"`
 	OK   bool   `json:"ok"` // attached, and of the build that is loaded
+}
+
+// localView says whether the node's own processes reach published ports.
+type localView struct {
+	Cgroup   string        `json:"cgroup,omitempty"`
+	Attached bool          `json:"attached"`
+	Reason   string        `json:"reason,omitempty"` // why not
+	Programs []programView `json:"programs"`
 }
 
 type unhandledView struct {
@@ -111,6 +122,7 @@ func newStatusView(st *loader.Status, records []*store.Record) statusView {
 	v := statusView{
 		Version: version.String(), Probes: []probeView{}, Devices: []deviceView{}, UnhandledLinks: []unhandledView{},
 		HostAddresses: []hostAddressView{}, Maps: []mapView{}, Drops: []dropView{}, Attachments: []attachmentView{},
+		Choices: []choiceView{}, UsedBy: newUsedBy(records),
 	}
 	for _, r := range records {
 		if r.Corrupt {
@@ -142,6 +154,10 @@ func (v *statusView) fill(st *loader.Status) {
 		}
 		v.Devices = append(v.Devices, dv)
 	}
+	v.Local = &localView{Cgroup: st.Local.Cgroup, Attached: st.Local.Attached, Reason: st.Local.Reason, Programs: []programView{}}
+	for _, p := range st.Local.Programs {
+		v.Local.Programs = append(v.Local.Programs, programView{p.Name, p.Hook, p.How, p.ID, p.OK})
+	}
 	for _, s := range st.Skipped {
 		v.UnhandledLinks = append(v.UnhandledLinks, unhandledView{s.Name, s.Ifindex, s.Why})
 	}
@@ -150,7 +166,7 @@ func (v *statusView) fill(st *loader.Status) {
 	}
 	for _, m := range st.Maps {
 		mv := mapView{Name: m.Name, Type: m.Type, ID: m.ID, Entries: m.Entries, Max: m.Max}
-		if m.Max > 0 && !strings.HasSuffix(m.Type, "Array") {
+		if m.Max > 0 && !strings.HasSuffix(m.Type, "Array") && m.Type != "RingBuf" {
 			fill := float64(m.Entries) / float64(m.Max)
 			mv.Fill = &fill
 		}

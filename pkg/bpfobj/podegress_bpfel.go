@@ -16,24 +16,40 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	PodEgressMapSlDrops      = "sl_drops"
-	PodEgressMapSlEndpoints  = "sl_endpoints"
-	PodEgressMapSlEpStats    = "sl_ep_stats"
-	PodEgressMapSlFlows      = "sl_flows"
-	PodEgressMapSlFlowsNew   = "sl_flows_new"
-	PodEgressMapSlHostAddrs  = "sl_host_addrs"
-	PodEgressMapSlNoMasq     = "sl_no_masq"
-	PodEgressMapSlScratch    = "sl_scratch"
-	PodEgressMapSlUplinks    = "sl_uplinks"
-	PodEgressProgSlPodEgress = "sl_pod_egress"
-	PodEgressVarCfgAdmitMark = "cfg_admit_mark"
-	PodEgressVarCfgAntiSpoof = "cfg_anti_spoof"
-	PodEgressVarCfgFastPath  = "cfg_fast_path"
-	PodEgressVarCfgFibSrc    = "cfg_fib_src"
-	PodEgressVarCfgSnatMax1  = "cfg_snat_max1"
-	PodEgressVarCfgSnatMax2  = "cfg_snat_max2"
-	PodEgressVarCfgSnatMin1  = "cfg_snat_min1"
-	PodEgressVarCfgSnatMin2  = "cfg_snat_min2"
+	PodEgressMapSlAsked        = "sl_asked"
+	PodEgressMapSlDevDrops     = "sl_dev_drops"
+	PodEgressMapSlDrops        = "sl_drops"
+	PodEgressMapSlEndpoints    = "sl_endpoints"
+	PodEgressMapSlEpStats      = "sl_ep_stats"
+	PodEgressMapSlEventCpu     = "sl_event_cpu"
+	PodEgressMapSlEventWish    = "sl_event_wish"
+	PodEgressMapSlEvents       = "sl_events"
+	PodEgressMapSlFlows        = "sl_flows"
+	PodEgressMapSlFlowsNew     = "sl_flows_new"
+	PodEgressMapSlHostAddrs    = "sl_host_addrs"
+	PodEgressMapSlHostports    = "sl_hostports"
+	PodEgressMapSlNoMasq       = "sl_no_masq"
+	PodEgressMapSlOddScratch   = "sl_odd_scratch"
+	PodEgressMapSlOwnDevices   = "sl_own_devices"
+	PodEgressMapSlPoliced      = "sl_policed"
+	PodEgressMapSlPolicies     = "sl_policies"
+	PodEgressMapSlPortsKept    = "sl_ports_kept"
+	PodEgressMapSlScratch      = "sl_scratch"
+	PodEgressMapSlSources      = "sl_sources"
+	PodEgressMapSlTurnScratch  = "sl_turn_scratch"
+	PodEgressMapSlUplinks      = "sl_uplinks"
+	PodEgressProgSlPodEgress   = "sl_pod_egress"
+	PodEgressVarCfgAdmitMark   = "cfg_admit_mark"
+	PodEgressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	PodEgressVarCfgFastPath    = "cfg_fast_path"
+	PodEgressVarCfgFibSrc      = "cfg_fib_src"
+	PodEgressVarCfgL2Len       = "cfg_l2_len"
+	PodEgressVarCfgNetnsCookie = "cfg_netns_cookie"
+	PodEgressVarCfgSnatMax1    = "cfg_snat_max1"
+	PodEgressVarCfgSnatMax2    = "cfg_snat_max2"
+	PodEgressVarCfgSnatMin1    = "cfg_snat_min1"
+	PodEgressVarCfgSnatMin2    = "cfg_snat_min2"
+	PodEgressVarCfgSnatSecret  = "cfg_snat_secret"
 )
 
 // LoadPodEgress returns the embedded CollectionSpec for PodEgress.
@@ -85,29 +101,45 @@ type PodEgressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodEgressMapSpecs struct {
-	SlDrops     *ebpf.MapSpec `ebpf:"sl_drops"`
-	SlEndpoints *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlFlows     *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew  *ebpf.MapSpec `ebpf:"sl_flows_new"`
-	SlHostAddrs *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlNoMasq    *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlScratch   *ebpf.MapSpec `ebpf:"sl_scratch"`
-	SlUplinks   *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlAsked       *ebpf.MapSpec `ebpf:"sl_asked"`
+	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
+	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
+	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
+	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
+	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
+	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
+	SlOddScratch  *ebpf.MapSpec `ebpf:"sl_odd_scratch"`
+	SlOwnDevices  *ebpf.MapSpec `ebpf:"sl_own_devices"`
+	SlPoliced     *ebpf.MapSpec `ebpf:"sl_policed"`
+	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
+	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlScratch     *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
+	SlTurnScratch *ebpf.MapSpec `ebpf:"sl_turn_scratch"`
+	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // PodEgressVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodEgressVariableSpecs struct {
-	CfgAdmitMark *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
-	CfgFastPath  *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
-	CfgFibSrc    *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
-	CfgSnatMax1  *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2  *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1  *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2  *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
+	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
+	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
 }
 
 // PodEgressObjects contains all objects after they have been loaded into the kernel.
@@ -130,27 +162,53 @@ func (o *PodEgressObjects) Close() error {
 //
 // It can be passed to LoadPodEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodEgressMaps struct {
-	SlDrops     *ebpf.Map `ebpf:"sl_drops"`
-	SlEndpoints *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlFlows     *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew  *ebpf.Map `ebpf:"sl_flows_new"`
-	SlHostAddrs *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlNoMasq    *ebpf.Map `ebpf:"sl_no_masq"`
-	SlScratch   *ebpf.Map `ebpf:"sl_scratch"`
-	SlUplinks   *ebpf.Map `ebpf:"sl_uplinks"`
+	SlAsked       *ebpf.Map `ebpf:"sl_asked"`
+	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
+	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
+	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
+	SlEvents      *ebpf.Map `ebpf:"sl_events"`
+	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
+	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
+	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
+	SlOddScratch  *ebpf.Map `ebpf:"sl_odd_scratch"`
+	SlOwnDevices  *ebpf.Map `ebpf:"sl_own_devices"`
+	SlPoliced     *ebpf.Map `ebpf:"sl_policed"`
+	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
+	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlScratch     *ebpf.Map `ebpf:"sl_scratch"`
+	SlSources     *ebpf.Map `ebpf:"sl_sources"`
+	SlTurnScratch *ebpf.Map `ebpf:"sl_turn_scratch"`
+	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *PodEgressMaps) Close() error {
 	return _PodEgressClose(
+		m.SlAsked,
+		m.SlDevDrops,
 		m.SlDrops,
 		m.SlEndpoints,
 		m.SlEpStats,
+		m.SlEventCpu,
+		m.SlEventWish,
+		m.SlEvents,
 		m.SlFlows,
 		m.SlFlowsNew,
 		m.SlHostAddrs,
+		m.SlHostports,
 		m.SlNoMasq,
+		m.SlOddScratch,
+		m.SlOwnDevices,
+		m.SlPoliced,
+		m.SlPolicies,
+		m.SlPortsKept,
 		m.SlScratch,
+		m.SlSources,
+		m.SlTurnScratch,
 		m.SlUplinks,
 	)
 }
@@ -159,14 +217,17 @@ func (m *PodEgressMaps) Close() error {
 //
 // It can be passed to LoadPodEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodEgressVariables struct {
-	CfgAdmitMark *ebpf.Variable `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof *ebpf.Variable `ebpf:"cfg_anti_spoof"`
-	CfgFastPath  *ebpf.Variable `ebpf:"cfg_fast_path"`
-	CfgFibSrc    *ebpf.Variable `ebpf:"cfg_fib_src"`
-	CfgSnatMax1  *ebpf.Variable `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2  *ebpf.Variable `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1  *ebpf.Variable `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2  *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
+	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
+	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
 }
 
 // PodEgressPrograms contains all programs after they have been loaded into the kernel.

@@ -16,24 +16,40 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	PodIngressMapSlDrops       = "sl_drops"
-	PodIngressMapSlEndpoints   = "sl_endpoints"
-	PodIngressMapSlEpStats     = "sl_ep_stats"
-	PodIngressMapSlFlows       = "sl_flows"
-	PodIngressMapSlFlowsNew    = "sl_flows_new"
-	PodIngressMapSlHostAddrs   = "sl_host_addrs"
-	PodIngressMapSlNoMasq      = "sl_no_masq"
-	PodIngressMapSlScratch     = "sl_scratch"
-	PodIngressMapSlUplinks     = "sl_uplinks"
-	PodIngressProgSlPodIngress = "sl_pod_ingress"
-	PodIngressVarCfgAdmitMark  = "cfg_admit_mark"
-	PodIngressVarCfgAntiSpoof  = "cfg_anti_spoof"
-	PodIngressVarCfgFastPath   = "cfg_fast_path"
-	PodIngressVarCfgFibSrc     = "cfg_fib_src"
-	PodIngressVarCfgSnatMax1   = "cfg_snat_max1"
-	PodIngressVarCfgSnatMax2   = "cfg_snat_max2"
-	PodIngressVarCfgSnatMin1   = "cfg_snat_min1"
-	PodIngressVarCfgSnatMin2   = "cfg_snat_min2"
+	PodIngressMapSlAsked        = "sl_asked"
+	PodIngressMapSlDevDrops     = "sl_dev_drops"
+	PodIngressMapSlDrops        = "sl_drops"
+	PodIngressMapSlEndpoints    = "sl_endpoints"
+	PodIngressMapSlEpStats      = "sl_ep_stats"
+	PodIngressMapSlEventCpu     = "sl_event_cpu"
+	PodIngressMapSlEventWish    = "sl_event_wish"
+	PodIngressMapSlEvents       = "sl_events"
+	PodIngressMapSlFlows        = "sl_flows"
+	PodIngressMapSlFlowsNew     = "sl_flows_new"
+	PodIngressMapSlHostAddrs    = "sl_host_addrs"
+	PodIngressMapSlHostports    = "sl_hostports"
+	PodIngressMapSlNoMasq       = "sl_no_masq"
+	PodIngressMapSlOddScratch   = "sl_odd_scratch"
+	PodIngressMapSlOwnDevices   = "sl_own_devices"
+	PodIngressMapSlPoliced      = "sl_policed"
+	PodIngressMapSlPolicies     = "sl_policies"
+	PodIngressMapSlPortsKept    = "sl_ports_kept"
+	PodIngressMapSlScratch      = "sl_scratch"
+	PodIngressMapSlSources      = "sl_sources"
+	PodIngressMapSlTurnScratch  = "sl_turn_scratch"
+	PodIngressMapSlUplinks      = "sl_uplinks"
+	PodIngressProgSlPodIngress  = "sl_pod_ingress"
+	PodIngressVarCfgAdmitMark   = "cfg_admit_mark"
+	PodIngressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	PodIngressVarCfgFastPath    = "cfg_fast_path"
+	PodIngressVarCfgFibSrc      = "cfg_fib_src"
+	PodIngressVarCfgL2Len       = "cfg_l2_len"
+	PodIngressVarCfgNetnsCookie = "cfg_netns_cookie"
+	PodIngressVarCfgSnatMax1    = "cfg_snat_max1"
+	PodIngressVarCfgSnatMax2    = "cfg_snat_max2"
+	PodIngressVarCfgSnatMin1    = "cfg_snat_min1"
+	PodIngressVarCfgSnatMin2    = "cfg_snat_min2"
+	PodIngressVarCfgSnatSecret  = "cfg_snat_secret"
 )
 
 // LoadPodIngress returns the embedded CollectionSpec for PodIngress.
@@ -85,29 +101,45 @@ type PodIngressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodIngressMapSpecs struct {
-	SlDrops     *ebpf.MapSpec `ebpf:"sl_drops"`
-	SlEndpoints *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlFlows     *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew  *ebpf.MapSpec `ebpf:"sl_flows_new"`
-	SlHostAddrs *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlNoMasq    *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlScratch   *ebpf.MapSpec `ebpf:"sl_scratch"`
-	SlUplinks   *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlAsked       *ebpf.MapSpec `ebpf:"sl_asked"`
+	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
+	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
+	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
+	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
+	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
+	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
+	SlOddScratch  *ebpf.MapSpec `ebpf:"sl_odd_scratch"`
+	SlOwnDevices  *ebpf.MapSpec `ebpf:"sl_own_devices"`
+	SlPoliced     *ebpf.MapSpec `ebpf:"sl_policed"`
+	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
+	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlScratch     *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
+	SlTurnScratch *ebpf.MapSpec `ebpf:"sl_turn_scratch"`
+	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // PodIngressVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodIngressVariableSpecs struct {
-	CfgAdmitMark *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
-	CfgFastPath  *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
-	CfgFibSrc    *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
-	CfgSnatMax1  *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2  *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1  *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2  *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
+	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
+	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
 }
 
 // PodIngressObjects contains all objects after they have been loaded into the kernel.
@@ -130,27 +162,53 @@ func (o *PodIngressObjects) Close() error {
 //
 // It can be passed to LoadPodIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodIngressMaps struct {
-	SlDrops     *ebpf.Map `ebpf:"sl_drops"`
-	SlEndpoints *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlFlows     *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew  *ebpf.Map `ebpf:"sl_flows_new"`
-	SlHostAddrs *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlNoMasq    *ebpf.Map `ebpf:"sl_no_masq"`
-	SlScratch   *ebpf.Map `ebpf:"sl_scratch"`
-	SlUplinks   *ebpf.Map `ebpf:"sl_uplinks"`
+	SlAsked       *ebpf.Map `ebpf:"sl_asked"`
+	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
+	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
+	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
+	SlEvents      *ebpf.Map `ebpf:"sl_events"`
+	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
+	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
+	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
+	SlOddScratch  *ebpf.Map `ebpf:"sl_odd_scratch"`
+	SlOwnDevices  *ebpf.Map `ebpf:"sl_own_devices"`
+	SlPoliced     *ebpf.Map `ebpf:"sl_policed"`
+	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
+	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlScratch     *ebpf.Map `ebpf:"sl_scratch"`
+	SlSources     *ebpf.Map `ebpf:"sl_sources"`
+	SlTurnScratch *ebpf.Map `ebpf:"sl_turn_scratch"`
+	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *PodIngressMaps) Close() error {
 	return _PodIngressClose(
+		m.SlAsked,
+		m.SlDevDrops,
 		m.SlDrops,
 		m.SlEndpoints,
 		m.SlEpStats,
+		m.SlEventCpu,
+		m.SlEventWish,
+		m.SlEvents,
 		m.SlFlows,
 		m.SlFlowsNew,
 		m.SlHostAddrs,
+		m.SlHostports,
 		m.SlNoMasq,
+		m.SlOddScratch,
+		m.SlOwnDevices,
+		m.SlPoliced,
+		m.SlPolicies,
+		m.SlPortsKept,
 		m.SlScratch,
+		m.SlSources,
+		m.SlTurnScratch,
 		m.SlUplinks,
 	)
 }
@@ -159,14 +217,17 @@ func (m *PodIngressMaps) Close() error {
 //
 // It can be passed to LoadPodIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodIngressVariables struct {
-	CfgAdmitMark *ebpf.Variable `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof *ebpf.Variable `ebpf:"cfg_anti_spoof"`
-	CfgFastPath  *ebpf.Variable `ebpf:"cfg_fast_path"`
-	CfgFibSrc    *ebpf.Variable `ebpf:"cfg_fib_src"`
-	CfgSnatMax1  *ebpf.Variable `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2  *ebpf.Variable `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1  *ebpf.Variable `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2  *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
+	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
+	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
 }
 
 // PodIngressPrograms contains all programs after they have been loaded into the kernel.

@@ -24,6 +24,13 @@ type TypesSlCidr struct {
 	Ip        [16]uint8
 }
 
+type TypesSlDropKey struct {
+	_        structs.HostLayout
+	Device   uint32
+	Endpoint uint32
+	Reason   uint32
+}
+
 type TypesSlDropReason uint32
 
 const (
@@ -35,8 +42,62 @@ const (
 	TypesSlDropReasonSL_DROP_TUPLE_CLASH  TypesSlDropReason = 5
 	TypesSlDropReasonSL_DROP_FLOW_TABLE   TypesSlDropReason = 6
 	TypesSlDropReasonSL_DROP_REWRITE      TypesSlDropReason = 7
-	TypesSlDropReasonSL_DROP_MAX          TypesSlDropReason = 8
+	TypesSlDropReasonSL_DROP_ICMP_ORPHAN  TypesSlDropReason = 8
+	TypesSlDropReasonSL_DROP_FRAGMENT     TypesSlDropReason = 9
+	TypesSlDropReasonSL_DROP_OPAQUE       TypesSlDropReason = 10
+	TypesSlDropReasonSL_DROP_LOOPBACK     TypesSlDropReason = 11
+	TypesSlDropReasonSL_DROP_ISOLATED     TypesSlDropReason = 12
+	TypesSlDropReasonSL_DROP_INGRESS_RULE TypesSlDropReason = 13
+	TypesSlDropReasonSL_DROP_EGRESS_RULE  TypesSlDropReason = 14
+	TypesSlDropReasonSL_DROP_POLICY_GONE  TypesSlDropReason = 15
+	TypesSlDropReasonSL_DROP_RATE         TypesSlDropReason = 16
+	TypesSlDropReasonSL_DROP_SOURCE       TypesSlDropReason = 17
+	TypesSlDropReasonSL_DROP_DENIED       TypesSlDropReason = 18
+	TypesSlDropReasonSL_DROP_NO_GATEWAY   TypesSlDropReason = 19
+	TypesSlDropReasonSL_DROP_LOOPBACK_POD TypesSlDropReason = 20
+	TypesSlDropReasonSL_DROP_MAX          TypesSlDropReason = 21
 )
+
+type TypesSlEdt struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Flags   uint32
+	Owner   uint64
+	Rate    uint64
+	Burst   uint64
+	Mark    uint64
+	Horizon uint64
+	Clock   uint64
+	Sparse  uint64
+	Bytes   uint64
+	Packets uint64
+	Drops   uint64
+	Marks   uint64
+	Waited  uint64
+	Flow    [128]struct {
+		_    structs.HostLayout
+		Paid uint64
+		Last uint64
+	}
+}
+
+type TypesSlEdtFlag uint32
+
+const (
+	TypesSlEdtFlagSL_EDT_EGRESS   TypesSlEdtFlag = 1
+	TypesSlEdtFlagSL_EDT_LISTED   TypesSlEdtFlag = 2
+	TypesSlEdtFlagSL_EDT_UNLISTED TypesSlEdtFlag = 4
+)
+
+type TypesSlEdtNet struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Number    uint32
+	Ip        [16]uint8
+}
 
 type TypesSlEndpoint struct {
 	_            structs.HostLayout
@@ -48,8 +109,10 @@ type TypesSlEndpoint struct {
 	Mtu          uint32
 	Mac          [6]uint8
 	GatewayMac   [6]uint8
+	Gateway      [16]uint8
 	PrefixLen    uint8
-	Pad          [3]uint8
+	Pad          uint8
+	Policy       uint16
 }
 
 type TypesSlEndpointFlag uint32
@@ -58,6 +121,8 @@ const (
 	TypesSlEndpointFlagSL_EP_MASQUERADE TypesSlEndpointFlag = 1
 	TypesSlEndpointFlagSL_EP_ADMIT      TypesSlEndpointFlag = 2
 	TypesSlEndpointFlagSL_EP_PUBLISH    TypesSlEndpointFlag = 4
+	TypesSlEndpointFlagSL_EP_QUEUE_RX   TypesSlEndpointFlag = 256
+	TypesSlEndpointFlagSL_EP_QUEUE_TX   TypesSlEndpointFlag = 512
 )
 
 type TypesSlEndpointStats struct {
@@ -70,6 +135,41 @@ type TypesSlEndpointStats struct {
 	TxFast    uint64
 	Drops     uint64
 	Pod       uint64
+	Owner     uint64
+}
+
+type TypesSlEvent struct {
+	_        structs.HostLayout
+	Time     uint64
+	Owner    uint64
+	Endpoint uint32
+	Device   uint32
+	Len      uint32
+	Reason   uint16
+	Program  uint8
+	L2Len    uint8
+	Captured uint8
+	Pad      [7]uint8
+	Data     [128]uint8
+}
+
+type TypesSlEventCpu struct {
+	_      structs.HostLayout
+	Window uint64
+	Left   uint64
+	Lost   uint64
+	First  uint64
+	Now    uint64
+	Owner  uint64
+	Key    TypesSlDropKey
+	Zero   uint32
+}
+
+type TypesSlEventWish struct {
+	_      structs.HostLayout
+	Until  uint64
+	Window uint64
+	Burst  uint64
 }
 
 type TypesSlFlow struct {
@@ -87,7 +187,8 @@ type TypesSlFlow struct {
 	TxBytes     uint64
 	RouteUntil  uint64
 	RouteLen    uint32
-	RouteFamily uint32
+	RouteFamily uint16
+	Policy      uint16
 	RouteHop    [16]uint8
 }
 
@@ -109,16 +210,26 @@ const (
 	TypesSlFlowFlagSL_FLOW_FIN_RX     TypesSlFlowFlag = 4096
 	TypesSlFlowFlagSL_FLOW_RST        TypesSlFlowFlag = 8192
 	TypesSlFlowFlagSL_FLOW_LOCAL_PEER TypesSlFlowFlag = 16384
+	TypesSlFlowFlagSL_FLOW_TURNED     TypesSlFlowFlag = 32768
+	TypesSlFlowFlagSL_FLOW_DOOR       TypesSlFlowFlag = 65536
+	TypesSlFlowFlagSL_FLOW_MASQ       TypesSlFlowFlag = 131072
+	TypesSlFlowFlagSL_FLOW_REMAP      TypesSlFlowFlag = 262144
 )
 
 type TypesSlHostport struct {
-	_     structs.HostLayout
-	Ip    [16]uint8
-	Owner uint64
-	Gen   uint64
-	Port  uint16
-	Flags uint16
-	Pad   uint32
+	_         structs.HostLayout
+	Ip        [16]uint8
+	Owner     uint64
+	Gen       uint64
+	Sources   uint64
+	Port      uint16
+	Flags     uint16
+	Ifindex   uint32
+	Src       [16]uint8
+	Dst       [16]uint8
+	SrcPrefix uint8
+	DstPrefix uint8
+	Pad       [6]uint8
 }
 
 type TypesSlHostportFlag uint32
@@ -126,6 +237,12 @@ type TypesSlHostportFlag uint32
 const (
 	TypesSlHostportFlagSL_HP_SNAT     TypesSlHostportFlag = 1
 	TypesSlHostportFlagSL_HP_MASQ_ALL TypesSlHostportFlag = 2
+	TypesSlHostportFlagSL_HP_IF_SRC   TypesSlHostportFlag = 4
+	TypesSlHostportFlagSL_HP_IF_DST   TypesSlHostportFlag = 8
+	TypesSlHostportFlagSL_HP_IF_IN    TypesSlHostportFlag = 16
+	TypesSlHostportFlagSL_HP_NOT_SRC  TypesSlHostportFlag = 32
+	TypesSlHostportFlagSL_HP_NOT_DST  TypesSlHostportFlag = 64
+	TypesSlHostportFlagSL_HP_NOT_IN   TypesSlHostportFlag = 128
 )
 
 type TypesSlHostportKey struct {
@@ -134,6 +251,103 @@ type TypesSlHostportKey struct {
 	Port  uint16
 	Proto uint8
 	Pad   uint8
+}
+
+type TypesSlOwnDevice struct {
+	_           structs.HostLayout
+	Owner       uint64
+	Pod         uint64
+	Flags       uint32
+	HostIfindex uint32
+}
+
+type TypesSlPeer struct {
+	_         structs.HostLayout
+	Asked     [16]uint8
+	Pod       [16]uint8
+	Gen       uint64
+	AskedPort uint16
+	PodPort   uint16
+	Proto     uint32
+}
+
+type TypesSlPeerKey struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Ip     [16]uint8
+	Port   uint16
+	Pad    [6]uint8
+}
+
+type TypesSlPoliced struct {
+	_      structs.HostLayout
+	Owner  uint64
+	Group  uint32
+	Policy uint16
+	Flags  uint16
+}
+
+type TypesSlPolicy struct {
+	_              structs.HostLayout
+	Flags          uint32
+	IngressCount   uint16
+	EgressCount    uint16
+	IngressDefault uint64
+	EgressDefault  uint64
+	Rules          [256]TypesSlRule
+}
+
+type TypesSlPolicyFlag uint32
+
+const (
+	TypesSlPolicyFlagSL_POLICY_DENY_INGRESS TypesSlPolicyFlag = 1
+	TypesSlPolicyFlagSL_POLICY_DENY_EGRESS  TypesSlPolicyFlag = 2
+	TypesSlPolicyFlagSL_POLICY_SAME_BRIDGE  TypesSlPolicyFlag = 4
+	TypesSlPolicyFlagSL_POLICY_ISOLATED     TypesSlPolicyFlag = 8
+)
+
+type TypesSlProgram uint32
+
+const (
+	TypesSlProgramSL_PROGRAM_NONE           TypesSlProgram = 0
+	TypesSlProgramSL_PROGRAM_POD_EGRESS     TypesSlProgram = 1
+	TypesSlProgramSL_PROGRAM_POD_INGRESS    TypesSlProgram = 2
+	TypesSlProgramSL_PROGRAM_UPLINK_INGRESS TypesSlProgram = 3
+	TypesSlProgramSL_PROGRAM_UPLINK_EGRESS  TypesSlProgram = 4
+	TypesSlProgramSL_PROGRAM_OWN_EGRESS     TypesSlProgram = 5
+	TypesSlProgramSL_PROGRAM_OWN_INGRESS    TypesSlProgram = 6
+	TypesSlProgramSL_PROGRAM_EDT            TypesSlProgram = 7
+	TypesSlProgramSL_PROGRAM_XDP            TypesSlProgram = 8
+	TypesSlProgramSL_PROGRAM_MAX            TypesSlProgram = 9
+)
+
+type TypesSlRule struct {
+	_         structs.HostLayout
+	Ip        [16]uint8
+	Mask      [16]uint8
+	Hits      uint64
+	PortMin   uint32
+	PortMax   uint32
+	Proto     uint8
+	ProtoMask uint8
+	Flags     uint8
+	Number    uint8
+	Pad       [4]uint8
+}
+
+type TypesSlRuleFlag uint32
+
+const (
+	TypesSlRuleFlagSL_RULE_ALLOW TypesSlRuleFlag = 1
+	TypesSlRuleFlagSL_RULE_V4    TypesSlRuleFlag = 2
+	TypesSlRuleFlagSL_RULE_V6    TypesSlRuleFlag = 4
+)
+
+type TypesSlSource struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	List      [8]uint8
+	Ip        [16]uint8
 }
 
 type TypesSlTuple struct {
@@ -150,6 +364,7 @@ type TypesSlUplink struct {
 	_    structs.HostLayout
 	Src4 [16]uint8
 	Src6 [16]uint8
+	Bare uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -158,15 +373,32 @@ type TypesSlUplink struct {
 const (
 	TypesVarT_addr          = "t_addr"
 	TypesVarT_cidr          = "t_cidr"
+	TypesVarT_dropKey       = "t_drop_key"
 	TypesVarT_dropReason    = "t_drop_reason"
+	TypesVarT_edt           = "t_edt"
+	TypesVarT_edtFlag       = "t_edt_flag"
+	TypesVarT_edtNet        = "t_edt_net"
 	TypesVarT_endpoint      = "t_endpoint"
 	TypesVarT_endpointFlag  = "t_endpoint_flag"
 	TypesVarT_endpointStats = "t_endpoint_stats"
+	TypesVarT_event         = "t_event"
+	TypesVarT_eventCpu      = "t_event_cpu"
+	TypesVarT_eventWish     = "t_event_wish"
 	TypesVarT_flow          = "t_flow"
 	TypesVarT_flowFlag      = "t_flow_flag"
 	TypesVarT_hostport      = "t_hostport"
 	TypesVarT_hostportFlag  = "t_hostport_flag"
 	TypesVarT_hostportKey   = "t_hostport_key"
+	TypesVarT_ownDevice     = "t_own_device"
+	TypesVarT_peer          = "t_peer"
+	TypesVarT_peerKey       = "t_peer_key"
+	TypesVarT_policed       = "t_policed"
+	TypesVarT_policy        = "t_policy"
+	TypesVarT_policyFlag    = "t_policy_flag"
+	TypesVarT_program       = "t_program"
+	TypesVarT_rule          = "t_rule"
+	TypesVarT_ruleFlag      = "t_rule_flag"
+	TypesVarT_source        = "t_source"
 	TypesVarT_tuple         = "t_tuple"
 	TypesVarT_uplink        = "t_uplink"
 )
@@ -227,15 +459,32 @@ type TypesMapSpecs struct {
 type TypesVariableSpecs struct {
 	T_addr          *ebpf.VariableSpec `ebpf:"t_addr"`
 	T_cidr          *ebpf.VariableSpec `ebpf:"t_cidr"`
+	T_dropKey       *ebpf.VariableSpec `ebpf:"t_drop_key"`
 	T_dropReason    *ebpf.VariableSpec `ebpf:"t_drop_reason"`
+	T_edt           *ebpf.VariableSpec `ebpf:"t_edt"`
+	T_edtFlag       *ebpf.VariableSpec `ebpf:"t_edt_flag"`
+	T_edtNet        *ebpf.VariableSpec `ebpf:"t_edt_net"`
 	T_endpoint      *ebpf.VariableSpec `ebpf:"t_endpoint"`
 	T_endpointFlag  *ebpf.VariableSpec `ebpf:"t_endpoint_flag"`
 	T_endpointStats *ebpf.VariableSpec `ebpf:"t_endpoint_stats"`
+	T_event         *ebpf.VariableSpec `ebpf:"t_event"`
+	T_eventCpu      *ebpf.VariableSpec `ebpf:"t_event_cpu"`
+	T_eventWish     *ebpf.VariableSpec `ebpf:"t_event_wish"`
 	T_flow          *ebpf.VariableSpec `ebpf:"t_flow"`
 	T_flowFlag      *ebpf.VariableSpec `ebpf:"t_flow_flag"`
 	T_hostport      *ebpf.VariableSpec `ebpf:"t_hostport"`
 	T_hostportFlag  *ebpf.VariableSpec `ebpf:"t_hostport_flag"`
 	T_hostportKey   *ebpf.VariableSpec `ebpf:"t_hostport_key"`
+	T_ownDevice     *ebpf.VariableSpec `ebpf:"t_own_device"`
+	T_peer          *ebpf.VariableSpec `ebpf:"t_peer"`
+	T_peerKey       *ebpf.VariableSpec `ebpf:"t_peer_key"`
+	T_policed       *ebpf.VariableSpec `ebpf:"t_policed"`
+	T_policy        *ebpf.VariableSpec `ebpf:"t_policy"`
+	T_policyFlag    *ebpf.VariableSpec `ebpf:"t_policy_flag"`
+	T_program       *ebpf.VariableSpec `ebpf:"t_program"`
+	T_rule          *ebpf.VariableSpec `ebpf:"t_rule"`
+	T_ruleFlag      *ebpf.VariableSpec `ebpf:"t_rule_flag"`
+	T_source        *ebpf.VariableSpec `ebpf:"t_source"`
 	T_tuple         *ebpf.VariableSpec `ebpf:"t_tuple"`
 	T_uplink        *ebpf.VariableSpec `ebpf:"t_uplink"`
 }
@@ -272,15 +521,32 @@ func (m *TypesMaps) Close() error {
 type TypesVariables struct {
 	T_addr          *ebpf.Variable `ebpf:"t_addr"`
 	T_cidr          *ebpf.Variable `ebpf:"t_cidr"`
+	T_dropKey       *ebpf.Variable `ebpf:"t_drop_key"`
 	T_dropReason    *ebpf.Variable `ebpf:"t_drop_reason"`
+	T_edt           *ebpf.Variable `ebpf:"t_edt"`
+	T_edtFlag       *ebpf.Variable `ebpf:"t_edt_flag"`
+	T_edtNet        *ebpf.Variable `ebpf:"t_edt_net"`
 	T_endpoint      *ebpf.Variable `ebpf:"t_endpoint"`
 	T_endpointFlag  *ebpf.Variable `ebpf:"t_endpoint_flag"`
 	T_endpointStats *ebpf.Variable `ebpf:"t_endpoint_stats"`
+	T_event         *ebpf.Variable `ebpf:"t_event"`
+	T_eventCpu      *ebpf.Variable `ebpf:"t_event_cpu"`
+	T_eventWish     *ebpf.Variable `ebpf:"t_event_wish"`
 	T_flow          *ebpf.Variable `ebpf:"t_flow"`
 	T_flowFlag      *ebpf.Variable `ebpf:"t_flow_flag"`
 	T_hostport      *ebpf.Variable `ebpf:"t_hostport"`
 	T_hostportFlag  *ebpf.Variable `ebpf:"t_hostport_flag"`
 	T_hostportKey   *ebpf.Variable `ebpf:"t_hostport_key"`
+	T_ownDevice     *ebpf.Variable `ebpf:"t_own_device"`
+	T_peer          *ebpf.Variable `ebpf:"t_peer"`
+	T_peerKey       *ebpf.Variable `ebpf:"t_peer_key"`
+	T_policed       *ebpf.Variable `ebpf:"t_policed"`
+	T_policy        *ebpf.Variable `ebpf:"t_policy"`
+	T_policyFlag    *ebpf.Variable `ebpf:"t_policy_flag"`
+	T_program       *ebpf.Variable `ebpf:"t_program"`
+	T_rule          *ebpf.Variable `ebpf:"t_rule"`
+	T_ruleFlag      *ebpf.Variable `ebpf:"t_rule_flag"`
+	T_source        *ebpf.Variable `ebpf:"t_source"`
 	T_tuple         *ebpf.Variable `ebpf:"t_tuple"`
 	T_uplink        *ebpf.Variable `ebpf:"t_uplink"`
 }

@@ -16,26 +16,36 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	UplinkEgressMapSlDrops      = "sl_drops"
-	UplinkEgressMapSlEndpoints  = "sl_endpoints"
-	UplinkEgressMapSlEpStats    = "sl_ep_stats"
-	UplinkEgressMapSlFlows      = "sl_flows"
-	UplinkEgressMapSlFlowsNew   = "sl_flows_new"
-	UplinkEgressMapSlHostAddrs  = "sl_host_addrs"
-	UplinkEgressMapSlHostports  = "sl_hostports"
-	UplinkEgressMapSlNoMasq     = "sl_no_masq"
-	UplinkEgressMapSlPortsKept  = "sl_ports_kept"
-	UplinkEgressMapSlScratch    = "sl_scratch"
-	UplinkEgressMapSlUplinks    = "sl_uplinks"
-	UplinkEgressProgSlUplEgress = "sl_upl_egress"
-	UplinkEgressVarCfgAdmitMark = "cfg_admit_mark"
-	UplinkEgressVarCfgAntiSpoof = "cfg_anti_spoof"
-	UplinkEgressVarCfgFastPath  = "cfg_fast_path"
-	UplinkEgressVarCfgFibSrc    = "cfg_fib_src"
-	UplinkEgressVarCfgSnatMax1  = "cfg_snat_max1"
-	UplinkEgressVarCfgSnatMax2  = "cfg_snat_max2"
-	UplinkEgressVarCfgSnatMin1  = "cfg_snat_min1"
-	UplinkEgressVarCfgSnatMin2  = "cfg_snat_min2"
+	UplinkEgressMapSlDevDrops     = "sl_dev_drops"
+	UplinkEgressMapSlDrops        = "sl_drops"
+	UplinkEgressMapSlEndpoints    = "sl_endpoints"
+	UplinkEgressMapSlEpStats      = "sl_ep_stats"
+	UplinkEgressMapSlEventCpu     = "sl_event_cpu"
+	UplinkEgressMapSlEventWish    = "sl_event_wish"
+	UplinkEgressMapSlEvents       = "sl_events"
+	UplinkEgressMapSlFlows        = "sl_flows"
+	UplinkEgressMapSlFlowsNew     = "sl_flows_new"
+	UplinkEgressMapSlFrags        = "sl_frags"
+	UplinkEgressMapSlHostAddrs    = "sl_host_addrs"
+	UplinkEgressMapSlHostports    = "sl_hostports"
+	UplinkEgressMapSlNoMasq       = "sl_no_masq"
+	UplinkEgressMapSlOddScratch   = "sl_odd_scratch"
+	UplinkEgressMapSlPortsKept    = "sl_ports_kept"
+	UplinkEgressMapSlScratch      = "sl_scratch"
+	UplinkEgressMapSlSources      = "sl_sources"
+	UplinkEgressMapSlUplinks      = "sl_uplinks"
+	UplinkEgressProgSlUplEgress   = "sl_upl_egress"
+	UplinkEgressVarCfgAdmitMark   = "cfg_admit_mark"
+	UplinkEgressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	UplinkEgressVarCfgFastPath    = "cfg_fast_path"
+	UplinkEgressVarCfgFibSrc      = "cfg_fib_src"
+	UplinkEgressVarCfgL2Len       = "cfg_l2_len"
+	UplinkEgressVarCfgNetnsCookie = "cfg_netns_cookie"
+	UplinkEgressVarCfgSnatMax1    = "cfg_snat_max1"
+	UplinkEgressVarCfgSnatMax2    = "cfg_snat_max2"
+	UplinkEgressVarCfgSnatMin1    = "cfg_snat_min1"
+	UplinkEgressVarCfgSnatMin2    = "cfg_snat_min2"
+	UplinkEgressVarCfgSnatSecret  = "cfg_snat_secret"
 )
 
 // LoadUplinkEgress returns the embedded CollectionSpec for UplinkEgress.
@@ -87,31 +97,41 @@ type UplinkEgressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UplinkEgressMapSpecs struct {
-	SlDrops     *ebpf.MapSpec `ebpf:"sl_drops"`
-	SlEndpoints *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlFlows     *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew  *ebpf.MapSpec `ebpf:"sl_flows_new"`
-	SlHostAddrs *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlHostports *ebpf.MapSpec `ebpf:"sl_hostports"`
-	SlNoMasq    *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlPortsKept *ebpf.MapSpec `ebpf:"sl_ports_kept"`
-	SlScratch   *ebpf.MapSpec `ebpf:"sl_scratch"`
-	SlUplinks   *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlDevDrops   *ebpf.MapSpec `ebpf:"sl_dev_drops"`
+	SlDrops      *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlEndpoints  *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats    *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEventCpu   *ebpf.MapSpec `ebpf:"sl_event_cpu"`
+	SlEventWish  *ebpf.MapSpec `ebpf:"sl_event_wish"`
+	SlEvents     *ebpf.MapSpec `ebpf:"sl_events"`
+	SlFlows      *ebpf.MapSpec `ebpf:"sl_flows"`
+	SlFlowsNew   *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlFrags      *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlHostAddrs  *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostports  *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlNoMasq     *ebpf.MapSpec `ebpf:"sl_no_masq"`
+	SlOddScratch *ebpf.MapSpec `ebpf:"sl_odd_scratch"`
+	SlPortsKept  *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlScratch    *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSources    *ebpf.MapSpec `ebpf:"sl_sources"`
+	SlUplinks    *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // UplinkEgressVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UplinkEgressVariableSpecs struct {
-	CfgAdmitMark *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
-	CfgFastPath  *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
-	CfgFibSrc    *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
-	CfgSnatMax1  *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2  *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1  *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2  *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
+	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
+	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
 }
 
 // UplinkEgressObjects contains all objects after they have been loaded into the kernel.
@@ -134,31 +154,45 @@ func (o *UplinkEgressObjects) Close() error {
 //
 // It can be passed to LoadUplinkEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UplinkEgressMaps struct {
-	SlDrops     *ebpf.Map `ebpf:"sl_drops"`
-	SlEndpoints *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlFlows     *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew  *ebpf.Map `ebpf:"sl_flows_new"`
-	SlHostAddrs *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlHostports *ebpf.Map `ebpf:"sl_hostports"`
-	SlNoMasq    *ebpf.Map `ebpf:"sl_no_masq"`
-	SlPortsKept *ebpf.Map `ebpf:"sl_ports_kept"`
-	SlScratch   *ebpf.Map `ebpf:"sl_scratch"`
-	SlUplinks   *ebpf.Map `ebpf:"sl_uplinks"`
+	SlDevDrops   *ebpf.Map `ebpf:"sl_dev_drops"`
+	SlDrops      *ebpf.Map `ebpf:"sl_drops"`
+	SlEndpoints  *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats    *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEventCpu   *ebpf.Map `ebpf:"sl_event_cpu"`
+	SlEventWish  *ebpf.Map `ebpf:"sl_event_wish"`
+	SlEvents     *ebpf.Map `ebpf:"sl_events"`
+	SlFlows      *ebpf.Map `ebpf:"sl_flows"`
+	SlFlowsNew   *ebpf.Map `ebpf:"sl_flows_new"`
+	SlFrags      *ebpf.Map `ebpf:"sl_frags"`
+	SlHostAddrs  *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostports  *ebpf.Map `ebpf:"sl_hostports"`
+	SlNoMasq     *ebpf.Map `ebpf:"sl_no_masq"`
+	SlOddScratch *ebpf.Map `ebpf:"sl_odd_scratch"`
+	SlPortsKept  *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlScratch    *ebpf.Map `ebpf:"sl_scratch"`
+	SlSources    *ebpf.Map `ebpf:"sl_sources"`
+	SlUplinks    *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *UplinkEgressMaps) Close() error {
 	return _UplinkEgressClose(
+		m.SlDevDrops,
 		m.SlDrops,
 		m.SlEndpoints,
 		m.SlEpStats,
+		m.SlEventCpu,
+		m.SlEventWish,
+		m.SlEvents,
 		m.SlFlows,
 		m.SlFlowsNew,
+		m.SlFrags,
 		m.SlHostAddrs,
 		m.SlHostports,
 		m.SlNoMasq,
+		m.SlOddScratch,
 		m.SlPortsKept,
 		m.SlScratch,
+		m.SlSources,
 		m.SlUplinks,
 	)
 }
@@ -167,14 +201,17 @@ func (m *UplinkEgressMaps) Close() error {
 //
 // It can be passed to LoadUplinkEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UplinkEgressVariables struct {
-	CfgAdmitMark *ebpf.Variable `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof *ebpf.Variable `ebpf:"cfg_anti_spoof"`
-	CfgFastPath  *ebpf.Variable `ebpf:"cfg_fast_path"`
-	CfgFibSrc    *ebpf.Variable `ebpf:"cfg_fib_src"`
-	CfgSnatMax1  *ebpf.Variable `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2  *ebpf.Variable `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1  *ebpf.Variable `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2  *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
+	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
+	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
 }
 
 // UplinkEgressPrograms contains all programs after they have been loaded into the kernel.

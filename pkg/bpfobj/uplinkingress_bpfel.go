@@ -16,26 +16,37 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	UplinkIngressMapSlDrops       = "sl_drops"
-	UplinkIngressMapSlEndpoints   = "sl_endpoints"
-	UplinkIngressMapSlEpStats     = "sl_ep_stats"
-	UplinkIngressMapSlFlows       = "sl_flows"
-	UplinkIngressMapSlFlowsNew    = "sl_flows_new"
-	UplinkIngressMapSlHostAddrs   = "sl_host_addrs"
-	UplinkIngressMapSlHostports   = "sl_hostports"
-	UplinkIngressMapSlNoMasq      = "sl_no_masq"
-	UplinkIngressMapSlPortsKept   = "sl_ports_kept"
-	UplinkIngressMapSlScratch     = "sl_scratch"
-	UplinkIngressMapSlUplinks     = "sl_uplinks"
-	UplinkIngressProgSlUplIngress = "sl_upl_ingress"
-	UplinkIngressVarCfgAdmitMark  = "cfg_admit_mark"
-	UplinkIngressVarCfgAntiSpoof  = "cfg_anti_spoof"
-	UplinkIngressVarCfgFastPath   = "cfg_fast_path"
-	UplinkIngressVarCfgFibSrc     = "cfg_fib_src"
-	UplinkIngressVarCfgSnatMax1   = "cfg_snat_max1"
-	UplinkIngressVarCfgSnatMax2   = "cfg_snat_max2"
-	UplinkIngressVarCfgSnatMin1   = "cfg_snat_min1"
-	UplinkIngressVarCfgSnatMin2   = "cfg_snat_min2"
+	UplinkIngressMapSlDeny         = "sl_deny"
+	UplinkIngressMapSlDevDrops     = "sl_dev_drops"
+	UplinkIngressMapSlDrops        = "sl_drops"
+	UplinkIngressMapSlEndpoints    = "sl_endpoints"
+	UplinkIngressMapSlEpStats      = "sl_ep_stats"
+	UplinkIngressMapSlEventCpu     = "sl_event_cpu"
+	UplinkIngressMapSlEventWish    = "sl_event_wish"
+	UplinkIngressMapSlEvents       = "sl_events"
+	UplinkIngressMapSlFlows        = "sl_flows"
+	UplinkIngressMapSlFlowsNew     = "sl_flows_new"
+	UplinkIngressMapSlFrags        = "sl_frags"
+	UplinkIngressMapSlHostAddrs    = "sl_host_addrs"
+	UplinkIngressMapSlHostports    = "sl_hostports"
+	UplinkIngressMapSlNoMasq       = "sl_no_masq"
+	UplinkIngressMapSlOddScratch   = "sl_odd_scratch"
+	UplinkIngressMapSlPortsKept    = "sl_ports_kept"
+	UplinkIngressMapSlScratch      = "sl_scratch"
+	UplinkIngressMapSlSources      = "sl_sources"
+	UplinkIngressMapSlUplinks      = "sl_uplinks"
+	UplinkIngressProgSlUplIngress  = "sl_upl_ingress"
+	UplinkIngressVarCfgAdmitMark   = "cfg_admit_mark"
+	UplinkIngressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	UplinkIngressVarCfgFastPath    = "cfg_fast_path"
+	UplinkIngressVarCfgFibSrc      = "cfg_fib_src"
+	UplinkIngressVarCfgL2Len       = "cfg_l2_len"
+	UplinkIngressVarCfgNetnsCookie = "cfg_netns_cookie"
+	UplinkIngressVarCfgSnatMax1    = "cfg_snat_max1"
+	UplinkIngressVarCfgSnatMax2    = "cfg_snat_max2"
+	UplinkIngressVarCfgSnatMin1    = "cfg_snat_min1"
+	UplinkIngressVarCfgSnatMin2    = "cfg_snat_min2"
+	UplinkIngressVarCfgSnatSecret  = "cfg_snat_secret"
 )
 
 // LoadUplinkIngress returns the embedded CollectionSpec for UplinkIngress.
@@ -87,31 +98,42 @@ type UplinkIngressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UplinkIngressMapSpecs struct {
-	SlDrops     *ebpf.MapSpec `ebpf:"sl_drops"`
-	SlEndpoints *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlFlows     *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew  *ebpf.MapSpec `ebpf:"sl_flows_new"`
-	SlHostAddrs *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlHostports *ebpf.MapSpec `ebpf:"sl_hostports"`
-	SlNoMasq    *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlPortsKept *ebpf.MapSpec `ebpf:"sl_ports_kept"`
-	SlScratch   *ebpf.MapSpec `ebpf:"sl_scratch"`
-	SlUplinks   *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlDeny       *ebpf.MapSpec `ebpf:"sl_deny"`
+	SlDevDrops   *ebpf.MapSpec `ebpf:"sl_dev_drops"`
+	SlDrops      *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlEndpoints  *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats    *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEventCpu   *ebpf.MapSpec `ebpf:"sl_event_cpu"`
+	SlEventWish  *ebpf.MapSpec `ebpf:"sl_event_wish"`
+	SlEvents     *ebpf.MapSpec `ebpf:"sl_events"`
+	SlFlows      *ebpf.MapSpec `ebpf:"sl_flows"`
+	SlFlowsNew   *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlFrags      *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlHostAddrs  *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostports  *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlNoMasq     *ebpf.MapSpec `ebpf:"sl_no_masq"`
+	SlOddScratch *ebpf.MapSpec `ebpf:"sl_odd_scratch"`
+	SlPortsKept  *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlScratch    *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSources    *ebpf.MapSpec `ebpf:"sl_sources"`
+	SlUplinks    *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // UplinkIngressVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UplinkIngressVariableSpecs struct {
-	CfgAdmitMark *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
-	CfgFastPath  *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
-	CfgFibSrc    *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
-	CfgSnatMax1  *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2  *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1  *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2  *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
+	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
+	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
 }
 
 // UplinkIngressObjects contains all objects after they have been loaded into the kernel.
@@ -134,31 +156,47 @@ func (o *UplinkIngressObjects) Close() error {
 //
 // It can be passed to LoadUplinkIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UplinkIngressMaps struct {
-	SlDrops     *ebpf.Map `ebpf:"sl_drops"`
-	SlEndpoints *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlFlows     *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew  *ebpf.Map `ebpf:"sl_flows_new"`
-	SlHostAddrs *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlHostports *ebpf.Map `ebpf:"sl_hostports"`
-	SlNoMasq    *ebpf.Map `ebpf:"sl_no_masq"`
-	SlPortsKept *ebpf.Map `ebpf:"sl_ports_kept"`
-	SlScratch   *ebpf.Map `ebpf:"sl_scratch"`
-	SlUplinks   *ebpf.Map `ebpf:"sl_uplinks"`
+	SlDeny       *ebpf.Map `ebpf:"sl_deny"`
+	SlDevDrops   *ebpf.Map `ebpf:"sl_dev_drops"`
+	SlDrops      *ebpf.Map `ebpf:"sl_drops"`
+	SlEndpoints  *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats    *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEventCpu   *ebpf.Map `ebpf:"sl_event_cpu"`
+	SlEventWish  *ebpf.Map `ebpf:"sl_event_wish"`
+	SlEvents     *ebpf.Map `ebpf:"sl_events"`
+	SlFlows      *ebpf.Map `ebpf:"sl_flows"`
+	SlFlowsNew   *ebpf.Map `ebpf:"sl_flows_new"`
+	SlFrags      *ebpf.Map `ebpf:"sl_frags"`
+	SlHostAddrs  *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostports  *ebpf.Map `ebpf:"sl_hostports"`
+	SlNoMasq     *ebpf.Map `ebpf:"sl_no_masq"`
+	SlOddScratch *ebpf.Map `ebpf:"sl_odd_scratch"`
+	SlPortsKept  *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlScratch    *ebpf.Map `ebpf:"sl_scratch"`
+	SlSources    *ebpf.Map `ebpf:"sl_sources"`
+	SlUplinks    *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *UplinkIngressMaps) Close() error {
 	return _UplinkIngressClose(
+		m.SlDeny,
+		m.SlDevDrops,
 		m.SlDrops,
 		m.SlEndpoints,
 		m.SlEpStats,
+		m.SlEventCpu,
+		m.SlEventWish,
+		m.SlEvents,
 		m.SlFlows,
 		m.SlFlowsNew,
+		m.SlFrags,
 		m.SlHostAddrs,
 		m.SlHostports,
 		m.SlNoMasq,
+		m.SlOddScratch,
 		m.SlPortsKept,
 		m.SlScratch,
+		m.SlSources,
 		m.SlUplinks,
 	)
 }
@@ -167,14 +205,17 @@ func (m *UplinkIngressMaps) Close() error {
 //
 // It can be passed to LoadUplinkIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UplinkIngressVariables struct {
-	CfgAdmitMark *ebpf.Variable `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof *ebpf.Variable `ebpf:"cfg_anti_spoof"`
-	CfgFastPath  *ebpf.Variable `ebpf:"cfg_fast_path"`
-	CfgFibSrc    *ebpf.Variable `ebpf:"cfg_fib_src"`
-	CfgSnatMax1  *ebpf.Variable `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2  *ebpf.Variable `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1  *ebpf.Variable `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2  *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
+	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
+	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
 }
 
 // UplinkIngressPrograms contains all programs after they have been loaded into the kernel.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package delegate calls the IPAM plugin a configuration names, as the
+// Package delegate calls the plugin a configuration names, an IPAM plugin most often, as the
 // specification's section "Plugin Delegation" says: looked up in CNI_PATH, with
 // the caller's environment and its whole stdin unmodified.
 //
@@ -29,8 +29,11 @@ import (
 // selfExe names the running executable, whatever it was started as.
 const selfExe = "/proc/self/exe"
 
-// Runner calls IPAM plugins. The zero value always executes a file.
+// Runner calls plugins. The zero value always executes a file.
 type Runner struct {
+	// Key is the configuration's key that names the plugin, for errors; empty
+	// means "ipam.type".
+	Key string
 	// Self is the path of our own binary; empty means the running executable.
 	Self string
 	// InProcess holds the plugins that our binary contains, by type.
@@ -40,8 +43,8 @@ type Runner struct {
 // Add runs the delegate's ADD and returns its result as the newest type. An
 // error keeps the delegate's code; the delegate has then released what it took,
 // but the caller should call Del all the same.
-func (r *Runner) Add(ctx context.Context, a *cniplugin.Args, ipamType string) (*types100.Result, error) {
-	p, path, err := r.find(a, ipamType)
+func (r *Runner) Add(ctx context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
+	p, path, err := r.find(a, kind)
 	if err != nil {
 		return nil, err
 	}
@@ -50,46 +53,46 @@ func (r *Runner) Add(ctx context.Context, a *cniplugin.Args, ipamType string) (*
 		if err != nil {
 			return nil, err
 		}
-		res, err := cniconf.ParseResult("result of "+ipamType, out, confVersion(a))
+		res, err := cniconf.ParseResult("result of "+kind, out, confVersion(a))
 		if err == nil && res == nil {
-			err = cnierr.New(cnierr.CodeDecode, ipamType+" returned no result", path)
+			err = cnierr.New(cnierr.CodeDecode, kind+" returned no result", path)
 		}
 		return res, err
 	}
-	res, err := p.Add(ctx, inProcess(a, ipamType))
+	res, err := p.Add(ctx, inProcess(a, kind))
 	if err != nil {
 		return nil, err
 	}
 	newest, err := types100.NewResultFromResult(res)
-	return newest, cnierr.Wrap(cnierr.CodeDecode, err, "convert the result of %s", ipamType)
+	return newest, cnierr.Wrap(cnierr.CodeDecode, err, "convert the result of %s", kind)
 }
 
 // Del runs the delegate's DEL.
-func (r *Runner) Del(ctx context.Context, a *cniplugin.Args, ipamType string) error {
-	return r.verb(ctx, a, ipamType, "DEL")
+func (r *Runner) Del(ctx context.Context, a *cniplugin.Args, kind string) error {
+	return r.verb(ctx, a, kind, "DEL")
 }
 
 // Check runs the delegate's CHECK; prevResult is in the caller's stdin already.
-func (r *Runner) Check(ctx context.Context, a *cniplugin.Args, ipamType string) error {
-	return r.verb(ctx, a, ipamType, "CHECK")
+func (r *Runner) Check(ctx context.Context, a *cniplugin.Args, kind string) error {
+	return r.verb(ctx, a, kind, "CHECK")
 }
 
 // GC runs the delegate's GC; the list of valid attachments is in stdin already.
-func (r *Runner) GC(ctx context.Context, a *cniplugin.Args, ipamType string) error {
-	return r.verb(ctx, a, ipamType, "GC")
+func (r *Runner) GC(ctx context.Context, a *cniplugin.Args, kind string) error {
+	return r.verb(ctx, a, kind, "GC")
 }
 
 // Status runs the delegate's STATUS. A delegate that cannot be found means that
 // no ADD can work now: code 50.
-func (r *Runner) Status(ctx context.Context, a *cniplugin.Args, ipamType string) error {
-	if _, _, err := r.find(a, ipamType); err != nil {
-		return cnierr.Wrap(cnierr.CodeUnavailable, err, "the IPAM plugin is not usable")
+func (r *Runner) Status(ctx context.Context, a *cniplugin.Args, kind string) error {
+	if _, _, err := r.find(a, kind); err != nil {
+		return cnierr.Wrap(cnierr.CodeUnavailable, err, "the plugin to delegate to is not usable")
 	}
-	return r.verb(ctx, a, ipamType, "STATUS")
+	return r.verb(ctx, a, kind, "STATUS")
 }
 
-func (r *Runner) verb(ctx context.Context, a *cniplugin.Args, ipamType, verb string) error {
-	p, path, err := r.find(a, ipamType)
+func (r *Runner) verb(ctx context.Context, a *cniplugin.Args, kind, verb string) error {
+	p, path, err := r.find(a, kind)
 	if err != nil {
 		return err
 	}
@@ -101,31 +104,38 @@ func (r *Runner) verb(ctx context.Context, a *cniplugin.Args, ipamType, verb str
 	if f == nil {
 		return nil
 	}
-	return f(ctx, inProcess(a, ipamType))
+	return f(ctx, inProcess(a, kind))
 }
 
 // find looks the type up in CNI_PATH as libcni does: the first regular file of
 // that name, whether executable or not. It returns a plugin when that file is
 // our own binary and contains the type, else the path.
-func (r *Runner) find(a *cniplugin.Args, ipamType string) (*cniplugin.Plugin, string, error) {
-	if ipamType == "" {
-		return nil, "", cnierr.Config("ipam.type", "", "a name is required")
+func (r *Runner) find(a *cniplugin.Args, kind string) (*cniplugin.Plugin, string, error) {
+	if kind == "" {
+		return nil, "", cnierr.Config(r.key(), "", "a name is required")
 	}
-	if strings.ContainsRune(ipamType, os.PathSeparator) {
-		return nil, "", cnierr.Config("ipam.type", ipamType, "a plugin name has no slash")
+	if strings.ContainsRune(kind, os.PathSeparator) {
+		return nil, "", cnierr.Config(r.key(), kind, "a plugin name has no slash")
 	}
 	for _, dir := range filepath.SplitList(a.Path) {
-		path := filepath.Join(dir, ipamType)
+		path := filepath.Join(dir, kind)
 		fi, err := os.Stat(path)
 		if err != nil || !fi.Mode().IsRegular() {
 			continue
 		}
-		if p := r.InProcess[ipamType]; p != nil && r.isSelf(fi) {
+		if p := r.InProcess[kind]; p != nil && r.isSelf(fi) {
 			return r.served(p, a)
 		}
 		return nil, path, nil
 	}
-	return nil, "", cnierr.Config("ipam.type", ipamType, "no such plugin in CNI_PATH "+a.Path)
+	return nil, "", cnierr.Config(r.key(), kind, "no such plugin in CNI_PATH "+a.Path)
+}
+
+func (r *Runner) key() string {
+	if r.Key == "" {
+		return "ipam.type"
+	}
+	return r.Key
 }
 
 func (r *Runner) isSelf(fi os.FileInfo) bool {
@@ -148,12 +158,12 @@ func (r *Runner) served(p *cniplugin.Plugin, a *cniplugin.Args) (*cniplugin.Plug
 	return nil, "", cnierr.New(cnierr.CodeIncompatibleVersion, p.Name+" does not serve cniVersion "+v, "")
 }
 
-func inProcess(a *cniplugin.Args, ipamType string) *cniplugin.Args {
+func inProcess(a *cniplugin.Args, kind string) *cniplugin.Args {
 	c := *a
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}
-	c.Log = c.Log.With(zap.String(log.KeyPlugin, ipamType))
+	c.Log = c.Log.With(zap.String(log.KeyPlugin, kind))
 	return &c
 }
 

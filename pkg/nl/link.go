@@ -5,6 +5,7 @@ package nl
 import (
 	"fmt"
 	"net"
+	"slices"
 
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -34,6 +35,7 @@ type Link struct {
 	OperState   string // OperUp, OperDown, OperUnknown, "lowerlayerdown", ...
 	Alias       string
 	MAC         net.HardwareAddr
+	PermMAC     net.HardwareAddr // burnt into the hardware; nil for most virtual devices
 	MTU         int
 	TxQLen      int
 	Up          bool // administratively up
@@ -41,11 +43,35 @@ type Link struct {
 	AllMulti    bool
 	Loopback    bool
 	Ethernet    bool
+	Bare        bool // no link header at all: packets begin with the IP header
+
+	// Sub holds the settings of a link that sits on another one.
+	Sub Sub
+	// XDP is the program on the device and how it runs; zero when there is none.
+	XDP XDP
 
 	// VLANFiltering is a bridge's setting.
 	VLANFiltering bool
+	// VRFTable is the routing table of a VRF (kind "vrf"), 0 for anything else.
+	VRFTable uint32
 	// Port holds the settings of a bridge port, nil for anything else.
 	Port *Port
+	// Tun holds the settings of a tun or tap device (kind "tun"), nil for anything else.
+	Tun *Tun
+}
+
+// XDP modes.
+const (
+	XDPNative  = "native"  // by the driver
+	XDPGeneric = "generic" // by the stack, on any device
+	XDPOffload = "offload"
+	XDPMulti   = "multi"
+)
+
+// XDP is a device's program. With XDPMulti there is one for each mode, and ID is 0.
+type XDP struct {
+	Mode string
+	ID   uint32
 }
 
 // Port is what this project sets or checks on a bridge port.
@@ -128,6 +154,15 @@ func (h *Handle) linksWhere(master int) ([]Link, error) {
 	return links, nil
 }
 
+// bareTypes are the hardware types of devices whose packets begin with the IP header: TUN and WireGuard, PPP, modems, and tunnels
+// of IP in IP and GRE (linux/if_arp.h).
+func bareTypes() []int {
+	return []int{
+		unix.ARPHRD_NONE, unix.ARPHRD_PPP, unix.ARPHRD_RAWIP, unix.ARPHRD_TUNNEL, unix.ARPHRD_TUNNEL6, unix.ARPHRD_SIT,
+		unix.ARPHRD_IPGRE, unix.ARPHRD_IP6GRE,
+	}
+}
+
 func parseLink(m []byte) (Link, error) {
 	if len(m) < unix.SizeofIfInfomsg {
 		return Link{}, fmt.Errorf("link message of %d bytes: %w", len(m), unix.EINVAL)
@@ -142,6 +177,7 @@ func parseLink(m []byte) (Link, error) {
 		AllMulti:    msg.Flags&unix.IFF_ALLMULTI != 0,
 		Loopback:    msg.Flags&unix.IFF_LOOPBACK != 0,
 		Ethernet:    msg.Type == unix.ARPHRD_ETHER,
+		Bare:        slices.Contains(bareTypes(), int(msg.Type)),
 	}
 	var info []byte
 	err := walk(m[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
@@ -150,6 +186,8 @@ func parseLink(m []byte) (Link, error) {
 			l.Name = cstring(v)
 		case unix.IFLA_ADDRESS:
 			l.MAC = macOf(v)
+		case unix.IFLA_PERM_ADDRESS:
+			l.PermMAC = macOf(v)
 		case unix.IFLA_MTU:
 			l.MTU = int(u32(v))
 		case unix.IFLA_TXQLEN:
@@ -158,6 +196,8 @@ func parseLink(m []byte) (Link, error) {
 			l.PeerIndex = int(u32(v))
 		case unix.IFLA_LINK_NETNSID:
 			l.PeerNetnsID = int(int32(u32(v)))
+		case unix.IFLA_XDP:
+			l.XDP = xdpOf(v)
 		case unix.IFLA_MASTER:
 			l.MasterIndex = int(u32(v))
 		case unix.IFLA_IFALIAS:
@@ -205,6 +245,23 @@ func (l *Link) parseInfo(info []byte) error {
 			return err
 		}
 	}
+	if l.Kind == "vrf" {
+		if err := walk(data, func(kind uint16, v []byte) {
+			if kind == vrfTable {
+				l.VRFTable = u32(v)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	if l.Kind == "tun" {
+		if l.Tun, err = parseTun(data); err != nil {
+			return err
+		}
+	}
+	if err := l.parseSub(data); err != nil {
+		return err
+	}
 	if slaveKind != "bridge" {
 		return nil
 	}
@@ -217,4 +274,27 @@ func (l *Link) parseInfo(info []byte) error {
 			l.Port.Isolated = u8(v) != 0
 		}
 	})
+}
+
+// Attributes inside IFLA_XDP, <linux/if_link.h>.
+const (
+	xdpAttached = 2 // IFLA_XDP_ATTACHED
+	xdpProgID   = 4 // IFLA_XDP_PROG_ID
+)
+
+// xdpModes is in the order of the kernel's XDP_ATTACHED_ values.
+var xdpModes = [...]string{"", XDPNative, XDPGeneric, XDPOffload, XDPMulti}
+
+func xdpOf(b []byte) (x XDP) {
+	_ = walk(b, func(kind uint16, v []byte) { // what cannot be read is not there
+		switch kind {
+		case xdpAttached:
+			if m := int(u8(v)); m < len(xdpModes) {
+				x.Mode = xdpModes[m]
+			}
+		case xdpProgID:
+			x.ID = u32(v)
+		}
+	})
+	return x
 }

@@ -117,6 +117,13 @@ type LinkChange struct {
 	Alias    *string
 	Name     *string // needs the link down on kernels before 6.2
 	Master   *int    // 0 takes the link out of its bridge
+	// NetNS is the descriptor of a network namespace to move the link to; nil
+	// leaves it where it is. The move comes first: it sets the link down and
+	// takes its addresses and routes away, the rest applies in the namespace it
+	// went to. Name with a %d (as in "dev%d") takes a free number there.
+	// A Name that is taken there fails with ErrExist, and the link may have been
+	// moved all the same, under the name it had.
+	NetNS *int
 }
 
 // SetLink applies c to the link with that index.
@@ -145,6 +152,9 @@ func (h *Handle) SetLink(index int, c LinkChange) error {
 	}
 	if c.Master != nil {
 		req.AddData(attr32(unix.IFLA_MASTER, uint32(*c.Master)))
+	}
+	if c.NetNS != nil {
+		req.AddData(attr32(unix.IFLA_NET_NS_FD, uint32(*c.NetNS)))
 	}
 	if err := h.do(req); err != nil {
 		return fmt.Errorf("change link index %d: %w", index, err)

@@ -196,6 +196,14 @@ func (h *Handle) AddRoute(r Route) error {
 	return nil
 }
 
+// ReplaceRoute adds r in place of a route with the same destination, table and priority, if there is one.
+func (h *Handle) ReplaceRoute(r Route) error {
+	if err := h.do(h.routeRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)); err != nil {
+		return fmt.Errorf("set route to %s: %w", r, err)
+	}
+	return nil
+}
+
 // DelRoute removes r. The error wraps ErrNotFound when there is no such route.
 func (h *Handle) DelRoute(r Route) error {
 	if err := h.do(h.routeRequest(unix.RTM_DELROUTE, 0, r)); err != nil {

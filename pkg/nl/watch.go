@@ -57,7 +57,7 @@ func SubscribeIn(ns *netns.NS, groups ...Group) (w *Watch, err error) {
 func (w *Watch) Close() { w.s.Close() }
 
 // Wait returns nil as soon as reached reports true, the error of reached, or ctx's error. reached is asked at once and after
-// every event about the link with that index; it must look at the kernel's state, for events can be lost when there are many.
+// every event about the link with that index, or about any link when it is 0; it must look at the kernel's state, for events can be lost when there are many.
 func (w *Watch) Wait(ctx context.Context, index int, reached func() (bool, error)) error {
 	for {
 		if ok, err := reached(); ok || err != nil {
@@ -93,7 +93,7 @@ func (w *Watch) next(ctx context.Context, index int) error {
 			continue
 		}
 		for _, m := range msgs {
-			if eventIndex(m.Header.Type, m.Data) == index {
+			if about := eventIndex(m.Header.Type, m.Data); about == index || index == 0 && about != 0 {
 				return nil
 			}
 		}

@@ -30,6 +30,29 @@ const (
 	BackendEBPF     Backend = "ebpf"
 	BackendNFTables Backend = "nftables"
 	BackendIPTables Backend = "iptables"
+
+	// BackendFirewalld is for the firewall plugin only.
+	BackendFirewalld Backend = "firewalld"
+)
+
+// Variant is one of the two kernel interfaces of iptables.
+type Variant string
+
+// The variants. VariantAuto takes the one whose tables the node uses.
+const (
+	VariantAuto   Variant = "auto"
+	VariantNFT    Variant = "nft"
+	VariantLegacy Variant = "legacy"
+)
+
+// Bandwidth says by what rates are limited.
+type Bandwidth string
+
+// The ways to limit rates. BandwidthAuto takes EDT where the kernel has sch_fq and the datapath runs.
+const (
+	BandwidthAuto Bandwidth = "auto"
+	BandwidthEDT  Bandwidth = "edt"
+	BandwidthTBF  Bandwidth = "tbf"
 )
 
 // FastPath says which packets may skip the host's stack.
@@ -52,6 +75,12 @@ const (
 	AttachClsact Attach = "clsact"
 )
 
+// CgroupAuto and CgroupOff are the values of CgroupRoot that are no path.
+const (
+	CgroupAuto = "auto" // where cgroup v2 is mounted
+	CgroupOff  = "off"  // nowhere: the node's own processes do not reach hostPorts
+)
+
 // Defaults of the values that have one.
 const (
 	DefaultAdmitMark = 0x1000
@@ -64,7 +93,7 @@ type PortRange struct{ First, Last uint16 }
 // String returns "first-last".
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
-// MapSizes are the numbers of entries of the maps that an operator may size. Zero means the default of the BPF object. Sizes
+// MapSizes are the numbers of entries of the maps that an operator may size. Zero means the loader's default. Sizes
 // take effect when the maps are made, that is once per boot.
 type MapSizes struct {
 	Flows     uint32 `json:"flows,omitempty"`
@@ -81,7 +110,12 @@ type Log struct {
 
 // Config is the node's configuration, validated, with defaults filled in.
 type Config struct {
-	Backend   Backend
+	Backend Backend
+	// Firewall is the back end of the firewall plugin where it is to be another: also BackendFirewalld. Empty: Backend.
+	Firewall Backend
+	// IPTables is the variant of iptables that netfilter back ends use.
+	IPTables  Variant
+	Bandwidth Bandwidth
 	Uplinks   []string // names; empty: found by address and route
 	FastPath  FastPath
 	AntiSpoof bool
@@ -92,6 +126,7 @@ type Config struct {
 	NonMasqueradeCIDRs []netip.Prefix
 	MapSizes           MapSizes
 	BPFFS              string
+	CgroupRoot         string // cgroup v2 directory whose sockets reach hostPorts, or CgroupAuto, or CgroupOff
 	Attach             Attach
 	Log                Log
 }
@@ -115,8 +150,8 @@ func (e *Error) Error() string {
 // Default returns the configuration of a node without a file.
 func Default() *Config {
 	return &Config{
-		Backend: BackendAuto, FastPath: FastPathLearned, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
-		BPFFS: DefaultBPFFS, Attach: AttachAuto,
+		Backend: BackendAuto, IPTables: VariantAuto, Bandwidth: BandwidthAuto, FastPath: FastPathLearned, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
+		BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
 	}
 }
 

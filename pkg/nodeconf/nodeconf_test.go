@@ -43,6 +43,8 @@ func TestParse(t *testing.T) {
 			c.MapSizes = MapSizes{Flows: 1024, HostPorts: 64}
 		})},
 		{"bpffs", `{"bpffs": "/run/bpf/"}`, with(func(c *Config) { c.BPFFS = "/run/bpf" })},
+		{"cgroup", `{"cgroupRoot": "/sys/fs/cgroup/unified/"}`, with(func(c *Config) { c.CgroupRoot = "/sys/fs/cgroup/unified" })},
+		{"no cgroup", `{"cgroupRoot": "off"}`, with(func(c *Config) { c.CgroupRoot = CgroupOff })},
 		{"attach", `{"attach": "tcx"}`, with(func(c *Config) { c.Attach = AttachTCX })},
 		{"log", `{"log": {"level": "debug", "file": "/var/log/x"}}`, with(func(c *Config) { c.Log = Log{"debug", "/var/log/x"} })},
 	}
@@ -90,6 +92,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"mapSizes": {"flows": 3}}`, "mapSizes", "flows"},
 		{`{"mapSizes": {"flows": 4000000000}}`, "mapSizes", "flows"},
 		{`{"bpffs": "bpf"}`, "bpffs", "absolute"},
+		{`{"cgroupRoot": "unified"}`, "cgroupRoot", "absolute"},
 		{`{"attach": "xdp"}`, "attach", "xdp"},
 		{`{"log": {"level": "loud"}}`, "log", "loud"},
 		{`{"log": {"file": "x"}}`, "log", "absolute"},

@@ -17,8 +17,14 @@ import (
 // set decodes one key of the file, checks its value and puts it into c. The bool is false for an unknown key.
 func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 	switch key {
+	case "firewallBackend":
+		return true, oneOf(raw, &c.Firewall, BackendAuto, BackendEBPF, BackendNFTables, BackendIPTables, BackendFirewalld)
+	case "iptables":
+		return true, oneOf(raw, &c.IPTables, VariantAuto, VariantNFT, VariantLegacy)
 	case "backend":
 		return true, oneOf(raw, &c.Backend, BackendAuto, BackendEBPF, BackendNFTables, BackendIPTables)
+	case "bandwidthBackend":
+		return true, oneOf(raw, &c.Bandwidth, BandwidthAuto, BandwidthEDT, BandwidthTBF)
 	case "fastPath":
 		return true, oneOf(raw, &c.FastPath, FastPathLearned, FastPathOff)
 	case "attach":
@@ -37,6 +43,8 @@ func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 		return true, setMapSizes(c, raw)
 	case "bpffs":
 		return true, setBPFFS(c, raw)
+	case "cgroupRoot":
+		return true, setCgroupRoot(c, raw)
 	case "log":
 		return true, setLog(c, raw)
 	}
@@ -194,6 +202,21 @@ func setBPFFS(c *Config, raw json.RawMessage) error {
 		return errors.New("want an absolute path")
 	}
 	c.BPFFS = filepath.Clean(s)
+	return nil
+}
+
+func setCgroupRoot(c *Config, raw json.RawMessage) error {
+	var s string
+	if err := decode(raw, &s); err != nil {
+		return err
+	}
+	if s != CgroupAuto && s != CgroupOff && !filepath.IsAbs(s) {
+		return errors.New("want an absolute path, \"auto\" or \"off\"")
+	}
+	c.CgroupRoot = s
+	if filepath.IsAbs(s) {
+		c.CgroupRoot = filepath.Clean(s)
+	}
 	return nil
 }
 

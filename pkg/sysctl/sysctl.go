@@ -7,9 +7,13 @@ package sysctl
 
 import (
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Root is where the kernel shows its parameters.
@@ -33,11 +37,26 @@ func Get(key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b, err := os.ReadFile(p)
+	f, err := open(p, unix.O_RDONLY)
+	if err != nil {
+		return "", fmt.Errorf("read sysctl: %w", err)
+	}
+	b, err := io.ReadAll(f)
+	_ = f.Close()
 	if err != nil {
 		return "", fmt.Errorf("read sysctl: %w", err)
 	}
 	return strings.TrimRight(string(b), "\n"), nil
+}
+
+// open is os.OpenFile without the runtime's poller, which these files would be
+// registered with for nothing: they can be polled.
+func open(path string, flags int) (*os.File, error) {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // Set gives a key a value. It does not write when the kernel has the value
@@ -53,7 +72,7 @@ func Set(key, value string) error {
 		return nil
 	}
 	// No O_TRUNC or O_CREATE: a key that does not exist must stay an error.
-	f, err := os.OpenFile(p, os.O_WRONLY, 0)
+	f, err := open(p, unix.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("write sysctl: %w", err)
 	}

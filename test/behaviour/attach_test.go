@@ -5,6 +5,8 @@ package behaviour
 import (
 	"fmt"
 	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 // Both ways of attaching carry the same traffic, survive CHECK, and leave
@@ -14,6 +16,9 @@ func TestPrivilegedAttachModes(t *testing.T) {
 	for _, mode := range []string{"tcx", "clsact"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
+			if mode == "tcx" {
+				need.TCX(t)
+			}
 			w := newWorld(t)
 			writeConfig(t, w.Node, fmt.Sprintf(`{"attach": %q}`, mode))
 			rt := w.runtime(net0())

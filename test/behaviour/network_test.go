@@ -17,6 +17,8 @@ type mapping struct {
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"`
 	HostIP        string `json:"hostIP,omitempty"`
+
+	AllowedSources *[]string `json:"allowedSources,omitempty"`
 }
 
 func tcp(host, container int) mapping {
@@ -37,14 +39,18 @@ func (m mapping) on(hostIP netip.Addr) mapping {
 // masquerade, portmap and firewall.
 type network struct {
 	name    string     // "net0"
+	main    string     // "bridge", or "ptp"
 	bridge  string     // "cni0"
 	subnets []string   // 10.1.0.0/16 and fd00:10:1::/64
 	noMasq  bool       // without ipMasq
-	plugins []string   // the chain after bridge; portmap and firewall
-	extra   attributes // keys added to bridge
+	plugins []string   // the chain after the first plugin; portmap and firewall
+	extra   attributes // keys added to the first plugin
 	ipam    attributes // keys added to ipam
 	portmap attributes // keys added to portmap
 	version string     // "1.1.0"
+
+	firewall  attributes // keys added to firewall
+	bandwidth attributes // keys added to bandwidth
 }
 
 type attributes map[string]any
@@ -66,7 +72,7 @@ func orDefault[T comparable](v, def T) T {
 
 func (n network) conflist(t testing.TB) []byte {
 	t.Helper()
-	plugins := []attributes{n.bridgePlugin()}
+	plugins := []attributes{n.mainPlugin()}
 	chain := n.plugins
 	if chain == nil {
 		chain = []string{"portmap", "firewall"}
@@ -76,6 +82,14 @@ func (n network) conflist(t testing.TB) []byte {
 		case "portmap":
 			p := attributes{"type": "portmap", "capabilities": attributes{"portMappings": true}}
 			maps.Copy(p, n.portmap)
+			plugins = append(plugins, p)
+		case "firewall":
+			p := attributes{"type": "firewall"}
+			maps.Copy(p, n.firewall)
+			plugins = append(plugins, p)
+		case "bandwidth":
+			p := attributes{"type": "bandwidth", "capabilities": attributes{"bandwidth": true}}
+			maps.Copy(p, n.bandwidth)
 			plugins = append(plugins, p)
 		case "tuning":
 			plugins = append(plugins, attributes{
@@ -100,7 +114,7 @@ func (n network) conflist(t testing.TB) []byte {
 	return b
 }
 
-func (n network) bridgePlugin() attributes {
+func (n network) mainPlugin() attributes {
 	subnets := n.subnets
 	if subnets == nil {
 		subnets = []string{"10.1.0.0/16", "fd00:10:1::/64"}
@@ -114,9 +128,9 @@ func (n network) bridgePlugin() attributes {
 		"routes": []attributes{{"dst": "0.0.0.0/0"}, {"dst": "::/0"}},
 	}
 	maps.Copy(ipam, n.ipam)
-	b := attributes{
-		"type": "bridge", "bridge": orDefault(n.bridge, "cni0"), "isGateway": true,
-		"ipMasq": !n.noMasq, "capabilities": attributes{"ips": true}, "ipam": ipam,
+	b := attributes{"type": orDefault(n.main, "bridge"), "ipMasq": !n.noMasq, "capabilities": attributes{"ips": true}, "ipam": ipam}
+	if b["type"] == "bridge" {
+		b["bridge"], b["isGateway"] = orDefault(n.bridge, "cni0"), true
 	}
 	maps.Copy(b, n.extra)
 	return b

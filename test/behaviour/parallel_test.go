@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 // atOnce runs f(0) to f(n-1) at the same time and joins their errors.
@@ -26,7 +28,7 @@ func atOnce(n int, f func(i int) error) error {
 // every pod gets addresses of its own and its hostPort works. Many DELs at once
 // leave nothing.
 func TestPrivilegedParallelAddAndDel(t *testing.T) {
-	const pods = 40
+	pods := lab.Fewer(40, 16)
 	w := newWorld(t) // not parallel: it keeps the machine busy
 	rt := w.runtime(net0())
 	all := make([]*pod, pods)

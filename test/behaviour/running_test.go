@@ -3,6 +3,7 @@
 package behaviour
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -120,7 +121,8 @@ func TestPrivilegedPodAndNode(t *testing.T) {
 	})
 }
 
-// Pods of different networks of a node reach each other.
+// Pods of different networks of a node reach each other, and are masqueraded as toward
+// the outside: each sees the node's address in its own network.
 func TestPrivilegedAcrossNetworks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -128,11 +130,59 @@ func TestPrivilegedAcrossNetworks(t *testing.T) {
 	serve(t, a, "a", ":80")
 	serve(t, b, "b", ":80")
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
-		if got := ask(t, a, proto, at(fam.pod(b), 80)); got.name != "b" {
-			t.Errorf("answered by %s, want b", got.name)
+		for _, x := range []struct {
+			from, to *pod
+			seen     string
+		}{
+			{a, b, map[string]string{"4": "10.2.0.1", "6": "fd00:10:2::1"}[fam.suffix]},
+			{b, a, fam.gw},
+		} {
+			c, err := dial(x.from, proto+fam.suffix, "", at(fam.pod(x.to), 80))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if c.answer.name != x.to.Name || c.answer.peer.Addr().String() != x.seen {
+				t.Errorf("%s saw %s, want %s to see %s", c.answer.name, c.answer.peer, x.to.Name, x.seen)
+			}
+			if err := c.rounds(longTalk); err != nil {
+				t.Error(err)
+			}
 		}
-		if got := ask(t, b, proto, at(fam.pod(a), 80)); got.name != "a" {
-			t.Errorf("answered by %s, want a", got.name)
+	})
+	eachFamily(t, func(t *testing.T, fam family) {
+		for seq := range uint16(5) {
+			if err := errors.Join(ping(a, fam, fam.pod(b), 77, seq), ping(b, fam, fam.pod(a), 77, seq)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Where one of the networks is not masqueraded, its pods show themselves, and their
+// peers' answers come from themselves too.
+func TestPrivilegedAcrossNetworksHalf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	open := net1()
+	open.noMasq = true
+	a, b := w.add(w.runtime(net0()), "a"), w.add(w.runtime(open), "b")
+	serve(t, a, "a", ":80")
+	serve(t, b, "b", ":80")
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		c, err := dial(b, proto+fam.suffix, "", at(fam.pod(a), 80))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if c.answer.peer.Addr() != fam.pod(b) {
+			t.Errorf("a saw %s, want %s", c.answer.peer, fam.pod(b))
+		}
+		if err := c.rounds(longTalk); err != nil {
+			t.Error(err)
+		}
+		if got := ask(t, a, proto, at(fam.pod(b), 80)); got.peer.Addr() == fam.pod(a) {
+			t.Errorf("b saw %s, want the node", got.peer)
 		}
 	})
 }

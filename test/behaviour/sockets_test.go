@@ -11,13 +11,18 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 // patience is how long one answer may take. It covers a lost first packet of
 // TCP, which the kernel repeats after a second.
-const patience = 4 * time.Second
+var patience = lab.Patient(4 * time.Second)
 
 // place is somewhere to open sockets: a pod, a client, the node.
 type place interface {
@@ -227,4 +232,31 @@ func refused(t testing.TB, ns place, network, addr string) {
 	}
 	defer c.Close()
 	t.Errorf("%s %s: answered by %q, want nobody", network, addr, c.answer.name)
+}
+
+// reuse opens a conversation from a local port that other conversations of the same place have too.
+func reuse(t testing.TB, ns *lab.NS, network, local, addr string) *talk {
+	t.Helper()
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	}}
+	if network == "udp" {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.MustParseAddrPort(local))
+	} else {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.MustParseAddrPort(local))
+	}
+	var c net.Conn
+	err := ns.Do(func() (err error) {
+		c, err = d.Dial(network, addr)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s from %s to %s: %v", network, local, addr, err)
+	}
+	k, err := newTalk(c, patience)
+	if err != nil {
+		t.Fatalf("%s from %s to %s: %v", network, local, addr, err)
+	}
+	t.Cleanup(func() { _ = k.Close() })
+	return k
 }

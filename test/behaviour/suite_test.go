@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // verbTime bounds one call of a whole chain.
-const verbTime = time.Minute
+var verbTime = lab.Patient(time.Minute)
 
 // world is a node with its clients, for one test.
 type world struct {
@@ -239,7 +239,7 @@ func (w *world) assertNothingLeft(before lab.Snapshot) {
 // time. The last error ends the test.
 func eventually(t testing.TB, limit time.Duration, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
+	deadline := time.Now().Add(lab.Patient(limit))
 	for {
 		err := f()
 		if err == nil {

@@ -35,6 +35,8 @@ func chain() []step {
 		{"tuning", object{"sysctl": object{"net.core.somaxconn": "500"}}},
 		{"portmap", object{"runtimeConfig": object{"portMappings": []object{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}}},
 		{"firewall", object{}},
+		{"bandwidth", object{"runtimeConfig": object{"bandwidth": object{"ingressRate": 1000000, "ingressBurst": 2147483647}}}},
+		{"sbr", object{}},
 	}
 }
 
@@ -175,33 +177,50 @@ func delChain(t *testing.T, n *node, v string, prev object) {
 	}
 }
 
-// host-local on its own, as a main plugin calls it.
-func TestPrivilegedHostLocal(t *testing.T) {
+// ipams is every IPAM plugin that works without help, with a configuration that
+// gives one address of each family.
+func ipams() map[string]object {
+	return map[string]object{
+		"host-local": ipam(),
+		"static": {
+			"type":      "static",
+			"addresses": []object{{"address": "10.1.0.2/16", "gateway": "10.1.0.1"}, {"address": "fd00:10:1::2/64", "gateway": "fd00:10:1::1"}},
+			"routes":    []object{{"dst": "0.0.0.0/0"}, {"dst": "::/0"}},
+		},
+	}
+}
+
+// Every IPAM plugin on its own, as a main plugin calls it.
+func TestPrivilegedIPAM(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	for _, v := range versions() {
-		t.Run(v, func(t *testing.T) {
-			conf := object{"cniVersion": v, "name": "ipam-" + v, "type": "bridge", "ipam": ipam()}
-			out, err := n.call("host-local", "ADD", nil, conf)
-			if err != nil {
-				t.Fatalf("ADD: %v", err)
-			}
-			got := decode(t, v, out)
-			if got["interfaces"] != nil {
-				t.Errorf("an IPAM result names interfaces: %s", out)
-			}
-			assertAddresses(t, v, got, false)
-			conf["prevResult"] = got
-			for _, verb := range []string{"CHECK", "STATUS", "DEL", "DEL"} {
-				out, err := n.call("host-local", verb, nil, conf)
-				assertSilent(t, "host-local", verb, v, out, err)
-			}
-			gc := object{"cniVersion": v, "name": "ipam-" + v, "type": "bridge", "ipam": ipam(), "cni.dev/valid-attachments": []object{}}
-			out, err = n.call("host-local", "GC", nil, gc)
-			assertSilent(t, "host-local", "GC", v, out, err)
-			assertVersion(t, n, "host-local", v)
-		})
+	for plugin, conf := range ipams() {
+		for _, v := range versions() {
+			t.Run(plugin+"/"+v, func(t *testing.T) { ipamVerbs(t, n, plugin, v, conf) })
+		}
 	}
+}
+
+func ipamVerbs(t *testing.T, n *node, plugin, v string, ipam object) {
+	conf := object{"cniVersion": v, "name": "ipam-" + v, "type": "bridge", "ipam": ipam}
+	out, err := n.call(plugin, "ADD", nil, conf)
+	if err != nil {
+		t.Fatalf("ADD: %v", err)
+	}
+	got := decode(t, v, out)
+	if got["interfaces"] != nil {
+		t.Errorf("an IPAM result names interfaces: %s", out)
+	}
+	assertAddresses(t, v, got, false)
+	conf["prevResult"] = got
+	for _, verb := range []string{"CHECK", "STATUS", "DEL", "DEL"} {
+		out, err := n.call(plugin, verb, nil, conf)
+		assertSilent(t, plugin, verb, v, out, err)
+	}
+	gc := object{"cniVersion": v, "name": "ipam-" + v, "type": "bridge", "ipam": ipam, "cni.dev/valid-attachments": []object{}}
+	out, err = n.call(plugin, "GC", nil, gc)
+	assertSilent(t, plugin, "GC", v, out, err)
+	assertVersion(t, n, plugin, v)
 }
 
 // loopback alone and behind another plugin.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -22,6 +23,9 @@ import (
 var programs *binaries.Set
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == leaseIPAM {
+		os.Exit(runLeaseIPAM())
+	}
 	set, err := binaries.Build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -81,8 +85,11 @@ func atLeast(t testing.TB, v, min string) bool {
 
 // since is the first version a plugin serves.
 func since(plugin string) string {
-	if plugin == "firewall" {
+	switch plugin {
+	case "firewall":
 		return "0.4.0"
+	case "vrf":
+		return "0.3.1"
 	}
 	return "0.1.0"
 }

@@ -21,6 +21,8 @@ const (
 	FlagMasquerade = uint32(bpfobj.TypesSlEndpointFlagSL_EP_MASQUERADE)
 	FlagAdmit      = uint32(bpfobj.TypesSlEndpointFlagSL_EP_ADMIT)
 	FlagPublish    = uint32(bpfobj.TypesSlEndpointFlagSL_EP_PUBLISH)
+	FlagQueueRx    = uint32(bpfobj.TypesSlEndpointFlagSL_EP_QUEUE_RX)
+	FlagQueueTx    = uint32(bpfobj.TypesSlEndpointFlagSL_EP_QUEUE_TX)
 )
 
 // FlagNames returns the names of the flags that are set.
@@ -29,7 +31,7 @@ func FlagNames(flags uint32) []string {
 	for _, f := range []struct {
 		bit  uint32
 		name string
-	}{{FlagMasquerade, "masquerade"}, {FlagAdmit, "admit"}, {FlagPublish, "publish"}} {
+	}{{FlagMasquerade, "masquerade"}, {FlagAdmit, "admit"}, {FlagPublish, "publish"}, {FlagQueueRx, "queue-rx"}, {FlagQueueTx, "queue-tx"}} {
 		if flags&f.bit != 0 {
 			names = append(names, f.name)
 		}

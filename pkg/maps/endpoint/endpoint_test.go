@@ -6,10 +6,13 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
 )
 
 func newMap(t *testing.T, spec ebpf.MapSpec) *ebpf.Map {
@@ -25,7 +28,7 @@ func newMap(t *testing.T, spec ebpf.MapSpec) *ebpf.Map {
 
 func TestPrivilegedMap(t *testing.T) {
 	t.Parallel()
-	m := New(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: 48}))
+	m := New(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: uint32(unsafe.Sizeof(Value{}))}))
 	a4, a6 := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")
 	v := &Value{Owner: 1 << 63, Ifindex: 5, RouteIfindex: 6, Flags: FlagAdmit | FlagPublish, Mtu: 1500, Mac: [6]uint8{2, 1}, PrefixLen: 112}
 	for _, a := range []netip.Addr{a4, a6} {
@@ -65,25 +68,32 @@ func TestPrivilegedMap(t *testing.T) {
 
 func TestPrivilegedStats(t *testing.T) {
 	t.Parallel()
-	raw := newMap(t, ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 64})
+	raw := newMap(t, ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 72})
 	s := NewStats(raw)
 	cpus := ebpf.MustPossibleCPU()
 	perCPU := make([]Counters, cpus)
 	for i := range perCPU {
-		perCPU[i] = Counters{RxPackets: 1, TxBytes: 10, Drops: uint64(i)}
+		perCPU[i] = Counters{RxPackets: 1, TxBytes: 10, Drops: uint64(i), Pod: 7, Owner: 9}
 	}
 	if err := raw.Put(uint32(7), perCPU); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Create(7, 7); err != nil { // must not reset
+	if err := s.Create(7, 7, 9); err != nil { // must not reset
 		t.Fatal(err)
 	}
 	got, ok, err := s.Get(7)
 	if err != nil || !ok || got.RxPackets != uint64(cpus) || got.TxBytes != uint64(10*cpus) {
 		t.Errorf("%+v %t %v", got, ok, err)
 	}
-	if err := s.Create(8, 7); err != nil {
+	if err := s.Create(8, 7, 9); err != nil {
 		t.Fatal(err)
+	}
+	if err := s.Create(8, 7, 10); err != nil { // the device of another attachment now
+		t.Fatal(err)
+	}
+	var other []Counters
+	if err := raw.Lookup(uint32(8), &other); err != nil || other[0].Owner != 10 {
+		t.Errorf("owner %d %v", other[0].Owner, err)
 	}
 	keys, err := s.Keys()
 	slices.Sort(keys)
@@ -97,11 +107,11 @@ func TestPrivilegedStats(t *testing.T) {
 
 func TestPrivilegedUplinks(t *testing.T) {
 	t.Parallel()
-	u := NewUplinks(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 32}))
+	u := NewUplinks(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(bpfobj.TypesSlUplink{}))}))
 	want := map[uint32]Sources{
 		2: {V4: netip.MustParseAddr("192.0.2.1"), V6: netip.MustParseAddr("2001:db8::1")},
 		3: {V6: netip.MustParseAddr("2001:db8::2")},
-		4: {},
+		4: {Bare: true},
 	}
 	for index, s := range want {
 		if err := u.Put(index, s); err != nil {

@@ -34,7 +34,10 @@ func (h HostAddrs) Put(a netip.Addr, ifindex uint32) error { return h.m.Put(wire
 func (h HostAddrs) Delete(a netip.Addr) error { return ignoreMissing(h.m.Delete(wire.Addr(a))) }
 
 // Sources are the addresses an uplink masquerades with; the zero Addr means that it has none in that family.
-type Sources struct{ V4, V6 netip.Addr }
+type Sources struct {
+	V4, V6 netip.Addr
+	Bare   bool // the device has no Ethernet header
+}
 
 // Uplinks is the view of sl_uplinks, by ifindex.
 type Uplinks struct{ m *ebpf.Map }
@@ -46,7 +49,7 @@ func NewUplinks(m *ebpf.Map) Uplinks { return Uplinks{m} }
 func (u Uplinks) All() (map[uint32]Sources, error) {
 	set := make(map[uint32]Sources)
 	err := wire.Each(u.m, func(k *uint32, v *bpfobj.TypesSlUplink) bool {
-		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6)}
+		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6), Bare: v.Bare != 0}
 		return true
 	})
 	return set, err
@@ -62,7 +65,11 @@ func orNone(b [16]byte) netip.Addr {
 
 // Put writes the sources of an uplink.
 func (u Uplinks) Put(ifindex uint32, s Sources) error {
-	return u.m.Put(ifindex, &bpfobj.TypesSlUplink{Src4: wire.Addr(s.V4), Src6: wire.Addr(s.V6)})
+	v := &bpfobj.TypesSlUplink{Src4: wire.Addr(s.V4), Src6: wire.Addr(s.V6)}
+	if s.Bare {
+		v.Bare = 1
+	}
+	return u.m.Put(ifindex, v)
 }
 
 // Delete removes an uplink; missing is success.

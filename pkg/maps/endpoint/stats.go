@@ -19,21 +19,25 @@ type Stats struct{ m *ebpf.Map }
 // NewStats returns a view of m.
 func NewStats(m *ebpf.Map) Stats { return Stats{m} }
 
-// Create makes a zero entry for ifindex, a device of pod (Value.Pod); one that is there is kept.
-func (s Stats) Create(ifindex uint32, pod uint64) error {
+// Create makes a zero entry for ifindex, a device of pod (Value.Pod) and owner; one of theirs that is there is kept.
+func (s Stats) Create(ifindex uint32, pod, owner uint64) error {
+	var old []Counters
+	err := s.m.Lookup(ifindex, &old)
+	switch {
+	case err == nil && old[0].Pod == pod && old[0].Owner == owner:
+		return nil
+	case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+		return err
+	}
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return err
 	}
 	perCPU := make([]Counters, cpus)
 	for i := range perCPU {
-		perCPU[i].Pod = pod
+		perCPU[i].Pod, perCPU[i].Owner = pod, owner
 	}
-	err = s.m.Update(ifindex, perCPU, ebpf.UpdateNoExist)
-	if errors.Is(err, ebpf.ErrKeyExist) {
-		return nil
-	}
-	return err
+	return s.m.Update(ifindex, perCPU, ebpf.UpdateAny)
 }
 
 // Has reports whether ifindex has counters, that is whether it is the host end of a pod's device.
@@ -64,6 +68,7 @@ func (s Stats) Get(ifindex uint32) (Counters, bool, error) {
 		sum.RxFast += c.RxFast
 		sum.TxFast += c.TxFast
 		sum.Drops += c.Drops
+		sum.Pod, sum.Owner = c.Pod, c.Owner
 	}
 	return sum, true, nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package flow is the typed view of the connection tables. Programs write them, from every CPU; Go only reads, for display,
-// and deletes what a dead attachment left. Times are CLOCK_MONOTONIC, as bpf_ktime_get_ns. Timeouts here repeat those of
+// and forgets what the operator says. Times are CLOCK_MONOTONIC, as bpf_ktime_get_ns. Timeouts here repeat those of
 // bpf/lib/flow.h in order to tell a reader what a packet would find; they decide nothing.
 package flow
 
@@ -188,7 +188,11 @@ func New(m *ebpf.Map) Map { return Map{m} }
 
 // Each calls f with every entry, indexes and expired ones too, until f returns false. Flows come and go meanwhile.
 func (m Map) Each(f func(*Record) bool) error {
-	return wire.Each(m.m, func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool { return f(decode(k, v)) })
+	return m.eachRaw(func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool { return f(decode(k, v)) })
+}
+
+func (m Map) eachRaw(f func(*bpfobj.TypesSlTuple, *bpfobj.TypesSlFlow) bool) error {
+	return wire.Each(m.m, f)
 }
 
 // Len returns the number of entries, indexes and expired ones too.

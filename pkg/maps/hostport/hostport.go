@@ -19,6 +19,13 @@ import (
 const (
 	FlagSNAT    = uint16(bpfobj.TypesSlHostportFlagSL_HP_SNAT)
 	FlagMasqAll = uint16(bpfobj.TypesSlHostportFlagSL_HP_MASQ_ALL)
+
+	ifSource  = uint16(bpfobj.TypesSlHostportFlagSL_HP_IF_SRC)
+	ifDest    = uint16(bpfobj.TypesSlHostportFlagSL_HP_IF_DST)
+	ifIn      = uint16(bpfobj.TypesSlHostportFlagSL_HP_IF_IN)
+	notSource = uint16(bpfobj.TypesSlHostportFlagSL_HP_NOT_SRC)
+	notDest   = uint16(bpfobj.TypesSlHostportFlagSL_HP_NOT_DST)
+	notIn     = uint16(bpfobj.TypesSlHostportFlagSL_HP_NOT_IN)
 )
 
 // Key names a published port. An unspecified HostIP stands for every address of the node in its family.
@@ -55,7 +62,16 @@ type Value struct {
 	PodPort uint16
 	Owner   uint64
 	Gen     uint64 // changes with every replacement; flows made by another generation are dead
-	Flags   uint16
+	Flags   uint16 // FlagSNAT, FlagMasqAll
+	Sources uint64 // list of allowed sources, 0: all
+	Conditions
+}
+
+// Conditions narrow what an entry is for. Zero ones always hold.
+type Conditions struct {
+	Source, Dest                 netip.Prefix
+	In                           uint32 // ifindex
+	NotSource, NotDest, NotIndex bool   // the other way round
 }
 
 // Map is the view of sl_hostports.
@@ -66,9 +82,11 @@ func New(m *ebpf.Map) Map { return Map{m} }
 
 // Put makes v the value of k, atomically. E2BIG: the map is full.
 func (m Map) Put(k Key, v Value) error {
-	return m.m.Put(k.raw(), &bpfobj.TypesSlHostport{
-		Ip: wire.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: wire.Port(v.PodPort), Flags: v.Flags,
-	})
+	raw := &bpfobj.TypesSlHostport{
+		Ip: wire.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: wire.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
+	}
+	v.Conditions.encode(raw)
+	return m.m.Put(k.raw(), raw)
 }
 
 // Get returns the value of k; false when there is none.
@@ -102,5 +120,45 @@ func (m Map) Len() (int, error) {
 }
 
 func decode(v *bpfobj.TypesSlHostport) Value {
-	return Value{PodIP: wire.FromAddr(v.Ip), PodPort: wire.Port(v.Port), Owner: v.Owner, Gen: v.Gen, Flags: v.Flags}
+	return Value{
+		PodIP: wire.FromAddr(v.Ip), PodPort: wire.Port(v.Port), Owner: v.Owner, Gen: v.Gen,
+		Flags: v.Flags & (FlagSNAT | FlagMasqAll), Sources: v.Sources, Conditions: decodeConditions(v),
+	}
+}
+
+func (c Conditions) encode(raw *bpfobj.TypesSlHostport) {
+	set := func(flag uint16, on bool) {
+		if on {
+			raw.Flags |= flag
+		}
+	}
+	if c.Source.IsValid() {
+		raw.Flags |= ifSource
+		raw.Src, raw.SrcPrefix = wire.Addr(c.Source.Addr()), wire.PrefixLen(c.Source)
+		set(notSource, c.NotSource)
+	}
+	if c.Dest.IsValid() {
+		raw.Flags |= ifDest
+		raw.Dst, raw.DstPrefix = wire.Addr(c.Dest.Addr()), wire.PrefixLen(c.Dest)
+		set(notDest, c.NotDest)
+	}
+	if c.In != 0 {
+		raw.Flags |= ifIn
+		raw.Ifindex = c.In
+		set(notIn, c.NotIndex)
+	}
+}
+
+func decodeConditions(v *bpfobj.TypesSlHostport) Conditions {
+	var c Conditions
+	if v.Flags&ifSource != 0 {
+		c.Source, c.NotSource = wire.FromPrefix(wire.FromAddr(v.Src), v.SrcPrefix), v.Flags&notSource != 0
+	}
+	if v.Flags&ifDest != 0 {
+		c.Dest, c.NotDest = wire.FromPrefix(wire.FromAddr(v.Dst), v.DstPrefix), v.Flags&notDest != 0
+	}
+	if v.Flags&ifIn != 0 {
+		c.In, c.NotIndex = v.Ifindex, v.Flags&notIn != 0
+	}
+	return c
 }

@@ -16,7 +16,7 @@ import (
 
 func testMap(t *testing.T) Map {
 	t.Helper()
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "sl_test", Type: ebpf.Hash, KeySize: 20, ValueSize: 40, MaxEntries: 16})
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "sl_test", Type: ebpf.Hash, KeySize: 20, ValueSize: 88, MaxEntries: 16})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,9 +30,9 @@ func TestPrivilegedMap(t *testing.T) {
 	want := map[Key]Value{
 		{netip.IPv4Unspecified(), unix.IPPROTO_TCP, 8080}:              {PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80, Owner: 1, Gen: 7, Flags: FlagSNAT},
 		{netip.IPv6Unspecified(), unix.IPPROTO_TCP, 8080}:              {PodIP: netip.MustParseAddr("fd00::2"), PodPort: 80, Owner: 1, Gen: 7},
-		{netip.MustParseAddr("192.0.2.1"), unix.IPPROTO_UDP, 53}:       {PodIP: netip.MustParseAddr("10.1.0.3"), PodPort: 5353, Owner: 1 << 63, Gen: 8},
+		{netip.MustParseAddr("192.0.2.1"), unix.IPPROTO_UDP, 53}:       {PodIP: netip.MustParseAddr("10.1.0.3"), PodPort: 5353, Owner: 1 << 63, Gen: 8, Sources: 1 << 62, Conditions: Conditions{Source: netip.MustParsePrefix("10.0.0.0/8"), NotSource: true, In: 3}},
 		{netip.MustParseAddr("192.0.2.1"), unix.IPPROTO_TCP, 53}:       {PodIP: netip.MustParseAddr("10.1.0.4"), PodPort: 5353, Owner: 2, Gen: 9, Flags: FlagMasqAll},
-		{netip.MustParseAddr("2001:db8::1"), unix.IPPROTO_SCTP, 65535}: {PodIP: netip.MustParseAddr("fd00::3"), PodPort: 1, Owner: 3, Gen: 1},
+		{netip.MustParseAddr("2001:db8::1"), unix.IPPROTO_SCTP, 65535}: {PodIP: netip.MustParseAddr("fd00::3"), PodPort: 1, Owner: 3, Gen: 1, Conditions: Conditions{Dest: netip.MustParsePrefix("2001:db8::/32"), In: 4, NotIndex: true}},
 	}
 	for k, v := range want {
 		if err := m.Put(k, v); err != nil {
@@ -46,7 +46,7 @@ func TestPrivilegedMap(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Error(diff)
 	}
 	for k, v := range want {

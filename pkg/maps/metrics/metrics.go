@@ -1,44 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics is the typed view of the drop counters. Programs count, each on its own CPU; nobody resets.
+// Package metrics is the typed view of what is said of dropped packets: counters and events. Programs count, each on its own CPU;
+// nobody resets.
 package metrics
 
-import (
-	"fmt"
-
-	"github.com/cilium/ebpf"
-
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
-)
-
-// Reason says why a packet was dropped.
-type Reason uint32
-
-// Max is the number of reasons, including none (0).
-const Max = Reason(bpfobj.TypesSlDropReasonSL_DROP_MAX)
-
-// String returns the reason as the operator reads it.
-func (r Reason) String() string {
-	switch bpfobj.TypesSlDropReason(r) {
-	case bpfobj.TypesSlDropReasonSL_DROP_NONE:
-		return "none"
-	case bpfobj.TypesSlDropReasonSL_DROP_SPOOFED_IP:
-		return "source address is not the pod's"
-	case bpfobj.TypesSlDropReasonSL_DROP_SPOOFED_MAC:
-		return "source MAC is not the pod's"
-	case bpfobj.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR:
-		return "uplink has no address to masquerade with"
-	case bpfobj.TypesSlDropReasonSL_DROP_SNAT_PORTS:
-		return "no free source port toward the destination"
-	case bpfobj.TypesSlDropReasonSL_DROP_TUPLE_CLASH:
-		return "same client port through two hostPorts to one pod port"
-	case bpfobj.TypesSlDropReasonSL_DROP_FLOW_TABLE:
-		return "flow could not be recorded"
-	case bpfobj.TypesSlDropReasonSL_DROP_REWRITE:
-		return "packet could not be rewritten"
-	}
-	return fmt.Sprintf("reason %d", uint32(r))
-}
+import "github.com/cilium/ebpf"
 
 // Drops is the view of sl_drops.
 type Drops struct{ m *ebpf.Map }

@@ -16,6 +16,9 @@ func TestEveryReasonHasAName(t *testing.T) {
 		if strings.HasPrefix(name, "reason ") || seen[name] {
 			t.Errorf("reason %d: %q", uint32(r), name)
 		}
-		seen[name] = true
+		if r > 0 && (strings.HasPrefix(r.Name(), "reason-") || seen[r.Name()] || r.Advice() == "") {
+			t.Errorf("reason %d: name %q, advice %q", uint32(r), r.Name(), r.Advice())
+		}
+		seen[name], seen[r.Name()] = true, true
 	}
 }

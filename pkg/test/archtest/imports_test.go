@@ -19,25 +19,28 @@ type room struct {
 // leaves are what any room above pkg may use.
 var leaves = []string{
 	"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/ipalloc", "pkg/log", "pkg/netns",
-	"pkg/nodeconf", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version",
+	"pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version",
 }
 
 var rooms = []room{
 	{"cmd/sluice-cni", []string{"plugins/", "loader", "pkg/"}, "the multi-call binary wires everything"},
 	{"cmd/sluice", []string{"loader", "pkg/"}, "the operator's tool reads state; it runs no plugin"},
+	{"cmd/sluice/internal/", []string{"cmd/sluice/internal/", "loader", "pkg/"}, "parts of the operator's tool"},
 	{"cmd/", []string{"plugins/", "loader", "pkg/"}, "a command wires everything"},
 	{"plugins/ipam/", leaves, "IPAM sees no BPF and no netlink"},
-	{"plugins/main/", append([]string{"loader", "pkg/nl"}, leaves...), "a plugin never imports another plugin"},
-	{"plugins/meta/internal/", append([]string{"loader", "pkg/nl"}, leaves...), "what chained plugins share; it is no plugin"},
-	{"plugins/meta/", append([]string{"loader", "pkg/nl", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
-	{"loader", []string{"pkg/maps/", "pkg/bpfobj", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version"},
+	{"plugins/main/internal/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/main/internal/"}, leaves...), "what main plugins share; it is no plugin"},
+	{"plugins/main/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/main/internal/"}, leaves...), "a plugin never imports another plugin"},
+	{"plugins/meta/internal/", append([]string{"loader", "pkg/netfilter", "pkg/nl"}, leaves...), "what chained plugins share; it is no plugin"},
+	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
+	{"loader", []string{"pkg/maps/", "pkg/bpfobj", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
-	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfobj", "pkg/log"}, "a typed view of one map family"},
+	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfobj", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfobj", nil, "generated code"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
 	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/log", "pkg/netns"}, "the process contract"},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
 	{"pkg/nl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
+	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/log", "pkg/nl", "pkg/store", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
 	{"pkg/", []string{"pkg/cnierr", "pkg/log", "pkg/store"}, "leaves import none of ours but the registries everybody shares"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},
@@ -148,6 +151,16 @@ var notLinked = map[string]map[string]string{
 		"github.com/google/go-cmp": "belongs to tests",
 	},
 	"plugins/ipam/host-local": {
+		"github.com/cilium/ebpf":         "IPAM sees no BPF",
+		"github.com/vishvananda/netlink": "IPAM sees no netlink",
+		module + "/loader":               "IPAM sees no BPF",
+	},
+	"plugins/ipam/dhcp": {
+		"github.com/cilium/ebpf":         "IPAM sees no BPF",
+		"github.com/vishvananda/netlink": "IPAM sees no netlink",
+		module + "/loader":               "IPAM sees no BPF",
+	},
+	"plugins/ipam/static": {
 		"github.com/cilium/ebpf":         "IPAM sees no BPF",
 		"github.com/vishvananda/netlink": "IPAM sees no netlink",
 		module + "/loader":               "IPAM sees no BPF",

@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/install"
 )
 
 // EnvDir names the variable with a directory of binaries to test instead of
@@ -21,7 +23,7 @@ const EnvDir = "SLUICE_TEST_BIN"
 
 // Plugins lists the plugin names that the multi-call binary answers to.
 func Plugins() []string {
-	return []string{"bridge", "firewall", "host-local", "loopback", "portmap", "tuning"}
+	return install.Plugins()
 }
 
 // Set is a directory of binaries. The caller must Close it.

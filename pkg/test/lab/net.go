@@ -64,10 +64,10 @@ func (n *NS) DialFrom(ctx context.Context, network, local, addr string) (c net.C
 }
 
 // HTTPClient returns a client whose connections start inside the namespace, a
-// new one for each request.
+// new one for each request. The timeout is Patient's.
 func (n *NS) HTTPClient(timeout time.Duration) *http.Client {
 	return &http.Client{
-		Timeout:   timeout,
+		Timeout:   Patient(timeout),
 		Transport: &http.Transport{DialContext: n.DialContext, DisableKeepAlives: true},
 	}
 }

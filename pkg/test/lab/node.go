@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/cgroup"
 )
 
 const (
@@ -30,7 +32,11 @@ type Node struct {
 // NewNode makes a node without any uplink. The caller must Close it.
 func NewNode() (*Node, error) {
 	n := &Node{NS: &NS{Name: "node"}}
-	err := onFreshThread(func() (err error) {
+	group, err := cgroup.Join()
+	if err != nil && !errors.Is(err, cgroup.ErrNone) {
+		return nil, fmt.Errorf("make node: %w", err)
+	}
+	err = onFreshThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("unshare network and mount namespace (root needed): %w", err)
 		}
@@ -40,7 +46,7 @@ func NewNode() (*Node, error) {
 		if n.mnt, err = openThreadNS("mnt"); err != nil {
 			return err
 		}
-		if err := setupMounts(); err != nil {
+		if err := setupMounts(group); err != nil {
 			return err
 		}
 		return linkUp("lo")
@@ -52,8 +58,9 @@ func NewNode() (*Node, error) {
 }
 
 // setupMounts gives the calling thread's new mount namespace the file systems
-// of a node. Everything mounted here is gone with the namespace.
-func setupMounts() error {
+// of a node. Everything mounted here is gone with the namespace. group is the
+// process's own cgroup, empty where there is no cgroup v2.
+func setupMounts(group string) error {
 	// First of all: no mount made below may travel back to the host.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -66,7 +73,7 @@ func setupMounts() error {
 			return err
 		}
 	}
-	if err := mountSys(); err != nil {
+	if err := mountSys(group); err != nil {
 		return err
 	}
 	if err := writableProcSys(); err != nil {
@@ -91,19 +98,29 @@ func mountTmpfs(dir string) error {
 }
 
 // mountSys covers /sys with a sysfs that shows the devices of this namespace,
-// then brings back the cgroup tree and adds an empty bpffs.
-func mountSys() error {
-	cgroup, err := unix.Open("/sys/fs/cgroup", unix.O_PATH|unix.O_CLOEXEC, 0)
+// then brings back the cgroup tree and adds an empty bpffs. The node sees its own
+// part of cgroup v2 only: a program at its root meets no socket of the host.
+func mountSys(group string) error {
+	tree, err := unix.Open("/sys/fs/cgroup", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open /sys/fs/cgroup: %w", err)
 	}
-	defer func() { _ = unix.Close(cgroup) }()
+	defer func() { _ = unix.Close(tree) }()
 	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount sysfs: %w", err)
 	}
-	src := fmt.Sprintf("/proc/thread-self/fd/%d", cgroup)
+	src := fmt.Sprintf("/proc/thread-self/fd/%d", tree)
 	if err := unix.Mount(src, "/sys/fs/cgroup", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind cgroup tree: %w", err)
+	}
+	if group != "" {
+		root, err := cgroup.Mount()
+		if err != nil {
+			return err
+		}
+		if err := unix.Mount(group, root, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind cgroup %s: %w", group, err)
+		}
 	}
 	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, "mode=700"); err != nil {
 		return fmt.Errorf("mount bpffs (does the kernel have BPF?): %w", err)

@@ -203,8 +203,8 @@ func snapNetfilter() ([]string, error) {
 		lines = append(lines, nftLines(out)...)
 	}
 	for _, f := range []struct{ names, save string }{
-		{"/proc/net/ip_tables_names", "iptables-legacy-save"},
-		{"/proc/net/ip6_tables_names", "ip6tables-legacy-save"},
+		{"/proc/thread-self/net/ip_tables_names", "iptables-legacy-save"},
+		{"/proc/thread-self/net/ip6_tables_names", "ip6tables-legacy-save"},
 	} {
 		if b, err := os.ReadFile(f.names); err != nil || len(b) == 0 {
 			continue
@@ -214,6 +214,9 @@ func snapNetfilter() ([]string, error) {
 			return nil, err
 		}
 		for _, l := range outputLines(out) {
+			if strings.HasPrefix(l, ":") {
+				l, _, _ = strings.Cut(l, " [") // counters
+			}
 			if !strings.HasPrefix(l, "#") {
 				lines = append(lines, "iptables "+f.save+" "+l)
 			}

@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 func TestDiff(t *testing.T) {
@@ -152,7 +154,7 @@ func TestPrivilegedSnapshotSeesTCX(t *testing.T) {
 		return lnk.Pin("/sys/fs/bpf/probe")
 	})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		t.Skip("tcx needs Linux 6.6")
+		need.TCX(t)
 	}
 	if err != nil {
 		t.Fatal(err)

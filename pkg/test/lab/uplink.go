@@ -83,10 +83,23 @@ func joinUplink(node *NS, c *Client) error {
 	return node.Do(func() error { return awaitIPv6(c.Uplink.Name) })
 }
 
+// AwaitIPv6 waits until the kernel has taken the IPv6 addresses of devices that
+// are up into use, the link-local one too: from then on snapshots agree.
+func (n *NS) AwaitIPv6(devs ...string) error {
+	return n.Do(func() error {
+		for _, dev := range devs {
+			if err := awaitIPv6(dev); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // awaitIPv6 waits until the kernel has taken dev's IPv6 addresses, the
 // link-local one too, into use, which it does in its own time.
 func awaitIPv6(dev string) error {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(Patient(5 * time.Second)); ; time.Sleep(time.Millisecond) {
 		addrs, err := Run("ip", "-6", "-o", "addr", "show", "dev", dev)
 		if err != nil {
 			return err
@@ -99,7 +112,7 @@ func awaitIPv6(dev string) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("uplink %s: IPv6 does not come up: %s%s", dev, addrs, routes)
+			return fmt.Errorf("%s: IPv6 does not come up: %s%s", dev, addrs, routes)
 		}
 	}
 }

@@ -97,7 +97,8 @@ func load(a *cniplugin.Args) (*config, error) {
 	if err := c.loadRanges(&n, &rc); err != nil {
 		return c, err
 	}
-	if err := c.loadRoutes(n.IPAM.Routes); err != nil {
+	var err error
+	if c.routes, err = cniconf.Routes("ipam.routes", n.IPAM.Routes); err != nil {
 		return c, err
 	}
 	return c, c.loadRequests(a.Args, &n, &rc)
@@ -203,22 +204,6 @@ func parseAddr(s string) (netip.Addr, error) {
 		err = fmt.Errorf("address %s has a zone", s)
 	}
 	return a.Unmap(), err
-}
-
-func (c *config) loadRoutes(list []json.RawMessage) error {
-	for i, raw := range list {
-		key := fmt.Sprintf("ipam.routes[%d]", i)
-		var r *types.Route
-		err := json.Unmarshal(raw, &r)
-		if err != nil {
-			return cnierr.Config(key, string(raw), err.Error())
-		}
-		if r == nil || r.Dst.IP == nil {
-			return cnierr.Config(key+".dst", "", "a route needs a destination")
-		}
-		c.routes = append(c.routes, r)
-	}
-	return nil
 }
 
 // loadRequests collects the addresses that were asked for. All sources count;

@@ -17,6 +17,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 // attach is one ADD under way.
@@ -26,9 +28,9 @@ type attach struct {
 	undos undo.Stack
 
 	ns   *netns.NS
-	host *nl.Handle // in the plugin's own namespace
-	pod  *nl.Handle // in the pod's
-	dp   Datapath   // nil without masquerading
+	host *nl.Handle          // in the plugin's own namespace
+	pod  *nl.Handle          // in the pod's
+	masq *masquerade.Session // nil without masquerading
 
 	bridge  nl.Link
 	hostEnd nl.Link
@@ -105,9 +107,8 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 		}
 	}
 	if t.masquerade() {
-		if t.dp, err = t.p.Open(ctx, t.args); err != nil {
-			t.dp = nil // an interface that holds a nil pointer is not nil
-			return openError(err, cnierr.CodeNoDatapath)
+		if t.masq, err = t.p.masq().Begin(ctx, t.args, t.Conf); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -117,9 +118,7 @@ func (t *attach) close() {
 	if t.up != nil {
 		t.up.Close()
 	}
-	if t.dp != nil {
-		_ = t.dp.Close() // descriptors only; the datapath goes on
-	}
+	t.masq.Close()
 	if t.pod != nil {
 		t.pod.Close()
 	}
@@ -172,10 +171,9 @@ func (t *attach) begin(ctx context.Context) error {
 		}
 	}
 	t.rec = section{
+		Recorded:   veth.Recorded{HostIfName: veth.HostName(t.ref, 0), HostMAC: veth.RandomMAC().String()},
 		Bridge:     t.Bridge,
-		HostIfName: hostIfName(t.ref, 0),
-		HostMAC:    randomMAC().String(),
-		Masquerade: t.masquerade(),
+		Masquerade: t.masq.Backend(),
 		SpoofCheck: t.MACSpoofChk,
 	}
 	if t.ipamType != "" {
@@ -189,16 +187,9 @@ func (t *attach) writeIntent() error {
 	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
 }
 
-// masqueradePod hands the pod to the datapath.
+// masqueradePod hands the pod to the datapath, with ipMasq.
 func (t *attach) masqueradePod(ctx context.Context) error {
-	if !t.masquerade() {
-		return nil
-	}
-	owner := t.ref.Owner()
-	t.undos.Push("masquerading", func(ctx context.Context) error {
-		return t.dp.Disable(ctx, owner, loader.FeatureMasquerade)
-	})
-	return cnierr.Wrap(cnierr.CodeKernel, t.dp.Enable(ctx, t.endpoint(), loader.FeatureMasquerade), "masquerade the pod")
+	return t.masq.Start(ctx, t.endpoint(), &t.undos)
 }
 
 func (t *attach) endpoint() loader.Endpoint {
@@ -217,7 +208,7 @@ func (t *attach) endpoint() loader.Endpoint {
 // complete fills in what is known only now and marks the record as done.
 func (t *attach) complete(context.Context) error {
 	t.rec.HostIndex = t.hostEnd.Index
-	t.rec.MAC = t.podEnd.MAC.String()
+	t.rec.PodMAC = t.podEnd.MAC.String()
 	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}

@@ -14,43 +14,27 @@ package bridge
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"net"
 	"net/netip"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-
-	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "bridge"
 
 // IPAM is what the plugin needs of *delegate.Runner.
-type IPAM interface {
-	Add(ctx context.Context, a *cniplugin.Args, ipamType string) (*types100.Result, error)
-	Del(ctx context.Context, a *cniplugin.Args, ipamType string) error
-	Check(ctx context.Context, a *cniplugin.Args, ipamType string) error
-	GC(ctx context.Context, a *cniplugin.Args, ipamType string) error
-	Status(ctx context.Context, a *cniplugin.Args, ipamType string) error
-}
-
-// Devices is the part of the datapath that carries a pod's device.
-type Devices interface {
-	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-	Disable(ctx context.Context, owner uint64, f loader.Feature) error
-	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-}
+type IPAM = ipam.Plugin
 
 // Datapath is what the plugin needs of *loader.Datapath.
-type Datapath interface {
-	Devices
-	Close() error
-}
+type Datapath = masquerade.Datapath
+
+// Netfilter is what the plugin needs of *netfilter.Node.
+type Netfilter = masquerade.Netfilter
 
 // Records is what the plugin needs of *store.Dir.
 type Records interface {
@@ -69,7 +53,7 @@ type NFT interface {
 	Run(ctx context.Context, stdin []byte, args ...string) ([]byte, error)
 }
 
-// Deps are the plugin's ways to the world. All but NFT are required.
+// Deps are the plugin's ways to the world. NFT and Netfilter may be nil.
 type Deps struct {
 	IPAM    IPAM
 	Records Records
@@ -78,11 +62,17 @@ type Deps struct {
 	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// Netfilter returns the node's other way to masquerade; nil: there is none.
+	Netfilter func(a *cniplugin.Args) (Netfilter, error)
 	// NFT may be nil: the nft of PATH.
 	NFT NFT
 }
 
 type plugin struct{ Deps }
+
+func (p *plugin) masq() masquerade.Node {
+	return masquerade.Node{Open: p.Open, OpenExisting: p.OpenExisting, Netfilter: p.Netfilter}
+}
 
 // New returns the plugin.
 func New(d Deps) *cniplugin.Plugin {
@@ -105,35 +95,11 @@ func New(d Deps) *cniplugin.Plugin {
 // section is what an attachment record holds of this plugin: all that DEL and
 // GC need to undo the ADD. Its JSON is read by later versions.
 type section struct {
+	veth.Recorded
 	Bridge     string          `json:"bridge"`
-	HostIfName string          `json:"hostIfName"`
-	HostIndex  int             `json:"hostIfIndex,omitempty"` // 0 until ADD completes
-	HostMAC    string          `json:"hostMAC"`               // chosen by ADD: together with the name it identifies the device
-	MAC        string          `json:"mac,omitempty"`
+	PodMAC     string          `json:"mac,omitempty"`
 	Addrs      []netip.Prefix  `json:"addrs,omitempty"`
-	Masquerade bool            `json:"masquerade,omitempty"`
+	Masquerade string          `json:"masquerade,omitempty"` // the back end that does it; empty: none
 	SpoofCheck bool            `json:"macspoofchk,omitempty"`
 	IPAM       json.RawMessage `json:"ipam,omitempty"` // the configuration's, for a DEL that comes without one
-}
-
-func (s section) hostMAC() net.HardwareAddr {
-	mac, err := net.ParseMAC(s.HostMAC)
-	if err != nil {
-		return nil
-	}
-	return mac
-}
-
-// openError gives an error of Deps.Open its CNI code: unavailable when the
-// back end cannot run on this node, its own when it has one (a mistake in the
-// node's configuration).
-func openError(err error, unavailable uint) error {
-	var coded *cnierr.Error
-	switch {
-	case errors.Is(err, loader.ErrUnavailable):
-		return cnierr.Wrap(unavailable, err, "ipMasq: the ebpf back end cannot run on this node")
-	case errors.As(err, &coded):
-		return err
-	}
-	return cnierr.Wrap(cnierr.CodeKernel, err, "ipMasq: open the datapath")
 }

@@ -96,7 +96,7 @@ func (c *inspection) inspect(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, step := range []func() error{c.checkPort, c.checkVLANs, c.checkAddrs, c.checkRoutes, c.checkGateways} {
+	for _, step := range []func() error{c.checkPort, c.checkVLANs, c.checkPodNet, c.checkGateways} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -196,22 +196,10 @@ func (c *inspection) checkMasqueraded(ctx context.Context) error {
 	if !c.masquerade() {
 		return nil
 	}
-	dp, err := c.p.OpenExisting(ctx, c.args)
-	if errors.Is(err, loader.ErrNotLoaded) {
-		c.differ("the pod is not masqueraded: no datapath is loaded")
-		return nil
-	}
-	if err != nil {
-		return openError(err, cnierr.CodeNoDatapath)
-	}
-	defer dp.Close()
-	err = dp.CheckEndpoint(ctx, loader.Endpoint{
+	c.diffs = append(c.diffs, c.p.masq().Check(ctx, c.args, loader.Endpoint{
 		Ref: c.ref, HostIfindex: c.hostEnd.Index, RouteIfindex: c.route.Index, HostIfName: c.hostEnd.Name,
 		MAC: c.podEnd.MAC, GatewayMAC: c.route.MAC, MTU: c.podEnd.MTU, Addrs: cniconf.PodAddrs(c.prev, c.args.IfName),
-	}, loader.FeatureMasquerade)
-	if err != nil {
-		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeCheck, err, "masquerading differs"))
-	}
+	}, c.conf.Conf, c.p.loadSection(c.ref).Masquerade))
 	return nil
 }
 

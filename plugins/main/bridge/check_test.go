@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 // TestPrivilegedCheckSees breaks one thing at a time.
@@ -47,7 +48,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error { return h.SetDown(l.Index) })
 		}, "eth0 is down"},
 		{"other MAC", func(s scene) {
-			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error { return h.SetMAC(l.Index, randomMAC()) })
+			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error { return h.SetMAC(l.Index, veth.RandomMAC()) })
 		}, "eth0 has the address"},
 		{"address gone", func(s scene) {
 			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error {
@@ -98,7 +99,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 			link(s.rig, s.node.NS, "br0", func(h *nl.Handle, l nl.Link) error { return h.DelLink(l.Index) })
 		}, "bridge br0 does not exist"},
 		{"bridge is another", func(s scene) {
-			link(s.rig, s.node.NS, "br0", func(h *nl.Handle, l nl.Link) error { return h.SetMAC(l.Index, randomMAC()) })
+			link(s.rig, s.node.NS, "br0", func(h *nl.Handle, l nl.Link) error { return h.SetMAC(l.Index, veth.RandomMAC()) })
 		}, "br0 has the address"},
 		{"endpoint gone", func(s scene) { s.dp.eps = nil }, "masquerading differs"},
 		{"datapath gone", func(s scene) { s.dp.loaded = false }, "not masqueraded"},

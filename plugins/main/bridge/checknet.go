@@ -10,6 +10,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
 
 // checkPort compares the bridge port and the MTU, which nobody else changes.
@@ -61,40 +63,11 @@ func covered(w nl.VLAN, have []nl.VLAN) bool {
 	return true
 }
 
-// checkAddrs looks for the addresses that prevResult gives to this interface.
-func (c *inspection) checkAddrs() error {
-	have, err := c.pod.AddrsOf(c.podEnd.Index, nl.FamilyAll)
-	if err != nil {
-		return err
-	}
-	for _, w := range cniconf.PodAddrs(c.prev, c.args.IfName) {
-		if !slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w }) {
-			c.differ("%s does not have the address %s", c.args.IfName, w)
-		}
-	}
-	return nil
-}
-
-// checkRoutes looks for prevResult's routes, in any table: a later plugin may
-// have moved them.
-func (c *inspection) checkRoutes() error {
-	if len(c.prev.Routes) == 0 {
-		return nil
-	}
-	have, err := c.pod.AllRoutes(nl.FamilyAll)
-	if err != nil {
-		return err
-	}
-	for _, r := range c.prev.Routes {
-		dst, ok := toPrefix(&r.Dst)
-		gw := toAddr(r.GW)
-		if ok && !slices.ContainsFunc(have, func(h nl.Route) bool {
-			return h.Dst == dst.Masked() && (!gw.IsValid() || h.Gateway == gw)
-		}) {
-			c.differ("the pod has no route to %s", nl.Route{Dst: dst, Gateway: gw})
-		}
-	}
-	return nil
+// checkPodNet compares the pod's addresses and routes with prevResult's.
+func (c *inspection) checkPodNet() error {
+	diffs, err := podif.Check(c.pod, c.podEnd, c.prev)
+	c.diffs = append(c.diffs, diffs...)
+	return err
 }
 
 // checkGateways compares the host's side: addresses and forwarding.
@@ -140,8 +113,8 @@ func (c *inspection) podGateways() ([]netip.Prefix, []netip.Addr) {
 		gateways []netip.Addr
 	)
 	for _, ip := range c.prev.IPs {
-		if p, ok := toPrefix(&ip.Address); ok && slices.Contains(own, p) {
-			addrs, gateways = append(addrs, p), append(gateways, toAddr(ip.Gateway))
+		if p, ok := ipam.Prefix(&ip.Address); ok && slices.Contains(own, p) {
+			addrs, gateways = append(addrs, p), append(gateways, ipam.Addr(ip.Gateway))
 		}
 	}
 	return addrs, gateways

@@ -16,6 +16,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 )
 
 const (
@@ -32,13 +34,12 @@ const (
 // conf is the network configuration; README.md describes the keys.
 type conf struct {
 	cniconf.Common
+	masquerade.Conf
 
 	Bridge             string      `json:"bridge"`
 	IsGateway          bool        `json:"isGateway"`
 	IsDefaultGateway   bool        `json:"isDefaultGateway"`
 	ForceAddress       bool        `json:"forceAddress"`
-	IPMasq             bool        `json:"ipMasq"`
-	IPMasqBackend      *string     `json:"ipMasqBackend"`
 	MTU                int         `json:"mtu"`
 	HairpinMode        bool        `json:"hairpinMode"`
 	PromiscMode        bool        `json:"promiscMode"`
@@ -78,6 +79,8 @@ func (r *request) vlanAware() bool { return r.VLAN != 0 || r.VLANTrunk != nil }
 // masquerade reports that ipMasq has something to act on.
 func (r *request) masquerade() bool { return r.IPMasq && r.ipamType != "" }
 
+func (r *request) checkMasquerade() error { return r.Validate() }
+
 // parse decodes and validates everything that can be validated without looking
 // at the kernel. Errors name key and value.
 func parse(a *cniplugin.Args) (*request, error) {
@@ -101,17 +104,8 @@ func parse(a *cniplugin.Args) (*request, error) {
 }
 
 func (r *request) parseIPAM() (err error) {
-	r.ipamType, err = ipamType(r.IPAM)
+	r.ipamType, err = ipam.Type(r.IPAM)
 	return err
-}
-
-// ipamType returns ipam.type of a configuration's ipam section, empty for none.
-func ipamType(raw json.RawMessage) (string, error) {
-	var ipam struct {
-		Type string `json:"type"`
-	}
-	err := cniconf.Section("ipam", raw, &ipam)
-	return ipam.Type, err
 }
 
 // parseMAC finds the wanted address; the last of the three places wins.
@@ -189,22 +183,6 @@ func (r *request) checkPairs() error {
 	}
 	if r.DisableContainerIf && r.ipamType != "" {
 		return cnierr.Config("disableContainerInterface", true, "cannot be used together with ipam")
-	}
-	return nil
-}
-
-func (r *request) checkMasquerade() error {
-	if r.IPMasqBackend == nil {
-		return nil
-	}
-	switch v := *r.IPMasqBackend; v {
-	case "", "auto", "ebpf":
-	case "iptables", "nftables":
-		if r.masquerade() {
-			return cnierr.Unsupported("ipMasqBackend", v, `this build masquerades by eBPF only; use "ebpf" or "auto"`)
-		}
-	default:
-		return cnierr.Config("ipMasqBackend", v, `must be "auto", "ebpf", "iptables" or "nftables"`)
 	}
 	return nil
 }

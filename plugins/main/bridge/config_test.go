@@ -3,7 +3,6 @@
 package bridge
 
 import (
-	"encoding/json"
 	"net/netip"
 	"testing"
 
@@ -12,7 +11,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 func TestParseRefuses(t *testing.T) {
@@ -44,8 +42,6 @@ func TestParseRefuses(t *testing.T) {
 		{"hairpin and promisc", `"hairpinMode":true,"promiscMode":true`, cnierr.CodeConfig, []string{"hairpinMode", "promiscMode"}},
 		{"no interface but addresses", `"disableContainerInterface":true,` + ipam, cnierr.CodeConfig, []string{"disableContainerInterface", "ipam"}},
 		{"unknown back end", `"ipMasqBackend":"firewalld"`, cnierr.CodeConfig, []string{"ipMasqBackend", "firewalld"}},
-		{"back end that comes later", `"ipMasq":true,"ipMasqBackend":"nftables",` + ipam, cnierr.CodeUnsupported, []string{"ipMasqBackend", "nftables"}},
-		{"other back end that comes later", `"ipMasq":true,"ipMasqBackend":"iptables",` + ipam, cnierr.CodeUnsupported, []string{"ipMasqBackend", "iptables"}},
 		{"mac that is none", `"runtimeConfig":{"mac":"c2:11:22"}`, cnierr.CodeConfig, []string{"runtimeConfig.mac", "c2:11:22"}},
 		{"multicast mac", `"args":{"cni":{"mac":"01:00:00:00:00:01"}}`, cnierr.CodeConfig, []string{"args.cni.mac", "01:00:00:00:00:01"}},
 	}
@@ -225,24 +221,6 @@ func TestConflicts(t *testing.T) {
 		if got := conflicts(p(tt.have), p(tt.w), tt.want); got != tt.yes {
 			t.Errorf("conflicts(%s, %s) = %v", tt.have, tt.w, got)
 		}
-	}
-}
-
-func TestHostIfName(t *testing.T) {
-	ref := store.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}
-	a, b := hostIfName(ref, 0), hostIfName(ref, 1)
-	if a == b || len(a) != 12 || a[:4] != "veth" || a != hostIfName(ref, 0) {
-		t.Errorf("names %q, %q", a, b)
-	}
-}
-
-func TestWithIPAM(t *testing.T) {
-	got, err := withIPAM([]byte(`{"name":"n","type":"bridge","x":[1]}`), json.RawMessage(`{"type":"host-local"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := `{"ipam":{"type":"host-local"},"name":"n","type":"bridge","x":[1]}`; string(got) != want {
-		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 const full = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"ipam":{"type":"fake","x":1}`
@@ -268,17 +269,17 @@ func TestPrivilegedNameCollision(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
 	r.host(func(h *nl.Handle) error {
-		return h.AddVeth(nl.VethSpec{HostName: hostIfName(ref1, 0), PeerName: "x"})
+		return h.AddVeth(nl.VethSpec{HostName: veth.HostName(ref1, 0), PeerName: "x"})
 	})
 	a := call("1.1.0", "c1", "eth0", pod.Path, full)
 	res := r.mustAdd(a)
-	if got := res.Interfaces[1].Name; got != hostIfName(ref1, 1) {
+	if got := res.Interfaces[1].Name; got != veth.HostName(ref1, 1) {
 		t.Errorf("host end %s", got)
 	}
 	if err := r.del(a); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.links(r.node.NS); !slices.Contains(got, hostIfName(ref1, 0)) || slices.Contains(got, hostIfName(ref1, 1)) {
+	if got := r.links(r.node.NS); !slices.Contains(got, veth.HostName(ref1, 0)) || slices.Contains(got, veth.HostName(ref1, 1)) {
 		t.Errorf("links %v", got)
 	}
 }

@@ -5,11 +5,8 @@ package bridge
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"net"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,8 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 const (
@@ -29,28 +25,10 @@ const (
 	upTimeout = 5 * time.Second
 )
 
-// hostIfName returns the host end's name for the given try. It follows from the
-// attachment, so that the device can be found when every record is lost.
-func hostIfName(ref store.Ref, try int) string {
-	var b [12]byte
-	binary.BigEndian.PutUint64(b[:], ref.Owner())
-	binary.BigEndian.PutUint32(b[8:], uint32(try))
-	sum := sha256.Sum256(b[:])
-	return "veth" + hex.EncodeToString(sum[:4])
-}
-
 func randomHex(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
 	return hex.EncodeToString(b)
-}
-
-// randomMAC returns a unicast, locally administered address.
-func randomMAC() net.HardwareAddr {
-	mac := make(net.HardwareAddr, 6)
-	_, _ = rand.Read(mac)
-	mac[0] = mac[0]&^1 | 2
-	return mac
 }
 
 // makeBridge makes the bridge or brings an existing one into service. An
@@ -76,14 +54,14 @@ func (t *attach) makeBridge(context.Context) error {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "set %s up", t.Bridge)
 		}
 	}
-	t.noRA(t.Bridge)
+	veth.NoRA(t.args.Log, t.Bridge)
 	return nil
 }
 
 // newBridge makes it with an address of its own: one that follows the ports
 // would change under the pods' neighbour entries whenever a pod comes or goes.
 func (t *attach) newBridge() error {
-	err := t.host.AddBridge(nl.BridgeSpec{Name: t.Bridge, MTU: t.MTU, MAC: randomMAC(), VLANFiltering: t.vlanAware(), Up: true})
+	err := t.host.AddBridge(nl.BridgeSpec{Name: t.Bridge, MTU: t.MTU, MAC: veth.RandomMAC(), VLANFiltering: t.vlanAware(), Up: true})
 	switch {
 	case errors.Is(err, nl.ErrNotSupported) && t.vlanAware():
 		return vlanError(err)
@@ -92,7 +70,7 @@ func (t *attach) newBridge() error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the bridge")
 	default:
 		t.undos.Push("bridge "+t.Bridge, t.removeBridge)
-		t.noDAD(t.Bridge)
+		veth.NoDAD(t.args.Log, t.Bridge)
 	}
 	if t.bridge, err = t.host.LinkByName(t.Bridge); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
@@ -116,32 +94,13 @@ func (t *attach) removeBridge(context.Context) error {
 	return gone(t.host.DelLink(br.Index))
 }
 
-// noRA keeps routers on the pods' network from configuring the host through
-// this device. Without IPv6 in the kernel there is nothing to do.
-func (t *attach) noRA(device string) {
-	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_ra", "0"); err != nil {
-		t.args.Log.Debug("accept_ra stays", zap.String(log.KeyDevice, device), zap.Error(err))
-	}
-}
-
-// noDAD spares the bridge's link-local address the check for another owner: its
-// MAC is random, and while the address is unproven the host cannot ask for the
-// neighbours it forwards to (RFC 4861 7.2.2), which would keep the first pods
-// without IPv6 for two seconds. It must come before the first port, with which
-// the kernel makes the address.
-func (t *attach) noDAD(device string) {
-	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_dad", "0"); err != nil {
-		t.args.Log.Debug("accept_dad stays", zap.String(log.KeyDevice, device), zap.Error(err))
-	}
-}
-
 // makeVeth makes the pair, in place, with one message: the host end is a port
 // of the bridge and up, the pod's end is born inside its namespace.
 func (t *attach) makeVeth(context.Context) error {
 	var err error
 	for try := range nameTries {
 		if try > 0 {
-			t.rec.HostIfName = hostIfName(t.ref, try)
+			t.rec.HostIfName = veth.HostName(t.ref, try)
 			if err := t.writeIntent(); err != nil {
 				return err
 			}
@@ -156,14 +115,14 @@ func (t *attach) makeVeth(context.Context) error {
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
 	}
-	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.deleteHostEnd() })
+	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.host) })
 	if t.hostEnd, err = t.host.LinkByName(t.rec.HostIfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
 	if t.podEnd, err = t.pod.LinkByIndex(t.hostEnd.PeerIndex); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
 	}
-	t.noRA(t.hostEnd.Name)
+	veth.NoRA(t.args.Log, t.hostEnd.Name)
 	return nil
 }
 
@@ -171,7 +130,7 @@ func (t *attach) makeVeth(context.Context) error {
 // the message, because another ADD that made it failed, it is made again once.
 func (t *attach) addVeth() error {
 	spec := nl.VethSpec{
-		HostName: t.rec.HostIfName, HostMAC: t.rec.hostMAC(), Master: t.bridge.Index, HostUp: true,
+		HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), Master: t.bridge.Index, HostUp: true,
 		PeerName: t.args.IfName, PeerMAC: t.mac, PeerNS: t.ns.Fd(), MTU: t.MTU,
 	}
 	err := t.host.AddVeth(spec)
@@ -187,17 +146,6 @@ func (t *attach) addVeth() error {
 	}
 	spec.Master = t.bridge.Index
 	return t.host.AddVeth(spec)
-}
-
-func (t *attach) deleteHostEnd() error {
-	l, err := t.host.LinkByName(t.rec.HostIfName)
-	if err != nil {
-		return gone(err)
-	}
-	if l.MAC.String() != t.rec.HostMAC {
-		return nil // not the one that was made
-	}
-	return gone(t.host.DelLink(l.Index))
 }
 
 // setPort sets what differs from a new port's defaults.

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
 // gateways puts the gateway addresses on the host's side and lets the host
@@ -52,7 +53,7 @@ func gatewayPrefixes(addrs []netip.Prefix, gateways []netip.Addr) []netip.Prefix
 func (t *attach) wantedGateways() []netip.Prefix {
 	gws := make([]netip.Addr, len(t.result.IPs))
 	for i, ip := range t.result.IPs {
-		gws[i] = toAddr(ip.Gateway)
+		gws[i] = ipam.Addr(ip.Gateway)
 	}
 	return gatewayPrefixes(t.rec.Addrs, gws)
 }

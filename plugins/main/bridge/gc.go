@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
 // gc detaches what this network's records name and the runtime no longer lists,
@@ -45,7 +46,8 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 		call.ContainerID, call.IfName, call.Netns = rec.ContainerID, rec.IfName, ""
 		errs = append(errs, p.detach(ctx, &call, host, c, rec.Ref))
 	}
-	if kind, err := ipamType(c.IPAM); err == nil && kind != "" {
+	errs = append(errs, p.masq().GC(ctx, a, p.Records.List))
+	if kind, err := ipam.Type(c.IPAM); err == nil && kind != "" {
 		errs = append(errs, p.IPAM.GC(ctx, a, kind))
 	}
 	return errors.Join(errs...)
@@ -69,19 +71,10 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 		errs = append(errs, cnierr.Wrap(cnierr.CodeUnavailable, p.NFT.Available(), "macspoofchk needs the nft program"))
 	}
 	if req.masquerade() {
-		errs = append(errs, p.datapathStatus(ctx, a))
+		errs = append(errs, p.masq().Status(ctx, a, req.conf.Conf))
 	}
 	if req.ipamType != "" {
 		errs = append(errs, p.IPAM.Status(ctx, a, req.ipamType))
 	}
 	return errors.Join(errs...)
-}
-
-// datapathStatus opens the datapath as ADD would, which loads it if need be.
-func (p *plugin) datapathStatus(ctx context.Context, a *cniplugin.Args) error {
-	dp, err := p.Open(ctx, a)
-	if err != nil {
-		return openError(err, cnierr.CodeUnavailable)
-	}
-	return cnierr.Wrap(cnierr.CodeUnavailable, dp.Close(), "ipMasq: close the datapath")
 }

@@ -5,56 +5,43 @@ package bridge
 import (
 	"context"
 	"net"
-	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
 // podInterface is the index of the pod's end in the result's interfaces.
 const podInterface = 2
 
-// allocate asks the IPAM plugin and completes its answer. The release is
-// pushed first: a delegate that failed may have allocated all the same.
+// allocate asks the IPAM plugin and completes its answer.
 func (t *attach) allocate(ctx context.Context) error {
 	t.result = &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	if t.ipamType == "" {
 		return nil
 	}
-	t.undos.Push("address of "+t.ipamType, func(ctx context.Context) error {
-		return t.p.IPAM.Del(ctx, t.args, t.ipamType)
-	})
-	res, err := t.p.IPAM.Add(ctx, t.args, t.ipamType)
+	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.undos)
 	if err != nil {
-		return err // the delegate's own code and words
+		return err
 	}
-	if len(res.IPs) == 0 {
-		return cnierr.Config("ipam.type", t.ipamType, "the IPAM plugin returned no address")
-	}
-	t.result.IPs, t.result.Routes, t.result.DNS = res.IPs, res.Routes, res.DNS
-	return t.completeIPs()
+	t.result.IPs, t.result.Routes, t.result.DNS, t.rec.Addrs = res.IPs, res.Routes, res.DNS, addrs
+	t.completeIPs()
+	return nil
 }
 
 // completeIPs ties the addresses to the pod's end and fills in gateways and
 // default routes.
-func (t *attach) completeIPs() error {
-	for _, ip := range t.result.IPs {
-		prefix, ok := toPrefix(&ip.Address)
-		if !ok {
-			return cnierr.New(cnierr.CodeDecode, "the IPAM plugin returned the address "+ip.Address.String(), "")
-		}
-		t.rec.Addrs = append(t.rec.Addrs, prefix)
+func (t *attach) completeIPs() {
+	for i, ip := range t.result.IPs {
 		ip.Interface = types100.Int(podInterface)
 		if ip.Gateway == nil && t.IsGateway {
-			ip.Gateway = net.IP(prefix.Masked().Addr().Next().AsSlice())
+			ip.Gateway = net.IP(t.rec.Addrs[i].Masked().Addr().Next().AsSlice())
 		}
 		if t.IsDefaultGateway && ip.Gateway != nil {
 			t.result.Routes = withDefault(t.result.Routes, ip.Gateway)
 		}
 	}
-	return nil
 }
 
 // withDefault adds a default route by gw unless its family has one. A default
@@ -63,7 +50,7 @@ func (t *attach) completeIPs() error {
 func withDefault(routes []*types.Route, gw net.IP) []*types.Route {
 	v4 := gw.To4() != nil
 	for _, r := range routes {
-		dst, ok := toPrefix(&r.Dst)
+		dst, ok := ipam.Prefix(&r.Dst)
 		if !ok || dst.Bits() != 0 || dst.Addr().Is4() != v4 {
 			continue
 		}
@@ -77,27 +64,4 @@ func withDefault(routes []*types.Route, gw net.IP) []*types.Route {
 		all = net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
 	}
 	return append(routes, &types.Route{Dst: all, GW: gw})
-}
-
-// toPrefix converts an address with its subnet; false when the two do not fit.
-func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
-	addr, ok := netip.AddrFromSlice(n.IP)
-	if !ok {
-		return netip.Prefix{}, false
-	}
-	addr = addr.Unmap()
-	ones, bits := n.Mask.Size()
-	if bits == 128 && addr.Is4() && ones >= 96 {
-		ones, bits = ones-96, 32
-	}
-	if bits != addr.BitLen() {
-		return netip.Prefix{}, false
-	}
-	return netip.PrefixFrom(addr, ones), true
-}
-
-// toAddr converts an address; the zero Addr for none.
-func toAddr(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -90,7 +91,8 @@ func TestPrivilegedSpoofNFT(t *testing.T) {
 	if err != nil && strings.Contains(err.Error(), "not supported") {
 		wantCode(t, err, cnierr.CodeKernel, "source MAC check")
 		r.mustBeClean(pod)
-		t.Skip("this kernel has no nftables bridge family (CONFIG_NF_TABLES_BRIDGE)")
+		need.NFTFamily(t, "bridge")
+		t.Fatal("refused on a kernel with nftables' bridge family")
 	}
 	if err != nil {
 		t.Fatal(err)

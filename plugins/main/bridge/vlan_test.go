@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 const vlanConf = `"bridge":"br0","vlan":100,"vlanTrunk":[{"minID":200,"maxID":202}],"isGateway":true,"ipMasq":true,"ipam":{"type":"fake"}`
@@ -32,7 +33,8 @@ func mustFilterVLANs(t *testing.T) *rig {
 		if l := r.links(r.node.NS); len(l) != 1 {
 			t.Errorf("left on the node: %v", l)
 		}
-		t.Skip("this kernel has no CONFIG_BRIDGE_VLAN_FILTERING")
+		need.VLANFiltering(t)
+		t.Fatal("refused on a kernel with CONFIG_BRIDGE_VLAN_FILTERING")
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -3,8 +3,14 @@
 package firewall
 
 import (
+	"encoding/json"
+	"errors"
+	"strings"
+
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 // Conf is the plugin's configuration, keys as the reference plugin has them.
@@ -17,6 +23,11 @@ type Conf struct {
 	IptablesAdminChainName string `json:"iptablesAdminChainName"`
 	FirewalldZone          string `json:"firewalldZone"`
 	IngressPolicy          string `json:"ingressPolicy"`
+
+	// Rules is ours; see package policy.
+	Rules json.RawMessage `json:"rules"`
+
+	policy *policy.Policy // IngressPolicy and Rules, parsed
 }
 
 // parse decodes stdin and validates every key. Errors are CNI errors of code
@@ -29,8 +40,12 @@ func parse(stdin []byte) (*Conf, error) {
 	if err := validateBackend(conf.Backend); err != nil {
 		return nil, err
 	}
-	if err := validateIngressPolicy(conf.IngressPolicy); err != nil {
-		return nil, err
+	var err error
+	if conf.policy, err = policy.Parse(conf.IngressPolicy, conf.Rules); err != nil {
+		return nil, policyError(err)
+	}
+	if c := conf.IptablesAdminChainName; c != "" && !nameOK(c, maxChainName) {
+		return nil, cnierr.Config("iptablesAdminChainName", c, "must be 1-28 characters without white space, quotes or a leading dash")
 	}
 	return conf, nil
 }
@@ -38,20 +53,32 @@ func parse(stdin []byte) (*Conf, error) {
 // validateBackend refuses unknown values, where the reference guesses.
 func validateBackend(backend string) error {
 	switch backend {
-	case "", "auto", "ebpf":
+	case "", backendAuto, backendEBPF, netfilter.NameIPTables, netfilter.NameFirewalld, netfilter.NameNFTables:
 		return nil
-	case "iptables", "firewalld", "nftables":
-		return cnierr.Unsupported("backend", backend, "only ebpf is built in")
 	}
 	return cnierr.Config("backend", backend, "must be auto, ebpf, iptables, firewalld or nftables")
 }
 
-func validateIngressPolicy(policy string) error {
-	switch policy {
-	case "", "open":
-		return nil
-	case "same-bridge", "isolated":
-		return cnierr.Unsupported("ingressPolicy", policy, "the ebpf back end only has open")
+// policyError names the key and the value as all errors of a configuration do.
+func policyError(err error) error {
+	var e *policy.Error
+	if errors.As(err, &e) {
+		return cnierr.Config(e.Key, e.Value, e.Why)
 	}
-	return cnierr.Config("ingressPolicy", policy, "must be open, same-bridge or isolated")
+	return err
+}
+
+// isolates reports whether the ingressPolicy keeps pods apart.
+func (c *Conf) isolates() bool { return c.policy.Mode != policy.ModeOpen }
+
+// Lengths that the kernel allows.
+const (
+	maxChainName = 28
+	maxIfName    = 15
+)
+
+// nameOK reports that s can be a word of a rule and nothing else.
+func nameOK(s string, size int) bool {
+	return s != "" && len(s) <= size && s[0] != '-' && s[0] != '!' &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;{}@/`, r) })
 }

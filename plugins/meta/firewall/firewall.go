@@ -14,6 +14,7 @@ import (
 	"io"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -47,16 +48,20 @@ type Records interface {
 	List(network string) ([]*store.Record, error)
 }
 
-// Deps are the plugin's ways to the world. All fields are required.
+// Deps are the plugin's ways to the world. Netfilter may be nil.
 type Deps struct {
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
 	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
-	// Resolve finds the host end of a pod's interface.
+	// Resolve finds a pod's device, and its host end if it has one.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
 	Records Records
+	// Netfilter returns the node's other way, with an error if the node's
+	// configuration cannot be read; it can be used with the defaults then. Nil:
+	// there is only eBPF.
+	Netfilter func(a *cniplugin.Args) (Netfilter, error)
 }
 
 type plugin struct{ Deps }
@@ -71,14 +76,10 @@ func New(d Deps) *cniplugin.Plugin {
 		Add:      p.add,
 		Del:      p.del,
 		Check:    p.check,
-		GC:       chained.Collector[Datapath]{List: d.Records.List, Open: d.OpenExisting, Withdraw: p.collect}.GC,
+		GC:       chained.Collector{List: d.Records.List, Withdraw: p.collect, Sweep: p.sweep}.GC,
 		Status:   p.status,
 	}
 }
-
-// section is what an attachment record holds of this plugin. The attachment's
-// name is enough to undo it, so there is nothing to add.
-type section struct{}
 
 // add admits every address that the pod has on CNI_IFNAME and passes the
 // previous result on. Without an address there is nothing to do.
@@ -95,52 +96,77 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	if err != nil {
 		return nil, err
 	}
-	addrs := cniconf.PodAddrs(prev, a.IfName)
-	if len(addrs) == 0 {
-		return result, nil
+	w := wanted(conf, prev, a)
+	if len(w.addrs) == 0 {
+		return result, nothing(conf)
 	}
-	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
+	b, err := p.choose(ctx, a, w)
 	if err != nil {
-		return nil, chained.ResolveError(err, a.IfName, cnierr.CodeKernel)
+		return nil, err
 	}
-	ep.Ref, ep.Addrs = chained.Ref(conf.Name, a), addrs
-	if err := p.admit(ctx, a, ep); err != nil {
+	if err := p.admit(ctx, a, b, w); err != nil {
 		return nil, err
 	}
 	return result, nil
 }
 
-// admit turns the feature on. On error nothing of it is left, and no record.
-func (p *plugin) admit(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint) (err error) {
-	dp, err := p.Open(ctx, a)
-	if err != nil {
-		return chained.OpenError(err, cnierr.CodeNoDatapath)
+// nothing is the answer for a pod without an address: a policy would bind nothing.
+func nothing(conf *Conf) error {
+	if conf.policy.Empty() {
+		return nil
 	}
-	defer dp.Close()
+	return cnierr.Config("prevResult", "ips", "has no address of the pod for ingressPolicy and rules to be about")
+}
+
+func wanted(conf *Conf, prev *types100.Result, a *cniplugin.Args) want {
+	return want{ref: chained.Ref(conf.Name, a), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf}
+}
+
+// admit records the attachment and lets the back end do it. On error nothing of
+// it is left, and no record.
+func (p *plugin) admit(ctx context.Context, a *cniplugin.Args, b Backend, w want) (err error) {
+	job, err := b.Prepare(ctx, a, w)
+	if err != nil {
+		if b, err = p.instead(ctx, a, w.conf, err); err != nil {
+			return err
+		}
+		if job, err = b.Prepare(ctx, a, w); err != nil {
+			return err
+		}
+	}
+	defer job.Close()
 
 	var undos undo.Stack
 	defer undos.Rollback(ctx, &err)
 
-	if err := p.Records.Begin(ep.Ref, a.Netns, Name, section{}); err != nil {
+	holders, before := p.recorded(a, w.ref)
+	data := section{Backend: b.Name()}
+	job.Describe(&data)
+	for _, addr := range w.addrs {
+		data.Addrs = append(data.Addrs, addr.Addr())
+	}
+	if err := p.Records.Begin(w.ref, a.Netns, Name, data); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
 	undos.Push("attachment record", func(context.Context) error {
-		return p.Records.Remove(ep.Ref, Name)
+		return p.Records.Remove(w.ref, Name)
 	})
-	undos.Push("admit feature", func(ctx context.Context) error {
-		return dp.Disable(ctx, ep.Ref.Owner(), loader.FeatureAdmit)
-	})
-	if err := dp.Enable(ctx, ep, loader.FeatureAdmit); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "admit %s", a.IfName)
+	if err := job.Do(ctx, &undos); err != nil {
+		return err
 	}
-	if err := p.Records.Complete(ep.Ref, Name, section{}); err != nil {
+	if before != nil && before.Backend != b.Name() { // a repeated ADD, by another back end
+		if err := holders[0].Remove(ctx, a, w.ref, before); err != nil {
+			return err
+		}
+	}
+	if err := p.Records.Complete(w.ref, Name, data); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
 	return nil
 }
 
-// check compares the endpoint, its addresses and its programs with what the
-// previous result asks for.
+// check compares what the attachment's back end holds with what the
+// configuration and the previous result ask for.
 func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	conf, err := parse(a.StdinData)
 	if err != nil {
@@ -150,36 +176,37 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	addrs := cniconf.PodAddrs(prev, a.IfName)
-	if len(addrs) == 0 {
+	w := wanted(conf, prev, a)
+	if len(w.addrs) == 0 {
 		return nil
 	}
-	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
+	if holders, s := p.recorded(a, w.ref); s != nil {
+		return holders[0].Check(ctx, a, w)
+	}
+	b, err := p.choose(ctx, a, w)
 	if err != nil {
-		return chained.ResolveError(err, a.IfName, cnierr.CodeCheck)
+		return err
 	}
-	ep.Ref, ep.Addrs = chained.Ref(conf.Name, a), addrs
-	dp, err := p.OpenExisting(ctx, a)
-	if errors.Is(err, loader.ErrNotLoaded) {
-		return cnierr.Wrap(cnierr.CodeCheck, err, "the pod is not admitted")
-	}
-	if err != nil {
-		return chained.OpenError(err, cnierr.CodeNoDatapath)
-	}
-	defer dp.Close()
-	return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureAdmit),
-		"the admission of %s differs from the configuration", a.IfName)
+	return b.Check(ctx, a, w)
 }
 
 // status says whether an ADD would work now: the configuration must be one
-// that ADD accepts, and the datapath must open, which loads it if need be.
+// that ADD accepts, and a back end must be able to run.
 func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
-	if _, err := parse(a.StdinData); err != nil {
+	conf, err := parse(a.StdinData)
+	if err != nil {
 		return err
 	}
-	dp, err := p.Open(ctx, a)
-	if err != nil {
-		return chained.OpenError(err, cnierr.CodeUnavailable)
+	b, err := p.choose(ctx, a, want{conf: conf})
+	if err == nil {
+		err = b.Status(ctx, a)
 	}
-	return dp.Close()
+	if errors.Is(err, loader.ErrUnavailable) {
+		_, err = p.instead(ctx, a, conf, err)
+	}
+	var coded *cnierr.Error
+	if errors.As(err, &coded) && coded.Code == cnierr.CodeNoDatapath {
+		return cnierr.Wrap(cnierr.CodeUnavailable, err, "%s", coded.Msg)
+	}
+	return err
 }

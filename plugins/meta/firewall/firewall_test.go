@@ -55,8 +55,15 @@ func TestParse(t *testing.T) {
 		{`"backend":"firewalld"`, cnierr.CodeUnsupported, `backend "firewalld"`},
 		{`"backend":"nftables"`, cnierr.CodeUnsupported, `backend "nftables"`},
 		{`"backend":"pf"`, cnierr.CodeConfig, `backend "pf"`},
-		{`"ingressPolicy":"same-bridge"`, cnierr.CodeUnsupported, `ingressPolicy "same-bridge"`},
-		{`"ingressPolicy":"isolated"`, cnierr.CodeUnsupported, `ingressPolicy "isolated"`},
+		{`"ingressPolicy":"same-bridge"`, 0, ""},
+		{`"ingressPolicy":"isolated","rules":{"egressDefault":"deny"}`, 0, ""},
+		{`"rules":{"ingress":[{"action":"deny","cidrs":["10.0.0.0/8"],"protocol":"tcp","ports":[80,"8000-8100"]}]}`, 0, ""},
+		{`"rules":{"ingres":[]}`, cnierr.CodeConfig, `unknown field "ingres"`},
+		{`"rules":{"egress":[{"action":"drop"}]}`, cnierr.CodeConfig, `rules.egress[0].action "drop"`},
+		{`"rules":{"egress":[{"action":"allow"}]}`, cnierr.CodeConfig, `rules.egressDefault`},
+		{`"rules":{"ingress":[{"action":"deny","cidrs":["10.0.0.1/8"]}]}`, cnierr.CodeConfig, `rules.ingress[0].cidrs[0] "10.0.0.1/8"`},
+		{`"rules":{"ingress":[{"action":"deny","ports":["80-70"]}]}`, cnierr.CodeConfig, `rules.ingress[0].ports[0] "80-70"`},
+		{`"rules":{"ingress":[{"action":"deny","protocol":"icmp","ports":["8"]}]}`, cnierr.CodeConfig, `ICMP has no ports`},
 		{`"ingressPolicy":"closed"`, cnierr.CodeConfig, `ingressPolicy "closed"`},
 		{`"ingressPolicy":1`, cnierr.CodeDecode, `ingressPolicy`},
 	}
@@ -211,7 +218,7 @@ func TestCheck(t *testing.T) {
 func TestStatus(t *testing.T) {
 	n := newNode(t)
 	must(t, n.plugin.Status(t.Context(), n.args("", netconf(""))))
-	n.wantCode(n.plugin.Status(t.Context(), n.args("", netconf(`"ingressPolicy":"isolated"`))), cnierr.CodeUnsupported)
+	n.wantCode(n.plugin.Status(t.Context(), n.args("", netconf(`"ingressPolicy":"closed"`))), cnierr.CodeConfig)
 }
 
 func TestGC(t *testing.T) {

@@ -56,7 +56,7 @@ func newWorld(t *testing.T) *world {
 func settle(t testing.TB, namespaces ...*lab.NS) {
 	t.Helper()
 	for _, ns := range namespaces {
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(lab.Patient(10 * time.Second))
 		for tentative := "?"; tentative != ""; {
 			must(t, ns.Do(func() (err error) {
 				tentative, err = lab.Run("ip", "-6", "-o", "addr", "show", "tentative")

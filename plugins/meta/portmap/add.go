@@ -4,11 +4,13 @@ package portmap
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"go.uber.org/zap"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -32,53 +34,89 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	if err != nil {
 		return nil, err
 	}
-	ref := chained.Ref(req.conf.Name, a)
-	addrs := cniconf.PodAddrs(prev, a.IfName)
-	ports := req.ports(addrs)
-	if len(ports) == 0 {
-		return result, p.dropRecorded(ctx, a, ref)
+	w := req.want(chained.Ref(req.conf.Name, a), cniconf.PodAddrs(prev, a.IfName))
+	if len(w.ports) == 0 {
+		return result, p.dropRecorded(ctx, a, w.ref)
 	}
-	ep, err := p.resolve(ctx, a, ref, addrs)
+	for _, m := range req.shadowed {
+		a.Log.Warn("a mapping has no effect: an earlier one is for the same port", zap.String("mapping", m))
+	}
+	jobs, shares, err := p.prepare(ctx, a, w)
 	if err != nil {
-		return nil, chained.ResolveError(err, a.IfName, cnierr.CodeKernel)
+		return nil, err
 	}
-	if err := p.publish(ctx, a, ep, ports); err != nil {
+	defer closeAll(jobs)
+	if err := p.publish(ctx, a, w.ref, jobs, shares); err != nil {
 		return nil, err
 	}
 	return result, nil
 }
 
-// publish makes the endpoint and the hostPorts. On error nothing of them is
-// left, and no record.
-func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, ports []loader.HostPort) (err error) {
-	dp, err := p.Open(ctx, a)
-	if err != nil {
-		return chained.OpenError(err, cnierr.CodeNoDatapath)
-	}
-	defer dp.Close()
+// want is the request for a pod with these addresses.
+func (r *request) want(ref store.Ref, addrs []netip.Prefix) want {
+	return want{ref: ref, addrs: addrs, ports: r.ports(addrs), snat: r.snat, conf: r.conf}
+}
 
+// prepare finds out who carries out what, and that they can. Nothing is changed
+// yet. The caller must close the jobs.
+func (p *plugin) prepare(ctx context.Context, a *cniplugin.Args, w want) ([]Job, []share, error) {
+	shares, err := p.divide(ctx, a, w)
+	if err != nil {
+		return nil, nil, err
+	}
+	jobs, err := prepareAll(ctx, a, shares)
+	if err == nil {
+		return jobs, shares, nil
+	}
+	if shares, err = p.instead(ctx, a, w, err); err != nil {
+		return nil, nil, err
+	}
+	jobs, err = prepareAll(ctx, a, shares)
+	return jobs, shares, err
+}
+
+func prepareAll(ctx context.Context, a *cniplugin.Args, shares []share) ([]Job, error) {
+	jobs := make([]Job, 0, len(shares))
+	for _, s := range shares {
+		j, err := s.backend.Prepare(ctx, a, s.want)
+		if err != nil {
+			closeAll(jobs)
+			return nil, err
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs, nil
+}
+
+func closeAll(jobs []Job) {
+	for _, j := range jobs {
+		_ = j.Close() // descriptors only
+	}
+}
+
+// publish records the attachment and runs the jobs. On error nothing of them is
+// left, and no record.
+func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ref store.Ref, jobs []Job, shares []share) (err error) {
 	var undos undo.Stack
 	defer undos.Rollback(ctx, &err)
 
-	ref, owner := ep.Ref, ep.Ref.Owner()
-	data := section{Ports: keysOf(ports)}
+	before, data := p.held(ref), section{Ports: keysOf(shares)}
+	for _, j := range jobs {
+		j.Describe(&data)
+	}
 	if err := p.Records.Begin(ref, a.Netns, Name, data); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
 	undos.Push("attachment record", func(context.Context) error {
 		return p.Records.Remove(ref, Name)
 	})
-	undos.Push("publish feature", func(ctx context.Context) error {
-		return dp.Disable(ctx, owner, loader.FeaturePublish)
-	})
-	if err := dp.Enable(ctx, ep, loader.FeaturePublish); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "attach %s to the datapath", a.IfName)
+	for _, j := range jobs {
+		if err := j.Do(ctx, &undos); err != nil {
+			return err
+		}
 	}
-	undos.Push("host ports", func(ctx context.Context) error {
-		return dp.Unpublish(ctx, owner, ports)
-	})
-	if err := dp.Publish(ctx, owner, ports); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "publish host ports")
+	if err := p.supersede(ctx, a, ref, before, shares); err != nil {
+		return err
 	}
 	if err := p.Records.Complete(ref, Name, data); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
@@ -86,12 +124,19 @@ func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ep loader.Endpo
 	return nil
 }
 
-// resolve describes the pod's device, with every address the pod has on it:
-// the datapath drops what a pod sends from any other.
-func (p *plugin) resolve(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs []netip.Prefix) (loader.Endpoint, error) {
-	ep, err := p.Resolve(ctx, a.Netns, a.IfName)
-	ep.Ref, ep.Addrs = ref, addrs
-	return ep, err
+// supersede takes out what an earlier ADD of the attachment published by back
+// ends that this one does not use.
+func (p *plugin) supersede(ctx context.Context, a *cniplugin.Args, ref store.Ref, before held, now []share) error {
+	if before.unknown || len(before.keys) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, b := range p.named(a, before) {
+		if !slices.ContainsFunc(now, func(s share) bool { return s.backend.Name() == b.Name() }) {
+			errs = append(errs, b.Remove(ctx, a, ref, before.of(b)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // dropRecorded takes out what an earlier ADD of the same attachment published,

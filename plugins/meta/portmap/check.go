@@ -5,6 +5,7 @@ package portmap
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -13,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
-// check compares the endpoint, its programs and every hostPort entry with what
-// the configuration and the previous result ask for.
+// check compares what the attachment's back ends hold with what the
+// configuration and the previous result ask for.
 func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	req, err := parse(a.StdinData)
 	if err != nil {
@@ -24,39 +25,54 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	addrs := cniconf.PodAddrs(prev, a.IfName)
-	ports := req.ports(addrs)
-	if len(ports) == 0 {
+	w := req.want(chained.Ref(req.conf.Name, a), cniconf.PodAddrs(prev, a.IfName))
+	if len(w.ports) == 0 {
 		return nil
 	}
-	ref := chained.Ref(req.conf.Name, a)
-	ep, err := p.resolve(ctx, a, ref, addrs)
+	var errs []error
+	shares, err := p.recorded(ctx, a, w)
 	if err != nil {
-		return chained.ResolveError(err, a.IfName, cnierr.CodeCheck)
+		return err
 	}
-	dp, err := p.OpenExisting(ctx, a)
-	if errors.Is(err, loader.ErrNotLoaded) {
-		return cnierr.Wrap(cnierr.CodeCheck, err, "host ports are not published")
+	for _, s := range shares {
+		errs = append(errs, s.backend.Check(ctx, a, s.want))
 	}
-	if err != nil {
-		return chained.OpenError(err, cnierr.CodeNoDatapath)
-	}
-	defer dp.Close()
-	err = errors.Join(
-		dp.CheckEndpoint(ctx, ep, loader.FeaturePublish),
-		dp.CheckPorts(ctx, ref.Owner(), ports))
-	return cnierr.Wrap(cnierr.CodeCheck, err, "host ports differ from the configuration")
+	return errors.Join(errs...)
 }
 
 // status says whether an ADD would work now: the configuration must be one
-// that ADD accepts, and the datapath must open, which loads it if need be.
+// that ADD accepts, and a back end must be able to run.
 func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
-	if _, err := parse(a.StdinData); err != nil {
+	req, err := parse(a.StdinData)
+	if err != nil {
 		return err
 	}
-	dp, err := p.Open(ctx, a)
+	name, err := p.configured(a, req.conf)
 	if err != nil {
-		return chained.OpenError(err, cnierr.CodeUnavailable)
+		return err
 	}
-	return dp.Close()
+	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if err := req.conf.refuses(loader.HostPort{PodIP: any}); err != nil && name == backendEBPF {
+			return err
+		}
+	}
+	if name == "" || name == backendAuto || name == backendEBPF {
+		why := (ebpf{p.Deps}).Status(ctx, a)
+		if why == nil {
+			return nil
+		}
+		_, err = p.instead(ctx, a, want{conf: req.conf}, why)
+		return unavailable(err)
+	}
+	_, err = p.allTo(ctx, a, name, want{conf: req.conf})
+	return unavailable(err)
+}
+
+// unavailable turns ADD's code for a back end that cannot run into STATUS's.
+func unavailable(err error) error {
+	var coded *cnierr.Error
+	if errors.As(err, &coded) && coded.Code == cnierr.CodeNoDatapath {
+		return cnierr.Wrap(cnierr.CodeUnavailable, err, "%s", coded.Msg)
+	}
+	return err
 }

@@ -3,8 +3,13 @@
 package portmap
 
 import (
+	"net/netip"
+	"slices"
+	"strings"
+
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
 
 // Conf is the plugin's configuration, keys as the reference plugin has them.
@@ -19,6 +24,7 @@ type Conf struct {
 	ExternalSetMarkChain *string  `json:"externalSetMarkChain"`
 	ConditionsV4         []string `json:"conditionsV4"`
 	ConditionsV6         []string `json:"conditionsV6"`
+	AllowedSources       []string `json:"allowedSources"` // ours
 
 	RuntimeConfig struct {
 		PortMappings []PortMapping `json:"portMappings"`
@@ -31,13 +37,19 @@ type PortMapping struct {
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"`
 	HostIP        string `json:"hostIP"`
+
+	// AllowedSources is ours: networks that may connect. It replaces the
+	// network's list for this mapping; an empty list means everybody.
+	AllowedSources *[]string `json:"allowedSources"`
 }
 
 // request is a Conf that has been found valid.
 type request struct {
 	conf     *Conf
 	snat     bool
+	sources  []netip.Prefix // who may connect where a mapping says nothing else
 	mappings []mapping
+	shadowed []string // mappings that an earlier one of the same request leaves without effect
 }
 
 // parse decodes stdin and validates every key and every mapping, so that
@@ -51,15 +63,12 @@ func parse(stdin []byte) (*request, error) {
 	if err := conf.validate(); err != nil {
 		return nil, err
 	}
-	mappings, err := parseMappings(conf.RuntimeConfig.PortMappings)
+	sources, err := parseSources("allowedSources", conf.AllowedSources)
 	if err != nil {
 		return nil, err
 	}
-	return &request{
-		conf:     conf,
-		snat:     conf.SNAT == nil || *conf.SNAT,
-		mappings: mappings,
-	}, nil
+	r := &request{conf: conf, snat: conf.SNAT == nil || *conf.SNAT, sources: sources}
+	return r, r.parseMappings(conf.RuntimeConfig.PortMappings)
 }
 
 func (c *Conf) validate() error {
@@ -74,24 +83,34 @@ func (c *Conf) validate() error {
 			return cnierr.Config("externalSetMarkChain", *c.ExternalSetMarkChain, "cannot be used together with markMasqBit")
 		}
 	}
-	if c.MasqAll {
-		return cnierr.Unsupported("masqAll", c.MasqAll, "the ebpf back end cannot masquerade every source yet")
+	return c.validateWords()
+}
+
+// validateWords refuses words of one tool for a back end that is another.
+func (c *Conf) validateWords() error {
+	if c.Backend == netfilter.NameNFTables && c.ExternalSetMarkChain != nil {
+		return cnierr.Config("externalSetMarkChain", *c.ExternalSetMarkChain, "is a chain of iptables: the nftables back end cannot call it")
 	}
-	if len(c.ConditionsV4) > 0 {
-		return cnierr.Unsupported("conditionsV4", c.ConditionsV4, "the ebpf back end has no match conditions yet")
+	for key, conditions := range map[string][]string{"conditionsV4": c.ConditionsV4, "conditionsV6": c.ConditionsV6} {
+		speaks := (&Conf{ConditionsV4: conditions}).speaks()
+		other := c.Backend == netfilter.NameIPTables && speaks == netfilter.NameNFTables || c.Backend == netfilter.NameNFTables && speaks == netfilter.NameIPTables
+		if other {
+			return cnierr.Config(key, conditions, "is written for "+speaks+", not for "+c.Backend)
+		}
+		if slices.ContainsFunc(conditions, func(w string) bool { return strings.ContainsAny(w, "\n\r\x00;") }) {
+			return cnierr.Config(key, conditions, "has a line break or a semicolon")
+		}
 	}
-	if len(c.ConditionsV6) > 0 {
-		return cnierr.Unsupported("conditionsV6", c.ConditionsV6, "the ebpf back end has no match conditions yet")
+	if a, b := (&Conf{ConditionsV4: c.ConditionsV4}).speaks(), (&Conf{ConditionsV4: c.ConditionsV6}).speaks(); a != "" && b != "" && a != b {
+		return cnierr.Config("conditionsV6", c.ConditionsV6, "is written for "+b+", conditionsV4 for "+a)
 	}
 	return nil
 }
 
 func validateBackend(backend string) error {
 	switch backend {
-	case "", "auto", "ebpf":
+	case "", backendAuto, backendEBPF, netfilter.NameIPTables, netfilter.NameNFTables:
 		return nil
-	case "iptables", "nftables":
-		return cnierr.Unsupported("backend", backend, "only ebpf is built in")
 	}
 	return cnierr.Config("backend", backend, "must be auto, ebpf, iptables or nftables")
 }

@@ -32,14 +32,14 @@ func TestParseRefuses(t *testing.T) {
 	}{
 		{"backend unknown", `"backend":"ipvs"`, ok, cnierr.CodeConfig, `backend "ipvs"`},
 		{"backend case", `"backend":"EBPF"`, ok, cnierr.CodeConfig, `backend "EBPF"`},
-		{"backend iptables", `"backend":"iptables"`, ok, cnierr.CodeUnsupported, `backend "iptables"`},
-		{"backend nftables", `"backend":"nftables"`, ok, cnierr.CodeUnsupported, `backend "nftables"`},
-		{"masqAll", `"masqAll":true`, ok, cnierr.CodeUnsupported, `masqAll true`},
-		{"conditionsV4", `"conditionsV4":["!","-s","1.2.3.4"]`, ok, cnierr.CodeUnsupported, `conditionsV4 [! -s 1.2.3.4]`},
-		{"conditionsV6", `"conditionsV6":["ip6","saddr"]`, ok, cnierr.CodeUnsupported, `conditionsV6 [ip6 saddr]`},
 		{"mark bit low", `"markMasqBit":-1`, ok, cnierr.CodeConfig, `markMasqBit -1`},
 		{"mark bit high", `"markMasqBit":32`, ok, cnierr.CodeConfig, `markMasqBit 32`},
 		{"mark bit and chain", `"markMasqBit":5,"externalSetMarkChain":"X"`, ok, cnierr.CodeConfig, `externalSetMarkChain "X"`},
+		{"nft words for iptables", `"backend":"iptables","conditionsV4":["ip","saddr","192.0.2.1"]`, ok, cnierr.CodeConfig, `conditionsV4 [ip saddr 192.0.2.1]`},
+		{"iptables words for nft", `"backend":"nftables","conditionsV6":["!","-s","fd00::1"]`, ok, cnierr.CodeConfig, `conditionsV6 [! -s fd00::1]`},
+		{"words of both", `"conditionsV4":["-s","192.0.2.1"],"conditionsV6":["ip6","saddr","fd00::1"]`, ok, cnierr.CodeConfig, `conditionsV6 [ip6 saddr fd00::1]`},
+		{"conditions that end the rule", `"conditionsV4":["ip","saddr","192.0.2.1; drop"]`, ok, cnierr.CodeConfig, `conditionsV4 [ip saddr 192.0.2.1; drop]`},
+		{"mark chain for nft", `"backend":"nftables","externalSetMarkChain":"X"`, ok, cnierr.CodeConfig, `externalSetMarkChain "X"`},
 		{"hostPort 0", "", `{"hostPort":0,"containerPort":80,"protocol":"tcp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].hostPort 0`},
 		{"hostPort high", "", ok + `,{"hostPort":70000,"containerPort":80,"protocol":"tcp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[1].hostPort 70000`},
 		{"hostPort negative", "", `{"hostPort":-1,"containerPort":80,"protocol":"tcp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].hostPort -1`},
@@ -48,20 +48,15 @@ func TestParseRefuses(t *testing.T) {
 		{"hostPort text", "", `{"hostPort":"80","containerPort":80,"protocol":"tcp"}`, cnierr.CodeDecode, `hostPort`},
 		{"protocol absent", "", `{"hostPort":1,"containerPort":1}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].protocol ""`},
 		{"protocol unknown", "", `{"hostPort":1,"containerPort":1,"protocol":"icmp"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].protocol "icmp"`},
-		{"protocol sctp", "", `{"hostPort":1,"containerPort":1,"protocol":"SCTP"}`, cnierr.CodeUnsupported, `runtimeConfig.portMappings[0].protocol "SCTP"`},
 		{"hostIP text", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"localhost"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[0].hostIP "localhost"`},
 		{"hostIP prefix", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"10.0.0.1/24"}`, cnierr.CodeConfig, `hostIP "10.0.0.1/24"`},
 		{"hostIP zone", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"fe80::1%eth0"}`, cnierr.CodeConfig, `hostIP "fe80::1%eth0"`},
 		{"hostIP multicast", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"224.0.0.1"}`, cnierr.CodeConfig, `hostIP "224.0.0.1"`},
-		{"hostIP loopback", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"127.0.0.1"}`, cnierr.CodeUnsupported, `hostIP "127.0.0.1"`},
-		{"hostIP loopback 6", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","hostIP":"::1"}`, cnierr.CodeUnsupported, `hostIP "::1"`},
-		{"twice", "", ok + "," + ok, cnierr.CodeConfig, `runtimeConfig.portMappings[1] "0.0.0.0:8080/tcp"`},
-		{"twice by case", "", ok + `,{"hostPort":8080,"containerPort":81,"protocol":"TCP"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[1] "0.0.0.0:8080/tcp"`},
-		{"twice by wildcard", "", ok + `,{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"::"}`, cnierr.CodeConfig, `runtimeConfig.portMappings[1] "[::]:8080/tcp"`},
-		{"twice by spelling", "", `{"hostPort":1,"containerPort":1,"protocol":"udp","hostIP":"fd00::1"},{"hostPort":1,"containerPort":2,"protocol":"udp","hostIP":"fd00:0::1"}`,
-			cnierr.CodeConfig, `runtimeConfig.portMappings[1] "[fd00::1]:1/udp"`},
-		{"twice by mapped", "", `{"hostPort":1,"containerPort":1,"protocol":"udp","hostIP":"192.0.2.1"},{"hostPort":1,"containerPort":2,"protocol":"udp","hostIP":"::ffff:192.0.2.1"}`,
-			cnierr.CodeConfig, `runtimeConfig.portMappings[1] "192.0.2.1:1/udp"`},
+		{"sources text", `"allowedSources":["lan"]`, ok, cnierr.CodeConfig, `allowedSources "lan"`},
+		{"sources bits", `"allowedSources":["192.0.2.1/24"]`, ok, cnierr.CodeConfig, `allowedSources "192.0.2.1/24"`},
+		{"sources mapped", `"allowedSources":["::ffff:192.0.2.1"]`, ok, cnierr.CodeConfig, `allowedSources "::ffff:192.0.2.1"`},
+		{"sources of a mapping", "", `{"hostPort":1,"containerPort":1,"protocol":"tcp","allowedSources":["192.0.2.0/33"]}`, cnierr.CodeConfig,
+			`runtimeConfig.portMappings[0].allowedSources "192.0.2.0/33"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -77,11 +72,37 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// What only netfilter can do is refused by name where there is only eBPF.
+func TestRefusedWithoutNetfilter(t *testing.T) {
+	const ok = `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`
+	tests := []struct{ name, extra, mappings, want string }{
+		{"backend iptables", `"backend":"iptables"`, ok, `backend "iptables"`},
+		{"backend nftables", `"backend":"nftables"`, ok, `backend "nftables"`},
+		{"conditionsV4", `"conditionsV4":["-m","x"]`, ok, `conditionsV4 [-m x]`},
+		{"conditionsV6", `"conditionsV6":["ip6","saddr","fd00::1"]`, ok, `conditionsV6 [ip6 saddr fd00::1]`},
+		{"sctp to another port", "", `{"hostPort":1,"containerPort":2,"protocol":"SCTP"}`, `containerPort 2`},
+		{"sources", `"backend":"iptables","allowedSources":["192.0.2.0/24"]`, ok, "iptables"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			_, err := n.add("a", withPrev(tt.extra, tt.mappings))
+			n.wantCode(err, cnierr.CodeUnsupported)
+			if err != nil && !strings.Contains(cnierr.From(err).Msg, tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			n.wantEmpty()
+		})
+	}
+}
+
 func TestParseAccepts(t *testing.T) {
 	tests := []struct{ name, extra, mappings string }{
 		{"nothing", "", ""},
 		{"auto", `"backend":"auto"`, ""},
 		{"ebpf", `"backend":"ebpf"`, ""},
+		{"iptables", `"backend":"iptables","conditionsV4":["!","-s","192.0.2.1"]`, ""},
+		{"nftables", `"backend":"nftables","conditionsV6":["ip6","saddr","fd00::1"]`, ""},
 		{"empty conditions", `"conditionsV4":[],"conditionsV6":null`, ""},
 		{"masqAll false", `"masqAll":false`, ""},
 		{"mark bit", `"markMasqBit":31`, ""},
@@ -90,6 +111,12 @@ func TestParseAccepts(t *testing.T) {
 		{"unknown key", `"somebodyElses":{"x":1}`, ""},
 		{"other protocol", "", `{"hostPort":53,"containerPort":53,"protocol":"tcp"},{"hostPort":53,"containerPort":53,"protocol":"udp"}`},
 		{"other hostIP", "", `{"hostPort":53,"containerPort":53,"protocol":"tcp"},{"hostPort":53,"containerPort":53,"protocol":"tcp","hostIP":"192.0.2.1"}`},
+		{"twice", "", `{"hostPort":53,"containerPort":53,"protocol":"tcp"},{"hostPort":53,"containerPort":54,"protocol":"TCP"}`},
+		{"twice by wildcard", "", `{"hostPort":53,"containerPort":53,"protocol":"tcp"},{"hostPort":53,"containerPort":53,"protocol":"tcp","hostIP":"0.0.0.0"}`},
+		{"masqAll", `"masqAll":true`, ""},
+		{"sctp", "", `{"hostPort":53,"containerPort":53,"protocol":"SCTP"}`},
+		{"loopback", "", `{"hostPort":53,"containerPort":53,"protocol":"udp","hostIP":"127.0.0.1"},{"hostPort":53,"containerPort":53,"protocol":"udp","hostIP":"::1"}`},
+		{"sources", `"allowedSources":["192.0.2.0/24","2001:db8::1"]`, `{"hostPort":53,"containerPort":53,"protocol":"udp","allowedSources":[]}`},
 		{"both wildcards", "", `{"hostPort":53,"containerPort":53,"protocol":"tcp","hostIP":"0.0.0.0"},{"hostPort":53,"containerPort":53,"protocol":"tcp","hostIP":"::"}`},
 	}
 	for _, tt := range tests {
@@ -138,7 +165,7 @@ func TestPorts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, req.ports(tt.addrs), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			if diff := cmp.Diff(tt.want, req.ports(tt.addrs), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -134,7 +135,7 @@ func (d *fakeDatapath) Unpublish(_ context.Context, owner uint64, ports []loader
 
 func (d *fakeDatapath) CheckPorts(_ context.Context, owner uint64, ports []loader.HostPort) error {
 	for _, p := range ports {
-		if have, ok := d.ports[keyOf(p)]; !ok || have.owner != owner || have.HostPort != p {
+		if have, ok := d.ports[keyOf(p)]; !ok || have.owner != owner || !reflect.DeepEqual(have.HostPort, p) {
 			return fmt.Errorf("%w: %s", loader.ErrDiffers, keyOf(p))
 		}
 	}

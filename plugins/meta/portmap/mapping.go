@@ -5,6 +5,7 @@ package portmap
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,7 @@ type mapping struct {
 	proto    uint8
 	hostPort uint16
 	podPort  uint16
+	sources  []netip.Prefix // who may connect; empty: everybody
 }
 
 // mappingKey is what can be published only once.
@@ -29,29 +31,31 @@ type mappingKey struct {
 	port   uint16
 }
 
-func parseMappings(in []PortMapping) ([]mapping, error) {
-	out := make([]mapping, 0, len(in))
-	seen := make(map[mappingKey]int, len(in))
+// parseMappings reads the mappings in order. One that an earlier one covers is
+// accepted and has no effect, as with the reference, whose first rule wins.
+func (r *request) parseMappings(in []PortMapping) error {
+	seen := make(map[mappingKey]bool, len(in))
 	for i, m := range in {
-		v, err := m.parse(i)
+		v, err := m.parse(i, r.sources)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		for _, ip := range v.hostIPs {
+		v.hostIPs = slices.DeleteFunc(v.hostIPs, func(ip netip.Addr) bool {
 			k := mappingKey{ip, v.proto, v.hostPort}
-			if first, dup := seen[k]; dup {
-				return nil, cnierr.Config(keyPath(i, ""), k.String(),
-					fmt.Sprintf("is already published by runtimeConfig.portMappings[%d]", first))
+			if seen[k] {
+				r.shadowed = append(r.shadowed, keyPath(i, "")+" "+k.String())
 			}
-			seen[k] = i
-		}
-		out = append(out, v)
+			had := seen[k]
+			seen[k] = true
+			return had
+		})
+		r.mappings = append(r.mappings, v)
 	}
-	return out, nil
+	return nil
 }
 
-func (m PortMapping) parse(i int) (mapping, error) {
-	v := mapping{hostPort: uint16(m.HostPort), podPort: uint16(m.ContainerPort)}
+func (m PortMapping) parse(i int, sources []netip.Prefix) (mapping, error) {
+	v := mapping{hostPort: uint16(m.HostPort), podPort: uint16(m.ContainerPort), sources: sources}
 	if !validPort(m.HostPort) {
 		return v, cnierr.Config(keyPath(i, "hostPort"), m.HostPort, "must be 1-65535")
 	}
@@ -62,8 +66,34 @@ func (m PortMapping) parse(i int) (mapping, error) {
 	if v.proto, err = parseProtocol(keyPath(i, "protocol"), m.Protocol); err != nil {
 		return v, err
 	}
+	if m.AllowedSources != nil {
+		if v.sources, err = parseSources(keyPath(i, "allowedSources"), *m.AllowedSources); err != nil {
+			return v, err
+		}
+	}
 	v.hostIPs, err = parseHostIP(keyPath(i, "hostIP"), m.HostIP)
 	return v, err
+}
+
+// parseSources reads a list of networks. A bare address is a network of one.
+func parseSources(key string, in []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range in {
+		p, err := netip.ParsePrefix(s)
+		if ip, e := netip.ParseAddr(s); e == nil && ip.Zone() == "" {
+			p, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+		}
+		switch {
+		case err != nil:
+			return nil, cnierr.Config(key, s, "is not a network, such as 192.0.2.0/24 or 2001:db8::/32")
+		case p.Addr().Is4In6():
+			return nil, cnierr.Config(key, s, "must be in IPv4 notation")
+		case p != p.Masked():
+			return nil, cnierr.Config(key, s, "has bits behind its length: "+p.Masked().String()+" is meant?")
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 func validPort(p int) bool { return p >= 1 && p <= 65535 }
@@ -75,9 +105,9 @@ func parseProtocol(key, value string) (uint8, error) {
 	case "udp":
 		return unix.IPPROTO_UDP, nil
 	case "sctp":
-		return 0, cnierr.Unsupported(key, value, "the ebpf back end does not translate SCTP yet")
+		return unix.IPPROTO_SCTP, nil
 	}
-	return 0, cnierr.Config(key, value, "must be tcp or udp")
+	return 0, cnierr.Config(key, value, "must be tcp, udp or sctp")
 }
 
 // parseHostIP returns the host addresses a mapping listens on. An absent one
@@ -96,8 +126,6 @@ func parseHostIP(key, value string) ([]netip.Addr, error) {
 		return nil, cnierr.Config(key, value, "must not have a zone")
 	case ip.IsMulticast():
 		return nil, cnierr.Config(key, value, "must not be a multicast address")
-	case ip.IsLoopback():
-		return nil, cnierr.Unsupported(key, value, "connections of the host's own processes are not translated yet")
 	}
 	return []netip.Addr{ip}, nil
 }
@@ -112,10 +140,13 @@ func (r *request) ports(addrs []netip.Prefix) []loader.HostPort {
 			if !ok {
 				continue
 			}
-			out = append(out, loader.HostPort{
-				HostIP: host, Proto: m.proto, Port: m.hostPort,
-				PodIP: pod, PodPort: m.podPort, SNAT: r.snat,
+			hp, ok := r.conf.narrowed(loader.HostPort{
+				HostIP: host, Proto: m.proto, Port: m.hostPort, PodIP: pod, PodPort: m.podPort,
+				SNAT: r.snat, MasqAll: r.snat && r.conf.MasqAll, Sources: m.sources,
 			})
+			if ok {
+				out = append(out, hp)
+			}
 		}
 	}
 	return out
@@ -131,11 +162,7 @@ func firstOfFamily(addrs []netip.Prefix, like netip.Addr) (netip.Addr, bool) {
 }
 
 func (k mappingKey) String() string {
-	proto := "tcp"
-	if k.proto == unix.IPPROTO_UDP {
-		proto = "udp"
-	}
-	return netip.AddrPortFrom(k.hostIP, k.port).String() + "/" + proto
+	return netip.AddrPortFrom(k.hostIP, k.port).String() + "/" + protoName(k.proto)
 }
 
 // keyPath names a key of one mapping for error messages.

@@ -5,8 +5,9 @@
 // whose owner is its attachment and the publish feature of the attachment's
 // endpoint; programs, maps and devices belong to the loader.
 //
-// Only the eBPF back end exists: what it cannot do yet is refused by name
-// (CNI error 2), never parsed and ignored.
+// Two kinds of back ends carry it out, the eBPF datapath and netfilter tables.
+// What the chosen one cannot do goes to another or is refused by name (CNI error
+// 2), never parsed and ignored.
 package portmap
 
 import (
@@ -55,7 +56,7 @@ type Records interface {
 	List(network string) ([]*store.Record, error)
 }
 
-// Deps are the plugin's ways to the world. All fields are required.
+// Deps are the plugin's ways to the world. Netfilter may be nil.
 type Deps struct {
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
@@ -65,6 +66,10 @@ type Deps struct {
 	// Resolve finds the host end of a pod's interface.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
 	Records Records
+	// Netfilter returns the node's other way, with an error if the node's
+	// configuration cannot be read; it can be used with the defaults then. Nil:
+	// there is only eBPF.
+	Netfilter func(a *cniplugin.Args) (Netfilter, error)
 }
 
 type plugin struct{ Deps }
@@ -79,7 +84,7 @@ func New(d Deps) *cniplugin.Plugin {
 		Add:      p.add,
 		Del:      p.del,
 		Check:    p.check,
-		GC:       chained.Collector[Datapath]{List: d.Records.List, Open: d.OpenExisting, Withdraw: p.collect}.GC,
+		GC:       chained.Collector{List: d.Records.List, Withdraw: p.collect, Sweep: p.sweep}.GC,
 		Status:   p.status,
 	}
 }
@@ -88,4 +93,6 @@ func New(d Deps) *cniplugin.Plugin {
 // to take out. Its JSON is read by later versions.
 type section struct {
 	Ports []portKey `json:"ports"`
+	// Localnet is the device whose route_localnet this attachment relies on.
+	Localnet string `json:"localnet,omitempty"`
 }

@@ -54,19 +54,19 @@ type Datapath interface {
 }
 
 // Collector is a plugin's GC.
-type Collector[D Datapath] struct {
+type Collector struct {
 	// List returns the attachment records of a network, of all when it is empty.
 	List func(network string) ([]*store.Record, error)
-	// Open returns the datapath if one is loaded (loader.OpenExisting).
-	Open func(ctx context.Context, a *cniplugin.Args) (D, error)
 	// Withdraw takes out what the plugin holds for an attachment.
 	Withdraw func(ctx context.Context, a *cniplugin.Args, ref store.Ref) error
+	// Sweep removes what no attachment explains. valid are those of the network
+	// that the runtime knows.
+	Sweep func(ctx context.Context, a *cniplugin.Args, network string, valid map[store.Ref]bool) error
 }
 
 // GC withdraws the attachments of this network that the runtime no longer
-// lists, then lets the datapath drop what no attachment explains. It never
-// stops at the first error.
-func (c Collector[D]) GC(ctx context.Context, a *cniplugin.Args) error {
+// lists, then sweeps. It never stops at the first error.
+func (c Collector) GC(ctx context.Context, a *cniplugin.Args) error {
 	var conf cniconf.Common
 	if err := cniconf.Load(a.StdinData, &conf); err != nil {
 		return err
@@ -86,15 +86,23 @@ func (c Collector[D]) GC(ctx context.Context, a *cniplugin.Args) error {
 			errs = append(errs, c.Withdraw(ctx, a, rec.Ref))
 		}
 	}
-	errs = append(errs, c.sweep(ctx, a, valid))
+	errs = append(errs, c.Sweep(ctx, a, conf.Name, valid))
 	return errors.Join(errs...)
 }
 
-// sweep removes leftovers from the maps. An owner is kept when the runtime
+// Sweeper lets the datapath drop what no attachment explains.
+type Sweeper[D Datapath] struct {
+	// List returns the attachment records of a network, of all when it is empty.
+	List func(network string) ([]*store.Record, error)
+	// Open returns the datapath if one is loaded (loader.OpenExisting).
+	Open func(ctx context.Context, a *cniplugin.Args) (D, error)
+}
+
+// Sweep removes leftovers from the maps. An owner is kept when the runtime
 // lists it, when a record of any network names it, or when its device is there
 // still: without a record nobody can tell whose network it is.
-func (c Collector[D]) sweep(ctx context.Context, a *cniplugin.Args, valid map[store.Ref]bool) error {
-	dp, err := c.Open(ctx, a)
+func (s Sweeper[D]) Sweep(ctx context.Context, a *cniplugin.Args, valid map[store.Ref]bool) error {
+	dp, err := s.Open(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
 		return nil
 	}
@@ -115,18 +123,18 @@ func (c Collector[D]) sweep(ctx context.Context, a *cniplugin.Args, valid map[st
 			keep[ep.Owner] = true
 		}
 	}
-	return cnierr.Wrap(cnierr.CodeKernel, dp.GC(ctx, c.orRecorded(keep)), "sweep the datapath")
+	return cnierr.Wrap(cnierr.CodeKernel, dp.GC(ctx, s.orRecorded(keep)), "sweep the datapath")
 }
 
 // orRecorded adds the owners that have a record. The records are read when the
 // function is first called: the datapath then holds its writers' lock, and an
 // ADD has written its record before it took that lock.
-func (c Collector[D]) orRecorded(keep map[uint64]bool) func(owner uint64) bool {
+func (s Sweeper[D]) orRecorded(keep map[uint64]bool) func(owner uint64) bool {
 	var read, unreadable bool
 	return func(owner uint64) bool {
 		if !read {
 			read = true
-			records, err := c.List("")
+			records, err := s.List("")
 			unreadable = err != nil
 			for _, rec := range records {
 				keep[rec.Owner()] = true

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-cni/sluice/bench/peer"
+	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
+// object is a part of a network configuration.
+type object = map[string]any
+
+// interfacePlugin is a plugin whose ADD is timed, with what it needs.
+type interfacePlugin struct {
+	name string
+	keys object
+	// kind is the device it makes, where a kernel may lack it.
+	kind string
+	// before are the arguments of ip(8) for what the node must have.
+	before string
+}
+
+func interfacePlugins() []interfacePlugin {
+	return []interfacePlugin{
+		{name: "bridge", keys: object{"bridge": "cni0", "isGateway": true}},
+		{name: "ptp"},
+		{name: "macvlan", keys: object{"master": "eth0"}, kind: "macvlan"},
+		{name: "ipvlan", keys: object{"master": "eth0"}, kind: "ipvlan"},
+		{name: "vlan", keys: object{"master": "eth0", "vlanId": 100}, kind: "vlan"},
+		{name: "dummy", kind: "dummy"},
+		{name: "host-device", keys: object{"device": "nic0"}, before: "link add nic0 type veth peer name wire0"},
+		{name: "tap"},
+	}
+}
+
+func (i interfacePlugin) conflist(dual bool) ([]byte, error) {
+	ranges := [][]object{{{"subnet": "10.1.0.0/16"}}}
+	routes := []object{{"dst": "0.0.0.0/0"}}
+	if dual {
+		ranges = append(ranges, []object{{"subnet": "fd00:10:1::/64"}})
+		routes = append(routes, object{"dst": "::/0"})
+	}
+	conf := object{"type": i.name, "ipam": object{"type": "host-local", "ranges": ranges, "routes": routes}}
+	for k, v := range i.keys {
+		conf[k] = v
+	}
+	return json.Marshal(object{"cniVersion": "1.0.0", "name": "bench", "plugins": []object{conf}})
+}
+
+// adds is one run of "bench add".
+type adds struct {
+	common
+	cycles int
+	dual   bool
+	out    string
+	run    report.Run
+}
+
+func runAdd(ctx context.Context, args []string) (err error) {
+	a := &adds{}
+	f := flag.NewFlagSet("bench add", flag.ContinueOnError)
+	a.register(f, "reference,sluice")
+	f.IntVar(&a.cycles, "cycles", 40, "ADD/DEL pairs for each plugin and peer")
+	f.BoolVar(&a.dual, "dual", false, "an address of each family: the reference then waits for duplicate address detection")
+	f.StringVar(&a.out, "out", filepath.Join("bench", "out", "add.json"), "JSON report")
+	only := f.String("plugins", "", "plugins to time (default: all)")
+	if err := f.Parse(args); err != nil {
+		return flag.ErrHelp
+	}
+	a.plugins = append(a.plugins, "host-local")
+	var todo []interfacePlugin
+	for _, i := range interfacePlugins() {
+		if *only == "" || slices.Contains(strings.Split(*only, ","), i.name) {
+			todo, a.plugins = append(todo, i), append(a.plugins, i.name)
+		}
+	}
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err := a.prepare(ctx, os.Stderr); err != nil {
+		return err
+	}
+	a.describe(os.Stdout)
+	var done []interfacePlugin
+	for _, i := range todo {
+		missing, err := a.time(ctx, i)
+		if err != nil {
+			return fmt.Errorf("%s: %w", i.name, err)
+		}
+		if missing != nil {
+			fmt.Printf("%s is left out: %v\n", i.name, missing)
+			continue
+		}
+		done = append(done, i)
+	}
+	return a.write(os.Stdout, done)
+}
+
+// place is a node of one peer with a pod whose namespace is used again and again.
+type place struct {
+	suite   peer.Suite
+	lab     *lab.Lab
+	runtime *lab.Runtime
+	pod     *lab.Pod
+}
+
+// time takes all cycles of one plugin, the peers in turn. missing says that this
+// kernel lacks the device.
+func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error) {
+	var places []*place
+	defer func() {
+		for _, p := range places {
+			err = errors.Join(err, p.lab.Close())
+		}
+	}()
+	for _, s := range a.suites {
+		p, err := a.build(s, i)
+		if p != nil {
+			places = append(places, p)
+		}
+		if errors.Is(err, nl.ErrNotSupported) {
+			return err, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for cycle := range a.cycles + 1 {
+		for _, p := range places {
+			if err := a.cycle(ctx, i, p, cycle); err != nil {
+				return nil, fmt.Errorf("%s: %w", p.suite.Name, err)
+			}
+		}
+		slices.Reverse(places)
+	}
+	return nil, nil
+}
+
+func (a *adds) build(s peer.Suite, i interfacePlugin) (*place, error) {
+	l, err := lab.New(lab.Options{ForwardIPv4: true, ForwardIPv6: true})
+	if err != nil {
+		return nil, err
+	}
+	p := &place{suite: s, lab: l}
+	if err := l.Node.Do(func() error { return prepareNode(i) }); err != nil {
+		return p, err
+	}
+	list, err := i.conflist(a.dual)
+	if err != nil {
+		return p, err
+	}
+	if p.runtime, err = l.Node.CNI(lab.CNIOptions{Path: []string{s.BinDir}, Conflist: list}); err != nil {
+		return p, err
+	}
+	p.pod, err = l.Node.NewPod("pod")
+	return p, err
+}
+
+// prepareNode asks for the kind of device and makes what the plugin needs.
+func prepareNode(i interfacePlugin) error {
+	if i.kind != "" {
+		h, err := nl.New()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		if err := h.Supports(i.kind); err != nil {
+			return err
+		}
+	}
+	if i.before == "" {
+		return nil
+	}
+	_, err := lab.Run("ip", strings.Fields(i.before)...)
+	return err
+}
+
+func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle int) error {
+	att := lab.Attachment{ContainerID: fmt.Sprintf("c%d", cycle), NetNS: p.pod.Path}
+	start := time.Now()
+	_, err := p.runtime.Add(ctx, att)
+	add := time.Since(start)
+	if err != nil {
+		return fmt.Errorf("ADD: %w", err)
+	}
+	start = time.Now()
+	err = p.runtime.Del(ctx, att)
+	del := time.Since(start)
+	if err != nil {
+		return fmt.Errorf("DEL: %w", err)
+	}
+	if cycle > 0 { // the first one brings the binaries into memory
+		a.run.Add(i.name, p.suite.Name, 1, report.Add, float64(add)/1e6)
+		a.run.Add(i.name, p.suite.Name, 1, report.Del, float64(del)/1e6)
+	}
+	return ctx.Err()
+}
+
+func (a *adds) write(w io.Writer, done []interfacePlugin) error {
+	style := report.Style{Colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == ""}
+	var sections []report.Section
+	var goals []report.Goal
+	for _, i := range done {
+		sections = append(sections, report.Section{
+			Scenario: i.name, Pods: 1, Metrics: report.Attachment,
+			Title: fmt.Sprintf("%s + host-local: median of %d, ms", i.name, a.cycles),
+		})
+		goals = append(goals, report.Goal{
+			Text: i.name + ": ADD <= 0.5x the reference's",
+			Key:  report.Key{Scenario: i.name, Peer: peer.Sluice, Pods: 1, Metric: report.Add.Name}, Base: peer.Reference, Max: 0.5,
+		})
+	}
+	for _, s := range sections {
+		if err := a.run.WriteTable(w, s, a.names(), peer.Reference, style); err != nil {
+			return err
+		}
+	}
+	if _, err := a.run.WriteGoals(w, goals, style); err != nil {
+		return err
+	}
+	return report.WriteJSON(a.out, a.run.Rows(sections, a.names(), peer.Reference))
+}

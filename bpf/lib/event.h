@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "event_maps.h"
+#include "metrics_maps.h"
+#include "own_types.h"
+
+/*
+ * What is said of a dropped packet: counters, always; a record with its first bytes, while somebody reads (sluice monitor)
+ * and not more than that reader can take. Every object that drops defines SL_PROGRAM, its enum sl_program,
+ * before its headers.
+ */
+#ifndef SL_PROGRAM
+#define SL_PROGRAM SL_PROGRAM_NONE
+#endif
+
+/* Notes in the CPU's room where a packet is dropped, whose, and why, and counts it. NULL is for the verifier. */
+static __always_inline struct sl_event_cpu *drop_count(__u32 device, __u32 endpoint, __u32 reason)
+{
+	struct sl_event_cpu *cpu;
+	__u32 zero = 0;
+	__u64 *n;
+
+	cpu = bpf_map_lookup_elem(&sl_event_cpu, &zero);
+	if (!cpu)
+		return NULL;
+	cpu->key.device = device;
+	cpu->key.endpoint = endpoint;
+	cpu->key.reason = reason;
+	cpu->owner = 0;
+	cpu->zero = 0;
+	n = bpf_map_lookup_elem(&sl_drops, &cpu->key.reason);
+	if (n)
+		(*n)++;
+	n = bpf_map_lookup_elem(&sl_dev_drops, &cpu->key);
+	if (n) {
+		(*n)++;
+	} else {
+		cpu->first = 1;
+		bpf_map_update_elem(&sl_dev_drops, &cpu->key, &cpu->first, BPF_NOEXIST);
+	}
+	return cpu;
+}
+
+/* A record about what drop_count() noted, to fill and submit, or NULL: nobody reads, or too many packets are dropped. */
+static __always_inline struct sl_event *event_reserve(struct sl_event_cpu *cpu)
+{
+	struct sl_event_wish *w;
+	struct sl_event *e;
+
+	w = bpf_map_lookup_elem(&sl_event_wish, &cpu->zero);
+	if (!w || !w->until)
+		return NULL;
+	cpu->now = bpf_ktime_get_ns();
+	if (cpu->now >= w->until)
+		return NULL;
+	if (cpu->now - cpu->window >= w->window) {
+		cpu->window = cpu->now;
+		cpu->left = w->burst;
+	}
+	e = cpu->left ? bpf_ringbuf_reserve(&sl_events, sizeof(*e), 0) : NULL;
+	if (!e) {
+		cpu->lost++;
+		return NULL;
+	}
+	cpu->left--;
+	e->time = cpu->now;
+	e->owner = cpu->owner;
+	e->endpoint = cpu->key.endpoint;
+	e->device = cpu->key.device;
+	e->reason = (__u16)cpu->key.reason;
+	e->program = SL_PROGRAM;
+	return e;
+}

@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "endpoint.h"
+#include "flow.h"
+#include "hostport.h"
+#include "metrics.h"
+#include "rewrite.h"
+#include "snat.h"
+#include "sock.h"
+
+/*
+ * Hairpin: a pod that asks for a published port of its own node, and gets a pod of this node,
+ * perhaps itself. And the masquerade at the pod's door that goes with it (portmap
+ * "snat", "masqAll") and with ipMasq, between two networks of the node: the pod sees the address of the device it is routed from.
+ *
+ *           client A's hooks                     B's hooks
+ *   asked:  A:p -> N:h   | A:p' -> B:b   stack   | A:p' -> B:b  | G:q -> B:b
+ *   answer: N:h -> A:p   | B:b  -> A:p'  stack   | B:b  -> A:p' | B:b -> G:q
+ *
+ * In the middle the stack sees two pods, so that whoever decides about forwarding
+ * decides about this too; no such flow takes the shortcut. Two records, each with an index:
+ * the client's (SL_FLOW_TURNED; key A:p N:h, other A:p' B:b), and where the source is
+ * exchanged, one at the door (SL_FLOW_DOOR; key as the stack has it, apart from
+ * other records by SL_SIDE_DOOR; other B:b G:q). p' is p but for a clash with a connection A has to B itself.
+ */
+
+#define SL_SIDE_DOOR 1 /* sl_tuple.pad[0] of a door's record */
+
+/* No verdict of these functions: the packet has nothing to do with them. */
+#define SL_NOT_TURNED (-2)
+
+/* A packet and what is built from it: too big for the stack, which callers share. */
+struct sl_turn {
+	struct sl_pkt p;
+	struct sl_pkt back; /* the same with its ends exchanged */
+	struct sl_tuple to;
+	struct sl_tuple key;
+	struct sl_tuple want; /* for sl_turn_set() */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sl_turn);
+} sl_turn_scratch SEC(".maps");
+
+static __always_inline struct sl_turn *turn_scratch(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&sl_turn_scratch, &zero);
+}
+
+/*
+ * Puts the ends of t->want in the place of the packet's own. dir: of the packet, enum
+ * sl_dir. A function of its own, for the stack it takes. Returns 0, or the packet must be dropped.
+ */
+__noinline int sl_turn_set(struct __sk_buff *skb, __u32 dir)
+{
+	struct sl_turn *t = turn_scratch();
+
+	if (!t)
+		return -1;
+	t->back = t->p;
+	tuple_reverse(&t->back.tuple, &t->p);
+	t->to = t->back.tuple;
+	addr_copy(t->to.local, t->want.remote);
+	if (!t->p.echo) /* its identifier is the local end's, and there is no other port */
+		t->to.local_port = t->want.remote_port;
+	if (dir == SL_TX) {
+		if (rewrite_packet(skb, &t->back, SL_RX, &t->to, false) ||
+		    rewrite_packet(skb, &t->p, SL_TX, &t->want, false))
+			return -1;
+	} else {
+		if (rewrite_packet(skb, &t->back, SL_TX, &t->to, false) ||
+		    rewrite_packet(skb, &t->p, SL_RX, &t->want, false))
+			return -1;
+	}
+	t->p.tuple = t->want;
+	return 0;
+}
+
+/*
+ * Takes one port if it is free, by inserting the index at s->rec.other, as sl_snat_take() does. It is
+ * that of the node's end at a door, that of the client otherwise. port: host byte order. Returns 1 when it is taken.
+ */
+__noinline int sl_turn_take(struct __sk_buff *skb, __u32 port)
+{
+	struct sl_flow_scratch *s = flow_scratch();
+	struct sl_turn *t = turn_scratch();
+	__u64 now = bpf_ktime_get_ns();
+	struct sl_flow *idx;
+
+	if (!s || !t || !port)
+		return 0;
+	if ((s->rec.flags & SL_FLOW_DOOR) && t->p.echo) {
+		s->rec.other.local_port = bpf_htons((__u16)port);
+		if (!__snat_in_range((__u16)port))
+			return 0;
+	} else if (s->rec.flags & SL_FLOW_DOOR) {
+		s->rec.other.remote_port = bpf_htons((__u16)port);
+		/* The node's end is the remote one here. */
+		t->to = s->rec.other;
+		addr_copy(t->to.local, s->rec.other.remote);
+		addr_copy(t->to.remote, s->rec.other.local);
+		t->to.local_port = s->rec.other.remote_port;
+		t->to.remote_port = s->rec.other.local_port;
+		if (!__snat_in_range((__u16)port) || !hostport_port_free(t->to.local, t->to.local_port, t->to.proto) ||
+		    sock_lookup(skb, &t->to) != SL_SOCK_NONE)
+			return 0;
+	} else {
+		s->rec.other.local_port = bpf_htons((__u16)port);
+	}
+	if (__snat_taken(&s->rec.other, &s->key, now))
+		return 0;
+	flow_init_index(&s->idx, &s->key, &s->rec);
+	bpf_map_update_elem(&sl_flows_new, &s->rec.other, &s->idx, BPF_NOEXIST);
+	idx = bpf_map_lookup_elem(&sl_flows_new, &s->rec.other);
+	return idx && tuple_equal(&idx->other, &s->key);
+}
+
+/* Gives s->rec, whose key is s->key, an index with a free port, own (host byte order) if it can be, and puts it in. */
+static __always_inline struct sl_flow *__turn_insert(struct __sk_buff *skb, struct sl_flow_scratch *s, __u16 own,
+						     enum sl_drop_reason *reason)
+{
+	__u32 rnd = bpf_get_prandom_u32();
+	struct sl_flow *f = NULL;
+	__u32 i;
+
+	*reason = SL_DROP_SNAT_PORTS;
+	for (i = 0; i <= 2 * SL_SNAT_TRIES; i++) {
+		if (sl_turn_take(skb, __snat_candidate(own, i, rnd))) {
+			f = flow_insert(&s->key, &s->rec);
+			*reason = f ? SL_DROP_NONE : SL_DROP_FLOW_TABLE;
+			break;
+		}
+	}
+	return f;
+}
+
+/* The live record behind an index of ours, restored where the LRU took it. */
+static __always_inline struct sl_flow *__turn_record(const struct sl_tuple *outside, const struct sl_flow *idx,
+						     struct sl_tuple *key, __u64 owner, __u64 now)
+{
+	struct sl_flow *rec;
+
+	*key = idx->other;
+	rec = flow_record(key, owner, now);
+	if (!rec && !flow_exists(key))
+		rec = flow_restore(outside, idx, now);
+	return rec && tuple_equal(&rec->other, outside) ? rec : NULL;
+}
+
+static __always_inline bool __turn_index(const struct sl_flow *f, __u32 kind, __u64 owner)
+{
+	return f && (f->flags & SL_FLOW_INDEX) && (f->flags & kind) && f->owner == owner;
+}
+
+/* Does the tuple of a packet that a pod sends lead back through its door? Such a packet opens nothing. */
+static __always_inline bool turn_is_answer(const struct sl_tuple *tuple, __u64 now)
+{
+	struct sl_flow *f = flow_lookup(tuple, now);
+
+	return f && (f->flags & SL_FLOW_INDEX) && (f->flags & SL_FLOW_DOOR);
+}
+
+/* What the pod answers to the address it saw at its door goes to whoever asked. */
+static __always_inline int __turn_answer(struct __sk_buff *skb, struct sl_turn *t, const struct sl_endpoint *ep,
+					 __u64 now)
+{
+	struct sl_flow *f = flow_lookup(&t->p.tuple, now);
+	__u64 owner = ep->owner;
+
+	if (!__turn_index(f, SL_FLOW_DOOR, owner))
+		return SL_NOT_TURNED;
+	f = __turn_record(&t->p.tuple, f, &t->key, owner, now);
+	if (!f)
+		return SL_NOT_TURNED;
+	flow_touch(&t->key, f, &t->p, SL_TX, skb->len, now);
+	t->want = t->key;
+	t->want.pad[0] = 0;
+	if (sl_turn_set(skb, SL_TX))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
+	/* Of a client outside there is a record of the hostPort's flow too, which this packet answers. */
+	f = flow_record(&t->p.tuple, owner, now);
+	if (f)
+		flow_touch(&t->p.tuple, f, &t->p, SL_TX, skb->len, now);
+	return SL_PASS;
+}
+
+/* Is a client's address to be exchanged at the pod's door? As the reference does: within the pod's subnet, or always. */
+static __always_inline bool __turn_masquerades(const struct sl_hostport *hp, const struct sl_endpoint *to,
+					       const __u8 *client)
+{
+	return (hp->flags & SL_HP_MASQ_ALL) ||
+	       ((hp->flags & SL_HP_SNAT) && addr_same_prefix(client, hp->ip, to->prefix_len));
+}
+
+/* Makes the client's record anew; t->key is the tuple with the node's end as local. */
+static __always_inline enum sl_drop_reason __turn_make(struct __sk_buff *skb, struct sl_turn *t,
+						       const struct sl_endpoint *ep, const struct sl_hostport *hp,
+						       const struct sl_endpoint *to, __u64 now)
+{
+	struct sl_flow_scratch *s = flow_scratch();
+	enum sl_drop_reason reason;
+	struct sl_flow *f;
+
+	if (!s)
+		return SL_DROP_FLOW_TABLE;
+	flow_init(&s->rec, ep->owner, SL_FLOW_POD_OPENED | SL_FLOW_TURNED, now);
+	if (__turn_masquerades(hp, to, t->p.tuple.local))
+		s->rec.flags |= SL_FLOW_MASQ;
+	s->rec.hostport_gen = hp->gen;
+	s->rec.other = t->p.tuple;
+	addr_copy(s->rec.other.remote, hp->ip);
+	s->rec.other.remote_port = hp->port;
+	s->key = t->p.tuple;
+	f = __turn_insert(skb, s, bpf_ntohs(t->p.tuple.local_port), &reason);
+	if (f)
+		flow_touch(&t->p.tuple, f, &t->p, SL_TX, skb->len, now);
+	return reason;
+}
+
+/* A pod of this node asks for a published port of the node. */
+static __always_inline int __turn_ask(struct __sk_buff *skb, struct sl_turn *t, const struct sl_endpoint *ep, __u64 now)
+{
+	enum sl_drop_reason reason;
+	struct sl_hostport *hp;
+	struct sl_endpoint *to;
+	struct sl_flow *f;
+	bool any = false;
+
+	if (t->p.echo)
+		return SL_NOT_TURNED;
+	tuple_reverse(&t->key, &t->p);
+	hp = hostport_lookup(&t->key, ep->route_ifindex, &any);
+	if (!hp || (any && !is_host_addr(t->key.local)))
+		return SL_NOT_TURNED;
+	to = endpoint_lookup(hp->ip);
+	if (!to || to->owner != hp->owner)
+		return SL_NOT_TURNED;
+	f = flow_record(&t->p.tuple, ep->owner, now);
+	if (!f || !(f->flags & SL_FLOW_TURNED) || f->hostport_gen != hp->gen || !flow_ensure_index(&t->p.tuple, f)) {
+		/* As from outside: the node's own connection from this port is left alone. */
+		if (!pkt_is_syn(&t->p) && sock_lookup(skb, &t->key) == SL_SOCK_CONNECTED)
+			return SL_NOT_TURNED;
+		if (!hostport_admits(hp, t->key.remote))
+			return drop(skb, SL_DROP_SOURCE, to->ifindex);
+		reason = __turn_make(skb, t, ep, hp, to, now);
+		if (reason)
+			return drop(skb, reason, ep->ifindex);
+		f = flow_record(&t->p.tuple, ep->owner, now);
+		if (!f)
+			return drop(skb, SL_DROP_FLOW_TABLE, ep->ifindex);
+	}
+	endpoint_mark(skb, to);
+	t->want = f->other;
+	if (sl_turn_set(skb, SL_TX))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
+	return SL_PASS;
+}
+
+/* What a pod sends, in the scratch. */
+__noinline int sl_turn_out(struct __sk_buff *skb)
+{
+	struct sl_turn *t = turn_scratch();
+	__u64 now = bpf_ktime_get_ns();
+	struct sl_endpoint *ep;
+	int verdict;
+
+	if (!t)
+		return SL_NOT_TURNED;
+	ep = endpoint_lookup(t->p.tuple.local);
+	if (!ep)
+		return SL_NOT_TURNED;
+	verdict = __turn_answer(skb, t, ep, now);
+	return verdict == SL_NOT_TURNED ? __turn_ask(skb, t, ep, now) : verdict;
+}
+
+/* At sl_pod_egress, for a packet that does not take the shortcut. */
+static __always_inline int turn_out(struct __sk_buff *skb, const struct sl_pkt *p)
+{
+	struct sl_turn *t = turn_scratch();
+
+	if (!t)
+		return SL_NOT_TURNED;
+	t->p = *p;
+	return sl_turn_out(skb);
+}
+
+/* To the client: what comes from the pod comes from the port it asked for. */
+static __always_inline int __turn_client(struct __sk_buff *skb, struct sl_turn *t, const struct sl_endpoint *ep,
+					 __u64 now)
+{
+	struct sl_flow *f = flow_lookup(&t->p.tuple, now);
+	__u64 owner = ep->owner;
+
+	if (!__turn_index(f, SL_FLOW_TURNED, owner))
+		return SL_NOT_TURNED;
+	f = __turn_record(&t->p.tuple, f, &t->key, owner, now);
+	if (!f)
+		return SL_NOT_TURNED;
+	flow_touch(&t->key, f, &t->p, SL_RX, skb->len, now);
+	t->want = t->key;
+	if (sl_turn_set(skb, SL_RX))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
+	return SL_PASS;
+}
+
+/* Makes the record at the door of ep for the packet's tuple, under t->key. */
+static __always_inline enum sl_drop_reason __door_make(struct __sk_buff *skb, struct sl_turn *t,
+						       const struct sl_endpoint *ep, __u64 now)
+{
+	struct sl_flow_scratch *s = flow_scratch();
+	enum sl_drop_reason reason;
+
+	if (!s)
+		return SL_DROP_FLOW_TABLE;
+	if (addr_is_any(ep->gateway))
+		return SL_DROP_NO_GATEWAY;
+	flow_init(&s->rec, ep->owner, SL_FLOW_DOOR, now);
+	s->rec.other = t->p.tuple;
+	addr_copy(s->rec.other.remote, ep->gateway);
+	s->key = t->key;
+	__turn_insert(skb, s, bpf_ntohs(t->p.echo ? t->p.tuple.local_port : t->p.tuple.remote_port), &reason);
+	return reason;
+}
+
+/* To the pod that was asked: the packet comes from the address of the device the pod is routed from. */
+static __always_inline int __door_in(struct __sk_buff *skb, struct sl_turn *t, const struct sl_endpoint *ep, __u64 now)
+{
+	enum sl_drop_reason reason;
+	struct sl_flow *f;
+
+	t->key = t->p.tuple;
+	t->key.pad[0] = SL_SIDE_DOOR;
+	f = flow_record(&t->key, ep->owner, now);
+	if (!f || !(f->flags & SL_FLOW_DOOR) || flow_reopened(f, &t->p, SL_RX) || !flow_ensure_index(&t->key, f)) {
+		reason = __door_make(skb, t, ep, now);
+		if (reason)
+			return drop(skb, reason, ep->ifindex);
+		f = flow_record(&t->key, ep->owner, now);
+		if (!f)
+			return drop(skb, SL_DROP_FLOW_TABLE, ep->ifindex);
+	}
+	f = flow_touch(&t->key, f, &t->p, SL_RX, skb->len, now);
+	t->want = f->other;
+	if (sl_turn_set(skb, SL_RX))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
+	return SL_PASS;
+}
+
+/*
+ * Does what sender opened leave its network masqueraded, toward another one of this node? As at an uplink: not if the
+ * packet answers what the other pod opened, be it through the sender's own door.
+ */
+static __always_inline bool __crosses(struct sl_turn *t, const struct sl_endpoint *ep, const struct sl_endpoint *sender,
+				      __u64 now)
+{
+	const struct sl_pkt *p = &t->p;
+	struct sl_flow *f;
+
+	if (!endpoint_masquerades(sender, p->tuple.remote, p->tuple.local))
+		return false;
+	f = flow_record(&p->tuple, ep->owner, now);
+	if (f && (f->flags & SL_FLOW_POD_OPENED))
+		return false;
+	tuple_reverse(&t->to, p);
+	f = flow_record(&t->to, sender->owner, now);
+	if (f ? !(f->flags & SL_FLOW_POD_OPENED) || (f->flags & SL_FLOW_REPLIED)
+	      : pkt_is_syn_ack(p) || p->echo == SL_ECHO_ANSWERS)
+		return false;
+	t->to.pad[0] = SL_SIDE_DOOR;
+	f = flow_record(&t->to, sender->owner, now);
+	return !f || !(f->flags & SL_FLOW_DOOR);
+}
+
+/* What a pod gets from another pod, in the scratch. */
+__noinline int sl_turn_in(struct __sk_buff *skb)
+{
+	struct sl_turn *t = turn_scratch();
+	__u64 now = bpf_ktime_get_ns();
+	struct sl_endpoint *ep, *sender;
+	struct sl_flow *f;
+	bool turned;
+	int verdict;
+
+	if (!t)
+		return SL_NOT_TURNED;
+	ep = endpoint_lookup(t->p.tuple.local);
+	if (!ep)
+		return SL_NOT_TURNED;
+	verdict = __turn_client(skb, t, ep, now);
+	if (verdict != SL_NOT_TURNED)
+		return verdict;
+	/* As the client sees it: is there an index that leads to what it asked for? */
+	tuple_reverse(&t->to, &t->p);
+	f = flow_lookup(&t->to, now);
+	turned = f && (f->flags & SL_FLOW_INDEX) && (f->flags & SL_FLOW_TURNED);
+	if (turned && (f->flags & SL_FLOW_MASQ))
+		return __door_in(skb, t, ep, now);
+	sender = endpoint_lookup(t->p.tuple.remote);
+	if (sender && __crosses(t, ep, sender, now))
+		return __door_in(skb, t, ep, now);
+	return turned ? SL_PASS : SL_NOT_TURNED;
+}
+
+/* At sl_pod_ingress, for a packet from a pod of this node. */
+static __always_inline int turn_in(struct __sk_buff *skb, const struct sl_pkt *p)
+{
+	struct sl_turn *t = turn_scratch();
+
+	if (!t)
+		return SL_NOT_TURNED;
+	t->p = *p;
+	return sl_turn_in(skb);
+}
+
+__noinline int sl_door_in(struct __sk_buff *skb)
+{
+	struct sl_turn *t = turn_scratch();
+	struct sl_endpoint *ep;
+
+	if (!t)
+		return SL_PASS;
+	ep = endpoint_lookup(t->p.tuple.local);
+	return ep ? __door_in(skb, t, ep, bpf_ktime_get_ns()) : SL_PASS;
+}
+
+/* At sl_pod_ingress, for a packet of a flow with SL_FLOW_MASQ from outside. */
+static __always_inline int door_in(struct __sk_buff *skb, const struct sl_pkt *p)
+{
+	struct sl_turn *t = turn_scratch();
+
+	if (!t)
+		return SL_PASS;
+	t->p = *p;
+	return sl_door_in(skb);
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"testing"
+	"time"
+)
+
+// between is a connection that a opens to b, a pod of another network of the node: b sees its gateway.
+func (w *walk) between(family, proto int, a, b *pod, port uint16) *turn {
+	c := conn{proto: proto, local: at(a.addr(family), keptPort), remote: at(b.addr(family), podPort)}
+	return (&turn{walk: w, client: a, pod: b, asked: c, middle: c, seen: c}).masked(port)
+}
+
+// gateways lets the endpoints know them.
+func gateways(w *walk) {
+	for _, family := range families {
+		publishTo(family, protoSCTP, podB, 0)(w)
+	}
+}
+
+// ipMasq is for everything outside of the pod's own subnet, as the reference has it: also
+// for another network of the node. None of it takes the shortcut.
+func TestPrivilegedBetweenNetworks(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.rolls(1)
+		ac := w.between(family, proto, podA, podC, keptPort)
+		bc := w.between(family, proto, podB, podC, rolled(1)) // the gateway's port is taken by the first
+		ca := w.between(family, proto, podC, podA, keptPort)
+		ca.asked.local = at(podC.addr(family), keptPort-1)
+		ca.middle.local = ca.asked.local
+		ca.seen.local = at(podA.gateway(family), keptPort-1)
+		for _, x := range []*turn{ac, bc, ca} {
+			x.asks("S")
+			x.answers("SA")
+		}
+		for range 3 {
+			for _, x := range []*turn{ac, bc, ca} {
+				x.answers("PA")
+				x.asks("PA")
+			}
+		}
+		// The opener is silent for longer than an opening may take, and its peer speaks first.
+		w.later(100 * time.Second)
+		ac.answers("PA")
+		ac.asks("PA")
+	}, masquerading(podA, podB, podC), gateways)
+}
+
+// Who is not masqueraded shows itself, and what answers it does so too.
+func TestPrivilegedBetweenNetworksHalf(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		p := w.talk(family, proto, podC, podA)
+		p.establish()
+		w.evict(p.back().conn)
+		p.slow("PA")
+		p.back().slow("PA")
+		w.between(family, proto, podA, podC, keptPort).asks("S")
+	}, masquerading(podA), gateways)
+}
+
+// No address in the other network, or no port: a counted drop, never the pod's address.
+func TestPrivilegedBetweenNetworksRefused(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		x := w.between(family, proto, podA, podC, keptPort)
+		f := x.asked.tx("S")
+		f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac
+		refused := drops(reasonNoGateway, podC)
+		refused.uncounted = false
+		w.step(podIngress, podC.name, f.bytes(t), refused)
+		gateways(w)
+		w.keepPorts(snatMin1, snatMax1)
+		w.keepPorts(snatMin2, snatMax2)
+		if proto != echo { // identifiers are not kept
+			refused.reason = reasonPorts
+			w.step(podIngress, podC.name, f.bytes(t), refused)
+		}
+	}, masquerading(podA))
+}
+
+// A masqueraded pod that asks a hostPort of another network is masqueraded on its way too.
+func TestPrivilegedTurnBetweenNetworks(t *testing.T) {
+	fx := newFixture(t, nil)
+	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+		x := w.toNode(family, proto, podC, podA, upl0.addr(family)).masked(keptPort)
+		x.asks("S")
+		x.answers("SA")
+		for range 3 {
+			x.asks("PA")
+			x.answers("PA")
+		}
+	}, func(w *walk) {
+		w.addEndpoint(podC, epMasquerade)
+		gateways(w)
+	})
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+const (
+	hpSNAT    = uint16(bpfobj.TypesSlHostportFlagSL_HP_SNAT)
+	hpMasqAll = uint16(bpfobj.TypesSlHostportFlagSL_HP_MASQ_ALL)
+)
+
+// gateway is the node's address in the pod's subnet.
+func (p *pod) gateway(family int) netip.Addr {
+	return netip.PrefixFrom(p.addr(family), pick(family, p.bits4, p.bits6)).Masked().Addr().Next()
+}
+
+// turn is a connection of a pod to a hostPort of its own node, as each of the three sees it.
+type turn struct {
+	*walk
+	client, pod *pod
+	asked       conn // the client: local is its own end
+	middle      conn // the stack: local is the client's end
+	seen        conn // the pod: local is the client's end as the pod sees it
+}
+
+// toNode is a connection of c to the hostPort of p by an address of the node.
+func (w *walk) toNode(family, proto int, c, p *pod, by netip.Addr) *turn {
+	from := at(c.addr(family), keptPort)
+	t := &turn{walk: w, client: c, pod: p, asked: conn{proto: proto, local: from, remote: at(by, hostPort)}}
+	t.middle, t.seen = t.asked, t.asked
+	t.middle.remote, t.seen.remote = at(p.addr(family), podPort), at(p.addr(family), podPort)
+	return t
+}
+
+// masked makes the pod see its gateway.
+func (t *turn) masked(port uint16) *turn {
+	family := 4
+	if t.seen.local.Addr().Is6() {
+		family = 6
+	}
+	t.seen.local = at(t.pod.gateway(family), port)
+	return t
+}
+
+// asks brings a packet from the client to the pod; every step is checked whole.
+func (t *turn) asks(kind string) { t.tb.Helper(); t.carry(t.client, t.pod, conn.tx, kind) }
+
+// answers brings one back.
+func (t *turn) answers(kind string) { t.tb.Helper(); t.carry(t.pod, t.client, conn.rx, kind) }
+
+func (t *turn) carry(from, to *pod, dir func(conn, string) frame, kind string) {
+	t.tb.Helper()
+	first, last := t.asked, t.seen
+	if from == t.pod && dir(t.seen, kind).src == t.seen.remote {
+		first, last = t.seen, t.asked
+	}
+	sent, middle, got := dir(first, kind), dir(t.middle, kind), dir(last, kind)
+	for _, f := range []*frame{&sent, &middle, &got} {
+		f.srcMAC, f.dstMAC = from.mac, from.gwMAC
+	}
+	b := t.step(podEgress, from.name, sent.bytes(t.tb), passes(middle.bytes(t.tb)))
+	b = route(b, to.gwMAC, to.mac)
+	t.step(podIngress, to.name, b, passes(got.routed(to.gwMAC, to.mac).bytes(t.tb)))
+}
+
+// publishTo is a mapping with portmap's flags, and endpoints that know their gateway.
+func publishTo(family, proto int, p *pod, flags uint16) option {
+	return func(w *walk) {
+		m := mapping(family, proto, p)
+		w.put("sl_hostports", m.key(), &bpfobj.TypesSlHostport{
+			Ip: wire.Addr(p.addr(family)), Owner: p.owner, Gen: m.gen, Port: wire.Port(m.port), Flags: flags,
+		})
+		for _, q := range allPods {
+			var v bpfobj.TypesSlEndpoint
+			key := wire.Addr(q.addr(family))
+			if err := w.maps["sl_endpoints"].Lookup(key, &v); err != nil {
+				w.tb.Fatal(err)
+			}
+			v.Gateway = wire.Addr(q.gateway(family))
+			w.put("sl_endpoints", key, &v)
+		}
+	}
+}
+
+// turnCases runs f for TCP and UDP in both families with a hostPort of podA.
+func turnCases(t *testing.T, fx *fixture, flags uint16, f func(w *walk, family, proto int), opts ...option) {
+	t.Helper()
+	for _, family := range families {
+		for _, p := range protocols[:2] {
+			fx.each(t, p.name+pick(family, "4", "6"), func(w *walk) { f(w, family, p.proto) },
+				append([]option{publishTo(family, p.proto, podA, flags)}, opts...)...)
+		}
+	}
+}
+
+// A pod gets itself, a sibling and a pod of another network; the first two are seen as the gateway.
+func TestPrivilegedTurn(t *testing.T) {
+	fx := newFixture(t, nil)
+	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
+		turns := []*turn{
+			w.toNode(family, proto, podA, podA, upl0.addr(family)).masked(keptPort),
+			w.toNode(family, proto, podC, podA, upl0.addr(family)),
+		}
+		for range 3 { // no such flow ever takes the shortcut
+			for _, x := range turns {
+				x.asks("S")
+				x.answers("SA")
+				x.asks("PA")
+				x.answers("PA")
+			}
+		}
+		sibling := w.toNode(family, proto, podB, podA, upl0.addr(family))
+		// The gateway's port toward the pod is taken by the first.
+		w.rolls(1)
+		sibling.masked(rolled(1)).asks("S")
+		sibling.answers("SA")
+		sibling.asks("PA")
+	})
+}
+
+// Without "snat" everybody is seen as he is.
+func TestPrivilegedTurnWithoutSNAT(t *testing.T) {
+	fx := newFixture(t, nil)
+	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+		for _, c := range []*pod{podB, podC} {
+			x := w.toNode(family, proto, c, podA, second(family))
+			x.asks("S")
+			x.answers("SA")
+			x.asks("PA")
+		}
+	})
+}
+
+func second(family int) netip.Addr { return pick(family, second4, second6) }
+
+// With "masqAll" a pod of another network is seen as the gateway too.
+func TestPrivilegedTurnMasqAll(t *testing.T) {
+	fx := newFixture(t, nil)
+	turnCases(t, fx, hpSNAT|hpMasqAll, func(w *walk, family, proto int) {
+		x := w.toNode(family, proto, podC, podA, upl0.addr(family)).masked(keptPort)
+		x.asks("S")
+		x.answers("SA")
+		x.asks("PA")
+	})
+}
+
+// What the client has with the pod itself from the same port is another connection: it gets another port in the stack.
+func TestPrivilegedTurnClash(t *testing.T) {
+	fx := newFixture(t, nil)
+	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+		direct := w.talk(family, proto, podB, podA)
+		direct.slow("S")
+		direct.back().slow("SA")
+		x := w.toNode(family, proto, podB, podA, upl0.addr(family))
+		x.middle.local = at(podB.addr(family), rolled(1))
+		x.seen.local = x.middle.local
+		w.rolls(1)
+		x.asks("S")
+		x.answers("SA")
+		direct.fast("A")
+		x.asks("PA")
+		direct.back().fast("PA")
+	})
+}
+
+// The LRU may take any one entry: what is left makes it anew, with the same ports.
+func TestPrivilegedTurnLostHalves(t *testing.T) {
+	fx := newFixture(t, nil)
+	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
+		x := w.toNode(family, proto, podB, podA, upl0.addr(family)).masked(keptPort)
+		x.asks("S")
+		x.answers("SA")
+		x.asks("PA")
+		x.answers("PA")
+		door := tupleOf(x.seen)
+		door.Local, door.Remote, door.LocalPort, door.RemotePort = door.Remote, door.Local, door.RemotePort, door.LocalPort
+		lost := []bpfobj.TypesSlTuple{tupleOf(x.asked), tupleOf(x.middle), door}
+		record := tupleOf(x.middle)
+		record.Local, record.Remote, record.LocalPort, record.RemotePort = record.Remote, record.Local, record.RemotePort, record.LocalPort
+		record.Pad[0] = 1
+		for _, key := range append(lost, record) {
+			for _, m := range []string{"sl_flows", "sl_flows_new"} {
+				_ = w.maps[m].Delete(&key)
+			}
+			x.asks("PA")
+			x.answers("PA")
+		}
+	})
+}
+
+func tupleOf(c conn) bpfobj.TypesSlTuple {
+	return bpfobj.TypesSlTuple{
+		Local: wire.Addr(c.local.Addr()), Remote: wire.Addr(c.remote.Addr()),
+		LocalPort: wire.Port(c.local.Port()), RemotePort: wire.Port(c.remote.Port()), Proto: uint8(c.proto),
+	}
+}
+
+// A port with a new owner takes its clients along.
+func TestPrivilegedTurnMoves(t *testing.T) {
+	fx := newFixture(t, nil)
+	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+		x := w.toNode(family, proto, podC, podA, upl0.addr(family))
+		x.asks("S")
+		x.answers("SA")
+		m := mapping(family, proto, podB)
+		m.gen++
+		w.publish(m)
+		x = w.toNode(family, proto, podC, podB, upl0.addr(family))
+		x.asks("S")
+		x.answers("SA")
+	})
+}

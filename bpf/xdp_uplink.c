@@ -1,0 +1,118 @@
+//go:build ignore
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Uplink, XDP: before anything else sees a packet. Drops what comes from a
+ * network of the deny list, and loopback addresses, which have no business on a
+ * wire (RFC 1122 3.2.1.3, RFC 4291 2.5.3). Behind up to two VLAN tags too. Attached only while the list is
+ * not empty.
+ */
+#define SL_PROGRAM SL_PROGRAM_XDP
+#include "lib/compiler.h"
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include "lib/addr.h"
+#include "lib/config.h"
+#include "lib/deny_maps.h"
+#include "lib/event.h"
+
+struct sl_vlan {
+	__be16 tci;
+	__be16 proto;
+};
+
+/* Copies the first bytes of the packet into e. */
+static __always_inline void __event_capture_xdp(struct xdp_md *ctx, struct sl_event *e)
+{
+	__u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 i;
+
+	e->len = (__u32)(end - data);
+	e->l2_len = ETH_HLEN;
+	e->captured = 0;
+#pragma unroll
+	for (i = 0; i < SL_EVENT_BYTES; i++) {
+		if (data + i + 1 > end)
+			break;
+		e->data[i] = data[i];
+		e->captured = (__u8)(i + 1);
+	}
+}
+
+/* As sl_drop(). reason: enum sl_drop_reason. */
+__noinline int sl_drop_xdp(struct xdp_md *ctx, __u32 reason)
+{
+	struct sl_event_cpu *cpu = drop_count(ctx->ingress_ifindex, 0, reason);
+	struct sl_event *e;
+
+	if (!cpu)
+		return XDP_DROP;
+	e = event_reserve(cpu);
+	if (!e)
+		return XDP_DROP;
+	__event_capture_xdp(ctx, e);
+	bpf_ringbuf_submit(e, 0);
+	return XDP_DROP;
+}
+
+static __always_inline int __judge(struct xdp_md *ctx, struct sl_cidr *from, const __u8 *to)
+{
+	__u64 *hits;
+
+	if (addr_is_loopback(from->ip) || addr_is_loopback(to))
+		return sl_drop_xdp(ctx, SL_DROP_LOOPBACK);
+	hits = bpf_map_lookup_elem(&sl_deny, from);
+	if (!hits)
+		return XDP_PASS;
+	__sync_fetch_and_add(hits, 1);
+	return sl_drop_xdp(ctx, SL_DROP_DENIED);
+}
+
+SEC("xdp")
+int sl_xdp_uplink(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct sl_cidr from = {.prefix_len = 128};
+	struct ethhdr *eth = data;
+	__be16 proto;
+	__u8 to[16];
+	void *l3;
+	int i;
+
+	l3 = eth + 1;
+	if (l3 > end)
+		return XDP_PASS;
+	proto = eth->h_proto;
+#pragma unroll
+	for (i = 0; i < 2; i++) {
+		struct sl_vlan *tag = l3;
+
+		if (proto != bpf_htons(ETH_P_8021Q) && proto != bpf_htons(ETH_P_8021AD))
+			break;
+		if ((void *)(tag + 1) > end)
+			return XDP_PASS;
+		proto = tag->proto;
+		l3 = tag + 1;
+	}
+	if (proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return XDP_PASS;
+		addr_from_v4(from.ip, ip->saddr);
+		addr_from_v4(to, ip->daddr);
+		return __judge(ctx, &from, to);
+	}
+	if (proto == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return XDP_PASS;
+		addr_copy(from.ip, &ip->saddr);
+		addr_copy(to, &ip->daddr);
+		return __judge(ctx, &from, to);
+	}
+	return XDP_PASS;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// care looks after a node.
+type care interface {
+	// Facts is what the doctor looks at.
+	Facts(ctx context.Context) (*doctor.Facts, error)
+	// Leftovers finds what is left of attachments that are gone. The error names
+	// what could not be looked at; the report then misses something living.
+	Leftovers(ctx context.Context) (leftover.Report, error)
+	// Sweep removes items of a report.
+	Sweep(ctx context.Context, items []leftover.Item) error
+	// Elsewhere says that the tool runs with other mounts than the node's
+	// processes, and so does not see where pods are.
+	Elsewhere() bool
+}
+
+var _ care = realNode{}
+
+func (realNode) Facts(ctx context.Context) (*doctor.Facts, error) { return doctor.Gather(ctx) }
+
+func (realNode) Leftovers(ctx context.Context) (leftover.Report, error) {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		return leftover.Report{}, err
+	}
+	var maps leftover.Maps
+	dp, err := loader.OpenExisting(ctx, loader.Options{Config: conf})
+	switch {
+	case err == nil:
+		defer dp.Close()
+		maps = dp
+	case !errors.Is(err, loader.ErrNotLoaded):
+		return leftover.Report{}, err
+	}
+	scene, err := leftover.See(ctx, maps, doctor.Tables(conf), store.Open(store.DefaultDir), leftover.DefaultPlaces())
+	return leftover.Find(scene), err
+}
+
+func (realNode) Sweep(ctx context.Context, items []leftover.Item) error {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		return err
+	}
+	broom := leftover.Broom{Tables: doctor.Tables(conf), Records: store.Open(store.DefaultDir)}
+	dp, err := loader.OpenExisting(ctx, loader.Options{Config: conf})
+	switch {
+	case err == nil:
+		defer dp.Close()
+		broom.Collect = dp.GC
+	case !errors.Is(err, loader.ErrNotLoaded):
+		return err
+	}
+	return broom.Remove(ctx, items)
+}
+
+func (realNode) Elsewhere() bool {
+	own, err := os.Readlink("/proc/thread-self/ns/mnt")
+	first, err1 := os.Readlink("/proc/1/ns/mnt")
+	return err != nil || err1 != nil || own != first
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+)
+
+func (n *fakeNode) Facts(context.Context) (*doctor.Facts, error) {
+	if n.facts == nil {
+		return nil, errors.New("config.json: not JSON")
+	}
+	return n.facts, nil
+}
+
+func (n *fakeNode) Leftovers(context.Context) (leftover.Report, error) { return n.report, n.blind }
+
+func (n *fakeNode) Sweep(_ context.Context, items []leftover.Item) error {
+	n.swept = items
+	return nil
+}
+
+func (n *fakeNode) Elsewhere() bool { return n.away }
+
+var _ care = (*fakeNode)(nil)
+
+func someLeftovers() leftover.Report {
+	return leftover.Report{
+		Items: []leftover.Item{
+			{Kind: leftover.Netfilter, What: "net0/4711: chain CNI-DN-c189d8b6a7b4d184c9f70 of the table nat (iptables-nft, IPv4)", Why: "the network namespace /run/netns/a of net0/4711/eth0 is gone (record)", Sweep: true},
+			{Kind: leftover.IFB, What: "device bwpc189d8b6a7b4", Why: "no filter sends packets to it, but net0/77/eth0 may be alive (/var/lib/cni/results/net0-77-eth0)"},
+		},
+		Known: "2 records in /run/sluice/attachments",
+	}
+}
+
+// sickNode has one finding of each level and more.
+func sickNode() *fakeNode {
+	n := newFakeNode()
+	n.report = someLeftovers()
+	n.facts = &doctor.Facts{
+		Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup", Status: n.status, Probes: n.status.Probes, Leftovers: n.report,
+		Links: map[int]string{2: "eth0"}, Sysctls: map[string]string{"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "0"},
+		Hooks:    []loader.Hooked{{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "cil_from_netdev", ID: 90, How: "tcx"}, {Name: "sl_upl_ingress", ID: 31, How: "tcx", Ours: true}}}},
+		Forwards: []netfilter.ForwardChain{{Tool: "iptables-nft", V4: true, Chain: "FORWARD"}},
+	}
+	return n
+}
+
+func TestDoctor(t *testing.T) {
+	n := sickNode()
+	out, errs, status := runTool(t, n, 0, "doctor")
+	if status != exitProblems || errs != "" {
+		t.Errorf("exit status %d, %q", status, errs)
+	}
+	golden(t, "doctor.txt", out)
+	out, _, _ = runTool(t, n, 0, "doctor", "-w")
+	golden(t, "doctor-wide.txt", out)
+	out, _, _ = runTool(t, n, 0, "doctor", "-o", "json")
+	golden(t, "doctor.json", out)
+	wantSnakeCase(t, out)
+}
+
+// The exit status is that of the worst finding.
+func TestDoctorStatus(t *testing.T) {
+	n := &fakeNode{facts: &doctor.Facts{Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup"}}
+	tests := []struct {
+		name string
+		edit func()
+		want int
+	}{
+		{"nothing", func() {}, 0},
+		{"warning", func() { n.facts.Leftovers = someLeftovers() }, exitWarnings},
+		{"problem", func() {
+			n.facts.Config.Backend = nodeconf.BackendEBPF
+			n.facts.Probes = []loader.Probe{{Name: "redirect_peer", Answer: loader.AnswerNo, Required: true}}
+		}, exitProblems},
+		{"the doctor", func() { n.facts = nil }, 1},
+	}
+	for _, tt := range tests {
+		tt.edit()
+		if out, errs, status := runTool(t, n, 0, "doctor"); status != tt.want {
+			t.Errorf("%s: exit status %d, want %d: %s%s", tt.name, status, tt.want, out, errs)
+		}
+	}
+}
+
+func TestSweep(t *testing.T) {
+	n := sickNode()
+	out, errs, status := runTool(t, n, 0, "sweep")
+	if status != 0 || errs != "" || n.swept != nil {
+		t.Errorf("exit status %d, %q, removed %v", status, errs, n.swept)
+	}
+	golden(t, "sweep.txt", out)
+	out, _, status = runTool(t, n, 0, "sweep", "--yes")
+	if status != 0 || len(n.swept) != 2 {
+		t.Errorf("exit status %d, removed %v", status, n.swept)
+	}
+	golden(t, "sweep-yes.txt", out)
+	out, _, _ = runTool(t, n, 0, "sweep", "-o", "json")
+	golden(t, "sweep.json", out)
+	wantSnakeCase(t, out)
+}
+
+// Nothing is removed by a process that may not see what is alive, unless it is
+// told to.
+func TestSweepBlind(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*fakeNode)
+		want string
+	}{
+		{"other mounts", func(n *fakeNode) { n.away = true }, "other mounts"},
+		{"unreadable cache", func(n *fakeNode) { n.blind = errors.New("results/x: names no container") }, "names no container"},
+	} {
+		n := sickNode()
+		tt.edit(n)
+		out, errs, status := runTool(t, n, 0, "sweep", "--yes")
+		if status != 1 || out != "" || !strings.Contains(errs, tt.want) || n.swept != nil {
+			t.Errorf("%s: exit status %d, %q, removed %v", tt.name, status, errs, n.swept)
+		}
+		if runTool(t, n, 0, "sweep", "--yes", "--force"); len(n.swept) != 2 {
+			t.Errorf("%s: --force removed %v", tt.name, n.swept)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+)
+
+// checkDatapath says whether the programs are loaded, and if not, whether they
+// should be.
+func checkDatapath(f *Facts) []Finding {
+	const name = "datapath"
+	switch b := f.Config.Backend; {
+	case f.Status != nil:
+		return []Finding{{name, OK, fmt.Sprintf("eBPF is loaded (build %s), %d pods", f.Status.Build, len(f.Status.Endpoints)), ""}}
+	case f.Decision != nil && f.Decision.Backend == "none":
+		n := Finding{name, Warning, "eBPF was refused on this node: " + f.Decision.Reason + "; netfilter does the work", "see the lines on the kernel above"}
+		if b == nodeconf.BackendEBPF {
+			n.Level, n.Text = Problem, "eBPF was refused on this node: "+f.Decision.Reason
+		}
+		return []Finding{n}
+	case backedBy(f.Records, "ebpf") > 0:
+		return []Finding{{name, Problem, fmt.Sprintf("nothing is loaded, but %s use it: their published ports, masquerading and admission do not work", count(backedBy(f.Records, "ebpf"), "attachment")),
+			"delete and add these pods again; the first ADD loads the programs"}}
+	case b == nodeconf.BackendNFTables || b == nodeconf.BackendIPTables:
+		return []Finding{{name, OK, "nothing is loaded: the configuration asks for " + string(b), ""}}
+	}
+	return []Finding{{name, OK, "nothing is loaded yet: the first ADD does that", ""}}
+}
+
+// checkPrograms looks for programs that are missing on a device, or of another
+// build than the one that is loaded.
+func checkPrograms(f *Facts) []Finding {
+	if f.Status == nil {
+		return nil
+	}
+	var out []Finding
+	all := 0
+	for _, d := range f.Status.Devices {
+		for _, p := range d.Programs {
+			all++
+			what := fmt.Sprintf("%s %s has no program %s at its %s: ", d.Role, cmp.Or(d.Name, fmt.Sprintf("ifindex %d", d.Ifindex)), p.Name, p.Hook)
+			switch {
+			case p.OK:
+			case p.ID != 0:
+				out = append(out, Finding{"programs", Warning, strings.Replace(what, "has no", "has an older", 1) + "an upgrade was interrupted", "sluice sync; for a pod, the next ADD or sluice unload --force and new pods"})
+			case d.Role == "uplink":
+				out = append(out, Finding{"programs", Problem, what + "published ports and masquerading do not work there", "sluice sync"})
+			default:
+				out = append(out, Finding{"programs", Problem, what + "its traffic is neither checked nor translated", "delete and add the pod again"})
+			}
+		}
+	}
+	if len(out) == 0 && all > 0 {
+		out = []Finding{{"programs", OK, fmt.Sprintf("%s attached where they should be", count(all, "program")), ""}}
+	}
+	return out
+}
+
+// checkUplinks names devices that carry traffic out and have no programs.
+func checkUplinks(f *Facts) []Finding {
+	if f.Status == nil {
+		return nil
+	}
+	var out []Finding
+	for _, s := range f.Status.Skipped {
+		n := Finding{"uplinks", Warning, fmt.Sprintf("%s is no uplink (%s): published ports and masquerading do not work by it", s.Name, s.Why), "publish and route by another device"}
+		if strings.Contains(s.Why, "does not exist") {
+			n.Do = "correct \"uplinks\" in " + nodeconf.DefaultPath
+		}
+		out = append(out, n)
+	}
+	uplinks := 0
+	for _, d := range f.Status.Devices {
+		if d.Role == "uplink" {
+			uplinks++
+		}
+	}
+	if uplinks == 0 {
+		out = append(out, Finding{"uplinks", Warning, "no device is an uplink: nothing from outside reaches a pod", "give a device an address and a route, or set \"uplinks\" in " + nodeconf.DefaultPath + ", then sluice sync"})
+	}
+	return out
+}
+
+// nearlyFull is the share of a map from which on it is said.
+const nearlyFull = 0.9
+
+// checkMaps looks for maps without room. Flows make their own: the oldest go.
+func checkMaps(f *Facts) []Finding {
+	if f.Status == nil {
+		return nil
+	}
+	var out []Finding
+	for _, m := range f.Status.Maps {
+		if m.Max == 0 || strings.HasSuffix(m.Type, "Array") || float64(m.Entries) < nearlyFull*float64(m.Max) {
+			continue
+		}
+		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, m.Entries, m.Max), "raise its size in \"mapSizes\" of "+nodeconf.DefaultPath+", then sluice unload on a drained node"
+		if strings.HasPrefix(m.Type, "LRU") {
+			out = append(out, Finding{"maps", Warning, text + "idle connections are forgotten early", what})
+		} else {
+			out = append(out, Finding{"maps", Problem, text + "an ADD will be refused", what})
+		}
+	}
+	return out
+}
+
+// checkOthers names what others have attached to the devices that we use, and
+// says who sees a packet first.
+func checkOthers(f *Facts) []Finding {
+	var out []Finding
+	for _, h := range f.Hooks {
+		ours := -1
+		for i, p := range h.Programs {
+			if p.Ours {
+				ours = i
+			}
+		}
+		for i, p := range h.Programs {
+			if p.Ours {
+				continue
+			}
+			out = append(out, otherProgram(f, h, p, i < ours))
+		}
+	}
+	return out
+}
+
+func otherProgram(f *Facts, h loader.Hooked, p loader.HookedProgram, before bool) Finding {
+	what := p.Kind + " filter"
+	if p.ID != 0 {
+		what = fmt.Sprintf("program #%d", p.ID)
+		if p.Name != "" {
+			what = fmt.Sprintf("program %s (#%d)", p.Name, p.ID)
+		}
+	}
+	where := fmt.Sprintf("%s, %s: %s of somebody else by %s", cmp.Or(f.Links[h.Ifindex], fmt.Sprintf("ifindex %d", h.Ifindex)), h.Hook, what, p.How)
+	see := fmt.Sprintf("bpftool prog show id %d", p.ID)
+	if p.ID == 0 {
+		see = fmt.Sprintf("tc filter show dev %s %s", f.Links[h.Ifindex], h.Hook)
+	}
+	const name = "other-programs"
+	switch {
+	case p.How == "xdp":
+		return Finding{name, Info, where + "; it sees packets before everything else and may drop or redirect them", see + " tells more if packets are missing"}
+	case before:
+		return Finding{name, Warning, where + " runs before ours: what it drops, redirects or accepts for good, ours never sees", see + "; attach it behind ours if published ports or masquerading fail"}
+	}
+	return Finding{name, Info, where + " runs after ours: it does not see packets of the fast path", "set \"fastPath\" to \"off\" in " + nodeconf.DefaultPath + " if it must see all"}
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

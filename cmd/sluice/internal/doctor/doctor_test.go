@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// healthy is a node with one pod and two uplinks, with which nothing is wrong.
+func healthy() *Facts {
+	ref := store.Ref{Network: "net0", ContainerID: "a", IfName: "eth0"}
+	at := func(role, name string, index int) loader.DeviceStatus {
+		return loader.DeviceStatus{Name: name, Ifindex: index, Role: role, Programs: []loader.ProgramStatus{
+			{Name: "sl_in", Hook: "ingress", How: "tcx", ID: 5, OK: true}, {Name: "sl_out", Hook: "egress", How: "tcx", ID: 6, OK: true},
+		}}
+	}
+	return &Facts{
+		Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup", Links: map[int]string{2: "eth0", 3: "eth1"},
+		Probes: []loader.Probe{
+			{Name: "redirect_peer", Answer: loader.AnswerYes, Required: true}, {Name: "tcx links", Answer: loader.AnswerYes}, {Name: "sch_fq", Answer: loader.AnswerYes},
+		},
+		Status: &loader.Status{
+			Backend: "ebpf", Build: "b1", Devices: []loader.DeviceStatus{at("uplink", "eth0", 2), at("uplink", "eth1", 3), at("pod", "veth1", 7)},
+			Local: loader.LocalStatus{Attached: true},
+			Maps:  []loader.MapStatus{{Name: "sl_endpoints", Type: "Hash", Entries: 1, Max: 100}, {Name: "sl_drops", Type: "PerCPUArray", Entries: 9, Max: 9}},
+			Endpoints: []loader.EndpointStatus{{
+				Owner: ref.Owner(), Features: []string{"masquerade", "admit", "publish"}, HostIfName: "veth1",
+				Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")},
+			}},
+		},
+		Hooks: []loader.Hooked{{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "sl_in", ID: 5, How: "tcx", Ours: true}}}},
+		Records: []*store.Record{{Ref: ref, Plugins: map[string]store.Section{
+			"portmap": {State: store.StateDone, Data: json.RawMessage(`{"ports":[{"backend":"ebpf"}]}`)},
+		}}},
+		Sysctls: map[string]string{
+			"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "2",
+			"net/ipv4/conf/eth0/forwarding": "1", "net/netfilter/nf_conntrack_count": "10", "net/netfilter/nf_conntrack_max": "1000",
+		},
+		Leftovers: leftover.Report{Known: "everything"},
+	}
+}
+
+// A node with which nothing is wrong has no finding but that.
+func TestHealthy(t *testing.T) {
+	for _, f := range Examine(healthy()) {
+		if f.Level != OK || f.Do != "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	empty := &Facts{Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup"}
+	if worst := Worst(Examine(empty)); worst != OK {
+		t.Errorf("a node before its first pod: %s %+v", worst, Examine(empty))
+	}
+}
+
+// Each thing that can be wrong is found, as bad as it is, with what to do; and
+// nothing else is then.
+func TestChecks(t *testing.T) {
+	noFQ := func(f *Facts) { f.Probes[2].Answer = loader.AnswerNo }
+	other := func(h loader.Hooked) func(*Facts) {
+		return func(f *Facts) { f.Hooks = []loader.Hooked{h} }
+	}
+	ours := loader.HookedProgram{Name: "sl_in", ID: 5, How: "tcx", Ours: true}
+	theirs := loader.HookedProgram{Name: "cil", ID: 9, How: "tcx"}
+	tests := []struct {
+		name  string
+		edit  func(*Facts)
+		check string
+		level Level
+		text  string // part of it
+		do    string // part of it
+	}{
+		{"not looked at", func(f *Facts) { f.Blind = []error{errors.New("the tables: EPERM")} }, "not-looked-at", Warning, "EPERM", "as root"},
+		{"required probe", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo }, "kernel", Warning, "redirect_peer: no", "newer kernel"},
+		{"required probe, eBPF demanded", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo; f.Config.Backend = nodeconf.BackendEBPF }, "kernel", Problem, "redirect_peer: no", "newer kernel"},
+		{"required probe, eBPF not wanted", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo; f.Config.Backend = nodeconf.BackendNFTables }, "kernel", Info, "redirect_peer: no", ""},
+		{"unclear probe", func(f *Facts) { f.Probes[1].Answer = loader.AnswerUnclear }, "kernel", Info, "tcx links: unclear", ""},
+		{"no tcx", func(f *Facts) { f.Probes[1].Answer, f.Probes[1].Consequence = loader.AnswerNo, "clsact" }, "kernel", Info, "tcx links: no; clsact", ""},
+		{"JIT off", func(f *Facts) { f.Probes[1] = loader.Probe{Name: "JIT", Answer: loader.AnswerNo} }, "kernel", Warning, "JIT", "bpf_jit_enable=1"},
+		{"edt without fq", func(f *Facts) { noFQ(f); f.Config.Bandwidth = nodeconf.BandwidthEDT }, "bandwidth", Problem, "sch_fq", "modprobe sch_fq"},
+		{"neither fq nor tbf", func(f *Facts) { noFQ(f); f.TBF = errors.New("no tbf") }, "bandwidth", Info, "no tbf", ""},
+		{"neither, with a limit", func(f *Facts) {
+			noFQ(f)
+			f.TBF = errors.New("no tbf")
+			f.Records[0].Plugins["bandwidth"] = store.Section{State: store.StateDone}
+		}, "bandwidth", Problem, "no tbf", "modprobe"},
+		{"tbf demanded", func(f *Facts) { f.Config.Bandwidth, f.TBF = nodeconf.BandwidthTBF, errors.New("no tbf") }, "bandwidth", Problem, "no tbf", "modprobe"},
+		{"no cgroup v2", func(f *Facts) { f.Cgroup = "" }, "cgroup", Warning, "not mounted", "mount -t cgroup2"},
+		{"cgroup off", func(f *Facts) { f.Config.CgroupRoot = nodeconf.CgroupOff }, "cgroup", Info, "\"off\"", ""},
+		{"cgroup programs missing", func(f *Facts) { f.Status.Local = loader.LocalStatus{Reason: "EINVAL"} }, "cgroup", Problem, "EINVAL", "again"},
+		{"refused", func(f *Facts) {
+			f.Status, f.Records = nil, nil
+			f.Decision = &loader.Status{Backend: "none", Reason: "no JIT"}
+		}, "datapath", Warning, "no JIT", "kernel"},
+		{"unloaded with pods", func(f *Facts) { f.Status = nil }, "datapath", Problem, "1 attachment", "delete and add"},
+		{"uplink without program", func(f *Facts) { f.Status.Devices[0].Programs[0] = loader.ProgramStatus{Name: "sl_in", Hook: "ingress"} }, "programs", Problem, "uplink eth0 has no program sl_in at its ingress", "sluice sync"},
+		{"pod without program", func(f *Facts) { f.Status.Devices[2].Programs[1] = loader.ProgramStatus{Name: "sl_out", Hook: "egress"} }, "programs", Problem, "pod veth1 has no program sl_out at its egress", "delete and add"},
+		{"older program", func(f *Facts) { f.Status.Devices[0].Programs[0].OK = false }, "programs", Warning, "an older program", "sluice sync"},
+		{"skipped uplink", func(f *Facts) { f.Status.Skipped = []loader.SkippedDevice{{Name: "wg0", Why: "no Ethernet header"}} }, "uplinks", Warning, "wg0", "another device"},
+		{"missing uplink", func(f *Facts) {
+			f.Status.Skipped = []loader.SkippedDevice{{Name: "eth9", Why: "configured, but does not exist"}}
+		}, "uplinks", Warning, "eth9", "correct"},
+		{"no uplink", func(f *Facts) { f.Status.Devices = f.Status.Devices[2:] }, "uplinks", Warning, "no device is an uplink", "uplinks"},
+		{"full map", func(f *Facts) { f.Status.Maps[0].Entries = 95 }, "maps", Problem, "95 of 100", "mapSizes"},
+		{"full LRU", func(f *Facts) { f.Status.Maps[0].Entries, f.Status.Maps[0].Type = 100, "LRUHash" }, "maps", Warning, "forgotten", "mapSizes"},
+		{"before ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},
+		{"after ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
+		{"foreign filter", other(loader.Hooked{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32"}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
+		{"foreign XDP", other(loader.Hooked{Ifindex: 3, Hook: "xdp", Programs: []loader.HookedProgram{{Name: "x", ID: 4, How: "xdp"}}}), "other-programs", Info, "program x (#4)", "bpftool"},
+		{"netfilter in use", func(f *Facts) { f.Choices = map[string]netfilter.Choice{"auto": {Name: "nftables", Reason: "why"}} }, "netfilter", Info, "nftables (asked for: auto): why", ""},
+		{"both variants", func(f *Facts) { f.Usage = netfilter.Usage{NFT: 1, Legacy: 2} }, "netfilter", Warning, "1 rule of iptables-nft and 2 rules of iptables-legacy", "one variant"},
+		{"FORWARD v4", forward(netfilter.ForwardChain{Tool: "iptables-legacy", V4: true, Chain: "FORWARD"}), "forward-policy", Problem, "FORWARD of iptables-legacy, IPv4", "iptables-legacy -I FORWARD -m mark --mark 0x1000/0x1000 -j ACCEPT"},
+		{"FORWARD v6", forward(netfilter.ForwardChain{Tool: "iptables-nft", V6: true, Chain: "FORWARD"}), "forward-policy", Problem, "IPv6", "ip6tables-nft -I FORWARD"},
+		{"FORWARD nft", forward(netfilter.ForwardChain{Tool: "nftables", V4: true, V6: true, Table: "inet fw", Chain: "fwd"}), "forward-policy", Problem, "inet fw", "nft insert rule inet fw fwd meta mark and 0x1000 == 0x1000 accept"},
+		{"FORWARD, nobody admitted", func(f *Facts) {
+			forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD"})(f)
+			f.Status.Endpoints[0].Features = []string{"publish"}
+		}, "forward-policy", Warning, "IPv4", "-I FORWARD"},
+		{"ip_forward", func(f *Facts) { f.Sysctls["net/ipv4/ip_forward"] = "0" }, "forwarding", Problem, "net.ipv4.ip_forward is 0", "sysctl -w net.ipv4.ip_forward=1"},
+		{"ip6 forwarding", func(f *Facts) { f.Sysctls["net/ipv6/conf/all/forwarding"] = "0" }, "forwarding", Problem, "net.ipv6.conf.all.forwarding is 0", "sysctl -w net.ipv6"},
+		{"device forwarding", func(f *Facts) { f.Sysctls["net/ipv4/conf/eth0/forwarding"] = "0" }, "forwarding", Problem, "eth0 does not forward", "sysctl -w net.ipv4.conf.eth0.forwarding=1"},
+		{"strict rp_filter", func(f *Facts) {
+			f.Sysctls["net/ipv4/conf/all/rp_filter"], f.Sysctls["net/ipv4/conf/eth1/rp_filter"] = "0", "1"
+		}, "rp-filter", Warning, "strict on eth1, one of 2", "rp_filter=2"},
+		{"br_netfilter", func(f *Facts) { f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "1" }, "br-netfilter", Info, "br_netfilter is on", ""},
+		{"conntrack high", func(f *Facts) { f.Sysctls["net/netfilter/nf_conntrack_count"] = "850" }, "conntrack", Warning, "850 of 1000", "nf_conntrack_max=2000"},
+		{"conntrack full", func(f *Facts) { f.Sysctls["net/netfilter/nf_conntrack_count"] = "990" }, "conntrack", Problem, "990 of 1000", "nf_conntrack_max"},
+		{"killed ADD", func(f *Facts) { f.Records[0].Plugins["bridge"] = store.Section{State: store.StateIntent} }, "records", Info, "net0/a/eth0 by bridge", "delete"},
+		{"record without endpoint", func(f *Facts) { f.Status.Endpoints[0].Owner = 1 }, "records", Problem, "net0/a/eth0 has a record", "delete and add"},
+		{"leftover", left(leftover.Item{Kind: leftover.IFB, What: "device bwp", Why: "gone", Sweep: true}), "leftover", Warning, "device bwp: gone", "sluice sweep"},
+		{"doubt", left(leftover.Item{Kind: leftover.IFB, What: "device bwp", Why: "who knows"}), "doubtful", Info, "who knows", "leaves it alone"},
+		{"reservation", left(leftover.Item{Kind: leftover.Reservation, What: "10.1.0.9", Why: "nobody"}), "reservation", Info, "10.1.0.9: nobody", "crictl"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := healthy()
+			tt.edit(f)
+			found := 0
+			for _, got := range Examine(f) {
+				switch {
+				case got.Level == OK:
+				case got.Check == tt.check && got.Level == tt.level && strings.Contains(got.Text, tt.text) && strings.Contains(got.Do, tt.do) && (tt.do != "" || got.Do == ""):
+					found++
+				case got.Check == "kernel" && tt.check == "bandwidth": // the probe says so too
+				default:
+					t.Errorf("also: %+v", got)
+				}
+			}
+			if found != 1 {
+				t.Errorf("found %d times in %+v", found, Examine(f))
+			}
+		})
+	}
+}
+
+func forward(c netfilter.ForwardChain) func(*Facts) {
+	return func(f *Facts) { f.Forwards = []netfilter.ForwardChain{c} }
+}
+
+func left(i leftover.Item) func(*Facts) {
+	return func(f *Facts) { f.Leftovers.Items = []leftover.Item{i} }
+}
+
+// A policy with a rule for our mark, one uplink with a strict filter, and a node
+// without a mark have nothing to say.
+func TestNoFalseAlarm(t *testing.T) {
+	for name, edit := range map[string]func(*Facts){
+		"accepted": forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD", Accepts: true}),
+		"no mark": func(f *Facts) {
+			f.Config.AdmitMark = 0
+			forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true})(f)
+		},
+		"one uplink": func(f *Facts) {
+			f.Status.Devices = f.Status.Devices[1:]
+			f.Sysctls["net/ipv4/conf/all/rp_filter"] = "1"
+		},
+		"IPv4 only": func(f *Facts) {
+			f.Status.Endpoints[0].Addrs = f.Status.Endpoints[0].Addrs[:1]
+			f.Sysctls["net/ipv6/conf/all/forwarding"] = "0"
+		},
+		"other variants": func(f *Facts) { f.Usage = netfilter.Usage{NFT: 5, Native: 7} },
+	} {
+		f := healthy()
+		edit(f)
+		if worst := Worst(Examine(f)); worst != OK {
+			t.Errorf("%s: %+v", name, Examine(f))
+		}
+	}
+}
+
+// Every kind of finding has a heading in the documentation.
+func TestDocumented(t *testing.T) {
+	raw, err := os.ReadFile("../../../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, check := range []string{
+		"not-looked-at", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "netfilter", "forward-policy",
+		"forwarding", "rp-filter", "br-netfilter", "conntrack", "records", "leftover", "doubtful", "reservation",
+	} {
+		if !strings.Contains(string(raw), "\n### "+check+"\n") {
+			t.Errorf("docs/troubleshooting.md has no heading %q", check)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+// Gather looks at the node of the calling thread. It changes nothing. What it
+// cannot look at is in Blind; only a configuration that cannot be read is an
+// error, since nothing would be looked at as the plugins do.
+func Gather(ctx context.Context) (*Facts, error) {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		return nil, err
+	}
+	f := &Facts{Config: conf, Links: make(map[int]string), Sysctls: make(map[string]string)}
+	f.datapath(ctx)
+	f.tables(ctx)
+	f.sysctls()
+	f.devices()
+	return f, nil
+}
+
+// note keeps what went wrong in looking at something.
+func (f *Facts) note(what string, err error) {
+	if err != nil {
+		f.Blind = append(f.Blind, fmt.Errorf("%s: %w", what, err))
+	}
+}
+
+func (f *Facts) datapath(ctx context.Context) {
+	o := loader.Options{Config: f.Config}
+	var err error
+	f.Probes, f.Cgroup, err = loader.Survey(ctx, o)
+	f.note("the kernel's features", err)
+	if f.Decision, err = loader.Decision(ctx, o); !errors.Is(err, loader.ErrNotLoaded) {
+		f.note("the decision of the last load", err)
+	}
+	tables := Tables(f.Config)
+	dir := store.Open(store.DefaultDir)
+	var known leftover.Maps
+	dp, err := loader.OpenExisting(ctx, o)
+	switch {
+	case err == nil:
+		defer dp.Close()
+		known = dp
+		f.Status, err = dp.Status(ctx)
+		f.note("the datapath", err)
+	case !errors.Is(err, loader.ErrNotLoaded):
+		f.note("the datapath", err)
+	}
+	scene, err := leftover.See(ctx, known, tables, dir, leftover.DefaultPlaces())
+	f.note("what is left of pods", err)
+	f.Records, f.Leftovers = scene.Records, leftover.Find(scene)
+	for _, l := range scene.Links {
+		f.Links[l.Index] = l.Name
+	}
+}
+
+// Tables are the netfilter tables as the plugins see them.
+func Tables(c *nodeconf.Config) *netfilter.Node {
+	return netfilter.NewNode(netfilter.Options{Default: string(c.Backend), Firewall: string(c.Firewall), AdmitMark: c.AdmitMark, Variant: string(c.IPTables)})
+}
+
+func (f *Facts) tables(ctx context.Context) {
+	var err error
+	f.Choices, err = netfilter.Choices("")
+	f.note("the choice of netfilter tables", err)
+	n := Tables(f.Config)
+	f.Usage, err = n.Usage(ctx)
+	f.note("who uses netfilter", err)
+	if f.Config.AdmitMark != 0 {
+		f.Forwards, err = n.Forwards(ctx, f.Config.AdmitMark)
+		f.note("the FORWARD policy", err)
+	}
+}
+
+func (f *Facts) sysctls() {
+	keys := []string{
+		"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/all/rp_filter",
+		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables",
+		"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
+	}
+	if f.Status != nil {
+		for _, d := range f.Status.Devices {
+			keys = append(keys, "net/ipv4/conf/"+d.Name+"/rp_filter", "net/ipv4/conf/"+d.Name+"/forwarding")
+		}
+	}
+	for _, key := range keys {
+		value, err := sysctl.Get(key)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			f.note("sysctl "+key, err)
+			continue
+		}
+		if err == nil {
+			f.Sysctls[key] = value
+		}
+	}
+}
+
+func (f *Facts) devices() {
+	if f.Status != nil {
+		var indices []int
+		for _, d := range f.Status.Devices {
+			indices = append(indices, d.Ifindex)
+		}
+		var err error
+		f.Hooks, err = loader.Hooks(indices)
+		f.note("programs of others", err)
+	}
+	if noFQ(f) || f.Config.Bandwidth == nodeconf.BandwidthTBF {
+		f.TBF = askTBF()
+	}
+}
+
+// askTBF asks for what limits rates without fq.
+func askTBF() error {
+	h, err := nl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	err = nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscTBF, Parent: nl.ParentRoot, TBF: &nl.TBF{Rate: 1 << 20, Limit: 1 << 16, Buffer: 1 << 16}})
+	return errors.Join(err, h.Supports("ifb"))
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// checkRecords looks for attachments whose ADD did not end, and for those that
+// the datapath should serve and does not.
+func checkRecords(f *Facts) []Finding {
+	var out []Finding
+	for _, r := range f.Records {
+		for name, s := range r.Plugins {
+			if s.State == store.StateIntent {
+				out = append(out, Finding{"records", Info, fmt.Sprintf("the ADD of %s by %s is under way, or was killed", r.Ref, name), "if the pod is not being started, let the runtime delete it"})
+			}
+		}
+		if f.Status == nil || f.isLeft(r) || !slices.Contains(backends(r), "ebpf") {
+			continue
+		}
+		if !slices.ContainsFunc(f.Status.Endpoints, func(e loader.EndpointStatus) bool { return e.Owner == r.Owner() }) {
+			out = append(out, Finding{"records", Problem, fmt.Sprintf("%s has a record, but the datapath does not serve it: its ports, masquerading or admission do not work", r.Ref), "delete and add the pod again"})
+		}
+	}
+	return out
+}
+
+func (f *Facts) isLeft(r *store.Record) bool {
+	return slices.ContainsFunc(f.Leftovers.Items, func(i leftover.Item) bool {
+		return i.Kind == leftover.Record && i.What == "record of "+r.Ref.String()
+	})
+}
+
+// checkLeftovers names what is left of attachments that are gone.
+func checkLeftovers(f *Facts) []Finding {
+	var out []Finding
+	for _, i := range f.Leftovers.Items {
+		n := Finding{"leftover", Warning, i.What + ": " + i.Why, "sluice sweep removes it"}
+		switch {
+		case i.Sweep:
+		case i.Kind == leftover.Reservation:
+			n = Finding{"reservation", Info, i.What + ": " + i.Why, "if no runtime knows the container (crictl ps -a, ctr c ls, podman ps -a), remove the file of that name below /var/lib/cni/networks"}
+		default:
+			n.Check, n.Level, n.Do = "doubtful", Info, "sluice sweep leaves it alone: find out whose it is, and let the runtime delete the container"
+		}
+		out = append(out, n)
+	}
+	if len(f.Leftovers.Sweepable()) == 0 {
+		out = append(out, Finding{"leftover", OK, "nothing is left of pods that are gone; looked at " + f.Leftovers.Known, ""})
+	}
+	return out
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-cni/sluice/loader"
+)
+
+// flushView is what flushing prints as JSON.
+type flushView struct {
+	Flows int `json:"flows"`
+}
+
+// newFlowsFlush is "flows flush".
+func newFlowsFlush(a *app) *cobra.Command {
+	var f flowFilter
+	c := &cobra.Command{
+		Use:   "flush",
+		Short: "Let connections learn their way anew",
+		Long: `Let connections learn their way anew. They go on: translations stay.
+
+Their next packets go by the host's stack, which decides about them as about new
+ones, the pod's policy and the routes are asked again, and when both directions
+have been confirmed they take the short way again. Run it after a change of the
+node's firewall that is to hold for running connections too. To end translated
+connections use "sluice nat flush".`,
+		Example: `  sluice flows flush
+  sluice flows flush --pod 10.1.0.5 --proto tcp`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.flush(c.Context(), &f, func(flowView) bool { return true }, datapath.Relearn, "learn their way anew")
+		},
+	}
+	f.selectFlags(a, c)
+	return c
+}
+
+func newNAT(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "nat",
+		Short: "List, count or end translated connections",
+		Long: `List, count or end the connections that the datapath translates: those through
+published ports, and those of masqueraded pods.`,
+		Example: `  sluice nat list --kind masquerade
+  sluice nat stats
+  sluice nat flush --pod 10.1.0.5`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newNATList(a), newNATFlush(a), newNATStats(a))
+	return c
+}
+
+func translated(v flowView) bool { return v.Outside.IsValid() }
+
+func newNATList(a *app) *cobra.Command {
+	var f flowFilter
+	c := &cobra.Command{
+		Use:     "list",
+		Short:   "List the translated connections by both of their tuples",
+		Example: `  sluice nat list --container 3f1c -o json`,
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDatapath(c.Context(), func(dp datapath) error {
+				views, err := f.collectWhere(c.Context(), dp, a.owners(), translated)
+				if err != nil {
+					return err
+				}
+				return a.print(views, func() error { return a.natTable(views) })
+			}, func() error { return a.nothing([]flowView{}) })
+		},
+	}
+	f.selectFlags(a, c)
+	return c
+}
+
+func (a *app) natTable(views []flowView) error {
+	if len(views) == 0 {
+		return a.say("No translated connection matches.")
+	}
+	t := table{columns: []column{
+		{name: "PROTO"}, {name: "KIND", drop: 2}, {name: "POD"}, {name: "OUTSIDE"}, {name: "REMOTE"}, {name: "STATE", drop: 3},
+		{name: "IDLE", align: right, drop: 4}, {name: "OWNER", drop: 1},
+	}}
+	for _, v := range views {
+		t.add(v.Proto, v.Kind, v.Pod.String(), v.Outside.String(), v.Remote.String(), v.State, ageText(v.idle), v.Owner.text(a.wide))
+	}
+	return a.table(&t)
+}
+
+func newNATFlush(a *app) *cobra.Command {
+	var f flowFilter
+	var all bool
+	c := &cobra.Command{
+		Use:   "flush",
+		Short: "End translated connections",
+		Long: `Forget translated connections: of a pod, of whatever the flags select, or --all.
+
+What they go on sending is new to the datapath. A packet of a client to a
+published port makes a connection to the pod that has the port now; one of a
+masqueraded pod gets a port anew, mostly the same one. Answers from outside that
+come first find nobody: the node refuses them, and TCP ends.`,
+		Example: `  sluice nat flush --pod 10.1.0.5
+  sluice nat flush --all`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !all && f.empty() {
+				return errors.New("which connections? --all for every one")
+			}
+			return a.flush(c.Context(), &f, translated, datapath.FlushFlows, "are forgotten")
+		},
+	}
+	f.selectFlags(a, c)
+	c.Flags().BoolVar(&all, "all", false, "every translated connection")
+	return c
+}
+
+type flusher func(dp datapath, ctx context.Context, match func(loader.Flow) bool) (int, error)
+
+// flush lets do have the flows that f selects.
+func (a *app) flush(ctx context.Context, f *flowFilter, where func(flowView) bool, do flusher, what string) error {
+	return a.withDatapath(ctx, func(dp datapath) error {
+		match, err := f.matcher(a.owners())
+		if err != nil {
+			return err
+		}
+		n, err := do(dp, ctx, func(fl loader.Flow) bool { v, ok := match(fl); return ok && where(v) })
+		if err != nil {
+			return err
+		}
+		return a.print(flushView{n}, func() error { return a.say("%s %s.", plural(n, "connection"), what) })
+	}, func() error { return a.nothing(flushView{}) })
+}
+
+// natStatView is the connections of one kind, protocol and state.
+type natStatView struct {
+	Kind  string `json:"kind"`
+	Proto string `json:"proto"`
+	State string `json:"state"`
+	Flows int    `json:"flows"`
+	Fast  int    `json:"fast"`
+	Bytes uint64 `json:"bytes"`
+}
+
+func newNATStats(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "stats",
+		Short:   "Count the translated connections by kind, protocol and state",
+		Example: `  sluice nat stats`,
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDatapath(c.Context(), func(dp datapath) error {
+				flows, err := (&flowFilter{sort: "idle"}).collectWhere(c.Context(), dp, a.owners(), translated)
+				if err != nil {
+					return err
+				}
+				views := natStats(flows)
+				return a.print(views, func() error { return a.natStatTable(views) })
+			}, func() error { return a.nothing([]natStatView{}) })
+		},
+	}
+}
+
+func natStats(flows []flowView) []natStatView {
+	sums := map[natStatView]natStatView{}
+	for _, f := range flows {
+		key := natStatView{Kind: f.Kind, Proto: f.Proto, State: f.State}
+		sum, ok := sums[key]
+		if !ok {
+			sum = key
+		}
+		sum.Flows++
+		sum.Bytes += f.RxBytes + f.TxBytes
+		if f.Fast {
+			sum.Fast++
+		}
+		sums[key] = sum
+	}
+	views := append([]natStatView{}, slices.Collect(maps.Values(sums))...)
+	slices.SortFunc(views, func(x, y natStatView) int {
+		return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Proto, y.Proto), cmp.Compare(x.State, y.State))
+	})
+	return views
+}
+
+func (a *app) natStatTable(views []natStatView) error {
+	if len(views) == 0 {
+		return a.say("No connection is translated.")
+	}
+	t := table{columns: []column{
+		{name: "KIND"}, {name: "PROTO"}, {name: "STATE"}, {name: "FLOWS", align: right}, {name: "FAST", align: right}, {name: "BYTES", align: right},
+	}}
+	for _, v := range views {
+		t.add(v.Kind, v.Proto, v.State, strconv.Itoa(v.Flows), strconv.Itoa(v.Fast), bytesText(v.Bytes))
+	}
+	return a.table(&t)
+}

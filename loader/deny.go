@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/maps/deny"
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// xdpFrags is BPF_F_XDP_HAS_FRAGS (5.18): without it drivers refuse a program on devices with a large MTU.
+const xdpFrags = 1 << 5
+
+// DenyStatus is the deny list and where it is in force.
+type DenyStatus struct {
+	Entries []DenyEntry  `json:"entries"`
+	Devices []DenyDevice `json:"devices"`
+}
+
+// DenyEntry is a network that nothing may come from.
+type DenyEntry struct {
+	Network netip.Prefix `json:"network"`
+	Packets uint64       `json:"packets"` // dropped since it was added
+}
+
+// DenyDevice is an uplink.
+type DenyDevice struct {
+	Ifindex int    `json:"ifindex"`
+	Name    string `json:"name"`
+	Mode    string `json:"mode"`          // "native", "generic"; "none" while the list is empty, or for the reason in Why
+	Why     string `json:"why,omitempty"` // the list is not in force here
+}
+
+func (d *Datapath) denyList() (deny.Map, error) {
+	m, err := d.pinned(mapDeny)
+	return deny.New(m), err
+}
+
+// DenyAdd adds networks to the deny list, and attaches its program to the uplinks if the list was empty. One that is there is no
+// error. An uplink with somebody else's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
+// others.
+func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
+	return d.changeDeny(ctx, func(m deny.Map) error {
+		for _, p := range networks {
+			if err := m.Add(p); err != nil {
+				return fmt.Errorf("deny %s: %w", p, full("sl_deny", err))
+			}
+		}
+		return nil
+	})
+}
+
+// DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
+// an error that wraps ErrNotDenied; the others go.
+func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
+	return d.changeDeny(ctx, func(m deny.Map) error {
+		var errs []error
+		for _, p := range networks {
+			was, err := m.Delete(p)
+			if err == nil && !was {
+				err = fmt.Errorf("%w: %s", ErrNotDenied, p.Masked())
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// changeDeny changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
+func (d *Datapath) changeDeny(ctx context.Context, change func(deny.Map) error) error {
+	unlock, err := d.writer(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, err := d.denyList()
+	if err != nil {
+		return err
+	}
+	err = change(m)
+	a := d.attacher("")
+	defer a.Close()
+	if syncErr := d.sync(ctx, a); syncErr != nil {
+		return errors.Join(err, syncErr)
+	}
+	uplinks, upErr := d.uplinkIndexes()
+	return errors.Join(err, upErr, d.syncDeny(a, uplinks))
+}
+
+func (d *Datapath) uplinkIndexes() (map[int]endpoint.Sources, error) {
+	_, indexes, err := d.devices()
+	out := make(map[int]endpoint.Sources, len(indexes))
+	for i, bare := range indexes {
+		out[i] = endpoint.Sources{Bare: bare}
+	}
+	return out, err
+}
+
+// syncDeny makes the uplinks have the program while the list holds something, and nothing else have it.
+func (d *Datapath) syncDeny(a *attacher, uplinks map[int]endpoint.Sources) error {
+	m, err := d.denyList()
+	if err != nil {
+		return err
+	}
+	empty, err := m.Empty()
+	if err != nil {
+		return fmt.Errorf("deny list: %w", err)
+	}
+	var errs []error
+	pinned, err := d.xdpPinned()
+	errs = append(errs, err)
+	for _, index := range pinned {
+		if _, ok := uplinks[index]; !ok || empty {
+			errs = append(errs, d.dropLink(index, hookXDP()))
+		}
+	}
+	if empty {
+		return errors.Join(errs...)
+	}
+	for index, src := range uplinks {
+		if !src.Bare { // there the program on tc looks at the list
+			errs = append(errs, d.putXDP(a, index, false))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// xdpPinned returns the devices that have a pinned link of ours.
+func (d *Datapath) xdpPinned() ([]int, error) {
+	pins, err := names(d.paths.links())
+	var out []int
+	for _, name := range pins {
+		if index, h, ok := parseLinkName(name); ok && h == hookXDP() {
+			out = append(out, index)
+		}
+	}
+	return out, err
+}
+
+// replaceXDP puts the attacher's program into every link there is.
+func (d *Datapath) replaceXDP(a *attacher) error {
+	pinned, err := d.xdpPinned()
+	errs := []error{err}
+	for _, index := range pinned {
+		errs = append(errs, d.putXDP(a, index, true))
+	}
+	return errors.Join(errs...)
+}
+
+// putXDP makes the device have a link to our program, by its driver if that can. A link that is there is only looked at, unless
+// its program is to be replaced.
+func (d *Datapath) putXDP(a *attacher, index int, replace bool) error {
+	pin := d.paths.linkPin(index, hookXDP())
+	if lost, err := defunct(pin); err == nil && lost {
+		if err := removeIfThere(pin); err != nil {
+			return err
+		}
+	}
+	if exists(pin) && !replace {
+		return nil
+	}
+	prog, err := a.program(hookXDP())
+	if err != nil {
+		return err
+	}
+	if updated, err := updateLink(pin, prog); updated || err != nil {
+		return err
+	}
+	l, err := attachXDP(index, prog)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return nil // it went meanwhile
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("device %d: %w: it has an XDP program of somebody else, which stays", index, ErrConflict)
+	case err != nil:
+		return fmt.Errorf("XDP link on device %d: %w", index, err)
+	}
+	defer l.Close()
+	if err := l.Pin(pin); err != nil {
+		return fmt.Errorf("pin XDP link of device %d: %w", index, err)
+	}
+	d.log.Info("deny list attached", zap.Int("ifindex", index))
+	return nil
+}
+
+// attachXDP tries the driver first. What a driver says when it cannot differs: anything but "busy" is followed by the
+// generic way, and the first answer is told when that fails too.
+func attachXDP(index int, prog *ebpf.Program) (link.Link, error) {
+	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPDriverMode})
+	if err == nil || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENODEV) {
+		return l, err
+	}
+	g, genericErr := link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPGenericMode})
+	if genericErr != nil {
+		return nil, fmt.Errorf("by the driver: %w; by the stack: %w", err, genericErr)
+	}
+	return g, nil
+}
+
+// Deny returns the deny list and how it is in force on each uplink.
+func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
+	m, err := d.denyList()
+	if err != nil {
+		return nil, err
+	}
+	list, err := m.All()
+	if err != nil {
+		return nil, fmt.Errorf("deny list: %w", err)
+	}
+	s := &DenyStatus{Entries: make([]DenyEntry, 0, len(list)), Devices: []DenyDevice{}}
+	for p, n := range list {
+		s.Entries = append(s.Entries, DenyEntry{p, n})
+	}
+	slices.SortFunc(s.Entries, func(a, b DenyEntry) int {
+		return cmp.Or(a.Network.Addr().Compare(b.Network.Addr()), a.Network.Bits()-b.Network.Bits())
+	})
+	h, err := nl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	uplinks, err := d.uplinkIndexes()
+	if err != nil {
+		return nil, err
+	}
+	ids, err := d.programIDs()
+	if err != nil {
+		return nil, err
+	}
+	for index, src := range uplinks {
+		if src.Bare {
+			continue
+		}
+		if dev, ok := d.denyDevice(h, index, ids, len(list) > 0); ok {
+			s.Devices = append(s.Devices, dev)
+		}
+	}
+	slices.SortFunc(s.Devices, func(a, b DenyDevice) int { return a.Ifindex - b.Ifindex })
+	return s, nil
+}
+
+func (d *Datapath) denyDevice(h *nl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
+	l, err := h.LinkByIndex(index)
+	if err != nil {
+		return DenyDevice{}, false
+	}
+	dev := DenyDevice{Ifindex: index, Name: l.Name, Mode: "none"}
+	switch p, ok := d.xdpStatus(h, index, ids); {
+	case ok && p.ID != 0:
+		dev.Mode = p.How
+	case !wanted:
+	case l.XDP.Mode != "":
+		dev.Why = fmt.Sprintf("it has an XDP program of somebody else (%s, id %d), which stays", l.XDP.Mode, l.XDP.ID)
+	default:
+		dev.Why = "not attached: run sluice sync"
+	}
+	return dev, true
+}
+
+// xdpStatus describes our program on an uplink; false when it has none.
+func (d *Datapath) xdpStatus(h *nl.Handle, index int, ids map[string]uint32) (ProgramStatus, bool) {
+	hook := hookXDP()
+	if !exists(d.paths.linkPin(index, hook)) {
+		return ProgramStatus{}, false
+	}
+	p := ProgramStatus{Name: hook.program, Hook: "xdp"}
+	l, err := h.LinkByIndex(index)
+	if err != nil || l.XDP.ID == 0 || l.XDP.ID != ids[hook.program] {
+		return p, true
+	}
+	p.How, p.ID, p.OK = l.XDP.Mode, l.XDP.ID, true
+	return p, true
+}

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/maps/edt"
+	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// Shape is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
+// are in bytes, of frames. At most one of Shaped and Unshaped is set.
+type Shape struct {
+	Ref    store.Ref
+	Egress bool // what the pod sends, on its own device; else what it gets, on the host end
+
+	Netns   string // path of the device's namespace; empty: the calling thread's
+	Ifindex int    // in that namespace
+	IfName  string // for messages
+
+	Rate     uint64
+	Burst    uint32
+	Shaped   []netip.Prefix // other ends that are limited; none: all
+	Unshaped []netip.Prefix // other ends that are not
+}
+
+func (s Shape) direction() string {
+	if s.Egress {
+		return "egress"
+	}
+	return "ingress"
+}
+
+// How long packets may wait. What a pod gets has nobody behind it that would feel a queue, so the queue is as long as a token
+// bucket's; what it sends is held by its own sockets, and the horizon only stops those that do not listen.
+const (
+	queueTime     = 25 * time.Millisecond
+	queueBytes    = 32 << 10 // at low rates: a few frames, however long that takes
+	egressHorizon = time.Second
+)
+
+// since returns how long n bytes take at the shape's rate.
+func (s Shape) since(n uint64) time.Duration {
+	return time.Duration(float64(n) / float64(s.Rate) * float64(time.Second))
+}
+
+func (s Shape) limit() *edt.Limit {
+	queue := max(queueTime, s.since(queueBytes))
+	l := &edt.Limit{
+		Owner: s.Ref.Owner(), Rate: s.Rate, Burst: uint64(s.since(uint64(s.Burst))),
+		Mark: uint64(queue / 2), Horizon: uint64(queue),
+	}
+	if s.Egress {
+		l.Flags |= edt.FlagEgress
+		l.Horizon = uint64(max(egressHorizon, 2*queue))
+	}
+	switch {
+	case len(s.Shaped) > 0:
+		l.Flags |= edt.FlagListed
+	case len(s.Unshaped) > 0:
+		l.Flags |= edt.FlagUnlisted
+	}
+	return l
+}
+
+func (s Shape) nets() []netip.Prefix {
+	if len(s.Shaped) > 0 {
+		return s.Shaped
+	}
+	return s.Unshaped
+}
+
+func (s Shape) validate() error {
+	if s.Ref.ContainerID == "" || s.Ifindex <= 0 || s.Rate == 0 {
+		return fmt.Errorf("limit of %s without container, device or rate", s.Ref)
+	}
+	return nil
+}
+
+// HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
+// no is asked again, since modules get loaded.
+func (d *Datapath) HasFQ() (bool, string) {
+	if st, err := d.paths.readState(); err == nil && probes(st.Probes).yes(probeFQ) {
+		return true, ""
+	}
+	if err := askFQ(); err != nil {
+		return false, err.Error()
+	}
+	return true, ""
+}
+
+// edtMaps are the views of the maps about limits.
+type edtMaps struct {
+	limits edt.Limits
+	nets   edt.Nets
+}
+
+func (d *Datapath) edtMaps() (edtMaps, error) {
+	limits, err := d.pinned(mapEDTLimits)
+	if err != nil {
+		return edtMaps{}, err
+	}
+	nets, err := d.pinned(mapEDTNets)
+	return edtMaps{edt.NewLimits(limits), edt.NewNets(nets)}, err
+}
+
+// Shape puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
+// wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
+func (d *Datapath) Shape(ctx context.Context, s Shape) (err error) {
+	if err := s.validate(); err != nil {
+		return err
+	}
+	unlock, err := d.writer(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, err := d.edtMaps()
+	if err != nil {
+		return err
+	}
+	if err := d.dropShapes(m, s.Ref.Owner(), func(l edt.Limit) bool { return l.Flags&edt.FlagEgress != 0 == s.Egress }); err != nil {
+		return err
+	}
+	number, err := d.edtNumber(m)
+	if err != nil {
+		return err
+	}
+	var back undo.Stack
+	defer back.Rollback(ctx, &err)
+	back.Push("limit", func(context.Context) error { return d.releaseShape(m, number) })
+	if err := m.limits.Put(number, s.limit()); err != nil {
+		return full(mapEDTLimits, err)
+	}
+	for _, p := range s.nets() {
+		if err := m.nets.Put(number, p); err != nil {
+			return full(mapEDTNets, err)
+		}
+	}
+	return d.attachShape(s, number)
+}
+
+func (d *Datapath) edtNumber(m edtMaps) (uint32, error) {
+	all, err := m.limits.All()
+	if err != nil {
+		return 0, fmt.Errorf("limits: %w", err)
+	}
+	return own.Free(func(n uint32) bool {
+		_, taken := all[n]
+		return taken || exists(d.paths.edtMark(n))
+	})
+}
+
+func (d *Datapath) attachShape(s Shape, number uint32) error {
+	place := ownPlace{ifindex: s.Ifindex, netns: s.Netns}
+	if s.Netns != "" {
+		ns, err := netns.Open(s.Netns)
+		if err != nil {
+			return err
+		}
+		place.inode = ns.Inode()
+		ns.Close()
+	}
+	a := d.attacher("")
+	defer a.Close()
+	entered := false
+	err := a.inPlace(place, func(conn *tcConn) (err error) {
+		entered = true
+		if place.made, err = conn.addClsact(place.ifindex); err != nil {
+			return err
+		}
+		if err := os.Symlink(place.String(), d.paths.edtMark(number)); err != nil {
+			return fmt.Errorf("note limit %d: %w", number, err)
+		}
+		return a.putOwnFilters(conn, place.ifindex, number, edtHooks())
+	})
+	if err == nil && !entered {
+		err = fmt.Errorf("%w: %s in %s", ErrNoDevice, s.IfName, s.Netns)
+	}
+	return err
+}
+
+// inPlace is inOwn that also knows the calling thread's namespace.
+func (a *attacher) inPlace(p ownPlace, f func(*tcConn) error) error {
+	if p.netns != "" {
+		return a.inOwn(p, f)
+	}
+	conn, err := a.conn()
+	if err != nil {
+		return err
+	}
+	return f(conn)
+}
+
+// Unshape takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
+func (d *Datapath) Unshape(ctx context.Context, owner uint64) error {
+	unlock, err := d.writer(ctx)
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, err := d.edtMaps()
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.dropShapes(m, owner, func(edt.Limit) bool { return true })
+}
+
+func (d *Datapath) dropShapes(m edtMaps, owner uint64, which func(edt.Limit) bool) error {
+	all, err := m.limits.All()
+	if err != nil {
+		return fmt.Errorf("limits: %w", err)
+	}
+	var errs []error
+	for number, l := range all {
+		if l.Owner == owner && which(l) {
+			errs = append(errs, d.releaseShape(m, number))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Datapath) edtPlace(number uint32) (ownPlace, bool, error) {
+	target, err := os.Readlink(d.paths.edtMark(number))
+	if errors.Is(err, os.ErrNotExist) {
+		return ownPlace{}, false, nil
+	}
+	if err != nil {
+		return ownPlace{}, false, err
+	}
+	p, err := parseOwnPlace(target)
+	return p, err == nil, err
+}
+
+// releaseShape removes all there is of a limit; the note of its place goes last.
+func (d *Datapath) releaseShape(m edtMaps, number uint32) error {
+	if err := d.detachShape(number); err != nil {
+		return err
+	}
+	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), removeIfThere(d.paths.edtMark(number)))
+}
+
+func (d *Datapath) detachShape(number uint32) error {
+	place, ok, err := d.edtPlace(number)
+	if err != nil || !ok {
+		return err
+	}
+	a := d.attacher("")
+	defer a.Close()
+	return a.inPlace(place, func(conn *tcConn) error {
+		if err := conn.deleteOwnFilter(place.ifindex, hookEDT(), number); err != nil {
+			return err
+		}
+		if place.made && conn.unused(place.ifindex) {
+			return conn.deleteClsact(place.ifindex)
+		}
+		return nil
+	})
+}
+
+// replaceShapes puts the attacher's program in place of the older one on every limited device.
+func (d *Datapath) replaceShapes(a *attacher) error {
+	numbers, err := d.edtNumbers()
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		place, ok, err := d.edtPlace(n)
+		if err == nil && ok {
+			err = a.inPlace(place, func(conn *tcConn) error {
+				if f, found, err := conn.filterAt(place.ifindex, hookEDT()); err != nil || !found || f.class != n {
+					return err // it went with its device
+				}
+				return a.putOwnFilters(conn, place.ifindex, n, edtHooks())
+			})
+		}
+		if err != nil && !gone(err) {
+			return fmt.Errorf("limit %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// edtNumbers are those of limits that have a note of their place.
+func (d *Datapath) edtNumbers() ([]uint32, error) {
+	marks, err := names(d.paths.edt())
+	var out []uint32
+	for _, name := range marks {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32); err == nil {
+			out = append(out, uint32(n))
+		}
+	}
+	return out, err
+}
+
+// detachShapes removes the programs, for Unload.
+func (d *Datapath) detachShapes() error {
+	numbers, err := d.edtNumbers()
+	errs := []error{err}
+	for _, n := range numbers {
+		errs = append(errs, d.detachShape(n))
+	}
+	return errors.Join(errs...)
+}
+
+// collectShapes releases the limits whose owner is not valid, and notes without a limit.
+func (d *Datapath) collectShapes(valid func(uint64) bool) error {
+	m, err := d.edtMaps()
+	if err != nil {
+		return err
+	}
+	all, err := m.limits.All()
+	if err != nil {
+		return fmt.Errorf("limits: %w", err)
+	}
+	var errs []error
+	for number, l := range all {
+		if !valid(l.Owner) {
+			errs = append(errs, d.releaseShape(m, number))
+		}
+	}
+	numbers, err := d.edtNumbers()
+	errs = append(errs, err)
+	for _, n := range numbers {
+		if _, ok := all[n]; !ok {
+			errs = append(errs, d.releaseShape(m, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// CheckShape compares what Shape(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
+func (d *Datapath) CheckShape(_ context.Context, s Shape) error {
+	m, err := d.edtMaps()
+	if err != nil {
+		return err
+	}
+	all, err := m.limits.All()
+	if err != nil {
+		return fmt.Errorf("limits: %w", err)
+	}
+	want := s.limit()
+	for number, l := range all {
+		if l.Owner != want.Owner || l.Flags&edt.FlagEgress != want.Flags&edt.FlagEgress {
+			continue
+		}
+		if l.Rate != want.Rate || l.Burst != want.Burst || l.Flags != want.Flags {
+			return differs("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
+				s.direction(), l.Rate, time.Duration(l.Burst), want.Rate, time.Duration(want.Burst))
+		}
+		return errors.Join(checkNets(m, number, s), d.checkShapeHook(number, s))
+	}
+	return differs("no %s limit for %s", s.direction(), s.IfName)
+}
+
+func checkNets(m edtMaps, number uint32, s Shape) error {
+	if len(s.nets()) == 0 {
+		return nil
+	}
+	got, err := m.nets.Of(number)
+	if err != nil {
+		return err
+	}
+	order := func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) }
+	want := slices.Clone(s.nets())
+	slices.SortFunc(got, order)
+	slices.SortFunc(want, order)
+	if !slices.Equal(got, slices.Compact(want)) {
+		return differs("the %s limit has the networks %v, want %v", s.direction(), got, want)
+	}
+	return nil
+}
+
+func (d *Datapath) checkShapeHook(number uint32, s Shape) error {
+	place, ok, err := d.edtPlace(number)
+	if err != nil {
+		return err
+	}
+	if !ok || place.ifindex != s.Ifindex || place.netns != s.Netns {
+		return differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.ifindex, place.netns, s.Ifindex, s.Netns)
+	}
+	a := d.attacher("")
+	defer a.Close()
+	found := false
+	err = a.inPlace(place, func(conn *tcConn) error {
+		f, _, err := conn.filterAt(place.ifindex, hookEDT())
+		found = f.is(hookEDT()) && f.class == number
+		return err
+	})
+	if err == nil && !found {
+		err = differs("%s is not attached to the egress of %s", hookEDT().program, s.IfName)
+	}
+	return err
+}
+
+// ShapeStatus is a limit with its counters since it was made.
+type ShapeStatus struct {
+	Owner   uint64        `json:"owner,string"`
+	Egress  bool          `json:"egress"`
+	Rate    uint64        `json:"rate"`  // bytes a second
+	Burst   uint64        `json:"burst"` // bytes
+	Horizon time.Duration `json:"horizon"`
+
+	Bytes   uint64        `json:"bytes"` // of frames, sent or waiting
+	Packets uint64        `json:"packets"`
+	Drops   uint64        `json:"drops"`
+	Marks   uint64        `json:"marks"`   // packets that waited long enough for an ECN mark
+	Wait    time.Duration `json:"wait"`    // mean over all packets
+	Backlog time.Duration `json:"backlog"` // until the queue is empty
+}
+
+// Shapes returns every limit, in no order.
+func (d *Datapath) Shapes(_ context.Context) ([]ShapeStatus, error) {
+	m, err := d.edtMaps()
+	if err != nil {
+		return nil, err
+	}
+	all, err := m.limits.All()
+	if err != nil {
+		return nil, fmt.Errorf("limits: %w", err)
+	}
+	now := uint64(flow.Now())
+	out := make([]ShapeStatus, 0, len(all))
+	for _, l := range all {
+		s := ShapeStatus{
+			Owner: l.Owner, Egress: l.Flags&edt.FlagEgress != 0, Rate: l.Rate,
+			Burst: uint64(float64(l.Burst)*float64(l.Rate)/1e9 + 0.5), Horizon: time.Duration(l.Horizon),
+			Bytes: l.Bytes, Packets: l.Packets, Drops: l.Drops, Marks: l.Marks,
+		}
+		if l.Packets > 0 {
+			s.Wait = time.Duration(l.Waited / l.Packets)
+		}
+		if l.Clock > now {
+			s.Backlog = time.Duration(l.Clock - now)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func (p paths) edt() string { return filepath.Join(p.dir, "edt") }
+func (p paths) edtMark(number uint32) string {
+	return filepath.Join(p.edt(), "dev"+strconv.FormatUint(uint64(number), 10))
+}

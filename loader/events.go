@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped whose
+// records the buffer, or the limit on them, had no room for.
+type DropEvent struct {
+	Time    time.Time
+	Reason  metrics.Reason
+	Owner   uint64 // of the attachment; 0: none, or not known
+	Device  string // that the program is on
+	Program string
+	Len     int // of the frame, bytes
+	Packet  metrics.Packet
+	Data    []byte // first bytes of the frame
+	Lost    uint64
+}
+
+// What a reader asks for. The lease is short, so that a reader that was killed costs nothing for long.
+const (
+	eventLease  = 3 * time.Second
+	eventRenew  = time.Second
+	eventWindow = 100 * time.Millisecond
+	eventBurst  = 100 // of each CPU in a window
+)
+
+// Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while somebody
+// reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence.
+func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
+	return func(yield func(DropEvent, error) bool) {
+		if err := d.readEvents(ctx, func(e DropEvent) bool { return yield(e, nil) }); err != nil {
+			yield(DropEvent{}, err)
+		}
+	}
+}
+
+func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) error {
+	unlock, err := d.onlyReader()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	control, err := d.eventControl()
+	if err != nil {
+		return err
+	}
+	raw, err := d.pinned(mapEvents)
+	if err != nil {
+		return err
+	}
+	reader, err := ringbuf.NewReader(raw)
+	if err != nil {
+		return fmt.Errorf("read sl_events: %w", err)
+	}
+	defer reader.Close()
+	who, err := d.places()
+	if err != nil {
+		return err
+	}
+	defer who.close()
+	l := lease{control: control}
+	if l.lost, err = control.Lost(); err != nil {
+		return fmt.Errorf("sl_event_cpu: %w", err)
+	}
+	defer func() { _ = control.Want(0, 0, 0) }()
+	return l.follow(ctx, reader, who, yield)
+}
+
+// lease is what a reader has asked for, and how many drops it has been told of that it got no record of.
+type lease struct {
+	control metrics.EventControl
+	renewed time.Time
+	lost    uint64
+}
+
+// renew keeps programs writing. It returns how many drops more had no record.
+func (l *lease) renew() (lost uint64, err error) {
+	if time.Since(l.renewed) < eventRenew {
+		return 0, nil
+	}
+	if err := l.control.Want(eventLease, eventWindow, eventBurst); err != nil {
+		return 0, fmt.Errorf("sl_event_wish: %w", err)
+	}
+	l.renewed = time.Now()
+	n, err := l.control.Lost()
+	if err != nil {
+		return 0, fmt.Errorf("sl_event_cpu: %w", err)
+	}
+	lost, l.lost = n-l.lost, n
+	return lost, nil
+}
+
+// follow yields events until ctx is done or yield has enough.
+func (l *lease) follow(ctx context.Context, reader *ringbuf.Reader, who *places, yield func(DropEvent) bool) error {
+	start := flow.Now()
+	var record ringbuf.Record
+	for ctx.Err() == nil {
+		lost, err := l.renew()
+		if err != nil {
+			return err
+		}
+		if lost > 0 && !yield(DropEvent{Time: l.renewed, Lost: lost}) {
+			return nil
+		}
+		reader.SetDeadline(time.Now().Add(eventRenew / 5))
+		err = reader.ReadInto(&record)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read sl_events: %w", err)
+		}
+		e, err := metrics.DecodeEvent(record.RawSample)
+		if err != nil {
+			return err
+		}
+		if e.Time >= start && !yield(who.event(e)) { // older ones were for another reader
+			return nil
+		}
+	}
+	return nil
+}
+
+// onlyReader makes sure that nobody else reads: two readers would share the events out between them.
+func (d *Datapath) onlyReader() (func(), error) {
+	path := d.paths.lock + ".events"
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("%w: somebody else reads the dropped packets of this node (lock %s)", ErrBusy, path)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func (d *Datapath) eventControl() (metrics.EventControl, error) {
+	wish, err := d.pinned(mapEventWish)
+	if err != nil {
+		return metrics.EventControl{}, err
+	}
+	cpu, err := d.pinned(mapEventCPU)
+	return metrics.NewEventControl(wish, cpu), err
+}
+
+// places finds names and owners for what programs know by number.
+type places struct {
+	d     *Datapath
+	h     *nl.Handle
+	eps   endpoints
+	names map[uint32]string
+	owner map[uint32]uint64
+}
+
+func (d *Datapath) places() (*places, error) {
+	eps, err := d.endpoints()
+	if err != nil {
+		return nil, err
+	}
+	h, err := nl.New()
+	if err != nil {
+		return nil, err
+	}
+	return &places{d: d, h: h, eps: eps, names: map[uint32]string{}, owner: map[uint32]uint64{}}, nil
+}
+
+func (p *places) close() { p.h.Close() }
+
+func (p *places) event(e *metrics.Event) DropEvent {
+	out := DropEvent{
+		Time: time.Now().Add(e.Time - flow.Now()), Reason: e.Reason, Owner: e.Owner, Device: p.name(e.Device),
+		Program: e.Program, Len: e.Len, Packet: e.Packet, Data: e.Data,
+	}
+	if out.Owner == 0 {
+		out.Owner = p.ownerOf(e.Endpoint)
+	}
+	for _, a := range []netip.Addr{e.Packet.Src.Addr(), e.Packet.Dst.Addr()} {
+		if out.Owner != 0 || !a.IsValid() {
+			break
+		}
+		if v, ok, err := p.eps.addrs.Get(a); err == nil && ok {
+			out.Owner = v.Owner
+		}
+	}
+	return out
+}
+
+// name is that of a device; one inside a pod is "in NAMESPACE".
+func (p *places) name(device uint32) string {
+	if name, ok := p.names[device]; ok {
+		return name
+	}
+	name := "#" + strconv.Itoa(int(device))
+	switch {
+	case device&own.Key(0) != 0:
+		if place, ok, err := p.d.ownPlace(device &^ own.Key(0)); err == nil && ok {
+			name = "in " + filepath.Base(place.netns)
+		}
+	case device&metrics.LimitKey != 0:
+		if place, ok, err := p.d.edtPlace(device &^ metrics.LimitKey); err == nil && ok {
+			name = "in " + filepath.Base(place.netns)
+			if place.netns == "" {
+				name = p.name(uint32(place.ifindex))
+			}
+		}
+	default:
+		if l, err := p.h.LinkByIndex(int(device)); err == nil {
+			name = l.Name
+		}
+	}
+	p.names[device] = name
+	return name
+}
+
+// ownerOf returns the owner of a key of sl_ep_stats, or of a limit; 0 when that has gone.
+func (p *places) ownerOf(key uint32) uint64 {
+	if key == 0 {
+		return 0
+	}
+	if owner, ok := p.owner[key]; ok {
+		return owner
+	}
+	var owner uint64
+	if key&own.Key(0) == 0 && key&metrics.LimitKey != 0 {
+		if m, err := p.d.edtMaps(); err == nil {
+			all, _ := m.limits.All()
+			owner = all[key&^metrics.LimitKey].Owner
+		}
+	} else if c, ok, err := p.eps.stats.Get(key); err == nil && ok {
+		owner = c.Owner
+	}
+	p.owner[key] = owner
+	return owner
+}
+
+// Drop is a counter: packets dropped for a reason at a place, since the maps were made or the device came.
+type Drop struct {
+	Reason  metrics.Reason
+	Device  string
+	Owner   uint64 // of the attachment; 0: none, or it has gone
+	Packets uint64
+}
+
+// Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
+// gone; Status has the sums, which nothing takes away.
+func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
+	m, err := d.pinned(mapDevDrops)
+	if err != nil {
+		return nil, err
+	}
+	all, err := metrics.NewDeviceDrops(m).All()
+	if err != nil {
+		return nil, fmt.Errorf("sl_dev_drops: %w", err)
+	}
+	who, err := d.places()
+	if err != nil {
+		return nil, err
+	}
+	defer who.close()
+	out := make([]Drop, 0, len(all))
+	for p, n := range all {
+		out = append(out, Drop{Reason: p.Reason, Device: who.name(p.Device), Owner: who.ownerOf(p.Endpoint), Packets: n})
+	}
+	slices.SortFunc(out, func(a, b Drop) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Device, b.Device))
+	})
+	return out, nil
+}

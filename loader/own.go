@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// OwnDevice is a pod's device as it is inside the pod's network namespace.
+type OwnDevice struct {
+	Netns   string // path of the namespace
+	Ifindex int    // in that namespace
+	IfName  string // for messages
+}
+
+// ownHooks returns the programs that feature f puts on the pod's own device. hostEnd: the device has a host end too, on which
+// most features do their work.
+func ownHooks(f Feature, hostEnd bool) []hook {
+	if f&FeatureAdmit != 0 && !hostEnd {
+		return []hook{hookOwnEgress(), hookOwnIngress()}
+	}
+	return nil
+}
+
+// ownPlace is where a pod's own device is. It is kept as the target of a symbolic link beside the pins, whose name is the
+// device's number: upgrade, DEL and GC enter the namespace by it.
+type ownPlace struct {
+	inode   uint64 // of the namespace: its path may be another's by now
+	ifindex int
+	made    bool // the clsact qdisc was made by us
+	netns   string
+}
+
+func (p ownPlace) String() string {
+	return fmt.Sprintf("%d %d %t %s", p.inode, p.ifindex, p.made, p.netns)
+}
+
+func parseOwnPlace(s string) (p ownPlace, err error) {
+	fields := strings.SplitN(s, " ", 4)
+	if len(fields) != 4 {
+		return p, fmt.Errorf("%q is not a place of a device", s)
+	}
+	var errs [3]error
+	p.inode, errs[0] = strconv.ParseUint(fields[0], 10, 64)
+	p.ifindex, errs[1] = strconv.Atoi(fields[1])
+	p.made, errs[2] = strconv.ParseBool(fields[2])
+	p.netns = fields[3]
+	return p, errors.Join(errs[:]...)
+}
+
+func (d *Datapath) ownDevices() (own.Map, error) {
+	m, err := d.pinned(mapOwnDevices)
+	return own.New(m), err
+}
+
+// ownPlace reads where device number is; false when nothing is known of it.
+func (d *Datapath) ownPlace(number uint32) (ownPlace, bool, error) {
+	target, err := os.Readlink(d.paths.ownMark(number))
+	if errors.Is(err, os.ErrNotExist) {
+		return ownPlace{}, false, nil
+	}
+	if err != nil {
+		return ownPlace{}, false, err
+	}
+	p, err := parseOwnPlace(target)
+	return p, err == nil, err
+}
+
+// enableOwn turns on f on the pod's own device: an entry, counters, and the programs that f has there. An entry of the same
+// owner for another device or namespace is replaced: its DEL never came.
+func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Feature, back *undo.Stack) error {
+	m, err := d.ownDevices()
+	if err != nil {
+		return err
+	}
+	ns, err := netns.Open(ep.Own.Netns)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	place := ownPlace{inode: ns.Inode(), ifindex: ep.Own.Ifindex, netns: ep.Own.Netns}
+	number, old, err := d.ownNumber(m, a, ep.Ref.Owner(), place)
+	if err != nil {
+		return err
+	}
+	conn, err := openTCIn(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if place.made, err = conn.addClsact(place.ifindex); err != nil {
+		return err
+	}
+	if old == nil {
+		back.Push("own device", func(context.Context) error { return d.releaseOwn(a, m, number) })
+		if err := os.Symlink(place.String(), d.paths.ownMark(number)); err != nil {
+			return fmt.Errorf("note device %d: %w", number, err)
+		}
+	}
+	v := own.Device{Owner: ep.Ref.Owner(), Pod: ep.Ref.Pod(), Flags: uint32(f), HostIfindex: uint32(ep.HostIfindex)}
+	if old != nil {
+		v.Flags |= old.Flags
+		was := *old
+		back.Push("own device", func(context.Context) error { return m.Put(number, &was) })
+	}
+	if err := d.putOwn(m, number, &v); err != nil {
+		return err
+	}
+	if ep.HostIfindex == 0 {
+		if _, err := d.police(own.Key(number), ep, f, back); err != nil {
+			return err
+		}
+	}
+	return a.putOwnFilters(conn, place.ifindex, number, ownHooks(f, ep.HostIfindex != 0))
+}
+
+func (d *Datapath) putOwn(m own.Map, number uint32, v *own.Device) error {
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	if err := eps.stats.Create(own.Key(number), v.Pod, v.Owner); err != nil {
+		return full("sl_ep_stats", err)
+	}
+	if err := m.Put(number, v); err != nil {
+		return full("sl_own_devices", err)
+	}
+	return nil
+}
+
+// ownNumber finds the number of owner's device at place, with its entry, or picks a free one.
+func (d *Datapath) ownNumber(m own.Map, a *attacher, owner uint64, place ownPlace) (uint32, *own.Device, error) {
+	all, err := m.All()
+	if err != nil {
+		return 0, nil, fmt.Errorf("own devices: %w", err)
+	}
+	for number, v := range all {
+		if v.Owner != owner {
+			continue
+		}
+		at, ok, err := d.ownPlace(number)
+		if err != nil {
+			return 0, nil, err
+		}
+		if ok && at.inode == place.inode && at.ifindex == place.ifindex {
+			return number, &v, nil
+		}
+		if err := d.releaseOwn(a, m, number); err != nil {
+			return 0, nil, err
+		}
+	}
+	number, err := own.Free(func(n uint32) bool {
+		_, taken := all[n]
+		return taken || exists(d.paths.ownMark(n))
+	})
+	return number, nil, err
+}
+
+func (a *attacher) putOwnFilters(conn *tcConn, index int, number uint32, hooks []hook) error {
+	for _, h := range hooks {
+		prog, err := a.program(h)
+		if err != nil {
+			return err
+		}
+		f, found, err := conn.filterAt(index, h)
+		if err != nil {
+			return err
+		}
+		if found && !f.yields(h) {
+			return fmt.Errorf("device %d of the pod, %s, priority %d: %w (%s %s)", index, h.direction(), h.priority(), ErrConflict, f.kind, f.program)
+		}
+		if err := conn.putFilter(index, h, prog, number); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// disableOwn takes the features f from owner's own devices. With the last one the entry, counters and programs go. A namespace
+// that has gone took its filters along.
+func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
+	m, err := d.ownDevices()
+	if err != nil {
+		return err
+	}
+	all, err := m.All()
+	if err != nil {
+		return fmt.Errorf("own devices: %w", err)
+	}
+	var errs []error
+	for number, v := range all {
+		if v.Owner != owner {
+			continue
+		}
+		left := v
+		left.Flags &^= uint32(f)
+		switch {
+		case left.Flags == 0:
+			errs = append(errs, d.releaseOwn(a, m, number))
+		case left.Flags != v.Flags:
+			errs = append(errs, m.Put(number, &left), d.dropOwnHooks(a, number, v, left))
+			if f&FeatureAdmit != 0 {
+				errs = append(errs, d.unpolice(own.Key(number), owner))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dropOwnHooks detaches what the features of left do not need any more.
+func (d *Datapath) dropOwnHooks(a *attacher, number uint32, v, left own.Device) error {
+	needed := ownHooks(Feature(left.Flags), left.HostIfindex != 0)
+	unneeded := slices.DeleteFunc(ownHooks(Feature(v.Flags), v.HostIfindex != 0), func(h hook) bool { return slices.Contains(needed, h) })
+	place, ok, err := d.ownPlace(number)
+	if err != nil || !ok {
+		return err
+	}
+	return a.inOwn(place, func(conn *tcConn) error {
+		var errs []error
+		for _, h := range unneeded {
+			errs = append(errs, conn.deleteOwnFilter(place.ifindex, h, number))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// releaseOwn removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
+func (d *Datapath) releaseOwn(a *attacher, m own.Map, number uint32) error {
+	place, ok, err := d.ownPlace(number)
+	if err == nil && ok {
+		err = a.inOwn(place, func(conn *tcConn) error { return conn.clearOwn(place, number) })
+	}
+	if err != nil {
+		return fmt.Errorf("device %d: %w", number, err)
+	}
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	v, err := d.policies()
+	if err != nil {
+		return err
+	}
+	return errors.Join(v.devices.Delete(own.Key(number)), v.forget(), m.Delete(number), eps.stats.Delete(own.Key(number)),
+		removeIfThere(d.paths.ownMark(number)))
+}
+
+// detachOwn removes the programs from every own device that is known, and leaves maps and notes as they are.
+func (d *Datapath) detachOwn(a *attacher) error {
+	marks, err := names(d.paths.own())
+	errs := []error{err}
+	for _, name := range marks {
+		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
+		if err != nil {
+			continue
+		}
+		place, ok, err := d.ownPlace(uint32(number))
+		if err == nil && ok {
+			err = a.inOwn(place, func(conn *tcConn) error { return conn.clearOwn(place, uint32(number)) })
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// clearOwn removes our filters from the device, and the qdisc too if we made it and nobody else uses it.
+func (c *tcConn) clearOwn(p ownPlace, number uint32) error {
+	if p.made && c.only(p.ifindex, insideHooks()) {
+		return c.deleteClsact(p.ifindex)
+	}
+	var errs []error
+	for _, h := range insideHooks() {
+		errs = append(errs, c.deleteOwnFilter(p.ifindex, h, number))
+	}
+	return errors.Join(errs...)
+}
+
+// deleteOwnFilter removes our filter for h if it carries number: another device may have the place by now.
+func (c *tcConn) deleteOwnFilter(index int, h hook, number uint32) error {
+	if f, found, err := c.filterAt(index, h); err != nil || !found || f.class != number {
+		return err
+	}
+	_, err := c.deleteFilter(index, h)
+	return err
+}
+
+// inOwn calls f with a connection into the namespace of p. One that has gone, or whose path leads to another by now, is
+// success: its filters went with it.
+func (a *attacher) inOwn(p ownPlace, f func(*tcConn) error) error {
+	ns, err := netns.Open(p.netns)
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if ns.Inode() != p.inode {
+		return nil
+	}
+	conn, err := openTCIn(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return f(conn)
+}
+
+// openTCIn opens a socket for the qdiscs and filters of ns. It stays in ns, whatever thread uses it.
+func openTCIn(ns *netns.NS) (c *tcConn, err error) {
+	err = ns.Do(func() error {
+		c, err = openTC()
+		return err
+	})
+	return c, err
+}
+
+// replaceOwn puts the attacher's programs on every own device that has programs.
+func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
+	m, err := d.ownDevices()
+	if err != nil {
+		return err
+	}
+	all, err := m.All()
+	if err != nil {
+		return fmt.Errorf("own devices: %w", err)
+	}
+	for number, v := range all {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		place, ok, err := d.ownPlace(number)
+		if err == nil && ok {
+			err = a.inOwn(place, func(conn *tcConn) error {
+				return a.putOwnFilters(conn, place.ifindex, number, ownHooks(Feature(v.Flags), v.HostIfindex != 0))
+			})
+		}
+		if gone(err) || errors.Is(err, ErrNoDevice) {
+			d.log.Info("device has gone", zap.Uint32("number", number))
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("device %d: %w", number, err)
+		}
+	}
+	return nil
+}
+
+// collectOwn releases the own devices whose owner is not valid, and what was noted or counted of devices without entry.
+func (d *Datapath) collectOwn(a *attacher, valid func(uint64) bool) error {
+	m, err := d.ownDevices()
+	if err != nil {
+		return err
+	}
+	all, err := m.All()
+	if err != nil {
+		return fmt.Errorf("own devices: %w", err)
+	}
+	var errs []error
+	for number, v := range all {
+		if !valid(v.Owner) {
+			errs = append(errs, d.releaseOwn(a, m, number))
+		}
+	}
+	marks, err := names(d.paths.own())
+	errs = append(errs, err)
+	for _, name := range marks {
+		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
+		if _, ok := all[uint32(number)]; err == nil && !ok {
+			errs = append(errs, d.releaseOwn(a, m, uint32(number)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkOwn compares the own device of ep with what enableOwn has made.
+func (d *Datapath) checkOwn(a *attacher, ep Endpoint, f Feature) error {
+	m, err := d.ownDevices()
+	if err != nil {
+		return err
+	}
+	all, err := m.All()
+	if err != nil {
+		return fmt.Errorf("own devices: %w", err)
+	}
+	for number, v := range all {
+		if v.Owner != ep.Ref.Owner() {
+			continue
+		}
+		if v.Flags&uint32(f) != uint32(f) {
+			return differs("%s has %v, want %v", ep.Own.IfName, endpoint.FlagNames(v.Flags), f)
+		}
+		if f&FeatureAdmit != 0 && ep.HostIfindex == 0 {
+			if _, err := d.checkPolicy(own.Key(number), ep); err != nil {
+				return err
+			}
+		}
+		return d.checkOwnHooks(a, ep, number, ownHooks(f, ep.HostIfindex != 0))
+	}
+	return differs("no programs for %s in %s", ep.Own.IfName, ep.Own.Netns)
+}
+
+func (d *Datapath) checkOwnHooks(a *attacher, ep Endpoint, number uint32, hooks []hook) error {
+	place, ok, err := d.ownPlace(number)
+	if err != nil {
+		return err
+	}
+	if !ok || place.ifindex != ep.Own.Ifindex || place.netns != ep.Own.Netns {
+		return differs("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Own.Ifindex, ep.Own.Netns)
+	}
+	looked := false
+	err = a.inOwn(place, func(conn *tcConn) error {
+		looked = true
+		var errs []error
+		for _, h := range hooks {
+			f, _, err := conn.filterAt(place.ifindex, h)
+			if err == nil && (!f.is(h) || f.class != number) {
+				err = differs("%s is not attached to the %s of %s in the pod", h.program, h.direction(), ep.Own.IfName)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	if err == nil && !looked {
+		err = differs("%s leads to another namespace than ADD attached to", place.netns)
+	}
+	return err
+}
+
+// ownEndpoints describes the devices that have no host end.
+func (d *Datapath) ownEndpoints(stats endpoint.Stats) ([]EndpointStatus, error) {
+	m, err := d.ownDevices()
+	if err != nil {
+		return nil, err
+	}
+	all, err := m.All()
+	if err != nil {
+		return nil, fmt.Errorf("own devices: %w", err)
+	}
+	var out []EndpointStatus
+	for number, v := range all {
+		if v.HostIfindex != 0 {
+			continue
+		}
+		s := EndpointStatus{Owner: v.Owner, Features: endpoint.FlagNames(v.Flags), Number: int(number)}
+		place, _, err := d.ownPlace(number)
+		if err != nil {
+			return nil, err
+		}
+		s.Netns, s.Ifindex = place.netns, place.ifindex
+		c, _, err := stats.Get(own.Key(number))
+		if err != nil {
+			return nil, err
+		}
+		s.Stats = counters(c)
+		out = append(out, s)
+	}
+	return out, nil
+}

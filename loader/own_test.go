@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// insider makes a macvlan device in a namespace of its own and describes it.
+func (e *env) insider(id, addr4 string) (ep Endpoint, in func(args ...string) string) {
+	e.t.Helper()
+	ns := e.namespace()
+	in = func(args ...string) string {
+		e.t.Helper()
+		return e.run("nsenter", append([]string{"--net=" + ns}, args...)...)
+	}
+	// Not "ip link add link eth0 netns NS": the parent must be found in this namespace.
+	e.ip("link", "add", "link", "eth0", "name", id, "type", "macvlan", "mode", "bridge")
+	e.ip("link", "set", id, "netns", ns)
+	in("ip", "link", "set", id, "name", "net1")
+	in("ip", "addr", "add", addr4, "dev", "net1")
+	in("ip", "link", "set", "net1", "up")
+	ep, err := ResolveOwn(e.ctx, ns, "net1")
+	e.ok(err)
+	ep.Ref = store.Ref{Network: "lan", ContainerID: id, IfName: "net1"}
+	return ep, in
+}
+
+// filters returns what "tc filter show" says of our programs on net1.
+func filters(in func(...string) string) string {
+	return in("tc", "filter", "show", "dev", "net1", "egress") + in("tc", "filter", "show", "dev", "net1", "ingress")
+}
+
+func TestPrivilegedOwnDevice(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	ep, in := e.insider("pod1", "192.0.2.20/24")
+	if ep.HostIfindex != 0 || ep.Own == nil || ep.Own.Ifindex == 0 {
+		t.Fatalf("resolved: %+v", ep)
+	}
+	if _, err := Resolve(e.ctx, ep.Own.Netns, "net1"); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("Resolve of a device without host end: %v", err)
+	}
+	if err := d.Enable(e.ctx, ep, FeaturePublish); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("publish without a host end: %v", err)
+	}
+	for range 2 {
+		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	}
+	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
+	text := filters(in)
+	if strings.Count(text, " name sl_own_egress") != 1 || strings.Count(text, " name sl_own_ingress") != 1 {
+		t.Errorf("filters:\n%s", text)
+	}
+	pingFails(in, "192.0.2.99") // nobody answers: what counts is that the question was seen
+	eps, err := d.Endpoints(e.ctx)
+	e.ok(err)
+	if len(eps) != 1 || eps[0].Stats.TxPackets == 0 || eps[0].Netns != ep.Own.Netns || eps[0].Number == 0 {
+		t.Errorf("endpoints: %+v", eps)
+	}
+	s, err := d.Status(e.ctx)
+	e.ok(err)
+	for _, dev := range s.Devices {
+		if dev.Role == rolePod {
+			t.Errorf("a device of the node: %+v", dev)
+		}
+	}
+
+	in("tc", "filter", "del", "dev", "net1", "egress")
+	if err := d.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
+		t.Errorf("a filter is gone: %v", err)
+	}
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
+
+	for range 2 {
+		e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	}
+	if text := in("tc", "qdisc", "show", "dev", "net1"); strings.Contains(text, "clsact") {
+		t.Errorf("left in the pod: %s", text)
+	}
+	e.noneOwn(d)
+}
+
+// pingFails sends one echo request that need not be answered.
+func pingFails(in func(...string) string, addr string) {
+	in("sh", "-c", "ping -c1 -W1 "+addr+" || true")
+}
+
+func (e *env) noneOwn(d *Datapath) {
+	e.t.Helper()
+	m, err := d.ownDevices()
+	e.ok(err)
+	all, err := m.All()
+	e.ok(err)
+	eps, err := d.endpoints()
+	e.ok(err)
+	keys, err := eps.stats.Keys()
+	e.ok(err)
+	if marks := mustNames(e.t, d.paths.own()); len(all) != 0 || len(keys) != 0 || len(marks) != 0 {
+		e.t.Errorf("left: %+v, counters %v, marks %v", all, keys, marks)
+	}
+}
+
+// A second qdisc user of the pod keeps the qdisc; its filters stay.
+func TestPrivilegedOwnDeviceShared(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	ep, in := e.insider("pod1", "192.0.2.20/24")
+	p, err := nextProgram()
+	e.ok(err)
+	defer p.Close()
+	pin := e.o.Config.BPFFS + "/foreign"
+	e.ok(p.Pin(pin))
+	in("tc", "qdisc", "add", "dev", "net1", "clsact")
+	in("tc", "filter", "add", "dev", "net1", "egress", "bpf", "direct-action", "object-pinned", pin)
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	text := filters(in)
+	if !strings.Contains(text, "foreign") || strings.Contains(text, "sl_own") {
+		t.Errorf("filters:\n%s", text)
+	}
+}
+
+// Another build replaces the programs inside the pods.
+func TestPrivilegedOwnDeviceUpgrade(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	ep, in := e.insider("pod1", "192.0.2.20/24")
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	before := filters(in)
+	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
+	d2 := e.open()
+	e.ok(d2.CheckEndpoint(e.ctx, ep, FeatureAdmit))
+	after := filters(in)
+	if before == after || strings.Count(after, " name sl_own_") != 2 {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	e.ok(d2.Unload(e.ctx))
+	if text := filters(in); strings.Contains(text, "sl_") {
+		t.Errorf("after unload:\n%s", text)
+	}
+}
+
+// The namespace goes before DEL; GC takes what has no owner; a path that leads to another namespace is left alone.
+func TestPrivilegedOwnDeviceGone(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	ep, _ := e.insider("pod1", "192.0.2.20/24")
+	stranger, in := e.insider("pod2", "192.0.2.21/24")
+	gone := e.t.TempDir() + "/ns"
+	e.ok(os.Symlink(ep.Own.Netns, gone))
+	ep.Own.Netns = gone
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	e.ok(d.Enable(e.ctx, stranger, FeatureAdmit))
+
+	e.ok(os.Remove(gone))
+	e.ok(os.Symlink(stranger.Own.Netns, gone)) // the path is used again
+	if err := d.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
+		t.Errorf("check: %v", err)
+	}
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	if text := filters(in); strings.Count(text, " name sl_own_") != 2 {
+		t.Errorf("a stranger's filters:\n%s", text)
+	}
+	e.ok(os.Remove(gone))
+	e.ok(d.GC(e.ctx, func(owner uint64) bool { return owner == stranger.Ref.Owner() }))
+	e.ok(d.CheckEndpoint(e.ctx, stranger, FeatureAdmit))
+	e.ok(d.GC(e.ctx, func(uint64) bool { return false }))
+	e.noneOwn(d)
+	if text := filters(in); strings.Contains(text, "sl_") {
+		t.Errorf("after GC:\n%s", text)
+	}
+}
+
+func TestOwnPlace(t *testing.T) {
+	want := ownPlace{inode: 4026532, ifindex: 7, made: true, netns: "/var/run/netns/with blank"}
+	if got, err := parseOwnPlace(want.String()); err != nil || got != want {
+		t.Errorf("%+v %v", got, err)
+	}
+	for _, s := range []string{"", "1 2 true", "x 2 true /a", "1 x true /a", "1 2 maybe /a"} {
+		if _, err := parseOwnPlace(s); err == nil {
+			t.Errorf("%q: no error", s)
+		}
+	}
+}
+
+func TestOwnNumbers(t *testing.T) {
+	taken := map[uint32]bool{}
+	for range own.Last {
+		n, err := own.Free(func(n uint32) bool { return taken[n] })
+		if err != nil || n < own.First || n > own.Last || taken[n] {
+			t.Fatalf("%d after %d: %v", n, len(taken), err)
+		}
+		taken[n] = true
+	}
+	if _, err := own.Free(func(n uint32) bool { return taken[n] }); !errors.Is(err, own.ErrNoNumber) {
+		t.Errorf("all taken: %v", err)
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"net/netip"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/maps/peer"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// dropPeers destroys the node's own sockets that are connected through entries that are no longer in force: a connected UDP
+// socket would send to a dead address for ever, a TCP one wait for it. It must run after the entries have changed, so that
+// who connects again gets the new pod. It is best effort: errors are logged, as the ports themselves are right.
+//
+// A socket that found the old entry and has not been noted when this runs is missed: some instructions wide.
+func (d *Datapath) dropPeers(gone []hostport.Value) {
+	if len(gone) == 0 {
+		return
+	}
+	if err := d.destroyPeers(gone); err != nil {
+		d.log.Warn("sockets that are connected to a host port which has gone stay", zap.Error(err))
+	}
+}
+
+func (d *Datapath) destroyPeers(gone []hostport.Value) error {
+	raw, err := d.pinned(mapPeers)
+	if err != nil {
+		return err
+	}
+	m := peer.NewConnected(raw)
+	type pod struct {
+		addr netip.AddrPort
+		gen  uint64
+	}
+	dead := make(map[pod]bool, len(gone))
+	for _, v := range gone {
+		dead[pod{netip.AddrPortFrom(v.PodIP, v.PodPort), v.Gen}] = true
+	}
+	type target struct {
+		proto uint8
+		addr  netip.AddrPort
+	}
+	cookies := make(map[target]map[uint64]bool)
+	err = m.Each(func(cookie uint64, v peer.Value) bool {
+		if dead[pod{v.Pod, v.Gen}] {
+			t := target{v.Proto, v.Pod}
+			if cookies[t] == nil {
+				cookies[t] = make(map[uint64]bool)
+			}
+			cookies[t][cookie] = true
+		}
+		return true
+	})
+	errs := []error{err}
+	for t, ours := range cookies {
+		sockets, err := nl.SocketsTo(t.proto, t.addr)
+		errs = append(errs, err)
+		for _, s := range sockets {
+			if ours[s.Cookie] {
+				errs = append(errs, nl.DestroySocket(t.proto, s), m.Delete(s.Cookie))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

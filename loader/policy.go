@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
+	"github.com/sluice-cni/sluice/pkg/policy"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// policies are the views of the firewall's maps.
+type policies struct {
+	rules   policymap.Map
+	devices policymap.Devices
+}
+
+func (d *Datapath) policies() (policies, error) {
+	rm, err := d.pinned(mapPolicies)
+	if err != nil {
+		return policies{}, err
+	}
+	dm, err := d.pinned(mapPoliced)
+	return policies{policymap.New(rm), policymap.NewDevices(dm)}, err
+}
+
+// id returns the id of p's rules in the map, where it puts them unless another pod has the same; 0 for a policy that restricts
+// nothing. Ids are picked at random: a flow that remembers one which is long gone should not meet it again.
+func (v policies) id(p *policy.Policy) (uint16, error) {
+	if p.Empty() {
+		return 0, nil
+	}
+	want, err := policymap.FromPolicy(p)
+	if err != nil {
+		return 0, err
+	}
+	if id, ok, err := v.rules.Find(want); ok || err != nil {
+		return id, err
+	}
+	taken, err := v.rules.IDs()
+	if err != nil {
+		return 0, err
+	}
+	const highest = 1<<16 - 1
+	id := uint16(1 + rand.Uint32N(highest))
+	for slices.Contains(taken, id) {
+		id = max(id+1, 1)
+	}
+	if err := v.rules.Put(id, want); err != nil {
+		return 0, full("sl_policies", err)
+	}
+	return id, nil
+}
+
+// police puts the device under key under ep's policy, if f is the feature that has one. It returns the policy's id.
+func (d *Datapath) police(key uint32, ep Endpoint, f Feature, back *undo.Stack) (uint16, error) {
+	if f&FeatureAdmit == 0 {
+		return 0, nil
+	}
+	v, err := d.policies()
+	if err != nil {
+		return 0, err
+	}
+	id, err := v.id(ep.Policy)
+	if err != nil {
+		return 0, fmt.Errorf("policy of %s: %w", ep.Ref, err)
+	}
+	back.Push("policies", func(context.Context) error { return v.forget() })
+	group := ep.RouteIfindex
+	if group == 0 {
+		group = ep.HostIfindex // 0 inside a pod
+	}
+	return id, v.police(key, ep.Ref.Owner(), uint32(group), id, ep.Policy, back)
+}
+
+// unpolice takes the device under key of owner from its policy.
+func (d *Datapath) unpolice(key uint32, owner uint64) error {
+	v, err := d.policies()
+	if err != nil {
+		return err
+	}
+	return v.release(key, owner)
+}
+
+// police puts the device under key of owner under the policy id, or under none for 0.
+func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *undo.Stack) error {
+	old, had, err := v.devices.Get(key)
+	if err != nil {
+		return fmt.Errorf("sl_policed: %w", err)
+	}
+	if id == 0 && !had {
+		return nil
+	}
+	back.Push("policy of a device", func(context.Context) error {
+		if had {
+			return v.devices.Put(key, &old)
+		}
+		return v.devices.Delete(key)
+	})
+	if id == 0 {
+		return v.devices.Delete(key)
+	}
+	if err := v.devices.Put(key, policymap.NewPoliced(owner, group, id, p.Mode)); err != nil {
+		return full("sl_policed", err)
+	}
+	return nil
+}
+
+// release takes the device under key from its policy, if it is owner's, and forgets policies that nobody is under any more.
+func (v policies) release(key uint32, owner uint64) error {
+	old, had, err := v.devices.Get(key)
+	if err != nil || !had || old.Owner != owner {
+		return err
+	}
+	return errors.Join(v.devices.Delete(key), v.forget())
+}
+
+// forget deletes the policies that no device is under.
+func (v policies) forget() error {
+	used, err := v.devices.All()
+	if err != nil {
+		return fmt.Errorf("sl_policed: %w", err)
+	}
+	ids, err := v.rules.IDs()
+	if err != nil {
+		return fmt.Errorf("sl_policies: %w", err)
+	}
+	var errs []error
+	for _, id := range ids {
+		if !slices.ContainsFunc(mapValues(used), func(p policymap.Policed) bool { return p.Policy == id }) {
+			errs = append(errs, v.rules.Delete(id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func mapValues[K comparable, V any](m map[K]V) []V {
+	out := make([]V, 0, len(m))
+	for _, v := range m {
+		out = append(out, v)
+	}
+	return out
+}
+
+// collectPolicies removes what is said of devices that are no endpoints any more, and policies without a device.
+func (d *Datapath) collectPolicies() error {
+	v, err := d.policies()
+	if err != nil {
+		return err
+	}
+	eps, err := d.endpoints()
+	if err != nil {
+		return err
+	}
+	counted, err := eps.stats.Keys()
+	if err != nil {
+		return err
+	}
+	all, err := v.devices.All()
+	if err != nil {
+		return fmt.Errorf("sl_policed: %w", err)
+	}
+	var errs []error
+	for key := range all {
+		if !slices.Contains(counted, key) {
+			errs = append(errs, v.devices.Delete(key))
+		}
+	}
+	return errors.Join(append(errs, v.forget())...)
+}
+
+// checkPolicy compares the policy of the device under key with what ep asks for, and returns its id.
+func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
+	v, err := d.policies()
+	if err != nil {
+		return 0, err
+	}
+	got, had, err := v.devices.Get(key)
+	if err != nil {
+		return 0, fmt.Errorf("sl_policed: %w", err)
+	}
+	if ep.Policy.Empty() {
+		if had {
+			return 0, differs("%s is under a policy, want none", ep.Ref)
+		}
+		return 0, nil
+	}
+	want, err := policymap.FromPolicy(ep.Policy)
+	if err != nil {
+		return 0, err
+	}
+	id, ok, err := v.rules.Find(want)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("sl_policies: %w", err)
+	case !had:
+		return 0, differs("%s is under no policy", ep.Ref)
+	case !ok || got.Policy != id || got.Mode() != ep.Policy.Mode:
+		return 0, differs("%s is under another policy than the configuration's", ep.Ref)
+	}
+	return id, nil
+}
+
+// PolicyStatus is a policy with what it decided and who is under it.
+type PolicyStatus struct {
+	ID      uint16       `json:"id"`
+	Mode    policy.Mode  `json:"ingressPolicy"`
+	Ingress []RuleStatus `json:"ingress"`
+	Egress  []RuleStatus `json:"egress"`
+	Owners  []uint64     `json:"owners"`
+}
+
+// RuleStatus is one entry of a policy; the last of a direction is its default.
+type RuleStatus struct {
+	Number   int          `json:"number"` // of the rule in its list; -1: the default
+	Allow    bool         `json:"allow"`
+	Network  netip.Prefix `json:"network,omitzero"` // zero: any
+	Protocol string       `json:"protocol"`
+	Ports    string       `json:"ports,omitempty"`
+	Hits     uint64       `json:"hits"` // connections it allowed, packets it denied
+}
+
+// Policies returns the policies in force, by id.
+func (d *Datapath) Policies(_ context.Context) ([]PolicyStatus, error) {
+	v, err := d.policies()
+	if err != nil {
+		return nil, err
+	}
+	all, err := v.devices.All()
+	if err != nil {
+		return nil, fmt.Errorf("sl_policed: %w", err)
+	}
+	ids, err := v.rules.IDs()
+	if err != nil {
+		return nil, fmt.Errorf("sl_policies: %w", err)
+	}
+	slices.Sort(ids)
+	out := make([]PolicyStatus, 0, len(ids))
+	for _, id := range ids {
+		value, ok, err := v.rules.Get(id)
+		if err != nil {
+			return nil, fmt.Errorf("sl_policies: %w", err)
+		}
+		if !ok {
+			continue
+		}
+		s := PolicyStatus{ID: id, Mode: value.Mode()}
+		s.Ingress, s.Egress = ruleStatus(value.Ingress()), ruleStatus(value.Egress())
+		for _, p := range all {
+			if p.Policy == id {
+				s.Owners = append(s.Owners, p.Owner)
+			}
+		}
+		slices.Sort(s.Owners)
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func ruleStatus(lines []policymap.Line) []RuleStatus {
+	out := make([]RuleStatus, 0, len(lines))
+	for _, l := range lines {
+		s := RuleStatus{Number: l.Number, Allow: l.Allow, Network: l.Prefix, Protocol: l.Protocol, Hits: l.Hits}
+		if l.Ports != nil {
+			s.Ports = l.Ports.String()
+		}
+		out = append(out, s)
+	}
+	return out
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+)
+
+// The flow tables are the only large maps whose memory is taken when they are
+// made. They get about 1/256 of the node's memory between these bounds: a
+// small node keeps its memory, and a large one stays below 64 MB for all maps.
+const (
+	minFlows = 1 << 14
+	maxFlows = 1 << 17
+	// memoryPerFlow is how much memory of the node one entry of sl_flows stands for, bytes.
+	memoryPerFlow = 1 << 16
+	// flowsPerNew is how many proven flows there is room for per unproven one.
+	flowsPerNew = 4
+)
+
+// defaultFlows is the number of entries of sl_flows on a node with that many
+// bytes of memory: a power of two, so that the hash table has no unused half.
+func defaultFlows(memory uint64) uint32 {
+	flows := uint32(minFlows)
+	for flows < maxFlows && uint64(flows)*2*memoryPerFlow <= memory {
+		flows *= 2
+	}
+	return flows
+}
+
+// mapSizes returns the entries of the maps whose size is not the object's, by
+// name: what the operator set, else what the node's memory allows.
+func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
+	if size.Flows == 0 || size.FlowsNew == 0 {
+		var info unix.Sysinfo_t
+		if err := unix.Sysinfo(&info); err != nil {
+			return nil, fmt.Errorf("read the node's memory: %w", err)
+		}
+		flows := defaultFlows(info.Totalram * uint64(info.Unit))
+		if size.Flows == 0 {
+			size.Flows = flows
+		}
+		if size.FlowsNew == 0 {
+			size.FlowsNew = flows / flowsPerNew
+		}
+	}
+	sizes := map[string]uint32{mapFlows: size.Flows, mapFlowsNew: size.FlowsNew}
+	if size.Endpoints != 0 {
+		sizes[mapEndpoints], sizes[mapOwnDevices] = size.Endpoints, size.Endpoints
+	}
+	if size.HostPorts != 0 {
+		sizes[mapHostPorts] = size.HostPorts
+	}
+	return sizes, nil
+}

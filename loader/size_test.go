@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+)
+
+func TestDefaultFlows(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		memory uint64
+		want   uint32
+	}{
+		{0, 16384}, {512 << 20, 16384}, {2<<30 - 1, 16384}, {2 << 30, 32768}, {7 << 30, 65536}, {8 << 30, 131072}, {1 << 42, 131072},
+	} {
+		if got := defaultFlows(tc.memory); got != tc.want {
+			t.Errorf("%d MiB: %d flows, want %d", tc.memory>>20, got, tc.want)
+		}
+	}
+}
+
+func TestMapSizes(t *testing.T) {
+	t.Parallel()
+	got, err := mapSizes(nodeconf.MapSizes{Flows: 5, HostPorts: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got[mapFlows] != 5 || got[mapHostPorts] != 7 || got[mapFlowsNew] < minFlows/flowsPerNew {
+		t.Errorf("sizes %v", got)
+	}
+	if _, ok := got[mapEndpoints]; ok {
+		t.Error("endpoints have a size nobody asked for")
+	}
+}
+
+// memoryGoal is what all maps of a node may take at the largest defaults, bytes.
+const memoryGoal = 64 << 20
+
+// All pinned maps at the sizes of a large node, as the kernel charges them.
+func TestPrivilegedMapMemory(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.MapSizes.Flows, e.o.Config.MapSizes.FlowsNew = maxFlows, maxFlows/flowsPerNew
+	d := e.open()
+	entries, err := os.ReadDir(d.paths.maps())
+	e.ok(err)
+	var total uint64
+	for _, entry := range entries {
+		m, err := d.pinned(entry.Name())
+		e.ok(err)
+		n := charged(t, m)
+		t.Logf("%-16s %10d bytes", entry.Name(), n)
+		total += n
+	}
+	if total == 0 || total > memoryGoal {
+		t.Errorf("the maps take %d bytes, want at most %d", total, memoryGoal)
+	}
+}
+
+// charged is the memory the kernel accounts for a map (bpf_map_show_fdinfo).
+func charged(t *testing.T, m *ebpf.Map) uint64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", m.FD()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
+		if v, ok := strings.CutPrefix(s.Text(), "memlock:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSpace(v), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("the kernel does not say what the map takes")
+	return 0
+}

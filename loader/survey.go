@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	tc "github.com/florianl/go-tc"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// howXDP is the third way to hang a program on a device.
+const howXDP = "xdp"
+
+// Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
+// writes nothing down and mounts nothing, so it may be called on a node that nobody has loaded anything on.
+func Survey(_ context.Context, o Options) (report []Probe, cgroup string, err error) {
+	d, err := newDatapath(o)
+	if err != nil {
+		return nil, "", err
+	}
+	questions := d.questions()
+	for i, q := range questions {
+		if q.name == probeBPFFS {
+			questions[i].ask = func() error { return lookBPFFS(d.paths.bpffs) }
+		}
+	}
+	cgroup, err = d.cgroupRoot()
+	if errors.Is(err, errNoCgroup) {
+		cgroup, err = "", nil
+	}
+	return d.require(runProbes(questions)), cgroup, err
+}
+
+// lookBPFFS is mountBPFFS without mounting. A directory that waits for its mount is no reason to say no.
+func lookBPFFS(path string) error {
+	ok, err := isBPFFS(path)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s is not mounted yet: the first ADD does that", path)
+	}
+	return err
+}
+
+// HookedProgram is a program on a device, whosever.
+type HookedProgram struct {
+	Name string // as the kernel or the filter calls it, may be empty
+	ID   uint32 // 0: not a BPF program
+	How  string // "tcx", "clsact" or "xdp"
+	Kind string // of a clsact filter: "bpf", "u32", ...
+	Prio int    // of a clsact filter
+	Ours bool
+}
+
+// Hooked is everything that runs at one hook of a device, in the order in which it runs: tcx programs, then clsact filters.
+type Hooked struct {
+	Ifindex  int
+	Hook     string // "ingress", "egress" or "xdp"
+	Programs []HookedProgram
+}
+
+// Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
+// devices that do not exist. It changes nothing and needs no datapath.
+func Hooks(indices []int) ([]Hooked, error) {
+	h, err := nl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	c, err := openTC()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	var out []Hooked
+	for _, index := range indices {
+		l, err := h.LinkByIndex(index)
+		if errors.Is(err, nl.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if l.XDP.Mode != "" {
+			out = append(out, Hooked{index, howXDP, []HookedProgram{program(l.XDP.ID, howXDP)}})
+		}
+		for _, hk := range []hook{hookUplIngress(), hookUplEgress()} { // one for each direction
+			at := Hooked{Ifindex: index, Hook: hk.direction()}
+			tcx, err := tcxPrograms(index, hk)
+			if err != nil {
+				return nil, err
+			}
+			filters, err := c.allFilters(index, hk)
+			if err != nil {
+				return nil, err
+			}
+			if at.Programs = append(tcx, filters...); len(at.Programs) > 0 {
+				out = append(out, at)
+			}
+		}
+	}
+	return out, nil
+}
+
+// program asks for the name of a program. One that has gone meanwhile has none.
+func program(id uint32, how string) HookedProgram {
+	p := HookedProgram{ID: id, How: how}
+	prog, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		return p
+	}
+	defer prog.Close()
+	if info, err := prog.Info(); err == nil {
+		p.Name = info.Name
+	}
+	p.Ours = strings.HasPrefix(p.Name, programPrefix)
+	return p
+}
+
+// tcxPrograms are the tcx programs of a hook in their order; none on a kernel without tcx.
+func tcxPrograms(index int, h hook) ([]HookedProgram, error) {
+	res, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: h.tcx()})
+	switch {
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("list tcx programs of device %d: %w", index, err)
+	}
+	var out []HookedProgram
+	for _, p := range res.Programs {
+		out = append(out, program(uint32(p.ID), howTCX))
+	}
+	return out, nil
+}
+
+// allFilters are the filters of a direction by priority, of whatever kind.
+func (c *tcConn) allFilters(index int, h hook) ([]HookedProgram, error) {
+	objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: h.tcParent()})
+	if err != nil {
+		if gone(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("list filters of device %d: %w", index, err)
+	}
+	var out []HookedProgram
+	for _, o := range objects {
+		if o.Handle == 0 { // the head of the list, not a filter
+			continue
+		}
+		p := HookedProgram{How: howClsact, Kind: o.Kind, Prio: int(o.Info >> 16), Ours: isOurs(&o)}
+		if o.BPF != nil && o.BPF.Name != nil {
+			p.Name = *o.BPF.Name
+		}
+		if o.BPF != nil && o.BPF.ID != nil {
+			p.ID = *o.BPF.ID
+		}
+		out = append(out, p)
+	}
+	slices.SortStableFunc(out, func(a, b HookedProgram) int { return cmp.Compare(a.Prio, b.Prio) })
+	return out, nil
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deny is the typed view of the deny list: networks that nothing may come from. Entries are the loader's; programs count
+// in them. A view does not own its map.
+package deny
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+// Map is the view of sl_deny.
+type Map struct{ m *ebpf.Map }
+
+// New returns a view of m.
+func New(m *ebpf.Map) Map { return Map{m} }
+
+func key(p netip.Prefix) *bpfobj.TypesSlCidr {
+	p = p.Masked()
+	return &bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+}
+
+// Add puts a network in; one that is there keeps its count. ENOSPC: the map is full.
+func (m Map) Add(p netip.Prefix) error {
+	if _, ok, err := m.Get(p); ok || err != nil {
+		return err
+	}
+	return m.m.Put(key(p), uint64(0))
+}
+
+// Get returns the packets dropped for exactly this network; false when it is not in the list. (A lookup alone finds the
+// longest network that holds this one.)
+func (m Map) Get(p netip.Prefix) (uint64, bool, error) {
+	all, err := m.All()
+	n, ok := all[p.Masked()]
+	return n, ok, err
+}
+
+// Delete takes a network out and reports whether it was in.
+func (m Map) Delete(p netip.Prefix) (bool, error) {
+	err := m.m.Delete(key(p))
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Empty reports whether the list holds nothing.
+func (m Map) Empty() (bool, error) {
+	var k bpfobj.TypesSlCidr
+	err := m.m.NextKey(nil, &k)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return true, nil
+	}
+	return false, err
+}
+
+// All returns the networks with the packets dropped for each.
+func (m Map) All() (map[netip.Prefix]uint64, error) {
+	all := make(map[netip.Prefix]uint64)
+	err := wire.Each(m.m, func(k *bpfobj.TypesSlCidr, n *uint64) bool {
+		a := wire.FromAddr(k.Ip)
+		if k.PrefixLen < 96 && a.Is4() { // "::/n" beyond the v4-mapped addresses
+			a = netip.AddrFrom16(k.Ip)
+		}
+		all[wire.FromPrefix(a, uint8(k.PrefixLen))] = *n
+		return true
+	})
+	return all, err
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package edt is the typed view of the maps about limited rates: sl_edt_limits, one entry for each limited direction of an
+// attachment, known by a number that its filter carries, and sl_edt_nets, the networks that a limit is for, or not for. The
+// loader makes and removes entries; programs change clocks and counters. A view does not own its map.
+package edt
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+// Flags of a limit.
+const (
+	FlagEgress   = uint32(bpfobj.TypesSlEdtFlagSL_EDT_EGRESS)
+	FlagListed   = uint32(bpfobj.TypesSlEdtFlagSL_EDT_LISTED)
+	FlagUnlisted = uint32(bpfobj.TypesSlEdtFlagSL_EDT_UNLISTED)
+)
+
+// Limit is one direction of one attachment. Rate is in bytes a second, times are in ns.
+type Limit bpfobj.TypesSlEdt
+
+// Limits is the view of sl_edt_limits.
+type Limits struct{ m *ebpf.Map }
+
+// NewLimits returns a view of m.
+func NewLimits(m *ebpf.Map) Limits { return Limits{m} }
+
+// Put writes the entry of a number; clocks and counters start anew. E2BIG: the map is full.
+func (l Limits) Put(number uint32, v *Limit) error { return l.m.Put(number, v) }
+
+// Delete removes the entry of a number; missing is success.
+func (l Limits) Delete(number uint32) error {
+	if err := l.m.Delete(number); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// All returns every limit by its number. Counters of one entry are of about the same moment.
+func (l Limits) All() (map[uint32]Limit, error) {
+	all := make(map[uint32]Limit)
+	err := wire.Each(l.m, func(k *uint32, v *Limit) bool {
+		all[*k] = *v
+		return true
+	})
+	return all, err
+}
+
+// Len returns the number of limits.
+func (l Limits) Len() (int, error) { return wire.Count[uint32, Limit](l.m) }
+
+// Nets is the view of sl_edt_nets.
+type Nets struct{ m *ebpf.Map }
+
+// NewNets returns a view of m.
+func NewNets(m *ebpf.Map) Nets { return Nets{m} }
+
+type netKey bpfobj.TypesSlEdtNet
+
+// numberBits are the bits of a key that stand for the number, before those of the address.
+const numberBits = 32
+
+func key(number uint32, p netip.Prefix) *netKey {
+	return &netKey{PrefixLen: numberBits + uint32(wire.PrefixLen(p)), Number: number, Ip: wire.Addr(p.Addr())}
+}
+
+// Put adds a network to those of a number. ENOSPC: the map is full.
+func (n Nets) Put(number uint32, p netip.Prefix) error { return n.m.Put(key(number, p), uint32(1)) }
+
+// Of returns the networks of a number.
+func (n Nets) Of(number uint32) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	err := wire.Each(n.m, func(k *netKey, _ *uint32) bool {
+		if k.Number == number {
+			out = append(out, wire.FromPrefix(wire.FromAddr(k.Ip), uint8(k.PrefixLen-numberBits)))
+		}
+		return true
+	})
+	return out, err
+}
+
+// Clear removes the networks of a number; none is success.
+func (n Nets) Clear(number uint32) error {
+	var stale []*netKey
+	err := wire.Each(n.m, func(k *netKey, _ *uint32) bool {
+		if k.Number == number {
+			c := *k
+			stale = append(stale, &c)
+		}
+		return true
+	})
+	errs := []error{err}
+	for _, k := range stale {
+		if err := n.m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Len returns the number of networks of all limits.
+func (n Nets) Len() (int, error) { return wire.Count[netKey, uint32](n.m) }

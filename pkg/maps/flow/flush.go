@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flow
+
+import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+)
+
+type entry struct {
+	key   bpfobj.TypesSlTuple
+	value bpfobj.TypesSlFlow
+}
+
+// records returns the records, not the indexes, that match.
+func (m Map) records(match func(*Record) bool) ([]entry, error) {
+	var found []entry
+	err := m.eachRaw(func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool {
+		if r := decode(k, v); !r.IsIndex() && match(r) {
+			found = append(found, entry{*k, *v})
+		}
+		return true
+	})
+	return found, err
+}
+
+// Unlearn makes matching connections learn their way anew: every packet goes by the stack until both directions have been
+// confirmed, the policy is asked again, and the FIB too. Translations stay. It returns how many there were. A packet that is
+// counted at the same moment may not be.
+func (m Map) Unlearn(match func(*Record) bool) (int, error) {
+	found, err := m.records(match)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, e := range found {
+		e.value.Flags &^= uint32(txFirst | txConfirm | rxFirst | rxConfirm | localPeer)
+		e.value.RouteUntil, e.value.Policy, e.value.OutIfindex = 0, 0, 0
+		err := m.m.Update(e.key, &e.value, ebpf.UpdateExist)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// Delete removes matching connections, and from every one of maps what leads to them from outside. It returns how many there
+// were.
+func (m Map) Delete(match func(*Record) bool, maps ...Map) (int, error) {
+	found, err := m.records(match)
+	if err != nil {
+		return 0, err
+	}
+	for i, e := range found {
+		for _, other := range maps {
+			if err := other.deleteIndex(&e.value.Other, e.value.Owner); err != nil {
+				return i, err
+			}
+		}
+		if err := m.m.Delete(e.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return i, err
+		}
+	}
+	return len(found), nil
+}
+
+func (m Map) deleteIndex(key *bpfobj.TypesSlTuple, owner uint64) error {
+	var v bpfobj.TypesSlFlow
+	err := m.m.Lookup(key, &v)
+	if err == nil && Flags(v.Flags)&index != 0 && v.Owner == owner {
+		err = m.m.Delete(key)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostport
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+)
+
+// SourceList names a list of sources by what is in it: who has the same list shares it. 0 is no list. The networks must be
+// masked.
+func SourceList(nets []netip.Prefix) uint64 {
+	if len(nets) == 0 {
+		return 0
+	}
+	h := sha256.New()
+	for _, p := range Canonical(nets) {
+		fmt.Fprintln(h, p)
+	}
+	return max(2, binary.BigEndian.Uint64(h.Sum(nil))&^1)
+}
+
+// Canonical returns nets in order, each once.
+func Canonical(nets []netip.Prefix) []netip.Prefix {
+	nets = slices.Clone(nets)
+	slices.SortFunc(nets, func(a, b netip.Prefix) int {
+		if n := a.Addr().Compare(b.Addr()); n != 0 {
+			return n
+		}
+		return a.Bits() - b.Bits()
+	})
+	return slices.Compact(nets)
+}
+
+// Sources is the view of sl_sources, the lists.
+type Sources struct{ m *ebpf.Map }
+
+// NewSources returns a view of m.
+func NewSources(m *ebpf.Map) Sources { return Sources{m} }
+
+func sourceKey(list uint64, p netip.Prefix) *bpfobj.TypesSlSource {
+	k := &bpfobj.TypesSlSource{PrefixLen: 64 + uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+	if p.Addr().Is4() {
+		list |= 1
+	}
+	binary.NativeEndian.PutUint64(k.List[:], list)
+	return k
+}
+
+// Put makes the list of nets and returns its name. ENOSPC: the map is full.
+func (s Sources) Put(nets []netip.Prefix) (uint64, error) {
+	list := SourceList(nets)
+	for _, p := range nets {
+		if err := s.m.Put(sourceKey(list, p), uint32(1)); err != nil {
+			return 0, err
+		}
+	}
+	return list, nil
+}
+
+// Has reports whether the list of nets is there, whole.
+func (s Sources) Has(nets []netip.Prefix) (bool, error) {
+	all, err := s.All()
+	if err != nil {
+		return false, err
+	}
+	return slices.Equal(all[SourceList(nets)], Canonical(nets)), nil
+}
+
+// All returns every list by its name.
+func (s Sources) All() (map[uint64][]netip.Prefix, error) {
+	all := make(map[uint64][]netip.Prefix)
+	err := wire.Each(s.m, func(k *bpfobj.TypesSlSource, _ *uint32) bool {
+		list := binary.NativeEndian.Uint64(k.List[:]) &^ 1
+		all[list] = append(all[list], wire.FromPrefix(wire.FromAddr(k.Ip), uint8(k.PrefixLen-64)))
+		return true
+	})
+	for list, nets := range all {
+		all[list] = Canonical(nets)
+	}
+	return all, err
+}
+
+// Len returns the number of networks in all lists.
+func (s Sources) Len() (int, error) { return wire.Count[bpfobj.TypesSlSource, uint32](s.m) }
+
+// Keep deletes the lists that used does not name.
+func (s Sources) Keep(used map[uint64]bool) error {
+	all, err := s.All()
+	if err != nil {
+		return err
+	}
+	for list, nets := range all {
+		if used[list] {
+			continue
+		}
+		for _, p := range nets {
+			if err := s.m.Delete(sourceKey(list, p)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}

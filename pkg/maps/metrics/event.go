@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+)
+
+// Event is a record of sl_events: one dropped packet.
+type Event struct {
+	Place
+	Time    time.Duration // CLOCK_MONOTONIC
+	Owner   uint64        // 0: no endpoint, or not known to the program
+	Program string        // as the kernel names it
+	Len     int           // of the frame, bytes
+	Packet  Packet
+	Data    []byte // its first bytes, from the link header on
+}
+
+var programs = [...]string{
+	bpfobj.TypesSlProgramSL_PROGRAM_POD_EGRESS:     "sl_pod_egress",
+	bpfobj.TypesSlProgramSL_PROGRAM_POD_INGRESS:    "sl_pod_ingress",
+	bpfobj.TypesSlProgramSL_PROGRAM_UPLINK_INGRESS: "sl_upl_ingress",
+	bpfobj.TypesSlProgramSL_PROGRAM_UPLINK_EGRESS:  "sl_upl_egress",
+	bpfobj.TypesSlProgramSL_PROGRAM_OWN_EGRESS:     "sl_own_egress",
+	bpfobj.TypesSlProgramSL_PROGRAM_OWN_INGRESS:    "sl_own_ingress",
+	bpfobj.TypesSlProgramSL_PROGRAM_EDT:            "sl_edt",
+	bpfobj.TypesSlProgramSL_PROGRAM_XDP:            "sl_xdp_uplink",
+}
+
+// DecodeEvent decodes a record. Its Data is a copy.
+func DecodeEvent(b []byte) (*Event, error) {
+	var raw bpfobj.TypesSlEvent
+	if n, err := binary.Decode(b, binary.NativeEndian, &raw); err != nil {
+		return nil, fmt.Errorf("event of %d bytes: %w", n, err)
+	}
+	e := &Event{
+		Place: Place{Device: raw.Device, Endpoint: raw.Endpoint, Reason: Reason(raw.Reason)},
+		Time:  time.Duration(raw.Time), Owner: raw.Owner, Len: int(raw.Len),
+		Data: append([]byte{}, raw.Data[:min(int(raw.Captured), len(raw.Data))]...),
+	}
+	if int(raw.Program) < len(programs) {
+		e.Program = programs[raw.Program]
+	}
+	e.Packet = DecodePacket(e.Data, int(raw.L2Len))
+	return e, nil
+}
+
+// EventControl is the view of sl_event_wish and sl_event_cpu: whether programs write events, and how many they could not.
+type EventControl struct{ wish, cpu *ebpf.Map }
+
+// NewEventControl returns a view of the two maps.
+func NewEventControl(wish, cpu *ebpf.Map) EventControl { return EventControl{wish, cpu} }
+
+// Want asks for events for a while, at most burst of each CPU in a window; 0 for no more.
+func (c EventControl) Want(d, window time.Duration, burst uint64) error {
+	var v bpfobj.TypesSlEventWish
+	if d > 0 {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+			return err
+		}
+		v = bpfobj.TypesSlEventWish{Until: uint64(ts.Nano()) + uint64(d), Window: uint64(window), Burst: burst}
+	}
+	return c.wish.Update(uint32(0), &v, ebpf.UpdateAny)
+}
+
+// Lost returns the drops that a reader would have got but for its limit, or for a full buffer, since the maps were made.
+func (c EventControl) Lost() (uint64, error) {
+	var perCPU []bpfobj.TypesSlEventCpu
+	if err := c.cpu.Lookup(uint32(0), &perCPU); err != nil {
+		return 0, err
+	}
+	if len(perCPU) == 0 {
+		return 0, errors.New("sl_event_cpu has no value")
+	}
+	var sum uint64
+	for _, v := range perCPU {
+		sum += v.Lost
+	}
+	return sum, nil
+}

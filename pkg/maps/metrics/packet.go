@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Packet is what the first bytes of a packet say. Zero fields: it does not say.
+type Packet struct {
+	Src, Dst netip.AddrPort // port 0 without one
+	Proto    uint8          // of the header behind IPv6 extension headers
+	Detail   string         // TCP flags ("SA"), ICMP type and code ("type 8 code 0"), "fragment"
+}
+
+// DecodePacket reads a frame of which b are the first bytes, behind l2 bytes of link header. Tags of VLANs are passed over.
+func DecodePacket(b []byte, l2 int) Packet {
+	if l2 >= 14 && len(b) >= 14 {
+		for len(b) >= l2+4 && isVLAN(binary.BigEndian.Uint16(b[l2-2:])) {
+			l2 += 4
+		}
+	}
+	if len(b) < l2+1 {
+		return Packet{}
+	}
+	b = b[l2:]
+	switch {
+	case b[0]>>4 == 4 && len(b) >= 20:
+		return decode4(b)
+	case b[0]>>4 == 6 && len(b) >= 40:
+		return decode6(b)
+	}
+	return Packet{}
+}
+
+func isVLAN(ethertype uint16) bool {
+	return ethertype == unix.ETH_P_8021Q || ethertype == unix.ETH_P_8021AD
+}
+
+func decode4(b []byte) Packet {
+	p := Packet{Proto: b[9]}
+	src, dst := netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+	later := binary.BigEndian.Uint16(b[6:])&0x1fff != 0
+	return p.transport(src, dst, b[min(len(b), int(b[0]&15)*4):], later)
+}
+
+func decode6(b []byte) Packet {
+	src, dst := netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
+	next, later := b[6], false
+	b = b[40:]
+	for len(b) >= 8 && !later {
+		size := 8
+		switch next {
+		case unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS:
+			size = (int(b[1]) + 1) * 8
+		case unix.IPPROTO_AH:
+			size = (int(b[1]) + 2) * 4
+		case unix.IPPROTO_FRAGMENT:
+			later = binary.BigEndian.Uint16(b[2:])&^7 != 0
+		default:
+			return Packet{Proto: next}.transport(src, dst, b, false)
+		}
+		next, b = b[0], b[min(len(b), size):]
+	}
+	return Packet{Proto: next}.transport(src, dst, b, later)
+}
+
+// transport adds addresses and what the header of the protocol says; later: a fragment that has none.
+func (p Packet) transport(src, dst netip.Addr, b []byte, later bool) Packet {
+	p.Src, p.Dst = netip.AddrPortFrom(src, 0), netip.AddrPortFrom(dst, 0)
+	switch {
+	case later:
+		p.Detail = "fragment"
+	case (p.Proto == unix.IPPROTO_ICMP || p.Proto == unix.IPPROTO_ICMPV6) && len(b) >= 2:
+		p.Detail = "type " + strconv.Itoa(int(b[0])) + " code " + strconv.Itoa(int(b[1]))
+	case (p.Proto == unix.IPPROTO_TCP || p.Proto == unix.IPPROTO_UDP || p.Proto == unix.IPPROTO_SCTP) && len(b) >= 4:
+		p.Src = netip.AddrPortFrom(src, binary.BigEndian.Uint16(b))
+		p.Dst = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(b[2:]))
+		if p.Proto == unix.IPPROTO_TCP && len(b) >= 14 {
+			p.Detail = tcpText(b[13])
+		}
+	}
+	return p
+}
+
+func tcpText(flags byte) string {
+	var s strings.Builder
+	for i, c := range "FSRPAUEC" {
+		if flags&(1<<i) != 0 {
+			s.WriteRune(c)
+		}
+	}
+	return s.String()
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Choice is which tables are used, and why.
+type Choice struct {
+	Name    string    `json:"name"` // as in records
+	Reason  string    `json:"reason"`
+	Fact    bool      `json:"fact"` // seen in use or configured, not a default
+	Decided time.Time `json:"decided"`
+}
+
+// decisions is the file. Another boot's is void.
+type decisions struct {
+	Version int               `json:"version"`
+	BootID  string            `json:"bootID"`
+	Choices map[string]Choice `json:"choices"` // by what was asked for: auto, iptables
+}
+
+const decisionsVersion = 1
+
+// decisionFile is the file of the calling thread's network namespace.
+func decisionFile(runDir string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return "", fmt.Errorf("find our own network namespace: %w", err)
+	}
+	return filepath.Join(runDir, fmt.Sprintf("netfilter-%d.json", st.Ino)), nil
+}
+
+func readDecisions(runDir string) (decisions, error) {
+	d := decisions{Version: decisionsVersion, BootID: bootID(), Choices: make(map[string]Choice)}
+	path, err := decisionFile(runDir)
+	if err != nil {
+		return d, err
+	}
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, nil
+	}
+	if err != nil {
+		return d, err
+	}
+	var have decisions
+	if err := json.Unmarshal(raw, &have); err != nil {
+		return d, fmt.Errorf("%s: %w", path, err)
+	}
+	if have.BootID == d.BootID && have.Choices != nil {
+		d.Choices = have.Choices
+	}
+	return d, nil
+}
+
+// Choices returns what was chosen in the calling thread's network namespace
+// since boot, by what was asked for ("auto", "iptables"). runDir may be empty.
+func Choices(runDir string) (map[string]Choice, error) {
+	if runDir == "" {
+		runDir = DefaultRunDir
+	}
+	d, err := readDecisions(runDir)
+	return d.Choices, err
+}
+
+// kept returns the choice made before, none if there is none that can be read.
+func (e env) kept(asked string) Choice {
+	d, err := readDecisions(e.runDir)
+	if err != nil {
+		return Choice{}
+	}
+	return d.Choices[asked]
+}
+
+// keep writes a choice down. The file explains and saves work; that it cannot be
+// written is no reason to fail.
+func (e env) keep(asked string, c Choice) Choice {
+	c.Decided = time.Now().UTC()
+	path, err := decisionFile(e.runDir)
+	if err != nil {
+		return c
+	}
+	d, _ := readDecisions(e.runDir)
+	d.Choices[asked] = c
+	raw, err := json.MarshalIndent(d, "", "  ")
+	if err != nil || os.MkdirAll(e.runDir, 0o755) != nil {
+		return c
+	}
+	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if os.WriteFile(tmp, append(raw, '\n'), 0o644) == nil {
+		_ = os.Rename(tmp, path)
+	}
+	return c
+}
+
+func bootID() string {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}

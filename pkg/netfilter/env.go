@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"go.uber.org/zap"
+)
+
+// env is what every back end works with.
+type env struct {
+	run    runner
+	runDir string // for the lock and the decision
+	log    *zap.Logger
+	// kernel answers what the kernel has without starting a tool.
+	kernel kernel
+	mark   uint32 // or-ed into the mark of packets that nftables admits; 0: none
+}
+
+// kernel looks at the tables of the calling thread's network namespace.
+type kernel interface {
+	// HasNFTChain reports whether nftables has the chain, in a table of that
+	// family (unix.NFPROTO_*).
+	HasNFTChain(family int, table, chain string) (bool, error)
+	// LegacyTables lists the tables that iptables-legacy has made.
+	LegacyTables(v6 bool) ([]string, error)
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxMultiport is how many ports one multiport match takes.
+const maxMultiport = 15
+
+// AddPorts publishes ports: a chain of the attachment's own, rules that lead to
+// it, and the shared chains where they are missing. A repeated ADD replaces what
+// the first one made.
+func (t *IPTables) AddPorts(ctx context.Context, p Ports) error {
+	unlock, err := t.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, v6 := range []bool{false, true} {
+		mappings := of(p.Mappings, v6)
+		plan := func(have table) (script, error) { return t.planPorts(p, mappings, v6, have) }
+		if len(mappings) == 0 {
+			if !t.mayHave(v6, "nat", dnatChain(p.Ref)) {
+				continue
+			}
+			plan = func(have table) (s script, _ error) { s.dropChain(have, dnatChain(p.Ref)); return s, nil }
+		}
+		if err := t.edit(ctx, v6, "nat", plan); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *IPTables) planPorts(p Ports, mappings []Mapping, v6 bool, have table) (script, error) {
+	var s script
+	if p.SNAT {
+		if err := planMark(&s, p, have); err != nil {
+			return s, err
+		}
+	}
+	s.ensureChain(have, chainDNAT)
+	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
+		if len(have.find(hook, "-j "+chainDNAT)) == 0 {
+			s.add("-A %s -m addrtype --dst-type LOCAL -j %s", hook, chainDNAT)
+		}
+	}
+	own := dnatChain(p.Ref)
+	stale := have.find(chainDNAT, "-j "+own)
+	for _, r := range stale {
+		s.add("-D %s %s", chainDNAT, r)
+	}
+	s.ownChain(own)
+	for _, r := range dnatRules(p, mappings) {
+		s.add("-A %s %s", own, r)
+	}
+	// The last ADD of a port wins, and a port of one address wins over a port of
+	// all: entries with an address are put first, the others behind those.
+	place := 1
+	for _, r := range have.chains[chainDNAT] {
+		if !slices.Contains(stale, r) && strings.Contains(" "+r, " -d ") {
+			place++
+		}
+	}
+	for _, e := range entryRules(p, mappings, v6) {
+		at := place
+		if e.specific {
+			at, place = 1, place+1
+		}
+		s.add("-I %s %d %s", chainDNAT, at, e.rule)
+	}
+	return s, nil
+}
+
+// planMark makes the chains that mark what has to be masqueraded, and that do
+// it. With a chain of somebody else's it only looks for that one.
+func planMark(s *script, p Ports, have table) error {
+	if p.MarkChain != "" {
+		if !have.has(p.MarkChain) {
+			return fmt.Errorf("chain %s of the table nat: %w", p.MarkChain, ErrNoChain)
+		}
+		return nil
+	}
+	mark := fmt.Sprintf("%#x/%#x", uint32(1)<<p.MarkBit, uint32(1)<<p.MarkBit)
+	s.ensureChain(have, chainSetMark)
+	if len(have.find(chainSetMark, "--set-xmark "+mark)) == 0 {
+		s.add("-A %s -m comment --comment %q -j MARK --set-xmark %s", chainSetMark, commentMark, mark)
+	}
+	s.ensureChain(have, chainMasq)
+	if len(have.find(chainMasq, "--mark "+mark)) == 0 {
+		s.add("-A %s -m mark --mark %s -j MASQUERADE", chainMasq, mark)
+	}
+	if len(have.find("POSTROUTING", "-j "+chainMasq)) == 0 {
+		// Before the masquerading of pods, which would end the chain for what
+		// they send to themselves.
+		s.add("-I POSTROUTING 1 -m comment --comment %q -j %s", commentMasq, chainMasq)
+	}
+	return nil
+}
+
+// ErrNoChain says that a chain that the configuration names does not exist.
+var ErrNoChain = errors.New("no such chain")
+
+// entry is a rule of CHAIN-HOSTPORT-DNAT. specific ones are for one address.
+type entry struct {
+	rule     string
+	specific bool
+}
+
+// entryRules lead from the shared chain to the attachment's: one for each host
+// address and protocol, and 15 ports. Wildcards come first, so that inserting
+// one after the other leaves the specific ones in front.
+func entryRules(p Ports, mappings []Mapping, v6 bool) []entry {
+	type group struct {
+		host  netip.Addr
+		proto string
+	}
+	ports := make(map[group][]string)
+	var order []group
+	for _, m := range mappings {
+		g := group{m.HostIP, protoName(m.Proto)}
+		if ports[g] == nil {
+			order = append(order, g)
+		}
+		ports[g] = append(ports[g], strconv.Itoa(int(m.HostPort)))
+	}
+	slices.SortStableFunc(order, func(a, b group) int {
+		if a.host.IsUnspecified() != b.host.IsUnspecified() {
+			if a.host.IsUnspecified() {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.proto, b.proto)
+	})
+	var out []entry
+	for _, g := range order {
+		for chunk := range slices.Chunk(ports[g], maxMultiport) {
+			e := entry{specific: !g.host.IsUnspecified()}
+			e.rule = fmt.Sprintf("%s-p %s -m comment --comment %s -m multiport --dports %s", destination(g.host), g.proto, quote(dnatComment(p.Ref)), strings.Join(chunk, ","))
+			if c := p.conditions(v6); len(c) > 0 {
+				e.rule += " " + quoteAll(c)
+			}
+			e.rule += " -j " + dnatChain(p.Ref)
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// destination is the match for a host address, empty for all of them.
+func destination(host netip.Addr) string {
+	if host.IsUnspecified() {
+		return ""
+	}
+	return fmt.Sprintf("-d %s ", netip.PrefixFrom(host, host.BitLen()))
+}
+
+// dnatRules are the rules of the attachment's own chain, written as
+// iptables-save does: per mapping what is to be masqueraded, then where it goes.
+func dnatRules(p Ports, mappings []Mapping) []string {
+	var out []string
+	mark := chainSetMark
+	if p.MarkChain != "" {
+		mark = p.MarkChain
+	}
+	sorted := slices.Clone(mappings)
+	slices.SortStableFunc(sorted, func(a, b Mapping) int { // the specific ones first
+		switch au, bu := a.HostIP.IsUnspecified(), b.HostIP.IsUnspecified(); {
+		case au == bu:
+			return 0
+		case bu:
+			return -1
+		}
+		return 1
+	})
+	for _, m := range sorted {
+		proto := protoName(m.Proto)
+		match := fmt.Sprintf("%s-p %s -m %s --dport %d", destination(m.HostIP), proto, proto, m.HostPort)
+		if p.SNAT {
+			for _, src := range masqSources(p, m) {
+				out = append(out, fmt.Sprintf("%s%s -j %s", src, match, mark))
+			}
+		}
+		out = append(out, fmt.Sprintf("%s -j DNAT --to-destination %s", match, netip.AddrPortFrom(m.PodIP, m.PodPort)))
+	}
+	return out
+}
+
+// masqSources are the source matches of what needs masquerading.
+func masqSources(p Ports, m Mapping) []string {
+	if p.MasqAll {
+		return []string{""}
+	}
+	sources := []string{fmt.Sprintf("-s %s ", p.subnet(m.PodIP))}
+	if m.PodIP.Is4() {
+		sources = append(sources, "-s 127.0.0.1/32 ")
+	}
+	return sources
+}
+
+// DelPorts removes the attachment's chains and all that leads to them, also the
+// chain that old releases of the reference made. A chain that by now leads to
+// other pods only, because the container's name was used again, stays.
+func (t *IPTables) DelPorts(ctx context.Context, h Held) error {
+	own, old := dnatChain(h.Ref), oldSNATChain(h.Ref)
+	return t.remove(ctx, "nat", func(_ bool, have table) (script, error) {
+		var s script
+		if !leadsElsewhere(have.chains[own], h) {
+			s.dropChain(have, own)
+		}
+		s.dropChain(have, old)
+		return s, nil
+	}, own, old)
+}
+
+// leadsElsewhere reports that no rule leads to an address that is known to have
+// been the attachment's.
+func leadsElsewhere(rules []string, h Held) bool {
+	var targets, ours int
+	for _, r := range rules {
+		_, to, found := strings.Cut(r, "--to-destination ")
+		ap, err := netip.ParseAddrPort(to)
+		if !found || err != nil {
+			continue
+		}
+		targets++
+		switch {
+		case slices.Contains(h.Spare, ap.Addr()):
+		case h.Mappings == nil, slices.ContainsFunc(h.Mappings, func(m Mapping) bool { return m.PodIP == ap.Addr() }):
+			ours++
+		}
+	}
+	return targets > 0 && ours == 0
+}
+
+// CheckPorts compares the attachment's chain, what leads to it, and the shared
+// chains and hooks with what AddPorts made.
+func (t *IPTables) CheckPorts(ctx context.Context, p Ports) error {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		mappings := of(p.Mappings, v6)
+		if len(mappings) == 0 {
+			continue
+		}
+		have, err := t.read(ctx, v6, "nat")
+		if err != nil {
+			return err
+		}
+		errs = append(errs, checkRules(have, dnatChain(p.Ref), dnatRules(p, mappings)))
+		entries := have.find(chainDNAT, "-j "+dnatChain(p.Ref))
+		for _, e := range entryRules(p, mappings, v6) {
+			if len(p.conditions(v6)) == 0 && !slices.ContainsFunc(entries, func(r string) bool { return sameRule(r, e.rule) }) || len(entries) == 0 {
+				errs = append(errs, fmt.Errorf("%w: missing in %s: %s", ErrDiffers, chainDNAT, e.rule))
+			}
+		}
+		errs = append(errs, checkJumps(have, p)...)
+	}
+	return errors.Join(errs...)
+}
+
+// checkRules compares all rules of a chain, in their order.
+func checkRules(have table, chain string, want []string) error {
+	if !have.has(chain) {
+		return fmt.Errorf("%w: no chain %s", ErrDiffers, chain)
+	}
+	if !slices.EqualFunc(have.chains[chain], want, sameRule) {
+		return fmt.Errorf("%w: chain %s has %q, not %q", ErrDiffers, chain, have.chains[chain], want)
+	}
+	return nil
+}
+
+// checkJumps looks for what all attachments share.
+func checkJumps(have table, p Ports) []error {
+	need := [][2]string{{"PREROUTING", chainDNAT}, {"OUTPUT", chainDNAT}}
+	if p.SNAT && p.MarkChain == "" {
+		need = append(need, [2]string{"POSTROUTING", chainMasq})
+		mark := fmt.Sprintf("%#x/%#x", uint32(1)<<p.MarkBit, uint32(1)<<p.MarkBit)
+		if len(have.find(chainSetMark, "--set-xmark "+mark)) == 0 || len(have.find(chainMasq, "--mark "+mark, "-j MASQUERADE")) == 0 {
+			return []error{fmt.Errorf("%w: %s or %s does not know the mark %s", ErrDiffers, chainSetMark, chainMasq, mark)}
+		}
+	}
+	var errs []error
+	for _, n := range need {
+		if len(have.find(n[0], "-j "+n[1])) == 0 {
+			errs = append(errs, fmt.Errorf("%w: nothing in %s leads to %s", ErrDiffers, n[0], n[1]))
+		}
+	}
+	return errs
+}
+
+// SweepPorts removes the ports of a network's containers that keep refuses. A
+// rule names its network and container in the comment.
+func (t *IPTables) SweepPorts(ctx context.Context, network string, keep func(containerID string) bool) error {
+	return t.remove(ctx, "nat", func(_ bool, have table) (script, error) {
+		var s script
+		dropped := make(map[string]bool)
+		for _, r := range have.chains[chainDNAT] {
+			name, id, ok := namesIn(comment(r))
+			_, chain, jumps := strings.Cut(r, "-j ")
+			if !ok || !jumps || name != network || keep(id) || dropped[chain] || !strings.HasPrefix(chain, "CNI-DN-") {
+				continue
+			}
+			dropped[chain] = true
+			s.dropChain(have, chain)
+		}
+		return s, nil
+	}, chainDNAT)
+}

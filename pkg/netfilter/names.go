@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// Names of the reference plugins v1.9.1 (plugins/meta/portmap,
+// plugins/meta/firewall, pkg/ip/ipmasq_*). They are read by the reference's DEL
+// and must not change.
+const (
+	chainDNAT    = "CNI-HOSTPORT-DNAT"
+	chainSetMark = "CNI-HOSTPORT-SETMARK"
+	chainMasq    = "CNI-HOSTPORT-MASQ"
+	chainOldSNAT = "CNI-HOSTPORT-SNAT"
+
+	commentMark = "CNI portfwd masquerade mark"
+	commentMasq = "CNI portfwd requiring masquerade"
+
+	chainForward = "CNI-FORWARD"
+	chainStage1  = "CNI-ISOLATION-STAGE-1"
+	chainStage2  = "CNI-ISOLATION-STAGE-2"
+
+	commentFirewall = "CNI firewall plugin rules"
+	commentAdmin    = "CNI firewall plugin admin overrides"
+	commentIsolate  = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)"
+
+	nftPortTable = "cni_hostport"
+	nftMasqTable = "cni_plugins_masquerade"
+	nftMasqChain = "masq_checks"
+
+	// DefaultAdminChain is the default of iptablesAdminChainName.
+	DefaultAdminChain = "CNI-ADMIN"
+
+	chainNameLen   = 28  // what iptables takes
+	nftCommentLen  = 128 // of a rule
+	iptCommentLen  = 255
+	nftIDHashChars = 16
+)
+
+// hashed returns prefix and as many hex digits of SHA-512(what) as make size.
+func hashed(size int, prefix, what string) string {
+	sum := sha512.Sum512([]byte(what))
+	return (prefix + hex.EncodeToString(sum[:]))[:size]
+}
+
+// masqChain, dnatChain and oldSNATChain name an attachment's own chains. The
+// interface is not part of the name.
+func masqChain(r store.Ref) string {
+	return hashed(chainNameLen, "CNI-", r.Network+r.ContainerID)
+}
+
+func dnatChain(r store.Ref) string {
+	return hashed(chainNameLen, "CNI-DN-", r.Network+r.ContainerID)
+}
+
+func oldSNATChain(r store.Ref) string {
+	return hashed(chainNameLen, "CNI-SN-", r.Network+r.ContainerID)
+}
+
+// dnatComment is the comment of the rules that lead to a dnatChain.
+func dnatComment(r store.Ref) string {
+	return trimComment(fmt.Sprintf(`dnat name: "%s" id: "%s"`, r.Network, r.ContainerID))
+}
+
+func trimComment(c string) string {
+	if len(c) <= iptCommentLen {
+		return c
+	}
+	return c[:iptCommentLen-3] + "..." // the reference keeps one character more than fits
+}
+
+// masqComment is the comment of every masquerading rule of iptables.
+func masqComment(r store.Ref) string { return fmt.Sprintf("name: %q id: %q", r.Network, r.ContainerID) }
+
+// namesIn reads network and container back from a comment of either kind; ok is
+// false when it was cut or is of another kind.
+func namesIn(comment string) (network, containerID string, ok bool) {
+	rest, found := strings.CutPrefix(strings.TrimPrefix(comment, "dnat "), `name: "`)
+	if !found {
+		return "", "", false
+	}
+	network, rest, found = strings.Cut(rest, `" id: "`)
+	if !found {
+		return "", "", false
+	}
+	containerID, found = strings.CutSuffix(rest, `"`)
+	return network, containerID, found
+}
+
+// nftNetwork and nftID begin the comments of masquerading rules in nftables.
+func nftNetwork(network string) string { return hashed(nftIDHashChars, "", network) }
+
+func nftID(r store.Ref) string {
+	return nftNetwork(r.Network) + "-" + hashed(nftIDHashChars, "", r.IfName+":"+r.ContainerID)
+}
+
+func nftComment(r store.Ref) string {
+	plain := func(s string) string { return strings.ReplaceAll(s, `"`, "") }
+	c := fmt.Sprintf("%s, net: %s, if: %s, id: %s", nftID(r), plain(r.Network), plain(r.IfName), plain(r.ContainerID))
+	return c[:min(len(c), nftCommentLen)]
+}
+
+// protoName is what both tools call a protocol.
+func protoName(p uint8) string {
+	switch p {
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	}
+	return "tcp"
+}
+
+// multicast is the destination that is never masqueraded.
+func multicast(v6 bool) string {
+	if v6 {
+		return "ff00::/8"
+	}
+	return "224.0.0.0/4"
+}

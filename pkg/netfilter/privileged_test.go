@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
+// Somebody who holds the xtables lock makes us wait for seconds, not for ever,
+// and only where there is something to change.
+func TestPrivilegedXtablesLockIsBounded(t *testing.T) {
+	n, err := lab.NewNode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	ref := store.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}
+	addrs := []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}
+	err = n.Do(func() error {
+		f, err := os.OpenFile("/run/xtables.lock", os.O_CREATE|os.O_RDONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+			return err
+		}
+		tables, _ := NewNode(Options{}).Named(NameIPTablesLegacy)
+		start := time.Now()
+		if err := tables.DelMasq(t.Context(), ref, addrs); err != nil || time.Since(start) > time.Second {
+			t.Errorf("DEL of nothing: %v after %v", err, time.Since(start))
+		}
+		err = tables.AddMasq(t.Context(), ref, addrs)
+		if took := time.Since(start); !errors.Is(err, ErrBusy) || took < 4*time.Second || took > 15*time.Second {
+			t.Errorf("ADD: %v after %v, want %v after 5 s", err, took, ErrBusy)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// SCTP and 20 ports at once are rules that every tool takes, and that are found
+// again; a repeated ADD replaces them.
+func TestPrivilegedRulesAreTaken(t *testing.T) {
+	p := Ports{Ref: store.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}, SNAT: true, MarkBit: 5}
+	for i := range uint16(20) {
+		p.Mappings = append(p.Mappings, mapping("0.0.0.0", unix.IPPROTO_TCP, 1000+i, "10.1.0.2", 80), mapping("::", unix.IPPROTO_UDP, 1000+i, "fd00::2", 80))
+	}
+	p.Mappings = append(p.Mappings, mapping("192.0.2.1", unix.IPPROTO_SCTP, 9, "10.1.0.2", 10), mapping("2001:db8::1", unix.IPPROTO_SCTP, 9, "fd00::2", 10))
+	for _, name := range []string{NameIPTablesNFT, NameIPTablesLegacy, NameNFTables} {
+		t.Run(name, func(t *testing.T) {
+			n, err := lab.NewNode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer n.Close()
+			if err := n.Do(func() error {
+				tables, _ := NewNode(Options{}).Named(name)
+				for range 2 {
+					if err := errors.Join(tables.AddPorts(t.Context(), p), tables.CheckPorts(t.Context(), p)); err != nil {
+						return err
+					}
+				}
+				fewer := p
+				fewer.Mappings, fewer.MasqAll = p.Mappings[:1], true
+				if err := errors.Join(tables.AddPorts(t.Context(), fewer), tables.CheckPorts(t.Context(), fewer)); err != nil {
+					return err
+				}
+				if err := tables.CheckPorts(t.Context(), p); !errors.Is(err, ErrDiffers) {
+					t.Errorf("CHECK of what is not there: %v", err)
+				}
+				// Another attachment of the same container, in another network.
+				other := Ports{Ref: store.Ref{Network: "m", ContainerID: "c", IfName: "eth1"}, Mappings: []Mapping{mapping("0.0.0.0", unix.IPPROTO_TCP, 2000, "10.2.0.2", 80)}}
+				if err := errors.Join(
+					tables.AddPorts(t.Context(), other),
+					tables.DelPorts(t.Context(), Held{Ref: p.Ref, Mappings: fewer.Mappings}),
+					tables.CheckPorts(t.Context(), other),
+					tables.DelPorts(t.Context(), Held{Ref: p.Ref, Spare: []netip.Addr{netip.MustParseAddr("10.2.0.2")}}),
+					tables.CheckPorts(t.Context(), other),
+				); err != nil {
+					t.Errorf("another network's ports: %v", err)
+				}
+				return tables.DelPorts(t.Context(), Held{Ref: other.Ref})
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

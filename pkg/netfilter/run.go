@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// xtablesWait bounds the wait for the xtables lock, in seconds: an operator
+	// with an interactive iptables must not hang a runtime.
+	xtablesWait = "5"
+	// toolTimeout bounds one run of a tool: a node with 100,000 rules takes
+	// seconds.
+	toolTimeout = 30 * time.Second
+	// lockTimeout bounds the wait for other plugins of ours.
+	lockTimeout = 20 * time.Second
+	// attempts bound how often a change is tried again because the table changed
+	// between reading and writing.
+	attempts = 5
+)
+
+// runner starts tools. Tests have one that remembers.
+type runner interface {
+	// LookPath is exec.LookPath.
+	LookPath(name string) (string, error)
+	// Run gives stdin to a program and returns its output; the error holds its
+	// stderr.
+	Run(ctx context.Context, stdin string, name string, args ...string) (string, error)
+}
+
+// toolError is a tool that ended with an error status.
+type toolError struct {
+	command string
+	status  int
+	stderr  string
+}
+
+func (e *toolError) Error() string {
+	return fmt.Sprintf("%s: exit status %d: %s", e.command, e.status, e.stderr)
+}
+
+type programs struct{}
+
+var _ runner = programs{}
+
+func (programs) LookPath(name string) (string, error) { return exec.LookPath(name) }
+
+func (programs) Run(ctx context.Context, stdin, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, toolTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.WaitDelay = time.Second
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return stdout.String(), nil
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%w: %s: %w", ErrBusy, filepath.Base(name), ctx.Err())
+	case errors.As(err, &exit):
+		return "", &toolError{filepath.Base(name) + " " + strings.Join(args, " "), exit.ExitCode(), oneLine(stderr.String())}
+	}
+	return "", fmt.Errorf("%w: %w", ErrUnusable, err)
+}
+
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' }), "; ")
+}
+
+// lock keeps other processes of ours from changing the tables between our
+// reading and writing them. Others are met by trying again.
+func (e env) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(e.runDir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(e.runDir, "netfilter.lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	for {
+		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		case err == nil:
+			return func() { _ = f.Close() }, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("%w: %s is held by another plugin: %w", ErrBusy, f.Name(), ctx.Err()), f.Close())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}

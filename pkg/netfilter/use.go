@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// system is the kernel.
+type system struct{}
+
+var _ kernel = system{}
+
+func (system) HasNFTChain(family int, table, chain string) (bool, error) {
+	return nl.NFTHasChain(family, table, chain)
+}
+
+// LegacyTables reads the names that the kernel shows for the namespace; a kernel
+// without the legacy tables shows none.
+func (system) LegacyTables(v6 bool) ([]string, error) {
+	path := "/proc/thread-self/net/ip_tables_names"
+	if v6 {
+		path = "/proc/thread-self/net/ip6_tables_names"
+	}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Fields(string(b)), err
+}
+
+// use counts who uses which kind of tables.
+type use struct {
+	legacy, nft int // rules in the tables of either iptables
+	native      int // rules in other tables of nftables
+	hint        string
+}
+
+// iptTables are the tables of iptables.
+var iptTables = []string{"filter", "nat", "mangle", "raw", "security"}
+
+// hints are chains that Kubernetes' components make in the variant that they
+// use, for others to see.
+var hints = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
+
+// lookUse counts. Only rules count: listing a legacy table makes an empty one, so
+// that a table that exists proves nothing.
+func (e env) lookUse(ctx context.Context) (use, error) {
+	var u use
+	chains, err := nl.NFTChains()
+	if err != nil {
+		return u, err
+	}
+	for _, c := range chains {
+		ipt := (c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6) && slices.Contains(iptTables, c.Table)
+		switch {
+		case ipt:
+			u.nft += int(c.Use)
+			if slices.Contains(hints, c.Name) {
+				u.hint = VariantNFT
+			}
+		case c.Table != nftPortTable && c.Table != nftMasqTable && c.Table != nftFirewallTable:
+			u.native += int(c.Use)
+		}
+	}
+	legacy := IPTables{e, VariantLegacy}
+	for _, v6 := range []bool{false, true} {
+		names, err := e.kernel.LegacyTables(v6)
+		if err != nil {
+			return u, err
+		}
+		for _, name := range names {
+			t, err := legacy.read(ctx, v6, name)
+			if err != nil {
+				continue // tables without the tool to read them: it cannot be the one to use
+			}
+			for chain, rules := range t.chains {
+				u.legacy += len(rules)
+				if slices.Contains(hints, chain) {
+					u.hint = VariantLegacy
+				}
+			}
+		}
+	}
+	return u, nil
+}
+
+// prefer says what use speaks for: the tool, the variant, why, and whether it is
+// a fact rather than a default.
+func (u use) prefer() (name, why string, fact bool) {
+	counts := fmt.Sprintf("%d rules of iptables-nft, %d of iptables-legacy, %d of nftables", u.nft, u.legacy, u.native)
+	switch {
+	case u.hint != "":
+		return NameIPTables + "-" + u.hint, "Kubernetes marked its tables as iptables-" + u.hint, true
+	case u.legacy > u.nft:
+		return NameIPTablesLegacy, "the node has " + counts, true
+	case u.nft > 0:
+		return NameIPTablesNFT, "the node has " + counts, true
+	case u.native > 0:
+		return NameNFTables, "the node has " + counts, true
+	}
+	return "", "no tables are in use", false
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// From <linux/netfilter/nf_tables.h> and nfnetlink_conntrack.h; x/sys lacks some of them.
+const (
+	nftaChainTable = 1 // NFTA_CHAIN_TABLE
+	nftaChainName  = 3 // NFTA_CHAIN_NAME
+	nftaChainUse   = 6 // NFTA_CHAIN_USE
+
+	ctaTupleOrig  = 1  // CTA_TUPLE_ORIG
+	ctaTupleReply = 2  // CTA_TUPLE_REPLY
+	ctaID         = 12 // CTA_ID
+	ctaZone       = 18 // CTA_ZONE
+
+	ctaTupleIP    = 1 // CTA_TUPLE_IP
+	ctaTupleProto = 2 // CTA_TUPLE_PROTO
+
+	ctaProtoNum     = 1 // CTA_PROTO_NUM
+	ctaProtoSrcPort = 2 // CTA_PROTO_SRC_PORT
+	ctaProtoDstPort = 3 // CTA_PROTO_DST_PORT
+
+	nlaTypeMask = 0x3fff // NLA_TYPE_MASK: without the nested and byte order flags
+
+	// nfgenmsgLen is the size of struct nfgenmsg: family, version and a resource id of two bytes.
+	nfgenmsgLen = 4
+)
+
+// netfilterRequest is a request to the netfilter subsystem of the calling thread's network namespace.
+func netfilterRequest(subsys, msg, flags, family int) *vnl.NetlinkRequest {
+	req := vnl.NewNetlinkRequest(subsys<<8|msg, flags)
+	req.AddData(&vnl.Nfgenmsg{NfgenFamily: uint8(family), Version: vnl.NFNETLINK_V0})
+	return req
+}
+
+// NFTChain is a chain of nftables. iptables-nft keeps its tables there as well.
+type NFTChain struct {
+	Family int // unix.NFPROTO_*
+	Table  string
+	Name   string
+	Use    uint32 // rules in it, and jumps to it
+}
+
+// NFTHasChain reports whether the calling thread's network namespace has that chain. It starts no process and loads no
+// module. A kernel without nftables has none.
+func NFTHasChain(family int, table, chain string) (bool, error) {
+	req := netfilterRequest(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, 0, family)
+	req.AddData(attr(nftaChainTable, vnl.ZeroTerminated(table)))
+	req.AddData(attr(nftaChainName, vnl.ZeroTerminated(chain)))
+	_, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	switch {
+	case err == nil:
+		return true, nil
+	case noSuchTable(err):
+		return false, nil
+	}
+	return false, fmt.Errorf("look up nftables chain %s %s: %w", table, chain, err)
+}
+
+// NFTChains lists the chains of all families.
+func NFTChains() ([]NFTChain, error) {
+	req := netfilterRequest(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.AF_UNSPEC)
+	var (
+		msgs [][]byte
+		err  error
+	)
+	for range maxDumps {
+		if msgs, err = req.Execute(unix.NETLINK_NETFILTER, 0); !errors.Is(err, unix.EINTR) && !errors.Is(err, vnl.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if noSuchTable(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list nftables chains: %w", err)
+	}
+	var out []NFTChain
+	for _, m := range msgs {
+		if len(m) < nfgenmsgLen {
+			continue
+		}
+		c := NFTChain{Family: int(m[0])}
+		attrs, err := vnl.ParseRouteAttr(m[nfgenmsgLen:])
+		if err != nil {
+			return nil, fmt.Errorf("list nftables chains: %w", err)
+		}
+		for _, a := range attrs {
+			switch a.Attr.Type & nlaTypeMask {
+			case nftaChainTable:
+				c.Table = vnl.BytesToString(a.Value)
+			case nftaChainName:
+				c.Name = vnl.BytesToString(a.Value)
+			case nftaChainUse:
+				if len(a.Value) == 4 {
+					c.Use = binary.BigEndian.Uint32(a.Value)
+				}
+			}
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// noSuchTable reports that what was asked for is not there, or that the kernel has no nftables or none of that family.
+func noSuchTable(err error) bool {
+	for _, e := range []error{unix.ENOENT, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EINVAL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// Flow is an entry of the kernel's connection table: the packet that opened it, and the reply as it will come.
+type Flow struct {
+	Proto              uint8
+	Src, Dst           netip.AddrPort
+	ReplySrc, ReplyDst netip.AddrPort
+}
+
+// DropFlows deletes the connections of a family (FamilyV4, FamilyV6) that match accepts, in the calling thread's network
+// namespace, and returns their number. An entry that went meanwhile is no error.
+func DropFlows(family int, match func(Flow) bool) (int, error) {
+	req := netfilterRequest(unix.NFNL_SUBSYS_CTNETLINK, int(vnl.IPCTNL_MSG_CT_GET), unix.NLM_F_DUMP, family)
+	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	if err != nil && !errors.Is(err, vnl.ErrDumpInterrupted) { // a table that changes: what was seen is good enough
+		return 0, fmt.Errorf("list connections: %w", err)
+	}
+	dropped := 0
+	var errs []error
+	for _, m := range msgs {
+		if len(m) < nfgenmsgLen {
+			continue
+		}
+		f, name, err := parseFlow(m[nfgenmsgLen:])
+		if err != nil || !match(f) {
+			continue
+		}
+		del := netfilterRequest(unix.NFNL_SUBSYS_CTNETLINK, int(vnl.IPCTNL_MSG_CT_DELETE), unix.NLM_F_ACK, family)
+		del.AddRawData(name)
+		switch _, err := del.Execute(unix.NETLINK_NETFILTER, 0); {
+		case err == nil:
+			dropped++
+		case !errors.Is(err, unix.ENOENT):
+			errs = append(errs, fmt.Errorf("delete a connection: %w", err))
+		}
+	}
+	return dropped, errors.Join(errs...)
+}
+
+// parseFlow returns the flow of a message and the attributes that name it: the tuple, the zone and the id, as they came.
+func parseFlow(b []byte) (f Flow, name []byte, err error) {
+	attrs, err := vnl.ParseRouteAttr(b)
+	if err != nil {
+		return f, nil, err
+	}
+	for _, a := range attrs {
+		switch a.Attr.Type & nlaTypeMask {
+		case ctaTupleOrig:
+			f.Src, f.Dst, f.Proto, err = parseTuple(a.Value)
+			name = append(name, vnl.NewRtAttr(ctaTupleOrig|unix.NLA_F_NESTED, a.Value).Serialize()...)
+		case ctaTupleReply:
+			f.ReplySrc, f.ReplyDst, _, err = parseTuple(a.Value)
+		case ctaZone, ctaID:
+			name = append(name, vnl.NewRtAttr(int(a.Attr.Type), a.Value).Serialize()...)
+		}
+		if err != nil {
+			return f, nil, err
+		}
+	}
+	return f, name, nil
+}
+
+// parseTuple reads CTA_TUPLE_IP (sources have odd numbers, destinations even) and CTA_TUPLE_PROTO. Ports are big endian.
+func parseTuple(b []byte) (src, dst netip.AddrPort, proto uint8, err error) {
+	parts, err := vnl.ParseRouteAttr(b)
+	if err != nil {
+		return src, dst, 0, err
+	}
+	var (
+		addr [2]netip.Addr
+		port [2]uint16
+	)
+	for _, p := range parts {
+		inner, err := vnl.ParseRouteAttr(p.Value)
+		if err != nil {
+			return src, dst, 0, err
+		}
+		for _, a := range inner {
+			kind := a.Attr.Type & nlaTypeMask
+			switch p.Attr.Type & nlaTypeMask {
+			case ctaTupleIP:
+				if ip, ok := netip.AddrFromSlice(a.Value); ok {
+					addr[(kind+1)%2] = ip
+				}
+			case ctaTupleProto:
+				switch {
+				case kind == ctaProtoNum && len(a.Value) == 1:
+					proto = a.Value[0]
+				case (kind == ctaProtoSrcPort || kind == ctaProtoDstPort) && len(a.Value) == 2:
+					port[kind-ctaProtoSrcPort] = binary.BigEndian.Uint16(a.Value)
+				}
+			}
+		}
+	}
+	return netip.AddrPortFrom(addr[0], port[0]), netip.AddrPortFrom(addr[1], port[1]), proto, nil
+}

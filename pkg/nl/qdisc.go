@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Kinds of qdiscs that this project makes.
+const (
+	QdiscTBF     = "tbf"
+	QdiscHTB     = "htb"
+	QdiscFQ      = "fq"
+	QdiscBFIFO   = "bfifo"
+	QdiscClsact  = "clsact"
+	QdiscIngress = "ingress"
+)
+
+// Places in the tree of qdiscs, of <linux/pkt_sched.h> and <linux/pkt_cls.h>.
+const (
+	ParentRoot    uint32 = 0xffffffff
+	ParentIngress uint32 = 0xfffffff1 // of the qdisc "ingress" or "clsact"
+	HookIngress   uint32 = 0xfffffff2 // parent of filters on packets that come in
+	HookEgress    uint32 = 0xfffffff3 // parent of filters on packets that go out; clsact only
+
+	handleIngress uint32 = 0xffff0000
+)
+
+// TC returns the handle that tc writes as "major:minor".
+func TC(major, minor uint16) uint32 { return uint32(major)<<16 | uint32(minor) }
+
+// TBF are the parameters of a token bucket filter (net/sched/sch_tbf.c).
+type TBF struct {
+	Rate   uint64 // bytes a second
+	Limit  uint32 // bytes that may wait, the burst included
+	Buffer uint32 // the burst as the time it takes at Rate, in ticks of 64 ns
+}
+
+// HTB are the parameters of a hierarchical token bucket (net/sched/sch_htb.c).
+type HTB struct {
+	Default uint32 // minor of the class of packets that no filter claims
+}
+
+// FQ are the parameters of a fair queue (net/sched/sch_fq.c). Zero leaves the kernel's default.
+type FQ struct {
+	Limit     uint32 // packets that may wait
+	FlowLimit uint32 // packets of one flow that may wait
+}
+
+// BFIFO are the parameters of a plain queue measured in bytes.
+type BFIFO struct {
+	Limit uint32 // bytes that may wait
+}
+
+// QdiscStats are what a qdisc or a class has seen. Bytes are those of frames.
+type QdiscStats struct {
+	Bytes   uint64
+	Packets uint32
+	Backlog uint32 // bytes that wait
+	Drops   uint32
+}
+
+// Qdisc is a queueing discipline of a device.
+type Qdisc struct {
+	Kind   string
+	Handle uint32
+	Parent uint32
+	TBF    *TBF // of a qdisc "tbf"
+	HTB    *HTB // of a qdisc "htb"
+	FQ     *FQ  // of a qdisc "fq"
+	BFIFO  *BFIFO
+	Stats  QdiscStats
+}
+
+// RootQdisc returns the qdisc that packets leave the device with that index through. The error wraps ErrNotFound when there is
+// no device, or none but what the kernel itself puts there (noqueue).
+func (h *Handle) RootQdisc(index int) (Qdisc, error) {
+	return h.qdiscOf(index, func(q Qdisc) bool { return q.Parent == ParentRoot && q.Handle != 0 })
+}
+
+// IngressQdisc returns the qdisc "ingress" or "clsact" of a device; the error wraps ErrNotFound when it has neither.
+func (h *Handle) IngressQdisc(index int) (Qdisc, error) {
+	return h.qdiscOf(index, func(q Qdisc) bool { return q.Parent == ParentIngress })
+}
+
+// qdiscOf finds a qdisc of a device. The kernel dumps those of all devices: about 1 us each.
+func (h *Handle) qdiscOf(index int, want func(Qdisc) bool) (Qdisc, error) {
+	var found *Qdisc
+	err := h.dump(func() *vnl.NetlinkRequest {
+		found = nil
+		return h.tcRequest(unix.RTM_GETQDISC, 0, vnl.TcMsg{Ifindex: int32(index)})
+	}, unix.RTM_NEWQDISC, func() { found = nil }, func(m []byte) error {
+		if len(m) < vnl.SizeofTcMsg || int(vnl.DeserializeTcMsg(m).Ifindex) != index {
+			return nil
+		}
+		q, err := parseQdisc(m)
+		if err == nil && want(q) {
+			found = &q
+		}
+		return err
+	})
+	if err != nil {
+		return Qdisc{}, fmt.Errorf("list qdiscs: %w", err)
+	}
+	if found == nil {
+		return Qdisc{}, fmt.Errorf("qdisc of link index %d: %w", index, ErrNotFound)
+	}
+	return *found, nil
+}
+
+// AddQdisc makes q on the device with that index; with replace, also where another qdisc is at q.Parent. The error wraps ErrExist
+// when the place is taken, and unix.ENOENT when the kernel has no such qdisc.
+func (h *Handle) AddQdisc(index int, q Qdisc, replace bool) error {
+	flags := unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	if replace {
+		flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+	}
+	handle := q.Handle
+	if q.Parent == ParentIngress {
+		handle = handleIngress
+	}
+	req := h.tcRequest(unix.RTM_NEWQDISC, flags, vnl.TcMsg{Ifindex: int32(index), Handle: handle, Parent: q.Parent})
+	req.AddData(attrString(vnl.TCA_KIND, q.Kind))
+	switch {
+	case q.TBF != nil:
+		req.AddData(q.TBF.options())
+	case q.HTB != nil:
+		req.AddData(q.HTB.options())
+	case q.FQ != nil:
+		req.AddData(q.FQ.options())
+	case q.BFIFO != nil:
+		req.AddData(attr32(vnl.TCA_OPTIONS, q.BFIFO.Limit))
+	}
+	if err := h.do(req); err != nil {
+		return fmt.Errorf("add %s qdisc to link index %d: %w", q.Kind, index, err)
+	}
+	return nil
+}
+
+// ProbeQdisc makes q on lo of a network namespace made for it, which goes at once. nil: the kernel can; unix.ENOENT: it has no
+// such qdisc, also after it has looked for a module.
+func ProbeQdisc(q Qdisc) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends in the namespace, and the namespace with it
+		result <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("make a network namespace: %w", err)
+			}
+			h, err := New()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			const loopback = 1
+			return h.AddQdisc(loopback, q, false)
+		}()
+	}()
+	return <-result
+}
+
+// DelQdisc removes q with all that hangs on it. Missing is success, and so is a device that is gone.
+func (h *Handle) DelQdisc(index int, q Qdisc) error {
+	handle := q.Handle
+	if q.Parent == ParentIngress {
+		handle = handleIngress
+	}
+	err := h.do(h.tcRequest(unix.RTM_DELQDISC, 0, vnl.TcMsg{Ifindex: int32(index), Handle: handle, Parent: q.Parent}))
+	if err == nil || tcGone(err) {
+		return nil
+	}
+	return fmt.Errorf("delete %s qdisc of link index %d: %w", q.Kind, index, err)
+}
+
+// tcGone says whether err is the kernel's word for a device, qdisc or filter that is not there. It says EINVAL for a class of
+// handles that cannot be there.
+func tcGone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, ErrNotFound)
+}
+
+func (h *Handle) tcRequest(msgType, flags int, m vnl.TcMsg) *vnl.NetlinkRequest {
+	req := h.request(msgType, flags)
+	req.AddData(&m)
+	return req
+}
+
+// tickNS is the length of a tick in which qdiscs measure bursts, in ns: PSCHED_SHIFT of <net/pkt_sched.h>, fixed since 2.6.31.
+const tickNS = 64
+
+// BurstTicks returns how long burst bytes take at rate bytes a second, in ticks, rounded down to whole microseconds as tc and
+// the reference plugins do. A time beyond 274 s is all that fits.
+func BurstTicks(rate uint64, burst uint32) uint32 {
+	us := 1e6 * (float64(burst) / float64(rate))
+	ticks := math.Floor(us) * 1000 / tickNS
+	if ticks > math.MaxUint32 {
+		return math.MaxUint32
+	}
+	return uint32(ticks)
+}
+
+// rateSpec is what the kernel wants beside the 64-bit rate: as much of it as fits.
+func rateSpec(rate uint64) vnl.TcRateSpec {
+	return vnl.TcRateSpec{Rate: uint32(min(rate, math.MaxUint32))}
+}
+
+func (t *TBF) options() *vnl.RtAttr {
+	opt := vnl.TcTbfQopt{Rate: rateSpec(t.Rate), Limit: t.Limit, Buffer: t.Buffer}
+	options := attr(vnl.TCA_OPTIONS, nil)
+	options.AddRtAttr(vnl.TCA_TBF_PARMS, opt.Serialize())
+	if t.Rate > math.MaxUint32 {
+		options.AddRtAttr(vnl.TCA_TBF_RATE64, vnl.Uint64Attr(t.Rate))
+	}
+	return options
+}
+
+func (t *HTB) options() *vnl.RtAttr {
+	opt := vnl.TcHtbGlob{Version: 3, Rate2Quantum: 10, Defcls: t.Default}
+	options := attr(vnl.TCA_OPTIONS, nil)
+	options.AddRtAttr(vnl.TCA_HTB_INIT, opt.Serialize())
+	return options
+}
+
+func (f *FQ) options() *vnl.RtAttr {
+	options := attr(vnl.TCA_OPTIONS, nil)
+	if f.Limit != 0 {
+		options.AddRtAttr(vnl.TCA_FQ_PLIMIT, vnl.Uint32Attr(f.Limit))
+	}
+	if f.FlowLimit != 0 {
+		options.AddRtAttr(vnl.TCA_FQ_FLOW_PLIMIT, vnl.Uint32Attr(f.FlowLimit))
+	}
+	return options
+}
+
+func parseQdisc(m []byte) (Qdisc, error) {
+	msg := vnl.DeserializeTcMsg(m)
+	q := Qdisc{Handle: msg.Handle, Parent: msg.Parent}
+	var options, stats []byte
+	err := walk(m[vnl.SizeofTcMsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case vnl.TCA_KIND:
+			q.Kind = cstring(v)
+		case vnl.TCA_OPTIONS:
+			options = v
+		case vnl.TCA_STATS2:
+			stats = v
+		}
+	})
+	if err == nil {
+		err = q.parseOptions(options)
+	}
+	if err == nil {
+		q.Stats, err = parseTCStats(stats)
+	}
+	return q, err
+}
+
+func (q *Qdisc) parseOptions(b []byte) error {
+	switch q.Kind {
+	case QdiscTBF:
+		q.TBF = &TBF{}
+		return walk(b, func(kind uint16, v []byte) {
+			switch {
+			case kind == vnl.TCA_TBF_PARMS && len(v) >= vnl.SizeofTcTbfQopt:
+				opt := vnl.DeserializeTcTbfQopt(v)
+				q.TBF.Rate = max(q.TBF.Rate, uint64(opt.Rate.Rate))
+				q.TBF.Limit, q.TBF.Buffer = opt.Limit, opt.Buffer
+			case kind == vnl.TCA_TBF_RATE64:
+				q.TBF.Rate = u64(v)
+			}
+		})
+	case QdiscHTB:
+		q.HTB = &HTB{}
+		return walk(b, func(kind uint16, v []byte) {
+			if kind == vnl.TCA_HTB_INIT && len(v) >= vnl.SizeofTcHtbGlob {
+				q.HTB.Default = vnl.DeserializeTcHtbGlob(v).Defcls
+			}
+		})
+	case QdiscFQ:
+		q.FQ = &FQ{}
+		return walk(b, func(kind uint16, v []byte) {
+			switch kind {
+			case vnl.TCA_FQ_PLIMIT:
+				q.FQ.Limit = u32(v)
+			case vnl.TCA_FQ_FLOW_PLIMIT:
+				q.FQ.FlowLimit = u32(v)
+			}
+		})
+	}
+	return nil
+}
+
+// parseTCStats reads TCA_STATS2 (struct gnet_stats_basic and gnet_stats_queue of <linux/gen_stats.h>).
+func parseTCStats(b []byte) (QdiscStats, error) {
+	var s QdiscStats
+	err := walk(b, func(kind uint16, v []byte) {
+		switch {
+		case kind == vnl.TCA_STATS_BASIC && len(v) >= 12:
+			s.Bytes, s.Packets = u64(v), u32(v[8:])
+		case kind == vnl.TCA_STATS_QUEUE && len(v) >= 12:
+			s.Backlog, s.Drops = u32(v[4:]), u32(v[8:])
+		}
+	})
+	return s, err
+}
+
+func u64(b []byte) uint64 {
+	if len(b) < 8 {
+		return 0
+	}
+	return vnl.NativeEndian().Uint64(b)
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Messages of sock_diag, <linux/sock_diag.h> and <linux/inet_diag.h>.
+const (
+	sockDiagByFamily = 20
+	sockDestroy      = 21
+
+	sizeofInetDiagReq = 56 // struct inet_diag_req_v2
+	sizeofInetDiagMsg = 72 // struct inet_diag_msg
+	offInetDiagID     = 4  // of struct inet_diag_sockid in the answer; 8 in the request
+	sizeofInetDiagID  = 48
+)
+
+// withPeer are the TCP states (include/net/tcp_states.h) of a socket that has a peer and belongs to a process: all but
+// TIME_WAIT, CLOSE and LISTEN. A connected UDP socket is ESTABLISHED.
+const withPeer = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
+
+// Socket is a TCP or UDP socket that has a peer.
+type Socket struct {
+	Local, Remote netip.AddrPort // IPv4 also for an IPv6 socket that talks IPv4
+	Cookie        uint64         // as bpf_get_socket_cookie and SO_COOKIE
+	id            [sizeofInetDiagID]byte
+	family        uint8
+}
+
+// SocketsTo returns the sockets of the calling thread's network namespace whose peer is remote; proto is IPPROTO_TCP or
+// IPPROTO_UDP. ErrNotSupported: the kernel has no sock_diag for them.
+func SocketsTo(proto uint8, remote netip.AddrPort) ([]Socket, error) {
+	families := []uint8{unix.AF_INET6}
+	if remote.Addr().Unmap().Is4() {
+		families = []uint8{unix.AF_INET, unix.AF_INET6} // the latter may hold v4-mapped ones
+	}
+	want := netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	var out []Socket
+	for _, family := range families {
+		req := vnl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
+		body := diagRequest(family, proto)
+		binary.BigEndian.PutUint16(body[10:], remote.Port()) // the kernel filters by it
+		req.AddRawData(body)
+		msgs, err := req.Execute(unix.NETLINK_SOCK_DIAG, sockDiagByFamily)
+		if errors.Is(err, unix.ENOENT) { // no handler: the module is missing
+			return nil, sentinelError{ErrNotSupported, fmt.Errorf("list sockets: %w", err)}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list sockets: %w", classify(err))
+		}
+		for _, m := range msgs {
+			if s, ok := parseSocket(m); ok && s.Remote == want {
+				out = append(out, s)
+			}
+		}
+	}
+	return out, nil
+}
+
+// DestroySocket closes s as if its connection had been reset: its owner reads ECONNABORTED. A socket that has gone is success.
+// ErrNotSupported: the kernel was built without CONFIG_INET_DIAG_DESTROY.
+func DestroySocket(proto uint8, s Socket) error {
+	body := diagRequest(s.family, proto)
+	copy(body[8:], s.id[:])
+	return destroy(body)
+}
+
+// CanDestroySockets asks the kernel to destroy a socket that cannot exist. ErrNotSupported is a definite no.
+func CanDestroySockets(proto uint8) error { return destroy(diagRequest(unix.AF_INET, proto)) }
+
+func destroy(body []byte) error {
+	req := vnl.NewNetlinkRequest(sockDestroy, unix.NLM_F_ACK)
+	req.AddRawData(body)
+	_, err := req.Execute(unix.NETLINK_SOCK_DIAG, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("destroy socket: %w", classify(err))
+	}
+	return nil
+}
+
+// diagRequest is a struct inet_diag_req_v2 for any socket of the family with a peer.
+func diagRequest(family, proto uint8) []byte {
+	b := make([]byte, sizeofInetDiagReq)
+	b[0], b[1] = family, proto
+	binary.NativeEndian.PutUint32(b[4:], withPeer)
+	for i := 48; i < 56; i++ { // INET_DIAG_NOCOOKIE
+		b[i] = 0xff
+	}
+	return b
+}
+
+// parseSocket reads a struct inet_diag_msg.
+func parseSocket(m []byte) (Socket, bool) {
+	if len(m) < sizeofInetDiagMsg {
+		return Socket{}, false
+	}
+	s := Socket{family: m[0]}
+	copy(s.id[:], m[offInetDiagID:])
+	s.Local = netip.AddrPortFrom(diagAddr(s.family, s.id[4:20]), binary.BigEndian.Uint16(s.id[0:]))
+	s.Remote = netip.AddrPortFrom(diagAddr(s.family, s.id[20:36]), binary.BigEndian.Uint16(s.id[2:]))
+	s.Cookie = uint64(binary.NativeEndian.Uint32(s.id[40:])) | uint64(binary.NativeEndian.Uint32(s.id[44:]))<<32
+	return s, true
+}
+
+func diagAddr(family uint8, b []byte) netip.Addr {
+	if family == unix.AF_INET {
+		return netip.AddrFrom4([4]byte(b[:4]))
+	}
+	return netip.AddrFrom16([16]byte(b[:16])).Unmap()
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flood sends one frame over and over, faster than any socket can: by an XDP program that the kernel runs on frames it
+// keeps (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18), which redirects each to a device. It is for test namespaces only.
+package flood
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsupported says that the kernel cannot do it.
+var ErrUnsupported = errors.New("missing feature: XDP live frames")
+
+// liveFrames is BPF_F_TEST_XDP_LIVE_FRAMES.
+const liveFrames = 1 << 1
+
+// Flood is a sender. The caller must Close it.
+type Flood struct{ prog *ebpf.Program }
+
+// New returns a sender over the device with that index in the calling thread's network namespace. The device must be able to
+// transmit XDP frames: of a veth, the other end must have an XDP program or GRO (see SetGRO).
+func New(ifindex int) (*Flood, error) {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "flood", Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R1, int32(ifindex)),
+			asm.Mov.Imm(asm.R2, 0),
+			asm.FnRedirect.Call(),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the sender: %w", err)
+	}
+	return &Flood{p}, nil
+}
+
+// Close releases the sender.
+func (f *Flood) Close() error { return f.prog.Close() }
+
+// Send sends frame n times, from the calling thread's namespace. What the other end has no room for is lost.
+func (f *Flood) Send(frame []byte, n int) error {
+	_, err := f.prog.Run(&ebpf.RunOptions{Data: frame, Repeat: uint32(n), Flags: liveFrames})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return err
+}
+
+// Commands of the ethtool ioctl, <linux/ethtool.h>.
+const ethtoolSetGRO = 0x2c
+
+// SetGRO turns generic receive offload of a device of the calling thread's namespace on or off. On a veth it also makes the
+// device poll, as hardware does, and so take XDP frames (Linux 5.13).
+func SetGRO(dev string, on bool) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	value := [2]uint32{ethtoolSetGRO, 0}
+	if on {
+		value[1] = 1
+	}
+	var request [40]byte // struct ifreq
+	copy(request[:unix.IFNAMSIZ-1], dev)
+	binary.NativeEndian.PutUint64(request[16:], uint64(uintptr(unsafe.Pointer(&value))))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	runtime.KeepAlive(&value)
+	if errno != 0 {
+		return fmt.Errorf("GRO of %s: %w", dev, errno)
+	}
+	return nil
+}

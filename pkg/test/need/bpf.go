@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package need
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// TCX needs tc programs attached by a link (Linux 6.6).
+func TCX(t testing.TB) {
+	t.Helper()
+	Feature(t, "tcx", askTCX)
+}
+
+// HasTCX reports whether the kernel has tcx, for what differs but happens
+// either way.
+func HasTCX(t testing.TB) bool {
+	t.Helper()
+	return Has(t, "tcx", askTCX)
+}
+
+// askTCX makes a link on a device that cannot exist: a kernel with tcx says
+// that, another one does not know the attach type.
+func askTCX() error {
+	prog, err := nothing()
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	l, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachTCXIngress})
+	if err == nil {
+		return errors.Join(errors.New("a link on a device that does not exist"), l.Close())
+	}
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return feature(err)
+}
+
+// BPFHelper needs a helper function in programs of a type, such as
+// (ebpf.SchedCLS, asm.FnTimerInit).
+func BPFHelper(t testing.TB, typ ebpf.ProgramType, helper asm.BuiltinFunc) {
+	t.Helper()
+	Feature(t, "bpf helper "+helper.String()+" in "+typ.String(), func() error {
+		return feature(features.HaveProgramHelper(typ, helper))
+	})
+}
+
+// BPFMap needs a map type.
+func BPFMap(t testing.TB, typ ebpf.MapType) {
+	t.Helper()
+	Feature(t, "bpf map "+typ.String(), func() error { return feature(features.HaveMapType(typ)) })
+}
+
+// TestRunIngress needs BPF_PROG_TEST_RUN to take the device that a packet came
+// in by (ingress_ifindex of struct __sk_buff).
+func TestRunIngress(t testing.TB) {
+	t.Helper()
+	Feature(t, "test run with ingress_ifindex", askTestRunIngress)
+}
+
+func askTestRunIngress() error {
+	prog, err := nothing()
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	const loopback = 1
+	var skb struct { // the beginning of struct __sk_buff
+		_                       [9]uint32
+		IngressIfindex, Ifindex uint32
+	}
+	skb.IngressIfindex = loopback
+	_, err = prog.Run(&ebpf.RunOptions{Data: make([]byte, 64), Context: skb})
+	if errors.Is(err, unix.EINVAL) {
+		return ErrMissing
+	}
+	return err
+}
+
+// nothing is a program that does nothing.
+func nothing() (*ebpf.Program, error) {
+	return load(asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()})
+}
+
+func load(ins asm.Instructions) (*ebpf.Program, error) {
+	// Programs are charged to the limit of locked memory before Linux 5.11; later it does not matter whether this works.
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil)
+	return ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: ins})
+}
+
+// FIBSource needs bpf_fib_lookup() to tell the source address that a route
+// prefers (BPF_FIB_LOOKUP_SRC: Linux 6.7, and stable ones since).
+func FIBSource(t testing.TB) {
+	t.Helper()
+	Feature(t, "fib lookup source address", askFIBSource)
+}
+
+// askFIBSource looks a zeroed question up with the flag: a kernel that does not
+// know it answers -EINVAL before it looks at anything else.
+func askFIBSource() error {
+	const size, flag, loopback = 64, 1 << 4, 1 // of struct bpf_fib_lookup
+	ins := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
+	for off := int16(-size); off < 0; off += 4 {
+		ins = append(ins, asm.StoreImm(asm.RFP, off, 0, asm.Word))
+	}
+	ins = append(ins,
+		asm.StoreImm(asm.RFP, -size, unix.AF_INET, asm.Byte),
+		asm.StoreImm(asm.RFP, -size+8, loopback, asm.Word),
+		asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -size),
+		asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, flag), asm.FnFibLookup.Call(), asm.Return(),
+	)
+	prog, err := load(ins)
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	ret, err := prog.Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+	if err == nil && int32(ret) == -int32(unix.EINVAL) {
+		return ErrMissing
+	}
+	return err
+}
+
+// feature turns the features package's definite no into ours.
+func feature(err error) error {
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return errors.Join(ErrMissing, err)
+	}
+	return err
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package need
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Link needs the device type that "ip link add type kind" makes: "dummy",
+// "ipvlan", "macvlan", "netkit", "vlan", "vrf", ... "tun" and "tap" need the
+// driver behind /dev/net/tun.
+func Link(t testing.TB, kind string) {
+	t.Helper()
+	if kind == "tun" || kind == "tap" {
+		Feature(t, "link tun", askTUN)
+		return
+	}
+	Feature(t, "link "+kind, func() error { return askLink(kind) })
+}
+
+// HasLink is Link for a test that wants to know and goes on either way.
+func HasLink(t testing.TB, kind string) bool {
+	t.Helper()
+	return Has(t, "link "+kind, func() error { return askLink(kind) })
+}
+
+// askTUN opens the driver's device, which exists without a driver too.
+func askTUN() error {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
+		return ErrMissing
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// askLink makes a device of the kind upon a veth. rtnl_newlink answers
+// EOPNOTSUPP for a kind nobody registered (net/core/rtnetlink.c); what a known
+// kind says of attributes it would need is another answer.
+func askLink(kind string) error {
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base"}, PeerName: "peer"}); err != nil {
+		return fmt.Errorf("make a veth to ask with: %w", err)
+	}
+	base, err := netlink.LinkByName("base")
+	if err != nil {
+		return err
+	}
+	attrs := netlink.LinkAttrs{Name: "probe"}
+	if kind == "vlan" || strings.HasPrefix(kind, "ipv") || strings.HasPrefix(kind, "macv") {
+		attrs.ParentIndex = base.Attrs().Index
+	}
+	err = netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return ErrMissing
+	}
+	if errors.Is(err, unix.EINVAL) {
+		return nil // known, and wants more than a name
+	}
+	return err
+}
+
+// Qdisc needs the queueing discipline that "tc qdisc add ... kind" makes: "fq",
+// "tbf", "clsact", ...
+func Qdisc(t testing.TB, kind string) {
+	t.Helper()
+	Feature(t, "qdisc "+kind, func() error { return askQdisc(kind) })
+}
+
+// askQdisc puts the discipline on lo. qdisc_create answers ENOENT for one that
+// is not there (net/sched/sch_api.c), EINVAL when options are wanting.
+func askQdisc(kind string) error {
+	const loopback = 1
+	attrs := netlink.QdiscAttrs{LinkIndex: loopback, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+	if kind == "clsact" || kind == "ingress" {
+		attrs.Parent, attrs.Handle = netlink.HANDLE_CLSACT, netlink.MakeHandle(0xffff, 0)
+	}
+	err := netlink.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: kind})
+	if errors.Is(err, unix.ENOENT) {
+		return ErrMissing
+	}
+	if errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return err
+}
+
+// VLANFiltering needs bridges that filter VLANs (CONFIG_BRIDGE_VLAN_FILTERING).
+func VLANFiltering(t testing.TB) {
+	t.Helper()
+	Feature(t, "bridge vlan_filtering", func() error {
+		on := true
+		err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, VlanFiltering: &on})
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		if err != nil {
+			return ErrMissing
+		}
+		l, err := netlink.LinkByName("probe")
+		if err != nil {
+			return err
+		}
+		if b, ok := l.(*netlink.Bridge); !ok || b.VlanFiltering == nil || !*b.VlanFiltering {
+			return ErrMissing // the attribute was not understood
+		}
+		return nil
+	})
+}
+
+// NFTFamily needs nftables tables of a family: "bridge", "netdev", "inet", ...
+// It asks with nft(8).
+func NFTFamily(t testing.TB, family string) {
+	t.Helper()
+	Feature(t, "nftables family "+family, func() error {
+		return askCommand("nft", "add", "table", family, "probe")
+	})
+}
+
+// NFTRule needs an nftables rule to be accepted, in a base chain of an inet
+// table at the hook ("prerouting", "output", ...) with type filter. name says
+// what the rule is there for: "nftables fib".
+func NFTRule(t testing.TB, name, hook, rule string) {
+	t.Helper()
+	Feature(t, name, func() error {
+		if err := askCommand("nft", "add table inet probe; add chain inet probe c { type filter hook "+hook+" priority 0 ; }"); err != nil {
+			return err
+		}
+		return askCommand("nft", "add rule inet probe c "+rule)
+	})
+}
+
+// IPTables needs an iptables command (iptables, ip6tables, iptables-nft,
+// iptables-legacy, ...) to accept the arguments, such as "-t", "nat", "-A",
+// "POSTROUTING", "-j", "MASQUERADE". name says what they are there for.
+func IPTables(t testing.TB, name, command string, args ...string) {
+	t.Helper()
+	Feature(t, name, func() error { return askCommand(command, args...) })
+}
+
+// absent is what nft and iptables print when the kernel lacks a family, a
+// table, an expression, a match or a target.
+var absent = []string{
+	"Operation not supported", "not supported by protocol", "No such file or directory", "does not exist", "RULE_APPEND failed",
+	"Extension", "missing kernel module", "No chain/target/match by that name", "can't initialize",
+}
+
+func askCommand(name string, args ...string) error {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command(path, args...).CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	for _, text := range absent {
+		if strings.Contains(string(out), text) {
+			return fmt.Errorf("%w: %s", ErrMissing, out)
+		}
+	}
+	return fmt.Errorf("%s: %w: %s", name, err, out)
+}
+
+// SCTP needs sockets of that protocol.
+func SCTP(t testing.TB) {
+	t.Helper()
+	Feature(t, "sctp", func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+		if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT) {
+			return ErrMissing
+		}
+		if err != nil {
+			return err
+		}
+		return unix.Close(fd)
+	})
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+)
+
+// IPAM hands out the answer it was given and remembers who holds it.
+type IPAM struct {
+	mu      sync.Mutex
+	Answer  func(n int) *types100.Result // n counts the ADDs from 1
+	AddErr  error
+	DelErr  error
+	VerbErr error // of CHECK, GC and STATUS
+	Held    map[string]bool
+	// Before runs before each ADD answers, Calls are the verbs.
+	Before func()
+	Calls  []string
+	// Stdin is that of the last DEL.
+	Stdin []byte
+	adds  int
+}
+
+// Add hands out the next answer.
+func (f *IPAM) Add(_ context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Calls = append(f.Calls, "ADD "+kind)
+	f.Held[a.ContainerID+"/"+a.IfName] = true // also on failure: the caller must DEL
+	f.adds++
+	if f.Before != nil {
+		f.Before()
+	}
+	if f.AddErr != nil {
+		return nil, f.AddErr
+	}
+	return f.Answer(f.adds), nil
+}
+
+// Del takes it back.
+func (f *IPAM) Del(_ context.Context, a *cniplugin.Args, kind string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Calls = append(f.Calls, "DEL "+kind)
+	delete(f.Held, a.ContainerID+"/"+a.IfName)
+	f.Stdin = a.StdinData
+	return f.DelErr
+}
+
+func (f *IPAM) verb(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Calls = append(f.Calls, name)
+	return f.VerbErr
+}
+
+// Check answers CHECK.
+func (f *IPAM) Check(_ context.Context, _ *cniplugin.Args, kind string) error {
+	return f.verb("CHECK " + kind)
+}
+
+// GC answers GC.
+func (f *IPAM) GC(_ context.Context, _ *cniplugin.Args, kind string) error {
+	return f.verb("GC " + kind)
+}
+
+// Status answers STATUS.
+func (f *IPAM) Status(_ context.Context, _ *cniplugin.Args, kind string) error {
+	return f.verb("STATUS " + kind)
+}
+
+// Datapath keeps endpoints with the masquerade feature as the real one does.
+type Datapath struct {
+	mu         sync.Mutex
+	eps        map[uint64]loader.Endpoint
+	EnableErr  error
+	DisableErr error
+	OpenErr    error
+	loaded     bool
+}
+
+// Open is loader.Open.
+func (f *Datapath) Open(context.Context, *cniplugin.Args) (*Datapath, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.OpenErr != nil {
+		return nil, f.OpenErr
+	}
+	f.loaded = true
+	return f, nil
+}
+
+// OpenExisting is loader.OpenExisting.
+func (f *Datapath) OpenExisting(context.Context, *cniplugin.Args) (*Datapath, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.OpenErr != nil {
+		return nil, f.OpenErr
+	}
+	if !f.loaded {
+		return nil, loader.ErrNotLoaded
+	}
+	return f, nil
+}
+
+// Enable keeps the endpoint.
+func (f *Datapath) Enable(_ context.Context, ep loader.Endpoint, feature loader.Feature) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.EnableErr != nil {
+		return f.EnableErr
+	}
+	if feature != loader.FeatureMasquerade {
+		return fmt.Errorf("unexpected feature %d", feature)
+	}
+	if f.eps == nil {
+		f.eps = make(map[uint64]loader.Endpoint)
+	}
+	f.eps[ep.Ref.Owner()] = ep
+	return nil
+}
+
+// Disable forgets it.
+func (f *Datapath) Disable(_ context.Context, owner uint64, _ loader.Feature) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.DisableErr != nil {
+		return f.DisableErr
+	}
+	delete(f.eps, owner)
+	return nil
+}
+
+// CheckEndpoint compares.
+func (f *Datapath) CheckEndpoint(_ context.Context, ep loader.Endpoint, _ loader.Feature) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if got, ok := f.eps[ep.Ref.Owner()]; !ok || fmt.Sprint(got) != fmt.Sprint(ep) {
+		return fmt.Errorf("%w: have %+v, want %+v", loader.ErrDiffers, got, ep)
+	}
+	return nil
+}
+
+// Close does nothing.
+func (f *Datapath) Close() error { return nil }
+
+// Len is the number of endpoints.
+func (f *Datapath) Len() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.eps)
+}

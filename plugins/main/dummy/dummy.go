@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dummy is the main plugin that gives a pod an interface which leads
+// nowhere, to hold addresses. What it has in common with its relatives, state
+// included, is in internal/podlink.
+package dummy
+
+import (
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+)
+
+// Name is the plugin's type, its section in an attachment record, and the
+// kernel's name of the device.
+const Name = "dummy"
+
+// Deps are the plugin's ways to the world.
+type Deps = podlink.Deps
+
+// New returns the plugin.
+func New(d Deps) *cniplugin.Plugin {
+	return podlink.New(podlink.Kind{Name: Name, Parse: parse}, d)
+}
+
+func parse(a *cniplugin.Args) (*podlink.Request, error) {
+	var c podlink.Conf
+	if err := cniconf.Load(a.StdinData, &c); err != nil {
+		return nil, err
+	}
+	return &podlink.Request{Conf: c, NeedIPAM: true}, nil
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+)
+
+// attach is one ADD under way.
+type attach struct {
+	*request
+	p     *plugin
+	undos undo.Stack
+	*ends
+
+	old    remembered // of an earlier ADD of this attachment
+	before former     // what the device was like; zero in DPDK mode
+	dev    nl.Link
+	addrs  []netip.Prefix
+	rec    section
+	result *types100.Result
+}
+
+// add lends the pod the device. Everything that can be wrong with the call is
+// found before the first effect; a failure after it takes back what was done.
+func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, err error) {
+	req, err := p.parse(a)
+	if err != nil {
+		return nil, err
+	}
+	e, err := open(a.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	t := &attach{request: req, p: p, ends: e, result: &types100.Result{CNIVersion: types100.ImplementedSpecVersion}}
+	if err := t.prepare(); err != nil {
+		return nil, err
+	}
+	defer t.undos.Rollback(ctx, &err)
+	for _, step := range []func(context.Context) error{t.begin, t.move, t.allocate, t.configure, t.complete} {
+		if err := ctx.Err(); err != nil { // told to end, or out of time: stop where undoing is easy
+			return nil, cnierr.Wrap(cnierr.CodeTryAgain, err, "lending the device was interrupted")
+		}
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return cniconf.Convert(t.result, t.Version())
+}
+
+// prepare looks at both sides and refuses what cannot work. It changes nothing.
+func (t *attach) prepare() error {
+	t.rec = section{DPDK: t.dpdk, PCI: t.PCIBusID, NetNS: t.podNS.Inode()}
+	if t.ipamType != "" {
+		t.rec.IPAM = t.IPAM
+	}
+	t.old = t.p.remember(t.ref)
+	if !t.dpdk {
+		if err := t.site.NameFree(t.args.IfName); err != nil {
+			return err
+		}
+	}
+	if t.old.found {
+		return nil // the device may be out still: it is looked for when it has come back
+	}
+	return t.look()
+}
+
+// look finds the device and notes what it is like.
+func (t *attach) look() error {
+	if t.dpdk {
+		return nil
+	}
+	l, own, err := t.p.find(t.host, t.request)
+	if err != nil {
+		return err
+	}
+	if t.before, err = noteFormer(t.host, l); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look at %s", l.Name)
+	}
+	ns, addrs := t.rec.NetNS, t.rec.IPAM
+	t.rec = describe(l, own)
+	t.rec.NetNS, t.rec.IPAM, t.rec.Path = ns, addrs, t.path()
+	if t.rec.PCI = t.p.sys.pciOf(l.Name); t.rec.PCI == "" && t.byPCI() {
+		t.rec.PCI = t.PCIBusID
+	}
+	if own == l.Alias { // it was lent before, and lost
+		t.rec.Alias = ""
+	}
+	return nil
+}
+
+// begin writes the intent. What an earlier ADD of this attachment holds is
+// given back first, since its record is about to be replaced.
+func (t *attach) begin(ctx context.Context) error {
+	if t.old.found {
+		if err := t.p.giveBack(ctx, t.args, t.ref, t.old); err != nil {
+			return err
+		}
+		if err := t.look(); err != nil {
+			return err
+		}
+	}
+	t.undos.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
+	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
+}
+
+// move takes the device into the pod. The alias comes first: from then on the
+// device tells its own name wherever it is.
+func (t *attach) move(context.Context) error {
+	if t.dpdk {
+		return nil
+	}
+	t.undos.Push("device "+t.rec.Device, func(context.Context) error {
+		if err := t.returnDevice(t.rec, t.args.IfName, t.args.Log); err != nil {
+			return err
+		}
+		return t.before.restore(t.host, t.rec)
+	})
+	l := t.before.link
+	if err := t.host.SetLink(l.Index, nl.LinkChange{Alias: &t.rec.Device}); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "note the name of %s in its alias", l.Name)
+	}
+	fd := t.podNS.Fd()
+	if err := t.host.SetLink(l.Index, nl.LinkChange{NetNS: &fd, Name: &t.args.IfName}); err != nil {
+		if errors.Is(err, nl.ErrExist) {
+			return cnierr.Wrap(cnierr.CodeConflict, err, "CNI_IFNAME %q exists already in %s", t.args.IfName, t.args.Netns)
+		}
+		return cnierr.Wrap(cnierr.CodeKernel, err, "move %s to the pod", l.Name)
+	}
+	var err error
+	t.dev, err = t.pod.LinkByName(t.args.IfName)
+	return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", t.args.IfName)
+}
+
+// allocate asks the IPAM plugin.
+func (t *attach) allocate(ctx context.Context) error {
+	if t.ipamType == "" {
+		return nil
+	}
+	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	if err != nil {
+		return err
+	}
+	t.addrs = addrs
+	t.result.IPs, t.result.Routes, t.result.DNS = res.IPs, res.Routes, res.DNS
+	for _, ip := range t.result.IPs {
+		ip.Interface = types100.Int(0)
+	}
+	return nil
+}
+
+// configure gives the device its addresses and sets it up.
+func (t *attach) configure(ctx context.Context) error {
+	if t.dpdk {
+		return nil
+	}
+	routes, err := podif.Routes(t.result, t.dev.Index)
+	if err != nil {
+		return err
+	}
+	dev := podif.Interface{NS: t.podNS, Link: t.dev, Pod: t.pod, Log: t.args.Log, Announce: true}
+	return dev.Configure(ctx, t.addrs, routes)
+}
+
+// complete marks the record as done and says what the pod has got.
+func (t *attach) complete(context.Context) error {
+	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	}
+	t.dev.Name = t.args.IfName // in DPDK mode all that is known of it
+	i := attachment.Entry(t.dev, t.args.Netns, t.Version())
+	if t.Version() == "1.1.0" { // older versions do not have the field, and converting down does not remove it
+		i.PciID = t.rec.PCI
+	}
+	t.result.Interfaces = []*types100.Interface{i}
+	t.result.DNS = attachment.DNS(t.DNS, t.result.DNS)
+	return nil
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+)
+
+// del gives the device back. It needs no more than the attachment's name.
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+	c, err := attachment.ParseDel(a.StdinData)
+	if err != nil {
+		return err
+	}
+	return p.detach(ctx, a, c, attachment.Ref(c.Name, a))
+}
+
+// detach ends one loan: the device, the addresses and then the record. It goes
+// on after an error; the record stays while something is left.
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.DelConf, ref store.Ref) error {
+	old := p.remember(ref)
+	back := func() error { return p.giveBack(ctx, a, ref, old) }
+	if !old.found {
+		back = func() error { return giveBackUnrecorded(a) }
+	}
+	if err := errors.Join(ipam.Release(ctx, p.IPAM, a, c.IPAM, old.IPAM), back()); err != nil {
+		return err
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+}
+
+// giveBack returns a recorded device to the host. A device that is nowhere is
+// gone, with its pod if it was a virtual one.
+func (p *plugin) giveBack(ctx context.Context, a *cniplugin.Args, ref store.Ref, old remembered) error {
+	if old.Device == "" { // never moved
+		return nil
+	}
+	e, err := openHost()
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	gone, err := e.openRecorded(a.Netns, old)
+	if err != nil {
+		return err
+	}
+	if gone && old.Kind == "" && !p.claimed(old.section, ref) {
+		e.await(ctx, old.section, a)
+	}
+	return e.returnDevice(old.section, ref.IfName, a.Log)
+}
+
+// openRecorded opens the namespace the device went to, by the path of the call
+// or the recorded one, if it is still the same. It reports that there is none.
+func (e *ends) openRecorded(path string, old remembered) (gone bool, err error) {
+	for _, path := range []string{path, old.path} {
+		if path == "" {
+			continue
+		}
+		ns, err := netns.Open(path)
+		if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+			continue
+		}
+		if err != nil {
+			return false, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
+		}
+		if old.NetNS != 0 && ns.Inode() != old.NetNS {
+			ns.Close()
+			continue
+		}
+		e.podNS = ns
+		e.pod, err = nl.NewIn(ns)
+		return false, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	return true, nil
+}
+
+// await gives the kernel time to bring hardware home from a namespace that has
+// just ended, which it does in the background.
+func (e *ends) await(ctx context.Context, s section, a *cniplugin.Args) {
+	w, err := nl.Subscribe(nl.GroupLink)
+	if err != nil {
+		return
+	}
+	defer w.Close()
+	ctx, cancel := context.WithTimeout(ctx, homeTimeout)
+	defer cancel()
+	if err := w.Wait(ctx, 0, func() (bool, error) {
+		_, found, err := findOnHost(e.host, s, a.IfName)
+		return found, err
+	}); err != nil {
+		a.Log.Warn("the device has not come back: unplugged, or something keeps the pod's namespace alive",
+			zap.String(log.KeyDevice, s.Device), zap.Error(err))
+	}
+}
+
+// giveBackUnrecorded returns the device of an attachment without a record: the
+// reference plugin's, or one whose record is lost. The alias of CNI_IFNAME is
+// its name then. Where the namespace is gone, the configured device is looked
+// for among those that came home by themselves.
+func giveBackUnrecorded(a *cniplugin.Args) error {
+	e, err := openHost()
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	if _, err := e.openRecorded(a.Netns, remembered{}); err != nil {
+		return err
+	}
+	if e.pod == nil {
+		var c struct {
+			Device string `json:"device"`
+		}
+		_ = cniconf.Load(a.StdinData, &c) // what does not decode names no device
+		return e.bringHome(c.Device, a)
+	}
+	l, err := e.pod.LinkByName(a.IfName)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, unless(err, nl.ErrNotFound), "look up %s in the pod", a.IfName)
+	}
+	if l.Alias == "" || attachment.BadIfName(l.Alias) != "" {
+		return nil // nothing says that it was lent
+	}
+	s := describe(l, l.Alias)
+	s.Alias = ""
+	return e.returnDevice(s, a.IfName, a.Log)
+}
+
+// bringHome gives hardware that has lost its name to a pod the name back.
+func (e *ends) bringHome(own string, a *cniplugin.Args) error {
+	if own == "" {
+		return nil
+	}
+	links, err := e.host.Links()
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "list the host's devices")
+	}
+	for _, l := range links {
+		if l.Alias == own && l.Name != own && l.Kind == "" {
+			s := describe(l, own)
+			s.Alias = ""
+			return e.returnDevice(s, a.IfName, a.Log)
+		}
+	}
+	return nil
+}

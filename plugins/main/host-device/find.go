@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+)
+
+// find returns the host's device that the configuration means, and its own
+// name, which it does not have when it has come back from a pod by itself. The
+// order of the keys is the reference's.
+func (p *plugin) find(host *nl.Handle, r *request) (l nl.Link, own string, err error) {
+	key, value := "device", r.Device
+	switch {
+	case r.Device != "":
+		l, err = p.named(host, r.Device)
+	case r.hwAddr != nil:
+		key, value = "hwaddr", r.HWAddr
+		l, err = withAddress(host, r)
+	case r.KernelPath != "":
+		key, value = "kernelpath", r.KernelPath
+		l, err = lookUp(host, func() (string, error) { return p.sys.pathNet(r.KernelPath) })
+	case r.PCIBusID != "":
+		key, value = "pciBusID", r.PCIBusID
+		l, err = lookUp(host, func() (string, error) { return p.sys.pciNet(r.PCIBusID) })
+	default:
+		key, value = "runtimeConfig.deviceID", r.aux
+		l, err = lookUp(host, func() (string, error) { return p.sys.auxNet(r.aux) })
+	}
+	switch {
+	case errors.Is(err, nl.ErrNotFound) || errors.Is(err, errNoNet):
+		return l, "", cnierr.Wrap(cnierr.CodeConfig, err, "invalid %s %q: the host has no such device", key, value)
+	case err != nil:
+		return l, "", cnierr.Wrap(cnierr.CodeKernel, err, "find the device of %s %q", key, value)
+	case l.Loopback:
+		return l, "", cnierr.Config(key, value, "the loopback device cannot be moved")
+	}
+	if key == "device" {
+		return l, r.Device, nil
+	}
+	return l, p.ownName(l), nil
+}
+
+// named returns the device of that name, or the one that has lost it: the
+// kernel gives hardware back, when a pod's namespace ends, under the name that
+// it had in the pod. Its alias still says the own one.
+func (p *plugin) named(host *nl.Handle, name string) (nl.Link, error) {
+	l, err := host.LinkByName(name)
+	if !errors.Is(err, nl.ErrNotFound) {
+		return l, err
+	}
+	links, lerr := host.Links()
+	if lerr != nil {
+		return l, lerr
+	}
+	for _, l := range links {
+		if l.Alias == name && l.Kind == "" {
+			return l, nil
+		}
+	}
+	return l, err
+}
+
+// withAddress returns the first device with the hardware address, by age: a
+// device on top of another (a VLAN, a bond) has the address of the lower one.
+func withAddress(host *nl.Handle, r *request) (nl.Link, error) {
+	links, err := host.Links()
+	if err != nil {
+		return nl.Link{}, err
+	}
+	slices.SortFunc(links, func(a, b nl.Link) int { return cmp.Compare(a.Index, b.Index) })
+	for _, l := range links {
+		if bytes.Equal(l.MAC, r.hwAddr) {
+			return l, nil
+		}
+	}
+	return nl.Link{}, nl.ErrNotFound
+}
+
+func lookUp(host *nl.Handle, name func() (string, error)) (nl.Link, error) {
+	n, err := name()
+	if err != nil {
+		return nl.Link{}, err
+	}
+	return host.LinkByName(n)
+}
+
+// ownName is the name that a device has on the host: that of its alias when a
+// record says that it was lent under it.
+func (p *plugin) ownName(l nl.Link) string {
+	if l.Alias == "" || l.Alias == l.Name || attachment.BadIfName(l.Alias) != "" {
+		return l.Name
+	}
+	records, err := p.Records.List("")
+	if err != nil {
+		return l.Name
+	}
+	for _, rec := range records {
+		var s section
+		if ok, err := rec.Section(Name, &s); ok && err == nil && s.Device == l.Alias && s.same(l, rec.IfName) {
+			return s.Device
+		}
+	}
+	return l.Name
+}
+
+// claimed reports that the record of another attachment names the device.
+func (p *plugin) claimed(s section, ref store.Ref) bool {
+	records, err := p.Records.List("")
+	if err != nil {
+		return false
+	}
+	for _, rec := range records {
+		var o section
+		if ok, err := rec.Section(Name, &o); ok && err == nil && rec.Ref != ref &&
+			o.Device == s.Device && o.PermMAC == s.PermMAC && o.MAC == s.MAC {
+			return true
+		}
+	}
+	return false
+}

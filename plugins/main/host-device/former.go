@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// former is what a device was like on the host before an ADD took it. Only an
+// ADD that fails restores all of it: after a DEL the device is down and without
+// addresses, as the reference plugin leaves it.
+type former struct {
+	link   nl.Link
+	addrs  []nl.Addr
+	routes []nl.Route
+}
+
+// noteFormer reads what moving the device will take from it.
+func noteFormer(host *nl.Handle, l nl.Link) (former, error) {
+	f := former{link: l}
+	addrs, err := host.AddrsOf(l.Index, nl.FamilyAll)
+	if err != nil {
+		return f, err
+	}
+	for _, a := range addrs {
+		if a.Scope != nl.ScopeLink || a.Prefix.Addr().Is4() { // the kernel makes the others anew
+			f.addrs = append(f.addrs, a)
+		}
+	}
+	routes, err := host.RoutesWhere(nl.RouteFilter{LinkIndex: l.Index})
+	if err != nil {
+		return f, err
+	}
+	for _, r := range routes {
+		if r.Table != nl.TableLocal && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA {
+			f.routes = append(f.routes, r)
+		}
+	}
+	// Gateways must be reachable before a route can use them.
+	slices.SortStableFunc(f.routes, func(a, b nl.Route) int { return cmp.Compare(b2i(a.Gateway.IsValid()), b2i(b.Gateway.IsValid())) })
+	return f, nil
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// restore gives the device, which is back on the host, its master, its
+// addresses, its state and its routes.
+func (f former) restore(host *nl.Handle, s section) error {
+	l, found, err := findOnHost(host, s, "")
+	if err != nil || !found {
+		return err
+	}
+	var errs []error
+	if f.link.MasterIndex != 0 && l.MasterIndex != f.link.MasterIndex {
+		errs = append(errs, host.SetMaster(l.Index, f.link.MasterIndex))
+	}
+	for _, a := range f.addrs {
+		a.LinkIndex = l.Index
+		a.Flags &= unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
+		errs = append(errs, unless(host.AddAddr(a), nl.ErrExist))
+	}
+	if f.link.Up {
+		errs = append(errs, host.SetUp(l.Index))
+		for _, r := range f.routes {
+			r.LinkIndex = l.Index
+			errs = append(errs, unless(host.AddRoute(r), nl.ErrExist))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unless takes an error of that kind for success.
+func unless(err, kind error) error {
+	if errors.Is(err, kind) {
+		return nil
+	}
+	return err
+}

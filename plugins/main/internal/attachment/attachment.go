@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package attachment is what the verbs of the main plugins have in common,
+// whatever device they make: the namespaces they work in, keys that several of
+// them have, entries of a result, and GC. It owns no state.
+package attachment
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"unicode"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// Bounds of an Ethernet device's MTU, in bytes; the kernel refuses others.
+const (
+	minMTU = 68
+	maxMTU = 65535
+)
+
+// ifNameSz is IFNAMSIZ: names have at most one character less.
+const ifNameSz = 16
+
+// Site is where an attachment happens: the pod's namespace, and a handle in it
+// and in the node's.
+type Site struct {
+	NS        *netns.NS
+	Host, Pod *nl.Handle
+}
+
+// Open opens the namespace at path, and the handles. The caller must Close the
+// result.
+func Open(path string) (_ *Site, err error) {
+	s := &Site{}
+	if s.NS, err = netns.Open(path); err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
+	}
+	if s.Host, err = nl.New(); err != nil {
+		s.Close()
+		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
+	}
+	if s.Pod, err = nl.NewIn(s.NS); err != nil {
+		s.Close()
+		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	return s, nil
+}
+
+// Close releases the descriptors. A nil Site is fine.
+func (s *Site) Close() {
+	if s == nil {
+		return
+	}
+	if s.Pod != nil {
+		s.Pod.Close()
+	}
+	if s.Host != nil {
+		s.Host.Close()
+	}
+	s.NS.Close()
+}
+
+// NameFree makes sure that the pod has no interface of the wanted name; the
+// specification demands an error.
+func (s *Site) NameFree(ifname string) error {
+	if why := BadIfName(ifname); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
+		return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_IFNAME %q: %s", ifname, why), "")
+	}
+	_, err := s.Pod.LinkByName(ifname)
+	switch {
+	case err == nil:
+		return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("CNI_IFNAME %q exists already in %s", ifname, s.NS.Path()), "")
+	case errors.Is(err, nl.ErrNotFound):
+		return nil
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", ifname)
+}
+
+// BadIfName says why s cannot name a network device, with an empty answer for a
+// name that can.
+func BadIfName(s string) string {
+	switch {
+	case len(s) >= ifNameSz:
+		return "an interface name has at most 15 characters"
+	case s == "." || s == "..":
+		return "not an interface name"
+	case strings.ContainsFunc(s, func(c rune) bool { return c == '/' || c == ':' || c == '%' || unicode.IsSpace(c) || c == 0 }):
+		return "an interface name has no slash, colon, percent sign or white space"
+	}
+	return ""
+}
+
+// Ref names the attachment of a call on the network of that name.
+func Ref(network string, a *cniplugin.Args) store.Ref {
+	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
+}
+
+// CheckMTU checks the key "mtu"; 0 leaves the choice to the kernel.
+func CheckMTU(mtu int) error {
+	if mtu != 0 && (mtu < minMTU || mtu > maxMTU) {
+		return cnierr.Config("mtu", mtu, fmt.Sprintf("must be 0 or %d to %d", minMTU, maxMTU))
+	}
+	return nil
+}
+
+// MAC returns the hardware address that a call wants, nil for none: of the
+// configuration's own key (empty where the plugin has none), CNI_ARGS "MAC",
+// args.cni.mac and runtimeConfig.mac, the last one that is given.
+func MAC(a *cniplugin.Args, c *cniconf.Common, own string) (mac net.HardwareAddr, err error) {
+	set := func(key, s string) error {
+		if s == "" {
+			return nil
+		}
+		mac, err = cniconf.ParseMAC(key, s)
+		return err
+	}
+	if err := set("mac", own); err != nil {
+		return nil, err
+	}
+	if err := cniconf.ParseArgs(a.Args, map[string]func(string) error{
+		"MAC": func(s string) error { return set("MAC", s) },
+	}); err != nil {
+		return nil, err
+	}
+	var args struct {
+		CNI struct {
+			MAC string `json:"mac"`
+		} `json:"cni"`
+	}
+	if err := cniconf.Section("args", c.Args, &args); err != nil {
+		return nil, err
+	}
+	if err := set("args.cni.mac", args.CNI.MAC); err != nil {
+		return nil, err
+	}
+	var rt struct {
+		MAC string `json:"mac"`
+	}
+	if err := cniconf.Section("runtimeConfig", c.RuntimeConfig, &rt); err != nil {
+		return nil, err
+	}
+	if err := set("runtimeConfig.mac", rt.MAC); err != nil {
+		return nil, err
+	}
+	return mac, nil
+}
+
+// DNS returns what a result should say: the configuration's own settings, which
+// replace the IPAM plugin's entirely when any of them is there (an empty list
+// counts), else the IPAM plugin's.
+func DNS(own, fromIPAM types.DNS) types.DNS {
+	if own.Nameservers != nil || own.Search != nil || own.Options != nil || own.Domain != "" {
+		return own
+	}
+	return fromIPAM
+}
+
+// Entry describes a device in a result of the given CNI version. Versions before
+// 1.1.0 do not have the MTU, and converting down does not remove it.
+func Entry(l nl.Link, sandbox, version string) *types100.Interface {
+	i := &types100.Interface{Name: l.Name, Mac: l.MAC.String(), Sandbox: sandbox}
+	if version == "1.1.0" {
+		i.Mtu = l.MTU
+	}
+	return i
+}
+
+// Prev returns the prevResult that a CHECK compares with; a missing one is an
+// error with code 7.
+func Prev(c *cniconf.Common) (*types100.Result, error) {
+	prev, err := cniconf.ParseResult("prevResult", c.RawPrevResult, c.Version())
+	if err == nil && prev == nil {
+		err = cnierr.New(cnierr.CodeConfig, `missing key "prevResult": CHECK compares with it`, "")
+	}
+	return prev, err
+}
+
+// DelConf is the little that DEL and GC read of a configuration. The rest may
+// be anything, also what ADD would refuse.
+type DelConf struct {
+	cniconf.Common
+	IPAM json.RawMessage `json:"ipam"`
+}
+
+// ParseDel decodes a configuration for DEL and GC. With a name, an odd value
+// elsewhere does not keep them from cleaning.
+func ParseDel(stdin []byte) (DelConf, error) {
+	var c DelConf
+	if err := cniconf.Load(stdin, &c); err != nil && c.Name == "" {
+		return c, err
+	}
+	return c, nil
+}

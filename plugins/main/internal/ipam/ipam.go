@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ipam is the main plugins' side of an IPAM plugin: the ipam section of
+// a configuration, the calls, and the addresses of an answer. It owns no state.
+package ipam
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/netip"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// Plugin is what is needed of *delegate.Runner.
+type Plugin interface {
+	Add(ctx context.Context, a *cniplugin.Args, ipamType string) (*types100.Result, error)
+	Del(ctx context.Context, a *cniplugin.Args, ipamType string) error
+	Check(ctx context.Context, a *cniplugin.Args, ipamType string) error
+	GC(ctx context.Context, a *cniplugin.Args, ipamType string) error
+	Status(ctx context.Context, a *cniplugin.Args, ipamType string) error
+}
+
+// Type returns ipam.type of a configuration's ipam section, empty for none.
+func Type(section json.RawMessage) (string, error) {
+	var ipam struct {
+		Type string `json:"type"`
+	}
+	err := cniconf.Section("ipam", section, &ipam)
+	return ipam.Type, err
+}
+
+// Allocate asks the IPAM plugin. The release is pushed to undos first: a
+// delegate that failed may have allocated all the same. The addresses come with
+// their subnets, in the order of the result's, of which there is at least one.
+func Allocate(ctx context.Context, p Plugin, a *cniplugin.Args, ipamType string, undos *undo.Stack) (*types100.Result, []netip.Prefix, error) {
+	undos.Push("address of "+ipamType, func(ctx context.Context) error {
+		return p.Del(ctx, a, ipamType)
+	})
+	res, err := p.Add(ctx, a, ipamType)
+	if err != nil {
+		return nil, nil, err // the delegate's own code and words
+	}
+	if len(res.IPs) == 0 {
+		return nil, nil, cnierr.Config("ipam.type", ipamType, "the IPAM plugin returned no address")
+	}
+	addrs, err := Addrs(res)
+	return res, addrs, err
+}
+
+// Addrs returns the addresses of a result with their subnets.
+func Addrs(res *types100.Result) ([]netip.Prefix, error) {
+	addrs := make([]netip.Prefix, 0, len(res.IPs))
+	for _, ip := range res.IPs {
+		p, ok := Prefix(&ip.Address)
+		if !ok {
+			return nil, cnierr.New(cnierr.CodeDecode, "the IPAM plugin returned the address "+ip.Address.String(), "")
+		}
+		addrs = append(addrs, p)
+	}
+	return addrs, nil
+}
+
+// Release calls the IPAM plugin's DEL, always. When the configuration has no
+// ipam section the recorded one takes its place. Call it before the interface
+// goes, as the reference does: a DHCP lease is given back through it.
+func Release(ctx context.Context, p Plugin, a *cniplugin.Args, section, recorded json.RawMessage) error {
+	call := *a
+	if len(section) == 0 && len(recorded) > 0 {
+		section = recorded
+		stdin, err := withSection(a.StdinData, recorded)
+		if err != nil {
+			return err
+		}
+		call.StdinData = stdin
+	}
+	kind, err := Type(section)
+	if err != nil || kind == "" {
+		a.Log.Debug("no IPAM plugin to call", zap.NamedError(log.KeyReason, err))
+		return nil // an ADD with such a section has never succeeded
+	}
+	return p.Del(ctx, &call, kind)
+}
+
+// withSection returns the configuration with its ipam section replaced.
+func withSection(stdin []byte, section json.RawMessage) ([]byte, error) {
+	keys := make(map[string]json.RawMessage)
+	if err := cniconf.Load(stdin, &keys); err != nil {
+		return nil, err
+	}
+	keys["ipam"] = section
+	out, err := json.Marshal(keys)
+	return out, cnierr.Wrap(cnierr.CodeDecode, err, "complete the configuration for the IPAM plugin")
+}
+
+// Prefix converts an address with its subnet; false when the two do not fit.
+func Prefix(n *net.IPNet) (netip.Prefix, bool) {
+	addr, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	addr = addr.Unmap()
+	ones, bits := n.Mask.Size()
+	if bits == 128 && addr.Is4() && ones >= 96 {
+		ones, bits = ones-96, 32
+	}
+	if bits != addr.BitLen() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(addr, ones), true
+}
+
+// Addr converts an address; the zero Addr for none.
+func Addr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}

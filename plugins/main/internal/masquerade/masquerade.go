@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package masquerade is ipMasq and ipMasqBackend, which several main plugins
+// have: the keys, and the verbs as far as they concern them. It owns no state;
+// what a pod's masquerading consists of belongs to the back end.
+package masquerade
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// Conf holds the keys. Embed it in a plugin's configuration.
+type Conf struct {
+	IPMasq        bool    `json:"ipMasq"`
+	IPMasqBackend *string `json:"ipMasqBackend"`
+}
+
+// Validate checks the back end's name.
+func (c Conf) Validate() error {
+	if c.IPMasqBackend == nil {
+		return nil
+	}
+	switch v := *c.IPMasqBackend; v {
+	case "", backendAuto, backendEBPF, netfilter.NameIPTables, netfilter.NameNFTables:
+	default:
+		return cnierr.Config("ipMasqBackend", v, `must be "auto", "ebpf", "iptables" or "nftables"`)
+	}
+	return nil
+}
+
+// Devices is the part of the datapath that carries a pod's device.
+type Devices interface {
+	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+	Disable(ctx context.Context, owner uint64, f loader.Feature) error
+	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+}
+
+// Datapath is what is needed of *loader.Datapath.
+type Datapath interface {
+	Devices
+	Close() error
+}
+
+// Node opens the node's datapath.
+type Node struct {
+	// Open loads the datapath when nothing is loaded; an error that is
+	// loader.ErrUnavailable carries the probe's reason.
+	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
+	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// Netfilter returns the node's other way, with an error if the node's
+	// configuration cannot be read; it can be used with the defaults then. Nil:
+	// there is only eBPF.
+	Netfilter func(a *cniplugin.Args) (Netfilter, error)
+}
+
+// Session is the masquerading part of one ADD. A nil Session does nothing.
+type Session struct {
+	backend string
+	job     Job
+}
+
+// Begin opens what Start needs, before the ADD's first effect. The caller must
+// Close the result.
+func (n Node) Begin(ctx context.Context, a *cniplugin.Args, c Conf) (*Session, error) {
+	b, auto, err := n.choose(ctx, a, c)
+	if err != nil {
+		return nil, err
+	}
+	job, err := b.Prepare(ctx, a)
+	if err != nil {
+		if b, err = n.instead(ctx, a, auto, err); err != nil {
+			return nil, err
+		}
+		if job, err = b.Prepare(ctx, a); err != nil {
+			return nil, err
+		}
+	}
+	return &Session{b.Name(), job}, nil
+}
+
+// Backend is the name of the back end, for the attachment record: Stop and
+// Check want it back. It is empty for a nil Session.
+func (s *Session) Backend() string {
+	if s == nil {
+		return ""
+	}
+	return s.backend
+}
+
+// Start masquerades the pod; what takes it back is pushed to undos first.
+func (s *Session) Start(ctx context.Context, ep loader.Endpoint, undos *undo.Stack) error {
+	if s == nil {
+		return nil
+	}
+	return s.job.Do(ctx, ep, undos)
+}
+
+// Close releases descriptors; the masquerading goes on.
+func (s *Session) Close() {
+	if s != nil {
+		_ = s.job.Close()
+	}
+}
+
+// Stop ends the masquerading of an attachment. backend and addrs are what its
+// record says; with an empty name every back end is asked, and with nil addresses
+// everything that carries the attachment's name goes. Missing is success.
+func (n Node) Stop(ctx context.Context, a *cniplugin.Args, ref store.Ref, backend string, addrs []netip.Prefix) error {
+	var errs []error
+	for _, b := range n.holders(a, backend) {
+		errs = append(errs, b.Remove(ctx, a, ref, addrs))
+	}
+	return errors.Join(errs...)
+}
+
+// Check compares what the recorded back end holds with what Start made for ep.
+// What differs has code 102. Without a record that one is asked that a new ADD
+// would take.
+func (n Node) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, c Conf, backend string) error {
+	holders := n.holders(a, backend)
+	if len(holders) == 1 {
+		return holders[0].Check(ctx, a, ep)
+	}
+	b, _, err := n.choose(ctx, a, c)
+	if err != nil {
+		return err
+	}
+	return b.Check(ctx, a, ep)
+}
+
+// GC removes what is masqueraded in the network for attachments that neither
+// the runtime nor a record knows: those of a build or suite that kept none. list
+// returns the records of a network.
+func (n Node) GC(ctx context.Context, a *cniplugin.Args, list func(network string) ([]*store.Record, error)) error {
+	var conf cniconf.Common
+	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+		return err
+	}
+	attachments, err := cniconf.ValidAttachments(a.StdinData)
+	if err != nil {
+		return err
+	}
+	records, err := list(conf.Name)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
+	}
+	var keep []store.Ref
+	for _, v := range attachments {
+		keep = append(keep, store.Ref{Network: conf.Name, ContainerID: v.ContainerID, IfName: v.IfName})
+	}
+	for _, r := range records {
+		keep = append(keep, r.Ref)
+	}
+	var errs []error
+	for _, b := range n.backends(a) {
+		errs = append(errs, b.Sweep(ctx, conf.Name, keep))
+	}
+	return errors.Join(errs...)
+}
+
+// Status says why Begin would fail now.
+func (n Node) Status(ctx context.Context, a *cniplugin.Args, c Conf) error {
+	b, auto, err := n.choose(ctx, a, c)
+	if err == nil {
+		err = b.Status(ctx, a)
+	}
+	if errors.Is(err, loader.ErrUnavailable) {
+		_, err = n.instead(ctx, a, auto, err)
+	}
+	var coded *cnierr.Error
+	if errors.As(err, &coded) && coded.Code == cnierr.CodeNoDatapath {
+		return cnierr.Wrap(cnierr.CodeUnavailable, err, "%s", coded.Msg)
+	}
+	return err
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podif gives a pod's interface its addresses and routes, and finds out
+// later whether it still has them. What kind of device it is, and who made it,
+// does not matter here. It owns no state.
+package podif
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+// dadTimeout bounds the wait for duplicate address detection, as the reference
+// plugins' does.
+const dadTimeout = 5 * time.Second
+
+// Interface is a device in a pod, down and without addresses.
+type Interface struct {
+	NS   *netns.NS
+	Link nl.Link
+	// Pod is a handle in NS.
+	Pod *nl.Handle
+	Log *zap.Logger
+
+	// DAD lets the kernel look for another owner of an IPv6 address before it
+	// is used, which takes a second or two. Without it an address is used at once.
+	DAD bool
+	// Announce sends a gratuitous ARP and an unsolicited neighbour advertisement
+	// for each address, so that the neighbours on a shared network forget who
+	// had it before.
+	Announce bool
+	// NoSubnetRoute keeps the kernel from making a route to an address's subnet.
+	NoSubnetRoute bool
+}
+
+// Configure gives the interface addrs, sets it up, waits until its IPv6
+// addresses can be used, and adds routes, in this order. Without addresses it
+// only sets it up.
+func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes []nl.Route) error {
+	if len(addrs) > 0 {
+		if err := i.NS.Do(func() error { return i.sysctls(addrs) }); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "set the pod's kernel parameters")
+		}
+	}
+	for _, prefix := range addrs {
+		if err := i.Pod.AddAddr(i.addr(prefix)); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "give the pod its address")
+		}
+	}
+	dad, err := i.watchDAD(addrs)
+	if err != nil {
+		return err
+	}
+	if dad != nil {
+		defer dad.Close()
+	}
+	if err := i.Pod.SetUp(i.Link.Index); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "set %s up", i.Link.Name)
+	}
+	if err := i.waitDAD(ctx, dad); err != nil {
+		return err
+	}
+	for _, r := range routes {
+		if err := i.Pod.AddRoute(r); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "give the pod its routes")
+		}
+	}
+	return nil
+}
+
+// sysctls runs inside the pod's namespace.
+func (i *Interface) sysctls(addrs []netip.Prefix) error {
+	name := i.Link.Name
+	if HasV6(addrs) {
+		for _, dev := range []string{"lo", name} {
+			if err := i.enableV6(dev); err != nil {
+				return err
+			}
+		}
+		if err := sysctl.Set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1"); err != nil {
+			return err
+		}
+	}
+	wishes := map[string]string{"net/ipv4/conf/" + name + "/arp_notify": "1", "net/ipv6/conf/" + name + "/accept_dad": "0"}
+	if i.DAD {
+		wishes["net/ipv6/conf/"+name+"/accept_dad"] = "1"
+		wishes["net/ipv6/conf/"+name+"/enhanced_dad"] = "1"
+	}
+	if i.Announce {
+		wishes["net/ipv6/conf/"+name+"/ndisc_notify"] = "1"
+	}
+	for key, value := range wishes {
+		if err := sysctl.Set(key, value); err != nil {
+			i.Log.Debug("kernel parameter stays", zap.String(log.KeyKey, key), zap.Error(err))
+		}
+	}
+	return nil
+}
+
+func (i *Interface) enableV6(dev string) error {
+	key := "net/ipv6/conf/" + dev + "/disable_ipv6"
+	off, err := sysctl.Get(key)
+	if err != nil {
+		i.Log.Debug("cannot tell whether IPv6 is on", zap.String(log.KeyDevice, dev), zap.Error(err))
+		return nil
+	}
+	if off == "0" {
+		return nil
+	}
+	return sysctl.Set(key, "0")
+}
+
+// HasV6 reports that an IPv6 address is among addrs.
+func HasV6(addrs []netip.Prefix) bool {
+	for _, p := range addrs {
+		if p.Addr().Is6() {
+			return true
+		}
+	}
+	return false
+}
+
+// addr marks an IPv6 address as checked unless the kernel has something to do
+// when it takes it into use: to check it, or to announce it.
+func (i *Interface) addr(p netip.Prefix) nl.Addr {
+	a := nl.Addr{LinkIndex: i.Link.Index, Prefix: p}
+	if p.Addr().Is6() && !i.DAD && !i.Announce {
+		a.Flags |= unix.IFA_F_NODAD
+	}
+	if i.NoSubnetRoute {
+		a.Flags |= unix.IFA_F_NOPREFIXROUTE
+	}
+	return a
+}
+
+// watchDAD subscribes to the pod's address changes when there will be some to
+// wait for; nil otherwise.
+func (i *Interface) watchDAD(addrs []netip.Prefix) (*nl.Watch, error) {
+	if !i.DAD && !i.Announce || !HasV6(addrs) {
+		return nil, nil //nolint:nilnil // nothing to wait for is an answer
+	}
+	w, err := nl.SubscribeIn(i.NS, nl.GroupAddrV6, nl.GroupLink)
+	return w, cnierr.Wrap(cnierr.CodeKernel, err, "listen for address changes")
+}
+
+// waitDAD returns when none of the pod's IPv6 addresses is tentative any more.
+// An address that somebody else has is an error. So is running out of time,
+// but only on a link that works: on one that does not, the check cannot end,
+// and without DAD is not waited for.
+func (i *Interface) waitDAD(ctx context.Context, w *nl.Watch) error {
+	if w == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dadTimeout)
+	defer cancel()
+	err := w.Wait(ctx, i.Link.Index, func() (bool, error) {
+		done, err := i.settled()
+		if done || err != nil || i.DAD {
+			return done, err
+		}
+		l, err := i.Pod.LinkByIndex(i.Link.Index)
+		return err == nil && l.OperState != nl.OperUp && l.OperState != nl.OperUnknown, err
+	})
+	var conflict *cnierr.Error
+	switch {
+	case errors.As(err, &conflict):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		if l, lerr := i.Pod.LinkByIndex(i.Link.Index); lerr == nil && l.OperState != nl.OperUp {
+			return nil
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "wait for duplicate address detection")
+}
+
+func (i *Interface) settled() (bool, error) {
+	addrs, err := i.Pod.AddrsOf(i.Link.Index, nl.FamilyV6)
+	if err != nil {
+		return false, err
+	}
+	done := true
+	for _, a := range addrs {
+		if a.DADFailed() {
+			return false, cnierr.New(cnierr.CodeConflict, "IPv6 address "+a.Prefix.String()+" is in use on the network", "duplicate address detection")
+		}
+		done = done && !a.Tentative()
+	}
+	return done, nil
+}

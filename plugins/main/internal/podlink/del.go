@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+)
+
+// del detaches the pod. It reads no more of the configuration than the
+// network's name and ipam: a master that is gone, or keys that ADD would
+// refuse, are no obstacle.
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+	c, err := attachment.ParseDel(a.StdinData)
+	if err != nil {
+		return err
+	}
+	ref := attachment.Ref(c.Name, a)
+	old := p.loadSection(ref)
+	if a.Netns != "" {
+		old.netns = a.Netns
+	}
+	if (!old.found || old.Index == 0) && p.claimed(ref, old) {
+		old.netns = ""
+	}
+	return p.detach(ctx, a, ref, old, c.IPAM)
+}
+
+// gc detaches what the runtime no longer lists. A recorded path may name another
+// pod's namespace by now: the recorded inode and index tell, and what another
+// attachment claims is spared.
+func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+	return attachment.Collector{
+		Section: p.Name, List: p.Records.List, IPAM: p.IPAM,
+		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
+			old := p.loadSection(rec.Ref)
+			if !old.found || old.Index == 0 || p.claimed(rec.Ref, old) {
+				old.netns = "" // nothing tells the interface from another's
+			}
+			return p.detach(ctx, call, rec.Ref, old, c.IPAM)
+		},
+	}.Run(ctx, a)
+}
+
+// detach removes the interface, releases the address and then forgets the
+// attachment. It goes on after an error; the record stays while something is left.
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref store.Ref, old remembered, section json.RawMessage) error {
+	err := errors.Join(
+		ipam.Release(ctx, p.IPAM, a, section, old.IPAM),
+		old.remove(p.Name, ref.IfName),
+	)
+	if err != nil {
+		return err
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, p.Name), "remove the attachment record")
+}
+
+// claimed reports that another attachment's record names an interface of this
+// name in this namespace, or that nobody can tell: a DEL must not take away what
+// another ADD has made. It reads all records.
+func (p *plugin) claimed(ref store.Ref, old remembered) bool {
+	if old.netns == "" {
+		return false
+	}
+	records, err := p.Records.List("")
+	if err != nil {
+		return true
+	}
+	for _, rec := range records {
+		if rec.Ref != ref && rec.NetNS == old.netns && rec.IfName == ref.IfName {
+			return true
+		}
+	}
+	return false
+}
+
+// remove deletes the recorded interface, by its index, or what has its name and
+// kind when no index is recorded: an ADD of ours that was killed, or one of the
+// reference plugin. A namespace that is gone took the interface with it, as did
+// one that has been replaced by another under the same path.
+func (r remembered) remove(kind, ifname string) error {
+	if r.netns == "" {
+		return nil
+	}
+	ns, err := netns.Open(r.netns)
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		return nil
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", r.netns)
+	}
+	defer ns.Close()
+	if r.NetNS != 0 && r.NetNS != ns.Inode() {
+		return nil
+	}
+	pod, err := nl.NewIn(ns)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	defer pod.Close()
+	var l nl.Link
+	if r.Index != 0 {
+		l, err = pod.LinkByIndex(r.Index)
+	} else {
+		l, err = pod.LinkByName(ifname)
+	}
+	if err != nil || l.Kind != kind {
+		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up %s in the pod", ifname)
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, gone(pod.DelLink(l.Index)), "delete %s", l.Name)
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/plugins/main/dummy"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+	"github.com/sluice-cni/sluice/plugins/main/ipvlan"
+	"github.com/sluice-cni/sluice/plugins/main/macvlan"
+	"github.com/sluice-cni/sluice/plugins/main/vlan"
+)
+
+// kind is one of the plugins, with a configuration that works.
+type kind struct {
+	name   string
+	new    func(podlink.Deps) *cniplugin.Plugin
+	conf   map[string]any
+	master bool // sits on the node's eth0
+}
+
+func kinds() []kind {
+	return []kind{
+		{"macvlan", macvlan.New, map[string]any{"master": "eth0"}, true},
+		{"ipvlan", ipvlan.New, map[string]any{"master": "eth0"}, true},
+		{"vlan", vlan.New, map[string]any{"master": "eth0", "vlanId": 100}, true},
+		{"dummy", dummy.New, nil, false},
+	}
+}
+
+// onMaster are the kinds that sit on an interface of the node.
+func onMaster() []string { return []string{"macvlan", "ipvlan", "vlan"} }
+
+// stage is a rig with one of the plugins and a pod.
+type stage struct {
+	*rig.Rig
+	kind
+	pod *lab.Pod
+}
+
+func newStage(t *testing.T, k kind) *stage {
+	t.Helper()
+	r := rig.New(t)
+	r.Plug = k.new(podlink.Deps{IPAM: r.IPAM, Records: r.Dir})
+	return &stage{r, k, r.Pod("pod")}
+}
+
+// call is the ADD of the pod's eth0.
+func (s *stage) call() rig.Call {
+	c := rig.Call{Netns: s.pod.Path, Conf: map[string]any{"ipam": map[string]any{"type": "fake"}}}
+	for k, v := range s.conf {
+		c.Conf[k] = v
+	}
+	return c
+}
+
+// eachKind runs f for every kind, or for those that are named, that the kernel
+// has.
+func eachKind(t *testing.T, f func(t *testing.T, s *stage), only ...string) {
+	t.Helper()
+	for _, k := range kinds() {
+		if len(only) > 0 && !slices.Contains(only, k.name) {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			need.Link(t, k.name)
+			f(t, newStage(t, k))
+		})
+	}
+}

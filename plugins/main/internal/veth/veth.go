@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package veth names, finds and removes the pairs that the main plugins make:
+// one end on the node, the other the pod's interface. Which plugin made a pair,
+// and what its host end hangs on, does not matter here. It owns no state; a
+// plugin keeps a Recorded in its attachment record.
+package veth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"net"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+const (
+	// nameTries bounds the host-side names that are tried when one is taken.
+	nameTries = 10
+	// upTimeout bounds the wait for a host end to carry frames.
+	upTimeout = 5 * time.Second
+)
+
+// Recorded is what an attachment record holds of a host end. Its JSON is read by
+// later versions.
+type Recorded struct {
+	HostIfName string `json:"hostIfName"`
+	HostIndex  int    `json:"hostIfIndex,omitempty"` // 0 until ADD completes
+	HostMAC    string `json:"hostMAC"`               // chosen by ADD: together with the name it identifies the device
+}
+
+// MAC returns the recorded address; nil when it is none.
+func (r Recorded) MAC() net.HardwareAddr {
+	mac, err := net.ParseMAC(r.HostMAC)
+	if err != nil {
+		return nil
+	}
+	return mac
+}
+
+// HostName returns the host end's name for the given try. It follows from the
+// attachment, so that the device can be found when every record is lost.
+func HostName(ref store.Ref, try int) string {
+	var b [12]byte
+	binary.BigEndian.PutUint64(b[:], ref.Owner())
+	binary.BigEndian.PutUint32(b[8:], uint32(try))
+	sum := sha256.Sum256(b[:])
+	return "veth" + hex.EncodeToString(sum[:4])
+}
+
+// RandomMAC returns a unicast, locally administered address.
+func RandomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac) // never fails (crypto/rand)
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// Make calls add, which makes the pair under r's name and address, until that
+// name is free on the node. save is called after each change of r, nameFree when
+// the other name may be the one that is taken; its error ends the matter.
+func (r *Recorded) Make(ref store.Ref, add, save, nameFree func() error) error {
+	for try := range nameTries {
+		if try > 0 {
+			r.HostIfName = HostName(ref, try)
+			if err := save(); err != nil {
+				return err
+			}
+		}
+		err := add()
+		if err == nil || !errors.Is(err, nl.ErrExist) {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
+		}
+		if taken := nameFree(); taken != nil { // somebody was faster
+			return taken
+		}
+	}
+	return cnierr.New(cnierr.CodeConflict, "make the veth pair: "+HostName(ref, 0)+" and all other names tried for the host end are taken", "")
+}
+
+// WaitUp returns the link once it carries frames, which is a matter of
+// milliseconds unless the node is in trouble. w listens to the links of host's
+// namespace since before the other end was set up.
+func WaitUp(ctx context.Context, w *nl.Watch, host *nl.Handle, l nl.Link) (nl.Link, error) {
+	ctx, cancel := context.WithTimeout(ctx, upTimeout)
+	defer cancel()
+	err := w.Wait(ctx, l.Index, func() (bool, error) {
+		now, err := host.LinkByIndex(l.Index)
+		if err == nil {
+			l = now
+		}
+		return l.OperState == nl.OperUp, err
+	})
+	return l, cnierr.Wrap(cnierr.CodeKernel, err, "wait for %s to come up", l.Name)
+}
+
+// Remove deletes the host end, and with it the pair, if the device is the
+// recorded one. The kernel may have given its index, and the operator its name,
+// to another since.
+func (r Recorded) Remove(host *nl.Handle) error {
+	l, err := host.LinkByName(r.HostIfName)
+	if errors.Is(err, nl.ErrNotFound) && r.HostIndex > 0 {
+		l, err = host.LinkByIndex(r.HostIndex) // renamed
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up the host end")
+	}
+	if l.Kind != "veth" || l.MAC.String() != r.HostMAC {
+		return nil
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(l.Index)), "delete %s", l.Name)
+}
+
+// RemoveDerived deletes the host end that an ADD whose record is lost made.
+func RemoveDerived(host *nl.Handle, ref store.Ref) error {
+	l, err := host.LinkByName(HostName(ref, 0))
+	if err != nil || l.Kind != "veth" {
+		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up the host end")
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(l.Index)), "delete %s", l.Name)
+}
+
+// RemoveNamed deletes the pair of a pod that another plugin suite attached: the
+// interface CNI_IFNAME, if it is a veth whose other end ours accepts. A namespace
+// that is gone took its end with it.
+func RemoveNamed(host *nl.Handle, a *cniplugin.Args, ours func(end nl.Link) bool) error {
+	if a.Netns == "" || a.IfName == "" {
+		return nil
+	}
+	ns, err := netns.Open(a.Netns)
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		return nil
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", a.Netns)
+	}
+	defer ns.Close()
+	pod, err := nl.NewIn(ns)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	defer pod.Close()
+	l, err := pod.LinkByName(a.IfName)
+	if err != nil || l.Kind != "veth" {
+		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up %s in the pod", a.IfName)
+	}
+	end, err := host.LinkByIndex(l.PeerIndex)
+	if err != nil || end.Kind != "veth" || end.PeerIndex != l.Index || !ours(end) {
+		return nil // not a device that this plugin or the reference's would have made
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(end.Index)), "delete %s", end.Name)
+}
+
+// Claimed reports that some plugin's section of some attachment's record names the
+// device, or that nobody can tell. It reads all records; only attachments
+// without one come here.
+func Claimed(list func(network string) ([]*store.Record, error), l nl.Link) bool {
+	records, err := list("")
+	if err != nil {
+		return true
+	}
+	for _, rec := range records {
+		for name := range rec.Plugins {
+			var r Recorded
+			if ok, err := rec.Section(name, &r); ok && err == nil && r.HostMAC == l.MAC.String() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// NoRA keeps routers on the pods' network from configuring the host through
+// this device. Without IPv6 in the kernel there is nothing to do.
+func NoRA(l *zap.Logger, device string) {
+	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_ra", "0"); err != nil {
+		l.Debug("accept_ra stays", zap.String(log.KeyDevice, device), zap.Error(err))
+	}
+}
+
+// NoDAD spares the device's link-local address the check for another owner: its
+// MAC is random, and while the address is unproven the host cannot ask for the
+// neighbours it forwards to (RFC 4861 7.2.2), which would keep the first pods
+// without IPv6 for two seconds. It must come before the device has a carrier,
+// with which the kernel makes the address.
+func NoDAD(l *zap.Logger, device string) {
+	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_dad", "0"); err != nil {
+		l.Debug("accept_dad stays", zap.String(log.KeyDevice, device), zap.Error(err))
+	}
+}
+
+// gone takes "there is no such thing" for success.
+func gone(err error) error {
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	return err
+}

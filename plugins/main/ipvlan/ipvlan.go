@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ipvlan is the main plugin that gives a pod an interface which shares
+// the MAC address of one of the node's interfaces. It can also be chained, to
+// put the pod on the interface that the plugin before it has made on the node.
+// What it has in common with its relatives, state included, is in
+// internal/podlink.
+package ipvlan
+
+import (
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+)
+
+// Name is the plugin's type, its section in an attachment record, and the
+// kernel's name of the device.
+const Name = "ipvlan"
+
+// Deps are the plugin's ways to the world.
+type Deps = podlink.Deps
+
+// New returns the plugin.
+func New(d Deps) *cniplugin.Plugin {
+	return podlink.New(podlink.Kind{
+		Name: Name, Parse: parse,
+		Busy: "a master takes no ipvlans while it is a bridge's port or carries macvlans",
+	}, d)
+}
+
+// conf is the network configuration; README.md describes the keys.
+type conf struct {
+	podlink.Conf
+	podlink.MasterConf
+
+	Mode string `json:"mode"`
+}
+
+func parse(a *cniplugin.Args) (*podlink.Request, error) {
+	var c conf
+	if err := cniconf.Load(a.StdinData, &c); err != nil {
+		return nil, err
+	}
+	mode, err := modeOf(c.Mode)
+	if err != nil {
+		return nil, err
+	}
+	r := &podlink.Request{
+		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, Announce: true, NeedIPAM: true,
+		Spec: nl.SubSpec{Sub: nl.Sub{IPVLANMode: mode}},
+	}
+	prev, err := cniconf.ParseResult("prevResult", c.RawPrevResult, c.Version())
+	if err != nil || prev == nil {
+		return r, err
+	}
+	if len(prev.IPs) > 0 {
+		r.Given = prev
+	}
+	return r, chain(r, prev, a.IfName)
+}
+
+// chain takes the master from the plugin before this one, unless it is
+// configured: its single named interface. The result of this plugin itself,
+// which CHECK gets, names no master.
+func chain(r *podlink.Request, prev *types100.Result, ifname string) error {
+	own := func(i *types100.Interface) bool { return i.Name == ifname && i.Sandbox != "" }
+	if r.Master.Master != "" || slices.ContainsFunc(prev.Interfaces, own) {
+		return nil
+	}
+	if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
+		return cnierr.New(cnierr.CodeConfig, "invalid prevResult: without the key \"master\" it must have a single interface with a name", "")
+	}
+	r.Master.Master = prev.Interfaces[0].Name
+	return nil
+}
+
+func modeOf(s string) (uint16, error) {
+	switch s {
+	case "", "l2":
+		return nl.IPVLANL2, nil
+	case "l3":
+		return nl.IPVLANL3, nil
+	case "l3s":
+		return nl.IPVLANL3S, nil
+	}
+	return 0, cnierr.Config("mode", s, `must be "l2", "l3" or "l3s"`)
+}

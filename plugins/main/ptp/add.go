@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ptp
+
+import (
+	"context"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
+)
+
+// podInterface is the index of the pod's end in the result's interfaces.
+const podInterface = 1
+
+// attach is one ADD under way.
+type attach struct {
+	*request
+	*attachment.Site
+	p     *plugin
+	undos undo.Stack
+	masq  *masquerade.Session // nil without masquerading
+	up    *nl.Watch           // host links, since before the pod's end went up
+
+	hostEnd, podEnd nl.Link
+	rec             section
+	result          *types100.Result
+	plan            plan
+}
+
+// add attaches the pod. Everything that can be wrong with the call is found
+// before the first effect; a failure after it takes back what was made.
+func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, err error) {
+	req, err := parse(a)
+	if err != nil {
+		return nil, err
+	}
+	t := &attach{request: req, p: p}
+	defer t.close()
+	if err := t.prepare(ctx); err != nil {
+		return nil, err
+	}
+	defer t.undos.Rollback(ctx, &err)
+	for _, step := range []func(context.Context) error{
+		t.begin, t.makeVeth, t.allocate, t.configureHost, t.configurePod, t.masqueradePod, t.waitUp, t.complete,
+	} {
+		if err := ctx.Err(); err != nil { // told to end, or out of time: stop where undoing is easy
+			return nil, cnierr.Wrap(cnierr.CodeTryAgain, err, "attaching the pod was interrupted")
+		}
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return cniconf.Convert(t.result, t.Version())
+}
+
+// prepare opens what the steps need and refuses what the kernel's state rules
+// out. It changes nothing.
+func (t *attach) prepare(ctx context.Context) (err error) {
+	if t.Site, err = attachment.Open(t.args.Netns); err != nil {
+		return err
+	}
+	if err := t.NameFree(t.args.IfName); err != nil {
+		return err
+	}
+	if t.IPMasq {
+		t.masq, err = t.p.masq().Begin(ctx, t.args, t.Conf)
+	}
+	return err
+}
+
+func (t *attach) close() {
+	if t.up != nil {
+		t.up.Close()
+	}
+	t.masq.Close()
+	t.Site.Close()
+}
+
+// begin writes the intent. Whatever an earlier ADD of this attachment left is
+// removed first, since its record is about to be replaced.
+func (t *attach) begin(ctx context.Context) error {
+	if old := t.p.loadSection(t.ref); old.found {
+		if err := t.p.removeDevices(ctx, t.Host, t.args, t.ref, old); err != nil {
+			return err
+		}
+	}
+	t.rec = section{
+		Recorded:   veth.Recorded{HostIfName: veth.HostName(t.ref, 0), HostMAC: veth.RandomMAC().String()},
+		Masquerade: t.masq.Backend(),
+		IPAM:       t.IPAM,
+	}
+	t.undos.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
+	return t.writeIntent()
+}
+
+func (t *attach) writeIntent() error {
+	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
+}
+
+// makeVeth makes the pair, in place, with one message: the host end is up, the
+// pod's end is born inside its namespace.
+func (t *attach) makeVeth(context.Context) error {
+	err := t.rec.Make(t.ref, func() error {
+		return t.Host.AddVeth(nl.VethSpec{
+			HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), HostUp: true,
+			PeerName: t.args.IfName, PeerNS: t.NS.Fd(), MTU: t.MTU,
+		})
+	}, t.writeIntent, func() error { return t.NameFree(t.args.IfName) })
+	if err != nil {
+		return err
+	}
+	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
+	veth.NoRA(t.args.Log, t.rec.HostIfName)
+	veth.NoDAD(t.args.Log, t.rec.HostIfName)
+	if t.hostEnd, err = t.Host.LinkByName(t.rec.HostIfName); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
+	}
+	t.podEnd, err = t.Pod.LinkByIndex(t.hostEnd.PeerIndex)
+	return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
+}
+
+// allocate asks the IPAM plugin and plans what follows from its answer.
+func (t *attach) allocate(ctx context.Context) (err error) {
+	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	if err != nil {
+		return err
+	}
+	t.rec.Addrs = addrs
+	t.result = &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		IPs:        res.IPs, Routes: res.Routes, DNS: attachment.DNS(t.DNS, res.DNS),
+	}
+	for i, ip := range t.result.IPs {
+		ip.Interface = types100.Int(podInterface)
+		ip.Gateway = gatewayOf(ip, addrs[i])
+	}
+	t.plan, err = planFor(t.result, addrs, t.hostEnd.Index, t.podEnd.Index)
+	return err
+}
+
+// masqueradePod hands the pod to the back end, with ipMasq.
+func (t *attach) masqueradePod(ctx context.Context) error {
+	return t.masq.Start(ctx, endpoint(t.ref, t.hostEnd, t.podEnd, t.rec.Addrs), &t.undos)
+}
+
+// waitUp returns when the host end carries frames; before, the node has no
+// link-local address to ask for the pod's.
+func (t *attach) waitUp(ctx context.Context) (err error) {
+	t.hostEnd, err = veth.WaitUp(ctx, t.up, t.Host, t.hostEnd)
+	return err
+}
+
+// complete marks the record as done and finishes the result.
+func (t *attach) complete(context.Context) error {
+	t.rec.HostIndex = t.hostEnd.Index
+	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	}
+	t.result.Interfaces = []*types100.Interface{
+		attachment.Entry(t.hostEnd, "", t.Version()),
+		attachment.Entry(t.podEnd, t.args.Netns, t.Version()),
+	}
+	return nil
+}

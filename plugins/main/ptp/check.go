@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ptp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+)
+
+// inspection is one CHECK under way. It collects every difference.
+type inspection struct {
+	*request
+	*attachment.Site
+	p    *plugin
+	prev *types100.Result
+
+	hostEnd, podEnd nl.Link
+	diffs           []error
+}
+
+func (c *inspection) differ(format string, a ...any) {
+	c.diffs = append(c.diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), ""))
+}
+
+// check compares everything that ADD made with what is there, and asks the IPAM
+// plugin to do the same. What later plugins of a chain may change (the MTU by
+// tuning, the table of a route by sbr) is compared with prevResult or not at all.
+func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+	req, err := parse(a)
+	if err != nil {
+		return err
+	}
+	c := &inspection{request: req, p: p}
+	if c.prev, err = attachment.Prev(&req.Common); err != nil {
+		return err
+	}
+	if c.Site, err = attachment.Open(a.Netns); err != nil {
+		return err
+	}
+	defer c.Site.Close()
+	c.diffs = append(c.diffs, p.IPAM.Check(ctx, a, req.ipamType))
+	if err := c.inspect(ctx); err != nil {
+		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeKernel, err, "inspect the attachment"))
+	}
+	return errors.Join(c.diffs...)
+}
+
+// inspect goes through both ends, then through what hangs on them. An end that
+// is missing ends it: the rest would only say so again.
+func (c *inspection) inspect(ctx context.Context) error {
+	for _, find := range []func() (bool, error){c.checkPod, c.checkHostEnd} {
+		if there, err := find(); err != nil || !there {
+			return err
+		}
+	}
+	diffs, err := podif.Check(c.Pod, c.podEnd, c.prev)
+	c.diffs = append(c.diffs, diffs...)
+	if err != nil {
+		return err
+	}
+	if err := c.checkPlan(); err != nil {
+		return err
+	}
+	if c.IPMasq {
+		ep := endpoint(c.ref, c.hostEnd, c.podEnd, cniconf.PodAddrs(c.prev, c.args.IfName))
+		c.diffs = append(c.diffs, c.p.masq().Check(ctx, c.args, ep, c.Conf, c.p.loadSection(c.ref).Masquerade))
+	}
+	return nil
+}
+
+// find looks an end up and compares it with prevResult; a missing one is a
+// difference.
+func (c *inspection) find(what, sandbox string, get func() (nl.Link, error)) (nl.Link, bool, error) {
+	l, err := get()
+	switch {
+	case errors.Is(err, nl.ErrNotFound):
+		c.differ("%s does not exist", what)
+		return l, false, nil
+	case err != nil:
+		return l, false, err
+	case l.Kind != "veth":
+		c.differ("%s is not a veth", what)
+		return l, false, nil
+	case !l.Up:
+		c.differ("%s is down", what)
+	}
+	i := slices.IndexFunc(c.prev.Interfaces, func(i *types100.Interface) bool { return i.Name == l.Name && i.Sandbox == sandbox })
+	if i < 0 {
+		c.differ("%s is not in prevResult", l.Name)
+		return l, true, nil
+	}
+	entry := c.prev.Interfaces[i]
+	if entry.Mac != "" && !strings.EqualFold(entry.Mac, l.MAC.String()) {
+		c.differ("%s has the address %s, not %s", l.Name, l.MAC, entry.Mac)
+	}
+	if entry.Mtu != 0 && entry.Mtu != l.MTU {
+		c.differ("%s has the MTU %d, not %d", l.Name, l.MTU, entry.Mtu)
+	}
+	return l, true, nil
+}
+
+func (c *inspection) checkPod() (there bool, err error) {
+	name := c.args.IfName
+	c.podEnd, there, err = c.find(name+" in the pod", c.args.Netns, func() (nl.Link, error) { return c.Pod.LinkByName(name) })
+	return there, err
+}
+
+func (c *inspection) checkHostEnd() (there bool, err error) {
+	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, "", func() (nl.Link, error) { return c.Host.LinkByIndex(c.podEnd.PeerIndex) })
+	if err != nil || !there {
+		return there, err
+	}
+	if c.hostEnd.PeerIndex != c.podEnd.Index {
+		c.differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
+		return false, nil
+	}
+	if c.MTU != 0 && c.hostEnd.MTU != c.MTU { // the pod's may have been tuned
+		c.differ("%s has the MTU %d, not %d", c.hostEnd.Name, c.hostEnd.MTU, c.MTU)
+	}
+	return true, nil
+}
+
+// checkPlan compares what ADD derived from the result: the routes to and by the
+// gateways, and the host's side.
+func (c *inspection) checkPlan() error {
+	own := cniconf.PodAddrs(c.prev, c.args.IfName)
+	res := &types100.Result{}
+	var addrs []netip.Prefix
+	for _, ip := range c.prev.IPs {
+		if p, ok := ipam.Prefix(&ip.Address); ok && slices.Contains(own, p) {
+			one := *ip
+			one.Gateway = gatewayOf(ip, p)
+			addrs, res.IPs = append(addrs, p), append(res.IPs, &one)
+		}
+	}
+	want, err := planFor(res, addrs, c.hostEnd.Index, c.podEnd.Index)
+	if err != nil {
+		c.diffs = append(c.diffs, err)
+		return nil
+	}
+	if err := c.checkRoutes(c.Pod, "the pod", want.podRoutes); err != nil {
+		return err
+	}
+	if err := c.checkRoutes(c.Host, "the node", want.hostRoutes); err != nil {
+		return err
+	}
+	have, err := c.Host.AddrsOf(c.hostEnd.Index, nl.FamilyAll)
+	if err != nil {
+		return err
+	}
+	for _, w := range want.hostAddrs {
+		if !slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w.Prefix }) {
+			c.differ("%s does not have the gateway address %s", c.hostEnd.Name, w.Prefix)
+		}
+	}
+	for _, key := range forwardKeys(addrs) {
+		if v, err := sysctl.Get(key); err != nil || v == "0" {
+			c.differ("forwarding is off: %s", key)
+		}
+	}
+	return nil
+}
+
+// checkRoutes looks for routes, in any table: a later plugin may have moved the
+// pod's.
+func (c *inspection) checkRoutes(h *nl.Handle, who string, want []nl.Route) error {
+	if len(want) == 0 {
+		return nil
+	}
+	have, err := h.RoutesWhere(nl.RouteFilter{LinkIndex: want[0].LinkIndex})
+	if err != nil {
+		return err
+	}
+	for _, w := range want {
+		if !slices.ContainsFunc(have, func(r nl.Route) bool { return r.Dst == w.Dst && (!w.Gateway.IsValid() || r.Gateway == w.Gateway) }) {
+			c.differ("%s has no route to %s", who, w)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ptp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
+)
+
+// del detaches the pod. It needs no more than the attachment's name: what ADD
+// made is in the record, and what has no record is found by derived names.
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+	c, err := attachment.ParseDel(a.StdinData)
+	if err != nil {
+		return err
+	}
+	return p.detach(ctx, a, attachment.Ref(c.Name, a), c.IPAM)
+}
+
+// gc detaches what the runtime no longer lists, and drops masquerading that
+// nobody knows.
+func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+	err := attachment.Collector{
+		Section: Name, List: p.Records.List, IPAM: p.IPAM,
+		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
+			return p.detach(ctx, call, rec.Ref, c.IPAM)
+		},
+	}.Run(ctx, a)
+	return errors.Join(err, p.masq().GC(ctx, a, p.Records.List))
+}
+
+// detach removes everything of one attachment and then its record. It goes on
+// after an error; the record stays while something is left.
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref store.Ref, section json.RawMessage) error {
+	host, err := nl.New()
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
+	}
+	defer host.Close()
+	old := p.loadSection(ref)
+	err = errors.Join(
+		ipam.Release(ctx, p.IPAM, a, section, old.IPAM),
+		p.removeDevices(ctx, host, a, ref, old),
+	)
+	if err != nil {
+		return err
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+}
+
+// removeDevices removes what the ADD made on the node: the pair, with which its
+// addresses and routes go, and the masquerading.
+func (p *plugin) removeDevices(ctx context.Context, host *nl.Handle, a *cniplugin.Args, ref store.Ref, old remembered) error {
+	var errs []error
+	if old.found {
+		errs = append(errs, old.Remove(host))
+	} else {
+		errs = append(errs, veth.RemoveDerived(host, ref), p.removeNamed(host, a))
+	}
+	if !old.found || old.Masquerade != "" {
+		errs = append(errs, p.masq().Stop(ctx, a, ref, old.Masquerade, old.Addrs))
+	}
+	return errors.Join(errs...)
+}
+
+// removeNamed deletes the pair of a pod that the reference plugin attached, if
+// its other end is no port of anything and no attachment of ours claims it.
+func (p *plugin) removeNamed(host *nl.Handle, a *cniplugin.Args) error {
+	return veth.RemoveNamed(host, a, func(end nl.Link) bool {
+		return end.MasterIndex == 0 && !veth.Claimed(p.Records.List, end)
+	})
+}

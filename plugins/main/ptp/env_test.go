@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ptp
+
+import (
+	"context"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/rig"
+)
+
+// stage is a rig with the plugin and a pod.
+type stage struct {
+	*rig.Rig
+	pod *lab.Pod
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	r := rig.New(t)
+	r.Plug = New(deps(r))
+	return &stage{r, r.Pod("pod")}
+}
+
+func deps(r *rig.Rig) Deps {
+	return Deps{
+		IPAM: r.IPAM, Records: r.Dir,
+		Open: func(ctx context.Context, a *cniplugin.Args) (Datapath, error) {
+			return datapath(r.DP.Open(ctx, a))
+		},
+		OpenExisting: func(ctx context.Context, a *cniplugin.Args) (Datapath, error) {
+			return datapath(r.DP.OpenExisting(ctx, a))
+		},
+	}
+}
+
+func datapath(dp *rig.Datapath, err error) (Datapath, error) {
+	if err != nil {
+		return nil, err
+	}
+	return dp, nil
+}
+
+// call is the ADD of the pod's eth0, masqueraded.
+func (s *stage) call() rig.Call {
+	return rig.Call{Netns: s.pod.Path, Conf: map[string]any{"ipMasq": true, "ipam": map[string]any{"type": "fake"}}}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ptp
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+)
+
+// The gateways of a pod whose IPAM plugin names none. They are good on the pod's
+// own link only, where nobody else can have them.
+var (
+	linkGateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
+	linkGateway6 = netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1})
+)
+
+// gatewayOf returns the gateway of an address: the IPAM plugin's, if it is one
+// of the same family.
+func gatewayOf(ip *types100.IPConfig, addr netip.Prefix) net.IP {
+	gw := ipam.Addr(ip.Gateway)
+	switch {
+	case gw.IsValid() && gw.Is4() == addr.Addr().Is4():
+		return ip.Gateway
+	case addr.Addr().Is4():
+		return linkGateway4.AsSlice()
+	}
+	return linkGateway6.AsSlice()
+}
+
+// plan is what a result means for both ends of the pair.
+type plan struct {
+	hostAddrs  []nl.Addr  // the gateways
+	hostRoutes []nl.Route // one to each of the pod's addresses
+	podRoutes  []nl.Route // to the gateways, to the subnets by them, and the result's
+}
+
+// planFor makes the plan for a result whose addresses all have gateways.
+// Gateways and subnets that several addresses share count once.
+func planFor(res *types100.Result, addrs []netip.Prefix, hostIndex, podIndex int) (plan, error) {
+	var p plan
+	for i, ip := range res.IPs {
+		addr, gw := addrs[i].Addr(), ipam.Addr(ip.Gateway)
+		p.hostRoutes = append(p.hostRoutes, nl.Route{LinkIndex: hostIndex, Dst: single(addr), Scope: nl.ScopeLink})
+		if gw == addr {
+			return p, cnierr.New(cnierr.CodeDecode, "the IPAM plugin returned the pod's address "+addr.String()+" as its gateway", "")
+		}
+		if !slices.ContainsFunc(p.hostAddrs, func(a nl.Addr) bool { return a.Prefix.Addr() == gw }) {
+			p.hostAddrs = append(p.hostAddrs, gatewayAddr(gw, hostIndex))
+			p.podRoutes = append(p.podRoutes, nl.Route{LinkIndex: podIndex, Dst: single(gw), Src: addr, Scope: nl.ScopeLink})
+		}
+	}
+	for i, ip := range res.IPs {
+		if subnet := addrs[i].Masked(); !addrs[i].IsSingleIP() && !covers(p.podRoutes, subnet) {
+			p.podRoutes = append(p.podRoutes, nl.Route{LinkIndex: podIndex, Dst: subnet, Gateway: ipam.Addr(ip.Gateway), Src: addrs[i].Addr()})
+		}
+	}
+	own, err := podif.Routes(res, podIndex)
+	for _, r := range own {
+		// To IPv6, a route that differs in its source alone is the same one.
+		if r.Table == 0 && r.Priority == 0 && covers(p.podRoutes, r.Dst) {
+			continue
+		}
+		p.podRoutes = append(p.podRoutes, r)
+	}
+	return p, err
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+func covers(routes []nl.Route, dst netip.Prefix) bool {
+	return slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == dst })
+}
+
+// gatewayAddr is a gateway's address on the host end. A link-local one never
+// becomes the source of what the node sends elsewhere. The gateway is the node's
+// by configuration: there is nobody to ask whether it is taken.
+func gatewayAddr(gw netip.Addr, index int) nl.Addr {
+	a := nl.Addr{LinkIndex: index, Prefix: single(gw)}
+	if gw.IsLinkLocalUnicast() {
+		a.Scope = nl.ScopeLink
+	}
+	if gw.Is6() {
+		a.Flags = unix.IFA_F_NODAD
+	}
+	return a
+}
+
+// configureHost gives the host end its addresses and routes, and lets the node
+// route. A route to one of the addresses by another device is a leftover: the
+// IPAM plugin gave the address to this pod.
+func (t *attach) configureHost(context.Context) error {
+	for _, a := range t.plan.hostAddrs {
+		if err := t.Host.AddAddr(a); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "give %s the gateway address", t.hostEnd.Name)
+		}
+	}
+	for _, r := range t.plan.hostRoutes {
+		if err := t.Host.ReplaceRoute(r); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "route to the pod")
+		}
+	}
+	for _, key := range forwardKeys(t.rec.Addrs) { // never taken back: others may depend on it by then
+		if err := sysctl.Set(key, "1"); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "enable forwarding")
+		}
+	}
+	return nil
+}
+
+// configurePod gives the pod's end its addresses and routes and sets it up. All
+// but the gateways is reached by them, so the subnets are not on the link.
+func (t *attach) configurePod(ctx context.Context) (err error) {
+	if t.up, err = nl.Subscribe(nl.GroupLink); err != nil { // before the change that waitUp waits for
+		return cnierr.Wrap(cnierr.CodeKernel, err, "listen for link changes")
+	}
+	i := podif.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, NoSubnetRoute: true}
+	return i.Configure(ctx, t.rec.Addrs, t.plan.podRoutes)
+}
+
+func forwardKeys(addrs []netip.Prefix) []string {
+	var keys []string
+	if slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
+		keys = append(keys, "net/ipv4/ip_forward")
+	}
+	if podif.HasV6(addrs) {
+		keys = append(keys, "net/ipv6/conf/all/forwarding")
+	}
+	return keys
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ptp is the main plugin that connects a pod with the node by a veth
+// pair and nothing else: the node routes to each pod's address, and is its
+// gateway. Two pods of one subnet reach each other through the node.
+//
+// It owns the pair, the gateway address and the route on the host end, and the
+// section "ptp" of the attachment record, by which DEL and GC find them without
+// the pod's namespace, prevResult or a usable configuration.
+package ptp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
+)
+
+// Name is the plugin's type, and its section in an attachment record.
+const Name = "ptp"
+
+// Datapath is what the plugin needs of *loader.Datapath.
+type Datapath = masquerade.Datapath
+
+// Netfilter is what the plugin needs of *netfilter.Node.
+type Netfilter = masquerade.Netfilter
+
+// Records is what the plugin needs of *store.Dir.
+type Records interface {
+	Begin(ref store.Ref, netnsPath, plugin string, data any) error
+	Complete(ref store.Ref, plugin string, data any) error
+	Load(ref store.Ref) (*store.Record, error)
+	Remove(ref store.Ref, plugin string) error
+	List(network string) ([]*store.Record, error)
+}
+
+// Deps are the plugin's ways to the world; all but Netfilter are required.
+type Deps struct {
+	IPAM    ipam.Plugin
+	Records Records
+	// Open returns the node's datapath and loads it when nothing is loaded;
+	// an error that is loader.ErrUnavailable carries the probe's reason.
+	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
+	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// Netfilter returns the node's other way to masquerade; nil: there is none.
+	Netfilter func(a *cniplugin.Args) (Netfilter, error)
+}
+
+type plugin struct{ Deps }
+
+func (p *plugin) masq() masquerade.Node {
+	return masquerade.Node{Open: p.Open, OpenExisting: p.OpenExisting, Netfilter: p.Netfilter}
+}
+
+// New returns the plugin.
+func New(d Deps) *cniplugin.Plugin {
+	p := &plugin{d}
+	return &cniplugin.Plugin{
+		Name:     Name,
+		About:    version.About(Name),
+		Versions: version.All(),
+		Add:      p.add,
+		Del:      p.del,
+		Check:    p.check,
+		GC:       p.gc,
+		Status:   p.status,
+	}
+}
+
+// conf is the network configuration; README.md describes the keys.
+type conf struct {
+	cniconf.Common
+	masquerade.Conf
+
+	MTU  int             `json:"mtu"`
+	DNS  types.DNS       `json:"dns"`
+	IPAM json.RawMessage `json:"ipam"`
+}
+
+// request is a validated call.
+type request struct {
+	conf
+	args     *cniplugin.Args
+	ref      store.Ref
+	ipamType string
+}
+
+// parse decodes and validates everything that can be validated without looking
+// at the kernel. Errors name key and value.
+func parse(a *cniplugin.Args) (*request, error) {
+	r := &request{args: a}
+	err := cniconf.Load(a.StdinData, &r.conf)
+	if err != nil {
+		return nil, err
+	}
+	r.ref = attachment.Ref(r.Name, a)
+	if r.ipamType, err = ipam.Type(r.IPAM); err != nil {
+		return nil, err
+	}
+	if r.ipamType == "" {
+		return nil, cnierr.Config("ipam.type", "", "a pod on a point-to-point link needs an address")
+	}
+	if err := attachment.CheckMTU(r.MTU); err != nil {
+		return nil, err
+	}
+	return r, r.Validate()
+}
+
+// section is what an attachment record holds of this plugin. Its JSON is read
+// by later versions.
+type section struct {
+	veth.Recorded
+	Addrs      []netip.Prefix  `json:"addrs,omitempty"`
+	Masquerade string          `json:"masquerade,omitempty"` // the back end that does it; empty: none
+	IPAM       json.RawMessage `json:"ipam,omitempty"`       // the configuration's, for a DEL that comes without one
+}
+
+// remembered is the record's section, if there is one that can be read.
+type remembered struct {
+	section
+	found bool
+}
+
+func (p *plugin) loadSection(ref store.Ref) remembered {
+	var r remembered
+	rec, err := p.Records.Load(ref)
+	if err != nil || rec.Corrupt {
+		return r
+	}
+	found, err := rec.Section(Name, &r.section)
+	r.found = found && err == nil
+	return r
+}
+
+// endpoint describes the pod to the datapath. The pod's gateway is the host end.
+func endpoint(ref store.Ref, host, pod nl.Link, addrs []netip.Prefix) loader.Endpoint {
+	return loader.Endpoint{
+		Ref:          ref,
+		HostIfindex:  host.Index,
+		RouteIfindex: host.Index,
+		HostIfName:   host.Name,
+		MAC:          pod.MAC,
+		GatewayMAC:   host.MAC,
+		MTU:          pod.MTU,
+		Addrs:        addrs,
+	}
+}
+
+// status says whether an ADD would work now.
+func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+	req, err := parse(a)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if req.IPMasq {
+		errs = append(errs, p.masq().Status(ctx, a, req.Conf))
+	}
+	return errors.Join(append(errs, p.IPAM.Status(ctx, a, req.ipamType))...)
+}

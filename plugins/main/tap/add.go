@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+)
+
+// attach is one ADD under way.
+type attach struct {
+	*request
+	*attachment.Site
+	p      *plugin
+	undos  undo.Stack
+	bridge nl.Link // zero: none
+	dev    nl.Link
+	addrs  []netip.Prefix
+	result *types100.Result
+	rec    section
+}
+
+// add makes the device. Everything that can be wrong with the call is found
+// before the first effect; a failure after it takes back what was made.
+func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, err error) {
+	req, err := parse(a)
+	if err != nil {
+		return nil, err
+	}
+	site, err := attachment.Open(a.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer site.Close()
+	t := &attach{request: req, Site: site, p: p, result: &types100.Result{CNIVersion: types100.ImplementedSpecVersion}}
+	if err := t.prepare(); err != nil {
+		return nil, err
+	}
+	defer t.undos.Rollback(ctx, &err)
+	for _, step := range []func(context.Context) error{t.begin, t.makeTap, t.allocate, t.configure, t.complete} {
+		if err := ctx.Err(); err != nil { // told to end, or out of time: stop where undoing is easy
+			return nil, cnierr.Wrap(cnierr.CodeTryAgain, err, "attaching the pod was interrupted")
+		}
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return cniconf.Convert(t.result, t.Version())
+}
+
+// prepare refuses what the kernel's state rules out. It changes nothing.
+func (t *attach) prepare() (err error) {
+	if err := t.NameFree(t.args.IfName); err != nil {
+		return err
+	}
+	if err := nl.TunAvailable(); err != nil {
+		return noTun(err, cnierr.CodeKernel)
+	}
+	t.bridge, err = podBridge(t.Pod, t.Bridge)
+	return err
+}
+
+// podBridge returns the bridge of that name in the pod; the zero Link for none.
+func podBridge(pod *nl.Handle, name string) (nl.Link, error) {
+	if name == "" {
+		return nl.Link{}, nil
+	}
+	br, err := pod.LinkByName(name)
+	switch {
+	case errors.Is(err, nl.ErrNotFound):
+		return br, cnierr.Config("bridge", name, "there is no such device in the pod's network namespace")
+	case err != nil:
+		return br, cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge %s in the pod", name)
+	case br.Kind != "bridge":
+		return br, cnierr.Config("bridge", name, "the pod's device of that name is no bridge")
+	}
+	return br, nil
+}
+
+// begin writes the intent.
+func (t *attach) begin(context.Context) error {
+	t.rec = section{NetNS: t.NS.Inode()}
+	if t.ipamType != "" {
+		t.rec.IPAM = t.IPAM
+	}
+	t.undos.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
+	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
+}
+
+func (t *attach) makeTap(context.Context) error {
+	spec := nl.TapSpec{Name: t.args.IfName, Owner: t.Owner, Group: t.Group, MultiQueue: t.MultiQueue}
+	if err := t.NS.Do(func() error { return t.p.makeDevice(spec, t.SELinuxContext) }); err != nil {
+		if errors.Is(err, nl.ErrExist) {
+			return cnierr.Wrap(cnierr.CodeConflict, err, "CNI_IFNAME %q exists already in %s", t.args.IfName, t.args.Netns)
+		}
+		return cnierr.Wrap(cnierr.CodeKernel, err, "make the tap device")
+	}
+	t.undos.Push("tap "+t.args.IfName, func(context.Context) error { return removeTap(t.Pod, t.args.IfName) })
+	dev, err := t.Pod.LinkByName(t.args.IfName)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", t.args.IfName)
+	}
+	return t.setLink(dev)
+}
+
+// setLink sets what the driver's own calls cannot, by one message.
+func (t *attach) setLink(dev nl.Link) (err error) {
+	change := nl.LinkChange{MAC: t.mac}
+	if t.MTU != 0 {
+		change.MTU = &t.MTU
+	}
+	if t.bridge.Index != 0 {
+		change.Master = &t.bridge.Index
+	}
+	if t.mac != nil || t.MTU != 0 || t.bridge.Index != 0 {
+		if err := t.Pod.SetLink(dev.Index, change); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "set %s of %s", t.wishes(), dev.Name)
+		}
+	}
+	t.dev, err = t.Pod.LinkByIndex(dev.Index)
+	return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", t.args.IfName)
+}
+
+// wishes names what setLink sets, for its error.
+func (t *attach) wishes() string {
+	var s string
+	if t.mac != nil {
+		s += fmt.Sprintf("mac %s, ", t.mac)
+	}
+	if t.MTU != 0 {
+		s += fmt.Sprintf("mtu %d, ", t.MTU)
+	}
+	if t.Bridge != "" {
+		s += fmt.Sprintf("bridge %s, ", t.Bridge)
+	}
+	return s[:len(s)-2]
+}
+
+func (t *attach) allocate(ctx context.Context) error {
+	if t.ipamType == "" {
+		return nil
+	}
+	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	if err != nil {
+		return err
+	}
+	t.addrs = addrs
+	t.result.IPs, t.result.Routes, t.result.DNS = res.IPs, res.Routes, res.DNS
+	for _, ip := range t.result.IPs {
+		ip.Interface = types100.Int(0)
+	}
+	return nil
+}
+
+func (t *attach) configure(ctx context.Context) error {
+	routes, err := podif.Routes(t.result, t.dev.Index)
+	if err != nil {
+		return err
+	}
+	dev := podif.Interface{NS: t.NS, Link: t.dev, Pod: t.Pod, Log: t.args.Log}
+	return dev.Configure(ctx, t.addrs, routes)
+}
+
+func (t *attach) complete(context.Context) error {
+	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	}
+	t.result.Interfaces = []*types100.Interface{attachment.Entry(t.dev, t.args.Netns, t.Version())}
+	t.result.DNS = attachment.DNS(t.DNS, t.result.DNS)
+	return nil
+}
+
+func noTun(err error, code uint) error {
+	return cnierr.Wrap(code, err, "tap devices cannot be made on this node")
+}

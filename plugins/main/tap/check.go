@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+)
+
+// inspection is one CHECK under way. It collects every difference.
+type inspection struct {
+	*request
+	diffs []error
+}
+
+func (c *inspection) differ(format string, a ...any) {
+	c.diffs = append(c.diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), ""))
+}
+
+// check compares everything that ADD made with what is there, and asks the IPAM
+// plugin to do the same.
+func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+	r, err := parse(a)
+	if err != nil {
+		return err
+	}
+	prev, err := attachment.Prev(&r.Common)
+	if err != nil {
+		return err
+	}
+	site, err := attachment.Open(a.Netns)
+	if err != nil {
+		return err
+	}
+	defer site.Close()
+	c := &inspection{request: r}
+	if r.ipamType != "" {
+		c.diffs = append(c.diffs, p.IPAM.Check(ctx, a, r.ipamType))
+	}
+	if err := c.inspect(site.Pod, prev); err != nil {
+		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeKernel, err, "inspect the attachment"))
+	}
+	return errors.Join(c.diffs...)
+}
+
+func (c *inspection) inspect(pod *nl.Handle, prev *types100.Result) error {
+	name := c.args.IfName
+	l, err := pod.LinkByName(name)
+	if errors.Is(err, nl.ErrNotFound) {
+		c.differ("%s does not exist in the pod", name)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if l.Tun == nil || !l.Tun.Tap {
+		c.differ("%s is not a tap device", name)
+		return nil
+	}
+	c.compareEntry(l, prev)
+	c.compareTun(*l.Tun)
+	if !l.Up {
+		c.differ("%s is down", name)
+	}
+	if err := c.compareMaster(pod, l); err != nil {
+		return err
+	}
+	diffs, err := podif.Check(pod, l, prev)
+	c.diffs = append(c.diffs, diffs...)
+	return err
+}
+
+func (c *inspection) compareEntry(l nl.Link, prev *types100.Result) {
+	for _, i := range prev.Interfaces {
+		if i.Name != l.Name || i.Sandbox != c.args.Netns {
+			continue
+		}
+		if i.Mac != "" && !strings.EqualFold(i.Mac, l.MAC.String()) {
+			c.differ("%s has the address %s, not %s", l.Name, l.MAC, i.Mac)
+		}
+		if i.Mtu != 0 && i.Mtu != l.MTU {
+			c.differ("%s has the MTU %d, not %d", l.Name, l.MTU, i.Mtu)
+		}
+		return
+	}
+	c.differ("%s is not in prevResult", l.Name)
+}
+
+func (c *inspection) compareTun(have nl.Tun) {
+	if have.MultiQueue != c.MultiQueue {
+		c.differ("multiQueue is %v, not %v", have.MultiQueue, c.MultiQueue)
+	}
+	for _, id := range []struct {
+		key        string
+		have, want *uint32
+	}{{"owner", have.Owner, c.Owner}, {"group", have.Group, c.Group}} {
+		if show(id.have) != show(id.want) {
+			c.differ("%s is %s, not %s", id.key, show(id.have), show(id.want))
+		}
+	}
+}
+
+func show(id *uint32) string {
+	if id == nil {
+		return "nobody"
+	}
+	return fmt.Sprint(*id)
+}
+
+func (c *inspection) compareMaster(pod *nl.Handle, l nl.Link) error {
+	if c.Bridge == "" {
+		return nil
+	}
+	br, err := pod.LinkByName(c.Bridge)
+	if err != nil && !errors.Is(err, nl.ErrNotFound) {
+		return err
+	}
+	if err != nil || l.MasterIndex != br.Index {
+		c.differ("%s is not a port of %s", l.Name, c.Bridge)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tap
+
+import (
+	"encoding/json"
+	"net"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+)
+
+// conf is the network configuration; README.md describes the keys.
+type conf struct {
+	cniconf.Common
+
+	MultiQueue     bool            `json:"multiQueue"`
+	MTU            int             `json:"mtu"`
+	MAC            string          `json:"mac"`
+	Owner          *uint32         `json:"owner"`
+	Group          *uint32         `json:"group"`
+	SELinuxContext string          `json:"selinuxContext"`
+	Bridge         string          `json:"bridge"`
+	DNS            types.DNS       `json:"dns"`
+	IPAM           json.RawMessage `json:"ipam"`
+}
+
+// request is a validated call.
+type request struct {
+	conf
+	args     *cniplugin.Args
+	ref      store.Ref
+	ipamType string           // empty: layer 2 only
+	mac      net.HardwareAddr // nil: the kernel chooses
+}
+
+// parse decodes and validates everything that can be validated without looking
+// at the kernel. Errors name key and value.
+func parse(a *cniplugin.Args) (*request, error) {
+	r := &request{args: a}
+	if err := cniconf.Load(a.StdinData, &r.conf); err != nil {
+		return nil, err
+	}
+	r.ref = attachment.Ref(r.Name, a)
+	var err error
+	if r.ipamType, err = ipam.Type(r.IPAM); err != nil {
+		return nil, err
+	}
+	if r.mac, err = r.wantedMAC(); err != nil {
+		return nil, err
+	}
+	if err := attachment.CheckMTU(r.MTU); err != nil {
+		return nil, err
+	}
+	if r.Bridge != "" {
+		if why := attachment.BadIfName(r.Bridge); why != "" {
+			return nil, cnierr.Config("bridge", r.Bridge, why)
+		}
+	}
+	if strings.ContainsAny(r.SELinuxContext, "\x00\n") {
+		return nil, cnierr.Config("selinuxContext", r.SELinuxContext, "not a label")
+	}
+	return r, r.checkResult()
+}
+
+// wantedMAC looks in all the places of the main plugins but one: args.cni is
+// not read, as by the reference plugin.
+func (r *request) wantedMAC() (net.HardwareAddr, error) {
+	c := r.Common
+	c.Args = nil
+	return attachment.MAC(r.args, &c, r.MAC)
+}
+
+// checkResult refuses a result that the configuration's version cannot carry
+// before anything is made. With IPAM there will be an address, which every
+// version can.
+func (r *request) checkResult() error {
+	if r.ipamType != "" {
+		return nil
+	}
+	_, err := cniconf.Convert(&types100.Result{Interfaces: []*types100.Interface{{Name: r.args.IfName}}}, r.Version())
+	return err
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tap
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+)
+
+// del removes the device and releases the addresses. It needs no more than the
+// attachment's name.
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+	c, err := attachment.ParseDel(a.StdinData)
+	if err != nil {
+		return err
+	}
+	return p.detach(ctx, a, c, attachment.Ref(c.Name, a))
+}
+
+// detach goes on after an error; the record stays while something is left.
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.DelConf, ref store.Ref) error {
+	old, path := p.remember(ref)
+	if err := errors.Join(
+		ipam.Release(ctx, p.IPAM, a, c.IPAM, old.IPAM),
+		removeIn([]string{a.Netns, path}, old.NetNS, ref.IfName),
+	); err != nil {
+		return err
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+}
+
+// removeIn deletes the tap of that name in the first of the namespaces that
+// exists and, where inode is known, is the one it was made in. A namespace that
+// is gone has taken the device along.
+func removeIn(paths []string, inode uint64, name string) error {
+	for _, path := range paths {
+		if path == "" || name == "" {
+			continue
+		}
+		ns, err := netns.Open(path)
+		if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+			continue
+		}
+		if err != nil {
+			return cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
+		}
+		defer ns.Close()
+		if inode != 0 && ns.Inode() != inode {
+			continue
+		}
+		pod, err := nl.NewIn(ns)
+		if err != nil {
+			return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+		}
+		defer pod.Close()
+		return removeTap(pod, name)
+	}
+	return nil
+}
+
+// removeTap deletes the device if it is a tap; another kind of that name is
+// not ours.
+func removeTap(pod *nl.Handle, name string) error {
+	l, err := pod.LinkByName(name)
+	if err == nil && l.Tun != nil && l.Tun.Tap {
+		err = pod.DelLink(l.Index)
+	}
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "delete %s", name)
+}
+
+// gc removes what this network's records name and the runtime no longer lists.
+func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+	return attachment.Collector{
+		Section: Name, List: p.Records.List, IPAM: p.IPAM,
+		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
+			return p.detach(ctx, call, c, rec.Ref)
+		},
+	}.Run(ctx, a)
+}
+
+// status says whether an ADD would work now.
+func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+	r, err := parse(a)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
+	}
+	var errs []error
+	if err := nl.TunAvailable(); err != nil {
+		errs = append(errs, noTun(err, cnierr.CodeUnavailable))
+	}
+	if r.ipamType != "" {
+		errs = append(errs, p.IPAM.Status(ctx, a, r.ipamType))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tap is the main plugin that makes a tap device in a pod, for a
+// program there that wants to be the other end of an interface: a virtual
+// machine, above all.
+//
+// It owns the device, which ends with the pod's network namespace, and the
+// section "tap" of the attachment record.
+package tap
+
+import (
+	"encoding/json"
+
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+)
+
+// Name is the plugin's type, and its section in an attachment record.
+const Name = "tap"
+
+// Records is what the plugin needs of *store.Dir.
+type Records interface {
+	Begin(ref store.Ref, netnsPath, plugin string, data any) error
+	Complete(ref store.Ref, plugin string, data any) error
+	Load(ref store.Ref) (*store.Record, error)
+	Remove(ref store.Ref, plugin string) error
+	List(network string) ([]*store.Record, error)
+}
+
+// SELinux runs a command under a label of its own.
+type SELinux interface {
+	// Enabled reports that the kernel enforces or logs SELinux rules.
+	Enabled() bool
+	// Run runs argv with the label, in the calling thread's namespaces, and
+	// returns its stderr with the error.
+	Run(label string, argv []string) error
+}
+
+// Deps are the plugin's ways to the world. SELinux may be nil: the kernel's.
+type Deps struct {
+	IPAM    ipam.Plugin
+	Records Records
+	SELinux SELinux
+}
+
+type plugin struct{ Deps }
+
+// New returns the plugin.
+func New(d Deps) *cniplugin.Plugin {
+	if d.SELinux == nil {
+		d.SELinux = kernelLabels{}
+	}
+	p := &plugin{d}
+	return &cniplugin.Plugin{
+		Name:     Name,
+		About:    version.About(Name),
+		Versions: version.All(),
+		Add:      p.add,
+		Del:      p.del,
+		Check:    p.check,
+		GC:       p.gc,
+		Status:   p.status,
+	}
+}
+
+// section is what an attachment record holds of this plugin. Its JSON is read
+// by later versions.
+type section struct {
+	NetNS uint64          `json:"netnsInode,omitempty"` // a path may name another namespace later
+	IPAM  json.RawMessage `json:"ipam,omitempty"`       // the configuration's, for a DEL that comes without one
+}
+
+// remember returns the section of an earlier ADD and the path of its namespace.
+func (p *plugin) remember(ref store.Ref) (s section, path string) {
+	rec, err := p.Records.Load(ref)
+	if err != nil || rec.Corrupt {
+		return s, ""
+	}
+	if found, err := rec.Section(Name, &s); !found || err != nil {
+		return section{}, ""
+	}
+	return s, rec.NetNS
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bandwidth is the chained plugin that limits how fast a pod sends and
+// receives (the bandwidth capability). It owns the qdiscs that it puts on the
+// two ends of the pod's device, the intermediate device (IFB) of an attachment,
+// and the queue features of the attachment's endpoint; BPF programs and maps
+// belong to the loader.
+//
+// Two back ends give the same rates. "edt" sets departure times by a BPF program
+// above an fq qdisc: no queue of its own, and back-pressure reaches the pod's
+// sockets. "tbf" is the reference plugin's token bucket, on an IFB for what the
+// pod sends, under the same names.
+package bandwidth
+
+import (
+	"context"
+	"io"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+// Name is the plugin's type, and its section in an attachment record.
+const Name = "bandwidth"
+
+// The back ends.
+const (
+	BackendAuto = "auto" // edt where the kernel has what it needs, else tbf
+	BackendEDT  = "edt"
+	BackendTBF  = "tbf"
+)
+
+// Datapath is what the plugin needs of *loader.Datapath.
+type Datapath interface {
+	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+	Disable(ctx context.Context, owner uint64, f loader.Feature) error
+	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+	HasFQ() (bool, string)
+	Shape(ctx context.Context, s loader.Shape) error
+	Unshape(ctx context.Context, owner uint64) error
+	CheckShape(ctx context.Context, s loader.Shape) error
+	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
+	GC(ctx context.Context, keep func(owner uint64) bool) error
+	io.Closer
+}
+
+// Records is what the plugin needs of *store.Dir.
+type Records interface {
+	Begin(ref store.Ref, netnsPath, plugin string, data any) error
+	Complete(ref store.Ref, plugin string, data any) error
+	Load(ref store.Ref) (*store.Record, error)
+	Remove(ref store.Ref, plugin string) error
+	List(network string) ([]*store.Record, error)
+}
+
+// Deps are the plugin's ways to the world. All fields are required.
+type Deps struct {
+	// Open returns the node's datapath and loads it when nothing is loaded;
+	// an error that is loader.ErrUnavailable carries the probe's reason.
+	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
+	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	// Backend returns the node's default: auto, edt, tbf, or empty for auto.
+	Backend func(a *cniplugin.Args) (string, error)
+	Records Records
+}
+
+type plugin struct{ Deps }
+
+// New returns the plugin.
+func New(d Deps) *cniplugin.Plugin {
+	p := &plugin{d}
+	return &cniplugin.Plugin{
+		Name:     Name,
+		About:    version.About(Name),
+		Versions: version.All(),
+		Add:      p.add,
+		Del:      p.del,
+		Check:    p.check,
+		GC:       p.gc,
+		Status:   p.status,
+	}
+}
+
+// section is what an attachment record holds of this plugin: what DEL takes out
+// and CHECK looks for. Its JSON is read by later versions.
+type section struct {
+	Backend string  `json:"backend"`
+	Reason  string  `json:"reason"` // why that back end
+	Ingress *Limit  `json:"ingress,omitempty"`
+	Egress  *Limit  `json:"egress,omitempty"`
+	Subnets subnets `json:"subnets"`
+
+	// The host end of the pod's device; empty when it has none.
+	HostIfName  string `json:"hostIfName,omitempty"`
+	HostIfindex int    `json:"hostIfindex,omitempty"`
+	// IFB is the intermediate device: of egress beside the host end, of ingress
+	// inside the pod where there is no host end.
+	IFB string `json:"ifb,omitempty"`
+	// Clsact says that the qdisc which carries the redirection to the IFB is ours.
+	Clsact bool `json:"clsact,omitempty"`
+}
+
+// inside reports whether the pod's device has no end on the node.
+func (s *section) inside() bool { return s.HostIfindex == 0 }
+
+// features are the endpoint's: they keep packets on the ways that have a qdisc.
+func (s *section) features() loader.Feature {
+	var f loader.Feature
+	if s.inside() {
+		return 0
+	}
+	if s.Ingress != nil {
+		f |= loader.FeatureQueueRx
+	}
+	if s.Egress != nil && s.Backend == BackendTBF {
+		f |= loader.FeatureQueueTx
+	}
+	return f
+}

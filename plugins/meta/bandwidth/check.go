@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+)
+
+// checking is one CHECK at work.
+type checking struct {
+	ref store.Ref
+	dev *device
+	dp  Datapath // nil: none is loaded
+	s   *section
+}
+
+// check compares the record with the configuration, and every qdisc, filter,
+// program and feature with the record. It changes nothing.
+func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+	req, err := p.parse(a)
+	if err != nil {
+		return err
+	}
+	prev, err := req.conf.Chained()
+	if err != nil {
+		return err
+	}
+	if req.nothing() {
+		return nil
+	}
+	s, err := p.recorded(req, a)
+	if err != nil {
+		return err
+	}
+	c := &checking{ref: chained.Ref(req.conf.Name, a), s: s}
+	if c.dev, err = openDevice(a.Netns, a.IfName, cnierr.CodeCheck); err != nil {
+		return err
+	}
+	defer c.dev.Close()
+	if c.dev.host.Index != s.HostIfindex {
+		return cnierr.New(cnierr.CodeCheck, fmt.Sprintf("the host end of %s is another device than ADD found", a.IfName), "")
+	}
+	c.dp, err = p.OpenExisting(ctx, a)
+	switch {
+	case err == nil:
+		defer c.dp.Close()
+	case errors.Is(err, loader.ErrNotLoaded), errors.Is(err, loader.ErrUnavailable):
+		c.dp = nil
+	default:
+		return chained.OpenError(err, cnierr.CodeNoDatapath)
+	}
+	err = errors.Join(c.ingress(ctx), c.egress(ctx), c.features(ctx, a, cniconf.PodAddrs(prev, a.IfName)))
+	return cnierr.Wrap(cnierr.CodeCheck, err, "the limits of %s differ from the configuration", a.IfName)
+}
+
+// recorded returns what ADD has made, if that is what the configuration asks for.
+func (p *plugin) recorded(req *request, a *cniplugin.Args) (*section, error) {
+	rec, err := p.Records.Load(chained.Ref(req.conf.Name, a))
+	if err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeCheck, err, "%s is not limited", a.IfName)
+	}
+	var s section
+	if ok, err := rec.Section(Name, &s); !ok || err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeCheck, errors.Join(err, store404(ok)), "%s is not limited", a.IfName)
+	}
+	if req.backend != BackendAuto && req.backend != s.Backend {
+		return nil, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("the back end is %s, not %s", s.Backend, req.backend), "")
+	}
+	if !reflect.DeepEqual(s.Ingress, req.ingress) || !reflect.DeepEqual(s.Egress, req.egress) || !reflect.DeepEqual(s.Subnets, req.subnets) {
+		return nil, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("%s is limited to other rates than the configuration's", a.IfName), "")
+	}
+	return &s, nil
+}
+
+func store404(ok bool) error {
+	if ok {
+		return nil
+	}
+	return errors.New("the attachment record has no section \"bandwidth\"")
+}
+
+func (c *checking) ingress(ctx context.Context) error {
+	s := c.s
+	switch {
+	case s.Ingress == nil:
+		return nil
+	case s.inside():
+		return checkIFB(c.dev.podSide(), s.IFB, s.Ingress, s.Subnets, nl.Source)
+	case s.Backend == BackendEDT:
+		return c.checkEDT(ctx, c.dev.hostSide(), ingressShape(c.dev, s))
+	}
+	return checkTBF(c.dev.hostSide(), s.Ingress, s.Subnets, nl.Source)
+}
+
+func (c *checking) egress(ctx context.Context) error {
+	s := c.s
+	switch {
+	case s.Egress == nil:
+		return nil
+	case s.Backend == BackendEDT:
+		return c.checkEDT(ctx, c.dev.podSide(), egressShape(c.dev, s))
+	case s.inside():
+		return checkTBF(c.dev.podSide(), s.Egress, s.Subnets, nl.Destination)
+	}
+	return checkIFB(c.dev.hostSide(), s.IFB, s.Egress, s.Subnets, nl.Destination)
+}
+
+// features looks whether the datapath still leads the pod's flows by the qdiscs. A
+// node without datapath has no other way.
+func (c *checking) features(ctx context.Context, a *cniplugin.Args, addrs []netip.Prefix) error {
+	f := c.s.features()
+	if c.dp == nil || f == 0 || len(addrs) == 0 {
+		return nil
+	}
+	ep, err := loader.Resolve(ctx, a.Netns, a.IfName)
+	if err != nil {
+		return err
+	}
+	ep.Ref, ep.Addrs = c.ref, addrs
+	return c.dp.CheckEndpoint(ctx, ep, f)
+}

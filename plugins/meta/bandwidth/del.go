@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+)
+
+// del needs nothing but the attachment's name: neither runtimeConfig, nor
+// prevResult, nor the namespace, nor a configuration that ADD would accept. It
+// also removes what the reference plugin has left of an attachment of its own.
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+	var conf cniconf.Common
+	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+		return err
+	}
+	return p.withdraw(ctx, a, chained.Ref(conf.Name, a))
+}
+
+// withdraw is DEL for an attachment of which only the name is known.
+func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+	return errors.Join(p.forget(ctx, a, ref), p.delNamedIFBs(ref))
+}
+
+// forget takes out what the record says, then the record. Missing is success.
+func (p *plugin) forget(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+	rec, err := p.Records.Load(ref)
+	if errors.Is(err, store.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "read the attachment record")
+	}
+	var s section
+	ok, err := rec.Section(Name, &s)
+	if !ok && !rec.Corrupt {
+		return nil
+	}
+	if err != nil || rec.Corrupt { // what it holds is found by name and owner
+		s = section{}
+	}
+	errs := []error{p.disable(ctx, a, ref), delOnNode(&s), delInPod(&s, rec.NetNS, ref.IfName)}
+	if err := errors.Join(errs...); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "remove the limits of %s", ref.IfName)
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+}
+
+// delOnNode removes what is on this side: the qdisc of the host end, and the
+// redirection with its device.
+func delOnNode(s *section) error {
+	if s.inside() {
+		return nil
+	}
+	h, err := nl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	at := side{h: h}
+	host, err := h.LinkByIndex(s.HostIfindex)
+	switch {
+	case err == nil && host.Kind == "veth" && host.Name == s.HostIfName: // else the index has a new owner
+		at.index = host.Index
+	case err != nil && !errors.Is(err, nl.ErrNotFound):
+		return err
+	}
+	var errs []error
+	if at.index != 0 && s.Ingress != nil {
+		errs = append(errs, delRoot(at, nl.QdiscTBF, nl.QdiscHTB, nl.QdiscFQ))
+	}
+	if at.index != 0 && s.IFB != "" {
+		errs = append(errs, delRedirect(at, s.Clsact))
+	}
+	if s.IFB != "" {
+		errs = append(errs, delIFB(at, s.IFB))
+	}
+	return errors.Join(errs...)
+}
+
+// delInPod removes what is inside the pod's namespace, if that is there still.
+func delInPod(s *section, path, ifname string) error {
+	if path == "" || !s.inPod() {
+		return nil
+	}
+	ns, err := netns.Open(path)
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	h, err := nl.NewIn(ns)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	at := side{h: h}
+	switch pod, err := h.LinkByName(ifname); {
+	case err == nil:
+		at.index = pod.Index
+	case !errors.Is(err, nl.ErrNotFound):
+		return err
+	}
+	var errs []error
+	if at.index != 0 && s.Egress != nil {
+		errs = append(errs, delRoot(at, nl.QdiscTBF, nl.QdiscHTB, nl.QdiscFQ))
+	}
+	if at.index != 0 && s.IFB != "" {
+		errs = append(errs, delRedirect(at, s.Clsact))
+	}
+	if s.IFB != "" {
+		errs = append(errs, delIFB(at, s.IFB))
+	}
+	return errors.Join(errs...)
+}
+
+// inPod says whether something was made inside the pod's namespace.
+func (s *section) inPod() bool {
+	return s.Backend != "" && (s.inside() || s.Backend == BackendEDT && s.Egress != nil)
+}
+
+// disable removes departure times, and lets the pod's flows take the short way again.
+func (p *plugin) disable(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+	dp, err := p.OpenExisting(ctx, a)
+	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dp.Close()
+	// The programs of limits first: what they hang on may go with the feature.
+	return errors.Join(
+		dp.Unshape(ctx, ref.Owner()),
+		unlessGone(dp.Disable(ctx, ref.Owner(), loader.FeatureQueueRx|loader.FeatureQueueTx)))
+}
+
+// unlessGone takes a datapath whose maps somebody has removed for one that was
+// never loaded: it holds nothing of ours.
+func unlessGone(err error) error {
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return nil
+	}
+	return err
+}
+
+// delNamedIFBs removes the devices on the node that bear the attachment's names,
+// unless another attachment has one: the reference's name is the same for all
+// interfaces of a container.
+func (p *plugin) delNamedIFBs(ref store.Ref) error {
+	h, err := nl.New()
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
+	}
+	defer h.Close()
+	var claimed map[string]bool
+	var errs []error
+	for _, name := range []string{referenceIFB(ref), ownIFB(ref)} {
+		if _, err := h.LinkByName(name); errors.Is(err, nl.ErrNotFound) {
+			continue
+		}
+		if claimed == nil {
+			if claimed, err = p.claimedIFBs(ref); err != nil {
+				return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
+			}
+		}
+		if !claimed[name] {
+			errs = append(errs, delIFB(side{h: h}, name))
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, errors.Join(errs...), "remove the intermediate device of %s", ref.IfName)
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/nl"
+)
+
+// The limits of the fair queue: not what limits the wait, which is measured in
+// time by the program before it. One flow may fill it, as it may fill a link.
+const (
+	fqLimit     = 20000
+	fqFlowLimit = 20000
+)
+
+func fqRoot() nl.Qdisc {
+	return nl.Qdisc{
+		Kind: nl.QdiscFQ, Handle: rootHandle(), Parent: nl.ParentRoot,
+		FQ: &nl.FQ{Limit: fqLimit, FlowLimit: fqFlowLimit},
+	}
+}
+
+// putEDT limits what leaves at: by an fq qdisc, and the program that writes
+// departure times above it.
+func (j *job) putEDT(ctx context.Context, at side, s loader.Shape) error {
+	q := fqRoot()
+	if err := at.h.AddQdisc(at.index, q, false); err != nil {
+		return err
+	}
+	j.undos.Push("fq qdisc", func(context.Context) error { return at.h.DelQdisc(at.index, q) })
+	j.undos.Push("departure times", func(ctx context.Context) error { return j.dp.Unshape(ctx, j.ref.Owner()) })
+	s.Ref = j.ref
+	return j.dp.Shape(ctx, s)
+}
+
+// ingressShape is the limit on what the host end sends into the pod.
+func ingressShape(d *device, s *section) loader.Shape {
+	return loader.Shape{
+		Ifindex: d.host.Index, IfName: d.host.Name,
+		Rate: s.Ingress.Rate, Burst: s.Ingress.Burst, Shaped: s.Subnets.Shaped, Unshaped: s.Subnets.Unshaped,
+	}
+}
+
+// egressShape is the limit on what the pod sends.
+func egressShape(d *device, s *section) loader.Shape {
+	return loader.Shape{
+		Egress: true, Netns: d.ns.Path(), Ifindex: d.pod.Index, IfName: d.pod.Name,
+		Rate: s.Egress.Rate, Burst: s.Egress.Burst, Shaped: s.Subnets.Shaped, Unshaped: s.Subnets.Unshaped,
+	}
+}
+
+// checkFQ looks for the qdisc of putEDT.
+func checkFQ(at side) error {
+	q, err := at.h.RootQdisc(at.index)
+	if err != nil {
+		return err
+	}
+	if q.Kind != nl.QdiscFQ {
+		return fmt.Errorf("the root qdisc is %s, want fq", q.Kind)
+	}
+	if q.FQ.Limit != fqLimit || q.FQ.FlowLimit != fqFlowLimit {
+		return fmt.Errorf("the root qdisc is fq %+v, want %+v", *q.FQ, *fqRoot().FQ)
+	}
+	return nil
+}
+
+// checkEDT compares what is there with what putEDT makes.
+func (c *checking) checkEDT(ctx context.Context, at side, s loader.Shape) error {
+	s.Ref = c.ref
+	if c.dp == nil {
+		return errors.Join(checkFQ(at), loader.ErrNotLoaded)
+	}
+	return errors.Join(checkFQ(at), c.dp.CheckShape(ctx, s))
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+)
+
+// status says whether an ADD would work now: the configuration must be one that
+// ADD accepts, and the back end must be able to run.
+func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+	req, err := p.parse(a)
+	if err != nil {
+		return err
+	}
+	dp, err := p.Open(ctx, a)
+	if err != nil && (req.backend == BackendEDT || !errors.Is(err, loader.ErrUnavailable)) {
+		return chained.OpenError(err, cnierr.CodeUnavailable)
+	}
+	if err == nil {
+		defer dp.Close()
+	}
+	backend, reason := choose(dp, err, req.backend)
+	switch {
+	case req.backend == BackendEDT && backend != BackendEDT:
+		return cnierr.New(cnierr.CodeUnavailable, "the edt back end cannot run on this node", reason)
+	case backend == BackendTBF:
+		probe := nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscTBF, Parent: nl.ParentRoot, TBF: (&Limit{Rate: 1e6, Burst: minBurst}).tbf()})
+		return cnierr.Wrap(cnierr.CodeUnavailable, probe, "the kernel has no token bucket filter")
+	}
+	return nil
+}

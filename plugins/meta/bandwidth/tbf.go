@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// What the reference plugins use, so that either suite's tools know the other's
+// qdiscs.
+const (
+	latency      = 0.025 // seconds a packet may wait in the queue
+	classShaped  = 48    // minor of the class with the rate; tc writes 1:30
+	classFree    = 1     // minor of the class without
+	freeRate     = 100_000_000_000
+	prioV4       = 16
+	prioV6       = 15
+	ifbQueue     = 0
+	ifbQueueTree = 1000
+)
+
+// leastQueue holds three packets of segmentation offload, which this tree does not
+// cut up as a token bucket does.
+const leastQueue = 192 << 10
+
+// redirectPriority is behind the programs of the datapath, which must see what
+// the pod sends before the intermediate device has it: packets that come back
+// from there are not classified again.
+const redirectPriority = 0x5400
+
+func rootHandle() uint32 { return nl.TC(1, 0) }
+
+// tbf returns the token bucket for l, with the reference's rounding.
+func (l *Limit) tbf() *nl.TBF {
+	limit := float64(l.Rate)*latency + float64(l.Burst)
+	return &nl.TBF{Rate: l.Rate, Limit: uint32(min(limit, math.MaxUint32)), Buffer: nl.BurstTicks(l.Rate, l.Burst)}
+}
+
+// putTBF limits what leaves the device: by a token bucket, or by a tree with a
+// class for what is not limited. end is the address of the other side.
+func putTBF(s side, l *Limit, nets subnets, end nl.End, undos *undo.Stack) error {
+	root := nl.Qdisc{Kind: nl.QdiscTBF, Handle: rootHandle(), Parent: nl.ParentRoot, TBF: l.tbf()}
+	if !nets.none() {
+		root = nl.Qdisc{Kind: nl.QdiscHTB, Handle: rootHandle(), Parent: nl.ParentRoot, HTB: &nl.HTB{Default: defaultClass(nets)}}
+	}
+	if err := s.h.AddQdisc(s.index, root, false); err != nil {
+		return err
+	}
+	undos.Push("qdisc", func(context.Context) error { return s.h.DelQdisc(s.index, root) })
+	if nets.none() {
+		return nil
+	}
+	for _, c := range classes(l) {
+		if err := s.h.AddClass(s.index, c); err != nil {
+			return err
+		}
+	}
+	// The class's own queue would hold a thousand packets, of up to 64 kB each.
+	queue := nl.Qdisc{
+		Kind: nl.QdiscBFIFO, Handle: nl.TC(classShaped, 0), Parent: nl.TC(1, classShaped),
+		BFIFO: &nl.BFIFO{Limit: max(l.tbf().Limit, leastQueue)},
+	}
+	if err := s.h.AddQdisc(s.index, queue, false); err != nil {
+		return err
+	}
+	for _, f := range filters(nets, end) {
+		if err := s.h.AddFilter(s.index, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func defaultClass(nets subnets) uint32 {
+	if len(nets.Shaped) > 0 {
+		return classFree
+	}
+	return classShaped
+}
+
+func classes(l *Limit) []nl.Class {
+	return []nl.Class{
+		{
+			Handle: nl.TC(1, classShaped), Parent: rootHandle(), Rate: l.Rate, Ceil: 2 * l.Rate,
+			Buffer: nl.BurstTicks(l.Rate, l.Burst), Cbuffer: nl.BurstTicks(2*l.Rate, l.Burst),
+		},
+		{
+			Handle: nl.TC(1, classFree), Parent: rootHandle(), Rate: freeRate, Ceil: freeRate,
+			Buffer: nl.BurstTicks(freeRate, math.MaxUint32), Cbuffer: nl.BurstTicks(freeRate, math.MaxUint32),
+		},
+	}
+}
+
+// filters send the listed networks to the class that is not the default.
+func filters(nets subnets, end nl.End) []nl.Filter {
+	list, class := nets.Unshaped, nl.TC(1, classFree)
+	if len(nets.Shaped) > 0 {
+		list, class = nets.Shaped, nl.TC(1, classShaped)
+	}
+	var out []nl.Filter
+	for _, p := range list {
+		out = append(out, nl.Filter{Parent: rootHandle(), Priority: familyPriority(p), Prefix: p, End: end, ClassID: class})
+	}
+	return out
+}
+
+func familyPriority(p netip.Prefix) uint16 {
+	if p.Addr().Is4() {
+		return prioV4
+	}
+	return prioV6
+}
+
+// checkTBF compares what is there with what putTBF makes. The error says what
+// differs.
+func checkTBF(s side, l *Limit, nets subnets, end nl.End) error {
+	q, err := s.h.RootQdisc(s.index)
+	if err != nil {
+		return err
+	}
+	if nets.none() {
+		if want := l.tbf(); q.Kind != nl.QdiscTBF || *q.TBF != *want {
+			return fmt.Errorf("the root qdisc is %s %+v, want tbf %+v", q.Kind, q.TBF, want)
+		}
+		return nil
+	}
+	if q.Kind != nl.QdiscHTB || q.HTB.Default != defaultClass(nets) {
+		return fmt.Errorf("the root qdisc is %s %+v, want htb with default class %d", q.Kind, q.HTB, defaultClass(nets))
+	}
+	return errors.Join(checkClasses(s, l), checkFilters(s, nets, end))
+}
+
+func checkClasses(s side, l *Limit) error {
+	got, err := s.h.Classes(s.index)
+	if err != nil {
+		return err
+	}
+	byHandle := make(map[uint32]nl.Class, len(got))
+	for _, c := range got {
+		byHandle[c.Handle] = c
+	}
+	for _, want := range classes(l) {
+		c, ok := byHandle[want.Handle]
+		if !ok || c.Rate != want.Rate || c.Ceil != want.Ceil || c.Buffer != want.Buffer {
+			return fmt.Errorf("class %x is %+v, want %+v", want.Handle, c, want)
+		}
+	}
+	return nil
+}
+
+func checkFilters(s side, nets subnets, end nl.End) error {
+	got, err := s.h.Filters(s.index, rootHandle())
+	if err != nil {
+		return err
+	}
+	want := filters(nets, end)
+	if len(got) != len(want) {
+		return fmt.Errorf("%d filters, want %d", len(got), len(want))
+	}
+	return nil
+}
+
+// delRoot removes the root qdisc if it is one of ours.
+func delRoot(s side, kinds ...string) error {
+	q, err := s.h.RootQdisc(s.index)
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, kind := range kinds {
+		if q.Kind == kind && q.Handle == rootHandle() {
+			return s.h.DelQdisc(s.index, q)
+		}
+	}
+	return nil
+}
+
+// putIFB leads what arrives at s through a new intermediate device called name,
+// and limits it there. It reports whether it made the qdisc that carries the
+// redirection.
+func putIFB(s side, name string, l *Limit, nets subnets, end nl.End, undos *undo.Stack) (clsact bool, err error) {
+	queue := ifbQueue
+	if !nets.none() {
+		queue = ifbQueueTree
+	}
+	if err := s.h.AddIFB(name, s.mtu, queue); err != nil {
+		return false, err
+	}
+	undos.Push("intermediate device "+name, func(context.Context) error { return delIFB(s, name) })
+	ifb, err := s.ifbSide(name)
+	if err != nil {
+		return false, err
+	}
+	if err := putTBF(ifb, l, nets, end, undos); err != nil {
+		return false, err
+	}
+	carrier := nl.Qdisc{Kind: nl.QdiscClsact, Parent: nl.ParentIngress}
+	switch err := s.h.AddQdisc(s.index, carrier, false); {
+	case err == nil:
+		clsact = true
+		undos.Push("clsact", func(context.Context) error { return s.h.DelQdisc(s.index, carrier) })
+	case !errors.Is(err, nl.ErrExist):
+		return false, err
+	}
+	err = s.h.AddFilter(s.index, nl.Filter{Parent: nl.HookIngress, Priority: redirectPriority, RedirectTo: ifb.index})
+	if err != nil {
+		return clsact, err
+	}
+	undos.Push("redirection", func(context.Context) error { return delRedirect(s, false) })
+	return clsact, nil
+}
+
+// checkIFB compares what is there with what putIFB makes.
+func checkIFB(s side, name string, l *Limit, nets subnets, end nl.End) error {
+	ifb, err := s.ifbSide(name)
+	if err != nil {
+		return err
+	}
+	got, err := s.h.Filters(s.index, nl.HookIngress)
+	if err != nil {
+		return err
+	}
+	redirected := false
+	for _, f := range got {
+		redirected = redirected || f.RedirectTo == ifb.index
+	}
+	if !redirected {
+		return fmt.Errorf("nothing redirects to %s", name)
+	}
+	return checkTBF(ifb, l, nets, end)
+}
+
+// delRedirect removes the redirection, and its qdisc if it is ours and carries
+// nothing else.
+func delRedirect(s side, clsact bool) error {
+	if err := s.h.DelFilters(s.index, nl.HookIngress, redirectPriority, unix.ETH_P_ALL); err != nil {
+		return err
+	}
+	if !clsact {
+		return nil
+	}
+	for _, hook := range []uint32{nl.HookIngress, nl.HookEgress} {
+		if left, err := s.h.Filters(s.index, hook); err != nil || len(left) > 0 {
+			return err
+		}
+	}
+	return s.h.DelQdisc(s.index, nl.Qdisc{Kind: nl.QdiscClsact, Parent: nl.ParentIngress})
+}
+
+// delIFB removes the intermediate device called name in s's namespace. Missing
+// is success, and so is a device of another kind under that name.
+func delIFB(s side, name string) error {
+	ifb, err := s.ifbSide(name)
+	if errors.Is(err, nl.ErrNotFound) || errors.Is(err, nl.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.h.DelLink(ifb.index); err != nil && !errors.Is(err, nl.ErrNotFound) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/need"
+)
+
+func ref(pod string) store.Ref {
+	return store.Ref{Network: "net", ContainerID: pod, IfName: "eth0"}
+}
+
+func (w *world) has(device string) bool {
+	w.t.Helper()
+	return strings.TrimSpace(w.run("ip -o link show dev "+device+" 2>/dev/null || true")) != ""
+}
+
+// CHECK sees whatever is taken away or changed.
+func TestPrivilegedCheckSees(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	ifb := referenceIFB(ref("a"))
+	damage := map[string][]string{
+		BackendTBF: {
+			"tc qdisc del dev v2 root",
+			"tc qdisc replace dev v2 root tbf rate 1mbit burst 32k latency 25ms",
+			"tc qdisc del dev " + ifb + " root",
+			"ip link del " + ifb,
+			"tc filter del dev v2 ingress prio 21504",
+		},
+		BackendEDT: {
+			"tc qdisc del dev v2 root",
+			"tc -n a qdisc del dev eth0 root",
+			"tc qdisc replace dev v2 root tbf rate 1mbit burst 32k latency 25ms",
+			"tc filter del dev v2 egress prio 21328",
+			"tc -n a filter del dev eth0 egress prio 21328",
+			"tc -n a qdisc del dev eth0 clsact",
+		},
+	}
+	for backend, list := range damage {
+		t.Run(backend, func(t *testing.T) {
+			if backend == BackendEDT {
+				need.Qdisc(t, "fq")
+			}
+			c := conf(2, `"backend":"`+backend+`",`+limits)
+			for _, line := range list {
+				w.add("a", c)
+				must(t, w.check("a", c))
+				w.run(line)
+				if err := w.check("a", c); err == nil {
+					t.Errorf("CHECK does not see %q", line)
+				} else {
+					w.wantCode(err, cnierr.CodeCheck)
+				}
+				w.del("a")
+				w.run("tc qdisc del dev v2 root 2>/dev/null || true") // what was put there is nobody's to DEL
+			}
+			w.add("a", c)
+			w.wantCode(w.check("a", conf(2, `"backend":"`+backend+`","ingressRate":1000000,"ingressBurst":80000,`)), cnierr.CodeCheck)
+			w.del("a")
+			w.wantCode(w.check("a", c), cnierr.CodeCheck)
+		})
+	}
+}
+
+// A device that somebody else has given a qdisc is his, and what was made before
+// that was found out goes.
+func TestPrivilegedConflict(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	w.add("a", conf(2, limits))
+	w.del("a")
+	w.run("tc qdisc add dev v2 root handle 5: tbf rate 1mbit burst 32k latency 25ms")
+	before := w.snapshot()
+	err := w.lab.Node.Do(func() error {
+		_, err := w.plugin.Add(t.Context(), w.args("a", conf(2, `"backend":"tbf",`+limits)))
+		return err
+	})
+	w.wantCode(err, cnierr.CodeConflict)
+	if diff := lab.Diff(before, w.snapshot()); diff != "" {
+		t.Errorf("left behind:\n%s", diff)
+	}
+}
+
+// DEL without namespace and device, and of what the reference plugin has made.
+func TestPrivilegedDelOfLost(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	c := conf(2, `"backend":"tbf",`+limits)
+	w.add("a", c)
+	w.run("ip link del v2")
+	must(t, w.pods["a"].Delete())
+	w.del("a")
+	w.del("a")
+	if w.has(referenceIFB(ref("a"))) {
+		t.Error("the intermediate device is left")
+	}
+
+	theirs, others := referenceIFB(ref("b")), referenceIFB(ref("c"))
+	w.run("ip link add "+theirs+" type ifb", "ip link add "+others+" type ifb")
+	w.del("b")
+	if w.has(theirs) || !w.has(others) {
+		t.Error("DEL of an attachment of the reference plugin removed another device than its own")
+	}
+}
+
+// Two interfaces of a container, which have one name in the reference plugin.
+func TestPrivilegedTwoInterfaces(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	w.run("ip link add v3 up type veth peer name net1 netns a", "ip -n a addr add 10.1.3.2/24 dev net1", "ip -n a link set net1 up")
+	c := conf(2, `"backend":"tbf",`+limits)
+	second := w.args("a", conf(3, `"backend":"tbf",`+limits))
+	second.IfName = "net1"
+	w.add("a", c)
+	w.do(func() error { _, err := w.plugin.Add(t.Context(), second); return err })
+	w.del("a")
+	must(t, w.lab.Node.Do(func() error { return w.plugin.Check(t.Context(), second) }))
+	w.do(func() error { return w.plugin.Del(t.Context(), second) })
+	if out := w.run("ip -o link show type ifb"); out != "" {
+		t.Errorf("left: %s", out)
+	}
+}
+
+func TestPrivilegedGC(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	w.pod("b", 3)
+	for pod, n := range map[string]int{"a": 2, "b": 3} {
+		w.add(pod, conf(n, `"backend":"tbf",`+limits))
+	}
+	must(t, w.check("b", conf(3, `"backend":"tbf",`+limits)))
+	// Of the reference plugin: one without a pod, one that serves.
+	dead, alive := hashedName("dead"), hashedName("alive")
+	w.run("ip link add "+dead+" up type ifb", "ip link add "+alive+" up type ifb", "ip link add ifb7 type ifb",
+		"ip link add s0 type veth peer name s1", "tc qdisc add dev s0 ingress",
+		"tc filter add dev s0 parent ffff: protocol all prio 1 u32 match u32 0 0 action mirred egress redirect dev "+alive)
+	w.gc(`{"containerID":"b","ifname":"eth0"}`)
+	for device, want := range map[string]bool{
+		referenceIFB(ref("a")): false, referenceIFB(ref("b")): true, dead: false, alive: true, "ifb7": true,
+	} {
+		if w.has(device) != want {
+			t.Errorf("device %s is there: %t", device, !want)
+		}
+	}
+	must(t, w.check("b", conf(3, `"backend":"tbf",`+limits)))
+	if q := w.run("tc qdisc show dev v2 root"); strings.Contains(q, "tbf") {
+		t.Errorf("left on the device of an invalid attachment: %s", q)
+	}
+}
+
+// Devices without an end on the node: everything is inside the pod.
+func TestPrivilegedInside(t *testing.T) {
+	for _, kind := range []string{"macvlan", "ipvlan"} {
+		for _, backend := range []string{BackendTBF, BackendEDT} {
+			t.Run(kind+"/"+backend, func(t *testing.T) {
+				need.Link(t, kind)
+				if backend == BackendEDT {
+					need.Qdisc(t, "fq")
+				}
+				w := newWorld(t)
+				w.run("ip link add m0 up type veth peer name m1", "ip link set m1 up")
+				for i, name := range []string{"a", "b"} {
+					w.pods[name] = w.lab.Node.PodT(t, name)
+					must(t, w.pods[name].WriteSysctl("net/ipv6/conf/default/accept_dad", "0"))
+					mode := map[string]string{"macvlan": "bridge", "ipvlan": "l2"}[kind]
+					w.run(fmt.Sprintf("ip link add link m0 name x%d type %s mode %s", i, kind, mode),
+						fmt.Sprintf("ip link set x%d netns %s name eth0", i, name), "ip -n "+name+" link set lo up",
+						fmt.Sprintf("ip -n %s addr add 10.1.2.%d/24 dev eth0", name, i+2),
+						fmt.Sprintf("ip -n %s addr add fd00:2::%d/64 dev eth0 nodad", name, i+2), "ip -n "+name+" link set eth0 up")
+				}
+				inside(t, w, conf(2, `"backend":"`+backend+`",`+limits))
+			})
+		}
+	}
+}
+
+func inside(t *testing.T, w *world, c []byte) {
+	t.Helper()
+	state := func() string {
+		return w.run("ip -n a -o link | cut -d: -f2", "tc -n a qdisc show", "ip -o link show type ifb")
+	}
+	before := state()
+	w.add("a", c)
+	w.add("a", c)
+	must(t, w.check("a", c))
+	for _, addr := range [][2]string{{"10.1.2.2", "10.1.2.3"}, {"fd00:2::2", "fd00:2::3"}} {
+		in := goodput(t, w.pods["b"].NS, w.pods["a"].NS, addr[0], 2*time.Second)
+		out := goodput(t, w.pods["a"].NS, w.pods["b"].NS, addr[1], 2*time.Second)
+		t.Logf("%s: ingress %.1f of 20, egress %.1f of 10 Mbit/s", addr[0], in, out)
+		// Above: a limit. Below: a busy machine, which under emulation loses half of the time between two timers.
+		if in < 20*0.35 || in > 20*1.15 || out < 10*0.35 || out > 10*1.15 {
+			t.Errorf("%s: ingress %.1f of 20, egress %.1f of 10 Mbit/s", addr[0], in, out)
+		}
+	}
+	w.run("tc -n a qdisc del dev eth0 root")
+	w.wantCode(w.check("a", c), cnierr.CodeCheck)
+	w.del("a")
+	w.del("a")
+	if after := state(); after != before {
+		t.Errorf("left behind: %s\nbefore: %s", after, before)
+	}
+}

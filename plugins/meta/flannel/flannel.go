@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flannel is the meta plugin that turns what flanneld wrote about this
+// node (subnet.env) into the configuration of another plugin, bridge unless told
+// otherwise, and delegates to it. The delegate's configuration is kept in the
+// reference's place and format, so that a node can be switched with pods running.
+package flannel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+// Name is the plugin's type, and its section in an attachment record.
+const Name = "flannel"
+
+// Delegate runs the plugin of a type, as *delegate.Runner does.
+type Delegate interface {
+	Add(ctx context.Context, a *cniplugin.Args, plugin string) (*types100.Result, error)
+	Del(ctx context.Context, a *cniplugin.Args, plugin string) error
+	Check(ctx context.Context, a *cniplugin.Args, plugin string) error
+	GC(ctx context.Context, a *cniplugin.Args, plugin string) error
+	Status(ctx context.Context, a *cniplugin.Args, plugin string) error
+}
+
+// Records is what the plugin needs of *store.Dir.
+type Records interface {
+	Begin(ref store.Ref, netnsPath, plugin string, data any) error
+	Complete(ref store.Ref, plugin string, data any) error
+	Load(ref store.Ref) (*store.Record, error)
+	Remove(ref store.Ref, plugin string) error
+	List(network string) ([]*store.Record, error)
+}
+
+// Deps are the plugin's ways to the world.
+type Deps struct {
+	Delegate Delegate
+	Records  Records
+}
+
+type plugin struct{ Deps }
+
+// New returns the plugin.
+func New(d Deps) *cniplugin.Plugin {
+	p := &plugin{d}
+	return &cniplugin.Plugin{
+		Name: Name, About: version.About(Name), Versions: version.All(),
+		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status,
+	}
+}
+
+// section is what an attachment record holds of this plugin. Its JSON is read
+// by later versions.
+type section struct {
+	// File is the saved configuration of the delegate.
+	File string `json:"file"`
+}
+
+func refOf(network string, a *cniplugin.Args) store.Ref {
+	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
+}
+
+// with is the call with another configuration on stdin.
+func with(a *cniplugin.Args, stdin []byte) *cniplugin.Args {
+	c := *a
+	c.StdinData = stdin
+	return &c
+}
+
+// add saves the delegate's configuration before it calls the delegate, since
+// that is all DEL has when flanneld has gone or has got another subnet. The
+// runtime calls DEL after a failed ADD; it finds the file.
+func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+	c, err := load(a.StdinData)
+	if err != nil {
+		return nil, err
+	}
+	conf, kind, err := c.delegateConf()
+	if err != nil {
+		return nil, err
+	}
+	stdin, err := encode(conf)
+	if err != nil {
+		return nil, err
+	}
+	ref := refOf(c.Name, a)
+	file, err := p.pickFile(c, ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Records.Begin(ref, a.Netns, Name, section{File: file}); err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	if err := save(file, stdin); err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeIO, err, "save the delegate's configuration")
+	}
+	res, err := p.Delegate.Add(ctx, with(a, stdin), kind)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Records.Complete(ref, Name, section{File: file}); err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	return cniconf.Convert(res, c.Version())
+}
+
+// del needs neither flanneld nor the delegate's keys: it works from what ADD
+// saved. The file goes when the delegate has succeeded, so a failed DEL can be
+// repeated.
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+	c, err := load(a.StdinData)
+	if err != nil {
+		return err
+	}
+	ref := refOf(c.Name, a)
+	if err := p.delFile(ctx, a, p.savedFile(c, ref)); err != nil {
+		return err
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the record")
+}
+
+func (p *plugin) delFile(ctx context.Context, a *cniplugin.Args, file string) error {
+	stdin, kind, err := readSaved(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, errUnusable):
+		// Nothing can be learned from it, and DEL must end.
+		a.Log.Warn("dropping a saved configuration that cannot be read", zap.String("file", file), zap.Error(err))
+		return removeFile(file)
+	case err != nil:
+		return cnierr.Wrap(cnierr.CodeIO, err, "read the delegate's saved configuration")
+	}
+	if err := p.Delegate.Del(ctx, with(a, stdin), kind); err != nil {
+		return err
+	}
+	return removeFile(file)
+}
+
+// check is the delegate's, with what ADD saved.
+func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+	c, err := load(a.StdinData)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Chained(); err != nil {
+		return err
+	}
+	file := p.savedFile(c, refOf(c.Name, a))
+	saved, kind, err := readSaved(file)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeCheck, err, "the delegate's configuration that ADD saved")
+	}
+	stdin, err := merge(saved, map[string]json.RawMessage{
+		"prevResult": c.RawPrevResult, "runtimeConfig": c.RuntimeConfig, "cniVersion": quoted(c.CNIVersion),
+	})
+	if err != nil {
+		return err
+	}
+	return p.Delegate.Check(ctx, with(a, stdin), kind)
+}
+
+// gc lets the delegate collect, then drops the saved configurations of this
+// network's attachments that are no longer valid.
+func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+	c, err := load(a.StdinData)
+	if err != nil {
+		return err
+	}
+	valid, err := cniconf.ValidAttachments(a.StdinData)
+	if err != nil {
+		return err
+	}
+	keep := make(map[store.Ref]bool)
+	containers := make(map[string]bool)
+	for _, v := range valid {
+		keep[store.Ref{Network: c.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+		containers[v.ContainerID] = true
+	}
+	return errors.Join(p.gcDelegate(ctx, a, c), p.gcRecords(c.Name, keep), p.gcFiles(c, containers))
+}
+
+// gcDelegate passes the list of valid attachments on. Where flanneld has not
+// written its file, the delegate's own keys are all there is.
+func (p *plugin) gcDelegate(ctx context.Context, a *cniplugin.Args, c *config) error {
+	conf, kind, err := c.delegateConf()
+	if err != nil {
+		a.Log.Warn("collecting without what flanneld knows", zap.Error(err))
+		if conf, kind, err = c.bareConf(); err != nil {
+			return err
+		}
+	}
+	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
+		if raw, ok := c.raw[key]; ok {
+			conf[key] = raw
+		}
+	}
+	stdin, err := encode(conf)
+	if err != nil {
+		return err
+	}
+	return p.Delegate.GC(ctx, with(a, stdin), kind)
+}
+
+// status: an ADD would work if flanneld has done its part and the delegate can
+// do its own.
+func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+	c, err := load(a.StdinData)
+	if err != nil {
+		return err
+	}
+	conf, kind, err := c.delegateConf()
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeUnavailable, err, "flannel is not ready")
+	}
+	stdin, err := encode(conf)
+	if err != nil {
+		return err
+	}
+	return p.Delegate.Status(ctx, with(a, stdin), kind)
+}

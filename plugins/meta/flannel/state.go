@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flannel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// errUnusable is a saved configuration that says nothing any more.
+var errUnusable = errors.New("not the configuration of a plugin")
+
+// pickFile is where an attachment's configuration is saved: under the container
+// ID, as the reference does, unless another attachment of that container is
+// there already, which the reference would overwrite.
+func (p *plugin) pickFile(c *config, ref store.Ref) (string, error) {
+	plain := filepath.Join(c.DataDir, ref.ContainerID)
+	if _, err := os.Lstat(plain); errors.Is(err, fs.ErrNotExist) {
+		return plain, nil
+	}
+	records, err := p.Records.List("")
+	if err != nil {
+		return "", cnierr.Wrap(cnierr.CodeState, err, "list the records")
+	}
+	for _, r := range records {
+		var s section
+		if ok, err := r.Section(Name, &s); err == nil && ok && s.File == plain && r.Ref != ref {
+			return plain + "-" + ref.IfName, nil
+		}
+	}
+	return plain, nil
+}
+
+// savedFile is where ADD saved it; without a record, where the reference did.
+func (p *plugin) savedFile(c *config, ref store.Ref) string {
+	var s section
+	rec, err := p.Records.Load(ref)
+	if err == nil && !rec.Corrupt {
+		if ok, err := rec.Section(Name, &s); err == nil && ok && s.File != "" {
+			return s.File
+		}
+	}
+	return filepath.Join(c.DataDir, ref.ContainerID)
+}
+
+// save writes a file that is whole or not there.
+func save(file string, content []byte) error {
+	dir := filepath.Dir(file)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".tmp-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// readSaved returns a saved configuration and the delegate it is for.
+func readSaved(file string) ([]byte, string, error) {
+	b, err := os.ReadFile(file) //nolint:gosec // our own file
+	if err != nil {
+		return nil, "", err
+	}
+	var conf struct {
+		Type string `json:"type"`
+	}
+	if err := json.Unmarshal(b, &conf); err != nil || conf.Type == "" {
+		return nil, "", fmt.Errorf("%s: %w", file, errUnusable)
+	}
+	return b, conf.Type, nil
+}
+
+func removeFile(file string) error {
+	err := os.Remove(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return cnierr.Wrap(cnierr.CodeIO, err, "remove the delegate's saved configuration")
+}
+
+// gcRecords removes what the records of this network say and keep does not hold.
+func (p *plugin) gcRecords(network string, keep map[store.Ref]bool) error {
+	records, err := p.Records.List(network)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "list the records")
+	}
+	var errs []error
+	for _, r := range records {
+		var s section
+		if ok, err := r.Section(Name, &s); err != nil || !ok || keep[r.Ref] {
+			continue
+		}
+		if s.File != "" {
+			errs = append(errs, removeFile(s.File))
+		}
+		errs = append(errs, cnierr.Wrap(cnierr.CodeState, p.Records.Remove(r.Ref, Name), "remove a record"))
+	}
+	return errors.Join(errs...)
+}
+
+// gcFiles removes what the reference saved for containers of this network that
+// are gone. Its files are named after the container alone.
+func (p *plugin) gcFiles(c *config, containers map[string]bool) error {
+	entries, err := os.ReadDir(c.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeIO, err, "list dataDir")
+	}
+	recorded := map[string]bool{}
+	records, err := p.Records.List("")
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "list the records")
+	}
+	for _, r := range records {
+		var s section
+		if ok, err := r.Section(Name, &s); err == nil && ok {
+			recorded[s.File] = true
+		}
+	}
+	var errs []error
+	for _, e := range entries {
+		file := filepath.Join(c.DataDir, e.Name())
+		if !e.Type().IsRegular() || containers[e.Name()] || recorded[file] || savedNetwork(file) != c.Name {
+			continue
+		}
+		errs = append(errs, removeFile(file))
+	}
+	return errors.Join(errs...)
+}
+
+// savedNetwork is the network a saved configuration belongs to, "" when it does
+// not say.
+func savedNetwork(file string) string {
+	b, err := os.ReadFile(file) //nolint:gosec // our own directory
+	var conf struct {
+		Name string `json:"name"`
+	}
+	if err != nil || json.Unmarshal(b, &conf) != nil {
+		return ""
+	}
+	return conf.Name
+}

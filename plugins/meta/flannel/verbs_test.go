@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flannel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// fakeDelegate notes the calls it gets and fails with err.
+type fakeDelegate struct {
+	calls []string
+	stdin []byte
+	err   error
+}
+
+func (f *fakeDelegate) verb(verb string, a *cniplugin.Args, kind string) error {
+	f.calls = append(f.calls, verb+" "+kind)
+	f.stdin = a.StdinData
+	return f.err
+}
+
+func (f *fakeDelegate) Add(_ context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
+	if err := f.verb("ADD", a, kind); err != nil {
+		return nil, err
+	}
+	return &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		IPs:        []*types100.IPConfig{{Address: net.IPNet{IP: net.IPv4(10, 244, 1, 2), Mask: net.CIDRMask(24, 32)}}},
+	}, nil
+}
+
+func (f *fakeDelegate) Del(_ context.Context, a *cniplugin.Args, kind string) error {
+	return f.verb("DEL", a, kind)
+}
+
+func (f *fakeDelegate) Check(_ context.Context, a *cniplugin.Args, kind string) error {
+	return f.verb("CHECK", a, kind)
+}
+
+func (f *fakeDelegate) GC(_ context.Context, a *cniplugin.Args, kind string) error {
+	return f.verb("GC", a, kind)
+}
+
+func (f *fakeDelegate) Status(_ context.Context, a *cniplugin.Args, kind string) error {
+	return f.verb("STATUS", a, kind)
+}
+
+// node is a plugin with a fake delegate and directories of its own.
+type node struct {
+	*testing.T
+	fake    *fakeDelegate
+	p       *cniplugin.Plugin
+	env     string
+	dataDir string
+	records *store.Dir
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{T: t, fake: &fakeDelegate{}, env: writeEnv(t, dualEnv), dataDir: filepath.Join(t.TempDir(), "flannel"), records: store.Open(t.TempDir())}
+	n.p = New(Deps{Delegate: n.fake, Records: n.records})
+	return n
+}
+
+func (n *node) args(id, ifname string, more map[string]any) *cniplugin.Args {
+	c := map[string]any{"subnetFile": n.env, "dataDir": n.dataDir}
+	for k, v := range more {
+		c[k] = v
+	}
+	return &cniplugin.Args{
+		CmdArgs: skel.CmdArgs{ContainerID: id, IfName: ifname, Netns: "/ns", StdinData: conf(n.T, c)},
+		Log:     zap.NewNop(),
+	}
+}
+
+func (n *node) wantFiles(names ...string) {
+	n.Helper()
+	entries, err := os.ReadDir(n.dataDir)
+	if err != nil && len(names) > 0 {
+		n.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	if d := cmp.Diff(names, got); d != "" {
+		n.Errorf("saved configurations (-want +got):\n%s", d)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What ADD saved is what DEL uses, with flanneld's file gone and another
+// configuration given.
+func TestLifecycle(t *testing.T) {
+	t.Parallel()
+	n, ctx := newNode(t), context.Background()
+	res, err := n.p.Add(ctx, n.args("c1", "eth0", nil))
+	must(t, err)
+	if res.Version() != "1.0.0" {
+		t.Errorf("result of version %s", res.Version())
+	}
+	saved := n.fake.stdin
+	onDisk, err := os.ReadFile(filepath.Join(n.dataDir, "c1"))
+	must(t, err)
+	if d := cmp.Diff(string(saved), string(onDisk)); d != "" {
+		t.Errorf("saved differs from what the delegate got:\n%s", d)
+	}
+	fi, err := os.Stat(n.dataDir)
+	must(t, err)
+	if fi.Mode().Perm() != 0o700 {
+		t.Errorf("dataDir has mode %v", fi.Mode())
+	}
+	prev := map[string]any{"cniVersion": "1.0.0", "ips": []any{map[string]any{"address": "10.244.1.2/24"}}}
+	must(t, n.p.Check(ctx, n.args("c1", "eth0", map[string]any{"prevResult": prev})))
+	if got, ok := asAny(t, n.fake.stdin).(map[string]any); !ok || cmp.Diff(prev, got["prevResult"]) != "" || got["type"] != "bridge" {
+		t.Errorf("CHECK gave the delegate %s", n.fake.stdin)
+	}
+	must(t, os.Remove(n.env))
+	must(t, n.p.Del(ctx, n.args("c1", "eth0", map[string]any{"delegate": map[string]any{"type": "ptp"}})))
+	if d := cmp.Diff(string(saved), string(n.fake.stdin)); d != "" {
+		t.Errorf("DEL gave the delegate something else:\n%s", d)
+	}
+	must(t, n.p.Del(ctx, n.args("c1", "eth0", nil)))
+	if d := cmp.Diff([]string{"ADD bridge", "CHECK bridge", "DEL bridge"}, n.fake.calls); d != "" {
+		t.Errorf("calls (-want +got):\n%s", d)
+	}
+	n.wantFiles()
+	if left, err := n.records.List(""); err != nil || len(left) != 0 {
+		t.Errorf("records left: %v %v", left, err)
+	}
+}
+
+// A failed delegate leaves what the DEL that follows needs; a failed DEL can be
+// repeated.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	n, ctx := newNode(t), context.Background()
+	n.fake.err = cnierr.New(cnierr.CodeTryAgain, "later", "")
+	if _, err := n.p.Add(ctx, n.args("c1", "eth0", nil)); cnierr.From(err).Code != cnierr.CodeTryAgain {
+		t.Errorf("ADD: %v, want the delegate's error", err)
+	}
+	n.wantFiles("c1")
+	if err := n.p.Del(ctx, n.args("c1", "eth0", nil)); !errors.Is(err, n.fake.err) {
+		t.Errorf("DEL: %v, want the delegate's error", err)
+	}
+	n.wantFiles("c1")
+	n.fake.err = nil
+	must(t, n.p.Del(ctx, n.args("c1", "eth0", nil)))
+	n.wantFiles()
+}
+
+// Two attachments of one container; the reference keeps the last one only.
+func TestTwoInterfaces(t *testing.T) {
+	t.Parallel()
+	n, ctx := newNode(t), context.Background()
+	for _, ifname := range []string{"eth0", "net1", "eth0"} {
+		_, err := n.p.Add(ctx, n.args("c1", ifname, nil))
+		must(t, err)
+	}
+	n.wantFiles("c1", "c1-net1")
+	must(t, n.p.Del(ctx, n.args("c1", "eth0", nil)))
+	n.wantFiles("c1-net1")
+	must(t, n.p.Del(ctx, n.args("c1", "net1", nil)))
+	n.wantFiles()
+}
+
+// A pod that the reference attached: its file, no record.
+func TestReferenceState(t *testing.T) {
+	t.Parallel()
+	n, ctx := newNode(t), context.Background()
+	must(t, os.MkdirAll(n.dataDir, 0o700))
+	for id, content := range map[string]string{"old": `{"name":"cbr0","type":"ptp"}`, "gone": `{"name":"cbr0","type":"bridge"}`, "other": `{"name":"elsewhere","type":"bridge"}`, "torn": `{"na`} {
+		must(t, os.WriteFile(filepath.Join(n.dataDir, id), []byte(content), 0o600))
+	}
+	must(t, n.p.Del(ctx, n.args("torn", "eth0", nil)))
+	must(t, n.p.Del(ctx, n.args("never", "eth0", nil)))
+	if len(n.fake.calls) != 0 {
+		t.Errorf("called %v for what says nothing", n.fake.calls)
+	}
+	_, err := n.p.Add(ctx, n.args("mine", "eth0", nil))
+	must(t, err)
+	_, err = n.p.Add(ctx, n.args("stale", "eth0", nil))
+	must(t, err)
+	must(t, n.p.GC(ctx, n.args("", "", map[string]any{"cni.dev/valid-attachments": []any{
+		map[string]any{"containerID": "old", "ifname": "eth0"}, map[string]any{"containerID": "mine", "ifname": "eth0"},
+	}})))
+	n.wantFiles("mine", "old", "other")
+	got, _ := asAny(t, n.fake.stdin).(map[string]any)
+	if list, _ := got["cni.dev/valid-attachments"].([]any); len(list) != 2 || got["name"] != "cbr0" {
+		t.Errorf("GC gave the delegate %s", n.fake.stdin)
+	}
+	must(t, n.p.Del(ctx, n.args("old", "eth0", nil)))
+	if last := n.fake.calls[len(n.fake.calls)-1]; last != "DEL ptp" {
+		t.Errorf("last call %s", last)
+	}
+	n.wantFiles("mine", "other")
+}
+
+func TestStatusAndGCWithoutFlanneld(t *testing.T) {
+	t.Parallel()
+	n, ctx := newNode(t), context.Background()
+	must(t, n.p.Status(ctx, n.args("", "", nil)))
+	must(t, os.Remove(n.env))
+	if e := cnierr.From(n.p.Status(ctx, n.args("", "", nil))); e == nil || e.Code != cnierr.CodeUnavailable {
+		t.Errorf("STATUS without flanneld: %+v, want 50", e)
+	}
+	must(t, n.p.GC(ctx, n.args("", "", map[string]any{"cni.dev/valid-attachments": []any{}})))
+	var got struct {
+		IPAM json.RawMessage `json:"ipam"`
+	}
+	must(t, json.Unmarshal(n.fake.stdin, &got))
+	if string(got.IPAM) != `{"type":"host-local"}` {
+		t.Errorf("GC gave the delegate's ipam %s", got.IPAM)
+	}
+}

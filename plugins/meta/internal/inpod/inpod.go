@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inpod is what the chained plugins that work inside a pod's network
+// namespace have in common: getting there, finding it again later, and GC. It
+// owns no state.
+package inpod
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// Pod is a pod's network namespace and a handle in it.
+type Pod struct {
+	*nl.Handle
+	NS *netns.NS
+}
+
+// Open opens the namespace at path; errors have code 8. The caller must Close
+// the result.
+func Open(path string) (*Pod, error) {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
+	}
+	h, err := nl.NewIn(ns)
+	if err != nil {
+		ns.Close()
+		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	return &Pod{Handle: h, NS: ns}, nil
+}
+
+// Reopen opens the first of the paths that is a network namespace and, unless
+// inode is 0, the one with that number: a path may name another pod's by now.
+// It returns nil without an error when there is none.
+func Reopen(inode uint64, paths ...string) (*Pod, error) {
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		p, err := Open(path)
+		if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if inode == 0 || p.NS.Inode() == inode {
+			return p, nil
+		}
+		p.Close()
+	}
+	return nil, nil //nolint:nilnil // "gone" is an answer, and no error
+}
+
+// Lock keeps other calls that lock, the reference's sbr plugin included, out of
+// the namespace until Close: they look for free numbers and then take them.
+func (p *Pod) Lock() error {
+	for {
+		err := unix.Flock(p.NS.Fd(), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			return cnierr.Wrap(cnierr.CodeNetNS, err, "lock CNI_NETNS %q", p.NS.Path())
+		}
+	}
+}
+
+// Close releases the descriptors. A nil Pod is fine.
+func (p *Pod) Close() {
+	if p != nil {
+		p.Handle.Close()
+		p.NS.Close()
+	}
+}
+
+// Collector is the GC of a plugin.
+type Collector struct {
+	// Section is the plugin's in an attachment record.
+	Section string
+	// List returns the attachment records of a network.
+	List func(network string) ([]*store.Record, error)
+	// Detach removes what the plugin has made for an attachment, and its section.
+	Detach func(ctx context.Context, rec *store.Record) error
+}
+
+// Run detaches what the network's records name and the runtime no longer lists.
+// It never stops at the first error, and never touches another network's
+// attachments.
+func (c Collector) Run(ctx context.Context, a *cniplugin.Args) error {
+	var conf cniconf.Common
+	if err := cniconf.Load(a.StdinData, &conf); err != nil && conf.Name == "" {
+		return err
+	}
+	attachments, err := cniconf.ValidAttachments(a.StdinData)
+	if err != nil {
+		return err
+	}
+	valid := make(map[store.Ref]bool, len(attachments))
+	for _, v := range attachments {
+		valid[store.Ref{Network: conf.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+	}
+	records, err := c.List(conf.Name)
+	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
+	for _, rec := range records {
+		if found, _ := rec.Section(c.Section, nil); !valid[rec.Ref] && (found || rec.Corrupt) {
+			errs = append(errs, c.Detach(ctx, rec))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-cni/sluice/loader"
+)
+
+// matches reads conditions in the words of iptables(8) that the eBPF back end
+// knows: -s, -d and -i with their long forms, each at most once and each with
+// "!" before it or not. -p is understood too; it is met by mappings of that
+// protocol. is4 says which family the addresses must be of. The error names the
+// word that is not understood.
+func matches(words []string, is4 bool) (m loader.Match, proto string, err error) {
+	seen := make(map[string]bool)
+	for len(words) > 0 {
+		not := words[0] == "!"
+		if not {
+			words = words[1:]
+		}
+		if len(words) < 2 {
+			return m, "", fmt.Errorf("%q has no value", strings.Join(words, " "))
+		}
+		option, value := long(words[0]), words[1]
+		words = words[2:]
+		if seen[option] {
+			return m, "", fmt.Errorf("%q is there twice", option)
+		}
+		seen[option] = true
+		switch option {
+		case "--source":
+			m.NotSource = not
+			m.Source, err = parseNet(value, is4)
+		case "--destination":
+			m.NotDest = not
+			m.Dest, err = parseNet(value, is4)
+		case "--in-interface":
+			m.NotIn, m.In = not, value
+			if strings.HasSuffix(value, "+") {
+				err = fmt.Errorf("%q is more than one device", value)
+			}
+		case "--protocol":
+			proto = strings.ToLower(value)
+			if not {
+				err = fmt.Errorf("\"! -p\" is not understood")
+			}
+		default:
+			err = fmt.Errorf("%q is not understood", option)
+		}
+		if err != nil {
+			return m, "", err
+		}
+	}
+	return m, proto, nil
+}
+
+func long(option string) string {
+	switch option {
+	case "-s", "--src":
+		return "--source"
+	case "-d", "--dst":
+		return "--destination"
+	case "-i":
+		return "--in-interface"
+	case "-p":
+		return "--protocol"
+	}
+	return option
+}
+
+// parseNet reads an address, an address with a length, or, for IPv4, with a mask.
+func parseNet(s string, is4 bool) (netip.Prefix, error) {
+	addr, mask, has := strings.Cut(s, "/")
+	ip, err := netip.ParseAddr(addr)
+	if err != nil || ip.Is4() != is4 {
+		return netip.Prefix{}, fmt.Errorf("%q is not one network of the family", s)
+	}
+	if !has {
+		return netip.PrefixFrom(ip, ip.BitLen()), nil
+	}
+	if m := net.ParseIP(mask).To4(); m != nil && is4 {
+		ones, bits := net.IPMask(m).Size()
+		if bits == 0 {
+			return netip.Prefix{}, fmt.Errorf("%q is no mask of a network", mask)
+		}
+		return netip.PrefixFrom(ip, ones).Masked(), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is not a network", s)
+	}
+	return p.Masked(), nil
+}

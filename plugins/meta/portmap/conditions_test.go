@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+)
+
+func TestMatches(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		words string
+		six   bool
+		want  loader.Match
+		proto string
+		err   string // in the error
+	}{
+		{words: ""},
+		{words: "-s 10.0.0.0/8", want: loader.Match{Source: netip.MustParsePrefix("10.0.0.0/8")}},
+		{words: "! -s 10.1.2.3/8", want: loader.Match{Source: netip.MustParsePrefix("10.0.0.0/8"), NotSource: true}},
+		{words: "--source 10.0.0.0/255.0.0.0", want: loader.Match{Source: netip.MustParsePrefix("10.0.0.0/8")}},
+		{words: "! -d 192.0.2.1 -i eth0", want: loader.Match{Dest: netip.MustParsePrefix("192.0.2.1/32"), NotDest: true, In: "eth0"}},
+		{words: "-p TCP ! -i eth1", want: loader.Match{In: "eth1", NotIn: true}, proto: "tcp"},
+		{words: "--dst 2001:db8::/32", six: true, want: loader.Match{Dest: netip.MustParsePrefix("2001:db8::/32")}},
+		{words: "-s 2001:db8::/32", err: "family"},
+		{words: "-s 10.0.0.0/8", six: true, err: "family"},
+		{words: "-s 10.0.0.1,10.0.0.2", err: "family"},
+		{words: "-s 10.0.0.0/255.0.255.0", err: "mask"},
+		{words: "-s 10.0.0.0/40", err: "not a network"},
+		{words: "-s host.example", err: "family"},
+		{words: "-s", err: "no value"},
+		{words: "!", err: "no value"},
+		{words: "-s 10.0.0.1 --src 10.0.0.2", err: "twice"},
+		{words: "-m comment --comment x", err: `"-m"`},
+		{words: "-i eth+", err: "more than one"},
+		{words: "! -p tcp", err: "-p"},
+		{words: "ip saddr 10.0.0.0/8", err: `"ip"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.words, func(t *testing.T) {
+			t.Parallel()
+			got, proto, err := matches(strings.Fields(tt.words), !tt.six)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("got %v, want an error with %q", err, tt.err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Prefix{})); err != nil || diff != "" || proto != tt.proto {
+				t.Errorf("%v, protocol %q\n%s", err, proto, diff)
+			}
+		})
+	}
+}
+
+// What the eBPF back end cannot do is refused by its key.
+func TestRefuses(t *testing.T) {
+	t.Parallel()
+	four := loader.HostPort{Proto: unix.IPPROTO_SCTP, Port: 80, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80}
+	moved := four
+	moved.PodPort = 81
+	conf := &Conf{ConditionsV6: []string{"-m", "x"}}
+	six := four
+	six.PodIP = netip.MustParseAddr("fd00::2")
+	for _, tt := range []struct {
+		hp   loader.HostPort
+		want string
+	}{{four, ""}, {moved, "containerPort 81"}, {six, "conditionsV6 [-m x]"}} {
+		err := conf.refuses(tt.hp)
+		if tt.want == "" {
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if ce := cnierr.From(err); ce == nil || ce.Code != cnierr.CodeUnsupported || !strings.Contains(ce.Msg, tt.want) {
+			t.Errorf("got %v, want code 2 and %q", err, tt.want)
+		}
+	}
+}
+
+// A mapping of another protocol than the condition's is not published.
+func TestConditionOfProtocol(t *testing.T) {
+	t.Parallel()
+	req, err := parse(netconf(`"conditionsV4":["-p","udp"]`, `{"hostPort":1,"containerPort":1,"protocol":"tcp"},{"hostPort":2,"containerPort":2,"protocol":"udp"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := req.ports([]netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")})
+	if len(ports) != 1 || ports[0].Port != 2 {
+		t.Errorf("%+v", ports)
+	}
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// tables is the back end that writes netfilter rules.
+type tables struct {
+	netfilter.Tables
+	Deps
+}
+
+var _ Backend = tables{}
+
+// Prepare finds the device that the node's own processes reach the pod by. The
+// tables have been found usable when they were chosen.
+func (b tables) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error) {
+	return &tablesJob{tables: b, args: a, ports: w.netfilter(), localnet: b.localnet(ctx, a, w)}, nil
+}
+
+// localnet names the device whose route_localnet has to be on, if that is ours
+// to do: not where it is on already and no attachment of ours says so.
+func (b tables) localnet(ctx context.Context, a *cniplugin.Args, w want) string {
+	if !w.snat || !slices.ContainsFunc(w.ports, func(p loader.HostPort) bool { return p.PodIP.Is4() }) {
+		return ""
+	}
+	ep, err := b.Resolve(ctx, a.Netns, a.IfName)
+	if err != nil {
+		a.Log.Debug("the pod has no host end: not reached from 127.0.0.1", zap.Error(err))
+		return ""
+	}
+	name := ep.HostIfName
+	if h, err := nl.New(); err == nil {
+		if l, err := h.LinkByIndex(ep.RouteIfindex); err == nil {
+			name = l.Name
+		}
+		h.Close()
+	}
+	if on, err := sysctl.Get("net/ipv4/conf/" + name + "/route_localnet"); err != nil || on == "1" && !b.usesLocalnet(name, store.Ref{}) {
+		return ""
+	}
+	return name
+}
+
+// usesLocalnet reports whether an attachment other than this one relies on the
+// device. Unsure is yes.
+func (b tables) usesLocalnet(ifname string, but store.Ref) bool {
+	records, err := b.Records.List("")
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(records, func(r *store.Record) bool {
+		var s section
+		ok, err := r.Section(Name, &s)
+		return r.Ref != but && ok && err == nil && s.Localnet == ifname
+	})
+}
+
+// netfilter is the request in the words of pkg/netfilter.
+func (w want) netfilter() netfilter.Ports {
+	p := netfilter.Ports{
+		Ref: w.ref, Pod: w.addrs, SNAT: w.snat, MasqAll: w.conf.MasqAll, MarkBit: netfilter.DefaultMarkBit,
+		ConditionsV4: w.conf.ConditionsV4, ConditionsV6: w.conf.ConditionsV6,
+	}
+	if w.conf.MarkMasqBit != nil {
+		p.MarkBit = *w.conf.MarkMasqBit
+	}
+	if w.conf.ExternalSetMarkChain != nil {
+		p.MarkChain = *w.conf.ExternalSetMarkChain
+	}
+	for _, hp := range w.ports {
+		p.Mappings = append(p.Mappings, netfilter.Mapping{HostIP: hp.HostIP, Proto: hp.Proto, HostPort: hp.Port, PodIP: hp.PodIP, PodPort: hp.PodPort})
+	}
+	return p
+}
+
+type tablesJob struct {
+	tables
+	args     *cniplugin.Args
+	ports    netfilter.Ports
+	localnet string
+}
+
+func (*tablesJob) Close() error { return nil }
+
+// Describe adds what DEL has to know.
+func (j *tablesJob) Describe(s *section) {
+	if j.localnet != "" {
+		s.Localnet = j.localnet
+	}
+}
+
+// Do writes the rules, then ends connections that go elsewhere: those of UDP
+// and SCTP would keep an old way for as long as somebody sends.
+func (j *tablesJob) Do(ctx context.Context, undos *undo.Stack) error {
+	undos.Push("host ports", func(ctx context.Context) error {
+		return j.DelPorts(ctx, netfilter.Held{Ref: j.ports.Ref, Mappings: j.ports.Mappings})
+	})
+	if err := j.AddPorts(ctx, j.ports); err != nil {
+		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "publish host ports")
+	}
+	dropFlows(j.args, j.ports.Mappings, func(m netfilter.Mapping, f nl.Flow) bool {
+		return m.Proto != unix.IPPROTO_TCP && f.ReplySrc != netip.AddrPortFrom(m.PodIP, m.PodPort)
+	})
+	if j.localnet == "" {
+		return nil
+	}
+	undos.Push("route_localnet", func(ctx context.Context) error {
+		return j.DisableLocalnet(ctx, j.localnet, func() bool { return j.usesLocalnet(j.localnet, j.ports.Ref) })
+	})
+	return netfilter.CNIError(j.EnableLocalnet(ctx, j.localnet), cnierr.CodeNoDatapath, "let 127.0.0.1 reach the pod")
+}
+
+// dropFlows ends the connections to published ports that match accepts. A kernel
+// that cannot tell them leaves them as they are.
+func dropFlows(a *cniplugin.Args, mappings []netfilter.Mapping, match func(netfilter.Mapping, nl.Flow) bool) {
+	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
+		var of []netfilter.Mapping
+		for _, m := range mappings {
+			if m.PodIP.Is4() == (family == nl.FamilyV4) {
+				of = append(of, m)
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		n, err := nl.DropFlows(family, func(f nl.Flow) bool {
+			return slices.ContainsFunc(of, func(m netfilter.Mapping) bool {
+				return f.Proto == m.Proto && f.Dst.Port() == m.HostPort && (m.HostIP.IsUnspecified() || f.Dst.Addr() == m.HostIP) && match(m, f)
+			})
+		})
+		if err != nil {
+			a.Log.Warn("connections to published ports may go the old way", zap.Error(err))
+		} else if n > 0 {
+			a.Log.Debug("ended connections to published ports", zap.Int("connections", n))
+		}
+	}
+}
+
+// Remove takes the rules out, and ends the connections that they made.
+func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, ports []portKey) error {
+	h := netfilter.Held{Ref: ref, Spare: b.spare(ref)}
+	for _, k := range ports {
+		h.Mappings = append(h.Mappings, netfilter.Mapping{HostIP: k.HostIP, Proto: k.Proto, HostPort: k.Port, PodIP: k.PodIP, PodPort: k.PodPort})
+	}
+	if err := b.DelPorts(ctx, h); err != nil {
+		if ports == nil && errors.Is(err, netfilter.ErrUnusable) {
+			a.Log.Warn("tables that may hold something cannot be looked at", zap.String("backend", b.Name()), zap.Error(err))
+			return nil
+		}
+		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "withdraw host ports")
+	}
+	dropFlows(a, h.Mappings, func(m netfilter.Mapping, f nl.Flow) bool { return f.ReplySrc == netip.AddrPortFrom(m.PodIP, m.PodPort) })
+	if ports == nil {
+		return b.disableUnused(ctx, ref)
+	}
+	s := b.section(ref)
+	if s.Localnet == "" {
+		return nil
+	}
+	err := b.DisableLocalnet(ctx, s.Localnet, func() bool { return b.usesLocalnet(s.Localnet, ref) })
+	return netfilter.CNIError(err, cnierr.CodeNoDatapath, "take route_localnet back")
+}
+
+// disableUnused takes route_localnet back from the devices that no attachment
+// other than this one relies on, when nobody can say which it was.
+func (b tables) disableUnused(ctx context.Context, ref store.Ref) error {
+	devices, err := b.Guarded(ctx)
+	errs := []error{err}
+	for _, name := range devices {
+		if !b.usesLocalnet(name, ref) {
+			errs = append(errs, b.DisableLocalnet(ctx, name, func() bool { return b.usesLocalnet(name, ref) }))
+		}
+	}
+	if err := errors.Join(errs...); !errors.Is(err, netfilter.ErrUnusable) {
+		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "take route_localnet back")
+	}
+	return nil
+}
+
+func (b tables) section(ref store.Ref) (s section) {
+	if rec, err := b.Records.Load(ref); err == nil && !rec.Corrupt {
+		_, _ = rec.Section(Name, &s) // what cannot be read is empty
+	}
+	return s
+}
+
+// spare lists the addresses of the container's other attachments: rules are
+// named after the container.
+func (b tables) spare(ref store.Ref) []netip.Addr {
+	var out []netip.Addr
+	records, _ := b.Records.List("")
+	for _, r := range records {
+		var s section
+		if ok, err := r.Section(Name, &s); !ok || err != nil || r.ContainerID != ref.ContainerID || r.Ref == ref {
+			continue
+		}
+		for _, k := range s.Ports {
+			out = append(out, k.PodIP)
+		}
+	}
+	return out
+}
+
+// Check compares the rules, the shared ones too.
+func (b tables) Check(ctx context.Context, _ *cniplugin.Args, w want) error {
+	return netfilter.CNIError(b.CheckPorts(ctx, w.netfilter()), cnierr.CodeNoDatapath, "host ports differ from the configuration")
+}
+
+// Sweep removes the rules of containers of the network that the runtime does
+// not know and no record names.
+func (b tables) Sweep(ctx context.Context, _ *cniplugin.Args, network string, valid map[store.Ref]bool) error {
+	keep := make(map[string]bool)
+	for ref := range valid {
+		keep[ref.ContainerID] = true
+	}
+	records, err := b.Records.List(network)
+	if err != nil {
+		return nil //nolint:nilerr // nobody can tell what is garbage; List's error is reported by the collector
+	}
+	for _, r := range records {
+		keep[r.ContainerID] = true
+	}
+	err = b.SweepPorts(ctx, network, func(id string) bool { return keep[id] })
+	if errors.Is(err, netfilter.ErrUnusable) {
+		return nil
+	}
+	if err != nil {
+		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "sweep host ports")
+	}
+	return b.disableUnused(ctx, store.Ref{})
+}
+
+// Status has nothing to add: tables that were chosen can be used.
+func (tables) Status(context.Context, *cniplugin.Args) error { return nil }

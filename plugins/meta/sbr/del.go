@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sbr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+)
+
+// del takes the rules out and puts the main table back. A namespace that is gone
+// has taken all of it along.
+func (p *plugin) del(_ context.Context, a *cniplugin.Args) error {
+	var c conf
+	if err := cniconf.Load(a.StdinData, &c); err != nil && c.Name == "" {
+		return err // with a name, an odd value elsewhere must not keep us from cleaning
+	}
+	return p.detach(chained.Ref(c.Name, a), a.Netns, c.Table)
+}
+
+func (p *plugin) detach(ref store.Ref, path string, table *int) error {
+	old, found, recorded := p.remember(ref)
+	pod, err := inpod.Reopen(old.NetNS, path, recorded)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	if pod != nil {
+		if err := pod.Lock(); err != nil {
+			return err
+		}
+		if found {
+			err = old.undo(pod)
+		} else {
+			err = removeByAddress(pod, ref.IfName, table)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+}
+
+// removeByAddress removes the rules for the interface's addresses, of one table
+// where the configuration has it: those of an attachment without a record, the
+// reference plugin's for one.
+func removeByAddress(pod *inpod.Pod, ifname string, table *int) error {
+	link, err := pod.LinkByName(ifname)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "find interface %s in the pod", ifname)
+	}
+	addrs, err := pod.AddrsOf(link.Index, nl.FamilyAll)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "list the addresses of %s", ifname)
+	}
+	rules, err := pod.Rules(nl.FamilyAll)
+	errs := []error{err}
+	for _, r := range rules {
+		if r.Src.IsValid() && r.Src.IsSingleIP() && (table == nil || r.Table == *table) &&
+			slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr() == r.Src.Addr() }) {
+			errs = append(errs, gone(pod.DelRule(r)))
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, errors.Join(errs...), "remove the rules of %s", ifname)
+}
+
+// gc removes the rules of attachments that the runtime no longer lists.
+func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+	return inpod.Collector{
+		Section: Name, List: p.Records.List,
+		Detach: func(_ context.Context, rec *store.Record) error { return p.detach(rec.Ref, "", nil) },
+	}.Run(ctx, a)
+}
+
+// check looks for the rule of each address and for what its table must have.
+func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
+	r, err := parse(a)
+	if err != nil {
+		return err
+	}
+	if r.prev, err = r.Chained(); err != nil {
+		return err
+	}
+	if r.addrs, err = r.addresses(); err != nil {
+		return err
+	}
+	pod, err := inpod.Open(a.Netns)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	rules, err := pod.Rules(nl.FamilyAll)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "list the pod's rules")
+	}
+	old, _, _ := p.remember(ref(r))
+	var diffs []error
+	for _, addr := range r.addrs {
+		diffs = append(diffs, r.checkAddress(pod, addr, rules, old))
+	}
+	return errors.Join(diffs...)
+}
+
+func (r *request) checkAddress(pod *inpod.Pod, a address, rules []nl.Rule, old section) error {
+	i := slices.IndexFunc(rules, func(rule nl.Rule) bool {
+		return rule.Src.IsValid() && rule.Src.IsSingleIP() && rule.Src.Addr() == a.prefix.Addr() && r.rightTable(rule, old)
+	})
+	if i < 0 {
+		return differs("there is no rule that routes by the source %s", a.prefix.Addr())
+	}
+	if r.Table != nil || !a.gateway.IsValid() {
+		return nil
+	}
+	routes, err := pod.RoutesWhere(nl.RouteFilter{Family: rules[i].Family, Table: rules[i].Table})
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "list table %d", rules[i].Table)
+	}
+	if !slices.ContainsFunc(routes, func(h nl.Route) bool { return h.Dst.Bits() == 0 && h.Gateway == a.gateway }) {
+		return differs("table %d of %s has no default route by %s", rules[i].Table, a.prefix.Addr(), a.gateway)
+	}
+	return nil
+}
+
+// rightTable reports that a rule points where ADD pointed it, as far as anybody
+// knows.
+func (r *request) rightTable(have nl.Rule, old section) bool {
+	if r.Table != nil {
+		return have.Table == *r.Table
+	}
+	i := slices.IndexFunc(old.Rules, func(o rule) bool { return o.Src == have.Src.Addr() })
+	return i < 0 || old.Rules[i].Table == have.Table
+}
+
+func differs(format string, a ...any) error {
+	return cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), "")
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sbr
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+)
+
+// plan is what an ADD is about to do, decided before the first change.
+type plan struct {
+	section
+	tables []nl.Route // routes of the tables that the rules point to
+}
+
+// route makes the pod route by source. On an error everything is as it was.
+func (p *plugin) route(ctx context.Context, r *request, pod *inpod.Pod) (err error) {
+	link, err := pod.LinkByName(r.args.IfName)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "find interface %s in the pod", r.args.IfName)
+	}
+	ref := ref(r)
+	if old, found, _ := p.remember(ref); found && old.NetNS == pod.NS.Inode() {
+		if err := old.undo(pod); err != nil { // a repeated ADD starts anew
+			return err
+		}
+	}
+	pl, err := makePlan(r, pod, link)
+	if err != nil {
+		return err
+	}
+	var undos undo.Stack
+	defer undos.Rollback(ctx, &err)
+	undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+	if err := p.Records.Begin(ref, r.args.Netns, Name, pl.section); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	undos.Push("rules and routes", func(context.Context) error { return pl.undo(pod) })
+	if err := pl.apply(pod); err != nil {
+		return err
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Complete(ref, Name, pl.section), "complete the attachment record")
+}
+
+// makePlan looks at the interface's routes and the tables in use.
+func makePlan(r *request, pod *inpod.Pod, link nl.Link) (*plan, error) {
+	pl := &plan{section: section{NetNS: pod.NS.Inode(), Own: r.Table == nil}}
+	if r.Table != nil {
+		for _, a := range r.addrs {
+			pl.Rules = append(pl.Rules, rule{a.prefix.Addr(), *r.Table})
+		}
+		return pl, nil
+	}
+	all, err := pod.AllRoutes(nl.FamilyAll)
+	if err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "list the pod's routes")
+	}
+	used, err := tablesInUse(pod, all)
+	if err != nil {
+		return nil, err
+	}
+	var own []nl.Route
+	for _, route := range all {
+		if route.Table == nl.TableMain && route.LinkIndex == link.Index && !keepInMain(route) {
+			own = append(own, route)
+		}
+	}
+	table := firstTable
+	for _, a := range r.addrs {
+		for used[table] {
+			table++
+		}
+		used[table] = true
+		pl.Rules = append(pl.Rules, rule{a.prefix.Addr(), table})
+		pl.tables = append(pl.tables, a.routes(table, link.Index, own)...)
+	}
+	pl.Moved = own
+	if r.AddSourceHints {
+		pl.hint(r.addrs, link.Index)
+	}
+	return pl, nil
+}
+
+// tablesInUse returns the tables that some rule or route of the pod refers to.
+func tablesInUse(pod *inpod.Pod, routes []nl.Route) (map[int]bool, error) {
+	rules, err := pod.Rules(nl.FamilyAll)
+	if err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "list the pod's rules")
+	}
+	used := map[int]bool{defTable: true, nl.TableMain: true, localTable: true}
+	for _, r := range rules {
+		used[r.Table] = true
+	}
+	for _, r := range routes {
+		used[r.Table] = true
+	}
+	return used, nil
+}
+
+// keepInMain reports a route that must stay: link-local addresses belong to
+// their interface already, and no rule is made for them.
+func keepInMain(r nl.Route) bool {
+	return r.Dst.Addr().IsLinkLocalUnicast() && r.Dst.Addr().Is6() || r.Dst.Addr().IsMulticast() || r.Type != unix.RTN_UNICAST
+}
+
+// routes returns what belongs into the table of an address: the interface's
+// routes of its family that are for its subnet or for no source in particular,
+// and a default route, which takes the place of one that is there.
+func (a address) routes(table, link int, all []nl.Route) []nl.Route {
+	v4 := a.prefix.Addr().Is4()
+	subnet := a.prefix.Masked()
+	var out []nl.Route
+	for _, r := range all {
+		if r.Dst.Addr().Is4() != v4 || !generic(r) && !subnet.Contains(r.Src) && !subnet.Contains(r.Gateway) {
+			continue
+		}
+		if a.gateway.IsValid() && r.Dst.Bits() == 0 {
+			continue // ours takes its place
+		}
+		r.Table = table
+		out = append(out, r)
+	}
+	if a.gateway.IsValid() {
+		out = append(out, nl.Route{LinkIndex: link, Dst: netip.PrefixFrom(unspecified(v4), 0), Gateway: a.gateway, Table: table})
+	}
+	// A gateway must be reachable before a route can use it.
+	slices.SortStableFunc(out, func(x, y nl.Route) int { return rank(x) - rank(y) })
+	return out
+}
+
+// generic reports a route that neither source nor gateway ties to an address.
+func generic(r nl.Route) bool { return !r.Src.IsValid() && !r.Gateway.IsValid() }
+
+func rank(r nl.Route) int {
+	if r.Gateway.IsValid() {
+		return 1
+	}
+	return 0
+}
+
+func unspecified(v4 bool) netip.Addr {
+	if v4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// hint leaves the routes that need no gateway in the main table, and lets those
+// to the addresses' subnets name the address as source, so that a program that
+// has not chosen one gets the right one.
+func (pl *plan) hint(addrs []address, link int) {
+	for _, a := range addrs {
+		h := nl.Route{LinkIndex: link, Dst: a.prefix.Masked(), Src: a.prefix.Addr(), Table: nl.TableMain}
+		if a.prefix.Addr().Is4() {
+			h.Scope = nl.ScopeLink
+		}
+		pl.Hints = append(pl.Hints, h)
+	}
+	pl.Moved = slices.DeleteFunc(slices.Clone(pl.Moved), func(r nl.Route) bool {
+		return !r.Gateway.IsValid() && !slices.ContainsFunc(pl.Hints, func(h nl.Route) bool { return h.Dst == r.Dst })
+	})
+}
+
+// apply makes the tables, then the rules, and empties the main table last: at no
+// moment has a packet no route.
+func (pl *plan) apply(pod *inpod.Pod) error {
+	for _, r := range pl.tables {
+		if err := pod.AddRoute(r); err != nil && !errors.Is(err, nl.ErrExist) {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "fill table %d", r.Table)
+		}
+	}
+	for _, r := range pl.Rules {
+		if err := pod.AddRule(r.nl()); err != nil && !errors.Is(err, nl.ErrExist) {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "add a rule")
+		}
+	}
+	if !pl.Own {
+		return nil
+	}
+	// Those by a gateway first: they rest on the others.
+	moved := slices.Clone(pl.Moved)
+	slices.SortStableFunc(moved, func(x, y nl.Route) int { return rank(y) - rank(x) })
+	for _, r := range moved {
+		if err := pod.DelRoute(r); err != nil && !errors.Is(err, nl.ErrNotFound) {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "move a route out of the main table")
+		}
+	}
+	for _, r := range pl.Hints {
+		if err := pod.AddRoute(r); err != nil && !errors.Is(err, nl.ErrExist) {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "add a source hint")
+		}
+	}
+	return nil
+}
+
+// undo takes out what a plan has put in, as far as it is there, and puts the
+// main table back. It tries everything.
+func (s section) undo(pod *inpod.Pod) error {
+	var errs []error
+	for _, r := range s.Rules {
+		errs = append(errs, gone(pod.DelRule(r.nl())))
+		if s.Own {
+			errs = append(errs, flush(pod, r))
+		}
+	}
+	for _, r := range s.Hints {
+		errs = append(errs, gone(pod.DelRoute(r)))
+	}
+	back := slices.Clone(s.Moved)
+	slices.SortStableFunc(back, func(x, y nl.Route) int { return rank(x) - rank(y) })
+	for _, r := range back {
+		err := pod.AddRoute(r)
+		if !errors.Is(err, nl.ErrExist) && !homeless(pod, r) {
+			errs = append(errs, err)
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, errors.Join(errs...), "put the pod's routes back")
+}
+
+// homeless reports that a route's interface has gone or is down, and its routes
+// with it.
+func homeless(pod *inpod.Pod, r nl.Route) bool {
+	l, err := pod.LinkByIndex(r.LinkIndex)
+	return err != nil || !l.Up
+}
+
+// flush empties the table of a rule, of the rule's family: it was chosen free.
+func flush(pod *inpod.Pod, r rule) error {
+	family := nl.FamilyV6
+	if r.Src.Is4() {
+		family = nl.FamilyV4
+	}
+	routes, err := pod.RoutesWhere(nl.RouteFilter{Family: family, Table: r.Table})
+	errs := []error{err}
+	for _, route := range routes {
+		errs = append(errs, gone(pod.DelRoute(route)))
+	}
+	return errors.Join(errs...)
+}
+
+// gone takes "there is no such thing" for success.
+func gone(err error) error {
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vrf
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+)
+
+// del takes the interface out of the VRF and the VRF away with its last one. A
+// namespace that is gone has taken both along.
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+	var c conf
+	if err := cniconf.Load(a.StdinData, &c); err != nil && c.Name == "" {
+		return err // with a name, an odd value elsewhere must not keep us from cleaning
+	}
+	return p.detach(ctx, a.Log, chained.Ref(c.Name, a), a.Netns, c.VRFName)
+}
+
+func (p *plugin) detach(ctx context.Context, l *zap.Logger, ref store.Ref, path, vrf string) error {
+	old, found, recorded := p.remember(ref)
+	if found {
+		vrf = old.VRF
+	}
+	pod, err := inpod.Reopen(old.NetNS, path, recorded)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	if pod != nil && vrf != "" {
+		if err := pod.Lock(); err != nil {
+			return err
+		}
+		if err := leave(ctx, l, pod, ref.IfName, vrf); err != nil {
+			return err
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+}
+
+// leave takes the interface out of the VRF, if it is in it, and gives it back
+// what that takes, as far as it works: the next plugin removes the interface.
+func leave(ctx context.Context, l *zap.Logger, pod *inpod.Pod, ifname, vrf string) error {
+	dev, err := pod.LinkByName(vrf)
+	if errors.Is(err, nl.ErrNotFound) || err == nil && dev.Kind != Name {
+		return nil
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", vrf)
+	}
+	link, err := pod.LinkByName(ifname)
+	if err != nil && !errors.Is(err, nl.ErrNotFound) {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", ifname)
+	}
+	if err == nil && link.MasterIndex == dev.Index {
+		f, err := note(pod, link)
+		if err == nil {
+			err = f.move(ctx, pod, link, 0, int(dev.VRFTable), nl.TableMain)
+		}
+		if err != nil {
+			l.Warn("addresses or routes of the interface are not back", zap.Error(err))
+			if l, lerr := pod.LinkByIndex(link.Index); lerr == nil && l.MasterIndex == dev.Index {
+				return cnierr.Wrap(cnierr.CodeKernel, err, "take %s out of %s", ifname, vrf)
+			}
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, removeIfEmpty(pod, vrf), "delete %s", vrf)
+}
+
+// removeIfEmpty deletes the VRF when no interface is left in it.
+func removeIfEmpty(pod *inpod.Pod, vrf string) error {
+	dev, err := pod.LinkByName(vrf)
+	if err == nil {
+		var ports []nl.Link
+		if ports, err = pod.LinksOf(dev.Index); err == nil && len(ports) == 0 {
+			err = pod.DelLink(dev.Index)
+		}
+	}
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// gc takes out the interfaces of attachments that the runtime no longer lists.
+func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+	return inpod.Collector{
+		Section: Name, List: p.Records.List,
+		Detach: func(ctx context.Context, rec *store.Record) error { return p.detach(ctx, a.Log, rec.Ref, "", "") },
+	}.Run(ctx, a)
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vrf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+)
+
+// settleTimeout bounds the wait for IPv6 addresses to be usable again.
+const settleTimeout = 5 * time.Second
+
+// former is what an interface has before it joins or leaves a VRF, which the
+// kernel takes from it: it sets the device down and up.
+type former struct {
+	Addrs  []nl.Addr  `json:"addrs,omitempty"`  // IPv6, global
+	Routes []nl.Route `json:"routes,omitempty"` // that somebody made, of all tables
+}
+
+// note reads what the change will take.
+func note(pod *inpod.Pod, link nl.Link) (former, error) {
+	var f former
+	addrs, err := pod.AddrsOf(link.Index, nl.FamilyV6)
+	if err != nil {
+		return f, err
+	}
+	for _, a := range addrs {
+		if a.Scope != nl.ScopeLink {
+			f.Addrs = append(f.Addrs, a)
+		}
+	}
+	routes, err := pod.RoutesWhere(nl.RouteFilter{LinkIndex: link.Index})
+	for _, r := range routes {
+		if r.Table != nl.TableLocal && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA && r.Type == unix.RTN_UNICAST {
+			f.Routes = append(f.Routes, r)
+		}
+	}
+	// A gateway must be reachable before a route can use it.
+	slices.SortStableFunc(f.Routes, func(a, b nl.Route) int { return rank(a) - rank(b) })
+	return f, err
+}
+
+func rank(r nl.Route) int {
+	if r.Gateway.IsValid() {
+		return 1
+	}
+	return 0
+}
+
+// move makes the link a port of master (0: of none) and gives back what that
+// takes. Routes of the table from go to the table to.
+func (f former) move(ctx context.Context, pod *inpod.Pod, link nl.Link, master, from, to int) error {
+	w, err := nl.SubscribeIn(pod.NS, nl.GroupAddrV6, nl.GroupLink)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if err := pod.SetMaster(link.Index, master); err != nil {
+		return err
+	}
+	for _, a := range f.Addrs {
+		// Nobody else has taken it in a moment: it need not be checked again.
+		a.Flags = a.Flags&unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
+		if err := pod.AddAddr(a); err != nil && !errors.Is(err, nl.ErrExist) {
+			return err
+		}
+	}
+	if err := f.settle(ctx, pod, link, w); err != nil {
+		return err
+	}
+	for _, r := range f.Routes {
+		if r.Table == from {
+			r.Table = to
+		}
+		if err := pod.ReplaceRoute(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle waits until the addresses can be used; a route that names one as its
+// source is refused before.
+func (f former) settle(ctx context.Context, pod *inpod.Pod, link nl.Link, w *nl.Watch) error {
+	if len(f.Addrs) == 0 || !link.Up {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	err := w.Wait(ctx, link.Index, func() (bool, error) {
+		have, err := pod.AddrsOf(link.Index, nl.FamilyV6)
+		if err != nil {
+			return false, err
+		}
+		for _, a := range f.Addrs {
+			if !slices.ContainsFunc(have, func(h nl.Addr) bool { return h.Prefix == a.Prefix && !h.Tentative() }) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		if l, lerr := pod.LinkByIndex(link.Index); lerr == nil && l.OperState != nl.OperUp {
+			return nil // without a carrier the check cannot end
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("wait for the IPv6 addresses of %s: %w", link.Name, err)
+	}
+	return nil
+}
+
+// join is ADD in the pod. On an error everything is as it was.
+func (p *plugin) join(ctx context.Context, r *request, pod *inpod.Pod) (err error) {
+	link, err := pod.LinkByName(r.args.IfName)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "find interface %s in the pod", r.args.IfName)
+	}
+	if link.MasterIndex != 0 {
+		return taken(pod, link)
+	}
+	dev, found, err := r.find(pod)
+	if err != nil {
+		return err
+	}
+	s := section{NetNS: pod.NS.Inode(), VRF: r.VRFName, Table: dev.VRFTable}
+	if !found {
+		if s.Table, err = r.chooseTable(pod); err != nil {
+			return err
+		}
+	}
+	if s.former, err = note(pod, link); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look at %s", link.Name)
+	}
+	ref := chained.Ref(r.Name, r.args)
+	var undos undo.Stack
+	defer undos.Rollback(ctx, &err)
+	undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+	if err := p.Records.Begin(ref, r.args.Netns, Name, s); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	if !found {
+		if dev, err = makeVRF(pod, s, &undos); err != nil {
+			return err
+		}
+	}
+	undos.Push(link.Name+" in "+dev.Name, func(ctx context.Context) error {
+		return s.move(ctx, pod, link, 0, int(dev.VRFTable), nl.TableMain)
+	})
+	if err := s.move(ctx, pod, link, dev.Index, nl.TableMain, int(dev.VRFTable)); err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "put %s into %s", link.Name, dev.Name)
+	}
+	return cnierr.Wrap(cnierr.CodeState, p.Records.Complete(ref, Name, s), "complete the attachment record")
+}
+
+func taken(pod *inpod.Pod, link nl.Link) error {
+	name := fmt.Sprintf("link index %d", link.MasterIndex)
+	if m, err := pod.LinkByIndex(link.MasterIndex); err == nil {
+		name = m.Name
+	}
+	return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("interface %s is in %s already", link.Name, name), "")
+}
+
+// find returns the VRF if it is there, and refuses what has its name or another
+// table.
+func (r *request) find(pod *inpod.Pod) (nl.Link, bool, error) {
+	dev, err := pod.LinkByName(r.VRFName)
+	switch {
+	case errors.Is(err, nl.ErrNotFound):
+		return dev, false, nil
+	case err != nil:
+		return dev, false, cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", r.VRFName)
+	case dev.Kind != Name:
+		return dev, false, cnierr.Config("vrfname", r.VRFName, "the pod's device of that name is no VRF")
+	case r.Table != 0 && dev.VRFTable != r.Table:
+		return dev, false, cnierr.Config("table", r.Table, fmt.Sprintf("%s has the table %d already", dev.Name, dev.VRFTable))
+	}
+	return dev, true, nil
+}
+
+// chooseTable returns the configured table, or the lowest that no VRF, no rule
+// and no route of the pod uses.
+func (r *request) chooseTable(pod *inpod.Pod) (uint32, error) {
+	links, err1 := pod.Links()
+	rules, err2 := pod.Rules(nl.FamilyAll)
+	routes, err3 := pod.AllRoutes(nl.FamilyAll)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return 0, cnierr.Wrap(cnierr.CodeKernel, err, "look for a free table")
+	}
+	used := map[uint32]string{}
+	for _, x := range rules {
+		used[uint32(x.Table)] = "a rule"
+	}
+	for _, x := range routes {
+		used[uint32(x.Table)] = "a route"
+	}
+	vrfs := map[uint32]string{}
+	for _, l := range links {
+		if l.VRFTable != 0 {
+			used[l.VRFTable], vrfs[l.VRFTable] = l.Name, l.Name
+		}
+	}
+	if r.Table != 0 {
+		if other := vrfs[r.Table]; other != "" {
+			return 0, cnierr.Config("table", r.Table, "the VRF "+other+" has it already")
+		}
+		return r.Table, nil
+	}
+	table := uint32(1)
+	for used[table] != "" {
+		table++
+	}
+	return table, nil
+}
+
+func makeVRF(pod *inpod.Pod, s section, undos *undo.Stack) (nl.Link, error) {
+	err := pod.AddVRF(s.VRF, s.Table)
+	if errors.Is(err, nl.ErrNotSupported) {
+		return nl.Link{}, cnierr.Wrap(cnierr.CodeUnsupported, err, "vrfname %q: this kernel has no VRFs (CONFIG_NET_VRF)", s.VRF)
+	}
+	if err != nil {
+		return nl.Link{}, cnierr.Wrap(cnierr.CodeKernel, err, "make the VRF")
+	}
+	undos.Push("VRF "+s.VRF, func(context.Context) error { return removeIfEmpty(pod, s.VRF) })
+	dev, err := pod.LinkByName(s.VRF)
+	return dev, cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", s.VRF)
+}
+
+// lacks compares the interface's addresses, and prevResult's routes, with what is
+// in the VRF's table.
+func lacks(pod *inpod.Pod, link nl.Link, table int, r *request) ([]error, error) {
+	addrs, err := pod.AddrsOf(link.Index, nl.FamilyAll)
+	if err != nil {
+		return nil, err
+	}
+	var diffs []error
+	own := cniconf.PodAddrs(r.prev, link.Name)
+	for _, p := range own {
+		if !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p }) {
+			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("%s does not have the address %s", link.Name, p), ""))
+		}
+	}
+	if len(own) == 0 {
+		return diffs, nil // the routes are not known to be this interface's
+	}
+	routes, err := pod.RoutesWhere(nl.RouteFilter{LinkIndex: link.Index})
+	for _, want := range r.prev.Routes {
+		if want.Table != nil && *want.Table != nl.TableMain {
+			continue
+		}
+		addr, _ := netip.AddrFromSlice(want.Dst.IP)
+		ones, _ := want.Dst.Mask.Size()
+		dst := netip.PrefixFrom(addr.Unmap(), ones).Masked()
+		if !slices.ContainsFunc(routes, func(h nl.Route) bool { return h.Table == table && h.Dst == dst }) {
+			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("table %d has no route to %s by %s", table, dst, link.Name), ""))
+		}
+	}
+	return diffs, err
+}

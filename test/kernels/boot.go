@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/test/kernels/image"
+	"github.com/sluice-cni/sluice/test/kernels/suite"
+	"github.com/sluice-cni/sluice/test/kernels/vm"
+)
+
+// Where things are in a machine.
+const (
+	guestHome   = "/sluice"
+	guestSource = "/src"
+)
+
+// EnvKernel tells a test the series it runs on, to find its line in a table.
+const EnvKernel = "SLUICE_TEST_KERNEL"
+
+// work is a run's own directory, gone after it.
+type work struct {
+	*options
+	dir      string
+	build    string // of the binaries, kept from run to run
+	base     string // archive of the tools
+	packages []suite.Package
+}
+
+// prepare builds everything that does not depend on the kernel.
+func (o *options) prepare(ctx context.Context) (_ *work, err error) {
+	w := &work{options: o}
+	if w.packages, err = suite.Find(ctx, o.root, o.packages...); err != nil {
+		return nil, err
+	}
+	if len(w.packages) == 0 && o.shell == "" {
+		return nil, fmt.Errorf("no package among %s has privileged tests for a kernel", strings.Join(o.packages, ", "))
+	}
+	w.build = o.buildDir()
+	if err := suite.Build(ctx, o.root, w.build, w.packages); err != nil {
+		return nil, err
+	}
+	if w.base, err = o.baseArchive(ctx); err != nil {
+		return nil, err
+	}
+	o.removeLeftovers()
+	if w.dir, err = os.MkdirTemp(o.cache, "run-"); err != nil {
+		return nil, err
+	}
+	if err := w.testArchive(ctx); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+// buildDir is where the binaries and the logs of this tree are kept from run to
+// run.
+func (o *options) buildDir() string {
+	return filepath.Join(o.cache, "build", fmt.Sprintf("%x", sha256.Sum256([]byte(o.root)))[:12])
+}
+
+// tests is the archive of what this run tests, for all kernels: another run of
+// the same tree may build other binaries meanwhile.
+func (w *work) tests() string { return filepath.Join(w.dir, "tests.cpio") }
+
+// removeLeftovers takes away what killed runs have left, once it is a day old.
+func (o *options) removeLeftovers() {
+	for _, pattern := range []string{"run-*", "fetch-*"} {
+		dirs, _ := filepath.Glob(filepath.Join(o.cache, pattern)) // the pattern is good
+		for _, d := range dirs {
+			if st, err := os.Stat(d); err == nil && time.Since(st.ModTime()) > 24*time.Hour {
+				_ = os.RemoveAll(d)
+			}
+		}
+	}
+}
+
+func (w *work) close() error { return os.RemoveAll(w.dir) }
+
+// baseArchive returns the archive of the tools, made anew when one of them
+// changed.
+func (o *options) baseArchive(ctx context.Context) (string, error) {
+	key, err := image.BaseKey()
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(o.cache, "base-"+key+".cpio")
+	unlock, err := o.lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
+	}
+	old, err := filepath.Glob(filepath.Join(o.cache, "base-*.cpio"))
+	if err != nil {
+		return "", err
+	}
+	if err := image.Base(ctx, file+".new"); err != nil {
+		return "", errors.Join(err, os.Remove(file+".new"))
+	}
+	for _, f := range old {
+		_ = os.Remove(f)
+	}
+	return file, os.Rename(file+".new", file)
+}
+
+// initrd writes a kernel's initramfs: tools, modules, tests and what to do, in
+// that order.
+func (w *work) initrd(k kernel) (_ string, err error) {
+	todo := filepath.Join(w.dir, "todo-"+k.Series+".cpio")
+	if err := w.todoArchive(todo, k); err != nil {
+		return "", err
+	}
+	name := filepath.Join(w.dir, "initrd-"+k.Series)
+	out, err := os.Create(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, out.Close(), os.Remove(todo)) }()
+	for _, part := range []string{w.base, k.Modules, w.tests(), todo} {
+		if err := appendFile(out, part); err != nil {
+			return "", err
+		}
+	}
+	return name, nil
+}
+
+func appendFile(to io.Writer, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(to, f)
+	return err
+}
+
+// todoArchive says what a machine runs.
+func (w *work) todoArchive(name string, k kernel) error {
+	raw, err := w.set(k.Series).JSON()
+	if err != nil {
+		return err
+	}
+	a, err := image.Create(name)
+	if err != nil {
+		return err
+	}
+	a.Text(guestHome[1:]+"/suites.json", string(raw), 0o644)
+	return a.Close()
+}
+
+// testArchive packs what changes: the tree's files, so that tests find what
+// they read, and the binaries.
+func (w *work) testArchive(ctx context.Context) error {
+	files, err := sourceFiles(ctx, w.root)
+	if err != nil {
+		return err
+	}
+	a, err := image.Create(w.tests())
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		a.File(filepath.Join(w.root, f), filepath.Join(guestSource, f)[1:])
+	}
+	a.File(filepath.Join(w.build, "guest"), "init")
+	a.Symlink("/init", "usr/sbin/modprobe")
+	a.Symlink("/init", "usr/sbin/guest")
+	bin := guestHome[1:] + "/bin/"
+	names := []string{bin + "sluice-cni"}
+	for _, p := range binaries.Plugins() {
+		names = append(names, bin+p)
+	}
+	a.Files(filepath.Join(w.build, "bin", "sluice-cni"), names...)
+	a.File(filepath.Join(w.build, "bin", "sluice"), bin+"sluice")
+	for _, p := range w.packages {
+		a.File(filepath.Join(w.build, "tests", p.BinaryName()), guestHome[1:]+"/tests/"+p.BinaryName())
+	}
+	return a.Close()
+}
+
+// set describes what a machine of a series runs.
+func (w *work) set(series string) *suite.Set {
+	s := &suite.Set{
+		Env: map[string]string{
+			binaries.EnvDir: guestHome + "/bin", lab.EnvPatience: fmt.Sprint(w.patience), EnvKernel: series, lab.EnvNIC: vm.NIC,
+		},
+		Args:    w.testArgs(),
+		Timeout: suite.Duration{Duration: w.timeout},
+	}
+	for _, p := range w.packages {
+		s.Suites = append(s.Suites, suite.Suite{
+			Package: p.Path, Binary: guestHome + "/tests/" + p.BinaryName(), Dir: guestSource + "/" + p.Path,
+		})
+	}
+	return s
+}
+
+func (o *options) testArgs() []string {
+	skip := suite.NotHere
+	if o.skip != "" {
+		skip += "|" + o.skip
+	}
+	return []string{"-test.run=" + o.run, "-test.skip=" + skip, "-test.count=1"}
+}
+
+// sourceFiles returns the tree's files as git sees them, tracked or new.
+func sourceFiles(ctx context.Context, root string) ([]string, error) {
+	cmd := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("git ls-files: %w", err)
+	}
+	var files []string
+	for f := range bytes.SplitSeq(out, []byte{0}) {
+		name := string(f)
+		if st, err := os.Stat(filepath.Join(root, name)); name == "" || err != nil || !st.Mode().IsRegular() {
+			continue // deleted in the working tree
+		}
+		files = append(files, name)
+	}
+	return files, nil
+}

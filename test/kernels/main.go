@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command kernels runs the privileged tests in virtual machines with other
+// kernels: Debian's, from the machine's own mirror, under QEMU.
+//
+//	go run ./test/kernels                                  all kernels, all packages
+//	go run ./test/kernels -kernels 5.10,6.12 ./loader      some of both
+//	go run ./test/kernels -kernels 6.12 -run 'TestPrivilegedVLAN' ./plugins/main/...
+//	go run ./test/kernels -shell 6.1                       a shell in one
+//	go run ./test/kernels -list                            kernels and packages
+//
+// docs/kernel-testing.md has more. It needs Debian (apt, dpkg), the go command
+// and the tools that the tests use, and neither root nor KVM.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// allKernels is the matrix: the floor, the last without tcx, the first with
+// netkit, a later one, and whatever is newest.
+const allKernels = "5.10,6.1,6.12,6.18,newest"
+
+// With -quick: the floor, and the first kernel of the matrix with tcx and all
+// qdiscs.
+const quickKernels = "5.10,6.12"
+
+// quickSkip leaves of each family of tests the first, which shows that the
+// kernel can do it, and what judges crashes, load and chance for the full run:
+// an emulated machine takes seconds to load the programs, and most tests do.
+const quickSkip = "^TestPrivileged(" +
+	"HostPort.+|Masquerade.+|NotMasqueraded|PodToPod.+|Policy.+|Turn.+|Remap.+|Errors.+|Fragments.+|ExtensionHeaders.+|Expiry.*|" +
+	"AntiSpoof.+|FastPath.+|Route.+|Untouched.+|VIP.+|DropReasons|FullTables|Odd.*|Opened.*|Mapped.*|EDT.+|XDP.+|Deny.+|" +
+	"LoadAfterCrash|Upgrade.*|Pins.*|Parallel.*|Kill.*|Attach.+|Endpoint.+|GC.+|Map.+|Sweep.*|Doctor.*|Advice|Bundle|Monitor|" +
+	"Transfer|Small.*|PortReuse|Dropped.*|Many.*|Other.*|Spoofed.*|Service.*|Running.*|HalfClose|Datagram.*|Flood.*|Handover.*|Parity.*|" +
+	"LastAddWins|Tuned.*|Firewall.*|StatusExhaustedPool|SecondAdd.*|Property.*|Properties.*|Fuzz.*|Hairpin.+|Local.+|Netfilter.+|PTP.+|DHCP.*|" +
+	"BadInput|FailedAdd|Record|Check.+|OwnSubnet.*|Name.*|Ways.*)$"
+
+type options struct {
+	kernels  []string
+	packages []string
+	root     string // of the module
+	cache    string
+	run      string
+	skip     string
+	shell    string
+	build    string
+	docs     string
+	quick    bool
+	refresh  bool
+	again    bool
+	update   bool
+	verbose  bool
+	parallel int
+	patience float64
+	timeout  time.Duration
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, list, err := parseFlags(ctx)
+	if err == nil {
+		switch {
+		case list:
+			err = o.list(ctx)
+		case o.build != "":
+			err = o.buildHere(ctx)
+		case o.shell != "":
+			err = o.runShell(ctx)
+		default:
+			err = o.runMatrix(ctx)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kernels:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop was called
+	}
+}
+
+func parseFlags(ctx context.Context) (o options, list bool, err error) {
+	kernels := flag.String("kernels", allKernels, "comma-separated kernel `series`, or newest")
+	flag.BoolVar(&o.quick, "quick", false, "only the oldest kernel and one with tcx and sch_fq, and leave out what takes long")
+	flag.StringVar(&o.run, "run", defaultRun, "tests to run, as go test's -run")
+	flag.StringVar(&o.skip, "skip", "", "tests to leave out, as go test's -skip")
+	flag.StringVar(&o.shell, "shell", "", "boot one kernel `series` and give a shell in it")
+	flag.StringVar(&o.build, "build", "", "only build the tests into a `directory`, to be run there by DIR/guest run DIR/suites.json")
+	flag.StringVar(&o.docs, "docs", "", "write the table to a `file`")
+	flag.BoolVar(&list, "list", false, "list kernels and packages")
+	flag.BoolVar(&o.refresh, "refresh", false, "look for newer packages of the kernels")
+	flag.BoolVar(&o.again, "again", false, "judge what the last machines reported, without booting any")
+	flag.BoolVar(&o.update, "update", false, "take what is seen as what is expected: skips, instruction budgets")
+	flag.BoolVar(&o.verbose, "v", false, "print what the tests print")
+	flag.IntVar(&o.parallel, "parallel", 2, "`machines` at a time")
+	flag.Float64Var(&o.patience, "patience", 10, "`factor` by which tests wait longer than on an ordinary machine")
+	flag.DurationVar(&o.timeout, "timeout", 30*time.Minute, "limit for one package's tests")
+	flag.Parse()
+	if o.quick && *kernels == allKernels {
+		*kernels = quickKernels
+	}
+	if o.quick && o.skip == "" {
+		o.skip = quickSkip
+	}
+	o.kernels = strings.Split(*kernels, ",")
+	o.packages = flag.Args()
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return o, list, fmt.Errorf("find the module: %w", err)
+	}
+	o.root = strings.TrimSpace(string(out))
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return o, list, err
+	}
+	o.cache = filepath.Join(base, "sluice-kernels")
+	return o, list, os.MkdirAll(o.cache, 0o755)
+}

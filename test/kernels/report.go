@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sluice-cni/sluice/test/kernels/result"
+)
+
+// Files with what is expected of the kernels.
+const (
+	skipsFile   = "test/kernels/testdata/skips.txt"
+	budgetsFile = "test/kernels/testdata/instructions.json"
+)
+
+// defaultRun selects every privileged test.
+const defaultRun = "^TestPrivileged"
+
+// report judges what the machines said, prints it, and writes the files that
+// the options ask for. The error says that something is not as it should be.
+func (w *work) report(emulator string, all []*finished) error {
+	skips, err := result.ReadSkips(filepath.Join(w.root, skipsFile))
+	if err != nil {
+		return err
+	}
+	budgets, err := result.ReadBudgets(filepath.Join(w.root, budgetsFile))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	var columns []result.Column
+	for _, f := range all {
+		if f.run == nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.kernel.Series, f.err))
+			continue
+		}
+		columns = append(columns, result.Column{Series: f.kernel.Series, Run: f.run})
+		if w.update {
+			skips.Take(f.kernel.Series, f.run, w.everyTest())
+			budgets.Take(f.kernel.Series, f.run)
+		}
+		if wrong := w.judge(f, skips, budgets); len(wrong) > 0 {
+			errs = append(errs, fmt.Errorf("%s: %s", f.kernel.Series, strings.Join(wrong, "\n    ")))
+		}
+	}
+	fmt.Println()
+	if err := result.Tables(os.Stdout, columns); err != nil {
+		return err
+	}
+	fmt.Printf("\n## Machines\n\n%s", machines(emulator, all))
+	if w.update {
+		errs = append(errs, skips.Write(filepath.Join(w.root, skipsFile), strings.Split(allKernels, ",")), budgets.Write(filepath.Join(w.root, budgetsFile)))
+	}
+	if w.docs != "" {
+		errs = append(errs, writeDocs(w.docs, columns))
+	}
+	return errors.Join(errs...)
+}
+
+// everyTest reports whether no test of the packages was left out.
+func (o *options) everyTest() bool { return o.run == defaultRun && o.skip == "" }
+
+// judge returns what is wrong with one kernel's run.
+func (w *work) judge(f *finished, skips result.Skips, budgets result.Budgets) []string {
+	var wrong []string
+	if f.err != nil {
+		wrong = append(wrong, f.err.Error())
+	}
+	for _, s := range f.run.Suites {
+		if !s.OK() {
+			wrong = append(wrong, fmt.Sprintf("%s: %d tests failed, exit status %d", s.Package, s.Count(result.Fail)+s.Count(result.Lost), s.Exit))
+		}
+	}
+	if n := len(w.packages) - len(f.run.Suites); n > 0 && f.err == nil {
+		wrong = append(wrong, fmt.Sprintf("%d packages were not run", n))
+	}
+	for _, line := range f.trouble {
+		wrong = append(wrong, "on the console: "+line)
+	}
+	wrong = append(wrong, skips.Check(f.kernel.Series, f.run, w.everyTest())...)
+	return append(wrong, budgets.Check(f.kernel.Series, f.run)...)
+}
+
+// machines lists how each machine did.
+func machines(emulator string, all []*finished) string {
+	var b strings.Builder
+	for _, f := range all {
+		fmt.Fprintf(&b, "%-7s %s: %.0f s, %.0f s of processor time, exit status %d", f.kernel.Series, f.kernel.Release, f.seconds, f.cpu, f.status)
+		if f.retries > 0 {
+			fmt.Fprintf(&b, ", started %d times: the first ended without an exit status", f.retries+1)
+		}
+		fmt.Fprintln(&b)
+	}
+	fmt.Fprintf(&b, "%s\n", emulator)
+	return b.String()
+}
+
+// docsHead is the beginning of docs/kernels.md.
+const docsHead = `# Kernels
+
+Written by ` + "`make kernel-matrix`" + `; do not edit. It runs the privileged tests of every package under Debian's cloud kernels in QEMU: one
+per step in what the kernel offers us, the oldest that Sluice supports first. A cell is the number of tests and subtests that
+passed. [kernel-testing.md](kernel-testing.md) says how to run one kernel, or get a shell in it.
+
+`
+
+func writeDocs(file string, columns []result.Column) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(docsHead)
+	return errors.Join(err, result.Tables(f, columns), f.Close())
+}

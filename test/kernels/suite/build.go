@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/test/binaries"
+)
+
+// envBinaries makes suites use the plugins of a directory.
+const envBinaries = binaries.EnvDir
+
+// notHere are packages with privileged tests that say nothing about a kernel,
+// each with its reason. A name that ends in "/" stands for everything below.
+var notHere = map[string]string{
+	"bench/":            "measures; needs Go and the network",
+	"pkg/test/archtest": "reads the source with the go command",
+	"test/kernels/":     "is what runs the others",
+}
+
+// NotHere matches tests that cannot run in a machine without Go, as a go test
+// pattern: they build the reference's plugins.
+const NotHere = "^TestPrivilegedSweepOfReference$"
+
+// Package is one that has privileged tests.
+type Package struct {
+	// Path below the module, and Dir on this machine.
+	Path, Dir string
+}
+
+// Find returns the packages with privileged tests that patterns name ("./..."
+// if none), sorted. root is the module's directory. Those that do not belong on
+// a test kernel are left out unless they are named exactly.
+func Find(ctx context.Context, root string, patterns ...string) ([]Package, error) {
+	if len(patterns) == 0 {
+		patterns = []string{"./..."}
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-json=ImportPath,Dir,Module,TestGoFiles,XTestGoFiles"}, patterns...)...)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
+	}
+	var found []Package
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct {
+			ImportPath, Dir           string
+			Module                    struct{ Path string }
+			TestGoFiles, XTestGoFiles []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("decode go list: %w", err)
+		}
+		path := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, p.Module.Path), "/")
+		privileged, err := hasPrivileged(p.Dir, slices.Concat(p.TestGoFiles, p.XTestGoFiles))
+		if err != nil {
+			return nil, err
+		}
+		if privileged && !leftOut(path) {
+			found = append(found, Package{path, p.Dir})
+		}
+	}
+	return found, nil
+}
+
+func leftOut(path string) bool {
+	for name := range notHere {
+		if path == name || strings.HasSuffix(name, "/") && strings.HasPrefix(path+"/", name) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasPrivileged(dir string, files []string) (bool, error) {
+	for _, f := range files {
+		raw, err := os.ReadFile(filepath.Join(dir, f))
+		if err != nil {
+			return false, err
+		}
+		if bytes.Contains(raw, []byte("\nfunc TestPrivileged")) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// BinaryName is the file that Build makes of a package.
+func (p Package) BinaryName() string { return strings.ReplaceAll(p.Path, "/", "_") + ".test" }
+
+// Build compiles the packages' tests, the plugins under all of their names, and
+// the guest command into dir: static, for this machine's architecture.
+//
+//	dir/guest  dir/tests/NAME.test  dir/bin/PLUGIN
+func Build(ctx context.Context, root, dir string, packages []Package) error {
+	for _, d := range []string{"tests", "bin"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := goTool(ctx, root, "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "guest"), "./test/kernels/guest"); err != nil {
+		return err
+	}
+	bin := filepath.Join(dir, "bin")
+	if err := goTool(ctx, root, "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", "./cmd/sluice-cni", "./cmd/sluice"); err != nil {
+		return err
+	}
+	for _, name := range binaries.Plugins() {
+		to := filepath.Join(bin, name)
+		if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err := os.Link(filepath.Join(bin, "sluice-cni"), to); err != nil {
+			return err
+		}
+	}
+	for _, p := range packages {
+		if err := goTool(ctx, root, "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "tests", p.BinaryName()), "./"+p.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func goTool(ctx context.Context, root string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
