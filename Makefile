@@ -10,7 +10,7 @@ CNI_BIN_DIR ?= /opt/cni/bin
 GOLANGCI_VERSION ?= v2.15.0
 # What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
-GUEST_NEEDS := $(RUN_NEEDS) dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
+GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 TEST_NEEDS := $(GUEST_NEEDS) ruby:ruby vagrant:vagrant
 # What takes Debian's kernels apart.
 KERNEL_NEEDS := $(GUEST_NEEDS) dpkg-deb:dpkg lz4:lz4 zstd:zstd xz:xz-utils

@@ -4,6 +4,7 @@ package behaviour
 
 import (
 	"errors"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -24,8 +25,14 @@ func TestPrivilegedStatus(t *testing.T) {
 		{name: "a bpffs that has to be mounted", spoil: func(w *world) {
 			w.onNode(func() error { return unix.Unmount("/sys/fs/bpf", unix.MNT_DETACH) })
 		}},
-		{name: "a back end that is not built in", status: 50, add: 105, words: []string{"nftables"}, spoil: func(w *world) {
+		{name: "a back end whose tool is missing", status: 50, add: 105, words: []string{"nftables"}, spoil: func(w *world) {
 			writeConfig(w.t, w.Node, `{"backend": "nftables"}`)
+			nft, err := exec.LookPath("nft")
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			// Not executable, in the node's own mount namespace.
+			w.onNode(func() error { return unix.Mount("/dev/null", nft, "", unix.MS_BIND, "") })
 		}},
 		{name: "a broken node configuration", status: 7, add: 7, words: []string{"backend", "cleverness"}, spoil: func(w *world) {
 			writeConfig(w.t, w.Node, `{"backend": "cleverness"}`)

@@ -31,15 +31,27 @@ type mappingKey struct {
 	port   uint16
 }
 
-// parseMappings reads the mappings in order. One that an earlier one covers is
-// accepted and has no effect, as with the reference, whose first rule wins.
+// parseMappings reads the mappings in order. The same hostIP, port and protocol
+// twice is an error. One that an earlier one covers in other words (an absent
+// hostIP, then 0.0.0.0) is accepted and has no effect, as with the reference,
+// whose first rule wins.
 func (r *request) parseMappings(in []PortMapping) error {
 	seen := make(map[mappingKey]bool, len(in))
+	type asked struct {
+		key      mappingKey
+		families int
+	}
+	before := make(map[asked]int, len(in))
 	for i, m := range in {
 		v, err := m.parse(i, r.sources)
 		if err != nil {
 			return err
 		}
+		k := asked{mappingKey{v.hostIPs[0], v.proto, v.hostPort}, len(v.hostIPs)}
+		if first, ok := before[k]; ok {
+			return cnierr.Config(keyPath(i, "hostPort"), m.HostPort, "is there with the same hostIP and protocol in "+keyPath(first, "")+" already")
+		}
+		before[k] = i
 		v.hostIPs = slices.DeleteFunc(v.hostIPs, func(ip netip.Addr) bool {
 			k := mappingKey{ip, v.proto, v.hostPort}
 			if seen[k] {

@@ -17,12 +17,12 @@ import (
 
 // requiredTools are what the tests run, and a person with a shell needs first.
 // The packages are in the Makefile.
-var requiredTools = []string{"sh", "bash", "ip", "tc", "bridge", "ss", "nft", "iptables", "ip6tables", "iptables-save", "ip6tables-save", "iptables-restore", "ip6tables-restore"}
+var requiredTools = []string{"sh", "bash", "ip", "tc", "bridge", "ss", "nft", "iptables", "ip6tables", "iptables-save", "ip6tables-save", "iptables-restore", "ip6tables-restore", "ping"}
 
 // otherTools come along when the machine has them.
 var otherTools = strings.Fields(`iptables-nft iptables-nft-save iptables-nft-restore ip6tables-nft ip6tables-nft-save ip6tables-nft-restore
 	iptables-legacy iptables-legacy-save iptables-legacy-restore ip6tables-legacy ip6tables-legacy-save ip6tables-legacy-restore
-	xtables-nft-multi xtables-legacy-multi ebtables arptables ipset conntrack bpftool ethtool ping sysctl nsenter unshare setpriv tcpdump dnsmasq kea-dhcp4
+	xtables-nft-multi xtables-legacy-multi ebtables arptables ipset conntrack bpftool ethtool sysctl nsenter unshare setpriv tcpdump dnsmasq kea-dhcp4
 	mount umount dmesg ps kill pgrep find grep sed awk less diff strace lsmod
 	cat chmod chown cp cut date dd df echo env false head hostname id install kill ln ls mkdir mkfifo mknod mktemp mv nl od printf pwd readlink
 	rm rmdir seq sleep sort stat stty sync tail tee test timeout touch tr true uname uniq wc`)
