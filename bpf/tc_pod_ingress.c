@@ -71,7 +71,7 @@ static __always_inline int __arrive(struct __sk_buff *skb, const struct sl_pkt *
 	}
 	*accounted = __by_uplink(skb);
 	f = flow_record(&p->tuple, ep->owner, now);
-	if (f && (f->flags & SL_FLOW_MASQ))
+	if (f && (f->flags & (SL_FLOW_MASQ | SL_FLOW_POD_OPENED)) == SL_FLOW_MASQ)
 		return door_in(skb, p); /* never confirmed: every packet has to come by here */
 	if (f && (f->flags & SL_FLOW_RX_FIRST) && !(f->flags & SL_FLOW_RX_CONFIRM))
 		f->flags |= SL_FLOW_RX_CONFIRM;

@@ -112,7 +112,8 @@ __noinline int sl_slow_out(struct __sk_buff *skb)
 	if (f && !(f->flags & SL_FLOW_TX_FIRST) && flow_reopened(f, p, SL_TX))
 		f = NULL;
 	/* The pod that was the other end is gone, and its address is somewhere outside now. */
-	if (f && (f->flags & SL_FLOW_LOCAL_PEER))
+	if (f && ((f->flags & SL_FLOW_LOCAL_PEER) ||
+		  (f->flags & (SL_FLOW_MASQ | SL_FLOW_POD_OPENED)) == (SL_FLOW_MASQ | SL_FLOW_POD_OPENED)))
 		f = NULL;
 	if (f && (f->flags & SL_FLOW_NAT)) {
 		if (!(f->flags & SL_FLOW_TX_FIRST))

@@ -43,7 +43,7 @@ enum sl_flow_flag {
 	SL_FLOW_LOCAL_PEER = 1 << 14, /* the remote end is a pod of this node */
 	SL_FLOW_TURNED = 1 << 15,     /* hairpin: "other" is the tuple in the stack */
 	SL_FLOW_DOOR = 1 << 16,	      /* masqueraded at the pod's door: "other" is the tuple the pod sees */
-	SL_FLOW_MASQ = 1 << 17,	      /* its packets are to be masqueraded at the door of the pod asked */
+	SL_FLOW_MASQ = 1 << 17,	      /* its packets are masqueraded at the door of the pod asked */
 	SL_FLOW_REMAP = 1 << 18,      /* through a hostPort, the client with another port than its own: has an index */
 };
 

@@ -171,6 +171,7 @@ static __always_inline int __turn_answer(struct __sk_buff *skb, struct sl_turn *
 {
 	struct sl_flow *f = flow_lookup(&t->p.tuple, now);
 	__u64 owner = ep->owner;
+	bool outside;
 
 	if (!__turn_index(f, SL_FLOW_DOOR, owner))
 		return SL_NOT_TURNED;
@@ -182,10 +183,17 @@ static __always_inline int __turn_answer(struct __sk_buff *skb, struct sl_turn *
 	t->want.pad[0] = 0;
 	if (sl_turn_set(skb, SL_TX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
-	/* Of a client outside there is a record of the hostPort's flow too, which this packet answers. */
+	/*
+	 * Of a client outside there is a record of the hostPort's flow too, which this packet answers; under a policy one of
+	 * its verdict, whose tuple has not left the pod.
+	 */
 	f = flow_record(&t->p.tuple, owner, now);
-	if (f)
-		flow_touch(&t->p.tuple, f, &t->p, SL_TX, skb->len, now);
+	if (!f)
+		return SL_PASS;
+	outside = f->flags & SL_FLOW_DNAT;
+	f = flow_touch(&t->p.tuple, f, &t->p, SL_TX, skb->len, now);
+	if (!outside)
+		f->flags &= ~SL_FLOW_TX_FIRST;
 	return SL_PASS;
 }
 
@@ -351,15 +359,28 @@ static __always_inline int __door_in(struct __sk_buff *skb, struct sl_turn *t, c
 	return SL_PASS;
 }
 
+/* Has the packet in the scratch been masqueraded at the door of ep before? */
+static __always_inline bool __has_crossed(struct sl_turn *t, const struct sl_endpoint *ep, __u64 now)
+{
+	struct sl_flow *f;
+
+	t->key = t->p.tuple;
+	t->key.pad[0] = SL_SIDE_DOOR;
+	f = flow_record(&t->key, ep->owner, now);
+	return f && (f->flags & SL_FLOW_DOOR);
+}
+
 /*
  * Does what sender opened leave its network masqueraded, toward another one of this node? As at an uplink: not if the
- * packet answers what the other pod opened, be it through the sender's own door.
+ * packet answers what the other pod opened, be it through the sender's own door. Under a policy the sender's record has
+ * seen answers too, so what was masqueraded once is noted there, and stays masqueraded.
  */
 static __always_inline bool __crosses(struct sl_turn *t, const struct sl_endpoint *ep, const struct sl_endpoint *sender,
 				      __u64 now)
 {
 	const struct sl_pkt *p = &t->p;
-	struct sl_flow *f;
+	struct sl_flow *f, *door;
+	bool answers;
 
 	if (!endpoint_masquerades(sender, p->tuple.remote, p->tuple.local))
 		return false;
@@ -368,12 +389,18 @@ static __always_inline bool __crosses(struct sl_turn *t, const struct sl_endpoin
 		return false;
 	tuple_reverse(&t->to, p);
 	f = flow_record(&t->to, sender->owner, now);
-	if (f ? !(f->flags & SL_FLOW_POD_OPENED) || (f->flags & SL_FLOW_REPLIED)
-	      : pkt_is_syn_ack(p) || p->echo == SL_ECHO_ANSWERS)
+	answers =
+		f ? !(f->flags & SL_FLOW_POD_OPENED) || (f->flags & (SL_FLOW_REPLIED | SL_FLOW_MASQ)) == SL_FLOW_REPLIED
+		  : pkt_is_syn_ack(p) || p->echo == SL_ECHO_ANSWERS;
+	if (answers && !__has_crossed(t, ep, now))
 		return false;
 	t->to.pad[0] = SL_SIDE_DOOR;
-	f = flow_record(&t->to, sender->owner, now);
-	return !f || !(f->flags & SL_FLOW_DOOR);
+	door = flow_record(&t->to, sender->owner, now);
+	if (door && (door->flags & SL_FLOW_DOOR))
+		return false;
+	if (f && !(f->flags & SL_FLOW_MASQ))
+		f->flags |= SL_FLOW_MASQ;
+	return true;
 }
 
 /* What a pod gets from another pod, in the scratch. */

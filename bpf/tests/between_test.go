@@ -5,6 +5,10 @@ package tests
 import (
 	"testing"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 // between is a connection that a opens to b, a pod of another network of the node: b sees its gateway.
@@ -60,6 +64,72 @@ func TestPrivilegedBetweenNetworksHalf(t *testing.T) {
 		p.back().slow("PA")
 		w.between(family, proto, podA, podC, keptPort).asks("S")
 	}, masquerading(podA), gateways)
+}
+
+// A policy of either end keeps records of its own, which change nothing of that: not who is seen, nor who takes the shortcut.
+func TestPrivilegedBetweenNetworksPoliced(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, p := range []*pod{podA, podC} {
+		t.Run(p.name, func(t *testing.T) {
+			eachProtocol(t, fx, func(w *walk, family, proto int) {
+				w.police(p, 7, policy.ModeIsolated, "")
+				x := w.between(family, proto, podA, podC, keptPort)
+				w.came = podA.route
+				x.asks("S")
+				w.came = podC.route
+				x.answers("SA")
+				for range 3 {
+					w.came = podA.route
+					x.asks("PA")
+					w.came = podC.route
+					x.answers("PA")
+				}
+			}, masquerading(podA, podC), gateways)
+		})
+	}
+}
+
+// The LRU may take all that one of the ends knows: no packet shows the pod's address, and the port stays where it can.
+func TestPrivilegedBetweenNetworksPolicedLost(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		if proto == echo { // whose keys are others, and which is the same to the code
+			return
+		}
+		w.police(podA, 7, policy.ModeIsolated, "")
+		x := w.between(family, proto, podA, podC, keptPort)
+		w.came = podC.route
+		x.asks("S")
+		x.answers("SA")
+		x.asks("PA")
+		door := reversed(tupleOf(x.middle))
+		door.Pad[0] = 1
+		for _, lost := range [][]bpfobj.TypesSlTuple{
+			{tupleOf(x.asked)}, {door}, {reversed(tupleOf(x.seen))}, {door, reversed(tupleOf(x.seen))},
+		} {
+			for _, key := range lost {
+				w.lose(key)
+			}
+			x.asks("PA")
+			x.answers("PA")
+		}
+	}, masquerading(podA, podC), gateways)
+}
+
+// What has been masqueraded on its way to another pod is not sent out as it is when that pod has gone.
+func TestPrivilegedBetweenNetworksGone(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.police(podA, 7, policy.ModeIsolated, "")
+		x := w.between(family, proto, podA, podC, keptPort)
+		w.came = podC.route
+		x.asks("S")
+		x.answers("SA")
+		x.asks("PA")
+		w.remove("sl_endpoints", wire.Addr(podC.addr(family)))
+		j := &journey{walk: w, pod: podA, up: upl0, inside: x.asked, outside: x.asked.as(at(upl0.addr(family), keptPort))}
+		j.out("PA")
+	}, masquerading(podA, podC), gateways)
 }
 
 // No address in the other network, or no port: a counted drop, never the pod's address.

@@ -178,16 +178,10 @@ func TestPrivilegedTurnLostHalves(t *testing.T) {
 		x.answers("SA")
 		x.asks("PA")
 		x.answers("PA")
-		door := tupleOf(x.seen)
-		door.Local, door.Remote, door.LocalPort, door.RemotePort = door.Remote, door.Local, door.RemotePort, door.LocalPort
-		lost := []bpfobj.TypesSlTuple{tupleOf(x.asked), tupleOf(x.middle), door}
-		record := tupleOf(x.middle)
-		record.Local, record.Remote, record.LocalPort, record.RemotePort = record.Remote, record.Local, record.RemotePort, record.LocalPort
+		record := reversed(tupleOf(x.middle))
 		record.Pad[0] = 1
-		for _, key := range append(lost, record) {
-			for _, m := range []string{"sl_flows", "sl_flows_new"} {
-				_ = w.maps[m].Delete(&key)
-			}
+		for _, key := range []bpfobj.TypesSlTuple{tupleOf(x.asked), tupleOf(x.middle), reversed(tupleOf(x.seen)), record} {
+			w.lose(key)
 			x.asks("PA")
 			x.answers("PA")
 		}
@@ -198,6 +192,19 @@ func tupleOf(c conn) bpfobj.TypesSlTuple {
 	return bpfobj.TypesSlTuple{
 		Local: wire.Addr(c.local.Addr()), Remote: wire.Addr(c.remote.Addr()),
 		LocalPort: wire.Port(c.local.Port()), RemotePort: wire.Port(c.remote.Port()), Proto: uint8(c.proto),
+	}
+}
+
+// reversed is the tuple of the other end.
+func reversed(t bpfobj.TypesSlTuple) bpfobj.TypesSlTuple {
+	t.Local, t.Remote, t.LocalPort, t.RemotePort = t.Remote, t.Local, t.RemotePort, t.LocalPort
+	return t
+}
+
+// lose takes an entry out of whichever table has it, as the LRU does.
+func (w *walk) lose(key bpfobj.TypesSlTuple) {
+	for _, m := range []string{proven, unproven} {
+		_ = w.maps[m].Delete(&key)
 	}
 }
 

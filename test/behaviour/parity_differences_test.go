@@ -30,8 +30,6 @@ var differences = []difference{
 		reason: "With eBPF and nftables admission is the node's mark (`admitMark`), which one rule of the administrator accepts; the reference adds an accepting rule for each address."},
 	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, *chain*, IPv?", ours: "there is no such chain", reason: chain},
 	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, *Chain*, IPv?", ours: "there is no such chain", reason: chain},
-	{rows: "firewall: ingressPolicy *: * a pod of another bridge without, *", columns: "ebpf-*",
-		reason: "Known defect: with an ingressPolicy, eBPF does not masquerade between a pod with the policy and one of a bridge without it; TCP between them is reset."},
 }
 
 const (

@@ -122,11 +122,24 @@ func TestPrivilegedPodAndNode(t *testing.T) {
 }
 
 // Pods of different networks of a node reach each other, and are masqueraded as toward
-// the outside: each sees the node's address in its own network.
+// the outside: each sees the node's address in its own network. A policy that one of them has changes nothing of that.
 func TestPrivilegedAcrossNetworks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a, b := w.add(w.runtime(net0()), "a"), w.add(w.runtime(net1()), "b")
+	for name, firewall := range map[string]attributes{
+		"open": nil, "policy": {"ingressPolicy": "isolated"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			one := net0()
+			one.firewall = firewall
+			acrossNetworks(t, w.add(w.runtime(one), "a"), w.add(w.runtime(net1()), "b"))
+		})
+	}
+}
+
+func acrossNetworks(t *testing.T, a, b *pod) {
+	t.Helper()
 	serve(t, a, "a", ":80")
 	serve(t, b, "b", ":80")
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
