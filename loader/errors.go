@@ -2,7 +2,10 @@
 
 package loader
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 var (
 	// ErrUnavailable says that this kernel, or this environment, cannot run the eBPF datapath. The text around it names
@@ -24,4 +27,6 @@ var (
 	ErrBusy = errors.New("busy")
 	// ErrNoDevice says that a device does not exist (any more).
 	ErrNoDevice = errors.New("no such device")
+	// ErrNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
+	ErrNoHostEnd = fmt.Errorf("%w: no host end to attach to", ErrNoDevice)
 )

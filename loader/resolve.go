@@ -49,19 +49,16 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 // vlan, a device of the host) is returned with HostIfindex 0 instead of ErrNoDevice.
 func ResolveOwn(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	ep, err := Resolve(ctx, netnsPath, ifname)
-	if errors.Is(err, errNoHostEnd) {
+	if errors.Is(err, ErrNoHostEnd) {
 		return ep, nil
 	}
 	return ep, err
 }
 
-// errNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
-var errNoHostEnd = fmt.Errorf("%w: no host end to attach to", ErrNoDevice)
-
 // hostEnd fills in the host's side of dev, a device in the pod's namespace.
 func (e *Endpoint) hostEnd(dev nl.Link, ifname string) error {
 	if dev.Kind != "veth" || dev.PeerIndex == 0 {
-		return fmt.Errorf("%w: %s is a %s device", errNoHostEnd, ifname, kindOf(dev))
+		return fmt.Errorf("%w: %s is a %s device", ErrNoHostEnd, ifname, kindOf(dev))
 	}
 	host, err := nl.New()
 	if err != nil {
@@ -70,7 +67,7 @@ func (e *Endpoint) hostEnd(dev nl.Link, ifname string) error {
 	defer host.Close()
 	peer, err := host.LinkByIndex(dev.PeerIndex)
 	if errors.Is(err, nl.ErrNotFound) || err == nil && (peer.Kind != "veth" || peer.PeerIndex != dev.Index) {
-		return fmt.Errorf("%w: the other end of %s is not in this namespace", errNoHostEnd, ifname)
+		return fmt.Errorf("%w: the other end of %s is not in this namespace", ErrNoHostEnd, ifname)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: host end of %s: %w", ErrNoDevice, ifname, err)

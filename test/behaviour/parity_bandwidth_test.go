@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"testing"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -32,7 +33,7 @@ func rates() scene {
 			s.limited(static(nil), "runtime", merged(in, out))
 			s.limited(static(limits("ingress", 0, 0)), "hidden", in)
 			s.limited(static(nil), "free", nil)
-			drain(s, s.Client())
+			drain(s.t, s.Client())
 		},
 		then: []behaviour{
 			pace("ingressRate, toward the pod", "client", "in"),
@@ -67,18 +68,18 @@ func (s *stage) limited(rt *lab.Runtime, name string, runtime attributes) {
 	}
 	p.mustAdd()
 	s.pods[name] = p
-	drain(s, p)
+	drain(s.t, p)
 }
 
 // drain takes what it is sent at port 90, and says when that was all.
-func drain(s *stage, ns place) {
-	s.t.Helper()
+func drain(t testing.TB, ns place) {
+	t.Helper()
 	for _, network := range []string{"tcp4", "tcp6"} {
 		l, err := ns.Listen(network, ":90")
 		if err != nil {
-			s.t.Fatal(err)
+			t.Fatal(err)
 		}
-		s.t.Cleanup(func() { _ = l.Close() })
+		t.Cleanup(func() { _ = l.Close() })
 		go func() {
 			for {
 				c, err := l.Accept()
@@ -105,11 +106,11 @@ func pace(name, from, to string) behaviour {
 			addr = fam.pod(s.pods[to])
 		}
 		for range 3 {
-			rate, err := s.rate(s.place(from), "tcp"+fam.suffix, at(addr, 90))
+			got, err := rate(s.place(from), "tcp"+fam.suffix, at(addr, 90))
 			if err != nil {
 				return failure(err)
 			}
-			if rate > 10*megabit {
+			if got > 10*megabit {
 				return "not limited"
 			}
 		}
@@ -119,7 +120,7 @@ func pace(name, from, to string) behaviour {
 
 // rate sends 400 kB and returns bits a second, from before the first byte is
 // sent to after the last has come: no queue on the way makes it look faster.
-func (s *stage) rate(from place, network, addr string) (float64, error) {
+func rate(from place, network, addr string) (float64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	const size = 400_000

@@ -122,13 +122,13 @@ func (p *plugin) allTo(ctx context.Context, a *cniplugin.Args, name string, w wa
 }
 
 // instead gives everything to netfilter when eBPF turned out to be unable to run,
-// unless it was asked for by name.
+// or the pod's device is whole inside the pod, unless eBPF was asked for by name.
 func (p *plugin) instead(ctx context.Context, a *cniplugin.Args, w want, why error) ([]share, error) {
 	name, err := p.configured(a, w.conf)
-	if err != nil || name == backendEBPF || p.Netfilter == nil || !errors.Is(why, loader.ErrUnavailable) {
+	if err != nil || name == backendEBPF || p.Netfilter == nil || !errors.Is(why, loader.ErrUnavailable) && !errors.Is(why, loader.ErrNoHostEnd) {
 		return nil, why
 	}
-	a.Log.Info("eBPF cannot run here: using netfilter", zap.NamedError(log.KeyReason, why))
+	a.Log.Info("eBPF cannot do this: using netfilter", zap.NamedError(log.KeyReason, why))
 	out, err := p.allTo(ctx, a, backendAuto, w)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNoDatapath, errors.Join(why, err), "no back end can run on this node")
