@@ -379,7 +379,8 @@ static __always_inline bool __crosses(struct sl_turn *t, const struct sl_endpoin
 				      __u64 now)
 {
 	const struct sl_pkt *p = &t->p;
-	struct sl_flow *f, *door;
+	__u32 opened = 0;
+	struct sl_flow *f;
 	bool answers;
 
 	if (!endpoint_masquerades(sender, p->tuple.remote, p->tuple.local))
@@ -389,16 +390,24 @@ static __always_inline bool __crosses(struct sl_turn *t, const struct sl_endpoin
 		return false;
 	tuple_reverse(&t->to, p);
 	f = flow_record(&t->to, sender->owner, now);
-	answers =
-		f ? !(f->flags & SL_FLOW_POD_OPENED) || (f->flags & (SL_FLOW_REPLIED | SL_FLOW_MASQ)) == SL_FLOW_REPLIED
-		  : pkt_is_syn_ack(p) || p->echo == SL_ECHO_ANSWERS;
+	if (f) {
+		opened = f->flags;
+		answers = !(opened & SL_FLOW_POD_OPENED) ||
+			  (opened & (SL_FLOW_REPLIED | SL_FLOW_MASQ)) == SL_FLOW_REPLIED;
+	} else {
+		answers = pkt_is_syn_ack(p) || p->echo == SL_ECHO_ANSWERS;
+	}
 	if (answers && !__has_crossed(t, ep, now))
 		return false;
 	t->to.pad[0] = SL_SIDE_DOOR;
-	door = flow_record(&t->to, sender->owner, now);
-	if (door && (door->flags & SL_FLOW_DOOR))
+	f = flow_record(&t->to, sender->owner, now);
+	if (f && (f->flags & SL_FLOW_DOOR))
 		return false;
-	if (f && !(f->flags & SL_FLOW_MASQ))
+	if (!opened || (opened & SL_FLOW_MASQ))
+		return true;
+	t->to.pad[0] = 0;
+	f = flow_record(&t->to, sender->owner, now);
+	if (f)
 		f->flags |= SL_FLOW_MASQ;
 	return true;
 }
