@@ -36,15 +36,6 @@ type Datapath = masquerade.Datapath
 // Netfilter is what the plugin needs of *netfilter.Node.
 type Netfilter = masquerade.Netfilter
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // NFT runs the nft program, which macspoofchk needs.
 type NFT interface {
 	// Available returns an error that says why nft cannot be run.
@@ -56,7 +47,7 @@ type NFT interface {
 // Deps are the plugin's ways to the world. NFT and Netfilter may be nil.
 type Deps struct {
 	IPAM    IPAM
-	Records Records
+	Records *store.Dir
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
 	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)

@@ -25,19 +25,10 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "host-device"
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // Deps are the plugin's ways to the world.
 type Deps struct {
 	IPAM    ipam.Plugin
-	Records Records
+	Records *store.Dir
 	// Root is where sysfs is found: the directory that has sys/. Empty means "/".
 	Root string
 }

@@ -39,19 +39,10 @@ type Datapath = masquerade.Datapath
 // Netfilter is what the plugin needs of *netfilter.Node.
 type Netfilter = masquerade.Netfilter
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // Deps are the plugin's ways to the world; all but Netfilter are required.
 type Deps struct {
 	IPAM    ipam.Plugin
-	Records Records
+	Records *store.Dir
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
 	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)

@@ -20,15 +20,6 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "tap"
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // SELinux runs a command under a label of its own.
 type SELinux interface {
 	// Enabled reports that the kernel enforces or logs SELinux rules.
@@ -41,7 +32,7 @@ type SELinux interface {
 // Deps are the plugin's ways to the world. SELinux may be nil: the kernel's.
 type Deps struct {
 	IPAM    ipam.Plugin
-	Records Records
+	Records *store.Dir
 	SELinux SELinux
 }
 

@@ -46,15 +46,6 @@ type Datapath interface {
 	io.Closer
 }
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // Deps are the plugin's ways to the world. All fields are required.
 type Deps struct {
 	// Open returns the node's datapath and loads it when nothing is loaded;
@@ -64,7 +55,7 @@ type Deps struct {
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// Backend returns the node's default: auto, edt, tbf, or empty for auto.
 	Backend func(a *cniplugin.Args) (string, error)
-	Records Records
+	Records *store.Dir
 }
 
 type plugin struct{ Deps }

@@ -39,15 +39,6 @@ type Datapath interface {
 	io.Closer
 }
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // Deps are the plugin's ways to the world. Netfilter may be nil.
 type Deps struct {
 	// Open returns the node's datapath and loads it when nothing is loaded;
@@ -57,7 +48,7 @@ type Deps struct {
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// Resolve finds a pod's device, and its host end if it has one.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
-	Records Records
+	Records *store.Dir
 	// Netfilter returns the node's other way, with an error if the node's
 	// configuration cannot be read; it can be used with the defaults then. Nil:
 	// there is only eBPF.

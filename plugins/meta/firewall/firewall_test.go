@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
 )
 
 const prev = `{"cniVersion":"1.0.0",
@@ -28,17 +29,10 @@ func netconf(extra string) []byte {
 	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":"firewall","prevResult":%s%s}`, prev, extra)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (n *node) wantEmpty() {
-	n.t.Helper()
-	if len(n.dp.endpoints) != 0 || n.recordCount() != 0 {
-		n.t.Errorf("left behind: endpoints %v, %d records", n.dp.endpoints, n.recordCount())
+	n.T.Helper()
+	if len(n.dp.Held) != 0 || n.RecordCount() != 0 {
+		n.T.Errorf("left behind: endpoints %v, %d records", n.dp.Held, n.RecordCount())
 	}
 }
 
@@ -70,62 +64,62 @@ func TestParse(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.extra, func(t *testing.T) {
 			n := newNode(t)
-			_, err := n.add("a", netconf(tt.extra))
+			_, err := n.Add("a", netconf(tt.extra))
 			if tt.code == 0 {
-				must(t, err)
+				chainedtest.Must(t, err)
 				return
 			}
-			n.wantCode(err, tt.code)
+			n.WantCode(err, tt.code)
 			if msg := cnierr.From(err).Msg; !strings.Contains(msg, tt.want) {
 				t.Errorf("message %q lacks %q", msg, tt.want)
 			}
-			if n.dp.loads != 0 {
+			if n.dp.Loads != 0 {
 				t.Error("loaded the datapath before it refused")
 			}
 			n.wantEmpty()
-			must(t, n.plugin.Del(t.Context(), n.args("a", netconf(""))))
+			chainedtest.Must(t, n.Plugin.Del(t.Context(), n.Args("a", netconf(""))))
 		})
 	}
 }
 
 func TestAddDel(t *testing.T) {
 	n := newNode(t)
-	res := n.mustAdd("a", netconf(""))
+	res := n.MustAdd("a", netconf(""))
 	if res.Version() != "1.0.0" {
 		t.Errorf("result of version %s", res.Version())
 	}
-	ep := n.dp.endpoints[owner("a")]
-	if ep == nil || ep.features != loader.FeatureAdmit {
+	ep := n.dp.Held[chainedtest.Owner("a")]
+	if ep == nil || ep.Features != loader.FeatureAdmit {
 		t.Fatalf("endpoint %+v", ep)
 	}
 	if diff := cmp.Diff("[10.1.0.2/16 fd00::2/64]", fmt.Sprint(ep.Addrs)); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
-	n.mustAdd("a", netconf("")) // again
-	must(t, n.plugin.Check(t.Context(), n.args("a", netconf(""))))
-	n.mustDel("a")
-	n.mustDel("a")
+	n.MustAdd("a", netconf("")) // again
+	chainedtest.Must(t, n.Plugin.Check(t.Context(), n.Args("a", netconf(""))))
+	n.MustDel("a")
+	n.MustDel("a")
 	n.wantEmpty()
 }
 
 func TestOtherFeaturesStay(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", netconf(""))
-	must(t, n.records.Begin(refNamed("a"), "", "bridge", nil))
-	n.dp.endpoints[owner("a")].features |= loader.FeatureMasquerade
-	n.mustDel("a")
-	if ep := n.dp.endpoints[owner("a")]; ep == nil || ep.features != loader.FeatureMasquerade {
+	n.MustAdd("a", netconf(""))
+	chainedtest.Must(t, n.Records.Begin(chainedtest.Ref("a"), "", "bridge", nil))
+	n.dp.Held[chainedtest.Owner("a")].Features |= loader.FeatureMasquerade
+	n.MustDel("a")
+	if ep := n.dp.Held[chainedtest.Owner("a")]; ep == nil || ep.Features != loader.FeatureMasquerade {
 		t.Errorf("endpoint %+v", ep)
 	}
-	if n.recordCount() != 1 {
+	if n.RecordCount() != 1 {
 		t.Error("took the other plugin's record")
 	}
 }
 
 func TestAddWithoutAddress(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", []byte(`{"cniVersion":"1.0.0","name":"net","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}]}}`))
-	if n.dp.loads != 0 {
+	n.MustAdd("a", []byte(`{"cniVersion":"1.0.0","name":"net","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}]}}`))
+	if n.dp.Loads != 0 {
 		t.Error("loaded the datapath")
 	}
 	n.wantEmpty()
@@ -134,109 +128,109 @@ func TestAddWithoutAddress(t *testing.T) {
 func TestAddNeedsPrevResult(t *testing.T) {
 	n := newNode(t)
 	bare := []byte(`{"cniVersion":"1.0.0","name":"net","type":"firewall"}`)
-	_, err := n.add("a", bare)
-	n.wantCode(err, cnierr.CodeConfig)
-	n.wantCode(n.plugin.Check(t.Context(), n.args("a", bare)), cnierr.CodeConfig)
+	_, err := n.Add("a", bare)
+	n.WantCode(err, cnierr.CodeConfig)
+	n.WantCode(n.Plugin.Check(t.Context(), n.Args("a", bare)), cnierr.CodeConfig)
 }
 
 func TestAddRollsBack(t *testing.T) {
 	n := newNode(t)
-	n.dp.fail["Enable"] = errors.New("boom")
-	_, err := n.add("a", netconf(""))
-	n.wantCode(err, cnierr.CodeKernel)
+	n.dp.Fail["Enable"] = errors.New("boom")
+	_, err := n.Add("a", netconf(""))
+	n.WantCode(err, cnierr.CodeKernel)
 	n.wantEmpty()
 }
 
 func TestUnavailable(t *testing.T) {
 	n := newNode(t)
-	n.dp.openErr = fmt.Errorf("%w: no bpffs", loader.ErrUnavailable)
-	_, err := n.add("a", netconf(`"backend":"auto"`))
-	n.wantCode(err, cnierr.CodeNoDatapath)
-	n.wantCode(n.plugin.Status(t.Context(), n.args("", netconf(""))), cnierr.CodeUnavailable)
+	n.dp.OpenErr = fmt.Errorf("%w: no bpffs", loader.ErrUnavailable)
+	_, err := n.Add("a", netconf(`"backend":"auto"`))
+	n.WantCode(err, cnierr.CodeNoDatapath)
+	n.WantCode(n.Plugin.Status(t.Context(), n.Args("", netconf(""))), cnierr.CodeUnavailable)
 	n.wantEmpty()
-	n.mustDel("a")
+	n.MustDel("a")
 }
 
 func TestDelWithoutRecord(t *testing.T) {
 	for _, size := range []int64{-1, 0, 12} {
 		n := newNode(t)
-		n.mustAdd("a", netconf(""))
-		files, err := filepath.Glob(n.records.Path() + "/*.json")
+		n.MustAdd("a", netconf(""))
+		files, err := filepath.Glob(n.Records.Path() + "/*.json")
 		if err != nil || len(files) != 1 {
 			t.Fatal(files, err)
 		}
 		if size < 0 {
-			must(t, os.Remove(files[0]))
+			chainedtest.Must(t, os.Remove(files[0]))
 		} else {
-			must(t, os.Truncate(files[0], size))
+			chainedtest.Must(t, os.Truncate(files[0], size))
 		}
-		n.mustDel("a")
+		n.MustDel("a")
 		n.wantEmpty()
 	}
 }
 
 func TestDelNeverLoaded(t *testing.T) {
 	n := newNode(t)
-	n.mustDel("a")
-	if n.dp.loads != 0 {
+	n.MustDel("a")
+	if n.dp.Loads != 0 {
 		t.Error("DEL loaded the datapath")
 	}
 }
 
 func TestDelMapsGone(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", netconf(""))
-	n.dp.fail["Disable"] = fmt.Errorf("%w: no map", loader.ErrNotLoaded)
-	n.mustDel("a")
-	if n.recordCount() != 0 {
+	n.MustAdd("a", netconf(""))
+	n.dp.Fail["Disable"] = fmt.Errorf("%w: no map", loader.ErrNotLoaded)
+	n.MustDel("a")
+	if n.RecordCount() != 0 {
 		t.Error("the record stays")
 	}
 }
 
 func TestDelKeepsRecordOnFailure(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", netconf(""))
-	n.dp.fail["Disable"] = errors.New("boom")
-	n.wantCode(n.del("a"), cnierr.CodeKernel)
-	delete(n.dp.fail, "Disable")
-	n.mustDel("a")
+	n.MustAdd("a", netconf(""))
+	n.dp.Fail["Disable"] = errors.New("boom")
+	n.WantCode(n.Del("a"), cnierr.CodeKernel)
+	delete(n.dp.Fail, "Disable")
+	n.MustDel("a")
 	n.wantEmpty()
 }
 
 func TestCheck(t *testing.T) {
 	n := newNode(t)
-	check := func() error { return n.plugin.Check(t.Context(), n.args("a", netconf(""))) }
-	n.wantCode(check(), cnierr.CodeCheck) // nothing loaded
-	n.mustAdd("a", netconf(""))
-	must(t, check())
-	n.dp.endpoints[owner("a")].Addrs = nil
-	n.wantCode(check(), cnierr.CodeCheck)
-	clear(n.dp.endpoints)
-	n.wantCode(check(), cnierr.CodeCheck)
+	check := func() error { return n.Plugin.Check(t.Context(), n.Args("a", netconf(""))) }
+	n.WantCode(check(), cnierr.CodeCheck) // nothing loaded
+	n.MustAdd("a", netconf(""))
+	chainedtest.Must(t, check())
+	n.dp.Held[chainedtest.Owner("a")].Addrs = nil
+	n.WantCode(check(), cnierr.CodeCheck)
+	clear(n.dp.Held)
+	n.WantCode(check(), cnierr.CodeCheck)
 }
 
 func TestStatus(t *testing.T) {
 	n := newNode(t)
-	must(t, n.plugin.Status(t.Context(), n.args("", netconf(""))))
-	n.wantCode(n.plugin.Status(t.Context(), n.args("", netconf(`"ingressPolicy":"closed"`))), cnierr.CodeConfig)
+	chainedtest.Must(t, n.Plugin.Status(t.Context(), n.Args("", netconf(""))))
+	n.WantCode(n.Plugin.Status(t.Context(), n.Args("", netconf(`"ingressPolicy":"closed"`))), cnierr.CodeConfig)
 }
 
 func TestGC(t *testing.T) {
 	n := newNode(t)
 	for _, id := range []string{"keep", "drop", "lost", "lostgone"} {
-		n.mustAdd(id, netconf(""))
+		n.MustAdd(id, netconf(""))
 	}
 	for _, id := range []string{"lost", "lostgone"} {
-		must(t, n.records.Remove(refNamed(id), Name))
+		chainedtest.Must(t, n.Records.Remove(chainedtest.Ref(id), Name))
 	}
-	n.dp.endpoints[owner("lostgone")].gone = true
-	must(t, n.plugin.GC(t.Context(), n.args("", []byte(`{"name":"net","cni.dev/valid-attachments":[{"containerID":"keep","ifname":"eth0"}]}`))))
+	n.dp.Held[chainedtest.Owner("lostgone")].Gone = true
+	chainedtest.Must(t, n.Plugin.GC(t.Context(), n.Args("", []byte(`{"name":"net","cni.dev/valid-attachments":[{"containerID":"keep","ifname":"eth0"}]}`))))
 	for id, want := range map[string]bool{"keep": true, "drop": false, "lost": true, "lostgone": false} {
-		if got := n.dp.endpoints[owner(id)] != nil; got != want {
+		if got := n.dp.Held[chainedtest.Owner(id)] != nil; got != want {
 			t.Errorf("%s is there: %v, want %v", id, got, want)
 		}
 	}
-	if n.recordCount() != 1 {
-		t.Errorf("%d records", n.recordCount())
+	if n.RecordCount() != 1 {
+		t.Errorf("%d records", n.RecordCount())
 	}
 }

@@ -35,19 +35,10 @@ type Delegate interface {
 	Status(ctx context.Context, a *cniplugin.Args, plugin string) error
 }
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // Deps are the plugin's ways to the world.
 type Deps struct {
 	Delegate Delegate
-	Records  Records
+	Records  *store.Dir
 }
 
 type plugin struct{ Deps }

@@ -90,8 +90,8 @@ func TestRefusedWithoutNetfilter(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			_, err := n.add("a", withPrev(tt.extra, tt.mappings))
-			n.wantCode(err, cnierr.CodeUnsupported)
+			_, err := n.Add("a", withPrev(tt.extra, tt.mappings))
+			n.WantCode(err, cnierr.CodeUnsupported)
 			if err != nil && !strings.Contains(cnierr.From(err).Msg, tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}

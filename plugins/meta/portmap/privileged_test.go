@@ -3,10 +3,8 @@
 package portmap
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"testing"
 	"time"
 
@@ -14,102 +12,41 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 // world is a node with the real datapath and pods on a bridge that a stranger's
 // main plugin might have made.
-type world struct {
-	*node
-	lab *lab.Lab
-}
+type world struct{ *chainedtest.World }
 
 func newWorld(t testing.TB) *world {
-	w := &world{node: &node{t: t}, lab: lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true})}
-	open := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (Datapath, error) {
-		return func(ctx context.Context, _ *cniplugin.Args) (Datapath, error) {
-			dp, err := f(ctx, loader.Options{})
-			if err != nil {
-				return nil, err
-			}
-			return dp, nil
-		}
-	}
-	w.records = store.Open(store.DefaultDir)
-	w.plugin = New(Deps{Open: open(loader.Open), OpenExisting: open(loader.OpenExisting), Resolve: loader.Resolve, Records: w.records})
-	must(t, w.lab.Node.WriteSysctl("net/ipv6/conf/default/accept_dad", "0")) // link-local addresses at once
-	w.ip("link add br0 address 02:00:00:00:00:01 type bridge", "addr add 10.1.0.1/16 dev br0", "addr add fd00:1::1/64 dev br0 nodad", "link set br0 up")
-	settle(t, w.lab.Node.NS, w.lab.Client().NS)
-	t.Cleanup(func() { _ = w.lab.Node.Do(unload) }) // or its programs live as long as the devices
+	w := &world{chainedtest.NewWorld(t, Name)}
+	open, existing := chainedtest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	w.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records})
+	w.Run("ip link add br0 address 02:00:00:00:00:01 type bridge", "ip addr add 10.1.0.1/16 dev br0", "ip addr add fd00:1::1/64 dev br0 nodad",
+		"ip link set br0 up")
+	w.Settle()
 	return w
 }
 
-// settle waits until no address is tentative: what leaves before that may be
-// lost, and addresses that appear later are news in a snapshot.
-func settle(t testing.TB, namespaces ...*lab.NS) {
-	t.Helper()
-	for _, ns := range namespaces {
-		deadline := time.Now().Add(lab.Patient(10 * time.Second))
-		for tentative := "?"; tentative != ""; {
-			must(t, ns.Do(func() (err error) {
-				tentative, err = lab.Run("ip", "-6", "-o", "addr", "show", "tentative")
-				return err
-			}))
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: still tentative: %s", ns.Name, tentative)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
-}
-
-func unload() error {
-	dp, err := loader.OpenExisting(context.Background(), loader.Options{})
-	if err != nil {
-		return err
-	}
-	defer dp.Close()
-	return dp.Unload(context.Background())
-}
-
-func (w *world) ip(lines ...string) {
-	w.t.Helper()
-	must(w.t, w.lab.Node.Do(func() error {
-		for _, l := range lines {
-			if _, err := lab.Run("sh", "-c", "ip "+l); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-}
-
 // pod makes a pod with the addresses 10.1.0.<n> and fd00:1::<n> that answers
-// HTTP with its name on port 80.
+// with its name.
 func (w *world) pod(name string, n int) *lab.Pod {
-	w.t.Helper()
-	p := w.lab.Node.PodT(w.t, name)
-	must(w.t, p.WriteSysctl("net/ipv6/conf/default/accept_dad", "0"))
-	w.ip(
-		fmt.Sprintf("link add v%d type veth peer name eth0 netns %s", n, name),
-		fmt.Sprintf("link set v%d master br0 up", n),
-		fmt.Sprintf("-n %s link set lo up", name),
-		fmt.Sprintf("-n %s addr add 10.1.0.%d/16 dev eth0", name, n),
-		fmt.Sprintf("-n %s addr add fd00:1::%d/64 dev eth0 nodad", name, n),
-		fmt.Sprintf("-n %s link set eth0 up", name),
-		fmt.Sprintf("-n %s route add default via 10.1.0.1", name),
-		fmt.Sprintf("-n %s route add default via fd00:1::1", name),
+	w.T.Helper()
+	p := w.Pod(name, name)
+	w.Run(
+		fmt.Sprintf("ip link add v%d type veth peer name eth0 netns %s", n, name),
+		fmt.Sprintf("ip link set v%d master br0 up", n),
+		fmt.Sprintf("ip -n %s link set lo up", name),
+		fmt.Sprintf("ip -n %s addr add 10.1.0.%d/16 dev eth0", name, n),
+		fmt.Sprintf("ip -n %s addr add fd00:1::%d/64 dev eth0 nodad", name, n),
+		fmt.Sprintf("ip -n %s link set eth0 up", name),
+		fmt.Sprintf("ip -n %s route add default via 10.1.0.1", name),
+		fmt.Sprintf("ip -n %s route add default via fd00:1::1", name),
 	)
-	stop, err := p.ServeHTTP("[::]:80", http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, name) }))
-	must(w.t, err)
-	w.t.Cleanup(func() { _ = stop() })
 	return p
 }
-
-// in runs f on a thread of the node.
-func (w *world) in(f func() error) error { return w.lab.Node.Do(f) }
 
 // realConf is a configuration for pod n that publishes 8080.
 func realConf(n int) []byte {
@@ -121,7 +58,7 @@ func realConf(n int) []byte {
 
 // fetch reads the answer of port 8080 of the node, in both families.
 func (w *world) fetch() (v4, v6 string) {
-	c := w.lab.Client()
+	c := w.Lab.Client()
 	get := func(host string) string {
 		client := c.HTTPClient(2 * time.Second)
 		defer client.CloseIdleConnections()
@@ -140,33 +77,26 @@ func (w *world) fetch() (v4, v6 string) {
 }
 
 func (w *world) wantAnswer(want string) {
-	w.t.Helper()
+	w.T.Helper()
 	v4, v6 := w.fetch()
 	if v4 != want || v6 != want {
-		w.t.Errorf("client got %q and %q, want %q", v4, v6, want)
+		w.T.Errorf("client got %q and %q, want %q", v4, v6, want)
 	}
 }
 
 func (w *world) addReal(id string, n int) {
-	w.t.Helper()
-	must(w.t, w.in(func() error { _, err := w.add(id, realConf(n)); return err }))
+	w.T.Helper()
+	chainedtest.Must(w.T, w.In(func() error { _, err := w.Add(id, realConf(n)); return err }))
 }
 
 // warm loads the datapath by an attachment that comes and goes, and returns
 // what the node then looks like.
 func (w *world) warm() lab.Snapshot {
-	w.t.Helper()
-	must(w.t, w.in(func() error { return w.plugin.Status(w.t.Context(), w.args("", netconf("", ""))) }))
+	w.T.Helper()
+	chainedtest.Must(w.T, w.In(func() error { return w.Plugin.Status(w.T.Context(), w.Args("", netconf("", ""))) }))
 	w.addReal("a", 2)
-	must(w.t, w.in(func() error { return w.del("a") }))
-	return w.snapshot()
-}
-
-func (w *world) snapshot() lab.Snapshot {
-	w.t.Helper()
-	s, err := w.lab.Node.Snapshot()
-	must(w.t, err)
-	return s
+	chainedtest.Must(w.T, w.In(func() error { return w.Del("a") }))
+	return w.Snapshot()
 }
 
 func TestPrivilegedPublish(t *testing.T) {
@@ -177,24 +107,24 @@ func TestPrivilegedPublish(t *testing.T) {
 
 	w.addReal("a", 2)
 	w.wantAnswer("a")
-	must(t, w.in(func() error { return w.plugin.Check(t.Context(), w.args("a", realConf(2))) }))
+	chainedtest.Must(t, w.In(func() error { return w.Plugin.Check(t.Context(), w.Args("a", realConf(2))) }))
 
 	w.addReal("b", 3) // takes the port
 	w.wantAnswer("b")
-	err := w.in(func() error { return w.plugin.Check(t.Context(), w.args("a", realConf(2))) })
-	w.wantCode(err, cnierr.CodeCheck)
+	err := w.In(func() error { return w.Plugin.Check(t.Context(), w.Args("a", realConf(2))) })
+	w.WantCode(err, cnierr.CodeCheck)
 
 	for range 2 {
-		must(t, w.in(func() error { return w.del("a") }))
+		chainedtest.Must(t, w.In(func() error { return w.Del("a") }))
 	}
 	w.wantAnswer("b")
 	for range 2 {
-		must(t, w.in(func() error { return w.del("b") }))
+		chainedtest.Must(t, w.In(func() error { return w.Del("b") }))
 	}
 	if v4, _ := w.fetch(); v4 == "a" || v4 == "b" {
 		t.Errorf("still published: %q", v4)
 	}
-	if diff := lab.Diff(before, w.snapshot()); diff != "" {
+	if diff := lab.Diff(before, w.Snapshot()); diff != "" {
 		t.Errorf("left behind:\n%s", diff)
 	}
 }
@@ -206,22 +136,22 @@ func TestPrivilegedDelOfLostAttachments(t *testing.T) {
 	before := w.warm()
 
 	w.addReal("a", 2)
-	must(t, w.in(func() error { return w.records.Remove(refNamed("a"), Name) }))
-	must(t, w.in(func() error { return w.del("a") }))
-	if diff := lab.Diff(before, w.snapshot()); diff != "" {
+	chainedtest.Must(t, w.In(func() error { return w.Records.Remove(chainedtest.Ref("a"), Name) }))
+	chainedtest.Must(t, w.In(func() error { return w.Del("a") }))
+	if diff := lab.Diff(before, w.Snapshot()); diff != "" {
 		t.Errorf("without a record, left behind:\n%s", diff)
 	}
 
 	w.addReal("a", 2)
 	w.addReal("b", 3)
-	must(t, pod.Delete())
-	w.ip("link del v2") // as a main plugin's GC
-	must(t, w.in(func() error {
-		return w.plugin.GC(t.Context(), w.args("", []byte(`{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[{"containerID":"b","ifname":"eth0"}]}`)))
+	chainedtest.Must(t, pod.Delete())
+	w.Run("ip link del v2") // as a main plugin's GC
+	chainedtest.Must(t, w.In(func() error {
+		return w.Plugin.GC(t.Context(), w.Args("", []byte(`{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[{"containerID":"b","ifname":"eth0"}]}`)))
 	}))
 	w.wantAnswer("b")
 	var left []uint64
-	must(t, w.in(func() error {
+	chainedtest.Must(t, w.In(func() error {
 		dp, err := loader.OpenExisting(t.Context(), loader.Options{})
 		if err != nil {
 			return err
@@ -233,22 +163,22 @@ func TestPrivilegedDelOfLostAttachments(t *testing.T) {
 		}
 		return err
 	}))
-	if diff := cmp.Diff([]uint64{owner("b")}, left); diff != "" {
+	if diff := cmp.Diff([]uint64{chainedtest.Owner("b")}, left); diff != "" {
 		t.Errorf("owners after GC (-want +got):\n%s", diff)
 	}
 }
 
 func TestPrivilegedDelNeverLoaded(t *testing.T) {
 	w := newWorld(t)
-	before := w.snapshot()
+	before := w.Snapshot()
 	for range 2 {
-		must(t, w.in(func() error { return w.del("a") }))
+		chainedtest.Must(t, w.In(func() error { return w.Del("a") }))
 	}
-	must(t, w.in(func() error {
-		_, err := w.add("a", withPrev("", ""))
+	chainedtest.Must(t, w.In(func() error {
+		_, err := w.Add("a", withPrev("", ""))
 		return err
 	}))
-	if diff := lab.Diff(before, w.snapshot()); diff != "" {
+	if diff := lab.Diff(before, w.Snapshot()); diff != "" {
 		t.Errorf("changed:\n%s", diff)
 	}
 }
@@ -262,7 +192,7 @@ func BenchmarkPrivilegedAdd(b *testing.B) {
 	for b.Loop() {
 		w.addReal("a", 2)
 		b.StopTimer()
-		must(b, w.in(func() error { return w.del("a") }))
+		chainedtest.Must(b, w.In(func() error { return w.Del("a") }))
 		b.StartTimer()
 	}
 }
@@ -276,6 +206,6 @@ func BenchmarkPrivilegedDel(b *testing.B) {
 		b.StopTimer()
 		w.addReal("a", 2)
 		b.StartTimer()
-		must(b, w.in(func() error { return w.del("a") }))
+		chainedtest.Must(b, w.In(func() error { return w.Del("a") }))
 	}
 }

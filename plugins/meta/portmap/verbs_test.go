@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -37,7 +38,7 @@ func withPrev(extra, mappings string) []byte {
 
 func TestAddDel(t *testing.T) {
 	n := newNode(t)
-	res := n.mustAdd("a", withPrev("", web+","+dns))
+	res := n.MustAdd("a", withPrev("", web+","+dns))
 	var got, want any
 	var buf bytes.Buffer
 	if err := res.PrintTo(&buf); err != nil {
@@ -52,22 +53,22 @@ func TestAddDel(t *testing.T) {
 	if len(n.dp.ports) != 3 { // web in two families, dns in one
 		t.Errorf("ports: %v", n.dp.ports)
 	}
-	ep := n.dp.endpoints[owner("a")]
-	if ep == nil || ep.features != loader.FeaturePublish || len(ep.Addrs) != 2 || ep.HostIfindex != 7 {
+	ep := n.dp.Held[chainedtest.Owner("a")]
+	if ep == nil || ep.Features != loader.FeaturePublish || len(ep.Addrs) != 2 || ep.HostIfindex != 7 {
 		t.Errorf("endpoint: %+v", ep)
 	}
-	if n.recordCount() != 1 {
-		t.Errorf("%d records", n.recordCount())
+	if n.RecordCount() != 1 {
+		t.Errorf("%d records", n.RecordCount())
 	}
-	n.mustDel("a")
-	n.mustDel("a")
+	n.MustDel("a")
+	n.MustDel("a")
 	n.wantEmpty()
 }
 
 func (n *node) wantEmpty() {
-	n.t.Helper()
-	if len(n.dp.ports) != 0 || len(n.dp.endpoints) != 0 || n.recordCount() != 0 {
-		n.t.Errorf("left behind: ports %v, endpoints %v, %d records", n.dp.ports, n.dp.endpoints, n.recordCount())
+	n.T.Helper()
+	if len(n.dp.ports) != 0 || len(n.dp.Held) != 0 || n.RecordCount() != 0 {
+		n.T.Errorf("left behind: ports %v, endpoints %v, %d records", n.dp.ports, n.dp.Held, n.RecordCount())
 	}
 }
 
@@ -85,34 +86,34 @@ func TestAddNothingToDo(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			n.mustAdd("a", tt.stdin)
-			if n.dp.loads != 0 {
+			n.MustAdd("a", tt.stdin)
+			if n.dp.Loads != 0 {
 				t.Error("loaded the datapath")
 			}
 			n.wantEmpty()
-			n.mustDel("a")
+			n.MustDel("a")
 		})
 	}
 }
 
 func TestAddNeedsPrevResult(t *testing.T) {
 	n := newNode(t)
-	_, err := n.add("a", netconf("", web))
-	n.wantCode(err, cnierr.CodeConfig)
-	n.wantCode(n.plugin.Check(t.Context(), n.args("a", netconf("", web))), cnierr.CodeConfig)
+	_, err := n.Add("a", netconf("", web))
+	n.WantCode(err, cnierr.CodeConfig)
+	n.WantCode(n.Plugin.Check(t.Context(), n.Args("a", netconf("", web))), cnierr.CodeConfig)
 	n.wantEmpty()
 }
 
 func TestAddBadInputHasNoEffect(t *testing.T) {
 	n := newNode(t)
-	_, err := n.add("a", withPrev("", web+`,{"hostPort":70000,"containerPort":80,"protocol":"tcp"}`))
-	n.wantCode(err, cnierr.CodeConfig)
-	if n.dp.loads != 0 {
+	_, err := n.Add("a", withPrev("", web+`,{"hostPort":70000,"containerPort":80,"protocol":"tcp"}`))
+	n.WantCode(err, cnierr.CodeConfig)
+	if n.dp.Loads != 0 {
 		t.Error("loaded the datapath")
 	}
 	n.wantEmpty()
 	// The runtime sends the same configuration to DEL.
-	if err := n.plugin.Del(t.Context(), n.args("a", withPrev(`"backend":"nonsense"`, `{"hostPort":70000}`))); err != nil {
+	if err := n.Plugin.Del(t.Context(), n.Args("a", withPrev(`"backend":"nonsense"`, `{"hostPort":70000}`))); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
 }
@@ -122,72 +123,72 @@ func TestAddRollsBack(t *testing.T) {
 	for _, method := range []string{"Enable", "Publish"} {
 		t.Run(method, func(t *testing.T) {
 			n := newNode(t)
-			n.dp.fail[method] = boom
-			_, err := n.add("a", withPrev("", web))
-			n.wantCode(err, cnierr.CodeKernel)
+			n.dp.Fail[method] = boom
+			_, err := n.Add("a", withPrev("", web))
+			n.WantCode(err, cnierr.CodeKernel)
 			n.wantEmpty()
 		})
 	}
 	t.Run("resolve", func(t *testing.T) {
 		n := newNode(t)
-		a := n.args("a", withPrev("", web))
+		a := n.Args("a", withPrev("", web))
 		a.Netns = ""
-		_, err := n.plugin.Add(t.Context(), a)
-		n.wantCode(err, cnierr.CodeKernel)
+		_, err := n.Plugin.Add(t.Context(), a)
+		n.WantCode(err, cnierr.CodeKernel)
 		n.wantEmpty()
 	})
 }
 
 func TestUnavailable(t *testing.T) {
 	n := newNode(t)
-	n.dp.openErr = fmt.Errorf("%w: kernel 4.19 has no bpf_redirect_neigh", loader.ErrUnavailable)
-	_, err := n.add("a", withPrev(`"backend":"auto"`, web))
-	n.wantCode(err, cnierr.CodeNoDatapath)
+	n.dp.OpenErr = fmt.Errorf("%w: kernel 4.19 has no bpf_redirect_neigh", loader.ErrUnavailable)
+	_, err := n.Add("a", withPrev(`"backend":"auto"`, web))
+	n.WantCode(err, cnierr.CodeNoDatapath)
 	if !strings.Contains(cnierr.From(err).Details, "bpf_redirect_neigh") {
 		t.Errorf("no reason in %v", err)
 	}
-	n.wantCode(n.plugin.Status(t.Context(), n.args("", netconf("", ""))), cnierr.CodeUnavailable)
+	n.WantCode(n.Plugin.Status(t.Context(), n.Args("", netconf("", ""))), cnierr.CodeUnavailable)
 	n.wantEmpty()
-	n.mustDel("a")
+	n.MustDel("a")
 }
 
 func TestStatus(t *testing.T) {
 	n := newNode(t)
-	if err := n.plugin.Status(t.Context(), n.args("", netconf("", ""))); err != nil {
+	if err := n.Plugin.Status(t.Context(), n.Args("", netconf("", ""))); err != nil {
 		t.Error(err)
 	}
-	n.wantCode(n.plugin.Status(t.Context(), n.args("", netconf(`"backend":"x"`, ""))), cnierr.CodeConfig)
+	n.WantCode(n.Plugin.Status(t.Context(), n.Args("", netconf(`"backend":"x"`, ""))), cnierr.CodeConfig)
 }
 
 func TestLastAddWins(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", withPrev("", web))
-	n.mustAdd("b", withPrev("", web))
+	n.MustAdd("a", withPrev("", web))
+	n.MustAdd("b", withPrev("", web))
 	for _, p := range n.dp.ports {
-		if p.owner != owner("b") {
+		if p.owner != chainedtest.Owner("b") {
 			t.Errorf("%v still belongs to the first", p)
 		}
 	}
-	n.wantCode(n.plugin.Check(t.Context(), n.args("a", withPrev("", web))), cnierr.CodeCheck)
-	n.mustDel("a")
+	n.WantCode(n.Plugin.Check(t.Context(), n.Args("a", withPrev("", web))), cnierr.CodeCheck)
+	n.MustDel("a")
 	if len(n.dp.ports) != 2 {
 		t.Errorf("DEL of the first took the second's ports: %v", n.dp.ports)
 	}
-	if err := n.plugin.Check(t.Context(), n.args("b", withPrev("", web))); err != nil {
+	if err := n.Plugin.Check(t.Context(), n.Args("b", withPrev("", web))); err != nil {
 		t.Errorf("CHECK of the second: %v", err)
 	}
-	n.mustDel("b")
+	n.MustDel("b")
 	n.wantEmpty()
 }
 
 func TestRepeatedAdd(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", withPrev("", web+","+dns))
-	n.mustAdd("a", withPrev("", dns))
+	n.MustAdd("a", withPrev("", web+","+dns))
+	n.MustAdd("a", withPrev("", dns))
 	if len(n.dp.ports) != 1 {
 		t.Errorf("ports accumulate: %v", n.dp.ports)
 	}
-	n.mustAdd("a", withPrev("", ""))
+	n.MustAdd("a", withPrev("", ""))
 	n.wantEmpty()
 }
 
@@ -196,117 +197,110 @@ func TestDelWithoutRecord(t *testing.T) {
 		name string
 		hurt func(t *testing.T, file string)
 	}{
-		{"lost", func(t *testing.T, f string) { must(t, os.Remove(f)) }},
-		{"truncated", func(t *testing.T, f string) { must(t, os.Truncate(f, 10)) }},
-		{"empty", func(t *testing.T, f string) { must(t, os.Truncate(f, 0)) }},
+		{"lost", func(t *testing.T, f string) { chainedtest.Must(t, os.Remove(f)) }},
+		{"truncated", func(t *testing.T, f string) { chainedtest.Must(t, os.Truncate(f, 10)) }},
+		{"empty", func(t *testing.T, f string) { chainedtest.Must(t, os.Truncate(f, 0)) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			n.mustAdd("a", withPrev("", web))
-			files, err := filepath.Glob(n.records.Path() + "/*.json")
+			n.MustAdd("a", withPrev("", web))
+			files, err := filepath.Glob(n.Records.Path() + "/*.json")
 			if err != nil || len(files) != 1 {
 				t.Fatal(files, err)
 			}
 			tt.hurt(t, files[0])
-			n.mustDel("a")
+			n.MustDel("a")
 			n.wantEmpty()
 		})
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestDelFromIntent(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", withPrev("", web))
-	ref := refNamed("b")
-	must(t, n.records.Begin(ref, "", Name, section{})) // killed before the first effect
-	n.mustDel("b")
-	if n.recordCount() != 1 || len(n.dp.ports) != 2 {
-		t.Errorf("%d records, ports %v", n.recordCount(), n.dp.ports)
+	n.MustAdd("a", withPrev("", web))
+	ref := chainedtest.Ref("b")
+	chainedtest.Must(t, n.Records.Begin(ref, "", Name, section{})) // killed before the first effect
+	n.MustDel("b")
+	if n.RecordCount() != 1 || len(n.dp.ports) != 2 {
+		t.Errorf("%d records, ports %v", n.RecordCount(), n.dp.ports)
 	}
 }
 
 func TestDelMapsGone(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", withPrev("", web))
-	n.dp.fail["Disable"] = fmt.Errorf("%w: no map", loader.ErrNotLoaded)
-	n.mustDel("a")
-	if n.recordCount() != 0 {
+	n.MustAdd("a", withPrev("", web))
+	n.dp.Fail["Disable"] = fmt.Errorf("%w: no map", loader.ErrNotLoaded)
+	n.MustDel("a")
+	if n.RecordCount() != 0 {
 		t.Error("the record stays")
 	}
 }
 
 func TestDelKeepsRecordOnFailure(t *testing.T) {
 	n := newNode(t)
-	n.mustAdd("a", withPrev("", web))
-	n.dp.fail["Unpublish"] = errors.New("boom")
-	n.wantCode(n.del("a"), cnierr.CodeKernel)
-	if len(n.dp.endpoints) != 0 {
+	n.MustAdd("a", withPrev("", web))
+	n.dp.Fail["Unpublish"] = errors.New("boom")
+	n.WantCode(n.Del("a"), cnierr.CodeKernel)
+	if len(n.dp.Held) != 0 {
 		t.Error("stopped at the first error")
 	}
-	delete(n.dp.fail, "Unpublish")
-	n.mustDel("a")
+	delete(n.dp.Fail, "Unpublish")
+	n.MustDel("a")
 	n.wantEmpty()
 }
 
 func TestCheck(t *testing.T) {
 	conf := withPrev("", web)
-	check := func(n *node) error { return n.plugin.Check(t.Context(), n.args("a", conf)) }
+	check := func(n *node) error { return n.Plugin.Check(t.Context(), n.Args("a", conf)) }
 	t.Run("not loaded", func(t *testing.T) {
 		n := newNode(t)
-		n.wantCode(check(n), cnierr.CodeCheck)
+		n.WantCode(check(n), cnierr.CodeCheck)
 	})
 	t.Run("nothing asked", func(t *testing.T) {
 		n := newNode(t)
-		must(t, n.plugin.Check(t.Context(), n.args("a", withPrev("", ""))))
+		chainedtest.Must(t, n.Plugin.Check(t.Context(), n.Args("a", withPrev("", ""))))
 	})
 	t.Run("device gone", func(t *testing.T) {
 		n := newNode(t)
-		n.mustAdd("a", conf)
-		a := n.args("a", conf)
+		n.MustAdd("a", conf)
+		a := n.Args("a", conf)
 		a.Netns = ""
-		n.wantCode(n.plugin.Check(t.Context(), a), cnierr.CodeCheck)
+		n.WantCode(n.Plugin.Check(t.Context(), a), cnierr.CodeCheck)
 	})
 	t.Run("port gone", func(t *testing.T) {
 		n := newNode(t)
-		n.mustAdd("a", conf)
-		must(t, check(n))
+		n.MustAdd("a", conf)
+		chainedtest.Must(t, check(n))
 		clear(n.dp.ports)
-		n.wantCode(check(n), cnierr.CodeCheck)
+		n.WantCode(check(n), cnierr.CodeCheck)
 	})
 	t.Run("endpoint gone", func(t *testing.T) {
 		n := newNode(t)
-		n.mustAdd("a", conf)
-		clear(n.dp.endpoints)
-		n.wantCode(check(n), cnierr.CodeCheck)
+		n.MustAdd("a", conf)
+		clear(n.dp.Held)
+		n.WantCode(check(n), cnierr.CodeCheck)
 	})
 }
 
 func TestGC(t *testing.T) {
 	n := newNode(t)
 	port := func(i int) string { return fmt.Sprintf(`{"hostPort":%d,"containerPort":80,"protocol":"tcp"}`, i) }
-	n.mustAdd("keep", withPrev("", port(1)))
-	n.mustAdd("drop", withPrev("", port(2)))
+	n.MustAdd("keep", withPrev("", port(1)))
+	n.MustAdd("drop", withPrev("", port(2)))
 	other := bytes.Replace(withPrev("", port(3)), []byte(`"net"`), []byte(`"other"`), 1)
-	n.mustAdd("stranger", other)
-	n.mustAdd("lost", withPrev("", port(4)))
-	n.mustAdd("lostgone", withPrev("", port(5)))
+	n.MustAdd("stranger", other)
+	n.MustAdd("lost", withPrev("", port(4)))
+	n.MustAdd("lostgone", withPrev("", port(5)))
 	for _, id := range []string{"lost", "lostgone"} {
-		must(t, n.records.Remove(refNamed(id), Name))
+		chainedtest.Must(t, n.Records.Remove(chainedtest.Ref(id), Name))
 	}
-	n.dp.endpoints[owner("lostgone")].gone = true
+	n.dp.Held[chainedtest.Owner("lostgone")].Gone = true
 
 	gc := func(list string) error {
-		return n.plugin.GC(t.Context(), n.args("", fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":%s}`, list)))
+		return n.Plugin.GC(t.Context(), n.Args("", fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":%s}`, list)))
 	}
-	must(t, gc(`[{"containerID":"keep","ifname":"eth0"},{"containerID":"drop","ifname":"eth1"}]`))
+	chainedtest.Must(t, gc(`[{"containerID":"keep","ifname":"eth0"},{"containerID":"drop","ifname":"eth1"}]`))
 	held := map[uint16]bool{}
 	for k := range n.dp.ports {
 		held[k.port] = true
@@ -314,19 +308,19 @@ func TestGC(t *testing.T) {
 	if diff := cmp.Diff(map[uint16]bool{1: true, 3: true, 4: true}, held); diff != "" {
 		t.Errorf("ports after GC (-want +got):\n%s", diff)
 	}
-	if n.recordCount() != 2 {
-		t.Errorf("%d records", n.recordCount())
+	if n.RecordCount() != 2 {
+		t.Errorf("%d records", n.RecordCount())
 	}
-	must(t, gc(`null`))
-	if n.recordCount() != 1 {
-		t.Errorf("%d records after an empty list", n.recordCount())
+	chainedtest.Must(t, gc(`null`))
+	if n.RecordCount() != 1 {
+		t.Errorf("%d records after an empty list", n.RecordCount())
 	}
-	n.wantCode(n.plugin.GC(t.Context(), n.args("", []byte(`{"name":"net"}`))), cnierr.CodeConfig)
+	n.WantCode(n.Plugin.GC(t.Context(), n.Args("", []byte(`{"name":"net"}`))), cnierr.CodeConfig)
 }
 
 func TestGCNotLoaded(t *testing.T) {
 	n := newNode(t)
-	must(t, n.plugin.GC(t.Context(), n.args("", []byte(`{"name":"net","cni.dev/valid-attachments":[]}`))))
+	chainedtest.Must(t, n.Plugin.GC(t.Context(), n.Args("", []byte(`{"name":"net","cni.dev/valid-attachments":[]}`))))
 }
 
 func TestEveryVersion(t *testing.T) {
@@ -339,7 +333,7 @@ func TestEveryVersion(t *testing.T) {
 	for _, v := range version.CNI() {
 		t.Run(v, func(t *testing.T) {
 			n := newNode(t)
-			res := n.mustAdd("a", fmt.Appendf(nil, `{"cniVersion":%q,"name":"net","prevResult":%s,"runtimeConfig":{"portMappings":[%s]}}`, v, results[v], web))
+			res := n.MustAdd("a", fmt.Appendf(nil, `{"cniVersion":%q,"name":"net","prevResult":%s,"runtimeConfig":{"portMappings":[%s]}}`, v, results[v], web))
 			if res.Version() != v {
 				t.Errorf("result of version %s", res.Version())
 			}

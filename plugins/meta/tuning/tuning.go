@@ -30,15 +30,6 @@ const (
 	DefaultAllowlist = "/etc/cni/tuning/allowlist.conf"
 )
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // Datapath is what the plugin needs of *loader.Datapath: an endpoint whose
 // hardware address changes must be told, or its packets count as spoofed.
 type Datapath interface {
@@ -48,7 +39,7 @@ type Datapath interface {
 
 // Deps are the plugin's ways to the world.
 type Deps struct {
-	Records Records
+	Records *store.Dir
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// Allowlist is the file of permitted sysctls; empty means DefaultAllowlist.

@@ -32,17 +32,8 @@ const Name = "vrf"
 // since is the first CNI version the reference plugin serves.
 const since = "0.3.1"
 
-// Records is what the plugin needs of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // Deps are the plugin's ways to the world.
-type Deps struct{ Records Records }
+type Deps struct{ Records *store.Dir }
 
 type plugin struct{ Deps }
 

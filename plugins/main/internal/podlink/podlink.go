@@ -29,19 +29,10 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
-// Records is what is needed of *store.Dir.
-type Records interface {
-	Begin(ref store.Ref, netnsPath, plugin string, data any) error
-	Complete(ref store.Ref, plugin string, data any) error
-	Load(ref store.Ref) (*store.Record, error)
-	Remove(ref store.Ref, plugin string) error
-	List(network string) ([]*store.Record, error)
-}
-
 // Deps are a plugin's ways to the world; both are required.
 type Deps struct {
 	IPAM    ipam.Plugin
-	Records Records
+	Records *store.Dir
 }
 
 // Kind is one plugin. Its type, its section in a record and the kernel's name of

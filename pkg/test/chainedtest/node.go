@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chainedtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+)
+
+// Node runs a plugin with a real attachment store. The caller sets Plugin.
+type Node struct {
+	T       testing.TB
+	Type    string // of the plugin, in the configuration
+	Records *store.Dir
+	Plugin  *cniplugin.Plugin
+}
+
+// NewNode returns a node for a plugin on dp, all of whose handles must be
+// closed when the test ends.
+func NewNode(t testing.TB, kind string, dp *Datapath) *Node {
+	t.Cleanup(func() {
+		if dp.handles != 0 {
+			t.Errorf("%d handles were not closed", dp.handles)
+		}
+	})
+	return &Node{T: t, Type: kind, Records: store.Open(t.TempDir())}
+}
+
+// Resolve stands for loader.Resolve.
+func Resolve(_ context.Context, netns, _ string) (loader.Endpoint, error) {
+	if netns == "" {
+		return loader.Endpoint{}, errors.New("no namespace")
+	}
+	return loader.Endpoint{HostIfindex: 7, HostIfName: "veth0", MTU: 1500}, nil
+}
+
+// Ref names the attachment of a container on the network of the tests.
+func Ref(id string) store.Ref {
+	return store.Ref{Network: "net", ContainerID: id, IfName: "eth0"}
+}
+
+// Owner is how the datapath names it.
+func Owner(id string) uint64 { return Ref(id).Owner() }
+
+// Args are those of a call for a container.
+func (n *Node) Args(id string, stdin []byte) *cniplugin.Args {
+	return &cniplugin.Args{
+		CmdArgs: skel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: stdin},
+		Log:     zap.NewNop(),
+	}
+}
+
+// Add runs ADD.
+func (n *Node) Add(id string, stdin []byte) (types.Result, error) {
+	return n.Plugin.Add(n.T.Context(), n.Args(id, stdin))
+}
+
+// MustAdd runs an ADD that has to succeed.
+func (n *Node) MustAdd(id string, stdin []byte) types.Result {
+	n.T.Helper()
+	res, err := n.Add(id, stdin)
+	if err != nil {
+		n.T.Fatalf("ADD %s: %v", id, err)
+	}
+	return res
+}
+
+// Del is a DEL as poor as a runtime can make it: no namespace, no prevResult,
+// no runtimeConfig.
+func (n *Node) Del(id string) error {
+	a := n.Args(id, fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":%q}`, n.Type))
+	a.Netns = ""
+	return n.Plugin.Del(n.T.Context(), a)
+}
+
+// MustDel runs a DEL that has to succeed.
+func (n *Node) MustDel(id string) {
+	n.T.Helper()
+	if err := n.Del(id); err != nil {
+		n.T.Fatalf("DEL %s: %v", id, err)
+	}
+}
+
+// RecordCount is the number of attachments on record.
+func (n *Node) RecordCount() int {
+	n.T.Helper()
+	records, err := n.Records.List("")
+	Must(n.T, err)
+	return len(records)
+}
+
+// WantCode wants an error of that CNI code.
+func (n *Node) WantCode(err error, code uint) {
+	n.T.Helper()
+	if err == nil {
+		n.T.Fatalf("no error, want code %d", code)
+	}
+	if got := cnierr.From(err); got.Code != code {
+		n.T.Errorf("code %d (%s; %s), want %d", got.Code, got.Msg, got.Details, code)
+	}
+}
+
+// Must ends the test on an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chainedtest
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
+// World is a node of the lab with the real datapath, which goes with the test.
+// The caller sets Plugin.
+type World struct {
+	*Node
+	Lab *lab.Lab
+}
+
+// NewWorld makes a node that forwards, with a client on its eth0.
+func NewWorld(t testing.TB, kind string) *World {
+	w := &World{
+		Node: &Node{T: t, Type: kind, Records: store.Open(store.DefaultDir)},
+		Lab:  lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true}),
+	}
+	t.Cleanup(func() { _ = w.In(unload) }) // or its programs live as long as the devices
+	w.noDAD(w.Lab.Node.NS)
+	return w
+}
+
+// RealOpeners are loader.Open and loader.OpenExisting as a plugin wants them; as
+// makes its interface of a datapath.
+func RealOpeners[D any](as func(*loader.Datapath) D) (open, existing func(context.Context, *cniplugin.Args) (D, error)) {
+	by := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (D, error) {
+		return func(ctx context.Context, _ *cniplugin.Args) (none D, _ error) {
+			dp, err := f(ctx, loader.Options{})
+			if err != nil {
+				return none, err
+			}
+			return as(dp), nil
+		}
+	}
+	return by(loader.Open), by(loader.OpenExisting)
+}
+
+func unload() error {
+	dp, err := loader.OpenExisting(context.Background(), loader.Options{})
+	if err != nil {
+		return err
+	}
+	defer dp.Close()
+	return dp.Unload(context.Background())
+}
+
+// noDAD makes link-local addresses usable at once.
+func (w *World) noDAD(ns *lab.NS) {
+	w.T.Helper()
+	Must(w.T, ns.WriteSysctl("net/ipv6/conf/default/accept_dad", "0"))
+}
+
+// In runs f on a thread of the node.
+func (w *World) In(f func() error) error { return w.Lab.Node.Do(f) }
+
+// Run runs shell commands on the node.
+func (w *World) Run(lines ...string) {
+	w.T.Helper()
+	Must(w.T, w.In(func() error {
+		for _, l := range lines {
+			if _, err := lab.Run("sh", "-c", l); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// Pod makes a namespace on the node that answers HTTP with text on port 80. Its
+// devices are the caller's.
+func (w *World) Pod(name, text string) *lab.Pod {
+	w.T.Helper()
+	p := w.Lab.Node.PodT(w.T, name)
+	w.noDAD(p.NS)
+	stop, err := p.ServeHTTP("[::]:80", http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, text) }))
+	Must(w.T, err)
+	w.T.Cleanup(func() { _ = stop() })
+	return p
+}
+
+// Settle waits until no address of the node and the client is tentative: what
+// leaves before that may be lost, and addresses that appear later are news in a
+// snapshot.
+func (w *World) Settle() {
+	w.T.Helper()
+	for _, ns := range []*lab.NS{w.Lab.Node.NS, w.Lab.Client().NS} {
+		deadline := time.Now().Add(lab.Patient(10 * time.Second))
+		for tentative := "?"; tentative != ""; {
+			Must(w.T, ns.Do(func() (err error) {
+				tentative, err = lab.Run("ip", "-6", "-o", "addr", "show", "tentative")
+				return err
+			}))
+			if time.Now().After(deadline) {
+				w.T.Fatalf("%s: still tentative: %s", ns.Name, tentative)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// Snapshot is what the node looks like.
+func (w *World) Snapshot() lab.Snapshot {
+	w.T.Helper()
+	s, err := w.Lab.Node.Snapshot()
+	Must(w.T, err)
+	return s
+}
