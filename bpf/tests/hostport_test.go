@@ -326,3 +326,34 @@ func TestPrivilegedHostPortEvicted(t *testing.T) {
 		j.outFast("PA")
 	})
 }
+
+// The pod speaks first after its flow was evicted. Nobody knows what the client asked for, so that a masqueraded pod's packet leaves
+// as one of a connection of its own: never with the pod's address. The client's next packet brings the flow back as it
+// was; its answer to the strange one (a RST) ends a TCP connection at the pod too.
+func TestPrivilegedHostPortEvictedPodFirst(t *testing.T) {
+	fx := newFixture(t, nil)
+	for name, restored := range map[string]bool{"client speaks": true, "client refuses": false} {
+		t.Run(name, func(t *testing.T) {
+			hostPortCases(t, fx, func(w *walk, family, proto int) {
+				w.addEndpoint(podA, epMasquerade)
+				j := w.toHostPort(family, proto, podA)
+				j.establish()
+				w.evict(j.inside)
+				stray := *j
+				w.rolls(5)
+				stray.outside = j.outside.as(at(upl0.addr(family), rolled(5)))
+				stray.out("PA")
+				if !restored {
+					stray.in("RA")
+					return
+				}
+				j.in("PA")
+				j.out("PA")
+				j.inFast("PA")
+				j.outFast("PA")
+				stray.ignored("RA") // too late: that was another connection
+				j.inFast("PA")
+			})
+		})
+	}
+}

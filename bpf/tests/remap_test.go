@@ -225,3 +225,31 @@ func TestPrivilegedMasqueradeLostRecordLaterPlace(t *testing.T) {
 		}, masquerading(podA))
 	}
 }
+
+// The other protocols, for which every packet may be the first, look at four places. Beyond them the flow gets a port anew, and
+// what comes for the old one is nobody's.
+func TestPrivilegedMasqueradeLostRecordFarPlace(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
+	for _, family := range families {
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			j := w.opens(family, udp, podA, movedPort, 0)
+			first := start(j.inside)
+			var release []func()
+			for i := range uint32(6) {
+				release = append(release, w.mustHostSocket(udp, at(upl0.addr(family), rolled(first+i)), at(client(family), serverTCP)))
+			}
+			j.outside = j.outside.as(at(upl0.addr(family), rolled(first+6)))
+			j.answered()
+			for _, f := range release {
+				f()
+			}
+			w.evict(j.inside)
+			old := *j
+			j.outside = j.outside.as(at(upl0.addr(family), rolled(first)))
+			j.out("")
+			old.ignored("")
+			j.in("")
+			j.outFast("")
+		}, masquerading(podA))
+	}
+}

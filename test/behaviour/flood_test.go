@@ -4,6 +4,7 @@ package behaviour
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 const (
@@ -75,8 +78,8 @@ type mmsghdr struct {
 	_   [8]byte
 }
 
-// send runs in the namespace of the device.
-func (f flood) send(dev string, packets int) error {
+// send runs in the namespace of the device. The packets are those from first on.
+func (f flood) send(dev string, first, packets int) error {
 	iface, err := net.InterfaceByName(dev)
 	if err != nil {
 		return err
@@ -103,7 +106,7 @@ func (f flood) send(dev string, packets int) error {
 	for n := 0; n < packets; {
 		want := min(floodBatch, packets-n)
 		for i := range want {
-			f.fill(all[i], l4, uint32(n+i))
+			f.fill(all[i], l4, uint32(first+n+i))
 		}
 		sent, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])), uintptr(want), 0, 0, 0)
 		if errno != 0 && errno != unix.ENOBUFS && errno != unix.EAGAIN {
@@ -116,13 +119,24 @@ func (f flood) send(dev string, packets int) error {
 	return nil
 }
 
-// floodPackets are a million in IPv4; in IPv6, which shares the tables, still many times what they hold for openings.
-func floodPackets(fam family) int {
-	if fam.suffix == "4" {
-		return 1_000_000
+// sendAll sends from two threads.
+func (f flood) sendAll(from *lab.Client, packets int) error {
+	const senders = 2
+	done := make(chan error, senders)
+	for i := range senders {
+		go func() {
+			done <- from.Do(func() error { return f.send("eth0", i*packets/senders, packets/senders) })
+		}()
 	}
-	return 200_000
+	var errs []error
+	for range senders {
+		errs = append(errs, <-done)
+	}
+	return errors.Join(errs...)
 }
+
+// floodPackets are those of each flood; where the processor is emulated, still many times what the tables hold for openings.
+var floodPackets = lab.Fewer(1_000_000, 200_000)
 
 // A thousand connections through a hostPort survive a million packets that open new
 // ones from spoofed sources: none of them leaves the shortcut for a moment.
@@ -138,8 +152,8 @@ func TestPrivilegedFlood(t *testing.T) {
 				f.to = netip.AddrPortFrom(fam.node(w.Client()), 8080)
 				f.src, f.dst = deviceMAC(t, w.Client(), "eth0"), deviceMAC(t, w.Node, "eth0")
 				before := w.counters(t, web)
-				packets, start := floodPackets(fam), time.Now()
-				if err := w.Client().Do(func() error { return f.send("eth0", packets) }); err != nil {
+				packets, start := floodPackets, time.Now()
+				if err := f.sendAll(w.Client(), packets); err != nil {
 					t.Fatal(err)
 				}
 				took := time.Since(start)
