@@ -75,11 +75,13 @@ type dhcpWorld struct {
 	dir    string
 	rt     *lab.Runtime
 	daemon *process
+	server *process // dnsmasq
 }
 
 func (w *dhcpWorld) socket() string { return filepath.Join(w.dir, "dhcp.sock") }
 
-func newDHCPWorld(t *testing.T, ipam string) *dhcpWorld {
+// newDHCPWorld looks for plugins in the given directories, then among ours.
+func newDHCPWorld(t *testing.T, ipam string, path ...string) *dhcpWorld {
 	t.Helper()
 	w := &dhcpWorld{world: newWorld(t), dir: t.TempDir()}
 	for _, args := range []string{
@@ -93,7 +95,7 @@ func newDHCPWorld(t *testing.T, ipam string) *dhcpWorld {
 	}
 	var err error
 	if w.rt, err = w.Node.CNI(lab.CNIOptions{
-		Path: []string{programs.Dir}, Stderr: w.stderr,
+		Path: append(path, programs.Dir), Stderr: w.stderr,
 		Conflist: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"lan","plugins":[{"type":"bridge","bridge":%q,"ipam":{"type":"dhcp","daemonSocketPath":%q%s}},{"type":"firewall"}]}`,
 			dhcpBridge, w.socket(), ipam),
 	}); err != nil {
@@ -129,7 +131,7 @@ func (w *dhcpWorld) dnsmasq() (leases func() string) {
 	if err := os.WriteFile(file, nil, 0o666); err != nil { //nolint:gosec // dnsmasq may drop its privileges
 		w.t.Fatal(err)
 	}
-	w.start("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--log-dhcp", "--log-facility=-",
+	w.server = w.start("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--log-dhcp", "--log-facility=-",
 		"--interface="+dhcpBridge, "--bind-interfaces", "--except-interface=lo", "--dhcp-authoritative", "--no-ping",
 		"--dhcp-range=10.77.0.10,10.77.0.99,255.255.255.0,1h", "--dhcp-option=option:router,"+dhcpGateway,
 		"--dhcp-option=121,10.78.0.0/16,10.77.0.2,0.0.0.0/0,"+dhcpGateway, "--dhcp-leasefile="+file)

@@ -18,6 +18,7 @@ var referencePackages = map[string]string{
 	"bridge":     "plugins/main/bridge",
 	"ptp":        "plugins/main/ptp",
 	"host-local": "plugins/ipam/host-local",
+	"dhcp":       "plugins/ipam/dhcp",
 	"portmap":    "plugins/meta/portmap",
 	"firewall":   "plugins/meta/firewall",
 	"bandwidth":  "plugins/meta/bandwidth",
