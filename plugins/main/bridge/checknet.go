@@ -82,6 +82,9 @@ func (c *inspection) checkGateways() error {
 			return err
 		}
 		c.route = leg
+		if err := c.checkLeg(leg); err != nil {
+			return err
+		}
 	}
 	have, err := c.host.AddrsOf(c.route.Index, nl.FamilyAll)
 	if errors.Is(err, nl.ErrNotFound) {
@@ -102,6 +105,18 @@ func (c *inspection) checkGateways() error {
 		}
 	}
 	return nil
+}
+
+// checkLeg compares the VLAN gateway's device.
+func (c *inspection) checkLeg(leg nl.Link) error {
+	in, err := c.legInVLAN(c.host, c.bridge, leg)
+	if err == nil && !in {
+		c.differ("the VLAN gateway %s is not in VLAN %d", leg.Name, c.VLAN)
+	}
+	if !leg.Up {
+		c.differ("the VLAN gateway %s is down", leg.Name)
+	}
+	return err
 }
 
 // podGateways returns this interface's addresses and, side by side, their

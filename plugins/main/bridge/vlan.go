@@ -136,7 +136,10 @@ func vlanError(err error) error {
 func (t *attach) vlanGateway() (nl.Link, error) {
 	name := t.vlanGatewayName()
 	leg, err := t.host.LinkByName(name)
-	if err == nil || !errors.Is(err, nl.ErrNotFound) {
+	switch {
+	case err == nil:
+		return leg, t.mendLeg(leg)
+	case !errors.Is(err, nl.ErrNotFound):
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}
 	port := "veth" + randomHex(4)
@@ -152,10 +155,45 @@ func (t *attach) vlanGateway() (nl.Link, error) {
 	if leg, err = t.host.LinkByName(name); err != nil {
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}
-	if err := t.setVLANs(t.host, leg.PeerIndex, t.VLAN, nil); err != nil {
-		return leg, err
+	return leg, t.mendLeg(leg)
+}
+
+// mendLeg gives the VLAN gateway what it may lack: all of it when it is new, or
+// the ADD that made it was killed.
+func (t *attach) mendLeg(leg nl.Link) error {
+	in, err := t.legInVLAN(t.host, t.bridge, leg)
+	if err != nil {
+		return err
 	}
-	return leg, cnierr.Wrap(cnierr.CodeKernel, t.host.SetUp(leg.Index), "set %s up", name)
+	if !in {
+		if err := t.setVLANs(t.host, leg.PeerIndex, t.VLAN, nil); err != nil {
+			return err
+		}
+	}
+	if leg.Up {
+		return nil
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, t.host.SetUp(leg.Index), "set %s up", leg.Name)
+}
+
+// legInVLAN reports that the other end of the VLAN gateway is untagged in the
+// VLAN. A device that is no such pair is the operator's, and taken for it.
+func (r *request) legInVLAN(host *nl.Handle, bridge, leg nl.Link) (bool, error) {
+	if leg.Kind != "veth" || leg.PeerIndex == 0 {
+		return true, nil
+	}
+	port, err := host.LinkByIndex(leg.PeerIndex)
+	if errors.Is(err, nl.ErrNotFound) || err == nil && port.MasterIndex != bridge.Index {
+		return true, nil
+	}
+	if err != nil {
+		return false, cnierr.Wrap(cnierr.CodeKernel, err, "look up the other end of %s", leg.Name)
+	}
+	have, err := host.VLANs(port.Index)
+	if err != nil {
+		return false, cnierr.Wrap(cnierr.CodeKernel, err, "list the VLANs of %s", port.Name)
+	}
+	return covered(portVLANs(r.VLAN, nil)[0], have), nil
 }
 
 // removeIfUnused deletes the VLAN gateway unless the bridge has got other ports

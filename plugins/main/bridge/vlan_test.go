@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -114,6 +115,41 @@ func (r *rig) spoilVLAN(res *types100.Result) {
 		}
 		return h.DelVLANs(l.Index, nl.VLAN{From: 201, To: 201})
 	})
+}
+
+// The VLAN gateway outlives the pods, so what is wrong with it stays wrong
+// unless CHECK tells and the next ADD mends it.
+func TestPrivilegedVLANGatewayMended(t *testing.T) {
+	r := mustFilterVLANs(t)
+	add := func(id string) (*cniplugin.Args, *types100.Result) {
+		a := call("1.1.0", id, "eth0", r.node.PodT(t, id).Path, vlanConf)
+		return a, r.mustAdd(a)
+	}
+	leg := func(f func(h *nl.Handle, leg nl.Link) error) {
+		t.Helper()
+		r.host(func(h *nl.Handle) error {
+			l, err := h.LinkByName("br0.100")
+			if err != nil {
+				return err
+			}
+			return f(h, l)
+		})
+	}
+	first, res := add("first")
+	for i, tt := range []struct {
+		says  string
+		spoil func(h *nl.Handle, leg nl.Link) error
+	}{
+		{"not in VLAN 100", func(h *nl.Handle, l nl.Link) error { return h.DelVLANs(l.PeerIndex, nl.VLAN{From: 100, To: 100}) }},
+		{"is down", func(h *nl.Handle, l nl.Link) error { return h.SetDown(l.Index) }},
+	} {
+		leg(tt.spoil)
+		wantCode(t, r.check(first, res), cnierr.CodeCheck, tt.says)
+		add(fmt.Sprintf("next%d", i))
+		if err := r.check(first, res); err != nil {
+			t.Errorf("%s: CHECK after the next ADD: %v", tt.says, err)
+		}
+	}
 }
 
 // TestPrivilegedVLANTraffic sends frames: pods of one VLAN reach each other and
