@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/types/create"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -306,5 +309,56 @@ func mustCheck(t *testing.T, p *pod) {
 	t.Helper()
 	if err := p.check(); err != nil {
 		t.Fatalf("CHECK: %v", err)
+	}
+}
+
+// Every version and verb of the plugin itself, called as a main plugin calls it.
+func TestPrivilegedDHCPVersions(t *testing.T) {
+	t.Parallel()
+	w := newDHCPWorld(t, "")
+	leases := w.dnsmasq()
+	w.startDaemon()
+	p := w.Node.PodT(t, "app")
+	sh(t, w.Node, "ip link add port0 type veth peer name eth0 netns "+p.ProcPath())
+	sh(t, w.Node, "ip link set port0 up master "+dhcpBridge)
+	env := map[string]string{"CNI_CONTAINERID": "app", "CNI_NETNS": p.Path, "CNI_IFNAME": "eth0"}
+	nothing := map[string]string{"CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": ""}
+	for _, v := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		conf := func(more string) []byte {
+			return fmt.Appendf(nil, `{"cniVersion":%q,"name":"lan","type":"bridge","ipam":{"type":"dhcp","daemonSocketPath":%q}%s}`, v, w.socket(), more)
+		}
+		out, err := w.call("dhcp", "ADD", env, conf(""))
+		if err != nil {
+			t.Fatalf("%s: ADD: %v", v, err)
+		}
+		res, err := create.Create(v, []byte(out))
+		if err != nil || !strings.Contains(out, `"10.77.0.`) {
+			t.Fatalf("%s: %v: %s", v, err, out)
+		}
+		if res.Version() != v {
+			t.Errorf("%s: the result is one of %s", v, res.Version())
+		}
+		for _, c := range []struct {
+			verb string
+			env  map[string]string
+			more string
+			ok   bool
+		}{
+			{"CHECK", env, `,"prevResult":` + out, v >= "0.4.0"},
+			{"STATUS", nothing, "", v == "1.1.0"},
+			{"GC", nothing, `,"cni.dev/valid-attachments":[{"containerID":"app","ifname":"eth0"}]`, v == "1.1.0"},
+			{"DEL", env, "", true},
+			{"DEL", env, "", true},
+		} {
+			out, err := w.call("dhcp", c.verb, c.env, conf(c.more))
+			var said *types.Error
+			if c.ok && err != nil || !c.ok && (!errors.As(err, &said) || said.Code != types.ErrIncompatibleCNIVersion) {
+				t.Errorf("%s: %s: %v", v, c.verb, err)
+			}
+			if c.ok && out != "" {
+				t.Errorf("%s: %s prints %q", v, c.verb, out)
+			}
+		}
+		w.eventually(v+": the lease is released", func() bool { return strings.TrimSpace(leases()) == "" })
 	}
 }
