@@ -149,7 +149,7 @@ func TestBadInput(t *testing.T) {
 		{"type of ipam", env("", ""), map[string]any{"ipam": map[string]any{"type": ""}}, 7, []string{"ipam.type"}},
 		{"delegate is a list", "", map[string]any{"delegate": []any{}}, 6, []string{"delegate"}},
 		{"routes", env("", ""), map[string]any{"ipam": map[string]any{"routes": "x"}}, 6, []string{"ipam.routes"}},
-		{"no file", "", map[string]any{"subnetFile": "/no/such/subnet.env"}, 7, []string{"/no/such/subnet.env", "flanneld"}},
+		{"no file", "", map[string]any{"subnetFile": "/no/such/subnet.env"}, 11, []string{"/no/such/subnet.env", "flanneld"}},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -30,7 +30,7 @@ type subnets struct {
 func readSubnets(path string) (*subnets, error) {
 	b, err := os.ReadFile(path) //nolint:gosec // the operator's path
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, cnierr.Config("subnetFile", path, "there is no such file: flanneld writes it, is its pod running on this node?")
+		return nil, cnierr.New(cnierr.CodeTryAgain, fmt.Sprintf("subnetFile %q: there is no such file: flanneld writes it, is its pod running on this node?", path), "")
 	}
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeIO, err, "read subnetFile")
