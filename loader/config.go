@@ -94,9 +94,7 @@ func complement(local string) ([]nodeconf.PortRange, error) {
 // build names this set of programs with these constants.
 func (k constants) build() string {
 	h := sha256.New()
-	sum := bpfobj.Sum()
-	h.Write(sum[:])
-	fmt.Fprintf(h, "%t %t %d %v %v %s %s", k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach, k.cgroup)
+	fmt.Fprintf(h, "%s %t %t %d %v %v %s %s", bpfobj.Build, k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach, k.cgroup)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bpfobj holds the compiled BPF objects and the Go types generated from
-// the C sources in /bpf. Only this file and build.go are written by hand.
+// the C sources in /bpf. Only this file, build.go and mkbuild.go are written by hand.
 //
 // Run it as "make generate": the Makefile names the compiler and its flags in
 // BPF2GO_CC and BPF2GO_CFLAGS.
@@ -17,3 +17,4 @@ package bpfobj
 //go:generate go tool bpf2go -target bpfel -no-global-types CgroupSock ../../bpf/cgroup_sock.c
 //go:generate go tool bpf2go -target bpfel -no-global-types Edt ../../bpf/tc_edt.c
 //go:generate go tool bpf2go -target bpfel -no-global-types XDPUplink ../../bpf/xdp_uplink.c
+//go:generate go run mkbuild.go

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpfobj
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+	"testing"
+)
+
+// The constant is the hash of what is embedded, of all of it: a program that is
+// changed without it would be taken for the one that is pinned already.
+func TestBuild(t *testing.T) {
+	embedded := [][]byte{
+		_CgroupSockBytes, _EdtBytes, _OwnEgressBytes, _OwnIngressBytes, _PodEgressBytes, _PodIngressBytes,
+		_UplinkEgressBytes, _UplinkIngressBytes, _XDPUplinkBytes,
+	}
+	h := sha256.New()
+	for _, object := range embedded {
+		h.Write(object)
+	}
+	if got := fmt.Sprintf("%x", h.Sum(nil)); got != Build {
+		t.Errorf("Build is %s, the objects' hash is %s: run make generate", Build, got)
+	}
+	files, err := filepath.Glob("*_bpfel.o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != len(embedded)+1 { // and types_bpfel.o, without programs
+		t.Errorf("%d objects, %d of them in this test: %v", len(files), len(embedded), files)
+	}
+}
