@@ -23,7 +23,7 @@ func monitorOf(t *testing.T, n *lab.Node, args ...string) <-chan dropEventView {
 	go func() {
 		_ = n.Do(func() error {
 			var errs strings.Builder
-			status := (&app{out: w, err: &errs, node: realNode{}}).run(t.Context(), append([]string{"monitor", "-o", "json"}, args...))
+			status := newApp(w, &errs).run(t.Context(), append([]string{"monitor", "-o", "json"}, args...))
 			_ = w.CloseWithError(fmt.Errorf("monitor ended with %d: %s", status, errs.String()))
 			return nil
 		})

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 
@@ -17,16 +18,16 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	a := &app{
-		out:     os.Stdout,
-		err:     os.Stderr,
-		colours: colours(wantColours(os.Stdout)),
-		width:   terminalWidth(os.Stdout),
-		node:    realNode{},
-	}
+	a := newApp(os.Stdout, os.Stderr)
+	a.colours, a.width = colours(wantColours(os.Stdout)), terminalWidth(os.Stdout)
 	code := a.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
+}
+
+// newApp is a run of the tool on this node.
+func newApp(out, err io.Writer) *app {
+	return &app{out: out, err: err, node: realNode{}, care: realNode{}}
 }
 
 // run executes one command line and returns the exit status.

@@ -20,7 +20,7 @@ func real(t *testing.T, n *lab.Node, args ...string) (stdout, stderr string, sta
 	t.Helper()
 	var out, errs bytes.Buffer
 	err := n.Do(func() error {
-		status = (&app{out: &out, err: &errs, node: realNode{}, care: realNode{}}).run(t.Context(), args)
+		status = newApp(&out, &errs).run(t.Context(), args)
 		return nil
 	})
 	if err != nil {
