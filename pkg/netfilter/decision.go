@@ -32,14 +32,16 @@ type decisions struct {
 
 const decisionsVersion = 1
 
-// decisionFile is the file of the calling thread's network namespace.
-func decisionFile(runDir string) (string, error) {
+// fileOfNamespace is a file of the calling thread's network namespace.
+func fileOfNamespace(runDir, name string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
 		return "", fmt.Errorf("find our own network namespace: %w", err)
 	}
-	return filepath.Join(runDir, fmt.Sprintf("netfilter-%d.json", st.Ino)), nil
+	return filepath.Join(runDir, fmt.Sprintf("%s-%d.json", name, st.Ino)), nil
 }
+
+func decisionFile(runDir string) (string, error) { return fileOfNamespace(runDir, "netfilter") }
 
 func readDecisions(runDir string) (decisions, error) {
 	d := decisions{Version: decisionsVersion, BootID: bootID(), Choices: make(map[string]Choice)}

@@ -4,6 +4,8 @@ package netfilter
 
 import (
 	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
 // env is what every back end works with.
@@ -23,4 +25,6 @@ type kernel interface {
 	HasNFTChain(family int, table, chain string) (bool, error)
 	// LegacyTables lists the tables that iptables-legacy has made.
 	LegacyTables(v6 bool) ([]string, error)
+	// NFTChains lists the chains of nftables.
+	NFTChains() ([]nl.NFTChain, error)
 }

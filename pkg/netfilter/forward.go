@@ -7,7 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
 // ForwardChain is a chain that drops what is forwarded unless a rule accepts it.
@@ -18,6 +26,95 @@ type ForwardChain struct {
 	Chain   string
 	Accepts bool // some rule of the table accepts packets with the mark
 }
+
+// String names the chain for people.
+func (c ForwardChain) String() string {
+	switch {
+	case c.Tool == NameNFTables:
+		return fmt.Sprintf("the chain %s of the nftables table %s", c.Chain, c.Table)
+	case c.V6:
+		return fmt.Sprintf("the chain %s of %s, IPv6,", c.Chain, c.Tool)
+	}
+	return fmt.Sprintf("the chain %s of %s, IPv4,", c.Chain, c.Tool)
+}
+
+// Accept is the command that lets packets with the mark pass.
+func (c ForwardChain) Accept(mark uint32) string {
+	variant, isIPTables := strings.CutPrefix(c.Tool, NameIPTables+"-")
+	if !isIPTables {
+		return fmt.Sprintf("nft insert rule %s %s meta mark and %#x == %#x accept", c.Table, c.Chain, mark, mark)
+	}
+	base := "ip6tables"
+	if c.V4 {
+		base = "iptables"
+	}
+	return fmt.Sprintf("%s-%s -I %s -m mark --mark %#x/%#x -j ACCEPT", base, variant, c.Chain, mark, mark)
+}
+
+// Advice says which chains drop what the node admits, each with what to do. It
+// is for verbs: nothing is started where no chain's policy is to drop, and
+// elsewhere at most once in adviceEvery, whoever asks.
+func (n *Node) Advice(ctx context.Context) []string {
+	if n.mark == 0 || !n.mayDrop() || !n.adviceDue() {
+		return nil
+	}
+	chains, err := n.Forwards(ctx, n.mark)
+	if err != nil {
+		n.log.Debug("cannot see every FORWARD chain", zap.Error(err))
+	}
+	var out []string
+	for _, c := range chains {
+		if !c.Accepts {
+			out = append(out, fmt.Sprintf("%s drops what is forwarded, also from and to pods that the firewall plugin admits; to let those pass: %s", c, c.Accept(n.mark)))
+		}
+	}
+	return out
+}
+
+// adviceEvery is how often the log says what an administrator should do.
+const adviceEvery = 10 * time.Minute
+
+// adviceDue reports whether it was long ago that somebody looked, and notes that
+// this one does. A clock that went back is long ago.
+func (n *Node) adviceDue() bool {
+	path, err := fileOfNamespace(n.runDir, "forward-advice")
+	if err != nil {
+		return false
+	}
+	if st, err := os.Stat(path); err == nil {
+		if age := time.Since(st.ModTime()); age >= 0 && age < adviceEvery {
+			return false
+		}
+	}
+	now := time.Now()
+	if os.Chtimes(path, now, now) == nil {
+		return true
+	}
+	return os.MkdirAll(n.runDir, 0o755) == nil && os.WriteFile(path, nil, 0o644) == nil
+}
+
+// mayDrop reports whether a chain of the FORWARD hook may have the policy to
+// drop. Of legacy tables only a tool can tell.
+func (n *Node) mayDrop() bool {
+	chains, err := n.kernel.NFTChains()
+	if err != nil || slices.ContainsFunc(chains, dropsForwarded) {
+		return true
+	}
+	for _, v6 := range []bool{false, true} {
+		if names, err := n.kernel.LegacyTables(v6); err != nil || slices.Contains(names, "filter") {
+			return true
+		}
+	}
+	return false
+}
+
+func dropsForwarded(c nl.NFTChain) bool {
+	ip := c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6 || c.Family == unix.NFPROTO_INET
+	return ip && c.Base && c.Drops && c.Hook == nfInetForward
+}
+
+// nfInetForward is NF_INET_FORWARD of <linux/netfilter.h>.
+const nfInetForward = 2
 
 // Forwards lists the chains of the FORWARD hook whose policy is to drop, and
 // whether they accept packets with the mark (all of these bits). Tables whose

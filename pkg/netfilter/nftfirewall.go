@@ -33,15 +33,15 @@ func podSet(v6 bool) string {
 func nftFirewallTables() []nftName { return []nftName{{"inet", nftFirewallTable, "forward"}} }
 
 // AddFirewall admits the addresses and isolates the bridge, in one transaction.
-// Admitted packets get the mark and are accepted by this table; that of somebody
-// else may drop them still.
+// Admitted packets get the mark and are accepted by this table; iptables' FORWARD
+// accepts the mark, and the table of somebody else may drop them still.
 func (n *NFTables) AddFirewall(ctx context.Context, f Firewall) error {
 	unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return n.edit(ctx, nftFirewallTables(), func(have nftList) nftScript {
+	err = n.edit(ctx, nftFirewallTables(), func(have nftList) nftScript {
 		s := nftScript{}
 		planNFTFirewall(&s, f, n.mark, have)
 		for _, a := range f.Addrs {
@@ -60,6 +60,10 @@ func (n *NFTables) AddFirewall(ctx context.Context, f Firewall) error {
 		}
 		return s
 	})
+	if err != nil {
+		return err
+	}
+	return n.acceptInForward(ctx, f)
 }
 
 // planNFTFirewall writes the table. Its chain comes before those of iptables
@@ -218,7 +222,7 @@ func (n *NFTables) CheckFirewall(ctx context.Context, f Firewall) error {
 	if !slices.ContainsFunc(forward, func(r nftRule) bool { return r.jump() == f.adminChain() }) {
 		errs = append(errs, fmt.Errorf("%w: nothing in forward leads to %s", ErrDiffers, f.adminChain()))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.checkForward(ctx, f))...)
 }
 
 // SweepFirewall withdraws the admission of a network's attachments that are not

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -44,11 +45,14 @@ func (f *fakeTools) Run(_ context.Context, stdin, name string, args ...string) (
 type fakeKernel struct {
 	chains map[string]bool
 	legacy []string
+	nft    []nl.NFTChain
 }
 
 func (k fakeKernel) HasNFTChain(family int, table, chain string) (bool, error) {
 	return k.chains[fmt.Sprint(family, " ", table, " ", chain)], nil
 }
+
+func (k fakeKernel) NFTChains() ([]nl.NFTChain, error) { return k.nft, nil }
 
 func (k fakeKernel) LegacyTables(bool) ([]string, error) { return k.legacy, nil }
 

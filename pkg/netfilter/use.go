@@ -25,6 +25,8 @@ func (system) HasNFTChain(family int, table, chain string) (bool, error) {
 	return nl.NFTHasChain(family, table, chain)
 }
 
+func (system) NFTChains() ([]nl.NFTChain, error) { return nl.NFTChains() }
+
 // LegacyTables reads the names that the kernel shows for the namespace; a kernel
 // without the legacy tables shows none.
 func (system) LegacyTables(v6 bool) ([]string, error) {
@@ -57,7 +59,7 @@ var hints = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
 // that a table that exists proves nothing.
 func (e env) lookUse(ctx context.Context) (use, error) {
 	var u use
-	chains, err := nl.NFTChains()
+	chains, err := e.kernel.NFTChains()
 	if err != nil {
 		return u, err
 	}

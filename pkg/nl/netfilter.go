@@ -14,9 +14,12 @@ import (
 
 // From <linux/netfilter/nf_tables.h> and nfnetlink_conntrack.h; x/sys lacks some of them.
 const (
-	nftaChainTable = 1 // NFTA_CHAIN_TABLE
-	nftaChainName  = 3 // NFTA_CHAIN_NAME
-	nftaChainUse   = 6 // NFTA_CHAIN_USE
+	nftaChainTable  = 1 // NFTA_CHAIN_TABLE
+	nftaChainName   = 3 // NFTA_CHAIN_NAME
+	nftaChainHook   = 4 // NFTA_CHAIN_HOOK
+	nftaChainPolicy = 5 // NFTA_CHAIN_POLICY
+	nftaChainUse    = 6 // NFTA_CHAIN_USE
+	nftaHookNum     = 1 // NFTA_HOOK_HOOKNUM
 
 	ctaTupleOrig  = 1  // CTA_TUPLE_ORIG
 	ctaTupleReply = 2  // CTA_TUPLE_REPLY
@@ -49,6 +52,10 @@ type NFTChain struct {
 	Table  string
 	Name   string
 	Use    uint32 // rules in it, and jumps to it
+	// Base chains hang on a hook (NF_INET_* of the families of IP) and may drop what no rule accepts.
+	Base  bool
+	Hook  uint32
+	Drops bool
 }
 
 // NFTHasChain reports whether the calling thread's network namespace has that chain. It starts no process and loads no
@@ -102,14 +109,37 @@ func NFTChains() ([]NFTChain, error) {
 			case nftaChainName:
 				c.Name = vnl.BytesToString(a.Value)
 			case nftaChainUse:
-				if len(a.Value) == 4 {
-					c.Use = binary.BigEndian.Uint32(a.Value)
-				}
+				c.Use = bigEndian32(a.Value)
+			case nftaChainHook:
+				c.Base, c.Hook = true, hookNum(a.Value)
+			case nftaChainPolicy:
+				c.Drops = bigEndian32(a.Value) == 0 // NF_DROP
 			}
 		}
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+func bigEndian32(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// hookNum is that of NFTA_CHAIN_HOOK.
+func hookNum(b []byte) uint32 {
+	attrs, err := vnl.ParseRouteAttr(b)
+	if err != nil {
+		return 0
+	}
+	for _, a := range attrs {
+		if a.Attr.Type&nlaTypeMask == nftaHookNum {
+			return bigEndian32(a.Value)
+		}
+	}
+	return 0
 }
 
 // noSuchTable reports that what was asked for is not there, or that the kernel has no nftables or none of that family.

@@ -26,13 +26,13 @@ var differences = []difference{
 	{rows: "configurations: firewall backend firewalld that does not run", ours: "ADD error 105", reason: "As above; 105 is a back end that cannot run."},
 	{rows: "bandwidth: CHECK after the limit was removed", ours: "CHECK error 102",
 		reason: "CHECK sees a queueing discipline of another kind; the reference passes it."},
-	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, IPv?", ours: "no answer",
-		reason: "With eBPF and nftables admission is the node's mark (`admitMark`), which one rule of the administrator accepts; the reference adds an accepting rule for each address."},
-	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, *chain*, IPv?", ours: "there is no such chain", reason: chain},
-	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, *Chain*, IPv?", ours: "there is no such chain", reason: chain},
+	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, IPv?", columns: "ebpf-*", ours: "no answer",
+		reason: "With eBPF admission is the node's mark (`admitMark`), which one rule of the administrator accepts, however many pods there are; `sluice doctor` and the log have the command. The reference adds two rules for each address."},
+	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, *chain*, IPv?", columns: "ebpf-*", ours: "there is no such chain", reason: chain},
+	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, *Chain*, IPv?", columns: "ebpf-*", ours: "there is no such chain", reason: chain},
 }
 
 const (
 	direct = "The socket itself is sent to the pod when it connects, so the kernel picks the source by the way to the pod, as for every connection of the node to a pod."
-	chain  = "`iptablesAdminChainName` is a chain of iptables: the back ends without iptables neither make nor call it. Rules of the administrator's own FORWARD chain are honoured by all."
+	chain  = "`iptablesAdminChainName` is a chain of iptables: eBPF neither makes nor calls it. Rules of the administrator's own FORWARD chain are honoured all the same."
 )

@@ -21,6 +21,9 @@ type Netfilter interface {
 	Select(ctx context.Context, name string) (netfilter.Tables, netfilter.Choice, error)
 	All() []netfilter.Tables
 	Firewalld() *netfilter.Firewalld
+	// Advice says now and then what an administrator has to do for admitted
+	// packets to pass.
+	Advice(ctx context.Context) []string
 }
 
 // Words of the key backend.

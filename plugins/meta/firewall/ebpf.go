@@ -33,7 +33,23 @@ func (b ebpf) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, erro
 	if err != nil {
 		return nil, chained.OpenError(err, cnierr.CodeNoDatapath)
 	}
+	b.advise(ctx, a)
 	return &ebpfJob{dp, ep}, nil
+}
+
+// advise logs what keeps admission from having an effect: it is a mark, which
+// only a rule of the administrator can make a chain accept whose policy is DROP.
+func (b ebpf) advise(ctx context.Context, a *cniplugin.Args) {
+	if b.Netfilter == nil {
+		return
+	}
+	node, err := b.Netfilter(a)
+	if err != nil {
+		return // said where the back end was chosen
+	}
+	for _, text := range node.Advice(ctx) {
+		a.Log.Warn(text)
+	}
 }
 
 func (b ebpf) resolve(ctx context.Context, a *cniplugin.Args, w want) (loader.Endpoint, error) {
@@ -138,5 +154,6 @@ func (b ebpf) Status(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return chained.OpenError(err, cnierr.CodeUnavailable)
 	}
+	b.advise(ctx, a)
 	return dp.Close()
 }

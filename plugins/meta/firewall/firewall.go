@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package firewall is the chained plugin that admits a pod's traffic on the
-// node. It owns the admit feature of its attachment's endpoint; programs, maps
-// and devices belong to the loader.
-//
-// Only the eBPF back end and the open ingress policy exist: what is missing is
-// refused by name (CNI error 2), never parsed and ignored.
+// node, by eBPF, netfilter tables or firewalld. It owns the admit feature of its
+// attachment's endpoint and its section of the attachment record; programs, maps
+// and devices belong to the loader, rules to pkg/netfilter. What a back end cannot
+// do is refused by name (CNI error 2), never parsed and ignored.
 package firewall
 
 import (

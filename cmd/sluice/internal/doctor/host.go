@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
@@ -63,49 +64,30 @@ func checkTables(f *Facts) []Finding {
 	return out
 }
 
-// checkForward looks for FORWARD policies that drop what pods were promised.
+// checkForward looks for FORWARD policies that drop what pods were promised. The
+// iptables back end accepts in FORWARD itself, and firewalld has chains of its own.
 func checkForward(f *Facts) []Finding {
-	if f.Config.AdmitMark == 0 || f.Config.Backend != nodeconf.BackendAuto && f.Config.Backend != nodeconf.BackendEBPF {
+	backend := f.Config.Firewall
+	if backend == "" {
+		backend = f.Config.Backend
+	}
+	mark := f.Config.AdmitMark
+	if mark == 0 || backend == nodeconf.BackendIPTables || backend == nodeconf.BackendFirewalld {
 		return nil
 	}
 	var out []Finding
 	for _, c := range f.Forwards {
 		if c.Accepts {
-			out = append(out, Finding{"forward-policy", OK, fmt.Sprintf("%s drops what is forwarded, and accepts our mark", chainName(c.Tool, c.Table, c.Chain, c.V6)), ""})
+			out = append(out, Finding{"forward-policy", OK, fmt.Sprintf("%s drops what is forwarded, and accepts our mark", c), ""})
 			continue
 		}
-		n := Finding{"forward-policy", Warning, chainName(c.Tool, c.Table, c.Chain, c.V6) + " drops what is forwarded and no rule accepts what the firewall plugin admits",
-			forwardRule(c.Tool, c.Table, c.Chain, c.V4, f.Config.AdmitMark)}
-		if f.uses("admit") {
+		n := Finding{"forward-policy", Warning, fmt.Sprintf("%s drops what is forwarded and no rule accepts what the firewall plugin admits", c), c.Accept(mark)}
+		if f.uses("admit") || backedBy(f.Records, netfilter.NameNFTables) > 0 {
 			n.Level = Problem
 		}
 		out = append(out, n)
 	}
 	return out
-}
-
-func chainName(tool, table, chain string, v6 bool) string {
-	if tool == "nftables" {
-		return fmt.Sprintf("the chain %s of the nftables table %s", chain, table)
-	}
-	family := "IPv4"
-	if v6 {
-		family = "IPv6"
-	}
-	return fmt.Sprintf("the chain %s of %s, %s,", chain, tool, family)
-}
-
-// forwardRule is the command that lets admitted packets pass.
-func forwardRule(tool, table, chain string, v4 bool, mark uint32) string {
-	variant, isIPTables := strings.CutPrefix(tool, "iptables-")
-	if !isIPTables {
-		return fmt.Sprintf("nft insert rule %s %s meta mark and %#x == %#x accept", table, chain, mark, mark)
-	}
-	base := "ip6tables"
-	if v4 {
-		base = "iptables"
-	}
-	return fmt.Sprintf("%s-%s -I %s -m mark --mark %#x/%#x -j ACCEPT", base, variant, chain, mark, mark)
 }
 
 // checkForwarding looks for families in which pods send or serve while the node
