@@ -186,7 +186,7 @@ func TestPrivilegedDelAcrossBackends(t *testing.T) {
 		t.Run(from.name+" to "+to.name, func(t *testing.T) {
 			w := newWorld(t)
 			rt := w.runtime(net0())
-			for _, b := range []backend{from, to} { // what stays by design
+			for _, b := range []backend{from, to, from} { // what stays by design, also of one in the chains of the other
 				w.use(b)
 				w.after(rt, tcp(8080, 80))
 			}
