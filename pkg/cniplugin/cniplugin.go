@@ -39,8 +39,9 @@ type Args struct {
 }
 
 // Plugin is a CNI plugin. Each verb gets a context that ends at the verb's
-// deadline or when the process is asked to terminate. Errors go through
-// cnierr.From. A nil verb succeeds without doing anything.
+// deadline or, once it has run for a tenth of a second, when the process is
+// asked to terminate. Errors go through cnierr.From. A nil verb succeeds without
+// doing anything.
 type Plugin struct {
 	// Name is the plugin's type in a configuration ("bridge").
 	Name string
@@ -71,6 +72,9 @@ const (
 	checkDeadline = 30 * time.Second
 	gcDeadline    = 5 * time.Minute
 )
+
+// deaf is how long a verb runs before it listens to signals.
+const deaf = 100 * time.Millisecond
 
 // Main runs the plugin on the process's environment, stdin and stdout, and
 // returns the exit status: 0, or 1 with an error object on stdout.
@@ -132,15 +136,36 @@ func (r *run) verb(name string, limit time.Duration, f func(context.Context, *Ar
 		if err := guardNetNS(c); err != nil {
 			return cnierr.From(err)
 		}
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-		defer stop()
-		ctx, cancel := context.WithTimeout(ctx, limit)
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
+		defer listen(cancel)()
 		a := &Args{CmdArgs: *c, Log: r.logger(name, c)}
 		if err := protect(a.Log, r.plugin.Name+" "+name, func() error { return f(ctx, a) }); err != nil {
 			return cnierr.From(err)
 		}
 		return nil
+	}
+}
+
+// listen calls end when the process is asked to terminate, once it has run for a
+// while. Being told costs threads and their turns, a twentieth of an ADD that
+// takes milliseconds, and until then the signal does what it does by default:
+// who dies that way leaves what a kill -9 leaves, which DEL and GC remove. The
+// function it returns ends the listening.
+func listen(end func()) func() {
+	told, done := make(chan os.Signal, 1), make(chan struct{})
+	soon := time.AfterFunc(deaf, func() {
+		signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
+		defer signal.Stop(told)
+		select {
+		case <-told:
+			end()
+		case <-done:
+		}
+	})
+	return func() {
+		soon.Stop()
+		close(done)
 	}
 }
 

@@ -9,8 +9,11 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -33,9 +36,15 @@ func plugin(mode string) *Plugin {
 			_ = os.WriteFile(p, nil, 0o600)
 		}
 	}
-	verb := func(context.Context, *Args) error {
+	verb := func(ctx context.Context, _ *Args) error {
+		if mode == "wait" {
+			time.Sleep(2 * deaf)
+		}
 		touch()
 		switch mode {
+		case "wait":
+			<-ctx.Done()
+			return cnierr.Wrap(cnierr.CodeTryAgain, ctx.Err(), "waiting")
 		case "panic":
 			panic("a bug")
 		case "plain":
@@ -59,7 +68,7 @@ const (
 	confGC = `{"cniVersion":"1.1.0","name":"net","type":"test","cni.dev/valid-attachments":[]}`
 )
 
-func call(t *testing.T, mode, stdin string, env ...string) (stdout, stderr string, status int) {
+func command(t *testing.T, mode, stdin string, env ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -70,9 +79,16 @@ func call(t *testing.T, mode, stdin string, env ...string) (stdout, stderr strin
 		"TEST_PLUGIN=" + mode, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0",
 		"CNI_NETNS=/no/such/ns", "CNI_PATH=/no/such/dir",
 	}, env...)
+	c.Stdin = strings.NewReader(stdin)
+	return c
+}
+
+func call(t *testing.T, mode, stdin string, env ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	c := command(t, mode, stdin, env...)
 	var out, errb bytes.Buffer
-	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &errb
-	err = c.Run()
+	c.Stdout, c.Stderr = &out, &errb
+	err := c.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
@@ -162,5 +178,30 @@ func TestMainFullStdout(t *testing.T) {
 	r := &run{result: &types100.Result{CNIVersion: "1.1.0"}}
 	if e := r.printResult(full); e == nil || e.Code != cnierr.CodeIO {
 		t.Errorf("error %+v, want code 5", e)
+	}
+}
+
+// A verb that has run for a while is told to end, and still answers.
+func TestMainTerminates(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		waiting := filepath.Join(t.TempDir(), "waiting")
+		c := command(t, "wait", conf, "TEST_TOUCH="+waiting)
+		var out bytes.Buffer
+		c.Stdout = &out
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			if _, err := os.Stat(waiting); err == nil {
+				break
+			}
+		}
+		if err := c.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait()
+		if c.ProcessState.ExitCode() != 1 || !strings.Contains(out.String(), `"code": 11`) {
+			t.Errorf("%v: %v, %s", sig, c.ProcessState, out.String())
+		}
 	}
 }

@@ -175,6 +175,7 @@ func TestLockedDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitUntilBlocked(t, c.Process.Pid)
+	time.Sleep(time.Second) // a plugin listens to signals when it has run for a while
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
