@@ -271,7 +271,11 @@ func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := metrics.NewDeviceDrops(m).All()
+	cpu, err := d.pinned(mapEventCPU)
+	if err != nil {
+		return nil, err
+	}
+	all, err := metrics.NewDeviceDrops(m, cpu).All()
 	if err != nil {
 		return nil, fmt.Errorf("sl_dev_drops: %w", err)
 	}

@@ -258,8 +258,7 @@ func entries(name string, m *ebpf.Map) (int, error) {
 	case mapEvents:
 		return 0, nil // bytes, and of no reader but now
 	case mapDevDrops:
-		all, err := metrics.NewDeviceDrops(m).All()
-		return len(all), err
+		return metrics.NewDeviceDrops(m, nil).Len()
 	case mapEpStats:
 		keys, err := endpoint.NewStats(m).Keys()
 		return len(keys), err

@@ -28,8 +28,8 @@ struct {
 } sl_event_cpu SEC(".maps");
 
 /*
- * Packets dropped, by device, endpoint and reason. Entries are made by the programs, each counts on its own CPU; those of
- * devices that have gone are the first to be pushed out.
+ * Packets dropped, by device, endpoint and reason, but for the last ones of each CPU (sl_event_cpu.run). Entries are made by
+ * the programs, each counts on its own CPU; those of devices that have gone are the first to be pushed out.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);

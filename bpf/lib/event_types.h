@@ -57,8 +57,8 @@ struct sl_event_cpu {
 	__u64 window; /* when it began */
 	__u64 left;   /* events */
 	__u64 lost;   /* drops that the reader would have got but for its limit, or for a full buffer */
-	/* Of the packet being dropped. */
-	__u64 first; /* 1: the value of a new counter */
+	__u64 run;    /* drops of key that are not in sl_dev_drops yet */
+	/* Of the packet being dropped, or of the last one. */
 	__u64 now;
 	__u64 owner;
 	struct sl_drop_key key;

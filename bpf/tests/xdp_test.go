@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
@@ -17,6 +18,9 @@ const reasonDenied = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_DENIED)
 
 // xdp is the object of the deny list: its program is none of tc's, and takes no part in a walk.
 var xdp = part{load: bpfobj.LoadXDPUplink, name: "sl_xdp_uplink"}
+
+// Verdicts of XDP.
+const xdpDrop, xdpPass = 1, 2
 
 func xdpProgram(tb testing.TB, o *objects) (*ebpf.CollectionSpec, *ebpf.Program) {
 	tb.Helper()
@@ -54,13 +58,12 @@ func denied(w *walk, family, proto int) {
 	}
 	f := w.toHostPort(family, proto, podA).outside.rx("S")
 	f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-	const drop, pass = 1, 2
-	for _, want := range []uint32{drop, pass} {
+	for _, want := range []uint32{xdpDrop, xdpPass} {
 		got, err := p.Run(&ebpf.RunOptions{Data: f.bytes(w.tb)})
 		if err != nil || got != want {
 			w.tb.Errorf("verdict %d %v, want %d", got, err, want)
 		}
-		if want == pass {
+		if want == xdpPass {
 			break
 		}
 		w.drops[reasonDenied]++
@@ -72,4 +75,43 @@ func denied(w *walk, family, proto int) {
 		}
 	}
 	w.checkCounters(uplIngress)
+}
+
+// Drops of a kind that come after one another are counted on the CPU, and all are seen whatever comes between them.
+func TestPrivilegedDropRuns(t *testing.T) {
+	o := mustLoad(t, loadOptions{})
+	_, p := xdpProgram(t, o)
+	for _, family := range families {
+		if err := deny.New(o.maps["sl_deny"]).Add(netip.PrefixFrom(client(family), client(family).BitLen())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const loopback = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK)
+	counters, want := metrics.NewDeviceDrops(o.maps["sl_dev_drops"], o.maps["sl_event_cpu"]), map[metrics.Reason]uint64{}
+	for i, step := range []struct {
+		family int
+		source netip.Addr
+		reason metrics.Reason
+		times  uint32
+	}{
+		{4, client4, reasonDenied, 3}, {4, netip.MustParseAddr("127.0.0.9"), loopback, 2}, {6, client6, reasonDenied, 1},
+		{4, client4, reasonDenied, 70}, {6, netip.IPv6Loopback(), loopback, 1},
+	} {
+		f := udpFrame(netip.AddrPortFrom(step.source, 9).String(), netip.AddrPortFrom(podA.addr(step.family), 9).String())
+		if got, err := p.Run(&ebpf.RunOptions{Data: f.bytes(t), Repeat: step.times}); err != nil || got != xdpDrop {
+			t.Fatalf("step %d: verdict %d, %v", i, got, err)
+		}
+		want[step.reason] += uint64(step.times)
+		all, err := counters.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[metrics.Reason]uint64{}
+		for place, n := range all {
+			got[place.Reason] += n
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("step %d: %s", i, diff)
+		}
+	}
 }

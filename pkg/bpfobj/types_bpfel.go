@@ -158,7 +158,7 @@ type TypesSlEventCpu struct {
 	Window uint64
 	Left   uint64
 	Lost   uint64
-	First  uint64
+	Run    uint64
 	Now    uint64
 	Owner  uint64
 	Key    TypesSlDropKey

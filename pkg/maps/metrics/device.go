@@ -20,14 +20,68 @@ type Place struct {
 // LimitKey is set in the key of a limit: the number of its entry in sl_edt_limits, with this bit.
 const LimitKey = 1 << 30
 
-// DeviceDrops is the view of sl_dev_drops. It is an LRU map: what has not been counted for long may be gone.
-type DeviceDrops struct{ m *ebpf.Map }
+// DeviceDrops is the view of sl_dev_drops, and of sl_event_cpu, where each CPU has counted the drops that came after one another and
+// are alike. sl_dev_drops is an LRU map: what has not been counted for long may be gone.
+type DeviceDrops struct{ m, cpu *ebpf.Map }
 
-// NewDeviceDrops returns a view of m.
-func NewDeviceDrops(m *ebpf.Map) DeviceDrops { return DeviceDrops{m} }
+// NewDeviceDrops returns a view of the two maps.
+func NewDeviceDrops(m, cpu *ebpf.Map) DeviceDrops { return DeviceDrops{m, cpu} }
+
+// runs is what the CPUs have counted and not brought to the map yet.
+type runs []bpfobj.TypesSlEventCpu
+
+// moved says whether a CPU has brought something to the map since earlier.
+func (r runs) moved(earlier runs) bool {
+	for i, e := range earlier {
+		if e.Run != 0 && (r[i].Key != e.Key || r[i].Run < e.Run) {
+			return true
+		}
+	}
+	return false
+}
+
+// attempts bounds how often All reads anew because a CPU moved drops meanwhile: where they keep moving, they are few.
+const attempts = 4
 
 // All returns the packets dropped at each place, summed over all CPUs.
 func (d DeviceDrops) All() (map[Place]uint64, error) {
+	var before, after runs
+	if err := d.cpu.Lookup(uint32(0), &before); err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		all, err := d.counted()
+		if err != nil {
+			return nil, err
+		}
+		if err := d.cpu.Lookup(uint32(0), &after); err != nil {
+			return nil, err
+		}
+		if after.moved(before) && try < attempts {
+			before = after
+			continue
+		}
+		for _, r := range after {
+			if r.Run != 0 {
+				all[place(r.Key)] += r.Run
+			}
+		}
+		return all, nil
+	}
+}
+
+func place(k bpfobj.TypesSlDropKey) Place {
+	return Place{Device: k.Device, Endpoint: k.Endpoint, Reason: Reason(k.Reason)}
+}
+
+// Len returns how many entries sl_dev_drops has.
+func (d DeviceDrops) Len() (int, error) {
+	all, err := d.counted()
+	return len(all), err
+}
+
+// counted returns what is in sl_dev_drops.
+func (d DeviceDrops) counted() (map[Place]uint64, error) {
 	all := make(map[Place]uint64)
 	var prev any
 	for range 2 * d.m.MaxEntries() { // an entry that goes meanwhile starts the walk anew
@@ -46,7 +100,7 @@ func (d DeviceDrops) All() (map[Place]uint64, error) {
 		case err != nil:
 			return nil, err
 		}
-		p := Place{Device: key.Device, Endpoint: key.Endpoint, Reason: Reason(key.Reason)}
+		p := place(key)
 		all[p] = 0
 		for _, n := range perCPU {
 			all[p] += n
