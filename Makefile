@@ -41,7 +41,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify fmt lint test test-unit test-privileged parity test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace install clean
+.PHONY: help build generate verify fmt lint test test-unit test-privileged parity test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -132,6 +132,11 @@ bench-pace: build ## 200 pods come and go at once, mixed plugins, and against th
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench pace
+
+bench-deny: build ## drop a flood on an uplink by the deny list and by iptables, half a minute (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
+	go run ./bench deny
 
 install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
 	bin/sluice install $(CNI_BIN_DIR)

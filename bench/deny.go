@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,25 +24,45 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
-// xdpDeny is the scenario of a denied source that floods an uplink.
-const xdpDeny = "xdp_deny"
+// The scenarios of a denied source that floods an uplink: with frames as hardware has them, and with socket buffers, which is what
+// a veth gets from another namespace of the same machine, and has to copy before an XDP program may see them.
+const (
+	denyFrames  = "deny_frames"
+	denyBuffers = "deny_buffers"
+)
 
-// The peers of xdp_deny: a rule of iptables' first table, and the deny list.
+// The peers: a rule of iptables' first table, and the deny list.
 const iptablesRaw = "iptables raw"
 
 // deniedNets are the sources of the flood, by family.
 var deniedNets = map[int]netip.Prefix{4: netip.MustParsePrefix("203.0.113.0/24"), 6: netip.MustParsePrefix("2001:db8:bad::/48")}
 
-// deny is one run of the comparison: a node, its uplink, and a client that floods it.
+// deny is one run of the comparison.
 type deny struct {
 	out    string
 	rounds int
 	each   time.Duration
-
-	lab    *lab.Lab
-	flood  *flood.Flood
-	frames map[int][]byte
+	peers  []*denyPeer
 	run    report.Run
+}
+
+// denyPeer is a node that drops in one of the two ways, its uplink, and a client that floods it. Each has a node of its own: the
+// other's programs and rules would be on the packets' way.
+type denyPeer struct {
+	name    string
+	lab     *lab.Lab
+	uplink  *receiver
+	frames  map[int][]byte
+	senders map[string]sender
+	// begin makes it drop a family; dropped is how many packets it has, end undoes begin.
+	begin, end func(ctx context.Context, family int) error
+	dropped    func(ctx context.Context, family int) (uint64, error)
+}
+
+// sender sends a frame n times from the calling thread's namespace.
+type sender interface {
+	Send(frame []byte, n int) error
+	Close() error
 }
 
 func runDeny(ctx context.Context, args []string) (err error) {
@@ -49,21 +70,20 @@ func runDeny(ctx context.Context, args []string) (err error) {
 	f := flag.NewFlagSet("bench deny", flag.ContinueOnError)
 	f.StringVar(&d.out, "out", filepath.Join("bench", "out", "deny.json"), "JSON report")
 	f.IntVar(&d.rounds, "rounds", 7, "rounds over both peers and families")
-	f.DurationVar(&d.each, "time", time.Second, "length of one flood")
+	f.DurationVar(&d.each, "time", 500*time.Millisecond, "length of one flood")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("namespaces need root")
 	}
-	if d.lab, err = lab.New(lab.Options{}); err != nil {
-		return err
+	defer func() { err = errors.Join(err, d.close()) }()
+	for _, p := range []*denyPeer{byIPTables(), byXDP()} {
+		d.peers = append(d.peers, p)
+		if err := p.prepare(); err != nil {
+			return err
+		}
 	}
-	defer func() { err = errors.Join(err, d.lab.Close()) }()
-	if err := d.prepare(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.flood.Close()) }()
 	for round := range d.rounds {
 		for _, family := range []int{4, 6} {
 			if err := d.round(ctx, round, family); err != nil {
@@ -74,63 +94,114 @@ func runDeny(ctx context.Context, args []string) (err error) {
 	return d.write()
 }
 
-// prepare makes the sender, the frames, and an uplink that polls as hardware does.
-func (d *deny) prepare() error {
-	var mac net.HardwareAddr
-	uplink := d.lab.Client().Uplink
-	err := d.lab.Node.Do(func() error {
-		dev, err := net.InterfaceByName(uplink.Name)
-		if err == nil {
-			mac = dev.HardwareAddr
-			err = flood.SetGRO(uplink.Name, true)
+func (d *deny) close() error {
+	var errs []error
+	for _, p := range d.peers {
+		for _, s := range p.senders {
+			errs = append(errs, s.Close())
 		}
+		if p.lab != nil {
+			errs = append(errs, p.lab.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// prepare makes node and client, the senders, the frames, and an uplink that polls as hardware does.
+func (p *denyPeer) prepare() (err error) {
+	if p.lab, err = lab.New(lab.Options{}); err != nil {
+		return err
+	}
+	var mac net.HardwareAddr
+	uplink := p.lab.Client().Uplink
+	err = p.lab.Node.Do(func() error {
+		dev, err := net.InterfaceByName(uplink.Name)
+		if err != nil {
+			return err
+		}
+		mac = dev.HardwareAddr
+		if err := flood.SetGRO(uplink.Name, true); err != nil {
+			return err
+		}
+		p.uplink, err = newReceiver(uplink.Name)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	d.frames = map[int][]byte{
+	p.frames = map[int][]byte{
 		4: frame4(mac, deniedNets[4].Addr().Next(), lab.IP4(uplink.Node)),
 		6: frame6(mac, deniedNets[6].Addr().Next(), lab.IP6(uplink.Node)),
 	}
-	return d.lab.Client().Do(func() error {
+	p.senders = map[string]sender{}
+	return p.lab.Client().Do(func() error {
 		dev, err := net.InterfaceByName("eth0")
-		if err == nil {
-			d.flood, err = flood.New(dev.Index)
+		if err != nil {
+			return err
 		}
-		return err
+		frames, err := flood.New(dev.Index)
+		if err != nil {
+			return err
+		}
+		p.senders[denyFrames] = frames
+		buffers, err := flood.NewSocket(dev.Index)
+		if err != nil {
+			return err
+		}
+		p.senders[denyBuffers] = buffers
+		return nil
 	})
 }
 
 // round floods both ways of dropping, one right after the other; who comes first alternates.
 func (d *deny) round(ctx context.Context, round, family int) error {
-	both := []func(context.Context, int) error{d.byIPTables, d.byXDP}
+	peers := slices.Clone(d.peers)
 	if round%2 == 1 {
-		both[0], both[1] = both[1], both[0]
+		slices.Reverse(peers)
 	}
-	for _, f := range both {
-		if err := f(ctx, family); err != nil {
+	for _, p := range peers {
+		if err := p.begin(ctx, family); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
+	for _, scenario := range []string{denyFrames, denyBuffers} {
+		for _, p := range peers {
+			if err := d.measure(ctx, p, scenario, family); err != nil {
+				return err
+			}
+		}
+	}
+	var errs []error
+	for _, p := range peers {
+		errs = append(errs, p.end(ctx, family))
+	}
+	return errors.Join(append(errs, ctx.Err())...)
 }
 
-func (d *deny) byIPTables(_ context.Context, family int) error {
-	tool := map[int]string{4: "iptables", 6: "ip6tables"}[family]
-	rule := []string{"PREROUTING", "-s", deniedNets[family].String(), "-j", "DROP"}
-	run := func(args ...string) (out string, err error) {
-		err = d.lab.Node.Do(func() error {
+// byIPTables drops by a rule.
+func byIPTables() *denyPeer {
+	p := &denyPeer{name: iptablesRaw}
+	run := func(family int, args ...string) (out string, err error) {
+		tool := map[int]string{4: "iptables", 6: "ip6tables"}[family]
+		err = p.lab.Node.Do(func() error {
 			out, err = lab.Run(tool, append([]string{"-w", "-t", "raw"}, args...)...)
 			return err
 		})
 		return out, err
 	}
-	if _, err := run(append([]string{"-I"}, rule...)...); err != nil {
+	rule := func(family int) []string {
+		return []string{"PREROUTING", "-s", deniedNets[family].String(), "-j", "DROP"}
+	}
+	p.begin = func(_ context.Context, family int) error {
+		_, err := run(family, append([]string{"-I"}, rule(family)...)...)
 		return err
 	}
-	rate, err := d.measure(func() (uint64, error) {
-		out, err := run("-nvxL", "PREROUTING")
+	p.end = func(_ context.Context, family int) error {
+		_, err := run(family, append([]string{"-D"}, rule(family)...)...)
+		return err
+	}
+	p.dropped = func(_ context.Context, family int) (uint64, error) {
+		out, err := run(family, "-nvxL", "PREROUTING")
 		if err != nil {
 			return 0, err
 		}
@@ -139,16 +210,15 @@ func (d *deny) byIPTables(_ context.Context, family int) error {
 			return 0, fmt.Errorf("no DROP rule in %q", out)
 		}
 		return strconv.ParseUint(m[1], 10, 64)
-	}, family)
-	_, delErr := run(append([]string{"-D"}, rule...)...)
-	d.run.Add(xdpDeny, iptablesRaw, family, report.DropRate, rate)
-	return errors.Join(err, delErr)
+	}
+	return p
 }
 
-func (d *deny) byXDP(ctx context.Context, family int) error {
-	networks := []netip.Prefix{deniedNets[family]}
-	with := func(f func(dp *loader.Datapath) error) error {
-		return d.lab.Node.Do(func() error {
+// byXDP drops by the deny list.
+func byXDP() *denyPeer {
+	p := &denyPeer{name: peer.Sluice}
+	with := func(ctx context.Context, f func(dp *loader.Datapath) error) error {
+		return p.lab.Node.Do(func() error {
 			dp, err := loader.Open(ctx, loader.Options{})
 			if err != nil {
 				return err
@@ -156,11 +226,14 @@ func (d *deny) byXDP(ctx context.Context, family int) error {
 			return errors.Join(f(dp), dp.Close())
 		})
 	}
-	if err := with(func(dp *loader.Datapath) error { return dp.DenyAdd(ctx, networks) }); err != nil {
-		return err
+	p.begin = func(ctx context.Context, family int) error {
+		return with(ctx, func(dp *loader.Datapath) error { return dp.DenyAdd(ctx, []netip.Prefix{deniedNets[family]}) })
 	}
-	rate, err := d.measure(func() (n uint64, err error) {
-		err = with(func(dp *loader.Datapath) error {
+	p.end = func(ctx context.Context, family int) error {
+		return with(ctx, func(dp *loader.Datapath) error { return dp.DenyDelete(ctx, []netip.Prefix{deniedNets[family]}) })
+	}
+	p.dropped = func(ctx context.Context, _ int) (n uint64, err error) {
+		err = with(ctx, func(dp *loader.Datapath) error {
 			s, err := dp.Deny(ctx)
 			if err != nil {
 				return err
@@ -172,52 +245,79 @@ func (d *deny) byXDP(ctx context.Context, family int) error {
 			return nil
 		})
 		return n, err
-	}, family)
-	d.run.Add(xdpDeny, peer.Sluice, family, report.DropRate, rate)
-	return errors.Join(err, with(func(dp *loader.Datapath) error { return dp.DenyDelete(ctx, networks) }))
+	}
+	return p
 }
 
-// measure floods and returns the packets dropped a second, by what count says before and after, in millions.
-func (d *deny) measure(count func() (uint64, error), family int) (float64, error) {
-	const burst = 1 << 16
-	before, err := count()
+// measure floods, and notes the packets dropped a second of time and of the receiver's CPU time, in millions.
+func (d *deny) measure(ctx context.Context, p *denyPeer, scenario string, family int) error {
+	before, err := p.dropped(ctx, family)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	var took time.Duration
-	err = d.lab.Client().Do(func() error {
+	busy, err := p.uplink.busy()
+	if err != nil {
+		return err
+	}
+	took, err := p.send(scenario, family, d.each)
+	if err != nil {
+		return err
+	}
+	busyAfter, err := p.uplink.busy()
+	if err != nil {
+		return err
+	}
+	after, err := p.dropped(ctx, family)
+	dropped := float64(after-before) / 1e6
+	d.run.Add(scenario, p.name, family, report.DropRate, dropped/took.Seconds())
+	if scenario == denyFrames { // a veth gives socket buffers to the receiver's thread only where there is an XDP program
+		d.run.Add(scenario, p.name, family, report.DropCost, dropped/(busyAfter-busy).Seconds())
+	}
+	return err
+}
+
+// send floods the uplink for a while, from the sender's CPU, until all has been taken off it.
+func (p *denyPeer) send(scenario string, family int, d time.Duration) (took time.Duration, err error) {
+	const burst = 1 << 15
+	err = p.lab.Client().Do(func() error {
+		if err := pin(0, senderCPU); err != nil {
+			return err
+		}
 		start := time.Now()
-		for took < d.each {
-			if err := d.flood.Send(d.frames[family], burst); err != nil {
+		for took < d {
+			if err := p.senders[scenario].Send(p.frames[family], burst); err != nil {
 				return err
 			}
 			took = time.Since(start)
 		}
+		time.Sleep(20 * time.Millisecond)
 		return nil
 	})
-	if err != nil {
-		return 0, err
-	}
-	after, err := count()
-	return float64(after-before) / took.Seconds() / 1e6, err
+	return took, err
 }
 
 func (d *deny) write() error {
 	style := report.Style{Colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == ""}
 	names := []string{iptablesRaw, peer.Sluice}
+	const title = "a denied source floods the uplink, IPv%d, %s: median of %d rounds, ratio to a DROP in iptables' raw table in the same round"
 	var sections []report.Section
 	var goals []report.Goal
 	for _, family := range []int{4, 6} {
 		sections = append(sections, report.Section{
-			Scenario: xdpDeny, Pods: family, Metrics: []report.Metric{report.DropRate},
-			Title: fmt.Sprintf("a denied source floods the uplink, IPv%d, 60 bytes: median of %d rounds, ratio to a DROP in iptables' raw table in the same round", family, d.rounds),
+			Scenario: denyFrames, Pods: family, Metrics: []report.Metric{report.DropCost, report.DropRate},
+			Title: fmt.Sprintf(title, family, "frames as hardware has them", d.rounds),
+		}, report.Section{
+			Scenario: denyBuffers, Pods: family, Metrics: []report.Metric{report.DropRate},
+			Title: fmt.Sprintf(title, family, "socket buffers", d.rounds),
 		})
-		of := report.Key{Scenario: xdpDeny, Peer: iptablesRaw, Pods: family, Metric: report.DropRate.Name}
+		of := report.Key{Scenario: denyFrames, Peer: iptablesRaw, Pods: family, Metric: report.DropCost.Name}
 		goals = append(goals, report.Goal{
-			Text: fmt.Sprintf("XDP deny >= 5x iptables raw DROP, IPv%d", family),
-			Key:  report.Key{Scenario: xdpDeny, Peer: peer.Sluice, Pods: family, Metric: report.DropRate.Name}, Of: &of, Min: 5,
+			Text: fmt.Sprintf("XDP deny >= 5x iptables raw DROP, packets a second of the receiver's CPU, IPv%d", family),
+			Key:  report.Key{Scenario: denyFrames, Peer: peer.Sluice, Pods: family, Metric: report.DropCost.Name}, Of: &of, Min: 5,
 		})
 	}
+	fmt.Println(report.ThisHost())
+	fmt.Printf("sender on CPU %d; the uplink's packets are received by a kernel thread on CPU %d (threaded NAPI), whose CPU time is measured\n", senderCPU, receiverCPU)
 	for _, s := range sections {
 		if err := d.run.WriteTable(os.Stdout, s, names, iptablesRaw, style); err != nil {
 			return err

@@ -34,6 +34,7 @@ var (
 	Del    = Metric{Name: "del_p50", Unit: "ms", Title: "DEL, ms", Digits: 1, Less: true}
 
 	DropRate = Metric{Name: "drops", Unit: "M/s", Title: "dropped, M/s", Digits: 2}
+	DropCost = Metric{Name: "drops_cpu", Unit: "M/s", Title: "dropped, M/CPU s", Digits: 2}
 
 	Traffic    = []Metric{RRP50, RRP99, CRR, Stream}
 	Attachment = []Metric{Add, Del}
