@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "13e68c9adaeba386690f7cd56ba1f5659d0e7742311639eae4051de10de1843c"
+const build = "1f71be9bb24f212b1f9f9e85b29d4aafc9fd2219306b1e5b6e1e97e2a4c72f7a"
