@@ -9,6 +9,7 @@
 #include "lib/compiler.h"
 #include "lib/config.h"
 #include "lib/fast.h"
+#include "lib/passed.h"
 #include "lib/policy.h"
 #include "lib/turn.h"
 
@@ -116,6 +117,7 @@ static __always_inline int __fast_out(struct __sk_buff *skb, const struct sl_pkt
 	flow_end(&p->tuple, f, p);
 	if (st)
 		st->tx_fast++;
+	passed_note(skb);
 	return (int)bpf_redirect_neigh(out, &nh, sizeof(nh), 0);
 }
 

@@ -12,6 +12,7 @@
 #include "lib/frag.h"
 #include "lib/icmp.h"
 #include "lib/metrics.h"
+#include "lib/passed.h"
 #include "lib/snat.h"
 
 /* The packet leaves as it is, and with it the rest of its datagram. */
@@ -228,11 +229,13 @@ int sl_upl_egress(struct __sk_buff *skb)
 
 	if (!cfg_l2_len)
 		return __odd(skb);
+	if (passed(skb))
+		return SL_PASS;
 	switch (parse_packet(skb, &p, SL_TX)) {
 	case SL_PARSED_L3:
 		return __odd(skb);
 	case SL_PARSED_L4:
-		/* What took the shortcut comes by here with the node's address: not to be detained. */
+		/* Most of what the node sends is its own: not to be detained. */
 		if (!endpoint_lookup(p.tuple.local) || !odd_from_plain(&p))
 			return SL_PASS;
 		return sl_slow_out(skb);

@@ -332,6 +332,9 @@ int sl_upl_ingress(struct __sk_buff *skb)
 		return SL_PASS;
 	if (parsed != SL_PARSED_L4)
 		return parsed == SL_PARSED_L3 ? __odd(skb) : SL_PASS;
+	/* Never on the shortcut, and mostly without a flow to find. */
+	if (pkt_is_syn(&p))
+		return odd_from_plain(&p) ? sl_slow_in(skb) : SL_PASS;
 	/* A masqueraded flow that has a port since before it was published keeps it. */
 	if (!__published(&p, skb->ifindex, &m, &pub, now) && !__known(&p, &m, now)) {
 		/* Nothing of ours: most of what comes for the node itself. */

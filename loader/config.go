@@ -91,6 +91,19 @@ func complement(local string) ([]nodeconf.PortRange, error) {
 	return ranges, nil
 }
 
+// secrets are constants that differ with every load, and are the same in all programs of one. None is 0.
+type secrets struct {
+	snat   uint32
+	passed [2]uint32
+}
+
+func newSecrets() secrets {
+	b := make([]byte, 12)
+	_, _ = rand.Read(b) // never fails
+	word := func(i int) uint32 { return binary.NativeEndian.Uint32(b[4*i:]) }
+	return secrets{snat: word(0) | 1, passed: [2]uint32{word(1) | 1, word(2)}}
+}
+
 // build names this set of programs with these constants.
 func (k constants) build() string {
 	h := sha256.New()
@@ -99,7 +112,7 @@ func (k constants) build() string {
 }
 
 // apply writes the constants into spec. A name that the object does not have is an error, so that C and Go cannot drift apart.
-func (k constants) apply(spec *ebpf.CollectionSpec, fibSrc bool) error {
+func (k constants) apply(spec *ebpf.CollectionSpec, fibSrc bool, dice secrets) error {
 	var second nodeconf.PortRange
 	if len(k.snat) > 1 {
 		second = k.snat[1]
@@ -122,9 +135,9 @@ func (k constants) apply(spec *ebpf.CollectionSpec, fibSrc bool) error {
 	set(bpfobj.PodEgressVarCfgSnatMax1, uint32(k.snat[0].Last))
 	set(bpfobj.PodEgressVarCfgSnatMin2, uint32(second.First))
 	set(bpfobj.PodEgressVarCfgSnatMax2, uint32(second.Last))
-	secret := make([]byte, 4)
-	_, _ = rand.Read(secret) // never fails
-	set(bpfobj.PodEgressVarCfgSnatSecret, binary.NativeEndian.Uint32(secret)|1)
+	set(bpfobj.PodEgressVarCfgSnatSecret, dice.snat)
+	set(bpfobj.PodEgressVarCfgPassed1, dice.passed[0])
+	set(bpfobj.PodEgressVarCfgPassed2, dice.passed[1])
 	return errors.Join(errs...)
 }
 

@@ -96,13 +96,14 @@ func (d *Datapath) specs(k constants, fibSrc bool) (map[string]*ebpf.CollectionS
 	if err != nil {
 		return nil, err
 	}
+	dice := newSecrets()
 	specs := make(map[string]*ebpf.CollectionSpec, len(load))
 	for name, f := range load {
 		spec, err := f()
 		if err != nil {
 			return nil, fmt.Errorf("read object of %s: %w", name, err)
 		}
-		if err := k.apply(spec, fibSrc); err != nil {
+		if err := k.apply(spec, fibSrc, dice); err != nil {
 			return nil, fmt.Errorf("configure %s: %w", name, err)
 		}
 		if err := makeBare(spec, name); err != nil {

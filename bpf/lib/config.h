@@ -37,3 +37,9 @@ volatile const __u32 cfg_snat_max2 = 32767;
  * that a mapping whose record was lost is found again. 0: at random.
  */
 volatile const __u32 cfg_snat_secret = 0;
+/*
+ * What a packet carries in its control block from the shortcut to the egress of its uplink, so that nobody asks for it there
+ * again: random, since a pod can make the stack leave bytes of its own there (IP options). 0: nothing.
+ */
+volatile const __u32 cfg_passed1 = 0;
+volatile const __u32 cfg_passed2 = 0;

@@ -95,6 +95,7 @@ type result struct {
 	verdict int32
 	out     []byte
 	mark    uint32
+	word    [2]uint32 // in the control block
 	seamState
 }
 
@@ -103,6 +104,7 @@ type input struct {
 	data    []byte
 	mark    uint32
 	gsoSize uint32
+	word    [2]uint32
 	badSums bool   // the packet's checksums are none
 	came    string // device the packet came in by; empty is walk.came
 }
@@ -119,6 +121,9 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 		ctx.IngressIfindex = uint32(w.index(came))
 	}
 	ctx.Cb[ownNumberCb] = w.number
+	if in.word != [2]uint32{} {
+		copy(ctx.Cb[wordCb:], in.word[:])
+	}
 	ctx.DataEnd = w.mode.linear(in.data)
 	data := in.data
 	if tooShort(data) {
@@ -136,7 +141,7 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 	if ctx.IngressIfindex != 0 && errors.Is(err, unix.EINVAL) {
 		need.TestRunIngress(w.tb)
 	}
-	r := result{verdict: int32(ret), out: opts.DataOut, mark: ctxOut.Mark}
+	r := result{verdict: int32(ret), out: opts.DataOut, mark: ctxOut.Mark, word: [2]uint32(ctxOut.Cb[wordCb:])}
 	if o.maps[seamMap] != nil {
 		r.seamState = o.seam(w.tb)
 	}

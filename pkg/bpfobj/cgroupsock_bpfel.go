@@ -41,6 +41,8 @@ const (
 	CgroupSockVarCfgFibSrc      = "cfg_fib_src"
 	CgroupSockVarCfgL2Len       = "cfg_l2_len"
 	CgroupSockVarCfgNetnsCookie = "cfg_netns_cookie"
+	CgroupSockVarCfgPassed1     = "cfg_passed1"
+	CgroupSockVarCfgPassed2     = "cfg_passed2"
 	CgroupSockVarCfgSnatMax1    = "cfg_snat_max1"
 	CgroupSockVarCfgSnatMax2    = "cfg_snat_max2"
 	CgroupSockVarCfgSnatMin1    = "cfg_snat_min1"
@@ -127,6 +129,8 @@ type CgroupSockVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -191,6 +195,8 @@ type CgroupSockVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

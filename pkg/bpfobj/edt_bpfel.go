@@ -36,6 +36,8 @@ const (
 	EdtVarCfgFibSrc      = "cfg_fib_src"
 	EdtVarCfgL2Len       = "cfg_l2_len"
 	EdtVarCfgNetnsCookie = "cfg_netns_cookie"
+	EdtVarCfgPassed1     = "cfg_passed1"
+	EdtVarCfgPassed2     = "cfg_passed2"
 	EdtVarCfgSnatMax1    = "cfg_snat_max1"
 	EdtVarCfgSnatMax2    = "cfg_snat_max2"
 	EdtVarCfgSnatMin1    = "cfg_snat_min1"
@@ -117,6 +119,8 @@ type EdtVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -187,6 +191,8 @@ type EdtVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

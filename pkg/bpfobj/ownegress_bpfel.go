@@ -41,6 +41,8 @@ const (
 	OwnEgressVarCfgFibSrc      = "cfg_fib_src"
 	OwnEgressVarCfgL2Len       = "cfg_l2_len"
 	OwnEgressVarCfgNetnsCookie = "cfg_netns_cookie"
+	OwnEgressVarCfgPassed1     = "cfg_passed1"
+	OwnEgressVarCfgPassed2     = "cfg_passed2"
 	OwnEgressVarCfgSnatMax1    = "cfg_snat_max1"
 	OwnEgressVarCfgSnatMax2    = "cfg_snat_max2"
 	OwnEgressVarCfgSnatMin1    = "cfg_snat_min1"
@@ -127,6 +129,8 @@ type OwnEgressVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -207,6 +211,8 @@ type OwnEgressVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

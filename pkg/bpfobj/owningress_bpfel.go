@@ -41,6 +41,8 @@ const (
 	OwnIngressVarCfgFibSrc      = "cfg_fib_src"
 	OwnIngressVarCfgL2Len       = "cfg_l2_len"
 	OwnIngressVarCfgNetnsCookie = "cfg_netns_cookie"
+	OwnIngressVarCfgPassed1     = "cfg_passed1"
+	OwnIngressVarCfgPassed2     = "cfg_passed2"
 	OwnIngressVarCfgSnatMax1    = "cfg_snat_max1"
 	OwnIngressVarCfgSnatMax2    = "cfg_snat_max2"
 	OwnIngressVarCfgSnatMin1    = "cfg_snat_min1"
@@ -127,6 +129,8 @@ type OwnIngressVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -207,6 +211,8 @@ type OwnIngressVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

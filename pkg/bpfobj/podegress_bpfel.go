@@ -45,6 +45,8 @@ const (
 	PodEgressVarCfgFibSrc      = "cfg_fib_src"
 	PodEgressVarCfgL2Len       = "cfg_l2_len"
 	PodEgressVarCfgNetnsCookie = "cfg_netns_cookie"
+	PodEgressVarCfgPassed1     = "cfg_passed1"
+	PodEgressVarCfgPassed2     = "cfg_passed2"
 	PodEgressVarCfgSnatMax1    = "cfg_snat_max1"
 	PodEgressVarCfgSnatMax2    = "cfg_snat_max2"
 	PodEgressVarCfgSnatMin1    = "cfg_snat_min1"
@@ -135,6 +137,8 @@ type PodEgressVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -223,6 +227,8 @@ type PodEgressVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

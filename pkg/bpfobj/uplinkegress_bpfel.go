@@ -41,6 +41,8 @@ const (
 	UplinkEgressVarCfgFibSrc      = "cfg_fib_src"
 	UplinkEgressVarCfgL2Len       = "cfg_l2_len"
 	UplinkEgressVarCfgNetnsCookie = "cfg_netns_cookie"
+	UplinkEgressVarCfgPassed1     = "cfg_passed1"
+	UplinkEgressVarCfgPassed2     = "cfg_passed2"
 	UplinkEgressVarCfgSnatMax1    = "cfg_snat_max1"
 	UplinkEgressVarCfgSnatMax2    = "cfg_snat_max2"
 	UplinkEgressVarCfgSnatMin1    = "cfg_snat_min1"
@@ -127,6 +129,8 @@ type UplinkEgressVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -207,6 +211,8 @@ type UplinkEgressVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -42,6 +42,8 @@ const (
 	UplinkIngressVarCfgFibSrc      = "cfg_fib_src"
 	UplinkIngressVarCfgL2Len       = "cfg_l2_len"
 	UplinkIngressVarCfgNetnsCookie = "cfg_netns_cookie"
+	UplinkIngressVarCfgPassed1     = "cfg_passed1"
+	UplinkIngressVarCfgPassed2     = "cfg_passed2"
 	UplinkIngressVarCfgSnatMax1    = "cfg_snat_max1"
 	UplinkIngressVarCfgSnatMax2    = "cfg_snat_max2"
 	UplinkIngressVarCfgSnatMin1    = "cfg_snat_min1"
@@ -129,6 +131,8 @@ type UplinkIngressVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -211,6 +215,8 @@ type UplinkIngressVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -29,6 +29,8 @@ const (
 	XDPUplinkVarCfgFibSrc      = "cfg_fib_src"
 	XDPUplinkVarCfgL2Len       = "cfg_l2_len"
 	XDPUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
+	XDPUplinkVarCfgPassed1     = "cfg_passed1"
+	XDPUplinkVarCfgPassed2     = "cfg_passed2"
 	XDPUplinkVarCfgSnatMax1    = "cfg_snat_max1"
 	XDPUplinkVarCfgSnatMax2    = "cfg_snat_max2"
 	XDPUplinkVarCfgSnatMin1    = "cfg_snat_min1"
@@ -103,6 +105,8 @@ type XDPUplinkVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -159,6 +163,8 @@ type XDPUplinkVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
+	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
