@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "1f71be9bb24f212b1f9f9e85b29d4aafc9fd2219306b1e5b6e1e97e2a4c72f7a"
+const build = "5960636e24930294f47c377964ac61f62181575ee573c8e59f7e529292cc2757"
