@@ -12,7 +12,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	tc "github.com/florianl/go-tc"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -75,11 +74,6 @@ func Hooks(indices []int) ([]Hooked, error) {
 		return nil, err
 	}
 	defer h.Close()
-	c, err := openTC()
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
 	var out []Hooked
 	for _, index := range indices {
 		l, err := h.LinkByIndex(index)
@@ -98,7 +92,7 @@ func Hooks(indices []int) ([]Hooked, error) {
 			if err != nil {
 				return nil, err
 			}
-			filters, err := c.allFilters(index, hk)
+			filters, err := allFilters(h, index, hk)
 			if err != nil {
 				return nil, err
 			}
@@ -142,28 +136,20 @@ func tcxPrograms(index int, h hook) ([]HookedProgram, error) {
 }
 
 // allFilters are the filters of a direction by priority, of whatever kind.
-func (c *tcConn) allFilters(index int, h hook) ([]HookedProgram, error) {
-	objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: h.tcParent()})
-	if err != nil {
-		if gone(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("list filters of device %d: %w", index, err)
+func allFilters(h *nl.Handle, index int, at hook) ([]HookedProgram, error) {
+	filters, err := h.Filters(index, at.tcParent())
+	if err != nil && !errors.Is(err, nl.ErrNotFound) {
+		return nil, err
 	}
 	var out []HookedProgram
-	for _, o := range objects {
-		if o.Handle == 0 { // the head of the list, not a filter
-			continue
-		}
-		p := HookedProgram{How: howClsact, Kind: o.Kind, Prio: int(o.Info >> 16), Ours: isOurs(&o)}
-		if o.BPF != nil && o.BPF.Name != nil {
-			p.Name = *o.BPF.Name
-		}
-		if o.BPF != nil && o.BPF.ID != nil {
-			p.ID = *o.BPF.ID
-		}
-		out = append(out, p)
+	for _, f := range filters {
+		out = append(out, HookedProgram{How: howClsact, Kind: f.Kind, Prio: int(f.Priority), Ours: ourFilter(f), Name: f.Program, ID: f.ProgramID})
 	}
 	slices.SortStableFunc(out, func(a, b HookedProgram) int { return cmp.Compare(a.Prio, b.Prio) })
 	return out, nil
+}
+
+// ourFilter is isOurs for what pkg/nl read. It reads filters of any kind; the tc library stumbles over u32 ones that count hits.
+func ourFilter(f nl.FilterStatus) bool {
+	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-filterPriority < filterRanks && strings.HasPrefix(f.Program, programPrefix)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -93,6 +94,21 @@ func TestPrivilegedClassesAndFilters(t *testing.T) {
 	}
 	if got := must[[]FilterStatus](t)(h.Filters(a, HookIngress)); len(got) != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A kernel with CONFIG_CLS_U32_PERF tells how often each key matched, in as many bytes as there are keys.
+func TestParseFilterWithCounters(t *testing.T) {
+	const counters = 9 // TCA_U32_PCNT
+	msg := vnl.TcMsg{Ifindex: 1, Handle: 0x80000800, Parent: HookIngress, Info: tcInfo(5, unix.ETH_P_ALL)}
+	options := attr(vnl.TCA_OPTIONS, nil)
+	options.AddRtAttr(vnl.TCA_U32_CLASSID, vnl.Uint32Attr(0x10001))
+	options.AddRtAttr(counters, make([]byte, 24))
+	raw := append(msg.Serialize(), attrString(vnl.TCA_KIND, "u32").Serialize()...)
+	f, ok, err := parseFilter(append(raw, options.Serialize()...))
+	want := FilterStatus{Kind: "u32", Parent: HookIngress, Priority: 5, Protocol: unix.ETH_P_ALL, Handle: msg.Handle, ClassID: 0x10001}
+	if f != want || !ok || err != nil {
+		t.Errorf("%+v, %v, %v", f, ok, err)
 	}
 }
 

@@ -128,8 +128,11 @@ type FilterStatus struct {
 	Parent     uint32
 	Priority   uint16
 	Protocol   uint16 // host byte order
+	Handle     uint32
 	RedirectTo int    // of a u32 filter with a mirred action
-	ClassID    uint32
+	ClassID    uint32 // of a u32 filter
+	Program    string // of a bpf filter, as its owner named it
+	ProgramID  uint32 // of a bpf filter
 }
 
 func (f Filter) protocol() uint16 {
@@ -265,7 +268,7 @@ func parseFilter(m []byte) (FilterStatus, bool, error) {
 	}
 	msg := vnl.DeserializeTcMsg(m)
 	proto := uint16(msg.Info)
-	f := FilterStatus{Parent: msg.Parent, Priority: uint16(msg.Info >> 16), Protocol: proto<<8 | proto>>8}
+	f := FilterStatus{Parent: msg.Parent, Priority: uint16(msg.Info >> 16), Protocol: proto<<8 | proto>>8, Handle: msg.Handle}
 	var options []byte
 	err := walk(m[vnl.SizeofTcMsg:], func(kind uint16, v []byte) {
 		switch kind {
@@ -278,14 +281,32 @@ func parseFilter(m []byte) (FilterStatus, bool, error) {
 	if err != nil || msg.Handle == 0 {
 		return f, false, err
 	}
-	if f.Kind != "u32" {
+	switch {
+	case f.Kind == "bpf":
+		return f, true, f.readBPF(options)
+	case f.Kind != "u32":
 		return f, true, nil
-	}
-	if msg.Handle&0xfff == 0 { // TC_U32_NODE: a table
+	case msg.Handle&0xfff == 0: // TC_U32_NODE: a table
 		return f, false, nil
 	}
+	return f, true, f.readU32(options)
+}
+
+func (f *FilterStatus) readBPF(options []byte) error {
+	return walk(options, func(kind uint16, v []byte) {
+		switch kind {
+		case vnl.TCA_BPF_NAME:
+			f.Program = cstring(v)
+		case vnl.TCA_BPF_ID:
+			f.ProgramID = u32(v)
+		}
+	})
+}
+
+// readU32 takes what tells where packets go. What else there is depends on the kernel's configuration.
+func (f *FilterStatus) readU32(options []byte) error {
 	var action []byte
-	err = walk(options, func(kind uint16, v []byte) {
+	err := walk(options, func(kind uint16, v []byte) {
 		switch kind {
 		case vnl.TCA_U32_CLASSID:
 			f.ClassID = u32(v)
@@ -296,7 +317,7 @@ func parseFilter(m []byte) (FilterStatus, bool, error) {
 	if err == nil {
 		f.RedirectTo, err = parseRedirect(action)
 	}
-	return f, true, err
+	return err
 }
 
 // parseRedirect returns the device that the first of a filter's actions redirects to, 0 when it does something else.
