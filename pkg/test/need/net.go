@@ -75,6 +75,12 @@ func Qdisc(t testing.TB, kind string) {
 	Feature(t, "qdisc "+kind, func() error { return askQdisc(kind) })
 }
 
+// HasQdisc is Qdisc for a test that wants to know and goes on either way.
+func HasQdisc(t testing.TB, kind string) bool {
+	t.Helper()
+	return Has(t, "qdisc "+kind, func() error { return askQdisc(kind) })
+}
+
 // askQdisc puts the discipline on lo. qdisc_create answers ENOENT for one that
 // is not there (net/sched/sch_api.c), EINVAL when options are wanting.
 func askQdisc(kind string) error {
