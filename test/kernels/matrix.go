@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -137,11 +138,30 @@ func (w *work) one(ctx context.Context, e *vm.Emulator, k kernel) *finished {
 func (w *work) logs(k kernel) string { return filepath.Join(w.build, "logs", k.Series) }
 
 // keepLogs moves the files there from the run's own directory, which other runs
-// of the same tree do not write to.
+// of the same tree do not write to. With -add, what was there comes first.
 func (w *work) keepLogs(k kernel) {
+	fresh := filepath.Join(w.dir, "logs", k.Series)
+	if w.add {
+		old, now := &vm.Machine{Dir: w.logs(k)}, &vm.Machine{Dir: fresh}
+		_ = prepend(old.Results(), now.Results())
+		_ = prepend(old.Console(), now.Console())
+	}
 	_ = os.RemoveAll(w.logs(k))
 	_ = os.MkdirAll(filepath.Dir(w.logs(k)), 0o755)
-	_ = os.Rename(filepath.Join(w.dir, "logs", k.Series), w.logs(k))
+	_ = os.Rename(fresh, w.logs(k))
+}
+
+// prepend puts what old holds before what the file name does.
+func prepend(old, name string) error {
+	before, err := os.ReadFile(old)
+	if err != nil {
+		return err
+	}
+	after, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, slices.Concat(before, []byte("\n"), after), 0o644)
 }
 
 // read takes the files of a machine that ended.

@@ -17,12 +17,15 @@ packages_apt() {
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get -qq update
 	apt-get -qq install -y --no-install-recommends \
-		make git iproute2 nftables iptables ethtool procps ca-certificates golang-go >/dev/null
+		make git iproute2 nftables iptables iputils-ping dnsmasq-base ethtool procps ca-certificates golang-go >/dev/null
+	apt-get -qq install -y --no-install-recommends kea-dhcp4-server >/dev/null ||
+		echo "no kea here: the tests of DHCP servers need it" >&2
 }
 
 packages_dnf() {
 	# The extra modules hold sch_fq, dummy, vrf and the like on Rocky and Fedora.
-	dnf -q -y install make git iproute iproute-tc nftables iptables-nft iptables-utils ethtool procps-ng golang
+	dnf -q -y install make git iproute iproute-tc nftables iptables-nft iptables-utils iputils dnsmasq ethtool procps-ng golang
+	dnf -q -y install kea || echo "no kea here: the tests of DHCP servers need it" >&2
 	dnf -q -y install "kernel-modules-extra-$(uname -r)" "kernel-modules-$(uname -r)" ||
 		echo "no further modules for $(uname -r): the tests name what is missing" >&2
 }

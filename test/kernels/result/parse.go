@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -76,7 +77,9 @@ func Begin(w io.Writer, pkg string)          { fmt.Fprintf(w, "%s%s\n", frameBeg
 func End(w io.Writer, exit int, sec float64) { fmt.Fprintf(w, "\n%s%d %.2f\n", frameEnd, exit, sec) }
 func Done(w io.Writer)                       { fmt.Fprintln(w, frameDone) }
 
-// Parse reads a stream. It never fails: what is missing is visible in the Run.
+// Parse reads a stream, or several one after the other: of a package that is
+// in more than one, the last counts. It never fails: what is missing is visible
+// in the Run.
 func Parse(r io.Reader) *Run {
 	run := &Run{}
 	var s *Suite
@@ -89,7 +92,7 @@ func Parse(r io.Reader) *Run {
 			run.Release = strings.TrimPrefix(line, frameKernel)
 		case strings.HasPrefix(line, frameBegin):
 			s = NewSuite(strings.TrimPrefix(line, frameBegin))
-			run.Suites = append(run.Suites, s)
+			run.Suites = append(slices.DeleteFunc(run.Suites, func(old *Suite) bool { return old.Package == s.Package }), s)
 		case strings.HasPrefix(line, frameEnd) && s != nil:
 			s.end(strings.TrimPrefix(line, frameEnd))
 			s = nil

@@ -64,3 +64,13 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+// Of several runs one after the other, the last of each package counts.
+func TestParseSeveral(t *testing.T) {
+	again := "\n@@sluice kernel 6.1\n@@sluice begin pkg/nl\n\x16=== RUN   TestC\n\x16--- PASS: TestC (1.00s)\n\n@@sluice end 0 1.50\n@@sluice done\n"
+	got := Parse(strings.NewReader(stream + again))
+	want := []*Suite{{Package: "pkg/nl", Exit: 0, Seconds: 1.5, Tests: []*Test{{Name: "TestC", Status: Pass, Seconds: 1, Output: []string{""}}}}}
+	if d := cmp.Diff(want, got.Suites[2:], cmpopts.IgnoreUnexported(Suite{})); d != "" || len(got.Suites) != 3 || !got.Done || got.Release != "6.1" {
+		t.Errorf("%d suites, %s\n%s", len(got.Suites), got.Release, d)
+	}
+}
