@@ -11,9 +11,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -105,7 +105,7 @@ func (a *attacher) attach(index int, hooks []hook, pod bool) error {
 		if errors.Is(err, ErrNoDevice) || !cannot(err) {
 			break
 		}
-		a.d.log.Info("attach: trying the other way", zap.Int("ifindex", index), zap.String("not", how), zap.Error(err))
+		a.d.log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", how), log.Error(err))
 	}
 	return errors.Join(errs...)
 }

@@ -8,8 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -18,7 +17,7 @@ import (
 func benchEnv(b *testing.B, n int) (*env, *Datapath) {
 	b.Helper()
 	e := newEnv(b)
-	e.o.Log = zap.NewNop()
+	e.o.Log = log.NewNop()
 	e.uplink()
 	d, err := Open(e.ctx, e.o)
 	e.ok(err)
@@ -109,7 +108,7 @@ func benchVerbs(b *testing.B, n int) {
 // BenchmarkPrivilegedLoad is the first Open after boot, and the Unload after it.
 func BenchmarkPrivilegedLoad(b *testing.B) {
 	e := newEnv(b)
-	e.o.Log = zap.NewNop()
+	e.o.Log = log.NewNop()
 	e.uplink()
 	var load, unload float64
 	n := 0

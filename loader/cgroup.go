@@ -12,10 +12,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -123,7 +123,7 @@ func (d *Datapath) ensureSockets() {
 	for _, h := range sockHooks() {
 		if !exists(d.paths.sockPin(h)) {
 			if err := d.attachSockets(""); err != nil {
-				d.log.Warn("the node's own processes do not reach host ports", zap.Error(err))
+				d.log.Warn("the node's own processes do not reach host ports", log.Error(err))
 			}
 			return
 		}
@@ -223,7 +223,7 @@ func (d *Datapath) replaceSockets(dir string) error {
 	for _, h := range sockHooks() {
 		if exists(d.paths.sockPin(h)) {
 			if err := d.attachSockets(dir); err != nil {
-				d.log.Warn("the node's own processes do not reach host ports", zap.Error(err))
+				d.log.Warn("the node's own processes do not reach host ports", log.Error(err))
 			}
 			return nil
 		}

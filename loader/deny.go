@@ -12,9 +12,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -191,7 +191,7 @@ func (d *Datapath) putXDP(a *attacher, index int, replace bool) error {
 	if err := l.Pin(pin); err != nil {
 		return fmt.Errorf("pin XDP link of device %d: %w", index, err)
 	}
-	d.log.Info("deny list attached", zap.Int("ifindex", index))
+	d.log.Info("deny list attached", log.Int("ifindex", index))
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -70,7 +71,7 @@ func testOptions(t testing.TB, dir string) Options {
 		t.Fatal(err)
 	}
 	cfg.CgroupRoot = root
-	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: zaptest.NewLogger(t)}
+	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: log.NewCore(zaptest.NewLogger(t).Core())}
 }
 
 // netlink opens the test's own socket in the present namespace and brings up lo.

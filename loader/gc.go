@@ -13,9 +13,9 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf/link"
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
@@ -49,7 +49,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectOwn(a, valid), d.collectShapes(valid), d.collectDevices(a), d.collectPolicies())
 	err = errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
 	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
-		d.log.Warn("sweep: pins are missing", zap.Error(err))
+		d.log.Warn("sweep: pins are missing", log.Error(err))
 		return nil
 	}
 	return err

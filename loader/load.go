@@ -14,10 +14,10 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/pin"
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
 
@@ -33,7 +33,7 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 		return err
 	}
 	if k.netns, err = d.netnsCookie(); err != nil {
-		d.log.Warn("name the network namespace for programs", zap.Error(err))
+		d.log.Warn("name the network namespace for programs", log.Error(err))
 	}
 	specs, err := d.specs(k, report.yes(probeFIBSrc))
 	if err != nil {
@@ -61,7 +61,7 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	if err := commit(d.paths.freshDir(id), d.paths.buildDir(id)); err != nil {
 		return err
 	}
-	d.log.Info("datapath loaded", zap.String("build", id), zap.String("pins", d.paths.dir), zap.String("reason", report.reason()))
+	d.log.Info("datapath loaded", log.String("build", id), log.String("pins", d.paths.dir), log.String("reason", report.reason()))
 	return d.dropOtherBuilds(id)
 }
 
@@ -200,7 +200,7 @@ func (d *Datapath) loadPrograms(specs map[string]*ebpf.CollectionSpec, maps map[
 	for name, spec := range specs {
 		err := loadProgram(name, spec, maps, fresh, cache)
 		if err != nil && name == sockObject {
-			d.log.Warn("the node's own processes will not reach host ports", zap.Error(err))
+			d.log.Warn("the node's own processes will not reach host ports", log.Error(err))
 			err = noSockets(fresh)
 		}
 		if err != nil {

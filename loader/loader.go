@@ -17,8 +17,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"go.uber.org/zap"
 
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -32,7 +32,7 @@ const DefaultRunDir = "/run/sluice"
 type Options struct {
 	Config *nodeconf.Config // nil: nodeconf.Default
 	RunDir string           // empty: DefaultRunDir
-	Log    *zap.Logger      // nil: none
+	Log    *log.Logger      // nil: none
 }
 
 func (o Options) withDefaults() Options {
@@ -43,7 +43,7 @@ func (o Options) withDefaults() Options {
 		o.RunDir = DefaultRunDir
 	}
 	if o.Log == nil {
-		o.Log = zap.NewNop()
+		o.Log = log.NewNop()
 	}
 	return o
 }
@@ -52,7 +52,7 @@ func (o Options) withDefaults() Options {
 // handles and processes are serialised by a lock file. The caller must Close it; closing changes nothing in the kernel.
 type Datapath struct {
 	opts  Options
-	log   *zap.Logger
+	log   *log.Logger
 	paths paths
 
 	mu   sync.Mutex

@@ -11,8 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
@@ -349,7 +348,7 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 			})
 		}
 		if gone(err) || errors.Is(err, ErrNoDevice) {
-			d.log.Info("device has gone", zap.Uint32("number", number))
+			d.log.Info("device has gone", log.Uint32("number", number))
 			continue
 		}
 		if err != nil {

@@ -6,8 +6,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/peer"
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -23,7 +22,7 @@ func (d *Datapath) dropPeers(gone []hostport.Value) {
 		return
 	}
 	if err := d.destroyPeers(gone); err != nil {
-		d.log.Warn("sockets that are connected to a host port which has gone stay", zap.Error(err))
+		d.log.Warn("sockets that are connected to a host port which has gone stay", log.Error(err))
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -109,7 +109,7 @@ func sayNo(format string, a ...any) error { return noError{fmt.Sprintf(format, a
 func (d *Datapath) decide() (probes, error) {
 	report := d.require(runProbes(d.questions()))
 	for _, p := range report {
-		d.log.Debug("probe", zap.String("name", p.Name), zap.String("answer", string(p.Answer)), zap.String("reason", p.Reason))
+		d.log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
 	}
 	missing := report.missing()
 	if len(missing) == 0 {

@@ -10,8 +10,7 @@ import (
 	"os"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -66,13 +65,13 @@ func (d *Datapath) sync(ctx context.Context, a *attacher) error {
 		return err
 	}
 	for _, name := range n.missing {
-		d.log.Warn("configured uplink does not exist", zap.String("device", name))
+		d.log.Warn("configured uplink does not exist", log.String("device", name))
 	}
 	if err := errors.Join(d.writeHostAddrs(n.addrs), d.writeUplinks(a, n.uplinks), d.writeKeptPorts()); err != nil {
 		return err
 	}
 	if err := d.syncDeny(a, n.uplinks); err != nil {
-		d.log.Warn("the deny list is not in force everywhere", zap.Error(err))
+		d.log.Warn("the deny list is not in force everywhere", log.Error(err))
 	}
 	now := time.Now()
 	return os.Chtimes(d.paths.reserved, now, now)
@@ -161,7 +160,7 @@ func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) erro
 			continue
 		}
 		errs = append(errs, m.Delete(index))
-		d.log.Info("uplink released", zap.Uint32("ifindex", index))
+		d.log.Info("uplink released", log.Uint32("ifindex", index))
 	}
 	return errors.Join(errs...)
 }
@@ -186,7 +185,7 @@ func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]en
 	if err != nil {
 		return fmt.Errorf("uplink %d: %w", index, err)
 	}
-	d.log.Info("uplink attached", zap.Int("ifindex", index))
+	d.log.Info("uplink attached", log.Int("ifindex", index))
 	return nil
 }
 

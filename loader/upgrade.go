@@ -6,8 +6,7 @@ import (
 	"context"
 	"errors"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 )
@@ -28,7 +27,7 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 			}
 			err := a.attach(index, hooks, pod)
 			if errors.Is(err, ErrNoDevice) {
-				d.log.Info("device has gone", zap.Int("ifindex", index))
+				d.log.Info("device has gone", log.Int("ifindex", index))
 				continue
 			}
 			if err != nil {

@@ -6,13 +6,12 @@ import (
 	"context"
 	"errors"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/delegate"
 	"github.com/sluice-cni/sluice/pkg/install"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -82,7 +81,7 @@ func tables[N any](a *cniplugin.Args) (N, error) {
 func openExisting[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
 	o, err := options(a)
 	if err != nil {
-		a.Log.Warn("using the defaults for what exists", zap.Error(err))
+		a.Log.Warn("using the defaults for what exists", log.Error(err))
 		o = loader.Options{Log: a.Log}
 	}
 	return as[D](loader.OpenExisting(ctx, o))

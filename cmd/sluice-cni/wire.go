@@ -3,8 +3,6 @@
 package main
 
 import (
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -78,7 +76,7 @@ func plugin(name string) *cniplugin.Plugin {
 
 // newLog logs as the node's configuration says. A mistake in that file is
 // reported by the verbs that need it; the log then goes to stderr.
-func newLog() *zap.Logger {
+func newLog() *log.Logger {
 	conf, err := nodeconf.Load(nodeconf.DefaultPath)
 	if err != nil {
 		conf = nodeconf.Default()

@@ -25,7 +25,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -35,7 +34,7 @@ import (
 // logger that carries the call's identity.
 type Args struct {
 	skel.CmdArgs
-	Log *zap.Logger
+	Log *log.Logger
 }
 
 // Plugin is a CNI plugin. Each verb gets a context that ends at the verb's
@@ -61,7 +60,7 @@ type Plugin struct {
 type Options struct {
 	// Log makes the logger; it is called at most once, and only for a verb that
 	// does something. Nil means warnings to stderr.
-	Log func() *zap.Logger
+	Log func() *log.Logger
 }
 
 // Deadlines of the verbs. A runtime gives up on its own at some point; these
@@ -186,28 +185,28 @@ func withList(gc func(context.Context, *Args) error) func(context.Context, *Args
 	}
 }
 
-func (r *run) logger(verb string, c *skel.CmdArgs) *zap.Logger {
-	var l *zap.Logger
+func (r *run) logger(verb string, c *skel.CmdArgs) *log.Logger {
+	var l *log.Logger
 	if r.options.Log != nil {
 		l = r.options.Log()
 	} else {
 		l = log.New(log.Options{})
 	}
 	return l.With(
-		zap.String(log.KeyPlugin, r.plugin.Name),
-		zap.String(log.KeyCommand, verb),
-		zap.String(log.KeyContainerID, c.ContainerID),
-		zap.String(log.KeyIfName, c.IfName),
-		zap.String(log.KeyNetNS, c.Netns),
+		log.String(log.KeyPlugin, r.plugin.Name),
+		log.String(log.KeyCommand, verb),
+		log.String(log.KeyContainerID, c.ContainerID),
+		log.String(log.KeyIfName, c.IfName),
+		log.String(log.KeyNetNS, c.Netns),
 	)
 }
 
 // protect turns a panic into an error, so that the runtime gets an error
 // object; the stack goes to the log.
-func protect(l *zap.Logger, what string, f func() error) (err error) {
+func protect(l *log.Logger, what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			l.Error("panic", zap.Any(log.KeyError, p), zap.ByteString("stack", debug.Stack()))
+			l.Error("panic", log.Any(log.KeyError, p), log.ByteString("stack", debug.Stack()))
 			err = cnierr.New(cnierr.CodeKernel, fmt.Sprintf("internal error in %s: %v", what, p), "")
 		}
 	}()

@@ -22,8 +22,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-
-	"go.uber.org/zap"
 )
 
 // selfExe names the running executable, whatever it was started as.
@@ -161,9 +159,9 @@ func (r *Runner) served(p *cniplugin.Plugin, a *cniplugin.Args) (*cniplugin.Plug
 func inProcess(a *cniplugin.Args, kind string) *cniplugin.Args {
 	c := *a
 	if c.Log == nil {
-		c.Log = zap.NewNop()
+		c.Log = log.NewNop()
 	}
-	c.Log = c.Log.With(zap.String(log.KeyPlugin, kind))
+	c.Log = c.Log.With(log.String(log.KeyPlugin, kind))
 	return &c
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -86,6 +87,29 @@ func TestExecErrors(t *testing.T) {
 			_, err := (&Runner{}).Add(context.Background(), args(t, script(t, "fake", tc.body)), "fake")
 			if e := cnierr.From(err); e == nil || e.Code != tc.code {
 				t.Errorf("error %+v, want code %d", e, tc.code)
+			}
+		})
+	}
+}
+
+// A file that somebody is writing is tried again, as long as the verb may last.
+func TestExecBusy(t *testing.T) {
+	t.Parallel()
+	for name, patience := range map[string]time.Duration{"patient": time.Minute, "hurried": 50 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			dir := script(t, "fake", `echo '{}'`)
+			f, err := os.OpenFile(filepath.Join(dir, "fake"), os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			defer time.AfterFunc(busyPause/2, func() { f.Close() }).Stop()
+			_, err = (&Runner{}).Add(ctx, args(t, dir), "fake")
+			if e := cnierr.From(err); (e == nil) != (name == "patient") || e != nil && e.Code != cnierr.CodeKernel {
+				t.Errorf("error %+v", e)
 			}
 		})
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 
-	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
@@ -51,7 +50,7 @@ func Levels() []string { return []string{"debug", "info", "warn", "error"} }
 // New returns a logger. It always returns one: what is wrong with the options
 // (an unknown level, a file that cannot be opened) becomes its first line, since
 // a broken log must not keep a pod from starting.
-func New(o Options) *zap.Logger {
+func New(o Options) *Logger {
 	level, warning := parseLevel(o.Level)
 	stderr := zapcore.NewCore(zapcore.NewConsoleEncoder(encoding()), zapcore.Lock(os.Stderr), level)
 	core := stderr
@@ -63,9 +62,9 @@ func New(o Options) *zap.Logger {
 			core = zapcore.NewTee(stderr, zapcore.NewCore(zapcore.NewJSONEncoder(encoding()), zapcore.Lock(f), level))
 		}
 	}
-	l := zap.New(core)
+	l := NewCore(core)
 	if o.Name != "" {
-		l = l.With(zap.String(KeyPlugin, o.Name))
+		l = l.With(String(KeyPlugin, o.Name))
 	}
 	if warning != "" {
 		l.Warn(warning)

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"go.uber.org/zap"
 )
 
 func TestFile(t *testing.T) {
@@ -17,7 +15,7 @@ func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	for range 2 { // two processes append, none truncates
 		l := New(Options{Level: "info", File: path, Name: "bridge"})
-		l.Info("made it", zap.String(KeyIfName, "eth0"))
+		l.Info("made it", String(KeyIfName, "eth0"))
 		l.Debug("hidden")
 	}
 	b, err := os.ReadFile(path)

@@ -3,8 +3,7 @@
 package netfilter
 
 import (
-	"go.uber.org/zap"
-
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -12,7 +11,7 @@ import (
 type env struct {
 	run    runner
 	runDir string // for the lock and the decision
-	log    *zap.Logger
+	log    *log.Logger
 	// kernel answers what the kernel has without starting a tool.
 	kernel kernel
 	mark   uint32 // or-ed into the mark of packets that nftables admits; 0: none

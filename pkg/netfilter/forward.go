@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -60,7 +60,7 @@ func (n *Node) Advice(ctx context.Context) []string {
 	}
 	chains, err := n.Forwards(ctx, n.mark)
 	if err != nil {
-		n.log.Debug("cannot see every FORWARD chain", zap.Error(err))
+		n.log.Debug("cannot see every FORWARD chain", log.Error(err))
 	}
 	var out []string
 	for _, c := range chains {

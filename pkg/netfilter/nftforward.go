@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"go.uber.org/zap"
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // commentAdmitted names the rule that lets the node's mark pass in the tables of
@@ -34,7 +34,7 @@ func (n *NFTables) acceptInForward(ctx context.Context, f Firewall) error {
 			}
 			err := t.edit(ctx, v6, "filter", func(have table) (script, error) { return planAdmitted(f, n.mark, have), nil })
 			if errors.Is(err, ErrUnusable) {
-				n.log.Warn("cannot let admitted pods pass FORWARD", zap.String("backend", t.Name()), zap.Error(err))
+				n.log.Warn("cannot let admitted pods pass FORWARD", log.String("backend", t.Name()), log.Error(err))
 			} else if err != nil {
 				return err
 			}

@@ -8,8 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -73,7 +72,7 @@ type Options struct {
 	// AdmitMark is or-ed into the mark of packets that nftables admits.
 	AdmitMark uint32
 	Variant   string // of iptables: auto, nft or legacy; empty: auto
-	Log       *zap.Logger
+	Log       *log.Logger
 }
 
 // Node chooses among the tables of the calling thread's network namespace.
@@ -89,7 +88,7 @@ func NewNode(o Options) *Node {
 		n.runDir = DefaultRunDir
 	}
 	if n.log == nil {
-		n.log = zap.NewNop()
+		n.log = log.NewNop()
 	}
 	if n.byDefault == "" {
 		n.byDefault = "auto"
@@ -154,7 +153,7 @@ func (n *Node) Select(ctx context.Context, name string) (Tables, Choice, error) 
 		return t, kept, nil
 	}
 	c = n.keep(name, c)
-	n.log.Warn("chose the netfilter tables to use", zap.String("asked", name), zap.String("backend", c.Name), zap.String("reason", c.Reason))
+	n.log.Warn("chose the netfilter tables to use", log.String("asked", name), log.String("backend", c.Name), log.String("reason", c.Reason))
 	return t, c, nil
 }
 
@@ -163,7 +162,7 @@ func (n *Node) Select(ctx context.Context, name string) (Tables, Choice, error) 
 func (n *Node) choose(ctx context.Context, asked string) (Choice, Tables, error) {
 	u, err := n.lookUse(ctx)
 	if err != nil {
-		n.log.Warn("cannot see which tables the node uses", zap.Error(err))
+		n.log.Warn("cannot see which tables the node uses", log.Error(err))
 	}
 	preferred, why, fact := u.prefer()
 	var errs []error

@@ -12,8 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
@@ -67,7 +66,7 @@ func allTools() *fakeTools {
 }
 
 func newTestNode(t *testing.T, f *fakeTools, k fakeKernel) *Node {
-	return &Node{env: env{run: f, runDir: t.TempDir(), log: zap.NewNop(), kernel: k}, byDefault: "auto"}
+	return &Node{env: env{run: f, runDir: t.TempDir(), log: log.NewNop(), kernel: k}, byDefault: "auto"}
 }
 
 // A DEL on a node that has nothing of it starts no process and takes no lock.

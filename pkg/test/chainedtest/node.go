@@ -10,11 +10,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -57,7 +57,7 @@ func Owner(id string) uint64 { return Ref(id).Owner() }
 func (n *Node) Args(id string, stdin []byte) *cniplugin.Args {
 	return &cniplugin.Args{
 		CmdArgs: skel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: stdin},
-		Log:     zap.NewNop(),
+		Log:     log.NewNop(),
 	}
 }
 

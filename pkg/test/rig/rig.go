@@ -19,10 +19,10 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -84,7 +84,7 @@ func (r *Rig) Args(c Call) *cniplugin.Args {
 	}
 	return &cniplugin.Args{
 		CmdArgs: skel.CmdArgs{ContainerID: or(c.Container, "c1"), IfName: or(c.IfName, "eth0"), Netns: c.Netns, Args: c.Args, StdinData: stdin},
-		Log:     zap.NewNop(),
+		Log:     log.NewNop(),
 	}
 }
 

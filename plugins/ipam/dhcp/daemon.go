@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"time"
 
-	"go.uber.org/zap"
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // Options of the daemon. ParseOptions fills in the defaults.
@@ -66,7 +66,7 @@ func ParseOptions(args []string, w io.Writer) (*Options, error) {
 
 // Serve is the daemon: it goes on with the leases of the one before it and
 // answers on the socket until ctx ends. Leases are not released then.
-func Serve(ctx context.Context, o Options, log *zap.Logger) (err error) {
+func Serve(ctx context.Context, o Options, logger *log.Logger) (err error) {
 	if o.PIDFile != "" {
 		if err := os.WriteFile(o.PIDFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil { //nolint:gosec // a PID is for everybody to read
 			return fmt.Errorf("write the PID file: %w", err)
@@ -77,11 +77,11 @@ func Serve(ctx context.Context, o Options, log *zap.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	s := newService(o, log)
+	s := newService(o, logger)
 	s.resume()
 	defer s.stop()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	log.Info("serving", zap.String("socket", l.Addr().String()))
+	logger.Info("serving", log.String("socket", l.Addr().String()))
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -92,7 +92,7 @@ func Serve(ctx context.Context, o Options, log *zap.Logger) (err error) {
 		}
 		go func() {
 			if err := serve(conn, s.methods()); err != nil {
-				log.Warn("connection", zap.Error(err))
+				logger.Warn("connection", log.Error(err))
 			}
 		}()
 	}

@@ -19,11 +19,11 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -83,7 +83,7 @@ func del(ctx context.Context, a *cniplugin.Args) error {
 	}
 	err = call(ctx, c.socket(), methodRelease, remote(a), &struct{}{})
 	if isUnreachable(err) {
-		a.Log.Warn("the DHCP daemon cannot be asked to release the lease; the server keeps it until it expires", zap.Error(err))
+		a.Log.Warn("the DHCP daemon cannot be asked to release the lease; the server keeps it until it expires", log.Error(err))
 		return nil
 	}
 	return cnierr.Wrap(cnierr.CodeTryAgain, err, "release the lease at the DHCP daemon")
@@ -134,7 +134,7 @@ func gc(ctx context.Context, a *cniplugin.Args) error {
 	err = call(ctx, c.socket(), methodGC, remote(a), &struct{}{})
 	switch {
 	case isUnreachable(err), isUnknownMethod(err):
-		a.Log.Warn("no leases collected", zap.Error(err))
+		a.Log.Warn("no leases collected", log.Error(err))
 		return nil
 	}
 	return cnierr.Wrap(cnierr.CodeTryAgain, err, "collect leases at the DHCP daemon")

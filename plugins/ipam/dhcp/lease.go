@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // retries says how patiently an address is sought.
@@ -41,7 +42,7 @@ type lease struct {
 	id      string
 	ex      exchange
 	retries retries
-	log     *zap.Logger
+	log     *log.Logger
 	// saved is called with each new ACK, ended when the lease is lost.
 	saved func(ack *dhcpv4.DHCPv4, at time.Time)
 	ended func(*lease)
@@ -73,7 +74,7 @@ func (l *lease) start(ack *dhcpv4.DHCPv4, at time.Time) {
 			return
 		}
 		if err := l.keep(ctx); err != nil && ctx.Err() == nil {
-			l.log.Warn("lease lost", zap.Error(err))
+			l.log.Warn("lease lost", log.Error(err))
 			l.ended(l)
 		}
 	}()
@@ -132,7 +133,7 @@ func (l *lease) seek(ctx context.Context) (*dhcpv4.DHCPv4, error) {
 		if time.Now().Add(wait).After(end) {
 			return nil, fmt.Errorf("%w: %w", errNoMoreTries, err)
 		}
-		l.log.Info("no address yet", zap.Int("try", try), zap.Duration("next", wait), zap.Error(err))
+		l.log.Info("no address yet", log.Int("try", try), log.Duration("next", wait), log.Error(err))
 		if err := sleep(ctx, wait); err != nil {
 			return nil, err
 		}
@@ -168,7 +169,7 @@ func (l *lease) extend(ctx context.Context, t times) (*dhcpv4.DHCPv4, error) {
 		if err == nil || errors.Is(err, errGone) || ctx.Err() != nil {
 			return ack, err
 		}
-		l.log.Info("lease not renewed", zap.Bool("rebinding", rebind), zap.Error(err))
+		l.log.Info("lease not renewed", log.Bool("rebinding", rebind), log.Error(err))
 		if errors.Is(err, errNak) {
 			return l.again(ctx)
 		}

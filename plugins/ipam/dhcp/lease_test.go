@@ -15,7 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"go.uber.org/zap"
+
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // script is an exchange whose servers answer as the test says; it notes when
@@ -78,7 +79,7 @@ func (s *script) run(d time.Duration) (ended bool) {
 
 func (s *script) lease() *lease {
 	return &lease{
-		id: "x", ex: s, log: zap.NewNop(), retries: retries{max: 62 * time.Second, total: 208 * time.Second},
+		id: "x", ex: s, log: log.NewNop(), retries: retries{max: 62 * time.Second, total: 208 * time.Second},
 		saved: func(*dhcpv4.DHCPv4, time.Time) { s.note("saved") }, ended: func(*lease) {},
 	}
 }

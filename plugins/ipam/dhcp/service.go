@@ -11,15 +11,15 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // service is the daemon's table of leases.
 type service struct {
 	o   Options
-	log *zap.Logger
+	log *log.Logger
 
 	mu     sync.Mutex
 	leases map[string]*entry
@@ -32,8 +32,8 @@ type entry struct {
 	port  *port
 }
 
-func newService(o Options, log *zap.Logger) *service {
-	return &service{o: o, log: log, leases: map[string]*entry{}}
+func newService(o Options, logger *log.Logger) *service {
+	return &service{o: o, log: logger, leases: map[string]*entry{}}
 }
 
 // methods are the protocol.
@@ -144,15 +144,15 @@ func (s *service) entryOf(st state) (*entry, error) {
 	} else {
 		p.inode = st.Inode // of the namespace the lease was for
 	}
-	log := s.log.With(zap.String("lease", st.id()))
+	logger := s.log.With(log.String("lease", st.id()))
 	e.lease = &lease{
-		id: st.id(), ex: p, log: log,
+		id: st.id(), ex: p, log: logger,
 		retries: retries{max: s.o.ResendMax, total: s.o.ResendTimeout},
 		saved: func(ack *dhcpv4.DHCPv4, at time.Time) {
 			saved := e.state
 			saved.ACK, saved.At = ack.ToBytes(), at
 			if err := saved.write(s.o.StateDir); err != nil {
-				log.Error("the lease will not survive a restart of this daemon", zap.Error(err))
+				logger.Error("the lease will not survive a restart of this daemon", log.Error(err))
 			}
 		},
 		ended: func(*lease) { s.drop(e) },
@@ -169,7 +169,7 @@ func (s *service) drop(e *entry) {
 	}
 	delete(s.leases, e.id)
 	if err := removeState(s.o.StateDir, e.id); err != nil {
-		s.log.Error("remove a lease's file", zap.Error(err))
+		s.log.Error("remove a lease's file", log.Error(err))
 	}
 }
 
@@ -186,7 +186,7 @@ func (s *service) release(id string) error {
 	e.stop()
 	if ack := e.current(); ack != nil {
 		// One that is not sent, the server has back when the lease expires.
-		e.log.Info("lease released", zap.Stringer("address", ack.YourIPAddr), zap.Error(e.ex.release(ack)))
+		e.log.Info("lease released", log.Stringer("address", ack.YourIPAddr), log.Error(e.ex.release(ack)))
 	}
 	return removeState(s.o.StateDir, id)
 }
@@ -195,13 +195,13 @@ func (s *service) release(id string) error {
 func (s *service) resume() {
 	states, err := readStates(s.o.StateDir)
 	if err != nil {
-		s.log.Error("leases of the daemon before this one", zap.Error(err))
+		s.log.Error("leases of the daemon before this one", log.Error(err))
 	}
 	for _, st := range states {
 		if err := s.resumeOne(st); err != nil {
-			s.log.Warn("a lease of the daemon before this one is dropped", zap.String("lease", st.id()), zap.Error(err))
+			s.log.Warn("a lease of the daemon before this one is dropped", log.String("lease", st.id()), log.Error(err))
 			if err := removeState(s.o.StateDir, st.id()); err != nil {
-				s.log.Error("remove a lease's file", zap.Error(err))
+				s.log.Error("remove a lease's file", log.Error(err))
 			}
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -161,19 +160,19 @@ func (s *store) prepare() error {
 	}
 	all = s.sweep(all, n)
 	if err := os.MkdirAll(s.side, 0o700); err != nil {
-		s.log.Warn("no place for the index; every call reads all reservations", zap.String(log.KeyPath, s.side), zap.Error(err))
+		s.log.Warn("no place for the index; every call reads all reservations", log.String(log.KeyPath, s.side), log.Error(err))
 		return nil
 	}
 	if newBoot {
 		if err := s.writeNote(n); err != nil {
-			s.log.Warn("reservations of this boot cannot be told after a reboot", zap.String(log.KeyPath, s.side), zap.Error(err))
+			s.log.Warn("reservations of this boot cannot be told after a reboot", log.String(log.KeyPath, s.side), log.Error(err))
 			s.node = Node{}
 		}
 		n = s.readNote()
 	}
 	s.mark(all, n)
 	if err := s.rebuild(all); err != nil {
-		s.log.Warn("the index cannot be written; every call reads all reservations", zap.String(log.KeyPath, s.side), zap.Error(err))
+		s.log.Warn("the index cannot be written; every call reads all reservations", log.String(log.KeyPath, s.side), log.Error(err))
 		return nil
 	}
 	s.indexed, s.changed = true, true
@@ -190,14 +189,14 @@ func (s *store) sweep(all []reservation, n note) []reservation {
 		}
 		s.changed = true
 		if err := os.Remove(s.path(r.addr)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.log.Warn("a stale reservation cannot be removed", zap.Stringer(log.KeyAddress, r.addr), zap.Error(err))
+			s.log.Warn("a stale reservation cannot be removed", log.Stringer(log.KeyAddress, r.addr), log.Error(err))
 			kept = append(kept, r)
 			continue
 		}
 		if s.indexed {
 			s.indexRemove(r.owner, r.addr)
 		}
-		s.log.Info("removed a stale reservation", zap.Stringer(log.KeyAddress, r.addr), zap.Time("made", r.info.ModTime()))
+		s.log.Info("removed a stale reservation", log.Stringer(log.KeyAddress, r.addr), log.Time("made", r.info.ModTime()))
 	}
 	return kept
 }
@@ -215,7 +214,7 @@ func (s *store) mark(all []reservation, n note) {
 		}
 		t := s.node.tagged(r.info.ModTime())
 		if err := os.Chtimes(s.path(r.addr), t, t); err != nil {
-			s.log.Warn("a reservation cannot be marked", zap.Stringer(log.KeyAddress, r.addr), zap.Error(err))
+			s.log.Warn("a reservation cannot be marked", log.Stringer(log.KeyAddress, r.addr), log.Error(err))
 		}
 	}
 }
@@ -226,7 +225,7 @@ func (s *store) mark(all []reservation, n note) {
 func (s *store) reclaim() bool {
 	all, err := s.scan()
 	if err != nil {
-		s.log.Warn("looking for stale reservations", zap.Error(err))
+		s.log.Warn("looking for stale reservations", log.Error(err))
 	}
 	before := len(all)
 	return len(s.sweep(all, s.readNote())) < before

@@ -20,7 +20,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -158,7 +157,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 		return confErr
 	}
 	if confErr != nil && !errors.Is(confErr, errTooManyAddresses) {
-		a.Log.Warn("the configuration is not valid; releasing all the same", zap.Error(confErr))
+		a.Log.Warn("the configuration is not valid; releasing all the same", log.Error(confErr))
 		confErr = nil
 	}
 	s, err := openStore(ctx, c, p.node(), a.Log, false)
@@ -264,7 +263,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 		if keep[r.owner] {
 			continue
 		}
-		a.Log.Info("released by GC", zap.Stringer(log.KeyAddress, r.addr))
+		a.Log.Info("released by GC", log.Stringer(log.KeyAddress, r.addr))
 		errs = append(errs, cnierr.Wrap(cnierr.CodeState, s.release(r.owner, r.addr), "release %s", r.addr))
 	}
 	return errors.Join(errs...)

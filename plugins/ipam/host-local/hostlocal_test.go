@@ -16,10 +16,10 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // bench is a node with a data directory.
@@ -43,7 +43,7 @@ func (b *bench) call(id, ifname string, more ...string) *cniplugin.Args {
 	if strings.Contains(conf, "%s") {
 		conf = fmt.Sprintf(conf, strings.Join(more, ""))
 	}
-	return &cniplugin.Args{Log: zap.NewNop(), CmdArgs: skel.CmdArgs{
+	return &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{
 		ContainerID: id, IfName: ifname, Netns: "/ns", Args: b.args, StdinData: []byte(conf),
 	}}
 }

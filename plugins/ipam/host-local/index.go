@@ -14,8 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // The index answers "which addresses has this owner" without reading all
@@ -69,7 +70,7 @@ func (s *store) stamp() {
 		err = overwrite(path, stampOf(fi))
 	}
 	if err != nil {
-		s.log.Debug("the index is not kept", zap.Error(err))
+		s.log.Debug("the index is not kept", log.Error(err))
 		_ = os.Remove(path)
 	}
 }
@@ -134,7 +135,7 @@ func (s *store) indexRemove(owner string, addr netip.Addr) {
 }
 
 func (s *store) dropIndex(err error) {
-	s.log.Warn("the index is given up; the next call rebuilds it", zap.Error(err))
+	s.log.Warn("the index is given up; the next call rebuilds it", log.Error(err))
 	s.indexed = false
 	_ = os.Remove(filepath.Join(s.side, stampName))
 }

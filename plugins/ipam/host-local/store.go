@@ -13,10 +13,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // The reference plugin's format. A file named as the address holds the owner;
@@ -53,7 +53,7 @@ type store struct {
 	side string // <dataDir>/.sluice/<network>, ours
 	lock *os.File
 	node Node
-	log  *zap.Logger
+	log  *log.Logger
 
 	indexed bool // the index by owner is complete
 	changed bool // the directory changed since the index was stamped
@@ -62,13 +62,13 @@ type store struct {
 // openStore locks the directory of a network and brings index and notes up to
 // date. Without create, a missing directory is fs.ErrNotExist. The caller must
 // close the store.
-func openStore(ctx context.Context, c *config, node Node, log *zap.Logger, create bool) (*store, error) {
+func openStore(ctx context.Context, c *config, node Node, logger *log.Logger, create bool) (*store, error) {
 	if c.network == "" || c.network != filepath.Base(c.network) || strings.HasPrefix(c.network, ".") {
 		return nil, cnierr.Config("name", c.network, "not a network name")
 	}
 	s := &store{
 		dir: filepath.Join(c.dataDir, c.network), side: filepath.Join(c.dataDir, sideDir, c.network),
-		node: node, log: log,
+		node: node, log: logger,
 	}
 	if create {
 		if err := os.MkdirAll(s.dir, 0o755); err != nil { //nolint:gosec // the reference's mode
@@ -199,7 +199,7 @@ func (s *store) find(owner string) ([]reservation, error) {
 			}
 			return out, nil
 		}
-		s.log.Warn("the index is not readable; reading all reservations", zap.Error(err))
+		s.log.Warn("the index is not readable; reading all reservations", log.Error(err))
 	}
 	all, err := s.scan()
 	for _, r := range all {

@@ -14,10 +14,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // call makes a call with the keys of ipam and of the configuration around it.
@@ -26,7 +26,7 @@ func call(version, ipam, more, cniArgs string) *cniplugin.Args {
 		more = "," + more
 	}
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"bridge","ipam":{"type":"static"%s}%s}`, version, ipam, more)
-	return &cniplugin.Args{Log: zap.NewNop(), CmdArgs: skel.CmdArgs{
+	return &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{
 		ContainerID: "c", IfName: "eth0", Netns: "/ns", Args: cniArgs, StdinData: []byte(conf),
 	}}
 }

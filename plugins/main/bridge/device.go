@@ -9,8 +9,6 @@ import (
 	"errors"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -40,7 +38,7 @@ func (t *attach) makeBridge(context.Context) error {
 		}
 	}
 	if t.vlanAware() && !t.bridge.VLANFiltering {
-		t.args.Log.Warn("the existing bridge does not filter VLANs", zap.String(log.KeyDevice, t.Bridge))
+		t.args.Log.Warn("the existing bridge does not filter VLANs", log.String(log.KeyDevice, t.Bridge))
 	}
 	if t.PromiscMode && !t.bridge.Promisc {
 		if err := t.host.SetPromisc(t.bridge.Index, true); err != nil {

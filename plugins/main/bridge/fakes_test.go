@@ -18,11 +18,11 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -298,7 +298,7 @@ func call(version, container, ifname, netns, conf string) *cniplugin.Args {
 	}
 	return &cniplugin.Args{
 		CmdArgs: skel.CmdArgs{ContainerID: container, IfName: ifname, Netns: netns, StdinData: []byte(stdin + "}")},
-		Log:     zap.NewNop(),
+		Log:     log.NewNop(),
 	}
 }
 

@@ -11,10 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -158,7 +157,7 @@ func (p *plugin) listSpoof(ctx context.Context, n spoofNames) (spoofState, error
 // base chain stay. On a node without nft there is nothing that could be done.
 func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
 	if err := p.NFT.Available(); err != nil {
-		a.Log.Warn("source MAC check is not removed", zap.Error(err))
+		a.Log.Warn("source MAC check is not removed", log.Error(err))
 		return nil
 	}
 	n := spoofNamesOf(ref)

@@ -8,8 +8,6 @@ import (
 	"net"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -27,7 +25,7 @@ const (
 // host it got to, down and under its own name. A device that is nowhere needs
 // nothing. One whose name is taken meanwhile gets a spare one and keeps its own
 // in its alias; to fail would hold up the pod's end without helping anybody.
-func (e *ends) returnDevice(s section, lentAs string, l *zap.Logger) error {
+func (e *ends) returnDevice(s section, lentAs string, l *log.Logger) error {
 	if err := e.fetch(s, lentAs); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "give %s back to the host", s.Device)
 	}
@@ -40,7 +38,7 @@ func (e *ends) returnDevice(s section, lentAs string, l *zap.Logger) error {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "give %s its own name %s back", dev.Name, s.Device)
 		}
 		l.Warn("another device has taken the name: the returned one keeps a spare name, and its own in its alias",
-			zap.String(log.KeyDevice, s.Device), zap.String("spare", dev.Name))
+			log.String(log.KeyDevice, s.Device), log.String("spare", dev.Name))
 		s.Alias = s.Device
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, e.reset(dev, s, l), "restore %s", s.Device)
@@ -85,7 +83,7 @@ func (e *ends) rename(dev nl.Link, s section) error {
 // reset takes the loan's mark off the device and undoes what the pod may have
 // changed of it. Addresses and state the kernel has reset by the move. A virtual
 // function may not be free to choose its address or MTU: that is only said.
-func (e *ends) reset(dev nl.Link, s section, l *zap.Logger) error {
+func (e *ends) reset(dev nl.Link, s section, l *log.Logger) error {
 	var errs []error
 	if s.MTU != 0 && dev.MTU != s.MTU {
 		errs = append(errs, e.host.SetMTU(dev.Index, s.MTU))
@@ -94,7 +92,7 @@ func (e *ends) reset(dev nl.Link, s section, l *zap.Logger) error {
 		errs = append(errs, e.host.SetMAC(dev.Index, mac))
 	}
 	if err := errors.Join(errs...); err != nil {
-		l.Warn("the device stays as the pod left it", zap.String(log.KeyDevice, s.Device), zap.Error(err))
+		l.Warn("the device stays as the pod left it", log.String(log.KeyDevice, s.Device), log.Error(err))
 	}
 	if dev.Alias == s.Alias {
 		return nil

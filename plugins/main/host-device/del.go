@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -103,7 +101,7 @@ func (e *ends) await(ctx context.Context, s section, a *cniplugin.Args) {
 		return found, err
 	}); err != nil {
 		a.Log.Warn("the device has not come back: unplugged, or something keeps the pod's namespace alive",
-			zap.String(log.KeyDevice, s.Device), zap.Error(err))
+			log.String(log.KeyDevice, s.Device), log.Error(err))
 	}
 }
 

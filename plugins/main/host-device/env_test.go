@@ -18,11 +18,12 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -70,7 +71,7 @@ type env struct {
 	runs    *store.Dir
 	plugin  *cniplugin.Plugin
 	warned  *observer.ObservedLogs
-	log     *zap.Logger
+	log     *log.Logger
 	conf    string // keys of the configuration besides the common ones
 	netns   string
 	version string
@@ -79,10 +80,10 @@ type env struct {
 func newEnv(t *testing.T, conf string) *env {
 	t.Helper()
 	l := lab.NewT(t)
-	core, logs := observer.New(zap.WarnLevel)
+	core, logs := observer.New(zapcore.WarnLevel)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}}, root: t.TempDir(),
-		runs: store.Open(filepath.Join(t.TempDir(), "attachments")), warned: logs, log: zap.New(core), conf: conf, version: "1.1.0",
+		runs: store.Open(filepath.Join(t.TempDir(), "attachments")), warned: logs, log: log.NewCore(core), conf: conf, version: "1.1.0",
 	}
 	e.netns = e.pod.Path
 	e.plugin = New(Deps{IPAM: e.ipam, Records: e.runs, Root: e.root})

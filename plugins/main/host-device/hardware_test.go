@@ -13,8 +13,8 @@ import (
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -39,7 +39,7 @@ func newCard(t *testing.T) *card {
 	l := lab.NewT(t)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}},
-		runs: store.Open(filepath.Join(t.TempDir(), "attachments")), log: zap.NewNop(), version: "1.1.0",
+		runs: store.Open(filepath.Join(t.TempDir(), "attachments")), log: log.NewNop(), version: "1.1.0",
 	}
 	e.netns = e.pod.ProcPath()
 	e.plugin = New(Deps{IPAM: e.ipam, Records: e.runs})

@@ -12,9 +12,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -119,7 +119,7 @@ func TestRefusals(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a := &cniplugin.Args{Log: zap.NewNop(), CmdArgs: skel.CmdArgs{IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`)}}
+			a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`)}}
 			_, err := p.Add(context.Background(), a)
 			wantCode(t, err, tt.code, tt.words...)
 		})

@@ -15,10 +15,10 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -42,7 +42,7 @@ func args(version, netns, rest string) *cniplugin.Args {
 	return &cniplugin.Args{
 		CmdArgs: skel.CmdArgs{ContainerID: "c1", IfName: "ignored", Netns: netns,
 			StdinData: []byte(fmt.Sprintf(`{"cniVersion":%q,"name":"lo","type":"loopback"%s}`, version, rest))},
-		Log: zap.NewNop(),
+		Log: log.NewNop(),
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -140,7 +140,7 @@ func (e *env) call(verb func(context.Context, *cniplugin.Args) error, more strin
 		keys = "," + keys
 	}
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"tap"%s%s}`, e.version, keys, more)
-	a := &cniplugin.Args{Log: zap.NewNop(), CmdArgs: skel.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns, Args: e.cniArgs, StdinData: []byte(conf)}}
+	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns, Args: e.cniArgs, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 

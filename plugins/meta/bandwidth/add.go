@@ -9,7 +9,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -246,10 +245,10 @@ func (j *job) say() {
 	for direction, l := range map[string]*Limit{"ingress": j.s.Ingress, "egress": j.s.Egress} {
 		if l != nil && l.Derived {
 			j.a.Log.Warn("the burst is absent or the largest number of its type: one was derived from the rate",
-				zap.String(log.KeyKey, direction+"Burst"), zap.Uint64("rateBits", l.Rate*bitsPerByte), zap.Uint64("burstBits", uint64(l.Burst)*bitsPerByte))
+				log.String(log.KeyKey, direction+"Burst"), log.Uint64("rateBits", l.Rate*bitsPerByte), log.Uint64("burstBits", uint64(l.Burst)*bitsPerByte))
 		}
 	}
-	j.a.Log.Info("limited", zap.String(log.KeyBackend, j.s.Backend), zap.String(log.KeyReason, j.s.Reason))
+	j.a.Log.Info("limited", log.String(log.KeyBackend, j.s.Backend), log.String(log.KeyReason, j.s.Reason))
 }
 
 // ifbOnNode is the intermediate device as the result shows it.

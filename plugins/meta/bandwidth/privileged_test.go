@@ -14,11 +14,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -40,13 +40,13 @@ type world struct {
 	records *store.Dir
 	pods    map[string]*lab.Pod
 	noBPF   bool // the node cannot run the datapath
-	logged  *zap.Logger
+	logged  *log.Logger
 }
 
 func newWorld(t testing.TB) *world {
 	w := &world{
 		t: t, lab: lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true}),
-		pods: map[string]*lab.Pod{}, records: store.Open(store.DefaultDir), logged: zap.NewNop(),
+		pods: map[string]*lab.Pod{}, records: store.Open(store.DefaultDir), logged: log.NewNop(),
 	}
 	open := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (Datapath, error) {
 		return func(ctx context.Context, _ *cniplugin.Args) (Datapath, error) {

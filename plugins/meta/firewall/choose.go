@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -40,7 +38,7 @@ func (p *plugin) backends(a *cniplugin.Args) []Backend {
 	}
 	node, err := p.Netfilter(a)
 	if err != nil {
-		a.Log.Warn("using the defaults for what exists", zap.Error(err))
+		a.Log.Warn("using the defaults for what exists", log.Error(err))
 	}
 	for _, t := range node.All() {
 		out = append(out, tables{t, p.Deps})
@@ -103,7 +101,7 @@ func (p *plugin) instead(ctx context.Context, a *cniplugin.Args, conf *Conf, why
 	if node, err := p.Netfilter(a); err != nil || conf.Backend == "" && node.FirewallDefault() == backendEBPF {
 		return nil, errors.Join(why, err)
 	}
-	a.Log.Info("eBPF cannot run here: using netfilter", zap.NamedError(log.KeyReason, why))
+	a.Log.Info("eBPF cannot run here: using netfilter", log.NamedError(log.KeyReason, why))
 	b, err := p.other(ctx, a, conf, backendAuto)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNoDatapath, errors.Join(why, err), "no back end can run on this node")

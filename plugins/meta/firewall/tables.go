@@ -8,11 +8,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -102,7 +101,7 @@ func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, s 
 	}
 	err := b.withdraw(ctx, ref, s)
 	if !known && errors.Is(err, netfilter.ErrUnusable) {
-		a.Log.Warn("tables that may hold something cannot be looked at", zap.String("backend", b.Name()), zap.Error(err))
+		a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
 		return nil
 	}
 	return netfilter.CNIError(err, cnierr.CodeNoDatapath, "withdraw the admission of %s", ref.IfName)

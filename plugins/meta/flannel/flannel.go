@@ -14,11 +14,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -129,7 +129,7 @@ func (p *plugin) delFile(ctx context.Context, a *cniplugin.Args, file string) er
 		return nil
 	case errors.Is(err, errUnusable):
 		// Nothing can be learned from it, and DEL must end.
-		a.Log.Warn("dropping a saved configuration that cannot be read", zap.String("file", file), zap.Error(err))
+		a.Log.Warn("dropping a saved configuration that cannot be read", log.String("file", file), log.Error(err))
 		return removeFile(file)
 	case err != nil:
 		return cnierr.Wrap(cnierr.CodeIO, err, "read the delegate's saved configuration")
@@ -188,7 +188,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 func (p *plugin) gcDelegate(ctx context.Context, a *cniplugin.Args, c *config) error {
 	conf, kind, err := c.delegateConf()
 	if err != nil {
-		a.Log.Warn("collecting without what flanneld knows", zap.Error(err))
+		a.Log.Warn("collecting without what flanneld knows", log.Error(err))
 		if conf, kind, err = c.bareConf(); err != nil {
 			return err
 		}

@@ -14,10 +14,10 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -84,7 +84,7 @@ func (n *node) args(id, ifname string, more map[string]any) *cniplugin.Args {
 	}
 	return &cniplugin.Args{
 		CmdArgs: skel.CmdArgs{ContainerID: id, IfName: ifname, Netns: "/ns", StdinData: conf(n.T, c)},
-		Log:     zap.NewNop(),
+		Log:     log.NewNop(),
 	}
 }
 

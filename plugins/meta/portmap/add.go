@@ -9,11 +9,11 @@ import (
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
@@ -39,7 +39,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 		return result, p.dropRecorded(ctx, a, w.ref)
 	}
 	for _, m := range req.shadowed {
-		a.Log.Warn("a mapping has no effect: an earlier one is for the same port", zap.String("mapping", m))
+		a.Log.Warn("a mapping has no effect: an earlier one is for the same port", log.String("mapping", m))
 	}
 	jobs, shares, err := p.prepare(ctx, a, w)
 	if err != nil {

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -38,7 +36,7 @@ func (p *plugin) backends(a *cniplugin.Args) []Backend {
 	}
 	node, err := p.Netfilter(a)
 	if err != nil {
-		a.Log.Warn("using the defaults for what exists", zap.Error(err))
+		a.Log.Warn("using the defaults for what exists", log.Error(err))
 	}
 	for _, t := range node.All() {
 		out = append(out, tables{t, p.Deps})
@@ -79,7 +77,7 @@ func (p *plugin) divide(ctx context.Context, a *cniplugin.Args, w want) ([]share
 		case name == backendEBPF || p.Netfilter == nil:
 			return nil, no
 		default:
-			a.Log.Warn("a mapping falls back to netfilter", zap.Stringer("port", mappingKey{hp.HostIP, hp.Proto, hp.Port}), zap.NamedError(log.KeyReason, no))
+			a.Log.Warn("a mapping falls back to netfilter", log.Stringer("port", mappingKey{hp.HostIP, hp.Proto, hp.Port}), log.NamedError(log.KeyReason, no))
 			cannot.ports = append(cannot.ports, hp)
 		}
 	}
@@ -128,7 +126,7 @@ func (p *plugin) instead(ctx context.Context, a *cniplugin.Args, w want, why err
 	if err != nil || name == backendEBPF || p.Netfilter == nil || !errors.Is(why, loader.ErrUnavailable) && !errors.Is(why, loader.ErrNoHostEnd) {
 		return nil, why
 	}
-	a.Log.Info("eBPF cannot do this: using netfilter", zap.NamedError(log.KeyReason, why))
+	a.Log.Info("eBPF cannot do this: using netfilter", log.NamedError(log.KeyReason, why))
 	out, err := p.allTo(ctx, a, backendAuto, w)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNoDatapath, errors.Join(why, err), "no back end can run on this node")

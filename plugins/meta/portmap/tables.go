@@ -8,12 +8,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -43,7 +43,7 @@ func (b tables) localnet(ctx context.Context, a *cniplugin.Args, w want) string 
 	}
 	ep, err := b.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
-		a.Log.Debug("the pod has no host end: not reached from 127.0.0.1", zap.Error(err))
+		a.Log.Debug("the pod has no host end: not reached from 127.0.0.1", log.Error(err))
 		return ""
 	}
 	name := ep.HostIfName
@@ -147,9 +147,9 @@ func dropFlows(a *cniplugin.Args, mappings []netfilter.Mapping, match func(netfi
 			})
 		})
 		if err != nil {
-			a.Log.Warn("connections to published ports may go the old way", zap.Error(err))
+			a.Log.Warn("connections to published ports may go the old way", log.Error(err))
 		} else if n > 0 {
-			a.Log.Debug("ended connections to published ports", zap.Int("connections", n))
+			a.Log.Debug("ended connections to published ports", log.Int("connections", n))
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, po
 	}
 	if err := b.DelPorts(ctx, h); err != nil {
 		if ports == nil && errors.Is(err, netfilter.ErrUnusable) {
-			a.Log.Warn("tables that may hold something cannot be looked at", zap.String("backend", b.Name()), zap.Error(err))
+			a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
 			return nil
 		}
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "withdraw host ports")

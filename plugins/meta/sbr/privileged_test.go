@@ -17,10 +17,10 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -80,7 +80,7 @@ func (e *env) ip(args string) string {
 
 func (e *env) call(verb func(context.Context, *cniplugin.Args) error, keys string) error {
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"sbr"` + keys + `}`
-	a := &cniplugin.Args{Log: zap.NewNop(), CmdArgs: skel.CmdArgs{ContainerID: "a", IfName: "net1", Netns: e.netns, StdinData: []byte(conf)}}
+	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{ContainerID: "a", IfName: "net1", Netns: e.netns, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 

@@ -10,11 +10,10 @@ import (
 	"net"
 	"slices"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -65,7 +64,7 @@ func (p *plugin) putBack(ctx context.Context, a *cniplugin.Args, ref store.Ref, 
 		return // another namespace by now: nothing in it is ours
 	}
 	if err := restore(ns, a.IfName, b, s.Sysctl); err != nil {
-		a.Log.Warn("restore the settings", zap.Error(err))
+		a.Log.Warn("restore the settings", log.Error(err))
 		return
 	}
 	if mac, err := net.ParseMAC(b.MAC); err == nil {

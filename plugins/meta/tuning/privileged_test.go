@@ -16,11 +16,11 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -164,7 +164,7 @@ func (d *pod) args(keys string) *cniplugin.Args {
 	return &cniplugin.Args{CmdArgs: skel.CmdArgs{
 		ContainerID: "c1", IfName: "eth0", Netns: d.path(),
 		StdinData: conf(`,"dataDir":"` + d.data + `"` + keys + prev),
-	}, Log: zap.NewNop()}
+	}, Log: log.NewNop()}
 }
 
 // path names the namespace by our descriptor of it.
@@ -364,7 +364,7 @@ func TestPrivilegedGC(t *testing.T) {
 	d := newPod(t)
 	d.add(all)
 	gc := func(list string) error {
-		return d.p.gc(context.Background(), &cniplugin.Args{CmdArgs: skel.CmdArgs{StdinData: conf(list)}, Log: zap.NewNop()})
+		return d.p.gc(context.Background(), &cniplugin.Args{CmdArgs: skel.CmdArgs{StdinData: conf(list)}, Log: log.NewNop()})
 	}
 	if err := gc(`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`); err != nil {
 		t.Fatal(err)

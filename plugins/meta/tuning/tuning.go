@@ -12,11 +12,10 @@ import (
 	"errors"
 	"net"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -110,8 +109,8 @@ func (p *plugin) announceMAC(ctx context.Context, a *cniplugin.Args, ref store.R
 }
 
 // logged is for DEL, which must not fail: what cannot be restored is said.
-func logged(l *zap.Logger, what string, err error) {
+func logged(l *log.Logger, what string, err error) {
 	if err != nil {
-		l.Warn(what, zap.Error(err))
+		l.Warn(what, log.Error(err))
 	}
 }

@@ -6,11 +6,10 @@ import (
 	"context"
 	"errors"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
@@ -27,7 +26,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	return p.detach(ctx, a.Log, chained.Ref(c.Name, a), a.Netns, c.VRFName)
 }
 
-func (p *plugin) detach(ctx context.Context, l *zap.Logger, ref store.Ref, path, vrf string) error {
+func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path, vrf string) error {
 	old, found, recorded := p.remember(ref)
 	if found {
 		vrf = old.VRF
@@ -50,7 +49,7 @@ func (p *plugin) detach(ctx context.Context, l *zap.Logger, ref store.Ref, path,
 
 // leave takes the interface out of the VRF, if it is in it, and gives it back
 // what that takes, as far as it works: the next plugin removes the interface.
-func leave(ctx context.Context, l *zap.Logger, pod *inpod.Pod, ifname, vrf string) error {
+func leave(ctx context.Context, l *log.Logger, pod *inpod.Pod, ifname, vrf string) error {
 	dev, err := pod.LinkByName(vrf)
 	if errors.Is(err, nl.ErrNotFound) || err == nil && dev.Kind != Name {
 		return nil
@@ -68,7 +67,7 @@ func leave(ctx context.Context, l *zap.Logger, pod *inpod.Pod, ifname, vrf strin
 			err = f.move(ctx, pod, link, 0, int(dev.VRFTable), nl.TableMain)
 		}
 		if err != nil {
-			l.Warn("addresses or routes of the interface are not back", zap.Error(err))
+			l.Warn("addresses or routes of the interface are not back", log.Error(err))
 			if l, lerr := pod.LinkByIndex(link.Index); lerr == nil && l.MasterIndex == dev.Index {
 				return cnierr.Wrap(cnierr.CodeKernel, err, "take %s out of %s", ifname, vrf)
 			}

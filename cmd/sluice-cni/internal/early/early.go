@@ -2,8 +2,8 @@
 
 // Package early answers CNI_COMMAND=VERSION before the rest of the program is
 // initialised. Runtimes ask every plugin for its versions; the answer is a
-// constant, while the initialisers of what an ADD needs (netlink, BPF, a logger
-// that brings an HTTP server) take longer than an empty program runs.
+// constant, while the initialisers of what an ADD needs (netlink, BPF, JSON)
+// take about as long as an empty program runs.
 //
 // It works because Go initialises, of all packages whose imports are ready, the
 // one whose path sorts first: this one imports nothing but syscall, so it comes

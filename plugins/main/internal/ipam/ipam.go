@@ -11,7 +11,6 @@ import (
 	"net/netip"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -84,7 +83,7 @@ func Release(ctx context.Context, p Plugin, a *cniplugin.Args, section, recorded
 	}
 	kind, err := Type(section)
 	if err != nil || kind == "" {
-		a.Log.Debug("no IPAM plugin to call", zap.NamedError(log.KeyReason, err))
+		a.Log.Debug("no IPAM plugin to call", log.NamedError(log.KeyReason, err))
 		return nil // an ADD with such a section has never succeeded
 	}
 	return p.Del(ctx, &call, kind)

@@ -10,10 +10,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.uber.org/zap"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
@@ -112,7 +112,7 @@ func TestRelease(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &fake{}
-			a := &cniplugin.Args{CmdArgs: skel.CmdArgs{StdinData: []byte(tc.stdin)}, Log: zap.NewNop()}
+			a := &cniplugin.Args{CmdArgs: skel.CmdArgs{StdinData: []byte(tc.stdin)}, Log: log.NewNop()}
 			err := Release(context.Background(), f, a, json.RawMessage(tc.section), json.RawMessage(tc.recorded))
 			if err != nil {
 				t.Fatal(err)

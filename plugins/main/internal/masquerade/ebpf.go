@@ -7,11 +7,10 @@ import (
 	"errors"
 	"net/netip"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
@@ -53,7 +52,7 @@ func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, _ []
 	case errors.Is(err, loader.ErrNotLoaded):
 		return nil
 	case errors.Is(err, loader.ErrUnavailable):
-		a.Log.Warn("the datapath cannot be looked at", zap.Error(err))
+		a.Log.Warn("the datapath cannot be looked at", log.Error(err))
 		return nil
 	case err != nil:
 		return openError(err, cnierr.CodeNoDatapath)

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"net/netip"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -39,7 +37,7 @@ func (n Node) backends(a *cniplugin.Args) []Backend {
 	}
 	node, err := n.Netfilter(a)
 	if err != nil {
-		a.Log.Warn("using the defaults for what exists", zap.Error(err))
+		a.Log.Warn("using the defaults for what exists", log.Error(err))
 	}
 	for _, t := range node.All() {
 		out = append(out, tables{t})
@@ -89,7 +87,7 @@ func (n Node) instead(ctx context.Context, a *cniplugin.Args, auto bool, why err
 	if !auto || !errors.Is(why, loader.ErrUnavailable) {
 		return nil, why
 	}
-	a.Log.Info("eBPF cannot run here: masquerading by netfilter", zap.NamedError(log.KeyReason, why))
+	a.Log.Info("eBPF cannot run here: masquerading by netfilter", log.NamedError(log.KeyReason, why))
 	b, err := n.other(ctx, a, backendAuto)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNoDatapath, errors.Join(why, err), "ipMasq: no back end can run on this node")
@@ -120,7 +118,7 @@ func (j tablesJob) Do(ctx context.Context, ep loader.Endpoint, undos *undo.Stack
 func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs []netip.Prefix) error {
 	err := b.DelMasq(ctx, ref, addrs)
 	if addrs == nil && errors.Is(err, netfilter.ErrUnusable) {
-		a.Log.Warn("tables that may hold something cannot be looked at", zap.String("backend", b.Name()), zap.Error(err))
+		a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
 		return nil
 	}
 	return netfilter.CNIError(err, cnierr.CodeNoDatapath, "stop masquerading the pod")

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -31,7 +30,7 @@ type Interface struct {
 	Link nl.Link
 	// Pod is a handle in NS.
 	Pod *nl.Handle
-	Log *zap.Logger
+	Log *log.Logger
 
 	// DAD lets the kernel look for another owner of an IPv6 address before it
 	// is used, which takes a second or two. Without it an address is used at once.
@@ -102,7 +101,7 @@ func (i *Interface) sysctls(addrs []netip.Prefix) error {
 	}
 	for key, value := range wishes {
 		if err := sysctl.Set(key, value); err != nil {
-			i.Log.Debug("kernel parameter stays", zap.String(log.KeyKey, key), zap.Error(err))
+			i.Log.Debug("kernel parameter stays", log.String(log.KeyKey, key), log.Error(err))
 		}
 	}
 	return nil
@@ -112,7 +111,7 @@ func (i *Interface) enableV6(dev string) error {
 	key := "net/ipv6/conf/" + dev + "/disable_ipv6"
 	off, err := sysctl.Get(key)
 	if err != nil {
-		i.Log.Debug("cannot tell whether IPv6 is on", zap.String(log.KeyDevice, dev), zap.Error(err))
+		i.Log.Debug("cannot tell whether IPv6 is on", log.String(log.KeyDevice, dev), log.Error(err))
 		return nil
 	}
 	if off == "0" {

@@ -16,8 +16,6 @@ import (
 	"net"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -185,9 +183,9 @@ func Claimed(list func(network string) ([]*store.Record, error), l nl.Link) bool
 
 // NoRA keeps routers on the pods' network from configuring the host through
 // this device. Without IPv6 in the kernel there is nothing to do.
-func NoRA(l *zap.Logger, device string) {
+func NoRA(l *log.Logger, device string) {
 	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_ra", "0"); err != nil {
-		l.Debug("accept_ra stays", zap.String(log.KeyDevice, device), zap.Error(err))
+		l.Debug("accept_ra stays", log.String(log.KeyDevice, device), log.Error(err))
 	}
 }
 
@@ -196,9 +194,9 @@ func NoRA(l *zap.Logger, device string) {
 // neighbours it forwards to (RFC 4861 7.2.2), which would keep the first pods
 // without IPv6 for two seconds. It must come before the device has a carrier,
 // with which the kernel makes the address.
-func NoDAD(l *zap.Logger, device string) {
+func NoDAD(l *log.Logger, device string) {
 	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_dad", "0"); err != nil {
-		l.Debug("accept_dad stays", zap.String(log.KeyDevice, device), zap.Error(err))
+		l.Debug("accept_dad stays", log.String(log.KeyDevice, device), log.Error(err))
 	}
 }
 
