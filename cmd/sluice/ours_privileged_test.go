@@ -64,7 +64,7 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 				t.Errorf("without --force in a lab: exit status %d, %s%s", status, out, errs)
 			}
 			realJSON[sweepView](t, l.Node, "sweep", "--yes", "--force")
-			if d := lab.Diff(before, steady()); d != "" {
+			if d := lab.DiffSoon(before, steady); d != "" {
 				t.Errorf("after the sweep (- gone, + left behind):\n%s", d)
 			}
 			if err := rt.Check(t.Context(), live); err != nil {

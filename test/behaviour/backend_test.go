@@ -69,7 +69,7 @@ func (w *world) after(rt *lab.Runtime, ports ...mapping) lab.Snapshot {
 
 func (w *world) same(before lab.Snapshot, when string) {
 	w.t.Helper()
-	if d := lab.Diff(before, w.snapshot()); d != "" {
+	if d := lab.DiffSoon(before, w.snapshot); d != "" {
 		w.t.Errorf("%s the node differs (- gone, + left behind):\n%s", when, d)
 	}
 }
@@ -258,8 +258,10 @@ func TestPrivilegedMappingFallsBack(t *testing.T) {
 	if err := p.Delete(); err != nil {
 		t.Fatal(err)
 	}
-	left := w.steady().Without("nft table ip nat", "nft table ip6 nat", "nft table ip mangle", "file /run/sluice/netfilter")
-	if d := lab.Diff(before, left); d != "" {
+	left := func() lab.Snapshot {
+		return w.steady().Without("nft table ip nat", "nft table ip6 nat", "nft table ip mangle", "file /run/sluice/netfilter")
+	}
+	if d := lab.DiffSoon(before, left); d != "" {
 		t.Errorf("the node differs (- gone, + left behind):\n%s", d)
 	}
 	if out := sh(t, w.Node, "iptables-nft-save -t nat"); strings.Contains(out, "CNI-DN-") {

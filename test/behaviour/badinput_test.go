@@ -165,7 +165,7 @@ func TestPrivilegedBadInput(t *testing.T) {
 }
 
 func diffNow(w *world, before lab.Snapshot) string {
-	return lab.Diff(before, w.steady())
+	return lab.DiffSoon(before, w.steady)
 }
 
 // The node's own configuration is checked as strictly.

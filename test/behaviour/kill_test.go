@@ -112,7 +112,7 @@ func killOnce(t *testing.T, w *world, before lab.Snapshot, victim, how string, a
 	} else if err := rt.GC(t.Context(), nil); err != nil {
 		t.Fatalf("GC after a kill at %s: %v", after, err)
 	}
-	if d := lab.Diff(before, w.steady()); d != "" {
+	if d := lab.DiffSoon(before, w.steady); d != "" {
 		t.Fatalf("killed after %s, then %s: the node differs:\n%s", after, how, d)
 	}
 	if err := p.Delete(); err != nil {

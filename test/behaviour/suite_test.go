@@ -227,22 +227,11 @@ func (w *world) settled(rt *lab.Runtime, ports ...mapping) lab.Snapshot {
 	return w.steady()
 }
 
-// assertNothingLeft compares the node with a steady snapshot of before. The
-// kernel takes a dead namespace's devices apart in its own time, so a node that
-// differs is looked at again.
+// assertNothingLeft compares the node with a steady snapshot of before.
 func (w *world) assertNothingLeft(before lab.Snapshot) {
 	w.t.Helper()
-	deadline := time.Now().Add(lab.Patient(3 * time.Second))
-	for {
-		d := lab.Diff(before, w.steady())
-		if d == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Errorf("the node differs (- gone, + left behind):\n%s", d)
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	if d := lab.DiffSoon(before, w.steady); d != "" {
+		w.t.Errorf("the node differs (- gone, + left behind):\n%s", d)
 	}
 }
 

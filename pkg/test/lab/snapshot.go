@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Snapshot is everything a plugin could leave in a node, one fact a line,
@@ -79,4 +80,18 @@ func Diff(before, after Snapshot) string {
 	}
 	slices.SortFunc(out, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
 	return strings.Join(out, "\n")
+}
+
+// DiffSoon is Diff with what now returns, once that is equal or three seconds
+// have passed: the kernel takes the devices of a dead namespace apart in its own
+// time.
+func DiffSoon(before Snapshot, now func() Snapshot) string {
+	deadline := time.Now().Add(Patient(3 * time.Second))
+	for {
+		d := Diff(before, now())
+		if d == "" || time.Now().After(deadline) {
+			return d
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }

@@ -299,7 +299,7 @@ func TestPrivilegedTBF(t *testing.T) {
 			}
 			w.del("a")
 			w.del("a")
-			if diff := lab.Diff(before, w.snapshot()); diff != "" {
+			if diff := lab.DiffSoon(before, w.snapshot); diff != "" {
 				t.Errorf("left behind:\n%s", diff)
 			}
 		})
@@ -332,7 +332,7 @@ func TestPrivilegedEDT(t *testing.T) {
 			}
 			w.del("a")
 			w.del("a")
-			if diff := lab.Diff(before, w.snapshot()); diff != "" {
+			if diff := lab.DiffSoon(before, w.snapshot); diff != "" {
 				t.Errorf("left behind:\n%s", diff)
 			}
 			if q := w.run("tc -n a qdisc show dev eth0"); strings.Contains(q, "fq") || strings.Contains(q, "clsact") {

@@ -85,7 +85,7 @@ func TestPrivilegedConflict(t *testing.T) {
 		return err
 	})
 	w.wantCode(err, cnierr.CodeConflict)
-	if diff := lab.Diff(before, w.snapshot()); diff != "" {
+	if diff := lab.DiffSoon(before, w.snapshot); diff != "" {
 		t.Errorf("left behind:\n%s", diff)
 	}
 }

@@ -83,7 +83,7 @@ func TestPrivilegedAdmit(t *testing.T) {
 	}
 	w.do(del)
 	w.do(del)
-	if diff := lab.Diff(before, w.Snapshot()); diff != "" {
+	if diff := lab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("left behind:\n%s", diff)
 	}
 	for _, host := range []string{"10.1.0.2", "[fd00:1::2]"} {

@@ -124,7 +124,7 @@ func TestPrivilegedPublish(t *testing.T) {
 	if v4, _ := w.fetch(); v4 == "a" || v4 == "b" {
 		t.Errorf("still published: %q", v4)
 	}
-	if diff := lab.Diff(before, w.Snapshot()); diff != "" {
+	if diff := lab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("left behind:\n%s", diff)
 	}
 }
@@ -138,7 +138,7 @@ func TestPrivilegedDelOfLostAttachments(t *testing.T) {
 	w.addReal("a", 2)
 	chainedtest.Must(t, w.In(func() error { return w.Records.Remove(chainedtest.Ref("a"), Name) }))
 	chainedtest.Must(t, w.In(func() error { return w.Del("a") }))
-	if diff := lab.Diff(before, w.Snapshot()); diff != "" {
+	if diff := lab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("without a record, left behind:\n%s", diff)
 	}
 
@@ -178,7 +178,7 @@ func TestPrivilegedDelNeverLoaded(t *testing.T) {
 		_, err := w.Add("a", withPrev("", ""))
 		return err
 	}))
-	if diff := lab.Diff(before, w.Snapshot()); diff != "" {
+	if diff := lab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("changed:\n%s", diff)
 	}
 }
