@@ -11,7 +11,7 @@
 #include "lib/fast.h"
 #include "lib/passed.h"
 #include "lib/policy.h"
-#include "lib/turn.h"
+#include "lib/turn_odd.h"
 
 /* Addresses that every host may send from before it has one, and on its link. */
 static __always_inline bool __link_scope(const __u8 *ip)
@@ -130,15 +130,17 @@ static __always_inline int __slow(struct __sk_buff *skb, const struct sl_pkt *p,
 	return turn_out(skb, p) == TC_ACT_SHOT ? TC_ACT_SHOT : SL_PASS;
 }
 
-/* What has no record of its own: sources of the link, another device's address, packets without ports. */
-static __always_inline int __odd(struct __sk_buff *skb, struct sl_pkt *p, enum sl_parsed parsed, __u64 now)
+/* What has no record of its own: sources of the link, another device's address, what the first parser gives up. own: the source is the device's. */
+static __always_inline int __odd(struct __sk_buff *skb, struct sl_pkt *p, enum sl_parsed parsed, bool own, __u64 now)
 {
 	enum sl_drop_reason reason;
 
 	if (addr_is_any(p->tuple.local)) /* a host that looks for its address */
 		return SL_PASS;
 	reason = policy_device(skb, p, parsed, skb->ifindex, SL_TX, 0, now);
-	return reason ? drop(skb, reason, skb->ifindex) : SL_PASS;
+	if (reason)
+		return drop(skb, reason, skb->ifindex);
+	return own && parsed != SL_PARSED_L4 ? turn_odd(skb, SL_TX) : SL_PASS;
 }
 
 SEC("tc")
@@ -169,11 +171,9 @@ int sl_pod_egress(struct __sk_buff *skb)
 		st = endpoint_stats(ep->ifindex);
 		count_tx(skb, st);
 		endpoint_mark(skb, ep);
-		if (parsed != SL_PARSED_L4 && !ep->policy)
-			return SL_PASS;
 	}
 	if (!ep || parsed != SL_PARSED_L4)
-		return __odd(skb, &p, parsed, now);
+		return __odd(skb, &p, parsed, ep != NULL, now);
 	reason = __track(skb, &p, ep, &f, now);
 	if (reason)
 		return drop(skb, reason, ep->ifindex);

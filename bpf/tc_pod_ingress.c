@@ -12,7 +12,7 @@
 #include "lib/flow.h"
 #include "lib/metrics.h"
 #include "lib/policy.h"
-#include "lib/turn.h"
+#include "lib/turn_odd.h"
 
 /* From a pod of this node: its sending hook and this one are the two ends of the way. False: they saw different tuples. */
 static __always_inline bool __confirm_local(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
@@ -71,8 +71,10 @@ static __always_inline int __arrive(struct __sk_buff *skb, const struct sl_pkt *
 	}
 	*accounted = __by_uplink(skb);
 	f = flow_record(&p->tuple, ep->owner, now);
-	if (f && (f->flags & (SL_FLOW_MASQ | SL_FLOW_POD_OPENED)) == SL_FLOW_MASQ)
-		return door_in(skb, p); /* never confirmed: every packet has to come by here */
+	if (f && (f->flags & (SL_FLOW_MASQ | SL_FLOW_POD_OPENED)) == SL_FLOW_MASQ) {
+		verdict = turn_in(skb, p); /* never confirmed: every packet has to come by here */
+		return verdict == SL_NOT_TURNED ? SL_PASS : verdict;
+	}
 	if (f && (f->flags & SL_FLOW_RX_FIRST) && !(f->flags & SL_FLOW_RX_CONFIRM))
 		f->flags |= SL_FLOW_RX_CONFIRM;
 	return SL_PASS;
@@ -111,8 +113,7 @@ int sl_pod_ingress(struct __sk_buff *skb)
 	ep = endpoint_lookup(p.tuple.local);
 	if (ep && ep->ifindex == skb->ifindex) {
 		count_rx(skb, endpoint_stats(ep->ifindex), false);
-		if (parsed == SL_PARSED_L4)
-			verdict = __arrive(skb, &p, ep, now, &accounted);
+		verdict = parsed == SL_PARSED_L4 ? __arrive(skb, &p, ep, now, &accounted) : turn_odd(skb, SL_RX);
 	}
 	if (admitted && !accounted)
 		policy_follow(skb, &p, admitted, SL_RX, now);

@@ -2,13 +2,13 @@
 #pragma once
 #include "compiler.h"
 
-/* A datagram in fragments, at one hook of an uplink. Read and written by the uplinks' programs alone. */
+/* A datagram in fragments, at one hook. */
 struct sl_frag_key {
 	__u8 local[16];
 	__u8 remote[16];
 	__be32 id;
 	__u8 proto; /* IPv6: the fragment header's number, since only first fragments must name the real one (RFC 8200 4.5) */
-	__u8 dir; /* enum sl_dir */
+	__u8 dir; /* enum sl_dir; at a pod's device plus 2 */
 	__u8 pad[2];
 };
 _Static_assert(sizeof(struct sl_frag_key) == 40, "sl_frag_key is a map key: no hidden padding");
@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct sl_frag_key) == 40, "sl_frag_key is a map key: no h
 /* What became of its first fragment. */
 struct sl_frag {
 	__u64 until; /* bpf_ktime_get_ns() from which on the entry does not exist */
-	__u8 to[16]; /* the address that took the local one's place; the same one for a flow without translation */
+	__u8 to[16]; /* the address that took the local one's place, at a pod's device the remote one's; the same one for a flow without translation */
 };
 
 struct {

@@ -4,9 +4,9 @@
 #include "flow.h"
 #include "hostport.h"
 #include "metrics.h"
-#include "rewrite.h"
 #include "snat.h"
 #include "sock.h"
+#include "turn_set.h"
 
 /*
  * Hairpin: a pod that asks for a published port of its own node, and gets a pod of this node,
@@ -29,58 +29,6 @@
 /* No verdict of these functions: the packet has nothing to do with them. */
 #define SL_NOT_TURNED (-2)
 
-/* A packet and what is built from it: too big for the stack, which callers share. */
-struct sl_turn {
-	struct sl_pkt p;
-	struct sl_pkt back; /* the same with its ends exchanged */
-	struct sl_tuple to;
-	struct sl_tuple key;
-	struct sl_tuple want; /* for sl_turn_set() */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sl_turn);
-} sl_turn_scratch SEC(".maps");
-
-static __always_inline struct sl_turn *turn_scratch(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&sl_turn_scratch, &zero);
-}
-
-/*
- * Puts the ends of t->want in the place of the packet's own. dir: of the packet, enum
- * sl_dir. A function of its own, for the stack it takes. Returns 0, or the packet must be dropped.
- */
-__noinline int sl_turn_set(struct __sk_buff *skb, __u32 dir)
-{
-	struct sl_turn *t = turn_scratch();
-
-	if (!t)
-		return -1;
-	t->back = t->p;
-	tuple_reverse(&t->back.tuple, &t->p);
-	t->to = t->back.tuple;
-	addr_copy(t->to.local, t->want.remote);
-	if (!t->p.echo) /* its identifier is the local end's, and there is no other port */
-		t->to.local_port = t->want.remote_port;
-	if (dir == SL_TX) {
-		if (rewrite_packet(skb, &t->back, SL_RX, &t->to, false) ||
-		    rewrite_packet(skb, &t->p, SL_TX, &t->want, false))
-			return -1;
-	} else {
-		if (rewrite_packet(skb, &t->back, SL_TX, &t->to, false) ||
-		    rewrite_packet(skb, &t->p, SL_RX, &t->want, false))
-			return -1;
-	}
-	t->p.tuple = t->want;
-	return 0;
-}
-
 /*
  * Takes one port if it is free, by inserting the index at s->rec.other, as sl_snat_take() does. It is
  * that of the node's end at a door, that of the client otherwise. port: host byte order. Returns 1 when it is taken.
@@ -91,8 +39,12 @@ __noinline int sl_turn_take(struct __sk_buff *skb, __u32 port)
 	struct sl_turn *t = turn_scratch();
 	__u64 now = bpf_ktime_get_ns();
 	struct sl_flow *idx;
+	bool fixed;
 
-	if (!s || !t || !port)
+	if (!s || !t)
+		return 0;
+	fixed = !proto_has_free_ports(s->key.proto);
+	if (!port && !fixed)
 		return 0;
 	if ((s->rec.flags & SL_FLOW_DOOR) && t->p.echo) {
 		s->rec.other.local_port = bpf_htons((__u16)port);
@@ -106,7 +58,8 @@ __noinline int sl_turn_take(struct __sk_buff *skb, __u32 port)
 		addr_copy(t->to.remote, s->rec.other.local);
 		t->to.local_port = s->rec.other.remote_port;
 		t->to.remote_port = s->rec.other.local_port;
-		if (!__snat_in_range((__u16)port) || !hostport_port_free(t->to.local, t->to.local_port, t->to.proto) ||
+		if ((!fixed && !__snat_in_range((__u16)port)) ||
+		    !hostport_port_free(t->to.local, t->to.local_port, t->to.proto) ||
 		    sock_lookup(skb, &t->to) != SL_SOCK_NONE)
 			return 0;
 	} else {
@@ -125,11 +78,11 @@ static __always_inline struct sl_flow *__turn_insert(struct __sk_buff *skb, stru
 						     enum sl_drop_reason *reason)
 {
 	__u32 rnd = bpf_get_prandom_u32();
+	__u32 tries = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_TRIES : 0, i;
 	struct sl_flow *f = NULL;
-	__u32 i;
 
 	*reason = SL_DROP_SNAT_PORTS;
-	for (i = 0; i <= 2 * SL_SNAT_TRIES; i++) {
+	for (i = 0; i <= 2 * SL_SNAT_TRIES && i <= tries; i++) {
 		if (sl_turn_take(skb, __snat_candidate(own, i, rnd))) {
 			f = flow_insert(&s->key, &s->rec);
 			*reason = f ? SL_DROP_NONE : SL_DROP_FLOW_TABLE;
@@ -181,7 +134,7 @@ static __always_inline int __turn_answer(struct __sk_buff *skb, struct sl_turn *
 	flow_touch(&t->key, f, &t->p, SL_TX, skb->len, now);
 	t->want = t->key;
 	t->want.pad[0] = 0;
-	if (sl_turn_set(skb, SL_TX))
+	if (turn_set(skb, t, SL_TX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	/*
 	 * Of a client outside there is a record of the hostPort's flow too, which this packet answers; under a policy one of
@@ -245,6 +198,8 @@ static __always_inline int __turn_ask(struct __sk_buff *skb, struct sl_turn *t, 
 	hp = hostport_lookup(&t->key, ep->route_ifindex, &any);
 	if (!hp || (any && !is_host_addr(t->key.local)))
 		return SL_NOT_TURNED;
+	if (hp->port != t->key.local_port && !proto_has_free_ports(t->key.proto))
+		return SL_NOT_TURNED; /* not a mapping for us, see sl_upl_ingress */
 	to = endpoint_lookup(hp->ip);
 	if (!to || to->owner != hp->owner)
 		return SL_NOT_TURNED;
@@ -264,7 +219,7 @@ static __always_inline int __turn_ask(struct __sk_buff *skb, struct sl_turn *t, 
 	}
 	endpoint_mark(skb, to);
 	t->want = f->other;
-	if (sl_turn_set(skb, SL_TX))
+	if (turn_set(skb, t, SL_TX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	return SL_PASS;
 }
@@ -311,7 +266,7 @@ static __always_inline int __turn_client(struct __sk_buff *skb, struct sl_turn *
 		return SL_NOT_TURNED;
 	flow_touch(&t->key, f, &t->p, SL_RX, skb->len, now);
 	t->want = t->key;
-	if (sl_turn_set(skb, SL_RX))
+	if (turn_set(skb, t, SL_RX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	return SL_PASS;
 }
@@ -354,7 +309,7 @@ static __always_inline int __door_in(struct __sk_buff *skb, struct sl_turn *t, c
 	}
 	f = flow_touch(&t->key, f, &t->p, SL_RX, skb->len, now);
 	t->want = f->other;
-	if (sl_turn_set(skb, SL_RX))
+	if (turn_set(skb, t, SL_RX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	return SL_PASS;
 }
@@ -412,14 +367,14 @@ static __always_inline bool __crosses(struct sl_turn *t, const struct sl_endpoin
 	return true;
 }
 
-/* What a pod gets from another pod, in the scratch. */
+/* What a pod gets from another pod, or from outside by a mapping with masqAll, in the scratch. */
 __noinline int sl_turn_in(struct __sk_buff *skb)
 {
 	struct sl_turn *t = turn_scratch();
 	__u64 now = bpf_ktime_get_ns();
 	struct sl_endpoint *ep, *sender;
 	struct sl_flow *f;
-	bool turned;
+	bool turned, door;
 	int verdict;
 
 	if (!t)
@@ -434,15 +389,20 @@ __noinline int sl_turn_in(struct __sk_buff *skb)
 	tuple_reverse(&t->to, &t->p);
 	f = flow_lookup(&t->to, now);
 	turned = f && (f->flags & SL_FLOW_INDEX) && (f->flags & SL_FLOW_TURNED);
-	if (turned && (f->flags & SL_FLOW_MASQ))
-		return __door_in(skb, t, ep, now);
+	door = turned && (f->flags & SL_FLOW_MASQ);
 	sender = endpoint_lookup(t->p.tuple.remote);
-	if (sender && __crosses(t, ep, sender, now))
+	if (!door && sender)
+		door = __crosses(t, ep, sender, now);
+	if (!sender) {
+		f = flow_record(&t->p.tuple, ep->owner, now);
+		door = f && (f->flags & (SL_FLOW_MASQ | SL_FLOW_POD_OPENED)) == SL_FLOW_MASQ;
+	}
+	if (door)
 		return __door_in(skb, t, ep, now);
 	return turned ? SL_PASS : SL_NOT_TURNED;
 }
 
-/* At sl_pod_ingress, for a packet from a pod of this node. */
+/* At sl_pod_ingress. */
 static __always_inline int turn_in(struct __sk_buff *skb, const struct sl_pkt *p)
 {
 	struct sl_turn *t = turn_scratch();
@@ -451,26 +411,4 @@ static __always_inline int turn_in(struct __sk_buff *skb, const struct sl_pkt *p
 		return SL_NOT_TURNED;
 	t->p = *p;
 	return sl_turn_in(skb);
-}
-
-__noinline int sl_door_in(struct __sk_buff *skb)
-{
-	struct sl_turn *t = turn_scratch();
-	struct sl_endpoint *ep;
-
-	if (!t)
-		return SL_PASS;
-	ep = endpoint_lookup(t->p.tuple.local);
-	return ep ? __door_in(skb, t, ep, bpf_ktime_get_ns()) : SL_PASS;
-}
-
-/* At sl_pod_ingress, for a packet of a flow with SL_FLOW_MASQ from outside. */
-static __always_inline int door_in(struct __sk_buff *skb, const struct sl_pkt *p)
-{
-	struct sl_turn *t = turn_scratch();
-
-	if (!t)
-		return SL_PASS;
-	t->p = *p;
-	return sl_door_in(skb);
 }
