@@ -3,12 +3,15 @@
 package behaviour
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 // openTUN makes a device without Ethernet header in the calling thread's namespace.
@@ -75,8 +78,15 @@ func TestPrivilegedBareUplink(t *testing.T) {
 	}
 	w := newWorld(t)
 	tunnel(t, w)
+	anotherUplink(t, w)
+}
+
+// anotherUplink sees a hostPort and masquerade by a device whose ends are 10.77.0.1 and fd00:77::1 on the node, .2 and ::2 on the
+// client. It returns the pods.
+func anotherUplink(t *testing.T, w *world) (web, app *pod) {
+	t.Helper()
 	rt := w.runtime(net0())
-	web, app := w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "app")
+	web, app = w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "app")
 	serve(t, web, "web", ":80")
 	serve(t, w.Client(), "client", ":9000")
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
@@ -105,4 +115,27 @@ func TestPrivilegedBareUplink(t *testing.T) {
 			}
 		}
 	})
+	return web, app
+}
+
+// A VLAN device is an uplink as any other, shortcut and all; what it carries is tagged on the wire.
+func TestPrivilegedVLANUplink(t *testing.T) {
+	t.Parallel()
+	need.Link(t, "vlan")
+	w := newWorld(t)
+	for i, ns := range []interface{ Do(func() error) error }{w.Node, w.Client()} {
+		for _, line := range []string{
+			"ip link add link eth0 name tagged type vlan id 100", fmt.Sprintf("ip addr add 10.77.0.%d/24 dev tagged", i+1),
+			fmt.Sprintf("ip addr add fd00:77::%d/64 dev tagged nodad", i+1), "ip link set tagged up",
+		} {
+			sh(t, ns, line)
+		}
+	}
+	web, app := anotherUplink(t, w)
+	if c := w.counters(t, web); c.RxFast == 0 || c.TxFast == 0 {
+		t.Errorf("hostPort: %+v, want packets on the shortcut", c)
+	}
+	if c := w.counters(t, app); c.RxFast == 0 || c.TxFast == 0 {
+		t.Errorf("masquerade: %+v, want packets on the shortcut", c)
+	}
 }
