@@ -203,3 +203,49 @@ func TestPrivilegedFirewallAdmitsThroughDropPolicy(t *testing.T) {
 		ask(t, p, proto, at(fam.client(w.Client()), 9000))
 	})
 }
+
+// Somebody else masquerades what leaves the node: that is done once, by him, and none of it is learned. Without him it is ours again.
+func TestPrivilegedMasqueradedByAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	app := w.add(w.runtime(net0()), "app")
+	serve(t, w.Client(), "client", ":9000")
+	nft(t, w.Node, "table inet other {\nchain post {\ntype nat hook postrouting priority 100;\noifname eth0 masquerade\n}\n}\n")
+	asks := func() {
+		eachTransport(t, func(t *testing.T, fam family, proto string) {
+			if got := ask(t, app, proto, at(fam.client(w.Client()), 9000)); got.peer.Addr() != fam.node(w.Client()) {
+				t.Errorf("the client saw %s, want %s", got.peer, fam.node(w.Client()))
+			}
+		})
+	}
+	asks()
+	if c := w.counters(t, app); c.TxFast+c.RxFast != 0 {
+		t.Errorf("%+v: packets that another translates took the shortcut", c)
+	}
+	sh(t, w.Node, "nft delete table inet other")
+	asks()
+	if c := w.counters(t, app); c.TxFast == 0 || c.RxFast == 0 {
+		t.Errorf("%+v: nothing is learned without him", c)
+	}
+}
+
+// Strict reverse path filtering on every device (rp_filter 1) drops nothing of ours: no packet has a source that the routes contradict.
+func TestPrivilegedReversePathFilter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	sh(t, w.Node, "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1 net.ipv4.conf.eth0.rp_filter=1")
+	rt := w.runtime(net0())
+	web, sibling, other := w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "sibling"), w.add(w.runtime(net1()), "other")
+	serve(t, web, "web", ":80")
+	serve(t, w.Client(), "client", ":9000")
+	v4 := families()[0]
+	for _, proto := range []string{"tcp", "udp"} {
+		for _, x := range waysInside(w, v4, web, sibling, other) {
+			ask(t, x.from, proto, x.to)
+		}
+		ask(t, w.Client(), proto, at(v4.node(w.Client()), 8080))
+		ask(t, w.Client(), proto, at(v4.pod(web), 80))
+		ask(t, sibling, proto, at(v4.client(w.Client()), 9000))
+		ask(t, w.Node, proto, at(v4.node(w.Client()), 8080))
+	}
+}
