@@ -26,6 +26,7 @@ const (
 	PodIngressMapSlEvents       = "sl_events"
 	PodIngressMapSlFlows        = "sl_flows"
 	PodIngressMapSlFlowsNew     = "sl_flows_new"
+	PodIngressMapSlFrags        = "sl_frags"
 	PodIngressMapSlHostAddrs    = "sl_host_addrs"
 	PodIngressMapSlHostports    = "sl_hostports"
 	PodIngressMapSlNoMasq       = "sl_no_masq"
@@ -113,6 +114,7 @@ type PodIngressMapSpecs struct {
 	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
 	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
 	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
 	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
@@ -176,6 +178,7 @@ type PodIngressMaps struct {
 	SlEvents      *ebpf.Map `ebpf:"sl_events"`
 	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
 	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
+	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
 	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
 	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
@@ -202,6 +205,7 @@ func (m *PodIngressMaps) Close() error {
 		m.SlEvents,
 		m.SlFlows,
 		m.SlFlowsNew,
+		m.SlFrags,
 		m.SlHostAddrs,
 		m.SlHostports,
 		m.SlNoMasq,
