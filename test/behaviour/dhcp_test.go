@@ -43,7 +43,14 @@ type process struct {
 // start runs a program in the node's namespaces.
 func (w *world) start(name string, args ...string) *process {
 	w.t.Helper()
-	p := &process{t: w.t, cmd: exec.Command(name, args...), out: &lockedBuffer{}, gone: make(chan struct{})}
+	return w.run(exec.Command(name, args...))
+}
+
+// run is start for a command that needs more than arguments.
+func (w *world) run(cmd *exec.Cmd) *process {
+	w.t.Helper()
+	name := cmd.Path
+	p := &process{t: w.t, cmd: cmd, out: &lockedBuffer{}, gone: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	if err := w.Node.Do(p.cmd.Start); err != nil {
 		w.t.Fatalf("start %s: %v", name, err)
