@@ -15,13 +15,20 @@ const ReferenceVersion = "v1.9.1"
 
 // referencePackages are where the reference plugins are.
 var referencePackages = map[string]string{
-	"bridge":     "plugins/main/bridge",
-	"ptp":        "plugins/main/ptp",
-	"host-local": "plugins/ipam/host-local",
-	"dhcp":       "plugins/ipam/dhcp",
-	"portmap":    "plugins/meta/portmap",
-	"firewall":   "plugins/meta/firewall",
-	"bandwidth":  "plugins/meta/bandwidth",
+	"bridge":      "plugins/main/bridge",
+	"ptp":         "plugins/main/ptp",
+	"macvlan":     "plugins/main/macvlan",
+	"tap":         "plugins/main/tap",
+	"host-device": "plugins/main/host-device",
+	"loopback":    "plugins/main/loopback",
+	"static":      "plugins/ipam/static",
+	"tuning":      "plugins/meta/tuning",
+	"sbr":         "plugins/meta/sbr",
+	"host-local":  "plugins/ipam/host-local",
+	"dhcp":        "plugins/ipam/dhcp",
+	"portmap":     "plugins/meta/portmap",
+	"firewall":    "plugins/meta/firewall",
+	"bandwidth":   "plugins/meta/bandwidth",
 }
 
 // Reference returns a directory with the reference's own plugins of those names.
