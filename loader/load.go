@@ -25,7 +25,7 @@ import (
 // held. Every step can be repeated; the last one that counts is the rename that commits (see DESIGN.md, "Load and upgrade").
 func (d *Datapath) load(ctx context.Context, k constants) error {
 	raiseMemlock()
-	report, err := d.decide()
+	report, err := d.decide(k)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	}
 	id := k.build()
 	if err := d.loadPrograms(specs, maps, id); err != nil {
-		return d.refuse(report, err)
+		return d.refuse(k, report, err)
 	}
 	if err := d.fillAtLoad(k); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 		return err
 	}
 	if err := d.paths.writeState(&state{
-		Backend: "ebpf", Reason: report.reason(), Build: id, Attach: d.modes(report), Probes: report, Config: k.status(),
+		Backend: backendEBPF, Reason: report.reason(), Build: id, Attach: d.modes(report), Probes: report, Config: k.status(),
 	}); err != nil {
 		return fmt.Errorf("write decision: %w", err)
 	}
@@ -259,14 +259,15 @@ func (d *Datapath) fillAtLoad(k constants) error {
 }
 
 // refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.
-func (d *Datapath) refuse(report probes, cause error) error {
+func (d *Datapath) refuse(k constants, report probes, cause error) error {
 	var verifier *ebpf.VerifierError
 	if !errors.As(cause, &verifier) && !errors.Is(cause, unix.EPERM) && !errors.Is(cause, unix.EINVAL) && !errors.Is(cause, unix.E2BIG) {
 		return cause
 	}
 	report = append(report, Probe{Name: probeLoad, Answer: AnswerNo, Reason: cause.Error(), Consequence: noDatapath, Required: true})
-	err := fmt.Errorf("%w: the kernel refuses a program: %w", ErrUnavailable, cause)
-	return errors.Join(err, d.paths.writeState(&state{Backend: "none", Reason: err.Error(), Probes: report}))
+	err := fmt.Errorf("the kernel refuses a program: %w", cause)
+	werr := d.paths.writeState(&state{Backend: backendNone, Reason: err.Error(), Asked: d.asked(k), Probes: report})
+	return errors.Join(fmt.Errorf("%w: %w", ErrUnavailable, err), werr)
 }
 
 // dropOtherBuilds removes the programs that nothing uses any more.

@@ -3,14 +3,18 @@
 package loader
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -273,6 +277,63 @@ func TestPrivilegedUnavailable(t *testing.T) {
 	e.o.Config.Backend = "iptables"
 	if _, err := Open(e.ctx, e.o); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("backend iptables: got %v, want ErrUnavailable", err)
+	}
+}
+
+// What the kernel refused a short while ago is not asked again; anything that may have changed is.
+func TestPrivilegedRefusalIsRemembered(t *testing.T) {
+	kernelSaidNo := []Probe{{Name: probeRedirectPeer, Answer: AnswerNo, Reason: "by the test", Required: true}}
+	tests := []struct {
+		name   string
+		change func(s *state)
+		again  bool
+	}{
+		{"the same question", func(*state) {}, false},
+		{"nearly too long ago", func(s *state) { s.Decided = time.Now().Add(-refusalAge + time.Minute) }, false},
+		{"too long ago", func(s *state) { s.Decided = time.Now().Add(-refusalAge - time.Second) }, true},
+		{"in the future", func(s *state) { s.Decided = time.Now().Add(time.Hour) }, true},
+		{"another boot", func(s *state) { s.BootID = "other" }, true},
+		{"another kernel", func(s *state) { s.Kernel = "other" }, true},
+		{"another build or configuration", func(s *state) { s.Asked = "other" }, true},
+		{"a bpffs that is there by now", func(s *state) { s.Probes[0].Name = probeBPFFS }, true},
+		{"capabilities that this process has", func(s *state) { s.Probes[0].Name = probeCaps }, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newEnv(t)
+			d, err := newDatapath(e.o)
+			e.ok(err)
+			k, err := d.constants()
+			e.ok(err)
+			s := &state{Backend: backendNone, Reason: "by the test", Asked: d.asked(k), Probes: slices.Clone(kernelSaidNo)}
+			e.ok(d.paths.writeState(s))
+			tt.change(s)
+			raw, err := json.Marshal(s)
+			e.ok(err)
+			e.ok(writeFile(d.paths.state, raw))
+			got, err := Open(e.ctx, e.o)
+			if err == nil {
+				e.ok(got.Close())
+			}
+			if again := !errors.Is(err, ErrUnavailable); again != tt.again {
+				t.Errorf("asked again: %v (%v), want %v", again, err, tt.again)
+			}
+		})
+	}
+}
+
+// A refusal of the kernel is written down with what it was about.
+func TestPrivilegedRefusalIsWrittenDown(t *testing.T) {
+	e := newEnv(t)
+	d, err := newDatapath(e.o)
+	e.ok(err)
+	k, err := d.constants()
+	e.ok(err)
+	if err := d.refuse(k, nil, unix.EINVAL); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	if err := d.refused(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
+		t.Errorf("remembered as %v", err)
 	}
 }
 

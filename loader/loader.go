@@ -77,6 +77,9 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if d.paths.loaded(cfg.build()) {
 		return d, nil
 	}
+	if err := d.refused(cfg); err != nil {
+		return nil, err
+	}
 	unlock, err := acquire(ctx, d.paths.lock)
 	if err != nil {
 		return nil, err

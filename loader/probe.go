@@ -105,8 +105,8 @@ func (e noError) Error() string { return e.why }
 func sayNo(format string, a ...any) error { return noError{fmt.Sprintf(format, a...)} }
 
 // decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
-// for the operator and asked again the next time, since a module may have been loaded or a file system mounted.
-func (d *Datapath) decide() (probes, error) {
+// for the operator, and for a while for the ADDs that follow (refused).
+func (d *Datapath) decide(k constants) (probes, error) {
 	report := d.require(runProbes(d.questions()))
 	for _, p := range report {
 		d.log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
@@ -116,7 +116,7 @@ func (d *Datapath) decide() (probes, error) {
 		return report, nil
 	}
 	err := fmt.Errorf("%w: %s", ErrUnavailable, report.reason())
-	if werr := d.paths.writeState(&state{Backend: "none", Reason: report.reason(), Probes: report}); werr != nil {
+	if werr := d.paths.writeState(&state{Backend: backendNone, Reason: report.reason(), Asked: d.asked(k), Probes: report}); werr != nil {
 		err = errors.Join(err, fmt.Errorf("write decision: %w", werr))
 	}
 	return report, err

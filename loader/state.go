@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is the decision taken for a network namespace, kept for the operator. Nothing but its being shown depends on it: what
-// is loaded and attached is told by the pins.
+// state is the decision taken for a network namespace, kept for the operator, and for the ADDs that follow a no. What is
+// loaded and attached is told by the pins.
 type state struct {
 	Version int          `json:"version"`
 	BootID  string       `json:"bootID"`
@@ -22,13 +22,19 @@ type state struct {
 	Kernel  string       `json:"kernel"`
 	Backend string       `json:"backend"` // "ebpf", or "none" when it cannot run
 	Reason  string       `json:"reason"`
+	Asked   string       `json:"asked,omitempty"` // of a no: what it was about
 	Build   string       `json:"build,omitempty"`
 	Attach  AttachModes  `json:"attach,omitzero"`
 	Probes  []Probe      `json:"probes"`
 	Config  ConfigStatus `json:"config,omitzero"`
 }
 
-const stateVersion = 1
+const (
+	stateVersion = 1
+
+	backendEBPF = "ebpf"
+	backendNone = "none"
+)
 
 func (p paths) readState() (*state, error) {
 	raw, err := os.ReadFile(p.state)
