@@ -19,8 +19,20 @@ import (
 type Choice struct {
 	Name    string    `json:"name"` // as in records
 	Reason  string    `json:"reason"`
-	Fact    bool      `json:"fact"` // seen in use or configured, not a default
+	Fact    bool      `json:"fact"`              // seen in use or configured, not a default
+	Variant string    `json:"variant,omitempty"` // of iptables, as it was configured then
 	Decided time.Time `json:"decided"`
+	Seen    time.Time `json:"seen"` // when the node was last looked at
+}
+
+// choiceAge is how long a choice is taken without another look at the node.
+const choiceAge = 10 * time.Minute
+
+// fresh reports that the node need not be looked at. A clock that went back is
+// no excuse.
+func (c Choice) fresh() bool {
+	age := time.Since(c.Seen)
+	return age >= 0 && age < choiceAge
 }
 
 // decisions is the file. Another boot's is void.
@@ -88,7 +100,10 @@ func (e env) kept(asked string) Choice {
 // keep writes a choice down. The file explains and saves work; that it cannot be
 // written is no reason to fail.
 func (e env) keep(asked string, c Choice) Choice {
-	c.Decided = time.Now().UTC()
+	c.Seen = time.Now().UTC()
+	if c.Decided.IsZero() {
+		c.Decided = c.Seen
+	}
 	path, err := decisionFile(e.runDir)
 	if err != nil {
 		return c

@@ -128,9 +128,10 @@ func (n *Node) Firewalld() *Firewalld { return &Firewalld{} }
 
 // Select returns the tables for a new attachment: those of a name ("nftables",
 // "iptables-nft", "iptables-legacy"), the variant of iptables that the node uses
-// ("iptables"), or what the node uses ("auto"). A choice is made once per boot
-// and kept, unless it was only a default. The error wraps ErrUnusable when the
-// tools are missing.
+// ("iptables"), or what the node uses ("auto"). A choice is kept, and compared
+// with the node every choiceAge; one that was only a default each time, without
+// much effort. Another configuration is another choice. The error wraps
+// ErrUnusable when the tools are missing.
 func (n *Node) Select(ctx context.Context, name string) (Tables, Choice, error) {
 	if name == NameIPTables && n.variant != "" {
 		name = NameIPTables + "-" + n.variant
@@ -142,25 +143,37 @@ func (n *Node) Select(ctx context.Context, name string) (Tables, Choice, error) 
 		return nil, Choice{}, fmt.Errorf("%w: no tables are called %q", ErrUnusable, name)
 	}
 	kept := n.kept(name)
-	if t, ok := n.Named(kept.Name); ok && kept.Fact && installed(ctx, t) {
+	t, ok := n.Named(kept.Name)
+	valid := ok && kept.Variant == n.variant && installed(ctx, t)
+	if valid && kept.Fact && kept.fresh() {
 		return t, kept, nil
 	}
-	c, t, err := n.choose(ctx, name)
+	c, other, err := n.choose(ctx, name, valid && !kept.fresh())
 	if err != nil {
 		return nil, Choice{}, err
 	}
-	if c.Name == kept.Name { // what speaks for it now may be our own rules
+	switch {
+	case !valid:
+	case !kept.fresh() && (c.Name == kept.Name || !c.Fact):
+		return t, n.keep(name, kept), nil
+	case c.Name == kept.Name: // what speaks for it now may be our own rules
 		return t, kept, nil
 	}
+	c.Variant = n.variant
 	c = n.keep(name, c)
 	n.log.Warn("chose the netfilter tables to use", log.String("asked", name), log.String("backend", c.Name), log.String("reason", c.Reason))
-	return t, c, nil
+	return other, c, nil
 }
 
 // choose looks at the node. What is in use and can be used is taken, else the
-// variant that the iptables program is, else what can be used at all.
-func (n *Node) choose(ctx context.Context, asked string) (Choice, Tables, error) {
-	u, err := n.lookUse(ctx)
+// variant that the iptables program is, else what can be used at all. With
+// strangers only rules that no CNI plugin made speak for anything.
+func (n *Node) choose(ctx context.Context, asked string, strangers bool) (Choice, Tables, error) {
+	look := n.lookUse
+	if strangers {
+		look = n.lookStrangers
+	}
+	u, err := look(ctx)
 	if err != nil {
 		n.log.Warn("cannot see which tables the node uses", log.Error(err))
 	}

@@ -4,13 +4,18 @@ package netfilter
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -218,5 +223,90 @@ func TestDecisionIsKept(t *testing.T) {
 	}
 	if len(f.runs) > 0 {
 		t.Errorf("a choice that was kept runs %q", f.runs)
+	}
+}
+
+// A choice follows the configuration at once, and the node after a while; what
+// CNI plugins wrote does not speak for it.
+func TestChoiceFollows(t *testing.T) {
+	const (
+		ours   = ":CNI-HOSTPORT-DNAT - [0:0]\n:CNI-DN-0123456789abcdef01234 - [0:0]\n-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT\n-A CNI-DN-0123456789abcdef01234 -p tcp -j DNAT\n"
+		theirs = ":INPUT ACCEPT [0:0]\n-A INPUT -s 192.0.2.99/32 -j DROP\n"
+	)
+	old := time.Now().Add(-choiceAge - time.Second)
+	inNFT := fakeKernel{
+		chains: map[string]bool{"2 filter FORWARD": true, "10 filter FORWARD": true},
+		nft:    []nl.NFTChain{{Family: unix.NFPROTO_IPV4, Table: "filter", Name: "FORWARD", Use: 9}},
+	}
+	inLegacy := fakeKernel{legacy: []string{"filter"}}
+	both := inNFT
+	both.legacy = []string{"filter"}
+	native := fakeKernel{nft: []nl.NFTChain{{Family: unix.NFPROTO_INET, Table: "mine", Name: "in", Use: 3}}}
+	own := fakeKernel{nft: []nl.NFTChain{
+		{Family: unix.NFPROTO_IPV4, Table: nftGuardTable, Name: "prerouting", Use: 3},
+		{Family: unix.NFPROTO_BRIDGE, Table: "nat", Name: "PREROUTING", Use: 3},
+	}}
+	tests := []struct {
+		name        string
+		kept        Choice
+		kernel      fakeKernel
+		nft, legacy string // what the tools say
+		variant     string
+		want        string
+	}{
+		{"fresh", Choice{Name: NameIPTablesNFT, Fact: true, Seen: time.Now()}, inLegacy, "", theirs, "", NameIPTablesNFT},
+		{"fresh, other configuration", Choice{Name: NameIPTablesNFT, Fact: true, Seen: time.Now()}, inNFT, theirs, "", VariantLegacy, NameIPTablesLegacy},
+		{"configuration taken back", Choice{Name: NameIPTablesLegacy, Fact: true, Seen: time.Now(), Variant: VariantLegacy}, inNFT, theirs, "", "", NameIPTablesNFT},
+		{"old, still so", Choice{Name: NameIPTablesNFT, Fact: true, Seen: old}, inNFT, theirs, "", "", NameIPTablesNFT},
+		{"old, moved to legacy", Choice{Name: NameIPTablesNFT, Fact: true, Seen: old}, both, ours, theirs, "", NameIPTablesLegacy},
+		{"old, moved to nft", Choice{Name: NameIPTablesLegacy, Fact: true, Seen: old}, both, theirs, ours, "", NameIPTablesNFT},
+		{"old, only ours left", Choice{Name: NameIPTablesLegacy, Fact: true, Seen: old}, both, ours, ours, "", NameIPTablesLegacy},
+		{"old, a default, nftables by now", Choice{Name: NameIPTablesNFT, Seen: old}, native, "", "", "", NameNFTables},
+		{"a default, nftables by now", Choice{Name: NameIPTablesNFT, Seen: time.Now()}, native, "", "", "", NameNFTables},
+		{"a default, and our own rules", Choice{Name: NameIPTablesNFT, Seen: time.Now()}, inNFT, ours, "", "", NameIPTablesNFT},
+		{"nothing but our own tables", Choice{}, own, "", "", "", NameIPTablesNFT},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := allTools()
+			f.answers["iptables-nft-save"], f.answers["iptables-legacy-save"] = tt.nft, tt.legacy
+			n := newTestNode(t, f, tt.kernel)
+			n.variant = tt.variant
+			if tt.kept.Name != "" {
+				seen := tt.kept.Seen
+				n.keep("auto", tt.kept)
+				backdate(t, n, seen)
+			}
+			tables, c, err := n.Select(t.Context(), "auto")
+			if err != nil || tables.Name() != tt.want || c.Name != tt.want {
+				t.Fatalf("%+v, %v, want %s", c, err, tt.want)
+			}
+			if kept := n.kept("auto"); kept.Name != tt.want || !kept.fresh() && tt.kept.Fact {
+				t.Errorf("kept is %+v", kept)
+			}
+		})
+	}
+}
+
+// backdate sets when the node was last looked at.
+func backdate(t *testing.T, n *Node, seen time.Time) {
+	t.Helper()
+	path, err := decisionFile(n.runDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := readDecisions(n.runDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := d.Choices["auto"]
+	c.Seen = seen
+	d.Choices["auto"] = c
+	raw, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

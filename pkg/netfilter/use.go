@@ -64,37 +64,90 @@ func (e env) lookUse(ctx context.Context) (use, error) {
 		return u, err
 	}
 	for _, c := range chains {
-		ipt := (c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6) && slices.Contains(iptTables, c.Table)
 		switch {
-		case ipt:
+		case isIPTables(c):
 			u.nft += int(c.Use)
 			if slices.Contains(hints, c.Name) {
 				u.hint = VariantNFT
 			}
-		case c.Table != nftPortTable && c.Table != nftMasqTable && c.Table != nftFirewallTable:
+		case isNative(c):
 			u.native += int(c.Use)
 		}
 	}
+	return u, e.countLegacy(ctx, &u, func(string, string) bool { return true })
+}
+
+// lookStrangers counts rules that neither we nor the reference plugins made: a
+// choice must not speak for itself. It takes a process for each family.
+func (e env) lookStrangers(ctx context.Context) (use, error) {
+	u, err := e.lookUse(ctx)
+	if err != nil || u.nft == 0 && u.legacy == 0 {
+		return u, err
+	}
+	u.nft, u.legacy = 0, 0
+	nft := IPTables{e, VariantNFT}
+	for _, v6 := range []bool{false, true} {
+		for _, name := range iptTables {
+			if !nft.mayHave(v6, name, hooksOf[name]...) {
+				continue
+			}
+			if t, err := nft.read(ctx, v6, name); err == nil { // else it cannot be the one to use
+				u.nft += t.count(strange)
+			}
+		}
+	}
+	return u, e.countLegacy(ctx, &u, strange)
+}
+
+// hooksOf are chains that a table of iptables has if it has any.
+var hooksOf = map[string][]string{"filter": {"FORWARD", "INPUT"}, "nat": {"PREROUTING", "POSTROUTING"}, "mangle": {"PREROUTING"}, "raw": {"PREROUTING"}, "security": {"FORWARD"}}
+
+// strange reports that a rule is none of a CNI plugin's.
+func strange(chain, rule string) bool {
+	return !strings.HasPrefix(chain, "CNI-") && !strings.Contains(rule, "-j CNI-") && !strings.HasPrefix(comment(rule), guardComment(""))
+}
+
+func (t table) count(which func(chain, rule string) bool) (n int) {
+	for chain, rules := range t.chains {
+		for _, r := range rules {
+			if which(chain, r) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func isIPTables(c nl.NFTChain) bool {
+	return (c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6) && slices.Contains(iptTables, c.Table)
+}
+
+// isNative reports that a chain is somebody's who works with nftables proper, on
+// the way of packets between networks: macspoofchk has one for bridges on any node.
+func isNative(c nl.NFTChain) bool {
+	ip := c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6 || c.Family == unix.NFPROTO_INET
+	return ip && !slices.Contains([]string{nftPortTable, nftMasqTable, nftFirewallTable, nftGuardTable}, c.Table)
+}
+
+func (e env) countLegacy(ctx context.Context, u *use, which func(chain, rule string) bool) error {
 	legacy := IPTables{e, VariantLegacy}
 	for _, v6 := range []bool{false, true} {
 		names, err := e.kernel.LegacyTables(v6)
 		if err != nil {
-			return u, err
+			return err
 		}
 		for _, name := range names {
 			t, err := legacy.read(ctx, v6, name)
 			if err != nil {
 				continue // tables without the tool to read them: it cannot be the one to use
 			}
-			for chain, rules := range t.chains {
-				u.legacy += len(rules)
-				if slices.Contains(hints, chain) {
-					u.hint = VariantLegacy
-				}
+			u.legacy += t.count(which)
+			if slices.ContainsFunc(hints, t.has) {
+				u.hint = VariantLegacy
 			}
 		}
 	}
-	return u, nil
+	return nil
 }
 
 // prefer says what use speaks for: the tool, the variant, why, and whether it is
