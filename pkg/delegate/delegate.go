@@ -161,7 +161,8 @@ func inProcess(a *cniplugin.Args, kind string) *cniplugin.Args {
 	if c.Log == nil {
 		c.Log = log.NewNop()
 	}
-	c.Log = c.Log.With(log.String(log.KeyPlugin, kind))
+	// The plugin that the runtime called is a field already; a delegate's delegate adds its name to this one.
+	c.Log = c.Log.Named(kind)
 	return &c
 }
 

@@ -15,10 +15,13 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -128,6 +131,19 @@ func TestLookup(t *testing.T) {
 		if e := cnierr.From((&Runner{}).Status(context.Background(), args(t, dirNamedLikeIt), typ)); e == nil || e.Code != 50 {
 			t.Errorf("STATUS with type %q: %+v, want code 50", typ, e)
 		}
+	}
+}
+
+// A line of a delegate's delegate names all of them, and no key twice.
+func TestInProcessLog(t *testing.T) {
+	t.Parallel()
+	core, lines := observer.New(zapcore.DebugLevel)
+	a := args(t)
+	a.Log = log.NewCore(core).With(log.String(log.KeyPlugin, "flannel"))
+	inProcess(inProcess(a, "bridge"), "host-local").Log.Info("hello")
+	got := lines.All()[0]
+	if got.LoggerName != "bridge.host-local" || len(got.Context) != 1 || got.ContextMap()[log.KeyPlugin] != "flannel" {
+		t.Errorf("logger %q, fields %v", got.LoggerName, got.Context)
 	}
 }
 

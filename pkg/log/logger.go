@@ -12,20 +12,31 @@ import (
 // Logger writes lines to a zap core. It is zap's own logger without what plugins
 // do not use: that one brings an HTTP server, TLS and their initialisers into
 // every process of a chain, a twentieth of an ADD. Safe for concurrent use.
-type Logger struct{ core zapcore.Core }
+type Logger struct {
+	core zapcore.Core
+	name string // parts joined by dots
+}
 
 // Field is one key of a line with its value.
 type Field = zapcore.Field
 
 // NewCore returns a logger that writes to core, for tests that look at what was
 // logged.
-func NewCore(core zapcore.Core) *Logger { return &Logger{core} }
+func NewCore(core zapcore.Core) *Logger { return &Logger{core: core} }
 
 // NewNop returns a logger that writes nothing.
-func NewNop() *Logger { return &Logger{zapcore.NewNopCore()} }
+func NewNop() *Logger { return &Logger{core: zapcore.NewNopCore()} }
 
 // With returns a logger that puts fields on every line.
-func (l *Logger) With(fields ...Field) *Logger { return &Logger{l.core.With(fields)} }
+func (l *Logger) With(fields ...Field) *Logger { return &Logger{l.core.With(fields), l.name} }
+
+// Named returns a logger that adds a part to the name of who writes its lines.
+func (l *Logger) Named(name string) *Logger {
+	if l.name != "" {
+		name = l.name + "." + name
+	}
+	return &Logger{l.core, name}
+}
 
 // Debug writes a line for who looks for a mistake.
 func (l *Logger) Debug(msg string, fields ...Field) { l.log(zapcore.DebugLevel, msg, fields) }
@@ -43,7 +54,7 @@ func (l *Logger) log(level zapcore.Level, msg string, fields []Field) {
 	if !l.core.Enabled(level) {
 		return
 	}
-	if c := l.core.Check(zapcore.Entry{Level: level, Time: time.Now(), Message: msg}, nil); c != nil {
+	if c := l.core.Check(zapcore.Entry{Level: level, Time: time.Now(), LoggerName: l.name, Message: msg}, nil); c != nil {
 		c.Write(fields...)
 	}
 }
