@@ -21,7 +21,11 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
-const portRangeKey = "net/ipv4/ip_local_port_range"
+const (
+	sysctlDir     = "net/ipv4"
+	portRangeName = "ip_local_port_range"
+	portRangeKey  = sysctlDir + "/" + portRangeName
+)
 
 // constants are what is compiled into the programs at load time. A change of any of them is another build.
 type constants struct {
@@ -53,7 +57,7 @@ func (d *Datapath) constants() (constants, error) {
 		return a.Bits() - b.Bits()
 	})
 	if len(k.snat) == 0 {
-		local, err := sysctl.Get(portRangeKey)
+		local, err := d.sysctl(portRangeName)
 		if err != nil {
 			return k, err
 		}
@@ -62,6 +66,20 @@ func (d *Datapath) constants() (constants, error) {
 		}
 	}
 	return k, nil
+}
+
+// sysctl reads a parameter of the node. Its directory stays open: looking it up takes longer the more namespaces there are.
+func (d *Datapath) sysctl(name string) (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sysctls == nil {
+		dir, err := sysctl.OpenDir(sysctlDir)
+		if err != nil {
+			return "", err
+		}
+		d.sysctls = dir
+	}
+	return d.sysctls.Get(name)
 }
 
 // complement returns the ports above 1023 that the kernel does not give to its own sockets, the higher ones first. local is

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
 // PinVersion is the version of the map layout, part of the path of every pin. It changes when a key or a value changes.
@@ -57,6 +58,8 @@ type Datapath struct {
 
 	mu   sync.Mutex
 	maps map[string]*ebpf.Map // opened on first use
+
+	sysctls *sysctl.Dir // opened on first use
 }
 
 // Open returns a handle on the datapath of the calling thread's network namespace. It loads the programs when nothing is
@@ -125,6 +128,10 @@ func (d *Datapath) Close() error {
 		errs = append(errs, m.Close())
 	}
 	clear(d.maps)
+	if d.sysctls != nil {
+		d.sysctls.Close()
+		d.sysctls = nil
+	}
 	return errors.Join(errs...)
 }
 

@@ -14,14 +14,16 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
 // justNow is how long a look at the node holds for the verbs that follow: the plugins of one chain come within milliseconds of
-// each other, each in a process of its own. A new pod device always makes a look.
-const justNow = 50 * time.Millisecond
+// each other, each in a process of its own, on a busy node a few tens of them. A new pod device always makes a look.
+const justNow = 200 * time.Millisecond
 
-const reservedPortsKey = "net/ipv4/ip_local_reserved_ports"
+const (
+	reservedPortsName = "ip_local_reserved_ports"
+	reservedPortsKey  = sysctlDir + "/" + reservedPortsName
+)
 
 // Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
 // read, not written.
@@ -192,7 +194,7 @@ func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]en
 // writeKeptPorts brings the reserved ports into the map. Reading the whole map back costs more than everything else here, so
 // the text that was written last is kept beside the decision.
 func (d *Datapath) writeKeptPorts() error {
-	reserved, err := sysctl.Get(reservedPortsKey)
+	reserved, err := d.sysctl(reservedPortsName)
 	if err != nil {
 		return err
 	}

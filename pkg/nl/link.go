@@ -44,6 +44,7 @@ type Link struct {
 	Loopback    bool
 	Ethernet    bool
 	Bare        bool // no link header at all: packets begin with the IP header
+	NoRA        bool // IPv6 is on and takes no router advertisements (accept_ra is 0)
 
 	// Sub holds the settings of a link that sits on another one.
 	Sub Sub
@@ -206,6 +207,8 @@ func parseLink(m []byte) (Link, error) {
 			if s := int(u8(v)); s < len(operStates) {
 				l.OperState = operStates[s]
 			}
+		case unix.IFLA_AF_SPEC:
+			l.NoRA = noRA(v)
 		case unix.IFLA_LINKINFO:
 			info = v
 		}
@@ -214,6 +217,27 @@ func parseLink(m []byte) (Link, error) {
 		err = l.parseInfo(info)
 	}
 	return l, err
+}
+
+// Attributes inside IFLA_AF_SPEC, <linux/if_link.h> and <linux/ipv6.h>.
+const (
+	inet6Conf    = 2 // IFLA_INET6_CONF, an array of 32-bit values
+	confAcceptRA = 3 // DEVCONF_ACCEPT_RA
+)
+
+// noRA reads the setting from what the kernel says of the address families.
+func noRA(b []byte) (off bool) {
+	_ = walk(b, func(family uint16, v []byte) { // what cannot be read is not known to be off
+		if family != unix.AF_INET6 {
+			return
+		}
+		_ = walk(v, func(kind uint16, conf []byte) {
+			if at := 4 * confAcceptRA; kind == inet6Conf && len(conf) >= at+4 {
+				off = u32(conf[at:]) == 0
+			}
+		})
+	})
+	return off
 }
 
 func (l *Link) parseInfo(info []byte) error {

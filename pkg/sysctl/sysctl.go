@@ -41,6 +41,10 @@ func Get(key string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read sysctl: %w", err)
 	}
+	return read(f)
+}
+
+func read(f *os.File) (string, error) {
 	b, err := io.ReadAll(f)
 	_ = f.Close()
 	if err != nil {
@@ -48,6 +52,38 @@ func Get(key string) (string, error) {
 	}
 	return strings.TrimRight(string(b), "\n"), nil
 }
+
+// Dir is a directory of keys, kept open: see setOpen for why. It stays in the
+// network namespace it was opened in. The caller must Close it.
+type Dir struct {
+	key string
+	fd  int
+}
+
+// OpenDir opens a directory of keys ("net/ipv4") as the calling thread sees it.
+func OpenDir(key string) (*Dir, error) {
+	p, err := Path(key)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open(p, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open sysctl directory: %w", &fs.PathError{Op: "open", Path: p, Err: err})
+	}
+	return &Dir{key: key, fd: fd}, nil
+}
+
+// Get is the package's Get for a name in the directory.
+func (d *Dir) Get(name string) (string, error) {
+	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("read sysctl: %w", &fs.PathError{Op: "open", Path: path.Join(Root, d.key, name), Err: err})
+	}
+	return read(os.NewFile(uintptr(fd), name))
+}
+
+// Close releases the directory.
+func (d *Dir) Close() { _ = unix.Close(d.fd) }
 
 // open is os.OpenFile without the runtime's poller, which these files would be
 // registered with for nothing: they can be polled.
@@ -67,6 +103,9 @@ func Set(key, value string) error {
 	if err != nil {
 		return err
 	}
+	if done := setOpen(p, value); done {
+		return nil
+	}
 	// Write-only keys (route/flush) cannot be read; the write decides.
 	if old, err := Get(key); err == nil && Equal(old, value) {
 		return nil
@@ -84,6 +123,27 @@ func Set(key, value string) error {
 		return fmt.Errorf("write sysctl: %w", err)
 	}
 	return nil
+}
+
+// setOpen reads and writes by one descriptor: finding the file is what takes
+// time, more with every network namespace on the node (the kernel keeps the
+// names of all in one chain). Where that does not work, Set says why.
+func setOpen(path, value string) bool {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var old [128]byte
+	n, err := unix.Pread(fd, old[:], 0)
+	if err != nil || n == len(old) {
+		return false
+	}
+	if Equal(string(old[:n]), value) {
+		return true
+	}
+	n, err = unix.Pwrite(fd, []byte(value), 0)
+	return err == nil && n == len(value)
 }
 
 // Equal compares two values as the kernel does: fields, however they are

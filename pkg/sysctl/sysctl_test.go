@@ -79,6 +79,26 @@ func TestPrivilegedSet(t *testing.T) {
 		if err := Set(key, "bogus"); err == nil {
 			t.Error("the kernel took a bogus value")
 		}
+		if err := Set("net/ipv4/route/flush", "1"); err != nil {
+			t.Errorf("a key that can only be written: %v", err)
+		}
+		d, err := OpenDir("net/ipv4")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer d.Close()
+		for _, v := range []string{"1", "0"} {
+			if err := Set(key, v); err != nil {
+				t.Error(err)
+			}
+			if got, err := d.Get("ip_forward"); err != nil || got != v {
+				t.Errorf("Get in the directory = %q, %v; want %q", got, err, v)
+			}
+		}
+		if _, err := d.Get("no_such_key"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("err = %v, want fs.ErrNotExist", err)
+		}
 	}()
 	<-done
 }

@@ -52,7 +52,7 @@ func (t *attach) makeBridge(context.Context) error {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "set %s up", t.Bridge)
 		}
 	}
-	veth.NoRA(t.args.Log, t.Bridge)
+	veth.NoRA(t.args.Log, t.bridge)
 	return nil
 }
 
@@ -120,7 +120,7 @@ func (t *attach) makeVeth(context.Context) error {
 	if t.podEnd, err = t.pod.LinkByIndex(t.hostEnd.PeerIndex); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
 	}
-	veth.NoRA(t.args.Log, t.hostEnd.Name)
+	veth.NoRA(t.args.Log, t.hostEnd)
 	return nil
 }
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 // gateways puts the gateway addresses on the host's side and lets the host
@@ -31,7 +31,7 @@ func (t *attach) gateways(context.Context) (err error) {
 		if err := t.addGateways(); err != nil {
 			return err
 		}
-		if err := t.forward(); err != nil {
+		if err := veth.Forward(t.host, t.rec.Addrs); err != nil {
 			return err
 		}
 	}
@@ -134,17 +134,6 @@ func (t *attach) removeGateway(a nl.Addr) error {
 		}
 	}
 	return gone(t.host.DelAddr(a))
-}
-
-// forward lets the host route for the families the pod has. It is never taken
-// back: others may depend on it by then.
-func (t *attach) forward() error {
-	for _, key := range forwardKeys(t.rec.Addrs) {
-		if err := sysctl.Set(key, "1"); err != nil {
-			return cnierr.Wrap(cnierr.CodeKernel, err, "enable forwarding")
-		}
-	}
-	return nil
 }
 
 func forwardKeys(addrs []netip.Prefix) []string {

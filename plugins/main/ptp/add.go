@@ -120,11 +120,11 @@ func (t *attach) makeVeth(context.Context) error {
 		return err
 	}
 	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
-	veth.NoRA(t.args.Log, t.rec.HostIfName)
 	veth.NoDAD(t.args.Log, t.rec.HostIfName)
 	if t.hostEnd, err = t.Host.LinkByName(t.rec.HostIfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
+	veth.NoRA(t.args.Log, t.hostEnd)
 	t.podEnd, err = t.Pod.LinkByIndex(t.hostEnd.PeerIndex)
 	return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
 }

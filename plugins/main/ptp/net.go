@@ -13,9 +13,9 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 // The gateways of a pod whose IPAM plugin names none. They are good on the pod's
@@ -110,12 +110,7 @@ func (t *attach) configureHost(context.Context) error {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "route to the pod")
 		}
 	}
-	for _, key := range forwardKeys(t.rec.Addrs) { // never taken back: others may depend on it by then
-		if err := sysctl.Set(key, "1"); err != nil {
-			return cnierr.Wrap(cnierr.CodeKernel, err, "enable forwarding")
-		}
-	}
-	return nil
+	return veth.Forward(t.Host, t.rec.Addrs)
 }
 
 // configurePod gives the pod's end its addresses and routes and sets it up. All

@@ -14,6 +14,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"net"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -183,10 +185,38 @@ func Claimed(list func(network string) ([]*store.Record, error), l nl.Link) bool
 
 // NoRA keeps routers on the pods' network from configuring the host through
 // this device. Without IPv6 in the kernel there is nothing to do.
-func NoRA(l *log.Logger, device string) {
-	if err := sysctl.Set("net/ipv6/conf/"+device+"/accept_ra", "0"); err != nil {
-		l.Debug("accept_ra stays", log.String(log.KeyDevice, device), log.Error(err))
+func NoRA(logger *log.Logger, device nl.Link) {
+	if device.NoRA {
+		return
 	}
+	if err := sysctl.Set("net/ipv6/conf/"+device.Name+"/accept_ra", "0"); err != nil {
+		logger.Debug("accept_ra stays", log.String(log.KeyDevice, device.Name), log.Error(err))
+	}
+}
+
+// Forward lets the host route for the families of addrs. It is never taken back:
+// others may depend on it by then. Netlink is asked first, since the file takes
+// longer to find the more network namespaces there are.
+func Forward(host *nl.Handle, addrs []netip.Prefix) error {
+	for _, f := range []struct {
+		family int
+		wanted bool
+		key    string
+	}{
+		{nl.FamilyV4, slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is4() }), "net/ipv4/ip_forward"},
+		{nl.FamilyV6, slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }), "net/ipv6/conf/all/forwarding"},
+	} {
+		if !f.wanted {
+			continue
+		}
+		if on, err := host.Forwarding(f.family); err == nil && on {
+			continue
+		}
+		if err := sysctl.Set(f.key, "1"); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "enable forwarding")
+		}
+	}
+	return nil
 }
 
 // NoDAD spares the device's link-local address the check for another owner: its

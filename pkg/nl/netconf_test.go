@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/sysctl"
+)
+
+// Netlink says what the files under /proc/sys say, before and after a change.
+func TestPrivilegedConfFromNetlink(t *testing.T) {
+	ns := mustNS(t)
+	h := mustHandle(t, ns)
+	must[int](t)(0, h.AddVeth(VethSpec{HostName: "v0", HostUp: true, PeerName: "v1"}))
+	set := func(key, v string) {
+		t.Helper()
+		if err := ns.Do(func() error { return sysctl.Set(key, v) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		key, v string
+		ask    func() (bool, error)
+		want   bool
+	}{
+		{"net/ipv4/ip_forward", "0", func() (bool, error) { return h.Forwarding(FamilyV4) }, false},
+		{"net/ipv4/ip_forward", "1", func() (bool, error) { return h.Forwarding(FamilyV4) }, true},
+		{"net/ipv6/conf/all/forwarding", "0", func() (bool, error) { return h.Forwarding(FamilyV6) }, false},
+		{"net/ipv6/conf/all/forwarding", "1", func() (bool, error) { return h.Forwarding(FamilyV6) }, true},
+		{"net/ipv6/conf/v0/accept_ra", "0", func() (bool, error) { l, err := h.LinkByName("v0"); return l.NoRA, err }, true},
+		{"net/ipv6/conf/v0/accept_ra", "2", func() (bool, error) { l, err := h.LinkByName("v0"); return l.NoRA, err }, false},
+	} {
+		set(tt.key, tt.v)
+		if got, err := tt.ask(); err != nil || got != tt.want {
+			t.Errorf("%s = %s: netlink says %v, %v", tt.key, tt.v, got, err)
+		}
+	}
+}
