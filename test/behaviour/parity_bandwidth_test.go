@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -33,6 +34,14 @@ func rates() scene {
 			s.limited(static(nil), "runtime", merged(in, out))
 			s.limited(static(limits("ingress", 0, 0)), "hidden", in)
 			s.limited(static(nil), "free", nil)
+			c := s.Clients[0]
+			var client []string
+			for _, fam := range families() {
+				a := fam.client(c)
+				client = append(client, netip.PrefixFrom(a, a.BitLen()).String())
+			}
+			s.limited(static(merged(merged(in, out), attributes{"unshapedSubnets": client})), "but", nil)
+			s.limited(static(merged(merged(in, out), attributes{"shapedSubnets": client})), "only", nil)
 			drain(s.t, s.Client())
 		},
 		then: []behaviour{
@@ -44,6 +53,14 @@ func rates() scene {
 			pace("of the runtime, from the pod", "runtime", "client"),
 			pace("of the runtime, with a static key of 0", "client", "hidden"),
 			pace("none, toward the pod", "client", "free"),
+			pace("unshapedSubnets, toward the pod from one of them", "client", "but"),
+			pace("unshapedSubnets, from the pod to one of them", "but", "client"),
+			pace("unshapedSubnets, toward the pod from elsewhere", "free", "but"),
+			pace("unshapedSubnets, from the pod to elsewhere", "but", "free"),
+			pace("shapedSubnets, toward the pod from one of them", "client", "only"),
+			pace("shapedSubnets, from the pod to one of them", "only", "client"),
+			pace("shapedSubnets, toward the pod from elsewhere", "free", "only"),
+			pace("shapedSubnets, from the pod to elsewhere", "only", "free"),
 			once("CHECK", func(s *stage) string { return said("CHECK", s.pods["in"].check()) }),
 			once("CHECK after the limit was removed", func(s *stage) string {
 				p := s.pods["in"]
@@ -52,7 +69,9 @@ func rates() scene {
 			}),
 			once("DEL", func(s *stage) string { return said("DEL", s.pods["out"].tryDel()) }),
 			once("devices after DEL", func(s *stage) string {
-				_ = s.pods["runtime"].tryDel()
+				for _, name := range []string{"runtime", "but", "only"} {
+					_ = s.pods[name].tryDel()
+				}
 				return fmt.Sprintf("%d", len(s.snapshot().Grep("link bwp")))
 			}),
 		},

@@ -22,8 +22,21 @@ var differences = []difference{
 		reason: "With eBPF nothing is marked, so the chain is not needed."},
 	{rows: "configurations: a rate without burst", ours: "ADD ok",
 		reason: "The burst is derived from the rate: there are runtimes that send a rate alone."},
+	{rows: "configurations: one port twice in a request", ours: "ADD error 7",
+		reason: "Two mappings of one address, port and protocol are a mistake in the request; the reference lets the first win."},
+	{rows: "configurations: bandwidth backend that does not exist", ours: "ADD error 7", reason: subnets},
+	{rows: "configurations: unshapedSubnets *", ours: "ADD error 7", reason: subnets},
+	{rows: "configurations: * auto", ours: "ADD ok", reason: words},
+	{rows: "configurations: * ebpf", ours: "ADD ok", reason: words},
 	{rows: "configurations: *", ours: "ADD error 7", reason: "The reference's errors all have code 999; 7 is a configuration that cannot be used."},
 	{rows: "configurations: firewall backend firewalld that does not run", ours: "ADD error 105", reason: "As above; 105 is a back end that cannot run."},
+	{rows: "bandwidth: unshapedSubnets, * of them, *", ours: "not limited", reason: subnets},
+	{rows: "bandwidth: shapedSubnets, * elsewhere, *", ours: "not limited", reason: subnets},
+	{rows: "firewalld: CHECK after an address was taken out", ours: "CHECK error 102",
+		reason: "The reference asks firewalld and does not look at the answer."},
+	{rows: "firewalld: the zone after DEL without prevResult", ours: "DEL ok, 0 of 2",
+		reason: "DEL works from our record; the reference knows the addresses from the result alone."},
+	{rows: "firewalld: a zone that does not exist", ours: "ADD error 100", reason: "The reference's errors all have code 999; 100 is a change that was refused."},
 	{rows: "bandwidth: CHECK after the limit was removed", ours: "CHECK error 102",
 		reason: "CHECK sees a queueing discipline of another kind; the reference passes it."},
 	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, IPv?", columns: "ebpf-*", ours: "no answer",
@@ -33,6 +46,8 @@ var differences = []difference{
 }
 
 const (
-	direct = "The socket itself is sent to the pod when it connects, so the kernel picks the source by the way to the pod, as for every connection of the node to a pod."
-	chain  = "`iptablesAdminChainName` is a chain of iptables: eBPF neither makes nor calls it. Rules of the administrator's own FORWARD chain are honoured all the same."
+	subnets = "`unshapedSubnets` and `shapedSubnets` were the reference's in v1.5, and `backend` is ours: the reference takes no notice of any."
+	words   = "`auto` and `ebpf` are words of ours."
+	direct  = "The socket itself is sent to the pod when it connects, so the kernel picks the source by the way to the pod, as for every connection of the node to a pod."
+	chain   = "`iptablesAdminChainName` is a chain of iptables: eBPF neither makes nor calls it. Rules of the administrator's own FORWARD chain are honoured all the same."
 )

@@ -2,6 +2,14 @@
 
 package behaviour
 
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
 // admission is a node whose FORWARD policy is DROP, with an administrator's
 // chain.
 func admission() scene {
@@ -83,4 +91,56 @@ func policies(policy string) scene {
 			}},
 		},
 	}
+}
+
+// zones is a node with firewalld.
+func zones() scene {
+	return scene{
+		group: "firewalld",
+		build: func(s *stage) {
+			s.firewalld()
+			zone := func(keys attributes) *lab.Runtime {
+				return s.runtime(network{plugins: []string{"firewall"}, firewall: merged(attributes{"backend": "firewalld"}, keys)})
+			}
+			s.pod(zone(attributes{"firewalldZone": "home"}), "home")
+			s.pod(zone(nil), "trusted")
+		},
+		then: []behaviour{
+			once("addresses in the zone of firewalldZone", func(s *stage) string { return s.inZone("home") }),
+			once("addresses in the default zone", func(s *stage) string { return s.inZone("trusted") }),
+			once("CHECK", func(s *stage) string { return said("CHECK", s.pods["home"].check()) }),
+			once("CHECK after an address was taken out", func(s *stage) string {
+				sh(s.t, s.Node, "firewall-cmd --zone=home --remove-source="+s.pods["home"].IP4.String()+"/32")
+				return said("CHECK", s.pods["home"].check())
+			}),
+			once("addresses in the zone after DEL", func(s *stage) string {
+				out := said("DEL", s.pods["trusted"].tryDel())
+				return out + ", " + s.inZone("trusted")
+			}),
+			once("the zone after DEL without prevResult", func(s *stage) string {
+				p := s.pods["home"]
+				_ = p.rt.ForgetCache(p.att)
+				out := said("DEL", p.tryDel())
+				return out + ", " + s.inZone("home")
+			}),
+			once("a zone that does not exist", func(s *stage) string {
+				p := s.newPod(s.runtime(network{plugins: []string{"firewall"}, firewall: attributes{"backend": "firewalld", "firewalldZone": "nowhere"}}), "lost")
+				out := said("ADD", p.tryAdd())
+				_ = p.tryDel()
+				return out
+			}),
+		},
+	}
+}
+
+// inZone counts a pod's addresses in the zone of its name.
+func (s *stage) inZone(zone string) string {
+	sources := strings.Fields(sh(s.t, s.Node, "firewall-cmd --zone="+zone+" --list-sources"))
+	n := 0
+	for _, want := range []string{s.pods[zone].IP4.String() + "/32", s.pods[zone].IP6.String() + "/128"} {
+		if slices.Contains(sources, want) {
+			n++
+		}
+	}
+	return fmt.Sprintf("%d of 2", n)
 }

@@ -125,6 +125,34 @@ func portmapKeys(group string, keys func(s *stage) attributes, prepare func(s *s
 	}
 }
 
+// marks is a node whose networks masquerade by different marks.
+func marks() scene {
+	bits := []int{0, 31}
+	port := func(bit int) uint16 { return uint16(8100 + bit) }
+	sc := scene{
+		group:   "portmap: values of markMasqBit",
+		options: twoUplinks(),
+		build: func(s *stage) {
+			for _, bit := range bits {
+				n := hairpins()
+				n.portmap = attributes{"markMasqBit": bit}
+				s.pod(s.runtime(n), fmt.Sprint("bit", bit), onBoth(int(port(bit)), anyIP)...)
+			}
+			s.pod(s.runtime(hairpins()), "sibling", onBoth(8080, anyIP)...)
+		},
+	}
+	for _, bit := range bits {
+		name := fmt.Sprintf("bit%d", bit)
+		sc.atOnce = append(sc.atOnce,
+			probe(fmt.Sprintf("%d, from outside", bit), "client", onNode(port(bit))),
+			probe(fmt.Sprintf("%d, from a sibling", bit), "sibling", onNode(port(bit))),
+			probe(fmt.Sprintf("%d, from the pod itself", bit), name, onNode(port(bit))),
+			ipv4(shut(fmt.Sprintf("%d, from the node, by 127.0.0.1", bit), "node", onLoopback(port(bit)))))
+	}
+	sc.atOnce = append(sc.atOnce, probe("the default beside them, from a pod of another value", "bit0", onNode(8080)))
+	return sc
+}
+
 // notClient is the condition that the first client is not who asks.
 func notClient(s *stage) attributes {
 	words := func(v4, v6 []string) attributes { return attributes{"conditionsV4": v4, "conditionsV6": v6} }

@@ -18,6 +18,7 @@ func scenes() []scene {
 			}
 			return attributes{"externalSetMarkChain": "MARK-IT"}
 		}, markChain),
+		marks(),
 		lives(),
 		verbs(),
 		masquerading(),
@@ -25,6 +26,7 @@ func scenes() []scene {
 		admission(),
 		policies("same-bridge"),
 		policies("isolated"),
+		zones(),
 		rates(),
 	}
 }

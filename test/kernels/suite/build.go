@@ -31,7 +31,7 @@ var notHere = map[string]string{
 
 // NotHere matches tests that cannot run in a machine without Go, as a go test
 // pattern: they build the reference's plugins.
-const NotHere = "^TestPrivileged(SweepOfReference$|DHCPReference|SwitchSuites)"
+const NotHere = "^TestPrivileged(SweepOfReference$|DHCPReference|DelOfReference$|ReferenceDelOfOurs$|GCOfReference$|Switch(Suites|ToOurs$|Back$))"
 
 // Package is one that has privileged tests.
 type Package struct {
