@@ -70,12 +70,19 @@ func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes 
 	if err := i.waitDAD(ctx, dad); err != nil {
 		return err
 	}
-	for _, r := range routes {
-		if err := i.Pod.AddRoute(r); err != nil {
+	for _, r := range together(routes) {
+		if err := i.addRoute(r); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "give the pod its routes")
 		}
 	}
 	return nil
+}
+
+func (i *Interface) addRoute(r hops) error {
+	if len(r.gateways) > 1 {
+		return i.Pod.AddMultipath(r.Route, r.gateways)
+	}
+	return i.Pod.AddRoute(r.Route)
 }
 
 // sysctls runs inside the pod's namespace.

@@ -73,6 +73,34 @@ func routeOf(res *types100.Result, r *types.Route, index int) (nl.Route, error) 
 	return route, nil
 }
 
+// hops is a route with all of its gateways.
+type hops struct {
+	nl.Route
+	gateways []netip.Addr
+}
+
+// together joins IPv4 routes that differ in their gateways only, of which the
+// kernel would use the last alone. Those of IPv6 it joins itself.
+func together(routes []nl.Route) []hops {
+	var out []hops
+	for _, r := range routes {
+		same := func(h hops) bool {
+			h.Gateway = r.Gateway
+			return h.Route == r
+		}
+		i := -1
+		if r.Dst.Addr().Is4() && r.Gateway.IsValid() {
+			i = slices.IndexFunc(out, func(h hops) bool { return h.Gateway.IsValid() && same(h) })
+		}
+		if i < 0 {
+			out = append(out, hops{r, []netip.Addr{r.Gateway}})
+			continue
+		}
+		out[i].gateways = append(out[i].gateways, r.Gateway)
+	}
+	return out
+}
+
 func badRoute(r *types.Route, key string, value any) error {
 	return cnierr.New(cnierr.CodeDecode, fmt.Sprintf("the IPAM plugin returned a route to %s with %s %v", r.Dst.String(), key, value), "")
 }
