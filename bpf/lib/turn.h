@@ -73,21 +73,68 @@ __noinline int sl_turn_take(struct __sk_buff *skb, __u32 port)
 	return idx && tuple_equal(&idx->other, &s->key);
 }
 
-/* Gives s->rec, whose key is s->key, an index with a free port, own (host byte order) if it can be, and puts it in. */
-static __always_inline struct sl_flow *__turn_insert(struct __sk_buff *skb, struct sl_flow_scratch *s, __u16 own,
-						     enum sl_drop_reason *reason)
+/*
+ * Does the port (host byte order) lead to the very flow in the scratch, from before its record was lost? As sl_snat_mine().
+ * Returns 1 then, else 0.
+ */
+__noinline int sl_turn_mine(__u32 port)
 {
-	__u32 rnd = bpf_get_prandom_u32();
+	struct sl_flow_scratch *s = flow_scratch();
+	struct sl_turn *t = turn_scratch();
+	__u32 kind;
+	struct sl_flow *idx;
+
+	if (!s || !t)
+		return 0;
+	kind = s->rec.flags & (SL_FLOW_DOOR | SL_FLOW_TURNED);
+	if ((kind & SL_FLOW_DOOR) && !t->p.echo)
+		s->rec.other.remote_port = bpf_htons((__u16)port);
+	else
+		s->rec.other.local_port = bpf_htons((__u16)port);
+	idx = bpf_map_lookup_elem(&sl_flows, &s->rec.other);
+	if (!idx)
+		idx = bpf_map_lookup_elem(&sl_flows_new, &s->rec.other);
+	return idx && (idx->flags & SL_FLOW_INDEX) && (idx->flags & kind) && idx->owner == s->rec.owner &&
+	       tuple_equal(&idx->other, &s->key);
+}
+
+/*
+ * Notes in t->start where the search for a port of the flow in the scratch begins, and looks there for the one it had before its record was
+ * lost. own: host byte order. Returns 1 when it is found. A function of its own, for the stack it takes.
+ */
+__noinline int sl_turn_look(__u32 own)
+{
+	struct sl_flow_scratch *s = flow_scratch();
+	struct sl_turn *t = turn_scratch();
+	__u32 look, i;
+	int found = 0;
+
+	if (!s || !t)
+		return 0;
+	t->start = ports_start(&s->key);
+	look = __snat_look(&t->p, proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_TRIES : 0);
+	for (i = 0; i <= 2 * SL_SNAT_TRIES && i < look && !found; i++)
+		found = sl_turn_mine(__snat_candidate((__u16)own, i, t->start));
+	return found;
+}
+
+/*
+ * Gives s->rec, whose key is s->key, an index, and puts it in: with the port it had before its record was lost, else a free one, own (host byte order) if
+ * it can be.
+ */
+static __always_inline struct sl_flow *__turn_insert(struct __sk_buff *skb, struct sl_flow_scratch *s,
+						     const struct sl_turn *t, __u16 own, enum sl_drop_reason *reason)
+{
 	__u32 tries = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_TRIES : 0, i;
+	int found = sl_turn_look(own);
 	struct sl_flow *f = NULL;
 
 	*reason = SL_DROP_SNAT_PORTS;
-	for (i = 0; i <= 2 * SL_SNAT_TRIES && i <= tries; i++) {
-		if (sl_turn_take(skb, __snat_candidate(own, i, rnd))) {
-			f = flow_insert(&s->key, &s->rec);
-			*reason = f ? SL_DROP_NONE : SL_DROP_FLOW_TABLE;
-			break;
-		}
+	for (i = 0; i <= 2 * SL_SNAT_TRIES && i <= tries && !found; i++)
+		found = sl_turn_take(skb, __snat_candidate(own, i, t->start));
+	if (found) {
+		f = flow_insert(&s->key, &s->rec);
+		*reason = f ? SL_DROP_NONE : SL_DROP_FLOW_TABLE;
 	}
 	return f;
 }
@@ -177,7 +224,7 @@ static __always_inline enum sl_drop_reason __turn_make(struct __sk_buff *skb, st
 	addr_copy(s->rec.other.remote, hp->ip);
 	s->rec.other.remote_port = hp->port;
 	s->key = t->p.tuple;
-	f = __turn_insert(skb, s, bpf_ntohs(t->p.tuple.local_port), &reason);
+	f = __turn_insert(skb, s, t, bpf_ntohs(t->p.tuple.local_port), &reason);
 	if (f)
 		flow_touch(&t->p.tuple, f, &t->p, SL_TX, skb->len, now);
 	return reason;
@@ -286,7 +333,7 @@ static __always_inline enum sl_drop_reason __door_make(struct __sk_buff *skb, st
 	s->rec.other = t->p.tuple;
 	addr_copy(s->rec.other.remote, ep->gateway);
 	s->key = t->key;
-	__turn_insert(skb, s, bpf_ntohs(t->p.echo ? t->p.tuple.local_port : t->p.tuple.remote_port), &reason);
+	__turn_insert(skb, s, t, bpf_ntohs(t->p.echo ? t->p.tuple.local_port : t->p.tuple.remote_port), &reason);
 	return reason;
 }
 

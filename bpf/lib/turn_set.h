@@ -12,7 +12,8 @@ struct sl_turn {
 	struct sl_tuple to;
 	struct sl_tuple key;
 	struct sl_tuple want; /* for turn_set() */
-	__u64 odd; /* 1: the packet is in the scratch of the second parser, whose functions change it (turn_odd.h) */
+	__u32 start;	      /* place of the first try for a port */
+	__u32 odd; /* 1: the packet is in the scratch of the second parser, whose functions change it (turn_odd.h) */
 };
 
 struct {

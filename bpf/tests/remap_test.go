@@ -162,8 +162,9 @@ func noPortLeft(w *walk, family, proto int) {
 const secret = 0x5eed1234
 
 // start is where the search for a port begins: ports_start() of bpf/lib/ports.h.
-func start(c conn) uint32 {
-	key := c.tuple()
+func start(c conn) uint32 { return startOf(c.tuple()) }
+
+func startOf(key bpfobj.TypesSlTuple) uint32 {
 	raw, err := binary.Append(nil, binary.NativeEndian, &key)
 	if err != nil {
 		panic(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -87,8 +88,9 @@ type walk struct {
 	rival  bpfobj.TypesSlFlow // see failMapRace
 	stats  map[*pod]*bpfobj.TypesSlEndpointStats
 	drops  dropCounts
-	came   string // device that what reaches a pod came in by; empty: a process of the node sent it
-	number uint32 // of the pod's own device, for the programs inside
+	places map[metrics.Place]uint64 // the same, by device and endpoint
+	came   string                   // device that what reaches a pod came in by; empty: a process of the node sent it
+	number uint32                   // of the pod's own device, for the programs inside
 }
 
 // option is one part of a scenario.
@@ -99,10 +101,12 @@ type option func(*walk)
 func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 	tb.Helper()
 	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfobj.TypesSlEndpointStats{}}
-	for _, name := range []string{"sl_flows", "sl_flows_new", "sl_endpoints", "sl_ep_stats", "sl_host_addrs", "sl_uplinks", "sl_no_masq", "sl_hostports", "sl_frags", "sl_policies", "sl_policed"} {
+	w.places = map[metrics.Place]uint64{}
+	for _, name := range []string{"sl_flows", "sl_flows_new", "sl_endpoints", "sl_ep_stats", "sl_host_addrs", "sl_uplinks", "sl_no_masq", "sl_hostports", "sl_frags", "sl_policies", "sl_policed", "sl_dev_drops"} {
 		w.empty(name)
 	}
 	w.zero("sl_drops", make([]uint64, ebpf.MustPossibleCPU()))
+	w.zero("sl_event_cpu", make([]bpfobj.TypesSlEventCpu, ebpf.MustPossibleCPU()))
 	for _, word := range fx.kept {
 		w.put("sl_ports_kept", word, uint64(0))
 	}

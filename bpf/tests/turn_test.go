@@ -195,6 +195,27 @@ func tupleOf(c conn) bpfobj.TypesSlTuple {
 	}
 }
 
+// So does a port at the door that was not the client's own, when the record is lost and the client speaks first.
+func TestPrivilegedTurnLostRecordClientFirst(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
+	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
+		x := w.toNode(family, proto, podB, podA, upl0.addr(family))
+		x.asked.local = at(podB.addr(family), movedPort)
+		x.middle.local = x.asked.local
+		key := reversed(tupleOf(x.middle))
+		key.Pad[0] = 1
+		x.masked(rolled(startOf(key)))
+		x.asks("S")
+		x.answers("SA")
+		x.asks("PA")
+		for range 2 {
+			w.lose(key)
+			x.asks("PA")
+			x.answers("PA")
+		}
+	})
+}
+
 // reversed is the tuple of the other end.
 func reversed(t bpfobj.TypesSlTuple) bpfobj.TypesSlTuple {
 	t.Local, t.Remote, t.LocalPort, t.RemotePort = t.Remote, t.Local, t.RemotePort, t.LocalPort

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
@@ -238,6 +239,7 @@ func (w *walk) checkRedirect(h hook, r result, want want) {
 func (w *walk) account(h hook, dev string, in input, want want) {
 	if want.verdict == shot {
 		w.drops[want.reason]++
+		w.places[w.place(h, dev, want)]++
 	}
 	if want.victim != nil {
 		w.stats[want.victim].Drops++
@@ -262,6 +264,18 @@ func (w *walk) account(h hook, dev string, in input, want want) {
 	}
 }
 
+// place is where a drop is counted: on the device, and as the pod's.
+func (w *walk) place(h hook, dev string, want want) metrics.Place {
+	p := metrics.Place{Device: uint32(w.index(dev)), Reason: want.reason}
+	if want.victim != nil {
+		p.Endpoint = uint32(w.index(want.victim.name))
+	}
+	if h == ownEgress || h == ownIngress { // inside a pod its number is both
+		p.Device, p.Endpoint = own.Key(w.number), own.Key(w.number)
+	}
+	return p
+}
+
 func podOn(dev string) *pod {
 	for _, p := range allPods {
 		if p.name == dev {
@@ -275,6 +289,13 @@ func (w *walk) checkCounters(h hook) {
 	w.tb.Helper()
 	if got := w.readDrops(); got != w.drops {
 		w.tb.Errorf("%s: drop counters %v, want %v", h, got, w.drops)
+	}
+	places, err := metrics.NewDeviceDrops(w.maps["sl_dev_drops"], w.maps["sl_event_cpu"]).All()
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	if diff := gocmp.Diff(w.places, places); diff != "" {
+		w.tb.Errorf("%s: drops by device and endpoint (-want +got):\n%s", h, diff)
 	}
 	for _, p := range allPods {
 		if diff := gocmp.Diff(*w.stats[p], w.readStats(p), ignoreLayout); diff != "" {

@@ -67,6 +67,7 @@ func denied(w *walk, family, proto int) {
 			break
 		}
 		w.drops[reasonDenied]++
+		w.places[metrics.Place{Device: 1, Reason: reasonDenied}]++ // what BPF_PROG_TEST_RUN says is lo
 		if n, _, err := list.Get(network); err != nil || n != 1 {
 			w.tb.Errorf("counted %d %v", n, err)
 		}

@@ -56,17 +56,26 @@ func removePins(w *world, text string) {
 func emptyMap(w *world, name string) {
 	w.t.Helper()
 	w.onNode(func() error {
-		found, err := pins("/maps/")
+		path, err := pinnedMap(name)
 		if err != nil {
 			return err
 		}
-		for _, path := range found {
-			if filepath.Base(path) == name {
-				return emptyPinned(path)
-			}
-		}
-		return fmt.Errorf("no map %s among %v", name, found)
+		return emptyPinned(path)
 	})
+}
+
+// pinnedMap is where a map is pinned on the node of the calling thread.
+func pinnedMap(name string) (string, error) {
+	found, err := pins("/maps/")
+	if err != nil {
+		return "", err
+	}
+	for _, path := range found {
+		if filepath.Base(path) == name {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("no map %s among %v", name, found)
 }
 
 func emptyPinned(path string) error {

@@ -21,8 +21,8 @@ func virtualIP(fam family) netip.Addr {
 	return netip.MustParseAddr("fd00:96::10")
 }
 
-// nft loads netfilter rules on the node.
-func nft(t testing.TB, n *lab.Node, rules string) {
+// nft loads netfilter rules in a namespace.
+func nft(t testing.TB, n interface{ Do(func() error) error }, rules string) {
 	t.Helper()
 	err := n.Do(func() error {
 		cmd := exec.Command("nft", "-f", "-")
