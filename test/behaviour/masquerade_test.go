@@ -93,6 +93,31 @@ func TestPrivilegedMasqueradeSparesTheNode(t *testing.T) {
 	})
 }
 
+// Nor that of a socket on which the node listens, or takes datagrams: those who ask there are answered by the node.
+func TestPrivilegedMasqueradeSparesListeners(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.add(w.runtime(net0()), "app")
+	serve(t, w.Client(), "client", ":62000")
+	serve(t, w.Node, "node", ":62001")
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		pods, err := dial(p, proto+fam.suffix, ":62001", at(fam.client(w.Client()), 62000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pods.Close()
+		if pods.answer.peer.Port() == 62001 {
+			t.Error("the pod's connection took the port that the node listens on")
+		}
+		if got := ask(t, w.Client(), proto, at(fam.node(w.Client()), 62001)); got.name != "node" {
+			t.Errorf("answered by %s, want node", got.name)
+		}
+		if err := pods.rounds(longTalk); err != nil {
+			t.Errorf("the pod's connection: %v", err)
+		}
+	})
+}
+
 // Who connects to the pod's own address is answered from it.
 func TestPrivilegedInboundIsNotMasqueraded(t *testing.T) {
 	t.Parallel()

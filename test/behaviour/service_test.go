@@ -103,6 +103,41 @@ func TestPrivilegedServiceInside(t *testing.T) {
 	})
 }
 
+// The same by iptables, as kube-proxy's first mode writes it, with a backend on the client's own bridge too: every answer comes from the
+// virtual address, though the two could talk directly.
+func TestPrivilegedServiceIPTables(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := w.runtime(net0())
+	app, sibling, web := w.add(rt, "app"), w.add(rt, "sibling"), w.add(w.runtime(net1()), "web")
+	backends := []*pod{sibling, web}
+	for _, b := range backends {
+		serve(t, b, b.Name, ":8000")
+	}
+	for _, fam := range families() {
+		ipt := map[string]string{"4": "iptables", "6": "ip6tables"}[fam.suffix]
+		for i, b := range backends {
+			for _, proto := range []string{"tcp", "udp"} {
+				for _, chain := range []string{"PREROUTING", "OUTPUT"} {
+					sh(t, w.Node, fmt.Sprintf("%s -w -t nat -A %s -d %s -p %s --dport %d -j DNAT --to-destination %s",
+						ipt, chain, virtualIP(fam), proto, 80+i, at(fam.pod(b), 8000)))
+				}
+				// A backend beside the client would answer it directly: kube-proxy masquerades what hairpins through the bridge.
+				sh(t, w.Node, fmt.Sprintf("%s -w -t nat -A POSTROUTING -s %s -d %s -p %s -j MASQUERADE", ipt, fam.pod(app), fam.pod(sibling), proto))
+			}
+		}
+	}
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		for i, b := range backends {
+			for _, from := range []place{app, w.Node} {
+				if got := ask(t, from, proto, at(virtualIP(fam), uint16(80+i))); got.name != b.Name {
+					t.Errorf("answered by %s, want %s", got.name, b.Name)
+				}
+			}
+		}
+	})
+}
+
 // A Service that clients reach through the node's address (a NodePort).
 func TestPrivilegedServiceNodePort(t *testing.T) {
 	t.Parallel()
