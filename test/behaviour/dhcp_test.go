@@ -85,7 +85,7 @@ type dhcpWorld struct {
 	dir    string
 	rt     *lab.Runtime
 	daemon *process
-	server *process // dnsmasq
+	server *process // dnsmasq, or kea
 }
 
 func (w *dhcpWorld) socket() string { return filepath.Join(w.dir, "dhcp.sock") }
@@ -257,8 +257,8 @@ func (w *dhcpWorld) kea(seconds int) (leases func() string) {
 	}
 	w.t.Setenv("KEA_PIDFILE_DIR", w.dir)
 	w.t.Setenv("KEA_LOCKFILE_DIR", w.dir)
-	server := w.start("kea-dhcp4", "-c", conf)
-	w.eventually("kea is ready", func() bool { return bytes.Contains([]byte(server.out.String()), []byte("DHCP4_STARTED")) })
+	w.server = w.start("kea-dhcp4", "-c", conf)
+	w.eventually("kea is ready", func() bool { return bytes.Contains([]byte(w.server.out.String()), []byte("DHCP4_STARTED")) })
 	return func() string {
 		b, err := os.ReadFile(file)
 		if err != nil {
@@ -268,8 +268,7 @@ func (w *dhcpWorld) kea(seconds int) (leases func() string) {
 	}
 }
 
-// Short leases of Kea: they are renewed, also after the daemon was away, and a
-// pod whose lease ran out has its interface down.
+// Short leases of Kea: they are renewed, also after the daemon was away.
 func TestPrivilegedDHCPRenewal(t *testing.T) { //nolint:paralleltest // sets environment variables for the server
 	w := newDHCPWorld(t, "")
 	leases := w.kea(12)
@@ -296,6 +295,27 @@ func TestPrivilegedDHCPRenewal(t *testing.T) { //nolint:paralleltest // sets env
 		last := strings.Split(lines[len(lines)-1], ",")
 		return len(last) > 3 && last[0] == p.IP4.String() && last[3] == "0"
 	})
+}
+
+// A pod whose lease has run out has its interface down: the address may be
+// somebody else's by now. CHECK says so and does not hang, and DEL works.
+func TestPrivilegedDHCPExpiry(t *testing.T) { //nolint:paralleltest // sets environment variables for the server
+	w := newDHCPWorld(t, "")
+	w.kea(8)
+	w.startDaemon()
+	p := w.add(w.rt, "web")
+	w.server.signal(unix.SIGKILL)
+	w.eventually("the interface is down", func() bool { return strings.Contains(sh(t, p, "ip link show eth0"), "state DOWN") })
+	if !strings.Contains(w.daemon.out.String(), "lease lost") {
+		t.Error("the daemon does not say why")
+	}
+	if err := p.check(); err == nil || !strings.Contains(err.Error(), "no more tries") {
+		t.Errorf("CHECK: %v", err)
+	}
+	p.mustDel()
+	if left, err := os.ReadDir(filepath.Join(w.dir, "state")); err != nil || len(left) != 0 {
+		t.Errorf("the daemon remembers %v, %v", left, err)
+	}
 }
 
 // wantRoutes compares lines of "ip route" in the pod.
