@@ -5,6 +5,8 @@ package behaviour
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 // onPTP is a dual-stack network of point-to-point links.
@@ -111,4 +113,47 @@ func TestPrivilegedPTPLife(t *testing.T) {
 	q.mustDel()
 	q.mustDel()
 	w.assertNothingLeft(before)
+}
+
+// Both directions are limited, by the pod's address and through its hostPort,
+// with the whole chain and its masquerade.
+func TestPrivilegedPTPBandwidth(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"edt", "tbf"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			if backend == "edt" {
+				need.Qdisc(t, "fq")
+			}
+			w := newWorld(t)
+			n := onPTP()
+			n.plugins = []string{"portmap", "firewall", "bandwidth"}
+			n.bandwidth = merged(attributes{"backend": backend}, merged(limits("ingress", 8*megabit, megabit/5), limits("egress", 8*megabit, megabit/5)))
+			rt := w.runtime(n)
+			before := w.settled(rt, tcp(8090, 90))
+			p := w.add(rt, "app", tcp(8090, 90))
+			drain(t, p)
+			drain(t, w.Client())
+			mustCheck(t, p)
+			eachFamily(t, func(t *testing.T, fam family) {
+				for name, way := range map[string]struct {
+					from place
+					to   string
+				}{
+					"the hostPort":   {w.Client(), at(fam.node(w.Client()), 8090)},
+					"from the node":  {w.Node, at(fam.pod(p), 90)},
+					"to the outside": {p, at(fam.client(w.Client()), 90)},
+				} {
+					got, err := rate(way.from, "tcp"+fam.suffix, way.to)
+					if err != nil {
+						t.Errorf("%s: %v", name, err)
+					} else if got > 10*megabit {
+						t.Errorf("%s: %.1f Mbit/s of 8", name, got/megabit)
+					}
+				}
+			})
+			p.mustDel()
+			w.assertNothingLeft(before)
+		})
+	}
 }
