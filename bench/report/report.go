@@ -33,11 +33,16 @@ var (
 	Add    = Metric{Name: "add_p50", Unit: "ms", Title: "ADD, ms", Digits: 1, Less: true}
 	Del    = Metric{Name: "del_p50", Unit: "ms", Title: "DEL, ms", Digits: 1, Less: true}
 
+	// CPU time of all processes of a verb: what a busy machine does not change.
+	AddCPU = Metric{Name: "add_cpu", Unit: "ms", Title: "CPU, ms", Digits: 1, Less: true}
+	DelCPU = Metric{Name: "del_cpu", Unit: "ms", Title: "CPU, ms", Digits: 1, Less: true}
+
 	DropRate = Metric{Name: "drops", Unit: "M/s", Title: "dropped, M/s", Digits: 2}
 	DropCost = Metric{Name: "drops_cpu", Unit: "M/s", Title: "dropped, M/CPU s", Digits: 2}
 
 	Traffic    = []Metric{RRP50, RRP99, CRR, Stream}
 	Attachment = []Metric{Add, Del}
+	Verbs      = []Metric{Add, AddCPU, Del, DelCPU}
 )
 
 // Key tells one cell of the result from the others.

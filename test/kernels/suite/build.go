@@ -24,7 +24,8 @@ const envBinaries = binaries.EnvDir
 // notHere are packages with privileged tests that say nothing about a kernel,
 // each with its reason. A name that ends in "/" stands for everything below.
 var notHere = map[string]string{
-	"bench/":            "measures; needs Go and the network",
+	"bench/peer":        "measures; needs Go and the network",
+	"bench/traffic":     "measures",
 	"pkg/test/archtest": "reads the source with the go command",
 	"test/kernels/":     "is what runs the others",
 }

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/sluice-cni/sluice/bench/peer"
+	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/pkg/test/binaries"
+)
+
+// "bench add" times ADD and DEL of every plugin that this kernel has devices for.
+// Where the reference's plugins lie beside it, it times them too: that is how
+// "bench add -guest" runs.
+func TestPrivilegedAdd(t *testing.T) {
+	bin, err := binaries.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bin.Close()
+	out := filepath.Join(t.TempDir(), "add.json")
+	args := []string{"-peers", peer.Sluice, "-cycles", "1"}
+	if _, err := os.Stat(guestReference); err == nil {
+		args = []string{"-reference-bin", guestReference, "-cycles", "15"}
+	}
+	if err := runAdd(t.Context(), append(args, "-sluice-bin", bin.Dir, "-out", out)); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []report.Row
+	if err := json.Unmarshal(raw, &rows); err != nil {
+		t.Fatal(err)
+	}
+	for _, plugin := range []string{"bridge", "ptp", "host-device"} { // they need nothing but veths
+		for _, m := range report.Verbs {
+			if !slices.ContainsFunc(rows, func(r report.Row) bool {
+				return r.Scenario == plugin && r.Peer == peer.Sluice && r.Metric == m.Name && r.Value > 0
+			}) {
+				t.Errorf("no %s of %s in %s", m.Name, plugin, raw)
+			}
+		}
+	}
+}

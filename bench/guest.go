@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/sluice-cni/sluice/bench/peer"
+)
+
+// guestReference is where the reference's plugins are while a virtual machine is
+// made: below the module, so that they go in with the tree. The test that runs in
+// there finds them at the same place.
+const guestReference = "testdata/reference"
+
+// addInGuest times ADD under another kernel: it boots one and runs
+// TestPrivilegedAdd in it, which is this command again.
+func addInGuest(ctx context.Context, series, refBin string, plugins []string) (err error) {
+	suite, err := peer.ReferenceSuite(ctx, refBin, plugins, os.Stderr)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join("bench", guestReference)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("from the module's directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(dir))) }()
+	if err := os.CopyFS(dir, os.DirFS(suite.BinDir)); err != nil {
+		return fmt.Errorf("copy the reference's plugins (left by a run that was killed? remove %s): %w", dir, err)
+	}
+	c := exec.CommandContext(ctx, "go", "run", "./test/kernels", "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it ends its machine
+	return c.Run()
+}
