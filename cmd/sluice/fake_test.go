@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -191,7 +192,23 @@ func newFakeNode() *fakeNode {
 			{HostPort: loader.HostPort{HostIP: netip.IPv6Unspecified(), Proto: 6, Port: 8080, PodIP: addr("fd00:1::2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 13},
 			{HostPort: loader.HostPort{HostIP: addr("192.0.2.1"), Proto: 17, Port: 53, PodIP: addr("10.1.0.3"), PodPort: 5353}, Owner: lostRef.Owner(), Generation: 14},
 		},
-		flows: fakeFlows(),
+		flows:    fakeFlows(),
+		policies: fakePolicies(),
+		denied:   []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
+	}
+}
+
+func fakePolicies() []loader.PolicyStatus {
+	return []loader.PolicyStatus{
+		{ID: 3, Mode: policy.ModeIsolated, Owners: []uint64{webRef.Owner(), lostRef.Owner()},
+			Ingress: []loader.RuleStatus{
+				{Number: 0, Allow: true, Network: netip.MustParsePrefix("192.0.2.0/24"), Protocol: "tcp", Ports: "80-81", Hits: 12},
+				{Number: 1, Protocol: "any", Hits: 1_500_000}, {Number: -1, Protocol: "any"},
+			},
+			Egress: []loader.RuleStatus{{Number: -1, Allow: true, Protocol: "any", Hits: 7}}},
+		{ID: 4, Mode: policy.ModeOpen, Owners: []uint64{webRef.Owner()},
+			Ingress: []loader.RuleStatus{{Number: -1, Allow: true, Protocol: "any"}},
+			Egress:  []loader.RuleStatus{{Number: 0, Network: netip.MustParsePrefix("2001:db8::/32"), Protocol: "udp", Ports: "53"}, {Number: -1, Allow: true, Protocol: "any"}}},
 	}
 }
 
