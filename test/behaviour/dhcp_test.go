@@ -49,10 +49,16 @@ func (w *world) start(name string, args ...string) *process {
 // run is start for a command that needs more than arguments.
 func (w *world) run(cmd *exec.Cmd) *process {
 	w.t.Helper()
+	return w.runIn(w.Node, cmd)
+}
+
+// runIn is run for another place than the node.
+func (w *world) runIn(ns interface{ Do(func() error) error }, cmd *exec.Cmd) *process {
+	w.t.Helper()
 	name := cmd.Path
 	p := &process{t: w.t, cmd: cmd, out: &lockedBuffer{}, gone: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	if err := w.Node.Do(p.cmd.Start); err != nil {
+	if err := ns.Do(p.cmd.Start); err != nil {
 		w.t.Fatalf("start %s: %v", name, err)
 	}
 	go func() {
@@ -115,10 +121,10 @@ func newDHCPWorld(t *testing.T, ipam string, path ...string) *dhcpWorld {
 }
 
 // startDaemon runs our daemon and waits until it answers.
-func (w *dhcpWorld) startDaemon() {
+func (w *dhcpWorld) startDaemon(flags ...string) {
 	w.t.Helper()
-	w.daemon = w.start(filepath.Join(programs.Dir, "dhcp"), "daemon", "-socketpath", w.socket(), "-statedir", filepath.Join(w.dir, "state"),
-		"-pidfile", filepath.Join(w.dir, "pid"), "-timeout", "2s", "-resendtimeout", "6s")
+	args := []string{"daemon", "-socketpath", w.socket(), "-statedir", filepath.Join(w.dir, "state"), "-pidfile", filepath.Join(w.dir, "pid"), "-timeout", "2s", "-resendtimeout", "6s"}
+	w.daemon = w.start(filepath.Join(programs.Dir, "dhcp"), append(args, flags...)...)
 	w.eventually("the daemon answers", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), verbTime)
 		defer cancel()
@@ -316,6 +322,52 @@ func TestPrivilegedDHCPExpiry(t *testing.T) { //nolint:paralleltest // sets envi
 	if left, err := os.ReadDir(filepath.Join(w.dir, "state")); err != nil || len(left) != 0 {
 		t.Errorf("the daemon remembers %v, %v", left, err)
 	}
+}
+
+// Leases on the interfaces that DHCP is for: those that are on a real network,
+// whose server is no part of the node. An ipvlan has its master's MAC address, so
+// answers must be broadcast.
+func TestPrivilegedDHCPOnLAN(t *testing.T) {
+	t.Parallel()
+	device := map[string]string{"macvlan": "eth0", "ipvlan l2": "eth0", "vlan": "tagged", "host-device": "wire0", "host-device macvlan": "eth0"}
+	for _, k := range insides() {
+		dev := device[k.name]
+		if dev == "" { // no layer 2, so no DHCP
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			k.lease(t, dev)
+		})
+	}
+}
+
+func (k inside) lease(t *testing.T, dev string) {
+	t.Helper()
+	w := &dhcpWorld{world: k.world(t), dir: t.TempDir()}
+	net := netip.PrefixFrom(k.peer(w.world, families()[0]), 24)
+	w.server = w.runIn(w.Client(), exec.Command("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--log-facility=-",
+		"--interface="+dev, "--bind-interfaces", "--except-interface=lo", "--dhcp-authoritative", "--no-ping",
+		"--dhcp-range="+nth(net, 150)+","+nth(net, 160)+",255.255.255.0,1h", "--dhcp-option=option:router,"+net.Addr().String(),
+		"--dhcp-leasefile="+filepath.Join(w.dir, "leases")))
+	n := k.network()
+	n.ipam = attributes{"type": "dhcp", "daemonSocketPath": w.socket()}
+	w.rt = w.runtime(n)
+	w.startDaemon("-broadcast")
+	p := w.add(w.rt, "app")
+	if !net.Masked().Contains(p.IP4) {
+		t.Errorf("address %v", p.IP4)
+	}
+	serve(t, p, "app", ":80")
+	if got := ask(t, w.Client(), "tcp", at(p.IP4, 80)); got.name != "app" {
+		t.Errorf("answered by %s", got.name)
+	}
+	mustCheck(t, p)
+	p.mustDel()
+	w.eventually("the lease is released", func() bool {
+		b, err := os.ReadFile(filepath.Join(w.dir, "leases"))
+		return err == nil && !strings.Contains(string(b), p.IP4.String())
+	})
 }
 
 // wantRoutes compares lines of "ip route" in the pod.
