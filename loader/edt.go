@@ -51,6 +51,8 @@ const (
 	queueTime     = 25 * time.Millisecond
 	queueBytes    = 32 << 10 // at low rates: a few frames, however long that takes
 	egressHorizon = time.Second
+	// fq drops what is to leave later than in 10 s, and says so to nobody who asks us.
+	maxHorizon = 9 * time.Second
 )
 
 // since returns how long n bytes take at the shape's rate.
@@ -59,14 +61,14 @@ func (s Shape) since(n uint64) time.Duration {
 }
 
 func (s Shape) limit() *edt.Limit {
-	queue := max(queueTime, s.since(queueBytes))
+	queue := min(max(queueTime, s.since(queueBytes)), maxHorizon)
 	l := &edt.Limit{
 		Owner: s.Ref.Owner(), Rate: s.Rate, Burst: uint64(s.since(uint64(s.Burst))),
 		Mark: uint64(queue / 2), Horizon: uint64(queue),
 	}
 	if s.Egress {
 		l.Flags |= edt.FlagEgress
-		l.Horizon = uint64(max(egressHorizon, 2*queue))
+		l.Horizon = uint64(min(max(egressHorizon, 2*queue), maxHorizon))
 	}
 	switch {
 	case len(s.Shaped) > 0:

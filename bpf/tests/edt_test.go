@@ -165,6 +165,28 @@ func TestPrivilegedDepartures(t *testing.T) {
 	}
 }
 
+// At every rate, packets of any length leave exactly when the bytes before them are through: less than 1 ns a packet too early, which is
+// what a division loses. That is 0.4 % for the shortest frames at 10 Gbit/s, and 0.02 % for full ones.
+func TestPrivilegedDeparturesAtRates(t *testing.T) {
+	const packets = 200
+	s := newShaper(t, edt.Limit{})
+	f := udpFrame("10.1.0.2:1000", "192.0.2.1:80")
+	f.payload = nil // as short as the shortest
+	for _, mbit := range []uint64{1, 10, 100, 1000, 10_000} {
+		for _, length := range []uint32{64, 1514, 65_226} {
+			rate := mbit * 1e6 / 8
+			s.put(edt.Limit{Rate: rate, Horizon: 1 << 62, Mark: 1 << 62, Sparse: 1 << 62})
+			for i := range uint64(packets) {
+				verdict, departure, _ := s.send(f, length, 0)
+				want := uint64(float64(i) * float64(length) * 1e9 / float64(rate))
+				if at := departure - noon; verdict != pass || at > want || want-at > i {
+					t.Fatalf("%d Mbit/s, %d bytes: packet %d has verdict %d and leaves at %d ns, want %d", mbit, length, i, verdict, at, want)
+				}
+			}
+		}
+	}
+}
+
 // A flow that was let past the queue never overtakes itself, and a busy one is
 // not let past it.
 func TestPrivilegedDeparturesOfOneFlow(t *testing.T) {
