@@ -43,10 +43,13 @@ type work struct {
 // prepare builds everything that does not depend on the kernel.
 func (o *options) prepare(ctx context.Context) (_ *work, err error) {
 	w := &work{options: o}
-	if w.packages, err = suite.Find(ctx, o.root, o.packages...); err != nil {
+	if o.exec == "" {
+		w.packages, err = suite.Find(ctx, o.root, o.packages...)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if len(w.packages) == 0 && o.shell == "" {
+	if len(w.packages) == 0 && o.shell == "" && o.exec == "" {
 		return nil, fmt.Errorf("no package among %s has privileged tests for a kernel", strings.Join(o.packages, ", "))
 	}
 	w.build = o.buildDir()
@@ -188,6 +191,12 @@ func (w *work) testArchive(ctx context.Context) error {
 	}
 	a.Files(filepath.Join(w.build, "bin", "sluice-cni"), names...)
 	a.File(filepath.Join(w.build, "bin", "sluice"), bin+"sluice")
+	for _, f := range w.with {
+		a.File(f, bin+filepath.Base(f))
+	}
+	if w.exec != "" {
+		a.Text(suite.ExecScript[1:], "PATH="+guestHome+"/bin:$PATH\n"+w.exec+"\n", 0o755)
+	}
 	for _, p := range w.packages {
 		a.File(filepath.Join(w.build, "tests", p.BinaryName()), guestHome[1:]+"/tests/"+p.BinaryName())
 	}

@@ -7,6 +7,8 @@
 //	go run ./test/kernels -kernels 5.10,6.12 ./loader      some of both
 //	go run ./test/kernels -kernels 6.12 -run 'TestPrivilegedVLAN' ./plugins/main/...
 //	go run ./test/kernels -shell 6.1                       a shell in one
+//	go run ./test/kernels -kernels 6.12 -with bin/bench -exec 'bench bandwidth -h'
+//	                                                       any command in some
 //	go run ./test/kernels -list                            kernels and packages
 //
 // docs/kernel-testing.md has more. It needs Debian (apt, dpkg), the go command
@@ -53,6 +55,8 @@ type options struct {
 	run      string
 	skip     string
 	shell    string
+	exec     string   // a command instead of tests
+	with     []string // files that it needs
 	build    string
 	docs     string
 	quick    bool
@@ -78,6 +82,8 @@ func main() {
 			err = o.buildHere(ctx)
 		case o.shell != "":
 			err = o.runShell(ctx)
+		case o.exec != "":
+			err = o.runExec(ctx)
 		default:
 			err = o.runMatrix(ctx)
 		}
@@ -95,6 +101,8 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	flag.StringVar(&o.run, "run", defaultRun, "tests to run, as go test's -run")
 	flag.StringVar(&o.skip, "skip", "", "tests to leave out, as go test's -skip")
 	flag.StringVar(&o.shell, "shell", "", "boot one kernel `series` and give a shell in it")
+	flag.StringVar(&o.exec, "exec", "", "run a `command` of the shell instead of tests")
+	with := flag.String("with", "", "comma-separated `files` that -exec finds in its PATH")
 	flag.StringVar(&o.build, "build", "", "only build the tests into a `directory`, to be run there by DIR/guest run DIR/suites.json")
 	flag.StringVar(&o.docs, "docs", "", "write the table to a `file`")
 	flag.BoolVar(&list, "list", false, "list kernels and packages")
@@ -115,6 +123,9 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	}
 	o.kernels = strings.Split(*kernels, ",")
 	o.packages = flag.Args()
+	if *with != "" {
+		o.with = strings.Split(*with, ",")
+	}
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return o, list, fmt.Errorf("find the module: %w", err)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/test/kernels/suite"
 )
 
 // Where an emulated machine reports: the console is the first serial port, what
@@ -61,6 +63,11 @@ func work() (int, error) {
 		return 0, err
 	}
 	defer port.Close()
+	if strings.Contains(string(line), "sluice.mode=exec") {
+		cmd := exec.Command("/bin/bash", suite.ExecScript)
+		cmd.Dir, cmd.Stdout, cmd.Stderr = "/src", port, port
+		return wait(cmd)
+	}
 	cmd := exec.Command("/init", "stream", suitesFile)
 	cmd.Stdout, cmd.Stderr = port, os.Stderr
 	return wait(cmd)

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// ExecScript is the file in a machine whose commands it runs in mode "exec".
+const ExecScript = "/sluice/exec.sh"
+
 // Set is what "guest run" is given: a JSON file. Relative paths in the file are
 // meant from the file's directory.
 type Set struct {

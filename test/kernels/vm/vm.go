@@ -75,7 +75,7 @@ func (e *Emulator) command(ctx context.Context, args ...string) *exec.Cmd {
 type Machine struct {
 	// Kernel is an ELF vmlinux, Initrd an uncompressed initramfs.
 	Kernel, Initrd string
-	// Mode is what the guest's init is told: "run", "shell" or "true".
+	// Mode is what the guest's init is told: "run", "exec", "shell" or "true".
 	Mode string
 	// Dir gets console.log, results and status.
 	Dir string
