@@ -41,7 +41,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify fmt lint test test-unit test-privileged parity test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny install clean
+.PHONY: help build generate verify fmt lint test test-unit test-privileged parity test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,6 +137,20 @@ bench-deny: build ## drop a flood on an uplink by the deny list and by iptables,
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench deny
+
+bench-udp: build ## the shortest UDP packets through a hostPort, and against the reference, half a minute (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
+	go run ./bench udp
+
+bench-bandwidth: build ## goodput and delay of a limited pod, and against the reference, about two minutes (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
+	go run ./bench bandwidth
+
+bench-bandwidth-kernel: build ## the same under another kernel, in QEMU (KERNEL=6.12 has sch_fq), at the rates an emulated machine carries
+	$(call need,$(KERNEL_NEEDS))
+	go run ./bench bandwidth -kernel $(KERNEL) -rates 1,10,50
 
 install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
 	bin/sluice install $(CNI_BIN_DIR)

@@ -9,6 +9,7 @@
 //	bench pace      many pods come and go at once: mixed plugins, and against the reference
 //	bench deny      a denied source floods an uplink: the deny list, and a DROP in iptables' raw table
 //	bench profile   where the time of ADD and DEL goes, plugin by plugin
+//	bench udp       the shortest packets through a hostPort
 //	bench bandwidth goodput and delay of a limited pod, by back end and rate
 package main
 
@@ -52,12 +53,14 @@ func main() {
 		err = runPace(ctx, args)
 	case "deny":
 		err = runDeny(ctx, args)
+	case "udp":
+		err = runUDP(ctx, args)
 	case "profile":
 		err = runProfile(ctx, args)
 	case "bandwidth":
 		err = runBandwidth(ctx, args)
 	default:
-		err = fmt.Errorf("unknown command %q: quick, add, pace, profile, deny or bandwidth", command)
+		err = fmt.Errorf("unknown command %q: quick, add, pace, profile, deny, udp or bandwidth", command)
 	}
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/flood"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 // receiver is the kernel's thread that takes packets off a device: threaded NAPI (Linux 5.12). It is on a CPU of its own, so that
@@ -20,6 +24,56 @@ type receiver struct{ thread int }
 
 // The CPUs of sender and receiver.
 const senderCPU, receiverCPU = 0, 1
+
+var receiverText = fmt.Sprintf("sender on CPU %d; the uplink's packets are received by a kernel thread on CPU %d (threaded NAPI), whose CPU time is measured",
+	senderCPU, receiverCPU)
+
+// sender sends a frame n times from the calling thread's namespace.
+type sender interface {
+	Send(frame []byte, n int) error
+	Close() error
+}
+
+// sendFor floods the client's uplink for a while, from the sender's CPU, until all has been taken off it. It returns how long it
+// sent, and the CPU time of its thread: that of the kernel's work in it, softirqs too.
+func sendFor(client *lab.Client, s sender, frame []byte, d time.Duration) (took, busy time.Duration, err error) {
+	const burst = 1 << 15
+	err = client.Do(func() error {
+		if err := pin(0, senderCPU); err != nil {
+			return err
+		}
+		before, start := threadTime(), time.Now()
+		for took < d {
+			if err := s.Send(frame, burst); err != nil {
+				return err
+			}
+			took = time.Since(start)
+		}
+		busy = threadTime() - before
+		time.Sleep(20 * time.Millisecond)
+		return nil
+	})
+	return took, busy, err
+}
+
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail
+	return time.Duration(ts.Nano())
+}
+
+// pollingUplink turns GRO on and has the device poll from a thread. It must be called in the device's namespaces.
+func pollingUplink(name string) (net.HardwareAddr, *receiver, error) {
+	dev, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := flood.SetGRO(name, true); err != nil {
+		return nil, nil, err
+	}
+	r, err := newReceiver(name)
+	return dev.HardwareAddr, r, err
+}
 
 var errNoReceiver = errors.New("the kernel has made no thread for the device's packets")
 

@@ -55,6 +55,8 @@ type Options struct {
 	Pods int
 	// Masquerade sets ipMasq of the bridge.
 	Masquerade bool
+	// Datagrams publishes each port for UDP too.
+	Datagrams bool
 	// LastPod sends the traffic to the pod attached last instead of the middle
 	// one.
 	LastPod bool
@@ -132,7 +134,7 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, net
 		if err != nil {
 			return nil, netip.AddrPort{}, err
 		}
-		if _, err := w.runtime.Add(ctx, attachment(fmt.Sprintf("pod%d", i), pod, firstHostPort+i)); err != nil {
+		if _, err := w.runtime.Add(ctx, w.attachment(fmt.Sprintf("pod%d", i), pod, firstHostPort+i)); err != nil {
 			return nil, netip.AddrPort{}, fmt.Errorf("ADD of pod %d: %w", i, err)
 		}
 		if i == at {
@@ -148,14 +150,12 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, net
 	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), containerPort), err
 }
 
-func attachment(id string, pod *lab.Pod, hostPort int) lab.Attachment {
-	return lab.Attachment{
-		ContainerID: id,
-		NetNS:       pod.Path,
-		Capabilities: map[string]any{"portMappings": []map[string]any{
-			{"hostPort": hostPort, "containerPort": containerPort, "protocol": "tcp"},
-		}},
+func (w *World) attachment(id string, pod *lab.Pod, hostPort int) lab.Attachment {
+	ports := []map[string]any{{"hostPort": hostPort, "containerPort": containerPort, "protocol": "tcp"}}
+	if w.Datagrams {
+		ports = append(ports, map[string]any{"hostPort": hostPort, "containerPort": containerPort, "protocol": "udp"})
 	}
+	return lab.Attachment{ContainerID: id, NetNS: pod.Path, Capabilities: map[string]any{"portMappings": ports}}
 }
 
 // RR measures round trips through the hostPort for d.
@@ -176,6 +176,24 @@ func (w *World) Stream(d time.Duration) (float64, error) {
 	return r.Rate, err
 }
 
+// Lab is the node and its client.
+func (w *World) Lab() *lab.Lab { return w.lab }
+
+// Target is what the client talks to.
+func (w *World) Target() netip.AddrPort { return w.target }
+
+// Greet opens a UDP flow through the hostPort, from that port of the client.
+func (w *World) Greet(from uint16) error {
+	_, err := w.client.Call(traffic.Request{Op: "greet", Addr: w.target, From: from})
+	return err
+}
+
+// Delivered is how many packets have come to the server's sockets.
+func (w *World) Delivered() (uint64, error) {
+	r, err := w.server.Call(traffic.Request{Op: "delivered"})
+	return r.Packets, err
+}
+
 // HasChain says whether there are plugins to time.
 func (w *World) HasChain() bool { return w.runtime != nil }
 
@@ -184,7 +202,7 @@ func (w *World) HasChain() bool { return w.runtime != nil }
 // kernel's dismantling of namespaces does not run into the next measurement.
 func (w *World) AddDel(ctx context.Context) (add, del time.Duration, err error) {
 	w.serial++
-	a := attachment(fmt.Sprintf("scratch%d", w.serial), w.scratch, firstHostPort+w.Pods)
+	a := w.attachment(fmt.Sprintf("scratch%d", w.serial), w.scratch, firstHostPort+w.Pods)
 	start := time.Now()
 	_, err = w.runtime.Add(ctx, a)
 	add = time.Since(start)

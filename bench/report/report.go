@@ -40,6 +40,9 @@ var (
 	DropRate = Metric{Name: "drops", Unit: "M/s", Title: "dropped, M/s", Digits: 2}
 	DropCost = Metric{Name: "drops_cpu", Unit: "M/s", Title: "dropped, M/CPU s", Digits: 2}
 
+	PacketRate = Metric{Name: "packets", Unit: "M/s", Title: "arrived, M/s", Digits: 3}
+	PacketCost = Metric{Name: "packets_cpu", Unit: "M/s", Title: "arrived, M/CPU s", Digits: 3}
+
 	Traffic    = []Metric{RRP50, RRP99, CRR, Stream}
 	Attachment = []Metric{Add, Del}
 	Verbs      = []Metric{Add, AddCPU, Del, DelCPU}

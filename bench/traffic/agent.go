@@ -26,17 +26,19 @@ import (
 
 // Request is one line of JSON on an agent's standard input.
 type Request struct {
-	Op   string         // serve, rr, crr, stream
+	Op   string         // serve, rr, crr, stream, greet, delivered
 	Addr netip.AddrPort // to listen on or to send to
 	For  time.Duration  // how long to measure
 	// Conns is the number of parallel clients of crr.
 	Conns int
+	From  uint16 // greet: the port to send from
 }
 
 // Reply is one line of JSON on an agent's standard output.
 type Reply struct {
 	P50, P99 time.Duration // rr
 	Rate     float64       // crr: connections per second; stream: bits per second
+	Packets  uint64        // delivered
 	Error    string
 }
 
@@ -128,7 +130,7 @@ func Main() error {
 		if err := out.Encode(rep); err != nil {
 			return err
 		}
-		if r.Op != "serve" {
+		if !h.serving {
 			// A client's own threads are done: give back the samples. In a server
 			// the collector would wait for the blocked threads for ever.
 			runtime.GC()
@@ -156,6 +158,10 @@ func (h *handler) handle(r Request) (rep Reply, err error) {
 		rep.Rate, err = CRR(h.place, r.Addr, r.Conns, r.For)
 	case "stream":
 		rep.Rate, err = Stream(h.place, r.Addr, r.For)
+	case "greet":
+		err = Greet(r.Addr, r.From)
+	case "delivered":
+		rep.Packets, err = delivered()
 	default:
 		err = fmt.Errorf("unknown request %q", r.Op)
 	}

@@ -47,7 +47,7 @@ func Serve(p *placement, addr netip.AddrPort) error {
 	for range acceptors {
 		go acceptLoop(p, fd)
 	}
-	return nil
+	return serveDatagrams(addr)
 }
 
 func acceptLoop(p *placement, listener int) {
