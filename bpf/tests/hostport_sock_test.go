@@ -128,6 +128,27 @@ func TestPrivilegedHostPortNoUDPChecksum(t *testing.T) {
 	}
 }
 
+// In that state too the sum is right where addresses alone change: an IPv4 header makes up for itself, and the sum follows an IPv6 one.
+func TestPrivilegedHostPortNoUDPChecksumSamePort(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		m := mapping(family, udp, podA)
+		m.port = hostPort
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			j := w.toHostPort(family, udp, podA)
+			j.inside = j.inside.as(at(podA.addr(family), hostPort))
+			j.noSum = true
+			j.in("")
+			j.out("")
+			j.inFast("")
+			j.outFast("")
+			j = w.opens(family, udp, podA, keptPort, keptPort)
+			j.noSum = true
+			j.answered()
+		}, masquerading(podA), publishing(m))
+	}
+}
+
 // A checksum that a translation makes 0 is written as 0xffff, or it would say "none".
 func TestPrivilegedHostPortZeroUDPChecksum(t *testing.T) {
 	fx := newFixture(t, nil)

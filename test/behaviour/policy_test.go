@@ -101,8 +101,18 @@ func TestPrivilegedPolicyIsolated(t *testing.T) {
 // Rules of both directions, with state: what one end may open, the other may answer.
 func TestPrivilegedPolicyRules(t *testing.T) {
 	t.Parallel()
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			t.Parallel()
+			policyRules(t, main)
+		})
+	}
+}
+
+func policyRules(t *testing.T, main string) {
+	t.Helper()
 	w := newWorld(t)
-	n := net0()
+	n := network{main: main}
 	client4, client6 := w.Client().Uplink.Client[0].Addr().String(), w.Client().Uplink.Client[1].Addr().String()
 	n.firewall = attributes{"rules": attributes{
 		"ingress": []attributes{

@@ -4,6 +4,8 @@ package behaviour
 
 import (
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -94,27 +96,32 @@ func TestPrivilegedRunningUDPFlowSurvivesRecreation(t *testing.T) {
 	rt := w.runtime(net0())
 	old := w.add(rt, "old", udp(8080, 80))
 	serve(t, old, "old", ":80")
-	c, err := dial(w.Client(), "udp4", "", at(families()[0].node(w.Client()), 8080))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := c.rounds(longTalk); err != nil {
-		t.Fatal(err)
-	}
 	stop := make(chan struct{})
-	done := make(chan struct{})
-	go func() { // the client that never stops
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Millisecond):
-				_, _ = c.Write([]byte("noise"))
-			}
+	var noise sync.WaitGroup
+	defer noise.Wait()
+	defer close(stop)
+	var talks []*talk
+	for _, fam := range families() {
+		c, err := dial(w.Client(), "udp"+fam.suffix, "", at(fam.node(w.Client()), 8080))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
+		defer c.Close()
+		if err := c.rounds(longTalk); err != nil {
+			t.Fatal(err)
+		}
+		talks = append(talks, c)
+		noise.Go(func() { // the client that never stops
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+					_, _ = c.Write([]byte("noise"))
+				}
+			}
+		})
+	}
 	old.mustDel()
 	if err := old.Delete(); err != nil {
 		t.Fatal(err)
@@ -122,22 +129,25 @@ func TestPrivilegedRunningUDPFlowSurvivesRecreation(t *testing.T) {
 	young := w.newPod(rt, "young", udp(8080, 80))
 	serve(t, young, "young", ":80")
 	young.mustAdd()
-	eventually(t, 5*time.Second, func() error {
-		buf := make([]byte, 2048)
-		if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-			return err
-		}
-		n, err := c.Read(buf)
-		if err != nil {
-			return fmt.Errorf("nobody answers the running client: %w", err)
-		}
-		if got := string(buf[:n]); len(got) < 5 || got[:5] != "young" {
-			return fmt.Errorf("the running client hears %q, want young", got)
-		}
-		return nil
-	})
-	close(stop)
-	<-done
+	for _, c := range talks {
+		eventually(t, 5*time.Second, func() error { return hears(c, "young") })
+	}
+}
+
+// hears reads one answer and wants it to be of that server.
+func hears(c *talk, name string) error {
+	buf := make([]byte, 2048)
+	if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	n, err := c.Read(buf)
+	if err != nil {
+		return fmt.Errorf("nobody answers the running client: %w", err)
+	}
+	if !strings.HasPrefix(string(buf[:n]), name+" ") {
+		return fmt.Errorf("the running client hears %q, want %s", buf[:n], name)
+	}
+	return nil
 }
 
 // A repeated ADD of one attachment is refused, since its interface is there,
