@@ -25,7 +25,9 @@ func TestPrivilegedVIPOnDummyDevice(t *testing.T) {
 		sh(t, w.Node, fmt.Sprintf("ip addr add %s/%d dev kube-ipvs0", virtualIP(fam), virtualIP(fam).BitLen()))
 	}
 	sh(t, w.Node, programs.Path("sluice")+" sync")
-	serve(t, w.Node, "service", ":8080")
+	for _, fam := range families() { // bound: a datagram socket without an address answers from whichever lies nearest
+		serveFamily(t, w.Node, fam.suffix, "service", at(virtualIP(fam), 8080))
+	}
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
 		for _, from := range []place{w.Client(), app, w.Node} {
 			if got := ask(t, from, proto, at(virtualIP(fam), 8080)); got.name != "service" {
