@@ -10,6 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Of <linux/if_link.h>.
+const (
+	inet6AddrGenMode = 8 // IFLA_INET6_ADDR_GEN_MODE
+	addrGenModeNone  = 1 // IN6_ADDR_GEN_MODE_NONE
+)
+
 // vethInfoPeer is VETH_INFO_PEER of <linux/veth.h>.
 const vethInfoPeer = 1
 
@@ -117,6 +123,10 @@ type LinkChange struct {
 	Alias    *string
 	Name     *string // needs the link down on kernels before 6.2
 	Master   *int    // 0 takes the link out of its bridge
+	// NoLinkLocal keeps the kernel from giving the link an IPv6 link-local
+	// address, from the next time that it gets a carrier. It is an error where
+	// IPv6 is off.
+	NoLinkLocal bool
 	// NetNS is the descriptor of a network namespace to move the link to; nil
 	// leaves it where it is. The move comes first: it sets the link down and
 	// takes its addresses and routes away, the rest applies in the namespace it
@@ -155,6 +165,11 @@ func (h *Handle) SetLink(index int, c LinkChange) error {
 	}
 	if c.NetNS != nil {
 		req.AddData(attr32(unix.IFLA_NET_NS_FD, uint32(*c.NetNS)))
+	}
+	if c.NoLinkLocal {
+		spec := attr(unix.IFLA_AF_SPEC, nil)
+		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(inet6AddrGenMode, []byte{addrGenModeNone})
+		req.AddData(spec)
 	}
 	if err := h.do(req); err != nil {
 		return fmt.Errorf("change link index %d: %w", index, err)

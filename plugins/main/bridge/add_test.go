@@ -77,6 +77,7 @@ func TestPrivilegedLife(t *testing.T) {
 		t.Errorf("bridge (-want +got):\n%s", diff)
 	}
 	r.wantResult(res, pod)
+	r.wantBarePort(res.(*types100.Result).Interfaces[1].Name)
 	r.wantForwarding("1")
 	if len(r.dp.eps) != 1 {
 		t.Fatalf("endpoints: %v", r.dp.eps)
@@ -95,6 +96,23 @@ func TestPrivilegedLife(t *testing.T) {
 		t.Errorf("the bridge went with the last pod: %v", got)
 	}
 	wantCode(t, r.check(a, res), cnierr.CodeCheck, "eth0")
+}
+
+// wantBarePort says that the host end has no address, not even a link-local one:
+// each would be walked by every later ADD.
+func (r *rig) wantBarePort(name string) {
+	r.t.Helper()
+	r.host(func(h *nl.Handle) error {
+		l, err := h.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		addrs, err := h.AddrsOf(l.Index, nl.FamilyAll)
+		if err == nil && (len(addrs) != 0 || !l.NoRA) {
+			r.t.Errorf("%s has addresses %v, takes no advertisements: %v", name, addrs, l.NoRA)
+		}
+		return err
+	})
 }
 
 // wantResult compares the whole result with what the kernel has.
