@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -50,10 +51,11 @@ func (t *IPTables) EnableLocalnet(ctx context.Context, ifname string) error {
 	return sysctl.Set(localnetKey(ifname), "1")
 }
 
-// DisableLocalnet takes back what EnableLocalnet did, unless somebody's port is
-// left or used says so. used is called while no other plugin of ours can change
-// anything. A device that is gone took the setting with it.
-func (t *IPTables) DisableLocalnet(ctx context.Context, ifname string, used func() bool) error {
+// DisableLocalnet takes back what EnableLocalnet did, unless used says so or a
+// port leads to an address that known does not know, which may be behind the
+// device: a pod of the reference plugins. Both are called while no other plugin of
+// ours can change anything. A device that is gone took the setting with it.
+func (t *IPTables) DisableLocalnet(ctx context.Context, ifname string, used func() bool, known func(netip.Addr) bool) error {
 	unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
@@ -62,7 +64,7 @@ func (t *IPTables) DisableLocalnet(ctx context.Context, ifname string, used func
 	if used() {
 		return nil
 	}
-	if left, err := t.portsLeft(ctx); left || err != nil {
+	if left, err := t.strangersPorts(ctx, known); left || err != nil {
 		return err
 	}
 	if err := resetLocalnet(ifname); err != nil || !t.mayHave(false, "mangle", "PREROUTING") {
@@ -101,13 +103,19 @@ func resetLocalnet(ifname string) error {
 	return nil
 }
 
-// portsLeft reports whether any chain of a pod's ports is left.
-func (t *IPTables) portsLeft(ctx context.Context) (bool, error) {
+// strangersPorts reports whether a port leads to an address that is not known.
+func (t *IPTables) strangersPorts(ctx context.Context, known func(netip.Addr) bool) (bool, error) {
 	if !t.mayHave(false, "nat", chainDNAT) {
 		return false, nil
 	}
 	have, err := t.read(ctx, false, "nat")
-	return len(have.chains[chainDNAT]) > 0, err
+	for _, trace := range natTraces(have) {
+		leads := strings.HasPrefix(trace.chain, "CNI-DN-")
+		if leads && (len(trace.Addrs) == 0 || slices.ContainsFunc(trace.Addrs, func(a netip.Addr) bool { return !known(a) })) {
+			return true, err
+		}
+	}
+	return false, err
 }
 
 // The table of the guard in nftables.
@@ -150,7 +158,7 @@ func (n *NFTables) Guarded(ctx context.Context) ([]string, error) {
 }
 
 // DisableLocalnet is that of IPTables. The table goes with its last device.
-func (n *NFTables) DisableLocalnet(ctx context.Context, ifname string, used func() bool) error {
+func (n *NFTables) DisableLocalnet(ctx context.Context, ifname string, used func() bool, known func(netip.Addr) bool) error {
 	unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
@@ -159,7 +167,7 @@ func (n *NFTables) DisableLocalnet(ctx context.Context, ifname string, used func
 	if used() {
 		return nil
 	}
-	if left, err := n.portsLeft(ctx); left || err != nil {
+	if left, err := n.strangersPorts(ctx, known); left || err != nil {
 		return err
 	}
 	if err := resetLocalnet(ifname); err != nil {
@@ -179,12 +187,17 @@ func (n *NFTables) DisableLocalnet(ctx context.Context, ifname string, used func
 	})
 }
 
-// portsLeft reports whether any pod's port is left.
-func (n *NFTables) portsLeft(ctx context.Context) (bool, error) {
+// strangersPorts is that of IPTables.
+func (n *NFTables) strangersPorts(ctx context.Context, known func(netip.Addr) bool) (bool, error) {
 	path, err := n.run.LookPath("nft")
 	if err != nil {
 		return false, nil //nolint:nilerr // then there is nobody who could have
 	}
 	have, err := n.list(ctx, path, nftPortTables()[:1])
-	return len(have.rules(nftHostPorts))+len(have.rules(nftHostIPPorts)) > 0, err
+	for _, chain := range []string{nftHostPorts, nftHostIPPorts} {
+		if slices.ContainsFunc(have.rules(chain), func(r nftRule) bool { return !known(r.pod()) }) {
+			return true, err
+		}
+	}
+	return false, err
 }

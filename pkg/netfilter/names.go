@@ -79,7 +79,9 @@ func trimComment(c string) string {
 }
 
 // masqComment is the comment of every masquerading rule of iptables.
-func masqComment(r store.Ref) string { return fmt.Sprintf("name: %q id: %q", r.Network, r.ContainerID) }
+func masqComment(r store.Ref) string {
+	return trimComment(fmt.Sprintf("name: %q id: %q", r.Network, r.ContainerID))
+}
 
 // namesIn reads network and container back from a comment of either kind; ok is
 // false when it was cut or is of another kind.

@@ -43,7 +43,7 @@ type FirewallTables interface {
 // LocalnetTables lets the node's own processes reach pods from 127.0.0.1.
 type LocalnetTables interface {
 	EnableLocalnet(ctx context.Context, ifname string) error
-	DisableLocalnet(ctx context.Context, ifname string, used func() bool) error
+	DisableLocalnet(ctx context.Context, ifname string, used func() bool, known func(netip.Addr) bool) error
 	// Guarded lists the devices that are enabled.
 	Guarded(ctx context.Context) ([]string, error)
 }

@@ -123,7 +123,7 @@ func (j *tablesJob) Do(ctx context.Context, undos *undo.Stack) error {
 		return nil
 	}
 	undos.Push("route_localnet", func(ctx context.Context) error {
-		return j.DisableLocalnet(ctx, j.localnet, func() bool { return j.usesLocalnet(j.localnet, j.ports.Ref) })
+		return j.disableLocalnet(ctx, j.localnet, j.ports.Ref)
 	})
 	return netfilter.CNIError(j.EnableLocalnet(ctx, j.localnet), cnierr.CodeNoDatapath, "let 127.0.0.1 reach the pod")
 }
@@ -175,8 +175,25 @@ func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, po
 	if s.Localnet == "" {
 		return nil
 	}
-	err := b.DisableLocalnet(ctx, s.Localnet, func() bool { return b.usesLocalnet(s.Localnet, ref) })
+	err := b.disableLocalnet(ctx, s.Localnet, ref)
 	return netfilter.CNIError(err, cnierr.CodeNoDatapath, "take route_localnet back")
+}
+
+// disableLocalnet takes route_localnet back from a device unless an attachment
+// other than this one relies on it.
+func (b tables) disableLocalnet(ctx context.Context, ifname string, but store.Ref) error {
+	used := func() bool { return b.usesLocalnet(ifname, but) }
+	return b.DisableLocalnet(ctx, ifname, used, b.published)
+}
+
+// published reports whether a record of ours has a port that leads to the address.
+func (b tables) published(a netip.Addr) bool {
+	records, _ := b.Records.List("") // what cannot be listed is a stranger's
+	return slices.ContainsFunc(records, func(r *store.Record) bool {
+		var s section
+		ok, err := r.Section(Name, &s)
+		return ok && err == nil && slices.ContainsFunc(s.Ports, func(k portKey) bool { return k.PodIP == a })
+	})
 }
 
 // disableUnused takes route_localnet back from the devices that no attachment
@@ -186,7 +203,7 @@ func (b tables) disableUnused(ctx context.Context, ref store.Ref) error {
 	errs := []error{err}
 	for _, name := range devices {
 		if !b.usesLocalnet(name, ref) {
-			errs = append(errs, b.DisableLocalnet(ctx, name, func() bool { return b.usesLocalnet(name, ref) }))
+			errs = append(errs, b.disableLocalnet(ctx, name, ref))
 		}
 	}
 	if err := errors.Join(errs...); !errors.Is(err, netfilter.ErrUnusable) {
