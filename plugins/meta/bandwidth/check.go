@@ -40,15 +40,21 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if req.nothing() {
 		return nil
 	}
-	s, err := p.recorded(req, a)
-	if err != nil {
-		return err
+	s, unrecorded := p.recorded(req, a)
+	if unrecorded != nil && !errors.Is(unrecorded, store.ErrNotExist) {
+		return unrecorded
 	}
 	c := &checking{ref: chained.Ref(req.conf.Name, a), s: s}
 	if c.dev, err = openDevice(a.Netns, a.IfName, cnierr.CodeCheck); err != nil {
 		return err
 	}
 	defer c.dev.Close()
+	if unrecorded != nil {
+		if c.s = referenceSection(req, c); c.s.inside() {
+			return unrecorded
+		}
+		s = c.s
+	}
 	if c.dev.host.Index != s.HostIfindex {
 		return cnierr.New(cnierr.CodeCheck, fmt.Sprintf("the host end of %s is another device than ADD found", a.IfName), "")
 	}
@@ -63,6 +69,16 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	}
 	err = errors.Join(c.ingress(ctx), c.egress(ctx), c.features(ctx, a, cniconf.PodAddrs(prev, a.IfName)))
 	return cnierr.Wrap(cnierr.CodeCheck, err, "the limits of %s differ from the configuration", a.IfName)
+}
+
+// referenceSection is what the record would say of a pod of the reference plugin,
+// which keeps none.
+func referenceSection(req *request, c *checking) *section {
+	s := &section{Backend: BackendTBF, Ingress: req.ingress, Egress: req.egress, Subnets: req.subnets, HostIfindex: c.dev.host.Index}
+	if s.Egress != nil {
+		s.IFB = referenceIFB(c.ref)
+	}
+	return s
 }
 
 // recorded returns what ADD has made, if that is what the configuration asks for.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -37,7 +38,17 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	for _, s := range shares {
 		errs = append(errs, s.backend.Check(ctx, a, s.want))
 	}
-	return errors.Join(errs...)
+	differs := errors.Join(errs...)
+	if differs != nil && p.held(w.ref).unknown && p.byAnother(ctx, a, w) {
+		return nil
+	}
+	return differs
+}
+
+// byAnother reports whether some back end has all the ports, as for a pod of the
+// reference plugins.
+func (p *plugin) byAnother(ctx context.Context, a *cniplugin.Args, w want) bool {
+	return slices.ContainsFunc(p.backends(a), func(b Backend) bool { return b.Check(ctx, a, w) == nil })
 }
 
 // status says whether an ADD would work now: the configuration must be one

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -125,8 +126,9 @@ func (n Node) Stop(ctx context.Context, a *cniplugin.Args, ref store.Ref, backen
 }
 
 // Check compares what the recorded back end holds with what Start made for ep.
-// What differs has code 102. Without a record that one is asked that a new ADD
-// would take.
+// What differs has code 102. Without a record, as for a pod of the reference
+// plugins, any back end that has everything will do; the error is that of the one
+// that a new ADD would take.
 func (n Node) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, c Conf, backend string) error {
 	holders := n.holders(a, backend)
 	if len(holders) == 1 {
@@ -136,7 +138,11 @@ func (n Node) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, 
 	if err != nil {
 		return err
 	}
-	return b.Check(ctx, a, ep)
+	differs := b.Check(ctx, a, ep)
+	if differs == nil || slices.ContainsFunc(holders, func(h Backend) bool { return h.Name() != b.Name() && h.Check(ctx, a, ep) == nil }) {
+		return nil
+	}
+	return differs
 }
 
 // GC removes what is masqueraded in the network for attachments that neither
