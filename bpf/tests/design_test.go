@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -38,25 +39,28 @@ func testFuncs(tb testing.TB) (names []string) {
 	return names
 }
 
-// Every class of bugs in bpf/DESIGN.md has a test that exists, or a reason why it does not apply; so has every other test named there.
-func TestBugClasses(t *testing.T) {
-	b, err := os.ReadFile("../DESIGN.md")
+// wantTests fails for a name of a test in a document that is none.
+func wantTests(t *testing.T, name string, all []string) (text string) {
+	t.Helper()
+	b, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := testFuncs(t)
 	for _, m := range testName.FindAllStringSubmatch(string(b), -1) {
-		found := false
-		for _, name := range all {
-			ok, _ := path.Match(m[1], name)
-			found = found || ok
-		}
-		if !found {
-			t.Errorf("there is no test %s", m[1])
+		if !slices.ContainsFunc(all, func(f string) bool { ok, _ := path.Match(m[1], f); return ok }) {
+			t.Errorf("%s: there is no test %s", name, m[1])
 		}
 	}
+	return string(b)
+}
+
+// Every class of bugs in bpf/DESIGN.md has a test that exists, or a reason why it does not apply; so has every other test named there, or in
+// docs/testing.md.
+func TestBugClasses(t *testing.T) {
+	all := testFuncs(t)
+	wantTests(t, "../../docs/testing.md", all)
 	const classes = 38
-	rows := bugClass.FindAllStringSubmatch(string(b), -1)
+	rows := bugClass.FindAllStringSubmatch(wantTests(t, "../DESIGN.md", all), -1)
 	if len(rows) != classes {
 		t.Errorf("%d classes, want %d", len(rows), classes)
 	}
