@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"strings"
+	"testing"
+
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
+)
+
+// fqOrNot is a datapath that knows whether the kernel has sch_fq, and nothing else.
+type fqOrNot struct {
+	Datapath
+	why string
+}
+
+func (f fqOrNot) HasFQ() (bool, string) { return f.why == "", f.why }
+
+// The probe decides, and says why; what is configured goes first.
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		dp              fqOrNot
+		err             error
+		wanted          string
+		backend, reason string
+	}{
+		"all there":         {wanted: BackendAuto, backend: BackendEDT, reason: "has sch_fq"},
+		"no fq":             {dp: fqOrNot{why: "no sch_fq"}, wanted: BackendAuto, backend: BackendTBF, reason: "no sch_fq"},
+		"no datapath":       {err: loader.ErrUnavailable, wanted: BackendAuto, backend: BackendTBF, reason: loader.ErrUnavailable.Error()},
+		"tbf wanted":        {wanted: BackendTBF, backend: BackendTBF, reason: "configured"},
+		"edt wanted":        {wanted: BackendEDT, backend: BackendEDT, reason: "configured"},
+		"edt wanted, no fq": {dp: fqOrNot{why: "no sch_fq"}, wanted: BackendEDT, backend: BackendTBF, reason: "no sch_fq"},
+	} {
+		backend, reason := choose(tt.dp, tt.err, tt.wanted)
+		if backend != tt.backend || !strings.Contains(reason, tt.reason) {
+			t.Errorf("%s: %s because %q, want %s because %q", name, backend, reason, tt.backend, tt.reason)
+		}
+	}
+}
+
+// Whoever reads the log learns which burst was made up, and what chose the back end.
+func TestSaysWhatItChose(t *testing.T) {
+	t.Parallel()
+	core, seen := observer.New(zapcore.InfoLevel)
+	j := &job{a: &cniplugin.Args{Log: log.NewCore(core)}, s: section{
+		Backend: BackendTBF, Reason: "no sch_fq",
+		Ingress: &Limit{Rate: 125_000, Burst: minBurst, Derived: true}, Egress: &Limit{Rate: 125_000, Burst: 1000},
+	}}
+	j.say()
+	warned := seen.FilterLevelExact(zapcore.WarnLevel).All()
+	if len(warned) != 1 || warned[0].ContextMap()[log.KeyKey] != "ingressBurst" || warned[0].ContextMap()["burstBits"] != uint64(minBurst*8) {
+		t.Errorf("warned %+v", warned)
+	}
+	said := seen.FilterMessage("limited").All()
+	if len(said) != 1 || said[0].ContextMap()[log.KeyReason] != "no sch_fq" || said[0].ContextMap()[log.KeyBackend] != BackendTBF {
+		t.Errorf("said %+v", said)
+	}
+}
