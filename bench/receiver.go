@@ -83,7 +83,7 @@ func newReceiver(dev string) (*receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, set := range [][2]string{{"threaded", "1"}, {"napi_defer_hard_irqs", "1"}, {"gro_flush_timeout", "30000"}} {
+	for _, set := range [][2]string{{"threaded", "1"}, {"napi_defer_hard_irqs", "1"}, {"gro_flush_timeout", "50000"}} {
 		if err := os.WriteFile(filepath.Join("/sys/class/net", dev, set[0]), []byte(set[1]), 0); err != nil {
 			return nil, err
 		}
