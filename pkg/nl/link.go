@@ -102,6 +102,20 @@ func (h *Handle) LinkByIndex(index int) (Link, error) {
 	return l, nil
 }
 
+// IndexByName returns the index of the link called name. Unlike LinkByName it takes no part in the kernel's turns at links: it
+// neither waits for a change that is under way nor brings a pending one of this link forward. The error wraps ErrNotFound when
+// there is none.
+func (h *Handle) IndexByName(name string) (int, error) {
+	r, err := unix.NewIfreq(name)
+	if err != nil { // no link can have that name
+		return 0, fmt.Errorf("link %q: %w", name, ErrNotFound)
+	}
+	if err := unix.IoctlIfreq(h.sock.GetFd(), unix.SIOCGIFINDEX, r); err != nil {
+		return 0, fmt.Errorf("link %q: %w", name, classify(err))
+	}
+	return int(r.Uint32()), nil
+}
+
 func (h *Handle) getLink(index int, name string) (Link, error) {
 	req := h.request(unix.RTM_GETLINK, 0)
 	msg := vnl.NewIfInfomsg(unix.AF_UNSPEC)

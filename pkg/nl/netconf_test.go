@@ -3,6 +3,7 @@
 package nl
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -34,6 +35,23 @@ func TestPrivilegedConfFromNetlink(t *testing.T) {
 		set(tt.key, tt.v)
 		if got, err := tt.ask(); err != nil || got != tt.want {
 			t.Errorf("%s = %s: netlink says %v, %v", tt.key, tt.v, got, err)
+		}
+	}
+}
+
+func TestPrivilegedIndexByName(t *testing.T) {
+	ns := mustNS(t)
+	h := mustHandle(t, ns)
+	must[int](t)(0, h.AddVeth(VethSpec{HostName: "v0", PeerName: "v1"}))
+	for _, name := range []string{"v0", "v1"} {
+		want := must[Link](t)(h.LinkByName(name))
+		if got, err := h.IndexByName(name); err != nil || got != want.Index {
+			t.Errorf("%s: index %d, %v; want %d", name, got, err, want.Index)
+		}
+	}
+	for _, name := range []string{"none", "a-name-that-is-too-long"} {
+		if _, err := h.IndexByName(name); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

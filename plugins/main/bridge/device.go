@@ -114,10 +114,12 @@ func (t *attach) makeVeth(context.Context) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
 	}
 	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.host) })
-	if t.hostEnd, err = t.host.LinkByName(t.rec.HostIfName); err != nil {
+	// The rest is known, or is read when the link is up.
+	t.hostEnd = nl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
+	if t.hostEnd.Index, err = t.host.IndexByName(t.rec.HostIfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
-	if t.podEnd, err = t.pod.LinkByIndex(t.hostEnd.PeerIndex); err != nil {
+	if t.podEnd, err = t.pod.LinkByName(t.args.IfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
 	}
 	veth.NoRA(t.args.Log, t.hostEnd)
@@ -169,14 +171,15 @@ func (t *attach) setPort(context.Context) error {
 	return t.setVLANs(t.host, t.hostEnd.Index, t.VLAN, t.trunk)
 }
 
-// waitUp returns when the host end carries frames.
-func (t *attach) waitUp(ctx context.Context) error {
-	if t.DisableContainerIf {
-		return nil
+// waitUp returns when the host end carries frames, with what the link is like.
+func (t *attach) waitUp(ctx context.Context) (err error) {
+	if t.DisableContainerIf { // it never will
+		t.hostEnd, err = t.host.LinkByIndex(t.hostEnd.Index)
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
 	ctx, cancel := context.WithTimeout(ctx, upTimeout)
 	defer cancel()
-	err := t.up.Wait(ctx, t.hostEnd.Index, func() (bool, error) {
+	err = t.up.Wait(ctx, t.hostEnd.Index, func() (bool, error) {
 		l, err := t.host.LinkByIndex(t.hostEnd.Index)
 		if err != nil {
 			return false, err

@@ -121,11 +121,13 @@ func (t *attach) makeVeth(context.Context) error {
 	}
 	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
 	veth.NoDAD(t.args.Log, t.rec.HostIfName)
-	if t.hostEnd, err = t.Host.LinkByName(t.rec.HostIfName); err != nil {
+	// The rest is known, or is read when the link is up.
+	t.hostEnd = nl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
+	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
 	veth.NoRA(t.args.Log, t.hostEnd)
-	t.podEnd, err = t.Pod.LinkByIndex(t.hostEnd.PeerIndex)
+	t.podEnd, err = t.Pod.LinkByName(t.args.IfName)
 	return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
 }
 
