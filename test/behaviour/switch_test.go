@@ -418,7 +418,7 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 		s.del("settle")
 		before := s.steady()
 		var old []string
-		for i := range 20 {
+		for i := range 12 {
 			old = append(old, s.pod(fmt.Sprintf("old%02d", i)).Name)
 		}
 		s.goOn("the start")
@@ -433,11 +433,11 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 		for _, name := range []string{"old00", "old07", "young00"} {
 			s.answers(name, "after a new ADD")
 		}
-		for _, name := range old[:10] {
+		for _, name := range old[:6] {
 			s.del(name)
 		}
-		s.goOn("DEL of ten old pods")
-		s.answers("old10", "after DELs")
+		s.goOn("DEL of six old pods")
+		s.answers("old08", "after DELs")
 		s.answers("young00", "after DELs")
 
 		// What only we know of, the reference cannot take out: a port of ours leads to
@@ -451,12 +451,12 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 		}
 		found := s.sweep("--yes --force")
 		t.Logf("the reference's DELs left:\n%s", strings.Join(found, "\n"))
-		s.nothingOf(old[:10], "the reference's DEL and our sweep")
+		s.nothingOf(old[:6], "the reference's DEL and our sweep")
 		s.goOn("sweep")
-		s.answers("old10", "after sweep")
+		s.answers("old08", "after sweep")
 		s.answers("again", "after sweep, in the place of a pod of ours")
 
-		for _, name := range append(old[10:], "young00", "again") {
+		for _, name := range append(old[6:], "young00", "again") {
 			s.del(name)
 		}
 		s.layOurs()
