@@ -28,6 +28,7 @@ type bandwidth struct {
 	refBin, sluiceBin string
 	duration          time.Duration
 	kernel            string
+	tries             int
 	asJSON            bool
 }
 
@@ -47,6 +48,7 @@ func runBandwidth(ctx context.Context, args []string) error {
 	f.StringVar(&b.refBin, "reference-bin", "", "directory with the reference plugins (default: built once into the user's cache)")
 	f.StringVar(&b.sluiceBin, "sluice-bin", "bin", "directory with sluice-cni")
 	f.DurationVar(&b.duration, "d", 3*time.Second, "load of each direction, twice that below 10 Mbit/s")
+	f.IntVar(&b.tries, "tries", 3, "measure again while a stream falls short of its limit by more than 5 %, at most so often in all")
 	f.StringVar(&b.kernel, "kernel", "", "run in a virtual machine with this kernel, as of test/kernels: 6.12")
 	f.BoolVar(&b.asJSON, "json", false, "print results as JSON")
 	if err := f.Parse(args); err != nil {
@@ -105,7 +107,7 @@ func (b *bandwidth) elsewhere(ctx context.Context) error {
 			return err
 		}
 	}
-	line := fmt.Sprintf("mkdir /tmp/r && cp /sluice/bin/reference-bandwidth /tmp/r/bandwidth && bench bandwidth -rates %s -d %v -sluice-bin /sluice/bin -reference-bin /tmp/r", b.rates, b.duration)
+	line := fmt.Sprintf("mkdir /tmp/r && cp /sluice/bin/reference-bandwidth /tmp/r/bandwidth && bench bandwidth -rates %s -d %v -tries %d -sluice-bin /sluice/bin -reference-bin /tmp/r", b.rates, b.duration, b.tries)
 	if b.backends != "" {
 		line += " -peers " + b.backends
 	}
@@ -161,7 +163,7 @@ func (b *bandwidth) measure(ctx context.Context, peers []shaping.Peer) (results 
 			if mbit < 10 {
 				d *= 2 // a packet lost is a tenth of what arrives in a second
 			}
-			r, err := w.Measure(p, mbit*1e6, d)
+			r, err := b.best(w, p, mbit*1e6, d)
 			if err != nil {
 				return nil, fmt.Errorf("%s at %d Mbit/s: %w", p.Name, mbit, err)
 			}
@@ -179,6 +181,26 @@ type direction struct {
 
 func directions(r shaping.Result) []direction {
 	return []direction{{"ingress", r.Ingress}, {"egress", r.Egress}}
+}
+
+// short is when a stream falls behind its limit: by more than 5 %.
+func short(f shaping.Figures) bool { return f.Efficient < 0.95*possible }
+
+// best measures a peer, and again while a direction falls short: a limit lets through as much as it does whatever else runs, but a
+// stream whose processes wait for a CPU does not use it. The same for all peers.
+func (b *bandwidth) best(w *shaping.World, p shaping.Peer, rate uint64, d time.Duration) (shaping.Result, error) {
+	r, err := w.Measure(p, rate, d)
+	for try := 1; err == nil && try < b.tries && (short(r.Ingress) || short(r.Egress)); try++ {
+		var again shaping.Result
+		again, err = w.Measure(p, rate, d)
+		if again.Ingress.Goodput > r.Ingress.Goodput && short(r.Ingress) {
+			r.Ingress = again.Ingress
+		}
+		if again.Egress.Goodput > r.Egress.Goodput && short(r.Egress) {
+			r.Egress = again.Egress
+		}
+	}
+	return r, err
 }
 
 func printShaping(w io.Writer, results []shaping.Result) {
