@@ -100,7 +100,7 @@ kernel-load: ## load every BPF program under Linux 5.10 and 6.12, in QEMU, a min
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/kernels -kernels 5.10,6.12 -run '^TestPrivilegedLoad' $(KERNELFLAGS) ./bpf/tests
 
-kernel-quick: ## run the datapath's tests under the oldest kernel and one with tcx, in QEMU
+kernel-quick: ## load every program and run a test of each kind under Linux 5.10 and 6.12, in QEMU, under ten minutes
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/kernels -quick $(KERNELFLAGS)
 

@@ -36,16 +36,20 @@ const allKernels = "5.10,6.1,6.12,6.18,newest"
 // qdiscs.
 const quickKernels = "5.10,6.12"
 
-// quickSkip leaves of each family of tests the first, which shows that the
-// kernel can do it, and what judges crashes, load and chance for the full run:
-// an emulated machine takes seconds to load the programs, and most tests do.
-const quickSkip = "^TestPrivileged(" +
-	"HostPort.+|Masquerade.+|NotMasqueraded|PodToPod.+|Policy.+|Turn.+|Remap.+|Errors.+|Fragments.+|ExtensionHeaders.+|Expiry.*|" +
-	"AntiSpoof.+|FastPath.+|Route.+|Untouched.+|VIP.+|DropReasons|FullTables|Odd.*|Opened.*|Mapped.*|EDT.+|XDP.+|Deny.+|" +
-	"LoadAfterCrash|Upgrade.*|Pins.*|Parallel.*|Kill.*|Attach.+|Endpoint.+|GC.+|Map.+|Sweep.*|Doctor.*|Advice|Bundle|Monitor|" +
-	"Transfer|Small.*|PortReuse|Dropped.*|Many.*|Other.*|Spoofed.*|Service.*|Running.*|HalfClose|Datagram.*|Flood.*|Handover.*|Parity.*|" +
-	"LastAddWins|Tuned.*|Firewall.*|StatusExhaustedPool|SecondAdd.*|Property.*|Properties.*|Fuzz.*|Hairpin.+|Local.+|Netfilter.+|PTP.+|DHCP.*|" +
-	"BadInput|FailedAdd|Record|Check.+|OwnSubnet.*|Name.*|Ways.*)$"
+// quickPackages and quickRun are what -quick runs: every program past the
+// verifier and within its budget, a walk of each family, the loader's probes
+// and ways of attaching, the plugins whose devices and qdiscs not every kernel
+// has, and real traffic through the whole. An emulated machine takes seconds to
+// load the programs, and most tests do, so this names what runs, not what does
+// not.
+var quickPackages = []string{
+	"./bpf/tests", "./loader", "./pkg/nl", "./plugins/main/ipvlan", "./plugins/meta/bandwidth", "./plugins/meta/vrf", "./test/behaviour",
+}
+
+const quickRun = "^TestPrivileged(" +
+	"Load|LoadXDP|Instructions|HostPort|Masquerade|Turn|AntiSpoof|Untouched|" +
+	"EnableDisable|ProbesMatchTable|AttachChanges|MapMemory|OwnDevice|Survey|ClassesAndFilters|" +
+	"Modes|EDT|Join|AttachModes|Fallback|VLANPod|DummyPod|PolicyIsolated|InsidePortmapTraffic)$"
 
 type options struct {
 	kernels  []string
@@ -118,11 +122,14 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	if o.quick && *kernels == allKernels {
 		*kernels = quickKernels
 	}
-	if o.quick && o.skip == "" {
-		o.skip = quickSkip
-	}
 	o.kernels = strings.Split(*kernels, ",")
 	o.packages = flag.Args()
+	if o.quick && o.run == defaultRun {
+		o.run = quickRun
+	}
+	if o.quick && len(o.packages) == 0 {
+		o.packages = quickPackages
+	}
 	if *with != "" {
 		o.with = strings.Split(*with, ",")
 	}
