@@ -70,9 +70,6 @@ func (r *Run) Add(scenario, peer string, pods int, m Metric, value float64) {
 	r.samples[k] = append(r.samples[k], value)
 }
 
-// Samples returns what was recorded, in order.
-func (r *Run) Samples(k Key) []float64 { return r.samples[k] }
-
 // Median returns the middle sample, the mean of the two middle ones of an even
 // number; ok is false when there is none.
 func (r *Run) Median(k Key) (value float64, ok bool) { return median(r.samples[k]) }

@@ -44,9 +44,6 @@ type Options struct {
 	Name string
 }
 
-// Levels lists what Options.Level may be, for whoever validates a configuration.
-func Levels() []string { return []string{"debug", "info", "warn", "error"} }
-
 // New returns a logger. It always returns one: what is wrong with the options
 // (an unknown level, a file that cannot be opened) becomes its first line, since
 // a broken log must not keep a pod from starting.

@@ -73,9 +73,6 @@ func DestroySocket(proto uint8, s Socket) error {
 	return destroy(body)
 }
 
-// CanDestroySockets asks the kernel to destroy a socket that cannot exist. ErrNotSupported is a definite no.
-func CanDestroySockets(proto uint8) error { return destroy(diagRequest(unix.AF_INET, proto)) }
-
 func destroy(body []byte) error {
 	req := vnl.NewNetlinkRequest(sockDestroy, unix.NLM_F_ACK)
 	req.AddRawData(body)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
@@ -18,13 +17,6 @@ import (
 func TCX(t testing.TB) {
 	t.Helper()
 	Feature(t, "tcx", askTCX)
-}
-
-// HasTCX reports whether the kernel has tcx, for what differs but happens
-// either way.
-func HasTCX(t testing.TB) bool {
-	t.Helper()
-	return Has(t, "tcx", askTCX)
 }
 
 // askTCX makes a link on a device that cannot exist: a kernel with tcx says
@@ -43,21 +35,6 @@ func askTCX() error {
 		return nil
 	}
 	return feature(err)
-}
-
-// BPFHelper needs a helper function in programs of a type, such as
-// (ebpf.SchedCLS, asm.FnTimerInit).
-func BPFHelper(t testing.TB, typ ebpf.ProgramType, helper asm.BuiltinFunc) {
-	t.Helper()
-	Feature(t, "bpf helper "+helper.String()+" in "+typ.String(), func() error {
-		return feature(features.HaveProgramHelper(typ, helper))
-	})
-}
-
-// BPFMap needs a map type.
-func BPFMap(t testing.TB, typ ebpf.MapType) {
-	t.Helper()
-	Feature(t, "bpf map "+typ.String(), func() error { return feature(features.HaveMapType(typ)) })
 }
 
 // TestRunIngress needs BPF_PROG_TEST_RUN to take the device that a packet came

@@ -131,19 +131,6 @@ func NFTFamily(t testing.TB, family string) {
 	})
 }
 
-// NFTRule needs an nftables rule to be accepted, in a base chain of an inet
-// table at the hook ("prerouting", "output", ...) with type filter. name says
-// what the rule is there for: "nftables fib".
-func NFTRule(t testing.TB, name, hook, rule string) {
-	t.Helper()
-	Feature(t, name, func() error {
-		if err := askCommand("nft", "add table inet probe; add chain inet probe c { type filter hook "+hook+" priority 0 ; }"); err != nil {
-			return err
-		}
-		return askCommand("nft", "add rule inet probe c "+rule)
-	})
-}
-
 // IPTables needs an iptables command (iptables, ip6tables, iptables-nft,
 // iptables-legacy, ...) to accept the arguments, such as "-t", "nat", "-A",
 // "POSTROUTING", "-j", "MASQUERADE". name says what they are there for.

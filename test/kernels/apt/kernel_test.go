@@ -39,11 +39,11 @@ func TestPickKernel(t *testing.T) {
 
 func TestMirrorPatterns(t *testing.T) {
 	for uri, want := range map[string][2]bool{
-		"http://mirror.example/debian/":          {true, false},
-		"https://mirror.example/pub/debian":      {true, false},
-		"http://mirror.example/debian-security/": {false, true},
-		"http://mirror.example/ubuntu/":          {false, false},
-		"cdrom:[x]/debian/":                      {false, false},
+		"http://192.0.2.1/debian/":          {true, false},
+		"https://192.0.2.1/pub/debian":      {true, false},
+		"http://192.0.2.1/debian-security/": {false, true},
+		"http://192.0.2.1/ubuntu/":          {false, false},
+		"cdrom:[x]/debian/":                 {false, false},
 	} {
 		if got := [2]bool{mainMirror.MatchString(uri), securityMirror.MatchString(uri)}; got != want {
 			t.Errorf("%s: %v, want %v", uri, got, want)
