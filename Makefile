@@ -25,7 +25,8 @@ export CGO_ENABLED := 0
 export PATH := $(PATH):/usr/sbin:/sbin
 
 # need installs the packages of the commands that are missing, given as
-# command:package pairs, and does nothing when all are there.
+# command:package pairs, and does nothing when all are there. Their services
+# (firewalld, a DHCP server) are started neither now nor by the next boot.
 define need
 	@missing=(); \
 	for pair in $(1); do command -v "$${pair%%:*}" >/dev/null || missing+=("$${pair##*:}"); done; \
@@ -34,7 +35,9 @@ define need
 	[ "$$(id -u)" -eq 0 ] || { echo "as root: apt-get install $${missing[*]}" >&2; exit 1; }; \
 	echo "installing $${missing[*]}"; \
 	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; : no service is started by its package; \
-	apt-get -qq update; apt-get -qq install -y --no-install-recommends "$${missing[@]}" >/dev/null
+	apt-get -qq update; apt-get -qq install -y --no-install-recommends "$${missing[@]}" >/dev/null; \
+	command -v systemctl >/dev/null || exit 0; \
+	for unit in $$(dpkg -L "$${missing[@]}" | sed -n 's,.*/systemd/system/\([^/@]*\.service\)$$,\1,p'); do systemctl --root=/ --quiet disable "$$unit"; done
 endef
 
 define need-root
