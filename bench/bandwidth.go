@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -114,9 +113,7 @@ func (b *bandwidth) elsewhere(ctx context.Context) error {
 	if b.asJSON {
 		line += " -json"
 	}
-	cmd := exec.CommandContext(ctx, "go", "run", "./test/kernels", "-kernels", b.kernel, "-with", strings.Join(files, ","), "-exec", line)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	return cmd.Run()
+	return runKernels(ctx, "-kernels", b.kernel, "-with", strings.Join(files, ","), "-exec", line)
 }
 
 func (b *bandwidth) peers(ctx context.Context) ([]shaping.Peer, error) {

@@ -9,6 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/bench/peer"
 )
@@ -33,8 +36,16 @@ func addInGuest(ctx context.Context, series, refBin string, plugins []string) (e
 	if err := os.CopyFS(dir, os.DirFS(suite.BinDir)); err != nil {
 		return fmt.Errorf("copy the reference's plugins (left by a run that was killed? remove %s): %w", dir, err)
 	}
-	c := exec.CommandContext(ctx, "go", "run", "./test/kernels", "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")
+	return runKernels(ctx, "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")
+}
+
+// runKernels runs the kernel matrix' command. Its machine ends with ctx, and with this process however it ends.
+func runKernels(ctx context.Context, args ...string) error {
+	// "go run" hands no signal on, so the command watches it, as it is watched itself.
+	c := exec.CommandContext(ctx, "go", append([]string{"run", "-exec", "setpriv --pdeathsig TERM", "./test/kernels"}, args...)...)
+	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it ends its machine
+	runtime.LockOSThread() // to the kernel, the parent is a thread
+	defer runtime.UnlockOSThread()
 	return c.Run()
 }

@@ -69,8 +69,8 @@ func Start(ns *lab.NS) (*Agent, error) {
 		return nil, err
 	}
 	a.out = bufio.NewReader(out)
-	if err := ns.Do(a.cmd.Start); err != nil {
-		return nil, fmt.Errorf("start agent in %s: %w", ns.Name, err)
+	if err := ns.Start(a.cmd); err != nil {
+		return nil, fmt.Errorf("start agent: %w", err)
 	}
 	return a, nil
 }

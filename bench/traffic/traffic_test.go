@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,16 +16,16 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
-// TestMain lets the test binary be the agent that Start runs.
+// TestMain lets the test binary be the agent that Start runs, and a benchmark that is killed.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == Arg {
-		if err := Main(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	main := map[string]func() error{Arg: Main, benchArg: killed}[slices.Concat(os.Args, []string{""})[1]]
+	if main == nil {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	if err := main(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 func mustStart(t *testing.T, ns *lab.NS) *Agent {

@@ -31,8 +31,8 @@ const (
 
 var dhcpNet = netip.MustParsePrefix("10.77.0.0/24")
 
-// process is a program in the node's namespaces that runs until the test ends
-// or stop.
+// process is a program in the node's namespaces that runs until the test ends,
+// is killed, or stop. It must not change its user or group (see NS.Start).
 type process struct {
 	t    testing.TB
 	cmd  *exec.Cmd
@@ -49,17 +49,16 @@ func (w *world) start(name string, args ...string) *process {
 // run is start for a command that needs more than arguments.
 func (w *world) run(cmd *exec.Cmd) *process {
 	w.t.Helper()
-	return w.runIn(w.Node, cmd)
+	return w.runIn(w.Node.NS, cmd)
 }
 
 // runIn is run for another place than the node.
-func (w *world) runIn(ns interface{ Do(func() error) error }, cmd *exec.Cmd) *process {
+func (w *world) runIn(ns *lab.NS, cmd *exec.Cmd) *process {
 	w.t.Helper()
-	name := cmd.Path
 	p := &process{t: w.t, cmd: cmd, out: &lockedBuffer{}, gone: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	if err := ns.Do(p.cmd.Start); err != nil {
-		w.t.Fatalf("start %s: %v", name, err)
+	if err := ns.Start(p.cmd); err != nil {
+		w.t.Fatal(err)
 	}
 	go func() {
 		_ = p.cmd.Wait()
@@ -68,7 +67,7 @@ func (w *world) runIn(ns interface{ Do(func() error) error }, cmd *exec.Cmd) *pr
 	w.t.Cleanup(func() {
 		p.signal(unix.SIGKILL)
 		if w.t.Failed() {
-			w.t.Logf("%s:\n%s", filepath.Base(name), p.out)
+			w.t.Logf("%s:\n%s", filepath.Base(cmd.Path), p.out)
 		}
 	})
 	return p
@@ -147,7 +146,7 @@ func (w *dhcpWorld) dnsmasq() (leases func() string) {
 	if err := os.WriteFile(file, nil, 0o666); err != nil { //nolint:gosec // dnsmasq may drop its privileges
 		w.t.Fatal(err)
 	}
-	w.server = w.start("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--log-dhcp", "--log-facility=-",
+	w.server = w.start("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--group=root", "--log-dhcp", "--log-facility=-",
 		"--interface="+dhcpBridge, "--bind-interfaces", "--except-interface=lo", "--dhcp-authoritative", "--no-ping",
 		"--dhcp-range=10.77.0.10,10.77.0.99,255.255.255.0,1h", "--dhcp-option=option:router,"+dhcpGateway,
 		"--dhcp-option=121,10.78.0.0/16,10.77.0.2,0.0.0.0/0,"+dhcpGateway, "--dhcp-leasefile="+file)
@@ -346,7 +345,7 @@ func (k inside) lease(t *testing.T, dev string) {
 	t.Helper()
 	w := &dhcpWorld{world: k.world(t), dir: t.TempDir()}
 	net := netip.PrefixFrom(k.peer(w.world, families()[0]), 24)
-	w.server = w.runIn(w.Client(), exec.Command("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--log-facility=-",
+	w.server = w.runIn(w.Client().NS, exec.Command("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--group=root", "--log-facility=-",
 		"--interface="+dev, "--bind-interfaces", "--except-interface=lo", "--dhcp-authoritative", "--no-ping",
 		"--dhcp-range="+nth(net, 150)+","+nth(net, 160)+",255.255.255.0,1h", "--dhcp-option=option:router,"+net.Addr().String(),
 		"--dhcp-leasefile="+filepath.Join(w.dir, "leases")))

@@ -3,8 +3,6 @@
 package behaviour
 
 import (
-	"bytes"
-	"context"
 	"os"
 	"os/exec"
 	"strings"
@@ -125,34 +123,13 @@ func (w *world) firewalld() {
 	}); err != nil {
 		w.t.Fatal(err)
 	}
-	w.daemon("dbus-daemon", "--config-file=/run/dbus.conf", "--nofork", "--nopidfile")
+	w.start("dbus-daemon", "--config-file=/run/dbus.conf", "--nofork", "--nopidfile")
 	eventually(w.t, 10*time.Second, func() error {
 		return w.Node.Do(func() error { _, err := os.Stat("/run/dbus/system_bus_socket"); return err })
 	})
-	w.daemon("firewalld", "--nofork", "--nopid", "--log-file=/run/firewalld.log")
+	w.start("firewalld", "--nofork", "--nopid", "--log-file=/run/firewalld.log")
 	eventually(w.t, 30*time.Second, func() error {
 		return w.Node.Do(func() error { _, err := lab.Run("firewall-cmd", "--state"); return err })
-	})
-}
-
-// daemon runs a program in the node until the test ends.
-func (w *world) daemon(name string, args ...string) {
-	w.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, name, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second
-	if err := w.Node.Do(cmd.Start); err != nil {
-		cancel()
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		cancel()
-		_ = cmd.Wait() // it was killed
-		if w.t.Failed() {
-			w.t.Logf("%s: %s", name, out.String())
-		}
 	})
 }
 

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"os/exec"
+
+	"golang.org/x/sys/unix"
+)
+
+// Start is cmd.Start inside the namespace, for a program that runs on beside this process, but not after it: when this one is killed,
+// so is the program, unless it has become another user or group meanwhile. What it starts is its own business.
+func (n *NS) Start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	started := make(chan error, 2)
+	go func() {
+		err := n.Do(func() error {
+			if err := cmd.Start(); err != nil {
+				return err
+			}
+			started <- nil
+			// To the kernel, the parent is this thread: it has to stay as long. Who asks for the exit status is the caller.
+			_ = unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			return nil
+		})
+		started <- err
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start %s in %s: %w", cmd.Path, n.Name, err)
+	}
+	return nil
+}
