@@ -73,9 +73,7 @@ func tunnel(t testing.TB, w *world) {
 // An uplink without Ethernet header (TUN, as WireGuard's) carries hostPorts and masquerade.
 func TestPrivilegedBareUplink(t *testing.T) {
 	t.Parallel()
-	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		t.Skip("missing feature: tun")
-	}
+	need.Link(t, "tun")
 	w := newWorld(t)
 	tunnel(t, w)
 	anotherUplink(t, w)

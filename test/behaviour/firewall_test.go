@@ -110,9 +110,9 @@ const dbusConf = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Conf
 // firewalld runs firewalld and a system bus of its own in the node.
 func (w *world) firewalld() {
 	w.t.Helper()
-	for _, program := range []string{"firewalld", "dbus-daemon", "firewall-cmd"} {
+	for program, debian := range map[string]string{"firewalld": "firewalld", "firewall-cmd": "firewalld", "dbus-daemon": "dbus-daemon"} {
 		if _, err := exec.LookPath(program); err != nil {
-			w.t.Skip("missing feature: " + program)
+			w.t.Fatalf("%v: install the package %s", err, debian)
 		}
 	}
 	if err := w.Node.Do(func() error {

@@ -124,3 +124,24 @@ func TestNoManualSync(t *testing.T) {
 		}
 	}
 }
+
+// A test that leaves itself out asks the kernel first: pkg/test/need does. Only fuzz targets and benchmarks, which an ordinary user
+// runs among the unit tests, may ask for root.
+func TestNoSkipThatHides(t *testing.T) {
+	skip := regexp.MustCompile(`\b\w+\.Skip(f|Now)?\(.*`)
+	root := repoRoot(t)
+	for _, file := range trackedFiles(t) {
+		if !strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "pkg/test/") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range skip.FindAll(data, -1) {
+			if !bytes.HasSuffix(m, []byte(`need root")`)) {
+				t.Errorf("%s: %s: ask the kernel through pkg/test/need, or fail", file, m)
+			}
+		}
+	}
+}

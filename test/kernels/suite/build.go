@@ -30,9 +30,9 @@ var notHere = map[string]string{
 	"test/kernels/":     "is what runs the others",
 }
 
-// NotHere matches tests that cannot run in a machine without Go, as a go test
-// pattern: they build the reference's plugins.
-const NotHere = "^TestPrivileged(SweepOfReference$|DHCPReference|DelOfReference$|ReferenceDelOfOurs$|GCOfReference$|Switch(Suites|ToOurs$|Back$))"
+// NotHere matches tests that cannot run in a machine without Go or Python, as a
+// go test pattern: they build the reference's plugins, or run firewalld.
+const NotHere = "^TestPrivileged(Firewalld$|SweepOfReference$|DHCPReference|DelOfReference$|ReferenceDelOfOurs$|GCOfReference$|Switch(Suites|ToOurs$|Back$))"
 
 // Package is one that has privileged tests.
 type Package struct {
