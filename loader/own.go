@@ -65,6 +65,19 @@ func (d *Datapath) ownDevices() (own.Map, error) {
 	return own.New(m), err
 }
 
+// allOwn returns the map and what is in it.
+func (d *Datapath) allOwn() (own.Map, map[uint32]own.Device, error) {
+	m, err := d.ownDevices()
+	if err != nil {
+		return m, nil, err
+	}
+	all, err := m.All()
+	if err != nil {
+		return m, nil, fmt.Errorf("own devices: %w", err)
+	}
+	return m, all, nil
+}
+
 // ownPlace reads where device number is; false when nothing is known of it.
 func (d *Datapath) ownPlace(number uint32) (ownPlace, bool, error) {
 	target, err := os.Readlink(d.paths.ownMark(number))
@@ -191,13 +204,9 @@ func (a *attacher) putOwnFilters(conn *tcConn, index int, number uint32, hooks [
 // disableOwn takes the features f from owner's own devices. With the last one the entry, counters and programs go. A namespace
 // that has gone took its filters along.
 func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
-	m, err := d.ownDevices()
+	m, all, err := d.allOwn()
 	if err != nil {
 		return err
-	}
-	all, err := m.All()
-	if err != nil {
-		return fmt.Errorf("own devices: %w", err)
 	}
 	var errs []error
 	for number, v := range all {
@@ -329,13 +338,9 @@ func openTCIn(ns *netns.NS) (c *tcConn, err error) {
 
 // replaceOwn puts the attacher's programs on every own device that has programs.
 func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
-	m, err := d.ownDevices()
+	_, all, err := d.allOwn()
 	if err != nil {
 		return err
-	}
-	all, err := m.All()
-	if err != nil {
-		return fmt.Errorf("own devices: %w", err)
 	}
 	for number, v := range all {
 		if err := ctx.Err(); err != nil {
@@ -360,13 +365,9 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 
 // collectOwn releases the own devices whose owner is not valid, and what was noted or counted of devices without entry.
 func (d *Datapath) collectOwn(a *attacher, valid func(uint64) bool) error {
-	m, err := d.ownDevices()
+	m, all, err := d.allOwn()
 	if err != nil {
 		return err
-	}
-	all, err := m.All()
-	if err != nil {
-		return fmt.Errorf("own devices: %w", err)
 	}
 	var errs []error
 	for number, v := range all {
@@ -387,13 +388,9 @@ func (d *Datapath) collectOwn(a *attacher, valid func(uint64) bool) error {
 
 // checkOwn compares the own device of ep with what enableOwn has made.
 func (d *Datapath) checkOwn(a *attacher, ep Endpoint, f Feature) error {
-	m, err := d.ownDevices()
+	_, all, err := d.allOwn()
 	if err != nil {
 		return err
-	}
-	all, err := m.All()
-	if err != nil {
-		return fmt.Errorf("own devices: %w", err)
 	}
 	for number, v := range all {
 		if v.Owner != ep.Ref.Owner() {
@@ -441,13 +438,9 @@ func (d *Datapath) checkOwnHooks(a *attacher, ep Endpoint, number uint32, hooks 
 
 // ownEndpoints describes the devices that have no host end.
 func (d *Datapath) ownEndpoints(stats endpoint.Stats) ([]EndpointStatus, error) {
-	m, err := d.ownDevices()
+	_, all, err := d.allOwn()
 	if err != nil {
 		return nil, err
-	}
-	all, err := m.All()
-	if err != nil {
-		return nil, fmt.Errorf("own devices: %w", err)
 	}
 	var out []EndpointStatus
 	for number, v := range all {
