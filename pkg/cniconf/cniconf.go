@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Common holds the keys every plugin has. Embed it in a plugin's configuration.
@@ -160,8 +161,24 @@ func ValidAttachments(stdin []byte) ([]types.GCAttachment, error) {
 			if a.ContainerID == "" {
 				return nil, cnierr.Config(fmt.Sprintf("%s[%d].containerID", key, i), "", "every attachment has one")
 			}
+			if a.IfName == "" { // or none of the container's would be kept
+				return nil, cnierr.Config(fmt.Sprintf("%s[%d].ifname", key, i), "", "every attachment has one")
+			}
 		}
 		return list, nil
 	}
 	return nil, cnierr.New(cnierr.CodeConfig, `missing key "cni.dev/valid-attachments": nothing is removed without it`, "")
+}
+
+// ValidRefs are the ValidAttachments as the names of records of that network.
+func ValidRefs(stdin []byte, network string) (map[store.Ref]bool, error) {
+	list, err := ValidAttachments(stdin)
+	if err != nil {
+		return nil, err
+	}
+	valid := make(map[store.Ref]bool, len(list))
+	for _, v := range list {
+		valid[store.Ref{Network: network, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+	}
+	return valid, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 func wantCode(t *testing.T, err error, code uint, words ...string) {
@@ -120,6 +121,7 @@ func TestValidAttachments(t *testing.T) {
 		{name: "absent", in: `{}`, code: 7},
 		{name: "no list", in: `{"cni.dev/valid-attachments":"x"}`, code: 6},
 		{name: "no id", in: `{"cni.dev/valid-attachments":[{"ifname":"eth0"}]}`, code: 7},
+		{name: "no interface", in: `{"cni.dev/valid-attachments":[{"containerID":"c"}]}`, code: 7},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -131,6 +133,17 @@ func TestValidAttachments(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestValidRefs(t *testing.T) {
+	t.Parallel()
+	got, err := ValidRefs([]byte(`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}]}`), "net")
+	wantCode(t, err, 0)
+	if diff := cmp.Diff(map[store.Ref]bool{{Network: "net", ContainerID: "c", IfName: "eth0"}: true}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	_, err = ValidRefs([]byte(`{}`), "net")
+	wantCode(t, err, 7)
 }
 
 func TestParseMAC(t *testing.T) {

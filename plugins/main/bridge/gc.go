@@ -22,7 +22,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	attachments, err := cniconf.ValidAttachments(a.StdinData)
+	valid, err := cniconf.ValidRefs(a.StdinData, c.Name)
 	if err != nil {
 		return err
 	}
@@ -31,10 +31,6 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
 	defer host.Close()
-	valid := make(map[store.Ref]bool, len(attachments))
-	for _, v := range attachments {
-		valid[store.Ref{Network: c.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
-	}
 	records, err := p.Records.List(c.Name)
 	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
 	for _, rec := range records {

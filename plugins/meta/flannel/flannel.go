@@ -170,17 +170,15 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	valid, err := cniconf.ValidAttachments(a.StdinData)
+	valid, err := cniconf.ValidRefs(a.StdinData, c.Name)
 	if err != nil {
 		return err
 	}
-	keep := make(map[store.Ref]bool)
 	containers := make(map[string]bool)
-	for _, v := range valid {
-		keep[store.Ref{Network: c.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
-		containers[v.ContainerID] = true
+	for ref := range valid {
+		containers[ref.ContainerID] = true
 	}
-	return errors.Join(p.gcDelegate(ctx, a, c), p.gcRecords(c.Name, keep), p.gcFiles(c, containers))
+	return errors.Join(p.gcDelegate(ctx, a, c), p.gcRecords(c.Name, valid), p.gcFiles(c, containers))
 }
 
 // gcDelegate passes the list of valid attachments on. Where flanneld has not

@@ -33,13 +33,9 @@ func (g Collector) Run(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	attachments, err := cniconf.ValidAttachments(a.StdinData)
+	valid, err := cniconf.ValidRefs(a.StdinData, c.Name)
 	if err != nil {
 		return err
-	}
-	valid := make(map[store.Ref]bool, len(attachments))
-	for _, v := range attachments {
-		valid[store.Ref{Network: c.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
 	}
 	records, err := g.List(c.Name)
 	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}

@@ -8,6 +8,7 @@ package masquerade
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -153,7 +154,7 @@ func (n Node) GC(ctx context.Context, a *cniplugin.Args, list func(network strin
 	if err := cniconf.Load(a.StdinData, &conf); err != nil {
 		return err
 	}
-	attachments, err := cniconf.ValidAttachments(a.StdinData)
+	valid, err := cniconf.ValidRefs(a.StdinData, conf.Name)
 	if err != nil {
 		return err
 	}
@@ -161,10 +162,7 @@ func (n Node) GC(ctx context.Context, a *cniplugin.Args, list func(network strin
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
 	}
-	var keep []store.Ref
-	for _, v := range attachments {
-		keep = append(keep, store.Ref{Network: conf.Name, ContainerID: v.ContainerID, IfName: v.IfName})
-	}
+	keep := slices.Collect(maps.Keys(valid))
 	for _, r := range records {
 		keep = append(keep, r.Ref)
 	}

@@ -71,13 +71,9 @@ func (c Collector) GC(ctx context.Context, a *cniplugin.Args) error {
 	if err := cniconf.Load(a.StdinData, &conf); err != nil {
 		return err
 	}
-	attachments, err := cniconf.ValidAttachments(a.StdinData)
+	valid, err := cniconf.ValidRefs(a.StdinData, conf.Name)
 	if err != nil {
 		return err
-	}
-	valid := make(map[store.Ref]bool, len(attachments))
-	for _, v := range attachments {
-		valid[store.Ref{Network: conf.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
 	}
 	records, err := c.List(conf.Name)
 	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
