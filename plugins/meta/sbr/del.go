@@ -28,7 +28,7 @@ func (p *plugin) del(_ context.Context, a *cniplugin.Args) error {
 }
 
 func (p *plugin) detach(ref store.Ref, path string, table *int) error {
-	old, found, recorded := p.remember(ref)
+	old, found, recorded := p.recall(ref)
 	pod, err := inpod.Reopen(old.NetNS, path, recorded)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "list the pod's rules")
 	}
-	old, _, _ := p.remember(ref(r))
+	old, _, _ := p.recall(ref(r))
 	var diffs []error
 	for _, addr := range r.addrs {
 		diffs = append(diffs, r.checkAddress(pod, addr, rules, old))

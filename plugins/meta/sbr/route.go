@@ -29,7 +29,7 @@ func (p *plugin) route(ctx context.Context, r *request, pod *inpod.Pod) (err err
 		return cnierr.Wrap(cnierr.CodeKernel, err, "find interface %s in the pod", r.args.IfName)
 	}
 	ref := ref(r)
-	if old, found, _ := p.remember(ref); found && old.NetNS == pod.NS.Inode() {
+	if old, found, _ := p.recall(ref); found && old.NetNS == pod.NS.Inode() {
 		if err := old.undo(pod); err != nil { // a repeated ADD starts anew
 			return err
 		}

@@ -62,16 +62,8 @@ func (r rule) nl() nl.Rule {
 	return nl.Rule{Src: netip.PrefixFrom(r.Src, r.Src.BitLen()), Table: r.Table}
 }
 
-func (p *plugin) remember(ref store.Ref) (s section, found bool, path string) {
-	rec, err := p.Records.Load(ref)
-	if err != nil || rec.Corrupt {
-		return s, false, ""
-	}
-	found, err = rec.Section(Name, &s)
-	if !found || err != nil {
-		return section{}, false, ""
-	}
-	return s, true, rec.NetNS
+func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
+	return inpod.Recall[section](p.Records, ref, Name)
 }
 
 // add sets the pod's tables and rules up and passes the result on.

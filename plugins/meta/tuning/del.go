@@ -18,6 +18,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
 // del restores what ADD found and forgets it. Once the configuration is read it
@@ -31,8 +33,8 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err := cniconf.Load(a.StdinData, &conf); err != nil {
 		return err
 	}
-	ref := refOf(conf.Name, a)
-	s, _ := p.recorded(ref)
+	ref := chained.Ref(conf.Name, a)
+	s, _, _ := p.recall(ref)
 	if s.Backup == "" {
 		// Of the reference plugin, or of an ADD whose record is lost.
 		if conf.DataDir == "" {
@@ -123,27 +125,16 @@ func restoreLink(ifname string, b backup) error {
 
 // gc forgets the attachments that the runtime no longer lists. Their namespaces
 // are gone or not ours to touch: there is nothing to restore in them.
-func (p *plugin) gc(_ context.Context, a *cniplugin.Args) error {
-	var conf cniconf.Common
-	if err := cniconf.Load(a.StdinData, &conf); err != nil {
-		return err
-	}
-	valid, err := cniconf.ValidRefs(a.StdinData, conf.Name)
-	if err != nil {
-		return err
-	}
-	records, err := p.Records.List(conf.Name)
-	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
-	for _, rec := range records {
-		var s section
-		ok, err := rec.Section(Name, &s)
-		if valid[rec.Ref] || (!ok && err == nil && !rec.Corrupt) {
-			continue
-		}
-		if s.Backup != "" {
-			errs = append(errs, cnierr.Wrap(cnierr.CodeState, removeBackup(s.Backup), "remove the backup file"))
-		}
-		errs = append(errs, cnierr.Wrap(cnierr.CodeState, p.Records.Remove(rec.Ref, Name), "remove the attachment record"))
-	}
-	return errors.Join(errs...)
+func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+	return inpod.Collector{
+		Section: Name, List: p.Records.List,
+		Detach: func(_ context.Context, rec *store.Record) error {
+			if s, _, _ := p.recall(rec.Ref); s.Backup != "" {
+				if err := removeBackup(s.Backup); err != nil {
+					return cnierr.Wrap(cnierr.CodeState, err, "remove the backup file")
+				}
+			}
+			return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(rec.Ref, Name), "remove the attachment record")
+		},
+	}.Run(ctx, a)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
@@ -77,19 +78,9 @@ type section struct {
 	Sysctl map[string]string `json:"sysctl,omitempty"`
 }
 
-func refOf(network string, a *cniplugin.Args) store.Ref {
-	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
-}
-
-// recorded returns the section of an earlier ADD of the same attachment.
-func (p *plugin) recorded(ref store.Ref) (section, bool) {
-	var s section
-	rec, err := p.Records.Load(ref)
-	if err != nil || rec.Corrupt {
-		return s, false
-	}
-	ok, err := rec.Section(Name, &s)
-	return s, ok && err == nil
+// recall returns the section of an earlier ADD of the same attachment.
+func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
+	return inpod.Recall[section](p.Records, ref, Name)
 }
 
 // announceMAC tells the datapath, where one is loaded, the pod's address.

@@ -27,7 +27,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 }
 
 func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path, vrf string) error {
-	old, found, recorded := p.remember(ref)
+	old, found, recorded := p.recall(ref)
 	if found {
 		vrf = old.VRF
 	}

@@ -110,16 +110,8 @@ type section struct {
 	former
 }
 
-func (p *plugin) remember(ref store.Ref) (s section, found bool, path string) {
-	rec, err := p.Records.Load(ref)
-	if err != nil || rec.Corrupt {
-		return s, false, ""
-	}
-	found, err = rec.Section(Name, &s)
-	if !found || err != nil {
-		return section{}, false, ""
-	}
-	return s, true, rec.NetNS
+func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
+	return inpod.Recall[section](p.Records, ref, Name)
 }
 
 // add puts the interface into the VRF and passes the result on.
@@ -165,7 +157,7 @@ func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return missing(err, r.VRFName)
 	}
-	old, _, _ := p.remember(chained.Ref(r.Name, a))
+	old, _, _ := p.recall(chained.Ref(r.Name, a))
 	var diffs []error
 	differ := func(wrong bool, format string, v ...any) {
 		if wrong {
