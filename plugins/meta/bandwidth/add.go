@@ -141,6 +141,7 @@ func choose(dp Datapath, err error, wanted string) (backend, reason string) {
 
 // plan fills in what will be made, before any of it is.
 func (j *job) plan(req *request) error {
+	j.s.NetNS = j.dev.ns.Inode()
 	j.s.Ingress, j.s.Egress, j.s.Subnets = req.ingress, req.egress, req.subnets
 	if j.dev.host.Index != 0 {
 		j.s.HostIfName, j.s.HostIfindex = j.dev.host.Name, j.dev.host.Index

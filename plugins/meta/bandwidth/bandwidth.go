@@ -78,6 +78,7 @@ func New(d Deps) *cniplugin.Plugin {
 // section is what an attachment record holds of this plugin: what DEL takes out
 // and CHECK looks for. Its JSON is read by later versions.
 type section struct {
+	NetNS   uint64  `json:"netnsInode,omitempty"` // a path may name another namespace later
 	Backend string  `json:"backend"`
 	Reason  string  `json:"reason"` // why that back end
 	Ingress *Limit  `json:"ingress,omitempty"`

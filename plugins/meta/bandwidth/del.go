@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
 // del needs nothing but the attachment's name: neither runtimeConfig, nor
@@ -75,53 +75,41 @@ func delOnNode(s *section) error {
 	case err != nil && !errors.Is(err, nl.ErrNotFound):
 		return err
 	}
-	var errs []error
-	if at.index != 0 && s.Ingress != nil {
-		errs = append(errs, delRoot(at, nl.QdiscTBF, nl.QdiscHTB, nl.QdiscFQ))
-	}
-	if at.index != 0 && s.IFB != "" {
-		errs = append(errs, delRedirect(at, s.Clsact))
-	}
-	if s.IFB != "" {
-		errs = append(errs, delIFB(at, s.IFB))
-	}
-	return errors.Join(errs...)
+	return at.clear(s, s.Ingress)
 }
 
 // delInPod removes what is inside the pod's namespace, if that is there still.
 func delInPod(s *section, path, ifname string) error {
-	if path == "" || !s.inPod() {
+	if !s.inPod() {
 		return nil
 	}
-	ns, err := netns.Open(path)
-	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
-		return nil
-	}
-	if err != nil {
+	pod, err := inpod.Reopen(s.NetNS, path)
+	if pod == nil {
 		return err
 	}
-	defer ns.Close()
-	h, err := nl.NewIn(ns)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	at := side{h: h}
-	switch pod, err := h.LinkByName(ifname); {
+	defer pod.Close()
+	at := side{h: pod.Handle}
+	switch link, err := pod.LinkByName(ifname); {
 	case err == nil:
-		at.index = pod.Index
+		at.index = link.Index
 	case !errors.Is(err, nl.ErrNotFound):
 		return err
 	}
+	return at.clear(s, s.Egress)
+}
+
+// clear removes what was made at a side, which may have gone: the qdisc of a
+// limit on what leaves it, and the redirection of what arrives with its device.
+func (s side) clear(made *section, leaving *Limit) error {
 	var errs []error
-	if at.index != 0 && s.Egress != nil {
-		errs = append(errs, delRoot(at, nl.QdiscTBF, nl.QdiscHTB, nl.QdiscFQ))
+	if s.index != 0 && leaving != nil {
+		errs = append(errs, delRoot(s, nl.QdiscTBF, nl.QdiscHTB, nl.QdiscFQ))
 	}
-	if at.index != 0 && s.IFB != "" {
-		errs = append(errs, delRedirect(at, s.Clsact))
+	if s.index != 0 && made.IFB != "" {
+		errs = append(errs, delRedirect(s, made.Clsact))
 	}
-	if s.IFB != "" {
-		errs = append(errs, delIFB(at, s.IFB))
+	if made.IFB != "" {
+		errs = append(errs, delIFB(s, made.IFB))
 	}
 	return errors.Join(errs...)
 }

@@ -77,7 +77,7 @@ func (p *plugin) keptIFBs(valid map[store.Ref]bool) (map[string]bool, error) {
 	return keep, nil
 }
 
-// redirectedTo are the devices that filters of veths send packets to.
+// redirectedTo are the devices that filters of others send packets to.
 func redirectedTo(h *nl.Handle, links []nl.Link) (map[int]bool, error) {
 	used := make(map[int]bool)
 	var errs []error

@@ -111,6 +111,28 @@ func TestPrivilegedDelOfLost(t *testing.T) {
 	}
 }
 
+// A pod that has gone may have left its path to another one, whose limits are not its own.
+func TestPrivilegedDelOfFormerPath(t *testing.T) {
+	need.Link(t, "macvlan")
+	w := newWorld(t)
+	w.run("ip link add m0 up type veth peer name m1")
+	c := conf(2, `"backend":"tbf",`+limits)
+	pod := func() *lab.Pod {
+		p := w.lab.Node.PodT(t, "a")
+		w.run("ip link add link m0 name x0 type macvlan mode bridge", "ip link set x0 netns a name eth0", "ip -n a link set eth0 up")
+		return p
+	}
+	first := pod()
+	w.add("a", c)
+	must(t, first.Delete())
+	pod()
+	second := w.args("b", c)
+	second.Netns = "/run/netns/a"
+	w.do(func() error { _, err := w.plugin.Add(t.Context(), second); return err })
+	w.del("a")
+	w.do(func() error { return w.plugin.Check(t.Context(), second) })
+}
+
 // Two interfaces of a container, which have one name in the reference plugin.
 func TestPrivilegedTwoInterfaces(t *testing.T) {
 	w := newWorld(t)
