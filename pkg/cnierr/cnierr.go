@@ -86,6 +86,16 @@ func Wrap(code uint, err error, format string, a ...any) error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, a...), cause: err}
 }
 
+// Unavailable turns ADD's code for a back end that cannot run (105) into
+// STATUS's (50). Other errors stay.
+func Unavailable(err error) error {
+	var own *Error
+	if errors.As(err, &own) && own.Code == CodeNoDatapath {
+		return Wrap(CodeUnavailable, err, "%s", own.Msg)
+	}
+	return err
+}
+
 // From makes the CNI error object for err, nil for nil. An Error keeps its
 // code and so does a types.Error anywhere in the chain (an IPAM delegate's,
 // for one); the outermost wins. A deadline becomes "try again" (11), anything

@@ -48,6 +48,20 @@ func TestFrom(t *testing.T) {
 	}
 }
 
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	kept := New(CodeConfig, "x", "")
+	for _, tc := range []struct{ err, want error }{{nil, nil}, {kept, kept}, {fs.ErrExist, fs.ErrExist}} {
+		if got := Unavailable(tc.err); got != tc.want { //nolint:errorlint // identity is meant
+			t.Errorf("%v became %v", tc.err, got)
+		}
+	}
+	inner := New(CodeNoDatapath, "no back end", "why")
+	if got := Unavailable(inner); From(got).Code != CodeUnavailable || From(got).Msg != "no back end" || !errors.Is(got, inner) {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestWrapKeepsChain(t *testing.T) {
 	t.Parallel()
 	if Wrap(CodeKernel, nil, "x") != nil {

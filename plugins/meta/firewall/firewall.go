@@ -201,9 +201,5 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	if errors.Is(err, loader.ErrUnavailable) {
 		_, err = p.instead(ctx, a, conf, err)
 	}
-	var coded *cnierr.Error
-	if errors.As(err, &coded) && coded.Code == cnierr.CodeNoDatapath {
-		return cnierr.Wrap(cnierr.CodeUnavailable, err, "%s", coded.Msg)
-	}
-	return err
+	return cnierr.Unavailable(err)
 }

@@ -73,17 +73,8 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 			return nil
 		}
 		_, err = p.instead(ctx, a, want{conf: req.conf}, why)
-		return unavailable(err)
+		return cnierr.Unavailable(err)
 	}
 	_, err = p.allTo(ctx, a, name, want{conf: req.conf})
-	return unavailable(err)
-}
-
-// unavailable turns ADD's code for a back end that cannot run into STATUS's.
-func unavailable(err error) error {
-	var coded *cnierr.Error
-	if errors.As(err, &coded) && coded.Code == cnierr.CodeNoDatapath {
-		return cnierr.Wrap(cnierr.CodeUnavailable, err, "%s", coded.Msg)
-	}
-	return err
+	return cnierr.Unavailable(err)
 }

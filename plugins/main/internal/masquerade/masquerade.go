@@ -182,9 +182,5 @@ func (n Node) Status(ctx context.Context, a *cniplugin.Args, c Conf) error {
 	if errors.Is(err, loader.ErrUnavailable) {
 		_, err = n.instead(ctx, a, auto, err)
 	}
-	var coded *cnierr.Error
-	if errors.As(err, &coded) && coded.Code == cnierr.CodeNoDatapath {
-		return cnierr.Wrap(cnierr.CodeUnavailable, err, "%s", coded.Msg)
-	}
-	return err
+	return cnierr.Unavailable(err)
 }
