@@ -2,9 +2,10 @@
 
 // Package nl is the project's narrow view of rtnetlink: links, addresses, routes and bridge ports, as plain structs.
 //
-// It is the only importer of vishvananda/netlink, whose message layer it uses. What it adds: dumps that the kernel marks as
-// interrupted are repeated until they are whole, so no caller ever sees half a table; filters run in the kernel (strict
-// checking, Linux 4.20); the kernel's own explanation of a refusal is part of the error; and a device pair is made by one message.
+// It is the only importer of vishvananda/netlink, whose messages it sends over sockets of its own. What it adds: dumps that the
+// kernel marks as interrupted are repeated until they are whole, so no caller ever sees half a table; filters run in the kernel
+// (strict checking, Linux 4.20); the kernel's own explanation of a refusal is part of the error; and a device pair is made by
+// one message.
 // Nothing here sleeps: who must wait for the kernel subscribes with Watch before the change.
 package nl
 
@@ -12,10 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 
 	vnl "github.com/vishvananda/netlink/nl"
-	vns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/netns"
@@ -44,21 +45,20 @@ const maxDumps = 64
 // Handle is one rtnetlink socket in one network namespace. It stays in that namespace wherever the caller goes. Calls may come
 // from several goroutines; they take turns. Omitting Close leaks a descriptor.
 type Handle struct {
-	mu    sync.Mutex
-	sock  *vnl.NetlinkSocket
-	socks map[int]*vnl.SocketHandle // what the message layer wants: sock by protocol
+	mu   sync.Mutex
+	sock *socket
 }
 
 // New opens a handle in the network namespace of the calling thread.
 func New() (*Handle, error) {
-	s, err := vnl.GetNetlinkSocketAt(vns.None(), vns.None(), unix.NETLINK_ROUTE)
+	s, err := openSocket()
 	if err != nil {
-		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+		return nil, err
 	}
 	// Both options only improve messages and speed; kernels since 4.20 have them.
-	_ = s.SetExtAck(true)
-	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	return &Handle{sock: s, socks: map[int]*vnl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	return &Handle{sock: s}, nil
 }
 
 // NewIn opens a handle in ns. A nil ns means the current namespace.
@@ -74,7 +74,7 @@ func NewIn(ns *netns.NS) (h *Handle, err error) {
 }
 
 // Close closes the socket.
-func (h *Handle) Close() { h.sock.Close() }
+func (h *Handle) Close() { h.sock.close() }
 
 func (h *Handle) request(msgType, flags int) *vnl.NetlinkRequest {
 	return &vnl.NetlinkRequest{
@@ -83,7 +83,6 @@ func (h *Handle) request(msgType, flags int) *vnl.NetlinkRequest {
 			Type:  uint16(msgType),
 			Flags: uint16(unix.NLM_F_REQUEST | flags),
 		},
-		Sockets: h.socks,
 	}
 }
 
@@ -92,22 +91,25 @@ func (h *Handle) do(req *vnl.NetlinkRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	req.Flags |= unix.NLM_F_ACK
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return classify(err)
+	return classify(h.sock.exchange(req, 0, func([]byte) bool { return true }))
 }
 
 // get sends a request that has one answer.
 func (h *Handle) get(req *vnl.NetlinkRequest, resType uint16) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, resType)
+	var answer []byte
+	err := h.sock.exchange(req, resType, func(m []byte) bool {
+		answer = slices.Clone(m)
+		return false
+	})
 	if err != nil {
 		return nil, classify(err)
 	}
-	if len(msgs) == 0 {
+	if answer == nil {
 		return nil, ErrNotFound
 	}
-	return msgs[0], nil
+	return answer, nil
 }
 
 // dump runs the request that build makes until the kernel reports a consistent table, and gives each message to each of the
@@ -115,21 +117,17 @@ func (h *Handle) get(req *vnl.NetlinkRequest, resType uint16) ([]byte, error) {
 func (h *Handle) dump(build func() *vnl.NetlinkRequest, resType uint16, reset func(), each func([]byte) error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// The message layer (v1.3.1) panics on a dump that ends in an error with an explanation, such as that of a routing table
-	// that does not exist: it takes the explanation for an echo of the request, which only a refused change carries.
-	_ = h.sock.SetExtAck(false)
-	defer func() { _ = h.sock.SetExtAck(true) }()
 	for range maxDumps {
 		reset()
 		var perr error
 		req := build()
 		req.Flags |= unix.NLM_F_DUMP
-		err := req.ExecuteIter(unix.NETLINK_ROUTE, resType, func(m []byte) bool {
+		err := h.sock.exchange(req, resType, func(m []byte) bool {
 			perr = each(m)
 			return perr == nil
 		})
 		switch {
-		case errors.Is(err, vnl.ErrDumpInterrupted), errors.Is(err, unix.EINTR):
+		case errors.Is(err, errInterrupted), errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
 			return classify(err)

@@ -110,7 +110,7 @@ func (h *Handle) IndexByName(name string) (int, error) {
 	if err != nil { // no link can have that name
 		return 0, fmt.Errorf("link %q: %w", name, ErrNotFound)
 	}
-	if err := unix.IoctlIfreq(h.sock.GetFd(), unix.SIOCGIFINDEX, r); err != nil {
+	if err := unix.IoctlIfreq(h.sock.fd, unix.SIOCGIFINDEX, r); err != nil {
 		return 0, fmt.Errorf("link %q: %w", name, classify(err))
 	}
 	return int(r.Uint32()), nil

@@ -29,15 +29,11 @@ const cancelPoll = 250 * time.Millisecond
 
 // Watch is a subscription to changes in one network namespace. It must be made before the change that is waited for, or the
 // event may come first and be missed. Omitting Close leaks a descriptor.
-type Watch struct{ s *vnl.NetlinkSocket }
+type Watch struct{ s *socket }
 
 // Subscribe listens in the network namespace of the calling thread.
 func Subscribe(groups ...Group) (*Watch, error) {
-	ids := make([]uint, len(groups))
-	for i, g := range groups {
-		ids[i] = uint(g)
-	}
-	s, err := vnl.Subscribe(unix.NETLINK_ROUTE, ids...)
+	s, err := openSocket(groups...)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to rtnetlink events: %w", err)
 	}
@@ -54,7 +50,7 @@ func SubscribeIn(ns *netns.NS, groups ...Group) (w *Watch, err error) {
 }
 
 // Close ends the subscription.
-func (w *Watch) Close() { w.s.Close() }
+func (w *Watch) Close() { w.s.close() }
 
 // Wait returns nil as soon as reached reports true, the error of reached, or ctx's error. reached is asked at once and after
 // every event about the link with that index, or about any link when it is 0; it must look at the kernel's state, for events can be lost when there are many.
@@ -80,22 +76,24 @@ func (w *Watch) next(ctx context.Context, index int) error {
 			wait = min(wait, max(time.Until(end), time.Millisecond))
 		}
 		tv := unix.NsecToTimeval(int64(wait))
-		_ = w.s.SetReceiveTimeout(&tv) // stores a number, cannot fail
-		msgs, from, err := w.s.Receive()
+		if err := unix.SetsockoptTimeval(w.s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
+			return fmt.Errorf("wait for rtnetlink event: %w", err)
+		}
+		found := false
+		err := w.s.receive(func(m message) (bool, error) {
+			about := eventIndex(m.kind, m.data)
+			found = about == index || index == 0 && about != 0
+			return !found, nil
+		})
 		switch {
-		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
 			continue
 		case errors.Is(err, unix.ENOBUFS): // events were lost: what was waited for may be among them
 			return nil
 		case err != nil:
 			return fmt.Errorf("receive rtnetlink event: %w", err)
-		case from.Pid != vnl.PidKernel:
-			continue
-		}
-		for _, m := range msgs {
-			if about := eventIndex(m.Header.Type, m.Data); about == index || index == 0 && about != 0 {
-				return nil
-			}
+		case found:
+			return nil
 		}
 	}
 }
