@@ -78,7 +78,6 @@ const deaf = 100 * time.Millisecond
 // Main runs the plugin on the process's environment, stdin and stdout, and
 // returns the exit status: 0, or 1 with an error object on stdout.
 func (p *Plugin) Main(o Options) int {
-	growStack()
 	r := &run{plugin: p, options: o}
 	err := nameCulprit(skel.PluginMainFuncsWithError(r.funcs(), p.Versions, p.About))
 	if err == nil {
@@ -92,15 +91,6 @@ func (p *Plugin) Main(o Options) int {
 }
 
 // run is one invocation.
-// growStack makes the goroutine's stack as large as a verb needs it, at once: it
-// would otherwise be copied at every doubling, each time with all frames.
-//
-//go:noinline
-func growStack() byte {
-	var room [20 << 10]byte
-	return room[len(os.Args)]
-}
-
 type run struct {
 	plugin  *Plugin
 	options Options

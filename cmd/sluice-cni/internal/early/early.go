@@ -15,7 +15,9 @@
 // other; with more processors the runtime wakes threads at every message from
 // the kernel that look for work in vain, a tenth to a sixth of an ADD's CPU
 // time. A system call that blocks still lets others run. The dhcp daemon, which
-// has no CNI_COMMAND, keeps them all.
+// has no CNI_COMMAND, keeps them all. And it makes the stack as large as a verb
+// needs it while there is little on it: the runtime doubles it by need, and
+// copies it each time with all frames that are there by then.
 package early
 
 import (
@@ -31,18 +33,31 @@ const (
 	from04  = prefix + `"0.4.0","1.0.0","1.1.0"]}` + "\n"
 )
 
+// stackSize is more than an ADD of an interface plugin uses; what nobody touches
+// of it costs nothing.
+const stackSize = 24 << 10
+
 func init() { //nolint:gochecknoinits // the purpose of the package, see above
 	v, ok := syscall.Getenv("CNI_COMMAND")
 	if !ok {
 		return
 	}
 	if v != "VERSION" {
+		growStack(len(v))
 		runtime.GOMAXPROCS(1)
 		return
 	}
 	if a := Answer(self()); a != "" && write(a) {
 		syscall.Exit(0)
 	}
+}
+
+// growStack needs stackSize of the stack.
+//
+//go:noinline
+func growStack(i int) byte {
+	var room [stackSize]byte
+	return room[i] // of an i that the compiler does not know, or there would be no room
 }
 
 // Answer returns what the plugin prints for VERSION, "" for a name it does not
