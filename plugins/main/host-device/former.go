@@ -33,6 +33,9 @@ func noteFormer(host *nl.Handle, l nl.Link) (former, error) {
 			f.addrs = append(f.addrs, a)
 		}
 	}
+	if !l.Up { // it has none
+		return f, nil
+	}
 	routes, err := host.RoutesWhere(nl.RouteFilter{LinkIndex: l.Index})
 	if err != nil {
 		return f, err
