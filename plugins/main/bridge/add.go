@@ -39,7 +39,6 @@ type attach struct {
 	legMade bool    // the result lists the VLAN gateway
 	rec     section
 	result  *types100.Result
-	up      *nl.Watch // host links, since before the pod's end went up
 }
 
 // add attaches the pod. Everything that can be wrong with the call is found
@@ -115,9 +114,6 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 }
 
 func (t *attach) close() {
-	if t.up != nil {
-		t.up.Close()
-	}
 	t.masq.Close()
 	if t.pod != nil {
 		t.pod.Close()
@@ -152,7 +148,7 @@ func (t *attach) podNameFree() error {
 	if why := badIfName(t.args.IfName); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
 		return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_IFNAME %q: %s", t.args.IfName, why), "")
 	}
-	_, err := t.pod.LinkByName(t.args.IfName)
+	_, err := t.pod.IndexByName(t.args.IfName)
 	switch {
 	case err == nil:
 		return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("CNI_IFNAME %q exists already in %s", t.args.IfName, t.args.Netns), "")

@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"time"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -18,9 +17,6 @@ import (
 const (
 	// nameTries bounds the host-side names that are tried when one is taken.
 	nameTries = 10
-	// upTimeout bounds the wait for the host end to carry frames. It is a
-	// matter of milliseconds unless the node is in trouble.
-	upTimeout = 5 * time.Second
 )
 
 func randomHex(n int) string {
@@ -177,17 +173,8 @@ func (t *attach) waitUp(ctx context.Context) (err error) {
 		t.hostEnd, err = t.host.LinkByIndex(t.hostEnd.Index)
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
-	ctx, cancel := context.WithTimeout(ctx, upTimeout)
-	defer cancel()
-	err = t.up.Wait(ctx, t.hostEnd.Index, func() (bool, error) {
-		l, err := t.host.LinkByIndex(t.hostEnd.Index)
-		if err != nil {
-			return false, err
-		}
-		t.hostEnd = l
-		return l.OperState == nl.OperUp, nil
-	})
-	return cnierr.Wrap(cnierr.CodeKernel, err, "wait for %s to come up", t.hostEnd.Name)
+	t.hostEnd, err = veth.WaitUp(ctx, t.host, t.hostEnd)
+	return err
 }
 
 // gone takes "there is no such thing" for success.

@@ -5,18 +5,13 @@ package bridge
 import (
 	"context"
 
-	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
 
 // configurePod gives the pod's end its addresses and routes and sets it up.
-func (t *attach) configurePod(ctx context.Context) (err error) {
+func (t *attach) configurePod(ctx context.Context) error {
 	if t.DisableContainerIf {
 		return nil
-	}
-	if t.up, err = nl.Subscribe(nl.GroupLink); err != nil { // before the change that waitUp waits for
-		return cnierr.Wrap(cnierr.CodeKernel, err, "listen for link changes")
 	}
 	routes, err := podif.Routes(t.result, t.podEnd.Index)
 	if err != nil {

@@ -29,7 +29,6 @@ type attach struct {
 	p     *plugin
 	undos undo.Stack
 	masq  *masquerade.Session // nil without masquerading
-	up    *nl.Watch           // host links, since before the pod's end went up
 
 	hostEnd, podEnd nl.Link
 	rec             section
@@ -79,9 +78,6 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 }
 
 func (t *attach) close() {
-	if t.up != nil {
-		t.up.Close()
-	}
 	t.masq.Close()
 	t.Site.Close()
 }
@@ -158,7 +154,7 @@ func (t *attach) masqueradePod(ctx context.Context) error {
 // waitUp returns when the host end carries frames; before, the node has no
 // link-local address to ask for the pod's.
 func (t *attach) waitUp(ctx context.Context) (err error) {
-	t.hostEnd, err = veth.WaitUp(ctx, t.up, t.Host, t.hostEnd)
+	t.hostEnd, err = veth.WaitUp(ctx, t.Host, t.hostEnd)
 	return err
 }
 

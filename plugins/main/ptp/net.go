@@ -115,10 +115,7 @@ func (t *attach) configureHost(context.Context) error {
 
 // configurePod gives the pod's end its addresses and routes and sets it up. All
 // but the gateways is reached by them, so the subnets are not on the link.
-func (t *attach) configurePod(ctx context.Context) (err error) {
-	if t.up, err = nl.Subscribe(nl.GroupLink); err != nil { // before the change that waitUp waits for
-		return cnierr.Wrap(cnierr.CodeKernel, err, "listen for link changes")
-	}
+func (t *attach) configurePod(ctx context.Context) error {
 	i := podif.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, NoSubnetRoute: true}
 	return i.Configure(ctx, t.rec.Addrs, t.plan.podRoutes)
 }

@@ -8,11 +8,11 @@ package veth
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -61,10 +61,9 @@ func HostName(ref store.Ref, try int) string {
 	return "veth" + hex.EncodeToString(sum[:4])
 }
 
-// RandomMAC returns a unicast, locally administered address.
+// RandomMAC returns a unicast, locally administered address. It is no secret.
 func RandomMAC() net.HardwareAddr {
-	mac := make(net.HardwareAddr, 6)
-	_, _ = rand.Read(mac) // never fails (crypto/rand)
+	mac := binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6]
 	mac[0] = mac[0]&^1 | 2
 	return mac
 }
@@ -91,20 +90,33 @@ func (r *Recorded) Make(ref store.Ref, add, save, nameFree func() error) error {
 	return cnierr.New(cnierr.CodeConflict, "make the veth pair: "+HostName(ref, 0)+" and all other names tried for the host end are taken", "")
 }
 
-// WaitUp returns the link once it carries frames, which is a matter of
-// milliseconds unless the node is in trouble. w listens to the links of host's
-// namespace since before the other end was set up.
-func WaitUp(ctx context.Context, w *nl.Watch, host *nl.Handle, l nl.Link) (nl.Link, error) {
-	ctx, cancel := context.WithTimeout(ctx, upTimeout)
-	defer cancel()
-	err := w.Wait(ctx, l.Index, func() (bool, error) {
+// WaitUp returns the link once it carries frames, which it does at once or in a
+// matter of milliseconds unless the node is in trouble. The calling thread is in
+// host's namespace.
+func WaitUp(ctx context.Context, host *nl.Handle, l nl.Link) (nl.Link, error) {
+	up := func() (bool, error) {
 		now, err := host.LinkByIndex(l.Index)
 		if err == nil {
 			l = now
 		}
 		return l.OperState == nl.OperUp, err
-	})
+	}
+	done, err := up()
+	if !done && err == nil {
+		err = waitUntil(ctx, l.Index, up)
+	}
 	return l, cnierr.Wrap(cnierr.CodeKernel, err, "wait for %s to come up", l.Name)
+}
+
+func waitUntil(ctx context.Context, index int, up func() (bool, error)) error {
+	w, err := nl.Subscribe(nl.GroupLink)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	ctx, cancel := context.WithTimeout(ctx, upTimeout)
+	defer cancel()
+	return w.Wait(ctx, index, up)
 }
 
 // Remove deletes the host end, and with it the pair, if the device is the
