@@ -98,6 +98,17 @@ func (r *Record) Section(plugin string, into any) (bool, error) {
 	return true, nil
 }
 
+// Recall returns what the record of ref holds of a plugin, and the path of the namespace then; nothing when there is no such
+// record or section, or when it cannot be read.
+func Recall[S any](d *Dir, ref Ref, plugin string) (data S, found bool, netns string) {
+	rec, _ := d.Load(ref) // none has no section, nor has a corrupt one
+	var read S
+	if found, err := rec.Section(plugin, &read); !found || err != nil {
+		return data, false, ""
+	}
+	return read, true, rec.NetNS
+}
+
 // Dir is a directory of records. The zero value is unusable; use Open.
 type Dir struct{ path string }
 

@@ -104,13 +104,7 @@ type remembered struct {
 	path  string // of the namespace
 }
 
-func (p *plugin) remember(ref store.Ref) remembered {
-	var r remembered
-	rec, err := p.Records.Load(ref)
-	if err != nil || rec.Corrupt {
-		return r
-	}
-	found, err := rec.Section(Name, &r.section)
-	r.found, r.path = found && err == nil, rec.NetNS
+func (p *plugin) remember(ref store.Ref) (r remembered) {
+	r.section, r.found, r.path = store.Recall[section](p.Records, ref, Name)
 	return r
 }

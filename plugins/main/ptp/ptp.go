@@ -127,14 +127,8 @@ type remembered struct {
 	found bool
 }
 
-func (p *plugin) loadSection(ref store.Ref) remembered {
-	var r remembered
-	rec, err := p.Records.Load(ref)
-	if err != nil || rec.Corrupt {
-		return r
-	}
-	found, err := rec.Section(Name, &r.section)
-	r.found = found && err == nil
+func (p *plugin) loadSection(ref store.Ref) (r remembered) {
+	r.section, r.found, _ = store.Recall[section](p.Records, ref, Name)
 	return r
 }
 

@@ -27,7 +27,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // detach goes on after an error; the record stays while something is left.
 func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.DelConf, ref store.Ref) error {
-	old, path := p.remember(ref)
+	old, _, path := store.Recall[section](p.Records, ref, Name)
 	if err := errors.Join(
 		ipam.Release(ctx, p.IPAM, a, c.IPAM, old.IPAM),
 		removeIn([]string{a.Netns, path}, old.NetNS, ref.IfName),

@@ -62,15 +62,3 @@ type section struct {
 	NetNS uint64          `json:"netnsInode,omitempty"` // a path may name another namespace later
 	IPAM  json.RawMessage `json:"ipam,omitempty"`       // the configuration's, for a DEL that comes without one
 }
-
-// remember returns the section of an earlier ADD and the path of its namespace.
-func (p *plugin) remember(ref store.Ref) (s section, path string) {
-	rec, err := p.Records.Load(ref)
-	if err != nil || rec.Corrupt {
-		return s, ""
-	}
-	if found, err := rec.Section(Name, &s); !found || err != nil {
-		return section{}, ""
-	}
-	return s, rec.NetNS
-}

@@ -63,7 +63,7 @@ func (r rule) nl() nl.Rule {
 }
 
 func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
-	return inpod.Recall[section](p.Records, ref, Name)
+	return store.Recall[section](p.Records, ref, Name)
 }
 
 // add sets the pod's tables and rules up and passes the result on.

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
@@ -80,7 +79,7 @@ type section struct {
 
 // recall returns the section of an earlier ADD of the same attachment.
 func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
-	return inpod.Recall[section](p.Records, ref, Name)
+	return store.Recall[section](p.Records, ref, Name)
 }
 
 // announceMAC tells the datapath, where one is loaded, the pod's address.

@@ -111,7 +111,7 @@ type section struct {
 }
 
 func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
-	return inpod.Recall[section](p.Records, ref, Name)
+	return store.Recall[section](p.Records, ref, Name)
 }
 
 // add puts the interface into the VRF and passes the result on.

@@ -151,14 +151,8 @@ type remembered struct {
 	netns string // recorded path
 }
 
-func (p *plugin) loadSection(ref store.Ref) remembered {
-	var r remembered
-	rec, err := p.Records.Load(ref)
-	if err != nil || rec.Corrupt {
-		return r
-	}
-	found, err := rec.Section(p.Name, &r.section)
-	r.found, r.netns = found && err == nil, rec.NetNS
+func (p *plugin) loadSection(ref store.Ref) (r remembered) {
+	r.section, r.found, r.netns = store.Recall[section](p.Records, ref, p.Name)
 	return r
 }
 

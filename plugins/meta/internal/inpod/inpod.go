@@ -82,17 +82,6 @@ func (p *Pod) Close() {
 	}
 }
 
-// Recall returns what the attachment's record holds of a plugin, and the path of
-// the namespace then; nothing without a record that can be read.
-func Recall[S any](records *store.Dir, ref store.Ref, plugin string) (s S, found bool, path string) {
-	rec, _ := records.Load(ref) // none, like one that cannot be read, has no section
-	var read S
-	if found, err := rec.Section(plugin, &read); !found || err != nil {
-		return s, false, ""
-	}
-	return read, true, rec.NetNS
-}
-
 // Collector is the GC of a plugin.
 type Collector struct {
 	// Section is the plugin's in an attachment record.
