@@ -57,6 +57,27 @@ func Open(path string) (*NS, error) {
 	return n, nil
 }
 
+// Reopen opens the first of the paths that is a network namespace and, unless inode is 0, the one with that number: a path may
+// name another pod's by now. Empty paths are passed over. It returns nil without an error when there is none.
+func Reopen(inode uint64, paths ...string) (*NS, error) {
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		n, err := Open(path)
+		switch {
+		case errors.Is(err, ErrNotExist), errors.Is(err, ErrNotNS):
+		case err != nil:
+			return nil, err
+		case inode != 0 && n.ino != inode:
+			n.Close()
+		default:
+			return n, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // "gone" is an answer, and no error
+}
+
 // Current opens the network namespace of the calling thread. The caller must Close the result.
 func Current() (*NS, error) { return Open(ownPath) }
 

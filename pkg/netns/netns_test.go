@@ -73,6 +73,44 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
+func TestReopen(t *testing.T) {
+	dir := t.TempDir()
+	loop := filepath.Join(dir, "loop")
+	if err := os.Symlink(loop, loop); err != nil {
+		t.Fatal(err)
+	}
+	here, err := Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	const self = "/proc/self/ns/net"
+	tests := []struct {
+		name       string
+		inode      uint64
+		paths      []string
+		found, err bool
+	}{
+		{name: "no path"},
+		{name: "gone", paths: []string{"", filepath.Join(dir, "gone"), "/proc/self/status"}},
+		{name: "second", paths: []string{filepath.Join(dir, "gone"), self}, found: true},
+		{name: "known", inode: here.Inode(), paths: []string{self}, found: true},
+		{name: "another by now", inode: here.Inode() + 1, paths: []string{self}},
+		{name: "cannot be opened", paths: []string{loop, self}, err: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n, err := Reopen(tt.inode, tt.paths...)
+			if n != nil {
+				n.Close()
+			}
+			if (n != nil) != tt.found || (err != nil) != tt.err {
+				t.Errorf("%v, %v", n, err)
+			}
+		})
+	}
+}
+
 func TestCurrentIsSame(t *testing.T) {
 	a, err := Current()
 	if err != nil {

@@ -64,26 +64,13 @@ func (p *plugin) giveBack(ctx context.Context, a *cniplugin.Args, ref store.Ref,
 // openRecorded opens the namespace the device went to, by the path of the call
 // or the recorded one, if it is still the same. It reports that there is none.
 func (e *ends) openRecorded(path string, old remembered) (gone bool, err error) {
-	for _, path := range []string{path, old.path} {
-		if path == "" {
-			continue
-		}
-		ns, err := netns.Open(path)
-		if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
-			continue
-		}
-		if err != nil {
-			return false, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
-		}
-		if old.NetNS != 0 && ns.Inode() != old.NetNS {
-			ns.Close()
-			continue
-		}
-		e.podNS = ns
-		e.pod, err = nl.NewIn(ns)
-		return false, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	ns, err := netns.Reopen(old.NetNS, path, old.path)
+	if ns == nil {
+		return err == nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
-	return true, nil
+	e.podNS = ns
+	e.pod, err = nl.NewIn(ns)
+	return false, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 }
 
 // await gives the kernel time to bring hardware home from a namespace that has

@@ -37,33 +37,23 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.Del
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
 }
 
-// removeIn deletes the tap of that name in the first of the namespaces that
-// exists and, where inode is known, is the one it was made in. A namespace that
-// is gone has taken the device along.
+// removeIn deletes the tap of that name in the namespace that it was made in, as
+// far as anybody knows. One that is gone has taken the device along.
 func removeIn(paths []string, inode uint64, name string) error {
-	for _, path := range paths {
-		if path == "" || name == "" {
-			continue
-		}
-		ns, err := netns.Open(path)
-		if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
-			continue
-		}
-		if err != nil {
-			return cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
-		}
-		defer ns.Close()
-		if inode != 0 && ns.Inode() != inode {
-			continue
-		}
-		pod, err := nl.NewIn(ns)
-		if err != nil {
-			return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
-		}
-		defer pod.Close()
-		return removeTap(pod, name)
+	if name == "" { // of a record that cannot be read
+		return nil
 	}
-	return nil
+	ns, err := netns.Reopen(inode, paths...)
+	if ns == nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	defer ns.Close()
+	pod, err := nl.NewIn(ns)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	defer pod.Close()
+	return removeTap(pod, name)
 }
 
 // removeTap deletes the device if it is a tap; another kind of that name is

@@ -49,22 +49,17 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 }
 
 func (p *plugin) putBack(ctx context.Context, a *cniplugin.Args, ref store.Ref, s section) {
-	if a.Netns == "" {
-		return
-	}
 	b, exists, err := readBackup(s.Backup)
 	logged(a.Log, "read the backup file", err)
 	if !exists && len(s.Sysctl) == 0 {
 		return
 	}
-	ns, err := netns.Open(a.Netns)
-	if err != nil {
+	ns, err := netns.Reopen(s.NetNS, a.Netns)
+	logged(a.Log, "open the pod's network namespace", err)
+	if ns == nil {
 		return // gone, and its settings with it
 	}
 	defer ns.Close()
-	if s.NetNS != 0 && s.NetNS != ns.Inode() {
-		return // another namespace by now: nothing in it is ours
-	}
 	if err := restore(ns, a.IfName, b, s.Sysctl); err != nil {
 		a.Log.Warn("restore the settings", log.Error(err))
 		return

@@ -88,20 +88,11 @@ func (p *plugin) claimed(ref store.Ref, old remembered) bool {
 // reference plugin. A namespace that is gone took the interface with it, as did
 // one that has been replaced by another under the same path.
 func (r remembered) remove(kind, ifname string) error {
-	if r.netns == "" {
-		return nil
-	}
-	ns, err := netns.Open(r.netns)
-	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
-		return nil
-	}
-	if err != nil {
-		return cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", r.netns)
+	ns, err := netns.Reopen(r.NetNS, r.netns)
+	if ns == nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
 	defer ns.Close()
-	if r.NetNS != 0 && r.NetNS != ns.Inode() {
-		return nil
-	}
 	pod, err := nl.NewIn(ns)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")

@@ -32,6 +32,10 @@ func Open(path string) (*Pod, error) {
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
 	}
+	return enter(ns)
+}
+
+func enter(ns *netns.NS) (*Pod, error) {
 	h, err := nl.NewIn(ns)
 	if err != nil {
 		ns.Close()
@@ -40,27 +44,14 @@ func Open(path string) (*Pod, error) {
 	return &Pod{Handle: h, NS: ns}, nil
 }
 
-// Reopen opens the first of the paths that is a network namespace and, unless
-// inode is 0, the one with that number: a path may name another pod's by now.
-// It returns nil without an error when there is none.
+// Reopen is Open for the first of the paths that is there and the namespace that
+// is meant (see netns.Reopen). It returns nil without an error when none is.
 func Reopen(inode uint64, paths ...string) (*Pod, error) {
-	for _, path := range paths {
-		if path == "" {
-			continue
-		}
-		p, err := Open(path)
-		if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if inode == 0 || p.NS.Inode() == inode {
-			return p, nil
-		}
-		p.Close()
+	ns, err := netns.Reopen(inode, paths...)
+	if ns == nil {
+		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
-	return nil, nil //nolint:nilnil // "gone" is an answer, and no error
+	return enter(ns)
 }
 
 // Lock keeps other calls that lock, the reference's sbr plugin included, out of
