@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -27,9 +27,7 @@ type attach struct {
 	p     *plugin
 	undos undo.Stack
 
-	ns   *netns.NS
-	host *nl.Handle          // in the plugin's own namespace
-	pod  *nl.Handle          // in the pod's
+	*attachment.Site
 	masq *masquerade.Session // nil without masquerading
 
 	bridge  nl.Link
@@ -54,25 +52,10 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, 
 		return nil, err
 	}
 	defer t.undos.Rollback(ctx, &err)
-	for _, step := range []func(context.Context) error{
-		t.begin,
-		t.makeBridge,
-		t.makeVeth,
-		t.setPort,
-		t.spoofCheck,
-		t.allocate,
-		t.configurePod,
-		t.gateways,
-		t.masqueradePod,
-		t.waitUp,
-		t.complete,
-	} {
-		if err := ctx.Err(); err != nil { // told to end, or out of time: stop where undoing is easy
-			return nil, cnierr.Wrap(cnierr.CodeTryAgain, err, "attaching the pod was interrupted")
-		}
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
+	if err := attachment.Run(ctx,
+		t.begin, t.makeBridge, t.makeVeth, t.setPort, t.spoofCheck, t.allocate, t.configurePod, t.gateways, t.masqueradePod, t.waitUp, t.complete,
+	); err != nil {
+		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
 }
@@ -80,19 +63,13 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, 
 // prepare opens what the steps need and refuses what the kernel's state rules
 // out. It changes nothing.
 func (t *attach) prepare(ctx context.Context) (err error) {
-	if t.ns, err = openNetNS(t.args.Netns); err != nil {
+	if t.Site, err = attachment.Open(t.args.Netns); err != nil {
 		return err
 	}
-	if t.host, err = nl.New(); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
-	}
-	if t.pod, err = nl.NewIn(t.ns); err != nil {
-		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
-	}
-	if err := t.podNameFree(); err != nil {
+	if err := t.NameFree(t.args.IfName); err != nil {
 		return err
 	}
-	br, err := t.host.LinkByName(t.Bridge)
+	br, err := t.Host.LinkByName(t.Bridge)
 	switch {
 	case err == nil && br.Kind != "bridge":
 		return notABridge(br)
@@ -115,23 +92,7 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 
 func (t *attach) close() {
 	t.masq.Close()
-	if t.pod != nil {
-		t.pod.Close()
-	}
-	if t.host != nil {
-		t.host.Close()
-	}
-	if t.ns != nil {
-		t.ns.Close()
-	}
-}
-
-func openNetNS(path string) (*netns.NS, error) {
-	ns, err := netns.Open(path)
-	if err != nil {
-		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
-	}
-	return ns, nil
+	t.Site.Close()
 }
 
 func notABridge(l nl.Link) error {
@@ -142,27 +103,11 @@ func notABridge(l nl.Link) error {
 	return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("bridge %q: a %s device of that name exists", l.Name, kind), "")
 }
 
-// podNameFree makes sure that the pod has no interface of the wanted name; the
-// specification demands an error.
-func (t *attach) podNameFree() error {
-	if why := badIfName(t.args.IfName); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
-		return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_IFNAME %q: %s", t.args.IfName, why), "")
-	}
-	_, err := t.pod.IndexByName(t.args.IfName)
-	switch {
-	case err == nil:
-		return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("CNI_IFNAME %q exists already in %s", t.args.IfName, t.args.Netns), "")
-	case errors.Is(err, nl.ErrNotFound):
-		return nil
-	}
-	return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", t.args.IfName)
-}
-
 // begin writes the intent. Whatever an earlier ADD of this attachment left is
 // removed first, since its record is about to be replaced.
 func (t *attach) begin(ctx context.Context) error {
 	if old := t.p.loadSection(t.ref); old.found {
-		if err := t.p.removeDevices(ctx, t.host, t.args, t.ref, old); err != nil {
+		if err := t.p.removeDevices(ctx, t.Host, t.args, t.ref, old); err != nil {
 			return err
 		}
 	}
@@ -209,25 +154,16 @@ func (t *attach) complete(context.Context) error {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
 	t.result.Interfaces = t.interfaces()
-	if dnsIsSet(t.DNS) {
-		t.result.DNS = t.DNS
-	}
+	t.result.DNS = attachment.DNS(t.DNS, t.result.DNS)
 	return nil
 }
 
 // interfaces lists what was made, in the reference plugin's order.
 func (t *attach) interfaces() []*types100.Interface {
-	list := []*types100.Interface{t.iface(t.bridge, ""), t.iface(t.hostEnd, ""), t.iface(t.podEnd, t.args.Netns)}
+	v := t.Version()
+	list := []*types100.Interface{attachment.Entry(t.bridge, "", v), attachment.Entry(t.hostEnd, "", v), attachment.Entry(t.podEnd, t.args.Netns, v)}
 	if t.legMade {
-		list = append(list, t.iface(t.route, ""))
+		list = append(list, attachment.Entry(t.route, "", v))
 	}
 	return list
-}
-
-func (t *attach) iface(l nl.Link, sandbox string) *types100.Interface {
-	i := &types100.Interface{Name: l.Name, Mac: l.MAC.String(), Sandbox: sandbox}
-	if t.Version() == "1.1.0" { // older versions do not have the field, and converting down does not remove it
-		i.Mtu = l.MTU
-	}
-	return i
 }

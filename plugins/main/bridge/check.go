@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
 // inspection is one CHECK under way. It collects every difference.
@@ -23,9 +23,7 @@ type inspection struct {
 	*request
 	p    *plugin
 	prev *types100.Result
-	host *nl.Handle
-	pod  *nl.Handle
-	ns   *netns.NS
+	*attachment.Site
 
 	bridge, hostEnd, podEnd nl.Link
 	route                   nl.Link // as in attach
@@ -45,17 +43,13 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 		return err
 	}
 	c := &inspection{request: req, p: p}
-	c.prev, err = cniconf.ParseResult("prevResult", req.RawPrevResult, req.Version())
-	if err != nil {
+	if c.prev, err = attachment.Prev(&req.Common); err != nil {
 		return err
 	}
-	if c.prev == nil {
-		return cnierr.New(cnierr.CodeConfig, `missing key "prevResult": CHECK compares with it`, "")
-	}
-	defer c.close()
-	if err := c.open(); err != nil {
+	if c.Site, err = attachment.Open(a.Netns); err != nil {
 		return err
 	}
+	defer c.Site.Close()
 	if req.ipamType != "" {
 		c.diffs = append(c.diffs, p.IPAM.Check(ctx, a, req.ipamType))
 	}
@@ -63,29 +57,6 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeKernel, err, "inspect the attachment"))
 	}
 	return errors.Join(c.diffs...)
-}
-
-func (c *inspection) open() (err error) {
-	if c.ns, err = openNetNS(c.args.Netns); err != nil {
-		return err
-	}
-	if c.host, err = nl.New(); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
-	}
-	c.pod, err = nl.NewIn(c.ns)
-	return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
-}
-
-func (c *inspection) close() {
-	if c.pod != nil {
-		c.pod.Close()
-	}
-	if c.host != nil {
-		c.host.Close()
-	}
-	if c.ns != nil {
-		c.ns.Close()
-	}
 }
 
 // inspect goes through the devices, then through what hangs on them. A device
@@ -107,29 +78,6 @@ func (c *inspection) inspect(ctx context.Context) error {
 	return c.checkMasqueraded(ctx)
 }
 
-// listed returns prevResult's entry for a device; nil when it has none.
-func (c *inspection) listed(name, sandbox string) *types100.Interface {
-	for _, i := range c.prev.Interfaces {
-		if i.Name == name && i.Sandbox == sandbox {
-			return i
-		}
-	}
-	return nil
-}
-
-// compare reports whether the device is in prevResult, with its MAC and MTU.
-func (c *inspection) compare(l nl.Link, sandbox string) {
-	i := c.listed(l.Name, sandbox)
-	switch {
-	case i == nil:
-		c.differ("%s is not in prevResult", l.Name)
-	case i.Mac != "" && !strings.EqualFold(i.Mac, l.MAC.String()):
-		c.differ("%s has the address %s, not %s", l.Name, l.MAC, i.Mac)
-	case i.Mtu != 0 && i.Mtu != l.MTU && l.Kind != "bridge": // a bridge's MTU follows its ports
-		c.differ("%s has the MTU %d, not %d", l.Name, l.MTU, i.Mtu)
-	}
-}
-
 // find looks a device up and reports a missing one as a difference.
 func (c *inspection) find(what string, get func() (nl.Link, error)) (nl.Link, bool, error) {
 	l, err := get()
@@ -141,7 +89,7 @@ func (c *inspection) find(what string, get func() (nl.Link, error)) (nl.Link, bo
 }
 
 func (c *inspection) checkBridge() (there bool, err error) {
-	c.bridge, there, err = c.find("bridge "+c.Bridge, func() (nl.Link, error) { return c.host.LinkByName(c.Bridge) })
+	c.bridge, there, err = c.find("bridge "+c.Bridge, func() (nl.Link, error) { return c.Host.LinkByName(c.Bridge) })
 	if err != nil || !there {
 		return there, err
 	}
@@ -149,7 +97,7 @@ func (c *inspection) checkBridge() (there bool, err error) {
 		c.differ("%s is not a bridge", c.Bridge)
 		return false, nil
 	}
-	c.compare(c.bridge, "")
+	c.diffs = append(c.diffs, attachment.Differences(c.bridge, c.prev, "")...)
 	if !c.bridge.Up {
 		c.differ("bridge %s is down", c.Bridge)
 	}
@@ -161,7 +109,7 @@ func (c *inspection) checkBridge() (there bool, err error) {
 
 func (c *inspection) checkPod() (there bool, err error) {
 	name := c.args.IfName
-	c.podEnd, there, err = c.find(name+" in the pod", func() (nl.Link, error) { return c.pod.LinkByName(name) })
+	c.podEnd, there, err = c.find(name+" in the pod", func() (nl.Link, error) { return c.Pod.LinkByName(name) })
 	if err != nil || !there {
 		return there, err
 	}
@@ -169,7 +117,7 @@ func (c *inspection) checkPod() (there bool, err error) {
 		c.differ("%s is not a veth", name)
 		return false, nil
 	}
-	c.compare(c.podEnd, c.args.Netns)
+	c.diffs = append(c.diffs, attachment.Differences(c.podEnd, c.prev, c.args.Netns)...)
 	if !c.podEnd.Up && !c.DisableContainerIf {
 		c.differ("%s is down", name)
 	}
@@ -177,7 +125,7 @@ func (c *inspection) checkPod() (there bool, err error) {
 }
 
 func (c *inspection) checkHostEnd() (there bool, err error) {
-	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, func() (nl.Link, error) { return c.host.LinkByIndex(c.podEnd.PeerIndex) })
+	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, func() (nl.Link, error) { return c.Host.LinkByIndex(c.podEnd.PeerIndex) })
 	if err != nil || !there {
 		return there, err
 	}
@@ -185,7 +133,7 @@ func (c *inspection) checkHostEnd() (there bool, err error) {
 		c.differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
 		return false, nil
 	}
-	c.compare(c.hostEnd, "")
+	c.diffs = append(c.diffs, attachment.Differences(c.hostEnd, c.prev, "")...)
 	if !c.hostEnd.Up {
 		c.differ("%s is down", c.hostEnd.Name)
 	}

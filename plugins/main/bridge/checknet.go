@@ -38,7 +38,7 @@ func (c *inspection) checkVLANs() error {
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := c.host.VLANs(c.hostEnd.Index)
+	have, err := c.Host.VLANs(c.hostEnd.Index)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func covered(w nl.VLAN, have []nl.VLAN) bool {
 
 // checkPodNet compares the pod's addresses and routes with prevResult's.
 func (c *inspection) checkPodNet() error {
-	diffs, err := podif.Check(c.pod, c.podEnd, c.prev)
+	diffs, err := podif.Check(c.Pod, c.podEnd, c.prev)
 	c.diffs = append(c.diffs, diffs...)
 	return err
 }
@@ -77,7 +77,7 @@ func (c *inspection) checkGateways() error {
 		return nil
 	}
 	if c.VLAN != 0 {
-		leg, there, err := c.find("VLAN gateway "+c.vlanGatewayName(), func() (nl.Link, error) { return c.host.LinkByName(c.vlanGatewayName()) })
+		leg, there, err := c.find("VLAN gateway "+c.vlanGatewayName(), func() (nl.Link, error) { return c.Host.LinkByName(c.vlanGatewayName()) })
 		if err != nil || !there {
 			return err
 		}
@@ -86,7 +86,7 @@ func (c *inspection) checkGateways() error {
 			return err
 		}
 	}
-	have, err := c.host.AddrsOf(c.route.Index, nl.FamilyAll)
+	have, err := c.Host.AddrsOf(c.route.Index, nl.FamilyAll)
 	if errors.Is(err, nl.ErrNotFound) {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (c *inspection) checkGateways() error {
 
 // checkLeg compares the VLAN gateway's device.
 func (c *inspection) checkLeg(leg nl.Link) error {
-	in, err := c.legInVLAN(c.host, c.bridge, leg)
+	in, err := c.legInVLAN(c.Host, c.bridge, leg)
 	if err == nil && !in {
 		c.differ("the VLAN gateway %s is not in VLAN %d", leg.Name, c.VLAN)
 	}

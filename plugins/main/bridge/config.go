@@ -5,8 +5,6 @@ package bridge
 import (
 	"encoding/json"
 	"net"
-	"strings"
-	"unicode"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -16,19 +14,14 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 )
 
 const (
 	defaultBridge = "cni0"
-
-	// Bounds of an Ethernet device's MTU, in bytes; the kernel refuses others.
-	minMTU = 68
-	maxMTU = 65535
-
-	maxVLAN  = 4094
-	ifNameSz = 16
+	maxVLAN       = 4094
 )
 
 // conf is the network configuration; README.md describes the keys.
@@ -88,7 +81,7 @@ func parse(a *cniplugin.Args) (*request, error) {
 	if err := cniconf.Load(a.StdinData, &r.conf); err != nil {
 		return nil, err
 	}
-	r.ref = store.Ref{Network: r.Name, ContainerID: a.ContainerID, IfName: a.IfName}
+	r.ref = attachment.Ref(r.Name, a)
 	if r.Bridge == "" {
 		r.Bridge = defaultBridge
 	}
@@ -108,68 +101,24 @@ func (r *request) parseIPAM() (err error) {
 	return err
 }
 
-// parseMAC finds the wanted address; the last of the three places wins.
-func (r *request) parseMAC() error {
-	if err := cniconf.ParseArgs(r.args.Args, map[string]func(string) error{
-		"MAC": func(s string) error { return r.setMAC("MAC", s) },
-	}); err != nil {
-		return err
-	}
-	var args struct {
-		CNI struct {
-			MAC string `json:"mac"`
-		} `json:"cni"`
-	}
-	if err := cniconf.Section("args", r.Args, &args); err != nil {
-		return err
-	}
-	if err := r.setMAC("args.cni.mac", args.CNI.MAC); err != nil {
-		return err
-	}
-	var rt struct {
-		MAC string `json:"mac"`
-	}
-	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, &rt); err != nil {
-		return err
-	}
-	return r.setMAC("runtimeConfig.mac", rt.MAC)
-}
-
-func (r *request) setMAC(key, s string) (err error) {
-	if s == "" {
-		return nil
-	}
-	r.mac, err = cniconf.ParseMAC(key, s)
+func (r *request) parseMAC() (err error) {
+	r.mac, err = attachment.MAC(r.args, &r.Common, "")
 	return err
 }
 
 func (r *request) checkBridge() error {
-	if why := badIfName(r.Bridge); why != "" {
+	if why := attachment.BadIfName(r.Bridge); why != "" {
 		return cnierr.Config("bridge", r.Bridge, why)
 	}
-	if name := r.vlanGatewayName(); r.IsGateway && r.VLAN != 0 && len(name) >= ifNameSz {
+	if name := r.vlanGatewayName(); r.IsGateway && r.VLAN != 0 && attachment.BadIfName(name) != "" {
 		return cnierr.Config("bridge", r.Bridge, "the VLAN gateway's name "+name+" has more than 15 characters")
 	}
 	return nil
 }
 
-// badIfName says why s cannot name a network device, with an empty answer for a
-// name that can.
-func badIfName(s string) string {
-	switch {
-	case len(s) >= ifNameSz:
-		return "an interface name has at most 15 characters"
-	case s == "." || s == "..":
-		return "not an interface name"
-	case strings.ContainsFunc(s, func(c rune) bool { return c == '/' || c == ':' || c == '%' || unicode.IsSpace(c) || c == 0 }):
-		return "an interface name has no slash, colon, percent sign or white space"
-	}
-	return ""
-}
-
 func (r *request) checkNumbers() error {
-	if r.MTU != 0 && (r.MTU < minMTU || r.MTU > maxMTU) {
-		return cnierr.Config("mtu", r.MTU, "must be 0 or 68 to 65535")
+	if err := attachment.CheckMTU(r.MTU); err != nil {
+		return err
 	}
 	if r.VLAN < 0 || r.VLAN > maxVLAN {
 		return cnierr.Config("vlan", r.VLAN, "must be 0 to 4094")
@@ -199,9 +148,3 @@ func (r *request) checkResult() error {
 }
 
 func (r *request) vlanGatewayName() string { return vlanGatewayName(r.Bridge, r.VLAN) }
-
-// dnsIsSet reports that the configuration has its own DNS settings, which then
-// replace the IPAM plugin's entirely; an empty list counts.
-func dnsIsSet(d types.DNS) bool {
-	return d.Nameservers != nil || d.Search != nil || d.Options != nil || d.Domain != ""
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -59,8 +60,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
 	defer host.Close()
-	ref := store.Ref{Network: c.Name, ContainerID: a.ContainerID, IfName: a.IfName}
-	return p.detach(ctx, a, host, c, ref)
+	return p.detach(ctx, a, host, c, attachment.Ref(c.Name, a))
 }
 
 // detach removes everything of one attachment and then its record. It goes on

@@ -37,14 +37,14 @@ func (t *attach) makeBridge(context.Context) error {
 		t.args.Log.Warn("the existing bridge does not filter VLANs", log.String(log.KeyDevice, t.Bridge))
 	}
 	if t.PromiscMode && !t.bridge.Promisc {
-		if err := t.host.SetPromisc(t.bridge.Index, true); err != nil {
+		if err := t.Host.SetPromisc(t.bridge.Index, true); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "set promiscuous mode on %s", t.Bridge)
 		}
 		index := t.bridge.Index
-		t.undos.Push("promiscuous mode of "+t.Bridge, func(context.Context) error { return gone(t.host.SetPromisc(index, false)) })
+		t.undos.Push("promiscuous mode of "+t.Bridge, func(context.Context) error { return gone(t.Host.SetPromisc(index, false)) })
 	}
 	if !t.bridge.Up {
-		if err := t.host.SetUp(t.bridge.Index); err != nil {
+		if err := t.Host.SetUp(t.bridge.Index); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "set %s up", t.Bridge)
 		}
 	}
@@ -55,7 +55,7 @@ func (t *attach) makeBridge(context.Context) error {
 // newBridge makes it with an address of its own: one that follows the ports
 // would change under the pods' neighbour entries whenever a pod comes or goes.
 func (t *attach) newBridge() error {
-	err := t.host.AddBridge(nl.BridgeSpec{Name: t.Bridge, MTU: t.MTU, MAC: veth.RandomMAC(), VLANFiltering: t.vlanAware(), Up: true})
+	err := t.Host.AddBridge(nl.BridgeSpec{Name: t.Bridge, MTU: t.MTU, MAC: veth.RandomMAC(), VLANFiltering: t.vlanAware(), Up: true})
 	switch {
 	case errors.Is(err, nl.ErrNotSupported) && t.vlanAware():
 		return vlanError(err)
@@ -66,7 +66,7 @@ func (t *attach) newBridge() error {
 		t.undos.Push("bridge "+t.Bridge, t.removeBridge)
 		veth.NoDAD(t.args.Log, t.Bridge)
 	}
-	if t.bridge, err = t.host.LinkByName(t.Bridge); err != nil {
+	if t.bridge, err = t.Host.LinkByName(t.Bridge); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
 	}
 	if t.bridge.Kind != "bridge" {
@@ -77,15 +77,15 @@ func (t *attach) newBridge() error {
 
 // removeBridge undoes newBridge unless another pod has joined meanwhile.
 func (t *attach) removeBridge(context.Context) error {
-	br, err := t.host.LinkByName(t.Bridge)
+	br, err := t.Host.LinkByName(t.Bridge)
 	if err != nil || br.Kind != "bridge" {
 		return gone(err)
 	}
-	ports, err := t.host.LinksOf(br.Index)
+	ports, err := t.Host.LinksOf(br.Index)
 	if err != nil || len(ports) > 0 {
 		return err
 	}
-	return gone(t.host.DelLink(br.Index))
+	return gone(t.Host.DelLink(br.Index))
 }
 
 // makeVeth makes the pair, in place, with one message: the host end is a port
@@ -102,20 +102,20 @@ func (t *attach) makeVeth(context.Context) error {
 		if err = t.addVeth(); !errors.Is(err, nl.ErrExist) {
 			break
 		}
-		if taken := t.podNameFree(); taken != nil { // somebody was faster
+		if taken := t.NameFree(t.args.IfName); taken != nil { // somebody was faster
 			return taken
 		}
 	}
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
 	}
-	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.host) })
+	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
 	// The rest is known, or is read when the link is up.
 	t.hostEnd = nl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
-	if t.hostEnd.Index, err = t.host.IndexByName(t.rec.HostIfName); err != nil {
+	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
-	if t.podEnd, err = t.pod.LinkByName(t.args.IfName); err != nil {
+	if t.podEnd, err = t.Pod.LinkByName(t.args.IfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
 	}
 	veth.NoRA(t.args.Log, t.hostEnd)
@@ -129,7 +129,7 @@ func (t *attach) makeVeth(context.Context) error {
 // all ports: with 250 pods two milliseconds more. Without IPv6 there is nothing
 // to do.
 func (t *attach) noLinkLocal() {
-	if err := t.host.SetLink(t.hostEnd.Index, nl.LinkChange{NoLinkLocal: true}); err != nil {
+	if err := t.Host.SetLink(t.hostEnd.Index, nl.LinkChange{NoLinkLocal: true}); err != nil {
 		t.args.Log.Debug("the port gets a link-local address", log.String(log.KeyDevice, t.hostEnd.Name), log.Error(err))
 	}
 }
@@ -139,13 +139,13 @@ func (t *attach) noLinkLocal() {
 func (t *attach) addVeth() error {
 	spec := nl.VethSpec{
 		HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), Master: t.bridge.Index, HostUp: true,
-		PeerName: t.args.IfName, PeerMAC: t.mac, PeerNS: t.ns.Fd(), MTU: t.MTU,
+		PeerName: t.args.IfName, PeerMAC: t.mac, PeerNS: t.NS.Fd(), MTU: t.MTU,
 	}
-	err := t.host.AddVeth(spec)
+	err := t.Host.AddVeth(spec)
 	if err == nil || errors.Is(err, nl.ErrExist) {
 		return err
 	}
-	if _, gone := t.host.LinkByIndex(t.bridge.Index); !errors.Is(gone, nl.ErrNotFound) {
+	if _, gone := t.Host.LinkByIndex(t.bridge.Index); !errors.Is(gone, nl.ErrNotFound) {
 		return err
 	}
 	t.bridge = nl.Link{}
@@ -153,27 +153,27 @@ func (t *attach) addVeth() error {
 		return err
 	}
 	spec.Master = t.bridge.Index
-	return t.host.AddVeth(spec)
+	return t.Host.AddVeth(spec)
 }
 
 // setPort sets what differs from a new port's defaults.
 func (t *attach) setPort(context.Context) error {
 	if t.HairpinMode || t.PortIsolation {
 		want := nl.Port{Hairpin: t.HairpinMode, Isolated: t.PortIsolation}
-		if err := t.host.SetPort(t.hostEnd.Index, want); err != nil {
+		if err := t.Host.SetPort(t.hostEnd.Index, want); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "set hairpinMode and portIsolation")
 		}
 	}
-	return t.setVLANs(t.host, t.hostEnd.Index, t.VLAN, t.trunk)
+	return t.setVLANs(t.Host, t.hostEnd.Index, t.VLAN, t.trunk)
 }
 
 // waitUp returns when the host end carries frames, with what the link is like.
 func (t *attach) waitUp(ctx context.Context) (err error) {
 	if t.DisableContainerIf { // it never will
-		t.hostEnd, err = t.host.LinkByIndex(t.hostEnd.Index)
+		t.hostEnd, err = t.Host.LinkByIndex(t.hostEnd.Index)
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
-	t.hostEnd, err = veth.WaitUp(ctx, t.host, t.hostEnd)
+	t.hostEnd, err = veth.WaitUp(ctx, t.Host, t.hostEnd)
 	return err
 }
 

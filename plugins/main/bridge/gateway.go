@@ -31,7 +31,7 @@ func (t *attach) gateways(context.Context) (err error) {
 		if err := t.addGateways(); err != nil {
 			return err
 		}
-		if err := veth.Forward(t.host, t.rec.Addrs); err != nil {
+		if err := veth.Forward(t.Host, t.rec.Addrs); err != nil {
 			return err
 		}
 	}
@@ -59,7 +59,7 @@ func (t *attach) wantedGateways() []netip.Prefix {
 }
 
 func (t *attach) addGateways() error {
-	have, err := t.host.AddrsOf(t.route.Index, nl.FamilyAll)
+	have, err := t.Host.AddrsOf(t.route.Index, nl.FamilyAll)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "list the addresses of %s", t.route.Name)
 	}
@@ -90,7 +90,7 @@ func (t *attach) addGateway(w netip.Prefix, want []netip.Prefix, have []nl.Addr)
 			return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("%s has the address %s, which conflicts with the gateway %s", t.route.Name, a.Prefix, w),
 				"forceAddress replaces it")
 		}
-		if err := gone(t.host.DelAddr(a)); err != nil {
+		if err := gone(t.Host.DelAddr(a)); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "replace an address of %s", t.route.Name)
 		}
 	}
@@ -99,7 +99,7 @@ func (t *attach) addGateway(w netip.Prefix, want []netip.Prefix, have []nl.Addr)
 		// The gateway is the host's by configuration; checking for another owner would keep the first pods waiting for seconds.
 		addr.Flags = unix.IFA_F_NODAD
 	}
-	if err := exists(t.host.AddAddr(addr)); err != nil {
+	if err := exists(t.Host.AddAddr(addr)); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "give %s the gateway address", t.route.Name)
 	}
 	t.undos.Push("gateway address "+w.String(), func(context.Context) error { return t.removeGateway(addr) })
@@ -124,7 +124,7 @@ func conflicts(have, w netip.Prefix, want []netip.Prefix) bool {
 // removeGateway undoes addGateway unless other pods are on the bridge, which
 // may have come to rely on the address.
 func (t *attach) removeGateway(a nl.Addr) error {
-	ports, err := t.host.LinksOf(t.bridge.Index)
+	ports, err := t.Host.LinksOf(t.bridge.Index)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (t *attach) removeGateway(a nl.Addr) error {
 			return nil
 		}
 	}
-	return gone(t.host.DelAddr(a))
+	return gone(t.Host.DelAddr(a))
 }
 
 func forwardKeys(addrs []netip.Prefix) []string {
@@ -156,13 +156,13 @@ func forwardKeys(addrs []netip.Prefix) []string {
 // address, and makes the address of a bridge that routes stay: pods keep it in
 // their neighbour tables, the datapath in its endpoints.
 func (t *attach) settleBridge() error {
-	br, err := t.host.LinkByIndex(t.bridge.Index)
+	br, err := t.Host.LinkByIndex(t.bridge.Index)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
 	}
 	follows := !bytes.Equal(br.MAC, t.bridge.MAC) || bytes.Equal(br.MAC, t.hostEnd.MAC)
 	if follows && (t.IsGateway || t.masquerade()) {
-		if err := t.host.SetMAC(br.Index, br.MAC); err != nil {
+		if err := t.Host.SetMAC(br.Index, br.MAC); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "keep the address of %s", t.Bridge)
 		}
 	}

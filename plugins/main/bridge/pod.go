@@ -17,6 +17,6 @@ func (t *attach) configurePod(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i := podif.Interface{NS: t.ns, Pod: t.pod, Link: t.podEnd, Log: t.args.Log, DAD: t.EnableDAD}
+	i := podif.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, DAD: t.EnableDAD}
 	return i.Configure(ctx, t.rec.Addrs, routes)
 }

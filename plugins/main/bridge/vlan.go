@@ -135,7 +135,7 @@ func vlanError(err error) error {
 // port of the bridge. It is made once and stays with the bridge.
 func (t *attach) vlanGateway() (nl.Link, error) {
 	name := t.vlanGatewayName()
-	leg, err := t.host.LinkByName(name)
+	leg, err := t.Host.LinkByName(name)
 	switch {
 	case err == nil:
 		return leg, t.mendLeg(leg)
@@ -143,16 +143,16 @@ func (t *attach) vlanGateway() (nl.Link, error) {
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}
 	port := "veth" + randomHex(4)
-	err = t.host.AddVeth(nl.VethSpec{HostName: port, Master: t.bridge.Index, HostUp: true, PeerName: name, MTU: t.MTU})
+	err = t.Host.AddVeth(nl.VethSpec{HostName: port, Master: t.bridge.Index, HostUp: true, PeerName: name, MTU: t.MTU})
 	if errors.Is(err, nl.ErrExist) { // another ADD was faster
-		leg, err = t.host.LinkByName(name)
+		leg, err = t.Host.LinkByName(name)
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}
 	if err != nil {
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "make the VLAN gateway %s", name)
 	}
 	t.undos.Push("VLAN gateway "+name, func(context.Context) error { return t.removeIfUnused(name) })
-	if leg, err = t.host.LinkByName(name); err != nil {
+	if leg, err = t.Host.LinkByName(name); err != nil {
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}
 	return leg, t.mendLeg(leg)
@@ -161,19 +161,19 @@ func (t *attach) vlanGateway() (nl.Link, error) {
 // mendLeg gives the VLAN gateway what it may lack: all of it when it is new, or
 // the ADD that made it was killed.
 func (t *attach) mendLeg(leg nl.Link) error {
-	in, err := t.legInVLAN(t.host, t.bridge, leg)
+	in, err := t.legInVLAN(t.Host, t.bridge, leg)
 	if err != nil {
 		return err
 	}
 	if !in {
-		if err := t.setVLANs(t.host, leg.PeerIndex, t.VLAN, nil); err != nil {
+		if err := t.setVLANs(t.Host, leg.PeerIndex, t.VLAN, nil); err != nil {
 			return err
 		}
 	}
 	if leg.Up {
 		return nil
 	}
-	return cnierr.Wrap(cnierr.CodeKernel, t.host.SetUp(leg.Index), "set %s up", leg.Name)
+	return cnierr.Wrap(cnierr.CodeKernel, t.Host.SetUp(leg.Index), "set %s up", leg.Name)
 }
 
 // legInVLAN reports that the other end of the VLAN gateway is untagged in the
@@ -199,14 +199,14 @@ func (r *request) legInVLAN(host *nl.Handle, bridge, leg nl.Link) (bool, error) 
 // removeIfUnused deletes the VLAN gateway unless the bridge has got other ports
 // meanwhile, which may be using it.
 func (t *attach) removeIfUnused(name string) error {
-	leg, err := t.host.LinkByName(name)
+	leg, err := t.Host.LinkByName(name)
 	if errors.Is(err, nl.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	ports, err := t.host.LinksOf(t.bridge.Index)
+	ports, err := t.Host.LinksOf(t.bridge.Index)
 	if err != nil {
 		return err
 	}
@@ -215,5 +215,5 @@ func (t *attach) removeIfUnused(name string) error {
 			return nil
 		}
 	}
-	return gone(t.host.DelLink(leg.Index))
+	return gone(t.Host.DelLink(leg.Index))
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -41,7 +40,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if r.ipamType != "" {
 		diffs = append(diffs, p.IPAM.Check(ctx, a, r.ipamType))
 	}
-	entry := listed(prev, a)
+	entry := attachment.Listed(prev, a.IfName, a.Netns)
 	if entry == nil {
 		diffs = append(diffs, differs("%s is not in prevResult", a.IfName))
 	}
@@ -57,15 +56,6 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	return errors.Join(diffs...)
 }
 
-func listed(prev *types100.Result, a *cniplugin.Args) *types100.Interface {
-	for _, i := range prev.Interfaces {
-		if i.Name == a.IfName && i.Sandbox == a.Netns {
-			return i
-		}
-	}
-	return nil
-}
-
 // compare looks at the device in the pod.
 func (e *ends) compare(prev *types100.Result, entry *types100.Interface, old remembered) (diffs []error, err error) {
 	if entry == nil {
@@ -78,12 +68,7 @@ func (e *ends) compare(prev *types100.Result, entry *types100.Interface, old rem
 	if err != nil {
 		return nil, err
 	}
-	if entry.Mac != "" && !strings.EqualFold(entry.Mac, l.MAC.String()) {
-		diffs = append(diffs, differs("%s has the address %s, not %s", l.Name, l.MAC, entry.Mac))
-	}
-	if entry.Mtu != 0 && entry.Mtu != l.MTU {
-		diffs = append(diffs, differs("%s has the MTU %d, not %d", l.Name, l.MTU, entry.Mtu))
-	}
+	diffs = append(diffs, attachment.Differences(l, prev, entry.Sandbox)...)
 	if !l.Up {
 		diffs = append(diffs, differs("%s is down", l.Name))
 	}

@@ -49,15 +49,10 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, 
 		return nil, err
 	}
 	defer t.undos.Rollback(ctx, &err)
-	for _, step := range []func(context.Context) error{
+	if err := attachment.Run(ctx,
 		t.begin, t.makeVeth, t.allocate, t.configureHost, t.configurePod, t.masqueradePod, t.waitUp, t.complete,
-	} {
-		if err := ctx.Err(); err != nil { // told to end, or out of time: stop where undoing is easy
-			return nil, cnierr.Wrap(cnierr.CodeTryAgain, err, "attaching the pod was interrupted")
-		}
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
+	); err != nil {
+		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
 }

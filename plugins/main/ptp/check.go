@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -99,18 +98,7 @@ func (c *inspection) find(what, sandbox string, get func() (nl.Link, error)) (nl
 	case !l.Up:
 		c.differ("%s is down", what)
 	}
-	i := slices.IndexFunc(c.prev.Interfaces, func(i *types100.Interface) bool { return i.Name == l.Name && i.Sandbox == sandbox })
-	if i < 0 {
-		c.differ("%s is not in prevResult", l.Name)
-		return l, true, nil
-	}
-	entry := c.prev.Interfaces[i]
-	if entry.Mac != "" && !strings.EqualFold(entry.Mac, l.MAC.String()) {
-		c.differ("%s has the address %s, not %s", l.Name, l.MAC, entry.Mac)
-	}
-	if entry.Mtu != 0 && entry.Mtu != l.MTU {
-		c.differ("%s has the MTU %d, not %d", l.Name, l.MTU, entry.Mtu)
-	}
+	c.diffs = append(c.diffs, attachment.Differences(l, c.prev, sandbox)...)
 	return l, true, nil
 }
 

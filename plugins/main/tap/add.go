@@ -51,13 +51,8 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, 
 		return nil, err
 	}
 	defer t.undos.Rollback(ctx, &err)
-	for _, step := range []func(context.Context) error{t.begin, t.makeTap, t.allocate, t.configure, t.complete} {
-		if err := ctx.Err(); err != nil { // told to end, or out of time: stop where undoing is easy
-			return nil, cnierr.Wrap(cnierr.CodeTryAgain, err, "attaching the pod was interrupted")
-		}
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
+	if err := attachment.Run(ctx, t.begin, t.makeTap, t.allocate, t.configure, t.complete); err != nil {
+		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
 }

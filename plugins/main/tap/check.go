@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -67,7 +66,7 @@ func (c *inspection) inspect(pod *nl.Handle, prev *types100.Result) error {
 		c.differ("%s is not a tap device", name)
 		return nil
 	}
-	c.compareEntry(l, prev)
+	c.diffs = append(c.diffs, attachment.Differences(l, prev, c.args.Netns)...)
 	c.compareTun(*l.Tun)
 	if !l.Up {
 		c.differ("%s is down", name)
@@ -78,22 +77,6 @@ func (c *inspection) inspect(pod *nl.Handle, prev *types100.Result) error {
 	diffs, err := podif.Check(pod, l, prev)
 	c.diffs = append(c.diffs, diffs...)
 	return err
-}
-
-func (c *inspection) compareEntry(l nl.Link, prev *types100.Result) {
-	for _, i := range prev.Interfaces {
-		if i.Name != l.Name || i.Sandbox != c.args.Netns {
-			continue
-		}
-		if i.Mac != "" && !strings.EqualFold(i.Mac, l.MAC.String()) {
-			c.differ("%s has the address %s, not %s", l.Name, l.MAC, i.Mac)
-		}
-		if i.Mtu != 0 && i.Mtu != l.MTU {
-			c.differ("%s has the MTU %d, not %d", l.Name, l.MTU, i.Mtu)
-		}
-		return
-	}
-	c.differ("%s is not in prevResult", l.Name)
 }
 
 func (c *inspection) compareTun(have nl.Tun) {

@@ -6,6 +6,7 @@
 package attachment
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,6 +103,20 @@ func BadIfName(s string) string {
 	return ""
 }
 
+// Run takes the steps of an ADD, one after the other, and stops where undoing is
+// easy when it is told to end or runs out of time.
+func Run(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := ctx.Err(); err != nil {
+			return cnierr.Wrap(cnierr.CodeTryAgain, err, "the ADD was interrupted")
+		}
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Ref names the attachment of a call on the network of that name.
 func Ref(network string, a *cniplugin.Args) store.Ref {
 	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
@@ -175,6 +190,35 @@ func Entry(l nl.Link, sandbox, version string) *types100.Interface {
 		i.Mtu = l.MTU
 	}
 	return i
+}
+
+// Listed returns prevResult's entry for a device, nil when it has none.
+func Listed(prev *types100.Result, name, sandbox string) *types100.Interface {
+	for _, i := range prev.Interfaces {
+		if i.Name == name && i.Sandbox == sandbox {
+			return i
+		}
+	}
+	return nil
+}
+
+// Differences compares a device with prevResult's entry for it.
+func Differences(l nl.Link, prev *types100.Result, sandbox string) (diffs []error) {
+	differ := func(format string, a ...any) {
+		diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), ""))
+	}
+	i := Listed(prev, l.Name, sandbox)
+	if i == nil {
+		differ("%s is not in prevResult", l.Name)
+		return diffs
+	}
+	if i.Mac != "" && !strings.EqualFold(i.Mac, l.MAC.String()) {
+		differ("%s has the address %s, not %s", l.Name, l.MAC, i.Mac)
+	}
+	if i.Mtu != 0 && i.Mtu != l.MTU && l.Kind != "bridge" { // a bridge's follows its ports
+		differ("%s has the MTU %d, not %d", l.Name, l.MTU, i.Mtu)
+	}
+	return diffs
 }
 
 // Prev returns the prevResult that a CHECK compares with; a missing one is an

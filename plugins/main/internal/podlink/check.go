@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -95,25 +93,13 @@ func (c *inspection) same(want nl.Sub) bool {
 	return have == want
 }
 
-// compare looks at prevResult's entry and, where that has none, at the
-// configured MTU.
+// compare looks at prevResult's entry and, where that has none (before 1.1.0), at
+// the configured MTU.
 func (c *inspection) compare() {
-	name := c.Args.IfName
-	i := slices.IndexFunc(c.prev.Interfaces, func(i *types100.Interface) bool { return i.Name == name && i.Sandbox == c.Args.Netns })
-	if i < 0 {
-		c.differ("%s is not in prevResult", name)
-		return
-	}
-	entry := c.prev.Interfaces[i]
-	if entry.Mac != "" && !strings.EqualFold(entry.Mac, c.link.MAC.String()) {
-		c.differ("%s has the address %s, not %s", name, c.link.MAC, entry.Mac)
-	}
-	want := entry.Mtu
-	if want == 0 { // before 1.1.0
-		want = c.MTU
-	}
-	if want != 0 && want != c.link.MTU {
-		c.differ("%s has the MTU %d, not %d", name, c.link.MTU, want)
+	c.diffs = append(c.diffs, attachment.Differences(c.link, c.prev, c.Args.Netns)...)
+	entry := attachment.Listed(c.prev, c.link.Name, c.Args.Netns)
+	if entry != nil && entry.Mtu == 0 && c.MTU != 0 && c.MTU != c.link.MTU {
+		c.differ("%s has the MTU %d, not %d", c.link.Name, c.link.MTU, c.MTU)
 	}
 }
 
