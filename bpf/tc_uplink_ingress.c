@@ -11,6 +11,7 @@
 #include "lib/deny_maps.h"
 #include "lib/fast.h"
 #include "lib/frag.h"
+#include "lib/gone.h"
 #include "lib/hostport.h"
 #include "lib/icmp.h"
 #include "lib/remap.h"
@@ -169,8 +170,14 @@ static __always_inline enum sl_drop_reason __match(struct __sk_buff *skb, const 
 	struct sl_published pub;
 	enum sl_drop_reason reason;
 	struct sl_flow *old;
+	bool found;
 
-	if (__published(p, skb->ifindex, m, &pub, now))
+	found = __published(p, skb->ifindex, m, &pub, now);
+	if (pub.hp && m->ep && sl_gone(skb, m->ep->ifindex)) {
+		pub.hp = NULL;
+		found = false;
+	}
+	if (found)
 		return SL_DROP_NONE;
 	old = m->f;
 	ep = m->ep;
@@ -343,6 +350,9 @@ int sl_upl_ingress(struct __sk_buff *skb)
 		return odd_from_plain(&p) ? sl_slow_in(skb) : SL_PASS;
 	}
 	if (!m.f || !m.ep)
+		return SL_PASS;
+	/* A client that never stops is told of a pod's end too, but not asked for at every packet. */
+	if (flow_second(m.f, now) && sl_gone(skb, m.ep->ifindex))
 		return SL_PASS;
 	m.f = flow_touch(m.key, m.f, &p, SL_RX, skb->len, now);
 	/* Under another policy than its verdict is of, it has to see sl_pod_ingress. */

@@ -12,3 +12,4 @@
 /* From the C library's headers, which BPF cannot use. */
 #define AF_INET 2
 #define AF_INET6 10
+#define ENODEV 19

@@ -88,6 +88,12 @@ static __always_inline struct sl_flow *flow_record(const struct sl_tuple *key, _
 	return f && !(f->flags & SL_FLOW_INDEX) && f->owner == owner ? f : NULL;
 }
 
+/* Is this the first packet of the flow since the clock went on to another second (2^30 ns)? */
+static __always_inline bool flow_second(const struct sl_flow *f, __u64 now)
+{
+	return (now ^ f->last_seen) >> 30;
+}
+
 /* Is there an entry under key, be it dead? Tells a flow that has expired from one that the LRU took. */
 static __always_inline bool flow_exists(const struct sl_tuple *key)
 {

@@ -2,6 +2,7 @@
 #pragma once
 #include "endpoint.h"
 #include "flow.h"
+#include "gone.h"
 #include "hostport.h"
 #include "metrics.h"
 #include "snat.h"
@@ -254,6 +255,8 @@ static __always_inline int __turn_ask(struct __sk_buff *skb, struct sl_turn *t, 
 	if (!f || !(f->flags & SL_FLOW_TURNED) || f->hostport_gen != hp->gen || !flow_ensure_index(&t->p.tuple, f)) {
 		/* As from outside: the node's own connection from this port is left alone. */
 		if (!pkt_is_syn(&t->p) && sock_lookup(skb, &t->key) == SL_SOCK_CONNECTED)
+			return SL_NOT_TURNED;
+		if (sl_gone(skb, to->ifindex))
 			return SL_NOT_TURNED;
 		if (!hostport_admits(hp, t->key.remote))
 			return drop(skb, SL_DROP_SOURCE, to->ifindex);

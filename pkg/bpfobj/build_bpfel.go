@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "5dfc19a2b002131468011106fa9c91aa1049dd3e16420e9c26118ea4d8175934"
+const build = "a58aefff645d908ed54abf49fc83b96eb4d49ebb2d1df628ab77298c05b7099a"

@@ -28,6 +28,7 @@ var switched = []string{"bridge", "host-local", "portmap", "firewall", "bandwidt
 // site is a node whose plugins are exchanged in place, with pods that talk.
 type site struct {
 	*world
+	backend   string
 	reference string // directory of the reference's plugins
 	dir       string // what the runtime has for CNI_PATH
 	rt        *lab.Runtime
@@ -47,7 +48,7 @@ func eachSite(t *testing.T, f func(t *testing.T, s *site)) {
 	for _, b := range append([]backend{{"ebpf", `{"backend":"ebpf"}`}}, netfilterBackends()[:2]...) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			s := &site{world: newWorld(t), reference: reference, dir: t.TempDir(), flows: map[string][]*flow{}, pods: map[string]*pod{}}
+			s := &site{world: newWorld(t), backend: b.name, reference: reference, dir: t.TempDir(), flows: map[string][]*flow{}, pods: map[string]*pod{}}
 			s.use(b)
 			serve(t, s.Client(), "client", ":9000")
 			n := network{plugins: []string{"portmap", "firewall", "bandwidth"}}
@@ -440,14 +441,11 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 		s.answers("old08", "after DELs")
 		s.answers("young00", "after DELs")
 
-		// What only we know of, the reference cannot take out: a port of ours leads to
-		// where the pod was until it is swept.
+		// What only we know of, the reference cannot take out. It is in nobody's way: the datapath sees that the pod's device is
+		// gone, and iptables' chains have the reference's names. Only rules of nftables, of which the conflist says nothing, stay.
 		s.heir("again", "old03")
-		if c, err := dialWithin(closedTime, s.Client(), "tcp4", "", at(families()[0].node(s.Client()), s.port("again"))); err != nil {
-			t.Logf("a port of ours that a pod of theirs gets, before the sweep: %s", failure(err))
-		} else {
-			t.Logf("a port of ours that a pod of theirs gets, before the sweep: %s", c.answer.name)
-			_ = c.Close()
+		if s.backend != "nftables" {
+			s.answers("again", "before sweep, in the place of a pod of ours")
 		}
 		found := s.sweep("--yes --force")
 		t.Logf("the reference's DELs left:\n%s", strings.Join(found, "\n"))
