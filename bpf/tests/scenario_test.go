@@ -24,23 +24,38 @@ type fixture struct {
 	*objects
 	modes []mode
 	cut   [hooks]*ebpf.Program // see objects.cutting
-	kept  []uint32             // words of sl_ports_kept that the walk has written
+	kept  *[]uint32            // words of sl_ports_kept that walks have written since the last one began
 }
 
 // fixtureSizes keep the maps quick to empty.
 var fixtureSizes = map[string]uint32{"sl_flows": 4096, "sl_flows_new": 4096, "sl_ep_stats": 64}
 
-// newFixture loads the programs with seams and the given load-time configuration.
+// loaded are the programs of fixtures by their configuration: loading them takes longer than most tests do with them.
+var loaded = map[string]fixture{}
+
+// lasting is a test whose programs and maps outlive it, until the process ends.
+type lasting struct{ testing.TB }
+
+var never []func()
+
+// Cleanup keeps f, and with it what f would close: the garbage collector would close it too.
+func (lasting) Cleanup(f func()) { never = append(never, f) }
+
+// newFixture makes a node for programs with seams and the given load-time configuration. Tests do not run in parallel; what one leaves in
+// the maps a walk of the next empties.
 func newFixture(tb testing.TB, vars map[string]uint32) *fixture {
 	tb.Helper()
-	fx := &fixture{node: newNode(tb)}
-	fx.objects = mustLoad(tb, loadOptions{
-		vars: vars, seams: true,
-		sizes: fixtureSizes,
-	})
-	fx.cut = fx.cutting(tb)
+	key := fmt.Sprint(vars)
+	fx, ok := loaded[key]
+	if !ok {
+		fx.kept = new([]uint32)
+		fx.objects = mustLoad(lasting{tb}, loadOptions{vars: vars, seams: true, sizes: fixtureSizes})
+		fx.cut = fx.cutting(lasting{tb})
+		loaded[key] = fx
+	}
+	fx.node = newNode(tb)
 	fx.modes = fx.supportedModes(tb)
-	return fx
+	return &fx
 }
 
 // supportedModes leaves out what an older kernel cannot make.
@@ -107,10 +122,10 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 	}
 	w.zero("sl_drops", make([]uint64, ebpf.MustPossibleCPU()))
 	w.zero("sl_event_cpu", make([]bpfobj.TypesSlEventCpu, ebpf.MustPossibleCPU()))
-	for _, word := range fx.kept {
+	for _, word := range *fx.kept {
 		w.put("sl_ports_kept", word, uint64(0))
 	}
-	fx.kept = nil
+	*fx.kept = nil
 	for _, p := range allPods {
 		w.stats[p] = &bpfobj.TypesSlEndpointStats{}
 		w.addEndpoint(p, 0)
@@ -286,7 +301,7 @@ func (w *walk) keepPorts(first, last int) {
 			bits |= 1 << (port % 64)
 		}
 		w.put("sl_ports_kept", uint32(word), bits)
-		w.kept = append(w.kept, uint32(word))
+		*w.kept = append(*w.kept, uint32(word))
 	}
 }
 
