@@ -101,14 +101,14 @@ func (c *common) prepare(ctx context.Context, log io.Writer) error {
 		var s peer.Suite
 		var err error
 		switch name {
-		case peer.Direct, peer.Routed:
+		case peer.Direct, peer.Routed, peer.Floor:
 			s = peer.Suite{Name: name}
 		case peer.Reference:
 			s, err = peer.ReferenceSuite(ctx, c.refBin, c.plugins, log)
 		case peer.Sluice:
 			s, err = c.sluice()
 		default:
-			err = fmt.Errorf("unknown peer %q: %s, %s, %s or %s", name, peer.Direct, peer.Routed, peer.Reference, peer.Sluice)
+			err = fmt.Errorf("unknown peer %q: %s, %s, %s, %s or %s", name, peer.Direct, peer.Routed, peer.Floor, peer.Reference, peer.Sluice)
 		}
 		if err != nil {
 			return err

@@ -20,6 +20,7 @@ import (
 const (
 	Direct    = "direct"
 	Routed    = "routed"
+	Floor     = "floor"
 	Reference = "reference"
 	Sluice    = "sluice"
 )

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/test/need"
+
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
@@ -95,8 +97,13 @@ func TestPrivilegedFailuresEndTheRun(t *testing.T) {
 
 // The peers without plugins carry all three kinds of traffic.
 func TestPrivilegedBare(t *testing.T) {
-	for _, name := range []string{Direct, Routed} {
-		t.Run(name, func(t *testing.T) { testBare(t, name) })
+	for _, name := range []string{Direct, Routed, Floor} {
+		t.Run(name, func(t *testing.T) {
+			if name == Floor {
+				need.TCX(t)
+			}
+			testBare(t, name)
+		})
 	}
 }
 

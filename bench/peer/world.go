@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cilium/ebpf/link"
 	"github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
@@ -77,6 +78,7 @@ type World struct {
 	server, client *traffic.Agent
 	scratch        *lab.Pod
 	serial         int
+	links          []link.Link
 }
 
 // Build makes a world. Progress is called after each attachment.
@@ -112,6 +114,8 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, net
 	switch {
 	case w.Suite.Name == Routed:
 		return w.routed()
+	case w.Suite.Name == Floor:
+		return w.floor()
 	case w.Suite.BinDir == "":
 		return w.lab.Node.NS, w.target, nil
 	}
@@ -225,6 +229,9 @@ func (w *World) Close() error {
 		if a != nil {
 			errs = append(errs, a.Stop())
 		}
+	}
+	for _, l := range w.links {
+		errs = append(errs, l.Close())
 	}
 	if w.lab != nil {
 		errs = append(errs, w.lab.Close())

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/sluice-cni/sluice/pkg/test/lab"
+)
+
+// floor is the routed pod with a program at either end of its way that carries
+// one hostPort: every address is a constant, nothing is looked up, learned,
+// counted or checked. It is no datapath. What it costs beside direct is what any
+// program at these hooks costs on this kernel and machine, and so the bound of
+// what Sluice can reach. Kernel 6.6, for tcx.
+func (w *World) floor() (*lab.NS, netip.AddrPort, error) {
+	server, _, err := w.routed()
+	if err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	client := w.lab.Client()
+	links := make(map[string]*net.Interface)
+	for _, at := range []struct {
+		ns         *lab.NS
+		name, role string
+	}{{w.lab.Node.NS, client.Uplink.Name, "uplink"}, {w.lab.Node.NS, "routed0", "door"}, {server, "eth0", "pod"}, {client.NS, "eth0", "client"}} {
+		if err := at.ns.Do(func() (err error) { links[at.role], err = net.InterfaceByName(at.name); return err }); err != nil {
+			return nil, netip.AddrPort{}, err
+		}
+	}
+	uplink, door := links["uplink"], links["door"]
+	node := lab.IP4(client.Uplink.Node)
+	w.target = netip.AddrPortFrom(node, firstHostPort)
+	in := constantNAT{
+		addr: offDestination, port: offDestinationPort, from: node, to: routedPod,
+		dst: links["pod"].HardwareAddr, src: door.HardwareAddr,
+		redirect: asm.FnRedirectPeer, out: door.Index,
+	}
+	out := constantNAT{
+		addr: offSource, port: offSourcePort, from: routedPod, to: node,
+		dst: links["client"].HardwareAddr, src: uplink.HardwareAddr,
+		redirect: asm.FnRedirect, out: uplink.Index,
+	}
+	err = w.lab.Node.Do(func() error {
+		return errors.Join(w.attachFloor(uplink.Index, in), w.attachFloor(door.Index, out))
+	})
+	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), firstHostPort), err
+}
+
+func (w *World) attachFloor(ifindex int, n constantNAT) error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "bench_floor", Type: ebpf.SchedCLS, Instructions: n.program(), License: "Dual BSD/GPL"})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return fmt.Errorf("attach to ifindex %d: %w", ifindex, err)
+	}
+	w.links = append(w.links, l)
+	return nil
+}
+
+// Offsets in a frame of TCP over IPv4 without options, and in struct __sk_buff.
+const (
+	offType            = 12
+	offVersion         = 14
+	offProtocol        = 14 + 9
+	offIPCheck         = 14 + 10
+	offSource          = 14 + 12
+	offDestination     = 14 + 16
+	offSourcePort      = 14 + 20
+	offDestinationPort = 14 + 22
+	offTCPCheck        = 14 + 20 + 16
+	frameLen           = 14 + 20 + 20
+
+	skbData, skbDataEnd = 76, 80
+)
+
+// constantNAT exchanges one address of the packets of one port.
+type constantNAT struct {
+	addr, port int16 // offsets of the address, and of the port that tells whose packet it is
+	from, to   netip.Addr
+	dst, src   net.HardwareAddr
+	redirect   asm.BuiltinFunc
+	out        int // ifindex
+}
+
+func (n constantNAT) program() asm.Instructions {
+	const pass = "pass"
+	half := func(v uint16) int32 {
+		return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
+	}
+	word := func(a netip.Addr) int64 { b := a.As4(); return int64(binary.NativeEndian.Uint32(b[:])) }
+	insns := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R1, skbData, asm.Word),
+		asm.LoadMem(asm.R3, asm.R1, skbDataEnd, asm.Word),
+		asm.Mov.Reg(asm.R4, asm.R2),
+		asm.Add.Imm(asm.R4, frameLen),
+		asm.JGT.Reg(asm.R4, asm.R3, pass),
+	}
+	for _, want := range []struct {
+		off   int16
+		size  asm.Size
+		value int32
+	}{{offType, asm.Half, half(0x0800)}, {offVersion, asm.Byte, 0x45}, {offProtocol, asm.Byte, 6}, {n.port, asm.Half, half(firstHostPort)}} {
+		insns = append(insns, asm.LoadMem(asm.R4, asm.R2, want.off, want.size), asm.JNE.Imm(asm.R4, want.value, pass))
+	}
+	for i, macs := 0, slices.Concat(n.dst, n.src); i < len(macs); i += 2 {
+		insns = append(insns, asm.StoreImm(asm.R2, int16(i), int64(binary.NativeEndian.Uint16(macs[i:])), asm.Half))
+	}
+	insns = append(insns, asm.LoadImm(asm.R4, word(n.to), asm.DWord), asm.StoreMem(asm.R2, n.addr, asm.R4, asm.Word))
+	const addrSize, pseudoHeader = 4, 1 << 4 // flags of the helpers
+	for _, sum := range []struct {
+		helper     asm.BuiltinFunc
+		off, flags int32
+	}{{asm.FnL3CsumReplace, offIPCheck, addrSize}, {asm.FnL4CsumReplace, offTCPCheck, addrSize | pseudoHeader}} {
+		insns = append(insns,
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.Mov.Imm(asm.R2, sum.off),
+			asm.LoadImm(asm.R3, word(n.from), asm.DWord),
+			asm.LoadImm(asm.R4, word(n.to), asm.DWord),
+			asm.Mov.Imm(asm.R5, sum.flags),
+			sum.helper.Call(),
+		)
+	}
+	return append(insns,
+		asm.Mov.Imm(asm.R1, int32(n.out)),
+		asm.Mov.Imm(asm.R2, 0),
+		n.redirect.Call(),
+		asm.Return(),
+		asm.Mov.Imm(asm.R0, -1).WithSymbol(pass), // TCX_NEXT
+		asm.Return(),
+	)
+}
