@@ -41,7 +41,7 @@ func (a *attacher) Close() {
 		_ = p.Close()
 	}
 	if a.tc != nil {
-		a.tc.Close()
+		_ = a.tc.Close()
 	}
 }
 

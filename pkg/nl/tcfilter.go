@@ -130,7 +130,7 @@ type FilterStatus struct {
 	Protocol   uint16 // host byte order
 	Handle     uint32
 	RedirectTo int    // of a u32 filter with a mirred action
-	ClassID    uint32 // of a u32 or bpf filter
+	ClassID    uint32 // of a u32 filter
 	Program    string // of a bpf filter, as its owner named it
 	ProgramID  uint32 // of a bpf filter
 }
@@ -230,49 +230,6 @@ func networkOrder(v uint32) uint32 {
 	return vnl.NativeEndian().Uint32(b[:])
 }
 
-// BPFFilter is a filter that is a program, whose return value is the verdict.
-type BPFFilter struct {
-	Parent   uint32 // HookIngress, HookEgress, or the handle of a qdisc
-	Priority uint16
-	Handle   uint32 // names it among those of one priority
-	Name     string
-	FD       int    // of the program
-	ClassID  uint32 // what the program reads as skb->tc_classid; 0 for none
-}
-
-func (f BPFFilter) msg(index int) vnl.TcMsg {
-	return vnl.TcMsg{Ifindex: int32(index), Handle: f.Handle, Parent: f.Parent, Info: tcInfo(f.Priority, unix.ETH_P_ALL)}
-}
-
-// PutBPF makes f a filter on packets of every protocol. One that has its place and handle is replaced, without a gap.
-func (h *Handle) PutBPF(index int, f BPFFilter) error {
-	req := h.tcRequest(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE, f.msg(index))
-	req.AddData(attrString(vnl.TCA_KIND, "bpf"))
-	options := attr(vnl.TCA_OPTIONS, nil)
-	options.AddRtAttr(vnl.TCA_BPF_FD, vnl.Uint32Attr(uint32(f.FD)))
-	options.AddRtAttr(vnl.TCA_BPF_NAME, vnl.ZeroTerminated(f.Name))
-	options.AddRtAttr(vnl.TCA_BPF_FLAGS, vnl.Uint32Attr(vnl.TCA_BPF_FLAG_ACT_DIRECT))
-	if f.ClassID != 0 {
-		options.AddRtAttr(vnl.TCA_BPF_CLASSID, vnl.Uint32Attr(f.ClassID))
-	}
-	req.AddData(options)
-	if err := h.do(req); err != nil {
-		return fmt.Errorf("add filter %s to link index %d: %w", f.Name, index, err)
-	}
-	return nil
-}
-
-// DelBPF removes the filter that has f's place and handle. Missing is success.
-func (h *Handle) DelBPF(index int, f BPFFilter) error {
-	req := h.tcRequest(unix.RTM_DELTFILTER, 0, f.msg(index))
-	req.AddData(attrString(vnl.TCA_KIND, "bpf"))
-	err := h.do(req)
-	if err == nil || tcGone(err) {
-		return nil
-	}
-	return fmt.Errorf("delete filter of link index %d: %w", index, err)
-}
-
 // DelFilters removes every filter of one priority and protocol (ETH_P_*, host byte order) of a hook or qdisc. Missing is success.
 func (h *Handle) DelFilters(index int, parent uint32, priority, protocol uint16) error {
 	err := h.do(h.tcRequest(unix.RTM_DELTFILTER, 0, vnl.TcMsg{Ifindex: int32(index), Parent: parent, Info: tcInfo(priority, protocol)}))
@@ -284,38 +241,23 @@ func (h *Handle) DelFilters(index int, parent uint32, priority, protocol uint16)
 
 // Filters returns the filters of a hook or qdisc; none where there is no such hook.
 func (h *Handle) Filters(index int, parent uint32) ([]FilterStatus, error) {
-	return h.FiltersAt(index, parent, 0, 0)
-}
-
-// FiltersAt is Filters for one priority and protocol (ETH_P_*, host byte order); the kernel filters. Zero stands for any.
-func (h *Handle) FiltersAt(index int, parent uint32, priority, protocol uint16) ([]FilterStatus, error) {
 	var filters []FilterStatus
-	err := h.dumpFilters(vnl.TcMsg{Ifindex: int32(index), Parent: parent, Info: tcInfo(priority, protocol)}, func() { filters = nil }, func(m []byte) error {
+	err := h.dump(func() *vnl.NetlinkRequest {
+		return h.tcRequest(unix.RTM_GETTFILTER, 0, vnl.TcMsg{Ifindex: int32(index), Parent: parent})
+	}, unix.RTM_NEWTFILTER, func() { filters = nil }, func(m []byte) error {
 		f, isFilter, err := parseFilter(m)
 		if err == nil && isFilter {
 			filters = append(filters, f)
 		}
 		return err
 	})
-	return filters, err
-}
-
-// HasFilters reports whether anything at all hangs on a hook or qdisc, be it a table without filters.
-func (h *Handle) HasFilters(index int, parent uint32) (bool, error) {
-	found := false
-	err := h.dumpFilters(vnl.TcMsg{Ifindex: int32(index), Parent: parent}, func() { found = false }, func([]byte) error {
-		found = true
-		return nil
-	})
-	return found, err
-}
-
-func (h *Handle) dumpFilters(where vnl.TcMsg, reset func(), each func([]byte) error) error {
-	err := h.dump(func() *vnl.NetlinkRequest { return h.tcRequest(unix.RTM_GETTFILTER, 0, where) }, unix.RTM_NEWTFILTER, reset, each)
-	if err == nil || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // no qdisc there
-		return nil
+	if err != nil && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)) {
+		return nil, nil // no qdisc there
 	}
-	return fmt.Errorf("list filters of link index %d: %w", where.Ifindex, err)
+	if err != nil {
+		return nil, fmt.Errorf("list filters of link index %d: %w", index, err)
+	}
+	return filters, nil
 }
 
 // parseFilter reads a message of a dump; false for the head of a list of filters and for a hash table of u32, which are not
@@ -357,8 +299,6 @@ func (f *FilterStatus) readBPF(options []byte) error {
 			f.Program = cstring(v)
 		case vnl.TCA_BPF_ID:
 			f.ProgramID = u32(v)
-		case vnl.TCA_BPF_CLASSID:
-			f.ClassID = u32(v)
 		}
 	})
 }

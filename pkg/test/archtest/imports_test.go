@@ -95,6 +95,7 @@ var onlyFrom = map[string]struct {
 	why       string
 }{
 	"github.com/cilium/ebpf/":                    {[]string{"loader", "pkg/maps/", "pkg/bpfobj", "pkg/test/", "bpf/", "_test"}, "nobody else sees a raw eBPF type"},
+	"github.com/florianl/go-tc/":                 {[]string{"loader", "_test"}, "clsact belongs to the loader"},
 	"github.com/vishvananda/netlink/":            {[]string{"pkg/nl", "pkg/test/", "_test"}, "dumps are retried in one place"},
 	"github.com/vishvananda/netns/":              {[]string{"pkg/test/", "_test"}, "threads are restored in one place"},
 	"github.com/containernetworking/cni/libcni/": {[]string{"pkg/test/", "test/", "bench", "_test"}, "libcni is the runtime's side"},
