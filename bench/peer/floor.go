@@ -66,7 +66,7 @@ func (w *World) attachFloor(ifindex int, n constantNAT) error {
 	if err != nil {
 		return fmt.Errorf("attach to ifindex %d: %w", ifindex, err)
 	}
-	w.links = append(w.links, l)
+	w.attached = append(w.attached, l)
 	return nil
 }
 

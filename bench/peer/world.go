@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"time"
 
-	"github.com/cilium/ebpf/link"
 	"github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
@@ -78,7 +78,7 @@ type World struct {
 	server, client *traffic.Agent
 	scratch        *lab.Pod
 	serial         int
-	links          []link.Link
+	attached       []io.Closer // programs of floor
 }
 
 // Build makes a world. Progress is called after each attachment.
@@ -230,7 +230,7 @@ func (w *World) Close() error {
 			errs = append(errs, a.Stop())
 		}
 	}
-	for _, l := range w.links {
+	for _, l := range w.attached {
 		errs = append(errs, l.Close())
 	}
 	if w.lab != nil {

@@ -94,7 +94,7 @@ var onlyFrom = map[string]struct {
 	importers []string
 	why       string
 }{
-	"github.com/cilium/ebpf/":                    {[]string{"loader", "pkg/maps/", "pkg/bpfobj", "pkg/test/", "bpf/", "_test"}, "nobody else sees a raw eBPF type"},
+	"github.com/cilium/ebpf/":                    {[]string{"loader", "pkg/maps/", "pkg/bpfobj", "pkg/test/", "bpf/", "bench/peer", "_test"}, "nobody else sees a raw eBPF type"},
 	"github.com/florianl/go-tc/":                 {[]string{"loader", "_test"}, "clsact belongs to the loader"},
 	"github.com/vishvananda/netlink/":            {[]string{"pkg/nl", "pkg/test/", "_test"}, "dumps are retried in one place"},
 	"github.com/vishvananda/netns/":              {[]string{"pkg/test/", "_test"}, "threads are restored in one place"},
