@@ -32,9 +32,6 @@ func (c Connected) Each(f func(cookie uint64, v Value) bool) error {
 	return wire.Each(c.m, func(k *uint64, v *bpfobj.TypesSlPeer) bool { return f(*k, decode(v)) })
 }
 
-// Put makes v the entry of cookie. Programs do that; it is here for tests.
-func (c Connected) Put(cookie uint64, v Value) error { return c.m.Put(cookie, encode(v)) }
-
 // Delete forgets a socket; missing is success.
 func (c Connected) Delete(cookie uint64) error {
 	if err := c.m.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
