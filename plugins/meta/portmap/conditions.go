@@ -3,9 +3,11 @@
 package portmap
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -45,9 +47,11 @@ func matches(words []string, is4 bool) (m loader.Match, proto string, err error)
 				err = fmt.Errorf("%q is more than one device", value)
 			}
 		case "--protocol":
-			proto = strings.ToLower(value)
-			if not {
-				err = fmt.Errorf("\"! -p\" is not understood")
+			switch proto = strings.ToLower(value); {
+			case not:
+				err = errors.New(`"! -p" is not understood`)
+			case !slices.Contains([]string{"tcp", "udp", "sctp", "all"}, proto):
+				err = fmt.Errorf("protocol %q is not understood", value)
 			}
 		default:
 			err = fmt.Errorf("%q is not understood", option)

@@ -43,6 +43,8 @@ func TestMatches(t *testing.T) {
 		{words: "-m comment --comment x", err: `"-m"`},
 		{words: "-i eth+", err: "more than one"},
 		{words: "! -p tcp", err: "-p"},
+		{words: "-p 6", err: `"6"`},
+		{words: "-p dccp", err: `"dccp"`},
 		{words: "ip saddr 10.0.0.0/8", err: `"ip"`},
 	}
 	for _, tt := range tests {
