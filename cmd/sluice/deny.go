@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -141,12 +142,9 @@ func networksOf(args []string) ([]netip.Prefix, error) {
 }
 
 func joined(networks []netip.Prefix) string {
-	s := ""
-	for i, p := range networks {
-		if i > 0 {
-			s += ", "
-		}
-		s += p.String()
+	s := make([]string, 0, len(networks))
+	for _, p := range networks {
+		s = append(s, p.String())
 	}
-	return s
+	return strings.Join(s, ", ")
 }

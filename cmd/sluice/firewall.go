@@ -63,7 +63,7 @@ func (a *app) policyTables(views []policyView) error {
 				return err
 			}
 		}
-		if err := a.say("policy %d, ingressPolicy %s, %d pods", v.ID, v.IngressPolicy, len(v.Pods)); err != nil {
+		if err := a.say("policy %d, ingressPolicy %s, %s", v.ID, v.IngressPolicy, plural(len(v.Pods), "pod")); err != nil {
 			return err
 		}
 		t := table{columns: []column{
