@@ -70,7 +70,12 @@ first 128 bytes of the frame. One monitor runs at a time.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withDatapath(c.Context(), func(dp datapath) error { return a.monitor(c, dp, f) },
-				func() error { return a.nothing([]dropEventView{}) })
+				func() error {
+					if a.output == outputJSON {
+						return nil // no object, no line
+					}
+					return a.say(notLoaded)
+				})
 		},
 	}
 	flags := c.Flags()

@@ -42,6 +42,15 @@ func TestMonitorFilters(t *testing.T) {
 	}
 }
 
+// Where nothing is loaded there is no object, so no line either.
+func TestMonitorNotLoaded(t *testing.T) {
+	for args, want := range map[string]string{"monitor -o json": "", "monitor": notLoaded + "\n"} {
+		if out, errs, status := runTool(t, &fakeNode{}, 0, strings.Fields(args)...); out != want || status != 0 {
+			t.Errorf("%s: %q, %q", args, out, errs)
+		}
+	}
+}
+
 func TestMonitorRefuses(t *testing.T) {
 	for _, args := range []string{"monitor --reason nonsense", "nat flush", "flows flush --pod x", "drops --reason none"} {
 		if _, _, status := runTool(t, newFakeNode(), 0, strings.Fields(args)...); status == 0 {
