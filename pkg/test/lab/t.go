@@ -2,7 +2,10 @@
 
 package lab
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // NewT is New for tests: the first Options, if any, is used, an error ends the
 // test, and the lab goes with it.
@@ -37,4 +40,17 @@ func (n *Node) PodT(t testing.TB, name string) *Pod {
 		}
 	})
 	return p
+}
+
+// IPT runs an ip(8) command line inside the namespace and returns what it prints; a failure ends the test.
+func (n *NS) IPT(t testing.TB, line string) string {
+	t.Helper()
+	var out string
+	if err := n.Do(func() (err error) {
+		out, err = Run("ip", strings.Fields(line)...)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

@@ -197,14 +197,7 @@ func (r *Rig) Link(ns *lab.NS, name string) (l nl.Link) {
 // IP runs an ip(8) command line in a namespace, for what nl does not do.
 func (r *Rig) IP(ns *lab.NS, line string) string {
 	r.T.Helper()
-	var out string
-	if err := ns.Do(func() (err error) {
-		out, err = lab.Run("ip", strings.Fields(line)...)
-		return err
-	}); err != nil {
-		r.T.Fatal(err)
-	}
-	return out
+	return ns.IPT(r.T, line)
 }
 
 // Links returns the names of the namespace's devices.

@@ -5,11 +5,9 @@ package hostdevice
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,7 +19,6 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -96,20 +93,7 @@ func newEnv(t *testing.T, conf string) *env {
 // ip runs ip(8) in a namespace and returns what it prints.
 func (e *env) ip(ns *lab.NS, args string) string {
 	e.t.Helper()
-	out, err := e.tryIP(ns, args)
-	if err != nil {
-		e.t.Fatalf("ip %s: %v: %s", args, err, out)
-	}
-	return out
-}
-
-func (e *env) tryIP(ns *lab.NS, args string) (string, error) {
-	var out []byte
-	err := ns.Do(func() (err error) {
-		out, err = exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-		return err
-	})
-	return string(out), err
+	return ns.IPT(e.t, args)
 }
 
 // facts is what the node is like, less what the kernel makes of an IPv6 address
@@ -218,19 +202,6 @@ func (e *env) home() {
 	}
 	if len(e.ipam.held) != 0 {
 		e.t.Errorf("addresses are left: %v", e.ipam.held)
-	}
-}
-
-func wantCode(t *testing.T, err error, code uint, words ...string) {
-	t.Helper()
-	var c *cnierr.Error
-	if !errors.As(err, &c) || c.Code != code {
-		t.Fatalf("error %v, want one with code %d", err, code)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not name %s", err, w)
-		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // fakeSysfs makes a machine's sysfs below root:
@@ -121,7 +122,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`)}}
 			_, err := p.Add(context.Background(), a)
-			wantCode(t, err, tt.code, tt.words...)
+			rig.WantCode(t, err, tt.code, tt.words...)
 		})
 	}
 }
@@ -196,7 +197,7 @@ func TestPrivilegedDPDK(t *testing.T) {
 				if err := os.Remove(driver); err != nil {
 					t.Fatal(err)
 				}
-				wantCode(t, e.check("a", res), 102, "driver")
+				rig.WantCode(t, e.check("a", res), 102, "driver")
 			}
 			e.mustDel("a")
 			e.mustDel("a")

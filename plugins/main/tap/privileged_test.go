@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // fakeIPAM hands out one address and remembers who has it.
@@ -96,14 +97,7 @@ func newEnv(t *testing.T, conf string) *env {
 
 func (e *env) ip(args string) string {
 	e.t.Helper()
-	var out []byte
-	if err := e.pod.Do(func() (err error) {
-		out, err = exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-		return err
-	}); err != nil {
-		e.t.Fatalf("ip %s: %v: %s", args, err, out)
-	}
-	return string(out)
+	return e.pod.IPT(e.t, args)
 }
 
 func (e *env) links() []nl.Link {
@@ -188,19 +182,6 @@ func (e *env) empty() {
 	}
 }
 
-func wantCode(t *testing.T, err error, code uint, words ...string) {
-	t.Helper()
-	var c *cnierr.Error
-	if !errors.As(err, &c) || c.Code != code {
-		t.Fatalf("error %v, want one with code %d", err, code)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not name %s", err, w)
-		}
-	}
-}
-
 func ptr[T any](v T) *T { return &v }
 
 const all = `"owner":1000,"group":36,"multiQueue":true,"mtu":1400,"mac":"02:00:00:00:00:01","ipam":{"type":"fake"}`
@@ -267,11 +248,11 @@ func TestPrivilegedKeys(t *testing.T) {
 func TestPrivilegedBridge(t *testing.T) {
 	e := newEnv(t, `"bridge":"br0"`)
 	_, err := e.add()
-	wantCode(t, err, 7, "bridge", `"br0"`)
+	rig.WantCode(t, err, 7, "bridge", `"br0"`)
 	e.empty()
 	e.ip("link add br0 type veth peer name x0")
 	_, err = e.add()
-	wantCode(t, err, 7, "bridge", `"br0"`, "no bridge")
+	rig.WantCode(t, err, 7, "bridge", `"br0"`, "no bridge")
 	e.ip("link del br0")
 	e.ip("link add br0 type bridge")
 	res := e.mustAdd()
@@ -282,7 +263,7 @@ func TestPrivilegedBridge(t *testing.T) {
 		t.Errorf("CHECK: %v", err)
 	}
 	e.ip("link set eth0 nomaster")
-	wantCode(t, e.check(res), 102, "br0")
+	rig.WantCode(t, e.check(res), 102, "br0")
 }
 
 func TestPrivilegedAddFails(t *testing.T) {
@@ -316,7 +297,7 @@ func TestPrivilegedAddFails(t *testing.T) {
 			}
 			before := len(e.links())
 			_, err := e.add()
-			wantCode(t, err, tt.code, tt.words...)
+			rig.WantCode(t, err, tt.code, tt.words...)
 			if after := e.links(); len(after) != before {
 				t.Errorf("%d devices before, now %+v", before, after)
 			}
@@ -341,7 +322,7 @@ func TestPrivilegedCheck(t *testing.T) {
 			e := newEnv(t, all)
 			res := e.mustAdd()
 			e.ip(tt.change)
-			wantCode(t, e.check(res), 102, tt.word)
+			rig.WantCode(t, e.check(res), 102, tt.word)
 		})
 	}
 	t.Run("what it is", func(t *testing.T) {
@@ -349,12 +330,12 @@ func TestPrivilegedCheck(t *testing.T) {
 		res := e.mustAdd()
 		for conf, word := range map[string]string{`"owner":7`: "owner", `"group":7`: "group", `"multiQueue":true`: "multiQueue", `"bridge":"br9"`: "br9"} {
 			e.conf = conf
-			wantCode(t, e.check(res), 102, word)
+			rig.WantCode(t, e.check(res), 102, word)
 		}
 		e.conf = ""
 		e.ip("link del eth0")
 		e.ip("link add eth0 address 02:00:00:00:00:01 type veth peer name x0")
-		wantCode(t, e.check(res), 102, "not a tap")
+		rig.WantCode(t, e.check(res), 102, "not a tap")
 	})
 }
 
@@ -426,7 +407,7 @@ func TestPrivilegedGCAndStatus(t *testing.T) {
 		t.Errorf("STATUS: %v", err)
 	}
 	e.conf = `"mtu":1`
-	wantCode(t, e.call(e.plugin.Status, ""), 50, "mtu")
+	rig.WantCode(t, e.call(e.plugin.Status, ""), 50, "mtu")
 	e.conf, e.ipam.err = all, errors.New("daemon is down")
 	if err := e.call(e.plugin.Status, ""); err == nil || !strings.Contains(err.Error(), "daemon is down") {
 		t.Errorf("IPAM's trouble is not passed on: %v", err)

@@ -5,10 +5,8 @@ package sbr
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,11 +16,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // env is a pod with eth0, which has a default route, and net1, both with
@@ -68,14 +66,7 @@ func newEnv(t *testing.T) *env {
 
 func (e *env) ip(args string) string {
 	e.t.Helper()
-	var out []byte
-	if err := e.pod.Do(func() (err error) {
-		out, err = exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-		return err
-	}); err != nil {
-		e.t.Fatalf("ip %s: %v: %s", args, err, out)
-	}
-	return string(out)
+	return e.pod.IPT(e.t, args)
 }
 
 func (e *env) call(verb func(context.Context, *cniplugin.Args) error, keys string) error {
@@ -137,19 +128,6 @@ func (e *env) records() int {
 		e.t.Fatal(err)
 	}
 	return len(list)
-}
-
-func wantCode(t *testing.T, err error, code uint, words ...string) {
-	t.Helper()
-	var c *cnierr.Error
-	if !errors.As(err, &c) || c.Code != code {
-		t.Fatalf("error %v, want one with code %d", err, code)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not name %s", err, w)
-		}
-	}
 }
 
 func TestPrivilegedTables(t *testing.T) {
@@ -337,11 +315,11 @@ func TestPrivilegedCheck(t *testing.T) {
 		e := newEnv(t)
 		e.mustAdd("")
 		e.ip(change)
-		wantCode(t, e.call(e.plugin.Check, e.prev), 102, word)
+		rig.WantCode(t, e.call(e.plugin.Check, e.prev), 102, word)
 	}
 	e := newEnv(t)
-	wantCode(t, e.call(e.plugin.Check, e.prev), 102, "10.1.0.5", "fd01::5")
-	wantCode(t, e.call(e.plugin.Check, ""), 7, "prevResult")
+	rig.WantCode(t, e.call(e.plugin.Check, e.prev), 102, "10.1.0.5", "fd01::5")
+	rig.WantCode(t, e.call(e.plugin.Check, ""), 7, "prevResult")
 }
 
 func TestPrivilegedGC(t *testing.T) {
@@ -386,19 +364,19 @@ func TestPrivilegedRefusals(t *testing.T) {
 	for _, tt := range tests {
 		e.prev = tt.prev
 		_, err := e.add(tt.keys)
-		wantCode(t, err, tt.code, tt.words...)
+		rig.WantCode(t, err, tt.code, tt.words...)
 		if d := cmp.Diff(sorted(before), sorted(e.state())); d != "" || e.records() != 0 {
 			t.Errorf("%s: %d records, and the pod has changed:\n%s", fmt.Sprint(tt.words), e.records(), d)
 		}
 	}
 	e.prev, e.netns = prevResult(v4), "/run/netns/none"
 	_, err := e.add("")
-	wantCode(t, err, 8, "/run/netns/none")
+	rig.WantCode(t, err, 8, "/run/netns/none")
 	for keys, code := range map[string]uint{"": 0, `,"table":0`: 50} {
 		if err := e.call(e.plugin.Status, keys); code == 0 && err != nil {
 			t.Errorf("STATUS: %v", err)
 		} else if code != 0 {
-			wantCode(t, err, code)
+			rig.WantCode(t, err, code)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package vrf
 import (
 	"context"
 	"errors"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,12 +14,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // env is a pod with two interfaces, net1 and net2, of the same addresses.
@@ -64,14 +63,7 @@ func newEnv(t *testing.T) *env {
 
 func (e *env) ip(args string) string {
 	e.t.Helper()
-	var out []byte
-	if err := e.pod.Do(func() (err error) {
-		out, err = exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-		return err
-	}); err != nil {
-		e.t.Fatalf("ip %s: %v: %s", args, err, out)
-	}
-	return string(out)
+	return e.pod.IPT(e.t, args)
 }
 
 func (e *env) call(verb func(context.Context, *cniplugin.Args) error, keys string) error {
@@ -125,19 +117,6 @@ func (e *env) routes(dev string) []string {
 
 func (e *env) has(dev string) bool { return strings.Contains(e.ip("-br link"), dev+" ") }
 
-func wantCode(t *testing.T, err error, code uint, words ...string) {
-	t.Helper()
-	var c *cnierr.Error
-	if !errors.As(err, &c) || c.Code != code {
-		t.Fatalf("error %v, want one with code %d", err, code)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not name %s", err, w)
-		}
-	}
-}
-
 // The interface's addresses and routes of both families come with it, and only
 // its own; DEL puts everything back.
 func TestPrivilegedJoin(t *testing.T) {
@@ -160,7 +139,7 @@ func TestPrivilegedJoin(t *testing.T) {
 	if err := e.call(e.plugin.Check, `,"vrfname":"blue"`+prevResult); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	wantCode(t, e.add(`,"vrfname":"blue"`), 103, "net1", "blue")
+	rig.WantCode(t, e.add(`,"vrfname":"blue"`), 103, "net1", "blue")
 	for range 2 {
 		e.mustDel("net1", `,"vrfname":"blue"`)
 		if d := cmp.Diff(before, e.routes("net1")); d != "" {
@@ -227,18 +206,18 @@ func TestPrivilegedRefusals(t *testing.T) {
 		{`,"vrfname":7`, 6, []string{"vrfname"}},
 	}
 	for _, tt := range tests {
-		wantCode(t, e.add(tt.keys), tt.code, tt.words...)
+		rig.WantCode(t, e.add(tt.keys), tt.code, tt.words...)
 		if list, _ := e.runs.List(""); len(list) != 0 || e.has("blue") || !slices.Equal(before, e.routes("net1")) {
 			t.Errorf("%s left something behind: %v, %s", tt.keys, list, e.ip("link"))
 		}
 	}
-	wantCode(t, e.call(func(ctx context.Context, a *cniplugin.Args) error { _, err := e.plugin.Add(ctx, a); return err }, `,"vrfname":"blue"`), 7, "prevResult")
-	wantCode(t, e.call(e.plugin.Status, ""), 50, "vrfname")
+	rig.WantCode(t, e.call(func(ctx context.Context, a *cniplugin.Args) error { _, err := e.plugin.Add(ctx, a); return err }, `,"vrfname":"blue"`), 7, "prevResult")
+	rig.WantCode(t, e.call(e.plugin.Status, ""), 50, "vrfname")
 	if err := e.call(e.plugin.Status, `,"vrfname":"blue"`); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
 	e.netns = "/run/netns/none"
-	wantCode(t, e.add(`,"vrfname":"blue"`), 8, "/run/netns/none")
+	rig.WantCode(t, e.add(`,"vrfname":"blue"`), 8, "/run/netns/none")
 }
 
 func TestPrivilegedDel(t *testing.T) {
@@ -288,11 +267,11 @@ func TestPrivilegedCheckAndGC(t *testing.T) {
 		e := newEnv(t)
 		e.mustAdd("net1", keys)
 		e.ip(change)
-		wantCode(t, e.call(e.plugin.Check, keys+prevResult), 102, word)
+		rig.WantCode(t, e.call(e.plugin.Check, keys+prevResult), 102, word)
 	}
 	e := newEnv(t)
 	e.mustAdd("net1", keys)
-	wantCode(t, e.call(e.plugin.Check, keys+`,"table":9`+prevResult), 102, "9")
+	rig.WantCode(t, e.call(e.plugin.Check, keys+`,"table":9`+prevResult), 102, "9")
 	if err := e.call(e.plugin.GC, `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"net1"}]`); err != nil || !e.has("blue") {
 		t.Fatalf("GC of a valid attachment: %v", err)
 	}
@@ -311,7 +290,7 @@ func TestPrivilegedWithoutVRFs(t *testing.T) {
 	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: store.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
 	e.ip("link add net1 type veth peer name w1")
-	wantCode(t, e.add(`,"vrfname":"blue"`), 2, "blue", "CONFIG_NET_VRF")
+	rig.WantCode(t, e.add(`,"vrfname":"blue"`), 2, "blue", "CONFIG_NET_VRF")
 	if list, _ := e.runs.List(""); len(list) != 0 {
 		t.Errorf("records are left: %v", list)
 	}
