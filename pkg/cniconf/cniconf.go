@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"unicode"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -76,6 +77,23 @@ func decode(what string, b []byte, into any) error {
 		return cnierr.New(cnierr.CodeDecode, fmt.Sprintf("decode %s: key %q is a JSON %s, which does not fit %s", what, key, typ.Value, typ.Type), "")
 	}
 	return cnierr.Wrap(cnierr.CodeDecode, err, "decode %s", what)
+}
+
+// ifNameSz is IFNAMSIZ: names have at most one character less.
+const ifNameSz = 16
+
+// BadIfName says why s cannot name a network device, with an empty answer for a
+// name that can.
+func BadIfName(s string) string {
+	switch {
+	case len(s) >= ifNameSz:
+		return "an interface name has at most 15 characters"
+	case s == "." || s == "..":
+		return "not an interface name"
+	case strings.ContainsFunc(s, func(c rune) bool { return c == '/' || c == ':' || c == '%' || unicode.IsSpace(c) || c == 0 }):
+		return "an interface name has no slash, colon, percent sign or white space"
+	}
+	return ""
 }
 
 // ParseMAC parses the hardware address of an Ethernet interface given under a

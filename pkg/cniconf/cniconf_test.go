@@ -146,6 +146,18 @@ func TestValidRefs(t *testing.T) {
 	wantCode(t, err, 7)
 }
 
+func TestBadIfName(t *testing.T) {
+	t.Parallel()
+	for name, bad := range map[string]bool{
+		"eth0": false, "eth0.100": false, "abcdefghijklmno": false, "...": false,
+		"abcdefghijklmnop": true, ".": true, "..": true, "a/b": true, "a:b": true, "eth%d": true, "a b": true, "a\tb": true, "a\x00": true,
+	} {
+		if why := BadIfName(name); (why != "") != bad {
+			t.Errorf("%q: %q", name, why)
+		}
+	}
+}
+
 func TestParseMAC(t *testing.T) {
 	t.Parallel()
 	for in, ok := range map[string]bool{

@@ -107,10 +107,10 @@ func (r *request) parseMAC() (err error) {
 }
 
 func (r *request) checkBridge() error {
-	if why := attachment.BadIfName(r.Bridge); why != "" {
+	if why := cniconf.BadIfName(r.Bridge); why != "" {
 		return cnierr.Config("bridge", r.Bridge, why)
 	}
-	if name := r.vlanGatewayName(); r.IsGateway && r.VLAN != 0 && attachment.BadIfName(name) != "" {
+	if name := r.vlanGatewayName(); r.IsGateway && r.VLAN != 0 && cniconf.BadIfName(name) != "" {
 		return cnierr.Config("bridge", r.Bridge, "the VLAN gateway's name "+name+" has more than 15 characters")
 	}
 	return nil

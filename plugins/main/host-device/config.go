@@ -98,7 +98,7 @@ func (p *plugin) parseAny(a *cniplugin.Args) (*request, error) {
 
 func (r *request) checkKeys() (err error) {
 	if r.Device != "" {
-		if why := attachment.BadIfName(r.Device); why != "" {
+		if why := cniconf.BadIfName(r.Device); why != "" {
 			return cnierr.Config("device", r.Device, why)
 		}
 	}

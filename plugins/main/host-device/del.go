@@ -116,7 +116,7 @@ func giveBackUnrecorded(a *cniplugin.Args) error {
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, unless(err, nl.ErrNotFound), "look up %s in the pod", a.IfName)
 	}
-	if l.Alias == "" || attachment.BadIfName(l.Alias) != "" {
+	if l.Alias == "" || cniconf.BadIfName(l.Alias) != "" {
 		return nil // nothing says that it was lent
 	}
 	s := describe(l, l.Alias)

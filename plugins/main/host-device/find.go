@@ -8,10 +8,10 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
 // find returns the host's device that the configuration means, and its own
@@ -96,7 +96,7 @@ func lookUp(host *nl.Handle, name func() (string, error)) (nl.Link, error) {
 // ownName is the name that a device has on the host: that of its alias when a
 // record says that it was lent under it.
 func (p *plugin) ownName(l nl.Link) string {
-	if l.Alias == "" || l.Alias == l.Name || attachment.BadIfName(l.Alias) != "" {
+	if l.Alias == "" || l.Alias == l.Name || cniconf.BadIfName(l.Alias) != "" {
 		return l.Name
 	}
 	records, err := p.Records.List("")

@@ -61,7 +61,7 @@ func parse(a *cniplugin.Args) (*request, error) {
 		return nil, err
 	}
 	if r.Bridge != "" {
-		if why := attachment.BadIfName(r.Bridge); why != "" {
+		if why := cniconf.BadIfName(r.Bridge); why != "" {
 			return nil, cnierr.Config("bridge", r.Bridge, why)
 		}
 	}

@@ -70,26 +70,14 @@ func parse(a *cniplugin.Args) (*request, error) {
 	switch {
 	case r.VRFName == "":
 		return nil, cnierr.Config("vrfname", "", "a name is required")
-	case badName(r.VRFName):
-		return nil, cnierr.Config("vrfname", r.VRFName, "not an interface name")
+	case cniconf.BadIfName(r.VRFName) != "":
+		return nil, cnierr.Config("vrfname", r.VRFName, cniconf.BadIfName(r.VRFName))
 	case r.VRFName == a.IfName:
 		return nil, cnierr.Config("vrfname", r.VRFName, "is the name of the pod's interface")
 	case r.Table == nl.TableLocal || r.Table == nl.TableMain:
 		return nil, cnierr.Config("table", r.Table, "is the pod's own, not one for a VRF")
 	}
 	return r, nil
-}
-
-func badName(s string) bool {
-	if len(s) > 15 || s == "." || s == ".." {
-		return true
-	}
-	for _, c := range s {
-		if c <= ' ' || c == '/' || c == ':' || c == '%' {
-			return true
-		}
-	}
-	return false
 }
 
 // parseChained is parse for a call that must have prevResult.

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"unicode"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -30,9 +29,6 @@ const (
 	minMTU = 68
 	maxMTU = 65535
 )
-
-// ifNameSz is IFNAMSIZ: names have at most one character less.
-const ifNameSz = 16
 
 // Site is where an attachment happens: the pod's namespace, and a handle in it
 // and in the node's.
@@ -76,7 +72,7 @@ func (s *Site) Close() {
 // NameFree makes sure that the pod has no interface of the wanted name; the
 // specification demands an error.
 func (s *Site) NameFree(ifname string) error {
-	if why := BadIfName(ifname); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
+	if why := cniconf.BadIfName(ifname); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
 		return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_IFNAME %q: %s", ifname, why), "")
 	}
 	_, err := s.Pod.IndexByName(ifname)
@@ -87,20 +83,6 @@ func (s *Site) NameFree(ifname string) error {
 		return nil
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", ifname)
-}
-
-// BadIfName says why s cannot name a network device, with an empty answer for a
-// name that can.
-func BadIfName(s string) string {
-	switch {
-	case len(s) >= ifNameSz:
-		return "an interface name has at most 15 characters"
-	case s == "." || s == "..":
-		return "not an interface name"
-	case strings.ContainsFunc(s, func(c rune) bool { return c == '/' || c == ':' || c == '%' || unicode.IsSpace(c) || c == 0 }):
-		return "an interface name has no slash, colon, percent sign or white space"
-	}
-	return ""
 }
 
 // Run takes the steps of an ADD, one after the other, and stops where undoing is

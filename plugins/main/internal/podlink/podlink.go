@@ -124,7 +124,7 @@ func (p *plugin) parse(a *cniplugin.Args) (*Request, error) {
 	if err := attachment.CheckMTU(r.MTU); err != nil {
 		return nil, err
 	}
-	if why := attachment.BadIfName(r.Master.Master); why != "" {
+	if why := cniconf.BadIfName(r.Master.Master); why != "" {
 		return nil, cnierr.Config("master", r.Master.Master, why)
 	}
 	if r.ipamType == "" && r.Given == nil { // not every version can express a result without an address
