@@ -95,7 +95,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
 	if err := save(file, stdin); err != nil {
-		return nil, cnierr.Wrap(cnierr.CodeIO, err, "save the delegate's configuration")
+		return nil, cnierr.Wrap(cnierr.CodeIO, err, "save the delegate's configuration in dataDir %q", c.DataDir)
 	}
 	res, err := p.Delegate.Add(ctx, with(a, stdin), kind)
 	if err != nil {

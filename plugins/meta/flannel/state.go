@@ -122,7 +122,7 @@ func (p *plugin) gcFiles(c *config, containers map[string]bool) error {
 		return nil
 	}
 	if err != nil {
-		return cnierr.Wrap(cnierr.CodeIO, err, "list dataDir")
+		return cnierr.Wrap(cnierr.CodeIO, err, "list dataDir %q", c.DataDir)
 	}
 	recorded := map[string]bool{}
 	records, err := p.Records.List("")

@@ -33,7 +33,7 @@ func readSubnets(path string) (*subnets, error) {
 		return nil, cnierr.New(cnierr.CodeTryAgain, fmt.Sprintf("subnetFile %q: there is no such file: flanneld writes it, is its pod running on this node?", path), "")
 	}
 	if err != nil {
-		return nil, cnierr.Wrap(cnierr.CodeIO, err, "read subnetFile")
+		return nil, cnierr.Wrap(cnierr.CodeIO, err, "read subnetFile %q", path)
 	}
 	s, err := parseSubnets(string(b))
 	if err != nil {

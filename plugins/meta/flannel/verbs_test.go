@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -168,6 +170,21 @@ func TestFailures(t *testing.T) {
 	n.fake.err = nil
 	must(t, n.p.Del(ctx, n.args("c1", "eth0", nil)))
 	n.wantFiles()
+}
+
+// What cannot be read or written is named by its key.
+func TestFilesRefused(t *testing.T) {
+	t.Parallel()
+	file, loop := filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "loop")
+	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, os.Symlink(loop, loop))
+	for key, path := range map[string]string{"dataDir": filepath.Join(file, "dir"), "subnetFile": loop} {
+		n := newNode(t)
+		_, err := n.p.Add(context.Background(), n.args("c1", "eth0", map[string]any{key: path}))
+		if e := cnierr.From(err); err == nil || e.Code != cnierr.CodeIO || !strings.Contains(e.Msg, fmt.Sprintf("%s %q", key, path)) {
+			t.Errorf("%s: %v, want code 5 and the key", key, err)
+		}
+	}
 }
 
 // Two attachments of one container; the reference keeps the last one only.

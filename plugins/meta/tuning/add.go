@@ -118,7 +118,7 @@ func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos
 		b.keep(old, func(tuned bool) bool { return again || tuned }, before.link, w)
 	}
 	if err := writeBackup(file, b); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "write the backup of the link settings")
+		return cnierr.Wrap(cnierr.CodeIO, err, "write the backup of the link settings to dataDir %q", w.dataDir)
 	}
 	undos.Push("backup file", func(context.Context) error {
 		if exists {

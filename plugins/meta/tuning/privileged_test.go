@@ -302,6 +302,21 @@ func TestPrivilegedFailedAddLeavesNothing(t *testing.T) {
 	}
 }
 
+// A dataDir that cannot be written is an I/O error of that key, as STATUS says it.
+func TestPrivilegedDataDirRefused(t *testing.T) {
+	d := newPod(t)
+	d.data = filepath.Join(t.TempDir(), "file")
+	write(t, d.data, "")
+	before := d.state()
+	_, err := d.p.add(context.Background(), d.args(`,"mtu":1400`))
+	if e := cnierr.From(err); err == nil || e.Code != cnierr.CodeIO || !strings.Contains(e.Msg, `dataDir "`+d.data) {
+		t.Errorf("%v, want code 5 and the key", err)
+	}
+	if diff := cmp.Diff(before, d.state()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // A pod that the reference plugin tuned is restored from its file.
 func TestPrivilegedDelOfReference(t *testing.T) {
 	d := newPod(t)
