@@ -4,7 +4,6 @@ package store
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -134,10 +133,11 @@ func (d *Dir) lock(create bool) (func(), error) {
 
 // write puts rec in place atomically: a reader sees the old record or the new one, also after a crash.
 func (d *Dir) write(rec *Record) (err error) {
-	raw, err := json.Marshal(rec)
+	raw, err := rec.encode()
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
+	raw = append(raw, '\n')
 	f, err := os.OpenFile(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
@@ -147,7 +147,7 @@ func (d *Dir) write(rec *Record) (err error) {
 			_ = os.Remove(f.Name())
 		}
 	}()
-	if _, err = f.Write(append(raw, '\n')); err == nil {
+	if _, err = f.Write(raw); err == nil {
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {
@@ -159,6 +159,7 @@ func (d *Dir) write(rec *Record) (err error) {
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
 	}
+	d.remember(raw, rec)
 	return nil
 }
 
