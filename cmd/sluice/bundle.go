@@ -98,7 +98,7 @@ const bundledFlows = "5000"
 func (a *app) parts() []bundle.Part {
 	parts := []bundle.Part{}
 	for _, args := range [][]string{
-		{"version"}, {"status", "-w"}, {"doctor", "-w"}, {"sweep"}, {"hostports"}, {"endpoints"}, {"bandwidth"}, {"firewall"}, {"deny", "list"}, {"flows", "--limit", bundledFlows},
+		{"version"}, {"status", "-w"}, {"doctor", "-w"}, {"sweep"}, {"hostports"}, {"endpoints"}, {"bandwidth"}, {"firewall"}, {"deny", "list"}, {"drops"}, {"masquerade"}, {"nat", "stats"}, {"flows", "--limit", bundledFlows},
 	} {
 		parts = append(parts, a.said(args[0]+".txt", args...))
 		parts = append(parts, a.said(args[0]+".json", append(args, "-o", "json")...))

@@ -57,7 +57,9 @@ protocol), so what counts is the busiest destination: IN USE and FREE are of it.
 					return err
 				}
 				return a.print(v, func() error { return a.masqueradeScreen(v) })
-			}, func() error { return a.nothing(masqueradeView{}) })
+			}, func() error {
+				return a.nothing(masqueradeView{Ports: []string{}, Exemptions: []string{}, Pods: []ownerView{}, Sources: []masqSourceView{}})
+			})
 		},
 	}
 }

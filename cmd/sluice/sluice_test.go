@@ -18,7 +18,7 @@ import (
 )
 
 func TestNotLoaded(t *testing.T) {
-	for _, cmd := range []string{"status", "hostports", "endpoints", "flows", "sync", "unload"} {
+	for _, cmd := range []string{"status", "hostports", "endpoints", "flows", "firewall", "drops", "sync", "unload"} {
 		t.Run(cmd, func(t *testing.T) {
 			out, errs, status := runTool(t, &fakeNode{}, 0, cmd)
 			if status != 0 || errs != "" || !strings.Contains(out, "Nothing is loaded") {
@@ -42,6 +42,16 @@ func TestNotLoaded(t *testing.T) {
 				t.Errorf("%q is neither list nor object", out)
 			}
 		})
+	}
+}
+
+// A list without entries is an empty one in JSON: what reads it iterates.
+func TestNoNullLists(t *testing.T) {
+	for _, cmd := range []string{"hostports", "endpoints", "flows", "bandwidth", "firewall", "deny list", "drops", "masquerade", "nat list", "nat stats"} {
+		out, errs, status := runTool(t, &fakeNode{}, 0, append(strings.Fields(cmd), "-o", "json")...)
+		if status != 0 || strings.Contains(out, "null") {
+			t.Errorf("%s: exit status %d, %s%s", cmd, status, out, errs)
+		}
 	}
 }
 
