@@ -6,23 +6,17 @@ import (
 	"context"
 	"errors"
 
-	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
+	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
-// gc detaches what this network's records name and the runtime no longer lists,
-// then lets the IPAM plugin collect. It never stops at the first error, and
-// never touches another network's attachments.
+// gc detaches what the runtime no longer lists, and drops masquerading that
+// nobody knows.
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	c, err := parseDel(a.StdinData)
-	if err != nil {
-		return err
-	}
-	valid, err := cniconf.ValidRefs(a.StdinData, c.Name)
 	if err != nil {
 		return err
 	}
@@ -31,29 +25,13 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
 	defer host.Close()
-	records, err := p.Records.List(c.Name)
-	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
-	for _, rec := range records {
-		if valid[rec.Ref] || !concernsUs(rec) {
-			continue
-		}
-		call := *a
-		// The recorded namespace is not passed on: its path may name another pod's by now.
-		call.ContainerID, call.IfName, call.Netns = rec.ContainerID, rec.IfName, ""
-		errs = append(errs, p.detach(ctx, &call, host, c, rec.Ref))
-	}
-	errs = append(errs, p.masq().GC(ctx, a, p.Records.List))
-	if kind, err := ipam.Type(c.IPAM); err == nil && kind != "" {
-		errs = append(errs, p.IPAM.GC(ctx, a, kind))
-	}
-	return errors.Join(errs...)
-}
-
-// concernsUs reports that the record has a section of this plugin, or that
-// nobody can tell.
-func concernsUs(rec *store.Record) bool {
-	found, _ := rec.Section(Name, nil)
-	return found || rec.Corrupt
+	err = attachment.Collector{
+		Section: Name, List: p.Records.List, IPAM: p.IPAM,
+		Detach: func(ctx context.Context, call *cniplugin.Args, _ attachment.DelConf, rec *store.Record) error {
+			return p.detach(ctx, call, host, c, rec.Ref)
+		},
+	}.Run(ctx, a)
+	return errors.Join(err, p.masq().GC(ctx, a, p.Records.List))
 }
 
 // status says whether an ADD would work now.

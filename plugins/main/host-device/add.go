@@ -144,20 +144,9 @@ func (t *attach) move(context.Context) error {
 }
 
 // allocate asks the IPAM plugin.
-func (t *attach) allocate(ctx context.Context) error {
-	if t.ipamType == "" {
-		return nil
-	}
-	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.undos)
-	if err != nil {
-		return err
-	}
-	t.addrs = addrs
-	t.result.IPs, t.result.Routes, t.result.DNS = res.IPs, res.Routes, res.DNS
-	for _, ip := range t.result.IPs {
-		ip.Interface = types100.Int(0)
-	}
-	return nil
+func (t *attach) allocate(ctx context.Context) (err error) {
+	t.addrs, err = ipam.Fill(ctx, t.result, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	return err
 }
 
 // configure gives the device its addresses and sets it up.

@@ -145,20 +145,9 @@ func (t *attach) wishes() string {
 	return s[:len(s)-2]
 }
 
-func (t *attach) allocate(ctx context.Context) error {
-	if t.ipamType == "" {
-		return nil
-	}
-	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.undos)
-	if err != nil {
-		return err
-	}
-	t.addrs = addrs
-	t.result.IPs, t.result.Routes, t.result.DNS = res.IPs, res.Routes, res.DNS
-	for _, ip := range t.result.IPs {
-		ip.Interface = types100.Int(0)
-	}
-	return nil
+func (t *attach) allocate(ctx context.Context) (err error) {
+	t.addrs, err = ipam.Fill(ctx, t.result, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	return err
 }
 
 func (t *attach) configure(ctx context.Context) error {

@@ -55,6 +55,23 @@ func Allocate(ctx context.Context, p Plugin, a *cniplugin.Args, ipamType string,
 	return res, addrs, err
 }
 
+// Fill asks the IPAM plugin for what the only interface of a result has. Without
+// a plugin that is nothing.
+func Fill(ctx context.Context, res *types100.Result, p Plugin, a *cniplugin.Args, ipamType string, undos *undo.Stack) ([]netip.Prefix, error) {
+	if ipamType == "" {
+		return nil, nil
+	}
+	from, addrs, err := Allocate(ctx, p, a, ipamType, undos)
+	if err != nil {
+		return nil, err
+	}
+	res.IPs, res.Routes, res.DNS = from.IPs, from.Routes, from.DNS
+	for _, ip := range res.IPs {
+		ip.Interface = types100.Int(0)
+	}
+	return addrs, nil
+}
+
 // Addrs returns the addresses of a result with their subnets.
 func Addrs(res *types100.Result) ([]netip.Prefix, error) {
 	addrs := make([]netip.Prefix, 0, len(res.IPs))
