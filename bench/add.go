@@ -66,6 +66,7 @@ type adds struct {
 	common
 	cycles int
 	dual   bool
+	pause  time.Duration
 	out    string
 	run    report.Run
 }
@@ -76,6 +77,7 @@ func runAdd(ctx context.Context, args []string) (err error) {
 	a.register(f, "reference,sluice")
 	f.IntVar(&a.cycles, "cycles", 40, "ADD/DEL pairs for each plugin and peer")
 	f.BoolVar(&a.dual, "dual", false, "an address of each family: the reference then waits for duplicate address detection")
+	f.DurationVar(&a.pause, "pause", 0, "wait after each ADD and DEL: for what the kernel does in the background, and so long lives a pod")
 	guest := f.String("guest", "", "do it in a virtual machine with this kernel `series` (6.12) instead, for plugins whose devices this kernel lacks")
 	f.StringVar(&a.out, "out", filepath.Join("bench", "out", "add.json"), "JSON report")
 	only := f.String("plugins", "", "plugins to time (default: all)")
@@ -212,6 +214,7 @@ func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle int
 		for _, c := range p.timer.take() {
 			cpu += c.user + c.sys
 		}
+		time.Sleep(a.pause)
 		if cycle > 0 { // the first one brings the binaries into memory
 			a.run.Add(i.name, p.suite.Name, 1, v.wall, millis(took))
 			a.run.Add(i.name, p.suite.Name, 1, v.cpu, millis(cpu))
