@@ -104,7 +104,7 @@ func (h *Handle) LinkByIndex(index int) (Link, error) {
 
 // IndexByName returns the index of the link called name. Unlike LinkByName it takes no part in the kernel's turns at links: it
 // neither waits for a change that is under way nor brings a pending one of this link forward. The error wraps ErrNotFound when
-// there is none.
+// there is none; but who expects that asks LinkByName, for the kernel starts modprobe twice to find a driver of that name.
 func (h *Handle) IndexByName(name string) (int, error) {
 	r, err := unix.NewIfreq(name)
 	if err != nil { // no link can have that name

@@ -75,7 +75,7 @@ func (s *Site) NameFree(ifname string) error {
 	if why := cniconf.BadIfName(ifname); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
 		return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_IFNAME %q: %s", ifname, why), "")
 	}
-	_, err := s.Pod.IndexByName(ifname)
+	_, err := s.Pod.LinkByName(ifname)
 	switch {
 	case err == nil:
 		return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("CNI_IFNAME %q exists already in %s", ifname, s.NS.Path()), "")
