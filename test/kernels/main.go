@@ -117,7 +117,7 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	flag.BoolVar(&o.verbose, "v", false, "print what the tests print")
 	flag.IntVar(&o.parallel, "parallel", 2, "`machines` at a time")
 	flag.Float64Var(&o.patience, "patience", 10, "`factor` by which tests wait longer than on an ordinary machine")
-	flag.DurationVar(&o.timeout, "timeout", 30*time.Minute, "limit for one package's tests")
+	flag.DurationVar(&o.timeout, "timeout", 2*time.Hour, "limit for one package's tests")
 	flag.Parse()
 	if o.quick && *kernels == allKernels {
 		*kernels = quickKernels
