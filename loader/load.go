@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -188,7 +189,7 @@ func compatible(m *ebpf.Map, spec *ebpf.MapSpec) error {
 }
 
 // loadPrograms verifies every program and pins the set beside the one in force.
-func (d *Datapath) loadPrograms(specs map[string]*ebpf.CollectionSpec, maps map[string]*ebpf.Map, id string) error {
+func (d *Datapath) loadPrograms(specs map[string]*ebpf.CollectionSpec, maps map[string]*ebpf.Map, id string) (err error) {
 	fresh := d.paths.freshDir(id)
 	if err := os.RemoveAll(fresh); err != nil {
 		return fmt.Errorf("remove programs of an interrupted load: %w", err)
@@ -196,18 +197,39 @@ func (d *Datapath) loadPrograms(specs map[string]*ebpf.CollectionSpec, maps map[
 	if err := os.Mkdir(fresh, 0o700); err != nil {
 		return fmt.Errorf("make directory of programs: %w", err)
 	}
-	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part
-	for name, spec := range specs {
-		err := loadProgram(name, spec, maps, fresh, cache)
-		if err != nil && name == sockObject {
-			d.log.Warn("the node's own processes will not reach host ports", log.Error(err))
-			err = noSockets(fresh)
+	for name, v := range verifyAll(specs, maps) {
+		if v.err == nil {
+			v.err = v.pin(fresh)
 		}
-		if err != nil {
-			return err
+		if v.err != nil && name == sockObject {
+			d.log.Warn("the node's own processes will not reach host ports", log.Error(v.err))
+			v.err = noSockets(fresh)
 		}
+		err = errors.Join(err, v.err)
 	}
-	return nil
+	return err
+}
+
+// verified is a collection that the kernel has accepted, or its refusal.
+type verified struct {
+	*ebpf.Collection
+	err error
+}
+
+// verifyAll loads collections at the same time, for nearly all of it is the verifier's work in the kernel, which takes no lock
+// there. Pinning is left to the caller: these goroutines run on any thread, and a path means something by the thread's mount
+// namespace.
+func verifyAll(specs map[string]*ebpf.CollectionSpec, maps map[string]*ebpf.Map) map[string]*verified {
+	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part beside
+	out := make(map[string]*verified, len(specs))
+	var group sync.WaitGroup
+	for name, spec := range specs {
+		v := new(verified)
+		out[name] = v
+		group.Go(func() { v.Collection, v.err = verify(name, spec, maps, cache) })
+	}
+	group.Wait()
+	return out
 }
 
 // sockObject names the one object that has several programs, and that a node can do without.
@@ -223,7 +245,7 @@ func noSockets(dir string) error {
 	return os.Mkdir(filepath.Join(dir, noSockDir), 0o700)
 }
 
-func loadProgram(name string, spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, dir string, cache *btf.Cache) error {
+func verify(name string, spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (*ebpf.Collection, error) {
 	replace := make(map[string]*ebpf.Map)
 	for m, s := range spec.Maps {
 		if s.Pinning != ebpf.PinByName {
@@ -235,10 +257,15 @@ func loadProgram(name string, spec *ebpf.CollectionSpec, maps map[string]*ebpf.M
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: cache})
 	if err != nil {
-		return fmt.Errorf("load %s: %w", name, err)
+		return nil, fmt.Errorf("load %s: %w", name, err)
 	}
-	defer coll.Close()
-	for name, prog := range coll.Programs {
+	return coll, nil
+}
+
+// pin leaves the programs in dir.
+func (v *verified) pin(dir string) error {
+	defer v.Close()
+	for name, prog := range v.Programs {
 		if err := prog.Pin(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("pin %s: %w", name, err)
 		}
