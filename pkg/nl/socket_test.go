@@ -5,6 +5,7 @@ package nl
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,10 +14,7 @@ import (
 )
 
 func netlinkMessage(kind, flags uint16, data ...[]byte) []byte {
-	b := make([]byte, unix.SizeofNlMsghdr)
-	for _, d := range data {
-		b = append(b, d...)
-	}
+	b := slices.Concat(make([]byte, unix.SizeofNlMsghdr), slices.Concat(data...))
 	order := vnl.NativeEndian()
 	order.PutUint32(b, uint32(len(b)))
 	order.PutUint16(b[4:], kind)
