@@ -4,6 +4,7 @@ package store
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -133,11 +134,10 @@ func (d *Dir) lock(create bool) (func(), error) {
 
 // write puts rec in place atomically: a reader sees the old record or the new one, also after a crash.
 func (d *Dir) write(rec *Record) (err error) {
-	raw, err := rec.encode()
+	raw, err := json.Marshal(rec)
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
-	raw = append(raw, '\n')
 	f, err := os.OpenFile(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
@@ -147,7 +147,7 @@ func (d *Dir) write(rec *Record) (err error) {
 			_ = os.Remove(f.Name())
 		}
 	}()
-	if _, err = f.Write(raw); err == nil {
+	if _, err = f.Write(append(raw, '\n')); err == nil {
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {
@@ -159,7 +159,6 @@ func (d *Dir) write(rec *Record) (err error) {
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
 	}
-	d.remember(raw, rec)
 	return nil
 }
 

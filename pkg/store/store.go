@@ -11,17 +11,14 @@
 package store
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 )
 
@@ -113,19 +110,7 @@ func Recall[S any](d *Dir, ref Ref, plugin string) (data S, found bool, netns st
 }
 
 // Dir is a directory of records. The zero value is unusable; use Open.
-type Dir struct {
-	path string
-
-	mu   sync.Mutex
-	last written
-}
-
-// written is the record that this process wrote last, and the file it became: an ADD that completes what it began need not
-// decode it.
-type written struct {
-	raw []byte
-	rec Record
-}
+type Dir struct{ path string }
 
 // Open returns the store at dir. Nothing is created before the first Begin.
 func Open(dir string) *Dir { return &Dir{path: dir} }
@@ -197,34 +182,12 @@ func (d *Dir) read(name string) (*Record, error) {
 		}
 		return nil, fmt.Errorf("read attachment record: %w", err)
 	}
-	if rec := d.remembered(raw); rec != nil {
-		return rec, nil
-	}
 	rec := new(Record)
 	if err := json.Unmarshal(raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" {
 		ref, _ := refFromName(name)
 		return &Record{Ref: ref, Corrupt: true}, nil //nolint:nilerr // what cannot be read is an answer, not a failure
 	}
 	return rec, nil
-}
-
-func (d *Dir) remember(raw []byte, rec *Record) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.last = written{raw, *rec}
-	d.last.rec.Plugins = maps.Clone(rec.Plugins)
-}
-
-// remembered returns the record that raw is if it was written last; nil otherwise.
-func (d *Dir) remembered(raw []byte) *Record {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.last.raw == nil || !bytes.Equal(raw, d.last.raw) {
-		return nil
-	}
-	rec := d.last.rec
-	rec.Plugins = maps.Clone(rec.Plugins)
-	return &rec
 }
 
 // Remove takes plugin's section away; the file goes with its last section, and at once when it is corrupt. A missing record or

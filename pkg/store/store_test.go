@@ -8,12 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -281,71 +278,5 @@ func BenchmarkBeginComplete(b *testing.B) {
 		if err := d.Complete(ref, "bridge", data{"cni0", 1}); err != nil {
 			b.Fatal(err)
 		}
-	}
-}
-
-// The encoder written by hand is the library's.
-func TestEncode(t *testing.T) {
-	odd := "ü<&>\"\\\n\xff"
-	tests := []struct {
-		name string
-		rec  Record
-	}{
-		{"nothing", Record{}},
-		{"no sections", Record{Version: 1, Plugins: map[string]Section{}}},
-		{"everything", Record{
-			Version: 1, Ref: Ref{odd, odd, odd}, NetNS: "/run/netns/" + odd, Created: time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC),
-			Plugins: map[string]Section{
-				"ptp": {State: StateDone, Data: json.RawMessage(`{"a":[1]}`)}, "bridge": {State: StateIntent}, odd: {},
-			},
-		}},
-		{"whole second", Record{Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			want, err := json.Marshal(&tt.rec)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := tt.rec.encode()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), string(got)); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
-		})
-	}
-	if n := reflect.TypeFor[Record]().NumField() + reflect.TypeFor[Ref]().NumField() + reflect.TypeFor[Section]().NumField(); n != 11 {
-		t.Errorf("%d fields: is the new one encoded?", n)
-	}
-}
-
-// What a process remembers of its own writing is not what another one, or the
-// caller, made of it since.
-func TestRemembers(t *testing.T) {
-	d := Open(t.TempDir())
-	mustBegin(t, d, ref, "bridge", map[string]int{"a": 1})
-	got, err := d.Load(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	delete(got.Plugins, "bridge")
-	mustBegin(t, Open(d.Path()), ref, "tuning", nil)
-	if err := d.Complete(ref, "bridge", map[string]int{"a": 2}); err != nil {
-		t.Fatal(err)
-	}
-	mustBegin(t, d, ref, "portmap", nil)
-	got, err = d.Load(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var states []string
-	for name, s := range got.Plugins {
-		states = append(states, name+" "+s.State+" "+string(s.Data))
-	}
-	slices.Sort(states)
-	if d := cmp.Diff([]string{`bridge done {"a":2}`, "portmap intent null", "tuning intent null"}, states); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
 	}
 }
