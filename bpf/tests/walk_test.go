@@ -5,6 +5,7 @@ package tests
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -46,15 +47,13 @@ var modes = []mode{
 }
 
 // linear returns how many bytes of a packet are not in fragments, 0 for all.
-// BPF_PROG_TEST_RUN refuses one whose IP header is (net/bpf/test_run.c).
+// BPF_PROG_TEST_RUN refuses one whose IP header is, of the family that the
+// Ethernet header says (net/bpf/test_run.c).
 func (m mode) linear(data []byte) uint32 {
 	if !m.paged {
 		return 0
 	}
-	n := ethLen
-	if len(data) > ethLen {
-		n += map[byte]int{4: 20, 6: 40}[data[ethLen]>>4]
-	}
+	n := ethLen + map[uint16]int{typeIPv4: 20, typeIPv6: 40}[binary.BigEndian.Uint16(data[12:])]
 	if n >= len(data) {
 		return 0
 	}

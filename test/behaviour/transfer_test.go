@@ -148,9 +148,11 @@ func TestPrivilegedSmallUplink(t *testing.T) {
 	web, app := w.add(rt, "web", tcp(8080, 80)), w.add(rt, "app")
 	bulkServer(t, web, ":80")
 	bulkServer(t, w.Client(), ":9000")
-	// The client's end keeps 1500, so that it does not announce a smaller
-	// segment size: only the node knows of the bottleneck.
+	// The client announces segments for 1500, so that only the node knows of the bottleneck, but sends none that a device with
+	// 1400 would not take: one that does not leave as part of a larger one veth drops.
 	sh(t, w.Node, "ip link set eth0 mtu 1400")
+	sh(t, w.Client(), "ip route change 192.0.2.0/24 dev eth0 mtu 1400 advmss 1460")
+	sh(t, w.Client(), "ip -6 route change 2001:db8:1::/64 dev eth0 proto kernel metric 256 mtu 1400 advmss 1440")
 	eachFamily(t, func(t *testing.T, fam family) {
 		if err := bulkClient(app, "tcp"+fam.suffix, at(fam.client(w.Client()), 9000)); err != nil {
 			t.Errorf("pod to client: %v", err)
