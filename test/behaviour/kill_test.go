@@ -74,7 +74,8 @@ func TestPrivilegedKilledDuringAdd(t *testing.T) {
 				before := w.settled(w.runtime(fullChain()), somePorts()...)
 				killed := 0
 				// Up to the time that a whole ADD of the plugin takes here.
-				for after := 200 * time.Microsecond; ; after += after/24 + 150*time.Microsecond {
+				steps := time.Duration(lab.Fewer(24, 4))
+				for after := 200 * time.Microsecond; ; after += after/steps + lab.Patient(150*time.Microsecond) {
 					if !killOnce(t, w, before, victim, how, after) {
 						break
 					}
