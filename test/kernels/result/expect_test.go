@@ -126,6 +126,7 @@ func TestTables(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| package | 5.10 (5.10.0-32) | newest (7.2.13+deb14) |", "| loader | 2, 2 skipped | not run |", "| pkg/nl | 0, 2 FAILED | not run |",
+		"| cut | 0, not finished | not run |",
 		"| qdisc fq | 5.10 | 1 |",
 	} {
 		if !strings.Contains(b.String(), want) {

@@ -76,7 +76,7 @@ func (t *table) tests() {
 	}
 }
 
-// cell is "12", or "12, 1 skipped", or "10, 2 FAILED".
+// cell is "12", or "12, 1 skipped", or "10, 2 FAILED", or "7, not finished" of tests that their machine's end ended.
 func cell(s *Suite) string {
 	if s == nil {
 		return "not run"
@@ -85,8 +85,15 @@ func cell(s *Suite) string {
 	if n := s.Count(Skip); n > 0 {
 		text += fmt.Sprintf(", %d skipped", n)
 	}
-	if n := s.Count(Fail) + s.Count(Lost); n > 0 || s.Exit != 0 {
-		text += fmt.Sprintf(", %d FAILED", n)
+	failed, cut := s.Count(Fail), s.Exit == -1
+	if !cut {
+		failed += s.Count(Lost)
+	}
+	if failed > 0 || !cut && s.Exit != 0 {
+		text += fmt.Sprintf(", %d FAILED", failed)
+	}
+	if cut {
+		text += ", not finished"
 	}
 	return text
 }
