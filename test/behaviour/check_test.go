@@ -165,7 +165,7 @@ func TestPrivilegedCheckToleratesOthers(t *testing.T) {
 	p := w.add(w.runtime(fullChain()), "web", somePorts()...)
 	sh(t, p, "ip addr add 10.77.0.1/24 dev eth0")
 	sh(t, p, "ip route add 10.78.0.0/24 dev eth0")
-	sh(t, w.Node, "tc qdisc add dev eth0 clsact")
+	sh(t, w.Node, "tc qdisc replace dev eth0 root pfifo limit 500")
 	sh(t, w.Node, "ip link add stranger type veth")
 	if err := p.check(); err != nil {
 		t.Errorf("CHECK: %v", err)
