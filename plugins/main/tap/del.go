@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
@@ -43,14 +42,9 @@ func removeIn(paths []string, inode uint64, name string) error {
 	if name == "" { // of a record that cannot be read
 		return nil
 	}
-	ns, err := netns.Reopen(inode, paths...)
-	if ns == nil {
-		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
-	}
-	defer ns.Close()
-	pod, err := nl.NewIn(ns)
-	if err != nil {
-		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	pod, err := attachment.Reopen(inode, paths...)
+	if pod == nil {
+		return err
 	}
 	defer pod.Close()
 	return removeTap(pod, name)

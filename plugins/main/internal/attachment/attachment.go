@@ -55,6 +55,22 @@ func Open(path string) (_ *Site, err error) {
 	return s, nil
 }
 
+// Reopen opens a handle in the pod's namespace of an earlier call, see
+// netns.Reopen. It returns nil without an error when that is gone, and with it
+// what was in it.
+func Reopen(inode uint64, paths ...string) (*nl.Handle, error) {
+	ns, err := netns.Reopen(inode, paths...)
+	if ns == nil {
+		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	defer ns.Close()
+	pod, err := nl.NewIn(ns)
+	if err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	}
+	return pod, nil
+}
+
 // Close releases the descriptors. A nil Site is fine.
 func (s *Site) Close() {
 	if s == nil {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
@@ -88,14 +87,9 @@ func (p *plugin) claimed(ref store.Ref, old remembered) bool {
 // reference plugin. A namespace that is gone took the interface with it, as did
 // one that has been replaced by another under the same path.
 func (r remembered) remove(kind, ifname string) error {
-	ns, err := netns.Reopen(r.NetNS, r.netns)
-	if ns == nil {
-		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
-	}
-	defer ns.Close()
-	pod, err := nl.NewIn(ns)
-	if err != nil {
-		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+	pod, err := attachment.Reopen(r.NetNS, r.netns)
+	if pod == nil {
+		return err
 	}
 	defer pod.Close()
 	var l nl.Link
