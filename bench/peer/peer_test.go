@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
-
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
+	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 // TestMain lets the test binary be the agent that a World starts.

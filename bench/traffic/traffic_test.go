@@ -18,11 +18,16 @@ import (
 
 // TestMain lets the test binary be the agent that Start runs, and a benchmark that is killed.
 func TestMain(m *testing.M) {
-	main := map[string]func() error{Arg: Main, benchArg: killed}[slices.Concat(os.Args, []string{""})[1]]
-	if main == nil {
+	var err error
+	switch {
+	case slices.Contains(os.Args[1:], Arg):
+		err = Main()
+	case slices.Contains(os.Args[1:], benchArg):
+		err = killed()
+	default:
 		os.Exit(m.Run())
 	}
-	if err := main(); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

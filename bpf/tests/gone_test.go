@@ -7,22 +7,13 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // onDevice says that a pod's addresses are behind a device: one that is not there is what the datapath knows of a pod whose
 // device was deleted by plugins that know nothing of it.
 func (w *walk) onDevice(p *pod, ifindex int) {
 	w.tb.Helper()
-	for _, family := range families {
-		var v bpfobj.TypesSlEndpoint
-		key := wire.Addr(p.addr(family))
-		if err := w.maps["sl_endpoints"].Lookup(key, &v); err != nil {
-			w.tb.Fatal(err)
-		}
-		v.Ifindex = uint32(ifindex)
-		w.put("sl_endpoints", key, &v)
-	}
+	w.changeEndpoint(p, func(_ int, v *bpfobj.TypesSlEndpoint) { v.Ifindex = uint32(ifindex) })
 }
 
 const gone = 1 << 30 // an ifindex that nothing has

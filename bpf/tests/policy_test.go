@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
@@ -51,15 +50,7 @@ func (w *walk) putPolicy(id uint16, mode policy.Mode, text string) {
 // underPolicy writes the id into the endpoint's entries.
 func (w *walk) underPolicy(p *pod, id uint16) {
 	w.tb.Helper()
-	for _, family := range families {
-		var v bpfobj.TypesSlEndpoint
-		key := wire.Addr(p.addr(family))
-		if err := w.maps["sl_endpoints"].Lookup(&key, &v); err != nil {
-			w.tb.Fatal(err)
-		}
-		v.Policy = id
-		w.put("sl_endpoints", key, &v)
-	}
+	w.changeEndpoint(p, func(_ int, v *bpfobj.TypesSlEndpoint) { v.Policy = id })
 }
 
 // hits is what the rules of a policy decided, by number; the last is the default.

@@ -215,6 +215,20 @@ func (w *walk) endpoint(p *pod, owner uint64, flags uint32) {
 	}
 }
 
+// changeEndpoint changes the entries of a pod's addresses.
+func (w *walk) changeEndpoint(p *pod, change func(family int, v *bpfobj.TypesSlEndpoint)) {
+	w.tb.Helper()
+	for _, family := range families {
+		var v bpfobj.TypesSlEndpoint
+		key := wire.Addr(p.addr(family))
+		if err := w.maps["sl_endpoints"].Lookup(key, &v); err != nil {
+			w.tb.Fatal(err)
+		}
+		change(family, &v)
+		w.put("sl_endpoints", key, &v)
+	}
+}
+
 // masquerading gives pods the feature.
 func masquerading(pods ...*pod) option {
 	return func(w *walk) {

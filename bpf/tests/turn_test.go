@@ -77,13 +77,11 @@ func publishTo(family, proto int, p *pod, flags uint16) option {
 			Ip: wire.Addr(p.addr(family)), Owner: p.owner, Gen: m.gen, Port: wire.Port(m.port), Flags: flags,
 		})
 		for _, q := range allPods {
-			var v bpfobj.TypesSlEndpoint
-			key := wire.Addr(q.addr(family))
-			if err := w.maps["sl_endpoints"].Lookup(key, &v); err != nil {
-				w.tb.Fatal(err)
-			}
-			v.Gateway = wire.Addr(q.gateway(family))
-			w.put("sl_endpoints", key, &v)
+			w.changeEndpoint(q, func(f int, v *bpfobj.TypesSlEndpoint) {
+				if f == family {
+					v.Gateway = wire.Addr(q.gateway(f))
+				}
+			})
 		}
 	}
 }
