@@ -90,8 +90,10 @@ func BadIfName(s string) string {
 		return "an interface name has at most 15 characters"
 	case s == "." || s == "..":
 		return "not an interface name"
-	case strings.ContainsFunc(s, func(c rune) bool { return c == '/' || c == ':' || c == '%' || unicode.IsSpace(c) || c == 0 }):
-		return "an interface name has no slash, colon, percent sign or white space"
+	case strings.ContainsFunc(s, func(c rune) bool {
+		return c == '/' || c == ':' || c == '%' || unicode.IsSpace(c) || unicode.IsControl(c)
+	}):
+		return "an interface name has no slash, colon, percent sign, white space or control character"
 	}
 	return ""
 }

@@ -150,7 +150,7 @@ func TestBadIfName(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]bool{
 		"eth0": false, "eth0.100": false, "abcdefghijklmno": false, "...": false,
-		"abcdefghijklmnop": true, ".": true, "..": true, "a/b": true, "a:b": true, "eth%d": true, "a b": true, "a\tb": true, "a\x00": true,
+		"abcdefghijklmnop": true, ".": true, "..": true, "a/b": true, "a:b": true, "eth%d": true, "a b": true, "a\tb": true, "a\x00": true, "a\x01": true, "a\x7f": true,
 	} {
 		if why := BadIfName(name); (why != "") != bad {
 			t.Errorf("%q: %q", name, why)
