@@ -56,7 +56,7 @@ func (a *attacher) program(h hook) (*ebpf.Program, error) {
 		}
 		a.dir = dir
 	}
-	p, err := programAt(a.dir, h.program)
+	p, err := a.d.programFor(a.dir, h)
 	if err == nil {
 		a.programs[h.program] = p
 	}

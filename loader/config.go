@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,7 +37,6 @@ type constants struct {
 	snat      []nodeconf.PortRange // one or two
 	noMasq    []netip.Prefix
 	cgroup    string          // root, as configured; as attach
-	netns     uint64          // cookie, filled in by load: the same for all builds of one namespace
 	attach    nodeconf.Attach // no constant, but a change means attaching everything anew, as another build does
 }
 
@@ -109,17 +110,40 @@ func complement(local string) ([]nodeconf.PortRange, error) {
 	return ranges, nil
 }
 
-// secrets are constants that differ with every load, and are the same in all programs of one. None is 0.
-type secrets struct {
-	snat   uint32
+// drawn are the constants that are found out, or drawn at random, at each load, and are the same in all programs of one.
+type drawn struct {
+	netns  uint64 // cookie of the network namespace, 0 if it has none
+	fibSrc bool   // the kernel's routes name the source address
+	snat   uint32 // secret of the masquerade ports, not 0
 	passed [2]uint32
 }
 
-func newSecrets() secrets {
+func draw() drawn {
 	b := make([]byte, 12)
 	_, _ = rand.Read(b) // never fails
 	word := func(i int) uint32 { return binary.NativeEndian.Uint32(b[4*i:]) }
-	return secrets{snat: word(0) | 1, passed: [2]uint32{word(1) | 1, word(2)}}
+	return drawn{snat: word(0) | 1, passed: [2]uint32{word(1) | 1, word(2)}}
+}
+
+// drawnMark is a symbolic link to nowhere beside the programs, whose target tells what was drawn for them.
+const drawnMark = "drawn"
+
+const drawnFormat = "%d %t %d %d %d"
+
+func (d drawn) String() string {
+	return fmt.Sprintf(drawnFormat, d.netns, d.fibSrc, d.snat, d.passed[0], d.passed[1])
+}
+
+// drawnFor reads what was drawn for the set of programs in dir.
+func drawnFor(dir string) (d drawn, err error) {
+	target, err := os.Readlink(filepath.Join(dir, drawnMark))
+	if err != nil {
+		return d, err
+	}
+	if _, err := fmt.Sscanf(target, drawnFormat, &d.netns, &d.fibSrc, &d.snat, &d.passed[0], &d.passed[1]); err != nil {
+		return d, fmt.Errorf("%s: %q: %w", drawnMark, target, err)
+	}
+	return d, nil
 }
 
 // build names this set of programs with these constants.
@@ -130,7 +154,7 @@ func (k constants) build() string {
 }
 
 // apply writes the constants into spec. A name that the object does not have is an error, so that C and Go cannot drift apart.
-func (k constants) apply(spec *ebpf.CollectionSpec, fibSrc bool, dice secrets) error {
+func (k constants) apply(spec *ebpf.CollectionSpec, drawn drawn) error {
 	var second nodeconf.PortRange
 	if len(k.snat) > 1 {
 		second = k.snat[1]
@@ -147,15 +171,15 @@ func (k constants) apply(spec *ebpf.CollectionSpec, fibSrc bool, dice secrets) e
 	set(bpfobj.PodEgressVarCfgFastPath, oneIf(k.fastPath))
 	set(bpfobj.PodEgressVarCfgAntiSpoof, oneIf(k.antiSpoof))
 	set(bpfobj.PodEgressVarCfgAdmitMark, k.admitMark)
-	set(bpfobj.PodEgressVarCfgFibSrc, oneIf(fibSrc))
-	set(bpfobj.PodEgressVarCfgNetnsCookie, k.netns)
+	set(bpfobj.PodEgressVarCfgFibSrc, oneIf(drawn.fibSrc))
+	set(bpfobj.PodEgressVarCfgNetnsCookie, drawn.netns)
 	set(bpfobj.PodEgressVarCfgSnatMin1, uint32(k.snat[0].First))
 	set(bpfobj.PodEgressVarCfgSnatMax1, uint32(k.snat[0].Last))
 	set(bpfobj.PodEgressVarCfgSnatMin2, uint32(second.First))
 	set(bpfobj.PodEgressVarCfgSnatMax2, uint32(second.Last))
-	set(bpfobj.PodEgressVarCfgSnatSecret, dice.snat)
-	set(bpfobj.PodEgressVarCfgPassed1, dice.passed[0])
-	set(bpfobj.PodEgressVarCfgPassed2, dice.passed[1])
+	set(bpfobj.PodEgressVarCfgSnatSecret, drawn.snat)
+	set(bpfobj.PodEgressVarCfgPassed1, drawn.passed[0])
+	set(bpfobj.PodEgressVarCfgPassed2, drawn.passed[1])
 	return errors.Join(errs...)
 }
 

@@ -50,7 +50,12 @@ func insideHooks() []hook { return []hook{hookOwnEgress(), hookOwnIngress()} }
 func hookXDP() hook { return hook{name: "xdp", program: "sl_xdp_uplink"} }
 
 func allHooks() []hook {
-	return slices.Concat(podHooks(), uplinkHooks(false), bareHooks(), insideHooks(), edtHooks(), []hook{hookXDP()})
+	return slices.Concat(loadHooks(), bareHooks(), insideHooks())
+}
+
+// loadHooks are those whose programs every load verifies. The others' wait for a device that needs them (see ondemand.go).
+func loadHooks() []hook {
+	return slices.Concat(podHooks(), uplinkHooks(false), edtHooks(), []hook{hookXDP()})
 }
 
 // uplinkHooks are those of an uplink with or without Ethernet header (bare). They have the same places.

@@ -33,10 +33,12 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	if err := d.paths.make(); err != nil {
 		return err
 	}
-	if k.netns, err = d.netnsCookie(); err != nil {
+	drawn := draw()
+	drawn.fibSrc = report.yes(probeFIBSrc)
+	if drawn.netns, err = d.netnsCookie(); err != nil {
 		d.log.Warn("name the network namespace for programs", log.Error(err))
 	}
-	specs, err := d.specs(k, report.yes(probeFIBSrc))
+	specs, err := d.specs(k, drawn, objects())
 	if err != nil {
 		return err
 	}
@@ -45,7 +47,7 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 		return err
 	}
 	id := k.build()
-	if err := d.loadPrograms(specs, maps, id); err != nil {
+	if err := d.loadPrograms(specs, maps, drawn, d.paths.freshDir(id)); err != nil {
 		return d.refuse(k, report, err)
 	}
 	if err := d.fillAtLoad(k); err != nil {
@@ -78,33 +80,34 @@ func commit(fresh, committed string) error {
 	return nil
 }
 
-// specs returns the collections with constants and map sizes set, by the name of their program.
-func (d *Datapath) specs(k constants, fibSrc bool) (map[string]*ebpf.CollectionSpec, error) {
-	load := map[string]func() (*ebpf.CollectionSpec, error){
+// objects is where programs come from, by the name of their program: those that every load verifies.
+func objects() map[string]readObject {
+	return map[string]readObject{
 		bpfobj.PodEgressProgSlPodEgress:      bpfobj.LoadPodEgress,
 		bpfobj.PodIngressProgSlPodIngress:    bpfobj.LoadPodIngress,
 		bpfobj.UplinkIngressProgSlUplIngress: bpfobj.LoadUplinkIngress,
 		bpfobj.UplinkEgressProgSlUplEgress:   bpfobj.LoadUplinkEgress,
-		hookBareIngress().program:            bpfobj.LoadUplinkIngress,
-		hookBareEgress().program:             bpfobj.LoadUplinkEgress,
-		bpfobj.OwnEgressProgSlOwnEgress:      bpfobj.LoadOwnEgress,
-		bpfobj.OwnIngressProgSlOwnIngress:    bpfobj.LoadOwnIngress,
 		bpfobj.EdtProgSlEdt:                  bpfobj.LoadEdt,
 		bpfobj.XDPUplinkProgSlXdpUplink:      bpfobj.LoadXDPUplink,
 		sockObject:                           bpfobj.LoadCgroupSock,
 	}
+}
+
+type readObject func() (*ebpf.CollectionSpec, error)
+
+// specs returns the collections of from with constants and map sizes set.
+func (d *Datapath) specs(k constants, drawn drawn, from map[string]readObject) (map[string]*ebpf.CollectionSpec, error) {
 	sizes, err := mapSizes(d.opts.Config.MapSizes)
 	if err != nil {
 		return nil, err
 	}
-	dice := newSecrets()
-	specs := make(map[string]*ebpf.CollectionSpec, len(load))
-	for name, f := range load {
-		spec, err := f()
+	specs := make(map[string]*ebpf.CollectionSpec, len(from))
+	for name, read := range from {
+		spec, err := read()
 		if err != nil {
 			return nil, fmt.Errorf("read object of %s: %w", name, err)
 		}
-		if err := k.apply(spec, fibSrc, dice); err != nil {
+		if err := k.apply(spec, drawn); err != nil {
 			return nil, fmt.Errorf("configure %s: %w", name, err)
 		}
 		if err := makeBare(spec, name); err != nil {
@@ -188,14 +191,16 @@ func compatible(m *ebpf.Map, spec *ebpf.MapSpec) error {
 		ErrIncompatible, spec.Name, m.Type(), m.KeySize(), m.ValueSize(), m.Flags(), spec.Type, spec.KeySize, spec.ValueSize, spec.Flags)
 }
 
-// loadPrograms verifies every program and pins the set beside the one in force.
-func (d *Datapath) loadPrograms(specs map[string]*ebpf.CollectionSpec, maps map[string]*ebpf.Map, id string) (err error) {
-	fresh := d.paths.freshDir(id)
+// loadPrograms verifies the programs and pins the set in fresh, beside the one in force.
+func (d *Datapath) loadPrograms(specs map[string]*ebpf.CollectionSpec, maps map[string]*ebpf.Map, drawn drawn, fresh string) (err error) {
 	if err := os.RemoveAll(fresh); err != nil {
 		return fmt.Errorf("remove programs of an interrupted load: %w", err)
 	}
 	if err := os.Mkdir(fresh, 0o700); err != nil {
 		return fmt.Errorf("make directory of programs: %w", err)
+	}
+	if err := os.Symlink(drawn.String(), filepath.Join(fresh, drawnMark)); err != nil {
+		return fmt.Errorf("note constants: %w", err)
 	}
 	for name, v := range verifyAll(specs, maps) {
 		if v.err == nil {
@@ -287,14 +292,19 @@ func (d *Datapath) fillAtLoad(k constants) error {
 
 // refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.
 func (d *Datapath) refuse(k constants, report probes, cause error) error {
-	var verifier *ebpf.VerifierError
-	if !errors.As(cause, &verifier) && !errors.Is(cause, unix.EPERM) && !errors.Is(cause, unix.EINVAL) && !errors.Is(cause, unix.E2BIG) {
+	if !refusal(cause) {
 		return cause
 	}
 	report = append(report, Probe{Name: probeLoad, Answer: AnswerNo, Reason: cause.Error(), Consequence: noDatapath, Required: true})
 	err := fmt.Errorf("the kernel refuses a program: %w", cause)
 	werr := d.paths.writeState(&state{Backend: backendNone, Reason: err.Error(), Asked: d.asked(k), Probes: report})
 	return errors.Join(fmt.Errorf("%w: %w", ErrUnavailable, err), werr)
+}
+
+// refusal reports whether err is the kernel's word on a program, not a mishap on the way.
+func refusal(err error) bool {
+	var verifier *ebpf.VerifierError
+	return errors.As(err, &verifier) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.E2BIG)
 }
 
 // dropOtherBuilds removes the programs that nothing uses any more.

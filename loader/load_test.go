@@ -5,6 +5,7 @@ package loader
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,6 +81,15 @@ func programID(t testing.TB, dir string, h hook) uint32 {
 	return uint32(id)
 }
 
+// everyObject is where all programs come from.
+func everyObject() map[string]readObject {
+	all := objects()
+	for _, h := range allHooks() {
+		maps.Copy(all, h.onDemand())
+	}
+	return all
+}
+
 // The objects together have the maps that Go names, no others, and where two have one of them they agree.
 func TestMapNames(t *testing.T) {
 	d := &Datapath{opts: Options{}.withDefaults()}
@@ -87,7 +97,7 @@ func TestMapNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	specs, err := d.specs(k, true)
+	specs, err := d.specs(k, drawn{}, everyObject())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +223,7 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 		{"some maps pinned", func(e *env, d *Datapath) {
 			k, err := d.constants()
 			e.ok(err)
-			specs, err := d.specs(k, false)
+			specs, err := d.specs(k, drawn{}, everyObject())
 			e.ok(err)
 			_, err = d.openOrMake(mapEndpoints, specs["sl_pod_egress"].Maps[mapEndpoints])
 			e.ok(err)

@@ -113,10 +113,13 @@ func (p paths) loaded(id string) bool {
 	if err != nil {
 		return false
 	}
-	for _, h := range allHooks() {
+	for _, h := range loadHooks() {
 		if !slices.Contains(programs, h.program) {
 			return false
 		}
+	}
+	if !slices.Contains(programs, drawnMark) {
+		return false
 	}
 	if !slices.Contains(programs, noSockDir) {
 		for _, h := range sockHooks() {

@@ -179,9 +179,14 @@ func (d *Datapath) programIDs() (map[string]uint32, error) {
 	}
 	ids := make(map[string]uint32, 4)
 	for _, h := range allHooks() {
-		if ids[h.program], err = pinnedID(dir, h.program); err != nil {
+		id, err := pinnedID(dir, h.program)
+		if errors.Is(err, ErrNotLoaded) && h.onDemand() != nil {
+			continue // no device has needed it yet
+		}
+		if err != nil {
 			return nil, err
 		}
+		ids[h.program] = id
 	}
 	return ids, nil
 }

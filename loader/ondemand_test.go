@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+)
+
+// A load makes every map, though some of the programs that use them come later.
+func TestLoadMakesEveryMap(t *testing.T) {
+	d := &Datapath{opts: Options{}.withDefaults()}
+	k, err := d.constants()
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs, err := d.specs(k, drawn{}, objects())
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := make(map[string]bool)
+	for _, spec := range specs {
+		for name := range spec.Maps {
+			made[name] = true
+		}
+	}
+	for _, name := range sharedMaps() {
+		if !made[name] {
+			t.Errorf("%s is of no program that every load verifies", name)
+		}
+	}
+}
+
+// Each hook's program comes from one place.
+func TestEveryHookHasAnObject(t *testing.T) {
+	for _, h := range allHooks() {
+		if always, later := objects()[h.program] != nil, h.onDemand() != nil; always == later {
+			t.Errorf("%s: at every load %t, on demand %t", h.program, always, later)
+		}
+	}
+}
+
+func TestDrawnIsReadBack(t *testing.T) {
+	dir := t.TempDir()
+	want := draw()
+	want.netns, want.fibSrc = 1<<63+5, true
+	if err := os.Symlink(want.String(), filepath.Join(dir, drawnMark)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := drawnFor(dir); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+}
+
+// onDemandPins lists the programs in force that not every load has.
+func onDemandPins(t *testing.T, d *Datapath) []string {
+	t.Helper()
+	dir, err := d.committedDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(mustNames(t, dir), func(name string) bool {
+		return !slices.ContainsFunc(allHooks(), func(h hook) bool { return h.program == name && h.onDemand() != nil })
+	})
+}
+
+// Programs of devices that are rare are verified with the first of them, with the constants of the others.
+func TestPrivilegedOnDemand(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	if got := onDemandPins(t, d); len(got) != 0 {
+		t.Errorf("before any device: %v", got)
+	}
+	if _, err := d.Status(e.ctx); err != nil {
+		t.Error(err)
+	}
+	ep, in := e.insider("pod1", "192.0.2.20/24")
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
+	want := []string{hookOwnEgress().program, hookOwnIngress().program}
+	if diff := cmp.Diff(want, onDemandPins(t, d)); diff != "" {
+		t.Error(diff)
+	}
+	if got := strings.Count(filters(in), " name sl_own_"); got != 2 {
+		t.Errorf("%d filters", got)
+	}
+	dir, err := d.committedDir()
+	e.ok(err)
+	for _, name := range []string{bpfobj.PodEgressVarCfgPassed1, bpfobj.PodEgressVarCfgPassed2, bpfobj.PodEgressVarCfgSnatSecret} {
+		pod := constantIn(t, dir, hookPodEgress(), bpfobj.LoadPodEgress, name)
+		own := constantIn(t, dir, hookOwnEgress(), bpfobj.LoadOwnEgress, name)
+		if !bytes.Equal(pod, own) || name != bpfobj.PodEgressVarCfgPassed2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
+			t.Errorf("%s: %x beside %x", name, pod, own)
+		}
+	}
+}
+
+// constantIn reads a constant of a pinned program.
+func constantIn(t *testing.T, dir string, h hook, read readObject, name string) []byte {
+	t.Helper()
+	spec, err := read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, ok := spec.Variables[name]
+	if !ok {
+		t.Fatalf("no constant %s", name)
+	}
+	p, err := programAt(dir, h.program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if info, err := m.Info(); err != nil || !strings.HasPrefix(info.Name, ".rodata") {
+			continue
+		}
+		value, err := m.LookupBytes(uint32(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value[v.Offset : int(v.Offset)+len(v.Value)]
+	}
+	t.Fatalf("%s has no constants", h.program)
+	return nil
+}
+
+// A load that was killed between two programs of a group, or whose pin somebody removed, is completed by the next device.
+func TestPrivilegedOnDemandHalf(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	one, _ := e.insider("pod1", "192.0.2.20/24")
+	two, in := e.insider("pod2", "192.0.2.21/24")
+	e.ok(d.Enable(e.ctx, one, FeatureAdmit))
+	dir, err := d.committedDir()
+	e.ok(err)
+	kept := programID(t, dir, hookOwnIngress())
+	e.ok(os.Remove(filepath.Join(dir, hookOwnEgress().program)))
+	e.ok(d.Enable(e.ctx, two, FeatureAdmit))
+	if got := strings.Count(filters(in), " name sl_own_"); got != 2 {
+		t.Errorf("%d filters", got)
+	}
+	if got := programID(t, dir, hookOwnIngress()); got != kept {
+		t.Errorf("the program that was there was loaded again")
+	}
+}
+
+// Programs of another build or configuration are not mixed into a set.
+func TestPrivilegedOnDemandOfAnother(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	e.open()
+	ep, _ := e.insider("pod1", "192.0.2.20/24")
+	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
+	d, err := OpenExisting(e.ctx, e.o)
+	e.ok(err)
+	if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrNotLoaded) || !strings.Contains(err.Error(), "sl_own_egress") {
+		t.Errorf("error: %v", err)
+	}
+	e.noneOwn(d)
+	if got := onDemandPins(t, d); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+	e.ok(d.Close())
+	d = e.open()
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+}
