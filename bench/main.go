@@ -107,8 +107,12 @@ func (c *common) prepare(ctx context.Context, log io.Writer) error {
 			s, err = peer.ReferenceSuite(ctx, c.refBin, c.plugins, log)
 		case peer.Sluice:
 			s, err = c.sluice()
+		case peer.SluiceDirect:
+			s, err = c.sluice()
+			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`
 		default:
-			err = fmt.Errorf("unknown peer %q: %s, %s, %s, %s or %s", name, peer.Direct, peer.Routed, peer.Floor, peer.Reference, peer.Sluice)
+			err = fmt.Errorf("unknown peer %q: %s, %s, %s, %s, %s or %s", name,
+				peer.Direct, peer.Routed, peer.Floor, peer.Reference, peer.Sluice, peer.SluiceDirect)
 		}
 		if err != nil {
 			return err

@@ -136,6 +136,7 @@ static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, cons
 	if (!hostport_admits(pub->hp, p->tuple.remote))
 		return SL_DROP_SOURCE;
 	s->rec.hostport_gen = pub->hp->gen;
+	fast_direct(&s->rec, skb->ifindex);
 	if (clash) {
 		s->key = *m->key;
 		if (!remap_allocate(p, s))
@@ -258,6 +259,7 @@ __noinline int sl_slow_in(struct __sk_buff *skb)
 	__u64 now = bpf_ktime_get_ns();
 	enum sl_drop_reason reason;
 	struct sl_match m = {};
+	bool fast;
 
 	if (!o)
 		return SL_PASS;
@@ -268,8 +270,12 @@ __noinline int sl_slow_in(struct __sk_buff *skb)
 	if (!m.f || !m.ep)
 		return SL_PASS;
 	m.f = flow_touch(m.key, m.f, &o->outer.p, SL_RX, skb->len, now);
-	if (odd_rewrite(skb, &o->outer, SL_RX, m.key))
+	fast = cfg_fast_path == SL_FAST_DIRECT && (m.f->flags & SL_FLOW_DNAT) && !o->outer.more &&
+	       m.f->policy == m.ep->policy && fast_allowed(m.f, &o->outer.p) && o->outer.p.seg_len <= m.ep->mtu;
+	if (odd_rewrite(skb, &o->outer, SL_RX, m.key) || (fast && odd_hop(skb, &o->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
+	if (fast)
+		return fast_to_pod(skb, m.ep);
 	if (m.f->flags & (SL_FLOW_NAT | SL_FLOW_POD_OPENED)) {
 		if (o->outer.more)
 			frag_note(&o->outer, SL_RX, m.key->local, now);

@@ -5,6 +5,7 @@
  * writes each of them once (pkg/bpfobj).
  */
 #include "lib/compiler.h"
+#include "lib/config_types.h"
 #include "lib/edt_types.h"
 #include "lib/endpoint_types.h"
 #include "lib/event_types.h"
@@ -45,3 +46,4 @@ struct sl_event_cpu *t_event_cpu __attribute__((unused));
 struct sl_drop_key *t_drop_key __attribute__((unused));
 enum sl_program *t_program __attribute__((unused));
 enum sl_drop_reason *t_drop_reason __attribute__((unused));
+enum sl_fast_path *t_fast_path __attribute__((unused));

@@ -31,7 +31,7 @@ const (
 
 // constants are what is compiled into the programs at load time. A change of any of them is another build.
 type constants struct {
-	fastPath  bool
+	fastPath  nodeconf.FastPath
 	antiSpoof bool
 	admitMark uint32
 	snat      []nodeconf.PortRange // one or two
@@ -43,7 +43,7 @@ type constants struct {
 func (d *Datapath) constants() (constants, error) {
 	c := d.opts.Config
 	k := constants{
-		fastPath:  c.FastPath != nodeconf.FastPathOff,
+		fastPath:  c.FastPath,
 		antiSpoof: c.AntiSpoof,
 		admitMark: c.AdmitMark,
 		snat:      c.SNATPorts,
@@ -149,8 +149,19 @@ func drawnFor(dir string) (d drawn, err error) {
 // build names this set of programs with these constants.
 func (k constants) build() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %t %t %d %v %v %s %s", bpfobj.Build, k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach, k.cgroup)
+	fmt.Fprintf(h, "%s %s %t %d %v %v %s %s", bpfobj.Build, k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach, k.cgroup)
 	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+func fastPathValue(f nodeconf.FastPath) uint32 {
+	switch f {
+	case nodeconf.FastPathLearned:
+		return uint32(bpfobj.TypesSlFastPathSL_FAST_LEARNED)
+	case nodeconf.FastPathDirect:
+		return uint32(bpfobj.TypesSlFastPathSL_FAST_DIRECT)
+	default:
+		return uint32(bpfobj.TypesSlFastPathSL_FAST_OFF)
+	}
 }
 
 // apply writes the constants into spec. A name that the object does not have is an error, so that C and Go cannot drift apart.
@@ -168,7 +179,7 @@ func (k constants) apply(spec *ebpf.CollectionSpec, drawn drawn) error {
 		}
 		errs = append(errs, v.Set(value))
 	}
-	set(bpfobj.PodEgressVarCfgFastPath, oneIf(k.fastPath))
+	set(bpfobj.PodEgressVarCfgFastPath, fastPathValue(k.fastPath))
 	set(bpfobj.PodEgressVarCfgAntiSpoof, oneIf(k.antiSpoof))
 	set(bpfobj.PodEgressVarCfgAdmitMark, k.admitMark)
 	set(bpfobj.PodEgressVarCfgFibSrc, oneIf(drawn.fibSrc))
@@ -185,10 +196,7 @@ func (k constants) apply(spec *ebpf.CollectionSpec, drawn drawn) error {
 
 // status shows the constants to the operator.
 func (k constants) status() ConfigStatus {
-	s := ConfigStatus{FastPath: "off", AntiSpoof: k.antiSpoof, AdmitMark: fmt.Sprintf("%#x", k.admitMark)}
-	if k.fastPath {
-		s.FastPath = "learned"
-	}
+	s := ConfigStatus{FastPath: string(k.fastPath), AntiSpoof: k.antiSpoof, AdmitMark: fmt.Sprintf("%#x", k.admitMark)}
 	for _, r := range k.snat {
 		s.SNATPorts = append(s.SNATPorts, r.String())
 	}

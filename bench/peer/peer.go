@@ -23,6 +23,8 @@ const (
 	Floor     = "floor"
 	Reference = "reference"
 	Sluice    = "sluice"
+	// SluiceDirect is Sluice with fastPath "direct".
+	SluiceDirect = "sluice-direct"
 )
 
 // Plugins are the binaries that the chain needs.
@@ -34,6 +36,9 @@ type Suite struct {
 	Name string
 	// BinDir holds the files of Plugins.
 	BinDir string
+	// NodeConfig is what /etc/sluice/config.json of its nodes holds, empty for
+	// none.
+	NodeConfig string
 	// Version is what the suite says of itself, for the report.
 	Version string
 }

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -119,6 +121,9 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, net
 	case w.Suite.BinDir == "":
 		return w.lab.Node.NS, w.target, nil
 	}
+	if err := w.configure(); err != nil {
+		return nil, netip.AddrPort{}, err
+	}
 	var err error
 	if w.runtime, err = w.lab.Node.CNI(lab.CNIOptions{
 		Path:     []string{w.Suite.BinDir},
@@ -152,6 +157,15 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, net
 	w.target = netip.AddrPortFrom(node, uint16(firstHostPort+at))
 	w.scratch, err = w.lab.Node.NewPod("scratch")
 	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), containerPort), err
+}
+
+// configure writes the node's configuration. The file is in the node's own
+// mount namespace.
+func (w *World) configure() error {
+	if w.Suite.NodeConfig == "" {
+		return nil
+	}
+	return w.lab.Node.Do(func() error { return os.WriteFile(nodeconf.DefaultPath, []byte(w.Suite.NodeConfig), 0o644) })
 }
 
 func (w *World) attachment(id string, pod *lab.Pod, hostPort int) lab.Attachment {

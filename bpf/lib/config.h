@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "compiler.h"
+#include "config_types.h"
 
 /*
  * Load-time configuration: the loader writes these before the program is
  * verified, so that a feature that is off costs nothing (the verifier folds the
  * branch). Defaults here are what an object does when nothing is set.
  */
-
-enum sl_fast_path {
-	SL_FAST_OFF = 0,     /* every packet goes through the stack */
-	SL_FAST_LEARNED = 1, /* a confirmed flow takes the shortcut */
-};
 
 volatile const __u32 cfg_fast_path = SL_FAST_LEARNED;
 /* Drop what a pod sends with an address or MAC that is not its own. */

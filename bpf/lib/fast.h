@@ -13,8 +13,24 @@
 /* May this packet of a live flow leave the stack out? */
 static __always_inline bool fast_allowed(const struct sl_flow *f, const struct sl_pkt *p)
 {
-	return cfg_fast_path == SL_FAST_LEARNED && (f->flags & SL_FLOW_ASSURED) &&
-	       (f->flags & SL_FLOW_CONFIRMED) == SL_FLOW_CONFIRMED && p->ttl > 1 && !(p->tcp_flags & SL_TCP_SYN);
+	if (cfg_fast_path == SL_FAST_OFF || (f->flags & SL_FLOW_CONFIRMED) != SL_FLOW_CONFIRMED || p->ttl <= 1)
+		return false;
+	if (cfg_fast_path == SL_FAST_DIRECT && (f->flags & SL_FLOW_DNAT))
+		return true;
+	return (f->flags & SL_FLOW_ASSURED) && !(p->tcp_flags & SL_TCP_SYN);
+}
+
+/*
+ * With SL_FAST_DIRECT a hostPort's flow counts as confirmed before anything was seen of its way: nobody else is asked about
+ * it. It goes out where it came in if the FIB says so. Not where each packet has to see the pod's door, nor
+ * by a device without Ethernet header.
+ */
+static __always_inline void fast_direct(struct sl_flow *f, __u32 ifindex)
+{
+	if (cfg_fast_path != SL_FAST_DIRECT || !cfg_l2_len || (f->flags & SL_FLOW_MASQ))
+		return;
+	f->flags |= SL_FLOW_CONFIRMED;
+	f->out_ifindex = ifindex;
 }
 
 /*

@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "a58aefff645d908ed54abf49fc83b96eb4d49ebb2d1df628ab77298c05b7099a"
+const build = "210162569a5232f9f2572191604d518cbb067bb846edc25af417cbcf57a58dc6"

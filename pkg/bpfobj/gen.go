@@ -7,7 +7,7 @@
 // BPF2GO_CC and BPF2GO_CFLAGS.
 package bpfobj
 
-//go:generate go tool bpf2go -target bpfel -type sl_tuple -type sl_flow -type sl_addr -type sl_endpoint -type sl_endpoint_stats -type sl_uplink -type sl_cidr -type sl_own_device -type sl_policy -type sl_rule -type sl_policed -type sl_rule_flag -type sl_policy_flag -type sl_hostport_key -type sl_hostport -type sl_source -type sl_peer_key -type sl_peer -type sl_edt -type sl_edt_net -type sl_edt_flag -type sl_flow_flag -type sl_endpoint_flag -type sl_hostport_flag -type sl_drop_reason -type sl_event -type sl_event_wish -type sl_event_cpu -type sl_drop_key -type sl_program Types ../../bpf/types.c
+//go:generate go tool bpf2go -target bpfel -type sl_tuple -type sl_flow -type sl_addr -type sl_endpoint -type sl_endpoint_stats -type sl_uplink -type sl_cidr -type sl_own_device -type sl_policy -type sl_rule -type sl_policed -type sl_rule_flag -type sl_policy_flag -type sl_hostport_key -type sl_hostport -type sl_source -type sl_peer_key -type sl_peer -type sl_edt -type sl_edt_net -type sl_edt_flag -type sl_flow_flag -type sl_endpoint_flag -type sl_hostport_flag -type sl_drop_reason -type sl_event -type sl_event_wish -type sl_event_cpu -type sl_drop_key -type sl_program -type sl_fast_path Types ../../bpf/types.c
 //go:generate go tool bpf2go -target bpfel -no-global-types PodEgress ../../bpf/tc_pod_egress.c
 //go:generate go tool bpf2go -target bpfel -no-global-types PodIngress ../../bpf/tc_pod_ingress.c
 //go:generate go tool bpf2go -target bpfel -no-global-types UplinkIngress ../../bpf/tc_uplink_ingress.c

@@ -172,6 +172,14 @@ type TypesSlEventWish struct {
 	Burst  uint64
 }
 
+type TypesSlFastPath uint32
+
+const (
+	TypesSlFastPathSL_FAST_OFF     TypesSlFastPath = 0
+	TypesSlFastPathSL_FAST_LEARNED TypesSlFastPath = 1
+	TypesSlFastPathSL_FAST_DIRECT  TypesSlFastPath = 2
+)
+
 type TypesSlFlow struct {
 	_           structs.HostLayout
 	Other       TypesSlTuple
@@ -384,6 +392,7 @@ const (
 	TypesVarT_event         = "t_event"
 	TypesVarT_eventCpu      = "t_event_cpu"
 	TypesVarT_eventWish     = "t_event_wish"
+	TypesVarT_fastPath      = "t_fast_path"
 	TypesVarT_flow          = "t_flow"
 	TypesVarT_flowFlag      = "t_flow_flag"
 	TypesVarT_hostport      = "t_hostport"
@@ -470,6 +479,7 @@ type TypesVariableSpecs struct {
 	T_event         *ebpf.VariableSpec `ebpf:"t_event"`
 	T_eventCpu      *ebpf.VariableSpec `ebpf:"t_event_cpu"`
 	T_eventWish     *ebpf.VariableSpec `ebpf:"t_event_wish"`
+	T_fastPath      *ebpf.VariableSpec `ebpf:"t_fast_path"`
 	T_flow          *ebpf.VariableSpec `ebpf:"t_flow"`
 	T_flowFlag      *ebpf.VariableSpec `ebpf:"t_flow_flag"`
 	T_hostport      *ebpf.VariableSpec `ebpf:"t_hostport"`
@@ -532,6 +542,7 @@ type TypesVariables struct {
 	T_event         *ebpf.Variable `ebpf:"t_event"`
 	T_eventCpu      *ebpf.Variable `ebpf:"t_event_cpu"`
 	T_eventWish     *ebpf.Variable `ebpf:"t_event_wish"`
+	T_fastPath      *ebpf.Variable `ebpf:"t_fast_path"`
 	T_flow          *ebpf.Variable `ebpf:"t_flow"`
 	T_flowFlag      *ebpf.Variable `ebpf:"t_flow_flag"`
 	T_hostport      *ebpf.Variable `ebpf:"t_hostport"`

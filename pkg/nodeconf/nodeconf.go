@@ -61,6 +61,7 @@ type FastPath string
 // The modes of the fast path.
 const (
 	FastPathLearned FastPath = "learned" // once the first packet has gone the kernel's own way
+	FastPathDirect  FastPath = "direct"  // and those of a hostPort from the first on
 	FastPathOff     FastPath = "off"     // none
 )
 

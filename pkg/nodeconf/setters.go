@@ -26,7 +26,7 @@ func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 	case "bandwidthBackend":
 		return true, oneOf(raw, &c.Bandwidth, BandwidthAuto, BandwidthEDT, BandwidthTBF)
 	case "fastPath":
-		return true, oneOf(raw, &c.FastPath, FastPathLearned, FastPathOff)
+		return true, oneOf(raw, &c.FastPath, FastPathLearned, FastPathDirect, FastPathOff)
 	case "attach":
 		return true, oneOf(raw, &c.Attach, AttachAuto, AttachTCX, AttachClsact)
 	case "antiSpoof":

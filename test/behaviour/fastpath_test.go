@@ -117,6 +117,31 @@ func TestPrivilegedFastPathOff(t *testing.T) {
 	}
 }
 
+// With fastPath direct nobody else decides about published ports, and about what pods open as ever.
+func TestPrivilegedFastPathDirect(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	writeConfig(t, w.Node, `{"fastPath": "direct"}`)
+	shell(t, w, "nft 'add table inet mine; add chain inet mine gate { type filter hook forward priority 0; policy drop; }'")
+	rt := w.runtime(net0())
+	web := w.add(rt, "web", tcp(8080, 80), udp(8080, 80))
+	serve(t, web, "web", ":80")
+	serve(t, w.Client(), "client", ":9000")
+	eachTransport(t, func(t *testing.T, fam family, proto string) {
+		before := w.counters(t, web)
+		for range 3 {
+			if got := ask(t, w.Client(), proto, at(fam.node(w.Client()), 8080)); got.name != "web" || got.peer.Addr() != fam.client(w.Client()) {
+				t.Errorf("%s answered, which saw %s", got.name, got.peer)
+			}
+		}
+		after := w.counters(t, web)
+		if rx, fast := after.RxPackets-before.RxPackets, after.RxFast-before.RxFast; rx == 0 || fast < rx*9/10 { // the others find neighbours
+			t.Errorf("of %d packets to the pod %d were short-cut, want nearly all", rx, fast)
+		}
+		refused(t, web, proto, at(fam.client(w.Client()), 9000))
+	})
+}
+
 // A connection that another netfilter user rewrites is never short-cut.
 func TestPrivilegedServiceIsNotShortcut(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/policy"
+)
+
+const fastDirect = uint32(bpfobj.TypesSlFastPathSL_FAST_DIRECT)
+
+// With fastPath "direct" no packet of a hostPort's flow goes by the stack, from the first to the last.
+func TestPrivilegedDirect(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		j.inFast("S")
+		j.inFast("S") // sent twice
+		j.outFast("SA")
+		j.inFast("A")
+		for range 3 {
+			j.inFast("PA")
+			j.outFast("PA")
+		}
+		if f := j.record(); int(f.OutIfindex) != w.index(upl0.name) {
+			t.Errorf("goes out by device %d, want %d", f.OutIfindex, w.index(upl0.name))
+		}
+		if proto == tcp {
+			j.inFast("FA")
+			j.outFast("FA")
+			j.inFast("A") // the last: the record goes with it
+		}
+	})
+}
+
+// What others may have a say about learns its way as ever: pods' own connections, pods under a policy, clients that are
+// masqueraded, the last hop, what does not fit.
+func TestPrivilegedDirectLearns(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.opens(family, proto, podA, keptPort, keptPort).answered()
+		w.plain(family, proto, podB, keptPort).answered()
+	}, masquerading(podA))
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		arrived, translated := j.outside.rx("S"), j.inside.rx("S")
+		arrived.srcMAC, arrived.dstMAC = upl0.router, upl0.mac
+		translated.srcMAC, translated.dstMAC = upl0.router, upl0.mac
+		arrived.ttl, translated.ttl = 1, 1
+		w.step(uplIngress, upl0.name, arrived.bytes(t), passes(translated.bytes(t)))
+		headers := map[int]int{tcp: 20, udp: 8}[proto] + pick(family, 20, 40)
+		j.size = podMTU - headers + 1 // just fits
+		j.inFast("PA")
+		j.outFast("PA")
+		j.size++
+		j.in("PA")
+		j.out("PA")
+	})
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		w.came = upl0.name
+		w.police(podA, 7, policy.ModeIsolated, onlyTo("ingress", proto, client(family), podPort))
+		j := w.toHostPort(family, proto, podA)
+		j.in("S")
+		j.outFast("SA") // its verdict is known by now
+		j.inFast("A")
+	})
+	turnCases(t, fx, hpSNAT|hpMasqAll, func(w *walk, family, proto int) {
+		j := w.toHostPort(family, proto, podA)
+		arrived, translated := j.outside.rx("S"), j.inside.rx("S")
+		arrived.srcMAC, arrived.dstMAC = upl0.router, upl0.mac
+		translated.srcMAC, translated.dstMAC = upl0.router, upl0.mac
+		for range 2 {
+			w.step(uplIngress, upl0.name, arrived.bytes(t), passes(translated.bytes(t)))
+		}
+	})
+}
+
+// The way back is another uplink's: the stack is asked, and the flow goes on by that one.
+func TestPrivilegedDirectOtherWay(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), upl1, family, func() {
+			j := w.toHostPort(family, proto, podA)
+			j.inFast("S")
+			j.up = upl1
+			j.out("SA")
+			j.outFast("PA")
+			j.up = upl0
+			j.inFast("PA")
+		})
+		w.later(routeHold + time.Millisecond)
+	})
+}
