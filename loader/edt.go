@@ -210,22 +210,9 @@ func (a *attacher) inPlace(p ownPlace, f func(*tcConn) error) error {
 
 // Unshape takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
 func (d *Datapath) Unshape(ctx context.Context, owner uint64) error {
-	unlock, err := d.writer(ctx)
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	m, err := d.edtMaps()
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return d.dropShapes(m, owner, func(edt.Limit) bool { return true })
+	return takeAway(ctx, d, d.edtMaps, func(m edtMaps) error {
+		return d.dropShapes(m, owner, func(edt.Limit) bool { return true })
+	})
 }
 
 func (d *Datapath) dropShapes(m edtMaps, owner uint64, which func(edt.Limit) bool) error {

@@ -279,36 +279,23 @@ func full(name string, err error) error {
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
 func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
-	unlock, err := d.writer(ctx)
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	eps, err := d.endpoints()
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var mine []entry
-	shared := make(map[uint32]int) // addresses by device
-	err = eps.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
-		shared[v.Ifindex]++
-		if v.Owner == owner {
-			mine = append(mine, entry{a, *v})
+	return takeAway(ctx, d, d.endpoints, func(eps endpoints) error {
+		var mine []entry
+		shared := make(map[uint32]int) // addresses by device
+		err := eps.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+			shared[v.Ifindex]++
+			if v.Owner == owner {
+				mine = append(mine, entry{a, *v})
+			}
+			return true
+		})
+		if err != nil {
+			return fmt.Errorf("endpoints: %w", err)
 		}
-		return true
+		a := d.attacher("")
+		defer a.Close()
+		return errors.Join(d.disableOwn(a, owner, f), d.clear(a, eps, mine, f, shared))
 	})
-	if err != nil {
-		return fmt.Errorf("endpoints: %w", err)
-	}
-	a := d.attacher("")
-	defer a.Close()
-	return errors.Join(d.disableOwn(a, owner, f), d.clear(a, eps, mine, f, shared))
 }
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
@@ -344,30 +331,17 @@ func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
-	unlock, err := d.writer(ctx)
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	eps, err := d.endpoints()
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	entries, err := eps.of(owner)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		copy(e.v.Mac[:], mac)
-		if err := eps.addrs.Put(e.addr, &e.v); err != nil {
-			return fmt.Errorf("endpoint %s: %w", e.addr, err)
+	return takeAway(ctx, d, d.endpoints, func(eps endpoints) error {
+		entries, err := eps.of(owner)
+		if err != nil {
+			return err
 		}
-	}
-	return nil
+		for _, e := range entries {
+			copy(e.v.Mac[:], mac)
+			if err := eps.addrs.Put(e.addr, &e.v); err != nil {
+				return fmt.Errorf("endpoint %s: %w", e.addr, err)
+			}
+		}
+		return nil
+	})
 }

@@ -165,3 +165,21 @@ func (d *Datapath) writer(ctx context.Context) (func(), error) {
 	}
 	return unlock, nil
 }
+
+// takeAway calls f with what open returns, under the writers' lock. No datapath, or one whose pins somebody removed, is
+// success: there is nothing to take away from.
+func takeAway[M any](ctx context.Context, d *Datapath, open func() (M, error), f func(M) error) error {
+	var m M
+	unlock, err := d.writer(ctx)
+	if err == nil {
+		defer unlock()
+		m, err = open()
+	}
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f(m)
+}

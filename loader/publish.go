@@ -238,21 +238,11 @@ func owned(m hostport.Map, owner uint64) (map[hostport.Key]hostport.Value, error
 // Unpublish withdraws the keys of ports that owner still holds; nil means all it holds. What another owner has taken over
 // stays. Missing is success.
 func (d *Datapath) Unpublish(ctx context.Context, owner uint64, ports []HostPort) error {
-	unlock, err := d.writer(ctx)
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	m, err := d.hostPorts()
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+	return takeAway(ctx, d, d.hostPorts, func(m hostport.Map) error { return d.unpublish(m, owner, ports) })
+}
+
+// unpublish is Unpublish under the writers' lock.
+func (d *Datapath) unpublish(m hostport.Map, owner uint64, ports []HostPort) error {
 	var keys []hostport.Key
 	if ports == nil {
 		held, err := owned(m, owner)
