@@ -51,6 +51,14 @@ const quickRun = "^TestPrivileged(" +
 	"EnableDisable|ProbesMatchTable|AttachChanges|MapMemory|OwnDevice|Survey|ClassesAndFilters|" +
 	"Modes|EDT|Join|AttachModes|Fallback|VLANPod|DummyPod|PolicyIsolated|InsidePortmapTraffic)$"
 
+// endsOnly are tests of behaviourPackage about netfilter's tables, what back ends
+// have in common, and DHCP: they ask nothing of a kernel's BPF, and are a third of
+// that package's time. They run under the first and the last kernel of the matrix.
+const (
+	endsOnly         = "^TestPrivileged(Netfilter|IPTables|DHCP|Parity$|DelAcrossBackends$|MixedAtOnce$|LocalnetIsGuarded$|Flannel$)"
+	behaviourPackage = "test/behaviour"
+)
+
 type options struct {
 	kernels  []string
 	packages []string

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,7 +66,7 @@ func runMain(file string, stream bool) error {
 func runSuite(set *suite.Set, s suite.Suite, stream bool) (*result.Suite, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), set.Timeout.Duration+time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.Binary, append([]string{"-test.v=test2json", "-test.timeout=" + set.Timeout.String()}, set.Args...)...)
+	cmd := exec.CommandContext(ctx, s.Binary, append([]string{"-test.v=test2json", "-test.timeout=" + set.Timeout.String()}, slices.Concat(set.Args, s.Args)...)...)
 	cmd.Dir = s.Dir
 	cmd.WaitDelay = 5 * time.Second // a child that keeps the pipe must not hold us up
 	read, write := io.Pipe()

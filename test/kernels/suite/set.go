@@ -34,6 +34,8 @@ type Suite struct {
 	// copy with the files that its tests read.
 	Binary string `json:"binary"`
 	Dir    string `json:"dir"`
+	// Args come after those of the set.
+	Args []string `json:"args,omitempty"`
 }
 
 // Duration is a time.Duration that is written like "1m30s".
