@@ -38,7 +38,7 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	if drawn.netns, err = d.netnsCookie(); err != nil {
 		d.log.Warn("name the network namespace for programs", log.Error(err))
 	}
-	specs, err := d.specs(k, drawn, objects())
+	specs, err := d.specs(k, drawn, d.needed())
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,20 @@ func (h hook) onDemand() map[string]readObject {
 	return nil
 }
 
+// needed is what a load verifies: what every load does, and what a device has asked for since the node booted.
+// The set in force knows: so an upgrade that the kernel refuses still changes nothing.
+func (d *Datapath) needed() map[string]readObject {
+	from := objects()
+	if dir, err := d.committedDir(); err == nil {
+		for _, h := range allHooks() {
+			if exists(filepath.Join(dir, h.program)) {
+				maps.Copy(from, h.onDemand())
+			}
+		}
+	}
+	return from
+}
+
 // programFor opens the program of h in the set at dir. One that had to wait for its first device is verified and pinned there
 // now, by what was drawn for the set. The writers' lock is held.
 func (d *Datapath) programFor(dir string, h hook) (*ebpf.Program, error) {
@@ -49,7 +63,7 @@ func (d *Datapath) loadInto(dir string, from map[string]readObject) error {
 	if err != nil {
 		return err
 	}
-	if id := filepath.Base(dir)[len(buildPrefix):]; id != k.build() {
+	if id := filepath.Base(dir)[len(buildPrefix):]; id != k.build() { // or freshPrefix, as long
 		return fmt.Errorf("%w: %v are not in the set %s, and this build or configuration is another: the next ADD loads it", ErrNotLoaded, slices.Sorted(maps.Keys(from)), id)
 	}
 	drawn, err := drawnFor(dir)

@@ -167,6 +167,26 @@ func TestPrivilegedOnDemandHalf(t *testing.T) {
 	}
 }
 
+// What a device has asked for is verified before an upgrade touches anything.
+func TestPrivilegedOnDemandUpgrade(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	ep, in := e.insider("pod1", "192.0.2.20/24")
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
+	d = e.open()
+	want := []string{hookOwnEgress().program, hookOwnIngress().program}
+	if diff := cmp.Diff(want, onDemandPins(t, d)); diff != "" {
+		t.Error(diff)
+	}
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	if got := strings.Count(filters(in), " name sl_own_"); got != 2 {
+		t.Errorf("%d filters", got)
+	}
+}
+
 // Programs of another build or configuration are not mixed into a set.
 func TestPrivilegedOnDemandOfAnother(t *testing.T) {
 	e := newEnv(t)
