@@ -62,6 +62,7 @@ func acceptLoop(p *placement, listener int) {
 		if kind, ok := readKind(fd, buf); ok {
 			if kind != last {
 				use(p.serverSet(kind))
+				first(kind == kindStream)
 				last = kind
 			}
 			serveConn(fd, buf)
