@@ -21,28 +21,28 @@ type IPAM struct {
 	DelErr  error
 	VerbErr error // of CHECK, GC and STATUS
 	Held    map[string]bool
-	// Before runs before each ADD answers, Calls are the verbs.
-	Before func()
+	// Before runs before each ADD, Calls are the verbs.
+	Before func(a *cniplugin.Args)
 	Calls  []string
 	// Stdin is that of the last DEL.
 	Stdin []byte
-	adds  int
+	Adds  int
 }
 
 // Add hands out the next answer.
 func (f *IPAM) Add(_ context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
+	if f.Before != nil {
+		f.Before(a)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.Calls = append(f.Calls, "ADD "+kind)
 	f.Held[a.ContainerID+"/"+a.IfName] = true // also on failure: the caller must DEL
-	f.adds++
-	if f.Before != nil {
-		f.Before()
-	}
+	f.Adds++
 	if f.AddErr != nil {
 		return nil, f.AddErr
 	}
-	return f.Answer(f.adds), nil
+	return f.Answer(f.Adds), nil
 }
 
 // Del takes it back.
@@ -80,21 +80,24 @@ func (f *IPAM) Status(_ context.Context, _ *cniplugin.Args, kind string) error {
 // Datapath keeps endpoints with the masquerade feature as the real one does.
 type Datapath struct {
 	mu         sync.Mutex
-	eps        map[uint64]loader.Endpoint
 	EnableErr  error
 	DisableErr error
 	OpenErr    error
-	loaded     bool
+	// Eps are the endpoints by owner.
+	Eps    map[uint64]loader.Endpoint
+	Loaded bool
+	Opens  int
 }
 
 // Open is loader.Open.
 func (f *Datapath) Open(context.Context, *cniplugin.Args) (*Datapath, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.Opens++
 	if f.OpenErr != nil {
 		return nil, f.OpenErr
 	}
-	f.loaded = true
+	f.Loaded = true
 	return f, nil
 }
 
@@ -102,10 +105,11 @@ func (f *Datapath) Open(context.Context, *cniplugin.Args) (*Datapath, error) {
 func (f *Datapath) OpenExisting(context.Context, *cniplugin.Args) (*Datapath, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.Opens++
 	if f.OpenErr != nil {
 		return nil, f.OpenErr
 	}
-	if !f.loaded {
+	if !f.Loaded {
 		return nil, loader.ErrNotLoaded
 	}
 	return f, nil
@@ -121,10 +125,10 @@ func (f *Datapath) Enable(_ context.Context, ep loader.Endpoint, feature loader.
 	if feature != loader.FeatureMasquerade {
 		return fmt.Errorf("unexpected feature %d", feature)
 	}
-	if f.eps == nil {
-		f.eps = make(map[uint64]loader.Endpoint)
+	if f.Eps == nil {
+		f.Eps = make(map[uint64]loader.Endpoint)
 	}
-	f.eps[ep.Ref.Owner()] = ep
+	f.Eps[ep.Ref.Owner()] = ep
 	return nil
 }
 
@@ -135,7 +139,7 @@ func (f *Datapath) Disable(_ context.Context, owner uint64, _ loader.Feature) er
 	if f.DisableErr != nil {
 		return f.DisableErr
 	}
-	delete(f.eps, owner)
+	delete(f.Eps, owner)
 	return nil
 }
 
@@ -143,7 +147,7 @@ func (f *Datapath) Disable(_ context.Context, owner uint64, _ loader.Feature) er
 func (f *Datapath) CheckEndpoint(_ context.Context, ep loader.Endpoint, _ loader.Feature) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if got, ok := f.eps[ep.Ref.Owner()]; !ok || fmt.Sprint(got) != fmt.Sprint(ep) {
+	if got, ok := f.Eps[ep.Ref.Owner()]; !ok || fmt.Sprint(got) != fmt.Sprint(ep) {
 		return fmt.Errorf("%w: have %+v, want %+v", loader.ErrDiffers, got, ep)
 	}
 	return nil
@@ -156,5 +160,5 @@ func (f *Datapath) Close() error { return nil }
 func (f *Datapath) Len() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.eps)
+	return len(f.Eps)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -60,7 +61,7 @@ func (r *rig) state(ns *lab.NS, ifname string) (lines []string) {
 
 func TestPrivilegedLife(t *testing.T) {
 	r := newRig(t)
-	r.ipam.answer = answer46
+	r.ipam.Answer = answer46
 	pod := r.node.PodT(t, "p1")
 	a := call("1.1.0", "c1", "eth0", pod.Path, life+`,"mtu":1400,"dns":{"nameservers":["10.1.0.53"]}`)
 	res, err := r.add(a)
@@ -79,8 +80,8 @@ func TestPrivilegedLife(t *testing.T) {
 	r.wantResult(res, pod)
 	r.wantBarePort(res.(*types100.Result).Interfaces[1].Name)
 	r.wantForwarding("1")
-	if len(r.dp.eps) != 1 {
-		t.Fatalf("endpoints: %v", r.dp.eps)
+	if len(r.dp.Eps) != 1 {
+		t.Fatalf("endpoints: %v", r.dp.Eps)
 	}
 	r.wantEndpoint(res.(*types100.Result))
 	if err := r.check(a, res); err != nil {
@@ -95,7 +96,7 @@ func TestPrivilegedLife(t *testing.T) {
 	if got := r.links(r.node.NS); !slices.Contains(got, "br0") {
 		t.Errorf("the bridge went with the last pod: %v", got)
 	}
-	wantCode(t, r.check(a, res), cnierr.CodeCheck, "eth0")
+	fake.WantCode(t, r.check(a, res), cnierr.CodeCheck, "eth0")
 }
 
 // wantBarePort says that the host end has no address, not even a link-local one:
@@ -177,7 +178,7 @@ func (r *rig) wantForwarding(want string) {
 
 func (r *rig) wantEndpoint(res *types100.Result) {
 	r.t.Helper()
-	for _, ep := range r.dp.eps {
+	for _, ep := range r.dp.Eps {
 		r.host(func(h *nl.Handle) error {
 			br, err := h.LinkByName("br0")
 			if err != nil {
@@ -203,7 +204,7 @@ func TestPrivilegedVersions(t *testing.T) {
 	for _, v := range version.CNI() {
 		t.Run(v, func(t *testing.T) {
 			r := newRig(t)
-			r.ipam.answer = answer46
+			r.ipam.Answer = answer46
 			pod := r.node.PodT(t, "p1")
 			a := call(v, "c1", "eth0", pod.Path, life)
 			res, err := r.add(a)

@@ -16,9 +16,9 @@ func BenchmarkPrivileged(b *testing.B) {
 	for _, others := range []int{0, 250} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
 			r := newRig(b)
-			r.ipam.answer = answer46
+			r.ipam.Answer = answer46
 			r.dir = store.Open(store.DefaultDir) // in the node's own /run, a tmpfs as on a real node
-			r.plug = New(Deps{IPAM: r.ipam, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting, NFT: r.nft})
+			r.plug = New(r.deps())
 			for i := range others {
 				pod := r.node.PodT(b, fmt.Sprintf("o%d", i))
 				r.mustAdd(call("1.1.0", fmt.Sprintf("o%d", i), "eth0", pod.Path, life))

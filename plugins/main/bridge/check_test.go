@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
@@ -101,11 +102,11 @@ func TestPrivilegedCheckSees(t *testing.T) {
 		{"bridge is another", func(s scene) {
 			link(s.rig, s.node.NS, "br0", func(h *nl.Handle, l nl.Link) error { return h.SetMAC(l.Index, veth.RandomMAC()) })
 		}, "br0 has the address"},
-		{"endpoint gone", func(s scene) { s.dp.eps = nil }, "masquerading differs"},
-		{"datapath gone", func(s scene) { s.dp.loaded = false }, "not masqueraded"},
+		{"endpoint gone", func(s scene) { s.dp.Eps = nil }, "masquerading differs"},
+		{"datapath gone", func(s scene) { s.dp.Loaded = false }, "not masqueraded"},
 		{"spoof check unhooked", func(s scene) { s.nft.chains[spoofHook] = nil }, "not hooked"},
 		{"spoof check without drop", func(s scene) { n := spoofNamesOf(ref1); s.nft.chains[n.mac] = s.nft.chains[n.mac][:1] }, "incomplete"},
-		{"delegate objects", func(s scene) { s.ipam.verbErr = errors.New("not mine") }, "not mine"},
+		{"delegate objects", func(s scene) { s.ipam.VerbErr = errors.New("not mine") }, "not mine"},
 		{"record lost", func(s scene) {
 			if err := s.dir.Remove(ref1, Name); err != nil {
 				s.t.Fatal(err)
@@ -124,9 +125,9 @@ func TestPrivilegedCheckSees(t *testing.T) {
 			case tt.says == "" && err != nil:
 				t.Errorf("CHECK: %v", err)
 			case tt.says == "not mine":
-				wantCode(t, err, cnierr.CodeKernel, tt.says)
+				fake.WantCode(t, err, cnierr.CodeKernel, tt.says)
 			case tt.says != "":
-				wantCode(t, err, cnierr.CodeCheck, tt.says)
+				fake.WantCode(t, err, cnierr.CodeCheck, tt.says)
 			}
 		})
 	}
@@ -144,14 +145,14 @@ func TestPrivilegedCheckPromisc(t *testing.T) {
 		}
 		return h.SetPromisc(br.Index, false)
 	})
-	wantCode(t, r.check(a, res), cnierr.CodeCheck, "promiscuous")
+	fake.WantCode(t, r.check(a, res), cnierr.CodeCheck, "promiscuous")
 }
 
 func TestPrivilegedCheckNeedsPrevResult(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
 	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0"`)
-	wantCode(t, r.verb(r.plug.Check, a), cnierr.CodeConfig, "prevResult")
+	fake.WantCode(t, r.verb(r.plug.Check, a), cnierr.CodeConfig, "prevResult")
 	a.Netns = "/run/netns/gone"
-	wantCode(t, r.check(a, &types100.Result{CNIVersion: "1.1.0"}), cnierr.CodeNetNS, "gone")
+	fake.WantCode(t, r.check(a, &types100.Result{CNIVersion: "1.1.0"}), cnierr.CodeNetNS, "gone")
 }

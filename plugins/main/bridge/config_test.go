@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 func TestParseRefuses(t *testing.T) {
@@ -48,16 +49,16 @@ func TestParseRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := parse(call("1.1.0", "c", "eth0", "/x", tt.conf))
-			wantCode(t, err, tt.code, tt.says...)
+			fake.WantCode(t, err, tt.code, tt.says...)
 		})
 	}
 	a := call("1.1.0", "c", "eth0", "/x", "")
 	a.Args = "MAC=zz"
 	_, err := parse(a)
-	wantCode(t, err, cnierr.CodeEnvironment, "MAC", "zz")
+	fake.WantCode(t, err, cnierr.CodeEnvironment, "MAC", "zz")
 	for _, v := range []string{"0.1.0", "0.2.0", ""} {
 		_, err := parse(call(v, "c", "eth0", "/x", ""))
-		wantCode(t, err, cnierr.CodeUnsupported, "cniVersion")
+		fake.WantCode(t, err, cnierr.CodeUnsupported, "cniVersion")
 	}
 }
 
@@ -167,11 +168,11 @@ func TestPortVLANs(t *testing.T) {
 }
 
 func TestWithDefault(t *testing.T) {
-	gw4, gw6 := ipc("10.1.0.2/16", "10.1.0.1").Gateway, ipc("fd00::2/64", "fd00::1").Gateway
+	gw4, gw6 := fake.IP("10.1.0.2/16", "10.1.0.1").Gateway, fake.IP("fd00::2/64", "fd00::1").Gateway
 	route := func(dst, gw string) *types.Route {
-		r := &types.Route{Dst: cidr(dst)}
+		r := &types.Route{Dst: fake.CIDR(dst)}
 		if gw != "" {
-			r.GW = ipc("10.0.0.1/8", gw).Gateway
+			r.GW = fake.IP("10.0.0.1/8", gw).Gateway
 		}
 		return r
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
@@ -113,8 +114,8 @@ func TestPrivilegedDelGivesIPAMItsSection(t *testing.T) {
 	if err := r.del(call("1.1.0", "c1", "eth0", "", "")); err != nil {
 		t.Fatal(err)
 	}
-	if want := `"ipam":{"type":"fake","x":1}`; !strings.Contains(string(r.ipam.stdin), want) {
-		t.Errorf("the delegate got %s", r.ipam.stdin)
+	if want := `"ipam":{"type":"fake","x":1}`; !strings.Contains(string(r.ipam.Stdin), want) {
+		t.Errorf("the delegate got %s", r.ipam.Stdin)
 	}
 }
 
@@ -125,17 +126,17 @@ func TestPrivilegedDelGoesOn(t *testing.T) {
 	pod := r.node.PodT(t, "p1")
 	a := call("1.1.0", "c1", "eth0", pod.Path, full)
 	r.mustAdd(a)
-	r.ipam.delErr = errors.New("boom")
+	r.ipam.DelErr = errors.New("boom")
 	r.nft.fail = errors.New("bang")
 	err := r.del(a)
-	wantCode(t, err, cnierr.CodeKernel, "boom", "bang")
-	if got := r.links(pod.NS); len(got) != 1 || len(r.dp.eps) != 0 {
-		t.Errorf("left: %v, %v", got, r.dp.eps)
+	fake.WantCode(t, err, cnierr.CodeKernel, "boom", "bang")
+	if got := r.links(pod.NS); len(got) != 1 || len(r.dp.Eps) != 0 {
+		t.Errorf("left: %v, %v", got, r.dp.Eps)
 	}
 	if _, err := r.dir.Load(ref1); err != nil {
 		t.Errorf("the record went with work left: %v", err)
 	}
-	r.ipam.delErr, r.nft.fail = nil, nil
+	r.ipam.DelErr, r.nft.fail = nil, nil
 	if err := r.del(a); err != nil {
 		t.Fatal(err)
 	}
@@ -209,10 +210,10 @@ func TestPrivilegedDelOfReference(t *testing.T) {
 
 // TestPrivilegedDelWithoutDatapath takes the datapath away under a pod.
 func TestPrivilegedDelWithoutDatapath(t *testing.T) {
-	for _, prep := range []func(*fakeDatapath){
-		func(f *fakeDatapath) { f.loaded = false },
-		func(f *fakeDatapath) { f.disableErr = fmt.Errorf("no map: %w", loader.ErrNotLoaded) },
-		func(f *fakeDatapath) { f.openErr = fmt.Errorf("no bpffs: %w", loader.ErrUnavailable) },
+	for _, prep := range []func(*fake.Datapath){
+		func(f *fake.Datapath) { f.Loaded = false },
+		func(f *fake.Datapath) { f.DisableErr = fmt.Errorf("no map: %w", loader.ErrNotLoaded) },
+		func(f *fake.Datapath) { f.OpenErr = fmt.Errorf("no bpffs: %w", loader.ErrUnavailable) },
 	} {
 		r := newRig(t)
 		pod := r.node.PodT(t, "p1")
@@ -222,7 +223,7 @@ func TestPrivilegedDelWithoutDatapath(t *testing.T) {
 		if err := r.del(a); err != nil {
 			t.Errorf("DEL: %v", err)
 		}
-		r.dp.eps = nil
+		r.dp.Eps = nil
 		r.mustBeClean(pod)
 	}
 }
@@ -238,8 +239,8 @@ func TestPrivilegedPlainBridgeNeverOpensDatapath(t *testing.T) {
 	if err := r.del(a); err != nil {
 		t.Fatal(err)
 	}
-	if r.dp.opens != 0 {
-		t.Errorf("the datapath was opened %d times", r.dp.opens)
+	if r.dp.Opens != 0 {
+		t.Errorf("the datapath was opened %d times", r.dp.Opens)
 	}
 }
 
@@ -250,7 +251,7 @@ func TestPrivilegedRepeatedADD(t *testing.T) {
 	old, fresh := r.node.PodT(t, "p1"), r.node.PodT(t, "p2")
 	r.mustAdd(call("1.1.0", "c1", "eth0", old.Path, full))
 	_, err := r.add(call("1.1.0", "c1", "eth0", old.Path, full))
-	wantCode(t, err, cnierr.CodeConflict, "eth0")
+	fake.WantCode(t, err, cnierr.CodeConflict, "eth0")
 	if got := r.links(old.NS); !slices.Contains(got, "eth0") {
 		t.Fatalf("a refused ADD took the interface: %v", got)
 	}
@@ -303,7 +304,7 @@ func TestPrivilegedGC(t *testing.T) {
 		a := call("1.1.0", "", "", "", full+extra)
 		return r.verb(r.plug.GC, a)
 	}
-	wantCode(t, gc(""), cnierr.CodeConfig, "valid-attachments")
+	fake.WantCode(t, gc(""), cnierr.CodeConfig, "valid-attachments")
 	if err := gc(`,"cni.dev/valid-attachments":[{"containerID":"c0","ifname":"eth0"}]`); err != nil {
 		t.Fatal(err)
 	}
@@ -312,13 +313,13 @@ func TestPrivilegedGC(t *testing.T) {
 			t.Errorf("pod %d has %v", i, got)
 		}
 	}
-	if diff := cmp.Diff(map[string]bool{"c0/eth0": true, "c3/eth0": true}, r.ipam.held); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"c0/eth0": true, "c3/eth0": true}, r.ipam.Held); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
-	if len(r.dp.eps) != 2 || len(r.nft.chains) != 5 {
-		t.Errorf("endpoints %v, chains %v", r.dp.eps, r.nft.chains)
+	if len(r.dp.Eps) != 2 || len(r.nft.chains) != 5 {
+		t.Errorf("endpoints %v, chains %v", r.dp.Eps, r.nft.chains)
 	}
-	if last := r.ipam.calls[len(r.ipam.calls)-1]; last != "GC fake /" {
+	if last := r.ipam.Calls[len(r.ipam.Calls)-1]; last != "GC fake" {
 		t.Errorf("last call of the delegate: %s", last)
 	}
 	if err := gc(`,"cni.dev/valid-attachments":[]`); err != nil {
@@ -345,9 +346,9 @@ func TestPrivilegedStatus(t *testing.T) {
 			t.Errorf("%s: %v", conf, err)
 		}
 	}
-	wantCode(t, status(full, func(r *rig) { r.dp.openErr = fmt.Errorf("old: %w", loader.ErrUnavailable) }), cnierr.CodeUnavailable, "old")
-	wantCode(t, status(full, func(r *rig) { r.dp.openErr = cnierr.New(cnierr.CodeConfig, "invalid backend", "") }), cnierr.CodeConfig, "invalid backend")
-	wantCode(t, status(full, func(r *rig) { r.nft.missing = true }), cnierr.CodeUnavailable, "nft")
-	wantCode(t, status(full, func(r *rig) { r.ipam.verbErr = cnierr.New(cnierr.CodeUnavailable, "pool is empty", "") }), cnierr.CodeUnavailable, "pool is empty")
-	wantCode(t, status(`"vlan":5000`, nil), cnierr.CodeConfig, "vlan")
+	fake.WantCode(t, status(full, func(r *rig) { r.dp.OpenErr = fmt.Errorf("old: %w", loader.ErrUnavailable) }), cnierr.CodeUnavailable, "old")
+	fake.WantCode(t, status(full, func(r *rig) { r.dp.OpenErr = cnierr.New(cnierr.CodeConfig, "invalid backend", "") }), cnierr.CodeConfig, "invalid backend")
+	fake.WantCode(t, status(full, func(r *rig) { r.nft.missing = true }), cnierr.CodeUnavailable, "nft")
+	fake.WantCode(t, status(full, func(r *rig) { r.ipam.VerbErr = cnierr.New(cnierr.CodeUnavailable, "pool is empty", "") }), cnierr.CodeUnavailable, "pool is empty")
+	fake.WantCode(t, status(`"vlan":5000`, nil), cnierr.CodeConfig, "vlan")
 }

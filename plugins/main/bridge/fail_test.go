@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // TestPrivilegedNothingLeft fails ADD at every step and looks for leftovers.
@@ -31,27 +32,27 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 		code uint
 		says string
 	}{
-		{"IPAM fails", spoof, func(r *rig, _ *lab.Pod) { r.ipam.addErr = types.NewError(11, "try later", "") }, 11, "try later"},
+		{"IPAM fails", spoof, func(r *rig, _ *lab.Pod) { r.ipam.AddErr = types.NewError(11, "try later", "") }, 11, "try later"},
 		{"no address", spoof, func(r *rig, _ *lab.Pod) {
-			r.ipam.answer = func(int) *types100.Result { return &types100.Result{} }
+			r.ipam.Answer = func(int) *types100.Result { return &types100.Result{} }
 		}, cnierr.CodeConfig, "no address"},
 		{"odd address", spoof, func(r *rig, _ *lab.Pod) {
-			r.ipam.answer = func(int) *types100.Result {
+			r.ipam.Answer = func(int) *types100.Result {
 				return &types100.Result{IPs: []*types100.IPConfig{{}}}
 			}
 		}, cnierr.CodeDecode, "address"},
 		{"route that the kernel refuses", spoof, func(r *rig, _ *lab.Pod) {
-			r.ipam.answer = func(n int) *types100.Result {
+			r.ipam.Answer = func(n int) *types100.Result {
 				x := answer4(n)
-				x.Routes = []*types.Route{{Dst: cidr("192.0.2.0/24"), GW: ipc("203.0.113.9/32", "203.0.113.9").Gateway}}
+				x.Routes = []*types.Route{{Dst: fake.CIDR("192.0.2.0/24"), GW: fake.IP("203.0.113.9/32", "203.0.113.9").Gateway}}
 				return x
 			}
 		}, cnierr.CodeKernel, "routes"},
-		{"datapath refuses", spoof, func(r *rig, _ *lab.Pod) { r.dp.enableErr = boom }, cnierr.CodeKernel, "boom"},
-		{"no datapath", spoof, func(r *rig, _ *lab.Pod) { r.dp.openErr = fmt.Errorf("old kernel: %w", loader.ErrUnavailable) }, cnierr.CodeNoDatapath, "old kernel"},
+		{"datapath refuses", spoof, func(r *rig, _ *lab.Pod) { r.dp.EnableErr = boom }, cnierr.CodeKernel, "boom"},
+		{"no datapath", spoof, func(r *rig, _ *lab.Pod) { r.dp.OpenErr = fmt.Errorf("old kernel: %w", loader.ErrUnavailable) }, cnierr.CodeNoDatapath, "old kernel"},
 		{"no nft", spoof, func(r *rig, _ *lab.Pod) { r.nft.missing = true }, cnierr.CodeNoDatapath, "nft"},
 		{"nft fails", spoof, func(r *rig, _ *lab.Pod) {
-			r.plug = New(Deps{IPAM: r.ipam, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting, NFT: failingNFT{}})
+			r.plug = New(r.with(failingNFT{}))
 		}, cnierr.CodeKernel, "nft says no"},
 		{"records cannot be written", spoof, func(r *rig, _ *lab.Pod) {
 			if err := os.WriteFile(r.dir.Path(), nil, 0o600); err != nil {
@@ -80,7 +81,7 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 			tt.prep(r, pod)
 			before, inPod := r.links(r.node.NS), r.links(pod.NS)
 			_, err := r.add(call("1.1.0", "c1", "eth0", pod.Path, tt.conf))
-			wantCode(t, err, tt.code, tt.says)
+			fake.WantCode(t, err, tt.code, tt.says)
 			if diff := cmp.Diff(before, r.links(r.node.NS)); diff != "" {
 				t.Errorf("links of the node (-before +after):\n%s", diff)
 			}
@@ -114,12 +115,12 @@ func TestPrivilegedBadNamespace(t *testing.T) {
 	}
 	for _, path := range []string{"/run/netns/none", plain, ""} {
 		_, err := r.add(call("1.1.0", "c1", "eth0", path, life))
-		wantCode(t, err, cnierr.CodeNetNS)
+		fake.WantCode(t, err, cnierr.CodeNetNS)
 	}
 	_, err := r.add(call("1.1.0", "c1", "eth%d", r.node.PodT(t, "p1").Path, life))
-	wantCode(t, err, cnierr.CodeEnvironment, "CNI_IFNAME", "eth%d")
+	fake.WantCode(t, err, cnierr.CodeEnvironment, "CNI_IFNAME", "eth%d")
 	r.mustBeClean()
-	if r.dp.opens != 0 || r.ipam.adds != 0 {
+	if r.dp.Opens != 0 || r.ipam.Adds != 0 {
 		t.Error("a call with a bad namespace got further than it should")
 	}
 }
@@ -130,19 +131,15 @@ func TestPrivilegedFailureSparesOthers(t *testing.T) {
 	r := newRig(t)
 	first, second := r.node.PodT(t, "p1"), r.node.PodT(t, "p2")
 	joined := false
-	inner := r.plug
-	r.plug = New(Deps{IPAM: joiningIPAM{r.ipam, func(a *cniplugin.Args) {
+	r.ipam.Before = func(a *cniplugin.Args) {
 		if a.ContainerID == "c1" && !joined {
 			joined = true
-			p := r.plug
-			r.plug = inner
 			r.mustAdd(call("1.1.0", "c2", "eth0", second.Path, `"bridge":"br0","isGateway":true,"ipam":{"type":"fake"}`))
-			r.plug = p
 		}
-	}}, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting, NFT: r.nft})
-	r.dp.enableErr = errors.New("boom")
+	}
+	r.dp.EnableErr = errors.New("boom")
 	_, err := r.add(call("1.1.0", "c1", "eth0", first.Path, life))
-	wantCode(t, err, cnierr.CodeKernel, "boom")
+	fake.WantCode(t, err, cnierr.CodeKernel, "boom")
 	if got := r.state(r.node.NS, "br0"); len(got) < 2 || got[1] != "addr 10.1.0.1/16 tentative false" {
 		t.Errorf("the other pod lost its bridge: %v", got)
 	}
@@ -156,15 +153,15 @@ func TestPrivilegedInterrupted(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
 	ctx, cancel := context.WithCancel(t.Context())
-	plug := New(Deps{IPAM: joiningIPAM{r.ipam, func(*cniplugin.Args) { cancel() }}, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting, NFT: r.nft})
+	r.ipam.Before = func(*cniplugin.Args) { cancel() }
 	var err error
 	if derr := r.node.Do(func() error {
-		_, err = plug.Add(ctx, call("1.1.0", "c1", "eth0", pod.Path, full))
+		_, err = r.plug.Add(ctx, call("1.1.0", "c1", "eth0", pod.Path, full))
 		return nil
 	}); derr != nil {
 		t.Fatal(derr)
 	}
-	wantCode(t, err, cnierr.CodeTryAgain, "interrupted")
+	fake.WantCode(t, err, cnierr.CodeTryAgain, "interrupted")
 	r.mustBeClean(pod)
 	if got := r.links(r.node.NS); len(got) != 1 {
 		t.Errorf("left on the node: %v", got)

@@ -7,11 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,158 +17,13 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
-
-// fakeIPAM hands out the answer it was given and remembers who holds it.
-type fakeIPAM struct {
-	mu      sync.Mutex
-	answer  func(n int) *types100.Result // n counts the ADDs
-	addErr  error
-	delErr  error
-	verbErr error // of CHECK, GC and STATUS
-	adds    int
-	held    map[string]bool
-	calls   []string
-	stdin   []byte // of the last DEL
-}
-
-func (f *fakeIPAM) note(verb string, a *cniplugin.Args, kind string) string {
-	key := a.ContainerID + "/" + a.IfName
-	f.calls = append(f.calls, verb+" "+kind+" "+key)
-	return key
-}
-
-func (f *fakeIPAM) Add(_ context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	key := f.note("ADD", a, kind)
-	if f.held == nil {
-		f.held = make(map[string]bool)
-	}
-	f.held[key] = true // also on failure: the caller must DEL
-	f.adds++
-	if f.addErr != nil {
-		return nil, f.addErr
-	}
-	return f.answer(f.adds), nil
-}
-
-func (f *fakeIPAM) Del(_ context.Context, a *cniplugin.Args, kind string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.held, f.note("DEL", a, kind))
-	f.stdin = a.StdinData
-	return f.delErr
-}
-
-func (f *fakeIPAM) verb(verb string, a *cniplugin.Args, kind string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.note(verb, a, kind)
-	return f.verbErr
-}
-
-func (f *fakeIPAM) Check(_ context.Context, a *cniplugin.Args, kind string) error {
-	return f.verb("CHECK", a, kind)
-}
-
-func (f *fakeIPAM) GC(_ context.Context, a *cniplugin.Args, kind string) error {
-	return f.verb("GC", a, kind)
-}
-
-func (f *fakeIPAM) Status(_ context.Context, a *cniplugin.Args, kind string) error {
-	return f.verb("STATUS", a, kind)
-}
-
-// joiningIPAM calls a function before each ADD.
-type joiningIPAM struct {
-	*fakeIPAM
-	before func(a *cniplugin.Args)
-}
-
-func (j joiningIPAM) Add(ctx context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
-	j.before(a)
-	return j.fakeIPAM.Add(ctx, a, kind)
-}
-
-// fakeDatapath keeps endpoints as the real one does.
-type fakeDatapath struct {
-	mu         sync.Mutex
-	eps        map[uint64]loader.Endpoint
-	enableErr  error
-	disableErr error
-	openErr    error
-	loaded     bool
-	opens      int
-}
-
-func (f *fakeDatapath) Enable(_ context.Context, ep loader.Endpoint, feature loader.Feature) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.enableErr != nil {
-		return f.enableErr
-	}
-	if feature != loader.FeatureMasquerade {
-		return fmt.Errorf("unexpected feature %d", feature)
-	}
-	if f.eps == nil {
-		f.eps = make(map[uint64]loader.Endpoint)
-	}
-	f.eps[ep.Ref.Owner()] = ep
-	return nil
-}
-
-func (f *fakeDatapath) Disable(_ context.Context, owner uint64, _ loader.Feature) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.disableErr != nil {
-		return f.disableErr
-	}
-	delete(f.eps, owner)
-	return nil
-}
-
-func (f *fakeDatapath) CheckEndpoint(_ context.Context, ep loader.Endpoint, _ loader.Feature) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if got, ok := f.eps[ep.Ref.Owner()]; !ok || fmt.Sprint(got) != fmt.Sprint(ep) {
-		return fmt.Errorf("%w: have %+v, want %+v", loader.ErrDiffers, got, ep)
-	}
-	return nil
-}
-
-func (f *fakeDatapath) Close() error { return nil }
-
-func (f *fakeDatapath) open(context.Context, *cniplugin.Args) (Datapath, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.opens++
-	if f.openErr != nil {
-		return nil, f.openErr
-	}
-	f.loaded = true
-	return f, nil
-}
-
-func (f *fakeDatapath) openExisting(context.Context, *cniplugin.Args) (Datapath, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.opens++
-	if f.openErr != nil {
-		return nil, f.openErr
-	}
-	if !f.loaded {
-		return nil, loader.ErrNotLoaded
-	}
-	return f, nil
-}
 
 // fakeNFT understands the few commands the plugin uses and, like nft, refuses
 // to delete what is not there.
@@ -266,8 +119,8 @@ func (f *fakeNFT) list() ([]byte, error) {
 type rig struct {
 	t    testing.TB
 	node *lab.Node
-	ipam *fakeIPAM
-	dp   *fakeDatapath
+	ipam *fake.IPAM
+	dp   *fake.Datapath
 	nft  *fakeNFT
 	dir  *store.Dir
 	plug *cniplugin.Plugin
@@ -284,9 +137,29 @@ func newRig(t testing.TB) *rig {
 			t.Error(err)
 		}
 	})
-	r := &rig{t: t, node: node, ipam: &fakeIPAM{answer: answer4}, dp: &fakeDatapath{}, nft: &fakeNFT{}, dir: store.Open(filepath.Join(t.TempDir(), "records"))}
-	r.plug = New(Deps{IPAM: r.ipam, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting, NFT: r.nft})
+	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &fake.Datapath{}, nft: &fakeNFT{}, dir: store.Open(filepath.Join(t.TempDir(), "records"))}
+	r.plug = New(r.deps())
 	return r
+}
+
+func (r *rig) deps() Deps { return r.with(r.nft) }
+
+// with is deps with another nft, the real one for nil.
+func (r *rig) with(nft NFT) Deps {
+	return Deps{
+		IPAM: r.ipam, Records: r.dir, NFT: nft,
+		Open: func(ctx context.Context, a *cniplugin.Args) (Datapath, error) { return datapath(r.dp.Open(ctx, a)) },
+		OpenExisting: func(ctx context.Context, a *cniplugin.Args) (Datapath, error) {
+			return datapath(r.dp.OpenExisting(ctx, a))
+		},
+	}
+}
+
+func datapath(dp *fake.Datapath, err error) (Datapath, error) {
+	if err != nil {
+		return nil, err
+	}
+	return dp, nil
 }
 
 // call makes the arguments of a verb. conf is the configuration without
@@ -407,11 +280,11 @@ func (r *rig) mustBeClean(pods ...*lab.Pod) {
 			r.t.Errorf("%v are left in pod %s", got, p.Name)
 		}
 	}
-	if len(r.ipam.held) > 0 {
-		r.t.Errorf("addresses are held: %v", r.ipam.held)
+	if len(r.ipam.Held) > 0 {
+		r.t.Errorf("addresses are held: %v", r.ipam.Held)
 	}
-	if len(r.dp.eps) > 0 {
-		r.t.Errorf("the datapath has endpoints: %v", r.dp.eps)
+	if len(r.dp.Eps) > 0 {
+		r.t.Errorf("the datapath has endpoints: %v", r.dp.Eps)
 	}
 	for name := range r.nft.chains {
 		if name != spoofHook || len(r.nft.chains[name]) > 0 {
@@ -429,53 +302,17 @@ func (r *rig) mustBeClean(pods ...*lab.Pod) {
 	}
 }
 
-func cidr(s string) net.IPNet {
-	ip, n, err := net.ParseCIDR(s)
-	if err != nil {
-		panic(err)
-	}
-	if v4 := ip.To4(); v4 != nil {
-		ip = v4
-	}
-	return net.IPNet{IP: ip, Mask: n.Mask}
-}
-
-func ipc(addr, gw string) *types100.IPConfig {
-	c := &types100.IPConfig{Address: cidr(addr)}
-	if gw != "" {
-		c.Gateway = net.ParseIP(gw)
-	}
-	return c
-}
-
 func answer4(n int) *types100.Result {
-	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{ipc(fmt.Sprintf("10.1.%d.%d/16", n/250, n%250+2), "10.1.0.1")}}
+	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{fake.IP(fmt.Sprintf("10.1.%d.%d/16", n/250, n%250+2), "10.1.0.1")}}
 }
 
 func answer6(n int) *types100.Result {
-	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{ipc(fmt.Sprintf("fd00::%x/64", n+1), "fd00::1")}}
+	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{fake.IP(fmt.Sprintf("fd00::%x/64", n+1), "fd00::1")}}
 }
 
 func answer46(n int) *types100.Result {
 	r := answer4(n)
 	r.IPs = append(r.IPs, answer6(n).IPs...)
-	r.Routes = []*types.Route{{Dst: cidr("192.0.2.0/24")}}
+	r.Routes = []*types.Route{{Dst: fake.CIDR("192.0.2.0/24")}}
 	return r
-}
-
-// wantCode fails the test unless err carries the CNI code and the texts.
-func wantCode(t *testing.T, err error, code uint, texts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want code %d", code)
-	}
-	obj := cnierr.From(err)
-	if obj.Code != code {
-		t.Errorf("code %d, want %d: %v", obj.Code, code, obj)
-	}
-	for _, s := range texts {
-		if !strings.Contains(obj.Msg+" "+obj.Details, s) {
-			t.Errorf("error %q does not say %q", obj.Error(), s)
-		}
-	}
 }

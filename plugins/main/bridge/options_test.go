@@ -19,15 +19,16 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 func TestPrivilegedDefaultRouteWithoutGateway(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
-	r.ipam.answer = func(n int) *types100.Result {
+	r.ipam.Answer = func(n int) *types100.Result {
 		x := answer46(n)
-		def := &types.Route{Dst: cidr("0.0.0.0/0"), MTU: 1300}
-		x.Routes = []*types.Route{def, {Dst: cidr("0.0.0.0/0"), MTU: 1300}, {Dst: cidr("::/0")}}
+		def := &types.Route{Dst: fake.CIDR("0.0.0.0/0"), MTU: 1300}
+		x.Routes = []*types.Route{def, {Dst: fake.CIDR("0.0.0.0/0"), MTU: 1300}, {Dst: fake.CIDR("::/0")}}
 		return x
 	}
 	a := call("1.1.0", "c1", "eth0", pod.Path, life)
@@ -53,9 +54,9 @@ func TestPrivilegedDefaultRouteWithoutGateway(t *testing.T) {
 func TestPrivilegedForceAddress(t *testing.T) {
 	r := newRig(t)
 	nets := []string{"10.1.0.2/16 10.1.0.1", "10.2.0.2/16 10.2.0.1", "fd01::2/64 fd01::1", "fd01::3/48 fd01::9", "10.2.0.3/16 10.2.0.1"}
-	r.ipam.answer = func(n int) *types100.Result {
+	r.ipam.Answer = func(n int) *types100.Result {
 		f := strings.Fields(nets[n-1])
-		return &types100.Result{IPs: []*types100.IPConfig{ipc(f[0], f[1])}}
+		return &types100.Result{IPs: []*types100.IPConfig{fake.IP(f[0], f[1])}}
 	}
 	steps := []struct {
 		force bool
@@ -72,7 +73,7 @@ func TestPrivilegedForceAddress(t *testing.T) {
 		pod := r.node.PodT(t, fmt.Sprintf("p%d", i))
 		_, err := r.add(call("1.1.0", fmt.Sprintf("c%d", i), "eth0", pod.Path, fmt.Sprintf(`"bridge":"br0","isGateway":true,"forceAddress":%v,"ipam":{"type":"fake"}`, s.force)))
 		if s.code != 0 {
-			wantCode(t, err, s.code, "br0", "10.1.0.1/16", "10.2.0.1")
+			fake.WantCode(t, err, s.code, "br0", "10.1.0.1/16", "10.2.0.1")
 		} else if err != nil {
 			t.Fatalf("step %d: %v", i, err)
 		}
@@ -91,8 +92,8 @@ func TestPrivilegedForceAddress(t *testing.T) {
 func TestPrivilegedThreeSubnets(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
-	r.ipam.answer = func(int) *types100.Result { // no gateways: the first address of each subnet
-		return &types100.Result{IPs: []*types100.IPConfig{ipc("10.1.0.7/16", ""), ipc("10.2.0.7/24", ""), ipc("fd01::7/64", "")}}
+	r.ipam.Answer = func(int) *types100.Result { // no gateways: the first address of each subnet
+		return &types100.Result{IPs: []*types100.IPConfig{fake.IP("10.1.0.7/16", ""), fake.IP("10.2.0.7/24", ""), fake.IP("fd01::7/64", "")}}
 	}
 	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0","isDefaultGateway":true,"ipam":{"type":"fake"}`)
 	res := r.mustAdd(a)
@@ -187,7 +188,7 @@ func TestPrivilegedBridgeMACStays(t *testing.T) {
 
 func TestPrivilegedDAD(t *testing.T) {
 	r := newRig(t)
-	r.ipam.answer = answer6
+	r.ipam.Answer = answer6
 	pod := r.node.PodT(t, "p1")
 	start := time.Now()
 	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0","isGateway":true,"enabledad":true,"ipam":{"type":"fake"}`)
@@ -205,10 +206,10 @@ func TestPrivilegedDAD(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	r.ipam.answer = func(int) *types100.Result { return answer6(1) } // the same address on the same bridge
+	r.ipam.Answer = func(int) *types100.Result { return answer6(1) } // the same address on the same bridge
 	twin := r.node.PodT(t, "p2")
 	_, err := r.add(call("1.1.0", "c2", "eth0", twin.Path, `"bridge":"br0","isGateway":true,"enabledad":true,"ipam":{"type":"fake"}`))
-	wantCode(t, err, cnierr.CodeConflict, "fd00::2")
+	fake.WantCode(t, err, cnierr.CodeConflict, "fd00::2")
 	if got := r.links(twin.NS); len(got) != 1 {
 		t.Errorf("left in the twin: %v", got)
 	}
@@ -232,8 +233,8 @@ func TestPrivilegedParallel(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	if len(r.dp.eps) != n {
-		t.Errorf("%d endpoints", len(r.dp.eps))
+	if len(r.dp.Eps) != n {
+		t.Errorf("%d endpoints", len(r.dp.Eps))
 	}
 	for i := range n {
 		wg.Add(1)
@@ -251,7 +252,7 @@ func TestPrivilegedParallel(t *testing.T) {
 // TestPrivilegedIPv6TurnedOn begins with a pod whose runtime has turned IPv6 off.
 func TestPrivilegedIPv6TurnedOn(t *testing.T) {
 	r := newRig(t)
-	r.ipam.answer = answer46
+	r.ipam.Answer = answer46
 	pod := r.node.PodT(t, "p1")
 	if err := pod.Do(func() error {
 		return errors.Join(sysctl.Set("net/ipv6/conf/all/disable_ipv6", "1"), sysctl.Set("net/ipv6/conf/default/disable_ipv6", "1"))

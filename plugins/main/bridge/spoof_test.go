@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -73,7 +74,7 @@ func TestSpoofRemoveKeepsOthers(t *testing.T) {
 		t.Errorf("left: %v, %v", nft.chains, err)
 	}
 	nft.fail = errors.New("boom")
-	wantCode(t, p.removeSpoofCheck(ctx, a, other), cnierr.CodeKernel, "boom")
+	fake.WantCode(t, p.removeSpoofCheck(ctx, a, other), cnierr.CodeKernel, "boom")
 	nft.missing = true
 	if err := p.removeSpoofCheck(ctx, a, other); err != nil {
 		t.Errorf("without nft: %v", err)
@@ -85,11 +86,11 @@ func TestSpoofRemoveKeepsOthers(t *testing.T) {
 func TestPrivilegedSpoofNFT(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
-	r.plug = New(Deps{IPAM: r.ipam, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting})
+	r.plug = New(r.with(nil))
 	a := call("1.1.0", "c1", "eth0", pod.Path, `"macspoofchk":true,"isGateway":true,"ipam":{"type":"fake"}`)
 	res, err := r.add(a)
 	if err != nil && strings.Contains(err.Error(), "not supported") {
-		wantCode(t, err, cnierr.CodeKernel, "source MAC check")
+		fake.WantCode(t, err, cnierr.CodeKernel, "source MAC check")
 		r.mustBeClean(pod)
 		need.NFTFamily(t, "bridge")
 		t.Fatal("refused on a kernel with nftables' bridge family")
@@ -106,7 +107,7 @@ func TestPrivilegedSpoofNFT(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, r.check(a, res), cnierr.CodeCheck, "source MAC check")
+	fake.WantCode(t, r.check(a, res), cnierr.CodeCheck, "source MAC check")
 	if err := r.del(a); err != nil {
 		t.Fatal(err)
 	}

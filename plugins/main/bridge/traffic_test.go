@@ -95,7 +95,7 @@ func TestPrivilegedVLANTrunkTraffic(t *testing.T) {
 func TestPrivilegedSpoofTraffic(t *testing.T) {
 	need.NFTFamily(t, "bridge")
 	r := newRig(t)
-	r.plug = New(Deps{IPAM: r.ipam, Records: r.dir, Open: r.dp.open, OpenExisting: r.dp.openExisting})
+	r.plug = New(r.with(nil))
 	checked, free := r.member("a", `,"isGateway":true,"macspoofchk":true`), r.member("b", `,"isGateway":true`)
 	gateway := place{r.node.NS, "10.1.0.1"}
 	r.serve(gateway)

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 const vlanConf = `"bridge":"br0","vlan":100,"vlanTrunk":[{"minID":200,"maxID":202}],"isGateway":true,"ipMasq":true,"ipam":{"type":"fake"}`
@@ -29,7 +30,7 @@ func mustFilterVLANs(t *testing.T) *rig {
 	a := call("1.1.0", "probe", "eth0", pod.Path, vlanConf)
 	_, err := r.add(a)
 	if err != nil && cnierr.From(err).Code == cnierr.CodeUnsupported {
-		wantCode(t, err, cnierr.CodeUnsupported, "vlan", "CONFIG_BRIDGE_VLAN_FILTERING")
+		fake.WantCode(t, err, cnierr.CodeUnsupported, "vlan", "CONFIG_BRIDGE_VLAN_FILTERING")
 		r.mustBeClean(pod)
 		if l := r.links(r.node.NS); len(l) != 1 {
 			t.Errorf("left on the node: %v", l)
@@ -87,7 +88,7 @@ func TestPrivilegedVLAN(t *testing.T) {
 		}
 		r.host(func(h *nl.Handle) error {
 			leg, err := h.LinkByName("br0.100")
-			for _, ep := range r.dp.eps {
+			for _, ep := range r.dp.Eps {
 				if ep.RouteIfindex != leg.Index || ep.GatewayMAC.String() != leg.MAC.String() {
 					t.Errorf("endpoint %+v is not routed on br0.100", ep)
 				}
@@ -95,7 +96,7 @@ func TestPrivilegedVLAN(t *testing.T) {
 			return err
 		})
 		r.spoilVLAN(res)
-		wantCode(t, r.check(a, res), cnierr.CodeCheck, "VLAN 200-202")
+		fake.WantCode(t, r.check(a, res), cnierr.CodeCheck, "VLAN 200-202")
 		if err := r.del(a); err != nil {
 			t.Error(err)
 		}
@@ -144,7 +145,7 @@ func TestPrivilegedVLANGatewayMended(t *testing.T) {
 		{"is down", func(h *nl.Handle, l nl.Link) error { return h.SetDown(l.Index) }},
 	} {
 		leg(tt.spoil)
-		wantCode(t, r.check(first, res), cnierr.CodeCheck, tt.says)
+		fake.WantCode(t, r.check(first, res), cnierr.CodeCheck, tt.says)
 		add(fmt.Sprintf("next%d", i))
 		if err := r.check(first, res); err != nil {
 			t.Errorf("%s: CHECK after the next ADD: %v", tt.says, err)
@@ -216,9 +217,9 @@ func TestPrivilegedVLANNothingLeft(t *testing.T) {
 		return nil
 	})
 	pod := r.node.PodT(t, "p1")
-	r.dp.enableErr = errors.New("boom")
+	r.dp.EnableErr = errors.New("boom")
 	_, err := r.add(call("1.1.0", "c1", "eth0", pod.Path, vlanConf))
-	wantCode(t, err, cnierr.CodeKernel, "boom")
+	fake.WantCode(t, err, cnierr.CodeKernel, "boom")
 	if got := r.links(r.node.NS); len(got) != 1 {
 		t.Errorf("left on the node: %v", got)
 	}
