@@ -37,6 +37,12 @@ const (
 	wgPort = 51820
 )
 
+// genlHeader is a struct genlmsghdr. nl.Genlmsg serialises two bytes beyond itself, and Linux 7 wants those to be 0.
+type genlHeader [4]byte
+
+func (h genlHeader) Len() int          { return len(h) }
+func (h genlHeader) Serialize() []byte { return h[:] }
+
 // setWireGuard gives wg0 of the calling thread's namespace a key and a peer, to which everything goes.
 func setWireGuard(key *ecdh.PrivateKey, peer *ecdh.PublicKey, endpoint netip.Addr) error {
 	family, err := netlink.GenlFamilyGet("wireguard")
@@ -58,7 +64,7 @@ func setWireGuard(key *ecdh.PrivateKey, peer *ecdh.PublicKey, endpoint netip.Add
 		a.AddRtAttr(wgAllowedMask, []byte{0})
 	}
 	req := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
-	req.AddData(&nl.Genlmsg{Command: wgSetDevice, Version: 1})
+	req.AddData(genlHeader{wgSetDevice, 1})
 	req.AddData(nl.NewRtAttr(wgDeviceName, nl.ZeroTerminated("wg0")))
 	req.AddData(nl.NewRtAttr(wgDevicePrivateKey, key.Bytes()))
 	req.AddData(nl.NewRtAttr(wgDeviceListenPort, nl.Uint16Attr(wgPort)))
