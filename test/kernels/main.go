@@ -120,7 +120,7 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	flag.BoolVar(&list, "list", false, "list kernels and packages")
 	flag.BoolVar(&o.refresh, "refresh", false, "look for newer packages of the kernels")
 	flag.BoolVar(&o.again, "again", false, "judge what the last machines reported, without booting any")
-	flag.BoolVar(&o.add, "add", false, "keep what earlier machines reported of other packages, for -again")
+	flag.BoolVar(&o.add, "add", false, "keep what earlier machines reported of other tests, for -again")
 	flag.BoolVar(&o.update, "update", false, "take what is seen as what is expected: skips, instruction budgets")
 	flag.BoolVar(&o.verbose, "v", false, "print what the tests print")
 	flag.IntVar(&o.parallel, "parallel", 2, "`machines` at a time")

@@ -138,7 +138,7 @@ func (w *work) one(ctx context.Context, e *vm.Emulator, k kernel) *finished {
 func (w *work) logs(k kernel) string { return filepath.Join(w.build, "logs", k.Series) }
 
 // keepLogs moves the files there from the run's own directory, which other runs
-// of the same tree do not write to. With -add, what was there comes first.
+// of the same tree do not write to. With -add, what was there comes first: a test's last run counts.
 func (w *work) keepLogs(k kernel) {
 	fresh := filepath.Join(w.dir, "logs", k.Series)
 	if w.add {

@@ -47,6 +47,7 @@ type Suite struct {
 	// Output is what no test printed: a panic, a leak report.
 	Output []string
 
+	before  *Suite   // an earlier run of the package
 	reports []string // what followed "report: "
 	byName  map[string]*Test
 	parents map[string]bool // names of tests with subtests, once asked for
@@ -77,34 +78,78 @@ func Begin(w io.Writer, pkg string)          { fmt.Fprintf(w, "%s%s\n", frameBeg
 func End(w io.Writer, exit int, sec float64) { fmt.Fprintf(w, "\n%s%d %.2f\n", frameEnd, exit, sec) }
 func Done(w io.Writer)                       { fmt.Fprintln(w, frameDone) }
 
-// Parse reads a stream, or several one after the other: of a package that is
-// in more than one, the last counts. It never fails: what is missing is visible
-// in the Run.
+// Parse reads a stream, or several one after the other: of a test that is in
+// more than one, with all its subtests, the last counts. It never fails: what is
+// missing is visible in the Run.
 func Parse(r io.Reader) *Run {
 	run := &Run{}
+	run.parse(r)
+	for _, s := range run.Suites {
+		s.takeOver()
+	}
+	return run
+}
+
+func (r *Run) parse(stream io.Reader) {
 	var s *Suite
-	in := bufio.NewReader(r)
+	in := bufio.NewReader(stream)
 	for {
 		line, err := in.ReadString('\n')
 		line = strings.TrimRight(line, "\r\n")
 		switch {
 		case strings.HasPrefix(line, frameKernel):
-			run.Release = strings.TrimPrefix(line, frameKernel)
+			r.Release = strings.TrimPrefix(line, frameKernel)
 		case strings.HasPrefix(line, frameBegin):
 			s = NewSuite(strings.TrimPrefix(line, frameBegin))
-			run.Suites = append(slices.DeleteFunc(run.Suites, func(old *Suite) bool { return old.Package == s.Package }), s)
+			if i := slices.IndexFunc(r.Suites, func(old *Suite) bool { return old.Package == s.Package }); i >= 0 {
+				s.before = r.Suites[i]
+				r.Suites = slices.Delete(r.Suites, i, i+1)
+			}
+			r.Suites = append(r.Suites, s)
 		case strings.HasPrefix(line, frameEnd) && s != nil:
 			s.end(strings.TrimPrefix(line, frameEnd))
 			s = nil
 		case line == frameDone:
-			run.Done = true
+			r.Done = true
 		case s != nil:
 			s.Line(line)
 		}
 		if err != nil {
-			return run
+			return
 		}
 	}
+}
+
+// takeOver adds the tests of the run before that this one did not make. Both
+// have to have ended well for the whole to have, but for what was made anew.
+func (s *Suite) takeOver() {
+	old := s.before
+	if old == nil {
+		return
+	}
+	s.before = nil
+	old.takeOver()
+	anew := make(map[string]bool)
+	for _, t := range s.Tests {
+		anew[t.top()] = true
+	}
+	kept := slices.DeleteFunc(old.Tests, func(t *Test) bool { return anew[t.top()] })
+	if len(kept) == 0 {
+		return
+	}
+	failed := slices.ContainsFunc(kept, func(t *Test) bool { return t.Status == Fail || t.Status == Lost })
+	if old.Exit == -1 || s.Exit == 0 && failed {
+		s.Exit = old.Exit
+	}
+	s.Seconds += old.Seconds
+	s.Tests = append(kept, s.Tests...)
+	s.reports = append(old.reports, s.reports...)
+}
+
+// top is the name without those of subtests.
+func (t *Test) top() string {
+	name, _, _ := strings.Cut(t.Name, "/")
+	return name
 }
 
 // NewSuite returns a Suite that has said nothing yet.

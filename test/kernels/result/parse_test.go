@@ -3,6 +3,7 @@
 package result
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,12 +66,41 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Of several runs one after the other, the last of each package counts.
+// Of several runs one after the other, the last of each test counts.
 func TestParseSeveral(t *testing.T) {
-	again := "\n@@sluice kernel 6.1\n@@sluice begin pkg/nl\n\x16=== RUN   TestC\n\x16--- PASS: TestC (1.00s)\n\n@@sluice end 0 1.50\n@@sluice done\n"
-	got := Parse(strings.NewReader(stream + again))
-	want := []*Suite{{Package: "pkg/nl", Exit: 0, Seconds: 1.5, Tests: []*Test{{Name: "TestC", Status: Pass, Seconds: 1, Output: []string{""}}}}}
-	if d := cmp.Diff(want, got.Suites[2:], cmpopts.IgnoreUnexported(Suite{})); d != "" || len(got.Suites) != 3 || !got.Done || got.Release != "6.1" {
-		t.Errorf("%d suites, %s\n%s", len(got.Suites), got.Release, d)
+	ran := func(exit string, tests ...string) string {
+		return "\n@@sluice kernel 6.1\n@@sluice begin pkg/nl\n" + strings.Join(tests, "") + "\n@@sluice end " + exit + " 1.50\n@@sluice done\n"
+	}
+	test := func(name, how string) string {
+		return "\x16=== RUN   " + name + "\n\x16--- " + how + ": " + name + " (1.00s)\n"
+	}
+	for _, tt := range []struct {
+		name, more string
+		tests      []string
+		exit       int
+	}{
+		{"one test anew", ran("0", test("TestC", "PASS")), []string{"TestD LOST", "TestC PASS"}, 2},
+		{"all anew", ran("0", test("TestC", "PASS"), test("TestD", "PASS")), []string{"TestC PASS", "TestD PASS"}, 0},
+		{"one after the other", ran("0", test("TestC", "PASS")) + ran("0", test("TestD/a", "PASS"), test("TestD", "PASS")), []string{"TestC PASS", "TestD/a PASS", "TestD PASS"}, 0},
+		{"subtests go with theirs", ran("1", test("TestD/b", "FAIL"), test("TestD", "FAIL")) + ran("0", test("TestD", "PASS")), []string{"TestC FAIL", "TestD PASS"}, 1},
+		{"failed again", ran("1", test("TestC", "FAIL"), test("TestD", "PASS")), []string{"TestC FAIL", "TestD PASS"}, 1},
+		{"cut off", "\n@@sluice begin pkg/nl\n" + test("TestC", "PASS"), []string{"TestD LOST", "TestC PASS"}, -1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			run := Parse(strings.NewReader(stream + tt.more))
+			i := slices.IndexFunc(run.Suites, func(s *Suite) bool { return s.Package == "pkg/nl" })
+			var got []string
+			for _, x := range run.Suites[i].Tests {
+				got = append(got, x.Name+" "+string(x.Status))
+			}
+			if d := cmp.Diff(tt.tests, got); d != "" || run.Suites[i].Exit != tt.exit || len(run.Suites) != 3 {
+				t.Errorf("%d suites, exit status %d, want %d\n%s", len(run.Suites), run.Suites[i].Exit, tt.exit, d)
+			}
+		})
+	}
+	// What was never begun cannot be made good.
+	cut := Parse(strings.NewReader(stream + "\n@@sluice begin cut\n" + test("TestF", "PASS") + "\n@@sluice end 0 1\n"))
+	if s := cut.suite("cut"); s.Exit != -1 || s.OK() {
+		t.Errorf("a run that was cut off counts as ended: %+v", s)
 	}
 }
