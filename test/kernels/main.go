@@ -47,7 +47,7 @@ var quickPackages = []string{
 }
 
 const quickRun = "^TestPrivileged(" +
-	"Load|LoadXDP|Instructions|HostPort|Masquerade|Turn|AntiSpoof|Untouched|" +
+	"Load|LoadXDP|Instructions|HostPort|Direct|Masquerade|Turn|AntiSpoof|Untouched|" +
 	"EnableDisable|ProbesMatchTable|AttachChanges|MapMemory|OwnDevice|Survey|ClassesAndFilters|" +
 	"Modes|EDT|Join|AttachModes|Fallback|VLANPod|DummyPod|PolicyIsolated|InsidePortmapTraffic)$"
 
