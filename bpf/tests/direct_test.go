@@ -37,8 +37,8 @@ func TestPrivilegedDirect(t *testing.T) {
 	})
 }
 
-// What others may have a say about learns its way as ever: pods' own connections, pods under a policy, clients that are
-// masqueraded, the last hop, what does not fit.
+// What others may have a say about learns its way as ever: pods' own connections, clients that are masqueraded, the last
+// hop, what does not fit.
 func TestPrivilegedDirectLearns(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
@@ -60,14 +60,6 @@ func TestPrivilegedDirectLearns(t *testing.T) {
 		j.in("PA")
 		j.out("PA")
 	})
-	hostPortCases(t, fx, func(w *walk, family, proto int) {
-		w.came = upl0.name
-		w.police(podA, 7, policy.ModeIsolated, onlyTo("ingress", proto, client(family), podPort))
-		j := w.toHostPort(family, proto, podA)
-		j.in("S")
-		j.outFast("SA") // its verdict is known by now
-		j.inFast("A")
-	})
 	turnCases(t, fx, hpSNAT|hpMasqAll, func(w *walk, family, proto int) {
 		j := w.toHostPort(family, proto, podA)
 		arrived, translated := j.outside.rx("S"), j.inside.rx("S")
@@ -76,6 +68,19 @@ func TestPrivilegedDirectLearns(t *testing.T) {
 		for range 2 {
 			w.step(uplIngress, upl0.name, arrived.bytes(t), passes(translated.bytes(t)))
 		}
+	})
+}
+
+// A pod under a policy gets the first packet by way of the stack, where the policy is asked.
+func TestPrivilegedDirectPoliced(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		w.came = upl0.name
+		w.police(podA, 7, policy.ModeIsolated, onlyTo("ingress", proto, client(family), podPort))
+		j := w.toHostPort(family, proto, podA)
+		j.in("S")
+		j.outFast("SA") // its verdict is known by now
+		j.inFast("A")
 	})
 }
 
