@@ -151,9 +151,9 @@ bench-bandwidth: build ## goodput and delay of a limited pod, and against the re
 	$(call need,$(RUN_NEEDS))
 	go run ./bench bandwidth
 
-bench-bandwidth-kernel: build ## the same under another kernel, in QEMU (KERNEL=6.12 has sch_fq), at the rates an emulated machine carries
+bench-bandwidth-kernel: build ## the same under another kernel, in QEMU (KERNEL=6.12 has sch_fq)
 	$(call need,$(KERNEL_NEEDS))
-	go run ./bench bandwidth -kernel $(KERNEL) -rates 1,10,50
+	go run ./bench bandwidth -kernel $(KERNEL) -rates 1,10,100,1000
 
 install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
 	bin/sluice install $(CNI_BIN_DIR)
