@@ -133,16 +133,18 @@ func (s *Suite) takeOver() {
 	for _, t := range s.Tests {
 		anew[t.top()] = true
 	}
+	unexplained := old.Exit != 0 && old.Count(Fail)+old.Count(Lost) == 0 // a leak, a panic outside of tests
 	kept := slices.DeleteFunc(old.Tests, func(t *Test) bool { return anew[t.top()] })
 	if len(kept) == 0 {
 		return
 	}
 	failed := slices.ContainsFunc(kept, func(t *Test) bool { return t.Status == Fail || t.Status == Lost })
-	if old.Exit == -1 || s.Exit == 0 && failed {
+	if old.Exit == -1 || s.Exit == 0 && (failed || unexplained) {
 		s.Exit = old.Exit
 	}
 	s.Seconds += old.Seconds
 	s.Tests = append(kept, s.Tests...)
+	s.Output = append(old.Output, s.Output...)
 	s.reports = append(old.reports, s.reports...)
 }
 

@@ -98,6 +98,12 @@ func TestParseSeveral(t *testing.T) {
 			}
 		})
 	}
+	// Nor does one test anew make good an exit status that no test explains.
+	leaks := ran("1", test("TestA", "PASS"), test("TestB", "PASS"), "\x16=== NAME  \nleft behind: a device\n")
+	leaked := Parse(strings.NewReader(leaks + ran("0", test("TestA", "PASS")))).suite("pkg/nl")
+	if leaked.Exit != 1 || leaked.OK() || !slices.Contains(leaked.Output, "left behind: a device") {
+		t.Errorf("a leak was forgotten: %+v", leaked)
+	}
 	// What was never begun cannot be made good.
 	cut := Parse(strings.NewReader(stream + "\n@@sluice begin cut\n" + test("TestF", "PASS") + "\n@@sluice end 0 1\n"))
 	if s := cut.suite("cut"); s.Exit != -1 || s.OK() {
