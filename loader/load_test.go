@@ -90,17 +90,24 @@ func everyObject() map[string]readObject {
 	return all
 }
 
-// The objects together have the maps that Go names, no others, and where two have one of them they agree.
-func TestMapNames(t *testing.T) {
+// specsOf reads objects, configured as by default.
+func specsOf(t *testing.T, from map[string]readObject) map[string]*ebpf.CollectionSpec {
+	t.Helper()
 	d := &Datapath{opts: Options{}.withDefaults()}
 	k, err := d.constants()
 	if err != nil {
 		t.Fatal(err)
 	}
-	specs, err := d.specs(k, drawn{}, everyObject())
+	specs, err := d.specs(k, drawn{}, from)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return specs
+}
+
+// The objects together have the maps that Go names, no others, and where two have one of them they agree.
+func TestMapNames(t *testing.T) {
+	specs := specsOf(t, everyObject())
 	want := make(map[string]bool)
 	for _, name := range sharedMaps() {
 		want[name] = true

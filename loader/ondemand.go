@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// onDemand returns the objects of the programs that go onto a device together with h's and that no load verifies; nil when every
-// load does. Most nodes never have a device that needs them, and they are nearly half of the verifier's work.
+// onDemand returns the objects of the programs that go onto a device together with h's and that wait for one; nil for those that every load
+// verifies. Most nodes never have a device that needs them, and they are nearly half of the verifier's work.
 func (h hook) onDemand() map[string]readObject {
 	for _, group := range []map[string]readObject{
 		{hookBareIngress().program: bpfobj.LoadUplinkIngress, hookBareEgress().program: bpfobj.LoadUplinkEgress},

@@ -19,15 +19,7 @@ import (
 
 // A load makes every map, though some of the programs that use them come later.
 func TestLoadMakesEveryMap(t *testing.T) {
-	d := &Datapath{opts: Options{}.withDefaults()}
-	k, err := d.constants()
-	if err != nil {
-		t.Fatal(err)
-	}
-	specs, err := d.specs(k, drawn{}, objects())
-	if err != nil {
-		t.Fatal(err)
-	}
+	specs := specsOf(t, objects())
 	made := make(map[string]bool)
 	for _, spec := range specs {
 		for name := range spec.Maps {
