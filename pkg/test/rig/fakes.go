@@ -162,3 +162,14 @@ func (f *Datapath) Len() int {
 	defer f.mu.Unlock()
 	return len(f.Eps)
 }
+
+// As makes of Open or OpenExisting what a plugin asks for, whose interface D is.
+func As[D any](open func(context.Context, *cniplugin.Args) (*Datapath, error)) func(context.Context, *cniplugin.Args) (D, error) {
+	return func(ctx context.Context, a *cniplugin.Args) (d D, err error) {
+		dp, err := open(ctx, a)
+		if err != nil {
+			return d, err
+		}
+		return any(dp).(D), nil //nolint:forcetypeassert // a test that asks for something else should not go on
+	}
+}

@@ -148,18 +148,8 @@ func (r *rig) deps() Deps { return r.with(r.nft) }
 func (r *rig) with(nft NFT) Deps {
 	return Deps{
 		IPAM: r.ipam, Records: r.dir, NFT: nft,
-		Open: func(ctx context.Context, a *cniplugin.Args) (Datapath, error) { return datapath(r.dp.Open(ctx, a)) },
-		OpenExisting: func(ctx context.Context, a *cniplugin.Args) (Datapath, error) {
-			return datapath(r.dp.OpenExisting(ctx, a))
-		},
+		Open: fake.As[Datapath](r.dp.Open), OpenExisting: fake.As[Datapath](r.dp.OpenExisting),
 	}
-}
-
-func datapath(dp *fake.Datapath, err error) (Datapath, error) {
-	if err != nil {
-		return nil, err
-	}
-	return dp, nil
 }
 
 // call makes the arguments of a verb. conf is the configuration without

@@ -3,10 +3,8 @@
 package ptp
 
 import (
-	"context"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -27,20 +25,8 @@ func newStage(t *testing.T) *stage {
 func deps(r *rig.Rig) Deps {
 	return Deps{
 		IPAM: r.IPAM, Records: r.Dir,
-		Open: func(ctx context.Context, a *cniplugin.Args) (Datapath, error) {
-			return datapath(r.DP.Open(ctx, a))
-		},
-		OpenExisting: func(ctx context.Context, a *cniplugin.Args) (Datapath, error) {
-			return datapath(r.DP.OpenExisting(ctx, a))
-		},
+		Open: rig.As[Datapath](r.DP.Open), OpenExisting: rig.As[Datapath](r.DP.OpenExisting),
 	}
-}
-
-func datapath(dp *rig.Datapath, err error) (Datapath, error) {
-	if err != nil {
-		return nil, err
-	}
-	return dp, nil
 }
 
 // call is the ADD of the pod's eth0, masqueraded.
