@@ -159,12 +159,18 @@ int sl_peername6(struct bpf_sock_addr *ctx)
 	return SL_ALLOW;
 }
 
-/* Sockets of other namespaces have no entry, and cookies are never used twice. */
+/*
+ * Cookies are never used twice. Sockets of other namespaces have no entry: to look for one would draw a cookie for each, and
+ * miss a different bucket, cold, each time.
+ */
 SEC("cgroup/sock_release")
 int sl_sock_release(struct bpf_sock *ctx)
 {
-	__u64 cookie = bpf_get_socket_cookie(ctx);
+	__u64 cookie;
 
+	if (!local_sock(ctx))
+		return SL_ALLOW;
+	cookie = bpf_get_socket_cookie(ctx);
 	if (bpf_map_lookup_elem(&sl_peers, &cookie))
 		bpf_map_delete_elem(&sl_peers, &cookie);
 	return SL_ALLOW;

@@ -20,7 +20,7 @@ struct sl_ask {
 };
 
 /* Is this a socket of the network namespace the datapath belongs to? Pods have loopback addresses of their own. Kernel 5.7. */
-static __always_inline bool local_sock(struct bpf_sock_addr *ctx)
+static __always_inline bool local_sock(void *ctx)
 {
 	__u64 own = cfg_netns_cookie ? cfg_netns_cookie : bpf_get_netns_cookie(NULL);
 

@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "210162569a5232f9f2572191604d518cbb067bb846edc25af417cbcf57a58dc6"
+const build = "de59cd12bf2d275cdb157f804aaa9989efc44a5b07732c31286427a3267cf8a6"
