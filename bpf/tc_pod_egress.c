@@ -11,6 +11,7 @@
 #include "lib/fast.h"
 #include "lib/passed.h"
 #include "lib/policy.h"
+#include "lib/recent_pod.h"
 #include "lib/turn_odd.h"
 
 /* Addresses that every host may send from before it has one, and on its link. */
@@ -51,17 +52,17 @@ static __always_inline enum sl_drop_reason __track(struct __sk_buff *skb, const 
 	struct sl_flow_scratch *s;
 
 	*flow = NULL;
-	if (f && flow_reopened(f, p, SL_TX))
+	if (f && unlikely(flow_reopened(f, p, SL_TX)))
 		f = NULL;
 	/* An answer by the pod's door has its verdict from where it came in. */
-	if (!f && turn_is_answer(&p->tuple, now))
+	if (unlikely(!f) && turn_is_answer(&p->tuple, now))
 		return SL_DROP_NONE;
-	if ((f ? f->policy : 0) != ep->policy) {
+	if (unlikely((f ? f->policy : 0) != ep->policy)) {
 		reason = __admit(skb, p, ep, f);
 		if (reason)
 			return reason;
 	}
-	if (!f) {
+	if (unlikely(!f)) {
 		if (!pkt_opens(p) && (!ep->policy || pkt_answers(p)))
 			return SL_DROP_NONE;
 		s = flow_scratch();
@@ -104,21 +105,25 @@ static __always_inline int __fast_out(struct __sk_buff *skb, const struct sl_pkt
 				      struct sl_flow *f, struct sl_endpoint_stats *st, __u64 now)
 {
 	__u32 out = f->out_ifindex, flags = f->flags;
-	struct bpf_redir_neigh nh = {};
+	struct sl_route route = {};
+	int verdict;
 
-	if (!fast_route(skb, p, ep, f, &nh, now))
+	if (unlikely(!fast_route(skb, p, ep, f, &route, now)))
 		return SL_PASS;
 	if ((flags & SL_FLOW_INDEXED) && !flow_ensure_index(&p->tuple, f))
 		return SL_PASS;
-	if ((flags & SL_FLOW_REMAP) && rewrite_remote_port(skb, p, SL_TX, &f->other))
+	if (unlikely(flags & SL_FLOW_REMAP) && rewrite_remote_port(skb, p, SL_TX, &f->other))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
-	if (rewrite_packet(skb, p, SL_TX, flags & SL_FLOW_NAT ? &f->other : &p->tuple, true))
+	if (unlikely(rewrite_packet(skb, p, SL_TX, flags & SL_FLOW_NAT ? &f->other : &p->tuple, true)))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	flow_end(&p->tuple, f, p);
+	passed_note(skb);
+	verdict = fast_send(skb, out, &route);
+	if (unlikely(verdict == TC_ACT_SHOT))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	if (st)
 		st->tx_fast++;
-	passed_note(skb);
-	return (int)bpf_redirect_neigh(out, &nh, sizeof(nh), 0);
+	return verdict;
 }
 
 /* By way of the stack; to a published port of this node, with the pod as destination. */
@@ -148,38 +153,38 @@ int sl_pod_egress(struct __sk_buff *skb)
 {
 	struct sl_pkt p = {};
 	enum sl_parsed parsed = parse_packet(skb, &p, SL_TX);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = clock_now();
 	enum sl_drop_reason reason;
 	struct sl_endpoint_stats *st = NULL;
 	struct sl_endpoint *ep;
 	struct sl_flow *f;
 
-	if (parsed == SL_PARSED_NONE)
+	if (unlikely(parsed == SL_PARSED_NONE))
 		return SL_PASS;
 	/* See sl_upl_ingress. */
-	if (addr_is_loopback(p.tuple.remote))
+	if (unlikely(addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK_POD, skb->ifindex);
-	ep = endpoint_lookup(p.tuple.local);
-	if (!ep || ep->ifindex != skb->ifindex) {
+	ep = recent_pod(p.tuple.local, now);
+	if (unlikely(!ep || ep->ifindex != skb->ifindex)) {
 		/* A pod on two networks answers by whatever device its routes say; the stack takes it from there. */
 		if (cfg_anti_spoof && !__link_scope(p.tuple.local) && !(ep && __same_pod(skb->ifindex, ep)))
 			return drop(skb, SL_DROP_SPOOFED_IP, skb->ifindex);
 		ep = NULL;
 	} else {
-		if (cfg_anti_spoof && !mac_equal(p.src_mac, ep->mac))
+		if (cfg_anti_spoof && unlikely(!mac_equal(p.src_mac, ep->mac)))
 			return drop(skb, SL_DROP_SPOOFED_MAC, ep->ifindex);
 		st = endpoint_stats(ep->ifindex);
 		count_tx(skb, st);
 		endpoint_mark(skb, ep);
 	}
-	if (!ep || parsed != SL_PARSED_L4)
+	if (unlikely(!ep || parsed != SL_PARSED_L4))
 		return __odd(skb, &p, parsed, ep != NULL, now);
 	reason = __track(skb, &p, ep, &f, now);
-	if (reason)
+	if (unlikely(reason))
 		return drop(skb, reason, ep->ifindex);
 	if (!f || (ep->flags & SL_EP_QUEUE_TX) || !fast_allowed(f, &p))
 		return __slow(skb, &p, f);
-	if (f->flags & SL_FLOW_LOCAL_PEER)
+	if (unlikely(f->flags & SL_FLOW_LOCAL_PEER))
 		return __fast_local(skb, &p, st, now);
 	return __fast_out(skb, &p, ep, f, st, now);
 }

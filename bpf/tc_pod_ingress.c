@@ -53,7 +53,7 @@ static __always_inline bool __by_uplink(const struct __sk_buff *skb)
 
 /*
  * Notes that the packet is still the one the first hook of its way saw, or exchanges its ends where a hairpin or a masquerade
- * ends here. *accounted: somebody has accounted it.
+ * ends here. *accounted: nobody has to account it any more.
  */
 static __always_inline int __arrive(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
 				    __u64 now, bool *accounted)
@@ -66,10 +66,10 @@ static __always_inline int __arrive(struct __sk_buff *skb, const struct sl_pkt *
 		verdict = turn_in(skb, p);
 		if (verdict != SL_NOT_TURNED)
 			return verdict;
-		*accounted = __confirm_local(skb, p, ep, sender, now);
+		*accounted |= __confirm_local(skb, p, ep, sender, now);
 		return SL_PASS;
 	}
-	*accounted = __by_uplink(skb);
+	*accounted = *accounted || __by_uplink(skb);
 	f = flow_record(&p->tuple, ep->owner, now);
 	if (f && (f->flags & (SL_FLOW_MASQ | SL_FLOW_POD_OPENED)) == SL_FLOW_MASQ) {
 		verdict = turn_in(skb, p); /* never confirmed: every packet has to come by here */
@@ -98,10 +98,10 @@ int sl_pod_ingress(struct __sk_buff *skb)
 {
 	struct sl_pkt p = {};
 	enum sl_parsed parsed = parse_packet(skb, &p, SL_RX);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = clock_now();
 	struct sl_flow *admitted = NULL;
 	enum sl_drop_reason reason;
-	bool accounted = false;
+	bool accounted;
 	struct sl_endpoint *ep;
 	int verdict = SL_PASS;
 
@@ -110,12 +110,13 @@ int sl_pod_ingress(struct __sk_buff *skb)
 	reason = __admit(skb, &p, parsed, &admitted, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
+	accounted = !admitted;
 	ep = endpoint_lookup(p.tuple.local);
 	if (ep && ep->ifindex == skb->ifindex) {
 		count_rx(skb, endpoint_stats(ep->ifindex), false);
 		verdict = parsed == SL_PARSED_L4 ? __arrive(skb, &p, ep, now, &accounted) : turn_odd(skb, SL_RX);
 	}
-	if (admitted && !accounted)
+	if (!accounted)
 		policy_follow(skb, &p, admitted, SL_RX, now);
 	return verdict;
 }

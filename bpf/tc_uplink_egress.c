@@ -34,9 +34,11 @@ static __always_inline int __translate(struct __sk_buff *skb, const struct sl_od
 	return SL_PASS;
 }
 
-/* The same tuple left the pod and arrived here: note the way it took. */
-static __always_inline void __confirm(struct __sk_buff *skb, struct sl_flow *f)
+/* The same tuple left the pod and arrived here: note the way it took, which holds for what follows at once. */
+static __always_inline void __confirm(struct __sk_buff *skb, const struct sl_odd *o, struct sl_flow *f, __u64 now)
 {
+	const struct sl_pkt *p = &o->outer.p;
+
 	/* By a device without Ethernet header the stack goes on sending: there is no neighbour to redirect to. */
 	if (!(f->flags & SL_FLOW_TX_FIRST) || !cfg_l2_len)
 		return;
@@ -44,6 +46,8 @@ static __always_inline void __confirm(struct __sk_buff *skb, struct sl_flow *f)
 		f->out_ifindex = skb->ifindex;
 	if (!(f->flags & SL_FLOW_TX_CONFIRM))
 		f->flags |= SL_FLOW_TX_CONFIRM;
+	if (o->outer.plain)
+		flow_hold_route(f, p->dst_mac, p->src_mac, p->seg_len, now);
 }
 
 /*
@@ -74,7 +78,7 @@ static __always_inline int __masquerade(struct __sk_buff *skb, const struct sl_o
 		__sync_fetch_and_add(&f->tx_packets, 1);
 		__sync_fetch_and_add(&f->tx_bytes, skb->len);
 	}
-	__confirm(skb, f);
+	__confirm(skb, o, f, now);
 	return __translate(skb, o, ep, f, now);
 }
 
@@ -97,7 +101,7 @@ static __always_inline int __adopt_inbound(struct __sk_buff *skb, const struct s
 __noinline int sl_slow_out(struct __sk_buff *skb)
 {
 	struct sl_odd *o = odd_scratch();
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = clock_now();
 	const struct sl_pkt *p;
 	struct sl_endpoint *ep;
 	struct sl_flow *f;
@@ -122,16 +126,16 @@ __noinline int sl_slow_out(struct __sk_buff *skb)
 		/* The way back belongs to another flow by now: start anew with a tuple of our own. */
 		if ((f->flags & SL_FLOW_INDEXED) && !flow_ensure_index(&p->tuple, f) && (f->flags & SL_FLOW_SNAT))
 			return __masquerade(skb, o, ep, NULL, now);
-		__confirm(skb, f);
+		__confirm(skb, o, f, now);
 		return __translate(skb, o, ep, f, now);
 	}
 	if (f && (!(f->flags & SL_FLOW_POD_OPENED) || (f->flags & SL_FLOW_REPLIED))) {
-		__confirm(skb, f);
+		__confirm(skb, o, f, now);
 		return __leave(o, now);
 	}
 	if (!endpoint_masquerades(ep, p->tuple.local, p->tuple.remote)) {
 		if (f)
-			__confirm(skb, f);
+			__confirm(skb, o, f, now);
 		return __leave(o, now);
 	}
 	if (!f &&
@@ -158,7 +162,7 @@ __noinline int sl_error_out(struct __sk_buff *skb)
 	sender = endpoint_lookup(outer->local);
 	if (odd_parse_inner(skb, o, SL_TX) && (!sender || addr_equal(outer->local, inner->local))) {
 		ep = endpoint_lookup(inner->local);
-		f = ep ? flow_record(inner, ep->owner, bpf_ktime_get_ns()) : NULL;
+		f = ep ? flow_record(inner, ep->owner, clock_now()) : NULL;
 	}
 	if (f && (f->flags & SL_FLOW_NAT))
 		return icmp_rewrite_error(skb, o, SL_TX, &f->other)
@@ -184,7 +188,7 @@ __noinline int sl_later_out(struct __sk_buff *skb)
 	ep = endpoint_lookup(t->local);
 	if (!ep)
 		return SL_PASS;
-	fr = frag_lookup(&o->outer, SL_TX, bpf_ktime_get_ns());
+	fr = frag_lookup(&o->outer, SL_TX, clock_now());
 	if (!fr)
 		return endpoint_masquerades(ep, t->local, t->remote) ? drop(skb, SL_DROP_FRAGMENT, ep->ifindex)
 								     : SL_PASS;

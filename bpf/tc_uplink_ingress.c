@@ -11,9 +11,8 @@
 #include "lib/deny_maps.h"
 #include "lib/fast.h"
 #include "lib/frag.h"
-#include "lib/gone.h"
-#include "lib/hostport.h"
 #include "lib/icmp.h"
+#include "lib/recent_port.h"
 #include "lib/remap.h"
 #include "lib/sock.h"
 
@@ -24,12 +23,20 @@ struct sl_match {
 	struct sl_endpoint *ep;
 };
 
-/* A masqueraded flow, by its outside tuple, or one without translation, by its own. False: none that is still valid. */
-static __always_inline bool __known(const struct sl_pkt *p, struct sl_match *m, __u64 now)
+/*
+ * A masqueraded flow, by its outside tuple, or one without translation, by its own. False: none that is still valid.
+ * opens: the packet is a SYN for a published port. What it can belong to has not gone on yet, and has an index: a SYN sent twice, to
+ * a pod that knows the client by another port (remap.h).
+ */
+static __always_inline bool __known(const struct sl_pkt *p, struct sl_match *m, bool opens, __u64 now)
 {
-	struct sl_flow *f = flow_lookup(&p->tuple, now);
+	struct sl_flow *f;
 	bool index;
 
+	if (opens)
+		f = remap_opening(now) ? flow_lookup_new(&p->tuple, now) : NULL;
+	else
+		f = flow_lookup(&p->tuple, now);
 	if (!f)
 		return false;
 	index = f->flags & SL_FLOW_INDEX;
@@ -55,12 +62,6 @@ static __always_inline bool __known(const struct sl_pkt *p, struct sl_match *m, 
 	return !flow_reopened(m->f, p, SL_RX);
 }
 
-/* The published port a packet is for, if any. */
-struct sl_published {
-	struct sl_hostport *hp;
-	__u64 any; /* 1: found under the any address */
-};
-
 /* The tuple as the pod sees it, of a packet for a mapping. */
 static __always_inline void __to_pod(const struct sl_pkt *p, const struct sl_hostport *hp, struct sl_tuple *key)
 {
@@ -70,32 +71,21 @@ static __always_inline void __to_pod(const struct sl_pkt *p, const struct sl_hos
 }
 
 /*
- * Finds the mapping that a packet is for, and its flow if there is one: the
+ * Finds the flow of a packet for a published port (NULL: for none), if there is one: the
  * mapping itself leads to the record, which needs no index therefore. A record
  * of another generation is not ours: the port has a new owner, and so has whoever
- * talks to it. True: the flow, in m. Else pub->hp is the mapping to make one by, and m->key and
- * m->ep are set for it.
+ * talks to it. True: the flow, in m. Else m->key and
+ * m->ep are set for making one.
  */
-static __always_inline bool __published(const struct sl_pkt *p, __u32 ifindex, struct sl_match *m,
-					struct sl_published *pub, __u64 now)
+static __always_inline bool __published(const struct sl_pkt *p, struct sl_recent_port *port, struct sl_match *m,
+					__u64 now)
 {
-	bool any = false;
-
-	pub->hp = NULL;
-	if (p->echo)
+	if (!port)
 		return false;
-	pub->hp = hostport_lookup(&p->tuple, ifindex, &any);
-	pub->any = any;
-	if (!pub->hp)
-		return false;
-	m->ep = endpoint_lookup(pub->hp->ip);
-	if (!m->ep || m->ep->owner != pub->hp->owner) {
-		pub->hp = NULL;
-		return false;
-	}
-	__to_pod(p, pub->hp, m->key);
-	m->f = flow_record(m->key, m->ep->owner, now);
-	return m->f && (m->f->flags & SL_FLOW_DNAT) && m->f->hostport_gen == pub->hp->gen &&
+	m->ep = &port->ep;
+	__to_pod(p, &port->hp, m->key);
+	m->f = flow_record(m->key, port->hp.owner, now);
+	return m->f && (m->f->flags & SL_FLOW_DNAT) && m->f->hostport_gen == port->hp.gen &&
 	       tuple_equal(&m->f->other, &p->tuple) && !flow_reopened(m->f, p, SL_RX);
 }
 
@@ -109,16 +99,16 @@ __noinline int sl_sock_other(struct __sk_buff *skb)
 
 /* Makes the flow of a packet to a published port. SL_DROP_NONE without m->f: it is not for the port after all. */
 static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_match *m,
-						     const struct sl_published *pub, __u64 now)
+						     const struct sl_recent_port *port, __u64 now)
 {
 	struct sl_flow *old = m->f; /* of the same key, as __published() found it */
 	struct sl_flow_scratch *s;
 	bool clash;
 
 	m->f = NULL;
-	if (pub->any && !is_host_addr(p->tuple.local))
+	if ((port->how & SL_FOUND_ANY) && !is_host_addr(p->tuple.local))
 		return SL_DROP_NONE;
-	if (pub->hp->port != p->tuple.local_port && !proto_has_free_ports(p->tuple.proto))
+	if (port->hp.port != p->tuple.local_port && !proto_has_free_ports(p->tuple.proto))
 		return SL_DROP_NONE; /* not a mapping for us: the loader makes none such */
 	clash = old && (old->flags & SL_FLOW_DNAT) && !(old->flags & SL_FLOW_CLOSING) &&
 		!flow_reopened(old, p, SL_RX) && !tuple_equal(&old->other, &p->tuple) &&
@@ -126,16 +116,16 @@ static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, cons
 	s = flow_scratch();
 	if (!s)
 		return SL_DROP_FLOW_TABLE;
-	flow_init(&s->rec, m->ep->owner, SL_FLOW_DNAT | (pub->any ? SL_FLOW_DNAT_ANY : 0), now);
-	if (pub->hp->flags & SL_HP_MASQ_ALL)
+	flow_init(&s->rec, m->ep->owner, SL_FLOW_DNAT | (port->how & SL_FOUND_ANY ? SL_FLOW_DNAT_ANY : 0), now);
+	if (port->hp.flags & SL_HP_MASQ_ALL)
 		s->rec.flags |= SL_FLOW_MASQ;
 	s->rec.other = p->tuple;
 	/* A SYN is for the hostPort as DNAT would have it; anything else may be the answer to a host's own connection. */
 	if (!pkt_is_syn(p) && sl_sock_other(skb) == SL_SOCK_CONNECTED)
 		return SL_DROP_NONE;
-	if (!hostport_admits(pub->hp, p->tuple.remote))
+	if (!hostport_admits(&port->hp, p->tuple.remote))
 		return SL_DROP_SOURCE;
-	s->rec.hostport_gen = pub->hp->gen;
+	s->rec.hostport_gen = port->hp.gen;
 	fast_direct(&s->rec, skb->ifindex);
 	if (clash) {
 		s->key = *m->key;
@@ -167,30 +157,22 @@ static __always_inline void __inbound(const struct sl_pkt *p, struct sl_match *m
 static __always_inline enum sl_drop_reason __match(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_match *m,
 						   __u64 now)
 {
-	struct sl_endpoint *ep;
-	struct sl_published pub;
+	struct sl_recent_port *port = recent_port_found(p);
 	enum sl_drop_reason reason;
 	struct sl_flow *old;
-	bool found;
 
-	found = __published(p, skb->ifindex, m, &pub, now);
-	if (pub.hp && m->ep && sl_gone(skb, m->ep->ifindex)) {
-		pub.hp = NULL;
-		found = false;
-	}
-	if (found)
+	if (__published(p, port, m, now))
 		return SL_DROP_NONE;
 	old = m->f;
-	ep = m->ep;
 	/* A masqueraded flow that has this port since before it was published keeps it. */
-	if (__known(p, m, now))
+	if (__known(p, m, port && pkt_is_syn(p), now))
 		return SL_DROP_NONE;
-	if (pub.hp) {
+	if (port) {
 		/* As __published() had left it: a copy would not fit into the stack of kernels before 6.9. */
-		__to_pod(p, pub.hp, m->key);
+		__to_pod(p, &port->hp, m->key);
 		m->f = old;
-		m->ep = ep;
-		reason = __publish(skb, p, m, &pub, now);
+		m->ep = &port->ep;
+		reason = __publish(skb, p, m, port, now);
 		if (reason || m->f)
 			return reason;
 	}
@@ -207,15 +189,15 @@ static __always_inline enum sl_drop_reason __match(struct __sk_buff *skb, const 
 __noinline int sl_error_in(struct __sk_buff *skb)
 {
 	struct sl_odd *o = odd_scratch();
-	__u64 now = bpf_ktime_get_ns();
-	struct sl_published pub;
+	__u64 now = clock_now();
 	struct sl_match m = {};
 	bool fast;
 
 	if (!o || !odd_parse_inner(skb, o, SL_RX) || !addr_equal(o->outer.p.tuple.local, o->inner.p.tuple.local))
 		return SL_PASS;
 	m.key = &o->key;
-	if (!__published(&o->inner.p, skb->ifindex, &m, &pub, now) && !__known(&o->inner.p, &m, now))
+	if (!__published(&o->inner.p, recent_port(skb, &o->inner.p, now), &m, now) &&
+	    !__known(&o->inner.p, &m, false, now))
 		return SL_PASS;
 	if (!m.f || !m.ep || !(m.f->flags & SL_FLOW_NAT))
 		return SL_PASS;
@@ -237,7 +219,7 @@ __noinline int sl_later_in(struct __sk_buff *skb)
 	struct sl_frag *fr;
 	__u8 to[16];
 
-	fr = o ? frag_lookup(&o->outer, SL_RX, bpf_ktime_get_ns()) : NULL;
+	fr = o ? frag_lookup(&o->outer, SL_RX, clock_now()) : NULL;
 	if (!fr)
 		return SL_PASS;
 	addr_copy(to, fr->to);
@@ -251,12 +233,12 @@ __noinline int sl_later_in(struct __sk_buff *skb)
 
 /*
  * A packet that cannot take the shortcut, in the scratch's outer: the first of a flow, or one that the second parser has
- * read. A function of its own, so that the verifier walks it once and the shortcut stays short.
+ * read. recent_port() has been asked for it. A function of its own, so that the verifier walks it once and the shortcut stays short.
  */
 __noinline int sl_slow_in(struct __sk_buff *skb)
 {
 	struct sl_odd *o = odd_scratch();
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = clock_now();
 	enum sl_drop_reason reason;
 	struct sl_match m = {};
 	bool fast;
@@ -316,6 +298,7 @@ static __always_inline int __odd(struct __sk_buff *skb)
 	case SL_ODD_LATER:
 		return sl_later_in(skb);
 	case SL_ODD_L4:
+		recent_port(skb, &o->outer.p, clock_now());
 		return sl_slow_in(skb);
 	default:
 		return SL_PASS;
@@ -325,8 +308,8 @@ static __always_inline int __odd(struct __sk_buff *skb)
 SEC("tc")
 int sl_upl_ingress(struct __sk_buff *skb)
 {
-	__u64 now = bpf_ktime_get_ns();
-	struct sl_published pub;
+	__u64 now = clock_now();
+	struct sl_recent_port *port;
 	struct sl_tuple key;
 	struct sl_match m = {.key = &key};
 	enum sl_parsed parsed;
@@ -335,39 +318,37 @@ int sl_upl_ingress(struct __sk_buff *skb)
 
 	if (!cfg_l2_len) /* nor link addresses: all is for the node */
 		return __odd(skb);
-	if (skb->pkt_type == PACKET_OTHERHOST)
+	if (unlikely(skb->pkt_type == PACKET_OTHERHOST))
 		return SL_PASS;
 	parsed = parse_packet(skb, &p, SL_RX);
 	/* Should somebody have set route_localnet, what is bound to 127.0.0.1 is still the node's own (CVE-2020-8558). */
-	if (parsed != SL_PARSED_NONE && (addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
+	if (parsed != SL_PARSED_NONE && unlikely(addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK, 0);
-	if (skb->pkt_type != PACKET_HOST)
+	if (unlikely(skb->pkt_type != PACKET_HOST))
 		return SL_PASS;
-	if (parsed != SL_PARSED_L4)
+	if (unlikely(parsed != SL_PARSED_L4))
 		return parsed == SL_PARSED_L3 ? __odd(skb) : SL_PASS;
+	port = recent_port(skb, &p, now);
 	/* Never on the shortcut, and mostly without a flow to find. */
-	if (pkt_is_syn(&p))
+	if (unlikely(pkt_is_syn(&p)))
 		return odd_from_plain(&p) ? sl_slow_in(skb) : SL_PASS;
 	/* A masqueraded flow that has a port since before it was published keeps it. */
-	if (!__published(&p, skb->ifindex, &m, &pub, now) && !__known(&p, &m, now)) {
+	if (unlikely(!__published(&p, port, &m, now)) && !__known(&p, &m, false, now)) {
 		/* Nothing of ours: most of what comes for the node itself. */
-		if (!pub.hp && !(pkt_opens(&p) && endpoint_lookup(p.tuple.local)))
+		if (!port && !(pkt_opens(&p) && endpoint_lookup(p.tuple.local)))
 			return SL_PASS;
 		return odd_from_plain(&p) ? sl_slow_in(skb) : SL_PASS;
 	}
-	if (!m.f || !m.ep)
-		return SL_PASS;
-	/* A client that never stops is told of a pod's end too, but not asked for at every packet. */
-	if (flow_second(m.f, now) && sl_gone(skb, m.ep->ifindex))
+	if (unlikely(!m.f || !m.ep))
 		return SL_PASS;
 	m.f = flow_touch(m.key, m.f, &p, SL_RX, skb->len, now);
 	/* Under another policy than its verdict is of, it has to see sl_pod_ingress. */
 	fast = fast_allowed(m.f, &p) && p.seg_len <= m.ep->mtu && m.f->policy == m.ep->policy;
-	if ((m.f->flags & SL_FLOW_REMAP) && rewrite_remote_port(skb, &p, SL_RX, m.key))
+	if (unlikely(m.f->flags & SL_FLOW_REMAP) && rewrite_remote_port(skb, &p, SL_RX, m.key))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
-	if (rewrite_packet(skb, &p, SL_RX, m.key, fast))
+	if (unlikely(rewrite_packet(skb, &p, SL_RX, m.key, fast)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
-	if (fast) {
+	if (likely(fast)) {
 		flow_end(m.key, m.f, &p);
 		return fast_to_pod(skb, m.ep);
 	}

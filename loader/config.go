@@ -114,6 +114,7 @@ func complement(local string) ([]nodeconf.PortRange, error) {
 type drawn struct {
 	netns  uint64 // cookie of the network namespace, 0 if it has none
 	fibSrc bool   // the kernel's routes name the source address
+	coarse bool   // the kernel tells tc programs the time of the last tick
 	snat   uint32 // secret of the masquerade ports, not 0
 	passed [2]uint32
 }
@@ -128,10 +129,10 @@ func draw() drawn {
 // drawnMark is a symbolic link to nowhere beside the programs, whose target tells what was drawn for them.
 const drawnMark = "drawn"
 
-const drawnFormat = "%d %t %d %d %d"
+const drawnFormat = "%d %t %t %d %d %d"
 
 func (d drawn) String() string {
-	return fmt.Sprintf(drawnFormat, d.netns, d.fibSrc, d.snat, d.passed[0], d.passed[1])
+	return fmt.Sprintf(drawnFormat, d.netns, d.fibSrc, d.coarse, d.snat, d.passed[0], d.passed[1])
 }
 
 // drawnFor reads what was drawn for the set of programs in dir.
@@ -140,7 +141,7 @@ func drawnFor(dir string) (d drawn, err error) {
 	if err != nil {
 		return d, err
 	}
-	if _, err := fmt.Sscanf(target, drawnFormat, &d.netns, &d.fibSrc, &d.snat, &d.passed[0], &d.passed[1]); err != nil {
+	if _, err := fmt.Sscanf(target, drawnFormat, &d.netns, &d.fibSrc, &d.coarse, &d.snat, &d.passed[0], &d.passed[1]); err != nil {
 		return d, fmt.Errorf("%s: %q: %w", drawnMark, target, err)
 	}
 	return d, nil
@@ -183,6 +184,7 @@ func (k constants) apply(spec *ebpf.CollectionSpec, drawn drawn) error {
 	set(bpfobj.PodEgressVarCfgAntiSpoof, oneIf(k.antiSpoof))
 	set(bpfobj.PodEgressVarCfgAdmitMark, k.admitMark)
 	set(bpfobj.PodEgressVarCfgFibSrc, oneIf(drawn.fibSrc))
+	set(bpfobj.PodEgressVarCfgCoarseClock, oneIf(drawn.coarse))
 	set(bpfobj.PodEgressVarCfgNetnsCookie, drawn.netns)
 	set(bpfobj.PodEgressVarCfgSnatMin1, uint32(k.snat[0].First))
 	set(bpfobj.PodEgressVarCfgSnatMax1, uint32(k.snat[0].Last))

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/policy"
@@ -146,7 +147,11 @@ func (d *Datapath) endpoints() (endpoints, error) {
 	if err != nil {
 		return endpoints{}, err
 	}
-	return endpoints{endpoint.New(am), endpoint.NewStats(sm)}, nil
+	em, err := d.pinned(mapEpoch)
+	if err != nil {
+		return endpoints{}, err
+	}
+	return endpoints{endpoint.New(am, epoch.New(em)), endpoint.NewStats(sm)}, nil
 }
 
 // entry is one address of an owner.

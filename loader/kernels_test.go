@@ -15,17 +15,17 @@ const envKernel = "SLUICE_TEST_KERNEL"
 
 // kernelRow is what is predicted of a kernel and all later ones up to the next row.
 type kernelRow struct {
-	major, minor int
-	tcx, fibSrc  Answer
+	major, minor        int
+	tcx, fibSrc, coarse Answer
 	// uplinks and pods are by what programs hang there when the configuration leaves the choice to us.
 	uplinks, pods string
 }
 
 // kernelTable is in order. docs/kernels.md shows what the matrix found.
 var kernelTable = []kernelRow{
-	{5, 10, AnswerNo, AnswerNo, howClsact, howClsact},
-	{6, 1, AnswerNo, AnswerYes, howClsact, howClsact}, // the flag is of 6.7, and stable kernels have taken it over
-	{6, 6, AnswerYes, AnswerYes, howTCX, howClsact},
+	{5, 10, AnswerNo, AnswerNo, AnswerNo, howClsact, howClsact},
+	{6, 1, AnswerNo, AnswerYes, AnswerYes, howClsact, howClsact}, // the flag is of 6.7, and stable kernels have taken it over
+	{6, 6, AnswerYes, AnswerYes, AnswerYes, howTCX, howClsact},
 }
 
 // predicted returns the row of the running kernel.
@@ -65,7 +65,7 @@ func TestPrivilegedProbesMatchTable(t *testing.T) {
 		t.Errorf("back end %s: %s", s.Backend, s.Reason)
 	}
 	for _, p := range s.Probes {
-		answer := map[string]Answer{probeTCX: want.tcx, probeFIBSrc: want.fibSrc, probeMountNS: AnswerNo, probeJIT: AnswerUnclear}[p.Name]
+		answer := map[string]Answer{probeTCX: want.tcx, probeFIBSrc: want.fibSrc, probeCoarse: want.coarse, probeMountNS: AnswerNo, probeJIT: AnswerUnclear}[p.Name]
 		if answer == "" {
 			answer = AnswerYes
 		}

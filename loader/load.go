@@ -34,7 +34,7 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 		return err
 	}
 	drawn := draw()
-	drawn.fibSrc = report.yes(probeFIBSrc)
+	drawn.fibSrc, drawn.coarse = report.yes(probeFIBSrc), report.yes(probeCoarse)
 	if drawn.netns, err = d.netnsCookie(); err != nil {
 		d.log.Warn("name the network namespace for programs", log.Error(err))
 	}

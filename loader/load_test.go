@@ -48,7 +48,7 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 		t.Logf("%-28s %-8s %s", p.Name, p.Answer, p.Reason)
 		want := AnswerYes
 		switch {
-		case p.Name == probeTCX && !kernelAtLeast(6, 6):
+		case p.Name == probeTCX && !kernelAtLeast(6, 6) || p.Name == probeCoarse && !kernelAtLeast(5, 11):
 			want = AnswerNo
 		case p.Name == probeFIBSrc && !kernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
 			continue

@@ -16,6 +16,8 @@ const (
 	mapPortsKept = "sl_ports_kept"
 	mapDrops     = "sl_drops"
 	mapFrags     = "sl_frags"
+	mapEpoch     = "sl_epoch"
+	mapRemapped  = "sl_remapped"
 
 	mapDevDrops  = "sl_dev_drops"
 	mapEvents    = "sl_events"
@@ -35,7 +37,7 @@ const (
 
 func sharedMaps() []string {
 	return []string{
-		mapEndpoints, mapEpStats, mapHostAddrs, mapUplinks, mapNoMasq, mapFlows, mapFlowsNew, mapHostPorts, mapPortsKept, mapDrops, mapFrags,
+		mapEndpoints, mapEpStats, mapHostAddrs, mapUplinks, mapNoMasq, mapFlows, mapFlowsNew, mapHostPorts, mapPortsKept, mapDrops, mapFrags, mapEpoch, mapRemapped,
 		mapOwnDevices, mapEDTLimits, mapEDTNets, mapPolicies, mapPoliced, mapDeny,
 		mapPeers, mapPeersUDP, mapSources, mapDevDrops, mapEvents, mapEventWish, mapEventCPU,
 	}

@@ -27,6 +27,7 @@ const (
 	probeClsact       = "clsact"
 	probeFQ           = "sch_fq"
 	probeFIBSrc       = "fib lookup source address"
+	probeCoarse       = "clock of the last tick"
 	probeBatch        = "batch map operations"
 	probeJIT          = "JIT"
 	probeLockdown     = "lockdown"
@@ -173,6 +174,7 @@ func (d *Datapath) questions() []question {
 		{probeClsact, "programs hang on tcx links; an ADD takes two RCU grace periods longer", false, askClsact},
 		{probeFQ, "bandwidth limits use tbf", false, askFQ},
 		{probeFIBSrc, "masquerading takes the first address of the uplink", false, askFIBSrc},
+		{probeCoarse, "each packet asks the clock itself, some 20 ns", false, askCoarse},
 		{probeBatch, "maps are listed entry by entry", false, askBatch},
 		{probeJIT, "programs are interpreted: several times slower", false, askJIT},
 		{probeLockdown, "the kernel may refuse programs", false, askLockdown},

@@ -38,6 +38,10 @@ func askRedirectNeigh() error {
 	return feature(features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectNeigh), "5.10")
 }
 
+func askCoarse() error {
+	return feature(features.HaveProgramHelper(ebpf.SchedCLS, asm.FnKtimeGetCoarseNs), "5.11")
+}
+
 // nextProgram is the smallest program that lets the next one decide.
 func nextProgram() (*ebpf.Program, error) {
 	return ebpf.NewProgram(&ebpf.ProgramSpec{

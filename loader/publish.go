@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -110,7 +111,11 @@ func (p HostPort) validate() error {
 
 func (d *Datapath) hostPorts() (hostport.Map, error) {
 	m, err := d.pinned(mapHostPorts)
-	return hostport.New(m), err
+	if err != nil {
+		return hostport.Map{}, err
+	}
+	e, err := d.pinned(mapEpoch)
+	return hostport.New(m, epoch.New(e)), err
 }
 
 // Publish makes ports the published ports of owner: keys it held before and that are not in ports are withdrawn. A key that

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
@@ -240,9 +241,9 @@ func entries(name string, m *ebpf.Map) (int, error) {
 	case mapFlows, mapFlowsNew:
 		return flow.New(m).Len()
 	case mapEndpoints:
-		return endpoint.New(m).Len()
+		return endpoint.New(m, epoch.Epoch{}).Len()
 	case mapHostPorts:
-		return hostport.New(m).Len()
+		return hostport.New(m, epoch.Epoch{}).Len()
 	case mapSources:
 		return hostport.NewSources(m).Len()
 	case mapPeers:

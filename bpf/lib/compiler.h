@@ -7,6 +7,12 @@
 #include <bpf/bpf_endian.h>
 
 #define __must_check __attribute__((warn_unused_result))
+/*
+ * What most packets do. The compiler lays that out in one piece: a program runs on caches that others have used since, and each
+ * 64 bytes of it that are not there cost as much as a lookup saves.
+ */
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 /* From the C library's headers, which BPF cannot use. */

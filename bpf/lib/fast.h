@@ -41,7 +41,7 @@ static __always_inline int __into_pod(struct __sk_buff *skb, const struct sl_end
 {
 	__u32 ifindex = ep->ifindex;
 
-	if (ep->flags & SL_EP_QUEUE_RX)
+	if (unlikely(ep->flags & SL_EP_QUEUE_RX))
 		return (int)bpf_redirect(ifindex, 0);
 	count_rx(skb, endpoint_stats(ifindex), true);
 	return (int)bpf_redirect_peer(ifindex, 0);
@@ -52,7 +52,7 @@ static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_en
 {
 	__u32 ifindex = ep->ifindex;
 
-	if (rewrite_macs(skb, ep->mac, ep->gateway_mac))
+	if (unlikely(rewrite_macs(skb, ep->mac, ep->gateway_mac)))
 		return drop(skb, SL_DROP_REWRITE, ifindex);
 	return __into_pod(skb, ep);
 }
@@ -77,13 +77,21 @@ static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct s
 	return __into_pod(skb, peer);
 }
 
+/* How a packet leaves by the uplink that its flow has learned. */
+struct sl_route {
+	struct bpf_redir_neigh nh; /* the next hop, if nh.nh_family is not 0; else link is how it is addressed */
+	__u8 link_dst[ETH_ALEN];
+	__u8 link_src[ETH_ALEN];
+};
+
 /*
  * Asks the FIB as the stack would for this packet: from the pod's address, in
  * by the device the pod is routed from. True when it leads out by the uplink the
- * flow has learned, and the packet fits; nh is the next hop then.
+ * flow has learned, and the packet fits; nh is the next hop then. What it says is kept in f, if the
+ * neighbour is known.
  */
 static __always_inline bool __ask_fib(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
-				      __u32 out_ifindex, struct bpf_redir_neigh *nh)
+				      struct sl_flow *f, struct bpf_redir_neigh *nh, __u64 now)
 {
 	struct bpf_fib_lookup fib = {
 		.ifindex = ep->route_ifindex,
@@ -107,40 +115,44 @@ static __always_inline bool __ask_fib(struct __sk_buff *skb, const struct sl_pkt
 	/* Without a neighbour entry the redirect resolves it. */
 	if (rc != BPF_FIB_LKUP_RET_SUCCESS && rc != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return false;
-	if (fib.ifindex != out_ifindex)
+	if (fib.ifindex != f->out_ifindex)
 		return false;
 	nh->nh_family = fib.family;
 	if (fib.family == AF_INET)
 		nh->ipv4_nh = fib.ipv4_dst;
 	else
 		addr_copy(nh->ipv6_nh, fib.ipv6_dst);
+	/* Since 5.12 tot_len is the MTU of the route now. */
+	if (rc == BPF_FIB_LKUP_RET_SUCCESS)
+		flow_hold_route(f, fib.dmac, fib.smac, fib.tot_len > p->seg_len ? fib.tot_len : p->seg_len, now);
 	return true;
 }
 
-/* How long an answer of the FIB holds for a flow: less than a queue may hold a packet, many packets of a busy flow. */
-#define SL_ROUTE_HOLD (10 * 1000000ULL)
-
 /*
- * The next hop of a packet the pod sends. The lookup is a third of the program's
- * cost, so its answer is kept in the flow for 10 ms: a changed route counts that
- * much later. A longer packet asks again, since the answer covers the MTU. Two
- * CPUs may write it at once; the values are the same but for the moment in which
+ * How a packet the pod sends leaves. As the flow's last one did for a while, by a plain redirect, which asks neither FIB nor neighbour
+ * table: the two were a third of the program's cost. A changed route or neighbour counts that much later. The packet after that, and
+ * one that is longer, asks again, and is sent by way of the neighbour, so that the kernel goes on probing it. Two
+ * CPUs may write what is held at once; the values are the same but for the moment in which
  * a route changes, when a mixture can send one packet to a neighbour that is not there.
  */
 static __always_inline bool fast_route(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
-				       struct sl_flow *f, struct bpf_redir_neigh *nh, __u64 now)
+				       struct sl_flow *f, struct sl_route *r, __u64 now)
 {
-	if (now < f->route_until && p->seg_len <= f->route_len) {
-		nh->nh_family = f->route_family;
-		addr_copy(nh->ipv6_nh, f->route_hop);
+	if (likely(now < f->route_until && p->seg_len <= f->route_len && f->route_link == SL_ROUTE_LINK)) {
+		__builtin_memcpy(r->link_dst, f->route_dst, ETH_ALEN);
+		__builtin_memcpy(r->link_src, f->route_src, ETH_ALEN);
 		return true;
 	}
 	f->route_until = 0;
-	if (!f->out_ifindex || !__ask_fib(skb, p, ep, f->out_ifindex, nh))
-		return false;
-	f->route_family = (__u16)nh->nh_family;
-	addr_copy(f->route_hop, nh->ipv6_nh);
-	f->route_len = p->seg_len;
-	f->route_until = now + SL_ROUTE_HOLD;
-	return true;
+	return f->out_ifindex && __ask_fib(skb, p, ep, f, &r->nh, now);
+}
+
+/* Sends a translated packet out by the uplink. */
+static __always_inline int fast_send(struct __sk_buff *skb, __u32 out_ifindex, struct sl_route *r)
+{
+	if (unlikely(r->nh.nh_family))
+		return (int)bpf_redirect_neigh(out_ifindex, &r->nh, sizeof(r->nh), 0);
+	if (unlikely(rewrite_macs(skb, r->link_dst, r->link_src)))
+		return TC_ACT_SHOT;
+	return (int)bpf_redirect(out_ifindex, 0);
 }

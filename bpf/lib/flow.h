@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
+#include "clock.h"
 #include "flow_maps.h"
 #include "parse.h"
 
@@ -69,15 +70,20 @@ static __always_inline bool __flow_live(const struct sl_tuple *key, const struct
 	       f->last_seen > now;
 }
 
+/* The live entry under key that is not proven. */
+static __always_inline struct sl_flow *flow_lookup_new(const struct sl_tuple *key, __u64 now)
+{
+	struct sl_flow *f = bpf_map_lookup_elem(&sl_flows_new, key);
+
+	return f && __flow_live(key, f, now) ? f : NULL;
+}
+
 /* The live entry under key, proven or not. */
 static __always_inline struct sl_flow *flow_lookup(const struct sl_tuple *key, __u64 now)
 {
 	struct sl_flow *f = bpf_map_lookup_elem(&sl_flows, key);
 
-	if (f && __flow_live(key, f, now))
-		return f;
-	f = bpf_map_lookup_elem(&sl_flows_new, key);
-	return f && __flow_live(key, f, now) ? f : NULL;
+	return likely(f && __flow_live(key, f, now)) ? f : flow_lookup_new(key, now);
 }
 
 /* A live record (not an index) of this owner. */
@@ -86,12 +92,6 @@ static __always_inline struct sl_flow *flow_record(const struct sl_tuple *key, _
 	struct sl_flow *f = flow_lookup(key, now);
 
 	return f && !(f->flags & SL_FLOW_INDEX) && f->owner == owner ? f : NULL;
-}
-
-/* Is this the first packet of the flow since the clock went on to another second (2^30 ns)? */
-static __always_inline bool flow_second(const struct sl_flow *f, __u64 now)
-{
-	return (now ^ f->last_seen) >> 30;
 }
 
 /* Is there an entry under key, be it dead? Tells a flow that has expired from one that the LRU took. */
@@ -108,7 +108,7 @@ static __always_inline bool flow_reopened(const struct sl_flow *f, const struct 
 {
 	bool opener = !(f->flags & SL_FLOW_POD_OPENED) == (dir == SL_RX);
 
-	if (!pkt_is_syn(p))
+	if (likely(!pkt_is_syn(p)))
 		return false;
 	return !opener || (f->flags & SL_FLOW_CLOSING);
 }
@@ -215,6 +215,19 @@ static __always_inline struct sl_flow *__flow_assure(const struct sl_tuple *key,
 	return moved;
 }
 
+/* How long the way out that a packet of a flow took holds for the next ones: less than a queue may hold a packet, many packets of a busy flow. */
+#define SL_ROUTE_HOLD (10 * 1000000ULL)
+
+/* Notes how packets of up to len bytes leave by f->out_ifindex: with these link addresses. */
+static __always_inline void flow_hold_route(struct sl_flow *f, const __u8 *dst, const __u8 *src, __u32 len, __u64 now)
+{
+	__builtin_memcpy(f->route_dst, dst, ETH_ALEN);
+	__builtin_memcpy(f->route_src, src, ETH_ALEN);
+	f->route_len = len;
+	f->route_link = SL_ROUTE_LINK;
+	f->route_until = now + SL_ROUTE_HOLD;
+}
+
 /*
  * Accounts a packet at the first hook that sees it in its direction. A flow is
  * proven, and moves out of reach of floods, when the pod's own connection is
@@ -237,7 +250,7 @@ static __always_inline struct sl_flow *flow_touch(const struct sl_tuple *key, st
 		flags |= dir == SL_TX ? SL_FLOW_FIN_TX : SL_FLOW_FIN_RX;
 	if (p->tcp_flags & SL_TCP_RST)
 		flags |= SL_FLOW_RST;
-	if (flags != f->flags)
+	if (unlikely(flags != f->flags))
 		f->flags = flags;
 	f->last_seen = now;
 	if (dir == SL_TX) {
@@ -247,7 +260,7 @@ static __always_inline struct sl_flow *flow_touch(const struct sl_tuple *key, st
 		__sync_fetch_and_add(&f->rx_packets, 1);
 		__sync_fetch_and_add(&f->rx_bytes, len);
 	}
-	if (proven && !(flags & (SL_FLOW_ASSURED | SL_FLOW_RST)))
+	if (proven && unlikely(!(flags & (SL_FLOW_ASSURED | SL_FLOW_RST))))
 		return __flow_assure(key, f);
 	return f;
 }
@@ -266,6 +279,6 @@ static __always_inline void flow_end(const struct sl_tuple *key, const struct sl
 	bool over = (flags & SL_FLOW_RST) ||
 		    ((flags & SL_FLOW_FIN_TX) && (flags & SL_FLOW_FIN_RX) && !(p->tcp_flags & SL_TCP_FIN));
 
-	if (over && (flags & (SL_FLOW_DNAT | SL_FLOW_REMAP)) == SL_FLOW_DNAT)
+	if (unlikely(over) && (flags & (SL_FLOW_DNAT | SL_FLOW_REMAP)) == SL_FLOW_DNAT)
 		bpf_map_delete_elem(&sl_flows, key);
 }

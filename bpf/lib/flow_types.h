@@ -47,10 +47,13 @@ enum sl_flow_flag {
 	SL_FLOW_REMAP = 1 << 18,      /* through a hostPort, the client with another port than its own: has an index */
 };
 
+/* sl_flow.route_link. Programs before it kept an address family there, and the next hop's address behind it. */
+#define SL_ROUTE_LINK 1
+
 /*
  * State of one connection (a record), or a pointer to it (SL_FLOW_INDEX).
  * A record holds both directions; its key is the tuple as the pod sees it.
- * Times are bpf_ktime_get_ns() (CLOCK_MONOTONIC, nanoseconds).
+ * Times are clock_now() (CLOCK_MONOTONIC, nanoseconds).
  */
 struct sl_flow {
 	struct sl_tuple other;
@@ -64,11 +67,13 @@ struct sl_flow {
 	__u64 rx_bytes;
 	__u64 tx_packets; /* from the pod */
 	__u64 tx_bytes;
-	/* What the FIB last said of the sending direction, see fast_route(). */
-	__u64 route_until;  /* time until which it holds */
-	__u32 route_len;    /* longest packet it was asked for, bytes */
-	__u16 route_family; /* of the next hop: AF_INET, AF_INET6 */
-	__u16 policy;	    /* id of the policy that admitted it, see sl_policed; 0 = none had to */
-	__u8 route_hop[16]; /* next hop; IPv4 in the first four bytes */
+	/* How packets of the sending direction leave by out_ifindex, see fast_route(). */
+	__u64 route_until; /* time until which it holds */
+	__u32 route_len;   /* longest packet that may leave so, bytes */
+	__u16 route_link;  /* SL_ROUTE_LINK: the two link addresses are set */
+	__u16 policy;	   /* id of the policy that admitted it, see sl_policed; 0 = none had to */
+	__u8 route_dst[6]; /* next hop's MAC */
+	__u8 route_src[6]; /* the uplink's */
+	__u8 pad[4];
 };
 _Static_assert(sizeof(struct sl_flow) == 144, "sl_flow is a map value: no hidden padding");

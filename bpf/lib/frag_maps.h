@@ -15,7 +15,7 @@ _Static_assert(sizeof(struct sl_frag_key) == 40, "sl_frag_key is a map key: no h
 
 /* What became of its first fragment. */
 struct sl_frag {
-	__u64 until; /* bpf_ktime_get_ns() from which on the entry does not exist */
+	__u64 until; /* clock_now() from which on the entry does not exist */
 	__u8 to[16]; /* the address that took the local one's place, at a pod's device the remote one's; the same one for a flow without translation */
 };
 

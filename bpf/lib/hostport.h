@@ -41,24 +41,34 @@ static __always_inline bool hostport_applies(const struct sl_hostport *hp, const
 	return !(flags & SL_HP_IF_IN) || (hp->ifindex == ifindex) != !!(flags & SL_HP_NOT_IN);
 }
 
+/* By what a mapping was found. */
+enum sl_found {
+	SL_FOUND_ANY = 1 << 0, /* it is one without hostIP */
+	SL_FOUND_IF = 1 << 1,  /* conditions of a mapping had to be looked at: another packet may find another one */
+};
+
 /*
  * The published port that a packet to t->local, in by ifindex, is for: one bound to that address
- * first, else (*any) one without hostIP, which is for the node's own addresses
- * only: is_host_addr() has to say so before a flow is made by it.
+ * first, else one without hostIP, which is for the node's own addresses
+ * only: is_host_addr() has to say so before a flow is made by it. how: enum sl_found.
  */
-static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple *t, __u32 ifindex, bool *any)
+static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple *t, __u32 ifindex, __u32 *how)
 {
 	struct sl_hostport *hp;
 
-	*any = false;
+	*how = 0;
 	/* Not from the wire: a port published on 127.0.0.1 is for the node alone. */
 	if (addr_is_loopback(t->local))
 		return NULL;
 	hp = __hostport_at(t->local, t->local_port, t->proto);
+	if (hp && (hp->flags & SL_HP_CONDITIONS))
+		*how |= SL_FOUND_IF;
 	if (hp && hostport_applies(hp, t, ifindex))
 		return hp;
-	*any = true;
+	*how |= SL_FOUND_ANY;
 	hp = __hostport_any(t->local, t->local_port, t->proto);
+	if (hp && (hp->flags & SL_HP_CONDITIONS))
+		*how |= SL_FOUND_IF;
 	return hp && hostport_applies(hp, t, ifindex) ? hp : NULL;
 }
 

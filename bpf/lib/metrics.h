@@ -63,7 +63,7 @@ static __always_inline int drop(struct __sk_buff *skb, enum sl_drop_reason reaso
 /* GSO packets count as one; bytes are those of the frame. fast: it took the learned path. */
 static __always_inline void count_tx(struct __sk_buff *skb, struct sl_endpoint_stats *st)
 {
-	if (!st)
+	if (unlikely(!st))
 		return;
 	st->tx_packets++;
 	st->tx_bytes += skb->len;
@@ -71,7 +71,7 @@ static __always_inline void count_tx(struct __sk_buff *skb, struct sl_endpoint_s
 
 static __always_inline void count_rx(struct __sk_buff *skb, struct sl_endpoint_stats *st, bool fast)
 {
-	if (!st)
+	if (unlikely(!st))
 		return;
 	st->rx_packets++;
 	st->rx_bytes += skb->len;

@@ -26,7 +26,8 @@ struct sl_head {
 	__be32 frag_id;	 /* of the datagram, for a fragment */
 	__u8 frag_proto; /* what every fragment of the datagram says of the protocol */
 	__u8 more;	 /* the first of several fragments */
-	__u8 pad[2];
+	__u8 plain;	 /* the first parser has read it: p's link addresses are set */
+	__u8 pad[1];
 };
 
 /* A packet, and the one it is about. One program never nests in itself on one CPU. */
@@ -62,6 +63,7 @@ static __always_inline bool odd_from_plain(const struct sl_pkt *p)
 	o->outer.p = *p;
 	o->outer.l3_off = ETH_HLEN;
 	o->outer.kind = SL_ODD_L4;
+	o->outer.plain = 1;
 	return true;
 }
 

@@ -83,8 +83,11 @@ static __always_inline int __odd_port(struct __sk_buff *skb, const struct sl_pkt
 static __always_inline __must_check int odd_rewrite(struct __sk_buff *skb, const struct sl_head *h, enum sl_dir dir,
 						    const struct sl_tuple *to)
 {
-	int err = odd_rewrite_addr(skb, h, dir == SL_TX, to->local);
+	int err;
 
+	if (likely(h->plain))
+		return rewrite_packet(skb, &h->p, dir, to, false) ?: rewrite_remote_port(skb, &h->p, dir, to);
+	err = odd_rewrite_addr(skb, h, dir == SL_TX, to->local);
 	if (!err)
 		err = __odd_port(skb, &h->p, dir == SL_TX, h->p.tuple.local_port, to->local_port);
 	return err ? err : __odd_port(skb, &h->p, dir == SL_RX, h->p.tuple.remote_port, to->remote_port);

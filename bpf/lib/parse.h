@@ -126,7 +126,7 @@ static __always_inline void tuple_reverse(struct sl_tuple *to, const struct sl_p
 /* Makes the first len bytes readable at data; false when the packet is shorter. */
 static __always_inline bool __pull(struct __sk_buff *skb, __u32 len)
 {
-	if ((void *)(long)skb->data + len <= (void *)(long)skb->data_end)
+	if (likely((void *)(long)skb->data + len <= (void *)(long)skb->data_end))
 		return true;
 	if (skb->len < len)
 		return false;
@@ -142,9 +142,9 @@ static __always_inline enum sl_parsed __parse_l4(struct __sk_buff *skb, struct s
 	void *data, *end;
 
 	/* Beyond the length in the header is padding. A GSO packet may be longer than that can say (BIG TCP): 0 then. */
-	if (p->seg_len < off - ETH_HLEN + hdr_len && !skb->gso_size)
+	if (unlikely(p->seg_len < off - ETH_HLEN + hdr_len) && !skb->gso_size)
 		return SL_PARSED_L3;
-	if (!__pull(skb, off + hdr_len))
+	if (unlikely(!__pull(skb, off + hdr_len)))
 		return SL_PARSED_L3;
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
@@ -153,7 +153,7 @@ static __always_inline enum sl_parsed __parse_l4(struct __sk_buff *skb, struct s
 	case IPPROTO_TCP: {
 		struct tcphdr *th = data + off;
 
-		if ((void *)(th + 1) > end)
+		if (unlikely((void *)(th + 1) > end))
 			return SL_PARSED_L3;
 		__set_ports(p, dir, th->source, th->dest);
 		p->tcp_flags = ((__u8 *)th)[13];
@@ -163,7 +163,7 @@ static __always_inline enum sl_parsed __parse_l4(struct __sk_buff *skb, struct s
 	case IPPROTO_UDP: {
 		struct udphdr *uh = data + off;
 
-		if ((void *)(uh + 1) > end)
+		if (unlikely((void *)(uh + 1) > end))
 			return SL_PARSED_L3;
 		__set_ports(p, dir, uh->source, uh->dest);
 		break;
@@ -192,10 +192,10 @@ static __always_inline enum sl_parsed __parse_ip4(struct __sk_buff *skb, struct 
 {
 	struct iphdr *ip;
 
-	if (!__pull(skb, ETH_HLEN + sizeof(*ip)))
+	if (unlikely(!__pull(skb, ETH_HLEN + sizeof(*ip))))
 		return SL_PARSED_NONE;
 	ip = (void *)(long)skb->data + ETH_HLEN;
-	if ((void *)(ip + 1) > (void *)(long)skb->data_end || ip->ihl < 5 || ip->version != 4)
+	if (unlikely((void *)(ip + 1) > (void *)(long)skb->data_end || ip->ihl < 5 || ip->version != 4))
 		return SL_PARSED_NONE;
 	p->family = 4;
 	p->ttl = ip->ttl;
@@ -205,7 +205,7 @@ static __always_inline enum sl_parsed __parse_ip4(struct __sk_buff *skb, struct 
 	addr_from_v4(p->tuple.local, dir == SL_TX ? ip->saddr : ip->daddr);
 	addr_from_v4(p->tuple.remote, dir == SL_TX ? ip->daddr : ip->saddr);
 	/* More fragments, or not the first: only the stack can tell whose it is. */
-	if (ip->frag_off & bpf_htons(0x3fff))
+	if (unlikely(ip->frag_off & bpf_htons(0x3fff)))
 		return SL_PARSED_L3;
 	return __parse_l4(skb, p, dir);
 }
@@ -214,10 +214,10 @@ static __always_inline enum sl_parsed __parse_ip6(struct __sk_buff *skb, struct 
 {
 	struct ipv6hdr *ip;
 
-	if (!__pull(skb, ETH_HLEN + sizeof(*ip)))
+	if (unlikely(!__pull(skb, ETH_HLEN + sizeof(*ip))))
 		return SL_PARSED_NONE;
 	ip = (void *)(long)skb->data + ETH_HLEN;
-	if ((void *)(ip + 1) > (void *)(long)skb->data_end || ip->version != 6)
+	if (unlikely((void *)(ip + 1) > (void *)(long)skb->data_end || ip->version != 6))
 		return SL_PARSED_NONE;
 	p->family = 6;
 	p->ttl = ip->hop_limit;
@@ -227,7 +227,7 @@ static __always_inline enum sl_parsed __parse_ip6(struct __sk_buff *skb, struct 
 	addr_copy(p->tuple.local, dir == SL_TX ? &ip->saddr : &ip->daddr);
 	addr_copy(p->tuple.remote, dir == SL_TX ? &ip->daddr : &ip->saddr);
 	/* On the wire it is none of the IPv4 flow our keys would take it for; the stack refuses it (draft-itojun-v6ops-v4mapped-harmful). */
-	if (addr_is_v4(p->tuple.local) || addr_is_v4(p->tuple.remote))
+	if (unlikely(addr_is_v4(p->tuple.local) || addr_is_v4(p->tuple.remote)))
 		return SL_PARSED_NONE;
 	return __parse_l4(skb, p, dir);
 }
@@ -241,10 +241,10 @@ static __always_inline enum sl_parsed parse_packet(struct __sk_buff *skb, struct
 {
 	struct ethhdr *eth;
 
-	if (skb->vlan_present || !__pull(skb, ETH_HLEN))
+	if (unlikely(skb->vlan_present || !__pull(skb, ETH_HLEN)))
 		return SL_PARSED_NONE;
 	eth = (void *)(long)skb->data;
-	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+	if (unlikely((void *)(eth + 1) > (void *)(long)skb->data_end))
 		return SL_PARSED_NONE;
 	__builtin_memcpy(p->src_mac, eth->h_source, ETH_ALEN);
 	__builtin_memcpy(p->dst_mac, eth->h_dest, ETH_ALEN);

@@ -288,7 +288,7 @@ __noinline int sl_policy_odd(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 
 {
 	__u32 how = dir == SL_RX ? SL_ASK_TOWARD : 0, kind;
 	struct sl_policed *s = policy_of(dev);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = clock_now();
 	enum sl_drop_reason reason;
 	struct sl_odd *o;
 	struct sl_flow *f;
@@ -342,6 +342,6 @@ static __always_inline int own_police(struct __sk_buff *skb, enum sl_dir dir)
 
 	if (parsed == SL_PARSED_NONE || addr_is_any(p.tuple.local) || addr_is_any(p.tuple.remote))
 		return SL_PASS;
-	reason = policy_device(skb, &p, parsed, SL_OWN_KEY | number, dir, number, bpf_ktime_get_ns());
+	reason = policy_device(skb, &p, parsed, SL_OWN_KEY | number, dir, number, clock_now());
 	return reason ? drop(skb, reason, SL_OWN_KEY | number) : SL_PASS;
 }

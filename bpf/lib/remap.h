@@ -10,6 +10,27 @@
  * index, since the mapping leads to the first one's record.
  */
 
+/* When a client was last given another port, by clock_now(). Written from every CPU: later or earlier by a packet does not matter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_remapped SEC(".maps");
+
+/*
+ * Can a SYN that comes again be of such a client? One that has gone on since does not send another. Asked so that other
+ * SYNs need not be looked for in a table whose buckets are as many as the connections that come and go, and cold.
+ */
+static __always_inline bool remap_opening(__u64 now)
+{
+	__u32 zero = 0;
+	__u64 *last = bpf_map_lookup_elem(&sl_remapped, &zero);
+
+	return last && *last && now - *last < SL_TIMEOUT_TCP_OPENING;
+}
+
 /*
  * Takes s->key with the remote port (host byte order) if no flow lives there, or if that is this very one, whose index was
  * lost. Notes the index under s->rec.other. Returns 1 when it is taken.
@@ -17,15 +38,20 @@
 __noinline int sl_remap_take(__u32 port)
 {
 	struct sl_flow_scratch *s = flow_scratch();
+	__u64 now = clock_now(), *last;
 	struct sl_flow *f, *idx;
+	__u32 zero = 0;
 
 	if (!s)
 		return 0;
 	s->key.remote_port = bpf_htons((__u16)port);
-	f = flow_lookup(&s->key, bpf_ktime_get_ns());
+	f = flow_lookup(&s->key, now);
 	if (f && !((f->flags & SL_FLOW_REMAP) && f->owner == s->rec.owner && tuple_equal(&f->other, &s->rec.other)))
 		return 0;
 	flow_init_index(&s->idx, &s->key, &s->rec);
+	last = bpf_map_lookup_elem(&sl_remapped, &zero);
+	if (last)
+		*last = now;
 	idx = flow_insert(&s->rec.other, &s->idx);
 	return idx != NULL;
 }

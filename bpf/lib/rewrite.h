@@ -59,7 +59,7 @@ static __always_inline int __rewrite_ip4(struct __sk_buff *skb, const struct sl_
 	__u32 sum;
 	int err;
 
-	if (!in)
+	if (unlikely(!in))
 		return -1;
 	__builtin_memcpy(&ip, in, sizeof(ip));
 	sum = __sum_change((__u16)~ip.check, old, new);
@@ -76,11 +76,11 @@ static __always_inline int __rewrite_ip4(struct __sk_buff *skb, const struct sl_
 	if (old != new && p->tuple.proto != IPPROTO_ICMP) {
 		err = bpf_l4_csum_replace(skb, __csum_off(p), old, new,
 					  sizeof(new) | BPF_F_PSEUDO_HDR | __csum_flags(p));
-		if (err)
+		if (unlikely(err))
 			return err;
 	}
 	in = __at(skb, ETH_HLEN, sizeof(*in));
-	if (!in)
+	if (unlikely(!in))
 		return -1;
 	__builtin_memcpy(in, &ip, sizeof(ip));
 	return 0;
@@ -99,7 +99,7 @@ static __always_inline int __rewrite_ip6(struct __sk_buff *skb, const struct sl_
 	__s64 diff;
 	int err;
 
-	if (!in)
+	if (unlikely(!in))
 		return -1;
 	__builtin_memcpy(&ip, in, sizeof(ip));
 	addr_copy(source ? &ip.saddr : &ip.daddr, addr);
@@ -107,10 +107,10 @@ static __always_inline int __rewrite_ip6(struct __sk_buff *skb, const struct sl_
 		ip.hop_limit--;
 	if (!addr_equal(p->tuple.local, addr)) {
 		diff = bpf_csum_diff((__be32 *)p->tuple.local, 16, (__be32 *)addr, 16, 0);
-		if (diff < 0)
+		if (unlikely(diff < 0))
 			return (int)diff;
 		err = bpf_l4_csum_replace(skb, __csum_off(p), 0, (__u64)diff, BPF_F_PSEUDO_HDR | __csum_flags(p));
-		if (err)
+		if (unlikely(err))
 			return err;
 	}
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
@@ -125,16 +125,16 @@ static __always_inline int __rewrite_port(struct __sk_buff *skb, const struct sl
 
 	if (old == new)
 		return 0;
-	if (p->echo)
+	if (unlikely(p->echo))
 		off += offsetof(struct sl_icmp_echo, id);
 	else if (!source)
 		off += sizeof(__be16);
 	err = bpf_l4_csum_replace(skb, __csum_off(p), old, new, sizeof(new) | __csum_flags(p));
-	if (err)
+	if (unlikely(err))
 		return err;
 	/* The mask tells the verifier what the parser guarantees. */
 	at = __at(skb, off & 0x7f, sizeof(*at));
-	if (!at)
+	if (unlikely(!at))
 		return -1;
 	*at = new;
 	return 0;
@@ -156,7 +156,7 @@ static __always_inline __must_check int rewrite_packet(struct __sk_buff *skb, co
 		err = __rewrite_ip4(skb, p, source, to->local, hop);
 	else
 		err = __rewrite_ip6(skb, p, source, to->local, hop);
-	if (err)
+	if (unlikely(err))
 		return err;
 	return __rewrite_port(skb, p, source, p->tuple.local_port, to->local_port);
 }
@@ -172,7 +172,7 @@ static __always_inline __must_check int rewrite_macs(struct __sk_buff *skb, cons
 {
 	struct ethhdr *eth = __at(skb, 0, sizeof(*eth));
 
-	if (!eth)
+	if (unlikely(!eth))
 		return -1;
 	__builtin_memcpy(eth->h_dest, dst, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, src, ETH_ALEN);

@@ -96,7 +96,7 @@ __noinline int sl_snat_take(struct __sk_buff *skb, __u32 port)
 		return 0;
 	s->rec.other.local_port = bpf_htons((__u16)port);
 	if (!hostport_port_free(s->rec.other.local, s->rec.other.local_port, s->key.proto) ||
-	    sock_lookup(skb, &s->rec.other) != SL_SOCK_NONE || __snat_taken(&s->rec.other, &s->key, bpf_ktime_get_ns()))
+	    sock_lookup(skb, &s->rec.other) != SL_SOCK_NONE || __snat_taken(&s->rec.other, &s->key, clock_now()))
 		return 0;
 	flow_init_index(&s->idx, &s->key, &s->rec);
 	bpf_map_update_elem(&sl_flows_new, &s->rec.other, &s->idx, BPF_NOEXIST);

@@ -38,7 +38,7 @@ __noinline int sl_turn_take(struct __sk_buff *skb, __u32 port)
 {
 	struct sl_flow_scratch *s = flow_scratch();
 	struct sl_turn *t = turn_scratch();
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = clock_now();
 	struct sl_flow *idx;
 	bool fixed;
 
@@ -238,13 +238,13 @@ static __always_inline int __turn_ask(struct __sk_buff *skb, struct sl_turn *t, 
 	struct sl_hostport *hp;
 	struct sl_endpoint *to;
 	struct sl_flow *f;
-	bool any = false;
+	__u32 how;
 
 	if (t->p.echo)
 		return SL_NOT_TURNED;
 	tuple_reverse(&t->key, &t->p);
-	hp = hostport_lookup(&t->key, ep->route_ifindex, &any);
-	if (!hp || (any && !is_host_addr(t->key.local)))
+	hp = hostport_lookup(&t->key, ep->route_ifindex, &how);
+	if (!hp || ((how & SL_FOUND_ANY) && !is_host_addr(t->key.local)))
 		return SL_NOT_TURNED;
 	if (hp->port != t->key.local_port && !proto_has_free_ports(t->key.proto))
 		return SL_NOT_TURNED; /* not a mapping for us, see sl_upl_ingress */
@@ -278,7 +278,7 @@ static __always_inline int __turn_ask(struct __sk_buff *skb, struct sl_turn *t, 
 __noinline int sl_turn_out(struct __sk_buff *skb)
 {
 	struct sl_turn *t = turn_scratch();
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = clock_now();
 	struct sl_endpoint *ep;
 	int verdict;
 
@@ -421,7 +421,7 @@ static __always_inline bool __crosses(struct sl_turn *t, const struct sl_endpoin
 __noinline int sl_turn_in(struct __sk_buff *skb)
 {
 	struct sl_turn *t = turn_scratch();
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = clock_now();
 	struct sl_endpoint *ep, *sender;
 	struct sl_flow *f;
 	bool turned, door;

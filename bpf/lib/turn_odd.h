@@ -28,7 +28,7 @@ __noinline int sl_turn_note(__u32 dir)
 	struct sl_turn *t = turn_scratch();
 
 	if (o && t)
-		frag_note(&o->outer, __frag_dir(dir), t->p.tuple.remote, bpf_ktime_get_ns());
+		frag_note(&o->outer, __frag_dir(dir), t->p.tuple.remote, clock_now());
 	return 0;
 }
 
@@ -55,7 +55,7 @@ static __always_inline int __turn_first(struct __sk_buff *skb, __u32 dir)
 /* The rest of a datagram. */
 static __always_inline int __turn_later(struct __sk_buff *skb, struct sl_odd *o, struct sl_turn *t, __u32 dir)
 {
-	struct sl_frag *fr = frag_lookup(&o->outer, __frag_dir(dir), bpf_ktime_get_ns());
+	struct sl_frag *fr = frag_lookup(&o->outer, __frag_dir(dir), clock_now());
 	__u8 to[16];
 
 	if (!fr)
@@ -98,7 +98,7 @@ static __always_inline int __turn_error(struct __sk_buff *skb, struct sl_odd *o,
 	    !addr_equal(o->outer.p.tuple.local, o->inner.p.tuple.local))
 		return SL_PASS;
 	ep = endpoint_lookup(o->inner.p.tuple.local);
-	if (!ep || !__turn_before(o, t, ep->owner, dir, bpf_ktime_get_ns()))
+	if (!ep || !__turn_before(o, t, ep->owner, dir, clock_now()))
 		return SL_PASS;
 	head_reverse(&o->outer, &t->to);
 	head_reverse(&o->inner, &t->to);

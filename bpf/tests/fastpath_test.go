@@ -133,11 +133,11 @@ func TestPrivilegedFastPathGSO(t *testing.T) {
 // gso sends a packet of several segments both ways.
 func gso(j *journey, segment uint32, fast bool) {
 	j.tb.Helper()
-	sent, left := j.dress(j.inside.tx("PA")), j.dress(j.outside.tx("PA"))
+	sent := j.dress(j.inside.tx("PA"))
 	sent.srcMAC, sent.dstMAC = j.pod.mac, j.pod.gwMAC
 	want := passes(sent.bytes(j.tb))
 	if fast {
-		want = toNeigh(j.up, left.routed(j.pod.mac, j.pod.gwMAC).bytes(j.tb))
+		want = j.shortcut("PA", len(want.out)-ethLen-(j.size-1)+int(segment))
 	}
 	j.stepInput(podEgress, j.pod.name, input{data: sent.bytes(j.tb), gsoSize: segment}, want)
 
@@ -151,8 +151,11 @@ func gso(j *journey, segment uint32, fast bool) {
 	j.stepInput(uplIngress, j.up.name, input{data: arrived.bytes(j.tb), gsoSize: segment}, want)
 }
 
-// routeHold is how long a flow goes by the FIB's last answer (SL_ROUTE_HOLD).
-const routeHold = 10 * time.Millisecond
+// routeHold is how long a flow's last way out holds (SL_ROUTE_HOLD), which routeLink says is noted (SL_ROUTE_LINK).
+const (
+	routeHold = 10 * time.Millisecond
+	routeLink = 1
+)
 
 // The route moves to the other uplink: the flow is learned anew, under its old outside tuple.
 func TestPrivilegedRouteChange(t *testing.T) {
@@ -162,7 +165,7 @@ func TestPrivilegedRouteChange(t *testing.T) {
 		j.answered()
 		j.outFast("PA")
 		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), upl1, family, func() {
-			j.outFast("PA") // the FIB's last answer holds for 10 ms
+			j.outFast("PA") // its last way holds for 10 ms
 			w.later(routeHold)
 			j.up = upl1
 			j.out("PA")
@@ -177,6 +180,77 @@ func TestPrivilegedRouteChange(t *testing.T) {
 		w.later(routeHold)
 		j.out("PA")
 		j.outFast("PA")
+	}, masquerading(podA))
+}
+
+// A packet leaves as the flow's last one did for a while: the stack's, if it is no longer than that one, or one that asked the
+// FIB, if the route's MTU allows it. The first one after that goes by way of the neighbour, and every one whose neighbour is not known.
+func TestPrivilegedRouteHeld(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		held := func(j *journey, want bool) {
+			t.Helper()
+			if f := j.record(); (w.clock < f.RouteUntil) != want {
+				t.Fatalf("a way is held: %t, want %t: %+v", !want, want, f)
+			}
+		}
+		j := w.opens(family, proto, podA, keptPort, keptPort)
+		j.answered()
+		w.later(routeHold)
+		held(j, false)
+		j.outFast("PA")
+		held(j, true)
+		mtu := podMTU // the route's
+		if !kernelAtLeast(t, 5, 12) {
+			mtu = len(j.inside.tx("PA").bytes(t)) - ethLen
+		}
+		if got := int(j.record().RouteLen); got != mtu {
+			t.Errorf("holds for packets of up to %d bytes, want %d", got, mtu)
+		}
+		w.later(routeHold - 1)
+		held(j, true)
+		j.outFast("PA")
+		w.later(1)
+		held(j, false)
+		j.outFast("PA")
+		held(j, true)
+
+		// By the stack: it holds for what is no longer.
+		w.later(routeHold)
+		j.size = 100
+		sent := j.dress(j.inside.tx("PA"))
+		sent.srcMAC, sent.dstMAC, sent.ttl = podA.mac, podA.gwMAC, 1 // the last hop: not by the shortcut
+		b := w.step(podEgress, podA.name, sent.bytes(t), passes(sent.bytes(t)))
+		left := j.dress(j.outside.tx("PA"))
+		left.srcMAC, left.dstMAC, left.ttl = upl0.mac, upl0.router, 1
+		copy(b, append(append([]byte{}, upl0.router...), upl0.mac...))
+		w.step(uplEgress, upl0.name, b, passes(left.bytes(t)))
+		held(j, true)
+		if got := int(j.record().RouteLen); got != len(b)-ethLen {
+			t.Errorf("holds for packets of up to %d bytes, want %d", got, len(b)-ethLen)
+		}
+		j.outFast("PA")
+		if got := int(j.record().RouteLen); got != len(b)-ethLen {
+			t.Errorf("has asked again, though it held: up to %d bytes, want %d", got, len(b)-ethLen)
+		}
+		j.size++
+		j.outFast("PA") // longer: asks
+		if got := int(j.record().RouteLen); got <= len(b)-ethLen {
+			t.Errorf("holds for packets of up to %d bytes after a longer one", got)
+		}
+
+		// The router is not known: every packet has to make the kernel ask for it.
+		w.later(routeHold)
+		if err := w.do(func() error { return w.know(upl0, false) }); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			j.outFast("PA")
+			held(j, false)
+		}
+		if err := w.do(func() error { return w.know(upl0, true) }); err != nil {
+			t.Fatal(err)
+		}
 	}, masquerading(podA))
 }
 

@@ -4,7 +4,6 @@ package tests
 
 import (
 	"testing"
-	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 )
@@ -30,15 +29,15 @@ func TestPrivilegedGone(t *testing.T) {
 		w.onDevice(podA, w.index(podA.name))
 		j.in("S")
 		w.onDevice(podA, gone)
-		w.later(1100 * time.Millisecond) // what runs is looked at once a second
-		j.ignored("S")                   // sent again: the flow does not keep it
+		w.later(recentHold)
+		j.ignored("S") // sent again: the flow does not keep it
 
 		// A client that never stops.
 		w.onDevice(podA, w.index(podA.name))
 		j.establish()
 		j.inFast("PA")
 		w.onDevice(podA, gone)
-		w.later(1100 * time.Millisecond)
+		w.later(recentHold)
 		j.ignored("PA")
 		j.ignored("PA")
 	})

@@ -56,16 +56,26 @@ func (j *journey) left(kind string, sent frame) frame {
 	return f.routed(j.up.mac, j.up.router)
 }
 
-// outFast sends a packet of the pod that must leave the stack out. The redirect
-// writes the MACs later.
+// outFast sends a packet of the pod that must leave the stack out.
 func (j *journey) outFast(kind string) {
 	j.tb.Helper()
 	sent := j.dress(j.inside.tx(kind))
 	sent.srcMAC, sent.dstMAC = j.pod.mac, j.pod.gwMAC
-	left := j.dress(j.outside.tx(kind)).routed(j.pod.mac, j.pod.gwMAC)
-	w := toNeigh(j.up, left.bytes(j.tb))
+	b := sent.bytes(j.tb)
+	w := j.shortcut(kind, len(b)-ethLen)
 	w.mark = j.mark
-	j.step(podEgress, j.pod.name, sent.bytes(j.tb), w)
+	j.step(podEgress, j.pod.name, b, w)
+}
+
+// shortcut is how a packet of the pod leaves by the shortcut: while the flow's last way holds for IP packets of that length by a plain
+// redirect, else by way of the neighbour, which writes the MACs later.
+func (j *journey) shortcut(kind string, length int) want {
+	j.tb.Helper()
+	left := j.dress(j.outside.tx(kind))
+	if f := j.record(); f.RouteLink == routeLink && j.clock < f.RouteUntil && length <= int(f.RouteLen) {
+		return toLink(j.up, left.routed(j.up.mac, j.up.router).bytes(j.tb))
+	}
+	return toNeigh(j.up, left.routed(j.pod.mac, j.pod.gwMAC).bytes(j.tb))
 }
 
 // in brings a packet from the uplink to the pod by way of the stack.

@@ -3,12 +3,14 @@
 package tests
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -168,6 +170,9 @@ func (n *node) build() error {
 		if err := n.addUplink(h, u); err != nil {
 			return err
 		}
+		if err := n.know(u, true); err != nil {
+			return err
+		}
 	}
 	for _, p := range allPods {
 		if err := n.addPod(h, p); err != nil {
@@ -187,6 +192,24 @@ func (n *node) addUplink(h *nl.Handle, u *uplink) error {
 		return n.address(h, u.name, u.addr4.String()+"/24", second4.String()+"/24", second6.String()+"/64", u.addr6.String()+"/64")
 	}
 	return n.address(h, u.name, u.addr4.String()+"/24", u.addr6.String()+"/64")
+}
+
+// know makes u's router a neighbour that need not be asked for, or an unknown one.
+func (n *node) know(u *uplink, known bool) error {
+	for _, family := range families {
+		set := netlink.NeighDel
+		if known {
+			set = netlink.NeighSet
+		}
+		err := set(&netlink.Neigh{
+			LinkIndex: n.index(u.name), Family: pick(family, unix.AF_INET, unix.AF_INET6), State: netlink.NUD_PERMANENT,
+			IP: u.gateway(family).AsSlice(), HardwareAddr: u.router,
+		})
+		if err != nil {
+			return fmt.Errorf("neighbour %s of %s: %w", u.gateway(family), u.name, err)
+		}
+	}
+	return nil
 }
 
 func (n *node) addPod(h *nl.Handle, p *pod) error {

@@ -224,6 +224,8 @@ func TestPrivilegedPodToPodPeerGone(t *testing.T) {
 		j.in("PA")
 		j.out("PA")
 		j.inFast("PA")
+		j.outFast("PA") // as the last one did
+		w.later(routeHold)
 		j.out("PA") // slow: the test node's route still leads to the pod's device
 	}, masquerading(podA), oneNetwork)
 }

@@ -52,6 +52,26 @@ func TestPrivilegedRemap(t *testing.T) {
 	})
 }
 
+// A SYN sent twice is of the connection it has made, also when the one that was in its way has ended meanwhile.
+func TestPrivilegedRemapSYNTwice(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			j, k := w.twice(family, tcp)
+			j.establish()
+			k.in("S")
+			j.outFast("R")
+			w.wantNoFlow(j.inside)
+			w.later(59 * time.Second)
+			k.in("S")
+			k.out("SA")
+			k.inFast("A")
+			w.wantIndex(proven, k.outside, k.inside)
+			w.wantFlows(2, 0)
+		}, publishing(mapping(family, tcp, podA)))
+	}
+}
+
 // By two published ports, and a third connection: each has its own way.
 func TestPrivilegedRemapPorts(t *testing.T) {
 	fx := newFixture(t, nil)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
@@ -106,6 +107,7 @@ type walk struct {
 	places map[metrics.Place]uint64 // the same, by device and endpoint
 	came   string                   // device that what reaches a pod came in by; empty: a process of the node sent it
 	number uint32                   // of the pod's own device, for the programs inside
+	untold bool                     // changes of maps do not begin another epoch
 }
 
 // option is one part of a scenario.
@@ -179,6 +181,7 @@ func (w *walk) put(name string, key, value any) {
 	if err := w.maps[name].Put(key, value); err != nil {
 		w.tb.Fatalf("%s: %v", name, err)
 	}
+	w.changed()
 }
 
 func (w *walk) remove(name string, key any) {
@@ -186,6 +189,22 @@ func (w *walk) remove(name string, key any) {
 	if err := w.maps[name].Delete(key); err != nil {
 		w.tb.Fatalf("%s: %v", name, err)
 	}
+	w.changed()
+}
+
+// changed has the programs read the maps again, as the loader does.
+func (w *walk) changed() {
+	w.tb.Helper()
+	if err := w.epoch().Next(); err != nil {
+		w.tb.Fatal(err)
+	}
+}
+
+func (w *walk) epoch() epoch.Epoch {
+	if w.untold {
+		return epoch.Epoch{}
+	}
+	return epoch.New(w.maps["sl_epoch"])
 }
 
 const (
@@ -284,7 +303,7 @@ func (w *walk) publish(p published) {
 		v.Sources = list
 	}
 	k := hostport.Key{HostIP: p.host.Addr(), Proto: p.proto, Port: p.host.Port()}
-	if err := hostport.New(w.maps["sl_hostports"]).Put(k, v); err != nil {
+	if err := hostport.New(w.maps["sl_hostports"], w.epoch()).Put(k, v); err != nil {
 		w.tb.Fatal(err)
 	}
 }

@@ -27,7 +27,7 @@ const (
 	seamRandom  = 8  // u32: what bpf_get_prandom_u32 returns if the next word is set
 	seamDice    = 12 // u32
 	seamFail    = 16 // u32: bit mask of seamFailures
-	seamKind    = 20 // u32: 0 none, else redirectPeer or redirectNeigh
+	seamKind    = 20 // u32: 0 none, else redirectPeer, redirectNeigh or redirectLink
 	seamIfindex = 24 // u32: where the redirect leads
 	seamPktType = 28 // u32: argument of bpf_skb_change_type + 1; 0 = not called
 	seamNeigh   = 32 // 20 bytes: struct bpf_redir_neigh
@@ -46,6 +46,7 @@ const (
 	redirectNone = iota
 	redirectPeer
 	redirectNeigh
+	redirectLink // bpf_redirect: the packet is addressed already
 )
 
 // Helpers that a test can make fail with -ENOMEM, and a lost race: the next update
@@ -141,7 +142,8 @@ func seamBTF(fn asm.BuiltinFunc) *btf.Func {
 var seams = map[asm.BuiltinFunc]func(asm.BuiltinFunc) asm.Instructions{
 	asm.FnKtimeGetNs:    seamKtime,
 	asm.FnGetPrandomU32: seamPrandom,
-	asm.FnRedirectPeer:  seamRedirectPeer,
+	asm.FnRedirect:      seamRedirect(redirectLink),
+	asm.FnRedirectPeer:  seamRedirect(redirectPeer),
 	asm.FnRedirectNeigh: seamRedirectNeigh,
 	asm.FnSkbChangeType: seamChangeType,
 	asm.FnMapUpdateElem: seamMapUpdate,
@@ -174,13 +176,15 @@ func seamPrandom(fn asm.BuiltinFunc) asm.Instructions {
 	}
 }
 
-func seamRedirectPeer(fn asm.BuiltinFunc) asm.Instructions {
-	return asm.Instructions{
-		seamAt(asm.R3),
-		asm.StoreImm(asm.R3, seamKind, redirectPeer, asm.Word),
-		asm.StoreMem(asm.R3, seamIfindex, asm.R1, asm.Word),
-		fn.Call(),
-		asm.Return(),
+func seamRedirect(kind int64) func(asm.BuiltinFunc) asm.Instructions {
+	return func(fn asm.BuiltinFunc) asm.Instructions {
+		return asm.Instructions{
+			seamAt(asm.R3),
+			asm.StoreImm(asm.R3, seamKind, kind, asm.Word),
+			asm.StoreMem(asm.R3, seamIfindex, asm.R1, asm.Word),
+			fn.Call(),
+			asm.Return(),
+		}
 	}
 }
 

@@ -157,6 +157,7 @@ type want struct {
 	victim    *pod           // whose packet was dropped
 	peer      *pod           // redirect_peer to this pod
 	neighDev  *uplink        // redirect_neigh by this uplink, to its router
+	linkDev   *uplink        // redirect by this uplink: the packet is addressed to the router already
 	uncounted bool           // no endpoint counts the packet
 	hostType  bool           // the packet's type was set to PACKET_HOST
 }
@@ -174,6 +175,8 @@ func drops(reason metrics.Reason, victim *pod) want {
 func toPeer(p *pod, raw []byte) want { return want{verdict: redirect, peer: p, out: raw} }
 
 func toNeigh(u *uplink, raw []byte) want { return want{verdict: redirect, neighDev: u, out: raw} }
+
+func toLink(u *uplink, raw []byte) want { return want{verdict: redirect, linkDev: u, out: raw} }
 
 // step runs one program and checks all that can be seen of it: verdict, the whole
 // packet, its checksums, where a redirect leads, the mark, the drop counters and
@@ -225,6 +228,10 @@ func (w *walk) checkRedirect(h hook, r result, want want) {
 		hop := want.neighDev.gateway(read(want.out).family)
 		if r.kind != redirectNeigh || int(r.ifindex) != w.index(want.neighDev.name) || r.nextHop() != hop {
 			w.tb.Errorf("%s: redirect kind %d to device %d by %s, want neighbour %s on %s", h, r.kind, r.ifindex, r.nextHop(), hop, want.neighDev.name)
+		}
+	case want.linkDev != nil:
+		if r.kind != redirectLink || int(r.ifindex) != w.index(want.linkDev.name) {
+			w.tb.Errorf("%s: redirect kind %d to device %d, want a plain one to %s (%d)", h, r.kind, r.ifindex, want.linkDev.name, w.index(want.linkDev.name))
 		}
 	case r.kind != redirectNone:
 		w.tb.Errorf("%s: redirect kind %d to device %d, want none", h, r.kind, r.ifindex)

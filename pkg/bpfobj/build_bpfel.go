@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "de59cd12bf2d275cdb157f804aaa9989efc44a5b07732c31286427a3267cf8a6"
+const build = "b97a639775fc2710e32d26691ba2087ca58ba7ecddfffb25f14e115871a724fb"

@@ -37,6 +37,7 @@ const (
 	CgroupSockProgSlSockRelease = "sl_sock_release"
 	CgroupSockVarCfgAdmitMark   = "cfg_admit_mark"
 	CgroupSockVarCfgAntiSpoof   = "cfg_anti_spoof"
+	CgroupSockVarCfgCoarseClock = "cfg_coarse_clock"
 	CgroupSockVarCfgFastPath    = "cfg_fast_path"
 	CgroupSockVarCfgFibSrc      = "cfg_fib_src"
 	CgroupSockVarCfgL2Len       = "cfg_l2_len"
@@ -125,6 +126,7 @@ type CgroupSockMapSpecs struct {
 type CgroupSockVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -191,6 +193,7 @@ func (m *CgroupSockMaps) Close() error {
 type CgroupSockVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

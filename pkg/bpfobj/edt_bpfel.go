@@ -32,6 +32,7 @@ const (
 	EdtProgSlEdt         = "sl_edt"
 	EdtVarCfgAdmitMark   = "cfg_admit_mark"
 	EdtVarCfgAntiSpoof   = "cfg_anti_spoof"
+	EdtVarCfgCoarseClock = "cfg_coarse_clock"
 	EdtVarCfgFastPath    = "cfg_fast_path"
 	EdtVarCfgFibSrc      = "cfg_fib_src"
 	EdtVarCfgL2Len       = "cfg_l2_len"
@@ -115,6 +116,7 @@ type EdtMapSpecs struct {
 type EdtVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -187,6 +189,7 @@ func (m *EdtMaps) Close() error {
 type EdtVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

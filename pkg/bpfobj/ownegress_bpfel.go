@@ -37,6 +37,7 @@ const (
 	OwnEgressProgSlOwnEgress   = "sl_own_egress"
 	OwnEgressVarCfgAdmitMark   = "cfg_admit_mark"
 	OwnEgressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	OwnEgressVarCfgCoarseClock = "cfg_coarse_clock"
 	OwnEgressVarCfgFastPath    = "cfg_fast_path"
 	OwnEgressVarCfgFibSrc      = "cfg_fib_src"
 	OwnEgressVarCfgL2Len       = "cfg_l2_len"
@@ -125,6 +126,7 @@ type OwnEgressMapSpecs struct {
 type OwnEgressVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -207,6 +209,7 @@ func (m *OwnEgressMaps) Close() error {
 type OwnEgressVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

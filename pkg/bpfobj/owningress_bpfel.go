@@ -37,6 +37,7 @@ const (
 	OwnIngressProgSlOwnIngress  = "sl_own_ingress"
 	OwnIngressVarCfgAdmitMark   = "cfg_admit_mark"
 	OwnIngressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	OwnIngressVarCfgCoarseClock = "cfg_coarse_clock"
 	OwnIngressVarCfgFastPath    = "cfg_fast_path"
 	OwnIngressVarCfgFibSrc      = "cfg_fib_src"
 	OwnIngressVarCfgL2Len       = "cfg_l2_len"
@@ -125,6 +126,7 @@ type OwnIngressMapSpecs struct {
 type OwnIngressVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -207,6 +209,7 @@ func (m *OwnIngressMaps) Close() error {
 type OwnIngressVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

@@ -21,6 +21,7 @@ const (
 	PodEgressMapSlDrops        = "sl_drops"
 	PodEgressMapSlEndpoints    = "sl_endpoints"
 	PodEgressMapSlEpStats      = "sl_ep_stats"
+	PodEgressMapSlEpoch        = "sl_epoch"
 	PodEgressMapSlEventCpu     = "sl_event_cpu"
 	PodEgressMapSlEventWish    = "sl_event_wish"
 	PodEgressMapSlEvents       = "sl_events"
@@ -35,6 +36,7 @@ const (
 	PodEgressMapSlPoliced      = "sl_policed"
 	PodEgressMapSlPolicies     = "sl_policies"
 	PodEgressMapSlPortsKept    = "sl_ports_kept"
+	PodEgressMapSlRecentPods   = "sl_recent_pods"
 	PodEgressMapSlScratch      = "sl_scratch"
 	PodEgressMapSlSources      = "sl_sources"
 	PodEgressMapSlTurnScratch  = "sl_turn_scratch"
@@ -42,6 +44,7 @@ const (
 	PodEgressProgSlPodEgress   = "sl_pod_egress"
 	PodEgressVarCfgAdmitMark   = "cfg_admit_mark"
 	PodEgressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	PodEgressVarCfgCoarseClock = "cfg_coarse_clock"
 	PodEgressVarCfgFastPath    = "cfg_fast_path"
 	PodEgressVarCfgFibSrc      = "cfg_fib_src"
 	PodEgressVarCfgL2Len       = "cfg_l2_len"
@@ -109,6 +112,7 @@ type PodEgressMapSpecs struct {
 	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
 	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEpoch       *ebpf.MapSpec `ebpf:"sl_epoch"`
 	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
 	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
 	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
@@ -123,6 +127,7 @@ type PodEgressMapSpecs struct {
 	SlPoliced     *ebpf.MapSpec `ebpf:"sl_policed"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlRecentPods  *ebpf.MapSpec `ebpf:"sl_recent_pods"`
 	SlScratch     *ebpf.MapSpec `ebpf:"sl_scratch"`
 	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlTurnScratch *ebpf.MapSpec `ebpf:"sl_turn_scratch"`
@@ -135,6 +140,7 @@ type PodEgressMapSpecs struct {
 type PodEgressVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -173,6 +179,7 @@ type PodEgressMaps struct {
 	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
 	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEpoch       *ebpf.Map `ebpf:"sl_epoch"`
 	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
 	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
 	SlEvents      *ebpf.Map `ebpf:"sl_events"`
@@ -187,6 +194,7 @@ type PodEgressMaps struct {
 	SlPoliced     *ebpf.Map `ebpf:"sl_policed"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlRecentPods  *ebpf.Map `ebpf:"sl_recent_pods"`
 	SlScratch     *ebpf.Map `ebpf:"sl_scratch"`
 	SlSources     *ebpf.Map `ebpf:"sl_sources"`
 	SlTurnScratch *ebpf.Map `ebpf:"sl_turn_scratch"`
@@ -200,6 +208,7 @@ func (m *PodEgressMaps) Close() error {
 		m.SlDrops,
 		m.SlEndpoints,
 		m.SlEpStats,
+		m.SlEpoch,
 		m.SlEventCpu,
 		m.SlEventWish,
 		m.SlEvents,
@@ -214,6 +223,7 @@ func (m *PodEgressMaps) Close() error {
 		m.SlPoliced,
 		m.SlPolicies,
 		m.SlPortsKept,
+		m.SlRecentPods,
 		m.SlScratch,
 		m.SlSources,
 		m.SlTurnScratch,
@@ -227,6 +237,7 @@ func (m *PodEgressMaps) Close() error {
 type PodEgressVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

@@ -42,6 +42,7 @@ const (
 	PodIngressProgSlPodIngress  = "sl_pod_ingress"
 	PodIngressVarCfgAdmitMark   = "cfg_admit_mark"
 	PodIngressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	PodIngressVarCfgCoarseClock = "cfg_coarse_clock"
 	PodIngressVarCfgFastPath    = "cfg_fast_path"
 	PodIngressVarCfgFibSrc      = "cfg_fib_src"
 	PodIngressVarCfgL2Len       = "cfg_l2_len"
@@ -135,6 +136,7 @@ type PodIngressMapSpecs struct {
 type PodIngressVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -227,6 +229,7 @@ func (m *PodIngressMaps) Close() error {
 type PodIngressVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

@@ -195,9 +195,11 @@ type TypesSlFlow struct {
 	TxBytes     uint64
 	RouteUntil  uint64
 	RouteLen    uint32
-	RouteFamily uint16
+	RouteLink   uint16
 	Policy      uint16
-	RouteHop    [16]uint8
+	RouteDst    [6]uint8
+	RouteSrc    [6]uint8
+	Pad         [4]uint8
 }
 
 type TypesSlFlowFlag uint32

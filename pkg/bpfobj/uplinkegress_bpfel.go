@@ -37,6 +37,7 @@ const (
 	UplinkEgressProgSlUplEgress   = "sl_upl_egress"
 	UplinkEgressVarCfgAdmitMark   = "cfg_admit_mark"
 	UplinkEgressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	UplinkEgressVarCfgCoarseClock = "cfg_coarse_clock"
 	UplinkEgressVarCfgFastPath    = "cfg_fast_path"
 	UplinkEgressVarCfgFibSrc      = "cfg_fib_src"
 	UplinkEgressVarCfgL2Len       = "cfg_l2_len"
@@ -125,6 +126,7 @@ type UplinkEgressMapSpecs struct {
 type UplinkEgressVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -207,6 +209,7 @@ func (m *UplinkEgressMaps) Close() error {
 type UplinkEgressVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

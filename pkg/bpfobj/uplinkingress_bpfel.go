@@ -21,6 +21,7 @@ const (
 	UplinkIngressMapSlDrops        = "sl_drops"
 	UplinkIngressMapSlEndpoints    = "sl_endpoints"
 	UplinkIngressMapSlEpStats      = "sl_ep_stats"
+	UplinkIngressMapSlEpoch        = "sl_epoch"
 	UplinkIngressMapSlEventCpu     = "sl_event_cpu"
 	UplinkIngressMapSlEventWish    = "sl_event_wish"
 	UplinkIngressMapSlEvents       = "sl_events"
@@ -32,12 +33,15 @@ const (
 	UplinkIngressMapSlNoMasq       = "sl_no_masq"
 	UplinkIngressMapSlOddScratch   = "sl_odd_scratch"
 	UplinkIngressMapSlPortsKept    = "sl_ports_kept"
+	UplinkIngressMapSlRecentPorts  = "sl_recent_ports"
+	UplinkIngressMapSlRemapped     = "sl_remapped"
 	UplinkIngressMapSlScratch      = "sl_scratch"
 	UplinkIngressMapSlSources      = "sl_sources"
 	UplinkIngressMapSlUplinks      = "sl_uplinks"
 	UplinkIngressProgSlUplIngress  = "sl_upl_ingress"
 	UplinkIngressVarCfgAdmitMark   = "cfg_admit_mark"
 	UplinkIngressVarCfgAntiSpoof   = "cfg_anti_spoof"
+	UplinkIngressVarCfgCoarseClock = "cfg_coarse_clock"
 	UplinkIngressVarCfgFastPath    = "cfg_fast_path"
 	UplinkIngressVarCfgFibSrc      = "cfg_fib_src"
 	UplinkIngressVarCfgL2Len       = "cfg_l2_len"
@@ -100,25 +104,28 @@ type UplinkIngressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UplinkIngressMapSpecs struct {
-	SlDeny       *ebpf.MapSpec `ebpf:"sl_deny"`
-	SlDevDrops   *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops      *ebpf.MapSpec `ebpf:"sl_drops"`
-	SlEndpoints  *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats    *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventCpu   *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish  *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents     *ebpf.MapSpec `ebpf:"sl_events"`
-	SlFlows      *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew   *ebpf.MapSpec `ebpf:"sl_flows_new"`
-	SlFrags      *ebpf.MapSpec `ebpf:"sl_frags"`
-	SlHostAddrs  *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlHostports  *ebpf.MapSpec `ebpf:"sl_hostports"`
-	SlNoMasq     *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlOddScratch *ebpf.MapSpec `ebpf:"sl_odd_scratch"`
-	SlPortsKept  *ebpf.MapSpec `ebpf:"sl_ports_kept"`
-	SlScratch    *ebpf.MapSpec `ebpf:"sl_scratch"`
-	SlSources    *ebpf.MapSpec `ebpf:"sl_sources"`
-	SlUplinks    *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlDeny        *ebpf.MapSpec `ebpf:"sl_deny"`
+	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
+	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEpoch       *ebpf.MapSpec `ebpf:"sl_epoch"`
+	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
+	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
+	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
+	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
+	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
+	SlOddScratch  *ebpf.MapSpec `ebpf:"sl_odd_scratch"`
+	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
+	SlRecentPorts *ebpf.MapSpec `ebpf:"sl_recent_ports"`
+	SlRemapped    *ebpf.MapSpec `ebpf:"sl_remapped"`
+	SlScratch     *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
+	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // UplinkIngressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -127,6 +134,7 @@ type UplinkIngressMapSpecs struct {
 type UplinkIngressVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -160,25 +168,28 @@ func (o *UplinkIngressObjects) Close() error {
 //
 // It can be passed to LoadUplinkIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UplinkIngressMaps struct {
-	SlDeny       *ebpf.Map `ebpf:"sl_deny"`
-	SlDevDrops   *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops      *ebpf.Map `ebpf:"sl_drops"`
-	SlEndpoints  *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats    *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventCpu   *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish  *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents     *ebpf.Map `ebpf:"sl_events"`
-	SlFlows      *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew   *ebpf.Map `ebpf:"sl_flows_new"`
-	SlFrags      *ebpf.Map `ebpf:"sl_frags"`
-	SlHostAddrs  *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlHostports  *ebpf.Map `ebpf:"sl_hostports"`
-	SlNoMasq     *ebpf.Map `ebpf:"sl_no_masq"`
-	SlOddScratch *ebpf.Map `ebpf:"sl_odd_scratch"`
-	SlPortsKept  *ebpf.Map `ebpf:"sl_ports_kept"`
-	SlScratch    *ebpf.Map `ebpf:"sl_scratch"`
-	SlSources    *ebpf.Map `ebpf:"sl_sources"`
-	SlUplinks    *ebpf.Map `ebpf:"sl_uplinks"`
+	SlDeny        *ebpf.Map `ebpf:"sl_deny"`
+	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
+	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEpoch       *ebpf.Map `ebpf:"sl_epoch"`
+	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
+	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
+	SlEvents      *ebpf.Map `ebpf:"sl_events"`
+	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
+	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
+	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
+	SlOddScratch  *ebpf.Map `ebpf:"sl_odd_scratch"`
+	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
+	SlRecentPorts *ebpf.Map `ebpf:"sl_recent_ports"`
+	SlRemapped    *ebpf.Map `ebpf:"sl_remapped"`
+	SlScratch     *ebpf.Map `ebpf:"sl_scratch"`
+	SlSources     *ebpf.Map `ebpf:"sl_sources"`
+	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *UplinkIngressMaps) Close() error {
@@ -188,6 +199,7 @@ func (m *UplinkIngressMaps) Close() error {
 		m.SlDrops,
 		m.SlEndpoints,
 		m.SlEpStats,
+		m.SlEpoch,
 		m.SlEventCpu,
 		m.SlEventWish,
 		m.SlEvents,
@@ -199,6 +211,8 @@ func (m *UplinkIngressMaps) Close() error {
 		m.SlNoMasq,
 		m.SlOddScratch,
 		m.SlPortsKept,
+		m.SlRecentPorts,
+		m.SlRemapped,
 		m.SlScratch,
 		m.SlSources,
 		m.SlUplinks,
@@ -211,6 +225,7 @@ func (m *UplinkIngressMaps) Close() error {
 type UplinkIngressVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

@@ -25,6 +25,7 @@ const (
 	XDPUplinkProgSlXdpUplink   = "sl_xdp_uplink"
 	XDPUplinkVarCfgAdmitMark   = "cfg_admit_mark"
 	XDPUplinkVarCfgAntiSpoof   = "cfg_anti_spoof"
+	XDPUplinkVarCfgCoarseClock = "cfg_coarse_clock"
 	XDPUplinkVarCfgFastPath    = "cfg_fast_path"
 	XDPUplinkVarCfgFibSrc      = "cfg_fib_src"
 	XDPUplinkVarCfgL2Len       = "cfg_l2_len"
@@ -101,6 +102,7 @@ type XDPUplinkMapSpecs struct {
 type XDPUplinkVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -159,6 +161,7 @@ func (m *XDPUplinkMaps) Close() error {
 type XDPUplinkVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

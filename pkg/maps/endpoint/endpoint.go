@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -52,13 +53,21 @@ func (v *Value) HardwareAddr() net.HardwareAddr { return net.HardwareAddr(v.Mac[
 func (v *Value) GatewayAddr() net.HardwareAddr { return net.HardwareAddr(v.GatewayMac[:]) }
 
 // Map is the view of sl_endpoints.
-type Map struct{ m *ebpf.Map }
+type Map struct {
+	m     *ebpf.Map
+	epoch epoch.Epoch
+}
 
-// New returns a view of m.
-func New(m *ebpf.Map) Map { return Map{m} }
+// New returns a view of m, whose changes e tells of.
+func New(m *ebpf.Map, e epoch.Epoch) Map { return Map{m, e} }
 
 // Put writes the entry of a, whoever had it. E2BIG: the map is full.
-func (m Map) Put(a netip.Addr, v *Value) error { return m.m.Put(wire.Addr(a), v) }
+func (m Map) Put(a netip.Addr, v *Value) error {
+	if err := m.m.Put(wire.Addr(a), v); err != nil {
+		return err
+	}
+	return m.epoch.Next()
+}
 
 // Get returns the entry of a; false when there is none.
 func (m Map) Get(a netip.Addr) (Value, bool, error) {
@@ -71,7 +80,12 @@ func (m Map) Get(a netip.Addr) (Value, bool, error) {
 }
 
 // Delete removes the entry of a; missing is success.
-func (m Map) Delete(a netip.Addr) error { return ignoreMissing(m.m.Delete(wire.Addr(a))) }
+func (m Map) Delete(a netip.Addr) error {
+	if err := ignoreMissing(m.m.Delete(wire.Addr(a))); err != nil {
+		return err
+	}
+	return m.epoch.Next()
+}
 
 // Each calls f with every entry until f returns false.
 func (m Map) Each(f func(a netip.Addr, v *Value) bool) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -75,10 +76,13 @@ type Conditions struct {
 }
 
 // Map is the view of sl_hostports.
-type Map struct{ m *ebpf.Map }
+type Map struct {
+	m     *ebpf.Map
+	epoch epoch.Epoch
+}
 
-// New returns a view of m.
-func New(m *ebpf.Map) Map { return Map{m} }
+// New returns a view of m, whose changes e tells of.
+func New(m *ebpf.Map, e epoch.Epoch) Map { return Map{m, e} }
 
 // Put makes v the value of k, atomically. E2BIG: the map is full.
 func (m Map) Put(k Key, v Value) error {
@@ -86,7 +90,10 @@ func (m Map) Put(k Key, v Value) error {
 		Ip: wire.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: wire.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
 	}
 	v.Conditions.encode(raw)
-	return m.m.Put(k.raw(), raw)
+	if err := m.m.Put(k.raw(), raw); err != nil {
+		return err
+	}
+	return m.epoch.Next()
 }
 
 // Get returns the value of k; false when there is none.
@@ -104,7 +111,7 @@ func (m Map) Delete(k Key) error {
 	if err := m.m.Delete(k.raw()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
-	return nil
+	return m.epoch.Next()
 }
 
 // Each calls f with every entry until f returns false.

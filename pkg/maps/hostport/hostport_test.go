@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 )
 
 func testMap(t *testing.T) Map {
@@ -21,7 +22,7 @@ func testMap(t *testing.T) Map {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Close() })
-	return New(m)
+	return New(m, epoch.Epoch{})
 }
 
 func TestPrivilegedMap(t *testing.T) {

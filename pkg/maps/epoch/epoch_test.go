@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package epoch_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+)
+
+// Whatever is changed in the maps that the programs remember things of begins another epoch, each time another one.
+func TestPrivilegedEveryChange(t *testing.T) {
+	t.Parallel()
+	newMap := func(kind ebpf.MapType, key, value uint32) *ebpf.Map {
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "sl_test", Type: kind, KeySize: key, ValueSize: value, MaxEntries: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		return m
+	}
+	raw := newMap(ebpf.Array, 4, 8)
+	e := epoch.New(raw)
+	pods := endpoint.New(newMap(ebpf.Hash, 16, 64), e)
+	ports := hostport.New(newMap(ebpf.Hash, 20, 88), e)
+	pod, key := netip.MustParseAddr("10.1.0.2"), hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 80}
+	seen := map[uint64]bool{0: true}
+	for name, change := range map[string]func() error{
+		"a pod comes":  func() error { return pods.Put(pod, &endpoint.Value{}) },
+		"a pod goes":   func() error { return pods.Delete(pod) },
+		"a port comes": func() error { return ports.Put(key, hostport.Value{PodIP: pod}) },
+		"a port goes":  func() error { return ports.Delete(key) },
+	} {
+		for range 100 {
+			if err := change(); err != nil {
+				t.Fatal(err)
+			}
+			var now uint64
+			if err := raw.Lookup(uint32(0), &now); err != nil {
+				t.Fatal(err)
+			}
+			if seen[now] {
+				t.Fatalf("%s: epoch %d has been before", name, now)
+			}
+			seen[now] = true
+		}
+	}
+}
