@@ -14,6 +14,9 @@ import (
 const (
 	inet6AddrGenMode = 8 // IFLA_INET6_ADDR_GEN_MODE
 	addrGenModeNone  = 1 // IN6_ADDR_GEN_MODE_NONE
+
+	inetConf  = 1  // IFLA_INET_CONF
+	arpNotify = 22 // IPV4_DEVCONF_ARP_NOTIFY, of <linux/ip.h>
 )
 
 // vethInfoPeer is VETH_INFO_PEER of <linux/veth.h>.
@@ -127,6 +130,9 @@ type LinkChange struct {
 	// address, from the next time that it gets a carrier. It is an error where
 	// IPv6 is off.
 	NoLinkLocal bool
+	// ARPNotify has the link tell its neighbours of its addresses when it is next set up (arp_notify): what the file in /proc/sys does, whose
+	// path takes the kernel longer with each network namespace.
+	ARPNotify bool
 	// NetNS is the descriptor of a network namespace to move the link to; nil
 	// leaves it where it is. The move comes first: it sets the link down and
 	// takes its addresses and routes away, the rest applies in the namespace it
@@ -166,9 +172,14 @@ func (h *Handle) SetLink(index int, c LinkChange) error {
 	if c.NetNS != nil {
 		req.AddData(attr32(unix.IFLA_NET_NS_FD, uint32(*c.NetNS)))
 	}
-	if c.NoLinkLocal {
+	if c.NoLinkLocal || c.ARPNotify {
 		spec := attr(unix.IFLA_AF_SPEC, nil)
-		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(inet6AddrGenMode, []byte{addrGenModeNone})
+		if c.NoLinkLocal {
+			spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(inet6AddrGenMode, []byte{addrGenModeNone})
+		}
+		if c.ARPNotify {
+			spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(arpNotify, vnl.Uint32Attr(1))
+		}
 		req.AddData(spec)
 	}
 	if err := h.do(req); err != nil {

@@ -186,6 +186,32 @@ func TestPrivilegedBridgeMACStays(t *testing.T) {
 	}
 }
 
+// What a pod's device is told of neighbours and other owners, with and without an IPv6 address.
+func TestPrivilegedPodSysctls(t *testing.T) {
+	for name, answer := range map[string]func(int) *types100.Result{"IPv4": answer4, "IPv6": answer6} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.ipam.Answer = answer
+			pod := r.node.PodT(t, "p1")
+			r.mustAdd(call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0","isGateway":true,"ipam":{"type":"fake"}`))
+			if err := pod.Do(func() error {
+				for key, want := range map[string]string{"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/accept_dad": "0"} {
+					got, err := sysctl.Get(key)
+					if err != nil {
+						return err
+					}
+					if got != want {
+						t.Errorf("%s is %s, want %s", key, got, want)
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 func TestPrivilegedDAD(t *testing.T) {
 	r := newRig(t)
 	r.ipam.Answer = answer6

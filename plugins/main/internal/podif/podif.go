@@ -48,8 +48,13 @@ type Interface struct {
 // only sets it up.
 func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes []nl.Route) error {
 	if len(addrs) > 0 {
-		if err := i.NS.Do(func() error { return i.sysctls(addrs) }); err != nil {
-			return cnierr.Wrap(cnierr.CodeKernel, err, "set the pod's kernel parameters")
+		if HasV6(addrs) || i.Announce {
+			if err := i.NS.Do(func() error { return i.sysctls(addrs) }); err != nil {
+				return cnierr.Wrap(cnierr.CodeKernel, err, "set the pod's kernel parameters")
+			}
+		}
+		if err := i.Pod.SetLink(i.Link.Index, nl.LinkChange{ARPNotify: true}); err != nil {
+			i.Log.Debug("the pod's addresses are not announced", log.String(log.KeyDevice, i.Link.Name), log.Error(err))
 		}
 	}
 	for _, prefix := range addrs {
@@ -75,6 +80,9 @@ func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes 
 			return cnierr.Wrap(cnierr.CodeKernel, err, "give the pod its routes")
 		}
 	}
+	if len(addrs) > 0 && !HasV6(addrs) {
+		return cnierr.Wrap(cnierr.CodeKernel, i.NS.Do(func() error { i.wish(i.dadKeys()); return nil }), "enter the pod's namespace")
+	}
 	return nil
 }
 
@@ -98,20 +106,33 @@ func (i *Interface) sysctls(addrs []netip.Prefix) error {
 			return err
 		}
 	}
-	wishes := map[string]string{"net/ipv4/conf/" + name + "/arp_notify": "1", "net/ipv6/conf/" + name + "/accept_dad": "0"}
-	if i.DAD {
-		wishes["net/ipv6/conf/"+name+"/accept_dad"] = "1"
-		wishes["net/ipv6/conf/"+name+"/enhanced_dad"] = "1"
-	}
 	if i.Announce {
-		wishes["net/ipv6/conf/"+name+"/ndisc_notify"] = "1"
+		i.wish(map[string]string{"net/ipv6/conf/" + name + "/ndisc_notify": "1"})
 	}
+	if HasV6(addrs) {
+		i.wish(i.dadKeys())
+	}
+	return nil
+}
+
+// dadKeys say whether addresses are checked for another owner. A pod without an IPv6 address gets them when all else is done: a link-local
+// address that need not be checked is taken into use with the link, and the kernel, holding the lock that our routes need, tells every port of
+// a bridge of it three times: 4 ms with 250 pods.
+func (i *Interface) dadKeys() map[string]string {
+	conf := "net/ipv6/conf/" + i.Link.Name
+	if i.DAD {
+		return map[string]string{conf + "/accept_dad": "1", conf + "/enhanced_dad": "1"}
+	}
+	return map[string]string{conf + "/accept_dad": "0"}
+}
+
+// wish sets kernel parameters that a pod can do without.
+func (i *Interface) wish(wishes map[string]string) {
 	for key, value := range wishes {
 		if err := sysctl.Set(key, value); err != nil {
 			i.Log.Debug("kernel parameter stays", log.String(log.KeyKey, key), log.Error(err))
 		}
 	}
-	return nil
 }
 
 func (i *Interface) enableV6(dev string) error {
