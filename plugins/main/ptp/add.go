@@ -111,7 +111,6 @@ func (t *attach) makeVeth(context.Context) error {
 		return err
 	}
 	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
-	veth.NoDAD(t.args.Log, t.rec.HostIfName)
 	// The rest is known, or is read when the link is up.
 	t.hostEnd = nl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
 	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {
