@@ -189,9 +189,9 @@ func TestPrivilegedRouteHeld(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		held := func(j *journey, want bool) {
-			t.Helper()
+			w.tb.Helper()
 			if f := j.record(); (w.clock < f.RouteUntil) != want {
-				t.Fatalf("a way is held: %t, want %t: %+v", !want, want, f)
+				w.tb.Fatalf("a way is held: %t, want %t: %+v", !want, want, f)
 			}
 		}
 		j := w.opens(family, proto, podA, keptPort, keptPort)
@@ -201,11 +201,13 @@ func TestPrivilegedRouteHeld(t *testing.T) {
 		j.outFast("PA")
 		held(j, true)
 		mtu := podMTU // the route's
-		if !kernelAtLeast(t, 5, 12) {
-			mtu = len(j.inside.tx("PA").bytes(t)) - ethLen
+		if !kernelAtLeast(w.tb, 5, 12) {
+			sent := j.inside.tx("PA")
+			sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
+			mtu = len(sent.bytes(w.tb)) - ethLen
 		}
 		if got := int(j.record().RouteLen); got != mtu {
-			t.Errorf("holds for packets of up to %d bytes, want %d", got, mtu)
+			w.tb.Errorf("holds for packets of up to %d bytes, want %d", got, mtu)
 		}
 		w.later(routeHold - 1)
 		held(j, true)
@@ -220,36 +222,36 @@ func TestPrivilegedRouteHeld(t *testing.T) {
 		j.size = 100
 		sent := j.dress(j.inside.tx("PA"))
 		sent.srcMAC, sent.dstMAC, sent.ttl = podA.mac, podA.gwMAC, 1 // the last hop: not by the shortcut
-		b := w.step(podEgress, podA.name, sent.bytes(t), passes(sent.bytes(t)))
+		b := w.step(podEgress, podA.name, sent.bytes(w.tb), passes(sent.bytes(w.tb)))
 		left := j.dress(j.outside.tx("PA"))
 		left.srcMAC, left.dstMAC, left.ttl = upl0.mac, upl0.router, 1
 		copy(b, append(append([]byte{}, upl0.router...), upl0.mac...))
-		w.step(uplEgress, upl0.name, b, passes(left.bytes(t)))
+		w.step(uplEgress, upl0.name, b, passes(left.bytes(w.tb)))
 		held(j, true)
 		if got := int(j.record().RouteLen); got != len(b)-ethLen {
-			t.Errorf("holds for packets of up to %d bytes, want %d", got, len(b)-ethLen)
+			w.tb.Errorf("holds for packets of up to %d bytes, want %d", got, len(b)-ethLen)
 		}
 		j.outFast("PA")
 		if got := int(j.record().RouteLen); got != len(b)-ethLen {
-			t.Errorf("has asked again, though it held: up to %d bytes, want %d", got, len(b)-ethLen)
+			w.tb.Errorf("has asked again, though it held: up to %d bytes, want %d", got, len(b)-ethLen)
 		}
 		j.size++
 		j.outFast("PA") // longer: asks
 		if got := int(j.record().RouteLen); got <= len(b)-ethLen {
-			t.Errorf("holds for packets of up to %d bytes after a longer one", got)
+			w.tb.Errorf("holds for packets of up to %d bytes after a longer one", got)
 		}
 
 		// The router is not known: every packet has to make the kernel ask for it.
 		w.later(routeHold)
 		if err := w.do(func() error { return w.know(upl0, false) }); err != nil {
-			t.Fatal(err)
+			w.tb.Fatal(err)
 		}
 		for range 2 {
 			j.outFast("PA")
 			held(j, false)
 		}
 		if err := w.do(func() error { return w.know(upl0, true) }); err != nil {
-			t.Fatal(err)
+			w.tb.Fatal(err)
 		}
 	}, masquerading(podA))
 }

@@ -70,10 +70,10 @@ func TestPrivilegedRecentPod(t *testing.T) {
 		j.answered()
 		other := func(_ int, v *bpfobj.TypesSlEndpoint) { v.Mac[5] ^= 1 }
 		spoofed := func() {
-			t.Helper()
+			w.tb.Helper()
 			sent := j.inside.tx("PA")
 			sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
-			w.step(podEgress, podA.name, sent.bytes(t), drops(reasonMAC, podA))
+			w.step(podEgress, podA.name, sent.bytes(w.tb), drops(reasonMAC, podA))
 		}
 		w.untold = true
 		w.changeEndpoint(podA, other)
@@ -121,7 +121,7 @@ func TestPrivilegedRecentShared(t *testing.T) {
 			j.inFast("PA") // by the mapping without hostIP
 			f.in("S")
 			if got := f.record().HostportGen; got != 2 {
-				t.Errorf("by the mapping of generation %d, want the one with conditions", got)
+				w.tb.Errorf("by the mapping of generation %d, want the one with conditions", got)
 			}
 		}
 	})
