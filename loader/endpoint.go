@@ -261,15 +261,15 @@ func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, policy uint16
 		if had && old == *v {
 			continue
 		}
-		if err := eps.addrs.Put(addr, v); err != nil {
-			return false, full("sl_endpoints", err)
-		}
 		back.Push("endpoint "+addr.String(), func(context.Context) error {
 			if had {
 				return eps.addrs.Put(addr, &old)
 			}
 			return eps.addrs.Delete(addr)
 		})
+		if err := eps.addrs.Put(addr, v); err != nil {
+			return false, full("sl_endpoints", err)
+		}
 	}
 	return fresh, nil
 }

@@ -210,15 +210,15 @@ func (d *Datapath) publish(m hostport.Map, p HostPort, owner, gen uint64, back *
 	if had && same == v {
 		return nil, nil
 	}
-	if err := m.Put(k, v); err != nil {
-		return nil, fmt.Errorf("published port %s: %w", k, full("sl_hostports", err))
-	}
 	back.Push("published port "+k.String(), func(context.Context) error {
 		if had {
 			return m.Put(k, old)
 		}
 		return m.Delete(k)
 	})
+	if err := m.Put(k, v); err != nil {
+		return nil, fmt.Errorf("published port %s: %w", k, full("sl_hostports", err))
+	}
 	if !had {
 		return nil, nil
 	}
