@@ -79,7 +79,7 @@ static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct s
 
 /* How a packet leaves by the uplink that its flow has learned. */
 struct sl_route {
-	struct bpf_redir_neigh nh; /* the next hop, if nh.nh_family is not 0; else link is how it is addressed */
+	struct bpf_redir_neigh nh; /* the next hop, if nh.nh_family is not 0; else the frame is addressed so: */
 	__u8 link_dst[ETH_ALEN];
 	__u8 link_src[ETH_ALEN];
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include "flow.h"
 #include "ports.h"
+#include "remap_maps.h"
 
 /*
  * Two connections that differ in the node's end alone, by two published ports or
@@ -9,15 +10,6 @@
  * port then, toward the pod, from the masquerade ranges. Its outside tuple needs an
  * index, since the mapping leads to the first one's record.
  */
-
-/* When a client was last given another port, by clock_now(). Written from every CPU: later or earlier by a packet does not matter. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_remapped SEC(".maps");
 
 /*
  * Can a SYN that comes again be of such a client? One that has gone on since does not send another. Asked so that other

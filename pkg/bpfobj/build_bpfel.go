@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "b97a639775fc2710e32d26691ba2087ca58ba7ecddfffb25f14e115871a724fb"
+const build = "19c0e298739a7f58a17034633c82e57fd7af8227d4f214767d167b2a427c1889"
