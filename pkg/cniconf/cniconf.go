@@ -154,6 +154,10 @@ func ParseArgs(args string, known map[string]func(string) error) error {
 	return nil
 }
 
+// Elsewhere is for a key that another plugin of the same call reads, as MAC for
+// an IPAM plugin, which gets the interface plugin's CNI_ARGS.
+func Elsewhere(string) error { return nil }
+
 func badArg(pair, why string) error {
 	return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_ARGS %q: %s", pair, why), "")
 }

@@ -224,7 +224,8 @@ func (c *config) loadRequests(cniArgs string, n *netConf, rc *runtimeConf) error
 		return nil
 	}
 	err := cniconf.ParseArgs(cniArgs, map[string]func(string) error{
-		"IP": func(s string) error { return add("CNI_ARGS IP", s) },
+		"IP":  func(s string) error { return add("CNI_ARGS IP", s) },
+		"MAC": cniconf.Elsewhere,
 	})
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ func TestRequested(t *testing.T) {
 		{name: "taken", ips: `"10.1.0.11"`, code: 103},
 		{name: "no address", ips: `"x"`, code: 7},
 		{name: "bad CNI_ARGS", cniArgs: "IP=x", code: 4},
+		{name: "CNI_ARGS of the interface plugin", cniArgs: "MAC=aa:bb:cc:dd:ee:ff", ips: `"10.1.0.12"`, want: []string{"10.1.0.12/24", "10.2.0.2/30", "fd00::10/64"}},
 		{name: "unknown CNI_ARGS", cniArgs: "FOO=x", code: 4},
 	}
 	for _, tc := range tests {

@@ -372,6 +372,21 @@ func TestReferenceTakesTurns(t *testing.T) {
 	}
 }
 
+// A file written in place leaves the directory as it was; its content counts. Old versions of the reference note the
+// container alone.
+func TestFileWrittenInPlace(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	b.mustAdd("pod")
+	b.mustAdd("other")
+	b.put("10.1.0.2", "pod")
+	b.mustDel("pod")
+	want := map[string]string{"10.1.0.3": "other\r\neth0", "last_reserved_ip.0": "10.1.0.3"}
+	if diff := cmp.Diff(want, b.files()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestBrokenFilesAreFree(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, onePool)

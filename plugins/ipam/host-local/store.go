@@ -188,20 +188,15 @@ func (s *store) owned(id, ifname string, legacy bool) ([]reservation, error) {
 // find returns the reservations with exactly this content: by the index when
 // it is complete, else by reading all of them.
 func (s *store) find(owner string) ([]reservation, error) {
-	var out []reservation
 	if s.indexed {
-		addrs, err := s.indexLookup(owner)
+		out, err := s.findIndexed(owner)
 		if err == nil {
-			for _, addr := range addrs {
-				if got, err := s.read(addr); err == nil && got == owner {
-					out = append(out, reservation{addr: addr, owner: owner})
-				}
-			}
 			return out, nil
 		}
-		s.log.Warn("the index is not readable; reading all reservations", log.Error(err))
+		s.dropIndex(err)
 	}
 	all, err := s.scan()
+	var out []reservation
 	for _, r := range all {
 		if r.owner == owner {
 			out = append(out, r)
@@ -209,6 +204,22 @@ func (s *store) find(owner string) ([]reservation, error) {
 	}
 	if len(out) > 0 {
 		err = nil // some other file is unreadable; ours are found
+	}
+	return out, err
+}
+
+// findIndexed fails when the index is wrong: a file that somebody else has
+// written in place leaves the directory's time as it was.
+func (s *store) findIndexed(owner string) ([]reservation, error) {
+	addrs, err := s.indexLookup(owner)
+	out := make([]reservation, 0, len(addrs))
+	for _, addr := range addrs {
+		got, rerr := s.read(addr)
+		if rerr == nil && got != owner {
+			rerr = fmt.Errorf("%s is another's by now", addr)
+		}
+		err = errors.Join(err, rerr)
+		out = append(out, reservation{addr: addr, owner: owner})
 	}
 	return out, err
 }

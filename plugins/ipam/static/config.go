@@ -25,7 +25,9 @@ type netConf struct {
 type ipamConf struct {
 	Addresses []struct {
 		Address string `json:"address"`
-		Gateway string `json:"gateway"`
+		// Not read: programs that encode the reference's structure write the address a second time, decoded, under this name.
+		Decoded json.RawMessage `json:"Address"`
+		Gateway string          `json:"gateway"`
 	} `json:"addresses"`
 	Routes []json.RawMessage `json:"routes"`
 	DNS    types.DNS         `json:"dns"`
@@ -120,6 +122,7 @@ func (c *config) fromCNIArgs(args string) error {
 			}
 			return nil
 		},
+		"MAC": cniconf.Elsewhere,
 	})
 	if err != nil {
 		return err

@@ -72,6 +72,8 @@ func TestAddresses(t *testing.T) {
 		{"an empty args.cni.ips does not", two, `"args":{"cni":{"ips":[]}}`, "", []string{"10.1.0.5/16 10.1.0.1", "fd00::5/64 fd00::1"}},
 		{"runtimeConfig.ips replaces that again", two, `"args":{"cni":{"ips":["10.3.0.2/24"]}},"runtimeConfig":{"ips":["10.4.0.2/24","fd04::2/64"]}`,
 			"", []string{"10.4.0.2/24", "fd04::2/64"}},
+		{"an address as the reference's structure encodes it", `,"addresses":[{"address":"10.1.0.5/16","Address":{"IP":"10.1.0.5","Mask":"//8AAA=="}}]`, "", "", []string{"10.1.0.5/16"}},
+		{"CNI_ARGS of the interface plugin", two, "", "MAC=aa:bb:cc:dd:ee:ff", []string{"10.1.0.5/16 10.1.0.1", "fd00::5/64 fd00::1"}},
 		{"foreign CNI_ARGS with IgnoreUnknown", two, "", "IgnoreUnknown=1;K8S_POD_NAME=p", []string{"10.1.0.5/16 10.1.0.1", "fd00::5/64 fd00::1"}},
 	}
 	for _, tt := range tests {
@@ -155,7 +157,7 @@ func TestRefusals(t *testing.T) {
 		{"route dst", v11, two + `,"routes":[{"dst":"10.1"}]`, "", "", 7, []string{"ipam.routes[0]", "10.1"}},
 		{"CNI_ARGS IP without length", v11, two, "", "IP=10.2.0.7", 4, []string{"IP", "10.2.0.7", "CIDR"}},
 		{"CNI_ARGS GATEWAY", v11, two, "", "GATEWAY=10.2", 4, []string{"GATEWAY", "10.2"}},
-		{"CNI_ARGS unknown key", v11, two, "", "MAC=aa:bb:cc:dd:ee:ff", 4, []string{"MAC"}},
+		{"CNI_ARGS unknown key", v11, two, "", "FOO=bar", 4, []string{"FOO"}},
 		{"args.cni.ips", v11, two, `"args":{"cni":{"ips":["10.3.0.2"]}}`, "", 7, []string{"args.cni.ips[0]", "10.3.0.2"}},
 		{"runtimeConfig.ips", v11, two, `"runtimeConfig":{"ips":["10.3.0.2/24","y"]}`, "", 7, []string{"runtimeConfig.ips[1]", `"y"`}},
 		{"runtimeConfig.ips of another type", v11, two, `"runtimeConfig":{"ips":"y"}`, "", 6, []string{"ips"}},

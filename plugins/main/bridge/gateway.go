@@ -152,19 +152,20 @@ func forwardKeys(addrs []netip.Prefix) []string {
 	return keys
 }
 
-// settleBridge reads the bridge again, since a new port may have changed its
-// address, and makes the address of a bridge that routes stay: pods keep it in
-// their neighbour tables, the datapath in its endpoints.
+// settleBridge reads the bridge again. A bridge that somebody else made takes the
+// address of a new port unless it was given one: if it routes, it gets the one back
+// that it had, and keeps it. Pods have it in their neighbour tables, the
+// datapath in its endpoints.
 func (t *attach) settleBridge() error {
 	br, err := t.Host.LinkByIndex(t.bridge.Index)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
 	}
-	follows := !bytes.Equal(br.MAC, t.bridge.MAC) || bytes.Equal(br.MAC, t.hostEnd.MAC)
-	if follows && (t.IsGateway || t.masquerade()) {
-		if err := t.Host.SetMAC(br.Index, br.MAC); err != nil {
+	if bytes.Equal(br.MAC, t.hostEnd.MAC) && (t.IsGateway || t.masquerade()) {
+		if err := t.Host.SetMAC(br.Index, t.bridge.MAC); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "keep the address of %s", t.Bridge)
 		}
+		br.MAC = t.bridge.MAC
 	}
 	t.bridge = br
 	if !t.legMade {

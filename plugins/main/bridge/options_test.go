@@ -168,16 +168,29 @@ func TestPrivilegedMAC(t *testing.T) {
 // go: pods keep it in their neighbour tables.
 func TestPrivilegedBridgeMACStays(t *testing.T) {
 	r := newRig(t)
-	r.host(func(h *nl.Handle) error { return h.AddBridge(nl.BridgeSpec{Name: "br0", Up: true}) }) // an operator's, that follows its ports
 	mac := ""
+	r.host(func(h *nl.Handle) error {
+		if err := h.AddBridge(nl.BridgeSpec{Name: "br0", Up: true}); err != nil { // an operator's, that follows its ports
+			return err
+		}
+		br, err := h.LinkByName("br0")
+		mac = br.MAC.String()
+		return err
+	})
 	for i := range 6 {
 		pod := r.node.PodT(t, fmt.Sprintf("p%d", i))
 		a := call("1.1.0", fmt.Sprintf("c%d", i), "eth0", pod.Path, life)
 		res := r.mustAdd(a)
-		if got := res.Interfaces[0].Mac; mac != "" && got != mac {
-			t.Errorf("ADD %d: the bridge's address changed from %s to %s", i, mac, got)
+		if got := res.Interfaces[0].Mac; got != mac {
+			t.Errorf("ADD %d: the result says that the bridge's address changed from %s to %s", i, mac, got)
 		}
-		mac = res.Interfaces[0].Mac
+		r.host(func(h *nl.Handle) error {
+			br, err := h.LinkByName("br0")
+			if got := br.MAC.String(); got != mac {
+				t.Errorf("ADD %d: the bridge's address changed from %s to %s", i, mac, got)
+			}
+			return err
+		})
 		if i%2 == 0 {
 			if err := r.del(a); err != nil {
 				t.Fatal(err)

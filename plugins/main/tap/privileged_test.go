@@ -337,6 +337,14 @@ func TestPrivilegedCheck(t *testing.T) {
 		e.ip("link add eth0 address 02:00:00:00:00:01 type veth peer name x0")
 		rig.WantCode(t, e.check(res), 102, "not a tap")
 	})
+	t.Run("what the configuration does not name", func(t *testing.T) {
+		e := newEnv(t, `"owner":0,"group":36`)
+		res := e.mustAdd()
+		e.conf = ""
+		if err := e.check(res); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // DEL finds the device with no more than its name, and leaves others alone.

@@ -194,33 +194,27 @@ func (r *request) find(pod *inpod.Pod) (nl.Link, bool, error) {
 // chooseTable returns the configured table, or the lowest that no VRF, no rule
 // and no route of the pod uses.
 func (r *request) chooseTable(pod *inpod.Pod) (uint32, error) {
+	if r.Table != 0 {
+		return r.Table, nil // another VRF may have it too, as in the reference; the kernel decides (net.vrf.strict_mode)
+	}
 	links, err1 := pod.Links()
 	rules, err2 := pod.Rules(nl.FamilyAll)
 	routes, err3 := pod.AllRoutes(nl.FamilyAll)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return 0, cnierr.Wrap(cnierr.CodeKernel, err, "look for a free table")
 	}
-	used := map[uint32]string{}
+	used := map[uint32]bool{}
 	for _, x := range rules {
-		used[uint32(x.Table)] = "a rule"
+		used[uint32(x.Table)] = true
 	}
 	for _, x := range routes {
-		used[uint32(x.Table)] = "a route"
+		used[uint32(x.Table)] = true
 	}
-	vrfs := map[uint32]string{}
 	for _, l := range links {
-		if l.VRFTable != 0 {
-			used[l.VRFTable], vrfs[l.VRFTable] = l.Name, l.Name
-		}
-	}
-	if r.Table != 0 {
-		if other := vrfs[r.Table]; other != "" {
-			return 0, cnierr.Config("table", r.Table, "the VRF "+other+" has it already")
-		}
-		return r.Table, nil
+		used[l.VRFTable] = true
 	}
 	table := uint32(1)
-	for used[table] != "" {
+	for used[table] {
 		table++
 	}
 	return table, nil
@@ -239,8 +233,8 @@ func makeVRF(pod *inpod.Pod, s section, undos *undo.Stack) (nl.Link, error) {
 	return dev, cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", s.VRF)
 }
 
-// lacks compares the interface's addresses, and prevResult's routes, with what is
-// in the VRF's table.
+// lacks compares the interface's IPv6 addresses, which ADD put back, and prevResult's
+// routes, with what is there. IPv4 addresses stay when an interface joins: they are for the plugin that gave them.
 func lacks(pod *inpod.Pod, link nl.Link, table int, r *request) ([]error, error) {
 	addrs, err := pod.AddrsOf(link.Index, nl.FamilyAll)
 	if err != nil {
@@ -249,7 +243,7 @@ func lacks(pod *inpod.Pod, link nl.Link, table int, r *request) ([]error, error)
 	var diffs []error
 	own := cniconf.PodAddrs(r.prev, link.Name)
 	for _, p := range own {
-		if !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p }) {
+		if p.Addr().Is6() && !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p }) {
 			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("%s does not have the address %s", link.Name, p), ""))
 		}
 	}
