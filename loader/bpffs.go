@@ -3,18 +3,100 @@
 package loader
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
-// mountBPFFS makes sure that a bpffs is at path. It mounts one where the directory exists and holds another file system, as
-// the other eBPF suites do: many distributions leave that to the first user. The lock keeps two processes from mounting over
-// each other, which would hide the pins of the first.
-func mountBPFFS(path, runDir string) error {
-	if ok, err := isBPFFS(path); ok || err != nil {
+// bpffs is a BPF file system, or the directory where it is to be.
+type bpffs struct {
+	root string // leads to the mounts it belongs to ("/proc/1/root"); empty: the process's own
+	dir  string
+}
+
+func (b bpffs) path() string { return b.root + b.dir }
+
+// findBPFFS finds the configured one. That is not the process's own where the default is not mounted for this process and its
+// mounts are its own: "ip netns exec" covers /sys, and with what is mounted there the pins would go as soon as the plugin ends. A path
+// that somebody has configured is meant as it stands.
+func findBPFFS(configured string) bpffs {
+	b := bpffs{dir: configured}
+	if configured != nodeconf.DefaultBPFFS {
+		return b
+	}
+	if ok, err := b.mounted(); ok || err != nil {
+		return b
+	}
+	b.root = lastingRoot()
+	return b
+}
+
+// lastingRoot returns a path to the mounts that outlive those of this process: of the machine's first process, or, where that may
+// not be looked into, of the farthest ancestor that may. Empty when they are the same.
+func lastingRoot() string {
+	var own, other unix.Stat_t
+	if unix.Stat("/proc/thread-self/ns/mnt", &own) != nil {
+		return ""
+	}
+	for _, pid := range ancestors() {
+		dir := filepath.Join("/proc", pid)
+		if unix.Stat(filepath.Join(dir, "ns/mnt"), &other) != nil {
+			continue
+		}
+		if own.Ino == other.Ino && own.Dev == other.Dev {
+			return ""
+		}
+		return filepath.Join(dir, "root")
+	}
+	return ""
+}
+
+// OwnMounts reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
+func OwnMounts() bool { return lastingRoot() != "" }
+
+// ancestors returns the processes above this one, the first one first.
+func ancestors() []string {
+	up := []string{}
+	for pid := strconv.Itoa(os.Getppid()); pid != "0" && pid != "1"; {
+		up = append(up, pid)
+		raw, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+		if err != nil {
+			break
+		}
+		// "pid (name) state ppid ...", where a name may hold anything (proc_pid_stat(5)).
+		fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
+		if len(fields) < 2 {
+			break
+		}
+		pid = fields[1]
+	}
+	slices.Reverse(up)
+	return append([]string{"1"}, up...)
+}
+
+// mounted reports whether it is there. The error is a definite no.
+func (b bpffs) mounted() (bool, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(b.path(), &fs); err != nil {
+		return false, sayNo("%s: %v: the kernel has no BPF file system, or the directory must be made", b.path(), err)
+	}
+	return fs.Type == unix.BPF_FS_MAGIC, nil
+}
+
+// ensure mounts it where the directory exists and holds another file system, as the other eBPF suites do: many distributions
+// leave that to the first user. The lock keeps two processes from mounting over each other, which would hide the pins of the first.
+func (b bpffs) ensure(runDir string) error {
+	if ok, err := b.mounted(); ok || err != nil {
 		return err
 	}
 	unlock, err := acquire(context.Background(), filepath.Join(runDir, "bpffs.lock"))
@@ -22,23 +104,59 @@ func mountBPFFS(path, runDir string) error {
 		return err
 	}
 	defer unlock()
-	if ok, err := isBPFFS(path); ok || err != nil {
+	if ok, err := b.mounted(); ok || err != nil {
 		return err
 	}
-	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RELATIME
-	if err := unix.Mount("bpffs", path, "bpf", flags, "mode=0700"); err != nil {
-		return sayNo("%s is not a bpffs and mounting one there fails: %v: mount it with \"mount -t bpf bpffs %s\"", path, err, path)
+	if b.root == "" {
+		err = b.mount()
+	} else {
+		err = asOwner(b.root, b.mount)
+	}
+	if err != nil {
+		return sayNo("%s is not a bpffs and mounting one there fails: %v: mount it with \"mount -t bpf bpffs %s\"", b.path(), err, b.dir)
 	}
 	return nil
 }
 
-// isBPFFS reports whether path lies on a bpffs. The error is a definite no.
-func isBPFFS(path string) (bool, error) {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(path, &fs); err != nil {
-		return false, sayNo("%s: %v: the kernel has no BPF file system, or the directory must be made", path, err)
+func (b bpffs) mount() error {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RELATIME
+	return unix.Mount("bpffs", b.dir, "bpf", flags, "mode=0700")
+}
+
+// asOwner runs f in the mount namespace that a root belongs to, on a thread that ends with it.
+func asOwner(root string, f func() error) error {
+	ns, err := os.Open(filepath.Join(filepath.Dir(root), "ns/mnt"))
+	if err != nil {
+		return err
 	}
-	return fs.Type == unix.BPF_FS_MAGIC, nil
+	defer ns.Close()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()             // and never unlocked
+		err := unix.Unshare(unix.CLONE_FS) // who shares its root directory with other threads may not change mounts
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS)
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// askLasting asks whether the pins outlive the mounts of this process.
+func (b bpffs) askLasting() error {
+	root := lastingRoot()
+	if root == "" || b.root != "" {
+		return nil
+	}
+	var own, lasting unix.Stat_t
+	ok, err := b.mounted()
+	if err == nil && ok && unix.Stat(b.dir, &own) == nil && unix.Stat(root+b.dir, &lasting) == nil && own.Dev == lasting.Dev {
+		return nil
+	}
+	return sayNo("the process runs in a mount namespace of its own")
 }
 
 // kernelAtLeast compares with the running kernel's version; an unreadable version counts as new.

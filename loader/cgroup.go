@@ -50,16 +50,53 @@ func (p paths) sockPin(h sockHook) string { return filepath.Join(p.links(), sock
 var errNoCgroup = errors.New("cgroup v2 is not mounted")
 
 // cgroupRoot returns the directory whose sockets are handled: the configured one, else where cgroup v2 is mounted, its whole
-// tree if there is a mount of that. errNoCgroup when there is none, and an empty path when it is turned off.
+// tree if there is a mount of that. Where it is mounted nowhere, as behind "ip netns exec", the tree is used all the same.
+// errNoCgroup when the kernel has none, and an empty path when it is turned off.
 func (d *Datapath) cgroupRoot() (string, error) {
 	switch root := d.opts.Config.CgroupRoot; root {
 	case nodeconf.CgroupOff:
 		return "", nil
 	case "", nodeconf.CgroupAuto:
-		return findCgroup2("/proc/thread-self/mountinfo")
+		root, err := findCgroup2("/proc/thread-self/mountinfo")
+		if errors.Is(err, errNoCgroup) {
+			return d.cgroupTree()
+		}
+		return root, err
 	default:
 		return root, nil
 	}
+}
+
+// cgroupTree returns a path, good until Close, to the root of cgroup v2 in a mount that is nowhere in the file system.
+func (d *Datapath) cgroupTree() (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cgroup == nil {
+		fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+		if err != nil {
+			return "", fmt.Errorf("%w, and cannot be: %w", errNoCgroup, err)
+		}
+		defer unix.Close(fs)
+		if err := unix.FsconfigCreate(fs); err != nil {
+			return "", fmt.Errorf("%w, and cannot be: %w", errNoCgroup, err)
+		}
+		root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+		if err != nil {
+			return "", fmt.Errorf("%w, and cannot be: %w", errNoCgroup, err)
+		}
+		d.cgroup = os.NewFile(uintptr(root), "cgroup v2")
+	}
+	return fmt.Sprintf("/proc/self/fd/%d", d.cgroup.Fd()), nil
+}
+
+// cgroupName is what to call a result of cgroupRoot.
+func (d *Datapath) cgroupName(root string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cgroup != nil {
+		return "the root, not mounted"
+	}
+	return root
 }
 
 // findCgroup2 reads a table of proc_pid_mountinfo(5).
@@ -247,7 +284,8 @@ func (d *Datapath) localStatus() (LocalStatus, error) {
 	}
 	s := LocalStatus{}
 	var id uint64
-	if s.Cgroup, id, s.Reason = d.whereSockets(dir); s.Reason != "" {
+	s.Cgroup, id, s.Reason = d.whereSockets(dir)
+	if s.Cgroup = d.cgroupName(s.Cgroup); s.Reason != "" {
 		return s, nil
 	}
 	return s, d.sockPrograms(&s, dir, id)

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -60,6 +61,7 @@ type Datapath struct {
 	maps map[string]*ebpf.Map // opened on first use
 
 	sysctls *sysctl.Dir // opened on first use
+	cgroup  *os.File    // where cgroup v2 is not mounted; opened on first use
 }
 
 // Open returns a handle on the datapath of the calling thread's network namespace. It loads the programs when nothing is
@@ -131,6 +133,10 @@ func (d *Datapath) Close() error {
 	if d.sysctls != nil {
 		d.sysctls.Close()
 		d.sysctls = nil
+	}
+	if d.cgroup != nil {
+		errs = append(errs, d.cgroup.Close())
+		d.cgroup = nil
 	}
 	return errors.Join(errs...)
 }

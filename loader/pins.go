@@ -18,7 +18,7 @@ import (
 // paths are the places of one datapath, all functions of the bpffs, the run directory and the network namespace. Names on a
 // bpffs never hold a dot: the kernel refuses some, and keeps them for its own use.
 type paths struct {
-	bpffs string // mount point
+	bpffs bpffs
 	dir   string // <bpffs>/sluice/v1/<ns>
 	lock  string
 	state string // the decision
@@ -32,9 +32,10 @@ const (
 )
 
 func newPaths(o Options, ns string) paths {
+	b := findBPFFS(o.Config.BPFFS)
 	return paths{
-		bpffs: o.Config.BPFFS,
-		dir:   filepath.Join(versionDir(o.Config.BPFFS), ns),
+		bpffs: b,
+		dir:   filepath.Join(versionDir(b.path()), ns),
 		lock:  filepath.Join(o.RunDir, "datapath-"+ns+".lock"),
 		state: filepath.Join(o.RunDir, "datapath-"+ns+".json"),
 
@@ -42,8 +43,8 @@ func newPaths(o Options, ns string) paths {
 	}
 }
 
-func versionDir(bpffs string) string {
-	return filepath.Join(bpffs, "sluice", "v"+strconv.Itoa(PinVersion))
+func versionDir(at string) string {
+	return filepath.Join(at, "sluice", "v"+strconv.Itoa(PinVersion))
 }
 
 func (p paths) maps() string              { return filepath.Join(p.dir, "maps") }

@@ -161,11 +161,11 @@ func (q question) run() Probe {
 }
 
 func (d *Datapath) questions() []question {
-	bpffs := d.paths.bpffs
+	b := d.paths.bpffs
 	return []question{
 		{probeCaps, noDatapath, true, askCapabilities},
-		{probeBPFFS, noDatapath, true, func() error { return mountBPFFS(bpffs, d.opts.RunDir) }},
-		{probeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, askHostMountNS},
+		{probeBPFFS, noDatapath, true, func() error { return b.ensure(d.opts.RunDir) }},
+		{probeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, b.askLasting},
 		{probeSchedCLS, noDatapath, true, askSchedCLS},
 		{probeLRU, noDatapath, true, askLRU},
 		{probeRedirectPeer, noDatapath, true, askRedirectPeer},
@@ -219,20 +219,6 @@ func askCapabilities() error {
 	}
 	if len(lacks) > 0 {
 		return sayNo("the process lacks %s: run it as root", strings.Join(lacks, " and "))
-	}
-	return nil
-}
-
-func askHostMountNS() error {
-	var own, first unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/mnt", &own); err != nil {
-		return err
-	}
-	if err := unix.Stat("/proc/1/ns/mnt", &first); err != nil {
-		return err
-	}
-	if own.Ino != first.Ino || own.Dev != first.Dev {
-		return sayNo("the process runs in a mount namespace of its own")
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func (d *Datapath) refused(k constants) error {
 	if age := time.Since(s.Decided); age < 0 || age > refusalAge {
 		return nil
 	}
-	again := map[string]func() error{probeCaps: askCapabilities, probeBPFFS: func() error { return mountBPFFS(d.paths.bpffs, d.opts.RunDir) }}
+	again := map[string]func() error{probeCaps: askCapabilities, probeBPFFS: func() error { return d.paths.bpffs.ensure(d.opts.RunDir) }}
 	for _, p := range probes(s.Probes).missing() {
 		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(noError)) {
 			return nil
@@ -33,5 +33,5 @@ func (d *Datapath) refused(k constants) error {
 
 // asked names what a decision was about: the programs, and what else of the configuration can make the kernel refuse them.
 func (d *Datapath) asked(k constants) string {
-	return fmt.Sprintf("%s %s %v", k.build(), d.paths.bpffs, d.opts.Config.MapSizes)
+	return fmt.Sprintf("%s %s %v", k.build(), d.paths.bpffs.dir, d.opts.Config.MapSizes)
 }

@@ -27,24 +27,25 @@ func Survey(_ context.Context, o Options) (report []Probe, cgroup string, err er
 	if err != nil {
 		return nil, "", err
 	}
+	defer d.Close()
 	questions := d.questions()
 	for i, q := range questions {
 		if q.name == probeBPFFS {
-			questions[i].ask = func() error { return lookBPFFS(d.paths.bpffs) }
+			questions[i].ask = func() error { return d.paths.bpffs.look() }
 		}
 	}
 	cgroup, err = d.cgroupRoot()
 	if errors.Is(err, errNoCgroup) {
 		cgroup, err = "", nil
 	}
-	return d.require(runProbes(questions)), cgroup, err
+	return d.require(runProbes(questions)), d.cgroupName(cgroup), err
 }
 
-// lookBPFFS is mountBPFFS without mounting. A directory that waits for its mount is no reason to say no.
-func lookBPFFS(path string) error {
-	ok, err := isBPFFS(path)
+// look is ensure without mounting. A directory that waits for its mount is no reason to say no.
+func (b bpffs) look() error {
+	ok, err := b.mounted()
 	if err == nil && !ok {
-		err = fmt.Errorf("%s is not mounted yet: the first ADD does that", path)
+		err = fmt.Errorf("%s is not mounted yet: the first ADD does that", b.dir)
 	}
 	return err
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
@@ -67,8 +66,4 @@ func (realNode) Sweep(ctx context.Context, items []leftover.Item) error {
 	return broom.Remove(ctx, items)
 }
 
-func (realNode) Elsewhere() bool {
-	own, err := os.Readlink("/proc/thread-self/ns/mnt")
-	first, err1 := os.Readlink("/proc/1/ns/mnt")
-	return err != nil || err1 != nil || own != first
-}
+func (realNode) Elsewhere() bool { return loader.OwnMounts() }

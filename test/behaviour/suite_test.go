@@ -24,6 +24,9 @@ import (
 var programs *binaries.Set
 
 func TestMain(m *testing.M) {
+	if asNetnsExec() {
+		return
+	}
 	set, err := binaries.Build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -68,7 +71,13 @@ func twoUplinks() lab.Options {
 // runtime loads a network into the node's container runtime.
 func (w *world) runtime(n network) *lab.Runtime {
 	w.t.Helper()
-	rt, err := w.Node.CNI(lab.CNIOptions{Path: []string{programs.Dir}, Conflist: n.conflist(w.t), Stderr: w.stderr})
+	return w.runtimeFrom(n, programs.Dir)
+}
+
+// runtimeFrom is runtime with the plugins of a directory.
+func (w *world) runtimeFrom(n network, dir string) *lab.Runtime {
+	w.t.Helper()
+	rt, err := w.Node.CNI(lab.CNIOptions{Path: []string{dir}, Conflist: n.conflist(w.t), Stderr: w.stderr})
 	if err != nil {
 		w.t.Fatal(err)
 	}

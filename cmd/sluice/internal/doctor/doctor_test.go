@@ -96,7 +96,7 @@ func TestChecks(t *testing.T) {
 			f.Records[0].Plugins["bandwidth"] = store.Section{State: store.StateDone}
 		}, "bandwidth", Problem, "no tbf", "modprobe"},
 		{"tbf demanded", func(f *Facts) { f.Config.Bandwidth, f.TBF = nodeconf.BandwidthTBF, errors.New("no tbf") }, "bandwidth", Problem, "no tbf", "modprobe"},
-		{"no cgroup v2", func(f *Facts) { f.Cgroup = "" }, "cgroup", Warning, "not mounted", "mount -t cgroup2"},
+		{"no cgroup v2", func(f *Facts) { f.Cgroup = "" }, "cgroup", Warning, "cannot be", "another kernel"},
 		{"cgroup off", func(f *Facts) { f.Config.CgroupRoot = nodeconf.CgroupOff }, "cgroup", Info, "\"off\"", ""},
 		{"cgroup programs missing", func(f *Facts) { f.Status.Local = loader.LocalStatus{Reason: "EINVAL"} }, "cgroup", Problem, "EINVAL", "again"},
 		{"refused", func(f *Facts) {

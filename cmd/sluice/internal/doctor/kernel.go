@@ -107,7 +107,7 @@ func checkSockets(f *Facts) []Finding {
 	case f.Config.CgroupRoot == nodeconf.CgroupOff:
 		return []Finding{{"cgroup", Info, what + "\"cgroupRoot\" is \"off\" in " + nodeconf.DefaultPath, ""}}
 	case f.Cgroup == "":
-		return []Finding{{"cgroup", Warning, what + "cgroup v2 is not mounted", "mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified, then sluice sync"}}
+		return []Finding{{"cgroup", Warning, what + "cgroup v2 is not mounted and cannot be", "use another kernel: this one lacks CONFIG_CGROUPS"}}
 	case f.Status == nil || f.Status.Local.Attached || !f.uses("publish"):
 		return []Finding{{"cgroup", OK, "cgroup v2 at " + f.Cgroup, ""}}
 	}
