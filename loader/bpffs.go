@@ -135,7 +135,7 @@ func asOwner(root string, f func() error) error {
 		runtime.LockOSThread()             // and never unlocked
 		err := unix.Unshare(unix.CLONE_FS) // who shares its root directory with other threads may not change mounts
 		if err == nil {
-			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS)
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS) //nolint:forbidigo // of mounts; pkg/netns is for networks
 		}
 		if err == nil {
 			err = f()
