@@ -196,7 +196,7 @@ func (c *config) validate() error {
 		perFamily[e.prefix.Addr().Is4()]++
 	}
 	if (c.version == "0.1.0" || c.version == "0.2.0") && (perFamily[true] > 1 || perFamily[false] > 1) {
-		return cnierr.Config("cniVersion", c.version, "this CNI version does not support more than 1 address per family")
+		return cnierr.New(cnierr.CodeConfig, "CNI version "+c.version+" does not support more than 1 address per family", "")
 	}
 	return nil
 }

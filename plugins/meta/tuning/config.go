@@ -220,7 +220,7 @@ func noDuplicates(what string, raw json.RawMessage) error {
 			break // the decoder of the whole has the better message
 		}
 		if seen[key] {
-			return cnierr.Config(what, key, "is given twice")
+			return cnierr.Config(what, key, "is duplicated")
 		}
 		seen[key] = true
 		var skip json.RawMessage

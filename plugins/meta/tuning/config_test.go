@@ -78,7 +78,7 @@ func TestBadInput(t *testing.T) {
 		words            []string
 	}{
 		{"not below net", `,"sysctl":{"kernel.pid_max":"1"}`, "", 7, []string{"sysctl", "kernel.pid_max"}},
-		{"twice", `,"sysctl":{"net.core.somaxconn":"1","net.core.somaxconn":"2"}`, "", 7, []string{"net.core.somaxconn", "twice"}},
+		{"twice", `,"sysctl":{"net.core.somaxconn":"1","net.core.somaxconn":"2"}`, "", 7, []string{"net.core.somaxconn", "duplicated"}},
 		{"twice in args", `,"args":{"cni":{"sysctl":{"net.a":"1","net.a":"2"}}}`, "", 7, []string{"args.cni.sysctl", "net.a"}},
 		{"two spellings", `,"sysctl":{"net.a.b":"1","net/a/b":"2"}`, "", 7, []string{"net/a/b", "net.a.b"}},
 		{"sysctl is no object", `,"sysctl":[]`, "", 6, []string{"sysctl"}},

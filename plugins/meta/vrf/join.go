@@ -171,7 +171,7 @@ func taken(pod *inpod.Pod, link nl.Link) error {
 	if m, err := pod.LinkByIndex(link.MasterIndex); err == nil {
 		name = m.Name
 	}
-	return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("interface %s is in %s already", link.Name, name), "")
+	return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("interface %s has already a master set: %s", link.Name, name), "")
 }
 
 // find returns the VRF if it is there, and refuses what has its name or another
@@ -186,7 +186,7 @@ func (r *request) find(pod *inpod.Pod) (nl.Link, bool, error) {
 	case dev.Kind != Name:
 		return dev, false, cnierr.Config("vrfname", r.VRFName, "the pod's device of that name is no VRF")
 	case r.Table != 0 && dev.VRFTable != r.Table:
-		return dev, false, cnierr.Config("table", r.Table, fmt.Sprintf("%s has the table %d already", dev.Name, dev.VRFTable))
+		return dev, false, cnierr.Config("table", r.Table, fmt.Sprintf("the VRF %s already exists with the routing table %d", dev.Name, dev.VRFTable))
 	}
 	return dev, true, nil
 }
