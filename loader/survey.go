@@ -57,6 +57,7 @@ type HookedProgram struct {
 	How  string // "tcx", "clsact" or "xdp"
 	Kind string // of a clsact filter: "bpf", "u32", ...
 	Prio int    // of a clsact filter
+	To   int    // of a u32 filter that redirects: the device
 	Ours bool
 }
 
@@ -144,7 +145,7 @@ func allFilters(h *nl.Handle, index int, at hook) ([]HookedProgram, error) {
 	}
 	var out []HookedProgram
 	for _, f := range filters {
-		out = append(out, HookedProgram{How: howClsact, Kind: f.Kind, Prio: int(f.Priority), Ours: ourFilter(f), Name: f.Program, ID: f.ProgramID})
+		out = append(out, HookedProgram{How: howClsact, Kind: f.Kind, Prio: int(f.Priority), To: f.RedirectTo, Ours: ourFilter(f), Name: f.Program, ID: f.ProgramID})
 	}
 	slices.SortStableFunc(out, func(a, b HookedProgram) int { return cmp.Compare(a.Prio, b.Prio) })
 	return out, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
@@ -122,7 +123,8 @@ func checkOthers(f *Facts) []Finding {
 			}
 		}
 		for i, p := range h.Programs {
-			if p.Ours {
+			// What leads to an intermediate device is a limit of the bandwidth plugin, ours or the reference's.
+			if p.Ours || leftover.IsIFB(f.Links[p.To]) {
 				continue
 			}
 			out = append(out, otherProgram(f, h, p, i < ours))

@@ -26,7 +26,7 @@ func healthy() *Facts {
 		}}
 	}
 	return &Facts{
-		Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup", Links: map[int]string{2: "eth0", 3: "eth1"},
+		Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup", Links: map[int]string{2: "eth0", 3: "eth1", 7: "veth1", 8: "bwp0123456789ab"},
 		Probes: []loader.Probe{
 			{Name: "redirect_peer", Answer: loader.AnswerYes, Required: true}, {Name: "tcx links", Answer: loader.AnswerYes}, {Name: "sch_fq", Answer: loader.AnswerYes},
 		},
@@ -39,7 +39,11 @@ func healthy() *Facts {
 				Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")},
 			}},
 		},
-		Hooks: []loader.Hooked{{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "sl_in", ID: 5, How: "tcx", Ours: true}}}},
+		Hooks: []loader.Hooked{
+			{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "sl_in", ID: 5, How: "tcx", Ours: true}}},
+			// A limit on what the pod sends.
+			{Ifindex: 7, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "sl_in", ID: 5, How: "clsact", Ours: true}, {How: "clsact", Kind: "u32", To: 8}}},
+		},
 		Records: []*store.Record{{Ref: ref, Plugins: map[string]store.Section{
 			"portmap": {State: store.StateDone, Data: json.RawMessage(`{"ports":[{"backend":"ebpf"}]}`)},
 		}}},
@@ -117,6 +121,7 @@ func TestChecks(t *testing.T) {
 		{"before ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},
 		{"after ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
 		{"foreign filter", other(loader.Hooked{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32"}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
+		{"redirection", other(loader.Hooked{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32", To: 2}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
 		{"foreign XDP", other(loader.Hooked{Ifindex: 3, Hook: "xdp", Programs: []loader.HookedProgram{{Name: "x", ID: 4, How: "xdp"}}}), "other-programs", Info, "program x (#4)", "bpftool"},
 		{"netfilter in use", func(f *Facts) { f.Choices = map[string]netfilter.Choice{"auto": {Name: "nftables", Reason: "why"}} }, "netfilter", Info, "nftables (asked for: auto): why", ""},
 		{"both variants", func(f *Facts) { f.Usage = netfilter.Usage{NFT: 1, Legacy: 2} }, "netfilter", Warning, "1 rule of iptables-nft and 2 rules of iptables-legacy", "one variant"},

@@ -76,7 +76,8 @@ const (
 	ifbLength = 15
 )
 
-func isIFBName(name string) bool {
+// IsIFB reports whether a device is called as the bandwidth plugins call their intermediate ones.
+func IsIFB(name string) bool {
 	rest, ok := strings.CutPrefix(name, ifbPrefix)
 	return ok && len(name) == ifbLength && strings.Trim(rest, "0123456789abcdef") == ""
 }
@@ -98,7 +99,7 @@ func ifbOf(name string, ref store.Ref) bool {
 func findIFBs(s *Scene) []Item {
 	var out []Item
 	for _, l := range s.Links {
-		if l.Kind != "ifb" || !isIFBName(l.Name) || s.Redirected[l.Index] {
+		if l.Kind != "ifb" || !IsIFB(l.Name) || s.Redirected[l.Index] {
 			continue
 		}
 		why, sweep := "no filter sends packets to it, and no attachment that is known has this name", true

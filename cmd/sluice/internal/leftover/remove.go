@@ -191,7 +191,7 @@ func (s *Scene) seeLinks() error {
 		return err
 	}
 	for _, l := range s.Links {
-		if l.Kind == "ifb" && isIFBName(l.Name) {
+		if l.Kind == "ifb" && IsIFB(l.Name) {
 			s.Redirected, err = Redirected(h, s.Links)
 			return err
 		}
