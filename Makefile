@@ -44,7 +44,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify fmt lint test test-unit test-privileged parity test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
+.PHONY: help build generate verify fmt lint test test-unit test-privileged parity reference-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,13 @@ parity: ## compare every behaviour in every back end with the reference, about t
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go test -count=1 -timeout=30m -parallel=4 -run Parity ./test/behaviour -whole
+
+reference-suites: ## run the reference plugins' own test suites against Sluice, here and under Linux 6.12 in QEMU (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go run ./test/reference -suites bandwidth,dhcp,firewall,host-local,loopback,portmap,ptp,static,tap
+	$(call need,$(KERNEL_NEEDS))
+	go run ./test/reference -kernel 6.12 -suites bridge,dummy,firewall,host-device,ipvlan,macvlan,sbr,tuning,vlan,vrf
 
 test-guest: ## run the privileged tests as they run in test machines, on this one (root, or sudo)
 	go run ./test/kernels -build bin/guest

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command reference runs the reference plugins' own test suites against Sluice's binaries. The suites call a plugin's functions in their
+// own process: they are fetched from the module proxy, and those functions are replaced by ones that execute a plugin, as a
+// runtime does. Each suite runs unchanged too, against the code it was written for, which tells what fails for the
+// machine's sake. A specification that only Sluice fails must be in differences.json, with the reason.
+//
+// Nothing of the reference is kept in this module. It needs root, Go and the module proxy; with -kernel the suites run in a virtual machine
+// of test/kernels, where all kinds of devices are. docs/reference-suites.md has the differences.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("reference", flag.ContinueOnError)
+	names := flags.String("suites", "", "comma-separated `plugins` whose suites to run; default: all but dhcp, which takes four minutes")
+	kernel := flags.String("kernel", "", "run them in a virtual machine with this kernel `series`")
+	prepared := flags.String("prepared", "", "run what is in this `directory` already")
+	docs := flags.String("docs", "", "only write the page of the differences to a `file`")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *docs != "" {
+		return os.WriteFile(*docs, page(), 0o644)
+	}
+	chosen, err := choose(*names)
+	if err != nil {
+		return err
+	}
+	if *prepared != "" {
+		return runAll(ctx, *prepared, chosen)
+	}
+	dir, err := os.MkdirTemp("", "sluice-reference-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	out := filepath.Join(dir, "out")
+	if err := prepare(ctx, dir, out, chosen); err != nil {
+		return err
+	}
+	if *kernel == "" {
+		return runAll(ctx, out, chosen)
+	}
+	return runInGuest(ctx, out, chosen, *kernel)
+}
+
+// runInGuest boots a kernel and runs this program in it, beside what was prepared.
+func runInGuest(ctx context.Context, dir string, chosen []suite, series string) error {
+	if err := goRun(ctx, "", nil, "build", "-o", filepath.Join(dir, "reference"), sluiceModule+"/test/reference"); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, s := range chosen {
+		names = append(names, s.plugin)
+	}
+	c := exec.CommandContext(ctx, "go", "run", sluiceModule+"/test/kernels", "-kernels", series, "-with", strings.Join(files, ","),
+		"-exec", `d=$(command -v reference); reference -prepared "${d%/*}" -suites `+strings.Join(names, ","))
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	return c.Run()
+}
+
+// suite is the tests of one plugin.
+type suite struct {
+	plugin string
+	family string // the directory below plugins
+	// backend is what the node configuration says: some look for rules of iptables.
+	backend string
+	slow    bool
+}
+
+func suites() []suite {
+	return []suite{
+		{plugin: "bridge", family: "main"}, {plugin: "dummy", family: "main"}, {plugin: "host-device", family: "main"},
+		{plugin: "ipvlan", family: "main"}, {plugin: "loopback", family: "main"}, {plugin: "macvlan", family: "main"},
+		{plugin: "ptp", family: "main"}, {plugin: "tap", family: "main"}, {plugin: "vlan", family: "main"},
+		{plugin: "host-local", family: "ipam"}, {plugin: "static", family: "ipam"}, {plugin: "dhcp", family: "ipam", slow: true},
+		{plugin: "bandwidth", family: "meta"}, {plugin: "firewall", family: "meta", backend: "iptables"},
+		{plugin: "portmap", family: "meta", backend: "iptables"}, {plugin: "sbr", family: "meta"},
+		{plugin: "tuning", family: "meta"}, {plugin: "vrf", family: "meta"},
+	}
+}
+
+func choose(names string) ([]suite, error) {
+	var out []suite
+	for _, s := range suites() {
+		if names == "" && !s.slow || contains(names, s.plugin) {
+			out = append(out, s)
+		}
+	}
+	if names != "" && len(out) != len(strings.Split(names, ",")) {
+		return nil, errors.New("-suites " + names + ": not all of these are plugins with a suite")
+	}
+	return out, nil
+}
+
+func contains(list, name string) bool {
+	return strings.Contains(","+list+",", ","+name+",")
+}

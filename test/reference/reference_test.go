@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The suites that any kernel can run and that are over soon; "make reference-suites" runs the others.
+func TestPrivilegedReferenceSuites(t *testing.T) {
+	chosen, err := choose("loopback,ptp,tap,host-local,static")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+	if err := prepare(t.Context(), dir, out, chosen); err != nil {
+		t.Fatal(err)
+	}
+	if err := runAll(t.Context(), out, chosen); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPlainName(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"bridge Operations [0.4.0] (3) configures a bridge":        "bridge Operations configures a bridge",
+		"base functionality Works with a valid 1.0.0 config":       "base functionality Works with a valid config",
+		`Operations [1.1.0] uses "10.1.2.0/24" with ipMasq "none"`: `Operations uses "10.1.2.0/24" with ipMasq "none"`,
+	} {
+		if got := plainName(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	known := differences{Differences: []difference{
+		{"bridge", "known", "r"}, {"bridge", "mended", "r"}, {"bridge", "not run", "r"}, {"bridge", "needs a device", "r"}, {"ptp", "other", "r"},
+	}}
+	theirs := result{failed: map[string]string{"[1.0.0] needs a device": "x", "[1.0.0] broken": "x"}}
+	ours := result{
+		ran: map[string]int{"known": 2, "mended": 2, "needs a device": 1, "broken": 1, "worse": 2, "fine": 2},
+		failed: map[string]string{
+			"[1.0.0] known": "x", "[1.0.0] needs a device": "x", "[1.0.0] broken": "x", "[0.4.0] worse": "why",
+		},
+	}
+	got := judge("bridge", theirs, ours, known)
+	want := verdict{plugin: "bridge", ran: 10, machine: 2, known: 1, unknown: map[string]string{"[0.4.0] worse": "why"}, stale: []string{"mended"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(verdict{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestPageIsCurrent(t *testing.T) {
+	t.Parallel()
+	have, err := os.ReadFile("../../docs/reference-suites.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(page()), string(have)); diff != "" {
+		t.Errorf("go run ./test/reference -docs docs/reference-suites.md (-want +have):\n%s", diff)
+	}
+}
