@@ -43,9 +43,12 @@ func checkPrograms(f *Facts) []Finding {
 	var out []Finding
 	all := 0
 	for _, d := range f.Status.Devices {
+		if d.Name == "" { // gone with its pod: what is left of that is another check's
+			continue
+		}
 		for _, p := range d.Programs {
 			all++
-			what := fmt.Sprintf("%s %s has no program %s at its %s: ", d.Role, cmp.Or(d.Name, fmt.Sprintf("ifindex %d", d.Ifindex)), p.Name, p.Hook)
+			what := fmt.Sprintf("%s %s has no program %s at its %s: ", d.Role, d.Name, p.Name, p.Hook)
 			switch {
 			case p.OK:
 			case p.ID != 0:

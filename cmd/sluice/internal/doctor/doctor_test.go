@@ -143,6 +143,11 @@ func TestChecks(t *testing.T) {
 		{"conntrack full", func(f *Facts) { f.Sysctls["net/netfilter/nf_conntrack_count"] = "990" }, "conntrack", Problem, "990 of 1000", "nf_conntrack_max"},
 		{"killed ADD", func(f *Facts) { f.Records[0].Plugins["bridge"] = store.Section{State: store.StateIntent} }, "records", Info, "net0/a/eth0 by bridge", "delete"},
 		{"record without endpoint", func(f *Facts) { f.Status.Endpoints[0].Owner = 1 }, "records", Problem, "net0/a/eth0 has a record", "delete and add"},
+		{"device of a pod that is gone", func(f *Facts) {
+			f.Status.Devices[2].Name = ""
+			f.Status.Devices[2].Programs = []loader.ProgramStatus{{Name: "sl_out", Hook: "egress"}}
+			f.Leftovers = leftover.Report{Known: "everything", Items: []leftover.Item{{Kind: leftover.Datapath, What: "1 devices", Why: "gone", Sweep: true}}}
+		}, "leftover", Warning, "1 devices: gone", "sluice sweep"},
 		{"leftover", left(leftover.Item{Kind: leftover.IFB, What: "device bwp", Why: "gone", Sweep: true}), "leftover", Warning, "device bwp: gone", "sluice sweep"},
 		{"doubt", left(leftover.Item{Kind: leftover.IFB, What: "device bwp", Why: "who knows"}), "doubtful", Info, "who knows", "leaves it alone"},
 		{"reservation", left(leftover.Item{Kind: leftover.Reservation, What: "10.1.0.9", Why: "nobody"}), "reservation", Info, "10.1.0.9: nobody", "crictl"},
