@@ -22,8 +22,18 @@ import (
 // multicall is the binary's own name, which is no plugin's.
 const multicall = "sluice-cni"
 
+// defaultPath is where an init system would have us look for iptables, nft and modprobe. Some runtimes pass no PATH on.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 func main() {
+	ensurePath()
 	os.Exit(run(filepath.Base(os.Args[0])))
+}
+
+func ensurePath() {
+	if os.Getenv("PATH") == "" {
+		_ = os.Setenv("PATH", defaultPath) // it fails for malformed names only
+	}
 }
 
 // run is the process under the given name; it returns the exit status.
