@@ -199,8 +199,15 @@ func (d *Datapath) modes(report probes) AttachModes {
 	return m
 }
 
-// askCapabilities looks at the effective set. In a user namespace the kernel refuses later; that is what the load is for.
+// firstUserNS is the inode of the machine's own user namespace: PROC_USER_INIT_INO in include/linux/proc_ns.h.
+const firstUserNS = 0xEFFFFFFD
+
+// askCapabilities looks at the effective set, which counts in the first user namespace only: bpf(2) asks there.
 func askCapabilities() error {
+	var user unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/user", &user); err == nil && user.Ino != firstUserNS {
+		return sayNo("the process runs in a user namespace of its own, where the kernel loads no programs for networks")
+	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&hdr, &data[0]); err != nil {
