@@ -135,7 +135,13 @@ func (w *work) one(ctx context.Context, e *vm.Emulator, k kernel) *finished {
 }
 
 // logs is where what a kernel's last machine said is kept.
-func (w *work) logs(k kernel) string { return filepath.Join(w.build, "logs", k.Series) }
+func (w *work) logs(k kernel) string {
+	dir := "logs"
+	if w.exec != "" {
+		dir = "exec-logs" // what -again reads is of tests
+	}
+	return filepath.Join(w.build, dir, k.Series)
+}
 
 // keepLogs moves the files there from the run's own directory, which other runs
 // of the same tree do not write to. With -add, what was there comes first: a test's last run counts.
