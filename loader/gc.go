@@ -205,13 +205,15 @@ func (d *Datapath) collectNamespaces(ctx context.Context) error {
 }
 
 func removeIfDead(p paths) error {
-	f, err := os.OpenFile(p.lock, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
+	f, err := os.OpenFile(p.lock, os.O_RDWR, 0)
+	switch {
+	case err == nil:
+		defer f.Close()
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return nil //nolint:nilerr // somebody works in it: it lives
+		}
+	case !errors.Is(err, os.ErrNotExist): // its processes may have another run directory
 		return err
-	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil // somebody works in it: it lives
 	}
 	pins, err := names(p.links())
 	if err != nil || len(pins) == 0 {

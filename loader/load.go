@@ -64,6 +64,11 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	if err := commit(d.paths.freshDir(id), d.paths.buildDir(id)); err != nil {
 		return err
 	}
+	// A bpffs outlives network namespaces. With each that ends without Unload, as those of "ip netns" do, stay its maps, and
+	// its links to the root cgroup, which takes 64.
+	if err := d.collectNamespaces(ctx); err != nil {
+		d.log.Warn("pins of network namespaces that are gone", log.Error(err))
+	}
 	d.log.Info("datapath loaded", log.String("build", id), log.String("pins", d.paths.dir), log.String("reason", report.reason()))
 	return d.dropOtherBuilds(id)
 }
