@@ -41,6 +41,9 @@ type env struct {
 // newEnv moves the calling goroutine into a fresh node. Without root it fails the test: nothing here can be tested otherwise.
 func newEnv(t testing.TB) *env {
 	t.Helper()
+	if _, err := cgroup.Join(); err != nil { // its watcher must not keep the namespace below
+		t.Fatal(err)
+	}
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the namespaces with the thread
 	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
 		t.Fatalf("unshare (these tests need root): %v", err)

@@ -210,7 +210,7 @@ func removeIfDead(p paths) error {
 	case err == nil:
 		defer f.Close()
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			return nil //nolint:nilerr // somebody works in it: it lives
+			return nil // somebody works in it: it lives
 		}
 	case !errors.Is(err, os.ErrNotExist): // its processes may have another run directory
 		return err
