@@ -72,21 +72,30 @@ func (d *Datapath) cgroupTree() (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cgroup == nil {
-		fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+		root, err := mountNowhere("cgroup2")
 		if err != nil {
 			return "", fmt.Errorf("%w, and cannot be: %w", errNoCgroup, err)
 		}
-		defer unix.Close(fs)
-		if err := unix.FsconfigCreate(fs); err != nil {
-			return "", fmt.Errorf("%w, and cannot be: %w", errNoCgroup, err)
-		}
-		root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-		if err != nil {
-			return "", fmt.Errorf("%w, and cannot be: %w", errNoCgroup, err)
-		}
-		d.cgroup = os.NewFile(uintptr(root), "cgroup v2")
+		d.cgroup = root
 	}
 	return fmt.Sprintf("/proc/self/fd/%d", d.cgroup.Fd()), nil
+}
+
+// mountNowhere returns the root of a file system of that kind in a mount without a place.
+func mountNowhere(kind string) (*os.File, error) {
+	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, err
+	}
+	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(root), kind), nil
 }
 
 // cgroupName is what to call a result of cgroupRoot.

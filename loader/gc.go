@@ -195,7 +195,7 @@ func (d *Datapath) collectNamespaces(ctx context.Context) error {
 	}
 	var errs []error
 	for _, ns := range trees {
-		p := newPaths(d.opts, ns)
+		p := newPaths(d.opts, d.paths.bpffs, ns)
 		if ctx.Err() != nil || p.dir == d.paths.dir {
 			continue
 		}

@@ -118,7 +118,7 @@ func newDatapath(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, ns), maps: make(map[string]*ebpf.Map)}, nil
+	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*ebpf.Map)}, nil
 }
 
 // Close releases the descriptors. The datapath goes on working.

@@ -31,8 +31,7 @@ const (
 	freshPrefix = "t" // set being loaded: progs/t<hash>
 )
 
-func newPaths(o Options, ns string) paths {
-	b := findBPFFS(o.Config.BPFFS)
+func newPaths(o Options, b bpffs, ns string) paths {
 	return paths{
 		bpffs: b,
 		dir:   filepath.Join(versionDir(b.path()), ns),
