@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/bench/shaping"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/test/guest"
 )
 
 // bandwidth are the flags of that command.
@@ -113,7 +114,7 @@ func (b *bandwidth) elsewhere(ctx context.Context) error {
 	if b.asJSON {
 		line += " -json"
 	}
-	return runKernels(ctx, "-kernels", b.kernel, "-with", strings.Join(files, ","), "-exec", line)
+	return guest.Run(ctx, "-kernels", b.kernel, "-with", strings.Join(files, ","), "-exec", line)
 }
 
 func (b *bandwidth) peers(ctx context.Context) ([]shaping.Peer, error) {

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/bench/peer"
+	"github.com/sluice-cni/sluice/pkg/test/guest"
 )
 
 // guestReference is where the reference's plugins are while a virtual machine is
@@ -36,16 +33,5 @@ func addInGuest(ctx context.Context, series, refBin string, plugins []string) (e
 	if err := os.CopyFS(dir, os.DirFS(suite.BinDir)); err != nil {
 		return fmt.Errorf("copy the reference's plugins (left by a run that was killed? remove %s): %w", dir, err)
 	}
-	return runKernels(ctx, "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")
-}
-
-// runKernels runs the kernel matrix' command. Its machine ends with ctx, and with this process however it ends.
-func runKernels(ctx context.Context, args ...string) error {
-	// "go run" hands no signal on, so the command watches it, as it is watched itself.
-	c := exec.CommandContext(ctx, "go", append([]string{"run", "-exec", "setpriv --pdeathsig TERM", "./test/kernels"}, args...)...)
-	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	runtime.LockOSThread() // to the kernel, the parent is a thread
-	defer runtime.UnlockOSThread()
-	return c.Run()
+	return guest.Run(ctx, "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")
 }

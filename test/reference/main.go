@@ -15,10 +15,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/test/guest"
 )
 
 func main() {
@@ -66,7 +68,7 @@ func run(ctx context.Context, args []string) error {
 
 // runInGuest boots a kernel and runs this program in it, beside what was prepared.
 func runInGuest(ctx context.Context, dir string, chosen []suite, series string) error {
-	if err := goRun(ctx, "", nil, "build", "-o", filepath.Join(dir, "reference"), sluiceModule+"/test/reference"); err != nil {
+	if err := goRun(ctx, "", "build", "-o", filepath.Join(dir, "reference"), sluiceModule+"/test/reference"); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -77,16 +79,13 @@ func runInGuest(ctx context.Context, dir string, chosen []suite, series string) 
 	for _, s := range chosen {
 		names = append(names, s.plugin)
 	}
-	c := exec.CommandContext(ctx, "go", "run", sluiceModule+"/test/kernels", "-kernels", series, "-with", strings.Join(files, ","),
+	return guest.Run(ctx, "-kernels", series, "-with", strings.Join(files, ","),
 		"-exec", `d=$(command -v reference); reference -prepared "${d%/*}" -suites `+strings.Join(names, ","))
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	return c.Run()
 }
 
 // suite is the tests of one plugin.
 type suite struct {
 	plugin string
-	family string // the directory below plugins
 	// backend is what the node configuration says: some look for rules of iptables.
 	backend string
 	slow    bool
@@ -94,29 +93,26 @@ type suite struct {
 
 func suites() []suite {
 	return []suite{
-		{plugin: "bridge", family: "main"}, {plugin: "dummy", family: "main"}, {plugin: "host-device", family: "main"},
-		{plugin: "ipvlan", family: "main"}, {plugin: "loopback", family: "main"}, {plugin: "macvlan", family: "main"},
-		{plugin: "ptp", family: "main"}, {plugin: "tap", family: "main"}, {plugin: "vlan", family: "main"},
-		{plugin: "host-local", family: "ipam"}, {plugin: "static", family: "ipam"}, {plugin: "dhcp", family: "ipam", slow: true},
-		{plugin: "bandwidth", family: "meta"}, {plugin: "firewall", family: "meta", backend: "iptables"},
-		{plugin: "portmap", family: "meta", backend: "iptables"}, {plugin: "sbr", family: "meta"},
-		{plugin: "tuning", family: "meta"}, {plugin: "vrf", family: "meta"},
+		{plugin: "bridge"}, {plugin: "dummy"}, {plugin: "host-device"},
+		{plugin: "ipvlan"}, {plugin: "loopback"}, {plugin: "macvlan"},
+		{plugin: "ptp"}, {plugin: "tap"}, {plugin: "vlan"},
+		{plugin: "host-local"}, {plugin: "static"}, {plugin: "dhcp", slow: true},
+		{plugin: "bandwidth"}, {plugin: "firewall", backend: "iptables"},
+		{plugin: "portmap", backend: "iptables"}, {plugin: "sbr"},
+		{plugin: "tuning"}, {plugin: "vrf"},
 	}
 }
 
 func choose(names string) ([]suite, error) {
+	wanted := strings.Split(names, ",")
 	var out []suite
 	for _, s := range suites() {
-		if names == "" && !s.slow || contains(names, s.plugin) {
+		if names == "" && !s.slow || slices.Contains(wanted, s.plugin) {
 			out = append(out, s)
 		}
 	}
-	if names != "" && len(out) != len(strings.Split(names, ",")) {
+	if names != "" && len(out) != len(wanted) {
 		return nil, errors.New("-suites " + names + ": not all of these are plugins with a suite")
 	}
 	return out, nil
-}
-
-func contains(list, name string) bool {
-	return strings.Contains(","+list+",", ","+name+",")
 }

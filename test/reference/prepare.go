@@ -45,13 +45,21 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "compiling %d suites of %s %s\n", len(chosen), referenceModule, binaries.ReferenceVersion)
+	var names []string
 	for _, s := range suites() {
-		if err := goRun(ctx, src, moduleMode, "build", "-o", filepath.Join(out, prefix+s.plugin), "./plugins/"+s.family+"/"+s.plugin); err != nil {
+		names = append(names, s.plugin)
+	}
+	theirs, err := binaries.Reference(names...)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := os.Symlink(filepath.Join(theirs, name), filepath.Join(out, prefix+name)); err != nil {
 			return err
 		}
 	}
 	for _, end := range []string{"server", "client"} {
-		if err := goRun(ctx, src, moduleMode, "build", "-o", filepath.Join(out, echoPrefix+end), "./pkg/testutils/echo/"+end); err != nil {
+		if err := goRun(ctx, src, "build", "-o", filepath.Join(out, echoPrefix+end), "./pkg/testutils/echo/"+end); err != nil {
 			return err
 		}
 	}
@@ -60,7 +68,7 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 			return fmt.Errorf("the suite of %s: %w", s.plugin, err)
 		}
 	}
-	return goRun(ctx, "", nil, "build", "-trimpath", "-ldflags", "-s -w", "-o", out+"/", sluiceModule+"/cmd/sluice-cni")
+	return goRun(ctx, "", "build", "-trimpath", "-ldflags", "-s -w", "-o", out+"/", sluiceModule+"/cmd/sluice-cni")
 }
 
 // The prepared directory is flat: prefixes of the reference's plugins and of its echo programs.
@@ -69,14 +77,14 @@ const (
 	echoPrefix = "echo-"
 )
 
-// moduleMode lets the go command look up what the suites need besides the plugins.
-var moduleMode = []string{"GOFLAGS=-mod=mod"} //nolint:gochecknoglobals // a constant
-
-// goRun runs the go command in dir.
-func goRun(ctx context.Context, dir string, env []string, args ...string) error {
+// goRun runs the go command, in this module or in a directory of the reference's.
+func goRun(ctx context.Context, dir string, args ...string) error {
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir = dir
-	c.Env = append(append(os.Environ(), "CGO_ENABLED=0"), env...)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if dir != "" {
+		c.Env = append(c.Env, "GOFLAGS=-mod=mod") // it looks up what the suites need besides the plugins
+	}
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
 	}
@@ -100,9 +108,9 @@ func fetch(ctx context.Context, dir string) error {
 
 // compile makes both forms of a suite.
 func compile(ctx context.Context, src, out string, s suite) error {
-	pkg := filepath.Join(src, "plugins", s.family, s.plugin)
+	pkg := filepath.Join(src, binaries.ReferencePackage(s.plugin))
 	build := func(form string) error {
-		return goRun(ctx, pkg, moduleMode, "test", "-c", "-ldflags", "-s -w", "-o", filepath.Join(out, s.plugin+form), ".")
+		return goRun(ctx, pkg, "test", "-c", "-ldflags", "-s -w", "-o", filepath.Join(out, s.plugin+form), ".")
 	}
 	if err := built(pkg, theirDir); err != nil {
 		return err

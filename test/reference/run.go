@@ -85,7 +85,7 @@ func runSuite(ctx context.Context, dir string, s suite, form string) (_ result, 
 	ended := cmd.Wait() // not zero when something failed: the report says what
 	r, err := read(report)
 	if err != nil {
-		return r, fmt.Errorf("%w (%w)\n%s", err, ended, said.String())
+		return r, fmt.Errorf("%w\n%s", errors.Join(err, ended), said.String())
 	}
 	return r, nil
 }

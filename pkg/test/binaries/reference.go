@@ -21,15 +21,22 @@ var referencePackages = map[string]string{
 	"tap":         "plugins/main/tap",
 	"host-device": "plugins/main/host-device",
 	"loopback":    "plugins/main/loopback",
+	"dummy":       "plugins/main/dummy",
+	"ipvlan":      "plugins/main/ipvlan",
+	"vlan":        "plugins/main/vlan",
 	"static":      "plugins/ipam/static",
 	"tuning":      "plugins/meta/tuning",
 	"sbr":         "plugins/meta/sbr",
+	"vrf":         "plugins/meta/vrf",
 	"host-local":  "plugins/ipam/host-local",
 	"dhcp":        "plugins/ipam/dhcp",
 	"portmap":     "plugins/meta/portmap",
 	"firewall":    "plugins/meta/firewall",
 	"bandwidth":   "plugins/meta/bandwidth",
 }
+
+// ReferencePackage returns the directory of a plugin in the reference's module, "" of one that is not known here.
+func ReferencePackage(name string) string { return referencePackages[name] }
 
 // Reference returns a directory with the reference's own plugins of those names.
 // Those that are missing are built by the go command, once, into the user's cache
