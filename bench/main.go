@@ -100,19 +100,18 @@ func (c *common) prepare(ctx context.Context, log io.Writer) error {
 	for name := range strings.SplitSeq(c.peers, ",") {
 		var s peer.Suite
 		var err error
-		switch name {
-		case peer.Direct, peer.Routed, peer.Floor:
+		switch {
+		case peer.IsBare(name):
 			s = peer.Suite{Name: name}
-		case peer.Reference:
+		case name == peer.Reference:
 			s, err = peer.ReferenceSuite(ctx, c.refBin, c.plugins, log)
-		case peer.Sluice:
+		case name == peer.Sluice:
 			s, err = c.sluice()
-		case peer.SluiceDirect:
+		case name == peer.SluiceDirect:
 			s, err = c.sluice()
 			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`
 		default:
-			err = fmt.Errorf("unknown peer %q: %s, %s, %s, %s, %s or %s", name,
-				peer.Direct, peer.Routed, peer.Floor, peer.Reference, peer.Sluice, peer.SluiceDirect)
+			err = fmt.Errorf("unknown peer %q: one of %s", name, strings.Join(peer.Names(), ", "))
 		}
 		if err != nil {
 			return err

@@ -21,9 +21,12 @@ import (
 // one hostPort: every address is a constant, nothing is looked up, learned,
 // counted or checked. It is no datapath. What it costs beside direct is what any
 // program at these hooks costs on this kernel and machine, and so the bound of
-// what Sluice can reach. Kernel 6.6, for tcx.
-func (w *World) floor() (*lab.NS, netip.AddrPort, error) {
-	server, _, err := w.routed()
+// what Sluice can reach. With learned the pod is on a bridge, and the SYN and
+// the answer to it go the stack's way, as those of every connection that others
+// on the node may have a say in: the bound of what a learned path can reach.
+// Kernel 6.6, for tcx.
+func (w *World) floor(learned bool) (*lab.NS, netip.AddrPort, error) {
+	server, _, err := w.routed(learned)
 	if err != nil {
 		return nil, netip.AddrPort{}, err
 	}
@@ -32,7 +35,7 @@ func (w *World) floor() (*lab.NS, netip.AddrPort, error) {
 	for _, at := range []struct {
 		ns         *lab.NS
 		name, role string
-	}{{w.lab.Node.NS, client.Uplink.Name, "uplink"}, {w.lab.Node.NS, "routed0", "door"}, {server, "eth0", "pod"}, {client.NS, "eth0", "client"}} {
+	}{{w.lab.Node.NS, client.Uplink.Name, "uplink"}, {w.lab.Node.NS, routedDoor, "door"}, {server, "eth0", "pod"}, {client.NS, "eth0", "client"}} {
 		if err := at.ns.Do(func() (err error) { links[at.role], err = net.InterfaceByName(at.name); return err }); err != nil {
 			return nil, netip.AddrPort{}, err
 		}
@@ -51,18 +54,23 @@ func (w *World) floor() (*lab.NS, netip.AddrPort, error) {
 		redirect: asm.FnRedirect, out: uplink.Index,
 	}
 	err = w.lab.Node.Do(func() error {
-		return errors.Join(w.attachFloor(uplink.Index, in), w.attachFloor(door.Index, out))
+		if !learned {
+			return errors.Join(w.attachFloor(uplink.Index, ebpf.AttachTCXIngress, in), w.attachFloor(door.Index, ebpf.AttachTCXIngress, out))
+		}
+		leaves := out
+		in.syn, out.syn, leaves.syn = synTranslated, synLeft, synAlone
+		return errors.Join(w.attachFloor(uplink.Index, ebpf.AttachTCXIngress, in), w.attachFloor(door.Index, ebpf.AttachTCXIngress, out),
+			w.attachFloor(uplink.Index, ebpf.AttachTCXEgress, leaves))
 	})
 	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), firstHostPort), err
 }
-
-func (w *World) attachFloor(ifindex int, n constantNAT) error {
+func (w *World) attachFloor(ifindex int, at ebpf.AttachType, n constantNAT) error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "bench_floor", Type: ebpf.SchedCLS, Instructions: n.program(), License: "Dual BSD/GPL"})
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p, Attach: ebpf.AttachTCXIngress})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p, Attach: at})
 	if err != nil {
 		return fmt.Errorf("attach to ifindex %d: %w", ifindex, err)
 	}
@@ -80,10 +88,23 @@ const (
 	offDestination     = 14 + 16
 	offSourcePort      = 14 + 20
 	offDestinationPort = 14 + 22
+	offTCPFlags        = 14 + 20 + 13
 	offTCPCheck        = 14 + 20 + 16
 	frameLen           = 14 + 20 + 20
 
+	flagSYN = 0x02
+
 	skbData, skbDataEnd = 76, 80
+)
+
+// What a constantNAT does with SYN and SYN-ACK.
+type synRule int
+
+const (
+	synShort      synRule = iota // as with all others
+	synTranslated                // to the stack, translated
+	synLeft                      // to the stack as they are
+	synAlone                     // as synTranslated; to all others it does nothing
 )
 
 // constantNAT exchanges one address of the packets of one port.
@@ -93,10 +114,11 @@ type constantNAT struct {
 	dst, src   net.HardwareAddr
 	redirect   asm.BuiltinFunc
 	out        int // ifindex
+	syn        synRule
 }
 
 func (n constantNAT) program() asm.Instructions {
-	const pass = "pass"
+	const pass, translate = "pass", "translate"
 	half := func(v uint16) int32 {
 		return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
 	}
@@ -116,10 +138,19 @@ func (n constantNAT) program() asm.Instructions {
 	}{{offType, asm.Half, half(0x0800)}, {offVersion, asm.Byte, 0x45}, {offProtocol, asm.Byte, 6}, {n.port, asm.Half, half(firstHostPort)}} {
 		insns = append(insns, asm.LoadMem(asm.R4, asm.R2, want.off, want.size), asm.JNE.Imm(asm.R4, want.value, pass))
 	}
-	for i, macs := 0, slices.Concat(n.dst, n.src); i < len(macs); i += 2 {
+	insns = append(insns, asm.LoadMem(asm.R7, asm.R2, offTCPFlags, asm.Byte), asm.And.Imm(asm.R7, flagSYN))
+	switch n.syn {
+	case synTranslated:
+		insns = append(insns, asm.JNE.Imm(asm.R7, 0, translate))
+	case synLeft:
+		insns = append(insns, asm.JNE.Imm(asm.R7, 0, pass))
+	case synAlone:
+		insns = append(insns, asm.JEq.Imm(asm.R7, 0, pass))
+	}
+	for i, macs := 0, slices.Concat(n.dst, n.src); i < len(macs) && n.syn != synAlone; i += 2 {
 		insns = append(insns, asm.StoreImm(asm.R2, int16(i), int64(binary.NativeEndian.Uint16(macs[i:])), asm.Half))
 	}
-	insns = append(insns, asm.LoadImm(asm.R4, word(n.to), asm.DWord), asm.StoreMem(asm.R2, n.addr, asm.R4, asm.Word))
+	insns = append(insns, asm.LoadImm(asm.R4, word(n.to), asm.DWord).WithSymbol(translate), asm.StoreMem(asm.R2, n.addr, asm.R4, asm.Word))
 	const addrSize, pseudoHeader = 4, 1 << 4 // flags of the helpers
 	for _, sum := range []struct {
 		helper     asm.BuiltinFunc
@@ -134,11 +165,18 @@ func (n constantNAT) program() asm.Instructions {
 			sum.helper.Call(),
 		)
 	}
+	if n.syn == synTranslated {
+		insns = append(insns, asm.JNE.Imm(asm.R7, 0, pass))
+	}
+	if n.syn != synAlone {
+		insns = append(insns,
+			asm.Mov.Imm(asm.R1, int32(n.out)),
+			asm.Mov.Imm(asm.R2, 0),
+			n.redirect.Call(),
+			asm.Return(),
+		)
+	}
 	return append(insns,
-		asm.Mov.Imm(asm.R1, int32(n.out)),
-		asm.Mov.Imm(asm.R2, 0),
-		n.redirect.Call(),
-		asm.Return(),
 		asm.Mov.Imm(asm.R0, -1).WithSymbol(pass), // TCX_NEXT
 		asm.Return(),
 	)

@@ -12,17 +12,20 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
 // Names of the peers.
 const (
-	Direct    = "direct"
-	Routed    = "routed"
-	Floor     = "floor"
-	Reference = "reference"
-	Sluice    = "sluice"
+	Direct = "direct"
+	Routed = "routed"
+	Floor  = "floor"
+	// FloorLearned is Floor with a bridge, on which SYN and SYN-ACK take the stack.
+	FloorLearned = "floor-learned"
+	Reference    = "reference"
+	Sluice       = "sluice"
 	// SluiceDirect is Sluice with fastPath "direct".
 	SluiceDirect = "sluice-direct"
 )
@@ -30,8 +33,16 @@ const (
 // Plugins are the binaries that the chain needs.
 var Plugins = []string{"bridge", "host-local", "portmap", "firewall"}
 
-// Suite is a set of plugins to compare. Direct and Routed have no directory: no
-// plugin at all.
+// bare are the peers without any plugin, and so without a directory.
+var bare = []string{Direct, Routed, Floor, FloorLearned}
+
+// IsBare says whether name is a peer without plugins.
+func IsBare(name string) bool { return slices.Contains(bare, name) }
+
+// Names are those of all peers.
+func Names() []string { return append(slices.Clone(bare), Reference, Sluice, SluiceDirect) }
+
+// Suite is a set of plugins to compare. A bare peer has no directory.
 type Suite struct {
 	Name string
 	// BinDir holds the files of Plugins.

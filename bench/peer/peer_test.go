@@ -96,9 +96,9 @@ func TestPrivilegedFailuresEndTheRun(t *testing.T) {
 
 // The peers without plugins carry all three kinds of traffic.
 func TestPrivilegedBare(t *testing.T) {
-	for _, name := range []string{Direct, Routed, Floor} {
+	for _, name := range bare {
 		t.Run(name, func(t *testing.T) {
-			if name == Floor {
+			if name == Floor || name == FloorLearned {
 				need.TCX(t)
 			}
 			testBare(t, name)

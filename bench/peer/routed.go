@@ -5,6 +5,7 @@ package peer
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -16,24 +17,37 @@ var (
 	routedGateway = netip.MustParseAddr("10.88.0.1")
 )
 
-// routed makes a pod behind a veth that the node routes to: no bridge, no
-// plugin, no netfilter rule, no BPF program. The client reaches the pod under
-// its own address. It is what a veth costs with the kernel's own forwarding.
-func (w *World) routed() (*lab.NS, netip.AddrPort, error) {
+// routedDoor is the node's end of its veth.
+const routedDoor = "routed0"
+
+// routed makes a pod behind a veth that the node routes to, with a bridge in
+// between if bridged: no plugin, no netfilter rule, no BPF program. The client
+// reaches the pod under its own address. It is what a veth costs with the
+// kernel's own forwarding.
+func (w *World) routed(bridged bool) (*lab.NS, netip.AddrPort, error) {
 	pod, err := w.lab.Node.NewPod("routed")
 	if err != nil {
 		return nil, netip.AddrPort{}, err
 	}
 	node := w.lab.Client().Uplink.Node
+	gateway, above := routedDoor, [][]string(nil)
+	if bridged {
+		gateway, above = "br0", [][]string{
+			{"link", "add", "br0", "type", "bridge"},
+			{"link", "set", routedDoor, "master", "br0"},
+		}
+	}
 	steps := []struct {
 		in   *lab.NS
 		args [][]string
 	}{
-		{w.lab.Node.NS, [][]string{
-			{"link", "add", "routed0", "type", "veth", "peer", "name", "eth0", "netns", pod.Path},
-			{"addr", "add", routedGateway.String() + "/24", "dev", "routed0"},
-			{"link", "set", "routed0", "up"},
-		}},
+		{w.lab.Node.NS, slices.Concat([][]string{
+			{"link", "add", routedDoor, "type", "veth", "peer", "name", "eth0", "netns", pod.Path},
+		}, above, [][]string{
+			{"addr", "add", routedGateway.String() + "/24", "dev", gateway},
+			{"link", "set", gateway, "up"},
+			{"link", "set", routedDoor, "up"},
+		})},
 		{pod.NS, [][]string{
 			{"addr", "add", routedPod.String() + "/24", "dev", "eth0"},
 			{"link", "set", "lo", "up"},

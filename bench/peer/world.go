@@ -115,9 +115,9 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, net
 	w.target = netip.AddrPortFrom(node, firstHostPort)
 	switch {
 	case w.Suite.Name == Routed:
-		return w.routed()
-	case w.Suite.Name == Floor:
-		return w.floor()
+		return w.routed(false)
+	case w.Suite.Name == Floor, w.Suite.Name == FloorLearned:
+		return w.floor(w.Suite.Name == FloorLearned)
 	case w.Suite.BinDir == "":
 		return w.lab.Node.NS, w.target, nil
 	}
