@@ -95,7 +95,7 @@ func runAdd(ctx context.Context, args []string) (err error) {
 		return addInGuest(ctx, *guest, a.refBin, a.plugins)
 	}
 	defer func() { err = errors.Join(err, a.close()) }()
-	if err := a.prepare(ctx, os.Stderr); err != nil {
+	if err := a.prepare(); err != nil {
 		return err
 	}
 	a.describe(os.Stdout)

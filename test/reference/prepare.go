@@ -16,10 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/binaries"
 )
 
-const (
-	sluiceModule    = "github.com/sluice-cni/sluice"
-	referenceModule = "github.com/containernetworking/plugins"
-)
+const sluiceModule = "github.com/sluice-cni/sluice"
 
 // Where the suites find plugins, on a node of their own.
 const (
@@ -44,7 +41,7 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "compiling %d suites of %s %s\n", len(chosen), referenceModule, binaries.ReferenceVersion)
+	fmt.Fprintf(os.Stderr, "compiling %d suites of %s %s\n", len(chosen), binaries.ReferenceModule, binaries.ReferenceVersion)
 	var names []string
 	for _, s := range suites() {
 		names = append(names, s.plugin)
@@ -93,7 +90,7 @@ func goRun(ctx context.Context, dir string, args ...string) error {
 
 // fetch copies the module with its tests.
 func fetch(ctx context.Context, dir string) error {
-	c := exec.CommandContext(ctx, "go", "mod", "download", "-json", referenceModule+"@"+binaries.ReferenceVersion)
+	c := exec.CommandContext(ctx, "go", "mod", "download", "-json", binaries.ReferenceModule+"@"+binaries.ReferenceVersion)
 	c.Dir = os.TempDir() // outside of this module, which does not have it
 	out, err := c.Output()
 	if err != nil {
@@ -128,8 +125,8 @@ func compile(ctx context.Context, src, out string, s suite) error {
 }
 
 var (
-	pluginProgram = regexp.MustCompile(`(?:gexec\.Build\("` + referenceModule + `/plugins/main/|"/run/(?:reference|under-test)/)([a-z-]+)"(?:\)|, error\(nil\))`)
-	echoProgram   = regexp.MustCompile(`gexec\.Build\("` + referenceModule + `/pkg/testutils/echo/([a-z]+)"\)`)
+	pluginProgram = regexp.MustCompile(`(?:gexec\.Build\("` + binaries.ReferenceModule + `/plugins/main/|"/run/(?:reference|under-test)/)([a-z-]+)"(?:\)|, error\(nil\))`)
+	echoProgram   = regexp.MustCompile(`gexec\.Build\("` + binaries.ReferenceModule + `/pkg/testutils/echo/([a-z]+)"\)`)
 )
 
 // built has the suite take programs that are there, the plugins from dir, instead of building them.

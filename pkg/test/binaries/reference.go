@@ -10,8 +10,14 @@ import (
 	"path/filepath"
 )
 
-// ReferenceVersion is the release of the reference plugins that tests compare with.
+// ReferenceVersion is the release of the reference plugins that tests and benchmarks compare with.
 const ReferenceVersion = "v1.9.1"
+
+// ReferenceModule is what they are built from; buildVersion is the variable that its own build script sets.
+const (
+	ReferenceModule = "github.com/containernetworking/plugins"
+	buildVersion    = ReferenceModule + "/pkg/utils/buildversion.BuildVersion"
+)
 
 // referencePackages are where the reference plugins are.
 var referencePackages = map[string]string{
@@ -38,14 +44,13 @@ var referencePackages = map[string]string{
 // ReferencePackage returns the directory of a plugin in the reference's module, "" of one that is not known here.
 func ReferencePackage(name string) string { return referencePackages[name] }
 
-// Reference returns a directory with the reference's own plugins of those names.
-// Those that are missing are built by the go command, once, into the user's cache
-// directory, which the benchmarks use too. It needs the module proxy the first
-// time.
+// Reference returns a directory with the reference's own plugins of those names. Those that are missing are built by the go command,
+// once, into the user's cache directory, as a release is: stripped, and with its version. That is said on stderr, and needs the
+// module proxy. go install writes a file in one step, so what is interrupted leaves no half binary.
 func Reference(names ...string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("cache for the reference plugins: %w", err)
 	}
 	dir := filepath.Join(cache, "sluice-bench", "plugins-"+ReferenceVersion)
 	for _, name := range names {
@@ -56,7 +61,8 @@ func Reference(names ...string) (string, error) {
 		if !ok {
 			return "", fmt.Errorf("the reference's %s is not known here", name)
 		}
-		cmd := exec.Command("go", "install", "-trimpath", "-ldflags", "-s -w", "github.com/containernetworking/plugins/"+pkg+"@"+ReferenceVersion)
+		fmt.Fprintf(os.Stderr, "building the reference %s %s, once, into %s\n", name, ReferenceVersion, dir)
+		cmd := exec.Command("go", "install", "-trimpath", "-ldflags", "-s -w -X "+buildVersion+"="+ReferenceVersion, ReferenceModule+"/"+pkg+"@"+ReferenceVersion)
 		cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build the reference's %s: %w: %s", name, err, bytes.TrimSpace(out))
