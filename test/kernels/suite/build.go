@@ -28,6 +28,7 @@ var notHere = map[string]string{
 	"bench/traffic":     "measures",
 	"pkg/test/archtest": "reads the source with the go command",
 	"test/kernels/":     "is what runs the others",
+	"test/reference":    "compiles the reference's suites; needs Go and the network",
 }
 
 // NotHere matches tests that cannot run in a machine without Go or Python, as a
