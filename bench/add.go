@@ -32,6 +32,9 @@ type interfacePlugin struct {
 	kind string
 	// before are the arguments of ip(8) for what the node must have.
 	before string
+	// settle is how long to wait after each verb, at least, where one of the
+	// peers leaves work to the kernel that would be in the other's figure.
+	settle time.Duration
 }
 
 func interfacePlugins() []interfacePlugin {
@@ -42,7 +45,8 @@ func interfacePlugins() []interfacePlugin {
 		{name: "ipvlan", keys: object{"master": "eth0"}, kind: "ipvlan"},
 		{name: "vlan", keys: object{"master": "eth0", "vlanId": 100}, kind: "vlan"},
 		{name: "dummy", kind: "dummy"},
-		{name: "host-device", keys: object{"device": "nic0"}, before: "link add nic0 type veth peer name wire0"},
+		// The reference makes a namespace for a moment; its end takes the link lock.
+		{name: "host-device", keys: object{"device": "nic0"}, before: "link add nic0 type veth peer name wire0", settle: 300 * time.Millisecond},
 		{name: "tap"},
 	}
 }
@@ -214,7 +218,7 @@ func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle int
 		for _, c := range p.timer.take() {
 			cpu += c.user + c.sys
 		}
-		time.Sleep(a.pause)
+		time.Sleep(max(a.pause, i.settle))
 		if cycle > 0 { // the first one brings the binaries into memory
 			a.run.Add(i.name, p.suite.Name, 1, v.wall, millis(took))
 			a.run.Add(i.name, p.suite.Name, 1, v.cpu, millis(cpu))
