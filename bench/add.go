@@ -99,7 +99,7 @@ func runAdd(ctx context.Context, args []string) (err error) {
 		return addInGuest(ctx, *guest, a.refBin, a.plugins)
 	}
 	defer func() { err = errors.Join(err, a.close()) }()
-	if err := a.prepare(); err != nil {
+	if err := a.prepare(ctx); err != nil {
 		return err
 	}
 	a.describe(os.Stdout)

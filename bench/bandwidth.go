@@ -90,7 +90,7 @@ func (b *bandwidth) elsewhere(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reference, err := peer.ReferencePlugin(b.refBin, "bandwidth")
+	reference, err := peer.ReferencePlugin(ctx, b.refBin, "bandwidth")
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (b *bandwidth) peers(ctx context.Context) ([]shaping.Peer, error) {
 		case "edt", "tbf":
 			out = append(out, shaping.Peer{Name: name, Plugin: ours, Keys: map[string]any{"backend": name}})
 		case peer.Reference:
-			path, err := peer.ReferencePlugin(b.refBin, "bandwidth")
+			path, err := peer.ReferencePlugin(ctx, b.refBin, "bandwidth")
 			if err != nil {
 				return nil, err
 			}

@@ -21,7 +21,7 @@ const guestReference = "testdata/reference"
 // addInGuest times ADD under another kernel: it boots one and runs
 // TestPrivilegedAdd in it, which is this command again.
 func addInGuest(ctx context.Context, series, refBin string, plugins []string) (err error) {
-	suite, err := peer.ReferenceSuite(refBin, plugins)
+	suite, err := peer.ReferenceSuite(ctx, refBin, plugins)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (c *common) register(f *flag.FlagSet, peers string) {
 }
 
 // prepare finds or builds the suites that -peers names.
-func (c *common) prepare() error {
+func (c *common) prepare(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("namespaces need root")
 	}
@@ -104,7 +104,7 @@ func (c *common) prepare() error {
 		case peer.IsBare(name):
 			s = peer.Suite{Name: name}
 		case name == peer.Reference:
-			s, err = peer.ReferenceSuite(c.refBin, c.plugins)
+			s, err = peer.ReferenceSuite(ctx, c.refBin, c.plugins)
 		case name == peer.Sluice:
 			s, err = c.sluice()
 		case name == peer.SluiceDirect:

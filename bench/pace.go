@@ -56,7 +56,7 @@ func runPace(ctx context.Context, args []string) (err error) {
 	}
 	p.plugins = append(slices.Clone(peer.Plugins), "ptp", "macvlan", "ipvlan", "vlan")
 	defer func() { err = errors.Join(err, p.close()) }()
-	if err := p.prepare(); err != nil {
+	if err := p.prepare(ctx); err != nil {
 		return err
 	}
 	p.describe(os.Stdout)

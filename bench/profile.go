@@ -87,7 +87,7 @@ func runProfile(ctx context.Context, args []string) (err error) {
 		return flag.ErrHelp
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	if err := c.prepare(); err != nil {
+	if err := c.prepare(ctx); err != nil {
 		return err
 	}
 	c.describe(os.Stdout)

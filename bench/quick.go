@@ -70,7 +70,7 @@ func runQuick(ctx context.Context, args []string) (err error) {
 		q.progress = os.Stderr
 	}
 	defer func() { err = errors.Join(err, q.close()) }()
-	if err := q.prepare(); err != nil {
+	if err := q.prepare(ctx); err != nil {
 		return err
 	}
 	q.describe(os.Stdout)

@@ -56,7 +56,7 @@ func runUDP(ctx context.Context, args []string) (err error) {
 		return flag.ErrHelp
 	}
 	defer func() { err = errors.Join(err, u.close()) }()
-	if err := u.prepare(); err != nil {
+	if err := u.prepare(ctx); err != nil {
 		return err
 	}
 	u.describe(os.Stdout)

@@ -54,16 +54,17 @@ func (w *World) floor(learned bool) (*lab.NS, netip.AddrPort, error) {
 		redirect: asm.FnRedirect, out: uplink.Index,
 	}
 	err = w.lab.Node.Do(func() error {
-		if !learned {
-			return errors.Join(w.attachFloor(uplink.Index, ebpf.AttachTCXIngress, in), w.attachFloor(door.Index, ebpf.AttachTCXIngress, out))
+		var stack error
+		if learned {
+			leaves := out
+			in.syn, out.syn, leaves.syn = synTranslated, synLeft, synAlone
+			stack = w.attachFloor(uplink.Index, ebpf.AttachTCXEgress, leaves)
 		}
-		leaves := out
-		in.syn, out.syn, leaves.syn = synTranslated, synLeft, synAlone
-		return errors.Join(w.attachFloor(uplink.Index, ebpf.AttachTCXIngress, in), w.attachFloor(door.Index, ebpf.AttachTCXIngress, out),
-			w.attachFloor(uplink.Index, ebpf.AttachTCXEgress, leaves))
+		return errors.Join(stack, w.attachFloor(uplink.Index, ebpf.AttachTCXIngress, in), w.attachFloor(door.Index, ebpf.AttachTCXIngress, out))
 	})
 	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), firstHostPort), err
 }
+
 func (w *World) attachFloor(ifindex int, at ebpf.AttachType, n constantNAT) error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "bench_floor", Type: ebpf.SchedCLS, Instructions: n.program(), License: "Dual BSD/GPL"})
 	if err != nil {

@@ -4,6 +4,7 @@ package peer
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,10 +16,10 @@ import (
 
 // ReferenceSuite takes the reference's plugins from dir, or, when dir is "", from
 // the user's cache directory, where the go command first builds what is missing.
-func ReferenceSuite(dir string, plugins []string) (Suite, error) {
+func ReferenceSuite(ctx context.Context, dir string, plugins []string) (Suite, error) {
 	s := Suite{Name: Reference}
 	var err error
-	if s.BinDir, err = referenceDir(dir, plugins...); err != nil {
+	if s.BinDir, err = referenceDir(ctx, dir, plugins...); err != nil {
 		return s, err
 	}
 	if err := s.check(plugins); err != nil {
@@ -29,16 +30,16 @@ func ReferenceSuite(dir string, plugins []string) (Suite, error) {
 }
 
 // ReferencePlugin is ReferenceSuite for one plugin: it returns its path.
-func ReferencePlugin(dir, name string) (string, error) {
-	dir, err := referenceDir(dir, name)
+func ReferencePlugin(ctx context.Context, dir, name string) (string, error) {
+	dir, err := referenceDir(ctx, dir, name)
 	return filepath.Join(dir, name), err
 }
 
-func referenceDir(dir string, plugins ...string) (string, error) {
+func referenceDir(ctx context.Context, dir string, plugins ...string) (string, error) {
 	if dir != "" {
 		return filepath.Abs(dir)
 	}
-	dir, err := binaries.Reference(plugins...)
+	dir, err := binaries.Reference(ctx, plugins...)
 	if err != nil {
 		return "", fmt.Errorf("%w (offline? -reference-bin takes a directory with the plugins, -peers leaves the reference out)", err)
 	}

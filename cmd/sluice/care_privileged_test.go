@@ -171,7 +171,7 @@ func mustBuild(t *testing.T) *binaries.Set {
 // named and removed, and nothing else: not what a living pod has, nor what an
 // administrator has put into the same chains.
 func TestPrivilegedSweepOfReference(t *testing.T) {
-	dir, err := binaries.Reference("bridge", "host-local", "portmap", "firewall", "bandwidth")
+	dir, err := binaries.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall", "bandwidth")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // referenceDHCP is a directory with nothing but the reference's dhcp.
 func referenceDHCP(t *testing.T) string {
 	t.Helper()
-	dir, err := binaries.Reference("dhcp")
+	dir, err := binaries.Reference(t.Context(), "dhcp")
 	if err != nil {
 		t.Fatal(err)
 	}

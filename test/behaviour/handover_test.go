@@ -26,7 +26,7 @@ type handover struct {
 // iptables alone.
 func eachHandover(t *testing.T, f func(t *testing.T, h *handover)) {
 	t.Helper()
-	dir, err := binaries.Reference("bridge", "host-local", "portmap", "firewall")
+	dir, err := binaries.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall")
 	if err != nil {
 		t.Fatal(err)
 	}

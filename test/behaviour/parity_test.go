@@ -53,7 +53,7 @@ func ourColumns() []column {
 // nor built, as on a test kernel: the outcomes on file stand for them there.
 func referenceColumns(t *testing.T) []column {
 	t.Helper()
-	dir, err := binaries.Reference("bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth")
+	dir, err := binaries.Reference(t.Context(), "bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth")
 	if err != nil {
 		if _, noGo := exec.LookPath("go"); noGo == nil {
 			t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 func eachSwitch(t *testing.T, chain []string, f func(t *testing.T, w *world, reference, ours *lab.Runtime)) {
 	t.Helper()
 	names := append([]string{"ptp", "macvlan", "tap", "host-device", "host-local", "tuning", "sbr"}, chain...)
-	dir, err := binaries.Reference(names...)
+	dir, err := binaries.Reference(t.Context(), names...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ type site struct {
 // defaults: iptables.
 func eachSite(t *testing.T, f func(t *testing.T, s *site)) {
 	t.Helper()
-	reference, err := binaries.Reference(switched...)
+	reference, err := binaries.Reference(t.Context(), switched...)
 	if err != nil {
 		t.Fatal(err)
 	}

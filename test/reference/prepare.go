@@ -46,7 +46,7 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 	for _, s := range suites() {
 		names = append(names, s.plugin)
 	}
-	theirs, err := binaries.Reference(names...)
+	theirs, err := binaries.Reference(ctx, names...)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package binaries
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -47,7 +48,7 @@ func ReferencePackage(name string) string { return referencePackages[name] }
 // Reference returns a directory with the reference's own plugins of those names. Those that are missing are built by the go command,
 // once, into the user's cache directory, as a release is: stripped, and with its version. That is said on stderr, and needs the
 // module proxy. go install writes a file in one step, so what is interrupted leaves no half binary.
-func Reference(names ...string) (string, error) {
+func Reference(ctx context.Context, names ...string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cache for the reference plugins: %w", err)
@@ -62,7 +63,7 @@ func Reference(names ...string) (string, error) {
 			return "", fmt.Errorf("the reference's %s is not known here", name)
 		}
 		fmt.Fprintf(os.Stderr, "building the reference %s %s, once, into %s\n", name, ReferenceVersion, dir)
-		cmd := exec.Command("go", "install", "-trimpath", "-ldflags", "-s -w -X "+buildVersion+"="+ReferenceVersion, ReferenceModule+"/"+pkg+"@"+ReferenceVersion)
+		cmd := exec.CommandContext(ctx, "go", "install", "-trimpath", "-ldflags", "-s -w -X "+buildVersion+"="+ReferenceVersion, ReferenceModule+"/"+pkg+"@"+ReferenceVersion)
 		cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build the reference's %s: %w: %s", name, err, bytes.TrimSpace(out))
