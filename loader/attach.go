@@ -41,7 +41,7 @@ func (a *attacher) Close() {
 		_ = p.Close()
 	}
 	if a.tc != nil {
-		_ = a.tc.Close()
+		a.tc.Close()
 	}
 }
 

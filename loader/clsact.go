@@ -9,11 +9,10 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	tc "github.com/florianl/go-tc"
-	"github.com/florianl/go-tc/core"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
 // Our place among the filters of a hook. Filters run in the order of priority: ours come after those that an administrator
@@ -22,83 +21,62 @@ const (
 	filterPriority = 0x534c
 	filterHandle   = 0x534c
 	filterRanks    = 8 // priorities from filterPriority on that are ours
-	clsactHandle   = 0xffff0000
 )
 
-// tcConn is one rtnetlink socket for qdiscs and filters of the calling thread's namespace.
-type tcConn struct{ t *tc.Tc }
+// tcConn makes and lists qdiscs and filters in one network namespace.
+type tcConn struct{ h *nl.Handle }
 
-func openTC() (*tcConn, error) {
-	t, err := tc.Open(&tc.Config{})
+// openTC opens a connection into the calling thread's namespace.
+func openTC() (*tcConn, error) { return openTCIn(nil) }
+
+// openTCIn opens a connection into ns, where it stays, whatever thread uses it.
+func openTCIn(ns *netns.NS) (*tcConn, error) {
+	h, err := nl.NewIn(ns)
 	if err != nil {
 		return nil, fmt.Errorf("open tc socket: %w", err)
 	}
-	return &tcConn{t}, nil
+	return &tcConn{h}, nil
 }
 
-func (c *tcConn) Close() error { return c.t.Close() }
+func (c *tcConn) Close() { c.h.Close() }
 
-func clsactObject(index int) *tc.Object {
-	return &tc.Object{
-		Msg:       tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Handle: clsactHandle, Parent: tc.HandleIngress},
-		Attribute: tc.Attribute{Kind: "clsact"},
-	}
-}
+func clsact() nl.Qdisc { return nl.Qdisc{Kind: nl.QdiscClsact, Parent: nl.ParentIngress} }
 
 // addClsact makes the qdisc that carries filters; false when there is one already, clsact or ingress.
 func (c *tcConn) addClsact(index int) (bool, error) {
-	err := c.t.Qdisc().Add(clsactObject(index))
+	err := c.h.AddQdisc(index, clsact(), false)
 	switch {
 	case err == nil:
 		return true, nil
-	case errors.Is(err, unix.EEXIST):
+	case errors.Is(err, nl.ErrExist):
 		return false, nil
 	case errors.Is(err, unix.ENODEV):
 		return false, fmt.Errorf("clsact on device %d: %w", index, ErrNoDevice)
 	}
-	return false, fmt.Errorf("clsact on device %d: %w", index, err)
+	return false, err
 }
 
 // deleteClsact removes the qdisc with whatever hangs on it; missing is success.
-func (c *tcConn) deleteClsact(index int) error {
-	err := c.t.Qdisc().Delete(clsactObject(index))
-	if err == nil || gone(err) {
-		return nil
-	}
-	return fmt.Errorf("delete clsact of device %d: %w", index, err)
-}
-
-func gone(err error) bool {
-	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
-}
+func (c *tcConn) deleteClsact(index int) error { return c.h.DelQdisc(index, clsact()) }
 
 func (h hook) tcParent() uint32 {
 	if h.egress {
-		return core.BuildHandle(tc.HandleRoot>>16, tc.HandleMinEgress)
+		return nl.HookEgress
 	}
-	return core.BuildHandle(tc.HandleRoot>>16, tc.HandleMinIngress)
+	return nl.HookIngress
 }
 
-func filterMsg(index int, h hook) tc.Msg {
-	return tc.Msg{
-		Family: unix.AF_UNSPEC, Ifindex: uint32(index), Handle: filterHandle, Parent: h.tcParent(),
-		Info: core.BuildHandle(h.priority(), uint32(wire.Port(unix.ETH_P_ALL))),
-	}
+// filter is ours for the hook, without a program.
+func (h hook) filter() nl.BPFFilter {
+	return nl.BPFFilter{Parent: h.tcParent(), Priority: h.priority(), Protocol: unix.ETH_P_ALL, Handle: filterHandle, Name: h.program}
 }
 
 // putFilter makes prog our filter at h; one of ours that is there is replaced without a gap. class is what the program reads as
 // skb->tc_classid, 0 for none.
 func (c *tcConn) putFilter(index int, h hook, prog *ebpf.Program, class uint32) error {
-	fd, flags, name := uint32(prog.FD()), uint32(tc.BpfActDirect), h.program
-	attr := &tc.Bpf{FD: &fd, Name: &name, Flags: &flags}
-	if class != 0 {
-		attr.ClassID = &class
-	}
-	err := c.t.Filter().Replace(&tc.Object{Msg: filterMsg(index, h), Attribute: tc.Attribute{Kind: "bpf", BPF: attr}})
-	if err != nil {
-		return fmt.Errorf("filter %s on device %d: %w", h.program, index, err)
-	}
-	return nil
+	f := h.filter()
+	f.FD, f.ClassID = prog.FD(), class
+	return c.h.PutBPF(index, f)
 }
 
 // filter is what is at our priority and protocol on a hook.
@@ -126,34 +104,26 @@ func (f filter) yields(h hook) bool {
 // filterAt looks at our place on h; false when it is empty. The kernel filters by priority and protocol, so that no message
 // of anybody else's filter is parsed.
 func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
-	m := filterMsg(index, h)
-	m.Handle = 0
-	objects, err := c.t.Filter().Get(&m)
-	if err != nil {
-		if gone(err) {
-			return filter{}, false, nil
-		}
-		return filter{}, false, fmt.Errorf("list filters of device %d: %w", index, err)
+	place := h.filter()
+	list, err := c.list(c.h.FiltersAt(index, place.Parent, place.Priority, place.Protocol))
+	if err != nil || len(list) == 0 {
+		return filter{}, false, err
 	}
-	found := false
-	var f filter
-	for _, o := range objects {
-		if o.Handle == 0 { // the head of the list, not a filter
-			continue
-		}
-		found = true
-		if !isOurs(&o) {
-			return filter{kind: o.Kind}, true, nil
-		}
-		f = filter{program: *o.BPF.Name, kind: o.Kind}
-		if o.BPF.ID != nil {
-			f.id = *o.BPF.ID
-		}
-		if o.BPF.ClassID != nil {
-			f.class = *o.BPF.ClassID
+	for _, f := range list {
+		if !isOurs(f) {
+			return filter{kind: f.Kind}, true, nil
 		}
 	}
-	return f, found, nil
+	last := list[len(list)-1]
+	return filter{program: last.Program, id: last.ProgramID, kind: last.Kind, class: last.ClassID}, true, nil
+}
+
+// list takes a device that has gone for one without filters.
+func (c *tcConn) list(filters []nl.FilterStatus, err error) ([]nl.FilterStatus, error) {
+	if errors.Is(err, nl.ErrNotFound) {
+		return nil, nil
+	}
+	return filters, err
 }
 
 // deleteFilter removes our filter for h and reports whether there was one. What is not ours stays.
@@ -162,9 +132,8 @@ func (c *tcConn) deleteFilter(index int, h hook) (bool, error) {
 	if err != nil || !found || !f.is(h) {
 		return false, err
 	}
-	err = c.t.Filter().Delete(&tc.Object{Msg: filterMsg(index, h), Attribute: tc.Attribute{Kind: "bpf"}})
-	if err != nil && !gone(err) {
-		return false, fmt.Errorf("delete filter %s of device %d: %w", h.program, index, err)
+	if err := c.h.DelBPF(index, h.filter()); err != nil {
+		return false, err
 	}
 	return true, nil
 }
@@ -172,26 +141,21 @@ func (c *tcConn) deleteFilter(index int, h hook) (bool, error) {
 // only reports whether nothing hangs on the qdisc but our filters for these hooks: the programs of a pod's device, of an uplink and
 // of limits share one.
 func (c *tcConn) only(index int, hooks []hook) bool {
-	for _, h := range []hook{hookPodEgress(), hookPodIngress()} { // one for each direction
-		objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: h.tcParent()})
-		if err != nil && !gone(err) { // what cannot be read is somebody's
-			return false
-		}
-		for _, o := range objects {
-			named := func(h hook) bool { return o.BPF != nil && o.BPF.Name != nil && *o.BPF.Name == h.program }
-			if o.Handle != 0 && (!isOurs(&o) || !slices.ContainsFunc(hooks, named)) {
-				return false
-			}
-		}
-	}
-	return true
+	return c.all(index, func(f nl.FilterStatus) bool {
+		return isOurs(f) && slices.ContainsFunc(hooks, func(h hook) bool { return h.program == f.Program })
+	})
 }
 
 // unused reports whether no filter at all hangs on the qdisc.
 func (c *tcConn) unused(index int) bool {
-	for _, h := range []hook{hookPodEgress(), hookPodIngress()} { // one for each direction
-		objects, err := c.t.Filter().Get(&tc.Msg{Family: unix.AF_UNSPEC, Ifindex: uint32(index), Parent: h.tcParent()})
-		if err != nil && !gone(err) || len(objects) > 0 {
+	return c.all(index, func(nl.FilterStatus) bool { return false })
+}
+
+// all reports whether ok holds for every filter of both directions. What cannot be read is somebody's.
+func (c *tcConn) all(index int, ok func(nl.FilterStatus) bool) bool {
+	for _, parent := range []uint32{nl.HookIngress, nl.HookEgress} {
+		list, err := c.list(c.h.Filters(index, parent))
+		if err != nil || slices.ContainsFunc(list, func(f nl.FilterStatus) bool { return !ok(f) }) {
 			return false
 		}
 	}
@@ -199,7 +163,7 @@ func (c *tcConn) unused(index int) bool {
 }
 
 // isOurs recognises a filter by place, kind and name.
-func isOurs(o *tc.Object) bool {
-	return o.Kind == "bpf" && o.Handle == filterHandle && o.Info>>16-filterPriority < filterRanks &&
-		o.BPF != nil && o.BPF.Name != nil && strings.HasPrefix(*o.BPF.Name, programPrefix)
+func isOurs(f nl.FilterStatus) bool {
+	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-filterPriority < filterRanks &&
+		strings.HasPrefix(f.Program, programPrefix)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
@@ -283,7 +284,7 @@ func (d *Datapath) replaceShapes(a *attacher) error {
 				return a.putOwnFilters(conn, place.ifindex, n, edtHooks())
 			})
 		}
-		if err != nil && !gone(err) {
+		if err != nil && !nl.TCGone(err) {
 			return fmt.Errorf("limit %d: %w", n, err)
 		}
 	}

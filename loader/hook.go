@@ -16,7 +16,7 @@ type hook struct {
 	name    string // in pin names
 	program string // as loaded; at most 15 characters, so that bpftool shows all of it
 	egress  bool   // direction as the kernel sees the device
-	rank    uint32 // among programs of ours that share a direction of a device: the smaller runs first
+	rank    uint16 // among programs of ours that share a direction of a device: the smaller runs first
 }
 
 // A pod's packets come in at the host end of its device: what the pod sends is the host end's ingress.
@@ -67,7 +67,7 @@ func uplinkHooks(bare bool) []hook {
 }
 
 // priority is the filter's, for programs on clsact.
-func (h hook) priority() uint32 { return filterPriority + h.rank }
+func (h hook) priority() uint16 { return filterPriority + h.rank }
 
 func (h hook) tcx() ebpf.AttachType {
 	if h.egress {

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
@@ -327,15 +328,6 @@ func (a *attacher) inOwn(p ownPlace, f func(*tcConn) error) error {
 	return f(conn)
 }
 
-// openTCIn opens a socket for the qdiscs and filters of ns. It stays in ns, whatever thread uses it.
-func openTCIn(ns *netns.NS) (c *tcConn, err error) {
-	err = ns.Do(func() error {
-		c, err = openTC()
-		return err
-	})
-	return c, err
-}
-
 // replaceOwn puts the attacher's programs on every own device that has programs.
 func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 	_, all, err := d.allOwn()
@@ -352,7 +344,7 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 				return a.putOwnFilters(conn, place.ifindex, number, ownHooks(Feature(v.Flags), v.HostIfindex != 0))
 			})
 		}
-		if gone(err) || errors.Is(err, ErrNoDevice) {
+		if nl.TCGone(err) || errors.Is(err, ErrNoDevice) {
 			d.log.Info("device has gone", log.Uint32("number", number))
 			continue
 		}

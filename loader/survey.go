@@ -145,13 +145,8 @@ func allFilters(h *nl.Handle, index int, at hook) ([]HookedProgram, error) {
 	}
 	var out []HookedProgram
 	for _, f := range filters {
-		out = append(out, HookedProgram{How: howClsact, Kind: f.Kind, Prio: int(f.Priority), To: f.RedirectTo, Ours: ourFilter(f), Name: f.Program, ID: f.ProgramID})
+		out = append(out, HookedProgram{How: howClsact, Kind: f.Kind, Prio: int(f.Priority), To: f.RedirectTo, Ours: isOurs(f), Name: f.Program, ID: f.ProgramID})
 	}
 	slices.SortStableFunc(out, func(a, b HookedProgram) int { return cmp.Compare(a.Prio, b.Prio) })
 	return out, nil
-}
-
-// ourFilter is isOurs for what pkg/nl read. It reads filters of any kind; the tc library stumbles over u32 ones that count hits.
-func ourFilter(f nl.FilterStatus) bool {
-	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-filterPriority < filterRanks && strings.HasPrefix(f.Program, programPrefix)
 }

@@ -172,15 +172,15 @@ func (h *Handle) DelQdisc(index int, q Qdisc) error {
 		handle = handleIngress
 	}
 	err := h.do(h.tcRequest(unix.RTM_DELQDISC, 0, vnl.TcMsg{Ifindex: int32(index), Handle: handle, Parent: q.Parent}))
-	if err == nil || tcGone(err) {
+	if err == nil || TCGone(err) {
 		return nil
 	}
 	return fmt.Errorf("delete %s qdisc of link index %d: %w", q.Kind, index, err)
 }
 
-// tcGone says whether err is the kernel's word for a device, qdisc or filter that is not there. It says EINVAL for a class of
+// TCGone says whether err is the kernel's word for a device, qdisc or filter that is not there. It says EINVAL for a class of
 // handles that cannot be there.
-func tcGone(err error) bool {
+func TCGone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, ErrNotFound)
 }
 

@@ -130,7 +130,7 @@ type FilterStatus struct {
 	Protocol   uint16 // host byte order
 	Handle     uint32
 	RedirectTo int    // of a u32 filter with a mirred action
-	ClassID    uint32 // of a u32 filter
+	ClassID    uint32 // of a u32 or bpf filter
 	Program    string // of a bpf filter, as its owner named it
 	ProgramID  uint32 // of a bpf filter
 }
@@ -233,7 +233,7 @@ func networkOrder(v uint32) uint32 {
 // DelFilters removes every filter of one priority and protocol (ETH_P_*, host byte order) of a hook or qdisc. Missing is success.
 func (h *Handle) DelFilters(index int, parent uint32, priority, protocol uint16) error {
 	err := h.do(h.tcRequest(unix.RTM_DELTFILTER, 0, vnl.TcMsg{Ifindex: int32(index), Parent: parent, Info: tcInfo(priority, protocol)}))
-	if err == nil || tcGone(err) {
+	if err == nil || TCGone(err) {
 		return nil
 	}
 	return fmt.Errorf("delete filter of link index %d: %w", index, err)
@@ -241,9 +241,18 @@ func (h *Handle) DelFilters(index int, parent uint32, priority, protocol uint16)
 
 // Filters returns the filters of a hook or qdisc; none where there is no such hook.
 func (h *Handle) Filters(index int, parent uint32) ([]FilterStatus, error) {
+	return h.filters(index, parent, 0)
+}
+
+// FiltersAt returns those of one priority and protocol (ETH_P_*, host byte order); the kernel leaves the others out.
+func (h *Handle) FiltersAt(index int, parent uint32, priority, protocol uint16) ([]FilterStatus, error) {
+	return h.filters(index, parent, tcInfo(priority, protocol))
+}
+
+func (h *Handle) filters(index int, parent, info uint32) ([]FilterStatus, error) {
 	var filters []FilterStatus
 	err := h.dump(func() *vnl.NetlinkRequest {
-		return h.tcRequest(unix.RTM_GETTFILTER, 0, vnl.TcMsg{Ifindex: int32(index), Parent: parent})
+		return h.tcRequest(unix.RTM_GETTFILTER, 0, vnl.TcMsg{Ifindex: int32(index), Parent: parent, Info: info})
 	}, unix.RTM_NEWTFILTER, func() { filters = nil }, func(m []byte) error {
 		f, isFilter, err := parseFilter(m)
 		if err == nil && isFilter {
@@ -282,7 +291,7 @@ func parseFilter(m []byte) (FilterStatus, bool, error) {
 		return f, false, err
 	}
 	switch {
-	case f.Kind == "bpf":
+	case f.Kind == kindBPF:
 		return f, true, f.readBPF(options)
 	case f.Kind != "u32":
 		return f, true, nil
@@ -299,6 +308,8 @@ func (f *FilterStatus) readBPF(options []byte) error {
 			f.Program = cstring(v)
 		case vnl.TCA_BPF_ID:
 			f.ProgramID = u32(v)
+		case vnl.TCA_BPF_CLASSID:
+			f.ClassID = u32(v)
 		}
 	})
 }
