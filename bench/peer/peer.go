@@ -69,10 +69,10 @@ func (s Suite) check(plugins []string) error {
 // a copy as the installed binary is: the linker leaves the one it wrote in the
 // page cache in pieces, and a process takes a quarter longer to start from that.
 func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
-	self := filepath.Join(linkDir, "sluice-cni")
-	err := copyProgram(filepath.Join(binDir, "sluice-cni"), self)
+	self := filepath.Join(linkDir, install.Multicall)
+	err := copyProgram(filepath.Join(binDir, install.Multicall), self)
 	if err == nil {
-		_, err = install.Install(linkDir, self, plugins)
+		_, err = install.Install(linkDir, install.Source{Path: self, Names: plugins})
 	}
 	if err != nil {
 		return Suite{}, fmt.Errorf("peer %s (built with make build?): %w", Sluice, err)

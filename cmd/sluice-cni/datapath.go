@@ -10,12 +10,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/delegate"
-	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
 	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
 	"github.com/sluice-cni/sluice/plugins/ipam/static"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
@@ -118,7 +116,6 @@ func newIPAM() *delegate.Runner {
 	return &delegate.Runner{InProcess: map[string]*cniplugin.Plugin{
 		hostlocal.Name: hostlocal.New(hostlocal.Deps{}),
 		static.Name:    static.New(),
-		dhcp.Name:      dhcp.New(),
 	}}
 }
 
@@ -172,7 +169,7 @@ func newTuning() *cniplugin.Plugin {
 // newFlannel delegates to any other plugin of this binary in-process.
 func newFlannel() *cniplugin.Plugin {
 	others := map[string]*cniplugin.Plugin{}
-	for _, name := range install.Plugins() {
+	for _, name := range names() {
 		if name != flannel.Name {
 			others[name] = plugin(name)
 		}

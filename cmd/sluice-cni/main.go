@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sluice-cni is all CNI plugins in one binary. The name it is started
-// under (argv[0]) picks the plugin; "sluice install" lays it under all of them.
+// Command sluice-cni is all CNI plugins but dhcp in one binary. The name it is
+// started under (argv[0]) picks the plugin; "sluice install" lays it under all of
+// them.
 package main
 
 import (
@@ -9,18 +10,18 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/cmd/sluice-cni/internal/early"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/install"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
 )
-
-// multicall is the binary's own name, which is no plugin's.
-const multicall = "sluice-cni"
 
 // defaultPath is where an init system would have us look for iptables, nft and modprobe. Some runtimes pass no PATH on.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -45,20 +46,37 @@ func run(name string) int {
 			return status(err == nil)
 		}
 	}
-	if name == dhcp.Name && len(os.Args) > 1 && os.Args[1] == daemonCommand {
-		return dhcpDaemon(os.Args[2:])
-	}
 	p := plugin(name)
 	switch {
 	case p != nil:
-		return p.Main(cniplugin.Options{Log: newLog})
-	case name == multicall && os.Getenv("CNI_COMMAND") == "":
+		return p.Main(cniplugin.Options{Log: nodeconf.NewLog})
+	case name == install.Multicall && os.Getenv("CNI_COMMAND") == "":
 		usage(os.Stderr)
 		return 0
 	}
-	cniplugin.PrintError(os.Stdout, cnierr.From(cnierr.New(cnierr.CodeEnvironment,
-		fmt.Sprintf("%q is no plugin of Sluice; started as one of %s it is", name, strings.Join(install.Plugins(), ", ")), "")), "")
+	cniplugin.PrintError(os.Stdout, cnierr.From(notOurs(name)), "")
 	return 1
+}
+
+// names are the plugins that this program is.
+func names() []string { return install.Programs()[0].Plugins }
+
+// notOurs becomes the program that has the name, where it lies beside this one: who links names by hand links them all to
+// this one. It returns only when that cannot be.
+func notOurs(name string) error {
+	for _, p := range install.Programs()[1:] {
+		if !slices.Contains(p.Plugins, name) {
+			continue
+		}
+		self, err := os.Executable()
+		if err == nil {
+			err = unix.Exec(filepath.Join(filepath.Dir(self), p.Name), os.Args, os.Environ())
+		}
+		return cnierr.New(cnierr.CodeEnvironment,
+			fmt.Sprintf("%s is a name of the program %s, not of %s: \"sluice install\" lays each where it belongs", name, p.Name, install.Multicall), err.Error())
+	}
+	return cnierr.New(cnierr.CodeEnvironment,
+		fmt.Sprintf("%q is no plugin of Sluice; started as one of %s it is", name, strings.Join(names(), ", ")), "")
 }
 
 func status(ok bool) int {
@@ -75,5 +93,5 @@ This binary is called by a container runtime under the name of a plugin:
   %s
 "sluice install DIR" puts it there under all of them. CNI versions served:
   %s
-`, version.String(), strings.Join(install.Plugins(), " "), strings.Join(version.CNI(), " "))
+`, version.String(), strings.Join(names(), " "), strings.Join(version.CNI(), " "))
 }

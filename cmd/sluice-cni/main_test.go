@@ -44,7 +44,7 @@ func call(t testing.TB, name string, env ...string) (stdout, stderr string, stat
 // The early answer must be what the plugin itself would say.
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	for _, name := range install.Plugins() {
+	for _, name := range names() {
 		p := plugin(name)
 		if p == nil || p.Name != name {
 			t.Errorf("%s is not wired", name)
@@ -75,17 +75,17 @@ func TestEnsurePath(t *testing.T) {
 
 func TestNoCommand(t *testing.T) {
 	t.Parallel()
-	for _, name := range install.Plugins() {
+	for _, name := range names() {
 		out, errs, status := call(t, name)
 		if out != "" || status != 0 || !strings.Contains(errs, name) || !strings.Contains(errs, "1.1.0") {
 			t.Errorf("%s: status %d, stdout %q, stderr %q", name, status, out, errs)
 		}
 	}
-	out, errs, status := call(t, multicall)
+	out, errs, status := call(t, install.Multicall)
 	if out != "" || status != 0 {
 		t.Errorf("status %d, stdout %q", status, out)
 	}
-	for _, name := range install.Plugins() {
+	for _, name := range names() {
 		if !strings.Contains(errs, name) {
 			t.Errorf("the usage does not name %s", name)
 		}
@@ -94,12 +94,15 @@ func TestNoCommand(t *testing.T) {
 
 func TestUnknownName(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"win-bridge", multicall, ""} {
+	for _, name := range []string{"win-bridge", "dhcp", install.Multicall, ""} {
 		for _, verb := range []string{"ADD", "VERSION"} {
 			out, _, status := call(t, name, "CNI_COMMAND="+verb)
 			var e types.Error
 			if err := json.Unmarshal([]byte(out), &e); err != nil || e.Code != 4 || status != 1 {
 				t.Errorf("%q %s: status %d, stdout %q", name, verb, status, out)
+			}
+			if name == "dhcp" && !strings.Contains(e.Msg, install.DHCP) {
+				t.Errorf("%q does not say where dhcp is", e.Msg)
 			}
 		}
 	}
@@ -124,6 +127,34 @@ func empty(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return build(t, source)
+}
+
+// A name of the other program reaches it where both lie in one directory.
+func TestOtherProgram(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for file, source := range map[string]string{install.Multicall: ".", install.DHCP: "../" + install.DHCP} {
+		if err := os.Rename(build(t, source), filepath.Join(dir, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(dir, "dhcp")
+	if err := os.Symlink(install.Multicall, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		env  string
+		args []string
+		want string
+	}{
+		{"CNI_COMMAND=VERSION", nil, `"supportedVersions"`},
+		{"", []string{"daemon", "-h"}, "socketpath"},
+	} {
+		c := &exec.Cmd{Path: link, Args: append([]string{link}, tt.args...), Env: []string{tt.env}}
+		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), tt.want) {
+			t.Errorf("%s %v: %v, %s", tt.env, tt.args, err, out)
+		}
+	}
 }
 
 // TestStart holds the two promises of the multi-call binary: VERSION is

@@ -4,10 +4,7 @@ package main
 
 import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
 	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
 	"github.com/sluice-cni/sluice/plugins/ipam/static"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
@@ -54,8 +51,6 @@ func plugin(name string) *cniplugin.Plugin {
 		return newPortmap()
 	case hostlocal.Name:
 		return hostlocal.New(hostlocal.Deps{})
-	case dhcp.Name:
-		return dhcp.New()
 	case static.Name:
 		return static.New()
 	case tuning.Name:
@@ -72,14 +67,4 @@ func plugin(name string) *cniplugin.Plugin {
 		return newFlannel()
 	}
 	return nil
-}
-
-// newLog logs as the node's configuration says. A mistake in that file is
-// reported by the verbs that need it; the log then goes to stderr.
-func newLog() *log.Logger {
-	conf, err := nodeconf.Load(nodeconf.DefaultPath)
-	if err != nil {
-		conf = nodeconf.Default()
-	}
-	return log.New(log.Options{Level: conf.Log.Level, File: conf.Log.File})
 }

@@ -16,9 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
-// binaryName is the multi-call binary that install lays out.
-const binaryName = "sluice-cni"
-
 // installView is one name as "install -o json" prints it.
 type installView struct {
 	Name     string `json:"name"`
@@ -31,15 +28,16 @@ func newInstall(a *app) *cobra.Command {
 	var binary string
 	c := &cobra.Command{
 		Use:   "install DIR [PLUGIN...]",
-		Short: "Lay the plugins into a directory, as names of one binary",
-		Long: `Lay the plugins into DIR, as names of the one binary sluice-cni.
+		Short: "Lay the plugins into a directory, as names of their programs",
+		Long: `Lay the plugins into DIR: dhcp is a name of the program sluice-dhcp, the others
+are names of sluice-cni.
 
 The names are hard links, or copies where DIR is on another file system. Each
 is replaced by one rename, so a runtime that starts a plugin meanwhile gets the
 old file or the new one. Plugins of other suites that have the same name are
 replaced; other files in DIR are left alone. With names of plugins, only
-these. sluice-cni is looked for beside this program; --binary names another
-one.`,
+these. Both programs are looked for beside this one; --binary names another
+sluice-cni, which sluice-dhcp is then looked for beside.`,
 		Example: `  sluice install /opt/cni/bin
   sluice install --binary ./bin/sluice-cni /usr/lib/cni
   sluice install /opt/cni/bin portmap firewall`,
@@ -71,14 +69,12 @@ func (a *app) install(dir string, names []string, binary string) error {
 	if len(names) == 0 {
 		names = install.Plugins()
 	}
-	if binary == "" {
-		var err error
-		if binary, err = besideUs(); err != nil {
-			return err
-		}
+	sources, err := sourcesOf(names, binary)
+	if err != nil {
+		return err
 	}
 	// The names done before a failure are reported too.
-	results, err := install.Install(dir, binary, names)
+	results, err := install.Install(dir, sources...)
 	views := make([]installView, 0, len(results))
 	for _, r := range results {
 		views = append(views, installView{Name: r.Name, Path: r.Path, Action: string(r.Action), Replaced: r.Replaced})
@@ -105,17 +101,36 @@ func (a *app) installTable(views []installView) error {
 	return a.table(&t)
 }
 
-// besideUs finds sluice-cni in the directory of this program.
-func besideUs() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program: %w", err)
+// sourcesOf finds the programs of the plugins named: binary is the multi-call one, empty for that beside this program.
+func sourcesOf(names []string, binary string) ([]install.Source, error) {
+	if binary == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find this program: %w", err)
+		}
+		binary = filepath.Join(filepath.Dir(self), install.Multicall)
 	}
-	path := filepath.Join(filepath.Dir(self), binaryName)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("there is no %s; --binary says where it is", path)
-	} else if err != nil {
-		return "", err
+	var out []install.Source
+	for _, p := range install.Programs() {
+		src := install.Source{Path: binary}
+		if p.Name != install.Multicall {
+			src.Path = filepath.Join(filepath.Dir(binary), p.Name)
+		}
+		for _, name := range p.Plugins {
+			if slices.Contains(names, name) {
+				src.Names = append(src.Names, name)
+			}
+		}
+		if len(src.Names) == 0 {
+			continue
+		}
+		if _, err := os.Stat(src.Path); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("there is no %s for %s; --binary says where %s and what belongs to it are",
+				src.Path, strings.Join(src.Names, ", "), install.Multicall)
+		} else if err != nil {
+			return nil, err
+		}
+		out = append(out, src)
 	}
-	return path, nil
+	return out, nil
 }

@@ -215,8 +215,18 @@ func TestUnreadableRecords(t *testing.T) {
 
 func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
-	binary := filepath.Join(t.TempDir(), "sluice-cni")
+	binary := filepath.Join(t.TempDir(), install.Multicall)
 	if err := os.WriteFile(binary, []byte("x"), 0o755); err != nil { //nolint:gosec // a program is executable
+		t.Fatal(err)
+	}
+	if _, errs, status := runTool(t, newFakeNode(), 0, "install", "--binary", binary, dir); status != 1 || !strings.Contains(errs, install.DHCP) {
+		t.Errorf("without %s: status %d, %q", install.DHCP, status, errs)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it has begun all the same: %v", err)
+	}
+	other := filepath.Join(filepath.Dir(binary), install.DHCP)
+	if err := os.WriteFile(other, []byte("y"), 0o755); err != nil { //nolint:gosec // a program is executable
 		t.Fatal(err)
 	}
 	out, errs, status := runTool(t, newFakeNode(), 0, "install", "--binary", binary, dir)
@@ -226,6 +236,11 @@ func TestInstall(t *testing.T) {
 	for _, name := range install.Plugins() {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil || !strings.Contains(out, filepath.Join(dir, name)) {
 			t.Errorf("%s: %v in\n%s", name, err, out)
+		}
+	}
+	for name, want := range map[string]string{"dhcp": "y", "bridge": "x"} {
+		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(b) != want {
+			t.Errorf("%s is %q, %v", name, b, err)
 		}
 	}
 	few := t.TempDir()

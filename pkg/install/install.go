@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package install lays a multi-call binary into a directory under the names of
-// its plugins. It owns the temporary names it makes there (".sluice-install.*")
+// Package install lays multi-call binaries into a directory under the names of
+// their plugins. It owns the temporary names it makes there (".sluice-install.*")
 // and imports none of our packages.
 package install
 
@@ -23,12 +23,12 @@ const tempPrefix = ".sluice-install."
 type Action string
 
 const (
-	// Linked: the name is now a hard link to the given binary.
+	// Linked: the name is now a hard link to its binary.
 	Linked Action = "linked"
 	// Copied: the directory is on another file system; the name is a copy, or
 	// a hard link to the copy another name got.
 	Copied Action = "copied"
-	// Unchanged: the name was this binary already.
+	// Unchanged: the name was its binary already.
 	Unchanged Action = "unchanged"
 )
 
@@ -40,38 +40,63 @@ type Result struct {
 	Replaced bool   `json:"replaced"` // another file had the name before
 }
 
-// Install makes every name in dir (created when missing) the binary at
-// selfPath. Each name is replaced by one rename, so a runtime that starts a
+// Source is a binary and the names it gets.
+type Source struct {
+	Path  string
+	Names []string
+}
+
+// Install makes every name in dir (created when missing) the binary of its
+// source. Each name is replaced by one rename, so a runtime that starts a
 // plugin meanwhile gets the old file or the new one, never a part. Everything
 // is prepared under temporary names first: when that fails, nothing has
 // changed. When a rename fails, the results tell which names are done. A name
 // that is a directory is refused. Symbolic links are never made: they would
 // break when the binary moves.
-func Install(dir, selfPath string, names []string) (results []Result, err error) {
-	self, err := filepath.EvalSymlinks(selfPath)
-	if err != nil {
-		return nil, fmt.Errorf("find the binary: %w", err)
-	}
-	selfInfo, err := os.Stat(self)
-	if err != nil {
-		return nil, fmt.Errorf("find the binary: %w", err)
-	}
-	if !selfInfo.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", self)
+func Install(dir string, sources ...Source) (results []Result, err error) {
+	binaries := make([]binary, len(sources))
+	for i, src := range sources {
+		if binaries[i], err = find(src.Path); err != nil {
+			return nil, err
+		}
 	}
 	unlock, err := prepare(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	s := &stage{dir: dir, self: self, selfInfo: selfInfo}
+	s := &stage{dir: dir}
 	defer s.cleanUp()
-	for _, n := range names {
-		if err := s.add(n); err != nil {
-			return nil, err
+	for i, src := range sources {
+		for _, n := range src.Names {
+			if err := s.add(&binaries[i], n); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return s.commit()
+}
+
+// binary is a file that gets names.
+type binary struct {
+	path   string
+	info   fs.FileInfo
+	source string // what further names are linked to; a copy when not path
+}
+
+func find(path string) (binary, error) {
+	self, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return binary{}, fmt.Errorf("find the binary: %w", err)
+	}
+	info, err := os.Stat(self)
+	if err != nil {
+		return binary{}, fmt.Errorf("find the binary: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return binary{}, fmt.Errorf("%s is not a regular file", self)
+	}
+	return binary{path: self, info: info}, nil
 }
 
 // prepare makes and locks the directory and removes what a killed Install left.
@@ -102,10 +127,8 @@ func prepare(dir string) (unlock func(), err error) {
 
 // stage holds the names that are ready under temporary names.
 type stage struct {
-	dir, self string
-	selfInfo  fs.FileInfo
-	source    string // what further names are linked to; a copy when not self
-	pending   []pending
+	dir     string
+	pending []pending
 }
 
 type pending struct {
@@ -113,7 +136,7 @@ type pending struct {
 	temp   string // empty: nothing to do
 }
 
-func (s *stage) add(name string) error {
+func (s *stage) add(b *binary, name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') || strings.HasPrefix(name, tempPrefix) {
 		return fmt.Errorf("%q is no name for a plugin", name)
 	}
@@ -122,7 +145,7 @@ func (s *stage) add(name string) error {
 	switch {
 	case err == nil && old.IsDir():
 		return fmt.Errorf("%s is a directory and is left alone", p.result.Path)
-	case err == nil && os.SameFile(old, s.selfInfo):
+	case err == nil && os.SameFile(old, b.info):
 		s.pending = append(s.pending, p)
 		return nil
 	case err == nil:
@@ -131,7 +154,7 @@ func (s *stage) add(name string) error {
 		return err
 	}
 	p.temp = filepath.Join(s.dir, tempPrefix+name)
-	p.result.Action, err = s.make(p.temp)
+	p.result.Action, err = b.lay(p.temp)
 	if err != nil {
 		return fmt.Errorf("prepare %s: %w", p.result.Path, err)
 	}
@@ -139,25 +162,25 @@ func (s *stage) add(name string) error {
 	return nil
 }
 
-// make lays the binary under a temporary name. Where a hard link to the binary
+// lay gives the binary a temporary name. Where a hard link to the binary
 // is impossible (another file system, or one without links) the first name
 // gets a copy and the others are linked to it, so that all are one file: the
 // in-process call of IPAM depends on that.
-func (s *stage) make(temp string) (Action, error) {
-	if s.source == "" {
-		if os.Link(s.self, temp) == nil {
+func (b *binary) lay(temp string) (Action, error) {
+	if b.source == "" {
+		if os.Link(b.path, temp) == nil {
 			return Linked, nil
 		}
-		if err := copyFile(s.self, temp); err != nil {
+		if err := copyFile(b.path, temp); err != nil {
 			return "", err
 		}
-		s.source = temp
+		b.source = temp
 		return Copied, nil
 	}
-	if os.Link(s.source, temp) == nil {
+	if os.Link(b.source, temp) == nil {
 		return Copied, nil
 	}
-	return Copied, copyFile(s.self, temp)
+	return Copied, copyFile(b.path, temp)
 }
 
 func (s *stage) commit() ([]Result, error) {

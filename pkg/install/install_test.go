@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func binary(t *testing.T, dir, content string) string {
+func program(t *testing.T, dir, content string) string {
 	t.Helper()
 	p := filepath.Join(dir, "sluice-cni")
 	if err := os.WriteFile(p, []byte(content), 0o755); err != nil { //nolint:gosec // a test's own file
@@ -44,7 +44,7 @@ func names(t *testing.T, dir string) []string {
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	self, dir := binary(t, root, "new"), filepath.Join(root, "a", "bin")
+	self, dir := program(t, root, "new"), filepath.Join(root, "a", "bin")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestInstall(t *testing.T) {
 		{Name: "bridge", Action: Linked, Replaced: true},
 		{Name: "bridge", Action: Unchanged},
 	} {
-		got, err := Install(dir, self, []string{"bridge", "tuning", "host-local"})
+		got, err := Install(dir, Source{self, []string{"bridge", "tuning", "host-local"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,14 +91,14 @@ func TestInstallRefusals(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"", ".", "..", "a/b", "dir"} {
 		root := t.TempDir()
-		self, dir := binary(t, root, "new"), filepath.Join(root, "bin")
+		self, dir := program(t, root, "new"), filepath.Join(root, "bin")
 		if err := os.MkdirAll(filepath.Join(dir, "dir"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, "bridge"), []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Install(dir, self, []string{"bridge", bad}); err == nil {
+		if _, err := Install(dir, Source{self, []string{"bridge", bad}}); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
 		if got := read(t, filepath.Join(dir, "bridge")); got != "old" {
@@ -108,11 +108,46 @@ func TestInstallRefusals(t *testing.T) {
 			t.Errorf("left behind (-want +got):\n%s", diff)
 		}
 	}
-	if _, err := Install(t.TempDir(), "/no/such/file", []string{"bridge"}); err == nil {
+	if _, err := Install(t.TempDir(), Source{"/no/such/file", []string{"bridge"}}); err == nil {
 		t.Error("a missing binary was accepted")
 	}
-	if _, err := Install(t.TempDir(), t.TempDir(), []string{"bridge"}); err == nil {
+	if _, err := Install(t.TempDir(), Source{t.TempDir(), []string{"bridge"}}); err == nil {
 		t.Error("a directory was accepted as the binary")
+	}
+}
+
+// Two binaries are installed together or not at all.
+func TestInstallTwo(t *testing.T) {
+	t.Parallel()
+	one, two := program(t, t.TempDir(), "one"), program(t, t.TempDir(), "two")
+	dir := filepath.Join(t.TempDir(), "bin")
+	if _, err := Install(dir, Source{one, []string{"bridge"}}, Source{"/no/such/file", []string{"dhcp"}}); err == nil {
+		t.Error("a missing second binary was accepted")
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("it has begun all the same")
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "dhcp"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sources := []Source{{one, []string{"bridge", "ptp"}}, {two, []string{"dhcp"}}}
+	if _, err := Install(dir, sources...); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if diff := cmp.Diff([]string{"dhcp"}, names(t, dir)); diff != "" {
+		t.Errorf("left behind (-want +got):\n%s", diff)
+	}
+	if err := os.Remove(filepath.Join(dir, "dhcp")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Install(dir, sources...)
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	for name, want := range map[string]string{"bridge": "one", "ptp": "one", "dhcp": "two"} {
+		if content := read(t, filepath.Join(dir, name)); content != want {
+			t.Errorf("%s is %q", name, content)
+		}
 	}
 }
 
@@ -125,8 +160,8 @@ func TestInstallAcrossFileSystems(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	self := binary(t, t.TempDir(), "new")
-	if _, err := Install(dir, self, []string{"a", "b"}); err != nil {
+	self := program(t, t.TempDir(), "new")
+	if _, err := Install(dir, Source{self, []string{"a", "b"}}); err != nil {
 		t.Fatal(err)
 	}
 	a, err := os.Stat(filepath.Join(dir, "a"))

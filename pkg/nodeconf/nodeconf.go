@@ -4,7 +4,7 @@
 //
 // The file is the operator's; nothing here writes it. A missing file means the defaults. An unknown key or a value that
 // cannot be used is an Error that names both, so that a spelling mistake never silently means the default. The package
-// imports none of ours; what a value does to the kernel is decided by the loader.
+// imports only pkg/log of ours; what a value does to the kernel is decided by the loader.
 package nodeconf
 
 import (

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/test/kernels/image"
@@ -185,11 +186,13 @@ func (w *work) testArchive(ctx context.Context) error {
 	a.Symlink("/init", "usr/sbin/modprobe")
 	a.Symlink("/init", "usr/sbin/guest")
 	bin := guestHome[1:] + "/bin/"
-	names := []string{bin + "sluice-cni"}
-	for _, p := range binaries.Plugins() {
-		names = append(names, bin+p)
+	for _, p := range install.Programs() {
+		names := []string{bin + p.Name}
+		for _, plugin := range p.Plugins {
+			names = append(names, bin+plugin)
+		}
+		a.Files(filepath.Join(w.build, "bin", p.Name), names...)
 	}
-	a.Files(filepath.Join(w.build, "bin", "sluice-cni"), names...)
 	a.File(filepath.Join(w.build, "bin", "sluice"), bin+"sluice")
 	for _, f := range w.with {
 		a.File(f, bin+filepath.Base(f))

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/binaries"
 )
 
@@ -31,8 +32,8 @@ const (
 	wrapped = ".wrapped.test" // executes the plugins in oursDir
 )
 
-// prepare fetches the suites into dir and leaves in out all that a run needs: test programs, sluice-cni, and the reference's plugins
-// with a prefix.
+// prepare fetches the suites into dir and leaves in out all that a run needs: test programs, our programs, and the reference's
+// plugins with a prefix.
 func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 	src := filepath.Join(dir, "src")
 	if err := fetch(ctx, src); err != nil {
@@ -65,7 +66,11 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 			return fmt.Errorf("the suite of %s: %w", s.plugin, err)
 		}
 	}
-	return goRun(ctx, "", "build", "-trimpath", "-ldflags", "-s -w", "-o", out+"/", sluiceModule+"/cmd/sluice-cni")
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", out + "/"}
+	for _, p := range install.Programs() {
+		args = append(args, sluiceModule+"/cmd/"+p.Name)
+	}
+	return goRun(ctx, "", args...)
 }
 
 // The prepared directory is flat: prefixes of the reference's plugins and of its echo programs.

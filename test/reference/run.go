@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -93,9 +94,13 @@ func runSuite(ctx context.Context, dir string, s suite, form string) (_ result, 
 // layOut puts the plugins where the suites look for them, and the node's configuration.
 func layOut(dir string, s suite) error {
 	errs := []error{os.MkdirAll(oursDir, 0o755), os.MkdirAll(theirDir, 0o755), os.MkdirAll(echoDir, 0o755)}
+	for _, p := range install.Programs() {
+		for _, plugin := range p.Plugins {
+			errs = append(errs, os.Symlink(filepath.Join(dir, p.Name), filepath.Join(oursDir, plugin)))
+		}
+	}
 	for _, p := range suites() {
-		errs = append(errs, os.Symlink(filepath.Join(dir, "sluice-cni"), filepath.Join(oursDir, p.plugin)),
-			os.Symlink(filepath.Join(dir, prefix+p.plugin), filepath.Join(theirDir, p.plugin)))
+		errs = append(errs, os.Symlink(filepath.Join(dir, prefix+p.plugin), filepath.Join(theirDir, p.plugin)))
 	}
 	for _, end := range []string{"server", "client"} {
 		errs = append(errs, os.Symlink(filepath.Join(dir, echoPrefix+end), filepath.Join(echoDir, end)))

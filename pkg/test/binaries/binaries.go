@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package binaries builds the real programs for tests that judge them from the
-// outside: the multi-call plugin binary under every name it answers to, and the
+// outside: those of the plugins under every name they answer to, and the
 // operator's tool. It needs the go command and the module's source.
 package binaries
 
@@ -21,14 +21,23 @@ import (
 // freshly built ones: an installed Sluice, or another suite as the oracle.
 const EnvDir = "SLUICE_TEST_BIN"
 
-// Plugins lists the plugin names that the multi-call binary answers to.
+// Plugins lists the names of the plugins.
 func Plugins() []string {
 	return install.Plugins()
 }
 
+// Programs lists what is built: the programs of the plugins, and the operator's tool.
+func Programs() []string {
+	names := []string{"sluice"}
+	for _, p := range install.Programs() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 // Set is a directory of binaries. The caller must Close it.
 type Set struct {
-	// Dir holds one file for each of Plugins, and sluice and sluice-cni.
+	// Dir holds one file for each of Plugins, and each of Programs.
 	Dir string
 
 	temporary bool
@@ -53,22 +62,28 @@ func Build() (_ *Set, err error) {
 	if err := s.compile(); err != nil {
 		return nil, err
 	}
-	for _, name := range Plugins() {
-		if err := os.Link(s.Path("sluice-cni"), s.Path(name)); err != nil {
-			return nil, err
+	for _, p := range install.Programs() {
+		for _, name := range p.Plugins {
+			if err := os.Link(s.Path(p.Name), s.Path(name)); err != nil {
+				return nil, err
+			}
 		}
 	}
 	// Other users' processes must be able to run what is inside.
 	return s, os.Chmod(dir, 0o755)
 }
 
-// compile builds both programs as the Makefile does: static and stripped.
+// compile builds the programs as the Makefile does: static and stripped.
 func (s *Set) compile() error {
 	root, err := moduleRoot()
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", s.Dir+"/", "./cmd/sluice-cni", "./cmd/sluice")
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", s.Dir + "/"}
+	for _, name := range Programs() {
+		args = append(args, "./cmd/"+name)
+	}
+	cmd := exec.Command("go", args...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/binaries"
 )
 
@@ -119,16 +120,22 @@ func Build(ctx context.Context, root, dir string, packages []Package) error {
 		return err
 	}
 	bin := filepath.Join(dir, "bin")
-	if err := goTool(ctx, root, "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", "./cmd/sluice-cni", "./cmd/sluice"); err != nil {
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", bin + "/"}
+	for _, name := range binaries.Programs() {
+		args = append(args, "./cmd/"+name)
+	}
+	if err := goTool(ctx, root, args...); err != nil {
 		return err
 	}
-	for _, name := range binaries.Plugins() {
-		to := filepath.Join(bin, name)
-		if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		if err := os.Link(filepath.Join(bin, "sluice-cni"), to); err != nil {
-			return err
+	for _, p := range install.Programs() {
+		for _, name := range p.Plugins {
+			to := filepath.Join(bin, name)
+			if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			if err := os.Link(filepath.Join(bin, p.Name), to); err != nil {
+				return err
+			}
 		}
 	}
 	for _, p := range packages {
