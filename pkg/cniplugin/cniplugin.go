@@ -59,7 +59,7 @@ type Plugin struct {
 // Options of Main. The zero value works.
 type Options struct {
 	// Log makes the logger; it is called at most once, and only for a verb that
-	// does something. Nil means warnings to stderr.
+	// has something to say. Nil means warnings to stderr.
 	Log func() *log.Logger
 }
 
@@ -121,7 +121,7 @@ func (r *run) verb(name string, limit time.Duration, f func(context.Context, *Ar
 		return nil
 	}
 	return func(c *skel.CmdArgs) error {
-		r.version = confVersion(c.StdinData)
+		r.version = ConfVersion(c.StdinData)
 		if err := guardNetNS(c); err != nil {
 			return cnierr.From(err)
 		}
@@ -129,6 +129,7 @@ func (r *run) verb(name string, limit time.Duration, f func(context.Context, *Ar
 		defer cancel()
 		defer listen(cancel)()
 		a := &Args{CmdArgs: *c, Log: r.logger(name, c)}
+		c.NetnsOverride = "1" // the skeleton need not look at the namespaces again when the verb is done
 		if err := protect(a.Log, r.plugin.Name+" "+name, func() error { return f(ctx, a) }); err != nil {
 			return cnierr.From(err)
 		}
@@ -176,13 +177,11 @@ func withList(gc func(context.Context, *Args) error) func(context.Context, *Args
 }
 
 func (r *run) logger(verb string, c *skel.CmdArgs) *log.Logger {
-	var l *log.Logger
-	if r.options.Log != nil {
-		l = r.options.Log()
-	} else {
-		l = log.New(log.Options{})
+	build := r.options.Log
+	if build == nil {
+		build = func() *log.Logger { return log.New(log.Options{}) }
 	}
-	return l.With(
+	return log.Lazy(build).With(
 		log.String(log.KeyPlugin, r.plugin.Name),
 		log.String(log.KeyCommand, verb),
 		log.String(log.KeyContainerID, c.ContainerID),
@@ -225,7 +224,8 @@ func guardNetNS(c *skel.CmdArgs) error {
 	return nil
 }
 
-func confVersion(stdin []byte) string {
+// ConfVersion returns the cniVersion of a configuration, and the version that the specification takes for one without it.
+func ConfVersion(stdin []byte) string {
 	var c struct {
 		CNIVersion string `json:"cniVersion"`
 	}
@@ -239,7 +239,7 @@ func (r *run) printResult(w io.Writer) *types.Error {
 	if r.result == nil {
 		return nil
 	}
-	if err := r.result.PrintTo(w); err != nil {
+	if err := printTo(w, r.result); err != nil {
 		return &types.Error{Code: cnierr.CodeIO, Msg: "write the result to stdout", Details: err.Error()}
 	}
 	return nil

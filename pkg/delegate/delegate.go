@@ -51,7 +51,7 @@ func (r *Runner) Add(ctx context.Context, a *cniplugin.Args, kind string) (*type
 		if err != nil {
 			return nil, err
 		}
-		res, err := cniconf.ParseResult("result of "+kind, out, confVersion(a))
+		res, err := cniconf.ParseResult("result of "+kind, out, cniplugin.ConfVersion(a.StdinData))
 		if err == nil && res == nil {
 			err = cnierr.New(cnierr.CodeDecode, kind+" returned no result", path)
 		}
@@ -147,7 +147,7 @@ func (r *Runner) isSelf(fi os.FileInfo) bool {
 
 // served checks the version as the delegate's own skeleton would.
 func (r *Runner) served(p *cniplugin.Plugin, a *cniplugin.Args) (*cniplugin.Plugin, string, error) {
-	v := confVersion(a)
+	v := cniplugin.ConfVersion(a.StdinData)
 	for _, s := range p.Versions.SupportedVersions() {
 		if s == v {
 			return p, "", nil
@@ -164,14 +164,6 @@ func inProcess(a *cniplugin.Args, kind string) *cniplugin.Args {
 	// The plugin that the runtime called is a field already; a delegate's delegate adds its name to this one.
 	c.Log = c.Log.Named(kind)
 	return &c
-}
-
-func confVersion(a *cniplugin.Args) string {
-	var c cniconf.Common
-	if cniconf.Load(a.StdinData, &c) != nil {
-		return "0.1.0"
-	}
-	return c.Version()
 }
 
 // coded keeps a delegate's own error object; whatever else went wrong with the
