@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 const (
@@ -115,7 +117,7 @@ func (d *Dir) lock(create bool) (func(), error) {
 			return nil, fmt.Errorf("make the record directory: %w", err)
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(d.path, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := file.Open(filepath.Join(d.path, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the record lock: %w", err)
 	}
@@ -138,7 +140,7 @@ func (d *Dir) write(rec *Record) (err error) {
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := file.Open(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
 	}

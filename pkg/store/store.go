@@ -20,6 +20,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 const (
@@ -175,7 +177,7 @@ func (d *Dir) Load(ref Ref) (*Record, error) {
 }
 
 func (d *Dir) read(name string) (*Record, error) {
-	raw, err := os.ReadFile(filepath.Join(d.path, name))
+	raw, err := file.Read(filepath.Join(d.path, name))
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s: %w", name, ErrNotExist)

@@ -2,7 +2,8 @@
 
 // Package sysctl reads and writes kernel parameters of the calling thread's
 // network namespace. /proc/sys/net shows the namespace of the thread that
-// opens the file, so callers run inside netns.NS.Do. It imports none of ours.
+// opens the file, so callers run inside netns.NS.Do. It imports only pkg/file
+// of ours.
 package sysctl
 
 import (
@@ -14,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // Root is where the kernel shows its parameters.
@@ -37,7 +40,7 @@ func Get(key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	f, err := open(p, unix.O_RDONLY)
+	f, err := file.Open(p, os.O_RDONLY, 0)
 	if err != nil {
 		return "", fmt.Errorf("read sysctl: %w", err)
 	}
@@ -85,16 +88,6 @@ func (d *Dir) Get(name string) (string, error) {
 // Close releases the directory.
 func (d *Dir) Close() { _ = unix.Close(d.fd) }
 
-// open is os.OpenFile without the runtime's poller, which these files would be
-// registered with for nothing: they can be polled.
-func open(path string, flags int) (*os.File, error) {
-	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
 // Set gives a key a value. It does not write when the kernel has the value
 // already: some keys have effects on every write (disable_ipv6 flushes
 // addresses), and a read-only /proc/sys is then no obstacle.
@@ -111,7 +104,7 @@ func Set(key, value string) error {
 		return nil
 	}
 	// No O_TRUNC or O_CREATE: a key that does not exist must stay an error.
-	f, err := open(p, unix.O_WRONLY)
+	f, err := file.Open(p, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("write sysctl: %w", err)
 	}

@@ -18,7 +18,7 @@ type room struct {
 
 // leaves are what any room above pkg may use.
 var leaves = []string{
-	"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/ipalloc", "pkg/log", "pkg/netns",
+	"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/log", "pkg/netns",
 	"pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version",
 }
 
@@ -33,7 +33,7 @@ var rooms = []room{
 	{"plugins/main/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/main/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"plugins/meta/internal/", append([]string{"loader", "pkg/netfilter", "pkg/nl"}, leaves...), "what chained plugins share; it is no plugin"},
 	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
-	{"loader", []string{"pkg/maps/", "pkg/bpfobj", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version"},
+	{"loader", []string{"pkg/maps/", "pkg/bpfobj", "pkg/file", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfobj", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfobj", nil, "generated code"},
@@ -42,7 +42,7 @@ var rooms = []room{
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
 	{"pkg/nl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/log", "pkg/nl", "pkg/store", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
-	{"pkg/", []string{"pkg/cnierr", "pkg/log", "pkg/store"}, "leaves import none of ours but the registries everybody shares"},
+	{"pkg/", []string{"pkg/cnierr", "pkg/file", "pkg/log", "pkg/store"}, "leaves import none of ours but the registries everybody shares"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},
 	{"bpf/", []string{"pkg/", "bpf/"}, "packet walks"},

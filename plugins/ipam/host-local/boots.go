@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -58,7 +59,7 @@ func thisNode() Node {
 }
 
 func line(path string) string {
-	b, err := os.ReadFile(path)
+	b, err := file.Read(path)
 	if err != nil {
 		return ""
 	}
@@ -99,7 +100,7 @@ const (
 // that cannot be read proves nothing, so it is none.
 func (s *store) readNote() note {
 	var n note
-	b, err := os.ReadFile(filepath.Join(s.side, noteName))
+	b, err := file.Read(filepath.Join(s.side, noteName))
 	if err != nil || json.Unmarshal(b, &n) != nil || n.Version != noteVersion || n.Machine != s.node.MachineID {
 		return note{}
 	}
@@ -120,7 +121,7 @@ func (s *store) writeNote(old note) error {
 		return err
 	}
 	temp := filepath.Join(s.side, noteName+".new")
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := file.Open(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

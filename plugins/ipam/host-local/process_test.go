@@ -208,7 +208,7 @@ func waitUntilBlocked(t *testing.T, pid int) {
 func TestWithoutUnnamedFiles(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "10.1.0.2")
-	f := &file{owner: "pod\r\neth0", mtime: time.Unix(1e9, 77)}
+	f := &unnamed{owner: "pod\r\neth0", mtime: time.Unix(1e9, 77)}
 	if err := f.link(path); err != nil {
 		t.Fatal(err)
 	}

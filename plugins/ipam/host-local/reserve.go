@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
 )
 
@@ -50,7 +51,7 @@ func (s *store) reserve(owner string, set ipalloc.Set, setIndex int, want reques
 	return addr, nil
 }
 
-func (s *store) takeWanted(f *file, want request, set ipalloc.Set) (netip.Addr, error) {
+func (s *store) takeWanted(f *unnamed, want request, set ipalloc.Set) (netip.Addr, error) {
 	ok, err := s.take(f, want.addr)
 	if err == nil && !ok && s.reclaim() {
 		ok, err = s.take(f, want.addr)
@@ -61,7 +62,7 @@ func (s *store) takeWanted(f *file, want request, set ipalloc.Set) (netip.Addr, 
 	return want.addr, err
 }
 
-func (s *store) takeNext(f *file, set ipalloc.Set, setIndex int) (netip.Addr, error) {
+func (s *store) takeNext(f *unnamed, set ipalloc.Set, setIndex int) (netip.Addr, error) {
 	for {
 		addr, err := s.tryNext(f, set, setIndex)
 		if err != nil || addr.IsValid() {
@@ -74,7 +75,7 @@ func (s *store) takeNext(f *file, set ipalloc.Set, setIndex int) (netip.Addr, er
 	}
 }
 
-func (s *store) tryNext(f *file, set ipalloc.Set, setIndex int) (netip.Addr, error) {
+func (s *store) tryNext(f *unnamed, set ipalloc.Set, setIndex int) (netip.Addr, error) {
 	var taken map[netip.Addr]fs.DirEntry
 	tries := 0
 	for addr := range set.After(s.last(setIndex)) {
@@ -97,7 +98,7 @@ func (s *store) tryNext(f *file, set ipalloc.Set, setIndex int) (netip.Addr, err
 // take gives the prepared file the name of an address. It reports false when
 // the address is taken; a broken file there is removed, since under the lock
 // nobody can be about to write it.
-func (s *store) take(f *file, addr netip.Addr) (bool, error) {
+func (s *store) take(f *unnamed, addr netip.Addr) (bool, error) {
 	for range 2 {
 		s.changed = true
 		err := f.link(s.path(addr))
@@ -125,7 +126,7 @@ func (s *store) lastPath(setIndex int) string {
 // overwrite replaces the content of a small file that may be lost. Emptying it
 // first, as os.WriteFile does, makes ext4 start writing to the disk at close.
 func overwrite(path, content string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := file.Open(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -139,7 +140,7 @@ func overwrite(path, content string) error {
 // last returns the address reserved last from a set, the zero Addr when that
 // is unknown.
 func (s *store) last(setIndex int) netip.Addr {
-	b, err := os.ReadFile(s.lastPath(setIndex))
+	b, err := file.Read(s.lastPath(setIndex))
 	if err != nil {
 		return netip.Addr{}
 	}
@@ -150,8 +151,8 @@ func (s *store) last(setIndex int) netip.Addr {
 	return addr
 }
 
-// file is a reservation that has its content but no name yet.
-type file struct {
+// unnamed is a reservation that has its content but no name yet.
+type unnamed struct {
 	owner string
 	mtime time.Time
 	temp  *os.File // nil: the file system cannot make unnamed files
@@ -159,8 +160,8 @@ type file struct {
 
 // newFile prepares a reservation as an unnamed file in the directory, so that
 // a crash leaves either nothing or the whole reservation.
-func (s *store) newFile(owner string) (*file, error) {
-	f := &file{owner: owner, mtime: s.node.tagged(time.Now())}
+func (s *store) newFile(owner string) (*unnamed, error) {
+	f := &unnamed{owner: owner, mtime: s.node.tagged(time.Now())}
 	fd, err := unix.Open(s.dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		// Not every file system can; what is really wrong shows at link.
@@ -174,7 +175,7 @@ func (s *store) newFile(owner string) (*file, error) {
 	return f, nil
 }
 
-func (f *file) fill(to *os.File) error {
+func (f *unnamed) fill(to *os.File) error {
 	if _, err := to.WriteString(f.owner); err != nil {
 		return err
 	}
@@ -192,14 +193,14 @@ func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd
 // link names the file. The error is fs.ErrExist when the name is taken. Where
 // unnamed files are impossible it creates and fills the file as the reference
 // does; a crash in between leaves a broken file, which counts as free.
-func (f *file) link(path string) error {
+func (f *unnamed) link(path string) error {
 	if f.temp != nil {
 		err := unix.Linkat(unix.AT_FDCWD, fdPath(f.temp), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	out, err := file.Open(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func (f *file) link(path string) error {
 	return err
 }
 
-func (f *file) discard() {
+func (f *unnamed) discard() {
 	if f.temp != nil {
 		f.temp.Close()
 	}
