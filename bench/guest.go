@@ -21,16 +21,12 @@ const guestReference = "testdata/reference"
 // addInGuest times ADD under another kernel: it boots one and runs
 // TestPrivilegedAdd in it, which is this command again.
 func addInGuest(ctx context.Context, series, refBin string, plugins []string) (err error) {
-	suite, err := peer.ReferenceSuite(ctx, refBin, plugins)
-	if err != nil {
-		return err
-	}
 	dir := filepath.Join("bench", guestReference)
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("from the module's directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(dir))) }()
-	if err := os.CopyFS(dir, os.DirFS(suite.BinDir)); err != nil {
+	if _, err := peer.ReferenceSuite(ctx, refBin, dir, plugins); err != nil {
 		return fmt.Errorf("copy the reference's plugins (left by a run that was killed? remove %s): %w", dir, err)
 	}
 	return guest.Run(ctx, "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")

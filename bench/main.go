@@ -104,7 +104,7 @@ func (c *common) prepare(ctx context.Context) error {
 		case peer.IsBare(name):
 			s = peer.Suite{Name: name}
 		case name == peer.Reference:
-			s, err = peer.ReferenceSuite(ctx, c.refBin, c.plugins)
+			s, err = c.reference(ctx)
 		case name == peer.Sluice:
 			s, err = c.sluice()
 		case name == peer.SluiceDirect:
@@ -122,12 +122,28 @@ func (c *common) prepare(ctx context.Context) error {
 }
 
 func (c *common) sluice() (peer.Suite, error) {
-	dir, err := os.MkdirTemp("", "sluice-bench-")
+	dir, err := c.tempDir()
 	if err != nil {
 		return peer.Suite{}, err
 	}
-	c.cleanup = append(c.cleanup, func() error { return os.RemoveAll(dir) })
 	return peer.SluiceSuite(c.sluiceBin, dir, c.plugins)
+}
+
+func (c *common) reference(ctx context.Context) (peer.Suite, error) {
+	dir, err := c.tempDir()
+	if err != nil {
+		return peer.Suite{}, err
+	}
+	return peer.ReferenceSuite(ctx, c.refBin, dir, c.plugins)
+}
+
+// tempDir makes a directory that goes with the command.
+func (c *common) tempDir() (string, error) {
+	dir, err := os.MkdirTemp("", "sluice-bench-")
+	if err == nil {
+		c.cleanup = append(c.cleanup, func() error { return os.RemoveAll(dir) })
+	}
+	return dir, err
 }
 
 // close undoes what the command made, last first.

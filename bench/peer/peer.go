@@ -65,9 +65,7 @@ func (s Suite) check(plugins []string) error {
 }
 
 // SluiceSuite copies the multi-call binary found in binDir to a directory of its
-// own, which the caller must remove, and lays the plugins' names beside it. It is
-// a copy as the installed binary is: the linker leaves the one it wrote in the
-// page cache in pieces, and a process takes a quarter longer to start from that.
+// own, which the caller must remove, and lays the plugins' names beside it.
 func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
 	self := filepath.Join(linkDir, install.Multicall)
 	err := copyProgram(filepath.Join(binDir, install.Multicall), self)
@@ -82,6 +80,9 @@ func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
 	return s, s.check(plugins)
 }
 
+// copyProgram makes every peer's programs copies as installed ones are: the linker
+// leaves what it wrote in the page cache in pieces, and a process takes up to a
+// quarter longer to start from that.
 func copyProgram(from, to string) (err error) {
 	in, err := os.Open(from)
 	if err != nil {

@@ -46,7 +46,7 @@ func TestConflist(t *testing.T) {
 }
 
 func TestSuitesNameWhatIsMissing(t *testing.T) {
-	if _, err := ReferenceSuite(t.Context(), t.TempDir(), Plugins); err == nil || !strings.Contains(err.Error(), "bridge") {
+	if _, err := ReferenceSuite(t.Context(), t.TempDir(), t.TempDir(), Plugins); err == nil || !strings.Contains(err.Error(), "bridge") {
 		t.Errorf("reference without plugins: %v", err)
 	}
 	if _, err := SluiceSuite(t.TempDir(), t.TempDir(), Plugins); err == nil || !strings.Contains(err.Error(), "make build") {

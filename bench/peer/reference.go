@@ -16,14 +16,17 @@ import (
 
 // ReferenceSuite takes the reference's plugins from dir, or, when dir is "", from
 // the user's cache directory, where the go command first builds what is missing.
-func ReferenceSuite(ctx context.Context, dir string, plugins []string) (Suite, error) {
-	s := Suite{Name: Reference}
-	var err error
-	if s.BinDir, err = referenceDir(ctx, dir, plugins...); err != nil {
+// It copies them into copies, see copyProgram.
+func ReferenceSuite(ctx context.Context, dir, copies string, plugins []string) (Suite, error) {
+	s := Suite{Name: Reference, BinDir: copies}
+	dir, err := referenceDir(ctx, dir, plugins...)
+	if err != nil {
 		return s, err
 	}
-	if err := s.check(plugins); err != nil {
-		return s, err
+	for _, p := range plugins {
+		if err := copyProgram(filepath.Join(dir, p), filepath.Join(copies, p)); err != nil {
+			return s, fmt.Errorf("peer %s: %w", Reference, err)
+		}
 	}
 	s.Version = about(filepath.Join(s.BinDir, plugins[0]))
 	return s, nil
