@@ -215,7 +215,11 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err != nil {
 		return err
 	}
-	fresh, err := d.putAddrs(eps, ep, f, id, &back)
+	gw, err := gatewaysOf(ep)
+	if err != nil {
+		return err
+	}
+	fresh, err := d.putAddrs(eps, ep, f, gw, id, &back)
 	if err != nil {
 		return err
 	}
@@ -228,21 +232,22 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := a.ensure(ep.HostIfindex, podHooks(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if !fresh && d.justSynced() {
-		return nil
+	if d.justSynced() {
+		if !fresh {
+			return nil
+		}
+		if known, err := d.knows(ep, gw); known || err != nil {
+			return err
+		}
 	}
 	return d.sync(ctx, a)
 }
 
 // putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
 // no address of ep had been on it.
-func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, policy uint16, back *undo.Stack) (fresh bool, err error) {
+func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, policy uint16, back *undo.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
-	gw, err := gatewaysOf(ep)
-	if err != nil {
-		return false, err
-	}
 	for _, p := range ep.Addrs {
 		addr := p.Addr().Unmap()
 		old, had, err := eps.addrs.Get(addr)

@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -56,6 +57,8 @@ type Datapath struct {
 	opts  Options
 	log   *log.Logger
 	paths paths
+
+	lookHolds time.Duration // justNow, but for tests
 
 	mu   sync.Mutex
 	maps map[string]*ebpf.Map // opened on first use
@@ -118,7 +121,7 @@ func newDatapath(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*ebpf.Map)}, nil
+	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*ebpf.Map), lookHolds: justNow}, nil
 }
 
 // Close releases the descriptors. The datapath goes on working.

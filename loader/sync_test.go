@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -134,6 +135,45 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	}
 	e.ok(d.Sync(e.ctx))
 	wantKnown(e, d, []string{"10.1.0.1", "10.8.0.1", "192.0.2.10", "192.0.2.11", "203.0.113.7"}, []string{"eth0", "tun0"})
+}
+
+// A look at the node holds for a moment, also for new pods: but not for one whose devices it did not see.
+func TestPrivilegedLookHolds(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	d.lookHolds = time.Hour
+	ptp := func(name, addr, gateway string) Endpoint {
+		ep := e.pod(name, addr+"/32")
+		e.ip("addr", "add", gateway+"/32", "dev", name)
+		ep.RouteIfindex = ep.HostIfindex
+		return ep
+	}
+	looked := func() bool { // whether there was a look since the address came
+		t.Helper()
+		addrs, _ := known(e, d)
+		return slices.Contains(addrs, "192.0.2.99")
+	}
+	e.ok(d.Enable(e.ctx, ptp("pod1", "10.1.0.2", "10.1.0.1"), FeatureMasquerade))
+	wantKnown(e, d, []string{"10.1.0.1", "192.0.2.10", "2001:db8::10"}, []string{"eth0"})
+
+	e.ip("addr", "add", "192.0.2.99/24", "dev", "eth0")
+	e.ok(d.Enable(e.ctx, ptp("pod2", "10.1.0.3", "10.1.0.1"), FeatureMasquerade))
+	if looked() {
+		t.Error("a second pod with the same gateway made a look")
+	}
+	e.ok(d.Enable(e.ctx, ptp("pod3", "10.2.0.3", "10.2.0.1"), FeatureMasquerade))
+	if !looked() {
+		t.Error("a pod with another gateway made no look")
+	}
+	wantKnown(e, d, []string{"10.1.0.1", "10.2.0.1", "192.0.2.10", "192.0.2.99", "2001:db8::10"}, []string{"eth0"})
+
+	e.ip("addr", "del", "192.0.2.99/24", "dev", "eth0")
+	d.lookHolds = 0
+	e.ok(d.Enable(e.ctx, ptp("pod4", "10.1.0.4", "10.1.0.1"), FeatureMasquerade))
+	if looked() {
+		t.Error("the look held too long")
+	}
 }
 
 func TestPrivilegedConfiguredUplinks(t *testing.T) {
