@@ -14,9 +14,9 @@
 // For the other verbs it gives Go one processor. A verb is one thing after the
 // other; with more processors the runtime wakes threads at every message from
 // the kernel that look for work in vain, a tenth to a sixth of an ADD's CPU
-// time. A system call that blocks still lets others run. And it makes the stack as large as a verb
-// needs it while there is little on it: the runtime doubles it by need, and
-// copies it each time with all frames that are there by then.
+// time. A system call that blocks still lets others run. And it makes the stack
+// as large as a verb needs it while there is little on it: the runtime doubles
+// it by need, and copies it each time with all frames that are there by then.
 package early
 
 import (
