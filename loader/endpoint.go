@@ -232,13 +232,8 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := a.ensure(ep.HostIfindex, podHooks(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if d.justSynced() {
-		if !fresh {
-			return nil
-		}
-		if known, err := d.knows(ep, gw); known || err != nil {
-			return err
-		}
+	if known, err := d.knows(ep, gw, fresh); known || err != nil {
+		return err
 	}
 	return d.sync(ctx, a)
 }

@@ -49,9 +49,15 @@ func (d *Datapath) justSynced() bool {
 	return age >= 0 && age < d.lookHolds
 }
 
-// knows reports whether a look would find nothing new about the devices of a new endpoint: its gateways stand for the node
-// already, and what was taken for an uplink is none of them.
-func (d *Datapath) knows(ep Endpoint, gw gateways) (bool, error) {
+// knows reports whether somebody has looked just now, and has seen the devices of ep, should they be fresh: its gateways stand
+// for the node, and none of the devices is taken for an uplink.
+func (d *Datapath) knows(ep Endpoint, gw gateways, fresh bool) (bool, error) {
+	if !d.justSynced() {
+		return false, nil
+	}
+	if !fresh {
+		return true, nil
+	}
 	am, err := d.pinned(mapHostAddrs)
 	if err != nil {
 		return false, err
