@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -49,8 +50,8 @@ func (d *Datapath) justSynced() bool {
 	return age >= 0 && age < d.lookHolds
 }
 
-// knows reports whether somebody has looked just now, and has seen the devices of ep, should they be fresh: its gateways stand
-// for the node, and none of the devices is taken for an uplink.
+// knows reports whether somebody has looked just now and has seen the devices of ep, should they be fresh: its gateways stand
+// for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
 func (d *Datapath) knows(ep Endpoint, gw gateways, fresh bool) (bool, error) {
 	if !d.justSynced() {
 		return false, nil
@@ -66,17 +67,62 @@ func (d *Datapath) knows(ep Endpoint, gw gateways, fresh bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, a := range gw {
-		if has, err := endpoint.NewHostAddrs(am).Has(a.Prefix.Addr()); err != nil || !has {
-			return false, err
-		}
+	addrs, err := endpoint.NewHostAddrs(am).All()
+	if err != nil {
+		return false, fmt.Errorf("node addresses: %w", err)
+	}
+	uplinks, err := endpoint.NewUplinks(um).All()
+	if err != nil {
+		return false, fmt.Errorf("uplinks: %w", err)
 	}
 	for _, index := range []int{ep.HostIfindex, ep.RouteIfindex} {
-		if has, err := endpoint.NewUplinks(um).Has(uint32(index)); err != nil || has {
-			return false, err
+		if _, is := uplinks[uint32(index)]; is {
+			return false, nil
 		}
 	}
-	return true, nil
+	for _, a := range gw {
+		if _, has := addrs[a.Prefix.Addr()]; !has {
+			return false, nil
+		}
+	}
+	return sameUplinks(addrs, uplinks)
+}
+
+// sameUplinks reports whether the uplinks have just the addresses that are known of them. The kernel picks those of a device,
+// so that it does not matter how many others there are.
+func sameUplinks(addrs map[netip.Addr]uint32, uplinks map[uint32]endpoint.Sources) (bool, error) {
+	h, err := nl.New()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	left := make(map[netip.Addr]bool)
+	for a, index := range addrs {
+		if _, ok := uplinks[index]; ok {
+			left[a] = true
+		}
+	}
+	for index, src := range uplinks {
+		has, err := h.AddrsOf(int(index), nl.FamilyAll)
+		if errors.Is(err, nl.ErrNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("addresses of uplink %d: %w", index, err)
+		}
+		has = slices.DeleteFunc(has, func(a nl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
+		now := sources(has, int(index))
+		if now.Bare = src.Bare; now != src {
+			return false, nil
+		}
+		for _, a := range has {
+			if _, known := addrs[a.Prefix.Addr()]; !known {
+				return false, nil
+			}
+			delete(left, a.Prefix.Addr())
+		}
+	}
+	return len(left) == 0, nil
 }
 
 // sync is Sync under the writers' lock.

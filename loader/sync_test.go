@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -149,15 +150,17 @@ func TestPrivilegedLookHolds(t *testing.T) {
 		ep.RouteIfindex = ep.HostIfindex
 		return ep
 	}
-	looked := func() bool { // whether there was a look since the address came
+	// An address of lo is what only a look finds.
+	looked := func() bool {
 		t.Helper()
 		addrs, _ := known(e, d)
-		return slices.Contains(addrs, "192.0.2.99")
+		return slices.Contains(addrs, "203.0.113.7")
 	}
+	change := func(verb string) { e.ip("addr", verb, "203.0.113.7/32", "dev", "lo") }
 	e.ok(d.Enable(e.ctx, ptp("pod1", "10.1.0.2", "10.1.0.1"), FeatureMasquerade))
 	wantKnown(e, d, []string{"10.1.0.1", "192.0.2.10", "2001:db8::10"}, []string{"eth0"})
 
-	e.ip("addr", "add", "192.0.2.99/24", "dev", "eth0")
+	change("add")
 	e.ok(d.Enable(e.ctx, ptp("pod2", "10.1.0.3", "10.1.0.1"), FeatureMasquerade))
 	if looked() {
 		t.Error("a second pod with the same gateway made a look")
@@ -166,13 +169,26 @@ func TestPrivilegedLookHolds(t *testing.T) {
 	if !looked() {
 		t.Error("a pod with another gateway made no look")
 	}
-	wantKnown(e, d, []string{"10.1.0.1", "10.2.0.1", "192.0.2.10", "192.0.2.99", "2001:db8::10"}, []string{"eth0"})
-
-	e.ip("addr", "del", "192.0.2.99/24", "dev", "eth0")
+	change("del")
 	d.lookHolds = 0
 	e.ok(d.Enable(e.ctx, ptp("pod4", "10.1.0.4", "10.1.0.1"), FeatureMasquerade))
 	if looked() {
 		t.Error("the look held too long")
+	}
+	d.lookHolds = time.Hour
+
+	// What changes about the uplinks is seen at once.
+	for i, tt := range []struct {
+		edit []string
+		want []string
+	}{
+		{[]string{"addr", "add", "192.0.2.99/24", "dev", "eth0"}, []string{"192.0.2.10", "192.0.2.99", "2001:db8::10"}},
+		{[]string{"addr", "del", "192.0.2.99/24", "dev", "eth0"}, []string{"192.0.2.10", "2001:db8::10"}},
+		{[]string{"addr", "del", "2001:db8::10/64", "dev", "eth0"}, []string{"192.0.2.10"}},
+	} {
+		e.ip(tt.edit...)
+		e.ok(d.Enable(e.ctx, ptp(fmt.Sprintf("new%d", i), fmt.Sprintf("10.1.1.%d", i), "10.1.0.1"), FeatureMasquerade))
+		wantKnown(e, d, append([]string{"10.1.0.1", "10.2.0.1"}, tt.want...), []string{"eth0"})
 	}
 }
 

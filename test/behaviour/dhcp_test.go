@@ -146,7 +146,7 @@ func (w *dhcpWorld) dnsmasq() (leases func() string) {
 	if err := os.WriteFile(file, nil, 0o666); err != nil { //nolint:gosec // dnsmasq may drop its privileges
 		w.t.Fatal(err)
 	}
-	w.server = w.start("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--group=root", "--log-dhcp", "--log-facility=-",
+	w.server = w.start("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--port=0", "--user=root", "--group=root", "--log-dhcp", "--log-facility=-",
 		"--interface="+dhcpBridge, "--bind-interfaces", "--except-interface=lo", "--dhcp-authoritative", "--no-ping",
 		"--dhcp-range=10.77.0.10,10.77.0.99,255.255.255.0,1h", "--dhcp-option=option:router,"+dhcpGateway,
 		"--dhcp-option=121,10.78.0.0/16,10.77.0.2,0.0.0.0/0,"+dhcpGateway, "--dhcp-leasefile="+file)
@@ -345,7 +345,7 @@ func (k inside) lease(t *testing.T, dev string) {
 	t.Helper()
 	w := &dhcpWorld{world: k.world(t), dir: t.TempDir()}
 	net := netip.PrefixFrom(k.peer(w.world, families()[0]), 24)
-	w.server = w.runIn(w.Client().NS, exec.Command("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--group=root", "--log-facility=-",
+	w.server = w.runIn(w.Client().NS, exec.Command("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--port=0", "--user=root", "--group=root", "--log-facility=-",
 		"--interface="+dev, "--bind-interfaces", "--except-interface=lo", "--dhcp-authoritative", "--no-ping",
 		"--dhcp-range="+nth(net, 150)+","+nth(net, 160)+",255.255.255.0,1h", "--dhcp-option=option:router,"+net.Addr().String(),
 		"--dhcp-leasefile="+filepath.Join(w.dir, "leases")))

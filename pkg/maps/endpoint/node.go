@@ -27,12 +27,6 @@ func (h HostAddrs) All() (map[netip.Addr]uint32, error) {
 	return set, err
 }
 
-// Has says whether an address is in the set.
-func (h HostAddrs) Has(a netip.Addr) (bool, error) {
-	b, err := h.m.LookupBytes(wire.Addr(a))
-	return b != nil, err
-}
-
 // Put adds an address or moves it to another device.
 func (h HostAddrs) Put(a netip.Addr, ifindex uint32) error { return h.m.Put(wire.Addr(a), ifindex) }
 
@@ -59,12 +53,6 @@ func (u Uplinks) All() (map[uint32]Sources, error) {
 		return true
 	})
 	return set, err
-}
-
-// Has says whether a device is an uplink.
-func (u Uplinks) Has(ifindex uint32) (bool, error) {
-	b, err := u.m.LookupBytes(ifindex)
-	return b != nil, err
 }
 
 // orNone reads an address whose all-zero form means that there is none.
