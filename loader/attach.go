@@ -23,7 +23,8 @@ const (
 	howClsact = "clsact"
 )
 
-// attacher attaches and detaches under the writers' lock. It opens the tc socket and the programs when they are first needed.
+// attacher attaches and detaches under the writers' lock, and looks at the node with the same socket. It opens that and the
+// programs when they are first needed.
 type attacher struct {
 	d        *Datapath
 	dir      string // of the programs

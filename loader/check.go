@@ -31,7 +31,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	if ep.HostIfindex == 0 {
 		return errors.Join(append(errs, d.checkPins())...)
 	}
-	gw, err := gatewaysOf(ep)
+	gw, err := a.gatewaysOf(ep)
 	errs = append(errs, err)
 	var id uint16
 	if f&FeatureAdmit != 0 {
@@ -98,29 +98,17 @@ func (d *Datapath) checkPins() error {
 // checkUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
 // address or a device that has come since the last ADD is no difference: the next verb takes it in.
 func (d *Datapath) checkUplinks(a *attacher) error {
-	raw, err := d.pinned(mapUplinks)
+	addrs, uplinks, err := d.knownNode()
 	if err != nil {
 		return err
 	}
-	uplinks, err := endpoint.NewUplinks(raw).All()
-	if err != nil {
-		return fmt.Errorf("uplinks: %w", err)
-	}
-	if raw, err = d.pinned(mapHostAddrs); err != nil {
-		return err
-	}
-	addrs, err := endpoint.NewHostAddrs(raw).All()
-	if err != nil {
-		return fmt.Errorf("node addresses: %w", err)
-	}
-	h, err := nl.New()
+	c, err := a.conn()
 	if err != nil {
 		return err
 	}
-	defer h.Close()
 	var errs []error
 	for index, src := range uplinks {
-		l, err := h.LinkByIndex(int(index))
+		l, err := c.h.LinkByIndex(int(index))
 		if errors.Is(err, nl.ErrNotFound) {
 			continue
 		}

@@ -23,7 +23,7 @@ const (
 	filterRanks    = 8 // priorities from filterPriority on that are ours
 )
 
-// tcConn makes and lists qdiscs and filters in one network namespace.
+// tcConn makes and lists qdiscs and filters in one network namespace. Who asks for something else takes its handle.
 type tcConn struct{ h *nl.Handle }
 
 // openTC opens a connection into the calling thread's namespace.
@@ -105,7 +105,7 @@ func (f filter) yields(h hook) bool {
 // of anybody else's filter is parsed.
 func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
 	place := h.filter()
-	list, err := c.list(c.h.FiltersAt(index, place.Parent, place.Priority, place.Protocol))
+	list, err := noneIfGone(c.h.FiltersAt(index, place.Parent, place.Priority, place.Protocol))
 	if err != nil || len(list) == 0 {
 		return filter{}, false, err
 	}
@@ -118,8 +118,8 @@ func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
 	return filter{program: last.Program, id: last.ProgramID, kind: last.Kind, class: last.ClassID}, true, nil
 }
 
-// list takes a device that has gone for one without filters.
-func (c *tcConn) list(filters []nl.FilterStatus, err error) ([]nl.FilterStatus, error) {
+// noneIfGone takes a device that has gone for one without filters.
+func noneIfGone(filters []nl.FilterStatus, err error) ([]nl.FilterStatus, error) {
 	if errors.Is(err, nl.ErrNotFound) {
 		return nil, nil
 	}
@@ -154,7 +154,7 @@ func (c *tcConn) unused(index int) bool {
 // all reports whether ok holds for every filter of both directions. What cannot be read is somebody's.
 func (c *tcConn) all(index int, ok func(nl.FilterStatus) bool) bool {
 	for _, parent := range []uint32{nl.HookIngress, nl.HookEgress} {
-		list, err := c.list(c.h.Filters(index, parent))
+		list, err := noneIfGone(c.h.Filters(index, parent))
 		if err != nil || slices.ContainsFunc(list, func(f nl.FilterStatus) bool { return !ok(f) }) {
 			return false
 		}

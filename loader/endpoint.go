@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -97,21 +96,20 @@ func (e Endpoint) value(p netip.Prefix, flags uint32, gw gateways) *endpoint.Val
 // gateways are the addresses of the device that a pod's packets are routed from.
 type gateways []nl.Addr
 
-func gatewaysOf(e Endpoint) (gateways, error) {
+func (a *attacher) gatewaysOf(e Endpoint) (gateways, error) {
 	index := e.RouteIfindex
 	if index == 0 {
 		index = e.HostIfindex
 	}
-	h, err := nl.New()
+	c, err := a.conn()
 	if err != nil {
 		return nil, err
 	}
-	defer h.Close()
-	addrs, err := h.AddrsOf(index, nl.FamilyAll)
+	addrs, err := c.h.AddrsOf(index, nl.FamilyAll)
 	if err != nil && !errors.Is(err, nl.ErrNotFound) { // what needs the device will say so
 		return nil, fmt.Errorf("endpoint %s: addresses of device %d: %w", e.Ref, index, err)
 	}
-	return slices.DeleteFunc(addrs, func(a nl.Addr) bool { return notTheNodes(a.Prefix.Addr()) }), nil
+	return onlyTheNodes(addrs), nil
 }
 
 // of returns the address that the node shows to the pod at p: that of the pod's own subnet, else what masquerading on the
@@ -215,7 +213,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err != nil {
 		return err
 	}
-	gw, err := gatewaysOf(ep)
+	gw, err := a.gatewaysOf(ep)
 	if err != nil {
 		return err
 	}
@@ -232,7 +230,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := a.ensure(ep.HostIfindex, podHooks(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if known, err := d.knows(ep, gw, fresh); known || err != nil {
+	if known, err := d.knows(a, ep, gw, fresh); known || err != nil {
 		return err
 	}
 	return d.sync(ctx, a)

@@ -39,7 +39,7 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 	if err != nil {
 		return nil, err
 	}
-	addrs = slices.DeleteFunc(addrs, func(a nl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
+	addrs = onlyTheNodes(addrs)
 	var routes []nl.Route
 	if len(configured) == 0 {
 		if routes, err = h.Routes(nl.FamilyAll); err != nil {
@@ -81,6 +81,11 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 
 // notTheNodes says which addresses never stand for the node to the outside.
 func notTheNodes(a netip.Addr) bool { return a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() }
+
+// onlyTheNodes takes those out of addrs.
+func onlyTheNodes(addrs []nl.Addr) []nl.Addr {
+	return slices.DeleteFunc(addrs, func(a nl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
+}
 
 // noTraffic are the kinds of devices that hold addresses of services, not of the node: what kube-proxy's IPVS mode and
 // node-local caches use (CVE-2019-9946).

@@ -139,8 +139,8 @@ func tcxPrograms(index int, h hook) ([]HookedProgram, error) {
 
 // allFilters are the filters of a direction by priority, of whatever kind.
 func allFilters(h *nl.Handle, index int, at hook) ([]HookedProgram, error) {
-	filters, err := h.Filters(index, at.tcParent())
-	if err != nil && !errors.Is(err, nl.ErrNotFound) {
+	filters, err := noneIfGone(h.Filters(index, at.tcParent()))
+	if err != nil {
 		return nil, err
 	}
 	var out []HookedProgram

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -52,74 +51,82 @@ func (d *Datapath) justSynced() bool {
 
 // knows reports whether somebody has looked just now and has seen the devices of ep, should they be fresh: its gateways stand
 // for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
-func (d *Datapath) knows(ep Endpoint, gw gateways, fresh bool) (bool, error) {
+func (d *Datapath) knows(a *attacher, ep Endpoint, gw gateways, fresh bool) (bool, error) {
 	if !d.justSynced() {
 		return false, nil
 	}
 	if !fresh {
 		return true, nil
 	}
-	am, err := d.pinned(mapHostAddrs)
+	addrs, uplinks, err := d.knownNode()
 	if err != nil {
 		return false, err
-	}
-	um, err := d.pinned(mapUplinks)
-	if err != nil {
-		return false, err
-	}
-	addrs, err := endpoint.NewHostAddrs(am).All()
-	if err != nil {
-		return false, fmt.Errorf("node addresses: %w", err)
-	}
-	uplinks, err := endpoint.NewUplinks(um).All()
-	if err != nil {
-		return false, fmt.Errorf("uplinks: %w", err)
 	}
 	for _, index := range []int{ep.HostIfindex, ep.RouteIfindex} {
 		if _, is := uplinks[uint32(index)]; is {
 			return false, nil
 		}
 	}
-	for _, a := range gw {
-		if _, has := addrs[a.Prefix.Addr()]; !has {
+	for _, g := range gw {
+		if _, has := addrs[g.Prefix.Addr()]; !has {
 			return false, nil
 		}
 	}
-	return sameUplinks(addrs, uplinks)
+	return a.sameUplinks(addrs, uplinks)
+}
+
+// knownNode returns what the maps say of the node: its addresses, each with its device, and its uplinks.
+func (d *Datapath) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
+	am, err := d.pinned(mapHostAddrs)
+	if err != nil {
+		return nil, nil, err
+	}
+	um, err := d.pinned(mapUplinks)
+	if err != nil {
+		return nil, nil, err
+	}
+	addrs, err := endpoint.NewHostAddrs(am).All()
+	if err != nil {
+		return nil, nil, fmt.Errorf("node addresses: %w", err)
+	}
+	uplinks, err := endpoint.NewUplinks(um).All()
+	if err != nil {
+		return nil, nil, fmt.Errorf("uplinks: %w", err)
+	}
+	return addrs, uplinks, nil
 }
 
 // sameUplinks reports whether the uplinks have just the addresses that are known of them. The kernel picks those of a device,
 // so that it does not matter how many others there are.
-func sameUplinks(addrs map[netip.Addr]uint32, uplinks map[uint32]endpoint.Sources) (bool, error) {
-	h, err := nl.New()
+func (a *attacher) sameUplinks(addrs map[netip.Addr]uint32, uplinks map[uint32]endpoint.Sources) (bool, error) {
+	c, err := a.conn()
 	if err != nil {
 		return false, err
 	}
-	defer h.Close()
 	left := make(map[netip.Addr]bool)
-	for a, index := range addrs {
+	for addr, index := range addrs {
 		if _, ok := uplinks[index]; ok {
-			left[a] = true
+			left[addr] = true
 		}
 	}
 	for index, src := range uplinks {
-		has, err := h.AddrsOf(int(index), nl.FamilyAll)
+		has, err := c.h.AddrsOf(int(index), nl.FamilyAll)
 		if errors.Is(err, nl.ErrNotFound) {
 			return false, nil
 		}
 		if err != nil {
 			return false, fmt.Errorf("addresses of uplink %d: %w", index, err)
 		}
-		has = slices.DeleteFunc(has, func(a nl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
+		has = onlyTheNodes(has)
 		now := sources(has, int(index))
 		if now.Bare = src.Bare; now != src {
 			return false, nil
 		}
-		for _, a := range has {
-			if _, known := addrs[a.Prefix.Addr()]; !known {
+		for _, h := range has {
+			if _, known := addrs[h.Prefix.Addr()]; !known {
 				return false, nil
 			}
-			delete(left, a.Prefix.Addr())
+			delete(left, h.Prefix.Addr())
 		}
 	}
 	return len(left) == 0, nil
@@ -130,16 +137,15 @@ func (d *Datapath) sync(ctx context.Context, a *attacher) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	h, err := nl.New()
+	c, err := a.conn()
 	if err != nil {
 		return err
 	}
-	defer h.Close()
 	podSide, err := d.podSide()
 	if err != nil {
 		return err
 	}
-	n, err := readNode(h, d.opts.Config.Uplinks, podSide)
+	n, err := readNode(c.h, d.opts.Config.Uplinks, podSide)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ var rooms = []room{
 	{"plugins/main/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/main/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"plugins/meta/internal/", append([]string{"loader", "pkg/netfilter", "pkg/nl"}, leaves...), "what chained plugins share; it is no plugin"},
 	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
-	{"loader", []string{"pkg/maps/", "pkg/bpfobj", "pkg/file", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version"},
+	{"loader", []string{"pkg/maps/", "pkg/bpfobj", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfobj", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfobj", nil, "generated code"},
