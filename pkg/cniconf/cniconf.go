@@ -3,12 +3,12 @@
 // Package cniconf decodes what a runtime sends: the network configuration on
 // stdin, prevResult, CNI_ARGS and the list of valid attachments. It is lenient
 // where the reference plugins are (case of keys, unknown keys) and strict where
-// leniency hides mistakes. It knows no plugin's keys; of ours it imports cnierr.
+// leniency hides mistakes. It knows no plugin's keys; of ours it imports cnierr,
+// keys and store.
 package cniconf
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -28,6 +29,26 @@ type Common struct {
 	RawPrevResult json.RawMessage `json:"prevResult,omitempty"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig,omitempty"`
 	Args          json.RawMessage `json:"args,omitempty"`
+}
+
+// CommonKey is where each of these keys goes, see keys.Object. It has a name of its
+// own, so that a struct that embeds Common does not pass for one that has no others.
+func (c *Common) CommonKey(name string) any {
+	switch name {
+	case "cniversion":
+		return &c.CNIVersion
+	case "name":
+		return &c.Name
+	case "type":
+		return &c.Type
+	case "prevresult":
+		return &c.RawPrevResult
+	case "runtimeconfig":
+		return &c.RuntimeConfig
+	case "args":
+		return &c.Args
+	}
+	return nil
 }
 
 // Version returns the configuration's CNI version; absent means 0.1.0, as the
@@ -46,8 +67,20 @@ func orFirst(version string) string {
 // key that does not fit; it never repeats the configuration, which may hold
 // secrets.
 func Load(stdin []byte, into any) error {
-	return decode("network configuration", stdin, into)
+	return keys.Decode("network configuration", stdin, into)
 }
+
+// LoadCommon is Load for who needs no other keys.
+func LoadCommon(stdin []byte) (Common, error) {
+	var c Common
+	err := Load(stdin, onlyCommon{&c})
+	return c, err
+}
+
+type onlyCommon struct{ *Common }
+
+// Key is where each key goes, see keys.Object.
+func (c onlyCommon) Key(name string) any { return c.CommonKey(name) }
 
 // Section decodes a part of a configuration that Common keeps raw. what names
 // it in the error ("runtimeConfig"). An absent or null section leaves into as
@@ -56,27 +89,7 @@ func Section(what string, raw json.RawMessage, into any) error {
 	if len(raw) == 0 {
 		return nil
 	}
-	return decode(what, raw, into)
-}
-
-func decode(what string, b []byte, into any) error {
-	err := json.Unmarshal(b, into)
-	if err == nil {
-		return nil
-	}
-	var own *cnierr.Error
-	if errors.As(err, &own) {
-		return err
-	}
-	var typ *json.UnmarshalTypeError
-	if errors.As(err, &typ) {
-		key := typ.Field
-		if key == "" {
-			key = what
-		}
-		return cnierr.New(cnierr.CodeDecode, fmt.Sprintf("decode %s: key %q is a JSON %s, which does not fit %s", what, key, typ.Value, typ.Type), "")
-	}
-	return cnierr.Wrap(cnierr.CodeDecode, err, "decode %s", what)
+	return keys.Decode(what, raw, into)
 }
 
 // ifNameSz is IFNAMSIZ: names have at most one character less.
@@ -168,17 +181,17 @@ func badArg(pair, why string) error {
 // The key "cni.dev/attachments", which an early specification text used, is
 // read when the right one is absent.
 func ValidAttachments(stdin []byte) ([]types.GCAttachment, error) {
-	var keys map[string]json.RawMessage
-	if err := Load(stdin, &keys); err != nil {
+	var all map[string]json.RawMessage
+	if err := Load(stdin, &all); err != nil {
 		return nil, err
 	}
 	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
-		raw, ok := keys[key]
+		raw, ok := all[key]
 		if !ok {
 			continue
 		}
 		var list []types.GCAttachment
-		if err := decode(key, raw, &list); err != nil {
+		if err := keys.Decode(key, raw, &list); err != nil {
 			return nil, err
 		}
 		for i, a := range list {

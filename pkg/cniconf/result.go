@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/keys"
 )
 
 // PrevResult returns the prevResult of a configuration whose cniVersion is
@@ -21,13 +22,11 @@ import (
 // another generation (0.1-0.2, 0.3-0.4, 1.x) is an error with code 6, as is
 // one with null entries, which no plugin could use.
 func PrevResult(stdin []byte, version string) (*types100.Result, error) {
-	var c struct {
-		Prev json.RawMessage `json:"prevResult"`
-	}
-	if err := Load(stdin, &c); err != nil {
+	var prev json.RawMessage
+	if err := Load(stdin, keys.One("prevresult", &prev)); err != nil {
 		return nil, err
 	}
-	return ParseResult("prevResult", c.Prev, version)
+	return ParseResult("prevResult", prev, version)
 }
 
 // ParseResult is PrevResult for a result that was found under some other name.
@@ -54,16 +53,16 @@ func ParseResult(what string, raw json.RawMessage, version string) (*types100.Re
 // completeVersion adds the version a result lacks and refuses null entries,
 // on which the library's converters would panic.
 func completeVersion(what string, raw json.RawMessage, version string) (json.RawMessage, error) {
-	var keys map[string]json.RawMessage
-	if err := decode(what, raw, &keys); err != nil {
+	var all map[string]json.RawMessage
+	if err := keys.Decode(what, raw, &all); err != nil {
 		return nil, err
 	}
 	found := false
-	for k, v := range keys {
+	for k, v := range all {
 		switch strings.ToLower(k) {
 		case "cniversion":
 			if string(v) == `""` || string(v) == "null" {
-				delete(keys, k)
+				delete(all, k)
 			} else {
 				found = true
 			}
@@ -76,14 +75,14 @@ func completeVersion(what string, raw json.RawMessage, version string) (json.Raw
 	if found {
 		return raw, nil
 	}
-	keys["cniVersion"] = json.RawMessage(fmt.Sprintf("%q", version))
-	out, err := json.Marshal(keys)
+	all["cniVersion"] = json.RawMessage(fmt.Sprintf("%q", version))
+	out, err := json.Marshal(all)
 	return out, cnierr.Wrap(cnierr.CodeDecode, err, "decode %s", what)
 }
 
 func noNulls(what string, raw json.RawMessage) error {
 	var list []json.RawMessage
-	if err := decode(what, raw, &list); err != nil {
+	if err := keys.Decode(what, raw, &list); err != nil {
 		return err
 	}
 	for i, e := range list {

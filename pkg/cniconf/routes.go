@@ -5,11 +5,13 @@ package cniconf
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/keys"
 )
 
 // Routes decodes a list of routes of a configuration. key names the list in
@@ -18,8 +20,7 @@ func Routes(key string, list []json.RawMessage) ([]*types.Route, error) {
 	var routes []*types.Route
 	for i, raw := range list {
 		key := fmt.Sprintf("%s[%d]", key, i)
-		var r *types.Route
-		err := json.Unmarshal(raw, &r)
+		r, err := decodeRoute(raw)
 		if err != nil {
 			return nil, cnierr.Config(key, string(raw), err.Error())
 		}
@@ -29,6 +30,57 @@ func Routes(key string, list []json.RawMessage) ([]*types.Route, error) {
 		routes = append(routes, r)
 	}
 	return routes, nil
+}
+
+// decodeRoute is json.Unmarshal for the library's type, which it reaches by way of
+// three others; only what is not plain goes that way.
+func decodeRoute(raw json.RawMessage) (r *types.Route, err error) {
+	if p := (plainRoute{}); keys.Decode("route", raw, &p) == nil && p.parse() {
+		return &p.route, nil
+	}
+	err = json.Unmarshal(raw, &r)
+	return r, err //nolint:wrapcheck // the caller names the key
+}
+
+// plainRoute is a route whose addresses are text still.
+type plainRoute struct {
+	route   types.Route
+	dst, gw string
+}
+
+// Key is where each key goes, see keys.Object.
+func (p *plainRoute) Key(name string) any {
+	switch name {
+	case "dst":
+		return &p.dst
+	case "gw":
+		return &p.gw
+	case "mtu":
+		return &p.route.MTU
+	case "advmss":
+		return &p.route.AdvMSS
+	case "priority":
+		return &p.route.Priority
+	case "table":
+		return &p.route.Table
+	case "scope":
+		return &p.route.Scope
+	}
+	return nil
+}
+
+// parse parses the addresses; false when an error has to be told, or there is no
+// destination.
+func (p *plainRoute) parse() bool {
+	dst, err := types.ParseCIDR(p.dst)
+	if err != nil {
+		return false
+	}
+	p.route.Dst = *dst
+	if p.gw != "" {
+		p.route.GW = net.ParseIP(p.gw)
+	}
+	return p.gw == "" || p.route.GW != nil
 }
 
 // ParseAddr parses the IP address given under a key. IPv4 in IPv6 notation is

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
@@ -29,7 +28,7 @@ const conf = `{"cniVersion":"0.4.0","name":"net","ipam":{"type":"fake"},"zz":"ke
 
 func args(t *testing.T, path ...string) *cniplugin.Args {
 	t.Helper()
-	return &cniplugin.Args{CmdArgs: skel.CmdArgs{
+	return &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{
 		ContainerID: "c1", IfName: "eth0", Netns: "/ns", Args: "A=b",
 		Path: strings.Join(path, ":"), StdinData: []byte(conf),
 	}}

@@ -18,7 +18,7 @@ type room struct {
 
 // leaves are what any room above pkg may use.
 var leaves = []string{
-	"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/log", "pkg/netns",
+	"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/keys", "pkg/log", "pkg/netns",
 	"pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version",
 }
 
@@ -38,11 +38,11 @@ var rooms = []room{
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfobj", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfobj", nil, "generated code"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
-	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/log", "pkg/netns"}, "the process contract"},
+	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/keys", "pkg/log", "pkg/netns"}, "the process contract"},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
 	{"pkg/nl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/log", "pkg/nl", "pkg/store", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
-	{"pkg/", []string{"pkg/cnierr", "pkg/file", "pkg/log", "pkg/store"}, "leaves import none of ours but the registries everybody shares"},
+	{"pkg/", []string{"pkg/cnierr", "pkg/file", "pkg/keys", "pkg/log", "pkg/store"}, "leaves import none of ours but the registries everybody shares"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},
 	{"bpf/", []string{"pkg/", "bpf/"}, "packet walks"},

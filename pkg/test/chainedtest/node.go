@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -56,7 +55,7 @@ func Owner(id string) uint64 { return Ref(id).Owner() }
 // Args are those of a call for a container.
 func (n *Node) Args(id string, stdin []byte) *cniplugin.Args {
 	return &cniplugin.Args{
-		CmdArgs: skel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: stdin},
+		CmdArgs: cniplugin.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: stdin},
 		Log:     log.NewNop(),
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -83,7 +82,7 @@ func (r *Rig) Args(c Call) *cniplugin.Args {
 		r.T.Fatal(err)
 	}
 	return &cniplugin.Args{
-		CmdArgs: skel.CmdArgs{ContainerID: or(c.Container, "c1"), IfName: or(c.IfName, "eth0"), Netns: c.Netns, Args: c.Args, StdinData: stdin},
+		CmdArgs: cniplugin.CmdArgs{ContainerID: or(c.Container, "c1"), IfName: or(c.IfName, "eth0"), Netns: c.Netns, Args: c.Args, StdinData: stdin},
 		Log:     log.NewNop(),
 	}
 }

@@ -41,7 +41,7 @@ func New() *cniplugin.Plugin {
 // remote is the call as the daemon wants it: it has a working directory of its
 // own.
 func remote(a *cniplugin.Args) *skel.CmdArgs {
-	c := a.CmdArgs
+	c := skel.CmdArgs(a.CmdArgs)
 	if abs, err := filepath.Abs(c.Netns); err == nil && c.Netns != "" {
 		c.Netns = abs
 	}

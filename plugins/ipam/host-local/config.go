@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
+	"github.com/sluice-cni/sluice/pkg/keys"
 )
 
 // DefaultDataDir is where the reference plugin keeps its reservations.
@@ -28,12 +29,36 @@ type netConf struct {
 	IPAM *ipamConf `json:"ipam"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *netConf) Key(name string) any {
+	switch name {
+	case "ipam":
+		return keys.New(&c.IPAM)
+	}
+	return c.CommonKey(name)
+}
+
 type ipamConf struct {
 	rangeConf                    // one range, as configurations were written first
 	Ranges     [][]rangeConf     `json:"ranges"`
 	Routes     []json.RawMessage `json:"routes"`
 	DataDir    string            `json:"dataDir"`
 	ResolvConf string            `json:"resolvConf"`
+}
+
+// Key is where each key goes, see keys.Object.
+func (c *ipamConf) Key(name string) any {
+	switch name {
+	case "ranges":
+		return rangeSets(&c.Ranges)
+	case "routes":
+		return &c.Routes
+	case "datadir":
+		return &c.DataDir
+	case "resolvconf":
+		return &c.ResolvConf
+	}
+	return c.rangeKey(name)
 }
 
 type rangeConf struct {
@@ -43,15 +68,42 @@ type rangeConf struct {
 	Gateway    string `json:"gateway"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *rangeConf) Key(name string) any { return c.rangeKey(name) }
+
+func (c *rangeConf) rangeKey(name string) any {
+	switch name {
+	case "subnet":
+		return &c.Subnet
+	case "rangestart":
+		return &c.RangeStart
+	case "rangeend":
+		return &c.RangeEnd
+	case "gateway":
+		return &c.Gateway
+	}
+	return nil
+}
+
+// rangeSets is where a list of lists of ranges goes.
+func rangeSets(sets *[][]rangeConf) any {
+	return keys.Each(sets, func(set *[]rangeConf) any { return keys.Each(set, keys.Self[rangeConf]) })
+}
+
 type runtimeConf struct {
 	IPRanges [][]rangeConf `json:"ipRanges"`
 	IPs      []string      `json:"ips"`
 }
 
-type argsConf struct {
-	CNI struct {
-		IPs []string `json:"ips"`
-	} `json:"cni"`
+// Key is where each key goes, see keys.Object.
+func (c *runtimeConf) Key(name string) any {
+	switch name {
+	case "ipranges":
+		return rangeSets(&c.IPRanges)
+	case "ips":
+		return &c.IPs
+	}
+	return nil
 }
 
 // config is a validated configuration.
@@ -230,11 +282,11 @@ func (c *config) loadRequests(cniArgs string, n *netConf, rc *runtimeConf) error
 	if err != nil {
 		return err
 	}
-	var ac argsConf
-	if err := cniconf.Section("args", n.Args, &ac); err != nil {
+	var fromArgs []string
+	if err := cniconf.Section("args", n.Args, keys.One("cni", keys.One("ips", &fromArgs))); err != nil {
 		return err
 	}
-	for i, s := range ac.CNI.IPs {
+	for i, s := range fromArgs {
 		if err := add(fmt.Sprintf("args.cni.ips[%d]", i), s); err != nil {
 			return err
 		}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
@@ -43,7 +42,7 @@ func (b *bench) call(id, ifname string, more ...string) *cniplugin.Args {
 	if strings.Contains(conf, "%s") {
 		conf = fmt.Sprintf(conf, strings.Join(more, ""))
 	}
-	return &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{
+	return &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{
 		ContainerID: id, IfName: ifname, Netns: "/ns", Args: b.args, StdinData: []byte(conf),
 	}}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/keys"
 )
 
 // netConf is what the plugin reads of a network configuration: an IPAM plugin
@@ -20,6 +21,15 @@ import (
 type netConf struct {
 	cniconf.Common
 	IPAM *ipamConf `json:"ipam"`
+}
+
+// Key is where each key goes, see keys.Object.
+func (c *netConf) Key(name string) any {
+	switch name {
+	case "ipam":
+		return &c.IPAM
+	}
+	return c.CommonKey(name)
 }
 
 type ipamConf struct {
@@ -148,24 +158,17 @@ func split(list string) []string {
 // replaced puts the addresses of args.cni.ips, then those of
 // runtimeConfig.ips, in place of what was found before. These have no gateways.
 func (c *config) replaced(n *netConf) error {
-	var args struct {
-		CNI struct {
-			IPs []string `json:"ips"`
-		} `json:"cni"`
-	}
-	if err := cniconf.Section("args", n.Args, &args); err != nil {
+	var fromArgs, fromRuntime []string
+	if err := cniconf.Section("args", n.Args, keys.One("cni", keys.One("ips", &fromArgs))); err != nil {
 		return err
 	}
-	var rt struct {
-		IPs []string `json:"ips"`
-	}
-	if err := cniconf.Section("runtimeConfig", n.RuntimeConfig, &rt); err != nil {
+	if err := cniconf.Section("runtimeConfig", n.RuntimeConfig, keys.One("ips", &fromRuntime)); err != nil {
 		return err
 	}
 	for _, from := range []struct {
 		key string
 		ips []string
-	}{{"args.cni.ips", args.CNI.IPs}, {"runtimeConfig.ips", rt.IPs}} {
+	}{{"args.cni.ips", fromArgs}, {"runtimeConfig.ips", fromRuntime}} {
 		if len(from.ips) > 0 {
 			c.addrs = nil
 		}

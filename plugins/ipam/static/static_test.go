@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
@@ -26,7 +25,7 @@ func call(version, ipam, more, cniArgs string) *cniplugin.Args {
 		more = "," + more
 	}
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"bridge","ipam":{"type":"static"%s}%s}`, version, ipam, more)
-	return &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{
+	return &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{
 		ContainerID: "c", IfName: "eth0", Netns: "/ns", Args: cniArgs, StdinData: []byte(conf),
 	}}
 }
@@ -173,7 +172,7 @@ func TestRefusals(t *testing.T) {
 			wantError(t, err, tt.code, tt.words...)
 		})
 	}
-	_, err := New().Add(context.Background(), &cniplugin.Args{CmdArgs: skel.CmdArgs{StdinData: []byte(`{"name":"n"}`)}})
+	_, err := New().Add(context.Background(), &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: []byte(`{"name":"n"}`)}})
 	wantError(t, err, 7, `"ipam"`)
 }
 

@@ -48,6 +48,48 @@ type conf struct {
 	IPAM json.RawMessage `json:"ipam"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "bridge":
+		return &c.Bridge
+	case "isgateway":
+		return &c.IsGateway
+	case "isdefaultgateway":
+		return &c.IsDefaultGateway
+	case "forceaddress":
+		return &c.ForceAddress
+	case "mtu":
+		return &c.MTU
+	case "hairpinmode":
+		return &c.HairpinMode
+	case "promiscmode":
+		return &c.PromiscMode
+	case "vlan":
+		return &c.VLAN
+	case "vlantrunk":
+		return &c.VLANTrunk
+	case "preservedefaultvlan":
+		return &c.PreserveVLAN
+	case "macspoofchk":
+		return &c.MACSpoofChk
+	case "enabledad":
+		return &c.EnableDAD
+	case "disablecontainerinterface":
+		return &c.DisableContainerIf
+	case "portisolation":
+		return &c.PortIsolation
+	case "dns":
+		return &c.DNS
+	case "ipam":
+		return &c.IPAM
+	}
+	if p := c.MasqueradeKey(name); p != nil {
+		return p
+	}
+	return c.CommonKey(name)
+}
+
 // trunkItem is one entry of vlanTrunk: an id, a range, or both.
 type trunkItem struct {
 	ID    *int `json:"id"`

@@ -26,6 +26,19 @@ type delConf struct {
 	IPAM        json.RawMessage `json:"ipam"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *delConf) Key(name string) any {
+	switch name {
+	case "bridge":
+		return &c.Bridge
+	case "macspoofchk":
+		return &c.MACSpoofChk
+	case "ipam":
+		return &c.IPAM
+	}
+	return c.CommonKey(name)
+}
+
 func parseDel(stdin []byte) (delConf, error) {
 	var c delConf
 	if err := cniconf.Load(stdin, &c); err != nil && c.Name == "" {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -160,7 +159,7 @@ func call(version, container, ifname, netns, conf string) *cniplugin.Args {
 		stdin += "," + conf
 	}
 	return &cniplugin.Args{
-		CmdArgs: skel.CmdArgs{ContainerID: container, IfName: ifname, Netns: netns, StdinData: []byte(stdin + "}")},
+		CmdArgs: cniplugin.CmdArgs{ContainerID: container, IfName: ifname, Netns: netns, StdinData: []byte(stdin + "}")},
 		Log:     log.NewNop(),
 	}
 }

@@ -23,10 +23,16 @@ func New(d Deps) *cniplugin.Plugin {
 	return podlink.New(podlink.Kind{Name: Name, Parse: parse}, d)
 }
 
+// conf is the network configuration; README.md describes the keys.
+type conf struct{ podlink.Conf }
+
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any { return c.LinkKey(name) }
+
 func parse(a *cniplugin.Args) (*podlink.Request, error) {
-	var c podlink.Conf
+	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {
 		return nil, err
 	}
-	return &podlink.Request{Conf: c, NeedIPAM: true}, nil
+	return &podlink.Request{Conf: c.Conf, NeedIPAM: true}, nil
 }

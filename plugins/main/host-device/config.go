@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -33,6 +34,29 @@ type conf struct {
 	Capabilities struct {
 		DeviceID bool `json:"deviceID"`
 	} `json:"capabilities"`
+}
+
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "device":
+		return &c.Device
+	case "hwaddr":
+		return &c.HWAddr
+	case "kernelpath":
+		return &c.KernelPath
+	case "pcibusid":
+		return &c.PCIBusID
+	case "dpdkmode":
+		return &c.DPDKMode
+	case "dns":
+		return &c.DNS
+	case "ipam":
+		return &c.IPAM
+	case "capabilities":
+		return &c.Capabilities
+	}
+	return c.CommonKey(name)
 }
 
 // request is a validated call.
@@ -119,13 +143,10 @@ func (r *request) checkKeys() (err error) {
 // takeDeviceID puts what the runtime's device plugin chose in the place of
 // pciBusID. Which bus it means is found by looking.
 func (r *request) takeDeviceID(s sysfs) error {
-	var rt struct {
-		DeviceID string `json:"deviceID"`
-	}
-	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, &rt); err != nil {
+	var id string
+	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, keys.One("deviceid", &id)); err != nil {
 		return err
 	}
-	id := rt.DeviceID
 	if id == "" {
 		return nil
 	}

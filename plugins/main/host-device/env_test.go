@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -133,7 +132,7 @@ func (e *env) links(ns *lab.NS) map[string]string {
 
 func (e *env) args(id, more string) *cniplugin.Args {
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"host-device",%s%s}`, e.version, e.conf, more)
-	return &cniplugin.Args{Log: e.log, CmdArgs: skel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: e.netns, StdinData: []byte(conf)}}
+	return &cniplugin.Args{Log: e.log, CmdArgs: cniplugin.CmdArgs{ContainerID: id, IfName: "eth0", Netns: e.netns, StdinData: []byte(conf)}}
 }
 
 func (e *env) add(id string) (*types100.Result, error) {

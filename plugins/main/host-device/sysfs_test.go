@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -120,7 +119,7 @@ func TestRefusals(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`)}}
+			a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`)}}
 			_, err := p.Add(context.Background(), a)
 			rig.WantCode(t, err, tt.code, tt.words...)
 		})

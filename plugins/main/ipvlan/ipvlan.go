@@ -42,6 +42,18 @@ type conf struct {
 	Mode string `json:"mode"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "mode":
+		return &c.Mode
+	}
+	if p := c.MasterKey(name); p != nil {
+		return p
+	}
+	return c.LinkKey(name)
+}
+
 func parse(a *cniplugin.Args) (*podlink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {

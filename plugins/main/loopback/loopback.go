@@ -57,13 +57,12 @@ type call struct {
 }
 
 func parse(a *cniplugin.Args) (*call, error) {
-	var c call
-	if err := cniconf.Load(a.StdinData, &c.Common); err != nil {
+	c, err := cniconf.LoadCommon(a.StdinData)
+	if err != nil {
 		return nil, err
 	}
 	prev, err := cniconf.ParseResult("prevResult", c.RawPrevResult, c.Version())
-	c.prev = prev
-	return &c, err
+	return &call{c, prev}, err
 }
 
 // open enters the pod's namespace with a handle and finds lo.

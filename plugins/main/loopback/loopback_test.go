@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
@@ -40,7 +39,7 @@ func mustPod(t *testing.T) (*lab.Node, *lab.Pod) {
 
 func args(version, netns, rest string) *cniplugin.Args {
 	return &cniplugin.Args{
-		CmdArgs: skel.CmdArgs{ContainerID: "c1", IfName: "ignored", Netns: netns,
+		CmdArgs: cniplugin.CmdArgs{ContainerID: "c1", IfName: "ignored", Netns: netns,
 			StdinData: []byte(fmt.Sprintf(`{"cniVersion":%q,"name":"lo","type":"loopback"%s}`, version, rest))},
 		Log: log.NewNop(),
 	}

@@ -39,6 +39,22 @@ type conf struct {
 	BCQueueLen uint32 `json:"bcqueuelen"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "mode":
+		return &c.Mode
+	case "mac":
+		return &c.MAC
+	case "bcqueuelen":
+		return &c.BCQueueLen
+	}
+	if p := c.MasterKey(name); p != nil {
+		return p
+	}
+	return c.LinkKey(name)
+}
+
 func parse(a *cniplugin.Args) (*podlink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {

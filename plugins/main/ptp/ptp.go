@@ -83,6 +83,22 @@ type conf struct {
 	IPAM json.RawMessage `json:"ipam"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "mtu":
+		return &c.MTU
+	case "dns":
+		return &c.DNS
+	case "ipam":
+		return &c.IPAM
+	}
+	if p := c.MasqueradeKey(name); p != nil {
+		return p
+	}
+	return c.CommonKey(name)
+}
+
 // request is a validated call.
 type request struct {
 	conf

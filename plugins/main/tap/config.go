@@ -33,6 +33,31 @@ type conf struct {
 	IPAM           json.RawMessage `json:"ipam"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "multiqueue":
+		return &c.MultiQueue
+	case "mtu":
+		return &c.MTU
+	case "mac":
+		return &c.MAC
+	case "owner":
+		return &c.Owner
+	case "group":
+		return &c.Group
+	case "selinuxcontext":
+		return &c.SELinuxContext
+	case "bridge":
+		return &c.Bridge
+	case "dns":
+		return &c.DNS
+	case "ipam":
+		return &c.IPAM
+	}
+	return c.CommonKey(name)
+}
+
 // request is a validated call.
 type request struct {
 	conf

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
@@ -134,7 +133,7 @@ func (e *env) call(verb func(context.Context, *cniplugin.Args) error, more strin
 		keys = "," + keys
 	}
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"tap"%s%s}`, e.version, keys, more)
-	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns, Args: e.cniArgs, StdinData: []byte(conf)}}
+	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns, Args: e.cniArgs, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 

@@ -35,6 +35,18 @@ type conf struct {
 	VLANID int `json:"vlanId"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "vlanid":
+		return &c.VLANID
+	}
+	if p := c.MasterKey(name); p != nil {
+		return p
+	}
+	return c.LinkKey(name)
+}
+
 func parse(a *cniplugin.Args) (*podlink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/keys"
 )
 
 // Rates are the four keys of the reference plugin, in bits a second and bits. A
@@ -17,6 +18,20 @@ type Rates struct {
 	IngressBurst *uint64 `json:"ingressBurst"`
 	EgressRate   *uint64 `json:"egressRate"`
 	EgressBurst  *uint64 `json:"egressBurst"`
+}
+
+func (c *Rates) ratesKey(name string) any {
+	switch name {
+	case "ingressrate":
+		return &c.IngressRate
+	case "ingressburst":
+		return &c.IngressBurst
+	case "egressrate":
+		return &c.EgressRate
+	case "egressburst":
+		return &c.EgressBurst
+	}
+	return nil
 }
 
 func (r *Rates) any() bool {
@@ -29,6 +44,30 @@ type Subnets struct {
 	ShapedSubnets   []string `json:"shapedSubnets"`
 }
 
+func (c *Subnets) subnetsKey(name string) any {
+	switch name {
+	case "unshapedsubnets":
+		return &c.UnshapedSubnets
+	case "shapedsubnets":
+		return &c.ShapedSubnets
+	}
+	return nil
+}
+
+// Limits are what the bandwidth capability brings.
+type Limits struct {
+	Rates
+	Subnets
+}
+
+// Key is where each key goes, see keys.Object.
+func (c *Limits) Key(name string) any {
+	if p := c.ratesKey(name); p != nil {
+		return p
+	}
+	return c.subnetsKey(name)
+}
+
 // Conf is the plugin's configuration, keys as the reference plugin has them;
 // backend is ours.
 type Conf struct {
@@ -38,11 +77,25 @@ type Conf struct {
 
 	Backend       string `json:"backend"`
 	RuntimeConfig struct {
-		Bandwidth struct {
-			Rates
-			Subnets
-		} `json:"bandwidth"`
+		Bandwidth Limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
+}
+
+// Key is where each key goes, see keys.Object.
+func (c *Conf) Key(name string) any {
+	switch name {
+	case "backend":
+		return &c.Backend
+	case "runtimeconfig":
+		return keys.One("bandwidth", &c.RuntimeConfig.Bandwidth)
+	}
+	if p := c.ratesKey(name); p != nil {
+		return p
+	}
+	if p := c.subnetsKey(name); p != nil {
+		return p
+	}
+	return c.CommonKey(name)
 }
 
 // request is a Conf that has been found valid.

@@ -20,8 +20,8 @@ import (
 // prevResult, nor the namespace, nor a configuration that ADD would accept. It
 // also removes what the reference plugin has left of an attachment of its own.
 func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
-	var conf cniconf.Common
-	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+	conf, err := cniconf.LoadCommon(a.StdinData)
+	if err != nil {
 		return err
 	}
 	return p.withdraw(ctx, a, chained.Ref(conf.Name, a))

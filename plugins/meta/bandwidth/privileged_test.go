@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -119,7 +118,7 @@ func conf(n int, keys string) []byte {
 
 func (w *world) args(pod string, stdin []byte) *cniplugin.Args {
 	return &cniplugin.Args{
-		CmdArgs: skel.CmdArgs{ContainerID: pod, IfName: "eth0", Netns: "/run/netns/" + pod, StdinData: stdin},
+		CmdArgs: cniplugin.CmdArgs{ContainerID: pod, IfName: "eth0", Netns: "/run/netns/" + pod, StdinData: stdin},
 		Log:     w.logged,
 	}
 }

@@ -30,6 +30,23 @@ type Conf struct {
 	policy *policy.Policy // IngressPolicy and Rules, parsed
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *Conf) Key(name string) any {
+	switch name {
+	case "backend":
+		return &c.Backend
+	case "iptablesadminchainname":
+		return &c.IptablesAdminChainName
+	case "firewalldzone":
+		return &c.FirewalldZone
+	case "ingresspolicy":
+		return &c.IngressPolicy
+	case "rules":
+		return &c.Rules
+	}
+	return c.CommonKey(name)
+}
+
 // parse decodes stdin and validates every key. Errors are CNI errors of code
 // 2, 6 or 7 that name key and value.
 func parse(stdin []byte) (*Conf, error) {

@@ -16,8 +16,8 @@ import (
 // del needs nothing but the attachment's name: neither prevResult, nor the
 // namespace, nor a configuration that ADD would accept.
 func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
-	var conf cniconf.Common
-	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+	conf, err := cniconf.LoadCommon(a.StdinData)
+	if err != nil {
 		return err
 	}
 	return p.collect(ctx, a, chained.Ref(conf.Name, a))

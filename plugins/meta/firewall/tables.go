@@ -110,8 +110,8 @@ func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, s 
 // prevAddrs reads the addresses of the previous result, if the call has one that
 // can be read.
 func prevAddrs(a *cniplugin.Args) []netip.Addr {
-	var conf cniconf.Common
-	if cniconf.Load(a.StdinData, &conf) != nil {
+	conf, err := cniconf.LoadCommon(a.StdinData)
+	if err != nil {
 		return nil
 	}
 	prev, err := conf.Chained()

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
@@ -85,7 +84,7 @@ func (n *node) args(id, ifname string, more map[string]any) *cniplugin.Args {
 		c[k] = v
 	}
 	return &cniplugin.Args{
-		CmdArgs: skel.CmdArgs{ContainerID: id, IfName: ifname, Netns: "/ns", StdinData: conf(n.T, c)},
+		CmdArgs: cniplugin.CmdArgs{ContainerID: id, IfName: ifname, Netns: "/ns", StdinData: conf(n.T, c)},
 		Log:     log.NewNop(),
 	}
 }

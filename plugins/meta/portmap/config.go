@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
 
@@ -31,6 +32,31 @@ type Conf struct {
 	} `json:"runtimeConfig"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *Conf) Key(name string) any {
+	switch name {
+	case "backend":
+		return &c.Backend
+	case "snat":
+		return &c.SNAT
+	case "masqall":
+		return &c.MasqAll
+	case "markmasqbit":
+		return &c.MarkMasqBit
+	case "externalsetmarkchain":
+		return &c.ExternalSetMarkChain
+	case "conditionsv4":
+		return &c.ConditionsV4
+	case "conditionsv6":
+		return &c.ConditionsV6
+	case "allowedsources":
+		return &c.AllowedSources
+	case "runtimeconfig":
+		return keys.One("portmappings", keys.Each(&c.RuntimeConfig.PortMappings, keys.Self[PortMapping]))
+	}
+	return c.CommonKey(name)
+}
+
 // PortMapping is one entry of the portMappings capability.
 type PortMapping struct {
 	HostPort      int    `json:"hostPort"`
@@ -41,6 +67,23 @@ type PortMapping struct {
 	// AllowedSources is ours: networks that may connect. It replaces the
 	// network's list for this mapping; an empty list means everybody.
 	AllowedSources *[]string `json:"allowedSources"`
+}
+
+// Key is where each key goes, see keys.Object.
+func (c *PortMapping) Key(name string) any {
+	switch name {
+	case "hostport":
+		return &c.HostPort
+	case "containerport":
+		return &c.ContainerPort
+	case "protocol":
+		return &c.Protocol
+	case "hostip":
+		return &c.HostIP
+	case "allowedsources":
+		return &c.AllowedSources
+	}
+	return nil
 }
 
 // request is a Conf that has been found valid.

@@ -29,6 +29,19 @@ type conf struct {
 	AddSourceHints bool     `json:"addSourceHints"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "table":
+		return &c.Table
+	case "gateways":
+		return &c.Gateways
+	case "addsourcehints":
+		return &c.AddSourceHints
+	}
+	return c.CommonKey(name)
+}
+
 // request is a validated call.
 type request struct {
 	conf

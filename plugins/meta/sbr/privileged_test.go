@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
@@ -71,7 +70,7 @@ func (e *env) ip(args string) string {
 
 func (e *env) call(verb func(context.Context, *cniplugin.Args) error, keys string) error {
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"sbr"` + keys + `}`
-	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{ContainerID: "a", IfName: "net1", Netns: e.netns, StdinData: []byte(conf)}}
+	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{ContainerID: "a", IfName: "net1", Netns: e.netns, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 

@@ -30,10 +30,40 @@ type settings struct {
 	TxQLen   *int            `json:"txQLen"`
 }
 
+func (c *settings) settingsKey(name string) any {
+	switch name {
+	case "sysctl":
+		return &c.Sysctl
+	case "mac":
+		return &c.MAC
+	case "promisc":
+		return &c.Promisc
+	case "mtu":
+		return &c.MTU
+	case "allmulti":
+		return &c.AllMulti
+	case "txqlen":
+		return &c.TxQLen
+	}
+	return nil
+}
+
 type netConf struct {
 	cniconf.Common
 	settings
 	DataDir string `json:"dataDir"`
+}
+
+// Key is where each key goes, see keys.Object.
+func (c *netConf) Key(name string) any {
+	switch name {
+	case "datadir":
+		return &c.DataDir
+	}
+	if p := c.settingsKey(name); p != nil {
+		return p
+	}
+	return c.CommonKey(name)
 }
 
 // wanted is what an ADD has to make true.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -161,7 +160,7 @@ func tunedState() map[string]string {
 func (d *pod) args(keys string) *cniplugin.Args {
 	prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","mtu":1500},
 		{"name":"eth0","mac":"02:00:00:00:00:01","mtu":1500,"sandbox":%q}],"ips":[]}`, d.ns.Path())
-	return &cniplugin.Args{CmdArgs: skel.CmdArgs{
+	return &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{
 		ContainerID: "c1", IfName: "eth0", Netns: d.path(),
 		StdinData: conf(`,"dataDir":"` + d.data + `"` + keys + prev),
 	}, Log: log.NewNop()}
@@ -379,7 +378,7 @@ func TestPrivilegedGC(t *testing.T) {
 	d := newPod(t)
 	d.add(all)
 	gc := func(list string) error {
-		return d.p.gc(context.Background(), &cniplugin.Args{CmdArgs: skel.CmdArgs{StdinData: conf(list)}, Log: log.NewNop()})
+		return d.p.gc(context.Background(), &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: conf(list)}, Log: log.NewNop()})
 	}
 	if err := gc(`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`); err != nil {
 		t.Fatal(err)
@@ -399,7 +398,7 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	p := &plugin{Deps{Allowlist: t.TempDir() + "/allowlist.conf"}}
 	status := func() error {
-		return p.status(context.Background(), &cniplugin.Args{CmdArgs: skel.CmdArgs{StdinData: conf(`,"sysctl":{"net.core.somaxconn":"1"}`)}})
+		return p.status(context.Background(), &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: conf(`,"sysctl":{"net.core.somaxconn":"1"}`)}})
 	}
 	if err := status(); err != nil {
 		t.Errorf("no allowlist: %v", err)

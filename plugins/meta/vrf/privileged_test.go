@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
@@ -68,7 +67,7 @@ func (e *env) ip(args string) string {
 
 func (e *env) call(verb func(context.Context, *cniplugin.Args) error, keys string) error {
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"vrf"` + keys + `}`
-	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: skel.CmdArgs{ContainerID: "a", IfName: e.ifname, Netns: e.netns, StdinData: []byte(conf)}}
+	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{ContainerID: "a", IfName: e.ifname, Netns: e.netns, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 

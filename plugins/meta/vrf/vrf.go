@@ -54,6 +54,17 @@ type conf struct {
 	Table   uint32 `json:"table"`
 }
 
+// Key is where each key goes, see keys.Object.
+func (c *conf) Key(name string) any {
+	switch name {
+	case "vrfname":
+		return &c.VRFName
+	case "table":
+		return &c.Table
+	}
+	return c.CommonKey(name)
+}
+
 // request is a validated call.
 type request struct {
 	conf

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -147,24 +148,17 @@ func MAC(a *cniplugin.Args, c *cniconf.Common, own string) (mac net.HardwareAddr
 	}); err != nil {
 		return nil, err
 	}
-	var args struct {
-		CNI struct {
-			MAC string `json:"mac"`
-		} `json:"cni"`
-	}
-	if err := cniconf.Section("args", c.Args, &args); err != nil {
+	var fromArgs, fromRuntime string
+	if err := cniconf.Section("args", c.Args, keys.One("cni", keys.One("mac", &fromArgs))); err != nil {
 		return nil, err
 	}
-	if err := set("args.cni.mac", args.CNI.MAC); err != nil {
+	if err := set("args.cni.mac", fromArgs); err != nil {
 		return nil, err
 	}
-	var rt struct {
-		MAC string `json:"mac"`
-	}
-	if err := cniconf.Section("runtimeConfig", c.RuntimeConfig, &rt); err != nil {
+	if err := cniconf.Section("runtimeConfig", c.RuntimeConfig, keys.One("mac", &fromRuntime)); err != nil {
 		return nil, err
 	}
-	if err := set("runtimeConfig.mac", rt.MAC); err != nil {
+	if err := set("runtimeConfig.mac", fromRuntime); err != nil {
 		return nil, err
 	}
 	return mac, nil
@@ -234,6 +228,15 @@ func Prev(c *cniconf.Common) (*types100.Result, error) {
 type DelConf struct {
 	cniconf.Common
 	IPAM json.RawMessage `json:"ipam"`
+}
+
+// Key is where each key goes, see keys.Object.
+func (c *DelConf) Key(name string) any {
+	switch name {
+	case "ipam":
+		return &c.IPAM
+	}
+	return c.CommonKey(name)
 }
 
 // ParseDel decodes a configuration for DEL and GC. With a name, an odd value

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
@@ -30,11 +31,9 @@ type Plugin interface {
 
 // Type returns ipam.type of a configuration's ipam section, empty for none.
 func Type(section json.RawMessage) (string, error) {
-	var ipam struct {
-		Type string `json:"type"`
-	}
-	err := cniconf.Section("ipam", section, &ipam)
-	return ipam.Type, err
+	var kind string
+	err := cniconf.Section("ipam", section, keys.One("type", &kind))
+	return kind, err
 }
 
 // Allocate asks the IPAM plugin. The release is pushed to undos first: a
@@ -108,12 +107,12 @@ func Release(ctx context.Context, p Plugin, a *cniplugin.Args, section, recorded
 
 // withSection returns the configuration with its ipam section replaced.
 func withSection(stdin []byte, section json.RawMessage) ([]byte, error) {
-	keys := make(map[string]json.RawMessage)
-	if err := cniconf.Load(stdin, &keys); err != nil {
+	all := make(map[string]json.RawMessage)
+	if err := cniconf.Load(stdin, &all); err != nil {
 		return nil, err
 	}
-	keys["ipam"] = section
-	out, err := json.Marshal(keys)
+	all["ipam"] = section
+	out, err := json.Marshal(all)
 	return out, cnierr.Wrap(cnierr.CodeDecode, err, "complete the configuration for the IPAM plugin")
 }
 

@@ -8,7 +8,6 @@ import (
 	"net"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -112,7 +111,7 @@ func TestRelease(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &fake{}
-			a := &cniplugin.Args{CmdArgs: skel.CmdArgs{StdinData: []byte(tc.stdin)}, Log: log.NewNop()}
+			a := &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: []byte(tc.stdin)}, Log: log.NewNop()}
 			err := Release(context.Background(), f, a, json.RawMessage(tc.section), json.RawMessage(tc.recorded))
 			if err != nil {
 				t.Fatal(err)

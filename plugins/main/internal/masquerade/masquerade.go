@@ -27,6 +27,17 @@ type Conf struct {
 	IPMasqBackend *string `json:"ipMasqBackend"`
 }
 
+// MasqueradeKey is where these keys go, see keys.Object.
+func (c *Conf) MasqueradeKey(name string) any {
+	switch name {
+	case "ipmasq":
+		return &c.IPMasq
+	case "ipmasqbackend":
+		return &c.IPMasqBackend
+	}
+	return nil
+}
+
 // Validate checks the back end's name.
 func (c Conf) Validate() error {
 	if c.IPMasqBackend == nil {
@@ -150,8 +161,8 @@ func (n Node) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, 
 // the runtime nor a record knows: those of a build or suite that kept none. list
 // returns the records of a network.
 func (n Node) GC(ctx context.Context, a *cniplugin.Args, list func(network string) ([]*store.Record, error)) error {
-	var conf cniconf.Common
-	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+	conf, err := cniconf.LoadCommon(a.StdinData)
+	if err != nil {
 		return err
 	}
 	valid, err := cniconf.ValidRefs(a.StdinData, conf.Name)

@@ -57,10 +57,36 @@ type Conf struct {
 	IPAM      json.RawMessage `json:"ipam"`
 }
 
+// LinkKey is where these keys go, see keys.Object; cf. cniconf.Common.CommonKey.
+func (c *Conf) LinkKey(name string) any {
+	switch name {
+	case "mtu":
+		return &c.MTU
+	case "enabledad":
+		return &c.EnableDAD
+	case "dns":
+		return &c.DNS
+	case "ipam":
+		return &c.IPAM
+	}
+	return c.CommonKey(name)
+}
+
 // MasterConf holds the keys of plugins whose interface sits on another one.
 type MasterConf struct {
 	Master          string `json:"master"`
 	LinkInContainer bool   `json:"linkInContainer"`
+}
+
+// MasterKey is where these keys go, see keys.Object.
+func (c *MasterConf) MasterKey(name string) any {
+	switch name {
+	case "master":
+		return &c.Master
+	case "linkincontainer":
+		return &c.LinkInContainer
+	}
+	return nil
 }
 
 // Request is a validated call.

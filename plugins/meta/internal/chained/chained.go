@@ -67,8 +67,8 @@ type Collector struct {
 // GC withdraws the attachments of this network that the runtime no longer
 // lists, then sweeps. It never stops at the first error.
 func (c Collector) GC(ctx context.Context, a *cniplugin.Args) error {
-	var conf cniconf.Common
-	if err := cniconf.Load(a.StdinData, &conf); err != nil {
+	conf, err := cniconf.LoadCommon(a.StdinData)
+	if err != nil {
 		return err
 	}
 	valid, err := cniconf.ValidRefs(a.StdinData, conf.Name)

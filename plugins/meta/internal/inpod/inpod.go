@@ -87,8 +87,8 @@ type Collector struct {
 // It never stops at the first error, and never touches another network's
 // attachments.
 func (c Collector) Run(ctx context.Context, a *cniplugin.Args) error {
-	var conf cniconf.Common
-	if err := cniconf.Load(a.StdinData, &conf); err != nil && conf.Name == "" {
+	conf, err := cniconf.LoadCommon(a.StdinData)
+	if err != nil && conf.Name == "" {
 		return err
 	}
 	valid, err := cniconf.ValidRefs(a.StdinData, conf.Name)

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cniplugin
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/keys"
+)
+
+// CmdArgs is a call as the specification defines it, in the shape that the
+// reference skeleton gives it.
+type CmdArgs struct {
+	ContainerID   string
+	Netns         string
+	IfName        string
+	Args          string
+	Path          string
+	NetnsOverride string
+	StdinData     []byte
+}
+
+// process is what a call comes and goes by.
+type process struct {
+	getenv         func(string) string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+// A variable of the environment, see section 2 of the specification.
+type variable struct {
+	name     string
+	into     *string
+	required []string // the commands that cannot do without it
+	// invalid says what is wrong with a value, and the details; nil: nothing can be.
+	invalid func(string) (why, details string)
+}
+
+var (
+	allVerbs = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
+	podVerbs = []string{"ADD", "CHECK", "DEL"}
+)
+
+// readCall reads the environment and stdin. The error is about the first variable
+// that is malformed, or all that are missing.
+func (p process) readCall() (command string, c *CmdArgs, _ *types.Error) {
+	c = &CmdArgs{}
+	command = p.getenv("CNI_COMMAND")
+	missing := []string(nil)
+	if command == "" {
+		missing = append(missing, "CNI_COMMAND")
+	}
+	for _, v := range []variable{
+		{"CNI_CONTAINERID", &c.ContainerID, podVerbs, invalidContainerID},
+		{"CNI_NETNS", &c.Netns, []string{"ADD", "CHECK"}, nil},
+		{"CNI_IFNAME", &c.IfName, podVerbs, invalidIfName},
+		{"CNI_ARGS", &c.Args, nil, nil},
+		{"CNI_PATH", &c.Path, allVerbs, nil},
+		{"CNI_NETNS_OVERRIDE", &c.NetnsOverride, nil, nil},
+	} {
+		*v.into = p.getenv(v.name)
+		switch required := slices.Contains(v.required, command); {
+		case !required:
+		case *v.into == "":
+			missing = append(missing, v.name)
+		case v.invalid != nil:
+			if why, details := v.invalid(*v.into); why != "" {
+				return "", nil, environment(fmt.Sprintf("invalid %s %q: %s", v.name, *v.into, why), details)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return "", nil, environment(fmt.Sprintf("required env variables [%s] missing", strings.Join(missing, ",")), "")
+	}
+	if command == "VERSION" { // it needs no configuration
+		return command, c, nil
+	}
+	var err error
+	if c.StdinData, err = io.ReadAll(p.stdin); err != nil {
+		return "", nil, &types.Error{Code: cnierr.CodeIO, Msg: "error reading from stdin: " + err.Error()}
+	}
+	return command, c, nil
+}
+
+func environment(msg, details string) *types.Error {
+	return &types.Error{Code: cnierr.CodeEnvironment, Msg: msg, Details: details}
+}
+
+func invalidContainerID(s string) (why, details string) {
+	if !validName(s) {
+		return "invalid characters in containerID", s
+	}
+	return "", ""
+}
+
+// validName checks the characters that the specification allows in container
+// IDs and names of networks: letters, digits, and behind the first _, . and -.
+func validName(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// maxIfName is IFNAMSIZ without the terminating zero.
+const maxIfName = 15
+
+// invalidIfName checks what the kernel's dev_valid_name does.
+func invalidIfName(s string) (why, details string) {
+	switch {
+	case len(s) > maxIfName:
+		return "interface name is too long", fmt.Sprintf("interface name should be less than %d characters", maxIfName+1)
+	case s == "." || s == "..":
+		return "interface name is . or ..", ""
+	case strings.ContainsAny(s, "/:") || strings.ContainsFunc(s, unicode.IsSpace):
+		return "interface name contains / or : or whitespace characters", ""
+	}
+	return "", ""
+}
+
+// header is what the protocol itself needs of a configuration.
+type header struct {
+	Name       string `json:"name"`
+	CNIVersion string `json:"cniVersion"`
+}
+
+// Key is where each key goes, see keys.Object.
+func (h *header) Key(name string) any {
+	switch name {
+	case "name":
+		return &h.Name
+	case "cniversion":
+		return &h.CNIVersion
+	}
+	return nil
+}
+
+func readHeader(stdin []byte) (header, error) {
+	var h header
+	err := keys.Decode("network configuration", stdin, &h)
+	if h.CNIVersion == "" {
+		h.CNIVersion = "0.1.0" // as the specification says
+	}
+	return h, err
+}
+
+func (h header) validate() *types.Error {
+	switch {
+	case h.Name == "":
+		return &types.Error{Code: cnierr.CodeConfig, Msg: "missing network name"}
+	case !validName(h.Name):
+		return &types.Error{Code: cnierr.CodeConfig, Msg: "invalid characters found in network name", Details: h.Name}
+	}
+	return nil
+}
+
+// since are the commands that came with a version of the specification.
+var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+
+// serves checks that the configuration's version has the command and is one of
+// the plugin's.
+func serves(command, v string, supported []string) *types.Error {
+	if first := since[command]; first != "" {
+		ok, err := version.GreaterThanOrEqualTo(v, first)
+		if err != nil {
+			return &types.Error{Code: cnierr.CodeDecode, Msg: err.Error()}
+		}
+		if !ok {
+			return incompatible("config version does not allow "+command, "")
+		}
+		newer := func(s string) bool { ok, err := version.GreaterThanOrEqualTo(s, v); return ok && err == nil }
+		if !slices.ContainsFunc(supported, newer) {
+			return incompatible("plugin version does not allow "+command, "")
+		}
+	}
+	if !slices.Contains(supported, v) {
+		return incompatible("incompatible CNI versions", fmt.Sprintf("config is %q, plugin supports %q", v, supported))
+	}
+	return nil
+}
+
+func incompatible(msg, details string) *types.Error {
+	return &types.Error{Code: cnierr.CodeIncompatibleVersion, Msg: msg, Details: details}
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package keys decodes JSON objects into structs that say themselves where each
+// key goes. A plugin decodes half a dozen small objects in its life; with
+// encoding/json most of that is the preparation of each struct type by
+// reflection, which a process that lives for milliseconds does again each time.
+//
+// The outcome is encoding/json's: keys match in any case, the last of two wins,
+// unknown ones are ignored, and a value that does not fit leaves the others as
+// they should be. Every value but the plain ones is handed to it. It owns no state;
+// of ours it imports cnierr.
+package keys
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+)
+
+// Object is a struct that is filled from a JSON object.
+type Object interface {
+	// Key returns a pointer to where the value of a key goes, nil for a key that
+	// the object does not have. name has no upper-case letters.
+	Key(name string) any
+}
+
+// Decode fills into from the JSON text b: an Object by its keys, everything else
+// as json.Unmarshal does. An error has code 6, unless the value has one of its own;
+// it starts with what, the words for the whole text, and names the key that does not
+// fit. It never repeats the text, which may hold secrets.
+func Decode(what string, b []byte, into any) error {
+	err := unmarshal(b, into)
+	if err == nil {
+		return nil
+	}
+	var own *cnierr.Error
+	if errors.As(err, &own) {
+		return err
+	}
+	var typ *json.UnmarshalTypeError
+	if errors.As(err, &typ) {
+		key := typ.Field
+		if key == "" {
+			key = what
+		}
+		return cnierr.New(cnierr.CodeDecode, fmt.Sprintf("decode %s: key %q is a JSON %s, which does not fit %s", what, key, typ.Value, wanted(typ.Type)), "")
+	}
+	return cnierr.Wrap(cnierr.CodeDecode, err, "decode %s", what)
+}
+
+// wanted names a type in the words of JSON where Go's would say nothing.
+func wanted(t reflect.Type) string {
+	if t.Kind() == reflect.Struct {
+		return "an object"
+	}
+	return t.String()
+}
+
+func unmarshal(b []byte, into any) error {
+	o, ok := into.(Object)
+	if !ok || !json.Valid(b) {
+		return json.Unmarshal(b, into) //nolint:wrapcheck // Decode says what it was
+	}
+	raw := bytes.Trim(b, space)
+	if raw[0] != '{' {
+		return json.Unmarshal(raw, into) //nolint:wrapcheck // as above
+	}
+	return object(raw, o)
+}
+
+// object fills o from a valid object without white space around it, and returns
+// the first error.
+func object(raw []byte, o Object) (first error) {
+	for m := (members{rest: raw[1:]}); m.next(); {
+		name := m.name()
+		into := o.Key(fold(name))
+		if into == nil {
+			continue
+		}
+		if err := value(m.value, into); err != nil && first == nil {
+			first = under(name, err)
+		}
+	}
+	return first
+}
+
+// value decodes a valid value.
+func value(raw []byte, into any) error {
+	switch into := into.(type) {
+	case *string:
+		if s, ok := plain(raw); ok {
+			*into = s
+			return nil
+		}
+	case *bool:
+		if raw[0] == 't' || raw[0] == 'f' {
+			*into = raw[0] == 't'
+			return nil
+		}
+	case *int:
+		if n, err := strconv.Atoi(string(raw)); err == nil {
+			*into = n
+			return nil
+		}
+	case *json.RawMessage:
+		*into = bytes.Clone(raw)
+		return nil
+	case *[]json.RawMessage:
+		if raw[0] == '[' {
+			*into = elements(raw)
+			return nil
+		}
+	case *[]string:
+		if list, ok := plains(raw); ok {
+			*into = list
+			return nil
+		}
+	case Object:
+		if raw[0] == '{' {
+			return object(raw, into)
+		}
+	case decoder:
+		return into.decode(raw)
+	}
+	return json.Unmarshal(raw, into) //nolint:wrapcheck // Decode says what it was
+}
+
+// under puts the name of a key before what an error says of the value's own keys.
+func under(name string, err error) error {
+	var typ *json.UnmarshalTypeError
+	if !errors.As(err, &typ) {
+		return err
+	}
+	named := *typ
+	if named.Field = name; typ.Field != "" {
+		named.Field += "." + typ.Field
+	}
+	return &named
+}
+
+// fold returns a name without upper-case letters, also those two outside ASCII
+// that encoding/json takes for letters of a key's name.
+func fold(name string) string {
+	for i := range len(name) {
+		if c := name[i]; c >= 'A' && c <= 'Z' || c >= 0x80 {
+			return strings.Map(foldRune, name)
+		}
+	}
+	return name
+}
+
+func foldRune(r rune) rune {
+	switch {
+	case r >= 'A' && r <= 'Z':
+		return r + 'a' - 'A'
+	case r == '\u017f': // LATIN SMALL LETTER LONG S
+		return 's'
+	case r == '\u212a': // KELVIN SIGN
+		return 'k'
+	}
+	return r
+}
+
+// plain returns a string of ASCII without escapes.
+func plain(raw []byte) (string, bool) {
+	if raw[0] != '"' {
+		return "", false
+	}
+	s := raw[1 : len(raw)-1]
+	for _, c := range s {
+		if c == '\\' || c >= 0x80 {
+			return "", false
+		}
+	}
+	return string(s), true
+}
+
+func plains(raw []byte) ([]string, bool) {
+	if raw[0] != '[' {
+		return nil, false
+	}
+	list := []string{}
+	for m := (members{rest: raw[1:]}); m.element(); {
+		s, ok := plain(m.value)
+		if !ok {
+			return nil, false
+		}
+		list = append(list, s)
+	}
+	return list, true
+}
+
+func elements(raw []byte) []json.RawMessage {
+	list := []json.RawMessage{}
+	for m := (members{rest: raw[1:]}); m.element(); {
+		list = append(list, bytes.Clone(m.value))
+	}
+	return list
+}
+
+// decoder is a place that decodes itself.
+type decoder interface{ decode(raw []byte) error }
+
+// New is the place of an Object behind a pointer: null makes the pointer nil.
+func New[T any](p **T) any { return pointer[T]{p} }
+
+type pointer[T any] struct{ p **T }
+
+func (d pointer[T]) decode(raw []byte) error {
+	if raw[0] == 'n' {
+		*d.p = nil
+		return nil
+	}
+	if *d.p == nil {
+		*d.p = new(T)
+	}
+	return value(raw, *d.p)
+}
+
+// Each is the place of a list; into says where an element goes, given a new one.
+func Each[T any](p *[]T, into func(*T) any) any { return list[T]{p, into} }
+
+// Self is the place of an Object, as an element of a list.
+func Self[T any](p *T) any { return p }
+
+type list[T any] struct {
+	p    *[]T
+	into func(*T) any
+}
+
+func (d list[T]) decode(raw []byte) (first error) {
+	if raw[0] != '[' {
+		return json.Unmarshal(raw, d.p) //nolint:wrapcheck // Decode says what it was
+	}
+	all := []T{}
+	for m := (members{rest: raw[1:]}); m.element(); {
+		var e T
+		if err := value(m.value, d.into(&e)); err != nil && first == nil {
+			first = err
+		}
+		all = append(all, e)
+	}
+	*d.p = all
+	return first
+}
+
+// One is an Object with a single key, in lower case, whose value goes to into.
+func One(name string, into any) Object { return &one{name, into} }
+
+type one struct {
+	name string
+	into any
+}
+
+func (o *one) Key(name string) any {
+	if name == o.name {
+		return o.into
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keys
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+)
+
+type inner struct {
+	Word string   `json:"word"`
+	List []string `json:"list"`
+}
+
+func (c *inner) Key(name string) any {
+	switch name {
+	case "word":
+		return &c.Word
+	case "list":
+		return &c.List
+	}
+	return nil
+}
+
+type outer struct {
+	inner
+	Skips  bool              `json:"skips"` // with both letters that have a second lower-case form
+	Number int               `json:"number"`
+	Raw    json.RawMessage   `json:"raw"`
+	Raws   []json.RawMessage `json:"raws"`
+	Inner  inner             `json:"inner"`
+	Behind *inner            `json:"behind"`
+	Many   [][]inner         `json:"many"`
+	Other  map[string]int    `json:"other"`
+}
+
+func (c *outer) Key(name string) any {
+	switch name {
+	case "skips":
+		return &c.Skips
+	case "number":
+		return &c.Number
+	case "raw":
+		return &c.Raw
+	case "raws":
+		return &c.Raws
+	case "inner":
+		return &c.Inner
+	case "behind":
+		return New(&c.Behind)
+	case "many":
+		return Each(&c.Many, func(l *[]inner) any { return Each(l, Self[inner]) })
+	case "other":
+		return &c.Other
+	}
+	return c.inner.Key(name)
+}
+
+var documents = []string{
+	``, ` `, `{`, `{}x`, `null`, `1`, `"x"`, `[]`, "\t{ \n} ", `{"a" : 1, "word":"x","WORD":"y"}`, `{"\u0077ord":"\u0041\ud83d\ude00"}`,
+	`{"\u017f\u212aips":true}`, `{"ſKips":true}`, `{"skips":tru}`, `{"number":-0,"raw": [1, {"a":"]"}] ,"raws":[1 , "a" , {} ]}`,
+	`{"inner":{"word":1,"list":["a"]},"number":"x","word":"kept"}`, `{"behind":{"list":[]}, "many":[[{"word":"a"},null],null]}`, `{"behind":{"word":"a"},"behind":{"list":["b"]}}`,
+	`{"behind":{"word":"a"},"behind":null}`, `{"many":[[{"word":1}]]}`, `{"other":{"a":1}}`, `{"other":[]}`, `{"word":"a\"b\\","list":["\\"]}`, "{\"word\":\"\xff\"}",
+	`{"":1,"word":""}`, `{"raw":null,"raws":null,"list":null,"number":null}`, `{"many":{}}`, `{"inner":[]}`, `{"raws":{}}`,
+}
+
+// Whatever the text is, the outcome is encoding/json's.
+func FuzzDecode(f *testing.F) {
+	for _, d := range documents {
+		f.Add(d)
+	}
+	f.Fuzz(func(t *testing.T, doc string) {
+		var got, want outer
+		err, wantErr := Decode("text", []byte(doc), &got), json.Unmarshal([]byte(doc), &want)
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("%v, encoding/json says %v", err, wantErr)
+		}
+		if !repeats(doc) && !reflect.DeepEqual(got, want) {
+			t.Fatalf("%+v, encoding/json makes of it %+v", got, want)
+		}
+	})
+}
+
+// repeats reports whether a text may have an object twice under one name: then
+// encoding/json fills the elements of the earlier list.
+func repeats(doc string) bool {
+	folded := strings.ToLower(doc)
+	return strings.Count(folded, "many") > 1 || strings.Count(folded, `\u`) > 1
+}
+
+func TestErrors(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"Number":"x"}`:            `decode text: key "Number" is a JSON string, which does not fit int`,
+		`{"inner":{"word":[]}}`:     `decode text: key "inner.word" is a JSON array, which does not fit string`,
+		`{"many":[[{"list":"x"}]]}`: `decode text: key "many.list" is a JSON string, which does not fit []string`,
+		`{"behind":1}`:              `decode text: key "behind" is a JSON number, which does not fit an object`,
+		`[]`:                        `decode text: key "text" is a JSON array, which does not fit an object`,
+		`{"secret"`:                 `decode text: unexpected end of JSON input`,
+	} {
+		var o outer
+		err := cnierr.From(Decode("text", []byte(doc), &o))
+		if err == nil || err.Code != cnierr.CodeDecode || !strings.HasPrefix(strings.TrimSpace(err.Msg+": "+err.Details), want) {
+			t.Errorf("%s: %v, want %s", doc, err, want)
+		}
+	}
+}
+
+func TestOne(t *testing.T) {
+	var mac string
+	if err := Decode("args", []byte(`{"CNI":{"x":1,"mac":"m"}}`), One("cni", One("mac", &mac))); err != nil || mac != "m" {
+		t.Errorf("%q, %v", mac, err)
+	}
+	if err := Decode("args", []byte(`{"cni":7}`), One("cni", One("mac", &mac))); err == nil || !strings.Contains(err.Error(), `key "cni" is a JSON number, which does not fit an object`) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package static
+
+import (
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/test/keystest"
+)
+
+// The keys are the tags of the fields.
+func TestKeys(t *testing.T) {
+	keystest.Same(t, func() keys.Object { return new(netConf) })
+}

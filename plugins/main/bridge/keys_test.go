@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/test/keystest"
+)
+
+// The keys are the tags of the fields.
+func TestKeys(t *testing.T) {
+	keystest.Same(t, func() keys.Object { return new(conf) })
+	keystest.Same(t, func() keys.Object { return new(delConf) })
+}
