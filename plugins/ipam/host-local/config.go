@@ -69,18 +69,18 @@ type rangeConf struct {
 }
 
 // Key is where each key goes, see keys.Object.
-func (c *rangeConf) Key(name string) any { return c.rangeKey(name) }
+func (r *rangeConf) Key(name string) any { return r.rangeKey(name) }
 
-func (c *rangeConf) rangeKey(name string) any {
+func (r *rangeConf) rangeKey(name string) any {
 	switch name {
 	case "subnet":
-		return &c.Subnet
+		return &r.Subnet
 	case "rangestart":
-		return &c.RangeStart
+		return &r.RangeStart
 	case "rangeend":
-		return &c.RangeEnd
+		return &r.RangeEnd
 	case "gateway":
-		return &c.Gateway
+		return &r.Gateway
 	}
 	return nil
 }

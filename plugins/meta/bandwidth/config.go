@@ -20,16 +20,16 @@ type Rates struct {
 	EgressBurst  *uint64 `json:"egressBurst"`
 }
 
-func (c *Rates) ratesKey(name string) any {
+func (r *Rates) ratesKey(name string) any {
 	switch name {
 	case "ingressrate":
-		return &c.IngressRate
+		return &r.IngressRate
 	case "ingressburst":
-		return &c.IngressBurst
+		return &r.IngressBurst
 	case "egressrate":
-		return &c.EgressRate
+		return &r.EgressRate
 	case "egressburst":
-		return &c.EgressBurst
+		return &r.EgressBurst
 	}
 	return nil
 }

@@ -70,18 +70,18 @@ type PortMapping struct {
 }
 
 // Key is where each key goes, see keys.Object.
-func (c *PortMapping) Key(name string) any {
+func (m *PortMapping) Key(name string) any {
 	switch name {
 	case "hostport":
-		return &c.HostPort
+		return &m.HostPort
 	case "containerport":
-		return &c.ContainerPort
+		return &m.ContainerPort
 	case "protocol":
-		return &c.Protocol
+		return &m.Protocol
 	case "hostip":
-		return &c.HostIP
+		return &m.HostIP
 	case "allowedsources":
-		return &c.AllowedSources
+		return &m.AllowedSources
 	}
 	return nil
 }
