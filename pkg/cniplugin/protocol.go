@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // CmdArgs is a call as the specification defines it, in the shape that the
@@ -26,6 +27,11 @@ type CmdArgs struct {
 	Path          string
 	NetnsOverride string
 	StdinData     []byte
+}
+
+// Ref names the attachment of the call on the network of that name.
+func (c *CmdArgs) Ref(network string) store.Ref {
+	return store.Ref{Network: network, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
 // process is what a call comes and goes by.

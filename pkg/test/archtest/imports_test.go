@@ -38,7 +38,7 @@ var rooms = []room{
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfobj", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfobj", nil, "generated code"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
-	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/keys", "pkg/log", "pkg/netns"}, "the process contract"},
+	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/keys", "pkg/log", "pkg/netns", "pkg/store"}, "the process contract"},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
 	{"pkg/nl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/log", "pkg/nl", "pkg/store", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},

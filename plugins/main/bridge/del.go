@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -73,7 +72,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
 	defer host.Close()
-	return p.detach(ctx, a, host, c, attachment.Ref(c.Name, a))
+	return p.detach(ctx, a, host, c, a.Ref(c.Name))
 }
 
 // detach removes everything of one attachment and then its record. It goes on

@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -107,7 +106,7 @@ func (p *plugin) parseAny(a *cniplugin.Args) (*request, error) {
 	if err := cniconf.Load(a.StdinData, &r.conf); err != nil {
 		return nil, err
 	}
-	r.ref = attachment.Ref(r.Name, a)
+	r.ref = a.Ref(r.Name)
 	var err error
 	if r.ipamType, err = ipam.Type(r.IPAM); err != nil {
 		return nil, err

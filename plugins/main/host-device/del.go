@@ -23,7 +23,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.detach(ctx, a, c, attachment.Ref(c.Name, a))
+	return p.detach(ctx, a, c, a.Ref(c.Name))
 }
 
 // detach ends one loan: the device, the addresses and then the record. It goes

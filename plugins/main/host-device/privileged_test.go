@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
 const (
@@ -148,7 +147,7 @@ func TestPrivilegedDel(t *testing.T) {
 
 func (e *env) loseRecord(id string) {
 	e.t.Helper()
-	if err := e.runs.Remove(attachment.Ref("net", e.args(id, "")), Name); err != nil {
+	if err := e.runs.Remove(e.args(id, "").Ref("net"), Name); err != nil {
 		e.t.Fatal(err)
 	}
 }

@@ -23,7 +23,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.detach(ctx, a, attachment.Ref(c.Name, a), c.IPAM)
+	return p.detach(ctx, a, a.Ref(c.Name), c.IPAM)
 }
 
 // gc detaches what the runtime no longer lists, and drops masquerading that

@@ -115,7 +115,7 @@ func parse(a *cniplugin.Args) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.ref = attachment.Ref(r.Name, a)
+	r.ref = a.Ref(r.Name)
 	if r.ipamType, err = ipam.Type(r.IPAM); err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func parse(a *cniplugin.Args) (*request, error) {
 	if err := cniconf.Load(a.StdinData, &r.conf); err != nil {
 		return nil, err
 	}
-	r.ref = attachment.Ref(r.Name, a)
+	r.ref = a.Ref(r.Name)
 	var err error
 	if r.ipamType, err = ipam.Type(r.IPAM); err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.detach(ctx, a, c, attachment.Ref(c.Name, a))
+	return p.detach(ctx, a, c, a.Ref(c.Name))
 }
 
 // detach goes on after an error; the record stays while something is left.

@@ -36,7 +36,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	if _, err := cniconf.Convert(prev, req.conf.CNIVersion); err != nil {
 		return nil, err
 	}
-	ref := chained.Ref(req.conf.Name, a)
+	ref := a.Ref(req.conf.Name)
 	if err := p.forget(ctx, a, ref); err != nil { // what an earlier ADD of this attachment has made
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if unrecorded != nil && !errors.Is(unrecorded, store.ErrNotExist) {
 		return unrecorded
 	}
-	c := &checking{ref: chained.Ref(req.conf.Name, a), s: s}
+	c := &checking{ref: a.Ref(req.conf.Name), s: s}
 	if c.dev, err = openDevice(a.Netns, a.IfName, cnierr.CodeCheck); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func referenceSection(req *request, c *checking) *section {
 
 // recorded returns what ADD has made, if that is what the configuration asks for.
 func (p *plugin) recorded(req *request, a *cniplugin.Args) (*section, error) {
-	rec, err := p.Records.Load(chained.Ref(req.conf.Name, a))
+	rec, err := p.Records.Load(a.Ref(req.conf.Name))
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeCheck, err, "%s is not limited", a.IfName)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -24,7 +23,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.withdraw(ctx, a, chained.Ref(conf.Name, a))
+	return p.withdraw(ctx, a, a.Ref(conf.Name))
 }
 
 // withdraw is DEL for an attachment of which only the name is known.

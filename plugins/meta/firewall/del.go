@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // del needs nothing but the attachment's name: neither prevResult, nor the
@@ -20,7 +19,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.collect(ctx, a, chained.Ref(conf.Name, a))
+	return p.collect(ctx, a, a.Ref(conf.Name))
 }
 
 // collect takes out what the attachment's back ends hold, and removes the

@@ -110,7 +110,7 @@ func nothing(conf *Conf) error {
 }
 
 func wanted(conf *Conf, prev *types100.Result, a *cniplugin.Args) want {
-	return want{ref: chained.Ref(conf.Name, a), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf}
+	return want{ref: a.Ref(conf.Name), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf}
 }
 
 // admit records the attachment and lets the back end do it. On error nothing of

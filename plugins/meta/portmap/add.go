@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/undo"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // add publishes the mappings and passes the previous result on. With nothing
@@ -34,7 +33,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	if err != nil {
 		return nil, err
 	}
-	w := req.want(chained.Ref(req.conf.Name, a), cniconf.PodAddrs(prev, a.IfName))
+	w := req.want(a.Ref(req.conf.Name), cniconf.PodAddrs(prev, a.IfName))
 	if len(w.ports) == 0 {
 		return result, p.dropRecorded(ctx, a, w.ref)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // check compares what the attachment's back ends hold with what the
@@ -26,7 +25,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	w := req.want(chained.Ref(req.conf.Name, a), cniconf.PodAddrs(prev, a.IfName))
+	w := req.want(a.Ref(req.conf.Name), cniconf.PodAddrs(prev, a.IfName))
 	if len(w.ports) == 0 {
 		return nil
 	}

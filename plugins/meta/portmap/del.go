@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // portKey is one published port as a record holds it, with where it leads and
@@ -55,7 +54,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.collect(ctx, a, chained.Ref(conf.Name, a))
+	return p.collect(ctx, a, a.Ref(conf.Name))
 }
 
 // held reads the record.

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -24,7 +23,7 @@ func (p *plugin) del(_ context.Context, a *cniplugin.Args) error {
 	if err := cniconf.Load(a.StdinData, &c); err != nil && c.Name == "" {
 		return err // with a name, an odd value elsewhere must not keep us from cleaning
 	}
-	return p.detach(chained.Ref(c.Name, a), a.Netns, c.Table)
+	return p.detach(a.Ref(c.Name), a.Netns, c.Table)
 }
 
 func (p *plugin) detach(ref store.Ref, path string, table *int) error {

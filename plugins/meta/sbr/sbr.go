@@ -21,7 +21,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -113,4 +112,4 @@ func status(_ context.Context, a *cniplugin.Args) error {
 	return cnierr.Wrap(cnierr.CodeUnavailable, err, "this kernel has no policy routing (CONFIG_IP_MULTIPLE_TABLES)")
 }
 
-func ref(r *request) store.Ref { return chained.Ref(r.Name, r.args) }
+func ref(r *request) store.Ref { return r.args.Ref(r.Name) }

@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/undo"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // found is the state of the pod's namespace before ADD changes it.
@@ -65,7 +64,7 @@ func (p *plugin) tune(ctx context.Context, a *cniplugin.Args, ns *netns.NS, w *w
 	if err != nil {
 		return err
 	}
-	ref := chained.Ref(w.conf.Name, a)
+	ref := a.Ref(w.conf.Name)
 	old, again, _ := p.recall(ref)
 	if old.NetNS != ns.Inode() {
 		old, again = section{}, false // of a pod of that name that has gone

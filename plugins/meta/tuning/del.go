@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -33,7 +32,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err := cniconf.Load(a.StdinData, &conf); err != nil {
 		return err
 	}
-	ref := chained.Ref(conf.Name, a)
+	ref := a.Ref(conf.Name)
 	s, _, _ := p.recall(ref)
 	if s.Backup == "" {
 		// Of the reference plugin, or of an ADD whose record is lost.

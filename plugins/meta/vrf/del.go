@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -23,7 +22,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err := cniconf.Load(a.StdinData, &c); err != nil && c.Name == "" {
 		return err // with a name, an odd value elsewhere must not keep us from cleaning
 	}
-	return p.detach(ctx, a.Log, chained.Ref(c.Name, a), a.Netns, c.VRFName)
+	return p.detach(ctx, a.Log, a.Ref(c.Name), a.Netns, c.VRFName)
 }
 
 func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path, vrf string) error {

@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/undo"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -145,7 +144,7 @@ func (p *plugin) join(ctx context.Context, r *request, pod *inpod.Pod) (err erro
 	if s.former, err = note(pod, link); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look at %s", link.Name)
 	}
-	ref := chained.Ref(r.Name, r.args)
+	ref := r.args.Ref(r.Name)
 	var undos undo.Stack
 	defer undos.Rollback(ctx, &err)
 	undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })

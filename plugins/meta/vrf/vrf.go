@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -156,7 +155,7 @@ func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return missing(err, r.VRFName)
 	}
-	old, _, _ := p.recall(chained.Ref(r.Name, a))
+	old, _, _ := p.recall(a.Ref(r.Name))
 	var diffs []error
 	differ := func(wrong bool, format string, v ...any) {
 		if wrong {

@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Bounds of an Ethernet device's MTU, in bytes; the kernel refuses others.
@@ -114,11 +113,6 @@ func Run(ctx context.Context, steps ...func(context.Context) error) error {
 		}
 	}
 	return nil
-}
-
-// Ref names the attachment of a call on the network of that name.
-func Ref(network string, a *cniplugin.Args) store.Ref {
-	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
 // CheckMTU checks the key "mtu"; 0 leaves the choice to the kernel.

@@ -23,7 +23,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	ref := attachment.Ref(c.Name, a)
+	ref := a.Ref(c.Name)
 	old := p.loadSection(ref)
 	if a.Netns != "" {
 		old.netns = a.Netns

@@ -139,7 +139,7 @@ func (p *plugin) parse(a *cniplugin.Args) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Args, r.ref = a, attachment.Ref(r.Name, a)
+	r.Args, r.ref = a, a.Ref(r.Name)
 	r.Spec.Kind, r.Spec.MTU = p.Name, r.MTU
 	if r.ipamType, err = ipam.Type(r.IPAM); err != nil {
 		return nil, err

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package chained is what the chained plugins with a part in the datapath have
-// in common: the codes of its errors, the name of an attachment, and GC. It owns
-// no state.
+// in common: the codes of its errors, and GC. It owns no state.
 package chained
 
 import (
@@ -17,11 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
-
-// Ref names the attachment of a call on the network of that name.
-func Ref(network string, a *cniplugin.Args) store.Ref {
-	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
-}
 
 // OpenError gives an error of loader.Open its CNI code: unavailable when the
 // back end cannot run on this node, its own when it has one (the node's
