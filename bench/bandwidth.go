@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/bench/shaping"
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/test/guest"
 )
@@ -86,7 +87,7 @@ func (b *bandwidth) elsewhere(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ours, err := filepath.Abs(filepath.Join(b.sluiceBin, "sluice-cni"))
+	ours, err := filepath.Abs(filepath.Join(b.sluiceBin, install.Multicall))
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (b *bandwidth) elsewhere(ctx context.Context) error {
 }
 
 func (b *bandwidth) peers(ctx context.Context) ([]shaping.Peer, error) {
-	ours, err := filepath.Abs(filepath.Join(b.sluiceBin, "sluice-cni"))
+	ours, err := filepath.Abs(filepath.Join(b.sluiceBin, install.Multicall))
 	if err != nil {
 		return nil, err
 	}

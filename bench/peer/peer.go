@@ -64,15 +64,26 @@ func (s Suite) check(plugins []string) error {
 	return nil
 }
 
-// SluiceSuite copies the multi-call binary found in binDir to a directory of its
-// own, which the caller must remove, and lays the plugins' names beside it.
+// SluiceSuite copies the programs found in binDir to a directory of its own, which
+// the caller must remove, and lays the plugins' names beside them.
 func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
-	self := filepath.Join(linkDir, install.Multicall)
-	err := copyProgram(filepath.Join(binDir, install.Multicall), self)
-	if err == nil {
-		_, err = install.Install(linkDir, install.Source{Path: self, Names: plugins})
+	var errs []error
+	for _, p := range []string{install.Multicall, install.Link} {
+		errs = append(errs, copyProgram(filepath.Join(binDir, p), filepath.Join(linkDir, p)))
 	}
-	if err != nil {
+	for _, p := range install.Programs() {
+		src := install.Source{Path: filepath.Join(linkDir, p.Name)}
+		for _, name := range plugins {
+			if slices.Contains(p.Plugins, name) {
+				src.Names = append(src.Names, name)
+			}
+		}
+		if len(src.Names) > 0 {
+			_, err := install.Install(linkDir, src)
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
 		return Suite{}, fmt.Errorf("peer %s (built with make build?): %w", Sluice, err)
 	}
 	s := Suite{Name: Sluice, BinDir: linkDir}

@@ -6,16 +6,16 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/cmd/internal/multicall"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/delegate"
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/store"
-	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
-	"github.com/sluice-cni/sluice/plugins/ipam/static"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/main/ptp"
 	"github.com/sluice-cni/sluice/plugins/meta/bandwidth"
@@ -111,17 +111,9 @@ var (
 	_ firewall.Netfilter = (*netfilter.Node)(nil)
 )
 
-// newIPAM runs the IPAM plugins of this binary in-process, others by exec.
-func newIPAM() *delegate.Runner {
-	return &delegate.Runner{InProcess: map[string]*cniplugin.Plugin{
-		hostlocal.Name: hostlocal.New(hostlocal.Deps{}),
-		static.Name:    static.New(),
-	}}
-}
-
 func newBridge() *cniplugin.Plugin {
 	return bridge.New(bridge.Deps{
-		IPAM:         newIPAM(),
+		IPAM:         multicall.IPAM(),
 		Open:         openChosen[bridge.Datapath],
 		OpenExisting: openExisting[bridge.Datapath],
 		Netfilter:    tables[bridge.Netfilter],
@@ -131,7 +123,7 @@ func newBridge() *cniplugin.Plugin {
 
 func newPTP() *cniplugin.Plugin {
 	return ptp.New(ptp.Deps{
-		IPAM:         newIPAM(),
+		IPAM:         multicall.IPAM(),
 		Open:         openChosen[ptp.Datapath],
 		OpenExisting: openExisting[ptp.Datapath],
 		Netfilter:    tables[ptp.Netfilter],
@@ -166,16 +158,16 @@ func newTuning() *cniplugin.Plugin {
 	})
 }
 
-// newFlannel delegates to any other plugin of this binary in-process.
+// newFlannel delegates to any other plugin of this suite in-process.
 func newFlannel() *cniplugin.Plugin {
 	others := map[string]*cniplugin.Plugin{}
-	for _, name := range names() {
+	for _, name := range install.Plugins() {
 		if name != flannel.Name {
 			others[name] = plugin(name)
 		}
 	}
 	return flannel.New(flannel.Deps{
-		Delegate: &delegate.Runner{Key: "delegate.type", InProcess: others},
+		Delegate: &delegate.Runner{Key: "delegate.type", Beside: []string{install.Link}, InProcess: others},
 		Records:  store.Open(store.DefaultDir),
 	})
 }

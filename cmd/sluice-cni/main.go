@@ -1,97 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sluice-cni is all CNI plugins but dhcp in one binary. The name it is
-// started under (argv[0]) picks the plugin; "sluice install" lays it under all of
-// them.
+// Command sluice-cni is all CNI plugins but dhcp in one binary. The name it is started under (argv[0]) picks the plugin;
+// "sluice install" lays it under the names of those that no smaller program is, see package install.
 package main
 
 import (
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/sluice-cni/sluice/cmd/sluice-cni/internal/early"
-	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/cmd/internal/multicall"
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/version"
 )
 
-// defaultPath is where an init system would have us look for iptables, nft and modprobe. Some runtimes pass no PATH on.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 func main() {
-	ensurePath()
+	multicall.EnsurePath()
 	os.Exit(run(filepath.Base(os.Args[0])))
 }
 
-func ensurePath() {
-	if os.Getenv("PATH") == "" {
-		_ = os.Setenv("PATH", defaultPath) // it fails for malformed names only
-	}
-}
+func run(name string) int { return program().Run(name) }
 
-// run is the process under the given name; it returns the exit status.
-func run(name string) int {
-	if os.Getenv("CNI_COMMAND") == "VERSION" {
-		// Usually answered before main; not where /proc is missing.
-		if a := early.Answer(name); a != "" {
-			_, err := io.WriteString(os.Stdout, a)
-			return status(err == nil)
-		}
-	}
-	p := plugin(name)
-	switch {
-	case p != nil:
-		return p.Main(cniplugin.Options{Log: nodeconf.NewLog})
-	case name == install.Multicall && os.Getenv("CNI_COMMAND") == "":
-		usage(os.Stderr)
-		return 0
-	}
-	cniplugin.PrintError(os.Stdout, cnierr.From(notOurs(name)), "")
-	return 1
-}
-
-// names are the plugins that this program is.
-func names() []string { return install.Programs()[0].Plugins }
-
-// notOurs becomes the program that has the name, where it lies beside this one: who links names by hand links them all to
-// this one. It returns only when that cannot be.
-func notOurs(name string) error {
-	for _, p := range install.Programs()[1:] {
-		if !slices.Contains(p.Plugins, name) {
-			continue
-		}
-		self, err := os.Executable()
-		if err == nil {
-			err = unix.Exec(filepath.Join(filepath.Dir(self), p.Name), os.Args, os.Environ())
-		}
-		return cnierr.New(cnierr.CodeEnvironment,
-			fmt.Sprintf("%s is a name of the program %s, not of %s: \"sluice install\" lays each where it belongs", name, p.Name, install.Multicall), err.Error())
-	}
-	return cnierr.New(cnierr.CodeEnvironment,
-		fmt.Sprintf("%q is no plugin of Sluice; started as one of %s it is", name, strings.Join(names(), ", ")), "")
-}
-
-func status(ok bool) int {
-	if ok {
-		return 0
-	}
-	return 1
-}
-
-func usage(w io.Writer) {
-	fmt.Fprintf(w, `Sluice CNI plugins %s
-
-This binary is called by a container runtime under the name of a plugin:
-  %s
-"sluice install DIR" puts it there under all of them. CNI versions served:
-  %s
-`, version.String(), strings.Join(names(), " "), strings.Join(version.CNI(), " "))
-}
+func program() multicall.Program { return multicall.Program{Name: install.Multicall, Plugin: plugin} }

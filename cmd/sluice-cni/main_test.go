@@ -15,7 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/cmd/sluice-cni/internal/early"
+	"github.com/sluice-cni/sluice/cmd/internal/early"
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
@@ -25,6 +25,16 @@ func TestMain(m *testing.M) {
 		os.Exit(run(filepath.Base(os.Args[0])))
 	}
 	os.Exit(m.Run())
+}
+
+// names are all plugins that this program is, also those that a smaller one is laid under the names of.
+func names() (all []string) {
+	for _, p := range install.Programs() {
+		if p.Name != install.DHCP {
+			all = append(all, p.Plugins...)
+		}
+	}
+	return all
 }
 
 func call(t testing.TB, name string, env ...string) (stdout, stderr string, status int) {
@@ -63,16 +73,6 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// A runtime that passes no PATH on must not cost us iptables and nft.
-func TestEnsurePath(t *testing.T) {
-	for in, want := range map[string]string{"": defaultPath, "/opt/bin": "/opt/bin"} {
-		t.Setenv("PATH", in)
-		if ensurePath(); os.Getenv("PATH") != want {
-			t.Errorf("PATH %q became %q", in, os.Getenv("PATH"))
-		}
-	}
-}
-
 func TestNoCommand(t *testing.T) {
 	t.Parallel()
 	for _, name := range names() {
@@ -85,7 +85,7 @@ func TestNoCommand(t *testing.T) {
 	if out != "" || status != 0 {
 		t.Errorf("status %d, stdout %q", status, out)
 	}
-	for _, name := range names() {
+	for _, name := range program().Names() {
 		if !strings.Contains(errs, name) {
 			t.Errorf("the usage does not name %s", name)
 		}
@@ -129,27 +129,31 @@ func empty(t testing.TB) string {
 	return build(t, source)
 }
 
-// A name of the other program reaches it where both lie in one directory.
+// A name of another program reaches it where both lie in one directory.
 func TestOtherProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for file, source := range map[string]string{install.Multicall: ".", install.DHCP: "../" + install.DHCP} {
-		if err := os.Rename(build(t, source), filepath.Join(dir, file)); err != nil {
+	for _, p := range install.Programs() {
+		if err := os.Rename(build(t, "../"+p.Name), filepath.Join(dir, p.Name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	link := filepath.Join(dir, "dhcp")
-	if err := os.Symlink(install.Multicall, link); err != nil {
-		t.Fatal(err)
+	for name, program := range map[string]string{"dhcp": install.Multicall, "bridge": install.Link} {
+		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, tt := range []struct {
+		name string
 		env  string
 		args []string
 		want string
 	}{
-		{"CNI_COMMAND=VERSION", nil, `"supportedVersions"`},
-		{"", []string{"daemon", "-h"}, "socketpath"},
+		{"dhcp", "CNI_COMMAND=VERSION", nil, `"supportedVersions"`},
+		{"dhcp", "", []string{"daemon", "-h"}, "socketpath"},
+		{"bridge", "", nil, "bridge"},
 	} {
+		link := filepath.Join(dir, tt.name)
 		c := &exec.Cmd{Path: link, Args: append([]string{link}, tt.args...), Env: []string{tt.env}}
 		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), tt.want) {
 			t.Errorf("%s %v: %v, %s", tt.env, tt.args, err, out)

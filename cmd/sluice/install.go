@@ -29,15 +29,17 @@ func newInstall(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install DIR [PLUGIN...]",
 		Short: "Lay the plugins into a directory, as names of their programs",
-		Long: `Lay the plugins into DIR: dhcp is a name of the program sluice-dhcp, the others
-are names of sluice-cni.
+		Long: `Lay the plugins into DIR, as names of their programs: bridge, ptp, portmap,
+firewall, bandwidth, tuning and flannel are names of sluice-cni, dhcp is one of
+sluice-dhcp, and the others are names of sluice-link, which starts faster. The
+programs are there under their own names too, by which they know each other.
 
 The names are hard links, or copies where DIR is on another file system. Each
 is replaced by one rename, so a runtime that starts a plugin meanwhile gets the
 old file or the new one. Plugins of other suites that have the same name are
 replaced; other files in DIR are left alone. With names of plugins, only
-these. Both programs are looked for beside this one; --binary names another
-sluice-cni, which sluice-dhcp is then looked for beside.`,
+these. The programs are looked for beside this one; --binary names another
+sluice-cni, which the others are then looked for beside.`,
 		Example: `  sluice install /opt/cni/bin
   sluice install --binary ./bin/sluice-cni /usr/lib/cni
   sluice install /opt/cni/bin portmap firewall`,
@@ -124,6 +126,7 @@ func sourcesOf(names []string, binary string) ([]install.Source, error) {
 		if len(src.Names) == 0 {
 			continue
 		}
+		src.Names = append(src.Names, p.Name)
 		if _, err := os.Stat(src.Path); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("there is no %s for %s; --binary says where %s and what belongs to it are",
 				src.Path, strings.Join(src.Names, ", "), install.Multicall)

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -34,6 +35,9 @@ type Runner struct {
 	Key string
 	// Self is the path of our own binary; empty means the running executable.
 	Self string
+	// Beside are names of other programs of ours: what lies under them beside our
+	// own binary counts as it.
+	Beside []string
 	// InProcess holds the plugins that our binary contains, by type.
 	InProcess map[string]*cniplugin.Plugin
 }
@@ -107,7 +111,7 @@ func (r *Runner) verb(ctx context.Context, a *cniplugin.Args, kind, verb string)
 
 // find looks the type up in CNI_PATH as libcni does: the first regular file of
 // that name, whether executable or not. It returns a plugin when that file is
-// our own binary and contains the type, else the path.
+// ours and our binary contains the type, else the path.
 func (r *Runner) find(a *cniplugin.Args, kind string) (*cniplugin.Plugin, string, error) {
 	if kind == "" {
 		return nil, "", cnierr.Config(r.key(), "", "a name is required")
@@ -121,7 +125,7 @@ func (r *Runner) find(a *cniplugin.Args, kind string) (*cniplugin.Plugin, string
 		if err != nil || !fi.Mode().IsRegular() {
 			continue
 		}
-		if p := r.InProcess[kind]; p != nil && r.isSelf(fi) {
+		if p := r.InProcess[kind]; p != nil && r.isOurs(fi) {
 			return r.served(p, a)
 		}
 		return nil, path, nil
@@ -136,13 +140,24 @@ func (r *Runner) key() string {
 	return r.Key
 }
 
-func (r *Runner) isSelf(fi os.FileInfo) bool {
+func (r *Runner) isOurs(fi os.FileInfo) bool {
 	self := r.Self
 	if self == "" {
 		self = selfExe
 	}
-	mine, err := os.Stat(self)
-	return err == nil && os.SameFile(fi, mine)
+	if same(fi, self) {
+		return true
+	}
+	if len(r.Beside) == 0 {
+		return false
+	}
+	dir, err := filepath.EvalSymlinks(self)
+	return err == nil && slices.ContainsFunc(r.Beside, func(name string) bool { return same(fi, filepath.Join(filepath.Dir(dir), name)) })
+}
+
+func same(fi os.FileInfo, path string) bool {
+	other, err := os.Stat(path)
+	return err == nil && os.SameFile(fi, other)
 }
 
 // served checks the version as the delegate's own skeleton would.

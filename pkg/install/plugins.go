@@ -5,24 +5,25 @@ package install
 // The programs that plugins are names of.
 const (
 	Multicall = "sluice-cni"
+	Link      = "sluice-link"
 	DHCP      = "sluice-dhcp"
 )
 
-// Program is a binary and the plugins that it is.
+// Program is a binary and the plugins that it is laid under the names of.
 type Program struct {
 	Name    string
 	Plugins []string
 }
 
-// Programs returns all of them. dhcp is a program of its own because of what it talks with its daemon (package gob) and with
-// servers: initialising that would take 2 to 3 % of every ADD of the others.
+// Programs returns all of them. A plugin lives for some milliseconds, and a fifth of an ADD would go into making ready, and
+// into walking past, what it does not need: sluice-link is the plugins that need no BPF (sluice-cni is they, too, for those
+// who link names by hand), and sluice-dhcp has what dhcp talks with its daemon (package gob) and with servers.
 func Programs() []Program {
 	return []Program{
-		{Multicall, []string{
-			"bridge", "loopback", "host-device", "tap",
-			"ptp", "macvlan", "ipvlan", "vlan", "dummy",
-			"host-local", "static",
-			"tuning", "portmap", "firewall", "bandwidth", "flannel", "sbr", "vrf",
+		{Multicall, []string{"bridge", "ptp", "tuning", "portmap", "firewall", "bandwidth", "flannel"}},
+		{Link, []string{
+			"loopback", "host-device", "tap", "macvlan", "ipvlan", "vlan", "dummy",
+			"host-local", "static", "sbr", "vrf",
 		}},
 		{DHCP, []string{"dhcp"}},
 	}

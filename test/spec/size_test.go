@@ -9,18 +9,22 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/install"
 )
 
-// All plugins together stay small.
+// Each program stays small.
 func TestSize(t *testing.T) {
 	t.Parallel()
-	st, err := os.Stat(programs.Path("sluice-cni"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	const limit = 15_000_000
-	if st.Size() > limit {
-		t.Errorf("sluice-cni has %d bytes, at most %d", st.Size(), limit)
+	for _, p := range install.Programs() {
+		st, err := os.Stat(programs.Path(p.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Size() > limit {
+			t.Errorf("%s has %d bytes, at most %d", p.Name, st.Size(), limit)
+		}
 	}
 }
 

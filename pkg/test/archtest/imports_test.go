@@ -23,7 +23,10 @@ var leaves = []string{
 }
 
 var rooms = []room{
-	{"cmd/sluice-cni", []string{"plugins/", "loader", "pkg/"}, "the multi-call binary wires everything"},
+	{"cmd/internal/early", nil, "initialised before everything else"},
+	{"cmd/internal/multicall", []string{"cmd/internal/early", "plugins/main/", "plugins/meta/", "plugins/ipam/", "pkg/"}, "the process of a program that is several plugins, and those that need no BPF"},
+	{"cmd/sluice-link", []string{"cmd/internal/", "pkg/"}, "the plugins that need no BPF"},
+	{"cmd/sluice-cni", []string{"cmd/internal/", "plugins/", "loader", "pkg/"}, "the multi-call binary wires everything"},
 	{"cmd/sluice-dhcp", []string{"plugins/ipam/dhcp", "pkg/"}, "one plugin and its daemon"},
 	{"cmd/sluice", []string{"loader", "pkg/"}, "the operator's tool reads state; it runs no plugin"},
 	{"cmd/sluice/internal/", []string{"cmd/sluice/internal/", "loader", "pkg/"}, "parts of the operator's tool"},

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package multicall is the process of a program that is several plugins: the name
+// it is started under (argv[0]) picks the plugin.
+package multicall
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/cmd/internal/early"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/install"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+// defaultPath is where an init system would have us look for iptables, nft and modprobe. Some runtimes pass no PATH on.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// EnsurePath sets PATH where the environment has none.
+func EnsurePath() {
+	if os.Getenv("PATH") == "" {
+		_ = os.Setenv("PATH", defaultPath) // it fails for malformed names only
+	}
+}
+
+// Program is one of install.Programs.
+type Program struct {
+	Name string
+	// Plugin returns the plugin of a name with its real dependencies, nil when
+	// there is none.
+	Plugin func(name string) *cniplugin.Plugin
+}
+
+// Names are the plugins that the program is.
+func (p Program) Names() []string {
+	for _, other := range install.Programs() {
+		if other.Name == p.Name {
+			return other.Plugins
+		}
+	}
+	return nil
+}
+
+// Run is the process under the given name; it returns the exit status.
+func (p Program) Run(name string) int {
+	if os.Getenv("CNI_COMMAND") == "VERSION" {
+		// Usually answered before main; not where /proc is missing.
+		if a := early.Answer(name); a != "" {
+			_, err := io.WriteString(os.Stdout, a)
+			return status(err == nil)
+		}
+	}
+	plugin := p.Plugin(name)
+	switch {
+	case plugin != nil:
+		return plugin.Main(cniplugin.Options{Log: nodeconf.NewLog})
+	case name == p.Name && os.Getenv("CNI_COMMAND") == "":
+		p.usage(os.Stderr)
+		return 0
+	}
+	cniplugin.PrintError(os.Stdout, cnierr.From(p.notOurs(name)), "")
+	return 1
+}
+
+// notOurs becomes the program that has the name, where it lies beside this one: who links names by hand links them all to
+// one. It returns only when that cannot be.
+func (p Program) notOurs(name string) error {
+	for _, other := range install.Programs() {
+		if other.Name == p.Name || !slices.Contains(other.Plugins, name) {
+			continue
+		}
+		path, err := Beside(other.Name)
+		if err == nil {
+			err = unix.Exec(path, os.Args, os.Environ())
+		}
+		return cnierr.New(cnierr.CodeEnvironment,
+			fmt.Sprintf("%s is a name of the program %s, not of %s: \"sluice install\" lays each where it belongs", name, other.Name, p.Name), err.Error())
+	}
+	return cnierr.New(cnierr.CodeEnvironment,
+		fmt.Sprintf("%q is no plugin of Sluice; started as one of %s it is", name, strings.Join(install.Plugins(), ", ")), "")
+}
+
+// Beside returns the path of another of the programs, which lie in one directory.
+func Beside(program string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	return filepath.Join(filepath.Dir(self), program), nil
+}
+
+func status(ok bool) int {
+	if ok {
+		return 0
+	}
+	return 1
+}
+
+func (p Program) usage(w io.Writer) {
+	fmt.Fprintf(w, `Sluice CNI plugins %s
+
+This binary is called by a container runtime under the name of a plugin:
+  %s
+"sluice install DIR" puts it there under all of them. CNI versions served:
+  %s
+`, version.String(), strings.Join(p.Names(), " "), strings.Join(version.CNI(), " "))
+}

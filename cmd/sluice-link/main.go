@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command sluice-link is those plugins of sluice-cni once more that need no BPF: a smaller program, which starts faster.
+// "sluice install" lays it under their names.
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/sluice-cni/sluice/cmd/internal/multicall"
+	"github.com/sluice-cni/sluice/pkg/install"
+)
+
+func main() {
+	multicall.EnsurePath()
+	os.Exit(program().Run(filepath.Base(os.Args[0])))
+}
+
+func program() multicall.Program {
+	return multicall.Program{Name: install.Link, Plugin: multicall.Light}
+}
