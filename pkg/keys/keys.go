@@ -226,7 +226,7 @@ func (d pointer[T]) decode(raw []byte) error {
 // Each is the place of a list; into says where an element goes, given a new one.
 func Each[T any](p *[]T, into func(*T) any) any { return list[T]{p, into} }
 
-// Self is the place of an Object, as an element of a list.
+// Self is the place of an Object, as an element of a list or a map.
 func Self[T any](p *T) any { return p }
 
 type list[T any] struct {
@@ -247,6 +247,32 @@ func (d list[T]) decode(raw []byte) (first error) {
 		all = append(all, e)
 	}
 	*d.p = all
+	return first
+}
+
+// Map is the place of an object with keys of any name, each as it is written; into
+// says where the value of one goes, given a new one. null makes the map nil.
+func Map[T any](p *map[string]T, into func(*T) any) any { return mapping[T]{p, into} }
+
+type mapping[T any] struct {
+	p    *map[string]T
+	into func(*T) any
+}
+
+func (d mapping[T]) decode(raw []byte) (first error) {
+	if raw[0] != '{' {
+		return json.Unmarshal(raw, d.p) //nolint:wrapcheck // Decode says what it was
+	}
+	if *d.p == nil {
+		*d.p = map[string]T{}
+	}
+	for m := (members{rest: raw[1:]}); m.next(); {
+		var e T
+		if err := value(m.value, d.into(&e)); err != nil && first == nil {
+			first = err
+		}
+		(*d.p)[m.name()] = e
+	}
 	return first
 }
 

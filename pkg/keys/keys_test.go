@@ -28,14 +28,16 @@ func (c *inner) Key(name string) any {
 
 type outer struct {
 	inner
-	Skips  bool              `json:"skips"` // with both letters that have a second lower-case form
-	Number int               `json:"number"`
-	Raw    json.RawMessage   `json:"raw"`
-	Raws   []json.RawMessage `json:"raws"`
-	Inner  inner             `json:"inner"`
-	Behind *inner            `json:"behind"`
-	Many   [][]inner         `json:"many"`
-	Other  map[string]int    `json:"other"`
+	Skips  bool                          `json:"skips"` // with both letters that have a second lower-case form
+	Number int                           `json:"number"`
+	Raw    json.RawMessage               `json:"raw"`
+	Raws   []json.RawMessage             `json:"raws"`
+	Inner  inner                         `json:"inner"`
+	Behind *inner                        `json:"behind"`
+	Many   [][]inner                     `json:"many"`
+	Other  map[string]int                `json:"other"`
+	Named  map[string]inner              `json:"named"`
+	Groups map[string]map[string][]inner `json:"groups"`
 }
 
 func (c *outer) Key(name string) any {
@@ -56,6 +58,12 @@ func (c *outer) Key(name string) any {
 		return Each(&c.Many, func(l *[]inner) any { return Each(l, Self[inner]) })
 	case "other":
 		return &c.Other
+	case "named":
+		return Map(&c.Named, Self[inner])
+	case "groups":
+		return Map(&c.Groups, func(g *map[string][]inner) any {
+			return Map(g, func(l *[]inner) any { return Each(l, Self[inner]) })
+		})
 	}
 	return c.inner.Key(name)
 }
@@ -66,6 +74,10 @@ var documents = []string{
 	`{"inner":{"word":1,"list":["a"]},"number":"x","word":"kept"}`, `{"behind":{"list":[]}, "many":[[{"word":"a"},null],null]}`, `{"behind":{"word":"a"},"behind":{"list":["b"]}}`,
 	`{"behind":{"word":"a"},"behind":null}`, `{"many":[[{"word":1}]]}`, `{"other":{"a":1}}`, `{"other":[]}`, `{"word":"a\"b\\","list":["\\"]}`, "{\"word\":\"\xff\"}",
 	`{"":1,"word":""}`, `{"raw":null,"raws":null,"list":null,"number":null}`, `{"many":{}}`, `{"inner":[]}`, `{"raws":{}}`,
+	`{"named":{"A":{"word":"x"}, "a" :{"word":"y"},"\u0061b":null,"":{}}}`, `{"named":{}}`, `{"named":null}`, `{"named":{"a":{}},"NAMED":null}`, "{\"named\":{\"\xff\":{}}}",
+	`{"named":{"a":{"word":"x","list":["y"]},"b":{"word":"z"}},"Named":{"a":{"list":[]},"c":{}}}`, `{"named":{"a":{"word":"x"},"a":{"list":["y"]}}}`,
+	`{"named":[]}`, `{"named":"x"}`, `{"named":{"a":1,"b":{"word":[]},"c":{"word":"kept"}},"word":"kept"}`,
+	`{"groups":{"a":{"b":[{"word":"x"},null],"c":null},"d":null,"e":{}}}`, `{"groups":{"a":{"b":[1]}}}`, `{"groups":{"a":{"b":{}}},"Groups":{"a":{"c":[]}}}`,
 }
 
 // Whatever the text is, the outcome is encoding/json's.
@@ -94,12 +106,14 @@ func repeats(doc string) bool {
 
 func TestErrors(t *testing.T) {
 	for doc, want := range map[string]string{
-		`{"Number":"x"}`:            `decode text: key "Number" is a JSON string, which does not fit int`,
-		`{"inner":{"word":[]}}`:     `decode text: key "inner.word" is a JSON array, which does not fit string`,
-		`{"many":[[{"list":"x"}]]}`: `decode text: key "many.list" is a JSON string, which does not fit []string`,
-		`{"behind":1}`:              `decode text: key "behind" is a JSON number, which does not fit an object`,
-		`[]`:                        `decode text: key "text" is a JSON array, which does not fit an object`,
-		`{"secret"`:                 `decode text: unexpected end of JSON input`,
+		`{"Number":"x"}`:             `decode text: key "Number" is a JSON string, which does not fit int`,
+		`{"inner":{"word":[]}}`:      `decode text: key "inner.word" is a JSON array, which does not fit string`,
+		`{"many":[[{"list":"x"}]]}`:  `decode text: key "many.list" is a JSON string, which does not fit []string`,
+		`{"named":{"a":{"word":1}}}`: `decode text: key "named.word" is a JSON number, which does not fit string`,
+		`{"named":[]}`:               `decode text: key "named" is a JSON array, which does not fit map[string]keys.inner`,
+		`{"behind":1}`:               `decode text: key "behind" is a JSON number, which does not fit an object`,
+		`[]`:                         `decode text: key "text" is a JSON array, which does not fit an object`,
+		`{"secret"`:                  `decode text: unexpected end of JSON input`,
 	} {
 		var o outer
 		err := cnierr.From(Decode("text", []byte(doc), &o))

@@ -3,8 +3,8 @@
 package store
 
 import (
+	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -134,12 +134,14 @@ func (d *Dir) lock(create bool) (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// write puts rec in place atomically: a reader sees the old record or the new one, also after a crash.
+// write puts rec in place atomically: a reader sees the old record or the new one, also after a crash. The caller holds the lock
+// and gives rec away.
 func (d *Dir) write(rec *Record) (err error) {
-	raw, err := json.Marshal(rec)
+	raw, err := encode(rec)
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
+	raw = append(raw, '\n')
 	f, err := file.Open(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
@@ -149,7 +151,7 @@ func (d *Dir) write(rec *Record) (err error) {
 			_ = os.Remove(f.Name())
 		}
 	}()
-	if _, err = f.Write(append(raw, '\n')); err == nil {
+	if _, err = f.Write(raw); err == nil {
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {
@@ -161,7 +163,28 @@ func (d *Dir) write(rec *Record) (err error) {
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
 	}
+	d.last.Store(&written{raw, rec})
 	return nil
+}
+
+// written is a record with the bytes of its file.
+type written struct {
+	raw []byte
+	rec *Record
+}
+
+// current is Load for a caller that holds the lock. A process that completes what it began finds in the file what it wrote, and
+// need not decode it: the record of then is taken from d, so nobody else can have it.
+func (d *Dir) current(ref Ref) (*Record, error) {
+	last := d.last.Swap(nil)
+	if last == nil || last.rec.Ref != ref {
+		return d.Load(ref)
+	}
+	raw, err := file.Read(filepath.Join(d.path, fileName(ref)))
+	if err != nil || !bytes.Equal(raw, last.raw) {
+		return d.Load(ref)
+	}
+	return last.rec, nil
 }
 
 // sweep removes what a killed writer has left; the caller holds the lock, so no live one can own it. Failing to is no harm: the

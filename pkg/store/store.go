@@ -19,9 +19,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/keys"
 )
 
 const (
@@ -112,7 +114,10 @@ func Recall[S any](d *Dir, ref Ref, plugin string) (data S, found bool, netns st
 }
 
 // Dir is a directory of records. The zero value is unusable; use Open.
-type Dir struct{ path string }
+type Dir struct {
+	path string
+	last atomic.Pointer[written] // by this process, to any of the files
+}
 
 // Open returns the store at dir. Nothing is created before the first Begin.
 func Open(dir string) *Dir { return &Dir{path: dir} }
@@ -145,7 +150,7 @@ func (d *Dir) update(ref Ref, plugin string, data any, state string, edit func(*
 		return err
 	}
 	defer unlock()
-	rec, err := d.Load(ref)
+	rec, err := d.current(ref)
 	switch {
 	case errors.Is(err, ErrNotExist):
 		rec = &Record{Ref: ref, Created: time.Now().UTC()}
@@ -185,7 +190,7 @@ func (d *Dir) read(name string) (*Record, error) {
 		return nil, fmt.Errorf("read attachment record: %w", err)
 	}
 	rec := new(Record)
-	if err := json.Unmarshal(raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" {
+	if err := keys.Decode("attachment record", raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" {
 		ref, _ := refFromName(name)
 		return &Record{Ref: ref, Corrupt: true}, nil //nolint:nilerr // what cannot be read is an answer, not a failure
 	}
