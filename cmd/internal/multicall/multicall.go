@@ -40,7 +40,7 @@ type Program struct {
 	Plugin func(name string) *cniplugin.Plugin
 }
 
-// Names are the plugins that the program is.
+// Names are the plugins that the program is laid under the names of.
 func (p Program) Names() []string {
 	for _, other := range install.Programs() {
 		if other.Name == p.Name {
