@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-cni/sluice/bench/peer"
@@ -47,5 +48,13 @@ func TestPrivilegedAdd(t *testing.T) {
 				t.Errorf("no %s of %s in %s", m.Name, plugin, raw)
 			}
 		}
+	}
+}
+
+// A flag that would be lost on the way into a machine is refused.
+func TestAddGuestFlags(t *testing.T) {
+	err := runAdd(t.Context(), []string{"-guest", "6.12", "-plugins", "vlan", "-cycles", "3"})
+	if err == nil || !strings.Contains(err.Error(), "-plugins") || !strings.Contains(err.Error(), "-cycles") {
+		t.Error(err)
 	}
 }
