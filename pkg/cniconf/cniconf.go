@@ -73,7 +73,7 @@ func Load(stdin []byte, into any) error {
 // LoadCommon is Load for who needs no other keys.
 func LoadCommon(stdin []byte) (Common, error) {
 	var c Common
-	err := Load(stdin, onlyCommon{&c})
+	err := Load(stdin, &onlyCommon{&c})
 	return c, err
 }
 

@@ -5,6 +5,7 @@ package cniconf
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -36,5 +37,13 @@ func TestDecodeRoute(t *testing.T) {
 		if (err == nil) != (wantErr == nil) || err == nil && !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, %v; the library makes of it %v, %v", text, got, err, want, wantErr)
 		}
+	}
+}
+
+// What is no object is refused in the same words by whoever reads it.
+func TestLoadCommonOfNoObject(t *testing.T) {
+	_, err := LoadCommon([]byte(`[]`))
+	if want := `key "network configuration" is a JSON array, which does not fit an object`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

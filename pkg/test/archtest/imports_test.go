@@ -98,18 +98,19 @@ var onlyFrom = map[string]struct {
 	importers []string
 	why       string
 }{
-	"github.com/cilium/ebpf/":                    {[]string{"loader", "pkg/maps/", "pkg/bpfobj", "pkg/test/", "bpf/", "bench/peer", "_test"}, "nobody else sees a raw eBPF type"},
-	"github.com/florianl/go-tc/":                 {[]string{"_test"}, "its initialiser reads /proc, 2 to 3 % of an ADD; pkg/nl has the messages we need"},
-	"github.com/vishvananda/netlink/":            {[]string{"pkg/nl", "pkg/test/", "_test"}, "dumps are retried in one place"},
-	"github.com/vishvananda/netns/":              {[]string{"pkg/test/", "_test"}, "threads are restored in one place"},
-	"github.com/containernetworking/cni/libcni/": {[]string{"pkg/test/", "test/", "bench", "_test"}, "libcni is the runtime's side"},
-	"github.com/containernetworking/plugins/":    {[]string{"_test"}, "only its test helpers may be used"},
-	"github.com/spf13/cobra/":                    {[]string{"cmd/sluice"}, "heavy; the plugin binary must start fast"},
-	"go.uber.org/zap/":                           {[]string{"pkg/log", "_test"}, "one place builds a log core; zap's own logger brings an HTTP server into every process"},
-	"net/http/":                                  {[]string{"pkg/test/", "test/", "bench", "_test"}, "heavy; nothing in Sluice serves HTTP"},
-	module + "/pkg/test/":                        {[]string{"pkg/test/", "test/", "bench", "_test"}, "helpers of tests"},
-	module + "/bench/":                           {[]string{"bench"}, "nothing imports the benchmarks"},
-	module + "/test/":                            {[]string{"test/"}, "nothing imports the suites"},
+	"github.com/cilium/ebpf/":                      {[]string{"loader", "pkg/maps/", "pkg/bpfobj", "pkg/test/", "bpf/", "bench/peer", "_test"}, "nobody else sees a raw eBPF type"},
+	"github.com/florianl/go-tc/":                   {[]string{"_test"}, "its initialiser reads /proc, 2 to 3 % of an ADD; pkg/nl has the messages we need"},
+	"github.com/vishvananda/netlink/":              {[]string{"pkg/nl", "pkg/test/", "_test"}, "dumps are retried in one place"},
+	"github.com/vishvananda/netns/":                {[]string{"pkg/test/", "_test"}, "threads are restored in one place"},
+	"github.com/containernetworking/cni/libcni/":   {[]string{"pkg/test/", "test/", "bench", "_test"}, "libcni is the runtime's side"},
+	"github.com/containernetworking/cni/pkg/skel/": {[]string{"plugins/ipam/dhcp", "_test"}, "it compiles regular expressions in every process; dhcp sends its type to the daemon"},
+	"github.com/containernetworking/plugins/":      {[]string{"_test"}, "only its test helpers may be used"},
+	"github.com/spf13/cobra/":                      {[]string{"cmd/sluice"}, "heavy; the plugin binary must start fast"},
+	"go.uber.org/zap/":                             {[]string{"pkg/log", "_test"}, "one place builds a log core; zap's own logger brings an HTTP server into every process"},
+	"net/http/":                                    {[]string{"pkg/test/", "test/", "bench", "_test"}, "heavy; nothing in Sluice serves HTTP"},
+	module + "/pkg/test/":                          {[]string{"pkg/test/", "test/", "bench", "_test"}, "helpers of tests"},
+	module + "/bench/":                             {[]string{"bench"}, "nothing imports the benchmarks"},
+	module + "/test/":                              {[]string{"test/"}, "nothing imports the suites"},
 }
 
 func TestOnlyFrom(t *testing.T) {
