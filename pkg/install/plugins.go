@@ -15,9 +15,9 @@ type Program struct {
 	Plugins []string
 }
 
-// Programs returns all of them. A plugin lives for some milliseconds, and a tenth to a quarter of an ADD would go into
-// making ready, and into walking past, what it does not need: sluice-link is the plugins that need no BPF (sluice-cni is they, too, for those
-// who link names by hand), and sluice-dhcp has what dhcp talks with its daemon (package gob) and with servers.
+// Programs returns all of them. A plugin lives for some milliseconds, and a tenth to a quarter of an ADD would go into making
+// ready, and into walking past, what it does not need: sluice-link is the plugins that need no BPF (sluice-cni is they, too, for
+// those who link names by hand), and sluice-dhcp has what dhcp talks with its daemon (package gob) and with servers.
 func Programs() []Program {
 	return []Program{
 		{Multicall, []string{"bridge", "ptp", "tuning", "portmap", "firewall", "bandwidth", "flannel"}},
