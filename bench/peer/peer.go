@@ -68,20 +68,16 @@ func (s Suite) check(plugins []string) error {
 // the caller must remove, and lays the plugins' names beside them.
 func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
 	var errs []error
-	for _, p := range []string{install.Multicall, install.Link} {
-		errs = append(errs, copyProgram(filepath.Join(binDir, p), filepath.Join(linkDir, p)))
-	}
 	for _, p := range install.Programs() {
-		src := install.Source{Path: filepath.Join(linkDir, p.Name)}
-		for _, name := range plugins {
-			if slices.Contains(p.Plugins, name) {
-				src.Names = append(src.Names, name)
-			}
+		src := install.Source{Path: filepath.Join(linkDir, p.Name), Names: p.Among(plugins)}
+		if len(src.Names) == 0 {
+			continue
 		}
-		if len(src.Names) > 0 {
-			_, err := install.Install(linkDir, src)
-			errs = append(errs, err)
+		err := copyProgram(filepath.Join(binDir, p.Name), src.Path)
+		if err == nil {
+			_, err = install.Install(linkDir, src)
 		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Suite{}, fmt.Errorf("peer %s (built with make build?): %w", Sluice, err)

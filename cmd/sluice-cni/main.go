@@ -5,18 +5,10 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
-
 	"github.com/sluice-cni/sluice/cmd/internal/multicall"
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
-func main() {
-	multicall.EnsurePath()
-	os.Exit(run(filepath.Base(os.Args[0])))
-}
-
-func run(name string) int { return program().Run(name) }
+func main() { program().Main() }
 
 func program() multicall.Program { return multicall.Program{Name: install.Multicall, Plugin: plugin} }

@@ -22,7 +22,7 @@ import (
 // TestMain lets this test binary be the plugin binary under any name.
 func TestMain(m *testing.M) {
 	if os.Getenv("TEST_SLUICE_CNI") != "" {
-		os.Exit(run(filepath.Base(os.Args[0])))
+		program().Main()
 	}
 	os.Exit(m.Run())
 }

@@ -5,17 +5,11 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
-
 	"github.com/sluice-cni/sluice/cmd/internal/multicall"
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
-func main() {
-	multicall.EnsurePath()
-	os.Exit(program().Run(filepath.Base(os.Args[0])))
-}
+func main() { program().Main() }
 
 func program() multicall.Program {
 	return multicall.Program{Name: install.Link, Plugin: multicall.Light}

@@ -114,14 +114,9 @@ func sourcesOf(names []string, binary string) ([]install.Source, error) {
 	}
 	var out []install.Source
 	for _, p := range install.Programs() {
-		src := install.Source{Path: binary}
+		src := install.Source{Path: binary, Names: p.Among(names)}
 		if p.Name != install.Multicall {
 			src.Path = filepath.Join(filepath.Dir(binary), p.Name)
-		}
-		for _, name := range p.Plugins {
-			if slices.Contains(names, name) {
-				src.Names = append(src.Names, name)
-			}
 		}
 		if len(src.Names) == 0 {
 			continue

@@ -148,11 +148,13 @@ func (r *Runner) isOurs(fi os.FileInfo) bool {
 	if same(fi, self) {
 		return true
 	}
-	if len(r.Beside) == 0 {
-		return false
+	if self == selfExe {
+		var err error
+		if self, err = os.Executable(); err != nil { // where it lies
+			return false
+		}
 	}
-	dir, err := filepath.EvalSymlinks(self)
-	return err == nil && slices.ContainsFunc(r.Beside, func(name string) bool { return same(fi, filepath.Join(filepath.Dir(dir), name)) })
+	return slices.ContainsFunc(r.Beside, func(name string) bool { return same(fi, filepath.Join(filepath.Dir(self), name)) })
 }
 
 func same(fi os.FileInfo, path string) bool {

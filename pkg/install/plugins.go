@@ -2,6 +2,8 @@
 
 package install
 
+import "slices"
+
 // The programs that plugins are names of.
 const (
 	Multicall = "sluice-cni"
@@ -13,6 +15,16 @@ const (
 type Program struct {
 	Name    string
 	Plugins []string
+}
+
+// Among returns which of the names are the program's.
+func (p Program) Among(names []string) (of []string) {
+	for _, name := range p.Plugins {
+		if slices.Contains(names, name) {
+			of = append(of, name)
+		}
+	}
+	return of
 }
 
 // Programs returns all of them. A plugin lives for some milliseconds, and a tenth to a quarter of an ADD would go into making

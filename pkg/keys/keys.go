@@ -112,15 +112,9 @@ func value(raw []byte, into any) error {
 		*into = bytes.Clone(raw)
 		return nil
 	case *[]json.RawMessage:
-		if raw[0] == '[' {
-			*into = elements(raw)
-			return nil
-		}
+		return list[json.RawMessage]{into, Self[json.RawMessage]}.decode(raw)
 	case *[]string:
-		if list, ok := plains(raw); ok {
-			*into = list
-			return nil
-		}
+		return list[string]{into, Self[string]}.decode(raw)
 	case Object:
 		if raw[0] == '{' {
 			return object(raw, into)
@@ -181,27 +175,14 @@ func plain(raw []byte) (string, bool) {
 	return string(s), true
 }
 
-func plains(raw []byte) ([]string, bool) {
-	if raw[0] != '[' {
-		return nil, false
-	}
-	list := []string{}
-	for m := (members{rest: raw[1:]}); m.element(); {
-		s, ok := plain(m.value)
-		if !ok {
-			return nil, false
+// First asks the parts of an Object one after the other.
+func First(name string, parts ...func(name string) any) any {
+	for _, part := range parts {
+		if p := part(name); p != nil {
+			return p
 		}
-		list = append(list, s)
 	}
-	return list, true
-}
-
-func elements(raw []byte) []json.RawMessage {
-	list := []json.RawMessage{}
-	for m := (members{rest: raw[1:]}); m.element(); {
-		list = append(list, bytes.Clone(m.value))
-	}
-	return list
+	return nil
 }
 
 // decoder is a place that decodes itself.
@@ -223,10 +204,10 @@ func (d pointer[T]) decode(raw []byte) error {
 	return value(raw, *d.p)
 }
 
-// Each is the place of a list; into says where an element goes, given a new one.
+// Each is the place of a list; into says where an element goes.
 func Each[T any](p *[]T, into func(*T) any) any { return list[T]{p, into} }
 
-// Self is the place of an Object, as an element of a list or a map.
+// Self is the place of a value that is decoded into itself, as an element of a list or a map.
 func Self[T any](p *T) any { return p }
 
 type list[T any] struct {
@@ -238,15 +219,20 @@ func (d list[T]) decode(raw []byte) (first error) {
 	if raw[0] != '[' {
 		return json.Unmarshal(raw, d.p) //nolint:wrapcheck // Decode says what it was
 	}
-	all := []T{}
-	for m := (members{rest: raw[1:]}); m.element(); {
-		var e T
-		if err := value(m.value, d.into(&e)); err != nil && first == nil {
+	all, n := *d.p, 0 // as with encoding/json, null leaves an element what it was
+	for m := (members{rest: raw[1:]}); m.element(); n++ {
+		if n == len(all) {
+			var e T
+			all = append(all, e)
+		}
+		if err := value(m.value, d.into(&all[n])); err != nil && first == nil {
 			first = err
 		}
-		all = append(all, e)
 	}
-	*d.p = all
+	if all == nil {
+		all = []T{}
+	}
+	*d.p = all[:n]
 	return first
 }
 
@@ -276,8 +262,8 @@ func (d mapping[T]) decode(raw []byte) (first error) {
 	return first
 }
 
-// One is an Object with a single key, in lower case, whose value goes to into.
-func One(name string, into any) Object { return &one{name, into} }
+// One is an Object with a single key, whose value goes to into.
+func One(name string, into any) Object { return &one{fold(name), into} }
 
 type one struct {
 	name string

@@ -25,8 +25,8 @@ import (
 // defaultPath is where an init system would have us look for iptables, nft and modprobe. Some runtimes pass no PATH on.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// EnsurePath sets PATH where the environment has none.
-func EnsurePath() {
+// ensurePath sets PATH where the environment has none.
+func ensurePath() {
 	if os.Getenv("PATH") == "" {
 		_ = os.Setenv("PATH", defaultPath) // it fails for malformed names only
 	}
@@ -48,6 +48,12 @@ func (p Program) Names() []string {
 		}
 	}
 	return nil
+}
+
+// Main is the process; it ends it.
+func (p Program) Main() {
+	ensurePath()
+	os.Exit(p.Run(filepath.Base(os.Args[0])))
 }
 
 // Run is the process under the given name; it returns the exit status.
@@ -78,7 +84,7 @@ func (p Program) notOurs(name string) error {
 		if other.Name == p.Name || !slices.Contains(other.Plugins, name) {
 			continue
 		}
-		path, err := Beside(other.Name)
+		path, err := beside(other.Name)
 		if err == nil {
 			err = unix.Exec(path, os.Args, os.Environ())
 		}
@@ -89,8 +95,8 @@ func (p Program) notOurs(name string) error {
 		fmt.Sprintf("%q is no plugin of Sluice; started as one of %s it is", name, strings.Join(install.Plugins(), ", ")), "")
 }
 
-// Beside returns the path of another of the programs, which lie in one directory.
-func Beside(program string) (string, error) {
+// beside returns the path of another of the programs, which lie in one directory.
+func beside(program string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)

@@ -11,7 +11,7 @@ import (
 func TestEnsurePath(t *testing.T) {
 	for in, want := range map[string]string{"": defaultPath, "/opt/bin": "/opt/bin"} {
 		t.Setenv("PATH", in)
-		if EnsurePath(); os.Getenv("PATH") != want {
+		if ensurePath(); os.Getenv("PATH") != want {
 			t.Errorf("PATH %q became %q", in, os.Getenv("PATH"))
 		}
 	}

@@ -58,7 +58,7 @@ func (c *ipamConf) Key(name string) any {
 	case "resolvconf":
 		return &c.ResolvConf
 	}
-	return c.rangeKey(name)
+	return c.rangeConf.Key(name)
 }
 
 type rangeConf struct {
@@ -69,9 +69,7 @@ type rangeConf struct {
 }
 
 // Key is where each key goes, see keys.Object.
-func (r *rangeConf) Key(name string) any { return r.rangeKey(name) }
-
-func (r *rangeConf) rangeKey(name string) any {
+func (r *rangeConf) Key(name string) any {
 	switch name {
 	case "subnet":
 		return &r.Subnet

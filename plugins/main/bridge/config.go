@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
@@ -84,10 +85,7 @@ func (c *conf) Key(name string) any {
 	case "ipam":
 		return &c.IPAM
 	}
-	if p := c.MasqueradeKey(name); p != nil {
-		return p
-	}
-	return c.CommonKey(name)
+	return keys.First(name, c.MasqueradeKey, c.CommonKey)
 }
 
 // trunkItem is one entry of vlanTrunk: an id, a range, or both.

@@ -143,7 +143,7 @@ func (r *request) checkKeys() (err error) {
 // pciBusID. Which bus it means is found by looking.
 func (r *request) takeDeviceID(s sysfs) error {
 	var id string
-	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, keys.One("deviceid", &id)); err != nil {
+	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, keys.One("deviceID", &id)); err != nil {
 		return err
 	}
 	if id == "" {

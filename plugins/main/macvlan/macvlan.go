@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
@@ -49,10 +50,7 @@ func (c *conf) Key(name string) any {
 	case "bcqueuelen":
 		return &c.BCQueueLen
 	}
-	if p := c.MasterKey(name); p != nil {
-		return p
-	}
-	return c.LinkKey(name)
+	return keys.First(name, c.MasterKey, c.LinkKey)
 }
 
 func parse(a *cniplugin.Args) (*podlink.Request, error) {

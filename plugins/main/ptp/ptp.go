@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -93,10 +94,7 @@ func (c *conf) Key(name string) any {
 	case "ipam":
 		return &c.IPAM
 	}
-	if p := c.MasqueradeKey(name); p != nil {
-		return p
-	}
-	return c.CommonKey(name)
+	return keys.First(name, c.MasqueradeKey, c.CommonKey)
 }
 
 // request is a validated call.

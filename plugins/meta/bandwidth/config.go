@@ -62,10 +62,7 @@ type Limits struct {
 
 // Key is where each key goes, see keys.Object.
 func (c *Limits) Key(name string) any {
-	if p := c.ratesKey(name); p != nil {
-		return p
-	}
-	return c.subnetsKey(name)
+	return keys.First(name, c.ratesKey, c.subnetsKey)
 }
 
 // Conf is the plugin's configuration, keys as the reference plugin has them;
@@ -89,13 +86,7 @@ func (c *Conf) Key(name string) any {
 	case "runtimeconfig":
 		return keys.One("bandwidth", &c.RuntimeConfig.Bandwidth)
 	}
-	if p := c.ratesKey(name); p != nil {
-		return p
-	}
-	if p := c.subnetsKey(name); p != nil {
-		return p
-	}
-	return c.CommonKey(name)
+	return keys.First(name, c.ratesKey, c.subnetsKey, c.CommonKey)
 }
 
 // request is a Conf that has been found valid.

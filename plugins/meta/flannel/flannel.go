@@ -59,10 +59,6 @@ type section struct {
 	File string `json:"file"`
 }
 
-func refOf(network string, a *cniplugin.Args) store.Ref {
-	return store.Ref{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
-}
-
 // with is the call with another configuration on stdin.
 func with(a *cniplugin.Args, stdin []byte) *cniplugin.Args {
 	c := *a
@@ -86,7 +82,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	if err != nil {
 		return nil, err
 	}
-	ref := refOf(c.Name, a)
+	ref := a.Ref(c.Name)
 	file, err := p.pickFile(c, ref)
 	if err != nil {
 		return nil, err
@@ -115,7 +111,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	ref := refOf(c.Name, a)
+	ref := a.Ref(c.Name)
 	if err := p.delFile(ctx, a, p.savedFile(c, ref)); err != nil {
 		return err
 	}
@@ -149,7 +145,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if _, err := c.Chained(); err != nil {
 		return err
 	}
-	file := p.savedFile(c, refOf(c.Name, a))
+	file := p.savedFile(c, a.Ref(c.Name))
 	saved, kind, err := readSaved(file)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeCheck, err, "the delegate's configuration that ADD saved")

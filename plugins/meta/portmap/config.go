@@ -52,7 +52,7 @@ func (c *Conf) Key(name string) any {
 	case "allowedsources":
 		return &c.AllowedSources
 	case "runtimeconfig":
-		return keys.One("portmappings", keys.Each(&c.RuntimeConfig.PortMappings, keys.Self[PortMapping]))
+		return keys.One("portMappings", keys.Each(&c.RuntimeConfig.PortMappings, keys.Self[PortMapping]))
 	}
 	return c.CommonKey(name)
 }

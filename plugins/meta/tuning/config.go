@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -60,10 +61,7 @@ func (c *netConf) Key(name string) any {
 	case "datadir":
 		return &c.DataDir
 	}
-	if p := c.settingsKey(name); p != nil {
-		return p
-	}
-	return c.CommonKey(name)
+	return keys.First(name, c.settingsKey, c.CommonKey)
 }
 
 // wanted is what an ADD has to make true.
