@@ -53,7 +53,7 @@ build: ## build bin/sluice-cni, bin/sluice-link and bin/sluice-dhcp (the plugins
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-link ./cmd/sluice-dhcp ./cmd/sluice
 
 generate: ## compile the BPF programs and regenerate their Go bindings
-	go generate ./pkg/bpfobj
+	go generate ./pkg/bpfobj/...
 
 verify: ## regenerate and check that nothing differs from what is committed (needs clang-14)
 	$(call need,$(CLANG):$(CLANG) llvm-strip-14:llvm-14 clang-format:clang-format git:git)

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
@@ -28,15 +28,15 @@ type sockHook struct {
 
 func sockHooks() []sockHook {
 	return []sockHook{
-		{"connect4", bpfobj.CgroupSockProgSlConnect4, ebpf.AttachCGroupInet4Connect},
-		{"connect6", bpfobj.CgroupSockProgSlConnect6, ebpf.AttachCGroupInet6Connect},
-		{"sendmsg4", bpfobj.CgroupSockProgSlSendmsg4, ebpf.AttachCGroupUDP4Sendmsg},
-		{"sendmsg6", bpfobj.CgroupSockProgSlSendmsg6, ebpf.AttachCGroupUDP6Sendmsg},
-		{"recvmsg4", bpfobj.CgroupSockProgSlRecvmsg4, ebpf.AttachCGroupUDP4Recvmsg},
-		{"recvmsg6", bpfobj.CgroupSockProgSlRecvmsg6, ebpf.AttachCGroupUDP6Recvmsg},
-		{"getpeername4", bpfobj.CgroupSockProgSlPeername4, ebpf.AttachCgroupInet4GetPeername},
-		{"getpeername6", bpfobj.CgroupSockProgSlPeername6, ebpf.AttachCgroupInet6GetPeername},
-		{"sock_release", bpfobj.CgroupSockProgSlSockRelease, ebpf.AttachCgroupInetSockRelease},
+		{"connect4", elf.CgroupSockProgSlConnect4, ebpf.AttachCGroupInet4Connect},
+		{"connect6", elf.CgroupSockProgSlConnect6, ebpf.AttachCGroupInet6Connect},
+		{"sendmsg4", elf.CgroupSockProgSlSendmsg4, ebpf.AttachCGroupUDP4Sendmsg},
+		{"sendmsg6", elf.CgroupSockProgSlSendmsg6, ebpf.AttachCGroupUDP6Sendmsg},
+		{"recvmsg4", elf.CgroupSockProgSlRecvmsg4, ebpf.AttachCGroupUDP4Recvmsg},
+		{"recvmsg6", elf.CgroupSockProgSlRecvmsg6, ebpf.AttachCGroupUDP6Recvmsg},
+		{"getpeername4", elf.CgroupSockProgSlPeername4, ebpf.AttachCgroupInet4GetPeername},
+		{"getpeername6", elf.CgroupSockProgSlPeername6, ebpf.AttachCgroupInet6GetPeername},
+		{"sock_release", elf.CgroupSockProgSlSockRelease, ebpf.AttachCgroupInetSockRelease},
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
@@ -180,19 +181,19 @@ func (k constants) apply(spec *ebpf.CollectionSpec, drawn drawn) error {
 		}
 		errs = append(errs, v.Set(value))
 	}
-	set(bpfobj.PodEgressVarCfgFastPath, fastPathValue(k.fastPath))
-	set(bpfobj.PodEgressVarCfgAntiSpoof, oneIf(k.antiSpoof))
-	set(bpfobj.PodEgressVarCfgAdmitMark, k.admitMark)
-	set(bpfobj.PodEgressVarCfgFibSrc, oneIf(drawn.fibSrc))
-	set(bpfobj.PodEgressVarCfgCoarseClock, oneIf(drawn.coarse))
-	set(bpfobj.PodEgressVarCfgNetnsCookie, drawn.netns)
-	set(bpfobj.PodEgressVarCfgSnatMin1, uint32(k.snat[0].First))
-	set(bpfobj.PodEgressVarCfgSnatMax1, uint32(k.snat[0].Last))
-	set(bpfobj.PodEgressVarCfgSnatMin2, uint32(second.First))
-	set(bpfobj.PodEgressVarCfgSnatMax2, uint32(second.Last))
-	set(bpfobj.PodEgressVarCfgSnatSecret, drawn.snat)
-	set(bpfobj.PodEgressVarCfgPassed1, drawn.passed[0])
-	set(bpfobj.PodEgressVarCfgPassed2, drawn.passed[1])
+	set(elf.PodEgressVarCfgFastPath, fastPathValue(k.fastPath))
+	set(elf.PodEgressVarCfgAntiSpoof, oneIf(k.antiSpoof))
+	set(elf.PodEgressVarCfgAdmitMark, k.admitMark)
+	set(elf.PodEgressVarCfgFibSrc, oneIf(drawn.fibSrc))
+	set(elf.PodEgressVarCfgCoarseClock, oneIf(drawn.coarse))
+	set(elf.PodEgressVarCfgNetnsCookie, drawn.netns)
+	set(elf.PodEgressVarCfgSnatMin1, uint32(k.snat[0].First))
+	set(elf.PodEgressVarCfgSnatMax1, uint32(k.snat[0].Last))
+	set(elf.PodEgressVarCfgSnatMin2, uint32(second.First))
+	set(elf.PodEgressVarCfgSnatMax2, uint32(second.Last))
+	set(elf.PodEgressVarCfgSnatSecret, drawn.snat)
+	set(elf.PodEgressVarCfgPassed1, drawn.passed[0])
+	set(elf.PodEgressVarCfgPassed2, drawn.passed[1])
 	return errors.Join(errs...)
 }
 

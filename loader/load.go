@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf/pin"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
@@ -88,13 +88,13 @@ func commit(fresh, committed string) error {
 // objects is where programs come from, by the name of their program: those that every load verifies.
 func objects() map[string]readObject {
 	return map[string]readObject{
-		bpfobj.PodEgressProgSlPodEgress:      bpfobj.LoadPodEgress,
-		bpfobj.PodIngressProgSlPodIngress:    bpfobj.LoadPodIngress,
-		bpfobj.UplinkIngressProgSlUplIngress: bpfobj.LoadUplinkIngress,
-		bpfobj.UplinkEgressProgSlUplEgress:   bpfobj.LoadUplinkEgress,
-		bpfobj.EdtProgSlEdt:                  bpfobj.LoadEdt,
-		bpfobj.XDPUplinkProgSlXdpUplink:      bpfobj.LoadXDPUplink,
-		sockObject:                           bpfobj.LoadCgroupSock,
+		elf.PodEgressProgSlPodEgress:      elf.LoadPodEgress,
+		elf.PodIngressProgSlPodIngress:    elf.LoadPodIngress,
+		elf.UplinkIngressProgSlUplIngress: elf.LoadUplinkIngress,
+		elf.UplinkEgressProgSlUplEgress:   elf.LoadUplinkEgress,
+		elf.EdtProgSlEdt:                  elf.LoadEdt,
+		elf.XDPUplinkProgSlXdpUplink:      elf.LoadXDPUplink,
+		sockObject:                        elf.LoadCgroupSock,
 	}
 }
 
@@ -141,7 +141,7 @@ func makeBare(spec *ebpf.CollectionSpec, name string) error {
 		p.Name = name
 		spec.Programs[name] = p
 	}
-	return spec.Variables[bpfobj.UplinkIngressVarCfgL2Len].Set(uint32(0))
+	return spec.Variables[elf.UplinkIngressVarCfgL2Len].Set(uint32(0))
 }
 
 // openMaps returns the maps that all programs share: those that are pinned already, with all they hold, and new ones for the

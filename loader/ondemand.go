@@ -11,7 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -19,8 +19,8 @@ import (
 // verifies. Most nodes never have a device that needs them, and they are nearly half of the verifier's work.
 func (h hook) onDemand() map[string]readObject {
 	for _, group := range []map[string]readObject{
-		{hookBareIngress().program: bpfobj.LoadUplinkIngress, hookBareEgress().program: bpfobj.LoadUplinkEgress},
-		{hookOwnEgress().program: bpfobj.LoadOwnEgress, hookOwnIngress().program: bpfobj.LoadOwnIngress},
+		{hookBareIngress().program: elf.LoadUplinkIngress, hookBareEgress().program: elf.LoadUplinkEgress},
+		{hookOwnEgress().program: elf.LoadOwnEgress, hookOwnIngress().program: elf.LoadOwnIngress},
 	} {
 		if group[h.program] != nil {
 			return group

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 )
 
 // A load makes every map, though some of the programs that use them come later.
@@ -89,10 +89,10 @@ func TestPrivilegedOnDemand(t *testing.T) {
 	}
 	dir, err := d.committedDir()
 	e.ok(err)
-	for _, name := range []string{bpfobj.PodEgressVarCfgPassed1, bpfobj.PodEgressVarCfgPassed2, bpfobj.PodEgressVarCfgSnatSecret} {
-		pod := constantIn(t, dir, hookPodEgress(), bpfobj.LoadPodEgress, name)
-		own := constantIn(t, dir, hookOwnEgress(), bpfobj.LoadOwnEgress, name)
-		if !bytes.Equal(pod, own) || name != bpfobj.PodEgressVarCfgPassed2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
+	for _, name := range []string{elf.PodEgressVarCfgPassed1, elf.PodEgressVarCfgPassed2, elf.PodEgressVarCfgSnatSecret} {
+		pod := constantIn(t, dir, hookPodEgress(), elf.LoadPodEgress, name)
+		own := constantIn(t, dir, hookOwnEgress(), elf.LoadOwnEgress, name)
+		if !bytes.Equal(pod, own) || name != elf.PodEgressVarCfgPassed2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
 			t.Errorf("%s: %x beside %x", name, pod, own)
 		}
 	}

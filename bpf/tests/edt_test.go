@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
@@ -45,7 +46,7 @@ const classOffset = 72
 func newShaper(t testing.TB, l edt.Limit) *shaper {
 	t.Helper()
 	o := &objects{maps: map[string]*ebpf.Map{}}
-	spec, err := bpfobj.LoadEdt()
+	spec, err := elf.LoadEdt()
 	if err != nil {
 		t.Fatal(err)
 	}

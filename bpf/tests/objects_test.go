@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 )
 
 // objects are the programs over one set of maps, none of it pinned.
@@ -40,17 +40,17 @@ type part struct {
 
 // parts are the objects whose programs take packets.
 var parts = []part{
-	{bpfobj.LoadPodEgress, "sl_pod_egress", func(o *objects) **ebpf.Program { return &o.podEgress }},
-	{bpfobj.LoadPodIngress, "sl_pod_ingress", func(o *objects) **ebpf.Program { return &o.podIngress }},
-	{bpfobj.LoadUplinkIngress, "sl_upl_ingress", func(o *objects) **ebpf.Program { return &o.uplinkIngress }},
-	{bpfobj.LoadUplinkEgress, "sl_upl_egress", func(o *objects) **ebpf.Program { return &o.uplinkEgress }},
-	{bpfobj.LoadOwnEgress, "sl_own_egress", func(o *objects) **ebpf.Program { return &o.ownEgress }},
-	{bpfobj.LoadOwnIngress, "sl_own_ingress", func(o *objects) **ebpf.Program { return &o.ownIngress }},
-	{bpfobj.LoadEdt, "sl_edt", func(o *objects) **ebpf.Program { return &o.edt }},
+	{elf.LoadPodEgress, "sl_pod_egress", func(o *objects) **ebpf.Program { return &o.podEgress }},
+	{elf.LoadPodIngress, "sl_pod_ingress", func(o *objects) **ebpf.Program { return &o.podIngress }},
+	{elf.LoadUplinkIngress, "sl_upl_ingress", func(o *objects) **ebpf.Program { return &o.uplinkIngress }},
+	{elf.LoadUplinkEgress, "sl_upl_egress", func(o *objects) **ebpf.Program { return &o.uplinkEgress }},
+	{elf.LoadOwnEgress, "sl_own_egress", func(o *objects) **ebpf.Program { return &o.ownEgress }},
+	{elf.LoadOwnIngress, "sl_own_ingress", func(o *objects) **ebpf.Program { return &o.ownIngress }},
+	{elf.LoadEdt, "sl_edt", func(o *objects) **ebpf.Program { return &o.edt }},
 }
 
 // sockets is the object for socket calls, which has several programs.
-var sockets = part{load: bpfobj.LoadCgroupSock, name: "sl_cgroup_sock"}
+var sockets = part{load: elf.LoadCgroupSock, name: "sl_cgroup_sock"}
 
 // mustLoad loads everything; it goes with the test.
 func mustLoad(tb testing.TB, opts loadOptions) *objects {
