@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build 386 || arm || mipsle
+
+package bpf
+
+import "unsafe"
+
+// pointer is an address in an attribute: 64 bits on every machine.
+type pointer struct {
+	p unsafe.Pointer
+	_ uint32
+}

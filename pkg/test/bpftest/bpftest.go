@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bpftest lets a test that makes its maps by cilium/ebpf look at them through pkg/bpf: the library remains the witness of
+// what is in them.
+package bpftest
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpf"
+)
+
+// View returns m as pkg/bpf has maps. It has a descriptor of its own, which goes with the test.
+func View(t testing.TB, m *ebpf.Map) *bpf.Map {
+	t.Helper()
+	fd, err := unix.FcntlInt(uintptr(m.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("duplicate the descriptor of %s: %v", m, err)
+	}
+	v, err := bpf.MapFromFD(fd) // closes fd when it fails
+	if err != nil {
+		t.Fatalf("view of %s: %v", m, err)
+	}
+	t.Cleanup(func() { _ = v.Close() })
+	return v
+}
