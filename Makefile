@@ -49,8 +49,8 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build bin/sluice-cni, bin/sluice-link and bin/sluice-dhcp (the plugins) and bin/sluice (the operator's tool), static and stripped
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-link ./cmd/sluice-dhcp ./cmd/sluice
+build: ## build bin/sluice-cni, bin/sluice-helper and bin/sluice-dhcp (the plugins) and bin/sluice (the operator's tool), static and stripped
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice
 
 generate: ## compile the BPF programs and regenerate their Go bindings
 	go generate ./pkg/bpfobj/...

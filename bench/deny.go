@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/test/flood"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -205,7 +206,7 @@ func byXDP() *denyPeer {
 	p := &denyPeer{name: peer.Sluice}
 	with := func(ctx context.Context, f func(dp *loader.Datapath) error) error {
 		return p.lab.Node.Do(func() error {
-			dp, err := loader.Open(ctx, loader.Options{})
+			dp, err := loader.Open(ctx, loader.Options{Worker: objects.Here{}})
 			if err != nil {
 				return err
 			}

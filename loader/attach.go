@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -28,13 +28,13 @@ const (
 type attacher struct {
 	d        *Datapath
 	dir      string // of the programs
-	programs map[string]*ebpf.Program
+	programs map[string]*bpf.Program
 	tc       *tcConn
 }
 
 // attacher works with the programs in dir, the committed ones when it is empty.
 func (d *Datapath) attacher(dir string) *attacher {
-	return &attacher{d: d, dir: dir, programs: make(map[string]*ebpf.Program, 4)}
+	return &attacher{d: d, dir: dir, programs: make(map[string]*bpf.Program, 4)}
 }
 
 func (a *attacher) Close() {
@@ -46,7 +46,7 @@ func (a *attacher) Close() {
 	}
 }
 
-func (a *attacher) program(h hook) (*ebpf.Program, error) {
+func (a *attacher) program(h hook) (*bpf.Program, error) {
 	if p, ok := a.programs[h.program]; ok {
 		return p, nil
 	}
@@ -73,6 +73,15 @@ func (a *attacher) conn() (*tcConn, error) {
 		a.tc = c
 	}
 	return a.tc, nil
+}
+
+// gone reports whether the device index is certainly not there.
+func (a *attacher) gone(index int) bool {
+	c, err := a.conn()
+	if err == nil {
+		_, err = c.h.LinkByIndex(index)
+	}
+	return errors.Is(err, nl.ErrNotFound)
 }
 
 // order returns the ways to attach to try, the preferred first. On pod devices that is clsact: a tcx attachment makes the
@@ -123,7 +132,7 @@ func (a *attacher) ensure(index int, hooks []hook, fresh bool) error {
 
 // cannot says whether err means that this way is not open on this kernel or device, so that the other may be.
 func cannot(err error) bool {
-	return errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) ||
+	return errors.Is(err, bpf.ErrNotSupported) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) ||
 		errors.Is(err, ErrConflict)
 }
 
@@ -151,7 +160,7 @@ func (a *attacher) attachTCX(index int, hooks []hook) error {
 	return nil
 }
 
-func (d *Datapath) putLink(index int, h hook, prog *ebpf.Program) error {
+func (d *Datapath) putLink(index int, h hook, prog *bpf.Program) error {
 	pin := d.paths.linkPin(index, h)
 	switch updated, err := updateLink(pin, prog); {
 	case err != nil:
@@ -176,10 +185,10 @@ func (d *Datapath) putLink(index int, h hook, prog *ebpf.Program) error {
 
 // attachLink makes a link at the end of the chain. A link whose pin was removed by hand goes in the kernel's own time, and until
 // then the program counts as being there: that is waited for.
-func attachLink(index int, h hook, prog *ebpf.Program) (link.Link, error) {
+func attachLink(index int, h hook, prog *bpf.Program) (*bpf.Link, error) {
 	const patience, step = time.Second, 5 * time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(step) {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: prog, Attach: h.tcx()})
+		l, err := bpf.AttachTCX(prog, index, h.tcx())
 		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
 			return l, err
 		}
@@ -187,11 +196,11 @@ func attachLink(index int, h hook, prog *ebpf.Program) (link.Link, error) {
 }
 
 // updateLink puts prog into the pinned link. False: there is no link, or its device has gone, and the pin with it.
-func updateLink(pin string, prog *ebpf.Program) (bool, error) {
+func updateLink(pin string, prog *bpf.Program) (bool, error) {
 	if !exists(pin) {
 		return false, nil
 	}
-	l, err := link.LoadPinnedLink(pin, nil)
+	l, err := bpf.OpenLink(pin)
 	if err != nil {
 		return false, err
 	}
@@ -211,7 +220,7 @@ func dropPin(pin string) error {
 	if !exists(pin) {
 		return nil
 	}
-	if l, err := link.LoadPinnedLink(pin, nil); err == nil {
+	if l, err := bpf.OpenLink(pin); err == nil {
 		err = l.Detach()
 		_ = l.Close()
 		if err != nil && !errors.Is(err, unix.ENOLINK) {
@@ -325,7 +334,7 @@ type attached struct {
 func (a *attacher) at(index int, h hook) (attached, error) {
 	pin := a.d.paths.linkPin(index, h)
 	if exists(pin) {
-		l, err := link.LoadPinnedLink(pin, nil)
+		l, err := bpf.OpenLink(pin)
 		if err != nil {
 			return attached{}, err
 		}
@@ -334,8 +343,8 @@ func (a *attacher) at(index int, h hook) (attached, error) {
 		if err != nil {
 			return attached{}, err
 		}
-		if t := info.TCX(); t != nil && int(t.Ifindex) == index {
-			return attached{how: howTCX, id: uint32(info.Program)}, nil
+		if info.IsTCX() && int(info.Ifindex) == index {
+			return attached{how: howTCX, id: info.Program}, nil
 		}
 	}
 	c, err := a.conn()

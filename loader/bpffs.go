@@ -5,7 +5,6 @@ package loader
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -88,7 +88,7 @@ func ancestors() []string {
 func (b bpffs) mounted() (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(b.path(), &fs); err != nil {
-		return false, sayNo("%s: %v: the kernel has no BPF file system, or the directory must be made", b.path(), err)
+		return false, worker.No("%s: %v: the kernel has no BPF file system, or the directory must be made", b.path(), err)
 	}
 	return fs.Type == unix.BPF_FS_MAGIC, nil
 }
@@ -99,11 +99,11 @@ func (b bpffs) ensure(runDir string) error {
 	if ok, err := b.mounted(); ok || err != nil {
 		return err
 	}
-	unlock, err := acquire(context.Background(), filepath.Join(runDir, "bpffs.lock"))
+	lock, err := acquire(context.Background(), filepath.Join(runDir, "bpffs.lock"))
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.Close()
 	if ok, err := b.mounted(); ok || err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (b bpffs) ensure(runDir string) error {
 		err = asOwner(b.root, b.mount)
 	}
 	if err != nil {
-		return sayNo("%s is not a bpffs and mounting one there fails: %v: mount it with \"mount -t bpf bpffs %s\"", b.path(), err, b.dir)
+		return worker.No("%s is not a bpffs and mounting one there fails: %v: mount it with \"mount -t bpf bpffs %s\"", b.path(), err, b.dir)
 	}
 	return nil
 }
@@ -156,14 +156,5 @@ func (b bpffs) askLasting() error {
 	if err == nil && ok && unix.Stat(b.dir, &own) == nil && unix.Stat(root+b.dir, &lasting) == nil && own.Dev == lasting.Dev {
 		return nil
 	}
-	return sayNo("the process runs in a mount namespace of its own")
-}
-
-// kernelAtLeast compares with the running kernel's version; an unreadable version counts as new.
-func kernelAtLeast(major, minor int) bool {
-	var a, b int
-	if _, err := fmt.Sscanf(kernelRelease(), "%d.%d", &a, &b); err != nil {
-		return true
-	}
-	return a > major || a == major && b >= minor
+	return worker.No("the process runs in a mount namespace of its own")
 }

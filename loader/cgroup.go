@@ -10,11 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
@@ -23,20 +21,20 @@ import (
 type sockHook struct {
 	name    string // in pin names
 	program string
-	attach  ebpf.AttachType
+	attach  bpf.AttachType
 }
 
 func sockHooks() []sockHook {
 	return []sockHook{
-		{"connect4", elf.CgroupSockProgSlConnect4, ebpf.AttachCGroupInet4Connect},
-		{"connect6", elf.CgroupSockProgSlConnect6, ebpf.AttachCGroupInet6Connect},
-		{"sendmsg4", elf.CgroupSockProgSlSendmsg4, ebpf.AttachCGroupUDP4Sendmsg},
-		{"sendmsg6", elf.CgroupSockProgSlSendmsg6, ebpf.AttachCGroupUDP6Sendmsg},
-		{"recvmsg4", elf.CgroupSockProgSlRecvmsg4, ebpf.AttachCGroupUDP4Recvmsg},
-		{"recvmsg6", elf.CgroupSockProgSlRecvmsg6, ebpf.AttachCGroupUDP6Recvmsg},
-		{"getpeername4", elf.CgroupSockProgSlPeername4, ebpf.AttachCgroupInet4GetPeername},
-		{"getpeername6", elf.CgroupSockProgSlPeername6, ebpf.AttachCgroupInet6GetPeername},
-		{"sock_release", elf.CgroupSockProgSlSockRelease, ebpf.AttachCgroupInetSockRelease},
+		{"connect4", "sl_connect4", bpf.CgroupInet4Connect},
+		{"connect6", "sl_connect6", bpf.CgroupInet6Connect},
+		{"sendmsg4", "sl_sendmsg4", bpf.CgroupUDP4Sendmsg},
+		{"sendmsg6", "sl_sendmsg6", bpf.CgroupUDP6Sendmsg},
+		{"recvmsg4", "sl_recvmsg4", bpf.CgroupUDP4Recvmsg},
+		{"recvmsg6", "sl_recvmsg6", bpf.CgroupUDP6Recvmsg},
+		{"getpeername4", "sl_peername4", bpf.CgroupInet4GetPeername},
+		{"getpeername6", "sl_peername6", bpf.CgroupInet6GetPeername},
+		{"sock_release", "sl_sock_release", bpf.CgroupInetSockRelease},
 	}
 }
 
@@ -212,7 +210,7 @@ func (d *Datapath) attachSockets(dir string) error {
 	return nil
 }
 
-func (d *Datapath) putSockLink(root string, id uint64, h sockHook, prog *ebpf.Program) error {
+func (d *Datapath) putSockLink(root string, id uint64, h sockHook, prog *bpf.Program) error {
 	pin := d.paths.sockPin(h)
 	if at, err := sockLinkAt(pin); err == nil && at.cgroup == id {
 		if updated, err := updateLink(pin, prog); updated || err != nil {
@@ -222,7 +220,7 @@ func (d *Datapath) putSockLink(root string, id uint64, h sockHook, prog *ebpf.Pr
 	if err := dropPin(pin); err != nil {
 		return err
 	}
-	l, err := link.AttachCgroup(link.CgroupOptions{Path: root, Attach: h.attach, Program: prog})
+	l, err := bpf.AttachCgroup(prog, root, h.attach)
 	if err != nil {
 		return fmt.Errorf("attach %s to cgroup %s: %w", h.program, root, err)
 	}
@@ -241,7 +239,7 @@ type sockLink struct {
 }
 
 func sockLinkAt(pin string) (sockLink, error) {
-	l, err := link.LoadPinnedLink(pin, nil)
+	l, err := bpf.OpenLink(pin)
 	if err != nil {
 		return sockLink{}, err
 	}
@@ -250,10 +248,7 @@ func sockLinkAt(pin string) (sockLink, error) {
 	if err != nil {
 		return sockLink{}, err
 	}
-	if c := info.Cgroup(); c != nil {
-		return sockLink{cgroup: c.CgroupId, program: uint32(info.Program)}, nil
-	}
-	return sockLink{}, nil
+	return sockLink{cgroup: info.Cgroup, program: info.Program}, nil
 }
 
 func (d *Datapath) detachSockets() error {

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -16,10 +15,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
@@ -166,35 +163,16 @@ func fastPathValue(f nodeconf.FastPath) uint32 {
 	}
 }
 
-// apply writes the constants into spec. A name that the object does not have is an error, so that C and Go cannot drift apart.
-func (k constants) apply(spec *ebpf.CollectionSpec, drawn drawn) error {
-	var second nodeconf.PortRange
-	if len(k.snat) > 1 {
-		second = k.snat[1]
+// compiled is what the programs get of k and of what was drawn for their set.
+func (k constants) compiled(d drawn) worker.Constants {
+	c := worker.Constants{
+		FastPath: fastPathValue(k.fastPath), AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
+		FIBSrc: d.fibSrc, Coarse: d.coarse, NetnsCookie: d.netns, SNATSecret: d.snat, Passed: d.passed,
 	}
-	var errs []error
-	set := func(name string, value any) {
-		v, ok := spec.Variables[name]
-		if !ok {
-			errs = append(errs, fmt.Errorf("the object has no constant %s", name))
-			return
-		}
-		errs = append(errs, v.Set(value))
+	for i, r := range k.snat {
+		c.SNAT[i] = [2]uint16{r.First, r.Last}
 	}
-	set(elf.PodEgressVarCfgFastPath, fastPathValue(k.fastPath))
-	set(elf.PodEgressVarCfgAntiSpoof, oneIf(k.antiSpoof))
-	set(elf.PodEgressVarCfgAdmitMark, k.admitMark)
-	set(elf.PodEgressVarCfgFibSrc, oneIf(drawn.fibSrc))
-	set(elf.PodEgressVarCfgCoarseClock, oneIf(drawn.coarse))
-	set(elf.PodEgressVarCfgNetnsCookie, drawn.netns)
-	set(elf.PodEgressVarCfgSnatMin1, uint32(k.snat[0].First))
-	set(elf.PodEgressVarCfgSnatMax1, uint32(k.snat[0].Last))
-	set(elf.PodEgressVarCfgSnatMin2, uint32(second.First))
-	set(elf.PodEgressVarCfgSnatMax2, uint32(second.Last))
-	set(elf.PodEgressVarCfgSnatSecret, drawn.snat)
-	set(elf.PodEgressVarCfgPassed1, drawn.passed[0])
-	set(elf.PodEgressVarCfgPassed2, drawn.passed[1])
-	return errors.Join(errs...)
+	return c
 }
 
 // status shows the constants to the operator.
@@ -207,11 +185,4 @@ func (k constants) status() ConfigStatus {
 		s.NonMasqueradeCIDRs = append(s.NonMasqueradeCIDRs, p.String())
 	}
 	return s
-}
-
-func oneIf(b bool) uint32 {
-	if b {
-		return 1
-	}
-	return 0
 }

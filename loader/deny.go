@@ -10,18 +10,14 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
-
-// xdpFrags is BPF_F_XDP_HAS_FRAGS (5.18): without it drivers refuse a program on devices with a large MTU.
-const xdpFrags = 1 << 5
 
 // DenyStatus is the deny list and where it is in force.
 type DenyStatus struct {
@@ -180,8 +176,8 @@ func (d *Datapath) putXDP(a *attacher, index int, replace bool) error {
 	}
 	l, err := attachXDP(index, prog)
 	switch {
-	case errors.Is(err, unix.ENODEV):
-		return nil // it went meanwhile
+	case errors.Is(err, unix.EINVAL) && a.gone(index): // the kernel says no more than that
+		return nil
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("device %d: %w: it has an XDP program of somebody else, which stays", index, ErrConflict)
 	case err != nil:
@@ -197,12 +193,12 @@ func (d *Datapath) putXDP(a *attacher, index int, replace bool) error {
 
 // attachXDP tries the driver first. What a driver says when it cannot differs: anything but "busy" is followed by the
 // generic way, and the first answer is told when that fails too.
-func attachXDP(index int, prog *ebpf.Program) (link.Link, error) {
-	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPDriverMode})
-	if err == nil || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENODEV) {
+func attachXDP(index int, prog *bpf.Program) (*bpf.Link, error) {
+	l, err := bpf.AttachXDP(prog, index, bpf.XDPDriver)
+	if err == nil || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
 		return l, err
 	}
-	g, genericErr := link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPGenericMode})
+	g, genericErr := bpf.AttachXDP(prog, index, bpf.XDPGeneric)
 	if genericErr != nil {
 		return nil, fmt.Errorf("by the driver: %w; by the stack: %w", err, genericErr)
 	}

@@ -137,6 +137,21 @@ func TestPrivilegedDenyUpgrade(t *testing.T) {
 	}
 }
 
+// An uplink that goes while the list is brought there is no error.
+func TestPrivilegedDenyDeviceGone(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	a := d.attacher("")
+	defer a.Close()
+	const none = 1 << 20
+	if err := d.putXDP(a, none, false); err != nil {
+		t.Error(err)
+	}
+	if exists(d.paths.linkPin(none, hookXDP())) {
+		t.Error("a link is pinned")
+	}
+}
+
 // Somebody else's XDP program is never displaced, and that is said.
 func TestPrivilegedDenyForeign(t *testing.T) {
 	e := newEnv(t)
@@ -178,9 +193,7 @@ func TestPrivilegedDenyFrames(t *testing.T) {
 	e.ok(d.DenyAdd(e.ctx, prefixes("203.0.113.0/24", "2001:db8:bad::/48")))
 	dir, err := d.committedDir()
 	e.ok(err)
-	p, err := programAt(dir, hookXDP().program)
-	e.ok(err)
-	defer p.Close()
+	p := pinnedProgram(t, dir, hookXDP())
 	const drop, pass = 1, 2
 	for _, tt := range []struct {
 		name, src, dst string

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
@@ -29,7 +30,7 @@ func TestPrivilegedFlows(t *testing.T) {
 	put := func(name string, k bpfobj.TypesSlTuple, v bpfobj.TypesSlFlow) {
 		m, err := d.pinned(name)
 		e.ok(err)
-		e.ok(m.Put(k, v))
+		e.ok(bpf.Put(m, k, v))
 	}
 	inside := tuple(unix.IPPROTO_TCP, "10.1.0.2:40000", "198.51.100.1:443")
 	outside := tuple(unix.IPPROTO_TCP, "192.0.2.10:40000", "198.51.100.1:443")

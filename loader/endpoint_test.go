@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -196,7 +197,7 @@ func TestPrivilegedForeignProgramsStay(t *testing.T) {
 	e.uplink()
 	up := e.index("eth0")
 	var l link.Link
-	if kernelAtLeast(6, 6) {
+	if bpf.KernelAtLeast(6, 6) {
 		foreign, err := nextProgram()
 		e.ok(err)
 		defer foreign.Close()
@@ -252,7 +253,7 @@ func TestPrivilegedIngressQdisc(t *testing.T) {
 	d := e.open()
 	ep := e.pod("pod1", "10.1.0.2/16")
 	e.run("tc", "qdisc", "add", "dev", "pod1", "ingress")
-	if !kernelAtLeast(6, 6) {
+	if !bpf.KernelAtLeast(6, 6) {
 		if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrConflict) {
 			t.Errorf("got %v, want ErrConflict", err)
 		}
@@ -337,10 +338,10 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 			}
 			for _, dev := range []string{"eth0", "pod1"} {
 				for _, h := range podHooks() {
-					if !kernelAtLeast(6, 6) {
+					if !bpf.KernelAtLeast(6, 6) {
 						continue
 					}
-					q, err := link.QueryPrograms(link.QueryOptions{Target: e.index(dev), Attach: h.tcx()})
+					q, err := link.QueryPrograms(link.QueryOptions{Target: e.index(dev), Attach: ebpf.AttachType(h.tcx())})
 					e.ok(err)
 					if len(q.Programs) != 0 {
 						t.Errorf("%s, %s: %d programs attached", dev, h.direction(), len(q.Programs))
@@ -371,7 +372,7 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 		{"one map", func(d *Datapath) string { return d.paths.mapPin(mapEndpoints) }},
 		{"everything", func(d *Datapath) string { return d.paths.dir }},
 	}
-	if kernelAtLeast(6, 6) {
+	if bpf.KernelAtLeast(6, 6) {
 		tests = append(tests, tests[0])
 		tests[len(tests)-1].name = "uplink links"
 		tests[len(tests)-1].remove = func(d *Datapath) string { return d.paths.links() }

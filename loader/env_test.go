@@ -15,9 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -74,7 +78,7 @@ func testOptions(t testing.TB, dir string) Options {
 		t.Fatal(err)
 	}
 	cfg.CgroupRoot = root
-	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: log.NewCore(zaptest.NewLogger(t).Core())}
+	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: log.NewCore(zaptest.NewLogger(t).Core()), Worker: objects.Here{}}
 }
 
 // netlink opens the test's own socket in the present namespace and brings up lo.
@@ -119,7 +123,7 @@ func (e *env) elsewhere() func(f func() error) error {
 
 // uplinkWay is by what an uplink is attached by default on this kernel.
 func uplinkWay() string {
-	if kernelAtLeast(6, 6) {
+	if bpf.KernelAtLeast(6, 6) {
 		return howTCX
 	}
 	return howClsact
@@ -228,4 +232,23 @@ func milliseconds(f func()) float64 {
 	start := time.Now()
 	f()
 	return float64(time.Since(start).Microseconds()) / 1000
+}
+
+// nextProgram is somebody else's: the smallest that lets the next one decide.
+func nextProgram() (*ebpf.Program, error) {
+	return ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "sl_probe", Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+	})
+}
+
+// pinnedProgram opens a program of ours by the library, which can run it.
+func pinnedProgram(t testing.TB, dir string, h hook) *ebpf.Program {
+	t.Helper()
+	p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, h.program), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
 }

@@ -5,7 +5,6 @@ package loader
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -15,9 +14,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
@@ -70,11 +69,11 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 	if err != nil {
 		return err
 	}
-	reader, err := ringbuf.NewReader(raw)
+	ring, err := bpf.OpenRing(raw)
 	if err != nil {
 		return fmt.Errorf("read sl_events: %w", err)
 	}
-	defer reader.Close()
+	defer ring.Close()
 	who, err := d.places()
 	if err != nil {
 		return err
@@ -85,7 +84,7 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 		return fmt.Errorf("sl_event_cpu: %w", err)
 	}
 	defer func() { _ = control.Want(0, 0, 0) }()
-	return l.follow(ctx, reader, who, yield)
+	return l.follow(ctx, ring, who, yield)
 }
 
 // lease is what a reader has asked for, and how many drops it has been told of that it got no record of.
@@ -113,9 +112,8 @@ func (l *lease) renew() (lost uint64, err error) {
 }
 
 // follow yields events until ctx is done or yield has enough.
-func (l *lease) follow(ctx context.Context, reader *ringbuf.Reader, who *places, yield func(DropEvent) bool) error {
+func (l *lease) follow(ctx context.Context, ring *bpf.Ring, who *places, yield func(DropEvent) bool) error {
 	start := flow.Now()
-	var record ringbuf.Record
 	for ctx.Err() == nil {
 		lost, err := l.renew()
 		if err != nil {
@@ -124,15 +122,14 @@ func (l *lease) follow(ctx context.Context, reader *ringbuf.Reader, who *places,
 		if lost > 0 && !yield(DropEvent{Time: l.renewed, Lost: lost}) {
 			return nil
 		}
-		reader.SetDeadline(time.Now().Add(eventRenew / 5))
-		err = reader.ReadInto(&record)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			continue
-		}
+		record, ok, err := ring.Next(eventRenew / 5)
 		if err != nil {
 			return fmt.Errorf("read sl_events: %w", err)
 		}
-		e, err := metrics.DecodeEvent(record.RawSample)
+		if !ok {
+			continue
+		}
+		e, err := metrics.DecodeEvent(record)
 		if err != nil {
 			return err
 		}

@@ -12,9 +12,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -166,7 +166,7 @@ func collectMarksIn(h *nl.Handle, dir string) error {
 
 // defunct reports whether the pinned link hangs on no device any more: the kernel then says ifindex 0.
 func defunct(pin string) (bool, error) {
-	l, err := link.LoadPinnedLink(pin, nil)
+	l, err := bpf.OpenLink(pin)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
@@ -178,11 +178,7 @@ func defunct(pin string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
 	}
-	if x := info.XDP(); x != nil {
-		return x.Ifindex == 0, nil
-	}
-	t := info.TCX()
-	return t != nil && t.Ifindex == 0, nil
+	return info.OnDevice() && info.Ifindex == 0, nil
 }
 
 // collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/bpf"
 )
 
 // envKernel is set where the kernel matrix runs the tests, to the series.
@@ -32,7 +34,7 @@ var kernelTable = []kernelRow{
 func predicted() kernelRow {
 	row := kernelTable[0]
 	for _, r := range kernelTable {
-		if kernelAtLeast(r.major, r.minor) {
+		if bpf.KernelAtLeast(r.major, r.minor) {
 			row = r
 		}
 	}

@@ -5,6 +5,7 @@ package loader
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,8 +16,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -48,9 +51,9 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 		t.Logf("%-28s %-8s %s", p.Name, p.Answer, p.Reason)
 		want := AnswerYes
 		switch {
-		case p.Name == probeTCX && !kernelAtLeast(6, 6) || p.Name == probeCoarse && !kernelAtLeast(5, 11):
+		case p.Name == probeTCX && !bpf.KernelAtLeast(6, 6) || p.Name == probeCoarse && !bpf.KernelAtLeast(5, 11):
 			want = AnswerNo
-		case p.Name == probeFIBSrc && !kernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
+		case p.Name == probeFIBSrc && !bpf.KernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
 			continue
 		case p.Name == probeFQ && p.Answer != AnswerUnclear: // a module that not every kernel has
 			continue
@@ -77,37 +80,40 @@ func programID(t testing.TB, dir string, h hook) uint32 {
 	if info.Name != h.program {
 		t.Errorf("the kernel calls %s %q", h.program, info.Name)
 	}
-	id, _ := info.ID()
-	return uint32(id)
+	return info.ID
 }
 
-// everyObject is where all programs come from.
+type readObject func() (*ebpf.CollectionSpec, error)
+
+// everyObject is where all programs come from, by the names of worker.Order.
 func everyObject() map[string]readObject {
-	all := objects()
-	for _, h := range allHooks() {
-		maps.Copy(all, h.onDemand())
+	return map[string]readObject{
+		"sl_pod_egress": elf.LoadPodEgress, "sl_pod_ingress": elf.LoadPodIngress,
+		"sl_upl_ingress": elf.LoadUplinkIngress, "sl_upl_egress": elf.LoadUplinkEgress,
+		"sl_upl_in_bare": elf.LoadUplinkIngress, "sl_upl_eg_bare": elf.LoadUplinkEgress,
+		"sl_own_egress": elf.LoadOwnEgress, "sl_own_ingress": elf.LoadOwnIngress,
+		"sl_edt": elf.LoadEdt, "sl_xdp_uplink": elf.LoadXDPUplink, worker.Sockets: elf.LoadCgroupSock,
 	}
-	return all
 }
 
-// specsOf reads objects, configured as by default.
-func specsOf(t *testing.T, from map[string]readObject) map[string]*ebpf.CollectionSpec {
+// specsOf reads objects.
+func specsOf(t *testing.T, names []string) map[string]*ebpf.CollectionSpec {
 	t.Helper()
-	d := &Datapath{opts: Options{}.withDefaults()}
-	k, err := d.constants()
-	if err != nil {
-		t.Fatal(err)
-	}
-	specs, err := d.specs(k, drawn{}, from)
-	if err != nil {
-		t.Fatal(err)
+	all := everyObject()
+	specs := make(map[string]*ebpf.CollectionSpec)
+	for _, name := range names {
+		spec, err := all[name]()
+		if err != nil {
+			t.Fatal(err)
+		}
+		specs[name] = spec
 	}
 	return specs
 }
 
 // The objects together have the maps that Go names, no others, and where two have one of them they agree.
 func TestMapNames(t *testing.T) {
-	specs := specsOf(t, everyObject())
+	specs := specsOf(t, slices.Collect(maps.Keys(everyObject())))
 	want := make(map[string]bool)
 	for _, name := range sharedMaps() {
 		want[name] = true
@@ -228,12 +234,12 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 	}{
 		{"directories only", func(*env, *Datapath) {}},
 		{"some maps pinned", func(e *env, d *Datapath) {
-			k, err := d.constants()
+			spec := specsOf(e.t.(*testing.T), []string{"sl_pod_egress"})["sl_pod_egress"].Maps[mapEndpoints]
+			spec.Pinning = ebpf.PinNone
+			m, err := ebpf.NewMap(spec)
 			e.ok(err)
-			specs, err := d.specs(k, drawn{}, everyObject())
-			e.ok(err)
-			_, err = d.openOrMake(mapEndpoints, specs["sl_pod_egress"].Maps[mapEndpoints])
-			e.ok(err)
+			e.ok(m.Pin(d.paths.mapPin(mapEndpoints)))
+			e.ok(m.Close())
 		}},
 		{"programs pinned, not committed", func(e *env, d *Datapath) {
 			k, err := d.constants()
@@ -346,7 +352,7 @@ func TestPrivilegedRefusalIsWrittenDown(t *testing.T) {
 	e.ok(err)
 	k, err := d.constants()
 	e.ok(err)
-	if err := d.refuse(k, nil, unix.EINVAL); !errors.Is(err, ErrUnavailable) {
+	if err := d.refuse(k, nil, fmt.Errorf("%w: sl_pod_egress", worker.ErrRefused)); !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
 	if err := d.refused(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
@@ -404,7 +410,7 @@ func TestAnswers(t *testing.T) {
 	report := runProbes([]question{
 		{"yes", "", true, ask(nil)},
 		{"unclear", "", true, ask(errors.New("no idea"))},
-		{"no, not needed", "slower", false, ask(sayNo("old kernel"))},
+		{"no, not needed", "slower", false, ask(worker.No("old kernel"))},
 	})
 	if len(report.missing()) != 0 {
 		t.Errorf("missing: %+v", report.missing())
@@ -412,7 +418,7 @@ func TestAnswers(t *testing.T) {
 	if !strings.Contains(report.reason(), "unclear") || report[2].Consequence != "slower" {
 		t.Errorf("%q, %+v", report.reason(), report)
 	}
-	report = append(report, question{"needed", noDatapath, true, ask(sayNo("%d bits missing", 3))}.run())
+	report = append(report, question{"needed", noDatapath, true, ask(worker.No("%d bits missing", 3))}.run())
 	if got := report.reason(); got != "needed: 3 bits missing" {
 		t.Errorf("reason %q", got)
 	}

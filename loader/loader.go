@@ -18,8 +18,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -36,6 +36,7 @@ type Options struct {
 	Config *nodeconf.Config // nil: nodeconf.Default
 	RunDir string           // empty: DefaultRunDir
 	Log    *log.Logger      // nil: none
+	Worker worker.Worker    // nil: the program beside this one
 }
 
 func (o Options) withDefaults() Options {
@@ -47,6 +48,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = log.NewNop()
+	}
+	if o.Worker == nil {
+		o.Worker = worker.Program{}
 	}
 	return o
 }
@@ -60,8 +64,10 @@ type Datapath struct {
 
 	lookHolds time.Duration // justNow, but for tests
 
+	held *os.File // the writers' lock, of whom holds it
+
 	mu   sync.Mutex
-	maps map[string]*ebpf.Map // opened on first use
+	maps map[string]*bpf.Map // opened on first use
 
 	sysctls *sysctl.Dir // opened on first use
 	cgroup  *os.File    // where cgroup v2 is not mounted; opened on first use
@@ -88,7 +94,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if err := d.refused(cfg); err != nil {
 		return nil, err
 	}
-	unlock, err := acquire(ctx, d.paths.lock)
+	unlock, err := d.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +127,7 @@ func newDatapath(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*ebpf.Map), lookHolds: justNow}, nil
+	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*bpf.Map), lookHolds: justNow}, nil
 }
 
 // Close releases the descriptors. The datapath goes on working.
@@ -145,13 +151,13 @@ func (d *Datapath) Close() error {
 }
 
 // pinned returns the map of that name, opened once per handle.
-func (d *Datapath) pinned(name string) (*ebpf.Map, error) {
+func (d *Datapath) pinned(name string) (*bpf.Map, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if m, ok := d.maps[name]; ok {
 		return m, nil
 	}
-	m, err := ebpf.LoadPinnedMap(d.paths.mapPin(name), nil)
+	m, err := bpf.OpenMap(d.paths.mapPin(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: no map %s", ErrNotLoaded, name)
 	}
@@ -162,9 +168,22 @@ func (d *Datapath) pinned(name string) (*ebpf.Map, error) {
 	return m, nil
 }
 
+// lock takes the writers' lock.
+func (d *Datapath) lock(ctx context.Context) (func(), error) {
+	f, err := acquire(ctx, d.paths.lock)
+	if err != nil {
+		return nil, err
+	}
+	d.held = f
+	return func() {
+		d.held = nil
+		_ = f.Close()
+	}, nil
+}
+
 // writer takes the writers' lock of this datapath and makes sure that it still exists: Unload may have come first.
 func (d *Datapath) writer(ctx context.Context) (func(), error) {
-	unlock, err := acquire(ctx, d.paths.lock)
+	unlock, err := d.lock(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acquire takes the exclusive lock file at path and returns what releases it. The kernel releases it too when the process
+// acquire takes the exclusive lock file at path, which closing releases. The kernel releases it too when the process
 // dies, at whatever point. The wait ends with ctx.
-func acquire(ctx context.Context, path string) (func(), error) {
+func acquire(ctx context.Context, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -28,7 +28,7 @@ func acquire(ctx context.Context, path string) (func(), error) {
 		}
 		// Unload removes the file while it holds the lock: who waited then holds a lock that nobody else sees.
 		if sameFile(f, path) {
-			return func() { _ = f.Close() }, nil
+			return f, nil
 		}
 		_ = f.Close()
 	}

@@ -14,12 +14,13 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
 )
 
 // A load makes every map, though some of the programs that use them come later.
 func TestLoadMakesEveryMap(t *testing.T) {
-	specs := specsOf(t, objects())
+	specs := specsOf(t, alwaysLoaded())
 	made := make(map[string]bool)
 	for _, spec := range specs {
 		for name := range spec.Maps {
@@ -33,12 +34,22 @@ func TestLoadMakesEveryMap(t *testing.T) {
 	}
 }
 
-// Each hook's program comes from one place.
+// Each hook's program comes from one place, and that has it.
 func TestEveryHookHasAnObject(t *testing.T) {
+	all := everyObject()
 	for _, h := range allHooks() {
-		if always, later := objects()[h.program] != nil, h.onDemand() != nil; always == later {
-			t.Errorf("%s: at every load %t, on demand %t", h.program, always, later)
+		if always, later := slices.Contains(alwaysLoaded(), h.program), h.onDemand() != nil; always == later || all[h.program] == nil {
+			t.Errorf("%s: at every load %t, on demand %t, an object %t", h.program, always, later, all[h.program] != nil)
 		}
+	}
+	sockets := specsOf(t, []string{worker.Sockets})[worker.Sockets].Programs
+	for _, h := range sockHooks() {
+		if p := sockets[h.program]; p == nil || uint32(p.AttachType) != uint32(h.attach) {
+			t.Errorf("%s for %s: %+v", h.program, h.name, p)
+		}
+	}
+	if len(sockets) != len(sockHooks()) {
+		t.Errorf("%d programs for sockets, %d hooks", len(sockets), len(sockHooks()))
 	}
 }
 
@@ -109,12 +120,7 @@ func constantIn(t *testing.T, dir string, h hook, read readObject, name string) 
 	if !ok {
 		t.Fatalf("no constant %s", name)
 	}
-	p, err := programAt(dir, h.program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	info, err := p.Info()
+	info, err := pinnedProgram(t, dir, h).Info()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -19,16 +22,16 @@ const (
 	probeCaps         = "capabilities"
 	probeBPFFS        = "bpffs"
 	probeMountNS      = "host mount namespace"
-	probeSchedCLS     = "tc programs"
-	probeLRU          = "LRU hash maps"
-	probeRedirectPeer = "redirect_peer"
-	probeRedirectNbr  = "redirect_neigh"
-	probeTCX          = "tcx links"
-	probeClsact       = "clsact"
+	probeSchedCLS     = worker.SchedCLS
+	probeLRU          = worker.LRU
+	probeRedirectPeer = worker.RedirectPeer
+	probeRedirectNbr  = worker.RedirectNeigh
+	probeTCX          = worker.TCX
+	probeClsact       = worker.Clsact
 	probeFQ           = "sch_fq"
-	probeFIBSrc       = "fib lookup source address"
-	probeCoarse       = "clock of the last tick"
-	probeBatch        = "batch map operations"
+	probeFIBSrc       = worker.FIBSrc
+	probeCoarse       = worker.Coarse
+	probeBatch        = worker.Batch
 	probeJIT          = "JIT"
 	probeLockdown     = "lockdown"
 	probeLoad         = "program load"
@@ -95,20 +98,17 @@ type question struct {
 	name        string
 	consequence string
 	required    bool
-	ask         func() error // nil: yes; errNo: no; anything else: unclear
+	ask         func() error // nil: yes; worker.NoError: no; anything else: unclear
 }
-
-// noError is the definite no of a probe, with what was found.
-type noError struct{ why string }
-
-func (e noError) Error() string { return e.why }
-
-func sayNo(format string, a ...any) error { return noError{fmt.Sprintf(format, a...)} }
 
 // decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
 // for the operator, and for a while for the ADDs that follow (refused).
-func (d *Datapath) decide(k constants) (probes, error) {
-	report := d.require(runProbes(d.questions()))
+func (d *Datapath) decide(ctx context.Context, k constants) (probes, error) {
+	questions, err := d.questions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	report := d.require(runProbes(questions))
 	for _, p := range report {
 		d.log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
 	}
@@ -116,7 +116,7 @@ func (d *Datapath) decide(k constants) (probes, error) {
 	if len(missing) == 0 {
 		return report, nil
 	}
-	err := fmt.Errorf("%w: %s", ErrUnavailable, report.reason())
+	err = fmt.Errorf("%w: %s", ErrUnavailable, report.reason())
 	if werr := d.paths.writeState(&state{Backend: backendNone, Reason: report.reason(), Asked: d.asked(k), Probes: report}); werr != nil {
 		err = errors.Join(err, fmt.Errorf("write decision: %w", werr))
 	}
@@ -136,7 +136,6 @@ func (d *Datapath) require(report probes) probes {
 }
 
 func runProbes(questions []question) probes {
-	raiseMemlock() // the probes load programs
 	report := make(probes, 0, len(questions))
 	for _, q := range questions {
 		report = append(report, q.run())
@@ -147,12 +146,12 @@ func runProbes(questions []question) probes {
 func (q question) run() Probe {
 	p := Probe{Name: q.name, Required: q.required}
 	err := q.ask()
-	var no noError
+	var no worker.NoError
 	switch {
 	case err == nil:
 		p.Answer = AnswerYes
 	case errors.As(err, &no):
-		p.Answer, p.Reason, p.Consequence = AnswerNo, no.why, q.consequence
+		p.Answer, p.Reason, p.Consequence = AnswerNo, no.Why, q.consequence
 	default:
 		p.Answer, p.Reason = AnswerUnclear, err.Error()
 		p.Consequence = "tried anyway"
@@ -160,25 +159,49 @@ func (q question) run() Probe {
 	return p
 }
 
-func (d *Datapath) questions() []question {
+// questions are all there are. Those that take a program to ask are asked of the worker here and now.
+func (d *Datapath) questions(ctx context.Context) ([]question, error) {
+	answers, err := d.opts.Worker.Probe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	kernel := func(name string) func() error {
+		return func() error { return answerOf(answers, name) }
+	}
 	b := d.paths.bpffs
 	return []question{
 		{probeCaps, noDatapath, true, askCapabilities},
 		{probeBPFFS, noDatapath, true, func() error { return b.ensure(d.opts.RunDir) }},
 		{probeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, b.askLasting},
-		{probeSchedCLS, noDatapath, true, askSchedCLS},
-		{probeLRU, noDatapath, true, askLRU},
-		{probeRedirectPeer, noDatapath, true, askRedirectPeer},
-		{probeRedirectNbr, noDatapath, true, askRedirectNeigh},
-		{probeTCX, "programs hang on clsact filters", false, askTCX},
-		{probeClsact, "programs hang on tcx links; an ADD takes two RCU grace periods longer", false, askClsact},
+		{probeSchedCLS, noDatapath, true, kernel(probeSchedCLS)},
+		{probeLRU, noDatapath, true, kernel(probeLRU)},
+		{probeRedirectPeer, noDatapath, true, kernel(probeRedirectPeer)},
+		{probeRedirectNbr, noDatapath, true, kernel(probeRedirectNbr)},
+		{probeTCX, "programs hang on clsact filters", false, kernel(probeTCX)},
+		{probeClsact, "programs hang on tcx links; an ADD takes two RCU grace periods longer", false, kernel(probeClsact)},
 		{probeFQ, "bandwidth limits use tbf", false, askFQ},
-		{probeFIBSrc, "masquerading takes the first address of the uplink", false, askFIBSrc},
-		{probeCoarse, "each packet asks the clock itself, some 20 ns", false, askCoarse},
-		{probeBatch, "maps are listed entry by entry", false, askBatch},
+		{probeFIBSrc, "masquerading takes the first address of the uplink", false, kernel(probeFIBSrc)},
+		{probeCoarse, "each packet asks the clock itself, some 20 ns", false, kernel(probeCoarse)},
+		{probeBatch, "maps are listed entry by entry", false, kernel(probeBatch)},
 		{probeJIT, "programs are interpreted: several times slower", false, askJIT},
 		{probeLockdown, "the kernel may refuse programs", false, askLockdown},
+	}, nil
+}
+
+// answerOf is what question.ask returns for what the worker answered.
+func answerOf(answers []worker.Answer, name string) error {
+	for _, a := range answers {
+		switch {
+		case a.Name != name:
+		case a.No != "":
+			return worker.NoError{Why: a.No}
+		case a.Unclear != "":
+			return errors.New(a.Unclear)
+		default:
+			return nil
+		}
 	}
+	return errors.New("not asked")
 }
 
 // modes says by what programs will hang on devices.
@@ -206,7 +229,7 @@ const firstUserNS = 0xEFFFFFFD
 func askCapabilities() error {
 	var user unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/user", &user); err == nil && user.Ino != firstUserNS {
-		return sayNo("the process runs in a user namespace of its own, where the kernel loads no programs for networks")
+		return worker.No("the process runs in a user namespace of its own, where the kernel loads no programs for networks")
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -225,7 +248,7 @@ func askCapabilities() error {
 		lacks = append(lacks, "CAP_NET_ADMIN")
 	}
 	if len(lacks) > 0 {
-		return sayNo("the process lacks %s: run it as root", strings.Join(lacks, " and "))
+		return worker.No("the process lacks %s: run it as root", strings.Join(lacks, " and "))
 	}
 	return nil
 }
@@ -239,7 +262,7 @@ func askJIT() error {
 		return err
 	}
 	if strings.TrimSpace(string(raw)) == "0" {
-		return sayNo("net.core.bpf_jit_enable is 0")
+		return worker.No("net.core.bpf_jit_enable is 0")
 	}
 	return nil
 }
@@ -254,7 +277,16 @@ func askLockdown() error {
 		return err
 	}
 	if strings.Contains(string(raw), "[confidentiality]") {
-		return sayNo("lockdown is in confidentiality mode")
+		return worker.No("lockdown is in confidentiality mode")
 	}
 	return nil
+}
+
+// askFQ makes an fq qdisc, which loads the module where there is one.
+func askFQ() error {
+	err := nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscFQ, Parent: nl.ParentRoot, FQ: &nl.FQ{}})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return worker.No("the kernel has no sch_fq: %v", err)
+	}
+	return err
 }

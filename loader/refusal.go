@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/pkg/bpf"
 )
 
 // refusalAge bounds how long a no of this kernel is believed: somebody may have loaded a module or lifted a restriction.
@@ -16,7 +19,7 @@ const refusalAge = 5 * time.Minute
 // nothing, is asked anew.
 func (d *Datapath) refused(k constants) error {
 	s, err := d.paths.readState()
-	if err != nil || s.Backend != backendNone || s.Kernel != kernelRelease() || s.Asked != d.asked(k) {
+	if err != nil || s.Backend != backendNone || s.Kernel != bpf.KernelRelease() || s.Asked != d.asked(k) {
 		return nil //nolint:nilerr // then it is asked
 	}
 	if age := time.Since(s.Decided); age < 0 || age > refusalAge {
@@ -24,7 +27,7 @@ func (d *Datapath) refused(k constants) error {
 	}
 	again := map[string]func() error{probeCaps: askCapabilities, probeBPFFS: func() error { return d.paths.bpffs.ensure(d.opts.RunDir) }}
 	for _, p := range probes(s.Probes).missing() {
-		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(noError)) {
+		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(worker.NoError)) {
 			return nil
 		}
 	}

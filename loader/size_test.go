@@ -59,8 +59,9 @@ func TestPrivilegedMapMemory(t *testing.T) {
 	var total uint64
 	asFull := chargesAsFull(t)
 	for _, entry := range entries {
-		m, err := d.pinned(entry.Name())
+		m, err := ebpf.LoadPinnedMap(d.paths.mapPin(entry.Name()), nil)
 		e.ok(err)
+		defer m.Close()
 		n := charged(t, m)
 		if asFull && m.Flags()&unix.BPF_F_NO_PREALLOC != 0 {
 			n = emptySize(m)

@@ -9,8 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -49,7 +48,7 @@ func (d *Datapath) decision() (*Status, error) {
 func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	s, err := d.decision()
 	if errors.Is(err, ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
-		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: kernelRelease(), PinPath: d.paths.dir}, nil
+		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpf.KernelRelease(), PinPath: d.paths.dir}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -203,8 +202,7 @@ func pinnedID(dir, name string) (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("program %s: %w", name, err)
 	}
-	id, _ := info.ID()
-	return uint32(id), nil
+	return info.ID, nil
 }
 
 func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
@@ -221,12 +219,7 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 		if err != nil {
 			return err
 		}
-		st := MapStatus{Name: name, Type: m.Type().String(), Max: int(m.MaxEntries())}
-		if info, err := m.Info(); err == nil {
-			if id, ok := info.ID(); ok {
-				st.ID = uint32(id)
-			}
-		}
+		st := MapStatus{Name: name, Type: m.Type().String(), ID: m.ID(), Max: int(m.MaxEntries())}
 		if st.Entries, err = entries(name, m); err != nil {
 			return fmt.Errorf("map %s: %w", name, err)
 		}
@@ -236,7 +229,7 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 }
 
 // entries counts what is in a map.
-func entries(name string, m *ebpf.Map) (int, error) {
+func entries(name string, m *bpf.Map) (int, error) {
 	switch name {
 	case mapFlows, mapFlowsNew:
 		return flow.New(m).Len()
@@ -278,27 +271,16 @@ func entries(name string, m *ebpf.Map) (int, error) {
 	return countKeys(m)
 }
 
-// countKeys counts the entries of a map that nobody has a view of here. Arrays are always full. A map that changes meanwhile is
-// walked no further than its size.
-func countKeys(m *ebpf.Map) (int, error) {
-	size := int(m.MaxEntries())
+// countKeys counts the entries of a map that nobody has a view of here. Arrays are always full.
+func countKeys(m *bpf.Map) (int, error) {
 	switch m.Type() {
-	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash, ebpf.LPMTrie:
-	default:
-		return size, nil
+	case bpf.Hash, bpf.LRUHash, bpf.PerCPUHash, bpf.LRUCPUHash, bpf.LPMTrie:
+		return bpf.CountKeys(m)
 	}
-	var previous any
-	for n := range size {
-		key, err := m.NextKeyBytes(previous)
-		if err != nil || key == nil {
-			return n, err
-		}
-		previous = key
-	}
-	return size, nil
+	return int(m.MaxEntries()), nil
 }
 
-func firewallEntries(name string, m *ebpf.Map) (int, error) {
+func firewallEntries(name string, m *bpf.Map) (int, error) {
 	switch name {
 	case mapDeny:
 		all, err := deny.New(m).All()

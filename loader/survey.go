@@ -10,10 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -22,13 +21,16 @@ const howXDP = "xdp"
 
 // Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
 // writes nothing down and mounts nothing, so it may be called on a node that nobody has loaded anything on.
-func Survey(_ context.Context, o Options) (report []Probe, cgroup string, err error) {
+func Survey(ctx context.Context, o Options) (report []Probe, cgroup string, err error) {
 	d, err := newDatapath(o)
 	if err != nil {
 		return nil, "", err
 	}
 	defer d.Close()
-	questions := d.questions()
+	questions, err := d.questions(ctx)
+	if err != nil {
+		return nil, "", err
+	}
 	for i, q := range questions {
 		if q.name == probeBPFFS {
 			questions[i].ask = func() error { return d.paths.bpffs.look() }
@@ -109,7 +111,7 @@ func Hooks(indices []int) ([]Hooked, error) {
 // program asks for the name of a program. One that has gone meanwhile has none.
 func program(id uint32, how string) HookedProgram {
 	p := HookedProgram{ID: id, How: how}
-	prog, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	prog, err := bpf.ProgramFromID(id)
 	if err != nil {
 		return p
 	}
@@ -123,16 +125,16 @@ func program(id uint32, how string) HookedProgram {
 
 // tcxPrograms are the tcx programs of a hook in their order; none on a kernel without tcx.
 func tcxPrograms(index int, h hook) ([]HookedProgram, error) {
-	res, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: h.tcx()})
+	ids, err := bpf.TCXPrograms(index, h.tcx())
 	switch {
-	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
+	case errors.Is(err, bpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("list tcx programs of device %d: %w", index, err)
 	}
 	var out []HookedProgram
-	for _, p := range res.Programs {
-		out = append(out, program(uint32(p.ID), howTCX))
+	for _, id := range ids {
+		out = append(out, program(id, howTCX))
 	}
 	return out, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
@@ -234,9 +235,9 @@ func TestPrivilegedReservedPorts(t *testing.T) {
 	has := func(p uint16) bool {
 		m, err := d.pinned(mapPortsKept)
 		e.ok(err)
-		var word uint64
-		e.ok(m.Lookup(uint32(p/64), &word))
-		return word>>(p%64)&1 == 1
+		word, ok, err := bpf.Lookup[uint64](m, uint32(p/64))
+		e.ok(err)
+		return ok && word>>(p%64)&1 == 1
 	}
 	set("61000,62000-62010")
 	e.ok(d.Sync(e.ctx))

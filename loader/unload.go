@@ -29,7 +29,7 @@ func Unload(ctx context.Context, o Options) error {
 // Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
 // lose what it did for them. The handle is of no more use than for Close.
 func (d *Datapath) Unload(ctx context.Context) error {
-	unlock, err := acquire(ctx, d.paths.lock)
+	unlock, err := d.lock(ctx)
 	if err != nil {
 		return err
 	}

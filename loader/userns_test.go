@@ -9,14 +9,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sluice-cni/sluice/loader/worker"
 )
 
 // Root of a user namespace has all capabilities and may not use them for programs: rootless runtimes get netfilter.
 func TestPrivilegedUserNamespace(t *testing.T) {
 	const inside = "SLUICE_TEST_IN_USERNS"
 	if os.Getenv(inside) != "" {
-		var no noError
-		if err := askCapabilities(); !errors.As(err, &no) || !strings.Contains(no.why, "user namespace") {
+		var no worker.NoError
+		if err := askCapabilities(); !errors.As(err, &no) || !strings.Contains(no.Why, "user namespace") {
 			t.Errorf("in a user namespace: %v", err)
 		}
 		return

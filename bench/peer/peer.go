@@ -68,12 +68,8 @@ func (s Suite) check(plugins []string) error {
 // the caller must remove, and lays the plugins' names beside them.
 func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
 	var errs []error
-	for _, p := range install.Programs() {
-		src := install.Source{Path: filepath.Join(linkDir, p.Name), Names: p.Among(plugins)}
-		if len(src.Names) == 0 {
-			continue
-		}
-		err := copyProgram(filepath.Join(binDir, p.Name), src.Path)
+	for _, src := range install.Sources(linkDir, plugins) {
+		err := copyProgram(filepath.Join(binDir, filepath.Base(src.Path)), src.Path)
 		if err == nil {
 			_, err = install.Install(linkDir, src)
 		}

@@ -45,7 +45,7 @@ const classOffset = 72
 
 func newShaper(t testing.TB, l edt.Limit) *shaper {
 	t.Helper()
-	o := &objects{maps: map[string]*ebpf.Map{}}
+	o := newObjects()
 	spec, err := elf.LoadEdt()
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func newShaper(t testing.TB, l edt.Limit) *shaper {
 		t.Fatalf("%d loads of the class", patched)
 	}
 	o.load(t, spec, loadOptions{})
-	s := &shaper{TB: t, o: o, prog: o.take(t, spec, "sl_edt"), limits: edt.NewLimits(o.maps["sl_edt_limits"]), nets: edt.NewNets(o.maps["sl_edt_nets"])}
+	s := &shaper{TB: t, o: o, prog: o.take(t, spec, "sl_edt"), limits: edt.NewLimits(o.views["sl_edt_limits"]), nets: edt.NewNets(o.views["sl_edt_nets"])}
 	s.at(noon)
 	s.put(l)
 	return s
@@ -220,7 +220,7 @@ func overRate(w *walk, family, _ int) {
 	if verdict, _, _ := s.send(f, 5000, 0); verdict != shot {
 		w.tb.Errorf("verdict %d", verdict)
 	}
-	n, err := metrics.NewDrops(s.o.maps["sl_drops"]).Get(reasonRate)
+	n, err := metrics.NewDrops(s.o.views["sl_drops"]).Get(reasonRate)
 	l := s.get()
 	if err != nil || n != 1 || l.Drops != 1 || l.Packets != 0 || l.Clock != noon+sec/2+1 {
 		w.tb.Errorf("counted %d (%v), limit %d drops, %d packets", n, err, l.Drops, l.Packets)

@@ -149,7 +149,7 @@ func (w *walk) evict(c conn) {
 
 func (w *walk) eachFlow(name string, f func(bpfobj.TypesSlTuple, bpfobj.TypesSlFlow)) {
 	w.tb.Helper()
-	err := wire.Each(w.maps[name], func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool {
+	err := wire.Each(w.views[name], func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool {
 		f(*k, *v)
 		return true
 	})

@@ -3,13 +3,14 @@
 package tests
 
 import (
-	"maps"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
 // objects are the programs over one set of maps, none of it pinned.
@@ -17,6 +18,7 @@ type objects struct {
 	podEgress, podIngress, uplinkIngress, uplinkEgress *ebpf.Program
 	ownEgress, ownIngress, edt                         *ebpf.Program
 	maps                                               map[string]*ebpf.Map
+	views                                              map[string]*bpf.Map // the same, as pkg/maps has them
 }
 
 func (o *objects) programs() []*ebpf.Program {
@@ -52,13 +54,25 @@ var parts = []part{
 // sockets is the object for socket calls, which has several programs.
 var sockets = part{load: elf.LoadCgroupSock, name: "sl_cgroup_sock"}
 
+func newObjects() *objects {
+	return &objects{maps: map[string]*ebpf.Map{}, views: map[string]*bpf.Map{}}
+}
+
+// share makes m the map of that name.
+func (o *objects) share(tb testing.TB, name string, m *ebpf.Map) {
+	tb.Helper()
+	o.maps[name], o.views[name] = m, bpftest.View(tb, m)
+}
+
 // mustLoad loads everything; it goes with the test.
 func mustLoad(tb testing.TB, opts loadOptions) *objects {
 	tb.Helper()
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // maps are charged to it before Linux 5.11
-	o := &objects{maps: map[string]*ebpf.Map{}}
-	maps.Copy(o.maps, opts.maps)
+	o := newObjects()
+	for name, m := range opts.maps {
+		o.share(tb, name, m)
+	}
 	for _, part := range parts {
 		spec, err := part.load()
 		if err != nil {
@@ -97,7 +111,7 @@ func (o *objects) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOption
 			tb.Fatalf("map %s: %v", name, err)
 		}
 		tb.Cleanup(func() { m.Close() })
-		o.maps[name] = m
+		o.share(tb, name, m)
 	}
 	for name, v := range opts.vars {
 		if spec.Variables[name] == nil {

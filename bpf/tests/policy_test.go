@@ -42,7 +42,7 @@ func (w *walk) putPolicy(id uint16, mode policy.Mode, text string) {
 	if err != nil {
 		w.tb.Fatal(err)
 	}
-	if err := policymap.New(w.maps["sl_policies"]).Put(id, v); err != nil {
+	if err := policymap.New(w.views["sl_policies"]).Put(id, v); err != nil {
 		w.tb.Fatal(err)
 	}
 }
@@ -58,7 +58,7 @@ type hits struct{ in, out []uint64 }
 
 func (w *walk) hits(id uint16) (h hits) {
 	w.tb.Helper()
-	v, ok, err := policymap.New(w.maps["sl_policies"]).Get(id)
+	v, ok, err := policymap.New(w.views["sl_policies"]).Get(id)
 	if err != nil || !ok {
 		w.tb.Fatalf("policy %d: %t %v", id, ok, err)
 	}

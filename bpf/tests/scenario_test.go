@@ -204,7 +204,7 @@ func (w *walk) epoch() epoch.Epoch {
 	if w.untold {
 		return epoch.Epoch{}
 	}
-	return epoch.New(w.maps["sl_epoch"])
+	return epoch.New(w.views["sl_epoch"])
 }
 
 const (
@@ -296,14 +296,14 @@ func (w *walk) publish(p published) {
 		PodIP: p.pod.addr(family), Owner: p.pod.owner, Gen: p.gen, PodPort: p.port, Conditions: p.conditions,
 	}
 	if len(p.sources) > 0 {
-		list, err := hostport.NewSources(w.maps["sl_sources"]).Put(p.sources)
+		list, err := hostport.NewSources(w.views["sl_sources"]).Put(p.sources)
 		if err != nil {
 			w.tb.Fatal(err)
 		}
 		v.Sources = list
 	}
 	k := hostport.Key{HostIP: p.host.Addr(), Proto: p.proto, Port: p.host.Port()}
-	if err := hostport.New(w.maps["sl_hostports"], w.epoch()).Put(k, v); err != nil {
+	if err := hostport.New(w.views["sl_hostports"], w.epoch()).Put(k, v); err != nil {
 		w.tb.Fatal(err)
 	}
 }

@@ -296,7 +296,7 @@ func (w *walk) checkCounters(h hook) {
 	if got := w.readDrops(); got != w.drops {
 		w.tb.Errorf("%s: drop counters %v, want %v", h, got, w.drops)
 	}
-	places, err := metrics.NewDeviceDrops(w.maps["sl_dev_drops"], w.maps["sl_event_cpu"]).All()
+	places, err := metrics.NewDeviceDrops(w.views["sl_dev_drops"], w.views["sl_event_cpu"]).All()
 	if err != nil {
 		w.tb.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func (d dropCounts) total() (n uint64) {
 
 func (w *walk) readDrops() (all dropCounts) {
 	w.tb.Helper()
-	view := metrics.NewDrops(w.maps["sl_drops"])
+	view := metrics.NewDrops(w.views["sl_drops"])
 	for r := range all {
 		n, err := view.Get(metrics.Reason(r))
 		if err != nil {

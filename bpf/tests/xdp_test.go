@@ -52,7 +52,7 @@ func xdpCost(t *testing.T, o *objects, cost map[string]budget) {
 // denied brings a packet from a denied client to the uplink.
 func denied(w *walk, family, proto int) {
 	_, p := xdpProgram(w.tb, w.objects)
-	list := deny.New(w.maps["sl_deny"])
+	list := deny.New(w.views["sl_deny"])
 	network := netip.PrefixFrom(client(family), client(family).BitLen())
 	if err := list.Add(network); err != nil {
 		w.tb.Fatal(err)
@@ -84,12 +84,12 @@ func TestPrivilegedDropRuns(t *testing.T) {
 	o := mustLoad(t, loadOptions{})
 	_, p := xdpProgram(t, o)
 	for _, family := range families {
-		if err := deny.New(o.maps["sl_deny"]).Add(netip.PrefixFrom(client(family), client(family).BitLen())); err != nil {
+		if err := deny.New(o.views["sl_deny"]).Add(netip.PrefixFrom(client(family), client(family).BitLen())); err != nil {
 			t.Fatal(err)
 		}
 	}
 	const loopback = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK)
-	counters, want := metrics.NewDeviceDrops(o.maps["sl_dev_drops"], o.maps["sl_event_cpu"]), map[metrics.Reason]uint64{}
+	counters, want := metrics.NewDeviceDrops(o.views["sl_dev_drops"], o.views["sl_event_cpu"]), map[metrics.Reason]uint64{}
 	for i, step := range []struct {
 		family int
 		source netip.Addr

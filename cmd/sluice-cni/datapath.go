@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 
-	"github.com/sluice-cni/sluice/cmd/internal/multicall"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/delegate"
-	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -113,7 +111,7 @@ var (
 
 func newBridge() *cniplugin.Plugin {
 	return bridge.New(bridge.Deps{
-		IPAM:         multicall.IPAM(),
+		IPAM:         ipam(),
 		Open:         openChosen[bridge.Datapath],
 		OpenExisting: openExisting[bridge.Datapath],
 		Netfilter:    tables[bridge.Netfilter],
@@ -123,7 +121,7 @@ func newBridge() *cniplugin.Plugin {
 
 func newPTP() *cniplugin.Plugin {
 	return ptp.New(ptp.Deps{
-		IPAM:         multicall.IPAM(),
+		IPAM:         ipam(),
 		Open:         openChosen[ptp.Datapath],
 		OpenExisting: openExisting[ptp.Datapath],
 		Netfilter:    tables[ptp.Netfilter],
@@ -161,13 +159,13 @@ func newTuning() *cniplugin.Plugin {
 // newFlannel delegates to any other plugin of this suite in-process.
 func newFlannel() *cniplugin.Plugin {
 	others := map[string]*cniplugin.Plugin{}
-	for _, name := range install.Plugins() {
+	for _, name := range names() {
 		if name != flannel.Name {
 			others[name] = plugin(name)
 		}
 	}
 	return flannel.New(flannel.Deps{
-		Delegate: &delegate.Runner{Key: "delegate.type", Beside: []string{install.Link}, InProcess: others},
+		Delegate: &delegate.Runner{Key: "delegate.type", InProcess: others},
 		Records:  store.Open(store.DefaultDir),
 	})
 }

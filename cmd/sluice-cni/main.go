@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sluice-cni is all CNI plugins but dhcp in one binary. The name it is started under (argv[0]) picks the plugin;
-// "sluice install" lays it under the names of those that no smaller program is, see package install.
+// Command sluice-cni is all CNI plugins but dhcp in one binary. The name it is started under (argv[0]) picks the plugin.
+// "sluice install" lays it under their names, and beside it sluice-helper, which it runs for what is slow to make ready.
 package main
 
 import (
-	"github.com/sluice-cni/sluice/cmd/internal/multicall"
-	"github.com/sluice-cni/sluice/pkg/install"
+	"os"
+	"path/filepath"
 )
 
-func main() { program().Main() }
-
-func program() multicall.Program { return multicall.Program{Name: install.Multicall, Plugin: plugin} }
+func main() {
+	ensurePath()
+	os.Exit(run(filepath.Base(os.Args[0])))
+}

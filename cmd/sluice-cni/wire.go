@@ -3,15 +3,27 @@
 package main
 
 import (
-	"github.com/sluice-cni/sluice/cmd/internal/multicall"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/delegate"
+	"github.com/sluice-cni/sluice/pkg/store"
+	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
+	"github.com/sluice-cni/sluice/plugins/ipam/static"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
+	"github.com/sluice-cni/sluice/plugins/main/dummy"
+	hostdevice "github.com/sluice-cni/sluice/plugins/main/host-device"
+	"github.com/sluice-cni/sluice/plugins/main/ipvlan"
+	"github.com/sluice-cni/sluice/plugins/main/loopback"
+	"github.com/sluice-cni/sluice/plugins/main/macvlan"
 	"github.com/sluice-cni/sluice/plugins/main/ptp"
+	"github.com/sluice-cni/sluice/plugins/main/tap"
+	"github.com/sluice-cni/sluice/plugins/main/vlan"
 	"github.com/sluice-cni/sluice/plugins/meta/bandwidth"
 	"github.com/sluice-cni/sluice/plugins/meta/firewall"
 	"github.com/sluice-cni/sluice/plugins/meta/flannel"
 	"github.com/sluice-cni/sluice/plugins/meta/portmap"
+	"github.com/sluice-cni/sluice/plugins/meta/sbr"
 	"github.com/sluice-cni/sluice/plugins/meta/tuning"
+	"github.com/sluice-cni/sluice/plugins/meta/vrf"
 )
 
 // plugin returns the plugin of that name with its real dependencies, nil when
@@ -32,6 +44,36 @@ func plugin(name string) *cniplugin.Plugin {
 		return newFirewall()
 	case flannel.Name:
 		return newFlannel()
+	case hostdevice.Name:
+		return hostdevice.New(hostdevice.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+	case tap.Name:
+		return tap.New(tap.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+	case macvlan.Name:
+		return macvlan.New(macvlan.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+	case ipvlan.Name:
+		return ipvlan.New(ipvlan.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+	case vlan.Name:
+		return vlan.New(vlan.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+	case dummy.Name:
+		return dummy.New(dummy.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+	case loopback.Name:
+		return loopback.New(loopback.Deps{})
+	case hostlocal.Name:
+		return hostlocal.New(hostlocal.Deps{})
+	case static.Name:
+		return static.New()
+	case sbr.Name:
+		return sbr.New(sbr.Deps{Records: store.Open(store.DefaultDir)})
+	case vrf.Name:
+		return vrf.New(vrf.Deps{Records: store.Open(store.DefaultDir)})
 	}
-	return multicall.Light(name)
+	return nil
+}
+
+// ipam runs the IPAM plugins that this program is in-process, others by exec.
+func ipam() *delegate.Runner {
+	return &delegate.Runner{InProcess: map[string]*cniplugin.Plugin{
+		hostlocal.Name: hostlocal.New(hostlocal.Deps{}),
+		static.Name:    static.New(),
+	}}
 }

@@ -29,10 +29,9 @@ func newInstall(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install DIR [PLUGIN...]",
 		Short: "Lay the plugins into a directory, as names of their programs",
-		Long: `Lay the plugins into DIR, as names of their programs: bridge, ptp, portmap,
-firewall, bandwidth, tuning and flannel are names of sluice-cni, dhcp is one of
-sluice-dhcp, and the others are names of sluice-link, which starts faster. The
-programs are there under their own names too, by which they know each other.
+		Long: `Lay the plugins into DIR, as names of their programs: dhcp is one of
+sluice-dhcp, the others are names of sluice-cni. sluice-helper lies beside them,
+which they run to load programs into the kernel and to talk with firewalld.
 
 The names are hard links, or copies where DIR is on another file system. Each
 is replaced by one rename, so a runtime that starts a plugin meanwhile gets the
@@ -113,15 +112,10 @@ func sourcesOf(names []string, binary string) ([]install.Source, error) {
 		binary = filepath.Join(filepath.Dir(self), install.Multicall)
 	}
 	var out []install.Source
-	for _, p := range install.Programs() {
-		src := install.Source{Path: binary, Names: p.Among(names)}
-		if p.Name != install.Multicall {
-			src.Path = filepath.Join(filepath.Dir(binary), p.Name)
+	for _, src := range install.Sources(filepath.Dir(binary), names) {
+		if filepath.Base(src.Path) == install.Multicall {
+			src.Path = binary
 		}
-		if len(src.Names) == 0 {
-			continue
-		}
-		src.Names = append(src.Names, p.Name)
 		if _, err := os.Stat(src.Path); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("there is no %s for %s; --binary says where %s and what belongs to it are",
 				src.Path, strings.Join(src.Names, ", "), install.Multicall)

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -67,7 +68,7 @@ func (realNode) Datapath(ctx context.Context) (datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	dp, err := loader.OpenExisting(ctx, loader.Options{Config: conf})
+	dp, err := loader.OpenExisting(ctx, doctor.Options(conf))
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +80,7 @@ func (realNode) Load(ctx context.Context) (datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	dp, err := loader.Open(ctx, loader.Options{Config: conf})
+	dp, err := loader.Open(ctx, doctor.Options(conf))
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func (realNode) Decision(ctx context.Context) (*loader.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return loader.Decision(ctx, loader.Options{Config: conf})
+	return loader.Decision(ctx, doctor.Options(conf))
 }
 
 func (realNode) Choices() (map[string]netfilter.Choice, error) { return netfilter.Choices("") }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -60,7 +61,7 @@ func publish(t *testing.T, l *lab.Lab, ref store.Ref) {
 		return err
 	})
 	do(func() error {
-		dp, err := loader.Open(t.Context(), loader.Options{})
+		dp, err := loader.Open(t.Context(), loader.Options{Worker: objects.Here{}})
 		if err != nil {
 			return err
 		}

@@ -217,7 +217,7 @@ func TestUnreadableRecords(t *testing.T) {
 func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
 	binary := filepath.Join(t.TempDir(), install.Multicall)
-	for _, program := range []string{install.Multicall, install.Link} {
+	for _, program := range []string{install.Multicall, install.Helper} {
 		if err := os.WriteFile(filepath.Join(filepath.Dir(binary), program), []byte(program), 0o755); err != nil { //nolint:gosec // a program is executable
 			t.Fatal(err)
 		}
@@ -241,7 +241,7 @@ func TestInstall(t *testing.T) {
 			t.Errorf("%s: %v in\n%s", name, err, out)
 		}
 	}
-	for name, want := range map[string]string{"dhcp": "y", "bridge": install.Multicall, install.Multicall: install.Multicall, "loopback": install.Link} {
+	for name, want := range map[string]string{"dhcp": "y", "bridge": install.Multicall, "loopback": install.Multicall, install.Helper: install.Helper} {
 		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(b) != want {
 			t.Errorf("%s is %q, %v", name, b, err)
 		}
@@ -255,7 +255,7 @@ func TestInstall(t *testing.T) {
 	for _, e := range entries {
 		laid = append(laid, e.Name())
 	}
-	if want := []string{"bridge", install.Multicall}; err != nil || !slices.Equal(laid, want) {
+	if want := []string{"bridge", install.Helper}; err != nil || !slices.Equal(laid, want) {
 		t.Errorf("bridge gave %v, %v, want %v", laid, err, want)
 	}
 	_, errs, status = runTool(t, newFakeNode(), 0, "install", dir) // there is none beside the test binary

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -35,9 +34,6 @@ type Runner struct {
 	Key string
 	// Self is the path of our own binary; empty means the running executable.
 	Self string
-	// Beside are names of other programs of ours: what lies under them beside our
-	// own binary counts as it.
-	Beside []string
 	// InProcess holds the plugins that our binary contains, by type.
 	InProcess map[string]*cniplugin.Plugin
 }
@@ -145,20 +141,7 @@ func (r *Runner) isOurs(fi os.FileInfo) bool {
 	if self == "" {
 		self = selfExe
 	}
-	if same(fi, self) {
-		return true
-	}
-	if self == selfExe {
-		var err error
-		if self, err = os.Executable(); err != nil { // where it lies
-			return false
-		}
-	}
-	return slices.ContainsFunc(r.Beside, func(name string) bool { return same(fi, filepath.Join(filepath.Dir(self), name)) })
-}
-
-func same(fi os.FileInfo, path string) bool {
-	other, err := os.Stat(path)
+	other, err := os.Stat(self)
 	return err == nil && os.SameFile(fi, other)
 }
 

@@ -201,32 +201,3 @@ func TestInProcess(t *testing.T) {
 		t.Error("the stranger's plugin was not executed:", err)
 	}
 }
-
-// What lies beside our own binary under the name of another program of ours counts as it, wherever CNI_PATH finds it; a
-// stranger's file does not.
-func TestBeside(t *testing.T) {
-	t.Parallel()
-	programs, names := t.TempDir(), t.TempDir()
-	for _, p := range []string{"self", "other"} {
-		if err := os.WriteFile(filepath.Join(programs, p), []byte(p), 0o755); err != nil { //nolint:gosec // a program is executable
-			t.Fatal(err)
-		}
-	}
-	if err := os.Link(filepath.Join(programs, "other"), filepath.Join(names, "fake")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(names, "stranger"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := &cniplugin.Plugin{Versions: version.All()}
-	r := &Runner{Self: filepath.Join(programs, "self"), Beside: []string{"missing", "other"}, InProcess: map[string]*cniplugin.Plugin{"fake": p, "stranger": p}}
-	for name, want := range map[string]*cniplugin.Plugin{"fake": p, "stranger": nil} {
-		if got, path, err := r.find(args(t, names), name); got != want || err != nil {
-			t.Errorf("%s: %v, %s, %v", name, got, path, err)
-		}
-	}
-	r.Beside = nil
-	if got, _, err := r.find(args(t, names), "fake"); got != nil || err != nil {
-		t.Errorf("a program that is not one of ours: %v, %v", got, err)
-	}
-}

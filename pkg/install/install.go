@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package install lays multi-call binaries into a directory under the names of
-// their plugins. It owns the temporary names it makes there (".sluice-install.*")
-// and imports none of our packages.
+// their plugins. It owns the temporary names it makes there (".sluice-install.*").
 package install
 
 import (

@@ -2,42 +2,62 @@
 
 package install
 
-import "slices"
+import (
+	"path/filepath"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/helper"
+)
 
 // The programs that plugins are names of.
 const (
 	Multicall = "sluice-cni"
-	Link      = "sluice-link"
 	DHCP      = "sluice-dhcp"
 )
+
+// Helper is the program that those of Multicall run for what they do not have themselves.
+const Helper = helper.Name
 
 // Program is a binary and the plugins that it is laid under the names of.
 type Program struct {
 	Name    string
 	Plugins []string
+	// Needs is a program that has to lie beside it.
+	Needs string
 }
 
-// Among returns which of the names are the program's.
-func (p Program) Among(names []string) (of []string) {
-	for _, name := range p.Plugins {
-		if slices.Contains(names, name) {
-			of = append(of, name)
+// Sources returns what is to be laid for the plugins named: their programs, which lie in dir, and what those need.
+func Sources(dir string, plugins []string) []Source {
+	var out []Source
+	for _, p := range Programs() {
+		src := Source{Path: filepath.Join(dir, p.Name)}
+		for _, name := range p.Plugins {
+			if slices.Contains(plugins, name) {
+				src.Names = append(src.Names, name)
+			}
+		}
+		if len(src.Names) == 0 {
+			continue
+		}
+		out = append(out, src)
+		if p.Needs != "" {
+			out = append(out, Source{Path: filepath.Join(dir, p.Needs), Names: []string{p.Needs}})
 		}
 	}
-	return of
+	return out
 }
 
 // Programs returns all of them. A plugin lives for some milliseconds, and a tenth to a quarter of an ADD would go into making
-// ready, and into walking past, what it does not need: sluice-link is the plugins that need no BPF (sluice-cni is they, too, for
-// those who link names by hand), and sluice-dhcp has what dhcp talks with its daemon (package gob) and with servers.
+// ready, and into walking past, what it does not need: so dhcp is apart, which has what it talks with its daemon (package gob) and
+// with servers, and so is what is needed once per boot or on few nodes, see package helper.
 func Programs() []Program {
 	return []Program{
-		{Multicall, []string{"bridge", "ptp", "tuning", "portmap", "firewall", "bandwidth", "flannel"}},
-		{Link, []string{
-			"loopback", "host-device", "tap", "macvlan", "ipvlan", "vlan", "dummy",
-			"host-local", "static", "sbr", "vrf",
+		{Name: Multicall, Needs: Helper, Plugins: []string{
+			"bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device", "tap", "dummy", "loopback", "vrf",
+			"host-local", "static", "portmap", "firewall", "bandwidth", "tuning", "sbr", "flannel",
 		}},
-		{DHCP, []string{"dhcp"}},
+		{Name: DHCP, Plugins: []string{"dhcp"}},
+		{Name: Helper},
 	}
 }
 

@@ -7,18 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
-	"github.com/godbus/dbus/v5"
+	"github.com/sluice-cni/sluice/pkg/helper"
 )
 
-// The D-Bus interface of firewalld, firewalld.dbus(5).
 const (
-	firewalldBus  = "org.fedoraproject.FirewallD1"
-	firewalldPath = "/org/fedoraproject/FirewallD1"
-	firewalldZone = firewalldBus + ".zone."
-
 	// DefaultZone is the reference's default of firewalldZone.
 	DefaultZone = "trusted"
 
@@ -27,46 +23,73 @@ const (
 	firewalldTimeout = 15 * time.Second
 )
 
-// Firewalld puts the addresses of pods into a zone, by the system bus. Only the
+// JobFirewalld is the helper's job: ZoneCalls in, a ZoneAnswer for each source out.
+const JobFirewalld = "firewalld"
+
+// ZoneCalls call a method of firewalld with the zone and each source in turn.
+type ZoneCalls struct {
+	Method  string   `json:"method"` // of org.fedoraproject.FirewallD1.zone, firewalld.dbus(5)
+	Zone    string   `json:"zone"`
+	Sources []string `json:"sources"` // none: only whether firewalld can be asked
+}
+
+// ZoneAnswer is firewalld's.
+type ZoneAnswer struct {
+	Error string `json:"error,omitempty"`
+	Yes   bool   `json:"yes,omitempty"` // of a query
+}
+
+// FirewalldKinds are the errors of JobFirewalld that keep their identity.
+func FirewalldKinds() helper.Kinds { return helper.Kinds{"unusable": ErrUnusable} }
+
+// Firewalld puts the addresses of pods into a zone, by the system bus, which the
+// helper talks on (package firewalld). Only the
 // runtime configuration is changed: pods do not survive a reboot either. A
 // complete reload of firewalld forgets them, which CHECK notices.
-type Firewalld struct{}
+type Firewalld struct{ helper helper.Program }
 
 // Name returns what records call it.
 func (*Firewalld) Name() string { return NameFirewalld }
 
-// connect returns the bus, with firewalld on it.
-func (*Firewalld) connect(ctx context.Context) (*dbus.Conn, error) {
-	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("%w: no system bus: %w", ErrUnusable, err)
-	}
-	var owner string
-	err = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetNameOwner", 0, firewalldBus).Store(&owner)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: firewalld is not running: %w", ErrUnusable, err), conn.Close())
-	}
-	return conn, nil
-}
-
 // Usable reports why firewalld cannot be asked.
 func (f *Firewalld) Usable(ctx context.Context) error {
-	return f.each(ctx, "", nil, nil, nil)
+	return f.each(ctx, "", "", nil, nil)
+}
+
+// busThere saves most nodes the helper's start: without a system bus there is nobody to ask.
+func busThere() bool {
+	if os.Getenv("DBUS_SYSTEM_BUS_ADDRESS") != "" {
+		return true
+	}
+	_, err := os.Stat("/var/run/dbus/system_bus_socket")
+	return err == nil
 }
 
 // each calls a method with the zone and each address in turn.
-func (f *Firewalld) each(ctx context.Context, method string, args func(netip.Addr) []any, addrs []netip.Addr, done func(netip.Addr, *dbus.Call) error) error {
+func (f *Firewalld) each(ctx context.Context, method, zone string, addrs []netip.Addr, done func(netip.Addr, ZoneAnswer) error) error {
+	if !busThere() {
+		return fmt.Errorf("%w: no system bus", ErrUnusable)
+	}
 	ctx, cancel := context.WithTimeout(ctx, firewalldTimeout)
 	defer cancel()
-	conn, err := f.connect(ctx)
+	calls := ZoneCalls{Method: method, Zone: zoneOf(zone)}
+	for _, a := range addrs {
+		calls.Sources = append(calls.Sources, host(a).String())
+	}
+	var answers []ZoneAnswer
+	err := f.helper.Ask(ctx, JobFirewalld, calls, &answers, nil, FirewalldKinds())
+	if errors.Is(err, helper.ErrMissing) {
+		err = fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	if len(answers) != len(addrs) {
+		return fmt.Errorf("firewalld was asked %d times and answered %d", len(addrs), len(answers))
+	}
 	var errs []error
-	for _, a := range addrs {
-		call := conn.Object(firewalldBus, firewalldPath).CallWithContext(ctx, firewalldZone+method, 0, args(a)...)
-		errs = append(errs, done(a, call))
+	for i, a := range addrs {
+		errs = append(errs, done(a, answers[i]))
 	}
 	return errors.Join(errs...)
 }
@@ -81,26 +104,22 @@ func zoneOf(zone string) string {
 // Add puts the addresses into the zone. One that is there already is no error;
 // one that is in another zone is.
 func (f *Firewalld) Add(ctx context.Context, zone string, addrs []netip.Addr) error {
-	return f.each(ctx, "addSource", sourceArgs(zone), addrs, func(a netip.Addr, c *dbus.Call) error {
-		if c.Err == nil || strings.Contains(c.Err.Error(), "ALREADY_SET") {
+	return f.each(ctx, "addSource", zone, addrs, func(a netip.Addr, r ZoneAnswer) error {
+		if r.Error == "" || strings.Contains(r.Error, "ALREADY_SET") {
 			return nil
 		}
-		return fmt.Errorf("put %s into the zone %s: %w", a, zoneOf(zone), c.Err)
+		return fmt.Errorf("put %s into the zone %s: %s", a, zoneOf(zone), r.Error)
 	})
-}
-
-func sourceArgs(zone string) func(netip.Addr) []any {
-	return func(a netip.Addr) []any { return []any{zoneOf(zone), host(a).String()} }
 }
 
 // Del takes the addresses out of the zone. Missing is success, and so is a node
 // where firewalld does not run: what it knew is gone with it.
 func (f *Firewalld) Del(ctx context.Context, zone string, addrs []netip.Addr) error {
-	err := f.each(ctx, "removeSource", sourceArgs(zone), addrs, func(a netip.Addr, c *dbus.Call) error {
-		if c.Err == nil || strings.Contains(c.Err.Error(), "NOT_ENABLED") || strings.Contains(c.Err.Error(), "UNKNOWN_SOURCE") {
+	err := f.each(ctx, "removeSource", zone, addrs, func(a netip.Addr, r ZoneAnswer) error {
+		if r.Error == "" || strings.Contains(r.Error, "NOT_ENABLED") || strings.Contains(r.Error, "UNKNOWN_SOURCE") {
 			return nil
 		}
-		return fmt.Errorf("take %s out of the zone %s: %w", a, zoneOf(zone), c.Err)
+		return fmt.Errorf("take %s out of the zone %s: %s", a, zoneOf(zone), r.Error)
 	})
 	if errors.Is(err, ErrUnusable) {
 		return nil
@@ -110,12 +129,11 @@ func (f *Firewalld) Del(ctx context.Context, zone string, addrs []netip.Addr) er
 
 // Check asks firewalld for each address, and believes its answer.
 func (f *Firewalld) Check(ctx context.Context, zone string, addrs []netip.Addr) error {
-	return f.each(ctx, "querySource", sourceArgs(zone), addrs, func(a netip.Addr, c *dbus.Call) error {
-		var in bool
-		if err := c.Store(&in); err != nil {
-			return fmt.Errorf("ask for %s in the zone %s: %w", a, zoneOf(zone), err)
+	return f.each(ctx, "querySource", zone, addrs, func(a netip.Addr, r ZoneAnswer) error {
+		if r.Error != "" {
+			return fmt.Errorf("ask for %s in the zone %s: %s", a, zoneOf(zone), r.Error)
 		}
-		if !in {
+		if !r.Yes {
 			return fmt.Errorf("%w: %s is not in the zone %s", ErrDiffers, a, zoneOf(zone))
 		}
 		return nil

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -22,7 +21,7 @@ func loseFlows(w *world, lost func(k bpfobj.TypesSlTuple, f bpfobj.TypesSlFlow) 
 			if err != nil {
 				return err
 			}
-			m, err := ebpf.LoadPinnedMap(path, nil)
+			m, err := bpf.OpenMap(path)
 			if err != nil {
 				return err
 			}
@@ -38,7 +37,7 @@ func loseFlows(w *world, lost func(k bpfobj.TypesSlTuple, f bpfobj.TypesSlFlow) 
 				return err
 			}
 			for _, k := range keys {
-				if m.Delete(&k) == nil {
+				if was, err := bpf.Delete(m, k); was && err == nil {
 					n++
 				}
 			}

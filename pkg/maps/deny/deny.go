@@ -5,24 +5,22 @@
 package deny
 
 import (
-	"errors"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // Map is the view of sl_deny.
-type Map struct{ m *ebpf.Map }
+type Map struct{ m *bpf.Map }
 
 // New returns a view of m.
-func New(m *ebpf.Map) Map { return Map{m} }
+func New(m *bpf.Map) Map { return Map{m} }
 
-func key(p netip.Prefix) *bpfobj.TypesSlCidr {
+func key(p netip.Prefix) bpfobj.TypesSlCidr {
 	p = p.Masked()
-	return &bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+	return bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
 }
 
 // Add puts a network in; one that is there keeps its count. ENOSPC: the map is full.
@@ -30,7 +28,7 @@ func (m Map) Add(p netip.Prefix) error {
 	if _, ok, err := m.Get(p); ok || err != nil {
 		return err
 	}
-	return m.m.Put(key(p), uint64(0))
+	return bpf.Put(m.m, key(p), uint64(0))
 }
 
 // Get returns the packets dropped for exactly this network; false when it is not in the list. (A lookup alone finds the
@@ -43,21 +41,13 @@ func (m Map) Get(p netip.Prefix) (uint64, bool, error) {
 
 // Delete takes a network out and reports whether it was in.
 func (m Map) Delete(p netip.Prefix) (bool, error) {
-	err := m.m.Delete(key(p))
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	}
-	return err == nil, err
+	return bpf.Delete(m.m, key(p))
 }
 
 // Empty reports whether the list holds nothing.
 func (m Map) Empty() (bool, error) {
-	var k bpfobj.TypesSlCidr
-	err := m.m.NextKey(nil, &k)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return true, nil
-	}
-	return false, err
+	_, ok, err := bpf.NextKey[bpfobj.TypesSlCidr](m.m, nil)
+	return !ok && err == nil, err
 }
 
 // All returns the networks with the packets dropped for each.

@@ -9,8 +9,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -26,21 +25,16 @@ const (
 type Limit bpfobj.TypesSlEdt
 
 // Limits is the view of sl_edt_limits.
-type Limits struct{ m *ebpf.Map }
+type Limits struct{ m *bpf.Map }
 
 // NewLimits returns a view of m.
-func NewLimits(m *ebpf.Map) Limits { return Limits{m} }
+func NewLimits(m *bpf.Map) Limits { return Limits{m} }
 
 // Put writes the entry of a number; clocks and counters start anew. E2BIG: the map is full.
-func (l Limits) Put(number uint32, v *Limit) error { return l.m.Put(number, v) }
+func (l Limits) Put(number uint32, v *Limit) error { return bpf.Put(l.m, number, *v) }
 
 // Delete removes the entry of a number; missing is success.
-func (l Limits) Delete(number uint32) error {
-	if err := l.m.Delete(number); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return err
-	}
-	return nil
-}
+func (l Limits) Delete(number uint32) error { return bpf.Remove(l.m, number) }
 
 // All returns every limit by its number. Counters of one entry are of about the same moment.
 func (l Limits) All() (map[uint32]Limit, error) {
@@ -56,22 +50,24 @@ func (l Limits) All() (map[uint32]Limit, error) {
 func (l Limits) Len() (int, error) { return wire.Count[uint32, Limit](l.m) }
 
 // Nets is the view of sl_edt_nets.
-type Nets struct{ m *ebpf.Map }
+type Nets struct{ m *bpf.Map }
 
 // NewNets returns a view of m.
-func NewNets(m *ebpf.Map) Nets { return Nets{m} }
+func NewNets(m *bpf.Map) Nets { return Nets{m} }
 
 type netKey bpfobj.TypesSlEdtNet
 
 // numberBits are the bits of a key that stand for the number, before those of the address.
 const numberBits = 32
 
-func key(number uint32, p netip.Prefix) *netKey {
-	return &netKey{PrefixLen: numberBits + uint32(wire.PrefixLen(p)), Number: number, Ip: wire.Addr(p.Addr())}
+func key(number uint32, p netip.Prefix) netKey {
+	return netKey{PrefixLen: numberBits + uint32(wire.PrefixLen(p)), Number: number, Ip: wire.Addr(p.Addr())}
 }
 
 // Put adds a network to those of a number. ENOSPC: the map is full.
-func (n Nets) Put(number uint32, p netip.Prefix) error { return n.m.Put(key(number, p), uint32(1)) }
+func (n Nets) Put(number uint32, p netip.Prefix) error {
+	return bpf.Put(n.m, key(number, p), uint32(1))
+}
 
 // Of returns the networks of a number.
 func (n Nets) Of(number uint32) ([]netip.Prefix, error) {
@@ -87,19 +83,16 @@ func (n Nets) Of(number uint32) ([]netip.Prefix, error) {
 
 // Clear removes the networks of a number; none is success.
 func (n Nets) Clear(number uint32) error {
-	var stale []*netKey
+	var stale []netKey
 	err := wire.Each(n.m, func(k *netKey, _ *uint32) bool {
 		if k.Number == number {
-			c := *k
-			stale = append(stale, &c)
+			stale = append(stale, *k)
 		}
 		return true
 	})
 	errs := []error{err}
 	for _, k := range stale {
-		if err := n.m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, bpf.Remove(n.m, k))
 	}
 	return errors.Join(errs...)
 }

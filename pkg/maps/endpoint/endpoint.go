@@ -6,12 +6,10 @@
 package endpoint
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
@@ -54,16 +52,16 @@ func (v *Value) GatewayAddr() net.HardwareAddr { return net.HardwareAddr(v.Gatew
 
 // Map is the view of sl_endpoints.
 type Map struct {
-	m     *ebpf.Map
+	m     *bpf.Map
 	epoch epoch.Epoch
 }
 
 // New returns a view of m, whose changes e tells of.
-func New(m *ebpf.Map, e epoch.Epoch) Map { return Map{m, e} }
+func New(m *bpf.Map, e epoch.Epoch) Map { return Map{m, e} }
 
 // Put writes the entry of a, whoever had it. E2BIG: the map is full.
 func (m Map) Put(a netip.Addr, v *Value) error {
-	if err := m.m.Put(wire.Addr(a), v); err != nil {
+	if err := bpf.Put(m.m, wire.Addr(a), *v); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -71,17 +69,12 @@ func (m Map) Put(a netip.Addr, v *Value) error {
 
 // Get returns the entry of a; false when there is none.
 func (m Map) Get(a netip.Addr) (Value, bool, error) {
-	var v Value
-	err := m.m.Lookup(wire.Addr(a), &v)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return v, false, nil
-	}
-	return v, err == nil, err
+	return bpf.Lookup[Value](m.m, wire.Addr(a))
 }
 
 // Delete removes the entry of a; missing is success.
 func (m Map) Delete(a netip.Addr) error {
-	if err := ignoreMissing(m.m.Delete(wire.Addr(a))); err != nil {
+	if err := bpf.Remove(m.m, wire.Addr(a)); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -94,10 +87,3 @@ func (m Map) Each(f func(a netip.Addr, v *Value) bool) error {
 
 // Len returns the number of entries.
 func (m Map) Len() (int, error) { return wire.Count[[16]byte, Value](m.m) }
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return err
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
 func newMap(t *testing.T, spec ebpf.MapSpec) *ebpf.Map {
@@ -29,7 +30,8 @@ func newMap(t *testing.T, spec ebpf.MapSpec) *ebpf.Map {
 
 func TestPrivilegedMap(t *testing.T) {
 	t.Parallel()
-	m := New(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: uint32(unsafe.Sizeof(Value{}))}), epoch.Epoch{})
+	raw := newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: uint32(unsafe.Sizeof(Value{}))})
+	m := New(bpftest.View(t, raw), epoch.Epoch{})
 	a4, a6 := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")
 	v := &Value{Owner: 1 << 63, Ifindex: 5, RouteIfindex: 6, Flags: FlagAdmit | FlagPublish, Mtu: 1500, Mac: [6]uint8{2, 1}, PrefixLen: 112}
 	for _, a := range []netip.Addr{a4, a6} {
@@ -70,7 +72,7 @@ func TestPrivilegedMap(t *testing.T) {
 func TestPrivilegedStats(t *testing.T) {
 	t.Parallel()
 	raw := newMap(t, ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 72})
-	s := NewStats(raw)
+	s := NewStats(bpftest.View(t, raw))
 	cpus := ebpf.MustPossibleCPU()
 	perCPU := make([]Counters, cpus)
 	for i := range perCPU {
@@ -108,7 +110,8 @@ func TestPrivilegedStats(t *testing.T) {
 
 func TestPrivilegedUplinks(t *testing.T) {
 	t.Parallel()
-	u := NewUplinks(newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(bpfobj.TypesSlUplink{}))}))
+	raw := newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(bpfobj.TypesSlUplink{}))})
+	u := NewUplinks(bpftest.View(t, raw))
 	want := map[uint32]Sources{
 		2: {V4: netip.MustParseAddr("192.0.2.1"), V6: netip.MustParseAddr("2001:db8::1")},
 		3: {V6: netip.MustParseAddr("2001:db8::2")},
@@ -128,7 +131,7 @@ func TestPrivilegedUplinks(t *testing.T) {
 func TestPrivilegedNoMasqReplace(t *testing.T) {
 	t.Parallel()
 	raw := newMap(t, ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 20, ValueSize: 4})
-	n := NewNoMasq(raw)
+	n := NewNoMasq(bpftest.View(t, raw))
 	prefixes := func(s ...string) []netip.Prefix {
 		var out []netip.Prefix
 		for _, p := range s {

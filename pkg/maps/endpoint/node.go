@@ -5,17 +5,16 @@ package endpoint
 import (
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // HostAddrs is the view of sl_host_addrs: the addresses that stand for the node, each with the ifindex that has it.
-type HostAddrs struct{ m *ebpf.Map }
+type HostAddrs struct{ m *bpf.Map }
 
 // NewHostAddrs returns a view of m.
-func NewHostAddrs(m *ebpf.Map) HostAddrs { return HostAddrs{m} }
+func NewHostAddrs(m *bpf.Map) HostAddrs { return HostAddrs{m} }
 
 // All returns the whole set.
 func (h HostAddrs) All() (map[netip.Addr]uint32, error) {
@@ -28,10 +27,12 @@ func (h HostAddrs) All() (map[netip.Addr]uint32, error) {
 }
 
 // Put adds an address or moves it to another device.
-func (h HostAddrs) Put(a netip.Addr, ifindex uint32) error { return h.m.Put(wire.Addr(a), ifindex) }
+func (h HostAddrs) Put(a netip.Addr, ifindex uint32) error {
+	return bpf.Put(h.m, wire.Addr(a), ifindex)
+}
 
 // Delete removes an address; missing is success.
-func (h HostAddrs) Delete(a netip.Addr) error { return ignoreMissing(h.m.Delete(wire.Addr(a))) }
+func (h HostAddrs) Delete(a netip.Addr) error { return bpf.Remove(h.m, wire.Addr(a)) }
 
 // Sources are the addresses an uplink masquerades with; the zero Addr means that it has none in that family.
 type Sources struct {
@@ -40,10 +41,10 @@ type Sources struct {
 }
 
 // Uplinks is the view of sl_uplinks, by ifindex.
-type Uplinks struct{ m *ebpf.Map }
+type Uplinks struct{ m *bpf.Map }
 
 // NewUplinks returns a view of m.
-func NewUplinks(m *ebpf.Map) Uplinks { return Uplinks{m} }
+func NewUplinks(m *bpf.Map) Uplinks { return Uplinks{m} }
 
 // All returns every uplink.
 func (u Uplinks) All() (map[uint32]Sources, error) {
@@ -65,21 +66,21 @@ func orNone(b [16]byte) netip.Addr {
 
 // Put writes the sources of an uplink.
 func (u Uplinks) Put(ifindex uint32, s Sources) error {
-	v := &bpfobj.TypesSlUplink{Src4: wire.Addr(s.V4), Src6: wire.Addr(s.V6)}
+	v := bpfobj.TypesSlUplink{Src4: wire.Addr(s.V4), Src6: wire.Addr(s.V6)}
 	if s.Bare {
 		v.Bare = 1
 	}
-	return u.m.Put(ifindex, v)
+	return bpf.Put(u.m, ifindex, v)
 }
 
 // Delete removes an uplink; missing is success.
-func (u Uplinks) Delete(ifindex uint32) error { return ignoreMissing(u.m.Delete(ifindex)) }
+func (u Uplinks) Delete(ifindex uint32) error { return bpf.Remove(u.m, ifindex) }
 
 // NoMasq is the view of sl_no_masq, the destinations that are never masqueraded.
-type NoMasq struct{ m *ebpf.Map }
+type NoMasq struct{ m *bpf.Map }
 
 // NewNoMasq returns a view of m.
-func NewNoMasq(m *ebpf.Map) NoMasq { return NoMasq{m} }
+func NewNoMasq(m *bpf.Map) NoMasq { return NoMasq{m} }
 
 // Len returns the number of networks.
 func (n NoMasq) Len() (int, error) { return wire.Count[bpfobj.TypesSlCidr, uint32](n.m) }
@@ -90,7 +91,7 @@ func (n NoMasq) Replace(want []netip.Prefix) error {
 	for _, p := range want {
 		p = p.Masked()
 		k := bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
-		if err := n.m.Put(&k, uint32(1)); err != nil {
+		if err := bpf.Put(n.m, k, uint32(1)); err != nil {
 			return err
 		}
 		keep[k] = true
@@ -105,8 +106,8 @@ func (n NoMasq) Replace(want []netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	for i := range old {
-		if err := ignoreMissing(n.m.Delete(&old[i])); err != nil {
+	for _, k := range old {
+		if err := bpf.Remove(n.m, k); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
 // Whatever is changed in the maps that the programs remember things of begins another epoch, each time another one.
@@ -25,9 +26,9 @@ func TestPrivilegedEveryChange(t *testing.T) {
 		return m
 	}
 	raw := newMap(ebpf.Array, 4, 8)
-	e := epoch.New(raw)
-	pods := endpoint.New(newMap(ebpf.Hash, 16, 64), e)
-	ports := hostport.New(newMap(ebpf.Hash, 20, 88), e)
+	e := epoch.New(bpftest.View(t, raw))
+	pods := endpoint.New(bpftest.View(t, newMap(ebpf.Hash, 16, 64)), e)
+	ports := hostport.New(bpftest.View(t, newMap(ebpf.Hash, 20, 88)), e)
 	pod, key := netip.MustParseAddr("10.1.0.2"), hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 80}
 	seen := map[uint64]bool{0: true}
 	for name, change := range map[string]func() error{

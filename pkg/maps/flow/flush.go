@@ -3,10 +3,7 @@
 package flow
 
 import (
-	"errors"
-
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 )
 
@@ -39,14 +36,13 @@ func (m Map) Unlearn(match func(*Record) bool) (int, error) {
 	for _, e := range found {
 		e.value.Flags &^= uint32(txFirst | txConfirm | rxFirst | rxConfirm | localPeer)
 		e.value.RouteUntil, e.value.Policy, e.value.OutIfindex = 0, 0, 0
-		err := m.m.Update(e.key, &e.value, ebpf.UpdateExist)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			continue
-		}
+		was, err := bpf.Replace(m.m, e.key, e.value)
 		if err != nil {
 			return n, err
 		}
-		n++
+		if was {
+			n++
+		}
 	}
 	return n, nil
 }
@@ -64,7 +60,7 @@ func (m Map) Delete(match func(*Record) bool, maps ...Map) (int, error) {
 				return i, err
 			}
 		}
-		if err := m.m.Delete(e.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := bpf.Remove(m.m, e.key); err != nil {
 			return i, err
 		}
 	}
@@ -72,13 +68,9 @@ func (m Map) Delete(match func(*Record) bool, maps ...Map) (int, error) {
 }
 
 func (m Map) deleteIndex(key *bpfobj.TypesSlTuple, owner uint64) error {
-	var v bpfobj.TypesSlFlow
-	err := m.m.Lookup(key, &v)
-	if err == nil && Flags(v.Flags)&index != 0 && v.Owner == owner {
-		err = m.m.Delete(key)
-	}
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
+	v, ok, err := bpf.Lookup[bpfobj.TypesSlFlow](m.m, *key)
+	if ok && Flags(v.Flags)&index != 0 && v.Owner == owner {
+		err = bpf.Remove(m.m, *key)
 	}
 	return err
 }

@@ -5,12 +5,10 @@
 package hostport
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
@@ -53,8 +51,8 @@ func protoName(p uint8) string {
 	return fmt.Sprintf("protocol %d", p)
 }
 
-func (k Key) raw() *bpfobj.TypesSlHostportKey {
-	return &bpfobj.TypesSlHostportKey{Ip: wire.Addr(k.HostIP), Port: wire.Port(k.Port), Proto: k.Proto}
+func (k Key) raw() bpfobj.TypesSlHostportKey {
+	return bpfobj.TypesSlHostportKey{Ip: wire.Addr(k.HostIP), Port: wire.Port(k.Port), Proto: k.Proto}
 }
 
 // Value is where a published port leads and whose it is.
@@ -77,20 +75,20 @@ type Conditions struct {
 
 // Map is the view of sl_hostports.
 type Map struct {
-	m     *ebpf.Map
+	m     *bpf.Map
 	epoch epoch.Epoch
 }
 
 // New returns a view of m, whose changes e tells of.
-func New(m *ebpf.Map, e epoch.Epoch) Map { return Map{m, e} }
+func New(m *bpf.Map, e epoch.Epoch) Map { return Map{m, e} }
 
 // Put makes v the value of k, atomically. E2BIG: the map is full.
 func (m Map) Put(k Key, v Value) error {
-	raw := &bpfobj.TypesSlHostport{
+	raw := bpfobj.TypesSlHostport{
 		Ip: wire.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: wire.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
 	}
-	v.Conditions.encode(raw)
-	if err := m.m.Put(k.raw(), raw); err != nil {
+	v.Conditions.encode(&raw)
+	if err := bpf.Put(m.m, k.raw(), raw); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -98,17 +96,16 @@ func (m Map) Put(k Key, v Value) error {
 
 // Get returns the value of k; false when there is none.
 func (m Map) Get(k Key) (Value, bool, error) {
-	var raw bpfobj.TypesSlHostport
-	err := m.m.Lookup(k.raw(), &raw)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return Value{}, false, nil
+	raw, ok, err := bpf.Lookup[bpfobj.TypesSlHostport](m.m, k.raw())
+	if !ok {
+		return Value{}, false, err
 	}
-	return decode(&raw), err == nil, err
+	return decode(&raw), true, nil
 }
 
 // Delete removes k; missing is success.
 func (m Map) Delete(k Key) error {
-	if err := m.m.Delete(k.raw()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := bpf.Remove(m.m, k.raw()); err != nil {
 		return err
 	}
 	return m.epoch.Next()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
 func testMap(t *testing.T) Map {
@@ -22,7 +23,7 @@ func testMap(t *testing.T) Map {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Close() })
-	return New(m, epoch.Epoch{})
+	return New(bpftest.View(t, m), epoch.Epoch{})
 }
 
 func TestPrivilegedMap(t *testing.T) {
@@ -68,8 +69,8 @@ func TestKeyBytes(t *testing.T) {
 	t.Parallel()
 	k := Key{netip.MustParseAddr("10.1.0.2"), unix.IPPROTO_TCP, 0x1f90}.raw()
 	want := bpfobj.TypesSlHostportKey{Ip: [16]uint8{10: 0xff, 11: 0xff, 12: 10, 13: 1, 15: 2}, Port: 0x901f, Proto: 6}
-	if *k != want {
-		t.Errorf("%+v, want %+v", *k, want)
+	if k != want {
+		t.Errorf("%+v, want %+v", k, want)
 	}
 }
 

@@ -5,13 +5,11 @@ package hostport
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -42,13 +40,13 @@ func Canonical(nets []netip.Prefix) []netip.Prefix {
 }
 
 // Sources is the view of sl_sources, the lists.
-type Sources struct{ m *ebpf.Map }
+type Sources struct{ m *bpf.Map }
 
 // NewSources returns a view of m.
-func NewSources(m *ebpf.Map) Sources { return Sources{m} }
+func NewSources(m *bpf.Map) Sources { return Sources{m} }
 
-func sourceKey(list uint64, p netip.Prefix) *bpfobj.TypesSlSource {
-	k := &bpfobj.TypesSlSource{PrefixLen: 64 + uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+func sourceKey(list uint64, p netip.Prefix) bpfobj.TypesSlSource {
+	k := bpfobj.TypesSlSource{PrefixLen: 64 + uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
 	if p.Addr().Is4() {
 		list |= 1
 	}
@@ -60,7 +58,7 @@ func sourceKey(list uint64, p netip.Prefix) *bpfobj.TypesSlSource {
 func (s Sources) Put(nets []netip.Prefix) (uint64, error) {
 	list := SourceList(nets)
 	for _, p := range nets {
-		if err := s.m.Put(sourceKey(list, p), uint32(1)); err != nil {
+		if err := bpf.Put(s.m, sourceKey(list, p), uint32(1)); err != nil {
 			return 0, err
 		}
 	}
@@ -104,7 +102,7 @@ func (s Sources) Keep(used map[uint64]bool) error {
 			continue
 		}
 		for _, p := range nets {
-			if err := s.m.Delete(sourceKey(list, p)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			if err := bpf.Remove(s.m, sourceKey(list, p)); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
 func nets(in ...string) []netip.Prefix {
@@ -42,7 +44,7 @@ func TestPrivilegedSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	s := NewSources(m)
+	s := NewSources(bpftest.View(t, m))
 	first, second := nets("10.0.0.0/8", "::/0"), nets("0.0.0.0/0")
 	a, err := s.Put(first)
 	if err != nil {

@@ -3,10 +3,7 @@
 package metrics
 
 import (
-	"errors"
-
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 )
 
@@ -22,10 +19,10 @@ const LimitKey = 1 << 30
 
 // DeviceDrops is the view of sl_dev_drops, and of sl_event_cpu, where each CPU has counted the drops that came after one another and
 // are alike. sl_dev_drops is an LRU map: what has not been counted for long may be gone.
-type DeviceDrops struct{ m, cpu *ebpf.Map }
+type DeviceDrops struct{ m, cpu *bpf.Map }
 
 // NewDeviceDrops returns a view of the two maps.
-func NewDeviceDrops(m, cpu *ebpf.Map) DeviceDrops { return DeviceDrops{m, cpu} }
+func NewDeviceDrops(m, cpu *bpf.Map) DeviceDrops { return DeviceDrops{m, cpu} }
 
 // runs is what the CPUs have counted and not brought to the map yet.
 type runs []bpfobj.TypesSlEventCpu
@@ -45,8 +42,8 @@ const attempts = 4
 
 // All returns the packets dropped at each place, summed over all CPUs.
 func (d DeviceDrops) All() (map[Place]uint64, error) {
-	var before, after runs
-	if err := d.cpu.Lookup(uint32(0), &before); err != nil {
+	before, err := bpf.LookupPerCPU[bpfobj.TypesSlEventCpu](d.cpu, uint32(0))
+	if err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
@@ -54,10 +51,11 @@ func (d DeviceDrops) All() (map[Place]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := d.cpu.Lookup(uint32(0), &after); err != nil {
+		after, err := bpf.LookupPerCPU[bpfobj.TypesSlEventCpu](d.cpu, uint32(0))
+		if err != nil {
 			return nil, err
 		}
-		if after.moved(before) && try < attempts {
+		if runs(after).moved(before) && try < attempts {
 			before = after
 			continue
 		}
@@ -83,22 +81,22 @@ func (d DeviceDrops) Len() (int, error) {
 // counted returns what is in sl_dev_drops.
 func (d DeviceDrops) counted() (map[Place]uint64, error) {
 	all := make(map[Place]uint64)
-	var prev any
+	var prev *bpfobj.TypesSlDropKey
 	for range 2 * d.m.MaxEntries() { // an entry that goes meanwhile starts the walk anew
-		var key bpfobj.TypesSlDropKey
-		if err := d.m.NextKey(prev, &key); err != nil {
-			if errors.Is(err, ebpf.ErrKeyNotExist) {
-				return all, nil
-			}
+		key, ok, err := bpf.NextKey(d.m, prev)
+		if err != nil {
 			return nil, err
 		}
-		prev = key
-		var perCPU []uint64
-		switch err := d.m.Lookup(key, &perCPU); {
-		case errors.Is(err, ebpf.ErrKeyNotExist):
-			continue
-		case err != nil:
+		if !ok {
+			break
+		}
+		prev = &key
+		perCPU, err := bpf.LookupPerCPU[uint64](d.m, key)
+		if err != nil {
 			return nil, err
+		}
+		if perCPU == nil {
+			continue
 		}
 		p := place(key)
 		all[p] = 0

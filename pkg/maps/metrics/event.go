@@ -4,13 +4,12 @@ package metrics
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 )
 
@@ -55,10 +54,10 @@ func DecodeEvent(b []byte) (*Event, error) {
 }
 
 // EventControl is the view of sl_event_wish and sl_event_cpu: whether programs write events, and how many they could not.
-type EventControl struct{ wish, cpu *ebpf.Map }
+type EventControl struct{ wish, cpu *bpf.Map }
 
 // NewEventControl returns a view of the two maps.
-func NewEventControl(wish, cpu *ebpf.Map) EventControl { return EventControl{wish, cpu} }
+func NewEventControl(wish, cpu *bpf.Map) EventControl { return EventControl{wish, cpu} }
 
 // Want asks for events for a while, at most burst of each CPU in a window; 0 for no more.
 func (c EventControl) Want(d, window time.Duration, burst uint64) error {
@@ -70,17 +69,14 @@ func (c EventControl) Want(d, window time.Duration, burst uint64) error {
 		}
 		v = bpfobj.TypesSlEventWish{Until: uint64(ts.Nano()) + uint64(d), Window: uint64(window), Burst: burst}
 	}
-	return c.wish.Update(uint32(0), &v, ebpf.UpdateAny)
+	return bpf.Put(c.wish, uint32(0), v)
 }
 
 // Lost returns the drops that a reader would have got but for its limit, or for a full buffer, since the maps were made.
 func (c EventControl) Lost() (uint64, error) {
-	var perCPU []bpfobj.TypesSlEventCpu
-	if err := c.cpu.Lookup(uint32(0), &perCPU); err != nil {
+	perCPU, err := bpf.LookupPerCPU[bpfobj.TypesSlEventCpu](c.cpu, uint32(0))
+	if err != nil {
 		return 0, err
-	}
-	if len(perCPU) == 0 {
-		return 0, errors.New("sl_event_cpu has no value")
 	}
 	var sum uint64
 	for _, v := range perCPU {

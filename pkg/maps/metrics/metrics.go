@@ -4,18 +4,18 @@
 // nobody resets.
 package metrics
 
-import "github.com/cilium/ebpf"
+import "github.com/sluice-cni/sluice/pkg/bpf"
 
 // Drops is the view of sl_drops.
-type Drops struct{ m *ebpf.Map }
+type Drops struct{ m *bpf.Map }
 
 // NewDrops returns a view of m.
-func NewDrops(m *ebpf.Map) Drops { return Drops{m} }
+func NewDrops(m *bpf.Map) Drops { return Drops{m} }
 
 // Get returns the packets dropped for r since the maps were made, summed over all CPUs.
 func (d Drops) Get(r Reason) (uint64, error) {
-	var perCPU []uint64
-	if err := d.m.Lookup(uint32(r), &perCPU); err != nil {
+	perCPU, err := bpf.LookupPerCPU[uint64](d.m, uint32(r))
+	if err != nil {
 		return 0, err
 	}
 	var sum uint64

@@ -9,8 +9,7 @@ import (
 	"errors"
 	"math/rand/v2"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -37,32 +36,21 @@ func Key(number uint32) uint32 { return keyBit | number }
 func IsKey(k uint32) bool { return k&keyBit != 0 }
 
 // Map is the view of sl_own_devices, by number.
-type Map struct{ m *ebpf.Map }
+type Map struct{ m *bpf.Map }
 
 // New returns a view of m.
-func New(m *ebpf.Map) Map { return Map{m} }
+func New(m *bpf.Map) Map { return Map{m} }
 
 // Put writes the entry of a number. E2BIG: the map is full.
-func (m Map) Put(number uint32, v *Device) error { return m.m.Put(number, v) }
+func (m Map) Put(number uint32, v *Device) error { return bpf.Put(m.m, number, *v) }
 
 // Get returns the entry of a number; false when there is none.
 func (m Map) Get(number uint32) (Device, bool, error) {
-	var v Device
-	err := m.m.Lookup(number, &v)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return v, false, nil
-	}
-	return v, err == nil, err
+	return bpf.Lookup[Device](m.m, number)
 }
 
 // Delete removes the entry of a number; missing is success.
-func (m Map) Delete(number uint32) error {
-	err := m.m.Delete(number)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return err
-}
+func (m Map) Delete(number uint32) error { return bpf.Remove(m.m, number) }
 
 // All returns every device.
 func (m Map) All() (map[uint32]Device, error) {

@@ -5,11 +5,9 @@
 package peer
 
 import (
-	"errors"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -22,10 +20,10 @@ type Value struct {
 }
 
 // Connected is the view of sl_peers: sockets with a peer, by cookie (SO_COOKIE).
-type Connected struct{ m *ebpf.Map }
+type Connected struct{ m *bpf.Map }
 
 // NewConnected returns a view of m.
-func NewConnected(m *ebpf.Map) Connected { return Connected{m} }
+func NewConnected(m *bpf.Map) Connected { return Connected{m} }
 
 // Each calls f with every entry until f returns false.
 func (c Connected) Each(f func(cookie uint64, v Value) bool) error {
@@ -33,21 +31,16 @@ func (c Connected) Each(f func(cookie uint64, v Value) bool) error {
 }
 
 // Delete forgets a socket; missing is success.
-func (c Connected) Delete(cookie uint64) error {
-	if err := c.m.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return err
-	}
-	return nil
-}
+func (c Connected) Delete(cookie uint64) error { return bpf.Remove(c.m, cookie) }
 
 // Len returns the number of sockets.
 func (c Connected) Len() (int, error) { return wire.Count[uint64, bpfobj.TypesSlPeer](c.m) }
 
 // Datagram is the view of sl_peers_udp: sockets without a peer, and the pods they sent to.
-type Datagram struct{ m *ebpf.Map }
+type Datagram struct{ m *bpf.Map }
 
 // NewDatagram returns a view of m.
-func NewDatagram(m *ebpf.Map) Datagram { return Datagram{m} }
+func NewDatagram(m *bpf.Map) Datagram { return Datagram{m} }
 
 // Len returns the number of pairs.
 func (d Datagram) Len() (int, error) {

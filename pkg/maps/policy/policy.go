@@ -5,14 +5,12 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
 	"strconv"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/policy"
@@ -183,46 +181,34 @@ func protocolName(n uint8) string {
 }
 
 // Map is the view of sl_policies.
-type Map struct{ m *ebpf.Map }
+type Map struct{ m *bpf.Map }
 
 // New returns a view of m.
-func New(m *ebpf.Map) Map { return Map{m} }
+func New(m *bpf.Map) Map { return Map{m} }
 
 // Put writes a policy under an id that no device has. E2BIG: the map is full.
-func (m Map) Put(id uint16, v *Value) error { return m.m.Put(uint32(id), v) }
+func (m Map) Put(id uint16, v *Value) error { return bpf.Put(m.m, uint32(id), *v) }
 
 // Get returns the policy of that id; false when there is none.
 func (m Map) Get(id uint16) (*Value, bool, error) {
-	v := new(Value)
-	err := m.m.Lookup(uint32(id), v)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, false, nil
+	v, ok, err := bpf.Lookup[Value](m.m, uint32(id))
+	if !ok {
+		return nil, false, err
 	}
-	return v, err == nil, err
+	return &v, true, nil
 }
 
 // Delete removes a policy; missing is success.
-func (m Map) Delete(id uint16) error { return ignoreMissing(m.m.Delete(uint32(id))) }
+func (m Map) Delete(id uint16) error { return bpf.Remove(m.m, uint32(id)) }
 
 // IDs returns the ids that are there. A map has few policies, since pods with the same rules share one.
 func (m Map) IDs() ([]uint16, error) {
-	var (
-		ids  []uint16
-		prev any
-		next uint32
-	)
-	for range m.m.MaxEntries() {
-		err := m.m.NextKey(prev, &next)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, uint16(next))
-		prev = next
+	keys, err := bpf.Keys[uint32](m.m)
+	ids := make([]uint16, len(keys))
+	for i, k := range keys {
+		ids[i] = uint16(k)
 	}
-	return ids, nil
+	return ids, err
 }
 
 // Find returns the id of the policy that is the same as v; false when there is none.
@@ -253,26 +239,21 @@ func NewPoliced(owner uint64, group uint32, id uint16, m policy.Mode) *Policed {
 func (p *Policed) Mode() policy.Mode { return modeOf(uint32(p.Flags)) }
 
 // Devices is the view of sl_policed, by ifindex of the host end or own.Key.
-type Devices struct{ m *ebpf.Map }
+type Devices struct{ m *bpf.Map }
 
 // NewDevices returns a view of m.
-func NewDevices(m *ebpf.Map) Devices { return Devices{m} }
+func NewDevices(m *bpf.Map) Devices { return Devices{m} }
 
 // Put writes the entry of a device. E2BIG: the map is full.
-func (d Devices) Put(key uint32, v *Policed) error { return d.m.Put(key, v) }
+func (d Devices) Put(key uint32, v *Policed) error { return bpf.Put(d.m, key, *v) }
 
 // Get returns the entry of a device; false when it is under no policy.
 func (d Devices) Get(key uint32) (Policed, bool, error) {
-	var v Policed
-	err := d.m.Lookup(key, &v)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return v, false, nil
-	}
-	return v, err == nil, err
+	return bpf.Lookup[Policed](d.m, key)
 }
 
 // Delete removes the entry of a device; missing is success.
-func (d Devices) Delete(key uint32) error { return ignoreMissing(d.m.Delete(key)) }
+func (d Devices) Delete(key uint32) error { return bpf.Remove(d.m, key) }
 
 // All returns every device.
 func (d Devices) All() (map[uint32]Policed, error) {
@@ -282,11 +263,4 @@ func (d Devices) All() (map[uint32]Policed, error) {
 		return true
 	})
 	return all, err
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return err
 }

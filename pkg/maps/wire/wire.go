@@ -10,8 +10,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpf"
 )
 
 // Addr returns the form of a in maps. A zone is dropped, an invalid address is all zero.
@@ -55,16 +56,18 @@ const chunk = 1024
 // Each calls f with every entry of m, a hash, LRU or array map, until f returns false. K and V must be the exact types of
 // key and value. Entries that come or go meanwhile may be missed. It reads many entries per system call where the kernel can
 // (5.6) and one by one where it cannot.
-func Each[K, V any](m *ebpf.Map, f func(*K, *V) bool) error {
-	var cursor ebpf.MapBatchCursor
+func Each[K, V any](m *bpf.Map, f func(*K, *V) bool) error {
+	walk, err := bpf.NewBatch[K, V](m)
+	if err != nil {
+		return err
+	}
 	size := min(chunk, int(m.MaxEntries()))
 	keys, values := make([]K, size), make([]V, size)
 	for first := true; ; first = false {
-		n, err := m.BatchLookup(&cursor, keys, values, nil)
-		last := errors.Is(err, ebpf.ErrKeyNotExist)
+		n, last, err := walk.Next(keys, values)
 		switch {
-		case err == nil, last:
-		case errors.Is(err, ebpf.ErrNotSupported) && first:
+		case err == nil:
+		case errors.Is(err, bpf.ErrNotSupported) && first:
 			return eachSlow(m, f)
 		case errors.Is(err, unix.ENOSPC): // a bucket holds more than size entries
 			size *= 4
@@ -84,26 +87,30 @@ func Each[K, V any](m *ebpf.Map, f func(*K, *V) bool) error {
 	}
 }
 
-func eachSlow[K, V any](m *ebpf.Map, f func(*K, *V) bool) error {
-	var (
-		k K
-		v V
-	)
-	it := m.Iterate()
-	for it.Next(&k, &v) {
-		if !f(&k, &v) {
-			return nil
+func eachSlow[K, V any](m *bpf.Map, f func(*K, *V) bool) error {
+	var previous *K
+	for range m.MaxEntries() { // a map that changes all the time can lead the walk in circles: what was seen is good
+		k, ok, err := bpf.NextKey(m, previous)
+		if err != nil {
+			return fmt.Errorf("read map: %w", err)
 		}
-	}
-	// A map that changes all the time can lead the iterator in circles: what was seen is good.
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read map: %w", err)
+		if !ok {
+			break
+		}
+		v, ok, err := bpf.Lookup[V](m, k)
+		if err != nil {
+			return fmt.Errorf("read map: %w", err)
+		}
+		if ok && !f(&k, &v) {
+			break
+		}
+		previous = &k
 	}
 	return nil
 }
 
 // Count returns the number of entries of m, whose key and value are K and V.
-func Count[K, V any](m *ebpf.Map) (int, error) {
+func Count[K, V any](m *bpf.Map) (int, error) {
 	n := 0
 	err := Each(m, func(*K, *V) bool {
 		n++

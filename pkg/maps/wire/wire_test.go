@@ -8,6 +8,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
 func TestAddr(t *testing.T) {
@@ -67,11 +70,12 @@ func TestPrivilegedEach(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for name, each := range map[string]func(*ebpf.Map, func(*uint32, *uint64) bool) error{
+		view := bpftest.View(t, m)
+		for name, each := range map[string]func(*bpf.Map, func(*uint32, *uint64) bool) error{
 			"batch": Each[uint32, uint64], "one by one": eachSlow[uint32, uint64],
 		} {
 			seen := make(map[uint32]int)
-			if err := each(m, func(k *uint32, v *uint64) bool {
+			if err := each(view, func(k *uint32, v *uint64) bool {
 				if *v != uint64(*k)*3 {
 					t.Errorf("%s, %s: %d has %d", typ, name, *k, *v)
 				}
@@ -84,11 +88,11 @@ func TestPrivilegedEach(t *testing.T) {
 				t.Errorf("%s, %s: %d entries of %d", typ, name, len(seen), n)
 			}
 			calls := 0
-			if err := each(m, func(*uint32, *uint64) bool { calls++; return calls < 5 }); err != nil || calls != 5 {
+			if err := each(view, func(*uint32, *uint64) bool { calls++; return calls < 5 }); err != nil || calls != 5 {
 				t.Errorf("%s, %s: %d calls, %v", typ, name, calls, err)
 			}
 		}
-		if got, err := Count[uint32, uint64](m); err != nil || got != n {
+		if got, err := Count[uint32, uint64](view); err != nil || got != n {
 			t.Errorf("%s: count %d, %v", typ, got, err)
 		}
 	}

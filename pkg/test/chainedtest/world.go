@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -38,7 +39,7 @@ func NewWorld(t testing.TB, kind string) *World {
 func RealOpeners[D any](as func(*loader.Datapath) D) (open, existing func(context.Context, *cniplugin.Args) (D, error)) {
 	by := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (D, error) {
 		return func(ctx context.Context, _ *cniplugin.Args) (none D, _ error) {
-			dp, err := f(ctx, loader.Options{})
+			dp, err := f(ctx, loader.Options{Worker: objects.Here{}})
 			if err != nil {
 				return none, err
 			}

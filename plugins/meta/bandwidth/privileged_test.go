@@ -13,6 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -50,7 +51,7 @@ func newWorld(t testing.TB) *world {
 			if w.noBPF {
 				return nil, loader.ErrUnavailable
 			}
-			dp, err := f(ctx, loader.Options{})
+			dp, err := f(ctx, loader.Options{Worker: objects.Here{}})
 			if err != nil {
 				return nil, err
 			}

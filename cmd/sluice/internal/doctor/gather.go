@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -40,8 +41,13 @@ func (f *Facts) note(what string, err error) {
 	}
 }
 
+// Options are the loader's for this tool, which has the compiled objects itself and needs no program beside it.
+func Options(conf *nodeconf.Config) loader.Options {
+	return loader.Options{Config: conf, Worker: objects.Here{}}
+}
+
 func (f *Facts) datapath(ctx context.Context) {
-	o := loader.Options{Config: f.Config}
+	o := Options(f.Config)
 	var err error
 	f.Probes, f.Cgroup, err = loader.Survey(ctx, o)
 	f.note("the kernel's features", err)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package multicall is the process of a program that is several plugins: the name
-// it is started under (argv[0]) picks the plugin.
-package multicall
+package main
 
 import (
 	"fmt"
@@ -32,32 +30,8 @@ func ensurePath() {
 	}
 }
 
-// Program is one of install.Programs.
-type Program struct {
-	Name string
-	// Plugin returns the plugin of a name with its real dependencies, nil when
-	// there is none.
-	Plugin func(name string) *cniplugin.Plugin
-}
-
-// Names are the plugins that the program is laid under the names of.
-func (p Program) Names() []string {
-	for _, other := range install.Programs() {
-		if other.Name == p.Name {
-			return other.Plugins
-		}
-	}
-	return nil
-}
-
-// Main is the process; it ends it.
-func (p Program) Main() {
-	ensurePath()
-	os.Exit(p.Run(filepath.Base(os.Args[0])))
-}
-
-// Run is the process under the given name; it returns the exit status.
-func (p Program) Run(name string) int {
+// run is the process under the given name; it returns the exit status.
+func run(name string) int {
 	if os.Getenv("CNI_COMMAND") == "VERSION" {
 		// Usually answered before main; not where /proc is missing.
 		if a := early.Answer(name); a != "" {
@@ -65,23 +39,23 @@ func (p Program) Run(name string) int {
 			return status(err == nil)
 		}
 	}
-	plugin := p.Plugin(name)
+	p := plugin(name)
 	switch {
-	case plugin != nil:
-		return plugin.Main(cniplugin.Options{Log: nodeconf.NewLog})
-	case name == p.Name && os.Getenv("CNI_COMMAND") == "":
-		p.usage(os.Stderr)
+	case p != nil:
+		return p.Main(cniplugin.Options{Log: nodeconf.NewLog})
+	case name == install.Multicall && os.Getenv("CNI_COMMAND") == "":
+		usage(os.Stderr)
 		return 0
 	}
-	cniplugin.PrintError(os.Stdout, cnierr.From(p.notOurs(name)), "")
+	cniplugin.PrintError(os.Stdout, cnierr.From(notOurs(name)), "")
 	return 1
 }
 
 // notOurs becomes the program that has the name, where it lies beside this one: who links names by hand links them all to
 // one. It returns only when that cannot be.
-func (p Program) notOurs(name string) error {
+func notOurs(name string) error {
 	for _, other := range install.Programs() {
-		if other.Name == p.Name || !slices.Contains(other.Plugins, name) {
+		if !slices.Contains(other.Plugins, name) {
 			continue
 		}
 		path, err := beside(other.Name)
@@ -89,7 +63,7 @@ func (p Program) notOurs(name string) error {
 			err = unix.Exec(path, os.Args, os.Environ())
 		}
 		return cnierr.New(cnierr.CodeEnvironment,
-			fmt.Sprintf("%s is a name of the program %s, not of %s: \"sluice install\" lays each where it belongs", name, other.Name, p.Name), err.Error())
+			fmt.Sprintf("%s is a name of the program %s, not of %s: \"sluice install\" lays each where it belongs", name, other.Name, install.Multicall), err.Error())
 	}
 	return cnierr.New(cnierr.CodeEnvironment,
 		fmt.Sprintf("%q is no plugin of Sluice; started as one of %s it is", name, strings.Join(install.Plugins(), ", ")), "")
@@ -111,12 +85,22 @@ func status(ok bool) int {
 	return 1
 }
 
-func (p Program) usage(w io.Writer) {
+func usage(w io.Writer) {
 	fmt.Fprintf(w, `Sluice CNI plugins %s
 
 This binary is called by a container runtime under the name of a plugin:
   %s
 "sluice install DIR" puts it there under all of them. CNI versions served:
   %s
-`, version.String(), strings.Join(p.Names(), " "), strings.Join(version.CNI(), " "))
+`, version.String(), strings.Join(names(), " "), strings.Join(version.CNI(), " "))
+}
+
+// names are the plugins that this program is.
+func names() []string {
+	for _, p := range install.Programs() {
+		if p.Name == install.Multicall {
+			return p.Plugins
+		}
+	}
+	return nil
 }

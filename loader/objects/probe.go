@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package objects
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,13 +16,45 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
+
+// Probe implements worker.Worker.
+func (Here) Probe(context.Context) ([]worker.Answer, error) {
+	raiseMemlock() // the probes load programs
+	var answers []worker.Answer
+	for _, q := range []struct {
+		name string
+		ask  func() error // nil: yes; worker.NoError: no; anything else: unclear
+	}{
+		{worker.SchedCLS, askSchedCLS},
+		{worker.LRU, askLRU},
+		{worker.RedirectPeer, askRedirectPeer},
+		{worker.RedirectNeigh, askRedirectNeigh},
+		{worker.TCX, askTCX},
+		{worker.Clsact, askClsact},
+		{worker.FIBSrc, askFIBSrc},
+		{worker.Coarse, askCoarse},
+		{worker.Batch, askBatch},
+	} {
+		a := worker.Answer{Name: q.name}
+		var no worker.NoError
+		if err := q.ask(); errors.As(err, &no) {
+			a.No = no.Why
+		} else if err != nil {
+			a.Unclear = err.Error()
+		}
+		answers = append(answers, a)
+	}
+	return answers, nil
+}
 
 // feature turns an answer of the features package into ours: only its ErrNotSupported is a no.
 func feature(err error, since string) error {
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return sayNo("not in this kernel (Linux %s or newer, here %s)", since, kernelRelease())
+		return worker.No("not in this kernel (Linux %s or newer, here %s)", since, bpf.KernelRelease())
 	}
 	return err
 }
@@ -83,15 +116,17 @@ func askClsact() error {
 				return fmt.Errorf("make a network namespace: %w", err)
 			}
 			const loopback = 1
-			t, err := openTC()
+			h, err := nl.New()
 			if err != nil {
 				return err
 			}
-			defer t.Close()
-			if _, err := t.addClsact(loopback); err != nil {
+			defer h.Close()
+			if err := h.AddQdisc(loopback, nl.Qdisc{Kind: nl.QdiscClsact, Parent: nl.ParentIngress}, false); err != nil {
 				return clsactAnswer(err)
 			}
-			return clsactAnswer(t.putFilter(loopback, hookPodEgress(), prog, 0))
+			return clsactAnswer(h.PutBPF(loopback, nl.BPFFilter{
+				Parent: nl.HookIngress, Priority: 1, Protocol: unix.ETH_P_ALL, Handle: 1, Name: "sl_probe", FD: prog.FD(),
+			}))
 		}()
 	}()
 	return <-result
@@ -99,16 +134,7 @@ func askClsact() error {
 
 func clsactAnswer(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return sayNo("the kernel has no sch_ingress or cls_bpf: %v", err)
-	}
-	return err
-}
-
-// askFQ makes an fq qdisc, which loads the module where there is one.
-func askFQ() error {
-	err := nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscFQ, Parent: nl.ParentRoot, FQ: &nl.FQ{}})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return sayNo("the kernel has no sch_fq: %v", err)
+		return worker.No("the kernel has no sch_ingress or cls_bpf: %v", err)
 	}
 	return err
 }
@@ -145,7 +171,7 @@ func askFIBSrc() error {
 		return err
 	}
 	if int32(ret) == -int32(unix.EINVAL) {
-		return sayNo("not in this kernel (Linux 6.7 or newer, here %s)", kernelRelease())
+		return worker.No("not in this kernel (Linux 6.7 or newer, here %s)", bpf.KernelRelease())
 	}
 	return nil
 }

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package objects is the worker.Worker of a process that has the compiled objects: it asks the kernel, verifies programs and pins
+// them. Nothing else of the loader sees the eBPF library.
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+)
+
+// Here is the Worker of this process.
+type Here struct{}
+
+var _ worker.Worker = Here{}
+
+// Programs of an uplink without Ethernet header: those of one with it, by another constant and another name.
+const (
+	bareIngress = "sl_upl_in_bare"
+	bareEgress  = "sl_upl_eg_bare"
+)
+
+type readObject func() (*ebpf.CollectionSpec, error)
+
+// read is where programs come from, by the names of Order.Objects.
+var read = map[string]readObject{
+	elf.PodEgressProgSlPodEgress:      elf.LoadPodEgress,
+	elf.PodIngressProgSlPodIngress:    elf.LoadPodIngress,
+	elf.UplinkIngressProgSlUplIngress: elf.LoadUplinkIngress,
+	elf.UplinkEgressProgSlUplEgress:   elf.LoadUplinkEgress,
+	bareIngress:                       elf.LoadUplinkIngress,
+	bareEgress:                        elf.LoadUplinkEgress,
+	elf.OwnEgressProgSlOwnEgress:      elf.LoadOwnEgress,
+	elf.OwnIngressProgSlOwnIngress:    elf.LoadOwnIngress,
+	elf.EdtProgSlEdt:                  elf.LoadEdt,
+	elf.XDPUplinkProgSlXdpUplink:      elf.LoadXDPUplink,
+	worker.Sockets:                    elf.LoadCgroupSock,
+}
+
+// Pin implements worker.Worker. Programs that are pinned when it fails stay: the directory is no set of programs before the
+// caller says so.
+func (Here) Pin(_ context.Context, o worker.Order) (worker.Pinned, error) {
+	var done worker.Pinned
+	if o.Build != bpfobj.Build {
+		return done, fmt.Errorf("programs of build %.12s are asked for, and this program has those of %.12s: install both of one release", o.Build, bpfobj.Build)
+	}
+	raiseMemlock()
+	specs, err := configure(o)
+	if err != nil {
+		return done, err
+	}
+	maps, err := openMaps(o.Maps, specs)
+	defer maps.close()
+	if err != nil {
+		return done, err
+	}
+	var errs []error
+	for name, v := range verifyAll(specs, maps) {
+		if v.err == nil {
+			v.err = v.pin(o.Dir)
+		}
+		if v.err != nil && name == worker.Sockets {
+			done.NoSockets, v.err = v.err.Error(), nil
+		}
+		errs = append(errs, v.err)
+	}
+	err = errors.Join(errs...)
+	if refusal(err) {
+		err = fmt.Errorf("%w: %w", worker.ErrRefused, err)
+	}
+	return done, err
+}
+
+// configure reads the objects and sets constants and map sizes.
+func configure(o worker.Order) (map[string]*ebpf.CollectionSpec, error) {
+	specs := make(map[string]*ebpf.CollectionSpec, len(o.Objects))
+	for _, name := range o.Objects {
+		object, ok := read[name]
+		if !ok {
+			return nil, fmt.Errorf("there is no program %q", name)
+		}
+		spec, err := object()
+		if err != nil {
+			return nil, fmt.Errorf("read object of %s: %w", name, err)
+		}
+		if err := errors.Join(apply(spec, o.Constants), makeBare(spec, name)); err != nil {
+			return nil, fmt.Errorf("configure %s: %w", name, err)
+		}
+		for m, n := range o.Sizes {
+			if s, ok := spec.Maps[m]; ok {
+				s.MaxEntries = n
+			}
+		}
+		if p := spec.Programs[elf.XDPUplinkProgSlXdpUplink]; p != nil && bpf.KernelAtLeast(5, 18) {
+			p.Flags |= unix.BPF_F_XDP_HAS_FRAGS // without it drivers refuse a program on devices with a large MTU
+		}
+		specs[name] = spec
+	}
+	return specs, nil
+}
+
+// apply writes the constants into spec. A name that the object does not have is an error, so that C and Go cannot drift apart.
+func apply(spec *ebpf.CollectionSpec, c worker.Constants) error {
+	var errs []error
+	set := func(name string, value any) {
+		v, ok := spec.Variables[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("the object has no constant %s", name))
+			return
+		}
+		errs = append(errs, v.Set(value))
+	}
+	set(elf.PodEgressVarCfgFastPath, c.FastPath)
+	set(elf.PodEgressVarCfgAntiSpoof, oneIf(c.AntiSpoof))
+	set(elf.PodEgressVarCfgAdmitMark, c.AdmitMark)
+	set(elf.PodEgressVarCfgFibSrc, oneIf(c.FIBSrc))
+	set(elf.PodEgressVarCfgCoarseClock, oneIf(c.Coarse))
+	set(elf.PodEgressVarCfgNetnsCookie, c.NetnsCookie)
+	set(elf.PodEgressVarCfgSnatMin1, uint32(c.SNAT[0][0]))
+	set(elf.PodEgressVarCfgSnatMax1, uint32(c.SNAT[0][1]))
+	set(elf.PodEgressVarCfgSnatMin2, uint32(c.SNAT[1][0]))
+	set(elf.PodEgressVarCfgSnatMax2, uint32(c.SNAT[1][1]))
+	set(elf.PodEgressVarCfgSnatSecret, c.SNATSecret)
+	set(elf.PodEgressVarCfgPassed1, c.Passed[0])
+	set(elf.PodEgressVarCfgPassed2, c.Passed[1])
+	return errors.Join(errs...)
+}
+
+func oneIf(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// makeBare makes of an uplink's collection the one for devices without Ethernet header, if name is that one's program.
+func makeBare(spec *ebpf.CollectionSpec, name string) error {
+	if !slices.Contains([]string{bareIngress, bareEgress}, name) {
+		return nil
+	}
+	for old, p := range spec.Programs {
+		delete(spec.Programs, old)
+		p.Name = name
+		spec.Programs[name] = p
+	}
+	return spec.Variables[elf.UplinkIngressVarCfgL2Len].Set(uint32(0))
+}
+
+// shared are the maps that programs have in common, by name.
+type shared map[string]*ebpf.Map
+
+func (s shared) close() {
+	for _, m := range s {
+		_ = m.Close()
+	}
+}
+
+// openMaps returns the maps of specs that are pinned in dir already, with all they hold, and new ones for the rest.
+func openMaps(dir string, specs map[string]*ebpf.CollectionSpec) (shared, error) {
+	maps := make(shared)
+	for _, spec := range specs {
+		for name, s := range spec.Maps {
+			if s.Pinning != ebpf.PinByName || maps[name] != nil {
+				continue
+			}
+			m, err := openOrMake(filepath.Join(dir, name), s)
+			if err != nil {
+				return maps, err
+			}
+			maps[name] = m
+		}
+	}
+	return maps, nil
+}
+
+func openOrMake(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	if err == nil {
+		if err := compatible(m, spec); err != nil {
+			return nil, errors.Join(err, m.Close())
+		}
+		return m, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open map %s: %w", spec.Name, err)
+	}
+	spec = spec.Copy()
+	spec.Pinning = ebpf.PinNone
+	if m, err = ebpf.NewMap(spec); err != nil {
+		return nil, fmt.Errorf("make map %s: %w", spec.Name, err)
+	}
+	if err := m.Pin(path); err != nil {
+		return nil, errors.Join(fmt.Errorf("pin map %s: %w", spec.Name, err), m.Close())
+	}
+	return m, nil
+}
+
+// compatible compares what decides about memory: a program that sees another layout than its writer would read garbage. Sizes
+// may differ: the pinned map keeps its own until the next boot.
+func compatible(m *ebpf.Map, spec *ebpf.MapSpec) error {
+	if m.Type() == spec.Type && m.KeySize() == spec.KeySize && m.ValueSize() == spec.ValueSize && m.Flags() == spec.Flags {
+		return nil
+	}
+	return fmt.Errorf("%w: map %s is %s with keys of %d and values of %d bytes, flags %#x; this build needs %s with %d and %d, flags %#x: remove it with \"sluice unload\" or by a reboot",
+		worker.ErrIncompatible, spec.Name, m.Type(), m.KeySize(), m.ValueSize(), m.Flags(), spec.Type, spec.KeySize, spec.ValueSize, spec.Flags)
+}
+
+// verified is a collection that the kernel has accepted, or its refusal.
+type verified struct {
+	*ebpf.Collection
+	err error
+}
+
+// verifyAll loads collections at the same time, for nearly all of it is the verifier's work in the kernel, which takes no lock
+// there. Pinning is left to the caller: these goroutines run on any thread, and a path means something by the thread's mount
+// namespace.
+func verifyAll(specs map[string]*ebpf.CollectionSpec, maps shared) map[string]*verified {
+	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part beside
+	out := make(map[string]*verified, len(specs))
+	var group sync.WaitGroup
+	for name, spec := range specs {
+		v := new(verified)
+		out[name] = v
+		group.Go(func() { v.Collection, v.err = verify(name, spec, maps, cache) })
+	}
+	group.Wait()
+	return out
+}
+
+func verify(name string, spec *ebpf.CollectionSpec, maps shared, cache *btf.Cache) (*ebpf.Collection, error) {
+	replace := make(map[string]*ebpf.Map)
+	for m, s := range spec.Maps {
+		if s.Pinning != ebpf.PinByName {
+			continue
+		}
+		s.Pinning = ebpf.PinNone
+		s.MaxEntries = maps[m].MaxEntries()
+		replace[m] = maps[m]
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: cache})
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", name, err)
+	}
+	return coll, nil
+}
+
+// pin leaves the programs in dir.
+func (v *verified) pin(dir string) error {
+	defer v.Close()
+	for name, prog := range v.Programs {
+		if err := prog.Pin(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("pin %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// refusal reports whether err is the kernel's word on a program, not a mishap on the way.
+func refusal(err error) bool {
+	var verifier *ebpf.VerifierError
+	return errors.As(err, &verifier) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.E2BIG)
+}
+
+// raiseMemlock lifts RLIMIT_MEMLOCK where maps are charged to it (before 5.11). What this process starts inherits it, which is
+// harmless; importing a package that does this at start-up would make every process pay.
+func raiseMemlock() {
+	if bpf.KernelAtLeast(5, 11) {
+		return
+	}
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // without it the load says what is missing
+}

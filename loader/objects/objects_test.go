@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+)
+
+// Every object has the program of its name, the constants that are asked for, and the size of a map.
+func TestConfigure(t *testing.T) {
+	t.Parallel()
+	o := worker.Order{
+		Sizes: map[string]uint32{"sl_flows": 4096},
+		Constants: worker.Constants{
+			FastPath: 2, AntiSpoof: true, AdmitMark: 0x1000, FIBSrc: true, Coarse: true, NetnsCookie: 1<<40 + 1,
+			SNAT: [2][2]uint16{{61000, 65535}, {1024, 32767}}, SNATSecret: 77, Passed: [2]uint32{78, 79},
+		},
+	}
+	for name := range read {
+		o.Objects = append(o.Objects, name)
+	}
+	specs, err := configure(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spec := range specs {
+		if name != worker.Sockets && (spec.Programs[name] == nil || len(spec.Programs) != 1) {
+			t.Errorf("%s: %v", name, spec.Programs)
+		}
+		if m := spec.Maps["sl_flows"]; m != nil && m.MaxEntries != 4096 {
+			t.Errorf("%s: sl_flows has %d entries", name, m.MaxEntries)
+		}
+		for constant, want := range map[string]uint64{
+			elf.PodEgressVarCfgFastPath: 2, elf.PodEgressVarCfgAntiSpoof: 1, elf.PodEgressVarCfgAdmitMark: 0x1000, elf.PodEgressVarCfgFibSrc: 1,
+			elf.PodEgressVarCfgCoarseClock: 1, elf.PodEgressVarCfgNetnsCookie: 1<<40 + 1, elf.PodEgressVarCfgSnatSecret: 77,
+			elf.PodEgressVarCfgSnatMin1: 61000, elf.PodEgressVarCfgSnatMax1: 65535, elf.PodEgressVarCfgSnatMin2: 1024, elf.PodEgressVarCfgSnatMax2: 32767,
+			elf.PodEgressVarCfgPassed1: 78, elf.PodEgressVarCfgPassed2: 79,
+		} {
+			var b [8]byte
+			copy(b[:], spec.Variables[constant].Value)
+			if got := binary.NativeEndian.Uint64(b[:]); got != want {
+				t.Errorf("%s: %s is %d, want %d", name, constant, got, want)
+			}
+		}
+	}
+	for _, name := range []string{bareIngress, bareEgress} {
+		if v := specs[name].Variables[elf.UplinkIngressVarCfgL2Len].Value; v[0] != 0 {
+			t.Errorf("%s expects %d bytes of link header", name, v[0])
+		}
+	}
+}
+
+func TestOrderThatCannotBe(t *testing.T) {
+	t.Parallel()
+	if _, err := (Here{}).Pin(t.Context(), worker.Order{Build: "0123"}); err == nil || !strings.Contains(err.Error(), "0123") {
+		t.Errorf("another build: %v", err)
+	}
+	o := worker.Order{Build: bpfobj.Build, Objects: []string{"sl_nonesuch"}}
+	if _, err := (Here{}).Pin(t.Context(), o); err == nil || !strings.Contains(err.Error(), "sl_nonesuch") {
+		t.Errorf("another program: %v", err)
+	}
+}

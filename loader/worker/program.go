@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+
+	"github.com/sluice-cni/sluice/pkg/helper"
+)
+
+// kinds are the errors that callers tell apart.
+var kinds = helper.Kinds{"refused": ErrRefused, "incompatible": ErrIncompatible}
+
+// Names of the jobs.
+const (
+	jobProbe  = "probe"
+	jobCookie = "cookie"
+	jobPin    = "pin"
+)
+
+// Program is the Worker that is a program of its own. The zero value is the one beside this process.
+type Program struct{ helper.Program }
+
+var _ Worker = Program{}
+
+// Probe implements Worker.
+func (p Program) Probe(ctx context.Context) (answers []Answer, err error) {
+	err = p.Ask(ctx, jobProbe, nil, &answers, nil, kinds)
+	return answers, err
+}
+
+// NetnsCookie implements Worker.
+func (p Program) NetnsCookie(ctx context.Context, cgroup string) (cookie uint64, err error) {
+	dir, err := os.Open(cgroup) // which may be a path of this process alone
+	if err != nil {
+		return 0, err
+	}
+	defer dir.Close()
+	err = p.Ask(ctx, jobCookie, helper.File0, &cookie, dir, kinds)
+	return cookie, err
+}
+
+// Pin implements Worker.
+func (p Program) Pin(ctx context.Context, o Order) (done Pinned, err error) {
+	err = p.Ask(ctx, jobPin, o, &done, o.Lock, kinds)
+	return done, err
+}
+
+// Jobs are what Program asks for, done by w.
+func Jobs(w Worker) map[string]helper.Job {
+	return map[string]helper.Job{
+		jobProbe: {Kinds: kinds, Do: func(ctx context.Context, _ json.RawMessage) (any, error) { return w.Probe(ctx) }},
+		jobCookie: {Kinds: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
+			var cgroup string
+			if err := json.Unmarshal(in, &cgroup); err != nil {
+				return nil, err
+			}
+			return w.NetnsCookie(ctx, cgroup)
+		}},
+		jobPin: {Kinds: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
+			var o Order
+			if err := json.Unmarshal(in, &o); err != nil {
+				return nil, err
+			}
+			return w.Pin(ctx, o)
+		}},
+	}
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package worker is what the loader leaves to somebody who has the compiled objects and a library for them: asking the kernel what
+// it can do, and verifying and pinning programs. It happens once per boot, and again when a build or the configuration changes;
+// all else that the loader does works with what is pinned. So that no plugin has to start with the objects and the library, that
+// somebody is usually a program of its own (Program). In a process that has them anyway it is objects.Here.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+)
+
+var (
+	// ErrRefused is the kernel's word on a program, not a mishap on the way.
+	ErrRefused = errors.New("the kernel refuses a program")
+	// ErrIncompatible says that the pinned maps have another layout than this build's programs need.
+	ErrIncompatible = errors.New("pinned maps are of another layout")
+)
+
+// Worker does that work in the network and mount namespaces of the calling thread.
+type Worker interface {
+	// Probe asks the kernel every question there is.
+	Probe(ctx context.Context) ([]Answer, error)
+	// NetnsCookie asks a program for the cookie of the network namespace, on kernels that tell programs and not processes
+	// (before 5.14). The calling process must be below cgroup, a directory of cgroup v2.
+	NetnsCookie(ctx context.Context, cgroup string) (uint64, error)
+	// Pin verifies programs and pins them.
+	Pin(ctx context.Context, o Order) (Pinned, error)
+}
+
+// Names of the questions.
+const (
+	SchedCLS      = "tc programs"
+	LRU           = "LRU hash maps"
+	RedirectPeer  = "redirect_peer"
+	RedirectNeigh = "redirect_neigh"
+	TCX           = "tcx links"
+	Clsact        = "clsact"
+	FIBSrc        = "fib lookup source address"
+	Coarse        = "clock of the last tick"
+	Batch         = "batch map operations"
+)
+
+// Answer is what the kernel says to a question: yes, or what is set of the other two.
+type Answer struct {
+	Name    string `json:"name"`
+	No      string `json:"no,omitempty"`      // what it lacks
+	Unclear string `json:"unclear,omitempty"` // why it could not be asked
+}
+
+// Order says what to verify and where to pin it.
+type Order struct {
+	Build   string   `json:"build"`   // of the objects: of another one nothing may be pinned
+	Objects []string `json:"objects"` // by their program, or Sockets
+	Dir     string   `json:"dir"`     // for the programs; it is there
+	Maps    string   `json:"maps"`    // directory of the pinned maps; those that are missing are made
+
+	Sizes     map[string]uint32 `json:"sizes"` // entries of maps that are made, where it is not the object's
+	Constants Constants         `json:"constants"`
+
+	// Lock is held until the work is done, even when who asked for it is killed meanwhile.
+	Lock *os.File `json:"-"`
+}
+
+// Sockets names the one object that has several programs, and that a node can do without.
+const Sockets = "sl_cgroup_sock"
+
+// Constants are compiled into the programs: cfg_* in bpf/lib/config.h.
+type Constants struct {
+	FastPath    uint32       `json:"fastPath"`
+	AntiSpoof   bool         `json:"antiSpoof"`
+	AdmitMark   uint32       `json:"admitMark"`
+	FIBSrc      bool         `json:"fibSrc"`
+	Coarse      bool         `json:"coarse"`
+	NetnsCookie uint64       `json:"netnsCookie"`
+	SNAT        [2][2]uint16 `json:"snat"` // ranges of ports, first and last
+	SNATSecret  uint32       `json:"snatSecret"`
+	Passed      [2]uint32    `json:"passed"`
+}
+
+// Pinned is what came of an Order.
+type Pinned struct {
+	// NoSockets is why the programs of Sockets are not there; empty when they are, or were not asked for.
+	NoSockets string `json:"noSockets,omitempty"`
+}
+
+// NoError is the definite no to a question, with what was found.
+type NoError struct{ Why string }
+
+// Error implements error.
+func (e NoError) Error() string { return e.Why }
+
+// No returns a NoError.
+func No(format string, a ...any) error { return NoError{fmt.Sprintf(format, a...)} }
