@@ -6,7 +6,7 @@
 //
 // The protocol (environment, versions, validation) is that of the reference
 // skeleton, pkg/skel, without its regular expressions and its decoders, 3 % of an
-// ADD of sluice-link; a test holds the two together. Around it this package adds
+// ADD; a test holds the two together. Around it this package adds
 // what the skeleton lacks: a guard against our own network namespace before
 // anything is done, a result printed last and once, panics as error objects, a
 // deadline per verb, and error codes.

@@ -39,10 +39,10 @@ func Sources(dir string, plugins []string) []Source {
 		if len(src.Names) == 0 {
 			continue
 		}
-		out = append(out, src)
-		if p.Needs != "" {
+		if p.Needs != "" { // first: a new plugin finds no use in an old helper
 			out = append(out, Source{Path: filepath.Join(dir, p.Needs), Names: []string{p.Needs}})
 		}
+		out = append(out, src)
 	}
 	return out
 }
