@@ -281,7 +281,12 @@ func (k kind[K]) testFull(t testing.TB, m *ebpf.Map, v *bpf.Map, want map[K]valu
 	if err := put(k.missing(), valueOf(1)); !errors.Is(err, k.full) {
 		t.Errorf("one more than fit: got %v, want %v", err, k.full)
 	}
-	ok(t, put(k.key(1), valueOf(1))) // one that is there has its room
+	err := put(k.key(1), valueOf(1)) // one that is there has its room, but not in an old kernel's trie
+	if m.Type() == ebpf.LPMTrie && errors.Is(m.Put(k.key(1), valueOf(1)), k.full) {
+		equal(t, "one that is there, which the library may not write either", errors.Is(err, k.full), true)
+	} else {
+		ok(t, err)
+	}
 	n, err := bpf.CountKeys(v)
 	ok(t, err)
 	equal(t, "keys of a full map", n, room)
