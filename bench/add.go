@@ -35,6 +35,8 @@ type interfacePlugin struct {
 	// settle is how long to wait after each verb, at least, where one of the
 	// peers leaves work to the kernel that would be in the other's figure.
 	settle time.Duration
+	// moves is the device of the node that goes to the pod, whose move is timed alone too.
+	moves string
 }
 
 func interfacePlugins() []interfacePlugin {
@@ -46,7 +48,7 @@ func interfacePlugins() []interfacePlugin {
 		{name: "vlan", keys: object{"master": "eth0", "vlanId": 100}, kind: "vlan"},
 		{name: "dummy", kind: "dummy"},
 		// The reference makes a namespace for a moment; its end takes the link lock.
-		{name: "host-device", keys: object{"device": "nic0"}, before: "link add nic0 type veth peer name wire0", settle: 300 * time.Millisecond},
+		{name: "host-device", keys: object{"device": "nic0"}, before: "link add nic0 type veth peer name wire0", settle: 300 * time.Millisecond, moves: "nic0"},
 		{name: "tap"},
 	}
 }
@@ -161,6 +163,13 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 			return nil, err
 		}
 	}
+	var m *mover
+	if i.moves != "" {
+		if m, err = newMover(i); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, m.close()) }()
+	}
 	for cycle := range a.cycles + 1 {
 		for _, p := range places {
 			if err := a.cycle(ctx, i, p, cycle); err != nil {
@@ -168,6 +177,13 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 			}
 		}
 		slices.Reverse(places)
+		if m != nil {
+			took, err := m.once(i.moves)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", oneMove, err)
+			}
+			a.run.Add(i.name, oneMove, 1, report.Add, millis(took))
+		}
 	}
 	return nil, nil
 }
@@ -266,6 +282,11 @@ func (a *adds) write(w io.Writer, done []interfacePlugin) error {
 	}
 	if _, err := a.run.WriteGoals(w, goals, style); err != nil {
 		return err
+	}
+	for _, i := range done {
+		if err := a.writeMove(w, i); err != nil {
+			return err
+		}
 	}
 	return report.WriteJSON(a.out, a.run.Rows(sections, a.names(), peer.Reference))
 }
