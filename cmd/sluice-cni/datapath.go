@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/allowlist"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/delegate"
@@ -151,6 +152,7 @@ func newFirewall() *cniplugin.Plugin {
 
 func newTuning() *cniplugin.Plugin {
 	return tuning.New(tuning.Deps{
+		Match:        allowlist.ByHelper,
 		OpenExisting: openExisting[tuning.Datapath],
 		Records:      store.Open(store.DefaultDir),
 	})

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command sluice-helper does for the plugins what takes libraries that they should not start with: it has the compiled BPF objects,
-// verifies and pins them, and talks with firewalld. "sluice install" lays it beside the plugins, which run it, see pkg/helper.
+// verifies and pins them, talks with firewalld, and matches regular expressions. "sluice install" lays it beside the plugins, which run it, see pkg/helper.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/pkg/allowlist/expr"
 	"github.com/sluice-cni/sluice/pkg/helper"
 	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld"
 )
@@ -26,5 +27,6 @@ func main() {
 func jobs() map[string]helper.Job {
 	all := worker.Jobs(objects.Here{})
 	maps.Copy(all, firewalld.Jobs())
+	maps.Copy(all, expr.Jobs())
 	return all
 }

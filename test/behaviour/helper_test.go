@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/install"
+	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 // lay makes a directory of the programs whose names are given, as by who packages by hand.
@@ -47,6 +48,29 @@ func TestPrivilegedWithoutHelper(t *testing.T) {
 	for _, fam := range families() {
 		if got := ask(t, w.Client(), "tcp"+fam.suffix, at(fam.node(w.Client()), 8081)); got.name != "app" {
 			t.Errorf("IPv%s: the client reached %q", fam.suffix, got.name)
+		}
+	}
+}
+
+// The helper matches the allowlist of the tuning plugin.
+func TestPrivilegedAllowlist(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.onNode(func() error {
+		if err := os.MkdirAll("/etc/cni/tuning", 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile("/etc/cni/tuning/allowlist.conf", []byte("^net\\.core\\.\n"), 0o644)
+	})
+	for key, want := range map[string]string{"net.core.somaxconn": "", "net.ipv4.ip_forward": "is not on the node's allowlist"} {
+		conf := `{"cniVersion":"1.1.0","name":"n","type":"tuning","sysctl":{"` + key + `":"1"}}`
+		var said string
+		w.onNode(func() (err error) {
+			said, err = lab.Run("sh", "-c", "echo '"+conf+"' | CNI_COMMAND=STATUS CNI_PATH="+programs.Dir+" "+programs.Path("tuning")+" || true")
+			return err
+		})
+		if want == "" && said != "" || !strings.Contains(said, want) {
+			t.Errorf("%s: %q, want %q", key, said, want)
 		}
 	}
 }

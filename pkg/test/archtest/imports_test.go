@@ -18,7 +18,7 @@ type room struct {
 
 // leaves are what any room above pkg may use.
 var leaves = []string{
-	"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/keys", "pkg/log", "pkg/netns",
+	"pkg/allowlist", "pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/keys", "pkg/log", "pkg/netns",
 	"pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version",
 }
 
@@ -49,6 +49,7 @@ var rooms = []room{
 	{"pkg/netfilter/firewalld", []string{"pkg/netfilter", "pkg/helper"}, "the bus of the helper"},
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/helper", "pkg/log", "pkg/nl", "pkg/store", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
 	{"pkg/install", []string{"pkg/helper"}, "lays programs out"},
+	{"pkg/allowlist", []string{"pkg/helper", "pkg/allowlist"}, "asks the helper"},
 	{"pkg/", []string{"pkg/cnierr", "pkg/file", "pkg/keys", "pkg/log", "pkg/store"}, "leaves import none of ours but the registries everybody shares"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},
@@ -152,6 +153,7 @@ var notLinked = map[string]map[string]string{
 		"text/template":            "keeps the linker from dropping unused methods",
 		"html/template":            "keeps the linker from dropping unused methods",
 		"encoding/gob":             "its initialiser; sluice-dhcp is apart for that reason",
+		"regexp":                   "its tables; sluice-helper is apart for such reasons",
 		"encoding/xml":             "its initialiser; sluice-helper is apart for such reasons",
 		"github.com/cilium/ebpf":   "its initialiser; sluice-helper is apart for that reason",
 		"github.com/godbus/dbus":   "its initialiser; sluice-helper is apart for that reason",

@@ -37,7 +37,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	if w.prev, err = w.conf.Chained(); err != nil {
 		return nil, err
 	}
-	if err := p.allowed(w.sysctls); err != nil {
+	if err := p.allowed(ctx, w.sysctls); err != nil {
 		return nil, err
 	}
 	result, err := cniconf.Convert(tuned(w.prev, a.IfName, w), w.conf.CNIVersion)

@@ -94,12 +94,12 @@ func checkLink(ifname string, w *wanted) error {
 
 // status says whether an ADD would work: the configuration must be one that ADD
 // accepts, the allowlist must allow it, and backups must find a place.
-func (p *plugin) status(_ context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	w, err := parse(a.StdinData, "", "eth0")
 	if err != nil {
 		return err
 	}
-	err = p.allowed(w.sysctls)
+	err = p.allowed(ctx, w.sysctls)
 	if err == nil && w.link() {
 		err = writable(w.dataDir)
 	}

@@ -3,13 +3,17 @@
 package tuning
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/pkg/allowlist"
+	"github.com/sluice-cni/sluice/pkg/allowlist/expr"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/helper"
 )
 
 func conf(keys string) []byte {
@@ -115,22 +119,32 @@ func TestBadInput(t *testing.T) {
 func TestAllowlist(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := &plugin{Deps{Allowlist: dir + "/allowlist.conf"}}
+	p := &plugin{Deps{Allowlist: dir + "/allowlist.conf", Match: expr.Match}}
 	somaxconn := []sysctlPair{{given: "net.core.somaxconn"}}
-	if err := p.allowed(somaxconn); err != nil {
+	if err := p.allowed(t.Context(), somaxconn); err != nil {
 		t.Errorf("without a file: %v", err)
 	}
 	write(t, p.Allowlist, "\n^net.core\\.\nrp_filter$\n")
-	if err := p.allowed(append(somaxconn, sysctlPair{given: "net.ipv4.conf.IFNAME.rp_filter"})); err != nil {
+	if err := p.allowed(t.Context(), append(somaxconn, sysctlPair{given: "net.ipv4.conf.IFNAME.rp_filter"})); err != nil {
 		t.Errorf("allowed: %v", err)
 	}
-	err := p.allowed([]sysctlPair{{given: "net.ipv4.ip_forward"}})
+	err := p.allowed(t.Context(), []sysctlPair{{given: "net.ipv4.ip_forward"}})
 	var e *cnierr.Error
 	if !errors.As(err, &e) || cnierr.From(err).Code != cnierr.CodeConfig {
 		t.Errorf("not on the list: %v", err)
 	}
-	write(t, p.Allowlist, "(")
-	if err := p.allowed(somaxconn); err == nil || !strings.Contains(err.Error(), "line 1") {
+	write(t, p.Allowlist, "\n^net\n(")
+	if err := p.allowed(t.Context(), somaxconn); err == nil || !strings.Contains(err.Error(), "line 3") || cnierr.From(err).Code != cnierr.CodeConfig {
 		t.Errorf("bad expression: %v", err)
+	}
+	write(t, p.Allowlist, "\n")
+	if err := p.allowed(t.Context(), somaxconn); err == nil || !strings.Contains(err.Error(), "somaxconn") {
+		t.Errorf("an empty list: %v", err)
+	}
+	p.Match = func(context.Context, allowlist.Order) (allowlist.Answer, error) {
+		return allowlist.Answer{}, helper.ErrMissing
+	}
+	if err := p.allowed(t.Context(), somaxconn); !errors.Is(err, helper.ErrMissing) {
+		t.Errorf("nobody to ask: %v", err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/allowlist/expr"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -61,6 +62,7 @@ func newPod(t *testing.T) *pod {
 		Records:      store.Open(d.runs),
 		OpenExisting: func(context.Context, *cniplugin.Args) (Datapath, error) { return d.dp, nil },
 		Allowlist:    dir + "/allowlist.conf",
+		Match:        expr.Match,
 	}}
 	d.ns = newNS(t)
 	d.do(func() error {
@@ -396,7 +398,7 @@ func TestPrivilegedGC(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	p := &plugin{Deps{Allowlist: t.TempDir() + "/allowlist.conf"}}
+	p := &plugin{Deps{Allowlist: t.TempDir() + "/allowlist.conf", Match: expr.Match}}
 	status := func() error {
 		return p.status(context.Background(), &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: conf(`,"sysctl":{"net.core.somaxconn":"1"}`)}})
 	}

@@ -13,6 +13,7 @@ import (
 	"net"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/allowlist"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -43,6 +44,8 @@ type Deps struct {
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// Allowlist is the file of permitted sysctls; empty means DefaultAllowlist.
 	Allowlist string
+	// Match matches its expressions.
+	Match allowlist.Matcher
 }
 
 type plugin struct{ Deps }

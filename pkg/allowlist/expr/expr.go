@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package expr matches the expressions of an allowlist, in the process that has package regexp.
+package expr
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/allowlist"
+	"github.com/sluice-cni/sluice/pkg/helper"
+)
+
+// Match is an allowlist.Matcher.
+func Match(_ context.Context, o allowlist.Order) (allowlist.Answer, error) {
+	list := make([]*regexp.Regexp, len(o.Expressions))
+	for i, e := range o.Expressions {
+		re, err := regexp.Compile(e)
+		if err != nil {
+			return allowlist.Answer{Bad: i + 1, Why: err.Error()}, nil //nolint:nilerr // it is the answer
+		}
+		list[i] = re
+	}
+	var a allowlist.Answer
+	for _, word := range o.Words {
+		a.Matched = append(a.Matched, slices.ContainsFunc(list, func(re *regexp.Regexp) bool { return re.MatchString(word) }))
+	}
+	return a, nil
+}
+
+// Jobs are what allowlist.ByHelper asks for.
+func Jobs() map[string]helper.Job {
+	return map[string]helper.Job{allowlist.Job: {Do: func(ctx context.Context, in json.RawMessage) (any, error) {
+		var o allowlist.Order
+		if err := json.Unmarshal(in, &o); err != nil {
+			return nil, err
+		}
+		return Match(ctx, o)
+	}}}
+}
