@@ -31,7 +31,8 @@ func newInstall(a *app) *cobra.Command {
 		Short: "Lay the plugins into a directory, as names of their programs",
 		Long: `Lay the plugins into DIR, as names of their programs: dhcp is one of
 sluice-dhcp, the others are names of sluice-cni. sluice-helper lies beside them,
-which they run to load programs into the kernel and to talk with firewalld.
+which they run to load programs into the kernel, to talk with firewalld, and for
+the allowlist of tuning.
 
 The names are hard links, or copies where DIR is on another file system. Each
 is replaced by one rename, so a runtime that starts a plugin meanwhile gets the
