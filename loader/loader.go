@@ -64,9 +64,8 @@ type Datapath struct {
 
 	lookHolds time.Duration // justNow, but for tests
 
-	held *os.File // the writers' lock, of whom holds it
-
 	mu   sync.Mutex
+	held *os.File            // the writers' lock; only who holds it asks
 	maps map[string]*bpf.Map // opened on first use
 
 	sysctls *sysctl.Dir // opened on first use
@@ -174,11 +173,17 @@ func (d *Datapath) lock(ctx context.Context) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	d.held = f
+	d.hold(f)
 	return func() {
-		d.held = nil
+		d.hold(nil)
 		_ = f.Close()
 	}, nil
+}
+
+func (d *Datapath) hold(f *os.File) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held = f
 }
 
 // writer takes the writers' lock of this datapath and makes sure that it still exists: Unload may have come first.
