@@ -35,8 +35,6 @@ type interfacePlugin struct {
 	// settle is how long to wait after each verb, at least, where one of the
 	// peers leaves work to the kernel that would be in the other's figure.
 	settle time.Duration
-	// moves is the device of the node that goes to the pod, whose move is timed alone too.
-	moves string
 }
 
 func interfacePlugins() []interfacePlugin {
@@ -48,7 +46,7 @@ func interfacePlugins() []interfacePlugin {
 		{name: "vlan", keys: object{"master": "eth0", "vlanId": 100}, kind: "vlan"},
 		{name: "dummy", kind: "dummy"},
 		// The reference makes a namespace for a moment; its end takes the link lock.
-		{name: "host-device", keys: object{"device": "nic0"}, before: "link add nic0 type veth peer name wire0", settle: 300 * time.Millisecond, moves: "nic0"},
+		{name: "host-device", keys: object{"device": "nic0"}, before: "link add nic0 type veth peer name wire0", settle: 300 * time.Millisecond},
 		{name: "tap"},
 	}
 }
@@ -164,7 +162,8 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 		}
 	}
 	var m *mover
-	if i.moves != "" {
+	device, moves := i.keys["device"].(string) // of the node, which goes to the pod
+	if moves {
 		if m, err = newMover(i); err != nil {
 			return nil, err
 		}
@@ -178,7 +177,7 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 		}
 		slices.Reverse(places)
 		if m != nil {
-			took, err := m.once(i.moves)
+			took, err := m.once(device)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", oneMove, err)
 			}

@@ -69,7 +69,9 @@ func (m *mover) close() error {
 		if s.h != nil {
 			s.h.Close()
 		}
-		s.ns.Close()
+		if s.ns != nil {
+			s.ns.Close()
+		}
 	}
 	return m.lab.Close()
 }
@@ -106,7 +108,7 @@ func (a *adds) writeMove(w io.Writer, i interfacePlugin) error {
 		return nil
 	}
 	reference, _ := a.run.Median(key(peer.Reference))
-	_, err := fmt.Fprintf(w, "\n%s: the kernel's move of the device, one netlink message, took %.1f ms of each ADD (median, timed in between): %.2fx the reference's ADD, which moves twice\n",
+	_, err := fmt.Fprintf(w, "\n%s: the kernel's move of the device alone, one netlink message, took %.1f ms (median, timed in between): %.2fx the reference's ADD, which moves twice\n",
 		i.name, alone, alone/reference)
 	return err
 }

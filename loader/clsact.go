@@ -40,11 +40,9 @@ func openTCIn(ns *netns.NS) (*tcConn, error) {
 
 func (c *tcConn) Close() { c.h.Close() }
 
-func clsact() nl.Qdisc { return nl.Qdisc{Kind: nl.QdiscClsact, Parent: nl.ParentIngress} }
-
 // addClsact makes the qdisc that carries filters; false when there is one already, clsact or ingress.
 func (c *tcConn) addClsact(index int) (bool, error) {
-	err := c.h.AddQdisc(index, clsact(), false)
+	err := c.h.AddQdisc(index, nl.Clsact(), false)
 	switch {
 	case err == nil:
 		return true, nil
@@ -57,7 +55,7 @@ func (c *tcConn) addClsact(index int) (bool, error) {
 }
 
 // deleteClsact removes the qdisc with whatever hangs on it; missing is success.
-func (c *tcConn) deleteClsact(index int) error { return c.h.DelQdisc(index, clsact()) }
+func (c *tcConn) deleteClsact(index int) error { return c.h.DelQdisc(index, nl.Clsact()) }
 
 func (h hook) tcParent() uint32 {
 	if h.egress {

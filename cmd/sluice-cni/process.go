@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/internal/early"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/helper"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -58,7 +58,7 @@ func notOurs(name string) error {
 		if !slices.Contains(other.Plugins, name) {
 			continue
 		}
-		path, err := beside(other.Name)
+		path, err := helper.Beside(other.Name)
 		if err == nil {
 			err = unix.Exec(path, os.Args, os.Environ())
 		}
@@ -67,15 +67,6 @@ func notOurs(name string) error {
 	}
 	return cnierr.New(cnierr.CodeEnvironment,
 		fmt.Sprintf("%q is no plugin of Sluice; started as one of %s it is", name, strings.Join(install.Plugins(), ", ")), "")
-}
-
-// beside returns the path of another of the programs, which lie in one directory.
-func beside(program string) (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program: %w", err)
-	}
-	return filepath.Join(filepath.Dir(self), program), nil
 }
 
 func status(ok bool) int {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-cni/sluice/pkg/helper"
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
@@ -106,11 +107,10 @@ func (a *app) installTable(views []installView) error {
 // sourcesOf finds the programs of the plugins named: binary is the multi-call one, empty for that beside this program.
 func sourcesOf(names []string, binary string) ([]install.Source, error) {
 	if binary == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("find this program: %w", err)
+		var err error
+		if binary, err = helper.Beside(install.Multicall); err != nil {
+			return nil, err
 		}
-		binary = filepath.Join(filepath.Dir(self), install.Multicall)
 	}
 	var out []install.Source
 	for _, src := range install.Sources(filepath.Dir(binary), names) {

@@ -121,7 +121,7 @@ func askClsact() error {
 				return err
 			}
 			defer h.Close()
-			if err := h.AddQdisc(loopback, nl.Qdisc{Kind: nl.QdiscClsact, Parent: nl.ParentIngress}, false); err != nil {
+			if err := h.AddQdisc(loopback, nl.Clsact(), false); err != nil {
 				return clsactAnswer(err)
 			}
 			return clsactAnswer(h.PutBPF(loopback, nl.BPFFilter{

@@ -60,9 +60,12 @@ func (e *toldError) Unwrap() error { return e.kind }
 // Ask has a job done in the namespaces of the calling thread: in is what it is about, out is set to what came of it, both as JSON.
 // The process gets file, if there is one, and so holds what file holds (a lock) for as long as it lives.
 func (p Program) Ask(ctx context.Context, job string, in, out any, file *os.File, kinds Kinds) error {
-	path, err := p.path()
-	if err != nil {
-		return err
+	path := p.Path
+	if path == "" {
+		var err error
+		if path, err = Beside(Name); err != nil {
+			return err
+		}
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -92,15 +95,13 @@ func (p Program) Ask(ctx context.Context, job string, in, out any, file *os.File
 	return json.Unmarshal(r.Out, out)
 }
 
-func (p Program) path() (string, error) {
-	if p.Path != "" {
-		return p.Path, nil
-	}
+// Beside returns the path of another of our programs, which lie in one directory.
+func Beside(program string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("find %s: %w", Name, err)
+		return "", fmt.Errorf("find this program: %w", err)
 	}
-	return filepath.Join(filepath.Dir(self), Name), nil
+	return filepath.Join(filepath.Dir(self), program), nil
 }
 
 // Job does one kind of work.

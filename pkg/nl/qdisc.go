@@ -78,6 +78,9 @@ type Qdisc struct {
 	Stats  QdiscStats
 }
 
+// Clsact is the qdisc that carries filters of both directions.
+func Clsact() Qdisc { return Qdisc{Kind: QdiscClsact, Parent: ParentIngress} }
+
 // RootQdisc returns the qdisc that packets leave the device with that index through. The error wraps ErrNotFound when there is
 // no device, or none but what the kernel itself puts there (noqueue).
 func (h *Handle) RootQdisc(index int) (Qdisc, error) {

@@ -155,6 +155,7 @@ var notLinked = map[string]map[string]string{
 		"encoding/gob":             "its initialiser; sluice-dhcp is apart for that reason",
 		"regexp":                   "its tables; sluice-helper is apart for such reasons",
 		"encoding/xml":             "its initialiser; sluice-helper is apart for such reasons",
+		"net/rpc":                  "its initialiser; sluice-dhcp is apart for that reason",
 		"github.com/cilium/ebpf":   "its initialiser; sluice-helper is apart for that reason",
 		"github.com/godbus/dbus":   "its initialiser; sluice-helper is apart for that reason",
 		"testing":                  "belongs to tests",

@@ -205,7 +205,7 @@ func putIFB(s side, name string, l *Limit, nets subnets, end nl.End, undos *undo
 	if err := putTBF(ifb, l, nets, end, undos); err != nil {
 		return false, err
 	}
-	carrier := nl.Qdisc{Kind: nl.QdiscClsact, Parent: nl.ParentIngress}
+	carrier := nl.Clsact()
 	switch err := s.h.AddQdisc(s.index, carrier, false); {
 	case err == nil:
 		clsact = true
@@ -255,7 +255,7 @@ func delRedirect(s side, clsact bool) error {
 			return err
 		}
 	}
-	return s.h.DelQdisc(s.index, nl.Qdisc{Kind: nl.QdiscClsact, Parent: nl.ParentIngress})
+	return s.h.DelQdisc(s.index, nl.Clsact())
 }
 
 // delIFB removes the intermediate device called name in s's namespace. Missing
