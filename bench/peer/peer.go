@@ -7,9 +7,7 @@
 package peer
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,38 +62,13 @@ func (s Suite) check(plugins []string) error {
 	return nil
 }
 
-// SluiceSuite copies the programs found in binDir to a directory of its own, which
-// the caller must remove, and lays the plugins' names beside them.
+// SluiceSuite installs the programs found in binDir into a directory of its own,
+// which the caller must remove.
 func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
-	var errs []error
-	for _, src := range install.Sources(linkDir, plugins) {
-		err := copyProgram(filepath.Join(binDir, filepath.Base(src.Path)), src.Path)
-		if err == nil {
-			_, err = install.Install(linkDir, src)
-		}
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
+	if _, err := install.Install(linkDir, install.Sources(binDir, plugins)...); err != nil {
 		return Suite{}, fmt.Errorf("peer %s (built with make build?): %w", Sluice, err)
 	}
 	s := Suite{Name: Sluice, BinDir: linkDir}
 	s.Version = about(filepath.Join(linkDir, plugins[0]))
 	return s, s.check(plugins)
-}
-
-// copyProgram makes every peer's programs copies as installed ones are: the linker
-// leaves what it wrote in the page cache in pieces, and a process takes up to a
-// quarter longer to start from that.
-func copyProgram(from, to string) (err error) {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(struct{ io.Writer }{out}, in) // by write(2), no sharing of blocks
-	return errors.Join(err, out.Close())
 }

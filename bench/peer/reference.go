@@ -11,22 +11,26 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/binaries"
 )
 
 // ReferenceSuite takes the reference's plugins from dir, or, when dir is "", from
 // the user's cache directory, where the go command first builds what is missing.
-// It copies them into copies, see copyProgram.
+// They are laid into copies as Sluice lays its own: how a file was written tells in
+// the time that a process takes to start from it.
 func ReferenceSuite(ctx context.Context, dir, copies string, plugins []string) (Suite, error) {
 	s := Suite{Name: Reference, BinDir: copies}
 	dir, err := referenceDir(ctx, dir, plugins...)
 	if err != nil {
 		return s, err
 	}
-	for _, p := range plugins {
-		if err := copyProgram(filepath.Join(dir, p), filepath.Join(copies, p)); err != nil {
-			return s, fmt.Errorf("peer %s: %w", Reference, err)
-		}
+	sources := make([]install.Source, len(plugins))
+	for i, p := range plugins {
+		sources[i] = install.Source{Path: filepath.Join(dir, p), Names: []string{p}}
+	}
+	if _, err := install.Install(copies, sources...); err != nil {
+		return s, fmt.Errorf("peer %s: %w", Reference, err)
 	}
 	s.Version = about(filepath.Join(s.BinDir, plugins[0]))
 	return s, nil

@@ -21,7 +21,7 @@ import (
 type installView struct {
 	Name     string `json:"name"`
 	Path     string `json:"path"`
-	Action   string `json:"action"` // linked, copied or unchanged
+	Action   string `json:"action"` // copied or unchanged
 	Replaced bool   `json:"replaced"`
 }
 
@@ -35,7 +35,7 @@ sluice-dhcp, the others are names of sluice-cni. sluice-helper lies beside them,
 which they run to load programs into the kernel, to talk with firewalld, and for
 the allowlist of tuning.
 
-The names are hard links, or copies where DIR is on another file system. Each
+Each program is copied once, and its names are hard links to the copy. Each name
 is replaced by one rename, so a runtime that starts a plugin meanwhile gets the
 old file or the new one. Plugins of other suites that have the same name are
 replaced; other files in DIR are left alone. With names of plugins, only

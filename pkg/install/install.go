@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package install lays multi-call binaries into a directory under the names of
-// their plugins. It owns the temporary names it makes there (".sluice-install.*").
+// their plugins: one copy of each, and hard links to it. It owns the temporary
+// names it makes there (".sluice-install.*").
+//
+// A copy is right even where a link to the binary would do: what is built or
+// unpacked over the binary later does not reach the plugins in use. And it is
+// faster, see copyTo.
 package install
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,12 +27,10 @@ const tempPrefix = ".sluice-install."
 type Action string
 
 const (
-	// Linked: the name is now a hard link to its binary.
-	Linked Action = "linked"
-	// Copied: the directory is on another file system; the name is a copy, or
-	// a hard link to the copy another name got.
+	// Copied: the name is now a copy of its binary, or a hard link to the copy
+	// that lies in the directory under another name.
 	Copied Action = "copied"
-	// Unchanged: the name was its binary already.
+	// Unchanged: the name was that copy already.
 	Unchanged Action = "unchanged"
 )
 
@@ -55,7 +58,7 @@ type Source struct {
 func Install(dir string, sources ...Source) (results []Result, err error) {
 	binaries := make([]binary, len(sources))
 	for i, src := range sources {
-		if binaries[i], err = find(src.Path); err != nil {
+		if binaries[i], err = load(src.Path); err != nil {
 			return nil, err
 		}
 	}
@@ -67,6 +70,9 @@ func Install(dir string, sources ...Source) (results []Result, err error) {
 	s := &stage{dir: dir}
 	defer s.cleanUp()
 	for i, src := range sources {
+		if err := binaries[i].findCopy(dir); err != nil {
+			return nil, err
+		}
 		for _, n := range src.Names {
 			if err := s.add(&binaries[i], n); err != nil {
 				return nil, err
@@ -76,26 +82,55 @@ func Install(dir string, sources ...Source) (results []Result, err error) {
 	return s.commit()
 }
 
+// mode is that of every copy, whatever the umask of who installs: runtimes of any user start it.
+const mode = 0o755
+
 // binary is a file that gets names.
 type binary struct {
-	path   string
-	info   fs.FileInfo
-	source string // what further names are linked to; a copy when not path
+	content []byte
+	laid    string // what names are linked to: its copy in the directory, empty as long as there is none
 }
 
-func find(path string) (binary, error) {
-	self, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return binary{}, fmt.Errorf("find the binary: %w", err)
-	}
-	info, err := os.Stat(self)
+func load(path string) (binary, error) {
+	info, err := os.Stat(path)
 	if err != nil {
 		return binary{}, fmt.Errorf("find the binary: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return binary{}, fmt.Errorf("%s is not a regular file", self)
+		return binary{}, fmt.Errorf("%s is not a regular file", path)
 	}
-	return binary{path: self, info: info}, nil
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return binary{}, fmt.Errorf("read the binary: %w", err)
+	}
+	return binary{content: content}, nil
+}
+
+// findCopy looks for the binary in the directory: names that are laid one by one
+// are one file too, which the in-process call of IPAM depends on.
+func (b *binary) findCopy(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		if info.Mode() != mode || info.Size() != int64(len(b.content)) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if content, err := os.ReadFile(path); err == nil && bytes.Equal(content, b.content) {
+			b.laid = path
+			return nil
+		}
+	}
+	return nil
 }
 
 // prepare makes and locks the directory and removes what a killed Install left.
@@ -144,7 +179,7 @@ func (s *stage) add(b *binary, name string) error {
 	switch {
 	case err == nil && old.IsDir():
 		return fmt.Errorf("%s is a directory and is left alone", p.result.Path)
-	case err == nil && os.SameFile(old, b.info):
+	case err == nil && b.isCopy(old):
 		s.pending = append(s.pending, p)
 		return nil
 	case err == nil:
@@ -153,33 +188,33 @@ func (s *stage) add(b *binary, name string) error {
 		return err
 	}
 	p.temp = filepath.Join(s.dir, tempPrefix+name)
-	p.result.Action, err = b.lay(p.temp)
-	if err != nil {
+	p.result.Action = Copied
+	if err := b.lay(p.temp); err != nil {
 		return fmt.Errorf("prepare %s: %w", p.result.Path, err)
 	}
 	s.pending = append(s.pending, p)
 	return nil
 }
 
-// lay gives the binary a temporary name. Where a hard link to the binary
-// is impossible (another file system, or one without links) the first name
-// gets a copy and the others are linked to it, so that all are one file: the
-// in-process call of IPAM depends on that.
-func (b *binary) lay(temp string) (Action, error) {
-	if b.source == "" {
-		if os.Link(b.path, temp) == nil {
-			return Linked, nil
-		}
-		if err := copyFile(b.path, temp); err != nil {
-			return "", err
-		}
-		b.source = temp
-		return Copied, nil
+func (b *binary) isCopy(old fs.FileInfo) bool {
+	if b.laid == "" {
+		return false
 	}
-	if os.Link(b.source, temp) == nil {
-		return Copied, nil
+	info, err := os.Lstat(b.laid)
+	return err == nil && os.SameFile(old, info)
+}
+
+// lay gives the binary a temporary name. The first is a copy and the others are
+// linked to it; a file system without hard links gets more copies.
+func (b *binary) lay(temp string) error {
+	if b.laid != "" && os.Link(b.laid, temp) == nil {
+		return nil
 	}
-	return Copied, copyFile(b.path, temp)
+	if err := copyTo(temp, b.content); err != nil {
+		return err
+	}
+	b.laid = temp
+	return nil
 }
 
 func (s *stage) commit() ([]Result, error) {
@@ -207,13 +242,12 @@ func (s *stage) cleanUp() {
 	}
 }
 
-func copyFile(from, to string) (err error) {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700)
+// copyTo writes the file by one write(2): so a file system that can (ext4 since
+// Linux 6.16, xfs) keeps it in the page cache in large pieces, which a new process
+// maps with fewer faults. What the linker wrote, or came in small writes, lies
+// there in single pages.
+func copyTo(path string, content []byte) (err error) {
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700)
 	if err != nil {
 		return err
 	}
@@ -222,14 +256,13 @@ func copyFile(from, to string) (err error) {
 			err = cerr
 		}
 		if err != nil {
-			_ = os.Remove(to)
+			_ = os.Remove(path)
 		}
 	}()
-	if _, err = io.Copy(out, in); err != nil {
+	if _, err = out.Write(content); err != nil {
 		return err
 	}
-	// The mode does not depend on the umask of whoever installs.
-	if err = out.Chmod(0o755); err != nil {
+	if err = out.Chmod(mode); err != nil {
 		return err
 	}
 	return out.Sync()

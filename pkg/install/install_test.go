@@ -57,7 +57,7 @@ func TestInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round, want := range []Result{
-		{Name: "bridge", Action: Linked, Replaced: true},
+		{Name: "bridge", Action: Copied, Replaced: true},
 		{Name: "bridge", Action: Unchanged},
 	} {
 		got, err := Install(dir, Source{self, []string{"bridge", "tuning", "host-local"}})
@@ -72,15 +72,13 @@ func TestInstall(t *testing.T) {
 	if diff := cmp.Diff([]string{"bridge", "host-local", "stranger", "tuning"}, names(t, dir)); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	mine, err := os.Stat(self)
-	if err != nil {
+	sameFile(t, dir, "bridge", "tuning", "host-local")
+	// What is built over the binary, in place, is not what the plugins are.
+	if err := os.WriteFile(self, []byte("bug"), 0o755); err != nil { //nolint:gosec // a program is executable
 		t.Fatal(err)
 	}
-	for _, n := range []string{"bridge", "tuning", "host-local"} {
-		fi, err := os.Lstat(filepath.Join(dir, n))
-		if err != nil || !os.SameFile(fi, mine) {
-			t.Errorf("%s is not the binary: %v", n, err)
-		}
+	if got := read(t, filepath.Join(dir, "bridge")); got != "new" {
+		t.Errorf("bridge became %q with the binary", got)
 	}
 	if got := read(t, filepath.Join(dir, "stranger")); got != "x" {
 		t.Errorf("a symlink was followed: stranger holds %q", got)
@@ -151,31 +149,59 @@ func TestInstallTwo(t *testing.T) {
 	}
 }
 
-// Another file system: /dev/shm is a tmpfs, the temporary directory usually is
-// something else; where it is not, hard links work and that is fine as well.
-func TestInstallAcrossFileSystems(t *testing.T) {
+// Names laid one after the other are one file, and so are those that somebody copied by hand.
+func TestInstallNameByName(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("/dev/shm", "install")
+	self, dir := program(t, t.TempDir(), "new"), t.TempDir()
+	for name, content := range map[string]string{"ptp": "new", "closed": "new", "other": "old"} {
+		perm := os.FileMode(0o755)
+		if name == "closed" {
+			perm = 0o700 // nothing to link to: not every runtime could start it
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), perm); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, name), perm); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		names []string
+		want  []Result
+	}{
+		{[]string{"bridge"}, []Result{{Name: "bridge", Action: Copied}}},
+		{[]string{"host-local", "bridge"}, []Result{{Name: "host-local", Action: Copied}, {Name: "bridge", Action: Unchanged}}},
+		{[]string{"closed", "other", "ptp"}, []Result{
+			{Name: "closed", Action: Copied, Replaced: true}, {Name: "other", Action: Copied, Replaced: true}, {Name: "ptp", Action: Unchanged},
+		}},
+	} {
+		got, err := Install(dir, Source{self, step.names})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range got {
+			got[i].Path = ""
+		}
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	sameFile(t, dir, "ptp", "bridge", "host-local", "closed", "other")
+}
+
+// sameFile demands that the names are one file, which runtimes of any user can start.
+func sameFile(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	first, err := os.Lstat(filepath.Join(dir, names[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	self := program(t, t.TempDir(), "new")
-	if _, err := Install(dir, Source{self, []string{"a", "b"}}); err != nil {
-		t.Fatal(err)
+	if first.Mode() != 0o755 {
+		t.Errorf("%s has the mode %v", names[0], first.Mode())
 	}
-	a, err := os.Stat(filepath.Join(dir, "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.Stat(filepath.Join(dir, "b"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !os.SameFile(a, b) {
-		t.Error("the names are two files: IPAM could not be called in-process")
-	}
-	if a.Mode().Perm() != 0o755 || read(t, filepath.Join(dir, "b")) != "new" {
-		t.Errorf("mode %v", a.Mode())
+	for _, n := range names[1:] {
+		if fi, err := os.Lstat(filepath.Join(dir, n)); err != nil || !os.SameFile(first, fi) {
+			t.Errorf("%s and %s are two files (%v): IPAM could not be called in-process", names[0], n, err)
+		}
 	}
 }
