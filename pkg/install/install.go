@@ -242,10 +242,10 @@ func (s *stage) cleanUp() {
 	}
 }
 
-// copyTo writes the file by one write(2): so a file system that can (ext4 since
-// Linux 6.16, xfs) keeps it in the page cache in large pieces, which a new process
-// maps with fewer faults. What the linker wrote, or came in small writes, lies
-// there in single pages.
+// copyTo writes the file by one write(2): so a file system that can (xfs since Linux
+// 5.18, ext4 since 6.16) keeps it in the page cache in pieces of up to 2 MiB, as long
+// as it stays there, and a new process maps its program with a third of the faults.
+// What the linker wrote, or came in small writes, lies there in single pages.
 func copyTo(path string, content []byte) (err error) {
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700)
 	if err != nil {
