@@ -64,10 +64,13 @@ type Options struct {
 	Log func() *log.Logger
 }
 
-// Deadlines of the verbs. A runtime gives up on its own at some point; these
+// AddDeadline is how long an ADD may take: less than the four minutes after which
+// kubelet gives up, and more than the daemon of the dhcp plugin tries by default.
+const AddDeadline = 230 * time.Second
+
+// Deadlines of the other verbs. A runtime gives up on its own at some point; these
 // make sure that we have cleaned up by then. GC may have a whole node to do.
 const (
-	addDeadline   = 60 * time.Second
 	delDeadline   = 60 * time.Second
 	checkDeadline = 30 * time.Second
 	gcDeadline    = 5 * time.Minute
@@ -149,7 +152,7 @@ func (r *run) verbs() map[string]verb {
 		return err
 	}
 	return map[string]verb{
-		"ADD":    {add, addDeadline},
+		"ADD":    {add, AddDeadline},
 		"DEL":    {p.Del, delDeadline},
 		"CHECK":  {p.Check, checkDeadline},
 		"GC":     {withList(p.GC), gcDeadline},
@@ -162,14 +165,22 @@ func (r *run) do(command string, v verb, c *CmdArgs) *types.Error {
 	if v.f == nil {
 		return nil
 	}
-	if err := guardNetNS(c); err != nil {
-		return cnierr.From(err)
+	guard := guardNetNS(c)
+	if guard != nil {
+		if command != "DEL" {
+			return cnierr.From(guard)
+		}
+		c.Netns = "" // the pod's has gone; what is held for the pod goes all the same
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), v.limit)
 	defer cancel()
 	defer listen(cancel)()
 	a := &Args{CmdArgs: *c, Log: r.logger(command, c)}
-	return cnierr.From(protect(a.Log, r.plugin.Name+" "+command, func() error { return v.f(ctx, a) }))
+	err := protect(a.Log, r.plugin.Name+" "+command, func() error { return v.f(ctx, a) })
+	if err == nil {
+		err = guard
+	}
+	return cnierr.From(err)
 }
 
 // listen calls end when the process is asked to terminate, once it has run for a

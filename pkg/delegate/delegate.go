@@ -10,6 +10,7 @@ package delegate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -51,7 +52,7 @@ func (r *Runner) Add(ctx context.Context, a *cniplugin.Args, kind string) (*type
 		if err != nil {
 			return nil, err
 		}
-		res, err := cniconf.ParseResult("result of "+kind, out, cniplugin.ConfVersion(a.StdinData))
+		res, err := cniconf.ParseResult("result of "+kind, out, resultVersion(out, a.StdinData))
 		if err == nil && res == nil {
 			err = cnierr.New(cnierr.CodeDecode, kind+" returned no result", path)
 		}
@@ -63,6 +64,18 @@ func (r *Runner) Add(ctx context.Context, a *cniplugin.Args, kind string) (*type
 	}
 	newest, err := types100.NewResultFromResult(res)
 	return newest, cnierr.Wrap(cnierr.CodeDecode, err, "convert the result of %s", kind)
+}
+
+// resultVersion is the version that a result says it has, as libcni takes it, or
+// the configuration's.
+func resultVersion(result, stdin []byte) string {
+	var own struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if json.Unmarshal(result, &own) == nil && own.CNIVersion != "" {
+		return own.CNIVersion
+	}
+	return cniplugin.ConfVersion(stdin)
 }
 
 // Del runs the delegate's DEL.

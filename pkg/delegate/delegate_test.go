@@ -201,3 +201,25 @@ func TestInProcess(t *testing.T) {
 		t.Error("the stranger's plugin was not executed:", err)
 	}
 }
+
+// A result is of the version that it says it has, as with libcni, which need not be the configuration's.
+func TestResultOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	for conf, out := range map[string]string{
+		`{"cniVersion":"1.0.0","name":"net","ipam":{"type":"fake"}}`: `{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}`,
+		`{"cniVersion":"0.3.1","name":"net","ipam":{"type":"fake"}}`: `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`,
+		`{"cniVersion":"0.4.0","name":"net","ipam":{"type":"fake"}}`: `{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}`,
+		`{"cniVersion":"1.1.0","name":"net","ipam":{"type":"fake"}}`: `{"ips":[{"address":"10.0.0.2/24"}]}`,
+	} {
+		a := args(t, script(t, "fake", `echo '`+out+`'`))
+		a.StdinData = []byte(conf)
+		res, err := (&Runner{}).Add(t.Context(), a, "fake")
+		if err != nil {
+			t.Errorf("%s answered with %s: %v", conf, out, err)
+			continue
+		}
+		if len(res.IPs) != 1 || res.IPs[0].Address.String() != "10.0.0.2/24" {
+			t.Errorf("result %+v", res)
+		}
+	}
+}

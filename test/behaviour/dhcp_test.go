@@ -314,8 +314,15 @@ func TestPrivilegedDHCPExpiry(t *testing.T) { //nolint:paralleltest // sets envi
 	if !strings.Contains(w.daemon.out.String(), "lease lost") {
 		t.Error("the daemon does not say why")
 	}
-	if err := p.check(); err == nil || !strings.Contains(err.Error(), "no more tries") {
+	if err := p.check(); err == nil || !strings.Contains(err.Error(), "lease was lost") {
 		t.Errorf("CHECK: %v", err)
+	}
+	w.kea(8) // a server that would give it another address
+	if err := p.check(); err == nil || !strings.Contains(err.Error(), "lease was lost") {
+		t.Errorf("CHECK with a server: %v", err)
+	}
+	if got := sh(t, p, "ip link show eth0"); !strings.Contains(got, "state DOWN") {
+		t.Errorf("CHECK took the interface up: %s", got)
 	}
 	p.mustDel()
 	if left, err := os.ReadDir(filepath.Join(w.dir, "state")); err != nil || len(left) != 0 {

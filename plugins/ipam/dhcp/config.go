@@ -152,7 +152,9 @@ func (o *exchangeOptions) modifiers(id string) []dhcpv4.Modifier {
 	m := []dhcpv4.Modifier{
 		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(clientIdentifier(id))),
 		func(d *dhcpv4.DHCPv4) {
-			d.UpdateOption(dhcpv4.OptParameterRequestList(slices.Clone(o.request)...))
+			if len(o.request) > 0 { // else the library's list stays: an empty option 55 is none (RFC 2132 9.8)
+				d.UpdateOption(dhcpv4.OptParameterRequestList(slices.Clone(o.request)...))
+			}
 		},
 	}
 	for _, p := range o.provide {

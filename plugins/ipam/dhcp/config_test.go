@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
 )
 
 func ipamConf(ipam string) []byte {
@@ -124,5 +126,38 @@ func TestParseOptions(t *testing.T) {
 	o, err := ParseOptions(strings.Fields("-pidfile /run/x.pid -hostprefix /host -broadcast=true -resendtimeout 5s"), &strings.Builder{})
 	if err != nil || o.PIDFile != "/run/x.pid" || o.HostPrefix != "/host" || !o.Broadcast || o.ResendTimeout.Seconds() != 5 || o.SocketPath != DefaultSocketPath {
 		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// Without any option to ask for, the client library's own list stays, as with the reference: an option 55 of no length is
+// none (RFC 2132 section 9.8), and without a subnet mask no ADD succeeds.
+func TestSkipDefaultAlone(t *testing.T) {
+	t.Parallel()
+	c, err := load(ipamConf(`{"type":"dhcp","request":[{"skipDefault":true}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := c.exchangeOptions("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := dhcpv4.NewDiscovery([]byte{2, 0, 0, 0, 0, 1}, o.modifiers("id")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.ParameterRequestList(); !got.Has(dhcpv4.OptionSubnetMask) {
+		t.Errorf("requested %v", got)
+	}
+}
+
+// The plugin waits for the daemon longer than that tries by default.
+func TestAddDeadline(t *testing.T) {
+	t.Parallel()
+	o, err := ParseOptions(nil, &strings.Builder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cniplugin.AddDeadline < o.ResendTimeout+10*time.Second {
+		t.Errorf("ADD ends after %v, the daemon tries for %v", cniplugin.AddDeadline, o.ResendTimeout)
 	}
 }

@@ -50,6 +50,7 @@ type lease struct {
 	// ready is closed when the first address is there, or err says why not.
 	ready  chan struct{}
 	err    error
+	lost   bool // the interface is down for it
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -75,6 +76,7 @@ func (l *lease) start(ack *dhcpv4.DHCPv4, at time.Time) {
 		}
 		if err := l.keep(ctx); err != nil && ctx.Err() == nil {
 			l.log.Warn("lease lost", log.Error(err))
+			l.lost = !errors.Is(err, errGone)
 			l.ended(l)
 		}
 	}()
@@ -104,7 +106,9 @@ func (l *lease) first(ctx context.Context) bool {
 	defer close(l.ready)
 	ack, err := l.seek(ctx)
 	if err == nil {
-		_, err = resultOf(ack, 0)
+		if _, err = resultOf(ack, 0); err != nil {
+			err = errors.Join(err, l.ex.release(ack)) // DEL finds no lease
+		}
 	}
 	if err != nil {
 		l.err = err
@@ -166,6 +170,9 @@ func (l *lease) extend(ctx context.Context, t times) (*dhcpv4.DHCPv4, error) {
 	for {
 		rebind := !time.Now().Before(t.rebind)
 		ack, err := l.ex.renew(ctx, l.ack, rebind)
+		if err == nil && !ack.YourIPAddr.Equal(l.ack.YourIPAddr) {
+			err = fmt.Errorf("%w: it extends %s in place of %s", errNak, ack.YourIPAddr, l.ack.YourIPAddr)
+		}
 		if err == nil || errors.Is(err, errGone) || ctx.Err() != nil {
 			return ack, err
 		}

@@ -4,6 +4,7 @@ package dhcp
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -105,6 +106,10 @@ func TestLeaseLife(t *testing.T) {
 				return nil, errSilent
 			}
 		}, 1000 * time.Second, false, []string{"500 renew rebind=false", "675 renew rebind=false", "762 renew rebind=false", "822 renew rebind=false", "850 renew rebind=true", "850 saved"}},
+		{"a renewal of another address", func(t *testing.T, s *script) {
+			s.renewAs = func(bool) (*dhcpv4.DHCPv4, error) { return ackOf(t, dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 99))), nil }
+			s.acquireAs = func(net.IP) (*dhcpv4.DHCPv4, error) { return ackOf(t, dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 99))), nil }
+		}, 600 * time.Second, true, []string{"500 renew rebind=false", "500 acquire 10.1.2.3", "500 release 10.1.2.99", "500 down"}},
 		{"the same address as a new lease", func(t *testing.T, s *script) {
 			s.renewAs = func(rebind bool) (*dhcpv4.DHCPv4, error) { return nil, errNak }
 			s.acquireAs = func(net.IP) (*dhcpv4.DHCPv4, error) { return good(t), nil }
@@ -208,5 +213,36 @@ func TestFirstAddress(t *testing.T) {
 			}
 			l.stop()
 		})
+	})
+}
+
+// "infinite" of dnsmasq and others is 0xffffffff seconds (RFC 2131 section 3.3), and comes without T1 and T2.
+func TestLongLeases(t *testing.T) {
+	t.Parallel()
+	for _, secs := range []uint32{0xffffffff, 5 * 365 * 86400} {
+		ack := ackOf(t)
+		ack.Options.Update(dhcpv4.OptGeneric(dhcpv4.OptionIPAddressLeaseTime, binary.BigEndian.AppendUint32(nil, secs)))
+		from := time.Now()
+		if tm := timesOf(ack, from); !tm.renew.After(from) || !tm.rebind.After(tm.renew) || !tm.expire.After(tm.rebind) {
+			t.Errorf("lease of %d s: renew after %v, rebind after %v, expire after %v", secs, tm.renew.Sub(from), tm.rebind.Sub(from), tm.expire.Sub(from))
+		}
+	}
+}
+
+// An ACK that is of no use: the server holds the address for us all the same, and the DEL after the failed ADD finds no lease.
+func TestUselessAckIsReleased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{t: t, begin: time.Now()}
+		s.acquireAs = func(net.IP) (*dhcpv4.DHCPv4, error) {
+			return ackOf(t, dhcpv4.WithoutOption(dhcpv4.OptionSubnetMask)), nil
+		}
+		l := s.lease()
+		l.start(nil, time.Time{})
+		<-l.ready
+		l.stop()
+		if l.err == nil || !strings.Contains(s.notes(), "release") {
+			t.Errorf("%v; the lease is never given back: %s", l.err, s.notes())
+		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -93,7 +94,7 @@ func classfulRoutes(b []byte) []*types.Route {
 
 // dnsOf is what the server says of name resolution, which the reference drops.
 func dnsOf(ack *dhcpv4.DHCPv4) types.DNS {
-	dns := types.DNS{Domain: ack.DomainName()}
+	dns := types.DNS{Domain: strings.TrimRight(ack.DomainName(), "\x00")}
 	for _, ip := range ack.DNS() {
 		dns.Nameservers = append(dns.Nameservers, ip.String())
 	}
@@ -110,9 +111,9 @@ type times struct{ renew, rebind, expire time.Time }
 func timesOf(ack *dhcpv4.DHCPv4, from time.Time) times {
 	whole := ack.IPAddressLeaseTime(defaultLeaseTime)
 	t1 := ack.IPAddressRenewalTime(whole / 2)
-	t2 := ack.IPAddressRebindingTime(whole * 85 / 100)
+	t2 := ack.IPAddressRebindingTime(whole / 100 * 85)
 	if t2 > whole || t2 <= 0 {
-		t2 = whole * 85 / 100
+		t2 = whole / 100 * 85
 	}
 	if t1 > t2 || t1 <= 0 {
 		t1 = min(whole/2, t2)

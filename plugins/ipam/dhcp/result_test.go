@@ -130,3 +130,11 @@ func FuzzResult(f *testing.F) {
 		}
 	})
 }
+
+// RFC 2132 section 2: a receiver must be ready for a trailing NUL in a text.
+func TestTrailingNUL(t *testing.T) {
+	t.Parallel()
+	if got := dnsOf(ackOf(t, dhcpv4.WithOption(dhcpv4.OptDomainName("corp.test\x00")))).Domain; got != "corp.test" {
+		t.Errorf("dns.domain is %q", got)
+	}
+}

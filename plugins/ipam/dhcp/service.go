@@ -23,6 +23,7 @@ type service struct {
 
 	mu     sync.Mutex
 	leases map[string]*entry
+	lost   map[string]*entry // whose lease ended with the interface down
 }
 
 // entry is a lease and what it belongs to.
@@ -33,7 +34,7 @@ type entry struct {
 }
 
 func newService(o Options, logger *log.Logger) *service {
-	return &service{o: o, log: logger, leases: map[string]*entry{}}
+	return &service{o: o, log: logger, leases: map[string]*entry{}, lost: map[string]*entry{}}
 }
 
 // methods are the protocol.
@@ -93,9 +94,11 @@ func (s *service) ids(want func(*entry) bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
-	for id, e := range s.leases {
-		if want(e) {
-			ids = append(ids, id)
+	for _, of := range []map[string]*entry{s.leases, s.lost} {
+		for id, e := range of {
+			if want(e) {
+				ids = append(ids, id)
+			}
 		}
 	}
 	return ids
@@ -113,6 +116,10 @@ func (s *service) find(args *skel.CmdArgs, c *config) (*entry, error) {
 		return nil, err
 	}
 	s.mu.Lock()
+	if old := s.lost[e.id]; old != nil && old.port.inode == e.port.inode {
+		s.mu.Unlock() // a new one would take the interface up, and it has the old address
+		return nil, errors.New("the lease was lost and the interface is down: the attachment must be made anew")
+	}
 	old := s.leases[e.id]
 	if old != nil && old.port.inode == e.port.inode {
 		s.mu.Unlock()
@@ -168,6 +175,9 @@ func (s *service) drop(e *entry) {
 		return
 	}
 	delete(s.leases, e.id)
+	if e.lease.lost {
+		s.lost[e.id] = e
+	}
 	if err := removeState(s.o.StateDir, e.id); err != nil {
 		s.log.Error("remove a lease's file", log.Error(err))
 	}
@@ -179,6 +189,7 @@ func (s *service) release(id string) error {
 	s.mu.Lock()
 	e := s.leases[id]
 	delete(s.leases, id)
+	delete(s.lost, id)
 	s.mu.Unlock()
 	if e == nil {
 		return removeState(s.o.StateDir, id)

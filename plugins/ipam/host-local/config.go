@@ -125,6 +125,10 @@ type request struct {
 // its addresses.
 var errTooManyAddresses = errors.New("more addresses than the CNI version can hold")
 
+// errNoRange marks a configuration without ranges: the runtime may give them,
+// but to ADD, CHECK and DEL only.
+var errNoRange = errors.New("no range to allocate from")
+
 // load decodes and validates the configuration of a call. When only the ranges,
 // routes or requests are wrong, it returns the error together with a config
 // that says where the reservations are: DEL and GC need no more.
@@ -172,7 +176,7 @@ func (c *config) loadRanges(n *netConf, rc *runtimeConf) error {
 		return err
 	}
 	if len(c.sets) == 0 {
-		return cnierr.Config("ipam.ranges", "", "no range to allocate from; give ipam.ranges or ipam.subnet")
+		return cnierr.Wrap(cnierr.CodeConfig, errNoRange, "invalid ipam.ranges \"\": give ipam.ranges, ipam.subnet or runtimeConfig.ipRanges")
 	}
 	for i, s := range c.sets {
 		for _, o := range c.sets[:i] {
@@ -274,7 +278,12 @@ func (c *config) loadRequests(cniArgs string, n *netConf, rc *runtimeConf) error
 		return nil
 	}
 	err := cniconf.ParseArgs(cniArgs, map[string]func(string) error{
-		"IP":  func(s string) error { return add("CNI_ARGS IP", s) },
+		"IP": func(s string) error {
+			if s == "" { // as when it is not there
+				return nil
+			}
+			return add("CNI_ARGS IP", s)
+		},
 		"MAC": cniconf.Elsewhere,
 	})
 	if err != nil {

@@ -432,3 +432,25 @@ func sorted(m map[string]string) []string {
 	slices.Sort(out)
 	return out
 }
+
+// Runtimes give the ranges to ADD, CHECK and DEL, but not to STATUS.
+func TestStatusWithoutRanges(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, `{"cniVersion":"1.1.0","name":"net","type":"bridge","capabilities":{"ipRanges":true},"ipam":{"type":"host-local","dataDir":"%D"}%s}`)
+	const rc = `,"runtimeConfig":{"ipRanges":[[{"subnet":"10.1.0.0/29"}]]}`
+	b.mustAdd("c1", rc)
+	if err := b.plugin().Status(t.Context(), b.call("", "")); err != nil {
+		t.Errorf("STATUS: %v", err)
+	}
+	b.mustAdd("c2", rc)
+}
+
+// A runtime that always writes IP=, with nothing after it, wants no address in particular.
+func TestEmptyIPArg(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, onePool)
+	b.args = "IgnoreUnknown=1;IP=;K8S_POD_NAME=x"
+	if _, err := b.add("c1", "eth0"); err != nil {
+		t.Errorf("ADD: %v", err)
+	}
+}

@@ -223,3 +223,22 @@ func TestWithoutUnnamedFiles(t *testing.T) {
 		t.Errorf("%v, %v", fi, err)
 	}
 }
+
+// A pod that was at /proc/PID/ns/net has gone, and the PID is one of the node's by now: DEL says so, as the reference does,
+// and gives the address back all the same.
+func TestDelWithOwnNetNS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	conf := processConf(dir)
+	if out, err := process(t, "ADD", "c1", conf).Output(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c := process(t, "DEL", "c1", conf)
+	c.Env = append(c.Env, "CNI_NETNS=/proc/self/ns/net")
+	if out, err := c.Output(); err == nil || !strings.Contains(string(out), `"code": 8`) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if left := reservations(t, dir); len(left) != 0 {
+		t.Errorf("still reserved: %v", left)
+	}
+}

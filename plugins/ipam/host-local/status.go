@@ -22,7 +22,7 @@ import (
 // reserves nothing and makes no directory.
 func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	c, err := load(a)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNoRange) {
 		return err
 	}
 	if c.resolvConf != "" {

@@ -152,7 +152,11 @@ func split(list string) []string {
 	if list == "" {
 		return nil
 	}
-	return strings.Split(list, ",")
+	items := strings.Split(list, ",")
+	for i := range items {
+		items[i] = strings.TrimSpace(items[i])
+	}
+	return items
 }
 
 // replaced puts the addresses of args.cni.ips, then those of

@@ -236,3 +236,16 @@ func TestStatusAndDel(t *testing.T) {
 		}
 	}
 }
+
+// As in the reference, a list may have spaces after its commas.
+func TestSpacesInArgs(t *testing.T) {
+	t.Parallel()
+	a := call("1.0.0", "", "", "IP=10.10.0.1/24, 11.11.0.1/24;GATEWAY=10.10.0.254, 11.11.0.254")
+	res, err := add(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(list(t, res), ";"); got != "10.10.0.1/24 10.10.0.254;11.11.0.1/24 11.11.0.254" {
+		t.Error(got)
+	}
+}
