@@ -53,7 +53,16 @@ attached to the same devices is left alone. The next ADD loads everything anew.`
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withDatapath(c.Context(), func(dp datapath) error {
 				return a.unload(c.Context(), dp, force)
-			}, func() error { return a.done(doneView{Text: "Nothing is loaded."}) })
+			}, func() error {
+				// A load or an unload that was killed, or somebody who removed pins, may have left a part. With attachments the
+				// next ADD makes it whole again.
+				if records, err := a.node.Records(); force || err == nil && len(records) == 0 {
+					if err := a.node.Clear(c.Context()); err != nil {
+						return err
+					}
+				}
+				return a.done(doneView{Text: "Nothing is loaded."})
+			})
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "also while attachments exist")

@@ -37,7 +37,7 @@ func (realNode) Leftovers(ctx context.Context) (leftover.Report, error) {
 		return leftover.Report{}, err
 	}
 	var maps leftover.Maps
-	dp, err := loader.OpenExisting(ctx, doctor.Options(conf))
+	dp, err := doctor.Open(ctx, conf)
 	switch {
 	case err == nil:
 		defer dp.Close()
@@ -55,7 +55,7 @@ func (realNode) Sweep(ctx context.Context, items []leftover.Item) error {
 		return err
 	}
 	broom := leftover.Broom{Tables: doctor.Tables(conf), Records: store.Open(store.DefaultDir)}
-	dp, err := loader.OpenExisting(ctx, doctor.Options(conf))
+	dp, err := doctor.Open(ctx, conf)
 	switch {
 	case err == nil:
 		defer dp.Close()

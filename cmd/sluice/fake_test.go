@@ -47,6 +47,7 @@ type fakeNode struct {
 	readErr  error
 	synced   int
 	unloaded int
+	cleared  int
 	denied   []netip.Prefix
 	policies []loader.PolicyStatus
 	open     int
@@ -64,6 +65,8 @@ func (n *fakeNode) Datapath(context.Context) (datapath, error) {
 }
 
 func (n *fakeNode) Load(ctx context.Context) (datapath, error) { return n.Datapath(ctx) }
+
+func (n *fakeNode) Clear(context.Context) error { n.cleared++; return nil }
 
 func (n *fakeNode) Decision(context.Context) (*loader.Status, error) {
 	if n.decision == nil {

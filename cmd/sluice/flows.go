@@ -48,7 +48,7 @@ type flowFilter struct {
 }
 
 var (
-	flowProtos = []string{"tcp", "udp", "icmp", "icmp6"}
+	flowProtos = []string{"tcp", "udp", "sctp", "icmp", "icmp6"}
 	flowKinds  = []string{"hostport", "masquerade", "plain"}
 	flowStates = []string{"new", "unreplied", "established", "closing", "closed"}
 	flowSorts  = []string{"idle", "age", "bytes"}

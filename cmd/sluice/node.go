@@ -22,6 +22,8 @@ type node interface {
 	Datapath(ctx context.Context) (datapath, error)
 	// Load opens the datapath, and loads it if need be.
 	Load(ctx context.Context) (datapath, error)
+	// Clear removes what is left of a datapath that is not loaded; nothing there is success.
+	Clear(ctx context.Context) error
 	// Decision returns what the last attempt to load found, as far as it is
 	// known while nothing is loaded; loader.ErrNotLoaded without an attempt.
 	Decision(ctx context.Context) (*loader.Status, error)
@@ -68,7 +70,7 @@ func (realNode) Datapath(ctx context.Context) (datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	dp, err := loader.OpenExisting(ctx, doctor.Options(conf))
+	dp, err := doctor.Open(ctx, conf)
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +87,14 @@ func (realNode) Load(ctx context.Context) (datapath, error) {
 		return nil, err
 	}
 	return dp, nil
+}
+
+func (realNode) Clear(ctx context.Context) error {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		return err
+	}
+	return loader.Unload(ctx, doctor.Options(conf))
 }
 
 func (realNode) Decision(ctx context.Context) (*loader.Status, error) {

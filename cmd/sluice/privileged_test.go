@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -88,6 +90,28 @@ func publish(t *testing.T, l *lab.Lab, ref store.Ref) {
 	t.Cleanup(func() { _ = stop() })
 }
 
+// asNobody makes sure that who may not look at the pins does not hear that there are none.
+func asNobody(t *testing.T, n *lab.Node) {
+	t.Helper()
+	for _, line := range []string{"endpoints", "sync", "unload --force"} {
+		var out, errs bytes.Buffer
+		status := 0
+		if err := n.Do(func() error { // on a thread of its own; with the user go the capabilities for files
+			if _, err := unix.SetfsuidRetUid(65534); err != nil {
+				return err
+			}
+			status = newApp(&out, &errs).run(t.Context(), strings.Fields(line))
+			_, err := unix.SetfsuidRetUid(0)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if status != 1 || !strings.Contains(errs.String(), "run this as root") {
+			t.Errorf("%s as nobody: %d, %s%s", line, status, &out, &errs)
+		}
+	}
+}
+
 func TestPrivilegedSluice(t *testing.T) {
 	l := lab.NewT(t, lab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
@@ -96,6 +120,7 @@ func TestPrivilegedSluice(t *testing.T) {
 	}
 
 	publish(t, l, webRef)
+	asNobody(t, l.Node)
 	conn, err := l.Client().DialContext(t.Context(), "tcp", "192.0.2.1:8080")
 	if err != nil {
 		t.Fatal(err)

@@ -105,7 +105,7 @@ func TestErrors(t *testing.T) {
 		{"output", newFakeNode(), "status -o yaml", `--output "yaml": must be table or json`},
 		{"extra argument", newFakeNode(), "status now", "takes no arguments"},
 		{"flag", newFakeNode(), "flows --frob", "unknown flag"},
-		{"proto", newFakeNode(), "flows --proto sctpx", "must be tcp, udp, icmp or icmp6"},
+		{"proto", newFakeNode(), "flows --proto sctpx", "must be tcp, udp, sctp, icmp or icmp6"},
 		{"pod", newFakeNode(), "flows --pod nonsense", `--pod "nonsense": not an IP address`},
 		{"no directory", newFakeNode(), "install", "needs a directory"},
 		{"no plugin of that name", newFakeNode(), "install a bridge nonsense", `"nonsense" is no plugin`},
@@ -319,6 +319,25 @@ func TestHuman(t *testing.T) {
 	} {
 		if got := ageText(d); got != want {
 			t.Errorf("ageText(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+// What a killed load or unload has left is removed too, while nobody can use it.
+func TestUnloadOfAPart(t *testing.T) {
+	for _, tt := range []struct {
+		args    string
+		records bool
+		want    int
+	}{{"unload", false, 1}, {"unload", true, 0}, {"unload --force", true, 1}} {
+		n := newFakeNode()
+		n.status = nil
+		if !tt.records {
+			n.records = nil
+		}
+		out, errs, status := runTool(t, n, 0, strings.Fields(tt.args)...)
+		if status != 0 || !strings.Contains(out, "Nothing is loaded") || n.cleared != tt.want {
+			t.Errorf("%s with records %t: cleared %d times, want %d; %d, %s%s", tt.args, tt.records, n.cleared, tt.want, status, out, errs)
 		}
 	}
 }

@@ -87,6 +87,7 @@ const mode = 0o755
 
 // binary is a file that gets names.
 type binary struct {
+	source  fs.FileInfo // never linked to: what is written over it later would reach the plugins
 	content []byte
 	laid    string // what names are linked to: its copy in the directory, empty as long as there is none
 }
@@ -103,7 +104,7 @@ func load(path string) (binary, error) {
 	if err != nil {
 		return binary{}, fmt.Errorf("read the binary: %w", err)
 	}
-	return binary{content: content}, nil
+	return binary{source: info, content: content}, nil
 }
 
 // findCopy looks for the binary in the directory: names that are laid one by one
@@ -121,7 +122,7 @@ func (b *binary) findCopy(dir string) error {
 		if err != nil {
 			return err
 		}
-		if info.Mode() != mode || info.Size() != int64(len(b.content)) {
+		if info.Mode() != mode || info.Size() != int64(len(b.content)) || os.SameFile(info, b.source) {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
@@ -179,7 +180,7 @@ func (s *stage) add(b *binary, name string) error {
 	switch {
 	case err == nil && old.IsDir():
 		return fmt.Errorf("%s is a directory and is left alone", p.result.Path)
-	case err == nil && b.isCopy(old):
+	case err == nil && (b.isCopy(old) || old.Mode() == mode && os.SameFile(old, b.source)): // the source itself has its name already
 		s.pending = append(s.pending, p)
 		return nil
 	case err == nil:

@@ -205,3 +205,25 @@ func sameFile(t *testing.T, dir string, names ...string) {
 		}
 	}
 }
+
+// A binary that lies in the directory itself is copied too: what is written over it must not reach the plugins.
+func TestInstallFromTheDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	self := program(t, dir, "new")
+	if err := os.Chmod(self, 0o755); err != nil { //nolint:gosec // a program is executable
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := Install(dir, Source{self, []string{"bridge", "ptp", filepath.Base(self)}}); err != nil {
+			t.Fatal(err)
+		}
+		sameFile(t, dir, "bridge", "ptp")
+	}
+	if err := os.WriteFile(self, []byte("bug"), 0o755); err != nil { //nolint:gosec // a program is executable
+		t.Fatal(err)
+	}
+	if got := read(t, filepath.Join(dir, "bridge")); got != "new" {
+		t.Errorf("bridge became %q with the binary", got)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 )
 
 // Keys of log fields. Every line of a verb carries the first five.
@@ -86,11 +87,15 @@ func parseLevel(s string) (zapcore.Level, string) {
 // open refuses whatever file is our stdout under another name (/dev/stdout):
 // a log line there would destroy the CNI answer.
 func open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o640)
 	if err != nil {
 		return nil, err
 	}
 	mine, err1 := f.Stat()
+	if err1 == nil && mine.Mode()&os.ModeNamedPipe != 0 {
+		f.Close()
+		return nil, fmt.Errorf("it is a pipe, which would hold up every pod while nobody reads it")
+	}
 	out, err2 := os.Stdout.Stat()
 	if err1 == nil && err2 == nil && os.SameFile(mine, out) && !isNull(path) {
 		f.Close()

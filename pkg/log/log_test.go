@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestFile(t *testing.T) {
@@ -57,5 +59,27 @@ func TestBadOptionsStillLog(t *testing.T) {
 	t.Parallel()
 	if New(Options{Level: "loud", File: "/no/such/dir/log"}) == nil {
 		t.Error("no logger")
+	}
+}
+
+// A pipe without a reader would hold up the pod that writes the first line.
+func TestRefusesPipe(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, reader := range []bool{false, true} {
+		if reader {
+			r, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+		}
+		if f, err := open(path); err == nil {
+			f.Close()
+			t.Errorf("with a reader %t: a pipe was taken as a log file", reader)
+		}
 	}
 }

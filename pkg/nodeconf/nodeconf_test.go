@@ -86,6 +86,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"snatPorts": "1-5,5-9"}`, "snatPorts", "overlaps"},
 		{`{"snatPorts": "1,2,3"}`, "snatPorts", "two ranges"},
 		{`{"snatPorts": ""}`, "snatPorts", "range"},
+		{`{"nonMasqueradeCIDRs": [` + strings.Repeat(`"10.0.0.0/8",`, 1024) + `"10.0.0.0/8"]}`, "nonMasqueradeCIDRs", "at most 1024"},
 		{`{"nonMasqueradeCIDRs": ["10.0.0.0"]}`, "nonMasqueradeCIDRs", "10.0.0.0"},
 		{`{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}`, "nonMasqueradeCIDRs", "10.0.0.0/8"},
 		{`{"nonMasqueradeCIDRs": ["::ffff:10.0.0.0/104"]}`, "nonMasqueradeCIDRs", "IPv4 notation"},

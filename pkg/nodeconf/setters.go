@@ -149,10 +149,16 @@ func ParsePorts(s string) ([]PortRange, error) {
 	return ranges, nil
 }
 
+// maxNonMasquerade is what the map sl_no_masq has room for (bpf/lib/endpoint_maps.h).
+const maxNonMasquerade = 1024
+
 func setNonMasquerade(c *Config, raw json.RawMessage) error {
 	var cidrs []string
 	if err := decode(raw, &cidrs); err != nil {
 		return err
+	}
+	if len(cidrs) > maxNonMasquerade {
+		return fmt.Errorf("at most %d networks", maxNonMasquerade)
 	}
 	out := make([]netip.Prefix, 0, len(cidrs))
 	for _, s := range cidrs {

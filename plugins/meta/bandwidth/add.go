@@ -112,6 +112,11 @@ func (j *job) open(ctx context.Context, req *request) error {
 		return chained.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	j.s.Backend, j.s.Reason = choose(dp, err, req.backend)
+	if err != nil {
+		// The node asks for another back end. Where a network that names eBPF has loaded the datapath all the same, it must
+		// not lead this pod's flows past the queues.
+		dp, err = j.OpenExisting(ctx, j.a)
+	}
 	if err == nil {
 		j.dp = dp
 	}

@@ -38,6 +38,7 @@ type world struct {
 	records *store.Dir
 	pods    map[string]*lab.Pod
 	noBPF   bool // the node cannot run the datapath
+	tables  bool // the node asks for another back end, and a network may not
 	logged  *log.Logger
 }
 
@@ -46,9 +47,9 @@ func newWorld(t testing.TB) *world {
 		t: t, lab: lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true}),
 		pods: map[string]*lab.Pod{}, records: store.Open(store.DefaultDir), logged: log.NewNop(),
 	}
-	open := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (Datapath, error) {
+	open := func(existing bool, f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (Datapath, error) {
 		return func(ctx context.Context, _ *cniplugin.Args) (Datapath, error) {
-			if w.noBPF {
+			if w.noBPF || w.tables && !existing {
 				return nil, loader.ErrUnavailable
 			}
 			dp, err := f(ctx, loader.Options{Worker: objects.Here{}})
@@ -59,7 +60,7 @@ func newWorld(t testing.TB) *world {
 		}
 	}
 	w.plugin = New(Deps{
-		Open: open(loader.Open), OpenExisting: open(loader.OpenExisting), Records: w.records,
+		Open: open(false, loader.Open), OpenExisting: open(true, loader.OpenExisting), Records: w.records,
 		Backend: func(*cniplugin.Args) (string, error) { return "", nil },
 	})
 	must(t, w.lab.Node.WriteSysctl("net/ipv6/conf/default/accept_dad", "0"))

@@ -4,9 +4,12 @@ package bandwidth
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -224,4 +227,35 @@ func inside(t *testing.T, w *world, c []byte) {
 	if after := state(); after != before {
 		t.Errorf("left behind: %s\nbefore: %s", after, before)
 	}
+}
+
+// A node that asks for netfilter, and a network that has loaded the datapath all the same: its shortcut must not lead the
+// limited pod's flows past the queues.
+func TestPrivilegedOtherBackEnd(t *testing.T) {
+	w := newWorld(t)
+	w.do(func() error {
+		dp, err := loader.Open(t.Context(), loader.Options{Worker: objects.Here{}})
+		if err != nil {
+			return err
+		}
+		return dp.Close()
+	})
+	w.tables = true
+	w.pod("a", 2)
+	c := conf(2, limits)
+	w.add("a", c)
+	must(t, w.check("a", c))
+	w.do(func() error {
+		dp, err := loader.OpenExisting(t.Context(), loader.Options{})
+		if err != nil {
+			return err
+		}
+		defer dp.Close()
+		s, err := dp.Status(t.Context())
+		if err == nil && (len(s.Endpoints) != 1 || !slices.Equal(s.Endpoints[0].Features, []string{"queue-rx", "queue-tx"})) {
+			t.Errorf("endpoints %+v", s.Endpoints)
+		}
+		return err
+	})
+	w.del("a")
 }

@@ -94,6 +94,21 @@ func checkUplinks(f *Facts) []Finding {
 // nearlyFull is the share of a map from which on it is said.
 const nearlyFull = 0.9
 
+// sizeKey is the key of mapSizes that a map's size has; the others have a fixed one.
+func sizeKey(name string) string {
+	switch name {
+	case "sl_flows":
+		return "flows"
+	case "sl_flows_new":
+		return "flowsNew"
+	case "sl_endpoints", "sl_own_devices":
+		return "endpoints"
+	case "sl_hostports":
+		return "hostPorts"
+	}
+	return ""
+}
+
 // checkMaps looks for maps without room. Flows make their own: the oldest go.
 func checkMaps(f *Facts) []Finding {
 	if f.Status == nil {
@@ -104,7 +119,10 @@ func checkMaps(f *Facts) []Finding {
 		if m.Max == 0 || strings.HasSuffix(m.Type, "Array") || float64(m.Entries) < nearlyFull*float64(m.Max) {
 			continue
 		}
-		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, m.Entries, m.Max), "raise its size in \"mapSizes\" of "+nodeconf.DefaultPath+", then sluice unload on a drained node"
+		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, m.Entries, m.Max), "its size is fixed: take out what is not needed"
+		if key := sizeKey(m.Name); key != "" {
+			what = fmt.Sprintf("raise %q in \"mapSizes\" of %s, then sluice unload on a drained node", key, nodeconf.DefaultPath)
+		}
 		if strings.HasPrefix(m.Type, "LRU") {
 			out = append(out, Finding{"maps", Warning, text + "idle connections are forgotten early", what})
 		} else {

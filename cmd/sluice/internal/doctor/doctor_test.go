@@ -26,7 +26,7 @@ func healthy() *Facts {
 		}}
 	}
 	return &Facts{
-		Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup", Links: map[int]string{2: "eth0", 3: "eth1", 7: "veth1", 8: "bwp0123456789ab"},
+		Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup", Links: map[int]string{2: "eth0", 3: "eth1", 7: "veth1", 8: "bwp0123456789ab", 9: "cni0"},
 		Probes: []loader.Probe{
 			{Name: "redirect_peer", Answer: loader.AnswerYes, Required: true}, {Name: "tcx links", Answer: loader.AnswerYes}, {Name: "sch_fq", Answer: loader.AnswerYes},
 		},
@@ -35,7 +35,7 @@ func healthy() *Facts {
 			Local: loader.LocalStatus{Attached: true},
 			Maps:  []loader.MapStatus{{Name: "sl_endpoints", Type: "Hash", Entries: 1, Max: 100}, {Name: "sl_drops", Type: "PerCPUArray", Entries: 9, Max: 9}},
 			Endpoints: []loader.EndpointStatus{{
-				Owner: ref.Owner(), Features: []string{"masquerade", "admit", "publish"}, HostIfName: "veth1",
+				RouteIfindex: 9, Owner: ref.Owner(), Features: []string{"masquerade", "admit", "publish"}, HostIfName: "veth1",
 				Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")},
 			}},
 		},
@@ -92,7 +92,7 @@ func TestChecks(t *testing.T) {
 		{"unclear probe", func(f *Facts) { f.Probes[1].Answer = loader.AnswerUnclear }, "kernel", Info, "tcx links: unclear", ""},
 		{"no tcx", func(f *Facts) { f.Probes[1].Answer, f.Probes[1].Consequence = loader.AnswerNo, "clsact" }, "kernel", Info, "tcx links: no; clsact", ""},
 		{"JIT off", func(f *Facts) { f.Probes[1] = loader.Probe{Name: "JIT", Answer: loader.AnswerNo} }, "kernel", Warning, "JIT", "bpf_jit_enable=1"},
-		{"edt without fq", func(f *Facts) { noFQ(f); f.Config.Bandwidth = nodeconf.BandwidthEDT }, "bandwidth", Problem, "sch_fq", "modprobe sch_fq"},
+		{"edt without fq", func(f *Facts) { noFQ(f); f.Config.Bandwidth = nodeconf.BandwidthEDT }, "bandwidth", Problem, "(\"bandwidthBackend\": \"edt\")", "set \"bandwidthBackend\" to \"auto\""},
 		{"neither fq nor tbf", func(f *Facts) { noFQ(f); f.TBF = errors.New("no tbf") }, "bandwidth", Info, "no tbf", ""},
 		{"neither, with a limit", func(f *Facts) {
 			noFQ(f)
@@ -116,7 +116,8 @@ func TestChecks(t *testing.T) {
 			f.Status.Skipped = []loader.SkippedDevice{{Name: "eth9", Why: "configured, but does not exist"}}
 		}, "uplinks", Warning, "eth9", "correct"},
 		{"no uplink", func(f *Facts) { f.Status.Devices = f.Status.Devices[2:] }, "uplinks", Warning, "no device is an uplink", "uplinks"},
-		{"full map", func(f *Facts) { f.Status.Maps[0].Entries = 95 }, "maps", Problem, "95 of 100", "mapSizes"},
+		{"full map", func(f *Facts) { f.Status.Maps[0].Entries = 95 }, "maps", Problem, "95 of 100", "raise \"endpoints\" in \"mapSizes\""},
+		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_no_masq", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
 		{"full LRU", func(f *Facts) { f.Status.Maps[0].Entries, f.Status.Maps[0].Type = 100, "LRUHash" }, "maps", Warning, "forgotten", "mapSizes"},
 		{"before ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},
 		{"after ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
@@ -134,6 +135,7 @@ func TestChecks(t *testing.T) {
 		}, "forward-policy", Warning, "IPv4", "-I FORWARD"},
 		{"ip_forward", func(f *Facts) { f.Sysctls["net/ipv4/ip_forward"] = "0" }, "forwarding", Problem, "net.ipv4.ip_forward is 0", "sysctl -w net.ipv4.ip_forward=1"},
 		{"ip6 forwarding", func(f *Facts) { f.Sysctls["net/ipv6/conf/all/forwarding"] = "0" }, "forwarding", Problem, "net.ipv6.conf.all.forwarding is 0", "sysctl -w net.ipv6"},
+		{"bridge forwarding", func(f *Facts) { f.Sysctls["net/ipv4/conf/cni0/forwarding"] = "0" }, "forwarding", Problem, "cni0 does not forward", "sysctl -w net.ipv4.conf.cni0.forwarding=1"},
 		{"device forwarding", func(f *Facts) { f.Sysctls["net/ipv4/conf/eth0/forwarding"] = "0" }, "forwarding", Problem, "eth0 does not forward", "sysctl -w net.ipv4.conf.eth0.forwarding=1"},
 		{"strict rp_filter", func(f *Facts) {
 			f.Sysctls["net/ipv4/conf/all/rp_filter"], f.Sysctls["net/ipv4/conf/eth1/rp_filter"] = "0", "1"
@@ -186,6 +188,8 @@ func left(i leftover.Item) func(*Facts) {
 // without a mark have nothing to say.
 func TestNoFalseAlarm(t *testing.T) {
 	for name, edit := range map[string]func(*Facts){
+		// A port of a bridge routes nothing.
+		"port": func(f *Facts) { f.Sysctls["net/ipv4/conf/veth1/forwarding"] = "0" },
 		"accepted": forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD", Accepts: true}),
 		"no mark": func(f *Facts) {
 			f.Config.AdmitMark = 0

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
@@ -57,7 +60,7 @@ func (f *Facts) datapath(ctx context.Context) {
 	tables := Tables(f.Config)
 	dir := store.Open(store.DefaultDir)
 	var known leftover.Maps
-	dp, err := loader.OpenExisting(ctx, o)
+	dp, err := Open(ctx, f.Config)
 	switch {
 	case err == nil:
 		defer dp.Close()
@@ -73,6 +76,18 @@ func (f *Facts) datapath(ctx context.Context) {
 	for _, l := range scene.Links {
 		f.Links[l.Index] = l.Name
 	}
+}
+
+// Open is loader.OpenExisting, except that pins which this process may not look at are not taken for none.
+func Open(ctx context.Context, conf *nodeconf.Config) (*loader.Datapath, error) {
+	dp, err := loader.OpenExisting(ctx, Options(conf))
+	if !errors.Is(err, loader.ErrNotLoaded) {
+		return dp, err
+	}
+	if _, derr := os.ReadDir(filepath.Join(conf.BPFFS, "sluice", "v"+strconv.Itoa(loader.PinVersion))); errors.Is(derr, fs.ErrPermission) {
+		return nil, fmt.Errorf("what is loaded cannot be seen, run this as root: %w", derr)
+	}
+	return nil, err
 }
 
 // Tables are the netfilter tables as the plugins see them.
@@ -101,7 +116,10 @@ func (f *Facts) sysctls() {
 	}
 	if f.Status != nil {
 		for _, d := range f.Status.Devices {
-			keys = append(keys, "net/ipv4/conf/"+d.Name+"/rp_filter", "net/ipv4/conf/"+d.Name+"/forwarding")
+			keys = append(keys, "net/ipv4/conf/"+d.Name+"/rp_filter")
+		}
+		for _, name := range f.routing() {
+			keys = append(keys, "net/ipv4/conf/"+name+"/forwarding")
 		}
 	}
 	for _, key := range keys {

@@ -108,13 +108,35 @@ func checkForwarding(f *Facts) []Finding {
 			out = append(out, Finding{"forwarding", Problem, dotted(key) + " is 0: the node passes nothing to or from pods", "sysctl -w " + dotted(key) + "=1, and find out who turned it off"})
 		}
 	}
-	for _, d := range f.Status.Devices {
-		key := "net/ipv4/conf/" + d.Name + "/forwarding"
+	for _, name := range f.routing() {
+		key := "net/ipv4/conf/" + name + "/forwarding"
 		if has[0] && f.Sysctls["net/ipv4/ip_forward"] == "1" && f.Sysctls[key] == "0" {
-			out = append(out, Finding{"forwarding", Problem, fmt.Sprintf("%s does not forward IPv4, although the node does", d.Name), "sysctl -w " + dotted(key) + "=1"})
+			out = append(out, Finding{"forwarding", Problem, fmt.Sprintf("%s does not forward IPv4, although the node does", name), "sysctl -w " + dotted(key) + "=1"})
 		}
 	}
 	return out
+}
+
+// routing are the devices by which the kernel takes in what it forwards to and from pods: uplinks, and what pods are routed
+// from, which is the bridge and not its port.
+func (f *Facts) routing() []string {
+	var names []string
+	add := func(name string) {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, d := range f.Status.Devices {
+		if d.Role == "uplink" {
+			add(d.Name)
+		}
+	}
+	for _, e := range f.Status.Endpoints {
+		if e.Netns == "" { // inside a namespace nothing is forwarded
+			add(f.Links[e.RouteIfindex])
+		}
+	}
+	return names
 }
 
 func b2i(b bool) int {

@@ -69,8 +69,8 @@ func checkProbes(f *Facts) []Finding {
 func checkBandwidth(f *Facts) []Finding {
 	lacks := noFQ(f)
 	if lacks && f.Config.Bandwidth == nodeconf.BandwidthEDT {
-		return []Finding{{"bandwidth", Problem, "the configuration asks for limits by departure times (\"bandwidth\": \"edt\"), which need sch_fq",
-			"modprobe sch_fq, or set \"bandwidth\" to \"auto\" in " + nodeconf.DefaultPath}}
+		return []Finding{{"bandwidth", Problem, "the configuration asks for limits by departure times (\"bandwidthBackend\": \"edt\"), which need sch_fq",
+			"modprobe sch_fq, or set \"bandwidthBackend\" to \"auto\" in " + nodeconf.DefaultPath}}
 	}
 	if f.TBF == nil || !lacks && f.Config.Bandwidth != nodeconf.BandwidthTBF {
 		return nil
