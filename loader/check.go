@@ -66,6 +66,7 @@ func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature, want *endp
 		return differs("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
 	}
 	want.Flags = got.Flags
+	want.Mtu = got.Mtu // a later plugin of the chain may have tuned the device's
 	if f&FeatureAdmit == 0 {
 		want.Policy = got.Policy
 	}

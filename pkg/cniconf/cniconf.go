@@ -98,9 +98,14 @@ const ifNameSz = 16
 // BadIfName says why s cannot name a network device, with an empty answer for a
 // name that can.
 func BadIfName(s string) string {
-	switch {
-	case len(s) >= ifNameSz:
+	if len(s) >= ifNameSz {
 		return "an interface name has at most 15 characters"
+	}
+	return badName(s)
+}
+
+func badName(s string) string {
+	switch {
 	case s == "." || s == "..":
 		return "not an interface name"
 	case strings.ContainsFunc(s, func(c rune) bool {
@@ -109,6 +114,18 @@ func BadIfName(s string) string {
 		return "an interface name has no slash, colon, percent sign, white space or control character"
 	}
 	return ""
+}
+
+// altIfNameSz is ALTIFNAMSIZ: the size of a device's alternative names.
+const altIfNameSz = 128
+
+// BadLinkName is BadIfName for the name of a device that exists, which may be
+// one of its alternative names.
+func BadLinkName(s string) string {
+	if len(s) >= altIfNameSz {
+		return "an interface name has at most 15 characters, an alternative one 127"
+	}
+	return badName(s)
 }
 
 // ParseMAC parses the hardware address of an Ethernet interface given under a

@@ -123,10 +123,14 @@ func (h *Handle) getLink(index int, name string) (Link, error) {
 	req.AddData(msg)
 	req.AddData(attr32(unix.IFLA_EXT_MASK, extSkipStats))
 	if name != "" {
-		if len(name) >= unix.IFNAMSIZ { // the kernel would say EINVAL; such a link cannot exist
+		kind := unix.IFLA_IFNAME
+		if len(name) >= unix.IFNAMSIZ { // only an alternative name is so long
+			kind = unix.IFLA_ALT_IFNAME
+		}
+		if len(name) >= 128 { // ALTIFNAMSIZ: the kernel would say EINVAL; such a link cannot exist
 			return Link{}, ErrNotFound
 		}
-		req.AddData(attrString(unix.IFLA_IFNAME, name))
+		req.AddData(attrString(kind, name))
 	}
 	m, err := h.get(req, unix.RTM_NEWLINK)
 	if err != nil {

@@ -113,6 +113,24 @@ func Recall[S any](d *Dir, ref Ref, plugin string) (data S, found bool, netns st
 	return read, true, rec.NetNS
 }
 
+// Claimed reports that the record of another attachment names the interface of ref in the namespace at netns, or that nobody
+// can tell: a DEL of an attachment without a record must leave it alone then.
+func (d *Dir) Claimed(ref Ref, netns string) bool {
+	if netns == "" {
+		return false
+	}
+	records, err := d.List("")
+	if err != nil {
+		return true
+	}
+	for _, rec := range records {
+		if rec.Ref != ref && rec.NetNS == netns && rec.IfName == ref.IfName {
+			return true
+		}
+	}
+	return false
+}
+
 // Dir is a directory of records. The zero value is unusable; use Open.
 type Dir struct {
 	path string

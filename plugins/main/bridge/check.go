@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -97,7 +98,13 @@ func (c *inspection) checkBridge() (there bool, err error) {
 		c.differ("%s is not a bridge", c.Bridge)
 		return false, nil
 	}
-	c.diffs = append(c.diffs, attachment.Differences(c.bridge, c.prev, "")...)
+	br := c.bridge
+	if e := attachment.Listed(c.prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
+		if mac, err := net.ParseMAC(e.Mac); err == nil {
+			br.MAC = mac // that of a bridge which somebody else made follows its ports, and matters to nobody
+		}
+	}
+	c.diffs = append(c.diffs, attachment.Differences(br, c.prev, "")...)
 	if !c.bridge.Up {
 		c.differ("bridge %s is down", c.Bridge)
 	}

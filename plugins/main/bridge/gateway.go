@@ -93,6 +93,8 @@ func (t *attach) addGateway(w netip.Prefix, want []netip.Prefix, have []nl.Addr)
 		if err := gone(t.Host.DelAddr(a)); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "replace an address of %s", t.route.Name)
 		}
+		a.Flags &= unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
+		t.undos.Push("address "+a.Prefix.String(), func(context.Context) error { return exists(gone(t.Host.AddAddr(a))) })
 	}
 	addr := nl.Addr{LinkIndex: t.route.Index, Prefix: w}
 	if w.Addr().Is6() {
@@ -101,6 +103,12 @@ func (t *attach) addGateway(w netip.Prefix, want []netip.Prefix, have []nl.Addr)
 	}
 	if err := exists(t.Host.AddAddr(addr)); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "give %s the gateway address", t.route.Name)
+	}
+	if t.route.Index == t.bridge.Index {
+		// With its first gateway address the bridge keeps its MAC, whatever ports come and go, as with the reference.
+		if err := t.Host.SetMAC(t.bridge.Index, t.bridge.MAC); err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "keep the address of %s", t.Bridge)
+		}
 	}
 	t.undos.Push("gateway address "+w.String(), func(context.Context) error { return t.removeGateway(addr) })
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -53,6 +54,9 @@ func withDefault(routes []*types.Route, gw net.IP) []*types.Route {
 		dst, ok := ipam.Prefix(&r.Dst)
 		if !ok || dst.Bits() != 0 || dst.Addr().Is4() != v4 {
 			continue
+		}
+		if r.GW == nil && r.Table != nil && *r.Table != 0 && *r.Table != nl.TableMain {
+			continue // not the pod's default route
 		}
 		if r.GW == nil {
 			r.GW = gw

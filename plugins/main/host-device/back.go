@@ -55,15 +55,23 @@ func (e *ends) fetch(s section, lentAs string) error {
 		return err
 	}
 	fd := e.hostNS.Fd()
-	err = e.pod.SetLink(dev.Index, nl.LinkChange{NetNS: &fd, Name: &s.Device})
-	if !errors.Is(err, nl.ErrExist) {
+	home := func(name string) error { return e.pod.SetLink(dev.Index, nl.LinkChange{NetNS: &fd, Name: &name}) }
+	if err = home(s.Device); !errors.Is(err, nl.ErrExist) {
 		return unless(err, nl.ErrNotFound)
 	}
 	if _, there := e.pod.LinkByIndex(dev.Index); there != nil {
 		return unless(there, nl.ErrNotFound) // moved, under the name it had in the pod
 	}
-	spare := spareName
-	return unless(e.pod.SetLink(dev.Index, nl.LinkChange{NetNS: &fd, Name: &spare}), nl.ErrNotFound)
+	if err = home(spareName); errors.Is(err, nl.ErrExist) {
+		// An alternative name, which the pod may have given it, is taken on the host.
+		if err = e.pod.DropAltNames(dev.Index); err == nil {
+			err = home(s.Device)
+		}
+		if errors.Is(err, nl.ErrExist) {
+			err = home(spareName)
+		}
+	}
+	return unless(err, nl.ErrNotFound)
 }
 
 // rename gives a device on the host its own name; a spare one when that is

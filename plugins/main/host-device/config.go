@@ -94,7 +94,10 @@ func (r *request) byPCI() bool {
 // path returns what the device was found by when that is no name, address or
 // PCI address.
 func (r *request) path() string {
-	if r.KernelPath != "" {
+	switch {
+	case r.Device != "":
+		return r.Device // an alternative name, maybe
+	case r.KernelPath != "":
 		return r.KernelPath
 	}
 	return r.aux
@@ -121,7 +124,7 @@ func (p *plugin) parseAny(a *cniplugin.Args) (*request, error) {
 
 func (r *request) checkKeys() (err error) {
 	if r.Device != "" {
-		if why := cniconf.BadIfName(r.Device); why != "" {
+		if why := cniconf.BadLinkName(r.Device); why != "" {
 			return cnierr.Config("device", r.Device, why)
 		}
 	}

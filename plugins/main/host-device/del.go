@@ -32,7 +32,12 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.Del
 	old := p.remember(ref)
 	back := func() error { return p.giveBack(ctx, a, ref, old) }
 	if !old.found {
-		back = func() error { return giveBackUnrecorded(a) }
+		back = func() error {
+			if p.Records.Claimed(ref, a.Netns) {
+				return nil // the interface is another attachment's
+			}
+			return giveBackUnrecorded(a)
+		}
 	}
 	if err := errors.Join(ipam.Release(ctx, p.IPAM, a, c.IPAM, old.IPAM), back()); err != nil {
 		return err

@@ -43,8 +43,11 @@ func (p *plugin) find(host *nl.Handle, r *request) (l nl.Link, own string, err e
 	case l.Loopback:
 		return l, "", cnierr.Config(key, value, "the loopback device cannot be moved")
 	}
+	if key == "device" && l.Alias == r.Device {
+		return l, r.Device, nil // lost, see named
+	}
 	if key == "device" {
-		return l, r.Device, nil
+		return l, l.Name, nil // device may be an alternative name
 	}
 	return l, p.ownName(l), nil
 }

@@ -73,7 +73,7 @@ func (p *plugin) lent(r *request) bool {
 			continue
 		}
 		switch {
-		case r.Device != "" && s.Device == r.Device,
+		case r.Device != "" && (s.Device == r.Device || s.Path == r.Device),
 			r.Device == "" && r.hwAddr != nil && s.MAC == r.hwAddr.String(),
 			r.byPCI() && s.PCI == r.PCIBusID,
 			r.Device == "" && r.hwAddr == nil && r.path() != "" && s.Path == r.path():

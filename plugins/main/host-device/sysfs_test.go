@@ -102,7 +102,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"nothing", `"x":1`, 7, []string{"device", "hwaddr", "kernelpath", "pciBusID", "deviceID"}},
 		{"device", `"device":"a/b"`, 7, []string{"device", `"a/b"`}},
-		{"device too long", `"device":"abcdefghijklmnop"`, 7, []string{"device"}},
+		{"device too long", `"device":"` + strings.Repeat("a", 128) + `"`, 7, []string{"device"}},
 		{"device of another type", `"device":7`, 6, []string{"device"}},
 		{"hwaddr", `"hwaddr":"02:00"`, 7, []string{"hwaddr", "02:00"}},
 		{"kernelpath elsewhere", `"kernelpath":"/etc/passwd"`, 7, []string{"kernelpath", "/etc/passwd"}},

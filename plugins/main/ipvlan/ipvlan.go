@@ -62,7 +62,7 @@ func parse(a *cniplugin.Args) (*podlink.Request, error) {
 		return nil, err
 	}
 	r := &podlink.Request{
-		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, Announce: true, NeedIPAM: true,
+		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, Announce: true, NeedIPAM: true, MayChain: true,
 		Spec: nl.SubSpec{Sub: nl.Sub{IPVLANMode: mode}},
 	}
 	prev, err := cniconf.ParseResult("prevResult", c.RawPrevResult, c.Version())

@@ -68,7 +68,8 @@ func planFor(res *types100.Result, addrs []netip.Prefix, hostIndex, podIndex int
 	own, err := podif.Routes(res, podIndex)
 	for _, r := range own {
 		// To IPv6, a route that differs in its source alone is the same one.
-		if r.Table == 0 && r.Priority == 0 && covers(p.podRoutes, r.Dst) {
+		if i := slices.IndexFunc(p.podRoutes, func(d nl.Route) bool { return d.Dst == r.Dst }); i >= 0 && r.Table == 0 && r.Priority == 0 {
+			p.podRoutes[i].MTU, p.podRoutes[i].AdvMSS = r.MTU, r.AdvMSS
 			continue
 		}
 		p.podRoutes = append(p.podRoutes, r)

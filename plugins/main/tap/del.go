@@ -26,10 +26,14 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // detach goes on after an error; the record stays while something is left.
 func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.DelConf, ref store.Ref) error {
-	old, _, path := store.Recall[section](p.Records, ref, Name)
+	old, found, path := store.Recall[section](p.Records, ref, Name)
+	paths := []string{a.Netns, path}
+	if !found && p.Records.Claimed(ref, a.Netns) {
+		paths = nil // the interface is another attachment's
+	}
 	if err := errors.Join(
 		ipam.Release(ctx, p.IPAM, a, c.IPAM, old.IPAM),
-		removeIn([]string{a.Netns, path}, old.NetNS, ref.IfName),
+		removeIn(paths, old.NetNS, ref.IfName),
 	); err != nil {
 		return err
 	}

@@ -43,11 +43,6 @@ func load(stdin []byte) (*config, error) {
 	if c.DataDir == "" {
 		c.DataDir = DefaultDataDir
 	}
-	for _, key := range []string{"name", "ipam"} {
-		if v, ok := c.Delegate[key]; ok {
-			return nil, cnierr.Config("delegate."+key, string(v), "flannel sets it; the ipam section belongs beside delegate")
-		}
-	}
 	return c, nil
 }
 
@@ -68,6 +63,11 @@ func typeOf(o object, key, absent string) (string, error) {
 
 // bareConf is the delegate's configuration without what flanneld says.
 func (c *config) bareConf() (object, string, error) {
+	for _, key := range []string{"name", "ipam"} {
+		if v, ok := c.Delegate[key]; ok {
+			return nil, "", cnierr.Config("delegate."+key, string(v), "flannel sets it; the ipam section belongs beside delegate")
+		}
+	}
 	kind, err := c.delegateType()
 	if err != nil {
 		return nil, "", err

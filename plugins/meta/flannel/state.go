@@ -25,17 +25,23 @@ func (p *plugin) pickFile(c *config, ref store.Ref) (string, error) {
 	if _, err := os.Lstat(plain); errors.Is(err, fs.ErrNotExist) {
 		return plain, nil
 	}
-	records, err := p.Records.List("")
-	if err != nil {
-		return "", cnierr.Wrap(cnierr.CodeState, err, "list the records")
+	another, err := p.anothers(plain, ref)
+	if another {
+		return plain + "-" + ref.IfName, nil
 	}
+	return plain, err
+}
+
+// anothers reports that the record of another attachment names the file.
+func (p *plugin) anothers(file string, ref store.Ref) (bool, error) {
+	records, err := p.Records.List("")
 	for _, r := range records {
 		var s section
-		if ok, err := r.Section(Name, &s); err == nil && ok && s.File == plain && r.Ref != ref {
-			return plain + "-" + ref.IfName, nil
+		if ok, err := r.Section(Name, &s); err == nil && ok && s.File == file && r.Ref != ref {
+			return true, nil
 		}
 	}
-	return plain, nil
+	return false, cnierr.Wrap(cnierr.CodeState, err, "list the records")
 }
 
 // savedFile is where ADD saved it; without a record, where the reference did.
@@ -47,7 +53,11 @@ func (p *plugin) savedFile(c *config, ref store.Ref) string {
 			return s.File
 		}
 	}
-	return filepath.Join(c.DataDir, ref.ContainerID)
+	plain := filepath.Join(c.DataDir, ref.ContainerID)
+	if another, err := p.anothers(plain, ref); another || err != nil {
+		return "" // this attachment was never made
+	}
+	return plain
 }
 
 // save writes a file that is whole or not there.

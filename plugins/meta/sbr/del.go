@@ -39,7 +39,7 @@ func (p *plugin) detach(ref store.Ref, path string, table *int) error {
 		}
 		if found {
 			err = old.undo(pod)
-		} else {
+		} else if !p.Records.Claimed(ref, path) {
 			err = removeByAddress(pod, ref.IfName, table)
 		}
 		if err != nil {

@@ -120,7 +120,7 @@ func (a address) routes(table, link int, all []nl.Route) []nl.Route {
 	subnet := a.prefix.Masked()
 	var out []nl.Route
 	for _, r := range all {
-		if r.Dst.Addr().Is4() != v4 || !generic(r) && !subnet.Contains(r.Src) && !subnet.Contains(r.Gateway) {
+		if r.Dst.Addr().Is4() != v4 || !generic(r) && !subnet.Contains(r.Src) && !subnet.Contains(r.Gateway) && (!r.Gateway.IsValid() || r.Gateway != a.gateway) {
 			continue
 		}
 		if a.gateway.IsValid() && r.Dst.Bits() == 0 {

@@ -33,7 +33,10 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 		return err
 	}
 	ref := a.Ref(conf.Name)
-	s, _, _ := p.recall(ref)
+	s, found, _ := p.recall(ref)
+	if !found && p.Records.Claimed(ref, a.Netns) {
+		return nil // the interface, and the backup of that name, are another attachment's
+	}
 	if s.Backup == "" {
 		// Of the reference plugin, or of an ADD whose record is lost.
 		if conf.DataDir == "" {

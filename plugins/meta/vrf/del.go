@@ -35,7 +35,7 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path,
 		return err
 	}
 	defer pod.Close()
-	if pod != nil && vrf != "" {
+	if pod != nil && vrf != "" && (found || !p.Records.Claimed(ref, path)) { // without a record, the interface may be another attachment's
 		if err := pod.Lock(); err != nil {
 			return err
 		}

@@ -132,6 +132,9 @@ func Check(pod *nl.Handle, link nl.Link, prev *types100.Result) ([]error, error)
 			continue // no plugin has made it
 		}
 		want.Gateway = ipam.Addr(r.GW) // one that ADD has filled in may be another's by now
+		if want.Gateway.IsValid() && want.Gateway.IsUnspecified() {
+			want.Gateway = netip.Addr{} // on the link, as DHCP option 121 says it
+		}
 		if !slices.ContainsFunc(have, func(h nl.Route) bool { return serves(h, want) }) {
 			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, "the pod has no route to "+describe(want), ""))
 		}

@@ -37,7 +37,7 @@ type attach struct {
 // add makes the pod's interface. Everything that can be wrong with the call is
 // found before the first effect; a failure after it takes back what was made.
 func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, err error) {
-	req, err := p.parse(a)
+	req, err := p.parse(a, false)
 	if err != nil {
 		return nil, err
 	}

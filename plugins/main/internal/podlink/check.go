@@ -35,7 +35,7 @@ func (c *inspection) differ(format string, a ...any) {
 // plugin to do the same. What later plugins of a chain may change (the MTU by
 // tuning, the table of a route by sbr) is compared with prevResult or not at all.
 func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
-	req, err := p.parse(a)
+	req, err := p.parse(a, false)
 	if err != nil {
 		return err
 	}
@@ -97,10 +97,6 @@ func (c *inspection) same(want nl.Sub) bool {
 // the configured MTU.
 func (c *inspection) compare() {
 	c.diffs = append(c.diffs, attachment.Differences(c.link, c.prev, c.Args.Netns)...)
-	entry := attachment.Listed(c.prev, c.link.Name, c.Args.Netns)
-	if entry != nil && entry.Mtu == 0 && c.MTU != 0 && c.MTU != c.link.MTU {
-		c.differ("%s has the MTU %d, not %d", c.link.Name, c.link.MTU, c.MTU)
-	}
 }
 
 // checkMaster compares what the interface sits on with the configuration, or

@@ -28,7 +28,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if a.Netns != "" {
 		old.netns = a.Netns
 	}
-	if (!old.found || old.Index == 0) && p.claimed(ref, old) {
+	if (!old.found || old.Index == 0) && p.Records.Claimed(ref, old.netns) {
 		old.netns = ""
 	}
 	return p.detach(ctx, a, ref, old, c.IPAM)
@@ -42,7 +42,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 		Section: p.Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
 			old := p.loadSection(rec.Ref)
-			if !old.found || old.Index == 0 || p.claimed(rec.Ref, old) {
+			if !old.found || old.Index == 0 || p.Records.Claimed(rec.Ref, old.netns) {
 				old.netns = "" // nothing tells the interface from another's
 			}
 			return p.detach(ctx, call, rec.Ref, old, c.IPAM)
@@ -61,25 +61,6 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref store.Ref, o
 		return err
 	}
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, p.Name), "remove the attachment record")
-}
-
-// claimed reports that another attachment's record names an interface of this
-// name in this namespace, or that nobody can tell: a DEL must not take away what
-// another ADD has made. It reads all records.
-func (p *plugin) claimed(ref store.Ref, old remembered) bool {
-	if old.netns == "" {
-		return false
-	}
-	records, err := p.Records.List("")
-	if err != nil {
-		return true
-	}
-	for _, rec := range records {
-		if rec.Ref != ref && rec.NetNS == old.netns && rec.IfName == ref.IfName {
-			return true
-		}
-	}
-	return false
 }
 
 // remove deletes the recorded interface, by its index, or what has its name and

@@ -106,6 +106,9 @@ type Request struct {
 	Announce bool
 	// NeedIPAM refuses a configuration without ipam.
 	NeedIPAM bool
+	// MayChain says that addresses and master may come with prevResult, which
+	// STATUS does not have.
+	MayChain bool
 	// Given is a result to take the addresses from instead of from IPAM.
 	Given *types100.Result
 
@@ -134,7 +137,7 @@ func New(k Kind, d Deps) *cniplugin.Plugin {
 }
 
 // parse is Kind.Parse and what all kinds have in common.
-func (p *plugin) parse(a *cniplugin.Args) (*Request, error) {
+func (p *plugin) parse(a *cniplugin.Args, status bool) (*Request, error) {
 	r, err := p.Parse(a)
 	if err != nil {
 		return nil, err
@@ -144,13 +147,13 @@ func (p *plugin) parse(a *cniplugin.Args) (*Request, error) {
 	if r.ipamType, err = ipam.Type(r.IPAM); err != nil {
 		return nil, err
 	}
-	if r.ipamType == "" && r.NeedIPAM && r.Given == nil {
+	if r.ipamType == "" && r.NeedIPAM && r.Given == nil && !(status && r.MayChain) {
 		return nil, cnierr.Config("ipam.type", "", p.Name+" needs an IPAM plugin")
 	}
 	if err := attachment.CheckMTU(r.MTU); err != nil {
 		return nil, err
 	}
-	if why := cniconf.BadIfName(r.Master.Master); why != "" {
+	if why := cniconf.BadLinkName(r.Master.Master); why != "" {
 		return nil, cnierr.Config("master", r.Master.Master, why)
 	}
 	if r.ipamType == "" && r.Given == nil { // not every version can express a result without an address
@@ -236,7 +239,7 @@ func (r *Request) checkMTU(master nl.Link) error {
 // status says whether an ADD would work now. What is in a pod, or comes with a
 // chain, cannot be asked for.
 func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
-	req, err := p.parse(a)
+	req, err := p.parse(a, true)
 	if err != nil {
 		return err
 	}
@@ -246,7 +249,7 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	}
 	defer host.Close()
 	errs := []error{cnierr.Wrap(cnierr.CodeUnavailable, host.Supports(p.Name), "this kernel has no %s", p.Name)}
-	if req.HasMaster && !req.Master.LinkInContainer {
+	if req.HasMaster && !req.Master.LinkInContainer && !(req.MayChain && req.Master.Master == "" && req.ipamType == "") {
 		master, err := req.findMaster(host)
 		if err == nil && req.MTU > 0 {
 			err = req.checkMTU(master)

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/nl"
+	fake "github.com/sluice-cni/sluice/pkg/test/rig"
+)
+
+// A gw-less default route for another table is not the pod's default route.
+func TestPrivilegedDefaultInTable(t *testing.T) {
+	r := newRig(t)
+	table := 100
+	r.ipam.Answer = func(n int) *types100.Result {
+		a := answer4(n)
+		a.Routes = []*types.Route{{Dst: fake.CIDR("0.0.0.0/0"), Table: &table}}
+		return a
+	}
+	pod := r.node.PodT(t, "p1")
+	r.mustAdd(call("1.1.0", "c1", "eth0", pod.Path, `"isDefaultGateway":true,"ipam":{"type":"fake"}`))
+	r.within(pod.NS, func(h *nl.Handle) error {
+		all, err := h.AllRoutes(nl.FamilyV4)
+		main := 0
+		for _, x := range all {
+			if x.Dst.Bits() == 0 && x.Table == nl.TableMain {
+				main++
+			}
+		}
+		if main != 1 {
+			t.Errorf("%d default routes in the main table, want 1", main)
+		}
+		return err
+	})
+}
+
+// An existing bridge with a port keeps its address for its pods when that port goes.
+func TestPrivilegedBridgeMAC(t *testing.T) {
+	r := newRig(t)
+	ns := r.node.NS
+	ns.IPT(t, "link add br0 type bridge")
+	ns.IPT(t, "link add nic1 type veth peer name wire1")
+	ns.IPT(t, "link set nic1 address 00:16:3e:00:00:01")
+	ns.IPT(t, "link set nic1 master br0 up")
+	pod := r.node.PodT(t, "p1")
+	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0","isDefaultGateway":true,"ipam":{"type":"fake"}`)
+	res, err := r.add(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.check(a, res); err != nil {
+		t.Fatal(err)
+	}
+	ns.IPT(t, "link set nic1 nomaster")
+	if err := r.check(a, res); err != nil {
+		t.Errorf("the gateway's address has changed under the pod: %v", err)
+	}
+}
+
+// Layer 2 on an existing bridge: the bridge's address follows its ports, and that is nobody's fault.
+func TestPrivilegedBridgeMACL2(t *testing.T) {
+	r := newRig(t)
+	ns := r.node.NS
+	ns.IPT(t, "link add br0 type bridge")
+	pod := r.node.PodT(t, "p1")
+	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0"`)
+	res, err := r.add(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.check(a, res); err != nil {
+		t.Fatal(err)
+	}
+	ns.IPT(t, "link add nic1 type veth peer name wire1")
+	ns.IPT(t, "link set nic1 address 00:16:3e:00:00:01")
+	ns.IPT(t, "link set nic1 master br0 up")
+	if err := r.check(a, res); err != nil {
+		t.Errorf("CHECK of a healthy pod: %v", err)
+	}
+}
+
+// An ADD with forceAddress that fails later must give the bridge its address back.
+func TestPrivilegedForceAddressUndone(t *testing.T) {
+	r := newRig(t)
+	ns := r.node.NS
+	ns.IPT(t, "link add br0 up type bridge")
+	ns.IPT(t, "addr add 10.9.0.1/24 dev br0")
+	r.dp.EnableErr = errors.New("no")
+	pod := r.node.PodT(t, "p1")
+	_, err := r.add(call("1.1.0", "c1", "eth0", pod.Path, life+`,"forceAddress":true`))
+	if err == nil {
+		t.Fatal("ADD should fail")
+	}
+	if got := ns.IPT(t, "-4 addr show br0"); !strings.Contains(got, "10.9.0.1/24") || strings.Contains(got, "10.1.0.1") {
+		t.Errorf("addresses of the bridge after the failed ADD: %q", got)
+	}
+}

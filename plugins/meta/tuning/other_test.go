@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"testing"
+)
+
+func TestPrivilegedDelOfOther(t *testing.T) {
+	d := newPod(t)
+	d.add(`,"mtu":1400`)
+	a := d.args("")
+	a.StdinData = []byte(`{"cniVersion":"1.1.0","name":"othernet","type":"tuning","dataDir":"` + d.data + `"}`)
+	if err := d.p.del(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.state()["mtu"]; got != "1400" {
+		t.Errorf("the first network's mtu is %s", got)
+	}
+}
+
+func TestPrivilegedTwoInChain(t *testing.T) {
+	d := newPod(t)
+	before := d.state()
+	d.add(`,"mtu":1400,"sysctl":{"net.core.somaxconn":"500"}`)
+	d.add(`,"txQLen":77,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`)
+	for range 2 {
+		if err := d.p.del(t.Context(), d.args("")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for k, v := range d.state() {
+		if before[k] != v {
+			t.Errorf("%s is %s, was %s", k, v, before[k])
+		}
+	}
+}
