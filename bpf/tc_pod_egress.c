@@ -161,6 +161,8 @@ int sl_pod_egress(struct __sk_buff *skb)
 
 	if (unlikely(parsed == SL_PARSED_NONE))
 		return SL_PASS;
+	if (unlikely(parsed == SL_PARSED_TAGS))
+		return drop(skb, SL_DROP_OPAQUE, skb->ifindex);
 	/* See sl_upl_ingress. */
 	if (unlikely(addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK_POD, skb->ifindex);

@@ -107,6 +107,8 @@ int sl_pod_ingress(struct __sk_buff *skb)
 
 	if (parsed == SL_PARSED_NONE)
 		return SL_PASS;
+	if (parsed == SL_PARSED_TAGS)
+		return drop(skb, SL_DROP_OPAQUE, skb->ifindex);
 	reason = __admit(skb, &p, parsed, &admitted, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);

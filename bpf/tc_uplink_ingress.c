@@ -97,6 +97,22 @@ __noinline int sl_sock_other(struct __sk_buff *skb)
 	return s ? sock_lookup(skb, &s->rec.other) : SL_SOCK_NONE;
 }
 
+/*
+ * Is old, under the tuple that p would have at the pod, another connection of the client's that still goes on: by another published
+ * port or address, or to the pod's own address? One of which an end has said its last word is still the other end's.
+ */
+static __always_inline bool __clashes(const struct sl_flow *old, const struct sl_pkt *p)
+{
+	__u32 flags = old->flags, fins = SL_FLOW_FIN_TX | SL_FLOW_FIN_RX;
+
+	if ((flags & SL_FLOW_RST) || (flags & fins) == fins)
+		return false;
+	if (flags & SL_FLOW_DNAT)
+		return !tuple_equal(&old->other, &p->tuple) &&
+		       hostport_still(&old->other, flags & SL_FLOW_DNAT_ANY, old->hostport_gen);
+	return !(flags & (SL_FLOW_SNAT | SL_FLOW_POD_OPENED));
+}
+
 /* Makes the flow of a packet to a published port. SL_DROP_NONE without m->f: it is not for the port after all. */
 static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_match *m,
 						     const struct sl_recent_port *port, __u64 now)
@@ -110,9 +126,7 @@ static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, cons
 		return SL_DROP_NONE;
 	if (port->hp.port != p->tuple.local_port && !proto_has_free_ports(p->tuple.proto))
 		return SL_DROP_NONE; /* not a mapping for us: the loader makes none such */
-	clash = old && (old->flags & SL_FLOW_DNAT) && !(old->flags & SL_FLOW_CLOSING) &&
-		!flow_reopened(old, p, SL_RX) && !tuple_equal(&old->other, &p->tuple) &&
-		hostport_still(&old->other, old->flags & SL_FLOW_DNAT_ANY, old->hostport_gen);
+	clash = old && __clashes(old, p);
 	s = flow_scratch();
 	if (!s)
 		return SL_DROP_FLOW_TABLE;
@@ -249,8 +263,11 @@ __noinline int sl_slow_in(struct __sk_buff *skb)
 	reason = __match(skb, &o->outer.p, &m, now);
 	if (reason)
 		return drop(skb, reason, m.ep ? m.ep->ifindex : 0);
-	if (!m.f || !m.ep)
+	if (!m.f || !m.ep) {
+		if (o->outer.more)
+			frag_forget(&o->outer, SL_RX);
 		return SL_PASS;
+	}
 	m.f = flow_touch(m.key, m.f, &o->outer.p, SL_RX, skb->len, now);
 	fast = cfg_fast_path == SL_FAST_DIRECT && (m.f->flags & SL_FLOW_DNAT) && !o->outer.more &&
 	       m.f->policy == m.ep->policy && fast_allowed(m.f, &o->outer.p) && o->outer.p.seg_len <= m.ep->mtu;
@@ -322,7 +339,7 @@ int sl_upl_ingress(struct __sk_buff *skb)
 		return SL_PASS;
 	parsed = parse_packet(skb, &p, SL_RX);
 	/* Should somebody have set route_localnet, what is bound to 127.0.0.1 is still the node's own (CVE-2020-8558). */
-	if (parsed != SL_PARSED_NONE && unlikely(addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
+	if (parsed >= SL_PARSED_L3 && unlikely(addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK, 0);
 	if (unlikely(skb->pkt_type != PACKET_HOST))
 		return SL_PASS;

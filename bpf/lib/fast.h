@@ -117,6 +117,12 @@ static __always_inline bool __ask_fib(struct __sk_buff *skb, const struct sl_pkt
 		return false;
 	if (fib.ifindex != f->out_ifindex)
 		return false;
+	/*
+	 * The stack has sent the flow by another next hop of the device, or who that was cannot be told: it knows what the
+	 * question leaves out, a mark above all.
+	 */
+	if (f->route_link == SL_ROUTE_LINK && (rc != BPF_FIB_LKUP_RET_SUCCESS || !mac_equal(fib.dmac, f->route_dst)))
+		return false;
 	nh->nh_family = fib.family;
 	if (fib.family == AF_INET)
 		nh->ipv4_nh = fib.ipv4_dst;

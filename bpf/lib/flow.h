@@ -250,6 +250,9 @@ static __always_inline struct sl_flow *flow_touch(const struct sl_tuple *key, st
 		flags |= dir == SL_TX ? SL_FLOW_FIN_TX : SL_FLOW_FIN_RX;
 	if (p->tcp_flags & SL_TCP_RST)
 		flags |= SL_FLOW_RST;
+	else if (p->tcp_flags & SL_TCP_ACK)
+		flags &=
+			~SL_FLOW_RST; /* it was not believed: what is said to a closed socket is answered by another one */
 	if (unlikely(flags != f->flags))
 		f->flags = flags;
 	f->last_seen = now;

@@ -33,6 +33,15 @@ static __always_inline void frag_note(const struct sl_head *h, enum sl_dir dir, 
 	bpf_map_update_elem(&sl_frags, &key, &f, BPF_ANY);
 }
 
+/* The datagram of h, its first fragment, is nobody's of ours: an older one may have had its identification (RFC 4963). */
+static __always_inline void frag_forget(const struct sl_head *h, enum sl_dir dir)
+{
+	struct sl_frag_key key;
+
+	__frag_key(&key, h, dir);
+	bpf_map_delete_elem(&sl_frags, &key);
+}
+
 static __always_inline struct sl_frag *frag_lookup(const struct sl_head *h, enum sl_dir dir, __u64 now)
 {
 	struct sl_frag_key key;

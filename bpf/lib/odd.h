@@ -106,6 +106,9 @@ static __always_inline __u32 __odd_l4(struct __sk_buff *skb, struct sl_head *h, 
 	__u32 need = p->l4_off - h->l3_off + (whole_tcp ? sizeof(struct tcphdr) : SL_ICMP_INNER_L4);
 	struct udphdr *ports = (struct udphdr *)copy; /* TCP has them at the same place */
 
+	/* Their checksums cover the addresses, and nobody here keeps them right. */
+	if (p->tuple.proto == IPPROTO_UDPLITE || p->tuple.proto == IPPROTO_DCCP)
+		return SL_ODD_L3;
 	/* Beyond the length in the header is padding. */
 	if (!proto_has_free_ports(p->tuple.proto) && p->tuple.proto != IPPROTO_SCTP)
 		return SL_ODD_L4; /* told apart by the addresses alone, as by netfilter */

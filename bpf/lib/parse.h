@@ -41,6 +41,7 @@ enum sl_dir {
 /* How far parse_packet() got. */
 enum sl_parsed {
 	SL_PARSED_NONE, /* not IP on Ethernet, or malformed: nobody's business here */
+	SL_PARSED_TAGS, /* one tag of VLAN 0 behind another, which the stack would take off: nothing honest sends such */
 	SL_PARSED_L3,	/* addresses are set; no ports we can use (fragment, extension header, other protocol) */
 	SL_PARSED_L4,	/* the whole tuple is set */
 };
@@ -235,13 +236,20 @@ static __always_inline enum sl_parsed __parse_ip6(struct __sk_buff *skb, struct 
 /*
  * Fills p from an Ethernet frame. p must be zero. A VLAN tag, in the frame or
  * beside it, makes the packet none of ours: the addresses behind it belong to
- * another network.
+ * another network. But a tag of VLAN 0 says a priority only: the stack takes such
+ * a frame for an untagged one (__netif_receive_skb_core), and so do we.
  */
 static __always_inline enum sl_parsed parse_packet(struct __sk_buff *skb, struct sl_pkt *p, enum sl_dir dir)
 {
 	struct ethhdr *eth;
 
-	if (unlikely(skb->vlan_present || !__pull(skb, ETH_HLEN)))
+	if (unlikely(skb->vlan_present)) {
+		if (skb->vlan_tci & 0x0fff || bpf_skb_vlan_pop(skb))
+			return SL_PARSED_NONE;
+		if (skb->vlan_present)
+			return skb->vlan_tci & 0x0fff ? SL_PARSED_NONE : SL_PARSED_TAGS;
+	}
+	if (unlikely(!__pull(skb, ETH_HLEN)))
 		return SL_PARSED_NONE;
 	eth = (void *)(long)skb->data;
 	if (unlikely((void *)(eth + 1) > (void *)(long)skb->data_end))

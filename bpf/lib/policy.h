@@ -300,9 +300,7 @@ __noinline int sl_policy_odd(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 
 	if (!o || kind == SL_ODD_NONE || __is_link_control(o, kind))
 		return SL_DROP_NONE;
 	if (kind != SL_ODD_L4) {
-		bool icmp = o->outer.p.tuple.proto == IPPROTO_ICMP || o->outer.p.tuple.proto == IPPROTO_ICMPV6;
-
-		how |= kind == SL_ODD_L3 && !icmp ? SL_ASK_BARE : SL_ASK_BETWEEN;
+		how |= kind == SL_ODD_L3 ? SL_ASK_BARE : SL_ASK_BETWEEN;
 		return policy_ask(skb, &o->outer.p, dev, dir == SL_TX, how);
 	}
 	policy_number(&o->outer.p.tuple, number);
@@ -340,6 +338,8 @@ static __always_inline int own_police(struct __sk_buff *skb, enum sl_dir dir)
 	__u32 number = own_number(skb);
 	enum sl_drop_reason reason;
 
+	if (parsed == SL_PARSED_TAGS)
+		return drop(skb, SL_DROP_OPAQUE, SL_OWN_KEY | number);
 	if (parsed == SL_PARSED_NONE || addr_is_any(p.tuple.local) || addr_is_any(p.tuple.remote))
 		return SL_PASS;
 	reason = policy_device(skb, &p, parsed, SL_OWN_KEY | number, dir, number, clock_now());

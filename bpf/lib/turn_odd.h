@@ -27,7 +27,11 @@ __noinline int sl_turn_note(__u32 dir)
 	struct sl_odd *o = odd_scratch();
 	struct sl_turn *t = turn_scratch();
 
-	if (o && t)
+	if (!o || !t)
+		return 0;
+	if (addr_equal(o->outer.p.tuple.remote, t->p.tuple.remote))
+		frag_forget(&o->outer, __frag_dir(dir));
+	else
 		frag_note(&o->outer, __frag_dir(dir), t->p.tuple.remote, clock_now());
 	return 0;
 }
@@ -47,7 +51,7 @@ static __always_inline int __turn_first(struct __sk_buff *skb, __u32 dir)
 	t->odd = 0;
 	if (verdict == TC_ACT_SHOT)
 		return verdict;
-	if (o->outer.more && !addr_equal(o->outer.p.tuple.remote, t->p.tuple.remote))
+	if (o->outer.more)
 		sl_turn_note(dir);
 	return SL_PASS;
 }

@@ -247,8 +247,8 @@ func TestPrivilegedRouteHeld(t *testing.T) {
 			w.tb.Fatal(err)
 		}
 		for range 2 {
-			j.outFast("PA")
-			held(j, false)
+			j.out("PA")
+			w.later(routeHold)
 		}
 		if err := w.do(func() error { return w.know(upl0, true) }); err != nil {
 			w.tb.Fatal(err)

@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "19c0e298739a7f58a17034633c82e57fd7af8227d4f214767d167b2a427c1889"
+const build = "a9ac2cca0db7f9d11d5edc87fa952042e345953e8253ab68d3e263ee57ef8d97"

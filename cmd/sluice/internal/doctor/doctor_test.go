@@ -189,7 +189,7 @@ func left(i leftover.Item) func(*Facts) {
 func TestNoFalseAlarm(t *testing.T) {
 	for name, edit := range map[string]func(*Facts){
 		// A port of a bridge routes nothing.
-		"port": func(f *Facts) { f.Sysctls["net/ipv4/conf/veth1/forwarding"] = "0" },
+		"port":     func(f *Facts) { f.Sysctls["net/ipv4/conf/veth1/forwarding"] = "0" },
 		"accepted": forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD", Accepts: true}),
 		"no mark": func(f *Facts) {
 			f.Config.AdmitMark = 0

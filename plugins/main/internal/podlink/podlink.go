@@ -147,7 +147,8 @@ func (p *plugin) parse(a *cniplugin.Args, status bool) (*Request, error) {
 	if r.ipamType, err = ipam.Type(r.IPAM); err != nil {
 		return nil, err
 	}
-	if r.ipamType == "" && r.NeedIPAM && r.Given == nil && !(status && r.MayChain) {
+	later := status && r.MayChain // what a chain brings, STATUS is not told
+	if r.ipamType == "" && r.NeedIPAM && r.Given == nil && !later {
 		return nil, cnierr.Config("ipam.type", "", p.Name+" needs an IPAM plugin")
 	}
 	if err := attachment.CheckMTU(r.MTU); err != nil {
@@ -249,7 +250,8 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	}
 	defer host.Close()
 	errs := []error{cnierr.Wrap(cnierr.CodeUnavailable, host.Supports(p.Name), "this kernel has no %s", p.Name)}
-	if req.HasMaster && !req.Master.LinkInContainer && !(req.MayChain && req.Master.Master == "" && req.ipamType == "") {
+	chained := req.MayChain && req.Master.Master == "" && req.ipamType == ""
+	if req.HasMaster && !req.Master.LinkInContainer && !chained {
 		master, err := req.findMaster(host)
 		if err == nil && req.MTU > 0 {
 			err = req.checkMTU(master)
