@@ -12,6 +12,7 @@
 #include "lib/flow.h"
 #include "lib/metrics.h"
 #include "lib/policy.h"
+#include "lib/sent.h"
 #include "lib/turn_odd.h"
 
 /* From a pod of this node: its sending hook and this one are the two ends of the way. False: they saw different tuples. */
@@ -51,6 +52,15 @@ static __always_inline bool __by_uplink(const struct __sk_buff *skb)
 	return bpf_map_lookup_elem(&sl_uplinks, &ifindex) != NULL;
 }
 
+/* See sent.h. A function of its own, for the stack it takes. */
+static __noinline int sl_note_to_pod(const struct sl_pkt *p, __u64 now)
+{
+	struct sl_tuple sent;
+
+	tuple_reverse(&sent, p);
+	return sl_note_sent(&sent, now);
+}
+
 /*
  * Notes that the packet is still the one the first hook of its way saw, or exchanges its ends where a hairpin or a masquerade
  * ends here. *accounted: nobody has to account it any more.
@@ -69,6 +79,8 @@ static __always_inline int __arrive(struct __sk_buff *skb, const struct sl_pkt *
 		*accounted |= __confirm_local(skb, p, ep, sender, now);
 		return SL_PASS;
 	}
+	if (sent_loose(skb, p->tuple.proto))
+		sl_note_to_pod(p, now);
 	*accounted = *accounted || __by_uplink(skb);
 	f = flow_record(&p->tuple, ep->owner, now);
 	if (f && (f->flags & (SL_FLOW_MASQ | SL_FLOW_POD_OPENED)) == SL_FLOW_MASQ) {
@@ -78,6 +90,17 @@ static __always_inline int __arrive(struct __sk_buff *skb, const struct sl_pkt *
 	if (f && (f->flags & SL_FLOW_RX_FIRST) && !(f->flags & SL_FLOW_RX_CONFIRM))
 		f->flags |= SL_FLOW_RX_CONFIRM;
 	return SL_PASS;
+}
+
+/* What the first parser left. */
+static __always_inline int __arrive_odd(struct __sk_buff *skb, __u64 now)
+{
+	int verdict = turn_odd(skb, SL_RX);
+	struct sl_odd *o = odd_scratch();
+
+	if (o && o->outer.kind == SL_ODD_L4 && sent_loose(skb, o->outer.p.tuple.proto))
+		sl_note_to_pod(&o->outer.p, now);
+	return verdict;
 }
 
 /* Asks the policy of the device, if it has one. *admitted: the flow of the packet, if it has one under its tuple. */
@@ -116,7 +139,7 @@ int sl_pod_ingress(struct __sk_buff *skb)
 	ep = endpoint_lookup(p.tuple.local);
 	if (ep && ep->ifindex == skb->ifindex) {
 		count_rx(skb, endpoint_stats(ep->ifindex), false);
-		verdict = parsed == SL_PARSED_L4 ? __arrive(skb, &p, ep, now, &accounted) : turn_odd(skb, SL_RX);
+		verdict = parsed == SL_PARSED_L4 ? __arrive(skb, &p, ep, now, &accounted) : __arrive_odd(skb, now);
 	}
 	if (!accounted)
 		policy_follow(skb, &p, admitted, SL_RX, now);

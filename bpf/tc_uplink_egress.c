@@ -13,6 +13,7 @@
 #include "lib/icmp.h"
 #include "lib/metrics.h"
 #include "lib/passed.h"
+#include "lib/sent.h"
 #include "lib/snat.h"
 
 /* The packet leaves as it is, and with it the rest of its datagram. */
@@ -110,8 +111,11 @@ __noinline int sl_slow_out(struct __sk_buff *skb)
 		return SL_PASS;
 	p = &o->outer.p;
 	ep = endpoint_lookup(p->tuple.local);
-	if (!ep)
-		return SL_PASS; /* the node's own, or translated before it got here */
+	if (!ep) { /* the node's own, or translated before it got here */
+		if (sent_loose(skb, p->tuple.proto))
+			sl_note_sent(&p->tuple, now);
+		return SL_PASS;
+	}
 	f = flow_record(&p->tuple, ep->owner, now);
 	/* pod_egress replaced the record if this SYN opens anew; where it saw another tuple, it could not. */
 	if (f && !(f->flags & SL_FLOW_TX_FIRST) && flow_reopened(f, p, SL_TX))
@@ -241,7 +245,7 @@ int sl_upl_egress(struct __sk_buff *skb)
 		return __odd(skb);
 	case SL_PARSED_L4:
 		/* Most of what the node sends is its own: not to be detained. */
-		if (!endpoint_lookup(p.tuple.local) || !odd_from_plain(&p))
+		if ((!endpoint_lookup(p.tuple.local) && !sent_loose(skb, p.tuple.proto)) || !odd_from_plain(&p))
 			return SL_PASS;
 		return sl_slow_out(skb);
 	default:

@@ -89,12 +89,12 @@ static __always_inline bool __published(const struct sl_pkt *p, struct sl_recent
 	       tuple_equal(&m->f->other, &p->tuple) && !flow_reopened(m->f, p, SL_RX);
 }
 
-/* What the node has on the outside tuple of the record in the scratch. A function of its own for the verifier's sake. */
+/* Does the node await what comes under the outside tuple of the record in the scratch? A function of its own for the verifier's sake. */
 __noinline int sl_sock_other(struct __sk_buff *skb)
 {
 	struct sl_flow_scratch *s = flow_scratch();
 
-	return s ? sock_lookup(skb, &s->rec.other) : SL_SOCK_NONE;
+	return s && sock_awaits(skb, &s->rec.other);
 }
 
 /*
@@ -135,7 +135,7 @@ static __always_inline enum sl_drop_reason __publish(struct __sk_buff *skb, cons
 		s->rec.flags |= SL_FLOW_MASQ;
 	s->rec.other = p->tuple;
 	/* A SYN is for the hostPort as DNAT would have it; anything else may be the answer to a host's own connection. */
-	if (!pkt_is_syn(p) && sl_sock_other(skb) == SL_SOCK_CONNECTED)
+	if (!pkt_is_syn(p) && sl_sock_other(skb))
 		return SL_DROP_NONE;
 	if (!hostport_admits(&port->hp, p->tuple.remote))
 		return SL_DROP_SOURCE;

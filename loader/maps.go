@@ -18,6 +18,7 @@ const (
 	mapFrags     = "sl_frags"
 	mapEpoch     = "sl_epoch"
 	mapRemapped  = "sl_remapped"
+	mapSent      = "sl_sent"
 
 	mapDevDrops  = "sl_dev_drops"
 	mapEvents    = "sl_events"
@@ -37,7 +38,7 @@ const (
 
 func sharedMaps() []string {
 	return []string{
-		mapEndpoints, mapEpStats, mapHostAddrs, mapUplinks, mapNoMasq, mapFlows, mapFlowsNew, mapHostPorts, mapPortsKept, mapDrops, mapFrags, mapEpoch, mapRemapped,
+		mapEndpoints, mapEpStats, mapHostAddrs, mapUplinks, mapNoMasq, mapFlows, mapFlowsNew, mapHostPorts, mapPortsKept, mapDrops, mapFrags, mapEpoch, mapRemapped, mapSent,
 		mapOwnDevices, mapEDTLimits, mapEDTNets, mapPolicies, mapPoliced, mapDeny,
 		mapPeers, mapPeersUDP, mapSources, mapDevDrops, mapEvents, mapEventWish, mapEventCPU,
 	}

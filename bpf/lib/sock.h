@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
+#include "clock.h"
 #include "parse.h"
+#include "sent_maps.h"
 
 /* What the node itself has on a tuple (local = the node's end). */
 enum sl_sock {
@@ -41,4 +43,23 @@ static __always_inline enum sl_sock sock_lookup(struct __sk_buff *skb, const str
 	found = sk->dst_port ? SL_SOCK_CONNECTED : SL_SOCK_BOUND;
 	bpf_sk_release(sk);
 	return found;
+}
+
+/* How long an answer may take: that of a flow without answer, and as long again after each datagram. */
+#define SL_SENT_HOLD (30 * 1000000000ULL)
+
+/* Has the node a claim on what comes under t (local = the node's end) and opens nothing? */
+static __always_inline bool sock_awaits(struct __sk_buff *skb, const struct sl_tuple *t)
+{
+	enum sl_sock found = sock_lookup(skb, t);
+	__u64 *last, now;
+
+	if (found != SL_SOCK_BOUND || t->proto != IPPROTO_UDP)
+		return found == SL_SOCK_CONNECTED;
+	last = bpf_map_lookup_elem(&sl_sent, t);
+	now = clock_now();
+	if (!last || (now > *last && now - *last >= SL_SENT_HOLD))
+		return false;
+	*last = now;
+	return true;
 }

@@ -254,7 +254,7 @@ static __always_inline int __turn_ask(struct __sk_buff *skb, struct sl_turn *t, 
 	f = flow_record(&t->p.tuple, ep->owner, now);
 	if (!f || !(f->flags & SL_FLOW_TURNED) || f->hostport_gen != hp->gen || !flow_ensure_index(&t->p.tuple, f)) {
 		/* As from outside: the node's own connection from this port is left alone. */
-		if (!pkt_is_syn(&t->p) && sock_lookup(skb, &t->key) == SL_SOCK_CONNECTED)
+		if (!pkt_is_syn(&t->p) && sock_awaits(skb, &t->key))
 			return SL_NOT_TURNED;
 		if (sl_gone(skb, to->ifindex))
 			return SL_NOT_TURNED;

@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "a9ac2cca0db7f9d11d5edc87fa952042e345953e8253ab68d3e263ee57ef8d97"
+const build = "af18058c9810396a0c484d3edc9a6a8ede9d0f814c689d068b0129dd244f93a6"

@@ -38,6 +38,7 @@ const (
 	PodEgressMapSlPortsKept    = "sl_ports_kept"
 	PodEgressMapSlRecentPods   = "sl_recent_pods"
 	PodEgressMapSlScratch      = "sl_scratch"
+	PodEgressMapSlSent         = "sl_sent"
 	PodEgressMapSlSources      = "sl_sources"
 	PodEgressMapSlTurnScratch  = "sl_turn_scratch"
 	PodEgressMapSlUplinks      = "sl_uplinks"
@@ -129,6 +130,7 @@ type PodEgressMapSpecs struct {
 	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
 	SlRecentPods  *ebpf.MapSpec `ebpf:"sl_recent_pods"`
 	SlScratch     *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSent        *ebpf.MapSpec `ebpf:"sl_sent"`
 	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlTurnScratch *ebpf.MapSpec `ebpf:"sl_turn_scratch"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
@@ -196,6 +198,7 @@ type PodEgressMaps struct {
 	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
 	SlRecentPods  *ebpf.Map `ebpf:"sl_recent_pods"`
 	SlScratch     *ebpf.Map `ebpf:"sl_scratch"`
+	SlSent        *ebpf.Map `ebpf:"sl_sent"`
 	SlSources     *ebpf.Map `ebpf:"sl_sources"`
 	SlTurnScratch *ebpf.Map `ebpf:"sl_turn_scratch"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
@@ -225,6 +228,7 @@ func (m *PodEgressMaps) Close() error {
 		m.SlPortsKept,
 		m.SlRecentPods,
 		m.SlScratch,
+		m.SlSent,
 		m.SlSources,
 		m.SlTurnScratch,
 		m.SlUplinks,

@@ -36,6 +36,7 @@ const (
 	PodIngressMapSlPolicies     = "sl_policies"
 	PodIngressMapSlPortsKept    = "sl_ports_kept"
 	PodIngressMapSlScratch      = "sl_scratch"
+	PodIngressMapSlSent         = "sl_sent"
 	PodIngressMapSlSources      = "sl_sources"
 	PodIngressMapSlTurnScratch  = "sl_turn_scratch"
 	PodIngressMapSlUplinks      = "sl_uplinks"
@@ -125,6 +126,7 @@ type PodIngressMapSpecs struct {
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
 	SlScratch     *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSent        *ebpf.MapSpec `ebpf:"sl_sent"`
 	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlTurnScratch *ebpf.MapSpec `ebpf:"sl_turn_scratch"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
@@ -190,6 +192,7 @@ type PodIngressMaps struct {
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
 	SlScratch     *ebpf.Map `ebpf:"sl_scratch"`
+	SlSent        *ebpf.Map `ebpf:"sl_sent"`
 	SlSources     *ebpf.Map `ebpf:"sl_sources"`
 	SlTurnScratch *ebpf.Map `ebpf:"sl_turn_scratch"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
@@ -217,6 +220,7 @@ func (m *PodIngressMaps) Close() error {
 		m.SlPolicies,
 		m.SlPortsKept,
 		m.SlScratch,
+		m.SlSent,
 		m.SlSources,
 		m.SlTurnScratch,
 		m.SlUplinks,

@@ -32,6 +32,7 @@ const (
 	UplinkEgressMapSlOddScratch   = "sl_odd_scratch"
 	UplinkEgressMapSlPortsKept    = "sl_ports_kept"
 	UplinkEgressMapSlScratch      = "sl_scratch"
+	UplinkEgressMapSlSent         = "sl_sent"
 	UplinkEgressMapSlSources      = "sl_sources"
 	UplinkEgressMapSlUplinks      = "sl_uplinks"
 	UplinkEgressProgSlUplEgress   = "sl_upl_egress"
@@ -116,6 +117,7 @@ type UplinkEgressMapSpecs struct {
 	SlOddScratch *ebpf.MapSpec `ebpf:"sl_odd_scratch"`
 	SlPortsKept  *ebpf.MapSpec `ebpf:"sl_ports_kept"`
 	SlScratch    *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSent       *ebpf.MapSpec `ebpf:"sl_sent"`
 	SlSources    *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlUplinks    *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
@@ -176,6 +178,7 @@ type UplinkEgressMaps struct {
 	SlOddScratch *ebpf.Map `ebpf:"sl_odd_scratch"`
 	SlPortsKept  *ebpf.Map `ebpf:"sl_ports_kept"`
 	SlScratch    *ebpf.Map `ebpf:"sl_scratch"`
+	SlSent       *ebpf.Map `ebpf:"sl_sent"`
 	SlSources    *ebpf.Map `ebpf:"sl_sources"`
 	SlUplinks    *ebpf.Map `ebpf:"sl_uplinks"`
 }
@@ -198,6 +201,7 @@ func (m *UplinkEgressMaps) Close() error {
 		m.SlOddScratch,
 		m.SlPortsKept,
 		m.SlScratch,
+		m.SlSent,
 		m.SlSources,
 		m.SlUplinks,
 	)

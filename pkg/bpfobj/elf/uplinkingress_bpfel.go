@@ -36,6 +36,7 @@ const (
 	UplinkIngressMapSlRecentPorts  = "sl_recent_ports"
 	UplinkIngressMapSlRemapped     = "sl_remapped"
 	UplinkIngressMapSlScratch      = "sl_scratch"
+	UplinkIngressMapSlSent         = "sl_sent"
 	UplinkIngressMapSlSources      = "sl_sources"
 	UplinkIngressMapSlUplinks      = "sl_uplinks"
 	UplinkIngressProgSlUplIngress  = "sl_upl_ingress"
@@ -124,6 +125,7 @@ type UplinkIngressMapSpecs struct {
 	SlRecentPorts *ebpf.MapSpec `ebpf:"sl_recent_ports"`
 	SlRemapped    *ebpf.MapSpec `ebpf:"sl_remapped"`
 	SlScratch     *ebpf.MapSpec `ebpf:"sl_scratch"`
+	SlSent        *ebpf.MapSpec `ebpf:"sl_sent"`
 	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
@@ -188,6 +190,7 @@ type UplinkIngressMaps struct {
 	SlRecentPorts *ebpf.Map `ebpf:"sl_recent_ports"`
 	SlRemapped    *ebpf.Map `ebpf:"sl_remapped"`
 	SlScratch     *ebpf.Map `ebpf:"sl_scratch"`
+	SlSent        *ebpf.Map `ebpf:"sl_sent"`
 	SlSources     *ebpf.Map `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
@@ -214,6 +217,7 @@ func (m *UplinkIngressMaps) Close() error {
 		m.SlRecentPorts,
 		m.SlRemapped,
 		m.SlScratch,
+		m.SlSent,
 		m.SlSources,
 		m.SlUplinks,
 	)
