@@ -318,6 +318,8 @@ func TestPrivilegedDHCPExpiry(t *testing.T) { //nolint:paralleltest // sets envi
 		t.Errorf("CHECK: %v", err)
 	}
 	w.kea(8) // a server that would give it another address
+	w.daemon.signal(unix.SIGKILL)
+	w.startDaemon() // which has not seen the lease go
 	if err := p.check(); err == nil || !strings.Contains(err.Error(), "lease was lost") {
 		t.Errorf("CHECK with a server: %v", err)
 	}

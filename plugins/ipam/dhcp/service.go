@@ -167,7 +167,7 @@ func (s *service) entryOf(st state) (*entry, error) {
 	return e, nil
 }
 
-// drop forgets an entry, if the table still holds it.
+// drop forgets an entry, if the table still holds it. One whose lease was lost is remembered, by the next daemon too.
 func (s *service) drop(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,6 +177,12 @@ func (s *service) drop(e *entry) {
 	delete(s.leases, e.id)
 	if e.lease.lost {
 		s.lost[e.id] = e
+		saved := e.state
+		saved.Lost = true
+		if err := saved.write(s.o.StateDir); err != nil {
+			s.log.Error("that the lease was lost will not survive a restart of this daemon", log.Error(err))
+		}
+		return
 	}
 	if err := removeState(s.o.StateDir, e.id); err != nil {
 		s.log.Error("remove a lease's file", log.Error(err))
@@ -219,16 +225,22 @@ func (s *service) resume() {
 }
 
 func (s *service) resumeOne(st *state) error {
-	ack, err := dhcpv4.FromBytes(st.ACK)
-	if err != nil {
-		return fmt.Errorf("read the server's message: %w", err)
-	}
 	e, err := s.entryOf(*st)
 	if err != nil {
 		return err
 	}
 	if err := e.port.present(); err != nil {
 		return err
+	}
+	if st.Lost {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.lost[e.id] = e
+		return nil
+	}
+	ack, err := dhcpv4.FromBytes(st.ACK)
+	if err != nil {
+		return fmt.Errorf("read the server's message: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,9 @@ type state struct {
 	Inode       uint64      `json:"netnsInode"`
 	Args        string      `json:"args,omitempty"` // CNI_ARGS
 	IPAM        *ipamConfig `json:"ipam"`
-	ACK         []byte      `json:"ack"` // the server's last message, as on the wire
-	At          time.Time   `json:"at"`  // when it came
+	ACK         []byte      `json:"ack"`            // the server's last message, as on the wire
+	At          time.Time   `json:"at"`             // when it came
+	Lost        bool        `json:"lost,omitempty"` // the lease ended with the interface down; no ACK then
 }
 
 func (s *state) id() string { return clientID(s.ContainerID, s.Network, s.IfName) }
