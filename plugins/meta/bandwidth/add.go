@@ -120,6 +120,7 @@ func (j *job) open(ctx context.Context, req *request) error {
 	if err == nil {
 		j.dp = dp
 	}
+	j.s.Alone = j.dp == nil
 	if req.backend == BackendEDT && j.s.Backend != BackendEDT {
 		return errors.Join(cnierr.New(cnierr.CodeNoDatapath, "the edt back end cannot run on this node", j.s.Reason), dp.Close())
 	}

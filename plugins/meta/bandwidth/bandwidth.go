@@ -91,6 +91,8 @@ type section struct {
 	// IFB is the intermediate device: of egress beside the host end, of ingress
 	// inside the pod where there is no host end.
 	IFB string `json:"ifb,omitempty"`
+	// Alone says that no datapath was loaded, which the pod could have been made known to.
+	Alone bool `json:"alone,omitempty"`
 	// Clsact says that the qdisc which carries the redirection to the IFB is ours.
 	Clsact bool `json:"clsact,omitempty"`
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -145,5 +146,13 @@ func (c *checking) features(ctx context.Context, a *cniplugin.Args, addrs []neti
 		return err
 	}
 	ep.Ref, ep.Addrs = c.ref, addrs
+	if c.s.Alone {
+		// Another network may have loaded the datapath since: it leads nobody past the queues whom it does not know.
+		all, err := c.dp.Endpoints(ctx)
+		known := slices.ContainsFunc(all, func(e loader.EndpointStatus) bool { return e.Owner == c.ref.Owner() })
+		if err != nil || !known {
+			return err
+		}
+	}
 	return c.dp.CheckEndpoint(ctx, ep, f)
 }

@@ -4,6 +4,7 @@ package bandwidth
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -227,6 +228,33 @@ func inside(t *testing.T, w *world, c []byte) {
 	if after := state(); after != before {
 		t.Errorf("left behind: %s\nbefore: %s", after, before)
 	}
+}
+
+// The same, with the datapath loaded after the pod was limited: nothing of it knows the pod, and CHECK wants nothing of it.
+func TestPrivilegedLoadedLater(t *testing.T) {
+	w := newWorld(t)
+	w.tables = true
+	w.pod("a", 2)
+	c := conf(2, limits)
+	w.add("a", c)
+	must(t, w.check("a", c))
+	var dp *loader.Datapath
+	w.do(func() (err error) {
+		dp, err = loader.Open(t.Context(), loader.Options{Worker: objects.Here{}})
+		return err
+	})
+	defer dp.Close()
+	must(t, w.check("a", c))
+	w.do(func() error { // a later plugin of the chain, which the limits know nothing of
+		ep, err := loader.Resolve(t.Context(), w.pods["a"].Path, "eth0")
+		if err != nil {
+			return err
+		}
+		ep.Ref, ep.Addrs = ref("a"), []netip.Prefix{netip.MustParsePrefix("10.1.2.2/24")}
+		return dp.Enable(t.Context(), ep, loader.FeatureAdmit)
+	})
+	w.wantCode(w.check("a", c), cnierr.CodeCheck)
+	w.del("a")
 }
 
 // A node that asks for netfilter, and a network that has loaded the datapath all the same: its shortcut must not lead the
