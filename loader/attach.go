@@ -265,6 +265,9 @@ func (a *attacher) putFilter(c *tcConn, index int, h hook, fresh bool) error {
 		}
 	}
 	err = c.putFilter(index, h, prog, 0)
+	if errors.Is(err, unix.ENODEV) { // it went after we had looked at its qdisc
+		return fmt.Errorf("filter of %s on device %d: %w", h.program, index, ErrNoDevice)
+	}
 	if !fresh && errors.Is(err, unix.EINVAL) { // the qdisc is "ingress", which has no egress side
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	}

@@ -206,8 +206,15 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return err
 		}
 	}
+	counted, err := eps.stats.Has(uint32(ep.HostIfindex))
+	if err != nil {
+		return fmt.Errorf("sl_ep_stats: %w", err)
+	}
 	if err := eps.stats.Create(uint32(ep.HostIfindex), ep.Ref.Pod(), ep.Ref.Owner()); err != nil {
 		return full("sl_ep_stats", err)
+	}
+	if !counted { // without an entry to lead to them, DEL would not find them
+		back.Push("counters", func(context.Context) error { return eps.stats.Delete(uint32(ep.HostIfindex)) })
 	}
 	id, err := d.police(uint32(ep.HostIfindex), ep, f, &back)
 	if err != nil {

@@ -182,7 +182,7 @@ func defunct(pin string) (bool, error) {
 }
 
 // collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
-// them have lost their device. A tree without links is left alone; so is one whose lock is held.
+// them have lost their device. A tree without links is left alone; so is one whose lock is held, or that a process lives in.
 func (d *Datapath) collectNamespaces(ctx context.Context) error {
 	base := filepath.Dir(d.paths.dir)
 	trees, err := names(base)
@@ -225,7 +225,7 @@ func removeIfDead(p paths) error {
 			return err
 		}
 	}
-	if devices == 0 {
+	if devices == 0 || p.inhabited() { // an uplink that is made anew, as by another driver, is no end of a node
 		return nil
 	}
 	return removeTree(p)

@@ -216,3 +216,12 @@ func takeAway[M any](ctx context.Context, d *Datapath, open func() (M, error), f
 	}
 	return f(m)
 }
+
+// ifLoaded takes a map that is not there for an empty one, where something is taken away: a release that has just been installed has
+// maps that the one which is loaded had not.
+func ifLoaded(err error) error {
+	if errors.Is(err, ErrNotLoaded) {
+		return nil
+	}
+	return err
+}

@@ -207,7 +207,7 @@ func (a *attacher) putOwnFilters(conn *tcConn, index int, number uint32, hooks [
 func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
 	m, all, err := d.allOwn()
 	if err != nil {
-		return err
+		return ifLoaded(err)
 	}
 	var errs []error
 	for number, v := range all {
@@ -260,11 +260,10 @@ func (d *Datapath) releaseOwn(a *attacher, m own.Map, number uint32) error {
 		return err
 	}
 	v, err := d.policies()
-	if err != nil {
-		return err
+	if err == nil {
+		err = errors.Join(v.devices.Delete(own.Key(number)), v.forget())
 	}
-	return errors.Join(v.devices.Delete(own.Key(number)), v.forget(), m.Delete(number), eps.stats.Delete(own.Key(number)),
-		removeIfThere(d.paths.ownMark(number)))
+	return errors.Join(ifLoaded(err), m.Delete(number), eps.stats.Delete(own.Key(number)), removeIfThere(d.paths.ownMark(number)))
 }
 
 // detachOwn removes the programs from every own device that is known, and leaves maps and notes as they are.
@@ -340,9 +339,7 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 		}
 		place, ok, err := d.ownPlace(number)
 		if err == nil && ok {
-			err = a.inOwn(place, func(conn *tcConn) error {
-				return a.putOwnFilters(conn, place.ifindex, number, ownHooks(Feature(v.Flags), v.HostIfindex != 0))
-			})
+			err = a.inOwn(place, func(conn *tcConn) error { return a.replaceInside(conn, place.ifindex, number, v) })
 		}
 		if nl.TCGone(err) || errors.Is(err, ErrNoDevice) {
 			d.log.Info("device has gone", log.Uint32("number", number))
@@ -350,6 +347,22 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 		}
 		if err != nil {
 			return fmt.Errorf("device %d: %w", number, err)
+		}
+	}
+	return nil
+}
+
+// replaceInside puts the attacher's programs on an own device. Who is root in the pod may have put something else in our place
+// there: that is the pod's loss, and must not keep the node from an upgrade.
+func (a *attacher) replaceInside(conn *tcConn, index int, number uint32, v own.Device) error {
+	for _, h := range ownHooks(Feature(v.Flags), v.HostIfindex != 0) {
+		err := a.putOwnFilters(conn, index, number, []hook{h})
+		if errors.Is(err, ErrConflict) {
+			a.d.log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
+			continue
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -103,8 +103,14 @@ func (p paths) committed() (string, bool) {
 }
 
 // loaded reports whether every pin of a committed build is there. Somebody may have removed some by hand: the next Open then
-// loads again. Every ADD asks, so it reads two directories instead of looking for each pin by its path.
+// loads again. So it does where there is another set, or the beginning of one: whoever was to load or to remove it was killed
+// or has failed, and some devices may have its programs. Every ADD asks, so it reads three directories instead of looking for
+// each pin by its path.
 func (p paths) loaded(id string) bool {
+	sets, err := names(p.progs())
+	if err != nil || len(sets) != 1 || sets[0] != buildPrefix+id {
+		return false
+	}
 	programs, err := names(p.buildDir(id))
 	if err != nil {
 		return false
@@ -142,6 +148,9 @@ func (p paths) make() error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make pin directory: %w", err)
 		}
+	}
+	if err := p.makeHome(); err != nil {
+		return fmt.Errorf("note network namespace: %w", err)
 	}
 	return nil
 }
@@ -184,9 +193,14 @@ func namespaceName() (string, error) {
 	if cookie != 0 {
 		return "n" + strconv.FormatUint(cookie, 10), nil
 	}
+	inode, err := namespaceInode()
+	return "i" + strconv.FormatUint(inode, 10), err
+}
+
+func namespaceInode() (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
-		return "", fmt.Errorf("name network namespace: %w", err)
+		return 0, fmt.Errorf("name network namespace: %w", err)
 	}
-	return "i" + strconv.FormatUint(st.Ino, 10), nil
+	return st.Ino, nil
 }

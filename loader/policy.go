@@ -83,7 +83,7 @@ func (d *Datapath) police(key uint32, ep Endpoint, f Feature, back *undo.Stack) 
 func (d *Datapath) unpolice(key uint32, owner uint64) error {
 	v, err := d.policies()
 	if err != nil {
-		return err
+		return ifLoaded(err)
 	}
 	return v.release(key, owner)
 }

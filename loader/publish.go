@@ -307,7 +307,7 @@ func (d *Datapath) sweepSources(m hostport.Map, gone []hostport.Value) error {
 	}
 	raw, err := d.pinned(mapSources)
 	if err != nil {
-		return err
+		return ifLoaded(err)
 	}
 	if err := hostport.NewSources(raw).Keep(used); err != nil {
 		return fmt.Errorf("sources of published ports: %w", err)

@@ -166,7 +166,15 @@ func TestLockOutlivesCaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held.Close() // as when the caller is killed
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	// As when the caller is killed. Not Close: Ask has the file too.
+	if err := unix.Dup3(int(null.Fd()), int(held.Fd()), unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
 	if f, err := take(); err == nil {
 		f.Close()
 		t.Error("the lock is free while the helper works")
@@ -175,6 +183,7 @@ func TestLockOutlivesCaller(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+	held.Close()
 	if f, err := take(); err != nil {
 		t.Errorf("after the helper's end: %v", err)
 	} else {

@@ -167,6 +167,43 @@ func (d *Dir) write(rec *Record) (err error) {
 	return nil
 }
 
+// shrink is write for a record that has lost a section. A file system that is full must not stop the DELs that make room in it:
+// there the record is written over the old one, in one call and as long as that, which takes no room. The caller holds the lock.
+func (d *Dir) shrink(rec *Record) error {
+	err := d.write(rec)
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	if oerr := d.overwrite(rec); oerr != nil {
+		return errors.Join(err, oerr)
+	}
+	return nil
+}
+
+func (d *Dir) overwrite(rec *Record) error {
+	raw, err := encode(rec)
+	if err != nil {
+		return fmt.Errorf("encode attachment record: %w", err)
+	}
+	f, err := file.Open(filepath.Join(d.path, fileName(rec.Ref)), os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("write over attachment record: %w", err)
+	}
+	defer f.Close()
+	old, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("write over attachment record: %w", err)
+	}
+	if int64(len(raw)) >= old.Size() {
+		return errors.New("write over attachment record: it has not become smaller")
+	}
+	raw = append(raw, bytes.Repeat([]byte(" "), int(old.Size())-len(raw)-1)...) // means nothing to a reader
+	if _, err := f.WriteAt(append(raw, '\n'), 0); err != nil {
+		return fmt.Errorf("write over attachment record: %w", err)
+	}
+	return nil
+}
+
 // written is a record with the bytes of its file.
 type written struct {
 	raw []byte

@@ -237,7 +237,7 @@ func (d *Dir) Remove(ref Ref, plugin string) error {
 	if !rec.Corrupt {
 		delete(rec.Plugins, plugin)
 		if len(rec.Plugins) > 0 {
-			return d.write(rec)
+			return d.shrink(rec)
 		}
 	}
 	if err := os.Remove(filepath.Join(d.path, fileName(ref))); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/policy"
+)
+
+// An upgrade that was killed after its commit, while it removed the older set, or before it began to.
+func TestPrivilegedKillWhileOldSetGoes(t *testing.T) {
+	for _, left := range []string{"all", "some"} {
+		t.Run(left, func(t *testing.T) {
+			e := newEnv(t)
+			e.uplink()
+			d := e.open()
+			e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
+			k, err := d.constants()
+			e.ok(err)
+			// The names of sets have no order: this one is found first.
+			old := d.paths.buildDir("0000000000000000")
+			e.ok(os.Mkdir(old, 0o700))
+			if left == "all" {
+				for _, h := range loadHooks() {
+					other, err := nextProgram()
+					e.ok(err)
+					e.ok(other.Pin(filepath.Join(old, h.program)))
+					e.ok(other.Close())
+				}
+			}
+			d2 := e.open()
+			e.ok(d2.Enable(e.ctx, e.pod("pod2", "10.1.0.3/16"), FeaturePublish))
+			if diff := cmp.Diff([]string{buildPrefix + k.build()}, mustNames(t, d2.paths.progs())); diff != "" {
+				t.Errorf("programs: %s", diff)
+			}
+			s, err := d2.Status(e.ctx)
+			e.ok(err)
+			want, err := pinnedID(d2.paths.buildDir(k.build()), hookPodEgress().program)
+			e.ok(err)
+			for _, dev := range s.Devices {
+				for _, p := range dev.Programs {
+					if !p.OK || p.Name == hookPodEgress().program && p.ID != want {
+						t.Errorf("%s: %+v is not of the set in force", dev.Name, p)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A change of the configuration whose load was killed before its commit, and that is taken back then.
+func TestPrivilegedLoadKilledAndTakenBack(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
+	changed := *e.o.Config
+	changed.AntiSpoof = !changed.AntiSpoof
+	o := e.o
+	o.Config = &changed
+	other, err := newDatapath(o)
+	e.ok(err)
+	k, err := other.constants()
+	e.ok(err)
+	fresh := other.paths.freshDir(k.build())
+	e.ok(other.loadPrograms(e.ctx, k, draw(), fresh))
+	e.ok(other.replaceAttached(e.ctx, fresh))
+	e.ok(other.Close())
+
+	d2 := e.open()
+	s, err := d2.Status(e.ctx)
+	e.ok(err)
+	if len(s.Devices) != 2 {
+		t.Fatalf("devices: %+v", s.Devices)
+	}
+	for _, dev := range s.Devices {
+		for _, p := range dev.Programs {
+			if !p.OK {
+				t.Errorf("%s: %+v is not of the configuration in force", dev.Name, p)
+			}
+		}
+	}
+}
+
+// What the root of a pod puts in the way of our programs there is no reason to leave the whole node without an upgrade.
+func TestPrivilegedUpgradeStrangerInPod(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	ep, in := e.insider("pod1", "192.0.2.20/24")
+	next, _ := e.insider("pod2", "192.0.2.21/24")
+	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	e.ok(d.Enable(e.ctx, next, FeatureAdmit))
+	in("tc", "filter", "del", "dev", "net1", "egress")
+	in("tc", "filter", "add", "dev", "net1", "egress", "pref", "21324", "protocol", "all", "u32", "match", "u32", "0", "0")
+	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
+	d2 := e.open()
+	e.ok(d2.CheckEndpoint(e.ctx, next, FeatureAdmit))
+	if err := d2.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
+		t.Errorf("a pod without our filter: %v", err)
+	}
+}
+
+// Counters that were made before a map was full go with the rest: nobody would find them but GC.
+func TestPrivilegedEnableMapFullCounters(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.MapSizes.Endpoints = 1
+	d := e.open()
+	first, second := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16")
+	second.Addrs = append(second.Addrs, netip.MustParsePrefix("10.1.0.4/16"), netip.MustParsePrefix("10.1.0.5/16"))
+	e.ok(d.Enable(e.ctx, first, FeaturePublish))
+	if err := d.Enable(e.ctx, second, FeaturePublish); !errors.Is(err, ErrFull) {
+		t.Fatalf("got %v, want ErrFull", err)
+	}
+	e.ok(d.Disable(e.ctx, second.Ref.Owner(), FeaturePublish)) // as the runtime's DEL does
+	v, err := d.endpoints()
+	e.ok(err)
+	keys, err := v.stats.Keys()
+	e.ok(err)
+	if diff := cmp.Diff([]uint32{uint32(first.HostIfindex)}, keys); diff != "" {
+		t.Errorf("counters: %s", diff)
+	}
+	// A feature more that fails takes nothing from the device.
+	first.Addrs = append(first.Addrs, second.Addrs...)
+	if err := d.Enable(e.ctx, first, FeatureMasquerade); !errors.Is(err, ErrFull) {
+		t.Fatalf("got %v, want ErrFull", err)
+	}
+	if has, err := v.stats.Has(uint32(first.HostIfindex)); !has || err != nil {
+		t.Errorf("counters of a device with another feature: %t %v", has, err)
+	}
+}
+
+// A device that goes between the qdisc and the filter is one that has gone, as for tcx links.
+func TestPrivilegedFilterDeviceGone(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	a := d.attacher("")
+	defer a.Close()
+	c, err := a.conn()
+	e.ok(err)
+	for _, fresh := range []bool{true, false} {
+		if err := a.putFilter(c, 9999, hookPodEgress(), fresh); !errors.Is(err, ErrNoDevice) {
+			t.Errorf("fresh %t: got %v, want ErrNoDevice", fresh, err)
+		}
+	}
+}
+
+// A release that is installed with pods running has maps that the one before had not, until its first ADD loads it. DEL and GC
+// of those pods come before: a map that is not there is an empty one, and what they hold in the others goes.
+func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	for _, missing := range []string{mapPolicies, mapPoliced} {
+		d := e.open()
+		ep, _ := e.insider(missing, "192.0.2.20/24")
+		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+		e.ok(os.Remove(d.paths.mapPin(missing)))
+		next, err := OpenExisting(e.ctx, e.o)
+		e.ok(err)
+		if err := next.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit); err != nil {
+			t.Errorf("without %s, inside the pod: %v", missing, err)
+		}
+		e.noneOwn(next)
+		e.ok(next.Close())
+		e.ok(d.Unload(e.ctx))
+	}
+	for i, missing := range sharedMaps() {
+		d := e.open()
+		ep := e.pod("pod"+strconv.Itoa(i), "10.1.0.2/16")
+		ep.Policy = &policy.Policy{DenyIngress: true}
+		owner := ep.Ref.Owner()
+		e.ok(d.Enable(e.ctx, ep, FeatureAdmit|FeaturePublish))
+		port := HostPort{
+			HostIP: netip.IPv4Unspecified(), Proto: unix.IPPROTO_TCP, Port: 8080, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80,
+			Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		}
+		e.ok(d.Publish(e.ctx, owner, []HostPort{port}))
+		e.ok(os.Remove(d.paths.mapPin(missing)))
+
+		next, err := OpenExisting(e.ctx, e.o)
+		e.ok(err)
+		for name, verb := range map[string]func() error{
+			"Unpublish": func() error { return next.Unpublish(e.ctx, owner, nil) },
+			"Disable":   func() error { return next.Disable(e.ctx, owner, FeatureAdmit|FeaturePublish) },
+			"Unshape":   func() error { return next.Unshape(e.ctx, owner) },
+			"GC":        func() error { return next.GC(e.ctx, func(uint64) bool { return true }) },
+		} {
+			if err := verb(); err != nil {
+				t.Errorf("without %s: %s: %v", missing, name, err)
+			}
+		}
+		if missing != mapEndpoints {
+			if eps, err := next.Endpoints(e.ctx); err == nil && len(eps) != 0 {
+				t.Errorf("without %s: endpoints left: %+v", missing, eps)
+			}
+		}
+		if got := hooksOf(e, next, ep.HostIfindex); missing != mapEndpoints && missing != mapEpStats && missing != mapEpoch && len(got) != 0 {
+			t.Errorf("without %s: programs left: %v", missing, got)
+		}
+		e.ok(next.Close())
+		e.ok(d.Unload(e.ctx))
+	}
+}
