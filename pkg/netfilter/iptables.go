@@ -115,7 +115,7 @@ func (t *IPTables) edit(ctx context.Context, v6 bool, name string, plan func(tab
 			return nil
 		case !errors.As(last, &failed):
 			return last
-		case failed.status == statusBusy:
+		case failed.status == statusBusy && strings.Contains(failed.stderr, "xtables lock"):
 			return fmt.Errorf("%w: the xtables lock was not free for %s s: %w", ErrBusy, xtablesWait, last)
 		}
 		again, err := t.read(ctx, v6, name)
@@ -129,7 +129,8 @@ func (t *IPTables) edit(ctx context.Context, v6 bool, name string, plan func(tab
 	return fmt.Errorf("%w: the table %s changed %d times: %w", ErrBusy, name, attempts, last)
 }
 
-// statusBusy is RESOURCE_PROBLEM of xtables: the lock was not to be had.
+// statusBusy is RESOURCE_PROBLEM of xtables: the lock was not to be had, which
+// the message says, or the kernel refused the change, for whatever reason.
 const statusBusy = 4
 
 func sameTable(a, b table) bool {

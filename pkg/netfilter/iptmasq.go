@@ -135,10 +135,9 @@ func (t *IPTables) SweepMasq(ctx context.Context, network string, keep []store.R
 		var s script
 		dropped := make(map[string]bool)
 		for _, r := range have.chains["POSTROUTING"] {
-			name, id, ok := namesIn(comment(r))
+			ref, ok := namesIn(comment(r))
 			_, chain, jumps := strings.Cut(r, "-j ")
-			ref := store.Ref{Network: name, ContainerID: id}
-			if !ok || !jumps || name != network || chain != masqChain(ref) || dropped[chain] || slices.ContainsFunc(keep, func(k store.Ref) bool { return k.ContainerID == id }) {
+			if !ok || !jumps || ref.Network != network || chain != masqChain(ref) || dropped[chain] || slices.ContainsFunc(keep, func(k store.Ref) bool { return k.ContainerID == ref.ContainerID }) {
 				continue
 			}
 			dropped[chain] = true

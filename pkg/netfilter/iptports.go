@@ -28,10 +28,13 @@ func (t *IPTables) AddPorts(ctx context.Context, p Ports) error {
 		mappings := of(p.Mappings, v6)
 		plan := func(have table) (script, error) { return t.planPorts(p, mappings, v6, have) }
 		if len(mappings) == 0 {
-			if !t.mayHave(v6, "nat", dnatChain(p.Ref)) {
+			if !t.mayHave(v6, "nat", dnatChain(p.Ref), secondDNATChain(p.Ref)) {
 				continue
 			}
-			plan = func(have table) (s script, _ error) { s.dropChain(have, dnatChain(p.Ref)); return s, nil }
+			plan = func(have table) (s script, _ error) {
+				s.dropPorts(have, Held{Ref: p.Ref, Spare: p.Spare})
+				return s, nil
+			}
 		}
 		if err := t.edit(ctx, v6, "nat", plan); err != nil {
 			return err
@@ -53,7 +56,12 @@ func (t *IPTables) planPorts(p Ports, mappings []Mapping, v6 bool, have table) (
 			s.add("-A %s -m addrtype --dst-type LOCAL -j %s", hook, chainDNAT)
 		}
 	}
-	own := dnatChain(p.Ref)
+	own, second := dnatChain(p.Ref), secondDNATChain(p.Ref)
+	if leadsElsewhere(have.chains[own], Held{Spare: p.Spare}) {
+		own = second
+	} else {
+		s.dropChain(have, second)
+	}
 	stale := have.find(chainDNAT, "-j "+own)
 	for _, r := range stale {
 		s.add("-D %s %s", chainDNAT, r)
@@ -66,11 +74,11 @@ func (t *IPTables) planPorts(p Ports, mappings []Mapping, v6 bool, have table) (
 	// all: entries with an address are put first, the others behind those.
 	place := 1
 	for _, r := range have.chains[chainDNAT] {
-		if !slices.Contains(stale, r) && strings.Contains(" "+r, " -d ") {
+		if !slices.Contains(stale, r) && !containsAll(r, []string{"-j " + second}) && strings.Contains(" "+r, " -d ") {
 			place++
 		}
 	}
-	for _, e := range entryRules(p, mappings, v6) {
+	for _, e := range entryRules(p, mappings, v6, own) {
 		at := place
 		if e.specific {
 			at, place = 1, place+1
@@ -118,7 +126,11 @@ type entry struct {
 // entryRules lead from the shared chain to the attachment's: one for each host
 // address and protocol, and 15 ports. Wildcards come first, so that inserting
 // one after the other leaves the specific ones in front.
-func entryRules(p Ports, mappings []Mapping, v6 bool) []entry {
+func entryRules(p Ports, mappings []Mapping, v6 bool, own string) []entry {
+	note := dnatComment(p.Ref)
+	if own != dnatChain(p.Ref) {
+		note = secondComment(p.Ref)
+	}
 	type group struct {
 		host  netip.Addr
 		proto string
@@ -145,15 +157,25 @@ func entryRules(p Ports, mappings []Mapping, v6 bool) []entry {
 	for _, g := range order {
 		for chunk := range slices.Chunk(ports[g], maxMultiport) {
 			e := entry{specific: !g.host.IsUnspecified()}
-			e.rule = fmt.Sprintf("%s-p %s -m comment --comment %s -m multiport --dports %s", destination(g.host), g.proto, quote(dnatComment(p.Ref)), strings.Join(chunk, ","))
+			to := destination(g.host)
+			if hasDestination(p.conditions(v6)) { // the attachment's chain has the address
+				to = ""
+			}
+			e.rule = fmt.Sprintf("%s-p %s -m comment --comment %s -m multiport --dports %s", to, g.proto, quote(note), strings.Join(chunk, ","))
 			if c := p.conditions(v6); len(c) > 0 {
 				e.rule += " " + quoteAll(c)
 			}
-			e.rule += " -j " + dnatChain(p.Ref)
+			e.rule += " -j " + own
 			out = append(out, e)
 		}
 	}
 	return out
+}
+
+// hasDestination reports that conditions match the destination, which a rule can
+// do once.
+func hasDestination(conditions []string) bool {
+	return slices.ContainsFunc(conditions, func(w string) bool { return w == "-d" || w == "--dst" || w == "--destination" })
 }
 
 // destination is the match for a host address, empty for all of them.
@@ -211,15 +233,21 @@ func masqSources(p Ports, m Mapping) []string {
 // chain that old releases of the reference made. A chain that by now leads to
 // other pods only, because the container's name was used again, stays.
 func (t *IPTables) DelPorts(ctx context.Context, h Held) error {
-	own, old := dnatChain(h.Ref), oldSNATChain(h.Ref)
+	old := oldSNATChain(h.Ref)
 	return t.remove(ctx, "nat", func(_ bool, have table) (script, error) {
 		var s script
-		if !leadsElsewhere(have.chains[own], h) {
-			s.dropChain(have, own)
-		}
+		s.dropPorts(have, h)
 		s.dropChain(have, old)
 		return s, nil
-	}, own, old)
+	}, dnatChain(h.Ref), secondDNATChain(h.Ref), old)
+}
+
+// dropPorts removes the attachment's chain, by either name.
+func (s *script) dropPorts(have table, h Held) {
+	if own := dnatChain(h.Ref); !leadsElsewhere(have.chains[own], h) {
+		s.dropChain(have, own)
+	}
+	s.dropChain(have, secondDNATChain(h.Ref))
 }
 
 // leadsElsewhere reports that no rule leads to an address that is known to have
@@ -255,9 +283,13 @@ func (t *IPTables) CheckPorts(ctx context.Context, p Ports) error {
 		if err != nil {
 			return err
 		}
-		errs = append(errs, checkRules(have, dnatChain(p.Ref), dnatRules(p, mappings)))
-		entries := have.find(chainDNAT, "-j "+dnatChain(p.Ref))
-		for _, e := range entryRules(p, mappings, v6) {
+		own := dnatChain(p.Ref)
+		if second := secondDNATChain(p.Ref); have.has(second) {
+			own = second
+		}
+		errs = append(errs, checkRules(have, own, dnatRules(p, mappings)))
+		entries := have.find(chainDNAT, "-j "+own)
+		for _, e := range entryRules(p, mappings, v6, own) {
 			if len(p.conditions(v6)) == 0 && !slices.ContainsFunc(entries, func(r string) bool { return sameRule(r, e.rule) }) || len(entries) == 0 {
 				errs = append(errs, fmt.Errorf("%w: missing in %s: %s", ErrDiffers, chainDNAT, e.rule))
 			}
@@ -304,9 +336,9 @@ func (t *IPTables) SweepPorts(ctx context.Context, network string, keep func(con
 		var s script
 		dropped := make(map[string]bool)
 		for _, r := range have.chains[chainDNAT] {
-			name, id, ok := namesIn(comment(r))
+			ref, ok := namesIn(comment(r))
 			_, chain, jumps := strings.Cut(r, "-j ")
-			if !ok || !jumps || name != network || keep(id) || dropped[chain] || !strings.HasPrefix(chain, "CNI-DN-") {
+			if !ok || !jumps || ref.Network != network || keep(ref.ContainerID) || dropped[chain] || !strings.HasPrefix(chain, "CNI-DN-") {
 				continue
 			}
 			dropped[chain] = true

@@ -62,8 +62,19 @@ func dnatChain(r store.Ref) string {
 	return hashed(chainNameLen, "CNI-DN-", r.Network+r.ContainerID)
 }
 
+// secondDNATChain is the name for a container that is in the network twice, while
+// the other attachment has the reference's.
+func secondDNATChain(r store.Ref) string {
+	return hashed(chainNameLen, "CNI-DN-", r.Network+"\x00"+r.ContainerID+"\x00"+r.IfName)
+}
+
 func oldSNATChain(r store.Ref) string {
 	return hashed(chainNameLen, "CNI-SN-", r.Network+r.ContainerID)
+}
+
+// secondComment is dnatComment for the rules that lead to a secondDNATChain.
+func secondComment(r store.Ref) string {
+	return trimComment(fmt.Sprintf(`dnat name: "%s" id: "%s" if: "%s"`, r.Network, r.ContainerID, r.IfName))
 }
 
 // dnatComment is the comment of the rules that lead to a dnatChain.
@@ -83,19 +94,21 @@ func masqComment(r store.Ref) string {
 	return trimComment(fmt.Sprintf("name: %q id: %q", r.Network, r.ContainerID))
 }
 
-// namesIn reads network and container back from a comment of either kind; ok is
-// false when it was cut or is of another kind.
-func namesIn(comment string) (network, containerID string, ok bool) {
+// namesIn reads network and container back from a comment of any kind, and the
+// interface from a secondComment; ok is false when it was cut or is another's.
+func namesIn(comment string) (ref store.Ref, ok bool) {
 	rest, found := strings.CutPrefix(strings.TrimPrefix(comment, "dnat "), `name: "`)
 	if !found {
-		return "", "", false
+		return ref, false
 	}
-	network, rest, found = strings.Cut(rest, `" id: "`)
+	network, rest, found := strings.Cut(rest, `" id: "`)
 	if !found {
-		return "", "", false
+		return ref, false
 	}
-	containerID, found = strings.CutSuffix(rest, `"`)
-	return network, containerID, found
+	rest, found = strings.CutSuffix(rest, `"`)
+	ref.Network = network
+	ref.ContainerID, ref.IfName, _ = strings.Cut(rest, `" if: "`)
+	return ref, found
 }
 
 // nftNetwork and nftID begin the comments of masquerading rules in nftables.

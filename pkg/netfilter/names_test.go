@@ -31,15 +31,19 @@ func TestNames(t *testing.T) {
 	if n := len(nftComment(long)); n > nftCommentLen {
 		t.Errorf("a comment of %d characters for nftables", n)
 	}
-	if _, _, ok := namesIn(dnatComment(long)); ok {
+	if _, ok := namesIn(dnatComment(long)); ok {
 		t.Error("names were read from a comment that was cut")
 	}
+	second := store.Ref{Network: "n", ContainerID: "c", IfName: "net1"}
+	if got, ok := namesIn(secondComment(second)); got != second || !ok {
+		t.Errorf("names in %s: %v, %v", secondComment(second), got, ok)
+	}
 	for _, c := range []string{dnatComment(store.Ref{Network: "n", ContainerID: "c"}), masqComment(store.Ref{Network: "n", ContainerID: "c"})} {
-		if n, id, ok := namesIn(c); n != "n" || id != "c" || !ok {
-			t.Errorf("%s: %q %q %v", c, n, id, ok)
+		if ref, ok := namesIn(c); ref.Network != "n" || ref.ContainerID != "c" || !ok {
+			t.Errorf("%s: %v %v", c, ref, ok)
 		}
 	}
-	if _, _, ok := namesIn("somebody else's"); ok {
+	if _, ok := namesIn("somebody else's"); ok {
 		t.Error("names were read from somebody else's comment")
 	}
 }

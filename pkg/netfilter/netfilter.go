@@ -57,6 +57,11 @@ type Mapping struct {
 type Ports struct {
 	Ref      store.Ref
 	Mappings []Mapping
+	// Before is what an earlier ADD of the attachment published, maybe for
+	// another address. It goes.
+	Before []Mapping
+	// Spare are addresses of the container's other attachments, whose rules stay.
+	Spare []netip.Addr
 	// Pod are the pod's addresses with their prefix lengths: connections from
 	// its own subnet are masqueraded with SNAT.
 	Pod []netip.Prefix

@@ -36,7 +36,7 @@ func (n *NFTables) AddPorts(ctx context.Context, p Ports) error {
 	defer unlock()
 	return n.edit(ctx, nftPortTables(), func(have nftList) nftScript {
 		s := nftScript{}
-		for _, r := range portRules(have, Held{Ref: p.Ref, Mappings: p.Mappings}) {
+		for _, r := range portRules(have, Held{Ref: p.Ref, Mappings: slices.Concat(p.Mappings, p.Before)}) {
 			s.drop(r)
 		}
 		for _, v6 := range []bool{false, true} {

@@ -102,6 +102,7 @@ func TestNothingToDo(t *testing.T) {
 // is.
 func TestEditTriesAgain(t *testing.T) {
 	refused := &toolError{"iptables-nft-restore", 1, "line 2 failed"}
+	byKernel := &toolError{"iptables-nft-restore", statusBusy, "line 3: RULE_APPEND failed (Too many links): rule in chain A"}
 	tests := []struct {
 		name     string
 		err      error
@@ -112,6 +113,8 @@ func TestEditTriesAgain(t *testing.T) {
 		{"fine", nil, false, nil, 1},
 		{"refused", refused, false, refused, 1},
 		{"changed", refused, true, ErrBusy, attempts},
+		{"refused by the kernel", byKernel, false, byKernel, 1},
+		{"refused by the kernel, changed", byKernel, true, ErrBusy, attempts},
 		{"locked", &toolError{"iptables-legacy-restore", statusBusy, "xtables lock"}, false, ErrBusy, 1},
 	}
 	for _, tt := range tests {
@@ -127,7 +130,7 @@ func TestEditTriesAgain(t *testing.T) {
 				}
 			}}
 			err := tables.AddMasq(t.Context(), store.Ref{Network: "n", ContainerID: "c"}, []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")})
-			if !errors.Is(err, tt.want) {
+			if !errors.Is(err, tt.want) || errors.Is(err, ErrBusy) && !errors.Is(tt.want, ErrBusy) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
 			restores := 0

@@ -100,6 +100,32 @@ func TestPrivilegedRulesAreTaken(t *testing.T) {
 	}
 }
 
+// A condition may be about the destination, also of a port of one address: iptables
+// takes one match of it per rule.
+func TestPrivilegedConditionOnDestination(t *testing.T) {
+	for _, name := range []string{NameIPTablesNFT, NameIPTablesLegacy} {
+		for _, condition := range [][]string{{"-d", "192.0.2.0/24"}, {"!", "--destination", "192.0.2.9"}} {
+			t.Run(name+" "+strings.Join(condition, " "), func(t *testing.T) {
+				n, err := lab.NewNode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer n.Close()
+				p := Ports{
+					Ref: store.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}, ConditionsV4: condition,
+					Mappings: []Mapping{mapping("192.0.2.1", unix.IPPROTO_TCP, 80, "10.1.0.2", 80), mapping("0.0.0.0", unix.IPPROTO_TCP, 81, "10.1.0.2", 81)},
+				}
+				if err := n.Do(func() error {
+					tables, _ := NewNode(Options{}).Named(name)
+					return errors.Join(tables.AddPorts(t.Context(), p), tables.CheckPorts(t.Context(), p))
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 // What nftables admits passes the FORWARD chain of either iptables, by one rule
 // behind the administrator's chain however many pods there are; CHECK misses it.
 func TestPrivilegedAdmittedPassForward(t *testing.T) {

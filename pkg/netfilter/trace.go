@@ -47,7 +47,7 @@ func (t Trace) Named() bool { return t.own || t.id != "" || t.ContainerID != "" 
 func (t Trace) Of(ref store.Ref) bool {
 	switch {
 	case t.own:
-		return t.chain == dnatChain(ref) || t.chain == masqChain(ref) || t.chain == oldSNATChain(ref)
+		return t.chain == dnatChain(ref) || t.chain == secondDNATChain(ref) || t.chain == masqChain(ref) || t.chain == oldSNATChain(ref)
 	case t.id != "":
 		return t.id == nftID(ref)
 	}
@@ -169,8 +169,8 @@ func natTraces(have table) []Trace {
 			about = append(about, have.find(from, "-j "+chain)...)
 		}
 		for _, r := range about {
-			if network, id, ok := namesIn(comment(r)); ok {
-				t.Network, t.ContainerID = network, id
+			if ref, ok := namesIn(comment(r)); ok {
+				t.Network, t.ContainerID, t.IfName = ref.Network, ref.ContainerID, ref.IfName
 			}
 			for _, a := range podAddrs(r) {
 				if !slices.Contains(t.Addrs, a) {
@@ -178,7 +178,7 @@ func natTraces(have table) []Trace {
 				}
 			}
 		}
-		if ref := (store.Ref{Network: t.Network, ContainerID: t.ContainerID}); t.ContainerID != "" && !t.Of(ref) {
+		if ref := (store.Ref{Network: t.Network, ContainerID: t.ContainerID, IfName: t.IfName}); t.ContainerID != "" && !t.Of(ref) {
 			continue
 		}
 		out = append(out, t)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -74,6 +75,12 @@ type section struct {
 	Bridge     string `json:"bridge,omitempty"`
 	IsolatedBy string `json:"isolatedBy,omitempty"`
 	Zone       string `json:"zone,omitempty"` // of firewalld
+}
+
+// same reports that two sections say the same, so that the work of one is that
+// of the other.
+func (s *section) same(o section) bool {
+	return s.Backend == o.Backend && slices.Equal(s.Addrs, o.Addrs) && s.Bridge == o.Bridge && s.IsolatedBy == o.IsolatedBy && s.Zone == o.Zone
 }
 
 // recorded returns the back ends that may hold something of an attachment, and

@@ -136,6 +136,12 @@ func (p *plugin) admit(ctx context.Context, a *cniplugin.Args, b Backend, w want
 	for _, addr := range w.addrs {
 		data.Addrs = append(data.Addrs, addr.Addr())
 	}
+	if before != nil && before.Backend == b.Name() && !before.same(data) {
+		// A repeated ADD of other addresses: the record of the first is about to be replaced.
+		if err := holders[0].Remove(ctx, a, w.ref, before); err != nil {
+			return err
+		}
+	}
 	if err := p.Records.Begin(w.ref, a.Netns, Name, data); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}

@@ -143,14 +143,16 @@ func (b tables) withdraw(ctx context.Context, ref store.Ref, s *section) error {
 }
 
 // isolated reports whether somebody else relies on the isolation of the bridge:
-// an attachment whose record names it, or a pod of the reference plugins, which
+// an attachment whose record names it and these tables, or a pod of the reference plugins, which
 // may be on it. Unsure is yes.
 func (b tables) isolated(ctx context.Context, ref store.Ref, s *section) bool {
 	others, err := b.others(ref)
 	if err != nil {
 		return true
 	}
-	if slices.ContainsFunc(others, func(o section) bool { return o.Bridge == s.Bridge }) {
+	if slices.ContainsFunc(others, func(o section) bool {
+		return o.Bridge == s.Bridge && (o.Backend == b.Name() || o.IsolatedBy == b.Name())
+	}) {
 		return true
 	}
 	strangers, err := b.Strangers(ctx, func(a netip.Addr) bool {
@@ -271,18 +273,25 @@ func (b firewalld) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref,
 		return slices.ContainsFunc(others, func(o section) bool { return o.Backend == netfilter.NameFirewalld && slices.Contains(o.Addrs, addr) })
 	})
 	errs := []error{netfilter.CNIError(b.Del(ctx, s.Zone, mine), cnierr.CodeNoDatapath, "withdraw the admission of %s by firewalld", ref.IfName)}
-	if s.IsolatedBy != "" {
-		if node, err := b.Netfilter(a); node != nil {
-			for _, t := range node.All() {
-				if t.Name() == s.IsolatedBy {
-					errs = append(errs, tables{t, b.Deps}.Remove(ctx, a, ref, s))
-				}
-			}
-		} else {
-			errs = append(errs, err)
-		}
+	for _, t := range b.isolators(a, s) {
+		errs = append(errs, t.Remove(ctx, a, ref, s))
 	}
 	return errors.Join(errs...)
+}
+
+// isolators are the tables that isolate for an attachment, none if nobody does.
+func (b firewalld) isolators(a *cniplugin.Args, s *section) []tables {
+	if s.IsolatedBy == "" {
+		return nil
+	}
+	var out []tables
+	node, _ := b.Netfilter(a) // it can be used with an error too
+	for _, t := range node.All() {
+		if t.Name() == s.IsolatedBy {
+			out = append(out, tables{t, b.Deps})
+		}
+	}
+	return out
 }
 
 func zoneOf(a *cniplugin.Args) string {
@@ -291,13 +300,20 @@ func zoneOf(a *cniplugin.Args) string {
 	return conf.FirewalldZone
 }
 
-// Check asks firewalld for every address.
+// Check asks firewalld for every address, and looks for the isolation: a reload
+// of firewalld may flush the tables.
 func (b firewalld) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 	var addrs []netip.Addr
 	for _, p := range w.addrs {
 		addrs = append(addrs, p.Addr())
 	}
-	return netfilter.CNIError(b.Firewalld.Check(ctx, w.conf.FirewalldZone, addrs), cnierr.CodeNoDatapath, "the admission of %s differs from the configuration", a.IfName)
+	errs := []error{netfilter.CNIError(b.Firewalld.Check(ctx, w.conf.FirewalldZone, addrs), cnierr.CodeNoDatapath, "the admission of %s differs from the configuration", a.IfName)}
+	if s, found, _ := store.Recall[section](b.Records, w.ref, Name); found {
+		for _, t := range b.isolators(a, &s) {
+			errs = append(errs, t.Check(ctx, a, w))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Sweep does nothing: a source says nothing about whose it is.

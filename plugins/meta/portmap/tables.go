@@ -32,7 +32,9 @@ var _ Backend = tables{}
 // Prepare finds the device that the node's own processes reach the pod by. The
 // tables have been found usable when they were chosen.
 func (b tables) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error) {
-	return &tablesJob{tables: b, args: a, ports: w.netfilter(), localnet: b.localnet(ctx, a, w)}, nil
+	ports := w.netfilter()
+	ports.Before, ports.Spare = mappings(b.section(w.ref).Ports), b.spare(w.ref)
+	return &tablesJob{tables: b, args: a, ports: ports, localnet: b.localnet(ctx, a, w)}, nil
 }
 
 // localnet names the device whose route_localnet has to be on, if that is ours
@@ -123,7 +125,7 @@ func (j *tablesJob) Do(ctx context.Context, undos *undo.Stack) error {
 		return nil
 	}
 	undos.Push("route_localnet", func(ctx context.Context) error {
-		return j.disableLocalnet(ctx, j.localnet, j.ports.Ref)
+		return j.disableLocalnet(ctx, j.args, j.localnet, j.ports.Ref)
 	})
 	return netfilter.CNIError(j.EnableLocalnet(ctx, j.localnet), cnierr.CodeNoDatapath, "let 127.0.0.1 reach the pod")
 }
@@ -156,10 +158,7 @@ func dropFlows(a *cniplugin.Args, mappings []netfilter.Mapping, match func(netfi
 
 // Remove takes the rules out, and ends the connections that they made.
 func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, ports []portKey) error {
-	h := netfilter.Held{Ref: ref, Spare: b.spare(ref)}
-	for _, k := range ports {
-		h.Mappings = append(h.Mappings, netfilter.Mapping{HostIP: k.HostIP, Proto: k.Proto, HostPort: k.Port, PodIP: k.PodIP, PodPort: k.PodPort})
-	}
+	h := netfilter.Held{Ref: ref, Mappings: mappings(ports), Spare: b.spare(ref)}
 	if err := b.DelPorts(ctx, h); err != nil {
 		if ports == nil && errors.Is(err, netfilter.ErrUnusable) {
 			a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
@@ -169,21 +168,44 @@ func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, po
 	}
 	dropFlows(a, h.Mappings, func(m netfilter.Mapping, f nl.Flow) bool { return f.ReplySrc == netip.AddrPortFrom(m.PodIP, m.PodPort) })
 	if ports == nil {
-		return b.disableUnused(ctx, ref)
+		return b.disableUnused(ctx, a, ref)
 	}
 	s := b.section(ref)
-	if s.Localnet == "" {
+	ours := slices.ContainsFunc(s.Ports, func(k portKey) bool { return k.Backend == b.Name() })
+	if s.Localnet == "" || !ours { // by a repeated ADD it is another back end's that relies on it
 		return nil
 	}
-	err := b.disableLocalnet(ctx, s.Localnet, ref)
+	err := b.disableLocalnet(ctx, a, s.Localnet, ref)
 	return netfilter.CNIError(err, cnierr.CodeNoDatapath, "take route_localnet back")
 }
 
+// mappings are a record's ports in the words of pkg/netfilter, nil for none.
+func mappings(ports []portKey) (out []netfilter.Mapping) {
+	for _, k := range ports {
+		out = append(out, netfilter.Mapping{HostIP: k.HostIP, Proto: k.Proto, HostPort: k.Port, PodIP: k.PodIP, PodPort: k.PodPort})
+	}
+	return out
+}
+
 // disableLocalnet takes route_localnet back from a device unless an attachment
-// other than this one relies on it.
-func (b tables) disableLocalnet(ctx context.Context, ifname string, but store.Ref) error {
+// other than this one relies on it. An earlier one may have had other tables,
+// which guard the device still.
+func (b tables) disableLocalnet(ctx context.Context, a *cniplugin.Args, ifname string, but store.Ref) error {
 	used := func() bool { return b.usesLocalnet(ifname, but) }
-	return b.DisableLocalnet(ctx, ifname, used, b.published)
+	errs := []error{b.DisableLocalnet(ctx, ifname, used, b.published)}
+	if used() {
+		return errs[0]
+	}
+	node, _ := b.Netfilter(a) // it can be used with an error too
+	for _, t := range node.All() {
+		if t.Name() == b.Name() {
+			continue
+		}
+		if guarded, _ := t.Guarded(ctx); slices.Contains(guarded, ifname) { // what cannot be read is left to GC
+			errs = append(errs, t.DisableLocalnet(ctx, ifname, used, b.published))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // published reports whether a record of ours has a port that leads to the address.
@@ -198,12 +220,12 @@ func (b tables) published(a netip.Addr) bool {
 
 // disableUnused takes route_localnet back from the devices that no attachment
 // other than this one relies on, when nobody can say which it was.
-func (b tables) disableUnused(ctx context.Context, ref store.Ref) error {
+func (b tables) disableUnused(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
 	devices, err := b.Guarded(ctx)
 	errs := []error{err}
 	for _, name := range devices {
 		if !b.usesLocalnet(name, ref) {
-			errs = append(errs, b.disableLocalnet(ctx, name, ref))
+			errs = append(errs, b.disableLocalnet(ctx, a, name, ref))
 		}
 	}
 	if err := errors.Join(errs...); !errors.Is(err, netfilter.ErrUnusable) {
@@ -243,7 +265,7 @@ func (b tables) Check(ctx context.Context, _ *cniplugin.Args, w want) error {
 
 // Sweep removes the rules of containers of the network that the runtime does
 // not know and no record names.
-func (b tables) Sweep(ctx context.Context, _ *cniplugin.Args, network string, valid map[store.Ref]bool) error {
+func (b tables) Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[store.Ref]bool) error {
 	keep := make(map[string]bool)
 	for ref := range valid {
 		keep[ref.ContainerID] = true
@@ -262,7 +284,7 @@ func (b tables) Sweep(ctx context.Context, _ *cniplugin.Args, network string, va
 	if err != nil {
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "sweep host ports")
 	}
-	return b.disableUnused(ctx, store.Ref{})
+	return b.disableUnused(ctx, a, store.Ref{})
 }
 
 // Status has nothing to add: tables that were chosen can be used.
