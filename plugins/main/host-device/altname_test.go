@@ -3,6 +3,7 @@
 package hostdevice
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -41,6 +42,19 @@ func TestPrivilegedDelOfFailedAdd(t *testing.T) {
 	if got := e.links(e.pod.NS); got["eth0"] != "nic0" {
 		t.Errorf("the first network's device has left the pod: %v; node: %v", got, e.links(e.node.NS))
 	}
+}
+
+// An operator may give the network another name while pods have its devices: they come home as with the reference, and their
+// addresses are free again.
+func TestPrivilegedDelUnderAnotherName(t *testing.T) {
+	e := newEnv(t, withIPAM)
+	e.mustAdd("a")
+	a := e.args("a", "")
+	a.StdinData = bytes.Replace(a.StdinData, []byte(`"name":"`), []byte(`"name":"new`), 1)
+	if err := e.node.Do(func() error { return e.plugin.Del(t.Context(), a) }); err != nil {
+		t.Fatal(err)
+	}
+	e.home()
 }
 
 // The pod gets a second address/vlan on it, a bridge member in the pod, XDP..: DEL brings it home.

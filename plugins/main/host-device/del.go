@@ -4,6 +4,7 @@ package hostdevice
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -23,7 +24,54 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.detach(ctx, a, c, a.Ref(c.Name))
+	ref := a.Ref(c.Name)
+	if name := p.nameAtAdd(a, ref); name != c.Name {
+		ref.Network = name
+		if a, err = underName(a, name); err != nil {
+			return err
+		}
+	}
+	return p.detach(ctx, a, c, ref)
+}
+
+// nameAtAdd is the network's name, or the one that it had when the device was lent: the operator may have changed it since, and
+// the device must come home all the same, as with the reference. A DEL of an attachment that was never made is told from that
+// by the device: the configuration must mean the one that is lent under CNI_IFNAME.
+func (p *plugin) nameAtAdd(a *cniplugin.Args, ref store.Ref) string {
+	if p.remember(ref).found {
+		return ref.Network
+	}
+	r, err := p.parseAny(a)
+	if err != nil {
+		return ref.Network
+	}
+	records, _ := p.Records.List("") // what cannot be read is no record
+	for _, rec := range records {
+		var s section
+		if ok, err := rec.Section(Name, &s); !ok || err != nil || !r.means(s) {
+			continue
+		}
+		if rec.ContainerID == ref.ContainerID && rec.IfName == ref.IfName && (a.Netns == "" || rec.NetNS == a.Netns) {
+			return rec.Network
+		}
+	}
+	return ref.Network
+}
+
+// underName is the call with another network name, which IPAM has the addresses under.
+func underName(a *cniplugin.Args, name string) (*cniplugin.Args, error) {
+	var conf map[string]json.RawMessage
+	quoted, err := json.Marshal(name)
+	if err == nil {
+		err = json.Unmarshal(a.StdinData, &conf)
+	}
+	if err != nil {
+		return nil, cnierr.Wrap(cnierr.CodeDecode, err, "rename the network")
+	}
+	conf["name"] = quoted
+	call := *a
+	call.StdinData, err = json.Marshal(conf)
+	return &call, cnierr.Wrap(cnierr.CodeDecode, err, "rename the network")
 }
 
 // detach ends one loan: the device, the addresses and then the record. It goes

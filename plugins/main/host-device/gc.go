@@ -72,13 +72,22 @@ func (p *plugin) lent(r *request) bool {
 		if ok, err := rec.Section(Name, &s); !ok || err != nil {
 			continue
 		}
-		switch {
-		case r.Device != "" && (s.Device == r.Device || s.Path == r.Device),
-			r.Device == "" && r.hwAddr != nil && s.MAC == r.hwAddr.String(),
-			r.byPCI() && s.PCI == r.PCIBusID,
-			r.Device == "" && r.hwAddr == nil && r.path() != "" && s.Path == r.path():
+		if r.means(s) {
 			return true
 		}
 	}
 	return false
+}
+
+// means reports that s is of the device that the configuration names.
+func (r *request) means(s section) bool {
+	switch {
+	case r.Device != "":
+		return s.Device == r.Device || s.Path == r.Device
+	case r.hwAddr != nil:
+		return s.MAC == r.hwAddr.String()
+	case r.byPCI():
+		return s.PCI == r.PCIBusID
+	}
+	return r.path() != "" && s.Path == r.path()
 }
