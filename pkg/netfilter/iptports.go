@@ -287,16 +287,46 @@ func (t *IPTables) CheckPorts(ctx context.Context, p Ports) error {
 		if second := secondDNATChain(p.Ref); have.has(second) {
 			own = second
 		}
-		errs = append(errs, checkRules(have, own, dnatRules(p, mappings)))
-		entries := have.find(chainDNAT, "-j "+own)
-		for _, e := range entryRules(p, mappings, v6, own) {
-			if len(p.conditions(v6)) == 0 && !slices.ContainsFunc(entries, func(r string) bool { return sameRule(r, e.rule) }) || len(entries) == 0 {
-				errs = append(errs, fmt.Errorf("%w: missing in %s: %s", ErrDiffers, chainDNAT, e.rule))
+		rules, entries := dnatRules(p, mappings), have.find(chainDNAT, "-j "+own)
+		if p.Stranger {
+			errs = append(errs, missing(have, own, rules)...)
+			errs = append(errs, unled(entries, mappings)...)
+		} else {
+			errs = append(errs, checkRules(have, own, rules))
+			for _, e := range entryRules(p, mappings, v6, own) {
+				if len(p.conditions(v6)) == 0 && !slices.ContainsFunc(entries, func(r string) bool { return sameRule(r, e.rule) }) || len(entries) == 0 {
+					errs = append(errs, fmt.Errorf("%w: missing in %s: %s", ErrDiffers, chainDNAT, e.rule))
+				}
 			}
 		}
 		errs = append(errs, checkJumps(have, p)...)
 	}
 	return errors.Join(errs...)
+}
+
+// missing are the rules that a chain lacks, in whatever order it has others.
+func missing(have table, chain string, want []string) (errs []error) {
+	for _, w := range want {
+		if !slices.ContainsFunc(have.chains[chain], func(r string) bool { return sameRule(r, w) }) {
+			errs = append(errs, fmt.Errorf("%w: missing in %s: %s", ErrDiffers, chain, w))
+		}
+	}
+	return errs
+}
+
+// unled are the ports that none of the entries has, whatever else they have: the
+// reference's are for all ports of a protocol, and no address.
+func unled(entries []string, mappings []Mapping) (errs []error) {
+	for _, m := range mappings {
+		if !slices.ContainsFunc(entries, func(r string) bool {
+			_, ports, _ := strings.Cut(r, "--dports ")
+			ports, _, _ = strings.Cut(ports, " ")
+			return strings.Contains(" "+r, " -p "+protoName(m.Proto)+" ") && slices.Contains(strings.Split(ports, ","), strconv.Itoa(int(m.HostPort)))
+		}) {
+			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in %s", ErrDiffers, m.HostPort, protoName(m.Proto), m.PodIP, chainDNAT))
+		}
+	}
+	return errs
 }
 
 // checkRules compares all rules of a chain, in their order.

@@ -62,6 +62,9 @@ type Ports struct {
 	Before []Mapping
 	// Spare are addresses of the container's other attachments, whose rules stay.
 	Spare []netip.Addr
+	// Stranger says that another suite may have made the rules, which has its own
+	// order, and its own number of them: CHECK wants each port to lead to the pod.
+	Stranger bool
 	// Pod are the pod's addresses with their prefix lengths: connections from
 	// its own subnet are masqueraded with SNAT.
 	Pod []netip.Prefix

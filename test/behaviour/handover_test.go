@@ -133,6 +133,58 @@ func TestPrivilegedDelOfReference(t *testing.T) {
 	})
 }
 
+// The reference's pods go on running when its programs have been replaced by ours, and are healthy to our CHECK.
+func TestPrivilegedCheckOfReference(t *testing.T) {
+	eachHandover(t, func(t *testing.T, h *handover) {
+		node := families()[0].node(h.Client())
+		p := h.add(h.reference, "a", tcp(8080, 80), tcp(8081, 80).on(node), udp(8082, 80).on(node))
+		mustCheck(t, p.by(h.ours))
+		script := map[string]string{
+			"nftables":        "nft flush chain ip cni_hostport hostports",
+			"iptables-nft":    "iptables-nft -t nat -F CNI-HOSTPORT-DNAT",
+			"iptables-legacy": "iptables-legacy -t nat -F CNI-HOSTPORT-DNAT",
+		}
+		sh(t, h.Node, script[h.backend.name])
+		if err := p.by(h.ours).check(); err == nil {
+			t.Error("CHECK does not see that nothing leads to the pod")
+		}
+		p.by(h.ours).mustDel()
+	})
+}
+
+// The same with a conflist that names no back end: the reference's pods are iptables', and our next ones eBPF's.
+func TestPrivilegedHandoverToEBPF(t *testing.T) {
+	dir, err := binaries.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	ours := w.runtime(net0())
+	reference, err := w.Node.CNI(lab.CNIOptions{Path: []string{dir}, Conflist: net0().conflist(t), Stderr: w.stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := w.after(reference, tcp(8080, 80))
+	p := w.add(reference, "a", tcp(8080, 80), tcp(8081, 80).on(families()[0].node(w.Client())))
+	serve(t, p, "a", ":80")
+	serve(t, w.add(ours, "b", tcp(8090, 80)), "b", ":80")
+	mustCheck(t, p.by(ours))
+	eachFamily(t, func(t *testing.T, fam family) {
+		for port, name := range map[uint16]string{8080: "a", 8090: "b"} {
+			if got := ask(t, w.Client(), "tcp"+fam.suffix, at(fam.node(w.Client()), port)); got.name != name {
+				t.Errorf("port %d: answered by %s, want %s", port, got.name, name)
+			}
+		}
+	})
+	p.by(ours).mustDel()
+	if err := p.Delete(); err != nil {
+		t.Fatal(err)
+	}
+	if d := lab.Diff(rules(before), rules(w.snapshot())); d != "" {
+		t.Errorf("after our DEL the rules differ (- gone, + left behind):\n%s", d)
+	}
+}
+
 // What we made, the reference's DEL removes, as far as it knows it: our records
 // stay until our GC.
 func TestPrivilegedReferenceDelOfOurs(t *testing.T) {

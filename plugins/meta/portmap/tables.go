@@ -260,7 +260,9 @@ func (b tables) spare(ref store.Ref) []netip.Addr {
 
 // Check compares the rules, the shared ones too.
 func (b tables) Check(ctx context.Context, _ *cniplugin.Args, w want) error {
-	return netfilter.CNIError(b.CheckPorts(ctx, w.netfilter()), cnierr.CodeNoDatapath, "host ports differ from the configuration")
+	ports := w.netfilter()
+	ports.Stranger = len(b.section(w.ref).Ports) == 0
+	return netfilter.CNIError(b.CheckPorts(ctx, ports), cnierr.CodeNoDatapath, "host ports differ from the configuration")
 }
 
 // Sweep removes the rules of containers of the network that the runtime does
