@@ -206,15 +206,8 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return err
 		}
 	}
-	counted, err := eps.stats.Has(uint32(ep.HostIfindex))
-	if err != nil {
-		return fmt.Errorf("sl_ep_stats: %w", err)
-	}
-	if err := eps.stats.Create(uint32(ep.HostIfindex), ep.Ref.Pod(), ep.Ref.Owner()); err != nil {
-		return full("sl_ep_stats", err)
-	}
-	if !counted { // without an entry to lead to them, DEL would not find them
-		back.Push("counters", func(context.Context) error { return eps.stats.Delete(uint32(ep.HostIfindex)) })
+	if err := eps.count(ep, &back); err != nil {
+		return err
 	}
 	id, err := d.police(uint32(ep.HostIfindex), ep, f, &back)
 	if err != nil {
@@ -241,6 +234,23 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 		return err
 	}
 	return d.sync(ctx, a)
+}
+
+// count makes the counters of ep's device, where it has none. Without an address that leads to them DEL would not find them: an
+// Enable that fails takes them back.
+func (e endpoints) count(ep Endpoint, back *undo.Stack) error {
+	index := uint32(ep.HostIfindex)
+	had, err := e.stats.Has(index)
+	if err == nil {
+		err = e.stats.Create(index, ep.Ref.Pod(), ep.Ref.Owner())
+	}
+	if err != nil {
+		return full("sl_ep_stats", err)
+	}
+	if !had {
+		back.Push("counters", func(context.Context) error { return e.stats.Delete(index) })
+	}
+	return nil
 }
 
 // putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
