@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -68,7 +67,18 @@ func tagged(t *testing.T, ns interface{ Do(func() error) error }, l net.PacketCo
 }
 
 func macOf(t *testing.T, ns interface{ Do(func() error) error }, dev string) string {
-	return strings.TrimSpace(sh(t, ns, "cat /sys/class/net/"+dev+"/address"))
+	t.Helper()
+	var mac string
+	if err := ns.Do(func() error {
+		i, err := net.InterfaceByName(dev) // not by /sys, which may be another namespace's
+		if err == nil {
+			mac = i.HardwareAddr.String()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return mac
 }
 
 func listens(t *testing.T, at place, addr netip.AddrPort) net.PacketConn {
