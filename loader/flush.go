@@ -5,6 +5,8 @@ package loader
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
@@ -22,7 +24,28 @@ func (d *Datapath) FlushFlows(_ context.Context, match func(Flow) bool) (int, er
 	return d.flushFlows(func(m flow.Map, f func(*flow.Record) bool, all []flow.Map) (int, error) { return m.Delete(f, all...) }, match)
 }
 
+// forgetSources ends masquerading by addresses that the node has no more, as the kernel does: no answer comes for them, and a
+// pod that goes on sending would keep such a connection alive for ever. Its next packet gets an address that is there. To be
+// called when the uplinks have their new ones.
+func (d *Datapath) forgetSources(gone []netip.Addr) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	_, err := d.flushRecords(func(m flow.Map, all []flow.Map) (int, error) {
+		return m.Delete(func(r *flow.Record) bool { return r.Masqueraded() && slices.Contains(gone, r.Other.Local.Addr()) }, all...)
+	})
+	return err
+}
+
 func (d *Datapath) flushFlows(do func(flow.Map, func(*flow.Record) bool, []flow.Map) (int, error), match func(Flow) bool) (int, error) {
+	now := flow.Now()
+	return d.flushRecords(func(m flow.Map, all []flow.Map) (int, error) {
+		return do(m, func(r *flow.Record) bool { return match(newFlow(r, now)) }, all)
+	})
+}
+
+// flushRecords calls do for each of the tables of flows, with all of them.
+func (d *Datapath) flushRecords(do func(m flow.Map, all []flow.Map) (int, error)) (int, error) {
 	var all []flow.Map
 	for _, name := range []string{mapFlows, mapFlowsNew} {
 		m, err := d.pinned(name)
@@ -31,9 +54,9 @@ func (d *Datapath) flushFlows(do func(flow.Map, func(*flow.Record) bool, []flow.
 		}
 		all = append(all, flow.New(m))
 	}
-	now, sum := flow.Now(), 0
+	sum := 0
 	for _, m := range all {
-		n, err := do(m, func(r *flow.Record) bool { return match(newFlow(r, now)) }, all)
+		n, err := do(m, all)
 		sum += n
 		if err != nil {
 			return sum, fmt.Errorf("flows: %w", err)

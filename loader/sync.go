@@ -152,7 +152,8 @@ func (d *Datapath) sync(ctx context.Context, a *attacher) error {
 	for _, name := range n.missing {
 		d.log.Warn("configured uplink does not exist", log.String("device", name))
 	}
-	if err := errors.Join(d.writeHostAddrs(n.addrs), d.writeUplinks(a, n.uplinks), d.writeKeptPorts()); err != nil {
+	gone, err := d.writeHostAddrs(n.addrs)
+	if err := errors.Join(err, d.writeUplinks(a, n.uplinks), d.forgetSources(gone), d.writeKeptPorts()); err != nil {
 		return err
 	}
 	if err := d.syncDeny(a, n.uplinks); err != nil {
@@ -190,23 +191,24 @@ func (d *Datapath) markPodSide(index int) error {
 	return nil
 }
 
-// writeHostAddrs makes want the set of the node's addresses: new ones first, so that none is missing at any moment.
-func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) error {
+// writeHostAddrs makes want the set of the node's addresses: new ones first, so that none is missing at any moment. It returns
+// those that have gone.
+func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
 	raw, err := d.pinned(mapHostAddrs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m := endpoint.NewHostAddrs(raw)
 	have, err := m.All()
 	if err != nil {
-		return fmt.Errorf("node addresses: %w", err)
+		return nil, fmt.Errorf("node addresses: %w", err)
 	}
 	for a, index := range want {
 		if old, ok := have[a]; ok && old == index {
 			continue
 		}
 		if err := m.Put(a, index); err != nil {
-			return fmt.Errorf("node address %s: %w", a, full("sl_host_addrs", err))
+			return nil, fmt.Errorf("node address %s: %w", a, full("sl_host_addrs", err))
 		}
 	}
 	for a := range have {
@@ -214,10 +216,11 @@ func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) error {
 			continue
 		}
 		if err := m.Delete(a); err != nil {
-			return fmt.Errorf("node address %s: %w", a, err)
+			return gone, fmt.Errorf("node address %s: %w", a, err)
 		}
+		gone = append(gone, a)
 	}
-	return nil
+	return gone, nil
 }
 
 // writeUplinks makes want the set of uplinks, in the map and on the devices. A program hangs on a device only while the map

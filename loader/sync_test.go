@@ -13,9 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -137,6 +140,49 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	}
 	e.ok(d.Sync(e.ctx))
 	wantKnown(e, d, []string{"10.1.0.1", "10.8.0.1", "192.0.2.10", "192.0.2.11", "203.0.113.7"}, []string{"eth0", "tun0"})
+}
+
+// What was masqueraded with an address that the node has no more starts anew, however long the pod keeps it alive.
+func TestPrivilegedSourceGone(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	e.ip("addr", "add", "198.51.100.200/24", "dev", "eth0")
+	e.ip("addr", "add", "2001:db8:7::200/64", "dev", "eth0", "nodad")
+	d := e.open()
+	e.ok(d.Sync(e.ctx))
+	now := uint64(flow.Now())
+	const nat = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_SNAT | bpfobj.TypesSlFlowFlagSL_FLOW_POD_OPENED)
+	put := func(name, pod, remote, node string) {
+		m, err := d.pinned(name)
+		e.ok(err)
+		inside, outside := tuple(unix.IPPROTO_UDP, pod, remote), tuple(unix.IPPROTO_UDP, node, remote)
+		e.ok(bpf.Put(m, inside, bpfobj.TypesSlFlow{Other: outside, Flags: nat, Created: now, LastSeen: now, Owner: 7}))
+		e.ok(bpf.Put(m, outside, bpfobj.TypesSlFlow{Other: inside, Flags: nat | uint32(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX), Created: now, LastSeen: now, Owner: 7}))
+	}
+	left := func() (n int) {
+		for _, name := range []string{mapFlows, mapFlowsNew} {
+			m, err := d.pinned(name)
+			e.ok(err)
+			got, err := flow.New(m).Len()
+			e.ok(err)
+			n += got
+		}
+		return n
+	}
+	put(mapFlows, "10.1.0.2:1000", "203.0.113.1:53", "198.51.100.200:61000")
+	put(mapFlowsNew, "10.1.0.2:1001", "203.0.113.1:53", "198.51.100.200:61001")
+	put(mapFlows, "[fd00::2]:1000", "[2001:db8:f::1]:53", "[2001:db8:7::200]:61000")
+	put(mapFlows, "10.1.0.2:1002", "203.0.113.1:53", "192.0.2.10:61002")
+	e.ok(d.Sync(e.ctx))
+	if n := left(); n != 8 {
+		t.Errorf("%d entries while all addresses are there, want 8", n)
+	}
+	e.ip("addr", "del", "198.51.100.200/24", "dev", "eth0")
+	e.ip("addr", "del", "2001:db8:7::200/64", "dev", "eth0")
+	e.ok(d.Sync(e.ctx))
+	if n := left(); n != 2 {
+		t.Errorf("%d entries, want the 2 of the address that is left", n)
+	}
 }
 
 // A look at the node holds for a moment, also for new pods: but not for one whose devices it did not see.

@@ -199,7 +199,7 @@ const tickNS = 64
 // BurstTicks returns how long burst bytes take at rate bytes a second, in ticks, rounded down to whole microseconds as tc and
 // the reference plugins do. A time beyond 274 s is all that fits.
 func BurstTicks(rate uint64, burst uint32) uint32 {
-	us := 1e6 * (float64(burst) / float64(rate))
+	us := float64(burst) * 1e6 / float64(rate) // in this order: rounded as there
 	ticks := math.Floor(us) * 1000 / tickNS
 	if ticks > math.MaxUint32 {
 		return math.MaxUint32

@@ -88,6 +88,9 @@ func (r *Record) IsIndex() bool { return r.Flags&index != 0 }
 // Translated reports whether Other means anything.
 func (r *Record) Translated() bool { return r.Flags&(snat|dnat) != 0 }
 
+// Masqueraded reports whether the other end sees an address of the node for the pod's.
+func (r *Record) Masqueraded() bool { return r.Flags&snat != 0 }
+
 // Kind is "masquerade", "hostport" or "plain".
 func (r *Record) Kind() string {
 	switch {

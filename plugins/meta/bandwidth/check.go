@@ -75,11 +75,22 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 // referenceSection is what the record would say of a pod of the reference plugin,
 // which keeps none.
 func referenceSection(req *request, c *checking) *section {
-	s := &section{Backend: BackendTBF, Ingress: req.ingress, Egress: req.egress, Subnets: req.subnets, HostIfindex: c.dev.host.Index}
+	s := &section{
+		Backend: BackendTBF, Ingress: req.ingress.literal(req.rates.IngressBurst), Egress: req.egress.literal(req.rates.EgressBurst),
+		Subnets: req.subnets, HostIfindex: c.dev.host.Index,
+	}
 	if s.Egress != nil {
 		s.IFB = referenceIFB(c.ref)
 	}
 	return s
+}
+
+// literal is the limit with the burst that was sent, in bits, whatever it stands for: the reference derives none.
+func (l *Limit) literal(burst *uint64) *Limit {
+	if l == nil || !l.Derived || deref(burst) < bitsPerByte {
+		return l
+	}
+	return &Limit{Rate: l.Rate, Burst: uint32(*burst / bitsPerByte)}
 }
 
 // recorded returns what ADD has made, if that is what the configuration asks for.

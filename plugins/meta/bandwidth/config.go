@@ -93,6 +93,7 @@ func (c *Conf) Key(name string) any {
 type request struct {
 	conf    *Conf
 	backend string // auto, edt or tbf
+	rates   *Rates // those that count
 
 	ingress, egress *Limit // nil: not limited
 	subnets         subnets
@@ -132,6 +133,7 @@ func parse(stdin []byte, nodeDefault string) (*request, error) {
 	if !rates.any() {
 		rates, where = &conf.RuntimeConfig.Bandwidth.Rates, "runtimeConfig.bandwidth."
 	}
+	r.rates = rates
 	var err error
 	if r.ingress, err = newLimit(where+"ingress", rates.IngressRate, rates.IngressBurst); err != nil {
 		return nil, err
@@ -186,13 +188,16 @@ type Limit struct {
 }
 
 // noBurst says whether a burst in bits is no wish: absent, or what kubelets and
-// runtimes send that know only a rate, the biggest number of some type.
+// runtimes send that know only a rate, the biggest number of some type, or the
+// biggest that the reference accepts.
 func noBurst(bits uint64) bool {
-	return bits < bitsPerByte || bits == math.MaxInt32 || bits == math.MaxUint32
+	return bits < bitsPerByte || bits == math.MaxInt32 || bits == math.MaxUint32 || bits == maxBurstBits
 }
 
 const (
 	bitsPerByte = 8
+	// maxBurstBits is what CRI-O sends with every rate.
+	maxBurstBits = math.MaxUint32*bitsPerByte - 1
 	// derivedTime is the length of a derived burst, in microseconds.
 	derivedTime = 10_000
 	// minBurst lets an Ethernet frame of any usual MTU pass a token bucket.

@@ -38,6 +38,7 @@ func TestParse(t *testing.T) {
 		{name: "no burst", keys: `"ingressRate":1000000`, backend: "auto", ingress: derived},
 		{name: "int32", keys: `"ingressRate":1000000,"ingressBurst":2147483647`, backend: "auto", ingress: derived},
 		{name: "uint32", keys: `"ingressRate":1000000,"ingressBurst":4294967295`, backend: "auto", ingress: derived},
+		{name: "the most that the reference accepts", keys: `"ingressRate":1000000,"ingressBurst":34359738359`, backend: "auto", ingress: derived},
 		{name: "a burst of 10 ms", keys: `"egressRate":1000000000`, backend: "auto", egress: &Limit{Rate: 125_000_000, Burst: 1_250_000, Derived: true}},
 		{name: "a huge rate", keys: `"egressRate":18446744073709551615`, backend: "auto",
 			egress: &Limit{Rate: math.MaxUint64 / 8, Burst: math.MaxUint32 / 2, Derived: true}},
@@ -91,6 +92,9 @@ func TestReferenceValues(t *testing.T) {
 	t.Parallel()
 	if got, want := *(&Limit{Rate: 1000, Burst: 10}).tbf(), (nl.TBF{Rate: 1000, Limit: 35, Buffer: 156250}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := (&Limit{Rate: 625, Burst: 5125}).tbf().Buffer; got != 128_125_000 {
+		t.Errorf("buffer %d: not rounded as there", got)
 	}
 	if got := (&Limit{Rate: 1_000_000, Burst: 100_000}).tbf().Limit; got != 125_000 {
 		t.Errorf("limit %d: not 25 ms and the burst", got)

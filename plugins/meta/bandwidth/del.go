@@ -5,6 +5,7 @@ package bandwidth
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -28,7 +29,11 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // withdraw is DEL for an attachment of which only the name is known.
 func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
-	return errors.Join(p.forget(ctx, a, ref), p.delNamedIFBs(ref))
+	var lost error
+	if _, err := p.Records.Load(ref); errors.Is(err, store.ErrNotExist) { // what the datapath holds is found by owner
+		lost = cnierr.Wrap(cnierr.CodeKernel, p.disable(ctx, a, ref), "remove the limits of %s", ref.IfName)
+	}
+	return errors.Join(lost, p.forget(ctx, a, ref), p.delNamedIFBs(ref))
 }
 
 // forget takes out what the record says, then the record. Missing is success.
@@ -48,7 +53,12 @@ func (p *plugin) forget(ctx context.Context, a *cniplugin.Args, ref store.Ref) e
 	if err != nil || rec.Corrupt { // what it holds is found by name and owner
 		s = section{}
 	}
-	errs := []error{p.disable(ctx, a, ref), delOnNode(&s), delInPod(&s, rec.NetNS, ref.IfName)}
+	// The qdisc that redirection and datapath share goes with the filters of whoever made it, when the other's are gone.
+	steps := []func() error{func() error { return delOnNode(&s) }, func() error { return p.disable(ctx, a, ref) }}
+	if s.Clsact {
+		slices.Reverse(steps)
+	}
+	errs := []error{steps[0](), steps[1](), delInPod(&s, rec.NetNS, ref.IfName)}
 	if err := errors.Join(errs...); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "remove the limits of %s", ref.IfName)
 	}

@@ -45,6 +45,16 @@ func (l *Limit) tbf() *nl.TBF {
 	return &nl.TBF{Rate: l.Rate, Limit: uint32(min(limit, math.MaxUint32)), Buffer: nl.BurstTicks(l.Rate, l.Burst)}
 }
 
+// wrapped is what the reference plugin makes of a burst that is too long for the
+// kernel's numbers: what is left of them in 32 bits.
+func (l *Limit) wrapped() *nl.TBF {
+	us := uint32(uint64(float64(l.Burst) * 1e6 / float64(l.Rate)))
+	const ticksPerUS = 15.625
+	return &nl.TBF{
+		Rate: l.Rate, Limit: uint32(uint64(float64(l.Rate)*latency)) + l.Burst, Buffer: uint32(uint64(float64(us) * ticksPerUS)),
+	}
+}
+
 // putTBF limits what leaves the device: by a token bucket, or by a tree with a
 // class for what is not limited. end is the address of the other side.
 func putTBF(s side, l *Limit, nets subnets, end nl.End, undos *undo.Stack) error {
@@ -128,7 +138,7 @@ func checkTBF(s side, l *Limit, nets subnets, end nl.End) error {
 		return err
 	}
 	if nets.none() {
-		if want := l.tbf(); q.Kind != nl.QdiscTBF || *q.TBF != *want {
+		if want := l.tbf(); q.Kind != nl.QdiscTBF || *q.TBF != *want && *q.TBF != *l.wrapped() {
 			return fmt.Errorf("the root qdisc is %s %+v, want tbf %+v", q.Kind, q.TBF, want)
 		}
 		return nil

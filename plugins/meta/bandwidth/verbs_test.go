@@ -3,7 +3,9 @@
 package bandwidth
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -112,6 +115,78 @@ func TestPrivilegedDelOfLost(t *testing.T) {
 	w.del("b")
 	if w.has(theirs) || !w.has(others) {
 		t.Error("DEL of an attachment of the reference plugin removed another device than its own")
+	}
+}
+
+// The first DEL on a node leaves as little as any: the redirection's qdisc goes with the datapath's filters on it.
+func TestPrivilegedDelLeavesNoQdisc(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	before := w.run("tc qdisc show dev v2")
+	w.add("a", conf(2, `"backend":"tbf",`+limits))
+	w.del("a")
+	if after := w.run("tc qdisc show dev v2"); after != before {
+		t.Errorf("left: %s\nbefore: %s", after, before)
+	}
+}
+
+// A record that was lost keeps nothing in the datapath.
+func TestPrivilegedDelWithoutRecord(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	w.add("a", conf(2, limits))
+	w.do(func() error { return w.records.Remove(ref("a"), Name) })
+	w.del("a")
+	w.do(func() error {
+		dp, err := loader.OpenExisting(t.Context(), loader.Options{})
+		if err != nil {
+			return err
+		}
+		defer dp.Close()
+		eps, err := dp.Endpoints(t.Context())
+		if len(eps) != 0 {
+			t.Errorf("endpoints %+v", eps)
+		}
+		shapes, serr := dp.Shapes(t.Context())
+		if len(shapes) != 0 {
+			t.Errorf("limits %+v", shapes)
+		}
+		return errors.Join(err, serr)
+	})
+	w.del("a")
+}
+
+// CHECK is content with a pod of the reference plugin, also where the runtime knows only a rate: there the burst is the number
+// that was sent for it.
+func TestPrivilegedCheckOfReference(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	// Limit and buffer as the reference plugin sets them.
+	for burst, tbf := range map[uint64]nl.TBF{
+		80_000:         {Limit: 22_500, Buffer: 312_500},
+		math.MaxInt32:  {Limit: 268_447_955, Buffer: 4_093_640_672},
+		math.MaxUint32: {Limit: 536_883_411, Buffer: 3_892_314_080},
+		maxBurstBits:   {Limit: 12_498, Buffer: 2_684_354_497},
+	} {
+		tbf.Rate = 500_000
+		w.do(func() error {
+			h, err := nl.New()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			v, err := h.LinkByName("v2")
+			if err != nil {
+				return err
+			}
+			return h.AddQdisc(v.Index, nl.Qdisc{Kind: nl.QdiscTBF, Handle: rootHandle(), Parent: nl.ParentRoot, TBF: &tbf}, false)
+		})
+		c := conf(2, fmt.Sprintf(`"runtimeConfig":{"bandwidth":{"ingressRate":4000000,"ingressBurst":%d}},`, burst))
+		if err := w.check("a", c); err != nil {
+			t.Errorf("burst of %d bits: %v", burst, err)
+		}
+		w.run("tc qdisc del dev v2 root")
+		w.wantCode(w.check("a", c), cnierr.CodeCheck)
 	}
 }
 
