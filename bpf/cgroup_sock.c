@@ -44,7 +44,11 @@ int sl_connect4(struct bpf_sock_addr *ctx)
 	if (!local_sock(ctx))
 		return SL_ALLOW;
 	local_ask4(&a, ctx);
-	if (!local_lookup(&a, local_proto(ctx), &p) || __bound4(ctx))
+	if (!local_lookup(&a, local_proto(ctx), &p)) {
+		local_direct(ctx, &a);
+		return SL_ALLOW;
+	}
+	if (__bound4(ctx))
 		return SL_ALLOW;
 	local_connected(ctx, &p);
 	local_set4(ctx, p.pod, p.pod_port);
@@ -60,7 +64,11 @@ int sl_connect6(struct bpf_sock_addr *ctx)
 	if (!local_sock(ctx))
 		return SL_ALLOW;
 	local_ask6(&a, ctx);
-	if (!local_lookup(&a, local_proto(ctx), &p) || __bound6(ctx))
+	if (!local_lookup(&a, local_proto(ctx), &p)) {
+		local_direct(ctx, &a);
+		return SL_ALLOW;
+	}
+	if (__bound6(ctx))
 		return SL_ALLOW;
 	local_connected(ctx, &p);
 	local_set6(ctx, p.pod, p.pod_port);
@@ -76,7 +84,11 @@ int sl_sendmsg4(struct bpf_sock_addr *ctx)
 	if (!local_sock(ctx))
 		return SL_ALLOW;
 	local_ask4(&a, ctx);
-	if (!local_lookup(&a, IPPROTO_UDP, &p) || __bound4(ctx))
+	if (!local_lookup(&a, IPPROTO_UDP, &p)) {
+		local_sent_direct(ctx, &a);
+		return SL_ALLOW;
+	}
+	if (__bound4(ctx))
 		return SL_ALLOW;
 	local_sent(ctx, &p);
 	local_set4(ctx, p.pod, p.pod_port);
@@ -92,7 +104,11 @@ int sl_sendmsg6(struct bpf_sock_addr *ctx)
 	if (!local_sock(ctx))
 		return SL_ALLOW;
 	local_ask6(&a, ctx);
-	if (!local_lookup(&a, IPPROTO_UDP, &p) || __bound6(ctx))
+	if (!local_lookup(&a, IPPROTO_UDP, &p)) {
+		local_sent_direct(ctx, &a);
+		return SL_ALLOW;
+	}
+	if (__bound6(ctx))
 		return SL_ALLOW;
 	local_sent(ctx, &p);
 	local_set6(ctx, p.pod, p.pod_port);

@@ -140,7 +140,7 @@ static __always_inline int __odd(struct __sk_buff *skb, struct sl_pkt *p, enum s
 {
 	enum sl_drop_reason reason;
 
-	if (addr_is_any(p->tuple.local)) /* a host that looks for its address */
+	if (policy_seeks(p->tuple.local, p->tuple.remote))
 		return SL_PASS;
 	reason = policy_device(skb, p, parsed, skb->ifindex, SL_TX, 0, now);
 	if (reason)

@@ -109,6 +109,8 @@ static __always_inline enum sl_drop_reason __admit(struct __sk_buff *skb, const 
 {
 	struct sl_policed *s = policy_of(skb->ifindex);
 
+	if (policy_isolates(skb, p, parsed))
+		return SL_DROP_ISOLATED;
 	if (!s)
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)

@@ -8,7 +8,7 @@
 #define SL_PROGRAM SL_PROGRAM_UPLINK_INGRESS
 #include "lib/compiler.h"
 #include "lib/config.h"
-#include "lib/deny_maps.h"
+#include "lib/deny.h"
 #include "lib/fast.h"
 #include "lib/frag.h"
 #include "lib/icmp.h"
@@ -287,13 +287,9 @@ __noinline int sl_slow_in(struct __sk_buff *skb)
 static __always_inline bool __denied(const __u8 *source)
 {
 	struct sl_cidr key = {.prefix_len = 128};
-	__u64 *hits;
 
 	addr_copy(key.ip, source);
-	hits = bpf_map_lookup_elem(&sl_deny, &key);
-	if (hits)
-		__sync_fetch_and_add(hits, 1);
-	return hits != NULL;
+	return denied(&key);
 }
 
 /* What the first parser left: see odd.h. No function: the frames of what it calls would be too many. */

@@ -13,7 +13,7 @@
 #include <linux/ipv6.h>
 #include "lib/addr.h"
 #include "lib/config.h"
-#include "lib/deny_maps.h"
+#include "lib/deny.h"
 #include "lib/event.h"
 
 struct sl_vlan {
@@ -58,15 +58,9 @@ static __always_inline int drop_xdp(struct xdp_md *ctx, enum sl_drop_reason reas
 /* SL_DROP_NONE: it may come in. */
 static __always_inline enum sl_drop_reason __judge(struct sl_cidr *from, const __u8 *to)
 {
-	__u64 *hits;
-
 	if (addr_is_loopback(from->ip) || addr_is_loopback(to))
 		return SL_DROP_LOOPBACK;
-	hits = bpf_map_lookup_elem(&sl_deny, from);
-	if (!hits)
-		return SL_DROP_NONE;
-	__sync_fetch_and_add(hits, 1);
-	return SL_DROP_DENIED;
+	return denied(from) ? SL_DROP_DENIED : SL_DROP_NONE;
 }
 
 SEC("xdp")

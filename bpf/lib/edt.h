@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include "addr.h"
 #include "edt_maps.h"
+#include "net.h"
 
 /* What becomes of a packet. */
 struct sl_departure {
@@ -31,7 +32,7 @@ static __always_inline bool edt_applies(struct __sk_buff *skb, const struct sl_e
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		listed = !bpf_skb_load_bytes_relative(skb, out ? __DST6 : __SRC6, key.ip, 16, BPF_HDR_START_NET);
 	}
-	listed = listed && bpf_map_lookup_elem(&sl_edt_nets, &key);
+	listed = listed && net_find(&sl_edt_nets, &key, &key.prefix_len, key.ip);
 	return listed == !!(e->flags & SL_EDT_LISTED);
 }
 

@@ -3,6 +3,7 @@
 #include "addr.h"
 #include "config.h"
 #include "endpoint_maps.h"
+#include "net.h"
 
 static __always_inline struct sl_endpoint *endpoint_lookup(const __u8 *ip)
 {
@@ -25,7 +26,7 @@ static __always_inline bool endpoint_masquerades(const struct sl_endpoint *ep, c
 	if (addr_is_multicast(dst) || addr_is_link_local6(dst) || addr_same_prefix(src, dst, ep->prefix_len))
 		return false;
 	addr_copy(key.ip, dst);
-	return bpf_map_lookup_elem(&sl_no_masq, &key) == NULL;
+	return net_find(&sl_no_masq, &key, &key.prefix_len, key.ip) == NULL;
 }
 
 /* The mark by which one netfilter rule can tell traffic that the firewall plugin admits. */

@@ -140,6 +140,33 @@ static __always_inline void local_sent(struct bpf_sock_addr *ctx, const struct s
 	bpf_map_update_elem(&sl_peers_udp, &key, p, BPF_ANY);
 }
 
+/* The socket sends to a, which is no published port. If that is a pod, what it asked before for the same pod counts no more. */
+static __always_inline void local_sent_direct(struct bpf_sock_addr *ctx, const struct sl_ask *a)
+{
+	struct sl_peer_key key = {.port = a->port};
+
+	if (!endpoint_lookup(a->ip))
+		return;
+	key.cookie = bpf_get_socket_cookie(ctx);
+	addr_copy(key.ip, a->ip);
+	if (bpf_map_lookup_elem(&sl_peers_udp, &key))
+		bpf_map_delete_elem(&sl_peers_udp, &key);
+}
+
+/* local_sent_direct() for a socket that connects. Left as it was, the loader would destroy it together with the port. */
+static __always_inline void local_direct(struct bpf_sock_addr *ctx, const struct sl_ask *a)
+{
+	__u64 cookie;
+
+	if (!endpoint_lookup(a->ip))
+		return;
+	cookie = bpf_get_socket_cookie(ctx);
+	if (bpf_map_lookup_elem(&sl_peers, &cookie))
+		bpf_map_delete_elem(&sl_peers, &cookie);
+	if (local_proto(ctx) == IPPROTO_UDP)
+		local_sent_direct(ctx, a);
+}
+
 /* The entry of a connected socket whose peer is from, NULL when that is not a pod it got through a hostPort. */
 static __always_inline struct sl_peer *local_peer(struct bpf_sock_addr *ctx, const struct sl_ask *from)
 {

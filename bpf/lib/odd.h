@@ -168,6 +168,12 @@ struct sl_ext {
 	__be32 frag_id;
 };
 
+static __always_inline bool __is_ext(__u8 proto)
+{
+	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS ||
+	       proto == IPPROTO_FRAGMENT || proto == IPPROTO_AH;
+}
+
 /*
  * Walks the extension headers to the L4 header. Each is at least 8 bytes, and said to
  * be of a protocol by the one before. A routing header with segments left means that
@@ -182,8 +188,7 @@ static __always_inline __u32 __odd_ext(struct __sk_buff *skb, struct sl_head *h,
 	/* Kernel 5.10 refuses some shapes of this loop: "back-edge from insn". */
 #pragma unroll
 	for (i = 0; i < SL_EXT_HEADERS; i++) {
-		if (proto != IPPROTO_HOPOPTS && proto != IPPROTO_ROUTING && proto != IPPROTO_DSTOPTS &&
-		    proto != IPPROTO_FRAGMENT && proto != IPPROTO_AH) {
+		if (!__is_ext(proto)) {
 			h->p.l4_off = off;
 			h->p.tuple.proto = proto;
 			return SL_ODD_L4;

@@ -92,6 +92,13 @@ static __always_inline int __eval(struct sl_policy *pol, const struct sl_asked *
 	return pol->flags & SL_POLICY_DENY_INGRESS ? SL_DROP_INGRESS_RULE : SL_DROP_NONE;
 }
 
+/* Is it from a pod of the bridge that uses its address of the link, which no endpoint has? */
+static __always_inline bool __from_link(const struct __sk_buff *skb, const __u8 *remote)
+{
+	return addr_is_link_local6(remote) && skb->ingress_ifindex != skb->ifindex &&
+	       endpoint_stats(skb->ingress_ifindex);
+}
+
 /*
  * ingressPolicy. Between two pods of this node: not if both are under one and on
  * different bridges, and not on one bridge if either is isolated. The other pod is the
@@ -112,7 +119,9 @@ static __always_inline bool __isolated(const struct __sk_buff *skb, const struct
 		group = other->group;
 	} else {
 		peer = endpoint_lookup((const __u8 *)q->remote);
-		if (!peer || peer->owner == s->owner)
+		if (!peer)
+			return toward && (s->flags & SL_POLICY_ISOLATED) && __from_link(skb, (const __u8 *)q->remote);
+		if (peer->owner == s->owner)
 			return false;
 		group = peer->route_ifindex;
 		other = policy_of(peer->ifindex);
@@ -138,7 +147,7 @@ static __always_inline bool __from_host(const struct __sk_buff *skb, const struc
 #define SL_ASK_EGRESS 1	 /* its connection was opened by the pod */
 #define SL_ASK_TOWARD 2	 /* it is on its way to the pod */
 #define SL_ASK_BETWEEN 4 /* only whether the two may talk at all */
-#define SL_ASK_BARE 8	 /* it has lost its ports */
+#define SL_ASK_BARE 8	 /* it does not show its ports, or not even its protocol */
 
 /*
  * May the connection be that __asked() describes? What processes of the node open
@@ -166,7 +175,12 @@ __noinline int sl_policy_ask(struct __sk_buff *skb, __u32 dev, __u32 how)
 	id = s->policy;
 	pol = bpf_map_lookup_elem(&sl_policies, &id);
 	/* The id was read from an entry that has been replaced meanwhile. */
-	return pol ? __eval(pol, q, how & SL_ASK_EGRESS) : SL_DROP_POLICY_GONE;
+	if (!pol)
+		return SL_DROP_POLICY_GONE;
+	/* It would go past the rules about ports, and be put together behind them (RFC 1858, RFC 7112). */
+	if ((how & SL_ASK_BARE) && (how & SL_ASK_EGRESS ? pol->egress_count : pol->ingress_count))
+		return SL_DROP_OPAQUE;
+	return __eval(pol, q, how & SL_ASK_EGRESS);
 }
 
 static __always_inline bool __has_ports(__u8 proto)
@@ -199,7 +213,7 @@ static __always_inline struct sl_flow *__policy_flow(const struct sl_tuple *key,
 {
 	struct sl_flow *f = flow_lookup(key, now);
 
-	*index = f && (f->flags & SL_FLOW_INDEX);
+	*index = f && f->owner == owner && (f->flags & SL_FLOW_INDEX);
 	if (!f || f->owner != owner)
 		return NULL;
 	return *index ? flow_record(&f->other, owner, now) : f;
@@ -269,13 +283,46 @@ static __always_inline void policy_follow(struct __sk_buff *skb, const struct sl
 		f->flags &= ~first;
 }
 
-/* Neighbour discovery and multicast listeners: without them there is no link (RFC 4861, RFC 3810). */
+/* Neighbour discovery and multicast listeners: without them there is no link (RFC 4861, RFC 3810). Neither comes over a router, by its hop limit. */
 static __always_inline bool __is_link_control(const struct sl_odd *o, __u32 kind)
 {
 	__u8 type = o->copy[0]; /* of what the second parser read last */
 
-	return kind == SL_ODD_L3 && o->outer.p.tuple.proto == IPPROTO_ICMPV6 &&
-	       ((type >= 130 && type <= 137) || type == 143);
+	if (kind != SL_ODD_L3 || o->outer.p.family != 6 || o->outer.p.tuple.proto != IPPROTO_ICMPV6)
+		return false;
+	if (type >= 133 && type <= 137)
+		return o->outer.p.ttl == 255;
+	return ((type >= 130 && type <= 132) || type == 143) && o->outer.p.ttl == 1;
+}
+
+/*
+ * Does an isolated pod of the bridge talk to this device's address of the link? Its own hook does not know whose that is, and this device
+ * need not be under a policy.
+ */
+static __always_inline bool policy_isolates(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_parsed parsed)
+{
+	struct sl_policed *other;
+	struct sl_odd *o;
+	__u32 kind;
+
+	if (likely(!addr_is_link_local6(p->tuple.local)))
+		return false;
+	other = policy_of(skb->ingress_ifindex);
+	if (!other || !(other->flags & SL_POLICY_ISOLATED) || skb->ingress_ifindex == skb->ifindex)
+		return false;
+	if (parsed == SL_PARSED_L4)
+		return true;
+	kind = (__u32)sl_odd_parse(skb, ETH_HLEN, SL_RX, 0);
+	o = odd_scratch();
+	return o && !__is_link_control(o, kind);
+}
+
+/* Does a packet of which the second parser knows no more than the addresses not say what it is? */
+static __always_inline bool __hides(const struct sl_odd *o)
+{
+	__u8 proto = o->outer.p.tuple.proto;
+
+	return __has_ports(proto) || (o->outer.p.family == 6 && __is_ext(proto));
 }
 
 /*
@@ -300,7 +347,10 @@ __noinline int sl_policy_odd(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 
 	if (!o || kind == SL_ODD_NONE || __is_link_control(o, kind))
 		return SL_DROP_NONE;
 	if (kind != SL_ODD_L4) {
-		how |= kind == SL_ODD_L3 ? SL_ASK_BARE : SL_ASK_BETWEEN;
+		if (kind != SL_ODD_L3)
+			how |= SL_ASK_BETWEEN;
+		else if (__hides(o))
+			how |= SL_ASK_BARE;
 		return policy_ask(skb, &o->outer.p, dev, dir == SL_TX, how);
 	}
 	policy_number(&o->outer.p.tuple, number);
@@ -330,6 +380,12 @@ static __always_inline __must_check enum sl_drop_reason policy_device(struct __s
 	return reason;
 }
 
+/* Is the packet from a host that looks for its address (DHCP, RFC 4862)? It does not know yet whom to ask alone. */
+static __always_inline bool policy_seeks(const __u8 *from, const __u8 *to)
+{
+	return addr_is_any(from) && addr_is_multicast(to);
+}
+
 /* A packet of a pod's own device, inside its namespace. */
 static __always_inline int own_police(struct __sk_buff *skb, enum sl_dir dir)
 {
@@ -340,7 +396,8 @@ static __always_inline int own_police(struct __sk_buff *skb, enum sl_dir dir)
 
 	if (parsed == SL_PARSED_TAGS)
 		return drop(skb, SL_DROP_OPAQUE, SL_OWN_KEY | number);
-	if (parsed == SL_PARSED_NONE || addr_is_any(p.tuple.local) || addr_is_any(p.tuple.remote))
+	if (parsed == SL_PARSED_NONE || policy_seeks(p.tuple.local, p.tuple.remote) ||
+	    policy_seeks(p.tuple.remote, p.tuple.local))
 		return SL_PASS;
 	reason = policy_device(skb, &p, parsed, SL_OWN_KEY | number, dir, number, clock_now());
 	return reason ? drop(skb, reason, SL_OWN_KEY | number) : SL_PASS;

@@ -17,7 +17,7 @@ enum sl_drop_reason {
 	SL_DROP_REWRITE,      /* the packet could not be rewritten */
 	SL_DROP_ICMP_ORPHAN,  /* a masqueraded pod's ICMP error about a connection that we do not know */
 	SL_DROP_FRAGMENT,     /* a masqueraded pod's fragment without the first one of its datagram */
-	SL_DROP_OPAQUE,	      /* a masqueraded pod's packet in which there is nothing to translate */
+	SL_DROP_OPAQUE,	      /* nothing in it to translate for a masqueraded pod, or to ask the rules about */
 	SL_DROP_LOOPBACK,     /* a loopback address on a wire */
 	SL_DROP_ISOLATED,     /* ingressPolicy keeps the two pods apart */
 	SL_DROP_INGRESS_RULE, /* a rule, or the default, of what may be opened toward the pod */

@@ -279,6 +279,22 @@ func TestPrivilegedLimitedNetworks(t *testing.T) {
 	}
 }
 
+// A network of IPv6 that has the v4-mapped addresses too says nothing about IPv4.
+func TestPrivilegedLimitedFamilies(t *testing.T) {
+	s := newShaper(t, edt.Limit{})
+	s.must(s.nets.Put(limitNumber, netip.MustParsePrefix("::/0")))
+	for _, f := range []struct {
+		frame  frame
+		listed bool
+	}{{udpFrame("192.0.2.9:80", "10.1.0.2:1000"), false}, {udpFrame("[2001:db8::9]:80", "[fd00:1::2]:1000"), true}} {
+		s.put(edt.Limit{Flags: edt.FlagListed})
+		s.send(f.frame, 1000, 0)
+		if limited := s.get().Packets == 1; limited != f.listed {
+			t.Errorf("limited %t, want %t: %+v", limited, f.listed, f.frame)
+		}
+	}
+}
+
 // A device without a number, or whose limit has gone, is left alone.
 func TestPrivilegedNoLimit(t *testing.T) {
 	s := newShaper(t, edt.Limit{})

@@ -186,6 +186,25 @@ func TestPrivilegedNotMasqueraded(t *testing.T) {
 	}
 }
 
+// A network of IPv6 that has the v4-mapped addresses too says nothing about IPv4.
+func TestPrivilegedNotMasqueradedFamilies(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, exempt := range []string{"::/0", "::/80"} {
+		t.Run(exempt, func(t *testing.T) {
+			eachProtocol(t, fx, func(w *walk, family, proto int) {
+				j := w.opens(family, proto, podA, keptPort, keptPort)
+				flags := flowPodOpened | flowTXFirst | flowTXConfirm | flowSNAT
+				if family == 6 && exempt == "::/0" {
+					j.outside = j.inside
+					flags &^= flowSNAT
+				}
+				j.out("S")
+				w.wantFlow(unproven, j.inside, flags)
+			}, masquerading(podA), notMasqueraded(exempt))
+		})
+	}
+}
+
 // A pod without the feature keeps its address, and is short-cut all the same.
 func TestPrivilegedPlain(t *testing.T) {
 	fx := newFixture(t, nil)

@@ -117,3 +117,53 @@ func TestPrivilegedDropRuns(t *testing.T) {
 		}
 	}
 }
+
+// A network of IPv6 has none of the IPv4 addresses, though all of them are written as ::ffff:a.b.c.d in the map.
+func TestPrivilegedDenyFamilies(t *testing.T) {
+	fx := newFixture(t, nil)
+	_, p := xdpProgram(t, fx.objects)
+	tests := []struct {
+		network  string
+		v4, v6   uint32
+		hidden   string // in the list too
+		toHidden uint64
+	}{
+		{network: "::/0", v4: xdpPass, v6: xdpDrop},
+		{network: "::/8", v4: xdpPass, v6: xdpPass},
+		{network: "::/80", v4: xdpPass, v6: xdpPass},
+		{network: "0.0.0.0/0", v4: xdpDrop, v6: xdpPass},
+		{network: "::/0", v4: xdpDrop, v6: xdpDrop, hidden: "0.0.0.0/0", toHidden: 1},
+	}
+	for _, tt := range tests {
+		fx.each(t, tt.network+tt.hidden, func(w *walk) {
+			list := deny.New(w.views["sl_deny"])
+			for _, n := range []string{tt.network, tt.hidden} {
+				if n == "" {
+					continue
+				}
+				network := netip.MustParsePrefix(n)
+				if err := list.Add(network); err != nil {
+					t.Fatal(err)
+				}
+				defer list.Delete(network)
+			}
+			for _, family := range families {
+				f := w.toHostPort(family, tcp, podA).outside.rx("S")
+				f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+				want := pick(family, tt.v4, tt.v6)
+				if got, err := p.Run(&ebpf.RunOptions{Data: f.bytes(t)}); err != nil || got != want {
+					t.Errorf("IPv%d: verdict %d %v, want %d", family, got, err, want)
+				}
+				if want == xdpDrop {
+					w.drops[reasonDenied]++
+					w.places[metrics.Place{Device: 1, Reason: reasonDenied}]++
+				}
+			}
+			if tt.hidden != "" {
+				if n, _, err := list.Get(netip.MustParsePrefix(tt.hidden)); err != nil || n != tt.toHidden {
+					t.Errorf("counted %d %v", n, err)
+				}
+			}
+		})
+	}
+}

@@ -154,7 +154,7 @@ func (r Rule) onPorts(e Entry) []Entry {
 
 // WithoutBridge returns what the policy's mode means for a device that has no bridge on this node, but is on a network segment
 // of its own: macvlan, ipvlan, vlan, a device of the host. ModeIsolated keeps the pod from the other addresses of its own
-// subnets, but not from their gateways, by rules that come first. False: the mode means nothing there.
+// subnets and of the link, but not from their gateways, by rules that come first. False: the mode means nothing there.
 func (p *Policy) WithoutBridge(subnets []netip.Prefix, gateways []netip.Addr) (*Policy, bool) {
 	if p == nil || p.Mode == "" || p.Mode == ModeOpen {
 		return p, true
@@ -171,6 +171,7 @@ func (p *Policy) WithoutBridge(subnets []netip.Prefix, gateways []netip.Addr) (*
 		own = append(own, s.Masked())
 	}
 	if len(own) > 0 {
+		own = append(own, netip.MustParsePrefix("fe80::/10")) // every device has one, with an IPv6 address of ours or without
 		first = append(first, Rule{CIDRs: own})
 	}
 	q := *p

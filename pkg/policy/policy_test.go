@@ -92,7 +92,7 @@ func TestWithoutBridge(t *testing.T) {
 	got, ok := p.WithoutBridge([]netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, []netip.Addr{netip.MustParseAddr("10.1.0.1")})
 	first := []Rule{
 		{Allow: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/32")}},
-		{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},
+		{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fe80::/10")}},
 	}
 	want := &Policy{Mode: ModeOpen, Egress: first, Ingress: append(first[:2:2], Rule{Protocol: ProtocolUDP})}
 	if diff := cmp.Diff(want, got, plain); diff != "" || !ok {

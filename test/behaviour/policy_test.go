@@ -3,6 +3,7 @@
 package behaviour
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -247,8 +248,34 @@ func TestPrivilegedPolicyMacvlanIsolated(t *testing.T) {
 		ask(t, w.Client(), proto, at(fam.pod(a), 80)) // it is the gateway
 		denied(t, b, proto, at(fam.pod(a), 80))
 	})
+	linkLocal(t, b)
+	for _, proto := range []string{"tcp", "udp"} { // nor by the addresses of the link
+		denied(t, b, proto, netip.AddrPortFrom(linkLocal(t, a).WithZone(deviceIndex(t, b)), 80).String())
+	}
 	n.name, n.firewall = "other", attributes{"ingressPolicy": "same-bridge"}
 	if err := w.newPod(w.runtime(n), "c").tryAdd(); err == nil || !strings.Contains(err.Error(), "same-bridge") {
 		t.Errorf("same-bridge without a bridge: %v", err)
 	}
+}
+
+// linkLocal is the link-local address of the pod's device.
+func linkLocal(t testing.TB, p *pod) (a netip.Addr) {
+	t.Helper()
+	eventually(t, patience, func() (err error) {
+		fields := strings.Fields(sh(t, p, "ip -6 -o addr show dev eth0 scope link -tentative"))
+		if len(fields) < 4 {
+			return errors.New("no link-local address")
+		}
+		address, _, _ := strings.Cut(fields[3], "/")
+		a, err = netip.ParseAddr(address)
+		return err
+	})
+	return a
+}
+
+// deviceIndex is the number of the pod's device, which names it in an address.
+func deviceIndex(t testing.TB, p *pod) string {
+	t.Helper()
+	index, _, _ := strings.Cut(sh(t, p, "ip -o link show dev eth0"), ":")
+	return index
 }

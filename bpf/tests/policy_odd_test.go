@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/policy"
+)
+
+// hidden are ways to keep a connection's ports from whom looks at one packet: in the second fragment, or behind more headers
+// than anybody walks.
+func hidden(family int) map[string]func([]byte) []byte {
+	tiny := func(raw []byte) []byte {
+		p := read(raw)
+		return fragment(p, 0, p.raw[p.l4:p.l4+8], true)
+	}
+	if family == 4 {
+		return map[string]func([]byte) []byte{"tiny": tiny}
+	}
+	return map[string]func([]byte) []byte{
+		"tiny": tiny,
+		"many": func(raw []byte) []byte {
+			for range 9 {
+				raw = extension(60, 0, 0, 1, 4, 0, 0, 0, 0)(raw)
+			}
+			return raw
+		},
+		"fragmented headers": func(raw []byte) []byte {
+			header := extension(44, 0, 0, 0, 1, 0xde, 0xad, 0xbe, 0xef)(raw[:ethLen+40])
+			header[ethLen+40] = 60
+			b := append(header, read(raw).proto, 0, 1, 4, 0, 0, 0, 0)
+			b[ethLen+5] = 16
+			return b
+		},
+	}
+}
+
+// Nobody gets past a rule about ports by a packet that does not show them, in either direction.
+func TestPrivilegedPolicyHiddenPorts(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		for name, shape := range hidden(family) {
+			fx.each(t, fmt.Sprint(name, family), policed(func(w *walk) {
+				w.police(podA, 7, policy.ModeOpen, `{"ingress":[{"action":"deny","protocol":"tcp","ports":[`+fmt.Sprint(podPort)+`]}],
+					"egress":[{"action":"deny","protocol":"tcp","ports":[`+fmt.Sprint(serverTCP)+`]}]}`)
+				in := w.toPod(family, tcp).inside.rx("S")
+				in.srcMAC, in.dstMAC = podA.gwMAC, podA.mac
+				w.stepInput(podIngress, podA.name, input{data: shape(in.bytes(t)), badSums: true}, drops(reasonOpaque, podA))
+				out := w.opens(family, tcp, podA, keptPort, keptPort).inside.tx("S")
+				out.srcMAC, out.dstMAC = podA.mac, podA.gwMAC
+				want := drops(reasonOpaque, podA)
+				want.uncounted = false
+				w.stepInput(podEgress, podA.name, input{data: shape(out.bytes(t)), badSums: true}, want)
+				w.police(podA, 8, policy.ModeIsolated, "") // which is about addresses
+				b := shape(in.bytes(t))
+				w.stepInput(podIngress, podA.name, input{data: b, badSums: true}, passes(b))
+			}))
+		}
+	}
+}
+
+// What looks like neighbour discovery and cannot be any is bound like everything else.
+func TestPrivilegedPolicyFalseNeighbour(t *testing.T) {
+	fx := newFixture(t, nil)
+	sent := func(w *walk, family int, ttl uint8, shape func([]byte) []byte) input {
+		f := conn{proto: echo, local: at(podA.addr(family), 7), remote: at(client(family), 0)}.tx("")
+		f.srcMAC, f.dstMAC, f.ttl = podA.mac, podA.gwMAC, ttl
+		return input{data: shape(f.bytes(w.tb)), badSums: true}
+	}
+	refused := drops(reasonEgress, podA)
+	refused.uncounted = false
+	// ICMPv6 in IPv4 is nothing, but reaches whoever opens a raw socket for it.
+	fx.each(t, "ipv4", policed(func(w *walk) {
+		w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
+		w.stepInput(podEgress, podA.name, sent(w, 4, 255, func(raw []byte) []byte {
+			b := protocol(protoICM6)(raw)
+			b[read(b).l4] = 135
+			return b
+		}), refused)
+	}))
+	for _, tt := range []struct {
+		kind   byte
+		ttl    uint8
+		passes bool
+	}{{135, 255, true}, {136, 255, true}, {143, 1, true}, {130, 1, true}, {135, 64, false}, {133, 1, false}, {143, 64, false}, {132, 255, false}} {
+		fx.each(t, fmt.Sprint(tt.kind, "-", tt.ttl), policed(func(w *walk) {
+			w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
+			in, want := sent(w, 6, tt.ttl, icmp(0, tt.kind)), refused
+			if tt.passes {
+				want = passes(in.data)
+			}
+			w.stepInput(podEgress, podA.name, in, want)
+		}))
+	}
+}
+
+// A pod without a policy and an isolated one of its bridge do not meet by their link-local addresses either.
+func TestPrivilegedPolicyIsolatedLinkLocal(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, proto := range []int{tcp, udp, echo} {
+		fx.each(t, protoName(proto), func(w *walk) {
+			w.police(podB, 7, policy.ModeIsolated, "")
+			for _, dst := range []string{"fe80::b", podB.addr(6).String()} {
+				p := w.talk(6, proto, podA, podB)
+				p.local, p.remote = at(ip("fe80::a"), p.local.Port()), at(ip(dst), p.remote.Port())
+				b := p.sent("S").bytes(w.tb)
+				w.stepInput(podEgress, podA.name, input{data: b}, untouched(b))
+				w.stepInput(podIngress, podB.name, input{data: b, came: podA.name}, drops(reasonIsolated, podB))
+			}
+			q := w.talk(6, proto, podB, podA)
+			q.local, q.remote = at(ip("fe80::b"), q.local.Port()), at(ip("fe80::a"), q.remote.Port())
+			b := q.sent("S").bytes(w.tb)
+			w.stepInput(podEgress, podB.name, input{data: b}, untouched(b))
+			w.stepInput(podIngress, podA.name, input{data: b, came: podB.name}, drops(reasonIsolated, podA))
+			w.stepInput(podIngress, podC.name, input{data: b, came: upl0.name}, untouched(b)) // not from a pod
+			nd := icmp(0, 135)(w.talk(6, echo, podB, podA).sent("").bytes(w.tb))
+			nd[ethLen+7] = 255
+			w.stepInput(podIngress, podA.name, input{data: nd, came: podB.name, badSums: true}, passes(nd))
+		})
+	}
+}
+
+// An index that a former pod with the address has left says nothing of the packets of the next one.
+func TestPrivilegedPolicyForeignIndex(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, policyWalk(func(w *walk, family, proto int) {
+		w.police(podA, 7, policy.ModeOpen, `{"ingressDefault":"deny"}`)
+		j := w.toPod(family, proto)
+		w.put(proven, j.inside.tuple(), &bpfobj.TypesSlFlow{
+			Flags: uint32(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX | bpfobj.TypesSlFlowFlagSL_FLOW_TURNED), Owner: podC.owner, Other: j.inside.tuple(),
+		})
+		j.refusedIn("S", reasonIngress)
+	}))
+}
+
+// A host that looks for its address asks everybody. To one alone the rules apply, or a pod would send to its neighbours as it likes.
+func TestPrivilegedPolicyWithoutSource(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		none := pick(family, ip("0.0.0.0"), ip("::"))
+		fx.each(t, fmt.Sprint(family), policed(func(w *walk) {
+			w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
+			f := conn{proto: udp, local: at(none, 68), remote: at(podB.addr(family), 67)}.tx("")
+			f.srcMAC, f.dstMAC = podA.mac, podB.mac
+			w.step(podEgress, podA.name, f.bytes(t), drops(reasonEgress, podA))
+			f.dst = at(pick(family, ip("255.255.255.255"), ip("ff02::1:2")), 67)
+			w.step(podEgress, podA.name, f.bytes(t), untouched(f.bytes(t)))
+		}))
+	}
+}
