@@ -77,18 +77,7 @@ func TestPrivilegedLoadKilledAndTakenBack(t *testing.T) {
 	e.ok(other.Close())
 
 	d2 := e.open()
-	s, err := d2.Status(e.ctx)
-	e.ok(err)
-	if len(s.Devices) != 2 {
-		t.Fatalf("devices: %+v", s.Devices)
-	}
-	for _, dev := range s.Devices {
-		for _, p := range dev.Programs {
-			if !p.OK {
-				t.Errorf("%s: %+v is not of the configuration in force", dev.Name, p)
-			}
-		}
-	}
+	e.wantInForce(d2, 2)
 }
 
 // What the root of a pod puts in the way of our programs there is no reason to leave the whole node without an upgrade.

@@ -140,6 +140,23 @@ func (e *env) eventually(what string, f func() bool) {
 	e.t.Fatalf("waited in vain for %s", what)
 }
 
+// wantInForce wants so many devices to have programs of the set in force, and no others.
+func (e *env) wantInForce(d *Datapath, devices int) {
+	e.t.Helper()
+	s, err := d.Status(e.ctx)
+	e.ok(err)
+	if len(s.Devices) != devices {
+		e.t.Fatalf("devices: %+v", s.Devices)
+	}
+	for _, dev := range s.Devices {
+		for _, p := range dev.Programs {
+			if !p.OK {
+				e.t.Errorf("%s: %+v is not of the set in force", dev.Name, p)
+			}
+		}
+	}
+}
+
 func (e *env) ok(err error) {
 	e.t.Helper()
 	if err != nil {

@@ -162,20 +162,9 @@ func TestPrivilegedUpgradeKeepsMapsAndDevices(t *testing.T) {
 			if diff := cmp.Diff([]string{buildPrefix + after}, mustNames(t, e2.paths.progs())); diff != "" {
 				t.Errorf("programs left: %s", diff)
 			}
-			s, err := e2.Status(e.ctx)
-			e.ok(err)
-			if len(s.Devices) != 2 {
-				t.Fatalf("devices: %+v", s.Devices)
-			}
-			for _, dev := range s.Devices {
-				for _, p := range dev.Programs {
-					if !p.OK {
-						t.Errorf("%s: %+v is not of the new build", dev.Name, p)
-					}
-				}
-			}
-			if len(s.Endpoints) != 1 {
-				t.Errorf("endpoints after the upgrade: %+v", s.Endpoints)
+			e.wantInForce(e2, 2)
+			if eps, err := e2.Endpoints(e.ctx); err != nil || len(eps) != 1 {
+				t.Errorf("endpoints after the upgrade: %+v %v", eps, err)
 			}
 			// The old handle goes on working, with the programs in force.
 			e.ok(d.Enable(e.ctx, e.pod("pod2", "10.1.0.3/16"), FeatureAdmit))

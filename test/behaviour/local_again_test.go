@@ -71,14 +71,7 @@ func TestPrivilegedLocalConnectedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k, err := newTalk(c, patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer k.Close()
-		if err := k.rounds(2); err != nil || k.answer.name != "old" {
-			t.Errorf("answered by %q: %v", k.answer.name, err)
-		}
+		talkTo(t, c, "old")
 	})
 }
 

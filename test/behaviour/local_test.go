@@ -103,14 +103,7 @@ func TestPrivilegedLocalMappedSocket(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k, err := newTalk(c, patience)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer k.Close()
-			if err := k.rounds(3); err != nil || k.answer.name != "web" {
-				t.Errorf("answered by %q: %v", k.answer.name, err)
-			}
+			talkTo(t, c, "web")
 		})
 	}
 }

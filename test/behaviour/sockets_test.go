@@ -205,6 +205,19 @@ func (t *talk) rounds(n int) error {
 	return nil
 }
 
+// talkTo says a few words by a connection that is there, which the server called name should answer, and closes it.
+func talkTo(t *testing.T, c net.Conn, name string) {
+	t.Helper()
+	k, err := newTalk(c, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	if err := k.rounds(3); err != nil || k.answer.name != name {
+		t.Errorf("answered by %q, want %q: %v", k.answer.name, name, err)
+	}
+}
+
 // longTalk is enough rounds for a flow to be learned and then used.
 const longTalk = 50
 
