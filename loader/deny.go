@@ -49,12 +49,11 @@ func (d *Datapath) denyList() (deny.Map, error) {
 // others.
 func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
 	return d.changeDeny(ctx, func(m deny.Map) error {
-		for _, p := range networks {
-			if err := m.Add(p); err != nil {
-				return fmt.Errorf("deny %s: %w", p, full("sl_deny", err))
-			}
+		err := m.Add(networks...)
+		if errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("%w: no room in the deny list, whose size is fixed, for %w and what came after it", ErrFull, err)
 		}
-		return nil
+		return err
 	})
 }
 

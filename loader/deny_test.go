@@ -111,6 +111,28 @@ func TestPrivilegedDeny(t *testing.T) {
 	}
 }
 
+// A long list is put in at once, up to what there is room for.
+func TestPrivilegedDenyFull(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	var list []netip.Prefix
+	for i := range 1 << 14 {
+		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 0}), 24))
+	}
+	e.ok(d.DenyAdd(e.ctx, list))
+	e.ok(d.DenyAdd(e.ctx, list[:2])) // there already
+	err := d.DenyAdd(e.ctx, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")})
+	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "203.0.113.0/24") || strings.Contains(err.Error(), "mapSizes") {
+		t.Errorf("one more: %v", err)
+	}
+	s, err := d.Deny(e.ctx)
+	e.ok(err)
+	if len(s.Entries) != len(list) {
+		t.Errorf("%d networks, want %d", len(s.Entries), len(list))
+	}
+}
+
 // Another build replaces the program without a gap; a new uplink is taken in; unload removes everything.
 func TestPrivilegedDenyUpgrade(t *testing.T) {
 	e := newEnv(t)

@@ -141,7 +141,13 @@ func networksOf(args []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
+const maxJoined = 8
+
+// joined lists networks for a line of text, or counts them where the line would be too long to read.
 func joined(networks []netip.Prefix) string {
+	if len(networks) > maxJoined {
+		return fmt.Sprintf("%d networks", len(networks))
+	}
 	s := make([]string, 0, len(networks))
 	for _, p := range networks {
 		s = append(s, p.String())

@@ -5,6 +5,7 @@
 package deny
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
@@ -23,12 +24,22 @@ func key(p netip.Prefix) bpfobj.TypesSlCidr {
 	return bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
 }
 
-// Add puts a network in; one that is there keeps its count. ENOSPC: the map is full.
-func (m Map) Add(p netip.Prefix) error {
-	if _, ok, err := m.Get(p); ok || err != nil {
+// Add puts networks in; one that is there keeps its count. ENOSPC: the map is full. The error names the network.
+func (m Map) Add(networks ...netip.Prefix) error {
+	have, err := m.All() // once: there is no other way to know what is there, see Get
+	if err != nil {
 		return err
 	}
-	return bpf.Put(m.m, key(p), uint64(0))
+	for _, p := range networks {
+		if _, ok := have[p.Masked()]; ok {
+			continue
+		}
+		if err := bpf.Put(m.m, key(p), uint64(0)); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+		have[p.Masked()] = 0
+	}
+	return nil
 }
 
 // Get returns the packets dropped for exactly this network; false when it is not in the list. (A lookup alone finds the
