@@ -17,6 +17,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -77,6 +78,7 @@ type options struct {
 	add      bool
 	update   bool
 	verbose  bool
+	icount   bool
 	parallel int
 	patience float64
 	timeout  time.Duration
@@ -123,12 +125,16 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	flag.BoolVar(&o.add, "add", false, "keep what earlier machines reported of other tests, for -again")
 	flag.BoolVar(&o.update, "update", false, "take what is seen as what is expected: skips, instruction budgets")
 	flag.BoolVar(&o.verbose, "v", false, "print what the tests print")
+	flag.BoolVar(&o.icount, "icount", false, "let the machines' clock count instructions: what is timed inside does not depend on what else runs here")
 	flag.IntVar(&o.parallel, "parallel", 2, "`machines` at a time")
 	flag.Float64Var(&o.patience, "patience", 10, "`factor` by which tests wait longer than on an ordinary machine")
 	flag.DurationVar(&o.timeout, "timeout", 2*time.Hour, "limit for one package's tests")
 	flag.Parse()
 	if o.quick && *kernels == allKernels {
 		*kernels = quickKernels
+	}
+	if o.icount && o.shell != "" {
+		return o, list, errors.New("-icount has no effect on a shell, whose clock has to be yours")
 	}
 	o.kernels = strings.Split(*kernels, ",")
 	o.packages = flag.Args()

@@ -71,8 +71,13 @@ func (o *options) runMatrix(ctx context.Context) (err error) {
 	return w.report(fmt.Sprintf("QEMU %s, %s", version, e.Accel), all)
 }
 
-// accelerate lets e use KVM when a machine really boots with it here.
+// accelerate chooses what e runs instructions by: KVM when a machine really boots
+// with it here, unless they are to be counted.
 func (w *work) accelerate(ctx context.Context, e *vm.Emulator, k kernel) error {
+	if w.icount {
+		e.Accel = vm.Counted
+		return nil
+	}
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		return nil //nolint:nilerr // the ordinary case
 	}
@@ -81,7 +86,7 @@ func (w *work) accelerate(ctx context.Context, e *vm.Emulator, k kernel) error {
 		return err
 	}
 	if e.ProbeKVM(ctx, k.Vmlinux, initrd, filepath.Join(w.dir, "kvm")) {
-		e.Accel = "kvm"
+		e.Accel = vm.KVM
 	}
 	return os.Remove(initrd)
 }

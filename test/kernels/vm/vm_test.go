@@ -109,8 +109,14 @@ func TestArgs(t *testing.T) {
 			t.Errorf("no %q in %s", want, line)
 		}
 	}
-	if args := (&Emulator{Accel: "kvm"}).args(m, 0); !slices.Contains(args, "host") {
+	if args := (&Emulator{Accel: KVM}).args(m, 0); !slices.Contains(args, "host") {
 		t.Errorf("%v", args)
+	}
+	if args := strings.Join((&Emulator{Accel: Counted}).args(m, 0), " "); !strings.Contains(args, "-icount shift=0,sleep=off") || !strings.Contains(args, "erms=off") {
+		t.Error(args)
+	}
+	if strings.Contains(line, "icount") {
+		t.Error(line)
 	}
 }
 
