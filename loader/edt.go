@@ -386,9 +386,10 @@ func (d *Datapath) checkShapeHook(number uint32, s Shape) error {
 	if err != nil {
 		return err
 	}
-	if !ok || place.ifindex != s.Ifindex || place.netns != s.Netns {
+	if !ok || place.ifindex != s.Ifindex || (place.netns == "") != (s.Netns == "") {
 		return differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.ifindex, place.netns, s.Ifindex, s.Netns)
 	}
+	place.netns = s.Netns // a namespace can have several paths: it is compared itself
 	a := d.attacher("")
 	defer a.Close()
 	found := false

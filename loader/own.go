@@ -419,9 +419,10 @@ func (d *Datapath) checkOwnHooks(a *attacher, ep Endpoint, number uint32, hooks 
 	if err != nil {
 		return err
 	}
-	if !ok || place.ifindex != ep.Own.Ifindex || place.netns != ep.Own.Netns {
+	if !ok || place.ifindex != ep.Own.Ifindex {
 		return differs("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Own.Ifindex, ep.Own.Netns)
 	}
+	place.netns = ep.Own.Netns // a namespace can have several paths: it is compared itself
 	looked := false
 	err = a.inOwn(place, func(conn *tcConn) error {
 		looked = true

@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -71,6 +72,19 @@ func TestPrivilegedOwnDevice(t *testing.T) {
 		if dev.Role == rolePod {
 			t.Errorf("a device of the node: %+v", dev)
 		}
+	}
+
+	elsewhere := *ep.Own
+	elsewhere.Netns = filepath.Join(t.TempDir(), "ns")
+	e.ok(os.WriteFile(elsewhere.Netns, nil, 0o600))
+	e.run("mount", "--bind", ep.Own.Netns, elsewhere.Netns)
+	other := ep
+	other.Own = &elsewhere
+	e.ok(d.CheckEndpoint(e.ctx, other, FeatureAdmit))
+	e.run("umount", elsewhere.Netns)
+	elsewhere.Netns = e.namespace()
+	if err := d.CheckEndpoint(e.ctx, other, FeatureAdmit); !errors.Is(err, ErrDiffers) {
+		t.Errorf("another namespace: %v", err)
 	}
 
 	in("tc", "filter", "del", "dev", "net1", "egress")
