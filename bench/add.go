@@ -76,7 +76,7 @@ type adds struct {
 }
 
 func runAdd(ctx context.Context, args []string) (err error) {
-	a := &adds{}
+	a := &adds{common: common{only: []string{peer.Reference, peer.Sluice}}}
 	f := flag.NewFlagSet("bench add", flag.ContinueOnError)
 	a.register(f, "reference,sluice")
 	f.IntVar(&a.cycles, "cycles", 40, "ADD/DEL pairs for each plugin and peer")
@@ -88,12 +88,13 @@ func runAdd(ctx context.Context, args []string) (err error) {
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
+	todo, err := choose(*only)
+	if err != nil {
+		return err
+	}
 	a.plugins = append(a.plugins, "host-local")
-	var todo []interfacePlugin
-	for _, i := range interfacePlugins() {
-		if *only == "" || slices.Contains(strings.Split(*only, ","), i.name) {
-			todo, a.plugins = append(todo, i), append(a.plugins, i.name)
-		}
+	for _, i := range todo {
+		a.plugins = append(a.plugins, i.name)
 	}
 	if *guest != "" {
 		if err := onlyGuest(f); err != nil {
@@ -119,6 +120,22 @@ func runAdd(ctx context.Context, args []string) (err error) {
 		done = append(done, i)
 	}
 	return a.write(os.Stdout, done)
+}
+
+// choose returns the plugins of a list of names, all for an empty one.
+func choose(names string) (todo []interfacePlugin, err error) {
+	all := interfacePlugins()
+	if names == "" {
+		return all, nil
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		at := slices.IndexFunc(all, func(i interfacePlugin) bool { return i.name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("-plugins: unknown plugin %q", name)
+		}
+		todo = append(todo, all[at])
+	}
+	return todo, nil
 }
 
 // onlyGuest refuses what the machine would not be told: it times every plugin, as TestPrivilegedAdd does.

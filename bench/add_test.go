@@ -51,6 +51,32 @@ func TestPrivilegedAdd(t *testing.T) {
 	}
 }
 
+// A name that no plugin has is an error, not a run of nothing.
+func TestAddUnknownPlugin(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "add.json")
+	err := runAdd(t.Context(), []string{"-peers", peer.Sluice, "-plugins", "ptp,birdge", "-out", out})
+	if err == nil || !strings.Contains(err.Error(), `"birdge"`) {
+		t.Error(err)
+	}
+}
+
+// Beside no reference there is nothing to compare a move with.
+func TestWriteMoveAlone(t *testing.T) {
+	a := &adds{}
+	a.run.Add("host-device", oneMove, 1, report.Add, 14.4)
+	var out strings.Builder
+	if err := a.writeMove(&out, interfacePlugin{name: "host-device"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, "14.4 ms") || strings.Contains(got, "reference") {
+		t.Error(got)
+	}
+	a.run.Add("host-device", peer.Reference, 1, report.Add, 28.8)
+	if err := a.writeMove(&out, interfacePlugin{name: "host-device"}); err != nil || !strings.Contains(out.String(), "0.50x the reference's ADD") {
+		t.Error(err, out.String())
+	}
+}
+
 // A flag that would be lost on the way into a machine is refused.
 func TestAddGuestFlags(t *testing.T) {
 	err := runAdd(t.Context(), []string{"-guest", "6.12", "-plugins", "vlan", "-cycles", "3"})

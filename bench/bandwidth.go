@@ -61,7 +61,7 @@ func runBandwidth(ctx context.Context, args []string) error {
 	if b.backends == "" {
 		b.backends = "edt,tbf,reference"
 		if err := nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscFQ, Parent: nl.ParentRoot, FQ: &nl.FQ{}}); err != nil {
-			fmt.Println("without edt, the kernel has no sch_fq:", err)
+			fmt.Fprintln(os.Stderr, "without edt, the kernel has no sch_fq:", err)
 			b.backends = "tbf,reference"
 		}
 	}

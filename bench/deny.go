@@ -255,12 +255,22 @@ func (d *deny) measure(ctx context.Context, p *denyPeer, scenario string, family
 		return err
 	}
 	after, err := p.dropped(ctx, family)
-	dropped := float64(after-before) / 1e6
-	d.run.Add(scenario, p.name, family, report.DropRate, dropped/took.Seconds())
-	if scenario == denyFrames { // a veth gives socket buffers to the receiver's thread only where there is an XDP program
-		d.run.Add(scenario, p.name, family, report.DropCost, dropped/(busyAfter-busy).Seconds())
+	if err != nil {
+		return err
 	}
-	return err
+	perSecond, err := rate(after-before, took)
+	if err != nil {
+		return fmt.Errorf("%s, %s, IPv%d: %w", p.name, scenario, family, err)
+	}
+	d.run.Add(scenario, p.name, family, report.DropRate, perSecond)
+	if scenario == denyFrames { // a veth gives socket buffers to the receiver's thread only where there is an XDP program
+		perBusy, err := rate(after-before, busyAfter-busy)
+		if err != nil {
+			return fmt.Errorf("%s, CPU time of IPv%d: %w", p.name, family, err)
+		}
+		d.run.Add(scenario, p.name, family, report.DropCost, perBusy)
+	}
+	return nil
 }
 
 func (d *deny) write() error {

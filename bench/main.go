@@ -76,6 +76,7 @@ type common struct {
 	peers, refBin, sluiceBin string
 	masquerade, lastPod      bool
 	plugins                  []string // that the suites must have; empty: peer.Plugins
+	only                     []string // peers that the command can compare; empty: all
 	suites                   []peer.Suite
 	host                     report.Host
 	cleanup                  []func() error
@@ -91,6 +92,9 @@ func (c *common) register(f *flag.FlagSet, peers string) {
 
 // prepare finds or builds the suites that -peers names.
 func (c *common) prepare(ctx context.Context) error {
+	if err := c.checkPeers(); err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 {
 		return errors.New("namespaces need root")
 	}
@@ -110,13 +114,28 @@ func (c *common) prepare(ctx context.Context) error {
 		case name == peer.SluiceDirect:
 			s, err = c.sluice()
 			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`
-		default:
-			err = fmt.Errorf("unknown peer %q: one of %s", name, strings.Join(peer.Names(), ", "))
 		}
 		if err != nil {
 			return err
 		}
 		c.suites = append(c.suites, s)
+	}
+	return nil
+}
+
+// checkPeers refuses what would not be measured, or under another's name.
+func (c *common) checkPeers() error {
+	seen := map[string]bool{}
+	for name := range strings.SplitSeq(c.peers, ",") {
+		switch {
+		case !slices.Contains(peer.Names(), name):
+			return fmt.Errorf("unknown peer %q: one of %s", name, strings.Join(peer.Names(), ", "))
+		case len(c.only) > 0 && !slices.Contains(c.only, name):
+			return fmt.Errorf("this command cannot compare peer %q: one of %s", name, strings.Join(c.only, ", "))
+		case seen[name]:
+			return fmt.Errorf("peer %q twice", name)
+		}
+		seen[name] = true
 	}
 	return nil
 }
@@ -185,13 +204,16 @@ func (c *common) versions() map[string]string {
 	return versions
 }
 
-// parseInts reads "2,250".
+// parseInts reads "2,250", each number once.
 func parseInts(list string) ([]int, error) {
 	var out []int
 	for f := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(f)
 		if err != nil || n < 1 {
 			return nil, fmt.Errorf("%q is not a list of positive numbers", list)
+		}
+		if slices.Contains(out, n) {
+			return nil, fmt.Errorf("%q has %d twice", list, n)
 		}
 		out = append(out, n)
 	}

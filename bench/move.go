@@ -107,8 +107,10 @@ func (a *adds) writeMove(w io.Writer, i interfacePlugin) error {
 	if !ok {
 		return nil
 	}
-	reference, _ := a.run.Median(key(peer.Reference))
-	_, err := fmt.Fprintf(w, "\n%s: the kernel's move of the device alone, one netlink message, took %.1f ms (median, timed in between): %.2fx the reference's ADD, which moves twice\n",
-		i.name, alone, alone/reference)
+	text := fmt.Sprintf("%s: the kernel's move of the device alone, one netlink message, took %.1f ms (median, timed in between)", i.name, alone)
+	if reference, ok := a.run.Median(key(peer.Reference)); ok {
+		text += fmt.Sprintf(": %.2fx the reference's ADD, which moves twice", alone/reference)
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", text)
 	return err
 }

@@ -44,7 +44,7 @@ type pace struct {
 }
 
 func runPace(ctx context.Context, args []string) (err error) {
-	p := &pace{}
+	p := &pace{common: common{only: []string{peer.Reference, peer.Sluice}}}
 	f := flag.NewFlagSet("bench pace", flag.ContinueOnError)
 	p.register(f, "reference,sluice")
 	f.IntVar(&p.pods, "pods", 200, "pods that come and go at once")
@@ -221,18 +221,14 @@ func (p *pace) mixedNets() (names, before, conflists []string, err error) {
 	}
 	defer h.Close()
 	const routed = `,{"type":"portmap","capabilities":{"portMappings":true}},{"type":"firewall"}`
-	list := func(name, keys, more string, net int) string {
-		return fmt.Sprintf(`{"cniVersion":"1.0.0","name":"%s%d","plugins":[{"type":"%s",%s"ipam":{"type":"host-local","ranges":`+
-			`[[{"subnet":"10.%d.0.0/16"}],[{"subnet":"fd00:10:%d::/64"}]]}}%s]}`, name, net, name, keys, net, net, more)
-	}
 	conflists = append(conflists,
-		list("bridge", `"bridge":"cni0","isGateway":true,"ipMasq":true,`, routed, 1), list("ptp", `"ipMasq":true,`, routed, 2))
+		mixedList("bridge", `"bridge":"cni0","isGateway":true,"ipMasq":true,`, routed, 1), mixedList("ptp", `"ipMasq":true,`, routed, 2))
 	names = []string{"bridge", "ptp"}
 	for i, kind := range []string{"macvlan", "ipvlan"} {
 		if h.Supports(kind) == nil {
 			master := fmt.Sprintf("m%d", i)
 			before = append(before, "link add "+master+" up type veth peer name w"+master, "link set w"+master+" up")
-			conflists = append(conflists, list(kind, `"master":"`+master+`",`, "", 3+i))
+			conflists = append(conflists, mixedList(kind, `"master":"`+master+`",`, "", 3+i))
 			names = append(names, kind)
 		}
 	}
@@ -240,16 +236,23 @@ func (p *pace) mixedNets() (names, before, conflists []string, err error) {
 		return names, before, conflists, nil
 	}
 	before = append(before, "link add mv up type veth peer name wmv", "link set wmv up")
-	n := len(conflists)
-	all := slices.Clone(conflists)
-	all = append(all, "")
-	for len(all) < p.pods {
-		all = append(append(all, conflists...), "")
+	return append(names, "vlan"), before, withVLANs(conflists, p.pods), nil
+}
+
+// mixedList is a conflist of one plugin with ranges of both families, and what comes after it in the chain.
+func mixedList(name, keys, more string, net int) string {
+	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":"%s%d","plugins":[{"type":"%s",%s"ipam":{"type":"host-local","ranges":`+
+		`[[{"subnet":"10.%d.0.0/16"}],[{"subnet":"fd00:10:%d::/64"}]]}}%s]}`, name, net, name, keys, net, net, more)
+}
+
+// withVLANs repeats the conflists for so many pods, each time with one of a VLAN of its own after them.
+func withVLANs(conflists []string, pods int) []string {
+	var all []string
+	for vlan := 0; vlan == 0 || len(all) < pods; vlan++ {
+		all = append(all, conflists...)
+		all = append(all, mixedList("vlan", fmt.Sprintf(`"master":"mv","vlanId":%d,`, 2+vlan), "", 20+vlan))
 	}
-	for i := n; i < len(all); i += n + 1 {
-		all[i] = list("vlan", fmt.Sprintf(`"master":"mv","vlanId":%d,`, 2+i), "", 20+i)
-	}
-	return append(names, "vlan"), before, all, nil
+	return all
 }
 
 // mixed lets pods of all plugins come and go, round after round, and compares the

@@ -56,6 +56,9 @@ func (t *timer) ExecPlugin(ctx context.Context, path string, stdin []byte, env [
 	start := time.Now()
 	err := cmd.Run()
 	c.wall = time.Since(start)
+	if cmd.ProcessState == nil { // it was never started
+		return nil, fmt.Errorf("%s %s: %w", c.plugin, c.verb, err)
+	}
 	if ru, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		c.user, c.sys = time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano())
 	}
@@ -78,7 +81,7 @@ func (t *timer) take() []call {
 }
 
 func runProfile(ctx context.Context, args []string) (err error) {
-	c := &common{}
+	c := &common{only: []string{peer.Reference, peer.Sluice, peer.SluiceDirect}}
 	f := flag.NewFlagSet("bench profile", flag.ContinueOnError)
 	c.register(f, "reference,sluice")
 	pods := f.Int("pods", 2, "pods with one hostPort each")
@@ -92,9 +95,6 @@ func runProfile(ctx context.Context, args []string) (err error) {
 	}
 	c.describe(os.Stdout)
 	for _, s := range c.suites {
-		if s.BinDir == "" {
-			continue
-		}
 		if err := c.profile(ctx, s, *pods, *cycles, os.Stdout); err != nil {
 			return err
 		}

@@ -56,6 +56,14 @@ func sendFor(client *lab.Client, s sender, frame []byte, d time.Duration) (took,
 	return took, busy, err
 }
 
+// rate is packets a second, in millions. None at all, or a clock that stood still, is a fault of what was to be measured.
+func rate(packets uint64, took time.Duration) (float64, error) {
+	if packets == 0 || took <= 0 {
+		return 0, fmt.Errorf("%d packets of the flood counted, in %v", packets, took)
+	}
+	return float64(packets) / 1e6 / took.Seconds(), nil
+}
+
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail

@@ -133,9 +133,16 @@ func (u *udp) measure(w *udpWorld) error {
 		return err
 	}
 	after, err := w.Delivered()
-	arrived := float64(after-before) / 1e6
-	u.run.Add(udpHostPort, w.Suite.Name, u.pods, report.PacketRate, arrived/took.Seconds())
-	u.run.Add(udpHostPort, w.Suite.Name, u.pods, report.PacketCost, arrived/busy.Seconds())
+	if err != nil {
+		return err
+	}
+	perSecond, err := rate(after-before, took)
+	if err != nil {
+		return err
+	}
+	perBusy, err := rate(after-before, busy)
+	u.run.Add(udpHostPort, w.Suite.Name, u.pods, report.PacketRate, perSecond)
+	u.run.Add(udpHostPort, w.Suite.Name, u.pods, report.PacketCost, perBusy)
 	return err
 }
 

@@ -12,12 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
 // Names of the peers.
 const (
-	Direct = "direct"
+	Direct = report.Direct
 	Routed = "routed"
 	Floor  = "floor"
 	// FloorLearned is Floor with a bridge, on which SYN and SYN-ACK take the stack.

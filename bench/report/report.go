@@ -122,7 +122,13 @@ type Row struct {
 	Unit     string  `json:"unit"`
 	// RatioToDirect is null where the direct peer has no such figure.
 	RatioToDirect *float64 `json:"ratio_to_direct"`
+	// Ratio is to the peer Base, in comparisons with another one than direct.
+	Base  string   `json:"base,omitempty"`
+	Ratio *float64 `json:"ratio,omitempty"`
 }
+
+// Direct is the peer that RatioToDirect is about.
+const Direct = "direct"
 
 // Section is a table: the cells of one scenario with one number of pods.
 type Section struct {
@@ -145,8 +151,10 @@ func (r *Run) Rows(sections []Section, peers []string, base string) []Row {
 					continue
 				}
 				row := Row{Scenario: s.Scenario, Peer: p, Pods: s.Pods, Metric: m.Name, Value: value, Unit: m.Unit}
-				if ratio, ok := r.Ratio(k, base); ok {
+				if ratio, ok := r.Ratio(k, base); ok && base == Direct {
 					row.RatioToDirect = &ratio
+				} else if ok {
+					row.Base, row.Ratio = base, &ratio
 				}
 				rows = append(rows, row)
 			}

@@ -5,6 +5,7 @@ package report
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,14 +68,30 @@ func TestMedian(t *testing.T) {
 func TestRows(t *testing.T) {
 	ratio := func(f float64) *float64 { return &f }
 	want := []Row{
-		{"hostport", "direct", 2, "rr_p50", 12, "us", ratio(1)},
-		{"hostport", "direct", 2, "crr", 21000, "1/s", ratio(1)},
-		{"hostport", "sluice", 2, "rr_p50", 13, "us", ratio(1)}, // of 15/10, 13/14 and 12/12
-		{"hostport", "sluice", 2, "crr", 18500, "1/s", ratio((18000.0/20000 + 19000.0/22000) / 2)},
-		{"attach", "sluice", 2, "add_p50", 24.5, "ms", nil},
+		{"hostport", "direct", 2, "rr_p50", 12, "us", ratio(1), "", nil},
+		{"hostport", "direct", 2, "crr", 21000, "1/s", ratio(1), "", nil},
+		{"hostport", "sluice", 2, "rr_p50", 13, "us", ratio(1), "", nil}, // of 15/10, 13/14 and 12/12
+		{"hostport", "sluice", 2, "crr", 18500, "1/s", ratio((18000.0/20000 + 19000.0/22000) / 2), "", nil},
+		{"attach", "sluice", 2, "add_p50", 24.5, "ms", nil, "", nil},
 	}
 	got := sampleRun().Rows(sampleSections, []string{"direct", "reference", "sluice"}, "direct")
 	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// A ratio is named after what it is to.
+func TestRowsOfAnotherBase(t *testing.T) {
+	r := &Run{}
+	r.Add("bridge", "reference", 1, Add, 10)
+	r.Add("bridge", "sluice", 1, Add, 5)
+	rows := r.Rows([]Section{{Scenario: "bridge", Pods: 1, Metrics: []Metric{Add}}}, []string{"sluice"}, "reference")
+	raw, err := json.Marshal(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `[{"scenario":"bridge","peer":"sluice","pods":1,"metric":"add_p50","value":5,"unit":"ms","ratio_to_direct":null,"base":"reference","ratio":0.5}]`
+	if d := cmp.Diff(want, string(raw)); d != "" {
 		t.Error(d)
 	}
 }
@@ -183,6 +200,19 @@ func TestWriteGoals(t *testing.T) {
 				t.Errorf("%d missed", missed)
 			}
 		})
+	}
+}
+
+// What is no number reaches no goal.
+func TestGoalOfNoNumber(t *testing.T) {
+	r := &Run{}
+	r.Add("deny", "sluice", 4, DropCost, math.NaN())
+	key := Key{"deny", "sluice", 4, DropCost.Name}
+	for _, goal := range []Goal{{Key: key, Min: 5}, {Key: key, Max: 5}} {
+		var b strings.Builder
+		if missed, err := r.WriteGoals(&b, []Goal{goal}, Style{}); err != nil || missed != 1 || !strings.Contains(b.String(), "missed") {
+			t.Errorf("%v: %d missed: %q", err, missed, b.String())
+		}
 	}
 }
 

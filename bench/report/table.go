@@ -132,9 +132,10 @@ func (r *Run) WriteGoals(w io.Writer, goals []Goal, style Style) (missed int, er
 		if !ok {
 			continue
 		}
-		verdict := cell{"reached", style.Good}
-		if g.Min != 0 && value < g.Min || g.Max != 0 && value > g.Max {
-			verdict = cell{"missed", style.Bad}
+		verdict := cell{"missed", style.Bad} // which what is no number is, too
+		if (g.Min == 0 || value >= g.Min) && (g.Max == 0 || value <= g.Max) {
+			verdict = cell{"reached", style.Good}
+		} else {
 			missed++
 		}
 		rows = append(rows, []cell{plain(g.Text), plain(fmt.Sprintf("%.2f", value)), verdict})

@@ -67,7 +67,7 @@ func reflectUDP(c net.PacketConn) {
 }
 
 // echo sends a small datagram at a steady pace for d and returns how long the
-// answers took. Answers may come in any order.
+// answers took, echoTimeout for one that is lost. Answers may come in any order.
 func echo(from *lab.NS, addr string, every, d time.Duration) (times []time.Duration, lost int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d+2*echoTimeout)
 	defer cancel()
@@ -108,7 +108,8 @@ func echo(from *lab.NS, addr string, every, d time.Duration) (times []time.Durat
 	}
 	_ = c.SetReadDeadline(time.Now().Add(echoTimeout))
 	<-done
-	return times, n - len(times), nil
+	lost = n - len(times)
+	return append(times, slices.Repeat([]time.Duration{echoTimeout}, lost)...), lost, nil
 }
 
 func quantile(times []time.Duration, q float64) time.Duration {

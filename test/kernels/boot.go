@@ -44,14 +44,15 @@ type work struct {
 // prepare builds everything that does not depend on the kernel.
 func (o *options) prepare(ctx context.Context) (_ *work, err error) {
 	w := &work{options: o}
-	if o.exec == "" {
+	switch {
+	case o.exec != "":
+	case o.shell != "":
 		w.packages, err = suite.Find(ctx, o.root, o.packages...)
+	default:
+		w.packages, err = o.find(ctx)
 	}
 	if err != nil {
 		return nil, err
-	}
-	if len(w.packages) == 0 && o.shell == "" && o.exec == "" {
-		return nil, fmt.Errorf("no package among %s has privileged tests for a kernel", strings.Join(o.packages, ", "))
 	}
 	w.build = o.buildDir()
 	if err := suite.Build(ctx, o.root, w.build, w.packages); err != nil {
@@ -68,6 +69,15 @@ func (o *options) prepare(ctx context.Context) (_ *work, err error) {
 		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
+}
+
+// find returns the packages to test, of which there must be one.
+func (o *options) find(ctx context.Context) ([]suite.Package, error) {
+	packages, err := suite.Find(ctx, o.root, o.packages...)
+	if err == nil && len(packages) == 0 {
+		err = fmt.Errorf("no package among %s has privileged tests for a kernel", strings.Join(o.packages, ", "))
+	}
+	return packages, err
 }
 
 // buildDir is where the binaries and the logs of this tree are kept from run to

@@ -133,8 +133,8 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	if o.quick && *kernels == allKernels {
 		*kernels = quickKernels
 	}
-	if o.icount && o.shell != "" {
-		return o, list, errors.New("-icount has no effect on a shell, whose clock has to be yours")
+	if err := o.check(); err != nil {
+		return o, list, err
 	}
 	o.kernels = strings.Split(*kernels, ",")
 	o.packages = flag.Args()
@@ -158,4 +158,15 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	}
 	o.cache = filepath.Join(base, "sluice-kernels")
 	return o, list, os.MkdirAll(o.cache, 0o755)
+}
+
+// check refuses flags that make no sense.
+func (o *options) check() error {
+	if o.icount && o.shell != "" {
+		return errors.New("-icount has no effect on a shell, whose clock has to be yours")
+	}
+	if o.parallel < 1 {
+		return fmt.Errorf("-parallel %d: no machine would ever be started", o.parallel)
+	}
+	return nil
 }

@@ -95,7 +95,7 @@ func (w *work) accelerate(ctx context.Context, e *vm.Emulator, k kernel) error {
 func (o *options) judgeAgain(ctx context.Context, version string, kernels []kernel) error {
 	w := &work{options: o, build: o.buildDir()}
 	var err error
-	if w.packages, err = suite.Find(ctx, o.root, o.packages...); err != nil {
+	if w.packages, err = o.find(ctx); err != nil {
 		return err
 	}
 	all := make([]*finished, len(kernels))
@@ -269,7 +269,7 @@ func (o *options) list(ctx context.Context) error {
 
 // buildHere builds the tests for this machine's own kernel.
 func (o *options) buildHere(ctx context.Context) error {
-	packages, err := suite.Find(ctx, o.root, o.packages...)
+	packages, err := o.find(ctx)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sluice-cni/sluice/test/kernels/result"
@@ -68,19 +69,41 @@ func (w *work) judge(f *finished, skips result.Skips, budgets result.Budgets) []
 	if f.err != nil {
 		wrong = append(wrong, f.err.Error())
 	}
+	well, tests := true, 0
 	for _, s := range f.run.Suites {
+		tests += len(s.Tests)
 		if !s.OK() {
+			well = false
 			wrong = append(wrong, fmt.Sprintf("%s: %d tests failed, exit status %d", s.Package, s.Count(result.Fail)+s.Count(result.Lost), s.Exit))
 		}
 	}
-	if n := len(w.packages) - len(f.run.Suites); n > 0 && f.err == nil {
-		wrong = append(wrong, fmt.Sprintf("%d packages were not run", n))
+	missing := w.notRun(f.run)
+	switch {
+	case f.err != nil: // which says why
+	case len(missing) > 0:
+		wrong = append(wrong, "not run: "+strings.Join(missing, ", "))
+	case well && f.status != 0:
+		wrong = append(wrong, fmt.Sprintf("exit status %d, although no test in the report failed", f.status))
+	case tests == 0:
+		wrong = append(wrong, "no test was run: does -run name one?")
 	}
 	for _, line := range f.trouble {
 		wrong = append(wrong, "on the console: "+line)
 	}
 	wrong = append(wrong, skips.Check(f.kernel.Series, f.run, w.everyTest(f.kernel.Series))...)
 	return append(wrong, budgets.Check(f.kernel.Series, f.run)...)
+}
+
+// notRun returns the packages that a report lacks. What it has besides, of an
+// earlier machine, stands for none of them.
+func (w *work) notRun(run *result.Run) []string {
+	var missing []string
+	for _, p := range w.packages {
+		if !slices.ContainsFunc(run.Suites, func(s *result.Suite) bool { return s.Package == p.Path }) {
+			missing = append(missing, p.Path)
+		}
+	}
+	return missing
 }
 
 // machines lists how each machine did.

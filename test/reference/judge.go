@@ -89,6 +89,11 @@ func judge(plugin string, theirs, ours result, known differences) verdict {
 			v.unknown[name] = message
 		}
 	}
+	for spec, n := range theirs.ran {
+		if ours.ran[spec] < n {
+			v.unknown[spec] = fmt.Sprintf("ran %d times, with the reference %d", ours.ran[spec], n)
+		}
+	}
 	for spec := range listed {
 		if ours.ran[spec] > 0 && !seen[spec] && !spoilt[spec] {
 			v.stale = append(v.stale, spec)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -66,5 +67,16 @@ func TestPageIsCurrent(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(page()), string(have)); diff != "" {
 		t.Errorf("go run ./test/reference -docs docs/reference-suites.md (-want +have):\n%s", diff)
+	}
+}
+
+// A specification that ran with the reference and not with Sluice has passed with the one only, whatever it was skipped for.
+func TestJudgeNotRun(t *testing.T) {
+	theirs := result{ran: map[string]int{"a": 2, "b": 1}, failed: map[string]string{}}
+	ours := result{ran: map[string]int{"a": 1}, failed: map[string]string{}}
+	v := judge("ptp", theirs, ours, differences{})
+	want := map[string]string{"a": "ran 1 times, with the reference 2", "b": "ran 0 times, with the reference 1"}
+	if !maps.Equal(v.unknown, want) {
+		t.Errorf("got %v, want %v", v.unknown, want)
 	}
 }

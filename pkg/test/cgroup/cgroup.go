@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // ErrNone says that cgroup v2 is mounted nowhere.
@@ -78,6 +79,7 @@ func watch(dir string) (io.Closer, error) {
 	// The last processes of a test may end after it.
 	const script = `read x; for i in 1 2 3 4 5 6 7 8 9 10; do rmdir "$0" 2>/dev/null && exit; sleep 0.5; done`
 	cmd := exec.Command("/bin/sh", "-c", script, dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ctrl-C is for the whole group of processes
 	end, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err

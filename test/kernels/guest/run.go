@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -97,10 +98,19 @@ func runSuite(set *suite.Set, s suite.Suite, stream bool) (*result.Suite, error)
 	if err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
 		return nil, err
 	}
-	r.Exit, r.Seconds = cmd.ProcessState.ExitCode(), time.Since(start).Seconds()
+	r.Exit, r.Seconds = exitStatus(cmd.ProcessState), time.Since(start).Seconds()
 	if stream {
 		result.End(os.Stdout, r.Exit, r.Seconds)
 		return r, nil
 	}
 	return r, result.Print(os.Stdout, r)
+}
+
+// exitStatus is what a shell makes of it: ExitCode has -1 for a process that a
+// signal ended, which in a report is one that never ended.
+func exitStatus(p *os.ProcessState) int {
+	if status, ok := p.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return p.ExitCode()
 }

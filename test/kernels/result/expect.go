@@ -119,7 +119,7 @@ func (s Skips) judge(k SkipKey, t *Test) string {
 // was seen.
 func (s Skips) Take(kernel string, run *Run, all bool) {
 	for _, suite := range run.Suites {
-		if suite.Exit == -1 {
+		if suite.cut() {
 			continue
 		}
 		for k := range s {

@@ -139,7 +139,7 @@ func (s *Suite) takeOver() {
 		return
 	}
 	failed := slices.ContainsFunc(kept, func(t *Test) bool { return t.Status == Fail || t.Status == Lost })
-	if old.Exit == -1 || s.Exit == 0 && (failed || unexplained) {
+	if old.cut() || s.Exit == 0 && (failed || unexplained) {
 		s.Exit = old.Exit
 	}
 	s.Seconds += old.Seconds
@@ -147,6 +147,10 @@ func (s *Suite) takeOver() {
 	s.Output = append(old.Output, s.Output...)
 	s.reports = append(old.reports, s.reports...)
 }
+
+// cut reports whether the process did not end by itself, but with its machine or
+// by a signal (a status above 128): some tests may not have begun.
+func (s *Suite) cut() bool { return s.Exit == -1 || s.Exit > 128 }
 
 // top is the name without those of subtests.
 func (t *Test) top() string {
@@ -165,16 +169,27 @@ func (s *Suite) end(text string) {
 	s.Seconds, _ = strconv.ParseFloat(sec, 64)
 }
 
+// marker tells a line of package testing from one of the test.
+const marker = '\x16'
+
 var (
-	// The marker U+0016 tells a line of package testing from one of the test.
 	current = regexp.MustCompile(`^\x16?=== (RUN|CONT|NAME|PAUSE)\s*(\S*)`)
 	ended   = regexp.MustCompile(`^\x16?\s*--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+)s\)`)
 	missing = regexp.MustCompile(`missing feature: (.+)$`)
 	report  = regexp.MustCompile(`\breport: (.+)$`)
 )
 
-// Line takes the next line that the test binary printed, without its end.
+// Line takes the next line that the test binary printed, without its end. What
+// a test or its child printed without an end of line stands before the marker.
 func (s *Suite) Line(line string) {
+	if i := strings.LastIndexByte(line, marker); i > 0 {
+		s.piece(line[:i])
+		line = line[i:]
+	}
+	s.piece(line)
+}
+
+func (s *Suite) piece(line string) {
 	if m := ended.FindStringSubmatch(line); m != nil {
 		t := s.test(m[2])
 		t.Status = Status(m[1])

@@ -66,6 +66,22 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// What a test prints without an end of line stands before what package testing says next.
+func TestParseUnendedLines(t *testing.T) {
+	s := NewSuite("pkg/nl")
+	for line := range strings.Lines("\x16=== RUN   TestA\nhalf\x16=== RUN   TestA/sub\nx\x16--- PASS: TestA/sub (0.10s)\n" +
+		"\x16=== NAME  TestA\nmissing feature: tcx\x16--- SKIP: TestA (0.20s)\n") {
+		s.Line(strings.TrimSuffix(line, "\n"))
+	}
+	want := []*Test{
+		{Name: "TestA", Status: Skip, Seconds: 0.2, Missing: "tcx", Output: []string{"half", "missing feature: tcx"}},
+		{Name: "TestA/sub", Status: Pass, Seconds: 0.1, Output: []string{"x"}},
+	}
+	if d := cmp.Diff(want, s.Tests); d != "" {
+		t.Error(d)
+	}
+}
+
 // Of several runs one after the other, the last of each test counts.
 func TestParseSeveral(t *testing.T) {
 	ran := func(exit string, tests ...string) string {
@@ -105,8 +121,10 @@ func TestParseSeveral(t *testing.T) {
 		t.Errorf("a leak was forgotten: %+v", leaked)
 	}
 	// What was never begun cannot be made good.
-	cut := Parse(strings.NewReader(stream + "\n@@sluice begin cut\n" + test("TestF", "PASS") + "\n@@sluice end 0 1\n"))
-	if s := cut.suite("cut"); s.Exit != -1 || s.OK() {
-		t.Errorf("a run that was cut off counts as ended: %+v", s)
+	for end, exit := range map[string]int{"": -1, "\n@@sluice end 137 1\n": 137} {
+		cut := Parse(strings.NewReader(stream + end + "\n@@sluice begin cut\n" + test("TestF", "PASS") + "\n@@sluice end 0 1\n"))
+		if s := cut.suite("cut"); s.Exit != exit || s.OK() {
+			t.Errorf("a run that was cut off counts as ended: %+v", s)
+		}
 	}
 }
