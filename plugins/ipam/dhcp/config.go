@@ -121,12 +121,12 @@ func (c *config) exchangeOptions(args string) (*exchangeOptions, error) {
 		if err != nil {
 			return nil, err
 		}
-		value := p.Value
+		value, from := p.Value, key+".value"
 		if v, ok := values[p.FromArg]; ok && p.FromArg != "" {
-			value = v
+			value, from = v, "CNI_ARGS "+p.FromArg
 		}
 		if len(value) > maxOption {
-			return nil, cnierr.Config(key+".value", value, "longer than 255 bytes")
+			return nil, cnierr.Config(from, value, "longer than 255 bytes")
 		}
 		if value != "" {
 			o.provide = append(o.provide, dhcpv4.OptGeneric(code, []byte(value)))

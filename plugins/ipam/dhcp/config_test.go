@@ -81,6 +81,27 @@ func TestClientIdentifier(t *testing.T) {
 	}
 }
 
+// An identifier, and another one for pods that have it in CNI_ARGS: the release says what the other messages say.
+func TestClientIdentifierTwice(t *testing.T) {
+	t.Parallel()
+	c, err := load(ipamConf(`{"provide":[{"option":"dhcp-client-identifier","value":"mine"},{"option":"61","fromArg":"ID"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := c.exchangeOptions("ID=its")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := dhcpv4.NewDiscovery([]byte{2, 0, 0, 0, 0, 1}, o.modifiers("id")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := string(m.Options.Get(dhcpv4.OptionClientIdentifier))
+	if got := string((&port{options: o, id: "id"}).sentIdentifier()); got != sent {
+		t.Errorf("release would say %q, the server knows %q", got, sent)
+	}
+}
+
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -126,6 +147,23 @@ func TestParseOptions(t *testing.T) {
 	o, err := ParseOptions(strings.Fields("-pidfile /run/x.pid -hostprefix /host -broadcast=true -resendtimeout 5s"), &strings.Builder{})
 	if err != nil || o.PIDFile != "/run/x.pid" || o.HostPrefix != "/host" || !o.Broadcast || o.ResendTimeout.Seconds() != 5 || o.SocketPath != DefaultSocketPath {
 		t.Errorf("%+v, %v", o, err)
+	}
+	// A unit file whose variable is not set.
+	if o, err := ParseOptions([]string{"-socketpath="}, &strings.Builder{}); err != nil || o.SocketPath != DefaultSocketPath {
+		t.Errorf("an empty socket path: %+v, %v", o, err)
+	}
+}
+
+// A value that is too long is named by where it is from.
+func TestLongArgument(t *testing.T) {
+	t.Parallel()
+	c, err := load(ipamConf(`{"provide":[{"option":"12","value":"v","fromArg":"K8S_POD_NAME"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.exchangeOptions("K8S_POD_NAME=" + strings.Repeat("x", 256))
+	if e := cnierr.From(err); e == nil || e.Code != cnierr.CodeConfig || !strings.Contains(e.Msg, "CNI_ARGS") || !strings.Contains(e.Msg, "K8S_POD_NAME") {
+		t.Errorf("error %+v", e)
 	}
 }
 

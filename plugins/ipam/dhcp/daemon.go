@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -61,21 +63,25 @@ func ParseOptions(args []string, w io.Writer) (*Options, error) {
 	case o.Timeout <= 0 || o.ResendMax <= 0 || o.ResendTimeout <= 0:
 		return nil, errors.New("-timeout, -resendmax and -resendtimeout must be more than 0")
 	}
+	if o.SocketPath == "" { // as with the reference
+		o.SocketPath = DefaultSocketPath
+	}
 	return o, nil
 }
 
 // Serve is the daemon: it goes on with the leases of the one before it and
 // answers on the socket until ctx ends. Leases are not released then.
 func Serve(ctx context.Context, o Options, logger *log.Logger) (err error) {
-	if o.PIDFile != "" {
-		if err := os.WriteFile(o.PIDFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil { //nolint:gosec // a PID is for everybody to read
-			return fmt.Errorf("write the PID file: %w", err)
-		}
-		defer func() { err = errors.Join(err, removeIfThere(o.PIDFile)) }()
-	}
 	l, err := listen(filepath.Join(o.HostPrefix, o.SocketPath))
 	if err != nil {
 		return err
+	}
+	// Not before the socket is ours: until then the file may be that of a daemon that runs.
+	if o.PIDFile != "" {
+		if err := os.WriteFile(o.PIDFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil { //nolint:gosec // a PID is for everybody to read
+			return errors.Join(fmt.Errorf("write the PID file: %w", err), l.Close())
+		}
+		defer func() { err = errors.Join(err, removeIfThere(o.PIDFile)) }()
 	}
 	s := newService(o, logger)
 	s.resume()
@@ -87,6 +93,10 @@ func Serve(ctx context.Context, o Options, logger *log.Logger) (err error) {
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case isShortage(err):
+			logger.Warn("accept", log.Error(err))
+			_ = sleep(ctx, acceptPause)
+			continue
 		case err != nil:
 			return errors.Join(fmt.Errorf("accept: %w", err), l.Close())
 		}
@@ -96,6 +106,14 @@ func Serve(ctx context.Context, o Options, logger *log.Logger) (err error) {
 			}
 		}()
 	}
+}
+
+// acceptPause is the wait after a connection that could not be taken.
+const acceptPause = 100 * time.Millisecond
+
+// isShortage tells errors of accept(2) that pass when other calls have ended.
+func isShortage(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
 }
 
 // listen uses the socket that systemd passes (sd_listen_fds(3)), or makes one.

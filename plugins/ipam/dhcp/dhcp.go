@@ -148,9 +148,5 @@ func status(ctx context.Context, a *cniplugin.Args) error {
 	if _, err := c.exchangeOptions(a.Args); err != nil {
 		return err
 	}
-	conn, err := connect(ctx, c.socket())
-	if err != nil {
-		return cnierr.Wrap(cnierr.CodeUnavailable, err, "the DHCP daemon does not answer: is \"dhcp daemon\" running?")
-	}
-	return conn.Close()
+	return cnierr.Wrap(cnierr.CodeUnavailable, ping(ctx, c.socket()), "the DHCP daemon does not answer: is \"dhcp daemon\" running?")
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -84,8 +85,11 @@ func (p *port) inside(f func(*net.Interface) error) error {
 	}
 	return ns.Do(func() error {
 		dev, err := net.InterfaceByName(p.ifname)
-		if err != nil {
+		switch {
+		case err != nil && missing(p.ifname):
 			return fmt.Errorf("%w: %w", errGone, err)
+		case err != nil:
+			return fmt.Errorf("look for %s: %w", p.ifname, err)
 		}
 		return f(dev)
 	})
@@ -141,15 +145,18 @@ func (p *port) acquire(ctx context.Context, wanted net.IP) (ack *dhcpv4.DHCPv4, 
 }
 
 func (p *port) renew(ctx context.Context, ack *dhcpv4.DHCPv4, rebind bool) (*dhcpv4.DHCPv4, error) {
-	request, err := dhcpv4.NewRenewFromAck(ack, p.modifiers()...)
-	if err != nil {
-		return nil, err
-	}
 	var answer *dhcpv4.DHCPv4
 	ask := func(ctx context.Context, c *nclient4.Client) error {
+		// A chained tuning may have changed the hardware address, and the client
+		// takes only answers to that of now.
+		request, err := dhcpv4.NewRenewFromAck(ack, p.modifiers(dhcpv4.WithHwAddr(c.InterfaceAddr()))...)
+		if err != nil {
+			return err
+		}
 		answer, err = c.SendAndRead(ctx, c.RemoteAddr(), request, nclient4.IsMessageType(dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak))
 		return err
 	}
+	var err error
 	if rebind {
 		err = p.raw(ctx, ask)
 	} else {
@@ -168,9 +175,9 @@ func (p *port) renew(ctx context.Context, ack *dhcpv4.DHCPv4, rebind bool) (*dhc
 // that gave it by way of the pod's routes, relays or not.
 func (p *port) unicast(ctx context.Context, ack *dhcpv4.DHCPv4, f func(context.Context, *nclient4.Client) error) error {
 	return p.inside(func(dev *net.Interface) error {
-		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: ack.YourIPAddr, Port: nclient4.ClientPort})
+		conn, err := newRenewalConn(dev, ack.YourIPAddr)
 		if err != nil {
-			return fmt.Errorf("open a socket on the leased address: %w", err)
+			return err
 		}
 		c, err := nclient4.NewWithConn(conn, dev.HardwareAddr, nclient4.WithTimeout(retransmit), nclient4.WithRetry(-1),
 			nclient4.WithServerAddr(&net.UDPAddr{IP: ack.ServerIdentifier(), Port: nclient4.ServerPort}))
@@ -213,15 +220,27 @@ func (p *port) release(ack *dhcpv4.DHCPv4) error {
 	})
 }
 
-// sentIdentifier is the client identifier that the server knows, a provided one
-// included.
+// sentIdentifier is the client identifier that the server knows: the last one
+// provided, if any.
 func (p *port) sentIdentifier() []byte {
-	for _, o := range p.options.provide {
+	for _, o := range slices.Backward(p.options.provide) {
 		if o.Code.Code() == dhcpv4.OptionClientIdentifier.Code() {
 			return o.Value.ToBytes()
 		}
 	}
 	return clientIdentifier(p.id)
+}
+
+// missing reports that there is no such interface, rather than that nobody could
+// say: net.InterfaceByName has one kind of error for both.
+func missing(ifname string) bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq(ifname)
+	return err != nil || errors.Is(unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req), unix.ENODEV)
 }
 
 func (p *port) down() error {

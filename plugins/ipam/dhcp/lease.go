@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"time"
 
@@ -32,6 +31,8 @@ const (
 	jitter    = time.Second
 	// minRenewWait is the shortest time between two tries to renew (RFC 2131 4.4.5).
 	minRenewWait = time.Minute
+	// renewPace is the shortest time between two renewals, whatever the server says.
+	renewPace = time.Second
 )
 
 // errNoMoreTries has the reference's words, which its users look for.
@@ -66,6 +67,11 @@ func (l *lease) start(ack *dhcpv4.DHCPv4, at time.Time) {
 	l.cancel = cancel
 	l.ready, l.done = make(chan struct{}), make(chan struct{})
 	if ack != nil {
+		if at.After(time.Now()) {
+			// The clock was set back since, so nobody knows how old the lease is: it
+			// is renewed now.
+			at = at.Add(-time.Until(timesOf(ack, at).renew))
+		}
 		l.ack, l.at = ack, at
 		close(l.ready)
 	}
@@ -149,7 +155,7 @@ func (l *lease) seek(ctx context.Context) (*dhcpv4.DHCPv4, error) {
 func (l *lease) keep(ctx context.Context) error {
 	for {
 		t := timesOf(l.ack, l.at)
-		if err := sleep(ctx, time.Until(t.renew)); err != nil {
+		if err := sleep(ctx, max(time.Until(t.renew), renewPace)); err != nil {
 			return err
 		}
 		ack, err := l.extend(ctx, t)
@@ -204,17 +210,11 @@ func (l *lease) again(ctx context.Context) (*dhcpv4.DHCPv4, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !sameAddress(ack, l.ack) {
+	if !ack.YourIPAddr.Equal(l.ack.YourIPAddr) {
 		err := fmt.Errorf("the server gives %s in place of %s", ack.YourIPAddr, l.ack.YourIPAddr)
 		return nil, errors.Join(err, l.ex.release(ack))
 	}
 	return ack, nil
-}
-
-func sameAddress(a, b *dhcpv4.DHCPv4) bool {
-	x, errX := addressOf(a)
-	y, errY := addressOf(b)
-	return errX == nil && errY == nil && x.IP.Equal(y.IP) && net.IP(x.Mask).Equal(net.IP(y.Mask))
 }
 
 // sleep waits, unless ctx ends first.

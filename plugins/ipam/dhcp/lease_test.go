@@ -114,6 +114,12 @@ func TestLeaseLife(t *testing.T) {
 			s.renewAs = func(rebind bool) (*dhcpv4.DHCPv4, error) { return nil, errNak }
 			s.acquireAs = func(net.IP) (*dhcpv4.DHCPv4, error) { return good(t), nil }
 		}, 600 * time.Second, false, []string{"500 renew rebind=false", "500 acquire 10.1.2.3", "500 saved"}},
+		{"the same address, the network's mask is another one", func(t *testing.T, s *script) {
+			s.renewAs = func(rebind bool) (*dhcpv4.DHCPv4, error) { return nil, errNak }
+			s.acquireAs = func(net.IP) (*dhcpv4.DHCPv4, error) {
+				return ackOf(t, dhcpv4.WithLeaseTime(1000), dhcpv4.WithNetmask(net.CIDRMask(23, 32))), nil
+			}
+		}, 600 * time.Second, false, []string{"500 renew rebind=false", "500 acquire 10.1.2.3", "500 saved"}},
 		{"refused, and another address", func(t *testing.T, s *script) {
 			s.renewAs = func(rebind bool) (*dhcpv4.DHCPv4, error) { return nil, errNak }
 			s.acquireAs = func(net.IP) (*dhcpv4.DHCPv4, error) {
@@ -243,6 +249,41 @@ func TestUselessAckIsReleased(t *testing.T) {
 		l.stop()
 		if l.err == nil || !strings.Contains(s.notes(), "release") {
 			t.Errorf("%v; the lease is never given back: %s", l.err, s.notes())
+		}
+	})
+}
+
+// A lease of no time at all is not asked for without a pause.
+func TestLeaseOfNoTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		s := &script{t: t}
+		s.renewAs = func(bool) (*dhcpv4.DHCPv4, error) {
+			if asked++; asked > 1000 {
+				return nil, errGone
+			}
+			return ackOf(t, dhcpv4.WithLeaseTime(0)), nil
+		}
+		if ended := s.run(510 * time.Second); ended || asked < 2 {
+			t.Errorf("asked %d times in ten seconds", asked)
+		}
+	})
+}
+
+// The clock was set back while no daemon ran: a lease that seems to begin in the future may be nearly over.
+func TestLeaseFromTheFuture(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{t: t, begin: time.Now()}
+		s.renewAs = func(bool) (*dhcpv4.DHCPv4, error) { return ackOf(t, dhcpv4.WithLeaseTime(1000)), nil }
+		l := s.lease()
+		l.start(ackOf(t, dhcpv4.WithLeaseTime(1000)), s.begin.Add(10*time.Hour))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		l.stop()
+		if !strings.Contains(s.notes(), "saved") {
+			t.Errorf("not renewed: %s", s.notes())
 		}
 	})
 }

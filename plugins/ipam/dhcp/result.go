@@ -60,7 +60,8 @@ func routesOf(ack *dhcpv4.DHCPv4) []*types.Route {
 	var routes []*types.Route
 	if classless := ack.ClasslessStaticRoute(); len(classless) > 0 {
 		for _, c := range classless {
-			r := &types.Route{Dst: *c.Dest, GW: c.Router}
+			// Bits beyond the mask do not count, and no kernel takes them.
+			r := &types.Route{Dst: net.IPNet{IP: c.Dest.IP.Mask(c.Dest.Mask), Mask: c.Dest.Mask}, GW: c.Router}
 			if c.Router.IsUnspecified() {
 				// On the link itself (RFC 3442, "Local Subnet Routes").
 				link := unix.RT_SCOPE_LINK

@@ -138,3 +138,15 @@ func TestTrailingNUL(t *testing.T) {
 		t.Errorf("dns.domain is %q", got)
 	}
 }
+
+// RFC 3442: where the destination has bits beyond its mask, the client drops them. A kernel refuses such a route.
+func TestClasslessHostBits(t *testing.T) {
+	t.Parallel()
+	res, err := resultOf(ackOf(t, dhcpv4.WithGeneric(dhcpv4.OptionClasslessStaticRoute, []byte{25, 129, 210, 177, 132, 10, 1, 2, 9})), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := res.Routes[0].Dst.String(); got != "129.210.177.128/25" {
+		t.Errorf("a route to %s", got)
+	}
+}

@@ -76,30 +76,51 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 
 // call asks the daemon for one thing, and gives up when ctx ends.
 func call(ctx context.Context, socket, method string, args *skel.CmdArgs, reply any) error {
+	return talk(ctx, socket, func(conn net.Conn) error { return exchangeCall(conn, method, args, reply) })
+}
+
+// ping fails unless a daemon is on the socket and answers.
+func ping(ctx context.Context, socket string) error {
+	return talk(ctx, socket, func(conn net.Conn) error {
+		_, err := begin(conn)
+		return err
+	})
+}
+
+func talk(ctx context.Context, socket string, f func(net.Conn) error) error {
 	conn, err := connect(ctx, socket)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	err = exchangeCall(conn, method, args, reply)
+	err = f(conn)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return fmt.Errorf("%w (%w)", cause, err)
 	}
 	return err
 }
 
-func exchangeCall(conn net.Conn, method string, args *skel.CmdArgs, reply any) error {
+// begin leads to where the protocol proper begins.
+func begin(conn net.Conn) (*bufio.Reader, error) {
 	if _, err := io.WriteString(conn, "CONNECT "+rpcPath+" HTTP/1.0\n\n"); err != nil {
-		return err
+		return nil, err
 	}
 	r := bufio.NewReader(conn)
 	status, err := readPreamble(r)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUnreachable, err)
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	if !strings.HasSuffix(status, connected) {
-		return fmt.Errorf("no DHCP daemon is on the socket: it says %q", status)
+		return nil, fmt.Errorf("no DHCP daemon is on the socket: it says %q", status)
+	}
+	return r, nil
+}
+
+func exchangeCall(conn net.Conn, method string, args *skel.CmdArgs, reply any) error {
+	r, err := begin(conn)
+	if err != nil {
+		return err
 	}
 	enc, dec := gob.NewEncoder(conn), gob.NewDecoder(r)
 	if err := errors.Join(enc.Encode(&rpcRequest{ServiceMethod: method}), enc.Encode(args)); err != nil {
@@ -118,14 +139,15 @@ func exchangeCall(conn net.Conn, method string, args *skel.CmdArgs, reply any) e
 // readPreamble reads an HTTP/1.0 head and returns its first line.
 func readPreamble(r *bufio.Reader) (first string, err error) {
 	for size := 0; ; {
-		line, err := r.ReadString('\n')
+		// Of a line that does not end, no more is read than fits into the buffer.
+		b, err := r.ReadSlice('\n')
+		if size += len(b); size > maxPreamble || errors.Is(err, bufio.ErrBufferFull) {
+			return "", errors.New("the preamble is too long")
+		}
 		if err != nil {
 			return "", err
 		}
-		if size += len(line); size > maxPreamble {
-			return "", errors.New("the preamble is too long")
-		}
-		line = strings.TrimRight(line, "\r\n")
+		line := strings.TrimRight(string(b), "\r\n")
 		switch {
 		case line == "":
 			return first, nil

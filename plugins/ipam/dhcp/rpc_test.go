@@ -175,6 +175,28 @@ func TestCallFailures(t *testing.T) {
 	}
 }
 
+// A preamble without an end is not kept until memory is.
+func TestEndlessPreamble(t *testing.T) {
+	t.Parallel()
+	ours, theirs := net.Pipe()
+	sent := make(chan int)
+	go func() {
+		n := 0
+		for line := make([]byte, 1024); n < 100*maxPreamble; {
+			m, err := theirs.Write(line)
+			if n += m; err != nil {
+				break
+			}
+		}
+		_ = theirs.Close()
+		sent <- n
+	}()
+	err := serve(ours, nil)
+	if n := <-sent; err == nil || n > 4*maxPreamble {
+		t.Errorf("%d bytes were read: %v", n, err)
+	}
+}
+
 // Whatever is sent, the server ends the connection and lives.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte("CONNECT /_goRPC_ HTTP/1.0\n\n"))

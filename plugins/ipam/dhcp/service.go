@@ -229,7 +229,7 @@ func (s *service) resumeOne(st *state) error {
 	if err != nil {
 		return err
 	}
-	if err := e.port.present(); err != nil {
+	if err := e.port.present(); errors.Is(err, errGone) {
 		return err
 	}
 	if st.Lost {
@@ -255,6 +255,9 @@ func (s *service) stop() {
 	leases := s.leases
 	s.leases = map[string]*entry{}
 	s.mu.Unlock()
+	for _, e := range leases {
+		e.cancel() // all at once: each may take as long as an exchange
+	}
 	for _, e := range leases {
 		e.stop()
 	}
