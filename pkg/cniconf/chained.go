@@ -28,9 +28,20 @@ func (c *Common) Chained() (*types100.Result, error) {
 // gives to the pod's interface ifname: those that point to an entry of that
 // name with a sandbox, and those that point to no entry of the list.
 func PodAddrs(result *types100.Result, ifname string) []netip.Prefix {
+	return addrsOn(result, func(i *types100.Interface) bool { return i.Name == ifname && i.Sandbox != "" })
+}
+
+// NamedAddrs is PodAddrs for who goes by the name alone, as the reference's sbr
+// does: not every plugin says which interface is in the pod.
+func NamedAddrs(result *types100.Result, ifname string) []netip.Prefix {
+	return addrsOn(result, func(i *types100.Interface) bool { return i.Name == ifname })
+}
+
+func addrsOn(result *types100.Result, meant func(*types100.Interface) bool) []netip.Prefix {
 	var out []netip.Prefix
 	for _, ip := range result.IPs {
-		if !onInterface(result, ip, ifname) {
+		// As the reference plugins: unknown is taken for the pod's.
+		if n := ip.Interface; n != nil && *n >= 0 && *n < len(result.Interfaces) && !meant(result.Interfaces[*n]) {
 			continue
 		}
 		if p, ok := prefixOf(ip.Address); ok {
@@ -38,14 +49,6 @@ func PodAddrs(result *types100.Result, ifname string) []netip.Prefix {
 		}
 	}
 	return out
-}
-
-func onInterface(result *types100.Result, ip *types100.IPConfig, ifname string) bool {
-	if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(result.Interfaces) {
-		return true // as the reference plugins: unknown is taken for the pod's
-	}
-	i := result.Interfaces[*ip.Interface]
-	return i.Name == ifname && i.Sandbox != ""
 }
 
 func prefixOf(n net.IPNet) (netip.Prefix, bool) {

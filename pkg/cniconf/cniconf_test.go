@@ -190,6 +190,7 @@ func TestPrevResult(t *testing.T) {
 		{name: "0.2", version: "", in: `{"PrevResult":{"ip4":{"ip":"10.0.0.1/24"},"ip6":{"ip":"fd00::1/64"}}}`, ips: 2},
 		{name: "other generation", version: "0.4.0", in: `{"prevResult":{"cniVersion":"1.0.0"}}`, code: 6},
 		{name: "null entry", version: "1.0.0", in: `{"prevResult":{"ips":[null]}}`, code: 6},
+		{name: "null entry under another spelling", version: "1.0.0", in: `{"prevResult":{"ipſ":[null]}}`, code: 6},
 		{name: "null interface", version: "0.3.1", in: `{"prevResult":{"interfaces":[null]}}`, code: 6},
 		{name: "no object", version: "1.0.0", in: `{"prevResult":[]}`, code: 6},
 		{name: "bad address", version: "1.0.0", in: `{"prevResult":{"ips":[{"address":"10.0.0.1"}]}}`, code: 6},

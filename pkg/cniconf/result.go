@@ -59,14 +59,16 @@ func completeVersion(what string, raw json.RawMessage, version string) (json.Raw
 	}
 	found := false
 	for k, v := range all {
-		switch strings.ToLower(k) {
-		case "cniversion":
+		// EqualFold knows what the decoder takes for the same name, as lower case does not (U+017F is an s).
+		is := func(name string) bool { return strings.EqualFold(k, name) }
+		switch {
+		case is("cniVersion"):
 			if string(v) == `""` || string(v) == "null" {
 				delete(all, k)
 			} else {
 				found = true
 			}
-		case "interfaces", "ips", "routes":
+		case is("interfaces"), is("ips"), is("routes"):
 			if err := noNulls(what+"."+k, v); err != nil {
 				return nil, err
 			}

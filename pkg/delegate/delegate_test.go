@@ -117,6 +117,34 @@ func TestExecBusy(t *testing.T) {
 	}
 }
 
+// A plugin may leave a process behind that holds its stdout and stderr. What the
+// plugin itself said counts, and the deadline too.
+func TestExecLeavesProcess(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		body string
+		code uint
+	}{
+		"succeeds": {`sleep 30 & echo '{"ips":[{"version":"4","address":"10.0.0.2/24"}]}'`, 0},
+		"fails":    {`sleep 30 & echo '{"code":11,"msg":"later"}'; exit 1`, 11},
+		"hangs":    {`sleep 30`, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+			defer cancel()
+			begun := time.Now()
+			res, err := (&Runner{}).Add(ctx, args(t, script(t, "fake", tc.body)), "fake")
+			if d := time.Since(begun); d > 20*time.Second {
+				t.Errorf("it took %v", d)
+			}
+			if e := cnierr.From(err); e == nil && (tc.code != 0 || len(res.IPs) != 1) || e != nil && e.Code != tc.code {
+				t.Errorf("result %+v, error %+v, want code %d", res, e, tc.code)
+			}
+		})
+	}
+}
+
 func TestLookup(t *testing.T) {
 	t.Parallel()
 	dirNamedLikeIt := t.TempDir()

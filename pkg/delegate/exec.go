@@ -22,6 +22,9 @@ const (
 	// busyTries bounds how often a file that is just being written is tried.
 	busyTries = 6
 	busyPause = time.Second
+	// outputPause is how long a plugin that has ended, or was killed at the
+	// deadline, is waited for while a process that it left holds its output.
+	outputPause = 5 * time.Second
 )
 
 // execPlugin runs the file with the caller's call, only the verb replaced, and
@@ -52,7 +55,11 @@ func runPlugin(ctx context.Context, path string, env []string, stdin []byte) ([]
 	var stdout, stderr bytes.Buffer
 	c := exec.CommandContext(ctx, path)
 	c.Env, c.Stdin, c.Stdout, c.Stderr = env, bytes.NewReader(stdin), &stdout, &stderr
+	c.WaitDelay = outputPause
 	err := c.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it succeeded, and has said what it had to say
+	}
 	if err != nil && c.ProcessState == nil { // it did not start
 		return nil, err
 	}

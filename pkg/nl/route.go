@@ -32,6 +32,8 @@ type Route struct {
 	MTU       int
 	AdvMSS    int
 	Onlink    bool // the gateway need not be inside a subnet of the link
+	// Multipath marks the next hops of an IPv4 multipath route, which is made and deleted as a whole. IPv6 has each by itself.
+	Multipath bool `json:",omitempty"`
 }
 
 // RouteFilter says which routes RoutesWhere returns; zero fields accept all. The kernel filters.
@@ -158,6 +160,7 @@ func splitHops(r Route, b []byte) ([]Route, error) {
 			return nil, fmt.Errorf("next hop of %d bytes in %d: %w", n, len(b), unix.EINVAL)
 		}
 		one := r
+		one.Multipath = r.Dst.Addr().Is4()
 		one.LinkIndex = int(u32(b[4:]))
 		if err := walk(b[unix.SizeofRtNexthop:n], func(kind uint16, v []byte) {
 			switch kind {

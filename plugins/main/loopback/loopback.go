@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -178,9 +179,10 @@ func check(_ context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "list the addresses of the loopback interface")
 	}
+	only4 := withoutIPv6(a.Netns)
 	var errs []error
 	for _, ip := range c.prev.IPs {
-		if !onLoopback(c.prev, ip) {
+		if !onLoopback(c.prev, ip) || only4 && ip.Address.IP.To4() == nil {
 			continue
 		}
 		want := ip.Address.String()
@@ -189,6 +191,21 @@ func check(_ context.Context, a *cniplugin.Args) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// withoutIPv6 reports that lo has IPv6 switched off, as a sysctl of the pod or of
+// a later plugin may have it. It takes the address along.
+func withoutIPv6(path string) (off bool) {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return false
+	}
+	defer ns.Close()
+	return ns.Do(func() error {
+		v, err := sysctl.Get("net/ipv6/conf/" + device + "/disable_ipv6")
+		off = v == "1"
+		return err
+	}) == nil && off
 }
 
 func onLoopback(r *types100.Result, ip *types100.IPConfig) bool {

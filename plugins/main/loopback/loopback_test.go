@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -187,6 +188,32 @@ func TestPrivilegedCheckAddress(t *testing.T) {
 	})
 	prev := `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"/x"}],"ips":[{"interface":0,"address":"127.0.0.1/8"}]}`
 	wantCode(t, in(t, node, func() error { return New(Deps{}).Check(context.Background(), args("1.1.0", pod.Path, prev)) }), cnierr.CodeCheck, "127.0.0.1/8")
+}
+
+// A later plugin or the runtime may switch IPv6 off, which takes ::1 away: the
+// pod is as healthy as it was asked to be.
+func TestPrivilegedCheckWithoutIPv6(t *testing.T) {
+	node, pod := mustPod(t)
+	p, ctx := New(Deps{}), context.Background()
+	var res types.Result
+	if err := in(t, node, func() (err error) { res, err = p.Add(ctx, args("1.1.0", pod.Path, "")); return err }); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(res)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prev := args("1.1.0", pod.Path, `,"prevResult":`+string(raw))
+	if err := pod.Do(func() error { return sysctl.Set("net/ipv6/conf/all/disable_ipv6", "1") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := in(t, node, func() error { return p.Check(ctx, prev) }); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	lo(t, pod, func(h *nl.Handle, l nl.Link) error {
+		return h.DelAddr(nl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix("127.0.0.1/8")})
+	})
+	wantCode(t, in(t, node, func() error { return p.Check(ctx, prev) }), cnierr.CodeCheck, "127.0.0.1/8")
 }
 
 func TestBadNamespace(t *testing.T) {

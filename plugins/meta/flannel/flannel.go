@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"os"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -20,6 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -67,9 +69,11 @@ func with(a *cniplugin.Args, stdin []byte) *cniplugin.Args {
 }
 
 // add saves the delegate's configuration before it calls the delegate, since
-// that is all DEL has when flanneld has gone or has got another subnet. The
-// runtime calls DEL after a failed ADD; it finds the file.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+// that is all DEL has when flanneld has gone or has got another subnet. When the
+// delegate fails its DEL is run, as the specification has it. The file stays for
+// the runtime's DEL where that fails too, and where it was there before: what an
+// earlier ADD made may be in use.
+func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (_ types.Result, err error) {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return nil, err
@@ -86,6 +90,11 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	file, err := p.pickFile(c, ref)
 	if err != nil {
 		return nil, err
+	}
+	var undos undo.Stack
+	defer undos.Rollback(ctx, &err)
+	if _, before := os.Lstat(file); errors.Is(before, fs.ErrNotExist) {
+		undos.Push("delegate", func(ctx context.Context) error { return p.drop(ctx, a, ref, file) })
 	}
 	if err := p.Records.Begin(ref, a.Netns, Name, section{File: file}); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
@@ -112,7 +121,12 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 		return err
 	}
 	ref := a.Ref(c.Name)
-	if err := p.delFile(ctx, a, p.savedFile(c, ref)); err != nil {
+	return p.drop(ctx, a, ref, p.savedFile(c, ref))
+}
+
+// drop takes away what the delegate made, its saved configuration and the record.
+func (p *plugin) drop(ctx context.Context, a *cniplugin.Args, ref store.Ref, file string) error {
+	if err := p.delFile(ctx, a, file); err != nil {
 		return err
 	}
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the record")

@@ -9,13 +9,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // errUnusable is a saved configuration that says nothing any more.
 var errUnusable = errors.New("not the configuration of a plugin")
+
+// partial begins the names of files that are not complete; a container ID does not
+// begin with a dot.
+const partial = ".tmp-"
 
 // pickFile is where an attachment's configuration is saved: under the container
 // ID, as the reference does, unless another attachment of that container is
@@ -66,7 +73,7 @@ func save(file string, content []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".tmp-")
+	f, err := os.CreateTemp(dir, partial)
 	if err != nil {
 		return err
 	}
@@ -125,7 +132,8 @@ func (p *plugin) gcRecords(network string, keep map[store.Ref]bool) error {
 }
 
 // gcFiles removes what the reference saved for containers of this network that
-// are gone. Its files are named after the container alone.
+// are gone, and what killed ADDs of any network were just writing. The reference's
+// files are named after the container alone.
 func (p *plugin) gcFiles(c *config, containers map[string]bool) error {
 	entries, err := os.ReadDir(c.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,12 +156,25 @@ func (p *plugin) gcFiles(c *config, containers map[string]bool) error {
 	var errs []error
 	for _, e := range entries {
 		file := filepath.Join(c.DataDir, e.Name())
+		if abandoned(e) {
+			errs = append(errs, removeFile(file))
+			continue
+		}
 		if !e.Type().IsRegular() || containers[e.Name()] || recorded[file] || savedNetwork(file) != c.Name {
 			continue
 		}
 		errs = append(errs, removeFile(file))
 	}
 	return errors.Join(errs...)
+}
+
+// abandoned reports a partial file that no ADD can be writing any more.
+func abandoned(e fs.DirEntry) bool {
+	if !strings.HasPrefix(e.Name(), partial) {
+		return false
+	}
+	fi, err := e.Info()
+	return err == nil && fi.Mode().IsRegular() && time.Since(fi.ModTime()) > 2*cniplugin.AddDeadline
 }
 
 // savedNetwork is the network a saved configuration belongs to, "" when it does

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
@@ -22,16 +23,21 @@ import (
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
-// fakeDelegate notes the calls it gets and fails with err.
+// fakeDelegate notes the calls it gets and fails with err, all of them or those
+// of one verb.
 type fakeDelegate struct {
-	calls []string
-	stdin []byte
-	err   error
+	calls   []string
+	stdin   []byte
+	err     error
+	failing string
 }
 
 func (f *fakeDelegate) verb(verb string, a *cniplugin.Args, kind string) error {
 	f.calls = append(f.calls, verb+" "+kind)
 	f.stdin = a.StdinData
+	if f.failing != "" && f.failing != verb {
+		return nil
+	}
 	return f.err
 }
 
@@ -171,6 +177,39 @@ func TestFailures(t *testing.T) {
 	n.wantFiles()
 }
 
+// The specification has the caller run DEL on a delegate whose ADD failed: a
+// runtime that does not call DEL itself would keep half a pod.
+func TestFailedAddIsUndone(t *testing.T) {
+	t.Parallel()
+	n, ctx := newNode(t), context.Background()
+	n.fake.failing = "ADD"
+	failedAdd := func() {
+		n.fake.err = cnierr.New(cnierr.CodeTryAgain, "later", "")
+		if _, err := n.p.Add(ctx, n.args("c1", "eth0", nil)); cnierr.From(err).Code != cnierr.CodeTryAgain {
+			t.Errorf("ADD: %v, want the delegate's error", err)
+		}
+		n.fake.err = nil
+	}
+	failedAdd()
+	n.wantFiles()
+	if left, err := n.records.List(""); err != nil || len(left) != 0 {
+		t.Errorf("records left: %v %v", left, err)
+	}
+	if _, err := n.p.Add(ctx, n.args("c1", "eth0", map[string]any{"dataDir": "/proc/none"})); cnierr.From(err).Code != cnierr.CodeIO {
+		t.Errorf("ADD without a place: %v, want code 5", err)
+	}
+	if left, err := n.records.List(""); err != nil || len(left) != 0 {
+		t.Errorf("records left when nothing could be saved: %v %v", left, err)
+	}
+	_, err := n.p.Add(ctx, n.args("c1", "eth0", nil))
+	must(t, err)
+	failedAdd() // what the one before made may be in use
+	n.wantFiles("c1")
+	if d := cmp.Diff([]string{"ADD bridge", "DEL bridge", "ADD bridge", "ADD bridge"}, n.fake.calls); d != "" {
+		t.Errorf("calls (-want +got):\n%s", d)
+	}
+}
+
 // What cannot be read or written is named by its key.
 func TestFilesRefused(t *testing.T) {
 	t.Parallel()
@@ -231,6 +270,21 @@ func TestReferenceState(t *testing.T) {
 		t.Errorf("last call %s", last)
 	}
 	n.wantFiles("mine", "other")
+}
+
+// What a killed ADD was just writing goes with the next GC, but not what another
+// network's ADD may be writing.
+func TestGCOfPartialFiles(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	must(t, os.MkdirAll(n.dataDir, 0o700))
+	for name, age := range map[string]time.Duration{".tmp-1": time.Hour, ".tmp-2": 0} {
+		file := filepath.Join(n.dataDir, name)
+		must(t, os.WriteFile(file, nil, 0o600))
+		must(t, os.Chtimes(file, time.Time{}, time.Now().Add(-age)))
+	}
+	must(t, n.p.GC(context.Background(), n.args("", "", map[string]any{"cni.dev/valid-attachments": []any{}})))
+	n.wantFiles(".tmp-2")
 }
 
 func TestStatusAndGCWithoutFlanneld(t *testing.T) {

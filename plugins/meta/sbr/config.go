@@ -86,7 +86,7 @@ func parse(a *cniplugin.Args) (*request, error) {
 // addresses returns what prevResult gives to the interface.
 func (r *request) addresses() ([]address, error) {
 	var list []address
-	own := cniconf.PodAddrs(r.prev, r.args.IfName)
+	own := cniconf.NamedAddrs(r.prev, r.args.IfName)
 	for _, p := range own {
 		a := address{prefix: p}
 		for _, ip := range r.prev.IPs {

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
@@ -18,15 +19,15 @@ import (
 
 // del takes the rules out and puts the main table back. A namespace that is gone
 // has taken all of it along.
-func (p *plugin) del(_ context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil && c.Name == "" {
 		return err // with a name, an odd value elsewhere must not keep us from cleaning
 	}
-	return p.detach(a.Ref(c.Name), a.Netns, c.Table)
+	return p.detach(ctx, a.Log, a.Ref(c.Name), a.Netns, c.Table)
 }
 
-func (p *plugin) detach(ref store.Ref, path string, table *int) error {
+func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path string, table *int) error {
 	old, found, recorded := p.recall(ref)
 	pod, err := inpod.Reopen(old.NetNS, path, recorded)
 	if err != nil {
@@ -34,11 +35,15 @@ func (p *plugin) detach(ref store.Ref, path string, table *int) error {
 	}
 	defer pod.Close()
 	if pod != nil {
-		if err := pod.Lock(); err != nil {
+		if err := pod.Lock(ctx); err != nil {
 			return err
 		}
 		if found {
-			err = old.undo(pod)
+			err = old.remove(pod)
+			// The pod may have changed its interface; an error would keep the plugins before this one from cleaning up.
+			if berr := old.putBack(pod); berr != nil {
+				l.Warn("routes of the main table are not back", log.Error(berr))
+			}
 		} else if !p.Records.Claimed(ref, path) {
 			err = removeByAddress(pod, ref.IfName, table)
 		}
@@ -76,7 +81,7 @@ func removeByAddress(pod *inpod.Pod, ifname string, table *int) error {
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	return inpod.Collector{
 		Section: Name, List: p.Records.List,
-		Detach: func(_ context.Context, rec *store.Record) error { return p.detach(rec.Ref, "", nil) },
+		Detach: func(ctx context.Context, rec *store.Record) error { return p.detach(ctx, a.Log, rec.Ref, "", nil) },
 	}.Run(ctx, a)
 }
 

@@ -11,12 +11,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
@@ -40,7 +43,7 @@ const (
 )
 
 func prevResult(ips ...string) string {
-	return `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"net1","sandbox":"/x"},{"name":"eth0","sandbox":"/x"}],"ips":[` + strings.Join(ips, ",") + `]}`
+	return `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"net1","sandbox":"/x"},{"name":"eth0","sandbox":"/x"},{"name":"net1"}],"ips":[` + strings.Join(ips, ",") + `]}`
 }
 
 func newEnv(t *testing.T) *env {
@@ -166,6 +169,11 @@ func TestPrivilegedTables(t *testing.T) {
 			"10.1.0.0/24 dev net1 proto kernel scope link src 10.1.0.5", "10.8.0.0/16 dev net1 scope link metric 5", "10.9.0.0/16 via 10.1.0.9 dev net1",
 			"fd01::/64 dev net1 proto kernel metric 256", "fd09::/64 via fd01::9 dev net1 metric 1024",
 		}},
+		{"an interface without a sandbox", "", []string{`{"address":"10.1.0.5/24","gateway":"10.1.0.1","interface":2}`}, []string{
+			"from 10.1.0.5 lookup 100",
+			"default via 10.1.0.1 dev net1 table 100", "10.1.0.0/24 dev net1 table 100 proto kernel scope link src 10.1.0.5",
+			"10.8.0.0/16 dev net1 table 100 scope link metric 5", "10.9.0.0/16 via 10.1.0.9 dev net1 table 100",
+		}},
 		{"addresses of the other interface", "", []string{`{"address":"10.0.0.5/24","gateway":"10.0.0.1","interface":1}`}, []string{
 			"10.1.0.0/24 dev net1 proto kernel scope link src 10.1.0.5", "10.8.0.0/16 dev net1 scope link metric 5", "10.9.0.0/16 via 10.1.0.9 dev net1",
 			"fd01::/64 dev net1 proto kernel metric 256", "fd09::/64 via fd01::9 dev net1 metric 1024",
@@ -247,6 +255,32 @@ func TestPrivilegedFreeTables(t *testing.T) {
 	}
 }
 
+// A route by several gateways stays one, and one that another interface has a part
+// in stays where it is.
+func TestPrivilegedMultipath(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.ip("route add 10.7.0.0/16 nexthop via 10.1.0.8 dev net1 nexthop via 10.1.0.9 dev net1")
+	e.ip("route add 10.6.0.0/16 nexthop via 10.1.0.8 dev net1 nexthop via 10.0.0.9 dev eth0")
+	before, shared := e.state(), e.ip("route show 10.6.0.0/16")
+	e.mustAdd("")
+	if got := e.ip("route show 10.7.0.0/16 table 100"); strings.Count(got, "nexthop") != 2 {
+		t.Errorf("by two gateways, in table 100: %s", got)
+	}
+	if got := e.ip("route show 10.7.0.0/16"); got != "" {
+		t.Errorf("by two gateways, in the main table: %s", got)
+	}
+	if d := cmp.Diff(shared, e.ip("route show 10.6.0.0/16")); d != "" {
+		t.Errorf("by two interfaces (- before, + after ADD):\n%s", d)
+	}
+	if err := e.call(e.plugin.Del, ""); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(sorted(before), sorted(e.state())); d != "" {
+		t.Errorf("after DEL (- before, + after):\n%s", d)
+	}
+}
+
 func TestPrivilegedDel(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -258,6 +292,7 @@ func TestPrivilegedDel(t *testing.T) {
 		{"CNI_NETNS missing", func(e *env) { e.netns = "/run/netns/none" }, ""},
 		{"configuration wrong", func(*env) {}, `,"table":"x"`},
 		{"interface gone", func(e *env) { e.ip("link del net1") }, ""},
+		{"address gone", func(e *env) { e.ip("addr flush dev net1") }, ""},
 		{"record lost", func(e *env) {
 			if err := e.runs.Remove(store.Ref{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
 				e.t.Fatal(err)
@@ -377,6 +412,41 @@ func TestPrivilegedRefusals(t *testing.T) {
 		} else if code != 0 {
 			rig.WantCode(t, err, code)
 		}
+	}
+}
+
+// Whoever has the namespace open can lock it, the pod's own processes included: a
+// call waits no longer than its deadline.
+func TestPrivilegedLockedByThePod(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.mustAdd("")
+	before := e.state()
+	var held *netns.NS
+	if err := e.node.Do(func() (err error) { held, err = netns.Open(e.pod.Path); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(held.Fd(), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	release := time.AfterFunc(10*time.Second, held.Close)
+	defer held.Close()
+	defer release.Stop()
+	hurried := func(verb func(context.Context, *cniplugin.Args) error) func(context.Context, *cniplugin.Args) error {
+		return func(ctx context.Context, a *cniplugin.Args) error {
+			ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			return verb(ctx, a)
+		}
+	}
+	rig.WantCode(t, e.call(hurried(e.plugin.Del), ""), 11, e.pod.Path)
+	rig.WantCode(t, e.call(hurried(func(ctx context.Context, a *cniplugin.Args) error { _, err := e.plugin.Add(ctx, a); return err }), e.prev), 11, e.pod.Path)
+	if d := cmp.Diff(before, e.state()); d != "" {
+		t.Errorf("changed without the lock:\n%s", d)
+	}
+	held.Close()
+	if err := e.call(e.plugin.Del, ""); err != nil || e.records() != 0 {
+		t.Errorf("DEL of a namespace that is free again: %v, %d records", err, e.records())
 	}
 }
 

@@ -70,7 +70,7 @@ func makePlan(r *request, pod *inpod.Pod, link nl.Link) (*plan, error) {
 	}
 	var own []nl.Route
 	for _, route := range all {
-		if route.Table == nl.TableMain && route.LinkIndex == link.Index && !keepInMain(route) {
+		if route.Table == nl.TableMain && route.LinkIndex == link.Index && !keepInMain(route) && !inpod.SharedRoute(route, all) {
 			own = append(own, route)
 		}
 	}
@@ -173,10 +173,14 @@ func (pl *plan) hint(addrs []address, link int) {
 // apply makes the tables, then the rules, and empties the main table last: at no
 // moment has a packet no route.
 func (pl *plan) apply(pod *inpod.Pod) error {
-	for _, r := range pl.tables {
-		if err := pod.AddRoute(r); err != nil && !errors.Is(err, nl.ErrExist) {
-			return cnierr.Wrap(cnierr.CodeKernel, err, "fill table %d", r.Table)
+	var full error
+	pod.AddRoutes(pl.tables, func(r nl.Route, err error) {
+		if full == nil && !errors.Is(err, nl.ErrExist) {
+			full = cnierr.Wrap(cnierr.CodeKernel, err, "fill table %d", r.Table)
 		}
+	})
+	if full != nil {
+		return full
 	}
 	for _, r := range pl.Rules {
 		if err := pod.AddRule(r.nl()); err != nil && !errors.Is(err, nl.ErrExist) {
@@ -202,9 +206,12 @@ func (pl *plan) apply(pod *inpod.Pod) error {
 	return nil
 }
 
-// undo takes out what a plan has put in, as far as it is there, and puts the
-// main table back. It tries everything.
-func (s section) undo(pod *inpod.Pod) error {
+// undo takes out what a plan has put in, and puts the main table back. It tries
+// everything.
+func (s section) undo(pod *inpod.Pod) error { return errors.Join(s.remove(pod), s.putBack(pod)) }
+
+// remove takes out what a plan has put in, as far as it is there.
+func (s section) remove(pod *inpod.Pod) error {
 	var errs []error
 	for _, r := range s.Rules {
 		errs = append(errs, gone(pod.DelRule(r.nl())))
@@ -215,14 +222,19 @@ func (s section) undo(pod *inpod.Pod) error {
 	for _, r := range s.Hints {
 		errs = append(errs, gone(pod.DelRoute(r)))
 	}
+	return cnierr.Wrap(cnierr.CodeKernel, errors.Join(errs...), "take out the rules and tables")
+}
+
+// putBack fills the main table again.
+func (s section) putBack(pod *inpod.Pod) error {
+	var errs []error
 	back := slices.Clone(s.Moved)
 	slices.SortStableFunc(back, func(x, y nl.Route) int { return rank(x) - rank(y) })
-	for _, r := range back {
-		err := pod.AddRoute(r)
+	pod.AddRoutes(back, func(r nl.Route, err error) {
 		if !errors.Is(err, nl.ErrExist) && !homeless(pod, r) {
 			errs = append(errs, err)
 		}
-	}
+	})
 	return cnierr.Wrap(cnierr.CodeKernel, errors.Join(errs...), "put the pod's routes back")
 }
 

@@ -24,6 +24,9 @@ type backup struct {
 	TxQLen   *int   `json:"txQLen,omitempty"`
 }
 
+// partial is behind the name of a backup that is not complete.
+const partial = ".tmp"
+
 func backupPath(dataDir string, a *cniplugin.Args) string {
 	return filepath.Join(dataDir, a.ContainerID+"_"+a.IfName+".json")
 }
@@ -90,17 +93,21 @@ func writeBackup(file string, b backup) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	tmp := file + ".tmp"
-	if err := os.WriteFile(tmp, raw, 0o600); err != nil {
-		return err
+	tmp := file + partial
+	err = os.WriteFile(tmp, raw, 0o600)
+	if err == nil {
+		err = os.Rename(tmp, file)
 	}
-	if err := os.Rename(tmp, file); err != nil {
-		return errors.Join(err, os.Remove(tmp))
+	if err != nil {
+		return errors.Join(err, remove(tmp))
 	}
 	return nil
 }
 
-func removeBackup(file string) error {
+// removeBackup removes the file, and what a killed ADD was just writing.
+func removeBackup(file string) error { return errors.Join(remove(file), remove(file+partial)) }
+
+func remove(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

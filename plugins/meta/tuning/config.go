@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"path"
 	"path/filepath"
@@ -124,7 +125,9 @@ func (w *wanted) setMAC(cniArgs string, fromArgs *string) error {
 		take("mac", *v)
 	}
 	err := cniconf.ParseArgs(cniArgs, map[string]func(string) error{"MAC": func(v string) error {
-		take("CNI_ARGS MAC", v)
+		if v != "" {
+			take("CNI_ARGS MAC", v)
+		}
 		return nil
 	}})
 	if err != nil {
@@ -165,14 +168,24 @@ func (w *wanted) setLink(args settings) error {
 	_, w.allMulti = or("allmulti", w.conf.AllMulti, args.AllMulti)
 	key, mtu := or("mtu", w.conf.MTU, args.MTU)
 	if mtu != nil {
-		if *mtu < 0 {
-			return cnierr.Config(key, *mtu, "must not be negative")
-		}
 		w.mtu = *mtu
 	}
+	if err := inRange(key, mtu, math.MaxInt32); err != nil {
+		return err
+	}
 	key, w.txQLen = or("txQLen", w.conf.TxQLen, args.TxQLen)
-	if w.txQLen != nil && *w.txQLen < 0 {
-		return cnierr.Config(key, *w.txQLen, "must not be negative")
+	return inRange(key, w.txQLen, math.MaxUint32)
+}
+
+// inRange refuses what the kernel's 32 bits would make another number of.
+func inRange(key string, v *int, most int64) error {
+	switch {
+	case v == nil:
+		return nil
+	case *v < 0:
+		return cnierr.Config(key, *v, "must not be negative")
+	case int64(*v) > most:
+		return cnierr.Config(key, *v, fmt.Sprintf("must not be more than %d", most))
 	}
 	return nil
 }

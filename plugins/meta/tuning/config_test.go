@@ -27,6 +27,7 @@ func TestMACPrecedence(t *testing.T) {
 		{"none", ``, "", ""},
 		{"configuration", `,"mac":"` + m1 + `"`, "", m1},
 		{"CNI_ARGS over configuration", `,"mac":"` + m1 + `"`, "MAC=" + m2, m2},
+		{"CNI_ARGS without one", `,"mac":"` + m1 + `"`, "IgnoreUnknown=1;MAC=", m1},
 		{"runtimeConfig over CNI_ARGS", `,"mac":"` + m1 + `","runtimeConfig":{"mac":"` + m3 + `"}`, "MAC=" + m2, m3},
 		{"args.cni over all", `,"mac":"` + m1 + `","runtimeConfig":{"mac":"` + m3 + `"},"args":{"cni":{"mac":"` + m4 + `"}}`, "MAC=" + m2, m4},
 	}
@@ -93,6 +94,8 @@ func TestBadInput(t *testing.T) {
 		{"unknown CNI_ARGS", ``, "FOO=1", 4, []string{"FOO"}},
 		{"mtu", `,"mtu":-1`, "", 7, []string{"mtu", "-1"}},
 		{"mtu in args", `,"args":{"cni":{"mtu":-2}}`, "", 7, []string{"args.cni.mtu", "-2"}},
+		{"mtu too big", `,"mtu":4294968696`, "", 7, []string{"mtu", "4294968696"}},
+		{"txQLen too big", `,"args":{"cni":{"txQLen":4294967301}}`, "", 7, []string{"args.cni.txQLen", "4294967301"}},
 		{"txQLen", `,"txQLen":-5`, "", 7, []string{"txQLen", "-5"}},
 		{"dataDir", `,"dataDir":"here"`, "", 7, []string{"dataDir", "here"}},
 	}

@@ -422,3 +422,25 @@ func TestBackupFormat(t *testing.T) {
 		t.Errorf("%s\nwant the reference's %s", got, want)
 	}
 }
+
+// A backup that cannot be written, or whose writer was killed, leaves no part of it for good.
+func TestPartOfBackup(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "c1_eth0.json")
+	if err := os.Symlink("/dev/full", file+".tmp"); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeBackup(file, backup{MTU: 1500}); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("%v, want ENOSPC", err)
+	}
+	if _, err := os.Lstat(file + ".tmp"); err == nil {
+		t.Error("part of a backup is left")
+	}
+	write(t, file+".tmp", `{"mt`)
+	if err := removeBackup(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(file + ".tmp"); err == nil {
+		t.Error("what a killed ADD left is there still")
+	}
+}

@@ -36,7 +36,7 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path,
 	}
 	defer pod.Close()
 	if pod != nil && vrf != "" && (found || !p.Records.Claimed(ref, path)) { // without a record, the interface may be another attachment's
-		if err := pod.Lock(); err != nil {
+		if err := pod.Lock(ctx); err != nil {
 			return err
 		}
 		if err := leave(ctx, l, pod, ref.IfName, vrf); err != nil {

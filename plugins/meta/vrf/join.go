@@ -80,15 +80,19 @@ func (f former) move(ctx context.Context, pod *inpod.Pod, link nl.Link, master, 
 	if err := f.settle(ctx, pod, link, w); err != nil {
 		return err
 	}
-	for _, r := range f.Routes {
-		if r.Table == from {
-			r.Table = to
-		}
-		if err := pod.ReplaceRoute(r); err != nil {
-			return err
+	routes := slices.Clone(f.Routes)
+	for i := range routes {
+		if routes[i].Table == from {
+			routes[i].Table = to
 		}
 	}
-	return nil
+	// Not in place of others: another interface in the VRF may have a route to the same destination.
+	pod.AddRoutes(routes, func(_ nl.Route, e error) {
+		if err == nil && !errors.Is(e, nl.ErrExist) {
+			err = e
+		}
+	})
+	return err
 }
 
 // settle waits until the addresses can be used; a route that names one as its
@@ -257,7 +261,8 @@ func lacks(pod *inpod.Pod, link nl.Link, table int, r *request) ([]error, error)
 		addr, _ := netip.AddrFromSlice(want.Dst.IP)
 		ones, _ := want.Dst.Mask.Size()
 		dst := netip.PrefixFrom(addr.Unmap(), ones).Masked()
-		if !slices.ContainsFunc(routes, func(h nl.Route) bool { return h.Table == table && h.Dst == dst }) {
+		// What sbr took to a table of its own before ADD stays there; the main table is what the VRF's stands for.
+		if !slices.ContainsFunc(routes, func(h nl.Route) bool { return h.Table != nl.TableMain && h.Dst == dst }) {
 			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("table %d has no route to %s by %s", table, dst, link.Name), ""))
 		}
 	}

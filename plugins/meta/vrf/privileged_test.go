@@ -184,6 +184,29 @@ func TestPrivilegedTwoInterfaces(t *testing.T) {
 	})
 }
 
+// Interfaces that share a VRF keep their own routes to one destination, and a route
+// by several gateways stays one.
+func TestPrivilegedSameDestination(t *testing.T) {
+	e := newEnv(t)
+	e.ip("route append 10.9.0.0/16 via 10.1.0.9 dev net2")
+	e.ip("-6 route append fd09::/64 via fd01::9 dev net2")
+	e.ip("route add 10.5.0.0/16 nexthop via 10.1.0.8 dev net1 nexthop via 10.1.0.9 dev net1")
+	before := e.ip("route show 10.5.0.0/16")
+	e.mustAdd("net1", `,"vrfname":"blue"`)
+	if got := e.ip("route show 10.5.0.0/16 table 1"); strings.Count(got, "nexthop") != 2 {
+		t.Errorf("by two gateways: %s", got)
+	}
+	e.mustAdd("net2", `,"vrfname":"blue"`)
+	e.ifname = "net1"
+	if err := e.call(e.plugin.Check, `,"vrfname":"blue"`+prevResult); err != nil {
+		t.Errorf("CHECK: %v\n%s", err, e.ip("route show table 1"))
+	}
+	e.mustDel("net1", `,"vrfname":"blue"`)
+	if d := cmp.Diff(before, e.ip("route show 10.5.0.0/16")); d != "" {
+		t.Errorf("by two gateways (- before, + after DEL):\n%s", d)
+	}
+}
+
 // Two VRFs may have one table: the reference allows it too.
 func TestPrivilegedSharedTable(t *testing.T) {
 	e := newEnv(t)
@@ -295,6 +318,25 @@ func TestPrivilegedCheckAndGC(t *testing.T) {
 	if err := e.call(e.plugin.GC, `,"cni.dev/valid-attachments":[]`); err != nil || e.has("blue") {
 		t.Fatalf("GC: %v, %s", err, e.ip("-br link"))
 	}
+}
+
+// sbr before vrf in the chain has taken the routes to a table of its own, where
+// they stay.
+func TestPrivilegedCheckBehindSBR(t *testing.T) {
+	const keys = `,"vrfname":"blue"`
+	e := newEnv(t)
+	for _, args := range []string{
+		"route add 10.1.0.0/24 dev net1 table 100", "route add 10.9.0.0/16 via 10.1.0.9 dev net1 table 100", "rule add from 10.1.0.5 lookup 100", "route del 10.9.0.0/16",
+		"-6 route add fd09::/64 via fd01::9 dev net1 table 101", "-6 rule add from fd01::5 lookup 101", "-6 route del fd09::/64 table main",
+	} {
+		e.ip(args)
+	}
+	e.mustAdd("net1", keys)
+	if err := e.call(e.plugin.Check, keys+prevResult); err != nil {
+		t.Errorf("CHECK: %v\n%s", err, strings.Join(e.routes("net1"), "\n"))
+	}
+	e.ip("route del 10.9.0.0/16 table 100")
+	rig.WantCode(t, e.call(e.plugin.Check, keys+prevResult), 102, "10.9.0.0/16")
 }
 
 // Where the kernel has no VRFs, ADD says so and leaves nothing.

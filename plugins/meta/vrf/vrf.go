@@ -127,7 +127,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 		return nil, err
 	}
 	defer pod.Close() // which also ends the lock
-	if err := pod.Lock(); err != nil {
+	if err := pod.Lock(ctx); err != nil {
 		return nil, err
 	}
 	if err := p.join(ctx, r, pod); err != nil {

@@ -8,6 +8,7 @@ package inpod
 import (
 	"context"
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
+
+// lockPause is between two looks at a lock that somebody holds.
+const lockPause = 10 * time.Millisecond
 
 // Pod is a pod's network namespace and a handle in it.
 type Pod struct {
@@ -55,12 +59,19 @@ func Reopen(inode uint64, paths ...string) (*Pod, error) {
 }
 
 // Lock keeps other calls that lock, the reference's sbr plugin included, out of
-// the namespace until Close: they look for free numbers and then take them.
-func (p *Pod) Lock() error {
+// the namespace until Close: they look for free numbers and then take them. It
+// waits as long as ctx lasts (code 11), not longer: whoever can open the namespace
+// can lock it, the pod's own processes included.
+func (p *Pod) Lock(ctx context.Context) error {
 	for {
-		err := unix.Flock(p.NS.Fd(), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
+		err := unix.Flock(p.NS.Fd(), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return cnierr.Wrap(cnierr.CodeNetNS, err, "lock CNI_NETNS %q", p.NS.Path())
+		}
+		select {
+		case <-ctx.Done():
+			return cnierr.Wrap(cnierr.CodeTryAgain, ctx.Err(), "another process holds the lock of CNI_NETNS %q", p.NS.Path())
+		case <-time.After(lockPause):
 		}
 	}
 }
