@@ -110,9 +110,9 @@ func (c *common) prepare(ctx context.Context) error {
 		case name == peer.Reference:
 			s, err = c.reference(ctx)
 		case name == peer.Sluice:
-			s, err = c.sluice()
+			s, err = c.sluice(ctx)
 		case name == peer.SluiceDirect:
-			s, err = c.sluice()
+			s, err = c.sluice(ctx)
 			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`
 		}
 		if err != nil {
@@ -140,12 +140,12 @@ func (c *common) checkPeers() error {
 	return nil
 }
 
-func (c *common) sluice() (peer.Suite, error) {
+func (c *common) sluice(ctx context.Context) (peer.Suite, error) {
 	dir, err := c.tempDir()
 	if err != nil {
 		return peer.Suite{}, err
 	}
-	return peer.SluiceSuite(c.sluiceBin, dir, c.plugins)
+	return peer.SluiceSuite(ctx, c.sluiceBin, dir, c.plugins)
 }
 
 func (c *common) reference(ctx context.Context) (peer.Suite, error) {

@@ -5,7 +5,9 @@ package loader
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"net/netip"
 	"os"
@@ -23,8 +25,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
-// DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped whose
-// records the buffer, or the limit on them, had no room for.
+// DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped that have
+// no record: the buffer, or the limit on them, had no room, or the reader was away for longer than programs write for it.
 type DropEvent struct {
 	Time    time.Time
 	Reason  metrics.Reason
@@ -46,7 +48,8 @@ const (
 )
 
 // Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while somebody
-// reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence.
+// reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
+// datapath was unloaded meanwhile.
 func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
 	return func(yield func(DropEvent, error) bool) {
 		if err := d.readEvents(ctx, func(e DropEvent) bool { return yield(e, nil) }); err != nil {
@@ -79,7 +82,17 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 		return err
 	}
 	defer who.close()
-	l := lease{control: control}
+	l := lease{control: control, loaded: func() error { return d.stillPinned(mapEvents, raw) }, counters: func() (uint64, error) {
+		sums, err := d.DropSums(ctx)
+		var all uint64
+		for _, n := range sums {
+			all += n
+		}
+		return all, err
+	}}
+	if l.told, err = l.counters(); err != nil {
+		return err
+	}
 	if l.lost, err = control.Lost(); err != nil {
 		return fmt.Errorf("sl_event_cpu: %w", err)
 	}
@@ -87,55 +100,118 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 	return l.follow(ctx, ring, who, yield)
 }
 
-// lease is what a reader has asked for, and how many drops it has been told of that it got no record of.
-type lease struct {
-	control metrics.EventControl
-	renewed time.Time
-	lost    uint64
+// stillPinned says whether m is the map of that name. The pins of a datapath that was unloaded are gone, or another's.
+func (d *Datapath) stillPinned(name string, m *bpf.Map) error {
+	now, err := bpf.OpenMap(d.paths.mapPin(name))
+	if err == nil {
+		defer now.Close()
+	}
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now.ID() != m.ID() {
+		return fmt.Errorf("%w: it was unloaded meanwhile", ErrNotLoaded)
+	}
+	return err
 }
 
-// renew keeps programs writing. It returns how many drops more had no record.
-func (l *lease) renew() (lost uint64, err error) {
-	if time.Since(l.renewed) < eventRenew {
+// lease is what a reader has asked for, and what it has been told.
+type lease struct {
+	control  metrics.EventControl
+	loaded   func() error
+	counters func() (uint64, error) // all drops, by the counters that programs keep for everybody
+	renewed  time.Time
+	lost     uint64 // as the programs say it
+	told     uint64 // of what counters returns: was before us, had a record, or was told as lost
+}
+
+// ended says that programs have ceased to write: whoever yields took long, or the process was stopped.
+func (l *lease) ended() bool { return time.Since(l.renewed) > eventLease }
+
+// renew keeps programs writing. It returns how many drops more had no record. After a lease has ended that is known once the
+// ring is empty: what the counters have beyond it came when nobody wrote.
+func (l *lease) renew(empty bool) (lost uint64, err error) {
+	ended := l.ended()
+	if time.Since(l.renewed) < eventRenew || ended && !empty {
 		return 0, nil
 	}
+	if err := l.loaded(); err != nil {
+		return 0, err
+	}
+	var missed uint64
+	if ended {
+		if missed, err = l.missed(); err != nil {
+			return 0, err
+		}
+	}
+	now := time.Now() // before the programs' end is reckoned, so that ours is not later
 	if err := l.control.Want(eventLease, eventWindow, eventBurst); err != nil {
 		return 0, fmt.Errorf("sl_event_wish: %w", err)
 	}
-	l.renewed = time.Now()
+	l.renewed = now
 	n, err := l.control.Lost()
 	if err != nil {
 		return 0, fmt.Errorf("sl_event_cpu: %w", err)
 	}
-	lost, l.lost = n-l.lost, n
-	return lost, nil
+	if !ended { // else they are among the missed
+		missed = n - l.lost
+		l.told += missed
+	}
+	l.lost = n
+	return missed, nil
 }
 
-// follow yields events until ctx is done or yield has enough.
+// missed returns how many drops nothing was told of, while programs do not write.
+func (l *lease) missed() (uint64, error) {
+	all, err := l.counters()
+	if err != nil || all <= l.told {
+		return 0, err
+	}
+	n := all - l.told
+	l.told = all
+	return n, nil
+}
+
+// follow yields events until ctx is done or yield has enough. What is not read by then is told as lost.
 func (l *lease) follow(ctx context.Context, ring *bpf.Ring, who *places, yield func(DropEvent) bool) error {
-	start := flow.Now()
+	start, empty := flow.Now(), false
 	for ctx.Err() == nil {
-		lost, err := l.renew()
+		before := l.renewed
+		lost, err := l.renew(empty)
 		if err != nil {
 			return err
+		}
+		if l.renewed != before {
+			who.forget()
 		}
 		if lost > 0 && !yield(DropEvent{Time: l.renewed, Lost: lost}) {
 			return nil
 		}
-		record, ok, err := ring.Next(eventRenew / 5)
+		patience := eventRenew / 5
+		if l.ended() {
+			patience = 0 // nobody writes
+		}
+		record, ok, err := ring.Next(patience)
 		if err != nil {
 			return fmt.Errorf("read sl_events: %w", err)
 		}
-		if !ok {
+		if empty = !ok; empty {
 			continue
 		}
 		e, err := metrics.DecodeEvent(record)
 		if err != nil {
 			return err
 		}
-		if e.Time >= start && !yield(who.event(e)) { // older ones were for another reader
+		if e.Time < start { // it was for another reader
+			continue
+		}
+		l.told++
+		if !yield(who.event(e)) {
 			return nil
 		}
+	}
+	if err := l.control.Want(0, 0, 0); err != nil {
+		return fmt.Errorf("sl_event_wish: %w", err)
+	}
+	if lost, err := l.missed(); err != nil || lost == 0 || !yield(DropEvent{Time: time.Now(), Lost: lost}) {
+		return err
 	}
 	return nil
 }
@@ -185,6 +261,12 @@ func (d *Datapath) places() (*places, error) {
 }
 
 func (p *places) close() { p.h.Close() }
+
+// forget lets the numbers be looked up anew: devices are renamed, and the number of one that went is another's later.
+func (p *places) forget() {
+	clear(p.names)
+	clear(p.owner)
+}
 
 func (p *places) event(e *metrics.Event) DropEvent {
 	out := DropEvent{

@@ -7,6 +7,7 @@
 package peer
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -65,8 +66,8 @@ func (s Suite) check(plugins []string) error {
 
 // SluiceSuite installs the programs found in binDir into a directory of its own,
 // which the caller must remove.
-func SluiceSuite(binDir, linkDir string, plugins []string) (Suite, error) {
-	if _, err := install.Install(linkDir, install.Sources(binDir, plugins)...); err != nil {
+func SluiceSuite(ctx context.Context, binDir, linkDir string, plugins []string) (Suite, error) {
+	if _, err := install.Install(ctx, linkDir, install.Sources(binDir, plugins)...); err != nil {
 		return Suite{}, fmt.Errorf("peer %s (built with make build?): %w", Sluice, err)
 	}
 	s := Suite{Name: Sluice, BinDir: linkDir}

@@ -49,7 +49,7 @@ func TestSuitesNameWhatIsMissing(t *testing.T) {
 	if _, err := ReferenceSuite(t.Context(), t.TempDir(), t.TempDir(), Plugins); err == nil || !strings.Contains(err.Error(), "bridge") {
 		t.Errorf("reference without plugins: %v", err)
 	}
-	if _, err := SluiceSuite(t.TempDir(), t.TempDir(), Plugins); err == nil || !strings.Contains(err.Error(), "make build") {
+	if _, err := SluiceSuite(t.Context(), t.TempDir(), t.TempDir(), Plugins); err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("sluice without a binary: %v", err)
 	}
 }

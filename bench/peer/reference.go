@@ -29,7 +29,7 @@ func ReferenceSuite(ctx context.Context, dir, copies string, plugins []string) (
 	for i, p := range plugins {
 		sources[i] = install.Source{Path: filepath.Join(dir, p), Names: []string{p}}
 	}
-	if _, err := install.Install(copies, sources...); err != nil {
+	if _, err := install.Install(ctx, copies, sources...); err != nil {
 		return s, fmt.Errorf("peer %s: %w", Reference, err)
 	}
 	s.Version = about(filepath.Join(s.BinDir, plugins[0]))

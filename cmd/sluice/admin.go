@@ -45,7 +45,8 @@ func newUnload(a *app) *cobra.Command {
 		Long: `Remove the programs, maps and pins of the datapath from this node.
 
 While attachments exist it refuses, since their published ports, masquerading
-and admission would stop; --force does it all the same. What other software has
+and admission would stop, and while the deny list holds something, which would
+be lost; --force does it all the same. What other software has
 attached to the same devices is left alone. The next ADD loads everything anew.`,
 		Example: `  sluice unload
   sluice unload --force`,
@@ -65,7 +66,7 @@ attached to the same devices is left alone. The next ADD loads everything anew.`
 			})
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "also while attachments exist")
+	c.Flags().BoolVar(&force, "force", false, "also while attachments exist, or the deny list holds something")
 	return c
 }
 
@@ -82,6 +83,13 @@ func (a *app) unload(ctx context.Context, dp datapath, force bool) error {
 		if n := max(len(records), len(endpoints)); n > 0 {
 			return fmt.Errorf("%s would lose published ports, masquerading and admission; --force unloads all the same",
 				plural(n, "attachment"))
+		}
+		list, err := dp.Deny(ctx)
+		if err != nil {
+			return fmt.Errorf("read the deny list: %w", err)
+		}
+		if n := len(list.Entries); n > 0 {
+			return fmt.Errorf("the deny list (%s) would be lost; --force unloads all the same", plural(n, "network"))
 		}
 	}
 	if err := dp.Unload(ctx); err != nil {

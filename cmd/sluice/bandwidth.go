@@ -69,7 +69,7 @@ long a packet that came now would wait.`,
 				return cmp.Or(cmp.Compare(x.Owner.Network, y.Owner.Network), cmp.Compare(x.Owner.ContainerID, y.Owner.ContainerID),
 					cmp.Compare(x.Owner.IfName, y.Owner.IfName))
 			})
-			return a.print(views, func() error { return a.limitTable(views) })
+			return a.print(views, func() error { return a.limitTable(views, filter) })
 		},
 	}
 	filter.flags(a, c)
@@ -91,9 +91,9 @@ func newLimitView(owner ownerView, st limitStatus) limitView {
 	return v
 }
 
-func (a *app) limitTable(views []limitView) error {
+func (a *app) limitTable(views []limitView, filter ownerFilter) error {
 	if len(views) == 0 {
-		return a.say("No pod is limited.")
+		return a.say("%s", filter.none("No pod is limited."))
 	}
 	t := table{columns: []column{
 		{name: "OWNER"}, {name: "DIRECTION"}, {name: "BACKEND"}, {name: "RATE", align: right}, {name: "BURST", align: right, drop: 2},

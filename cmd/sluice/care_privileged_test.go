@@ -255,7 +255,7 @@ func wantNamed(t *testing.T, n *lab.Node, dirty lab.Snapshot, backend string) {
 	}
 	var text strings.Builder
 	for _, f := range findings(t, n)["warning"] {
-		if f.Check != "leftover" || f.Do != "sluice sweep removes it" {
+		if f.Check != "leftover" || f.Do != "sluice sweep --yes removes it" {
 			t.Errorf("unexpected: %+v", f)
 		}
 		fmt.Fprintln(&text, f.Text)

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,7 +27,10 @@ func (n *fakeNode) Leftovers(context.Context) (leftover.Report, error) { return 
 
 func (n *fakeNode) Sweep(_ context.Context, items []leftover.Item) error {
 	n.swept = items
-	return nil
+	if n.sweepErr == nil {
+		n.report.Items = slices.DeleteFunc(slices.Clone(n.report.Items), func(i leftover.Item) bool { return i.Sweep && i.What != n.stays })
+	}
+	return n.sweepErr
 }
 
 func (n *fakeNode) Elsewhere() bool { return n.away }
@@ -106,7 +110,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("exit status %d, removed %v", status, n.swept)
 	}
 	golden(t, "sweep-yes.txt", out)
-	out, _, _ = runTool(t, n, 0, "sweep", "-o", "json")
+	out, _, _ = runTool(t, sickNode(), 0, "sweep", "-o", "json")
 	golden(t, "sweep.json", out)
 	wantSnakeCase(t, out)
 }
@@ -128,8 +132,37 @@ func TestSweepBlind(t *testing.T) {
 		if status != 1 || out != "" || !strings.Contains(errs, tt.want) || n.swept != nil {
 			t.Errorf("%s: exit status %d, %q, removed %v", tt.name, status, errs, n.swept)
 		}
+		n.swept = nil
 		if runTool(t, n, 0, "sweep", "--yes", "--force"); len(n.swept) != 2 {
 			t.Errorf("%s: --force removed %v", tt.name, n.swept)
 		}
+	}
+}
+
+// What was to be removed and is there still is not said to be gone: it came to life, or the removal failed.
+func TestSweepThatLeaves(t *testing.T) {
+	for name, edit := range map[string]func(*fakeNode){
+		"it is alive again": func(n *fakeNode) { n.stays = n.report.Items[0].What },
+		"a failure":         func(n *fakeNode) { n.sweepErr = errors.New("nft: exit status 1") },
+	} {
+		n := sickNode()
+		edit(n)
+		out, errs, status := runTool(t, n, 0, "sweep", "--yes")
+		if !strings.HasPrefix(out, "stays ") || !strings.Contains(out, "Removed 0 leftovers") {
+			t.Errorf("%s:\n%s", name, out)
+		}
+		if n.sweepErr != nil && (status != 1 || !strings.Contains(errs, "nft: exit status 1")) {
+			t.Errorf("%s: %d, %s", name, status, errs)
+		}
+	}
+}
+
+// A finding is one line, also where what went wrong was several things.
+func TestDoctorOneLineEach(t *testing.T) {
+	n := sickNode()
+	n.facts.Blind = []error{errors.Join(errors.New("iptables: EPERM"), errors.New("nft: EPERM"))}
+	out, _, _ := runTool(t, n, 0, "doctor")
+	if !strings.Contains(out, "iptables: EPERM; nft: EPERM -> ") {
+		t.Errorf("%s", out)
 	}
 }

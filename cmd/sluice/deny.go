@@ -22,7 +22,7 @@ The list is for the whole node: an XDP program on every uplink drops what has a
 source address in it, also behind VLAN tags, and counts it. It runs in the
 device's driver where that can ("native"), else in the stack ("generic"). It is
 attached only while the list is not empty, and never displaces somebody else's
-XDP program. The list lasts until the next boot.`,
+XDP program. The list lasts until the next boot, or until "sluice unload --force".`,
 		Example: `  sluice deny add 203.0.113.0/24 2001:db8:bad::/48
   sluice deny list
   sluice deny del 203.0.113.0/24`,

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -89,7 +90,7 @@ func (a *app) findings(v doctorView) error {
 		if f.Level == string(doctor.OK) && !a.wide {
 			continue
 		}
-		line := fmt.Sprintf("%s  %s: %s", paint[f.Level](fmt.Sprintf("%-7s", f.Level)), a.colours.bold(f.Check), f.Text)
+		line := fmt.Sprintf("%s  %s: %s", paint[f.Level](fmt.Sprintf("%-7s", f.Level)), a.colours.bold(f.Check), strings.ReplaceAll(f.Text, "\n", "; "))
 		if f.Do != "" {
 			line += a.colours.dim(" -> ") + f.Do
 		}

@@ -43,6 +43,9 @@ reasons without packets; --watch prints the list anew at an interval.`,
   sluice drops --watch 2s`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("watch") && watch <= 0 {
+				return fmt.Errorf("--watch %s: must be more than 0", watch)
+			}
 			for {
 				err := a.withDatapath(c.Context(), func(dp datapath) error { return a.drops(c.Context(), dp, reason, all) },
 					func() error { return a.nothing([]dropCountView{}) })
@@ -91,10 +94,13 @@ func (a *app) drops(ctx context.Context, dp reader, reason string, all bool) err
 		}
 		views = append(views, v)
 	}
-	return a.print(views, func() error { return a.dropTables(views) })
+	return a.print(views, func() error { return a.dropTables(views, reason) })
 }
 
-func (a *app) dropTables(views []dropCountView) error {
+func (a *app) dropTables(views []dropCountView, reason string) error {
+	if len(views) == 0 && reason != "" {
+		return a.say("No packet was dropped for this reason.")
+	}
 	if len(views) == 0 {
 		return a.say("No packet was dropped.")
 	}

@@ -58,7 +58,7 @@ and never entered the host's stack. Counters start when the pod is added.`,
 					return fmt.Errorf("read the endpoints: %w", err)
 				}
 				views = endpointViews(endpoints, a.owners(), filter)
-				return a.print(views, func() error { return a.endpointTable(views) })
+				return a.print(views, func() error { return a.endpointTable(views, filter) })
 			}, func() error { return a.nothing(views) })
 		},
 	}
@@ -78,7 +78,7 @@ func endpointViews(endpoints []loader.EndpointStatus, o owners, filter ownerFilt
 			device, index = "in "+path.Base(e.Netns), e.Ifindex
 		}
 		views = append(views, endpointView{
-			Owner: owner, Addresses: e.Addrs, Features: e.Features, Device: device, Ifindex: index, Netns: e.Netns,
+			Owner: owner, Addresses: append([]netip.Prefix{}, e.Addrs...), Features: e.Features, Device: device, Ifindex: index, Netns: e.Netns,
 			RouteIfindex: e.RouteIfindex, MAC: e.MAC, GatewayMAC: e.GatewayMAC, MTU: e.MTU,
 			RxPackets: e.Stats.RxPackets, RxBytes: e.Stats.RxBytes, TxPackets: e.Stats.TxPackets, TxBytes: e.Stats.TxBytes,
 			RxFast: e.Stats.RxFast, TxFast: e.Stats.TxFast, Drops: e.Stats.Drops,
@@ -91,9 +91,9 @@ func endpointViews(endpoints []loader.EndpointStatus, o owners, filter ownerFilt
 	return views
 }
 
-func (a *app) endpointTable(views []endpointView) error {
+func (a *app) endpointTable(views []endpointView, filter ownerFilter) error {
 	if len(views) == 0 {
-		return a.say("The datapath serves no pod.")
+		return a.say("%s", filter.none("The datapath serves no pod."))
 	}
 	t := table{columns: []column{
 		{name: "OWNER"}, {name: "ADDRESSES"}, {name: "DEVICE", drop: 1}, {name: "FEATURES", drop: 2},

@@ -43,6 +43,8 @@ type fakeNode struct {
 	blind    error // of the report
 	away     bool
 	swept    []leftover.Item
+	stays    string // what sweeping passes over
+	sweepErr error
 	openErr  error
 	readErr  error
 	synced   int

@@ -44,7 +44,7 @@ type flowFilter struct {
 	proto, kind, state string
 	all                bool
 	sort               string
-	limit              int
+	limit              uint
 }
 
 var (
@@ -82,7 +82,7 @@ host's stack in both directions.`,
 	}
 	f.selectFlags(a, c)
 	c.Flags().BoolVar(&f.all, "all", false, "also flows that have expired and wait to be overwritten")
-	c.Flags().IntVar(&f.limit, "limit", 0, "print at most `n` flows")
+	c.Flags().UintVar(&f.limit, "limit", 0, "print at most `n` flows")
 	choiceFlag(c, &f.sort, "sort", "order by this `key`, most recent or biggest first", flowSorts, "idle")
 	c.AddCommand(newFlowsFlush(a))
 	return c
@@ -147,7 +147,7 @@ func (f *flowFilter) collectWhere(ctx context.Context, dp reader, o owners, wher
 		}
 	}
 	slices.SortFunc(views, f.compare)
-	if f.limit > 0 && len(views) > f.limit {
+	if f.limit > 0 && uint(len(views)) > f.limit {
 		views = views[:f.limit]
 	}
 	return views, nil
@@ -230,5 +230,13 @@ func optionalAddr(flag, value string) (netip.Addr, error) {
 	if err != nil {
 		return ip, fmt.Errorf("%s %q: not an IP address", flag, value)
 	}
+	if ip.Zone() != "" {
+		return ip, errZone(flag, value)
+	}
 	return ip.Unmap(), nil
+}
+
+// errZone is for an address that nothing in the maps can have: they know no zones.
+func errZone(flag, value string) error {
+	return fmt.Errorf("%s %q: give the address without its zone", flag, value)
 }

@@ -51,7 +51,7 @@ func newHostPorts(a *app) *cobra.Command {
 					return fmt.Errorf("read the published ports: %w", err)
 				}
 				views = hostPortViews(ports, a.owners(), filter)
-				return a.print(views, func() error { return a.hostPortTable(views) })
+				return a.print(views, func() error { return a.hostPortTable(views, filter) })
 			}, func() error { return a.nothing(views) })
 			return err
 		},
@@ -76,9 +76,9 @@ func hostPortViews(ports []loader.PublishedPort, o owners, filter ownerFilter) [
 	return views
 }
 
-func (a *app) hostPortTable(views []hostPortView) error {
+func (a *app) hostPortTable(views []hostPortView, filter ownerFilter) error {
 	if len(views) == 0 {
-		return a.say("No port is published.")
+		return a.say("%s", filter.none("No port is published."))
 	}
 	t := table{columns: []column{{name: "PROTO"}, {name: "HOST"}, {name: "POD"}, {name: "OWNER"}}}
 	if a.wide {

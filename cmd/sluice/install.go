@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,14 +62,16 @@ sluice-cni, which the others are then looked for beside.`,
 			}
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
-		RunE: func(_ *cobra.Command, args []string) error { return a.install(args[0], args[1:], binary) },
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.install(c.Context(), args[0], args[1:], binary)
+		},
 	}
 	c.Flags().StringVar(&binary, "binary", "", "the sluice-cni `file` to install (default: beside this program)")
 	return c
 }
 
 // install lays the plugins named, or all.
-func (a *app) install(dir string, names []string, binary string) error {
+func (a *app) install(ctx context.Context, dir string, names []string, binary string) error {
 	if len(names) == 0 {
 		names = install.Plugins()
 	}
@@ -77,7 +80,7 @@ func (a *app) install(dir string, names []string, binary string) error {
 		return err
 	}
 	// The names done before a failure are reported too.
-	results, err := install.Install(dir, sources...)
+	results, err := install.Install(ctx, dir, sources...)
 	views := make([]installView, 0, len(results))
 	for _, r := range results {
 		views = append(views, installView{Name: r.Name, Path: r.Path, Action: string(r.Action), Replaced: r.Replaced})

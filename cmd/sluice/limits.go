@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -126,6 +127,9 @@ func (st *limitStatus) fromQdisc(path string) error {
 	q, err := h.RootQdisc(dev.Index)
 	if err != nil {
 		return err
+	}
+	if q.Kind != nl.QdiscTBF {
+		return fmt.Errorf("the limit is not in force: %s has the qdisc %s, not %s", st.device, q.Kind, nl.QdiscTBF)
 	}
 	st.bytes, st.packets, st.drops = q.Stats.Bytes, uint64(q.Stats.Packets), uint64(q.Stats.Drops)
 	st.backlog = time.Duration(float64(q.Stats.Backlog) / float64(st.limit.Rate) * float64(time.Second))

@@ -2,7 +2,7 @@
 
 // Command sluice is the operator's tool: it installs the plugins and shows
 // what the datapath holds and does. It reads pinned maps and attachment
-// records; only install, sync, sweep and unload change anything.
+// records; only install, sync, deny, sweep, flush and unload change anything.
 package main
 
 import (
@@ -18,6 +18,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	context.AfterFunc(ctx, stop) // who does not heed the first signal, a pipe that nobody empties for one, dies of the next
 	a := newApp(os.Stdout, os.Stderr)
 	a.colours, a.width = colours(wantColours(os.Stdout)), terminalWidth(os.Stdout)
 	code := a.run(ctx, os.Args[1:])
@@ -45,7 +46,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return int(status)
 	}
 	if !errors.Is(err, errSaid) {
-		fmt.Fprintf(a.err, "sluice: %v\n", err)
+		fmt.Fprintf(a.err, "sluice: %s\n", visible(err.Error()))
 	}
 	return 1
 }

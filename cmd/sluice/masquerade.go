@@ -37,7 +37,7 @@ type masqSourceView struct {
 	Pods     int            `json:"pods"`
 	Busiest  netip.AddrPort `json:"busiest"` // the destination with the most
 	InUse    int            `json:"in_use"`  // ports toward it
-	PortFree int            `json:"free"`
+	PortFree *int           `json:"free"`    // null: it is not known which ports there are
 }
 
 func newMasquerade(a *app) *cobra.Command {
@@ -75,7 +75,7 @@ func (a *app) masquerade(ctx context.Context, dp reader) (*masqueradeView, error
 	}
 	owners := a.owners()
 	v := &masqueradeView{
-		Ports: st.Config.SNATPorts, PortsTotal: portsIn(st.Config.SNATPorts), Pods: []ownerView{},
+		Ports: append([]string{}, st.Config.SNATPorts...), PortsTotal: portsIn(st.Config.SNATPorts), Pods: []ownerView{},
 		Exemptions: append([]string{}, st.Config.NonMasqueradeCIDRs...),
 		Exhausted:  sums[metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SNAT_PORTS)],
 		NoAddress:  sums[metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)],
@@ -126,7 +126,10 @@ func masqSources(flows func(func(loader.Flow, error) bool), total int) ([]masqSo
 				v.Busiest, v.InUse = to, n
 			}
 		}
-		v.PortFree = max(0, total-v.InUse)
+		if total > 0 {
+			free := max(0, total-v.InUse)
+			v.PortFree = &free
+		}
 		views = append(views, v)
 	}
 	slices.SortFunc(views, func(x, y masqSourceView) int {
@@ -158,6 +161,12 @@ func (a *app) masqueradeScreen(v *masqueradeView) error {
 	if len(v.Exemptions) > 0 {
 		exempt += ", " + strings.Join(v.Exemptions, ", ")
 	}
+	ports := "not known"
+	if v.PortsTotal > 0 {
+		ports = fmt.Sprintf("%s: %d toward one destination", strings.Join(v.Ports, ", "), v.PortsTotal)
+	} else {
+		exempt += "; more is not known"
+	}
 	pods := make([]string, 0, len(v.Pods))
 	for _, p := range v.Pods {
 		pods = append(pods, p.text(a.wide))
@@ -171,7 +180,7 @@ func (a *app) masqueradeScreen(v *masqueradeView) error {
 	}{
 		{"pods", strings.Join(pods, ", "), plain},
 		{"not to", exempt, plain},
-		{"ports", fmt.Sprintf("%s: %d toward one destination", strings.Join(v.Ports, ", "), v.PortsTotal), plain},
+		{"ports", ports, plain},
 		{"exhausted", plural(int(v.Exhausted), "packet") + " dropped for want of a port", warn},       //nolint:gosec // a counter
 		{"no address", plural(int(v.NoAddress), "packet") + " dropped for want of an address", plain}, //nolint:gosec // a counter
 	} {
@@ -187,7 +196,11 @@ func (a *app) masqueradeScreen(v *masqueradeView) error {
 		{name: "BUSIEST DESTINATION", drop: 1}, {name: "IN USE", align: right}, {name: "FREE", align: right},
 	}}
 	for _, s := range v.Sources {
-		t.add(s.Address.String(), s.Proto, strconv.Itoa(s.Flows), strconv.Itoa(s.Pods), s.Busiest.String(), strconv.Itoa(s.InUse), strconv.Itoa(s.PortFree))
+		free := "?"
+		if s.PortFree != nil {
+			free = strconv.Itoa(*s.PortFree)
+		}
+		t.add(s.Address.String(), s.Proto, strconv.Itoa(s.Flows), strconv.Itoa(s.Pods), s.Busiest.String(), strconv.Itoa(s.InUse), free)
 	}
 	if err := a.say(""); err != nil {
 		return err

@@ -41,7 +41,15 @@ type lostView struct {
 
 type monitorFilter struct {
 	pod, reason, device string
-	limit               int
+	limit               uint
+}
+
+// check refuses what no packet can have.
+func (f monitorFilter) check() error {
+	if ip, err := netip.ParseAddr(f.pod); err == nil && ip.Zone() != "" {
+		return errZone("--pod", f.pod)
+	}
+	return nil
 }
 
 func reasonNames() []string {
@@ -81,13 +89,19 @@ first 128 bytes of the frame. One monitor runs at a time.`,
 	flags := c.Flags()
 	flags.StringVar(&f.pod, "pod", "", "only packets of this `pod`: an address, or the beginning of a container ID")
 	flags.StringVar(&f.device, "device", "", "only packets dropped on this `device`")
-	flags.IntVar(&f.limit, "limit", 0, "end after `n` packets")
+	flags.UintVar(&f.limit, "limit", 0, "end after `n` packets")
 	choiceFlag(c, &f.reason, "reason", "only packets dropped for this `reason`", reasonNames(), "")
 	return c
 }
 
+// ownersAnew is how often the records are read for an attachment that they do not name.
+const ownersAnew = time.Second
+
 func (a *app) monitor(c *cobra.Command, dp datapath, f monitorFilter) error {
-	owners, shown := a.owners(), 0
+	if err := f.check(); err != nil {
+		return err
+	}
+	owners, shown, missed := a.owners(), uint(0), map[uint64]time.Time{}
 	enc := json.NewEncoder(a.out)
 	for e, err := range dp.Events(c.Context()) {
 		if err != nil {
@@ -99,8 +113,8 @@ func (a *app) monitor(c *cobra.Command, dp datapath, f monitorFilter) error {
 			}
 			continue
 		}
-		if _, ok := owners[e.Owner]; !ok && e.Owner != 0 {
-			owners = a.owners() // a pod that came later
+		if _, ok := owners[e.Owner]; !ok && e.Owner != 0 && time.Since(missed[e.Owner]) >= ownersAnew {
+			owners, missed[e.Owner] = a.owners(), time.Now() // a pod that came later, or one that no record names
 		}
 		v := dropEventViewOf(e, owners)
 		if !f.matches(v) {

@@ -58,6 +58,14 @@ type ownerFilter struct {
 	container string // a prefix of the ID
 }
 
+// none is the sentence for a list with nothing in it: empty, unless it is the filter that leaves nothing.
+func (f ownerFilter) none(empty string) string {
+	if f != (ownerFilter{}) {
+		return "No attachment matches."
+	}
+	return empty
+}
+
 func (f ownerFilter) matches(o ownerView) bool {
 	return (f.network == "" || o.Network == f.network) && strings.HasPrefix(o.ContainerID, f.container)
 }

@@ -93,7 +93,7 @@ func (a *app) print(v any, text func() error) error {
 
 // say prints a sentence for people.
 func (a *app) say(format string, args ...any) error {
-	_, err := fmt.Fprintf(a.out, format+"\n", args...)
+	_, err := fmt.Fprintln(a.out, a.colours.visible(fmt.Sprintf(format, args...)))
 	return err
 }
 
@@ -104,7 +104,7 @@ func (a *app) field(name, text string, paint func(string) string) error {
 	if a.width == 0 {
 		width = len(text)
 	}
-	for _, line := range fold(text, width) {
+	for _, line := range fold(visible(text), width) {
 		if err := a.say("%-*s%s", indent, name, paint(line)); err != nil {
 			return err
 		}

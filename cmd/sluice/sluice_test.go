@@ -186,7 +186,7 @@ func TestSyncAndUnload(t *testing.T) {
 		t.Errorf("unload: %d, %q", status, out)
 	}
 	n = newFakeNode()
-	n.records, n.status.Endpoints = nil, nil
+	n.records, n.status.Endpoints, n.denied = nil, nil, nil
 	if _, errs, status := runTool(t, n, 0, "unload"); status != 0 || n.unloaded != 1 {
 		t.Errorf("unload of an idle node: %d, %q", status, errs)
 	}

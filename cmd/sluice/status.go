@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -89,6 +90,13 @@ func (a *app) statusHead(v statusView) error {
 		return err
 	}
 	c, plain := v.Config, a.colours.plain
+	if c == nil {
+		return errors.Join(
+			a.field("back end", v.Backend+": "+v.Reason, a.colours.green),
+			a.field("kernel", v.Kernel, plain),
+			a.field("settings", "not known", a.colours.yellow),
+			a.field("pins", v.PinPath+" (build "+v.Build+")", plain))
+	}
 	return errors.Join(
 		a.field("back end", v.Backend+": "+v.Reason, a.colours.green),
 		a.field("kernel", v.Kernel+", programs on uplinks by "+v.AttachUplinks+", on pods by "+v.AttachPods, plain),
@@ -137,7 +145,7 @@ func (a *app) statusDevices(v statusView) error {
 			programs += len(d.Programs)
 			continue
 		}
-		t.add(d.Name, d.Role, a.programsText(d), d.sources())
+		t.add(cmp.Or(d.Name, "gone"), d.Role, a.programsText(d), d.sources())
 	}
 	if pods > 0 {
 		t.add(plural(pods, "pod"), "pod", plural(programs, "program")+", all attached", "")

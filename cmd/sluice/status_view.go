@@ -26,9 +26,9 @@ type statusView struct {
 	PinPath         string            `json:"pin_path,omitempty"`
 	AttachUplinks   string            `json:"attach_uplinks,omitempty"` // tcx or clsact
 	AttachPods      string            `json:"attach_pods,omitempty"`
-	Config          *configView       `json:"config,omitempty"`
-	Choices         []choiceView      `json:"netfilter"` // tables used where eBPF is not
-	UsedBy          usedBy            `json:"used_by"`   // attachments by feature and back end
+	Config          *configView       `json:"config,omitempty"` // none: nothing is loaded, or it is not known
+	Choices         []choiceView      `json:"netfilter"`        // tables used where eBPF is not
+	UsedBy          usedBy            `json:"used_by"`          // attachments by feature and back end
 	Probes          []probeView       `json:"probes"`
 	Devices         []deviceView      `json:"devices"`
 	Local           *localView        `json:"local,omitempty"` // the node's own processes
@@ -137,12 +137,17 @@ func newStatusView(st *loader.Status, records []*store.Record) statusView {
 	return v
 }
 
+// decided says that it is known what was decided: the record of it lies in the run directory, which somebody may empty.
+func decided(st *loader.Status) bool { return st.Config.FastPath != "" }
+
 func (v *statusView) fill(st *loader.Status) {
 	v.Loaded = true
 	v.Backend, v.Reason, v.Decided, v.Kernel = st.Backend, st.Reason, st.Decided, st.Kernel
 	v.Build, v.PinPath = st.Build, st.PinPath
 	v.AttachUplinks, v.AttachPods = st.Attach.Uplinks, st.Attach.Pods
-	v.Config = &configView{st.Config.FastPath, st.Config.AntiSpoof, st.Config.AdmitMark, st.Config.SNATPorts}
+	if decided(st) {
+		v.Config = &configView{st.Config.FastPath, st.Config.AntiSpoof, st.Config.AdmitMark, append([]string{}, st.Config.SNATPorts...)}
+	}
 	v.Endpoints = len(st.Endpoints)
 	for _, p := range st.Probes {
 		v.Probes = append(v.Probes, probeView{p.Name, string(p.Answer), p.Reason, p.Consequence, p.Required})

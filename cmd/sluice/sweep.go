@@ -3,8 +3,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -15,8 +17,9 @@ import (
 type leftoverView struct {
 	Kind  string `json:"kind"`
 	What  string `json:"what"`
-	Why   string `json:"why"`   // what was looked at
-	Sweep bool   `json:"sweep"` // false: in doubt, left alone
+	Why   string `json:"why"`             // what was looked at
+	Sweep bool   `json:"sweep"`           // false: in doubt, left alone
+	Stays bool   `json:"stays,omitempty"` // it was to be removed, and is there still
 }
 
 // sweepView is what "sweep -o json" prints.
@@ -54,10 +57,7 @@ and whatever is not an attachment's.`,
 			}
 			v := newSweepView(report)
 			if yes {
-				if err := a.care.Sweep(c.Context(), report.Items); err != nil {
-					return err
-				}
-				v.Removed = true
+				err = errors.Join(err, a.sweep(c.Context(), report.Items, &v))
 			}
 			return errors.Join(a.print(v, func() error { return a.swept(v) }), err)
 		},
@@ -67,10 +67,24 @@ and whatever is not an attachment's.`,
 	return c
 }
 
+// sweep removes items, and looks again: one that came to life meanwhile stays, and after an error only some have gone.
+func (a *app) sweep(ctx context.Context, items []leftover.Item, v *sweepView) error {
+	err := a.care.Sweep(ctx, items)
+	v.Removed = true
+	after, lookErr := a.care.Leftovers(ctx)
+	for i, l := range v.Leftovers {
+		v.Leftovers[i].Stays = l.Sweep && slices.ContainsFunc(after.Items, func(o leftover.Item) bool { return string(o.Kind) == l.Kind && o.What == l.What })
+	}
+	if err == nil && lookErr != nil {
+		err = fmt.Errorf("what was removed cannot be told: %w", lookErr)
+	}
+	return err
+}
+
 func newSweepView(r leftover.Report) sweepView {
 	v := sweepView{Looked: r.Known, Leftovers: []leftoverView{}}
 	for _, i := range r.Items {
-		v.Leftovers = append(v.Leftovers, leftoverView{string(i.Kind), i.What, i.Why, i.Sweep})
+		v.Leftovers = append(v.Leftovers, leftoverView{Kind: string(i.Kind), What: i.What, Why: i.Why, Sweep: i.Sweep})
 	}
 	return v
 }
@@ -82,9 +96,12 @@ func (a *app) swept(v sweepView) error {
 	}
 	for _, l := range v.Leftovers {
 		word, paint := verb, a.colours.yellow
-		if !l.Sweep {
+		switch {
+		case l.Stays:
+			word, paint = "stays", a.colours.red
+		case !l.Sweep:
 			word, paint = "in doubt", a.colours.plain
-		} else {
+		default:
 			n++
 		}
 		if err := a.say("%s  %s (%s)", paint(fmt.Sprintf("%-12s", word)), l.What, l.Why); err != nil {
@@ -95,7 +112,7 @@ func (a *app) swept(v sweepView) error {
 		return err
 	}
 	switch {
-	case n == 0:
+	case n == 0 && !slices.ContainsFunc(v.Leftovers, func(l leftoverView) bool { return l.Stays }):
 		return a.say("Nothing to remove.")
 	case v.Removed:
 		return a.say("Removed %s.", plural(n, "leftover"))

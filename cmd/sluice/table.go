@@ -30,7 +30,12 @@ type table struct {
 	indent  string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+func (t *table) add(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = visible(cell)
+	}
+	t.rows = append(t.rows, cells)
+}
 
 // write prints the table, columns two spaces apart and no space at the end of
 // a line. The head is dimmed when the output has colours. A width above zero

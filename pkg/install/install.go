@@ -11,12 +11,14 @@ package install
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,15 +56,15 @@ type Source struct {
 // is prepared under temporary names first: when that fails, nothing has
 // changed. When a rename fails, the results tell which names are done. A name
 // that is a directory is refused. Symbolic links are never made: they would
-// break when the binary moves.
-func Install(dir string, sources ...Source) (results []Result, err error) {
+// break when the binary moves. The wait for another Install ends with ctx.
+func Install(ctx context.Context, dir string, sources ...Source) (results []Result, err error) {
 	binaries := make([]binary, len(sources))
 	for i, src := range sources {
 		if binaries[i], err = load(src.Path); err != nil {
 			return nil, err
 		}
 	}
-	unlock, err := prepare(dir)
+	unlock, err := prepare(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +137,7 @@ func (b *binary) findCopy(dir string) error {
 }
 
 // prepare makes and locks the directory and removes what a killed Install left.
-func prepare(dir string) (unlock func(), err error) {
+func prepare(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // runtimes of any user look into it
 		return nil, err
 	}
@@ -143,7 +145,7 @@ func prepare(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
+	if err := lock(ctx, d); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
@@ -158,6 +160,24 @@ func prepare(dir string) (unlock func(), err error) {
 		}
 	}
 	return func() { d.Close() }, nil
+}
+
+// retry is how long a lock that somebody else has is left alone.
+const retry = 50 * time.Millisecond
+
+// lock waits for the lock of a directory as long as ctx allows.
+func lock(ctx context.Context, d *os.File) error {
+	for {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("another install has it: %w", ctx.Err())
+		case <-time.After(retry):
+		}
+	}
 }
 
 // stage holds the names that are ready under temporary names.

@@ -60,7 +60,7 @@ func TestInstall(t *testing.T) {
 		{Name: "bridge", Action: Copied, Replaced: true},
 		{Name: "bridge", Action: Unchanged},
 	} {
-		got, err := Install(dir, Source{self, []string{"bridge", "tuning", "host-local"}})
+		got, err := Install(t.Context(), dir, Source{self, []string{"bridge", "tuning", "host-local"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestInstallRefusals(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "bridge"), []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Install(dir, Source{self, []string{"bridge", bad}}); err == nil {
+		if _, err := Install(t.Context(), dir, Source{self, []string{"bridge", bad}}); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
 		if got := read(t, filepath.Join(dir, "bridge")); got != "old" {
@@ -106,10 +106,10 @@ func TestInstallRefusals(t *testing.T) {
 			t.Errorf("left behind (-want +got):\n%s", diff)
 		}
 	}
-	if _, err := Install(t.TempDir(), Source{"/no/such/file", []string{"bridge"}}); err == nil {
+	if _, err := Install(t.Context(), t.TempDir(), Source{"/no/such/file", []string{"bridge"}}); err == nil {
 		t.Error("a missing binary was accepted")
 	}
-	if _, err := Install(t.TempDir(), Source{t.TempDir(), []string{"bridge"}}); err == nil {
+	if _, err := Install(t.Context(), t.TempDir(), Source{t.TempDir(), []string{"bridge"}}); err == nil {
 		t.Error("a directory was accepted as the binary")
 	}
 }
@@ -119,7 +119,7 @@ func TestInstallTwo(t *testing.T) {
 	t.Parallel()
 	one, two := program(t, t.TempDir(), "one"), program(t, t.TempDir(), "two")
 	dir := filepath.Join(t.TempDir(), "bin")
-	if _, err := Install(dir, Source{one, []string{"bridge"}}, Source{"/no/such/file", []string{"dhcp"}}); err == nil {
+	if _, err := Install(t.Context(), dir, Source{one, []string{"bridge"}}, Source{"/no/such/file", []string{"dhcp"}}); err == nil {
 		t.Error("a missing second binary was accepted")
 	}
 	if _, err := os.Stat(dir); err == nil {
@@ -129,7 +129,7 @@ func TestInstallTwo(t *testing.T) {
 		t.Fatal(err)
 	}
 	sources := []Source{{one, []string{"bridge", "ptp"}}, {two, []string{"dhcp"}}}
-	if _, err := Install(dir, sources...); err == nil {
+	if _, err := Install(t.Context(), dir, sources...); err == nil {
 		t.Error("a directory was replaced")
 	}
 	if diff := cmp.Diff([]string{"dhcp"}, names(t, dir)); diff != "" {
@@ -138,7 +138,7 @@ func TestInstallTwo(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "dhcp")); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Install(dir, sources...)
+	got, err := Install(t.Context(), dir, sources...)
 	if err != nil || len(got) != 3 {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -175,7 +175,7 @@ func TestInstallNameByName(t *testing.T) {
 			{Name: "closed", Action: Copied, Replaced: true}, {Name: "other", Action: Copied, Replaced: true}, {Name: "ptp", Action: Unchanged},
 		}},
 	} {
-		got, err := Install(dir, Source{self, step.names})
+		got, err := Install(t.Context(), dir, Source{self, step.names})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func TestInstallFromTheDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := Install(dir, Source{self, []string{"bridge", "ptp", filepath.Base(self)}}); err != nil {
+		if _, err := Install(t.Context(), dir, Source{self, []string{"bridge", "ptp", filepath.Base(self)}}); err != nil {
 			t.Fatal(err)
 		}
 		sameFile(t, dir, "bridge", "ptp")

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -225,6 +227,20 @@ func TestDocumented(t *testing.T) {
 	} {
 		if !strings.Contains(string(raw), "\n### "+check+"\n") {
 			t.Errorf("docs/troubleshooting.md has no heading %q", check)
+		}
+	}
+}
+
+// Findings come in the same order each time.
+func TestRecordsInOrder(t *testing.T) {
+	f := &Facts{Config: nodeconf.Default(), Records: []*store.Record{{Ref: store.Ref{Network: "n", ContainerID: "a", IfName: "eth0"}, Plugins: map[string]store.Section{}}}}
+	for _, name := range []string{"bandwidth", "bridge", "firewall", "portmap", "tuning"} {
+		f.Records[0].Plugins[name] = store.Section{State: store.StateIntent}
+	}
+	first := checkRecords(f)
+	for range 50 {
+		if diff := cmp.Diff(first, checkRecords(f)); diff != "" {
+			t.Fatal(diff)
 		}
 	}
 }

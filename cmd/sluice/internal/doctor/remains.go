@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
@@ -16,8 +17,8 @@ import (
 func checkRecords(f *Facts) []Finding {
 	var out []Finding
 	for _, r := range f.Records {
-		for name, s := range r.Plugins {
-			if s.State == store.StateIntent {
+		for _, name := range slices.Sorted(maps.Keys(r.Plugins)) {
+			if r.Plugins[name].State == store.StateIntent {
 				out = append(out, Finding{"records", Info, fmt.Sprintf("the ADD of %s by %s is under way, or was killed", r.Ref, name), "if the pod is not being started, let the runtime delete it"})
 			}
 		}
@@ -41,7 +42,7 @@ func (f *Facts) isLeft(r *store.Record) bool {
 func checkLeftovers(f *Facts) []Finding {
 	var out []Finding
 	for _, i := range f.Leftovers.Items {
-		n := Finding{"leftover", Warning, i.What + ": " + i.Why, "sluice sweep removes it"}
+		n := Finding{"leftover", Warning, i.What + ": " + i.Why, "sluice sweep --yes removes it"}
 		switch {
 		case i.Sweep:
 		case i.Kind == leftover.Reservation:

@@ -6,6 +6,7 @@ import (
 	"crypto/sha512"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -223,8 +224,8 @@ func findRecords(s *Scene) []Item {
 		default:
 			i.Why = fmt.Sprintf("the network namespace %s is gone, and no DEL came", r.NetNS)
 			i.Sweep = true
-			for name, section := range r.Plugins {
-				if !slices.Contains(sweepable, name) || strings.Contains(string(section.Data), `"firewalld"`) {
+			for _, name := range slices.Sorted(maps.Keys(r.Plugins)) {
+				if !slices.Contains(sweepable, name) || strings.Contains(string(r.Plugins[name].Data), `"firewalld"`) {
 					i.Sweep = false
 					i.Why += "; " + name + " may have more to take back: let the runtime delete the container"
 				}

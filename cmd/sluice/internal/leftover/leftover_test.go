@@ -262,3 +262,21 @@ func TestRecordedAddrs(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// What is said of a record does not change from one call to the next.
+func TestRecordSaysTheSame(t *testing.T) {
+	r := &store.Record{Ref: refA, NetNS: "/run/netns/a", Plugins: map[string]store.Section{}}
+	for _, name := range []string{"bridge", "dhcp", "flannel", "host-device", "host-local", "static"} {
+		r.Plugins[name] = store.Section{}
+	}
+	s := &Scene{Records: []*store.Record{r}, Known: Known{Attachments: []Attachment{{Ref: refA, State: Dead, Record: true}}}}
+	first := findRecords(s)
+	if len(first) != 1 || first[0].Sweep {
+		t.Fatalf("%+v", first)
+	}
+	for range 50 {
+		if diff := cmp.Diff(first[0].Why, findRecords(s)[0].Why); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+}
