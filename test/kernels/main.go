@@ -125,7 +125,7 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	flag.BoolVar(&o.add, "add", false, "keep what earlier machines reported of other tests, for -again")
 	flag.BoolVar(&o.update, "update", false, "take what is seen as what is expected: skips, instruction budgets")
 	flag.BoolVar(&o.verbose, "v", false, "print what the tests print")
-	flag.BoolVar(&o.icount, "icount", false, "let the machines' clock count instructions: what is timed inside does not depend on what else runs here")
+	flag.BoolVar(&o.icount, "icount", false, "count instructions even where KVM would work: for what is timed inside")
 	flag.IntVar(&o.parallel, "parallel", 2, "`machines` at a time")
 	flag.Float64Var(&o.patience, "patience", 10, "`factor` by which tests wait longer than on an ordinary machine")
 	flag.DurationVar(&o.timeout, "timeout", 2*time.Hour, "limit for one package's tests")

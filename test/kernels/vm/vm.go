@@ -38,12 +38,13 @@ type Emulator struct {
 
 // What runs a machine's instructions.
 const (
-	// TCG is software emulation: slow, and the same everywhere.
+	// TCG is software emulation in real time.
 	TCG = "tcg,thread=multi"
 	// Counted is emulation whose clock shows how many instructions were run, a
 	// nanosecond each, and goes on to the next timer at once when there is nothing
-	// to run. What is timed inside depends neither on what else this host does nor
-	// on what translating code costs, which an emulator does the first time it meets it.
+	// to run. So no test waits, and none is late because this host does something
+	// else; and what is timed inside does not depend on what translating code costs,
+	// which an emulator does when it first meets it.
 	Counted = "tcg,thread=single"
 	// KVM is the processor's own virtualisation.
 	KVM = "kvm"
