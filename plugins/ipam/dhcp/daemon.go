@@ -145,12 +145,14 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// removeStale removes the socket of a daemon that was killed. One that still
-// answers is left alone.
+// removeStale removes the socket of a daemon that was killed. One that somebody
+// listens on is left alone, be the queue of those who wait for him full.
 func removeStale(path string) error {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		_ = conn.Close()
+	}
+	if err == nil || errors.Is(err, unix.EAGAIN) {
 		return fmt.Errorf("a DHCP daemon is running already on %s", path)
 	}
 	if fi, err := os.Lstat(path); err == nil && fi.Mode().Type() != fs.ModeSocket {

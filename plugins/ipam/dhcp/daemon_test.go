@@ -68,6 +68,56 @@ func TestSecondDaemon(t *testing.T) {
 	}
 }
 
+// A daemon that does not get on with those who call it runs still.
+func TestBusyDaemonIsNotStale(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		conn, err := net.Dial("unix", path)
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	if err := removeStale(path); err == nil || !strings.Contains(err.Error(), "running already") {
+		t.Errorf("its socket is taken for a dead one's: %v", err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Error(err)
+	}
+}
+
+// A lease whose file cannot be read for the moment is not lost for good; one that says nothing of use goes.
+func TestUnreadableState(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	unreadable, useless := filepath.Join(dir, "a.json"), filepath.Join(dir, "b.json")
+	if err := errors.Join(os.Symlink("/proc/self/mem", unreadable), os.WriteFile(useless, []byte("{"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	states, err := readStates(dir)
+	if len(states) != 0 || !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), "b.json") {
+		t.Errorf("%v, %v", states, err)
+	}
+	if _, err := os.Lstat(unreadable); err != nil {
+		t.Error("the file that could not be read is gone")
+	}
+	if _, err := os.Lstat(useless); err == nil {
+		t.Error("the useless file is there still")
+	}
+}
+
 // fewFiles leaves the process that many file descriptors until the test ends or free is called.
 func fewFiles(t *testing.T, spare int) (free func()) {
 	t.Helper()

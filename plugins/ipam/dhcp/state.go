@@ -76,8 +76,9 @@ func removeState(dir, id string) error {
 	return nil
 }
 
-// readStates returns the leases that an earlier daemon kept. A file that cannot
-// be used is removed and named in the error; the others count all the same.
+// readStates returns the leases that an earlier daemon kept. A file that says
+// nothing of use is removed, one that cannot be read is left for the next daemon;
+// the error names both, and the others count all the same.
 func readStates(dir string) ([]*state, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,10 +99,12 @@ func readStates(dir string) ([]*state, error) {
 			continue
 		}
 		b, err := os.ReadFile(path) //nolint:gosec // our own directory
-		s := &state{}
-		if err == nil {
-			err = json.Unmarshal(b, s)
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
+		s := &state{}
+		err = json.Unmarshal(b, s)
 		if err == nil && (s.Version != stateVersion || s.IPAM == nil || stateFile(dir, s.id()) != path) {
 			err = errors.New("not a lease of this version")
 		}
