@@ -120,8 +120,12 @@ func TestPrivilegedMonitorSeesRename(t *testing.T) {
 	send, lines := spoofer(t, l.Node), monitorOf(t, l.Node)
 	wait(t, lines, func() { send(1) }, func(v dropEventView) bool { return v.Device == "v0" })
 	if err := l.Node.Do(func() error {
-		_, err := lab.Run("ip", "link", "set", "v0", "name", "v1")
-		return err
+		for _, args := range []string{"v0 down", "v0 name v1", "v1 up"} { // before 6.2 a device that is up keeps its name
+			if _, err := lab.Run("ip", append([]string{"link", "set"}, strings.Fields(args)...)...); err != nil {
+				return err
+			}
+		}
+		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -170,13 +170,16 @@ func (t *IPTables) remove(ctx context.Context, name string, plan func(v6 bool, h
 		errs   []error
 		unlock func()
 	)
+	if err := t.idle(ctx); err != nil {
+		return err
+	}
 	for _, v6 := range []bool{false, true} {
 		if !t.mayHave(v6, name, chains...) {
 			continue
 		}
 		if unlock == nil {
 			var err error
-			if unlock, err = t.lock(ctx); err != nil {
+			if ctx, unlock, err = t.lock(ctx); err != nil {
 				return err
 			}
 			defer unlock()

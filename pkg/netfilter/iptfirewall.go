@@ -52,7 +52,7 @@ type Withdrawal struct {
 
 // AddFirewall admits the addresses and isolates the bridge.
 func (t *IPTables) AddFirewall(ctx context.Context, f Firewall) error {
-	unlock, err := t.lock(ctx)
+	ctx, unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 // AddMasq masquerades what addresses send to outside of their subnets and not
 // to multicast groups.
 func (t *IPTables) AddMasq(ctx context.Context, ref store.Ref, addrs []netip.Prefix) error {
-	unlock, err := t.lock(ctx)
+	ctx, unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
 	}

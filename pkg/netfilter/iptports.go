@@ -19,7 +19,7 @@ const maxMultiport = 15
 // it, and the shared chains where they are missing. A repeated ADD replaces what
 // the first one made.
 func (t *IPTables) AddPorts(ctx context.Context, p Ports) error {
-	unlock, err := t.lock(ctx)
+	ctx, unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
 	}

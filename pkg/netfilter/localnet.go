@@ -33,7 +33,7 @@ func localnetKey(ifname string) string { return "net/ipv4/conf/" + ifname + "/ro
 // EnableLocalnet lets the node's own processes reach pods behind the device
 // from 127.0.0.1, and nobody behind it reach 127.0.0.1 of the node.
 func (t *IPTables) EnableLocalnet(ctx context.Context, ifname string) error {
-	unlock, err := t.lock(ctx)
+	ctx, unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (t *IPTables) EnableLocalnet(ctx context.Context, ifname string) error {
 // device: a pod of the reference plugins. Both are called while no other plugin of
 // ours can change anything. A device that is gone took the setting with it.
 func (t *IPTables) DisableLocalnet(ctx context.Context, ifname string, used func() bool, known func(netip.Addr) bool) error {
-	unlock, err := t.lock(ctx)
+	ctx, unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func nftGuardTables() []nftName { return []nftName{{"ip", nftGuardTable, "prerou
 
 // EnableLocalnet is that of IPTables.
 func (n *NFTables) EnableLocalnet(ctx context.Context, ifname string) error {
-	unlock, err := n.lock(ctx)
+	ctx, unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (n *NFTables) Guarded(ctx context.Context) ([]string, error) {
 
 // DisableLocalnet is that of IPTables. The table goes with its last device.
 func (n *NFTables) DisableLocalnet(ctx context.Context, ifname string, used func() bool, known func(netip.Addr) bool) error {
-	unlock, err := n.lock(ctx)
+	ctx, unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
 	}

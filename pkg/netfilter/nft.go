@@ -234,6 +234,9 @@ func sameList(a, b nftList) bool {
 
 // remove edits tables if one of them is there, else it does nothing at all.
 func (n *NFTables) remove(ctx context.Context, tables []nftName, plan func(nftList) nftScript) error {
+	if err := n.idle(ctx); err != nil {
+		return err
+	}
 	there := false
 	for _, t := range tables {
 		has, err := n.kernel.HasNFTChain(t.number(), t.table, t.chain)
@@ -242,7 +245,7 @@ func (n *NFTables) remove(ctx context.Context, tables []nftName, plan func(nftLi
 	if !there {
 		return nil
 	}
-	unlock, err := n.lock(ctx)
+	ctx, unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
 	}

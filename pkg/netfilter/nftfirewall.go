@@ -36,7 +36,7 @@ func nftFirewallTables() []nftName { return []nftName{{"inet", nftFirewallTable,
 // Admitted packets get the mark and are accepted by this table; iptables' FORWARD
 // accepts the mark, and the table of somebody else may drop them still.
 func (n *NFTables) AddFirewall(ctx context.Context, f Firewall) error {
-	unlock, err := n.lock(ctx)
+	ctx, unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
 	}

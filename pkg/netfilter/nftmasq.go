@@ -18,7 +18,7 @@ func nftMasqTables() []nftName { return []nftName{{"inet", nftMasqTable, nftMasq
 // to multicast groups, in one transaction that also takes out what an earlier
 // ADD of the attachment left.
 func (n *NFTables) AddMasq(ctx context.Context, ref store.Ref, addrs []netip.Prefix) error {
-	unlock, err := n.lock(ctx)
+	ctx, unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
 	}

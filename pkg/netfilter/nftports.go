@@ -29,7 +29,7 @@ func (n *NFTables) AddPorts(ctx context.Context, p Ports) error {
 	if p.MarkChain != "" {
 		return fmt.Errorf("chain %s: %w: nftables has no chain that sets a mark for others", p.MarkChain, ErrNoChain)
 	}
-	unlock, err := n.lock(ctx)
+	ctx, unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
 	}

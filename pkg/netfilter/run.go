@@ -63,6 +63,9 @@ func (programs) Run(ctx context.Context, stdin, name string, args ...string) (st
 	cmd.WaitDelay = time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	if f, ok := ctx.Value(lockKey{}).(*os.File); ok {
+		cmd.ExtraFiles = []*os.File{f}
+	}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {
@@ -80,28 +83,51 @@ func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' }), "; ")
 }
 
-// lock keeps other processes of ours from changing the tables between our
-// reading and writing them. Others are met by trying again.
-func (e env) lock(ctx context.Context) (unlock func(), err error) {
-	if err := os.MkdirAll(e.runDir, 0o755); err != nil {
-		return nil, err
+// idle waits until no process of ours is at work: what is there now does not
+// tell what a tool is about to write. Without the lock's file nobody ever was.
+func (e env) idle(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(e.runDir, lockName)); errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	f, err := os.OpenFile(filepath.Join(e.runDir, "netfilter.lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	_, unlock, err := e.lock(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	unlock()
+	return nil
+}
+
+// lockName is the file in the run directory.
+const lockName = "netfilter.lock"
+
+// lockKey is where a context has the file of the lock.
+type lockKey struct{}
+
+// lock keeps other processes of ours from changing the tables between our
+// reading and writing them. Others are met by trying again. Tools that are run
+// with held get the lock as an open file: one that waits for its turn when its
+// plugin is killed goes on, and the DEL that follows must not pass it.
+func (e env) lock(ctx context.Context) (held context.Context, unlock func(), err error) {
+	if err := os.MkdirAll(e.runDir, 0o755); err != nil {
+		return nil, nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(e.runDir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	held = context.WithValue(ctx, lockKey{}, f)
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	for {
 		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
 		case err == nil:
-			return func() { _ = f.Close() }, nil
+			return held, func() { _ = f.Close() }, nil
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+			return nil, nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("%w: %s is held by another plugin: %w", ErrBusy, f.Name(), ctx.Err()), f.Close())
+			return nil, nil, errors.Join(fmt.Errorf("%w: %s is held by another plugin: %w", ErrBusy, f.Name(), ctx.Err()), f.Close())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -85,7 +85,7 @@ func (n *Node) Remove(ctx context.Context, traces []Trace) error {
 	if len(traces) == 0 {
 		return nil
 	}
-	unlock, err := n.lock(ctx)
+	ctx, unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ const (
 type Addr struct {
 	LinkIndex int
 	Prefix    netip.Prefix // the link's own address with the length of its subnet; never v4-mapped
+	Peer      netip.Addr   `json:",omitzero"` // the other side's on a point-to-point link, whose subnet it is then; invalid when there is none
 	Scope     uint8
 	Flags     uint32 // IFA_F_*
 }
@@ -85,6 +86,9 @@ func parseAddr(m []byte) (Addr, error) {
 	if !local.IsValid() { // on a point-to-point link IFA_ADDRESS is the other side's, else the two are one
 		local = address
 	}
+	if address != local {
+		a.Peer = address
+	}
 	if local.IsValid() {
 		a.Prefix = netip.PrefixFrom(local, int(msg.Prefixlen))
 	}
@@ -98,7 +102,7 @@ func (h *Handle) AddAddr(a Addr) error {
 	if a.Flags != 0 {
 		req.AddData(attr32(unix.IFA_FLAGS, a.Flags))
 	}
-	if a.Prefix.Addr().Is4() && a.Prefix.Bits() < 31 {
+	if a.Prefix.Addr().Is4() && a.Prefix.Bits() < 31 && !a.Peer.IsValid() {
 		req.AddData(attr(unix.IFA_BROADCAST, broadcast(a.Prefix)))
 	}
 	if err := h.do(req); err != nil {
@@ -122,9 +126,12 @@ func (h *Handle) addrRequest(msgType, flags int, a Addr) *vnl.NetlinkRequest {
 	msg.Prefixlen = uint8(a.Prefix.Bits())
 	msg.Scope = a.Scope
 	req.AddData(msg)
-	ip := a.Prefix.Addr().Unmap().AsSlice()
-	req.AddData(attr(unix.IFA_LOCAL, ip))
-	req.AddData(attr(unix.IFA_ADDRESS, ip))
+	local, address := a.Prefix.Addr(), a.Prefix.Addr()
+	if a.Peer.IsValid() {
+		address = a.Peer
+	}
+	req.AddData(attr(unix.IFA_LOCAL, local.Unmap().AsSlice()))
+	req.AddData(attr(unix.IFA_ADDRESS, address.Unmap().AsSlice()))
 	return req
 }
 

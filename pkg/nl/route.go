@@ -203,10 +203,10 @@ func (h *Handle) AddRoute(r Route) error {
 // AddMultipath adds one IPv4 route by several gateways, of which connections take one each. r.Gateway counts for nothing.
 // For IPv6 the kernel makes such a route of single ones itself.
 func (h *Handle) AddMultipath(r Route, gateways []netip.Addr) error {
-	oif := r.LinkIndex
+	hops := hopsAttr(r, gateways)
 	r.LinkIndex, r.Gateway = 0, netip.Addr{}
 	req := h.routeRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, r)
-	req.AddData(hopsAttr(oif, gateways))
+	req.AddData(hops)
 	if err := h.do(req); err != nil {
 		return fmt.Errorf("add route to %s via %v: %w", r, gateways, err)
 	}
@@ -214,13 +214,17 @@ func (h *Handle) AddMultipath(r Route, gateways []netip.Addr) error {
 }
 
 // hopsAttr is RTA_MULTIPATH: a struct rtnexthop for each gateway, with its attribute behind it.
-func hopsAttr(oif int, gateways []netip.Addr) *vnl.RtAttr {
+func hopsAttr(r Route, gateways []netip.Addr) *vnl.RtAttr {
 	var b []byte
+	var flags byte
+	if r.Onlink {
+		flags = unix.RTNH_F_ONLINK
+	}
 	for _, g := range gateways {
 		via := attr(unix.RTA_GATEWAY, g.Unmap().AsSlice()).Serialize()
 		b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtNexthop+len(via)))
-		b = append(b, 0, 0) // no flags, and the weight 1 is written as 0
-		b = binary.NativeEndian.AppendUint32(b, uint32(oif))
+		b = append(b, flags, 0) // the weight 1 is written as 0
+		b = binary.NativeEndian.AppendUint32(b, uint32(r.LinkIndex))
 		b = append(b, via...)
 	}
 	return attr(unix.RTA_MULTIPATH, b)

@@ -15,6 +15,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -68,7 +69,7 @@ func (p *plugin) masq() masquerade.Node {
 // New returns the plugin.
 func New(d Deps) *cniplugin.Plugin {
 	if d.NFT == nil {
-		d.NFT = nftProgram{}
+		d.NFT = nftProgram{lock: filepath.Join(filepath.Dir(d.Records.Path()), "macspoofchk.lock")}
 	}
 	p := &plugin{d}
 	return &cniplugin.Plugin{

@@ -101,3 +101,49 @@ func TestPrivilegedForceAddressUndone(t *testing.T) {
 		t.Errorf("addresses of the bridge after the failed ADD: %q", got)
 	}
 }
+
+// forceAddress replaces an address with a peer as any other.
+func TestPrivilegedForceAddressPeer(t *testing.T) {
+	r := newRig(t)
+	ns := r.node.NS
+	ns.IPT(t, "link add br0 up type bridge")
+	ns.IPT(t, "addr add 10.9.0.1 peer 10.9.0.2 dev br0")
+	pod := r.node.PodT(t, "p1")
+	r.mustAdd(call("1.1.0", "c1", "eth0", pod.Path, life+`,"forceAddress":true`))
+	if got := ns.IPT(t, "-4 addr show br0"); strings.Contains(got, "10.9.0.1") || !strings.Contains(got, "10.1.0.1/16") {
+		t.Errorf("addresses of the bridge: %q", got)
+	}
+}
+
+// An address that forceAddress replaces may take others of its subnet along, by
+// the kernel's doing: a gateway among them is made again.
+func TestPrivilegedForceAddressSecondary(t *testing.T) {
+	r := newRig(t)
+	ns := r.node.NS
+	ns.IPT(t, "link add br0 up type bridge")
+	ns.IPT(t, "addr add 10.1.0.9/16 dev br0")
+	ns.IPT(t, "addr add 10.1.0.1/16 dev br0")
+	r.ipam.Answer = func(n int) *types100.Result {
+		a := answer4(n)
+		a.IPs = append(a.IPs, fake.IP("10.2.0.2/16", "10.2.0.1"))
+		return a
+	}
+	pod := r.node.PodT(t, "p1")
+	a := call("1.1.0", "c1", "eth0", pod.Path, life+`,"forceAddress":true`)
+	r.dp.EnableErr = errors.New("no")
+	if _, err := r.add(a); err == nil {
+		t.Fatal("ADD should fail")
+	}
+	after := ns.IPT(t, "-4 addr show br0")
+	if first := strings.Index(after, "10.1.0.9/16"); first < 0 || first > strings.Index(after, "10.1.0.1/16") || strings.Contains(after, "10.2.0.1") {
+		t.Errorf("addresses of the bridge after the failed ADD: %q", after)
+	}
+	r.dp.EnableErr = nil
+	r.mustAdd(a)
+	got := ns.IPT(t, "-4 addr show br0")
+	for _, want := range []string{"10.1.0.1/16", "10.2.0.1/16"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the bridge does not have %s: %q", want, got)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -59,28 +60,48 @@ func (t *attach) wantedGateways() []netip.Prefix {
 }
 
 func (t *attach) addGateways() error {
-	have, err := t.Host.AddrsOf(t.route.Index, nl.FamilyAll)
-	if err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "list the addresses of %s", t.route.Name)
-	}
 	want := t.wantedGateways()
+	have, err := t.routeAddrs()
+	if err != nil {
+		return err
+	}
 	for _, w := range want {
-		if err := t.addGateway(w, want, have); err != nil {
+		if err := t.replaceConflicts(w, want, have); err != nil {
+			return err
+		}
+	}
+	if t.ForceAddress { // an address that went may have taken others of its subnet along, by the kernel's doing
+		if have, err = t.routeAddrs(); err != nil {
+			return err
+		}
+	}
+	for _, w := range want {
+		if hasPrefix(have, w) {
+			continue
+		}
+		if err := t.addGateway(w); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addGateway puts w on the device unless it is there. Addresses that conflict
-// with it are replaced with forceAddress, else an error: every other IPv4
+func (t *attach) routeAddrs() ([]nl.Addr, error) {
+	have, err := t.Host.AddrsOf(t.route.Index, nl.FamilyAll)
+	return have, cnierr.Wrap(cnierr.CodeKernel, err, "list the addresses of %s", t.route.Name)
+}
+
+func hasPrefix(have []nl.Addr, w netip.Prefix) bool {
+	return slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w })
+}
+
+// replaceConflicts makes room for w unless it is there. Addresses that conflict
+// with it are removed with forceAddress, else an error: every other IPv4
 // address that this ADD does not want too, and IPv6 addresses of overlapping
 // subnets.
-func (t *attach) addGateway(w netip.Prefix, want []netip.Prefix, have []nl.Addr) error {
-	for _, a := range have {
-		if a.Prefix == w {
-			return nil
-		}
+func (t *attach) replaceConflicts(w netip.Prefix, want []netip.Prefix, have []nl.Addr) error {
+	if hasPrefix(have, w) {
+		return nil
 	}
 	for _, a := range have {
 		if !conflicts(a.Prefix, w, want) {
@@ -90,12 +111,27 @@ func (t *attach) addGateway(w netip.Prefix, want []netip.Prefix, have []nl.Addr)
 			return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("%s has the address %s, which conflicts with the gateway %s", t.route.Name, a.Prefix, w),
 				"forceAddress replaces it")
 		}
+		t.undos.Push("addresses of "+t.route.Name, func(context.Context) error { return t.restoreAddrs(have) })
 		if err := gone(t.Host.DelAddr(a)); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "replace an address of %s", t.route.Name)
 		}
-		a.Flags &= unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
-		t.undos.Push("address "+a.Prefix.String(), func(context.Context) error { return exists(gone(t.Host.AddAddr(a))) })
 	}
+	return nil
+}
+
+// restoreAddrs gives the device back what it lacks of what it had, in that order:
+// the first of a subnet is the one by which the kernel keeps the others.
+func (t *attach) restoreAddrs(had []nl.Addr) error {
+	var errs []error
+	for _, a := range had {
+		a.Flags &= unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
+		errs = append(errs, exists(gone(t.Host.AddAddr(a))))
+	}
+	return errors.Join(errs...)
+}
+
+// addGateway puts w on the device.
+func (t *attach) addGateway(w netip.Prefix) error {
 	addr := nl.Addr{LinkIndex: t.route.Index, Prefix: w}
 	if w.Addr().Is6() {
 		// The gateway is the host's by configuration; checking for another owner would keep the first pods waiting for seconds.

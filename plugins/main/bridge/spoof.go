@@ -6,13 +6,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
@@ -25,25 +31,73 @@ const (
 	spoofHook   = "PREROUTING"
 
 	nftTimeout = 55 * time.Second
+	lockPause  = 10 * time.Millisecond
 )
 
-type nftProgram struct{}
+// nftProgram is the nft of PATH.
+type nftProgram struct {
+	// lock is the file by which calls take turns; empty: they do not.
+	lock string
+}
 
 func (nftProgram) Available() error {
 	_, err := exec.LookPath("nft")
 	return err
 }
 
-func (nftProgram) Run(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
+// Run also waits for an nft that goes on after its plugin was killed, since that has the lock as an open file: a DEL that passed it
+// would leave the rules that it is about to write.
+func (n nftProgram) Run(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, nftTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "nft", args...)
+	if n.lock != "" {
+		turn, err := waitTurn(ctx, n.lock)
+		if err != nil {
+			return nil, err
+		}
+		defer turn.Close()
+		cmd.ExtraFiles = []*os.File{turn}
+	}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.Bytes(), nil
+}
+
+// waitTurn returns the locked file, no later than the context ends.
+func waitTurn(ctx context.Context, path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory of the lock: %w", err)
+	}
+	f, err := file.Open(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock: %w", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		select {
+		case <-time.After(lockPause):
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("another nft holds %s: %w", path, ctx.Err()), f.Close())
+		}
+	}
+}
+
+// nftFailed gives an error of nft its code: to have waited in vain is no failure of the kernel's.
+func nftFailed(err error, what string) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return cnierr.Wrap(cnierr.CodeTryAgain, err, "%s", what)
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "%s", what)
 }
 
 // spoofNames are the names of one attachment's chains and rules.
@@ -107,7 +161,7 @@ func (t *attach) spoofCheck(ctx context.Context) error {
 	}
 	t.undos.Push("source MAC check", func(ctx context.Context) error { return t.p.removeSpoofCheck(ctx, t.args, t.ref) })
 	rules := spoofRules(spoofNamesOf(t.ref), t.hostEnd.Name, t.podEnd.MAC.String())
-	return cnierr.Wrap(cnierr.CodeKernel, t.p.nftApply(ctx, rules), "install the source MAC check")
+	return nftFailed(t.p.nftApply(ctx, rules), "install the source MAC check")
 }
 
 // spoofState is what nft has of one attachment.
@@ -163,7 +217,7 @@ func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniplugin.Args, ref st
 	n := spoofNamesOf(ref)
 	s, err := p.listSpoof(ctx, n)
 	if err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "list the source MAC check")
+		return nftFailed(err, "list the source MAC check")
 	}
 	var commands []object
 	for _, handle := range s.hook {
@@ -179,5 +233,5 @@ func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniplugin.Args, ref st
 	if len(commands) == 0 {
 		return nil
 	}
-	return cnierr.Wrap(cnierr.CodeKernel, p.nftApply(ctx, commands), "remove the source MAC check")
+	return nftFailed(p.nftApply(ctx, commands), "remove the source MAC check")
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -112,4 +113,29 @@ func TestPrivilegedSpoofNFT(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.mustBeClean(pod)
+}
+
+// A call waits for an nft that is at work no longer than it may, and says then that it can be tried again.
+func TestSpoofWaitsForItsTurn(t *testing.T) {
+	lock := filepath.Join(t.TempDir(), "run", "macspoofchk.lock")
+	held, err := waitTurn(t.Context(), lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &plugin{Deps{NFT: nftProgram{lock: lock}}}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = p.listSpoof(ctx, spoofNamesOf(spoofRef))
+	fake.WantCode(t, nftFailed(err, "list the source MAC check"), cnierr.CodeTryAgain, "list the source MAC check")
+	if !strings.Contains(err.Error(), lock) {
+		t.Errorf("%v does not name %s", err, lock)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := waitTurn(t.Context(), lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = again.Close()
 }

@@ -142,8 +142,12 @@ func (t *attach) vlanGateway() (nl.Link, error) {
 	case !errors.Is(err, nl.ErrNotFound):
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}
+	br, err := t.Host.LinkByIndex(t.bridge.Index) // its MTU fits the pod's port by now, and all others
+	if err != nil {
+		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
+	}
 	port := "veth" + randomHex(4)
-	err = t.Host.AddVeth(nl.VethSpec{HostName: port, Master: t.bridge.Index, HostUp: true, PeerName: name, MTU: t.MTU})
+	err = t.Host.AddVeth(nl.VethSpec{HostName: port, Master: br.Index, HostUp: true, PeerName: name, MTU: br.MTU})
 	if errors.Is(err, nl.ErrExist) { // another ADD was faster
 		leg, err = t.Host.LinkByName(name)
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")

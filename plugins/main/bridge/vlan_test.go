@@ -225,3 +225,20 @@ func TestPrivilegedVLANNothingLeft(t *testing.T) {
 	}
 	r.mustBeClean(pod)
 }
+
+// The VLAN gateway has the MTU of the bridge, which others may have brought down
+// by a port of theirs: what the host sends must fit through that port.
+func TestPrivilegedVLANGatewayMTU(t *testing.T) {
+	r := mustFilterVLANs(t)
+	ns := r.node.NS
+	ns.IPT(t, "link add br1 up type bridge vlan_filtering 1")
+	ns.IPT(t, "link add nic1 mtu 1450 type veth peer name wire1")
+	ns.IPT(t, "link set nic1 master br1 up")
+	for i, conf := range []string{`"vlan":100`, `"vlan":101,"mtu":9000`} {
+		pod := r.node.PodT(t, fmt.Sprintf("mtu%d", i))
+		res := r.mustAdd(call("1.1.0", fmt.Sprintf("mtu%d", i), "eth0", pod.Path, `"bridge":"br1","isGateway":true,"ipam":{"type":"fake"},`+conf))
+		if got := res.Interfaces[3]; got.Mtu != 1450 {
+			t.Errorf("%s: the VLAN gateway %s has the MTU %d, want 1450", conf, got.Name, got.Mtu)
+		}
+	}
+}

@@ -51,6 +51,9 @@ func (e *ends) fetch(s section, lentAs string) error {
 		return nil
 	}
 	dev, found, err := findIn(e.pod, s, lentAs)
+	if err == nil && !found {
+		dev, found, err = e.mark(s, lentAs)
+	}
 	if err != nil || !found {
 		return err
 	}
@@ -72,6 +75,16 @@ func (e *ends) fetch(s section, lentAs string) error {
 		}
 	}
 	return unless(err, nl.ErrNotFound)
+}
+
+// mark puts the loan's mark back on a bare device from which the pod has taken
+// it: on the host nothing else would tell it from others.
+func (e *ends) mark(s section, lentAs string) (dev nl.Link, found bool, err error) {
+	dev, err = e.pod.LinkByName(lentAs)
+	if err != nil || !s.bare(dev, lentAs) {
+		return dev, false, unless(err, nl.ErrNotFound)
+	}
+	return dev, true, e.pod.SetLink(dev.Index, nl.LinkChange{Alias: &s.Device})
 }
 
 // rename gives a device on the host its own name; a spare one when that is

@@ -61,8 +61,12 @@ func b2i(b bool) int {
 // addresses, its state and its routes.
 func (f former) restore(host *nl.Handle, s section) error {
 	l, found, err := findOnHost(host, s, "")
+	if err == nil && !found {
+		l, err = host.LinkByName(s.Device) // with its former alias
+		found = s.bare(l, s.Device)
+	}
 	if err != nil || !found {
-		return err
+		return unless(err, nl.ErrNotFound)
 	}
 	var errs []error
 	if f.link.MasterIndex != 0 && l.MasterIndex != f.link.MasterIndex {

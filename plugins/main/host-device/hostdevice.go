@@ -97,6 +97,13 @@ func (s section) same(l nl.Link, lentAs string) bool {
 	return s.MAC != "" && l.MAC.String() == s.MAC && (l.Name == lentAs || l.Name == s.Device)
 }
 
+// bare reports that l may be the lent device by its kind and name alone, for one
+// that has no hardware address to be known by (WireGuard, TUN). It tells nothing
+// where somebody else may have made another device of that name.
+func (s section) bare(l nl.Link, name string) bool {
+	return s.Device != "" && s.MAC == "" && len(l.MAC) == 0 && l.Kind == s.Kind && l.Name == name
+}
+
 // remembered is the record's section, if there is one that can be read.
 type remembered struct {
 	section

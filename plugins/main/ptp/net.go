@@ -66,15 +66,24 @@ func planFor(res *types100.Result, addrs []netip.Prefix, hostIndex, podIndex int
 		}
 	}
 	own, err := podif.Routes(res, podIndex)
+	derived := p.podRoutes[:len(p.podRoutes):len(p.podRoutes)]
 	for _, r := range own {
 		// To IPv6, a route that differs in its source alone is the same one.
-		if i := slices.IndexFunc(p.podRoutes, func(d nl.Route) bool { return d.Dst == r.Dst }); i >= 0 && r.Table == 0 && r.Priority == 0 {
+		if i := slices.IndexFunc(derived, func(d nl.Route) bool { return d.Dst == r.Dst }); i >= 0 && r.Table == 0 && r.Priority == 0 {
 			p.podRoutes[i].MTU, p.podRoutes[i].AdvMSS = r.MTU, r.AdvMSS
 			continue
 		}
+		r.Onlink = p.elsewhere(r.Gateway)
 		p.podRoutes = append(p.podRoutes, r)
 	}
 	return p, err
+}
+
+// elsewhere reports that gw is none of the pod's gateways. No route of the plan
+// leads to it on the link, where it is asked for all the same: the reference makes
+// the result's routes while the subnets are on the link still.
+func (p plan) elsewhere(gw netip.Addr) bool {
+	return gw.IsValid() && !gw.IsUnspecified() && !slices.ContainsFunc(p.hostAddrs, func(a nl.Addr) bool { return a.Prefix.Addr() == gw })
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -84,20 +84,20 @@ func Addrs(res *types100.Result) ([]netip.Prefix, error) {
 	return addrs, nil
 }
 
-// Release calls the IPAM plugin's DEL, always. When the configuration has no
-// ipam section the recorded one takes its place. Call it before the interface
-// goes, as the reference does: a DHCP lease is given back through it.
+// Release calls the IPAM plugin's DEL, always. When the configuration names no
+// IPAM plugin, or no longer, the recorded section takes its place. Call it before
+// the interface goes, as the reference does: a DHCP lease is given back through it.
 func Release(ctx context.Context, p Plugin, a *cniplugin.Args, section, recorded json.RawMessage) error {
 	call := *a
-	if len(section) == 0 && len(recorded) > 0 {
-		section = recorded
-		stdin, err := withSection(a.StdinData, recorded)
-		if err != nil {
-			return err
+	kind, err := Type(section)
+	if kind == "" && len(recorded) > 0 {
+		stdin, serr := withSection(a.StdinData, recorded)
+		if serr != nil {
+			return serr
 		}
 		call.StdinData = stdin
+		kind, err = Type(recorded)
 	}
-	kind, err := Type(section)
 	if err != nil || kind == "" {
 		a.Log.Debug("no IPAM plugin to call", log.NamedError(log.KeyReason, err))
 		return nil // an ADD with such a section has never succeeded

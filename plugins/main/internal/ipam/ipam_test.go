@@ -105,6 +105,9 @@ func TestRelease(t *testing.T) {
 	}{
 		{"configured", `{"name":"n","ipam":{"type":"a"}}`, `{"type":"a"}`, `{"type":"b"}`, `{"name":"n","ipam":{"type":"a"}}`},
 		{"recorded", `{"name":"n"}`, "", `{"type":"b"}`, `{"ipam":{"type":"b"},"name":"n"}`},
+		{"recorded, type taken out since", `{"name":"n","ipam":{}}`, "{}", `{"type":"b"}`, `{"ipam":{"type":"b"},"name":"n"}`},
+		{"recorded, null since", `{"name":"n","ipam":null}`, "null", `{"type":"b"}`, `{"ipam":{"type":"b"},"name":"n"}`},
+		{"recorded, odd since", `{"name":"n","ipam":3}`, "3", `{"type":"b"}`, `{"ipam":{"type":"b"},"name":"n"}`},
 		{"none", `{"name":"n"}`, "", "", ""},
 		{"odd", `{"name":"n","ipam":3}`, "3", "", ""},
 	}

@@ -42,7 +42,9 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 		Section: p.Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
 			old := p.loadSection(rec.Ref)
-			if !old.found || old.Index == 0 || p.Records.Claimed(rec.Ref, old.netns) {
+			// Of an ADD that was killed no index is recorded: name and kind find what it made, in the namespace with the recorded
+			// inode alone. It must not stay, since its addresses are released.
+			if !old.found || old.NetNS == 0 || p.Records.Claimed(rec.Ref, old.netns) {
 				old.netns = "" // nothing tells the interface from another's
 			}
 			return p.detach(ctx, call, rec.Ref, old, c.IPAM)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -152,6 +153,51 @@ func TestPrivilegedGC(t *testing.T) {
 		}
 		if !slices.Contains(s.IPAM.Calls, "GC fake") {
 			t.Error("the IPAM plugin was not asked to collect")
+		}
+	})
+}
+
+// killedBeforeComplete makes of a finished record what an ADD leaves that was killed before it wrote its last one.
+func (s *stage) killedBeforeComplete(ref store.Ref) {
+	s.T.Helper()
+	data, found, path := store.Recall[map[string]any](s.Dir, ref, s.name)
+	if !found || data["ifIndex"] == nil {
+		s.T.Fatalf("the record of %s has %v", ref, data)
+	}
+	delete(data, "ifIndex")
+	if err := s.Dir.Begin(ref, path, s.name, data); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// GC gives the address of a killed ADD back, so the interface that has it must go too; but not one that another attachment claims.
+func TestPrivilegedGCAfterKilledAdd(t *testing.T) {
+	t.Parallel()
+	gc := rig.Call{Conf: map[string]any{"ipam": map[string]any{"type": "fake"}, "cni.dev/valid-attachments": []any{}}}
+	eachKind(t, func(t *testing.T, s *stage) {
+		s.MustAdd(s.call())
+		s.killedBeforeComplete(store.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"})
+		if err := s.Verb(s.Plug.GC, gc); err != nil {
+			t.Fatalf("GC: %v", err)
+		}
+		if got := s.Links(s.pod.NS); slices.Contains(got, "eth0") {
+			t.Errorf("the pod has %v, and its address is free", got)
+		}
+		if len(s.IPAM.Held) > 0 {
+			t.Errorf("held: %v", s.IPAM.Held)
+		}
+		s.NoRecords()
+
+		s.MustAdd(s.call())
+		s.killedBeforeComplete(store.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"})
+		if err := s.Dir.Begin(store.Ref{Network: "net2", ContainerID: "c2", IfName: "eth0"}, s.pod.Path, s.name, map[string]any{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Verb(s.Plug.GC, gc); err != nil {
+			t.Fatalf("GC: %v", err)
+		}
+		if got := s.Links(s.pod.NS); !slices.Contains(got, "eth0") {
+			t.Errorf("the pod has %v: what another attachment claims has gone", got)
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -215,7 +216,7 @@ func defaultDevice(h *nl.Handle) (nl.Link, error) {
 		return nl.Link{}, cnierr.Wrap(cnierr.CodeKernel, err, "look for a default route")
 	}
 	for _, r := range routes {
-		if r.Dst.Bits() != 0 || r.LinkIndex == 0 {
+		if r.Dst.Bits() != 0 || r.LinkIndex == 0 || r.Type != unix.RTN_UNICAST { // IPv6 hangs an unreachable one on lo
 			continue
 		}
 		l, err := h.LinkByIndex(r.LinkIndex)

@@ -130,10 +130,16 @@ func (r Recorded) Remove(host *nl.Handle) error {
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up the host end")
 	}
-	if l.Kind != "veth" || l.MAC.String() != r.HostMAC {
+	if !r.same(l) {
 		return nil
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(l.Index)), "delete %s", l.Name)
+}
+
+// same reports that l is the recorded device: by its address, or, where somebody
+// has changed that, by its name and index together.
+func (r Recorded) same(l nl.Link) bool {
+	return l.Kind == "veth" && (l.MAC.String() == r.HostMAC || r.HostIndex > 0 && l.Index == r.HostIndex && l.Name == r.HostIfName)
 }
 
 // RemoveDerived deletes the host end that an ADD whose record is lost made.
