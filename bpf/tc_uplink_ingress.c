@@ -24,6 +24,15 @@ struct sl_match {
 };
 
 /*
+ * Does the SYN of a stranger belong to a masqueraded flow? While the pod's own has no answer: both ends open at once then
+ * (RFC 9293 3.5, RFC 5382 REQ-2). Later it is of another connection.
+ */
+static __always_inline bool __opens_too(const struct sl_flow *f)
+{
+	return (f->flags & (SL_FLOW_SNAT | SL_FLOW_REPLIED | SL_FLOW_CLOSING)) == SL_FLOW_SNAT;
+}
+
+/*
  * A masqueraded flow, by its outside tuple, or one without translation, by its own. False: none that is still valid.
  * opens: the packet is a SYN for a published port. What it can belong to has not gone on yet, and has an index: a SYN sent twice, to
  * a pod that knows the client by another port (remap.h).
@@ -58,6 +67,8 @@ static __always_inline bool __known(const struct sl_pkt *p, struct sl_match *m, 
 		if ((m->f->flags & SL_FLOW_REMAP) &&
 		    !hostport_still(&p->tuple, m->f->flags & SL_FLOW_DNAT_ANY, m->f->hostport_gen))
 			return false; /* as __published() says of those without index */
+		if (__opens_too(m->f))
+			return true;
 	}
 	return !flow_reopened(m->f, p, SL_RX);
 }

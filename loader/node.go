@@ -19,7 +19,8 @@ type links interface {
 	LinkByIndex(index int) (nl.Link, error)
 	LinkByName(name string) (nl.Link, error)
 	Addrs(family int) ([]nl.Addr, error)
-	Routes(family int) ([]nl.Route, error)
+	Rules(family int) ([]nl.Rule, error)
+	RoutesWhere(f nl.RouteFilter) ([]nl.Route, error)
 }
 
 var _ links = (*nl.Handle)(nil)
@@ -42,7 +43,7 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 	addrs = onlyTheNodes(addrs)
 	var routes []nl.Route
 	if len(configured) == 0 {
-		if routes, err = h.Routes(nl.FamilyAll); err != nil {
+		if routes, err = waysOut(h); err != nil {
 			return nil, err
 		}
 	}
@@ -76,7 +77,32 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 		src.Bare = l.Bare
 		n.uplinks[index] = src
 	}
+	n.borrowSources(addrs, podSide)
 	return n, nil
+}
+
+// waysOut returns the routes of the main table and of those that rules lead to.
+func waysOut(h links) ([]nl.Route, error) {
+	rules, err := h.Rules(nl.FamilyAll)
+	if err != nil && !errors.Is(err, nl.ErrNotSupported) {
+		return nil, err
+	}
+	tables := []nl.RouteFilter{{Family: nl.FamilyV4, Table: nl.TableMain}, {Family: nl.FamilyV6, Table: nl.TableMain}}
+	for _, r := range rules {
+		t := nl.RouteFilter{Family: r.Family, Table: r.Table}
+		if t.Table != 0 && t.Table != nl.TableLocal && !slices.Contains(tables, t) {
+			tables = append(tables, t)
+		}
+	}
+	var all []nl.Route
+	for _, t := range tables {
+		routes, err := h.RoutesWhere(t)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, routes...)
+	}
+	return all, nil
 }
 
 // notTheNodes says which addresses never stand for the node to the outside.
@@ -90,6 +116,17 @@ func onlyTheNodes(addrs []nl.Addr) []nl.Addr {
 // noTraffic are the kinds of devices that hold addresses of services, not of the node: what kube-proxy's IPVS mode and
 // node-local caches use (CVE-2019-9946).
 func noTraffic(l nl.Link) bool { return l.Kind == "dummy" || l.Kind == "ipvs" }
+
+// mayBePods says of which kinds of devices pods and virtual machines of others hang.
+func mayBePods(l nl.Link) bool {
+	switch l.Kind {
+	case "veth", "netkit", "bridge":
+		return true
+	case "tun":
+		return l.Ethernet
+	}
+	return false
+}
 
 func linkOf(h links, known map[int]nl.Link, index int) (nl.Link, error) {
 	if l, ok := known[index]; ok {
@@ -122,8 +159,12 @@ func (n *node) hostAddrs(h links, known map[int]nl.Link, addrs []nl.Addr) error 
 	return nil
 }
 
+// has reports whether a stands for the node, and is not an address that another device has had before.
+func (n *node) has(a nl.Addr) bool { return n.addrs[a.Prefix.Addr()] == uint32(a.LinkIndex) }
+
 // candidates returns the devices that may be uplinks: the configured ones, else those with an address or a route that is for
-// more than one host. The latter leaves out the host ends of pods of others, which have host routes only.
+// more than one host. The latter leaves out the host ends of pods of others, which have host routes only. A single address
+// is enough for a device that cannot be one of those.
 func (n *node) candidates(h links, known map[int]nl.Link, configured []string, addrs []nl.Addr, routes []nl.Route) (map[int]bool, error) {
 	set := make(map[int]bool)
 	for _, name := range configured {
@@ -139,7 +180,7 @@ func (n *node) candidates(h links, known map[int]nl.Link, configured []string, a
 		set[l.Index] = true
 	}
 	for _, a := range addrs {
-		if len(configured) == 0 && !a.Prefix.IsSingleIP() {
+		if len(configured) == 0 && (!a.Prefix.IsSingleIP() || n.has(a) && !mayBePods(known[a.LinkIndex])) {
 			set[a.LinkIndex] = true
 		}
 	}
@@ -164,17 +205,21 @@ func canBeUplink(l nl.Link) (bool, string) {
 	return true, ""
 }
 
-// sources picks the addresses an uplink masquerades with: per family the first that is neither secondary, temporary, on its
-// way out nor unproven, else the first.
-func sources(addrs []nl.Addr, index int) endpoint.Sources {
+// isFirstChoice says of an address that it is neither secondary, temporary, on its way out nor unproven.
+func isFirstChoice(a nl.Addr) bool {
 	const second = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+	return a.Scope == nl.ScopeUniverse && a.Flags&second == 0
+}
+
+// sources picks the addresses an uplink masquerades with: per family the first choice, else the first.
+func sources(addrs []nl.Addr, index int) endpoint.Sources {
 	var s endpoint.Sources
 	var good4, good6 bool
 	for _, a := range addrs {
 		if a.LinkIndex != index {
 			continue
 		}
-		ip, good := a.Prefix.Addr(), a.Scope == nl.ScopeUniverse && a.Flags&second == 0
+		ip, good := a.Prefix.Addr(), isFirstChoice(a)
 		if ip.Is4() {
 			if !s.V4.IsValid() || good && !good4 {
 				s.V4, good4 = ip, good
@@ -184,4 +229,27 @@ func sources(addrs []nl.Addr, index int) endpoint.Sources {
 		}
 	}
 	return s
+}
+
+// borrowSources gives uplinks without an address of their own that of the first device that has one, as netfilter does
+// (inet_select_addr): those of a routed fabric have link-local ones only, and the node's address is on lo.
+func (n *node) borrowSources(addrs []nl.Addr, podSide func(index int) bool) {
+	byDevice := slices.SortedStableFunc(slices.Values(addrs), func(a, b nl.Addr) int { return a.LinkIndex - b.LinkIndex })
+	for index, src := range n.uplinks {
+		for _, a := range byDevice {
+			ip := a.Prefix.Addr()
+			if src.V4.IsValid() && src.V6.IsValid() {
+				break
+			}
+			if !isFirstChoice(a) || !n.has(a) || podSide(a.LinkIndex) {
+				continue
+			}
+			if ip.Is4() && !src.V4.IsValid() {
+				src.V4 = ip
+			} else if ip.Is6() && !src.V6.IsValid() {
+				src.V6 = ip
+			}
+		}
+		n.uplinks[index] = src
+	}
 }

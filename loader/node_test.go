@@ -10,8 +10,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -20,6 +22,7 @@ type fakeLinks struct {
 	links  []nl.Link
 	addrs  []nl.Addr
 	routes []nl.Route
+	rules  []nl.Rule
 	asked  int
 }
 
@@ -46,7 +49,21 @@ func (f *fakeLinks) LinkByName(name string) (nl.Link, error) {
 
 func (f *fakeLinks) Addrs(int) ([]nl.Addr, error) { return f.addrs, nil }
 
-func (f *fakeLinks) Routes(int) ([]nl.Route, error) { return f.routes, nil }
+func (f *fakeLinks) Rules(int) ([]nl.Rule, error) { return f.rules, nil }
+
+func (f *fakeLinks) RoutesWhere(w nl.RouteFilter) ([]nl.Route, error) {
+	var routes []nl.Route
+	for _, r := range f.routes {
+		table := r.Table
+		if table == 0 {
+			table = nl.TableMain
+		}
+		if table == w.Table && r.Dst.Addr().Is4() == (w.Family == nl.FamilyV4) {
+			routes = append(routes, r)
+		}
+	}
+	return routes, nil
+}
 
 func addr(index int, prefix string) nl.Addr {
 	return nl.Addr{LinkIndex: index, Prefix: netip.MustParsePrefix(prefix), Scope: nl.ScopeUniverse}
@@ -100,6 +117,76 @@ func TestReadNode(t *testing.T) {
 	}
 	if f.asked > 10 {
 		t.Errorf("%d links were asked for: the cost grows with the pods", f.asked)
+	}
+}
+
+// Devices that lead out of the node without a network of their own, and what they masquerade with.
+func TestReadNodeSingleAddresses(t *testing.T) {
+	failed := addr(1, "2001:db8::dad/128") // another host's
+	failed.Flags = unix.IFA_F_PERMANENT | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+	old := addr(1, "203.0.113.8/32")
+	old.Flags = unix.IFA_F_DEPRECATED
+	route := func(index, table int, dst string) nl.Route {
+		return nl.Route{LinkIndex: index, Table: table, Type: unix.RTN_UNICAST, Dst: netip.MustParsePrefix(dst)}
+	}
+	f := &fakeLinks{
+		links: []nl.Link{
+			{Index: 1, Name: "lo", Loopback: true},
+			{Index: 2, Name: "eth0", Ethernet: true},
+			{Index: 3, Name: "eth1", Ethernet: true},
+			{Index: 4, Name: "eth2", Ethernet: true},
+			{Index: 5, Name: "wg0", Kind: "wireguard", Bare: true},
+			{Index: 6, Name: "cali1", Kind: "veth", Ethernet: true},
+			{Index: 7, Name: "tap0", Kind: "tun", Ethernet: true},
+			{Index: 8, Name: "eth3", Ethernet: true},
+			{Index: 9, Name: "cni0", Kind: "bridge", Ethernet: true},
+		},
+		addrs: []nl.Addr{
+			addr(9, "2001:db8:9::1/64"), addr(9, "10.1.0.1/16"),
+			old, addr(1, "203.0.113.7/32"),
+			addr(2, "192.0.2.10/24"), failed,
+			addr(5, "10.8.0.1/32"), addr(6, "10.9.0.1/32"), addr(7, "10.9.0.2/32"),
+		},
+		routes: []nl.Route{
+			route(2, 0, "0.0.0.0/0"), route(3, 100, "0.0.0.0/0"), route(4, 200, "::/0"), route(8, 300, "0.0.0.0/0"),
+			route(6, 100, "10.9.0.5/32"),
+		},
+		rules: []nl.Rule{
+			{Family: nl.FamilyV4, Table: nl.TableLocal}, {Family: nl.FamilyV4, Table: nl.TableMain}, {Family: nl.FamilyV4},
+			{Family: nl.FamilyV4, Table: 100}, {Family: nl.FamilyV4, Table: 100}, {Family: nl.FamilyV6, Table: 200},
+			{Family: nl.FamilyV6, Table: 300}, // nothing of IPv4 goes there
+		},
+	}
+	n, err := readNode(f, nil, func(index int) bool { return index == 9 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	lo, own := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("192.0.2.10")
+	want := map[int]endpoint.Sources{2: {V4: own}, 3: {V4: lo}, 4: {V4: lo}, 5: {V4: netip.MustParseAddr("10.8.0.1"), Bare: true}}
+	if diff := cmp.Diff(want, n.uplinks, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("uplinks:\n%s", diff)
+	}
+}
+
+// An uplink that masquerades with another device's address has not changed because of that.
+func TestSameSources(t *testing.T) {
+	own, lo := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("203.0.113.7")
+	addrs := map[netip.Addr]uint32{own: 2, lo: 1}
+	for _, tt := range []struct {
+		name     string
+		now, had netip.Addr
+		want     bool
+	}{
+		{"own", own, own, true},
+		{"none", netip.Addr{}, netip.Addr{}, true},
+		{"borrowed", netip.Addr{}, lo, true},
+		{"lost", netip.Addr{}, own, false},
+		{"new", own, netip.Addr{}, false},
+		{"needs no other", own, lo, false},
+	} {
+		if got := sameSources(endpoint.Sources{V4: tt.now}, endpoint.Sources{V4: tt.had}, addrs, 2); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
 	}
 }
 

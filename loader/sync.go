@@ -118,8 +118,7 @@ func (a *attacher) sameUplinks(addrs map[netip.Addr]uint32, uplinks map[uint32]e
 			return false, fmt.Errorf("addresses of uplink %d: %w", index, err)
 		}
 		has = onlyTheNodes(has)
-		now := sources(has, int(index))
-		if now.Bare = src.Bare; now != src {
+		if !sameSources(sources(has, int(index)), src, addrs, index) {
 			return false, nil
 		}
 		for _, h := range has {
@@ -130,6 +129,15 @@ func (a *attacher) sameUplinks(addrs map[netip.Addr]uint32, uplinks map[uint32]e
 		}
 	}
 	return len(left) == 0, nil
+}
+
+// sameSources reports whether an uplink whose own addresses give now has those that it had. What it lacks it has from another
+// device.
+func sameSources(now, had endpoint.Sources, addrs map[netip.Addr]uint32, index uint32) bool {
+	same := func(now, had netip.Addr) bool {
+		return now == had || !now.IsValid() && addrs[had] != index
+	}
+	return same(now.V4, had.V4) && same(now.V6, had.V6)
 }
 
 // sync is Sync under the writers' lock.

@@ -235,7 +235,8 @@ static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_
 
 	*flow = NULL;
 	f = __policy_flow(&p->tuple, owner, now, &index);
-	if (f && !index && flow_reopened(f, p, dir))
+	/* What gets here of a masqueraded flow is its own: the uplink has seen to that. */
+	if (f && !index && !(dir == SL_RX && (f->flags & SL_FLOW_SNAT)) && flow_reopened(f, p, dir))
 		f = NULL;
 	if (f && !index)
 		*flow = f;

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfobj"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 const (
@@ -187,6 +188,37 @@ func TestPrivilegedOpenedByTheOtherEnd(t *testing.T) {
 			k.in("S")
 			w.wantFlow(unproven, k.inside, flowRXFirst|flowRXConfirm)
 		}, masquerading(podA))
+	}
+}
+
+// Both ends of a masqueraded connection may open it at once (RFC 9293 3.5, RFC 5382 REQ-2): a SYN from outside while the pod's own
+// waits for its answer is the pod's, also where nobody may open anything toward it.
+func TestPrivilegedSimultaneousOpen(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		for name, port := range map[string]uint16{"kept": keptPort, "moved": movedPort} {
+			outside := port
+			if port == movedPort {
+				outside = rolled(9)
+			}
+			for _, policed := range []bool{false, true} {
+				fx.each(t, fmt.Sprintf("%d/%s/%t", family, name, policed), func(w *walk) {
+					w.rolls(9)
+					if w.came = upl0.name; policed {
+						w.police(podA, 7, policy.ModeOpen, onlyTo("egress", tcp, client(family), serverTCP))
+					}
+					j := w.opens(family, tcp, podA, port, outside)
+					j.ignored("S") // nobody waits for it yet
+					j.out("S")
+					j.in("S")
+					j.out("SA")
+					j.in("SA")
+					j.outFast("A")
+					j.inFast("PA")
+					j.ignored("S") // of another connection, as ever
+				}, masquerading(podA))
+			}
+		}
 	}
 }
 
