@@ -63,7 +63,8 @@ func (r Range) Complete() (Range, error) {
 	if !r.Start.IsValid() {
 		r.Start = first
 	}
-	if !r.End.IsValid() {
+	endGiven := r.End.IsValid()
+	if !endGiven {
 		r.End = lastUsable(r.Subnet)
 	}
 	if !r.Subnet.Contains(r.Start) {
@@ -73,6 +74,9 @@ func (r Range) Complete() (Range, error) {
 		return r, &FieldError{"rangeEnd", r.End.String(), "not in subnet " + r.Subnet.String()}
 	}
 	if r.End.Less(r.Start) {
+		if !endGiven {
+			return r, &FieldError{"rangeStart", r.Start.String(), "after " + r.End.String() + ", the last address to give away"}
+		}
 		return r, &FieldError{"rangeEnd", r.End.String(), "before rangeStart " + r.Start.String()}
 	}
 	return r, nil

@@ -55,6 +55,7 @@ func TestComplete(t *testing.T) {
 		{name: "start of another family", in: rng("10.0.0.0/24", "fd00::1", "", ""), field: "rangeStart"},
 		{name: "end outside", in: rng("10.0.0.0/24", "", "10.0.1.1", ""), field: "rangeEnd"},
 		{name: "end before start", in: rng("10.0.0.0/24", "10.0.0.9", "10.0.0.8", ""), field: "rangeEnd"},
+		{name: "start is the broadcast address", in: rng("10.0.0.0/24", "10.0.0.255", "", ""), field: "rangeStart"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -105,13 +105,18 @@ func TestPrivilegedExchange(t *testing.T) {
 		}
 	}
 	// The kernel's own words are part of the error, of a change as of a dump.
-	none, nobody := -1, 1<<30
-	for name, err := range map[string]error{
-		"master": h.SetLink(1, LinkChange{Master: &nobody}),
-		"netns":  h.SetLink(1, LinkChange{NetNS: &none}),
+	tooSmall, v0 := 10, must[Link](t)(h.LinkByName("v0"))
+	for text, err := range map[string]error{
+		"invalid argument: mtu less than device minimum": h.SetLink(v0.Index, LinkChange{MTU: &tooSmall}),
+		"no such file or directory: ipv4: FIB table does not exist": h.dump(func() *vnl.NetlinkRequest {
+			req := h.request(unix.RTM_GETROUTE, 0)
+			req.AddData(&vnl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET}})
+			req.AddData(attr32(unix.RTA_TABLE, 12345))
+			return req
+		}, unix.RTM_NEWROUTE, func() {}, func([]byte) error { return nil }),
 	} {
-		if err == nil || !strings.Contains(err.Error(), ": ") {
-			t.Errorf("%s: %v", name, err)
+		if err == nil || !strings.HasSuffix(err.Error(), text) {
+			t.Errorf("got %v, want %q", err, text)
 		}
 	}
 }

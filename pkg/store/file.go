@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,9 @@ const (
 	sep = "="
 	// maxName leaves room below the 255 bytes that file systems allow.
 	maxName = 240
+
+	// lockPatience is far more than all pods of a full node take one after the other, and less than any verb may last.
+	lockPatience = 20 * time.Second
 )
 
 // fileName returns the name of ref's file: its three parts, readable, every byte that could mean something to a path or a
@@ -121,17 +125,44 @@ func (d *Dir) lock(create bool) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the record lock: %w", err)
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		_ = f.Close()
+	if err := d.acquire(f); err != nil {
 		return nil, fmt.Errorf("lock the record directory: %w", err)
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// acquire takes the flock on f, which it closes when it cannot have it: a process that holds the lock and does not go on (it was
+// stopped, or frozen) must not hang every verb of every pod.
+func (d *Dir) acquire(f *os.File) error {
+	fd := int(f.Fd())
+	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return nil
+	}
+	locked := make(chan error, 1)
+	go func() {
+		for {
+			err := unix.Flock(fd, unix.LOCK_EX)
+			if !errors.Is(err, unix.EINTR) {
+				locked <- err
+				return
+			}
+		}
+	}()
+	late := time.NewTimer(d.patience)
+	defer late.Stop()
+	select {
+	case err := <-locked:
+		if err != nil {
+			_ = f.Close()
+		}
+		return err
+	case <-late.C:
+		go func() { // the lock may still come; it must not stay
+			<-locked //nolint:errcheck // with or without the lock, the file is closed
+			_ = f.Close()
+		}()
+		return fmt.Errorf("another process has held %s for %v", f.Name(), d.patience)
+	}
 }
 
 // write puts rec in place atomically: a reader sees the old record or the new one, also after a crash. The caller holds the lock

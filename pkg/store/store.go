@@ -133,12 +133,13 @@ func (d *Dir) Claimed(ref Ref, netns string) bool {
 
 // Dir is a directory of records. The zero value is unusable; use Open.
 type Dir struct {
-	path string
-	last atomic.Pointer[written] // by this process, to any of the files
+	path     string
+	patience time.Duration           // how long to wait for the lock
+	last     atomic.Pointer[written] // by this process, to any of the files
 }
 
 // Open returns the store at dir. Nothing is created before the first Begin.
-func Open(dir string) *Dir { return &Dir{path: dir} }
+func Open(dir string) *Dir { return &Dir{path: dir, patience: lockPatience} }
 
 // Path returns the directory of the store.
 func (d *Dir) Path() string { return d.path }
@@ -192,9 +193,8 @@ func (d *Dir) Load(ref Ref) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if rec.Corrupt || rec.Ref != ref {
-		// A file of that name that names another attachment was not written by this code: nothing in it may be acted on.
-		return &Record{Ref: ref, Corrupt: true}, nil
+	if rec.Corrupt {
+		return &Record{Ref: ref, Corrupt: true}, nil // a long name does not tell all of ref
 	}
 	return rec, nil
 }
@@ -208,7 +208,8 @@ func (d *Dir) read(name string) (*Record, error) {
 		return nil, fmt.Errorf("read attachment record: %w", err)
 	}
 	rec := new(Record)
-	if err := keys.Decode("attachment record", raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" {
+	// A file that names another attachment than its own name was not written by this code: nothing in it may be acted on.
+	if err := keys.Decode("attachment record", raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" || fileName(rec.Ref) != name {
 		ref, _ := refFromName(name)
 		return &Record{Ref: ref, Corrupt: true}, nil //nolint:nilerr // what cannot be read is an answer, not a failure
 	}

@@ -137,8 +137,11 @@ func TestCorrupt(t *testing.T) {
 			if err != nil || !rec.Corrupt || rec.Ref != ref {
 				t.Fatalf("Load = %+v, %v; want a corrupt record of %s", rec, err, ref)
 			}
-			if recs, err := d.List(""); err != nil || len(recs) != 1 {
-				t.Fatalf("List = %v, %v", recs, err)
+			if recs, err := d.List(ref.Network); err != nil || len(recs) != 1 || !recs[0].Corrupt || recs[0].Ref != ref {
+				t.Fatalf("List = %v, %v; want a corrupt record of %s", recs, err, ref)
+			}
+			if recs, err := d.List("other"); err != nil || len(recs) != 0 {
+				t.Fatalf("List of another network = %v, %v", recs, err)
 			}
 			if err := d.Remove(ref, "anything"); err != nil {
 				t.Fatal(err)

@@ -103,8 +103,30 @@ func Set(key, value string) error {
 	if old, err := Get(key); err == nil && Equal(old, value) {
 		return nil
 	}
+	return write(p, value)
+}
+
+// Apply is Set for who wants what a write does: one to a key of all devices
+// ("net/ipv6/conf/all/disable_ipv6") takes the value to each of them, also when
+// the key itself has it already. Only a key that cannot be written is left alone
+// when it has the value.
+func Apply(key, value string) error {
+	p, err := Path(key)
+	if err != nil {
+		return err
+	}
+	if err = write(p, value); err == nil {
+		return nil
+	}
+	if old, gerr := Get(key); gerr == nil && Equal(old, value) {
+		return nil
+	}
+	return err
+}
+
+func write(path, value string) error {
 	// No O_TRUNC or O_CREATE: a key that does not exist must stay an error.
-	f, err := file.Open(p, os.O_WRONLY, 0)
+	f, err := file.Open(path, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("write sysctl: %w", err)
 	}

@@ -51,8 +51,10 @@ func TestGetMissing(t *testing.T) {
 	if _, err := Get("net/no/such/key"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("err = %v, want fs.ErrNotExist", err)
 	}
-	if err := Set("net/no/such/key", "1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("err = %v, want fs.ErrNotExist", err)
+	for name, set := range map[string]func(key, value string) error{"Set": Set, "Apply": Apply} {
+		if err := set("net/no/such/key", "1"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: err = %v, want fs.ErrNotExist", name, err)
+		}
 	}
 }
 
@@ -67,7 +69,7 @@ func TestPrivilegedSet(t *testing.T) {
 			t.Errorf("unshare: %v", err)
 			return
 		}
-		const key = "net/ipv4/ip_forward"
+		const key, readOnly = "net/ipv4/ip_forward", "kernel/osrelease"
 		for _, v := range []string{"1", "1", "0"} {
 			if err := Set(key, v); err != nil {
 				t.Errorf("Set(%s): %v", v, err)
@@ -79,8 +81,14 @@ func TestPrivilegedSet(t *testing.T) {
 		if err := Set(key, "bogus"); err == nil {
 			t.Error("the kernel took a bogus value")
 		}
-		if err := Set("net/ipv4/route/flush", "1"); err != nil {
+		if err := Apply(key, "bogus"); err == nil {
+			t.Error("the kernel took a bogus value")
+		}
+		if err := errors.Join(Set("net/ipv4/route/flush", "1"), Apply("net/ipv4/route/flush", "1")); err != nil {
 			t.Errorf("a key that can only be written: %v", err)
+		}
+		if has, err := Get(readOnly); err != nil || Apply(readOnly, has) != nil || Apply(readOnly, has+"1") == nil {
+			t.Errorf("a key that can only be read: %q, %v; its own value is fine, another is not", has, err)
 		}
 		d, err := OpenDir("net/ipv4")
 		if err != nil {

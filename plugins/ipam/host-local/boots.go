@@ -155,7 +155,7 @@ func (s *store) prepare() error {
 		s.indexed = true
 		return nil
 	}
-	all, err := s.scan()
+	all, unread, err := s.scan()
 	if err != nil {
 		return err
 	}
@@ -172,6 +172,10 @@ func (s *store) prepare() error {
 		n = s.readNote()
 	}
 	s.mark(all, n)
+	if unread != nil { // an index without them would lose them when they can be read again
+		s.log.Warn("reservations cannot be read, and their addresses stay taken; every call reads all the others", log.Error(unread))
+		return nil
+	}
 	if err := s.rebuild(all); err != nil {
 		s.log.Warn("the index cannot be written; every call reads all reservations", log.String(log.KeyPath, s.side), log.Error(err))
 		return nil
@@ -224,8 +228,8 @@ func (s *store) mark(all []reservation, n note) {
 // clock may have been wrong at the first visit of this boot. It reports whether
 // there were any.
 func (s *store) reclaim() bool {
-	all, err := s.scan()
-	if err != nil {
+	all, unread, err := s.scan()
+	if err = errors.Join(err, unread); err != nil {
 		s.log.Warn("looking for stale reservations", log.Error(err))
 	}
 	before := len(all)

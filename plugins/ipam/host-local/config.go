@@ -111,6 +111,7 @@ type config struct {
 	dataDir    string
 	resolvConf string
 	sets       []ipalloc.Set
+	keys       []string // of each set, where the configuration has it
 	routes     []*types.Route
 	requested  []request
 }
@@ -170,7 +171,7 @@ func (c *config) loadRanges(n *netConf, rc *runtimeConf) error {
 		if err != nil {
 			return err
 		}
-		c.sets = append(c.sets, ipalloc.Set{r})
+		c.sets, c.keys = append(c.sets, ipalloc.Set{r}), append(c.keys, "ipam.subnet")
 	}
 	if err := c.addSets("ipam.ranges", n.IPAM.Ranges); err != nil {
 		return err
@@ -179,9 +180,9 @@ func (c *config) loadRanges(n *netConf, rc *runtimeConf) error {
 		return cnierr.Wrap(cnierr.CodeConfig, errNoRange, "invalid ipam.ranges \"\": give ipam.ranges, ipam.subnet or runtimeConfig.ipRanges")
 	}
 	for i, s := range c.sets {
-		for _, o := range c.sets[:i] {
+		for j, o := range c.sets[:i] {
 			if a, b, ok := s.Overlaps(o); ok {
-				return cnierr.Config("ipam.ranges", a.String(), "overlaps with range "+b.String()+" of another set")
+				return cnierr.Config(c.keys[i], a.String(), "overlaps with range "+b.String()+" of "+c.keys[j])
 			}
 		}
 	}
@@ -213,10 +214,11 @@ func (c *config) addSets(key string, sets [][]rangeConf) error {
 			}
 			set = append(set, r)
 		}
+		setKey := fmt.Sprintf("%s[%d]", key, i)
 		if err := set.Validate(); err != nil {
-			return cnierr.Config(fmt.Sprintf("%s[%d]", key, i), set.String(), err.Error())
+			return cnierr.Config(setKey, set.String(), err.Error())
 		}
-		c.sets = append(c.sets, set)
+		c.sets, c.keys = append(c.sets, set), append(c.keys, setKey)
 	}
 	return nil
 }

@@ -98,3 +98,14 @@ func TestBadConfig(t *testing.T) {
 		})
 	}
 }
+
+// The error names the keys that the ranges stand under, of which ipam.ranges need not be one.
+func TestOverlapNamesKeys(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, `{"cniVersion":"1.1.0","name":"net","ipam":{"dataDir":"%D","subnet":"10.1.0.0/24"}%s}`)
+	_, err := b.add("pod", "eth0", `,"runtimeConfig":{"ipRanges":[[{"subnet":"10.2.0.0/24"}],[{"subnet":"10.1.0.0/25"}]]}`)
+	wantCode(t, err, 7, "ipam.subnet", "10.1.0.1-10.1.0.254", "runtimeConfig.ipRanges[1]", "10.1.0.1-10.1.0.126")
+	b.conf = `{"cniVersion":"1.1.0","name":"net","ipam":{"dataDir":"%D","subnet":"10.1.0.0/24","ranges":[[{"subnet":"10.1.0.0/25"}]]}}`
+	_, err = b.add("pod", "eth0")
+	wantCode(t, err, 7, "ipam.subnet", "ipam.ranges[0]")
+}

@@ -257,8 +257,8 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 		keep[ownerKey(v.ContainerID, v.IfName)] = true
 		keep[ownerKey(v.ContainerID, "")] = true
 	}
-	all, err := s.scan()
-	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list the reservations")}
+	all, unread, err := s.scan()
+	errs := []error{cnierr.Wrap(cnierr.CodeState, errors.Join(err, unread), "list the reservations")}
 	for _, r := range all {
 		if keep[r.owner] {
 			continue

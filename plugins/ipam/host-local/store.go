@@ -159,23 +159,23 @@ func (s *store) names() (map[netip.Addr]fs.DirEntry, error) {
 }
 
 // scan reads every reservation. Files that vanish meanwhile (an operator's rm)
-// are left out.
-func (s *store) scan() ([]reservation, error) {
+// are left out. So are those that cannot be read, which unread tells: each is
+// taken and nobody's, as to the reference.
+func (s *store) scan() (list []reservation, unread, err error) {
 	names, err := s.names()
-	errs := []error{err}
-	list := make([]reservation, 0, len(names))
+	list = make([]reservation, 0, len(names))
 	for addr, e := range names {
-		owner, err := s.read(addr)
-		info, err2 := e.Info()
-		if err = errors.Join(err, err2); err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
+		owner, rerr := s.read(addr)
+		info, ierr := e.Info()
+		if rerr = errors.Join(rerr, ierr); rerr != nil {
+			if !errors.Is(rerr, fs.ErrNotExist) {
+				unread = errors.Join(unread, rerr)
 			}
 			continue
 		}
 		list = append(list, reservation{addr: addr, owner: owner, info: info})
 	}
-	return list, errors.Join(errs...)
+	return list, unread, err
 }
 
 // owned returns the reservations of an attachment. A file that names only the
@@ -200,7 +200,7 @@ func (s *store) find(owner string) ([]reservation, error) {
 		}
 		s.dropIndex(err)
 	}
-	all, err := s.scan()
+	all, _, err := s.scan() // who opened the store has told what is unread
 	var out []reservation
 	for _, r := range all {
 		if r.owner == owner {
@@ -208,7 +208,7 @@ func (s *store) find(owner string) ([]reservation, error) {
 		}
 	}
 	if len(out) > 0 {
-		err = nil // some other file is unreadable; ours are found
+		err = nil // the list is not whole; ours are found
 	}
 	return out, err
 }

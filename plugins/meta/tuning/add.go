@@ -178,7 +178,7 @@ func look(ns *netns.NS, ifname string, w *wanted) (*found, error) {
 // apply runs inside the pod's namespace. The order of the link settings is the reference's.
 func apply(ifname string, w *wanted) error {
 	for _, s := range w.sysctls {
-		if err := sysctl.Set(s.path, s.value); err != nil {
+		if err := sysctl.Apply(s.path, s.value); err != nil {
 			return cnierr.Wrap(cnierr.CodeConfig, err, "sysctl %q: the kernel does not take the value %q", s.given, s.value)
 		}
 	}

@@ -4,6 +4,8 @@ package tuning
 
 import (
 	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
 func TestPrivilegedDelOfOther(t *testing.T) {
@@ -34,4 +36,21 @@ func TestPrivilegedTwoInChain(t *testing.T) {
 			t.Errorf("%s is %s, was %s", k, v, before[k])
 		}
 	}
+}
+
+// A parameter of all devices takes its value to each of them with every write, which is what it is written for: that it has the
+// value already says nothing about the devices.
+func TestPrivilegedParameterOfAllDevices(t *testing.T) {
+	d := newPod(t)
+	const all, one = "net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/eth0/disable_ipv6"
+	d.do(func() error { return sysctl.Set(one, "1") })
+	d.add(`,"sysctl":{"net.ipv6.conf.all.disable_ipv6":"0"}`)
+	d.do(func() error {
+		for _, key := range []string{all, one} {
+			if v, err := sysctl.Get(key); err != nil || v != "0" {
+				t.Errorf("%s is %q, %v", key, v, err)
+			}
+		}
+		return nil
+	})
 }
