@@ -4,12 +4,11 @@ package loader
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // acquire takes the exclusive lock file at path, which closing releases. The kernel releases it too when the process
@@ -23,7 +22,7 @@ func acquire(ctx context.Context, path string) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
-		if err := flock(ctx, f); err != nil {
+		if err := file.Lock(ctx, f); err != nil {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		// Unload removes the file while it holds the lock: who waited then holds a lock that nobody else sees.
@@ -31,39 +30,6 @@ func acquire(ctx context.Context, path string) (*os.File, error) {
 			return f, nil
 		}
 		_ = f.Close()
-	}
-}
-
-// flock locks f; on error f is closed, now or as soon as the lock is granted.
-func flock(ctx context.Context, f *os.File) error {
-	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		return nil
-	}
-	if err := ctx.Err(); err != nil {
-		_ = f.Close()
-		return err
-	}
-	var lockErr error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		lockErr = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		for errors.Is(lockErr, unix.EINTR) {
-			lockErr = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		}
-	}()
-	select {
-	case <-done:
-		if lockErr != nil {
-			_ = f.Close()
-		}
-		return lockErr
-	case <-ctx.Done():
-		go func() {
-			<-done
-			_ = f.Close()
-		}()
-		return ctx.Err()
 	}
 }
 

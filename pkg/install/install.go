@@ -18,9 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 const tempPrefix = ".sluice-install."
@@ -145,9 +144,8 @@ func prepare(ctx context.Context, dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lock(ctx, d); err != nil {
-		d.Close()
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	if err := file.Lock(ctx, d); err != nil {
+		return nil, fmt.Errorf("lock %s, which another install may hold: %w", dir, err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -160,24 +158,6 @@ func prepare(ctx context.Context, dir string) (unlock func(), err error) {
 		}
 	}
 	return func() { d.Close() }, nil
-}
-
-// retry is how long a lock that somebody else has is left alone.
-const retry = 50 * time.Millisecond
-
-// lock waits for the lock of a directory as long as ctx allows.
-func lock(ctx context.Context, d *os.File) error {
-	for {
-		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("another install has it: %w", ctx.Err())
-		case <-time.After(retry):
-		}
-	}
 }
 
 // stage holds the names that are ready under temporary names.

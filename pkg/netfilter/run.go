@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 const (
@@ -118,17 +120,11 @@ func (e env) lock(ctx context.Context) (held context.Context, unlock func(), err
 	held = context.WithValue(ctx, lockKey{}, f)
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	for {
-		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-		case err == nil:
-			return held, func() { _ = f.Close() }, nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return nil, nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	if err := file.Lock(ctx, f); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: another plugin has it: %w", ErrBusy, err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, nil, errors.Join(fmt.Errorf("%w: %s is held by another plugin: %w", ErrBusy, f.Name(), ctx.Err()), f.Close())
-		case <-time.After(10 * time.Millisecond):
-		}
+		return nil, nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
+	return held, func() { _ = f.Close() }, nil
 }

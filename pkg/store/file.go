@@ -4,6 +4,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -125,44 +126,13 @@ func (d *Dir) lock(create bool) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the record lock: %w", err)
 	}
-	if err := d.acquire(f); err != nil {
-		return nil, fmt.Errorf("lock the record directory: %w", err)
+	// A process that holds the lock and does not go on (it was stopped, or frozen) must not hang every verb of every pod.
+	ctx, cancel := context.WithTimeout(context.Background(), d.patience)
+	defer cancel()
+	if err := file.Lock(ctx, f); err != nil {
+		return nil, fmt.Errorf("lock %s, which another process holds: %w", f.Name(), err)
 	}
 	return func() { _ = f.Close() }, nil
-}
-
-// acquire takes the flock on f, which it closes when it cannot have it: a process that holds the lock and does not go on (it was
-// stopped, or frozen) must not hang every verb of every pod.
-func (d *Dir) acquire(f *os.File) error {
-	fd := int(f.Fd())
-	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
-		return nil
-	}
-	locked := make(chan error, 1)
-	go func() {
-		for {
-			err := unix.Flock(fd, unix.LOCK_EX)
-			if !errors.Is(err, unix.EINTR) {
-				locked <- err
-				return
-			}
-		}
-	}()
-	late := time.NewTimer(d.patience)
-	defer late.Stop()
-	select {
-	case err := <-locked:
-		if err != nil {
-			_ = f.Close()
-		}
-		return err
-	case <-late.C:
-		go func() { // the lock may still come; it must not stay
-			<-locked //nolint:errcheck // with or without the lock, the file is closed
-			_ = f.Close()
-		}()
-		return fmt.Errorf("another process has held %s for %v", f.Name(), d.patience)
-	}
 }
 
 // write puts rec in place atomically: a reader sees the old record or the new one, also after a crash. The caller holds the lock

@@ -93,32 +93,12 @@ func (s *store) acquire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		s.lock = f
-		return nil
+	err = file.Lock(ctx, f)
+	if cause := ctx.Err(); err != nil && cause != nil {
+		return cnierr.Wrap(cnierr.CodeTryAgain, cause, "another process holds %s", f.Name())
 	}
-	locked := make(chan error, 1)
-	go func() {
-		for {
-			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-			if !errors.Is(err, unix.EINTR) {
-				locked <- err
-				return
-			}
-		}
-	}()
-	select {
-	case err := <-locked:
-		if err != nil {
-			f.Close()
-			return fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
-	case <-ctx.Done():
-		go func() { // the lock may still come; it must not stay
-			<-locked //nolint:errcheck // with or without the lock, the file is closed
-			_ = f.Close()
-		}()
-		return cnierr.Wrap(cnierr.CodeTryAgain, ctx.Err(), "another process holds %s", f.Name())
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	s.lock = f
 	return nil

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/file"
@@ -31,7 +29,6 @@ const (
 	spoofHook   = "PREROUTING"
 
 	nftTimeout = 55 * time.Second
-	lockPause  = 10 * time.Millisecond
 )
 
 // nftProgram is the nft of PATH.
@@ -76,20 +73,10 @@ func waitTurn(ctx context.Context, path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the lock: %w", err)
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-		}
-		select {
-		case <-time.After(lockPause):
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("another nft holds %s: %w", path, ctx.Err()), f.Close())
-		}
+	if err := file.Lock(ctx, f); err != nil {
+		return nil, fmt.Errorf("lock %s, which another nft may hold: %w", path, err)
 	}
+	return f, nil
 }
 
 // nftFailed gives an error of nft its code: to have waited in vain is no failure of the kernel's.

@@ -8,20 +8,18 @@ package inpod
 import (
 	"context"
 	"errors"
-	"time"
+	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
-
-// lockPause is between two looks at a lock that somebody holds.
-const lockPause = 10 * time.Millisecond
 
 // Pod is a pod's network namespace and a handle in it.
 type Pod struct {
@@ -63,17 +61,20 @@ func Reopen(inode uint64, paths ...string) (*Pod, error) {
 // waits as long as ctx lasts (code 11), not longer: whoever can open the namespace
 // can lock it, the pod's own processes included.
 func (p *Pod) Lock(ctx context.Context) error {
-	for {
-		err := unix.Flock(p.NS.Fd(), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return cnierr.Wrap(cnierr.CodeNetNS, err, "lock CNI_NETNS %q", p.NS.Path())
-		}
-		select {
-		case <-ctx.Done():
-			return cnierr.Wrap(cnierr.CodeTryAgain, ctx.Err(), "another process holds the lock of CNI_NETNS %q", p.NS.Path())
-		case <-time.After(lockPause):
-		}
+	fd, err := unix.FcntlInt(uintptr(p.NS.Fd()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "lock CNI_NETNS %q", p.NS.Path())
 	}
+	f := os.NewFile(uintptr(fd), p.NS.Path())
+	err = file.Lock(ctx, f)
+	if cause := ctx.Err(); err != nil && cause != nil {
+		return cnierr.Wrap(cnierr.CodeTryAgain, cause, "another process holds the lock of CNI_NETNS %q", p.NS.Path())
+	}
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeNetNS, err, "lock CNI_NETNS %q", p.NS.Path())
+	}
+	_ = f.Close() // a copy: the lock is the namespace's open file
+	return nil
 }
 
 // Close releases the descriptors. A nil Pod is fine.
