@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"testing"
 	"time"
 
@@ -25,8 +26,14 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGINT, unix.SIGHUP) // which nohup(1) and shells in the background have ignored
 	fmt.Println(dir)
-	time.Sleep(time.Minute)
+	select {
+	case <-ended:
+		os.Exit(1)
+	case <-time.After(time.Minute):
+	}
 }
 
 // The cgroup goes with its process, however that ends: ctrl-C at a terminal is a signal to all that it has started, too.
