@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -65,7 +66,11 @@ func TestPrivilegedAgentEndsWithItsParent(t *testing.T) {
 	if err := bench.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(agent), Events: unix.POLLIN}}, int(lab.Patient(3*time.Second).Milliseconds()))
+	wait := []unix.PollFd{{Fd: int32(agent), Events: unix.POLLIN}}
+	n, err := unix.Poll(wait, int(lab.Patient(3*time.Second).Milliseconds()))
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll(wait, int(lab.Patient(3*time.Second).Milliseconds()))
+	}
 	if n != 1 || err != nil {
 		_ = unix.PidfdSendSignal(agent, unix.SIGKILL, nil, 0)
 		t.Errorf("the agent lives on after its parent (%v)", err)

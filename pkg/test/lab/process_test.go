@@ -4,6 +4,7 @@ package lab
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -75,11 +76,16 @@ func beKilled(t *testing.T) {
 // ended waits for the end of a process.
 func ended(t *testing.T, pidfd int, limit time.Duration) bool {
 	t.Helper()
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
-	if err != nil {
-		t.Fatal(err)
+	for late := time.Now().Add(limit); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(max(0, time.Until(late)).Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
 	}
-	return n == 1
 }
 
 func TestPrivilegedStart(t *testing.T) {
