@@ -89,9 +89,9 @@ func TestPrivilegedErrorsAreTold(t *testing.T) {
 		req  Request
 		want string
 	}{
-		{"rr refused", Request{Op: "rr", Addr: nobody, For: time.Millisecond}, "connection refused"},
-		{"crr refused", Request{Op: "crr", Addr: nobody, For: time.Millisecond, Conns: 2}, "connection refused"},
-		{"stream refused", Request{Op: "stream", Addr: nobody, For: time.Millisecond}, "connection refused"},
+		{"rr refused", Request{Op: "rr", Addr: nobody, For: time.Minute}, "connection refused"},
+		{"crr refused", Request{Op: "crr", Addr: nobody, For: time.Minute, Conns: 2}, "connection refused"},
+		{"stream refused", Request{Op: "stream", Addr: nobody, For: time.Minute}, "connection refused"},
 		{"unknown", Request{Op: "fly"}, `unknown request "fly"`},
 		{"bind", Request{Op: "serve", Addr: nobody}, "cannot assign requested address"},
 	}
