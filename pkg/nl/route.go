@@ -3,7 +3,6 @@
 package nl
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -198,36 +197,6 @@ func (h *Handle) AddRoute(r Route) error {
 		return fmt.Errorf("add route to %s: %w", r, err)
 	}
 	return nil
-}
-
-// AddMultipath adds one IPv4 route by several gateways, of which connections take one each. r.Gateway counts for nothing.
-// For IPv6 the kernel makes such a route of single ones itself.
-func (h *Handle) AddMultipath(r Route, gateways []netip.Addr) error {
-	hops := hopsAttr(r, gateways)
-	r.LinkIndex, r.Gateway = 0, netip.Addr{}
-	req := h.routeRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, r)
-	req.AddData(hops)
-	if err := h.do(req); err != nil {
-		return fmt.Errorf("add route to %s via %v: %w", r, gateways, err)
-	}
-	return nil
-}
-
-// hopsAttr is RTA_MULTIPATH: a struct rtnexthop for each gateway, with its attribute behind it.
-func hopsAttr(r Route, gateways []netip.Addr) *vnl.RtAttr {
-	var b []byte
-	var flags byte
-	if r.Onlink {
-		flags = unix.RTNH_F_ONLINK
-	}
-	for _, g := range gateways {
-		via := attr(unix.RTA_GATEWAY, g.Unmap().AsSlice()).Serialize()
-		b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtNexthop+len(via)))
-		b = append(b, flags, 0) // the weight 1 is written as 0
-		b = binary.NativeEndian.AppendUint32(b, uint32(r.LinkIndex))
-		b = append(b, via...)
-	}
-	return attr(unix.RTA_MULTIPATH, b)
 }
 
 // ReplaceRoute adds r in place of a route with the same destination, table and priority, if there is one.

@@ -79,9 +79,12 @@ func (f former) restore(host *nl.Handle, s section) error {
 	}
 	if f.link.Up {
 		errs = append(errs, host.SetUp(l.Index))
-		for _, r := range f.routes {
-			r.LinkIndex = l.Index
-			errs = append(errs, unless(host.AddRoute(r), nl.ErrExist))
+		routes := slices.Clone(f.routes)
+		for i := range routes {
+			routes[i].LinkIndex = l.Index
+		}
+		for hops := range nl.Hops(routes) {
+			errs = append(errs, unless(host.AddHops(hops), nl.ErrExist))
 		}
 	}
 	return errors.Join(errs...)

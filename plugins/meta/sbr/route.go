@@ -70,7 +70,7 @@ func makePlan(r *request, pod *inpod.Pod, link nl.Link) (*plan, error) {
 	}
 	var own []nl.Route
 	for _, route := range all {
-		if route.Table == nl.TableMain && route.LinkIndex == link.Index && !keepInMain(route) && !inpod.SharedRoute(route, all) {
+		if route.Table == nl.TableMain && route.LinkIndex == link.Index && !keepInMain(route) && !shared(route, all) {
 			own = append(own, route)
 		}
 	}
@@ -170,17 +170,22 @@ func (pl *plan) hint(addrs []address, link int) {
 	})
 }
 
+// shared reports that r is a next hop of a multipath route, one of the list, that
+// cannot be moved with its interface: another one has a part in it, or a hop has
+// no gateway.
+func shared(r nl.Route, list []nl.Route) bool {
+	return r.Multipath && slices.ContainsFunc(list, func(o nl.Route) bool {
+		return r.SharesHops(o) && (o.LinkIndex != r.LinkIndex || !o.Gateway.IsValid())
+	})
+}
+
 // apply makes the tables, then the rules, and empties the main table last: at no
 // moment has a packet no route.
 func (pl *plan) apply(pod *inpod.Pod) error {
-	var full error
-	pod.AddRoutes(pl.tables, func(r nl.Route, err error) {
-		if full == nil && !errors.Is(err, nl.ErrExist) {
-			full = cnierr.Wrap(cnierr.CodeKernel, err, "fill table %d", r.Table)
+	for hops := range nl.Hops(pl.tables) {
+		if err := pod.AddHops(hops); err != nil && !errors.Is(err, nl.ErrExist) {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "fill table %d", hops[0].Table)
 		}
-	})
-	if full != nil {
-		return full
 	}
 	for _, r := range pl.Rules {
 		if err := pod.AddRule(r.nl()); err != nil && !errors.Is(err, nl.ErrExist) {
@@ -230,11 +235,12 @@ func (s section) putBack(pod *inpod.Pod) error {
 	var errs []error
 	back := slices.Clone(s.Moved)
 	slices.SortStableFunc(back, func(x, y nl.Route) int { return rank(x) - rank(y) })
-	pod.AddRoutes(back, func(r nl.Route, err error) {
-		if !errors.Is(err, nl.ErrExist) && !homeless(pod, r) {
+	for hops := range nl.Hops(back) {
+		err := pod.AddHops(hops)
+		if !errors.Is(err, nl.ErrExist) && !homeless(pod, hops[0]) {
 			errs = append(errs, err)
 		}
-	})
+	}
 	return cnierr.Wrap(cnierr.CodeKernel, errors.Join(errs...), "put the pod's routes back")
 }
 

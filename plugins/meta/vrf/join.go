@@ -87,12 +87,12 @@ func (f former) move(ctx context.Context, pod *inpod.Pod, link nl.Link, master, 
 		}
 	}
 	// Not in place of others: another interface in the VRF may have a route to the same destination.
-	pod.AddRoutes(routes, func(_ nl.Route, e error) {
-		if err == nil && !errors.Is(e, nl.ErrExist) {
-			err = e
+	for hops := range nl.Hops(routes) {
+		if err := pod.AddHops(hops); err != nil && !errors.Is(err, nl.ErrExist) {
+			return err
 		}
-	})
-	return err
+	}
+	return nil
 }
 
 // settle waits until the addresses can be used; a route that names one as its

@@ -75,8 +75,8 @@ func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes 
 	if err := i.waitDAD(ctx, dad); err != nil {
 		return err
 	}
-	for _, r := range together(routes) {
-		if err := i.addRoute(r); err != nil {
+	for _, hops := range together(routes) {
+		if err := i.Pod.AddHops(hops); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "give the pod its routes")
 		}
 	}
@@ -84,13 +84,6 @@ func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes 
 		return cnierr.Wrap(cnierr.CodeKernel, i.NS.Do(func() error { i.wish(i.dadKeys()); return nil }), "enter the pod's namespace")
 	}
 	return nil
-}
-
-func (i *Interface) addRoute(r hops) error {
-	if len(r.gateways) > 1 {
-		return i.Pod.AddMultipath(r.Route, r.gateways)
-	}
-	return i.Pod.AddRoute(r.Route)
 }
 
 // sysctls runs inside the pod's namespace.

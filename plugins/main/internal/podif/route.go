@@ -73,30 +73,22 @@ func routeOf(res *types100.Result, r *types.Route, index int) (nl.Route, error) 
 	return route, nil
 }
 
-// hops is a route with all of its gateways.
-type hops struct {
-	nl.Route
-	gateways []netip.Addr
-}
-
 // together joins IPv4 routes that differ in their gateways only, of which the
-// kernel would use the last alone. Those of IPv6 it joins itself.
-func together(routes []nl.Route) []hops {
-	var out []hops
+// kernel would use the last alone, for nl's AddHops. Those of IPv6 it joins itself.
+func together(routes []nl.Route) [][]nl.Route {
+	var out [][]nl.Route
 	for _, r := range routes {
-		same := func(h hops) bool {
-			h.Gateway = r.Gateway
-			return h.Route == r
-		}
 		i := -1
 		if r.Dst.Addr().Is4() && r.Gateway.IsValid() {
-			i = slices.IndexFunc(out, func(h hops) bool { return h.Gateway.IsValid() && same(h) })
+			i = slices.IndexFunc(out, func(hops []nl.Route) bool {
+				return hops[0].Gateway.IsValid() && hops[0].LinkIndex == r.LinkIndex && r.SharesHops(hops[0])
+			})
 		}
 		if i < 0 {
-			out = append(out, hops{r, []netip.Addr{r.Gateway}})
+			out = append(out, []nl.Route{r})
 			continue
 		}
-		out[i].gateways = append(out[i].gateways, r.Gateway)
+		out[i] = append(out[i], r)
 	}
 	return out
 }
