@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -99,7 +100,7 @@ func (b bpffs) ensure(runDir string) error {
 	if ok, err := b.mounted(); ok || err != nil {
 		return err
 	}
-	lock, err := acquire(context.Background(), filepath.Join(runDir, "bpffs.lock"))
+	lock, err := file.Acquire(context.Background(), filepath.Join(runDir, "bpffs.lock"))
 	if err != nil {
 		return err
 	}

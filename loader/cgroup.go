@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
@@ -122,7 +123,7 @@ func findCgroup2(mountinfo string) (string, error) {
 		if !ok || !strings.HasPrefix(fs, "cgroup2 ") || len(fields) < 5 {
 			continue
 		}
-		dir := unescape(fields[4])
+		dir := file.Unescape(fields[4])
 		if !isCgroup2(dir) { // something else is mounted over it
 			continue
 		}
@@ -145,11 +146,6 @@ func findCgroup2(mountinfo string) (string, error) {
 func isCgroup2(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 // cgroupID returns the kernel's number of a cgroup, which is its inode (64-bit kernels since 5.5).

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -169,7 +170,7 @@ func (d *Datapath) pinned(name string) (*bpf.Map, error) {
 
 // lock takes the writers' lock.
 func (d *Datapath) lock(ctx context.Context) (func(), error) {
-	f, err := acquire(ctx, d.paths.lock)
+	f, err := file.Acquire(ctx, d.paths.lock)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-cni/sluice/pkg/file"
 )
 
@@ -110,21 +108,15 @@ type lockKey struct{}
 // with held get the lock as an open file: one that waits for its turn when its
 // plugin is killed goes on, and the DEL that follows must not pass it.
 func (e env) lock(ctx context.Context) (held context.Context, unlock func(), err error) {
-	if err := os.MkdirAll(e.runDir, 0o755); err != nil {
-		return nil, nil, err
+	waiting, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	f, err := file.Acquire(waiting, filepath.Join(e.runDir, lockName))
+	if err != nil && waiting.Err() != nil {
+		err = fmt.Errorf("%w: another plugin is at work: %w", ErrBusy, err)
 	}
-	f, err := os.OpenFile(filepath.Join(e.runDir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, nil, err
 	}
 	held = context.WithValue(ctx, lockKey{}, f)
-	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
-	defer cancel()
-	if err := file.Lock(ctx, f); err != nil {
-		if ctx.Err() != nil {
-			err = fmt.Errorf("%w: another plugin has it: %w", ErrBusy, err)
-		}
-		return nil, nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-	}
 	return held, func() { _ = f.Close() }, nil
 }

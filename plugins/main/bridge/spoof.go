@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -49,7 +48,7 @@ func (n nftProgram) Run(ctx context.Context, stdin []byte, args ...string) ([]by
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "nft", args...)
 	if n.lock != "" {
-		turn, err := waitTurn(ctx, n.lock)
+		turn, err := file.Acquire(ctx, n.lock)
 		if err != nil {
 			return nil, err
 		}
@@ -62,21 +61,6 @@ func (n nftProgram) Run(ctx context.Context, stdin []byte, args ...string) ([]by
 		return nil, fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.Bytes(), nil
-}
-
-// waitTurn returns the locked file, no later than the context ends.
-func waitTurn(ctx context.Context, path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("make the directory of the lock: %w", err)
-	}
-	f, err := file.Open(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the lock: %w", err)
-	}
-	if err := file.Lock(ctx, f); err != nil {
-		return nil, fmt.Errorf("lock %s, which another nft may hold: %w", path, err)
-	}
-	return f, nil
 }
 
 // nftFailed gives an error of nft its code: to have waited in vain is no failure of the kernel's.

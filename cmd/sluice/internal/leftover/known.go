@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/store"
@@ -269,9 +270,6 @@ func (k *Known) addAddrs(ns *netns.NS, where string) error {
 	return nil
 }
 
-// escapes are what the kernel writes for characters that would break a line of mountinfo (show_mountinfo, fs/proc_namespace.c).
-var escapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-
 // namespacePaths are the places where network namespaces are held: by mounts,
 // then by processes, each namespace of those once.
 func namespacePaths() []string {
@@ -281,7 +279,7 @@ func namespacePaths() []string {
 		mount, kind, ok := strings.Cut(line, " - ")
 		fields := strings.Fields(mount)
 		if ok && len(fields) > 4 && strings.HasPrefix(kind, "nsfs ") && strings.HasPrefix(fields[3], "net:") {
-			out = append(out, escapes.Replace(fields[4]))
+			out = append(out, file.Unescape(fields[4]))
 		}
 	}
 	seen := make(map[string]bool)
