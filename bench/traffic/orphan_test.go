@@ -3,7 +3,6 @@
 package traffic
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -66,12 +65,7 @@ func TestPrivilegedAgentEndsWithItsParent(t *testing.T) {
 	if err := bench.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	wait := []unix.PollFd{{Fd: int32(agent), Events: unix.POLLIN}}
-	n, err := unix.Poll(wait, int(lab.Patient(3*time.Second).Milliseconds()))
-	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Poll(wait, int(lab.Patient(3*time.Second).Milliseconds()))
-	}
-	if n != 1 || err != nil {
+	if done, err := lab.Ended(agent, lab.Patient(3*time.Second)); !done || err != nil {
 		_ = unix.PidfdSendSignal(agent, unix.SIGKILL, nil, 0)
 		t.Errorf("the agent lives on after its parent (%v)", err)
 	}

@@ -3,8 +3,10 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,4 +32,14 @@ func (n *NS) Start(cmd *exec.Cmd) error {
 		return fmt.Errorf("start %s in %s: %w", cmd.Path, n.Name, err)
 	}
 	return nil
+}
+
+// Ended waits for the end of a process, at most that long. Signals that interrupt the wait do not end it.
+func Ended(pidfd int, limit time.Duration) (bool, error) {
+	for late := time.Now().Add(limit); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(max(0, time.Until(late)).Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return n == 1, err
+		}
+	}
 }

@@ -4,7 +4,6 @@ package lab
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -73,19 +72,13 @@ func beKilled(t *testing.T) {
 	time.Sleep(time.Minute)
 }
 
-// ended waits for the end of a process.
 func ended(t *testing.T, pidfd int, limit time.Duration) bool {
 	t.Helper()
-	for late := time.Now().Add(limit); ; {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(max(0, time.Until(late)).Milliseconds()))
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n == 1
+	done, err := Ended(pidfd, limit)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return done
 }
 
 func TestPrivilegedStart(t *testing.T) {
