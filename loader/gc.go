@@ -60,21 +60,25 @@ func (d *Datapath) collectPorts(valid func(uint64) bool) error {
 	if err != nil {
 		return err
 	}
-	var stale []hostport.Key
-	var gone []hostport.Value
+	stale := make(map[hostport.Key]hostport.Value)
 	err = m.Each(func(k hostport.Key, v hostport.Value) bool {
 		if !valid(v.Owner) {
-			stale, gone = append(stale, k), append(gone, v)
+			stale[k] = v
 		}
 		return true
 	})
-	errs := []error{err}
-	for _, k := range stale {
-		errs = append(errs, m.Delete(k))
+	if err != nil {
+		return err
 	}
-	d.dropPeers(gone)
-	errs = append(errs, d.sweepSources(m, gone))
-	return errors.Join(errs...)
+	c, err := d.changePorts(m)
+	if err != nil {
+		return err
+	}
+	errs := []error{c.forget(func(w waitingPort) bool { return !valid(w.Value.Owner) })}
+	for k, v := range stale {
+		errs = append(errs, c.withdraw(k, v))
+	}
+	return errors.Join(append(errs, c.end())...)
 }
 
 func (d *Datapath) collectEndpoints(a *attacher, valid func(uint64) bool) error {
@@ -234,5 +238,5 @@ func removeIfDead(p paths) error {
 // removeTree removes the pins of one namespace, programs first: without them nobody takes the tree for a datapath.
 func removeTree(p paths) error {
 	return errors.Join(os.RemoveAll(p.progs()), os.RemoveAll(p.dir),
-		removeIfThere(p.state), removeIfThere(p.reserved), removeIfThere(p.lock))
+		removeIfThere(p.state), removeIfThere(p.reserved), removeIfThere(p.waiting), removeIfThere(p.lock))
 }

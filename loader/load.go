@@ -120,7 +120,18 @@ func (d *Datapath) fillAtLoad(k constants) error {
 	if err := endpoint.NewNoMasq(m).Replace(k.noMasq); err != nil {
 		return fmt.Errorf("write nonMasqueradeCIDRs: %w", err)
 	}
-	return removeIfThere(d.paths.reserved) // the map may be new: what it holds is not known
+	if err := removeIfThere(d.paths.reserved); err != nil { // the map may be new: what it holds is not known
+		return err
+	}
+	ports, err := d.hostPorts()
+	if err != nil {
+		return err
+	}
+	n, err := ports.Len()
+	if err != nil || n > 0 {
+		return err
+	}
+	return removeIfThere(d.paths.waiting) // nobody waits for what nobody has: it was of a map that is gone
 }
 
 // refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.

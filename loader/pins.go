@@ -24,6 +24,7 @@ type paths struct {
 	state string // the decision
 
 	reserved string // the reserved ports that the map holds
+	waiting  string // published ports that others have taken over
 }
 
 const (
@@ -39,6 +40,7 @@ func newPaths(o Options, b bpffs, ns string) paths {
 		state: filepath.Join(o.RunDir, "datapath-"+ns+".json"),
 
 		reserved: filepath.Join(o.RunDir, "datapath-"+ns+".ports"),
+		waiting:  filepath.Join(o.RunDir, "datapath-"+ns+".waiting"),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -119,8 +120,8 @@ func (d *Datapath) hostPorts() (hostport.Map, error) {
 }
 
 // Publish makes ports the published ports of owner: keys it held before and that are not in ports are withdrawn. A key that
-// another owner holds changes hands atomically, for new and for running flows. On error nothing is changed; the error wraps
-// ErrFull when the map has no room.
+// another owner holds changes hands atomically, for new and for running flows, and goes back when owner gives it up first. On
+// error nothing is changed; the error wraps ErrFull when the map has no room.
 func (d *Datapath) Publish(ctx context.Context, owner uint64, ports []HostPort) (err error) {
 	want, err := keysOf(ports)
 	if err != nil {
@@ -135,31 +136,14 @@ func (d *Datapath) Publish(ctx context.Context, owner uint64, ports []HostPort) 
 	if err != nil {
 		return err
 	}
-	before, err := owned(m, owner)
+	c, err := d.changePorts(m)
 	if err != nil {
 		return err
 	}
 	var back undo.Stack
 	defer back.Rollback(ctx, &err)
-	var gone []hostport.Value
-	// The clock never stands still between two holders of the lock, and no generation is 0.
-	gen := uint64(flow.Now())
-	for _, p := range ports {
-		old, err := d.publish(m, p, owner, gen, &back)
-		if err != nil {
-			return err
-		}
-		gone = append(gone, old...)
-	}
-	for k := range before {
-		if !want[k] {
-			if err := m.Delete(k); err != nil {
-				return fmt.Errorf("published port %s: %w", k, err)
-			}
-			v := before[k]
-			gone = append(gone, v)
-			back.Push("published port "+k.String(), func(context.Context) error { return m.Put(k, v) })
-		}
+	if err := d.publish(c, owner, ports, want, &back); err != nil {
+		return err
 	}
 	if len(ports) > 0 {
 		d.ensureSockets()
@@ -171,8 +155,44 @@ func (d *Datapath) Publish(ctx context.Context, owner uint64, ports []HostPort) 
 			return err
 		}
 	}
-	d.dropPeers(gone)
-	return d.sweepSources(m, gone)
+	return c.end()
+}
+
+// publish replaces what owner has.
+func (d *Datapath) publish(c *portChange, owner uint64, ports []HostPort, want map[hostport.Key]bool, back *undo.Stack) error {
+	before, err := owned(c.m, owner)
+	if err != nil {
+		return err
+	}
+	was := c.waiting
+	back.Push("ports taken over", func(context.Context) error { return c.wait(was) })
+	if err := c.forget(func(w waitingPort) bool { return w.Value.Owner == owner }); err != nil {
+		return err
+	}
+	// The clock never stands still between two holders of the lock, and no generation is 0.
+	gen := uint64(flow.Now())
+	for _, p := range ports {
+		v, err := p.value(owner, gen)
+		if err != nil {
+			return err
+		}
+		if err := d.putSources(p); err != nil {
+			return err
+		}
+		if err := c.put(p.key(), v, back); err != nil {
+			return err
+		}
+	}
+	for k, v := range before {
+		if want[k] {
+			continue
+		}
+		back.Push("published port "+k.String(), func(context.Context) error { return c.m.Put(k, v) })
+		if err := c.withdraw(k, v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keysOf returns the keys of ports, which must be valid and differ.
@@ -190,41 +210,6 @@ func keysOf(ports []HostPort) (map[hostport.Key]bool, error) {
 	return keys, nil
 }
 
-// publish writes one entry and returns the one it replaced. One that says the same already keeps its generation, so that its
-// flows live on.
-func (d *Datapath) publish(m hostport.Map, p HostPort, owner, gen uint64, back *undo.Stack) ([]hostport.Value, error) {
-	k := p.key()
-	v, err := p.value(owner, gen)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.putSources(p); err != nil {
-		return nil, err
-	}
-	old, had, err := m.Get(k)
-	if err != nil {
-		return nil, fmt.Errorf("published port %s: %w", k, err)
-	}
-	same := old
-	same.Gen = v.Gen
-	if had && same == v {
-		return nil, nil
-	}
-	back.Push("published port "+k.String(), func(context.Context) error {
-		if had {
-			return m.Put(k, old)
-		}
-		return m.Delete(k)
-	})
-	if err := m.Put(k, v); err != nil {
-		return nil, fmt.Errorf("published port %s: %w", k, full("sl_hostports", err))
-	}
-	if !had {
-		return nil, nil
-	}
-	return []hostport.Value{old}, nil
-}
-
 // owned returns what owner holds.
 func owned(m hostport.Map, owner uint64) (map[hostport.Key]hostport.Value, error) {
 	held := make(map[hostport.Key]hostport.Value)
@@ -240,7 +225,7 @@ func owned(m hostport.Map, owner uint64) (map[hostport.Key]hostport.Value, error
 	return held, nil
 }
 
-// Unpublish withdraws the keys of ports that owner still holds; nil means all it holds. What another owner has taken over
+// Unpublish withdraws the keys of ports that owner still holds, or waits for; nil means all. What another owner has taken over
 // stays. Missing is success.
 func (d *Datapath) Unpublish(ctx context.Context, owner uint64, ports []HostPort) error {
 	return takeAway(ctx, d, d.hostPorts, func(m hostport.Map) error { return d.unpublish(m, owner, ports) })
@@ -254,27 +239,28 @@ func (d *Datapath) unpublish(m hostport.Map, owner uint64, ports []HostPort) err
 		if err != nil {
 			return err
 		}
-		for k := range held {
-			keys = append(keys, k)
-		}
+		keys = slices.Collect(maps.Keys(held))
 	}
 	for _, p := range ports {
 		keys = append(keys, p.key())
 	}
-	var errs []error
-	var gone []hostport.Value
+	c, err := d.changePorts(m)
+	if err != nil {
+		return err
+	}
+	errs := []error{c.forget(func(w waitingPort) bool {
+		return w.Value.Owner == owner && (ports == nil || slices.Contains(keys, w.Key))
+	})}
 	for _, k := range keys {
 		v, ok, err := m.Get(k)
-		if err == nil && ok && v.Owner == owner {
-			err = m.Delete(k)
-			gone = append(gone, v)
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			errs = append(errs, fmt.Errorf("published port %s: %w", k, err))
+		case ok && v.Owner == owner:
+			errs = append(errs, c.withdraw(k, v))
 		}
 	}
-	d.dropPeers(gone)
-	return errors.Join(append(errs, d.sweepSources(m, gone))...)
+	return errors.Join(append(errs, c.end())...)
 }
 
 // putSources makes the list of a port's sources. It is not taken back: the sweep does that.
@@ -288,29 +274,6 @@ func (d *Datapath) putSources(p HostPort) error {
 	}
 	if _, err := hostport.NewSources(raw).Put(masked(p.Sources)); err != nil {
 		return fmt.Errorf("sources of published port %s: %w", p.key(), full("sl_sources", err))
-	}
-	return nil
-}
-
-// sweepSources removes lists that no entry names any more, when one of gone may have been the last.
-func (d *Datapath) sweepSources(m hostport.Map, gone []hostport.Value) error {
-	if !slices.ContainsFunc(gone, func(v hostport.Value) bool { return v.Sources != 0 }) {
-		return nil
-	}
-	used := make(map[uint64]bool)
-	err := m.Each(func(_ hostport.Key, v hostport.Value) bool {
-		used[v.Sources] = true
-		return true
-	})
-	if err != nil {
-		return fmt.Errorf("published ports: %w", err)
-	}
-	raw, err := d.pinned(mapSources)
-	if err != nil {
-		return ifLoaded(err)
-	}
-	if err := hostport.NewSources(raw).Keep(used); err != nil {
-		return fmt.Errorf("sources of published ports: %w", err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"reflect"
 	"testing"
 
@@ -63,6 +64,100 @@ func TestPrivilegedPublishLastWins(t *testing.T) {
 	e.ok(d.Unpublish(e.ctx, next, nil))
 	if left := e.published(d); len(left) != 0 {
 		t.Errorf("left: %+v", left)
+	}
+}
+
+// A port that another owner has taken over comes back when that one gives it up, with its sources, unless its own owner has gone
+// meanwhile or has got it back by itself.
+func TestPrivilegedPublishComesBack(t *testing.T) {
+	for name, give := range map[string]func(e *env, d *Datapath, owner uint64) error{
+		"DEL": func(e *env, d *Datapath, o uint64) error {
+			return d.Unpublish(e.ctx, o, []HostPort{port(8080, "10.1.0.2", 80)})
+		},
+		"DEL without a record": func(e *env, d *Datapath, o uint64) error { return d.Unpublish(e.ctx, o, nil) },
+		"a change of its mind": func(e *env, d *Datapath, o uint64) error { return d.Publish(e.ctx, o, nil) },
+		"GC": func(e *env, d *Datapath, o uint64) error {
+			return d.GC(e.ctx, func(owner uint64) bool { return owner != o })
+		},
+		"another process's DEL": func(e *env, _ *Datapath, o uint64) error { return e.open().Unpublish(e.ctx, o, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			d := e.open()
+			const old, next, last = 1, 2, 3
+			first := port(8080, "10.1.0.2", 80)
+			first.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			owners := []HostPort{first, port(8080, "10.1.0.3", 80), port(8080, "10.1.0.4", 80)}
+			publish := func(owner uint64) {
+				t.Helper()
+				e.ok(d.Publish(e.ctx, owner, owners[owner-1:owner]))
+			}
+			give := func(owner uint64) {
+				t.Helper()
+				e.ok(give(e, d, owner))
+			}
+			holder := func(want uint64) {
+				t.Helper()
+				if got := e.published(d)[8080].Owner; got != want {
+					t.Fatalf("held by %d, want %d", got, want)
+				}
+			}
+			publish(old)
+			gen := e.published(d)[8080].Generation
+			publish(next)
+			publish(last)
+			give(next) // waits itself
+			holder(last)
+			give(last)
+			holder(old)
+			e.ok(d.CheckPorts(e.ctx, old, owners[:1]))
+			if e.published(d)[8080].Generation <= gen {
+				t.Error("it came back with its old generation: the flows of others live on")
+			}
+			publish(next)
+			publish(old)
+			give(old)
+			holder(next)
+			give(next)
+			if left := e.published(d); len(left) != 0 {
+				t.Errorf("left: %+v", left)
+			}
+			if exists(d.paths.waiting) {
+				t.Error("nobody waits, but the file is there")
+			}
+		})
+	}
+}
+
+// An ADD that fails has taken nothing over.
+func TestPrivilegedPublishFailsWithoutTakingOver(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	e.ok(d.Publish(e.ctx, 1, []HostPort{port(8080, "10.1.0.2", 80)}))
+	before := e.published(d)
+	bad := port(8081, "10.1.0.3", 80)
+	bad.Match.In = "nowhere"
+	if err := d.Publish(e.ctx, 2, []HostPort{port(8080, "10.1.0.3", 80), bad}); !errors.Is(err, ErrNoDevice) {
+		t.Fatalf("got %v, want ErrNoDevice", err)
+	}
+	if after := e.published(d); !reflect.DeepEqual(after, before) {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	if exists(d.paths.waiting) {
+		t.Error("somebody waits for what he has")
+	}
+}
+
+// A damaged file is no reason to refuse pods.
+func TestPrivilegedPublishUnreadableWaiting(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	e.ok(d.Publish(e.ctx, 1, []HostPort{port(8080, "10.1.0.2", 80)}))
+	e.ok(os.WriteFile(d.paths.waiting, []byte("[{"), 0o644))
+	e.ok(d.Publish(e.ctx, 2, []HostPort{port(8080, "10.1.0.3", 80)}))
+	e.ok(d.Unpublish(e.ctx, 2, nil))
+	if got := e.published(d)[8080].Owner; got != 1 {
+		t.Errorf("held by %d, want the first", got)
 	}
 }
 

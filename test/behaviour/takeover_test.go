@@ -36,6 +36,37 @@ func TestPrivilegedLastAddWins(t *testing.T) {
 	})
 }
 
+// A hostPort goes back to its old owner with the DEL of the new one, as when a container leaves a second network.
+func TestPrivilegedHostPortComesBack(t *testing.T) {
+	t.Parallel()
+	for _, b := range append([]backend{{"ebpf", `{"backend":"ebpf"}`}}, netfilterBackends()...) {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.use(b)
+			rt := w.runtime(net0())
+			before := w.after(rt, tcp(8080, 80), udp(8080, 80))
+			old := w.add(rt, "old", tcp(8080, 80), udp(8080, 80))
+			serve(t, old, "old", ":80")
+			young := w.add(rt, "young", tcp(8080, 80), udp(8080, 80))
+			serve(t, young, "young", ":80")
+			whoIs(t, w, "young")
+			young.mustDel()
+			whoIs(t, w, "old")
+			if err := old.check(); err != nil {
+				t.Errorf("CHECK of who has it again: %v", err)
+			}
+			old.mustDel()
+			for _, p := range []*pod{old, young} {
+				if err := p.Delete(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.same(before, "after both")
+		})
+	}
+}
+
 func whoIs(t *testing.T, w *world, want string) {
 	t.Helper()
 	for _, fam := range families() {

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/undo"
+)
+
+// waitingPort is a published port that another owner has taken over. It comes back when that one goes, as the rules of netfilter
+// tables do that were below those of a later pod.
+type waitingPort struct {
+	Key   hostport.Key   `json:"key"`
+	Value hostport.Value `json:"value"`
+}
+
+// portChange is a change of the published ports under the writers' lock. There is seldom anybody who waits, so a file has them,
+// the latest last. After a kill between file and map it may have one that is published; its owner's next change mends that.
+type portChange struct {
+	d       *Datapath
+	m       hostport.Map
+	waiting []waitingPort    // as in the file
+	gone    []hostport.Value // what is replaced or taken away
+}
+
+// changePorts begins one. A file that cannot be understood must not stop pods: nobody waits then.
+func (d *Datapath) changePorts(m hostport.Map) (*portChange, error) {
+	c := &portChange{d: d, m: m}
+	raw, err := os.ReadFile(d.paths.waiting)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ports taken over: %w", err)
+	}
+	if err := json.Unmarshal(raw, &c.waiting); err != nil {
+		d.log.Warn("ports taken over do not come back", log.Error(fmt.Errorf("%s: %w", d.paths.waiting, err)))
+		c.waiting = nil
+	}
+	return c, nil
+}
+
+// wait replaces the file.
+func (c *portChange) wait(now []waitingPort) error {
+	if slices.Equal(c.waiting, now) {
+		return nil
+	}
+	var err error
+	if len(now) == 0 {
+		err = removeIfThere(c.d.paths.waiting)
+	} else {
+		var raw []byte
+		if raw, err = json.Marshal(now); err == nil {
+			err = writeFile(c.d.paths.waiting, raw)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("ports taken over: %w", err)
+	}
+	c.waiting = now
+	return nil
+}
+
+// forget drops who waits.
+func (c *portChange) forget(drop func(waitingPort) bool) error {
+	now := slices.Clone(c.waiting)
+	return c.wait(slices.DeleteFunc(now, func(w waitingPort) bool {
+		if !drop(w) {
+			return false
+		}
+		c.gone = append(c.gone, w.Value)
+		return true
+	}))
+}
+
+// put makes v the value of a key. Another owner waits from then on. One that says the same already keeps its generation, so
+// that its flows live on.
+func (c *portChange) put(k hostport.Key, v hostport.Value, back *undo.Stack) error {
+	old, had, err := c.m.Get(k)
+	if err != nil {
+		return fmt.Errorf("published port %s: %w", k, err)
+	}
+	same := old
+	same.Gen = v.Gen
+	if had && same == v {
+		return nil
+	}
+	if had && old.Owner != v.Owner {
+		if err := c.wait(append(slices.Clone(c.waiting), waitingPort{k, old})); err != nil {
+			return err
+		}
+	}
+	back.Push("published port "+k.String(), func(context.Context) error {
+		if had {
+			return c.m.Put(k, old)
+		}
+		return c.m.Delete(k)
+	})
+	if err := c.m.Put(k, v); err != nil {
+		return fmt.Errorf("published port %s: %w", k, full("sl_hostports", err))
+	}
+	if had {
+		c.gone = append(c.gone, old)
+	}
+	return nil
+}
+
+// withdraw takes an entry away: the last who waits for it has it again.
+func (c *portChange) withdraw(k hostport.Key, v hostport.Value) error {
+	now := slices.Clone(c.waiting)
+	var err error
+	if i := lastWaiting(now, k); i >= 0 {
+		next := now[i].Value
+		next.Gen = uint64(flow.Now())
+		err = c.m.Put(k, next)
+		now = slices.Delete(now, i, i+1)
+	} else {
+		err = c.m.Delete(k)
+	}
+	if err != nil {
+		return fmt.Errorf("published port %s: %w", k, err)
+	}
+	c.gone = append(c.gone, v)
+	return c.wait(now)
+}
+
+func lastWaiting(w []waitingPort, k hostport.Key) int {
+	for i := len(w) - 1; i >= 0; i-- {
+		if w[i].Key == k {
+			return i
+		}
+	}
+	return -1
+}
+
+// end does what follows a change.
+func (c *portChange) end() error {
+	c.d.dropPeers(c.gone)
+	return c.sweepSources()
+}
+
+// sweepSources removes lists that no entry names any more, when one of those that are gone may have been the last.
+func (c *portChange) sweepSources() error {
+	if !slices.ContainsFunc(c.gone, func(v hostport.Value) bool { return v.Sources != 0 }) {
+		return nil
+	}
+	used := make(map[uint64]bool)
+	for _, w := range c.waiting {
+		used[w.Value.Sources] = true
+	}
+	err := c.m.Each(func(_ hostport.Key, v hostport.Value) bool {
+		used[v.Sources] = true
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("published ports: %w", err)
+	}
+	raw, err := c.d.pinned(mapSources)
+	if err != nil {
+		return ifLoaded(err)
+	}
+	if err := hostport.NewSources(raw).Keep(used); err != nil {
+		return fmt.Errorf("sources of published ports: %w", err)
+	}
+	return nil
+}
