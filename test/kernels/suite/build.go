@@ -30,6 +30,7 @@ var notHere = map[string]string{
 	"pkg/test/archtest": "reads the source with the go command",
 	"test/kernels/":     "is what runs the others",
 	"test/reference":    "compiles the reference's suites; needs Go and the network",
+	"test/runtimes":     "runs container runtimes, which are not in a test machine",
 }
 
 // NotHere matches tests that cannot run in a machine without Go or Python, as a
