@@ -211,24 +211,36 @@ func isFirstChoice(a nl.Addr) bool {
 	return a.Scope == nl.ScopeUniverse && a.Flags&second == 0
 }
 
-// sources picks the addresses an uplink masquerades with: per family the first choice, else the first.
+// sources picks the addresses an uplink masquerades with: per family the first of the best.
 func sources(addrs []nl.Addr, index int) endpoint.Sources {
 	var s endpoint.Sources
-	var good4, good6 bool
+	var best4, best6 int
 	for _, a := range addrs {
 		if a.LinkIndex != index {
 			continue
 		}
-		ip, good := a.Prefix.Addr(), isFirstChoice(a)
-		if ip.Is4() {
-			if !s.V4.IsValid() || good && !good4 {
-				s.V4, good4 = ip, good
+		if ip, rank := a.Prefix.Addr(), sourceRank(a); ip.Is4() {
+			if rank > best4 {
+				s.V4, best4 = ip, rank
 			}
-		} else if !s.V6.IsValid() || good && !good6 {
-			s.V6, good6 = ip, good
+		} else if rank > best6 {
+			s.V6, best6 = ip, rank
 		}
 	}
 	return s
+}
+
+// sourceRank says how good an address is for every destination. One source serves all where the kernel does not choose by
+// destination (RFC 6724): from a unique local address of IPv6 there is no way back from the internet, and those beside a global
+// one are listed in the order in which they came.
+func sourceRank(a nl.Addr) int {
+	switch ip := a.Prefix.Addr(); {
+	case !isFirstChoice(a):
+		return 1
+	case ip.Is6() && ip.IsPrivate():
+		return 2
+	}
+	return 3
 }
 
 // borrowSources gives uplinks without an address of their own that of the first device that has one, as netfilter does

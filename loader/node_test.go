@@ -168,6 +168,36 @@ func TestReadNodeSingleAddresses(t *testing.T) {
 	}
 }
 
+// An uplink masquerades with an address that the most destinations can answer.
+func TestSources(t *testing.T) {
+	addr := func(s string, flags uint32) nl.Addr {
+		return nl.Addr{LinkIndex: 2, Prefix: netip.MustParsePrefix(s), Scope: nl.ScopeUniverse, Flags: flags}
+	}
+	for _, tt := range []struct {
+		name   string
+		addrs  []nl.Addr
+		v4, v6 string
+	}{
+		{"the first", []nl.Addr{addr("192.0.2.1/24", 0), addr("198.51.100.1/24", 0)}, "192.0.2.1", ""},
+		{"not the secondary", []nl.Addr{addr("192.0.2.2/24", unix.IFA_F_SECONDARY), addr("192.0.2.1/24", 0)}, "192.0.2.1", ""},
+		{"private ones of IPv4 are like others", []nl.Addr{addr("10.0.0.1/24", 0), addr("192.0.2.1/24", 0)}, "10.0.0.1", ""},
+		{"the global one", []nl.Addr{addr("fd00::1/64", 0), addr("2001:db8::1/64", 0)}, "", "2001:db8::1"},
+		{"a unique local one that works", []nl.Addr{addr("2001:db8::1/64", unix.IFA_F_DEPRECATED), addr("fd00::1/64", 0)}, "", "fd00::1"},
+		{"what there is", []nl.Addr{addr("2001:db8::1/64", unix.IFA_F_DEPRECATED)}, "", "2001:db8::1"},
+	} {
+		var want endpoint.Sources
+		if tt.v4 != "" {
+			want.V4 = netip.MustParseAddr(tt.v4)
+		}
+		if tt.v6 != "" {
+			want.V6 = netip.MustParseAddr(tt.v6)
+		}
+		if got := sources(tt.addrs, 2); got != want {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+}
+
 // An uplink that masquerades with another device's address has not changed because of that.
 func TestSameSources(t *testing.T) {
 	own, lo := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("203.0.113.7")
