@@ -11,7 +11,7 @@ GOLANGCI_VERSION ?= v2.15.0
 # What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
-TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant
+TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant
 # What takes Debian's kernels apart.
 KERNEL_NEEDS := $(GUEST_NEEDS) dpkg-deb:dpkg lz4:lz4 zstd:zstd xz:xz-utils
 KERNEL ?= 5.10

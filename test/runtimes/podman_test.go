@@ -12,6 +12,8 @@ import (
 // podman 4 is the last with CNI. Its configurations are its own: `podman network create` writes them.
 type podman struct {
 	*machine
+	words  []string // the command, with what puts its state into the machine
+	rootfs string
 }
 
 func newPodman(t *testing.T) *podman {
@@ -23,7 +25,10 @@ func newPodman(t *testing.T) *podman {
 	if major, _, _ := strings.Cut(string(version), "."); major != "4" && major != "3" {
 		t.Fatalf("podman %s has no CNI, podman 4 had: Debian 12 has that one", strings.TrimSpace(string(version)))
 	}
-	p := &podman{newMachine(t)}
+	p := &podman{machine: newMachine(t), rootfs: rootDir, words: []string{
+		"env", "CONTAINERS_CONF=/run/containers.conf", "podman", "--root", stateDir + "/root", "--runroot", stateDir + "/run",
+		"--tmpdir", stateDir + "/tmp", "--storage-driver", "vfs",
+	}}
 	// A container gets the limits of who runs podman, which may not be raised in a container of a test environment.
 	p.write("/run/containers.conf", `[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
@@ -39,21 +44,15 @@ events_logger = "none"
 	return p
 }
 
-// args puts podman's state into the machine.
-func (p *podman) args(args ...string) []string {
-	return append([]string{"CONTAINERS_CONF=/run/containers.conf", "podman", "--root", stateDir + "/root", "--runroot", stateDir + "/run",
-		"--tmpdir", stateDir + "/tmp", "--storage-driver", "vfs"}, args...)
-}
-
 func (p *podman) do(args ...string) string {
 	p.t.Helper()
-	return p.run("env", p.args(args...)...)
+	return p.run(p.words[0], append(slices.Clone(p.words[1:]), args...)...)
 }
 
 // start runs a container that serves its name.
 func (p *podman) start(name string, options ...string) {
 	p.t.Helper()
-	args := slices.Concat([]string{"run", "--detach", "--name", name, "--cgroups", "disabled"}, options, []string{"--rootfs", rootDir, "/workload", "serve", name})
+	args := slices.Concat([]string{"run", "--detach", "--name", name, "--cgroups", "disabled"}, options, []string{"--rootfs", p.rootfs, "/workload", "serve", name})
 	p.do(args...)
 }
 

@@ -38,7 +38,7 @@ func mustHostState(t *testing.T) string {
 		}
 		parts = append(parts, string(b))
 	}
-	for _, d := range append(stateDirs, netnsDir, keepDir) {
+	for _, d := range append(stateDirs, netnsDir, KeepDir) {
 		_, err := os.Stat(d)
 		parts = append(parts, fmt.Sprintf("%s exists=%v", d, err == nil))
 	}

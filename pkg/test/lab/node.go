@@ -16,9 +16,10 @@ import (
 const (
 	// netnsDir is where pods have their paths, inside the node.
 	netnsDir = "/run/netns"
-	// keepDir holds what was covered by the node's mounts and is still needed.
-	// It is inside the node's own /run.
-	keepDir = "/run/.lab"
+	// KeepDir holds what was covered by the node's mounts and is still needed:
+	// the host's /etc is KeepDir/etc, for one, if it had no /etc/sluice or no
+	// /etc/cni. It is inside the node's own /run.
+	KeepDir = "/run/.lab"
 )
 
 // stateDirs are directories the plugins write, each a tmpfs of the node's own.
@@ -68,7 +69,7 @@ func setupMounts(group string) error {
 	if err := mountTmpfs("/run"); err != nil {
 		return err
 	}
-	for _, d := range []string{netnsDir, keepDir, "/run/lock"} {
+	for _, d := range []string{netnsDir, KeepDir, "/run/lock"} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
@@ -167,7 +168,7 @@ func ensureDir(dir string) error {
 // shadow lays a writable tmpfs over dir and links its old entries into it.
 // Doing it twice is harmless.
 func shadow(dir string) error {
-	keep := filepath.Join(keepDir, dir)
+	keep := filepath.Join(KeepDir, dir)
 	if _, err := os.Lstat(keep); err == nil {
 		return nil
 	}

@@ -26,7 +26,7 @@ func snapFiles() ([]string, error) {
 				return err
 			}
 			switch path {
-			case keepDir, netnsDir: // the lab's own
+			case KeepDir, netnsDir: // the lab's own
 				return fs.SkipDir
 			case root:
 				return nil

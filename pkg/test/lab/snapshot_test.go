@@ -168,7 +168,7 @@ func TestPrivilegedSnapshotSeesTCX(t *testing.T) {
 func TestPrivilegedFilesOfLabAreNotNews(t *testing.T) {
 	l := NewT(t)
 	s := mustSnapshot(t, l.Node)
-	if got := s.Grep(keepDir); len(got) > 0 {
+	if got := s.Grep(KeepDir); len(got) > 0 {
 		t.Errorf("the lab's own files are listed: %v", got)
 	}
 	err := l.Node.Do(func() error { return os.WriteFile("/run/x", nil, 0o600) })
