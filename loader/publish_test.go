@@ -84,13 +84,19 @@ func TestPrivilegedPublishComesBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
 			d := e.open()
-			const old, next, last = 1, 2, 3
-			first := port(8080, "10.1.0.2", 80)
-			first.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-			owners := []HostPort{first, port(8080, "10.1.0.3", 80), port(8080, "10.1.0.4", 80)}
+			ports, eps := make(map[uint64][]HostPort), make(map[uint64]Endpoint)
+			pod := func(name, addr string) uint64 {
+				ep := e.pod(name, addr)
+				eps[ep.Ref.Owner()] = ep
+				ports[ep.Ref.Owner()] = []HostPort{port(8080, ep.Addrs[0].Addr().String(), 80)}
+				return ep.Ref.Owner()
+			}
+			old, next, last := pod("old", "10.1.0.2/16"), pod("next", "10.1.0.3/16"), pod("last", "10.1.0.4/16")
+			ports[old][0].Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 			publish := func(owner uint64) {
 				t.Helper()
-				e.ok(d.Publish(e.ctx, owner, owners[owner-1:owner]))
+				e.ok(d.Enable(e.ctx, eps[owner], FeaturePublish))
+				e.ok(d.Publish(e.ctx, owner, ports[owner]))
 			}
 			give := func(owner uint64) {
 				t.Helper()
@@ -99,7 +105,7 @@ func TestPrivilegedPublishComesBack(t *testing.T) {
 			holder := func(want uint64) {
 				t.Helper()
 				if got := e.published(d)[8080].Owner; got != want {
-					t.Fatalf("held by %d, want %d", got, want)
+					t.Fatalf("held by %x, want %x of %x, %x, %x", got, want, old, next, last)
 				}
 			}
 			publish(old)
@@ -110,7 +116,7 @@ func TestPrivilegedPublishComesBack(t *testing.T) {
 			holder(last)
 			give(last)
 			holder(old)
-			e.ok(d.CheckPorts(e.ctx, old, owners[:1]))
+			e.ok(d.CheckPorts(e.ctx, old, ports[old]))
 			if e.published(d)[8080].Generation <= gen {
 				t.Error("it came back with its old generation: the flows of others live on")
 			}
@@ -124,6 +130,28 @@ func TestPrivilegedPublishComesBack(t *testing.T) {
 			}
 			if exists(d.paths.waiting) {
 				t.Error("nobody waits, but the file is there")
+			}
+		})
+	}
+}
+
+// Nothing comes back to a pod whose DEL never came: its device is gone, or another pod has its address.
+func TestPrivilegedPublishDoesNotComeBack(t *testing.T) {
+	for name, end := range map[string]func(e *env, d *Datapath){
+		"device":  func(e *env, _ *Datapath) { e.ip("link", "del", "dead") },
+		"address": func(e *env, d *Datapath) { e.ok(d.Enable(e.ctx, e.pod("heir", "10.1.0.2/16"), FeatureAdmit)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			d := e.open()
+			dead := e.pod("dead", "10.1.0.2/16")
+			e.ok(d.Enable(e.ctx, dead, FeaturePublish))
+			e.ok(d.Publish(e.ctx, dead.Ref.Owner(), []HostPort{port(8080, "10.1.0.2", 80)}))
+			end(e, d)
+			e.ok(d.Publish(e.ctx, 2, []HostPort{port(8080, "10.1.0.3", 80)}))
+			e.ok(d.Unpublish(e.ctx, 2, nil))
+			if left := e.published(d); len(left) != 0 || exists(d.paths.waiting) {
+				t.Errorf("left: %+v", left)
 			}
 		})
 	}
@@ -152,13 +180,13 @@ func TestPrivilegedPublishFailsWithoutTakingOver(t *testing.T) {
 func TestPrivilegedPublishUnreadableWaiting(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
-	e.ok(d.Publish(e.ctx, 1, []HostPort{port(8080, "10.1.0.2", 80)}))
 	e.ok(os.WriteFile(d.paths.waiting, []byte("[{"), 0o644))
+	e.ok(d.Publish(e.ctx, 1, []HostPort{port(8080, "10.1.0.2", 80)}))
 	e.ok(d.Publish(e.ctx, 2, []HostPort{port(8080, "10.1.0.3", 80)}))
-	e.ok(d.Unpublish(e.ctx, 2, nil))
-	if got := e.published(d)[8080].Owner; got != 1 {
-		t.Errorf("held by %d, want the first", got)
+	if got := e.published(d)[8080].Owner; got != 2 {
+		t.Errorf("held by %d, want the second", got)
 	}
+	e.ok(d.Unpublish(e.ctx, 2, nil))
 }
 
 func TestPrivilegedPublishWithdrawsOldKeys(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
@@ -117,30 +118,67 @@ func (c *portChange) put(k hostport.Key, v hostport.Value, back *undo.Stack) err
 
 // withdraw takes an entry away: the last who waits for it has it again.
 func (c *portChange) withdraw(k hostport.Key, v hostport.Value) error {
-	now := slices.Clone(c.waiting)
-	var err error
-	if i := lastWaiting(now, k); i >= 0 {
-		next := now[i].Value
-		next.Gen = uint64(flow.Now())
-		err = c.m.Put(k, next)
-		now = slices.Delete(now, i, i+1)
-	} else {
+	next, rest, err := c.heir(k)
+	switch {
+	case err != nil:
+	case next == nil:
 		err = c.m.Delete(k)
+	default:
+		next.Gen = uint64(flow.Now())
+		err = c.m.Put(k, *next)
 	}
 	if err != nil {
 		return fmt.Errorf("published port %s: %w", k, err)
 	}
 	c.gone = append(c.gone, v)
-	return c.wait(now)
+	return c.wait(rest)
 }
 
-func lastWaiting(w []waitingPort, k hostport.Key) int {
-	for i := len(w) - 1; i >= 0; i-- {
-		if w[i].Key == k {
-			return i
+// heir returns the last who waits for a key and is there still, or nil, and who waits without that one. A pod whose DEL never
+// came may have left its address to another one, which has published nothing.
+func (c *portChange) heir(k hostport.Key) (next *hostport.Value, rest []waitingPort, err error) {
+	rest = slices.Clone(c.waiting)
+	for i := len(rest) - 1; i >= 0; i-- {
+		w := rest[i]
+		if w.Key != k {
+			continue
 		}
+		lives, err := c.d.published(w.Value)
+		if err != nil {
+			return nil, nil, err
+		}
+		rest = slices.Delete(rest, i, i+1)
+		if lives {
+			return &w.Value, rest, nil
+		}
+		c.gone = append(c.gone, w.Value)
 	}
-	return -1
+	return nil, rest, nil
+}
+
+// published reports whether the pod of an entry has its address and its device still.
+func (d *Datapath) published(v hostport.Value) (bool, error) {
+	eps, err := d.endpoints()
+	if err != nil {
+		return false, err
+	}
+	ep, ok, err := eps.addrs.Get(v.PodIP)
+	if err != nil {
+		return false, fmt.Errorf("endpoint %s: %w", v.PodIP, err)
+	}
+	if !ok || ep.Owner != v.Owner {
+		return false, nil
+	}
+	h, err := nl.New()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	_, err = h.LinkByIndex(int(ep.Ifindex))
+	if errors.Is(err, nl.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // end does what follows a change.
