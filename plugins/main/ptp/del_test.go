@@ -13,6 +13,7 @@ func TestPrivilegedDelReaddressed(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
 			res := s.MustAdd(s.call())
+			s.IP(s.Node.NS, "link set "+res.Interfaces[0].Name+" down") // before 6.2 no device that is up gets a name
 			s.IP(s.Node.NS, "link set "+res.Interfaces[0].Name+" "+change)
 			if err := s.Del(s.call()); err != nil {
 				t.Errorf("DEL: %v", err)
