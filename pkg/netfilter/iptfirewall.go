@@ -43,6 +43,8 @@ func (f Firewall) isolates() bool { return f.Policy == PolicySameBridge || f.Pol
 type Withdrawal struct {
 	Ref   store.Ref
 	Addrs []netip.Addr // those that no other attachment has
+	// Heirs are other attachments that have an address too: it stays admitted.
+	Heirs map[netip.Addr]store.Ref
 	// Bridge was isolated for the attachment; empty: none was. The isolation
 	// goes unless Used, called while no other plugin of ours can change
 	// anything, says that others rely on it.

@@ -72,20 +72,20 @@ func hasRule(have table, chain, rule string) bool {
 }
 
 // DelMasq removes the masquerading of the addresses, of all that the chain has
-// when addrs is nil. It needs neither the pod nor its device. The chain goes with
-// the last rule that leads to it.
-func (t *IPTables) DelMasq(ctx context.Context, ref store.Ref, addrs []netip.Prefix) error {
+// but spare when addrs is nil. It needs neither the pod nor its device. The chain
+// goes with the last rule that leads to it.
+func (t *IPTables) DelMasq(ctx context.Context, ref store.Ref, addrs, spare []netip.Prefix) error {
 	chain := masqChain(ref)
+	goes := func(r string) bool { return isFrom(r, addrs) || addrs == nil && !isFrom(r, spare) }
 	return t.remove(ctx, "nat", func(_ bool, have table) (script, error) {
 		var s script
 		jumps := have.find("POSTROUTING", "-j "+chain)
-		left := slices.DeleteFunc(slices.Clone(jumps), func(r string) bool { return addrs == nil || isFrom(r, addrs) })
-		if len(left) == 0 {
+		if len(slices.DeleteFunc(slices.Clone(jumps), goes)) == 0 {
 			s.dropChain(have, chain)
 			return s, nil
 		}
 		for _, r := range jumps {
-			if isFrom(r, addrs) {
+			if goes(r) {
 				s.add("-D POSTROUTING %s", r)
 			}
 		}

@@ -148,15 +148,21 @@ func (s nftSet) comments() map[string]string {
 	return out
 }
 
-// DelFirewall withdraws what the attachment has: the elements with its id, or
-// addresses that nobody's id is on, and the isolation of a bridge that is named.
+// DelFirewall withdraws what the attachment has: the elements with its id, which
+// become an heir's where there is one, and the isolation of a bridge that is named.
 func (n *NFTables) DelFirewall(ctx context.Context, w Withdrawal) error {
 	return n.remove(ctx, nftFirewallTables(), func(have nftList) nftScript {
 		s := nftScript{}
 		for _, v6 := range []bool{false, true} {
 			for value, note := range have.set(podSet(v6)).comments() {
-				if strings.HasPrefix(note, nftID(w.Ref)) {
-					s.add("delete element inet %s %s { %s }", nftFirewallTable, podSet(v6), value)
+				if !strings.HasPrefix(note, nftID(w.Ref)) {
+					continue
+				}
+				s.add("delete element inet %s %s { %s }", nftFirewallTable, podSet(v6), value)
+				if a, err := netip.ParseAddr(value); err == nil {
+					if heir, ok := w.Heirs[a]; ok {
+						s.add("add element inet %s %s { %s comment %q }", nftFirewallTable, podSet(v6), a, nftComment(heir))
+					}
 				}
 			}
 		}

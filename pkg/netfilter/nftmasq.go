@@ -48,7 +48,7 @@ func masqRules(have nftList, id string) []nftRule {
 }
 
 // DelMasq removes the attachment's rules, whatever its addresses.
-func (n *NFTables) DelMasq(ctx context.Context, ref store.Ref, _ []netip.Prefix) error {
+func (n *NFTables) DelMasq(ctx context.Context, ref store.Ref, _, _ []netip.Prefix) error {
 	return n.remove(ctx, nftMasqTables(), func(have nftList) nftScript {
 		s := nftScript{}
 		for _, r := range masqRules(have, nftID(ref)) {

@@ -26,7 +26,8 @@ type PortTables interface {
 // MasqTables masquerades.
 type MasqTables interface {
 	AddMasq(ctx context.Context, ref store.Ref, addrs []netip.Prefix) error
-	DelMasq(ctx context.Context, ref store.Ref, addrs []netip.Prefix) error
+	// DelMasq takes out the addresses, with nil all but spare that bears the attachment's name.
+	DelMasq(ctx context.Context, ref store.Ref, addrs, spare []netip.Prefix) error
 	CheckMasq(ctx context.Context, ref store.Ref, addrs []netip.Prefix) error
 	SweepMasq(ctx context.Context, network string, keep []store.Ref) error
 }

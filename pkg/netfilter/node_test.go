@@ -82,7 +82,7 @@ func TestNothingToDo(t *testing.T) {
 	for _, tables := range n.All() {
 		if err := errors.Join(
 			tables.DelPorts(t.Context(), Held{Ref: ref}),
-			tables.DelMasq(t.Context(), ref, nil),
+			tables.DelMasq(t.Context(), ref, nil, nil),
 			tables.DelFirewall(t.Context(), Withdrawal{Ref: ref, Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}}),
 			tables.SweepPorts(t.Context(), "n", func(string) bool { return false }),
 			tables.SweepMasq(t.Context(), "n", nil),

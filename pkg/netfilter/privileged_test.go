@@ -37,7 +37,7 @@ func TestPrivilegedXtablesLockIsBounded(t *testing.T) {
 		}
 		tables, _ := NewNode(Options{}).Named(NameIPTablesLegacy)
 		start := time.Now()
-		if err := tables.DelMasq(t.Context(), ref, addrs); err != nil || time.Since(start) > time.Second {
+		if err := tables.DelMasq(t.Context(), ref, addrs, nil); err != nil || time.Since(start) > time.Second {
 			t.Errorf("DEL of nothing: %v after %v", err, time.Since(start))
 		}
 		err = tables.AddMasq(t.Context(), ref, addrs)

@@ -31,7 +31,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 			return p.detach(ctx, call, host, c, rec.Ref)
 		},
 	}.Run(ctx, a)
-	return errors.Join(err, p.masq().GC(ctx, a, p.Records.List))
+	return errors.Join(err, p.masq().GC(ctx, a))
 }
 
 // status says whether an ADD would work now.

@@ -35,7 +35,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 			return p.detach(ctx, call, rec.Ref, c.IPAM)
 		},
 	}.Run(ctx, a)
-	return errors.Join(err, p.masq().GC(ctx, a, p.Records.List))
+	return errors.Join(err, p.masq().GC(ctx, a))
 }
 
 // detach removes everything of one attachment and then its record. It goes on

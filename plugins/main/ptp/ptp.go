@@ -56,7 +56,7 @@ type Deps struct {
 type plugin struct{ Deps }
 
 func (p *plugin) masq() masquerade.Node {
-	return masquerade.Node{Open: p.Open, OpenExisting: p.OpenExisting, Netfilter: p.Netfilter}
+	return masquerade.Node{Open: p.Open, OpenExisting: p.OpenExisting, Netfilter: p.Netfilter, List: p.Records.List}
 }
 
 // New returns the plugin.

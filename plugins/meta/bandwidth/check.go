@@ -116,7 +116,7 @@ func store404(ok bool) error {
 	if ok {
 		return nil
 	}
-	return errors.New("the attachment record has no section \"bandwidth\"")
+	return fmt.Errorf("%w with a section \"bandwidth\"", store.ErrNotExist)
 }
 
 func (c *checking) ingress(ctx context.Context) error {

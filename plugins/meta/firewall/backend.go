@@ -75,6 +75,8 @@ type section struct {
 	Bridge     string `json:"bridge,omitempty"`
 	IsolatedBy string `json:"isolatedBy,omitempty"`
 	Zone       string `json:"zone,omitempty"` // of firewalld
+
+	ref store.Ref // of the record, where several are listed
 }
 
 // same reports that two sections say the same, so that the work of one is that

@@ -27,7 +27,12 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 func (p *plugin) collect(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
 	holders, s := p.recorded(a, ref)
 	if len(holders) == 0 {
-		return nil // the pod was not admitted
+		if prevAddrs(a) == nil {
+			return nil // the pod was not admitted
+		}
+		// It has addresses, and an ADD of ours would have recorded them: the record is only that of other plugins of the chain,
+		// and the pod was admitted by the reference's.
+		holders = p.backends(a)
 	}
 	var errs []error
 	for _, b := range holders {

@@ -185,9 +185,9 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	// Without a record, as for a pod of the reference plugins, any back end that has everything will do.
+	// Without our section in a record, as for a pod of the reference plugins, any back end that has everything will do.
 	differs := b.Check(ctx, a, w)
-	if differs == nil || slices.ContainsFunc(holders, func(h Backend) bool { return h.Name() != b.Name() && h.Check(ctx, a, w) == nil }) {
+	if differs == nil || slices.ContainsFunc(p.backends(a), func(h Backend) bool { return h.Name() != b.Name() && h.Check(ctx, a, w) == nil }) {
 		return nil
 	}
 	return differs

@@ -132,10 +132,13 @@ func (b tables) withdraw(ctx context.Context, ref store.Ref, s *section) error {
 	if err != nil {
 		return err
 	}
-	w := netfilter.Withdrawal{Ref: ref, Bridge: s.Bridge}
+	w := netfilter.Withdrawal{Ref: ref, Bridge: s.Bridge, Heirs: make(map[netip.Addr]store.Ref)}
 	for _, a := range s.Addrs {
-		if !slices.ContainsFunc(others, func(o section) bool { return o.Backend == b.Name() && slices.Contains(o.Addrs, a) }) {
+		i := slices.IndexFunc(others, func(o section) bool { return o.Backend == b.Name() && slices.Contains(o.Addrs, a) })
+		if i < 0 {
 			w.Addrs = append(w.Addrs, a)
+		} else {
+			w.Heirs[a] = others[i].ref
 		}
 	}
 	w.Used = func() bool { return b.isolated(ctx, ref, s) }
@@ -171,6 +174,7 @@ func (b tables) others(but store.Ref) ([]section, error) {
 	for _, r := range records {
 		var s section
 		if ok, err := r.Section(Name, &s); ok && err == nil && r.Ref != but {
+			s.ref = r.Ref
 			out = append(out, s)
 		}
 	}

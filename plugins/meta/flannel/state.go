@@ -51,7 +51,7 @@ func (p *plugin) anothers(file string, ref store.Ref) (bool, error) {
 	return false, cnierr.Wrap(cnierr.CodeState, err, "list the records")
 }
 
-// savedFile is where ADD saved it; without a record, where the reference did.
+// savedFile is where ADD saved it. Without a record, as after a reboot, that is its own file, else where the reference saves.
 func (p *plugin) savedFile(c *config, ref store.Ref) string {
 	var s section
 	rec, err := p.Records.Load(ref)
@@ -60,11 +60,14 @@ func (p *plugin) savedFile(c *config, ref store.Ref) string {
 			return s.File
 		}
 	}
-	plain := filepath.Join(c.DataDir, ref.ContainerID)
-	if another, err := p.anothers(plain, ref); another || err != nil {
+	file := filepath.Join(c.DataDir, ref.ContainerID)
+	if own := file + "-" + ref.IfName; savedNetwork(own) == c.Name {
+		file = own
+	}
+	if another, err := p.anothers(file, ref); another || err != nil {
 		return "" // this attachment was never made
 	}
-	return plain
+	return file
 }
 
 // save writes a file that is whole or not there.

@@ -240,6 +240,33 @@ func TestTwoInterfaces(t *testing.T) {
 	n.wantFiles()
 }
 
+// After a reboot the records are gone, and the files are not: each DEL finds its own, in any order.
+func TestTwoInterfacesAfterReboot(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]string{"eth0": "bridge", "net1": "ptp"}
+	for _, order := range [][]string{{"eth0", "net1"}, {"net1", "eth0"}} {
+		n, ctx := newNode(t), context.Background()
+		call := func(ifname string) *cniplugin.Args {
+			return n.args("c1", ifname, map[string]any{"name": "of-" + ifname, "delegate": map[string]any{"type": kinds[ifname]}})
+		}
+		for _, ifname := range []string{"eth0", "net1"} {
+			_, err := n.p.Add(ctx, call(ifname))
+			must(t, err)
+		}
+		must(t, os.RemoveAll(n.records.Path()))
+		n.fake.calls = nil
+		var want []string
+		for _, ifname := range order {
+			must(t, n.p.Del(ctx, call(ifname)))
+			want = append(want, "DEL "+kinds[ifname])
+		}
+		if d := cmp.Diff(want, n.fake.calls); d != "" {
+			t.Errorf("DEL of %v (-want +got):\n%s", order, d)
+		}
+		n.wantFiles()
+	}
+}
+
 // A pod that the reference attached: its file, no record.
 func TestReferenceState(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 		errs = append(errs, s.backend.Check(ctx, a, s.want))
 	}
 	differs := errors.Join(errs...)
-	if differs != nil && p.held(w.ref).unknown && p.byAnother(ctx, a, w) {
+	if differs != nil && len(p.held(w.ref).keys) == 0 && p.byAnother(ctx, a, w) {
 		return nil
 	}
 	return differs

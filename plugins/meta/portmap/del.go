@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -54,7 +55,20 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.collect(ctx, a, a.Ref(conf.Name))
+	ref := a.Ref(conf.Name)
+	h := p.held(ref)
+	if h.none && mapped(a.StdinData) {
+		h = held{unknown: true}
+	}
+	return p.withdraw(ctx, a, ref, h)
+}
+
+// mapped reports that the call has mappings. An ADD of ours would have recorded them: where the record is only that of other
+// plugins of the chain, the ports are the reference's work.
+func mapped(stdin []byte) bool {
+	var conf Conf
+	_ = cniconf.Load(stdin, &conf) // what does not decode maps nothing
+	return slices.ContainsFunc(conf.RuntimeConfig.PortMappings, func(m PortMapping) bool { return m.HostPort > 0 })
 }
 
 // held reads the record.

@@ -44,10 +44,43 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 		}
 		s.Backup = backupPath(conf.DataDir, a)
 	}
+	logged(a.Log, "leave sysctls to other attachments", p.leave(ref, &s))
 	p.putBack(ctx, a, ref, s)
 	logged(a.Log, "remove the backup file", removeBackup(s.Backup))
 	logged(a.Log, "remove the attachment record", p.Records.Remove(ref, Name))
 	return nil
+}
+
+// leave takes out of s the sysctls that a later attachment of the namespace has set
+// too: its value stays, and it has to restore what was there before both.
+func (p *plugin) leave(ref store.Ref, s *section) error {
+	if len(s.Sysctl) == 0 {
+		return nil
+	}
+	own, err := p.Records.Load(ref)
+	if err != nil {
+		return err
+	}
+	records, err := p.Records.List("")
+	slices.SortFunc(records, func(x, y *store.Record) int { return x.Created.Compare(y.Created) })
+	errs := []error{err}
+	for _, rec := range records {
+		var other section
+		if ok, err := rec.Section(Name, &other); !ok || err != nil || other.NetNS != s.NetNS || !rec.Created.After(own.Created) {
+			continue
+		}
+		shared := false
+		for path := range other.Sysctl {
+			if v, ours := s.Sysctl[path]; ours {
+				other.Sysctl[path], shared = v, true
+				delete(s.Sysctl, path)
+			}
+		}
+		if shared {
+			errs = append(errs, p.Records.Complete(rec.Ref, Name, other))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (p *plugin) putBack(ctx context.Context, a *cniplugin.Args, ref store.Ref, s section) {

@@ -3,8 +3,12 @@
 package tuning
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -35,6 +39,50 @@ func TestPrivilegedTwoInChain(t *testing.T) {
 		if before[k] != v {
 			t.Errorf("%s is %s, was %s", k, v, before[k])
 		}
+	}
+}
+
+// Parameters are the namespace's, whatever network sets them: the DEL of one attachment leaves another's value, and the last one
+// restores what was there before all.
+func TestPrivilegedTwoNetworksOneSysctl(t *testing.T) {
+	const key = "net/core/somaxconn"
+	for name, order := range map[string][]int{"first to last": {0, 1, 2}, "last to first": {2, 1, 0}, "middle first": {1, 0, 2}} {
+		t.Run(name, func(t *testing.T) {
+			d := newPod(t)
+			value := func() (v string) {
+				d.do(func() (err error) { v, err = sysctl.Get(key); return err })
+				return v
+			}
+			of := func(i int, keys string) *cniplugin.Args {
+				a := d.args(keys)
+				a.IfName = fmt.Sprintf("net%d", i)
+				a.StdinData = []byte(strings.Replace(string(a.StdinData), `"name":"n"`, fmt.Sprintf(`"name":"net%d"`, i), 1))
+				return a
+			}
+			before := value()
+			wanted := []string{"500", "600", "700"}
+			for i, v := range wanted {
+				if _, err := d.p.add(t.Context(), of(i, `,"sysctl":{"net.core.somaxconn":"`+v+`"}`)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for n, i := range order {
+				if err := d.p.del(t.Context(), of(i, "")); err != nil {
+					t.Fatal(err)
+				}
+				wanted[i] = ""
+				want := slices.Max(wanted) // of the last one that is there
+				if n == len(order)-1 {
+					want = before
+				}
+				if got := value(); got != want {
+					t.Errorf("after the DEL of net%d it is %s, want %s", i, got, want)
+				}
+			}
+			if left := d.leftovers(); len(left) != 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
 	}
 }
 

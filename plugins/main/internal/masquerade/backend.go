@@ -20,8 +20,8 @@ type Backend interface {
 	// pod has an address: errors are CNI errors. It has no effect on the pod.
 	Prepare(ctx context.Context, a *cniplugin.Args) (Job, error)
 	// Remove stops masquerading an attachment: the addresses, or with nil all
-	// that can be found. Missing is success.
-	Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs []netip.Prefix) error
+	// that can be found and is not in spare. Missing is success.
+	Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs, spare []netip.Prefix) error
 	// Check compares what is there with what Do would make. What differs has
 	// code 102.
 	Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint) error

@@ -46,7 +46,7 @@ func (j ebpfJob) Do(ctx context.Context, ep loader.Endpoint, undos *undo.Stack) 
 // Remove takes the pod out of the datapath. Where nothing is loaded, or
 // somebody has removed the maps, there is nothing to take out; a DEL that failed
 // for it would block the plugins before it in the chain.
-func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, _ []netip.Prefix) error {
+func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, _, _ []netip.Prefix) error {
 	dp, err := b.OpenExisting(ctx, a)
 	switch {
 	case errors.Is(err, loader.ErrNotLoaded):

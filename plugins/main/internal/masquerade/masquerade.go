@@ -75,6 +75,8 @@ type Node struct {
 	// configuration cannot be read; it can be used with the defaults then. Nil:
 	// there is only eBPF.
 	Netfilter func(a *cniplugin.Args) (Netfilter, error)
+	// List returns the attachment records of a network.
+	List func(network string) ([]*store.Record, error)
 }
 
 // Session is the masquerading part of one ADD. A nil Session does nothing.
@@ -128,13 +130,43 @@ func (s *Session) Close() {
 
 // Stop ends the masquerading of an attachment. backend and addrs are what its
 // record says; with an empty name every back end is asked, and with nil addresses
-// everything that carries the attachment's name goes. Missing is success.
+// everything that carries the attachment's name goes, unless the record of another
+// attachment has it. Missing is success.
 func (n Node) Stop(ctx context.Context, a *cniplugin.Args, ref store.Ref, backend string, addrs []netip.Prefix) error {
+	var spare []netip.Prefix
+	if addrs == nil {
+		var err error
+		if spare, err = n.others(ref); err != nil {
+			return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
+		}
+	}
 	var errs []error
 	for _, b := range n.holders(a, backend) {
-		errs = append(errs, b.Remove(ctx, a, ref, addrs))
+		errs = append(errs, b.Remove(ctx, a, ref, addrs, spare))
 	}
 	return errors.Join(errs...)
+}
+
+// others are the addresses of the container's other attachments of the network:
+// with iptables they share the name of the rules.
+func (n Node) others(ref store.Ref) ([]netip.Prefix, error) {
+	records, err := n.List(ref.Network)
+	var out []netip.Prefix
+	for _, r := range records {
+		if r.ContainerID != ref.ContainerID || r.Ref == ref {
+			continue
+		}
+		for plugin := range r.Plugins {
+			var s struct {
+				Addrs      []netip.Prefix `json:"addrs"`
+				Masquerade string         `json:"masquerade"`
+			}
+			if _, err := r.Section(plugin, &s); err == nil && s.Masquerade != "" {
+				out = append(out, s.Addrs...)
+			}
+		}
+	}
+	return out, err
 }
 
 // Check compares what the recorded back end holds with what Start made for ep.
@@ -158,9 +190,8 @@ func (n Node) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, 
 }
 
 // GC removes what is masqueraded in the network for attachments that neither
-// the runtime nor a record knows: those of a build or suite that kept none. list
-// returns the records of a network.
-func (n Node) GC(ctx context.Context, a *cniplugin.Args, list func(network string) ([]*store.Record, error)) error {
+// the runtime nor a record knows: those of a build or suite that kept none.
+func (n Node) GC(ctx context.Context, a *cniplugin.Args) error {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
 		return err
@@ -169,7 +200,7 @@ func (n Node) GC(ctx context.Context, a *cniplugin.Args, list func(network strin
 	if err != nil {
 		return err
 	}
-	records, err := list(conf.Name)
+	records, err := n.List(conf.Name)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
 	}

@@ -110,13 +110,13 @@ func (tablesJob) Close() error { return nil }
 
 // Do writes the rules.
 func (j tablesJob) Do(ctx context.Context, ep loader.Endpoint, undos *undo.Stack) error {
-	undos.Push("masquerading", func(ctx context.Context) error { return j.DelMasq(ctx, ep.Ref, ep.Addrs) })
+	undos.Push("masquerading", func(ctx context.Context) error { return j.DelMasq(ctx, ep.Ref, ep.Addrs, nil) })
 	return netfilter.CNIError(j.AddMasq(ctx, ep.Ref, ep.Addrs), cnierr.CodeNoDatapath, "masquerade the pod")
 }
 
 // Remove takes the rules out; it needs neither the pod nor its device.
-func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs []netip.Prefix) error {
-	err := b.DelMasq(ctx, ref, addrs)
+func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs, spare []netip.Prefix) error {
+	err := b.DelMasq(ctx, ref, addrs, spare)
 	if addrs == nil && errors.Is(err, netfilter.ErrUnusable) {
 		a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
 		return nil
