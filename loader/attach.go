@@ -145,42 +145,48 @@ func (a *attacher) attachBy(how string, index int, hooks []hook) error {
 
 // attachTCX makes links that live by their pins, update first: the program of a link that is there changes in place.
 func (a *attacher) attachTCX(index int, hooks []hook) error {
-	for i, h := range hooks {
+	var made []hook // what was there before stays, also on an error
+	for _, h := range hooks {
 		prog, err := a.program(h)
+		updated := false
 		if err == nil {
-			err = a.d.putLink(index, h, prog)
+			updated, err = a.d.putLink(index, h, prog)
 		}
 		if err != nil {
-			for _, done := range hooks[:i] {
+			for _, done := range made {
 				err = errors.Join(err, a.d.dropLink(index, done))
 			}
 			return err
+		}
+		if !updated {
+			made = append(made, h)
 		}
 	}
 	return nil
 }
 
-func (d *Datapath) putLink(index int, h hook, prog *bpf.Program) error {
+// putLink reports whether there was a link, whose program it has changed.
+func (d *Datapath) putLink(index int, h hook, prog *bpf.Program) (updated bool, err error) {
 	pin := d.paths.linkPin(index, h)
 	switch updated, err := updateLink(pin, prog); {
 	case err != nil:
-		return fmt.Errorf("tcx link %s: %w", filepath.Base(pin), err)
+		return false, fmt.Errorf("tcx link %s: %w", filepath.Base(pin), err)
 	case updated:
-		return nil
+		return true, nil
 	}
 	l, err := attachLink(index, h, prog)
 	if errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("tcx link on device %d: %w", index, ErrNoDevice)
+		return false, fmt.Errorf("tcx link on device %d: %w", index, ErrNoDevice)
 	}
 	if err != nil {
-		return fmt.Errorf("tcx link of %s on device %d: %w", h.program, index, err)
+		return false, fmt.Errorf("tcx link of %s on device %d: %w", h.program, index, err)
 	}
 	// Closing detaches unless the pin holds the link: a crash here leaves nothing.
 	defer l.Close()
 	if err := l.Pin(pin); err != nil {
-		return fmt.Errorf("pin link %s: %w", filepath.Base(pin), err)
+		return false, fmt.Errorf("pin link %s: %w", filepath.Base(pin), err)
 	}
-	return nil
+	return false, nil
 }
 
 // attachLink makes a link at the end of the chain. A link whose pin was removed by hand goes in the kernel's own time, and until
@@ -244,34 +250,49 @@ func (a *attacher) attachClsact(index int, hooks []hook) error {
 			return errors.Join(err, c.deleteClsact(index))
 		}
 	}
+	var put []hook // what was there before stays, also on an error
 	for i, h := range hooks {
-		if err := a.putFilter(c, index, h, made); err != nil {
+		replaced, err := a.putFilter(c, index, h, made)
+		if err != nil && made {
 			return errors.Join(err, a.detachClsact(index, hooks[:i]))
+		}
+		if err != nil {
+			return errors.Join(err, c.deleteFilters(index, put))
+		}
+		if !replaced {
+			put = append(put, h)
 		}
 	}
 	return nil
 }
 
-func (a *attacher) putFilter(c *tcConn, index int, h hook, fresh bool) error {
+// putFilter reports whether there was one, which it has replaced.
+func (a *attacher) putFilter(c *tcConn, index int, h hook, fresh bool) (replaced bool, err error) {
 	prog, err := a.program(h)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !fresh {
-		if f, found, err := c.filterAt(index, h); err != nil {
-			return err
-		} else if found && !f.yields(h) {
-			return fmt.Errorf("device %d, %s, priority %d: %w (%s %s)", index, h.direction(), h.priority(), ErrConflict, f.kind, f.program)
+		f, found, err := c.filterAt(index, h)
+		if err != nil {
+			return false, err
 		}
+		if found && !f.yields(h) {
+			if f.program != "" { // our own of the other direction: an "ingress" qdisc shows one list for both
+				return false, c.noEgress(index)
+			}
+			return false, fmt.Errorf("device %d, %s, priority %d: %w (%s %s)", index, h.direction(), h.priority(), ErrConflict, f.kind, f.program)
+		}
+		replaced = found
 	}
 	err = c.putFilter(index, h, prog, 0)
 	if errors.Is(err, unix.ENODEV) { // it went after we had looked at its qdisc
-		return fmt.Errorf("filter of %s on device %d: %w", h.program, index, ErrNoDevice)
+		return false, fmt.Errorf("filter of %s on device %d: %w", h.program, index, ErrNoDevice)
 	}
-	if !fresh && errors.Is(err, unix.EINVAL) { // the qdisc is "ingress", which has no egress side
-		return fmt.Errorf("%w: %w", ErrConflict, err)
+	if !fresh && errors.Is(err, unix.EINVAL) {
+		return false, fmt.Errorf("%w: %w", c.noEgress(index), err)
 	}
-	return err
+	return replaced, err
 }
 
 // detachOther removes what the other way had attached, after this way has taken over.
@@ -316,15 +337,11 @@ func (a *attacher) detachClsact(index int, hooks []hook) error {
 	if made && c.only(index, hooks) {
 		return errors.Join(c.deleteClsact(index), removeIfThere(mark))
 	}
-	var errs []error
-	for _, h := range hooks {
-		_, err := c.deleteFilter(index, h)
-		errs = append(errs, err)
-	}
+	err = c.deleteFilters(index, hooks)
 	if made { // from now on it is the others'
-		errs = append(errs, removeIfThere(mark))
+		err = errors.Join(err, removeIfThere(mark))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // attached is what hangs at one place.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -52,6 +53,15 @@ func (c *tcConn) addClsact(index int) (bool, error) {
 		return false, fmt.Errorf("clsact on device %d: %w", index, ErrNoDevice)
 	}
 	return false, err
+}
+
+// noEgress is the error of a device that somebody has given a qdisc with one side.
+func (c *tcConn) noEgress(index int) error {
+	name := strconv.Itoa(index)
+	if l, err := c.h.LinkByIndex(index); err == nil {
+		name = l.Name
+	}
+	return fmt.Errorf("%w: the ingress qdisc of %s has no egress side and leaves no room for clsact, which has both", ErrConflict, name)
 }
 
 // deleteClsact removes the qdisc with whatever hangs on it; missing is success.
@@ -134,6 +144,16 @@ func (c *tcConn) deleteFilter(index int, h hook) (bool, error) {
 		return false, err
 	}
 	return true, nil
+}
+
+// deleteFilters is deleteFilter for each of hooks. It goes on after errors.
+func (c *tcConn) deleteFilters(index int, hooks []hook) error {
+	var errs []error
+	for _, h := range hooks {
+		_, err := c.deleteFilter(index, h)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // only reports whether nothing hangs on the qdisc but our filters for these hooks: the programs of a pod's device, of an uplink and

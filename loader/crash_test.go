@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -137,7 +138,7 @@ func TestPrivilegedFilterDeviceGone(t *testing.T) {
 	c, err := a.conn()
 	e.ok(err)
 	for _, fresh := range []bool{true, false} {
-		if err := a.putFilter(c, 9999, hookPodEgress(), fresh); !errors.Is(err, ErrNoDevice) {
+		if _, err := a.putFilter(c, 9999, hookPodEgress(), fresh); !errors.Is(err, ErrNoDevice) {
 			t.Errorf("fresh %t: got %v, want ErrNoDevice", fresh, err)
 		}
 	}
@@ -197,5 +198,46 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 		}
 		e.ok(next.Close())
 		e.ok(d.Unload(e.ctx))
+	}
+}
+
+// What somebody else put in our place on one pod's device is that pod's loss: neither does it keep the node from an upgrade, nor
+// does the upgrade take from the device what it has of us.
+func TestPrivilegedUpgradeStrangerOnHostEnd(t *testing.T) {
+	e := newEnv(t)
+	setAttach(&e.o, howClsact)
+	e.uplink()
+	d := e.open()
+	spoiled, whole := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16")
+	e.ok(d.Enable(e.ctx, spoiled, FeaturePublish))
+	e.ok(d.Enable(e.ctx, whole, FeaturePublish))
+	ours, taken := hookPodEgress(), hookPodIngress() // in the order in which they are attached
+	for _, args := range [][]string{
+		{"filter", "del", "dev", spoiled.HostIfName, taken.direction(), "pref", "21324"},
+		{"filter", "add", "dev", spoiled.HostIfName, taken.direction(), "pref", "21324", "protocol", "all", "u32", "match", "u32", "0", "0"},
+	} {
+		if out, err := exec.Command("tc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("tc %v: %v: %s", args, err, out)
+		}
+	}
+	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
+	d2, err := Open(e.ctx, e.o)
+	if err != nil {
+		t.Errorf("the upgrade: %v", err)
+		d2 = d
+	}
+	a := d2.attacher("")
+	defer a.Close()
+	for h, want := range map[hook]string{ours: howClsact, taken: ""} {
+		at, err := a.at(spoiled.HostIfindex, h)
+		e.ok(err)
+		if at.how != want {
+			t.Errorf("%s hangs there by %q, want %q", h.program, at.how, want)
+		}
+	}
+	e.ok(d2.CheckEndpoint(e.ctx, whole, FeaturePublish))
+	e.ok(d2.Enable(e.ctx, e.pod("pod3", "10.1.0.4/16"), FeaturePublish))
+	if err := d2.CheckEndpoint(e.ctx, spoiled, FeaturePublish); !errors.Is(err, ErrDiffers) {
+		t.Errorf("a pod without one of our programs: %v", err)
 	}
 }

@@ -258,20 +258,30 @@ func (e endpoints) count(ep Endpoint, back *undo.Stack) error {
 func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, policy uint16, back *undo.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
+	lost, err := d.displacements()
+	if err != nil {
+		return false, err
+	}
+	was := lost.all
+	back.Push("addresses taken over", func(context.Context) error { return lost.keep(was) })
 	for _, p := range ep.Addrs {
 		addr := p.Addr().Unmap()
 		old, had, err := eps.addrs.Get(addr)
 		if err != nil {
 			return false, fmt.Errorf("endpoint %s: %w", addr, err)
 		}
+		own, mine, err := lost.claim(addr, owner, old, had)
+		if err != nil {
+			return false, err
+		}
 		flags := uint32(f)
-		if had && old.Owner == owner {
-			flags |= old.Flags
-			fresh = fresh && old.Ifindex != uint32(ep.HostIfindex)
+		if mine {
+			flags |= own.Flags
+			fresh = fresh && own.Ifindex != uint32(ep.HostIfindex)
 		}
 		v := ep.value(netip.PrefixFrom(addr, p.Bits()), flags, gw)
-		if v.Policy = policy; f&FeatureAdmit == 0 && had && old.Owner == owner {
-			v.Policy = old.Policy
+		if v.Policy = policy; f&FeatureAdmit == 0 && mine {
+			v.Policy = own.Policy
 		}
 		if had && old == *v {
 			continue
@@ -292,7 +302,7 @@ func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, 
 // full says that a map has no room, where that is what the kernel means.
 func full(name string, err error) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("%s: %w: raise mapSizes in the node configuration", name, ErrFull)
+		return fmt.Errorf("%s: %w: %s", name, ErrFull, moreRoom(name))
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }
@@ -314,14 +324,18 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 		}
 		a := d.attacher("")
 		defer a.Close()
-		return errors.Join(d.disableOwn(a, owner, f), d.clear(a, eps, mine, f, shared))
+		return errors.Join(d.disableOwn(a, owner, f), d.clear(a, eps, mine, f, shared, func(o uint64) bool { return o == owner }))
 	})
 }
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
-// else on them. It goes on after errors.
-func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature, shared map[uint32]int) error {
-	var errs []error
+// else on them. of accepts the owners of the entries, who may have been displaced from others. It goes on after errors.
+func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature, shared map[uint32]int, of func(owner uint64) bool) error {
+	lost, err := d.displacements()
+	if err != nil {
+		return err
+	}
+	errs := []error{lost.release(f, of)}
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
@@ -335,7 +349,14 @@ func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature,
 			}
 			continue
 		}
-		if err := eps.addrs.Delete(e.addr); err != nil {
+		heir, err := lost.heir(a, e.addr)
+		if heir != nil {
+			shared[heir.Ifindex]++
+			err = errors.Join(err, eps.addrs.Put(e.addr, heir))
+		} else {
+			err = errors.Join(err, eps.addrs.Delete(e.addr))
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("endpoint %s: %w", e.addr, err))
 			continue
 		}

@@ -403,3 +403,49 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 		})
 	}
 }
+
+// Who removes pins by hand may take whole directories: the next ADD makes them again, and whatever belongs there.
+func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
+	e := newEnv(t)
+	index := e.uplink()
+	d := e.open()
+	e.ok(d.Sync(e.ctx))
+	before, err := d.attacher("").at(index, hookUplIngress())
+	e.ok(err)
+	ports := []HostPort{port(8080, "10.1.0.2", 80)}
+	e.ok(d.Publish(e.ctx, 1, ports))
+	for _, dir := range []string{d.paths.links(), d.paths.clsact(), d.paths.podSide(), d.paths.own(), d.paths.edt()} {
+		e.ok(os.RemoveAll(dir))
+	}
+	ep := e.pod("pod1", "10.1.0.2/16")
+	again := e.open()
+	again.lookHolds = 0
+	e.ok(again.Enable(e.ctx, ep, FeatureAdmit))
+	e.ok(again.Publish(e.ctx, 1, ports))
+	e.ok(again.CheckEndpoint(e.ctx, ep, FeatureAdmit))
+	e.ok(again.CheckPorts(e.ctx, 1, ports))
+	after, err := again.attacher("").at(index, hookUplIngress())
+	e.ok(err)
+	if after.how != before.how {
+		t.Errorf("the uplink has its programs by %q, had them by %q", after.how, before.how)
+	}
+	if own, err := again.attacher("").at(ep.HostIfindex, hookPodIngress()); err != nil || own.how != howClsact {
+		t.Errorf("the pod's device has its programs by %q: %v", own.how, err)
+	}
+}
+
+// Where an uplink's qdisc has no egress side and the kernel has no tcx, the error says whose that is: not ours.
+func TestPrivilegedIngressQdiscOfUplink(t *testing.T) {
+	e := newEnv(t)
+	setAttach(&e.o, "clsact")
+	e.uplink()
+	e.run("tc", "qdisc", "add", "dev", "eth0", "ingress")
+	d := e.open()
+	err := d.Sync(e.ctx)
+	if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "ingress qdisc of eth0") || strings.Contains(err.Error(), "sl_") {
+		t.Errorf("got %v", err)
+	}
+	if left := e.run("tc", "filter", "show", "dev", "eth0", "ingress"); left != "" {
+		t.Errorf("left on the device: %s", left)
+	}
+}

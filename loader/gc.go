@@ -98,7 +98,7 @@ func (d *Datapath) collectEndpoints(a *attacher, valid func(uint64) bool) error 
 	if err != nil {
 		return fmt.Errorf("endpoints: %w", err)
 	}
-	return d.clear(a, eps, stale, ^Feature(0), shared)
+	return d.clear(a, eps, stale, ^Feature(0), shared, func(o uint64) bool { return !valid(o) })
 }
 
 // collectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
@@ -107,7 +107,14 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	if err != nil {
 		return err
 	}
+	lost, err := d.displacements()
+	if err != nil {
+		return err
+	}
 	used := make(map[uint32]bool)
+	for _, x := range lost.all {
+		used[x.Value.Ifindex] = true
+	}
 	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
 		used[v.Ifindex] = true
 		return true
@@ -238,5 +245,5 @@ func removeIfDead(p paths) error {
 // removeTree removes the pins of one namespace, programs first: without them nobody takes the tree for a datapath.
 func removeTree(p paths) error {
 	return errors.Join(os.RemoveAll(p.progs()), os.RemoveAll(p.dir),
-		removeIfThere(p.state), removeIfThere(p.reserved), removeIfThere(p.waiting), removeIfThere(p.lock))
+		removeIfThere(p.state), removeIfThere(p.reserved), removeIfThere(p.waiting), removeIfThere(p.displaced), removeIfThere(p.lock))
 }

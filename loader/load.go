@@ -127,11 +127,11 @@ func (d *Datapath) fillAtLoad(k constants) error {
 	if err != nil {
 		return err
 	}
-	n, err := ports.Len()
-	if err != nil || n > 0 {
+	eps, err := d.endpoints()
+	if err != nil {
 		return err
 	}
-	return removeIfThere(d.paths.waiting) // nobody waits for what nobody has: it was of a map that is gone
+	return errors.Join(removeRowsOf(d.paths.waiting, ports.Len), removeRowsOf(d.paths.displaced, eps.addrs.Len))
 }
 
 // refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.

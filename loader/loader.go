@@ -197,6 +197,10 @@ func (d *Datapath) writer(ctx context.Context) (func(), error) {
 		unlock()
 		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.paths.dir)
 	}
+	if err := d.paths.mend(); err != nil {
+		unlock()
+		return nil, err
+	}
 	return unlock, nil
 }
 

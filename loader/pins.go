@@ -25,6 +25,8 @@ type paths struct {
 
 	reserved string // the reserved ports that the map holds
 	waiting  string // published ports that others have taken over
+
+	displaced string // addresses that others have taken over
 }
 
 const (
@@ -41,6 +43,8 @@ func newPaths(o Options, b bpffs, ns string) paths {
 
 		reserved: filepath.Join(o.RunDir, "datapath-"+ns+".ports"),
 		waiting:  filepath.Join(o.RunDir, "datapath-"+ns+".waiting"),
+
+		displaced: filepath.Join(o.RunDir, "datapath-"+ns+".displaced"),
 	}
 }
 
@@ -153,6 +157,17 @@ func (p paths) make() error {
 	}
 	if err := p.makeHome(); err != nil {
 		return fmt.Errorf("note network namespace: %w", err)
+	}
+	return nil
+}
+
+// mend makes directories anew that somebody has removed by hand, pins and all: a link without a place for its pin goes with
+// the process that makes it.
+func (p paths) mend() error {
+	for _, dir := range []string{p.links(), p.clsact(), p.own(), p.edt()} {
+		if unix.Access(dir, unix.F_OK) != nil {
+			return p.make()
+		}
 	}
 	return nil
 }

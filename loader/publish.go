@@ -164,7 +164,7 @@ func (d *Datapath) publish(c *portChange, owner uint64, ports []HostPort, want m
 	if err != nil {
 		return err
 	}
-	was := c.waiting
+	was := c.waiting.all
 	back.Push("ports taken over", func(context.Context) error { return c.wait(was) })
 	if err := c.forget(func(w waitingPort) bool { return w.Value.Owner == owner }); err != nil {
 		return err

@@ -57,3 +57,19 @@ func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
 	}
 	return sizes, nil
 }
+
+// moreRoom says how a map that is full gets room: most have a fixed size.
+func moreRoom(name string) string {
+	var key string
+	switch name {
+	case mapEndpoints, mapOwnDevices:
+		key = "endpoints"
+	case mapHostPorts:
+		key = "hostPorts"
+	case mapUplinks:
+		return `its size is fixed: name the devices that carry traffic out in "uplinks" of the node configuration`
+	default:
+		return "its size is fixed"
+	}
+	return fmt.Sprintf("raise %q of mapSizes in the node configuration", key)
+}

@@ -5,6 +5,7 @@ package loader
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -42,6 +43,23 @@ func TestMapSizes(t *testing.T) {
 	}
 	if _, ok := got[mapEndpoints]; ok {
 		t.Error("endpoints have a size nobody asked for")
+	}
+}
+
+// What is said of a full map can be done: the key exists.
+func TestFullSaysWhatHelps(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		mapEndpoints: `raise "endpoints"`, mapOwnDevices: `raise "endpoints"`, mapHostPorts: `raise "hostPorts"`,
+		mapUplinks: `"uplinks"`, mapHostAddrs: "fixed", mapEpStats: "fixed", mapPolicies: "fixed",
+	} {
+		err := full(name, unix.E2BIG)
+		if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+		if strings.Contains(want, "raise") != strings.Contains(err.Error(), "mapSizes") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

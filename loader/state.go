@@ -67,10 +67,14 @@ func writeFile(path string, content []byte) error {
 		return err
 	}
 	tmp := path + ".tmp" // the writers' lock is held: nobody else uses the name
-	if err := os.WriteFile(tmp, content, 0o644); err != nil {
-		return err
+	err := os.WriteFile(tmp, content, 0o644)
+	if err == nil {
+		err = os.Rename(tmp, path)
 	}
-	return os.Rename(tmp, path)
+	if err != nil {
+		_ = os.Remove(tmp) // where there is no room, half a file must not take the rest of it
+	}
+	return err
 }
 
 func bootID() string {

@@ -3,9 +3,11 @@
 package loader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/maps/peer"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
+	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -86,12 +89,14 @@ func (d *Datapath) deviceStatus(s *Status, h *nl.Handle) error {
 	for _, name := range n.missing {
 		s.Skipped = append(s.Skipped, SkippedDevice{Name: name, Why: "configured, but does not exist"})
 	}
-	raw, err := d.pinned(mapHostAddrs)
+	addrs, uplinks, err := d.knownNode()
 	if err != nil {
 		return err
 	}
-	addrs, err := endpoint.NewHostAddrs(raw).All()
-	if err != nil {
+	if s.Unseen, err = unseen(h, n, addrs, uplinks); err != nil {
+		return err
+	}
+	if s.LostGateways, err = d.lostGateways(h, n); err != nil {
 		return err
 	}
 	for a, index := range addrs {
@@ -99,6 +104,69 @@ func (d *Datapath) deviceStatus(s *Status, h *nl.Handle) error {
 	}
 	slices.SortFunc(s.HostAddresses, func(a, b HostAddress) int { return a.Addr.Compare(b.Addr) })
 	return d.programStatus(s, h)
+}
+
+// unseen compares a look at the node with what the maps say of it: addrs and uplinks. Of addresses that have gone only those of
+// uplinks count: a pod on a point-to-point link takes its gateway's with it.
+func unseen(h links, n *node, addrs map[netip.Addr]uint32, uplinks map[uint32]endpoint.Sources) ([]Unseen, error) {
+	var out []Unseen
+	for index := range n.uplinks {
+		if _, known := uplinks[uint32(index)]; !known {
+			out = append(out, Unseen{Ifindex: index})
+		}
+	}
+	for a, index := range n.addrs {
+		if _, known := addrs[a]; !known {
+			out = append(out, Unseen{Ifindex: int(index), Addr: a})
+		}
+	}
+	for a, index := range addrs {
+		_, is := n.addrs[a]
+		if _, uplink := uplinks[index]; !is && uplink {
+			out = append(out, Unseen{Ifindex: int(index), Addr: a, Gone: true})
+		}
+	}
+	slices.SortFunc(out, func(a, b Unseen) int { return cmp.Or(a.Ifindex-b.Ifindex, a.Addr.Compare(b.Addr)) })
+	known := make(map[int]nl.Link)
+	for i, u := range out {
+		l, err := linkOf(h, known, u.Ifindex)
+		if err != nil && !errors.Is(err, nl.ErrNotFound) {
+			return nil, err
+		}
+		out[i].Name = l.Name
+	}
+	return out, nil
+}
+
+// lostGateways returns the addresses that the node showed to pods and has no more, although the device is there: somebody has
+// flushed a bridge's, and nothing is routed to its pods or from them.
+func (d *Datapath) lostGateways(h links, n *node) ([]netip.Addr, error) {
+	eps, err := d.endpoints()
+	if err != nil {
+		return nil, err
+	}
+	lost := make(map[netip.Addr]int)
+	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
+		if gw := wire.FromAddr(v.Gateway); !gw.IsUnspecified() && n.addrs[gw] == 0 {
+			lost[gw] = int(v.RouteIfindex)
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("endpoints: %w", err)
+	}
+	var out []netip.Addr
+	known := make(map[int]nl.Link)
+	for gw, index := range lost {
+		_, err := linkOf(h, known, index)
+		if err == nil {
+			out = append(out, gw)
+		} else if !errors.Is(err, nl.ErrNotFound) {
+			return nil, err
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out, nil
 }
 
 func (d *Datapath) programStatus(s *Status, h *nl.Handle) error {

@@ -245,7 +245,11 @@ func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) erro
 	}
 	var errs []error
 	for index, src := range want {
-		errs = append(errs, d.putUplink(a, m, have, index, src))
+		err := d.putUplink(a, m, have, index, src)
+		errs = append(errs, err)
+		if errors.Is(err, ErrFull) { // the others would say the same
+			break
+		}
 	}
 	for index := range have {
 		if _, ok := want[int(index)]; ok {

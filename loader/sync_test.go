@@ -331,3 +331,40 @@ func TestComplement(t *testing.T) {
 		}
 	}
 }
+
+// Status says what of the node has changed since the last look; the next one takes it in.
+func TestPrivilegedStatusUnseen(t *testing.T) {
+	e := newEnv(t)
+	e.veth("eth0")
+	e.ip("addr", "add", "192.0.2.1/24", "dev", "eth0")
+	d := e.open()
+	e.ok(d.Sync(e.ctx))
+	unseen := func() []Unseen {
+		t.Helper()
+		s, err := d.Status(e.ctx)
+		e.ok(err)
+		return s.Unseen
+	}
+	if got := unseen(); len(got) != 0 {
+		t.Errorf("after a look: %+v", got)
+	}
+	e.veth("eth1")
+	e.ip("addr", "add", "198.51.100.1/24", "dev", "eth1")
+	e.ip("addr", "add", "192.0.2.9/24", "dev", "eth0")
+	e.ip("addr", "del", "192.0.2.1/24", "dev", "eth0")
+	e.ip("addr", "add", "192.0.2.9/24", "dev", "eth0") // a secondary address goes with its primary one
+	eth0, eth1 := e.index("eth0"), e.index("eth1")
+	want := []Unseen{
+		{Ifindex: eth0, Name: "eth0", Addr: netip.MustParseAddr("192.0.2.1"), Gone: true},
+		{Ifindex: eth0, Name: "eth0", Addr: netip.MustParseAddr("192.0.2.9")},
+		{Ifindex: eth1, Name: "eth1"},
+		{Ifindex: eth1, Name: "eth1", Addr: netip.MustParseAddr("198.51.100.1")},
+	}
+	if got := unseen(); !slices.Equal(got, want) {
+		t.Errorf("unseen: %+v\nwant %+v", got, want)
+	}
+	e.ok(d.Sync(e.ctx))
+	if got := unseen(); len(got) != 0 {
+		t.Errorf("after the next look: %+v", got)
+	}
+}

@@ -4,14 +4,11 @@ package loader
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
+	"net/netip"
 	"slices"
 
-	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nl"
@@ -25,56 +22,35 @@ type waitingPort struct {
 	Value hostport.Value `json:"value"`
 }
 
-// portChange is a change of the published ports under the writers' lock. There is seldom anybody who waits, so a file has them,
-// the latest last. After a kill between file and map it may have one that is published; its owner's next change mends that.
+// portChange is a change of the published ports under the writers' lock. Who waits is in a file, the latest last. After a kill
+// between file and map it may have one that is published; its owner's next change mends that.
 type portChange struct {
 	d       *Datapath
 	m       hostport.Map
-	waiting []waitingPort    // as in the file
+	waiting rows[waitingPort]
 	gone    []hostport.Value // what is replaced or taken away
 }
 
-// changePorts begins one. A file that cannot be understood must not stop pods: nobody waits then.
+// changePorts begins one.
 func (d *Datapath) changePorts(m hostport.Map) (*portChange, error) {
-	c := &portChange{d: d, m: m}
-	raw, err := os.ReadFile(d.paths.waiting)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
+	waiting, err := readRows[waitingPort](d, d.paths.waiting)
 	if err != nil {
 		return nil, fmt.Errorf("ports taken over: %w", err)
 	}
-	if err := json.Unmarshal(raw, &c.waiting); err != nil {
-		d.log.Warn("ports taken over do not come back", log.Error(fmt.Errorf("%s: %w", d.paths.waiting, err)))
-		c.waiting = nil
-	}
-	return c, nil
+	return &portChange{d: d, m: m, waiting: waiting}, nil
 }
 
-// wait replaces the file.
+// wait says who waits from now on.
 func (c *portChange) wait(now []waitingPort) error {
-	if slices.Equal(c.waiting, now) {
-		return nil
-	}
-	var err error
-	if len(now) == 0 {
-		err = removeIfThere(c.d.paths.waiting)
-	} else {
-		var raw []byte
-		if raw, err = json.Marshal(now); err == nil {
-			err = writeFile(c.d.paths.waiting, raw)
-		}
-	}
-	if err != nil {
+	if err := c.waiting.set(now); err != nil {
 		return fmt.Errorf("ports taken over: %w", err)
 	}
-	c.waiting = now
 	return nil
 }
 
 // forget drops who waits.
 func (c *portChange) forget(drop func(waitingPort) bool) error {
-	now := slices.Clone(c.waiting)
+	now := slices.Clone(c.waiting.all)
 	return c.wait(slices.DeleteFunc(now, func(w waitingPort) bool {
 		if !drop(w) {
 			return false
@@ -97,7 +73,7 @@ func (c *portChange) put(k hostport.Key, v hostport.Value, back *undo.Stack) err
 		return nil
 	}
 	if had && old.Owner != v.Owner {
-		if err := c.wait(append(slices.Clone(c.waiting), waitingPort{k, old})); err != nil {
+		if err := c.wait(append(slices.Clone(c.waiting.all), waitingPort{k, old})); err != nil {
 			return err
 		}
 	}
@@ -118,7 +94,7 @@ func (c *portChange) put(k hostport.Key, v hostport.Value, back *undo.Stack) err
 
 // withdraw takes an entry away: the last who waits for it has it again.
 func (c *portChange) withdraw(k hostport.Key, v hostport.Value) error {
-	next, rest, err := c.heir(k)
+	next, rest, err := c.heir(k, v.Owner)
 	switch {
 	case err != nil:
 	case next == nil:
@@ -135,15 +111,16 @@ func (c *portChange) withdraw(k hostport.Key, v hostport.Value) error {
 }
 
 // heir returns the last who waits for a key and is there still, or nil, and who waits without that one. A pod whose DEL never
-// came may have left its address to another one, which has published nothing.
-func (c *portChange) heir(k hostport.Key) (next *hostport.Value, rest []waitingPort, err error) {
-	rest = slices.Clone(c.waiting)
+// came may have left its address to another one, which has published nothing. Who gives the key up may wait for it too, where
+// the list could not be written.
+func (c *portChange) heir(k hostport.Key, but uint64) (next *hostport.Value, rest []waitingPort, err error) {
+	rest = slices.Clone(c.waiting.all)
 	for i := len(rest) - 1; i >= 0; i-- {
 		w := rest[i]
-		if w.Key != k {
+		if w.Key != k || w.Value.Owner == but {
 			continue
 		}
-		lives, err := c.d.published(w.Value)
+		lives, err := c.d.lives(w.Value.Owner, w.Value.PodIP)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -156,17 +133,17 @@ func (c *portChange) heir(k hostport.Key) (next *hostport.Value, rest []waitingP
 	return nil, rest, nil
 }
 
-// published reports whether the pod of an entry has its address and its device still.
-func (d *Datapath) published(v hostport.Value) (bool, error) {
+// lives reports whether an owner has its address and its device.
+func (d *Datapath) lives(owner uint64, addr netip.Addr) (bool, error) {
 	eps, err := d.endpoints()
 	if err != nil {
 		return false, err
 	}
-	ep, ok, err := eps.addrs.Get(v.PodIP)
+	ep, ok, err := eps.addrs.Get(addr)
 	if err != nil {
-		return false, fmt.Errorf("endpoint %s: %w", v.PodIP, err)
+		return false, fmt.Errorf("endpoint %s: %w", addr, err)
 	}
-	if !ok || ep.Owner != v.Owner {
+	if !ok || ep.Owner != owner {
 		return false, nil
 	}
 	h, err := nl.New()
@@ -193,7 +170,7 @@ func (c *portChange) sweepSources() error {
 		return nil
 	}
 	used := make(map[uint64]bool)
-	for _, w := range c.waiting {
+	for _, w := range c.waiting.all {
 		used[w.Value.Sources] = true
 	}
 	err := c.m.Each(func(_ hostport.Key, v hostport.Value) bool {

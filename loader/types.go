@@ -38,8 +38,10 @@ type Status struct {
 	Probes        []Probe          `json:"probes"`
 	Config        ConfigStatus     `json:"config"`
 	Devices       []DeviceStatus   `json:"devices"`
-	Skipped       []SkippedDevice  `json:"skipped,omitempty"` // devices that carry traffic and are not handled yet
-	Local         LocalStatus      `json:"local"`             // the node's own processes
+	Skipped       []SkippedDevice  `json:"skipped,omitempty"`      // devices that carry traffic and are not handled yet
+	Unseen        []Unseen         `json:"unseen,omitempty"`       // what has changed since the last look at the node
+	LostGateways  []netip.Addr     `json:"lostGateways,omitempty"` // of pods, on no device any more
+	Local         LocalStatus      `json:"local"`                  // the node's own processes
 	HostAddresses []HostAddress    `json:"hostAddresses"`
 	Maps          []MapStatus      `json:"maps"`
 	Drops         []DropCount      `json:"drops"`
@@ -86,6 +88,14 @@ type SkippedDevice struct {
 	Ifindex int    `json:"ifindex"`
 	Name    string `json:"name"`
 	Why     string `json:"why"`
+}
+
+// Unseen is something of the node that has changed since the maps were last brought up to date: the next Sync takes it in.
+type Unseen struct {
+	Ifindex int        `json:"ifindex"`
+	Name    string     `json:"name"`
+	Addr    netip.Addr `json:"addr,omitzero"`  // of the device; invalid: the device itself, which is an uplink now
+	Gone    bool       `json:"gone,omitempty"` // the address has left the node
 }
 
 // HostAddress is an address that stands for the node.

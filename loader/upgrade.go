@@ -12,7 +12,8 @@ import (
 )
 
 // replaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
-// new program, never none: links are updated and filters replaced in place. A device that went away meanwhile is no error.
+// new program, never none: links are updated and filters replaced in place. A device that went away meanwhile is no error. Nor is
+// what somebody else has put in our place on a pod's device: that is the pod's loss, and must not keep the node from an upgrade.
 func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 	pods, uplinks, err := d.devices()
 	if err != nil {
@@ -28,6 +29,10 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 			err := a.attach(index, hooks, pod)
 			if errors.Is(err, ErrNoDevice) {
 				d.log.Info("device has gone", log.Int("ifindex", index))
+				continue
+			}
+			if pod && errors.Is(err, ErrConflict) {
+				d.log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
 				continue
 			}
 			if err != nil {

@@ -22,8 +22,8 @@ func newSync(a *app) *cobra.Command {
 		Short: "Bring node addresses and uplinks up to date",
 		Long: `Bring the node's addresses, its uplinks and the reserved ports up to date.
 
-Every plugin call does the same; run it when the node got an address or a
-device and no pod comes or goes.`,
+Every ADD and GC does the same; run it when the node got or lost an address or
+a device and no pod comes. "sluice doctor" says whether there is need to.`,
 		Example: `  sluice sync`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

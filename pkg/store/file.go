@@ -186,20 +186,7 @@ func (d *Dir) overwrite(rec *Record) error {
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
-	f, err := file.Open(filepath.Join(d.path, fileName(rec.Ref)), os.O_WRONLY, 0)
-	if err != nil {
-		return fmt.Errorf("write over attachment record: %w", err)
-	}
-	defer f.Close()
-	old, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("write over attachment record: %w", err)
-	}
-	if int64(len(raw)) >= old.Size() {
-		return errors.New("write over attachment record: it has not become smaller")
-	}
-	raw = append(raw, bytes.Repeat([]byte(" "), int(old.Size())-len(raw)-1)...) // means nothing to a reader
-	if _, err := f.WriteAt(append(raw, '\n'), 0); err != nil {
+	if err := file.Overwrite(filepath.Join(d.path, fileName(rec.Ref)), raw); err != nil {
 		return fmt.Errorf("write over attachment record: %w", err)
 	}
 	return nil

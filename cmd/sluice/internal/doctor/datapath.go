@@ -52,7 +52,7 @@ func checkPrograms(f *Facts) []Finding {
 			switch {
 			case p.OK:
 			case p.ID != 0:
-				out = append(out, Finding{"programs", Warning, strings.Replace(what, "has no", "has an older", 1) + "an upgrade was interrupted", "sluice sync; for a pod, the next ADD or sluice unload --force and new pods"})
+				out = append(out, Finding{"programs", Warning, strings.Replace(what, "has no", "has an older", 1) + "an upgrade was interrupted", "add a pod: the next ADD puts one set of programs on every device"})
 			case d.Role == "uplink":
 				out = append(out, Finding{"programs", Problem, what + "published ports and masquerading do not work there", "sluice sync"})
 			default:
@@ -79,6 +79,7 @@ func checkUplinks(f *Facts) []Finding {
 		}
 		out = append(out, n)
 	}
+	out = append(out, unseen(f)...)
 	uplinks := 0
 	for _, d := range f.Status.Devices {
 		if d.Role == "uplink" {
@@ -87,6 +88,27 @@ func checkUplinks(f *Facts) []Finding {
 	}
 	if uplinks == 0 {
 		out = append(out, Finding{"uplinks", Warning, "no device is an uplink: nothing from outside reaches a pod", "give a device an address and a route, or set \"uplinks\" in " + nodeconf.DefaultPath + ", then sluice sync"})
+	}
+	return out
+}
+
+// unseen names what has changed on the node since anybody looked at it: nobody watches between two verbs.
+func unseen(f *Facts) []Finding {
+	level := Info // without pods nothing is missing yet
+	if len(f.Status.Endpoints) > 0 {
+		level = Problem
+	}
+	var out []Finding
+	for _, u := range f.Status.Unseen {
+		name := cmp.Or(u.Name, fmt.Sprintf("ifindex %d", u.Ifindex))
+		text := fmt.Sprintf("%s is an uplink that no verb has seen yet: published ports and masquerading do not work by it", name)
+		switch {
+		case u.Gone:
+			text = fmt.Sprintf("%s has left %s, which no verb has seen yet: a pod that asks for it still gets the ports published on this node", u.Addr, name)
+		case u.Addr.IsValid():
+			text = fmt.Sprintf("%s of %s is an address of the node that no verb has seen yet: published ports do not answer at it", u.Addr, name)
+		}
+		out = append(out, Finding{"uplinks", level, text, "sluice sync, and the same from what changes devices or addresses while pods run"})
 	}
 	return out
 }
@@ -122,6 +144,8 @@ func checkMaps(f *Facts) []Finding {
 		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, m.Entries, m.Max), "its size is fixed: take out what is not needed"
 		if key := sizeKey(m.Name); key != "" {
 			what = fmt.Sprintf("raise %q in \"mapSizes\" of %s, then sluice unload on a drained node", key, nodeconf.DefaultPath)
+		} else if m.Name == "sl_uplinks" {
+			what = fmt.Sprintf("its size is fixed: name the devices that carry traffic out in \"uplinks\" of %s", nodeconf.DefaultPath)
 		}
 		if strings.HasPrefix(m.Type, "LRU") {
 			out = append(out, Finding{"maps", Warning, text + "idle connections are forgotten early", what})

@@ -74,7 +74,7 @@ func checks() []func(*Facts) []Finding {
 	return []func(*Facts) []Finding{
 		checkBlind, checkProbes, checkBandwidth, checkSockets,
 		checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers,
-		checkTables, checkForward, checkForwarding, checkReversePath, checkBridgeFilter, checkConntrack,
+		checkTables, checkForward, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
 		checkRecords, checkLeftovers,
 	}
 }

@@ -57,6 +57,11 @@ func healthy() *Facts {
 	}
 }
 
+// unseenOf makes up something of the node that has changed since anybody looked.
+func unseenOf(u loader.Unseen) func(*Facts) {
+	return func(f *Facts) { f.Status.Unseen = []loader.Unseen{u} }
+}
+
 // A node with which nothing is wrong has no finding but that.
 func TestHealthy(t *testing.T) {
 	for _, f := range Examine(healthy()) {
@@ -112,14 +117,23 @@ func TestChecks(t *testing.T) {
 		{"unloaded with pods", func(f *Facts) { f.Status = nil }, "datapath", Problem, "1 attachment", "delete and add"},
 		{"uplink without program", func(f *Facts) { f.Status.Devices[0].Programs[0] = loader.ProgramStatus{Name: "sl_in", Hook: "ingress"} }, "programs", Problem, "uplink eth0 has no program sl_in at its ingress", "sluice sync"},
 		{"pod without program", func(f *Facts) { f.Status.Devices[2].Programs[1] = loader.ProgramStatus{Name: "sl_out", Hook: "egress"} }, "programs", Problem, "pod veth1 has no program sl_out at its egress", "delete and add"},
-		{"older program", func(f *Facts) { f.Status.Devices[0].Programs[0].OK = false }, "programs", Warning, "an older program", "sluice sync"},
+		{"older program", func(f *Facts) { f.Status.Devices[0].Programs[0].OK = false }, "programs", Warning, "an older program", "next ADD"},
 		{"skipped uplink", func(f *Facts) { f.Status.Skipped = []loader.SkippedDevice{{Name: "wg0", Why: "no Ethernet header"}} }, "uplinks", Warning, "wg0", "another device"},
 		{"missing uplink", func(f *Facts) {
 			f.Status.Skipped = []loader.SkippedDevice{{Name: "eth9", Why: "configured, but does not exist"}}
 		}, "uplinks", Warning, "eth9", "correct"},
+		{"bridge without its address", func(f *Facts) { f.Status.LostGateways = []netip.Addr{netip.MustParseAddr("10.1.0.1")} }, "gateway", Problem, "10.1.0.1", "ip addr add"},
+		{"unseen uplink", unseenOf(loader.Unseen{Ifindex: 5, Name: "eth5"}), "uplinks", Problem, "eth5 is an uplink that no verb has seen", "sluice sync"},
+		{"unseen address", unseenOf(loader.Unseen{Ifindex: 2, Name: "eth0", Addr: netip.MustParseAddr("192.0.2.9")}), "uplinks", Problem, "192.0.2.9 of eth0 is an address", "sluice sync"},
+		{"address that left", unseenOf(loader.Unseen{Ifindex: 2, Name: "eth0", Addr: netip.MustParseAddr("192.0.2.9"), Gone: true}), "uplinks", Problem, "192.0.2.9 has left eth0", "sluice sync"},
+		{"unseen, no pods", func(f *Facts) {
+			unseenOf(loader.Unseen{Ifindex: 5, Name: "eth5"})(f)
+			f.Status.Endpoints, f.Records = nil, nil
+		}, "uplinks", Info, "eth5", "sluice sync"},
 		{"no uplink", func(f *Facts) { f.Status.Devices = f.Status.Devices[2:] }, "uplinks", Warning, "no device is an uplink", "uplinks"},
 		{"full map", func(f *Facts) { f.Status.Maps[0].Entries = 95 }, "maps", Problem, "95 of 100", "raise \"endpoints\" in \"mapSizes\""},
 		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_no_masq", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
+		{"full of uplinks", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_uplinks", 100 }, "maps", Problem, "100 of 100", "name the devices"},
 		{"full LRU", func(f *Facts) { f.Status.Maps[0].Entries, f.Status.Maps[0].Type = 100, "LRUHash" }, "maps", Warning, "forgotten", "mapSizes"},
 		{"before ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},
 		{"after ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
@@ -223,7 +237,7 @@ func TestDocumented(t *testing.T) {
 	}
 	for _, check := range []string{
 		"not-looked-at", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "netfilter", "forward-policy",
-		"forwarding", "rp-filter", "br-netfilter", "conntrack", "records", "leftover", "doubtful", "reservation",
+		"forwarding", "gateway", "rp-filter", "br-netfilter", "conntrack", "records", "leftover", "doubtful", "reservation",
 	} {
 		if !strings.Contains(string(raw), "\n### "+check+"\n") {
 			t.Errorf("docs/troubleshooting.md has no heading %q", check)

@@ -117,6 +117,19 @@ func checkForwarding(f *Facts) []Finding {
 	return out
 }
 
+// checkGateways looks for addresses of the node that pods send by and that somebody has taken away.
+func checkGateways(f *Facts) []Finding {
+	if f.Status == nil {
+		return nil
+	}
+	var out []Finding
+	for _, gw := range f.Status.LostGateways {
+		out = append(out, Finding{"gateway", Problem, fmt.Sprintf("%s, by which pods send, is on no device any more: nothing is routed to them or from them", gw),
+			"add a pod of their network, or give the address back to their bridge (ip addr add), and find out who took it"})
+	}
+	return out
+}
+
 // routing are the devices by which the kernel takes in what it forwards to and from pods: uplinks, and what pods are routed
 // from, which is the bridge and not its port.
 func (f *Facts) routing() []string {
