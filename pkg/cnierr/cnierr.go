@@ -122,7 +122,8 @@ func From(err error) *types.Error {
 // within keeps what was wrapped around the coded error (a device name, the
 // other errors of a join) as details: the message stays short.
 func within(outer, coded error, obj *types.Error) *types.Error {
-	if outer != coded { //nolint:errorlint // identity is meant, not the chain
+	// A join of nothing else says the same.
+	if outer != coded && outer.Error() != coded.Error() { //nolint:errorlint // identity is meant, not the chain
 		obj.Details = oneLine(outer.Error())
 	}
 	return obj

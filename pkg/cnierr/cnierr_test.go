@@ -37,6 +37,7 @@ func TestFrom(t *testing.T) {
 		{"deadline", fmt.Errorf("wait: %w", context.DeadlineExceeded),
 			&types.Error{Code: 11, Msg: "the operation did not finish in time", Details: "wait: context deadline exceeded"}},
 		{"join", errors.Join(errors.New("a"), New(CodeConflict, "b", "")), &types.Error{Code: 103, Msg: "b", Details: "a; b"}},
+		{"join of one", errors.Join(nil, Wrap(CodeKernel, errors.New("why"), "open")), &types.Error{Code: 100, Msg: "open", Details: "why"}},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
