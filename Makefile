@@ -11,7 +11,7 @@ GOLANGCI_VERSION ?= v2.15.0
 # What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
-TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant
+TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant
 # What takes Debian's kernels apart.
 KERNEL_NEEDS := $(GUEST_NEEDS) dpkg-deb:dpkg lz4:lz4 zstd:zstd xz:xz-utils
 KERNEL ?= 5.10
@@ -44,7 +44,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify fmt lint test test-unit test-privileged parity reference-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
+.PHONY: help build generate verify fmt lint test test-unit test-privileged parity runtimes reference-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,11 @@ parity: ## compare every behaviour in every back end with the reference, about t
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go test -count=1 -timeout=30m -parallel=4 -run Parity ./test/behaviour -whole
+
+runtimes: ## run the container runtimes, beside Debian's the newest containerd and kubelet; building those takes long, once (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go test -count=1 -timeout=120m ./test/runtimes -built -kubelet
 
 reference-suites: ## run the reference plugins' own test suites against Sluice, here and under Linux 6.12 in QEMU (root)
 	$(need-root)

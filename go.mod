@@ -16,6 +16,8 @@ require (
 	go.uber.org/zap v1.28.0
 	golang.org/x/net v0.55.0
 	golang.org/x/sys v0.45.0
+	google.golang.org/grpc v1.72.1
+	k8s.io/cri-api v0.34.1
 )
 
 require (
@@ -27,10 +29,13 @@ require (
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/u-root/uio v0.0.0-20230220225925-ffce2a382923 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	go.opentelemetry.io/otel v1.29.0 // indirect
-	go.opentelemetry.io/otel/trace v1.29.0 // indirect
+	go.opentelemetry.io/otel v1.35.0 // indirect
+	go.opentelemetry.io/otel/trace v1.35.0 // indirect
 	go.uber.org/multierr v1.10.0 // indirect
 	golang.org/x/sync v0.20.0 // indirect
+	golang.org/x/text v0.37.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20250303144028-a0af3efb3deb // indirect
+	google.golang.org/protobuf v1.36.5 // indirect
 )
 
 tool github.com/cilium/ebpf/cmd/bpf2go

@@ -32,7 +32,9 @@ func run(args []string) error {
 	case len(args) == 2 && args[0] == "show":
 		return show(args[1])
 	case len(args) == 1 && args[0] == "pause":
-		select {}
+		for { // waiting for nothing at all is a deadlock to the runtime, which ends the process
+			time.Sleep(time.Hour)
+		}
 	}
 	return errors.New(usage)
 }
