@@ -14,6 +14,7 @@ type podman struct {
 	*machine
 	words  []string // the command, with what puts its state into the machine
 	rootfs string
+	group  string // the parent of pods' cgroups
 }
 
 func newPodman(t *testing.T) *podman {
@@ -25,7 +26,8 @@ func newPodman(t *testing.T) *podman {
 	if major, _, _ := strings.Cut(string(version), "."); major != "4" && major != "3" {
 		t.Fatalf("podman %s has no CNI, podman 4 had: Debian 12 has that one", strings.TrimSpace(string(version)))
 	}
-	p := &podman{machine: newMachine(t), rootfs: rootDir, words: []string{
+	group := ownGroup(t) // before the machine: what is in it ends first
+	p := &podman{machine: newMachine(t), rootfs: rootDir, group: group, words: []string{
 		"env", "CONTAINERS_CONF=/run/containers.conf", "podman", "--root", stateDir + "/root", "--runroot", stateDir + "/run",
 		"--tmpdir", stateDir + "/tmp", "--storage-driver", "vfs",
 	}}
@@ -159,7 +161,7 @@ func TestPrivilegedPodmanPod(t *testing.T) {
 	t.Parallel()
 	eachBackend(t, func(t *testing.T, p *podman) {
 		before := p.snapshot()
-		p.do("pod", "create", "--name", "pod", "--network", "one", "--publish", "8080:80")
+		p.do("pod", "create", "--name", "pod", "--cgroup-parent", p.group, "--network", "one", "--publish", "8080:80")
 		p.start("a", "--pod", "pod")
 		p.published(8080, "a")
 		p.do("pod", "rm", "--force", "--time", "0", "pod")
