@@ -34,8 +34,11 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	}
 	ref := a.Ref(conf.Name)
 	s, found, _ := p.recall(ref)
-	if !found && p.Records.Claimed(ref, a.Netns) {
-		return nil // the interface, and the backup of that name, are another attachment's
+	prev := string(conf.RawPrevResult)
+	if made := prev != "" && prev != "null"; !found && !made && p.Records.Claimed(ref, a.Netns) {
+		// The interface, and the backup of that name, are another attachment's. A runtime that passes a result has made this one,
+		// under another name of the network.
+		return nil
 	}
 	if s.Backup == "" {
 		// Of the reference plugin, or of an ADD whose record is lost.

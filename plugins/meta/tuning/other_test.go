@@ -25,6 +25,24 @@ func TestPrivilegedDelOfOther(t *testing.T) {
 	}
 }
 
+// The network has another name by now: the runtime that made the attachment says so by its result, and the interface, which may be a
+// device of the node's that goes back, gets what it had.
+func TestPrivilegedDelOfRenamedNetwork(t *testing.T) {
+	d := newPod(t)
+	before := d.state()
+	d.add(`,"mtu":1400,"promisc":true`)
+	a := d.args("")
+	a.StdinData = []byte(strings.Replace(string(a.StdinData), `"name":"n"`, `"name":"renamed"`, 1))
+	if err := d.p.del(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range d.state() {
+		if before[k] != v {
+			t.Errorf("%s is %s, was %s", k, v, before[k])
+		}
+	}
+}
+
 func TestPrivilegedTwoInChain(t *testing.T) {
 	d := newPod(t)
 	before := d.state()
