@@ -57,9 +57,11 @@ func TestUnavailable(t *testing.T) {
 			t.Errorf("%v became %v", tc.err, got)
 		}
 	}
-	inner := New(CodeNoDatapath, "no back end", "why")
-	if got := Unavailable(inner); From(got).Code != CodeUnavailable || From(got).Msg != "no back end" || !errors.Is(got, inner) {
-		t.Errorf("%v", got)
+	for _, code := range []uint{CodeNoDatapath, CodeKernel} {
+		inner := New(code, "no back end", "why")
+		if got := Unavailable(inner); From(got).Code != CodeUnavailable || From(got).Msg != "no back end" || !errors.Is(got, inner) {
+			t.Errorf("%v", got)
+		}
 	}
 }
 
