@@ -30,8 +30,9 @@ const (
 )
 
 var (
-	// ErrNotFound says that the link, address or route asked for does not exist.
-	ErrNotFound = errors.New("not found")
+	// ErrNotFound says that the link, address or route asked for does not exist. The words are not those of its name: containerd takes
+	// a DEL whose error holds "not found" for one that has succeeded (go-cni, Network.Remove).
+	ErrNotFound = errors.New("does not exist")
 	// ErrExist says that what should be made exists already.
 	ErrExist = errors.New("exists already")
 	// ErrNotSupported says that the running kernel lacks the feature (for example CONFIG_BRIDGE_VLAN_FILTERING).
