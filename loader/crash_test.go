@@ -148,6 +148,7 @@ func TestPrivilegedFilterDeviceGone(t *testing.T) {
 // of those pods come before: a map that is not there is an empty one, and what they hold in the others goes.
 func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 	e := newEnv(t)
+	e.ctx = t.Context() // it loads for every map, which takes a busy machine longer than other tests have
 	e.uplink()
 	for _, missing := range []string{mapPolicies, mapPoliced} {
 		d := e.open()
