@@ -161,7 +161,13 @@ func TestPrivilegedFlood(t *testing.T) {
 				lost := 0
 				for _, c := range talks {
 					c.limit = 2 * patience
-					if err := c.say("still there?"); err != nil {
+					err := c.say("still there?")
+					if err != nil && c.udp {
+						// The server's buffer may have been full of the flood; a connection that is lost is so the second time too.
+						t.Log(err)
+						err = c.say("still there?")
+					}
+					if err != nil {
 						t.Log(err)
 						lost++
 					}
