@@ -3,7 +3,6 @@
 package loader
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -21,19 +20,8 @@ type displaced struct {
 type displacements struct{ rows[displaced] }
 
 func (d *Datapath) displacements() (*displacements, error) {
-	r, err := readRows[displaced](d, d.paths.displaced)
-	if err != nil {
-		return nil, fmt.Errorf("addresses taken over: %w", err)
-	}
-	return &displacements{r}, nil
-}
-
-// keep says who is displaced from now on.
-func (l *displacements) keep(now []displaced) error {
-	if err := l.set(now); err != nil {
-		return fmt.Errorf("addresses taken over: %w", err)
-	}
-	return nil
+	r, err := readRows[displaced](d, d.paths.displaced, "addresses taken over")
+	return &displacements{r}, err
 }
 
 // claim gives the address to owner: the entry of another one, old, is displaced. It returns what owner has had there itself, in the
@@ -53,7 +41,7 @@ func (l *displacements) claim(addr netip.Addr, owner uint64, old endpoint.Value,
 	if had {
 		now = append(now, displaced{addr, old})
 	}
-	return own, found, l.keep(now)
+	return own, found, l.set(now)
 }
 
 // release takes the features f from what is displaced of the owners that of accepts.
@@ -67,10 +55,10 @@ func (l *displacements) release(f Feature, of func(owner uint64) bool) error {
 			now = append(now, x)
 		}
 	}
-	return l.keep(now)
+	return l.set(now)
 }
 
-// heir takes out the last who has been displaced from the address and whose device is there; nil when there is none.
+// heir takes out the last who has been displaced from the address and whose device has not gone; nil when there is none.
 func (l *displacements) heir(a *attacher, addr netip.Addr) (*endpoint.Value, error) {
 	var found *endpoint.Value
 	now := slices.Clone(l.all)
@@ -78,15 +66,10 @@ func (l *displacements) heir(a *attacher, addr netip.Addr) (*endpoint.Value, err
 		if now[i].Addr != addr {
 			continue
 		}
-		c, err := a.conn()
-		if err != nil {
-			return nil, err
-		}
-		v := now[i].Value
-		if _, err := c.h.LinkByIndex(int(v.Ifindex)); err == nil {
+		if v := now[i].Value; !a.gone(int(v.Ifindex)) {
 			found = &v
 		}
 		now = slices.Delete(now, i, i+1)
 	}
-	return found, l.keep(now)
+	return found, l.set(now)
 }

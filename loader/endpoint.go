@@ -263,7 +263,7 @@ func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, 
 		return false, err
 	}
 	was := lost.all
-	back.Push("addresses taken over", func(context.Context) error { return lost.keep(was) })
+	back.Push("addresses taken over", func(context.Context) error { return lost.set(was) })
 	for _, p := range ep.Addrs {
 		addr := p.Addr().Unmap()
 		old, had, err := eps.addrs.Get(addr)

@@ -165,7 +165,7 @@ func (d *Datapath) publish(c *portChange, owner uint64, ports []HostPort, want m
 		return err
 	}
 	was := c.waiting.all
-	back.Push("ports taken over", func(context.Context) error { return c.wait(was) })
+	back.Push("ports taken over", func(context.Context) error { return c.waiting.set(was) })
 	if err := c.forget(func(w waitingPort) bool { return w.Value.Owner == owner }); err != nil {
 		return err
 	}

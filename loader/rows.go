@@ -9,8 +9,6 @@ import (
 	"io/fs"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -18,22 +16,23 @@ import (
 // rows is a list in a file of the run directory: what belongs to a map of the datapath and is so seldom there that a map of its own
 // would be empty on almost every node. Whoever reads or writes it holds the writers' lock.
 type rows[T comparable] struct {
-	path string
-	all  []T // as in the file
+	path, what string
+	all        []T // as in the file
 }
 
-// readRows reads a list; without a file it is empty. One that cannot be understood must not stop pods: it is empty too.
-func readRows[T comparable](d *Datapath, path string) (rows[T], error) {
-	r := rows[T]{path: path}
+// readRows reads a list; without a file it is empty. One that cannot be understood must not stop pods: it is empty too. what is for
+// messages.
+func readRows[T comparable](d *Datapath, path, what string) (rows[T], error) {
+	r := rows[T]{path: path, what: what}
 	raw, err := file.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
 	if err != nil {
-		return r, err
+		return r, fmt.Errorf("%s: %w", what, err)
 	}
 	if err := json.Unmarshal(raw, &r.all); err != nil {
-		d.log.Warn("what was taken over does not come back", log.Error(fmt.Errorf("%s: %w", path, err)))
+		d.log.Warn(what+" do not come back", log.Error(fmt.Errorf("%s: %w", path, err)))
 		r.all = nil
 	}
 	return r, nil
@@ -45,11 +44,11 @@ func (r *rows[T]) set(now []T) error {
 	if slices.Equal(r.all, now) {
 		return nil
 	}
-	err := r.write(now)
-	if err == nil {
-		r.all = now
+	if err := r.write(now); err != nil {
+		return fmt.Errorf("%s: %w", r.what, err)
 	}
-	return err
+	r.all = now
+	return nil
 }
 
 func (r *rows[T]) write(now []T) error {
@@ -61,7 +60,7 @@ func (r *rows[T]) write(now []T) error {
 		return err
 	}
 	err = writeFile(r.path, raw)
-	if len(now) < len(r.all) && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) {
+	if len(now) < len(r.all) && file.NoRoom(err) {
 		return file.Overwrite(r.path, raw)
 	}
 	return err

@@ -60,16 +60,26 @@ func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
 
 // moreRoom says how a map that is full gets room: most have a fixed size.
 func moreRoom(name string) string {
-	var key string
-	switch name {
-	case mapEndpoints, mapOwnDevices:
-		key = "endpoints"
-	case mapHostPorts:
-		key = "hostPorts"
-	case mapUplinks:
-		return `its size is fixed: name the devices that carry traffic out in "uplinks" of the node configuration`
-	default:
-		return "its size is fixed"
+	if key := SizeKey(name); key != "" {
+		return fmt.Sprintf("raise %q of mapSizes in the node configuration", key)
 	}
-	return fmt.Sprintf("raise %q of mapSizes in the node configuration", key)
+	if name == mapUplinks {
+		return `its size is fixed: name the devices that carry traffic out in "uplinks" of the node configuration`
+	}
+	return "its size is fixed"
+}
+
+// SizeKey is the key of mapSizes in the node configuration that the size of a map comes from; empty: it is fixed.
+func SizeKey(name string) string {
+	switch name {
+	case mapFlows:
+		return "flows"
+	case mapFlowsNew:
+		return "flowsNew"
+	case mapEndpoints, mapOwnDevices:
+		return "endpoints"
+	case mapHostPorts:
+		return "hostPorts"
+	}
+	return ""
 }

@@ -4,14 +4,12 @@ package loader
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
@@ -33,25 +31,14 @@ type portChange struct {
 
 // changePorts begins one.
 func (d *Datapath) changePorts(m hostport.Map) (*portChange, error) {
-	waiting, err := readRows[waitingPort](d, d.paths.waiting)
-	if err != nil {
-		return nil, fmt.Errorf("ports taken over: %w", err)
-	}
-	return &portChange{d: d, m: m, waiting: waiting}, nil
-}
-
-// wait says who waits from now on.
-func (c *portChange) wait(now []waitingPort) error {
-	if err := c.waiting.set(now); err != nil {
-		return fmt.Errorf("ports taken over: %w", err)
-	}
-	return nil
+	waiting, err := readRows[waitingPort](d, d.paths.waiting, "ports taken over")
+	return &portChange{d: d, m: m, waiting: waiting}, err
 }
 
 // forget drops who waits.
 func (c *portChange) forget(drop func(waitingPort) bool) error {
 	now := slices.Clone(c.waiting.all)
-	return c.wait(slices.DeleteFunc(now, func(w waitingPort) bool {
+	return c.waiting.set(slices.DeleteFunc(now, func(w waitingPort) bool {
 		if !drop(w) {
 			return false
 		}
@@ -73,7 +60,7 @@ func (c *portChange) put(k hostport.Key, v hostport.Value, back *undo.Stack) err
 		return nil
 	}
 	if had && old.Owner != v.Owner {
-		if err := c.wait(append(slices.Clone(c.waiting.all), waitingPort{k, old})); err != nil {
+		if err := c.waiting.set(append(slices.Clone(c.waiting.all), waitingPort{k, old})); err != nil {
 			return err
 		}
 	}
@@ -107,7 +94,7 @@ func (c *portChange) withdraw(k hostport.Key, v hostport.Value) error {
 		return fmt.Errorf("published port %s: %w", k, err)
 	}
 	c.gone = append(c.gone, v)
-	return c.wait(rest)
+	return c.waiting.set(rest)
 }
 
 // heir returns the last who waits for a key and is there still, or nil, and who waits without that one. A pod whose DEL never
@@ -133,7 +120,7 @@ func (c *portChange) heir(k hostport.Key, but uint64) (next *hostport.Value, res
 	return nil, rest, nil
 }
 
-// lives reports whether an owner has its address and its device.
+// lives reports whether an owner has its address, and its device has not gone.
 func (d *Datapath) lives(owner uint64, addr netip.Addr) (bool, error) {
 	eps, err := d.endpoints()
 	if err != nil {
@@ -146,16 +133,9 @@ func (d *Datapath) lives(owner uint64, addr netip.Addr) (bool, error) {
 	if !ok || ep.Owner != owner {
 		return false, nil
 	}
-	h, err := nl.New()
-	if err != nil {
-		return false, err
-	}
-	defer h.Close()
-	_, err = h.LinkByIndex(int(ep.Ifindex))
-	if errors.Is(err, nl.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
+	a := d.attacher("")
+	defer a.Close()
+	return !a.gone(int(ep.Ifindex)), nil
 }
 
 // end does what follows a change.

@@ -48,6 +48,9 @@ func Read(path string) ([]byte, error) {
 	}
 }
 
+// NoRoom reports whether a write failed since the file system, or somebody's share of it, is full.
+func NoRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
 // Overwrite puts content into a file that is there, in one call and without making it shorter, which takes no room: for what must
 // succeed on a file system that is full. What is left of the old content becomes spaces. Content that is longer is an error.
 func Overwrite(path string, content []byte) error {

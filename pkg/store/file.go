@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-cni/sluice/pkg/file"
 )
 
@@ -172,7 +170,7 @@ func (d *Dir) write(rec *Record) (err error) {
 // there the record is written over the old one, in one call and as long as that, which takes no room. The caller holds the lock.
 func (d *Dir) shrink(rec *Record) error {
 	err := d.write(rec)
-	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+	if !file.NoRoom(err) {
 		return err
 	}
 	if oerr := d.overwrite(rec); oerr != nil {

@@ -116,21 +116,6 @@ func unseen(f *Facts) []Finding {
 // nearlyFull is the share of a map from which on it is said.
 const nearlyFull = 0.9
 
-// sizeKey is the key of mapSizes that a map's size has; the others have a fixed one.
-func sizeKey(name string) string {
-	switch name {
-	case "sl_flows":
-		return "flows"
-	case "sl_flows_new":
-		return "flowsNew"
-	case "sl_endpoints", "sl_own_devices":
-		return "endpoints"
-	case "sl_hostports":
-		return "hostPorts"
-	}
-	return ""
-}
-
 // checkMaps looks for maps without room. Flows make their own: the oldest go.
 func checkMaps(f *Facts) []Finding {
 	if f.Status == nil {
@@ -142,7 +127,7 @@ func checkMaps(f *Facts) []Finding {
 			continue
 		}
 		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, m.Entries, m.Max), "its size is fixed: take out what is not needed"
-		if key := sizeKey(m.Name); key != "" {
+		if key := loader.SizeKey(m.Name); key != "" {
 			what = fmt.Sprintf("raise %q in \"mapSizes\" of %s, then sluice unload on a drained node", key, nodeconf.DefaultPath)
 		} else if m.Name == "sl_uplinks" {
 			what = fmt.Sprintf("its size is fixed: name the devices that carry traffic out in \"uplinks\" of %s", nodeconf.DefaultPath)
