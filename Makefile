@@ -44,7 +44,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify fmt lint test test-unit test-privileged parity runtimes reference-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
+.PHONY: help build generate verify check-bpf-headers fmt lint test test-unit test-privileged parity runtimes reference-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,15 +61,22 @@ verify: ## regenerate and check that nothing differs from what is committed (nee
 		{ apt-get -qq update; apt-get -qq install -y --no-install-recommends libbpf-dev linux-libc-dev >/dev/null; }
 	$(MAKE) --no-print-directory generate
 	git diff --exit-code -- pkg/bpfobj
-	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h
+	$(MAKE) --no-print-directory check-bpf-headers
+	clang-format --dry-run -Werror bpf/*.c $$(find bpf/lib -name '*.h')
 	@out=$$(gofmt -l cmd loader pkg plugins bench test bpf); [ -z "$$out" ] || { echo "not gofmt'ed: $$out" >&2; exit 1; }
 	go mod tidy -diff
 	go vet ./...
 
+check-bpf-headers: ## compile each header of the BPF programs alone: it must include what it uses
+	$(call need,$(CLANG):$(CLANG))
+	@for header in $$(find bpf/lib -name '*.h' | sort); do \
+		echo "#include \"$$header\"" | $(CLANG) -target bpf $(BPF2GO_CFLAGS) -Wno-unused-function -fsyntax-only -x c -I. - || { echo "$$header does not compile alone" >&2; exit 1; }; \
+	done
+
 fmt: ## format the Go and C sources
 	gofmt -w cmd loader pkg plugins bench test bpf
 	$(call need,clang-format:clang-format)
-	clang-format -i bpf/*.c bpf/lib/*.h
+	clang-format -i bpf/*.c $$(find bpf/lib -name '*.h')
 
 lint: ## run golangci-lint
 	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
+#include <linux/in.h>
 #include "clock.h"
 #include "hostport.h"
 #include "sent_maps.h"

@@ -2,4 +2,4 @@
 
 package bpfobj
 
-const build = "973312af59debf7620e21b6ec6eac83e8bc82d9b7172ea2997c6654221c371cf"
+const build = "6dfc8a0c2d2489ac0158ac466d9315aad77da9c1d96649d8ec5612ae8ee8bf9a"
