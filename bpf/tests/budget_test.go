@@ -68,7 +68,7 @@ func TestPrivilegedInstructions(t *testing.T) {
 }
 
 // socketCost adds what the programs for socket calls cost.
-func socketCost(t *testing.T, o *objects, cost map[string]budget) {
+func socketCost(t *testing.T, o *programSet, cost map[string]budget) {
 	t.Helper()
 	spec, programs := sockPrograms(t, o)
 	for name, p := range programs {

@@ -33,7 +33,7 @@ const (
 type shaper struct {
 	testing.TB
 	prog   *ebpf.Program
-	o      *objects
+	o      *programSet
 	limits edt.Limits
 	nets   edt.Nets
 	ecn    byte // of what is sent by IPv4

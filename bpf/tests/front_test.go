@@ -15,7 +15,7 @@ import (
 
 // behind returns a program that runs prepare (the packet is in R6) and then the
 // program of a hook. It goes with the test.
-func (o *objects) behind(tb testing.TB, h hook, prepare ...asm.Instruction) *ebpf.Program {
+func (o *programSet) behind(tb testing.TB, h hook, prepare ...asm.Instruction) *ebpf.Program {
 	tb.Helper()
 	table, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if err != nil {
@@ -44,7 +44,7 @@ func (o *objects) behind(tb testing.TB, h hook, prepare ...asm.Instruction) *ebp
 
 // cutting are programs that shorten the packet to cb[0] bytes first: Linux 6.15 and
 // later refuse to make an IP packet without its whole header.
-func (o *objects) cutting(tb testing.TB) (fronts [hooks]*ebpf.Program) {
+func (o *programSet) cutting(tb testing.TB) (fronts [hooks]*ebpf.Program) {
 	tb.Helper()
 	const cb = 48 // offset of cb[0] in struct __sk_buff
 	for h := range fronts {

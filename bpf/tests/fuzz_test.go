@@ -15,7 +15,7 @@ func FuzzParse(f *testing.F) {
 	if os.Geteuid() != 0 {
 		f.Skip("a network namespace and BPF need root")
 	}
-	fx := &fixture{node: newNode(f), objects: mustLoad(f, loadOptions{}), kept: new([]uint32)}
+	fx := &fixture{node: newNode(f), programSet: mustLoad(f, loadOptions{}), kept: new([]uint32)}
 	fx.cut = fx.cutting(f)
 	var opts []option
 	for _, family := range families {

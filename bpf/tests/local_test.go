@@ -14,7 +14,7 @@ import (
 // there are no walks: test/behaviour has them meet real sockets.
 
 // sockPrograms loads the programs for socket calls over the maps of o.
-func sockPrograms(tb testing.TB, o *objects) (*ebpf.CollectionSpec, map[string]*ebpf.Program) {
+func sockPrograms(tb testing.TB, o *programSet) (*ebpf.CollectionSpec, map[string]*ebpf.Program) {
 	tb.Helper()
 	spec, err := elf.LoadCgroupSock()
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
-// objects are the programs over one set of maps, none of it pinned.
-type objects struct {
+// programSet is the programs over one set of maps, none of it pinned.
+type programSet struct {
 	podEgress, podIngress, uplinkIngress, uplinkEgress *ebpf.Program
 	ownEgress, ownIngress, edt                         *ebpf.Program
 	maps                                               map[string]*ebpf.Map
 	views                                              map[string]*bpf.Map // the same, as pkg/maps has them
 }
 
-func (o *objects) programs() []*ebpf.Program {
+func (o *programSet) programs() []*ebpf.Program {
 	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress, o.ownEgress, o.ownIngress, o.edt}
 }
 
@@ -37,35 +37,35 @@ type loadOptions struct {
 type part struct {
 	load func() (*ebpf.CollectionSpec, error)
 	name string
-	into func(*objects) **ebpf.Program
+	into func(*programSet) **ebpf.Program
 }
 
 // parts are the objects whose programs take packets.
 var parts = []part{
-	{elf.LoadPodEgress, "sl_pod_egress", func(o *objects) **ebpf.Program { return &o.podEgress }},
-	{elf.LoadPodIngress, "sl_pod_ingress", func(o *objects) **ebpf.Program { return &o.podIngress }},
-	{elf.LoadUplinkIngress, "sl_upl_ingress", func(o *objects) **ebpf.Program { return &o.uplinkIngress }},
-	{elf.LoadUplinkEgress, "sl_upl_egress", func(o *objects) **ebpf.Program { return &o.uplinkEgress }},
-	{elf.LoadOwnEgress, "sl_own_egress", func(o *objects) **ebpf.Program { return &o.ownEgress }},
-	{elf.LoadOwnIngress, "sl_own_ingress", func(o *objects) **ebpf.Program { return &o.ownIngress }},
-	{elf.LoadEdt, "sl_edt", func(o *objects) **ebpf.Program { return &o.edt }},
+	{elf.LoadPodEgress, "sl_pod_egress", func(o *programSet) **ebpf.Program { return &o.podEgress }},
+	{elf.LoadPodIngress, "sl_pod_ingress", func(o *programSet) **ebpf.Program { return &o.podIngress }},
+	{elf.LoadUplinkIngress, "sl_upl_ingress", func(o *programSet) **ebpf.Program { return &o.uplinkIngress }},
+	{elf.LoadUplinkEgress, "sl_upl_egress", func(o *programSet) **ebpf.Program { return &o.uplinkEgress }},
+	{elf.LoadOwnEgress, "sl_own_egress", func(o *programSet) **ebpf.Program { return &o.ownEgress }},
+	{elf.LoadOwnIngress, "sl_own_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
+	{elf.LoadEdt, "sl_edt", func(o *programSet) **ebpf.Program { return &o.edt }},
 }
 
 // sockets is the object for socket calls, which has several programs.
 var sockets = part{load: elf.LoadCgroupSock, name: "sl_cgroup_sock"}
 
-func newObjects() *objects {
-	return &objects{maps: map[string]*ebpf.Map{}, views: map[string]*bpf.Map{}}
+func newObjects() *programSet {
+	return &programSet{maps: map[string]*ebpf.Map{}, views: map[string]*bpf.Map{}}
 }
 
 // share makes m the map of that name.
-func (o *objects) share(tb testing.TB, name string, m *ebpf.Map) {
+func (o *programSet) share(tb testing.TB, name string, m *ebpf.Map) {
 	tb.Helper()
 	o.maps[name], o.views[name] = m, bpftest.View(tb, m)
 }
 
 // mustLoad loads everything; it goes with the test.
-func mustLoad(tb testing.TB, opts loadOptions) *objects {
+func mustLoad(tb testing.TB, opts loadOptions) *programSet {
 	tb.Helper()
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // maps are charged to it before Linux 5.11
@@ -93,7 +93,7 @@ func mustLoad(tb testing.TB, opts loadOptions) *objects {
 }
 
 // load configures spec and makes the maps that earlier objects have not made yet.
-func (o *objects) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOptions) {
+func (o *programSet) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOptions) {
 	tb.Helper()
 	for name, ms := range spec.Maps {
 		if ms.Pinning != ebpf.PinByName {
@@ -123,7 +123,7 @@ func (o *objects) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOption
 	}
 }
 
-func (o *objects) take(tb testing.TB, spec *ebpf.CollectionSpec, name string) *ebpf.Program {
+func (o *programSet) take(tb testing.TB, spec *ebpf.CollectionSpec, name string) *ebpf.Program {
 	tb.Helper()
 	replace := map[string]*ebpf.Map{}
 	for n := range spec.Maps {

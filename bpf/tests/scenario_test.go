@@ -22,7 +22,7 @@ import (
 // fixture is a node with the programs loaded. Walks take turns in it.
 type fixture struct {
 	*node
-	*objects
+	*programSet
 	modes []mode
 	cut   [hooks]*ebpf.Program // see objects.cutting
 	kept  *[]uint32            // words of sl_ports_kept that walks have written since the last one began
@@ -50,7 +50,7 @@ func newFixture(tb testing.TB, vars map[string]uint32) *fixture {
 	fx, ok := loaded[key]
 	if !ok {
 		fx.kept = new([]uint32)
-		fx.objects = mustLoad(lasting{tb}, loadOptions{vars: vars, seams: true, sizes: fixtureSizes})
+		fx.programSet = mustLoad(lasting{tb}, loadOptions{vars: vars, seams: true, sizes: fixtureSizes})
 		fx.cut = fx.cutting(lasting{tb})
 		loaded[key] = fx
 	}

@@ -255,7 +255,7 @@ func seamMapUpdate(fn asm.BuiltinFunc) asm.Instructions {
 }
 
 // seam reads the seam map, setSeam writes it.
-func (o *objects) seam(tb testing.TB) seamState {
+func (o *programSet) seam(tb testing.TB) seamState {
 	tb.Helper()
 	var raw [seamSize]byte
 	if err := o.maps[seamMap].Lookup(uint32(0), &raw); err != nil {
@@ -272,7 +272,7 @@ func (o *objects) seam(tb testing.TB) seamState {
 }
 
 // setSeam writes the inputs and clears what the programs report.
-func (o *objects) setSeam(tb testing.TB, s seamState) {
+func (o *programSet) setSeam(tb testing.TB, s seamState) {
 	tb.Helper()
 	var raw [seamSize]byte
 	e := binary.NativeEndian

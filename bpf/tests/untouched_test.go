@@ -246,7 +246,7 @@ func TestPrivilegedUntouchedVLANBeside(t *testing.T) {
 			asm.Mov.Imm(asm.R2, 0x0081), // ETH_P_8021Q, big endian
 			asm.Mov.Imm(asm.R3, 5),
 			asm.FnSkbVlanPush.Call())
-		real := parts[h].into(fx.objects)
+		real := parts[h].into(fx.programSet)
 		defer func(p *ebpf.Program) { *real = p }(*real)
 		*real = p
 	}

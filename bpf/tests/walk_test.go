@@ -111,7 +111,7 @@ type input struct {
 
 // run gives a packet to a program on a device of the node.
 func (w *walk) run(h hook, dev string, in input) (result, error) {
-	o := w.objects
+	o := w.programSet
 	p := *parts[h].into(o)
 	if o.maps[seamMap] != nil {
 		o.setSeam(w.tb, seamState{clock: w.clock, random: w.random, dice: w.dice, fail: w.fail, rival: w.rival})

@@ -23,7 +23,7 @@ var xdp = part{load: elf.LoadXDPUplink, name: "sl_xdp_uplink"}
 // Verdicts of XDP.
 const xdpDrop, xdpPass = 1, 2
 
-func xdpProgram(tb testing.TB, o *objects) (*ebpf.CollectionSpec, *ebpf.Program) {
+func xdpProgram(tb testing.TB, o *programSet) (*ebpf.CollectionSpec, *ebpf.Program) {
 	tb.Helper()
 	spec, err := xdp.load()
 	if err != nil {
@@ -43,7 +43,7 @@ func TestPrivilegedLoadXDP(t *testing.T) {
 	t.Logf("%s: %d instructions verified", info.Name, n)
 }
 
-func xdpCost(t *testing.T, o *objects, cost map[string]budget) {
+func xdpCost(t *testing.T, o *programSet, cost map[string]budget) {
 	t.Helper()
 	spec, p := xdpProgram(t, o)
 	cost[xdp.name] = costOf(t, spec.Programs[xdp.name], p)
@@ -51,7 +51,7 @@ func xdpCost(t *testing.T, o *objects, cost map[string]budget) {
 
 // denied brings a packet from a denied client to the uplink.
 func denied(w *walk, family, proto int) {
-	_, p := xdpProgram(w.tb, w.objects)
+	_, p := xdpProgram(w.tb, w.programSet)
 	list := deny.New(w.views["sl_deny"])
 	network := netip.PrefixFrom(client(family), client(family).BitLen())
 	if err := list.Add(network); err != nil {
@@ -121,7 +121,7 @@ func TestPrivilegedDropRuns(t *testing.T) {
 // A network of IPv6 has none of the IPv4 addresses, though all of them are written as ::ffff:a.b.c.d in the map.
 func TestPrivilegedDenyFamilies(t *testing.T) {
 	fx := newFixture(t, nil)
-	_, p := xdpProgram(t, fx.objects)
+	_, p := xdpProgram(t, fx.programSet)
 	tests := []struct {
 		network  string
 		v4, v6   uint32
