@@ -139,7 +139,7 @@ func TestPrivilegedBetweenNetworksRefused(t *testing.T) {
 		x := w.between(family, proto, podA, podC, keptPort)
 		f := x.asked.tx("S")
 		f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac
-		refused := drops(reasonNoGateway, podC)
+		refused := wantDrop(reasonNoGateway, podC)
 		refused.uncounted = false
 		w.step(podIngress, podC.name, f.bytes(t), refused)
 		gateways(w)

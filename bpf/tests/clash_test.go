@@ -124,12 +124,12 @@ func TestPrivilegedPolicyOtherICMP(t *testing.T) {
 			w.police(podA, 7, policy.ModeOpen, `{"ingressDefault":"deny","egressDefault":"deny"}`)
 			f := conn{proto: echo, local: at(podA.addr(family), 7), remote: at(podB.addr(family), 0)}.tx("")
 			f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
-			want := drops(reasonEgress, podA)
+			want := wantDrop(reasonEgress, podA)
 			want.uncounted = false
 			w.stepInput(podEgress, podA.name, input{data: icmp(13, 200)(f.bytes(t)), badSums: true}, want)
 			g := conn{proto: echo, local: at(podA.addr(family), 7), remote: at(client(family), 0)}.rx("")
 			g.srcMAC, g.dstMAC = podA.gwMAC, podA.mac
-			w.stepInput(podIngress, podA.name, input{data: icmp(13, 200)(g.bytes(t)), badSums: true, came: upl0.name}, drops(reasonIngress, podA))
+			w.stepInput(podIngress, podA.name, input{data: icmp(13, 200)(g.bytes(t)), badSums: true, came: upl0.name}, wantDrop(reasonIngress, podA))
 		}))
 	}
 }

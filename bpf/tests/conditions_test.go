@@ -82,6 +82,6 @@ func TestPrivilegedHostPortSources(t *testing.T) {
 		w.publish(m)
 		f := j.outside.rx("PA")
 		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-		w.step(uplIngress, upl0.name, f.bytes(t), drops(reasonSource, podA))
+		w.step(uplIngress, upl0.name, f.bytes(t), wantDrop(reasonSource, podA))
 	})
 }

@@ -28,19 +28,19 @@ const (
 // makes room for every update, and what was parsed can be rewritten.
 var dropWalks = map[metrics.Reason]func(w *walk, family, proto int){
 	reasonIP: func(w *walk, family, proto int) {
-		w.step(podEgress, podA.name, w.from(family, proto, client(family), podA.mac).bytes(w.tb), drops(reasonIP, podA))
+		w.step(podEgress, podA.name, w.from(family, proto, client(family), podA.mac).bytes(w.tb), wantDrop(reasonIP, podA))
 	},
 	reasonMAC: func(w *walk, family, proto int) {
-		w.step(podEgress, podA.name, w.from(family, proto, podA.addr(family), podB.mac).bytes(w.tb), drops(reasonMAC, podA))
+		w.step(podEgress, podA.name, w.from(family, proto, podA.addr(family), podB.mac).bytes(w.tb), wantDrop(reasonMAC, podA))
 	},
 	reasonNoAddr: func(w *walk, family, proto int) {
 		w.remove("sl_uplinks", uint32(w.index(upl0.name)))
-		w.opens(family, proto, podA, keptPort, keptPort).refused("S", drops(reasonNoAddr, podA))
+		w.opens(family, proto, podA, keptPort, keptPort).refused("S", wantDrop(reasonNoAddr, podA))
 	},
 	reasonPorts: func(w *walk, family, proto int) {
 		w.keepPorts(snatMin1, snatMax1)
 		w.keepPorts(snatMin2, snatMax2)
-		w.opens(family, proto, podA, keptPort, keptPort).refused("S", drops(reasonPorts, podA))
+		w.opens(family, proto, podA, keptPort, keptPort).refused("S", wantDrop(reasonPorts, podA))
 	},
 	reasonClash: func(w *walk, family, proto int) {
 		if proto == echo {
@@ -55,25 +55,25 @@ var dropWalks = map[metrics.Reason]func(w *walk, family, proto int){
 		w.fail = failMapUpdate
 		f := w.toHostPort(family, proto, podA).outside.rx("S")
 		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonTable, podA))
+		w.step(uplIngress, upl0.name, f.bytes(w.tb), wantDrop(reasonTable, podA))
 	},
 	reasonLoopback: func(w *walk, family, proto int) {
 		loopback := at(pick(family, ip("127.0.0.9"), ip("::1")), hostPort)
 		f := w.toHostPort(family, proto, podA).outside.as(loopback).rx("S")
 		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonLoopback, nil))
+		w.step(uplIngress, upl0.name, f.bytes(w.tb), wantDrop(reasonLoopback, nil))
 	},
 	reasonLoopbackPod: func(w *walk, family, proto int) {
 		j := w.plain(family, proto, podA, keptPort)
 		j.inside.remote = at(pick(family, ip("127.0.0.9"), ip("::1")), j.inside.remote.Port())
 		f := j.inside.tx("S")
 		f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
-		w.step(podEgress, podA.name, f.bytes(w.tb), drops(reasonLoopbackPod, podA))
+		w.step(podEgress, podA.name, f.bytes(w.tb), wantDrop(reasonLoopbackPod, podA))
 	},
 	reasonNoGateway: func(w *walk, family, proto int) {
 		f := w.between(family, proto, podA, podC, keptPort).asked.tx("S")
 		f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac
-		refused := drops(reasonNoGateway, podC)
+		refused := wantDrop(reasonNoGateway, podC)
 		refused.uncounted = false
 		w.step(podIngress, podC.name, f.bytes(w.tb), refused)
 	},
@@ -86,19 +86,19 @@ var dropWalks = map[metrics.Reason]func(w *walk, family, proto int){
 		w.publish(m)
 		f := w.toHostPort(family, proto, podA).outside.rx("S")
 		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-		w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonSource, podA))
+		w.step(uplIngress, upl0.name, f.bytes(w.tb), wantDrop(reasonSource, podA))
 	},
 	reasonRewrite: unrewritable,
 	reasonDenied:  denied,
 	reasonOrphan:  orphan,
 	reasonFragment: func(w *walk, family, proto int) {
 		b := fragments(w.leaving(family, proto), 2)[1]
-		w.step(uplEgress, upl0.name, b, drops(reasonFragment, podA))
+		w.step(uplEgress, upl0.name, b, wantDrop(reasonFragment, podA))
 	},
 	reasonRate: overRate,
 	reasonOpaque: func(w *walk, family, proto int) {
 		b := icmp(13, 150)(w.leaving(family, proto))
-		w.stepInput(uplEgress, upl0.name, input{data: b, badSums: true}, drops(reasonOpaque, podA))
+		w.stepInput(uplEgress, upl0.name, input{data: b, badSums: true}, wantDrop(reasonOpaque, podA))
 	},
 	reasonIsolated: func(w *walk, family, proto int) {
 		w.police(podA, 7, policy.ModeIsolated, "")
@@ -139,17 +139,17 @@ func unrewritable(w *walk, family, proto int) {
 	}
 	for _, fail := range fails {
 		w.fail = fail
-		j.refused("S", drops(reasonRewrite, podA))
+		j.refused("S", wantDrop(reasonRewrite, podA))
 		w.fail = 0
 		j.out("S")
 		w.fail = fail
-		w.step(uplIngress, upl0.name, arrived(), drops(reasonRewrite, podA)) // by the stack
+		w.step(uplIngress, upl0.name, arrived(), wantDrop(reasonRewrite, podA)) // by the stack
 		w.fail = 0
 		j.in("SA")
 		j.outFast("PA")
 		w.fail = fail
-		w.step(uplIngress, upl0.name, arrived(), drops(reasonRewrite, podA)) // on the fast path
-		want := drops(reasonRewrite, podA)
+		w.step(uplIngress, upl0.name, arrived(), wantDrop(reasonRewrite, podA)) // on the fast path
+		want := wantDrop(reasonRewrite, podA)
 		want.uncounted = false // it was sent
 		w.step(podEgress, podA.name, sent(), want)
 		w.fail = 0
@@ -162,7 +162,7 @@ func unrewritable(w *walk, family, proto int) {
 	p := w.talk(family, proto, podB, podC)
 	p.establish()
 	w.fail = failStoreBytes
-	want := drops(reasonRewrite, podC)
+	want := wantDrop(reasonRewrite, podC)
 	want.uncounted = false
 	w.step(podEgress, podB.name, p.sent("PA").bytes(w.tb), want)
 }
@@ -203,6 +203,6 @@ func TestPrivilegedFullTables(t *testing.T) {
 		p.back().slow("SA")
 		w.wantFlows(0, 0)
 		// What must be translated is dropped rather than sent with the pod's address.
-		w.opens(family, proto, podA, keptPort, keptPort).refused("S", drops(reasonPorts, podA))
+		w.opens(family, proto, podA, keptPort, keptPort).refused("S", wantDrop(reasonPorts, podA))
 	}, masquerading(podA))
 }

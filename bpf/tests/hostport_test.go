@@ -279,7 +279,7 @@ func TestPrivilegedHostPortLoopback(t *testing.T) {
 					j := w.toHostPort(family, p.proto, podA)
 					f := j.outside.as(m.host).rx("S")
 					f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-					w.step(uplIngress, upl0.name, f.bytes(t), drops(reasonLoopback, nil))
+					w.step(uplIngress, upl0.name, f.bytes(t), wantDrop(reasonLoopback, nil))
 					w.wantFlows(0, 0)
 				}, publishing(m))
 			}

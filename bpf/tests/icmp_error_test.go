@@ -298,7 +298,7 @@ func TestPrivilegedErrorsOrphan(t *testing.T) {
 		j.answered()
 		before, _ := j.fromNode(icmpKinds[0], 0, "PA", true)
 		before.src = podA.addr(family)
-		w.step(uplEgress, upl0.name, before.bytes(t), drops(reasonOrphan, podA))
+		w.step(uplEgress, upl0.name, before.bytes(t), wantDrop(reasonOrphan, podA))
 	}, masquerading(podA, podB))
 }
 
@@ -307,6 +307,6 @@ func orphan(w *walk, family, proto int) {
 	j := w.opens(family, proto, podA, keptPort, keptPort)
 	eachError(family, func(kind icmpKind, keep int) {
 		before, _ := j.fromNode(kind, keep, "PA", true)
-		w.step(uplEgress, upl0.name, before.bytes(w.tb), drops(reasonOrphan, podA))
+		w.step(uplEgress, upl0.name, before.bytes(w.tb), wantDrop(reasonOrphan, podA))
 	})
 }

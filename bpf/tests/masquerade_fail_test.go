@@ -32,7 +32,7 @@ func TestPrivilegedMasqueradeExhaustion(t *testing.T) {
 		a.answered()
 		w.wantFlows(2, 0)
 		for range 3 {
-			b.refused("S", drops(reasonPorts, podB))
+			b.refused("S", wantDrop(reasonPorts, podB))
 		}
 		w.wantFlow(unproven, b.inside, flowPodOpened|flowTXFirst)
 		w.wantFlows(2, 1)
@@ -67,11 +67,11 @@ func TestPrivilegedMasqueradeNoAddress(t *testing.T) {
 		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{
 			Src4: wire.Addr(unspecified(4)), Src6: wire.Addr(unspecified(6)),
 		})
-		j.refused("S", drops(reasonNoAddr, podA))
+		j.refused("S", wantDrop(reasonNoAddr, podA))
 		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{})
-		j.refused("S", drops(reasonNoAddr, podA))
+		j.refused("S", wantDrop(reasonNoAddr, podA))
 		w.remove("sl_uplinks", uint32(w.index("upl0")))
-		j.refused("S", drops(reasonNoAddr, podA))
+		j.refused("S", wantDrop(reasonNoAddr, podA))
 		w.wantFlows(0, 1)
 	}, masquerading(podA))
 }

@@ -158,7 +158,7 @@ func TestPrivilegedFragmentsOrphaned(t *testing.T) {
 		arrived.srcMAC, arrived.dstMAC = j.up.router, j.up.mac
 		orphaned := func() {
 			for _, b := range fragments(sent.bytes(t), 3)[1:] {
-				j.step(uplEgress, j.up.name, b, drops(reasonFragment, podA))
+				j.step(uplEgress, j.up.name, b, wantDrop(reasonFragment, podA))
 			}
 			for _, b := range fragments(arrived.bytes(t), 3)[1:] {
 				j.step(uplIngress, j.up.name, b, untouched(b))
@@ -263,7 +263,7 @@ func TestPrivilegedExtensionHeadersOpaque(t *testing.T) {
 				if family != 6 {
 					return
 				}
-				w.stepInput(uplEgress, upl0.name, input{data: shape(w.leaving(6, proto)), badSums: true}, drops(reasonOpaque, podA))
+				w.stepInput(uplEgress, upl0.name, input{data: shape(w.leaving(6, proto)), badSums: true}, wantDrop(reasonOpaque, podA))
 				j := w.opens(family, proto, podA, keptPort, keptPort)
 				j.answered()
 				f := j.outside.rx("PA")
@@ -310,7 +310,7 @@ func TestPrivilegedBareProtocols(t *testing.T) {
 				f.srcMAC, f.dstMAC = upl0.mac, upl0.router
 				w.step(uplEgress, upl0.name, first(j), passes(bare(p.number)(f.bytes(t))[0]))
 				j.oddly(bare(p.number), "", "")
-				w.step(uplEgress, upl0.name, first(k), drops(reasonPorts, podB))
+				w.step(uplEgress, upl0.name, first(k), wantDrop(reasonPorts, podB))
 				j.oddly(bare(p.number), "", "")
 				w.later(181 * time.Second)
 				k.oddlyOut(bare(p.number))

@@ -48,10 +48,10 @@ func TestPrivilegedPolicyHiddenPorts(t *testing.T) {
 					"egress":[{"action":"deny","protocol":"tcp","ports":[`+fmt.Sprint(serverTCP)+`]}]}`)
 				in := w.toPod(family, tcp).inside.rx("S")
 				in.srcMAC, in.dstMAC = podA.gwMAC, podA.mac
-				w.stepInput(podIngress, podA.name, input{data: shape(in.bytes(t)), badSums: true}, drops(reasonOpaque, podA))
+				w.stepInput(podIngress, podA.name, input{data: shape(in.bytes(t)), badSums: true}, wantDrop(reasonOpaque, podA))
 				out := w.opens(family, tcp, podA, keptPort, keptPort).inside.tx("S")
 				out.srcMAC, out.dstMAC = podA.mac, podA.gwMAC
-				want := drops(reasonOpaque, podA)
+				want := wantDrop(reasonOpaque, podA)
 				want.uncounted = false
 				w.stepInput(podEgress, podA.name, input{data: shape(out.bytes(t)), badSums: true}, want)
 				w.police(podA, 8, policy.ModeIsolated, "") // which is about addresses
@@ -70,7 +70,7 @@ func TestPrivilegedPolicyFalseNeighbour(t *testing.T) {
 		f.srcMAC, f.dstMAC, f.ttl = podA.mac, podA.gwMAC, ttl
 		return input{data: shape(f.bytes(w.tb)), badSums: true}
 	}
-	refused := drops(reasonEgress, podA)
+	refused := wantDrop(reasonEgress, podA)
 	refused.uncounted = false
 	// ICMPv6 in IPv4 is nothing, but reaches whoever opens a raw socket for it.
 	fx.each(t, "ipv4", policed(func(w *walk) {
@@ -108,13 +108,13 @@ func TestPrivilegedPolicyIsolatedLinkLocal(t *testing.T) {
 				p.local, p.remote = at(ip("fe80::a"), p.local.Port()), at(ip(dst), p.remote.Port())
 				b := p.sent("S").bytes(w.tb)
 				w.stepInput(podEgress, podA.name, input{data: b}, untouched(b))
-				w.stepInput(podIngress, podB.name, input{data: b, came: podA.name}, drops(reasonIsolated, podB))
+				w.stepInput(podIngress, podB.name, input{data: b, came: podA.name}, wantDrop(reasonIsolated, podB))
 			}
 			q := w.talk(6, proto, podB, podA)
 			q.local, q.remote = at(ip("fe80::b"), q.local.Port()), at(ip("fe80::a"), q.remote.Port())
 			b := q.sent("S").bytes(w.tb)
 			w.stepInput(podEgress, podB.name, input{data: b}, untouched(b))
-			w.stepInput(podIngress, podA.name, input{data: b, came: podB.name}, drops(reasonIsolated, podA))
+			w.stepInput(podIngress, podA.name, input{data: b, came: podB.name}, wantDrop(reasonIsolated, podA))
 			w.stepInput(podIngress, podC.name, input{data: b, came: upl0.name}, untouched(b)) // not from a pod
 			nd := icmp(0, 135)(w.talk(6, echo, podB, podA).sent("").bytes(w.tb))
 			nd[ethLen+7] = 255
@@ -145,7 +145,7 @@ func TestPrivilegedPolicyWithoutSource(t *testing.T) {
 			w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
 			f := conn{proto: udp, local: at(none, 68), remote: at(podB.addr(family), 67)}.tx("")
 			f.srcMAC, f.dstMAC = podA.mac, podB.mac
-			w.step(podEgress, podA.name, f.bytes(t), drops(reasonEgress, podA))
+			w.step(podEgress, podA.name, f.bytes(t), wantDrop(reasonEgress, podA))
 			f.dst = at(pick(family, ip("255.255.255.255"), ip("ff02::1:2")), 67)
 			w.step(podEgress, podA.name, f.bytes(t), untouched(f.bytes(t)))
 		}))

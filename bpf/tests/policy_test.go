@@ -91,7 +91,7 @@ func onlyTo(direction string, proto int, end netip.Addr, port uint16) string {
 func (j *journey) refusedIn(kind string, reason metrics.Reason) {
 	j.tb.Helper()
 	f := j.inside.rx(kind).routed(j.pod.gwMAC, j.pod.mac)
-	j.stepInput(podIngress, j.pod.name, input{data: f.bytes(j.tb), came: j.up.name}, drops(reason, j.pod))
+	j.stepInput(podIngress, j.pod.name, input{data: f.bytes(j.tb), came: j.up.name}, wantDrop(reason, j.pod))
 }
 
 // refusedOut is a packet of the pod that its own hook denies.
@@ -99,7 +99,7 @@ func (j *journey) refusedOut(kind string, reason metrics.Reason) {
 	j.tb.Helper()
 	f := j.inside.tx(kind)
 	f.srcMAC, f.dstMAC = j.pod.mac, j.pod.gwMAC
-	want := drops(reason, j.pod)
+	want := wantDrop(reason, j.pod)
 	want.uncounted = false // it was sent
 	j.step(podEgress, j.pod.name, f.bytes(j.tb), want)
 }
@@ -107,7 +107,7 @@ func (j *journey) refusedOut(kind string, reason metrics.Reason) {
 // refused sends a packet to the other pod that a's hook denies.
 func (p *pair) refused(kind string, reason metrics.Reason) {
 	p.tb.Helper()
-	want := drops(reason, p.a)
+	want := wantDrop(reason, p.a)
 	want.uncounted = false
 	p.step(podEgress, p.a.name, p.sent(kind).bytes(p.tb), want)
 }
@@ -291,14 +291,14 @@ func TestPrivilegedPolicyBetween(t *testing.T) {
 					return
 				}
 				f := p.sent("S")
-				want := drops(reasonIsolated, tt.a)
+				want := wantDrop(reasonIsolated, tt.a)
 				want.uncounted = false
 				if !tt.atA {
 					want = passes(f.bytes(w.tb))
 				}
 				b := w.step(podEgress, tt.a.name, f.bytes(w.tb), want)
 				if !tt.atA {
-					w.step(podIngress, tt.b.name, b, drops(reasonIsolated, tt.b))
+					w.step(podIngress, tt.b.name, b, wantDrop(reasonIsolated, tt.b))
 				}
 			})
 		})
@@ -322,7 +322,7 @@ func TestPrivilegedPolicyIsolatedOutside(t *testing.T) {
 		p.local, p.remote = at(ip("fe80::a"), p.local.Port()), at(ip("fe80::b"), p.remote.Port())
 		f := p.sent("S")
 		w.step(podEgress, podA.name, f.bytes(w.tb), untouched(f.bytes(w.tb)))
-		w.stepInput(podIngress, podB.name, input{data: f.bytes(w.tb), came: podA.name}, drops(reasonIsolated, podB))
+		w.stepInput(podIngress, podB.name, input{data: f.bytes(w.tb), came: podA.name}, wantDrop(reasonIsolated, podB))
 	}), masquerading(podA))
 }
 
@@ -336,7 +336,7 @@ func TestPrivilegedPolicyLinkLocal(t *testing.T) {
 		f := p.sent("")
 		w.step(podEgress, podA.name, f.bytes(w.tb), untouched(f.bytes(w.tb)))
 		p.remote = at(ip("fe80::c"), p.remote.Port())
-		w.step(podEgress, podA.name, p.sent("").bytes(w.tb), drops(reasonEgress, podA))
+		w.step(podEgress, podA.name, p.sent("").bytes(w.tb), wantDrop(reasonEgress, podA))
 	})
 }
 

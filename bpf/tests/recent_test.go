@@ -73,7 +73,7 @@ func TestPrivilegedRecentPod(t *testing.T) {
 			w.tb.Helper()
 			sent := j.inside.tx("PA")
 			sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
-			w.step(podEgress, podA.name, sent.bytes(w.tb), drops(reasonMAC, podA))
+			w.step(podEgress, podA.name, sent.bytes(w.tb), wantDrop(reasonMAC, podA))
 		}
 		w.untold = true
 		w.changeEndpoint(podA, other)

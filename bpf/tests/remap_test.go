@@ -175,7 +175,7 @@ func noPortLeft(w *walk, family, proto int) {
 	}
 	f := k.outside.rx("S")
 	f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-	w.step(uplIngress, upl0.name, f.bytes(w.tb), drops(reasonClash, podA))
+	w.step(uplIngress, upl0.name, f.bytes(w.tb), wantDrop(reasonClash, podA))
 }
 
 // secret is the value of cfg_snat_secret where a test does without dice.

@@ -42,11 +42,11 @@ func TestPrivilegedAntiSpoof(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		for _, src := range foreign(family) {
 			b := w.from(family, proto, src, podA.mac).bytes(t)
-			w.step(podEgress, podA.name, b, drops(reasonIP, podA))
+			w.step(podEgress, podA.name, b, wantDrop(reasonIP, podA))
 		}
 		for _, m := range [][]byte{podB.mac, podA.gwMAC, mac(0xa, 2^0x80), {3, 0, 0, 0, 0xa, 2}, {2, 0, 0, 1, 0xa, 2}} {
 			b := w.from(family, proto, podA.addr(family), m).bytes(t)
-			w.step(podEgress, podA.name, b, drops(reasonMAC, podA))
+			w.step(podEgress, podA.name, b, wantDrop(reasonMAC, podA))
 		}
 		w.wantFlows(0, 0)
 		b := w.from(family, proto, podA.addr(family), podA.mac).bytes(t)
@@ -63,7 +63,7 @@ func TestPrivilegedAntiSpoofOwnOtherDevice(t *testing.T) {
 		w.step(podEgress, podA.name, b, untouched(b))
 		w.wantFlows(0, 0)
 		b = w.from(family, proto, podC.addr(family), podA.mac).bytes(t)
-		w.step(podEgress, podA.name, b, drops(reasonIP, podA))
+		w.step(podEgress, podA.name, b, wantDrop(reasonIP, podA))
 	}, masquerading(podA, podB, podC))
 }
 
@@ -91,7 +91,7 @@ func TestPrivilegedAntiSpoofNoPorts(t *testing.T) {
 		for _, odd := range oddities {
 			src := w.from(family, proto, podB.addr(family), podA.mac).bytes(t)
 			if b := odd.make(src); b != nil && read(b).depth == onlyIP {
-				w.stepInput(podEgress, podA.name, input{data: b, badSums: true}, drops(reasonIP, podA))
+				w.stepInput(podEgress, podA.name, input{data: b, badSums: true}, wantDrop(reasonIP, podA))
 			}
 		}
 	})

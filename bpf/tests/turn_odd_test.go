@@ -211,7 +211,7 @@ func TestPrivilegedBetweenNetworksBare(t *testing.T) {
 				}
 				f := w.between(family, udp, podB, podC, keptPort).asked.tx("")
 				f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac
-				refused := drops(reasonPorts, podC)
+				refused := wantDrop(reasonPorts, podC)
 				refused.uncounted = false
 				w.step(podIngress, podC.name, bare(p.number)(f.bytes(t))[0], refused)
 			}, masquerading(podA, podB, podC), publishTo(family, tcp, podB, 0))

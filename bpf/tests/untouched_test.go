@@ -222,7 +222,7 @@ func TestPrivilegedUntouched(t *testing.T) {
 					want.uncounted = p.depth == notIP
 					if p.depth == onlyIP && way.hook == uplEgress {
 						// Nothing of a masqueraded pod leaves untranslated.
-						want = drops(map[kind]metrics.Reason{opaque: reasonOpaque, later: reasonFragment, failure: reasonOrphan}[p.kind], podA)
+						want = wantDrop(map[kind]metrics.Reason{opaque: reasonOpaque, later: reasonFragment, failure: reasonOrphan}[p.kind], podA)
 					}
 					if p.kind == tuple && (way.hook == uplEgress || way.hook == uplIngress) && p.depth == onlyIP {
 						continue // odd_test.go

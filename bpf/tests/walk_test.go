@@ -168,7 +168,7 @@ func passes(raw []byte) want { return want{verdict: pass, out: raw} }
 func untouched(raw []byte) want { return want{verdict: pass, out: raw, uncounted: true} }
 
 // drops is a counted drop. At pod_egress the packet has not been counted as sent.
-func drops(reason metrics.Reason, victim *pod) want {
+func wantDrop(reason metrics.Reason, victim *pod) want {
 	return want{verdict: shot, reason: reason, victim: victim, uncounted: true}
 }
 
