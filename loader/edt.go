@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // Shape is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
@@ -143,7 +143,7 @@ func (d *Datapath) Shape(ctx context.Context, s Shape) (err error) {
 	if err != nil {
 		return err
 	}
-	var back undo.Stack
+	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 	back.Push("limit", func(context.Context) error { return d.releaseShape(m, number) })
 	if err := m.limits.Put(number, s.limit()); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/policy"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // Endpoint is one pod device as the datapath knows it.
@@ -190,7 +190,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	}
 	a := d.attacher("")
 	defer a.Close() // after the rollback, which detaches
-	var back undo.Stack
+	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 
 	if ep.Own != nil && (ep.HostIfindex == 0 || len(ownHooks(f, true)) > 0) {
@@ -238,7 +238,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 
 // count makes the counters of ep's device, where it has none. Without an address that leads to them DEL would not find them: an
 // Enable that fails takes them back.
-func (e endpoints) count(ep Endpoint, back *undo.Stack) error {
+func (e endpoints) count(ep Endpoint, back *rollback.Stack) error {
 	index := uint32(ep.HostIfindex)
 	had, err := e.stats.Has(index)
 	if err == nil {
@@ -255,7 +255,7 @@ func (e endpoints) count(ep Endpoint, back *undo.Stack) error {
 
 // putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
 // no address of ep had been on it.
-func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, policy uint16, back *undo.Stack) (fresh bool, err error) {
+func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
 	lost, err := d.displacements()

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 // OwnDevice is a pod's device as it is inside the pod's network namespace.
@@ -94,7 +94,7 @@ func (d *Datapath) ownPlace(number uint32) (ownPlace, bool, error) {
 
 // enableOwn turns on f on the pod's own device: an entry, counters, and the programs that f has there. An entry of the same
 // owner for another device or namespace is replaced: its DEL never came.
-func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Feature, back *undo.Stack) error {
+func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Feature, back *rollback.Stack) error {
 	m, err := d.ownDevices()
 	if err != nil {
 		return err

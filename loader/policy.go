@@ -12,7 +12,7 @@ import (
 
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 // policies are the views of the firewall's maps.
@@ -59,7 +59,7 @@ func (v policies) id(p *policy.Policy) (uint16, error) {
 }
 
 // police puts the device under key under ep's policy, if f is the feature that has one. It returns the policy's id.
-func (d *Datapath) police(key uint32, ep Endpoint, f Feature, back *undo.Stack) (uint16, error) {
+func (d *Datapath) police(key uint32, ep Endpoint, f Feature, back *rollback.Stack) (uint16, error) {
 	if f&FeatureAdmit == 0 {
 		return 0, nil
 	}
@@ -89,7 +89,7 @@ func (d *Datapath) unpolice(key uint32, owner uint64) error {
 }
 
 // police puts the device under key of owner under the policy id, or under none for 0.
-func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *undo.Stack) error {
+func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *rollback.Stack) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil {
 		return fmt.Errorf("sl_policed: %w", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 // HostPort is one published port.
@@ -140,7 +140,7 @@ func (d *Datapath) Publish(ctx context.Context, owner uint64, ports []HostPort) 
 	if err != nil {
 		return err
 	}
-	var back undo.Stack
+	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 	if err := d.publish(c, owner, ports, want, &back); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (d *Datapath) Publish(ctx context.Context, owner uint64, ports []HostPort) 
 }
 
 // publish replaces what owner has.
-func (d *Datapath) publish(c *portChange, owner uint64, ports []HostPort, want map[hostport.Key]bool, back *undo.Stack) error {
+func (d *Datapath) publish(c *portChange, owner uint64, ports []HostPort, want map[hostport.Key]bool, back *rollback.Stack) error {
 	before, err := owned(c.m, owner)
 	if err != nil {
 		return err

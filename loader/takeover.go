@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 // waitingPort is a published port that another owner has taken over. It comes back when that one goes, as the rules of netfilter
@@ -49,7 +49,7 @@ func (c *portChange) forget(drop func(waitingPort) bool) error {
 
 // put makes v the value of a key. Another owner waits from then on. One that says the same already keeps its generation, so
 // that its flows live on.
-func (c *portChange) put(k hostport.Key, v hostport.Value, back *undo.Stack) error {
+func (c *portChange) put(k hostport.Key, v hostport.Value, back *rollback.Stack) error {
 	old, had, err := c.m.Get(k)
 	if err != nil {
 		return fmt.Errorf("published port %s: %w", k, err)

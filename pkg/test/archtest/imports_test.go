@@ -19,7 +19,7 @@ type room struct {
 // leaves are what any room above pkg may use.
 var leaves = []string{
 	"pkg/allowlist", "pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/keys", "pkg/log", "pkg/netns",
-	"pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version",
+	"pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/rollback", "pkg/version",
 }
 
 var rooms = []room{
@@ -37,7 +37,7 @@ var rooms = []room{
 	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"loader/worker", []string{"pkg/helper"}, "what the loader leaves to others"},
 	{"loader/objects", []string{"loader/worker", "pkg/bpf", "pkg/bpfobj", "pkg/nl"}, "the compiled objects and the eBPF library"},
-	{"loader", []string{"loader/worker", "pkg/bpf", "pkg/file", "pkg/maps/", "pkg/bpfobj", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/undo", "pkg/version"},
+	{"loader", []string{"loader/worker", "pkg/bpf", "pkg/file", "pkg/maps/", "pkg/bpfobj", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpf", "pkg/bpfobj", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfobj/elf", nil, "generated code; only its test compares with pkg/bpfobj"},

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -75,7 +75,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, 
 		return nil, stateError(err, c)
 	}
 	defer s.close()
-	var u undo.Stack
+	var u rollback.Stack
 	defer u.Rollback(ctx, &err)
 
 	owner := ownerKey(a.ContainerID, a.IfName)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -25,7 +25,7 @@ import (
 type attach struct {
 	*request
 	p     *plugin
-	undos undo.Stack
+	undos rollback.Stack
 
 	*attachment.Site
 	masq *masquerade.Session // nil without masquerading

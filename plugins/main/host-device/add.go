@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -24,7 +24,7 @@ import (
 type attach struct {
 	*request
 	p     *plugin
-	undos undo.Stack
+	undos rollback.Stack
 	*ends
 
 	old    remembered // of an earlier ADD of this attachment

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -97,7 +97,7 @@ func add(ctx context.Context, a *cniplugin.Args) (_ types.Result, err error) {
 		return nil, err
 	}
 	defer h.Close()
-	var undos undo.Stack
+	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 	if !lo.Up {
 		if err := h.SetUp(lo.Index); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
@@ -27,7 +27,7 @@ type attach struct {
 	*request
 	*attachment.Site
 	p     *plugin
-	undos undo.Stack
+	undos rollback.Stack
 	masq  *masquerade.Session // nil without masquerading
 
 	hostEnd, podEnd nl.Link

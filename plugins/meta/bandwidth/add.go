@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
@@ -68,7 +68,7 @@ type job struct {
 	dev   *device
 	dp    Datapath // nil: the node has none
 	s     section
-	undos undo.Stack
+	undos rollback.Stack
 }
 
 // limit makes everything. On error nothing of it is left, and no record. It

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 // What the reference plugins use, so that either suite's tools know the other's
@@ -57,7 +57,7 @@ func (l *Limit) wrapped() *nl.TBF {
 
 // putTBF limits what leaves the device: by a token bucket, or by a tree with a
 // class for what is not limited. end is the address of the other side.
-func putTBF(s side, l *Limit, nets subnets, end nl.End, undos *undo.Stack) error {
+func putTBF(s side, l *Limit, nets subnets, end nl.End, undos *rollback.Stack) error {
 	root := nl.Qdisc{Kind: nl.QdiscTBF, Handle: rootHandle(), Parent: nl.ParentRoot, TBF: l.tbf()}
 	if !nets.none() {
 		root = nl.Qdisc{Kind: nl.QdiscHTB, Handle: rootHandle(), Parent: nl.ParentRoot, HTB: &nl.HTB{Default: defaultClass(nets)}}
@@ -199,7 +199,7 @@ func delRoot(s side, kinds ...string) error {
 // putIFB leads what arrives at s through a new intermediate device called name,
 // and limits it there. It reports whether it made the qdisc that carries the
 // redirection.
-func putIFB(s side, name string, l *Limit, nets subnets, end nl.End, undos *undo.Stack) (clsact bool, err error) {
+func putIFB(s side, name string, l *Limit, nets subnets, end nl.End, undos *rollback.Stack) (clsact bool, err error) {
 	queue := ifbQueue
 	if !nets.none() {
 		queue = ifbQueueTree

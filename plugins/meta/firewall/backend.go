@@ -11,8 +11,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // want is what an attachment asks for, valid, with the pod's addresses in, and
@@ -60,7 +60,7 @@ type Backend interface {
 type Job interface {
 	// Do admits the pod, and pushes what takes each effect back before the
 	// effect: the caller rolls back on an error, here or later.
-	Do(ctx context.Context, undos *undo.Stack) error
+	Do(ctx context.Context, undos *rollback.Stack) error
 	// Describe adds to the record what Remove will have to know.
 	Describe(s *section)
 	Close() error

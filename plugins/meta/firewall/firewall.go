@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -127,7 +127,7 @@ func (p *plugin) admit(ctx context.Context, a *cniplugin.Args, b Backend, w want
 	}
 	defer job.Close()
 
-	var undos undo.Stack
+	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 
 	holders, before := p.recorded(a, w.ref)

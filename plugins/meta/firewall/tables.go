@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // tables is the back end that writes netfilter rules.
@@ -81,7 +81,7 @@ func (*tablesJob) Close() error { return nil }
 func (j *tablesJob) Describe(s *section) { s.Bridge = j.f.Bridge }
 
 // Do writes the rules.
-func (j *tablesJob) Do(ctx context.Context, undos *undo.Stack) error {
+func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
 	undos.Push("firewall rules", func(ctx context.Context) error {
 		s := section{Bridge: j.f.Bridge}
 		for _, a := range j.f.Addrs {
@@ -249,7 +249,7 @@ func (j *firewalldJob) Describe(s *section) {
 }
 
 // Do puts the addresses into the zone.
-func (j *firewalldJob) Do(ctx context.Context, undos *undo.Stack) error {
+func (j *firewalldJob) Do(ctx context.Context, undos *rollback.Stack) error {
 	undos.Push("firewalld sources", func(ctx context.Context) error { return j.Del(ctx, j.w.conf.FirewalldZone, j.addrs) })
 	if err := j.Add(ctx, j.w.conf.FirewalldZone, j.addrs); err != nil {
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "admit the pod by firewalld")

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -91,7 +91,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (_ types.Result, er
 	if err != nil {
 		return nil, err
 	}
-	var undos undo.Stack
+	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 	if _, before := os.Lstat(file); errors.Is(before, fs.ErrNotExist) {
 		undos.Push("delegate", func(ctx context.Context) error { return p.drop(ctx, a, ref, file) })

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // add publishes the mappings and passes the previous result on. With nothing
@@ -96,7 +96,7 @@ func closeAll(jobs []Job) {
 // publish records the attachment and runs the jobs. On error nothing of them is
 // left, and no record.
 func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ref store.Ref, jobs []Job, shares []share) (err error) {
-	var undos undo.Stack
+	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 
 	before, data := p.held(ref), section{Ports: keysOf(shares)}

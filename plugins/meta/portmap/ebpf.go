@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
@@ -55,7 +55,7 @@ func (j *ebpfJob) Close() error { return j.dp.Close() }
 func (*ebpfJob) Describe(*section) {}
 
 // Do makes the endpoint and the hostPorts.
-func (j *ebpfJob) Do(ctx context.Context, undos *undo.Stack) error {
+func (j *ebpfJob) Do(ctx context.Context, undos *rollback.Stack) error {
 	owner := j.ep.Ref.Owner()
 	undos.Push("publish feature", func(ctx context.Context) error {
 		return j.dp.Disable(ctx, owner, loader.FeaturePublish)

@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // tables is the back end that writes netfilter rules.
@@ -111,7 +111,7 @@ func (j *tablesJob) Describe(s *section) {
 
 // Do writes the rules, then ends connections that go elsewhere: those of UDP
 // and SCTP would keep an old way for as long as somebody sends.
-func (j *tablesJob) Do(ctx context.Context, undos *undo.Stack) error {
+func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
 	undos.Push("host ports", func(ctx context.Context) error {
 		return j.DelPorts(ctx, netfilter.Held{Ref: j.ports.Ref, Mappings: j.ports.Mappings})
 	})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -38,7 +38,7 @@ func (p *plugin) route(ctx context.Context, r *request, pod *inpod.Pod) (err err
 	if err != nil {
 		return err
 	}
-	var undos undo.Stack
+	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 	undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
 	if err := p.Records.Begin(ref, r.args.Netns, Name, pl.section); err != nil {

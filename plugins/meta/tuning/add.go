@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // found is the state of the pod's namespace before ADD changes it.
@@ -79,7 +79,7 @@ func (p *plugin) tune(ctx context.Context, a *cniplugin.Args, ns *netns.NS, w *w
 		s.Backup = old.Backup
 	}
 
-	var undos undo.Stack
+	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 	if err := p.Records.Begin(ref, a.Netns, Name, s); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
@@ -109,7 +109,7 @@ func (p *plugin) tune(ctx context.Context, a *cniplugin.Args, ns *netns.NS, w *w
 // says stays (again). Without a record the file may be the reference plugin's,
 // of this pod or of one that has gone: a value of it counts when the link has
 // the wanted value already, as it has after an ADD.
-func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos *undo.Stack) error {
+func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos *rollback.Stack) error {
 	b := before.backup
 	old, exists, err := readBackup(file)
 	exists = exists && err == nil
@@ -128,7 +128,7 @@ func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos
 	return nil
 }
 
-func (p *plugin) announce(ctx context.Context, a *cniplugin.Args, ref store.Ref, w *wanted, before *found, undos *undo.Stack) error {
+func (p *plugin) announce(ctx context.Context, a *cniplugin.Args, ref store.Ref, w *wanted, before *found, undos *rollback.Stack) error {
 	if w.mac == nil {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -149,7 +149,7 @@ func (p *plugin) join(ctx context.Context, r *request, pod *inpod.Pod) (err erro
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look at %s", link.Name)
 	}
 	ref := r.args.Ref(r.Name)
-	var undos undo.Stack
+	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 	undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
 	if err := p.Records.Begin(ref, r.args.Netns, Name, s); err != nil {
@@ -223,7 +223,7 @@ func (r *request) chooseTable(pod *inpod.Pod) (uint32, error) {
 	return table, nil
 }
 
-func makeVRF(pod *inpod.Pod, s section, undos *undo.Stack) (nl.Link, error) {
+func makeVRF(pod *inpod.Pod, s section, undos *rollback.Stack) (nl.Link, error) {
 	err := pod.AddVRF(s.VRF, s.Table)
 	if errors.Is(err, nl.ErrNotSupported) {
 		return nl.Link{}, cnierr.Wrap(cnierr.CodeUnsupported, err, "vrfname %q: this kernel has no VRFs (CONFIG_NET_VRF)", s.VRF)

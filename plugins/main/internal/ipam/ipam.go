@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 // Plugin is what is needed of *delegate.Runner.
@@ -39,7 +39,7 @@ func Type(section json.RawMessage) (string, error) {
 // Allocate asks the IPAM plugin. The release is pushed to undos first: a
 // delegate that failed may have allocated all the same. The addresses come with
 // their subnets, in the order of the result's, of which there is at least one.
-func Allocate(ctx context.Context, p Plugin, a *cniplugin.Args, ipamType string, undos *undo.Stack) (*types100.Result, []netip.Prefix, error) {
+func Allocate(ctx context.Context, p Plugin, a *cniplugin.Args, ipamType string, undos *rollback.Stack) (*types100.Result, []netip.Prefix, error) {
 	undos.Push("address of "+ipamType, func(ctx context.Context) error {
 		return p.Del(ctx, a, ipamType)
 	})
@@ -56,7 +56,7 @@ func Allocate(ctx context.Context, p Plugin, a *cniplugin.Args, ipamType string,
 
 // Fill asks the IPAM plugin for what the only interface of a result has. Without
 // a plugin that is nothing.
-func Fill(ctx context.Context, res *types100.Result, p Plugin, a *cniplugin.Args, ipamType string, undos *undo.Stack) ([]netip.Prefix, error) {
+func Fill(ctx context.Context, res *types100.Result, p Plugin, a *cniplugin.Args, ipamType string, undos *rollback.Stack) ([]netip.Prefix, error) {
 	if ipamType == "" {
 		return nil, nil
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 func TestWithSection(t *testing.T) {
@@ -83,7 +83,7 @@ func TestAllocateReleases(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			var undos undo.Stack
+			var undos rollback.Stack
 			_, _, err := Allocate(context.Background(), tc.fake, &cniplugin.Args{}, "x", &undos)
 			if err == nil || cnierr.From(err).Code != tc.code {
 				t.Fatalf("%v, want code %d", err, tc.code)

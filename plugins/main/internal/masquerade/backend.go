@@ -8,8 +8,8 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // Backend carries out masquerading.
@@ -35,7 +35,7 @@ type Backend interface {
 type Job interface {
 	// Do masquerades what the pod sends, and pushes what takes each effect back
 	// before the effect.
-	Do(ctx context.Context, ep loader.Endpoint, undos *undo.Stack) error
+	Do(ctx context.Context, ep loader.Endpoint, undos *rollback.Stack) error
 	Close() error
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // ebpf is the back end that turns on the datapath's masquerade feature.
@@ -36,7 +36,7 @@ type ebpfJob struct{ dp Datapath }
 func (j ebpfJob) Close() error { return j.dp.Close() }
 
 // Do hands the pod to the datapath.
-func (j ebpfJob) Do(ctx context.Context, ep loader.Endpoint, undos *undo.Stack) error {
+func (j ebpfJob) Do(ctx context.Context, ep loader.Endpoint, undos *rollback.Stack) error {
 	undos.Push("masquerading", func(ctx context.Context) error {
 		return j.dp.Disable(ctx, ep.Ref.Owner(), loader.FeatureMasquerade)
 	})

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // Conf holds the keys. Embed it in a plugin's configuration.
@@ -114,7 +114,7 @@ func (s *Session) Backend() string {
 }
 
 // Start masquerades the pod; what takes it back is pushed to undos first.
-func (s *Session) Start(ctx context.Context, ep loader.Endpoint, undos *undo.Stack) error {
+func (s *Session) Start(ctx context.Context, ep loader.Endpoint, undos *rollback.Stack) error {
 	if s == nil {
 		return nil
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/store"
-	"github.com/sluice-cni/sluice/pkg/undo"
 )
 
 // Netfilter is what is needed of *netfilter.Node.
@@ -109,7 +109,7 @@ type tablesJob struct{ tables }
 func (tablesJob) Close() error { return nil }
 
 // Do writes the rules.
-func (j tablesJob) Do(ctx context.Context, ep loader.Endpoint, undos *undo.Stack) error {
+func (j tablesJob) Do(ctx context.Context, ep loader.Endpoint, undos *rollback.Stack) error {
 	undos.Push("masquerading", func(ctx context.Context) error { return j.DelMasq(ctx, ep.Ref, ep.Addrs, nil) })
 	return netfilter.CNIError(j.AddMasq(ctx, ep.Ref, ep.Addrs), cnierr.CodeNoDatapath, "masquerade the pod")
 }

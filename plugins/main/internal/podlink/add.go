@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/nl"
-	"github.com/sluice-cni/sluice/pkg/undo"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -26,7 +26,7 @@ type attach struct {
 	*Request
 	*attachment.Site
 	p     *plugin
-	undos undo.Stack
+	undos rollback.Stack
 
 	master nl.Link
 	link   nl.Link

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package undo is the rollback stack of an ADD: each effect pushes what takes
+// Package rollback is the rollback stack of an ADD: each effect pushes what takes
 // it back, and a failed ADD runs the stack in reverse. It owns no state of its
 // own and imports none of our packages.
-package undo
+package rollback
 
 import (
 	"context"
