@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * No programs: names every struct and enum that Go must see, so that bpf2go
- * writes each of them once (pkg/bpfobj).
+ * writes each of them once (pkg/bpfgen).
  */
 #include "lib/compiler.h"
 #include "lib/config_types.h"

@@ -16,7 +16,7 @@ import (
 	"strings"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
@@ -148,18 +148,18 @@ func drawnFor(dir string) (d drawn, err error) {
 // build names this set of programs with these constants.
 func (k constants) build() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %t %d %v %v %s %s", bpfobj.Build, k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach, k.cgroup)
+	fmt.Fprintf(h, "%s %s %t %d %v %v %s %s", bpfgen.Build, k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach, k.cgroup)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 func fastPathValue(f nodeconf.FastPath) uint32 {
 	switch f {
 	case nodeconf.FastPathLearned:
-		return uint32(bpfobj.TypesSlFastPathSL_FAST_LEARNED)
+		return uint32(bpfgen.TypesSlFastPathSL_FAST_LEARNED)
 	case nodeconf.FastPathDirect:
-		return uint32(bpfobj.TypesSlFastPathSL_FAST_DIRECT)
+		return uint32(bpfgen.TypesSlFastPathSL_FAST_DIRECT)
 	default:
-		return uint32(bpfobj.TypesSlFastPathSL_FAST_OFF)
+		return uint32(bpfgen.TypesSlFastPathSL_FAST_OFF)
 	}
 }
 

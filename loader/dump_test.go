@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
-func tuple(proto uint8, local, remote string) bpfobj.TypesSlTuple {
+func tuple(proto uint8, local, remote string) bpfgen.TypesSlTuple {
 	l, r := netip.MustParseAddrPort(local), netip.MustParseAddrPort(remote)
-	return bpfobj.TypesSlTuple{
+	return bpfgen.TypesSlTuple{
 		Local: wire.Addr(l.Addr()), LocalPort: wire.Port(l.Port()), Remote: wire.Addr(r.Addr()), RemotePort: wire.Port(r.Port()), Proto: proto,
 	}
 }
@@ -26,21 +26,21 @@ func TestPrivilegedFlows(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
 	now := uint64(flow.Now())
-	const nat = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_SNAT | bpfobj.TypesSlFlowFlagSL_FLOW_POD_OPENED)
-	put := func(name string, k bpfobj.TypesSlTuple, v bpfobj.TypesSlFlow) {
+	const nat = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT | bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
+	put := func(name string, k bpfgen.TypesSlTuple, v bpfgen.TypesSlFlow) {
 		m, err := d.pinned(name)
 		e.ok(err)
 		e.ok(bpf.Put(m, k, v))
 	}
 	inside := tuple(unix.IPPROTO_TCP, "10.1.0.2:40000", "198.51.100.1:443")
 	outside := tuple(unix.IPPROTO_TCP, "192.0.2.10:40000", "198.51.100.1:443")
-	put(mapFlows, inside, bpfobj.TypesSlFlow{
-		Other: outside, Flags: nat | uint32(bpfobj.TypesSlFlowFlagSL_FLOW_ASSURED|bpfobj.TypesSlFlowFlagSL_FLOW_REPLIED),
+	put(mapFlows, inside, bpfgen.TypesSlFlow{
+		Other: outside, Flags: nat | uint32(bpfgen.TypesSlFlowFlagSL_FLOW_ASSURED|bpfgen.TypesSlFlowFlagSL_FLOW_REPLIED),
 		Created: now - uint64(time.Minute), LastSeen: now, Owner: 7, RxPackets: 3, TxBytes: 400,
 	})
-	put(mapFlows, outside, bpfobj.TypesSlFlow{Other: inside, Flags: uint32(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX)})
-	put(mapFlowsNew, tuple(unix.IPPROTO_UDP, "10.1.0.3:53", "198.51.100.1:53"), bpfobj.TypesSlFlow{Created: now, LastSeen: now, Owner: 8})
-	put(mapFlowsNew, tuple(unix.IPPROTO_UDP, "[fd00::3]:53", "[2001:db8::1]:53"), bpfobj.TypesSlFlow{
+	put(mapFlows, outside, bpfgen.TypesSlFlow{Other: inside, Flags: uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX)})
+	put(mapFlowsNew, tuple(unix.IPPROTO_UDP, "10.1.0.3:53", "198.51.100.1:53"), bpfgen.TypesSlFlow{Created: now, LastSeen: now, Owner: 8})
+	put(mapFlowsNew, tuple(unix.IPPROTO_UDP, "[fd00::3]:53", "[2001:db8::1]:53"), bpfgen.TypesSlFlow{
 		Created: 1, LastSeen: now - uint64(time.Hour), Owner: 8,
 	})
 	count := func(f FlowFilter) (n int) {

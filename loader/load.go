@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
@@ -97,7 +97,7 @@ func (d *Datapath) pin(ctx context.Context, k constants, drawn drawn, dir string
 		return worker.Pinned{}, err
 	}
 	return d.opts.Worker.Pin(ctx, worker.Order{
-		Build: bpfobj.Build, Objects: objects, Dir: dir, Maps: d.paths.maps(), Sizes: sizes, Constants: k.compiled(drawn), Lock: d.held,
+		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: d.paths.maps(), Sizes: sizes, Constants: k.compiled(drawn), Lock: d.held,
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
 )
 
 // A load makes every map, though some of the programs that use them come later.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -151,13 +151,13 @@ func TestPrivilegedSourceGone(t *testing.T) {
 	d := e.open()
 	e.ok(d.Sync(e.ctx))
 	now := uint64(flow.Now())
-	const nat = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_SNAT | bpfobj.TypesSlFlowFlagSL_FLOW_POD_OPENED)
+	const nat = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT | bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
 	put := func(name, pod, remote, node string) {
 		m, err := d.pinned(name)
 		e.ok(err)
 		inside, outside := tuple(unix.IPPROTO_UDP, pod, remote), tuple(unix.IPPROTO_UDP, node, remote)
-		e.ok(bpf.Put(m, inside, bpfobj.TypesSlFlow{Other: outside, Flags: nat, Created: now, LastSeen: now, Owner: 7}))
-		e.ok(bpf.Put(m, outside, bpfobj.TypesSlFlow{Other: inside, Flags: nat | uint32(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX), Created: now, LastSeen: now, Owner: 7}))
+		e.ok(bpf.Put(m, inside, bpfgen.TypesSlFlow{Other: outside, Flags: nat, Created: now, LastSeen: now, Owner: 7}))
+		e.ok(bpf.Put(m, outside, bpfgen.TypesSlFlow{Other: inside, Flags: nat | uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX), Created: now, LastSeen: now, Owner: 7}))
 	}
 	left := func() (n int) {
 		for _, name := range []string{mapFlows, mapFlowsNew} {

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -73,13 +73,13 @@ func TestPrivilegedBareUplink(t *testing.T) {
 	for _, family := range families {
 		fx.each(t, fmt.Sprintf("denied%d", family), func(w *walk) {
 			prefix := netip.PrefixFrom(client(family), pick(family, 24, 64)).Masked()
-			key := &bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(prefix)), Ip: wire.Addr(prefix.Addr())}
+			key := &bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(prefix)), Ip: wire.Addr(prefix.Addr())}
 			w.put("sl_deny", key, uint64(0))
 			defer w.remove("sl_deny", key)
 			j := w.toHostPort(family, tcp, podA)
 			in := j.outside.rx("S")
 			in.srcMAC, in.dstMAC = mac(), mac()
-			w.bareStep(uplIngress, in, wantDrop(metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_DENIED), nil))
+			w.bareStep(uplIngress, in, wantDrop(metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED), nil))
 		}, publishing(mapping(family, tcp, podA)))
 		fx.each(t, fmt.Sprintf("errors%d", family), func(w *walk) {
 			j := w.opens(family, udp, podA, keptPort, keptPort)

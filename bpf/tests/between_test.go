@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -104,7 +104,7 @@ func TestPrivilegedBetweenNetworksPolicedLost(t *testing.T) {
 		x.asks("PA")
 		door := reversed(tupleOf(x.middle))
 		door.Pad[0] = 1
-		for _, lost := range [][]bpfobj.TypesSlTuple{
+		for _, lost := range [][]bpfgen.TypesSlTuple{
 			{tupleOf(x.asked)}, {door}, {reversed(tupleOf(x.seen))}, {door, reversed(tupleOf(x.seen))},
 		} {
 			for _, key := range lost {

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
-const fastDirect = uint32(bpfobj.TypesSlFastPathSL_FAST_DIRECT)
+const fastDirect = uint32(bpfgen.TypesSlFastPathSL_FAST_DIRECT)
 
 // With fastPath "direct" no packet of a hostPort's flow goes by the stack, from the first to the last.
 func TestPrivilegedDirect(t *testing.T) {

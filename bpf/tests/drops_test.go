@@ -7,20 +7,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 const (
-	reasonSource   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SOURCE)
-	reasonLoopback = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK)
+	reasonSource   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SOURCE)
+	reasonLoopback = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK)
 
-	reasonLoopbackPod = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK_POD)
-	reasonNoGateway   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_NO_GATEWAY)
+	reasonLoopbackPod = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK_POD)
+	reasonNoGateway   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_GATEWAY)
 
-	reasonTable   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_FLOW_TABLE)
-	reasonRewrite = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_REWRITE)
+	reasonTable   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_FLOW_TABLE)
+	reasonRewrite = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_REWRITE)
 )
 
 // dropWalks has a way to produce every reason there is; TestPrivilegedDropReasons

@@ -12,14 +12,14 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
 
 const (
-	reasonRate = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_RATE)
+	reasonRate = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_RATE)
 
 	limitNumber = 7
 	// 1 MB/s: 1 ns for a millibyte, 1 us a byte.

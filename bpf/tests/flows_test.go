@@ -9,26 +9,26 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 const (
-	flowIndex     = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX)
-	flowPodOpened = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_POD_OPENED)
-	flowSNAT      = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_SNAT)
-	flowDNAT      = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_DNAT)
-	flowDNATAny   = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_DNAT_ANY)
-	flowTXFirst   = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_TX_FIRST)
-	flowTXConfirm = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_TX_CONFIRM)
-	flowRXFirst   = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_RX_FIRST)
-	flowRXConfirm = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_RX_CONFIRM)
-	flowReplied   = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_REPLIED)
-	flowAssured   = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_ASSURED)
-	flowFinTX     = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_FIN_TX)
-	flowFinRX     = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_FIN_RX)
-	flowRST       = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_RST)
-	flowLocalPeer = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_LOCAL_PEER)
+	flowIndex     = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX)
+	flowPodOpened = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
+	flowSNAT      = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT)
+	flowDNAT      = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_DNAT)
+	flowDNATAny   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_DNAT_ANY)
+	flowTXFirst   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_TX_FIRST)
+	flowTXConfirm = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_TX_CONFIRM)
+	flowRXFirst   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_RX_FIRST)
+	flowRXConfirm = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_RX_CONFIRM)
+	flowReplied   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_REPLIED)
+	flowAssured   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_ASSURED)
+	flowFinTX     = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_FIN_TX)
+	flowFinRX     = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_FIN_RX)
+	flowRST       = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_RST)
+	flowLocalPeer = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_LOCAL_PEER)
 
 	flowConfirmed = flowTXFirst | flowTXConfirm | flowRXFirst | flowRXConfirm
 )
@@ -40,8 +40,8 @@ const (
 )
 
 // tuple is the key of a connection in the flow maps.
-func (c conn) tuple() bpfobj.TypesSlTuple {
-	t := bpfobj.TypesSlTuple{
+func (c conn) tuple() bpfgen.TypesSlTuple {
+	t := bpfgen.TypesSlTuple{
 		Local: wire.Addr(c.local.Addr()), Remote: wire.Addr(c.remote.Addr()),
 		LocalPort: wire.Port(c.local.Port()), RemotePort: wire.Port(c.remote.Port()), Proto: c.l4Proto(),
 	}
@@ -61,12 +61,12 @@ func (c conn) l4Proto() uint8 {
 	return uint8(c.proto)
 }
 
-func tupleText(t bpfobj.TypesSlTuple) string {
+func tupleText(t bpfgen.TypesSlTuple) string {
 	return fmt.Sprintf("%d %s %s", t.Proto, netip.AddrPortFrom(wire.FromAddr(t.Local), wire.Port(t.LocalPort)),
 		netip.AddrPortFrom(wire.FromAddr(t.Remote), wire.Port(t.RemotePort)))
 }
 
-func (w *walk) lookup(name string, c conn) (f bpfobj.TypesSlFlow, ok bool) {
+func (w *walk) lookup(name string, c conn) (f bpfgen.TypesSlFlow, ok bool) {
 	w.tb.Helper()
 	key := c.tuple()
 	err := w.maps[name].Lookup(&key, &f)
@@ -78,7 +78,7 @@ func (w *walk) lookup(name string, c conn) (f bpfobj.TypesSlFlow, ok bool) {
 
 // wantFlow checks that the entry of c is in one of the tables and not in the
 // other, with exactly these flags.
-func (w *walk) wantFlow(name string, c conn, flags uint32) bpfobj.TypesSlFlow {
+func (w *walk) wantFlow(name string, c conn, flags uint32) bpfgen.TypesSlFlow {
 	w.tb.Helper()
 	other := proven
 	if name == proven {
@@ -123,7 +123,7 @@ func (w *walk) wantFlows(nProven, nUnproven int) {
 	w.tb.Helper()
 	for name, want := range map[string]int{proven: nProven, unproven: nUnproven} {
 		got := 0
-		w.eachFlow(name, func(bpfobj.TypesSlTuple, bpfobj.TypesSlFlow) { got++ })
+		w.eachFlow(name, func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow) { got++ })
 		if got != want {
 			w.tb.Errorf("%d entries in %s, want %d:\n%s", got, name, want, w.dump())
 		}
@@ -147,9 +147,9 @@ func (w *walk) evict(c conn) {
 	}
 }
 
-func (w *walk) eachFlow(name string, f func(bpfobj.TypesSlTuple, bpfobj.TypesSlFlow)) {
+func (w *walk) eachFlow(name string, f func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow)) {
 	w.tb.Helper()
-	err := wire.Each(w.views[name], func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool {
+	err := wire.Each(w.views[name], func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) bool {
 		f(*k, *v)
 		return true
 	})

@@ -5,14 +5,14 @@ package tests
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // onDevice says that a pod's addresses are behind a device: one that is not there is what the datapath knows of a pod whose
 // device was deleted by plugins that know nothing of it.
 func (w *walk) onDevice(p *pod, ifindex int) {
 	w.tb.Helper()
-	w.changeEndpoint(p, func(_ int, v *bpfobj.TypesSlEndpoint) { v.Ifindex = uint32(ifindex) })
+	w.changeEndpoint(p, func(_ int, v *bpfgen.TypesSlEndpoint) { v.Ifindex = uint32(ifindex) })
 }
 
 const gone = 1 << 30 // an ifindex that nothing has

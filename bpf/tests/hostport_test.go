@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 const (
-	reasonClash = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_TUPLE_CLASH)
+	reasonClash = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_TUPLE_CLASH)
 
 	clientPort = 40000
 	hostPort   = 8080
@@ -131,7 +131,7 @@ func TestPrivilegedHostPortClose(t *testing.T) {
 }
 
 // reopened sends a SYN on the tuple of a closed connection: everything begins anew.
-func reopened(j *journey, old bpfobj.TypesSlFlow) {
+func reopened(j *journey, old bpfgen.TypesSlFlow) {
 	j.tb.Helper()
 	j.in("S")
 	f := j.wantFlow(unproven, j.inside, flowDNAT|flowDNATAny|flowRXFirst|flowRXConfirm)

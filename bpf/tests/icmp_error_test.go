@@ -8,11 +8,11 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
 
-const reasonOrphan = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_ICMP_ORPHAN)
+const reasonOrphan = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_ICMP_ORPHAN)
 
 // icmpKind is an ICMP error of both families.
 type icmpKind struct {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
 )
 
 // The kernel does not run programs for socket calls by PROG_TEST_RUN, so that

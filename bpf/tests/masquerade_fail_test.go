@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -64,11 +64,11 @@ func TestPrivilegedMasqueradeNoAddress(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		j := w.opens(family, proto, podA, keptPort, keptPort)
-		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{
+		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{
 			Src4: wire.Addr(unspecified(4)), Src6: wire.Addr(unspecified(6)),
 		})
 		j.refused("S", wantDrop(reasonNoAddr, podA))
-		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{})
+		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{})
 		j.refused("S", wantDrop(reasonNoAddr, podA))
 		w.remove("sl_uplinks", uint32(w.index("upl0")))
 		j.refused("S", wantDrop(reasonNoAddr, podA))
@@ -178,7 +178,7 @@ func TestPrivilegedMasqueradeRace(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		w.rolls(7)
 		other := w.opens(family, proto, podB, keptPort, keptPort)
-		w.rival = bpfobj.TypesSlFlow{Other: other.inside.tuple(), Flags: flowIndex | flowSNAT | flowPodOpened, Owner: podB.owner}
+		w.rival = bpfgen.TypesSlFlow{Other: other.inside.tuple(), Flags: flowIndex | flowSNAT | flowPodOpened, Owner: podB.owner}
 		j := w.opens(family, proto, podA, keptPort, rolled(7))
 		sent := j.inside.tx("S")
 		sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC

@@ -7,15 +7,15 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 const (
-	reasonNoAddr = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)
-	reasonPorts  = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SNAT_PORTS)
+	reasonNoAddr = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)
+	reasonPorts  = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
 
 	// The defaults of bpf/lib/config.h.
 	snatMin1, snatMax1 = 61000, 65535
@@ -133,13 +133,13 @@ func TestPrivilegedMasqueradeFIBSource(t *testing.T) {
 		fx := newFixture(t, map[string]uint32{"cfg_fib_src": 1})
 		eachProtocol(t, fx, func(w *walk, family, proto int) {
 			// An entry that the FIB's answer must win over.
-			w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})
+			w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})
 			w.opens(family, proto, podA, keptPort, keptPort).answered()
 		}, masquerading(podA))
 	})
 	off := newFixture(t, nil)
 	eachProtocol(t, off, func(w *walk, family, proto int) {
-		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfobj.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})
+		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})
 		j := w.opens(family, proto, podA, keptPort, keptPort)
 		j.outside = j.outside.as(at(pick(family, second4, second6), keptPort))
 		j.answered()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 

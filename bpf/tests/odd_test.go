@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
 
 const (
-	reasonFragment = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_FRAGMENT)
-	reasonOpaque   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_OPAQUE)
+	reasonFragment = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_FRAGMENT)
+	reasonOpaque   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_OPAQUE)
 )
 
 // fragments cuts a frame's packet into n fragments, the first with the L4 header.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	reasonIsolated = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_ISOLATED)
-	reasonIngress  = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_INGRESS_RULE)
-	reasonEgress   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_EGRESS_RULE)
-	reasonGone     = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_POLICY_GONE)
+	reasonIsolated = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_ISOLATED)
+	reasonIngress  = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_INGRESS_RULE)
+	reasonEgress   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_EGRESS_RULE)
+	reasonGone     = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_POLICY_GONE)
 )
 
 // police puts a pod under the policy id. text is the value of the key "rules".
@@ -50,7 +50,7 @@ func (w *walk) putPolicy(id uint16, mode policy.Mode, text string) {
 // underPolicy writes the id into the endpoint's entries.
 func (w *walk) underPolicy(p *pod, id uint16) {
 	w.tb.Helper()
-	w.changeEndpoint(p, func(_ int, v *bpfobj.TypesSlEndpoint) { v.Policy = id })
+	w.changeEndpoint(p, func(_ int, v *bpfgen.TypesSlEndpoint) { v.Policy = id })
 }
 
 // hits is what the rules of a policy decided, by number; the last is the default.
@@ -348,7 +348,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		key := own.Key(number)
 		w.putPolicy(7, policy.ModeOpen, onlyTo("egress", proto, client(family), serverTCP))
 		w.put("sl_policed", key, policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
-		w.put("sl_own_devices", uint32(number), &bpfobj.TypesSlOwnDevice{Owner: podA.owner})
+		w.put("sl_own_devices", uint32(number), &bpfgen.TypesSlOwnDevice{Owner: podA.owner})
 		defer w.remove("sl_own_devices", uint32(number))
 		w.number = number
 		j := w.plain(family, proto, podA, keptPort)
@@ -374,7 +374,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		pass(ownIngress, stranger.rx("S"))
 		pass(ownEgress, stranger.tx("SA"))
 		w.number = number + 1 // another pod with the same address knows nothing of it
-		w.put("sl_own_devices", uint32(number+1), &bpfobj.TypesSlOwnDevice{Owner: podB.owner})
+		w.put("sl_own_devices", uint32(number+1), &bpfgen.TypesSlOwnDevice{Owner: podB.owner})
 		defer w.remove("sl_own_devices", uint32(number+1))
 		w.put("sl_policed", own.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, policy.ModeOpen))
 		refuse(ownIngress, j.inside.rx("SA"), reasonIngress)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -68,7 +68,7 @@ func TestPrivilegedRecentPod(t *testing.T) {
 		w.oneCPU()
 		j := w.plain(family, proto, podA, keptPort)
 		j.answered()
-		other := func(_ int, v *bpfobj.TypesSlEndpoint) { v.Mac[5] ^= 1 }
+		other := func(_ int, v *bpfgen.TypesSlEndpoint) { v.Mac[5] ^= 1 }
 		spoofed := func() {
 			w.tb.Helper()
 			sent := j.inside.tx("PA")

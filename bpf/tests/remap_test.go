@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
-const flowRemap = uint32(bpfobj.TypesSlFlowFlagSL_FLOW_REMAP)
+const flowRemap = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_REMAP)
 
 // twice is a client that reaches one port of podA by two addresses of the node from one
 // port of its own. Toward the pod the second connection has another one, the first that is drawn.
@@ -171,7 +171,7 @@ func noPortLeft(w *walk, family, proto int) {
 			c.remote = at(client(family), uint16(snatMin2+(20+1+i)%(snatMax2-snatMin2+1)))
 		}
 		key := c.tuple()
-		w.put(proven, &key, &bpfobj.TypesSlFlow{LastSeen: w.clock, Owner: podA.owner})
+		w.put(proven, &key, &bpfgen.TypesSlFlow{LastSeen: w.clock, Owner: podA.owner})
 	}
 	f := k.outside.rx("S")
 	f.srcMAC, f.dstMAC = upl0.router, upl0.mac
@@ -184,7 +184,7 @@ const secret = 0x5eed1234
 // start is where the search for a port begins: ports_start() of bpf/lib/ports.h.
 func start(c conn) uint32 { return startOf(c.tuple()) }
 
-func startOf(key bpfobj.TypesSlTuple) uint32 {
+func startOf(key bpfgen.TypesSlTuple) uint32 {
 	raw, err := binary.Append(nil, binary.NativeEndian, &key)
 	if err != nil {
 		panic(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
@@ -101,8 +101,8 @@ type walk struct {
 	random uint32
 	dice   bool // random is what the programs draw
 	fail   uint32
-	rival  bpfobj.TypesSlFlow // see failMapRace
-	stats  map[*pod]*bpfobj.TypesSlEndpointStats
+	rival  bpfgen.TypesSlFlow // see failMapRace
+	stats  map[*pod]*bpfgen.TypesSlEndpointStats
 	drops  dropCounts
 	places map[metrics.Place]uint64 // the same, by device and endpoint
 	came   string                   // device that what reaches a pod came in by; empty: a process of the node sent it
@@ -117,26 +117,26 @@ type option func(*walk)
 // addresses, the uplinks' sources, and what the options add.
 func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 	tb.Helper()
-	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfobj.TypesSlEndpointStats{}}
+	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfgen.TypesSlEndpointStats{}}
 	w.places = map[metrics.Place]uint64{}
 	for _, name := range []string{"sl_flows", "sl_flows_new", "sl_endpoints", "sl_ep_stats", "sl_host_addrs", "sl_uplinks", "sl_no_masq", "sl_hostports", "sl_frags", "sl_policies", "sl_policed", "sl_dev_drops"} {
 		w.empty(name)
 	}
 	w.zero("sl_drops", make([]uint64, ebpf.MustPossibleCPU()))
-	w.zero("sl_event_cpu", make([]bpfobj.TypesSlEventCpu, ebpf.MustPossibleCPU()))
+	w.zero("sl_event_cpu", make([]bpfgen.TypesSlEventCpu, ebpf.MustPossibleCPU()))
 	for _, word := range *fx.kept {
 		w.put("sl_ports_kept", word, uint64(0))
 	}
 	*fx.kept = nil
 	for _, p := range allPods {
-		w.stats[p] = &bpfobj.TypesSlEndpointStats{}
+		w.stats[p] = &bpfgen.TypesSlEndpointStats{}
 		w.addEndpoint(p, 0)
 	}
 	for _, a := range []netip.Addr{upl0.addr4, upl0.addr6, upl1.addr4, upl1.addr6, second4, second6, ip("10.1.0.1"), ip("fd00:1::1")} {
 		w.put("sl_host_addrs", wire.Addr(a), uint32(w.index("upl0")))
 	}
 	for _, u := range []*uplink{upl0, upl1} {
-		w.put("sl_uplinks", uint32(w.index(u.name)), &bpfobj.TypesSlUplink{Src4: wire.Addr(u.addr4), Src6: wire.Addr(u.addr6)})
+		w.put("sl_uplinks", uint32(w.index(u.name)), &bpfgen.TypesSlUplink{Src4: wire.Addr(u.addr4), Src6: wire.Addr(u.addr6)})
 	}
 	for _, o := range opts {
 		o(w)
@@ -208,8 +208,8 @@ func (w *walk) epoch() epoch.Epoch {
 }
 
 const (
-	epMasquerade = uint32(bpfobj.TypesSlEndpointFlagSL_EP_MASQUERADE)
-	epAdmit      = uint32(bpfobj.TypesSlEndpointFlagSL_EP_ADMIT)
+	epMasquerade = uint32(bpfgen.TypesSlEndpointFlagSL_EP_MASQUERADE)
+	epAdmit      = uint32(bpfgen.TypesSlEndpointFlagSL_EP_ADMIT)
 )
 
 const podMTU = 1500
@@ -218,15 +218,15 @@ const podMTU = 1500
 func (w *walk) addEndpoint(p *pod, flags uint32) {
 	w.tb.Helper()
 	w.endpoint(p, p.owner, flags)
-	w.put("sl_ep_stats", uint32(w.index(p.name)), make([]bpfobj.TypesSlEndpointStats, ebpf.MustPossibleCPU()))
-	*w.stats[p] = bpfobj.TypesSlEndpointStats{}
+	w.put("sl_ep_stats", uint32(w.index(p.name)), make([]bpfgen.TypesSlEndpointStats, ebpf.MustPossibleCPU()))
+	*w.stats[p] = bpfgen.TypesSlEndpointStats{}
 }
 
 // endpoint makes the entries of a pod's addresses, or gives them to another owner.
 func (w *walk) endpoint(p *pod, owner uint64, flags uint32) {
 	w.tb.Helper()
 	for _, family := range []int{4, 6} {
-		v := &bpfobj.TypesSlEndpoint{
+		v := &bpfgen.TypesSlEndpoint{
 			Owner: owner, Ifindex: uint32(w.index(p.name)), RouteIfindex: uint32(w.index(p.route)), Flags: flags, Mtu: podMTU,
 			Mac: [6]uint8(p.mac), GatewayMac: [6]uint8(p.gwMAC), PrefixLen: uint8(pick(family, 96+p.bits4, p.bits6)),
 		}
@@ -235,10 +235,10 @@ func (w *walk) endpoint(p *pod, owner uint64, flags uint32) {
 }
 
 // changeEndpoint changes the entries of a pod's addresses.
-func (w *walk) changeEndpoint(p *pod, change func(family int, v *bpfobj.TypesSlEndpoint)) {
+func (w *walk) changeEndpoint(p *pod, change func(family int, v *bpfgen.TypesSlEndpoint)) {
 	w.tb.Helper()
 	for _, family := range families {
-		var v bpfobj.TypesSlEndpoint
+		var v bpfgen.TypesSlEndpoint
 		key := wire.Addr(p.addr(family))
 		if err := w.maps["sl_endpoints"].Lookup(key, &v); err != nil {
 			w.tb.Fatal(err)
@@ -308,8 +308,8 @@ func (w *walk) publish(p published) {
 	}
 }
 
-func (p published) key() *bpfobj.TypesSlHostportKey {
-	return &bpfobj.TypesSlHostportKey{Ip: wire.Addr(p.host.Addr()), Port: wire.Port(p.host.Port()), Proto: p.proto}
+func (p published) key() *bpfgen.TypesSlHostportKey {
+	return &bpfgen.TypesSlHostportKey{Ip: wire.Addr(p.host.Addr()), Port: wire.Port(p.host.Port()), Proto: p.proto}
 }
 
 // notMasqueraded adds destinations.
@@ -317,7 +317,7 @@ func notMasqueraded(prefixes ...string) option {
 	return func(w *walk) {
 		for _, s := range prefixes {
 			p := netip.MustParsePrefix(s)
-			w.put("sl_no_masq", &bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}, uint32(1))
+			w.put("sl_no_masq", &bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}, uint32(1))
 		}
 	}
 }

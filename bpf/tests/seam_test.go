@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // A walk must choose the time and the dice, make helpers fail, and see where a
@@ -70,7 +70,7 @@ type seamState struct {
 	pktType uint32
 	neighAF uint32
 	neigh   [16]byte
-	rival   bpfobj.TypesSlFlow // input
+	rival   bpfgen.TypesSlFlow // input
 }
 
 // nextHop returns the neighbour that bpf_redirect_neigh was given.

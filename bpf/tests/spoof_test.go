@@ -8,14 +8,14 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 const (
-	reasonIP  = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SPOOFED_IP)
-	reasonMAC = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SPOOFED_MAC)
+	reasonIP  = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_IP)
+	reasonMAC = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_MAC)
 )
 
 // from is a packet that podA sends with some source address and MAC.
@@ -71,13 +71,13 @@ func TestPrivilegedAntiSpoofOwnOtherDevice(t *testing.T) {
 func (w *walk) samePod(a, b *pod) {
 	w.tb.Helper()
 	const id = 77
-	stats := make([]bpfobj.TypesSlEndpointStats, ebpf.MustPossibleCPU())
+	stats := make([]bpfgen.TypesSlEndpointStats, ebpf.MustPossibleCPU())
 	for i := range stats {
 		stats[i].Pod = id
 	}
 	w.put("sl_ep_stats", uint32(w.index(a.name)), stats)
 	for _, family := range []int{4, 6} {
-		w.put("sl_endpoints", wire.Addr(b.addr(family)), &bpfobj.TypesSlEndpoint{
+		w.put("sl_endpoints", wire.Addr(b.addr(family)), &bpfgen.TypesSlEndpoint{
 			Owner: b.owner, Pod: id, Ifindex: uint32(w.index(b.name)), RouteIfindex: uint32(w.index(b.route)), Flags: epMasquerade,
 			Mtu: podMTU, Mac: [6]uint8(b.mac), GatewayMac: [6]uint8(b.gwMAC), PrefixLen: uint8(pick(family, 96+b.bits4, b.bits6)),
 		})

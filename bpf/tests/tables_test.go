@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // A table that is full gives its oldest entries away, not those that it has just been given: a masqueraded packet never leaves
@@ -28,7 +28,7 @@ func TestPrivilegedTablesFull(t *testing.T) {
 				}
 			}
 			entries := 0
-			w.eachFlow(unproven, func(bpfobj.TypesSlTuple, bpfobj.TypesSlFlow) { entries++ })
+			w.eachFlow(unproven, func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow) { entries++ })
 			if entries > int(fixtureSizes["sl_flows_new"]) {
 				t.Errorf("%d entries: nothing was evicted", entries)
 			}

@@ -6,13 +6,13 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 const (
-	hpSNAT    = uint16(bpfobj.TypesSlHostportFlagSL_HP_SNAT)
-	hpMasqAll = uint16(bpfobj.TypesSlHostportFlagSL_HP_MASQ_ALL)
+	hpSNAT    = uint16(bpfgen.TypesSlHostportFlagSL_HP_SNAT)
+	hpMasqAll = uint16(bpfgen.TypesSlHostportFlagSL_HP_MASQ_ALL)
 )
 
 // gateway is the node's address in the pod's subnet.
@@ -73,11 +73,11 @@ func (t *turn) carry(from, to *pod, dir func(conn, string) frame, kind string) {
 func publishTo(family, proto int, p *pod, flags uint16) option {
 	return func(w *walk) {
 		m := mapping(family, proto, p)
-		w.put("sl_hostports", m.key(), &bpfobj.TypesSlHostport{
+		w.put("sl_hostports", m.key(), &bpfgen.TypesSlHostport{
 			Ip: wire.Addr(p.addr(family)), Owner: p.owner, Gen: m.gen, Port: wire.Port(m.port), Flags: flags,
 		})
 		for _, q := range allPods {
-			w.changeEndpoint(q, func(f int, v *bpfobj.TypesSlEndpoint) {
+			w.changeEndpoint(q, func(f int, v *bpfgen.TypesSlEndpoint) {
 				if f == family {
 					v.Gateway = wire.Addr(q.gateway(f))
 				}
@@ -178,7 +178,7 @@ func TestPrivilegedTurnLostHalves(t *testing.T) {
 		x.answers("PA")
 		record := reversed(tupleOf(x.middle))
 		record.Pad[0] = 1
-		for _, key := range []bpfobj.TypesSlTuple{tupleOf(x.asked), tupleOf(x.middle), reversed(tupleOf(x.seen)), record} {
+		for _, key := range []bpfgen.TypesSlTuple{tupleOf(x.asked), tupleOf(x.middle), reversed(tupleOf(x.seen)), record} {
 			w.lose(key)
 			x.asks("PA")
 			x.answers("PA")
@@ -186,8 +186,8 @@ func TestPrivilegedTurnLostHalves(t *testing.T) {
 	})
 }
 
-func tupleOf(c conn) bpfobj.TypesSlTuple {
-	return bpfobj.TypesSlTuple{
+func tupleOf(c conn) bpfgen.TypesSlTuple {
+	return bpfgen.TypesSlTuple{
 		Local: wire.Addr(c.local.Addr()), Remote: wire.Addr(c.remote.Addr()),
 		LocalPort: wire.Port(c.local.Port()), RemotePort: wire.Port(c.remote.Port()), Proto: uint8(c.proto),
 	}
@@ -215,13 +215,13 @@ func TestPrivilegedTurnLostRecordClientFirst(t *testing.T) {
 }
 
 // reversed is the tuple of the other end.
-func reversed(t bpfobj.TypesSlTuple) bpfobj.TypesSlTuple {
+func reversed(t bpfgen.TypesSlTuple) bpfgen.TypesSlTuple {
 	t.Local, t.Remote, t.LocalPort, t.RemotePort = t.Remote, t.Local, t.RemotePort, t.LocalPort
 	return t
 }
 
 // lose takes an entry out of whichever table has it, as the LRU does.
-func (w *walk) lose(key bpfobj.TypesSlTuple) {
+func (w *walk) lose(key bpfgen.TypesSlTuple) {
 	for _, m := range []string{proven, unproven} {
 		_ = w.maps[m].Delete(&key)
 	}

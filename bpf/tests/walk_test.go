@@ -15,7 +15,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -312,7 +312,7 @@ func (w *walk) checkCounters(h hook) {
 
 var ignoreLayout = gocmp.FilterPath(func(p gocmp.Path) bool { return p.Last().String() == "._" }, gocmp.Ignore())
 
-type dropCounts [bpfobj.TypesSlDropReasonSL_DROP_MAX]uint64
+type dropCounts [bpfgen.TypesSlDropReasonSL_DROP_MAX]uint64
 
 func (d dropCounts) total() (n uint64) {
 	for _, c := range d {
@@ -334,9 +334,9 @@ func (w *walk) readDrops() (all dropCounts) {
 	return all
 }
 
-func (w *walk) readStats(p *pod) (total bpfobj.TypesSlEndpointStats) {
+func (w *walk) readStats(p *pod) (total bpfgen.TypesSlEndpointStats) {
 	w.tb.Helper()
-	var perCPU []bpfobj.TypesSlEndpointStats
+	var perCPU []bpfgen.TypesSlEndpointStats
 	if err := w.maps["sl_ep_stats"].Lookup(uint32(w.index(p.name)), &perCPU); err != nil {
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			return total
@@ -359,7 +359,7 @@ func (w *walk) readStats(p *pod) (total bpfobj.TypesSlEndpointStats) {
 func (w *walk) dump() string {
 	s := fmt.Sprintf("drops %v\n", w.readDrops())
 	for _, name := range []string{"sl_flows", "sl_flows_new"} {
-		w.eachFlow(name, func(k bpfobj.TypesSlTuple, f bpfobj.TypesSlFlow) {
+		w.eachFlow(name, func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) {
 			s += fmt.Sprintf("%s %s -> %s flags %#x\n", name, tupleText(k), tupleText(f.Other), f.Flags)
 		})
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
 
-const reasonDenied = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_DENIED)
+const reasonDenied = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED)
 
 // xdp is the object of the deny list: its program is none of tc's, and takes no part in a walk.
 var xdp = part{load: elf.LoadXDPUplink, name: "sl_xdp_uplink"}
@@ -88,7 +88,7 @@ func TestPrivilegedDropRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const loopback = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK)
+	const loopback = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK)
 	counters, want := metrics.NewDeviceDrops(o.views["sl_dev_drops"], o.views["sl_event_cpu"]), map[metrics.Reason]uint64{}
 	for i, step := range []struct {
 		family int

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/policy"
@@ -161,8 +161,8 @@ func (d fakeDatapath) FlushFlows(_ context.Context, match func(loader.Flow) bool
 }
 
 const (
-	spoofed   = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SPOOFED_IP)
-	exhausted = metrics.Reason(bpfobj.TypesSlDropReasonSL_DROP_SNAT_PORTS)
+	spoofed   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_IP)
+	exhausted = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
 )
 
 func fakeEvents() []loader.DropEvent {

@@ -19,8 +19,8 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
 )
 
 // Here is the Worker of this process.
@@ -55,8 +55,8 @@ var read = map[string]readObject{
 // caller says so.
 func (Here) Pin(_ context.Context, o worker.Order) (worker.Pinned, error) {
 	var done worker.Pinned
-	if o.Build != bpfobj.Build {
-		return done, fmt.Errorf("programs of build %.12s are asked for, and this program has those of %.12s: install both of one release", o.Build, bpfobj.Build)
+	if o.Build != bpfgen.Build {
+		return done, fmt.Errorf("programs of build %.12s are asked for, and this program has those of %.12s: install both of one release", o.Build, bpfgen.Build)
 	}
 	raiseMemlock()
 	specs, err := configure(o)

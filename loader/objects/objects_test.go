@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
-	"github.com/sluice-cni/sluice/pkg/bpfobj/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
 )
 
 // Every object has the program of its name, the constants that are asked for, and the size of a map.
@@ -61,7 +61,7 @@ func TestOrderThatCannotBe(t *testing.T) {
 	if _, err := (Here{}).Pin(t.Context(), worker.Order{Build: "0123"}); err == nil || !strings.Contains(err.Error(), "0123") {
 		t.Errorf("another build: %v", err)
 	}
-	o := worker.Order{Build: bpfobj.Build, Objects: []string{"sl_nonesuch"}}
+	o := worker.Order{Build: bpfgen.Build, Objects: []string{"sl_nonesuch"}}
 	if _, err := (Here{}).Pin(t.Context(), o); err == nil || !strings.Contains(err.Error(), "sl_nonesuch") {
 		t.Errorf("another program: %v", err)
 	}

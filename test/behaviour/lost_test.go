@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // loseFlows takes out of the tables what lost says, as the LRU does.
-func loseFlows(w *world, lost func(k bpfobj.TypesSlTuple, f bpfobj.TypesSlFlow) bool) (n int) {
+func loseFlows(w *world, lost func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) bool) (n int) {
 	w.t.Helper()
 	w.onNode(func() error {
 		for _, name := range []string{"sl_flows", "sl_flows_new"} {
@@ -26,8 +26,8 @@ func loseFlows(w *world, lost func(k bpfobj.TypesSlTuple, f bpfobj.TypesSlFlow) 
 				return err
 			}
 			defer m.Close()
-			var keys []bpfobj.TypesSlTuple
-			err = wire.Each(m, func(k *bpfobj.TypesSlTuple, f *bpfobj.TypesSlFlow) bool {
+			var keys []bpfgen.TypesSlTuple
+			err = wire.Each(m, func(k *bpfgen.TypesSlTuple, f *bpfgen.TypesSlFlow) bool {
 				if lost(*k, *f) {
 					keys = append(keys, *k)
 				}
@@ -55,7 +55,7 @@ func TestPrivilegedLostHalves(t *testing.T) {
 	web, app, other := w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "app"), w.add(w.runtime(net1()), "other")
 	serve(t, web, "web", ":80")
 	serve(t, w.Client(), "client", ":9000")
-	isIndex := func(f bpfobj.TypesSlFlow) bool { return f.Flags&uint32(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX) != 0 }
+	isIndex := func(f bpfgen.TypesSlFlow) bool { return f.Flags&uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX) != 0 }
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
 		var talks []*talk
 		for _, x := range []way{
@@ -76,10 +76,10 @@ func TestPrivilegedLostHalves(t *testing.T) {
 		}
 		for _, half := range []struct {
 			name string
-			lost func(bpfobj.TypesSlTuple, bpfobj.TypesSlFlow) bool
+			lost func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow) bool
 		}{
-			{"indexes", func(_ bpfobj.TypesSlTuple, f bpfobj.TypesSlFlow) bool { return isIndex(f) }},
-			{"records", func(_ bpfobj.TypesSlTuple, f bpfobj.TypesSlFlow) bool { return !isIndex(f) }},
+			{"indexes", func(_ bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) bool { return isIndex(f) }},
+			{"records", func(_ bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) bool { return !isIndex(f) }},
 		} {
 			if n := loseFlows(w, half.lost); n < 2 {
 				t.Errorf("%d %s were there", n, half.name)

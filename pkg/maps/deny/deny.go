@@ -9,7 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -19,9 +19,9 @@ type Map struct{ m *bpf.Map }
 // New returns a view of m.
 func New(m *bpf.Map) Map { return Map{m} }
 
-func key(p netip.Prefix) bpfobj.TypesSlCidr {
+func key(p netip.Prefix) bpfgen.TypesSlCidr {
 	p = p.Masked()
-	return bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+	return bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
 }
 
 // Add puts networks in; one that is there keeps its count. ENOSPC: the map is full. The error names the network.
@@ -57,14 +57,14 @@ func (m Map) Delete(p netip.Prefix) (bool, error) {
 
 // Empty reports whether the list holds nothing.
 func (m Map) Empty() (bool, error) {
-	_, ok, err := bpf.NextKey[bpfobj.TypesSlCidr](m.m, nil)
+	_, ok, err := bpf.NextKey[bpfgen.TypesSlCidr](m.m, nil)
 	return !ok && err == nil, err
 }
 
 // All returns the networks with the packets dropped for each.
 func (m Map) All() (map[netip.Prefix]uint64, error) {
 	all := make(map[netip.Prefix]uint64)
-	err := wire.Each(m.m, func(k *bpfobj.TypesSlCidr, n *uint64) bool {
+	err := wire.Each(m.m, func(k *bpfgen.TypesSlCidr, n *uint64) bool {
 		a := wire.FromAddr(k.Ip)
 		if k.PrefixLen < 96 && a.Is4() { // "::/n" beyond the v4-mapped addresses
 			a = netip.AddrFrom16(k.Ip)

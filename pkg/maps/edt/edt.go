@@ -10,19 +10,19 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // Flags of a limit.
 const (
-	FlagEgress   = uint32(bpfobj.TypesSlEdtFlagSL_EDT_EGRESS)
-	FlagListed   = uint32(bpfobj.TypesSlEdtFlagSL_EDT_LISTED)
-	FlagUnlisted = uint32(bpfobj.TypesSlEdtFlagSL_EDT_UNLISTED)
+	FlagEgress   = uint32(bpfgen.TypesSlEdtFlagSL_EDT_EGRESS)
+	FlagListed   = uint32(bpfgen.TypesSlEdtFlagSL_EDT_LISTED)
+	FlagUnlisted = uint32(bpfgen.TypesSlEdtFlagSL_EDT_UNLISTED)
 )
 
 // Limit is one direction of one attachment. Rate is in bytes a second, times are in ns.
-type Limit bpfobj.TypesSlEdt
+type Limit bpfgen.TypesSlEdt
 
 // Limits is the view of sl_edt_limits.
 type Limits struct{ m *bpf.Map }
@@ -55,7 +55,7 @@ type Nets struct{ m *bpf.Map }
 // NewNets returns a view of m.
 func NewNets(m *bpf.Map) Nets { return Nets{m} }
 
-type netKey bpfobj.TypesSlEdtNet
+type netKey bpfgen.TypesSlEdtNet
 
 // numberBits are the bits of a key that stand for the number, before those of the address.
 const numberBits = 32

@@ -10,18 +10,18 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // Flags of an endpoint.
 const (
-	FlagMasquerade = uint32(bpfobj.TypesSlEndpointFlagSL_EP_MASQUERADE)
-	FlagAdmit      = uint32(bpfobj.TypesSlEndpointFlagSL_EP_ADMIT)
-	FlagPublish    = uint32(bpfobj.TypesSlEndpointFlagSL_EP_PUBLISH)
-	FlagQueueRx    = uint32(bpfobj.TypesSlEndpointFlagSL_EP_QUEUE_RX)
-	FlagQueueTx    = uint32(bpfobj.TypesSlEndpointFlagSL_EP_QUEUE_TX)
+	FlagMasquerade = uint32(bpfgen.TypesSlEndpointFlagSL_EP_MASQUERADE)
+	FlagAdmit      = uint32(bpfgen.TypesSlEndpointFlagSL_EP_ADMIT)
+	FlagPublish    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_PUBLISH)
+	FlagQueueRx    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_QUEUE_RX)
+	FlagQueueTx    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_QUEUE_TX)
 )
 
 // FlagNames returns the names of the flags that are set.
@@ -39,7 +39,7 @@ func FlagNames(flags uint32) []string {
 }
 
 // Value is one address of a pod.
-type Value bpfobj.TypesSlEndpoint
+type Value bpfgen.TypesSlEndpoint
 
 // Prefix returns the pod's own subnet for its address a.
 func (v *Value) Prefix(a netip.Addr) netip.Prefix { return wire.FromPrefix(a, v.PrefixLen) }

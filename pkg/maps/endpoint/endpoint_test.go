@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
@@ -110,7 +110,7 @@ func TestPrivilegedStats(t *testing.T) {
 
 func TestPrivilegedUplinks(t *testing.T) {
 	t.Parallel()
-	raw := newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(bpfobj.TypesSlUplink{}))})
+	raw := newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(bpfgen.TypesSlUplink{}))})
 	u := NewUplinks(bpftest.View(t, raw))
 	want := map[uint32]Sources{
 		2: {V4: netip.MustParseAddr("192.0.2.1"), V6: netip.MustParseAddr("2001:db8::1")},

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -49,7 +49,7 @@ func NewUplinks(m *bpf.Map) Uplinks { return Uplinks{m} }
 // All returns every uplink.
 func (u Uplinks) All() (map[uint32]Sources, error) {
 	set := make(map[uint32]Sources)
-	err := wire.Each(u.m, func(k *uint32, v *bpfobj.TypesSlUplink) bool {
+	err := wire.Each(u.m, func(k *uint32, v *bpfgen.TypesSlUplink) bool {
 		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6), Bare: v.Bare != 0}
 		return true
 	})
@@ -66,7 +66,7 @@ func orNone(b [16]byte) netip.Addr {
 
 // Put writes the sources of an uplink.
 func (u Uplinks) Put(ifindex uint32, s Sources) error {
-	v := bpfobj.TypesSlUplink{Src4: wire.Addr(s.V4), Src6: wire.Addr(s.V6)}
+	v := bpfgen.TypesSlUplink{Src4: wire.Addr(s.V4), Src6: wire.Addr(s.V6)}
 	if s.Bare {
 		v.Bare = 1
 	}
@@ -83,21 +83,21 @@ type NoMasq struct{ m *bpf.Map }
 func NewNoMasq(m *bpf.Map) NoMasq { return NoMasq{m} }
 
 // Len returns the number of networks.
-func (n NoMasq) Len() (int, error) { return wire.Count[bpfobj.TypesSlCidr, uint32](n.m) }
+func (n NoMasq) Len() (int, error) { return wire.Count[bpfgen.TypesSlCidr, uint32](n.m) }
 
 // Replace makes want the whole set: what is new is added before what is old goes, so that no wanted network is ever missing.
 func (n NoMasq) Replace(want []netip.Prefix) error {
-	keep := make(map[bpfobj.TypesSlCidr]bool, len(want))
+	keep := make(map[bpfgen.TypesSlCidr]bool, len(want))
 	for _, p := range want {
 		p = p.Masked()
-		k := bpfobj.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+		k := bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
 		if err := bpf.Put(n.m, k, uint32(1)); err != nil {
 			return err
 		}
 		keep[k] = true
 	}
-	var old []bpfobj.TypesSlCidr
-	err := wire.Each(n.m, func(k *bpfobj.TypesSlCidr, _ *uint32) bool {
+	var old []bpfgen.TypesSlCidr
+	err := wire.Each(n.m, func(k *bpfgen.TypesSlCidr, _ *uint32) bool {
 		if !keep[*k] {
 			old = append(old, *k)
 		}

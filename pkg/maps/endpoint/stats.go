@@ -4,11 +4,11 @@ package endpoint
 
 import (
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // Counters are what happened on one pod device since it was enabled.
-type Counters bpfobj.TypesSlEndpointStats
+type Counters bpfgen.TypesSlEndpointStats
 
 // Stats is the view of sl_ep_stats, counters by ifindex of the host end.
 type Stats struct{ m *bpf.Map }

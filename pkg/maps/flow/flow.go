@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -31,21 +31,21 @@ type Flags uint32
 
 // The bits that this package looks at.
 const (
-	index     = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_INDEX)
-	podOpened = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_POD_OPENED)
-	snat      = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_SNAT)
-	dnat      = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_DNAT)
-	dnatAny   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_DNAT_ANY)
-	txFirst   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_TX_FIRST)
-	txConfirm = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_TX_CONFIRM)
-	rxFirst   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_RX_FIRST)
-	rxConfirm = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_RX_CONFIRM)
-	replied   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_REPLIED)
-	assured   = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_ASSURED)
-	finTX     = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_FIN_TX)
-	finRX     = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_FIN_RX)
-	rst       = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_RST)
-	localPeer = Flags(bpfobj.TypesSlFlowFlagSL_FLOW_LOCAL_PEER)
+	index     = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX)
+	podOpened = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
+	snat      = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT)
+	dnat      = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_DNAT)
+	dnatAny   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_DNAT_ANY)
+	txFirst   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_TX_FIRST)
+	txConfirm = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_TX_CONFIRM)
+	rxFirst   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_RX_FIRST)
+	rxConfirm = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_RX_CONFIRM)
+	replied   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_REPLIED)
+	assured   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_ASSURED)
+	finTX     = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_FIN_TX)
+	finRX     = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_FIN_RX)
+	rst       = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_RST)
+	localPeer = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_LOCAL_PEER)
 )
 
 // Names returns the names of the bits that are set, in the order of the enum.
@@ -191,17 +191,17 @@ func New(m *bpf.Map) Map { return Map{m} }
 
 // Each calls f with every entry, indexes and expired ones too, until f returns false. Flows come and go meanwhile.
 func (m Map) Each(f func(*Record) bool) error {
-	return m.eachRaw(func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool { return f(decode(k, v)) })
+	return m.eachRaw(func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) bool { return f(decode(k, v)) })
 }
 
-func (m Map) eachRaw(f func(*bpfobj.TypesSlTuple, *bpfobj.TypesSlFlow) bool) error {
+func (m Map) eachRaw(f func(*bpfgen.TypesSlTuple, *bpfgen.TypesSlFlow) bool) error {
 	return wire.Each(m.m, f)
 }
 
 // Len returns the number of entries, indexes and expired ones too.
-func (m Map) Len() (int, error) { return wire.Count[bpfobj.TypesSlTuple, bpfobj.TypesSlFlow](m.m) }
+func (m Map) Len() (int, error) { return wire.Count[bpfgen.TypesSlTuple, bpfgen.TypesSlFlow](m.m) }
 
-func decode(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) *Record {
+func decode(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) *Record {
 	return &Record{
 		Key: key(k), Other: key(&v.Other), Flags: Flags(v.Flags), OutIfindex: v.OutIfindex,
 		Created: Time(v.Created), LastSeen: Time(v.LastSeen), Gen: v.HostportGen, Owner: v.Owner,
@@ -209,7 +209,7 @@ func decode(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) *Record {
 	}
 }
 
-func key(t *bpfobj.TypesSlTuple) Key {
+func key(t *bpfgen.TypesSlTuple) Key {
 	return Key{
 		Local:  netip.AddrPortFrom(wire.FromAddr(t.Local), wire.Port(t.LocalPort)),
 		Remote: netip.AddrPortFrom(wire.FromAddr(t.Remote), wire.Port(t.RemotePort)),

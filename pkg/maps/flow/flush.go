@@ -4,18 +4,18 @@ package flow
 
 import (
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 type entry struct {
-	key   bpfobj.TypesSlTuple
-	value bpfobj.TypesSlFlow
+	key   bpfgen.TypesSlTuple
+	value bpfgen.TypesSlFlow
 }
 
 // records returns the records, not the indexes, that match.
 func (m Map) records(match func(*Record) bool) ([]entry, error) {
 	var found []entry
-	err := m.eachRaw(func(k *bpfobj.TypesSlTuple, v *bpfobj.TypesSlFlow) bool {
+	err := m.eachRaw(func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) bool {
 		if r := decode(k, v); !r.IsIndex() && match(r) {
 			found = append(found, entry{*k, *v})
 		}
@@ -67,8 +67,8 @@ func (m Map) Delete(match func(*Record) bool, maps ...Map) (int, error) {
 	return len(found), nil
 }
 
-func (m Map) deleteIndex(key *bpfobj.TypesSlTuple, owner uint64) error {
-	v, ok, err := bpf.Lookup[bpfobj.TypesSlFlow](m.m, *key)
+func (m Map) deleteIndex(key *bpfgen.TypesSlTuple, owner uint64) error {
+	v, ok, err := bpf.Lookup[bpfgen.TypesSlFlow](m.m, *key)
 	if ok && Flags(v.Flags)&index != 0 && v.Owner == owner {
 		err = bpf.Remove(m.m, *key)
 	}

@@ -9,22 +9,22 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // Flags of an entry.
 const (
-	FlagSNAT    = uint16(bpfobj.TypesSlHostportFlagSL_HP_SNAT)
-	FlagMasqAll = uint16(bpfobj.TypesSlHostportFlagSL_HP_MASQ_ALL)
+	FlagSNAT    = uint16(bpfgen.TypesSlHostportFlagSL_HP_SNAT)
+	FlagMasqAll = uint16(bpfgen.TypesSlHostportFlagSL_HP_MASQ_ALL)
 
-	ifSource  = uint16(bpfobj.TypesSlHostportFlagSL_HP_IF_SRC)
-	ifDest    = uint16(bpfobj.TypesSlHostportFlagSL_HP_IF_DST)
-	ifIn      = uint16(bpfobj.TypesSlHostportFlagSL_HP_IF_IN)
-	notSource = uint16(bpfobj.TypesSlHostportFlagSL_HP_NOT_SRC)
-	notDest   = uint16(bpfobj.TypesSlHostportFlagSL_HP_NOT_DST)
-	notIn     = uint16(bpfobj.TypesSlHostportFlagSL_HP_NOT_IN)
+	ifSource  = uint16(bpfgen.TypesSlHostportFlagSL_HP_IF_SRC)
+	ifDest    = uint16(bpfgen.TypesSlHostportFlagSL_HP_IF_DST)
+	ifIn      = uint16(bpfgen.TypesSlHostportFlagSL_HP_IF_IN)
+	notSource = uint16(bpfgen.TypesSlHostportFlagSL_HP_NOT_SRC)
+	notDest   = uint16(bpfgen.TypesSlHostportFlagSL_HP_NOT_DST)
+	notIn     = uint16(bpfgen.TypesSlHostportFlagSL_HP_NOT_IN)
 )
 
 // Key names a published port. An unspecified HostIP stands for every address of the node in its family.
@@ -51,8 +51,8 @@ func protoName(p uint8) string {
 	return fmt.Sprintf("protocol %d", p)
 }
 
-func (k Key) raw() bpfobj.TypesSlHostportKey {
-	return bpfobj.TypesSlHostportKey{Ip: wire.Addr(k.HostIP), Port: wire.Port(k.Port), Proto: k.Proto}
+func (k Key) raw() bpfgen.TypesSlHostportKey {
+	return bpfgen.TypesSlHostportKey{Ip: wire.Addr(k.HostIP), Port: wire.Port(k.Port), Proto: k.Proto}
 }
 
 // Value is where a published port leads and whose it is.
@@ -84,7 +84,7 @@ func New(m *bpf.Map, e epoch.Epoch) Map { return Map{m, e} }
 
 // Put makes v the value of k, atomically. E2BIG: the map is full.
 func (m Map) Put(k Key, v Value) error {
-	raw := bpfobj.TypesSlHostport{
+	raw := bpfgen.TypesSlHostport{
 		Ip: wire.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: wire.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
 	}
 	v.Conditions.encode(&raw)
@@ -96,7 +96,7 @@ func (m Map) Put(k Key, v Value) error {
 
 // Get returns the value of k; false when there is none.
 func (m Map) Get(k Key) (Value, bool, error) {
-	raw, ok, err := bpf.Lookup[bpfobj.TypesSlHostport](m.m, k.raw())
+	raw, ok, err := bpf.Lookup[bpfgen.TypesSlHostport](m.m, k.raw())
 	if !ok {
 		return Value{}, false, err
 	}
@@ -113,24 +113,24 @@ func (m Map) Delete(k Key) error {
 
 // Each calls f with every entry until f returns false.
 func (m Map) Each(f func(Key, Value) bool) error {
-	return wire.Each(m.m, func(k *bpfobj.TypesSlHostportKey, v *bpfobj.TypesSlHostport) bool {
+	return wire.Each(m.m, func(k *bpfgen.TypesSlHostportKey, v *bpfgen.TypesSlHostport) bool {
 		return f(Key{HostIP: wire.FromAddr(k.Ip), Proto: k.Proto, Port: wire.Port(k.Port)}, decode(v))
 	})
 }
 
 // Len returns the number of published ports.
 func (m Map) Len() (int, error) {
-	return wire.Count[bpfobj.TypesSlHostportKey, bpfobj.TypesSlHostport](m.m)
+	return wire.Count[bpfgen.TypesSlHostportKey, bpfgen.TypesSlHostport](m.m)
 }
 
-func decode(v *bpfobj.TypesSlHostport) Value {
+func decode(v *bpfgen.TypesSlHostport) Value {
 	return Value{
 		PodIP: wire.FromAddr(v.Ip), PodPort: wire.Port(v.Port), Owner: v.Owner, Gen: v.Gen,
 		Flags: v.Flags & (FlagSNAT | FlagMasqAll), Sources: v.Sources, Conditions: decodeConditions(v),
 	}
 }
 
-func (c Conditions) encode(raw *bpfobj.TypesSlHostport) {
+func (c Conditions) encode(raw *bpfgen.TypesSlHostport) {
 	set := func(flag uint16, on bool) {
 		if on {
 			raw.Flags |= flag
@@ -153,7 +153,7 @@ func (c Conditions) encode(raw *bpfobj.TypesSlHostport) {
 	}
 }
 
-func decodeConditions(v *bpfobj.TypesSlHostport) Conditions {
+func decodeConditions(v *bpfgen.TypesSlHostport) Conditions {
 	var c Conditions
 	if v.Flags&ifSource != 0 {
 		c.Source, c.NotSource = wire.FromPrefix(wire.FromAddr(v.Src), v.SrcPrefix), v.Flags&notSource != 0

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
@@ -68,7 +68,7 @@ func TestPrivilegedMap(t *testing.T) {
 func TestKeyBytes(t *testing.T) {
 	t.Parallel()
 	k := Key{netip.MustParseAddr("10.1.0.2"), unix.IPPROTO_TCP, 0x1f90}.raw()
-	want := bpfobj.TypesSlHostportKey{Ip: [16]uint8{10: 0xff, 11: 0xff, 12: 10, 13: 1, 15: 2}, Port: 0x901f, Proto: 6}
+	want := bpfgen.TypesSlHostportKey{Ip: [16]uint8{10: 0xff, 11: 0xff, 12: 10, 13: 1, 15: 2}, Port: 0x901f, Proto: 6}
 	if k != want {
 		t.Errorf("%+v, want %+v", k, want)
 	}

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -45,8 +45,8 @@ type Sources struct{ m *bpf.Map }
 // NewSources returns a view of m.
 func NewSources(m *bpf.Map) Sources { return Sources{m} }
 
-func sourceKey(list uint64, p netip.Prefix) bpfobj.TypesSlSource {
-	k := bpfobj.TypesSlSource{PrefixLen: 64 + uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+func sourceKey(list uint64, p netip.Prefix) bpfgen.TypesSlSource {
+	k := bpfgen.TypesSlSource{PrefixLen: 64 + uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
 	if p.Addr().Is4() {
 		list |= 1
 	}
@@ -77,7 +77,7 @@ func (s Sources) Has(nets []netip.Prefix) (bool, error) {
 // All returns every list by its name.
 func (s Sources) All() (map[uint64][]netip.Prefix, error) {
 	all := make(map[uint64][]netip.Prefix)
-	err := wire.Each(s.m, func(k *bpfobj.TypesSlSource, _ *uint32) bool {
+	err := wire.Each(s.m, func(k *bpfgen.TypesSlSource, _ *uint32) bool {
 		list := binary.NativeEndian.Uint64(k.List[:]) &^ 1
 		all[list] = append(all[list], wire.FromPrefix(wire.FromAddr(k.Ip), uint8(k.PrefixLen-64)))
 		return true
@@ -89,7 +89,7 @@ func (s Sources) All() (map[uint64][]netip.Prefix, error) {
 }
 
 // Len returns the number of networks in all lists.
-func (s Sources) Len() (int, error) { return wire.Count[bpfobj.TypesSlSource, uint32](s.m) }
+func (s Sources) Len() (int, error) { return wire.Count[bpfgen.TypesSlSource, uint32](s.m) }
 
 // Keep deletes the lists that used does not name.
 func (s Sources) Keep(used map[uint64]bool) error {

@@ -4,7 +4,7 @@ package metrics
 
 import (
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // Place is where packets are dropped, whose, and why.
@@ -25,7 +25,7 @@ type DeviceDrops struct{ m, cpu *bpf.Map }
 func NewDeviceDrops(m, cpu *bpf.Map) DeviceDrops { return DeviceDrops{m, cpu} }
 
 // runs is what the CPUs have counted and not brought to the map yet.
-type runs []bpfobj.TypesSlEventCpu
+type runs []bpfgen.TypesSlEventCpu
 
 // moved says whether a CPU has brought something to the map since earlier.
 func (r runs) moved(earlier runs) bool {
@@ -42,7 +42,7 @@ const attempts = 4
 
 // All returns the packets dropped at each place, summed over all CPUs.
 func (d DeviceDrops) All() (map[Place]uint64, error) {
-	before, err := bpf.LookupPerCPU[bpfobj.TypesSlEventCpu](d.cpu, uint32(0))
+	before, err := bpf.LookupPerCPU[bpfgen.TypesSlEventCpu](d.cpu, uint32(0))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (d DeviceDrops) All() (map[Place]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		after, err := bpf.LookupPerCPU[bpfobj.TypesSlEventCpu](d.cpu, uint32(0))
+		after, err := bpf.LookupPerCPU[bpfgen.TypesSlEventCpu](d.cpu, uint32(0))
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (d DeviceDrops) All() (map[Place]uint64, error) {
 	}
 }
 
-func place(k bpfobj.TypesSlDropKey) Place {
+func place(k bpfgen.TypesSlDropKey) Place {
 	return Place{Device: k.Device, Endpoint: k.Endpoint, Reason: Reason(k.Reason)}
 }
 
@@ -81,7 +81,7 @@ func (d DeviceDrops) Len() (int, error) {
 // counted returns what is in sl_dev_drops.
 func (d DeviceDrops) counted() (map[Place]uint64, error) {
 	all := make(map[Place]uint64)
-	var prev *bpfobj.TypesSlDropKey
+	var prev *bpfgen.TypesSlDropKey
 	for range 2 * d.m.MaxEntries() { // an entry that goes meanwhile starts the walk anew
 		key, ok, err := bpf.NextKey(d.m, prev)
 		if err != nil {

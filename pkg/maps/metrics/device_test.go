@@ -5,17 +5,17 @@ package metrics
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // A sum of two maps is right only if nothing went from one to the other in between.
 func TestRunsMoved(t *testing.T) {
 	t.Parallel()
-	run := func(device uint32, n uint64) bpfobj.TypesSlEventCpu {
-		return bpfobj.TypesSlEventCpu{Key: bpfobj.TypesSlDropKey{Device: device}, Run: n}
+	run := func(device uint32, n uint64) bpfgen.TypesSlEventCpu {
+		return bpfgen.TypesSlEventCpu{Key: bpfgen.TypesSlDropKey{Device: device}, Run: n}
 	}
 	for name, tt := range map[string]struct {
-		before, after bpfobj.TypesSlEventCpu
+		before, after bpfgen.TypesSlEventCpu
 		want          bool
 	}{
 		"nothing":          {run(1, 5), run(1, 5), false},

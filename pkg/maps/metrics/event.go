@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // Event is a record of sl_events: one dropped packet.
@@ -25,19 +25,19 @@ type Event struct {
 }
 
 var programs = [...]string{
-	bpfobj.TypesSlProgramSL_PROGRAM_POD_EGRESS:     "sl_pod_egress",
-	bpfobj.TypesSlProgramSL_PROGRAM_POD_INGRESS:    "sl_pod_ingress",
-	bpfobj.TypesSlProgramSL_PROGRAM_UPLINK_INGRESS: "sl_upl_ingress",
-	bpfobj.TypesSlProgramSL_PROGRAM_UPLINK_EGRESS:  "sl_upl_egress",
-	bpfobj.TypesSlProgramSL_PROGRAM_OWN_EGRESS:     "sl_own_egress",
-	bpfobj.TypesSlProgramSL_PROGRAM_OWN_INGRESS:    "sl_own_ingress",
-	bpfobj.TypesSlProgramSL_PROGRAM_EDT:            "sl_edt",
-	bpfobj.TypesSlProgramSL_PROGRAM_XDP:            "sl_xdp_uplink",
+	bpfgen.TypesSlProgramSL_PROGRAM_POD_EGRESS:     "sl_pod_egress",
+	bpfgen.TypesSlProgramSL_PROGRAM_POD_INGRESS:    "sl_pod_ingress",
+	bpfgen.TypesSlProgramSL_PROGRAM_UPLINK_INGRESS: "sl_upl_ingress",
+	bpfgen.TypesSlProgramSL_PROGRAM_UPLINK_EGRESS:  "sl_upl_egress",
+	bpfgen.TypesSlProgramSL_PROGRAM_OWN_EGRESS:     "sl_own_egress",
+	bpfgen.TypesSlProgramSL_PROGRAM_OWN_INGRESS:    "sl_own_ingress",
+	bpfgen.TypesSlProgramSL_PROGRAM_EDT:            "sl_edt",
+	bpfgen.TypesSlProgramSL_PROGRAM_XDP:            "sl_xdp_uplink",
 }
 
 // DecodeEvent decodes a record. Its Data is a copy.
 func DecodeEvent(b []byte) (*Event, error) {
-	var raw bpfobj.TypesSlEvent
+	var raw bpfgen.TypesSlEvent
 	if n, err := binary.Decode(b, binary.NativeEndian, &raw); err != nil {
 		return nil, fmt.Errorf("event of %d bytes: %w", n, err)
 	}
@@ -61,20 +61,20 @@ func NewEventControl(wish, cpu *bpf.Map) EventControl { return EventControl{wish
 
 // Want asks for events for a while, at most burst of each CPU in a window; 0 for no more.
 func (c EventControl) Want(d, window time.Duration, burst uint64) error {
-	var v bpfobj.TypesSlEventWish
+	var v bpfgen.TypesSlEventWish
 	if d > 0 {
 		var ts unix.Timespec
 		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 			return err
 		}
-		v = bpfobj.TypesSlEventWish{Until: uint64(ts.Nano()) + uint64(d), Window: uint64(window), Burst: burst}
+		v = bpfgen.TypesSlEventWish{Until: uint64(ts.Nano()) + uint64(d), Window: uint64(window), Burst: burst}
 	}
 	return bpf.Put(c.wish, uint32(0), v)
 }
 
 // Lost returns the drops that a reader would have got but for its limit, or for a full buffer, since the maps were made.
 func (c EventControl) Lost() (uint64, error) {
-	perCPU, err := bpf.LookupPerCPU[bpfobj.TypesSlEventCpu](c.cpu, uint32(0))
+	perCPU, err := bpf.LookupPerCPU[bpfgen.TypesSlEventCpu](c.cpu, uint32(0))
 	if err != nil {
 		return 0, err
 	}

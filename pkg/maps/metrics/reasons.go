@@ -5,59 +5,59 @@ package metrics
 import (
 	"fmt"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // Reason says why a packet was dropped.
 type Reason uint32
 
 // Max is the number of reasons, including none (0).
-const Max = Reason(bpfobj.TypesSlDropReasonSL_DROP_MAX)
+const Max = Reason(bpfgen.TypesSlDropReasonSL_DROP_MAX)
 
 // words are what the operator reads of a reason: its name on a command line, a sentence, and what to do about it.
 type words struct{ name, text, advice string }
 
 var reasons = [Max]words{
-	bpfobj.TypesSlDropReasonSL_DROP_NONE: {"none", "none", ""},
-	bpfobj.TypesSlDropReasonSL_DROP_SPOOFED_IP: {"spoofed-ip", "source address is not the pod's",
+	bpfgen.TypesSlDropReasonSL_DROP_NONE: {"none", "none", ""},
+	bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_IP: {"spoofed-ip", "source address is not the pod's",
 		"The pod sends from an address that IPAM did not give it. If it has to (a VPN, a router), set antiSpoof to false in the node configuration."},
-	bpfobj.TypesSlDropReasonSL_DROP_SPOOFED_MAC: {"spoofed-mac", "source MAC is not the pod's",
+	bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_MAC: {"spoofed-mac", "source MAC is not the pod's",
 		"The pod sends with another MAC than its device has, as bridges and virtual machines inside pods do. Set the MAC by the runtime, or antiSpoof to false."},
-	bpfobj.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR: {"no-source-address", "uplink has no address to masquerade with",
+	bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR: {"no-source-address", "uplink has no address to masquerade with",
 		"Give the uplink an address of this family, then run \"sluice sync\"; or route by another uplink."},
-	bpfobj.TypesSlDropReasonSL_DROP_SNAT_PORTS: {"ports-exhausted", "no free source port toward the destination",
+	bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS: {"ports-exhausted", "no free source port toward the destination",
 		"Too many connections of masqueraded pods to one destination: see \"sluice masquerade\". Widen the port ranges in the node configuration, or let the pods keep connections open."},
-	bpfobj.TypesSlDropReasonSL_DROP_TUPLE_CLASH: {"tuple-clash", "no port left for a client that reaches one pod port twice from one port",
+	bpfgen.TypesSlDropReasonSL_DROP_TUPLE_CLASH: {"tuple-clash", "no port left for a client that reaches one pod port twice from one port",
 		"The client uses one source port by two addresses or ports of the node, and no port is free to tell the two apart. Widen the port ranges in the node configuration."},
-	bpfobj.TypesSlDropReasonSL_DROP_FLOW_TABLE: {"flow-table", "flow could not be recorded",
+	bpfgen.TypesSlDropReasonSL_DROP_FLOW_TABLE: {"flow-table", "flow could not be recorded",
 		"The kernel had no memory for a flow. Look at the node's memory, and at the fill of sl_flows in \"sluice status\"."},
-	bpfobj.TypesSlDropReasonSL_DROP_REWRITE: {"rewrite", "packet could not be rewritten",
+	bpfgen.TypesSlDropReasonSL_DROP_REWRITE: {"rewrite", "packet could not be rewritten",
 		"The kernel had no memory for a copy of the packet, or the packet is shorter than its headers say."},
-	bpfobj.TypesSlDropReasonSL_DROP_ICMP_ORPHAN: {"icmp-orphan", "ICMP error about an unknown connection of a masqueraded pod",
+	bpfgen.TypesSlDropReasonSL_DROP_ICMP_ORPHAN: {"icmp-orphan", "ICMP error about an unknown connection of a masqueraded pod",
 		"Harmless when rare: it is late, or forged. It would have shown the pod's address outside."},
-	bpfobj.TypesSlDropReasonSL_DROP_FRAGMENT: {"fragment", "fragment of a masqueraded pod without the first one",
+	bpfgen.TypesSlDropReasonSL_DROP_FRAGMENT: {"fragment", "fragment of a masqueraded pod without the first one",
 		"The first fragment was lost or came more than 30 s ago. Lower the pod's MTU so that it need not send fragments."},
-	bpfobj.TypesSlDropReasonSL_DROP_OPAQUE: {"opaque", "packet of a masqueraded pod that cannot be translated, or one that hides its ports from the rules",
+	bpfgen.TypesSlDropReasonSL_DROP_OPAQUE: {"opaque", "packet of a masqueraded pod that cannot be translated, or one that hides its ports from the rules",
 		"Its headers are cut, or of a kind that cannot be translated. Add the destination to nonMasqueradeCIDRs if the pod's own address may go there."},
-	bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK: {"loopback", "loopback address on a wire",
+	bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK: {"loopback", "loopback address on a wire",
 		"A neighbour sends with or to 127.0.0.0/8 or ::1, which no host may: find it by the frame's source MAC (sluice monitor -o json)."},
-	bpfobj.TypesSlDropReasonSL_DROP_ISOLATED: {"isolated", "ingressPolicy keeps the pods apart",
+	bpfgen.TypesSlDropReasonSL_DROP_ISOLATED: {"isolated", "ingressPolicy keeps the pods apart",
 		"As configured: ingressPolicy of the firewall plugin. Put both pods on one network, or use another policy."},
-	bpfobj.TypesSlDropReasonSL_DROP_INGRESS_RULE: {"ingress-rule", "denied by an ingress rule",
+	bpfgen.TypesSlDropReasonSL_DROP_INGRESS_RULE: {"ingress-rule", "denied by an ingress rule",
 		"As configured: \"sluice firewall\" shows the rule and its hits."},
-	bpfobj.TypesSlDropReasonSL_DROP_EGRESS_RULE: {"egress-rule", "denied by an egress rule",
+	bpfgen.TypesSlDropReasonSL_DROP_EGRESS_RULE: {"egress-rule", "denied by an egress rule",
 		"As configured: \"sluice firewall\" shows the rule and its hits."},
-	bpfobj.TypesSlDropReasonSL_DROP_POLICY_GONE: {"policy-gone", "policy was replaced meanwhile",
+	bpfgen.TypesSlDropReasonSL_DROP_POLICY_GONE: {"policy-gone", "policy was replaced meanwhile",
 		"Harmless when it stops at once. If not, the device's policy is missing: run the plugins' GC, or add the pod anew."},
-	bpfobj.TypesSlDropReasonSL_DROP_RATE: {"rate", "over the pod's rate limit",
+	bpfgen.TypesSlDropReasonSL_DROP_RATE: {"rate", "over the pod's rate limit",
 		"As configured: \"sluice bandwidth\" shows the limit and its queue. Some drops are how TCP learns the rate."},
-	bpfobj.TypesSlDropReasonSL_DROP_SOURCE: {"source", "source is not in the port's allowedSources",
+	bpfgen.TypesSlDropReasonSL_DROP_SOURCE: {"source", "source is not in the port's allowedSources",
 		"As configured: \"sluice hostports -w\" shows the sources of each port."},
-	bpfobj.TypesSlDropReasonSL_DROP_DENIED: {"denied", "source is in the deny list",
+	bpfgen.TypesSlDropReasonSL_DROP_DENIED: {"denied", "source is in the deny list",
 		"As configured: \"sluice deny list\" shows the networks and their hits."},
-	bpfobj.TypesSlDropReasonSL_DROP_NO_GATEWAY: {"no-gateway", "pod's gateway has no address to masquerade with",
+	bpfgen.TypesSlDropReasonSL_DROP_NO_GATEWAY: {"no-gateway", "pod's gateway has no address to masquerade with",
 		"The bridge, or the host end of the device, has no address of this family: set isGateway, or give it one and add the pod anew."},
-	bpfobj.TypesSlDropReasonSL_DROP_LOOPBACK_POD: {"loopback-pod", "pod sends to a loopback address",
+	bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK_POD: {"loopback-pod", "pod sends to a loopback address",
 		"A process of the pod was bound to its device and asked for 127.0.0.0/8 or ::1. The node's loopback is not the pod's."},
 }
 

@@ -10,7 +10,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -27,7 +27,7 @@ const keyBit = uint32(1 << 31)
 var ErrNoNumber = errors.New("no free device number")
 
 // Device is a pod's own device.
-type Device bpfobj.TypesSlOwnDevice
+type Device bpfgen.TypesSlOwnDevice
 
 // Key returns the key of device number in maps whose other keys are ifindexes (endpoint.Stats).
 func Key(number uint32) uint32 { return keyBit | number }

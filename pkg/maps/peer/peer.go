@@ -8,7 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -27,14 +27,14 @@ func NewConnected(m *bpf.Map) Connected { return Connected{m} }
 
 // Each calls f with every entry until f returns false.
 func (c Connected) Each(f func(cookie uint64, v Value) bool) error {
-	return wire.Each(c.m, func(k *uint64, v *bpfobj.TypesSlPeer) bool { return f(*k, decode(v)) })
+	return wire.Each(c.m, func(k *uint64, v *bpfgen.TypesSlPeer) bool { return f(*k, decode(v)) })
 }
 
 // Delete forgets a socket; missing is success.
 func (c Connected) Delete(cookie uint64) error { return bpf.Remove(c.m, cookie) }
 
 // Len returns the number of sockets.
-func (c Connected) Len() (int, error) { return wire.Count[uint64, bpfobj.TypesSlPeer](c.m) }
+func (c Connected) Len() (int, error) { return wire.Count[uint64, bpfgen.TypesSlPeer](c.m) }
 
 // Datagram is the view of sl_peers_udp: sockets without a peer, and the pods they sent to.
 type Datagram struct{ m *bpf.Map }
@@ -44,10 +44,10 @@ func NewDatagram(m *bpf.Map) Datagram { return Datagram{m} }
 
 // Len returns the number of pairs.
 func (d Datagram) Len() (int, error) {
-	return wire.Count[bpfobj.TypesSlPeerKey, bpfobj.TypesSlPeer](d.m)
+	return wire.Count[bpfgen.TypesSlPeerKey, bpfgen.TypesSlPeer](d.m)
 }
 
-func decode(v *bpfobj.TypesSlPeer) Value {
+func decode(v *bpfgen.TypesSlPeer) Value {
 	return Value{
 		Asked: netip.AddrPortFrom(wire.FromAddr(v.Asked), wire.Port(v.AskedPort)),
 		Pod:   netip.AddrPortFrom(wire.FromAddr(v.Pod), wire.Port(v.PodPort)),
@@ -55,8 +55,8 @@ func decode(v *bpfobj.TypesSlPeer) Value {
 	}
 }
 
-func encode(v Value) *bpfobj.TypesSlPeer {
-	return &bpfobj.TypesSlPeer{
+func encode(v Value) *bpfgen.TypesSlPeer {
+	return &bpfgen.TypesSlPeer{
 		Asked: wire.Addr(v.Asked.Addr()), AskedPort: wire.Port(v.Asked.Port()),
 		Pod: wire.Addr(v.Pod.Addr()), PodPort: wire.Port(v.Pod.Port()),
 		Proto: uint32(v.Proto), Gen: v.Gen,

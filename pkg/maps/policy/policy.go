@@ -11,20 +11,20 @@ import (
 	"strconv"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 // Value is a policy as programs read it. Policies of the same meaning are equal but for the counters.
-type Value bpfobj.TypesSlPolicy
+type Value bpfgen.TypesSlPolicy
 
 // Flags of a policy and of a device under it.
 const (
-	flagDenyIngress = uint32(bpfobj.TypesSlPolicyFlagSL_POLICY_DENY_INGRESS)
-	flagDenyEgress  = uint32(bpfobj.TypesSlPolicyFlagSL_POLICY_DENY_EGRESS)
-	flagSameBridge  = uint32(bpfobj.TypesSlPolicyFlagSL_POLICY_SAME_BRIDGE)
-	flagIsolated    = uint32(bpfobj.TypesSlPolicyFlagSL_POLICY_ISOLATED)
+	flagDenyIngress = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_DENY_INGRESS)
+	flagDenyEgress  = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_DENY_EGRESS)
+	flagSameBridge  = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_SAME_BRIDGE)
+	flagIsolated    = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_ISOLATED)
 )
 
 // anyPort is a port_max that also matches what has no ports.
@@ -87,15 +87,15 @@ func modeOf(flags uint32) policy.Mode {
 }
 
 func ruleFlags(e policy.Entry) uint8 {
-	var f bpfobj.TypesSlRuleFlag
+	var f bpfgen.TypesSlRuleFlag
 	if e.Allow {
-		f |= bpfobj.TypesSlRuleFlagSL_RULE_ALLOW
+		f |= bpfgen.TypesSlRuleFlagSL_RULE_ALLOW
 	}
 	if e.V4 {
-		f |= bpfobj.TypesSlRuleFlagSL_RULE_V4
+		f |= bpfgen.TypesSlRuleFlagSL_RULE_V4
 	}
 	if e.V6 {
-		f |= bpfobj.TypesSlRuleFlagSL_RULE_V6
+		f |= bpfgen.TypesSlRuleFlagSL_RULE_V6
 	}
 	return uint8(f)
 }
@@ -144,7 +144,7 @@ func (v *Value) lines(first, n int) []Line {
 	for i := first; i < min(first+n, len(v.Rules)); i++ {
 		r := &v.Rules[i]
 		l := Line{
-			Allow: r.Flags&uint8(bpfobj.TypesSlRuleFlagSL_RULE_ALLOW) != 0, Protocol: protocolName(r.Proto),
+			Allow: r.Flags&uint8(bpfgen.TypesSlRuleFlagSL_RULE_ALLOW) != 0, Protocol: protocolName(r.Proto),
 			Number: int(r.Number), Hits: r.Hits,
 		}
 		if r.PortMax != anyPort {
@@ -228,7 +228,7 @@ func (m Map) Find(v *Value) (uint16, bool, error) {
 }
 
 // Policed is a pod device under a policy.
-type Policed bpfobj.TypesSlPoliced
+type Policed bpfgen.TypesSlPoliced
 
 // NewPoliced returns the entry of a device of owner whose bridge, or host end if it has none, is group, under the policy id.
 func NewPoliced(owner uint64, group uint32, id uint16, m policy.Mode) *Policed {

@@ -36,12 +36,12 @@ var rooms = []room{
 	{"plugins/meta/internal/", append([]string{"loader", "pkg/netfilter", "pkg/nl"}, leaves...), "what chained plugins share; it is no plugin"},
 	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/nl", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"loader/worker", []string{"pkg/helper"}, "what the loader leaves to others"},
-	{"loader/objects", []string{"loader/worker", "pkg/bpf", "pkg/bpfobj", "pkg/nl"}, "the compiled objects and the eBPF library"},
-	{"loader", []string{"loader/worker", "pkg/bpf", "pkg/file", "pkg/maps/", "pkg/bpfobj", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/rollback", "pkg/version"},
+	{"loader/objects", []string{"loader/worker", "pkg/bpf", "pkg/bpfgen", "pkg/nl"}, "the compiled objects and the eBPF library"},
+	{"loader", []string{"loader/worker", "pkg/bpf", "pkg/file", "pkg/maps/", "pkg/bpfgen", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
-	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpf", "pkg/bpfobj", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
-	{"pkg/bpfobj/elf", nil, "generated code; only its test compares with pkg/bpfobj"},
-	{"pkg/bpfobj", nil, "generated types, without a BPF library"},
+	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpf", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
+	{"pkg/bpfgen/elf", nil, "generated code; only its test compares with pkg/bpfgen"},
+	{"pkg/bpfgen", nil, "generated types, without a BPF library"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
 	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/keys", "pkg/log", "pkg/netns", "pkg/store"}, "the process contract"},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
@@ -103,7 +103,7 @@ var onlyFrom = map[string]struct {
 	importers []string
 	why       string
 }{
-	"github.com/cilium/ebpf/":                      {[]string{"loader/objects", "pkg/bpfobj/elf", "pkg/test/", "bpf/", "bench/peer", "_test"}, "its initialisers and its size, in every process that links it"},
+	"github.com/cilium/ebpf/":                      {[]string{"loader/objects", "pkg/bpfgen/elf", "pkg/test/", "bpf/", "bench/peer", "_test"}, "its initialisers and its size, in every process that links it"},
 	module + "/loader/objects/":                    {[]string{"cmd/sluice-helper", "cmd/sluice/internal/doctor", "pkg/test/", "bench", "_test"}, "brings the eBPF library"},
 	"github.com/godbus/dbus/":                      {[]string{"pkg/netfilter/firewalld", "_test"}, "its initialisers and its size, in every process that links it"},
 	"github.com/florianl/go-tc/":                   {[]string{"_test"}, "its initialiser reads /proc, 2 to 3 % of an ADD; pkg/nl has the messages we need"},
@@ -189,8 +189,8 @@ var notLinked = map[string]map[string]string{
 		"github.com/vishvananda/netlink": "IPAM sees no netlink",
 		module + "/loader":               "IPAM sees no BPF",
 	},
-	"pkg/bpfobj": {
-		"github.com/cilium/ebpf": "plugins use the types without it; what needs it is in pkg/bpfobj/elf",
+	"pkg/bpfgen": {
+		"github.com/cilium/ebpf": "plugins use the types without it; what needs it is in pkg/bpfgen/elf",
 	},
 	"loader": {
 		"github.com/containernetworking/cni/pkg/skel": "the loader knows nothing of CNI",

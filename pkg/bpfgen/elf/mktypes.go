@@ -54,7 +54,7 @@ func typesIn(text []byte) ([]byte, error) {
 	offset := func(p token.Pos) int { return files.Position(p).Offset }
 	var out bytes.Buffer
 	out.Write(text[:offset(file.Package)]) // who generated it, and for which machines
-	out.WriteString("package bpfobj\n\nimport \"structs\"\n")
+	out.WriteString("package bpfgen\n\nimport \"structs\"\n")
 	for _, decl := range file.Decls {
 		if isType(decl) {
 			out.WriteString("\n")

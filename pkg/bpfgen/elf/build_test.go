@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpfobj"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
 // The constant is the hash of what is embedded, of all of it: a program that is
@@ -22,8 +22,8 @@ func TestBuild(t *testing.T) {
 	for _, object := range embedded {
 		h.Write(object)
 	}
-	if got := fmt.Sprintf("%x", h.Sum(nil)); got != bpfobj.Build {
-		t.Errorf("Build is %s, the objects' hash is %s: run make generate", bpfobj.Build, got)
+	if got := fmt.Sprintf("%x", h.Sum(nil)); got != bpfgen.Build {
+		t.Errorf("Build is %s, the objects' hash is %s: run make generate", bpfgen.Build, got)
 	}
 	files, err := filepath.Glob("*_bpfel.o")
 	if err != nil {
