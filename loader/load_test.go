@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -88,11 +88,11 @@ type readObject func() (*ebpf.CollectionSpec, error)
 // everyObject is where all programs come from, by the names of worker.Order.
 func everyObject() map[string]readObject {
 	return map[string]readObject{
-		"sl_pod_egress": elf.LoadPodEgress, "sl_pod_ingress": elf.LoadPodIngress,
-		"sl_upl_ingress": elf.LoadUplinkIngress, "sl_upl_egress": elf.LoadUplinkEgress,
-		"sl_upl_in_bare": elf.LoadUplinkIngress, "sl_upl_eg_bare": elf.LoadUplinkEgress,
-		"sl_own_egress": elf.LoadOwnEgress, "sl_own_ingress": elf.LoadOwnIngress,
-		"sl_edt": elf.LoadEdt, "sl_xdp_uplink": elf.LoadXDPUplink, worker.Sockets: elf.LoadCgroupSock,
+		"sl_pod_egress": objects.LoadPodEgress, "sl_pod_ingress": objects.LoadPodIngress,
+		"sl_upl_ingress": objects.LoadUplinkIngress, "sl_upl_egress": objects.LoadUplinkEgress,
+		"sl_upl_in_bare": objects.LoadUplinkIngress, "sl_upl_eg_bare": objects.LoadUplinkEgress,
+		"sl_own_egress": objects.LoadOwnEgress, "sl_own_ingress": objects.LoadOwnIngress,
+		"sl_edt": objects.LoadEdt, "sl_xdp_uplink": objects.LoadXDPUplink, worker.Sockets: objects.LoadCgroupSock,
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
 
 // A load makes every map, though some of the programs that use them come later.
@@ -100,10 +100,10 @@ func TestPrivilegedOnDemand(t *testing.T) {
 	}
 	dir, err := d.committedDir()
 	e.ok(err)
-	for _, name := range []string{elf.PodEgressVarCfgPassed1, elf.PodEgressVarCfgPassed2, elf.PodEgressVarCfgSnatSecret} {
-		pod := constantIn(t, dir, hookPodEgress(), elf.LoadPodEgress, name)
-		own := constantIn(t, dir, hookOwnEgress(), elf.LoadOwnEgress, name)
-		if !bytes.Equal(pod, own) || name != elf.PodEgressVarCfgPassed2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
+	for _, name := range []string{objects.PodEgressVarCfgPassed1, objects.PodEgressVarCfgPassed2, objects.PodEgressVarCfgSnatSecret} {
+		pod := constantIn(t, dir, hookPodEgress(), objects.LoadPodEgress, name)
+		own := constantIn(t, dir, hookOwnEgress(), objects.LoadOwnEgress, name)
+		if !bytes.Equal(pod, own) || name != objects.PodEgressVarCfgPassed2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
 			t.Errorf("%s: %x beside %x", name, pod, own)
 		}
 	}

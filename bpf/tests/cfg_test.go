@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
 
 // edge leads from an instruction to another one. Linux 5.10 walks a program
@@ -93,7 +93,7 @@ func backEdge(ins asm.Instructions) (from, to int, found bool) {
 // everyProgram returns all that is shipped, with seams added if told so.
 func everyProgram(t *testing.T, seams bool) map[string]asm.Instructions {
 	t.Helper()
-	loads := []func() (*ebpf.CollectionSpec, error){elf.LoadCgroupSock, xdp.load}
+	loads := []func() (*ebpf.CollectionSpec, error){objects.LoadCgroupSock, xdp.load}
 	for _, part := range parts {
 		loads = append(loads, part.load)
 	}

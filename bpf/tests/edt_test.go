@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
@@ -46,7 +46,7 @@ const classOffset = 72
 func newShaper(t testing.TB, l edt.Limit) *shaper {
 	t.Helper()
 	o := newObjects()
-	spec, err := elf.LoadEdt()
+	spec, err := objects.LoadEdt()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
 
 // The kernel does not run programs for socket calls by PROG_TEST_RUN, so that
@@ -16,7 +16,7 @@ import (
 // sockPrograms loads the programs for socket calls over the maps of o.
 func sockPrograms(tb testing.TB, o *programSet) (*ebpf.CollectionSpec, map[string]*ebpf.Program) {
 	tb.Helper()
-	spec, err := elf.LoadCgroupSock()
+	spec, err := objects.LoadCgroupSock()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestPrivilegedLoadSockets(t *testing.T) {
 	}
 	for name, p := range programs {
 		want := ebpf.CGroupSockAddr
-		if name == elf.CgroupSockProgSlSockRelease {
+		if name == objects.CgroupSockProgSlSockRelease {
 			want = ebpf.CGroupSock
 		}
 		if p.Type() != want {

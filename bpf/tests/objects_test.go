@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpf"
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
@@ -42,17 +42,17 @@ type part struct {
 
 // parts are the objects whose programs take packets.
 var parts = []part{
-	{elf.LoadPodEgress, "sl_pod_egress", func(o *programSet) **ebpf.Program { return &o.podEgress }},
-	{elf.LoadPodIngress, "sl_pod_ingress", func(o *programSet) **ebpf.Program { return &o.podIngress }},
-	{elf.LoadUplinkIngress, "sl_upl_ingress", func(o *programSet) **ebpf.Program { return &o.uplinkIngress }},
-	{elf.LoadUplinkEgress, "sl_upl_egress", func(o *programSet) **ebpf.Program { return &o.uplinkEgress }},
-	{elf.LoadOwnEgress, "sl_own_egress", func(o *programSet) **ebpf.Program { return &o.ownEgress }},
-	{elf.LoadOwnIngress, "sl_own_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
-	{elf.LoadEdt, "sl_edt", func(o *programSet) **ebpf.Program { return &o.edt }},
+	{objects.LoadPodEgress, "sl_pod_egress", func(o *programSet) **ebpf.Program { return &o.podEgress }},
+	{objects.LoadPodIngress, "sl_pod_ingress", func(o *programSet) **ebpf.Program { return &o.podIngress }},
+	{objects.LoadUplinkIngress, "sl_upl_ingress", func(o *programSet) **ebpf.Program { return &o.uplinkIngress }},
+	{objects.LoadUplinkEgress, "sl_upl_egress", func(o *programSet) **ebpf.Program { return &o.uplinkEgress }},
+	{objects.LoadOwnEgress, "sl_own_egress", func(o *programSet) **ebpf.Program { return &o.ownEgress }},
+	{objects.LoadOwnIngress, "sl_own_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
+	{objects.LoadEdt, "sl_edt", func(o *programSet) **ebpf.Program { return &o.edt }},
 }
 
 // sockets is the object for socket calls, which has several programs.
-var sockets = part{load: elf.LoadCgroupSock, name: "sl_cgroup_sock"}
+var sockets = part{load: objects.LoadCgroupSock, name: "sl_cgroup_sock"}
 
 func newObjects() *programSet {
 	return &programSet{maps: map[string]*ebpf.Map{}, views: map[string]*bpf.Map{}}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
@@ -18,7 +18,7 @@ import (
 const reasonDenied = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED)
 
 // xdp is the object of the deny list: its program is none of tc's, and takes no part in a walk.
-var xdp = part{load: elf.LoadXDPUplink, name: "sl_xdp_uplink"}
+var xdp = part{load: objects.LoadXDPUplink, name: "sl_xdp_uplink"}
 
 // Verdicts of XDP.
 const xdpDrop, xdpPass = 1, 2

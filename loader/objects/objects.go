@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
 
 // Here is the Worker of this process.
@@ -38,17 +38,17 @@ type readObject func() (*ebpf.CollectionSpec, error)
 
 // read is where programs come from, by the names of Order.Objects.
 var read = map[string]readObject{
-	elf.PodEgressProgSlPodEgress:      elf.LoadPodEgress,
-	elf.PodIngressProgSlPodIngress:    elf.LoadPodIngress,
-	elf.UplinkIngressProgSlUplIngress: elf.LoadUplinkIngress,
-	elf.UplinkEgressProgSlUplEgress:   elf.LoadUplinkEgress,
-	bareIngress:                       elf.LoadUplinkIngress,
-	bareEgress:                        elf.LoadUplinkEgress,
-	elf.OwnEgressProgSlOwnEgress:      elf.LoadOwnEgress,
-	elf.OwnIngressProgSlOwnIngress:    elf.LoadOwnIngress,
-	elf.EdtProgSlEdt:                  elf.LoadEdt,
-	elf.XDPUplinkProgSlXdpUplink:      elf.LoadXDPUplink,
-	worker.Sockets:                    elf.LoadCgroupSock,
+	objects.PodEgressProgSlPodEgress:      objects.LoadPodEgress,
+	objects.PodIngressProgSlPodIngress:    objects.LoadPodIngress,
+	objects.UplinkIngressProgSlUplIngress: objects.LoadUplinkIngress,
+	objects.UplinkEgressProgSlUplEgress:   objects.LoadUplinkEgress,
+	bareIngress:                           objects.LoadUplinkIngress,
+	bareEgress:                            objects.LoadUplinkEgress,
+	objects.OwnEgressProgSlOwnEgress:      objects.LoadOwnEgress,
+	objects.OwnIngressProgSlOwnIngress:    objects.LoadOwnIngress,
+	objects.EdtProgSlEdt:                  objects.LoadEdt,
+	objects.XDPUplinkProgSlXdpUplink:      objects.LoadXDPUplink,
+	worker.Sockets:                        objects.LoadCgroupSock,
 }
 
 // Pin implements worker.Worker. Programs that are pinned when it fails stay: the directory is no set of programs before the
@@ -105,7 +105,7 @@ func configure(o worker.Order) (map[string]*ebpf.CollectionSpec, error) {
 				s.MaxEntries = n
 			}
 		}
-		if p := spec.Programs[elf.XDPUplinkProgSlXdpUplink]; p != nil && bpf.KernelAtLeast(5, 18) {
+		if p := spec.Programs[objects.XDPUplinkProgSlXdpUplink]; p != nil && bpf.KernelAtLeast(5, 18) {
 			p.Flags |= unix.BPF_F_XDP_HAS_FRAGS // without it drivers refuse a program on devices with a large MTU
 		}
 		specs[name] = spec
@@ -124,19 +124,19 @@ func apply(spec *ebpf.CollectionSpec, c worker.Constants) error {
 		}
 		errs = append(errs, v.Set(value))
 	}
-	set(elf.PodEgressVarCfgFastPath, c.FastPath)
-	set(elf.PodEgressVarCfgAntiSpoof, oneIf(c.AntiSpoof))
-	set(elf.PodEgressVarCfgAdmitMark, c.AdmitMark)
-	set(elf.PodEgressVarCfgFibSrc, oneIf(c.FIBSrc))
-	set(elf.PodEgressVarCfgCoarseClock, oneIf(c.Coarse))
-	set(elf.PodEgressVarCfgNetnsCookie, c.NetnsCookie)
-	set(elf.PodEgressVarCfgSnatMin1, uint32(c.SNAT[0][0]))
-	set(elf.PodEgressVarCfgSnatMax1, uint32(c.SNAT[0][1]))
-	set(elf.PodEgressVarCfgSnatMin2, uint32(c.SNAT[1][0]))
-	set(elf.PodEgressVarCfgSnatMax2, uint32(c.SNAT[1][1]))
-	set(elf.PodEgressVarCfgSnatSecret, c.SNATSecret)
-	set(elf.PodEgressVarCfgPassed1, c.Passed[0])
-	set(elf.PodEgressVarCfgPassed2, c.Passed[1])
+	set(objects.PodEgressVarCfgFastPath, c.FastPath)
+	set(objects.PodEgressVarCfgAntiSpoof, oneIf(c.AntiSpoof))
+	set(objects.PodEgressVarCfgAdmitMark, c.AdmitMark)
+	set(objects.PodEgressVarCfgFibSrc, oneIf(c.FIBSrc))
+	set(objects.PodEgressVarCfgCoarseClock, oneIf(c.Coarse))
+	set(objects.PodEgressVarCfgNetnsCookie, c.NetnsCookie)
+	set(objects.PodEgressVarCfgSnatMin1, uint32(c.SNAT[0][0]))
+	set(objects.PodEgressVarCfgSnatMax1, uint32(c.SNAT[0][1]))
+	set(objects.PodEgressVarCfgSnatMin2, uint32(c.SNAT[1][0]))
+	set(objects.PodEgressVarCfgSnatMax2, uint32(c.SNAT[1][1]))
+	set(objects.PodEgressVarCfgSnatSecret, c.SNATSecret)
+	set(objects.PodEgressVarCfgPassed1, c.Passed[0])
+	set(objects.PodEgressVarCfgPassed2, c.Passed[1])
 	return errors.Join(errs...)
 }
 
@@ -157,7 +157,7 @@ func makeBare(spec *ebpf.CollectionSpec, name string) error {
 		p.Name = name
 		spec.Programs[name] = p
 	}
-	return spec.Variables[elf.UplinkIngressVarCfgL2Len].Set(uint32(0))
+	return spec.Variables[objects.UplinkIngressVarCfgL2Len].Set(uint32(0))
 }
 
 // shared are the maps that programs have in common, by name.

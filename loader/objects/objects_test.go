@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/bpfgen/elf"
+	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
 
 // Every object has the program of its name, the constants that are asked for, and the size of a map.
@@ -37,10 +37,10 @@ func TestConfigure(t *testing.T) {
 			t.Errorf("%s: sl_flows has %d entries", name, m.MaxEntries)
 		}
 		for constant, want := range map[string]uint64{
-			elf.PodEgressVarCfgFastPath: 2, elf.PodEgressVarCfgAntiSpoof: 1, elf.PodEgressVarCfgAdmitMark: 0x1000, elf.PodEgressVarCfgFibSrc: 1,
-			elf.PodEgressVarCfgCoarseClock: 1, elf.PodEgressVarCfgNetnsCookie: 1<<40 + 1, elf.PodEgressVarCfgSnatSecret: 77,
-			elf.PodEgressVarCfgSnatMin1: 61000, elf.PodEgressVarCfgSnatMax1: 65535, elf.PodEgressVarCfgSnatMin2: 1024, elf.PodEgressVarCfgSnatMax2: 32767,
-			elf.PodEgressVarCfgPassed1: 78, elf.PodEgressVarCfgPassed2: 79,
+			objects.PodEgressVarCfgFastPath: 2, objects.PodEgressVarCfgAntiSpoof: 1, objects.PodEgressVarCfgAdmitMark: 0x1000, objects.PodEgressVarCfgFibSrc: 1,
+			objects.PodEgressVarCfgCoarseClock: 1, objects.PodEgressVarCfgNetnsCookie: 1<<40 + 1, objects.PodEgressVarCfgSnatSecret: 77,
+			objects.PodEgressVarCfgSnatMin1: 61000, objects.PodEgressVarCfgSnatMax1: 65535, objects.PodEgressVarCfgSnatMin2: 1024, objects.PodEgressVarCfgSnatMax2: 32767,
+			objects.PodEgressVarCfgPassed1: 78, objects.PodEgressVarCfgPassed2: 79,
 		} {
 			var b [8]byte
 			copy(b[:], spec.Variables[constant].Value)
@@ -50,7 +50,7 @@ func TestConfigure(t *testing.T) {
 		}
 	}
 	for _, name := range []string{bareIngress, bareEgress} {
-		if v := specs[name].Variables[elf.UplinkIngressVarCfgL2Len].Value; v[0] != 0 {
+		if v := specs[name].Variables[objects.UplinkIngressVarCfgL2Len].Value; v[0] != 0 {
 			t.Errorf("%s expects %d bytes of link header", name, v[0])
 		}
 	}

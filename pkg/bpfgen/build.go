@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bpfgen holds the Go types generated from the C sources in /bpf, and which
-// build of the programs they belong to. The programs are in package elf below: who
+// build of the programs they belong to. The programs are in package objects below: who
 // only reads or writes a map needs no BPF library for its keys and values. Only this
 // file is written by hand; "make generate" writes the others.
 package bpfgen

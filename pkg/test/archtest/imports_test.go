@@ -40,7 +40,7 @@ var rooms = []room{
 	{"loader", []string{"loader/worker", "pkg/bpf", "pkg/file", "pkg/maps/", "pkg/bpfgen", "pkg/nl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpf", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
-	{"pkg/bpfgen/elf", nil, "generated code; only its test compares with pkg/bpfgen"},
+	{"pkg/bpfgen/objects", nil, "generated code; only its test compares with pkg/bpfgen"},
 	{"pkg/bpfgen", nil, "generated types, without a BPF library"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
 	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/keys", "pkg/log", "pkg/netns", "pkg/store"}, "the process contract"},
@@ -103,7 +103,7 @@ var onlyFrom = map[string]struct {
 	importers []string
 	why       string
 }{
-	"github.com/cilium/ebpf/":                      {[]string{"loader/objects", "pkg/bpfgen/elf", "pkg/test/", "bpf/", "bench/peer", "_test"}, "its initialisers and its size, in every process that links it"},
+	"github.com/cilium/ebpf/":                      {[]string{"loader/objects", "pkg/bpfgen/objects", "pkg/test/", "bpf/", "bench/peer", "_test"}, "its initialisers and its size, in every process that links it"},
 	module + "/loader/objects/":                    {[]string{"cmd/sluice-helper", "cmd/sluice/internal/doctor", "pkg/test/", "bench", "_test"}, "brings the eBPF library"},
 	"github.com/godbus/dbus/":                      {[]string{"pkg/netfilter/firewalld", "_test"}, "its initialisers and its size, in every process that links it"},
 	"github.com/florianl/go-tc/":                   {[]string{"_test"}, "its initialiser reads /proc, 2 to 3 % of an ADD; pkg/nl has the messages we need"},
@@ -190,7 +190,7 @@ var notLinked = map[string]map[string]string{
 		module + "/loader":               "IPAM sees no BPF",
 	},
 	"pkg/bpfgen": {
-		"github.com/cilium/ebpf": "plugins use the types without it; what needs it is in pkg/bpfgen/elf",
+		"github.com/cilium/ebpf": "plugins use the types without it; what needs it is in pkg/bpfgen/objects",
 	},
 	"loader": {
 		"github.com/containernetworking/cni/pkg/skel": "the loader knows nothing of CNI",
