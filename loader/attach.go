@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -28,13 +28,13 @@ const (
 type attacher struct {
 	d        *Datapath
 	dir      string // of the programs
-	programs map[string]*bpf.Program
+	programs map[string]*bpfsys.Program
 	tc       *tcConn
 }
 
 // attacher works with the programs in dir, the committed ones when it is empty.
 func (d *Datapath) attacher(dir string) *attacher {
-	return &attacher{d: d, dir: dir, programs: make(map[string]*bpf.Program, 4)}
+	return &attacher{d: d, dir: dir, programs: make(map[string]*bpfsys.Program, 4)}
 }
 
 func (a *attacher) Close() {
@@ -46,7 +46,7 @@ func (a *attacher) Close() {
 	}
 }
 
-func (a *attacher) program(h hook) (*bpf.Program, error) {
+func (a *attacher) program(h hook) (*bpfsys.Program, error) {
 	if p, ok := a.programs[h.program]; ok {
 		return p, nil
 	}
@@ -132,7 +132,7 @@ func (a *attacher) ensure(index int, hooks []hook, fresh bool) error {
 
 // cannot says whether err means that this way is not open on this kernel or device, so that the other may be.
 func cannot(err error) bool {
-	return errors.Is(err, bpf.ErrNotSupported) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) ||
+	return errors.Is(err, bpfsys.ErrNotSupported) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) ||
 		errors.Is(err, ErrConflict)
 }
 
@@ -166,7 +166,7 @@ func (a *attacher) attachTCX(index int, hooks []hook) error {
 }
 
 // putLink reports whether there was a link, whose program it has changed.
-func (d *Datapath) putLink(index int, h hook, prog *bpf.Program) (updated bool, err error) {
+func (d *Datapath) putLink(index int, h hook, prog *bpfsys.Program) (updated bool, err error) {
 	pin := d.paths.linkPin(index, h)
 	switch updated, err := updateLink(pin, prog); {
 	case err != nil:
@@ -191,10 +191,10 @@ func (d *Datapath) putLink(index int, h hook, prog *bpf.Program) (updated bool, 
 
 // attachLink makes a link at the end of the chain. A link whose pin was removed by hand goes in the kernel's own time, and until
 // then the program counts as being there: that is waited for.
-func attachLink(index int, h hook, prog *bpf.Program) (*bpf.Link, error) {
+func attachLink(index int, h hook, prog *bpfsys.Program) (*bpfsys.Link, error) {
 	const patience, step = time.Second, 5 * time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(step) {
-		l, err := bpf.AttachTCX(prog, index, h.tcx())
+		l, err := bpfsys.AttachTCX(prog, index, h.tcx())
 		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
 			return l, err
 		}
@@ -202,11 +202,11 @@ func attachLink(index int, h hook, prog *bpf.Program) (*bpf.Link, error) {
 }
 
 // updateLink puts prog into the pinned link. False: there is no link, or its device has gone, and the pin with it.
-func updateLink(pin string, prog *bpf.Program) (bool, error) {
+func updateLink(pin string, prog *bpfsys.Program) (bool, error) {
 	if !exists(pin) {
 		return false, nil
 	}
-	l, err := bpf.OpenLink(pin)
+	l, err := bpfsys.OpenLink(pin)
 	if err != nil {
 		return false, err
 	}
@@ -226,7 +226,7 @@ func dropPin(pin string) error {
 	if !exists(pin) {
 		return nil
 	}
-	if l, err := bpf.OpenLink(pin); err == nil {
+	if l, err := bpfsys.OpenLink(pin); err == nil {
 		err = l.Detach()
 		_ = l.Close()
 		if err != nil && !errors.Is(err, unix.ENOLINK) {
@@ -354,7 +354,7 @@ type attached struct {
 func (a *attacher) at(index int, h hook) (attached, error) {
 	pin := a.d.paths.linkPin(index, h)
 	if exists(pin) {
-		l, err := bpf.OpenLink(pin)
+		l, err := bpfsys.OpenLink(pin)
 		if err != nil {
 			return attached{}, err
 		}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -22,20 +22,20 @@ import (
 type sockHook struct {
 	name    string // in pin names
 	program string
-	attach  bpf.AttachType
+	attach  bpfsys.AttachType
 }
 
 func sockHooks() []sockHook {
 	return []sockHook{
-		{"connect4", "sl_connect4", bpf.CgroupInet4Connect},
-		{"connect6", "sl_connect6", bpf.CgroupInet6Connect},
-		{"sendmsg4", "sl_sendmsg4", bpf.CgroupUDP4Sendmsg},
-		{"sendmsg6", "sl_sendmsg6", bpf.CgroupUDP6Sendmsg},
-		{"recvmsg4", "sl_recvmsg4", bpf.CgroupUDP4Recvmsg},
-		{"recvmsg6", "sl_recvmsg6", bpf.CgroupUDP6Recvmsg},
-		{"getpeername4", "sl_peername4", bpf.CgroupInet4GetPeername},
-		{"getpeername6", "sl_peername6", bpf.CgroupInet6GetPeername},
-		{"sock_release", "sl_sock_release", bpf.CgroupInetSockRelease},
+		{"connect4", "sl_connect4", bpfsys.CgroupInet4Connect},
+		{"connect6", "sl_connect6", bpfsys.CgroupInet6Connect},
+		{"sendmsg4", "sl_sendmsg4", bpfsys.CgroupUDP4Sendmsg},
+		{"sendmsg6", "sl_sendmsg6", bpfsys.CgroupUDP6Sendmsg},
+		{"recvmsg4", "sl_recvmsg4", bpfsys.CgroupUDP4Recvmsg},
+		{"recvmsg6", "sl_recvmsg6", bpfsys.CgroupUDP6Recvmsg},
+		{"getpeername4", "sl_peername4", bpfsys.CgroupInet4GetPeername},
+		{"getpeername6", "sl_peername6", bpfsys.CgroupInet6GetPeername},
+		{"sock_release", "sl_sock_release", bpfsys.CgroupInetSockRelease},
 	}
 }
 
@@ -206,7 +206,7 @@ func (d *Datapath) attachSockets(dir string) error {
 	return nil
 }
 
-func (d *Datapath) putSockLink(root string, id uint64, h sockHook, prog *bpf.Program) error {
+func (d *Datapath) putSockLink(root string, id uint64, h sockHook, prog *bpfsys.Program) error {
 	pin := d.paths.sockPin(h)
 	if at, err := sockLinkAt(pin); err == nil && at.cgroup == id {
 		if updated, err := updateLink(pin, prog); updated || err != nil {
@@ -216,7 +216,7 @@ func (d *Datapath) putSockLink(root string, id uint64, h sockHook, prog *bpf.Pro
 	if err := dropPin(pin); err != nil {
 		return err
 	}
-	l, err := bpf.AttachCgroup(prog, root, h.attach)
+	l, err := bpfsys.AttachCgroup(prog, root, h.attach)
 	if err != nil {
 		return fmt.Errorf("attach %s to cgroup %s: %w", h.program, root, err)
 	}
@@ -235,7 +235,7 @@ type sockLink struct {
 }
 
 func sockLinkAt(pin string) (sockLink, error) {
-	l, err := bpf.OpenLink(pin)
+	l, err := bpfsys.OpenLink(pin)
 	if err != nil {
 		return sockLink{}, err
 	}

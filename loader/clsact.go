@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
@@ -81,7 +81,7 @@ func (h hook) filter() nl.BPFFilter {
 
 // putFilter makes prog our filter at h; one of ours that is there is replaced without a gap. class is what the program reads as
 // skb->tc_classid, 0 for none.
-func (c *tcConn) putFilter(index int, h hook, prog *bpf.Program, class uint32) error {
+func (c *tcConn) putFilter(index int, h hook, prog *bpfsys.Program, class uint32) error {
 	f := h.filter()
 	f.FD, f.ClassID = prog.FD(), class
 	return c.h.PutBPF(index, f)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -192,12 +192,12 @@ func (d *Datapath) putXDP(a *attacher, index int, replace bool) error {
 
 // attachXDP tries the driver first. What a driver says when it cannot differs: anything but "busy" is followed by the
 // generic way, and the first answer is told when that fails too.
-func attachXDP(index int, prog *bpf.Program) (*bpf.Link, error) {
-	l, err := bpf.AttachXDP(prog, index, bpf.XDPDriver)
+func attachXDP(index int, prog *bpfsys.Program) (*bpfsys.Link, error) {
+	l, err := bpfsys.AttachXDP(prog, index, bpfsys.XDPDriver)
 	if err == nil || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
 		return l, err
 	}
-	g, genericErr := bpf.AttachXDP(prog, index, bpf.XDPGeneric)
+	g, genericErr := bpfsys.AttachXDP(prog, index, bpfsys.XDPGeneric)
 	if genericErr != nil {
 		return nil, fmt.Errorf("by the driver: %w; by the stack: %w", err, genericErr)
 	}

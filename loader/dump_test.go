@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -30,7 +30,7 @@ func TestPrivilegedFlows(t *testing.T) {
 	put := func(name string, k bpfgen.TypesSlTuple, v bpfgen.TypesSlFlow) {
 		m, err := d.pinned(name)
 		e.ok(err)
-		e.ok(bpf.Put(m, k, v))
+		e.ok(bpfsys.Put(m, k, v))
 	}
 	inside := tuple(unix.IPPROTO_TCP, "10.1.0.2:40000", "198.51.100.1:443")
 	outside := tuple(unix.IPPROTO_TCP, "192.0.2.10:40000", "198.51.100.1:443")

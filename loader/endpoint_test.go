@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -197,7 +197,7 @@ func TestPrivilegedForeignProgramsStay(t *testing.T) {
 	e.uplink()
 	up := e.index("eth0")
 	var l link.Link
-	if bpf.KernelAtLeast(6, 6) {
+	if bpfsys.KernelAtLeast(6, 6) {
 		foreign, err := nextProgram()
 		e.ok(err)
 		defer foreign.Close()
@@ -253,7 +253,7 @@ func TestPrivilegedIngressQdisc(t *testing.T) {
 	d := e.open()
 	ep := e.pod("pod1", "10.1.0.2/16")
 	e.run("tc", "qdisc", "add", "dev", "pod1", "ingress")
-	if !bpf.KernelAtLeast(6, 6) {
+	if !bpfsys.KernelAtLeast(6, 6) {
 		if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrConflict) {
 			t.Errorf("got %v, want ErrConflict", err)
 		}
@@ -338,7 +338,7 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 			}
 			for _, dev := range []string{"eth0", "pod1"} {
 				for _, h := range podHooks() {
-					if !bpf.KernelAtLeast(6, 6) {
+					if !bpfsys.KernelAtLeast(6, 6) {
 						continue
 					}
 					q, err := link.QueryPrograms(link.QueryOptions{Target: e.index(dev), Attach: ebpf.AttachType(h.tcx())})
@@ -372,7 +372,7 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 		{"one map", func(d *Datapath) string { return d.paths.mapPin(mapEndpoints) }},
 		{"everything", func(d *Datapath) string { return d.paths.dir }},
 	}
-	if bpf.KernelAtLeast(6, 6) {
+	if bpfsys.KernelAtLeast(6, 6) {
 		tests = append(tests, tests[0])
 		tests[len(tests)-1].name = "uplink links"
 		tests[len(tests)-1].remove = func(d *Datapath) string { return d.paths.links() }

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/objects"
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -123,7 +123,7 @@ func (e *env) elsewhere() func(f func() error) error {
 
 // uplinkWay is by what an uplink is attached by default on this kernel.
 func uplinkWay() string {
-	if bpf.KernelAtLeast(6, 6) {
+	if bpfsys.KernelAtLeast(6, 6) {
 		return howTCX
 	}
 	return howClsact

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
@@ -72,7 +72,7 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 	if err != nil {
 		return err
 	}
-	ring, err := bpf.OpenRing(raw)
+	ring, err := bpfsys.OpenRing(raw)
 	if err != nil {
 		return fmt.Errorf("read sl_events: %w", err)
 	}
@@ -101,8 +101,8 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 }
 
 // stillPinned says whether m is the map of that name. The pins of a datapath that was unloaded are gone, or another's.
-func (d *Datapath) stillPinned(name string, m *bpf.Map) error {
-	now, err := bpf.OpenMap(d.paths.mapPin(name))
+func (d *Datapath) stillPinned(name string, m *bpfsys.Map) error {
+	now, err := bpfsys.OpenMap(d.paths.mapPin(name))
 	if err == nil {
 		defer now.Close()
 	}
@@ -170,7 +170,7 @@ func (l *lease) missed() (uint64, error) {
 }
 
 // follow yields events until ctx is done or yield has enough. What is not read by then is told as lost.
-func (l *lease) follow(ctx context.Context, ring *bpf.Ring, who *places, yield func(DropEvent) bool) error {
+func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yield func(DropEvent) bool) error {
 	start, empty := flow.Now(), false
 	for ctx.Err() == nil {
 		before := l.renewed

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -177,7 +177,7 @@ func collectMarksIn(h *nl.Handle, dir string) error {
 
 // defunct reports whether the pinned link hangs on no device any more: the kernel then says ifindex 0.
 func defunct(pin string) (bool, error) {
-	l, err := bpf.OpenLink(pin)
+	l, err := bpfsys.OpenLink(pin)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}

@@ -5,7 +5,7 @@ package loader
 import (
 	"slices"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // programPrefix begins the name of every program, map and filter of ours.
@@ -69,11 +69,11 @@ func uplinkHooks(bare bool) []hook {
 // priority is the filter's, for programs on clsact.
 func (h hook) priority() uint16 { return filterPriority + h.rank }
 
-func (h hook) tcx() bpf.AttachType {
+func (h hook) tcx() bpfsys.AttachType {
 	if h.egress {
-		return bpf.TCXEgress
+		return bpfsys.TCXEgress
 	}
-	return bpf.TCXIngress
+	return bpfsys.TCXIngress
 }
 
 // direction is the word of bpftool and tc.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // envKernel is set where the kernel matrix runs the tests, to the series.
@@ -34,7 +34,7 @@ var kernelTable = []kernelRow{
 func predicted() kernelRow {
 	row := kernelTable[0]
 	for _, r := range kernelTable {
-		if bpf.KernelAtLeast(r.major, r.minor) {
+		if bpfsys.KernelAtLeast(r.major, r.minor) {
 			row = r
 		}
 	}

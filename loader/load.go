@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
@@ -169,8 +169,8 @@ func (d *Datapath) committedDir() (string, error) {
 }
 
 // programAt opens a pinned program. The caller must Close it.
-func programAt(dir, name string) (*bpf.Program, error) {
-	p, err := bpf.OpenProgram(filepath.Join(dir, name))
+func programAt(dir, name string) (*bpfsys.Program, error) {
+	p, err := bpfsys.OpenProgram(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: no program %s", ErrNotLoaded, name)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -51,9 +51,9 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 		t.Logf("%-28s %-8s %s", p.Name, p.Answer, p.Reason)
 		want := AnswerYes
 		switch {
-		case p.Name == probeTCX && !bpf.KernelAtLeast(6, 6) || p.Name == probeCoarse && !bpf.KernelAtLeast(5, 11):
+		case p.Name == probeTCX && !bpfsys.KernelAtLeast(6, 6) || p.Name == probeCoarse && !bpfsys.KernelAtLeast(5, 11):
 			want = AnswerNo
-		case p.Name == probeFIBSrc && !bpf.KernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
+		case p.Name == probeFIBSrc && !bpfsys.KernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
 			continue
 		case p.Name == probeFQ && p.Answer != AnswerUnclear: // a module that not every kernel has
 			continue

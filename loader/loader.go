@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -66,8 +66,8 @@ type Datapath struct {
 	lookHolds time.Duration // justNow, but for tests
 
 	mu   sync.Mutex
-	held *os.File            // the writers' lock; only who holds it asks
-	maps map[string]*bpf.Map // opened on first use
+	held *os.File               // the writers' lock; only who holds it asks
+	maps map[string]*bpfsys.Map // opened on first use
 
 	sysctls *sysctl.Dir // opened on first use
 	cgroup  *os.File    // where cgroup v2 is not mounted; opened on first use
@@ -127,7 +127,7 @@ func newDatapath(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*bpf.Map), lookHolds: justNow}, nil
+	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*bpfsys.Map), lookHolds: justNow}, nil
 }
 
 // Close releases the descriptors. The datapath goes on working.
@@ -151,13 +151,13 @@ func (d *Datapath) Close() error {
 }
 
 // pinned returns the map of that name, opened once per handle.
-func (d *Datapath) pinned(name string) (*bpf.Map, error) {
+func (d *Datapath) pinned(name string) (*bpfsys.Map, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if m, ok := d.maps[name]; ok {
 		return m, nil
 	}
-	m, err := bpf.OpenMap(d.paths.mapPin(name))
+	m, err := bpfsys.OpenMap(d.paths.mapPin(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: no map %s", ErrNotLoaded, name)
 	}

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -53,7 +53,7 @@ func (d *Datapath) needed() []string {
 
 // programFor opens the program of h in the set at dir. One that had to wait for its first device is verified and pinned there
 // now, by what was drawn for the set. The writers' lock is held.
-func (d *Datapath) programFor(dir string, h hook) (*bpf.Program, error) {
+func (d *Datapath) programFor(dir string, h hook) (*bpfsys.Program, error) {
 	p, err := programAt(dir, h.program)
 	group := h.onDemand()
 	if group == nil || !errors.Is(err, ErrNotLoaded) {

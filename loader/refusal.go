@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // refusalAge bounds how long a no of this kernel is believed: somebody may have loaded a module or lifted a restriction.
@@ -19,7 +19,7 @@ const refusalAge = 5 * time.Minute
 // nothing, is asked anew.
 func (d *Datapath) refused(k constants) error {
 	s, err := d.paths.readState()
-	if err != nil || s.Backend != backendNone || s.Kernel != bpf.KernelRelease() || s.Asked != d.asked(k) {
+	if err != nil || s.Backend != backendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != d.asked(k) {
 		return nil //nolint:nilerr // then it is asked
 	}
 	if age := time.Since(s.Decided); age < 0 || age > refusalAge {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // state is the decision taken for a network namespace, kept for the operator, and for the ADDs that follow a no. What is
@@ -53,7 +53,7 @@ func (p paths) readState() (*state, error) {
 
 // writeState replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
 func (p paths) writeState(s *state) error {
-	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, bootID(), time.Now().UTC(), bpf.KernelRelease()
+	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, bootID(), time.Now().UTC(), bpfsys.KernelRelease()
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err

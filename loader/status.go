@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -51,7 +51,7 @@ func (d *Datapath) decision() (*Status, error) {
 func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	s, err := d.decision()
 	if errors.Is(err, ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
-		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpf.KernelRelease(), PinPath: d.paths.dir}, nil
+		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: d.paths.dir}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -297,7 +297,7 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 }
 
 // entries counts what is in a map.
-func entries(name string, m *bpf.Map) (int, error) {
+func entries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
 	case mapFlows, mapFlowsNew:
 		return flow.New(m).Len()
@@ -340,15 +340,15 @@ func entries(name string, m *bpf.Map) (int, error) {
 }
 
 // countKeys counts the entries of a map that nobody has a view of here. Arrays are always full.
-func countKeys(m *bpf.Map) (int, error) {
+func countKeys(m *bpfsys.Map) (int, error) {
 	switch m.Type() {
-	case bpf.Hash, bpf.LRUHash, bpf.PerCPUHash, bpf.LRUCPUHash, bpf.LPMTrie:
-		return bpf.CountKeys(m)
+	case bpfsys.Hash, bpfsys.LRUHash, bpfsys.PerCPUHash, bpfsys.LRUCPUHash, bpfsys.LPMTrie:
+		return bpfsys.CountKeys(m)
 	}
 	return int(m.MaxEntries()), nil
 }
 
-func firewallEntries(name string, m *bpf.Map) (int, error) {
+func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
 	case mapDeny:
 		all, err := deny.New(m).All()

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -111,7 +111,7 @@ func Hooks(indices []int) ([]Hooked, error) {
 // program asks for the name of a program. One that has gone meanwhile has none.
 func program(id uint32, how string) HookedProgram {
 	p := HookedProgram{ID: id, How: how}
-	prog, err := bpf.ProgramFromID(id)
+	prog, err := bpfsys.ProgramFromID(id)
 	if err != nil {
 		return p
 	}
@@ -125,9 +125,9 @@ func program(id uint32, how string) HookedProgram {
 
 // tcxPrograms are the tcx programs of a hook in their order; none on a kernel without tcx.
 func tcxPrograms(index int, h hook) ([]HookedProgram, error) {
-	ids, err := bpf.TCXPrograms(index, h.tcx())
+	ids, err := bpfsys.TCXPrograms(index, h.tcx())
 	switch {
-	case errors.Is(err, bpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
+	case errors.Is(err, bpfsys.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("list tcx programs of device %d: %w", index, err)

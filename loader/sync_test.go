@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -156,8 +156,8 @@ func TestPrivilegedSourceGone(t *testing.T) {
 		m, err := d.pinned(name)
 		e.ok(err)
 		inside, outside := tuple(unix.IPPROTO_UDP, pod, remote), tuple(unix.IPPROTO_UDP, node, remote)
-		e.ok(bpf.Put(m, inside, bpfgen.TypesSlFlow{Other: outside, Flags: nat, Created: now, LastSeen: now, Owner: 7}))
-		e.ok(bpf.Put(m, outside, bpfgen.TypesSlFlow{Other: inside, Flags: nat | uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX), Created: now, LastSeen: now, Owner: 7}))
+		e.ok(bpfsys.Put(m, inside, bpfgen.TypesSlFlow{Other: outside, Flags: nat, Created: now, LastSeen: now, Owner: 7}))
+		e.ok(bpfsys.Put(m, outside, bpfgen.TypesSlFlow{Other: inside, Flags: nat | uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX), Created: now, LastSeen: now, Owner: 7}))
 	}
 	left := func() (n int) {
 		for _, name := range []string{mapFlows, mapFlowsNew} {
@@ -281,7 +281,7 @@ func TestPrivilegedReservedPorts(t *testing.T) {
 	has := func(p uint16) bool {
 		m, err := d.pinned(mapPortsKept)
 		e.ok(err)
-		word, ok, err := bpf.Lookup[uint64](m, uint32(p/64))
+		word, ok, err := bpfsys.Lookup[uint64](m, uint32(p/64))
 		e.ok(err)
 		return ok && word>>(p%64)&1 == 1
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
@@ -18,7 +18,7 @@ type programSet struct {
 	podEgress, podIngress, uplinkIngress, uplinkEgress *ebpf.Program
 	ownEgress, ownIngress, edt                         *ebpf.Program
 	maps                                               map[string]*ebpf.Map
-	views                                              map[string]*bpf.Map // the same, as pkg/maps has them
+	views                                              map[string]*bpfsys.Map // the same, as pkg/maps has them
 }
 
 func (o *programSet) programs() []*ebpf.Program {
@@ -55,7 +55,7 @@ var parts = []part{
 var sockets = part{load: objects.LoadCgroupSock, name: "sl_cgroup_sock"}
 
 func newObjects() *programSet {
-	return &programSet{maps: map[string]*ebpf.Map{}, views: map[string]*bpf.Map{}}
+	return &programSet{maps: map[string]*ebpf.Map{}, views: map[string]*bpfsys.Map{}}
 }
 
 // share makes m the map of that name.

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // Here is the Worker of this process.
@@ -105,7 +105,7 @@ func configure(o worker.Order) (map[string]*ebpf.CollectionSpec, error) {
 				s.MaxEntries = n
 			}
 		}
-		if p := spec.Programs[objects.XDPUplinkProgSlXdpUplink]; p != nil && bpf.KernelAtLeast(5, 18) {
+		if p := spec.Programs[objects.XDPUplinkProgSlXdpUplink]; p != nil && bpfsys.KernelAtLeast(5, 18) {
 			p.Flags |= unix.BPF_F_XDP_HAS_FRAGS // without it drivers refuse a program on devices with a large MTU
 		}
 		specs[name] = spec
@@ -278,7 +278,7 @@ func refusal(err error) bool {
 // raiseMemlock lifts RLIMIT_MEMLOCK where maps are charged to it (before 5.11). What this process starts inherits it, which is
 // harmless; importing a package that does this at start-up would make every process pay.
 func raiseMemlock() {
-	if bpf.KernelAtLeast(5, 11) {
+	if bpfsys.KernelAtLeast(5, 11) {
 		return
 	}
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/nl"
 )
 
@@ -54,7 +54,7 @@ func (Here) Probe(context.Context) ([]worker.Answer, error) {
 // feature turns an answer of the features package into ours: only its ErrNotSupported is a no.
 func feature(err error, since string) error {
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return worker.No("not in this kernel (Linux %s or newer, here %s)", since, bpf.KernelRelease())
+		return worker.No("not in this kernel (Linux %s or newer, here %s)", since, bpfsys.KernelRelease())
 	}
 	return err
 }
@@ -171,7 +171,7 @@ func askFIBSrc() error {
 		return err
 	}
 	if int32(ret) == -int32(unix.EINVAL) {
-		return worker.No("not in this kernel (Linux 6.7 or newer, here %s)", bpf.KernelRelease())
+		return worker.No("not in this kernel (Linux 6.7 or newer, here %s)", bpfsys.KernelRelease())
 	}
 	return nil
 }

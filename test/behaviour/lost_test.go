@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -21,7 +21,7 @@ func loseFlows(w *world, lost func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) 
 			if err != nil {
 				return err
 			}
-			m, err := bpf.OpenMap(path)
+			m, err := bpfsys.OpenMap(path)
 			if err != nil {
 				return err
 			}
@@ -37,7 +37,7 @@ func loseFlows(w *world, lost func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) 
 				return err
 			}
 			for _, k := range keys {
-				if was, err := bpf.Delete(m, k); was && err == nil {
+				if was, err := bpfsys.Delete(m, k); was && err == nil {
 					n++
 				}
 			}

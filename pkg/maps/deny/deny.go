@@ -8,16 +8,16 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // Map is the view of sl_deny.
-type Map struct{ m *bpf.Map }
+type Map struct{ m *bpfsys.Map }
 
 // New returns a view of m.
-func New(m *bpf.Map) Map { return Map{m} }
+func New(m *bpfsys.Map) Map { return Map{m} }
 
 func key(p netip.Prefix) bpfgen.TypesSlCidr {
 	p = p.Masked()
@@ -34,7 +34,7 @@ func (m Map) Add(networks ...netip.Prefix) error {
 		if _, ok := have[p.Masked()]; ok {
 			continue
 		}
-		if err := bpf.Put(m.m, key(p), uint64(0)); err != nil {
+		if err := bpfsys.Put(m.m, key(p), uint64(0)); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
 		have[p.Masked()] = 0
@@ -52,12 +52,12 @@ func (m Map) Get(p netip.Prefix) (uint64, bool, error) {
 
 // Delete takes a network out and reports whether it was in.
 func (m Map) Delete(p netip.Prefix) (bool, error) {
-	return bpf.Delete(m.m, key(p))
+	return bpfsys.Delete(m.m, key(p))
 }
 
 // Empty reports whether the list holds nothing.
 func (m Map) Empty() (bool, error) {
-	_, ok, err := bpf.NextKey[bpfgen.TypesSlCidr](m.m, nil)
+	_, ok, err := bpfsys.NextKey[bpfgen.TypesSlCidr](m.m, nil)
 	return !ok && err == nil, err
 }
 

@@ -9,8 +9,8 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -25,16 +25,16 @@ const (
 type Limit bpfgen.TypesSlEdt
 
 // Limits is the view of sl_edt_limits.
-type Limits struct{ m *bpf.Map }
+type Limits struct{ m *bpfsys.Map }
 
 // NewLimits returns a view of m.
-func NewLimits(m *bpf.Map) Limits { return Limits{m} }
+func NewLimits(m *bpfsys.Map) Limits { return Limits{m} }
 
 // Put writes the entry of a number; clocks and counters start anew. E2BIG: the map is full.
-func (l Limits) Put(number uint32, v *Limit) error { return bpf.Put(l.m, number, *v) }
+func (l Limits) Put(number uint32, v *Limit) error { return bpfsys.Put(l.m, number, *v) }
 
 // Delete removes the entry of a number; missing is success.
-func (l Limits) Delete(number uint32) error { return bpf.Remove(l.m, number) }
+func (l Limits) Delete(number uint32) error { return bpfsys.Remove(l.m, number) }
 
 // All returns every limit by its number. Counters of one entry are of about the same moment.
 func (l Limits) All() (map[uint32]Limit, error) {
@@ -50,10 +50,10 @@ func (l Limits) All() (map[uint32]Limit, error) {
 func (l Limits) Len() (int, error) { return wire.Count[uint32, Limit](l.m) }
 
 // Nets is the view of sl_edt_nets.
-type Nets struct{ m *bpf.Map }
+type Nets struct{ m *bpfsys.Map }
 
 // NewNets returns a view of m.
-func NewNets(m *bpf.Map) Nets { return Nets{m} }
+func NewNets(m *bpfsys.Map) Nets { return Nets{m} }
 
 type netKey bpfgen.TypesSlEdtNet
 
@@ -66,7 +66,7 @@ func key(number uint32, p netip.Prefix) netKey {
 
 // Put adds a network to those of a number. ENOSPC: the map is full.
 func (n Nets) Put(number uint32, p netip.Prefix) error {
-	return bpf.Put(n.m, key(number, p), uint32(1))
+	return bpfsys.Put(n.m, key(number, p), uint32(1))
 }
 
 // Of returns the networks of a number.
@@ -92,7 +92,7 @@ func (n Nets) Clear(number uint32) error {
 	})
 	errs := []error{err}
 	for _, k := range stale {
-		errs = append(errs, bpf.Remove(n.m, k))
+		errs = append(errs, bpfsys.Remove(n.m, k))
 	}
 	return errors.Join(errs...)
 }

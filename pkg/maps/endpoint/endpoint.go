@@ -9,8 +9,8 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -52,16 +52,16 @@ func (v *Value) GatewayAddr() net.HardwareAddr { return net.HardwareAddr(v.Gatew
 
 // Map is the view of sl_endpoints.
 type Map struct {
-	m     *bpf.Map
+	m     *bpfsys.Map
 	epoch epoch.Epoch
 }
 
 // New returns a view of m, whose changes e tells of.
-func New(m *bpf.Map, e epoch.Epoch) Map { return Map{m, e} }
+func New(m *bpfsys.Map, e epoch.Epoch) Map { return Map{m, e} }
 
 // Put writes the entry of a, whoever had it. E2BIG: the map is full.
 func (m Map) Put(a netip.Addr, v *Value) error {
-	if err := bpf.Put(m.m, wire.Addr(a), *v); err != nil {
+	if err := bpfsys.Put(m.m, wire.Addr(a), *v); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -69,12 +69,12 @@ func (m Map) Put(a netip.Addr, v *Value) error {
 
 // Get returns the entry of a; false when there is none.
 func (m Map) Get(a netip.Addr) (Value, bool, error) {
-	return bpf.Lookup[Value](m.m, wire.Addr(a))
+	return bpfsys.Lookup[Value](m.m, wire.Addr(a))
 }
 
 // Delete removes the entry of a; missing is success.
 func (m Map) Delete(a netip.Addr) error {
-	if err := bpf.Remove(m.m, wire.Addr(a)); err != nil {
+	if err := bpfsys.Remove(m.m, wire.Addr(a)); err != nil {
 		return err
 	}
 	return m.epoch.Next()

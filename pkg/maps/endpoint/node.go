@@ -5,16 +5,16 @@ package endpoint
 import (
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // HostAddrs is the view of sl_host_addrs: the addresses that stand for the node, each with the ifindex that has it.
-type HostAddrs struct{ m *bpf.Map }
+type HostAddrs struct{ m *bpfsys.Map }
 
 // NewHostAddrs returns a view of m.
-func NewHostAddrs(m *bpf.Map) HostAddrs { return HostAddrs{m} }
+func NewHostAddrs(m *bpfsys.Map) HostAddrs { return HostAddrs{m} }
 
 // All returns the whole set.
 func (h HostAddrs) All() (map[netip.Addr]uint32, error) {
@@ -28,11 +28,11 @@ func (h HostAddrs) All() (map[netip.Addr]uint32, error) {
 
 // Put adds an address or moves it to another device.
 func (h HostAddrs) Put(a netip.Addr, ifindex uint32) error {
-	return bpf.Put(h.m, wire.Addr(a), ifindex)
+	return bpfsys.Put(h.m, wire.Addr(a), ifindex)
 }
 
 // Delete removes an address; missing is success.
-func (h HostAddrs) Delete(a netip.Addr) error { return bpf.Remove(h.m, wire.Addr(a)) }
+func (h HostAddrs) Delete(a netip.Addr) error { return bpfsys.Remove(h.m, wire.Addr(a)) }
 
 // Sources are the addresses an uplink masquerades with; the zero Addr means that it has none in that family.
 type Sources struct {
@@ -41,10 +41,10 @@ type Sources struct {
 }
 
 // Uplinks is the view of sl_uplinks, by ifindex.
-type Uplinks struct{ m *bpf.Map }
+type Uplinks struct{ m *bpfsys.Map }
 
 // NewUplinks returns a view of m.
-func NewUplinks(m *bpf.Map) Uplinks { return Uplinks{m} }
+func NewUplinks(m *bpfsys.Map) Uplinks { return Uplinks{m} }
 
 // All returns every uplink.
 func (u Uplinks) All() (map[uint32]Sources, error) {
@@ -70,17 +70,17 @@ func (u Uplinks) Put(ifindex uint32, s Sources) error {
 	if s.Bare {
 		v.Bare = 1
 	}
-	return bpf.Put(u.m, ifindex, v)
+	return bpfsys.Put(u.m, ifindex, v)
 }
 
 // Delete removes an uplink; missing is success.
-func (u Uplinks) Delete(ifindex uint32) error { return bpf.Remove(u.m, ifindex) }
+func (u Uplinks) Delete(ifindex uint32) error { return bpfsys.Remove(u.m, ifindex) }
 
 // NoMasq is the view of sl_no_masq, the destinations that are never masqueraded.
-type NoMasq struct{ m *bpf.Map }
+type NoMasq struct{ m *bpfsys.Map }
 
 // NewNoMasq returns a view of m.
-func NewNoMasq(m *bpf.Map) NoMasq { return NoMasq{m} }
+func NewNoMasq(m *bpfsys.Map) NoMasq { return NoMasq{m} }
 
 // Len returns the number of networks.
 func (n NoMasq) Len() (int, error) { return wire.Count[bpfgen.TypesSlCidr, uint32](n.m) }
@@ -91,7 +91,7 @@ func (n NoMasq) Replace(want []netip.Prefix) error {
 	for _, p := range want {
 		p = p.Masked()
 		k := bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
-		if err := bpf.Put(n.m, k, uint32(1)); err != nil {
+		if err := bpfsys.Put(n.m, k, uint32(1)); err != nil {
 			return err
 		}
 		keep[k] = true
@@ -107,7 +107,7 @@ func (n NoMasq) Replace(want []netip.Prefix) error {
 		return err
 	}
 	for _, k := range old {
-		if err := bpf.Remove(n.m, k); err != nil {
+		if err := bpfsys.Remove(n.m, k); err != nil {
 			return err
 		}
 	}

@@ -7,22 +7,22 @@ package epoch
 import (
 	"fmt"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 )
 
 // Epoch is the view. The zero value is for readers of other maps: it has nothing to tell.
-type Epoch struct{ m *bpf.Map }
+type Epoch struct{ m *bpfsys.Map }
 
 // New returns a view of m.
-func New(m *bpf.Map) Epoch { return Epoch{m} }
+func New(m *bpfsys.Map) Epoch { return Epoch{m} }
 
 // Next tells the programs of a change that has been made. Its value is the time, which no two changes share.
 func (e Epoch) Next() error {
 	if e.m == nil {
 		return nil
 	}
-	if err := bpf.Put(e.m, uint32(0), uint64(flow.Now())); err != nil {
+	if err := bpfsys.Put(e.m, uint32(0), uint64(flow.Now())); err != nil {
 		return fmt.Errorf("sl_epoch: %w", err)
 	}
 	return nil

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -184,10 +184,10 @@ func Now() Time {
 }
 
 // Map is the view of sl_flows or sl_flows_new. It does not own the map: closing is the caller's.
-type Map struct{ m *bpf.Map }
+type Map struct{ m *bpfsys.Map }
 
 // New returns a view of m.
-func New(m *bpf.Map) Map { return Map{m} }
+func New(m *bpfsys.Map) Map { return Map{m} }
 
 // Each calls f with every entry, indexes and expired ones too, until f returns false. Flows come and go meanwhile.
 func (m Map) Each(f func(*Record) bool) error {

@@ -3,8 +3,8 @@
 package flow
 
 import (
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 type entry struct {
@@ -36,7 +36,7 @@ func (m Map) Unlearn(match func(*Record) bool) (int, error) {
 	for _, e := range found {
 		e.value.Flags &^= uint32(txFirst | txConfirm | rxFirst | rxConfirm | localPeer)
 		e.value.RouteUntil, e.value.Policy, e.value.OutIfindex = 0, 0, 0
-		was, err := bpf.Replace(m.m, e.key, e.value)
+		was, err := bpfsys.Replace(m.m, e.key, e.value)
 		if err != nil {
 			return n, err
 		}
@@ -60,7 +60,7 @@ func (m Map) Delete(match func(*Record) bool, maps ...Map) (int, error) {
 				return i, err
 			}
 		}
-		if err := bpf.Remove(m.m, e.key); err != nil {
+		if err := bpfsys.Remove(m.m, e.key); err != nil {
 			return i, err
 		}
 	}
@@ -68,9 +68,9 @@ func (m Map) Delete(match func(*Record) bool, maps ...Map) (int, error) {
 }
 
 func (m Map) deleteIndex(key *bpfgen.TypesSlTuple, owner uint64) error {
-	v, ok, err := bpf.Lookup[bpfgen.TypesSlFlow](m.m, *key)
+	v, ok, err := bpfsys.Lookup[bpfgen.TypesSlFlow](m.m, *key)
 	if ok && Flags(v.Flags)&index != 0 && v.Owner == owner {
-		err = bpf.Remove(m.m, *key)
+		err = bpfsys.Remove(m.m, *key)
 	}
 	return err
 }

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
@@ -75,12 +75,12 @@ type Conditions struct {
 
 // Map is the view of sl_hostports.
 type Map struct {
-	m     *bpf.Map
+	m     *bpfsys.Map
 	epoch epoch.Epoch
 }
 
 // New returns a view of m, whose changes e tells of.
-func New(m *bpf.Map, e epoch.Epoch) Map { return Map{m, e} }
+func New(m *bpfsys.Map, e epoch.Epoch) Map { return Map{m, e} }
 
 // Put makes v the value of k, atomically. E2BIG: the map is full.
 func (m Map) Put(k Key, v Value) error {
@@ -88,7 +88,7 @@ func (m Map) Put(k Key, v Value) error {
 		Ip: wire.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: wire.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
 	}
 	v.Conditions.encode(&raw)
-	if err := bpf.Put(m.m, k.raw(), raw); err != nil {
+	if err := bpfsys.Put(m.m, k.raw(), raw); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -96,7 +96,7 @@ func (m Map) Put(k Key, v Value) error {
 
 // Get returns the value of k; false when there is none.
 func (m Map) Get(k Key) (Value, bool, error) {
-	raw, ok, err := bpf.Lookup[bpfgen.TypesSlHostport](m.m, k.raw())
+	raw, ok, err := bpfsys.Lookup[bpfgen.TypesSlHostport](m.m, k.raw())
 	if !ok {
 		return Value{}, false, err
 	}
@@ -105,7 +105,7 @@ func (m Map) Get(k Key) (Value, bool, error) {
 
 // Delete removes k; missing is success.
 func (m Map) Delete(k Key) error {
-	if err := bpf.Remove(m.m, k.raw()); err != nil {
+	if err := bpfsys.Remove(m.m, k.raw()); err != nil {
 		return err
 	}
 	return m.epoch.Next()

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -48,10 +48,10 @@ func ParseReserved(s string) (*Bitmap, error) {
 }
 
 // Kept is the view of sl_ports_kept, the source ports that masquerading leaves alone.
-type Kept struct{ m *bpf.Map }
+type Kept struct{ m *bpfsys.Map }
 
 // NewKept returns a view of m.
-func NewKept(m *bpf.Map) Kept { return Kept{m} }
+func NewKept(m *bpfsys.Map) Kept { return Kept{m} }
 
 // Replace makes want the set and reports whether anything had to be written. Only elements that differ are.
 func (k Kept) Replace(want *Bitmap) (bool, error) {
@@ -66,7 +66,7 @@ func (k Kept) Replace(want *Bitmap) (bool, error) {
 		return false, err
 	}
 	for _, i := range changed {
-		if err := bpf.Put(k.m, i, want[i]); err != nil {
+		if err := bpfsys.Put(k.m, i, want[i]); err != nil {
 			return true, err
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -40,10 +40,10 @@ func Canonical(nets []netip.Prefix) []netip.Prefix {
 }
 
 // Sources is the view of sl_sources, the lists.
-type Sources struct{ m *bpf.Map }
+type Sources struct{ m *bpfsys.Map }
 
 // NewSources returns a view of m.
-func NewSources(m *bpf.Map) Sources { return Sources{m} }
+func NewSources(m *bpfsys.Map) Sources { return Sources{m} }
 
 func sourceKey(list uint64, p netip.Prefix) bpfgen.TypesSlSource {
 	k := bpfgen.TypesSlSource{PrefixLen: 64 + uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
@@ -58,7 +58,7 @@ func sourceKey(list uint64, p netip.Prefix) bpfgen.TypesSlSource {
 func (s Sources) Put(nets []netip.Prefix) (uint64, error) {
 	list := SourceList(nets)
 	for _, p := range nets {
-		if err := bpf.Put(s.m, sourceKey(list, p), uint32(1)); err != nil {
+		if err := bpfsys.Put(s.m, sourceKey(list, p), uint32(1)); err != nil {
 			return 0, err
 		}
 	}
@@ -102,7 +102,7 @@ func (s Sources) Keep(used map[uint64]bool) error {
 			continue
 		}
 		for _, p := range nets {
-			if err := bpf.Remove(s.m, sourceKey(list, p)); err != nil {
+			if err := bpfsys.Remove(s.m, sourceKey(list, p)); err != nil {
 				return err
 			}
 		}

@@ -3,8 +3,8 @@
 package metrics
 
 import (
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // Place is where packets are dropped, whose, and why.
@@ -19,10 +19,10 @@ const LimitKey = 1 << 30
 
 // DeviceDrops is the view of sl_dev_drops, and of sl_event_cpu, where each CPU has counted the drops that came after one another and
 // are alike. sl_dev_drops is an LRU map: what has not been counted for long may be gone.
-type DeviceDrops struct{ m, cpu *bpf.Map }
+type DeviceDrops struct{ m, cpu *bpfsys.Map }
 
 // NewDeviceDrops returns a view of the two maps.
-func NewDeviceDrops(m, cpu *bpf.Map) DeviceDrops { return DeviceDrops{m, cpu} }
+func NewDeviceDrops(m, cpu *bpfsys.Map) DeviceDrops { return DeviceDrops{m, cpu} }
 
 // runs is what the CPUs have counted and not brought to the map yet.
 type runs []bpfgen.TypesSlEventCpu
@@ -42,7 +42,7 @@ const attempts = 4
 
 // All returns the packets dropped at each place, summed over all CPUs.
 func (d DeviceDrops) All() (map[Place]uint64, error) {
-	before, err := bpf.LookupPerCPU[bpfgen.TypesSlEventCpu](d.cpu, uint32(0))
+	before, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventCpu](d.cpu, uint32(0))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (d DeviceDrops) All() (map[Place]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		after, err := bpf.LookupPerCPU[bpfgen.TypesSlEventCpu](d.cpu, uint32(0))
+		after, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventCpu](d.cpu, uint32(0))
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func (d DeviceDrops) counted() (map[Place]uint64, error) {
 	all := make(map[Place]uint64)
 	var prev *bpfgen.TypesSlDropKey
 	for range 2 * d.m.MaxEntries() { // an entry that goes meanwhile starts the walk anew
-		key, ok, err := bpf.NextKey(d.m, prev)
+		key, ok, err := bpfsys.NextKey(d.m, prev)
 		if err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func (d DeviceDrops) counted() (map[Place]uint64, error) {
 			break
 		}
 		prev = &key
-		perCPU, err := bpf.LookupPerCPU[uint64](d.m, key)
+		perCPU, err := bpfsys.LookupPerCPU[uint64](d.m, key)
 		if err != nil {
 			return nil, err
 		}

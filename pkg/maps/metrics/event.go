@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // Event is a record of sl_events: one dropped packet.
@@ -54,10 +54,10 @@ func DecodeEvent(b []byte) (*Event, error) {
 }
 
 // EventControl is the view of sl_event_wish and sl_event_cpu: whether programs write events, and how many they could not.
-type EventControl struct{ wish, cpu *bpf.Map }
+type EventControl struct{ wish, cpu *bpfsys.Map }
 
 // NewEventControl returns a view of the two maps.
-func NewEventControl(wish, cpu *bpf.Map) EventControl { return EventControl{wish, cpu} }
+func NewEventControl(wish, cpu *bpfsys.Map) EventControl { return EventControl{wish, cpu} }
 
 // Want asks for events for a while, at most burst of each CPU in a window; 0 for no more.
 func (c EventControl) Want(d, window time.Duration, burst uint64) error {
@@ -69,12 +69,12 @@ func (c EventControl) Want(d, window time.Duration, burst uint64) error {
 		}
 		v = bpfgen.TypesSlEventWish{Until: uint64(ts.Nano()) + uint64(d), Window: uint64(window), Burst: burst}
 	}
-	return bpf.Put(c.wish, uint32(0), v)
+	return bpfsys.Put(c.wish, uint32(0), v)
 }
 
 // Lost returns the drops that a reader would have got but for its limit, or for a full buffer, since the maps were made.
 func (c EventControl) Lost() (uint64, error) {
-	perCPU, err := bpf.LookupPerCPU[bpfgen.TypesSlEventCpu](c.cpu, uint32(0))
+	perCPU, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventCpu](c.cpu, uint32(0))
 	if err != nil {
 		return 0, err
 	}

@@ -4,17 +4,17 @@
 // nobody resets.
 package metrics
 
-import "github.com/sluice-cni/sluice/pkg/bpf"
+import "github.com/sluice-cni/sluice/pkg/bpfsys"
 
 // Drops is the view of sl_drops.
-type Drops struct{ m *bpf.Map }
+type Drops struct{ m *bpfsys.Map }
 
 // NewDrops returns a view of m.
-func NewDrops(m *bpf.Map) Drops { return Drops{m} }
+func NewDrops(m *bpfsys.Map) Drops { return Drops{m} }
 
 // Get returns the packets dropped for r since the maps were made, summed over all CPUs.
 func (d Drops) Get(r Reason) (uint64, error) {
-	perCPU, err := bpf.LookupPerCPU[uint64](d.m, uint32(r))
+	perCPU, err := bpfsys.LookupPerCPU[uint64](d.m, uint32(r))
 	if err != nil {
 		return 0, err
 	}

@@ -9,8 +9,8 @@ import (
 	"errors"
 	"math/rand/v2"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -36,21 +36,21 @@ func Key(number uint32) uint32 { return keyBit | number }
 func IsKey(k uint32) bool { return k&keyBit != 0 }
 
 // Map is the view of sl_own_devices, by number.
-type Map struct{ m *bpf.Map }
+type Map struct{ m *bpfsys.Map }
 
 // New returns a view of m.
-func New(m *bpf.Map) Map { return Map{m} }
+func New(m *bpfsys.Map) Map { return Map{m} }
 
 // Put writes the entry of a number. E2BIG: the map is full.
-func (m Map) Put(number uint32, v *Device) error { return bpf.Put(m.m, number, *v) }
+func (m Map) Put(number uint32, v *Device) error { return bpfsys.Put(m.m, number, *v) }
 
 // Get returns the entry of a number; false when there is none.
 func (m Map) Get(number uint32) (Device, bool, error) {
-	return bpf.Lookup[Device](m.m, number)
+	return bpfsys.Lookup[Device](m.m, number)
 }
 
 // Delete removes the entry of a number; missing is success.
-func (m Map) Delete(number uint32) error { return bpf.Remove(m.m, number) }
+func (m Map) Delete(number uint32) error { return bpfsys.Remove(m.m, number) }
 
 // All returns every device.
 func (m Map) All() (map[uint32]Device, error) {

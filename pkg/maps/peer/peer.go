@@ -7,8 +7,8 @@ package peer
 import (
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -20,10 +20,10 @@ type Value struct {
 }
 
 // Connected is the view of sl_peers: sockets with a peer, by cookie (SO_COOKIE).
-type Connected struct{ m *bpf.Map }
+type Connected struct{ m *bpfsys.Map }
 
 // NewConnected returns a view of m.
-func NewConnected(m *bpf.Map) Connected { return Connected{m} }
+func NewConnected(m *bpfsys.Map) Connected { return Connected{m} }
 
 // Each calls f with every entry until f returns false.
 func (c Connected) Each(f func(cookie uint64, v Value) bool) error {
@@ -31,16 +31,16 @@ func (c Connected) Each(f func(cookie uint64, v Value) bool) error {
 }
 
 // Delete forgets a socket; missing is success.
-func (c Connected) Delete(cookie uint64) error { return bpf.Remove(c.m, cookie) }
+func (c Connected) Delete(cookie uint64) error { return bpfsys.Remove(c.m, cookie) }
 
 // Len returns the number of sockets.
 func (c Connected) Len() (int, error) { return wire.Count[uint64, bpfgen.TypesSlPeer](c.m) }
 
 // Datagram is the view of sl_peers_udp: sockets without a peer, and the pods they sent to.
-type Datagram struct{ m *bpf.Map }
+type Datagram struct{ m *bpfsys.Map }
 
 // NewDatagram returns a view of m.
-func NewDatagram(m *bpf.Map) Datagram { return Datagram{m} }
+func NewDatagram(m *bpfsys.Map) Datagram { return Datagram{m} }
 
 // Len returns the number of pairs.
 func (d Datagram) Len() (int, error) {

@@ -10,8 +10,8 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -181,17 +181,17 @@ func protocolName(n uint8) string {
 }
 
 // Map is the view of sl_policies.
-type Map struct{ m *bpf.Map }
+type Map struct{ m *bpfsys.Map }
 
 // New returns a view of m.
-func New(m *bpf.Map) Map { return Map{m} }
+func New(m *bpfsys.Map) Map { return Map{m} }
 
 // Put writes a policy under an id that no device has. E2BIG: the map is full.
-func (m Map) Put(id uint16, v *Value) error { return bpf.Put(m.m, uint32(id), *v) }
+func (m Map) Put(id uint16, v *Value) error { return bpfsys.Put(m.m, uint32(id), *v) }
 
 // Get returns the policy of that id; false when there is none.
 func (m Map) Get(id uint16) (*Value, bool, error) {
-	v, ok, err := bpf.Lookup[Value](m.m, uint32(id))
+	v, ok, err := bpfsys.Lookup[Value](m.m, uint32(id))
 	if !ok {
 		return nil, false, err
 	}
@@ -199,11 +199,11 @@ func (m Map) Get(id uint16) (*Value, bool, error) {
 }
 
 // Delete removes a policy; missing is success.
-func (m Map) Delete(id uint16) error { return bpf.Remove(m.m, uint32(id)) }
+func (m Map) Delete(id uint16) error { return bpfsys.Remove(m.m, uint32(id)) }
 
 // IDs returns the ids that are there. A map has few policies, since pods with the same rules share one.
 func (m Map) IDs() ([]uint16, error) {
-	keys, err := bpf.Keys[uint32](m.m)
+	keys, err := bpfsys.Keys[uint32](m.m)
 	ids := make([]uint16, len(keys))
 	for i, k := range keys {
 		ids[i] = uint16(k)
@@ -239,21 +239,21 @@ func NewPoliced(owner uint64, group uint32, id uint16, m policy.Mode) *Policed {
 func (p *Policed) Mode() policy.Mode { return modeOf(uint32(p.Flags)) }
 
 // Devices is the view of sl_policed, by ifindex of the host end or own.Key.
-type Devices struct{ m *bpf.Map }
+type Devices struct{ m *bpfsys.Map }
 
 // NewDevices returns a view of m.
-func NewDevices(m *bpf.Map) Devices { return Devices{m} }
+func NewDevices(m *bpfsys.Map) Devices { return Devices{m} }
 
 // Put writes the entry of a device. E2BIG: the map is full.
-func (d Devices) Put(key uint32, v *Policed) error { return bpf.Put(d.m, key, *v) }
+func (d Devices) Put(key uint32, v *Policed) error { return bpfsys.Put(d.m, key, *v) }
 
 // Get returns the entry of a device; false when it is under no policy.
 func (d Devices) Get(key uint32) (Policed, bool, error) {
-	return bpf.Lookup[Policed](d.m, key)
+	return bpfsys.Lookup[Policed](d.m, key)
 }
 
 // Delete removes the entry of a device; missing is success.
-func (d Devices) Delete(key uint32) error { return bpf.Remove(d.m, key) }
+func (d Devices) Delete(key uint32) error { return bpfsys.Remove(d.m, key) }
 
 // All returns every device.
 func (d Devices) All() (map[uint32]Policed, error) {

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // Addr returns the form of a in maps. A zone is dropped, an invalid address is all zero.
@@ -56,8 +56,8 @@ const chunk = 1024
 // Each calls f with every entry of m, a hash, LRU or array map, until f returns false. K and V must be the exact types of
 // key and value. Entries that come or go meanwhile may be missed. It reads many entries per system call where the kernel can
 // (5.6) and one by one where it cannot.
-func Each[K, V any](m *bpf.Map, f func(*K, *V) bool) error {
-	walk, err := bpf.NewBatch[K, V](m)
+func Each[K, V any](m *bpfsys.Map, f func(*K, *V) bool) error {
+	walk, err := bpfsys.NewBatch[K, V](m)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func Each[K, V any](m *bpf.Map, f func(*K, *V) bool) error {
 		n, last, err := walk.Next(keys, values)
 		switch {
 		case err == nil:
-		case errors.Is(err, bpf.ErrNotSupported) && first:
+		case errors.Is(err, bpfsys.ErrNotSupported) && first:
 			return eachSlow(m, f)
 		case errors.Is(err, unix.ENOSPC): // a bucket holds more than size entries
 			size *= 4
@@ -87,17 +87,17 @@ func Each[K, V any](m *bpf.Map, f func(*K, *V) bool) error {
 	}
 }
 
-func eachSlow[K, V any](m *bpf.Map, f func(*K, *V) bool) error {
+func eachSlow[K, V any](m *bpfsys.Map, f func(*K, *V) bool) error {
 	var previous *K
 	for range m.MaxEntries() { // a map that changes all the time can lead the walk in circles: what was seen is good
-		k, ok, err := bpf.NextKey(m, previous)
+		k, ok, err := bpfsys.NextKey(m, previous)
 		if err != nil {
 			return fmt.Errorf("read map: %w", err)
 		}
 		if !ok {
 			break
 		}
-		v, ok, err := bpf.Lookup[V](m, k)
+		v, ok, err := bpfsys.Lookup[V](m, k)
 		if err != nil {
 			return fmt.Errorf("read map: %w", err)
 		}
@@ -110,7 +110,7 @@ func eachSlow[K, V any](m *bpf.Map, f func(*K, *V) bool) error {
 }
 
 // Count returns the number of entries of m, whose key and value are K and V.
-func Count[K, V any](m *bpf.Map) (int, error) {
+func Count[K, V any](m *bpfsys.Map) (int, error) {
 	n := 0
 	err := Each(m, func(*K, *V) bool {
 		n++

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
@@ -71,7 +71,7 @@ func TestPrivilegedEach(t *testing.T) {
 			}
 		}
 		view := bpftest.View(t, m)
-		for name, each := range map[string]func(*bpf.Map, func(*uint32, *uint64) bool) error{
+		for name, each := range map[string]func(*bpfsys.Map, func(*uint32, *uint64) bool) error{
 			"batch": Each[uint32, uint64], "one by one": eachSlow[uint32, uint64],
 		} {
 			seen := make(map[uint32]int)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bpftest lets a test that makes its maps by cilium/ebpf look at them through pkg/bpf: the library remains the witness of
+// Package bpftest lets a test that makes its maps by cilium/ebpf look at them through pkg/bpfsys: the library remains the witness of
 // what is in them.
 package bpftest
 
@@ -10,17 +10,17 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
-// View returns m as pkg/bpf has maps. It has a descriptor of its own, which goes with the test.
-func View(t testing.TB, m *ebpf.Map) *bpf.Map {
+// View returns m as pkg/bpfsys has maps. It has a descriptor of its own, which goes with the test.
+func View(t testing.TB, m *ebpf.Map) *bpfsys.Map {
 	t.Helper()
 	fd, err := unix.FcntlInt(uintptr(m.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatalf("duplicate the descriptor of %s: %v", m, err)
 	}
-	v, err := bpf.MapFromFD(fd) // closes fd when it fails
+	v, err := bpfsys.MapFromFD(fd) // closes fd when it fails
 	if err != nil {
 		t.Fatalf("view of %s: %v", m, err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bpf_test
+package bpfsys_test
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/cgroup"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -26,10 +26,10 @@ const (
 	pass     = 2 // XDP_PASS
 )
 
-// attached are programs of one type, as the library and as pkg/bpf have them.
+// attached are programs of one type, as the library and as pkg/bpfsys have them.
 type attached struct {
 	ids  []uint32
-	open []*bpf.Program
+	open []*bpfsys.Program
 }
 
 func programs(t testing.TB, dir string, spec ebpf.ProgramSpec) attached {
@@ -43,8 +43,8 @@ func programs(t testing.TB, dir string, spec ebpf.ProgramSpec) attached {
 }
 
 // closing is for what Attach and Open return and the test does not close: a second time would hit what has the number by then.
-func closing(t testing.TB) func(*bpf.Link, error) *bpf.Link {
-	return func(l *bpf.Link, err error) *bpf.Link {
+func closing(t testing.TB) func(*bpfsys.Link, error) *bpfsys.Link {
+	return func(l *bpfsys.Link, err error) *bpfsys.Link {
 		t.Helper()
 		ok(t, err)
 		t.Cleanup(func() { _ = l.Close() })
@@ -63,7 +63,7 @@ func witness(t testing.TB, path string) *link.Info {
 	return i
 }
 
-func linkInfo(t testing.TB, l *bpf.Link) bpf.LinkInfo {
+func linkInfo(t testing.TB, l *bpfsys.Link) bpfsys.LinkInfo {
 	t.Helper()
 	i, err := l.Info()
 	ok(t, err)
@@ -71,7 +71,7 @@ func linkInfo(t testing.TB, l *bpf.Link) bpf.LinkInfo {
 }
 
 // checkInfo compares with the library what both have in common for every kind of link.
-func checkInfo(t testing.TB, what string, got bpf.LinkInfo, want *link.Info) {
+func checkInfo(t testing.TB, what string, got bpfsys.LinkInfo, want *link.Info) {
 	t.Helper()
 	equal(t, what+": ID", got.ID, uint32(want.ID))
 	equal(t, what+": program", got.Program, uint32(want.Program))
@@ -86,10 +86,10 @@ func wantErr(t testing.TB, what string, got, want error) {
 	}
 }
 
-// checkTCX compares the programs on a device with want, as pkg/bpf and as the library see them.
-func checkTCX(t testing.TB, what string, index int, at bpf.AttachType, want ...uint32) {
+// checkTCX compares the programs on a device with want, as pkg/bpfsys and as the library see them.
+func checkTCX(t testing.TB, what string, index int, at bpfsys.AttachType, want ...uint32) {
 	t.Helper()
-	got, err := bpf.TCXPrograms(index, at)
+	got, err := bpfsys.TCXPrograms(index, at)
 	ok(t, err)
 	equal(t, what, append([]uint32{}, got...), append([]uint32{}, want...))
 	equal(t, what+", by the library", queried(t, index, ebpf.AttachType(at)), append([]uint32{}, want...))
@@ -112,17 +112,17 @@ func TestPrivilegedTCX(t *testing.T) {
 	dir := newBPFFS(t)
 	index := veth(t, "dev")
 	p := programs(t, dir, ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: verdict(-1)})
-	checkTCX(t, "before", index, bpf.TCXIngress)
+	checkTCX(t, "before", index, bpfsys.TCXIngress)
 
-	first, err := bpf.AttachTCX(p.open[0], index, bpf.TCXIngress)
+	first, err := bpfsys.AttachTCX(p.open[0], index, bpfsys.TCXIngress)
 	ok(t, err)
-	_, err = bpf.AttachTCX(p.open[0], index, bpf.TCXIngress)
+	_, err = bpfsys.AttachTCX(p.open[0], index, bpfsys.TCXIngress)
 	wantErr(t, "the same once more", err, unix.EEXIST)
-	second := closing(t)(bpf.AttachTCX(p.open[1], index, bpf.TCXIngress))
-	egress, err := bpf.AttachTCX(p.open[2], index, bpf.TCXEgress)
+	second := closing(t)(bpfsys.AttachTCX(p.open[1], index, bpfsys.TCXIngress))
+	egress, err := bpfsys.AttachTCX(p.open[2], index, bpfsys.TCXEgress)
 	ok(t, err)
-	checkTCX(t, "ingress", index, bpf.TCXIngress, p.ids[0], p.ids[1])
-	checkTCX(t, "egress", index, bpf.TCXEgress, p.ids[2])
+	checkTCX(t, "ingress", index, bpfsys.TCXIngress, p.ids[0], p.ids[1])
+	checkTCX(t, "egress", index, bpfsys.TCXEgress, p.ids[2])
 
 	pin := filepath.Join(dir, "link")
 	ok(t, first.Pin(pin))
@@ -133,17 +133,17 @@ func TestPrivilegedTCX(t *testing.T) {
 	equal(t, "index", before.Ifindex, uint32(index))
 
 	ok(t, first.Close()) // the pin holds it
-	again := closing(t)(bpf.OpenLink(pin))
+	again := closing(t)(bpfsys.OpenLink(pin))
 	equal(t, "opened", linkInfo(t, again), before)
 	ok(t, again.Update(p.open[2]))
 	after := before
 	after.Program = p.ids[2]
 	equal(t, "updated", linkInfo(t, again), after)
 	checkInfo(t, "updated", linkInfo(t, again), witness(t, pin))
-	checkTCX(t, "updated", index, bpf.TCXIngress, p.ids[2], p.ids[1])
+	checkTCX(t, "updated", index, bpfsys.TCXIngress, p.ids[2], p.ids[1])
 
 	ok(t, again.Detach())
-	checkTCX(t, "detached", index, bpf.TCXIngress, p.ids[1])
+	checkTCX(t, "detached", index, bpfsys.TCXIngress, p.ids[1])
 	equal(t, "device of a detached link", linkInfo(t, again).Ifindex, 0)
 	checkInfo(t, "detached", linkInfo(t, again), witness(t, pin))
 	wantErr(t, "update of a detached link", again.Update(p.open[0]), unix.ENOLINK)
@@ -153,7 +153,7 @@ func TestPrivilegedTCX(t *testing.T) {
 	ok(t, netlink.LinkDel(device(t, "dev")))
 	equal(t, "device that has gone", linkInfo(t, second).Ifindex, 0)
 	wantErr(t, "update where the device has gone", second.Update(p.open[0]), unix.ENOLINK)
-	_, err = bpf.TCXPrograms(index, bpf.TCXIngress)
+	_, err = bpfsys.TCXPrograms(index, bpfsys.TCXIngress)
 	wantErr(t, "programs of a device that has gone", err, unix.ENODEV)
 	ok(t, again.Detach()) // once more
 	ok(t, second.Detach())
@@ -165,19 +165,19 @@ func TestPrivilegedTCXNoDevice(t *testing.T) {
 	dir := newBPFFS(t)
 	p := programs(t, dir, ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: verdict(-1)})
 	attach, query := error(unix.ENODEV), error(unix.ENODEV)
-	if !bpf.KernelAtLeast(6, 6) {
-		attach, query = bpf.ErrNotSupported, unix.EINVAL
+	if !bpfsys.KernelAtLeast(6, 6) {
+		attach, query = bpfsys.ErrNotSupported, unix.EINVAL
 	}
-	for _, at := range []bpf.AttachType{bpf.TCXIngress, bpf.TCXEgress} {
-		_, err := bpf.AttachTCX(p.open[0], noDevice, at)
+	for _, at := range []bpfsys.AttachType{bpfsys.TCXIngress, bpfsys.TCXEgress} {
+		_, err := bpfsys.AttachTCX(p.open[0], noDevice, at)
 		wantErr(t, "attach", err, attach)
-		_, err = bpf.TCXPrograms(noDevice, at)
+		_, err = bpfsys.TCXPrograms(noDevice, at)
 		wantErr(t, "programs", err, query)
 	}
-	const unknown = bpf.AttachType(1 << 20)
-	_, err := bpf.AttachTCX(p.open[0], loopback, unknown)
-	wantErr(t, "attach to an unknown place", err, bpf.ErrNotSupported)
-	_, err = bpf.TCXPrograms(loopback, unknown)
+	const unknown = bpfsys.AttachType(1 << 20)
+	_, err := bpfsys.AttachTCX(p.open[0], loopback, unknown)
+	wantErr(t, "attach to an unknown place", err, bpfsys.ErrNotSupported)
+	_, err = bpfsys.TCXPrograms(loopback, unknown)
 	wantErr(t, "programs of an unknown place", err, unix.EINVAL)
 }
 
@@ -203,8 +203,8 @@ func TestPrivilegedXDP(t *testing.T) {
 		index int
 		flags uint32
 		mode  uint32
-	}{{"lo", loopback, bpf.XDPGeneric, generic}, {"dev", index, bpf.XDPDriver, driver}} {
-		l := closing(t)(bpf.AttachXDP(p.open[0], x.index, x.flags))
+	}{{"lo", loopback, bpfsys.XDPGeneric, generic}, {"dev", index, bpfsys.XDPDriver, driver}} {
+		l := closing(t)(bpfsys.AttachXDP(p.open[0], x.index, x.flags))
 		checkXDP(t, x.name, x.name, x.mode, p.ids[0])
 		pin := filepath.Join(dir, "link_"+x.name)
 		ok(t, l.Pin(pin))
@@ -213,25 +213,25 @@ func TestPrivilegedXDP(t *testing.T) {
 		equal(t, x.name+": device", i.Ifindex, witness(t, pin).XDP().Ifindex)
 		equal(t, x.name+": index", i.Ifindex, uint32(x.index))
 
-		_, err := bpf.AttachXDP(p.open[1], x.index, x.flags)
+		_, err := bpfsys.AttachXDP(p.open[1], x.index, x.flags)
 		wantErr(t, x.name+": a second program", err, unix.EBUSY)
 		ok(t, l.Update(p.open[2]))
 		checkXDP(t, x.name+" updated", x.name, x.mode, p.ids[2])
 		equal(t, x.name+": program of the updated link", linkInfo(t, l).Program, p.ids[2])
 	}
-	_, err := bpf.AttachXDP(p.open[0], noDevice, bpf.XDPGeneric)
+	_, err := bpfsys.AttachXDP(p.open[0], noDevice, bpfsys.XDPGeneric)
 	wantErr(t, "no such device", err, unix.EINVAL)
 
-	lo := closing(t)(bpf.OpenLink(filepath.Join(dir, "link_lo")))
+	lo := closing(t)(bpfsys.OpenLink(filepath.Join(dir, "link_lo")))
 	ok(t, lo.Detach())
 	checkXDP(t, "detached", "lo", 0, 0)
 	equal(t, "device of a detached link", linkInfo(t, lo).Ifindex, 0)
 	wantErr(t, "update of a detached link", lo.Update(p.open[0]), unix.ENOLINK)
-	_, err = bpf.AttachXDP(p.open[0], loopback, bpf.XDPDriver)
+	_, err = bpfsys.AttachXDP(p.open[0], loopback, bpfsys.XDPDriver)
 	wantErr(t, "a device whose driver runs no programs", err, unix.EOPNOTSUPP)
 	checkXDP(t, "not attached", "lo", 0, 0)
 
-	dev := closing(t)(bpf.OpenLink(filepath.Join(dir, "link_dev")))
+	dev := closing(t)(bpfsys.OpenLink(filepath.Join(dir, "link_dev")))
 	ok(t, netlink.LinkDel(device(t, "dev")))
 	equal(t, "device that has gone", linkInfo(t, dev).Ifindex, 0)
 	wantErr(t, "update where the device has gone", dev.Update(p.open[0]), unix.ENOLINK)
@@ -244,8 +244,8 @@ func TestPrivilegedXDPTaken(t *testing.T) {
 	t.Parallel()
 	dir := newBPFFS(t)
 	p := programs(t, dir, ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: verdict(pass)})
-	ok(t, netlink.LinkSetXdpFdWithFlags(device(t, "lo"), p.open[0].FD(), bpf.XDPGeneric))
-	_, err := bpf.AttachXDP(p.open[1], loopback, bpf.XDPGeneric)
+	ok(t, netlink.LinkSetXdpFdWithFlags(device(t, "lo"), p.open[0].FD(), bpfsys.XDPGeneric))
+	_, err := bpfsys.AttachXDP(p.open[1], loopback, bpfsys.XDPGeneric)
 	if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
 		t.Errorf("a device with a program: got %v, want %v or %v", err, unix.EBUSY, unix.EEXIST)
 	}
@@ -267,8 +267,8 @@ func TestPrivilegedCgroup(t *testing.T) {
 
 	const allow = 1
 	p := programs(t, dir, ebpf.ProgramSpec{Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, Instructions: verdict(allow)})
-	first := closing(t)(bpf.AttachCgroup(p.open[0], group, bpf.CgroupInet4Connect))
-	second := closing(t)(bpf.AttachCgroup(p.open[1], group, bpf.CgroupInet4Connect))
+	first := closing(t)(bpfsys.AttachCgroup(p.open[0], group, bpfsys.CgroupInet4Connect))
+	second := closing(t)(bpfsys.AttachCgroup(p.open[1], group, bpfsys.CgroupInet4Connect))
 	programs := func() []uint32 { return queried(t, int(f.Fd()), ebpf.AttachCGroupInet4Connect) }
 	equal(t, "attached", programs(), p.ids[:2])
 
@@ -295,26 +295,26 @@ func TestPrivilegedCgroup(t *testing.T) {
 	ok(t, first.Detach()) // once more
 	ok(t, second.Detach())
 
-	_, err = bpf.AttachCgroup(p.open[0], group, bpf.CgroupInet4Connect)
+	_, err = bpfsys.AttachCgroup(p.open[0], group, bpfsys.CgroupInet4Connect)
 	wantErr(t, "a cgroup that has gone", err, fs.ErrNotExist)
-	_, err = bpf.AttachCgroup(p.open[0], filepath.Join(own, "cgroup.procs"), bpf.CgroupInet4Connect)
+	_, err = bpfsys.AttachCgroup(p.open[0], filepath.Join(own, "cgroup.procs"), bpfsys.CgroupInet4Connect)
 	wantErr(t, "a file", err, unix.ENOTDIR)
-	_, err = bpf.AttachCgroup(p.open[0], t.TempDir(), bpf.CgroupInet4Connect)
+	_, err = bpfsys.AttachCgroup(p.open[0], t.TempDir(), bpfsys.CgroupInet4Connect)
 	wantErr(t, "a directory that is no cgroup", err, unix.EBADF)
 }
 
 func TestAttachTypes(t *testing.T) {
 	t.Parallel()
-	for got, want := range map[bpf.AttachType]ebpf.AttachType{
-		bpf.CgroupInet4Connect: ebpf.AttachCGroupInet4Connect, bpf.CgroupInet6Connect: ebpf.AttachCGroupInet6Connect,
-		bpf.CgroupUDP4Sendmsg: ebpf.AttachCGroupUDP4Sendmsg, bpf.CgroupUDP6Sendmsg: ebpf.AttachCGroupUDP6Sendmsg,
-		bpf.CgroupUDP4Recvmsg: ebpf.AttachCGroupUDP4Recvmsg, bpf.CgroupUDP6Recvmsg: ebpf.AttachCGroupUDP6Recvmsg,
-		bpf.CgroupInet4GetPeername: ebpf.AttachCgroupInet4GetPeername, bpf.CgroupInet6GetPeername: ebpf.AttachCgroupInet6GetPeername,
-		bpf.CgroupInetSockRelease: ebpf.AttachCgroupInetSockRelease,
-		bpf.XDP:                   ebpf.AttachXDP, bpf.TCXIngress: ebpf.AttachTCXIngress, bpf.TCXEgress: ebpf.AttachTCXEgress,
+	for got, want := range map[bpfsys.AttachType]ebpf.AttachType{
+		bpfsys.CgroupInet4Connect: ebpf.AttachCGroupInet4Connect, bpfsys.CgroupInet6Connect: ebpf.AttachCGroupInet6Connect,
+		bpfsys.CgroupUDP4Sendmsg: ebpf.AttachCGroupUDP4Sendmsg, bpfsys.CgroupUDP6Sendmsg: ebpf.AttachCGroupUDP6Sendmsg,
+		bpfsys.CgroupUDP4Recvmsg: ebpf.AttachCGroupUDP4Recvmsg, bpfsys.CgroupUDP6Recvmsg: ebpf.AttachCGroupUDP6Recvmsg,
+		bpfsys.CgroupInet4GetPeername: ebpf.AttachCgroupInet4GetPeername, bpfsys.CgroupInet6GetPeername: ebpf.AttachCgroupInet6GetPeername,
+		bpfsys.CgroupInetSockRelease: ebpf.AttachCgroupInetSockRelease,
+		bpfsys.XDP:                   ebpf.AttachXDP, bpfsys.TCXIngress: ebpf.AttachTCXIngress, bpfsys.TCXEgress: ebpf.AttachTCXEgress,
 	} {
 		equal(t, want.String(), uint32(got), uint32(want))
 	}
-	equal(t, "XDPGeneric", uint32(bpf.XDPGeneric), uint32(link.XDPGenericMode))
-	equal(t, "XDPDriver", uint32(bpf.XDPDriver), uint32(link.XDPDriverMode))
+	equal(t, "XDPGeneric", uint32(bpfsys.XDPGeneric), uint32(link.XDPGenericMode))
+	equal(t, "XDPDriver", uint32(bpfsys.XDPDriver), uint32(link.XDPDriverMode))
 }

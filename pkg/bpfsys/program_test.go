@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bpf_test
+package bpfsys_test
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 func TestPrivilegedProgram(t *testing.T) {
@@ -18,7 +18,7 @@ func TestPrivilegedProgram(t *testing.T) {
 	dir := newBPFFS(t)
 	for _, name := range []string{"a", "fifteen_letters"} {
 		p := newProgram(t, ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, Instructions: verdict(0)})
-		want := bpf.ProgramInfo{ID: programID(t, p), Name: name}
+		want := bpfsys.ProgramInfo{ID: programID(t, p), Name: name}
 		equal(t, "the library's name", programInfo(t, p).Name, name)
 
 		byPin := pinned(t, dir, p)
@@ -26,7 +26,7 @@ func TestPrivilegedProgram(t *testing.T) {
 		ok(t, err)
 		equal(t, "by its pin", got, want)
 
-		byID, err := bpf.ProgramFromID(want.ID)
+		byID, err := bpfsys.ProgramFromID(want.ID)
 		ok(t, err)
 		got, err = byID.Info()
 		ok(t, err)
@@ -37,14 +37,14 @@ func TestPrivilegedProgram(t *testing.T) {
 
 func TestPrivilegedNoProgram(t *testing.T) {
 	t.Parallel()
-	if p, err := bpf.ProgramFromID(math.MaxInt32); !errors.Is(err, unix.ENOENT) {
+	if p, err := bpfsys.ProgramFromID(math.MaxInt32); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("a number that no program has: got %v, %v, want %v", p, err, unix.ENOENT)
 	}
 	p := newProgram(t, ebpf.ProgramSpec{Name: "gone", Type: ebpf.SchedCLS, Instructions: verdict(0)})
 	id := programID(t, p)
 	ok(t, p.Close())
 	eventually(t, "ENOENT of a program that has gone", func() bool {
-		p, err := bpf.ProgramFromID(id)
+		p, err := bpfsys.ProgramFromID(id)
 		if err == nil {
 			_ = p.Close()
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bpf_test
+package bpfsys_test
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -31,7 +31,7 @@ const (
 // ring is a ring buffer with programs that write to it.
 type ring struct {
 	testing.TB
-	*bpf.Ring
+	*bpfsys.Ring
 	size             int
 	record, discards *ebpf.Program
 }
@@ -40,7 +40,7 @@ func newRing(t testing.TB) *ring {
 	t.Helper()
 	size := os.Getpagesize()
 	m := newMap(t, ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: uint32(size)})
-	r, err := bpf.OpenRing(bpftest.View(t, m))
+	r, err := bpfsys.OpenRing(bpftest.View(t, m))
 	ok(t, err)
 	t.Cleanup(func() { ok(t, r.Close()) })
 	return &ring{
@@ -231,7 +231,7 @@ func TestPrivilegedRingCopies(t *testing.T) {
 func TestPrivilegedRingOfHash(t *testing.T) {
 	t.Parallel()
 	_, v := hash.make(t)
-	r, err := bpf.OpenRing(v)
+	r, err := bpfsys.OpenRing(v)
 	if errno := unix.Errno(0); err == nil || errors.As(err, &errno) {
 		t.Errorf("a ring of a hash map: got %v, %v, want an error from before the system call", r, err)
 	}

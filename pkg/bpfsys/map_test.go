@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bpf_test
+package bpfsys_test
 
 import (
 	"encoding/binary"
@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
@@ -61,7 +61,7 @@ func TestPrivilegedArray(t *testing.T)   { testPlain(t, array) }
 func TestPrivilegedLRUHash(t *testing.T) { testPlain(t, lru) }
 func TestPrivilegedTrie(t *testing.T)    { testPlain(t, trie) }
 
-func (k kind[K]) make(t testing.TB) (*ebpf.Map, *bpf.Map) {
+func (k kind[K]) make(t testing.TB) (*ebpf.Map, *bpfsys.Map) {
 	t.Helper()
 	k.spec.KeySize, k.spec.ValueSize = uint32(binary.Size(k.key(0))), uint32(binary.Size(value{}))
 	m := newMap(t, k.spec)
@@ -87,25 +87,25 @@ func contents[K comparable, V any](t testing.TB, m *ebpf.Map) map[K]V {
 	}
 }
 
-// testPlain holds what pkg/bpf does with a map against what the library sees.
+// testPlain holds what pkg/bpfsys does with a map against what the library sees.
 func testPlain[K comparable](t *testing.T, k kind[K]) {
 	t.Parallel()
 	m, v := k.make(t)
 	want := contents[K, value](t, m) // zeros, of an array
 	for i := range uint32(each) {
-		ok(t, bpf.Put(v, k.key(i), valueOf(i)))
+		ok(t, bpfsys.Put(v, k.key(i), valueOf(i)))
 		ok(t, m.Put(k.key(each+i), valueOf(each+i)))
 		want[k.key(i)], want[k.key(each+i)] = valueOf(i), valueOf(each+i)
 	}
-	ok(t, bpf.Put(v, k.key(0), valueOf(99)))
+	ok(t, bpfsys.Put(v, k.key(0), valueOf(99)))
 	want[k.key(0)] = valueOf(99)
 	k.check(t, "written", m, v, want)
 
-	was, err := bpf.Replace(v, k.key(1), valueOf(98))
+	was, err := bpfsys.Replace(v, k.key(1), valueOf(98))
 	equal(t, "replace", was, true)
 	ok(t, err)
 	want[k.key(1)] = valueOf(98)
-	was, err = bpf.Replace(v, k.missing(), valueOf(97))
+	was, err = bpfsys.Replace(v, k.missing(), valueOf(97))
 	equal(t, "replace what is not there", was, false)
 	if k.array && !errors.Is(err, unix.E2BIG) || !k.array && err != nil {
 		t.Errorf("replace what is not there: got %v", err)
@@ -116,7 +116,7 @@ func testPlain[K comparable](t *testing.T, k kind[K]) {
 	testWrongSize(t, k, v)
 	k.check(t, "after wrong sizes", m, v, want)
 	for what, err := range map[string]error{
-		"LookupPerCPU": err2(bpf.LookupPerCPU[value](v, k.key(0))), "PutPerCPU": bpf.PutPerCPU(v, k.key(0), value{}),
+		"LookupPerCPU": err2(bpfsys.LookupPerCPU[value](v, k.key(0))), "PutPerCPU": bpfsys.PutPerCPU(v, k.key(0), value{}),
 	} {
 		if err == nil {
 			t.Errorf("%s of a map with one value for all CPUs: got no error", what)
@@ -124,17 +124,17 @@ func testPlain[K comparable](t *testing.T, k kind[K]) {
 	}
 	k.check(t, "after the wrong calls", m, v, want)
 	if k.full != nil {
-		k.testFull(t, m, v, want, func(key K, x value) error { return bpf.Put(v, key, x) })
+		k.testFull(t, m, v, want, func(key K, x value) error { return bpfsys.Put(v, key, x) })
 	}
 }
 
 // check compares every way of reading v with want, and want with what the library sees.
-func (k kind[K]) check(t testing.TB, when string, m *ebpf.Map, v *bpf.Map, want map[K]value) {
+func (k kind[K]) check(t testing.TB, when string, m *ebpf.Map, v *bpfsys.Map, want map[K]value) {
 	t.Helper()
 	equal(t, when+": the library's contents", contents[K, value](t, m), want)
 	got := map[K]value{}
 	for key := range want {
-		x, has, err := bpf.Lookup[value](v, key)
+		x, has, err := bpfsys.Lookup[value](v, key)
 		ok(t, err)
 		if !has {
 			t.Errorf("%s: %v: got nothing", when, key)
@@ -142,7 +142,7 @@ func (k kind[K]) check(t testing.TB, when string, m *ebpf.Map, v *bpf.Map, want 
 		got[key] = x
 	}
 	equal(t, when+": contents", got, want)
-	x, has, err := bpf.Lookup[value](v, k.missing())
+	x, has, err := bpfsys.Lookup[value](v, k.missing())
 	ok(t, err)
 	equal(t, when+": what is not there", x, value{})
 	equal(t, when+": what is not there is", has, false)
@@ -154,7 +154,7 @@ func (k kind[K]) check(t testing.TB, when string, m *ebpf.Map, v *bpf.Map, want 
 }
 
 // checkKeys compares the walk over n keys with the library's.
-func (k kind[K]) checkKeys(t testing.TB, when string, m *ebpf.Map, v *bpf.Map, n int) {
+func (k kind[K]) checkKeys(t testing.TB, when string, m *ebpf.Map, v *bpfsys.Map, n int) {
 	t.Helper()
 	var want []K
 	var previous any
@@ -168,39 +168,39 @@ func (k kind[K]) checkKeys(t testing.TB, when string, m *ebpf.Map, v *bpf.Map, n
 		previous = *key
 	}
 	equal(t, when+": keys the library walks", len(want), n)
-	keys, err := bpf.Keys[K](v)
+	keys, err := bpfsys.Keys[K](v)
 	ok(t, err)
 	equal(t, when+": keys", keys, want)
-	count, err := bpf.CountKeys(v)
+	count, err := bpfsys.CountKeys(v)
 	ok(t, err)
 	equal(t, when+": count", count, n)
 	if n == 0 {
 		return
 	}
-	first, has, err := bpf.NextKey[K](v, nil)
+	first, has, err := bpfsys.NextKey[K](v, nil)
 	ok(t, err)
 	equal(t, when+": there is a first key", has, true)
 	equal(t, when+": first key", first, want[0])
-	_, has, err = bpf.NextKey(v, &want[n-1])
+	_, has, err = bpfsys.NextKey(v, &want[n-1])
 	ok(t, err)
 	equal(t, when+": a key after the last", has, false)
 	missing := k.missing()
-	first, has, err = bpf.NextKey(v, &missing)
+	first, has, err = bpfsys.NextKey(v, &missing)
 	ok(t, err)
 	equal(t, when+": there is a key after one that is not there", has, true)
 	equal(t, when+": key after one that is not there", first, want[0])
 }
 
 // checkBatch compares batches of several sizes with want.
-func (k kind[K]) checkBatch(t testing.TB, when string, m *ebpf.Map, v *bpf.Map, want map[K]value) {
+func (k kind[K]) checkBatch(t testing.TB, when string, m *ebpf.Map, v *bpfsys.Map, want map[K]value) {
 	t.Helper()
 	for _, size := range []int{3, len(want) + 1, 1024} {
 		var cursor ebpf.MapBatchCursor
 		_, libraryErr := m.BatchLookup(&cursor, make([]K, 1024), make([]value, 1024), nil)
 		got, _, err := batches[K, value](v, size)
 		if errors.Is(libraryErr, ebpf.ErrNotSupported) {
-			if !errors.Is(err, bpf.ErrNotSupported) {
-				t.Errorf("%s: batches: got %v, want %v", when, err, bpf.ErrNotSupported)
+			if !errors.Is(err, bpfsys.ErrNotSupported) {
+				t.Errorf("%s: batches: got %v, want %v", when, err, bpfsys.ErrNotSupported)
 			}
 			return
 		}
@@ -214,8 +214,8 @@ func (k kind[K]) checkBatch(t testing.TB, when string, m *ebpf.Map, v *bpf.Map, 
 }
 
 // batches reads v by slices of that length, as pkg/maps/wire does, and returns what it has read and how often a bucket did not fit.
-func batches[K comparable, V any](v *bpf.Map, least int) (map[K][]V, int, error) {
-	walk, err := bpf.NewBatch[K, V](v)
+func batches[K comparable, V any](v *bpfsys.Map, least int) (map[K][]V, int, error) {
+	walk, err := bpfsys.NewBatch[K, V](v)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -243,25 +243,25 @@ func batches[K comparable, V any](v *bpf.Map, least int) (map[K][]V, int, error)
 }
 
 // testDelete removes the entry before last, by each of the ways, from m and want.
-func (k kind[K]) testDelete(t testing.TB, m *ebpf.Map, v *bpf.Map, want map[K]value) {
+func (k kind[K]) testDelete(t testing.TB, m *ebpf.Map, v *bpfsys.Map, want map[K]value) {
 	t.Helper()
 	if k.array {
-		if was, err := bpf.Delete(v, k.key(2)); was || !errors.Is(err, unix.EINVAL) {
+		if was, err := bpfsys.Delete(v, k.key(2)); was || !errors.Is(err, unix.EINVAL) {
 			t.Errorf("delete of an array's: got %t, %v, want %v", was, err, unix.EINVAL)
 		}
-		if err := bpf.Remove(v, k.key(2)); !errors.Is(err, unix.EINVAL) {
+		if err := bpfsys.Remove(v, k.key(2)); !errors.Is(err, unix.EINVAL) {
 			t.Errorf("remove of an array's: got %v, want %v", err, unix.EINVAL)
 		}
 		k.check(t, "not deleted", m, v, want)
 		return
 	}
 	for _, there := range []bool{true, false} {
-		was, err := bpf.Delete(v, k.key(2))
+		was, err := bpfsys.Delete(v, k.key(2))
 		ok(t, err)
 		equal(t, "delete", was, there)
 	}
 	for range 2 {
-		ok(t, bpf.Remove(v, k.key(3)))
+		ok(t, bpfsys.Remove(v, k.key(3)))
 	}
 	delete(want, k.key(2))
 	delete(want, k.key(3))
@@ -269,7 +269,7 @@ func (k kind[K]) testDelete(t testing.TB, m *ebpf.Map, v *bpf.Map, want map[K]va
 }
 
 // testFull writes until nothing fits any more. want is what is in the map.
-func (k kind[K]) testFull(t testing.TB, m *ebpf.Map, v *bpf.Map, want map[K]value, put func(K, value) error) {
+func (k kind[K]) testFull(t testing.TB, m *ebpf.Map, v *bpfsys.Map, want map[K]value, put func(K, value) error) {
 	t.Helper()
 	for i := uint32(0); len(want) < room; i++ {
 		if _, has := want[k.key(i)]; !has {
@@ -287,7 +287,7 @@ func (k kind[K]) testFull(t testing.TB, m *ebpf.Map, v *bpf.Map, want map[K]valu
 	} else {
 		ok(t, err)
 	}
-	n, err := bpf.CountKeys(v)
+	n, err := bpfsys.CountKeys(v)
 	ok(t, err)
 	equal(t, "keys of a full map", n, room)
 	if err := m.Put(k.missing(), make([]byte, m.ValueSize())); m.Type() == ebpf.Hash && !errors.Is(err, k.full) {
@@ -299,7 +299,7 @@ func err2[A any](_ A, err error) error         { return err }
 func err3[A, B any](_ A, _ B, err error) error { return err }
 
 // testWrongSize: a key or value of another size than the map's never reaches the kernel, which would read or write past it.
-func testWrongSize[K comparable](t testing.TB, k kind[K], v *bpf.Map) {
+func testWrongSize[K comparable](t testing.TB, k kind[K], v *bpfsys.Map) {
 	t.Helper()
 	type larger struct {
 		K    K
@@ -307,39 +307,39 @@ func testWrongSize[K comparable](t testing.TB, k kind[K], v *bpf.Map) {
 	}
 	key, big := k.key(4), larger{K: k.key(4)}
 	for what, err := range map[string]error{
-		"Lookup of a smaller value":  err3(bpf.Lookup[uint64](v, key)),
-		"Lookup of a larger value":   err3(bpf.Lookup[[24]byte](v, key)),
-		"Lookup of a smaller key":    err3(bpf.Lookup[value](v, uint16(4))),
-		"Lookup of a larger key":     err3(bpf.Lookup[value](v, big)),
-		"Put of a smaller value":     bpf.Put(v, key, uint64(1)),
-		"Put of a larger value":      bpf.Put(v, key, [24]byte{1}),
-		"Put of a smaller key":       bpf.Put(v, uint16(4), value{1, 1}),
-		"Put of a larger key":        bpf.Put(v, big, value{1, 1}),
-		"Replace by a smaller value": err2(bpf.Replace(v, key, uint64(1))),
-		"Replace by a larger value":  err2(bpf.Replace(v, key, [24]byte{1})),
-		"Replace of a smaller key":   err2(bpf.Replace(v, uint16(4), value{1, 1})),
-		"Replace of a larger key":    err2(bpf.Replace(v, big, value{1, 1})),
-		"Delete of a smaller key":    err2(bpf.Delete(v, uint16(4))),
-		"Delete of a larger key":     err2(bpf.Delete(v, big)),
-		"Remove of a smaller key":    bpf.Remove(v, uint16(4)),
-		"Remove of a larger key":     bpf.Remove(v, big),
-		"NextKey of a smaller key":   err3(bpf.NextKey[uint16](v, nil)),
-		"NextKey of a larger key":    err3(bpf.NextKey(v, &big)),
-		"Keys of a smaller key":      err2(bpf.Keys[uint16](v)),
-		"Keys of a larger key":       err2(bpf.Keys[larger](v)),
-		"batch of a smaller value":   err2(bpf.NewBatch[K, uint64](v)),
-		"batch of a larger value":    err2(bpf.NewBatch[K, [24]byte](v)),
-		"batch of a smaller key":     err2(bpf.NewBatch[uint16, value](v)),
-		"batch of a larger key":      err2(bpf.NewBatch[larger, value](v)),
+		"Lookup of a smaller value":  err3(bpfsys.Lookup[uint64](v, key)),
+		"Lookup of a larger value":   err3(bpfsys.Lookup[[24]byte](v, key)),
+		"Lookup of a smaller key":    err3(bpfsys.Lookup[value](v, uint16(4))),
+		"Lookup of a larger key":     err3(bpfsys.Lookup[value](v, big)),
+		"Put of a smaller value":     bpfsys.Put(v, key, uint64(1)),
+		"Put of a larger value":      bpfsys.Put(v, key, [24]byte{1}),
+		"Put of a smaller key":       bpfsys.Put(v, uint16(4), value{1, 1}),
+		"Put of a larger key":        bpfsys.Put(v, big, value{1, 1}),
+		"Replace by a smaller value": err2(bpfsys.Replace(v, key, uint64(1))),
+		"Replace by a larger value":  err2(bpfsys.Replace(v, key, [24]byte{1})),
+		"Replace of a smaller key":   err2(bpfsys.Replace(v, uint16(4), value{1, 1})),
+		"Replace of a larger key":    err2(bpfsys.Replace(v, big, value{1, 1})),
+		"Delete of a smaller key":    err2(bpfsys.Delete(v, uint16(4))),
+		"Delete of a larger key":     err2(bpfsys.Delete(v, big)),
+		"Remove of a smaller key":    bpfsys.Remove(v, uint16(4)),
+		"Remove of a larger key":     bpfsys.Remove(v, big),
+		"NextKey of a smaller key":   err3(bpfsys.NextKey[uint16](v, nil)),
+		"NextKey of a larger key":    err3(bpfsys.NextKey(v, &big)),
+		"Keys of a smaller key":      err2(bpfsys.Keys[uint16](v)),
+		"Keys of a larger key":       err2(bpfsys.Keys[larger](v)),
+		"batch of a smaller value":   err2(bpfsys.NewBatch[K, uint64](v)),
+		"batch of a larger value":    err2(bpfsys.NewBatch[K, [24]byte](v)),
+		"batch of a smaller key":     err2(bpfsys.NewBatch[uint16, value](v)),
+		"batch of a larger key":      err2(bpfsys.NewBatch[larger, value](v)),
 
-		"LookupPerCPU of a smaller value": err2(bpf.LookupPerCPU[uint64](v, key)),
-		"LookupPerCPU of a larger value":  err2(bpf.LookupPerCPU[[24]byte](v, key)),
-		"LookupPerCPU of a smaller key":   err2(bpf.LookupPerCPU[value](v, uint16(4))),
-		"LookupPerCPU of a larger key":    err2(bpf.LookupPerCPU[value](v, big)),
-		"PutPerCPU of a smaller value":    bpf.PutPerCPU(v, key, uint64(1)),
-		"PutPerCPU of a larger value":     bpf.PutPerCPU(v, key, [24]byte{1}),
-		"PutPerCPU of a smaller key":      bpf.PutPerCPU(v, uint16(4), value{1, 1}),
-		"PutPerCPU of a larger key":       bpf.PutPerCPU(v, big, value{1, 1}),
+		"LookupPerCPU of a smaller value": err2(bpfsys.LookupPerCPU[uint64](v, key)),
+		"LookupPerCPU of a larger value":  err2(bpfsys.LookupPerCPU[[24]byte](v, key)),
+		"LookupPerCPU of a smaller key":   err2(bpfsys.LookupPerCPU[value](v, uint16(4))),
+		"LookupPerCPU of a larger key":    err2(bpfsys.LookupPerCPU[value](v, big)),
+		"PutPerCPU of a smaller value":    bpfsys.PutPerCPU(v, key, uint64(1)),
+		"PutPerCPU of a larger value":     bpfsys.PutPerCPU(v, key, [24]byte{1}),
+		"PutPerCPU of a smaller key":      bpfsys.PutPerCPU(v, uint16(4), value{1, 1}),
+		"PutPerCPU of a larger key":       bpfsys.PutPerCPU(v, big, value{1, 1}),
 	} {
 		if errno := unix.Errno(0); err == nil || errors.As(err, &errno) {
 			t.Errorf("%s: got %v, want an error from before the system call", what, err)
@@ -356,12 +356,12 @@ func TestPrivilegedLRUEvicts(t *testing.T) {
 			var has bool
 			var err error
 			if typ == ebpf.LRUHash {
-				ok(t, bpf.Put(v, i, valueOf(i)))
-				_, has, err = bpf.Lookup[value](v, i)
+				ok(t, bpfsys.Put(v, i, valueOf(i)))
+				_, has, err = bpfsys.Lookup[value](v, i)
 			} else {
-				ok(t, bpf.PutPerCPU(v, i, valueOf(i)))
+				ok(t, bpfsys.PutPerCPU(v, i, valueOf(i)))
 				var values []value
-				values, err = bpf.LookupPerCPU[value](v, i)
+				values, err = bpfsys.LookupPerCPU[value](v, i)
 				has = values != nil
 			}
 			ok(t, err)
@@ -369,7 +369,7 @@ func TestPrivilegedLRUEvicts(t *testing.T) {
 				t.Fatalf("%s: entry %d is not there", typ, i)
 			}
 		}
-		if n, err := bpf.CountKeys(v); err != nil || n == 0 || n > room {
+		if n, err := bpfsys.CountKeys(v); err != nil || n == 0 || n > room {
 			t.Errorf("%s: got %d keys, %v, want some, at most %d", typ, n, err, room)
 		}
 	}
@@ -402,7 +402,7 @@ func TestPrivilegedBatchShorterSlice(t *testing.T) {
 	t.Parallel()
 	_, v := array.make(t)
 	for _, size := range [][2]int{{10, 3}, {3, 10}} {
-		walk, err := bpf.NewBatch[uint32, value](v)
+		walk, err := bpfsys.NewBatch[uint32, value](v)
 		ok(t, err)
 		if n, last, err := walk.Next(make([]uint32, size[0]), make([]value, size[1])); n != 3 || last || err != nil {
 			t.Errorf("slices of %v: got %d, %t, %v, want 3, false, nil", size, n, last, err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bpf_test
+package bpfsys_test
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
@@ -23,15 +23,15 @@ import (
 func TestPrivilegedMapInfo(t *testing.T) {
 	t.Parallel()
 	page := uint32(os.Getpagesize())
-	for typ, want := range map[bpf.MapType]ebpf.MapSpec{
-		bpf.Hash:        {Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 3},
-		bpf.Array:       {Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 4},
-		bpf.PerCPUHash:  {Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 5},
-		bpf.PerCPUArray: {Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 6},
-		bpf.LRUHash:     {Type: ebpf.LRUHash, KeySize: 4, ValueSize: 8, MaxEntries: 1024},
-		bpf.LRUCPUHash:  {Type: ebpf.LRUCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 2048},
-		bpf.LPMTrie:     {Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 7, Flags: unix.BPF_F_NO_PREALLOC},
-		bpf.RingBuf:     {Type: ebpf.RingBuf, MaxEntries: 4 * page},
+	for typ, want := range map[bpfsys.MapType]ebpf.MapSpec{
+		bpfsys.Hash:        {Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 3},
+		bpfsys.Array:       {Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 4},
+		bpfsys.PerCPUHash:  {Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 5},
+		bpfsys.PerCPUArray: {Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 6},
+		bpfsys.LRUHash:     {Type: ebpf.LRUHash, KeySize: 4, ValueSize: 8, MaxEntries: 1024},
+		bpfsys.LRUCPUHash:  {Type: ebpf.LRUCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 2048},
+		bpfsys.LPMTrie:     {Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 7, Flags: unix.BPF_F_NO_PREALLOC},
+		bpfsys.RingBuf:     {Type: ebpf.RingBuf, MaxEntries: 4 * page},
 	} {
 		m := newMap(t, want)
 		i, err := m.Info()
@@ -44,16 +44,16 @@ func TestPrivilegedMapInfo(t *testing.T) {
 		equal(t, i.Type.String()+": ID", v.ID(), uint32(id))
 		equal(t, i.Type.String()+": room", v.MaxEntries(), i.MaxEntries)
 	}
-	equal(t, "name of another type", bpf.MapType(77).String(), "MapType(77)")
+	equal(t, "name of another type", bpfsys.MapType(77).String(), "MapType(77)")
 }
 
 // A ring buffer has no keys to walk.
 func TestPrivilegedKeysOfRing(t *testing.T) {
 	t.Parallel()
 	v := bpftest.View(t, newMap(t, ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: uint32(os.Getpagesize())}))
-	for what, err := range map[string]error{"Keys": err2(bpf.Keys[struct{}](v)), "CountKeys": err2(bpf.CountKeys(v))} {
-		if !errors.Is(err, bpf.ErrNotSupported) {
-			t.Errorf("%s: got %v, want %v", what, err, bpf.ErrNotSupported)
+	for what, err := range map[string]error{"Keys": err2(bpfsys.Keys[struct{}](v)), "CountKeys": err2(bpfsys.CountKeys(v))} {
+		if !errors.Is(err, bpfsys.ErrNotSupported) {
+			t.Errorf("%s: got %v, want %v", what, err, bpfsys.ErrNotSupported)
 		}
 	}
 }
@@ -64,10 +64,10 @@ func TestPrivilegedOpenMap(t *testing.T) {
 	m, v := hash.make(t)
 	path := filepath.Join(dir, "map")
 	ok(t, m.Pin(path))
-	opened, err := bpf.OpenMap(path)
+	opened, err := bpfsys.OpenMap(path)
 	ok(t, err)
 	equal(t, "ID", opened.ID(), v.ID())
-	ok(t, bpf.Put(opened, uint32(1), valueOf(1)))
+	ok(t, bpfsys.Put(opened, uint32(1), valueOf(1)))
 	equal(t, "contents", contents[uint32, value](t, m), map[uint32]value{1: valueOf(1)})
 	flags, err := unix.FcntlInt(uintptr(opened.FD()), unix.F_GETFD, 0)
 	ok(t, err)
@@ -76,9 +76,9 @@ func TestPrivilegedOpenMap(t *testing.T) {
 	hash.check(t, "closed", m, v, map[uint32]value{1: valueOf(1)})
 
 	for _, open := range []func(string) error{
-		func(p string) error { return err2(bpf.OpenMap(p)) },
-		func(p string) error { return err2(bpf.OpenProgram(p)) },
-		func(p string) error { return err2(bpf.OpenLink(p)) },
+		func(p string) error { return err2(bpfsys.OpenMap(p)) },
+		func(p string) error { return err2(bpfsys.OpenProgram(p)) },
+		func(p string) error { return err2(bpfsys.OpenLink(p)) },
 	} {
 		none := filepath.Join(dir, "none")
 		if err := open(none); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), none) {
@@ -96,13 +96,13 @@ func TestPrivilegedMapFromOtherFD(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	fd, err := unix.Open(name, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	ok(t, err)
-	if m, err := bpf.MapFromFD(fd); err == nil {
+	if m, err := bpfsys.MapFromFD(fd); err == nil {
 		t.Errorf("a map of a file: got %+v, want an error", m)
 	}
 	if to, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); to == name { // another test may have the number by now
 		t.Error("the descriptor is open still")
 	}
-	if _, err := bpf.MapFromFD(math.MaxInt32); !errors.Is(err, unix.EBADF) {
+	if _, err := bpfsys.MapFromFD(math.MaxInt32); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a map of no descriptor: got %v, want %v", err, unix.EBADF)
 	}
 }

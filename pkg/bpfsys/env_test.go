@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bpf_test
+package bpfsys_test
 
 import (
 	"os"
@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/bpf"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/cgroup"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -80,11 +80,11 @@ func newProgram(t testing.TB, spec ebpf.ProgramSpec) *ebpf.Program {
 func verdict(v int32) asm.Instructions { return asm.Instructions{asm.Mov.Imm(asm.R0, v), asm.Return()} }
 
 // pinned pins p under its name in dir and opens it.
-func pinned(t testing.TB, dir string, p *ebpf.Program) *bpf.Program {
+func pinned(t testing.TB, dir string, p *ebpf.Program) *bpfsys.Program {
 	t.Helper()
 	path := filepath.Join(dir, programInfo(t, p).Name)
 	ok(t, p.Pin(path))
-	opened, err := bpf.OpenProgram(path)
+	opened, err := bpfsys.OpenProgram(path)
 	ok(t, err)
 	t.Cleanup(func() { _ = opened.Close() })
 	return opened
@@ -144,13 +144,13 @@ func TestKernelVersion(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	ok(t, err)
-	equal(t, "release", bpf.KernelRelease(), strings.TrimSpace(string(raw)))
+	equal(t, "release", bpfsys.KernelRelease(), strings.TrimSpace(string(raw)))
 	major, minor := kernel(t)
 	for version, want := range map[[2]int]bool{
 		{major, minor}: true, {major, 0}: true, {major - 1, minor + 1}: true, {2, 6}: true,
 		{major, minor + 1}: false, {major + 1, 0}: false, {major + 1, minor}: false,
 	} {
-		if got := bpf.KernelAtLeast(version[0], version[1]); got != want {
+		if got := bpfsys.KernelAtLeast(version[0], version[1]); got != want {
 			t.Errorf("at least %v: got %t, want %t", version, got, want)
 		}
 	}
