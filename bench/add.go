@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -171,7 +171,7 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 		if p != nil {
 			places = append(places, p)
 		}
-		if errors.Is(err, nl.ErrNotSupported) {
+		if errors.Is(err, rtnl.ErrNotSupported) {
 			return err, nil
 		}
 		if err != nil {
@@ -227,7 +227,7 @@ func (a *adds) build(s peer.Suite, i interfacePlugin) (*place, error) {
 // prepareNode asks for the kind of device and makes what the plugin needs.
 func prepareNode(i interfacePlugin) error {
 	if i.kind != "" {
-		h, err := nl.New()
+		h, err := rtnl.New()
 		if err != nil {
 			return err
 		}

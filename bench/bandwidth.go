@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/bench/shaping"
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/guest"
 )
 
@@ -60,7 +60,7 @@ func runBandwidth(ctx context.Context, args []string) error {
 	}
 	if b.backends == "" {
 		b.backends = "edt,tbf,reference"
-		if err := nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscFQ, Parent: nl.ParentRoot, FQ: &nl.FQ{}}); err != nil {
+		if err := rtnl.ProbeQdisc(rtnl.Qdisc{Kind: rtnl.QdiscFQ, Parent: rtnl.ParentRoot, FQ: &rtnl.FQ{}}); err != nil {
 			fmt.Fprintln(os.Stderr, "without edt, the kernel has no sch_fq:", err)
 			b.backends = "tbf,reference"
 		}

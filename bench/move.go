@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -30,7 +30,7 @@ type mover struct {
 // side is a namespace and a connection into it.
 type side struct {
 	ns *netns.NS
-	h  *nl.Handle
+	h  *rtnl.Handle
 }
 
 func newMover(i interfacePlugin) (_ *mover, err error) {
@@ -56,7 +56,7 @@ func newMover(i interfacePlugin) (_ *mover, err error) {
 			if s.ns, err = netns.Open(path); err != nil {
 				return err
 			}
-			if s.h, err = nl.NewIn(s.ns); err != nil {
+			if s.h, err = rtnl.NewIn(s.ns); err != nil {
 				return err
 			}
 		}
@@ -94,7 +94,7 @@ func move(from, to side, name string) (time.Duration, error) {
 	}
 	fd := to.ns.Fd()
 	start := time.Now()
-	err = from.h.SetLink(l.Index, nl.LinkChange{NetNS: &fd})
+	err = from.h.SetLink(l.Index, rtnl.LinkChange{NetNS: &fd})
 	return time.Since(start), err
 }
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -215,7 +215,7 @@ func (c *crowd) snapshot(tool string) (lab.Snapshot, error) {
 // has to make for them, and the conflists that the pods use in turn. With vlan
 // there is one for each of its pods: an interface has one device for each VLAN.
 func (p *pace) mixedNets() (names, before, conflists []string, err error) {
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return nil, nil, nil, err
 	}

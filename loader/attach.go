@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // By what a program hangs on a device.
@@ -81,7 +81,7 @@ func (a *attacher) gone(index int) bool {
 	if err == nil {
 		_, err = c.h.LinkByIndex(index)
 	}
-	return errors.Is(err, nl.ErrNotFound)
+	return errors.Is(err, rtnl.ErrNotFound)
 }
 
 // order returns the ways to attach to try, the preferred first. On pod devices that is clsact: a tcx attachment makes the

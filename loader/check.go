@@ -9,7 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // CheckEndpoint compares what Enable(ep, f) has made with what is there: the entries of ep, the programs on its device, and
@@ -110,7 +110,7 @@ func (d *Datapath) checkUplinks(a *attacher) error {
 	var errs []error
 	for index, src := range uplinks {
 		l, err := c.h.LinkByIndex(int(index))
-		if errors.Is(err, nl.ErrNotFound) {
+		if errors.Is(err, rtnl.ErrNotFound) {
 			continue
 		}
 		errs = append(errs, err, checkHooks(a, int(index), l.Name, uplinkHooks(src.Bare)))

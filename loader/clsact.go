@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Our place among the filters of a hook. Filters run in the order of priority: ours come after those that an administrator
@@ -25,14 +25,14 @@ const (
 )
 
 // tcConn makes and lists qdiscs and filters in one network namespace. Who asks for something else takes its handle.
-type tcConn struct{ h *nl.Handle }
+type tcConn struct{ h *rtnl.Handle }
 
 // openTC opens a connection into the calling thread's namespace.
 func openTC() (*tcConn, error) { return openTCIn(nil) }
 
 // openTCIn opens a connection into ns, where it stays, whatever thread uses it.
 func openTCIn(ns *netns.NS) (*tcConn, error) {
-	h, err := nl.NewIn(ns)
+	h, err := rtnl.NewIn(ns)
 	if err != nil {
 		return nil, fmt.Errorf("open tc socket: %w", err)
 	}
@@ -43,11 +43,11 @@ func (c *tcConn) Close() { c.h.Close() }
 
 // addClsact makes the qdisc that carries filters; false when there is one already, clsact or ingress.
 func (c *tcConn) addClsact(index int) (bool, error) {
-	err := c.h.AddQdisc(index, nl.Clsact(), false)
+	err := c.h.AddQdisc(index, rtnl.Clsact(), false)
 	switch {
 	case err == nil:
 		return true, nil
-	case errors.Is(err, nl.ErrExist):
+	case errors.Is(err, rtnl.ErrExist):
 		return false, nil
 	case errors.Is(err, unix.ENODEV):
 		return false, fmt.Errorf("clsact on device %d: %w", index, ErrNoDevice)
@@ -65,18 +65,18 @@ func (c *tcConn) noEgress(index int) error {
 }
 
 // deleteClsact removes the qdisc with whatever hangs on it; missing is success.
-func (c *tcConn) deleteClsact(index int) error { return c.h.DelQdisc(index, nl.Clsact()) }
+func (c *tcConn) deleteClsact(index int) error { return c.h.DelQdisc(index, rtnl.Clsact()) }
 
 func (h hook) tcParent() uint32 {
 	if h.egress {
-		return nl.HookEgress
+		return rtnl.HookEgress
 	}
-	return nl.HookIngress
+	return rtnl.HookIngress
 }
 
 // filter is ours for the hook, without a program.
-func (h hook) filter() nl.BPFFilter {
-	return nl.BPFFilter{Parent: h.tcParent(), Priority: h.priority(), Protocol: unix.ETH_P_ALL, Handle: filterHandle, Name: h.program}
+func (h hook) filter() rtnl.BPFFilter {
+	return rtnl.BPFFilter{Parent: h.tcParent(), Priority: h.priority(), Protocol: unix.ETH_P_ALL, Handle: filterHandle, Name: h.program}
 }
 
 // putFilter makes prog our filter at h; one of ours that is there is replaced without a gap. class is what the program reads as
@@ -127,8 +127,8 @@ func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
 }
 
 // noneIfGone takes a device that has gone for one without filters.
-func noneIfGone(filters []nl.FilterStatus, err error) ([]nl.FilterStatus, error) {
-	if errors.Is(err, nl.ErrNotFound) {
+func noneIfGone(filters []rtnl.FilterStatus, err error) ([]rtnl.FilterStatus, error) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil, nil
 	}
 	return filters, err
@@ -159,21 +159,21 @@ func (c *tcConn) deleteFilters(index int, hooks []hook) error {
 // only reports whether nothing hangs on the qdisc but our filters for these hooks: the programs of a pod's device, of an uplink and
 // of limits share one.
 func (c *tcConn) only(index int, hooks []hook) bool {
-	return c.all(index, func(f nl.FilterStatus) bool {
+	return c.all(index, func(f rtnl.FilterStatus) bool {
 		return isOurs(f) && slices.ContainsFunc(hooks, func(h hook) bool { return h.program == f.Program })
 	})
 }
 
 // unused reports whether no filter at all hangs on the qdisc.
 func (c *tcConn) unused(index int) bool {
-	return c.all(index, func(nl.FilterStatus) bool { return false })
+	return c.all(index, func(rtnl.FilterStatus) bool { return false })
 }
 
 // all reports whether ok holds for every filter of both directions. What cannot be read is somebody's.
-func (c *tcConn) all(index int, ok func(nl.FilterStatus) bool) bool {
-	for _, parent := range []uint32{nl.HookIngress, nl.HookEgress} {
+func (c *tcConn) all(index int, ok func(rtnl.FilterStatus) bool) bool {
+	for _, parent := range []uint32{rtnl.HookIngress, rtnl.HookEgress} {
 		list, err := noneIfGone(c.h.Filters(index, parent))
-		if err != nil || slices.ContainsFunc(list, func(f nl.FilterStatus) bool { return !ok(f) }) {
+		if err != nil || slices.ContainsFunc(list, func(f rtnl.FilterStatus) bool { return !ok(f) }) {
 			return false
 		}
 	}
@@ -181,7 +181,7 @@ func (c *tcConn) all(index int, ok func(nl.FilterStatus) bool) bool {
 }
 
 // isOurs recognises a filter by place, kind and name.
-func isOurs(f nl.FilterStatus) bool {
+func isOurs(f rtnl.FilterStatus) bool {
 	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-filterPriority < filterRanks &&
 		strings.HasPrefix(f.Program, programPrefix)
 }

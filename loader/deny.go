@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/deny"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // DenyStatus is the deny list and where it is in force.
@@ -221,7 +221,7 @@ func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
 	slices.SortFunc(s.Entries, func(a, b DenyEntry) int {
 		return cmp.Or(a.Network.Addr().Compare(b.Network.Addr()), a.Network.Bits()-b.Network.Bits())
 	})
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +246,7 @@ func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
 	return s, nil
 }
 
-func (d *Datapath) denyDevice(h *nl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
+func (d *Datapath) denyDevice(h *rtnl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
 	l, err := h.LinkByIndex(index)
 	if err != nil {
 		return DenyDevice{}, false
@@ -265,7 +265,7 @@ func (d *Datapath) denyDevice(h *nl.Handle, index int, ids map[string]uint32, wa
 }
 
 // xdpStatus describes our program on an uplink; false when it has none.
-func (d *Datapath) xdpStatus(h *nl.Handle, index int, ids map[string]uint32) (ProgramStatus, bool) {
+func (d *Datapath) xdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (ProgramStatus, bool) {
 	hook := hookXDP()
 	if !exists(d.paths.linkPin(index, hook)) {
 		return ProgramStatus{}, false

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
@@ -42,7 +42,7 @@ func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (d *Datapath) HostPorts(_ context.Context) ([]PublishedPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (d *Datapath) HostPorts(_ context.Context) ([]PublishedPort, error) {
 }
 
 // newMatch names the device of a condition, by its number where it has gone.
-func newMatch(h *nl.Handle, c hostport.Conditions) Match {
+func newMatch(h *rtnl.Handle, c hostport.Conditions) Match {
 	m := Match{Source: c.Source, Dest: c.Dest, NotSource: c.NotSource, NotDest: c.NotDest, NotIn: c.NotIndex}
 	if c.In == 0 {
 		return m

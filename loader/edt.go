@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -284,7 +284,7 @@ func (d *Datapath) replaceShapes(a *attacher) error {
 				return a.putOwnFilters(conn, place.ifindex, n, edtHooks())
 			})
 		}
-		if err != nil && !nl.TCGone(err) {
+		if err != nil && !rtnl.TCGone(err) {
 			return fmt.Errorf("limit %d: %w", n, err)
 		}
 	}

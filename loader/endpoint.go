@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -94,7 +94,7 @@ func (e Endpoint) value(p netip.Prefix, flags uint32, gw gateways) *endpoint.Val
 }
 
 // gateways are the addresses of the device that a pod's packets are routed from.
-type gateways []nl.Addr
+type gateways []rtnl.Addr
 
 func (a *attacher) gatewaysOf(e Endpoint) (gateways, error) {
 	index := e.RouteIfindex
@@ -105,8 +105,8 @@ func (a *attacher) gatewaysOf(e Endpoint) (gateways, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := c.h.AddrsOf(index, nl.FamilyAll)
-	if err != nil && !errors.Is(err, nl.ErrNotFound) { // what needs the device will say so
+	addrs, err := c.h.AddrsOf(index, rtnl.FamilyAll)
+	if err != nil && !errors.Is(err, rtnl.ErrNotFound) { // what needs the device will say so
 		return nil, fmt.Errorf("endpoint %s: addresses of device %d: %w", e.Ref, index, err)
 	}
 	return onlyTheNodes(addrs), nil

@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/cgroup"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -38,7 +38,7 @@ func init() { runtime.LockOSThread() } //nolint:gochecknoinits // there is no ea
 type env struct {
 	t   testing.TB
 	o   Options
-	h   *nl.Handle
+	h   *rtnl.Handle
 	ctx context.Context
 }
 
@@ -84,7 +84,7 @@ func testOptions(t testing.TB, dir string) Options {
 // netlink opens the test's own socket in the present namespace and brings up lo.
 func (e *env) netlink() {
 	e.t.Helper()
-	h, err := nl.New()
+	h, err := rtnl.New()
 	e.ok(err)
 	e.t.Cleanup(h.Close)
 	e.h = h

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped that have
@@ -242,7 +242,7 @@ func (d *Datapath) eventControl() (metrics.EventControl, error) {
 // places finds names and owners for what programs know by number.
 type places struct {
 	d     *Datapath
-	h     *nl.Handle
+	h     *rtnl.Handle
 	eps   endpoints
 	names map[uint32]string
 	owner map[uint32]uint64
@@ -253,7 +253,7 @@ func (d *Datapath) places() (*places, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // GC removes what is ours and belongs to no owner that keep accepts: endpoints, published ports, counters, programs and
@@ -151,7 +151,7 @@ func isPodHook(h hook) bool { return h == hookPodEgress() || h == hookPodIngress
 
 // collectMarks forgets what was remembered of devices that are no more.
 func (d *Datapath) collectMarks() error {
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (d *Datapath) collectMarks() error {
 	return errors.Join(collectMarksIn(h, d.paths.clsact()), collectMarksIn(h, d.paths.podSide()))
 }
 
-func collectMarksIn(h *nl.Handle, dir string) error {
+func collectMarksIn(h *rtnl.Handle, dir string) error {
 	marks, err := names(dir)
 	errs := []error{err}
 	for _, name := range marks {
@@ -167,7 +167,7 @@ func collectMarksIn(h *nl.Handle, dir string) error {
 		if err == nil {
 			_, err = h.LinkByIndex(index)
 		}
-		if errors.Is(err, nl.ErrNotFound) {
+		if errors.Is(err, rtnl.ErrNotFound) {
 			err = removeIfThere(filepath.Join(dir, name))
 		}
 		errs = append(errs, err)

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // links is what readNode asks of netlink.
 type links interface {
-	LinkByIndex(index int) (nl.Link, error)
-	LinkByName(name string) (nl.Link, error)
-	Addrs(family int) ([]nl.Addr, error)
-	Rules(family int) ([]nl.Rule, error)
-	RoutesWhere(f nl.RouteFilter) ([]nl.Route, error)
+	LinkByIndex(index int) (rtnl.Link, error)
+	LinkByName(name string) (rtnl.Link, error)
+	Addrs(family int) ([]rtnl.Addr, error)
+	Rules(family int) ([]rtnl.Rule, error)
+	RoutesWhere(f rtnl.RouteFilter) ([]rtnl.Route, error)
 }
 
-var _ links = (*nl.Handle)(nil)
+var _ links = (*rtnl.Handle)(nil)
 
 // node is what the datapath must know of the node's own network.
 type node struct {
@@ -36,19 +36,19 @@ type node struct {
 // readNode looks at addresses and routes, and only at those links that have a part in the answer, so that its cost does not
 // grow with the devices of pods.
 func readNode(h links, configured []string, podSide func(index int) bool) (*node, error) {
-	addrs, err := h.Addrs(nl.FamilyAll)
+	addrs, err := h.Addrs(rtnl.FamilyAll)
 	if err != nil {
 		return nil, err
 	}
 	addrs = onlyTheNodes(addrs)
-	var routes []nl.Route
+	var routes []rtnl.Route
 	if len(configured) == 0 {
 		if routes, err = waysOut(h); err != nil {
 			return nil, err
 		}
 	}
 	n := &node{addrs: make(map[netip.Addr]uint32), uplinks: make(map[int]endpoint.Sources)}
-	known := make(map[int]nl.Link)
+	known := make(map[int]rtnl.Link)
 	if err := n.hostAddrs(h, known, addrs); err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 			continue
 		}
 		l, err := linkOf(h, known, index)
-		if errors.Is(err, nl.ErrNotFound) {
+		if errors.Is(err, rtnl.ErrNotFound) {
 			continue
 		}
 		if err != nil {
@@ -82,19 +82,19 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 }
 
 // waysOut returns the routes of the main table and of those that rules lead to.
-func waysOut(h links) ([]nl.Route, error) {
-	rules, err := h.Rules(nl.FamilyAll)
-	if err != nil && !errors.Is(err, nl.ErrNotSupported) {
+func waysOut(h links) ([]rtnl.Route, error) {
+	rules, err := h.Rules(rtnl.FamilyAll)
+	if err != nil && !errors.Is(err, rtnl.ErrNotSupported) {
 		return nil, err
 	}
-	tables := []nl.RouteFilter{{Family: nl.FamilyV4, Table: nl.TableMain}, {Family: nl.FamilyV6, Table: nl.TableMain}}
+	tables := []rtnl.RouteFilter{{Family: rtnl.FamilyV4, Table: rtnl.TableMain}, {Family: rtnl.FamilyV6, Table: rtnl.TableMain}}
 	for _, r := range rules {
-		t := nl.RouteFilter{Family: r.Family, Table: r.Table}
-		if t.Table != 0 && t.Table != nl.TableLocal && !slices.Contains(tables, t) {
+		t := rtnl.RouteFilter{Family: r.Family, Table: r.Table}
+		if t.Table != 0 && t.Table != rtnl.TableLocal && !slices.Contains(tables, t) {
 			tables = append(tables, t)
 		}
 	}
-	var all []nl.Route
+	var all []rtnl.Route
 	for _, t := range tables {
 		routes, err := h.RoutesWhere(t)
 		if err != nil {
@@ -109,16 +109,16 @@ func waysOut(h links) ([]nl.Route, error) {
 func notTheNodes(a netip.Addr) bool { return a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() }
 
 // onlyTheNodes takes those out of addrs.
-func onlyTheNodes(addrs []nl.Addr) []nl.Addr {
-	return slices.DeleteFunc(addrs, func(a nl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
+func onlyTheNodes(addrs []rtnl.Addr) []rtnl.Addr {
+	return slices.DeleteFunc(addrs, func(a rtnl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
 }
 
 // noTraffic are the kinds of devices that hold addresses of services, not of the node: what kube-proxy's IPVS mode and
 // node-local caches use (CVE-2019-9946).
-func noTraffic(l nl.Link) bool { return l.Kind == "dummy" || l.Kind == "ipvs" }
+func noTraffic(l rtnl.Link) bool { return l.Kind == "dummy" || l.Kind == "ipvs" }
 
 // mayBePods says of which kinds of devices pods and virtual machines of others hang.
-func mayBePods(l nl.Link) bool {
+func mayBePods(l rtnl.Link) bool {
 	switch l.Kind {
 	case "veth", "netkit", "bridge":
 		return true
@@ -128,7 +128,7 @@ func mayBePods(l nl.Link) bool {
 	return false
 }
 
-func linkOf(h links, known map[int]nl.Link, index int) (nl.Link, error) {
+func linkOf(h links, known map[int]rtnl.Link, index int) (rtnl.Link, error) {
 	if l, ok := known[index]; ok {
 		return l, nil
 	}
@@ -140,13 +140,13 @@ func linkOf(h links, known map[int]nl.Link, index int) (nl.Link, error) {
 	return l, nil
 }
 
-func (n *node) hostAddrs(h links, known map[int]nl.Link, addrs []nl.Addr) error {
+func (n *node) hostAddrs(h links, known map[int]rtnl.Link, addrs []rtnl.Addr) error {
 	for _, a := range addrs {
 		if _, ok := n.addrs[a.Prefix.Addr()]; ok {
 			continue // pods on point-to-point links have one gateway address, each on a device of its own
 		}
 		l, err := linkOf(h, known, a.LinkIndex)
-		if errors.Is(err, nl.ErrNotFound) {
+		if errors.Is(err, rtnl.ErrNotFound) {
 			continue // the device went, and its addresses with it
 		}
 		if err != nil {
@@ -160,16 +160,16 @@ func (n *node) hostAddrs(h links, known map[int]nl.Link, addrs []nl.Addr) error 
 }
 
 // has reports whether a stands for the node, and is not an address that another device has had before.
-func (n *node) has(a nl.Addr) bool { return n.addrs[a.Prefix.Addr()] == uint32(a.LinkIndex) }
+func (n *node) has(a rtnl.Addr) bool { return n.addrs[a.Prefix.Addr()] == uint32(a.LinkIndex) }
 
 // candidates returns the devices that may be uplinks: the configured ones, else those with an address or a route that is for
 // more than one host. The latter leaves out the host ends of pods of others, which have host routes only. A single address
 // is enough for a device that cannot be one of those.
-func (n *node) candidates(h links, known map[int]nl.Link, configured []string, addrs []nl.Addr, routes []nl.Route) (map[int]bool, error) {
+func (n *node) candidates(h links, known map[int]rtnl.Link, configured []string, addrs []rtnl.Addr, routes []rtnl.Route) (map[int]bool, error) {
 	set := make(map[int]bool)
 	for _, name := range configured {
 		l, err := h.LinkByName(name)
-		if errors.Is(err, nl.ErrNotFound) {
+		if errors.Is(err, rtnl.ErrNotFound) {
 			n.missing = append(n.missing, name)
 			continue
 		}
@@ -195,7 +195,7 @@ func (n *node) candidates(h links, known map[int]nl.Link, configured []string, a
 func linkScope(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() || a.IsMulticast() }
 
 // canBeUplink says whether l can carry traffic out of the node. The reason is set where it can but we do not handle it yet.
-func canBeUplink(l nl.Link) (bool, string) {
+func canBeUplink(l rtnl.Link) (bool, string) {
 	switch {
 	case l.Loopback || noTraffic(l):
 		return false, ""
@@ -206,13 +206,13 @@ func canBeUplink(l nl.Link) (bool, string) {
 }
 
 // isFirstChoice says of an address that it is neither secondary, temporary, on its way out nor unproven.
-func isFirstChoice(a nl.Addr) bool {
+func isFirstChoice(a rtnl.Addr) bool {
 	const second = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
-	return a.Scope == nl.ScopeUniverse && a.Flags&second == 0
+	return a.Scope == rtnl.ScopeUniverse && a.Flags&second == 0
 }
 
 // sources picks the addresses an uplink masquerades with: per family the first of the best.
-func sources(addrs []nl.Addr, index int) endpoint.Sources {
+func sources(addrs []rtnl.Addr, index int) endpoint.Sources {
 	var s endpoint.Sources
 	var best4, best6 int
 	for _, a := range addrs {
@@ -233,7 +233,7 @@ func sources(addrs []nl.Addr, index int) endpoint.Sources {
 // sourceRank says how good an address is for every destination. One source serves all where the kernel does not choose by
 // destination (RFC 6724): from a unique local address of IPv6 there is no way back from the internet, and those beside a global
 // one are listed in the order in which they came.
-func sourceRank(a nl.Addr) int {
+func sourceRank(a rtnl.Addr) int {
 	switch ip := a.Prefix.Addr(); {
 	case !isFirstChoice(a):
 		return 1
@@ -245,8 +245,8 @@ func sourceRank(a nl.Addr) int {
 
 // borrowSources gives uplinks without an address of their own that of the first device that has one, as netfilter does
 // (inet_select_addr): those of a routed fabric have link-local ones only, and the node's address is on lo.
-func (n *node) borrowSources(addrs []nl.Addr, podSide func(index int) bool) {
-	byDevice := slices.SortedStableFunc(slices.Values(addrs), func(a, b nl.Addr) int { return a.LinkIndex - b.LinkIndex })
+func (n *node) borrowSources(addrs []rtnl.Addr, podSide func(index int) bool) {
+	byDevice := slices.SortedStableFunc(slices.Values(addrs), func(a, b rtnl.Addr) int { return a.LinkIndex - b.LinkIndex })
 	for index, src := range n.uplinks {
 		for _, a := range byDevice {
 			ip := a.Prefix.Addr()

@@ -14,64 +14,64 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // fakeLinks is a node that exists on paper.
 type fakeLinks struct {
-	links  []nl.Link
-	addrs  []nl.Addr
-	routes []nl.Route
-	rules  []nl.Rule
+	links  []rtnl.Link
+	addrs  []rtnl.Addr
+	routes []rtnl.Route
+	rules  []rtnl.Rule
 	asked  int
 }
 
 var _ links = (*fakeLinks)(nil)
 
-func (f *fakeLinks) LinkByIndex(index int) (nl.Link, error) {
+func (f *fakeLinks) LinkByIndex(index int) (rtnl.Link, error) {
 	f.asked++
 	for _, l := range f.links {
 		if l.Index == index {
 			return l, nil
 		}
 	}
-	return nl.Link{}, fmt.Errorf("link index %d: %w", index, nl.ErrNotFound)
+	return rtnl.Link{}, fmt.Errorf("link index %d: %w", index, rtnl.ErrNotFound)
 }
 
-func (f *fakeLinks) LinkByName(name string) (nl.Link, error) {
+func (f *fakeLinks) LinkByName(name string) (rtnl.Link, error) {
 	for _, l := range f.links {
 		if l.Name == name {
 			return l, nil
 		}
 	}
-	return nl.Link{}, fmt.Errorf("link %q: %w", name, nl.ErrNotFound)
+	return rtnl.Link{}, fmt.Errorf("link %q: %w", name, rtnl.ErrNotFound)
 }
 
-func (f *fakeLinks) Addrs(int) ([]nl.Addr, error) { return f.addrs, nil }
+func (f *fakeLinks) Addrs(int) ([]rtnl.Addr, error) { return f.addrs, nil }
 
-func (f *fakeLinks) Rules(int) ([]nl.Rule, error) { return f.rules, nil }
+func (f *fakeLinks) Rules(int) ([]rtnl.Rule, error) { return f.rules, nil }
 
-func (f *fakeLinks) RoutesWhere(w nl.RouteFilter) ([]nl.Route, error) {
-	var routes []nl.Route
+func (f *fakeLinks) RoutesWhere(w rtnl.RouteFilter) ([]rtnl.Route, error) {
+	var routes []rtnl.Route
 	for _, r := range f.routes {
 		table := r.Table
 		if table == 0 {
-			table = nl.TableMain
+			table = rtnl.TableMain
 		}
-		if table == w.Table && r.Dst.Addr().Is4() == (w.Family == nl.FamilyV4) {
+		if table == w.Table && r.Dst.Addr().Is4() == (w.Family == rtnl.FamilyV4) {
 			routes = append(routes, r)
 		}
 	}
 	return routes, nil
 }
 
-func addr(index int, prefix string) nl.Addr {
-	return nl.Addr{LinkIndex: index, Prefix: netip.MustParsePrefix(prefix), Scope: nl.ScopeUniverse}
+func addr(index int, prefix string) rtnl.Addr {
+	return rtnl.Addr{LinkIndex: index, Prefix: netip.MustParsePrefix(prefix), Scope: rtnl.ScopeUniverse}
 }
 
 func TestReadNode(t *testing.T) {
 	f := &fakeLinks{
-		links: []nl.Link{
+		links: []rtnl.Link{
 			{Index: 1, Name: "lo", Loopback: true},
 			{Index: 2, Name: "eth0", Ethernet: true},
 			{Index: 3, Name: "kube-ipvs0", Kind: "dummy", Ethernet: true},
@@ -79,14 +79,14 @@ func TestReadNode(t *testing.T) {
 			{Index: 5, Name: "wg0", Kind: "wireguard"},
 			{Index: 6, Name: "eth1", Ethernet: true},
 		},
-		addrs: []nl.Addr{
+		addrs: []rtnl.Addr{
 			addr(1, "127.0.0.1/8"), addr(1, "::1/128"), addr(1, "203.0.113.7/32"),
 			addr(2, "192.0.2.10/24"), addr(2, "2001:db8::10/64"), addr(2, "fe80::10/64"),
 			addr(3, "10.96.0.1/32"), addr(3, "10.96.0.0/12"),
 			addr(4, "10.1.0.1/16"), addr(5, "10.8.0.1/24"),
 			addr(99, "198.51.100.1/24"), // of a device that has just gone
 		},
-		routes: []nl.Route{
+		routes: []rtnl.Route{
 			{LinkIndex: 6, Type: unix.RTN_UNICAST, Dst: netip.MustParsePrefix("::/0")},
 			{LinkIndex: 7, Type: unix.RTN_UNICAST, Dst: netip.MustParsePrefix("10.9.0.5/32")},
 			{LinkIndex: 8, Type: unix.RTN_UNICAST, Dst: netip.MustParsePrefix("fe80::/64")},
@@ -95,7 +95,7 @@ func TestReadNode(t *testing.T) {
 	}
 	for i := range 250 { // the pods' host ends
 		f.addrs = append(f.addrs, addr(100+i, fmt.Sprintf("fe80::%x/64", i+1)), addr(100+i, "10.5.0.1/32")) // the latter on point-to-point links
-		f.links = append(f.links, nl.Link{Index: 100 + i, Kind: "veth", Ethernet: true})
+		f.links = append(f.links, rtnl.Link{Index: 100 + i, Kind: "veth", Ethernet: true})
 	}
 	n, err := readNode(f, nil, func(index int) bool { return index == 4 })
 	if err != nil {
@@ -126,11 +126,11 @@ func TestReadNodeSingleAddresses(t *testing.T) {
 	failed.Flags = unix.IFA_F_PERMANENT | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
 	old := addr(1, "203.0.113.8/32")
 	old.Flags = unix.IFA_F_DEPRECATED
-	route := func(index, table int, dst string) nl.Route {
-		return nl.Route{LinkIndex: index, Table: table, Type: unix.RTN_UNICAST, Dst: netip.MustParsePrefix(dst)}
+	route := func(index, table int, dst string) rtnl.Route {
+		return rtnl.Route{LinkIndex: index, Table: table, Type: unix.RTN_UNICAST, Dst: netip.MustParsePrefix(dst)}
 	}
 	f := &fakeLinks{
-		links: []nl.Link{
+		links: []rtnl.Link{
 			{Index: 1, Name: "lo", Loopback: true},
 			{Index: 2, Name: "eth0", Ethernet: true},
 			{Index: 3, Name: "eth1", Ethernet: true},
@@ -141,20 +141,20 @@ func TestReadNodeSingleAddresses(t *testing.T) {
 			{Index: 8, Name: "eth3", Ethernet: true},
 			{Index: 9, Name: "cni0", Kind: "bridge", Ethernet: true},
 		},
-		addrs: []nl.Addr{
+		addrs: []rtnl.Addr{
 			addr(9, "2001:db8:9::1/64"), addr(9, "10.1.0.1/16"),
 			old, addr(1, "203.0.113.7/32"),
 			addr(2, "192.0.2.10/24"), failed,
 			addr(5, "10.8.0.1/32"), addr(6, "10.9.0.1/32"), addr(7, "10.9.0.2/32"),
 		},
-		routes: []nl.Route{
+		routes: []rtnl.Route{
 			route(2, 0, "0.0.0.0/0"), route(3, 100, "0.0.0.0/0"), route(4, 200, "::/0"), route(8, 300, "0.0.0.0/0"),
 			route(6, 100, "10.9.0.5/32"),
 		},
-		rules: []nl.Rule{
-			{Family: nl.FamilyV4, Table: nl.TableLocal}, {Family: nl.FamilyV4, Table: nl.TableMain}, {Family: nl.FamilyV4},
-			{Family: nl.FamilyV4, Table: 100}, {Family: nl.FamilyV4, Table: 100}, {Family: nl.FamilyV6, Table: 200},
-			{Family: nl.FamilyV6, Table: 300}, // nothing of IPv4 goes there
+		rules: []rtnl.Rule{
+			{Family: rtnl.FamilyV4, Table: rtnl.TableLocal}, {Family: rtnl.FamilyV4, Table: rtnl.TableMain}, {Family: rtnl.FamilyV4},
+			{Family: rtnl.FamilyV4, Table: 100}, {Family: rtnl.FamilyV4, Table: 100}, {Family: rtnl.FamilyV6, Table: 200},
+			{Family: rtnl.FamilyV6, Table: 300}, // nothing of IPv4 goes there
 		},
 	}
 	n, err := readNode(f, nil, func(index int) bool { return index == 9 })
@@ -170,20 +170,20 @@ func TestReadNodeSingleAddresses(t *testing.T) {
 
 // An uplink masquerades with an address that the most destinations can answer.
 func TestSources(t *testing.T) {
-	addr := func(s string, flags uint32) nl.Addr {
-		return nl.Addr{LinkIndex: 2, Prefix: netip.MustParsePrefix(s), Scope: nl.ScopeUniverse, Flags: flags}
+	addr := func(s string, flags uint32) rtnl.Addr {
+		return rtnl.Addr{LinkIndex: 2, Prefix: netip.MustParsePrefix(s), Scope: rtnl.ScopeUniverse, Flags: flags}
 	}
 	for _, tt := range []struct {
 		name   string
-		addrs  []nl.Addr
+		addrs  []rtnl.Addr
 		v4, v6 string
 	}{
-		{"the first", []nl.Addr{addr("192.0.2.1/24", 0), addr("198.51.100.1/24", 0)}, "192.0.2.1", ""},
-		{"not the secondary", []nl.Addr{addr("192.0.2.2/24", unix.IFA_F_SECONDARY), addr("192.0.2.1/24", 0)}, "192.0.2.1", ""},
-		{"private ones of IPv4 are like others", []nl.Addr{addr("10.0.0.1/24", 0), addr("192.0.2.1/24", 0)}, "10.0.0.1", ""},
-		{"the global one", []nl.Addr{addr("fd00::1/64", 0), addr("2001:db8::1/64", 0)}, "", "2001:db8::1"},
-		{"a unique local one that works", []nl.Addr{addr("2001:db8::1/64", unix.IFA_F_DEPRECATED), addr("fd00::1/64", 0)}, "", "fd00::1"},
-		{"what there is", []nl.Addr{addr("2001:db8::1/64", unix.IFA_F_DEPRECATED)}, "", "2001:db8::1"},
+		{"the first", []rtnl.Addr{addr("192.0.2.1/24", 0), addr("198.51.100.1/24", 0)}, "192.0.2.1", ""},
+		{"not the secondary", []rtnl.Addr{addr("192.0.2.2/24", unix.IFA_F_SECONDARY), addr("192.0.2.1/24", 0)}, "192.0.2.1", ""},
+		{"private ones of IPv4 are like others", []rtnl.Addr{addr("10.0.0.1/24", 0), addr("192.0.2.1/24", 0)}, "10.0.0.1", ""},
+		{"the global one", []rtnl.Addr{addr("fd00::1/64", 0), addr("2001:db8::1/64", 0)}, "", "2001:db8::1"},
+		{"a unique local one that works", []rtnl.Addr{addr("2001:db8::1/64", unix.IFA_F_DEPRECATED), addr("fd00::1/64", 0)}, "", "fd00::1"},
+		{"what there is", []rtnl.Addr{addr("2001:db8::1/64", unix.IFA_F_DEPRECATED)}, "", "2001:db8::1"},
 	} {
 		var want endpoint.Sources
 		if tt.v4 != "" {

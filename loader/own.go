@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // OwnDevice is a pod's device as it is inside the pod's network namespace.
@@ -341,7 +341,7 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 		if err == nil && ok {
 			err = a.inOwn(place, func(conn *tcConn) error { return a.replaceInside(conn, place.ifindex, number, v) })
 		}
-		if nl.TCGone(err) || errors.Is(err, ErrNoDevice) {
+		if rtnl.TCGone(err) || errors.Is(err, ErrNoDevice) {
 			d.log.Info("device has gone", log.Uint32("number", number))
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/peer"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // dropPeers destroys the node's own sockets that are connected through entries that are no longer in force: a connected UDP
@@ -57,11 +57,11 @@ func (d *Datapath) destroyPeers(gone []hostport.Value) error {
 	})
 	errs := []error{err}
 	for t, ours := range cookies {
-		sockets, err := nl.SocketsTo(t.proto, t.addr)
+		sockets, err := rtnl.SocketsTo(t.proto, t.addr)
 		errs = append(errs, err)
 		for _, s := range sockets {
 			if ours[s.Cookie] {
-				errs = append(errs, nl.DestroySocket(t.proto, s), m.Delete(s.Cookie))
+				errs = append(errs, rtnl.DestroySocket(t.proto, s), m.Delete(s.Cookie))
 			}
 		}
 	}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Names of the probes, in the order in which they are asked.
@@ -284,7 +284,7 @@ func askLockdown() error {
 
 // askFQ makes an fq qdisc, which loads the module where there is one.
 func askFQ() error {
-	err := nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscFQ, Parent: nl.ParentRoot, FQ: &nl.FQ{}})
+	err := rtnl.ProbeQdisc(rtnl.Qdisc{Kind: rtnl.QdiscFQ, Parent: rtnl.ParentRoot, FQ: &rtnl.FQ{}})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return worker.No("the kernel has no sch_fq: %v", err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // HostPort is one published port.
@@ -47,13 +47,13 @@ func (m Match) conditions() (hostport.Conditions, error) {
 	if m.In == "" {
 		return c, nil
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return c, err
 	}
 	defer h.Close()
 	l, err := h.LinkByName(m.In)
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return c, fmt.Errorf("%w: %s, of a condition", ErrNoDevice, m.In)
 	}
 	if err != nil {

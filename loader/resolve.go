@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host end, the device its
@@ -23,7 +23,7 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	defer ns.Close()
-	inside, err := nl.NewIn(ns)
+	inside, err := rtnl.NewIn(ns)
 	if err != nil {
 		return Endpoint{}, err
 	}
@@ -33,12 +33,12 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 		return Endpoint{}, fmt.Errorf("%w: %s in %s: %w", ErrNoDevice, ifname, netnsPath, err)
 	}
 	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU, Own: &OwnDevice{Netns: netnsPath, Ifindex: dev.Index, IfName: ifname}}
-	addrs, err := inside.AddrsOf(dev.Index, nl.FamilyAll)
+	addrs, err := inside.AddrsOf(dev.Index, rtnl.FamilyAll)
 	if err != nil {
 		return Endpoint{}, err
 	}
 	for _, a := range addrs {
-		if a.Scope == nl.ScopeUniverse || a.Prefix.Addr().Is4() {
+		if a.Scope == rtnl.ScopeUniverse || a.Prefix.Addr().Is4() {
 			ep.Addrs = append(ep.Addrs, a.Prefix)
 		}
 	}
@@ -56,17 +56,17 @@ func ResolveOwn(ctx context.Context, netnsPath, ifname string) (Endpoint, error)
 }
 
 // hostEnd fills in the host's side of dev, a device in the pod's namespace.
-func (e *Endpoint) hostEnd(dev nl.Link, ifname string) error {
+func (e *Endpoint) hostEnd(dev rtnl.Link, ifname string) error {
 	if dev.Kind != "veth" || dev.PeerIndex == 0 {
 		return fmt.Errorf("%w: %s is a %s device", ErrNoHostEnd, ifname, kindOf(dev))
 	}
-	host, err := nl.New()
+	host, err := rtnl.New()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
 	peer, err := host.LinkByIndex(dev.PeerIndex)
-	if errors.Is(err, nl.ErrNotFound) || err == nil && (peer.Kind != "veth" || peer.PeerIndex != dev.Index) {
+	if errors.Is(err, rtnl.ErrNotFound) || err == nil && (peer.Kind != "veth" || peer.PeerIndex != dev.Index) {
 		return fmt.Errorf("%w: the other end of %s is not in this namespace", ErrNoHostEnd, ifname)
 	}
 	if err != nil {
@@ -84,7 +84,7 @@ func (e *Endpoint) hostEnd(dev nl.Link, ifname string) error {
 	return nil
 }
 
-func kindOf(l nl.Link) string {
+func kindOf(l rtnl.Link) string {
 	if l.Kind == "" {
 		return "hardware"
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/peer"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Decision returns what was decided for the calling thread's network namespace: back end, reason, probes and configuration,
@@ -59,7 +59,7 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	if id, ok := d.paths.committed(); ok {
 		s.Build = id
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-func (d *Datapath) deviceStatus(s *Status, h *nl.Handle) error {
+func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
 	podSide, err := d.podSide()
 	if err != nil {
 		return err
@@ -127,10 +127,10 @@ func unseen(h links, n *node, addrs map[netip.Addr]uint32, uplinks map[uint32]en
 		}
 	}
 	slices.SortFunc(out, func(a, b Unseen) int { return cmp.Or(a.Ifindex-b.Ifindex, a.Addr.Compare(b.Addr)) })
-	known := make(map[int]nl.Link)
+	known := make(map[int]rtnl.Link)
 	for i, u := range out {
 		l, err := linkOf(h, known, u.Ifindex)
-		if err != nil && !errors.Is(err, nl.ErrNotFound) {
+		if err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 			return nil, err
 		}
 		out[i].Name = l.Name
@@ -156,12 +156,12 @@ func (d *Datapath) lostGateways(h links, n *node) ([]netip.Addr, error) {
 		return nil, fmt.Errorf("endpoints: %w", err)
 	}
 	var out []netip.Addr
-	known := make(map[int]nl.Link)
+	known := make(map[int]rtnl.Link)
 	for gw, index := range lost {
 		_, err := linkOf(h, known, index)
 		if err == nil {
 			out = append(out, gw)
-		} else if !errors.Is(err, nl.ErrNotFound) {
+		} else if !errors.Is(err, rtnl.ErrNotFound) {
 			return nil, err
 		}
 	}
@@ -169,7 +169,7 @@ func (d *Datapath) lostGateways(h links, n *node) ([]netip.Addr, error) {
 	return out, nil
 }
 
-func (d *Datapath) programStatus(s *Status, h *nl.Handle) error {
+func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 	ids, err := d.programIDs()
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // howXDP is the third way to hang a program on a device.
@@ -73,7 +73,7 @@ type Hooked struct {
 // Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
 // devices that do not exist. It changes nothing and needs no datapath.
 func Hooks(indices []int) ([]Hooked, error) {
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func Hooks(indices []int) ([]Hooked, error) {
 	var out []Hooked
 	for _, index := range indices {
 		l, err := h.LinkByIndex(index)
-		if errors.Is(err, nl.ErrNotFound) {
+		if errors.Is(err, rtnl.ErrNotFound) {
 			continue
 		}
 		if err != nil {
@@ -140,7 +140,7 @@ func tcxPrograms(index int, h hook) ([]HookedProgram, error) {
 }
 
 // allFilters are the filters of a direction by priority, of whatever kind.
-func allFilters(h *nl.Handle, index int, at hook) ([]HookedProgram, error) {
+func allFilters(h *rtnl.Handle, index int, at hook) ([]HookedProgram, error) {
 	filters, err := noneIfGone(h.Filters(index, at.tcParent()))
 	if err != nil {
 		return nil, err

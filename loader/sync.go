@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // justNow is how long a look at the node holds for the verbs that follow: the plugins of one chain come within milliseconds of
@@ -110,8 +110,8 @@ func (a *attacher) sameUplinks(addrs map[netip.Addr]uint32, uplinks map[uint32]e
 		}
 	}
 	for index, src := range uplinks {
-		has, err := c.h.AddrsOf(int(index), nl.FamilyAll)
-		if errors.Is(err, nl.ErrNotFound) {
+		has, err := c.h.AddrsOf(int(index), rtnl.FamilyAll)
+		if errors.Is(err, rtnl.ErrNotFound) {
 			return false, nil
 		}
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Unload is the method of that name for whatever is left of a datapath, also where nothing was ever committed. Nothing there is
@@ -79,7 +79,7 @@ func (d *Datapath) everyDevice() (map[int]bool, error) {
 			}
 		}
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
 	}

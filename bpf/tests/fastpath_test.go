@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // With the fast path off every packet goes by the stack, translated all the same.
@@ -275,13 +275,13 @@ func TestPrivilegedRouteGone(t *testing.T) {
 // rerouted runs f while dst is routed by another uplink, or nowhere.
 func (w *walk) rerouted(dst netip.Prefix, u *uplink, family int, f func()) {
 	w.tb.Helper()
-	r := nl.Route{Dst: dst, Type: 7} // RTN_UNREACHABLE
+	r := rtnl.Route{Dst: dst, Type: 7} // RTN_UNREACHABLE
 	if u != nil {
-		r = nl.Route{Dst: dst, LinkIndex: w.index(u.name), Gateway: u.gateway(family)}
+		r = rtnl.Route{Dst: dst, LinkIndex: w.index(u.name), Gateway: u.gateway(family)}
 	}
 	change := func(add bool) {
 		err := w.do(func() error {
-			h, err := nl.New()
+			h, err := rtnl.New()
 			if err != nil {
 				return err
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // node is a network namespace with the devices, addresses and routes of a node:
@@ -22,7 +22,7 @@ import (
 // It lives on one thread and ends with it.
 type node struct {
 	calls chan func()
-	links map[string]nl.Link
+	links map[string]rtnl.Link
 }
 
 // uplink is a device out of the node.
@@ -112,7 +112,7 @@ func newNode(tb testing.TB) *node {
 	if os.Geteuid() != 0 {
 		tb.Fatal("a network namespace and BPF need root")
 	}
-	n := &node{calls: make(chan func()), links: map[string]nl.Link{}}
+	n := &node{calls: make(chan func()), links: map[string]rtnl.Link{}}
 	ready := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread dies with its namespace
@@ -148,7 +148,7 @@ func (n *node) build() error {
 			return err
 		}
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (n *node) build() error {
 	if err := h.SetUp(lo.Index); err != nil {
 		return err
 	}
-	if err := h.AddBridge(nl.BridgeSpec{Name: "br0", MAC: bridgeMAC, Up: true}); err != nil {
+	if err := h.AddBridge(rtnl.BridgeSpec{Name: "br0", MAC: bridgeMAC, Up: true}); err != nil {
 		return err
 	}
 	if err := n.address(h, "br0", "10.1.0.1/16", "fd00:1::1/64"); err != nil {
@@ -182,8 +182,8 @@ func (n *node) build() error {
 	return n.routes(h)
 }
 
-func (n *node) addUplink(h *nl.Handle, u *uplink) error {
-	spec := nl.VethSpec{HostName: u.name, HostMAC: u.mac, HostUp: true, PeerName: "w" + u.name}
+func (n *node) addUplink(h *rtnl.Handle, u *uplink) error {
+	spec := rtnl.VethSpec{HostName: u.name, HostMAC: u.mac, HostUp: true, PeerName: "w" + u.name}
 	if err := n.addVeth(h, spec); err != nil {
 		return err
 	}
@@ -212,8 +212,8 @@ func (n *node) know(u *uplink, known bool) error {
 	return nil
 }
 
-func (n *node) addPod(h *nl.Handle, p *pod) error {
-	spec := nl.VethSpec{HostName: p.name, HostUp: true, PeerName: "i" + p.name, PeerMAC: p.mac}
+func (n *node) addPod(h *rtnl.Handle, p *pod) error {
+	spec := rtnl.VethSpec{HostName: p.name, HostUp: true, PeerName: "i" + p.name, PeerMAC: p.mac}
 	if p.route == p.name {
 		spec.HostMAC = p.gwMAC
 	} else {
@@ -222,7 +222,7 @@ func (n *node) addPod(h *nl.Handle, p *pod) error {
 	return n.addVeth(h, spec)
 }
 
-func (n *node) addVeth(h *nl.Handle, spec nl.VethSpec) error {
+func (n *node) addVeth(h *rtnl.Handle, spec rtnl.VethSpec) error {
 	if err := h.AddVeth(spec); err != nil {
 		return err
 	}
@@ -237,14 +237,14 @@ func (n *node) addVeth(h *nl.Handle, spec nl.VethSpec) error {
 	return err
 }
 
-func (n *node) address(h *nl.Handle, dev string, prefixes ...string) error {
+func (n *node) address(h *rtnl.Handle, dev string, prefixes ...string) error {
 	link, err := h.LinkByName(dev)
 	if err != nil {
 		return err
 	}
 	n.links[dev] = link
 	for _, p := range prefixes {
-		a := nl.Addr{LinkIndex: link.Index, Prefix: netip.MustParsePrefix(p)}
+		a := rtnl.Addr{LinkIndex: link.Index, Prefix: netip.MustParsePrefix(p)}
 		if a.Prefix.Addr().Is6() {
 			a.Flags = unix.IFA_F_NODAD
 		}
@@ -255,17 +255,17 @@ func (n *node) address(h *nl.Handle, dev string, prefixes ...string) error {
 	return nil
 }
 
-func (n *node) routes(h *nl.Handle) error {
+func (n *node) routes(h *rtnl.Handle) error {
 	far := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8:f::/48")}
 	all := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
-	routes := []nl.Route{
-		{LinkIndex: n.index("podC"), Dst: netip.PrefixFrom(podC.addr4, 32), Scope: nl.ScopeLink},
+	routes := []rtnl.Route{
+		{LinkIndex: n.index("podC"), Dst: netip.PrefixFrom(podC.addr4, 32), Scope: rtnl.ScopeLink},
 		{LinkIndex: n.index("podC"), Dst: netip.PrefixFrom(podC.addr6, 128)},
 	}
 	for i, family := range []int{4, 6} {
 		routes = append(routes,
-			nl.Route{LinkIndex: n.index("upl0"), Dst: all[i], Gateway: upl0.gateway(family)},
-			nl.Route{LinkIndex: n.index("upl1"), Dst: far[i], Gateway: upl1.gateway(family)})
+			rtnl.Route{LinkIndex: n.index("upl0"), Dst: all[i], Gateway: upl0.gateway(family)},
+			rtnl.Route{LinkIndex: n.index("upl1"), Dst: far[i], Gateway: upl1.gateway(family)})
 	}
 	for _, r := range routes {
 		if err := h.AddRoute(r); err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -115,7 +115,7 @@ func (st *limitStatus) fromQdisc(path string) error {
 		}
 		defer ns.Close()
 	}
-	h, err := nl.NewIn(ns)
+	h, err := rtnl.NewIn(ns)
 	if err != nil {
 		return err
 	}
@@ -128,8 +128,8 @@ func (st *limitStatus) fromQdisc(path string) error {
 	if err != nil {
 		return err
 	}
-	if q.Kind != nl.QdiscTBF {
-		return fmt.Errorf("the limit is not in force: %s has the qdisc %s, not %s", st.device, q.Kind, nl.QdiscTBF)
+	if q.Kind != rtnl.QdiscTBF {
+		return fmt.Errorf("the limit is not in force: %s has the qdisc %s, not %s", st.device, q.Kind, rtnl.QdiscTBF)
 	}
 	st.bytes, st.packets, st.drops = q.Stats.Bytes, uint64(q.Stats.Packets), uint64(q.Stats.Drops)
 	st.backlog = time.Duration(float64(q.Stats.Backlog) / float64(st.limit.Rate) * float64(time.Second))

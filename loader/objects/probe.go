@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Probe implements worker.Worker.
@@ -116,16 +116,16 @@ func askClsact() error {
 				return fmt.Errorf("make a network namespace: %w", err)
 			}
 			const loopback = 1
-			h, err := nl.New()
+			h, err := rtnl.New()
 			if err != nil {
 				return err
 			}
 			defer h.Close()
-			if err := h.AddQdisc(loopback, nl.Clsact(), false); err != nil {
+			if err := h.AddQdisc(loopback, rtnl.Clsact(), false); err != nil {
 				return clsactAnswer(err)
 			}
-			return clsactAnswer(h.PutBPF(loopback, nl.BPFFilter{
-				Parent: nl.HookIngress, Priority: 1, Protocol: unix.ETH_P_ALL, Handle: 1, Name: "sl_probe", FD: prog.FD(),
+			return clsactAnswer(h.PutBPF(loopback, rtnl.BPFFilter{
+				Parent: rtnl.HookIngress, Priority: 1, Protocol: unix.ETH_P_ALL, Handle: 1, Name: "sl_probe", FD: prog.FD(),
 			}))
 		}()
 	}()

@@ -4,7 +4,7 @@ package netfilter
 
 import (
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // env is what every back end works with.
@@ -25,5 +25,5 @@ type kernel interface {
 	// LegacyTables lists the tables that iptables-legacy has made.
 	LegacyTables(v6 bool) ([]string, error)
 	// NFTChains lists the chains of nftables.
-	NFTChains() ([]nl.NFTChain, error)
+	NFTChains() ([]rtnl.NFTChain, error)
 }

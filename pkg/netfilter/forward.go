@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // ForwardChain is a chain that drops what is forwarded unless a rule accepts it.
@@ -108,7 +108,7 @@ func (n *Node) mayDrop() bool {
 	return false
 }
 
-func dropsForwarded(c nl.NFTChain) bool {
+func dropsForwarded(c rtnl.NFTChain) bool {
 	ip := c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6 || c.Family == unix.NFPROTO_INET
 	return ip && c.Base && c.Drops && c.Hook == nfInetForward
 }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -49,14 +49,14 @@ func (f *fakeTools) Run(_ context.Context, stdin, name string, args ...string) (
 type fakeKernel struct {
 	chains map[string]bool
 	legacy []string
-	nft    []nl.NFTChain
+	nft    []rtnl.NFTChain
 }
 
 func (k fakeKernel) HasNFTChain(family int, table, chain string) (bool, error) {
 	return k.chains[fmt.Sprint(family, " ", table, " ", chain)], nil
 }
 
-func (k fakeKernel) NFTChains() ([]nl.NFTChain, error) { return k.nft, nil }
+func (k fakeKernel) NFTChains() ([]rtnl.NFTChain, error) { return k.nft, nil }
 
 func (k fakeKernel) LegacyTables(bool) ([]string, error) { return k.legacy, nil }
 
@@ -239,13 +239,13 @@ func TestChoiceFollows(t *testing.T) {
 	old := time.Now().Add(-choiceAge - time.Second)
 	inNFT := fakeKernel{
 		chains: map[string]bool{"2 filter FORWARD": true, "10 filter FORWARD": true},
-		nft:    []nl.NFTChain{{Family: unix.NFPROTO_IPV4, Table: "filter", Name: "FORWARD", Use: 9}},
+		nft:    []rtnl.NFTChain{{Family: unix.NFPROTO_IPV4, Table: "filter", Name: "FORWARD", Use: 9}},
 	}
 	inLegacy := fakeKernel{legacy: []string{"filter"}}
 	both := inNFT
 	both.legacy = []string{"filter"}
-	native := fakeKernel{nft: []nl.NFTChain{{Family: unix.NFPROTO_INET, Table: "mine", Name: "in", Use: 3}}}
-	own := fakeKernel{nft: []nl.NFTChain{
+	native := fakeKernel{nft: []rtnl.NFTChain{{Family: unix.NFPROTO_INET, Table: "mine", Name: "in", Use: 3}}}
+	own := fakeKernel{nft: []rtnl.NFTChain{
 		{Family: unix.NFPROTO_IPV4, Table: nftGuardTable, Name: "prerouting", Use: 3},
 		{Family: unix.NFPROTO_BRIDGE, Table: "nat", Name: "PREROUTING", Use: 3},
 	}}

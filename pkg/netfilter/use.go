@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // system is the kernel.
@@ -22,10 +22,10 @@ type system struct{}
 var _ kernel = system{}
 
 func (system) HasNFTChain(family int, table, chain string) (bool, error) {
-	return nl.NFTHasChain(family, table, chain)
+	return rtnl.NFTHasChain(family, table, chain)
 }
 
-func (system) NFTChains() ([]nl.NFTChain, error) { return nl.NFTChains() }
+func (system) NFTChains() ([]rtnl.NFTChain, error) { return rtnl.NFTChains() }
 
 // LegacyTables reads the names that the kernel shows for the namespace; a kernel
 // without the legacy tables shows none.
@@ -118,13 +118,13 @@ func (t table) count(which func(chain, rule string) bool) (n int) {
 	return n
 }
 
-func isIPTables(c nl.NFTChain) bool {
+func isIPTables(c rtnl.NFTChain) bool {
 	return (c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6) && slices.Contains(iptTables, c.Table)
 }
 
 // isNative reports that a chain is somebody's who works with nftables proper, on
 // the way of packets between networks: macspoofchk has one for bridges on any node.
-func isNative(c nl.NFTChain) bool {
+func isNative(c rtnl.NFTChain) bool {
 	ip := c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6 || c.Family == unix.NFPROTO_INET
 	return ip && !slices.Contains([]string{nftPortTable, nftMasqTable, nftFirewallTable, nftGuardTable}, c.Table)
 }

@@ -44,7 +44,7 @@ const quickKernels = "5.10,6.12"
 // load the programs, and most tests do, so this names what runs, not what does
 // not.
 var quickPackages = []string{
-	"./bpf/tests", "./loader", "./pkg/nl", "./plugins/main/ipvlan", "./plugins/meta/bandwidth", "./plugins/meta/vrf", "./test/behaviour",
+	"./bpf/tests", "./loader", "./pkg/rtnl", "./plugins/main/ipvlan", "./plugins/meta/bandwidth", "./plugins/meta/vrf", "./test/behaviour",
 }
 
 const quickRun = "^TestPrivileged(" +

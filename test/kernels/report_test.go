@@ -34,12 +34,12 @@ func TestJudge(t *testing.T) {
 		want     []string
 	}{
 		{"all well", loader + done, 0, []string{"loader"}, nil},
-		{"one package missing", loader + done, 0, []string{"loader", "pkg/nl"}, []string{"not run: pkg/nl"}},
-		{"another package was run instead", loader + ran("pkg/old", "TestPrivilegedB") + done, 0, []string{"loader", "pkg/nl"}, []string{"not run: pkg/nl"}},
-		{"more was run", loader + ran("pkg/nl", "TestPrivilegedB") + done, 0, []string{"loader"}, nil},
+		{"one package missing", loader + done, 0, []string{"loader", "pkg/rtnl"}, []string{"not run: pkg/rtnl"}},
+		{"another package was run instead", loader + ran("pkg/old", "TestPrivilegedB") + done, 0, []string{"loader", "pkg/rtnl"}, []string{"not run: pkg/rtnl"}},
+		{"more was run", loader + ran("pkg/rtnl", "TestPrivilegedB") + done, 0, []string{"loader"}, nil},
 		{"the machine saw a failure that its report has lost", loader + done, 1, []string{"loader"}, []string{"exit status 1, although no test in the report failed"}},
 		{"nothing selected", ran("loader") + done, 0, []string{"loader"}, []string{"no test was run: does -run name one?"}},
-		{"nothing selected in one of two", loader + ran("pkg/nl") + done, 0, []string{"loader", "pkg/nl"}, nil},
+		{"nothing selected in one of two", loader + ran("pkg/rtnl") + done, 0, []string{"loader", "pkg/rtnl"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := &work{options: &options{run: "A"}}

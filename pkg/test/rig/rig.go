@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -157,10 +157,10 @@ func (c Call) With(key string, value any) Call {
 }
 
 // In runs f with a handle in a namespace.
-func (r *Rig) In(ns *lab.NS, f func(h *nl.Handle) error) {
+func (r *Rig) In(ns *lab.NS, f func(h *rtnl.Handle) error) {
 	r.T.Helper()
 	if err := ns.Do(func() error {
-		h, err := nl.New()
+		h, err := rtnl.New()
 		if err != nil {
 			return err
 		}
@@ -172,9 +172,9 @@ func (r *Rig) In(ns *lab.NS, f func(h *nl.Handle) error) {
 }
 
 // Change runs f with a handle and a link of a namespace.
-func (r *Rig) Change(ns *lab.NS, name string, f func(h *nl.Handle, l nl.Link) error) {
+func (r *Rig) Change(ns *lab.NS, name string, f func(h *rtnl.Handle, l rtnl.Link) error) {
 	r.T.Helper()
-	r.In(ns, func(h *nl.Handle) error {
+	r.In(ns, func(h *rtnl.Handle) error {
 		l, err := h.LinkByName(name)
 		if err != nil {
 			return err
@@ -184,9 +184,9 @@ func (r *Rig) Change(ns *lab.NS, name string, f func(h *nl.Handle, l nl.Link) er
 }
 
 // Link returns a link of a namespace.
-func (r *Rig) Link(ns *lab.NS, name string) (l nl.Link) {
+func (r *Rig) Link(ns *lab.NS, name string) (l rtnl.Link) {
 	r.T.Helper()
-	r.Change(ns, name, func(_ *nl.Handle, found nl.Link) error {
+	r.Change(ns, name, func(_ *rtnl.Handle, found rtnl.Link) error {
 		l = found
 		return nil
 	})
@@ -202,7 +202,7 @@ func (r *Rig) IP(ns *lab.NS, line string) string {
 // Links returns the names of the namespace's devices.
 func (r *Rig) Links(ns *lab.NS) (names []string) {
 	r.T.Helper()
-	r.In(ns, func(h *nl.Handle) error {
+	r.In(ns, func(h *rtnl.Handle) error {
 		ls, err := h.Links()
 		for _, l := range ls {
 			names = append(names, l.Name)

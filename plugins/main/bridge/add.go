@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -30,11 +30,11 @@ type attach struct {
 	*attachment.Site
 	masq *masquerade.Session // nil without masquerading
 
-	bridge  nl.Link
-	hostEnd nl.Link
-	podEnd  nl.Link
-	route   nl.Link // what the host routes the pod's packets on: the bridge, or its leg in the VLAN
-	legMade bool    // the result lists the VLAN gateway
+	bridge  rtnl.Link
+	hostEnd rtnl.Link
+	podEnd  rtnl.Link
+	route   rtnl.Link // what the host routes the pod's packets on: the bridge, or its leg in the VLAN
+	legMade bool      // the result lists the VLAN gateway
 	rec     section
 	result  *types100.Result
 }
@@ -73,7 +73,7 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 	switch {
 	case err == nil && br.Kind != "bridge":
 		return notABridge(br)
-	case err != nil && !errors.Is(err, nl.ErrNotFound):
+	case err != nil && !errors.Is(err, rtnl.ErrNotFound):
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
 	}
 	t.bridge = br // its Index is 0 when it has to be made
@@ -95,7 +95,7 @@ func (t *attach) close() {
 	t.Site.Close()
 }
 
-func notABridge(l nl.Link) error {
+func notABridge(l rtnl.Link) error {
 	kind := l.Kind
 	if kind == "" {
 		kind = "physical or built-in"

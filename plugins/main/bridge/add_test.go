@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
@@ -28,13 +28,13 @@ const life = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"ipam":{"type
 // state describes a namespace in a few lines: links, addresses, routes.
 func (r *rig) state(ns *lab.NS, ifname string) (lines []string) {
 	r.t.Helper()
-	r.within(ns, func(h *nl.Handle) error {
+	r.within(ns, func(h *rtnl.Handle) error {
 		l, err := h.LinkByName(ifname)
 		if err != nil {
 			return err
 		}
 		lines = append(lines, fmt.Sprintf("%s %s mtu %d up %v oper %s", l.Name, l.Kind, l.MTU, l.Up, l.OperState))
-		as, err := h.AddrsOf(l.Index, nl.FamilyAll)
+		as, err := h.AddrsOf(l.Index, rtnl.FamilyAll)
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func (r *rig) state(ns *lab.NS, ifname string) (lines []string) {
 				lines = append(lines, fmt.Sprintf("addr %s tentative %v", a.Prefix, a.Tentative()))
 			}
 		}
-		rs, err := h.RoutesWhere(nl.RouteFilter{LinkIndex: l.Index, Table: nl.TableMain})
+		rs, err := h.RoutesWhere(rtnl.RouteFilter{LinkIndex: l.Index, Table: rtnl.TableMain})
 		for _, x := range rs {
 			if !x.Dst.Addr().IsLinkLocalUnicast() && !x.Dst.Addr().IsMulticast() {
 				gw := ""
@@ -103,12 +103,12 @@ func TestPrivilegedLife(t *testing.T) {
 // each would be walked by every later ADD.
 func (r *rig) wantBarePort(name string) {
 	r.t.Helper()
-	r.host(func(h *nl.Handle) error {
+	r.host(func(h *rtnl.Handle) error {
 		l, err := h.LinkByName(name)
 		if err != nil {
 			return err
 		}
-		addrs, err := h.AddrsOf(l.Index, nl.FamilyAll)
+		addrs, err := h.AddrsOf(l.Index, rtnl.FamilyAll)
 		if err == nil && (len(addrs) != 0 || !l.NoRA) {
 			r.t.Errorf("%s has addresses %v, takes no advertisements: %v", name, addrs, l.NoRA)
 		}
@@ -119,12 +119,12 @@ func (r *rig) wantBarePort(name string) {
 // wantResult compares the whole result with what the kernel has.
 func (r *rig) wantResult(got types.Result, pod *lab.Pod) {
 	r.t.Helper()
-	var br, host, ctr nl.Link
-	r.within(pod.NS, func(h *nl.Handle) (err error) {
+	var br, host, ctr rtnl.Link
+	r.within(pod.NS, func(h *rtnl.Handle) (err error) {
 		ctr, err = h.LinkByName("eth0")
 		return err
 	})
-	r.host(func(h *nl.Handle) (err error) {
+	r.host(func(h *rtnl.Handle) (err error) {
 		br, err = h.LinkByName("br0")
 		if err == nil {
 			host, err = h.LinkByIndex(ctr.PeerIndex)
@@ -179,7 +179,7 @@ func (r *rig) wantForwarding(want string) {
 func (r *rig) wantEndpoint(res *types100.Result) {
 	r.t.Helper()
 	for _, ep := range r.dp.Eps {
-		r.host(func(h *nl.Handle) error {
+		r.host(func(h *rtnl.Handle) error {
 			br, err := h.LinkByName("br0")
 			if err != nil {
 				return err

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
@@ -26,8 +26,8 @@ type inspection struct {
 	prev *types100.Result
 	*attachment.Site
 
-	bridge, hostEnd, podEnd nl.Link
-	route                   nl.Link // as in attach
+	bridge, hostEnd, podEnd rtnl.Link
+	route                   rtnl.Link // as in attach
 	diffs                   []error
 }
 
@@ -80,9 +80,9 @@ func (c *inspection) inspect(ctx context.Context) error {
 }
 
 // find looks a device up and reports a missing one as a difference.
-func (c *inspection) find(what string, get func() (nl.Link, error)) (nl.Link, bool, error) {
+func (c *inspection) find(what string, get func() (rtnl.Link, error)) (rtnl.Link, bool, error) {
 	l, err := get()
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		c.differ("%s does not exist", what)
 		return l, false, nil
 	}
@@ -90,7 +90,7 @@ func (c *inspection) find(what string, get func() (nl.Link, error)) (nl.Link, bo
 }
 
 func (c *inspection) checkBridge() (there bool, err error) {
-	c.bridge, there, err = c.find("bridge "+c.Bridge, func() (nl.Link, error) { return c.Host.LinkByName(c.Bridge) })
+	c.bridge, there, err = c.find("bridge "+c.Bridge, func() (rtnl.Link, error) { return c.Host.LinkByName(c.Bridge) })
 	if err != nil || !there {
 		return there, err
 	}
@@ -116,7 +116,7 @@ func (c *inspection) checkBridge() (there bool, err error) {
 
 func (c *inspection) checkPod() (there bool, err error) {
 	name := c.args.IfName
-	c.podEnd, there, err = c.find(name+" in the pod", func() (nl.Link, error) { return c.Pod.LinkByName(name) })
+	c.podEnd, there, err = c.find(name+" in the pod", func() (rtnl.Link, error) { return c.Pod.LinkByName(name) })
 	if err != nil || !there {
 		return there, err
 	}
@@ -132,7 +132,7 @@ func (c *inspection) checkPod() (there bool, err error) {
 }
 
 func (c *inspection) checkHostEnd() (there bool, err error) {
-	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, func() (nl.Link, error) { return c.Host.LinkByIndex(c.podEnd.PeerIndex) })
+	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, func() (rtnl.Link, error) { return c.Host.LinkByIndex(c.podEnd.PeerIndex) })
 	if err != nil || !there {
 		return there, err
 	}

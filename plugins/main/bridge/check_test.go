@@ -10,7 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
@@ -20,8 +20,8 @@ import (
 // TestPrivilegedCheckSees breaks one thing at a time.
 func TestPrivilegedCheckSees(t *testing.T) {
 	const conf = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"mtu":1400,"portIsolation":true,"ipam":{"type":"fake"}`
-	link := func(r *rig, ns *lab.NS, name string, f func(h *nl.Handle, l nl.Link) error) {
-		r.within(ns, func(h *nl.Handle) error {
+	link := func(r *rig, ns *lab.NS, name string, f func(h *rtnl.Handle, l rtnl.Link) error) {
+		r.within(ns, func(h *rtnl.Handle) error {
 			l, err := h.LinkByName(name)
 			if err != nil {
 				return err
@@ -43,27 +43,27 @@ func TestPrivilegedCheckSees(t *testing.T) {
 	}{
 		{"nothing", func(scene) {}, ""},
 		{"pod's end gone", func(s scene) {
-			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error { return h.DelLink(l.Index) })
+			link(s.rig, s.pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error { return h.DelLink(l.Index) })
 		}, "eth0 in the pod does not exist"},
 		{"pod's end down", func(s scene) {
-			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error { return h.SetDown(l.Index) })
+			link(s.rig, s.pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error { return h.SetDown(l.Index) })
 		}, "eth0 is down"},
 		{"other MAC", func(s scene) {
-			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error { return h.SetMAC(l.Index, veth.RandomMAC()) })
+			link(s.rig, s.pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error { return h.SetMAC(l.Index, veth.RandomMAC()) })
 		}, "eth0 has the address"},
 		{"address gone", func(s scene) {
-			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error {
-				return h.DelAddr(nl.Addr{LinkIndex: l.Index, Prefix: p("10.1.0.3/16")})
+			link(s.rig, s.pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error {
+				return h.DelAddr(rtnl.Addr{LinkIndex: l.Index, Prefix: p("10.1.0.3/16")})
 			})
 		}, "does not have the address 10.1.0.3/16"},
 		{"route gone", func(s scene) {
-			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error {
-				return h.DelRoute(nl.Route{LinkIndex: l.Index, Dst: p("0.0.0.0/0")})
+			link(s.rig, s.pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error {
+				return h.DelRoute(rtnl.Route{LinkIndex: l.Index, Dst: p("0.0.0.0/0")})
 			})
 		}, "no route to"},
 		{"route moved to another table", func(s scene) {
-			link(s.rig, s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error {
-				r := nl.Route{LinkIndex: l.Index, Dst: p("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.1.0.1")}
+			link(s.rig, s.pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error {
+				r := rtnl.Route{LinkIndex: l.Index, Dst: p("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.1.0.1")}
 				if err := h.DelRoute(r); err != nil {
 					return err
 				}
@@ -72,23 +72,25 @@ func TestPrivilegedCheckSees(t *testing.T) {
 			})
 		}, ""},
 		{"host end out of the bridge", func(s scene) {
-			link(s.rig, s.node.NS, host(s), func(h *nl.Handle, l nl.Link) error { return h.SetMaster(l.Index, 0) })
+			link(s.rig, s.node.NS, host(s), func(h *rtnl.Handle, l rtnl.Link) error { return h.SetMaster(l.Index, 0) })
 		}, "is not a port of br0"},
 		{"host end down", func(s scene) {
-			link(s.rig, s.node.NS, host(s), func(h *nl.Handle, l nl.Link) error { return h.SetDown(l.Index) })
+			link(s.rig, s.node.NS, host(s), func(h *rtnl.Handle, l rtnl.Link) error { return h.SetDown(l.Index) })
 		}, "is down"},
 		{"hairpin on", func(s scene) {
-			link(s.rig, s.node.NS, host(s), func(h *nl.Handle, l nl.Link) error { return h.SetPort(l.Index, nl.Port{Hairpin: true, Isolated: true}) })
+			link(s.rig, s.node.NS, host(s), func(h *rtnl.Handle, l rtnl.Link) error {
+				return h.SetPort(l.Index, rtnl.Port{Hairpin: true, Isolated: true})
+			})
 		}, "hairpin mode"},
 		{"isolation off", func(s scene) {
-			link(s.rig, s.node.NS, host(s), func(h *nl.Handle, l nl.Link) error { return h.SetPort(l.Index, nl.Port{}) })
+			link(s.rig, s.node.NS, host(s), func(h *rtnl.Handle, l rtnl.Link) error { return h.SetPort(l.Index, rtnl.Port{}) })
 		}, "isolation"},
 		{"MTU", func(s scene) {
-			link(s.rig, s.node.NS, host(s), func(h *nl.Handle, l nl.Link) error { return h.SetMTU(l.Index, 1280) })
+			link(s.rig, s.node.NS, host(s), func(h *rtnl.Handle, l rtnl.Link) error { return h.SetMTU(l.Index, 1280) })
 		}, "MTU 1280, not 1400"},
 		{"gateway address gone", func(s scene) {
-			link(s.rig, s.node.NS, "br0", func(h *nl.Handle, l nl.Link) error {
-				return h.DelAddr(nl.Addr{LinkIndex: l.Index, Prefix: p("10.1.0.1/16")})
+			link(s.rig, s.node.NS, "br0", func(h *rtnl.Handle, l rtnl.Link) error {
+				return h.DelAddr(rtnl.Addr{LinkIndex: l.Index, Prefix: p("10.1.0.1/16")})
 			})
 		}, "gateway address 10.1.0.1/16"},
 		{"forwarding off", func(s scene) {
@@ -97,10 +99,10 @@ func TestPrivilegedCheckSees(t *testing.T) {
 			}
 		}, "forwarding is off"},
 		{"bridge gone", func(s scene) {
-			link(s.rig, s.node.NS, "br0", func(h *nl.Handle, l nl.Link) error { return h.DelLink(l.Index) })
+			link(s.rig, s.node.NS, "br0", func(h *rtnl.Handle, l rtnl.Link) error { return h.DelLink(l.Index) })
 		}, "bridge br0 does not exist"},
 		{"bridge is another", func(s scene) {
-			link(s.rig, s.node.NS, "br0", func(h *nl.Handle, l nl.Link) error { return h.SetMAC(l.Index, veth.RandomMAC()) })
+			link(s.rig, s.node.NS, "br0", func(h *rtnl.Handle, l rtnl.Link) error { return h.SetMAC(l.Index, veth.RandomMAC()) })
 		}, "br0 has the address"},
 		{"endpoint gone", func(s scene) { s.dp.Eps = nil }, "masquerading differs"},
 		{"datapath gone", func(s scene) { s.dp.Loaded = false }, "not masqueraded"},
@@ -138,7 +140,7 @@ func TestPrivilegedCheckPromisc(t *testing.T) {
 	pod := r.node.PodT(t, "p1")
 	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0","promiscMode":true`)
 	res := r.mustAdd(a)
-	r.host(func(h *nl.Handle) error {
+	r.host(func(h *rtnl.Handle) error {
 		br, err := h.LinkByName("br0")
 		if err != nil {
 			return err

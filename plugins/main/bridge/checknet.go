@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -52,9 +52,9 @@ func (c *inspection) checkVLANs() error {
 
 // covered reports that every VLAN of w is in have with w's flags. The kernel
 // joins neighbours with equal flags, so ranges need not be the same.
-func covered(w nl.VLAN, have []nl.VLAN) bool {
+func covered(w rtnl.VLAN, have []rtnl.VLAN) bool {
 	for id := w.From; id <= w.To; id++ {
-		if !slices.ContainsFunc(have, func(h nl.VLAN) bool {
+		if !slices.ContainsFunc(have, func(h rtnl.VLAN) bool {
 			return h.From <= id && id <= h.To && h.PVID == w.PVID && h.Untagged == w.Untagged
 		}) {
 			return false
@@ -77,7 +77,7 @@ func (c *inspection) checkGateways() error {
 		return nil
 	}
 	if c.VLAN != 0 {
-		leg, there, err := c.find("VLAN gateway "+c.vlanGatewayName(), func() (nl.Link, error) { return c.Host.LinkByName(c.vlanGatewayName()) })
+		leg, there, err := c.find("VLAN gateway "+c.vlanGatewayName(), func() (rtnl.Link, error) { return c.Host.LinkByName(c.vlanGatewayName()) })
 		if err != nil || !there {
 			return err
 		}
@@ -86,8 +86,8 @@ func (c *inspection) checkGateways() error {
 			return err
 		}
 	}
-	have, err := c.Host.AddrsOf(c.route.Index, nl.FamilyAll)
-	if errors.Is(err, nl.ErrNotFound) {
+	have, err := c.Host.AddrsOf(c.route.Index, rtnl.FamilyAll)
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func (c *inspection) checkGateways() error {
 	}
 	addrs, gateways := c.podGateways()
 	for _, w := range gatewayPrefixes(addrs, gateways) {
-		if !slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w }) {
+		if !slices.ContainsFunc(have, func(a rtnl.Addr) bool { return a.Prefix == w }) {
 			c.differ("%s does not have the gateway address %s", c.route.Name, w)
 		}
 	}
@@ -108,7 +108,7 @@ func (c *inspection) checkGateways() error {
 }
 
 // checkLeg compares the VLAN gateway's device.
-func (c *inspection) checkLeg(leg nl.Link) error {
+func (c *inspection) checkLeg(leg rtnl.Link) error {
 	in, err := c.legInVLAN(c.Host, c.bridge, leg)
 	if err == nil && !in {
 		c.differ("the VLAN gateway %s is not in VLAN %d", leg.Name, c.VLAN)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -102,7 +102,7 @@ type request struct {
 	ref      store.Ref
 	ipamType string           // empty: layer 2 only
 	mac      net.HardwareAddr // wanted by the caller; nil: the kernel chooses
-	trunk    []nl.VLAN        // tagged VLANs, ascending, merged
+	trunk    []rtnl.VLAN      // tagged VLANs, ascending, merged
 }
 
 // vlanAware reports that the bridge must filter VLANs. An empty vlanTrunk asks

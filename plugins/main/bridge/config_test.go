@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -116,12 +116,12 @@ func TestMACPrecedence(t *testing.T) {
 func TestTrunk(t *testing.T) {
 	tests := []struct {
 		name, conf string
-		want       []nl.VLAN
+		want       []rtnl.VLAN
 	}{
-		{"ids join", `[{"id":3},{"id":1},{"id":2},{"id":2}]`, []nl.VLAN{{From: 1, To: 3}}},
-		{"range and id in one", `[{"minID":10,"maxID":12,"id":20}]`, []nl.VLAN{{From: 10, To: 12}, {From: 20, To: 20}}},
-		{"overlap", `[{"minID":10,"maxID":20},{"minID":15,"maxID":25}]`, []nl.VLAN{{From: 10, To: 25}}},
-		{"all", `[{"minID":1,"maxID":4094}]`, []nl.VLAN{{From: 1, To: 4094}}},
+		{"ids join", `[{"id":3},{"id":1},{"id":2},{"id":2}]`, []rtnl.VLAN{{From: 1, To: 3}}},
+		{"range and id in one", `[{"minID":10,"maxID":12,"id":20}]`, []rtnl.VLAN{{From: 10, To: 12}, {From: 20, To: 20}}},
+		{"overlap", `[{"minID":10,"maxID":20},{"minID":15,"maxID":25}]`, []rtnl.VLAN{{From: 10, To: 25}}},
+		{"all", `[{"minID":1,"maxID":4094}]`, []rtnl.VLAN{{From: 1, To: 4094}}},
 		{"empty item", `[{}]`, nil},
 	}
 	for _, tt := range tests {
@@ -138,19 +138,19 @@ func TestTrunk(t *testing.T) {
 }
 
 func TestPortVLANs(t *testing.T) {
-	untagged := func(id uint16) nl.VLAN { return nl.VLAN{From: id, To: id, PVID: true, Untagged: true} }
+	untagged := func(id uint16) rtnl.VLAN { return rtnl.VLAN{From: id, To: id, PVID: true, Untagged: true} }
 	tests := []struct {
 		name  string
 		vlan  int
-		trunk []nl.VLAN
-		want  []nl.VLAN
+		trunk []rtnl.VLAN
+		want  []rtnl.VLAN
 	}{
 		{"none", 0, nil, nil},
-		{"access", 5, nil, []nl.VLAN{untagged(5)}},
-		{"trunk alone keeps VLAN 1 untagged", 0, []nl.VLAN{{From: 7, To: 9}}, []nl.VLAN{untagged(1), {From: 7, To: 9}}},
-		{"trunk with 1", 0, []nl.VLAN{{From: 1, To: 9}}, []nl.VLAN{untagged(1), {From: 2, To: 9}}},
-		{"both, one in the other", 5, []nl.VLAN{{From: 4, To: 6}}, []nl.VLAN{untagged(5), {From: 4, To: 4}, {From: 6, To: 6}}},
-		{"the same", 5, []nl.VLAN{{From: 5, To: 5}}, []nl.VLAN{untagged(5)}},
+		{"access", 5, nil, []rtnl.VLAN{untagged(5)}},
+		{"trunk alone keeps VLAN 1 untagged", 0, []rtnl.VLAN{{From: 7, To: 9}}, []rtnl.VLAN{untagged(1), {From: 7, To: 9}}},
+		{"trunk with 1", 0, []rtnl.VLAN{{From: 1, To: 9}}, []rtnl.VLAN{untagged(1), {From: 2, To: 9}}},
+		{"both, one in the other", 5, []rtnl.VLAN{{From: 4, To: 6}}, []rtnl.VLAN{untagged(5), {From: 4, To: 4}, {From: 6, To: 6}}},
+		{"the same", 5, []rtnl.VLAN{{From: 5, To: 5}}, []rtnl.VLAN{untagged(5)}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -67,7 +67,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	host, err := nl.New()
+	host, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
@@ -77,7 +77,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // detach removes everything of one attachment and then its record. It goes on
 // after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, host *nl.Handle, c delConf, ref store.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, host *rtnl.Handle, c delConf, ref store.Ref) error {
 	old := p.loadSection(ref)
 	if !old.found {
 		old.Bridge, old.SpoofCheck = c.Bridge, c.MACSpoofChk
@@ -94,7 +94,7 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, host *nl.Handle,
 
 // removeDevices removes what the ADD made on the host: the pair, the source
 // MAC check and the datapath's endpoint.
-func (p *plugin) removeDevices(ctx context.Context, host *nl.Handle, a *cniplugin.Args, ref store.Ref, old remembered) error {
+func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplugin.Args, ref store.Ref, old remembered) error {
 	var errs []error
 	if old.found {
 		errs = append(errs, old.Remove(host))
@@ -113,13 +113,13 @@ func (p *plugin) removeDevices(ctx context.Context, host *nl.Handle, a *cniplugi
 // removeNamed deletes the pair of a pod that the reference plugin attached, if
 // its other end is on this network's bridge, or on none, and no attachment of
 // ours claims it.
-func (p *plugin) removeNamed(host *nl.Handle, a *cniplugin.Args, bridge string) error {
-	return veth.RemoveNamed(host, a, func(end nl.Link) bool {
+func (p *plugin) removeNamed(host *rtnl.Handle, a *cniplugin.Args, bridge string) error {
+	return veth.RemoveNamed(host, a, func(end rtnl.Link) bool {
 		return onBridge(host, end, bridge) && !veth.Claimed(p.Records.List, end)
 	})
 }
 
-func onBridge(host *nl.Handle, end nl.Link, bridge string) bool {
+func onBridge(host *rtnl.Handle, end rtnl.Link, bridge string) bool {
 	if end.MasterIndex == 0 {
 		return true
 	}

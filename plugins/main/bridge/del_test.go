@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
@@ -91,7 +91,7 @@ func (r *rig) rename(to string) {
 	r.t.Helper()
 	for _, n := range r.links(r.node.NS) {
 		if strings.HasPrefix(n, "veth") {
-			r.host(func(h *nl.Handle) error {
+			r.host(func(h *rtnl.Handle) error {
 				l, err := h.LinkByName(n)
 				if err != nil {
 					return err
@@ -150,12 +150,12 @@ func TestPrivilegedDelSparesOthers(t *testing.T) {
 	a := call("1.1.0", "c1", "eth0", pod.Path, full)
 	res := r.mustAdd(a)
 	if err := pod.Do(func() error {
-		h, err := nl.New()
+		h, err := rtnl.New()
 		if err != nil {
 			return err
 		}
 		defer h.Close()
-		return h.AddVeth(nl.VethSpec{HostName: "eth9", PeerName: "peer9"})
+		return h.AddVeth(rtnl.VethSpec{HostName: "eth9", PeerName: "peer9"})
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -187,8 +187,8 @@ func TestPrivilegedDelSparesOthers(t *testing.T) {
 func TestPrivilegedDelOfReference(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
-	r.host(func(h *nl.Handle) error {
-		if err := h.AddBridge(nl.BridgeSpec{Name: "br0", Up: true}); err != nil {
+	r.host(func(h *rtnl.Handle) error {
+		if err := h.AddBridge(rtnl.BridgeSpec{Name: "br0", Up: true}); err != nil {
 			return err
 		}
 		br, err := h.LinkByName("br0")
@@ -200,7 +200,7 @@ func TestPrivilegedDelOfReference(t *testing.T) {
 			return err
 		}
 		defer fd.Close()
-		return h.AddVeth(nl.VethSpec{HostName: "vethabcdef01", PeerName: "eth0", PeerNS: int(fd.Fd()), Master: br.Index})
+		return h.AddVeth(rtnl.VethSpec{HostName: "vethabcdef01", PeerName: "eth0", PeerNS: int(fd.Fd()), Master: br.Index})
 	})
 	if err := r.del(call("0.4.0", "c1", "eth0", pod.Path, `"bridge":"br0","ipam":{"type":"fake"}`)); err != nil {
 		t.Fatal(err)
@@ -269,8 +269,8 @@ func TestPrivilegedRepeatedADD(t *testing.T) {
 func TestPrivilegedNameCollision(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
-	r.host(func(h *nl.Handle) error {
-		return h.AddVeth(nl.VethSpec{HostName: veth.HostName(ref1, 0), PeerName: "x"})
+	r.host(func(h *rtnl.Handle) error {
+		return h.AddVeth(rtnl.VethSpec{HostName: veth.HostName(ref1, 0), PeerName: "x"})
 	})
 	a := call("1.1.0", "c1", "eth0", pod.Path, full)
 	res := r.mustAdd(a)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
@@ -55,11 +55,11 @@ func (t *attach) makeBridge(context.Context) error {
 // newBridge makes it with an address of its own: one that follows the ports
 // would change under the pods' neighbour entries whenever a pod comes or goes.
 func (t *attach) newBridge() error {
-	err := t.Host.AddBridge(nl.BridgeSpec{Name: t.Bridge, MTU: t.MTU, MAC: veth.RandomMAC(), VLANFiltering: t.vlanAware(), Up: true})
+	err := t.Host.AddBridge(rtnl.BridgeSpec{Name: t.Bridge, MTU: t.MTU, MAC: veth.RandomMAC(), VLANFiltering: t.vlanAware(), Up: true})
 	switch {
-	case errors.Is(err, nl.ErrNotSupported) && t.vlanAware():
+	case errors.Is(err, rtnl.ErrNotSupported) && t.vlanAware():
 		return vlanError(err)
-	case errors.Is(err, nl.ErrExist): // another ADD was faster: its bridge is as good
+	case errors.Is(err, rtnl.ErrExist): // another ADD was faster: its bridge is as good
 	case err != nil:
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the bridge")
 	default:
@@ -99,7 +99,7 @@ func (t *attach) makeVeth(context.Context) error {
 				return err
 			}
 		}
-		if err = t.addVeth(); !errors.Is(err, nl.ErrExist) {
+		if err = t.addVeth(); !errors.Is(err, rtnl.ErrExist) {
 			break
 		}
 		if taken := t.NameFree(t.args.IfName); taken != nil { // somebody was faster
@@ -111,7 +111,7 @@ func (t *attach) makeVeth(context.Context) error {
 	}
 	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
 	// The rest is known, or is read when the link is up.
-	t.hostEnd = nl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
+	t.hostEnd = rtnl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
 	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}
@@ -129,7 +129,7 @@ func (t *attach) makeVeth(context.Context) error {
 // all ports: with 250 pods two milliseconds more. Without IPv6 there is nothing
 // to do.
 func (t *attach) noLinkLocal() {
-	if err := t.Host.SetLink(t.hostEnd.Index, nl.LinkChange{NoLinkLocal: true}); err != nil {
+	if err := t.Host.SetLink(t.hostEnd.Index, rtnl.LinkChange{NoLinkLocal: true}); err != nil {
 		t.args.Log.Debug("the port gets a link-local address", log.String(log.KeyDevice, t.hostEnd.Name), log.Error(err))
 	}
 }
@@ -137,18 +137,18 @@ func (t *attach) noLinkLocal() {
 // addVeth sends the message. When the bridge went away between the look and
 // the message, because another ADD that made it failed, it is made again once.
 func (t *attach) addVeth() error {
-	spec := nl.VethSpec{
+	spec := rtnl.VethSpec{
 		HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), Master: t.bridge.Index, HostUp: true,
 		PeerName: t.args.IfName, PeerMAC: t.mac, PeerNS: t.NS.Fd(), MTU: t.MTU,
 	}
 	err := t.Host.AddVeth(spec)
-	if err == nil || errors.Is(err, nl.ErrExist) {
+	if err == nil || errors.Is(err, rtnl.ErrExist) {
 		return err
 	}
-	if _, gone := t.Host.LinkByIndex(t.bridge.Index); !errors.Is(gone, nl.ErrNotFound) {
+	if _, gone := t.Host.LinkByIndex(t.bridge.Index); !errors.Is(gone, rtnl.ErrNotFound) {
 		return err
 	}
-	t.bridge = nl.Link{}
+	t.bridge = rtnl.Link{}
 	if err := t.makeBridge(context.Background()); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (t *attach) addVeth() error {
 // setPort sets what differs from a new port's defaults.
 func (t *attach) setPort(context.Context) error {
 	if t.HairpinMode || t.PortIsolation {
-		want := nl.Port{Hairpin: t.HairpinMode, Isolated: t.PortIsolation}
+		want := rtnl.Port{Hairpin: t.HairpinMode, Isolated: t.PortIsolation}
 		if err := t.Host.SetPort(t.hostEnd.Index, want); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "set hairpinMode and portIsolation")
 		}
@@ -179,7 +179,7 @@ func (t *attach) waitUp(ctx context.Context) (err error) {
 
 // gone takes "there is no such thing" for success.
 func gone(err error) error {
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	return err

@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -25,11 +25,11 @@ func TestPrivilegedDefaultInTable(t *testing.T) {
 	}
 	pod := r.node.PodT(t, "p1")
 	r.mustAdd(call("1.1.0", "c1", "eth0", pod.Path, `"isDefaultGateway":true,"ipam":{"type":"fake"}`))
-	r.within(pod.NS, func(h *nl.Handle) error {
-		all, err := h.AllRoutes(nl.FamilyV4)
+	r.within(pod.NS, func(h *rtnl.Handle) error {
+		all, err := h.AllRoutes(rtnl.FamilyV4)
 		main := 0
 		for _, x := range all {
-			if x.Dst.Bits() == 0 && x.Table == nl.TableMain {
+			if x.Dst.Bits() == 0 && x.Table == rtnl.TableMain {
 				main++
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -60,17 +60,17 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 			}
 		}, cnierr.CodeState, "record"},
 		{"odd conflict", spoof, func(r *rig, _ *lab.Pod) {
-			r.host(func(h *nl.Handle) error { return h.AddVeth(nl.VethSpec{HostName: "br0", PeerName: "x"}) })
+			r.host(func(h *rtnl.Handle) error { return h.AddVeth(rtnl.VethSpec{HostName: "br0", PeerName: "x"}) })
 		},
 			cnierr.CodeConflict, "br0"},
 		{"interface exists", spoof, func(_ *rig, p *lab.Pod) {
 			_ = p.Do(func() error {
-				h, err := nl.New()
+				h, err := rtnl.New()
 				if err != nil {
 					return err
 				}
 				defer h.Close()
-				return h.AddVeth(nl.VethSpec{HostName: "eth0", PeerName: "x"})
+				return h.AddVeth(rtnl.VethSpec{HostName: "eth0", PeerName: "x"})
 			})
 		}, cnierr.CodeConflict, "eth0"},
 	}

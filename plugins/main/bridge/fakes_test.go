@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
@@ -211,15 +211,15 @@ func (r *rig) check(a *cniplugin.Args, res types.Result) error {
 }
 
 // host runs f with a handle in the node's namespace.
-func (r *rig) host(f func(h *nl.Handle) error) {
+func (r *rig) host(f func(h *rtnl.Handle) error) {
 	r.t.Helper()
 	r.within(r.node.NS, f)
 }
 
-func (r *rig) within(ns *lab.NS, f func(h *nl.Handle) error) {
+func (r *rig) within(ns *lab.NS, f func(h *rtnl.Handle) error) {
 	r.t.Helper()
 	if err := ns.Do(func() error {
-		h, err := nl.New()
+		h, err := rtnl.New()
 		if err != nil {
 			return err
 		}
@@ -246,7 +246,7 @@ func (r *rig) reach(ns *lab.NS, addr string) bool {
 // links returns the names of the namespace's devices.
 func (r *rig) links(ns *lab.NS) (names []string) {
 	r.t.Helper()
-	r.within(ns, func(h *nl.Handle) error {
+	r.within(ns, func(h *rtnl.Handle) error {
 		ls, err := h.Links()
 		for _, l := range ls {
 			names = append(names, l.Name)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -86,20 +86,20 @@ func (t *attach) addGateways() error {
 	return nil
 }
 
-func (t *attach) routeAddrs() ([]nl.Addr, error) {
-	have, err := t.Host.AddrsOf(t.route.Index, nl.FamilyAll)
+func (t *attach) routeAddrs() ([]rtnl.Addr, error) {
+	have, err := t.Host.AddrsOf(t.route.Index, rtnl.FamilyAll)
 	return have, cnierr.Wrap(cnierr.CodeKernel, err, "list the addresses of %s", t.route.Name)
 }
 
-func hasPrefix(have []nl.Addr, w netip.Prefix) bool {
-	return slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w })
+func hasPrefix(have []rtnl.Addr, w netip.Prefix) bool {
+	return slices.ContainsFunc(have, func(a rtnl.Addr) bool { return a.Prefix == w })
 }
 
 // replaceConflicts makes room for w unless it is there. Addresses that conflict
 // with it are removed with forceAddress, else an error: every other IPv4
 // address that this ADD does not want too, and IPv6 addresses of overlapping
 // subnets.
-func (t *attach) replaceConflicts(w netip.Prefix, want []netip.Prefix, have []nl.Addr) error {
+func (t *attach) replaceConflicts(w netip.Prefix, want []netip.Prefix, have []rtnl.Addr) error {
 	if hasPrefix(have, w) {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (t *attach) replaceConflicts(w netip.Prefix, want []netip.Prefix, have []nl
 
 // restoreAddrs gives the device back what it lacks of what it had, in that order:
 // the first of a subnet is the one by which the kernel keeps the others.
-func (t *attach) restoreAddrs(had []nl.Addr) error {
+func (t *attach) restoreAddrs(had []rtnl.Addr) error {
 	var errs []error
 	for _, a := range had {
 		a.Flags &= unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
@@ -132,7 +132,7 @@ func (t *attach) restoreAddrs(had []nl.Addr) error {
 
 // addGateway puts w on the device.
 func (t *attach) addGateway(w netip.Prefix) error {
-	addr := nl.Addr{LinkIndex: t.route.Index, Prefix: w}
+	addr := rtnl.Addr{LinkIndex: t.route.Index, Prefix: w}
 	if w.Addr().Is6() {
 		// The gateway is the host's by configuration; checking for another owner would keep the first pods waiting for seconds.
 		addr.Flags = unix.IFA_F_NODAD
@@ -167,7 +167,7 @@ func conflicts(have, w netip.Prefix, want []netip.Prefix) bool {
 
 // removeGateway undoes addGateway unless other pods are on the bridge, which
 // may have come to rely on the address.
-func (t *attach) removeGateway(a nl.Addr) error {
+func (t *attach) removeGateway(a rtnl.Addr) error {
 	ports, err := t.Host.LinksOf(t.bridge.Index)
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (t *attach) settleBridge() error {
 
 // exists takes "it is there already" for success.
 func exists(err error) error {
-	if errors.Is(err, nl.ErrExist) {
+	if errors.Is(err, rtnl.ErrExist) {
 		return nil
 	}
 	return err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
@@ -20,7 +20,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	host, err := nl.New()
+	host, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -55,7 +55,7 @@ func withDefault(routes []*types.Route, gw net.IP) []*types.Route {
 		if !ok || dst.Bits() != 0 || dst.Addr().Is4() != v4 {
 			continue
 		}
-		if r.GW == nil && r.Table != nil && *r.Table != 0 && *r.Table != nl.TableMain {
+		if r.GW == nil && r.Table != nil && *r.Table != 0 && *r.Table != rtnl.TableMain {
 			continue // not the pod's default route
 		}
 		if r.GW == nil {

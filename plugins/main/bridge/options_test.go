@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
@@ -39,9 +39,9 @@ func TestPrivilegedDefaultRouteWithoutGateway(t *testing.T) {
 			t.Errorf("no %q in %v", want, got)
 		}
 	}
-	r.within(pod.NS, func(h *nl.Handle) error {
-		rs, err := h.Routes(nl.FamilyV4)
-		if err == nil && !slices.ContainsFunc(rs, func(x nl.Route) bool { return x.Dst.Bits() == 0 && x.MTU == 1300 }) {
+	r.within(pod.NS, func(h *rtnl.Handle) error {
+		rs, err := h.Routes(rtnl.FamilyV4)
+		if err == nil && !slices.ContainsFunc(rs, func(x rtnl.Route) bool { return x.Dst.Bits() == 0 && x.MTU == 1300 }) {
 			t.Errorf("the route's MTU is not applied: %+v", rs)
 		}
 		return err
@@ -112,19 +112,19 @@ func TestPrivilegedPortAndBridgeFlags(t *testing.T) {
 	r := newRig(t)
 	tests := []struct {
 		conf string
-		port nl.Port
+		port rtnl.Port
 		prom bool
 	}{
-		{`"bridge":"br1"`, nl.Port{}, false},
-		{`"bridge":"br2","hairpinMode":true`, nl.Port{Hairpin: true}, false},
-		{`"bridge":"br3","portIsolation":true,"promiscMode":true`, nl.Port{Isolated: true}, true},
-		{`"bridge":"br1","promiscMode":true`, nl.Port{}, true}, // on an existing bridge
+		{`"bridge":"br1"`, rtnl.Port{}, false},
+		{`"bridge":"br2","hairpinMode":true`, rtnl.Port{Hairpin: true}, false},
+		{`"bridge":"br3","portIsolation":true,"promiscMode":true`, rtnl.Port{Isolated: true}, true},
+		{`"bridge":"br1","promiscMode":true`, rtnl.Port{}, true}, // on an existing bridge
 	}
 	for i, tt := range tests {
 		pod := r.node.PodT(t, fmt.Sprintf("p%d", i))
 		a := call("1.1.0", fmt.Sprintf("c%d", i), "eth0", pod.Path, tt.conf)
 		res := r.mustAdd(a)
-		r.host(func(h *nl.Handle) error {
+		r.host(func(h *rtnl.Handle) error {
 			host, err := h.LinkByName(res.Interfaces[1].Name)
 			if err != nil {
 				return err
@@ -169,8 +169,8 @@ func TestPrivilegedMAC(t *testing.T) {
 func TestPrivilegedBridgeMACStays(t *testing.T) {
 	r := newRig(t)
 	mac := ""
-	r.host(func(h *nl.Handle) error {
-		if err := h.AddBridge(nl.BridgeSpec{Name: "br0", Up: true}); err != nil { // an operator's, that follows its ports
+	r.host(func(h *rtnl.Handle) error {
+		if err := h.AddBridge(rtnl.BridgeSpec{Name: "br0", Up: true}); err != nil { // an operator's, that follows its ports
 			return err
 		}
 		br, err := h.LinkByName("br0")
@@ -184,7 +184,7 @@ func TestPrivilegedBridgeMACStays(t *testing.T) {
 		if got := res.Interfaces[0].Mac; got != mac {
 			t.Errorf("ADD %d: the result says that the bridge's address changed from %s to %s", i, mac, got)
 		}
-		r.host(func(h *nl.Handle) error {
+		r.host(func(h *rtnl.Handle) error {
 			br, err := h.LinkByName("br0")
 			if got := br.MAC.String(); got != mac {
 				t.Errorf("ADD %d: the bridge's address changed from %s to %s", i, mac, got)

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // defaultVLAN is the VLAN of untagged frames on a trunk without vlan.
@@ -33,7 +33,7 @@ func (r *request) parseTrunk() error {
 			r.trunk[n-1].To = uint16(id)
 			continue
 		}
-		r.trunk = append(r.trunk, nl.VLAN{From: uint16(id), To: uint16(id)})
+		r.trunk = append(r.trunk, rtnl.VLAN{From: uint16(id), To: uint16(id)})
 	}
 	return nil
 }
@@ -72,13 +72,13 @@ func (t trunkItem) ids(key string) ([]int, error) {
 func validVLAN(id int) bool { return id >= 1 && id <= maxVLAN }
 
 // portVLANs returns what a port gets besides what the bridge gave it.
-func portVLANs(vlan int, trunk []nl.VLAN) []nl.VLAN {
-	var want []nl.VLAN
+func portVLANs(vlan int, trunk []rtnl.VLAN) []rtnl.VLAN {
+	var want []rtnl.VLAN
 	switch {
 	case vlan != 0:
-		want = append(want, nl.VLAN{From: uint16(vlan), To: uint16(vlan), PVID: true, Untagged: true})
+		want = append(want, rtnl.VLAN{From: uint16(vlan), To: uint16(vlan), PVID: true, Untagged: true})
 	case len(trunk) > 0:
-		want = append(want, nl.VLAN{From: defaultVLAN, To: defaultVLAN, PVID: true, Untagged: true})
+		want = append(want, rtnl.VLAN{From: defaultVLAN, To: defaultVLAN, PVID: true, Untagged: true})
 	}
 	for _, t := range trunk {
 		want = append(want, without(t, want)...)
@@ -88,25 +88,25 @@ func portVLANs(vlan int, trunk []nl.VLAN) []nl.VLAN {
 
 // without cuts the untagged VLAN out of a trunk range: naming an id twice would
 // take its untagged flag away.
-func without(t nl.VLAN, untagged []nl.VLAN) []nl.VLAN {
+func without(t rtnl.VLAN, untagged []rtnl.VLAN) []rtnl.VLAN {
 	for _, u := range untagged {
 		if !u.PVID || u.From < t.From || u.From > t.To {
 			continue
 		}
-		var parts []nl.VLAN
+		var parts []rtnl.VLAN
 		if t.From < u.From {
-			parts = append(parts, nl.VLAN{From: t.From, To: u.From - 1})
+			parts = append(parts, rtnl.VLAN{From: t.From, To: u.From - 1})
 		}
 		if u.From < t.To {
-			parts = append(parts, nl.VLAN{From: u.From + 1, To: t.To})
+			parts = append(parts, rtnl.VLAN{From: u.From + 1, To: t.To})
 		}
 		return parts
 	}
-	return []nl.VLAN{t}
+	return []rtnl.VLAN{t}
 }
 
 // setVLANs puts the port with that index into its VLANs.
-func (r *request) setVLANs(host *nl.Handle, index, vlan int, trunk []nl.VLAN) error {
+func (r *request) setVLANs(host *rtnl.Handle, index, vlan int, trunk []rtnl.VLAN) error {
 	want := portVLANs(vlan, trunk)
 	if len(want) == 0 {
 		return nil
@@ -124,7 +124,7 @@ func (r *request) setVLANs(host *nl.Handle, index, vlan int, trunk []nl.VLAN) er
 }
 
 func vlanError(err error) error {
-	if errors.Is(err, nl.ErrNotSupported) {
+	if errors.Is(err, rtnl.ErrNotSupported) {
 		return cnierr.Wrap(cnierr.CodeUnsupported, err, "vlan, vlanTrunk: this kernel has no VLAN filtering on bridges (CONFIG_BRIDGE_VLAN_FILTERING)")
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "set the VLANs of a bridge port")
@@ -133,13 +133,13 @@ func vlanError(err error) error {
 // vlanGateway makes sure that the host has a leg in the VLAN: a veth whose one
 // end, named bridge.vlan, carries the gateway address and whose other end is a
 // port of the bridge. It is made once and stays with the bridge.
-func (t *attach) vlanGateway() (nl.Link, error) {
+func (t *attach) vlanGateway() (rtnl.Link, error) {
 	name := t.vlanGatewayName()
 	leg, err := t.Host.LinkByName(name)
 	switch {
 	case err == nil:
 		return leg, t.mendLeg(leg)
-	case !errors.Is(err, nl.ErrNotFound):
+	case !errors.Is(err, rtnl.ErrNotFound):
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}
 	br, err := t.Host.LinkByIndex(t.bridge.Index) // its MTU fits the pod's port by now, and all others
@@ -147,8 +147,8 @@ func (t *attach) vlanGateway() (nl.Link, error) {
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
 	}
 	port := "veth" + randomHex(4)
-	err = t.Host.AddVeth(nl.VethSpec{HostName: port, Master: br.Index, HostUp: true, PeerName: name, MTU: br.MTU})
-	if errors.Is(err, nl.ErrExist) { // another ADD was faster
+	err = t.Host.AddVeth(rtnl.VethSpec{HostName: port, Master: br.Index, HostUp: true, PeerName: name, MTU: br.MTU})
+	if errors.Is(err, rtnl.ErrExist) { // another ADD was faster
 		leg, err = t.Host.LinkByName(name)
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}
@@ -164,7 +164,7 @@ func (t *attach) vlanGateway() (nl.Link, error) {
 
 // mendLeg gives the VLAN gateway what it may lack: all of it when it is new, or
 // the ADD that made it was killed.
-func (t *attach) mendLeg(leg nl.Link) error {
+func (t *attach) mendLeg(leg rtnl.Link) error {
 	in, err := t.legInVLAN(t.Host, t.bridge, leg)
 	if err != nil {
 		return err
@@ -182,12 +182,12 @@ func (t *attach) mendLeg(leg nl.Link) error {
 
 // legInVLAN reports that the other end of the VLAN gateway is untagged in the
 // VLAN. A device that is no such pair is the operator's, and taken for it.
-func (r *request) legInVLAN(host *nl.Handle, bridge, leg nl.Link) (bool, error) {
+func (r *request) legInVLAN(host *rtnl.Handle, bridge, leg rtnl.Link) (bool, error) {
 	if leg.Kind != "veth" || leg.PeerIndex == 0 {
 		return true, nil
 	}
 	port, err := host.LinkByIndex(leg.PeerIndex)
-	if errors.Is(err, nl.ErrNotFound) || err == nil && port.MasterIndex != bridge.Index {
+	if errors.Is(err, rtnl.ErrNotFound) || err == nil && port.MasterIndex != bridge.Index {
 		return true, nil
 	}
 	if err != nil {
@@ -204,7 +204,7 @@ func (r *request) legInVLAN(host *nl.Handle, bridge, leg nl.Link) (bool, error) 
 // meanwhile, which may be using it.
 func (t *attach) removeIfUnused(name string) error {
 	leg, err := t.Host.LinkByName(name)
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -57,9 +57,9 @@ func (r *rig) mustBeCleanBut(leg string) {
 }
 
 // vlans returns the VLANs of a port.
-func (r *rig) vlans(name string) (vlans []nl.VLAN) {
+func (r *rig) vlans(name string) (vlans []rtnl.VLAN) {
 	r.t.Helper()
-	r.host(func(h *nl.Handle) error {
+	r.host(func(h *rtnl.Handle) error {
 		l, err := h.LinkByName(name)
 		if err != nil {
 			return err
@@ -79,14 +79,14 @@ func TestPrivilegedVLAN(t *testing.T) {
 		if len(res.Interfaces) != 4 || res.Interfaces[3].Name != "br0.100" || res.Interfaces[3].Sandbox != "" {
 			t.Fatalf("interfaces %+v", res.Interfaces)
 		}
-		want := []nl.VLAN{{From: 100, To: 100, PVID: true, Untagged: true}, {From: 200, To: 202}}
+		want := []rtnl.VLAN{{From: 100, To: 100, PVID: true, Untagged: true}, {From: 200, To: 202}}
 		if diff := cmp.Diff(want, r.vlans(res.Interfaces[1].Name)); diff != "" {
 			t.Errorf("VLANs (-want +got):\n%s", diff)
 		}
 		if err := r.check(a, res); err != nil {
 			t.Errorf("CHECK: %v", err)
 		}
-		r.host(func(h *nl.Handle) error {
+		r.host(func(h *rtnl.Handle) error {
 			leg, err := h.LinkByName("br0.100")
 			for _, ep := range r.dp.Eps {
 				if ep.RouteIfindex != leg.Index || ep.GatewayMAC.String() != leg.MAC.String() {
@@ -109,12 +109,12 @@ func TestPrivilegedVLAN(t *testing.T) {
 
 func (r *rig) spoilVLAN(res *types100.Result) {
 	r.t.Helper()
-	r.host(func(h *nl.Handle) error {
+	r.host(func(h *rtnl.Handle) error {
 		l, err := h.LinkByName(res.Interfaces[1].Name)
 		if err != nil {
 			return err
 		}
-		return h.DelVLANs(l.Index, nl.VLAN{From: 201, To: 201})
+		return h.DelVLANs(l.Index, rtnl.VLAN{From: 201, To: 201})
 	})
 }
 
@@ -126,9 +126,9 @@ func TestPrivilegedVLANGatewayMended(t *testing.T) {
 		a := call("1.1.0", id, "eth0", r.node.PodT(t, id).Path, vlanConf)
 		return a, r.mustAdd(a)
 	}
-	leg := func(f func(h *nl.Handle, leg nl.Link) error) {
+	leg := func(f func(h *rtnl.Handle, leg rtnl.Link) error) {
 		t.Helper()
-		r.host(func(h *nl.Handle) error {
+		r.host(func(h *rtnl.Handle) error {
 			l, err := h.LinkByName("br0.100")
 			if err != nil {
 				return err
@@ -139,10 +139,10 @@ func TestPrivilegedVLANGatewayMended(t *testing.T) {
 	first, res := add("first")
 	for i, tt := range []struct {
 		says  string
-		spoil func(h *nl.Handle, leg nl.Link) error
+		spoil func(h *rtnl.Handle, leg rtnl.Link) error
 	}{
-		{"not in VLAN 100", func(h *nl.Handle, l nl.Link) error { return h.DelVLANs(l.PeerIndex, nl.VLAN{From: 100, To: 100}) }},
-		{"is down", func(h *nl.Handle, l nl.Link) error { return h.SetDown(l.Index) }},
+		{"not in VLAN 100", func(h *rtnl.Handle, l rtnl.Link) error { return h.DelVLANs(l.PeerIndex, rtnl.VLAN{From: 100, To: 100}) }},
+		{"is down", func(h *rtnl.Handle, l rtnl.Link) error { return h.SetDown(l.Index) }},
 	} {
 		leg(tt.spoil)
 		fake.WantCode(t, r.check(first, res), cnierr.CodeCheck, tt.says)
@@ -179,15 +179,15 @@ func TestPrivilegedVLANTraffic(t *testing.T) {
 
 func TestPrivilegedVLANKinds(t *testing.T) {
 	r := mustFilterVLANs(t)
-	untagged := func(id uint16) nl.VLAN { return nl.VLAN{From: id, To: id, PVID: true, Untagged: true} }
+	untagged := func(id uint16) rtnl.VLAN { return rtnl.VLAN{From: id, To: id, PVID: true, Untagged: true} }
 	tests := []struct {
 		conf string
-		want []nl.VLAN
+		want []rtnl.VLAN
 	}{
-		{`"bridge":"br0","vlan":7`, []nl.VLAN{untagged(7)}},
-		{`"bridge":"br0","vlan":7,"preserveDefaultVlan":true`, []nl.VLAN{{From: 1, To: 1, Untagged: true}, untagged(7)}},
-		{`"bridge":"br0","vlanTrunk":[{"id":9}]`, []nl.VLAN{untagged(1), {From: 9, To: 9}}},
-		{`"bridge":"br0","vlanTrunk":[]`, []nl.VLAN{untagged(1)}}, // as the bridge gives it
+		{`"bridge":"br0","vlan":7`, []rtnl.VLAN{untagged(7)}},
+		{`"bridge":"br0","vlan":7,"preserveDefaultVlan":true`, []rtnl.VLAN{{From: 1, To: 1, Untagged: true}, untagged(7)}},
+		{`"bridge":"br0","vlanTrunk":[{"id":9}]`, []rtnl.VLAN{untagged(1), {From: 9, To: 9}}},
+		{`"bridge":"br0","vlanTrunk":[]`, []rtnl.VLAN{untagged(1)}}, // as the bridge gives it
 	}
 	for i, tt := range tests {
 		pod := r.node.PodT(t, fmt.Sprintf("p%d", i))
@@ -204,7 +204,7 @@ func TestPrivilegedVLANKinds(t *testing.T) {
 
 func TestPrivilegedVLANNothingLeft(t *testing.T) {
 	r := mustFilterVLANs(t)
-	r.host(func(h *nl.Handle) error { // begin with an empty node
+	r.host(func(h *rtnl.Handle) error { // begin with an empty node
 		for _, n := range []string{"br0.100", "br0"} {
 			l, err := h.LinkByName(n)
 			if err != nil {

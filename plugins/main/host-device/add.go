@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -29,7 +29,7 @@ type attach struct {
 
 	old    remembered // of an earlier ADD of this attachment
 	before former     // what the device was like; zero in DPDK mode
-	dev    nl.Link
+	dev    rtnl.Link
 	addrs  []netip.Prefix
 	rec    section
 	result *types100.Result
@@ -128,12 +128,12 @@ func (t *attach) move(context.Context) error {
 		return t.before.restore(t.host, t.rec)
 	})
 	l := t.before.link
-	if err := t.host.SetLink(l.Index, nl.LinkChange{Alias: &t.rec.Device}); err != nil {
+	if err := t.host.SetLink(l.Index, rtnl.LinkChange{Alias: &t.rec.Device}); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "note the name of %s in its alias", l.Name)
 	}
 	fd := t.podNS.Fd()
-	if err := t.host.SetLink(l.Index, nl.LinkChange{NetNS: &fd, Name: &t.args.IfName}); err != nil {
-		if errors.Is(err, nl.ErrExist) {
+	if err := t.host.SetLink(l.Index, rtnl.LinkChange{NetNS: &fd, Name: &t.args.IfName}); err != nil {
+		if errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeConflict, err, "CNI_IFNAME %q exists already in %s", t.args.IfName, t.args.Netns)
 		}
 		return cnierr.Wrap(cnierr.CodeKernel, err, "move %s to the pod", l.Name)

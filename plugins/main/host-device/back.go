@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 const (
@@ -34,7 +34,7 @@ func (e *ends) returnDevice(s section, lentAs string, l *log.Logger) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "find %s on the host", s.Device)
 	}
 	if err := e.rename(dev, s); err != nil {
-		if !errors.Is(err, nl.ErrExist) {
+		if !errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "give %s its own name %s back", dev.Name, s.Device)
 		}
 		l.Warn("another device has taken the name: the returned one keeps a spare name, and its own in its alias",
@@ -58,38 +58,38 @@ func (e *ends) fetch(s section, lentAs string) error {
 		return err
 	}
 	fd := e.hostNS.Fd()
-	home := func(name string) error { return e.pod.SetLink(dev.Index, nl.LinkChange{NetNS: &fd, Name: &name}) }
-	if err = home(s.Device); !errors.Is(err, nl.ErrExist) {
-		return unless(err, nl.ErrNotFound)
+	home := func(name string) error { return e.pod.SetLink(dev.Index, rtnl.LinkChange{NetNS: &fd, Name: &name}) }
+	if err = home(s.Device); !errors.Is(err, rtnl.ErrExist) {
+		return unless(err, rtnl.ErrNotFound)
 	}
 	if _, there := e.pod.LinkByIndex(dev.Index); there != nil {
-		return unless(there, nl.ErrNotFound) // moved, under the name it had in the pod
+		return unless(there, rtnl.ErrNotFound) // moved, under the name it had in the pod
 	}
-	if err = home(spareName); errors.Is(err, nl.ErrExist) {
+	if err = home(spareName); errors.Is(err, rtnl.ErrExist) {
 		// An alternative name, which the pod may have given it, is taken on the host.
 		if err = e.pod.DropAltNames(dev.Index); err == nil {
 			err = home(s.Device)
 		}
-		if errors.Is(err, nl.ErrExist) {
+		if errors.Is(err, rtnl.ErrExist) {
 			err = home(spareName)
 		}
 	}
-	return unless(err, nl.ErrNotFound)
+	return unless(err, rtnl.ErrNotFound)
 }
 
 // mark puts the loan's mark back on a bare device from which the pod has taken
 // it: on the host nothing else would tell it from others.
-func (e *ends) mark(s section, lentAs string) (dev nl.Link, found bool, err error) {
+func (e *ends) mark(s section, lentAs string) (dev rtnl.Link, found bool, err error) {
 	dev, err = e.pod.LinkByName(lentAs)
 	if err != nil || !s.bare(dev, lentAs) {
-		return dev, false, unless(err, nl.ErrNotFound)
+		return dev, false, unless(err, rtnl.ErrNotFound)
 	}
-	return dev, true, e.pod.SetLink(dev.Index, nl.LinkChange{Alias: &s.Device})
+	return dev, true, e.pod.SetLink(dev.Index, rtnl.LinkChange{Alias: &s.Device})
 }
 
 // rename gives a device on the host its own name; a spare one when that is
 // taken and the one it has is the pod's.
-func (e *ends) rename(dev nl.Link, s section) error {
+func (e *ends) rename(dev rtnl.Link, s section) error {
 	if dev.Name == s.Device {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (e *ends) rename(dev nl.Link, s section) error {
 // reset takes the loan's mark off the device and undoes what the pod may have
 // changed of it. Addresses and state the kernel has reset by the move. A virtual
 // function may not be free to choose its address or MTU: that is only said.
-func (e *ends) reset(dev nl.Link, s section, l *log.Logger) error {
+func (e *ends) reset(dev rtnl.Link, s section, l *log.Logger) error {
 	var errs []error
 	if s.MTU != 0 && dev.MTU != s.MTU {
 		errs = append(errs, e.host.SetMTU(dev.Index, s.MTU))
@@ -118,12 +118,12 @@ func (e *ends) reset(dev nl.Link, s section, l *log.Logger) error {
 	if dev.Alias == s.Alias {
 		return nil
 	}
-	return e.host.SetLink(dev.Index, nl.LinkChange{Alias: &s.Alias})
+	return e.host.SetLink(dev.Index, rtnl.LinkChange{Alias: &s.Alias})
 }
 
 // findOnHost looks for the device by its own name and by the one it was lent
 // under before it goes through all devices.
-func findOnHost(host *nl.Handle, s section, lentAs string) (nl.Link, bool, error) {
+func findOnHost(host *rtnl.Handle, s section, lentAs string) (rtnl.Link, bool, error) {
 	for _, name := range []string{s.Device, lentAs} {
 		if name == "" {
 			continue
@@ -132,7 +132,7 @@ func findOnHost(host *nl.Handle, s section, lentAs string) (nl.Link, bool, error
 		if err == nil && s.same(l, lentAs) {
 			return l, true, nil
 		}
-		if err != nil && !errors.Is(err, nl.ErrNotFound) {
+		if err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 			return l, false, err
 		}
 	}
@@ -141,10 +141,10 @@ func findOnHost(host *nl.Handle, s section, lentAs string) (nl.Link, bool, error
 
 // findIn goes through the devices of a namespace. One with the loan's mark is
 // preferred: two functions of a card may share an address.
-func findIn(h *nl.Handle, s section, lentAs string) (dev nl.Link, found bool, err error) {
+func findIn(h *rtnl.Handle, s section, lentAs string) (dev rtnl.Link, found bool, err error) {
 	links, err := h.Links()
 	if err != nil {
-		return nl.Link{}, false, err
+		return rtnl.Link{}, false, err
 	}
 	for _, l := range links {
 		if s.same(l, lentAs) && (!found || l.Alias == s.Device) {

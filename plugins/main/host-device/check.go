@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
@@ -62,7 +62,7 @@ func (e *ends) compare(prev *types100.Result, entry *types100.Interface, old rem
 		return nil, nil
 	}
 	l, err := e.pod.LinkByName(entry.Name)
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return []error{differs("%s does not exist in the pod", entry.Name)}, nil
 	}
 	if err != nil {

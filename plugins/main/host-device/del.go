@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -122,14 +122,14 @@ func (e *ends) openRecorded(path string, old remembered) (gone bool, err error) 
 		return err == nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
 	e.podNS = ns
-	e.pod, err = nl.NewIn(ns)
+	e.pod, err = rtnl.NewIn(ns)
 	return false, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 }
 
 // await gives the kernel time to bring hardware home from a namespace that has
 // just ended, which it does in the background.
 func (e *ends) await(ctx context.Context, s section, a *cniplugin.Args) {
-	w, err := nl.Subscribe(nl.GroupLink)
+	w, err := rtnl.Subscribe(rtnl.GroupLink)
 	if err != nil {
 		return
 	}
@@ -167,7 +167,7 @@ func giveBackUnrecorded(a *cniplugin.Args) error {
 	}
 	l, err := e.pod.LinkByName(a.IfName)
 	if err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, unless(err, nl.ErrNotFound), "look up %s in the pod", a.IfName)
+		return cnierr.Wrap(cnierr.CodeKernel, unless(err, rtnl.ErrNotFound), "look up %s in the pod", a.IfName)
 	}
 	if l.Alias == "" || cniconf.BadIfName(l.Alias) != "" {
 		return nil // nothing says that it was lent

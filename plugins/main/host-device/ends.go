@@ -5,7 +5,7 @@ package hostdevice
 import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
@@ -13,7 +13,7 @@ import (
 // The pod's may be nil where it is gone.
 type ends struct {
 	hostNS, podNS *netns.NS
-	host, pod     *nl.Handle
+	host, pod     *rtnl.Handle
 	site          *attachment.Site // owns what it holds; nil: the others are our own
 }
 
@@ -37,7 +37,7 @@ func openHost() (_ *ends, err error) {
 	if e.hostNS, err = netns.Current(); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
-	if e.host, err = nl.New(); err != nil {
+	if e.host, err = rtnl.New(); err != nil {
 		e.hostNS.Close()
 		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}

@@ -10,14 +10,14 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // find returns the host's device that the configuration means, and its own
 // name, which it does not have when it has come back from a pod by itself. The
 // order of the keys is the reference's.
-func (p *plugin) find(host *nl.Handle, r *request) (l nl.Link, own string, err error) {
+func (p *plugin) find(host *rtnl.Handle, r *request) (l rtnl.Link, own string, err error) {
 	key, value := "device", r.Device
 	switch {
 	case r.Device != "":
@@ -36,7 +36,7 @@ func (p *plugin) find(host *nl.Handle, r *request) (l nl.Link, own string, err e
 		l, err = lookUp(host, func() (string, error) { return p.sys.auxNet(r.aux) })
 	}
 	switch {
-	case errors.Is(err, nl.ErrNotFound) || errors.Is(err, errNoNet):
+	case errors.Is(err, rtnl.ErrNotFound) || errors.Is(err, errNoNet):
 		return l, "", cnierr.Wrap(cnierr.CodeConfig, err, "invalid %s %q: the host has no such device", key, value)
 	case err != nil:
 		return l, "", cnierr.Wrap(cnierr.CodeKernel, err, "find the device of %s %q", key, value)
@@ -55,9 +55,9 @@ func (p *plugin) find(host *nl.Handle, r *request) (l nl.Link, own string, err e
 // named returns the device of that name, or the one that has lost it: the
 // kernel gives hardware back, when a pod's namespace ends, under the name that
 // it had in the pod. Its alias still says the own one.
-func (p *plugin) named(host *nl.Handle, name string) (nl.Link, error) {
+func (p *plugin) named(host *rtnl.Handle, name string) (rtnl.Link, error) {
 	l, err := host.LinkByName(name)
-	if !errors.Is(err, nl.ErrNotFound) {
+	if !errors.Is(err, rtnl.ErrNotFound) {
 		return l, err
 	}
 	links, lerr := host.Links()
@@ -74,31 +74,31 @@ func (p *plugin) named(host *nl.Handle, name string) (nl.Link, error) {
 
 // withAddress returns the first device with the hardware address, by age: a
 // device on top of another (a VLAN, a bond) has the address of the lower one.
-func withAddress(host *nl.Handle, r *request) (nl.Link, error) {
+func withAddress(host *rtnl.Handle, r *request) (rtnl.Link, error) {
 	links, err := host.Links()
 	if err != nil {
-		return nl.Link{}, err
+		return rtnl.Link{}, err
 	}
-	slices.SortFunc(links, func(a, b nl.Link) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(links, func(a, b rtnl.Link) int { return cmp.Compare(a.Index, b.Index) })
 	for _, l := range links {
 		if bytes.Equal(l.MAC, r.hwAddr) {
 			return l, nil
 		}
 	}
-	return nl.Link{}, nl.ErrNotFound
+	return rtnl.Link{}, rtnl.ErrNotFound
 }
 
-func lookUp(host *nl.Handle, name func() (string, error)) (nl.Link, error) {
+func lookUp(host *rtnl.Handle, name func() (string, error)) (rtnl.Link, error) {
 	n, err := name()
 	if err != nil {
-		return nl.Link{}, err
+		return rtnl.Link{}, err
 	}
 	return host.LinkByName(n)
 }
 
 // ownName is the name that a device has on the host: that of its alias when a
 // record says that it was lent under it.
-func (p *plugin) ownName(l nl.Link) string {
+func (p *plugin) ownName(l rtnl.Link) string {
 	if l.Alias == "" || l.Alias == l.Name || cniconf.BadIfName(l.Alias) != "" {
 		return l.Name
 	}

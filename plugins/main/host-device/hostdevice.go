@@ -16,7 +16,7 @@ import (
 	"net"
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -74,7 +74,7 @@ type section struct {
 }
 
 // describe notes what l is like.
-func describe(l nl.Link, own string) section {
+func describe(l rtnl.Link, own string) section {
 	return section{
 		Device: own, Alias: l.Alias, Kind: l.Kind, MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU,
 	}
@@ -84,7 +84,7 @@ func describe(l nl.Link, own string) section {
 // burnt into it, whatever the pod did. Anything else is known by the alias that
 // the loan left on it, or, where the pod has cleared that, by its address while
 // it has the name it was lent under.
-func (s section) same(l nl.Link, lentAs string) bool {
+func (s section) same(l rtnl.Link, lentAs string) bool {
 	switch {
 	case s.Device == "" || l.Kind != s.Kind || l.Loopback:
 		return false
@@ -100,7 +100,7 @@ func (s section) same(l nl.Link, lentAs string) bool {
 // bare reports that l may be the lent device by its kind and name alone, for one
 // that has no hardware address to be known by (WireGuard, TUN). It tells nothing
 // where somebody else may have made another device of that name.
-func (s section) bare(l nl.Link, name string) bool {
+func (s section) bare(l rtnl.Link, name string) bool {
 	return s.Device != "" && s.MAC == "" && len(l.MAC) == 0 && l.Kind == s.Kind && l.Name == name
 }
 

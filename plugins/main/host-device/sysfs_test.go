@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -136,21 +136,21 @@ func TestSame(t *testing.T) {
 	tests := []struct {
 		name string
 		s    section
-		l    nl.Link
+		l    rtnl.Link
 		want bool
 	}{
-		{"hardware", hardware, nl.Link{Name: "x", MAC: mac(other), PermMAC: mac(own)}, true},
-		{"other hardware with the alias", hardware, nl.Link{Name: "eth0", Alias: "nic0", MAC: mac(own), PermMAC: mac(other)}, false},
-		{"virtual device with hardware's alias", hardware, nl.Link{Name: "eth0", Alias: "nic0", Kind: "veth", MAC: mac(own)}, false},
-		{"virtual, by alias", virtual, nl.Link{Name: "x", Alias: "nic0", Kind: "veth", MAC: mac(other)}, true},
-		{"virtual, by address and name", virtual, nl.Link{Name: "eth0", Kind: "veth", MAC: mac(own)}, true},
-		{"virtual, by address and own name", virtual, nl.Link{Name: "nic0", Kind: "veth", MAC: mac(own)}, true},
-		{"virtual, by address alone", virtual, nl.Link{Name: "x", Kind: "veth", MAC: mac(own)}, false},
-		{"virtual of another kind", virtual, nl.Link{Name: "eth0", Alias: "nic0", Kind: "dummy", MAC: mac(own)}, false},
-		{"no address, by name alone", section{Device: "nic0", Kind: "tun"}, nl.Link{Name: "nic0", Kind: "tun"}, false},
-		{"hardware without an address", section{Device: "can0"}, nl.Link{Name: "eth0", Alias: "can0"}, true},
-		{"loopback", section{Device: "lo"}, nl.Link{Name: "lo", Alias: "lo", Loopback: true}, false},
-		{"nothing was moved", section{}, nl.Link{Name: "eth0"}, false},
+		{"hardware", hardware, rtnl.Link{Name: "x", MAC: mac(other), PermMAC: mac(own)}, true},
+		{"other hardware with the alias", hardware, rtnl.Link{Name: "eth0", Alias: "nic0", MAC: mac(own), PermMAC: mac(other)}, false},
+		{"virtual device with hardware's alias", hardware, rtnl.Link{Name: "eth0", Alias: "nic0", Kind: "veth", MAC: mac(own)}, false},
+		{"virtual, by alias", virtual, rtnl.Link{Name: "x", Alias: "nic0", Kind: "veth", MAC: mac(other)}, true},
+		{"virtual, by address and name", virtual, rtnl.Link{Name: "eth0", Kind: "veth", MAC: mac(own)}, true},
+		{"virtual, by address and own name", virtual, rtnl.Link{Name: "nic0", Kind: "veth", MAC: mac(own)}, true},
+		{"virtual, by address alone", virtual, rtnl.Link{Name: "x", Kind: "veth", MAC: mac(own)}, false},
+		{"virtual of another kind", virtual, rtnl.Link{Name: "eth0", Alias: "nic0", Kind: "dummy", MAC: mac(own)}, false},
+		{"no address, by name alone", section{Device: "nic0", Kind: "tun"}, rtnl.Link{Name: "nic0", Kind: "tun"}, false},
+		{"hardware without an address", section{Device: "can0"}, rtnl.Link{Name: "eth0", Alias: "can0"}, true},
+		{"loopback", section{Device: "lo"}, rtnl.Link{Name: "lo", Alias: "lo", Loopback: true}, false},
+		{"nothing was moved", section{}, rtnl.Link{Name: "eth0"}, false},
 	}
 	for _, tt := range tests {
 		if got := tt.s.same(tt.l, "eth0"); got != tt.want {

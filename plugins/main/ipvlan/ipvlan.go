@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
 )
 
@@ -63,7 +63,7 @@ func parse(a *cniplugin.Args) (*podlink.Request, error) {
 	}
 	r := &podlink.Request{
 		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, Announce: true, NeedIPAM: true, MayChain: true,
-		Spec: nl.SubSpec{Sub: nl.Sub{IPVLANMode: mode}},
+		Spec: rtnl.SubSpec{Sub: rtnl.Sub{IPVLANMode: mode}},
 	}
 	prev, err := cniconf.ParseResult("prevResult", c.RawPrevResult, c.Version())
 	if err != nil || prev == nil {
@@ -93,11 +93,11 @@ func chain(r *podlink.Request, prev *types100.Result, ifname string) error {
 func modeOf(s string) (uint16, error) {
 	switch s {
 	case "", "l2":
-		return nl.IPVLANL2, nil
+		return rtnl.IPVLANL2, nil
 	case "l3":
-		return nl.IPVLANL3, nil
+		return rtnl.IPVLANL3, nil
 	case "l3s":
-		return nl.IPVLANL3S, nil
+		return rtnl.IPVLANL3S, nil
 	}
 	return 0, cnierr.Config("mode", s, `must be "l2", "l3" or "l3s"`)
 }

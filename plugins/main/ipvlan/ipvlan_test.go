@@ -5,7 +5,7 @@ package ipvlan
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
@@ -23,7 +23,7 @@ func newRig(t *testing.T) (*rig.Rig, *lab.Pod, rig.Call) {
 // Each mode reaches the kernel; the default is l2.
 func TestPrivilegedModes(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[string]uint16{"": nl.IPVLANL2, "l2": nl.IPVLANL2, "l3": nl.IPVLANL3, "l3s": nl.IPVLANL3S} {
+	for mode, want := range map[string]uint16{"": rtnl.IPVLANL2, "l2": rtnl.IPVLANL2, "l3": rtnl.IPVLANL3, "l3s": rtnl.IPVLANL3S} {
 		t.Run("mode "+mode, func(t *testing.T) {
 			t.Parallel()
 			r, pod, call := newRig(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -67,15 +67,15 @@ func parse(a *cniplugin.Args) (*call, error) {
 }
 
 // open enters the pod's namespace with a handle and finds lo.
-func open(path string) (*nl.Handle, nl.Link, error) {
+func open(path string) (*rtnl.Handle, rtnl.Link, error) {
 	ns, err := netns.Open(path)
 	if err != nil {
-		return nil, nl.Link{}, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
+		return nil, rtnl.Link{}, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
 	}
 	defer ns.Close()
-	h, err := nl.NewIn(ns)
+	h, err := rtnl.NewIn(ns)
 	if err != nil {
-		return nil, nl.Link{}, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
+		return nil, rtnl.Link{}, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
 	lo, err := h.LinkByName(device)
 	if err != nil {
@@ -105,7 +105,7 @@ func add(ctx context.Context, a *cniplugin.Args) (_ types.Result, err error) {
 		}
 		undos.Push("loopback interface up", func(context.Context) error { return h.SetDown(lo.Index) })
 	}
-	addrs, err := h.AddrsOf(lo.Index, nl.FamilyAll)
+	addrs, err := h.AddrsOf(lo.Index, rtnl.FamilyAll)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "list the addresses of the loopback interface")
 	}
@@ -121,14 +121,14 @@ func add(ctx context.Context, a *cniplugin.Args) (_ types.Result, err error) {
 	return cniconf.Convert(result, c.Version())
 }
 
-func (c *call) result(sandbox string, lo nl.Link, addrs []nl.Addr) *types100.Result {
+func (c *call) result(sandbox string, lo rtnl.Link, addrs []rtnl.Addr) *types100.Result {
 	i := &types100.Interface{Name: lo.Name, Mac: noMAC, Sandbox: sandbox}
 	if c.Version() == "1.1.0" {
 		i.Mtu = lo.MTU
 	}
 	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Interfaces: []*types100.Interface{i}}
 	for _, v4 := range []bool{true, false} {
-		n := slices.IndexFunc(addrs, func(x nl.Addr) bool { return x.Prefix.Addr().Is4() == v4 })
+		n := slices.IndexFunc(addrs, func(x rtnl.Addr) bool { return x.Prefix.Addr().Is4() == v4 })
 		if n < 0 {
 			continue
 		}
@@ -175,7 +175,7 @@ func check(_ context.Context, a *cniplugin.Args) error {
 	if c.prev == nil {
 		return nil
 	}
-	have, err := h.AddrsOf(lo.Index, nl.FamilyAll)
+	have, err := h.AddrsOf(lo.Index, rtnl.FamilyAll)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "list the addresses of the loopback interface")
 	}
@@ -186,7 +186,7 @@ func check(_ context.Context, a *cniplugin.Args) error {
 			continue
 		}
 		want := ip.Address.String()
-		if !slices.ContainsFunc(have, func(x nl.Addr) bool { return x.Prefix.String() == want }) {
+		if !slices.ContainsFunc(have, func(x rtnl.Addr) bool { return x.Prefix.String() == want }) {
 			errs = append(errs, cnierr.New(cnierr.CodeCheck, "the loopback interface does not have the address "+want, ""))
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -47,10 +47,10 @@ func args(version, netns, rest string) *cniplugin.Args {
 }
 
 // lo runs f with the pod's loopback interface.
-func lo(t *testing.T, p *lab.Pod, f func(h *nl.Handle, l nl.Link) error) {
+func lo(t *testing.T, p *lab.Pod, f func(h *rtnl.Handle, l rtnl.Link) error) {
 	t.Helper()
 	if err := p.Do(func() error {
-		h, err := nl.New()
+		h, err := rtnl.New()
 		if err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func lo(t *testing.T, p *lab.Pod, f func(h *nl.Handle, l nl.Link) error) {
 
 func isUp(t *testing.T, p *lab.Pod) (up bool) {
 	t.Helper()
-	lo(t, p, func(_ *nl.Handle, l nl.Link) error { up = l.Up; return nil })
+	lo(t, p, func(_ *rtnl.Handle, l rtnl.Link) error { up = l.Up; return nil })
 	return up
 }
 
@@ -168,8 +168,8 @@ func TestPrivilegedPrevResultPasses(t *testing.T) {
 
 func TestPrivilegedForeignAddress(t *testing.T) {
 	node, pod := mustPod(t)
-	lo(t, pod, func(h *nl.Handle, l nl.Link) error {
-		return h.AddAddr(nl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix("192.0.2.1/32")})
+	lo(t, pod, func(h *rtnl.Handle, l rtnl.Link) error {
+		return h.AddAddr(rtnl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix("192.0.2.1/32")})
 	})
 	err := in(t, node, func() error { _, err := New(Deps{}).Add(context.Background(), args("1.1.0", pod.Path, "")); return err })
 	wantCode(t, err, cnierr.CodeConflict, "192.0.2.1/32")
@@ -180,11 +180,11 @@ func TestPrivilegedForeignAddress(t *testing.T) {
 
 func TestPrivilegedCheckAddress(t *testing.T) {
 	node, pod := mustPod(t)
-	lo(t, pod, func(h *nl.Handle, l nl.Link) error {
+	lo(t, pod, func(h *rtnl.Handle, l rtnl.Link) error {
 		if err := h.SetUp(l.Index); err != nil {
 			return err
 		}
-		return h.DelAddr(nl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix("127.0.0.1/8")})
+		return h.DelAddr(rtnl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix("127.0.0.1/8")})
 	})
 	prev := `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"/x"}],"ips":[{"interface":0,"address":"127.0.0.1/8"}]}`
 	wantCode(t, in(t, node, func() error { return New(Deps{}).Check(context.Background(), args("1.1.0", pod.Path, prev)) }), cnierr.CodeCheck, "127.0.0.1/8")
@@ -210,8 +210,8 @@ func TestPrivilegedCheckWithoutIPv6(t *testing.T) {
 	if err := in(t, node, func() error { return p.Check(ctx, prev) }); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	lo(t, pod, func(h *nl.Handle, l nl.Link) error {
-		return h.DelAddr(nl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix("127.0.0.1/8")})
+	lo(t, pod, func(h *rtnl.Handle, l rtnl.Link) error {
+		return h.DelAddr(rtnl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix("127.0.0.1/8")})
 	})
 	wantCode(t, in(t, node, func() error { return p.Check(ctx, prev) }), cnierr.CodeCheck, "127.0.0.1/8")
 }

@@ -10,7 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -30,7 +30,7 @@ func TestPrivilegedTunedMTU(t *testing.T) {
 				t.Fatal(err)
 			}
 			// what the chained tuning plugin does: the link, and mtu of a result that has one
-			r.Change(pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error { return h.SetMTU(l.Index, 1400) })
+			r.Change(pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error { return h.SetMTU(l.Index, 1400) })
 			if n, ok := res.(*types100.Result); ok {
 				for _, i := range n.Interfaces {
 					if i.Mtu != 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
 )
@@ -68,20 +68,20 @@ func parse(a *cniplugin.Args) (*podlink.Request, error) {
 	}
 	return &podlink.Request{
 		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, WithinMaster: true, Announce: true,
-		Spec: nl.SubSpec{MAC: mac, Sub: nl.Sub{MacvlanMode: mode, BCQueueLen: c.BCQueueLen}},
+		Spec: rtnl.SubSpec{MAC: mac, Sub: rtnl.Sub{MacvlanMode: mode, BCQueueLen: c.BCQueueLen}},
 	}, nil
 }
 
 func modeOf(s string) (uint32, error) {
 	switch s {
 	case "", "bridge":
-		return nl.MacvlanBridge, nil
+		return rtnl.MacvlanBridge, nil
 	case "private":
-		return nl.MacvlanPrivate, nil
+		return rtnl.MacvlanPrivate, nil
 	case "vepa":
-		return nl.MacvlanVEPA, nil
+		return rtnl.MacvlanVEPA, nil
 	case "passthru":
-		return nl.MacvlanPassthru, nil
+		return rtnl.MacvlanPassthru, nil
 	}
 	return 0, cnierr.Config("mode", s, `must be "bridge", "private", "vepa" or "passthru"`)
 }

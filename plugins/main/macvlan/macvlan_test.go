@@ -5,7 +5,7 @@ package macvlan
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -21,7 +21,7 @@ func newRig(t *testing.T) (*rig.Rig, rig.Call) {
 // Each mode reaches the kernel; the default is bridge.
 func TestPrivilegedModes(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[string]uint32{"": nl.MacvlanBridge, "bridge": nl.MacvlanBridge, "private": nl.MacvlanPrivate, "vepa": nl.MacvlanVEPA, "passthru": nl.MacvlanPassthru} {
+	for mode, want := range map[string]uint32{"": rtnl.MacvlanBridge, "bridge": rtnl.MacvlanBridge, "private": rtnl.MacvlanPrivate, "vepa": rtnl.MacvlanVEPA, "passthru": rtnl.MacvlanPassthru} {
 		t.Run("mode "+mode, func(t *testing.T) {
 			t.Parallel()
 			r, call := newRig(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
@@ -30,7 +30,7 @@ type attach struct {
 	undos rollback.Stack
 	masq  *masquerade.Session // nil without masquerading
 
-	hostEnd, podEnd nl.Link
+	hostEnd, podEnd rtnl.Link
 	rec             section
 	result          *types100.Result
 	plan            plan
@@ -102,7 +102,7 @@ func (t *attach) writeIntent() error {
 // pod's end is born inside its namespace.
 func (t *attach) makeVeth(context.Context) error {
 	err := t.rec.Make(t.ref, func() error {
-		return t.Host.AddVeth(nl.VethSpec{
+		return t.Host.AddVeth(rtnl.VethSpec{
 			HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), HostUp: true,
 			PeerName: t.args.IfName, PeerNS: t.NS.Fd(), MTU: t.MTU,
 		})
@@ -112,7 +112,7 @@ func (t *attach) makeVeth(context.Context) error {
 	}
 	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
 	// The rest is known, or is read when the link is up.
-	t.hostEnd = nl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
+	t.hostEnd = rtnl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
 	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
 	}

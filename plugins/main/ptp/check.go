@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -28,7 +28,7 @@ type inspection struct {
 	p    *plugin
 	prev *types100.Result
 
-	hostEnd, podEnd nl.Link
+	hostEnd, podEnd rtnl.Link
 	diffs           []error
 }
 
@@ -84,10 +84,10 @@ func (c *inspection) inspect(ctx context.Context) error {
 
 // find looks an end up and compares it with prevResult; a missing one is a
 // difference.
-func (c *inspection) find(what, sandbox string, get func() (nl.Link, error)) (nl.Link, bool, error) {
+func (c *inspection) find(what, sandbox string, get func() (rtnl.Link, error)) (rtnl.Link, bool, error) {
 	l, err := get()
 	switch {
-	case errors.Is(err, nl.ErrNotFound):
+	case errors.Is(err, rtnl.ErrNotFound):
 		c.differ("%s does not exist", what)
 		return l, false, nil
 	case err != nil:
@@ -104,12 +104,12 @@ func (c *inspection) find(what, sandbox string, get func() (nl.Link, error)) (nl
 
 func (c *inspection) checkPod() (there bool, err error) {
 	name := c.args.IfName
-	c.podEnd, there, err = c.find(name+" in the pod", c.args.Netns, func() (nl.Link, error) { return c.Pod.LinkByName(name) })
+	c.podEnd, there, err = c.find(name+" in the pod", c.args.Netns, func() (rtnl.Link, error) { return c.Pod.LinkByName(name) })
 	return there, err
 }
 
 func (c *inspection) checkHostEnd() (there bool, err error) {
-	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, "", func() (nl.Link, error) { return c.Host.LinkByIndex(c.podEnd.PeerIndex) })
+	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, "", func() (rtnl.Link, error) { return c.Host.LinkByIndex(c.podEnd.PeerIndex) })
 	if err != nil || !there {
 		return there, err
 	}
@@ -147,12 +147,12 @@ func (c *inspection) checkPlan() error {
 	if err := c.checkRoutes(c.Host, "the node", want.hostRoutes); err != nil {
 		return err
 	}
-	have, err := c.Host.AddrsOf(c.hostEnd.Index, nl.FamilyAll)
+	have, err := c.Host.AddrsOf(c.hostEnd.Index, rtnl.FamilyAll)
 	if err != nil {
 		return err
 	}
 	for _, w := range want.hostAddrs {
-		if !slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w.Prefix }) {
+		if !slices.ContainsFunc(have, func(a rtnl.Addr) bool { return a.Prefix == w.Prefix }) {
 			c.differ("%s does not have the gateway address %s", c.hostEnd.Name, w.Prefix)
 		}
 	}
@@ -166,16 +166,16 @@ func (c *inspection) checkPlan() error {
 
 // checkRoutes looks for routes, in any table: a later plugin may have moved the
 // pod's.
-func (c *inspection) checkRoutes(h *nl.Handle, who string, want []nl.Route) error {
+func (c *inspection) checkRoutes(h *rtnl.Handle, who string, want []rtnl.Route) error {
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := h.RoutesWhere(nl.RouteFilter{LinkIndex: want[0].LinkIndex})
+	have, err := h.RoutesWhere(rtnl.RouteFilter{LinkIndex: want[0].LinkIndex})
 	if err != nil {
 		return err
 	}
 	for _, w := range want {
-		if !slices.ContainsFunc(have, func(r nl.Route) bool { return r.Dst == w.Dst && (!w.Gateway.IsValid() || r.Gateway == w.Gateway) }) {
+		if !slices.ContainsFunc(have, func(r rtnl.Route) bool { return r.Dst == w.Dst && (!w.Gateway.IsValid() || r.Gateway == w.Gateway) }) {
 			c.differ("%s has no route to %s", who, w)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -41,7 +41,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 // detach removes everything of one attachment and then its record. It goes on
 // after an error; the record stays while something is left.
 func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref store.Ref, section json.RawMessage) error {
-	host, err := nl.New()
+	host, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
@@ -59,7 +59,7 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref store.Ref, s
 
 // removeDevices removes what the ADD made on the node: the pair, with which its
 // addresses and routes go, and the masquerading.
-func (p *plugin) removeDevices(ctx context.Context, host *nl.Handle, a *cniplugin.Args, ref store.Ref, old remembered) error {
+func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplugin.Args, ref store.Ref, old remembered) error {
 	var errs []error
 	if old.found {
 		errs = append(errs, old.Remove(host))
@@ -74,8 +74,8 @@ func (p *plugin) removeDevices(ctx context.Context, host *nl.Handle, a *cniplugi
 
 // removeNamed deletes the pair of a pod that the reference plugin attached, if
 // its other end is no port of anything and no attachment of ours claims it.
-func (p *plugin) removeNamed(host *nl.Handle, a *cniplugin.Args) error {
-	return veth.RemoveNamed(host, a, func(end nl.Link) bool {
+func (p *plugin) removeNamed(host *rtnl.Handle, a *cniplugin.Args) error {
+	return veth.RemoveNamed(host, a, func(end rtnl.Link) bool {
 		return end.MasterIndex == 0 && !veth.Claimed(p.Records.List, end)
 	})
 }

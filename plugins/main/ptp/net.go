@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -40,9 +40,9 @@ func gatewayOf(ip *types100.IPConfig, addr netip.Prefix) net.IP {
 
 // plan is what a result means for both ends of the pair.
 type plan struct {
-	hostAddrs  []nl.Addr  // the gateways
-	hostRoutes []nl.Route // one to each of the pod's addresses
-	podRoutes  []nl.Route // to the gateways, to the subnets by them, and the result's
+	hostAddrs  []rtnl.Addr  // the gateways
+	hostRoutes []rtnl.Route // one to each of the pod's addresses
+	podRoutes  []rtnl.Route // to the gateways, to the subnets by them, and the result's
 }
 
 // planFor makes the plan for a result whose addresses all have gateways.
@@ -51,25 +51,25 @@ func planFor(res *types100.Result, addrs []netip.Prefix, hostIndex, podIndex int
 	var p plan
 	for i, ip := range res.IPs {
 		addr, gw := addrs[i].Addr(), ipam.Addr(ip.Gateway)
-		p.hostRoutes = append(p.hostRoutes, nl.Route{LinkIndex: hostIndex, Dst: single(addr), Scope: nl.ScopeLink})
+		p.hostRoutes = append(p.hostRoutes, rtnl.Route{LinkIndex: hostIndex, Dst: single(addr), Scope: rtnl.ScopeLink})
 		if gw == addr {
 			return p, cnierr.New(cnierr.CodeDecode, "the IPAM plugin returned the pod's address "+addr.String()+" as its gateway", "")
 		}
-		if !slices.ContainsFunc(p.hostAddrs, func(a nl.Addr) bool { return a.Prefix.Addr() == gw }) {
+		if !slices.ContainsFunc(p.hostAddrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == gw }) {
 			p.hostAddrs = append(p.hostAddrs, gatewayAddr(gw, hostIndex))
-			p.podRoutes = append(p.podRoutes, nl.Route{LinkIndex: podIndex, Dst: single(gw), Src: addr, Scope: nl.ScopeLink})
+			p.podRoutes = append(p.podRoutes, rtnl.Route{LinkIndex: podIndex, Dst: single(gw), Src: addr, Scope: rtnl.ScopeLink})
 		}
 	}
 	for i, ip := range res.IPs {
 		if subnet := addrs[i].Masked(); !addrs[i].IsSingleIP() && !covers(p.podRoutes, subnet) {
-			p.podRoutes = append(p.podRoutes, nl.Route{LinkIndex: podIndex, Dst: subnet, Gateway: ipam.Addr(ip.Gateway), Src: addrs[i].Addr()})
+			p.podRoutes = append(p.podRoutes, rtnl.Route{LinkIndex: podIndex, Dst: subnet, Gateway: ipam.Addr(ip.Gateway), Src: addrs[i].Addr()})
 		}
 	}
 	own, err := podif.Routes(res, podIndex)
 	derived := p.podRoutes[:len(p.podRoutes):len(p.podRoutes)]
 	for _, r := range own {
 		// To IPv6, a route that differs in its source alone is the same one.
-		if i := slices.IndexFunc(derived, func(d nl.Route) bool { return d.Dst == r.Dst }); i >= 0 && r.Table == 0 && r.Priority == 0 {
+		if i := slices.IndexFunc(derived, func(d rtnl.Route) bool { return d.Dst == r.Dst }); i >= 0 && r.Table == 0 && r.Priority == 0 {
 			p.podRoutes[i].MTU, p.podRoutes[i].AdvMSS = r.MTU, r.AdvMSS
 			continue
 		}
@@ -83,22 +83,22 @@ func planFor(res *types100.Result, addrs []netip.Prefix, hostIndex, podIndex int
 // leads to it on the link, where it is asked for all the same: the reference makes
 // the result's routes while the subnets are on the link still.
 func (p plan) elsewhere(gw netip.Addr) bool {
-	return gw.IsValid() && !gw.IsUnspecified() && !slices.ContainsFunc(p.hostAddrs, func(a nl.Addr) bool { return a.Prefix.Addr() == gw })
+	return gw.IsValid() && !gw.IsUnspecified() && !slices.ContainsFunc(p.hostAddrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == gw })
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-func covers(routes []nl.Route, dst netip.Prefix) bool {
-	return slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == dst })
+func covers(routes []rtnl.Route, dst netip.Prefix) bool {
+	return slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst == dst })
 }
 
 // gatewayAddr is a gateway's address on the host end. A link-local one never
 // becomes the source of what the node sends elsewhere. The gateway is the node's
 // by configuration: there is nobody to ask whether it is taken.
-func gatewayAddr(gw netip.Addr, index int) nl.Addr {
-	a := nl.Addr{LinkIndex: index, Prefix: single(gw)}
+func gatewayAddr(gw netip.Addr, index int) rtnl.Addr {
+	a := rtnl.Addr{LinkIndex: index, Prefix: single(gw)}
 	if gw.IsLinkLocalUnicast() {
-		a.Scope = nl.ScopeLink
+		a.Scope = rtnl.ScopeLink
 	}
 	if gw.Is6() {
 		a.Flags = unix.IFA_F_NODAD

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
@@ -147,7 +147,7 @@ func (p *plugin) loadSection(ref store.Ref) (r remembered) {
 }
 
 // endpoint describes the pod to the datapath. The pod's gateway is the host end.
-func endpoint(ref store.Ref, host, pod nl.Link, addrs []netip.Prefix) loader.Endpoint {
+func endpoint(ref store.Ref, host, pod rtnl.Link, addrs []netip.Prefix) loader.Endpoint {
 	return loader.Endpoint{
 		Ref:          ref,
 		HostIfindex:  host.Index,

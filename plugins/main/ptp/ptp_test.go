@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -43,7 +43,7 @@ func TestPrivilegedLife(t *testing.T) {
 		t.Fatalf("result %+v", res)
 	}
 	host := res.Interfaces[0].Name
-	for i, l := range []nl.Link{s.Link(s.Node.NS, host), s.Link(s.pod.NS, "eth0")} {
+	for i, l := range []rtnl.Link{s.Link(s.Node.NS, host), s.Link(s.pod.NS, "eth0")} {
 		if e := res.Interfaces[i]; e.Mac != l.MAC.String() || e.Mtu != 1400 || l.MTU != 1400 || !l.Up || (e.Sandbox == s.pod.Path) != (i == 1) {
 			t.Errorf("interface %+v of link %+v", e, l)
 		}
@@ -358,7 +358,7 @@ func TestPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.hostAddrs) != 2 || len(p.hostRoutes) != 3 || len(p.podRoutes) != 4 || p.hostAddrs[1].Scope != nl.ScopeLink || p.hostAddrs[0].Scope != nl.ScopeUniverse {
+	if len(p.hostAddrs) != 2 || len(p.hostRoutes) != 3 || len(p.podRoutes) != 4 || p.hostAddrs[1].Scope != rtnl.ScopeLink || p.hostAddrs[0].Scope != rtnl.ScopeUniverse {
 		t.Errorf("%+v", p)
 	}
 }

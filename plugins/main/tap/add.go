@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -27,8 +27,8 @@ type attach struct {
 	*attachment.Site
 	p      *plugin
 	undos  rollback.Stack
-	bridge nl.Link // zero: none
-	dev    nl.Link
+	bridge rtnl.Link // zero: none
+	dev    rtnl.Link
 	addrs  []netip.Prefix
 	result *types100.Result
 	rec    section
@@ -62,7 +62,7 @@ func (t *attach) prepare() (err error) {
 	if err := t.NameFree(t.args.IfName); err != nil {
 		return err
 	}
-	if err := nl.TunAvailable(); err != nil {
+	if err := rtnl.TunAvailable(); err != nil {
 		return noTun(err, cnierr.CodeKernel)
 	}
 	t.bridge, err = podBridge(t.Pod, t.Bridge)
@@ -70,13 +70,13 @@ func (t *attach) prepare() (err error) {
 }
 
 // podBridge returns the bridge of that name in the pod; the zero Link for none.
-func podBridge(pod *nl.Handle, name string) (nl.Link, error) {
+func podBridge(pod *rtnl.Handle, name string) (rtnl.Link, error) {
 	if name == "" {
-		return nl.Link{}, nil
+		return rtnl.Link{}, nil
 	}
 	br, err := pod.LinkByName(name)
 	switch {
-	case errors.Is(err, nl.ErrNotFound):
+	case errors.Is(err, rtnl.ErrNotFound):
 		return br, cnierr.Config("bridge", name, "there is no such device in the pod's network namespace")
 	case err != nil:
 		return br, cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge %s in the pod", name)
@@ -97,9 +97,9 @@ func (t *attach) begin(context.Context) error {
 }
 
 func (t *attach) makeTap(context.Context) error {
-	spec := nl.TapSpec{Name: t.args.IfName, Owner: t.Owner, Group: t.Group, MultiQueue: t.MultiQueue}
+	spec := rtnl.TapSpec{Name: t.args.IfName, Owner: t.Owner, Group: t.Group, MultiQueue: t.MultiQueue}
 	if err := t.NS.Do(func() error { return t.p.makeDevice(spec, t.SELinuxContext) }); err != nil {
-		if errors.Is(err, nl.ErrExist) {
+		if errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeConflict, err, "CNI_IFNAME %q exists already in %s", t.args.IfName, t.args.Netns)
 		}
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the tap device")
@@ -113,8 +113,8 @@ func (t *attach) makeTap(context.Context) error {
 }
 
 // setLink sets what the driver's own calls cannot, by one message.
-func (t *attach) setLink(dev nl.Link) (err error) {
-	change := nl.LinkChange{MAC: t.mac}
+func (t *attach) setLink(dev rtnl.Link) (err error) {
+	change := rtnl.LinkChange{MAC: t.mac}
 	if t.MTU != 0 {
 		change.MTU = &t.MTU
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
@@ -52,10 +52,10 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	return errors.Join(c.diffs...)
 }
 
-func (c *inspection) inspect(pod *nl.Handle, prev *types100.Result) error {
+func (c *inspection) inspect(pod *rtnl.Handle, prev *types100.Result) error {
 	name := c.args.IfName
 	l, err := pod.LinkByName(name)
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		c.differ("%s does not exist in the pod", name)
 		return nil
 	}
@@ -79,7 +79,7 @@ func (c *inspection) inspect(pod *nl.Handle, prev *types100.Result) error {
 	return err
 }
 
-func (c *inspection) compareTun(have nl.Tun) {
+func (c *inspection) compareTun(have rtnl.Tun) {
 	if have.MultiQueue != c.MultiQueue {
 		c.differ("multiQueue is %v, not %v", have.MultiQueue, c.MultiQueue)
 	}
@@ -101,12 +101,12 @@ func show(id *uint32) string {
 	return fmt.Sprint(*id)
 }
 
-func (c *inspection) compareMaster(pod *nl.Handle, l nl.Link) error {
+func (c *inspection) compareMaster(pod *rtnl.Handle, l rtnl.Link) error {
 	if c.Bridge == "" {
 		return nil
 	}
 	br, err := pod.LinkByName(c.Bridge)
-	if err != nil && !errors.Is(err, nl.ErrNotFound) {
+	if err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 		return err
 	}
 	if err != nil || l.MasterIndex != br.Index {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -56,12 +56,12 @@ func removeIn(paths []string, inode uint64, name string) error {
 
 // removeTap deletes the device if it is a tap; another kind of that name is
 // not ours.
-func removeTap(pod *nl.Handle, name string) error {
+func removeTap(pod *rtnl.Handle, name string) error {
 	l, err := pod.LinkByName(name)
 	if err == nil && l.Tun != nil && l.Tun.Tap {
 		err = pod.DelLink(l.Index)
 	}
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "delete %s", name)
@@ -84,7 +84,7 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 		return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
 	}
 	var errs []error
-	if err := nl.TunAvailable(); err != nil {
+	if err := rtnl.TunAvailable(); err != nil {
 		errs = append(errs, noTun(err, cnierr.CodeUnavailable))
 	}
 	if r.ipamType != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -99,11 +99,11 @@ func (e *env) ip(args string) string {
 	return e.pod.IPT(e.t, args)
 }
 
-func (e *env) links() []nl.Link {
+func (e *env) links() []rtnl.Link {
 	e.t.Helper()
-	var links []nl.Link
+	var links []rtnl.Link
 	if err := e.pod.Do(func() error {
-		h, err := nl.New()
+		h, err := rtnl.New()
 		if err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (e *env) links() []nl.Link {
 	return links
 }
 
-func (e *env) link(name string) nl.Link {
+func (e *env) link(name string) rtnl.Link {
 	e.t.Helper()
 	for _, l := range e.links() {
 		if l.Name == name {
@@ -124,7 +124,7 @@ func (e *env) link(name string) nl.Link {
 		}
 	}
 	e.t.Fatalf("the pod has no %s", name)
-	return nl.Link{}
+	return rtnl.Link{}
 }
 
 func (e *env) call(verb func(context.Context, *cniplugin.Args) error, more string) error {
@@ -191,17 +191,17 @@ func TestPrivilegedKeys(t *testing.T) {
 	tests := []struct {
 		name, conf, cniArgs, mac string
 		mtu                      int
-		tun                      nl.Tun
+		tun                      rtnl.Tun
 		labels                   []string
 	}{
-		{"none", "", "", "", 1500, nl.Tun{}, nil},
-		{"all", all, "", "02:00:00:00:00:01", 1400, nl.Tun{Owner: ptr(uint32(1000)), Group: ptr(uint32(36)), MultiQueue: true}, nil},
-		{"owner alone, and zero", `"owner":0`, "", "", 1500, nl.Tun{Owner: ptr(uint32(0))}, nil},
-		{"MAC of CNI_ARGS", `"mac":"02:00:00:00:00:01"`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:02", 1500, nl.Tun{}, nil},
-		{"MAC of the runtime", `"mac":"02:00:00:00:00:01","runtimeConfig":{"mac":"02:00:00:00:00:03"}`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:03", 1500, nl.Tun{}, nil},
-		{"args.cni.mac is not read", `"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:04"}}`, "", "02:00:00:00:00:01", 1500, nl.Tun{}, nil},
+		{"none", "", "", "", 1500, rtnl.Tun{}, nil},
+		{"all", all, "", "02:00:00:00:00:01", 1400, rtnl.Tun{Owner: ptr(uint32(1000)), Group: ptr(uint32(36)), MultiQueue: true}, nil},
+		{"owner alone, and zero", `"owner":0`, "", "", 1500, rtnl.Tun{Owner: ptr(uint32(0))}, nil},
+		{"MAC of CNI_ARGS", `"mac":"02:00:00:00:00:01"`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:02", 1500, rtnl.Tun{}, nil},
+		{"MAC of the runtime", `"mac":"02:00:00:00:00:01","runtimeConfig":{"mac":"02:00:00:00:00:03"}`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:03", 1500, rtnl.Tun{}, nil},
+		{"args.cni.mac is not read", `"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:04"}}`, "", "02:00:00:00:00:01", 1500, rtnl.Tun{}, nil},
 		{"label", all + `,"selinuxContext":"system_u:system_r:container_t:s0"`, "", "02:00:00:00:00:01", 1400,
-			nl.Tun{Owner: ptr(uint32(1000)), Group: ptr(uint32(36)), MultiQueue: true}, []string{"system_u:system_r:container_t:s0"}},
+			rtnl.Tun{Owner: ptr(uint32(1000)), Group: ptr(uint32(36)), MultiQueue: true}, []string{"system_u:system_r:container_t:s0"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // selinuxMagic is SELINUX_MAGIC of <linux/magic.h>.
@@ -50,14 +50,14 @@ func (kernelLabels) Run(label string, argv []string) (err error) {
 // the label of the process that made it, and rules say who may open one: with a
 // label asked for, and SELinux there, ip(8) makes it under that label, as the
 // reference plugin has it.
-func (p *plugin) makeDevice(s nl.TapSpec, label string) error {
+func (p *plugin) makeDevice(s rtnl.TapSpec, label string) error {
 	if label == "" || !p.SELinux.Enabled() {
-		return nl.AddTap(s)
+		return rtnl.AddTap(s)
 	}
 	return p.SELinux.Run(label, tuntapAdd(s))
 }
 
-func tuntapAdd(s nl.TapSpec) []string {
+func tuntapAdd(s rtnl.TapSpec) []string {
 	argv := []string{"ip", "tuntap", "add", "mode", "tap", "name", s.Name, "vnet_hdr"}
 	if s.MultiQueue {
 		argv = append(argv, "multi_queue")

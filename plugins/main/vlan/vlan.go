@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
 )
 
@@ -58,6 +58,6 @@ func parse(a *cniplugin.Args) (*podlink.Request, error) {
 	}
 	return &podlink.Request{
 		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, WithinMaster: true, Announce: true, NeedIPAM: true,
-		Spec: nl.SubSpec{Sub: nl.Sub{VLANID: uint16(c.VLANID)}},
+		Spec: rtnl.SubSpec{Sub: rtnl.Sub{VLANID: uint16(c.VLANID)}},
 	}, nil
 }

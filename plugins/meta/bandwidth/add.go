@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -161,7 +161,7 @@ func (j *job) plan(req *request) error {
 	}
 	at := j.ifbHome()
 	j.s.IFB = referenceIFB(j.ref)
-	if _, err := at.ifbSide(j.s.IFB); claimed[j.s.IFB] || !errors.Is(err, nl.ErrNotFound) {
+	if _, err := at.ifbSide(j.s.IFB); claimed[j.s.IFB] || !errors.Is(err, rtnl.ErrNotFound) {
 		// Another interface of the container has it, maybe one of the reference plugin.
 		j.s.IFB = ownIFB(j.ref)
 		return cnierr.Wrap(cnierr.CodeKernel, delIFB(at, j.s.IFB), "remove what a killed ADD has left")
@@ -202,12 +202,12 @@ func (j *job) applyIngress(ctx context.Context) (err error) {
 	case j.s.Ingress == nil:
 		return nil
 	case j.s.inside():
-		j.s.Clsact, err = putIFB(j.dev.podSide(), j.s.IFB, j.s.Ingress, j.s.Subnets, nl.Source, &j.undos)
+		j.s.Clsact, err = putIFB(j.dev.podSide(), j.s.IFB, j.s.Ingress, j.s.Subnets, rtnl.Source, &j.undos)
 		return err
 	case j.s.Backend == BackendEDT:
 		return j.putEDT(ctx, j.dev.hostSide(), ingressShape(j.dev, &j.s))
 	}
-	return putTBF(j.dev.hostSide(), j.s.Ingress, j.s.Subnets, nl.Source, &j.undos)
+	return putTBF(j.dev.hostSide(), j.s.Ingress, j.s.Subnets, rtnl.Source, &j.undos)
 }
 
 func (j *job) applyEgress(ctx context.Context) (err error) {
@@ -217,9 +217,9 @@ func (j *job) applyEgress(ctx context.Context) (err error) {
 	case j.s.Backend == BackendEDT:
 		return j.putEDT(ctx, j.dev.podSide(), egressShape(j.dev, &j.s))
 	case j.s.inside():
-		return putTBF(j.dev.podSide(), j.s.Egress, j.s.Subnets, nl.Destination, &j.undos)
+		return putTBF(j.dev.podSide(), j.s.Egress, j.s.Subnets, rtnl.Destination, &j.undos)
 	}
-	j.s.Clsact, err = putIFB(j.dev.hostSide(), j.s.IFB, j.s.Egress, j.s.Subnets, nl.Destination, &j.undos)
+	j.s.Clsact, err = putIFB(j.dev.hostSide(), j.s.IFB, j.s.Egress, j.s.Subnets, rtnl.Destination, &j.undos)
 	return err
 }
 
@@ -241,7 +241,7 @@ func (j *job) enable(ctx context.Context, addrs []netip.Prefix) error {
 // wrapKernel gives an error of a qdisc or a program its code: a place that
 // somebody else has taken is a conflict.
 func wrapKernel(err error, format string, a ...any) error {
-	if errors.Is(err, nl.ErrExist) || errors.Is(err, loader.ErrConflict) {
+	if errors.Is(err, rtnl.ErrExist) || errors.Is(err, loader.ErrConflict) {
 		return cnierr.Wrap(cnierr.CodeConflict, err, format, a...)
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, format, a...)

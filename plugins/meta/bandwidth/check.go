@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -125,11 +125,11 @@ func (c *checking) ingress(ctx context.Context) error {
 	case s.Ingress == nil:
 		return nil
 	case s.inside():
-		return checkIFB(c.dev.podSide(), s.IFB, s.Ingress, s.Subnets, nl.Source)
+		return checkIFB(c.dev.podSide(), s.IFB, s.Ingress, s.Subnets, rtnl.Source)
 	case s.Backend == BackendEDT:
 		return c.checkEDT(ctx, c.dev.hostSide(), ingressShape(c.dev, s))
 	}
-	return checkTBF(c.dev.hostSide(), s.Ingress, s.Subnets, nl.Source)
+	return checkTBF(c.dev.hostSide(), s.Ingress, s.Subnets, rtnl.Source)
 }
 
 func (c *checking) egress(ctx context.Context) error {
@@ -140,9 +140,9 @@ func (c *checking) egress(ctx context.Context) error {
 	case s.Backend == BackendEDT:
 		return c.checkEDT(ctx, c.dev.podSide(), egressShape(c.dev, s))
 	case s.inside():
-		return checkTBF(c.dev.podSide(), s.Egress, s.Subnets, nl.Destination)
+		return checkTBF(c.dev.podSide(), s.Egress, s.Subnets, rtnl.Destination)
 	}
-	return checkIFB(c.dev.hostSide(), s.IFB, s.Egress, s.Subnets, nl.Destination)
+	return checkIFB(c.dev.hostSide(), s.IFB, s.Egress, s.Subnets, rtnl.Destination)
 }
 
 // features looks whether the datapath still leads the pod's flows by the qdiscs. A

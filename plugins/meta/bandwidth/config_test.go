@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -90,7 +90,7 @@ func TestParse(t *testing.T) {
 // Numbers of the reference plugin.
 func TestReferenceValues(t *testing.T) {
 	t.Parallel()
-	if got, want := *(&Limit{Rate: 1000, Burst: 10}).tbf(), (nl.TBF{Rate: 1000, Limit: 35, Buffer: 156250}); got != want {
+	if got, want := *(&Limit{Rate: 1000, Burst: 10}).tbf(), (rtnl.TBF{Rate: 1000, Limit: 35, Buffer: 156250}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if got := (&Limit{Rate: 625, Burst: 5125}).tbf().Buffer; got != 128_125_000 {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
@@ -71,7 +71,7 @@ func delOnNode(s *section) error {
 	if s.inside() {
 		return nil
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func delOnNode(s *section) error {
 	switch {
 	case err == nil && host.Kind == "veth" && host.Name == s.HostIfName: // else the index has a new owner
 		at.index = host.Index
-	case err != nil && !errors.Is(err, nl.ErrNotFound):
+	case err != nil && !errors.Is(err, rtnl.ErrNotFound):
 		return err
 	}
 	return at.clear(s, s.Ingress)
@@ -101,7 +101,7 @@ func delInPod(s *section, path, ifname string) error {
 	switch link, err := pod.LinkByName(ifname); {
 	case err == nil:
 		at.index = link.Index
-	case !errors.Is(err, nl.ErrNotFound):
+	case !errors.Is(err, rtnl.ErrNotFound):
 		return err
 	}
 	return at.clear(s, s.Egress)
@@ -112,7 +112,7 @@ func delInPod(s *section, path, ifname string) error {
 func (s side) clear(made *section, leaving *Limit) error {
 	var errs []error
 	if s.index != 0 && leaving != nil {
-		errs = append(errs, delRoot(s, nl.QdiscTBF, nl.QdiscHTB, nl.QdiscFQ))
+		errs = append(errs, delRoot(s, rtnl.QdiscTBF, rtnl.QdiscHTB, rtnl.QdiscFQ))
 	}
 	if s.index != 0 && made.IFB != "" {
 		errs = append(errs, delRedirect(s, made.Clsact))
@@ -157,7 +157,7 @@ func unlessGone(err error) error {
 // unless another attachment has one: the reference's name is the same for all
 // interfaces of a container.
 func (p *plugin) delNamedIFBs(ref store.Ref) error {
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
 	}
@@ -165,7 +165,7 @@ func (p *plugin) delNamedIFBs(ref store.Ref) error {
 	var claimed map[string]bool
 	var errs []error
 	for _, name := range []string{referenceIFB(ref), ownIFB(ref)} {
-		if _, err := h.LinkByName(name); errors.Is(err, nl.ErrNotFound) {
+		if _, err := h.LinkByName(name); errors.Is(err, rtnl.ErrNotFound) {
 			continue
 		}
 		if claimed == nil {

@@ -8,17 +8,17 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // device is a pod's interface with its host end, and handles on both namespaces.
 // The caller must Close it.
 type device struct {
 	ns   *netns.NS
-	in   *nl.Handle // the pod's namespace
-	out  *nl.Handle // ours
-	pod  nl.Link
-	host nl.Link // Index 0: the device has no end in our namespace
+	in   *rtnl.Handle // the pod's namespace
+	out  *rtnl.Handle // ours
+	pod  rtnl.Link
+	host rtnl.Link // Index 0: the device has no end in our namespace
 }
 
 // openDevice finds ifname in the namespace at path. Errors have the code of a bad
@@ -33,10 +33,10 @@ func openDevice(path, ifname string, code uint) (_ *device, err error) {
 	if d.ns, err = netns.Open(path); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
-	if d.in, err = nl.NewIn(d.ns); err != nil {
+	if d.in, err = rtnl.NewIn(d.ns); err != nil {
 		return nil, cnierr.Wrap(code, err, "open the pod's network namespace")
 	}
-	if d.out, err = nl.New(); err != nil {
+	if d.out, err = rtnl.New(); err != nil {
 		return nil, cnierr.Wrap(code, err, "open the node's network namespace")
 	}
 	if d.pod, err = d.in.LinkByName(ifname); err != nil {
@@ -47,7 +47,7 @@ func openDevice(path, ifname string, code uint) (_ *device, err error) {
 	}
 	peer, err := d.out.LinkByIndex(d.pod.PeerIndex)
 	switch {
-	case errors.Is(err, nl.ErrNotFound):
+	case errors.Is(err, rtnl.ErrNotFound):
 	case err != nil:
 		return nil, cnierr.Wrap(code, err, "find the host end of %s", ifname)
 	case peer.Kind == "veth" && peer.PeerIndex == d.pod.Index: // else the index of some other namespace
@@ -71,7 +71,7 @@ func (d *device) Close() {
 
 // side is a device in one of the two namespaces.
 type side struct {
-	h     *nl.Handle
+	h     *rtnl.Handle
 	index int
 	mtu   int
 }
@@ -81,14 +81,14 @@ func (d *device) podSide() side  { return side{d.in, d.pod.Index, d.pod.MTU} }
 func (d *device) hostSide() side { return side{d.out, d.host.Index, d.host.MTU} }
 
 // ifbSide is the intermediate device called name beside s. The error wraps
-// nl.ErrNotFound when there is none.
+// rtnl.ErrNotFound when there is none.
 func (s side) ifbSide(name string) (side, error) {
 	l, err := s.h.LinkByName(name)
 	if err != nil {
 		return side{}, err
 	}
 	if l.Kind != "ifb" {
-		return side{}, fmt.Errorf("%s is a %s device: %w", name, l.Kind, nl.ErrExist)
+		return side{}, fmt.Errorf("%s is a %s device: %w", name, l.Kind, rtnl.ErrExist)
 	}
 	return side{s.h, l.Index, l.MTU}, nil
 }

@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // The limits of the fair queue: not what limits the wait, which is measured in
@@ -18,10 +18,10 @@ const (
 	fqFlowLimit = 20000
 )
 
-func fqRoot() nl.Qdisc {
-	return nl.Qdisc{
-		Kind: nl.QdiscFQ, Handle: rootHandle(), Parent: nl.ParentRoot,
-		FQ: &nl.FQ{Limit: fqLimit, FlowLimit: fqFlowLimit},
+func fqRoot() rtnl.Qdisc {
+	return rtnl.Qdisc{
+		Kind: rtnl.QdiscFQ, Handle: rootHandle(), Parent: rtnl.ParentRoot,
+		FQ: &rtnl.FQ{Limit: fqLimit, FlowLimit: fqFlowLimit},
 	}
 }
 
@@ -60,7 +60,7 @@ func checkFQ(at side) error {
 	if err != nil {
 		return err
 	}
-	if q.Kind != nl.QdiscFQ {
+	if q.Kind != rtnl.QdiscFQ {
 		return fmt.Errorf("the root qdisc is %s, want fq", q.Kind)
 	}
 	if q.FQ.Limit != fqLimit || q.FQ.FlowLimit != fqFlowLimit {

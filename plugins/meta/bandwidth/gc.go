@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -30,7 +30,7 @@ func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, _ string, valid m
 // attachment that is valid or recorded has that name, and no device redirects to
 // it. The filter that did went with the pod's device.
 func (p *plugin) sweepIFBs(valid map[store.Ref]bool) error {
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
 	}
@@ -39,7 +39,7 @@ func (p *plugin) sweepIFBs(valid map[store.Ref]bool) error {
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "list devices")
 	}
-	var found []nl.Link
+	var found []rtnl.Link
 	for _, l := range links {
 		if l.Kind == "ifb" && isIFBName(l.Name) {
 			found = append(found, l)
@@ -78,14 +78,14 @@ func (p *plugin) keptIFBs(valid map[store.Ref]bool) (map[string]bool, error) {
 }
 
 // redirectedTo are the devices that filters of others send packets to.
-func redirectedTo(h *nl.Handle, links []nl.Link) (map[int]bool, error) {
+func redirectedTo(h *rtnl.Handle, links []rtnl.Link) (map[int]bool, error) {
 	used := make(map[int]bool)
 	var errs []error
 	for _, l := range links {
 		if l.Kind == "ifb" {
 			continue
 		}
-		for _, hook := range []uint32{nl.HookIngress, nl.HookEgress} {
+		for _, hook := range []uint32{rtnl.HookIngress, rtnl.HookEgress} {
 			filters, err := h.Filters(l.Index, hook)
 			errs = append(errs, err)
 			for _, f := range filters {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
@@ -32,7 +32,7 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	case req.backend == BackendEDT && backend != BackendEDT:
 		return cnierr.New(cnierr.CodeUnavailable, "the edt back end cannot run on this node", reason)
 	case backend == BackendTBF:
-		probe := nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscTBF, Parent: nl.ParentRoot, TBF: (&Limit{Rate: 1e6, Burst: minBurst}).tbf()})
+		probe := rtnl.ProbeQdisc(rtnl.Qdisc{Kind: rtnl.QdiscTBF, Parent: rtnl.ParentRoot, TBF: (&Limit{Rate: 1e6, Burst: minBurst}).tbf()})
 		return cnierr.Wrap(cnierr.CodeUnavailable, probe, "the kernel has no token bucket filter")
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // What the reference plugins use, so that either suite's tools know the other's
@@ -37,30 +37,30 @@ const leastQueue = 192 << 10
 // from there are not classified again.
 const redirectPriority = 0x5400
 
-func rootHandle() uint32 { return nl.TC(1, 0) }
+func rootHandle() uint32 { return rtnl.TC(1, 0) }
 
 // tbf returns the token bucket for l, with the reference's rounding.
-func (l *Limit) tbf() *nl.TBF {
+func (l *Limit) tbf() *rtnl.TBF {
 	limit := float64(l.Rate)*latency + float64(l.Burst)
-	return &nl.TBF{Rate: l.Rate, Limit: uint32(min(limit, math.MaxUint32)), Buffer: nl.BurstTicks(l.Rate, l.Burst)}
+	return &rtnl.TBF{Rate: l.Rate, Limit: uint32(min(limit, math.MaxUint32)), Buffer: rtnl.BurstTicks(l.Rate, l.Burst)}
 }
 
 // wrapped is what the reference plugin makes of a burst that is too long for the
 // kernel's numbers: what is left of them in 32 bits.
-func (l *Limit) wrapped() *nl.TBF {
+func (l *Limit) wrapped() *rtnl.TBF {
 	us := uint32(uint64(float64(l.Burst) * 1e6 / float64(l.Rate)))
 	const ticksPerUS = 15.625
-	return &nl.TBF{
+	return &rtnl.TBF{
 		Rate: l.Rate, Limit: uint32(uint64(float64(l.Rate)*latency)) + l.Burst, Buffer: uint32(uint64(float64(us) * ticksPerUS)),
 	}
 }
 
 // putTBF limits what leaves the device: by a token bucket, or by a tree with a
 // class for what is not limited. end is the address of the other side.
-func putTBF(s side, l *Limit, nets subnets, end nl.End, undos *rollback.Stack) error {
-	root := nl.Qdisc{Kind: nl.QdiscTBF, Handle: rootHandle(), Parent: nl.ParentRoot, TBF: l.tbf()}
+func putTBF(s side, l *Limit, nets subnets, end rtnl.End, undos *rollback.Stack) error {
+	root := rtnl.Qdisc{Kind: rtnl.QdiscTBF, Handle: rootHandle(), Parent: rtnl.ParentRoot, TBF: l.tbf()}
 	if !nets.none() {
-		root = nl.Qdisc{Kind: nl.QdiscHTB, Handle: rootHandle(), Parent: nl.ParentRoot, HTB: &nl.HTB{Default: defaultClass(nets)}}
+		root = rtnl.Qdisc{Kind: rtnl.QdiscHTB, Handle: rootHandle(), Parent: rtnl.ParentRoot, HTB: &rtnl.HTB{Default: defaultClass(nets)}}
 	}
 	if err := s.h.AddQdisc(s.index, root, false); err != nil {
 		return err
@@ -75,9 +75,9 @@ func putTBF(s side, l *Limit, nets subnets, end nl.End, undos *rollback.Stack) e
 		}
 	}
 	// The class's own queue would hold a thousand packets, of up to 64 kB each.
-	queue := nl.Qdisc{
-		Kind: nl.QdiscBFIFO, Handle: nl.TC(classShaped, 0), Parent: nl.TC(1, classShaped),
-		BFIFO: &nl.BFIFO{Limit: max(l.tbf().Limit, leastQueue)},
+	queue := rtnl.Qdisc{
+		Kind: rtnl.QdiscBFIFO, Handle: rtnl.TC(classShaped, 0), Parent: rtnl.TC(1, classShaped),
+		BFIFO: &rtnl.BFIFO{Limit: max(l.tbf().Limit, leastQueue)},
 	}
 	if err := s.h.AddQdisc(s.index, queue, false); err != nil {
 		return err
@@ -97,28 +97,28 @@ func defaultClass(nets subnets) uint32 {
 	return classShaped
 }
 
-func classes(l *Limit) []nl.Class {
-	return []nl.Class{
+func classes(l *Limit) []rtnl.Class {
+	return []rtnl.Class{
 		{
-			Handle: nl.TC(1, classShaped), Parent: rootHandle(), Rate: l.Rate, Ceil: 2 * l.Rate,
-			Buffer: nl.BurstTicks(l.Rate, l.Burst), Cbuffer: nl.BurstTicks(2*l.Rate, l.Burst),
+			Handle: rtnl.TC(1, classShaped), Parent: rootHandle(), Rate: l.Rate, Ceil: 2 * l.Rate,
+			Buffer: rtnl.BurstTicks(l.Rate, l.Burst), Cbuffer: rtnl.BurstTicks(2*l.Rate, l.Burst),
 		},
 		{
-			Handle: nl.TC(1, classFree), Parent: rootHandle(), Rate: freeRate, Ceil: freeRate,
-			Buffer: nl.BurstTicks(freeRate, math.MaxUint32), Cbuffer: nl.BurstTicks(freeRate, math.MaxUint32),
+			Handle: rtnl.TC(1, classFree), Parent: rootHandle(), Rate: freeRate, Ceil: freeRate,
+			Buffer: rtnl.BurstTicks(freeRate, math.MaxUint32), Cbuffer: rtnl.BurstTicks(freeRate, math.MaxUint32),
 		},
 	}
 }
 
 // filters send the listed networks to the class that is not the default.
-func filters(nets subnets, end nl.End) []nl.Filter {
-	list, class := nets.Unshaped, nl.TC(1, classFree)
+func filters(nets subnets, end rtnl.End) []rtnl.Filter {
+	list, class := nets.Unshaped, rtnl.TC(1, classFree)
 	if len(nets.Shaped) > 0 {
-		list, class = nets.Shaped, nl.TC(1, classShaped)
+		list, class = nets.Shaped, rtnl.TC(1, classShaped)
 	}
-	var out []nl.Filter
+	var out []rtnl.Filter
 	for _, p := range list {
-		out = append(out, nl.Filter{Parent: rootHandle(), Priority: familyPriority(p), Prefix: p, End: end, ClassID: class})
+		out = append(out, rtnl.Filter{Parent: rootHandle(), Priority: familyPriority(p), Prefix: p, End: end, ClassID: class})
 	}
 	return out
 }
@@ -132,18 +132,18 @@ func familyPriority(p netip.Prefix) uint16 {
 
 // checkTBF compares what is there with what putTBF makes. The error says what
 // differs.
-func checkTBF(s side, l *Limit, nets subnets, end nl.End) error {
+func checkTBF(s side, l *Limit, nets subnets, end rtnl.End) error {
 	q, err := s.h.RootQdisc(s.index)
 	if err != nil {
 		return err
 	}
 	if nets.none() {
-		if want := l.tbf(); q.Kind != nl.QdiscTBF || *q.TBF != *want && *q.TBF != *l.wrapped() {
+		if want := l.tbf(); q.Kind != rtnl.QdiscTBF || *q.TBF != *want && *q.TBF != *l.wrapped() {
 			return fmt.Errorf("the root qdisc is %s %+v, want tbf %+v", q.Kind, q.TBF, want)
 		}
 		return nil
 	}
-	if q.Kind != nl.QdiscHTB || q.HTB.Default != defaultClass(nets) {
+	if q.Kind != rtnl.QdiscHTB || q.HTB.Default != defaultClass(nets) {
 		return fmt.Errorf("the root qdisc is %s %+v, want htb with default class %d", q.Kind, q.HTB, defaultClass(nets))
 	}
 	return errors.Join(checkClasses(s, l), checkFilters(s, nets, end))
@@ -154,7 +154,7 @@ func checkClasses(s side, l *Limit) error {
 	if err != nil {
 		return err
 	}
-	byHandle := make(map[uint32]nl.Class, len(got))
+	byHandle := make(map[uint32]rtnl.Class, len(got))
 	for _, c := range got {
 		byHandle[c.Handle] = c
 	}
@@ -167,7 +167,7 @@ func checkClasses(s side, l *Limit) error {
 	return nil
 }
 
-func checkFilters(s side, nets subnets, end nl.End) error {
+func checkFilters(s side, nets subnets, end rtnl.End) error {
 	got, err := s.h.Filters(s.index, rootHandle())
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func checkFilters(s side, nets subnets, end nl.End) error {
 // delRoot removes the root qdisc if it is one of ours.
 func delRoot(s side, kinds ...string) error {
 	q, err := s.h.RootQdisc(s.index)
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
@@ -199,7 +199,7 @@ func delRoot(s side, kinds ...string) error {
 // putIFB leads what arrives at s through a new intermediate device called name,
 // and limits it there. It reports whether it made the qdisc that carries the
 // redirection.
-func putIFB(s side, name string, l *Limit, nets subnets, end nl.End, undos *rollback.Stack) (clsact bool, err error) {
+func putIFB(s side, name string, l *Limit, nets subnets, end rtnl.End, undos *rollback.Stack) (clsact bool, err error) {
 	queue := ifbQueue
 	if !nets.none() {
 		queue = ifbQueueTree
@@ -215,15 +215,15 @@ func putIFB(s side, name string, l *Limit, nets subnets, end nl.End, undos *roll
 	if err := putTBF(ifb, l, nets, end, undos); err != nil {
 		return false, err
 	}
-	carrier := nl.Clsact()
+	carrier := rtnl.Clsact()
 	switch err := s.h.AddQdisc(s.index, carrier, false); {
 	case err == nil:
 		clsact = true
 		undos.Push("clsact", func(context.Context) error { return s.h.DelQdisc(s.index, carrier) })
-	case !errors.Is(err, nl.ErrExist):
+	case !errors.Is(err, rtnl.ErrExist):
 		return false, err
 	}
-	err = s.h.AddFilter(s.index, nl.Filter{Parent: nl.HookIngress, Priority: redirectPriority, RedirectTo: ifb.index})
+	err = s.h.AddFilter(s.index, rtnl.Filter{Parent: rtnl.HookIngress, Priority: redirectPriority, RedirectTo: ifb.index})
 	if err != nil {
 		return clsact, err
 	}
@@ -232,12 +232,12 @@ func putIFB(s side, name string, l *Limit, nets subnets, end nl.End, undos *roll
 }
 
 // checkIFB compares what is there with what putIFB makes.
-func checkIFB(s side, name string, l *Limit, nets subnets, end nl.End) error {
+func checkIFB(s side, name string, l *Limit, nets subnets, end rtnl.End) error {
 	ifb, err := s.ifbSide(name)
 	if err != nil {
 		return err
 	}
-	got, err := s.h.Filters(s.index, nl.HookIngress)
+	got, err := s.h.Filters(s.index, rtnl.HookIngress)
 	if err != nil {
 		return err
 	}
@@ -254,31 +254,31 @@ func checkIFB(s side, name string, l *Limit, nets subnets, end nl.End) error {
 // delRedirect removes the redirection, and its qdisc if it is ours and carries
 // nothing else.
 func delRedirect(s side, clsact bool) error {
-	if err := s.h.DelFilters(s.index, nl.HookIngress, redirectPriority, unix.ETH_P_ALL); err != nil {
+	if err := s.h.DelFilters(s.index, rtnl.HookIngress, redirectPriority, unix.ETH_P_ALL); err != nil {
 		return err
 	}
 	if !clsact {
 		return nil
 	}
-	for _, hook := range []uint32{nl.HookIngress, nl.HookEgress} {
+	for _, hook := range []uint32{rtnl.HookIngress, rtnl.HookEgress} {
 		if left, err := s.h.Filters(s.index, hook); err != nil || len(left) > 0 {
 			return err
 		}
 	}
-	return s.h.DelQdisc(s.index, nl.Clsact())
+	return s.h.DelQdisc(s.index, rtnl.Clsact())
 }
 
 // delIFB removes the intermediate device called name in s's namespace. Missing
 // is success, and so is a device of another kind under that name.
 func delIFB(s side, name string) error {
 	ifb, err := s.ifbSide(name)
-	if errors.Is(err, nl.ErrNotFound) || errors.Is(err, nl.ErrExist) {
+	if errors.Is(err, rtnl.ErrNotFound) || errors.Is(err, rtnl.ErrExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.h.DelLink(ifb.index); err != nil && !errors.Is(err, nl.ErrNotFound) {
+	if err := s.h.DelLink(ifb.index); err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 		return err
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -162,7 +162,7 @@ func TestPrivilegedCheckOfReference(t *testing.T) {
 	w := newWorld(t)
 	w.pod("a", 2)
 	// Limit and buffer as the reference plugin sets them.
-	for burst, tbf := range map[uint64]nl.TBF{
+	for burst, tbf := range map[uint64]rtnl.TBF{
 		80_000:         {Limit: 22_500, Buffer: 312_500},
 		math.MaxInt32:  {Limit: 268_447_955, Buffer: 4_093_640_672},
 		math.MaxUint32: {Limit: 536_883_411, Buffer: 3_892_314_080},
@@ -170,7 +170,7 @@ func TestPrivilegedCheckOfReference(t *testing.T) {
 	} {
 		tbf.Rate = 500_000
 		w.do(func() error {
-			h, err := nl.New()
+			h, err := rtnl.New()
 			if err != nil {
 				return err
 			}
@@ -179,7 +179,7 @@ func TestPrivilegedCheckOfReference(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return h.AddQdisc(v.Index, nl.Qdisc{Kind: nl.QdiscTBF, Handle: rootHandle(), Parent: nl.ParentRoot, TBF: &tbf}, false)
+			return h.AddQdisc(v.Index, rtnl.Qdisc{Kind: rtnl.QdiscTBF, Handle: rootHandle(), Parent: rtnl.ParentRoot, TBF: &tbf}, false)
 		})
 		c := conf(2, fmt.Sprintf(`"runtimeConfig":{"bandwidth":{"ingressRate":4000000,"ingressBurst":%d}},`, burst))
 		if err := w.check("a", c); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -50,7 +50,7 @@ func (b tables) firewall(w want) (netfilter.Firewall, error) {
 // and a bridge; without one that can be looked at, the first one on the host.
 func bridgeOf(w want) string {
 	first := ""
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err == nil {
 		defer h.Close()
 	}

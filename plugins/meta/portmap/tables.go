@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
@@ -49,7 +49,7 @@ func (b tables) localnet(ctx context.Context, a *cniplugin.Args, w want) string 
 		return ""
 	}
 	name := ep.HostIfName
-	if h, err := nl.New(); err == nil {
+	if h, err := rtnl.New(); err == nil {
 		if l, err := h.LinkByIndex(ep.RouteIfindex); err == nil {
 			name = l.Name
 		}
@@ -118,7 +118,7 @@ func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
 	if err := j.AddPorts(ctx, j.ports); err != nil {
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "publish host ports")
 	}
-	dropFlows(j.args, j.ports.Mappings, func(m netfilter.Mapping, f nl.Flow) bool {
+	dropFlows(j.args, j.ports.Mappings, func(m netfilter.Mapping, f rtnl.Flow) bool {
 		return m.Proto != unix.IPPROTO_TCP && f.ReplySrc != netip.AddrPortFrom(m.PodIP, m.PodPort)
 	})
 	if j.localnet == "" {
@@ -132,18 +132,18 @@ func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
 
 // dropFlows ends the connections to published ports that match accepts. A kernel
 // that cannot tell them leaves them as they are.
-func dropFlows(a *cniplugin.Args, mappings []netfilter.Mapping, match func(netfilter.Mapping, nl.Flow) bool) {
-	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
+func dropFlows(a *cniplugin.Args, mappings []netfilter.Mapping, match func(netfilter.Mapping, rtnl.Flow) bool) {
+	for _, family := range []int{rtnl.FamilyV4, rtnl.FamilyV6} {
 		var of []netfilter.Mapping
 		for _, m := range mappings {
-			if m.PodIP.Is4() == (family == nl.FamilyV4) {
+			if m.PodIP.Is4() == (family == rtnl.FamilyV4) {
 				of = append(of, m)
 			}
 		}
 		if len(of) == 0 {
 			continue
 		}
-		n, err := nl.DropFlows(family, func(f nl.Flow) bool {
+		n, err := rtnl.DropFlows(family, func(f rtnl.Flow) bool {
 			return slices.ContainsFunc(of, func(m netfilter.Mapping) bool {
 				return f.Proto == m.Proto && f.Dst.Port() == m.HostPort && (m.HostIP.IsUnspecified() || f.Dst.Addr() == m.HostIP) && match(m, f)
 			})
@@ -166,7 +166,9 @@ func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, po
 		}
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "withdraw host ports")
 	}
-	dropFlows(a, h.Mappings, func(m netfilter.Mapping, f nl.Flow) bool { return f.ReplySrc == netip.AddrPortFrom(m.PodIP, m.PodPort) })
+	dropFlows(a, h.Mappings, func(m netfilter.Mapping, f rtnl.Flow) bool {
+		return f.ReplySrc == netip.AddrPortFrom(m.PodIP, m.PodPort)
+	})
 	if ports == nil {
 		return b.disableUnused(ctx, a, ref)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
@@ -62,15 +62,15 @@ func removeByAddress(pod *inpod.Pod, ifname string, table *int) error {
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "find interface %s in the pod", ifname)
 	}
-	addrs, err := pod.AddrsOf(link.Index, nl.FamilyAll)
+	addrs, err := pod.AddrsOf(link.Index, rtnl.FamilyAll)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "list the addresses of %s", ifname)
 	}
-	rules, err := pod.Rules(nl.FamilyAll)
+	rules, err := pod.Rules(rtnl.FamilyAll)
 	errs := []error{err}
 	for _, r := range rules {
 		if r.Src.IsValid() && r.Src.IsSingleIP() && (table == nil || r.Table == *table) &&
-			slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr() == r.Src.Addr() }) {
+			slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == r.Src.Addr() }) {
 			errs = append(errs, gone(pod.DelRule(r)))
 		}
 	}
@@ -102,7 +102,7 @@ func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
 		return err
 	}
 	defer pod.Close()
-	rules, err := pod.Rules(nl.FamilyAll)
+	rules, err := pod.Rules(rtnl.FamilyAll)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "list the pod's rules")
 	}
@@ -114,8 +114,8 @@ func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
 	return errors.Join(diffs...)
 }
 
-func (r *request) checkAddress(pod *inpod.Pod, a address, rules []nl.Rule, old section) error {
-	i := slices.IndexFunc(rules, func(rule nl.Rule) bool {
+func (r *request) checkAddress(pod *inpod.Pod, a address, rules []rtnl.Rule, old section) error {
+	i := slices.IndexFunc(rules, func(rule rtnl.Rule) bool {
 		return rule.Src.IsValid() && rule.Src.IsSingleIP() && rule.Src.Addr() == a.prefix.Addr() && r.rightTable(rule, old)
 	})
 	if i < 0 {
@@ -124,11 +124,11 @@ func (r *request) checkAddress(pod *inpod.Pod, a address, rules []nl.Rule, old s
 	if r.Table != nil || !a.gateway.IsValid() {
 		return nil
 	}
-	routes, err := pod.RoutesWhere(nl.RouteFilter{Family: rules[i].Family, Table: rules[i].Table})
+	routes, err := pod.RoutesWhere(rtnl.RouteFilter{Family: rules[i].Family, Table: rules[i].Table})
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "list table %d", rules[i].Table)
 	}
-	if !slices.ContainsFunc(routes, func(h nl.Route) bool { return h.Dst.Bits() == 0 && h.Gateway == a.gateway }) {
+	if !slices.ContainsFunc(routes, func(h rtnl.Route) bool { return h.Dst.Bits() == 0 && h.Gateway == a.gateway }) {
 		return differs("table %d of %s has no default route by %s", rules[i].Table, a.prefix.Addr(), a.gateway)
 	}
 	return nil
@@ -136,7 +136,7 @@ func (r *request) checkAddress(pod *inpod.Pod, a address, rules []nl.Rule, old s
 
 // rightTable reports that a rule points where ADD pointed it, as far as anybody
 // knows.
-func (r *request) rightTable(have nl.Rule, old section) bool {
+func (r *request) rightTable(have rtnl.Rule, old section) bool {
 	if r.Table != nil {
 		return have.Table == *r.Table
 	}

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
 // plan is what an ADD is about to do, decided before the first change.
 type plan struct {
 	section
-	tables []nl.Route // routes of the tables that the rules point to
+	tables []rtnl.Route // routes of the tables that the rules point to
 }
 
 // route makes the pod route by source. On an error everything is as it was.
@@ -52,7 +52,7 @@ func (p *plugin) route(ctx context.Context, r *request, pod *inpod.Pod) (err err
 }
 
 // makePlan looks at the interface's routes and the tables in use.
-func makePlan(r *request, pod *inpod.Pod, link nl.Link) (*plan, error) {
+func makePlan(r *request, pod *inpod.Pod, link rtnl.Link) (*plan, error) {
 	pl := &plan{section: section{NetNS: pod.NS.Inode(), Own: r.Table == nil}}
 	if r.Table != nil {
 		for _, a := range r.addrs {
@@ -60,7 +60,7 @@ func makePlan(r *request, pod *inpod.Pod, link nl.Link) (*plan, error) {
 		}
 		return pl, nil
 	}
-	all, err := pod.AllRoutes(nl.FamilyAll)
+	all, err := pod.AllRoutes(rtnl.FamilyAll)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "list the pod's routes")
 	}
@@ -68,9 +68,9 @@ func makePlan(r *request, pod *inpod.Pod, link nl.Link) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	var own []nl.Route
+	var own []rtnl.Route
 	for _, route := range all {
-		if route.Table == nl.TableMain && route.LinkIndex == link.Index && !keepInMain(route) && !shared(route, all) {
+		if route.Table == rtnl.TableMain && route.LinkIndex == link.Index && !keepInMain(route) && !shared(route, all) {
 			own = append(own, route)
 		}
 	}
@@ -91,12 +91,12 @@ func makePlan(r *request, pod *inpod.Pod, link nl.Link) (*plan, error) {
 }
 
 // tablesInUse returns the tables that some rule or route of the pod refers to.
-func tablesInUse(pod *inpod.Pod, routes []nl.Route) (map[int]bool, error) {
-	rules, err := pod.Rules(nl.FamilyAll)
+func tablesInUse(pod *inpod.Pod, routes []rtnl.Route) (map[int]bool, error) {
+	rules, err := pod.Rules(rtnl.FamilyAll)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "list the pod's rules")
 	}
-	used := map[int]bool{defTable: true, nl.TableMain: true, localTable: true}
+	used := map[int]bool{defTable: true, rtnl.TableMain: true, localTable: true}
 	for _, r := range rules {
 		used[r.Table] = true
 	}
@@ -108,17 +108,17 @@ func tablesInUse(pod *inpod.Pod, routes []nl.Route) (map[int]bool, error) {
 
 // keepInMain reports a route that must stay: link-local addresses belong to
 // their interface already, and no rule is made for them.
-func keepInMain(r nl.Route) bool {
+func keepInMain(r rtnl.Route) bool {
 	return r.Dst.Addr().IsLinkLocalUnicast() && r.Dst.Addr().Is6() || r.Dst.Addr().IsMulticast() || r.Type != unix.RTN_UNICAST
 }
 
 // routes returns what belongs into the table of an address: the interface's
 // routes of its family that are for its subnet or for no source in particular,
 // and a default route, which takes the place of one that is there.
-func (a address) routes(table, link int, all []nl.Route) []nl.Route {
+func (a address) routes(table, link int, all []rtnl.Route) []rtnl.Route {
 	v4 := a.prefix.Addr().Is4()
 	subnet := a.prefix.Masked()
-	var out []nl.Route
+	var out []rtnl.Route
 	for _, r := range all {
 		if r.Dst.Addr().Is4() != v4 || !generic(r) && !subnet.Contains(r.Src) && !subnet.Contains(r.Gateway) && (!r.Gateway.IsValid() || r.Gateway != a.gateway) {
 			continue
@@ -130,17 +130,17 @@ func (a address) routes(table, link int, all []nl.Route) []nl.Route {
 		out = append(out, r)
 	}
 	if a.gateway.IsValid() {
-		out = append(out, nl.Route{LinkIndex: link, Dst: netip.PrefixFrom(unspecified(v4), 0), Gateway: a.gateway, Table: table})
+		out = append(out, rtnl.Route{LinkIndex: link, Dst: netip.PrefixFrom(unspecified(v4), 0), Gateway: a.gateway, Table: table})
 	}
 	// A gateway must be reachable before a route can use it.
-	slices.SortStableFunc(out, func(x, y nl.Route) int { return rank(x) - rank(y) })
+	slices.SortStableFunc(out, func(x, y rtnl.Route) int { return rank(x) - rank(y) })
 	return out
 }
 
 // generic reports a route that neither source nor gateway ties to an address.
-func generic(r nl.Route) bool { return !r.Src.IsValid() && !r.Gateway.IsValid() }
+func generic(r rtnl.Route) bool { return !r.Src.IsValid() && !r.Gateway.IsValid() }
 
-func rank(r nl.Route) int {
+func rank(r rtnl.Route) int {
 	if r.Gateway.IsValid() {
 		return 1
 	}
@@ -159,22 +159,22 @@ func unspecified(v4 bool) netip.Addr {
 // has not chosen one gets the right one.
 func (pl *plan) hint(addrs []address, link int) {
 	for _, a := range addrs {
-		h := nl.Route{LinkIndex: link, Dst: a.prefix.Masked(), Src: a.prefix.Addr(), Table: nl.TableMain}
+		h := rtnl.Route{LinkIndex: link, Dst: a.prefix.Masked(), Src: a.prefix.Addr(), Table: rtnl.TableMain}
 		if a.prefix.Addr().Is4() {
-			h.Scope = nl.ScopeLink
+			h.Scope = rtnl.ScopeLink
 		}
 		pl.Hints = append(pl.Hints, h)
 	}
-	pl.Moved = slices.DeleteFunc(slices.Clone(pl.Moved), func(r nl.Route) bool {
-		return !r.Gateway.IsValid() && !slices.ContainsFunc(pl.Hints, func(h nl.Route) bool { return h.Dst == r.Dst })
+	pl.Moved = slices.DeleteFunc(slices.Clone(pl.Moved), func(r rtnl.Route) bool {
+		return !r.Gateway.IsValid() && !slices.ContainsFunc(pl.Hints, func(h rtnl.Route) bool { return h.Dst == r.Dst })
 	})
 }
 
 // shared reports that r is a next hop of a multipath route, one of the list, that
 // cannot be moved with its interface: another one has a part in it, or a hop has
 // no gateway.
-func shared(r nl.Route, list []nl.Route) bool {
-	return r.Multipath && slices.ContainsFunc(list, func(o nl.Route) bool {
+func shared(r rtnl.Route, list []rtnl.Route) bool {
+	return r.Multipath && slices.ContainsFunc(list, func(o rtnl.Route) bool {
 		return r.SharesHops(o) && (o.LinkIndex != r.LinkIndex || !o.Gateway.IsValid())
 	})
 }
@@ -182,13 +182,13 @@ func shared(r nl.Route, list []nl.Route) bool {
 // apply makes the tables, then the rules, and empties the main table last: at no
 // moment has a packet no route.
 func (pl *plan) apply(pod *inpod.Pod) error {
-	for hops := range nl.Hops(pl.tables) {
-		if err := pod.AddHops(hops); err != nil && !errors.Is(err, nl.ErrExist) {
+	for hops := range rtnl.Hops(pl.tables) {
+		if err := pod.AddHops(hops); err != nil && !errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "fill table %d", hops[0].Table)
 		}
 	}
 	for _, r := range pl.Rules {
-		if err := pod.AddRule(r.nl()); err != nil && !errors.Is(err, nl.ErrExist) {
+		if err := pod.AddRule(r.nl()); err != nil && !errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "add a rule")
 		}
 	}
@@ -197,14 +197,14 @@ func (pl *plan) apply(pod *inpod.Pod) error {
 	}
 	// Those by a gateway first: they rest on the others.
 	moved := slices.Clone(pl.Moved)
-	slices.SortStableFunc(moved, func(x, y nl.Route) int { return rank(y) - rank(x) })
+	slices.SortStableFunc(moved, func(x, y rtnl.Route) int { return rank(y) - rank(x) })
 	for _, r := range moved {
-		if err := pod.DelRoute(r); err != nil && !errors.Is(err, nl.ErrNotFound) {
+		if err := pod.DelRoute(r); err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "move a route out of the main table")
 		}
 	}
 	for _, r := range pl.Hints {
-		if err := pod.AddRoute(r); err != nil && !errors.Is(err, nl.ErrExist) {
+		if err := pod.AddRoute(r); err != nil && !errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "add a source hint")
 		}
 	}
@@ -234,10 +234,10 @@ func (s section) remove(pod *inpod.Pod) error {
 func (s section) putBack(pod *inpod.Pod) error {
 	var errs []error
 	back := slices.Clone(s.Moved)
-	slices.SortStableFunc(back, func(x, y nl.Route) int { return rank(x) - rank(y) })
-	for hops := range nl.Hops(back) {
+	slices.SortStableFunc(back, func(x, y rtnl.Route) int { return rank(x) - rank(y) })
+	for hops := range rtnl.Hops(back) {
 		err := pod.AddHops(hops)
-		if !errors.Is(err, nl.ErrExist) && !homeless(pod, hops[0]) {
+		if !errors.Is(err, rtnl.ErrExist) && !homeless(pod, hops[0]) {
 			errs = append(errs, err)
 		}
 	}
@@ -246,18 +246,18 @@ func (s section) putBack(pod *inpod.Pod) error {
 
 // homeless reports that a route's interface has gone or is down, and its routes
 // with it.
-func homeless(pod *inpod.Pod, r nl.Route) bool {
+func homeless(pod *inpod.Pod, r rtnl.Route) bool {
 	l, err := pod.LinkByIndex(r.LinkIndex)
 	return err != nil || !l.Up
 }
 
 // flush empties the table of a rule, of the rule's family: it was chosen free.
 func flush(pod *inpod.Pod, r rule) error {
-	family := nl.FamilyV6
+	family := rtnl.FamilyV6
 	if r.Src.Is4() {
-		family = nl.FamilyV4
+		family = rtnl.FamilyV4
 	}
-	routes, err := pod.RoutesWhere(nl.RouteFilter{Family: family, Table: r.Table})
+	routes, err := pod.RoutesWhere(rtnl.RouteFilter{Family: family, Table: r.Table})
 	errs := []error{err}
 	for _, route := range routes {
 		errs = append(errs, gone(pod.DelRoute(route)))
@@ -267,7 +267,7 @@ func flush(pod *inpod.Pod, r rule) error {
 
 // gone takes "there is no such thing" for success.
 func gone(err error) error {
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	return err

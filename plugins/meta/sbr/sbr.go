@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
@@ -44,11 +44,11 @@ func New(d Deps) *cniplugin.Plugin {
 // section is what an attachment record holds of this plugin: what it is about to
 // add and to take out of the main table. Its JSON is read by later versions.
 type section struct {
-	NetNS uint64     `json:"netnsInode,omitempty"` // a path may name another namespace later
-	Rules []rule     `json:"rules,omitempty"`
-	Moved []nl.Route `json:"moved,omitempty"` // routes of the main table, as they were
-	Own   bool       `json:"own,omitempty"`   // the tables are this attachment's, not the configuration's
-	Hints []nl.Route `json:"hints,omitempty"` // routes put in the place of moved ones
+	NetNS uint64       `json:"netnsInode,omitempty"` // a path may name another namespace later
+	Rules []rule       `json:"rules,omitempty"`
+	Moved []rtnl.Route `json:"moved,omitempty"` // routes of the main table, as they were
+	Own   bool         `json:"own,omitempty"`   // the tables are this attachment's, not the configuration's
+	Hints []rtnl.Route `json:"hints,omitempty"` // routes put in the place of moved ones
 }
 
 // rule is one rule: packets from Src look into Table.
@@ -57,8 +57,8 @@ type rule struct {
 	Table int        `json:"table"`
 }
 
-func (r rule) nl() nl.Rule {
-	return nl.Rule{Src: netip.PrefixFrom(r.Src, r.Src.BitLen()), Table: r.Table}
+func (r rule) nl() rtnl.Rule {
+	return rtnl.Rule{Src: netip.PrefixFrom(r.Src, r.Src.BitLen()), Table: r.Table}
 }
 
 func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
@@ -103,12 +103,12 @@ func status(_ context.Context, a *cniplugin.Args) error {
 	if _, err := parse(a); err != nil {
 		return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeUnavailable, err, "open netlink")
 	}
 	defer h.Close()
-	_, err = h.Rules(nl.FamilyV4)
+	_, err = h.Rules(rtnl.FamilyV4)
 	return cnierr.Wrap(cnierr.CodeUnavailable, err, "this kernel has no policy routing (CONFIG_IP_MULTIPLE_TABLES)")
 }
 

@@ -16,15 +16,15 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
 // found is the state of the pod's namespace before ADD changes it.
 type found struct {
-	link   nl.Link
+	link   rtnl.Link
 	backup backup
 	sysctl map[string]string
 }
@@ -148,7 +148,7 @@ func look(ns *netns.NS, ifname string, w *wanted) (*found, error) {
 	f := &found{sysctl: map[string]string{}}
 	err := ns.Do(func() error {
 		if w.link() {
-			h, err := nl.New()
+			h, err := rtnl.New()
 			if err != nil {
 				return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
 			}
@@ -185,7 +185,7 @@ func apply(ifname string, w *wanted) error {
 	if !w.link() {
 		return nil
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
 	}

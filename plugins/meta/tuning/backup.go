@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // backup is the file of the reference plugin, key by key: the settings that ADD
@@ -32,7 +32,7 @@ func backupPath(dataDir string, a *cniplugin.Args) string {
 }
 
 // backupOf notes of link what w is going to change.
-func backupOf(link nl.Link, w *wanted) backup {
+func backupOf(link rtnl.Link, w *wanted) backup {
 	var b backup
 	if w.mac != nil {
 		b.MAC = link.MAC.String()
@@ -55,7 +55,7 @@ func backupOf(link nl.Link, w *wanted) backup {
 // keep takes over what the file of an earlier ADD says where count agrees, given
 // whether the link has the wanted value by now. Settings that this ADD leaves
 // alone are taken over when count says so of an untuned one.
-func (b *backup) keep(old backup, count func(tuned bool) bool, link nl.Link, w *wanted) {
+func (b *backup) keep(old backup, count func(tuned bool) bool, link rtnl.Link, w *wanted) {
 	if old.MAC != "" && count(w.mac != nil && bytes.Equal(link.MAC, w.mac)) {
 		b.MAC = old.MAC
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -59,7 +59,7 @@ func checkLink(ifname string, w *wanted) error {
 	if !w.link() {
 		return nil
 	}
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
@@ -66,12 +66,12 @@ func newPod(t *testing.T) *pod {
 	}}
 	d.ns = newNS(t)
 	d.do(func() error {
-		h, err := nl.New()
+		h, err := rtnl.New()
 		if err != nil {
 			return err
 		}
 		defer h.Close()
-		if err := h.AddVeth(nl.VethSpec{HostName: "peer0", PeerName: "eth0"}); err != nil {
+		if err := h.AddVeth(rtnl.VethSpec{HostName: "peer0", PeerName: "eth0"}); err != nil {
 			return err
 		}
 		l, err := h.LinkByName("eth0")
@@ -128,7 +128,7 @@ func (d *pod) state() map[string]string {
 	d.t.Helper()
 	s := map[string]string{}
 	d.do(func() error {
-		h, err := nl.New()
+		h, err := rtnl.New()
 		if err != nil {
 			return err
 		}
@@ -237,9 +237,9 @@ func TestPrivilegedAddCheckDel(t *testing.T) {
 func TestPrivilegedCheckSees(t *testing.T) {
 	d := newPod(t)
 	d.add(all)
-	link := func(change func(h *nl.Handle, index int) error) func() error {
+	link := func(change func(h *rtnl.Handle, index int) error) func() error {
 		return func() error {
-			h, err := nl.New()
+			h, err := rtnl.New()
 			if err != nil {
 				return err
 			}
@@ -255,11 +255,11 @@ func TestPrivilegedCheckSees(t *testing.T) {
 		word   string
 		change func() error
 	}{
-		{"mac", link(func(h *nl.Handle, i int) error { return h.SetMAC(i, net.HardwareAddr{2, 0, 0, 0, 0, 9}) })},
-		{"mtu", link(func(h *nl.Handle, i int) error { return h.SetMTU(i, 1300) })},
-		{"promisc", link(func(h *nl.Handle, i int) error { return h.SetPromisc(i, false) })},
-		{"allmulti", link(func(h *nl.Handle, i int) error { return h.SetAllMulti(i, false) })},
-		{"txQLen", link(func(h *nl.Handle, i int) error { return h.SetTxQLen(i, 5) })},
+		{"mac", link(func(h *rtnl.Handle, i int) error { return h.SetMAC(i, net.HardwareAddr{2, 0, 0, 0, 0, 9}) })},
+		{"mtu", link(func(h *rtnl.Handle, i int) error { return h.SetMTU(i, 1300) })},
+		{"promisc", link(func(h *rtnl.Handle, i int) error { return h.SetPromisc(i, false) })},
+		{"allmulti", link(func(h *rtnl.Handle, i int) error { return h.SetAllMulti(i, false) })},
+		{"txQLen", link(func(h *rtnl.Handle, i int) error { return h.SetTxQLen(i, 5) })},
 		{"somaxconn", func() error { return sysctl.Set("net/core/somaxconn", "501") }},
 	}
 	for _, tt := range tests {

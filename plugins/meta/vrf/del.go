@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
@@ -50,20 +50,20 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path,
 // what that takes, as far as it works: the next plugin removes the interface.
 func leave(ctx context.Context, l *log.Logger, pod *inpod.Pod, ifname, vrf string) error {
 	dev, err := pod.LinkByName(vrf)
-	if errors.Is(err, nl.ErrNotFound) || err == nil && dev.Kind != Name {
+	if errors.Is(err, rtnl.ErrNotFound) || err == nil && dev.Kind != Name {
 		return nil
 	}
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", vrf)
 	}
 	link, err := pod.LinkByName(ifname)
-	if err != nil && !errors.Is(err, nl.ErrNotFound) {
+	if err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", ifname)
 	}
 	if err == nil && link.MasterIndex == dev.Index {
 		f, err := note(pod, link)
 		if err == nil {
-			err = f.move(ctx, pod, link, 0, int(dev.VRFTable), nl.TableMain)
+			err = f.move(ctx, pod, link, 0, int(dev.VRFTable), rtnl.TableMain)
 		}
 		if err != nil {
 			l.Warn("addresses or routes of the interface are not back", log.Error(err))
@@ -79,12 +79,12 @@ func leave(ctx context.Context, l *log.Logger, pod *inpod.Pod, ifname, vrf strin
 func removeIfEmpty(pod *inpod.Pod, vrf string) error {
 	dev, err := pod.LinkByName(vrf)
 	if err == nil {
-		var ports []nl.Link
+		var ports []rtnl.Link
 		if ports, err = pod.LinksOf(dev.Index); err == nil && len(ports) == 0 {
 			err = pod.DelLink(dev.Index)
 		}
 	}
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	return err

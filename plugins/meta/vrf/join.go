@@ -14,8 +14,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -25,34 +25,34 @@ const settleTimeout = 5 * time.Second
 // former is what an interface has before it joins or leaves a VRF, which the
 // kernel takes from it: it sets the device down and up.
 type former struct {
-	Addrs  []nl.Addr  `json:"addrs,omitempty"`  // IPv6, global
-	Routes []nl.Route `json:"routes,omitempty"` // that somebody made, of all tables
+	Addrs  []rtnl.Addr  `json:"addrs,omitempty"`  // IPv6, global
+	Routes []rtnl.Route `json:"routes,omitempty"` // that somebody made, of all tables
 }
 
 // note reads what the change will take.
-func note(pod *inpod.Pod, link nl.Link) (former, error) {
+func note(pod *inpod.Pod, link rtnl.Link) (former, error) {
 	var f former
-	addrs, err := pod.AddrsOf(link.Index, nl.FamilyV6)
+	addrs, err := pod.AddrsOf(link.Index, rtnl.FamilyV6)
 	if err != nil {
 		return f, err
 	}
 	for _, a := range addrs {
-		if a.Scope != nl.ScopeLink {
+		if a.Scope != rtnl.ScopeLink {
 			f.Addrs = append(f.Addrs, a)
 		}
 	}
-	routes, err := pod.RoutesWhere(nl.RouteFilter{LinkIndex: link.Index})
+	routes, err := pod.RoutesWhere(rtnl.RouteFilter{LinkIndex: link.Index})
 	for _, r := range routes {
-		if r.Table != nl.TableLocal && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA && r.Type == unix.RTN_UNICAST {
+		if r.Table != rtnl.TableLocal && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA && r.Type == unix.RTN_UNICAST {
 			f.Routes = append(f.Routes, r)
 		}
 	}
 	// A gateway must be reachable before a route can use it.
-	slices.SortStableFunc(f.Routes, func(a, b nl.Route) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(f.Routes, func(a, b rtnl.Route) int { return rank(a) - rank(b) })
 	return f, err
 }
 
-func rank(r nl.Route) int {
+func rank(r rtnl.Route) int {
 	if r.Gateway.IsValid() {
 		return 1
 	}
@@ -61,8 +61,8 @@ func rank(r nl.Route) int {
 
 // move makes the link a port of master (0: of none) and gives back what that
 // takes. Routes of the table from go to the table to.
-func (f former) move(ctx context.Context, pod *inpod.Pod, link nl.Link, master, from, to int) error {
-	w, err := nl.SubscribeIn(pod.NS, nl.GroupAddrV6, nl.GroupLink)
+func (f former) move(ctx context.Context, pod *inpod.Pod, link rtnl.Link, master, from, to int) error {
+	w, err := rtnl.SubscribeIn(pod.NS, rtnl.GroupAddrV6, rtnl.GroupLink)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (f former) move(ctx context.Context, pod *inpod.Pod, link nl.Link, master, 
 	for _, a := range f.Addrs {
 		// Nobody else has taken it in a moment: it need not be checked again.
 		a.Flags = a.Flags&unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
-		if err := pod.AddAddr(a); err != nil && !errors.Is(err, nl.ErrExist) {
+		if err := pod.AddAddr(a); err != nil && !errors.Is(err, rtnl.ErrExist) {
 			return err
 		}
 	}
@@ -87,8 +87,8 @@ func (f former) move(ctx context.Context, pod *inpod.Pod, link nl.Link, master, 
 		}
 	}
 	// Not in place of others: another interface in the VRF may have a route to the same destination.
-	for hops := range nl.Hops(routes) {
-		if err := pod.AddHops(hops); err != nil && !errors.Is(err, nl.ErrExist) {
+	for hops := range rtnl.Hops(routes) {
+		if err := pod.AddHops(hops); err != nil && !errors.Is(err, rtnl.ErrExist) {
 			return err
 		}
 	}
@@ -97,26 +97,26 @@ func (f former) move(ctx context.Context, pod *inpod.Pod, link nl.Link, master, 
 
 // settle waits until the addresses can be used; a route that names one as its
 // source is refused before.
-func (f former) settle(ctx context.Context, pod *inpod.Pod, link nl.Link, w *nl.Watch) error {
+func (f former) settle(ctx context.Context, pod *inpod.Pod, link rtnl.Link, w *rtnl.Watch) error {
 	if len(f.Addrs) == 0 || !link.Up {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	err := w.Wait(ctx, link.Index, func() (bool, error) {
-		have, err := pod.AddrsOf(link.Index, nl.FamilyV6)
+		have, err := pod.AddrsOf(link.Index, rtnl.FamilyV6)
 		if err != nil {
 			return false, err
 		}
 		for _, a := range f.Addrs {
-			if !slices.ContainsFunc(have, func(h nl.Addr) bool { return h.Prefix == a.Prefix && !h.Tentative() }) {
+			if !slices.ContainsFunc(have, func(h rtnl.Addr) bool { return h.Prefix == a.Prefix && !h.Tentative() }) {
 				return false, nil
 			}
 		}
 		return true, nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		if l, lerr := pod.LinkByIndex(link.Index); lerr == nil && l.OperState != nl.OperUp {
+		if l, lerr := pod.LinkByIndex(link.Index); lerr == nil && l.OperState != rtnl.OperUp {
 			return nil // without a carrier the check cannot end
 		}
 	}
@@ -161,15 +161,15 @@ func (p *plugin) join(ctx context.Context, r *request, pod *inpod.Pod) (err erro
 		}
 	}
 	undos.Push(link.Name+" in "+dev.Name, func(ctx context.Context) error {
-		return s.move(ctx, pod, link, 0, int(dev.VRFTable), nl.TableMain)
+		return s.move(ctx, pod, link, 0, int(dev.VRFTable), rtnl.TableMain)
 	})
-	if err := s.move(ctx, pod, link, dev.Index, nl.TableMain, int(dev.VRFTable)); err != nil {
+	if err := s.move(ctx, pod, link, dev.Index, rtnl.TableMain, int(dev.VRFTable)); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "put %s into %s", link.Name, dev.Name)
 	}
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Complete(ref, Name, s), "complete the attachment record")
 }
 
-func taken(pod *inpod.Pod, link nl.Link) error {
+func taken(pod *inpod.Pod, link rtnl.Link) error {
 	name := fmt.Sprintf("link index %d", link.MasterIndex)
 	if m, err := pod.LinkByIndex(link.MasterIndex); err == nil {
 		name = m.Name
@@ -179,10 +179,10 @@ func taken(pod *inpod.Pod, link nl.Link) error {
 
 // find returns the VRF if it is there, and refuses what has its name or another
 // table.
-func (r *request) find(pod *inpod.Pod) (nl.Link, bool, error) {
+func (r *request) find(pod *inpod.Pod) (rtnl.Link, bool, error) {
 	dev, err := pod.LinkByName(r.VRFName)
 	switch {
-	case errors.Is(err, nl.ErrNotFound):
+	case errors.Is(err, rtnl.ErrNotFound):
 		return dev, false, nil
 	case err != nil:
 		return dev, false, cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", r.VRFName)
@@ -201,8 +201,8 @@ func (r *request) chooseTable(pod *inpod.Pod) (uint32, error) {
 		return r.Table, nil // another VRF may have it too, as in the reference; the kernel decides (net.vrf.strict_mode)
 	}
 	links, err1 := pod.Links()
-	rules, err2 := pod.Rules(nl.FamilyAll)
-	routes, err3 := pod.AllRoutes(nl.FamilyAll)
+	rules, err2 := pod.Rules(rtnl.FamilyAll)
+	routes, err3 := pod.AllRoutes(rtnl.FamilyAll)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return 0, cnierr.Wrap(cnierr.CodeKernel, err, "look for a free table")
 	}
@@ -223,13 +223,13 @@ func (r *request) chooseTable(pod *inpod.Pod) (uint32, error) {
 	return table, nil
 }
 
-func makeVRF(pod *inpod.Pod, s section, undos *rollback.Stack) (nl.Link, error) {
+func makeVRF(pod *inpod.Pod, s section, undos *rollback.Stack) (rtnl.Link, error) {
 	err := pod.AddVRF(s.VRF, s.Table)
-	if errors.Is(err, nl.ErrNotSupported) {
-		return nl.Link{}, cnierr.Wrap(cnierr.CodeUnsupported, err, "vrfname %q: this kernel has no VRFs (CONFIG_NET_VRF)", s.VRF)
+	if errors.Is(err, rtnl.ErrNotSupported) {
+		return rtnl.Link{}, cnierr.Wrap(cnierr.CodeUnsupported, err, "vrfname %q: this kernel has no VRFs (CONFIG_NET_VRF)", s.VRF)
 	}
 	if err != nil {
-		return nl.Link{}, cnierr.Wrap(cnierr.CodeKernel, err, "make the VRF")
+		return rtnl.Link{}, cnierr.Wrap(cnierr.CodeKernel, err, "make the VRF")
 	}
 	undos.Push("VRF "+s.VRF, func(context.Context) error { return removeIfEmpty(pod, s.VRF) })
 	dev, err := pod.LinkByName(s.VRF)
@@ -238,31 +238,31 @@ func makeVRF(pod *inpod.Pod, s section, undos *rollback.Stack) (nl.Link, error) 
 
 // lacks compares the interface's IPv6 addresses, which ADD put back, and prevResult's
 // routes, with what is there. IPv4 addresses stay when an interface joins: they are for the plugin that gave them.
-func lacks(pod *inpod.Pod, link nl.Link, table int, r *request) ([]error, error) {
-	addrs, err := pod.AddrsOf(link.Index, nl.FamilyAll)
+func lacks(pod *inpod.Pod, link rtnl.Link, table int, r *request) ([]error, error) {
+	addrs, err := pod.AddrsOf(link.Index, rtnl.FamilyAll)
 	if err != nil {
 		return nil, err
 	}
 	var diffs []error
 	own := cniconf.PodAddrs(r.prev, link.Name)
 	for _, p := range own {
-		if p.Addr().Is6() && !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p }) {
+		if p.Addr().Is6() && !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix == p }) {
 			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("%s does not have the address %s", link.Name, p), ""))
 		}
 	}
 	if len(own) == 0 {
 		return diffs, nil // the routes are not known to be this interface's
 	}
-	routes, err := pod.RoutesWhere(nl.RouteFilter{LinkIndex: link.Index})
+	routes, err := pod.RoutesWhere(rtnl.RouteFilter{LinkIndex: link.Index})
 	for _, want := range r.prev.Routes {
-		if want.Table != nil && *want.Table != nl.TableMain {
+		if want.Table != nil && *want.Table != rtnl.TableMain {
 			continue
 		}
 		addr, _ := netip.AddrFromSlice(want.Dst.IP)
 		ones, _ := want.Dst.Mask.Size()
 		dst := netip.PrefixFrom(addr.Unmap(), ones).Masked()
 		// What sbr took to a table of its own before ADD stays there; the main table is what the VRF's stands for.
-		if !slices.ContainsFunc(routes, func(h nl.Route) bool { return h.Table != nl.TableMain && h.Dst == dst }) {
+		if !slices.ContainsFunc(routes, func(h rtnl.Route) bool { return h.Table != rtnl.TableMain && h.Dst == dst }) {
 			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("table %d has no route to %s by %s", table, dst, link.Name), ""))
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
@@ -84,7 +84,7 @@ func parse(a *cniplugin.Args) (*request, error) {
 		return nil, cnierr.Config("vrfname", r.VRFName, cniconf.BadIfName(r.VRFName))
 	case r.VRFName == a.IfName:
 		return nil, cnierr.Config("vrfname", r.VRFName, "is the name of the pod's interface")
-	case r.Table == nl.TableLocal || r.Table == nl.TableMain:
+	case r.Table == rtnl.TableLocal || r.Table == rtnl.TableMain:
 		return nil, cnierr.Config("table", r.Table, "is the pod's own, not one for a VRF")
 	}
 	return r, nil
@@ -178,7 +178,7 @@ func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
 }
 
 func missing(err error, name string) error {
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return cnierr.New(cnierr.CodeCheck, name+" does not exist in the pod", "")
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", name)

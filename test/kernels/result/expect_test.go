@@ -15,7 +15,7 @@ const skipsText = `# comment
 
 5.10,6.1 loader TestA/two qdisc fq
 6.1 loader TestGone tcx
-5.10 pkg/nl TestC link vrf
+5.10 pkg/rtnl TestC link vrf
 `
 
 func writeSkips(t *testing.T) string {
@@ -83,7 +83,7 @@ func TestTakeSkips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := skipsHead + "5.10,6.1,6.12    loader TestA/two qdisc fq\n5.10             pkg/nl TestC link vrf\n"
+	want := skipsHead + "5.10,6.1,6.12    loader TestA/two qdisc fq\n5.10             pkg/rtnl TestC link vrf\n"
 	if d := cmp.Diff(want, string(raw)); d != "" {
 		t.Error(d)
 	}
@@ -125,7 +125,7 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| package | 5.10 (5.10.0-32) | newest (7.2.13+deb14) |", "| loader | 2, 2 skipped | not run |", "| pkg/nl | 0, 2 FAILED | not run |",
+		"| package | 5.10 (5.10.0-32) | newest (7.2.13+deb14) |", "| loader | 2, 2 skipped | not run |", "| pkg/rtnl | 0, 2 FAILED | not run |",
 		"| cut | 0, not finished | not run |",
 		"| qdisc fq | 5.10 | 1 |",
 	} {

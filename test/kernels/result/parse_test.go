@@ -30,7 +30,7 @@ const stream = `noise of the console
 PASS
 
 @@sluice end 0 1.25
-@@sluice begin pkg/nl` + "\r" + `
+@@sluice begin pkg/rtnl` + "\r" + `
 ` + "\x16" + `=== RUN   TestC
 ` + "\x16" + `--- FAIL: TestC (2.00s)
 ` + "\x16" + `=== RUN   TestD
@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 			{Name: "TestA/two", Status: Skip, Missing: "qdisc fq", Output: []string{"    a_test.go:9: missing feature: qdisc fq"}},
 			{Name: "TestB", Status: Skip, Output: []string{"    b_test.go:1: another reason"}},
 		}},
-		{Package: "pkg/nl", Exit: 2, Seconds: 3, Tests: []*Test{
+		{Package: "pkg/rtnl", Exit: 2, Seconds: 3, Tests: []*Test{
 			{Name: "TestC", Status: Fail, Seconds: 2},
 			{Name: "TestD", Status: Lost, Output: []string{"panic: boom", ""}},
 		}},
@@ -68,7 +68,7 @@ func TestParse(t *testing.T) {
 
 // What a test prints without an end of line stands before what package testing says next.
 func TestParseUnendedLines(t *testing.T) {
-	s := NewSuite("pkg/nl")
+	s := NewSuite("pkg/rtnl")
 	for line := range strings.Lines("\x16=== RUN   TestA\nhalf\x16=== RUN   TestA/sub\nx\x16--- PASS: TestA/sub (0.10s)\n" +
 		"\x16=== NAME  TestA\nmissing feature: tcx\x16--- SKIP: TestA (0.20s)\n") {
 		s.Line(strings.TrimSuffix(line, "\n"))
@@ -85,7 +85,7 @@ func TestParseUnendedLines(t *testing.T) {
 // Of several runs one after the other, the last of each test counts.
 func TestParseSeveral(t *testing.T) {
 	ran := func(exit string, tests ...string) string {
-		return "\n@@sluice kernel 6.1\n@@sluice begin pkg/nl\n" + strings.Join(tests, "") + "\n@@sluice end " + exit + " 1.50\n@@sluice done\n"
+		return "\n@@sluice kernel 6.1\n@@sluice begin pkg/rtnl\n" + strings.Join(tests, "") + "\n@@sluice end " + exit + " 1.50\n@@sluice done\n"
 	}
 	test := func(name, how string) string {
 		return "\x16=== RUN   " + name + "\n\x16--- " + how + ": " + name + " (1.00s)\n"
@@ -100,11 +100,11 @@ func TestParseSeveral(t *testing.T) {
 		{"one after the other", ran("0", test("TestC", "PASS")) + ran("0", test("TestD/a", "PASS"), test("TestD", "PASS")), []string{"TestC PASS", "TestD/a PASS", "TestD PASS"}, 0},
 		{"subtests go with theirs", ran("1", test("TestD/b", "FAIL"), test("TestD", "FAIL")) + ran("0", test("TestD", "PASS")), []string{"TestC FAIL", "TestD PASS"}, 1},
 		{"failed again", ran("1", test("TestC", "FAIL"), test("TestD", "PASS")), []string{"TestC FAIL", "TestD PASS"}, 1},
-		{"cut off", "\n@@sluice begin pkg/nl\n" + test("TestC", "PASS"), []string{"TestD LOST", "TestC PASS"}, -1},
+		{"cut off", "\n@@sluice begin pkg/rtnl\n" + test("TestC", "PASS"), []string{"TestD LOST", "TestC PASS"}, -1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			run := Parse(strings.NewReader(stream + tt.more))
-			i := slices.IndexFunc(run.Suites, func(s *Suite) bool { return s.Package == "pkg/nl" })
+			i := slices.IndexFunc(run.Suites, func(s *Suite) bool { return s.Package == "pkg/rtnl" })
 			var got []string
 			for _, x := range run.Suites[i].Tests {
 				got = append(got, x.Name+" "+string(x.Status))
@@ -116,7 +116,7 @@ func TestParseSeveral(t *testing.T) {
 	}
 	// Nor does one test anew make good an exit status that no test explains.
 	leaks := ran("1", test("TestA", "PASS"), test("TestB", "PASS"), "\x16=== NAME  \nleft behind: a device\n")
-	leaked := Parse(strings.NewReader(leaks + ran("0", test("TestA", "PASS")))).suite("pkg/nl")
+	leaked := Parse(strings.NewReader(leaks + ran("0", test("TestA", "PASS")))).suite("pkg/rtnl")
 	if leaked.Exit != 1 || leaked.OK() || !slices.Contains(leaked.Output, "left behind: a device") {
 		t.Errorf("a leak was forgotten: %+v", leaked)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
@@ -151,11 +151,11 @@ func (f *Facts) devices() {
 
 // askTBF asks for what limits rates without fq.
 func askTBF() error {
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	err = nl.ProbeQdisc(nl.Qdisc{Kind: nl.QdiscTBF, Parent: nl.ParentRoot, TBF: &nl.TBF{Rate: 1 << 20, Limit: 1 << 16, Buffer: 1 << 16}})
+	err = rtnl.ProbeQdisc(rtnl.Qdisc{Kind: rtnl.QdiscTBF, Parent: rtnl.ParentRoot, TBF: &rtnl.TBF{Rate: 1 << 20, Limit: 1 << 16, Buffer: 1 << 16}})
 	return errors.Join(err, h.Supports("ifb"))
 }

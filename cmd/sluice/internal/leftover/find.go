@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -21,7 +21,7 @@ import (
 type Scene struct {
 	Known      Known
 	Traces     []netfilter.Trace
-	Links      []nl.Link
+	Links      []rtnl.Link
 	Redirected map[int]bool // devices that a filter sends packets to
 	Records    []*store.Record
 	Endpoints  []loader.EndpointStatus
@@ -40,7 +40,7 @@ func Find(s *Scene) Report {
 }
 
 func (s *Scene) hasLink(name string) bool {
-	return slices.ContainsFunc(s.Links, func(l nl.Link) bool { return l.Name == name })
+	return slices.ContainsFunc(s.Links, func(l rtnl.Link) bool { return l.Name == name })
 }
 
 func findTraces(s *Scene) []Item {

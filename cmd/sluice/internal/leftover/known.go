@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -253,12 +253,12 @@ func (k *Known) lookInside() error {
 }
 
 func (k *Known) addAddrs(ns *netns.NS, where string) error {
-	h, err := nl.NewIn(ns)
+	h, err := rtnl.NewIn(ns)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	addrs, err := h.Addrs(nl.FamilyAll)
+	addrs, err := h.Addrs(rtnl.FamilyAll)
 	if err != nil {
 		return err
 	}

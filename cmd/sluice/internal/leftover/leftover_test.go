@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -91,19 +91,19 @@ const ifbName = "bwpc189d8b6a7b4"
 func TestFindIFBs(t *testing.T) {
 	ctr := store.Ref{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
 	with := func(s State) Known { return Known{Attachments: []Attachment{{Ref: ctr, State: s, Netns: "/x"}}} }
-	link := nl.Link{Index: 9, Name: ifbName, Kind: "ifb"}
+	link := rtnl.Link{Index: 9, Name: ifbName, Kind: "ifb"}
 	tests := []struct {
 		name  string
 		scene Scene
 		items int
 		sweep bool
 	}{
-		{"nobody's", Scene{Links: []nl.Link{link}}, 1, true},
-		{"of the dead", Scene{Links: []nl.Link{link}, Known: with(Dead)}, 1, true},
-		{"of the living", Scene{Links: []nl.Link{link}, Known: with(Alive)}, 1, false},
-		{"in use", Scene{Links: []nl.Link{link}, Redirected: map[int]bool{9: true}}, 0, false},
-		{"other kind", Scene{Links: []nl.Link{{Index: 9, Name: ifbName, Kind: "dummy"}}}, 0, false},
-		{"a stranger's name", Scene{Links: []nl.Link{{Index: 9, Name: "bwpmydevice0001", Kind: "ifb"}, {Name: "ifb0", Kind: "ifb"}}}, 0, false},
+		{"nobody's", Scene{Links: []rtnl.Link{link}}, 1, true},
+		{"of the dead", Scene{Links: []rtnl.Link{link}, Known: with(Dead)}, 1, true},
+		{"of the living", Scene{Links: []rtnl.Link{link}, Known: with(Alive)}, 1, false},
+		{"in use", Scene{Links: []rtnl.Link{link}, Redirected: map[int]bool{9: true}}, 0, false},
+		{"other kind", Scene{Links: []rtnl.Link{{Index: 9, Name: ifbName, Kind: "dummy"}}}, 0, false},
+		{"a stranger's name", Scene{Links: []rtnl.Link{{Index: 9, Name: "bwpmydevice0001", Kind: "ifb"}, {Name: "ifb0", Kind: "ifb"}}}, 0, false},
 	}
 	for _, tt := range tests {
 		items := findIFBs(&tt.scene)

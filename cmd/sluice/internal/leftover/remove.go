@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
@@ -98,13 +98,13 @@ func (b Broom) removeRecord(ref store.Ref) error {
 
 // removeIFB removes a device that is still what it was taken for.
 func removeIFB(name string) error {
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
 	l, err := h.LinkByName(name)
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
@@ -118,22 +118,22 @@ func removeIFB(name string) error {
 	if err != nil || used[l.Index] || l.Kind != "ifb" {
 		return err
 	}
-	if err := h.DelLink(l.Index); err != nil && !errors.Is(err, nl.ErrNotFound) {
+	if err := h.DelLink(l.Index); err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 		return fmt.Errorf("remove device %s: %w", name, err)
 	}
 	return nil
 }
 
 // Redirected are the devices that filters of other devices send packets to.
-func Redirected(h *nl.Handle, links []nl.Link) (map[int]bool, error) {
+func Redirected(h *rtnl.Handle, links []rtnl.Link) (map[int]bool, error) {
 	used := make(map[int]bool)
 	for _, l := range links {
 		if l.Kind == "ifb" {
 			continue
 		}
-		for _, hook := range []uint32{nl.HookIngress, nl.HookEgress} {
+		for _, hook := range []uint32{rtnl.HookIngress, rtnl.HookEgress} {
 			filters, err := h.Filters(l.Index, hook)
-			if errors.Is(err, nl.ErrNotFound) {
+			if errors.Is(err, rtnl.ErrNotFound) {
 				continue
 			}
 			if err != nil {
@@ -182,7 +182,7 @@ func See(ctx context.Context, dp Maps, tables *netfilter.Node, records *store.Di
 }
 
 func (s *Scene) seeLinks() error {
-	h, err := nl.New()
+	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}

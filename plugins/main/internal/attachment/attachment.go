@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Bounds of an Ethernet device's MTU, in bytes; the kernel refuses others.
@@ -34,7 +34,7 @@ const (
 // and in the node's.
 type Site struct {
 	NS        *netns.NS
-	Host, Pod *nl.Handle
+	Host, Pod *rtnl.Handle
 }
 
 // Open opens the namespace at path, and the handles. The caller must Close the
@@ -44,11 +44,11 @@ func Open(path string) (_ *Site, err error) {
 	if s.NS, err = netns.Open(path); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
 	}
-	if s.Host, err = nl.New(); err != nil {
+	if s.Host, err = rtnl.New(); err != nil {
 		s.Close()
 		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
-	if s.Pod, err = nl.NewIn(s.NS); err != nil {
+	if s.Pod, err = rtnl.NewIn(s.NS); err != nil {
 		s.Close()
 		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
@@ -58,13 +58,13 @@ func Open(path string) (_ *Site, err error) {
 // Reopen opens a handle in the pod's namespace of an earlier call, see
 // netns.Reopen. It returns nil without an error when that is gone, and with it
 // what was in it.
-func Reopen(inode uint64, paths ...string) (*nl.Handle, error) {
+func Reopen(inode uint64, paths ...string) (*rtnl.Handle, error) {
 	ns, err := netns.Reopen(inode, paths...)
 	if ns == nil {
 		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
 	defer ns.Close()
-	pod, err := nl.NewIn(ns)
+	pod, err := rtnl.NewIn(ns)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
@@ -95,7 +95,7 @@ func (s *Site) NameFree(ifname string) error {
 	switch {
 	case err == nil:
 		return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("CNI_IFNAME %q exists already in %s", ifname, s.NS.Path()), "")
-	case errors.Is(err, nl.ErrNotFound):
+	case errors.Is(err, rtnl.ErrNotFound):
 		return nil
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", ifname)
@@ -170,7 +170,7 @@ func DNS(own, fromIPAM types.DNS) types.DNS {
 
 // Entry describes a device in a result of the given CNI version. Versions before
 // 1.1.0 do not have the MTU, and converting down does not remove it.
-func Entry(l nl.Link, sandbox, version string) *types100.Interface {
+func Entry(l rtnl.Link, sandbox, version string) *types100.Interface {
 	i := &types100.Interface{Name: l.Name, Mac: l.MAC.String(), Sandbox: sandbox}
 	if version == "1.1.0" {
 		i.Mtu = l.MTU
@@ -189,7 +189,7 @@ func Listed(prev *types100.Result, name, sandbox string) *types100.Interface {
 }
 
 // Differences compares a device with prevResult's entry for it.
-func Differences(l nl.Link, prev *types100.Result, sandbox string) (diffs []error) {
+func Differences(l rtnl.Link, prev *types100.Result, sandbox string) (diffs []error) {
 	differ := func(format string, a ...any) {
 		diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), ""))
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -27,9 +27,9 @@ const dadTimeout = 5 * time.Second
 // Interface is a device in a pod, down and without addresses.
 type Interface struct {
 	NS   *netns.NS
-	Link nl.Link
+	Link rtnl.Link
 	// Pod is a handle in NS.
-	Pod *nl.Handle
+	Pod *rtnl.Handle
 	Log *log.Logger
 
 	// DAD lets the kernel look for another owner of an IPv6 address before it
@@ -46,14 +46,14 @@ type Interface struct {
 // Configure gives the interface addrs, sets it up, waits until its IPv6
 // addresses can be used, and adds routes, in this order. Without addresses it
 // only sets it up.
-func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes []nl.Route) error {
+func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes []rtnl.Route) error {
 	if len(addrs) > 0 {
 		if HasV6(addrs) || i.Announce {
 			if err := i.NS.Do(func() error { return i.sysctls(addrs) }); err != nil {
 				return cnierr.Wrap(cnierr.CodeKernel, err, "set the pod's kernel parameters")
 			}
 		}
-		if err := i.Pod.SetLink(i.Link.Index, nl.LinkChange{ARPNotify: true}); err != nil {
+		if err := i.Pod.SetLink(i.Link.Index, rtnl.LinkChange{ARPNotify: true}); err != nil {
 			i.Log.Debug("the pod's addresses are not announced", log.String(log.KeyDevice, i.Link.Name), log.Error(err))
 		}
 	}
@@ -153,8 +153,8 @@ func HasV6(addrs []netip.Prefix) bool {
 
 // addr marks an IPv6 address as checked unless the kernel has something to do
 // when it takes it into use: to check it, or to announce it.
-func (i *Interface) addr(p netip.Prefix) nl.Addr {
-	a := nl.Addr{LinkIndex: i.Link.Index, Prefix: p}
+func (i *Interface) addr(p netip.Prefix) rtnl.Addr {
+	a := rtnl.Addr{LinkIndex: i.Link.Index, Prefix: p}
 	if p.Addr().Is6() && !i.DAD && !i.Announce {
 		a.Flags |= unix.IFA_F_NODAD
 	}
@@ -166,11 +166,11 @@ func (i *Interface) addr(p netip.Prefix) nl.Addr {
 
 // watchDAD subscribes to the pod's address changes when there will be some to
 // wait for; nil otherwise.
-func (i *Interface) watchDAD(addrs []netip.Prefix) (*nl.Watch, error) {
+func (i *Interface) watchDAD(addrs []netip.Prefix) (*rtnl.Watch, error) {
 	if !i.DAD && !i.Announce || !HasV6(addrs) {
 		return nil, nil //nolint:nilnil // nothing to wait for is an answer
 	}
-	w, err := nl.SubscribeIn(i.NS, nl.GroupAddrV6, nl.GroupLink)
+	w, err := rtnl.SubscribeIn(i.NS, rtnl.GroupAddrV6, rtnl.GroupLink)
 	return w, cnierr.Wrap(cnierr.CodeKernel, err, "listen for address changes")
 }
 
@@ -178,7 +178,7 @@ func (i *Interface) watchDAD(addrs []netip.Prefix) (*nl.Watch, error) {
 // An address that somebody else has is an error. So is running out of time,
 // but only on a link that works: on one that does not, the check cannot end,
 // and without DAD is not waited for.
-func (i *Interface) waitDAD(ctx context.Context, w *nl.Watch) error {
+func (i *Interface) waitDAD(ctx context.Context, w *rtnl.Watch) error {
 	if w == nil {
 		return nil
 	}
@@ -190,14 +190,14 @@ func (i *Interface) waitDAD(ctx context.Context, w *nl.Watch) error {
 			return done, err
 		}
 		l, err := i.Pod.LinkByIndex(i.Link.Index)
-		return err == nil && l.OperState != nl.OperUp && l.OperState != nl.OperUnknown, err
+		return err == nil && l.OperState != rtnl.OperUp && l.OperState != rtnl.OperUnknown, err
 	})
 	var conflict *cnierr.Error
 	switch {
 	case errors.As(err, &conflict):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		if l, lerr := i.Pod.LinkByIndex(i.Link.Index); lerr == nil && l.OperState != nl.OperUp {
+		if l, lerr := i.Pod.LinkByIndex(i.Link.Index); lerr == nil && l.OperState != rtnl.OperUp {
 			return nil
 		}
 	}
@@ -205,7 +205,7 @@ func (i *Interface) waitDAD(ctx context.Context, w *nl.Watch) error {
 }
 
 func (i *Interface) settled() (bool, error) {
-	addrs, err := i.Pod.AddrsOf(i.Link.Index, nl.FamilyV6)
+	addrs, err := i.Pod.AddrsOf(i.Link.Index, rtnl.FamilyV6)
 	if err != nil {
 		return false, err
 	}

@@ -13,16 +13,16 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
 // Routes returns a result's routes on the device with that index, each once:
 // IPAM plugins with several ranges repeat theirs. A route without a gateway goes
 // by the first gateway of its family.
-func Routes(res *types100.Result, index int) ([]nl.Route, error) {
-	routes := make([]nl.Route, 0, len(res.Routes))
-	seen := make(map[nl.Route]bool, len(res.Routes))
+func Routes(res *types100.Result, index int) ([]rtnl.Route, error) {
+	routes := make([]rtnl.Route, 0, len(res.Routes))
+	seen := make(map[rtnl.Route]bool, len(res.Routes))
 	for _, r := range res.Routes {
 		route, err := routeOf(res, r, index)
 		if err != nil {
@@ -36,12 +36,12 @@ func Routes(res *types100.Result, index int) ([]nl.Route, error) {
 	return routes, nil
 }
 
-func routeOf(res *types100.Result, r *types.Route, index int) (nl.Route, error) {
+func routeOf(res *types100.Result, r *types.Route, index int) (rtnl.Route, error) {
 	dst, ok := ipam.Prefix(&r.Dst)
 	if !ok {
-		return nl.Route{}, badRoute(r, "dst", r.Dst.String())
+		return rtnl.Route{}, badRoute(r, "dst", r.Dst.String())
 	}
-	route := nl.Route{LinkIndex: index, Dst: dst.Masked(), Gateway: ipam.Addr(r.GW)}
+	route := rtnl.Route{LinkIndex: index, Dst: dst.Masked(), Gateway: ipam.Addr(r.GW)}
 	if !route.Gateway.IsValid() {
 		route.Gateway = firstGateway(res, dst.Addr().Is4())
 	}
@@ -63,7 +63,7 @@ func routeOf(res *types100.Result, r *types.Route, index int) (nl.Route, error) 
 		{"mtu", r.MTU, math.MaxUint32, &route.MTU}, {"advmss", r.AdvMSS, math.MaxUint32, &route.AdvMSS},
 	} {
 		if f.v < 0 || int64(f.v) > f.most {
-			return nl.Route{}, badRoute(r, f.key, f.v)
+			return rtnl.Route{}, badRoute(r, f.key, f.v)
 		}
 		if f.into != nil {
 			*f.into = f.v
@@ -75,17 +75,17 @@ func routeOf(res *types100.Result, r *types.Route, index int) (nl.Route, error) 
 
 // together joins IPv4 routes that differ in their gateways only, of which the
 // kernel would use the last alone, for nl's AddHops. Those of IPv6 it joins itself.
-func together(routes []nl.Route) [][]nl.Route {
-	var out [][]nl.Route
+func together(routes []rtnl.Route) [][]rtnl.Route {
+	var out [][]rtnl.Route
 	for _, r := range routes {
 		i := -1
 		if r.Dst.Addr().Is4() && r.Gateway.IsValid() {
-			i = slices.IndexFunc(out, func(hops []nl.Route) bool {
+			i = slices.IndexFunc(out, func(hops []rtnl.Route) bool {
 				return hops[0].Gateway.IsValid() && hops[0].LinkIndex == r.LinkIndex && r.SharesHops(hops[0])
 			})
 		}
 		if i < 0 {
-			out = append(out, []nl.Route{r})
+			out = append(out, []rtnl.Route{r})
 			continue
 		}
 		out[i] = append(out[i], r)
@@ -109,12 +109,12 @@ func firstGateway(res *types100.Result, v4 bool) netip.Addr {
 // Check compares what prev gives to the interface with what it has. Each
 // difference is an error with code 102. Routes count in whatever table they are:
 // a later plugin of the chain may have moved them.
-func Check(pod *nl.Handle, link nl.Link, prev *types100.Result) ([]error, error) {
+func Check(pod *rtnl.Handle, link rtnl.Link, prev *types100.Result) ([]error, error) {
 	diffs, err := checkAddrs(pod, link, prev)
 	if err != nil || len(prev.Routes) == 0 {
 		return diffs, err
 	}
-	have, err := pod.AllRoutes(nl.FamilyAll)
+	have, err := pod.AllRoutes(rtnl.FamilyAll)
 	if err != nil {
 		return diffs, err
 	}
@@ -127,21 +127,21 @@ func Check(pod *nl.Handle, link nl.Link, prev *types100.Result) ([]error, error)
 		if want.Gateway.IsValid() && want.Gateway.IsUnspecified() {
 			want.Gateway = netip.Addr{} // on the link, as DHCP option 121 says it
 		}
-		if !slices.ContainsFunc(have, func(h nl.Route) bool { return serves(h, want) }) {
+		if !slices.ContainsFunc(have, func(h rtnl.Route) bool { return serves(h, want) }) {
 			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, "the pod has no route to "+describe(want), ""))
 		}
 	}
 	return diffs, nil
 }
 
-func checkAddrs(pod *nl.Handle, link nl.Link, prev *types100.Result) ([]error, error) {
-	have, err := pod.AddrsOf(link.Index, nl.FamilyAll)
+func checkAddrs(pod *rtnl.Handle, link rtnl.Link, prev *types100.Result) ([]error, error) {
+	have, err := pod.AddrsOf(link.Index, rtnl.FamilyAll)
 	if err != nil {
 		return nil, err
 	}
 	var diffs []error
 	for _, w := range cniconf.PodAddrs(prev, link.Name) {
-		if !slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == w }) {
+		if !slices.ContainsFunc(have, func(a rtnl.Addr) bool { return a.Prefix == w }) {
 			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("%s does not have the address %s", link.Name, w), ""))
 		}
 	}
@@ -149,7 +149,7 @@ func checkAddrs(pod *nl.Handle, link nl.Link, prev *types100.Result) ([]error, e
 }
 
 // serves reports that h is what want asks for; what want leaves open may be anything.
-func serves(h, want nl.Route) bool {
+func serves(h, want rtnl.Route) bool {
 	return h.Dst == want.Dst &&
 		(!want.Gateway.IsValid() || h.Gateway == want.Gateway) &&
 		(want.Priority == 0 || h.Priority == want.Priority) &&
@@ -157,8 +157,8 @@ func serves(h, want nl.Route) bool {
 		(want.AdvMSS == 0 || h.AdvMSS == want.AdvMSS)
 }
 
-func describe(r nl.Route) string {
-	s := nl.Route{Dst: r.Dst, Gateway: r.Gateway}.String()
+func describe(r rtnl.Route) string {
+	s := rtnl.Route{Dst: r.Dst, Gateway: r.Gateway}.String()
 	for _, f := range []struct {
 		key string
 		v   int

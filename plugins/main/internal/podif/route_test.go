@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 func ipNet(s string) net.IPNet {
@@ -42,12 +42,12 @@ func TestRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	gw := netip.MustParseAddr
-	want := []nl.Route{
+	want := []rtnl.Route{
 		{LinkIndex: 7, Dst: netip.MustParsePrefix("0.0.0.0/0"), Gateway: gw("10.0.0.1")},
 		{LinkIndex: 7, Dst: netip.MustParsePrefix("::/0"), Gateway: gw("fd00::1")},
 		{
 			LinkIndex: 7, Dst: netip.MustParsePrefix("192.0.2.0/24"), Gateway: gw("10.0.0.9"),
-			Table: 100, Scope: nl.ScopeLink, Priority: 50, MTU: 1400, AdvMSS: 1360,
+			Table: 100, Scope: rtnl.ScopeLink, Priority: 50, MTU: 1400, AdvMSS: 1360,
 		},
 	}
 	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {

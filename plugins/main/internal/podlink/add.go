@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -28,8 +28,8 @@ type attach struct {
 	p     *plugin
 	undos rollback.Stack
 
-	master nl.Link
-	link   nl.Link
+	master rtnl.Link
+	link   rtnl.Link
 	rec    section
 	result *types100.Result
 }
@@ -71,7 +71,7 @@ func (t *attach) prepare() (err error) {
 }
 
 // parentHandle is in the namespace of the master.
-func (t *attach) parentHandle() *nl.Handle {
+func (t *attach) parentHandle() *rtnl.Handle {
 	if t.Master.LinkInContainer {
 		return t.Pod
 	}
@@ -120,22 +120,22 @@ func (t *attach) makeLink(context.Context) error {
 }
 
 // explain says what the kernel's refusal means.
-func (t *attach) explain(h *nl.Handle, err error) error {
+func (t *attach) explain(h *rtnl.Handle, err error) error {
 	what := "make the " + t.p.Name
 	if t.HasMaster {
 		what += " on " + t.master.Name
 	}
 	switch {
-	case errors.Is(err, nl.ErrNotSupported) && h.Supports(t.p.Name) != nil:
+	case errors.Is(err, rtnl.ErrNotSupported) && h.Supports(t.p.Name) != nil:
 		return cnierr.Unsupported("type", t.p.Name, "this kernel has no such devices")
-	case errors.Is(err, nl.ErrExist):
+	case errors.Is(err, rtnl.ErrExist):
 		if taken := t.NameFree(t.Args.IfName); taken != nil { // somebody was faster
 			return taken
 		}
 		if t.p.Name == "vlan" {
 			return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("vlanId %d: %s has an interface for this VLAN already", t.Spec.VLANID, t.master.Name), "")
 		}
-	case errors.Is(err, nl.ErrNotFound) && t.HasMaster:
+	case errors.Is(err, rtnl.ErrNotFound) && t.HasMaster:
 		return cnierr.Config("master", t.master.Name, "the interface went away"+t.where())
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EINVAL):
 		if t.p.Busy != "" {
@@ -194,7 +194,7 @@ func (t *attach) complete(context.Context) error {
 
 // gone takes "there is no such thing" for success.
 func gone(err error) error {
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	return err

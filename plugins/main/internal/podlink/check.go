@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
@@ -22,7 +22,7 @@ type inspection struct {
 	*attachment.Site
 	p    *plugin
 	prev *types100.Result
-	link nl.Link
+	link rtnl.Link
 
 	diffs []error
 }
@@ -60,7 +60,7 @@ func (c *inspection) inspect() (err error) {
 	name := c.Args.IfName
 	c.link, err = c.Pod.LinkByName(name)
 	switch {
-	case errors.Is(err, nl.ErrNotFound):
+	case errors.Is(err, rtnl.ErrNotFound):
 		c.differ("%s in the pod does not exist", name)
 		return nil
 	case err != nil:
@@ -85,7 +85,7 @@ func (c *inspection) inspect() (err error) {
 
 // same compares the kind's own settings. The broadcast queue is the wish of one
 // of a master's macvlans; the kernel reports it where it can at all.
-func (c *inspection) same(want nl.Sub) bool {
+func (c *inspection) same(want rtnl.Sub) bool {
 	have := c.link.Sub
 	if want.BCQueueLen == 0 || have.BCQueueLen == 0 {
 		want.BCQueueLen = have.BCQueueLen
@@ -119,7 +119,7 @@ func (c *inspection) checkMaster() error {
 		return nil
 	}
 	master, err := h.LinkByIndex(c.link.PeerIndex)
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		c.differ("the master of %s does not exist", c.Args.IfName)
 		return nil
 	}
@@ -127,7 +127,7 @@ func (c *inspection) checkMaster() error {
 		return err
 	}
 	l, err := h.LinkByName(want) // an alternative name, maybe
-	if errors.Is(err, nl.ErrNotFound) || err == nil && l.Index != master.Index {
+	if errors.Is(err, rtnl.ErrNotFound) || err == nil && l.Index != master.Index {
 		c.differ("%s sits on %s, not on %s", c.Args.IfName, master.Name, want)
 	}
 	return gone(err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -22,27 +22,27 @@ func TestPrivilegedCheckSees(t *testing.T) {
 		spoil func(t *testing.T, s *stage, c *rig.Call)
 		text  string
 	}{
-		{"no interface", "", inPod(func(h *nl.Handle, l nl.Link) error { return h.DelLink(l.Index) }), "does not exist"},
+		{"no interface", "", inPod(func(h *rtnl.Handle, l rtnl.Link) error { return h.DelLink(l.Index) }), "does not exist"},
 		{"another kind", "", func(_ *testing.T, s *stage, _ *rig.Call) {
 			s.IP(s.pod.NS, "link del eth0")
 			s.IP(s.pod.NS, "link add eth0 type veth peer name eth1")
 		}, "is not a"},
-		{"down", "", inPod(func(h *nl.Handle, l nl.Link) error { return h.SetDown(l.Index) }), "is down"},
-		{"another MAC", "macvlan dummy", inPod(func(h *nl.Handle, l nl.Link) error {
+		{"down", "", inPod(func(h *rtnl.Handle, l rtnl.Link) error { return h.SetDown(l.Index) }), "is down"},
+		{"another MAC", "macvlan dummy", inPod(func(h *rtnl.Handle, l rtnl.Link) error {
 			return h.SetMAC(l.Index, net.HardwareAddr{2, 0, 0, 0, 0, 9})
 		}), "02:00:00:00:00:09"},
-		{"another MTU", "", inPod(func(h *nl.Handle, l nl.Link) error { return h.SetMTU(l.Index, 1400) }), "1400"},
+		{"another MTU", "", inPod(func(h *rtnl.Handle, l rtnl.Link) error { return h.SetMTU(l.Index, 1400) }), "1400"},
 		{"an IPv4 address less", "", inPod(delAddr("10.1.0.2/16")), "10.1.0.2/16"},
 		{"an IPv6 address less", "", inPod(delAddr("fd00::2/64")), "fd00::2/64"},
-		{"a route less", "", inPod(func(h *nl.Handle, l nl.Link) error {
-			return h.DelRoute(nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: l.Index})
+		{"a route less", "", inPod(func(h *rtnl.Handle, l rtnl.Link) error {
+			return h.DelRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: l.Index})
 		}), "0.0.0.0/0"},
 		{"another mode", "macvlan ipvlan", func(_ *testing.T, s *stage, c *rig.Call) {
 			*c = c.With("mode", map[string]string{"macvlan": "private", "ipvlan": "l3"}[s.name])
 		}, "settings"},
 		{"another VLAN", "vlan", func(_ *testing.T, _ *stage, c *rig.Call) { *c = c.With("vlanId", 7) }, "settings"},
 		{"another master", "macvlan ipvlan vlan", func(_ *testing.T, s *stage, _ *rig.Call) {
-			s.Change(s.Node.NS, "eth0", func(h *nl.Handle, l nl.Link) error {
+			s.Change(s.Node.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error {
 				if err := h.SetDown(l.Index); err != nil {
 					return err
 				}
@@ -67,13 +67,13 @@ func TestPrivilegedCheckSees(t *testing.T) {
 	}
 }
 
-func inPod(f func(h *nl.Handle, l nl.Link) error) func(*testing.T, *stage, *rig.Call) {
+func inPod(f func(h *rtnl.Handle, l rtnl.Link) error) func(*testing.T, *stage, *rig.Call) {
 	return func(_ *testing.T, s *stage, _ *rig.Call) { s.Change(s.pod.NS, "eth0", f) }
 }
 
-func delAddr(addr string) func(h *nl.Handle, l nl.Link) error {
-	return func(h *nl.Handle, l nl.Link) error {
-		return h.DelAddr(nl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix(addr)})
+func delAddr(addr string) func(h *rtnl.Handle, l rtnl.Link) error {
+	return func(h *rtnl.Handle, l rtnl.Link) error {
+		return h.DelAddr(rtnl.Addr{LinkIndex: l.Index, Prefix: netip.MustParsePrefix(addr)})
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -75,7 +75,7 @@ func (r remembered) remove(kind, ifname string) error {
 		return err
 	}
 	defer pod.Close()
-	var l nl.Link
+	var l rtnl.Link
 	if r.Index != 0 {
 		l, err = pod.LinkByIndex(r.Index)
 	} else {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -41,7 +41,7 @@ func TestPrivilegedDel(t *testing.T) {
 			}
 		}},
 		{"after a rename", func(_ *testing.T, s *stage, _ *rig.Call) {
-			s.Change(s.pod.NS, "eth0", func(h *nl.Handle, l nl.Link) error {
+			s.Change(s.pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error {
 				if err := h.SetDown(l.Index); err != nil {
 					return err
 				}

@@ -11,7 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
@@ -151,7 +151,7 @@ func TestPrivilegedVLANTaken(t *testing.T) {
 func TestPrivilegedMasterDown(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, s *stage) {
-		s.Change(s.Node.NS, "eth0", func(h *nl.Handle, l nl.Link) error { return h.SetDown(l.Index) })
+		s.Change(s.Node.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error { return h.SetDown(l.Index) })
 		s.IPAM.Answer = func(int) *types100.Result {
 			return &types100.Result{IPs: []*types100.IPConfig{rig.IP("10.1.0.2/16", ""), rig.IP("fd00::2/64", "")}}
 		}

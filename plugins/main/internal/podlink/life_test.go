@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -35,10 +35,10 @@ func TestPrivilegedLife(t *testing.T) {
 		if len(res.DNS.Nameservers) != 1 || res.DNS.Nameservers[0] != "10.1.0.53" {
 			t.Errorf("DNS %+v, want the IPAM plugin's", res.DNS)
 		}
-		s.In(s.pod.NS, func(h *nl.Handle) error {
-			addrs, err := h.AddrsOf(l.Index, nl.FamilyAll)
+		s.In(s.pod.NS, func(h *rtnl.Handle) error {
+			addrs, err := h.AddrsOf(l.Index, rtnl.FamilyAll)
 			for _, want := range []string{"10.1.0.2/16", "fd00::2/64"} {
-				if !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.String() == want && !a.Tentative() }) {
+				if !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.String() == want && !a.Tentative() }) {
 					t.Errorf("no usable address %s: %+v", want, addrs)
 				}
 			}

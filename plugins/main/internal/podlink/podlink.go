@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
@@ -95,7 +95,7 @@ type Request struct {
 	Conf
 	Args *cniplugin.Args
 	// Spec is the wanted interface without its name, parent and namespace.
-	Spec nl.SubSpec
+	Spec rtnl.SubSpec
 
 	// HasMaster says that the interface sits on another one: Master, or with an
 	// empty name the device of the first default route.
@@ -189,13 +189,13 @@ func (p *plugin) loadSection(ref store.Ref) (r remembered) {
 
 // findMaster returns the link that the interface is to sit on, in the namespace
 // of h. Changes nothing.
-func (r *Request) findMaster(h *nl.Handle) (nl.Link, error) {
+func (r *Request) findMaster(h *rtnl.Handle) (rtnl.Link, error) {
 	name := r.Master.Master
 	if name == "" {
 		return defaultDevice(h)
 	}
 	l, err := h.LinkByName(name)
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return l, cnierr.Config("master", name, "no such interface"+r.where())
 	}
 	return l, cnierr.Wrap(cnierr.CodeKernel, err, "look up master %s", name)
@@ -210,10 +210,10 @@ func (r *Request) where() string {
 
 // defaultDevice returns the device of the first default route: IPv4's best, else
 // IPv6's.
-func defaultDevice(h *nl.Handle) (nl.Link, error) {
-	routes, err := h.Routes(nl.FamilyAll)
+func defaultDevice(h *rtnl.Handle) (rtnl.Link, error) {
+	routes, err := h.Routes(rtnl.FamilyAll)
 	if err != nil {
-		return nl.Link{}, cnierr.Wrap(cnierr.CodeKernel, err, "look for a default route")
+		return rtnl.Link{}, cnierr.Wrap(cnierr.CodeKernel, err, "look for a default route")
 	}
 	for _, r := range routes {
 		if r.Dst.Bits() != 0 || r.LinkIndex == 0 || r.Type != unix.RTN_UNICAST { // IPv6 hangs an unreachable one on lo
@@ -222,12 +222,12 @@ func defaultDevice(h *nl.Handle) (nl.Link, error) {
 		l, err := h.LinkByIndex(r.LinkIndex)
 		return l, cnierr.Wrap(cnierr.CodeKernel, err, "look up the device of the default route")
 	}
-	return nl.Link{}, cnierr.Config("master", "", "none is given, and there is no default route to take one from")
+	return rtnl.Link{}, cnierr.Config("master", "", "none is given, and there is no default route to take one from")
 }
 
 // checkMTU refuses an MTU that the kernel would not let the interface have, and
 // warns of one that it would.
-func (r *Request) checkMTU(master nl.Link) error {
+func (r *Request) checkMTU(master rtnl.Link) error {
 	if r.MTU <= master.MTU {
 		return nil
 	}
@@ -245,7 +245,7 @@ func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
 	if err != nil {
 		return err
 	}
-	host, err := nl.New()
+	host, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeUnavailable, err, "open the host's network namespace")
 	}

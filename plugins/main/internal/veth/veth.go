@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
@@ -80,7 +80,7 @@ func (r *Recorded) Make(ref store.Ref, add, save, nameFree func() error) error {
 			}
 		}
 		err := add()
-		if err == nil || !errors.Is(err, nl.ErrExist) {
+		if err == nil || !errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
 		}
 		if taken := nameFree(); taken != nil { // somebody was faster
@@ -93,13 +93,13 @@ func (r *Recorded) Make(ref store.Ref, add, save, nameFree func() error) error {
 // WaitUp returns the link once it carries frames, which it does at once or in a
 // matter of milliseconds unless the node is in trouble. The calling thread is in
 // host's namespace.
-func WaitUp(ctx context.Context, host *nl.Handle, l nl.Link) (nl.Link, error) {
+func WaitUp(ctx context.Context, host *rtnl.Handle, l rtnl.Link) (rtnl.Link, error) {
 	up := func() (bool, error) {
 		now, err := host.LinkByIndex(l.Index)
 		if err == nil {
 			l = now
 		}
-		return l.OperState == nl.OperUp, err
+		return l.OperState == rtnl.OperUp, err
 	}
 	done, err := up()
 	if !done && err == nil {
@@ -109,7 +109,7 @@ func WaitUp(ctx context.Context, host *nl.Handle, l nl.Link) (nl.Link, error) {
 }
 
 func waitUntil(ctx context.Context, index int, up func() (bool, error)) error {
-	w, err := nl.Subscribe(nl.GroupLink)
+	w, err := rtnl.Subscribe(rtnl.GroupLink)
 	if err != nil {
 		return err
 	}
@@ -122,9 +122,9 @@ func waitUntil(ctx context.Context, index int, up func() (bool, error)) error {
 // Remove deletes the host end, and with it the pair, if the device is the
 // recorded one. The kernel may have given its index, and the operator its name,
 // to another since.
-func (r Recorded) Remove(host *nl.Handle) error {
+func (r Recorded) Remove(host *rtnl.Handle) error {
 	l, err := host.LinkByName(r.HostIfName)
-	if errors.Is(err, nl.ErrNotFound) && r.HostIndex > 0 {
+	if errors.Is(err, rtnl.ErrNotFound) && r.HostIndex > 0 {
 		l, err = host.LinkByIndex(r.HostIndex) // renamed
 	}
 	if err != nil {
@@ -138,12 +138,12 @@ func (r Recorded) Remove(host *nl.Handle) error {
 
 // same reports that l is the recorded device: by its address, or, where somebody
 // has changed that, by its name and index together.
-func (r Recorded) same(l nl.Link) bool {
+func (r Recorded) same(l rtnl.Link) bool {
 	return l.Kind == "veth" && (l.MAC.String() == r.HostMAC || r.HostIndex > 0 && l.Index == r.HostIndex && l.Name == r.HostIfName)
 }
 
 // RemoveDerived deletes the host end that an ADD whose record is lost made.
-func RemoveDerived(host *nl.Handle, ref store.Ref) error {
+func RemoveDerived(host *rtnl.Handle, ref store.Ref) error {
 	l, err := host.LinkByName(HostName(ref, 0))
 	if err != nil || l.Kind != "veth" {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up the host end")
@@ -154,7 +154,7 @@ func RemoveDerived(host *nl.Handle, ref store.Ref) error {
 // RemoveNamed deletes the pair of a pod that another plugin suite attached: the
 // interface CNI_IFNAME, if it is a veth whose other end ours accepts. A namespace
 // that is gone took its end with it.
-func RemoveNamed(host *nl.Handle, a *cniplugin.Args, ours func(end nl.Link) bool) error {
+func RemoveNamed(host *rtnl.Handle, a *cniplugin.Args, ours func(end rtnl.Link) bool) error {
 	if a.Netns == "" || a.IfName == "" {
 		return nil
 	}
@@ -166,7 +166,7 @@ func RemoveNamed(host *nl.Handle, a *cniplugin.Args, ours func(end nl.Link) bool
 		return cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", a.Netns)
 	}
 	defer ns.Close()
-	pod, err := nl.NewIn(ns)
+	pod, err := rtnl.NewIn(ns)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")
 	}
@@ -185,7 +185,7 @@ func RemoveNamed(host *nl.Handle, a *cniplugin.Args, ours func(end nl.Link) bool
 // Claimed reports that some plugin's section of some attachment's record names the
 // device, or that nobody can tell. It reads all records; only attachments
 // without one come here.
-func Claimed(list func(network string) ([]*store.Record, error), l nl.Link) bool {
+func Claimed(list func(network string) ([]*store.Record, error), l rtnl.Link) bool {
 	records, err := list("")
 	if err != nil {
 		return true
@@ -203,7 +203,7 @@ func Claimed(list func(network string) ([]*store.Record, error), l nl.Link) bool
 
 // NoRA keeps routers on the pods' network from configuring the host through
 // this device. Without IPv6 in the kernel there is nothing to do.
-func NoRA(logger *log.Logger, device nl.Link) {
+func NoRA(logger *log.Logger, device rtnl.Link) {
 	if device.NoRA {
 		return
 	}
@@ -215,14 +215,14 @@ func NoRA(logger *log.Logger, device nl.Link) {
 // Forward lets the host route for the families of addrs. It is never taken back:
 // others may depend on it by then. Netlink is asked first, since the file takes
 // longer to find the more network namespaces there are.
-func Forward(host *nl.Handle, addrs []netip.Prefix) error {
+func Forward(host *rtnl.Handle, addrs []netip.Prefix) error {
 	for _, f := range []struct {
 		family int
 		wanted bool
 		key    string
 	}{
-		{nl.FamilyV4, slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is4() }), "net/ipv4/ip_forward"},
-		{nl.FamilyV6, slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }), "net/ipv6/conf/all/forwarding"},
+		{rtnl.FamilyV4, slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is4() }), "net/ipv4/ip_forward"},
+		{rtnl.FamilyV6, slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }), "net/ipv6/conf/all/forwarding"},
 	} {
 		if !f.wanted {
 			continue
@@ -250,7 +250,7 @@ func NoDAD(l *log.Logger, device string) {
 
 // gone takes "there is no such thing" for success.
 func gone(err error) error {
-	if errors.Is(err, nl.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	return err

@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/nl"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Pod is a pod's network namespace and a handle in it.
 type Pod struct {
-	*nl.Handle
+	*rtnl.Handle
 	NS *netns.NS
 }
 
@@ -38,7 +38,7 @@ func Open(path string) (*Pod, error) {
 }
 
 func enter(ns *netns.NS) (*Pod, error) {
-	h, err := nl.NewIn(ns)
+	h, err := rtnl.NewIn(ns)
 	if err != nil {
 		ns.Close()
 		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "open the pod's network namespace")

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nl is the project's narrow view of rtnetlink: links, addresses, routes and bridge ports, as plain structs.
+// Package rtnl is the project's narrow view of rtnetlink: links, addresses, routes and bridge ports, as plain structs.
 //
 // It is the only importer of vishvananda/netlink, whose messages it sends over sockets of its own. What it adds: dumps that the
 // kernel marks as interrupted are repeated until they are whole, so no caller ever sees half a table; filters run in the kernel
 // (strict checking, Linux 4.20); the kernel's own explanation of a refusal is part of the error; and a device pair is made by
 // one message.
 // Nothing here sleeps: who must wait for the kernel subscribes with Watch before the change.
-package nl
+package rtnl
 
 import (
 	"errors"
