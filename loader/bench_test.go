@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // benchEnv is a loaded node with an uplink and n pods, each with two addresses and one published port. Host ends that are no
@@ -39,7 +39,7 @@ func (e *env) benchPod(i int) Endpoint {
 	ep := e.pod(name, fmt.Sprintf("10.1.%d.%d/16", 1+i/250, 1+i%250))
 	e.ip("link", "set", name, "master", "br0")
 	ep.RouteIfindex = e.index("br0")
-	ep.Ref = store.Ref{Network: "net", ContainerID: name, IfName: "eth0"}
+	ep.Ref = attachments.Ref{Network: "net", ContainerID: name, IfName: "eth0"}
 	ep.Addrs = append(ep.Addrs, netip.MustParsePrefix(fmt.Sprintf("fd00::%d:%d/64", 1+i/250, 1+i%250)))
 	return ep
 }

@@ -14,19 +14,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Shape is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
 // are in bytes, of frames. At most one of Shaped and Unshaped is set.
 type Shape struct {
-	Ref    store.Ref
+	Ref    attachments.Ref
 	Egress bool // what the pod sends, on its own device; else what it gets, on the host end
 
 	Netns   string // path of the device's namespace; empty: the calling thread's

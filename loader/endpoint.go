@@ -11,18 +11,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Endpoint is one pod device as the datapath knows it.
 type Endpoint struct {
-	Ref          store.Ref
+	Ref          attachments.Ref
 	HostIfindex  int    // host end of the pod's device
 	RouteIfindex int    // device its packets are routed from: the bridge, else the host end; 0 means HostIfindex
 	HostIfName   string // for messages

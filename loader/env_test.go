@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/cgroup"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -215,7 +215,7 @@ func (e *env) pod(name, addr4 string) Endpoint {
 	e.t.Helper()
 	index, _ := e.veth(name)
 	return Endpoint{
-		Ref:         store.Ref{Network: "net", ContainerID: name, IfName: "eth0"},
+		Ref:         attachments.Ref{Network: "net", ContainerID: name, IfName: "eth0"},
 		HostIfindex: index, HostIfName: name, MTU: 1500,
 		MAC:        net.HardwareAddr{2, 0, 0, 0, 0, byte(index)},
 		GatewayMAC: net.HardwareAddr{2, 0, 0, 0, 1, byte(index)},

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // insider makes a macvlan device in a namespace of its own and describes it.
@@ -29,7 +29,7 @@ func (e *env) insider(id, addr4 string) (ep Endpoint, in func(args ...string) st
 	in("ip", "link", "set", "net1", "up")
 	ep, err := ResolveOwn(e.ctx, ns, "net1")
 	e.ok(err)
-	ep.Ref = store.Ref{Network: "lan", ContainerID: id, IfName: "net1"}
+	ep.Ref = attachments.Ref{Network: "lan", ContainerID: id, IfName: "net1"}
 	return ep, in
 }
 

@@ -8,13 +8,13 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/allowlist"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/delegate"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/main/ptp"
 	"github.com/sluice-cni/sluice/plugins/meta/bandwidth"
@@ -116,7 +116,7 @@ func newBridge() *cniplugin.Plugin {
 		Open:         openChosen[bridge.Datapath],
 		OpenExisting: openExisting[bridge.Datapath],
 		Netfilter:    tables[bridge.Netfilter],
-		Records:      store.Open(store.DefaultDir),
+		Records:      attachments.Open(attachments.DefaultDir),
 	})
 }
 
@@ -126,7 +126,7 @@ func newPTP() *cniplugin.Plugin {
 		Open:         openChosen[ptp.Datapath],
 		OpenExisting: openExisting[ptp.Datapath],
 		Netfilter:    tables[ptp.Netfilter],
-		Records:      store.Open(store.DefaultDir),
+		Records:      attachments.Open(attachments.DefaultDir),
 	})
 }
 
@@ -136,7 +136,7 @@ func newPortmap() *cniplugin.Plugin {
 		OpenExisting: openExisting[portmap.Datapath],
 		Netfilter:    tables[portmap.Netfilter],
 		Resolve:      loader.Resolve,
-		Records:      store.Open(store.DefaultDir),
+		Records:      attachments.Open(attachments.DefaultDir),
 	})
 }
 
@@ -146,7 +146,7 @@ func newFirewall() *cniplugin.Plugin {
 		OpenExisting: openExisting[firewall.Datapath],
 		Netfilter:    tables[firewall.Netfilter],
 		Resolve:      loader.ResolveOwn,
-		Records:      store.Open(store.DefaultDir),
+		Records:      attachments.Open(attachments.DefaultDir),
 	})
 }
 
@@ -154,7 +154,7 @@ func newTuning() *cniplugin.Plugin {
 	return tuning.New(tuning.Deps{
 		Match:        allowlist.ByHelper,
 		OpenExisting: openExisting[tuning.Datapath],
-		Records:      store.Open(store.DefaultDir),
+		Records:      attachments.Open(attachments.DefaultDir),
 	})
 }
 
@@ -168,7 +168,7 @@ func newFlannel() *cniplugin.Plugin {
 	}
 	return flannel.New(flannel.Deps{
 		Delegate: &delegate.Runner{Key: "delegate.type", InProcess: others},
-		Records:  store.Open(store.DefaultDir),
+		Records:  attachments.Open(attachments.DefaultDir),
 	})
 }
 
@@ -183,6 +183,6 @@ func newBandwidth() *cniplugin.Plugin {
 			}
 			return string(o.Config.Bandwidth), nil
 		},
-		Records: store.Open(store.DefaultDir),
+		Records: attachments.Open(attachments.DefaultDir),
 	})
 }

@@ -3,9 +3,9 @@
 package main
 
 import (
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/delegate"
-	"github.com/sluice-cni/sluice/pkg/store"
 	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
 	"github.com/sluice-cni/sluice/plugins/ipam/static"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
@@ -45,17 +45,17 @@ func plugin(name string) *cniplugin.Plugin {
 	case flannel.Name:
 		return newFlannel()
 	case hostdevice.Name:
-		return hostdevice.New(hostdevice.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+		return hostdevice.New(hostdevice.Deps{IPAM: ipam(), Records: attachments.Open(attachments.DefaultDir)})
 	case tap.Name:
-		return tap.New(tap.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+		return tap.New(tap.Deps{IPAM: ipam(), Records: attachments.Open(attachments.DefaultDir)})
 	case macvlan.Name:
-		return macvlan.New(macvlan.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+		return macvlan.New(macvlan.Deps{IPAM: ipam(), Records: attachments.Open(attachments.DefaultDir)})
 	case ipvlan.Name:
-		return ipvlan.New(ipvlan.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+		return ipvlan.New(ipvlan.Deps{IPAM: ipam(), Records: attachments.Open(attachments.DefaultDir)})
 	case vlan.Name:
-		return vlan.New(vlan.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+		return vlan.New(vlan.Deps{IPAM: ipam(), Records: attachments.Open(attachments.DefaultDir)})
 	case dummy.Name:
-		return dummy.New(dummy.Deps{IPAM: ipam(), Records: store.Open(store.DefaultDir)})
+		return dummy.New(dummy.Deps{IPAM: ipam(), Records: attachments.Open(attachments.DefaultDir)})
 	case loopback.Name:
 		return loopback.New(loopback.Deps{})
 	case hostlocal.Name:
@@ -63,9 +63,9 @@ func plugin(name string) *cniplugin.Plugin {
 	case static.Name:
 		return static.New()
 	case sbr.Name:
-		return sbr.New(sbr.Deps{Records: store.Open(store.DefaultDir)})
+		return sbr.New(sbr.Deps{Records: attachments.Open(attachments.DefaultDir)})
 	case vrf.Name:
-		return vrf.New(vrf.Deps{Records: store.Open(store.DefaultDir)})
+		return vrf.New(vrf.Deps{Records: attachments.Open(attachments.DefaultDir)})
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // choiceView is which netfilter tables were chosen for what was asked for.
@@ -35,7 +35,7 @@ func newChoiceViews(choices map[string]netfilter.Choice) []choiceView {
 type usedBy map[string]map[string]int
 
 // newUsedBy reads the sections of all records. What it cannot read it leaves out.
-func newUsedBy(records []*store.Record) usedBy {
+func newUsedBy(records []*attachments.Record) usedBy {
 	used := usedBy{}
 	count := func(feature, backend string) {
 		if backend == "" {

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 func TestBandwidth(t *testing.T) {
-	ref := store.Ref{Network: "net", ContainerID: "3f1c", IfName: "eth0"}
+	ref := attachments.Ref{Network: "net", ContainerID: "3f1c", IfName: "eth0"}
 	data, err := json.Marshal(map[string]any{
 		"backend": "edt", "reason": "configured", "hostIfName": "veth1", "hostIfindex": 7,
 		"ingress": map[string]any{"rate": 1_250_000, "burst": 16384, "derived": true}, "egress": map[string]any{"rate": 125_000, "burst": 16384},
@@ -23,7 +23,7 @@ func TestBandwidth(t *testing.T) {
 	}
 	n := &fakeNode{
 		status:  &loader.Status{},
-		records: []*store.Record{{Ref: ref, Plugins: map[string]store.Section{"bandwidth": {State: store.StateDone, Data: data}}}},
+		records: []*attachments.Record{{Ref: ref, Plugins: map[string]attachments.Section{"bandwidth": {State: attachments.StateDone, Data: data}}}},
 		shapes: []loader.ShapeStatus{
 			{Owner: ref.Owner(), Bytes: 3 << 20, Drops: 4, Backlog: 20 * time.Millisecond},
 			{Owner: ref.Owner(), Egress: true, Bytes: 5 << 10},

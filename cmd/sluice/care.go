@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // care looks after a node.
@@ -45,7 +45,7 @@ func (realNode) Leftovers(ctx context.Context) (leftover.Report, error) {
 	case !errors.Is(err, loader.ErrNotLoaded):
 		return leftover.Report{}, err
 	}
-	scene, err := leftover.See(ctx, maps, doctor.Tables(conf), store.Open(store.DefaultDir), leftover.DefaultPlaces())
+	scene, err := leftover.See(ctx, maps, doctor.Tables(conf), attachments.Open(attachments.DefaultDir), leftover.DefaultPlaces())
 	return leftover.Find(scene), err
 }
 
@@ -54,7 +54,7 @@ func (realNode) Sweep(ctx context.Context, items []leftover.Item) error {
 	if err != nil {
 		return err
 	}
-	broom := leftover.Broom{Tables: doctor.Tables(conf), Records: store.Open(store.DefaultDir)}
+	broom := leftover.Broom{Tables: doctor.Tables(conf), Records: attachments.Open(attachments.DefaultDir)}
 	dp, err := doctor.Open(ctx, conf)
 	switch {
 	case err == nil:

@@ -20,18 +20,18 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/policy"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // fakeNode is a node with two pods, one of whose records is lost.
 type fakeNode struct {
-	records  []*store.Record
+	records  []*attachments.Record
 	choices  map[string]netfilter.Choice
 	status   *loader.Status // nil: nothing is loaded
 	decision *loader.Status // nil: nobody tried
@@ -79,7 +79,7 @@ func (n *fakeNode) Decision(context.Context) (*loader.Status, error) {
 
 func (n *fakeNode) Choices() (map[string]netfilter.Choice, error) { return n.choices, nil }
 
-func (n *fakeNode) Records() ([]*store.Record, error) { return n.records, n.readErr }
+func (n *fakeNode) Records() ([]*attachments.Record, error) { return n.records, n.readErr }
 
 type fakeDatapath struct{ n *fakeNode }
 
@@ -177,19 +177,19 @@ func fakeEvents() []loader.DropEvent {
 }
 
 var (
-	webRef  = store.Ref{Network: "dbnet", ContainerID: "3f1c9a7be0d24455aabbccdd", IfName: "eth0"}
-	lostRef = store.Ref{Network: "dbnet", ContainerID: "lost", IfName: "eth0"}
+	webRef  = attachments.Ref{Network: "dbnet", ContainerID: "3f1c9a7be0d24455aabbccdd", IfName: "eth0"}
+	lostRef = attachments.Ref{Network: "dbnet", ContainerID: "lost", IfName: "eth0"}
 	born    = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 )
 
 func newFakeNode() *fakeNode {
 	return &fakeNode{
-		records: []*store.Record{
-			{Version: 1, Ref: webRef, NetNS: "/run/netns/web", Created: born, Plugins: map[string]store.Section{
-				"bridge": {State: store.StateDone}, "portmap": {State: store.StateDone},
+		records: []*attachments.Record{
+			{Version: 1, Ref: webRef, NetNS: "/run/netns/web", Created: born, Plugins: map[string]attachments.Section{
+				"bridge": {State: attachments.StateDone}, "portmap": {State: attachments.StateDone},
 			}},
-			{Version: 1, Ref: store.Ref{Network: "other", ContainerID: "77", IfName: "net1"}, Created: born,
-				Plugins: map[string]store.Section{"bridge": {State: store.StateIntent}}},
+			{Version: 1, Ref: attachments.Ref{Network: "other", ContainerID: "77", IfName: "net1"}, Created: born,
+				Plugins: map[string]attachments.Section{"bridge": {State: attachments.StateIntent}}},
 		},
 		status: fakeStatus(),
 		ports: []loader.PublishedPort{

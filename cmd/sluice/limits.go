@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // The back ends of a limit, as records name them.
@@ -55,7 +55,7 @@ type limitStatus struct {
 
 // limitsOf returns what an attachment record says is limited. Shapes are the loader's
 // limits; the counters of token buckets are asked of the kernel.
-func limitsOf(rec *store.Record, shapes []loader.ShapeStatus) []limitStatus {
+func limitsOf(rec *attachments.Record, shapes []loader.ShapeStatus) []limitStatus {
 	var s limitRecord
 	if ok, err := rec.Section("bandwidth", &s); !ok || err != nil {
 		return nil
@@ -85,7 +85,7 @@ func limitsOf(rec *store.Record, shapes []loader.ShapeStatus) []limitStatus {
 }
 
 // queueDevice is the device whose root qdisc limits a direction.
-func (s *limitRecord) queueDevice(ref store.Ref, egress bool) (name string, inside bool) {
+func (s *limitRecord) queueDevice(ref attachments.Ref, egress bool) (name string, inside bool) {
 	switch {
 	case s.inside() && !egress:
 		return s.IFB, true

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -24,7 +24,7 @@ func TestPrivilegedLimitReplaced(t *testing.T) {
 	}
 	shell("ip link add v0 type veth peer name v0p; ip link set v0 up; ip link set v0p up; tc qdisc add dev v0 root tbf rate 10mbit burst 16k latency 25ms")
 	if err := l.Node.Do(func() error {
-		return store.Open(store.DefaultDir).Complete(webRef, "bandwidth", map[string]any{
+		return attachments.Open(attachments.DefaultDir).Complete(webRef, "bandwidth", map[string]any{
 			"backend": "tbf", "hostIfName": "v0", "hostIfindex": 7, "ingress": map[string]any{"rate": 1_250_000, "burst": 16384},
 		})
 	}); err != nil {

@@ -10,10 +10,10 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // node is the machine the tool looks at.
@@ -31,7 +31,7 @@ type node interface {
 	// was asked for.
 	Choices() (map[string]netfilter.Choice, error)
 	// Records returns the attachment records of all networks.
-	Records() ([]*store.Record, error)
+	Records() ([]*attachments.Record, error)
 }
 
 // datapath is what the tool needs of *loader.Datapath.
@@ -107,8 +107,8 @@ func (realNode) Decision(ctx context.Context) (*loader.Status, error) {
 
 func (realNode) Choices() (map[string]netfilter.Choice, error) { return netfilter.Choices("") }
 
-func (realNode) Records() ([]*store.Record, error) {
-	return store.Open(store.DefaultDir).List("")
+func (realNode) Records() ([]*attachments.Record, error) {
+	return attachments.Open(attachments.DefaultDir).List("")
 }
 
 // withDatapath calls f with the loaded datapath. When nothing is loaded it

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 // floodNode is a node with a flood of drops of one attachment that no record names.
@@ -32,7 +32,7 @@ func (n *floodNode) Datapath(ctx context.Context) (datapath, error) {
 	return flood{fakeDatapath{n.fakeNode}, n.drops}, err
 }
 
-func (n *floodNode) Records() ([]*store.Record, error) {
+func (n *floodNode) Records() ([]*attachments.Record, error) {
 	n.asked++
 	return n.fakeNode.Records()
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 // ownerView is an attachment in the tool's output. The names are empty when no
@@ -29,7 +29,7 @@ func (o ownerView) text(wide bool) string {
 }
 
 // owners finds the attachment behind an owner number.
-type owners map[uint64]store.Ref
+type owners map[uint64]attachments.Ref
 
 // owners reads the attachment records. A record that cannot be read only costs
 // a name, so it is said and not fatal.

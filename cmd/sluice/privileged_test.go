@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -46,7 +46,7 @@ func realJSON[T any](t *testing.T, n *lab.Node, args ...string) (v T) {
 }
 
 // publish makes a pod on a routed veth and publishes its port 80 as 8080.
-func publish(t *testing.T, l *lab.Lab, ref store.Ref) {
+func publish(t *testing.T, l *lab.Lab, ref attachments.Ref) {
 	t.Helper()
 	p := l.Node.PodT(t, "web")
 	do := func(f func() error) {
@@ -73,7 +73,7 @@ func publish(t *testing.T, l *lab.Lab, ref store.Ref) {
 			return err
 		}
 		ep.Ref = ref
-		if err := store.Open(store.DefaultDir).Complete(ref, "portmap", nil); err != nil {
+		if err := attachments.Open(attachments.DefaultDir).Complete(ref, "portmap", nil); err != nil {
 			return err
 		}
 		if err := dp.Enable(t.Context(), ep, loader.FeaturePublish); err != nil {

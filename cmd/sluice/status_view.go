@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -118,7 +118,7 @@ type attachmentView struct {
 }
 
 // newStatusView joins what the datapath (nil: not loaded) and the records say.
-func newStatusView(st *loader.Status, records []*store.Record) statusView {
+func newStatusView(st *loader.Status, records []*attachments.Record) statusView {
 	v := statusView{
 		Version: version.String(), Probes: []probeView{}, Devices: []deviceView{}, UnhandledLinks: []unhandledView{},
 		HostAddresses: []hostAddressView{}, Maps: []mapView{}, Drops: []dropView{}, Attachments: []attachmentView{},
@@ -182,13 +182,13 @@ func (v *statusView) fill(st *loader.Status) {
 	}
 }
 
-func newAttachmentView(r *store.Record) attachmentView {
+func newAttachmentView(r *attachments.Record) attachmentView {
 	v := attachmentView{
 		Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Created: r.Created,
 		Plugins: []string{}, Unfinished: []string{},
 	}
 	for name, s := range r.Plugins {
-		if s.State == store.StateDone {
+		if s.State == attachments.StateDone {
 			v.Plugins = append(v.Plugins, name)
 		} else {
 			v.Unfinished = append(v.Unfinished, name)

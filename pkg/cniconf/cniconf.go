@@ -16,9 +16,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/keys"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Common holds the keys every plugin has. Embed it in a plugin's configuration.
@@ -225,14 +225,14 @@ func ValidAttachments(stdin []byte) ([]types.GCAttachment, error) {
 }
 
 // ValidRefs are the ValidAttachments as the names of records of that network.
-func ValidRefs(stdin []byte, network string) (map[store.Ref]bool, error) {
+func ValidRefs(stdin []byte, network string) (map[attachments.Ref]bool, error) {
 	list, err := ValidAttachments(stdin)
 	if err != nil {
 		return nil, err
 	}
-	valid := make(map[store.Ref]bool, len(list))
+	valid := make(map[attachments.Ref]bool, len(list))
 	for _, v := range list {
-		valid[store.Ref{Network: network, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+		valid[attachments.Ref{Network: network, ContainerID: v.ContainerID, IfName: v.IfName}] = true
 	}
 	return valid, nil
 }

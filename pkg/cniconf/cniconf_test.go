@@ -10,8 +10,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 func wantCode(t *testing.T, err error, code uint, words ...string) {
@@ -139,7 +139,7 @@ func TestValidRefs(t *testing.T) {
 	t.Parallel()
 	got, err := ValidRefs([]byte(`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}]}`), "net")
 	wantCode(t, err, 0)
-	if diff := cmp.Diff(map[store.Ref]bool{{Network: "net", ContainerID: "c", IfName: "eth0"}: true}, got); diff != "" {
+	if diff := cmp.Diff(map[attachments.Ref]bool{{Network: "net", ContainerID: "c", IfName: "eth0"}: true}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	_, err = ValidRefs([]byte(`{}`), "net")

@@ -12,9 +12,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/keys"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // CmdArgs is a call as the specification defines it, in the shape that the
@@ -30,8 +30,8 @@ type CmdArgs struct {
 }
 
 // Ref names the attachment of the call on the network of that name.
-func (c *CmdArgs) Ref(network string) store.Ref {
-	return store.Ref{Network: network, ContainerID: c.ContainerID, IfName: c.IfName}
+func (c *CmdArgs) Ref(network string) attachments.Ref {
+	return attachments.Ref{Network: network, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
 // process is what a call comes and goes by.

@@ -17,7 +17,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 var (
@@ -55,7 +55,7 @@ type Mapping struct {
 
 // Ports is what an attachment wants published.
 type Ports struct {
-	Ref      store.Ref
+	Ref      attachments.Ref
 	Mappings []Mapping
 	// Before is what an earlier ADD of the attachment published, maybe for
 	// another address. It goes.
@@ -111,7 +111,7 @@ func (p *Ports) subnet(pod netip.Addr) netip.Prefix {
 // Held is what is known of an attachment's ports at DEL. A nil Mappings means
 // that nothing is known: all that carries the attachment's name goes.
 type Held struct {
-	Ref      store.Ref
+	Ref      attachments.Ref
 	Mappings []Mapping
 	// Spare are addresses of the container's other attachments; rules that lead
 	// to them stay, even if they carry the name.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 // Trace is something that an attachment, ours or of the reference plugins, has
@@ -44,7 +44,7 @@ func (t Trace) Named() bool { return t.own || t.id != "" || t.ContainerID != "" 
 
 // Of reports whether the trace bears the attachment's name. Some names leave the
 // interface out, and some the network.
-func (t Trace) Of(ref store.Ref) bool {
+func (t Trace) Of(ref attachments.Ref) bool {
 	switch {
 	case t.own:
 		return t.chain == dnatChain(ref) || t.chain == secondDNATChain(ref) || t.chain == masqChain(ref) || t.chain == oldSNATChain(ref)
@@ -178,7 +178,7 @@ func natTraces(have table) []Trace {
 				}
 			}
 		}
-		if ref := (store.Ref{Network: t.Network, ContainerID: t.ContainerID, IfName: t.IfName}); t.ContainerID != "" && !t.Of(ref) {
+		if ref := (attachments.Ref{Network: t.Network, ContainerID: t.ContainerID, IfName: t.IfName}); t.ContainerID != "" && !t.Of(ref) {
 			continue
 		}
 		out = append(out, t)

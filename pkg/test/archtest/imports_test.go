@@ -19,7 +19,7 @@ type room struct {
 // leaves are what any room above pkg may use.
 var leaves = []string{
 	"pkg/allowlist", "pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/keys", "pkg/log", "pkg/netns",
-	"pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/rollback", "pkg/version",
+	"pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version",
 }
 
 var rooms = []room{
@@ -37,20 +37,20 @@ var rooms = []room{
 	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/rtnl", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"loader/worker", []string{"pkg/helper"}, "what the loader leaves to others"},
 	{"loader/objects", []string{"loader/worker", "pkg/bpfsys", "pkg/bpfgen", "pkg/rtnl"}, "the compiled objects and the eBPF library"},
-	{"loader", []string{"loader/worker", "pkg/bpfsys", "pkg/file", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/store", "pkg/sysctl", "pkg/rollback", "pkg/version"},
+	{"loader", []string{"loader/worker", "pkg/bpfsys", "pkg/file", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfgen/objects", nil, "generated code; only its test compares with pkg/bpfgen"},
 	{"pkg/bpfgen", nil, "generated types, without a BPF library"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
-	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/keys", "pkg/log", "pkg/netns", "pkg/store"}, "the process contract"},
+	{"pkg/cniplugin", []string{"pkg/cnierr", "pkg/keys", "pkg/log", "pkg/netns", "pkg/attachments"}, "the process contract"},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
 	{"pkg/rtnl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
 	{"pkg/netfilter/firewalld", []string{"pkg/netfilter", "pkg/helper"}, "the bus of the helper"},
-	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/file", "pkg/helper", "pkg/log", "pkg/rtnl", "pkg/store", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
+	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/file", "pkg/helper", "pkg/log", "pkg/rtnl", "pkg/attachments", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
 	{"pkg/install", []string{"pkg/file", "pkg/helper"}, "lays programs out"},
 	{"pkg/allowlist", []string{"pkg/helper", "pkg/allowlist"}, "asks the helper"},
-	{"pkg/", []string{"pkg/cnierr", "pkg/file", "pkg/keys", "pkg/log", "pkg/store"}, "leaves import none of ours but the registries everybody shares"},
+	{"pkg/", []string{"pkg/cnierr", "pkg/file", "pkg/keys", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},
 	{"bpf/", []string{"pkg/", "bpf/"}, "packet walks"},

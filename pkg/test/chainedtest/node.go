@@ -11,17 +11,17 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Node runs a plugin with a real attachment store. The caller sets Plugin.
 type Node struct {
 	T       testing.TB
 	Type    string // of the plugin, in the configuration
-	Records *store.Dir
+	Records *attachments.Dir
 	Plugin  *cniplugin.Plugin
 }
 
@@ -33,7 +33,7 @@ func NewNode(t testing.TB, kind string, dp *Datapath) *Node {
 			t.Errorf("%d handles were not closed", dp.handles)
 		}
 	})
-	return &Node{T: t, Type: kind, Records: store.Open(t.TempDir())}
+	return &Node{T: t, Type: kind, Records: attachments.Open(t.TempDir())}
 }
 
 // Resolve stands for loader.Resolve.
@@ -45,8 +45,8 @@ func Resolve(_ context.Context, netns, _ string) (loader.Endpoint, error) {
 }
 
 // Ref names the attachment of a container on the network of the tests.
-func Ref(id string) store.Ref {
-	return store.Ref{Network: "net", ContainerID: id, IfName: "eth0"}
+func Ref(id string) attachments.Ref {
+	return attachments.Ref{Network: "net", ContainerID: id, IfName: "eth0"}
 }
 
 // Owner is how the datapath names it.

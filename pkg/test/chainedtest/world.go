@@ -11,8 +11,8 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -26,7 +26,7 @@ type World struct {
 // NewWorld makes a node that forwards, with a client on its eth0.
 func NewWorld(t testing.TB, kind string) *World {
 	w := &World{
-		Node: &Node{T: t, Type: kind, Records: store.Open(store.DefaultDir)},
+		Node: &Node{T: t, Type: kind, Records: attachments.Open(attachments.DefaultDir)},
 		Lab:  lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true}),
 	}
 	t.Cleanup(func() { _ = w.In(unload) }) // or its programs live as long as the devices

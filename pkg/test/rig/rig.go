@@ -19,11 +19,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -33,7 +33,7 @@ type Rig struct {
 	T    testing.TB
 	IPAM *IPAM
 	DP   *Datapath
-	Dir  *store.Dir
+	Dir  *attachments.Dir
 	// Plug is the plugin under test; the caller makes it of the fields above.
 	Plug *cniplugin.Plugin
 }
@@ -45,7 +45,7 @@ func New(t testing.TB) *Rig {
 		Lab: lab.NewT(t), T: t,
 		IPAM: &IPAM{Answer: Answer46, Held: make(map[string]bool)},
 		DP:   &Datapath{},
-		Dir:  store.Open(filepath.Join(t.TempDir(), "records")),
+		Dir:  attachments.Open(filepath.Join(t.TempDir(), "records")),
 	}
 }
 

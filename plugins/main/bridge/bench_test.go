@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 // BenchmarkPrivileged measures ADD and DEL without the process around them, on a
@@ -17,7 +17,7 @@ func BenchmarkPrivileged(b *testing.B) {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
 			r := newRig(b)
 			r.ipam.Answer = answer46
-			r.dir = store.Open(store.DefaultDir) // in the node's own /run, a tmpfs as on a real node
+			r.dir = attachments.Open(attachments.DefaultDir) // in the node's own /run, a tmpfs as on a real node
 			r.plug = New(r.deps())
 			for i := range others {
 				pod := r.node.PodT(b, fmt.Sprintf("o%d", i))

@@ -17,8 +17,8 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
@@ -48,7 +48,7 @@ type NFT interface {
 // Deps are the plugin's ways to the world. NFT and Netfilter may be nil.
 type Deps struct {
 	IPAM    IPAM
-	Records *store.Dir
+	Records *attachments.Dir
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
 	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)

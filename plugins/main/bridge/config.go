@@ -9,12 +9,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
@@ -99,7 +99,7 @@ type trunkItem struct {
 type request struct {
 	conf
 	args     *cniplugin.Args
-	ref      store.Ref
+	ref      attachments.Ref
 	ipamType string           // empty: layer 2 only
 	mac      net.HardwareAddr // wanted by the caller; nil: the kernel chooses
 	trunk    []rtnl.VLAN      // tagged VLANs, ascending, merged

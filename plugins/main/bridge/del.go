@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -55,8 +55,8 @@ type remembered struct {
 	found bool
 }
 
-func (p *plugin) loadSection(ref store.Ref) (r remembered) {
-	r.section, r.found, _ = store.Recall[section](p.Records, ref, Name)
+func (p *plugin) loadSection(ref attachments.Ref) (r remembered) {
+	r.section, r.found, _ = attachments.Recall[section](p.Records, ref, Name)
 	return r
 }
 
@@ -77,7 +77,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // detach removes everything of one attachment and then its record. It goes on
 // after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, host *rtnl.Handle, c delConf, ref store.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, host *rtnl.Handle, c delConf, ref attachments.Ref) error {
 	old := p.loadSection(ref)
 	if !old.found {
 		old.Bridge, old.SpoofCheck = c.Bridge, c.MACSpoofChk
@@ -94,7 +94,7 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, host *rtnl.Handl
 
 // removeDevices removes what the ADD made on the host: the pair, the source
 // MAC check and the datapath's endpoint.
-func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplugin.Args, ref store.Ref, old remembered) error {
+func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplugin.Args, ref attachments.Ref, old remembered) error {
 	var errs []error
 	if old.found {
 		errs = append(errs, old.Remove(host))

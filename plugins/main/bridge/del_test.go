@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -24,7 +24,7 @@ import (
 
 const full = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"ipam":{"type":"fake","x":1}`
 
-var ref1 = store.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+var ref1 = attachments.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 
 // recordFile returns the path of the only record.
 func (r *rig) recordFile() string {

@@ -16,10 +16,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -121,7 +121,7 @@ type rig struct {
 	ipam *fake.IPAM
 	dp   *fake.Datapath
 	nft  *fakeNFT
-	dir  *store.Dir
+	dir  *attachments.Dir
 	plug *cniplugin.Plugin
 }
 
@@ -136,7 +136,7 @@ func newRig(t testing.TB) *rig {
 			t.Error(err)
 		}
 	})
-	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &fake.Datapath{}, nft: &fakeNFT{}, dir: store.Open(filepath.Join(t.TempDir(), "records"))}
+	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &fake.Datapath{}, nft: &fakeNFT{}, dir: attachments.Open(filepath.Join(t.TempDir(), "records"))}
 	r.plug = New(r.deps())
 	return r
 }

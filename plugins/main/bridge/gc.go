@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
@@ -27,7 +27,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	defer host.Close()
 	err = attachment.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, _ attachment.DelConf, rec *store.Record) error {
+		Detach: func(ctx context.Context, call *cniplugin.Args, _ attachment.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, host, c, rec.Ref)
 		},
 	}.Run(ctx, a)

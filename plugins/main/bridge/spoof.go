@@ -13,11 +13,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Names of the source MAC check in nftables. They are the reference plugin's,
@@ -74,7 +74,7 @@ func nftFailed(err error, what string) error {
 // spoofNames are the names of one attachment's chains and rules.
 type spoofNames struct{ iface, mac, comment string }
 
-func spoofNamesOf(ref store.Ref) spoofNames {
+func spoofNamesOf(ref attachments.Ref) spoofNames {
 	id := ref.ContainerID + "-" + ref.IfName
 	return spoofNames{iface: "cni-br-iface-" + id, mac: "cni-br-iface-" + id + "-mac", comment: "macspoofchk-" + id}
 }
@@ -180,7 +180,7 @@ func (p *plugin) listSpoof(ctx context.Context, n spoofNames) (spoofState, error
 
 // removeSpoofCheck removes the rules in one transaction; the shared table and
 // base chain stay. On a node without nft there is nothing that could be done.
-func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
 	if err := p.NFT.Available(); err != nil {
 		a.Log.Warn("source MAC check is not removed", log.Error(err))
 		return nil

@@ -11,11 +11,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -62,7 +62,7 @@ func (c *conf) Key(name string) any {
 type request struct {
 	conf
 	args     *cniplugin.Args
-	ref      store.Ref
+	ref      attachments.Ref
 	ipamType string // empty: no addresses
 	hwAddr   net.HardwareAddr
 	aux      string // device of the auxiliary bus

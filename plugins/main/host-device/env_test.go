@@ -18,9 +18,9 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -64,7 +64,7 @@ type env struct {
 	pod     *lab.Pod
 	ipam    *fakeIPAM
 	root    string
-	runs    *store.Dir
+	runs    *attachments.Dir
 	plugin  *cniplugin.Plugin
 	warned  *observer.ObservedLogs
 	log     *log.Logger
@@ -79,7 +79,7 @@ func newEnv(t *testing.T, conf string) *env {
 	core, logs := observer.New(zapcore.WarnLevel)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}}, root: t.TempDir(),
-		runs: store.Open(filepath.Join(t.TempDir(), "attachments")), warned: logs, log: log.NewCore(core), conf: conf, version: "1.1.0",
+		runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), warned: logs, log: log.NewCore(core), conf: conf, version: "1.1.0",
 	}
 	e.netns = e.pod.Path
 	e.plugin = New(Deps{IPAM: e.ipam, Records: e.runs, Root: e.root})

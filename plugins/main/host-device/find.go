@@ -8,10 +8,10 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // find returns the host's device that the configuration means, and its own
@@ -116,7 +116,7 @@ func (p *plugin) ownName(l rtnl.Link) string {
 }
 
 // claimed reports that the record of another attachment names the device.
-func (p *plugin) claimed(s section, ref store.Ref) bool {
+func (p *plugin) claimed(s section, ref attachments.Ref) bool {
 	records, err := p.Records.List("")
 	if err != nil {
 		return false

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
@@ -18,7 +18,7 @@ import (
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	return attachment.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
+		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, c, rec.Ref)
 		},
 	}.Run(ctx, a)

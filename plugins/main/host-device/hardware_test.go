@@ -14,8 +14,8 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -39,7 +39,7 @@ func newCard(t *testing.T) *card {
 	l := lab.NewT(t)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}},
-		runs: store.Open(filepath.Join(t.TempDir(), "attachments")), log: log.NewNop(), version: "1.1.0",
+		runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), log: log.NewNop(), version: "1.1.0",
 	}
 	e.netns = e.pod.ProcPath()
 	e.plugin = New(Deps{IPAM: e.ipam, Records: e.runs})
@@ -129,7 +129,7 @@ func TestPrivilegedHardware(t *testing.T) {
 			c.add()
 			c.end()
 			c.find(os.Getenv(lab.EnvNIC)) // without a record nobody knows what to wait for
-			if err := c.runs.Remove(store.Ref{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
+			if err := c.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
 				c.t.Fatal(err)
 			}
 			c.del()

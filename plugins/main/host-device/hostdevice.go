@@ -15,9 +15,9 @@ import (
 	"encoding/json"
 	"net"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
@@ -28,7 +28,7 @@ const Name = "host-device"
 // Deps are the plugin's ways to the world.
 type Deps struct {
 	IPAM    ipam.Plugin
-	Records *store.Dir
+	Records *attachments.Dir
 	// Root is where sysfs is found: the directory that has sys/. Empty means "/".
 	Root string
 }
@@ -111,7 +111,7 @@ type remembered struct {
 	path  string // of the namespace
 }
 
-func (p *plugin) remember(ref store.Ref) (r remembered) {
-	r.section, r.found, r.path = store.Recall[section](p.Records, ref, Name)
+func (p *plugin) remember(ref attachments.Ref) (r remembered) {
+	r.section, r.found, r.path = attachments.Recall[section](p.Records, ref, Name)
 	return r
 }

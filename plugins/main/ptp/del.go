@@ -7,10 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -31,7 +31,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	err := attachment.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
+		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, rec.Ref, c.IPAM)
 		},
 	}.Run(ctx, a)
@@ -40,7 +40,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 
 // detach removes everything of one attachment and then its record. It goes on
 // after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref store.Ref, section json.RawMessage) error {
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, section json.RawMessage) error {
 	host, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
@@ -59,7 +59,7 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref store.Ref, s
 
 // removeDevices removes what the ADD made on the node: the pair, with which its
 // addresses and routes go, and the masquerading.
-func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplugin.Args, ref store.Ref, old remembered) error {
+func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplugin.Args, ref attachments.Ref, old remembered) error {
 	var errs []error
 	if old.found {
 		errs = append(errs, old.Remove(host))

@@ -18,12 +18,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/keys"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -43,7 +43,7 @@ type Netfilter = masquerade.Netfilter
 // Deps are the plugin's ways to the world; all but Netfilter are required.
 type Deps struct {
 	IPAM    ipam.Plugin
-	Records *store.Dir
+	Records *attachments.Dir
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
 	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
@@ -101,7 +101,7 @@ func (c *conf) Key(name string) any {
 type request struct {
 	conf
 	args     *cniplugin.Args
-	ref      store.Ref
+	ref      attachments.Ref
 	ipamType string
 }
 
@@ -141,13 +141,13 @@ type remembered struct {
 	found bool
 }
 
-func (p *plugin) loadSection(ref store.Ref) (r remembered) {
-	r.section, r.found, _ = store.Recall[section](p.Records, ref, Name)
+func (p *plugin) loadSection(ref attachments.Ref) (r remembered) {
+	r.section, r.found, _ = attachments.Recall[section](p.Records, ref, Name)
 	return r
 }
 
 // endpoint describes the pod to the datapath. The pod's gateway is the host end.
-func endpoint(ref store.Ref, host, pod rtnl.Link, addrs []netip.Prefix) loader.Endpoint {
+func endpoint(ref attachments.Ref, host, pod rtnl.Link, addrs []netip.Prefix) loader.Endpoint {
 	return loader.Endpoint{
 		Ref:          ref,
 		HostIfindex:  host.Index,

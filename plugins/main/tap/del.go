@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
@@ -25,8 +25,8 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // detach goes on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.DelConf, ref store.Ref) error {
-	old, found, path := store.Recall[section](p.Records, ref, Name)
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.DelConf, ref attachments.Ref) error {
+	old, found, path := attachments.Recall[section](p.Records, ref, Name)
 	paths := []string{a.Netns, path}
 	if !found && p.Records.Claimed(ref, a.Netns) {
 		paths = nil // the interface is another attachment's
@@ -71,7 +71,7 @@ func removeTap(pod *rtnl.Handle, name string) error {
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	return attachment.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
+		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, c, rec.Ref)
 		},
 	}.Run(ctx, a)

@@ -17,11 +17,11 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
@@ -73,7 +73,7 @@ type env struct {
 	pod     *lab.Pod
 	ipam    *fakeIPAM
 	selinux *fakeSELinux
-	runs    *store.Dir
+	runs    *attachments.Dir
 	plugin  *cniplugin.Plugin
 	conf    string
 	cniArgs string
@@ -87,7 +87,7 @@ func newEnv(t *testing.T, conf string) *env {
 	l := lab.NewT(t)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}}, selinux: &fakeSELinux{},
-		runs: store.Open(filepath.Join(t.TempDir(), "attachments")), conf: conf, version: "1.1.0",
+		runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), conf: conf, version: "1.1.0",
 	}
 	e.netns = e.pod.Path
 	e.plugin = New(Deps{IPAM: e.ipam, Records: e.runs, SELinux: e.selinux})
@@ -360,7 +360,7 @@ func TestPrivilegedDel(t *testing.T) {
 		{"configuration empty", func(e *env) { e.mustAdd(); e.conf = "" }, 0},
 		{"record lost", func(e *env) {
 			e.mustAdd()
-			if err := e.runs.Remove(store.Ref{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
+			if err := e.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
 				e.t.Fatal(err)
 			}
 		}, 0},

@@ -11,8 +11,8 @@ package tap
 import (
 	"encoding/json"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
@@ -32,7 +32,7 @@ type SELinux interface {
 // Deps are the plugin's ways to the world. SELinux may be nil: the kernel's.
 type Deps struct {
 	IPAM    ipam.Plugin
-	Records *store.Dir
+	Records *attachments.Dir
 	SELinux SELinux
 }
 

@@ -11,13 +11,13 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
@@ -64,7 +64,7 @@ func (p *plugin) parse(a *cniplugin.Args) (*request, error) {
 type job struct {
 	*plugin
 	a     *cniplugin.Args
-	ref   store.Ref
+	ref   attachments.Ref
 	dev   *device
 	dp    Datapath // nil: the node has none
 	s     section
@@ -73,7 +73,7 @@ type job struct {
 
 // limit makes everything. On error nothing of it is left, and no record. It
 // returns the intermediate device on the node, if one was made.
-func (p *plugin) limit(ctx context.Context, a *cniplugin.Args, req *request, ref store.Ref, addrs []netip.Prefix) (_ *types100.Interface, err error) {
+func (p *plugin) limit(ctx context.Context, a *cniplugin.Args, req *request, ref attachments.Ref, addrs []netip.Prefix) (_ *types100.Interface, err error) {
 	dev, err := openDevice(a.Netns, a.IfName, cnierr.CodeKernel)
 	if err != nil {
 		return nil, err

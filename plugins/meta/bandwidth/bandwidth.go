@@ -17,8 +17,8 @@ import (
 	"io"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -55,7 +55,7 @@ type Deps struct {
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// Backend returns the node's default: auto, edt, tbf, or empty for auto.
 	Backend func(a *cniplugin.Args) (string, error)
-	Records *store.Dir
+	Records *attachments.Dir
 }
 
 type plugin struct{ Deps }

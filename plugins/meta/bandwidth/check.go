@@ -11,17 +11,17 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
 // checking is one CHECK at work.
 type checking struct {
-	ref store.Ref
+	ref attachments.Ref
 	dev *device
 	dp  Datapath // nil: none is loaded
 	s   *section
@@ -42,7 +42,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 		return nil
 	}
 	s, unrecorded := p.recorded(req, a)
-	if unrecorded != nil && !errors.Is(unrecorded, store.ErrNotExist) {
+	if unrecorded != nil && !errors.Is(unrecorded, attachments.ErrNotExist) {
 		return unrecorded
 	}
 	c := &checking{ref: a.Ref(req.conf.Name), s: s}
@@ -116,7 +116,7 @@ func store404(ok bool) error {
 	if ok {
 		return nil
 	}
-	return fmt.Errorf("%w with a section \"bandwidth\"", store.ErrNotExist)
+	return fmt.Errorf("%w with a section \"bandwidth\"", attachments.ErrNotExist)
 }
 
 func (c *checking) ingress(ctx context.Context) error {

@@ -8,11 +8,11 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -28,18 +28,18 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // withdraw is DEL for an attachment of which only the name is known.
-func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
 	var lost error
-	if _, err := p.Records.Load(ref); errors.Is(err, store.ErrNotExist) { // what the datapath holds is found by owner
+	if _, err := p.Records.Load(ref); errors.Is(err, attachments.ErrNotExist) { // what the datapath holds is found by owner
 		lost = cnierr.Wrap(cnierr.CodeKernel, p.disable(ctx, a, ref), "remove the limits of %s", ref.IfName)
 	}
 	return errors.Join(lost, p.forget(ctx, a, ref), p.delNamedIFBs(ref))
 }
 
 // forget takes out what the record says, then the record. Missing is success.
-func (p *plugin) forget(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+func (p *plugin) forget(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
 	rec, err := p.Records.Load(ref)
-	if errors.Is(err, store.ErrNotExist) {
+	if errors.Is(err, attachments.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *section) inPod() bool {
 }
 
 // disable removes departure times, and lets the pod's flows take the short way again.
-func (p *plugin) disable(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+func (p *plugin) disable(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
 	dp, err := p.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
 		return nil
@@ -156,7 +156,7 @@ func unlessGone(err error) error {
 // delNamedIFBs removes the devices on the node that bear the attachment's names,
 // unless another attachment has one: the reference's name is the same for all
 // interfaces of a container.
-func (p *plugin) delNamedIFBs(ref store.Ref) error {
+func (p *plugin) delNamedIFBs(ref attachments.Ref) error {
 	h, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")

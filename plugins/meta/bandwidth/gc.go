@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
@@ -20,7 +20,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	return chained.Collector{List: p.Records.List, Withdraw: p.withdraw, Sweep: p.sweep}.GC(ctx, a)
 }
 
-func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, _ string, valid map[store.Ref]bool) error {
+func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, _ string, valid map[attachments.Ref]bool) error {
 	return errors.Join(
 		chained.Sweeper[Datapath]{List: p.Records.List, Open: p.OpenExisting}.Sweep(ctx, a, valid),
 		p.sweepIFBs(valid))
@@ -29,7 +29,7 @@ func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, _ string, valid m
 // sweepIFBs removes the devices that bear one of the names and serve nobody: no
 // attachment that is valid or recorded has that name, and no device redirects to
 // it. The filter that did went with the pod's device.
-func (p *plugin) sweepIFBs(valid map[store.Ref]bool) error {
+func (p *plugin) sweepIFBs(valid map[attachments.Ref]bool) error {
 	h, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
@@ -66,8 +66,8 @@ func (p *plugin) sweepIFBs(valid map[store.Ref]bool) error {
 }
 
 // keptIFBs are the names of attachments that the runtime lists or a record names.
-func (p *plugin) keptIFBs(valid map[store.Ref]bool) (map[string]bool, error) {
-	keep, err := p.claimedIFBs(store.Ref{})
+func (p *plugin) keptIFBs(valid map[attachments.Ref]bool) (map[string]bool, error) {
+	keep, err := p.claimedIFBs(attachments.Ref{})
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
 	}

@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 // Names of intermediate devices, as the reference has them: the prefix, then the
@@ -24,11 +24,11 @@ func hashedName(of string) string {
 
 // referenceIFB is the reference plugin's name. It does not say which interface
 // of the container is meant.
-func referenceIFB(ref store.Ref) string { return hashedName(ref.Network + ref.ContainerID) }
+func referenceIFB(ref attachments.Ref) string { return hashedName(ref.Network + ref.ContainerID) }
 
 // ownIFB is for an attachment whose reference name is taken by another interface
 // of the same container.
-func ownIFB(ref store.Ref) string {
+func ownIFB(ref attachments.Ref) string {
 	return hashedName(ref.Network + "\x00" + ref.ContainerID + "\x00" + ref.IfName)
 }
 
@@ -42,7 +42,7 @@ func isIFBName(name string) bool {
 }
 
 // claimedIFBs are the names that records of other attachments hold.
-func (p *plugin) claimedIFBs(ref store.Ref) (map[string]bool, error) {
+func (p *plugin) claimedIFBs(ref attachments.Ref) (map[string]bool, error) {
 	records, err := p.Records.List("")
 	claimed := make(map[string]bool)
 	for _, rec := range records {

@@ -14,10 +14,10 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -35,7 +35,7 @@ type world struct {
 	t       testing.TB
 	lab     *lab.Lab
 	plugin  *cniplugin.Plugin
-	records *store.Dir
+	records *attachments.Dir
 	pods    map[string]*lab.Pod
 	noBPF   bool // the node cannot run the datapath
 	tables  bool // the node asks for another back end, and a network may not
@@ -45,7 +45,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	w := &world{
 		t: t, lab: lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true}),
-		pods: map[string]*lab.Pod{}, records: store.Open(store.DefaultDir), logged: log.NewNop(),
+		pods: map[string]*lab.Pod{}, records: attachments.Open(attachments.DefaultDir), logged: log.NewNop(),
 	}
 	open := func(existing bool, f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (Datapath, error) {
 		return func(ctx context.Context, _ *cniplugin.Args) (Datapath, error) {

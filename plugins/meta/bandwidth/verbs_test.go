@@ -13,15 +13,15 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
-func ref(pod string) store.Ref {
-	return store.Ref{Network: "net", ContainerID: pod, IfName: "eth0"}
+func ref(pod string) attachments.Ref {
+	return attachments.Ref{Network: "net", ContainerID: pod, IfName: "eth0"}
 }
 
 func (w *world) has(device string) bool {

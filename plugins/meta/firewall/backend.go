@@ -10,15 +10,15 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // want is what an attachment asks for, valid, with the pod's addresses in, and
 // without a word about who carries it out.
 type want struct {
-	ref   store.Ref
+	ref   attachments.Ref
 	addrs []netip.Prefix   // those to admit: all the pod has on CNI_IFNAME
 	prev  *types100.Result // the previous result
 	conf  *Conf            // for keys that only some back ends know
@@ -46,12 +46,12 @@ type Backend interface {
 	Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error)
 	// Remove takes out everything of an attachment. s is what its record says,
 	// nil without one. Missing is success.
-	Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, s *section) error
+	Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s *section) error
 	// Check compares what is there with what is wanted. It changes nothing.
 	Check(ctx context.Context, a *cniplugin.Args, w want) error
 	// Sweep removes what no attachment explains. valid are those of the network
 	// that the runtime knows.
-	Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[store.Ref]bool) error
+	Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error
 	// Status says why Prepare would fail now.
 	Status(ctx context.Context, a *cniplugin.Args) error
 }
@@ -76,7 +76,7 @@ type section struct {
 	IsolatedBy string `json:"isolatedBy,omitempty"`
 	Zone       string `json:"zone,omitempty"` // of firewalld
 
-	ref store.Ref // of the record, where several are listed
+	ref attachments.Ref // of the record, where several are listed
 }
 
 // same reports that two sections say the same, so that the work of one is that
@@ -88,7 +88,7 @@ func (s *section) same(o section) bool {
 // recorded returns the back ends that may hold something of an attachment, and
 // what its record says of it: all and nil without one that can be read, none if
 // the pod was not admitted.
-func (p *plugin) recorded(a *cniplugin.Args, ref store.Ref) ([]Backend, *section) {
+func (p *plugin) recorded(a *cniplugin.Args, ref attachments.Ref) ([]Backend, *section) {
 	all := p.backends(a)
 	rec, err := p.Records.Load(ref)
 	if err != nil || rec.Corrupt {
@@ -110,7 +110,7 @@ func (p *plugin) recorded(a *cniplugin.Args, ref store.Ref) ([]Backend, *section
 }
 
 // sweep lets every back end drop what no attachment explains.
-func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[store.Ref]bool) error {
+func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error {
 	var errs []error
 	for _, b := range p.backends(a) {
 		errs = append(errs, b.Sweep(ctx, a, network, valid))

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
@@ -101,7 +101,7 @@ func (j *ebpfJob) Do(ctx context.Context, undos *rollback.Stack) error {
 }
 
 // Remove turns the feature off.
-func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, s *section) error {
+func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s *section) error {
 	dp, err := b.OpenExisting(ctx, a)
 	switch {
 	case errors.Is(err, loader.ErrNotLoaded):
@@ -144,7 +144,7 @@ func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 }
 
 // Sweep lets the datapath drop the entries of unknown owners.
-func (b ebpf) Sweep(ctx context.Context, a *cniplugin.Args, _ string, valid map[store.Ref]bool) error {
+func (b ebpf) Sweep(ctx context.Context, a *cniplugin.Args, _ string, valid map[attachments.Ref]bool) error {
 	return chained.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
 }
 

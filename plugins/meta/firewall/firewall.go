@@ -17,11 +17,11 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -48,7 +48,7 @@ type Deps struct {
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// Resolve finds a pod's device, and its host end if it has one.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
-	Records *store.Dir
+	Records *attachments.Dir
 	// Netfilter returns the node's other way, with an error if the node's
 	// configuration cannot be read; it can be used with the defaults then. Nil:
 	// there is only eBPF.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -15,7 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // tables is the back end that writes netfilter rules.
@@ -94,7 +94,7 @@ func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
 
 // Remove takes the rules out. Without a record, the addresses are those that the
 // previous result says: the reference's rules have nothing else to go by.
-func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, s *section) error {
+func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s *section) error {
 	known := s != nil
 	if !known {
 		s = &section{Addrs: prevAddrs(a)}
@@ -127,12 +127,12 @@ func prevAddrs(a *cniplugin.Args) []netip.Addr {
 
 // withdraw removes the rules of addresses that no other attachment has by now,
 // and a bridge's when no other attachment isolates it.
-func (b tables) withdraw(ctx context.Context, ref store.Ref, s *section) error {
+func (b tables) withdraw(ctx context.Context, ref attachments.Ref, s *section) error {
 	others, err := b.others(ref)
 	if err != nil {
 		return err
 	}
-	w := netfilter.Withdrawal{Ref: ref, Bridge: s.Bridge, Heirs: make(map[netip.Addr]store.Ref)}
+	w := netfilter.Withdrawal{Ref: ref, Bridge: s.Bridge, Heirs: make(map[netip.Addr]attachments.Ref)}
 	for _, a := range s.Addrs {
 		i := slices.IndexFunc(others, func(o section) bool { return o.Backend == b.Name() && slices.Contains(o.Addrs, a) })
 		if i < 0 {
@@ -148,7 +148,7 @@ func (b tables) withdraw(ctx context.Context, ref store.Ref, s *section) error {
 // isolated reports whether somebody else relies on the isolation of the bridge:
 // an attachment whose record names it and these tables, or a pod of the reference plugins, which
 // may be on it. Unsure is yes.
-func (b tables) isolated(ctx context.Context, ref store.Ref, s *section) bool {
+func (b tables) isolated(ctx context.Context, ref attachments.Ref, s *section) bool {
 	others, err := b.others(ref)
 	if err != nil {
 		return true
@@ -165,7 +165,7 @@ func (b tables) isolated(ctx context.Context, ref store.Ref, s *section) bool {
 }
 
 // others returns what the records of the other attachments say.
-func (b tables) others(but store.Ref) ([]section, error) {
+func (b tables) others(but attachments.Ref) ([]section, error) {
 	records, err := b.Records.List("")
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
@@ -193,7 +193,9 @@ func (b tables) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 // Sweep does nothing: the rules of what has a record went with it, and the
 // reference's say nothing about whose they are. The runtime's own DELs, with
 // their previous results, take those.
-func (tables) Sweep(context.Context, *cniplugin.Args, string, map[store.Ref]bool) error { return nil }
+func (tables) Sweep(context.Context, *cniplugin.Args, string, map[attachments.Ref]bool) error {
+	return nil
+}
 
 // Status has nothing to add: tables that were chosen can be used.
 func (tables) Status(context.Context, *cniplugin.Args) error { return nil }
@@ -262,7 +264,7 @@ func (j *firewalldJob) Do(ctx context.Context, undos *rollback.Stack) error {
 
 // Remove takes the addresses out of the zone. Without a record they are those of
 // the previous result, in the zone of the configuration.
-func (b firewalld) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, s *section) error {
+func (b firewalld) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s *section) error {
 	if s == nil {
 		s = &section{Addrs: prevAddrs(a), Zone: zoneOf(a)}
 	}
@@ -312,7 +314,7 @@ func (b firewalld) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 		addrs = append(addrs, p.Addr())
 	}
 	errs := []error{netfilter.CNIError(b.Firewalld.Check(ctx, w.conf.FirewalldZone, addrs), cnierr.CodeNoDatapath, "the admission of %s differs from the configuration", a.IfName)}
-	if s, found, _ := store.Recall[section](b.Records, w.ref, Name); found {
+	if s, found, _ := attachments.Recall[section](b.Records, w.ref, Name); found {
 		for _, t := range b.isolators(a, &s) {
 			errs = append(errs, t.Check(ctx, a, w))
 		}
@@ -321,7 +323,7 @@ func (b firewalld) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 }
 
 // Sweep does nothing: a source says nothing about whose it is.
-func (firewalld) Sweep(context.Context, *cniplugin.Args, string, map[store.Ref]bool) error {
+func (firewalld) Sweep(context.Context, *cniplugin.Args, string, map[attachments.Ref]bool) error {
 	return nil
 }
 

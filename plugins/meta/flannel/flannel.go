@@ -16,12 +16,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -40,7 +40,7 @@ type Delegate interface {
 // Deps are the plugin's ways to the world.
 type Deps struct {
 	Delegate Delegate
-	Records  *store.Dir
+	Records  *attachments.Dir
 }
 
 type plugin struct{ Deps }
@@ -125,7 +125,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // drop takes away what the delegate made, its saved configuration and the record.
-func (p *plugin) drop(ctx context.Context, a *cniplugin.Args, ref store.Ref, file string) error {
+func (p *plugin) drop(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, file string) error {
 	if err := p.delFile(ctx, a, file); err != nil {
 		return err
 	}

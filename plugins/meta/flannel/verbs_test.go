@@ -17,10 +17,10 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // fakeDelegate notes the calls it gets and fails with err, all of them or those
@@ -74,12 +74,12 @@ type node struct {
 	p       *cniplugin.Plugin
 	env     string
 	dataDir string
-	records *store.Dir
+	records *attachments.Dir
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{T: t, fake: &fakeDelegate{}, env: writeEnv(t, dualEnv), dataDir: filepath.Join(t.TempDir(), "flannel"), records: store.Open(t.TempDir())}
+	n := &node{T: t, fake: &fakeDelegate{}, env: writeEnv(t, dualEnv), dataDir: filepath.Join(t.TempDir(), "flannel"), records: attachments.Open(t.TempDir())}
 	n.p = New(Deps{Delegate: n.fake, Records: n.records})
 	return n
 }

@@ -10,12 +10,12 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // add publishes the mappings and passes the previous result on. With nothing
@@ -52,7 +52,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 }
 
 // want is the request for a pod with these addresses.
-func (r *request) want(ref store.Ref, addrs []netip.Prefix) want {
+func (r *request) want(ref attachments.Ref, addrs []netip.Prefix) want {
 	return want{ref: ref, addrs: addrs, ports: r.ports(addrs), snat: r.snat, conf: r.conf}
 }
 
@@ -95,7 +95,7 @@ func closeAll(jobs []Job) {
 
 // publish records the attachment and runs the jobs. On error nothing of them is
 // left, and no record.
-func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ref store.Ref, jobs []Job, shares []share) (err error) {
+func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, jobs []Job, shares []share) (err error) {
 	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 
@@ -125,7 +125,7 @@ func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ref store.Ref, 
 
 // supersede takes out what an earlier ADD of the attachment published by back
 // ends that this one does not use.
-func (p *plugin) supersede(ctx context.Context, a *cniplugin.Args, ref store.Ref, before held, now []share) error {
+func (p *plugin) supersede(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, before held, now []share) error {
 	if before.unknown || len(before.keys) == 0 {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (p *plugin) supersede(ctx context.Context, a *cniplugin.Args, ref store.Ref
 
 // dropRecorded takes out what an earlier ADD of the same attachment published,
 // so that a repeated ADD without mappings leaves no old ones.
-func (p *plugin) dropRecorded(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+func (p *plugin) dropRecorded(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
 	h := p.held(ref)
 	if len(h.keys) == 0 {
 		return nil

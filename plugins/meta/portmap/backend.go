@@ -8,15 +8,15 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // want is what an attachment asks for, valid, with the pod's addresses in, and
 // without a word about who carries it out.
 type want struct {
-	ref   store.Ref
+	ref   attachments.Ref
 	addrs []netip.Prefix // all the pod has on CNI_IFNAME
 	ports []loader.HostPort
 	snat  bool
@@ -35,12 +35,12 @@ type Backend interface {
 	// Remove takes out the ports of an attachment and everything of it that
 	// carries them: those given, or with nil all that it can find. Missing is
 	// success.
-	Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, ports []portKey) error
+	Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, ports []portKey) error
 	// Check compares what is there with what is wanted.
 	Check(ctx context.Context, a *cniplugin.Args, w want) error
 	// Sweep removes what no attachment explains. valid are those of the network
 	// that the runtime knows.
-	Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[store.Ref]bool) error
+	Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error
 	// Status says why Prepare would fail now.
 	Status(ctx context.Context, a *cniplugin.Args) error
 }
@@ -117,7 +117,7 @@ func keysOf(shares []share) []portKey {
 }
 
 // sweep lets every back end drop what no attachment explains.
-func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[store.Ref]bool) error {
+func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error {
 	var errs []error
 	for _, b := range p.backends(a) {
 		errs = append(errs, b.Sweep(ctx, a, network, valid))

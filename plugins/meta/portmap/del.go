@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // portKey is one published port as a record holds it, with where it leads and
@@ -26,7 +26,7 @@ type portKey struct {
 }
 
 // collect is DEL for an attachment that only its record names.
-func (p *plugin) collect(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+func (p *plugin) collect(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
 	return p.withdraw(ctx, a, ref, p.held(ref))
 }
 
@@ -72,7 +72,7 @@ func mapped(stdin []byte) bool {
 }
 
 // held reads the record.
-func (p *plugin) held(ref store.Ref) held {
+func (p *plugin) held(ref attachments.Ref) held {
 	rec, err := p.Records.Load(ref)
 	if err != nil || rec.Corrupt {
 		return held{unknown: true}
@@ -89,7 +89,7 @@ func (p *plugin) held(ref store.Ref) held {
 
 // withdraw takes out the ports, and the record once nothing of them is left.
 // Missing is success.
-func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref store.Ref, h held) error {
+func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, h held) error {
 	if h.none {
 		return nil
 	}

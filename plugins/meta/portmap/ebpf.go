@@ -7,10 +7,10 @@ import (
 	"errors"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
 
@@ -71,7 +71,7 @@ func (j *ebpfJob) Do(ctx context.Context, undos *rollback.Stack) error {
 
 // Remove takes out the ports and the publish feature. A port that another
 // attachment has taken since is left alone.
-func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, ports []portKey) error {
+func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, ports []portKey) error {
 	dp, err := b.OpenExisting(ctx, a)
 	switch {
 	case errors.Is(err, loader.ErrNotLoaded):
@@ -119,7 +119,7 @@ func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 }
 
 // Sweep lets the datapath drop the entries of unknown owners.
-func (b ebpf) Sweep(ctx context.Context, a *cniplugin.Args, _ string, valid map[store.Ref]bool) error {
+func (b ebpf) Sweep(ctx context.Context, a *cniplugin.Args, _ string, valid map[attachments.Ref]bool) error {
 	return chained.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
 }
 

@@ -15,8 +15,8 @@ import (
 	"io"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -56,7 +56,7 @@ type Deps struct {
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// Resolve finds the host end of a pod's interface.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
-	Records *store.Dir
+	Records *attachments.Dir
 	// Netfilter returns the node's other way, with an error if the node's
 	// configuration cannot be read; it can be used with the defaults then. Nil:
 	// there is only eBPF.

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -55,7 +55,7 @@ func (b tables) localnet(ctx context.Context, a *cniplugin.Args, w want) string 
 		}
 		h.Close()
 	}
-	if on, err := sysctl.Get("net/ipv4/conf/" + name + "/route_localnet"); err != nil || on == "1" && !b.usesLocalnet(name, store.Ref{}) {
+	if on, err := sysctl.Get("net/ipv4/conf/" + name + "/route_localnet"); err != nil || on == "1" && !b.usesLocalnet(name, attachments.Ref{}) {
 		return ""
 	}
 	return name
@@ -63,12 +63,12 @@ func (b tables) localnet(ctx context.Context, a *cniplugin.Args, w want) string 
 
 // usesLocalnet reports whether an attachment other than this one relies on the
 // device. Unsure is yes.
-func (b tables) usesLocalnet(ifname string, but store.Ref) bool {
+func (b tables) usesLocalnet(ifname string, but attachments.Ref) bool {
 	records, err := b.Records.List("")
 	if err != nil {
 		return true
 	}
-	return slices.ContainsFunc(records, func(r *store.Record) bool {
+	return slices.ContainsFunc(records, func(r *attachments.Record) bool {
 		var s section
 		ok, err := r.Section(Name, &s)
 		return r.Ref != but && ok && err == nil && s.Localnet == ifname
@@ -157,7 +157,7 @@ func dropFlows(a *cniplugin.Args, mappings []netfilter.Mapping, match func(netfi
 }
 
 // Remove takes the rules out, and ends the connections that they made.
-func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, ports []portKey) error {
+func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, ports []portKey) error {
 	h := netfilter.Held{Ref: ref, Mappings: mappings(ports), Spare: b.spare(ref)}
 	if err := b.DelPorts(ctx, h); err != nil {
 		if ports == nil && errors.Is(err, netfilter.ErrUnusable) {
@@ -192,7 +192,7 @@ func mappings(ports []portKey) (out []netfilter.Mapping) {
 // disableLocalnet takes route_localnet back from a device unless an attachment
 // other than this one relies on it. An earlier one may have had other tables,
 // which guard the device still.
-func (b tables) disableLocalnet(ctx context.Context, a *cniplugin.Args, ifname string, but store.Ref) error {
+func (b tables) disableLocalnet(ctx context.Context, a *cniplugin.Args, ifname string, but attachments.Ref) error {
 	used := func() bool { return b.usesLocalnet(ifname, but) }
 	errs := []error{b.DisableLocalnet(ctx, ifname, used, b.published)}
 	if used() {
@@ -213,7 +213,7 @@ func (b tables) disableLocalnet(ctx context.Context, a *cniplugin.Args, ifname s
 // published reports whether a record of ours has a port that leads to the address.
 func (b tables) published(a netip.Addr) bool {
 	records, _ := b.Records.List("") // what cannot be listed is a stranger's
-	return slices.ContainsFunc(records, func(r *store.Record) bool {
+	return slices.ContainsFunc(records, func(r *attachments.Record) bool {
 		var s section
 		ok, err := r.Section(Name, &s)
 		return ok && err == nil && slices.ContainsFunc(s.Ports, func(k portKey) bool { return k.PodIP == a })
@@ -222,7 +222,7 @@ func (b tables) published(a netip.Addr) bool {
 
 // disableUnused takes route_localnet back from the devices that no attachment
 // other than this one relies on, when nobody can say which it was.
-func (b tables) disableUnused(ctx context.Context, a *cniplugin.Args, ref store.Ref) error {
+func (b tables) disableUnused(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
 	devices, err := b.Guarded(ctx)
 	errs := []error{err}
 	for _, name := range devices {
@@ -236,7 +236,7 @@ func (b tables) disableUnused(ctx context.Context, a *cniplugin.Args, ref store.
 	return nil
 }
 
-func (b tables) section(ref store.Ref) (s section) {
+func (b tables) section(ref attachments.Ref) (s section) {
 	if rec, err := b.Records.Load(ref); err == nil && !rec.Corrupt {
 		_, _ = rec.Section(Name, &s) // what cannot be read is empty
 	}
@@ -245,7 +245,7 @@ func (b tables) section(ref store.Ref) (s section) {
 
 // spare lists the addresses of the container's other attachments: rules are
 // named after the container.
-func (b tables) spare(ref store.Ref) []netip.Addr {
+func (b tables) spare(ref attachments.Ref) []netip.Addr {
 	var out []netip.Addr
 	records, _ := b.Records.List("")
 	for _, r := range records {
@@ -269,7 +269,7 @@ func (b tables) Check(ctx context.Context, _ *cniplugin.Args, w want) error {
 
 // Sweep removes the rules of containers of the network that the runtime does
 // not know and no record names.
-func (b tables) Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[store.Ref]bool) error {
+func (b tables) Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error {
 	keep := make(map[string]bool)
 	for ref := range valid {
 		keep[ref.ContainerID] = true
@@ -288,7 +288,7 @@ func (b tables) Sweep(ctx context.Context, a *cniplugin.Args, network string, va
 	if err != nil {
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "sweep host ports")
 	}
-	return b.disableUnused(ctx, a, store.Ref{})
+	return b.disableUnused(ctx, a, attachments.Ref{})
 }
 
 // Status has nothing to add: tables that were chosen can be used.

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -27,7 +27,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	return p.detach(ctx, a.Log, a.Ref(c.Name), a.Netns, c.Table)
 }
 
-func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path string, table *int) error {
+func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.Ref, path string, table *int) error {
 	old, found, recorded := p.recall(ref)
 	pod, err := inpod.Reopen(old.NetNS, path, recorded)
 	if err != nil {
@@ -81,7 +81,9 @@ func removeByAddress(pod *inpod.Pod, ifname string, table *int) error {
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	return inpod.Collector{
 		Section: Name, List: p.Records.List,
-		Detach: func(ctx context.Context, rec *store.Record) error { return p.detach(ctx, a.Log, rec.Ref, "", nil) },
+		Detach: func(ctx context.Context, rec *attachments.Record) error {
+			return p.detach(ctx, a.Log, rec.Ref, "", nil)
+		},
 	}.Run(ctx, a)
 }
 

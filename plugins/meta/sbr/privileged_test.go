@@ -17,10 +17,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
@@ -31,7 +31,7 @@ type env struct {
 	t      *testing.T
 	node   *lab.Node
 	pod    *lab.Pod
-	runs   *store.Dir
+	runs   *attachments.Dir
 	plugin *cniplugin.Plugin
 	netns  string
 	prev   string
@@ -49,7 +49,7 @@ func prevResult(ips ...string) string {
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	l := lab.NewT(t)
-	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: store.Open(filepath.Join(t.TempDir(), "attachments")), prev: prevResult(v4, v6)}
+	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), prev: prevResult(v4, v6)}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
 	for _, args := range []string{
 		"link set lo up",
@@ -294,7 +294,7 @@ func TestPrivilegedDel(t *testing.T) {
 		{"interface gone", func(e *env) { e.ip("link del net1") }, ""},
 		{"address gone", func(e *env) { e.ip("addr flush dev net1") }, ""},
 		{"record lost", func(e *env) {
-			if err := e.runs.Remove(store.Ref{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
+			if err := e.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
 				e.t.Fatal(err)
 			}
 		}, ""},

@@ -15,11 +15,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
@@ -28,7 +28,7 @@ import (
 const Name = "sbr"
 
 // Deps are the plugin's ways to the world.
-type Deps struct{ Records *store.Dir }
+type Deps struct{ Records *attachments.Dir }
 
 type plugin struct{ Deps }
 
@@ -61,8 +61,8 @@ func (r rule) nl() rtnl.Rule {
 	return rtnl.Rule{Src: netip.PrefixFrom(r.Src, r.Src.BitLen()), Table: r.Table}
 }
 
-func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
-	return store.Recall[section](p.Records, ref, Name)
+func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string) {
+	return attachments.Recall[section](p.Records, ref, Name)
 }
 
 // add sets the pod's tables and rules up and passes the result on.
@@ -112,4 +112,4 @@ func status(_ context.Context, a *cniplugin.Args) error {
 	return cnierr.Wrap(cnierr.CodeUnavailable, err, "this kernel has no policy routing (CONFIG_IP_MULTIPLE_TABLES)")
 }
 
-func ref(r *request) store.Ref { return r.args.Ref(r.Name) }
+func ref(r *request) attachments.Ref { return r.args.Ref(r.Name) }

@@ -12,13 +12,13 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -128,7 +128,7 @@ func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos
 	return nil
 }
 
-func (p *plugin) announce(ctx context.Context, a *cniplugin.Args, ref store.Ref, w *wanted, before *found, undos *rollback.Stack) error {
+func (p *plugin) announce(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, w *wanted, before *found, undos *rollback.Stack) error {
 	if w.mac == nil {
 		return nil
 	}

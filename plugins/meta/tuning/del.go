@@ -10,13 +10,13 @@ import (
 	"net"
 	"slices"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
@@ -56,7 +56,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // leave takes out of s the sysctls that a later attachment of the namespace has set
 // too: its value stays, and it has to restore what was there before both.
-func (p *plugin) leave(ref store.Ref, s *section) error {
+func (p *plugin) leave(ref attachments.Ref, s *section) error {
 	if len(s.Sysctl) == 0 {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (p *plugin) leave(ref store.Ref, s *section) error {
 		return err
 	}
 	records, err := p.Records.List("")
-	slices.SortFunc(records, func(x, y *store.Record) int { return x.Created.Compare(y.Created) })
+	slices.SortFunc(records, func(x, y *attachments.Record) int { return x.Created.Compare(y.Created) })
 	errs := []error{err}
 	for _, rec := range records {
 		var other section
@@ -86,7 +86,7 @@ func (p *plugin) leave(ref store.Ref, s *section) error {
 	return errors.Join(errs...)
 }
 
-func (p *plugin) putBack(ctx context.Context, a *cniplugin.Args, ref store.Ref, s section) {
+func (p *plugin) putBack(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s section) {
 	b, exists, err := readBackup(s.Backup)
 	logged(a.Log, "read the backup file", err)
 	if !exists && len(s.Sysctl) == 0 {
@@ -161,7 +161,7 @@ func restoreLink(ifname string, b backup) error {
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	return inpod.Collector{
 		Section: Name, List: p.Records.List,
-		Detach: func(_ context.Context, rec *store.Record) error {
+		Detach: func(_ context.Context, rec *attachments.Record) error {
 			if s, _, _ := p.recall(rec.Ref); s.Backup != "" {
 				if err := removeBackup(s.Backup); err != nil {
 					return cnierr.Wrap(cnierr.CodeState, err, "remove the backup file")

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/allowlist/expr"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -59,7 +59,7 @@ func newPod(t *testing.T) *pod {
 	dir := t.TempDir()
 	d := &pod{t: t, dp: &fakeDatapath{map[uint64]string{}}, data: dir + "/data", runs: dir + "/attachments"}
 	d.p = &plugin{Deps{
-		Records:      store.Open(d.runs),
+		Records:      attachments.Open(d.runs),
 		OpenExisting: func(context.Context, *cniplugin.Args) (Datapath, error) { return d.dp, nil },
 		Allowlist:    dir + "/allowlist.conf",
 		Match:        expr.Match,
@@ -210,7 +210,7 @@ func TestPrivilegedAddCheckDel(t *testing.T) {
 	if host, in := r.Interfaces[0], r.Interfaces[1]; host.Mac != "02:00:00:00:00:aa" || in.Mac != "02:00:00:00:00:aa" || in.Mtu != 1400 {
 		t.Errorf("result: host %+v, pod %+v", host, in)
 	}
-	ref := store.Ref{Network: "n", ContainerID: "c1", IfName: "eth0"}
+	ref := attachments.Ref{Network: "n", ContainerID: "c1", IfName: "eth0"}
 	if got := d.dp.mac[ref.Owner()]; got != "02:00:00:00:00:aa" {
 		t.Errorf("the datapath was told %q", got)
 	}

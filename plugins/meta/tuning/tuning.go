@@ -14,10 +14,10 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/allowlist"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -39,7 +39,7 @@ type Datapath interface {
 
 // Deps are the plugin's ways to the world.
 type Deps struct {
-	Records *store.Dir
+	Records *attachments.Dir
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
 	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
 	// Allowlist is the file of permitted sysctls; empty means DefaultAllowlist.
@@ -81,12 +81,12 @@ type section struct {
 }
 
 // recall returns the section of an earlier ADD of the same attachment.
-func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
-	return store.Recall[section](p.Records, ref, Name)
+func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string) {
+	return attachments.Recall[section](p.Records, ref, Name)
 }
 
 // announceMAC tells the datapath, where one is loaded, the pod's address.
-func (p *plugin) announceMAC(ctx context.Context, a *cniplugin.Args, ref store.Ref, mac net.HardwareAddr) error {
+func (p *plugin) announceMAC(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, mac net.HardwareAddr) error {
 	if p.OpenExisting == nil {
 		return nil
 	}

@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
 
@@ -25,7 +25,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 	return p.detach(ctx, a.Log, a.Ref(c.Name), a.Netns, c.VRFName)
 }
 
-func (p *plugin) detach(ctx context.Context, l *log.Logger, ref store.Ref, path, vrf string) error {
+func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.Ref, path, vrf string) error {
 	old, found, recorded := p.recall(ref)
 	if found {
 		vrf = old.VRF
@@ -94,6 +94,6 @@ func removeIfEmpty(pod *inpod.Pod, vrf string) error {
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	return inpod.Collector{
 		Section: Name, List: p.Records.List,
-		Detach: func(ctx context.Context, rec *store.Record) error { return p.detach(ctx, a.Log, rec.Ref, "", "") },
+		Detach: func(ctx context.Context, rec *attachments.Record) error { return p.detach(ctx, a.Log, rec.Ref, "", "") },
 	}.Run(ctx, a)
 }

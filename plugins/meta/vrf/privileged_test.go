@@ -13,9 +13,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
@@ -26,7 +26,7 @@ type env struct {
 	t      *testing.T
 	node   *lab.Node
 	pod    *lab.Pod
-	runs   *store.Dir
+	runs   *attachments.Dir
 	plugin *cniplugin.Plugin
 	netns  string
 	ifname string
@@ -40,7 +40,7 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	need.Link(t, "vrf")
 	l := lab.NewT(t)
-	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: store.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
+	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
 	e.ip("link set lo up")
 	for _, dev := range []string{"net1", "net2"} {
@@ -269,7 +269,7 @@ func TestPrivilegedDel(t *testing.T) {
 		{"interface gone", func(e *env) { e.ip("link del net1") }, `,"vrfname":"blue"`},
 		{"VRF gone", func(e *env) { e.ip("link del blue") }, `,"vrfname":"blue"`},
 		{"record lost", func(e *env) {
-			if err := e.runs.Remove(store.Ref{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
+			if err := e.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
 				e.t.Fatal(err)
 			}
 		}, `,"vrfname":"blue"`},
@@ -346,7 +346,7 @@ func TestPrivilegedWithoutVRFs(t *testing.T) {
 		return
 	}
 	l := lab.NewT(t)
-	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: store.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
+	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
 	e.ip("link add net1 type veth peer name w1")
 	rig.WantCode(t, e.add(`,"vrfname":"blue"`), 2, "blue", "CONFIG_NET_VRF")

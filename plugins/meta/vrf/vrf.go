@@ -16,11 +16,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
@@ -32,7 +32,7 @@ const Name = "vrf"
 const since = "0.3.1"
 
 // Deps are the plugin's ways to the world.
-type Deps struct{ Records *store.Dir }
+type Deps struct{ Records *attachments.Dir }
 
 type plugin struct{ Deps }
 
@@ -108,8 +108,8 @@ type section struct {
 	former
 }
 
-func (p *plugin) recall(ref store.Ref) (s section, found bool, path string) {
-	return store.Recall[section](p.Records, ref, Name)
+func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string) {
+	return attachments.Recall[section](p.Records, ref, Name)
 }
 
 // add puts the interface into the VRF and passes the result on.

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Node are the parts that are taken from the node itself.
@@ -27,7 +27,7 @@ func Node(c *nodeconf.Config) []Part {
 		File("kernel/mountinfo", "/proc/self/mountinfo"),
 		sysctls("kernel/sysctls"),
 		File("config/config.json", nodeconf.DefaultPath),
-		records("records", store.DefaultDir),
+		records("records", attachments.DefaultDir),
 		listing("state/files", "/run/sluice", "/sys/fs/bpf/sluice", "/var/lib/cni"),
 		Command("net/link", "ip", "-d", "-s", "link", "show"),
 		Command("net/addr", "ip", "addr", "show"),

@@ -13,9 +13,9 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Level says how bad a finding is.
@@ -48,7 +48,7 @@ type Facts struct {
 	Decision *loader.Status // nil: nobody tried since boot
 	Hooks    []loader.Hooked
 	Links    map[int]string // names by ifindex
-	Records  []*store.Record
+	Records  []*attachments.Record
 	Choices  map[string]netfilter.Choice
 	Usage    netfilter.Usage
 	Forwards []netfilter.ForwardChain

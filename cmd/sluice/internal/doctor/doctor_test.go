@@ -14,14 +14,14 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // healthy is a node with one pod and two uplinks, with which nothing is wrong.
 func healthy() *Facts {
-	ref := store.Ref{Network: "net0", ContainerID: "a", IfName: "eth0"}
+	ref := attachments.Ref{Network: "net0", ContainerID: "a", IfName: "eth0"}
 	at := func(role, name string, index int) loader.DeviceStatus {
 		return loader.DeviceStatus{Name: name, Ifindex: index, Role: role, Programs: []loader.ProgramStatus{
 			{Name: "sl_in", Hook: "ingress", How: "tcx", ID: 5, OK: true}, {Name: "sl_out", Hook: "egress", How: "tcx", ID: 6, OK: true},
@@ -46,8 +46,8 @@ func healthy() *Facts {
 			// A limit on what the pod sends.
 			{Ifindex: 7, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "sl_in", ID: 5, How: "clsact", Ours: true}, {How: "clsact", Kind: "u32", To: 8}}},
 		},
-		Records: []*store.Record{{Ref: ref, Plugins: map[string]store.Section{
-			"portmap": {State: store.StateDone, Data: json.RawMessage(`{"ports":[{"backend":"ebpf"}]}`)},
+		Records: []*attachments.Record{{Ref: ref, Plugins: map[string]attachments.Section{
+			"portmap": {State: attachments.StateDone, Data: json.RawMessage(`{"ports":[{"backend":"ebpf"}]}`)},
 		}}},
 		Sysctls: map[string]string{
 			"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "2",
@@ -104,7 +104,7 @@ func TestChecks(t *testing.T) {
 		{"neither, with a limit", func(f *Facts) {
 			noFQ(f)
 			f.TBF = errors.New("no tbf")
-			f.Records[0].Plugins["bandwidth"] = store.Section{State: store.StateDone}
+			f.Records[0].Plugins["bandwidth"] = attachments.Section{State: attachments.StateDone}
 		}, "bandwidth", Problem, "no tbf", "modprobe"},
 		{"tbf demanded", func(f *Facts) { f.Config.Bandwidth, f.TBF = nodeconf.BandwidthTBF, errors.New("no tbf") }, "bandwidth", Problem, "no tbf", "modprobe"},
 		{"no cgroup v2", func(f *Facts) { f.Cgroup = "" }, "cgroup", Warning, "cannot be", "another kernel"},
@@ -159,7 +159,7 @@ func TestChecks(t *testing.T) {
 		{"br_netfilter", func(f *Facts) { f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "1" }, "br-netfilter", Info, "br_netfilter is on", ""},
 		{"conntrack high", func(f *Facts) { f.Sysctls["net/netfilter/nf_conntrack_count"] = "850" }, "conntrack", Warning, "850 of 1000", "nf_conntrack_max=2000"},
 		{"conntrack full", func(f *Facts) { f.Sysctls["net/netfilter/nf_conntrack_count"] = "990" }, "conntrack", Problem, "990 of 1000", "nf_conntrack_max"},
-		{"killed ADD", func(f *Facts) { f.Records[0].Plugins["bridge"] = store.Section{State: store.StateIntent} }, "records", Info, "net0/a/eth0 by bridge", "delete"},
+		{"killed ADD", func(f *Facts) { f.Records[0].Plugins["bridge"] = attachments.Section{State: attachments.StateIntent} }, "records", Info, "net0/a/eth0 by bridge", "delete"},
 		{"record without endpoint", func(f *Facts) { f.Status.Endpoints[0].Owner = 1 }, "records", Problem, "net0/a/eth0 has a record", "delete and add"},
 		{"device of a pod that is gone", func(f *Facts) {
 			f.Status.Devices[2].Name = ""
@@ -247,9 +247,9 @@ func TestDocumented(t *testing.T) {
 
 // Findings come in the same order each time.
 func TestRecordsInOrder(t *testing.T) {
-	f := &Facts{Config: nodeconf.Default(), Records: []*store.Record{{Ref: store.Ref{Network: "n", ContainerID: "a", IfName: "eth0"}, Plugins: map[string]store.Section{}}}}
+	f := &Facts{Config: nodeconf.Default(), Records: []*attachments.Record{{Ref: attachments.Ref{Network: "n", ContainerID: "a", IfName: "eth0"}, Plugins: map[string]attachments.Section{}}}}
 	for _, name := range []string{"bandwidth", "bridge", "firewall", "portmap", "tuning"} {
-		f.Records[0].Plugins[name] = store.Section{State: store.StateIntent}
+		f.Records[0].Plugins[name] = attachments.Section{State: attachments.StateIntent}
 	}
 	first := checkRecords(f)
 	for range 50 {

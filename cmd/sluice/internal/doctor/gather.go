@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -58,7 +58,7 @@ func (f *Facts) datapath(ctx context.Context) {
 		f.note("the decision of the last load", err)
 	}
 	tables := Tables(f.Config)
-	dir := store.Open(store.DefaultDir)
+	dir := attachments.Open(attachments.DefaultDir)
 	var known leftover.Maps
 	dp, err := Open(ctx, f.Config)
 	switch {

@@ -8,13 +8,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // backedBy counts the attachments with something that a back end does.
-func backedBy(records []*store.Record, backend string) int {
+func backedBy(records []*attachments.Record, backend string) int {
 	n := 0
 	for _, r := range records {
 		if slices.Contains(backends(r), backend) {
@@ -25,7 +25,7 @@ func backedBy(records []*store.Record, backend string) int {
 }
 
 // backends are those that a record names.
-func backends(r *store.Record) []string {
+func backends(r *attachments.Record) []string {
 	var s struct {
 		Backend, Masquerade string
 		Ports               []struct{ Backend string }

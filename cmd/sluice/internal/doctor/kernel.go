@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // probeAdvice says what helps against a probe's no. Where nothing is said, only
@@ -91,7 +91,7 @@ func noFQ(f *Facts) bool {
 	return false
 }
 
-func inUse(records []*store.Record, plugin string) bool {
+func inUse(records []*attachments.Record, plugin string) bool {
 	for _, r := range records {
 		if _, ok := r.Plugins[plugin]; ok {
 			return true

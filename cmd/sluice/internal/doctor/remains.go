@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 // checkRecords looks for attachments whose ADD did not end, and for those that
@@ -18,7 +18,7 @@ func checkRecords(f *Facts) []Finding {
 	var out []Finding
 	for _, r := range f.Records {
 		for _, name := range slices.Sorted(maps.Keys(r.Plugins)) {
-			if r.Plugins[name].State == store.StateIntent {
+			if r.Plugins[name].State == attachments.StateIntent {
 				out = append(out, Finding{"records", Info, fmt.Sprintf("the ADD of %s by %s is under way, or was killed", r.Ref, name), "if the pod is not being started, let the runtime delete it"})
 			}
 		}
@@ -32,7 +32,7 @@ func checkRecords(f *Facts) []Finding {
 	return out
 }
 
-func (f *Facts) isLeft(r *store.Record) bool {
+func (f *Facts) isLeft(r *attachments.Record) bool {
 	return slices.ContainsFunc(f.Leftovers.Items, func(i leftover.Item) bool {
 		return i.Kind == leftover.Record && i.What == "record of "+r.Ref.String()
 	})

@@ -12,9 +12,9 @@ import (
 	"strings"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Scene is the node as the search sees it.
@@ -23,7 +23,7 @@ type Scene struct {
 	Traces     []netfilter.Trace
 	Links      []rtnl.Link
 	Redirected map[int]bool // devices that a filter sends packets to
-	Records    []*store.Record
+	Records    []*attachments.Record
 	Endpoints  []loader.EndpointStatus
 	Ports      []loader.PublishedPort
 	Shapes     []loader.ShapeStatus
@@ -85,7 +85,7 @@ func IsIFB(name string) bool {
 
 // ifbOf reports that a device has one of the attachment's names: the
 // reference's, or the one of ours for a second interface of a container.
-func ifbOf(name string, ref store.Ref) bool {
+func ifbOf(name string, ref attachments.Ref) bool {
 	for _, of := range []string{ref.Network + ref.ContainerID, ref.Network + "\x00" + ref.ContainerID + "\x00" + ref.IfName} {
 		sum := sha512.Sum512([]byte(of))
 		if (ifbPrefix + hex.EncodeToString(sum[:]))[:ifbLength] == name {
@@ -195,7 +195,7 @@ func findEntries(s *Scene) []Item {
 		case ok && a.State == Dead:
 			i.Sweep, i.Why = true, fmt.Sprintf("the network namespace %s is gone (%s)", a.Netns, a.From)
 		case ok:
-			i.Why = "there is no record of it under " + store.DefaultDir + ", but a runtime knows it (" + a.From + ")"
+			i.Why = "there is no record of it under " + attachments.DefaultDir + ", but a runtime knows it (" + a.From + ")"
 		case o.devices > o.gone:
 			i.Why = "no record and no runtime's cache names it, but its device exists"
 		default:

@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Places are where runtimes and IPAM keep what they know.
@@ -37,7 +37,7 @@ func DefaultPlaces() Places {
 }
 
 // Look collects what is known to be alive.
-func Look(records []*store.Record, p Places) (Known, error) {
+func Look(records []*attachments.Record, p Places) (Known, error) {
 	k := Known{Addrs: make(map[netip.Addr]string)}
 	var errs []error
 	for _, r := range records {
@@ -59,7 +59,7 @@ func Look(records []*store.Record, p Places) (Known, error) {
 	}
 	errs = append(errs, k.lookInside())
 	k.Looked = fmt.Sprintf("%d records in %s, %d attachments in %s, %d reservations in %s, %d other network namespaces",
-		len(records), store.DefaultDir, cached, strings.Join(p.Caches, " and "), len(k.Reserved), strings.Join(p.Networks, " and "), k.Namespaces)
+		len(records), attachments.DefaultDir, cached, strings.Join(p.Caches, " and "), len(k.Reserved), strings.Join(p.Networks, " and "), k.Namespaces)
 	return k, errors.Join(errs...)
 }
 
@@ -82,7 +82,7 @@ func stateOf(path string) State {
 }
 
 // recordedAddrs finds the addresses in a record, whatever its plugins call them.
-func recordedAddrs(r *store.Record) []netip.Addr {
+func recordedAddrs(r *attachments.Record) []netip.Addr {
 	var out []netip.Addr
 	for _, s := range r.Plugins {
 		var v any
@@ -171,7 +171,7 @@ func parseCached(raw []byte) (Attachment, error) {
 	if c.ContainerID == "" {
 		return Attachment{}, errors.New("names no container")
 	}
-	a := Attachment{Ref: store.Ref{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}, Netns: c.Netns}
+	a := Attachment{Ref: attachments.Ref{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}, Netns: c.Netns}
 	for _, i := range c.Result.Interfaces {
 		if a.Netns == "" && i.Name == c.IfName && strings.HasPrefix(i.Sandbox, "/") {
 			a.Netns = i.Sandbox

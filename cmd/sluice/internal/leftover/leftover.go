@@ -16,8 +16,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Kind is where a leftover is.
@@ -41,7 +41,7 @@ type Item struct {
 
 	trace  *netfilter.Trace
 	link   string
-	record *store.Record
+	record *attachments.Record
 	owner  uint64
 }
 
@@ -69,7 +69,7 @@ const (
 
 // Attachment is one that our records or a runtime's cache name.
 type Attachment struct {
-	Ref    store.Ref
+	Ref    attachments.Ref
 	Netns  string
 	State  State
 	Addrs  []netip.Addr
@@ -131,7 +131,7 @@ func (k *Known) named(is func(Attachment) bool, addrs []netip.Addr) verdict {
 		return gone("the network namespace %s of %s is gone (%s)", dead.Netns, dead.Ref, dead.From)
 	}
 	for _, r := range k.Reserved {
-		if is(Attachment{Ref: store.Ref{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, Addrs: []netip.Addr{r.Addr}}) {
+		if is(Attachment{Ref: attachments.Ref{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, Addrs: []netip.Addr{r.Addr}}) {
 			return doubt("host-local still holds %s for it (%s)", r.Addr, r.File)
 		}
 	}

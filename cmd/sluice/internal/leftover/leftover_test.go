@@ -13,12 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 var (
-	refA = store.Ref{Network: "n", ContainerID: "a", IfName: "eth0"}
+	refA = attachments.Ref{Network: "n", ContainerID: "a", IfName: "eth0"}
 	addr = netip.MustParseAddr("10.1.0.2")
 )
 
@@ -41,7 +41,7 @@ func TestNamed(t *testing.T) {
 		{"one dead, one alive", Known{Attachments: []Attachment{attachment(Dead), attachment(Alive)}}, nil, verdict{}},
 		{"dead", Known{Attachments: []Attachment{attachment(Dead, addr)}}, []netip.Addr{addr}, verdict{gone: true}},
 		{"dead, its address is somebody's", Known{
-			Attachments: []Attachment{attachment(Dead, addr), {Ref: store.Ref{ContainerID: "b"}, State: Alive, Addrs: []netip.Addr{addr}}},
+			Attachments: []Attachment{attachment(Dead, addr), {Ref: attachments.Ref{ContainerID: "b"}, State: Alive, Addrs: []netip.Addr{addr}}},
 			Addrs:       map[netip.Addr]string{addr: "/run/netns/b"},
 		}, []netip.Addr{addr}, verdict{gone: true}},
 		{"dead, its address is nobody's", Known{
@@ -89,7 +89,7 @@ func TestAddress(t *testing.T) {
 const ifbName = "bwpc189d8b6a7b4"
 
 func TestFindIFBs(t *testing.T) {
-	ctr := store.Ref{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
+	ctr := attachments.Ref{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
 	with := func(s State) Known { return Known{Attachments: []Attachment{{Ref: ctr, State: s, Netns: "/x"}}} }
 	link := rtnl.Link{Index: 9, Name: ifbName, Kind: "ifb"}
 	tests := []struct {
@@ -152,19 +152,19 @@ func TestFindRecords(t *testing.T) {
 	dead.Record = true
 	tests := []struct {
 		name    string
-		plugins map[string]store.Section
+		plugins map[string]attachments.Section
 		state   State
 		items   int
 		sweep   bool
 	}{
 		{"alive", nil, Alive, 0, false},
-		{"dead", map[string]store.Section{"bridge": {}, "portmap": {Data: json.RawMessage(`{}`)}}, Dead, 1, true},
-		{"firewalld", map[string]store.Section{"firewall": {Data: json.RawMessage(`{"backend":"firewalld"}`)}}, Dead, 1, false},
-		{"hardware", map[string]store.Section{"host-device": {}}, Dead, 1, false},
+		{"dead", map[string]attachments.Section{"bridge": {}, "portmap": {Data: json.RawMessage(`{}`)}}, Dead, 1, true},
+		{"firewalld", map[string]attachments.Section{"firewall": {Data: json.RawMessage(`{"backend":"firewalld"}`)}}, Dead, 1, false},
+		{"hardware", map[string]attachments.Section{"host-device": {}}, Dead, 1, false},
 	}
 	for _, tt := range tests {
 		dead.State = tt.state
-		s := Scene{Records: []*store.Record{{Ref: refA, Plugins: tt.plugins}}, Known: Known{Attachments: []Attachment{dead}}}
+		s := Scene{Records: []*attachments.Record{{Ref: refA, Plugins: tt.plugins}}, Known: Known{Attachments: []Attachment{dead}}}
 		items := findRecords(&s)
 		if len(items) != tt.items || tt.items > 0 && items[0].Sweep != tt.sweep {
 			t.Errorf("%s: %+v", tt.name, items)
@@ -251,7 +251,7 @@ func TestStateOf(t *testing.T) {
 }
 
 func TestRecordedAddrs(t *testing.T) {
-	r := &store.Record{Plugins: map[string]store.Section{"x": {Data: json.RawMessage(
+	r := &attachments.Record{Plugins: map[string]attachments.Section{"x": {Data: json.RawMessage(
 		`{"ports":[{"hostIP":"192.0.2.1","podIP":"10.1.0.2"}],"addrs":["10.1.0.2/16","fd00::2/64"],"gateway":"10.1.0.1","name":"veth1"}`)}}}
 	var text []string
 	for _, a := range recordedAddrs(r) {
@@ -265,11 +265,11 @@ func TestRecordedAddrs(t *testing.T) {
 
 // What is said of a record does not change from one call to the next.
 func TestRecordSaysTheSame(t *testing.T) {
-	r := &store.Record{Ref: refA, NetNS: "/run/netns/a", Plugins: map[string]store.Section{}}
+	r := &attachments.Record{Ref: refA, NetNS: "/run/netns/a", Plugins: map[string]attachments.Section{}}
 	for _, name := range []string{"bridge", "dhcp", "flannel", "host-device", "host-local", "static"} {
-		r.Plugins[name] = store.Section{}
+		r.Plugins[name] = attachments.Section{}
 	}
-	s := &Scene{Records: []*store.Record{r}, Known: Known{Attachments: []Attachment{{Ref: refA, State: Dead, Record: true}}}}
+	s := &Scene{Records: []*attachments.Record{r}, Known: Known{Attachments: []Attachment{{Ref: refA, State: Dead, Record: true}}}}
 	first := findRecords(s)
 	if len(first) != 1 || first[0].Sweep {
 		t.Fatalf("%+v", first)

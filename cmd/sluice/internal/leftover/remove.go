@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Broom is what removing works with.
@@ -22,7 +22,7 @@ type Broom struct {
 	}
 	// Collect is (*loader.Datapath).GC; nil: nothing is loaded.
 	Collect func(ctx context.Context, keep func(owner uint64) bool) error
-	Records *store.Dir
+	Records *attachments.Dir
 }
 
 // settle is how long an intermediate device must go without a filter: the
@@ -81,9 +81,9 @@ func (b Broom) cameBack(owner uint64) bool {
 	return false
 }
 
-func (b Broom) removeRecord(ref store.Ref) error {
+func (b Broom) removeRecord(ref attachments.Ref) error {
 	r, err := b.Records.Load(ref)
-	if errors.Is(err, store.ErrNotExist) {
+	if errors.Is(err, attachments.ErrNotExist) {
 		return nil
 	}
 	if err != nil || r.Corrupt || stateOf(r.NetNS) != Dead {
@@ -156,7 +156,7 @@ type Maps interface {
 
 // See looks at the node of the calling thread. dp may be nil. The error names
 // what could not be looked at; the scene holds the rest.
-func See(ctx context.Context, dp Maps, tables *netfilter.Node, records *store.Dir, p Places) (*Scene, error) {
+func See(ctx context.Context, dp Maps, tables *netfilter.Node, records *attachments.Dir, p Places) (*Scene, error) {
 	s := &Scene{}
 	var errs []error
 	keep := func(err error) { errs = append(errs, err) }

@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -18,11 +18,11 @@ type Collector struct {
 	// Section is the plugin's in an attachment record.
 	Section string
 	// List returns the attachment records of a network.
-	List func(network string) ([]*store.Record, error)
+	List func(network string) ([]*attachments.Record, error)
 	IPAM ipam.Plugin
 	// Detach removes one attachment and its record. The call has no namespace:
 	// the recorded path may name another pod's by now.
-	Detach func(ctx context.Context, call *cniplugin.Args, c DelConf, rec *store.Record) error
+	Detach func(ctx context.Context, call *cniplugin.Args, c DelConf, rec *attachments.Record) error
 }
 
 // Run detaches what the network's records name and the runtime no longer lists,
@@ -55,7 +55,7 @@ func (g Collector) Run(ctx context.Context, a *cniplugin.Args) error {
 
 // concerns reports that the record has the plugin's section, or that nobody can
 // tell.
-func (g Collector) concerns(rec *store.Record) bool {
+func (g Collector) concerns(rec *attachments.Record) bool {
 	found, _ := rec.Section(g.Section, nil)
 	return found || rec.Corrupt
 }

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Backend carries out masquerading.
@@ -21,12 +21,12 @@ type Backend interface {
 	Prepare(ctx context.Context, a *cniplugin.Args) (Job, error)
 	// Remove stops masquerading an attachment: the addresses, or with nil all
 	// that can be found and is not in spare. Missing is success.
-	Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs, spare []netip.Prefix) error
+	Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, addrs, spare []netip.Prefix) error
 	// Check compares what is there with what Do would make. What differs has
 	// code 102.
 	Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint) error
 	// Sweep removes what belongs to the network and to no attachment in keep.
-	Sweep(ctx context.Context, network string, keep []store.Ref) error
+	Sweep(ctx context.Context, network string, keep []attachments.Ref) error
 	// Status says why Prepare would fail now.
 	Status(ctx context.Context, a *cniplugin.Args) error
 }

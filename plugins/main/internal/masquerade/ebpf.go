@@ -8,11 +8,11 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // ebpf is the back end that turns on the datapath's masquerade feature.
@@ -46,7 +46,7 @@ func (j ebpfJob) Do(ctx context.Context, ep loader.Endpoint, undos *rollback.Sta
 // Remove takes the pod out of the datapath. Where nothing is loaded, or
 // somebody has removed the maps, there is nothing to take out; a DEL that failed
 // for it would block the plugins before it in the chain.
-func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, _, _ []netip.Prefix) error {
+func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, _, _ []netip.Prefix) error {
 	dp, err := b.OpenExisting(ctx, a)
 	switch {
 	case errors.Is(err, loader.ErrNotLoaded):
@@ -78,7 +78,7 @@ func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint) 
 }
 
 // Sweep does nothing: the chained plugins sweep the whole datapath.
-func (ebpf) Sweep(context.Context, string, []store.Ref) error { return nil }
+func (ebpf) Sweep(context.Context, string, []attachments.Ref) error { return nil }
 
 // Status opens the datapath as an ADD would, which loads it if need be.
 func (b ebpf) Status(ctx context.Context, a *cniplugin.Args) error {

@@ -13,12 +13,12 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Conf holds the keys. Embed it in a plugin's configuration.
@@ -76,7 +76,7 @@ type Node struct {
 	// there is only eBPF.
 	Netfilter func(a *cniplugin.Args) (Netfilter, error)
 	// List returns the attachment records of a network.
-	List func(network string) ([]*store.Record, error)
+	List func(network string) ([]*attachments.Record, error)
 }
 
 // Session is the masquerading part of one ADD. A nil Session does nothing.
@@ -132,7 +132,7 @@ func (s *Session) Close() {
 // record says; with an empty name every back end is asked, and with nil addresses
 // everything that carries the attachment's name goes, unless the record of another
 // attachment has it. Missing is success.
-func (n Node) Stop(ctx context.Context, a *cniplugin.Args, ref store.Ref, backend string, addrs []netip.Prefix) error {
+func (n Node) Stop(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, backend string, addrs []netip.Prefix) error {
 	var spare []netip.Prefix
 	if addrs == nil {
 		var err error
@@ -149,7 +149,7 @@ func (n Node) Stop(ctx context.Context, a *cniplugin.Args, ref store.Ref, backen
 
 // others are the addresses of the container's other attachments of the network:
 // with iptables they share the name of the rules.
-func (n Node) others(ref store.Ref) ([]netip.Prefix, error) {
+func (n Node) others(ref attachments.Ref) ([]netip.Prefix, error) {
 	records, err := n.List(ref.Network)
 	var out []netip.Prefix
 	for _, r := range records {

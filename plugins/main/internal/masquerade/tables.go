@@ -8,12 +8,12 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Netfilter is what is needed of *netfilter.Node.
@@ -115,7 +115,7 @@ func (j tablesJob) Do(ctx context.Context, ep loader.Endpoint, undos *rollback.S
 }
 
 // Remove takes the rules out; it needs neither the pod nor its device.
-func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref store.Ref, addrs, spare []netip.Prefix) error {
+func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, addrs, spare []netip.Prefix) error {
 	err := b.DelMasq(ctx, ref, addrs, spare)
 	if addrs == nil && errors.Is(err, netfilter.ErrUnusable) {
 		a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
@@ -130,7 +130,7 @@ func (b tables) Check(ctx context.Context, _ *cniplugin.Args, ep loader.Endpoint
 }
 
 // Sweep removes the rules of attachments of the network that keep does not list.
-func (b tables) Sweep(ctx context.Context, network string, keep []store.Ref) error {
+func (b tables) Sweep(ctx context.Context, network string, keep []attachments.Ref) error {
 	err := b.SweepMasq(ctx, network, keep)
 	if errors.Is(err, netfilter.ErrUnusable) {
 		return nil

@@ -7,10 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
@@ -40,7 +40,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	return attachment.Collector{
 		Section: p.Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *store.Record) error {
+		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *attachments.Record) error {
 			old := p.loadSection(rec.Ref)
 			// Of an ADD that was killed no index is recorded: name and kind find what it made, in the namespace with the recorded
 			// inode alone. It must not stay, since its addresses are released.
@@ -54,7 +54,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 
 // detach removes the interface, releases the address and then forgets the
 // attachment. It goes on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref store.Ref, old remembered, section json.RawMessage) error {
+func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, old remembered, section json.RawMessage) error {
 	err := errors.Join(
 		ipam.Release(ctx, p.IPAM, a, section, old.IPAM),
 		old.remove(p.Name, ref.IfName),

@@ -10,9 +10,9 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
 )
@@ -123,7 +123,7 @@ func TestPrivilegedNoRecord(t *testing.T) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s.Plug = s.new(podlink.Deps{IPAM: s.IPAM, Records: store.Open(filepath.Join(file, "records"))})
+		s.Plug = s.new(podlink.Deps{IPAM: s.IPAM, Records: attachments.Open(filepath.Join(file, "records"))})
 		_, err := s.Add(s.call())
 		rig.WantCode(t, err, 101)
 		s.MustBeClean(s.pod)

@@ -20,11 +20,11 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -33,7 +33,7 @@ import (
 // Deps are a plugin's ways to the world; both are required.
 type Deps struct {
 	IPAM    ipam.Plugin
-	Records *store.Dir
+	Records *attachments.Dir
 }
 
 // Kind is one plugin. Its type, its section in a record and the kernel's name of
@@ -113,7 +113,7 @@ type Request struct {
 	// Given is a result to take the addresses from instead of from IPAM.
 	Given *types100.Result
 
-	ref      store.Ref
+	ref      attachments.Ref
 	ipamType string
 }
 
@@ -182,8 +182,8 @@ type remembered struct {
 	netns string // recorded path
 }
 
-func (p *plugin) loadSection(ref store.Ref) (r remembered) {
-	r.section, r.found, r.netns = store.Recall[section](p.Records, ref, p.Name)
+func (p *plugin) loadSection(ref attachments.Ref) (r remembered) {
+	r.section, r.found, r.netns = attachments.Recall[section](p.Records, ref, p.Name)
 	return r
 }
 

@@ -18,12 +18,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -53,7 +53,7 @@ func (r Recorded) MAC() net.HardwareAddr {
 
 // HostName returns the host end's name for the given try. It follows from the
 // attachment, so that the device can be found when every record is lost.
-func HostName(ref store.Ref, try int) string {
+func HostName(ref attachments.Ref, try int) string {
 	var b [12]byte
 	binary.BigEndian.PutUint64(b[:], ref.Owner())
 	binary.BigEndian.PutUint32(b[8:], uint32(try))
@@ -71,7 +71,7 @@ func RandomMAC() net.HardwareAddr {
 // Make calls add, which makes the pair under r's name and address, until that
 // name is free on the node. save is called after each change of r, nameFree when
 // the other name may be the one that is taken; its error ends the matter.
-func (r *Recorded) Make(ref store.Ref, add, save, nameFree func() error) error {
+func (r *Recorded) Make(ref attachments.Ref, add, save, nameFree func() error) error {
 	for try := range nameTries {
 		if try > 0 {
 			r.HostIfName = HostName(ref, try)
@@ -143,7 +143,7 @@ func (r Recorded) same(l rtnl.Link) bool {
 }
 
 // RemoveDerived deletes the host end that an ADD whose record is lost made.
-func RemoveDerived(host *rtnl.Handle, ref store.Ref) error {
+func RemoveDerived(host *rtnl.Handle, ref attachments.Ref) error {
 	l, err := host.LinkByName(HostName(ref, 0))
 	if err != nil || l.Kind != "veth" {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up the host end")
@@ -185,7 +185,7 @@ func RemoveNamed(host *rtnl.Handle, a *cniplugin.Args, ours func(end rtnl.Link) 
 // Claimed reports that some plugin's section of some attachment's record names the
 // device, or that nobody can tell. It reads all records; only attachments
 // without one come here.
-func Claimed(list func(network string) ([]*store.Record, error), l rtnl.Link) bool {
+func Claimed(list func(network string) ([]*attachments.Record, error), l rtnl.Link) bool {
 	records, err := list("")
 	if err != nil {
 		return true

@@ -5,11 +5,11 @@ package veth
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/store"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 func TestHostName(t *testing.T) {
-	ref := store.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}
+	ref := attachments.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}
 	a, b := HostName(ref, 0), HostName(ref, 1)
 	if a == b || len(a) != 12 || a[:4] != "veth" || a != HostName(ref, 0) {
 		t.Errorf("names %q, %q", a, b)

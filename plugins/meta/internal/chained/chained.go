@@ -10,11 +10,11 @@ import (
 	"io"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // OpenError gives an error of loader.Open its CNI code: unavailable when the
@@ -50,12 +50,12 @@ type Datapath interface {
 // Collector is a plugin's GC.
 type Collector struct {
 	// List returns the attachment records of a network, of all when it is empty.
-	List func(network string) ([]*store.Record, error)
+	List func(network string) ([]*attachments.Record, error)
 	// Withdraw takes out what the plugin holds for an attachment.
-	Withdraw func(ctx context.Context, a *cniplugin.Args, ref store.Ref) error
+	Withdraw func(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error
 	// Sweep removes what no attachment explains. valid are those of the network
 	// that the runtime knows.
-	Sweep func(ctx context.Context, a *cniplugin.Args, network string, valid map[store.Ref]bool) error
+	Sweep func(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error
 }
 
 // GC withdraws the attachments of this network that the runtime no longer
@@ -83,7 +83,7 @@ func (c Collector) GC(ctx context.Context, a *cniplugin.Args) error {
 // Sweeper lets the datapath drop what no attachment explains.
 type Sweeper[D Datapath] struct {
 	// List returns the attachment records of a network, of all when it is empty.
-	List func(network string) ([]*store.Record, error)
+	List func(network string) ([]*attachments.Record, error)
 	// Open returns the datapath if one is loaded (loader.OpenExisting).
 	Open func(ctx context.Context, a *cniplugin.Args) (D, error)
 }
@@ -91,7 +91,7 @@ type Sweeper[D Datapath] struct {
 // Sweep removes leftovers from the maps. An owner is kept when the runtime
 // lists it, when a record of any network names it, or when its device is there
 // still: without a record nobody can tell whose network it is.
-func (s Sweeper[D]) Sweep(ctx context.Context, a *cniplugin.Args, valid map[store.Ref]bool) error {
+func (s Sweeper[D]) Sweep(ctx context.Context, a *cniplugin.Args, valid map[attachments.Ref]bool) error {
 	dp, err := s.Open(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
 		return nil

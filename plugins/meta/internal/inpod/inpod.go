@@ -12,13 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/store"
 )
 
 // Pod is a pod's network namespace and a handle in it.
@@ -90,9 +90,9 @@ type Collector struct {
 	// Section is the plugin's in an attachment record.
 	Section string
 	// List returns the attachment records of a network.
-	List func(network string) ([]*store.Record, error)
+	List func(network string) ([]*attachments.Record, error)
 	// Detach removes what the plugin has made for an attachment, and its section.
-	Detach func(ctx context.Context, rec *store.Record) error
+	Detach func(ctx context.Context, rec *attachments.Record) error
 }
 
 // Run detaches what the network's records name and the runtime no longer lists.

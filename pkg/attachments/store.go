@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store keeps one small JSON record per attachment: what an ADD is about to make (intent) and what it made (done).
+// Package attachments keeps one small JSON record per attachment: what an ADD is about to make (intent) and what it made (done).
 //
 // The record is written before the first kernel change, so that DEL and GC can clean what a killed plugin left behind without
 // asking the runtime, the interface or the network namespace. Several plugins of one chain share the file of an attachment,
@@ -8,7 +8,7 @@
 //
 // Writes are atomic (temporary file, fsync, rename) and serialised by an flock. A record that cannot be read never stops a
 // DEL or a GC: it is reported as Corrupt, with the attachment's identity taken from the file's name.
-package store
+package attachments
 
 import (
 	"crypto/sha256"
