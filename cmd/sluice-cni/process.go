@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/internal/early"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -58,7 +58,7 @@ func notOurs(name string) error {
 		if !slices.Contains(other.Plugins, name) {
 			continue
 		}
-		path, err := helper.Beside(other.Name)
+		path, err := helperproc.Beside(other.Name)
 		if err == nil {
 			err = unix.Exec(path, os.Args, os.Environ())
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command sluice-helper does for the plugins what takes libraries that they should not start with: it has the compiled BPF objects,
-// verifies and pins them, talks with firewalld, and matches regular expressions. "sluice install" lays it beside the plugins, which run it, see pkg/helper.
+// verifies and pins them, talks with firewalld, and matches regular expressions. "sluice install" lays it beside the plugins, which run it, see pkg/helperproc.
 package main
 
 import (
@@ -13,18 +13,18 @@ import (
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/allowlist/expr"
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld"
 )
 
 func main() {
-	if err := helper.Serve(context.Background(), jobs(), os.Stdin, os.Stdout); err != nil {
+	if err := helperproc.Serve(context.Background(), jobs(), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "%v; plugins run this program, nobody else has to\n", err)
 		os.Exit(1)
 	}
 }
 
-func jobs() map[string]helper.Job {
+func jobs() map[string]helperproc.Job {
 	all := worker.Jobs(objects.Here{})
 	maps.Copy(all, firewalld.Jobs())
 	maps.Copy(all, expr.Jobs())

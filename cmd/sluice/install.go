@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
@@ -111,7 +111,7 @@ func (a *app) installTable(views []installView) error {
 func sourcesOf(names []string, binary string) ([]install.Source, error) {
 	if binary == "" {
 		var err error
-		if binary, err = helper.Beside(install.Multicall); err != nil {
+		if binary, err = helperproc.Beside(install.Multicall); err != nil {
 			return nil, err
 		}
 	}

@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"os"
 
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
 // kinds are the errors that callers tell apart.
-var kinds = helper.Kinds{"refused": ErrRefused, "incompatible": ErrIncompatible}
+var kinds = helperproc.Kinds{"refused": ErrRefused, "incompatible": ErrIncompatible}
 
 // Names of the jobs.
 const (
@@ -21,7 +21,7 @@ const (
 )
 
 // Program is the Worker that is a program of its own. The zero value is the one beside this process.
-type Program struct{ helper.Program }
+type Program struct{ helperproc.Program }
 
 var _ Worker = Program{}
 
@@ -38,7 +38,7 @@ func (p Program) NetnsCookie(ctx context.Context, cgroup string) (cookie uint64,
 		return 0, err
 	}
 	defer dir.Close()
-	err = p.Ask(ctx, jobCookie, helper.File0, &cookie, dir, kinds)
+	err = p.Ask(ctx, jobCookie, helperproc.File0, &cookie, dir, kinds)
 	return cookie, err
 }
 
@@ -49,8 +49,8 @@ func (p Program) Pin(ctx context.Context, o Order) (done Pinned, err error) {
 }
 
 // Jobs are what Program asks for, done by w.
-func Jobs(w Worker) map[string]helper.Job {
-	return map[string]helper.Job{
+func Jobs(w Worker) map[string]helperproc.Job {
+	return map[string]helperproc.Job{
 		jobProbe: {Kinds: kinds, Do: func(ctx context.Context, _ json.RawMessage) (any, error) { return w.Probe(ctx) }},
 		jobCookie: {Kinds: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
 			var cgroup string

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
 // fake answers with what it was asked.
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 		os.Setenv("TEST_SLUICE_HELPER", "1") // of what the tests start
 		os.Exit(m.Run())
 	}
-	if err := helper.Serve(context.Background(), Jobs(fake{}), os.Stdin, os.Stdout); err != nil {
+	if err := helperproc.Serve(context.Background(), Jobs(fake{}), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -66,7 +66,7 @@ func TestProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Program{helper.Program{Path: exe}}
+	p := Program{helperproc.Program{Path: exe}}
 	got, err := p.Probe(t.Context())
 	if diff := cmp.Diff(someAnswers, got); diff != "" || err != nil {
 		t.Error(diff, err)

@@ -7,7 +7,7 @@ package allowlist
 import (
 	"context"
 
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
 // Job is the helper's: Order in, Answer out.
@@ -31,6 +31,6 @@ type Matcher func(ctx context.Context, o Order) (Answer, error)
 
 // ByHelper is the Matcher that asks the program beside this one.
 func ByHelper(ctx context.Context, o Order) (a Answer, err error) {
-	err = helper.Program{}.Ask(ctx, Job, o, &a, nil, nil)
+	err = helperproc.Program{}.Ask(ctx, Job, o, &a, nil, nil)
 	return a, err
 }

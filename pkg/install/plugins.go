@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
 // The programs that plugins are names of.
@@ -16,7 +16,7 @@ const (
 )
 
 // Helper is the program that those of Multicall run for what they do not have themselves.
-const Helper = helper.Name
+const Helper = helperproc.Name
 
 // Program is a binary and the plugins that it is laid under the names of.
 type Program struct {

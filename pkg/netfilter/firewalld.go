@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
 const (
@@ -40,13 +40,13 @@ type ZoneAnswer struct {
 }
 
 // FirewalldKinds are the errors of JobFirewalld that keep their identity.
-func FirewalldKinds() helper.Kinds { return helper.Kinds{"unusable": ErrUnusable} }
+func FirewalldKinds() helperproc.Kinds { return helperproc.Kinds{"unusable": ErrUnusable} }
 
 // Firewalld puts the addresses of pods into a zone, by the system bus, which the
 // helper talks on (package firewalld). Only the
 // runtime configuration is changed: pods do not survive a reboot either. A
 // complete reload of firewalld forgets them, which CHECK notices.
-type Firewalld struct{ helper helper.Program }
+type Firewalld struct{ helper helperproc.Program }
 
 // Name returns what records call it.
 func (*Firewalld) Name() string { return NameFirewalld }
@@ -78,7 +78,7 @@ func (f *Firewalld) each(ctx context.Context, method, zone string, addrs []netip
 	}
 	var answers []ZoneAnswer
 	err := f.helper.Ask(ctx, JobFirewalld, calls, &answers, nil, FirewalldKinds())
-	if errors.Is(err, helper.ErrMissing) {
+	if errors.Is(err, helperproc.ErrMissing) {
 		err = fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	if err != nil {

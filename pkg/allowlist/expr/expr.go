@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/allowlist"
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
 // Match is an allowlist.Matcher.
@@ -31,8 +31,8 @@ func Match(_ context.Context, o allowlist.Order) (allowlist.Answer, error) {
 }
 
 // Jobs are what allowlist.ByHelper asks for.
-func Jobs() map[string]helper.Job {
-	return map[string]helper.Job{allowlist.Job: {Do: func(ctx context.Context, in json.RawMessage) (any, error) {
+func Jobs() map[string]helperproc.Job {
+	return map[string]helperproc.Job{allowlist.Job: {Do: func(ctx context.Context, in json.RawMessage) (any, error) {
 		var o allowlist.Order
 		if err := json.Unmarshal(in, &o); err != nil {
 			return nil, err

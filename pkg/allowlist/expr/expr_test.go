@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/allowlist"
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
 func TestMatch(t *testing.T) {
@@ -30,7 +30,7 @@ func TestMatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if err := helper.Serve(t.Context(), Jobs(), bytes.NewReader(in), &out); err != nil {
+		if err := helperproc.Serve(t.Context(), Jobs(), bytes.NewReader(in), &out); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

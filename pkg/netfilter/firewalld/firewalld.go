@@ -12,7 +12,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
 
@@ -24,8 +24,8 @@ const (
 )
 
 // Jobs are what netfilter.Firewalld asks for.
-func Jobs() map[string]helper.Job {
-	return map[string]helper.Job{netfilter.JobFirewalld: {
+func Jobs() map[string]helperproc.Job {
+	return map[string]helperproc.Job{netfilter.JobFirewalld: {
 		Kinds: netfilter.FirewalldKinds(),
 		Do: func(ctx context.Context, in json.RawMessage) (any, error) {
 			var calls netfilter.ZoneCalls

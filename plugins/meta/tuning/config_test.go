@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/allowlist"
 	"github.com/sluice-cni/sluice/pkg/allowlist/expr"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/helper"
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
 func conf(keys string) []byte {
@@ -145,9 +145,9 @@ func TestAllowlist(t *testing.T) {
 		t.Errorf("an empty list: %v", err)
 	}
 	p.Match = func(context.Context, allowlist.Order) (allowlist.Answer, error) {
-		return allowlist.Answer{}, helper.ErrMissing
+		return allowlist.Answer{}, helperproc.ErrMissing
 	}
-	if err := p.allowed(t.Context(), somaxconn); !errors.Is(err, helper.ErrMissing) {
+	if err := p.allowed(t.Context(), somaxconn); !errors.Is(err, helperproc.ErrMissing) {
 		t.Errorf("nobody to ask: %v", err)
 	}
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helper runs the program that has what no plugin should start with: a plugin lives for some milliseconds, and the libraries
+// Package helperproc runs the program that has what no plugin should start with: a plugin lives for some milliseconds, and the libraries
 // that load programs into the kernel or talk on D-Bus take a tenth of that to make ready, in every call. What they are for is
 // asked for once per boot, or on few nodes. So it is a job of a program of its own, beside the plugins: one request on standard
 // input, one reply on standard output.
-package helper
+package helperproc
 
 import (
 	"bytes"
