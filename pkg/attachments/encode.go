@@ -9,13 +9,13 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // A plugin writes a record twice in a process that lives for milliseconds; encoding/json would prepare the types of this package
 // by reflection for that alone. The tags still say how a record looks: the tests compare what is here with them.
 
-// Key is where each key of a record goes, see keys.Object.
+// Key is where each key of a record goes, see jsonobj.Object.
 func (r *Record) Key(name string) any {
 	switch name {
 	case "version":
@@ -31,12 +31,12 @@ func (r *Record) Key(name string) any {
 	case "created":
 		return &r.Created
 	case "plugins":
-		return keys.Map(&r.Plugins, keys.Self[Section])
+		return jsonobj.Map(&r.Plugins, jsonobj.Self[Section])
 	}
 	return nil
 }
 
-// Key is where each key of a section goes, see keys.Object.
+// Key is where each key of a section goes, see jsonobj.Object.
 func (s *Section) Key(name string) any {
 	switch name {
 	case "state":

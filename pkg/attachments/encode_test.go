@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/test/keystest"
 )
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() keys.Object { return new(Record) })
-	keystest.Same(t, func() keys.Object { return new(Section) })
+	keystest.Same(t, func() jsonobj.Object { return new(Record) })
+	keystest.Same(t, func() jsonobj.Object { return new(Section) })
 }
 
 var (
@@ -124,7 +124,7 @@ func FuzzRecord(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, doc string) {
 		var got, want Record
-		err, wantErr := keys.Decode("record", []byte(doc), &got), json.Unmarshal([]byte(doc), &want)
+		err, wantErr := jsonobj.Decode("record", []byte(doc), &got), json.Unmarshal([]byte(doc), &want)
 		if (err == nil) != (wantErr == nil) {
 			t.Fatalf("%v, encoding/json says %v", err, wantErr)
 		}

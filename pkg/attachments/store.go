@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/file"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 const (
@@ -209,7 +209,7 @@ func (d *Dir) read(name string) (*Record, error) {
 	}
 	rec := new(Record)
 	// A file that names another attachment than its own name was not written by this code: nothing in it may be acted on.
-	if err := keys.Decode("attachment record", raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" || fileName(rec.Ref) != name {
+	if err := jsonobj.Decode("attachment record", raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" || fileName(rec.Ref) != name {
 		ref, _ := refFromName(name)
 		return &Record{Ref: ref, Corrupt: true}, nil //nolint:nilerr // what cannot be read is an answer, not a failure
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // Common holds the keys every plugin has. Embed it in a plugin's configuration.
@@ -31,7 +31,7 @@ type Common struct {
 	Args          json.RawMessage `json:"args,omitempty"`
 }
 
-// CommonKey is where each of these keys goes, see keys.Object. It has a name of its
+// CommonKey is where each of these keys goes, see jsonobj.Object. It has a name of its
 // own, so that a struct that embeds Common does not pass for one that has no others.
 func (c *Common) CommonKey(name string) any {
 	switch name {
@@ -67,7 +67,7 @@ func orFirst(version string) string {
 // key that does not fit; it never repeats the configuration, which may hold
 // secrets.
 func Load(stdin []byte, into any) error {
-	return keys.Decode("network configuration", stdin, into)
+	return jsonobj.Decode("network configuration", stdin, into)
 }
 
 // LoadCommon is Load for who needs no other keys.
@@ -79,7 +79,7 @@ func LoadCommon(stdin []byte) (Common, error) {
 
 type onlyCommon struct{ *Common }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c onlyCommon) Key(name string) any { return c.CommonKey(name) }
 
 // Section decodes a part of a configuration that Common keeps raw. what names
@@ -89,7 +89,7 @@ func Section(what string, raw json.RawMessage, into any) error {
 	if len(raw) == 0 {
 		return nil
 	}
-	return keys.Decode(what, raw, into)
+	return jsonobj.Decode(what, raw, into)
 }
 
 // ifNameSz is IFNAMSIZ: names have at most one character less.
@@ -208,7 +208,7 @@ func ValidAttachments(stdin []byte) ([]types.GCAttachment, error) {
 			continue
 		}
 		var list []types.GCAttachment
-		if err := keys.Decode(key, raw, &list); err != nil {
+		if err := jsonobj.Decode(key, raw, &list); err != nil {
 			return nil, err
 		}
 		for i, a := range list {

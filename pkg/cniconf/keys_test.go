@@ -10,7 +10,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/test/keystest"
 )
 
@@ -21,7 +21,7 @@ func (c *tagged) Key(name string) any { return c.CommonKey(name) }
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() keys.Object { return new(tagged) })
+	keystest.Same(t, func() jsonobj.Object { return new(tagged) })
 }
 
 // A route is what the library's decoder makes of it.

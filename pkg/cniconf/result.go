@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // PrevResult returns the prevResult of a configuration whose cniVersion is
@@ -23,7 +23,7 @@ import (
 // one with null entries, which no plugin could use.
 func PrevResult(stdin []byte, version string) (*types100.Result, error) {
 	var prev json.RawMessage
-	if err := Load(stdin, keys.One("prevResult", &prev)); err != nil {
+	if err := Load(stdin, jsonobj.One("prevResult", &prev)); err != nil {
 		return nil, err
 	}
 	return ParseResult("prevResult", prev, version)
@@ -54,7 +54,7 @@ func ParseResult(what string, raw json.RawMessage, version string) (*types100.Re
 // on which the library's converters would panic.
 func completeVersion(what string, raw json.RawMessage, version string) (json.RawMessage, error) {
 	var all map[string]json.RawMessage
-	if err := keys.Decode(what, raw, &all); err != nil {
+	if err := jsonobj.Decode(what, raw, &all); err != nil {
 		return nil, err
 	}
 	found := false
@@ -84,7 +84,7 @@ func completeVersion(what string, raw json.RawMessage, version string) (json.Raw
 
 func noNulls(what string, raw json.RawMessage) error {
 	var list []json.RawMessage
-	if err := keys.Decode(what, raw, &list); err != nil {
+	if err := jsonobj.Decode(what, raw, &list); err != nil {
 		return err
 	}
 	for i, e := range list {

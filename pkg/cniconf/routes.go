@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // Routes decodes a list of routes of a configuration. key names the list in
@@ -35,7 +35,7 @@ func Routes(key string, list []json.RawMessage) ([]*types.Route, error) {
 // decodeRoute is json.Unmarshal for the library's type, which it reaches by way of
 // three others; only what is not plain goes that way.
 func decodeRoute(raw json.RawMessage) (r *types.Route, err error) {
-	if p := (plainRoute{}); keys.Decode("route", raw, &p) == nil && p.parse() {
+	if p := (plainRoute{}); jsonobj.Decode("route", raw, &p) == nil && p.parse() {
 		return &p.route, nil
 	}
 	err = json.Unmarshal(raw, &r)
@@ -48,7 +48,7 @@ type plainRoute struct {
 	dst, gw string
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (p *plainRoute) Key(name string) any {
 	switch name {
 	case "dst":

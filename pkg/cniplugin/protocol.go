@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // CmdArgs is a call as the specification defines it, in the shape that the
@@ -143,7 +143,7 @@ type header struct {
 	CNIVersion string `json:"cniVersion"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (h *header) Key(name string) any {
 	switch name {
 	case "name":
@@ -156,7 +156,7 @@ func (h *header) Key(name string) any {
 
 func readHeader(stdin []byte) (header, error) {
 	var h header
-	err := keys.Decode("network configuration", stdin, &h)
+	err := jsonobj.Decode("network configuration", stdin, &h)
 	if h.CNIVersion == "" {
 		h.CNIVersion = "0.1.0" // as the specification says
 	}

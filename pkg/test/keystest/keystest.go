@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // values are of every kind, so that each fits some fields and not others.
@@ -27,7 +27,7 @@ var values = []string{
 // Same decodes one document after the other into a new struct both ways, by the keys and by
 // encoding/json, which goes by the tags: every key, with values of all kinds, in
 // several cases, once and twice.
-func Same(t *testing.T, fresh func() keys.Object) {
+func Same(t *testing.T, fresh func() jsonobj.Object) {
 	t.Helper()
 	names := tags(reflect.TypeOf(fresh()).Elem())
 	if len(names) == 0 {
@@ -46,10 +46,10 @@ func Same(t *testing.T, fresh func() keys.Object) {
 // named finds the key in an error, and what its value is.
 var named = regexp.MustCompile(`key "([^"]+)" is a JSON ([^,]+),`)
 
-func one(t *testing.T, fresh func() keys.Object, doc string) {
+func one(t *testing.T, fresh func() jsonobj.Object, doc string) {
 	t.Helper()
 	got, want := fresh(), fresh()
-	gotErr, wantErr := keys.Decode("x", []byte(doc), got), json.Unmarshal([]byte(doc), want)
+	gotErr, wantErr := jsonobj.Decode("x", []byte(doc), got), json.Unmarshal([]byte(doc), want)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s: %+v, encoding/json makes of it %+v", doc, got, want)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // DefaultDataDir is where the reference plugin keeps its reservations.
@@ -29,11 +29,11 @@ type netConf struct {
 	IPAM *ipamConf `json:"ipam"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *netConf) Key(name string) any {
 	switch name {
 	case "ipam":
-		return keys.New(&c.IPAM)
+		return jsonobj.New(&c.IPAM)
 	}
 	return c.CommonKey(name)
 }
@@ -46,7 +46,7 @@ type ipamConf struct {
 	ResolvConf string            `json:"resolvConf"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *ipamConf) Key(name string) any {
 	switch name {
 	case "ranges":
@@ -68,7 +68,7 @@ type rangeConf struct {
 	Gateway    string `json:"gateway"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (r *rangeConf) Key(name string) any {
 	switch name {
 	case "subnet":
@@ -85,7 +85,7 @@ func (r *rangeConf) Key(name string) any {
 
 // rangeSets is where a list of lists of ranges goes.
 func rangeSets(sets *[][]rangeConf) any {
-	return keys.Each(sets, func(set *[]rangeConf) any { return keys.Each(set, keys.Self[rangeConf]) })
+	return jsonobj.Each(sets, func(set *[]rangeConf) any { return jsonobj.Each(set, jsonobj.Self[rangeConf]) })
 }
 
 type runtimeConf struct {
@@ -93,7 +93,7 @@ type runtimeConf struct {
 	IPs      []string      `json:"ips"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *runtimeConf) Key(name string) any {
 	switch name {
 	case "ipranges":
@@ -292,7 +292,7 @@ func (c *config) loadRequests(cniArgs string, n *netConf, rc *runtimeConf) error
 		return err
 	}
 	var fromArgs []string
-	if err := cniconf.Section("args", n.Args, keys.One("cni", keys.One("ips", &fromArgs))); err != nil {
+	if err := cniconf.Section("args", n.Args, jsonobj.One("cni", jsonobj.One("ips", &fromArgs))); err != nil {
 		return err
 	}
 	for i, s := range fromArgs {

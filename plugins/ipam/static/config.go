@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // netConf is what the plugin reads of a network configuration: an IPAM plugin
@@ -23,7 +23,7 @@ type netConf struct {
 	IPAM *ipamConf `json:"ipam"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *netConf) Key(name string) any {
 	switch name {
 	case "ipam":
@@ -163,10 +163,10 @@ func split(list string) []string {
 // runtimeConfig.ips, in place of what was found before. These have no gateways.
 func (c *config) replaced(n *netConf) error {
 	var fromArgs, fromRuntime []string
-	if err := cniconf.Section("args", n.Args, keys.One("cni", keys.One("ips", &fromArgs))); err != nil {
+	if err := cniconf.Section("args", n.Args, jsonobj.One("cni", jsonobj.One("ips", &fromArgs))); err != nil {
 		return err
 	}
-	if err := cniconf.Section("runtimeConfig", n.RuntimeConfig, keys.One("ips", &fromRuntime)); err != nil {
+	if err := cniconf.Section("runtimeConfig", n.RuntimeConfig, jsonobj.One("ips", &fromRuntime)); err != nil {
 		return err
 	}
 	for _, from := range []struct {

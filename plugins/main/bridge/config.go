@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -49,7 +49,7 @@ type conf struct {
 	IPAM json.RawMessage `json:"ipam"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *conf) Key(name string) any {
 	switch name {
 	case "bridge":
@@ -85,7 +85,7 @@ func (c *conf) Key(name string) any {
 	case "ipam":
 		return &c.IPAM
 	}
-	return keys.First(name, c.MasqueradeKey, c.CommonKey)
+	return jsonobj.First(name, c.MasqueradeKey, c.CommonKey)
 }
 
 // trunkItem is one entry of vlanTrunk: an id, a range, or both.

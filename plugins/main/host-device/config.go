@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -35,7 +35,7 @@ type conf struct {
 	} `json:"capabilities"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *conf) Key(name string) any {
 	switch name {
 	case "device":
@@ -146,7 +146,7 @@ func (r *request) checkKeys() (err error) {
 // pciBusID. Which bus it means is found by looking.
 func (r *request) takeDeviceID(s sysfs) error {
 	var id string
-	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, keys.One("deviceID", &id)); err != nil {
+	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, jsonobj.One("deviceID", &id)); err != nil {
 		return err
 	}
 	if id == "" {

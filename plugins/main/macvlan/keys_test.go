@@ -5,11 +5,11 @@ package macvlan
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/test/keystest"
 )
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() keys.Object { return new(conf) })
+	keystest.Same(t, func() jsonobj.Object { return new(conf) })
 }

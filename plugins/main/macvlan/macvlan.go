@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
@@ -40,7 +40,7 @@ type conf struct {
 	BCQueueLen uint32 `json:"bcqueuelen"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *conf) Key(name string) any {
 	switch name {
 	case "mode":
@@ -50,7 +50,7 @@ func (c *conf) Key(name string) any {
 	case "bcqueuelen":
 		return &c.BCQueueLen
 	}
-	return keys.First(name, c.MasterKey, c.LinkKey)
+	return jsonobj.First(name, c.MasterKey, c.LinkKey)
 }
 
 func parse(a *cniplugin.Args) (*podlink.Request, error) {

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
@@ -84,7 +84,7 @@ type conf struct {
 	IPAM json.RawMessage `json:"ipam"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *conf) Key(name string) any {
 	switch name {
 	case "mtu":
@@ -94,7 +94,7 @@ func (c *conf) Key(name string) any {
 	case "ipam":
 		return &c.IPAM
 	}
-	return keys.First(name, c.MasqueradeKey, c.CommonKey)
+	return jsonobj.First(name, c.MasqueradeKey, c.CommonKey)
 }
 
 // request is a validated call.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // Rates are the four keys of the reference plugin, in bits a second and bits. A
@@ -60,9 +60,9 @@ type Limits struct {
 	Subnets
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *Limits) Key(name string) any {
-	return keys.First(name, c.ratesKey, c.subnetsKey)
+	return jsonobj.First(name, c.ratesKey, c.subnetsKey)
 }
 
 // Conf is the plugin's configuration, keys as the reference plugin has them;
@@ -78,15 +78,15 @@ type Conf struct {
 	} `json:"runtimeConfig"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *Conf) Key(name string) any {
 	switch name {
 	case "backend":
 		return &c.Backend
 	case "runtimeconfig":
-		return keys.One("bandwidth", &c.RuntimeConfig.Bandwidth)
+		return jsonobj.One("bandwidth", &c.RuntimeConfig.Bandwidth)
 	}
-	return keys.First(name, c.ratesKey, c.subnetsKey, c.CommonKey)
+	return jsonobj.First(name, c.ratesKey, c.subnetsKey, c.CommonKey)
 }
 
 // request is a Conf that has been found valid.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
 
@@ -32,7 +32,7 @@ type Conf struct {
 	} `json:"runtimeConfig"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *Conf) Key(name string) any {
 	switch name {
 	case "backend":
@@ -52,7 +52,7 @@ func (c *Conf) Key(name string) any {
 	case "allowedsources":
 		return &c.AllowedSources
 	case "runtimeconfig":
-		return keys.One("portMappings", keys.Each(&c.RuntimeConfig.PortMappings, keys.Self[PortMapping]))
+		return jsonobj.One("portMappings", jsonobj.Each(&c.RuntimeConfig.PortMappings, jsonobj.Self[PortMapping]))
 	}
 	return c.CommonKey(name)
 }
@@ -69,7 +69,7 @@ type PortMapping struct {
 	AllowedSources *[]string `json:"allowedSources"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (m *PortMapping) Key(name string) any {
 	switch name {
 	case "hostport":

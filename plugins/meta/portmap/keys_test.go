@@ -5,12 +5,12 @@ package portmap
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/test/keystest"
 )
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() keys.Object { return new(Conf) })
-	keystest.Same(t, func() keys.Object { return new(PortMapping) })
+	keystest.Same(t, func() jsonobj.Object { return new(Conf) })
+	keystest.Same(t, func() jsonobj.Object { return new(PortMapping) })
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -56,13 +56,13 @@ type netConf struct {
 	DataDir string `json:"dataDir"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *netConf) Key(name string) any {
 	switch name {
 	case "datadir":
 		return &c.DataDir
 	}
-	return keys.First(name, c.settingsKey, c.CommonKey)
+	return jsonobj.First(name, c.settingsKey, c.CommonKey)
 }
 
 // wanted is what an ADD has to make true.

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -143,13 +143,13 @@ func MAC(a *cniplugin.Args, c *cniconf.Common, own string) (mac net.HardwareAddr
 		return nil, err
 	}
 	var fromArgs, fromRuntime string
-	if err := cniconf.Section("args", c.Args, keys.One("cni", keys.One("mac", &fromArgs))); err != nil {
+	if err := cniconf.Section("args", c.Args, jsonobj.One("cni", jsonobj.One("mac", &fromArgs))); err != nil {
 		return nil, err
 	}
 	if err := set("args.cni.mac", fromArgs); err != nil {
 		return nil, err
 	}
-	if err := cniconf.Section("runtimeConfig", c.RuntimeConfig, keys.One("mac", &fromRuntime)); err != nil {
+	if err := cniconf.Section("runtimeConfig", c.RuntimeConfig, jsonobj.One("mac", &fromRuntime)); err != nil {
 		return nil, err
 	}
 	if err := set("runtimeConfig.mac", fromRuntime); err != nil {
@@ -224,7 +224,7 @@ type DelConf struct {
 	IPAM json.RawMessage `json:"ipam"`
 }
 
-// Key is where each key goes, see keys.Object.
+// Key is where each key goes, see jsonobj.Object.
 func (c *DelConf) Key(name string) any {
 	switch name {
 	case "ipam":

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
-	"github.com/sluice-cni/sluice/pkg/keys"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
@@ -32,7 +32,7 @@ type Plugin interface {
 // Type returns ipam.type of a configuration's ipam section, empty for none.
 func Type(section json.RawMessage) (string, error) {
 	var kind string
-	err := cniconf.Section("ipam", section, keys.One("type", &kind))
+	err := cniconf.Section("ipam", section, jsonobj.One("type", &kind))
 	return kind, err
 }
 

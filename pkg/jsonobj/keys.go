@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keys decodes JSON objects into structs that say themselves where each
+// Package jsonobj decodes JSON objects into structs that say themselves where each
 // key goes. A plugin decodes half a dozen small objects in its life; with
 // encoding/json most of that is the preparation of each struct type by
 // reflection, which a process that lives for milliseconds does again each time.
@@ -9,7 +9,7 @@
 // unknown ones are ignored, and a value that does not fit leaves the others as
 // they should be. Every value but the plain ones is handed to it. It owns no state;
 // of ours it imports cnierr.
-package keys
+package jsonobj
 
 import (
 	"bytes"
