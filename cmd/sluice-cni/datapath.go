@@ -7,7 +7,6 @@ import (
 	"errors"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/allowlist"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
@@ -15,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/main/ptp"
 	"github.com/sluice-cni/sluice/plugins/meta/bandwidth"
@@ -152,7 +152,7 @@ func newFirewall() *cniplugin.Plugin {
 
 func newTuning() *cniplugin.Plugin {
 	return tuning.New(tuning.Deps{
-		Match:        allowlist.ByHelper,
+		Match:        sysctlallow.ByHelper,
 		OpenExisting: openExisting[tuning.Datapath],
 		Records:      attachments.Open(attachments.DefaultDir),
 	})

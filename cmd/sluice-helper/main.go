@@ -12,9 +12,9 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/loader/worker"
-	"github.com/sluice-cni/sluice/pkg/allowlist/expr"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow/expr"
 )
 
 func main() {

@@ -18,7 +18,7 @@ type room struct {
 
 // leaves are what any room above pkg may use.
 var leaves = []string{
-	"pkg/allowlist", "pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/jsonobj", "pkg/log", "pkg/netns",
+	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniplugin", "pkg/delegate", "pkg/file", "pkg/ipalloc", "pkg/jsonobj", "pkg/log", "pkg/netns",
 	"pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version",
 }
 
@@ -49,7 +49,7 @@ var rooms = []room{
 	{"pkg/netfilter/firewalld", []string{"pkg/netfilter", "pkg/helperproc"}, "the bus of the helper"},
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/file", "pkg/helperproc", "pkg/log", "pkg/rtnl", "pkg/attachments", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
 	{"pkg/install", []string{"pkg/file", "pkg/helperproc"}, "lays programs out"},
-	{"pkg/allowlist", []string{"pkg/helperproc", "pkg/allowlist"}, "asks the helper"},
+	{"pkg/sysctlallow", []string{"pkg/helperproc", "pkg/sysctlallow"}, "asks the helper"},
 	{"pkg/", []string{"pkg/cnierr", "pkg/file", "pkg/jsonobj", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},

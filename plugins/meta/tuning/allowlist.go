@@ -10,8 +10,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/allowlist"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow"
 )
 
 // readAllowlist returns the expressions of the allowlist and the numbers of their
@@ -42,7 +42,7 @@ func (p *plugin) allowed(ctx context.Context, sysctls []sysctlPair) error {
 	if err != nil || !ok {
 		return err
 	}
-	o := allowlist.Order{Expressions: expressions}
+	o := sysctlallow.Order{Expressions: expressions}
 	for _, s := range sysctls {
 		o.Words = append(o.Words, s.given)
 	}

@@ -10,10 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/allowlist"
-	"github.com/sluice-cni/sluice/pkg/allowlist/expr"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow/expr"
 )
 
 func conf(keys string) []byte {
@@ -144,8 +144,8 @@ func TestAllowlist(t *testing.T) {
 	if err := p.allowed(t.Context(), somaxconn); err == nil || !strings.Contains(err.Error(), "somaxconn") {
 		t.Errorf("an empty list: %v", err)
 	}
-	p.Match = func(context.Context, allowlist.Order) (allowlist.Answer, error) {
-		return allowlist.Answer{}, helperproc.ErrMissing
+	p.Match = func(context.Context, sysctlallow.Order) (sysctlallow.Answer, error) {
+		return sysctlallow.Answer{}, helperproc.ErrMissing
 	}
 	if err := p.allowed(t.Context(), somaxconn); !errors.Is(err, helperproc.ErrMissing) {
 		t.Errorf("nobody to ask: %v", err)

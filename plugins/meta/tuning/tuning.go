@@ -13,11 +13,11 @@ import (
 	"net"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/allowlist"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniplugin"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -45,7 +45,7 @@ type Deps struct {
 	// Allowlist is the file of permitted sysctls; empty means DefaultAllowlist.
 	Allowlist string
 	// Match matches its expressions.
-	Match allowlist.Matcher
+	Match sysctlallow.Matcher
 }
 
 type plugin struct{ Deps }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/allowlist"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow"
 )
 
 func TestMatch(t *testing.T) {
@@ -18,14 +18,14 @@ func TestMatch(t *testing.T) {
 	words := []string{"net.core.somaxconn", "net.ipv4.conf.IFNAME.rp_filter", "kernel.panic"}
 	for name, tt := range map[string]struct {
 		expressions []string
-		want        allowlist.Answer
+		want        sysctlallow.Answer
 	}{
-		"none":         {nil, allowlist.Answer{Matched: []bool{false, false, false}}},
-		"not anchored": {[]string{"core", "rp_filter$"}, allowlist.Answer{Matched: []bool{true, true, false}}},
-		"anchored":     {[]string{"^core", "^kernel\\.panic$"}, allowlist.Answer{Matched: []bool{false, false, true}}},
-		"bad":          {[]string{"core", "(", "["}, allowlist.Answer{Bad: 2, Why: "error parsing regexp: missing closing ): `(`"}},
+		"none":         {nil, sysctlallow.Answer{Matched: []bool{false, false, false}}},
+		"not anchored": {[]string{"core", "rp_filter$"}, sysctlallow.Answer{Matched: []bool{true, true, false}}},
+		"anchored":     {[]string{"^core", "^kernel\\.panic$"}, sysctlallow.Answer{Matched: []bool{false, false, true}}},
+		"bad":          {[]string{"core", "(", "["}, sysctlallow.Answer{Bad: 2, Why: "error parsing regexp: missing closing ): `(`"}},
 	} {
-		in, err := json.Marshal(map[string]any{"job": allowlist.Job, "in": allowlist.Order{Expressions: tt.expressions, Words: words}})
+		in, err := json.Marshal(map[string]any{"job": sysctlallow.Job, "in": sysctlallow.Order{Expressions: tt.expressions, Words: words}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestMatch(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		var got struct{ Out allowlist.Answer }
+		var got struct{ Out sysctlallow.Answer }
 		if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 			t.Fatal(err)
 		}

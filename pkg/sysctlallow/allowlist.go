@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package allowlist is the list of sysctls that the tuning plugin may change: regular expressions, one a line. The helper matches
+// Package sysctlallow is the list of sysctls that the tuning plugin may change: regular expressions, one a line. The helper matches
 // them (package expr), on nodes that have a list: package regexp, with Unicode's tables, takes each process 2 % of an ADD to make ready.
-package allowlist
+package sysctlallow
 
 import (
 	"context"
