@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld"
-	"github.com/sluice-cni/sluice/pkg/sysctlallow/expr"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow/match"
 )
 
 func main() {
@@ -27,6 +27,6 @@ func main() {
 func jobs() map[string]helperproc.Job {
 	all := worker.Jobs(objects.Here{})
 	maps.Copy(all, firewalld.Jobs())
-	maps.Copy(all, expr.Jobs())
+	maps.Copy(all, match.Jobs())
 	return all
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/sysctlallow"
-	"github.com/sluice-cni/sluice/pkg/sysctlallow/expr"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow/match"
 )
 
 func conf(keys string) []byte {
@@ -122,7 +122,7 @@ func TestBadInput(t *testing.T) {
 func TestAllowlist(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := &plugin{Deps{Allowlist: dir + "/allowlist.conf", Match: expr.Match}}
+	p := &plugin{Deps{Allowlist: dir + "/allowlist.conf", Match: match.Match}}
 	somaxconn := []sysctlPair{{given: "net.core.somaxconn"}}
 	if err := p.allowed(t.Context(), somaxconn); err != nil {
 		t.Errorf("without a file: %v", err)

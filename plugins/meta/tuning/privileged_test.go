@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/pkg/sysctlallow/expr"
+	"github.com/sluice-cni/sluice/pkg/sysctlallow/match"
 )
 
 func write(t *testing.T, file, text string) {
@@ -62,7 +62,7 @@ func newPod(t *testing.T) *pod {
 		Records:      attachments.Open(d.runs),
 		OpenExisting: func(context.Context, *cniplugin.Args) (Datapath, error) { return d.dp, nil },
 		Allowlist:    dir + "/allowlist.conf",
-		Match:        expr.Match,
+		Match:        match.Match,
 	}}
 	d.ns = newNS(t)
 	d.do(func() error {
@@ -398,7 +398,7 @@ func TestPrivilegedGC(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	p := &plugin{Deps{Allowlist: t.TempDir() + "/allowlist.conf", Match: expr.Match}}
+	p := &plugin{Deps{Allowlist: t.TempDir() + "/allowlist.conf", Match: match.Match}}
 	status := func() error {
 		return p.status(context.Background(), &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: conf(`,"sysctl":{"net.core.somaxconn":"1"}`)}})
 	}

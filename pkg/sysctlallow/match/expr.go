@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package expr matches the expressions of an allowlist, in the process that has package regexp.
-package expr
+// Package match matches the expressions of an allowlist, in the process that has package regexp.
+package match
 
 import (
 	"context"
