@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/delegate"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -26,7 +26,7 @@ import (
 
 // options are the loader's, from the node's configuration. A mistake in that
 // file has CNI code 7 and names the key.
-func options(a *cniplugin.Args) (loader.Options, error) {
+func options(a *cniskel.Args) (loader.Options, error) {
 	conf, err := nodeconf.Load(nodeconf.DefaultPath)
 	var mistake *nodeconf.Error
 	switch {
@@ -40,7 +40,7 @@ func options(a *cniplugin.Args) (loader.Options, error) {
 
 // open is loader.Open with the node's configuration, as the interface D that a
 // plugin wants.
-func open[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
+func open[D any](ctx context.Context, a *cniskel.Args) (D, error) {
 	o, err := options(a)
 	if err != nil {
 		var none D
@@ -51,7 +51,7 @@ func open[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
 
 // openChosen is open for plugins that have seen to the node's back end themselves:
 // a configuration that names eBPF gets it wherever it can run.
-func openChosen[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
+func openChosen[D any](ctx context.Context, a *cniskel.Args) (D, error) {
 	o, err := options(a)
 	if err != nil {
 		var none D
@@ -64,7 +64,7 @@ func openChosen[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
 // tables is the node's netfilter side as the interface N that a plugin wants. A
 // mistake in the node's configuration is an error, beside a result that works
 // with the defaults.
-func tables[N any](a *cniplugin.Args) (N, error) {
+func tables[N any](a *cniskel.Args) (N, error) {
 	o, err := options(a)
 	no := netfilter.Options{Log: a.Log}
 	if c := o.Config; c != nil {
@@ -75,7 +75,7 @@ func tables[N any](a *cniplugin.Args) (N, error) {
 
 // openExisting is loader.OpenExisting in the same way, except that a mistake in
 // the node's configuration is only logged: it must not keep a DEL from cleaning.
-func openExisting[D any](ctx context.Context, a *cniplugin.Args) (D, error) {
+func openExisting[D any](ctx context.Context, a *cniskel.Args) (D, error) {
 	o, err := options(a)
 	if err != nil {
 		a.Log.Warn("using the defaults for what exists", log.Error(err))
@@ -110,7 +110,7 @@ var (
 	_ firewall.Netfilter = (*netfilter.Node)(nil)
 )
 
-func newBridge() *cniplugin.Plugin {
+func newBridge() *cniskel.Plugin {
 	return bridge.New(bridge.Deps{
 		IPAM:         ipam(),
 		Open:         openChosen[bridge.Datapath],
@@ -120,7 +120,7 @@ func newBridge() *cniplugin.Plugin {
 	})
 }
 
-func newPTP() *cniplugin.Plugin {
+func newPTP() *cniskel.Plugin {
 	return ptp.New(ptp.Deps{
 		IPAM:         ipam(),
 		Open:         openChosen[ptp.Datapath],
@@ -130,7 +130,7 @@ func newPTP() *cniplugin.Plugin {
 	})
 }
 
-func newPortmap() *cniplugin.Plugin {
+func newPortmap() *cniskel.Plugin {
 	return portmap.New(portmap.Deps{
 		Open:         openChosen[portmap.Datapath],
 		OpenExisting: openExisting[portmap.Datapath],
@@ -140,7 +140,7 @@ func newPortmap() *cniplugin.Plugin {
 	})
 }
 
-func newFirewall() *cniplugin.Plugin {
+func newFirewall() *cniskel.Plugin {
 	return firewall.New(firewall.Deps{
 		Open:         openChosen[firewall.Datapath],
 		OpenExisting: openExisting[firewall.Datapath],
@@ -150,7 +150,7 @@ func newFirewall() *cniplugin.Plugin {
 	})
 }
 
-func newTuning() *cniplugin.Plugin {
+func newTuning() *cniskel.Plugin {
 	return tuning.New(tuning.Deps{
 		Match:        sysctlallow.ByHelper,
 		OpenExisting: openExisting[tuning.Datapath],
@@ -159,8 +159,8 @@ func newTuning() *cniplugin.Plugin {
 }
 
 // newFlannel delegates to any other plugin of this suite in-process.
-func newFlannel() *cniplugin.Plugin {
-	others := map[string]*cniplugin.Plugin{}
+func newFlannel() *cniskel.Plugin {
+	others := map[string]*cniskel.Plugin{}
 	for _, name := range names() {
 		if name != flannel.Name {
 			others[name] = plugin(name)
@@ -172,11 +172,11 @@ func newFlannel() *cniplugin.Plugin {
 	})
 }
 
-func newBandwidth() *cniplugin.Plugin {
+func newBandwidth() *cniskel.Plugin {
 	return bandwidth.New(bandwidth.Deps{
 		Open:         open[bandwidth.Datapath],
 		OpenExisting: openExisting[bandwidth.Datapath],
-		Backend: func(a *cniplugin.Args) (string, error) {
+		Backend: func(a *cniskel.Args) (string, error) {
 			o, err := options(a)
 			if err != nil {
 				return "", err

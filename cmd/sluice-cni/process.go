@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/internal/early"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -42,12 +42,12 @@ func run(name string) int {
 	p := plugin(name)
 	switch {
 	case p != nil:
-		return p.Main(cniplugin.Options{Log: nodeconf.NewLog})
+		return p.Main(cniskel.Options{Log: nodeconf.NewLog})
 	case name == install.Multicall && os.Getenv("CNI_COMMAND") == "":
 		usage(os.Stderr)
 		return 0
 	}
-	cniplugin.PrintError(os.Stdout, cnierr.From(notOurs(name)), "")
+	cniskel.PrintError(os.Stdout, cnierr.From(notOurs(name)), "")
 	return 1
 }
 

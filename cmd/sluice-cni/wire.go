@@ -4,7 +4,7 @@ package main
 
 import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/delegate"
 	hostlocal "github.com/sluice-cni/sluice/plugins/ipam/host-local"
 	"github.com/sluice-cni/sluice/plugins/ipam/static"
@@ -28,7 +28,7 @@ import (
 
 // plugin returns the plugin of that name with its real dependencies, nil when
 // there is none. Nothing is opened before a verb needs it.
-func plugin(name string) *cniplugin.Plugin {
+func plugin(name string) *cniskel.Plugin {
 	switch name {
 	case bridge.Name:
 		return newBridge()
@@ -72,7 +72,7 @@ func plugin(name string) *cniplugin.Plugin {
 
 // ipam runs the IPAM plugins that this program is in-process, others by exec.
 func ipam() *delegate.Runner {
-	return &delegate.Runner{InProcess: map[string]*cniplugin.Plugin{
+	return &delegate.Runner{InProcess: map[string]*cniskel.Plugin{
 		hostlocal.Name: hostlocal.New(hostlocal.Deps{}),
 		static.Name:    static.New(),
 	}}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
@@ -30,7 +30,7 @@ func run(args []string) int {
 	if len(args) > 0 && args[0] == daemonCommand {
 		return daemon(args[1:])
 	}
-	return dhcp.New().Main(cniplugin.Options{Log: nodeconf.NewLog})
+	return dhcp.New().Main(cniskel.Options{Log: nodeconf.NewLog})
 }
 
 // daemon serves until it is told to end.

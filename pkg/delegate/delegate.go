@@ -21,7 +21,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -36,13 +36,13 @@ type Runner struct {
 	// Self is the path of our own binary; empty means the running executable.
 	Self string
 	// InProcess holds the plugins that our binary contains, by type.
-	InProcess map[string]*cniplugin.Plugin
+	InProcess map[string]*cniskel.Plugin
 }
 
 // Add runs the delegate's ADD and returns its result as the newest type. An
 // error keeps the delegate's code; the delegate has then released what it took,
 // but the caller should call Del all the same.
-func (r *Runner) Add(ctx context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
+func (r *Runner) Add(ctx context.Context, a *cniskel.Args, kind string) (*types100.Result, error) {
 	p, path, err := r.find(a, kind)
 	if err != nil {
 		return nil, err
@@ -75,34 +75,34 @@ func resultVersion(result, stdin []byte) string {
 	if json.Unmarshal(result, &own) == nil && own.CNIVersion != "" {
 		return own.CNIVersion
 	}
-	return cniplugin.ConfVersion(stdin)
+	return cniskel.ConfVersion(stdin)
 }
 
 // Del runs the delegate's DEL.
-func (r *Runner) Del(ctx context.Context, a *cniplugin.Args, kind string) error {
+func (r *Runner) Del(ctx context.Context, a *cniskel.Args, kind string) error {
 	return r.verb(ctx, a, kind, "DEL")
 }
 
 // Check runs the delegate's CHECK; prevResult is in the caller's stdin already.
-func (r *Runner) Check(ctx context.Context, a *cniplugin.Args, kind string) error {
+func (r *Runner) Check(ctx context.Context, a *cniskel.Args, kind string) error {
 	return r.verb(ctx, a, kind, "CHECK")
 }
 
 // GC runs the delegate's GC; the list of valid attachments is in stdin already.
-func (r *Runner) GC(ctx context.Context, a *cniplugin.Args, kind string) error {
+func (r *Runner) GC(ctx context.Context, a *cniskel.Args, kind string) error {
 	return r.verb(ctx, a, kind, "GC")
 }
 
 // Status runs the delegate's STATUS. A delegate that cannot be found means that
 // no ADD can work now: code 50.
-func (r *Runner) Status(ctx context.Context, a *cniplugin.Args, kind string) error {
+func (r *Runner) Status(ctx context.Context, a *cniskel.Args, kind string) error {
 	if _, _, err := r.find(a, kind); err != nil {
 		return cnierr.Wrap(cnierr.CodeUnavailable, err, "the plugin to delegate to is not usable")
 	}
 	return r.verb(ctx, a, kind, "STATUS")
 }
 
-func (r *Runner) verb(ctx context.Context, a *cniplugin.Args, kind, verb string) error {
+func (r *Runner) verb(ctx context.Context, a *cniskel.Args, kind, verb string) error {
 	p, path, err := r.find(a, kind)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (r *Runner) verb(ctx context.Context, a *cniplugin.Args, kind, verb string)
 		_, err := execPlugin(ctx, path, verb, a)
 		return err
 	}
-	f := map[string]func(context.Context, *cniplugin.Args) error{"DEL": p.Del, "CHECK": p.Check, "GC": p.GC, "STATUS": p.Status}[verb]
+	f := map[string]func(context.Context, *cniskel.Args) error{"DEL": p.Del, "CHECK": p.Check, "GC": p.GC, "STATUS": p.Status}[verb]
 	if f == nil {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (r *Runner) verb(ctx context.Context, a *cniplugin.Args, kind, verb string)
 // find looks the type up in CNI_PATH as libcni does: the first regular file of
 // that name, whether executable or not. It returns a plugin when that file is
 // ours and our binary contains the type, else the path.
-func (r *Runner) find(a *cniplugin.Args, kind string) (*cniplugin.Plugin, string, error) {
+func (r *Runner) find(a *cniskel.Args, kind string) (*cniskel.Plugin, string, error) {
 	if kind == "" {
 		return nil, "", cnierr.Config(r.key(), "", "a name is required")
 	}
@@ -159,8 +159,8 @@ func (r *Runner) isOurs(fi os.FileInfo) bool {
 }
 
 // served checks the version as the delegate's own skeleton would.
-func (r *Runner) served(p *cniplugin.Plugin, a *cniplugin.Args) (*cniplugin.Plugin, string, error) {
-	v := cniplugin.ConfVersion(a.StdinData)
+func (r *Runner) served(p *cniskel.Plugin, a *cniskel.Args) (*cniskel.Plugin, string, error) {
+	v := cniskel.ConfVersion(a.StdinData)
 	for _, s := range p.Versions.SupportedVersions() {
 		if s == v {
 			return p, "", nil
@@ -169,7 +169,7 @@ func (r *Runner) served(p *cniplugin.Plugin, a *cniplugin.Args) (*cniplugin.Plug
 	return nil, "", cnierr.New(cnierr.CodeIncompatibleVersion, p.Name+" does not serve cniVersion "+v, "")
 }
 
-func inProcess(a *cniplugin.Args, kind string) *cniplugin.Args {
+func inProcess(a *cniskel.Args, kind string) *cniskel.Args {
 	c := *a
 	if c.Log == nil {
 		c.Log = log.NewNop()

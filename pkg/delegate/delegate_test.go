@@ -19,16 +19,16 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
 const conf = `{"cniVersion":"0.4.0","name":"net","ipam":{"type":"fake"},"zz":"kept"}`
 
-func args(t *testing.T, path ...string) *cniplugin.Args {
+func args(t *testing.T, path ...string) *cniskel.Args {
 	t.Helper()
-	return &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{
+	return &cniskel.Args{CmdArgs: cniskel.CmdArgs{
 		ContainerID: "c1", IfName: "eth0", Netns: "/ns", Args: "A=b",
 		Path: strings.Join(path, ":"), StdinData: []byte(conf),
 	}}
@@ -186,15 +186,15 @@ func TestInProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var calls []string
-	verb := func(name string) func(context.Context, *cniplugin.Args) error {
-		return func(_ context.Context, a *cniplugin.Args) error {
+	verb := func(name string) func(context.Context, *cniskel.Args) error {
+		return func(_ context.Context, a *cniskel.Args) error {
 			calls = append(calls, name+" "+string(a.StdinData))
 			return nil
 		}
 	}
-	p := &cniplugin.Plugin{
+	p := &cniskel.Plugin{
 		Name: "fake", Versions: version.All(), Del: verb("DEL"), Check: verb("CHECK"), Status: verb("STATUS"),
-		Add: func(_ context.Context, a *cniplugin.Args) (types.Result, error) {
+		Add: func(_ context.Context, a *cniskel.Args) (types.Result, error) {
 			prev, err := cniconf.ParseResult("x", []byte(`{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}`), "1.1.0")
 			if err != nil {
 				return nil, err
@@ -202,13 +202,13 @@ func TestInProcess(t *testing.T) {
 			return cniconf.Convert(prev, "0.4.0")
 		},
 	}
-	r := &Runner{InProcess: map[string]*cniplugin.Plugin{"fake": p}}
+	r := &Runner{InProcess: map[string]*cniskel.Plugin{"fake": p}}
 	a := args(t, dir)
 	res, err := r.Add(context.Background(), a, "fake")
 	if err != nil || len(res.IPs) != 1 {
 		t.Fatalf("Add: %+v, %v", res, err)
 	}
-	for _, f := range []func(context.Context, *cniplugin.Args, string) error{r.Del, r.Check, r.GC, r.Status} {
+	for _, f := range []func(context.Context, *cniskel.Args, string) error{r.Del, r.Check, r.GC, r.Status} {
 		if err := f(context.Background(), a, "fake"); err != nil {
 			t.Error(err)
 		}

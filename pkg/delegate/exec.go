@@ -15,7 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 // returns its stdout; stderr is passed on. It does what the library's RawExec
 // does, without the tracing that would come with it: packages whose
 // initialisers every process of a chain would run.
-func execPlugin(ctx context.Context, path, verb string, a *cniplugin.Args) ([]byte, error) {
+func execPlugin(ctx context.Context, path, verb string, a *cniskel.Args) ([]byte, error) {
 	env := append(os.Environ(), // of the same key the last counts
 		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.ContainerID, "CNI_NETNS="+a.Netns,
 		"CNI_ARGS="+a.Args, "CNI_IFNAME="+a.IfName, "CNI_PATH="+a.Path)

@@ -12,7 +12,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // Datapath behaves like the loader's, in memory, as far as endpoints go.
@@ -39,9 +39,9 @@ func NewDatapath() *Datapath {
 }
 
 // Openers are the two ways to open dp, which counts in base.
-func Openers[D any](base *Datapath, dp D) (open, existing func(context.Context, *cniplugin.Args) (D, error)) {
+func Openers[D any](base *Datapath, dp D) (open, existing func(context.Context, *cniskel.Args) (D, error)) {
 	var none D
-	existing = func(context.Context, *cniplugin.Args) (D, error) {
+	existing = func(context.Context, *cniskel.Args) (D, error) {
 		switch {
 		case base.OpenErr != nil:
 			return none, base.OpenErr
@@ -51,7 +51,7 @@ func Openers[D any](base *Datapath, dp D) (open, existing func(context.Context, 
 		base.handles++
 		return dp, nil
 	}
-	open = func(ctx context.Context, a *cniplugin.Args) (D, error) {
+	open = func(ctx context.Context, a *cniskel.Args) (D, error) {
 		if base.OpenErr == nil {
 			base.loaded = true
 			base.Loads++

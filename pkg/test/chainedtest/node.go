@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -22,7 +22,7 @@ type Node struct {
 	T       testing.TB
 	Type    string // of the plugin, in the configuration
 	Records *attachments.Dir
-	Plugin  *cniplugin.Plugin
+	Plugin  *cniskel.Plugin
 }
 
 // NewNode returns a node for a plugin on dp, all of whose handles must be
@@ -53,9 +53,9 @@ func Ref(id string) attachments.Ref {
 func Owner(id string) uint64 { return Ref(id).Owner() }
 
 // Args are those of a call for a container.
-func (n *Node) Args(id string, stdin []byte) *cniplugin.Args {
-	return &cniplugin.Args{
-		CmdArgs: cniplugin.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: stdin},
+func (n *Node) Args(id string, stdin []byte) *cniskel.Args {
+	return &cniskel.Args{
+		CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: stdin},
 		Log:     log.NewNop(),
 	}
 }

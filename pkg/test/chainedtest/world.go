@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
@@ -36,9 +36,9 @@ func NewWorld(t testing.TB, kind string) *World {
 
 // RealOpeners are loader.Open and loader.OpenExisting as a plugin wants them; as
 // makes its interface of a datapath.
-func RealOpeners[D any](as func(*loader.Datapath) D) (open, existing func(context.Context, *cniplugin.Args) (D, error)) {
-	by := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (D, error) {
-		return func(ctx context.Context, _ *cniplugin.Args) (none D, _ error) {
+func RealOpeners[D any](as func(*loader.Datapath) D) (open, existing func(context.Context, *cniskel.Args) (D, error)) {
+	by := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (D, error) {
+		return func(ctx context.Context, _ *cniskel.Args) (none D, _ error) {
 			dp, err := f(ctx, loader.Options{Worker: objects.Here{}})
 			if err != nil {
 				return none, err

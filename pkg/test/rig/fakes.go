@@ -10,7 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // IPAM hands out the answer it was given and remembers who holds it.
@@ -22,7 +22,7 @@ type IPAM struct {
 	VerbErr error // of CHECK, GC and STATUS
 	Held    map[string]bool
 	// Before runs before each ADD, Calls are the verbs.
-	Before func(a *cniplugin.Args)
+	Before func(a *cniskel.Args)
 	Calls  []string
 	// Stdin is that of the last DEL.
 	Stdin []byte
@@ -30,7 +30,7 @@ type IPAM struct {
 }
 
 // Add hands out the next answer.
-func (f *IPAM) Add(_ context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
+func (f *IPAM) Add(_ context.Context, a *cniskel.Args, kind string) (*types100.Result, error) {
 	if f.Before != nil {
 		f.Before(a)
 	}
@@ -46,7 +46,7 @@ func (f *IPAM) Add(_ context.Context, a *cniplugin.Args, kind string) (*types100
 }
 
 // Del takes it back.
-func (f *IPAM) Del(_ context.Context, a *cniplugin.Args, kind string) error {
+func (f *IPAM) Del(_ context.Context, a *cniskel.Args, kind string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.Calls = append(f.Calls, "DEL "+kind)
@@ -63,17 +63,17 @@ func (f *IPAM) verb(name string) error {
 }
 
 // Check answers CHECK.
-func (f *IPAM) Check(_ context.Context, _ *cniplugin.Args, kind string) error {
+func (f *IPAM) Check(_ context.Context, _ *cniskel.Args, kind string) error {
 	return f.verb("CHECK " + kind)
 }
 
 // GC answers GC.
-func (f *IPAM) GC(_ context.Context, _ *cniplugin.Args, kind string) error {
+func (f *IPAM) GC(_ context.Context, _ *cniskel.Args, kind string) error {
 	return f.verb("GC " + kind)
 }
 
 // Status answers STATUS.
-func (f *IPAM) Status(_ context.Context, _ *cniplugin.Args, kind string) error {
+func (f *IPAM) Status(_ context.Context, _ *cniskel.Args, kind string) error {
 	return f.verb("STATUS " + kind)
 }
 
@@ -90,7 +90,7 @@ type Datapath struct {
 }
 
 // Open is loader.Open.
-func (f *Datapath) Open(context.Context, *cniplugin.Args) (*Datapath, error) {
+func (f *Datapath) Open(context.Context, *cniskel.Args) (*Datapath, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.Opens++
@@ -102,7 +102,7 @@ func (f *Datapath) Open(context.Context, *cniplugin.Args) (*Datapath, error) {
 }
 
 // OpenExisting is loader.OpenExisting.
-func (f *Datapath) OpenExisting(context.Context, *cniplugin.Args) (*Datapath, error) {
+func (f *Datapath) OpenExisting(context.Context, *cniskel.Args) (*Datapath, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.Opens++
@@ -164,8 +164,8 @@ func (f *Datapath) Len() int {
 }
 
 // As makes of Open or OpenExisting what a plugin asks for, whose interface D is.
-func As[D any](open func(context.Context, *cniplugin.Args) (*Datapath, error)) func(context.Context, *cniplugin.Args) (D, error) {
-	return func(ctx context.Context, a *cniplugin.Args) (d D, err error) {
+func As[D any](open func(context.Context, *cniskel.Args) (*Datapath, error)) func(context.Context, *cniskel.Args) (D, error) {
+	return func(ctx context.Context, a *cniskel.Args) (d D, err error) {
 		dp, err := open(ctx, a)
 		if err != nil {
 			return d, err

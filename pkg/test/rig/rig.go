@@ -21,7 +21,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -35,7 +35,7 @@ type Rig struct {
 	DP   *Datapath
 	Dir  *attachments.Dir
 	// Plug is the plugin under test; the caller makes it of the fields above.
-	Plug *cniplugin.Plugin
+	Plug *cniskel.Plugin
 }
 
 // New makes the world, without a plugin. It goes with the test.
@@ -67,7 +67,7 @@ type Call struct {
 }
 
 // Args makes what the verb gets.
-func (r *Rig) Args(c Call) *cniplugin.Args {
+func (r *Rig) Args(c Call) *cniskel.Args {
 	r.T.Helper()
 	conf := map[string]any{"cniVersion": or(c.Version, "1.1.0"), "name": "net1", "type": r.Plug.Name}
 	for k, v := range c.Conf {
@@ -81,8 +81,8 @@ func (r *Rig) Args(c Call) *cniplugin.Args {
 	if err != nil {
 		r.T.Fatal(err)
 	}
-	return &cniplugin.Args{
-		CmdArgs: cniplugin.CmdArgs{ContainerID: or(c.Container, "c1"), IfName: or(c.IfName, "eth0"), Netns: c.Netns, Args: c.Args, StdinData: stdin},
+	return &cniskel.Args{
+		CmdArgs: cniskel.CmdArgs{ContainerID: or(c.Container, "c1"), IfName: or(c.IfName, "eth0"), Netns: c.Netns, Args: c.Args, StdinData: stdin},
 		Log:     log.NewNop(),
 	}
 }
@@ -120,7 +120,7 @@ func (r *Rig) MustAdd(c Call) *types100.Result {
 }
 
 // Verb runs one of the plugin's other verbs on the node.
-func (r *Rig) Verb(f func(context.Context, *cniplugin.Args) error, c Call) (err error) {
+func (r *Rig) Verb(f func(context.Context, *cniskel.Args) error, c Call) (err error) {
 	r.T.Helper()
 	a := r.Args(c)
 	if derr := r.Node.Do(func() error {

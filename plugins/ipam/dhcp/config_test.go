@@ -12,7 +12,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 func ipamConf(ipam string) []byte {
@@ -195,7 +195,7 @@ func TestAddDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cniplugin.AddDeadline < o.ResendTimeout+10*time.Second {
-		t.Errorf("ADD ends after %v, the daemon tries for %v", cniplugin.AddDeadline, o.ResendTimeout)
+	if cniskel.AddDeadline < o.ResendTimeout+10*time.Second {
+		t.Errorf("ADD ends after %v, the daemon tries for %v", cniskel.AddDeadline, o.ResendTimeout)
 	}
 }

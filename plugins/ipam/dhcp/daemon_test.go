@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -202,7 +202,7 @@ func TestStatusAsksTheDaemon(t *testing.T) {
 		"no socket at all ": {filepath.Join(t.TempDir(), "none"), false},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		a := &cniplugin.Args{}
+		a := &cniskel.Args{}
 		a.StdinData = ipamConf(`{"type":"dhcp","daemonSocketPath":"` + c.socket + `"}`)
 		err := status(ctx, a)
 		cancel()

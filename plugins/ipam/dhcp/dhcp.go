@@ -22,7 +22,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -31,8 +31,8 @@ import (
 const Name = "dhcp"
 
 // New returns the plugin, the asking side.
-func New() *cniplugin.Plugin {
-	return &cniplugin.Plugin{
+func New() *cniskel.Plugin {
+	return &cniskel.Plugin{
 		Name: Name, About: version.About(Name), Versions: version.All(),
 		Add: add, Del: del, Check: check, GC: gc, Status: status,
 	}
@@ -40,7 +40,7 @@ func New() *cniplugin.Plugin {
 
 // remote is the call as the daemon wants it: it has a working directory of its
 // own.
-func remote(a *cniplugin.Args) *skel.CmdArgs {
+func remote(a *cniskel.Args) *skel.CmdArgs {
 	c := skel.CmdArgs(a.CmdArgs)
 	if abs, err := filepath.Abs(c.Netns); err == nil && c.Netns != "" {
 		c.Netns = abs
@@ -49,7 +49,7 @@ func remote(a *cniplugin.Args) *skel.CmdArgs {
 }
 
 // allocate asks for the attachment's lease, the one there is or a new one.
-func allocate(ctx context.Context, a *cniplugin.Args, c *config) (*types100.Result, error) {
+func allocate(ctx context.Context, a *cniskel.Args, c *config) (*types100.Result, error) {
 	// The options are read here too: a mistake in them has its own code then.
 	if _, err := c.exchangeOptions(a.Args); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func allocate(ctx context.Context, a *cniplugin.Args, c *config) (*types100.Resu
 	return res, nil
 }
 
-func add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+func add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
 
 // del must end even when the daemon is down: the pod is going, and its lease
 // expires at the server. The daemon that comes back finds the pod gone.
-func del(ctx context.Context, a *cniplugin.Args) error {
+func del(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func del(ctx context.Context, a *cniplugin.Args) error {
 
 // check asks for the lease again, which a daemon that lost it takes anew, and
 // compares its address with prevResult.
-func check(ctx context.Context, a *cniplugin.Args) error {
+func check(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func holds(res *types100.Result, want net.IPNet) bool {
 
 // gc has the daemon release what is not in the list of valid attachments. The
 // reference's daemon has no such method; there is nothing to do then.
-func gc(ctx context.Context, a *cniplugin.Args) error {
+func gc(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func gc(ctx context.Context, a *cniplugin.Args) error {
 	return cnierr.Wrap(cnierr.CodeTryAgain, err, "collect leases at the DHCP daemon")
 }
 
-func status(ctx context.Context, a *cniplugin.Args) error {
+func status(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return err

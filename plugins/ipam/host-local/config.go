@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
@@ -133,7 +133,7 @@ var errNoRange = errors.New("no range to allocate from")
 // load decodes and validates the configuration of a call. When only the ranges,
 // routes or requests are wrong, it returns the error together with a config
 // that says where the reservations are: DEL and GC need no more.
-func load(a *cniplugin.Args) (*config, error) {
+func load(a *cniskel.Args) (*config, error) {
 	var n netConf
 	if err := cniconf.Load(a.StdinData, &n); err != nil {
 		return nil, err

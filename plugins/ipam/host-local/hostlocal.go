@@ -23,7 +23,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -42,12 +42,12 @@ type Deps struct {
 type plugin struct{ node func() Node }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	p := &plugin{node: d.Node}
 	if p.node == nil {
 		p.node = thisNode
 	}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name: Name, About: version.About(Name), Versions: version.All(),
 		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status,
 	}
@@ -55,7 +55,7 @@ func New(d Deps) *cniplugin.Plugin {
 
 // add reserves one address from each set. On any error it gives back what this
 // call took, and only that.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, err error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, err error) {
 	c, err := load(a)
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (c *config) distribute() ([]request, error) {
 
 // refuseSecond: an attachment has one address of a set. Two ADDs of the same
 // attachment are a mistake of the runtime that must not cost a second address.
-func (s *store) refuseSecond(a *cniplugin.Args, set ipalloc.Set) error {
+func (s *store) refuseSecond(a *cniskel.Args, set ipalloc.Set) error {
 	have, err := s.owned(a.ContainerID, a.IfName, true)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "look for earlier reservations")
@@ -151,7 +151,7 @@ func (s *store) refuseSecond(a *cniplugin.Args, set ipalloc.Set) error {
 
 // del releases every address of the attachment. It works from the store alone:
 // ranges that have changed or are wrong by now do not hide a reservation.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	c, confErr := load(a)
 	if c == nil {
 		return confErr
@@ -178,7 +178,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // check compares the reservations with prevResult: the attachment must own
 // one, and every address of prevResult that lies in our ranges must be its own.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a)
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 	return c.compare(a, prev, have)
 }
 
-func (c *config) compare(a *cniplugin.Args, prev *types100.Result, have []reservation) error {
+func (c *config) compare(a *cniskel.Args, prev *types100.Result, have []reservation) error {
 	own := map[netip.Addr]bool{}
 	for _, r := range have {
 		own[r.addr] = true
@@ -228,14 +228,14 @@ func (c *config) compare(a *cniplugin.Args, prev *types100.Result, have []reserv
 	return nil
 }
 
-func missing(a *cniplugin.Args) error {
+func missing(a *cniskel.Args) error {
 	return cnierr.New(cnierr.CodeCheck, fmt.Sprintf("no address is reserved for container %s interface %s", a.ContainerID, a.IfName), "")
 }
 
 // gc releases every address whose attachment is not in the list. A reservation
 // without an interface name (old versions wrote those) stays while its
 // container has any valid attachment.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	valid, err := cniconf.ValidAttachments(a.StdinData)
 	if err != nil {
 		return err

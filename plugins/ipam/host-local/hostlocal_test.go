@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -37,17 +37,17 @@ func newBench(t testing.TB, conf string) *bench {
 	return &bench{t: t, data: t.TempDir(), conf: conf, node: Node{MachineID: "m", BootID: "boot-1", Booted: time.Now().Add(-time.Hour)}}
 }
 
-func (b *bench) call(id, ifname string, more ...string) *cniplugin.Args {
+func (b *bench) call(id, ifname string, more ...string) *cniskel.Args {
 	conf := strings.ReplaceAll(b.conf, "%D", b.data)
 	if strings.Contains(conf, "%s") {
 		conf = fmt.Sprintf(conf, strings.Join(more, ""))
 	}
-	return &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{
+	return &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{
 		ContainerID: id, IfName: ifname, Netns: "/ns", Args: b.args, StdinData: []byte(conf),
 	}}
 }
 
-func (b *bench) plugin() *cniplugin.Plugin {
+func (b *bench) plugin() *cniskel.Plugin {
 	return New(Deps{Node: func() Node { return b.node }})
 }
 

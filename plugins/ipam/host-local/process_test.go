@@ -18,14 +18,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // TestMain lets this test binary be the plugin, so that many real processes
 // can compete for addresses.
 func TestMain(m *testing.M) {
 	if os.Getenv("TEST_HOST_LOCAL") != "" {
-		os.Exit(New(Deps{}).Main(cniplugin.Options{}))
+		os.Exit(New(Deps{}).Main(cniskel.Options{}))
 	}
 	os.Exit(m.Run())
 }

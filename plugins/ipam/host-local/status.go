@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
 )
 
 // status says whether an ADD would get its addresses now: the configuration is
 // valid, the directory can be written, and every set has a free address. It
 // reserves nothing and makes no directory.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a)
 	if err != nil && !errors.Is(err, errNoRange) {
 		return err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
@@ -61,7 +61,7 @@ type address struct {
 // load decodes and validates the configuration of a call. Addresses come from
 // the configuration and, behind those, from CNI_ARGS; args.cni.ips replaces
 // both, and runtimeConfig.ips replaces all three.
-func load(a *cniplugin.Args) (*config, error) {
+func load(a *cniskel.Args) (*config, error) {
 	var n netConf
 	if err := cniconf.Load(a.StdinData, &n); err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -27,9 +27,9 @@ const Name = "static"
 
 // New returns the plugin. Its DEL succeeds whatever the configuration says, and
 // its GC has nothing to collect.
-func New() *cniplugin.Plugin {
-	nothing := func(context.Context, *cniplugin.Args) error { return nil }
-	return &cniplugin.Plugin{
+func New() *cniskel.Plugin {
+	nothing := func(context.Context, *cniskel.Args) error { return nil }
+	return &cniskel.Plugin{
 		Name: Name, About: version.About(Name), Versions: version.All(),
 		Add: add, Del: nothing, Check: check, GC: nothing, Status: status,
 	}
@@ -37,7 +37,7 @@ func New() *cniplugin.Plugin {
 
 // add returns the addresses. None at all is an error here, since every interface
 // plugin would fail on such a result, after it has made its interface.
-func add(_ context.Context, a *cniplugin.Args) (types.Result, error) {
+func add(_ context.Context, a *cniskel.Args) (types.Result, error) {
 	c, err := load(a)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (e address) ipConfig() *types100.IPConfig {
 // check compares with prevResult: each address must be in it, with its prefix
 // length and, where one is configured, its gateway. A gateway that the interface
 // plugin added is its own business.
-func check(_ context.Context, a *cniplugin.Args) error {
+func check(_ context.Context, a *cniskel.Args) error {
 	c, err := load(a)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func differs(e address, why string) error {
 
 // status says whether the configuration is one ADD accepts. It may come without
 // addresses: the runtime gives those of CNI_ARGS and runtimeConfig to ADD only.
-func status(_ context.Context, a *cniplugin.Args) error {
+func status(_ context.Context, a *cniskel.Args) error {
 	_, err := load(a)
 	return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
 }

@@ -15,17 +15,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // call makes a call with the keys of ipam and of the configuration around it.
-func call(version, ipam, more, cniArgs string) *cniplugin.Args {
+func call(version, ipam, more, cniArgs string) *cniskel.Args {
 	if more != "" {
 		more = "," + more
 	}
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"bridge","ipam":{"type":"static"%s}%s}`, version, ipam, more)
-	return &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{
+	return &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{
 		ContainerID: "c", IfName: "eth0", Netns: "/ns", Args: cniArgs, StdinData: []byte(conf),
 	}}
 }
@@ -172,7 +172,7 @@ func TestRefusals(t *testing.T) {
 			wantError(t, err, tt.code, tt.words...)
 		})
 	}
-	_, err := New().Add(context.Background(), &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: []byte(`{"name":"n"}`)}})
+	_, err := New().Add(context.Background(), &cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: []byte(`{"name":"n"}`)}})
 	wantError(t, err, 7, `"ipam"`)
 }
 
@@ -230,7 +230,7 @@ func TestStatusAndDel(t *testing.T) {
 		t.Errorf("STATUS where the runtime gives the addresses: %v", err)
 	}
 	wantError(t, p.Status(context.Background(), call("1.1.0", `,"addresses":[{"address":"x"}]`, "", "")), cnierr.CodeUnavailable, "ipam.addresses[0].address")
-	for _, verb := range []func(context.Context, *cniplugin.Args) error{p.Del, p.Del, p.GC} {
+	for _, verb := range []func(context.Context, *cniskel.Args) error{p.Del, p.Del, p.GC} {
 		if err := verb(context.Background(), call("1.1.0", `,"addresses":"whatever"`, "", "x")); err != nil {
 			t.Errorf("DEL or GC with a wrong configuration: %v", err)
 		}

@@ -18,7 +18,7 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
@@ -51,11 +51,11 @@ type Deps struct {
 	Records *attachments.Dir
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// Netfilter returns the node's other way to masquerade; nil: there is none.
-	Netfilter func(a *cniplugin.Args) (Netfilter, error)
+	Netfilter func(a *cniskel.Args) (Netfilter, error)
 	// NFT may be nil: the nft of PATH.
 	NFT NFT
 }
@@ -67,12 +67,12 @@ func (p *plugin) masq() masquerade.Node {
 }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	if d.NFT == nil {
 		d.NFT = nftProgram{lock: filepath.Join(filepath.Dir(d.Records.Path()), "macspoofchk.lock")}
 	}
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name:     Name,
 		About:    version.About(Name),
 		Versions: version.All(),

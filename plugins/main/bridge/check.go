@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
@@ -38,7 +38,7 @@ func (c *inspection) differ(format string, a ...any) {
 // check compares everything that ADD made with what is there, and asks the IPAM
 // plugin to do the same. What later plugins of a chain may change (the MTU by
 // tuning, the table of a route by sbr) is compared with prevResult or not at all.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	req, err := parse(a)
 	if err != nil {
 		return err

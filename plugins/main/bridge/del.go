@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -62,7 +62,7 @@ func (p *plugin) loadSection(ref attachments.Ref) (r remembered) {
 
 // del detaches the pod. It needs no more than the attachment's name: what ADD
 // made is in the record, and what has no record is found by derived names.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	c, err := parseDel(a.StdinData)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // detach removes everything of one attachment and then its record. It goes on
 // after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, host *rtnl.Handle, c delConf, ref attachments.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, host *rtnl.Handle, c delConf, ref attachments.Ref) error {
 	old := p.loadSection(ref)
 	if !old.found {
 		old.Bridge, old.SpoofCheck = c.Bridge, c.MACSpoofChk
@@ -94,7 +94,7 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, host *rtnl.Handl
 
 // removeDevices removes what the ADD made on the host: the pair, the source
 // MAC check and the datapath's endpoint.
-func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplugin.Args, ref attachments.Ref, old remembered) error {
+func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniskel.Args, ref attachments.Ref, old remembered) error {
 	var errs []error
 	if old.found {
 		errs = append(errs, old.Remove(host))
@@ -113,7 +113,7 @@ func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplu
 // removeNamed deletes the pair of a pod that the reference plugin attached, if
 // its other end is on this network's bridge, or on none, and no attachment of
 // ours claims it.
-func (p *plugin) removeNamed(host *rtnl.Handle, a *cniplugin.Args, bridge string) error {
+func (p *plugin) removeNamed(host *rtnl.Handle, a *cniskel.Args, bridge string) error {
 	return veth.RemoveNamed(host, a, func(end rtnl.Link) bool {
 		return onBridge(host, end, bridge) && !veth.Claimed(p.Records.List, end)
 	})

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
@@ -131,7 +131,7 @@ func TestPrivilegedFailureSparesOthers(t *testing.T) {
 	r := newRig(t)
 	first, second := r.node.PodT(t, "p1"), r.node.PodT(t, "p2")
 	joined := false
-	r.ipam.Before = func(a *cniplugin.Args) {
+	r.ipam.Before = func(a *cniskel.Args) {
 		if a.ContainerID == "c1" && !joined {
 			joined = true
 			r.mustAdd(call("1.1.0", "c2", "eth0", second.Path, `"bridge":"br0","isGateway":true,"ipam":{"type":"fake"}`))
@@ -153,7 +153,7 @@ func TestPrivilegedInterrupted(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
 	ctx, cancel := context.WithCancel(t.Context())
-	r.ipam.Before = func(*cniplugin.Args) { cancel() }
+	r.ipam.Before = func(*cniskel.Args) { cancel() }
 	var err error
 	if derr := r.node.Do(func() error {
 		_, err = r.plug.Add(ctx, call("1.1.0", "c1", "eth0", pod.Path, full))

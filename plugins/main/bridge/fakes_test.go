@@ -17,7 +17,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -122,7 +122,7 @@ type rig struct {
 	dp   *fake.Datapath
 	nft  *fakeNFT
 	dir  *attachments.Dir
-	plug *cniplugin.Plugin
+	plug *cniskel.Plugin
 }
 
 func newRig(t testing.TB) *rig {
@@ -153,18 +153,18 @@ func (r *rig) with(nft NFT) Deps {
 
 // call makes the arguments of a verb. conf is the configuration without
 // version, name and type.
-func call(version, container, ifname, netns, conf string) *cniplugin.Args {
+func call(version, container, ifname, netns, conf string) *cniskel.Args {
 	stdin := fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"bridge"`, version)
 	if conf != "" {
 		stdin += "," + conf
 	}
-	return &cniplugin.Args{
-		CmdArgs: cniplugin.CmdArgs{ContainerID: container, IfName: ifname, Netns: netns, StdinData: []byte(stdin + "}")},
+	return &cniskel.Args{
+		CmdArgs: cniskel.CmdArgs{ContainerID: container, IfName: ifname, Netns: netns, StdinData: []byte(stdin + "}")},
 		Log:     log.NewNop(),
 	}
 }
 
-func (r *rig) add(a *cniplugin.Args) (res types.Result, err error) {
+func (r *rig) add(a *cniskel.Args) (res types.Result, err error) {
 	derr := r.node.Do(func() error {
 		res, err = r.plug.Add(context.Background(), a)
 		return nil
@@ -172,7 +172,7 @@ func (r *rig) add(a *cniplugin.Args) (res types.Result, err error) {
 	return res, errors.Join(derr, err)
 }
 
-func (r *rig) mustAdd(a *cniplugin.Args) *types100.Result {
+func (r *rig) mustAdd(a *cniskel.Args) *types100.Result {
 	r.t.Helper()
 	res, err := r.add(a)
 	if err != nil {
@@ -185,7 +185,7 @@ func (r *rig) mustAdd(a *cniplugin.Args) *types100.Result {
 	return newest
 }
 
-func (r *rig) verb(f func(context.Context, *cniplugin.Args) error, a *cniplugin.Args) error {
+func (r *rig) verb(f func(context.Context, *cniskel.Args) error, a *cniskel.Args) error {
 	var err error
 	if derr := r.node.Do(func() error {
 		err = f(context.Background(), a)
@@ -196,10 +196,10 @@ func (r *rig) verb(f func(context.Context, *cniplugin.Args) error, a *cniplugin.
 	return err
 }
 
-func (r *rig) del(a *cniplugin.Args) error { return r.verb(r.plug.Del, a) }
+func (r *rig) del(a *cniskel.Args) error { return r.verb(r.plug.Del, a) }
 
 // check runs CHECK with res as prevResult.
-func (r *rig) check(a *cniplugin.Args, res types.Result) error {
+func (r *rig) check(a *cniskel.Args, res types.Result) error {
 	r.t.Helper()
 	raw, err := json.Marshal(res)
 	if err != nil {

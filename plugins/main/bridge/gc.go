@@ -8,14 +8,14 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
 // gc detaches what the runtime no longer lists, and drops masquerading that
 // nobody knows.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	c, err := parseDel(a.StdinData)
 	if err != nil {
 		return err
@@ -27,7 +27,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 	defer host.Close()
 	err = attachment.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, _ attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, _ attachment.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, host, c, rec.Ref)
 		},
 	}.Run(ctx, a)
@@ -35,7 +35,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // status says whether an ADD would work now.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	req, err := parse(a)
 	if err != nil {
 		return err

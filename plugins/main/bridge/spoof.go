@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -180,7 +180,7 @@ func (p *plugin) listSpoof(ctx context.Context, n spoofNames) (spoofState, error
 
 // removeSpoofCheck removes the rules in one transaction; the shared table and
 // base chain stay. On a node without nft there is nothing that could be done.
-func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
+func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	if err := p.NFT.Available(); err != nil {
 		a.Log.Warn("source MAC check is not removed", log.Error(err))
 		return nil

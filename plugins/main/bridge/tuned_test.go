@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/meta/tuning"
@@ -28,16 +28,16 @@ func TestPrivilegedTunedMTU(t *testing.T) {
 	for _, v := range []string{"1.0.0", "1.1.0"} {
 		conf := `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"ipMasqBackend":"ebpf","ipam":{"type":"fake"}`
 		a := call(v, "c1", "eth0", pod.Path, conf)
-		verb := func(f func(context.Context, *cniplugin.Args) error, a *cniplugin.Args) error {
+		verb := func(f func(context.Context, *cniskel.Args) error, a *cniskel.Args) error {
 			return w.In(func() error { return f(t.Context(), a) })
 		}
-		add := func(p *cniplugin.Plugin, a *cniplugin.Args) (res types.Result) {
-			if err := verb(func(ctx context.Context, a *cniplugin.Args) (err error) { res, err = p.Add(ctx, a); return err }, a); err != nil {
+		add := func(p *cniskel.Plugin, a *cniskel.Args) (res types.Result) {
+			if err := verb(func(ctx context.Context, a *cniskel.Args) (err error) { res, err = p.Add(ctx, a); return err }, a); err != nil {
 				t.Fatal(err)
 			}
 			return res
 		}
-		with := func(a *cniplugin.Args, res types.Result) *cniplugin.Args {
+		with := func(a *cniskel.Args, res types.Result) *cniskel.Args {
 			raw, _ := json.Marshal(res)
 			b := *a
 			b.StdinData = []byte(strings.TrimSuffix(string(a.StdinData), "}") + `,"prevResult":` + string(raw) + "}")

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
@@ -122,7 +122,7 @@ func (r *rig) spoilVLAN(res *types100.Result) {
 // unless CHECK tells and the next ADD mends it.
 func TestPrivilegedVLANGatewayMended(t *testing.T) {
 	r := mustFilterVLANs(t)
-	add := func(id string) (*cniplugin.Args, *types100.Result) {
+	add := func(id string) (*cniskel.Args, *types100.Result) {
 		a := call("1.1.0", id, "eth0", r.node.PodT(t, id).Path, vlanConf)
 		return a, r.mustAdd(a)
 	}

@@ -7,7 +7,7 @@ package dummy
 
 import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
 )
 
@@ -19,7 +19,7 @@ const Name = "dummy"
 type Deps = podlink.Deps
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	return podlink.New(podlink.Kind{Name: Name, Parse: parse}, d)
 }
 
@@ -29,7 +29,7 @@ type conf struct{ podlink.Conf }
 // Key is where each key goes, see keys.Object.
 func (c *conf) Key(name string) any { return c.LinkKey(name) }
 
-func parse(a *cniplugin.Args) (*podlink.Request, error) {
+func parse(a *cniskel.Args) (*podlink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {
 		return nil, err

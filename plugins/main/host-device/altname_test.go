@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // The reference finds a device by an alternative name too (netlink.LinkByName)
@@ -28,7 +28,7 @@ func TestPrivilegedDelOfFailedAdd(t *testing.T) {
 	e := newEnv(t, withIPAM)
 	e.ip(e.node.NS, "link add nic1 type veth peer name wire1")
 	e.mustAdd("a")
-	other := func() *cniplugin.Args {
+	other := func() *cniskel.Args {
 		a := e.args("a", "")
 		a.StdinData = []byte(`{"cniVersion":"1.1.0","name":"othernet","type":"host-device","device":"nic1"}`)
 		return a

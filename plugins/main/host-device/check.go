@@ -10,7 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -22,7 +22,7 @@ func differs(format string, a ...any) error {
 
 // check compares the pod's device with prevResult and with the record, and asks
 // the IPAM plugin to do the same for its part.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	r, err := p.parse(a)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
@@ -61,7 +61,7 @@ func (c *conf) Key(name string) any {
 // request is a validated call.
 type request struct {
 	conf
-	args     *cniplugin.Args
+	args     *cniskel.Args
 	ref      attachments.Ref
 	ipamType string // empty: no addresses
 	hwAddr   net.HardwareAddr
@@ -71,7 +71,7 @@ type request struct {
 
 // parse decodes and validates a call, down to which device is meant. Errors
 // name key and value.
-func (p *plugin) parse(a *cniplugin.Args) (*request, error) {
+func (p *plugin) parse(a *cniskel.Args) (*request, error) {
 	r, err := p.parseAny(a)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (r *request) path() string {
 }
 
 // parseAny is parse for a call that may lack the device.
-func (p *plugin) parseAny(a *cniplugin.Args) (*request, error) {
+func (p *plugin) parseAny(a *cniskel.Args) (*request, error) {
 	r := &request{args: a}
 	if err := cniconf.Load(a.StdinData, &r.conf); err != nil {
 		return nil, err

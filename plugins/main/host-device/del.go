@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -19,7 +19,7 @@ import (
 )
 
 // del gives the device back. It needs no more than the attachment's name.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	c, err := attachment.ParseDel(a.StdinData)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 // nameAtAdd is the network's name, or the one that it had when the device was lent: the operator may have changed it since, and
 // the device must come home all the same, as with the reference. A DEL of an attachment that was never made is told from that
 // by the device: the configuration must mean the one that is lent under CNI_IFNAME.
-func (p *plugin) nameAtAdd(a *cniplugin.Args, ref attachments.Ref) string {
+func (p *plugin) nameAtAdd(a *cniskel.Args, ref attachments.Ref) string {
 	if p.remember(ref).found {
 		return ref.Network
 	}
@@ -59,7 +59,7 @@ func (p *plugin) nameAtAdd(a *cniplugin.Args, ref attachments.Ref) string {
 }
 
 // underName is the call with another network name, which IPAM has the addresses under.
-func underName(a *cniplugin.Args, name string) (*cniplugin.Args, error) {
+func underName(a *cniskel.Args, name string) (*cniskel.Args, error) {
 	var conf map[string]json.RawMessage
 	quoted, err := json.Marshal(name)
 	if err == nil {
@@ -76,7 +76,7 @@ func underName(a *cniplugin.Args, name string) (*cniplugin.Args, error) {
 
 // detach ends one loan: the device, the addresses and then the record. It goes
 // on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.DelConf, ref attachments.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c attachment.DelConf, ref attachments.Ref) error {
 	old := p.remember(ref)
 	back := func() error { return p.giveBack(ctx, a, ref, old) }
 	if !old.found {
@@ -95,7 +95,7 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.Del
 
 // giveBack returns a recorded device to the host. A device that is nowhere is
 // gone, with its pod if it was a virtual one.
-func (p *plugin) giveBack(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, old remembered) error {
+func (p *plugin) giveBack(ctx context.Context, a *cniskel.Args, ref attachments.Ref, old remembered) error {
 	if old.Device == "" { // never moved
 		return nil
 	}
@@ -128,7 +128,7 @@ func (e *ends) openRecorded(path string, old remembered) (gone bool, err error) 
 
 // await gives the kernel time to bring hardware home from a namespace that has
 // just ended, which it does in the background.
-func (e *ends) await(ctx context.Context, s section, a *cniplugin.Args) {
+func (e *ends) await(ctx context.Context, s section, a *cniskel.Args) {
 	w, err := rtnl.Subscribe(rtnl.GroupLink)
 	if err != nil {
 		return
@@ -149,7 +149,7 @@ func (e *ends) await(ctx context.Context, s section, a *cniplugin.Args) {
 // reference plugin's, or one whose record is lost. The alias of CNI_IFNAME is
 // its name then. Where the namespace is gone, the configured device is looked
 // for among those that came home by themselves.
-func giveBackUnrecorded(a *cniplugin.Args) error {
+func giveBackUnrecorded(a *cniskel.Args) error {
 	e, err := openHost()
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func giveBackUnrecorded(a *cniplugin.Args) error {
 }
 
 // bringHome gives hardware that has lost its name to a pod the name back.
-func (e *ends) bringHome(own string, a *cniplugin.Args) error {
+func (e *ends) bringHome(own string, a *cniskel.Args) error {
 	if own == "" {
 		return nil
 	}

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -31,7 +31,7 @@ type fakeIPAM struct {
 	err   error
 }
 
-func (f *fakeIPAM) Add(_ context.Context, a *cniplugin.Args, _ string) (*types100.Result, error) {
+func (f *fakeIPAM) Add(_ context.Context, a *cniskel.Args, _ string) (*types100.Result, error) {
 	f.calls = append(f.calls, "ADD")
 	f.held[a.ContainerID] = true
 	if f.err != nil {
@@ -43,7 +43,7 @@ func (f *fakeIPAM) Add(_ context.Context, a *cniplugin.Args, _ string) (*types10
 	}}, nil
 }
 
-func (f *fakeIPAM) Del(_ context.Context, a *cniplugin.Args, _ string) error {
+func (f *fakeIPAM) Del(_ context.Context, a *cniskel.Args, _ string) error {
 	f.calls = append(f.calls, "DEL")
 	delete(f.held, a.ContainerID)
 	return nil
@@ -51,9 +51,9 @@ func (f *fakeIPAM) Del(_ context.Context, a *cniplugin.Args, _ string) error {
 
 func (f *fakeIPAM) verb(name string) error { f.calls = append(f.calls, name); return f.err }
 
-func (f *fakeIPAM) Check(context.Context, *cniplugin.Args, string) error { return f.verb("CHECK") }
-func (f *fakeIPAM) GC(context.Context, *cniplugin.Args, string) error    { return f.verb("GC") }
-func (f *fakeIPAM) Status(context.Context, *cniplugin.Args, string) error {
+func (f *fakeIPAM) Check(context.Context, *cniskel.Args, string) error { return f.verb("CHECK") }
+func (f *fakeIPAM) GC(context.Context, *cniskel.Args, string) error    { return f.verb("GC") }
+func (f *fakeIPAM) Status(context.Context, *cniskel.Args, string) error {
 	return f.verb("STATUS")
 }
 
@@ -65,7 +65,7 @@ type env struct {
 	ipam    *fakeIPAM
 	root    string
 	runs    *attachments.Dir
-	plugin  *cniplugin.Plugin
+	plugin  *cniskel.Plugin
 	warned  *observer.ObservedLogs
 	log     *log.Logger
 	conf    string // keys of the configuration besides the common ones
@@ -130,9 +130,9 @@ func (e *env) links(ns *lab.NS) map[string]string {
 	return out
 }
 
-func (e *env) args(id, more string) *cniplugin.Args {
+func (e *env) args(id, more string) *cniskel.Args {
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"host-device",%s%s}`, e.version, e.conf, more)
-	return &cniplugin.Args{Log: e.log, CmdArgs: cniplugin.CmdArgs{ContainerID: id, IfName: "eth0", Netns: e.netns, StdinData: []byte(conf)}}
+	return &cniskel.Args{Log: e.log, CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: e.netns, StdinData: []byte(conf)}}
 }
 
 func (e *env) add(id string) (*types100.Result, error) {
@@ -157,7 +157,7 @@ func (e *env) mustAdd(id string) *types100.Result {
 	return res
 }
 
-func (e *env) call(verb func(context.Context, *cniplugin.Args) error, id, more string) error {
+func (e *env) call(verb func(context.Context, *cniskel.Args) error, id, more string) error {
 	return e.node.Do(func() error { return verb(context.Background(), e.args(id, more)) })
 }
 

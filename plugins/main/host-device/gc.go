@@ -8,17 +8,17 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 )
 
 // gc gives back what this network's records lend to attachments that the
 // runtime no longer lists, then lets the IPAM plugin collect. The namespace is
 // the recorded one, if it is still the same.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return attachment.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, c attachment.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, c, rec.Ref)
 		},
 	}.Run(ctx, a)
@@ -27,7 +27,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 // status says whether the configuration is one that ADD accepts, and whether the
 // device it names exists: on the host, or with a pod it was lent to. A runtime
 // may call it without the device that it would give to ADD.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	r, err := p.parseAny(a)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")

@@ -16,7 +16,7 @@ import (
 	"net"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -39,12 +39,12 @@ type plugin struct {
 }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	if d.Root == "" {
 		d.Root = "/"
 	}
 	p := &plugin{Deps: d, sys: sysfs{d.Root}}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name:     Name,
 		About:    version.About(Name),
 		Versions: version.All(),

@@ -11,7 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -258,7 +258,7 @@ func TestPrivilegedAddFails(t *testing.T) {
 // badRoute adds a route that cannot be made.
 type badRoute struct{ *fakeIPAM }
 
-func (b badRoute) Add(ctx context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
+func (b badRoute) Add(ctx context.Context, a *cniskel.Args, kind string) (*types100.Result, error) {
 	res, err := b.fakeIPAM.Add(ctx, a, kind)
 	if err == nil {
 		res.Routes = append(res.Routes, route("10.9.0.0/16", "10.200.0.1"))

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
@@ -28,7 +28,7 @@ const Name = "ipvlan"
 type Deps = podlink.Deps
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	return podlink.New(podlink.Kind{
 		Name: Name, Parse: parse,
 		Busy: "a master takes no ipvlans while it is a bridge's port or carries macvlans",
@@ -52,7 +52,7 @@ func (c *conf) Key(name string) any {
 	return jsonobj.First(name, c.MasterKey, c.LinkKey)
 }
 
-func parse(a *cniplugin.Args) (*podlink.Request, error) {
+func parse(a *cniskel.Args) (*podlink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {
 		return nil, err

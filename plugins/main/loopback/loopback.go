@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -38,8 +38,8 @@ const noMAC = "00:00:00:00:00:00"
 type Deps struct{}
 
 // New returns the plugin.
-func New(Deps) *cniplugin.Plugin {
-	return &cniplugin.Plugin{
+func New(Deps) *cniskel.Plugin {
+	return &cniskel.Plugin{
 		Name:     Name,
 		About:    version.About(Name),
 		Versions: version.All(),
@@ -57,7 +57,7 @@ type call struct {
 	prev *types100.Result // nil when there is none
 }
 
-func parse(a *cniplugin.Args) (*call, error) {
+func parse(a *cniskel.Args) (*call, error) {
 	c, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func open(path string) (*rtnl.Handle, rtnl.Link, error) {
 
 // add sets lo up. Its result is prevResult as it came, else lo with its first
 // address of each family.
-func add(ctx context.Context, a *cniplugin.Args) (_ types.Result, err error) {
+func add(ctx context.Context, a *cniskel.Args) (_ types.Result, err error) {
 	c, err := parse(a)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (c *call) result(sandbox string, lo rtnl.Link, addrs []rtnl.Addr) *types100
 }
 
 // del sets lo down. A namespace that is gone has none.
-func del(_ context.Context, a *cniplugin.Args) error {
+func del(_ context.Context, a *cniskel.Args) error {
 	if a.Netns == "" {
 		return nil
 	}
@@ -159,7 +159,7 @@ func del(_ context.Context, a *cniplugin.Args) error {
 
 // check reports a loopback interface that is down, or that lost the addresses
 // that prevResult gives to it.
-func check(_ context.Context, a *cniplugin.Args) error {
+func check(_ context.Context, a *cniskel.Args) error {
 	c, err := parse(a)
 	if err != nil {
 		return err
@@ -217,13 +217,13 @@ func onLoopback(r *types100.Result, ip *types100.IPConfig) bool {
 }
 
 // gc has nothing to collect, but a call without the list is still wrong.
-func gc(_ context.Context, a *cniplugin.Args) error {
+func gc(_ context.Context, a *cniskel.Args) error {
 	_, err := cniconf.ValidAttachments(a.StdinData)
 	return err
 }
 
 // status only reads the configuration: an ADD needs nothing that could be missing.
-func status(_ context.Context, a *cniplugin.Args) error {
+func status(_ context.Context, a *cniskel.Args) error {
 	_, err := parse(a)
 	return err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -38,9 +38,9 @@ func mustPod(t *testing.T) (*lab.Node, *lab.Pod) {
 	return node, node.PodT(t, "p1")
 }
 
-func args(version, netns, rest string) *cniplugin.Args {
-	return &cniplugin.Args{
-		CmdArgs: cniplugin.CmdArgs{ContainerID: "c1", IfName: "ignored", Netns: netns,
+func args(version, netns, rest string) *cniskel.Args {
+	return &cniskel.Args{
+		CmdArgs: cniskel.CmdArgs{ContainerID: "c1", IfName: "ignored", Netns: netns,
 			StdinData: []byte(fmt.Sprintf(`{"cniVersion":%q,"name":"lo","type":"loopback"%s}`, version, rest))},
 		Log: log.NewNop(),
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
@@ -38,7 +38,7 @@ type attach struct {
 
 // add attaches the pod. Everything that can be wrong with the call is found
 // before the first effect; a failure after it takes back what was made.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (res types.Result, err error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, err error) {
 	req, err := parse(a)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -18,7 +18,7 @@ import (
 
 // del detaches the pod. It needs no more than the attachment's name: what ADD
 // made is in the record, and what has no record is found by derived names.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	c, err := attachment.ParseDel(a.StdinData)
 	if err != nil {
 		return err
@@ -28,10 +28,10 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // gc detaches what the runtime no longer lists, and drops masquerading that
 // nobody knows.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	err := attachment.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, c attachment.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, rec.Ref, c.IPAM)
 		},
 	}.Run(ctx, a)
@@ -40,7 +40,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 
 // detach removes everything of one attachment and then its record. It goes on
 // after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, section json.RawMessage) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.Ref, section json.RawMessage) error {
 	host, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
@@ -59,7 +59,7 @@ func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref attachments.
 
 // removeDevices removes what the ADD made on the node: the pair, with which its
 // addresses and routes go, and the masquerading.
-func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplugin.Args, ref attachments.Ref, old remembered) error {
+func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniskel.Args, ref attachments.Ref, old remembered) error {
 	var errs []error
 	if old.found {
 		errs = append(errs, old.Remove(host))
@@ -74,7 +74,7 @@ func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniplu
 
 // removeNamed deletes the pair of a pod that the reference plugin attached, if
 // its other end is no port of anything and no attachment of ours claims it.
-func (p *plugin) removeNamed(host *rtnl.Handle, a *cniplugin.Args) error {
+func (p *plugin) removeNamed(host *rtnl.Handle, a *cniskel.Args) error {
 	return veth.RemoveNamed(host, a, func(end rtnl.Link) bool {
 		return end.MasterIndex == 0 && !veth.Claimed(p.Records.List, end)
 	})

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -46,11 +46,11 @@ type Deps struct {
 	Records *attachments.Dir
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// Netfilter returns the node's other way to masquerade; nil: there is none.
-	Netfilter func(a *cniplugin.Args) (Netfilter, error)
+	Netfilter func(a *cniskel.Args) (Netfilter, error)
 }
 
 type plugin struct{ Deps }
@@ -60,9 +60,9 @@ func (p *plugin) masq() masquerade.Node {
 }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name:     Name,
 		About:    version.About(Name),
 		Versions: version.All(),
@@ -100,14 +100,14 @@ func (c *conf) Key(name string) any {
 // request is a validated call.
 type request struct {
 	conf
-	args     *cniplugin.Args
+	args     *cniskel.Args
 	ref      attachments.Ref
 	ipamType string
 }
 
 // parse decodes and validates everything that can be validated without looking
 // at the kernel. Errors name key and value.
-func parse(a *cniplugin.Args) (*request, error) {
+func parse(a *cniskel.Args) (*request, error) {
 	r := &request{args: a}
 	err := cniconf.Load(a.StdinData, &r.conf)
 	if err != nil {
@@ -161,7 +161,7 @@ func endpoint(ref attachments.Ref, host, pod rtnl.Link, addrs []netip.Prefix) lo
 }
 
 // status says whether an ADD would work now.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	req, err := parse(a)
 	if err != nil {
 		return err

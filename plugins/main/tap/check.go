@@ -10,7 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -28,7 +28,7 @@ func (c *inspection) differ(format string, a ...any) {
 
 // check compares everything that ADD made with what is there, and asks the IPAM
 // plugin to do the same.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	r, err := parse(a)
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
@@ -61,7 +61,7 @@ func (c *conf) Key(name string) any {
 // request is a validated call.
 type request struct {
 	conf
-	args     *cniplugin.Args
+	args     *cniskel.Args
 	ref      attachments.Ref
 	ipamType string           // empty: layer 2 only
 	mac      net.HardwareAddr // nil: the kernel chooses
@@ -69,7 +69,7 @@ type request struct {
 
 // parse decodes and validates everything that can be validated without looking
 // at the kernel. Errors name key and value.
-func parse(a *cniplugin.Args) (*request, error) {
+func parse(a *cniskel.Args) (*request, error) {
 	r := &request{args: a}
 	if err := cniconf.Load(a.StdinData, &r.conf); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -16,7 +16,7 @@ import (
 
 // del removes the device and releases the addresses. It needs no more than the
 // attachment's name.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	c, err := attachment.ParseDel(a.StdinData)
 	if err != nil {
 		return err
@@ -25,7 +25,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // detach goes on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, c attachment.DelConf, ref attachments.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c attachment.DelConf, ref attachments.Ref) error {
 	old, found, path := attachments.Recall[section](p.Records, ref, Name)
 	paths := []string{a.Netns, path}
 	if !found && p.Records.Claimed(ref, a.Netns) {
@@ -68,17 +68,17 @@ func removeTap(pod *rtnl.Handle, name string) error {
 }
 
 // gc removes what this network's records name and the runtime no longer lists.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return attachment.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, c attachment.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, c, rec.Ref)
 		},
 	}.Run(ctx, a)
 }
 
 // status says whether an ADD would work now.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	r, err := parse(a)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")

@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -33,7 +33,7 @@ type fakeIPAM struct {
 	err  error
 }
 
-func (f *fakeIPAM) Add(_ context.Context, a *cniplugin.Args, _ string) (*types100.Result, error) {
+func (f *fakeIPAM) Add(_ context.Context, a *cniskel.Args, _ string) (*types100.Result, error) {
 	f.held[a.ContainerID] = true
 	return &types100.Result{IPs: []*types100.IPConfig{
 		{Address: net.IPNet{IP: net.IPv4(10, 1, 0, 2).To4(), Mask: net.CIDRMask(24, 32)}},
@@ -41,14 +41,14 @@ func (f *fakeIPAM) Add(_ context.Context, a *cniplugin.Args, _ string) (*types10
 	}}, f.err
 }
 
-func (f *fakeIPAM) Del(_ context.Context, a *cniplugin.Args, _ string) error {
+func (f *fakeIPAM) Del(_ context.Context, a *cniskel.Args, _ string) error {
 	delete(f.held, a.ContainerID)
 	return nil
 }
 
-func (f *fakeIPAM) Check(context.Context, *cniplugin.Args, string) error  { return f.err }
-func (f *fakeIPAM) GC(context.Context, *cniplugin.Args, string) error     { return f.err }
-func (f *fakeIPAM) Status(context.Context, *cniplugin.Args, string) error { return f.err }
+func (f *fakeIPAM) Check(context.Context, *cniskel.Args, string) error  { return f.err }
+func (f *fakeIPAM) GC(context.Context, *cniskel.Args, string) error     { return f.err }
+func (f *fakeIPAM) Status(context.Context, *cniskel.Args, string) error { return f.err }
 
 // fakeSELinux runs the command and remembers the label.
 type fakeSELinux struct {
@@ -74,7 +74,7 @@ type env struct {
 	ipam    *fakeIPAM
 	selinux *fakeSELinux
 	runs    *attachments.Dir
-	plugin  *cniplugin.Plugin
+	plugin  *cniskel.Plugin
 	conf    string
 	cniArgs string
 	netns   string
@@ -127,18 +127,18 @@ func (e *env) link(name string) rtnl.Link {
 	return rtnl.Link{}
 }
 
-func (e *env) call(verb func(context.Context, *cniplugin.Args) error, more string) error {
+func (e *env) call(verb func(context.Context, *cniskel.Args) error, more string) error {
 	keys := e.conf
 	if keys != "" {
 		keys = "," + keys
 	}
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"tap"%s%s}`, e.version, keys, more)
-	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns, Args: e.cniArgs, StdinData: []byte(conf)}}
+	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns, Args: e.cniArgs, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 
 func (e *env) add() (res *types100.Result, err error) {
-	err = e.call(func(ctx context.Context, a *cniplugin.Args) error {
+	err = e.call(func(ctx context.Context, a *cniskel.Args) error {
 		r, err := e.plugin.Add(ctx, a)
 		if err != nil {
 			return err

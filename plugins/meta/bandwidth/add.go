@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -24,7 +24,7 @@ import (
 // add limits the pod's interface and passes the previous result on, with the
 // intermediate device added where there is one, as the reference does. With
 // nothing to limit it touches nothing.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	req, err := p.parse(a)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 	return cniconf.Convert(prev, req.conf.CNIVersion)
 }
 
-func (p *plugin) parse(a *cniplugin.Args) (*request, error) {
+func (p *plugin) parse(a *cniskel.Args) (*request, error) {
 	backend, err := p.Backend(a)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (p *plugin) parse(a *cniplugin.Args) (*request, error) {
 // job is one ADD at work.
 type job struct {
 	*plugin
-	a     *cniplugin.Args
+	a     *cniskel.Args
 	ref   attachments.Ref
 	dev   *device
 	dp    Datapath // nil: the node has none
@@ -73,7 +73,7 @@ type job struct {
 
 // limit makes everything. On error nothing of it is left, and no record. It
 // returns the intermediate device on the node, if one was made.
-func (p *plugin) limit(ctx context.Context, a *cniplugin.Args, req *request, ref attachments.Ref, addrs []netip.Prefix) (_ *types100.Interface, err error) {
+func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref attachments.Ref, addrs []netip.Prefix) (_ *types100.Interface, err error) {
 	dev, err := openDevice(a.Netns, a.IfName, cnierr.CodeKernel)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -49,7 +49,7 @@ func TestChoose(t *testing.T) {
 func TestSaysWhatItChose(t *testing.T) {
 	t.Parallel()
 	core, seen := observer.New(zapcore.InfoLevel)
-	j := &job{a: &cniplugin.Args{Log: log.NewCore(core)}, s: section{
+	j := &job{a: &cniskel.Args{Log: log.NewCore(core)}, s: section{
 		Backend: BackendTBF, Reason: "no sch_fq",
 		Ingress: &Limit{Rate: 125_000, Burst: minBurst, Derived: true}, Egress: &Limit{Rate: 125_000, Burst: 1000},
 	}}

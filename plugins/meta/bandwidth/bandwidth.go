@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -50,20 +50,20 @@ type Datapath interface {
 type Deps struct {
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// Backend returns the node's default: auto, edt, tbf, or empty for auto.
-	Backend func(a *cniplugin.Args) (string, error)
+	Backend func(a *cniskel.Args) (string, error)
 	Records *attachments.Dir
 }
 
 type plugin struct{ Deps }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name:     Name,
 		About:    version.About(Name),
 		Versions: version.All(),

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -29,7 +29,7 @@ type checking struct {
 
 // check compares the record with the configuration, and every qdisc, filter,
 // program and feature with the record. It changes nothing.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	req, err := p.parse(a)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (l *Limit) literal(burst *uint64) *Limit {
 }
 
 // recorded returns what ADD has made, if that is what the configuration asks for.
-func (p *plugin) recorded(req *request, a *cniplugin.Args) (*section, error) {
+func (p *plugin) recorded(req *request, a *cniskel.Args) (*section, error) {
 	rec, err := p.Records.Load(a.Ref(req.conf.Name))
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeCheck, err, "%s is not limited", a.IfName)
@@ -147,7 +147,7 @@ func (c *checking) egress(ctx context.Context) error {
 
 // features looks whether the datapath still leads the pod's flows by the qdiscs. A
 // node without datapath has no other way.
-func (c *checking) features(ctx context.Context, a *cniplugin.Args, addrs []netip.Prefix) error {
+func (c *checking) features(ctx context.Context, a *cniskel.Args, addrs []netip.Prefix) error {
 	f := c.s.features()
 	if c.dp == nil || f == 0 || len(addrs) == 0 {
 		return nil

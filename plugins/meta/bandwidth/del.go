@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
 )
@@ -19,7 +19,7 @@ import (
 // del needs nothing but the attachment's name: neither runtimeConfig, nor
 // prevResult, nor the namespace, nor a configuration that ADD would accept. It
 // also removes what the reference plugin has left of an attachment of its own.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // withdraw is DEL for an attachment of which only the name is known.
-func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
+func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	var lost error
 	if _, err := p.Records.Load(ref); errors.Is(err, attachments.ErrNotExist) { // what the datapath holds is found by owner
 		lost = cnierr.Wrap(cnierr.CodeKernel, p.disable(ctx, a, ref), "remove the limits of %s", ref.IfName)
@@ -37,7 +37,7 @@ func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref attachment
 }
 
 // forget takes out what the record says, then the record. Missing is success.
-func (p *plugin) forget(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
+func (p *plugin) forget(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	rec, err := p.Records.Load(ref)
 	if errors.Is(err, attachments.ErrNotExist) {
 		return nil
@@ -129,7 +129,7 @@ func (s *section) inPod() bool {
 }
 
 // disable removes departure times, and lets the pod's flows take the short way again.
-func (p *plugin) disable(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
+func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	dp, err := p.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
 		return nil

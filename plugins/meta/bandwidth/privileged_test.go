@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -34,7 +34,7 @@ func must(t testing.TB, err error) {
 type world struct {
 	t       testing.TB
 	lab     *lab.Lab
-	plugin  *cniplugin.Plugin
+	plugin  *cniskel.Plugin
 	records *attachments.Dir
 	pods    map[string]*lab.Pod
 	noBPF   bool // the node cannot run the datapath
@@ -47,8 +47,8 @@ func newWorld(t testing.TB) *world {
 		t: t, lab: lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true}),
 		pods: map[string]*lab.Pod{}, records: attachments.Open(attachments.DefaultDir), logged: log.NewNop(),
 	}
-	open := func(existing bool, f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniplugin.Args) (Datapath, error) {
-		return func(ctx context.Context, _ *cniplugin.Args) (Datapath, error) {
+	open := func(existing bool, f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (Datapath, error) {
+		return func(ctx context.Context, _ *cniskel.Args) (Datapath, error) {
 			if w.noBPF || w.tables && !existing {
 				return nil, loader.ErrUnavailable
 			}
@@ -61,7 +61,7 @@ func newWorld(t testing.TB) *world {
 	}
 	w.plugin = New(Deps{
 		Open: open(false, loader.Open), OpenExisting: open(true, loader.OpenExisting), Records: w.records,
-		Backend: func(*cniplugin.Args) (string, error) { return "", nil },
+		Backend: func(*cniskel.Args) (string, error) { return "", nil },
 	})
 	must(t, w.lab.Node.WriteSysctl("net/ipv6/conf/default/accept_dad", "0"))
 	t.Cleanup(func() { _ = w.lab.Node.Do(unload) })
@@ -118,9 +118,9 @@ func conf(n int, keys string) []byte {
 		"ips":[{"interface":1,"address":"10.1.%d.2/24"},{"interface":1,"address":"fd00:%d::2/64"}]}}`, keys, n, n, n)
 }
 
-func (w *world) args(pod string, stdin []byte) *cniplugin.Args {
-	return &cniplugin.Args{
-		CmdArgs: cniplugin.CmdArgs{ContainerID: pod, IfName: "eth0", Netns: "/run/netns/" + pod, StdinData: stdin},
+func (w *world) args(pod string, stdin []byte) *cniskel.Args {
+	return &cniskel.Args{
+		CmdArgs: cniskel.CmdArgs{ContainerID: pod, IfName: "eth0", Netns: "/run/netns/" + pod, StdinData: stdin},
 		Log:     w.logged,
 	}
 }

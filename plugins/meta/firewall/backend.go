@@ -11,7 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
@@ -43,17 +43,17 @@ type Backend interface {
 	Name() string
 	// Prepare opens what the job needs and finds what rules it out: errors are
 	// CNI errors. It has no effect on the pod.
-	Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error)
+	Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error)
 	// Remove takes out everything of an attachment. s is what its record says,
 	// nil without one. Missing is success.
-	Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s *section) error
+	Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error
 	// Check compares what is there with what is wanted. It changes nothing.
-	Check(ctx context.Context, a *cniplugin.Args, w want) error
+	Check(ctx context.Context, a *cniskel.Args, w want) error
 	// Sweep removes what no attachment explains. valid are those of the network
 	// that the runtime knows.
-	Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error
+	Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error
 	// Status says why Prepare would fail now.
-	Status(ctx context.Context, a *cniplugin.Args) error
+	Status(ctx context.Context, a *cniskel.Args) error
 }
 
 // Job is a prepared ADD. The caller must Close it.
@@ -88,7 +88,7 @@ func (s *section) same(o section) bool {
 // recorded returns the back ends that may hold something of an attachment, and
 // what its record says of it: all and nil without one that can be read, none if
 // the pod was not admitted.
-func (p *plugin) recorded(a *cniplugin.Args, ref attachments.Ref) ([]Backend, *section) {
+func (p *plugin) recorded(a *cniskel.Args, ref attachments.Ref) ([]Backend, *section) {
 	all := p.backends(a)
 	rec, err := p.Records.Load(ref)
 	if err != nil || rec.Corrupt {
@@ -110,7 +110,7 @@ func (p *plugin) recorded(a *cniplugin.Args, ref attachments.Ref) ([]Backend, *s
 }
 
 // sweep lets every back end drop what no attachment explains.
-func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error {
+func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
 	var errs []error
 	for _, b := range p.backends(a) {
 		errs = append(errs, b.Sweep(ctx, a, network, valid))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
@@ -31,7 +31,7 @@ const (
 )
 
 // backends are all there may be, in the order of preference.
-func (p *plugin) backends(a *cniplugin.Args) []Backend {
+func (p *plugin) backends(a *cniskel.Args) []Backend {
 	out := []Backend{ebpf{p.Deps}}
 	if p.Netfilter == nil {
 		return out
@@ -48,7 +48,7 @@ func (p *plugin) backends(a *cniplugin.Args) []Backend {
 
 // choose returns the back end for a new attachment: the one that the
 // configuration names, else the node's. With auto that is eBPF.
-func (p *plugin) choose(ctx context.Context, a *cniplugin.Args, w want) (Backend, error) {
+func (p *plugin) choose(ctx context.Context, a *cniskel.Args, w want) (Backend, error) {
 	name := w.conf.Backend
 	if name == "" && p.Netfilter != nil {
 		node, err := p.Netfilter(a)
@@ -65,7 +65,7 @@ func (p *plugin) choose(ctx context.Context, a *cniplugin.Args, w want) (Backend
 
 // other returns a back end that is not eBPF. With auto it is firewalld where
 // that runs, as in the reference.
-func (p *plugin) other(ctx context.Context, a *cniplugin.Args, conf *Conf, name string) (Backend, error) {
+func (p *plugin) other(ctx context.Context, a *cniskel.Args, conf *Conf, name string) (Backend, error) {
 	if p.Netfilter == nil {
 		return nil, cnierr.Unsupported("backend", name, "only ebpf is built in")
 	}
@@ -94,7 +94,7 @@ func (p *plugin) other(ctx context.Context, a *cniplugin.Args, conf *Conf, name 
 
 // instead returns the back end for what eBPF turned out to be unable to do,
 // unless it was asked for by name.
-func (p *plugin) instead(ctx context.Context, a *cniplugin.Args, conf *Conf, why error) (Backend, error) {
+func (p *plugin) instead(ctx context.Context, a *cniskel.Args, conf *Conf, why error) (Backend, error) {
 	if conf.Backend == backendEBPF || p.Netfilter == nil || !errors.Is(why, loader.ErrUnavailable) {
 		return nil, why
 	}

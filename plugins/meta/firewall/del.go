@@ -9,12 +9,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // del needs nothing but the attachment's name: neither prevResult, nor the
 // namespace, nor a configuration that ADD would accept.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 
 // collect takes out what the attachment's back ends hold, and removes the
 // record once nothing of it is left. Missing is success.
-func (p *plugin) collect(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
+func (p *plugin) collect(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	holders, s := p.recorded(a, ref)
 	if len(holders) == 0 {
 		if prevAddrs(a) == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -24,7 +24,7 @@ func (ebpf) Name() string { return backendEBPF }
 
 // Prepare finds the pod's device and opens the datapath, which loads it if need
 // be.
-func (b ebpf) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error) {
+func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
 	ep, err := b.resolve(ctx, a, w)
 	if err != nil {
 		return nil, resolveError(err, a.IfName, cnierr.CodeKernel)
@@ -39,7 +39,7 @@ func (b ebpf) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, erro
 
 // advise logs what keeps admission from having an effect: it is a mark, which
 // only a rule of the administrator can make a chain accept whose policy is DROP.
-func (b ebpf) advise(ctx context.Context, a *cniplugin.Args) {
+func (b ebpf) advise(ctx context.Context, a *cniskel.Args) {
 	if b.Netfilter == nil {
 		return
 	}
@@ -52,7 +52,7 @@ func (b ebpf) advise(ctx context.Context, a *cniplugin.Args) {
 	}
 }
 
-func (b ebpf) resolve(ctx context.Context, a *cniplugin.Args, w want) (loader.Endpoint, error) {
+func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, w want) (loader.Endpoint, error) {
 	ep, err := b.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
 		return ep, err
@@ -101,7 +101,7 @@ func (j *ebpfJob) Do(ctx context.Context, undos *rollback.Stack) error {
 }
 
 // Remove turns the feature off.
-func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s *section) error {
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error {
 	dp, err := b.OpenExisting(ctx, a)
 	switch {
 	case errors.Is(err, loader.ErrNotLoaded):
@@ -126,7 +126,7 @@ func unlessGone(err error) error {
 }
 
 // Check compares the endpoint, its addresses and its programs.
-func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, w want) error {
+func (b ebpf) Check(ctx context.Context, a *cniskel.Args, w want) error {
 	ep, err := b.resolve(ctx, a, w)
 	if err != nil {
 		return resolveError(err, a.IfName, cnierr.CodeCheck)
@@ -144,12 +144,12 @@ func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 }
 
 // Sweep lets the datapath drop the entries of unknown owners.
-func (b ebpf) Sweep(ctx context.Context, a *cniplugin.Args, _ string, valid map[attachments.Ref]bool) error {
+func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
 	return chained.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
 }
 
 // Status opens the datapath as ADD would, which loads it if need be.
-func (b ebpf) Status(ctx context.Context, a *cniplugin.Args) error {
+func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error {
 	dp, err := b.Open(ctx, a)
 	if err != nil {
 		return chained.OpenError(err, cnierr.CodeUnavailable)

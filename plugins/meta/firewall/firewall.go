@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
@@ -43,24 +43,24 @@ type Datapath interface {
 type Deps struct {
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// Resolve finds a pod's device, and its host end if it has one.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
 	Records *attachments.Dir
 	// Netfilter returns the node's other way, with an error if the node's
 	// configuration cannot be read; it can be used with the defaults then. Nil:
 	// there is only eBPF.
-	Netfilter func(a *cniplugin.Args) (Netfilter, error)
+	Netfilter func(a *cniskel.Args) (Netfilter, error)
 }
 
 type plugin struct{ Deps }
 
 // New returns the plugin. It serves CNI 0.4.0 and later, as the reference.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name:     Name,
 		About:    version.About(Name),
 		Versions: version.Since("0.4.0"),
@@ -74,7 +74,7 @@ func New(d Deps) *cniplugin.Plugin {
 
 // add admits every address that the pod has on CNI_IFNAME and passes the
 // previous result on. Without an address there is nothing to do.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	conf, err := parse(a.StdinData)
 	if err != nil {
 		return nil, err
@@ -109,13 +109,13 @@ func nothing(conf *Conf) error {
 	return cnierr.Config("prevResult", "ips", "has no address of the pod for ingressPolicy and rules to be about")
 }
 
-func wanted(conf *Conf, prev *types100.Result, a *cniplugin.Args) want {
+func wanted(conf *Conf, prev *types100.Result, a *cniskel.Args) want {
 	return want{ref: a.Ref(conf.Name), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf}
 }
 
 // admit records the attachment and lets the back end do it. On error nothing of
 // it is left, and no record.
-func (p *plugin) admit(ctx context.Context, a *cniplugin.Args, b Backend, w want) (err error) {
+func (p *plugin) admit(ctx context.Context, a *cniskel.Args, b Backend, w want) (err error) {
 	job, err := b.Prepare(ctx, a, w)
 	if err != nil {
 		if b, err = p.instead(ctx, a, w.conf, err); err != nil {
@@ -164,7 +164,7 @@ func (p *plugin) admit(ctx context.Context, a *cniplugin.Args, b Backend, w want
 
 // check compares what the attachment's back end holds with what the
 // configuration and the previous result ask for.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	conf, err := parse(a.StdinData)
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 
 // status says whether an ADD would work now: the configuration must be one
 // that ADD accepts, and a back end must be able to run.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	conf, err := parse(a.StdinData)
 	if err != nil {
 		return err

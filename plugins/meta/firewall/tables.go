@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -28,7 +28,7 @@ var _ Backend = tables{}
 
 // Prepare finds the bridge to isolate. The tables have been found usable when
 // they were chosen.
-func (b tables) Prepare(_ context.Context, _ *cniplugin.Args, w want) (Job, error) {
+func (b tables) Prepare(_ context.Context, _ *cniskel.Args, w want) (Job, error) {
 	f, err := b.firewall(w)
 	return &tablesJob{b, f}, err
 }
@@ -94,7 +94,7 @@ func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
 
 // Remove takes the rules out. Without a record, the addresses are those that the
 // previous result says: the reference's rules have nothing else to go by.
-func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s *section) error {
+func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error {
 	known := s != nil
 	if !known {
 		s = &section{Addrs: prevAddrs(a)}
@@ -109,7 +109,7 @@ func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.R
 
 // prevAddrs reads the addresses of the previous result, if the call has one that
 // can be read.
-func prevAddrs(a *cniplugin.Args) []netip.Addr {
+func prevAddrs(a *cniskel.Args) []netip.Addr {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
 		return nil
@@ -182,7 +182,7 @@ func (b tables) others(but attachments.Ref) ([]section, error) {
 }
 
 // Check compares the rules, the shared ones too.
-func (b tables) Check(ctx context.Context, a *cniplugin.Args, w want) error {
+func (b tables) Check(ctx context.Context, a *cniskel.Args, w want) error {
 	f, err := b.firewall(w)
 	if err != nil {
 		return err
@@ -193,12 +193,12 @@ func (b tables) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 // Sweep does nothing: the rules of what has a record went with it, and the
 // reference's say nothing about whose they are. The runtime's own DELs, with
 // their previous results, take those.
-func (tables) Sweep(context.Context, *cniplugin.Args, string, map[attachments.Ref]bool) error {
+func (tables) Sweep(context.Context, *cniskel.Args, string, map[attachments.Ref]bool) error {
 	return nil
 }
 
 // Status has nothing to add: tables that were chosen can be used.
-func (tables) Status(context.Context, *cniplugin.Args) error { return nil }
+func (tables) Status(context.Context, *cniskel.Args) error { return nil }
 
 // firewalld is the back end that asks firewalld. ingressPolicy is netfilter's
 // all the same, as in the reference.
@@ -210,7 +210,7 @@ type firewalld struct {
 var _ Backend = firewalld{}
 
 // Prepare chooses the tables for the isolation, if there is any.
-func (b firewalld) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error) {
+func (b firewalld) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
 	j := &firewalldJob{firewalld: b, w: w}
 	for _, p := range w.addrs {
 		j.addrs = append(j.addrs, p.Addr())
@@ -264,7 +264,7 @@ func (j *firewalldJob) Do(ctx context.Context, undos *rollback.Stack) error {
 
 // Remove takes the addresses out of the zone. Without a record they are those of
 // the previous result, in the zone of the configuration.
-func (b firewalld) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s *section) error {
+func (b firewalld) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error {
 	if s == nil {
 		s = &section{Addrs: prevAddrs(a), Zone: zoneOf(a)}
 	}
@@ -286,7 +286,7 @@ func (b firewalld) Remove(ctx context.Context, a *cniplugin.Args, ref attachment
 }
 
 // isolators are the tables that isolate for an attachment, none if nobody does.
-func (b firewalld) isolators(a *cniplugin.Args, s *section) []tables {
+func (b firewalld) isolators(a *cniskel.Args, s *section) []tables {
 	if s.IsolatedBy == "" {
 		return nil
 	}
@@ -300,7 +300,7 @@ func (b firewalld) isolators(a *cniplugin.Args, s *section) []tables {
 	return out
 }
 
-func zoneOf(a *cniplugin.Args) string {
+func zoneOf(a *cniskel.Args) string {
 	var conf Conf
 	_ = cniconf.Load(a.StdinData, &conf) // what cannot be read is the default
 	return conf.FirewalldZone
@@ -308,7 +308,7 @@ func zoneOf(a *cniplugin.Args) string {
 
 // Check asks firewalld for every address, and looks for the isolation: a reload
 // of firewalld may flush the tables.
-func (b firewalld) Check(ctx context.Context, a *cniplugin.Args, w want) error {
+func (b firewalld) Check(ctx context.Context, a *cniskel.Args, w want) error {
 	var addrs []netip.Addr
 	for _, p := range w.addrs {
 		addrs = append(addrs, p.Addr())
@@ -323,9 +323,9 @@ func (b firewalld) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 }
 
 // Sweep does nothing: a source says nothing about whose it is.
-func (firewalld) Sweep(context.Context, *cniplugin.Args, string, map[attachments.Ref]bool) error {
+func (firewalld) Sweep(context.Context, *cniskel.Args, string, map[attachments.Ref]bool) error {
 	return nil
 }
 
 // Status has nothing to add: firewalld that was chosen runs.
-func (firewalld) Status(context.Context, *cniplugin.Args) error { return nil }
+func (firewalld) Status(context.Context, *cniskel.Args) error { return nil }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -23,7 +23,7 @@ func newTablesWorld(t *testing.T) *world {
 	open, existing := chainedtest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{
 		Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records,
-		Netfilter: func(*cniplugin.Args) (Netfilter, error) {
+		Netfilter: func(*cniskel.Args) (Netfilter, error) {
 			return netfilter.NewNode(netfilter.Options{RunDir: dir}), nil
 		},
 	})

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -30,11 +30,11 @@ const Name = "flannel"
 
 // Delegate runs the plugin of a type, as *delegate.Runner does.
 type Delegate interface {
-	Add(ctx context.Context, a *cniplugin.Args, plugin string) (*types100.Result, error)
-	Del(ctx context.Context, a *cniplugin.Args, plugin string) error
-	Check(ctx context.Context, a *cniplugin.Args, plugin string) error
-	GC(ctx context.Context, a *cniplugin.Args, plugin string) error
-	Status(ctx context.Context, a *cniplugin.Args, plugin string) error
+	Add(ctx context.Context, a *cniskel.Args, plugin string) (*types100.Result, error)
+	Del(ctx context.Context, a *cniskel.Args, plugin string) error
+	Check(ctx context.Context, a *cniskel.Args, plugin string) error
+	GC(ctx context.Context, a *cniskel.Args, plugin string) error
+	Status(ctx context.Context, a *cniskel.Args, plugin string) error
 }
 
 // Deps are the plugin's ways to the world.
@@ -46,9 +46,9 @@ type Deps struct {
 type plugin struct{ Deps }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name: Name, About: version.About(Name), Versions: version.All(),
 		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status,
 	}
@@ -62,7 +62,7 @@ type section struct {
 }
 
 // with is the call with another configuration on stdin.
-func with(a *cniplugin.Args, stdin []byte) *cniplugin.Args {
+func with(a *cniskel.Args, stdin []byte) *cniskel.Args {
 	c := *a
 	c.StdinData = stdin
 	return &c
@@ -73,7 +73,7 @@ func with(a *cniplugin.Args, stdin []byte) *cniplugin.Args {
 // delegate fails its DEL is run, as the specification has it. The file stays for
 // the runtime's DEL where that fails too, and where it was there before: what an
 // earlier ADD made may be in use.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (_ types.Result, err error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (_ types.Result, err error) {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (_ types.Result, er
 // del needs neither flanneld nor the delegate's keys: it works from what ADD
 // saved. The file goes when the delegate has succeeded, so a failed DEL can be
 // repeated.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return err
@@ -125,14 +125,14 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // drop takes away what the delegate made, its saved configuration and the record.
-func (p *plugin) drop(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, file string) error {
+func (p *plugin) drop(ctx context.Context, a *cniskel.Args, ref attachments.Ref, file string) error {
 	if err := p.delFile(ctx, a, file); err != nil {
 		return err
 	}
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the record")
 }
 
-func (p *plugin) delFile(ctx context.Context, a *cniplugin.Args, file string) error {
+func (p *plugin) delFile(ctx context.Context, a *cniskel.Args, file string) error {
 	stdin, kind, err := readSaved(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -151,7 +151,7 @@ func (p *plugin) delFile(ctx context.Context, a *cniplugin.Args, file string) er
 }
 
 // check is the delegate's, with what ADD saved.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 
 // gc lets the delegate collect, then drops the saved configurations of this
 // network's attachments that are no longer valid.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 
 // gcDelegate passes the list of valid attachments on. Where flanneld has not
 // written its file, the delegate's own keys are all there is.
-func (p *plugin) gcDelegate(ctx context.Context, a *cniplugin.Args, c *config) error {
+func (p *plugin) gcDelegate(ctx context.Context, a *cniskel.Args, c *config) error {
 	conf, kind, err := c.delegateConf()
 	if err != nil {
 		a.Log.Warn("collecting without what flanneld knows", log.Error(err))
@@ -215,7 +215,7 @@ func (p *plugin) gcDelegate(ctx context.Context, a *cniplugin.Args, c *config) e
 
 // status: an ADD would work if flanneld has done its part and the delegate can
 // do its own.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a.StdinData)
 	if err != nil {
 		return err

@@ -5,7 +5,7 @@ package flannel
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // A second flannel network, whose flanneld is not ready, fails. Its DEL comes
@@ -14,7 +14,7 @@ func TestDelOfOtherNetwork(t *testing.T) {
 	n, ctx := newNode(t), t.Context()
 	_, err := n.p.Add(ctx, n.args("c1", "eth0", nil))
 	must(t, err)
-	other := func() *cniplugin.Args {
+	other := func() *cniskel.Args {
 		return n.args("c1", "net1", map[string]any{"name": "second", "subnetFile": "/none"})
 	}
 	if _, err := n.p.Add(ctx, other()); err == nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // errUnusable is a saved configuration that says nothing any more.
@@ -177,7 +177,7 @@ func abandoned(e fs.DirEntry) bool {
 		return false
 	}
 	fi, err := e.Info()
-	return err == nil && fi.Mode().IsRegular() && time.Since(fi.ModTime()) > 2*cniplugin.AddDeadline
+	return err == nil && fi.Mode().IsRegular() && time.Since(fi.ModTime()) > 2*cniskel.AddDeadline
 }
 
 // savedNetwork is the network a saved configuration belongs to, "" when it does

@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -32,7 +32,7 @@ type fakeDelegate struct {
 	failing string
 }
 
-func (f *fakeDelegate) verb(verb string, a *cniplugin.Args, kind string) error {
+func (f *fakeDelegate) verb(verb string, a *cniskel.Args, kind string) error {
 	f.calls = append(f.calls, verb+" "+kind)
 	f.stdin = a.StdinData
 	if f.failing != "" && f.failing != verb {
@@ -41,7 +41,7 @@ func (f *fakeDelegate) verb(verb string, a *cniplugin.Args, kind string) error {
 	return f.err
 }
 
-func (f *fakeDelegate) Add(_ context.Context, a *cniplugin.Args, kind string) (*types100.Result, error) {
+func (f *fakeDelegate) Add(_ context.Context, a *cniskel.Args, kind string) (*types100.Result, error) {
 	if err := f.verb("ADD", a, kind); err != nil {
 		return nil, err
 	}
@@ -51,19 +51,19 @@ func (f *fakeDelegate) Add(_ context.Context, a *cniplugin.Args, kind string) (*
 	}, nil
 }
 
-func (f *fakeDelegate) Del(_ context.Context, a *cniplugin.Args, kind string) error {
+func (f *fakeDelegate) Del(_ context.Context, a *cniskel.Args, kind string) error {
 	return f.verb("DEL", a, kind)
 }
 
-func (f *fakeDelegate) Check(_ context.Context, a *cniplugin.Args, kind string) error {
+func (f *fakeDelegate) Check(_ context.Context, a *cniskel.Args, kind string) error {
 	return f.verb("CHECK", a, kind)
 }
 
-func (f *fakeDelegate) GC(_ context.Context, a *cniplugin.Args, kind string) error {
+func (f *fakeDelegate) GC(_ context.Context, a *cniskel.Args, kind string) error {
 	return f.verb("GC", a, kind)
 }
 
-func (f *fakeDelegate) Status(_ context.Context, a *cniplugin.Args, kind string) error {
+func (f *fakeDelegate) Status(_ context.Context, a *cniskel.Args, kind string) error {
 	return f.verb("STATUS", a, kind)
 }
 
@@ -71,7 +71,7 @@ func (f *fakeDelegate) Status(_ context.Context, a *cniplugin.Args, kind string)
 type node struct {
 	*testing.T
 	fake    *fakeDelegate
-	p       *cniplugin.Plugin
+	p       *cniskel.Plugin
 	env     string
 	dataDir string
 	records *attachments.Dir
@@ -84,13 +84,13 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-func (n *node) args(id, ifname string, more map[string]any) *cniplugin.Args {
+func (n *node) args(id, ifname string, more map[string]any) *cniskel.Args {
 	c := map[string]any{"subnetFile": n.env, "dataDir": n.dataDir}
 	for k, v := range more {
 		c[k] = v
 	}
-	return &cniplugin.Args{
-		CmdArgs: cniplugin.CmdArgs{ContainerID: id, IfName: ifname, Netns: "/ns", StdinData: conf(n.T, c)},
+	return &cniskel.Args{
+		CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: ifname, Netns: "/ns", StdinData: conf(n.T, c)},
 		Log:     log.NewNop(),
 	}
 }
@@ -246,7 +246,7 @@ func TestTwoInterfacesAfterReboot(t *testing.T) {
 	kinds := map[string]string{"eth0": "bridge", "net1": "ptp"}
 	for _, order := range [][]string{{"eth0", "net1"}, {"net1", "eth0"}} {
 		n, ctx := newNode(t), context.Background()
-		call := func(ifname string) *cniplugin.Args {
+		call := func(ifname string) *cniskel.Args {
 			return n.args("c1", ifname, map[string]any{"name": "of-" + ifname, "delegate": map[string]any{"type": kinds[ifname]}})
 		}
 		for _, ifname := range []string{"eth0", "net1"} {

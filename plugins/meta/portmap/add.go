@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 // add publishes the mappings and passes the previous result on. With nothing
 // to publish it returns before it touches or loads anything.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	req, err := parse(a.StdinData)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (r *request) want(ref attachments.Ref, addrs []netip.Prefix) want {
 
 // prepare finds out who carries out what, and that they can. Nothing is changed
 // yet. The caller must close the jobs.
-func (p *plugin) prepare(ctx context.Context, a *cniplugin.Args, w want) ([]Job, []share, error) {
+func (p *plugin) prepare(ctx context.Context, a *cniskel.Args, w want) ([]Job, []share, error) {
 	shares, err := p.divide(ctx, a, w)
 	if err != nil {
 		return nil, nil, err
@@ -74,7 +74,7 @@ func (p *plugin) prepare(ctx context.Context, a *cniplugin.Args, w want) ([]Job,
 	return jobs, shares, err
 }
 
-func prepareAll(ctx context.Context, a *cniplugin.Args, shares []share) ([]Job, error) {
+func prepareAll(ctx context.Context, a *cniskel.Args, shares []share) ([]Job, error) {
 	jobs := make([]Job, 0, len(shares))
 	for _, s := range shares {
 		j, err := s.backend.Prepare(ctx, a, s.want)
@@ -95,7 +95,7 @@ func closeAll(jobs []Job) {
 
 // publish records the attachment and runs the jobs. On error nothing of them is
 // left, and no record.
-func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, jobs []Job, shares []share) (err error) {
+func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.Ref, jobs []Job, shares []share) (err error) {
 	var undos rollback.Stack
 	defer undos.Rollback(ctx, &err)
 
@@ -125,7 +125,7 @@ func (p *plugin) publish(ctx context.Context, a *cniplugin.Args, ref attachments
 
 // supersede takes out what an earlier ADD of the attachment published by back
 // ends that this one does not use.
-func (p *plugin) supersede(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, before held, now []share) error {
+func (p *plugin) supersede(ctx context.Context, a *cniskel.Args, ref attachments.Ref, before held, now []share) error {
 	if before.unknown || len(before.keys) == 0 {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (p *plugin) supersede(ctx context.Context, a *cniplugin.Args, ref attachmen
 
 // dropRecorded takes out what an earlier ADD of the same attachment published,
 // so that a repeated ADD without mappings leaves no old ones.
-func (p *plugin) dropRecorded(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
+func (p *plugin) dropRecorded(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	h := p.held(ref)
 	if len(h.keys) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
@@ -31,18 +31,18 @@ type Backend interface {
 	Name() string
 	// Prepare opens what the job needs and finds what rules it out: errors are
 	// CNI errors. It has no effect on the pod or its ports.
-	Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error)
+	Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error)
 	// Remove takes out the ports of an attachment and everything of it that
 	// carries them: those given, or with nil all that it can find. Missing is
 	// success.
-	Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, ports []portKey) error
+	Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports []portKey) error
 	// Check compares what is there with what is wanted.
-	Check(ctx context.Context, a *cniplugin.Args, w want) error
+	Check(ctx context.Context, a *cniskel.Args, w want) error
 	// Sweep removes what no attachment explains. valid are those of the network
 	// that the runtime knows.
-	Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error
+	Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error
 	// Status says why Prepare would fail now.
-	Status(ctx context.Context, a *cniplugin.Args) error
+	Status(ctx context.Context, a *cniskel.Args) error
 }
 
 // Job is a prepared ADD. The caller must Close it.
@@ -63,7 +63,7 @@ type share struct {
 
 // named returns the back ends that a record names, in their order; all without
 // one.
-func (p *plugin) named(a *cniplugin.Args, h held) []Backend {
+func (p *plugin) named(a *cniskel.Args, h held) []Backend {
 	all := p.backends(a)
 	if h.unknown {
 		return all
@@ -79,7 +79,7 @@ func (p *plugin) named(a *cniplugin.Args, h held) []Backend {
 
 // recorded divides what is wanted as the record says it was. What the record
 // does not know of is for the back end to miss that would carry it out now.
-func (p *plugin) recorded(ctx context.Context, a *cniplugin.Args, w want) ([]share, error) {
+func (p *plugin) recorded(ctx context.Context, a *cniskel.Args, w want) ([]share, error) {
 	h, byName := p.held(w.ref), make(map[string][]loader.HostPort)
 	would, err := p.divide(ctx, a, w)
 	if err != nil {
@@ -117,7 +117,7 @@ func keysOf(shares []share) []portKey {
 }
 
 // sweep lets every back end drop what no attachment explains.
-func (p *plugin) sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error {
+func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
 	var errs []error
 	for _, b := range p.backends(a) {
 		errs = append(errs, b.Sweep(ctx, a, network, valid))

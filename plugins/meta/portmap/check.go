@@ -11,12 +11,12 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // check compares what the attachment's back ends hold with what the
 // configuration and the previous result ask for.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	req, err := parse(a.StdinData)
 	if err != nil {
 		return err
@@ -46,13 +46,13 @@ func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
 
 // byAnother reports whether some back end has all the ports, as for a pod of the
 // reference plugins.
-func (p *plugin) byAnother(ctx context.Context, a *cniplugin.Args, w want) bool {
+func (p *plugin) byAnother(ctx context.Context, a *cniskel.Args, w want) bool {
 	return slices.ContainsFunc(p.backends(a), func(b Backend) bool { return b.Check(ctx, a, w) == nil })
 }
 
 // status says whether an ADD would work now: the configuration must be one
 // that ADD accepts, and a back end must be able to run.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	req, err := parse(a.StdinData)
 	if err != nil {
 		return err

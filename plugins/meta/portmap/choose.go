@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
@@ -29,7 +29,7 @@ const (
 )
 
 // backends are all there may be, in the order of preference.
-func (p *plugin) backends(a *cniplugin.Args) []Backend {
+func (p *plugin) backends(a *cniskel.Args) []Backend {
 	out := []Backend{ebpf{p.Deps}}
 	if p.Netfilter == nil {
 		return out
@@ -46,7 +46,7 @@ func (p *plugin) backends(a *cniplugin.Args) []Backend {
 
 // configured is the back end that is asked for: by the configuration, else by
 // the node's.
-func (p *plugin) configured(a *cniplugin.Args, conf *Conf) (string, error) {
+func (p *plugin) configured(a *cniskel.Args, conf *Conf) (string, error) {
 	if conf.Backend != "" || p.Netfilter == nil {
 		return conf.Backend, nil
 	}
@@ -59,7 +59,7 @@ func (p *plugin) configured(a *cniplugin.Args, conf *Conf) (string, error) {
 
 // divide says who carries out what: the back end that is asked for all of it.
 // With auto that is eBPF, and netfilter for mappings that eBPF cannot do.
-func (p *plugin) divide(ctx context.Context, a *cniplugin.Args, w want) ([]share, error) {
+func (p *plugin) divide(ctx context.Context, a *cniskel.Args, w want) ([]share, error) {
 	name, err := p.configured(a, w.conf)
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (p *plugin) divide(ctx context.Context, a *cniplugin.Args, w want) ([]share
 
 // allTo gives everything to the tables that name asks for. Conditions, and a
 // chain that marks, are words of one tool only.
-func (p *plugin) allTo(ctx context.Context, a *cniplugin.Args, name string, w want) ([]share, error) {
+func (p *plugin) allTo(ctx context.Context, a *cniskel.Args, name string, w want) ([]share, error) {
 	if p.Netfilter == nil {
 		return nil, cnierr.Unsupported("backend", name, "only ebpf is built in")
 	}
@@ -121,7 +121,7 @@ func (p *plugin) allTo(ctx context.Context, a *cniplugin.Args, name string, w wa
 
 // instead gives everything to netfilter when eBPF turned out to be unable to run,
 // or the pod's device is whole inside the pod, unless eBPF was asked for by name.
-func (p *plugin) instead(ctx context.Context, a *cniplugin.Args, w want, why error) ([]share, error) {
+func (p *plugin) instead(ctx context.Context, a *cniskel.Args, w want, why error) ([]share, error) {
 	name, err := p.configured(a, w.conf)
 	if err != nil || name == backendEBPF || p.Netfilter == nil || !errors.Is(why, loader.ErrUnavailable) && !errors.Is(why, loader.ErrNoHostEnd) {
 		return nil, why

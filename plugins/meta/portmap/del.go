@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // portKey is one published port as a record holds it, with where it leads and
@@ -26,7 +26,7 @@ type portKey struct {
 }
 
 // collect is DEL for an attachment that only its record names.
-func (p *plugin) collect(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
+func (p *plugin) collect(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	return p.withdraw(ctx, a, ref, p.held(ref))
 }
 
@@ -50,7 +50,7 @@ func (h held) of(b Backend) []portKey {
 
 // del needs nothing but the attachment's name: neither runtimeConfig, nor
 // prevResult, nor the namespace, nor a configuration that ADD would accept.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (p *plugin) held(ref attachments.Ref) held {
 
 // withdraw takes out the ports, and the record once nothing of them is left.
 // Missing is success.
-func (p *plugin) withdraw(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, h held) error {
+func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.Ref, h held) error {
 	if h.none {
 		return nil
 	}

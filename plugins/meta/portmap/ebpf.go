@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -23,7 +23,7 @@ func (ebpf) Name() string { return backendEBPF }
 
 // Prepare finds the pod's device and opens the datapath, which loads it if need
 // be.
-func (b ebpf) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error) {
+func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
 	ep, err := b.resolve(ctx, a, w)
 	if err != nil {
 		return nil, chained.ResolveError(err, a.IfName, cnierr.CodeKernel)
@@ -37,7 +37,7 @@ func (b ebpf) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, erro
 
 // resolve describes the pod's device, with every address the pod has on it:
 // the datapath drops what a pod sends from any other.
-func (b ebpf) resolve(ctx context.Context, a *cniplugin.Args, w want) (loader.Endpoint, error) {
+func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, w want) (loader.Endpoint, error) {
 	ep, err := b.Resolve(ctx, a.Netns, a.IfName)
 	ep.Ref, ep.Addrs = w.ref, w.addrs
 	return ep, err
@@ -71,7 +71,7 @@ func (j *ebpfJob) Do(ctx context.Context, undos *rollback.Stack) error {
 
 // Remove takes out the ports and the publish feature. A port that another
 // attachment has taken since is left alone.
-func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, ports []portKey) error {
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports []portKey) error {
 	dp, err := b.OpenExisting(ctx, a)
 	switch {
 	case errors.Is(err, loader.ErrNotLoaded):
@@ -99,7 +99,7 @@ func unlessGone(err error) error {
 }
 
 // Check compares the endpoint, its programs and every hostPort entry.
-func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, w want) error {
+func (b ebpf) Check(ctx context.Context, a *cniskel.Args, w want) error {
 	ep, err := b.resolve(ctx, a, w)
 	if err != nil {
 		return chained.ResolveError(err, a.IfName, cnierr.CodeCheck)
@@ -119,12 +119,12 @@ func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, w want) error {
 }
 
 // Sweep lets the datapath drop the entries of unknown owners.
-func (b ebpf) Sweep(ctx context.Context, a *cniplugin.Args, _ string, valid map[attachments.Ref]bool) error {
+func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
 	return chained.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
 }
 
 // Status opens the datapath as ADD would, which loads it if need be.
-func (b ebpf) Status(ctx context.Context, a *cniplugin.Args) error {
+func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error {
 	dp, err := b.Open(ctx, a)
 	if err != nil {
 		return chained.OpenError(err, cnierr.CodeUnavailable)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
 )
@@ -51,24 +51,24 @@ type Datapath interface {
 type Deps struct {
 	// Open returns the node's datapath and loads it when nothing is loaded;
 	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// Resolve finds the host end of a pod's interface.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
 	Records *attachments.Dir
 	// Netfilter returns the node's other way, with an error if the node's
 	// configuration cannot be read; it can be used with the defaults then. Nil:
 	// there is only eBPF.
-	Netfilter func(a *cniplugin.Args) (Netfilter, error)
+	Netfilter func(a *cniskel.Args) (Netfilter, error)
 }
 
 type plugin struct{ Deps }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name:     Name,
 		About:    version.About(Name),
 		Versions: version.All(),

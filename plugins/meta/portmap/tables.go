@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -31,7 +31,7 @@ var _ Backend = tables{}
 
 // Prepare finds the device that the node's own processes reach the pod by. The
 // tables have been found usable when they were chosen.
-func (b tables) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, error) {
+func (b tables) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
 	ports := w.netfilter()
 	ports.Before, ports.Spare = mappings(b.section(w.ref).Ports), b.spare(w.ref)
 	return &tablesJob{tables: b, args: a, ports: ports, localnet: b.localnet(ctx, a, w)}, nil
@@ -39,7 +39,7 @@ func (b tables) Prepare(ctx context.Context, a *cniplugin.Args, w want) (Job, er
 
 // localnet names the device whose route_localnet has to be on, if that is ours
 // to do: not where it is on already and no attachment of ours says so.
-func (b tables) localnet(ctx context.Context, a *cniplugin.Args, w want) string {
+func (b tables) localnet(ctx context.Context, a *cniskel.Args, w want) string {
 	if !w.snat || !slices.ContainsFunc(w.ports, func(p loader.HostPort) bool { return p.PodIP.Is4() }) {
 		return ""
 	}
@@ -95,7 +95,7 @@ func (w want) netfilter() netfilter.Ports {
 
 type tablesJob struct {
 	tables
-	args     *cniplugin.Args
+	args     *cniskel.Args
 	ports    netfilter.Ports
 	localnet string
 }
@@ -132,7 +132,7 @@ func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
 
 // dropFlows ends the connections to published ports that match accepts. A kernel
 // that cannot tell them leaves them as they are.
-func dropFlows(a *cniplugin.Args, mappings []netfilter.Mapping, match func(netfilter.Mapping, rtnl.Flow) bool) {
+func dropFlows(a *cniskel.Args, mappings []netfilter.Mapping, match func(netfilter.Mapping, rtnl.Flow) bool) {
 	for _, family := range []int{rtnl.FamilyV4, rtnl.FamilyV6} {
 		var of []netfilter.Mapping
 		for _, m := range mappings {
@@ -157,7 +157,7 @@ func dropFlows(a *cniplugin.Args, mappings []netfilter.Mapping, match func(netfi
 }
 
 // Remove takes the rules out, and ends the connections that they made.
-func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, ports []portKey) error {
+func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports []portKey) error {
 	h := netfilter.Held{Ref: ref, Mappings: mappings(ports), Spare: b.spare(ref)}
 	if err := b.DelPorts(ctx, h); err != nil {
 		if ports == nil && errors.Is(err, netfilter.ErrUnusable) {
@@ -192,7 +192,7 @@ func mappings(ports []portKey) (out []netfilter.Mapping) {
 // disableLocalnet takes route_localnet back from a device unless an attachment
 // other than this one relies on it. An earlier one may have had other tables,
 // which guard the device still.
-func (b tables) disableLocalnet(ctx context.Context, a *cniplugin.Args, ifname string, but attachments.Ref) error {
+func (b tables) disableLocalnet(ctx context.Context, a *cniskel.Args, ifname string, but attachments.Ref) error {
 	used := func() bool { return b.usesLocalnet(ifname, but) }
 	errs := []error{b.DisableLocalnet(ctx, ifname, used, b.published)}
 	if used() {
@@ -222,7 +222,7 @@ func (b tables) published(a netip.Addr) bool {
 
 // disableUnused takes route_localnet back from the devices that no attachment
 // other than this one relies on, when nobody can say which it was.
-func (b tables) disableUnused(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error {
+func (b tables) disableUnused(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	devices, err := b.Guarded(ctx)
 	errs := []error{err}
 	for _, name := range devices {
@@ -261,7 +261,7 @@ func (b tables) spare(ref attachments.Ref) []netip.Addr {
 }
 
 // Check compares the rules, the shared ones too.
-func (b tables) Check(ctx context.Context, _ *cniplugin.Args, w want) error {
+func (b tables) Check(ctx context.Context, _ *cniskel.Args, w want) error {
 	ports := w.netfilter()
 	ports.Stranger = len(b.section(w.ref).Ports) == 0
 	return netfilter.CNIError(b.CheckPorts(ctx, ports), cnierr.CodeNoDatapath, "host ports differ from the configuration")
@@ -269,7 +269,7 @@ func (b tables) Check(ctx context.Context, _ *cniplugin.Args, w want) error {
 
 // Sweep removes the rules of containers of the network that the runtime does
 // not know and no record names.
-func (b tables) Sweep(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error {
+func (b tables) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
 	keep := make(map[string]bool)
 	for ref := range valid {
 		keep[ref.ContainerID] = true
@@ -292,4 +292,4 @@ func (b tables) Sweep(ctx context.Context, a *cniplugin.Args, network string, va
 }
 
 // Status has nothing to add: tables that were chosen can be used.
-func (tables) Status(context.Context, *cniplugin.Args) error { return nil }
+func (tables) Status(context.Context, *cniskel.Args) error { return nil }

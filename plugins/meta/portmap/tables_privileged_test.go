@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -32,7 +32,7 @@ func (w *tablesWorld) setDefault(backend string) {
 	open, existing := chainedtest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{
 		Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records,
-		Netfilter: func(*cniplugin.Args) (Netfilter, error) {
+		Netfilter: func(*cniskel.Args) (Netfilter, error) {
 			return netfilter.NewNode(netfilter.Options{RunDir: w.runDir, Default: backend}), nil
 		},
 	})
@@ -99,13 +99,13 @@ func TestPrivilegedTwiceInOneNetwork(t *testing.T) {
 			w := newTablesWorld(t, backend)
 			first, second := w.Args("a", tablesConf("10.1.0.2", 8080)), w.Args("a", tablesConf("10.1.0.3", 8081))
 			second.IfName = "net1"
-			check := func(a *cniplugin.Args, when string) {
+			check := func(a *cniskel.Args, when string) {
 				t.Helper()
 				if err := w.In(func() error { return w.Plugin.Check(t.Context(), a) }); err != nil {
 					t.Errorf("%s of %s: %v", when, a.IfName, err)
 				}
 			}
-			add := func(a *cniplugin.Args) {
+			add := func(a *cniskel.Args) {
 				chainedtest.Must(t, w.In(func() error { _, err := w.Plugin.Add(t.Context(), a); return err }))
 			}
 			add(first)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
 // Tables that the kernel or everybody uses; a free one is looked for elsewhere.
@@ -45,7 +45,7 @@ func (c *conf) Key(name string) any {
 // request is a validated call.
 type request struct {
 	conf
-	args     *cniplugin.Args
+	args     *cniskel.Args
 	gateways map[bool]netip.Addr // by Is4
 	prev     *types100.Result
 	addrs    []address
@@ -58,7 +58,7 @@ type address struct {
 }
 
 // parse decodes and validates everything but prevResult.
-func parse(a *cniplugin.Args) (*request, error) {
+func parse(a *cniskel.Args) (*request, error) {
 	r := &request{args: a, gateways: map[bool]netip.Addr{}}
 	if err := cniconf.Load(a.StdinData, &r.conf); err != nil {
 		return nil, err

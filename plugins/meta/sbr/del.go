@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
@@ -19,7 +19,7 @@ import (
 
 // del takes the rules out and puts the main table back. A namespace that is gone
 // has taken all of it along.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil && c.Name == "" {
 		return err // with a name, an odd value elsewhere must not keep us from cleaning
@@ -78,7 +78,7 @@ func removeByAddress(pod *inpod.Pod, ifname string, table *int) error {
 }
 
 // gc removes the rules of attachments that the runtime no longer lists.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return inpod.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(ctx context.Context, rec *attachments.Record) error {
@@ -88,7 +88,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // check looks for the rule of each address and for what its table must have.
-func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(_ context.Context, a *cniskel.Args) error {
 	r, err := parse(a)
 	if err != nil {
 		return err

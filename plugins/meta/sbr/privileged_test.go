@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
@@ -32,7 +32,7 @@ type env struct {
 	node   *lab.Node
 	pod    *lab.Pod
 	runs   *attachments.Dir
-	plugin *cniplugin.Plugin
+	plugin *cniskel.Plugin
 	netns  string
 	prev   string
 }
@@ -71,14 +71,14 @@ func (e *env) ip(args string) string {
 	return e.pod.IPT(e.t, args)
 }
 
-func (e *env) call(verb func(context.Context, *cniplugin.Args) error, keys string) error {
+func (e *env) call(verb func(context.Context, *cniskel.Args) error, keys string) error {
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"sbr"` + keys + `}`
-	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{ContainerID: "a", IfName: "net1", Netns: e.netns, StdinData: []byte(conf)}}
+	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: "net1", Netns: e.netns, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 
 func (e *env) add(keys string) (res types.Result, err error) {
-	err = e.call(func(ctx context.Context, a *cniplugin.Args) error {
+	err = e.call(func(ctx context.Context, a *cniskel.Args) error {
 		res, err = e.plugin.Add(ctx, a)
 		return err
 	}, keys+e.prev)
@@ -432,15 +432,15 @@ func TestPrivilegedLockedByThePod(t *testing.T) {
 	release := time.AfterFunc(10*time.Second, held.Close)
 	defer held.Close()
 	defer release.Stop()
-	hurried := func(verb func(context.Context, *cniplugin.Args) error) func(context.Context, *cniplugin.Args) error {
-		return func(ctx context.Context, a *cniplugin.Args) error {
+	hurried := func(verb func(context.Context, *cniskel.Args) error) func(context.Context, *cniskel.Args) error {
+		return func(ctx context.Context, a *cniskel.Args) error {
 			ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 			defer cancel()
 			return verb(ctx, a)
 		}
 	}
 	rig.WantCode(t, e.call(hurried(e.plugin.Del), ""), 11, e.pod.Path)
-	rig.WantCode(t, e.call(hurried(func(ctx context.Context, a *cniplugin.Args) error { _, err := e.plugin.Add(ctx, a); return err }), e.prev), 11, e.pod.Path)
+	rig.WantCode(t, e.call(hurried(func(ctx context.Context, a *cniskel.Args) error { _, err := e.plugin.Add(ctx, a); return err }), e.prev), 11, e.pod.Path)
 	if d := cmp.Diff(before, e.state()); d != "" {
 		t.Errorf("changed without the lock:\n%s", d)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
@@ -33,9 +33,9 @@ type Deps struct{ Records *attachments.Dir }
 type plugin struct{ Deps }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name: Name, About: version.About(Name), Versions: version.All(),
 		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: status,
 	}
@@ -66,7 +66,7 @@ func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string
 }
 
 // add sets the pod's tables and rules up and passes the result on.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	r, err := parse(a)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 }
 
 // status says whether an ADD would work now.
-func status(_ context.Context, a *cniplugin.Args) error {
+func status(_ context.Context, a *cniskel.Args) error {
 	if _, err := parse(a); err != nil {
 		return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
 	}

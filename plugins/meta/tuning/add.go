@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -29,7 +29,7 @@ type found struct {
 	sysctl map[string]string
 }
 
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	w, err := parse(a.StdinData, a.CmdArgs.Args, a.IfName)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 }
 
 // tune makes w true in ns. On error everything is as it was found.
-func (p *plugin) tune(ctx context.Context, a *cniplugin.Args, ns *netns.NS, w *wanted) (err error) {
+func (p *plugin) tune(ctx context.Context, a *cniskel.Args, ns *netns.NS, w *wanted) (err error) {
 	before, err := look(ns, a.IfName, w)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos
 	return nil
 }
 
-func (p *plugin) announce(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, w *wanted, before *found, undos *rollback.Stack) error {
+func (p *plugin) announce(ctx context.Context, a *cniskel.Args, ref attachments.Ref, w *wanted, before *found, undos *rollback.Stack) error {
 	if w.mac == nil {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -27,7 +27,7 @@ type backup struct {
 // partial is behind the name of a backup that is not complete.
 const partial = ".tmp"
 
-func backupPath(dataDir string, a *cniplugin.Args) string {
+func backupPath(dataDir string, a *cniskel.Args) string {
 	return filepath.Join(dataDir, a.ContainerID+"_"+a.IfName+".json")
 }
 

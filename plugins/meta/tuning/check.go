@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
 // check compares every setting that ADD made; what nobody asked for may be as
 // it likes (promisc, for one, may be on for other reasons).
-func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(_ context.Context, a *cniskel.Args) error {
 	w, err := parse(a.StdinData, a.CmdArgs.Args, a.IfName)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func checkLink(ifname string, w *wanted) error {
 
 // status says whether an ADD would work: the configuration must be one that ADD
 // accepts, the allowlist must allow it, and backups must find a place.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	w, err := parse(a.StdinData, "", "eth0")
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -24,7 +24,7 @@ import (
 // del restores what ADD found and forgets it. Once the configuration is read it
 // does not fail: the namespace is about to go, and an error would keep the
 // plugins before this one in the chain from cleaning up.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	var conf struct {
 		cniconf.Common
 		DataDir string `json:"dataDir"`
@@ -86,7 +86,7 @@ func (p *plugin) leave(ref attachments.Ref, s *section) error {
 	return errors.Join(errs...)
 }
 
-func (p *plugin) putBack(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, s section) {
+func (p *plugin) putBack(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s section) {
 	b, exists, err := readBackup(s.Backup)
 	logged(a.Log, "read the backup file", err)
 	if !exists && len(s.Sysctl) == 0 {
@@ -158,7 +158,7 @@ func restoreLink(ifname string, b backup) error {
 
 // gc forgets the attachments that the runtime no longer lists. Their namespaces
 // are gone or not ours to touch: there is nothing to restore in them.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return inpod.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(_ context.Context, rec *attachments.Record) error {

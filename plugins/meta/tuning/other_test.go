@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -71,7 +71,7 @@ func TestPrivilegedTwoNetworksOneSysctl(t *testing.T) {
 				d.do(func() (err error) { v, err = sysctl.Get(key); return err })
 				return v
 			}
-			of := func(i int, keys string) *cniplugin.Args {
+			of := func(i int, keys string) *cniskel.Args {
 				a := d.args(keys)
 				a.IfName = fmt.Sprintf("net%d", i)
 				a.StdinData = []byte(strings.Replace(string(a.StdinData), `"name":"n"`, fmt.Sprintf(`"name":"net%d"`, i), 1))

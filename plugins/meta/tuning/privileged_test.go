@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -60,7 +60,7 @@ func newPod(t *testing.T) *pod {
 	d := &pod{t: t, dp: &fakeDatapath{map[uint64]string{}}, data: dir + "/data", runs: dir + "/attachments"}
 	d.p = &plugin{Deps{
 		Records:      attachments.Open(d.runs),
-		OpenExisting: func(context.Context, *cniplugin.Args) (Datapath, error) { return d.dp, nil },
+		OpenExisting: func(context.Context, *cniskel.Args) (Datapath, error) { return d.dp, nil },
 		Allowlist:    dir + "/allowlist.conf",
 		Match:        match.Match,
 	}}
@@ -159,10 +159,10 @@ func tunedState() map[string]string {
 	}
 }
 
-func (d *pod) args(keys string) *cniplugin.Args {
+func (d *pod) args(keys string) *cniskel.Args {
 	prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","mtu":1500},
 		{"name":"eth0","mac":"02:00:00:00:00:01","mtu":1500,"sandbox":%q}],"ips":[]}`, d.ns.Path())
-	return &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{
+	return &cniskel.Args{CmdArgs: cniskel.CmdArgs{
 		ContainerID: "c1", IfName: "eth0", Netns: d.path(),
 		StdinData: conf(`,"dataDir":"` + d.data + `"` + keys + prev),
 	}, Log: log.NewNop()}
@@ -380,7 +380,7 @@ func TestPrivilegedGC(t *testing.T) {
 	d := newPod(t)
 	d.add(all)
 	gc := func(list string) error {
-		return d.p.gc(context.Background(), &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: conf(list)}, Log: log.NewNop()})
+		return d.p.gc(context.Background(), &cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: conf(list)}, Log: log.NewNop()})
 	}
 	if err := gc(`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`); err != nil {
 		t.Fatal(err)
@@ -400,7 +400,7 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	p := &plugin{Deps{Allowlist: t.TempDir() + "/allowlist.conf", Match: match.Match}}
 	status := func() error {
-		return p.status(context.Background(), &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: conf(`,"sysctl":{"net.core.somaxconn":"1"}`)}})
+		return p.status(context.Background(), &cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: conf(`,"sysctl":{"net.core.somaxconn":"1"}`)}})
 	}
 	if err := status(); err != nil {
 		t.Errorf("no allowlist: %v", err)

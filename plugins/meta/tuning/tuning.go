@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/sysctlallow"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -41,7 +41,7 @@ type Datapath interface {
 type Deps struct {
 	Records *attachments.Dir
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// Allowlist is the file of permitted sysctls; empty means DefaultAllowlist.
 	Allowlist string
 	// Match matches its expressions.
@@ -51,12 +51,12 @@ type Deps struct {
 type plugin struct{ Deps }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	if d.Allowlist == "" {
 		d.Allowlist = DefaultAllowlist
 	}
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name:     Name,
 		About:    version.About(Name),
 		Versions: version.All(),
@@ -86,7 +86,7 @@ func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string
 }
 
 // announceMAC tells the datapath, where one is loaded, the pod's address.
-func (p *plugin) announceMAC(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, mac net.HardwareAddr) error {
+func (p *plugin) announceMAC(ctx context.Context, a *cniskel.Args, ref attachments.Ref, mac net.HardwareAddr) error {
 	if p.OpenExisting == nil {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
@@ -17,7 +17,7 @@ import (
 
 // del takes the interface out of the VRF and the VRF away with its last one. A
 // namespace that is gone has taken both along.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil && c.Name == "" {
 		return err // with a name, an odd value elsewhere must not keep us from cleaning
@@ -91,7 +91,7 @@ func removeIfEmpty(pod *inpod.Pod, vrf string) error {
 }
 
 // gc takes out the interfaces of attachments that the runtime no longer lists.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return inpod.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(ctx context.Context, rec *attachments.Record) error { return p.detach(ctx, a.Log, rec.Ref, "", "") },

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
@@ -27,7 +27,7 @@ type env struct {
 	node   *lab.Node
 	pod    *lab.Pod
 	runs   *attachments.Dir
-	plugin *cniplugin.Plugin
+	plugin *cniskel.Plugin
 	netns  string
 	ifname string
 }
@@ -65,14 +65,14 @@ func (e *env) ip(args string) string {
 	return e.pod.IPT(e.t, args)
 }
 
-func (e *env) call(verb func(context.Context, *cniplugin.Args) error, keys string) error {
+func (e *env) call(verb func(context.Context, *cniskel.Args) error, keys string) error {
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"vrf"` + keys + `}`
-	a := &cniplugin.Args{Log: log.NewNop(), CmdArgs: cniplugin.CmdArgs{ContainerID: "a", IfName: e.ifname, Netns: e.netns, StdinData: []byte(conf)}}
+	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: e.ifname, Netns: e.netns, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 
 func (e *env) add(keys string) error {
-	return e.call(func(ctx context.Context, a *cniplugin.Args) error {
+	return e.call(func(ctx context.Context, a *cniskel.Args) error {
 		res, err := e.plugin.Add(ctx, a)
 		if err == nil && res == (types.Result)(nil) {
 			err = errors.New("no result")
@@ -247,7 +247,7 @@ func TestPrivilegedRefusals(t *testing.T) {
 			t.Errorf("%s left something behind: %v, %s", tt.keys, list, e.ip("link"))
 		}
 	}
-	rig.WantCode(t, e.call(func(ctx context.Context, a *cniplugin.Args) error { _, err := e.plugin.Add(ctx, a); return err }, `,"vrfname":"blue"`), 7, "prevResult")
+	rig.WantCode(t, e.call(func(ctx context.Context, a *cniskel.Args) error { _, err := e.plugin.Add(ctx, a); return err }, `,"vrfname":"blue"`), 7, "prevResult")
 	rig.WantCode(t, e.call(e.plugin.Status, ""), 50, "vrfname")
 	if err := e.call(e.plugin.Status, `,"vrfname":"blue"`); err != nil {
 		t.Errorf("STATUS: %v", err)

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
@@ -37,9 +37,9 @@ type Deps struct{ Records *attachments.Dir }
 type plugin struct{ Deps }
 
 // New returns the plugin.
-func New(d Deps) *cniplugin.Plugin {
+func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name: Name, About: version.About(Name), Versions: version.Since(since),
 		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: status,
 	}
@@ -67,12 +67,12 @@ func (c *conf) Key(name string) any {
 // request is a validated call.
 type request struct {
 	conf
-	args *cniplugin.Args
+	args *cniskel.Args
 	prev *types100.Result
 }
 
 // parse decodes and validates everything but prevResult.
-func parse(a *cniplugin.Args) (*request, error) {
+func parse(a *cniskel.Args) (*request, error) {
 	r := &request{args: a}
 	if err := cniconf.Load(a.StdinData, &r.conf); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func parse(a *cniplugin.Args) (*request, error) {
 }
 
 // parseChained is parse for a call that must have prevResult.
-func parseChained(a *cniplugin.Args) (r *request, err error) {
+func parseChained(a *cniskel.Args) (r *request, err error) {
 	if r, err = parse(a); err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string
 }
 
 // add puts the interface into the VRF and passes the result on.
-func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, error) {
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	r, err := parseChained(a)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (p *plugin) add(ctx context.Context, a *cniplugin.Args) (types.Result, erro
 }
 
 // check compares the VRF, its table and the interface in it with what ADD made.
-func (p *plugin) check(_ context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(_ context.Context, a *cniskel.Args) error {
 	r, err := parseChained(a)
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func missing(err error, name string) error {
 
 // status says whether the configuration is one that ADD accepts. Whether the
 // kernel has VRFs only making one would tell.
-func status(_ context.Context, a *cniplugin.Args) error {
+func status(_ context.Context, a *cniskel.Args) error {
 	_, err := parse(a)
 	return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
 }

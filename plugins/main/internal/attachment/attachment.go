@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -126,7 +126,7 @@ func CheckMTU(mtu int) error {
 // MAC returns the hardware address that a call wants, nil for none: of the
 // configuration's own key (empty where the plugin has none), CNI_ARGS "MAC",
 // args.cni.mac and runtimeConfig.mac, the last one that is given.
-func MAC(a *cniplugin.Args, c *cniconf.Common, own string) (mac net.HardwareAddr, err error) {
+func MAC(a *cniskel.Args, c *cniconf.Common, own string) (mac net.HardwareAddr, err error) {
 	set := func(key, s string) error {
 		if s == "" {
 			return nil

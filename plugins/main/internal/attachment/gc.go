@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -22,13 +22,13 @@ type Collector struct {
 	IPAM ipam.Plugin
 	// Detach removes one attachment and its record. The call has no namespace:
 	// the recorded path may name another pod's by now.
-	Detach func(ctx context.Context, call *cniplugin.Args, c DelConf, rec *attachments.Record) error
+	Detach func(ctx context.Context, call *cniskel.Args, c DelConf, rec *attachments.Record) error
 }
 
 // Run detaches what the network's records name and the runtime no longer lists,
 // then lets the IPAM plugin collect. It never stops at the first error, and
 // never touches another network's attachments.
-func (g Collector) Run(ctx context.Context, a *cniplugin.Args) error {
+func (g Collector) Run(ctx context.Context, a *cniskel.Args) error {
 	c, err := ParseDel(a.StdinData)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -22,11 +22,11 @@ import (
 
 // Plugin is what is needed of *delegate.Runner.
 type Plugin interface {
-	Add(ctx context.Context, a *cniplugin.Args, ipamType string) (*types100.Result, error)
-	Del(ctx context.Context, a *cniplugin.Args, ipamType string) error
-	Check(ctx context.Context, a *cniplugin.Args, ipamType string) error
-	GC(ctx context.Context, a *cniplugin.Args, ipamType string) error
-	Status(ctx context.Context, a *cniplugin.Args, ipamType string) error
+	Add(ctx context.Context, a *cniskel.Args, ipamType string) (*types100.Result, error)
+	Del(ctx context.Context, a *cniskel.Args, ipamType string) error
+	Check(ctx context.Context, a *cniskel.Args, ipamType string) error
+	GC(ctx context.Context, a *cniskel.Args, ipamType string) error
+	Status(ctx context.Context, a *cniskel.Args, ipamType string) error
 }
 
 // Type returns ipam.type of a configuration's ipam section, empty for none.
@@ -39,7 +39,7 @@ func Type(section json.RawMessage) (string, error) {
 // Allocate asks the IPAM plugin. The release is pushed to undos first: a
 // delegate that failed may have allocated all the same. The addresses come with
 // their subnets, in the order of the result's, of which there is at least one.
-func Allocate(ctx context.Context, p Plugin, a *cniplugin.Args, ipamType string, undos *rollback.Stack) (*types100.Result, []netip.Prefix, error) {
+func Allocate(ctx context.Context, p Plugin, a *cniskel.Args, ipamType string, undos *rollback.Stack) (*types100.Result, []netip.Prefix, error) {
 	undos.Push("address of "+ipamType, func(ctx context.Context) error {
 		return p.Del(ctx, a, ipamType)
 	})
@@ -56,7 +56,7 @@ func Allocate(ctx context.Context, p Plugin, a *cniplugin.Args, ipamType string,
 
 // Fill asks the IPAM plugin for what the only interface of a result has. Without
 // a plugin that is nothing.
-func Fill(ctx context.Context, res *types100.Result, p Plugin, a *cniplugin.Args, ipamType string, undos *rollback.Stack) ([]netip.Prefix, error) {
+func Fill(ctx context.Context, res *types100.Result, p Plugin, a *cniskel.Args, ipamType string, undos *rollback.Stack) ([]netip.Prefix, error) {
 	if ipamType == "" {
 		return nil, nil
 	}
@@ -87,7 +87,7 @@ func Addrs(res *types100.Result) ([]netip.Prefix, error) {
 // Release calls the IPAM plugin's DEL, always. When the configuration names no
 // IPAM plugin, or no longer, the recorded section takes its place. Call it before
 // the interface goes, as the reference does: a DHCP lease is given back through it.
-func Release(ctx context.Context, p Plugin, a *cniplugin.Args, section, recorded json.RawMessage) error {
+func Release(ctx context.Context, p Plugin, a *cniskel.Args, section, recorded json.RawMessage) error {
 	call := *a
 	kind, err := Type(section)
 	if kind == "" && len(recorded) > 0 {

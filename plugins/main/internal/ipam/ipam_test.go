@@ -11,7 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
@@ -58,17 +58,17 @@ type fake struct {
 	dels []string // stdin of each
 }
 
-func (f *fake) Add(context.Context, *cniplugin.Args, string) (*types100.Result, error) {
+func (f *fake) Add(context.Context, *cniskel.Args, string) (*types100.Result, error) {
 	return f.res, f.err
 }
 
-func (f *fake) Del(_ context.Context, a *cniplugin.Args, _ string) error {
+func (f *fake) Del(_ context.Context, a *cniskel.Args, _ string) error {
 	f.dels = append(f.dels, string(a.StdinData))
 	return nil
 }
-func (f *fake) Check(context.Context, *cniplugin.Args, string) error  { return nil }
-func (f *fake) GC(context.Context, *cniplugin.Args, string) error     { return nil }
-func (f *fake) Status(context.Context, *cniplugin.Args, string) error { return nil }
+func (f *fake) Check(context.Context, *cniskel.Args, string) error  { return nil }
+func (f *fake) GC(context.Context, *cniskel.Args, string) error     { return nil }
+func (f *fake) Status(context.Context, *cniskel.Args, string) error { return nil }
 
 // Whatever is wrong with the answer, the address is given back.
 func TestAllocateReleases(t *testing.T) {
@@ -84,7 +84,7 @@ func TestAllocateReleases(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			var undos rollback.Stack
-			_, _, err := Allocate(context.Background(), tc.fake, &cniplugin.Args{}, "x", &undos)
+			_, _, err := Allocate(context.Background(), tc.fake, &cniskel.Args{}, "x", &undos)
 			if err == nil || cnierr.From(err).Code != tc.code {
 				t.Fatalf("%v, want code %d", err, tc.code)
 			}
@@ -114,7 +114,7 @@ func TestRelease(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &fake{}
-			a := &cniplugin.Args{CmdArgs: cniplugin.CmdArgs{StdinData: []byte(tc.stdin)}, Log: log.NewNop()}
+			a := &cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: []byte(tc.stdin)}, Log: log.NewNop()}
 			err := Release(context.Background(), f, a, json.RawMessage(tc.section), json.RawMessage(tc.recorded))
 			if err != nil {
 				t.Fatal(err)

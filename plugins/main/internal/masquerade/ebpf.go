@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
@@ -23,7 +23,7 @@ var _ Backend = ebpf{}
 func (ebpf) Name() string { return backendEBPF }
 
 // Prepare opens the datapath, which loads it if need be.
-func (b ebpf) Prepare(ctx context.Context, a *cniplugin.Args) (Job, error) {
+func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args) (Job, error) {
 	dp, err := b.Open(ctx, a)
 	if err != nil {
 		return nil, openError(err, cnierr.CodeNoDatapath)
@@ -46,7 +46,7 @@ func (j ebpfJob) Do(ctx context.Context, ep loader.Endpoint, undos *rollback.Sta
 // Remove takes the pod out of the datapath. Where nothing is loaded, or
 // somebody has removed the maps, there is nothing to take out; a DEL that failed
 // for it would block the plugins before it in the chain.
-func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, _, _ []netip.Prefix) error {
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, _, _ []netip.Prefix) error {
 	dp, err := b.OpenExisting(ctx, a)
 	switch {
 	case errors.Is(err, loader.ErrNotLoaded):
@@ -65,7 +65,7 @@ func (b ebpf) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref
 }
 
 // Check compares the endpoint and its programs.
-func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint) error {
+func (b ebpf) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint) error {
 	dp, err := b.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) {
 		return cnierr.New(cnierr.CodeCheck, "the pod is not masqueraded: no datapath is loaded", "")
@@ -81,7 +81,7 @@ func (b ebpf) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint) 
 func (ebpf) Sweep(context.Context, string, []attachments.Ref) error { return nil }
 
 // Status opens the datapath as an ADD would, which loads it if need be.
-func (b ebpf) Status(ctx context.Context, a *cniplugin.Args) error {
+func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error {
 	dp, err := b.Open(ctx, a)
 	if err != nil {
 		return openError(err, cnierr.CodeUnavailable)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
@@ -68,13 +68,13 @@ type Datapath interface {
 type Node struct {
 	// Open loads the datapath when nothing is loaded; an error that is
 	// loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniplugin.Args) (Datapath, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
 	// Netfilter returns the node's other way, with an error if the node's
 	// configuration cannot be read; it can be used with the defaults then. Nil:
 	// there is only eBPF.
-	Netfilter func(a *cniplugin.Args) (Netfilter, error)
+	Netfilter func(a *cniskel.Args) (Netfilter, error)
 	// List returns the attachment records of a network.
 	List func(network string) ([]*attachments.Record, error)
 }
@@ -87,7 +87,7 @@ type Session struct {
 
 // Begin opens what Start needs, before the ADD's first effect. The caller must
 // Close the result.
-func (n Node) Begin(ctx context.Context, a *cniplugin.Args, c Conf) (*Session, error) {
+func (n Node) Begin(ctx context.Context, a *cniskel.Args, c Conf) (*Session, error) {
 	b, auto, err := n.choose(ctx, a, c)
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (s *Session) Close() {
 // record says; with an empty name every back end is asked, and with nil addresses
 // everything that carries the attachment's name goes, unless the record of another
 // attachment has it. Missing is success.
-func (n Node) Stop(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, backend string, addrs []netip.Prefix) error {
+func (n Node) Stop(ctx context.Context, a *cniskel.Args, ref attachments.Ref, backend string, addrs []netip.Prefix) error {
 	var spare []netip.Prefix
 	if addrs == nil {
 		var err error
@@ -173,7 +173,7 @@ func (n Node) others(ref attachments.Ref) ([]netip.Prefix, error) {
 // What differs has code 102. Without a record, as for a pod of the reference
 // plugins, any back end that has everything will do; the error is that of the one
 // that a new ADD would take.
-func (n Node) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, c Conf, backend string) error {
+func (n Node) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint, c Conf, backend string) error {
 	holders := n.holders(a, backend)
 	if len(holders) == 1 {
 		return holders[0].Check(ctx, a, ep)
@@ -191,7 +191,7 @@ func (n Node) Check(ctx context.Context, a *cniplugin.Args, ep loader.Endpoint, 
 
 // GC removes what is masqueraded in the network for attachments that neither
 // the runtime nor a record knows: those of a build or suite that kept none.
-func (n Node) GC(ctx context.Context, a *cniplugin.Args) error {
+func (n Node) GC(ctx context.Context, a *cniskel.Args) error {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func (n Node) GC(ctx context.Context, a *cniplugin.Args) error {
 }
 
 // Status says why Begin would fail now.
-func (n Node) Status(ctx context.Context, a *cniplugin.Args, c Conf) error {
+func (n Node) Status(ctx context.Context, a *cniskel.Args, c Conf) error {
 	b, auto, err := n.choose(ctx, a, c)
 	if err == nil {
 		err = b.Status(ctx, a)

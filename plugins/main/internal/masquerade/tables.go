@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -30,7 +30,7 @@ const (
 )
 
 // backends are all there may be, in the order of preference.
-func (n Node) backends(a *cniplugin.Args) []Backend {
+func (n Node) backends(a *cniskel.Args) []Backend {
 	out := []Backend{ebpf{n}}
 	if n.Netfilter == nil {
 		return out
@@ -47,7 +47,7 @@ func (n Node) backends(a *cniplugin.Args) []Backend {
 
 // choose returns the back end for a new attachment, and whether another may take
 // its place when it cannot run.
-func (n Node) choose(ctx context.Context, a *cniplugin.Args, c Conf) (b Backend, auto bool, err error) {
+func (n Node) choose(ctx context.Context, a *cniskel.Args, c Conf) (b Backend, auto bool, err error) {
 	name := backendAuto
 	if n.Netfilter != nil {
 		node, err := n.Netfilter(a)
@@ -67,7 +67,7 @@ func (n Node) choose(ctx context.Context, a *cniplugin.Args, c Conf) (b Backend,
 }
 
 // other returns the tables that name asks for.
-func (n Node) other(ctx context.Context, a *cniplugin.Args, name string) (Backend, error) {
+func (n Node) other(ctx context.Context, a *cniskel.Args, name string) (Backend, error) {
 	if n.Netfilter == nil {
 		return nil, cnierr.Unsupported("ipMasqBackend", name, `this build masquerades by eBPF only; use "ebpf" or "auto"`)
 	}
@@ -83,7 +83,7 @@ func (n Node) other(ctx context.Context, a *cniplugin.Args, name string) (Backen
 }
 
 // instead returns the back end for when eBPF turned out to be unable to run.
-func (n Node) instead(ctx context.Context, a *cniplugin.Args, auto bool, why error) (Backend, error) {
+func (n Node) instead(ctx context.Context, a *cniskel.Args, auto bool, why error) (Backend, error) {
 	if !auto || !errors.Is(why, loader.ErrUnavailable) {
 		return nil, why
 	}
@@ -102,7 +102,7 @@ var _ Backend = tables{}
 
 // Prepare has nothing to do: the tables have been found usable when they were
 // chosen.
-func (b tables) Prepare(context.Context, *cniplugin.Args) (Job, error) { return tablesJob{b}, nil }
+func (b tables) Prepare(context.Context, *cniskel.Args) (Job, error) { return tablesJob{b}, nil }
 
 type tablesJob struct{ tables }
 
@@ -115,7 +115,7 @@ func (j tablesJob) Do(ctx context.Context, ep loader.Endpoint, undos *rollback.S
 }
 
 // Remove takes the rules out; it needs neither the pod nor its device.
-func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, addrs, spare []netip.Prefix) error {
+func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, addrs, spare []netip.Prefix) error {
 	err := b.DelMasq(ctx, ref, addrs, spare)
 	if addrs == nil && errors.Is(err, netfilter.ErrUnusable) {
 		a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
@@ -125,7 +125,7 @@ func (b tables) Remove(ctx context.Context, a *cniplugin.Args, ref attachments.R
 }
 
 // Check compares the rules, the shared ones too.
-func (b tables) Check(ctx context.Context, _ *cniplugin.Args, ep loader.Endpoint) error {
+func (b tables) Check(ctx context.Context, _ *cniskel.Args, ep loader.Endpoint) error {
 	return netfilter.CNIError(b.CheckMasq(ctx, ep.Ref, ep.Addrs), cnierr.CodeNoDatapath, "masquerading differs")
 }
 
@@ -139,4 +139,4 @@ func (b tables) Sweep(ctx context.Context, network string, keep []attachments.Re
 }
 
 // Status has nothing to add: tables that were chosen can be used.
-func (tables) Status(context.Context, *cniplugin.Args) error { return nil }
+func (tables) Status(context.Context, *cniskel.Args) error { return nil }

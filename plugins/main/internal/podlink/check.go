@@ -10,7 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
@@ -34,7 +34,7 @@ func (c *inspection) differ(format string, a ...any) {
 // check compares everything that ADD made with what is there, and asks the IPAM
 // plugin to do the same. What later plugins of a chain may change (the MTU by
 // tuning, the table of a route by sbr) is compared with prevResult or not at all.
-func (p *plugin) check(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	req, err := p.parse(a, false)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
@@ -18,7 +18,7 @@ import (
 // del detaches the pod. It reads no more of the configuration than the
 // network's name and ipam: a master that is gone, or keys that ADD would
 // refuse, are no obstacle.
-func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	c, err := attachment.ParseDel(a.StdinData)
 	if err != nil {
 		return err
@@ -37,10 +37,10 @@ func (p *plugin) del(ctx context.Context, a *cniplugin.Args) error {
 // gc detaches what the runtime no longer lists. A recorded path may name another
 // pod's namespace by now: the recorded inode and index tell, and what another
 // attachment claims is spared.
-func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return attachment.Collector{
 		Section: p.Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniplugin.Args, c attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, c attachment.DelConf, rec *attachments.Record) error {
 			old := p.loadSection(rec.Ref)
 			// Of an ADD that was killed no index is recorded: name and kind find what it made, in the namespace with the recorded
 			// inode alone. It must not stay, since its addresses are released.
@@ -54,7 +54,7 @@ func (p *plugin) gc(ctx context.Context, a *cniplugin.Args) error {
 
 // detach removes the interface, releases the address and then forgets the
 // attachment. It goes on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniplugin.Args, ref attachments.Ref, old remembered, section json.RawMessage) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.Ref, old remembered, section json.RawMessage) error {
 	err := errors.Join(
 		ipam.Release(ctx, p.IPAM, a, section, old.IPAM),
 		old.remove(p.Name, ref.IfName),

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
@@ -20,7 +20,7 @@ import (
 // kind is one of the plugins, with a configuration that works.
 type kind struct {
 	name   string
-	new    func(podlink.Deps) *cniplugin.Plugin
+	new    func(podlink.Deps) *cniskel.Plugin
 	conf   map[string]any
 	master bool // sits on the node's eth0
 }

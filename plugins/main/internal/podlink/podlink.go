@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
@@ -42,7 +42,7 @@ type Kind struct {
 	Name string
 	// Parse validates everything that can be validated without looking at the
 	// kernel. Errors name key and value.
-	Parse func(a *cniplugin.Args) (*Request, error)
+	Parse func(a *cniskel.Args) (*Request, error)
 	// Busy says why the kernel may answer EBUSY or EINVAL; empty where nothing
 	// better is known.
 	Busy string
@@ -93,7 +93,7 @@ func (c *MasterConf) MasterKey(name string) any {
 // Request is a validated call.
 type Request struct {
 	Conf
-	Args *cniplugin.Args
+	Args *cniskel.Args
 	// Spec is the wanted interface without its name, parent and namespace.
 	Spec rtnl.SubSpec
 
@@ -123,9 +123,9 @@ type plugin struct {
 }
 
 // New returns the plugin.
-func New(k Kind, d Deps) *cniplugin.Plugin {
+func New(k Kind, d Deps) *cniskel.Plugin {
 	p := &plugin{d, k}
-	return &cniplugin.Plugin{
+	return &cniskel.Plugin{
 		Name:     k.Name,
 		About:    version.About(k.Name),
 		Versions: version.All(),
@@ -138,7 +138,7 @@ func New(k Kind, d Deps) *cniplugin.Plugin {
 }
 
 // parse is Kind.Parse and what all kinds have in common.
-func (p *plugin) parse(a *cniplugin.Args, status bool) (*Request, error) {
+func (p *plugin) parse(a *cniskel.Args, status bool) (*Request, error) {
 	r, err := p.Parse(a)
 	if err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func (r *Request) checkMTU(master rtnl.Link) error {
 
 // status says whether an ADD would work now. What is in a pod, or comes with a
 // chain, cannot be asked for.
-func (p *plugin) status(ctx context.Context, a *cniplugin.Args) error {
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	req, err := p.parse(a, true)
 	if err != nil {
 		return err

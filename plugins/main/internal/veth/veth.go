@@ -20,7 +20,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -154,7 +154,7 @@ func RemoveDerived(host *rtnl.Handle, ref attachments.Ref) error {
 // RemoveNamed deletes the pair of a pod that another plugin suite attached: the
 // interface CNI_IFNAME, if it is a veth whose other end ours accepts. A namespace
 // that is gone took its end with it.
-func RemoveNamed(host *rtnl.Handle, a *cniplugin.Args, ours func(end rtnl.Link) bool) error {
+func RemoveNamed(host *rtnl.Handle, a *cniskel.Args, ours func(end rtnl.Link) bool) error {
 	if a.Netns == "" || a.IfName == "" {
 		return nil
 	}

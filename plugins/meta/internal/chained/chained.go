@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netns"
 )
 
@@ -52,15 +52,15 @@ type Collector struct {
 	// List returns the attachment records of a network, of all when it is empty.
 	List func(network string) ([]*attachments.Record, error)
 	// Withdraw takes out what the plugin holds for an attachment.
-	Withdraw func(ctx context.Context, a *cniplugin.Args, ref attachments.Ref) error
+	Withdraw func(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error
 	// Sweep removes what no attachment explains. valid are those of the network
 	// that the runtime knows.
-	Sweep func(ctx context.Context, a *cniplugin.Args, network string, valid map[attachments.Ref]bool) error
+	Sweep func(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error
 }
 
 // GC withdraws the attachments of this network that the runtime no longer
 // lists, then sweeps. It never stops at the first error.
-func (c Collector) GC(ctx context.Context, a *cniplugin.Args) error {
+func (c Collector) GC(ctx context.Context, a *cniskel.Args) error {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
 		return err
@@ -85,13 +85,13 @@ type Sweeper[D Datapath] struct {
 	// List returns the attachment records of a network, of all when it is empty.
 	List func(network string) ([]*attachments.Record, error)
 	// Open returns the datapath if one is loaded (loader.OpenExisting).
-	Open func(ctx context.Context, a *cniplugin.Args) (D, error)
+	Open func(ctx context.Context, a *cniskel.Args) (D, error)
 }
 
 // Sweep removes leftovers from the maps. An owner is kept when the runtime
 // lists it, when a record of any network names it, or when its device is there
 // still: without a record nobody can tell whose network it is.
-func (s Sweeper[D]) Sweep(ctx context.Context, a *cniplugin.Args, valid map[attachments.Ref]bool) error {
+func (s Sweeper[D]) Sweep(ctx context.Context, a *cniskel.Args, valid map[attachments.Ref]bool) error {
 	dp, err := s.Open(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
 		return nil

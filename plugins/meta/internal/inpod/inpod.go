@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniplugin"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -98,7 +98,7 @@ type Collector struct {
 // Run detaches what the network's records name and the runtime no longer lists.
 // It never stops at the first error, and never touches another network's
 // attachments.
-func (c Collector) Run(ctx context.Context, a *cniplugin.Args) error {
+func (c Collector) Run(ctx context.Context, a *cniskel.Args) error {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil && conf.Name == "" {
 		return err

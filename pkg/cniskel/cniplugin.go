@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cniplugin is what a CNI plugin is in this repository: five functions
+// Package cniskel is what a CNI plugin is in this repository: five functions
 // and the process contract around them. Plugins are libraries that return a
 // *Plugin; cmd/sluice-cni runs one with Main, pkg/delegate calls one in-process.
 //
@@ -10,7 +10,7 @@
 // what the skeleton lacks: a guard against our own network namespace before
 // anything is done, a result printed last and once, panics as error objects, a
 // deadline per verb, and error codes.
-package cniplugin
+package cniskel
 
 import (
 	"context"
