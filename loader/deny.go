@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/maps/deny"
+	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -39,16 +39,16 @@ type DenyDevice struct {
 	Why     string `json:"why,omitempty"` // the list is not in force here
 }
 
-func (d *Datapath) denyList() (deny.Map, error) {
+func (d *Datapath) denyList() (denylist.Map, error) {
 	m, err := d.pinned(mapDeny)
-	return deny.New(m), err
+	return denylist.New(m), err
 }
 
 // DenyAdd adds networks to the deny list, and attaches its program to the uplinks if the list was empty. One that is there is no
 // error. An uplink with somebody else's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
 func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
-	return d.changeDeny(ctx, func(m deny.Map) error {
+	return d.changeDeny(ctx, func(m denylist.Map) error {
 		err := m.Add(networks...)
 		if errors.Is(err, unix.ENOSPC) {
 			return fmt.Errorf("%w: no room in the deny list, whose size is fixed, for %w and what came after it", ErrFull, err)
@@ -60,7 +60,7 @@ func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
 // DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
 // an error that wraps ErrNotDenied; the others go.
 func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
-	return d.changeDeny(ctx, func(m deny.Map) error {
+	return d.changeDeny(ctx, func(m denylist.Map) error {
 		var errs []error
 		for _, p := range networks {
 			was, err := m.Delete(p)
@@ -74,7 +74,7 @@ func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) erro
 }
 
 // changeDeny changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
-func (d *Datapath) changeDeny(ctx context.Context, change func(deny.Map) error) error {
+func (d *Datapath) changeDeny(ctx context.Context, change func(denylist.Map) error) error {
 	unlock, err := d.writer(ctx)
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/deny"
+	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/epoch"
@@ -351,7 +351,7 @@ func countKeys(m *bpfsys.Map) (int, error) {
 func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
 	case mapDeny:
-		all, err := deny.New(m).All()
+		all, err := denylist.New(m).All()
 		return len(all), err
 	case mapPolicies:
 		ids, err := policymap.New(m).IDs()

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/maps/deny"
+	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 )
 
 // BenchmarkFastPath measures the two programs of the shortcut on packets of a flow
@@ -125,7 +125,7 @@ func BenchmarkDenied(b *testing.B) {
 			b.Run(fmt.Sprintf("IPv%d/verdict %d", family, verdict), func(b *testing.B) {
 				o := mustLoad(b, loadOptions{})
 				_, p := xdpProgram(b, o)
-				if err := deny.New(o.views["sl_deny"]).Add(netip.PrefixFrom(denied, denied.BitLen())); err != nil {
+				if err := denylist.New(o.views["sl_deny"]).Add(netip.PrefixFrom(denied, denied.BitLen())); err != nil {
 					b.Fatal(err)
 				}
 				f := udpFrame(netip.AddrPortFrom(client(family), 9).String(), netip.AddrPortFrom(podA.addr(family), 9).String())

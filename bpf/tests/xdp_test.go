@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
-	"github.com/sluice-cni/sluice/pkg/maps/deny"
+	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
 
@@ -52,7 +52,7 @@ func xdpCost(t *testing.T, o *programSet, cost map[string]budget) {
 // denied brings a packet from a denied client to the uplink.
 func denied(w *walk, family, proto int) {
 	_, p := xdpProgram(w.tb, w.programSet)
-	list := deny.New(w.views["sl_deny"])
+	list := denylist.New(w.views["sl_deny"])
 	network := netip.PrefixFrom(client(family), client(family).BitLen())
 	if err := list.Add(network); err != nil {
 		w.tb.Fatal(err)
@@ -84,7 +84,7 @@ func TestPrivilegedDropRuns(t *testing.T) {
 	o := mustLoad(t, loadOptions{})
 	_, p := xdpProgram(t, o)
 	for _, family := range families {
-		if err := deny.New(o.views["sl_deny"]).Add(netip.PrefixFrom(client(family), client(family).BitLen())); err != nil {
+		if err := denylist.New(o.views["sl_deny"]).Add(netip.PrefixFrom(client(family), client(family).BitLen())); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,7 +136,7 @@ func TestPrivilegedDenyFamilies(t *testing.T) {
 	}
 	for _, tt := range tests {
 		fx.each(t, tt.network+tt.hidden, func(w *walk) {
-			list := deny.New(w.views["sl_deny"])
+			list := denylist.New(w.views["sl_deny"])
 			for _, n := range []string{tt.network, tt.hidden} {
 				if n == "" {
 					continue
