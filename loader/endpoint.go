@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -149,7 +149,7 @@ func (d *Datapath) endpoints() (endpoints, error) {
 	if err != nil {
 		return endpoints{}, err
 	}
-	return endpoints{endpoint.New(am, epoch.New(em)), endpoint.NewStats(sm)}, nil
+	return endpoints{endpoint.New(am, cacheepoch.New(em)), endpoint.NewStats(sm)}, nil
 }
 
 // entry is one address of an owner.

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -116,7 +116,7 @@ func (d *Datapath) hostPorts() (hostport.Map, error) {
 		return hostport.Map{}, err
 	}
 	e, err := d.pinned(mapEpoch)
-	return hostport.New(m, epoch.New(e)), err
+	return hostport.New(m, cacheepoch.New(e)), err
 }
 
 // Publish makes ports the published ports of owner: keys it held before and that are not in ports are withdrawn. A key that

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
@@ -302,9 +302,9 @@ func entries(name string, m *bpfsys.Map) (int, error) {
 	case mapFlows, mapFlowsNew:
 		return flow.New(m).Len()
 	case mapEndpoints:
-		return endpoint.New(m, epoch.Epoch{}).Len()
+		return endpoint.New(m, cacheepoch.Epoch{}).Len()
 	case mapHostPorts:
-		return hostport.New(m, epoch.Epoch{}).Len()
+		return hostport.New(m, cacheepoch.Epoch{}).Len()
 	case mapSources:
 		return hostport.NewSources(m).Len()
 	case mapPeers:

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
@@ -200,11 +200,11 @@ func (w *walk) changed() {
 	}
 }
 
-func (w *walk) epoch() epoch.Epoch {
+func (w *walk) epoch() cacheepoch.Epoch {
 	if w.untold {
-		return epoch.Epoch{}
+		return cacheepoch.Epoch{}
 	}
-	return epoch.New(w.views["sl_epoch"])
+	return cacheepoch.New(w.views["sl_epoch"])
 }
 
 const (

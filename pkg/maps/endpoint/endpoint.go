@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -53,11 +53,11 @@ func (v *Value) GatewayAddr() net.HardwareAddr { return net.HardwareAddr(v.Gatew
 // Map is the view of sl_endpoints.
 type Map struct {
 	m     *bpfsys.Map
-	epoch epoch.Epoch
+	epoch cacheepoch.Epoch
 }
 
 // New returns a view of m, whose changes e tells of.
-func New(m *bpfsys.Map, e epoch.Epoch) Map { return Map{m, e} }
+func New(m *bpfsys.Map, e cacheepoch.Epoch) Map { return Map{m, e} }
 
 // Put writes the entry of a, whoever had it. E2BIG: the map is full.
 func (m Map) Put(a netip.Addr, v *Value) error {

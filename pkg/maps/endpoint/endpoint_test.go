@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
@@ -31,7 +31,7 @@ func newMap(t *testing.T, spec ebpf.MapSpec) *ebpf.Map {
 func TestPrivilegedMap(t *testing.T) {
 	t.Parallel()
 	raw := newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: uint32(unsafe.Sizeof(Value{}))})
-	m := New(bpftest.View(t, raw), epoch.Epoch{})
+	m := New(bpftest.View(t, raw), cacheepoch.Epoch{})
 	a4, a6 := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")
 	v := &Value{Owner: 1 << 63, Ifindex: 5, RouteIfindex: 6, Flags: FlagAdmit | FlagPublish, Mtu: 1500, Mac: [6]uint8{2, 1}, PrefixLen: 112}
 	for _, a := range []netip.Addr{a4, a6} {

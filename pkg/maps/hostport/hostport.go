@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -76,11 +76,11 @@ type Conditions struct {
 // Map is the view of sl_hostports.
 type Map struct {
 	m     *bpfsys.Map
-	epoch epoch.Epoch
+	epoch cacheepoch.Epoch
 }
 
 // New returns a view of m, whose changes e tells of.
-func New(m *bpfsys.Map, e epoch.Epoch) Map { return Map{m, e} }
+func New(m *bpfsys.Map, e cacheepoch.Epoch) Map { return Map{m, e} }
 
 // Put makes v the value of k, atomically. E2BIG: the map is full.
 func (m Map) Put(k Key, v Value) error {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
 
@@ -23,7 +23,7 @@ func testMap(t *testing.T) Map {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Close() })
-	return New(bpftest.View(t, m), epoch.Epoch{})
+	return New(bpftest.View(t, m), cacheepoch.Epoch{})
 }
 
 func TestPrivilegedMap(t *testing.T) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package epoch is the view of sl_epoch, by which the programs learn that what they remember of published ports and endpoints
+// Package cacheepoch is the view of sl_epoch, by which the programs learn that what they remember of published ports and endpoints
 // has changed. Only the loader writes it. A view does not own its map: closing is the caller's.
-package epoch
+package cacheepoch
 
 import (
 	"fmt"

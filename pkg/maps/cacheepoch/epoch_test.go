@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package epoch_test
+package cacheepoch_test
 
 import (
 	"net/netip"
@@ -8,8 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/epoch"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 )
@@ -26,7 +26,7 @@ func TestPrivilegedEveryChange(t *testing.T) {
 		return m
 	}
 	raw := newMap(ebpf.Array, 4, 8)
-	e := epoch.New(bpftest.View(t, raw))
+	e := cacheepoch.New(bpftest.View(t, raw))
 	pods := endpoint.New(bpftest.View(t, newMap(ebpf.Hash, 16, 64)), e)
 	ports := hostport.New(bpftest.View(t, newMap(ebpf.Hash, 20, 88)), e)
 	pod, key := netip.MustParseAddr("10.1.0.2"), hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 80}
