@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -135,7 +135,7 @@ func newMatch(h *rtnl.Handle, c hostport.Conditions) Match {
 // when it moves during the walk. An error ends the sequence.
 func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
-		now := flow.Now()
+		now := conntrack.Now()
 		for _, name := range []string{mapFlows, mapFlowsNew} {
 			m, err := d.pinned(name)
 			if err != nil {
@@ -143,7 +143,7 @@ func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, erro
 				return
 			}
 			more := true
-			err = flow.New(m).Each(func(r *flow.Record) bool {
+			err = conntrack.New(m).Each(func(r *conntrack.Record) bool {
 				if ctx.Err() != nil {
 					return false
 				}
@@ -167,7 +167,7 @@ func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, erro
 	}
 }
 
-func (f FlowFilter) matches(r *flow.Record, s Flow) bool {
+func (f FlowFilter) matches(r *conntrack.Record, s Flow) bool {
 	switch {
 	case r.IsIndex():
 		return false
@@ -178,10 +178,10 @@ func (f FlowFilter) matches(r *flow.Record, s Flow) bool {
 	case f.Proto != 0 && f.Proto != r.Proto:
 		return false
 	}
-	return f.All || s.State != flow.StateExpired
+	return f.All || s.State != conntrack.StateExpired
 }
 
-func newFlow(r *flow.Record, now flow.Time) Flow {
+func newFlow(r *conntrack.Record, now conntrack.Time) Flow {
 	s := Flow{
 		Proto: r.Proto, Pod: r.Local, Remote: r.Remote, State: r.State(now), Kind: r.Kind(), PodOpened: r.PodOpened(),
 		Fast: r.Fast(), Flags: r.Flags.Names(), Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -25,7 +25,7 @@ func tuple(proto uint8, local, remote string) bpfgen.TypesSlTuple {
 func TestPrivilegedFlows(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
-	now := uint64(flow.Now())
+	now := uint64(conntrack.Now())
 	const nat = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT | bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
 	put := func(name string, k bpfgen.TypesSlTuple, v bpfgen.TypesSlFlow) {
 		m, err := d.pinned(name)

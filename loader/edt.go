@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -430,7 +430,7 @@ func (d *Datapath) Shapes(_ context.Context) ([]ShapeStatus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
-	now := uint64(flow.Now())
+	now := uint64(conntrack.Now())
 	out := make([]ShapeStatus, 0, len(all))
 	for _, l := range all {
 		s := ShapeStatus{

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -171,7 +171,7 @@ func (l *lease) missed() (uint64, error) {
 
 // follow yields events until ctx is done or yield has enough. What is not read by then is told as lost.
 func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yield func(DropEvent) bool) error {
-	start, empty := flow.Now(), false
+	start, empty := conntrack.Now(), false
 	for ctx.Err() == nil {
 		before := l.renewed
 		lost, err := l.renew(empty)
@@ -270,7 +270,7 @@ func (p *places) forget() {
 
 func (p *places) event(e *metrics.Event) DropEvent {
 	out := DropEvent{
-		Time: time.Now().Add(e.Time - flow.Now()), Reason: e.Reason, Owner: e.Owner, Device: p.name(e.Device),
+		Time: time.Now().Add(e.Time - conntrack.Now()), Reason: e.Reason, Owner: e.Owner, Device: p.name(e.Device),
 		Program: e.Program, Len: e.Len, Packet: e.Packet, Data: e.Data,
 	}
 	if out.Owner == 0 {

@@ -8,20 +8,24 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
 
 // Relearn makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
 // translations stay. It returns how many there were.
 func (d *Datapath) Relearn(_ context.Context, match func(Flow) bool) (int, error) {
-	return d.flushFlows(func(m flow.Map, f func(*flow.Record) bool, _ []flow.Map) (int, error) { return m.Unlearn(f) }, match)
+	return d.flushFlows(func(m conntrack.Map, f func(*conntrack.Record) bool, _ []conntrack.Map) (int, error) {
+		return m.Unlearn(f)
+	}, match)
 }
 
 // FlushFlows removes the connections that match, and their translations. What they go on sending opens a connection where that
 // is allowed, perhaps by another port; TCP ends where it is not. It returns how many there were.
 func (d *Datapath) FlushFlows(_ context.Context, match func(Flow) bool) (int, error) {
-	return d.flushFlows(func(m flow.Map, f func(*flow.Record) bool, all []flow.Map) (int, error) { return m.Delete(f, all...) }, match)
+	return d.flushFlows(func(m conntrack.Map, f func(*conntrack.Record) bool, all []conntrack.Map) (int, error) {
+		return m.Delete(f, all...)
+	}, match)
 }
 
 // forgetSources ends masquerading by addresses that the node has no more, as the kernel does: no answer comes for them, and a
@@ -31,28 +35,28 @@ func (d *Datapath) forgetSources(gone []netip.Addr) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	_, err := d.flushRecords(func(m flow.Map, all []flow.Map) (int, error) {
-		return m.Delete(func(r *flow.Record) bool { return r.Masqueraded() && slices.Contains(gone, r.Other.Local.Addr()) }, all...)
+	_, err := d.flushRecords(func(m conntrack.Map, all []conntrack.Map) (int, error) {
+		return m.Delete(func(r *conntrack.Record) bool { return r.Masqueraded() && slices.Contains(gone, r.Other.Local.Addr()) }, all...)
 	})
 	return err
 }
 
-func (d *Datapath) flushFlows(do func(flow.Map, func(*flow.Record) bool, []flow.Map) (int, error), match func(Flow) bool) (int, error) {
-	now := flow.Now()
-	return d.flushRecords(func(m flow.Map, all []flow.Map) (int, error) {
-		return do(m, func(r *flow.Record) bool { return match(newFlow(r, now)) }, all)
+func (d *Datapath) flushFlows(do func(conntrack.Map, func(*conntrack.Record) bool, []conntrack.Map) (int, error), match func(Flow) bool) (int, error) {
+	now := conntrack.Now()
+	return d.flushRecords(func(m conntrack.Map, all []conntrack.Map) (int, error) {
+		return do(m, func(r *conntrack.Record) bool { return match(newFlow(r, now)) }, all)
 	})
 }
 
 // flushRecords calls do for each of the tables of flows, with all of them.
-func (d *Datapath) flushRecords(do func(m flow.Map, all []flow.Map) (int, error)) (int, error) {
-	var all []flow.Map
+func (d *Datapath) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (int, error)) (int, error) {
+	var all []conntrack.Map
 	for _, name := range []string{mapFlows, mapFlowsNew} {
 		m, err := d.pinned(name)
 		if err != nil {
 			return 0, err
 		}
-		all = append(all, flow.New(m))
+		all = append(all, conntrack.New(m))
 	}
 	sum := 0
 	for _, m := range all {

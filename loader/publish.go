@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -170,7 +170,7 @@ func (d *Datapath) publish(c *portChange, owner uint64, ports []HostPort, want m
 		return err
 	}
 	// The clock never stands still between two holders of the lock, and no generation is 0.
-	gen := uint64(flow.Now())
+	gen := uint64(conntrack.Now())
 	for _, p := range ports {
 		v, err := p.value(owner, gen)
 		if err != nil {

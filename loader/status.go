@@ -13,10 +13,10 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
@@ -300,7 +300,7 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 func entries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
 	case mapFlows, mapFlowsNew:
-		return flow.New(m).Len()
+		return conntrack.New(m).Len()
 	case mapEndpoints:
 		return endpoint.New(m, cacheepoch.Epoch{}).Len()
 	case mapHostPorts:

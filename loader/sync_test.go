@@ -17,8 +17,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -150,7 +150,7 @@ func TestPrivilegedSourceGone(t *testing.T) {
 	e.ip("addr", "add", "2001:db8:7::200/64", "dev", "eth0", "nodad")
 	d := e.open()
 	e.ok(d.Sync(e.ctx))
-	now := uint64(flow.Now())
+	now := uint64(conntrack.Now())
 	const nat = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT | bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
 	put := func(name, pod, remote, node string) {
 		m, err := d.pinned(name)
@@ -163,7 +163,7 @@ func TestPrivilegedSourceGone(t *testing.T) {
 		for _, name := range []string{mapFlows, mapFlowsNew} {
 			m, err := d.pinned(name)
 			e.ok(err)
-			got, err := flow.New(m).Len()
+			got, err := conntrack.New(m).Len()
 			e.ok(err)
 			n += got
 		}

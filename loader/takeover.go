@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
@@ -87,7 +87,7 @@ func (c *portChange) withdraw(k hostport.Key, v hostport.Value) error {
 	case next == nil:
 		err = c.m.Delete(k)
 	default:
-		next.Gen = uint64(flow.Now())
+		next.Gen = uint64(conntrack.Now())
 		err = c.m.Put(k, *next)
 	}
 	if err != nil {

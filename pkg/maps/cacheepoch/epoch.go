@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/flow"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 )
 
 // Epoch is the view. The zero value is for readers of other maps: it has nothing to tell.
@@ -22,7 +22,7 @@ func (e Epoch) Next() error {
 	if e.m == nil {
 		return nil
 	}
-	if err := bpfsys.Put(e.m, uint32(0), uint64(flow.Now())); err != nil {
+	if err := bpfsys.Put(e.m, uint32(0), uint64(conntrack.Now())); err != nil {
 		return fmt.Errorf("sl_epoch: %w", err)
 	}
 	return nil

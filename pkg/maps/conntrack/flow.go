@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flow is the typed view of the connection tables. Programs write them, from every CPU; Go only reads, for display,
+// Package conntrack is the typed view of the connection tables. Programs write them, from every CPU; Go only reads, for display,
 // and forgets what the operator says. Times are CLOCK_MONOTONIC, as bpf_ktime_get_ns. Timeouts here repeat those of
 // bpf/lib/flow.h in order to tell a reader what a packet would find; they decide nothing.
-package flow
+package conntrack
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package flow
+package conntrack
 
 import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
