@@ -20,7 +20,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -29,12 +29,12 @@ import (
 // no record: the buffer, or the limit on them, had no room, or the reader was away for longer than programs write for it.
 type DropEvent struct {
 	Time    time.Time
-	Reason  metrics.Reason
+	Reason  drops.Reason
 	Owner   uint64 // of the attachment; 0: none, or not known
 	Device  string // that the program is on
 	Program string
 	Len     int // of the frame, bytes
-	Packet  metrics.Packet
+	Packet  drops.Packet
 	Data    []byte // first bytes of the frame
 	Lost    uint64
 }
@@ -114,7 +114,7 @@ func (d *Datapath) stillPinned(name string, m *bpfsys.Map) error {
 
 // lease is what a reader has asked for, and what it has been told.
 type lease struct {
-	control  metrics.EventControl
+	control  drops.EventControl
 	loaded   func() error
 	counters func() (uint64, error) // all drops, by the counters that programs keep for everybody
 	renewed  time.Time
@@ -195,7 +195,7 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 		if empty = !ok; empty {
 			continue
 		}
-		e, err := metrics.DecodeEvent(record)
+		e, err := drops.DecodeEvent(record)
 		if err != nil {
 			return err
 		}
@@ -230,13 +230,13 @@ func (d *Datapath) onlyReader() (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-func (d *Datapath) eventControl() (metrics.EventControl, error) {
+func (d *Datapath) eventControl() (drops.EventControl, error) {
 	wish, err := d.pinned(mapEventWish)
 	if err != nil {
-		return metrics.EventControl{}, err
+		return drops.EventControl{}, err
 	}
 	cpu, err := d.pinned(mapEventCPU)
-	return metrics.NewEventControl(wish, cpu), err
+	return drops.NewEventControl(wish, cpu), err
 }
 
 // places finds names and owners for what programs know by number.
@@ -268,7 +268,7 @@ func (p *places) forget() {
 	clear(p.owner)
 }
 
-func (p *places) event(e *metrics.Event) DropEvent {
+func (p *places) event(e *drops.Event) DropEvent {
 	out := DropEvent{
 		Time: time.Now().Add(e.Time - conntrack.Now()), Reason: e.Reason, Owner: e.Owner, Device: p.name(e.Device),
 		Program: e.Program, Len: e.Len, Packet: e.Packet, Data: e.Data,
@@ -298,8 +298,8 @@ func (p *places) name(device uint32) string {
 		if place, ok, err := p.d.ownPlace(device &^ own.Key(0)); err == nil && ok {
 			name = "in " + filepath.Base(place.netns)
 		}
-	case device&metrics.LimitKey != 0:
-		if place, ok, err := p.d.edtPlace(device &^ metrics.LimitKey); err == nil && ok {
+	case device&drops.LimitKey != 0:
+		if place, ok, err := p.d.edtPlace(device &^ drops.LimitKey); err == nil && ok {
 			name = "in " + filepath.Base(place.netns)
 			if place.netns == "" {
 				name = p.name(uint32(place.ifindex))
@@ -323,10 +323,10 @@ func (p *places) ownerOf(key uint32) uint64 {
 		return owner
 	}
 	var owner uint64
-	if key&own.Key(0) == 0 && key&metrics.LimitKey != 0 {
+	if key&own.Key(0) == 0 && key&drops.LimitKey != 0 {
 		if m, err := p.d.edtMaps(); err == nil {
 			all, _ := m.limits.All()
-			owner = all[key&^metrics.LimitKey].Owner
+			owner = all[key&^drops.LimitKey].Owner
 		}
 	} else if c, ok, err := p.eps.stats.Get(key); err == nil && ok {
 		owner = c.Owner
@@ -337,7 +337,7 @@ func (p *places) ownerOf(key uint32) uint64 {
 
 // Drop is a counter: packets dropped for a reason at a place, since the maps were made or the device came.
 type Drop struct {
-	Reason  metrics.Reason
+	Reason  drops.Reason
 	Device  string
 	Owner   uint64 // of the attachment; 0: none, or it has gone
 	Packets uint64
@@ -354,7 +354,7 @@ func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := metrics.NewDeviceDrops(m, cpu).All()
+	all, err := drops.NewDeviceDrops(m, cpu).All()
 	if err != nil {
 		return nil, fmt.Errorf("sl_dev_drops: %w", err)
 	}

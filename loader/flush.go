@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 // Relearn makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
@@ -70,12 +70,12 @@ func (d *Datapath) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (i
 }
 
 // DropSums returns the packets dropped by reason since the maps were made.
-func (d *Datapath) DropSums(_ context.Context) (map[metrics.Reason]uint64, error) {
+func (d *Datapath) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
 	m, err := d.pinned(mapDrops)
 	if err != nil {
 		return nil, err
 	}
-	all, err := metrics.NewDrops(m).All()
+	all, err := drops.NewDrops(m).All()
 	if err != nil {
 		return nil, fmt.Errorf("drop counters: %w", err)
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/maps/peer"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
@@ -325,7 +325,7 @@ func entries(name string, m *bpfsys.Map) (int, error) {
 	case mapEvents:
 		return 0, nil // bytes, and of no reader but now
 	case mapDevDrops:
-		return metrics.NewDeviceDrops(m, nil).Len()
+		return drops.NewDeviceDrops(m, nil).Len()
 	case mapEpStats:
 		keys, err := endpoint.NewStats(m).Keys()
 		return len(keys), err
@@ -366,11 +366,11 @@ func (d *Datapath) dropStatus(s *Status) error {
 	if err != nil {
 		return err
 	}
-	all, err := metrics.NewDrops(m).All()
+	all, err := drops.NewDrops(m).All()
 	if err != nil {
 		return fmt.Errorf("drop counters: %w", err)
 	}
-	for r := metrics.Reason(1); r < metrics.Max; r++ {
+	for r := drops.Reason(1); r < drops.Max; r++ {
 		if n, ok := all[r]; ok {
 			s.Drops = append(s.Drops, DropCount{Reason: r.String(), Packets: n})
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -79,7 +79,7 @@ func TestPrivilegedBareUplink(t *testing.T) {
 			j := w.toHostPort(family, tcp, podA)
 			in := j.outside.rx("S")
 			in.srcMAC, in.dstMAC = mac(), mac()
-			w.bareStep(uplIngress, in, wantDrop(metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED), nil))
+			w.bareStep(uplIngress, in, wantDrop(drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED), nil))
 		}, publishing(mapping(family, tcp, podA)))
 		fx.each(t, fmt.Sprintf("errors%d", family), func(w *walk) {
 			j := w.opens(family, udp, podA, keptPort, keptPort)

@@ -8,25 +8,25 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 const (
-	reasonSource   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SOURCE)
-	reasonLoopback = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK)
+	reasonSource   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SOURCE)
+	reasonLoopback = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK)
 
-	reasonLoopbackPod = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK_POD)
-	reasonNoGateway   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_GATEWAY)
+	reasonLoopbackPod = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK_POD)
+	reasonNoGateway   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_GATEWAY)
 
-	reasonTable   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_FLOW_TABLE)
-	reasonRewrite = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_REWRITE)
+	reasonTable   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_FLOW_TABLE)
+	reasonRewrite = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_REWRITE)
 )
 
 // dropWalks has a way to produce every reason there is; TestPrivilegedDropReasons
 // fails for a reason without one. The last two need a helper that fails: an LRU map
 // makes room for every update, and what was parsed can be rewritten.
-var dropWalks = map[metrics.Reason]func(w *walk, family, proto int){
+var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 	reasonIP: func(w *walk, family, proto int) {
 		w.step(podEgress, podA.name, w.from(family, proto, client(family), podA.mac).bytes(w.tb), wantDrop(reasonIP, podA))
 	},
@@ -169,7 +169,7 @@ func unrewritable(w *walk, family, proto int) {
 
 func TestPrivilegedDropReasons(t *testing.T) {
 	fx := newFixture(t, nil)
-	for r := metrics.Reason(1); r < metrics.Max; r++ {
+	for r := drops.Reason(1); r < drops.Max; r++ {
 		t.Run(r.String(), func(t *testing.T) {
 			if r.String() == "" || strings.HasPrefix(r.String(), "reason ") {
 				t.Errorf("reason %d has no name", uint32(r))

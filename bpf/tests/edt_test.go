@@ -14,12 +14,12 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 )
 
 const (
-	reasonRate = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_RATE)
+	reasonRate = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_RATE)
 
 	limitNumber = 7
 	// 1 MB/s: 1 ns for a millibyte, 1 us a byte.
@@ -220,7 +220,7 @@ func overRate(w *walk, family, _ int) {
 	if verdict, _, _ := s.send(f, 5000, 0); verdict != shot {
 		w.tb.Errorf("verdict %d", verdict)
 	}
-	n, err := metrics.NewDrops(s.o.views["sl_drops"]).Get(reasonRate)
+	n, err := drops.NewDrops(s.o.views["sl_drops"]).Get(reasonRate)
 	l := s.get()
 	if err != nil || n != 1 || l.Drops != 1 || l.Packets != 0 || l.Clock != noon+sec/2+1 {
 		w.tb.Errorf("counted %d (%v), limit %d drops, %d packets", n, err, l.Drops, l.Packets)

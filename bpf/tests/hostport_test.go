@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 const (
-	reasonClash = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_TUPLE_CLASH)
+	reasonClash = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_TUPLE_CLASH)
 
 	clientPort = 40000
 	hostPort   = 8080

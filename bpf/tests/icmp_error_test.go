@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
-const reasonOrphan = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_ICMP_ORPHAN)
+const reasonOrphan = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_ICMP_ORPHAN)
 
 // icmpKind is an ICMP error of both families.
 type icmpKind struct {

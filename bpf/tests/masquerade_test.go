@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
 const (
-	reasonNoAddr = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)
-	reasonPorts  = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
+	reasonNoAddr = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)
+	reasonPorts  = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
 
 	// The defaults of bpf/lib/config.h.
 	snatMin1, snatMax1 = 61000, 65535

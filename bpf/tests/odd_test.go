@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 const (
-	reasonFragment = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_FRAGMENT)
-	reasonOpaque   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_OPAQUE)
+	reasonFragment = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_FRAGMENT)
+	reasonOpaque   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_OPAQUE)
 )
 
 // fragments cuts a frame's packet into n fragments, the first with the L4 header.

@@ -10,17 +10,17 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
 const (
-	reasonIsolated = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_ISOLATED)
-	reasonIngress  = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_INGRESS_RULE)
-	reasonEgress   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_EGRESS_RULE)
-	reasonGone     = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_POLICY_GONE)
+	reasonIsolated = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_ISOLATED)
+	reasonIngress  = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_INGRESS_RULE)
+	reasonEgress   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_EGRESS_RULE)
+	reasonGone     = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_POLICY_GONE)
 )
 
 // police puts a pod under the policy id. text is the value of the key "rules".
@@ -88,14 +88,14 @@ func onlyTo(direction string, proto int, end netip.Addr, port uint16) string {
 }
 
 // refusedIn brings a packet from the uplink that the last hook denies.
-func (j *journey) refusedIn(kind string, reason metrics.Reason) {
+func (j *journey) refusedIn(kind string, reason drops.Reason) {
 	j.tb.Helper()
 	f := j.inside.rx(kind).routed(j.pod.gwMAC, j.pod.mac)
 	j.stepInput(podIngress, j.pod.name, input{data: f.bytes(j.tb), came: j.up.name}, wantDrop(reason, j.pod))
 }
 
 // refusedOut is a packet of the pod that its own hook denies.
-func (j *journey) refusedOut(kind string, reason metrics.Reason) {
+func (j *journey) refusedOut(kind string, reason drops.Reason) {
 	j.tb.Helper()
 	f := j.inside.tx(kind)
 	f.srcMAC, f.dstMAC = j.pod.mac, j.pod.gwMAC
@@ -105,7 +105,7 @@ func (j *journey) refusedOut(kind string, reason metrics.Reason) {
 }
 
 // refused sends a packet to the other pod that a's hook denies.
-func (p *pair) refused(kind string, reason metrics.Reason) {
+func (p *pair) refused(kind string, reason drops.Reason) {
 	p.tb.Helper()
 	want := wantDrop(reason, p.a)
 	want.uncounted = false
@@ -357,7 +357,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 			f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
 			w.step(h, podB.name, f.bytes(w.tb), untouched(f.bytes(w.tb)))
 		}
-		refuse := func(h hook, f frame, reason metrics.Reason) {
+		refuse := func(h hook, f frame, reason drops.Reason) {
 			w.tb.Helper()
 			f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
 			w.step(h, podB.name, f.bytes(w.tb), want{verdict: shot, reason: reason, uncounted: true})

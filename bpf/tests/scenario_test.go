@@ -14,8 +14,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
@@ -104,10 +104,10 @@ type walk struct {
 	rival  bpfgen.TypesSlFlow // see failMapRace
 	stats  map[*pod]*bpfgen.TypesSlEndpointStats
 	drops  dropCounts
-	places map[metrics.Place]uint64 // the same, by device and endpoint
-	came   string                   // device that what reaches a pod came in by; empty: a process of the node sent it
-	number uint32                   // of the pod's own device, for the programs inside
-	untold bool                     // changes of maps do not begin another epoch
+	places map[drops.Place]uint64 // the same, by device and endpoint
+	came   string                 // device that what reaches a pod came in by; empty: a process of the node sent it
+	number uint32                 // of the pod's own device, for the programs inside
+	untold bool                   // changes of maps do not begin another epoch
 }
 
 // option is one part of a scenario.
@@ -118,7 +118,7 @@ type option func(*walk)
 func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 	tb.Helper()
 	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfgen.TypesSlEndpointStats{}}
-	w.places = map[metrics.Place]uint64{}
+	w.places = map[drops.Place]uint64{}
 	for _, name := range []string{"sl_flows", "sl_flows_new", "sl_endpoints", "sl_ep_stats", "sl_host_addrs", "sl_uplinks", "sl_no_masq", "sl_hostports", "sl_frags", "sl_policies", "sl_policed", "sl_dev_drops"} {
 		w.empty(name)
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 const (
-	reasonIP  = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_IP)
-	reasonMAC = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_MAC)
+	reasonIP  = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_IP)
+	reasonMAC = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_MAC)
 )
 
 // from is a packet that podA sends with some source address and MAC.

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 // oddity makes a frame that no program may change out of one that they would.
@@ -222,7 +222,7 @@ func TestPrivilegedUntouched(t *testing.T) {
 					want.uncounted = p.depth == notIP
 					if p.depth == onlyIP && way.hook == uplEgress {
 						// Nothing of a masqueraded pod leaves untranslated.
-						want = wantDrop(map[kind]metrics.Reason{opaque: reasonOpaque, later: reasonFragment, failure: reasonOrphan}[p.kind], podA)
+						want = wantDrop(map[kind]drops.Reason{opaque: reasonOpaque, later: reasonFragment, failure: reasonOrphan}[p.kind], podA)
 					}
 					if p.kind == tuple && (way.hook == uplEgress || way.hook == uplIngress) && p.depth == onlyIP {
 						continue // odd_test.go

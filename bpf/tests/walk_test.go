@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
@@ -153,13 +153,13 @@ type want struct {
 	verdict   int32
 	out       []byte
 	mark      uint32
-	reason    metrics.Reason // of a drop
-	victim    *pod           // whose packet was dropped
-	peer      *pod           // redirect_peer to this pod
-	neighDev  *uplink        // redirect_neigh by this uplink, to its router
-	linkDev   *uplink        // redirect by this uplink: the packet is addressed to the router already
-	uncounted bool           // no endpoint counts the packet
-	hostType  bool           // the packet's type was set to PACKET_HOST
+	reason    drops.Reason // of a drop
+	victim    *pod         // whose packet was dropped
+	peer      *pod         // redirect_peer to this pod
+	neighDev  *uplink      // redirect_neigh by this uplink, to its router
+	linkDev   *uplink      // redirect by this uplink: the packet is addressed to the router already
+	uncounted bool         // no endpoint counts the packet
+	hostType  bool         // the packet's type was set to PACKET_HOST
 }
 
 func passes(raw []byte) want { return want{verdict: pass, out: raw} }
@@ -168,7 +168,7 @@ func passes(raw []byte) want { return want{verdict: pass, out: raw} }
 func untouched(raw []byte) want { return want{verdict: pass, out: raw, uncounted: true} }
 
 // drops is a counted drop. At pod_egress the packet has not been counted as sent.
-func wantDrop(reason metrics.Reason, victim *pod) want {
+func wantDrop(reason drops.Reason, victim *pod) want {
 	return want{verdict: shot, reason: reason, victim: victim, uncounted: true}
 }
 
@@ -271,8 +271,8 @@ func (w *walk) account(h hook, dev string, in input, want want) {
 }
 
 // place is where a drop is counted: on the device, and as the pod's.
-func (w *walk) place(h hook, dev string, want want) metrics.Place {
-	p := metrics.Place{Device: uint32(w.index(dev)), Reason: want.reason}
+func (w *walk) place(h hook, dev string, want want) drops.Place {
+	p := drops.Place{Device: uint32(w.index(dev)), Reason: want.reason}
 	if want.victim != nil {
 		p.Endpoint = uint32(w.index(want.victim.name))
 	}
@@ -296,7 +296,7 @@ func (w *walk) checkCounters(h hook) {
 	if got := w.readDrops(); got != w.drops {
 		w.tb.Errorf("%s: drop counters %v, want %v", h, got, w.drops)
 	}
-	places, err := metrics.NewDeviceDrops(w.views["sl_dev_drops"], w.views["sl_event_cpu"]).All()
+	places, err := drops.NewDeviceDrops(w.views["sl_dev_drops"], w.views["sl_event_cpu"]).All()
 	if err != nil {
 		w.tb.Fatal(err)
 	}
@@ -323,9 +323,9 @@ func (d dropCounts) total() (n uint64) {
 
 func (w *walk) readDrops() (all dropCounts) {
 	w.tb.Helper()
-	view := metrics.NewDrops(w.views["sl_drops"])
+	view := drops.NewDrops(w.views["sl_drops"])
 	for r := range all {
-		n, err := view.Get(metrics.Reason(r))
+		n, err := view.Get(drops.Reason(r))
 		if err != nil {
 			w.tb.Fatal(err)
 		}

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
-const reasonDenied = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED)
+const reasonDenied = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED)
 
 // xdp is the object of the deny list: its program is none of tc's, and takes no part in a walk.
 var xdp = part{load: objects.LoadXDPUplink, name: "sl_xdp_uplink"}
@@ -68,7 +68,7 @@ func denied(w *walk, family, proto int) {
 			break
 		}
 		w.drops[reasonDenied]++
-		w.places[metrics.Place{Device: 1, Reason: reasonDenied}]++ // what BPF_PROG_TEST_RUN says is lo
+		w.places[drops.Place{Device: 1, Reason: reasonDenied}]++ // what BPF_PROG_TEST_RUN says is lo
 		if n, _, err := list.Get(network); err != nil || n != 1 {
 			w.tb.Errorf("counted %d %v", n, err)
 		}
@@ -88,12 +88,12 @@ func TestPrivilegedDropRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const loopback = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK)
-	counters, want := metrics.NewDeviceDrops(o.views["sl_dev_drops"], o.views["sl_event_cpu"]), map[metrics.Reason]uint64{}
+	const loopback = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK)
+	counters, want := drops.NewDeviceDrops(o.views["sl_dev_drops"], o.views["sl_event_cpu"]), map[drops.Reason]uint64{}
 	for i, step := range []struct {
 		family int
 		source netip.Addr
-		reason metrics.Reason
+		reason drops.Reason
 		times  uint32
 	}{
 		{4, client4, reasonDenied, 3}, {4, netip.MustParseAddr("127.0.0.9"), loopback, 2}, {6, client6, reasonDenied, 1},
@@ -108,7 +108,7 @@ func TestPrivilegedDropRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := map[metrics.Reason]uint64{}
+		got := map[drops.Reason]uint64{}
 		for place, n := range all {
 			got[place.Reason] += n
 		}
@@ -156,7 +156,7 @@ func TestPrivilegedDenyFamilies(t *testing.T) {
 				}
 				if want == xdpDrop {
 					w.drops[reasonDenied]++
-					w.places[metrics.Place{Device: 1, Reason: reasonDenied}]++
+					w.places[drops.Place{Device: 1, Reason: reasonDenied}]++
 				}
 			}
 			if tt.hidden != "" {

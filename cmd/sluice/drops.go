@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 // dropCountView is one reason as "drops -o json" prints it.
@@ -76,7 +76,7 @@ func (a *app) drops(ctx context.Context, dp reader, reason string, all bool) err
 		return err
 	}
 	owners, views := a.owners(), []dropCountView{}
-	for r := metrics.Reason(1); r < metrics.Max; r++ {
+	for r := drops.Reason(1); r < drops.Max; r++ {
 		v := dropCountView{Reason: r.Name(), Text: r.String(), Advice: r.Advice(), Packets: sums[r], Places: []dropPlaceView{}}
 		if (reason != "" && reason != v.Reason) || (v.Packets == 0 && !all) {
 			continue

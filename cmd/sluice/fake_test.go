@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -138,8 +138,8 @@ func (d fakeDatapath) Drops(context.Context) ([]loader.Drop, error) {
 	}, nil
 }
 
-func (d fakeDatapath) DropSums(context.Context) (map[metrics.Reason]uint64, error) {
-	return map[metrics.Reason]uint64{spoofed: 3, exhausted: 6}, nil
+func (d fakeDatapath) DropSums(context.Context) (map[drops.Reason]uint64, error) {
+	return map[drops.Reason]uint64{spoofed: 3, exhausted: 6}, nil
 }
 
 func (d fakeDatapath) flush(match func(loader.Flow) bool) (int, error) {
@@ -161,17 +161,17 @@ func (d fakeDatapath) FlushFlows(_ context.Context, match func(loader.Flow) bool
 }
 
 const (
-	spoofed   = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_IP)
-	exhausted = metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
+	spoofed   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_IP)
+	exhausted = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
 )
 
 func fakeEvents() []loader.DropEvent {
 	return []loader.DropEvent{
 		{Time: born, Reason: spoofed, Owner: webRef.Owner(), Device: "veth1", Program: "sl_pod_egress", Len: 74, Data: []byte{0xaa, 0xbb},
-			Packet: metrics.Packet{Src: port("10.9.9.9:4000"), Dst: port("198.51.100.7:443"), Proto: 6, Detail: "S"}},
+			Packet: drops.Packet{Src: port("10.9.9.9:4000"), Dst: port("198.51.100.7:443"), Proto: 6, Detail: "S"}},
 		{Time: born.Add(time.Second), Lost: 12},
 		{Time: born.Add(2 * time.Second), Reason: exhausted, Owner: lostRef.Owner(), Device: "eth0", Program: "sl_upl_egress", Len: 98,
-			Packet: metrics.Packet{Src: port("[fd00:1::3]:0"), Dst: port("[2001:db8::7]:0"), Proto: 58, Detail: "type 128 code 0"}},
+			Packet: drops.Packet{Src: port("[fd00:1::3]:0"), Dst: port("[2001:db8::7]:0"), Proto: 58, Detail: "type 128 code 0"}},
 		{Time: born.Add(3 * time.Second), Reason: exhausted, Device: "eth0", Program: "sl_upl_egress", Len: 60},
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 // masqueradeView is what "masquerade -o json" prints.
@@ -77,8 +77,8 @@ func (a *app) masquerade(ctx context.Context, dp reader) (*masqueradeView, error
 	v := &masqueradeView{
 		Ports: append([]string{}, st.Config.SNATPorts...), PortsTotal: portsIn(st.Config.SNATPorts), Pods: []ownerView{},
 		Exemptions: append([]string{}, st.Config.NonMasqueradeCIDRs...),
-		Exhausted:  sums[metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)],
-		NoAddress:  sums[metrics.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)],
+		Exhausted:  sums[drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)],
+		NoAddress:  sums[drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)],
 	}
 	for _, e := range st.Endpoints {
 		if slices.Contains(e.Features, "masquerade") {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 // dropEventView is one dropped packet as "monitor -o json" prints it, on a line of its own.
@@ -53,8 +53,8 @@ func (f monitorFilter) check() error {
 }
 
 func reasonNames() []string {
-	names := make([]string, 0, metrics.Max)
-	for r := metrics.Reason(1); r < metrics.Max; r++ {
+	names := make([]string, 0, drops.Max)
+	for r := drops.Reason(1); r < drops.Max; r++ {
 		names = append(names, r.Name())
 	}
 	return names

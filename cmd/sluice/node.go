@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
@@ -56,7 +56,7 @@ type reader interface {
 	Policies(ctx context.Context) ([]loader.PolicyStatus, error)
 	Events(ctx context.Context) iter.Seq2[loader.DropEvent, error]
 	Drops(ctx context.Context) ([]loader.Drop, error)
-	DropSums(ctx context.Context) (map[metrics.Reason]uint64, error)
+	DropSums(ctx context.Context) (map[drops.Reason]uint64, error)
 	Deny(ctx context.Context) (*loader.DenyStatus, error)
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
-	"github.com/sluice-cni/sluice/pkg/maps/metrics"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
@@ -105,7 +105,7 @@ func tellAll(t *testing.T, send func(int), stall time.Duration) error {
 	return nil
 }
 
-func sum(drops map[metrics.Reason]uint64) (n uint64) {
+func sum(drops map[drops.Reason]uint64) (n uint64) {
 	for _, d := range drops {
 		n += d
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics is the typed view of what is said of dropped packets: counters and events. Programs count, each on its own CPU;
+// Package drops is the typed view of what is said of dropped packets: counters and events. Programs count, each on its own CPU;
 // nobody resets.
-package metrics
+package drops
 
 import "github.com/sluice-cni/sluice/pkg/bpfsys"
 
