@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -162,7 +162,7 @@ func (d *Datapath) edtNumber(m edtMaps) (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("limits: %w", err)
 	}
-	return own.Free(func(n uint32) bool {
+	return podns.Free(func(n uint32) bool {
 		_, taken := all[n]
 		return taken || exists(d.paths.edtMark(n))
 	})

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -294,8 +294,8 @@ func (p *places) name(device uint32) string {
 	}
 	name := "#" + strconv.Itoa(int(device))
 	switch {
-	case device&own.Key(0) != 0:
-		if place, ok, err := p.d.ownPlace(device &^ own.Key(0)); err == nil && ok {
+	case device&podns.Key(0) != 0:
+		if place, ok, err := p.d.ownPlace(device &^ podns.Key(0)); err == nil && ok {
 			name = "in " + filepath.Base(place.netns)
 		}
 	case device&drops.LimitKey != 0:
@@ -323,7 +323,7 @@ func (p *places) ownerOf(key uint32) uint64 {
 		return owner
 	}
 	var owner uint64
-	if key&own.Key(0) == 0 && key&drops.LimitKey != 0 {
+	if key&podns.Key(0) == 0 && key&drops.LimitKey != 0 {
 		if m, err := p.d.edtMaps(); err == nil {
 			all, _ := m.limits.All()
 			owner = all[key&^drops.LimitKey].Owner

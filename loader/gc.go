@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -125,7 +125,7 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	counted, err := eps.stats.Keys()
 	errs := []error{err}
 	for _, index := range counted {
-		if !used[index] && !own.IsKey(index) {
+		if !used[index] && !podns.IsKey(index) {
 			errs = append(errs, a.detach(int(index), podHooks()), eps.stats.Delete(index))
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -61,13 +61,13 @@ func parseOwnPlace(s string) (p ownPlace, err error) {
 	return p, errors.Join(errs[:]...)
 }
 
-func (d *Datapath) ownDevices() (own.Map, error) {
+func (d *Datapath) ownDevices() (podns.Map, error) {
 	m, err := d.pinned(mapOwnDevices)
-	return own.New(m), err
+	return podns.New(m), err
 }
 
 // allOwn returns the map and what is in it.
-func (d *Datapath) allOwn() (own.Map, map[uint32]own.Device, error) {
+func (d *Datapath) allOwn() (podns.Map, map[uint32]podns.Device, error) {
 	m, err := d.ownDevices()
 	if err != nil {
 		return m, nil, err
@@ -123,7 +123,7 @@ func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Fe
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
 	}
-	v := own.Device{Owner: ep.Ref.Owner(), Pod: ep.Ref.Pod(), Flags: uint32(f), HostIfindex: uint32(ep.HostIfindex)}
+	v := podns.Device{Owner: ep.Ref.Owner(), Pod: ep.Ref.Pod(), Flags: uint32(f), HostIfindex: uint32(ep.HostIfindex)}
 	if old != nil {
 		v.Flags |= old.Flags
 		was := *old
@@ -133,19 +133,19 @@ func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Fe
 		return err
 	}
 	if ep.HostIfindex == 0 {
-		if _, err := d.police(own.Key(number), ep, f, back); err != nil {
+		if _, err := d.police(podns.Key(number), ep, f, back); err != nil {
 			return err
 		}
 	}
 	return a.putOwnFilters(conn, place.ifindex, number, ownHooks(f, ep.HostIfindex != 0))
 }
 
-func (d *Datapath) putOwn(m own.Map, number uint32, v *own.Device) error {
+func (d *Datapath) putOwn(m podns.Map, number uint32, v *podns.Device) error {
 	eps, err := d.endpoints()
 	if err != nil {
 		return err
 	}
-	if err := eps.stats.Create(own.Key(number), v.Pod, v.Owner); err != nil {
+	if err := eps.stats.Create(podns.Key(number), v.Pod, v.Owner); err != nil {
 		return full("sl_ep_stats", err)
 	}
 	if err := m.Put(number, v); err != nil {
@@ -155,7 +155,7 @@ func (d *Datapath) putOwn(m own.Map, number uint32, v *own.Device) error {
 }
 
 // ownNumber finds the number of owner's device at place, with its entry, or picks a free one.
-func (d *Datapath) ownNumber(m own.Map, a *attacher, owner uint64, place ownPlace) (uint32, *own.Device, error) {
+func (d *Datapath) ownNumber(m podns.Map, a *attacher, owner uint64, place ownPlace) (uint32, *podns.Device, error) {
 	all, err := m.All()
 	if err != nil {
 		return 0, nil, fmt.Errorf("own devices: %w", err)
@@ -175,7 +175,7 @@ func (d *Datapath) ownNumber(m own.Map, a *attacher, owner uint64, place ownPlac
 			return 0, nil, err
 		}
 	}
-	number, err := own.Free(func(n uint32) bool {
+	number, err := podns.Free(func(n uint32) bool {
 		_, taken := all[n]
 		return taken || exists(d.paths.ownMark(n))
 	})
@@ -222,7 +222,7 @@ func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
 		case left.Flags != v.Flags:
 			errs = append(errs, m.Put(number, &left), d.dropOwnHooks(a, number, v, left))
 			if f&FeatureAdmit != 0 {
-				errs = append(errs, d.unpolice(own.Key(number), owner))
+				errs = append(errs, d.unpolice(podns.Key(number), owner))
 			}
 		}
 	}
@@ -230,7 +230,7 @@ func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
 }
 
 // dropOwnHooks detaches what the features of left do not need any more.
-func (d *Datapath) dropOwnHooks(a *attacher, number uint32, v, left own.Device) error {
+func (d *Datapath) dropOwnHooks(a *attacher, number uint32, v, left podns.Device) error {
 	needed := ownHooks(Feature(left.Flags), left.HostIfindex != 0)
 	unneeded := slices.DeleteFunc(ownHooks(Feature(v.Flags), v.HostIfindex != 0), func(h hook) bool { return slices.Contains(needed, h) })
 	place, ok, err := d.ownPlace(number)
@@ -247,7 +247,7 @@ func (d *Datapath) dropOwnHooks(a *attacher, number uint32, v, left own.Device) 
 }
 
 // releaseOwn removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
-func (d *Datapath) releaseOwn(a *attacher, m own.Map, number uint32) error {
+func (d *Datapath) releaseOwn(a *attacher, m podns.Map, number uint32) error {
 	place, ok, err := d.ownPlace(number)
 	if err == nil && ok {
 		err = a.inOwn(place, func(conn *tcConn) error { return conn.clearOwn(place, number) })
@@ -261,9 +261,9 @@ func (d *Datapath) releaseOwn(a *attacher, m own.Map, number uint32) error {
 	}
 	v, err := d.policies()
 	if err == nil {
-		err = errors.Join(v.devices.Delete(own.Key(number)), v.forget())
+		err = errors.Join(v.devices.Delete(podns.Key(number)), v.forget())
 	}
-	return errors.Join(ifLoaded(err), m.Delete(number), eps.stats.Delete(own.Key(number)), removeIfThere(d.paths.ownMark(number)))
+	return errors.Join(ifLoaded(err), m.Delete(number), eps.stats.Delete(podns.Key(number)), removeIfThere(d.paths.ownMark(number)))
 }
 
 // detachOwn removes the programs from every own device that is known, and leaves maps and notes as they are.
@@ -354,7 +354,7 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 
 // replaceInside puts the attacher's programs on an own device. Who is root in the pod may have put something else in our place
 // there: that is the pod's loss, and must not keep the node from an upgrade.
-func (a *attacher) replaceInside(conn *tcConn, index int, number uint32, v own.Device) error {
+func (a *attacher) replaceInside(conn *tcConn, index int, number uint32, v podns.Device) error {
 	for _, h := range ownHooks(Feature(v.Flags), v.HostIfindex != 0) {
 		err := a.putOwnFilters(conn, index, number, []hook{h})
 		if errors.Is(err, ErrConflict) {
@@ -405,7 +405,7 @@ func (d *Datapath) checkOwn(a *attacher, ep Endpoint, f Feature) error {
 			return differs("%s has %v, want %v", ep.Own.IfName, endpoint.FlagNames(v.Flags), f)
 		}
 		if f&FeatureAdmit != 0 && ep.HostIfindex == 0 {
-			if _, err := d.checkPolicy(own.Key(number), ep); err != nil {
+			if _, err := d.checkPolicy(podns.Key(number), ep); err != nil {
 				return err
 			}
 		}
@@ -459,7 +459,7 @@ func (d *Datapath) ownEndpoints(stats endpoint.Stats) ([]EndpointStatus, error) 
 			return nil, err
 		}
 		s.Netns, s.Ifindex = place.netns, place.ifindex
-		c, _, err := stats.Get(own.Key(number))
+		c, _, err := stats.Get(podns.Key(number))
 		if err != nil {
 			return nil, err
 		}

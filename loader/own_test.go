@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 )
 
 // insider makes a macvlan device in a namespace of its own and describes it.
@@ -211,14 +211,14 @@ func TestOwnPlace(t *testing.T) {
 
 func TestOwnNumbers(t *testing.T) {
 	taken := map[uint32]bool{}
-	for range own.Last {
-		n, err := own.Free(func(n uint32) bool { return taken[n] })
-		if err != nil || n < own.First || n > own.Last || taken[n] {
+	for range podns.Last {
+		n, err := podns.Free(func(n uint32) bool { return taken[n] })
+		if err != nil || n < podns.First || n > podns.Last || taken[n] {
 			t.Fatalf("%d after %d: %v", n, len(taken), err)
 		}
 		taken[n] = true
 	}
-	if _, err := own.Free(func(n uint32) bool { return taken[n] }); !errors.Is(err, own.ErrNoNumber) {
+	if _, err := podns.Free(func(n uint32) bool { return taken[n] }); !errors.Is(err, podns.ErrNoNumber) {
 		t.Errorf("all taken: %v", err)
 	}
 }

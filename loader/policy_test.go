@@ -7,7 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
@@ -112,7 +112,7 @@ func TestPrivilegedPoliciesGC(t *testing.T) {
 	e.wantPolicies(d, 3)
 	v, err := d.policies()
 	e.ok(err)
-	stray := own.Key(own.Last)
+	stray := podns.Key(podns.Last)
 	dev, _, err := v.devices.Get(uint32(a.HostIfindex))
 	e.ok(err)
 	e.ok(v.devices.Put(stray, &dev))

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
 	"github.com/sluice-cni/sluice/pkg/maps/peer"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -320,7 +320,7 @@ func entries(name string, m *bpfsys.Map) (int, error) {
 	case mapEDTNets:
 		return edt.NewNets(m).Len()
 	case mapOwnDevices:
-		all, err := own.New(m).All()
+		all, err := podns.New(m).All()
 		return len(all), err
 	case mapEvents:
 		return 0, nil // bytes, and of no reader but now

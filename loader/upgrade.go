@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 )
 
 // replaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
@@ -79,7 +79,7 @@ func (d *Datapath) devices() (pods, uplinks map[int]bool, err error) {
 		return nil, nil, err
 	}
 	for _, k := range keys {
-		if !own.IsKey(k) {
+		if !podns.IsKey(k) {
 			pods[int(k)] = true
 		}
 	}

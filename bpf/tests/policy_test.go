@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -345,7 +345,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		const number = 300
-		key := own.Key(number)
+		key := podns.Key(number)
 		w.putPolicy(7, policy.ModeOpen, onlyTo("egress", proto, client(family), serverTCP))
 		w.put("sl_policed", key, policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
 		w.put("sl_own_devices", uint32(number), &bpfgen.TypesSlOwnDevice{Owner: podA.owner})
@@ -376,7 +376,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		w.number = number + 1 // another pod with the same address knows nothing of it
 		w.put("sl_own_devices", uint32(number+1), &bpfgen.TypesSlOwnDevice{Owner: podB.owner})
 		defer w.remove("sl_own_devices", uint32(number+1))
-		w.put("sl_policed", own.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, policy.ModeOpen))
+		w.put("sl_policed", podns.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, policy.ModeOpen))
 		refuse(ownIngress, j.inside.rx("SA"), reasonIngress)
 		w.number = 0 // no number: nobody's
 		pass(ownIngress, w.toPod(family, proto).inside.rx("S"))

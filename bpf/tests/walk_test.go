@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/maps/own"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
@@ -277,7 +277,7 @@ func (w *walk) place(h hook, dev string, want want) drops.Place {
 		p.Endpoint = uint32(w.index(want.victim.name))
 	}
 	if h == ownEgress || h == ownIngress { // inside a pod its number is both
-		p.Device, p.Endpoint = own.Key(w.number), own.Key(w.number)
+		p.Device, p.Endpoint = podns.Key(w.number), podns.Key(w.number)
 	}
 	return p
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package own is the typed view of sl_own_devices: the pods' own devices, inside their namespaces, that have programs. A
+// Package podns is the typed view of sl_own_devices: the pods' own devices, inside their namespaces, that have programs. A
 // device is known by a number of the node, since an ifindex says nothing outside of its namespace. Only the loader writes it;
 // a view does not own its map.
-package own
+package podns
 
 import (
 	"errors"
