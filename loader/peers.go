@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/peer"
+	"github.com/sluice-cni/sluice/pkg/maps/socklb"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -31,7 +31,7 @@ func (d *Datapath) destroyPeers(gone []hostport.Value) error {
 	if err != nil {
 		return err
 	}
-	m := peer.NewConnected(raw)
+	m := socklb.NewConnected(raw)
 	type pod struct {
 		addr netip.AddrPort
 		gen  uint64
@@ -45,7 +45,7 @@ func (d *Datapath) destroyPeers(gone []hostport.Value) error {
 		addr  netip.AddrPort
 	}
 	cookies := make(map[target]map[uint64]bool)
-	err = m.Each(func(cookie uint64, v peer.Value) bool {
+	err = m.Each(func(cookie uint64, v socklb.Value) bool {
 		if dead[pod{v.Pod, v.Gen}] {
 			t := target{v.Proto, v.Pod}
 			if cookies[t] == nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/peer"
 	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
+	"github.com/sluice-cni/sluice/pkg/maps/socklb"
 	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -308,9 +308,9 @@ func entries(name string, m *bpfsys.Map) (int, error) {
 	case mapSources:
 		return hostport.NewSources(m).Len()
 	case mapPeers:
-		return peer.NewConnected(m).Len()
+		return socklb.NewConnected(m).Len()
 	case mapPeersUDP:
-		return peer.NewDatagram(m).Len()
+		return socklb.NewDatagram(m).Len()
 	case mapNoMasq:
 		return endpoint.NewNoMasq(m).Len()
 	case mapDeny, mapPolicies, mapPoliced:

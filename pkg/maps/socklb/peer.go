@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer is the typed view of what the node's own sockets got through hostPorts. Programs write it; Go reads it to find
+// Package socklb is the typed view of what the node's own sockets got through hostPorts. Programs write it; Go reads it to find
 // the sockets whose port has gone, and forgets those. A view does not own its map: closing is the caller's.
-package peer
+package socklb
 
 import (
 	"net/netip"
