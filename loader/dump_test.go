@@ -11,14 +11,14 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 func tuple(proto uint8, local, remote string) bpfgen.TypesSlTuple {
 	l, r := netip.MustParseAddrPort(local), netip.MustParseAddrPort(remote)
 	return bpfgen.TypesSlTuple{
-		Local: wire.Addr(l.Addr()), LocalPort: wire.Port(l.Port()), Remote: wire.Addr(r.Addr()), RemotePort: wire.Port(r.Port()), Proto: proto,
+		Local: codec.Addr(l.Addr()), LocalPort: codec.Port(l.Port()), Remote: codec.Addr(r.Addr()), RemotePort: codec.Port(r.Port()), Proto: proto,
 	}
 }
 

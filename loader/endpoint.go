@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -83,7 +83,7 @@ func (e Endpoint) has(f Feature) error {
 func (e Endpoint) value(p netip.Prefix, flags uint32, gw gateways) *endpoint.Value {
 	v := &endpoint.Value{
 		Owner: e.Ref.Owner(), Pod: e.Ref.Pod(), Ifindex: uint32(e.HostIfindex), RouteIfindex: uint32(e.RouteIfindex),
-		Flags: flags, Mtu: uint32(max(0, e.MTU)), PrefixLen: wire.PrefixLen(p), Gateway: wire.Addr(gw.of(p)),
+		Flags: flags, Mtu: uint32(max(0, e.MTU)), PrefixLen: codec.PrefixLen(p), Gateway: codec.Addr(gw.of(p)),
 	}
 	if v.RouteIfindex == 0 {
 		v.RouteIfindex = v.Ifindex

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
@@ -22,7 +23,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/maps/socklb"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -147,7 +147,7 @@ func (d *Datapath) lostGateways(h links, n *node) ([]netip.Addr, error) {
 	}
 	lost := make(map[netip.Addr]int)
 	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
-		if gw := wire.FromAddr(v.Gateway); !gw.IsUnspecified() && n.addrs[gw] == 0 {
+		if gw := codec.FromAddr(v.Gateway); !gw.IsUnspecified() && n.addrs[gw] == 0 {
 			lost[gw] = int(v.RouteIfindex)
 		}
 		return true

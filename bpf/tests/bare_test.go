@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // bareStep is a step at an uplink without Ethernet header: the packets begin with the IP header.
@@ -73,7 +73,7 @@ func TestPrivilegedBareUplink(t *testing.T) {
 	for _, family := range families {
 		fx.each(t, fmt.Sprintf("denied%d", family), func(w *walk) {
 			prefix := netip.PrefixFrom(client(family), pick(family, 24, 64)).Masked()
-			key := &bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(prefix)), Ip: wire.Addr(prefix.Addr())}
+			key := &bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(prefix)), Ip: codec.Addr(prefix.Addr())}
 			w.put("sl_deny", key, uint64(0))
 			defer w.remove("sl_deny", key)
 			j := w.toHostPort(family, tcp, podA)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
@@ -126,7 +126,7 @@ func TestPrivilegedBetweenNetworksGone(t *testing.T) {
 		x.asks("S")
 		x.answers("SA")
 		x.asks("PA")
-		w.remove("sl_endpoints", wire.Addr(podC.addr(family)))
+		w.remove("sl_endpoints", codec.Addr(podC.addr(family)))
 		j := &journey{walk: w, pod: podA, up: upl0, inside: x.asked, outside: x.asked.as(at(upl0.addr(family), keptPort))}
 		j.out("PA")
 	}, masquerading(podA, podC), gateways)

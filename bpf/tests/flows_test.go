@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 const (
@@ -42,13 +42,13 @@ const (
 // tuple is the key of a connection in the flow maps.
 func (c conn) tuple() bpfgen.TypesSlTuple {
 	t := bpfgen.TypesSlTuple{
-		Local: wire.Addr(c.local.Addr()), Remote: wire.Addr(c.remote.Addr()),
-		LocalPort: wire.Port(c.local.Port()), RemotePort: wire.Port(c.remote.Port()), Proto: c.l4Proto(),
+		Local: codec.Addr(c.local.Addr()), Remote: codec.Addr(c.remote.Addr()),
+		LocalPort: codec.Port(c.local.Port()), RemotePort: codec.Port(c.remote.Port()), Proto: c.l4Proto(),
 	}
 	if c.proto == echo {
-		t.RemotePort = wire.Port(1)
+		t.RemotePort = codec.Port(1)
 		if c.remoteAsks {
-			t.RemotePort = wire.Port(2)
+			t.RemotePort = codec.Port(2)
 		}
 	}
 	return t
@@ -62,8 +62,8 @@ func (c conn) l4Proto() uint8 {
 }
 
 func tupleText(t bpfgen.TypesSlTuple) string {
-	return fmt.Sprintf("%d %s %s", t.Proto, netip.AddrPortFrom(wire.FromAddr(t.Local), wire.Port(t.LocalPort)),
-		netip.AddrPortFrom(wire.FromAddr(t.Remote), wire.Port(t.RemotePort)))
+	return fmt.Sprintf("%d %s %s", t.Proto, netip.AddrPortFrom(codec.FromAddr(t.Local), codec.Port(t.LocalPort)),
+		netip.AddrPortFrom(codec.FromAddr(t.Remote), codec.Port(t.RemotePort)))
 }
 
 func (w *walk) lookup(name string, c conn) (f bpfgen.TypesSlFlow, ok bool) {
@@ -149,7 +149,7 @@ func (w *walk) evict(c conn) {
 
 func (w *walk) eachFlow(name string, f func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow)) {
 	w.tb.Helper()
-	err := wire.Each(w.views[name], func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) bool {
+	err := codec.Each(w.views[name], func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) bool {
 		f(*k, *v)
 		return true
 	})

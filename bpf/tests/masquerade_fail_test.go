@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // refused sends an opening packet that the uplink must drop.
@@ -65,7 +65,7 @@ func TestPrivilegedMasqueradeNoAddress(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		j := w.opens(family, proto, podA, keptPort, keptPort)
 		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{
-			Src4: wire.Addr(unspecified(4)), Src6: wire.Addr(unspecified(6)),
+			Src4: codec.Addr(unspecified(4)), Src6: codec.Addr(unspecified(6)),
 		})
 		j.refused("S", wantDrop(reasonNoAddr, podA))
 		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{})

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 	"github.com/sluice-cni/sluice/pkg/test/need"
 )
 
@@ -133,13 +133,13 @@ func TestPrivilegedMasqueradeFIBSource(t *testing.T) {
 		fx := newFixture(t, map[string]uint32{"cfg_fib_src": 1})
 		eachProtocol(t, fx, func(w *walk, family, proto int) {
 			// An entry that the FIB's answer must win over.
-			w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})
+			w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{Src4: codec.Addr(second4), Src6: codec.Addr(second6)})
 			w.opens(family, proto, podA, keptPort, keptPort).answered()
 		}, masquerading(podA))
 	})
 	off := newFixture(t, nil)
 	eachProtocol(t, off, func(w *walk, family, proto int) {
-		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{Src4: wire.Addr(second4), Src6: wire.Addr(second6)})
+		w.put("sl_uplinks", uint32(w.index("upl0")), &bpfgen.TypesSlUplink{Src4: codec.Addr(second4), Src6: codec.Addr(second6)})
 		j := w.opens(family, proto, podA, keptPort, keptPort)
 		j.outside = j.outside.as(at(pick(family, second4, second6), keptPort))
 		j.answered()

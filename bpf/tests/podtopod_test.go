@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // pair is a connection between two pods of the node; conn is how a sees it.
@@ -218,7 +218,7 @@ func TestPrivilegedPodToPodPeerGone(t *testing.T) {
 		p := w.talk(family, proto, podA, podC)
 		p.establish()
 		w.empty("sl_no_masq")
-		w.remove("sl_endpoints", wire.Addr(podC.addr(family)))
+		w.remove("sl_endpoints", codec.Addr(podC.addr(family)))
 		j := &journey{walk: w, pod: podA, up: upl0, inside: p.conn, outside: p.as(at(upl0.addr(family), keptPort))}
 		j.out("PA")
 		j.in("PA")

@@ -14,9 +14,9 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 // fixture is a node with the programs loaded. Walks take turns in it.
@@ -133,10 +133,10 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 		w.addEndpoint(p, 0)
 	}
 	for _, a := range []netip.Addr{upl0.addr4, upl0.addr6, upl1.addr4, upl1.addr6, second4, second6, ip("10.1.0.1"), ip("fd00:1::1")} {
-		w.put("sl_host_addrs", wire.Addr(a), uint32(w.index("upl0")))
+		w.put("sl_host_addrs", codec.Addr(a), uint32(w.index("upl0")))
 	}
 	for _, u := range []*uplink{upl0, upl1} {
-		w.put("sl_uplinks", uint32(w.index(u.name)), &bpfgen.TypesSlUplink{Src4: wire.Addr(u.addr4), Src6: wire.Addr(u.addr6)})
+		w.put("sl_uplinks", uint32(w.index(u.name)), &bpfgen.TypesSlUplink{Src4: codec.Addr(u.addr4), Src6: codec.Addr(u.addr6)})
 	}
 	for _, o := range opts {
 		o(w)
@@ -230,7 +230,7 @@ func (w *walk) endpoint(p *pod, owner uint64, flags uint32) {
 			Owner: owner, Ifindex: uint32(w.index(p.name)), RouteIfindex: uint32(w.index(p.route)), Flags: flags, Mtu: podMTU,
 			Mac: [6]uint8(p.mac), GatewayMac: [6]uint8(p.gwMAC), PrefixLen: uint8(pick(family, 96+p.bits4, p.bits6)),
 		}
-		w.put("sl_endpoints", wire.Addr(p.addr(family)), v)
+		w.put("sl_endpoints", codec.Addr(p.addr(family)), v)
 	}
 }
 
@@ -239,7 +239,7 @@ func (w *walk) changeEndpoint(p *pod, change func(family int, v *bpfgen.TypesSlE
 	w.tb.Helper()
 	for _, family := range families {
 		var v bpfgen.TypesSlEndpoint
-		key := wire.Addr(p.addr(family))
+		key := codec.Addr(p.addr(family))
 		if err := w.maps["sl_endpoints"].Lookup(key, &v); err != nil {
 			w.tb.Fatal(err)
 		}
@@ -309,7 +309,7 @@ func (w *walk) publish(p published) {
 }
 
 func (p published) key() *bpfgen.TypesSlHostportKey {
-	return &bpfgen.TypesSlHostportKey{Ip: wire.Addr(p.host.Addr()), Port: wire.Port(p.host.Port()), Proto: p.proto}
+	return &bpfgen.TypesSlHostportKey{Ip: codec.Addr(p.host.Addr()), Port: codec.Port(p.host.Port()), Proto: p.proto}
 }
 
 // notMasqueraded adds destinations.
@@ -317,7 +317,7 @@ func notMasqueraded(prefixes ...string) option {
 	return func(w *walk) {
 		for _, s := range prefixes {
 			p := netip.MustParsePrefix(s)
-			w.put("sl_no_masq", &bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}, uint32(1))
+			w.put("sl_no_masq", &bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}, uint32(1))
 		}
 	}
 }

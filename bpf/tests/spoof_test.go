@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
 )
 
 const (
@@ -77,7 +77,7 @@ func (w *walk) samePod(a, b *pod) {
 	}
 	w.put("sl_ep_stats", uint32(w.index(a.name)), stats)
 	for _, family := range []int{4, 6} {
-		w.put("sl_endpoints", wire.Addr(b.addr(family)), &bpfgen.TypesSlEndpoint{
+		w.put("sl_endpoints", codec.Addr(b.addr(family)), &bpfgen.TypesSlEndpoint{
 			Owner: b.owner, Pod: id, Ifindex: uint32(w.index(b.name)), RouteIfindex: uint32(w.index(b.route)), Flags: epMasquerade,
 			Mtu: podMTU, Mac: [6]uint8(b.mac), GatewayMac: [6]uint8(b.gwMAC), PrefixLen: uint8(pick(family, 96+b.bits4, b.bits6)),
 		})

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 const (
@@ -74,12 +74,12 @@ func publishTo(family, proto int, p *pod, flags uint16) option {
 	return func(w *walk) {
 		m := mapping(family, proto, p)
 		w.put("sl_hostports", m.key(), &bpfgen.TypesSlHostport{
-			Ip: wire.Addr(p.addr(family)), Owner: p.owner, Gen: m.gen, Port: wire.Port(m.port), Flags: flags,
+			Ip: codec.Addr(p.addr(family)), Owner: p.owner, Gen: m.gen, Port: codec.Port(m.port), Flags: flags,
 		})
 		for _, q := range allPods {
 			w.changeEndpoint(q, func(f int, v *bpfgen.TypesSlEndpoint) {
 				if f == family {
-					v.Gateway = wire.Addr(q.gateway(f))
+					v.Gateway = codec.Addr(q.gateway(f))
 				}
 			})
 		}
@@ -188,8 +188,8 @@ func TestPrivilegedTurnLostHalves(t *testing.T) {
 
 func tupleOf(c conn) bpfgen.TypesSlTuple {
 	return bpfgen.TypesSlTuple{
-		Local: wire.Addr(c.local.Addr()), Remote: wire.Addr(c.remote.Addr()),
-		LocalPort: wire.Port(c.local.Port()), RemotePort: wire.Port(c.remote.Port()), Proto: uint8(c.proto),
+		Local: codec.Addr(c.local.Addr()), Remote: codec.Addr(c.remote.Addr()),
+		LocalPort: codec.Port(c.local.Port()), RemotePort: codec.Port(c.remote.Port()), Proto: uint8(c.proto),
 	}
 }
 

@@ -213,7 +213,7 @@ func (k kind[K]) checkBatch(t testing.TB, when string, m *ebpf.Map, v *bpfsys.Ma
 	}
 }
 
-// batches reads v by slices of that length, as pkg/maps/wire does, and returns what it has read and how often a bucket did not fit.
+// batches reads v by slices of that length, as pkg/maps/codec does, and returns what it has read and how often a bucket did not fit.
 func batches[K comparable, V any](v *bpfsys.Map, least int) (map[K][]V, int, error) {
 	walk, err := bpfsys.NewBatch[K, V](v)
 	if err != nil {

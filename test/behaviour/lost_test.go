@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // loseFlows takes out of the tables what lost says, as the LRU does.
@@ -27,7 +27,7 @@ func loseFlows(w *world, lost func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) 
 			}
 			defer m.Close()
 			var keys []bpfgen.TypesSlTuple
-			err = wire.Each(m, func(k *bpfgen.TypesSlTuple, f *bpfgen.TypesSlFlow) bool {
+			err = codec.Each(m, func(k *bpfgen.TypesSlTuple, f *bpfgen.TypesSlFlow) bool {
 				if lost(*k, *f) {
 					keys = append(keys, *k)
 				}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // Key names a connection by its two ends; Local is the one we own. For ICMP echo the local port is the identifier.
@@ -195,11 +195,11 @@ func (m Map) Each(f func(*Record) bool) error {
 }
 
 func (m Map) eachRaw(f func(*bpfgen.TypesSlTuple, *bpfgen.TypesSlFlow) bool) error {
-	return wire.Each(m.m, f)
+	return codec.Each(m.m, f)
 }
 
 // Len returns the number of entries, indexes and expired ones too.
-func (m Map) Len() (int, error) { return wire.Count[bpfgen.TypesSlTuple, bpfgen.TypesSlFlow](m.m) }
+func (m Map) Len() (int, error) { return codec.Count[bpfgen.TypesSlTuple, bpfgen.TypesSlFlow](m.m) }
 
 func decode(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) *Record {
 	return &Record{
@@ -211,8 +211,8 @@ func decode(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) *Record {
 
 func key(t *bpfgen.TypesSlTuple) Key {
 	return Key{
-		Local:  netip.AddrPortFrom(wire.FromAddr(t.Local), wire.Port(t.LocalPort)),
-		Remote: netip.AddrPortFrom(wire.FromAddr(t.Remote), wire.Port(t.RemotePort)),
+		Local:  netip.AddrPortFrom(codec.FromAddr(t.Local), codec.Port(t.LocalPort)),
+		Remote: netip.AddrPortFrom(codec.FromAddr(t.Remote), codec.Port(t.RemotePort)),
 		Proto:  t.Proto,
 	}
 }

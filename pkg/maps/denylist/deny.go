@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // Map is the view of sl_deny.
@@ -21,7 +21,7 @@ func New(m *bpfsys.Map) Map { return Map{m} }
 
 func key(p netip.Prefix) bpfgen.TypesSlCidr {
 	p = p.Masked()
-	return bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+	return bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}
 }
 
 // Add puts networks in; one that is there keeps its count. ENOSPC: the map is full. The error names the network.
@@ -64,12 +64,12 @@ func (m Map) Empty() (bool, error) {
 // All returns the networks with the packets dropped for each.
 func (m Map) All() (map[netip.Prefix]uint64, error) {
 	all := make(map[netip.Prefix]uint64)
-	err := wire.Each(m.m, func(k *bpfgen.TypesSlCidr, n *uint64) bool {
-		a := wire.FromAddr(k.Ip)
+	err := codec.Each(m.m, func(k *bpfgen.TypesSlCidr, n *uint64) bool {
+		a := codec.FromAddr(k.Ip)
 		if k.PrefixLen < 96 && a.Is4() { // "::/n" beyond the v4-mapped addresses
 			a = netip.AddrFrom16(k.Ip)
 		}
-		all[wire.FromPrefix(a, uint8(k.PrefixLen))] = *n
+		all[codec.FromPrefix(a, uint8(k.PrefixLen))] = *n
 		return true
 	})
 	return all, err

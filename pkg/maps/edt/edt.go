@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // Flags of a limit.
@@ -39,7 +39,7 @@ func (l Limits) Delete(number uint32) error { return bpfsys.Remove(l.m, number) 
 // All returns every limit by its number. Counters of one entry are of about the same moment.
 func (l Limits) All() (map[uint32]Limit, error) {
 	all := make(map[uint32]Limit)
-	err := wire.Each(l.m, func(k *uint32, v *Limit) bool {
+	err := codec.Each(l.m, func(k *uint32, v *Limit) bool {
 		all[*k] = *v
 		return true
 	})
@@ -47,7 +47,7 @@ func (l Limits) All() (map[uint32]Limit, error) {
 }
 
 // Len returns the number of limits.
-func (l Limits) Len() (int, error) { return wire.Count[uint32, Limit](l.m) }
+func (l Limits) Len() (int, error) { return codec.Count[uint32, Limit](l.m) }
 
 // Nets is the view of sl_edt_nets.
 type Nets struct{ m *bpfsys.Map }
@@ -61,7 +61,7 @@ type netKey bpfgen.TypesSlEdtNet
 const numberBits = 32
 
 func key(number uint32, p netip.Prefix) netKey {
-	return netKey{PrefixLen: numberBits + uint32(wire.PrefixLen(p)), Number: number, Ip: wire.Addr(p.Addr())}
+	return netKey{PrefixLen: numberBits + uint32(codec.PrefixLen(p)), Number: number, Ip: codec.Addr(p.Addr())}
 }
 
 // Put adds a network to those of a number. ENOSPC: the map is full.
@@ -72,9 +72,9 @@ func (n Nets) Put(number uint32, p netip.Prefix) error {
 // Of returns the networks of a number.
 func (n Nets) Of(number uint32) ([]netip.Prefix, error) {
 	var out []netip.Prefix
-	err := wire.Each(n.m, func(k *netKey, _ *uint32) bool {
+	err := codec.Each(n.m, func(k *netKey, _ *uint32) bool {
 		if k.Number == number {
-			out = append(out, wire.FromPrefix(wire.FromAddr(k.Ip), uint8(k.PrefixLen-numberBits)))
+			out = append(out, codec.FromPrefix(codec.FromAddr(k.Ip), uint8(k.PrefixLen-numberBits)))
 		}
 		return true
 	})
@@ -84,7 +84,7 @@ func (n Nets) Of(number uint32) ([]netip.Prefix, error) {
 // Clear removes the networks of a number; none is success.
 func (n Nets) Clear(number uint32) error {
 	var stale []netKey
-	err := wire.Each(n.m, func(k *netKey, _ *uint32) bool {
+	err := codec.Each(n.m, func(k *netKey, _ *uint32) bool {
 		if k.Number == number {
 			stale = append(stale, *k)
 		}
@@ -98,4 +98,4 @@ func (n Nets) Clear(number uint32) error {
 }
 
 // Len returns the number of networks of all limits.
-func (n Nets) Len() (int, error) { return wire.Count[netKey, uint32](n.m) }
+func (n Nets) Len() (int, error) { return codec.Count[netKey, uint32](n.m) }

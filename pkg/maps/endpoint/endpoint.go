@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // Flags of an endpoint.
@@ -42,7 +42,7 @@ func FlagNames(flags uint32) []string {
 type Value bpfgen.TypesSlEndpoint
 
 // Prefix returns the pod's own subnet for its address a.
-func (v *Value) Prefix(a netip.Addr) netip.Prefix { return wire.FromPrefix(a, v.PrefixLen) }
+func (v *Value) Prefix(a netip.Addr) netip.Prefix { return codec.FromPrefix(a, v.PrefixLen) }
 
 // HardwareAddr returns the MAC of the pod's device.
 func (v *Value) HardwareAddr() net.HardwareAddr { return net.HardwareAddr(v.Mac[:]) }
@@ -61,7 +61,7 @@ func New(m *bpfsys.Map, e cacheepoch.Epoch) Map { return Map{m, e} }
 
 // Put writes the entry of a, whoever had it. E2BIG: the map is full.
 func (m Map) Put(a netip.Addr, v *Value) error {
-	if err := bpfsys.Put(m.m, wire.Addr(a), *v); err != nil {
+	if err := bpfsys.Put(m.m, codec.Addr(a), *v); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -69,12 +69,12 @@ func (m Map) Put(a netip.Addr, v *Value) error {
 
 // Get returns the entry of a; false when there is none.
 func (m Map) Get(a netip.Addr) (Value, bool, error) {
-	return bpfsys.Lookup[Value](m.m, wire.Addr(a))
+	return bpfsys.Lookup[Value](m.m, codec.Addr(a))
 }
 
 // Delete removes the entry of a; missing is success.
 func (m Map) Delete(a netip.Addr) error {
-	if err := bpfsys.Remove(m.m, wire.Addr(a)); err != nil {
+	if err := bpfsys.Remove(m.m, codec.Addr(a)); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -82,8 +82,8 @@ func (m Map) Delete(a netip.Addr) error {
 
 // Each calls f with every entry until f returns false.
 func (m Map) Each(f func(a netip.Addr, v *Value) bool) error {
-	return wire.Each(m.m, func(k *[16]byte, v *Value) bool { return f(wire.FromAddr(*k), v) })
+	return codec.Each(m.m, func(k *[16]byte, v *Value) bool { return f(codec.FromAddr(*k), v) })
 }
 
 // Len returns the number of entries.
-func (m Map) Len() (int, error) { return wire.Count[[16]byte, Value](m.m) }
+func (m Map) Len() (int, error) { return codec.Count[[16]byte, Value](m.m) }

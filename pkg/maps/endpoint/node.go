@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // HostAddrs is the view of sl_host_addrs: the addresses that stand for the node, each with the ifindex that has it.
@@ -19,8 +19,8 @@ func NewHostAddrs(m *bpfsys.Map) HostAddrs { return HostAddrs{m} }
 // All returns the whole set.
 func (h HostAddrs) All() (map[netip.Addr]uint32, error) {
 	set := make(map[netip.Addr]uint32)
-	err := wire.Each(h.m, func(k *[16]byte, v *uint32) bool {
-		set[wire.FromAddr(*k)] = *v
+	err := codec.Each(h.m, func(k *[16]byte, v *uint32) bool {
+		set[codec.FromAddr(*k)] = *v
 		return true
 	})
 	return set, err
@@ -28,11 +28,11 @@ func (h HostAddrs) All() (map[netip.Addr]uint32, error) {
 
 // Put adds an address or moves it to another device.
 func (h HostAddrs) Put(a netip.Addr, ifindex uint32) error {
-	return bpfsys.Put(h.m, wire.Addr(a), ifindex)
+	return bpfsys.Put(h.m, codec.Addr(a), ifindex)
 }
 
 // Delete removes an address; missing is success.
-func (h HostAddrs) Delete(a netip.Addr) error { return bpfsys.Remove(h.m, wire.Addr(a)) }
+func (h HostAddrs) Delete(a netip.Addr) error { return bpfsys.Remove(h.m, codec.Addr(a)) }
 
 // Sources are the addresses an uplink masquerades with; the zero Addr means that it has none in that family.
 type Sources struct {
@@ -49,7 +49,7 @@ func NewUplinks(m *bpfsys.Map) Uplinks { return Uplinks{m} }
 // All returns every uplink.
 func (u Uplinks) All() (map[uint32]Sources, error) {
 	set := make(map[uint32]Sources)
-	err := wire.Each(u.m, func(k *uint32, v *bpfgen.TypesSlUplink) bool {
+	err := codec.Each(u.m, func(k *uint32, v *bpfgen.TypesSlUplink) bool {
 		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6), Bare: v.Bare != 0}
 		return true
 	})
@@ -61,12 +61,12 @@ func orNone(b [16]byte) netip.Addr {
 	if b == [16]byte{} {
 		return netip.Addr{}
 	}
-	return wire.FromAddr(b)
+	return codec.FromAddr(b)
 }
 
 // Put writes the sources of an uplink.
 func (u Uplinks) Put(ifindex uint32, s Sources) error {
-	v := bpfgen.TypesSlUplink{Src4: wire.Addr(s.V4), Src6: wire.Addr(s.V6)}
+	v := bpfgen.TypesSlUplink{Src4: codec.Addr(s.V4), Src6: codec.Addr(s.V6)}
 	if s.Bare {
 		v.Bare = 1
 	}
@@ -83,21 +83,21 @@ type NoMasq struct{ m *bpfsys.Map }
 func NewNoMasq(m *bpfsys.Map) NoMasq { return NoMasq{m} }
 
 // Len returns the number of networks.
-func (n NoMasq) Len() (int, error) { return wire.Count[bpfgen.TypesSlCidr, uint32](n.m) }
+func (n NoMasq) Len() (int, error) { return codec.Count[bpfgen.TypesSlCidr, uint32](n.m) }
 
 // Replace makes want the whole set: what is new is added before what is old goes, so that no wanted network is ever missing.
 func (n NoMasq) Replace(want []netip.Prefix) error {
 	keep := make(map[bpfgen.TypesSlCidr]bool, len(want))
 	for _, p := range want {
 		p = p.Masked()
-		k := bpfgen.TypesSlCidr{PrefixLen: uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+		k := bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}
 		if err := bpfsys.Put(n.m, k, uint32(1)); err != nil {
 			return err
 		}
 		keep[k] = true
 	}
 	var old []bpfgen.TypesSlCidr
-	err := wire.Each(n.m, func(k *bpfgen.TypesSlCidr, _ *uint32) bool {
+	err := codec.Each(n.m, func(k *bpfgen.TypesSlCidr, _ *uint32) bool {
 		if !keep[*k] {
 			old = append(old, *k)
 		}

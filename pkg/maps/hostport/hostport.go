@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // Flags of an entry.
@@ -52,7 +52,7 @@ func protoName(p uint8) string {
 }
 
 func (k Key) raw() bpfgen.TypesSlHostportKey {
-	return bpfgen.TypesSlHostportKey{Ip: wire.Addr(k.HostIP), Port: wire.Port(k.Port), Proto: k.Proto}
+	return bpfgen.TypesSlHostportKey{Ip: codec.Addr(k.HostIP), Port: codec.Port(k.Port), Proto: k.Proto}
 }
 
 // Value is where a published port leads and whose it is.
@@ -85,7 +85,7 @@ func New(m *bpfsys.Map, e cacheepoch.Epoch) Map { return Map{m, e} }
 // Put makes v the value of k, atomically. E2BIG: the map is full.
 func (m Map) Put(k Key, v Value) error {
 	raw := bpfgen.TypesSlHostport{
-		Ip: wire.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: wire.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
+		Ip: codec.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: codec.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
 	}
 	v.Conditions.encode(&raw)
 	if err := bpfsys.Put(m.m, k.raw(), raw); err != nil {
@@ -113,19 +113,19 @@ func (m Map) Delete(k Key) error {
 
 // Each calls f with every entry until f returns false.
 func (m Map) Each(f func(Key, Value) bool) error {
-	return wire.Each(m.m, func(k *bpfgen.TypesSlHostportKey, v *bpfgen.TypesSlHostport) bool {
-		return f(Key{HostIP: wire.FromAddr(k.Ip), Proto: k.Proto, Port: wire.Port(k.Port)}, decode(v))
+	return codec.Each(m.m, func(k *bpfgen.TypesSlHostportKey, v *bpfgen.TypesSlHostport) bool {
+		return f(Key{HostIP: codec.FromAddr(k.Ip), Proto: k.Proto, Port: codec.Port(k.Port)}, decode(v))
 	})
 }
 
 // Len returns the number of published ports.
 func (m Map) Len() (int, error) {
-	return wire.Count[bpfgen.TypesSlHostportKey, bpfgen.TypesSlHostport](m.m)
+	return codec.Count[bpfgen.TypesSlHostportKey, bpfgen.TypesSlHostport](m.m)
 }
 
 func decode(v *bpfgen.TypesSlHostport) Value {
 	return Value{
-		PodIP: wire.FromAddr(v.Ip), PodPort: wire.Port(v.Port), Owner: v.Owner, Gen: v.Gen,
+		PodIP: codec.FromAddr(v.Ip), PodPort: codec.Port(v.Port), Owner: v.Owner, Gen: v.Gen,
 		Flags: v.Flags & (FlagSNAT | FlagMasqAll), Sources: v.Sources, Conditions: decodeConditions(v),
 	}
 }
@@ -138,12 +138,12 @@ func (c Conditions) encode(raw *bpfgen.TypesSlHostport) {
 	}
 	if c.Source.IsValid() {
 		raw.Flags |= ifSource
-		raw.Src, raw.SrcPrefix = wire.Addr(c.Source.Addr()), wire.PrefixLen(c.Source)
+		raw.Src, raw.SrcPrefix = codec.Addr(c.Source.Addr()), codec.PrefixLen(c.Source)
 		set(notSource, c.NotSource)
 	}
 	if c.Dest.IsValid() {
 		raw.Flags |= ifDest
-		raw.Dst, raw.DstPrefix = wire.Addr(c.Dest.Addr()), wire.PrefixLen(c.Dest)
+		raw.Dst, raw.DstPrefix = codec.Addr(c.Dest.Addr()), codec.PrefixLen(c.Dest)
 		set(notDest, c.NotDest)
 	}
 	if c.In != 0 {
@@ -156,10 +156,10 @@ func (c Conditions) encode(raw *bpfgen.TypesSlHostport) {
 func decodeConditions(v *bpfgen.TypesSlHostport) Conditions {
 	var c Conditions
 	if v.Flags&ifSource != 0 {
-		c.Source, c.NotSource = wire.FromPrefix(wire.FromAddr(v.Src), v.SrcPrefix), v.Flags&notSource != 0
+		c.Source, c.NotSource = codec.FromPrefix(codec.FromAddr(v.Src), v.SrcPrefix), v.Flags&notSource != 0
 	}
 	if v.Flags&ifDest != 0 {
-		c.Dest, c.NotDest = wire.FromPrefix(wire.FromAddr(v.Dst), v.DstPrefix), v.Flags&notDest != 0
+		c.Dest, c.NotDest = codec.FromPrefix(codec.FromAddr(v.Dst), v.DstPrefix), v.Flags&notDest != 0
 	}
 	if v.Flags&ifIn != 0 {
 		c.In, c.NotIndex = v.Ifindex, v.Flags&notIn != 0

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 const keptWords = 1 << 16 / 64
@@ -56,7 +56,7 @@ func NewKept(m *bpfsys.Map) Kept { return Kept{m} }
 // Replace makes want the set and reports whether anything had to be written. Only elements that differ are.
 func (k Kept) Replace(want *Bitmap) (bool, error) {
 	changed := make([]uint32, 0, 4)
-	err := wire.Each(k.m, func(i *uint32, v *uint64) bool {
+	err := codec.Each(k.m, func(i *uint32, v *uint64) bool {
 		if int(*i) < len(want) && want[*i] != *v {
 			changed = append(changed, *i)
 		}

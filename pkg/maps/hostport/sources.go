@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // SourceList names a list of sources by what is in it: who has the same list shares it. 0 is no list. The networks must be
@@ -46,7 +46,7 @@ type Sources struct{ m *bpfsys.Map }
 func NewSources(m *bpfsys.Map) Sources { return Sources{m} }
 
 func sourceKey(list uint64, p netip.Prefix) bpfgen.TypesSlSource {
-	k := bpfgen.TypesSlSource{PrefixLen: 64 + uint32(wire.PrefixLen(p)), Ip: wire.Addr(p.Addr())}
+	k := bpfgen.TypesSlSource{PrefixLen: 64 + uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}
 	if p.Addr().Is4() {
 		list |= 1
 	}
@@ -77,9 +77,9 @@ func (s Sources) Has(nets []netip.Prefix) (bool, error) {
 // All returns every list by its name.
 func (s Sources) All() (map[uint64][]netip.Prefix, error) {
 	all := make(map[uint64][]netip.Prefix)
-	err := wire.Each(s.m, func(k *bpfgen.TypesSlSource, _ *uint32) bool {
+	err := codec.Each(s.m, func(k *bpfgen.TypesSlSource, _ *uint32) bool {
 		list := binary.NativeEndian.Uint64(k.List[:]) &^ 1
-		all[list] = append(all[list], wire.FromPrefix(wire.FromAddr(k.Ip), uint8(k.PrefixLen-64)))
+		all[list] = append(all[list], codec.FromPrefix(codec.FromAddr(k.Ip), uint8(k.PrefixLen-64)))
 		return true
 	})
 	for list, nets := range all {
@@ -89,7 +89,7 @@ func (s Sources) All() (map[uint64][]netip.Prefix, error) {
 }
 
 // Len returns the number of networks in all lists.
-func (s Sources) Len() (int, error) { return wire.Count[bpfgen.TypesSlSource, uint32](s.m) }
+func (s Sources) Len() (int, error) { return codec.Count[bpfgen.TypesSlSource, uint32](s.m) }
 
 // Keep deletes the lists that used does not name.
 func (s Sources) Keep(used map[uint64]bool) error {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
 // Numbers are 16 bits wide, as the class of a filter; those from Last+1 on mean something to clsact, 0 is none.
@@ -55,7 +55,7 @@ func (m Map) Delete(number uint32) error { return bpfsys.Remove(m.m, number) }
 // All returns every device.
 func (m Map) All() (map[uint32]Device, error) {
 	all := make(map[uint32]Device)
-	err := wire.Each(m.m, func(k *uint32, v *Device) bool {
+	err := codec.Each(m.m, func(k *uint32, v *Device) bool {
 		all[*k] = *v
 		return true
 	})

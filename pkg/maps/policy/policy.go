@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/maps/wire"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
@@ -57,8 +57,8 @@ func FromPolicy(p *policy.Policy) (*Value, error) {
 			r.PortMin, r.PortMax = uint32(e.Ports.First), uint32(e.Ports.Last)
 		}
 		if e.Prefix.IsValid() {
-			r.Ip = wire.Addr(e.Prefix.Addr())
-			for bit := range int(wire.PrefixLen(e.Prefix)) {
+			r.Ip = codec.Addr(e.Prefix.Addr())
+			for bit := range int(codec.PrefixLen(e.Prefix)) {
 				r.Mask[bit/8] |= 0x80 >> (bit % 8)
 			}
 		}
@@ -155,7 +155,7 @@ func (v *Value) lines(first, n int) []Line {
 			ones += bits.OnesCount8(b)
 		}
 		if ones > 0 {
-			l.Prefix = wire.FromPrefix(wire.FromAddr(r.Ip), uint8(ones))
+			l.Prefix = codec.FromPrefix(codec.FromAddr(r.Ip), uint8(ones))
 		}
 		out = append(out, l)
 	}
@@ -258,7 +258,7 @@ func (d Devices) Delete(key uint32) error { return bpfsys.Remove(d.m, key) }
 // All returns every device.
 func (d Devices) All() (map[uint32]Policed, error) {
 	all := make(map[uint32]Policed)
-	err := wire.Each(d.m, func(k *uint32, v *Policed) bool {
+	err := codec.Each(d.m, func(k *uint32, v *Policed) bool {
 		all[*k] = *v
 		return true
 	})

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire holds what the typed map views share: how addresses and ports are written in keys and values, and how a map is
+// Package codec holds what the typed map views share: how addresses and ports are written in keys and values, and how a map is
 // walked. Addresses are 16 bytes, IPv4 as v4-mapped IPv6 (::ffff:a.b.c.d, RFC 4291 2.5.5.2); ports are in network byte order.
-package wire
+package codec
 
 import (
 	"encoding/binary"
