@@ -12,14 +12,14 @@ import (
 
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // "bench add" times ADD and DEL of every plugin that this kernel has devices for.
 // Where the reference's plugins lie beside it, it times them too: that is how
 // "bench add -guest" runs.
 func TestPrivilegedAdd(t *testing.T) {
-	bin, err := binaries.Build()
+	bin, err := testbin.Build()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // ReferenceSuite takes the reference's plugins from dir, or, when dir is "", from
@@ -46,7 +46,7 @@ func referenceDir(ctx context.Context, dir string, plugins ...string) (string, e
 	if dir != "" {
 		return filepath.Abs(dir)
 	}
-	dir, err := binaries.Reference(ctx, plugins...)
+	dir, err := testbin.Reference(ctx, plugins...)
 	if err != nil {
 		return "", fmt.Errorf("%w (offline? -reference-bin takes a directory with the plugins, -peers leaves the reference out)", err)
 	}

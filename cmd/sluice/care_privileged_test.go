@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // chain is a network of the five usual plugins, as either suite takes it.
@@ -157,9 +157,9 @@ func TestPrivilegedHealthy(t *testing.T) {
 	wantHealthy(t, l.Node, "after the last pod")
 }
 
-func mustBuild(t *testing.T) *binaries.Set {
+func mustBuild(t *testing.T) *testbin.Set {
 	t.Helper()
-	set, err := binaries.Build()
+	set, err := testbin.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func mustBuild(t *testing.T) *binaries.Set {
 // named and removed, and nothing else: not what a living pod has, nor what an
 // administrator has put into the same chains.
 func TestPrivilegedSweepOfReference(t *testing.T) {
-	dir, err := binaries.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall", "bandwidth")
+	dir, err := testbin.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall", "bandwidth")
 	if err != nil {
 		t.Fatal(err)
 	}

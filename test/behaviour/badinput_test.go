@@ -14,8 +14,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // call runs one plugin directly, as no runtime would dare to, and returns its
@@ -24,7 +24,7 @@ func (w *world) call(plugin, verb string, env map[string]string, stdin []byte) (
 	w.t.Helper()
 	all := map[string]string{"CNI_CONTAINERID": "bad", "CNI_NETNS": "/run/netns/bad", "CNI_IFNAME": "eth0"}
 	maps.Copy(all, env)
-	return programs.Run(binaries.Call{Plugin: plugin, Verb: verb, Env: all, Stdin: stdin, Stderr: w.stderr, Do: w.Node.Do})
+	return programs.Run(testbin.Call{Plugin: plugin, Verb: verb, Env: all, Stdin: stdin, Stderr: w.stderr, Do: w.Node.Do})
 }
 
 // conf is a plugin's configuration with some keys replaced.
@@ -115,7 +115,7 @@ func badInputs() []badInput {
 		{"a netns that is none", "bridge", map[string]string{"CNI_NETNS": "/etc/hostname"}, bridgeConf(nil), 8, []string{"/etc/hostname"}},
 		{"an interface name of 16 characters", "bridge", map[string]string{"CNI_IFNAME": long}, bridgeConf(nil), 4, []string{"CNI_IFNAME"}},
 		{"an interface name with a slash", "bridge", map[string]string{"CNI_IFNAME": "a/b"}, bridgeConf(nil), 4, []string{"CNI_IFNAME"}},
-		{"no container ID", "bridge", map[string]string{"CNI_CONTAINERID": binaries.Unset}, bridgeConf(nil), 4, []string{"CNI_CONTAINERID"}},
+		{"no container ID", "bridge", map[string]string{"CNI_CONTAINERID": testbin.Unset}, bridgeConf(nil), 4, []string{"CNI_CONTAINERID"}},
 		{"a container ID that climbs", "bridge", map[string]string{"CNI_CONTAINERID": "../../etc"}, bridgeConf(nil), 4, []string{"../../etc"}},
 		{"not JSON", "bridge", nil, []byte("bridge: cni0\n"), 6, nil},
 		{"not JSON, portmap", "portmap", nil, []byte("{"), 6, nil},

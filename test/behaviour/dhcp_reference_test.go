@@ -12,13 +12,13 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // referenceDHCP is a directory with nothing but the reference's dhcp.
 func referenceDHCP(t *testing.T) string {
 	t.Helper()
-	dir, err := binaries.Reference(t.Context(), "dhcp")
+	dir, err := testbin.Reference(t.Context(), "dhcp")
 	if err != nil {
 		t.Fatal(err)
 	}

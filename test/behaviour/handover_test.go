@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // handover is a node where both suites work on one network.
@@ -26,7 +26,7 @@ type handover struct {
 // iptables alone.
 func eachHandover(t *testing.T, f func(t *testing.T, h *handover)) {
 	t.Helper()
-	dir, err := binaries.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall")
+	dir, err := testbin.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestPrivilegedCheckOfReference(t *testing.T) {
 
 // The same with a conflist that names no back end: the reference's pods are iptables', and our next ones eBPF's.
 func TestPrivilegedHandoverToEBPF(t *testing.T) {
-	dir, err := binaries.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall")
+	dir, err := testbin.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall")
 	if err != nil {
 		t.Fatal(err)
 	}

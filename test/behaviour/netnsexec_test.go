@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // The variables by which this program, executed as a plugin, runs the real one as "ip netns exec" would.
@@ -96,7 +96,7 @@ func underNetnsExec(t *testing.T, more string) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for _, name := range binaries.Plugins() {
+	for _, name := range testbin.Plugins() {
 		script := fmt.Sprintf("#!/bin/sh\nexport %s=%s %s\nexec %s\n", envReal, programs.Path(name), more, self)
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // column is a way to carry packets: a back end of ours, or the reference's.
@@ -53,7 +53,7 @@ func ourColumns() []column {
 // nor built, as on a test kernel: the outcomes on file stand for them there.
 func referenceColumns(t *testing.T) []column {
 	t.Helper()
-	dir, err := binaries.Reference(t.Context(), "bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth")
+	dir, err := testbin.Reference(t.Context(), "bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth")
 	if err != nil {
 		if _, noGo := exec.LookPath("go"); noGo == nil {
 			t.Fatal(err)

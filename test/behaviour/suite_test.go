@@ -16,18 +16,18 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // programs holds the binaries under test, built once for the whole suite.
-var programs *binaries.Set
+var programs *testbin.Set
 
 func TestMain(m *testing.M) {
 	if asNetnsExec() {
 		return
 	}
-	set, err := binaries.Build()
+	set, err := testbin.Build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // eachSwitch runs f for the plugins that make an interface with what is usually
@@ -16,7 +16,7 @@ import (
 func eachSwitch(t *testing.T, chain []string, f func(t *testing.T, w *world, reference, ours *lab.Runtime)) {
 	t.Helper()
 	names := append([]string{"ptp", "macvlan", "tap", "host-device", "host-local", "tuning", "sbr"}, chain...)
-	dir, err := binaries.Reference(t.Context(), names...)
+	dir, err := testbin.Reference(t.Context(), names...)
 	if err != nil {
 		t.Fatal(err)
 	}

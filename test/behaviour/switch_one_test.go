@@ -6,15 +6,15 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // Plugins are exchanged one at a time, by a package or by hand. A pod that had some of the reference's and some of ours is
 // healthy to ours, and their DEL leaves nothing of it, though there is an attachment record that knows of its other half.
 func TestPrivilegedSwitchOneAtATime(t *testing.T) {
 	t.Parallel()
-	reference, err := binaries.Reference(t.Context(), switched...)
+	reference, err := testbin.Reference(t.Context(), switched...)
 	if err != nil {
 		t.Fatal(err)
 	}

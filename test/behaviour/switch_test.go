@@ -18,8 +18,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // switched are the plugins of a node that goes from one suite to the other.
@@ -41,7 +41,7 @@ type site struct {
 // defaults: iptables.
 func eachSite(t *testing.T, f func(t *testing.T, s *site)) {
 	t.Helper()
-	reference, err := binaries.Reference(t.Context(), switched...)
+	reference, err := testbin.Reference(t.Context(), switched...)
 	if err != nil {
 		t.Fatal(err)
 	}

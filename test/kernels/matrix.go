@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/test/kernels/result"
 	"github.com/sluice-cni/sluice/test/kernels/suite"
 	"github.com/sluice-cni/sluice/test/kernels/vm"
@@ -273,7 +273,7 @@ func (o *options) buildHere(ctx context.Context) error {
 	if err := suite.Build(ctx, o.root, o.build, packages); err != nil {
 		return err
 	}
-	s := &suite.Set{Env: map[string]string{binaries.EnvDir: "bin"}, Args: o.testArgs(), Timeout: suite.Duration{Duration: o.timeout}}
+	s := &suite.Set{Env: map[string]string{testbin.EnvDir: "bin"}, Args: o.testArgs(), Timeout: suite.Duration{Duration: o.timeout}}
 	for _, p := range packages {
 		s.Suites = append(s.Suites, suite.Suite{Package: p.Path, Binary: "tests/" + p.BinaryName(), Dir: p.Dir})
 	}

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 //go:embed differences.json
@@ -132,7 +132,7 @@ func page() []byte {
 		panic(err) // a test decodes it
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, pageHead, binaries.ReferenceVersion)
+	fmt.Fprintf(&b, pageHead, testbin.ReferenceVersion)
 	for _, s := range suites() {
 		for _, x := range d.Differences {
 			if x.Plugin == s.plugin {

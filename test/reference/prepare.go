@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 const sluiceModule = "github.com/sluice-cni/sluice"
@@ -42,12 +42,12 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "compiling %d suites of %s %s\n", len(chosen), binaries.ReferenceModule, binaries.ReferenceVersion)
+	fmt.Fprintf(os.Stderr, "compiling %d suites of %s %s\n", len(chosen), testbin.ReferenceModule, testbin.ReferenceVersion)
 	var names []string
 	for _, s := range suites() {
 		names = append(names, s.plugin)
 	}
-	theirs, err := binaries.Reference(ctx, names...)
+	theirs, err := testbin.Reference(ctx, names...)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func goRun(ctx context.Context, dir string, args ...string) error {
 
 // fetch copies the module with its tests.
 func fetch(ctx context.Context, dir string) error {
-	c := exec.CommandContext(ctx, "go", "mod", "download", "-json", binaries.ReferenceModule+"@"+binaries.ReferenceVersion)
+	c := exec.CommandContext(ctx, "go", "mod", "download", "-json", testbin.ReferenceModule+"@"+testbin.ReferenceVersion)
 	c.Dir = os.TempDir() // outside of this module, which does not have it
 	out, err := c.Output()
 	if err != nil {
@@ -110,7 +110,7 @@ func fetch(ctx context.Context, dir string) error {
 
 // compile makes both forms of a suite.
 func compile(ctx context.Context, src, out string, s suite) error {
-	pkg := filepath.Join(src, binaries.ReferencePackage(s.plugin))
+	pkg := filepath.Join(src, testbin.ReferencePackage(s.plugin))
 	build := func(form string) error {
 		return goRun(ctx, pkg, "test", "-c", "-ldflags", "-s -w", "-o", filepath.Join(out, s.plugin+form), ".")
 	}
@@ -130,8 +130,8 @@ func compile(ctx context.Context, src, out string, s suite) error {
 }
 
 var (
-	pluginProgram = regexp.MustCompile(`(?:gexec\.Build\("` + binaries.ReferenceModule + `/plugins/main/|"/run/(?:reference|under-test)/)([a-z-]+)"(?:\)|, error\(nil\))`)
-	echoProgram   = regexp.MustCompile(`gexec\.Build\("` + binaries.ReferenceModule + `/pkg/testutils/echo/([a-z]+)"\)`)
+	pluginProgram = regexp.MustCompile(`(?:gexec\.Build\("` + testbin.ReferenceModule + `/plugins/main/|"/run/(?:reference|under-test)/)([a-z-]+)"(?:\)|, error\(nil\))`)
+	echoProgram   = regexp.MustCompile(`gexec\.Build\("` + testbin.ReferenceModule + `/pkg/testutils/echo/([a-z]+)"\)`)
 )
 
 // built has the suite take programs that are there, the plugins from dir, instead of building them.

@@ -17,12 +17,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // programs holds the binaries under test, built once for the whole suite.
-var programs *binaries.Set
+var programs *testbin.Set
 
 // workload is the program of the containers.
 var workload string
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // build runs the tests with what they need.
 func build(run func() int) (code int, err error) {
-	if programs, err = binaries.Build(); err != nil {
+	if programs, err = testbin.Build(); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, programs.Close()) }()
@@ -159,7 +159,7 @@ func (m *machine) layOurs() {
 // layReference puts the reference's plugins there, as its packages do.
 func (m *machine) layReference(names ...string) {
 	m.t.Helper()
-	dir, err := binaries.Reference(m.t.Context(), names...)
+	dir, err := testbin.Reference(m.t.Context(), names...)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 var jsonBlock = regexp.MustCompile("(?ms)^```json\n(.*?)^```$")
@@ -88,7 +88,7 @@ func exampleConfs(t *testing.T, text []byte) []object {
 func acceptable(t *testing.T, n *node, conf object) {
 	t.Helper()
 	plugin, _ := conf["type"].(string)
-	if !slices.Contains(binaries.Plugins(), plugin) {
+	if !slices.Contains(testbin.Plugins(), plugin) {
 		t.Errorf("an example of the type %q, which is none of ours", plugin)
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // step is one plugin of the chain that the matrix walks.
@@ -260,9 +260,9 @@ func TestPrivilegedLoopback(t *testing.T) {
 // A plugin run by hand says what it is, on stderr, and is content.
 func TestNoCommand(t *testing.T) {
 	t.Parallel()
-	for _, plugin := range binaries.Plugins() {
+	for _, plugin := range testbin.Plugins() {
 		var stderr strings.Builder
-		out, err := programs.Run(binaries.Call{Plugin: plugin, Env: map[string]string{"CNI_COMMAND": binaries.Unset}, Stderr: &stderr})
+		out, err := programs.Run(testbin.Call{Plugin: plugin, Env: map[string]string{"CNI_COMMAND": testbin.Unset}, Stderr: &stderr})
 		if err != nil || out != "" {
 			t.Errorf("%s: %v, stdout %q; want success and no word on stdout", plugin, err, out)
 		}
@@ -275,10 +275,10 @@ func TestNoCommand(t *testing.T) {
 // VERSION needs nothing but CNI_COMMAND.
 func TestVersionNeedsNothing(t *testing.T) {
 	t.Parallel()
-	for _, plugin := range binaries.Plugins() {
+	for _, plugin := range testbin.Plugins() {
 		for _, stdin := range []string{"", "{}", `{"cniVersion":"0.2.0"}`, "not json"} {
-			out, err := programs.Run(binaries.Call{
-				Plugin: plugin, Verb: "VERSION", Stdin: []byte(stdin), Env: map[string]string{"CNI_PATH": binaries.Unset},
+			out, err := programs.Run(testbin.Call{
+				Plugin: plugin, Verb: "VERSION", Stdin: []byte(stdin), Env: map[string]string{"CNI_PATH": testbin.Unset},
 			})
 			if err != nil || !strings.Contains(out, `"supportedVersions"`) || strings.Count(strings.TrimSpace(out), "\n") != 0 {
 				t.Errorf("%s with stdin %q: %v, %q; want one line", plugin, stdin, err, out)

@@ -5,7 +5,7 @@ package spec
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // A result that an old version cannot express is refused before anything is
@@ -102,12 +102,12 @@ func TestMissingEnvironment(t *testing.T) {
 		"DEL":   {"CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"},
 		"GC":    {"CNI_PATH"},
 	}
-	for _, plugin := range binaries.Plugins() {
+	for _, plugin := range testbin.Plugins() {
 		for verb, missing := range tests {
 			for _, name := range missing {
 				env := map[string]string{"CNI_CONTAINERID": "x", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0"}
-				env[name] = binaries.Unset
-				_, err := programs.Run(binaries.Call{Plugin: plugin, Verb: verb, Env: env, Stdin: []byte(`{"cniVersion":"1.1.0","name":"n","type":"` + plugin + `"}`)})
+				env[name] = testbin.Unset
+				_, err := programs.Run(testbin.Call{Plugin: plugin, Verb: verb, Env: env, Stdin: []byte(`{"cniVersion":"1.1.0","name":"n","type":"` + plugin + `"}`)})
 				wantCode(t, plugin+" "+verb+" without "+name, err, 4)
 			}
 		}

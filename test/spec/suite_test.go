@@ -15,18 +15,18 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // programs holds the binaries under test, built once for the whole suite.
-var programs *binaries.Set
+var programs *testbin.Set
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == leaseIPAM {
 		os.Exit(runLeaseIPAM())
 	}
-	set, err := binaries.Build()
+	set, err := testbin.Build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -66,7 +66,7 @@ func (n *node) call(plugin, verb string, env map[string]string, conf object) (st
 	if err != nil {
 		return "", err
 	}
-	return programs.Run(binaries.Call{Plugin: plugin, Verb: verb, Env: all, Stdin: stdin, Do: n.Node.Do})
+	return programs.Run(testbin.Call{Plugin: plugin, Verb: verb, Env: all, Stdin: stdin, Do: n.Node.Do})
 }
 
 // versions lists the specification's, oldest first.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // leaseIPAM is the name of an IPAM plugin that is not ours: it asks a server
@@ -217,7 +217,7 @@ func (s *leaseServer) call(n *node, plugin, verb string, conf object, stderr io.
 		"CNI_CONTAINERID": "pod", "CNI_NETNS": n.pod.Path, "CNI_IFNAME": "eth0",
 		"CNI_ARGS": "IgnoreUnknown=1;LEASE_HINT=x", "LEASE_TOKEN_FILE": "/etc/lease token", "TRACEPARENT": "00-abc",
 	}
-	return programs.Run(binaries.Call{Plugin: plugin, Verb: verb, Env: env, Stdin: stdin, Stderr: stderr, Do: n.Node.Do})
+	return programs.Run(testbin.Call{Plugin: plugin, Verb: verb, Env: env, Stdin: stdin, Stderr: stderr, Do: n.Node.Do})
 }
 
 func (s *leaseServer) assertUntouched(t *testing.T, verb string, conf object) {

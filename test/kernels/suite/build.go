@@ -16,11 +16,11 @@ import (
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/test/binaries"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // envBinaries makes suites use the plugins of a directory.
-const envBinaries = binaries.EnvDir
+const envBinaries = testbin.EnvDir
 
 // notHere are packages with privileged tests that say nothing about a kernel,
 // each with its reason. A name that ends in "/" stands for everything below.
@@ -122,7 +122,7 @@ func Build(ctx context.Context, root, dir string, packages []Package) error {
 	}
 	bin := filepath.Join(dir, "bin")
 	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", bin + "/"}
-	for _, name := range binaries.Programs() {
+	for _, name := range testbin.Programs() {
 		args = append(args, "./cmd/"+name)
 	}
 	if err := goTool(ctx, root, args...); err != nil {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binaries builds the real programs for tests that judge them from the
+// Package testbin builds the real programs for tests that judge them from the
 // outside: those of the plugins under every name they answer to, and the
 // operator's tool. It needs the go command and the module's source.
-package binaries
+package testbin
 
 import (
 	"bytes"
