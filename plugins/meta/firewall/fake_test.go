@@ -5,19 +5,19 @@ package firewall
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
+	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 )
 
 // node is the plugin on a datapath in memory, with a real attachment store.
 type node struct {
-	*chainedtest.Node
-	dp *chainedtest.Datapath
+	*chaintest.Node
+	dp *chaintest.Datapath
 }
 
 func newNode(t testing.TB) *node {
-	dp := chainedtest.NewDatapath()
-	n := &node{chainedtest.NewNode(t, Name, dp), dp}
-	open, existing := chainedtest.Openers[Datapath](dp, dp)
-	n.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: chainedtest.Resolve, Records: n.Records})
+	dp := chaintest.NewDatapath()
+	n := &node{chaintest.NewNode(t, Name, dp), dp}
+	open, existing := chaintest.Openers[Datapath](dp, dp)
+	n.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: chaintest.Resolve, Records: n.Records})
 	return n
 }

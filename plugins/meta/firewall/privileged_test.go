@@ -12,18 +12,18 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
+	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 // world is a node with the real datapath, a FORWARD hook that drops what lacks
 // the admit mark, and one routed pod that a stranger's main plugin might have
 // made.
-type world struct{ *chainedtest.World }
+type world struct{ *chaintest.World }
 
 func newWorld(t *testing.T) *world {
-	w := &world{chainedtest.NewWorld(t, Name)}
-	open, existing := chainedtest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	w := &world{chaintest.NewWorld(t, Name)}
+	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records})
 	w.Run("nft add table inet filter",
 		"nft 'add chain inet filter forward { type filter hook forward priority 0; policy drop; }'",
@@ -54,7 +54,7 @@ func (w *world) reach(host string) error {
 	return resp.Body.Close()
 }
 
-func (w *world) do(f func() error) { w.T.Helper(); chainedtest.Must(w.T, w.In(f)) }
+func (w *world) do(f func() error) { w.T.Helper(); chaintest.Must(w.T, w.In(f)) }
 
 var realConf = fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"firewall",
 	"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],

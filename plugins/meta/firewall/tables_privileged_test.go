@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
+	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
 )
 
 // newTablesWorld is a node with a bridge where the firewall is netfilter's.
 func newTablesWorld(t *testing.T) *world {
-	w := &world{chainedtest.NewWorld(t, Name)}
+	w := &world{chaintest.NewWorld(t, Name)}
 	dir := filepath.Join(t.TempDir(), "run")
-	open, existing := chainedtest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{
 		Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {
@@ -94,14 +94,14 @@ func TestPrivilegedCheckOfIsolationByFirewalld(t *testing.T) {
 		return w.In(func() error { return w.Plugin.Check(t.Context(), w.Args("a", conf)) })
 	}
 	by := section{Backend: netfilter.NameFirewalld, Bridge: "br0", IsolatedBy: netfilter.NameIPTablesNFT}
-	chainedtest.Must(t, w.In(func() error { return w.Records.Begin(chainedtest.Ref("a"), "", Name, by) }))
+	chaintest.Must(t, w.In(func() error { return w.Records.Begin(chaintest.Ref("a"), "", Name, by) }))
 	if err := check(); !errors.Is(err, netfilter.ErrDiffers) {
 		t.Errorf("CHECK without the isolation: %v", err)
 	}
 	w.do(func() error {
 		iptables, _ := netfilter.NewNode(netfilter.Options{}).Named(netfilter.NameIPTablesNFT)
 		return iptables.AddFirewall(t.Context(), netfilter.Firewall{
-			Ref: chainedtest.Ref("a"), Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, Policy: netfilter.PolicyIsolated, Bridge: "br0",
+			Ref: chaintest.Ref("a"), Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, Policy: netfilter.PolicyIsolated, Bridge: "br0",
 		})
 	})
 	if err := check(); errors.Is(err, netfilter.ErrDiffers) { // there is no firewalld here, which is another error

@@ -11,12 +11,12 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/test/chainedtest"
+	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 )
 
 // fakeDatapath behaves like the loader's, in memory, ports included.
 type fakeDatapath struct {
-	*chainedtest.Datapath
+	*chaintest.Datapath
 	ports map[mappingKey]fakePort
 }
 
@@ -64,14 +64,14 @@ func (d *fakeDatapath) CheckPorts(_ context.Context, owner uint64, ports []loade
 
 // node is the plugin on a datapath in memory, with a real attachment store.
 type node struct {
-	*chainedtest.Node
+	*chaintest.Node
 	dp *fakeDatapath
 }
 
 func newNode(t testing.TB) *node {
-	dp := &fakeDatapath{chainedtest.NewDatapath(), map[mappingKey]fakePort{}}
-	n := &node{chainedtest.NewNode(t, Name, dp.Datapath), dp}
-	open, existing := chainedtest.Openers[Datapath](dp.Datapath, dp)
-	n.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: chainedtest.Resolve, Records: n.Records})
+	dp := &fakeDatapath{chaintest.NewDatapath(), map[mappingKey]fakePort{}}
+	n := &node{chaintest.NewNode(t, Name, dp.Datapath), dp}
+	open, existing := chaintest.Openers[Datapath](dp.Datapath, dp)
+	n.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: chaintest.Resolve, Records: n.Records})
 	return n
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chainedtest is what the tests of the chained plugins share: a datapath
+// Package chaintest is what the tests of the chained plugins share: a datapath
 // in memory, a node that runs one plugin on it, and pods that a stranger's main
 // plugin might have made, for the real one.
-package chainedtest
+package chaintest
 
 import (
 	"context"
