@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
-	"github.com/sluice-cni/sluice/pkg/test/flood"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
 
 // The scenarios of a denied source that floods an uplink: with frames as hardware has them, and with socket buffers, which is what
@@ -126,12 +126,12 @@ func (p *denyPeer) prepare() (err error) {
 		if err != nil {
 			return err
 		}
-		frames, err := flood.New(dev.Index)
+		frames, err := pktgen.New(dev.Index)
 		if err != nil {
 			return err
 		}
 		p.senders[denyFrames] = frames
-		buffers, err := flood.NewSocket(dev.Index)
+		buffers, err := pktgen.NewSocket(dev.Index)
 		if err != nil {
 			return err
 		}

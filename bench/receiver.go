@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/flood"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
 
 // receiver is the kernel's thread that takes packets off a device: threaded NAPI (Linux 5.12). It is on a CPU of its own, so that
@@ -76,7 +76,7 @@ func pollingUplink(name string) (net.HardwareAddr, *receiver, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := flood.SetGRO(name, true); err != nil {
+	if err := pktgen.SetGRO(name, true); err != nil {
 		return nil, nil, err
 	}
 	r, err := newReceiver(name)

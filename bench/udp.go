@@ -16,8 +16,8 @@ import (
 
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
-	"github.com/sluice-cni/sluice/pkg/test/flood"
 	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
 
 // udpHostPort is the scenario of short datagrams: client -> hostPort -> pod.
@@ -37,7 +37,7 @@ type udp struct {
 // udpWorld is a world with what floods it.
 type udpWorld struct {
 	*peer.World
-	flood *flood.Socket
+	flood *pktgen.Socket
 	frame []byte
 }
 
@@ -100,7 +100,7 @@ func newUDPWorld(w *peer.World) (*udpWorld, error) {
 	return f, client.Do(func() error {
 		dev, err := net.InterfaceByName("eth0")
 		if err == nil {
-			f.flood, err = flood.NewSocket(dev.Index)
+			f.flood, err = pktgen.NewSocket(dev.Index)
 		}
 		return err
 	})

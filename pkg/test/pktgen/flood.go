@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flood sends one frame over and over. A Flood does so faster than any socket can: by an XDP program that the kernel runs on
+// Package pktgen sends one frame over and over. A Flood does so faster than any socket can: by an XDP program that the kernel runs on
 // frames it keeps (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18), which redirects each to a device. A Socket sends socket buffers, as
 // every other sender on this machine does. Both are for test namespaces only.
-package flood
+package pktgen
 
 import (
 	"encoding/binary"
