@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/shaping"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/guest"
+	"github.com/sluice-cni/sluice/pkg/test/vmtest"
 )
 
 // bandwidth are the flags of that command.
@@ -115,7 +115,7 @@ func (b *bandwidth) elsewhere(ctx context.Context) error {
 	if b.asJSON {
 		line += " -json"
 	}
-	return guest.Run(ctx, "-kernels", b.kernel, "-with", strings.Join(files, ","), "-exec", line)
+	return vmtest.Run(ctx, "-kernels", b.kernel, "-with", strings.Join(files, ","), "-exec", line)
 }
 
 func (b *bandwidth) peers(ctx context.Context) ([]shaping.Peer, error) {

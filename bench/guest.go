@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-cni/sluice/bench/peer"
-	"github.com/sluice-cni/sluice/pkg/test/guest"
+	"github.com/sluice-cni/sluice/pkg/test/vmtest"
 )
 
 // guestReference is where the reference's plugins are while a virtual machine is
@@ -31,5 +31,5 @@ func addInGuest(ctx context.Context, series, refBin string, plugins []string) (e
 	if _, err := peer.ReferenceSuite(ctx, refBin, dir, plugins); err != nil {
 		return fmt.Errorf("copy the reference's plugins (left by a run that was killed? remove %s): %w", dir, err)
 	}
-	return guest.Run(ctx, "-icount", "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")
+	return vmtest.Run(ctx, "-icount", "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")
 }

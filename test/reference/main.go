@@ -22,7 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/guest"
+	"github.com/sluice-cni/sluice/pkg/test/vmtest"
 )
 
 func main() {
@@ -81,7 +81,7 @@ func runInGuest(ctx context.Context, dir string, chosen []suite, series string) 
 	for _, s := range chosen {
 		names = append(names, s.plugin)
 	}
-	return guest.Run(ctx, "-kernels", series, "-with", strings.Join(files, ","),
+	return vmtest.Run(ctx, "-kernels", series, "-with", strings.Join(files, ","),
 		"-exec", `d=$(command -v reference); reference -prepared "${d%/*}" -suites `+strings.Join(names, ","))
 }
 

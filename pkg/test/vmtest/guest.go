@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guest runs things under other kernels, by the command of test/kernels. It needs the go command and the module's source.
-package guest
+// Package vmtest runs things under other kernels, by the command of test/kernels. It needs the go command and the module's source.
+package vmtest
 
 import (
 	"context"
