@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
-	"github.com/sluice-cni/sluice/pkg/test/keystest"
+	"github.com/sluice-cni/sluice/pkg/test/jsonobjtest"
 )
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() jsonobj.Object { return new(Record) })
-	keystest.Same(t, func() jsonobj.Object { return new(Section) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(Record) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(Section) })
 }
 
 var (

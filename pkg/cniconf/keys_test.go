@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
-	"github.com/sluice-cni/sluice/pkg/test/keystest"
+	"github.com/sluice-cni/sluice/pkg/test/jsonobjtest"
 )
 
 // tagged is Common as an object of its own.
@@ -21,7 +21,7 @@ func (c *tagged) Key(name string) any { return c.CommonKey(name) }
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() jsonobj.Object { return new(tagged) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(tagged) })
 }
 
 // A route is what the library's decoder makes of it.

@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
-	"github.com/sluice-cni/sluice/pkg/test/keystest"
+	"github.com/sluice-cni/sluice/pkg/test/jsonobjtest"
 )
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() jsonobj.Object { return new(netConf) })
-	keystest.Same(t, func() jsonobj.Object { return new(ipamConf) })
-	keystest.Same(t, func() jsonobj.Object { return new(rangeConf) })
-	keystest.Same(t, func() jsonobj.Object { return new(runtimeConf) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(netConf) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(ipamConf) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(rangeConf) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(runtimeConf) })
 }

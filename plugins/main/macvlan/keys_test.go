@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
-	"github.com/sluice-cni/sluice/pkg/test/keystest"
+	"github.com/sluice-cni/sluice/pkg/test/jsonobjtest"
 )
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() jsonobj.Object { return new(conf) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(conf) })
 }

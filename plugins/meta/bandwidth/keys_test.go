@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
-	"github.com/sluice-cni/sluice/pkg/test/keystest"
+	"github.com/sluice-cni/sluice/pkg/test/jsonobjtest"
 )
 
 // The keys are the tags of the fields.
 func TestKeys(t *testing.T) {
-	keystest.Same(t, func() jsonobj.Object { return new(Conf) })
-	keystest.Same(t, func() jsonobj.Object { return new(Limits) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(Conf) })
+	jsonobjtest.Same(t, func() jsonobj.Object { return new(Limits) })
 }

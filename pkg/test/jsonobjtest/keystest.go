@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keystest compares what a struct's Key method says with its JSON tags.
-package keystest
+// Package jsonobjtest compares what a struct's Key method says with its JSON tags.
+package jsonobjtest
 
 import (
 	"encoding/json"
