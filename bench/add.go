@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // object is a part of a network configuration.
@@ -151,10 +151,10 @@ func onlyGuest(f *flag.FlagSet) (err error) {
 // place is a node of one peer with a pod whose namespace is used again and again.
 type place struct {
 	suite   peer.Suite
-	lab     *lab.Lab
-	runtime *lab.Runtime
+	lab     *netlab.Lab
+	runtime *netlab.Runtime
 	timer   *timer
-	pod     *lab.Pod
+	pod     *netlab.Pod
 }
 
 // time takes all cycles of one plugin, the peers in turn. missing says that this
@@ -205,11 +205,11 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 }
 
 func (a *adds) build(s peer.Suite, i interfacePlugin) (*place, error) {
-	l, err := lab.New(lab.Options{ForwardIPv4: true, ForwardIPv6: true})
+	l, err := netlab.New(netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 	if err != nil {
 		return nil, err
 	}
-	p := &place{suite: s, lab: l, timer: &timer{Exec: lab.NewExec(nil)}}
+	p := &place{suite: s, lab: l, timer: &timer{Exec: netlab.NewExec(nil)}}
 	if err := l.Node.Do(func() error { return prepareNode(i) }); err != nil {
 		return p, err
 	}
@@ -217,7 +217,7 @@ func (a *adds) build(s peer.Suite, i interfacePlugin) (*place, error) {
 	if err != nil {
 		return p, err
 	}
-	if p.runtime, err = l.Node.CNI(lab.CNIOptions{Path: []string{s.BinDir}, Conflist: list, Exec: p.timer}); err != nil {
+	if p.runtime, err = l.Node.CNI(netlab.CNIOptions{Path: []string{s.BinDir}, Conflist: list, Exec: p.timer}); err != nil {
 		return p, err
 	}
 	p.pod, err = l.Node.NewPod("pod")
@@ -239,12 +239,12 @@ func prepareNode(i interfacePlugin) error {
 	if i.before == "" {
 		return nil
 	}
-	_, err := lab.Run("ip", strings.Fields(i.before)...)
+	_, err := netlab.Run("ip", strings.Fields(i.before)...)
 	return err
 }
 
 func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle int) error {
-	att := lab.Attachment{ContainerID: fmt.Sprintf("c%d", cycle), NetNS: p.pod.Path}
+	att := netlab.Attachment{ContainerID: fmt.Sprintf("c%d", cycle), NetNS: p.pod.Path}
 	for _, v := range []struct {
 		name      string
 		do        func() error

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
 
@@ -51,7 +51,7 @@ type deny struct {
 // other's programs and rules would be on the packets' way.
 type denyPeer struct {
 	name    string
-	lab     *lab.Lab
+	lab     *netlab.Lab
 	uplink  *receiver
 	frames  map[int][]byte
 	senders map[string]sender
@@ -104,7 +104,7 @@ func (d *deny) close() error {
 
 // prepare makes node and client, the senders, the frames, and an uplink that polls as hardware does.
 func (p *denyPeer) prepare() (err error) {
-	if p.lab, err = lab.New(lab.Options{}); err != nil {
+	if p.lab, err = netlab.New(netlab.Options{}); err != nil {
 		return err
 	}
 	var mac net.HardwareAddr
@@ -117,8 +117,8 @@ func (p *denyPeer) prepare() (err error) {
 		return err
 	}
 	p.frames = map[int][]byte{
-		4: frame4(mac, netip.AddrPortFrom(deniedNets[4].Addr().Next(), 4096), netip.AddrPortFrom(lab.IP4(uplink.Node), 4097)),
-		6: frame6(mac, deniedNets[6].Addr().Next(), lab.IP6(uplink.Node)),
+		4: frame4(mac, netip.AddrPortFrom(deniedNets[4].Addr().Next(), 4096), netip.AddrPortFrom(netlab.IP4(uplink.Node), 4097)),
+		6: frame6(mac, deniedNets[6].Addr().Next(), netlab.IP6(uplink.Node)),
 	}
 	p.senders = map[string]sender{}
 	return p.lab.Client().Do(func() error {
@@ -171,7 +171,7 @@ func byIPTables() *denyPeer {
 	run := func(family int, args ...string) (out string, err error) {
 		tool := map[int]string{4: "iptables", 6: "ip6tables"}[family]
 		err = p.lab.Node.Do(func() error {
-			out, err = lab.Run(tool, append([]string{"-w", "-t", "raw"}, args...)...)
+			out, err = netlab.Run(tool, append([]string{"-w", "-t", "raw"}, args...)...)
 			return err
 		})
 		return out, err

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // oneMove is what the figure of mover is kept under, beside the peers'.
@@ -22,7 +22,7 @@ const oneMove = "one move"
 // mover times what no plugin can do without that gives a pod a device of the node: one netlink message that moves it, and
 // nothing else.
 type mover struct {
-	lab       *lab.Lab
+	lab       *netlab.Lab
 	node, pod side
 	settle    time.Duration
 }
@@ -35,7 +35,7 @@ type side struct {
 
 func newMover(i interfacePlugin) (_ *mover, err error) {
 	m := &mover{settle: i.settle}
-	if m.lab, err = lab.New(lab.Options{}); err != nil {
+	if m.lab, err = netlab.New(netlab.Options{}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -48,7 +48,7 @@ func newMover(i interfacePlugin) (_ *mover, err error) {
 		return nil, err
 	}
 	return m, m.lab.Node.Do(func() error {
-		if _, err := lab.Run("ip", strings.Fields(i.before)...); err != nil {
+		if _, err := netlab.Run("ip", strings.Fields(i.before)...); err != nil {
 			return err
 		}
 		for path, s := range map[string]*side{"/proc/thread-self/ns/net": &m.node, pod.Path: &m.pod} {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // The metrics of pods at pace: wall time from the first start to the last end.
@@ -76,9 +76,9 @@ func runPace(ctx context.Context, args []string) (err error) {
 // crowd is a node whose pods come and go together. nets are used in turn.
 type crowd struct {
 	suite  peer.Suite
-	lab    *lab.Lab
-	nets   []*lab.Runtime
-	pods   []*lab.Pod
+	lab    *netlab.Lab
+	nets   []*netlab.Runtime
+	pods   []*netlab.Pod
 	serial int
 }
 
@@ -87,7 +87,7 @@ type crowd struct {
 // design is there.
 func newCrowd(ctx context.Context, s peer.Suite, pods int, before []string, conflists []string) (_ *crowd, err error) {
 	c := &crowd{suite: s}
-	if c.lab, err = lab.New(lab.Options{ForwardIPv4: true, ForwardIPv6: true}); err != nil {
+	if c.lab, err = netlab.New(netlab.Options{ForwardIPv4: true, ForwardIPv6: true}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -96,12 +96,12 @@ func newCrowd(ctx context.Context, s peer.Suite, pods int, before []string, conf
 		}
 	}()
 	for _, line := range before {
-		if err := c.lab.Node.Do(func() error { _, err := lab.Run("ip", strings.Fields(line)...); return err }); err != nil {
+		if err := c.lab.Node.Do(func() error { _, err := netlab.Run("ip", strings.Fields(line)...); return err }); err != nil {
 			return nil, err
 		}
 	}
 	for _, list := range conflists {
-		rt, err := c.lab.Node.CNI(lab.CNIOptions{Path: []string{s.BinDir}, Conflist: []byte(list)})
+		rt, err := c.lab.Node.CNI(netlab.CNIOptions{Path: []string{s.BinDir}, Conflist: []byte(list)})
 		if err != nil {
 			return nil, err
 		}
@@ -122,8 +122,8 @@ func newCrowd(ctx context.Context, s peer.Suite, pods int, before []string, conf
 // twice is an error.
 func (c *crowd) round(ctx context.Context, n int) (add, del time.Duration, err error) {
 	c.serial++
-	at := func(i int) (*lab.Runtime, lab.Attachment) {
-		a := lab.Attachment{ContainerID: fmt.Sprintf("c%d-%d", c.serial, i), NetNS: c.pods[i].Path}
+	at := func(i int) (*netlab.Runtime, netlab.Attachment) {
+		a := netlab.Attachment{ContainerID: fmt.Sprintf("c%d-%d", c.serial, i), NetNS: c.pods[i].Path}
 		a.Capabilities = map[string]any{"portMappings": []map[string]any{
 			{"hostPort": 20000 + i, "containerPort": 80, "protocol": "tcp"},
 		}}
@@ -178,11 +178,11 @@ func atOnce(n int, f func(i int) error) (time.Duration, error) {
 
 // snapshot is what the node and its pods hold, with the entries of Sluice's maps.
 // Link-local addresses come and go in the kernel's own time.
-func (c *crowd) snapshot(tool string) (lab.Snapshot, error) {
-	var s lab.Snapshot
+func (c *crowd) snapshot(tool string) (netlab.Snapshot, error) {
+	var s netlab.Snapshot
 	for _, args := range [][]string{{"sync"}, {"hostports", "-o", "json"}, {"endpoints", "-o", "json"}} {
 		err := c.lab.Node.Do(func() error {
-			out, err := lab.Run(tool, args...)
+			out, err := netlab.Run(tool, args...)
 			s = append(s, "sluice "+strings.Join(args, " ")+": "+out)
 			return err
 		})
@@ -200,7 +200,7 @@ func (c *crowd) snapshot(tool string) (lab.Snapshot, error) {
 	})...)
 	for i, pod := range c.pods {
 		err := pod.Do(func() error {
-			out, err := lab.Run("ip", "-br", "link", "show")
+			out, err := netlab.Run("ip", "-br", "link", "show")
 			s = append(s, fmt.Sprintf("pod%d %s", i, out))
 			return err
 		})
@@ -285,7 +285,7 @@ func (p *pace) mixed(ctx context.Context, s peer.Suite) (err error) {
 		if err != nil {
 			return err
 		}
-		if d := lab.Diff(was, is); d != "" {
+		if d := netlab.Diff(was, is); d != "" {
 			return fmt.Errorf("round %d: the node differs (- gone, + left behind):\n%s", round+1, d)
 		}
 		fmt.Printf("round %d: ADD %.2f s, DEL %.2f s; no error, no address twice, nothing left\n", round+1, add.Seconds(), del.Seconds())

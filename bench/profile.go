@@ -21,7 +21,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/sluice-cni/sluice/bench/peer"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // timer starts plugins for libcni and notes what each process cost.
@@ -104,7 +104,7 @@ func runProfile(ctx context.Context, args []string) (err error) {
 
 // profile times one suite.
 func (c *common) profile(ctx context.Context, s peer.Suite, pods, cycles int, out io.Writer) error {
-	t := &timer{Exec: lab.NewExec(nil)}
+	t := &timer{Exec: netlab.NewExec(nil)}
 	w, err := peer.Build(ctx, peer.Options{Suite: s, Pods: pods, Masquerade: c.masquerade, Exec: t}, func(int) {})
 	if err != nil {
 		return err

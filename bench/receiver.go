@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
 
@@ -36,7 +36,7 @@ type sender interface {
 
 // sendFor floods the client's uplink for a while, from the sender's CPU, until all has been taken off it. It returns how long it
 // sent, and the CPU time of its thread: that of the kernel's work in it, softirqs too.
-func sendFor(client *lab.Client, s sender, frame []byte, d time.Duration) (took, busy time.Duration, err error) {
+func sendFor(client *netlab.Client, s sender, frame []byte, d time.Duration) (took, busy time.Duration, err error) {
 	const burst = 1 << 15
 	err = client.Do(func() error {
 		if err := pin(0, senderCPU); err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
 
@@ -96,7 +96,7 @@ func newUDPWorld(w *peer.World) (*udpWorld, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.frame = frame4(uplink.HardwareAddr, netip.AddrPortFrom(lab.IP4(client.Uplink.Client), clientPort), w.Target())
+	f.frame = frame4(uplink.HardwareAddr, netip.AddrPortFrom(netlab.IP4(client.Uplink.Client), clientPort), w.Target())
 	return f, client.Do(func() error {
 		dev, err := net.InterfaceByName("eth0")
 		if err == nil {

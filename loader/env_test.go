@@ -27,7 +27,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/cgroup"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // The main thread stays with the main goroutine: it must never end up in the namespaces of a test.
@@ -60,7 +60,7 @@ func newEnv(t testing.TB) *env {
 	if err := os.Mkdir(bpffs, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lab.Patient(time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), netlab.Patient(time.Minute))
 	e := &env{t: t, ctx: ctx, o: testOptions(t, dir)}
 	t.Cleanup(func() {
 		cancel()
@@ -132,7 +132,7 @@ func uplinkWay() string {
 // eventually waits for something the kernel does in its own time.
 func (e *env) eventually(what string, f func() bool) {
 	e.t.Helper()
-	for end := time.Now().Add(lab.Patient(20 * time.Second)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(netlab.Patient(20 * time.Second)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if f() {
 			return
 		}

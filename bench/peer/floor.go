@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // floor is the routed pod with a program at either end of its way that carries
@@ -25,7 +25,7 @@ import (
 // the answer to it go the stack's way, as those of every connection that others
 // on the node may have a say in: the bound of what a learned path can reach.
 // Kernel 6.6, for tcx.
-func (w *World) floor(learned bool) (*lab.NS, netip.AddrPort, error) {
+func (w *World) floor(learned bool) (*netlab.NS, netip.AddrPort, error) {
 	server, _, err := w.routed(learned)
 	if err != nil {
 		return nil, netip.AddrPort{}, err
@@ -33,7 +33,7 @@ func (w *World) floor(learned bool) (*lab.NS, netip.AddrPort, error) {
 	client := w.lab.Client()
 	links := make(map[string]*net.Interface)
 	for _, at := range []struct {
-		ns         *lab.NS
+		ns         *netlab.NS
 		name, role string
 	}{{w.lab.Node.NS, client.Uplink.Name, "uplink"}, {w.lab.Node.NS, routedDoor, "door"}, {server, "eth0", "pod"}, {client.NS, "eth0", "client"}} {
 		if err := at.ns.Do(func() (err error) { links[at.role], err = net.InterfaceByName(at.name); return err }); err != nil {
@@ -41,7 +41,7 @@ func (w *World) floor(learned bool) (*lab.NS, netip.AddrPort, error) {
 		}
 	}
 	uplink, door := links["uplink"], links["door"]
-	node := lab.IP4(client.Uplink.Node)
+	node := netlab.IP4(client.Uplink.Node)
 	w.target = netip.AddrPortFrom(node, firstHostPort)
 	in := constantNAT{
 		addr: offDestination, port: offDestinationPort, from: node, to: routedPod,

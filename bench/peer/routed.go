@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Addresses of the routed peer's one pod and of its gateway.
@@ -24,7 +24,7 @@ const routedDoor = "routed0"
 // between if bridged: no plugin, no netfilter rule, no BPF program. The client
 // reaches the pod under its own address. It is what a veth costs with the
 // kernel's own forwarding.
-func (w *World) routed(bridged bool) (*lab.NS, netip.AddrPort, error) {
+func (w *World) routed(bridged bool) (*netlab.NS, netip.AddrPort, error) {
 	pod, err := w.lab.Node.NewPod("routed")
 	if err != nil {
 		return nil, netip.AddrPort{}, err
@@ -38,7 +38,7 @@ func (w *World) routed(bridged bool) (*lab.NS, netip.AddrPort, error) {
 		}
 	}
 	steps := []struct {
-		in   *lab.NS
+		in   *netlab.NS
 		args [][]string
 	}{
 		{w.lab.Node.NS, slices.Concat([][]string{
@@ -54,11 +54,11 @@ func (w *World) routed(bridged bool) (*lab.NS, netip.AddrPort, error) {
 			{"link", "set", "eth0", "up"},
 			{"route", "add", "default", "via", routedGateway.String()},
 		}},
-		{w.lab.Client().NS, [][]string{{"route", "replace", routedPod.String() + "/32", "via", lab.IP4(node).String()}}},
+		{w.lab.Client().NS, [][]string{{"route", "replace", routedPod.String() + "/32", "via", netlab.IP4(node).String()}}},
 	}
 	for _, s := range steps {
 		for _, args := range s.args {
-			if err := s.in.Do(func() error { _, err := lab.Run("ip", args...); return err }); err != nil {
+			if err := s.in.Do(func() error { _, err := netlab.Run("ip", args...); return err }); err != nil {
 				return nil, netip.AddrPort{}, fmt.Errorf("ip %v: %w", args, err)
 			}
 		}
@@ -68,7 +68,7 @@ func (w *World) routed(bridged bool) (*lab.NS, netip.AddrPort, error) {
 }
 
 // serveIn starts the agents of the traffic.
-func (w *World) serveIn(server *lab.NS, listen netip.AddrPort) (err error) {
+func (w *World) serveIn(server *netlab.NS, listen netip.AddrPort) (err error) {
 	if w.server, err = traffic.Start(server); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/bench/traffic"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 const (
@@ -74,11 +74,11 @@ type World struct {
 	// SetUp is how long the attachments took.
 	SetUp time.Duration
 
-	lab            *lab.Lab
-	runtime        *lab.Runtime
+	lab            *netlab.Lab
+	runtime        *netlab.Runtime
 	target         netip.AddrPort
 	server, client *traffic.Agent
-	scratch        *lab.Pod
+	scratch        *netlab.Pod
 	serial         int
 	attached       []io.Closer // programs of floor
 }
@@ -92,7 +92,7 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 		}
 	}()
 	// Forwarding is on for all, since the plugins turn it on anyway.
-	if w.lab, err = lab.New(lab.Options{ForwardIPv4: true}); err != nil {
+	if w.lab, err = netlab.New(netlab.Options{ForwardIPv4: true}); err != nil {
 		return nil, err
 	}
 	serverNS, listen, err := w.attachAll(ctx, progress)
@@ -110,8 +110,8 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 }
 
 // attachAll makes the pods and returns where the server belongs.
-func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, netip.AddrPort, error) {
-	node := lab.IP4(w.lab.Client().Uplink.Node)
+func (w *World) attachAll(ctx context.Context, progress func(int)) (*netlab.NS, netip.AddrPort, error) {
+	node := netlab.IP4(w.lab.Client().Uplink.Node)
 	w.target = netip.AddrPortFrom(node, firstHostPort)
 	switch {
 	case w.Suite.Name == Routed:
@@ -125,7 +125,7 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, net
 		return nil, netip.AddrPort{}, err
 	}
 	var err error
-	if w.runtime, err = w.lab.Node.CNI(lab.CNIOptions{
+	if w.runtime, err = w.lab.Node.CNI(netlab.CNIOptions{
 		Path:     []string{w.Suite.BinDir},
 		Conflist: fmt.Appendf(nil, conflist, w.Masquerade),
 		Exec:     w.Exec,
@@ -136,7 +136,7 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*lab.NS, net
 	if w.LastPod {
 		at = w.Pods - 1
 	}
-	var server *lab.NS
+	var server *netlab.NS
 	start := time.Now()
 	for i := range w.Pods {
 		pod, err := w.lab.Node.NewPod(fmt.Sprintf("pod%d", i))
@@ -168,12 +168,12 @@ func (w *World) configure() error {
 	return w.lab.Node.Do(func() error { return os.WriteFile(nodeconf.DefaultPath, []byte(w.Suite.NodeConfig), 0o644) })
 }
 
-func (w *World) attachment(id string, pod *lab.Pod, hostPort int) lab.Attachment {
+func (w *World) attachment(id string, pod *netlab.Pod, hostPort int) netlab.Attachment {
 	ports := []map[string]any{{"hostPort": hostPort, "containerPort": containerPort, "protocol": "tcp"}}
 	if w.Datagrams {
 		ports = append(ports, map[string]any{"hostPort": hostPort, "containerPort": containerPort, "protocol": "udp"})
 	}
-	return lab.Attachment{ContainerID: id, NetNS: pod.Path, Capabilities: map[string]any{"portMappings": ports}}
+	return netlab.Attachment{ContainerID: id, NetNS: pod.Path, Capabilities: map[string]any{"portMappings": ports}}
 }
 
 // RR measures round trips through the hostPort for d.
@@ -195,7 +195,7 @@ func (w *World) Stream(d time.Duration) (float64, error) {
 }
 
 // Lab is the node and its client.
-func (w *World) Lab() *lab.Lab { return w.lab }
+func (w *World) Lab() *netlab.Lab { return w.lab }
 
 // Target is what the client talks to.
 func (w *World) Target() netip.AddrPort { return w.target }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // load sends a TCP stream from one namespace to an address of the other for d:
 // once alone, for the goodput, and once with an echo beside it, in the same
 // direction.
-func load(from, to *lab.NS, addr string, every, d time.Duration) (f Figures, err error) {
+func load(from, to *netlab.NS, addr string, every, d time.Duration) (f Figures, err error) {
 	server, err := to.ListenPacket("udp", net.JoinHostPort(addr, "0"))
 	if err != nil {
 		return f, err
@@ -68,7 +68,7 @@ func reflectUDP(c net.PacketConn) {
 
 // echo sends a small datagram at a steady pace for d and returns how long the
 // answers took, echoTimeout for one that is lost. Answers may come in any order.
-func echo(from *lab.NS, addr string, every, d time.Duration) (times []time.Duration, lost int, err error) {
+func echo(from *netlab.NS, addr string, every, d time.Duration) (times []time.Duration, lost int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d+2*echoTimeout)
 	defer cancel()
 	c, err := from.DialContext(ctx, "udp", addr)
@@ -121,7 +121,7 @@ func quantile(times []time.Duration, q float64) time.Duration {
 }
 
 // stream returns how many Mbit/s of payload arrive after the first quarter of d.
-func stream(from, to *lab.NS, addr string, d time.Duration) (float64, error) {
+func stream(from, to *netlab.NS, addr string, d time.Duration) (float64, error) {
 	l, err := to.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {
 		return 0, err

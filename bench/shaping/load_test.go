@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // An echo that is lost took as long as was waited for it: without it the quantiles were those of the lucky ones, and the shorter the
 // more are lost.
 func TestPrivilegedLostEchoesCount(t *testing.T) {
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	to, err := l.Node.ListenPacket("udp", "192.0.2.1:0")
 	if err != nil {
 		t.Fatal(err)

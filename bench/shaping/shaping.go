@@ -16,7 +16,7 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Peer is a bandwidth plugin with the keys that make it what is compared.
@@ -28,8 +28,8 @@ type Peer struct {
 
 // World is the laboratory. The caller must Close it.
 type World struct {
-	lab *lab.Lab
-	pod *lab.Pod
+	lab *netlab.Lab
+	pod *netlab.Pod
 }
 
 // The addresses of the pod, and of its host end.
@@ -40,7 +40,7 @@ const (
 
 // NewWorld makes node, client and pod.
 func NewWorld() (_ *World, err error) {
-	l, err := lab.New(lab.Options{ForwardIPv4: true})
+	l, err := netlab.New(netlab.Options{ForwardIPv4: true})
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (w *World) Close() error { return w.lab.Close() }
 func (w *World) ip(lines ...string) error {
 	return w.lab.Node.Do(func() error {
 		for _, l := range lines {
-			if _, err := lab.Run("sh", "-c", "ip "+l); err != nil {
+			if _, err := netlab.Run("sh", "-c", "ip "+l); err != nil {
 				return err
 			}
 		}
@@ -161,7 +161,7 @@ func (w *World) Measure(p Peer, rate uint64, d time.Duration) (r Result, err err
 	if r.Ingress, err = load(client.NS, w.pod.NS, podAddr, every, d); err != nil {
 		return r, fmt.Errorf("ingress: %w", err)
 	}
-	if r.Egress, err = load(w.pod.NS, client.NS, lab.IP4(client.Uplink.Client).String(), every, d); err != nil {
+	if r.Egress, err = load(w.pod.NS, client.NS, netlab.IP4(client.Uplink.Client).String(), every, d); err != nil {
 		return r, fmt.Errorf("egress: %w", err)
 	}
 	r.Ingress.Efficient = r.Ingress.Goodput / (float64(rate) / 1e6)

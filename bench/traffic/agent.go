@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Request is one line of JSON on an agent's standard input.
@@ -54,7 +54,7 @@ const Arg = "agent"
 
 // Start runs this program again as an agent inside ns. The caller must Stop it;
 // it also ends when this process does.
-func Start(ns *lab.NS) (*Agent, error) {
+func Start(ns *netlab.NS) (*Agent, error) {
 	a := &Agent{cmd: exec.Command("/proc/self/exe", Arg)}
 	a.cmd.Stderr = os.Stderr
 	// A thread that blocks in a raw system call must not be sent preemption

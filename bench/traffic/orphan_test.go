@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // benchArg makes the test binary a benchmark that waits to be killed.
@@ -20,7 +20,7 @@ const benchArg = "bench"
 
 // killed is its life.
 func killed() error {
-	l, err := lab.New(lab.Options{})
+	l, err := netlab.New(netlab.Options{})
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func killed() error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.Call(Request{Op: "serve", Addr: netip.AddrPortFrom(lab.IP4(l.Client().Uplink.Node), 7000)}); err != nil {
+	if _, err := a.Call(Request{Op: "serve", Addr: netip.AddrPortFrom(netlab.IP4(l.Client().Uplink.Node), 7000)}); err != nil {
 		return err
 	}
 	fmt.Println(a.cmd.Process.Pid)
@@ -65,7 +65,7 @@ func TestPrivilegedAgentEndsWithItsParent(t *testing.T) {
 	if err := bench.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := lab.Ended(agent, lab.Patient(3*time.Second)); !done || err != nil {
+	if done, err := netlab.Ended(agent, netlab.Patient(3*time.Second)); !done || err != nil {
 		_ = unix.PidfdSendSignal(agent, unix.SIGKILL, nil, 0)
 		t.Errorf("the agent lives on after its parent (%v)", err)
 	}

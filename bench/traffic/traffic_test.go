@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // TestMain lets the test binary be the agent that Start runs, and a benchmark that is killed.
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-func mustStart(t *testing.T, ns *lab.NS) *Agent {
+func mustStart(t *testing.T, ns *netlab.NS) *Agent {
 	t.Helper()
 	a, err := Start(ns)
 	if err != nil {
@@ -48,9 +48,9 @@ func mustStart(t *testing.T, ns *lab.NS) *Agent {
 }
 
 func TestPrivilegedTraffic(t *testing.T) {
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	client := mustStart(t, l.Client().NS)
-	for i, ip := range []netip.Addr{lab.IP4(l.Client().Uplink.Node), lab.IP6(l.Client().Uplink.Node)} {
+	for i, ip := range []netip.Addr{netlab.IP4(l.Client().Uplink.Node), netlab.IP6(l.Client().Uplink.Node)} {
 		to := netip.AddrPortFrom(ip, uint16(7000+i))
 		server := mustStart(t, l.Node.NS) // one address each
 		if _, err := server.Call(Request{Op: "serve", Addr: to}); err != nil {
@@ -81,9 +81,9 @@ func TestPrivilegedTraffic(t *testing.T) {
 }
 
 func TestPrivilegedErrorsAreTold(t *testing.T) {
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	client := mustStart(t, l.Client().NS)
-	nobody := netip.AddrPortFrom(lab.IP4(l.Client().Uplink.Node), 7009)
+	nobody := netip.AddrPortFrom(netlab.IP4(l.Client().Uplink.Node), 7009)
 	tests := []struct {
 		name string
 		req  Request

@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // What the doctor says to do is a command that does it: after it the finding is
 // gone.
 func TestPrivilegedAdvice(t *testing.T) {
 	set := mustBuild(t)
-	l := lab.NewT(t, lab.Options{
-		ForwardIPv4: true, ForwardIPv6: true, Uplinks: []lab.Uplink{lab.DefaultUplink(0), lab.DefaultUplink(1)},
+	l := netlab.NewT(t, netlab.Options{
+		ForwardIPv4: true, ForwardIPv6: true, Uplinks: []netlab.Uplink{netlab.DefaultUplink(0), netlab.DefaultUplink(1)},
 	})
 	rt := runtimeOf(t, l.Node, set.Dir, chain(t, "net0", "cni0", "10.1.0.0/16", "fd00:10:1::/64", "", map[string]any{"type": "firewall"}))
 	addPod(t, l.Node, rt, "a", 8080)

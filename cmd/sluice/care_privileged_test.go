@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -36,22 +36,22 @@ func chain(t *testing.T, name, bridge, subnet, subnet6, backend string, more ...
 // limited is a bandwidth plugin, whose egress limit makes an IFB.
 var limited = map[string]any{"type": "bandwidth", "egressRate": 8_000_000, "egressBurst": 800_000}
 
-func runtimeOf(t *testing.T, n *lab.Node, dir string, conf []byte) *lab.Runtime {
+func runtimeOf(t *testing.T, n *netlab.Node, dir string, conf []byte) *netlab.Runtime {
 	t.Helper()
-	rt, err := n.CNI(lab.CNIOptions{Path: []string{dir}, Conflist: conf})
+	rt, err := n.CNI(netlab.CNIOptions{Path: []string{dir}, Conflist: conf})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return rt
 }
 
-func addPod(t *testing.T, n *lab.Node, rt *lab.Runtime, name string, port int) (*lab.Pod, lab.Attachment) {
+func addPod(t *testing.T, n *netlab.Node, rt *netlab.Runtime, name string, port int) (*netlab.Pod, netlab.Attachment) {
 	t.Helper()
 	p := n.PodT(t, name)
-	att := lab.Attachment{ContainerID: name, NetNS: p.Path, Capabilities: map[string]any{"portMappings": []map[string]any{
+	att := netlab.Attachment{ContainerID: name, NetNS: p.Path, Capabilities: map[string]any{"portMappings": []map[string]any{
 		{"hostPort": port, "containerPort": 80, "protocol": "tcp"},
 	}}}
-	ctx, cancel := context.WithTimeout(t.Context(), lab.Patient(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), netlab.Patient(time.Minute))
 	defer cancel()
 	if _, err := rt.Add(ctx, att); err != nil {
 		t.Fatalf("ADD %s: %v", name, err)
@@ -61,12 +61,12 @@ func addPod(t *testing.T, n *lab.Node, rt *lab.Runtime, name string, port int) (
 
 // deletePod removes a pod's namespace and waits for the kernel to have removed
 // its device, and that one's other end.
-func deletePod(t *testing.T, n *lab.Node, p *lab.Pod) {
+func deletePod(t *testing.T, n *netlab.Node, p *netlab.Pod) {
 	t.Helper()
 	links := func() int {
 		var out string
 		if err := n.Do(func() (err error) {
-			out, err = lab.Run("ip", "-o", "link", "show")
+			out, err = netlab.Run("ip", "-o", "link", "show")
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -77,14 +77,14 @@ func deletePod(t *testing.T, n *lab.Node, p *lab.Pod) {
 	if err := p.Delete(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(lab.Patient(10 * time.Second)); links() >= before; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(netlab.Patient(10 * time.Second)); links() >= before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the device of a namespace that is gone stays")
 		}
 	}
 }
 
-func snapshot(t *testing.T, n *lab.Node) lab.Snapshot {
+func snapshot(t *testing.T, n *netlab.Node) netlab.Snapshot {
 	t.Helper()
 	s, err := n.Snapshot()
 	if err != nil {
@@ -94,7 +94,7 @@ func snapshot(t *testing.T, n *lab.Node) lab.Snapshot {
 }
 
 // findings runs the doctor and returns what it says, by level.
-func findings(t *testing.T, n *lab.Node) map[string][]findingView {
+func findings(t *testing.T, n *netlab.Node) map[string][]findingView {
 	t.Helper()
 	out, errs, status := real(t, n, "doctor", "-o", "json")
 	var v doctorView
@@ -114,7 +114,7 @@ func findings(t *testing.T, n *lab.Node) map[string][]findingView {
 	return by
 }
 
-func wantHealthy(t *testing.T, n *lab.Node, when string) {
+func wantHealthy(t *testing.T, n *netlab.Node, when string) {
 	t.Helper()
 	by := findings(t, n)
 	for _, level := range []string{"warning", "problem"} {
@@ -130,7 +130,7 @@ func wantHealthy(t *testing.T, n *lab.Node, when string) {
 // A node of ours has nothing to say, from before the first pod to after the last.
 func TestPrivilegedHealthy(t *testing.T) {
 	set := mustBuild(t)
-	l := lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true})
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 	wantHealthy(t, l.Node, "fresh")
 	rt := runtimeOf(t, l.Node, set.Dir, chain(t, "net0", "cni0", "10.1.0.0/16", "fd00:10:1::/64", "", map[string]any{"type": "firewall"}))
 	p, att := addPod(t, l.Node, rt, "a", 8080)
@@ -142,7 +142,7 @@ func TestPrivilegedHealthy(t *testing.T) {
 	if v := realJSON[sweepView](t, l.Node, "sweep", "--yes", "--force"); !v.Removed {
 		t.Errorf("%+v", v)
 	}
-	if d := lab.DiffSoon(before, func() lab.Snapshot { return snapshot(t, l.Node) }); d != "" {
+	if d := netlab.DiffSoon(before, func() netlab.Snapshot { return snapshot(t, l.Node) }); d != "" {
 		t.Errorf("a sweep of a healthy node changed it:\n%s", d)
 	}
 	if err := rt.Check(t.Context(), att); err == nil {
@@ -178,7 +178,7 @@ func TestPrivilegedSweepOfReference(t *testing.T) {
 	for _, backend := range []string{"iptables", "nftables"} {
 		for _, forgotten := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, cache lost %v", backend, forgotten), func(t *testing.T) {
-				l := lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true})
+				l := netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 				rt := runtimeOf(t, l.Node, dir, chain(t, "net0", "cni0", "10.1.0.0/16", "fd00:10:1::/64", backend, map[string]any{"type": "firewall"}, limited))
 				addPod(t, l.Node, rt, "live", 8080)
 				administrator(t, l.Node, backend)
@@ -201,7 +201,7 @@ func TestPrivilegedSweepOfReference(t *testing.T) {
 				deletePod(t, l.Node, p)
 				dirty := snapshot(t, l.Node)
 				wantNamed(t, l.Node, dirty, backend)
-				if d := lab.Diff(dirty, snapshot(t, l.Node)); d != "" {
+				if d := netlab.Diff(dirty, snapshot(t, l.Node)); d != "" {
 					t.Errorf("looking changed the node:\n%s", d)
 				}
 				v := realJSON[sweepView](t, l.Node, "sweep", "--yes", "--force")
@@ -209,10 +209,10 @@ func TestPrivilegedSweepOfReference(t *testing.T) {
 					t.Errorf("%+v", v)
 				}
 				after := snapshot(t, l.Node)
-				kept := func(s lab.Snapshot) lab.Snapshot { // the runtime's and IPAM's, which are not ours to remove
+				kept := func(s netlab.Snapshot) netlab.Snapshot { // the runtime's and IPAM's, which are not ours to remove
 					return s.Without("file /var/lib/cni/", "file /run/sluice/")
 				}
-				if d := lab.Diff(kept(before), kept(after)); d != "" {
+				if d := netlab.Diff(kept(before), kept(after)); d != "" {
 					t.Errorf("after the sweep (- gone, + left behind):\n%s", d)
 				}
 				again := realJSON[sweepView](t, l.Node, "sweep")
@@ -225,7 +225,7 @@ func TestPrivilegedSweepOfReference(t *testing.T) {
 }
 
 // administrator puts rules where ours are.
-func administrator(t *testing.T, n *lab.Node, backend string) {
+func administrator(t *testing.T, n *netlab.Node, backend string) {
 	t.Helper()
 	shell(t, n, `iptables -A CNI-FORWARD -s 10.99.0.1/32 -p tcp -j ACCEPT
 		iptables -A CNI-ADMIN -s 10.99.0.2/32 -j ACCEPT
@@ -237,10 +237,10 @@ func administrator(t *testing.T, n *lab.Node, backend string) {
 	}
 }
 
-func shell(t *testing.T, n *lab.Node, script string) {
+func shell(t *testing.T, n *netlab.Node, script string) {
 	t.Helper()
 	if err := n.Do(func() error {
-		_, err := lab.Run("sh", "-ec", script)
+		_, err := netlab.Run("sh", "-ec", script)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func shell(t *testing.T, n *lab.Node, script string) {
 }
 
 // wantNamed checks that the doctor names what is left, each with what to do.
-func wantNamed(t *testing.T, n *lab.Node, dirty lab.Snapshot, backend string) {
+func wantNamed(t *testing.T, n *netlab.Node, dirty netlab.Snapshot, backend string) {
 	t.Helper()
 	if len(dirty.Grep("bwp")) < 2 {
 		t.Fatal("the reference left no IFB: this test shows nothing")

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // monitorOf runs "monitor" on a node until the test ends and returns the lines it prints.
-func monitorOf(t *testing.T, n *lab.Node, args ...string) <-chan dropEventView {
+func monitorOf(t *testing.T, n *netlab.Node, args ...string) <-chan dropEventView {
 	t.Helper()
 	r, w := io.Pipe()
 	go func() {
@@ -69,15 +69,15 @@ func wait(t *testing.T, lines <-chan dropEventView, provoke func(), wanted func(
 
 // Real drops: a spoofed source, and a client that is on the deny list.
 func TestPrivilegedMonitor(t *testing.T) {
-	l := lab.NewT(t, lab.Options{ForwardIPv4: true})
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
 	publish(t, l, webRef)
 	lines := monitorOf(t, l.Node)
 
 	spoof := func() {
-		_, _ = lab.Run("ip", "netns", "exec", "web", "true")
+		_, _ = netlab.Run("ip", "netns", "exec", "web", "true")
 		_ = l.Node.Do(func() error {
-			_, err := lab.Run("sh", "-c", "ip -n web addr replace 10.7.7.7/32 dev lo; ip netns exec web ping -c 1 -W 1 -I 10.7.7.7 192.0.2.2 >/dev/null 2>&1 || true")
+			_, err := netlab.Run("sh", "-c", "ip -n web addr replace 10.7.7.7/32 dev lo; ip netns exec web ping -c 1 -W 1 -I 10.7.7.7 192.0.2.2 >/dev/null 2>&1 || true")
 			return err
 		})
 	}
@@ -111,7 +111,7 @@ func TestPrivilegedMonitor(t *testing.T) {
 	wantCounted(t, l.Node)
 }
 
-func wantCounted(t *testing.T, n *lab.Node) {
+func wantCounted(t *testing.T, n *netlab.Node) {
 	t.Helper()
 	seen := map[string]dropCountView{}
 	for _, v := range realJSON[[]dropCountView](t, n, "drops") {
@@ -132,7 +132,7 @@ func wantCounted(t *testing.T, n *lab.Node) {
 
 // A connection goes on after "flows flush", is as fast again, and is not known after "nat flush".
 func TestPrivilegedFlush(t *testing.T) {
-	l := lab.NewT(t, lab.Options{ForwardIPv4: true})
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
 	publish(t, l, webRef)
 	conn, err := l.Client().DialContext(t.Context(), "tcp", "192.0.2.1:8080")

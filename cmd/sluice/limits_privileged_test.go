@@ -7,16 +7,16 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // A queue that somebody put in the place of a limit is not shown as one.
 func TestPrivilegedLimitReplaced(t *testing.T) {
-	l := lab.NewT(t, lab.Options{})
+	l := netlab.NewT(t, netlab.Options{})
 	shell := func(script string) {
 		t.Helper()
 		if err := l.Node.Do(func() error {
-			_, err := lab.Run("sh", "-ec", script)
+			_, err := netlab.Run("sh", "-ec", script)
 			return err
 		}); err != nil {
 			t.Fatal(err)

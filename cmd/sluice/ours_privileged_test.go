@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // What our own pods leave when their namespaces go without a DEL is named and
@@ -24,7 +24,7 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 	set := mustBuild(t)
 	for _, backend := range []string{"ebpf", "iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
-			l := lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true})
+			l := netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 			firewall := map[string]any{"type": "firewall", "backend": backend}
 			rt := runtimeOf(t, l.Node, set.Dir, chain(t, "net0", "cni0", "10.1.0.0/16", "fd00:10:1::/64", backend, firewall, limited))
 			_, live := addPod(t, l.Node, rt, "live", 8080)
@@ -35,7 +35,7 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 			if err := errors.Join(settle.Delete(), l.Node.AwaitIPv6("cni0")); err != nil {
 				t.Fatal(err)
 			}
-			steady := func() lab.Snapshot {
+			steady := func() netlab.Snapshot {
 				real(t, l.Node, "sync")
 				return snapshot(t, l.Node).Without("file /var/lib/cni/")
 			}
@@ -64,7 +64,7 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 				t.Errorf("without --force in a lab: exit status %d, %s%s", status, out, errs)
 			}
 			realJSON[sweepView](t, l.Node, "sweep", "--yes", "--force")
-			if d := lab.DiffSoon(before, steady); d != "" {
+			if d := netlab.DiffSoon(before, steady); d != "" {
 				t.Errorf("after the sweep (- gone, + left behind):\n%s", d)
 			}
 			if err := rt.Check(t.Context(), live); err != nil {
@@ -83,7 +83,7 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 // A bundle of a node with a pod has every part, and what is missing is noted.
 func TestPrivilegedBundle(t *testing.T) {
 	set := mustBuild(t)
-	l := lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true})
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 	rt := runtimeOf(t, l.Node, set.Dir, chain(t, "net0", "cni0", "10.1.0.0/16", "fd00:10:1::/64", "", map[string]any{"type": "firewall"}))
 	addPod(t, l.Node, rt, "a", 8080)
 	file := filepath.Join(t.TempDir(), "b.tar.gz")

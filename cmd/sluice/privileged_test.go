@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // real runs a command line on the node of a lab and returns what it printed.
-func real(t *testing.T, n *lab.Node, args ...string) (stdout, stderr string, status int) {
+func real(t *testing.T, n *netlab.Node, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	err := n.Do(func() error {
@@ -33,7 +33,7 @@ func real(t *testing.T, n *lab.Node, args ...string) (stdout, stderr string, sta
 }
 
 // realJSON runs a command line with -o json and decodes what it printed.
-func realJSON[T any](t *testing.T, n *lab.Node, args ...string) (v T) {
+func realJSON[T any](t *testing.T, n *netlab.Node, args ...string) (v T) {
 	t.Helper()
 	out, errs, status := real(t, n, append(args, "-o", "json")...)
 	if status != 0 {
@@ -46,7 +46,7 @@ func realJSON[T any](t *testing.T, n *lab.Node, args ...string) (v T) {
 }
 
 // publish makes a pod on a routed veth and publishes its port 80 as 8080.
-func publish(t *testing.T, l *lab.Lab, ref attachments.Ref) {
+func publish(t *testing.T, l *netlab.Lab, ref attachments.Ref) {
 	t.Helper()
 	p := l.Node.PodT(t, "web")
 	do := func(f func() error) {
@@ -56,7 +56,7 @@ func publish(t *testing.T, l *lab.Lab, ref attachments.Ref) {
 		}
 	}
 	do(func() error {
-		_, err := lab.Run("sh", "-ec", `ip link add v0 type veth peer name eth0 netns web
+		_, err := netlab.Run("sh", "-ec", `ip link add v0 type veth peer name eth0 netns web
 			ip addr add 10.1.0.1/24 dev v0; ip link set v0 up
 			ip -n web link set lo up; ip -n web addr add 10.1.0.2/24 dev eth0; ip -n web link set eth0 up
 			ip -n web route add default via 10.1.0.1`)
@@ -91,7 +91,7 @@ func publish(t *testing.T, l *lab.Lab, ref attachments.Ref) {
 }
 
 // asNobody makes sure that who may not look at the pins does not hear that there are none.
-func asNobody(t *testing.T, n *lab.Node) {
+func asNobody(t *testing.T, n *netlab.Node) {
 	t.Helper()
 	for _, line := range []string{"endpoints", "sync", "unload --force"} {
 		var out, errs bytes.Buffer
@@ -113,7 +113,7 @@ func asNobody(t *testing.T, n *lab.Node) {
 }
 
 func TestPrivilegedSluice(t *testing.T) {
-	l := lab.NewT(t, lab.Options{ForwardIPv4: true})
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
 	if st := realJSON[statusView](t, l.Node, "status"); st.Loaded {
 		t.Errorf("a fresh node is loaded: %+v", st)
@@ -171,7 +171,7 @@ func TestPrivilegedSluice(t *testing.T) {
 }
 
 // wantJoined checks that ports, flows and endpoints name their attachment.
-func wantJoined(t *testing.T, n *lab.Node) {
+func wantJoined(t *testing.T, n *netlab.Node) {
 	t.Helper()
 	ports := realJSON[[]hostPortView](t, n, "hostports")
 	flows := realJSON[[]flowView](t, n, "flows", "--kind", "hostport")

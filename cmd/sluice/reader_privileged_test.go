@@ -14,15 +14,15 @@ import (
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // spoofer sends packets of the pod "web" with a source that is not the pod's.
-func spoofer(t *testing.T, n *lab.Node) (send func(packets int)) {
+func spoofer(t *testing.T, n *netlab.Node) (send func(packets int)) {
 	t.Helper()
 	var conn *net.UDPConn
 	if err := n.Do(func() error {
-		if _, err := lab.Run("ip", "-n", "web", "addr", "add", "10.7.7.7/32", "dev", "lo"); err != nil {
+		if _, err := netlab.Run("ip", "-n", "web", "addr", "add", "10.7.7.7/32", "dev", "lo"); err != nil {
 			return err
 		}
 		ns, err := netns.Open("/run/netns/web")
@@ -48,7 +48,7 @@ func spoofer(t *testing.T, n *lab.Node) (send func(packets int)) {
 // Every packet that is dropped while somebody reads is told of, by a record or by a number: in a flood, while the reader does
 // not get on (a terminal that is stopped, a pipe that nobody empties), and in the last moments.
 func TestPrivilegedEventsTellAll(t *testing.T) {
-	l := lab.NewT(t, lab.Options{ForwardIPv4: true})
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
 	publish(t, l, webRef)
 	send := spoofer(t, l.Node)
@@ -114,14 +114,14 @@ func sum(drops map[drops.Reason]uint64) (n uint64) {
 
 // A device that gets another name while the monitor runs is shown by that.
 func TestPrivilegedMonitorSeesRename(t *testing.T) {
-	l := lab.NewT(t, lab.Options{ForwardIPv4: true})
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
 	publish(t, l, webRef)
 	send, lines := spoofer(t, l.Node), monitorOf(t, l.Node)
 	wait(t, lines, func() { send(1) }, func(v dropEventView) bool { return v.Device == "v0" })
 	if err := l.Node.Do(func() error {
 		for _, args := range []string{"v0 down", "v0 name v1", "v1 up"} { // before 6.2 a device that is up keeps its name
-			if _, err := lab.Run("ip", append([]string{"link", "set"}, strings.Fields(args)...)...); err != nil {
+			if _, err := netlab.Run("ip", append([]string{"link", "set"}, strings.Fields(args)...)...); err != nil {
 				return err
 			}
 		}
@@ -134,7 +134,7 @@ func TestPrivilegedMonitorSeesRename(t *testing.T) {
 
 // A monitor of a datapath that is unloaded ends: nothing would come any more, whatever is loaded after it.
 func TestPrivilegedMonitorEndsWithUnload(t *testing.T) {
-	l := lab.NewT(t, lab.Options{ForwardIPv4: true})
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
 	publish(t, l, webRef)
 	send := spoofer(t, l.Node)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/cgroup"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // The main thread stays with the main goroutine: it must never end up in the namespaces of a test.
@@ -132,7 +132,7 @@ func equal[T any](t testing.TB, what string, got, want T) {
 // eventually waits for something the kernel does in its own time.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(lab.Patient(20 * time.Second)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(netlab.Patient(20 * time.Second)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if f() {
 			return
 		}

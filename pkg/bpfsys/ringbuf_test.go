@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/bpftest"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Sizes of records: the kernel wants a packet longer than its header, and the verifier a bound.
@@ -109,7 +109,7 @@ func (r *ring) discard() bool {
 // next wants the next record to be want.
 func (r *ring) next(what string, want []byte) {
 	r.Helper()
-	got, has, err := r.Next(lab.Patient(10 * time.Second))
+	got, has, err := r.Next(netlab.Patient(10 * time.Second))
 	ok(r, err)
 	if !has || !bytes.Equal(got, want) {
 		r.Fatalf("%s: got %x, %t, want %x", what, got, has, want)
@@ -123,7 +123,7 @@ func (r *ring) nothing(what string) {
 	start := time.Now()
 	got, has, err := r.Next(patience)
 	ok(r, err)
-	if took := time.Since(start); has || got != nil || took < patience || took > lab.Patient(10*time.Second) {
+	if took := time.Since(start); has || got != nil || took < patience || took > netlab.Patient(10*time.Second) {
 		r.Fatalf("%s: got %x, %t after %s, want nothing after %s", what, got, has, took, patience)
 	}
 }
@@ -142,7 +142,7 @@ func TestPrivilegedRing(t *testing.T) {
 		}
 		waiting = nil
 	}
-	for n := 0; written < lab.Fewer(100, 10)*r.size; n++ {
+	for n := 0; written < netlab.Fewer(100, 10)*r.size; n++ {
 		if random.IntN(4) == 0 && r.discard() {
 			written += 8 + (dropped+7)&^7
 		}
@@ -218,7 +218,7 @@ func TestPrivilegedRingCopies(t *testing.T) {
 	r := newRing(t)
 	kept := bytes.Repeat([]byte{1}, longest)
 	equal(t, "room for a record", r.write(kept), true)
-	got, _, err := r.Next(lab.Patient(10 * time.Second))
+	got, _, err := r.Next(netlab.Patient(10 * time.Second))
 	ok(t, err)
 	for range 2 * r.size / longest {
 		other := bytes.Repeat([]byte{2}, longest)

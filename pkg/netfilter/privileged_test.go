@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Somebody who holds the xtables lock makes us wait for seconds, not for ever,
 // and only where there is something to change.
 func TestPrivilegedXtablesLockIsBounded(t *testing.T) {
-	n, err := lab.NewNode()
+	n, err := netlab.NewNode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestPrivilegedRulesAreTaken(t *testing.T) {
 	p.Mappings = append(p.Mappings, mapping("192.0.2.1", unix.IPPROTO_SCTP, 9, "10.1.0.2", 10), mapping("2001:db8::1", unix.IPPROTO_SCTP, 9, "fd00::2", 10))
 	for _, name := range []string{NameIPTablesNFT, NameIPTablesLegacy, NameNFTables} {
 		t.Run(name, func(t *testing.T) {
-			n, err := lab.NewNode()
+			n, err := netlab.NewNode()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestPrivilegedConditionOnDestination(t *testing.T) {
 	for _, name := range []string{NameIPTablesNFT, NameIPTablesLegacy} {
 		for _, condition := range [][]string{{"-d", "192.0.2.0/24"}, {"!", "--destination", "192.0.2.9"}} {
 			t.Run(name+" "+strings.Join(condition, " "), func(t *testing.T) {
-				n, err := lab.NewNode()
+				n, err := netlab.NewNode()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -131,7 +131,7 @@ func TestPrivilegedConditionOnDestination(t *testing.T) {
 func TestPrivilegedAdmittedPassForward(t *testing.T) {
 	for _, variant := range []string{VariantNFT, VariantLegacy} {
 		t.Run(variant, func(t *testing.T) {
-			n, err := lab.NewNode()
+			n, err := netlab.NewNode()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,7 +139,7 @@ func TestPrivilegedAdmittedPassForward(t *testing.T) {
 			err = n.Do(func() error {
 				sh := func(line string) string {
 					t.Helper()
-					out, err := lab.Run("sh", "-ec", line)
+					out, err := netlab.Run("sh", "-ec", line)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // The traces of the table nat are the chains of attachments and nobody else's.
@@ -125,7 +125,7 @@ func TestForwards(t *testing.T) {
 func TestPrivilegedTraces(t *testing.T) {
 	for _, kind := range (&Node{}).All() {
 		t.Run(kind.Name(), func(t *testing.T) {
-			l := lab.NewT(t)
+			l := netlab.NewT(t)
 			if err := l.Node.Do(func() error {
 				n := NewNode(Options{RunDir: t.TempDir(), AdmitMark: 0x1000})
 				tables, _ := n.Named(kind.Name())
@@ -162,7 +162,7 @@ func TestPrivilegedTraces(t *testing.T) {
 					return err
 				}
 				after, err := l.Node.Snapshot()
-				if d := lab.Diff(before, after); d != "" {
+				if d := netlab.Diff(before, after); d != "" {
 					t.Errorf("after the removal (- gone, + left behind):\n%s", d)
 				}
 				return err

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // backend is a way to carry packets that a node can be told to use.
@@ -57,7 +57,7 @@ func eachNetfilter(t *testing.T, f func(t *testing.T, w *world, b backend)) {
 }
 
 // after makes and removes a pod, and returns what the node is like then.
-func (w *world) after(rt *lab.Runtime, ports ...mapping) lab.Snapshot {
+func (w *world) after(rt *netlab.Runtime, ports ...mapping) netlab.Snapshot {
 	w.t.Helper()
 	p := w.add(rt, "settle", ports...)
 	p.mustDel()
@@ -67,9 +67,9 @@ func (w *world) after(rt *lab.Runtime, ports ...mapping) lab.Snapshot {
 	return w.snapshot()
 }
 
-func (w *world) same(before lab.Snapshot, when string) {
+func (w *world) same(before netlab.Snapshot, when string) {
 	w.t.Helper()
-	if d := lab.DiffSoon(before, w.snapshot); d != "" {
+	if d := netlab.DiffSoon(before, w.snapshot); d != "" {
 		w.t.Errorf("%s the node differs (- gone, + left behind):\n%s", when, d)
 	}
 }
@@ -160,7 +160,7 @@ func TestPrivilegedNetfilterPrecedence(t *testing.T) {
 	eachNetfilter(t, func(t *testing.T, w *world, _ backend) {
 		rt, c := w.runtime(net0()), w.Client()
 		before := w.after(rt, tcp(8080, 80))
-		one := w.add(rt, "one", tcp(8080, 80).on(lab.IP4(c.Uplink.Node)), tcp(8080, 80).on(lab.IP6(c.Uplink.Node)))
+		one := w.add(rt, "one", tcp(8080, 80).on(netlab.IP4(c.Uplink.Node)), tcp(8080, 80).on(netlab.IP6(c.Uplink.Node)))
 		old := w.add(rt, "old", tcp(8080, 80), tcp(8090, 80))
 		young := w.add(rt, "young", tcp(8080, 80), tcp(8090, 80))
 		for _, p := range []*pod{one, old, young} {
@@ -258,10 +258,10 @@ func TestPrivilegedMappingFallsBack(t *testing.T) {
 	if err := p.Delete(); err != nil {
 		t.Fatal(err)
 	}
-	left := func() lab.Snapshot {
+	left := func() netlab.Snapshot {
 		return w.steady().Without("nft table ip nat", "nft table ip6 nat", "nft table ip mangle", "file /run/sluice/netfilter")
 	}
-	if d := lab.DiffSoon(before, left); d != "" {
+	if d := netlab.DiffSoon(before, left); d != "" {
 		t.Errorf("the node differs (- gone, + left behind):\n%s", d)
 	}
 	if out := sh(t, w.Node, "iptables-nft-save -t nat"); strings.Contains(out, "CNI-DN-") {

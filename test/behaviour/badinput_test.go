@@ -14,7 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -164,8 +164,8 @@ func TestPrivilegedBadInput(t *testing.T) {
 	}
 }
 
-func diffNow(w *world, before lab.Snapshot) string {
-	return lab.DiffSoon(before, w.steady)
+func diffNow(w *world, before netlab.Snapshot) string {
+	return netlab.DiffSoon(before, w.steady)
 }
 
 // The node's own configuration is checked as strictly.

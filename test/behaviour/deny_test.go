@@ -8,28 +8,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // deniedPod is a pod of one kind, and where the clients ask for it: addresses in both families.
 type deniedPod struct {
 	name string
-	make func(w *world) (p *pod, to func(fam family, c *lab.Client) string)
+	make func(w *world) (p *pod, to func(fam family, c *netlab.Client) string)
 }
 
 func deniedPods() []deniedPod {
-	published := func(n network) func(w *world) (*pod, func(family, *lab.Client) string) {
-		return func(w *world) (*pod, func(family, *lab.Client) string) {
+	published := func(n network) func(w *world) (*pod, func(family, *netlab.Client) string) {
+		return func(w *world) (*pod, func(family, *netlab.Client) string) {
 			p := w.add(w.runtime(n), "web", tcp(8080, 80), udp(8080, 80))
-			return p, func(fam family, c *lab.Client) string { return at(fam.node(c), 8080) }
+			return p, func(fam family, c *netlab.Client) string { return at(fam.node(c), 8080) }
 		}
 	}
-	direct := func(plugin string) func(w *world) (*pod, func(family, *lab.Client) string) {
-		return func(w *world) (*pod, func(family, *lab.Client) string) {
+	direct := func(plugin string) func(w *world) (*pod, func(family, *netlab.Client) string) {
+		return func(w *world) (*pod, func(family, *netlab.Client) string) {
 			need.Link(w.t, plugin)
 			p := w.add(w.runtime(onLAN(plugin, attributes{"mode": map[string]string{"macvlan": "bridge", "ipvlan": "l2"}[plugin]})), "web")
-			return p, func(fam family, _ *lab.Client) string { return at(fam.pod(p), 80) }
+			return p, func(fam family, _ *netlab.Client) string { return at(fam.pod(p), 80) }
 		}
 	}
 	ptp := network{main: "ptp"}

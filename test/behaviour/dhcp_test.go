@@ -20,7 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // The DHCP server's side of the bridge that pods are put on.
@@ -53,7 +53,7 @@ func (w *world) run(cmd *exec.Cmd) *process {
 }
 
 // runIn is run for another place than the node.
-func (w *world) runIn(ns *lab.NS, cmd *exec.Cmd) *process {
+func (w *world) runIn(ns *netlab.NS, cmd *exec.Cmd) *process {
 	w.t.Helper()
 	p := &process{t: w.t, cmd: cmd, out: &lockedBuffer{}, gone: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
@@ -88,7 +88,7 @@ func (p *process) signal(sig unix.Signal) {
 type dhcpWorld struct {
 	*world
 	dir    string
-	rt     *lab.Runtime
+	rt     *netlab.Runtime
 	daemon *process
 	server *process // dnsmasq, or kea
 }
@@ -104,12 +104,12 @@ func newDHCPWorld(t *testing.T, ipam string, path ...string) *dhcpWorld {
 		// A bridge without a port has no carrier, and Kea does not listen there.
 		"link add lan0 type veth peer name lan1", "link set lan0 master " + dhcpBridge + " up", "link set lan1 up",
 	} {
-		if err := w.Node.Do(func() error { _, err := lab.Run("ip", strings.Fields(args)...); return err }); err != nil {
+		if err := w.Node.Do(func() error { _, err := netlab.Run("ip", strings.Fields(args)...); return err }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var err error
-	if w.rt, err = w.Node.CNI(lab.CNIOptions{
+	if w.rt, err = w.Node.CNI(netlab.CNIOptions{
 		Path: append(path, programs.Dir), Stderr: w.stderr,
 		Conflist: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"lan","plugins":[{"type":"bridge","bridge":%q,"ipam":{"type":"dhcp","daemonSocketPath":%q%s}},{"type":"firewall"}]}`,
 			dhcpBridge, w.socket(), ipam),
@@ -382,7 +382,7 @@ func (k inside) lease(t *testing.T, dev string) {
 func wantRoutes(t *testing.T, p *pod, want ...string) {
 	t.Helper()
 	var out string
-	if err := p.Do(func() (err error) { out, err = lab.Run("ip", "-4", "route"); return err }); err != nil {
+	if err := p.Do(func() (err error) { out, err = netlab.Run("ip", "-4", "route"); return err }); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range want {

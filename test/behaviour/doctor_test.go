@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // says holds the doctor to saying something, or to not saying it.
@@ -54,7 +54,7 @@ func TestPrivilegedDoctorNamesChanges(t *testing.T) {
 	// A network manager flushes the bridge.
 	sh(t, w.Node, "ip -4 addr flush dev cni0")
 	says(t, w, "10.1.0.1, by which pods send, is on no device any more", true)
-	time.Sleep(lab.Patient(250 * time.Millisecond)) // not the look that saw it there
+	time.Sleep(netlab.Patient(250 * time.Millisecond)) // not the look that saw it there
 	w.add(rt, "next")
 	says(t, w, "by which pods send", false)
 	if got := ask(t, w.Clients[0], "tcp4", "192.0.2.9:8080"); got.name != "web" {

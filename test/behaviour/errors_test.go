@@ -14,12 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // farPlace is a namespace behind the client, which routes to it.
 type farPlace struct {
-	*lab.Pod
+	*netlab.Pod
 	addr4, addr6 netip.Addr
 }
 

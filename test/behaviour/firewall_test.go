@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // ingressPolicy keeps networks, and with isolated pods, apart; what goes out
@@ -129,7 +129,7 @@ func (w *world) firewalld() {
 	})
 	w.start("firewalld", "--nofork", "--nopid", "--log-file=/run/firewalld.log")
 	eventually(w.t, 30*time.Second, func() error {
-		return w.Node.Do(func() error { _, err := lab.Run("firewall-cmd", "--state"); return err })
+		return w.Node.Do(func() error { _, err := netlab.Run("firewall-cmd", "--state"); return err })
 	})
 }
 

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // flannelEnv is what flanneld writes on a node of a dual-stack cluster.
@@ -50,7 +50,7 @@ func testFlannel(t *testing.T, version string) {
 		t.Fatal(err)
 	}
 	w := newWorld(t)
-	rt, err := w.Node.CNI(lab.CNIOptions{
+	rt, err := w.Node.CNI(netlab.CNIOptions{
 		Path: []string{programs.Dir}, Stderr: w.stderr,
 		Conflist: fmt.Appendf(nil, flannelList, version, env, data),
 	})

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 const (
@@ -120,7 +120,7 @@ func (f flood) send(dev string, first, packets int) error {
 }
 
 // sendAll sends from two threads.
-func (f flood) sendAll(from *lab.Client, packets int) error {
+func (f flood) sendAll(from *netlab.Client, packets int) error {
 	const senders = 2
 	done := make(chan error, senders)
 	for i := range senders {
@@ -136,7 +136,7 @@ func (f flood) sendAll(from *lab.Client, packets int) error {
 }
 
 // floodPackets are those of each flood; where the processor is emulated, still many times what the tables hold for openings.
-var floodPackets = lab.Fewer(1_000_000, 200_000)
+var floodPackets = netlab.Fewer(1_000_000, 200_000)
 
 // A thousand connections through a hostPort survive a million packets that open new
 // ones from spoofed sources: none of them leaves the shortcut for a moment.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Where the FORWARD policy is DROP, eBPF needs one rule of the administrator's:
@@ -61,7 +61,7 @@ func TestPrivilegedForwardDropIsSaid(t *testing.T) {
 func shell(t testing.TB, w *world, script string) {
 	t.Helper()
 	if err := w.Node.Do(func() error {
-		_, err := lab.Run("sh", "-ec", script)
+		_, err := netlab.Run("sh", "-ec", script)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func doctor(t testing.TB, w *world) (out string) {
 	t.Helper()
 	_ = w.Node.Do(func() error {
 		var err error
-		if out, err = lab.Run("sh", "-c", programs.Path("sluice")+" doctor; [ $? -ne 1 ]"); err != nil {
+		if out, err = netlab.Run("sh", "-c", programs.Path("sluice")+" doctor; [ $? -ne 1 ]"); err != nil {
 			t.Fatal(errors.Join(err, errors.New(out)))
 		}
 		return nil

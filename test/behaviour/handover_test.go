@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -18,8 +18,8 @@ import (
 type handover struct {
 	*world
 	backend   backend
-	reference *lab.Runtime
-	ours      *lab.Runtime
+	reference *netlab.Runtime
+	ours      *netlab.Runtime
 }
 
 // eachHandover runs f for each kind of tables. The reference's firewall knows
@@ -43,7 +43,7 @@ func eachHandover(t *testing.T, f func(t *testing.T, h *handover)) {
 				n.plugins = []string{"portmap"}
 			}
 			h.ours = h.runtime(n)
-			if h.reference, err = h.Node.CNI(lab.CNIOptions{Path: []string{dir}, Conflist: n.conflist(t), Stderr: h.stderr}); err != nil {
+			if h.reference, err = h.Node.CNI(netlab.CNIOptions{Path: []string{dir}, Conflist: n.conflist(t), Stderr: h.stderr}); err != nil {
 				t.Fatal(err)
 			}
 			f(t, h)
@@ -65,13 +65,13 @@ func preferLegacy(t *testing.T) {
 }
 
 // by is the pod as another runtime sees it.
-func (p *pod) by(rt *lab.Runtime) *pod {
+func (p *pod) by(rt *netlab.Runtime) *pod {
 	other := *p
 	other.rt = rt
 	return &other
 }
 
-func (h *handover) pod(rt *lab.Runtime, name string) *pod {
+func (h *handover) pod(rt *netlab.Runtime, name string) *pod {
 	h.t.Helper()
 	p := h.add(rt, name, tcp(8080, 80), udp(8080, 80), tcp(8443, 443))
 	serve(h.t, p, name, ":80")
@@ -98,16 +98,16 @@ func (h *handover) gone(p *pod) {
 
 // rules is the netfilter part of a snapshot, without the guard of route_localnet,
 // which the reference leaves on like the setting that it guards.
-func rules(s lab.Snapshot) lab.Snapshot {
+func rules(s netlab.Snapshot) netlab.Snapshot {
 	return slices.DeleteFunc(slices.Clone(s), func(l string) bool {
 		return !strings.HasPrefix(l, "nft ") && !strings.HasPrefix(l, "iptables ") ||
 			strings.Contains(l, "sluice_localnet") || strings.Contains(l, "sluice: no 127.0.0.0/8") || strings.Contains(l, "table ip mangle")
 	})
 }
 
-func (h *handover) sameRules(before lab.Snapshot, when string) {
+func (h *handover) sameRules(before netlab.Snapshot, when string) {
 	h.t.Helper()
-	if d := lab.Diff(rules(before), rules(h.snapshot())); d != "" {
+	if d := netlab.Diff(rules(before), rules(h.snapshot())); d != "" {
 		h.t.Errorf("%s the rules differ (- gone, + left behind):\n%s", when, d)
 	}
 }
@@ -160,7 +160,7 @@ func TestPrivilegedHandoverToEBPF(t *testing.T) {
 	}
 	w := newWorld(t)
 	ours := w.runtime(net0())
-	reference, err := w.Node.CNI(lab.CNIOptions{Path: []string{dir}, Conflist: net0().conflist(t), Stderr: w.stderr})
+	reference, err := w.Node.CNI(netlab.CNIOptions{Path: []string{dir}, Conflist: net0().conflist(t), Stderr: w.stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestPrivilegedHandoverToEBPF(t *testing.T) {
 	if err := p.Delete(); err != nil {
 		t.Fatal(err)
 	}
-	if d := lab.Diff(rules(before), rules(w.snapshot())); d != "" {
+	if d := netlab.Diff(rules(before), rules(w.snapshot())); d != "" {
 		t.Errorf("after our DEL the rules differ (- gone, + left behind):\n%s", d)
 	}
 }
@@ -219,7 +219,7 @@ func TestPrivilegedGCOfReference(t *testing.T) {
 		if err := h.ours.GC(context.Background(), nil); err != nil {
 			t.Errorf("GC: %v", err)
 		}
-		left := slices.DeleteFunc(strings.Split(lab.Diff(rules(before), rules(h.snapshot())), "\n"), func(l string) bool {
+		left := slices.DeleteFunc(strings.Split(netlab.Diff(rules(before), rules(h.snapshot())), "\n"), func(l string) bool {
 			// A rule that holds nothing but an address or a container's name cannot be told from another network's.
 			return l == "" || strings.Contains(l, "CNI-FORWARD") || strings.Contains(l, "table ip filter") || strings.Contains(l, "table ip6 filter") || strings.Contains(l, "table ip cni_hostport") || strings.Contains(l, "table ip6 cni_hostport")
 		})
@@ -256,8 +256,8 @@ func TestPrivilegedDelAcrossBackends(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.use(from)
-				left := func() lab.Snapshot { return w.steady().Without("file /run/sluice/attachments") }
-				if d := lab.DiffSoon(before.Without("file /run/sluice/attachments"), left); d != "" {
+				left := func() netlab.Snapshot { return w.steady().Without("file /run/sluice/attachments") }
+				if d := netlab.DiffSoon(before.Without("file /run/sluice/attachments"), left); d != "" {
 					t.Errorf("record lost: %v: the node differs (- gone, + left behind):\n%s", lost, d)
 				}
 			}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // lay makes a directory of the programs whose names are given, as by who packages by hand.
@@ -66,7 +66,7 @@ func TestPrivilegedAllowlist(t *testing.T) {
 		conf := `{"cniVersion":"1.1.0","name":"n","type":"tuning","sysctl":{"` + key + `":"1"}}`
 		var said string
 		w.onNode(func() (err error) {
-			said, err = lab.Run("sh", "-c", "echo '"+conf+"' | CNI_COMMAND=STATUS CNI_PATH="+programs.Dir+" "+programs.Path("tuning")+" || true")
+			said, err = netlab.Run("sh", "-c", "echo '"+conf+"' | CNI_COMMAND=STATUS CNI_PATH="+programs.Dir+" "+programs.Path("tuning")+" || true")
 			return err
 		})
 		if want == "" && said != "" || !strings.Contains(said, want) {

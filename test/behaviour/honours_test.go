@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // A Service address on a dummy device, as kube-proxy's IPVS mode has them, keeps its traffic: a hostPort
@@ -96,7 +96,7 @@ func TestPrivilegedPolicyRouting(t *testing.T) {
 	}
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
 		for range 3 {
-			for port, c := range map[uint16]*lab.Client{9000: w.Clients[0], 9001: w.Clients[1]} {
+			for port, c := range map[uint16]*netlab.Client{9000: w.Clients[0], 9001: w.Clients[1]} {
 				got := ask(t, app, proto, at(elsewhere(fam), port))
 				if got.name != c.Name || got.peer.Addr() != fam.node(c) {
 					t.Errorf("%d: answered by %s, which saw %s; want %s, %s", port, got.name, got.peer, c.Name, fam.node(c))
@@ -167,7 +167,7 @@ func TestPrivilegedHairpinIsForwarded(t *testing.T) {
 // A main plugin that is not ours, and whose result names nothing but a device of the node.
 func TestPrivilegedStrangersResult(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true})
+	w := newWorld(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 	p := w.Node.PodT(t, "odd")
 	sh(t, w.Node, "ip link add odd0 type veth peer name eth0 netns odd")
 	for _, line := range []string{"ip link set odd0 up", "ip addr add 10.9.0.1/24 dev odd0", "ip addr add fd00:9::1/64 dev odd0 nodad"} {

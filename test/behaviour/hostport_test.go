@@ -5,7 +5,7 @@ package behaviour
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // A hostPort answers on the node's address, and the pod sees who asked.
@@ -58,7 +58,7 @@ func TestPrivilegedHostPortWithHostIP(t *testing.T) {
 		serve(t, p, name, ":80")
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(proto, func(t *testing.T) {
-				for _, from := range []*lab.Client{first, second} {
+				for _, from := range []*netlab.Client{first, second} {
 					if got := ask(t, from, proto, at(fam.node(first), 8081)); got.name != name {
 						t.Errorf("from %s: answered by %s, want %s", from.Name, got.name, name)
 					}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // inside is a kind of pod that has no device on the node, so that firewall and
@@ -162,7 +162,7 @@ func TestPrivilegedInsideFirewall(t *testing.T) {
 // has reports whether the node has a device of that name.
 func (w *world) has(name string) bool {
 	w.t.Helper()
-	return w.Node.Do(func() error { _, err := lab.Run("ip", "link", "show", name); return err }) == nil
+	return w.Node.Do(func() error { _, err := netlab.Run("ip", "link", "show", name); return err }) == nil
 }
 
 // Both directions are limited, with departure times and with token buckets, in

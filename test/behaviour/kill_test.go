@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // killer starts plugins as libcni does and kills one of a chain's processes
@@ -74,8 +74,8 @@ func TestPrivilegedKilledDuringAdd(t *testing.T) {
 				before := w.settled(w.runtime(fullChain()), somePorts()...)
 				killed := 0
 				// Up to the time that a whole ADD of the plugin takes here.
-				steps := time.Duration(lab.Fewer(24, 4))
-				for after := 200 * time.Microsecond; ; after += after/steps + lab.Patient(150*time.Microsecond) {
+				steps := time.Duration(netlab.Fewer(24, 4))
+				for after := 200 * time.Microsecond; ; after += after/steps + netlab.Patient(150*time.Microsecond) {
 					if !killOnce(t, w, before, victim, how, after) {
 						break
 					}
@@ -97,10 +97,10 @@ func TestPrivilegedKilledDuringAdd(t *testing.T) {
 
 // killOnce makes an attachment whose ADD is killed, and cleans up after it. It
 // reports whether the plugin was still running when its time was over.
-func killOnce(t *testing.T, w *world, before lab.Snapshot, victim, how string, after time.Duration) bool {
+func killOnce(t *testing.T, w *world, before netlab.Snapshot, victim, how string, after time.Duration) bool {
 	t.Helper()
 	k := newKiller(victim, after)
-	rt, err := w.Node.CNI(lab.CNIOptions{Path: []string{programs.Dir}, Conflist: fullChain().conflist(t), Exec: k})
+	rt, err := w.Node.CNI(netlab.CNIOptions{Path: []string{programs.Dir}, Conflist: fullChain().conflist(t), Exec: k})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func killOnce(t *testing.T, w *world, before lab.Snapshot, victim, how string, a
 	} else if err := rt.GC(t.Context(), nil); err != nil {
 		t.Fatalf("GC after a kill at %s: %v", after, err)
 	}
-	if d := lab.DiffSoon(before, w.steady); d != "" {
+	if d := netlab.DiffSoon(before, w.steady); d != "" {
 		t.Fatalf("killed after %s, then %s: the node differs:\n%s", after, how, d)
 	}
 	if err := p.Delete(); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // slowTool is a netfilter tool that waits before it changes anything, as for a lock or on a node with many rules. It kills the plugin that
@@ -72,9 +72,9 @@ func (s *slowTool) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 }
 
 // killedWhileToolWaits kills ADD, lets DEL begin and then the tool go on, and returns what nftables and iptables hold when both have ended.
-func (w *world) killedWhileToolWaits(n network, slow *slowTool, ports ...mapping) lab.Snapshot {
+func (w *world) killedWhileToolWaits(n network, slow *slowTool, ports ...mapping) netlab.Snapshot {
 	w.t.Helper()
-	rt, err := w.Node.CNI(lab.CNIOptions{Path: []string{programs.Dir}, Conflist: n.conflist(w.t), Exec: slow})
+	rt, err := w.Node.CNI(netlab.CNIOptions{Path: []string{programs.Dir}, Conflist: n.conflist(w.t), Exec: slow})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func (w *world) killedWhileToolWaits(n network, slow *slowTool, ports ...mapping
 	}
 	deleted := make(chan error, 1)
 	go func() { deleted <- p.tryDel() }()
-	time.Sleep(lab.Patient(500 * time.Millisecond)) // DEL does all that it does without the tool
+	time.Sleep(netlab.Patient(500 * time.Millisecond)) // DEL does all that it does without the tool
 	if err := os.WriteFile(filepath.Join(slow.dir, "go"), nil, 0o644); err != nil {
 		w.t.Fatal(err)
 	}

@@ -5,21 +5,21 @@ package behaviour
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // late is a client that is plugged in while pods run: the third uplink of the
 // lab's plan, made by hand.
 type late struct {
 	w  *world
-	ns *lab.Pod
+	ns *netlab.Pod
 }
 
 func (l *late) join(t testing.TB) {
 	t.Helper()
 	l.ns = l.w.Node.PodT(t, "late")
 	sh(t, l.w.Node, "ip link add eth2 type veth peer name eth0 netns "+l.ns.ProcPath())
-	u := lab.DefaultUplink(2)
+	u := netlab.DefaultUplink(2)
 	for _, a := range u.Node {
 		sh(t, l.w.Node, "ip addr add "+a.String()+" dev eth2"+nodad(a.Addr().Is6()))
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // An ADD whose rules are refused leaves none of them.
@@ -36,7 +36,7 @@ func TestPrivilegedNetfilterFailedAdd(t *testing.T) {
 				if err := p.tryAdd(); err == nil {
 					t.Errorf("%s: ADD succeeded", name)
 				}
-				if left := lab.Diff(rules(before), rules(w.snapshot())); left != "" {
+				if left := netlab.Diff(rules(before), rules(w.snapshot())); left != "" {
 					t.Errorf("%s: a failed ADD left (- gone, + left behind):\n%s", name, left)
 				}
 				p.mustDel() // as a runtime does, for the plugins before it
@@ -83,7 +83,7 @@ func TestPrivilegedNetfilterCheckOfShared(t *testing.T) {
 				if err := p.check(); err == nil {
 					t.Errorf("CHECK does not see %q", line)
 				}
-				if d := lab.Diff(before, rules(w.snapshot())); d != "" {
+				if d := netlab.Diff(before, rules(w.snapshot())); d != "" {
 					t.Errorf("CHECK after %q changed:\n%s", line, d)
 				}
 				p.mustDel() // what was the pod's own is not another's to repair
@@ -110,7 +110,7 @@ func TestPrivilegedLongNames(t *testing.T) {
 			w.after(rt, tcp(8080, 80))
 			w.after(beside, tcp(8080, 80))
 			before := w.steady()
-			attach := func(rt *lab.Runtime, id string, port int) *pod {
+			attach := func(rt *netlab.Runtime, id string, port int) *pod {
 				p := w.newPod(rt, id[60:], tcp(port, 80))
 				p.att.ContainerID = id
 				p.mustAdd()

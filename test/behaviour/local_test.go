@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // loopback and unspecified address of a family.
@@ -158,7 +158,7 @@ func TestPrivilegedLocalIsTheNodesOnly(t *testing.T) {
 	p := w.add(rt, "web", tcp(8080, 80), udp(8080, 80))
 	serve(t, p, "web", ":80")
 	other := w.add(rt, "other")
-	for _, ns := range []*lab.NS{other.NS, p.NS, w.Client().NS} {
+	for _, ns := range []*netlab.NS{other.NS, p.NS, w.Client().NS} {
 		eachTransport(t, func(t *testing.T, fam family, proto string) {
 			refused(t, ns, proto, at(fam.loopback(), 8080))
 		})
@@ -324,11 +324,11 @@ func TestPrivilegedLoopbackFromTheWire(t *testing.T) {
 		}
 	}
 	serveFamily(t, w.Node, "4", "secret", "127.0.0.1:9000")
-	for _, ns := range []*lab.NS{w.Client().NS, pod.NS} {
+	for _, ns := range []*netlab.NS{w.Client().NS, pod.NS} {
 		if err := ns.WriteSysctl("net/ipv4/conf/eth0/route_localnet", "1"); err != nil {
 			t.Fatal(err)
 		}
-		via := lab.IP4(w.Client().Uplink.Node).String()
+		via := netlab.IP4(w.Client().Uplink.Node).String()
 		if ns == pod.NS {
 			via = families()[0].gw
 		}

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // A pod reaches the outside with the node's address on the way it takes.
@@ -183,7 +183,7 @@ func TestPrivilegedNoMasquerade(t *testing.T) {
 }
 
 // writeConfig gives the node an /etc/sluice/config.json.
-func writeConfig(t testing.TB, n *lab.Node, text string) {
+func writeConfig(t testing.TB, n *netlab.Node, text string) {
 	t.Helper()
 	err := n.Do(func() error { return os.WriteFile("/etc/sluice/config.json", []byte(text), 0o644) })
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // single takes the networks off an uplink, and with them all of its routes in the main table: clouds give out single addresses, and who
 // routes by several providers has a table for each.
-func single(t testing.TB, w *world, c *lab.Client, addrs bool) {
+func single(t testing.TB, w *world, c *netlab.Client, addrs bool) {
 	t.Helper()
 	dev := c.Uplink.Name
 	for _, fam := range families() {
@@ -26,7 +26,7 @@ func single(t testing.TB, w *world, c *lab.Client, addrs bool) {
 }
 
 // byTable routes by c what is for the addresses behind the clients, and for c itself, in a table of its own.
-func byTable(t testing.TB, w *world, c *lab.Client) {
+func byTable(t testing.TB, w *world, c *netlab.Client) {
 	t.Helper()
 	for _, fam := range families() {
 		for _, to := range []string{elsewhere(fam).String(), fam.client(c).String()} {

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // mapping is one entry of the portMappings capability.
@@ -148,8 +148,8 @@ type family struct {
 
 func families() []family {
 	return []family{
-		{"IPv4", "4", lab.IP4, func(p *pod) netip.Addr { return p.IP4 }, "10.1.0.1", "0.0.0.0"},
-		{"IPv6", "6", lab.IP6, func(p *pod) netip.Addr { return p.IP6 }, "fd00:10:1::1", "::"},
+		{"IPv4", "4", netlab.IP4, func(p *pod) netip.Addr { return p.IP4 }, "10.1.0.1", "0.0.0.0"},
+		{"IPv6", "6", netlab.IP6, func(p *pod) netip.Addr { return p.IP6 }, "fd00:10:1::1", "::"},
 	}
 }
 
@@ -172,7 +172,7 @@ func eachTransport(t *testing.T, f func(t *testing.T, fam family, proto string))
 }
 
 // node and client return the addresses of the two ends of an uplink.
-func (f family) node(c *lab.Client) netip.Addr   { return f.of(c.Uplink.Node) }
-func (f family) client(c *lab.Client) netip.Addr { return f.of(c.Uplink.Client) }
+func (f family) node(c *netlab.Client) netip.Addr   { return f.of(c.Uplink.Node) }
+func (f family) client(c *netlab.Client) netip.Addr { return f.of(c.Uplink.Client) }
 
 func at(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }

@@ -8,20 +8,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Pods of mixed plugins come at once and go at once, round after round: no
 // error, no address twice, nothing left.
 func TestPrivilegedMixedAtOnce(t *testing.T) {
 	need.Link(t, "macvlan")
-	pods, rounds := lab.Fewer(60, 12), lab.Fewer(3, 2)
+	pods, rounds := netlab.Fewer(60, 12), netlab.Fewer(3, 2)
 	w := newWorld(t) // not parallel: it keeps the machine busy
 	ptp := network{name: "net2", main: "ptp", subnets: []string{"10.3.0.0/16", "fd00:10:3::/64"}}
 	macvlan := onLAN("macvlan", nil)
 	macvlan.name, macvlan.subnets, macvlan.ipam = "net3", []string{"10.4.0.0/16", "fd00:10:4::/64"}, nil
-	nets := []*lab.Runtime{w.runtime(net0()), w.runtime(ptp), w.runtime(macvlan)}
+	nets := []*netlab.Runtime{w.runtime(net0()), w.runtime(ptp), w.runtime(macvlan)}
 	for round := range rounds {
 		all := make([]*pod, pods)
 		for i := range all {

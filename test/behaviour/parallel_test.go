@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // atOnce runs f(0) to f(n-1) at the same time and joins their errors.
@@ -28,7 +28,7 @@ func atOnce(n int, f func(i int) error) error {
 // every pod gets addresses of its own and its hostPort works. Many DELs at once
 // leave nothing.
 func TestPrivilegedParallelAddAndDel(t *testing.T) {
-	pods := lab.Fewer(40, 16)
+	pods := netlab.Fewer(40, 16)
 	w := newWorld(t) // not parallel: it keeps the machine busy
 	rt := w.runtime(net0())
 	all := make([]*pod, pods)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 const megabit = 1_000_000
@@ -25,7 +25,7 @@ func rates() scene {
 	return scene{
 		group: "bandwidth",
 		build: func(s *stage) {
-			static := func(a attributes) *lab.Runtime {
+			static := func(a attributes) *netlab.Runtime {
 				return s.runtime(network{plugins: []string{"bandwidth"}, bandwidth: a})
 			}
 			in, out := limits("ingress", 8*megabit, megabit/5), limits("egress", 8*megabit, megabit/5)
@@ -79,7 +79,7 @@ func rates() scene {
 }
 
 // limited is a pod with limits of the runtime, which takes what it is sent.
-func (s *stage) limited(rt *lab.Runtime, name string, runtime attributes) {
+func (s *stage) limited(rt *netlab.Runtime, name string, runtime attributes) {
 	s.t.Helper()
 	p := s.newPod(rt, name)
 	if runtime != nil {
@@ -158,7 +158,7 @@ func rate(from place, network, addr string) (float64, error) {
 		return 0, err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(lab.Patient(20 * time.Second))); err != nil {
+	if err := c.SetDeadline(time.Now().Add(netlab.Patient(20 * time.Second))); err != nil {
 		return 0, err
 	}
 	start := time.Now()

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // admission is a node whose FORWARD policy is DROP, with an administrator's
@@ -99,7 +99,7 @@ func zones() scene {
 		group: "firewalld",
 		build: func(s *stage) {
 			s.firewalld()
-			zone := func(keys attributes) *lab.Runtime {
+			zone := func(keys attributes) *netlab.Runtime {
 				return s.runtime(network{plugins: []string{"firewall"}, firewall: merged(attributes{"backend": "firewalld"}, keys)})
 			}
 			s.pod(zone(attributes{"firewalldZone": "home"}), "home")

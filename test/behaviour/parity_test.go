@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -90,7 +90,7 @@ func (b behaviour) families() []family {
 // scene is a node with pods, and what is seen there.
 type scene struct {
 	group   string // the heading in the document
-	options lab.Options
+	options netlab.Options
 	build   func(s *stage)
 	// at once, and then one after the other, for what changes the scene.
 	atOnce, then []behaviour
@@ -105,10 +105,10 @@ type stage struct {
 }
 
 // runtime loads a network with the keys of the column.
-func (s *stage) runtime(n network) *lab.Runtime {
+func (s *stage) runtime(n network) *netlab.Runtime {
 	s.t.Helper()
 	n.extra, n.portmap = merged(s.column.main, n.extra), merged(s.column.portmap, n.portmap)
-	rt, err := s.Node.CNI(lab.CNIOptions{Path: []string{s.column.dir}, Conflist: n.conflist(s.t), Stderr: s.stderr})
+	rt, err := s.Node.CNI(netlab.CNIOptions{Path: []string{s.column.dir}, Conflist: n.conflist(s.t), Stderr: s.stderr})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func merged(base, over attributes) attributes {
 }
 
 // pod attaches one that answers at port 80.
-func (s *stage) pod(rt *lab.Runtime, name string, ports ...mapping) *pod {
+func (s *stage) pod(rt *netlab.Runtime, name string, ports ...mapping) *pod {
 	s.t.Helper()
 	p := s.add(rt, name, ports...)
 	serve(s.t, p, name, ":80")

@@ -11,12 +11,12 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 func run(line string) error {
 	args := strings.Fields(line)
-	_, err := lab.Run(args[0], args[1:]...)
+	_, err := netlab.Run(args[0], args[1:]...)
 	return err
 }
 
@@ -210,8 +210,8 @@ func leftovers(name string, lose func(*pod)) behaviour {
 			_ = p.Delete()
 		}
 		out := said("DEL", p.tryDel())
-		n := len(strings.Split(strings.Trim(lab.Diff(before, s.leavable()), "\n"), "\n"))
-		if lab.Diff(before, s.leavable()) == "" {
+		n := len(strings.Split(strings.Trim(netlab.Diff(before, s.leavable()), "\n"), "\n"))
+		if netlab.Diff(before, s.leavable()) == "" {
 			n = 0
 		}
 		p.att = known
@@ -224,7 +224,7 @@ func leftovers(name string, lose func(*pod)) behaviour {
 }
 
 // leavable is what a DEL could leave: rules, links, qdiscs, records.
-func (s *stage) leavable() lab.Snapshot {
+func (s *stage) leavable() netlab.Snapshot {
 	all := s.snapshot()
 	return append(rules(all), append(all.Grep("link "), all.Grep("/run/sluice/attachments/").Grep(".json")...)...)
 }

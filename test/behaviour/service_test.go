@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // virtualIP returns a Service address of a family, routed nowhere.
@@ -39,7 +39,7 @@ func nft(t testing.TB, n interface{ Do(func() error) error }, rules string) {
 
 // translate does what kube-proxy does for a Service: connections to vip:80,
 // from pods and from the node, go to backend:port.
-func translate(t testing.TB, n *lab.Node, fam family, vip, backend netip.Addr, port uint16) {
+func translate(t testing.TB, n *netlab.Node, fam family, vip, backend netip.Addr, port uint16) {
 	t.Helper()
 	ip := map[string]string{"4": "ip", "6": "ip6"}[fam.suffix]
 	var rules strings.Builder

@@ -17,12 +17,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // patience is how long one answer may take. It covers a lost first packet of
 // TCP, which the kernel repeats after a second.
-var patience = lab.Patient(4 * time.Second)
+var patience = netlab.Patient(4 * time.Second)
 
 // place is somewhere to open sockets: a pod, a client, the node.
 type place interface {
@@ -248,7 +248,7 @@ func refused(t testing.TB, ns place, network, addr string) {
 }
 
 // reuse opens a conversation from a local port that other conversations of the same place have too.
-func reuse(t testing.TB, ns *lab.NS, network, local, addr string) *talk {
+func reuse(t testing.TB, ns *netlab.NS, network, local, addr string) *talk {
 	t.Helper()
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })

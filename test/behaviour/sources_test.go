@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // from limits a mapping to networks.
@@ -135,7 +135,7 @@ func TestPrivilegedConditions(t *testing.T) {
 	first, second := w.Clients[0], w.Clients[1]
 	n := net0()
 	n.portmap = attributes{
-		"conditionsV4": []string{"!", "-s", lab.IP4(second.Uplink.Client).String()},
+		"conditionsV4": []string{"!", "-s", netlab.IP4(second.Uplink.Client).String()},
 		"conditionsV6": []string{"-i", first.Uplink.Name},
 	}
 	web := w.add(w.runtime(n), "web", tcp(8080, 80), udp(8080, 80))
@@ -143,7 +143,7 @@ func TestPrivilegedConditions(t *testing.T) {
 	serve(t, w.Node, "node", ":8080")
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
 		for _, x := range []struct {
-			from *lab.Client
+			from *netlab.Client
 			want string
 		}{{first, "web"}, {second, "node"}} {
 			if got := ask(t, x.from, proto, at(fam.node(x.from), 8080)); got.name != x.want {

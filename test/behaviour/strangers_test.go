@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // stranger is somebody else's tc program: it counts packets and has no verdict.
@@ -48,7 +48,7 @@ func newStranger(t testing.TB) *stranger {
 	return &stranger{counts, prog}
 }
 
-func attachStranger(t testing.TB, n *lab.Node, dev string, anchor link.Anchor) *stranger {
+func attachStranger(t testing.TB, n *netlab.Node, dev string, anchor link.Anchor) *stranger {
 	t.Helper()
 	s := newStranger(t)
 	var l link.Link
@@ -66,7 +66,7 @@ func attachStranger(t testing.TB, n *lab.Node, dev string, anchor link.Anchor) *
 // ifindex must run inside the namespace of the device.
 func ifindex(t testing.TB, dev string) int {
 	t.Helper()
-	out, err := lab.Run("ip", "-j", "link", "show", "dev", dev)
+	out, err := netlab.Run("ip", "-j", "link", "show", "dev", dev)
 	if err != nil {
 		t.Fatal(err)
 	}

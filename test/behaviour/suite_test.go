@@ -16,7 +16,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -42,19 +42,19 @@ func TestMain(m *testing.M) {
 }
 
 // verbTime bounds one call of a whole chain.
-var verbTime = lab.Patient(time.Minute)
+var verbTime = netlab.Patient(time.Minute)
 
 // world is a node with its clients, for one test.
 type world struct {
-	*lab.Lab
+	*netlab.Lab
 	t testing.TB
 	// stderr collects what the plugins say there, for the log of a failed test.
 	stderr *lockedBuffer
 }
 
-func newWorld(t *testing.T, o ...lab.Options) *world {
+func newWorld(t *testing.T, o ...netlab.Options) *world {
 	t.Helper()
-	w := &world{Lab: lab.NewT(t, o...), t: t, stderr: &lockedBuffer{}}
+	w := &world{Lab: netlab.NewT(t, o...), t: t, stderr: &lockedBuffer{}}
 	t.Cleanup(func() {
 		if t.Failed() && w.stderr.String() != "" {
 			t.Logf("the plugins' stderr:\n%s", w.stderr)
@@ -64,20 +64,20 @@ func newWorld(t *testing.T, o ...lab.Options) *world {
 }
 
 // twoUplinks is a node with two devices and a client on each.
-func twoUplinks() lab.Options {
-	return lab.Options{Uplinks: []lab.Uplink{lab.DefaultUplink(0), lab.DefaultUplink(1)}}
+func twoUplinks() netlab.Options {
+	return netlab.Options{Uplinks: []netlab.Uplink{netlab.DefaultUplink(0), netlab.DefaultUplink(1)}}
 }
 
 // runtime loads a network into the node's container runtime.
-func (w *world) runtime(n network) *lab.Runtime {
+func (w *world) runtime(n network) *netlab.Runtime {
 	w.t.Helper()
 	return w.runtimeFrom(n, programs.Dir)
 }
 
 // runtimeFrom is runtime with the plugins of a directory.
-func (w *world) runtimeFrom(n network, dir string) *lab.Runtime {
+func (w *world) runtimeFrom(n network, dir string) *netlab.Runtime {
 	w.t.Helper()
-	rt, err := w.Node.CNI(lab.CNIOptions{Path: []string{dir}, Conflist: n.conflist(w.t), Stderr: w.stderr})
+	rt, err := w.Node.CNI(netlab.CNIOptions{Path: []string{dir}, Conflist: n.conflist(w.t), Stderr: w.stderr})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -86,20 +86,20 @@ func (w *world) runtimeFrom(n network, dir string) *lab.Runtime {
 
 // pod is a namespace with one attachment.
 type pod struct {
-	*lab.Pod
+	*netlab.Pod
 	t      testing.TB
-	rt     *lab.Runtime
-	att    lab.Attachment
+	rt     *netlab.Runtime
+	att    netlab.Attachment
 	result *types100.Result
 	// IP4 and IP6 are its first addresses, invalid where it has none.
 	IP4, IP6 netip.Addr
 }
 
 // newPod makes a namespace and describes its attachment without calling ADD.
-func (w *world) newPod(rt *lab.Runtime, name string, ports ...mapping) *pod {
+func (w *world) newPod(rt *netlab.Runtime, name string, ports ...mapping) *pod {
 	w.t.Helper()
 	p := &pod{Pod: w.Node.PodT(w.t, name), t: w.t, rt: rt}
-	p.att = lab.Attachment{ContainerID: name, NetNS: p.Path}
+	p.att = netlab.Attachment{ContainerID: name, NetNS: p.Path}
 	if len(ports) > 0 {
 		p.att.Capabilities = map[string]any{"portMappings": ports}
 	}
@@ -107,7 +107,7 @@ func (w *world) newPod(rt *lab.Runtime, name string, ports ...mapping) *pod {
 }
 
 // add makes a pod of a network.
-func (w *world) add(rt *lab.Runtime, name string, ports ...mapping) *pod {
+func (w *world) add(rt *netlab.Runtime, name string, ports ...mapping) *pod {
 	w.t.Helper()
 	p := w.newPod(rt, name, ports...)
 	p.mustAdd()
@@ -192,7 +192,7 @@ func sh(t testing.TB, ns interface{ Do(func() error) error }, line string) strin
 	var out string
 	err := ns.Do(func() (err error) {
 		args := strings.Fields(line)
-		out, err = lab.Run(args[0], args[1:]...)
+		out, err = netlab.Run(args[0], args[1:]...)
 		return err
 	})
 	if err != nil {
@@ -203,7 +203,7 @@ func sh(t testing.TB, ns interface{ Do(func() error) error }, line string) strin
 
 // snapshot reads the node's state, without the link-local addresses that the
 // kernel makes in its own time (duplicate address detection, RFC 4862).
-func (w *world) snapshot() lab.Snapshot {
+func (w *world) snapshot() netlab.Snapshot {
 	w.t.Helper()
 	s, err := w.Node.Snapshot()
 	if err != nil {
@@ -217,7 +217,7 @@ func (w *world) snapshot() lab.Snapshot {
 // steady is snapshot after "sluice sync", since not every verb looks again which
 // devices are uplinks now: a bridge without pods is one, as any other device
 // with an address.
-func (w *world) steady() lab.Snapshot {
+func (w *world) steady() netlab.Snapshot {
 	w.t.Helper()
 	sh(w.t, w.Node, programs.Path("sluice")+" sync")
 	return w.snapshot()
@@ -226,7 +226,7 @@ func (w *world) steady() lab.Snapshot {
 // settled makes and removes one pod of a network, so that what stays on the
 // node by design (the bridge, the loaded programs, the allocator's cursor) is
 // there, and returns the snapshot to compare with.
-func (w *world) settled(rt *lab.Runtime, ports ...mapping) lab.Snapshot {
+func (w *world) settled(rt *netlab.Runtime, ports ...mapping) netlab.Snapshot {
 	w.t.Helper()
 	p := w.add(rt, "settle", ports...)
 	p.mustDel()
@@ -237,9 +237,9 @@ func (w *world) settled(rt *lab.Runtime, ports ...mapping) lab.Snapshot {
 }
 
 // assertNothingLeft compares the node with a steady snapshot of before.
-func (w *world) assertNothingLeft(before lab.Snapshot) {
+func (w *world) assertNothingLeft(before netlab.Snapshot) {
 	w.t.Helper()
-	if d := lab.DiffSoon(before, w.steady); d != "" {
+	if d := netlab.DiffSoon(before, w.steady); d != "" {
 		w.t.Errorf("the node differs (- gone, + left behind):\n%s", d)
 	}
 }
@@ -248,7 +248,7 @@ func (w *world) assertNothingLeft(before lab.Snapshot) {
 // time. The last error ends the test.
 func eventually(t testing.TB, limit time.Duration, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(lab.Patient(limit))
+	deadline := time.Now().Add(netlab.Patient(limit))
 	for {
 		err := f()
 		if err == nil {

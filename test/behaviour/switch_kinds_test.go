@@ -6,14 +6,14 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // eachSwitch runs f for the plugins that make an interface with what is usually
 // behind them: a node that has the reference's plugins, and ours. Rules are the
 // matter of handover_test.go.
-func eachSwitch(t *testing.T, chain []string, f func(t *testing.T, w *world, reference, ours *lab.Runtime)) {
+func eachSwitch(t *testing.T, chain []string, f func(t *testing.T, w *world, reference, ours *netlab.Runtime)) {
 	t.Helper()
 	names := append([]string{"ptp", "macvlan", "tap", "host-device", "host-local", "tuning", "sbr"}, chain...)
 	dir, err := testbin.Reference(t.Context(), names...)
@@ -30,7 +30,7 @@ func eachSwitch(t *testing.T, chain []string, f func(t *testing.T, w *world, ref
 			t.Parallel()
 			w := k.world(t)
 			n := k.network(chain...)
-			reference, err := w.Node.CNI(lab.CNIOptions{Path: []string{dir}, Conflist: n.conflist(t), Stderr: w.stderr})
+			reference, err := w.Node.CNI(netlab.CNIOptions{Path: []string{dir}, Conflist: n.conflist(t), Stderr: w.stderr})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,7 +43,7 @@ func eachSwitch(t *testing.T, chain []string, f func(t *testing.T, w *world, ref
 // leaves what the reference's own would.
 func TestPrivilegedSwitchSuitesOver(t *testing.T) {
 	t.Parallel()
-	eachSwitch(t, []string{"tuning", "sbr"}, func(t *testing.T, w *world, reference, ours *lab.Runtime) {
+	eachSwitch(t, []string{"tuning", "sbr"}, func(t *testing.T, w *world, reference, ours *netlab.Runtime) {
 		w.settled(ours)
 		before := w.settled(reference)
 		p := w.add(reference, "app")
@@ -64,7 +64,7 @@ func TestPrivilegedSwitchSuitesOver(t *testing.T) {
 // And back: the reference deletes a pod of ours. Our record stays until our GC.
 func TestPrivilegedSwitchSuitesBack(t *testing.T) {
 	t.Parallel()
-	eachSwitch(t, []string{"tuning"}, func(t *testing.T, w *world, reference, ours *lab.Runtime) {
+	eachSwitch(t, []string{"tuning"}, func(t *testing.T, w *world, reference, ours *netlab.Runtime) {
 		w.settled(ours)
 		before := w.settled(reference)
 		p := w.add(ours, "app")

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -41,7 +41,7 @@ func TestPrivilegedSwitchOneAtATime(t *testing.T) {
 				}
 			}
 			ours, mixed := w.runtime(n), w.runtimeFrom(n, dir)
-			made := func(rt *lab.Runtime, name string) *pod {
+			made := func(rt *netlab.Runtime, name string) *pod {
 				p := w.newPod(rt, name, tcp(8080, 80), udp(8080, 80))
 				p.att.Capabilities["bandwidth"] = limits("ingress", 500*megabit, 50*megabit)
 				p.mustAdd()
@@ -53,7 +53,7 @@ func TestPrivilegedSwitchOneAtATime(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, rt := range []*lab.Runtime{ours, mixed, ours} { // what stays by design
+			for _, rt := range []*netlab.Runtime{ours, mixed, ours} { // what stays by design
 				end(made(rt, "settle"))
 			}
 			before := w.steady().Without("file /run/sluice/netfilter.lock")
@@ -64,8 +64,8 @@ func TestPrivilegedSwitchOneAtATime(t *testing.T) {
 				t.Errorf("CHECK: %v", err)
 			}
 			end(p.by(ours))
-			left := func() lab.Snapshot { return w.steady().Without("file /run/sluice/netfilter.lock") }
-			if d := lab.DiffSoon(before, left); d != "" {
+			left := func() netlab.Snapshot { return w.steady().Without("file /run/sluice/netfilter.lock") }
+			if d := netlab.DiffSoon(before, left); d != "" {
 				t.Errorf("the node differs (- gone, + left behind):\n%s", d)
 			}
 		})

@@ -18,7 +18,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -31,7 +31,7 @@ type site struct {
 	backend   string
 	reference string // directory of the reference's plugins
 	dir       string // what the runtime has for CNI_PATH
-	rt        *lab.Runtime
+	rt        *netlab.Runtime
 	flows     map[string][]*flow // by pod
 	pods      map[string]*pod
 	order     []string // of the pods, as they came
@@ -52,7 +52,7 @@ func eachSite(t *testing.T, f func(t *testing.T, s *site)) {
 			s.use(b)
 			serve(t, s.Client(), "client", ":9000")
 			n := network{plugins: []string{"portmap", "firewall", "bandwidth"}}
-			if s.rt, err = s.Node.CNI(lab.CNIOptions{Path: []string{s.dir}, Conflist: n.conflist(t), Stderr: s.stderr}); err != nil {
+			if s.rt, err = s.Node.CNI(netlab.CNIOptions{Path: []string{s.dir}, Conflist: n.conflist(t), Stderr: s.stderr}); err != nil {
 				t.Fatal(err)
 			}
 			f(t, s)
@@ -147,7 +147,7 @@ func (s *site) flow(pod, network string, from place, addr string) {
 	}
 	f := &flow{name: fmt.Sprintf("%s, %s to %s", pod, network, addr), talk: c, stop: make(chan struct{}), done: make(chan struct{})}
 	if c.udp {
-		c.limit = lab.Patient(time.Second)
+		c.limit = netlab.Patient(time.Second)
 	}
 	s.t.Cleanup(f.end)
 	s.flows[pod] = append(s.flows[pod], f)
@@ -264,7 +264,7 @@ func (s *site) del(name string) {
 
 // traces are what an attachment has on the node: the lines of a snapshot that
 // name it, its addresses, ports or devices.
-func (s *site) traces(node lab.Snapshot, name string) (out []string) {
+func (s *site) traces(node netlab.Snapshot, name string) (out []string) {
 	s.t.Helper()
 	p, port := s.pods[name], fmt.Sprint(s.port(name))
 	for _, line := range node {
@@ -463,7 +463,7 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 		}
 		s.noAttachments()
 		s.nothingToSweep("after our GC")
-		if d := lab.Diff(before.Without("file /run/sluice/netfilter"), s.steady().Without("file /run/sluice/netfilter")); d != "" {
+		if d := netlab.Diff(before.Without("file /run/sluice/netfilter"), s.steady().Without("file /run/sluice/netfilter")); d != "" {
 			t.Errorf("the node differs (- gone, + left behind):\n%s", d)
 		}
 	})

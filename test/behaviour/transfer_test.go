@@ -17,12 +17,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // transferSize is large enough for TCP to send segments of 64 KiB (GSO), and
 // small enough for the slow path of a busy machine.
-var transferSize = int64(lab.Fewer(48<<20, 4<<20))
+var transferSize = int64(netlab.Fewer(48<<20, 4<<20))
 
 // stream is pseudo-random data that differs for each seed.
 func stream(seed uint64) io.Reader {
@@ -82,7 +82,7 @@ func bulkClient(ns place, network, addr string) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(lab.Patient(30 * time.Second))); err != nil {
+	if err := c.SetDeadline(time.Now().Add(netlab.Patient(30 * time.Second))); err != nil {
 		return err
 	}
 	if _, err := io.Copy(c, stream(1)); err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 func (d *demo) check(ctx context.Context) error {
@@ -35,7 +35,7 @@ func (d *demo) check(ctx context.Context) error {
 // inNode runs a program inside the node and returns what it prints.
 func (d *demo) inNode(name string, args ...string) (out string, err error) {
 	err = d.lab.Node.Do(func() error {
-		out, err = lab.Run(name, args...)
+		out, err = netlab.Run(name, args...)
 		return err
 	})
 	return out, err
@@ -90,7 +90,7 @@ func (d *demo) del(ctx context.Context) error {
 
 // noAttachment looks for what belongs to a pod in the node's state. Hidden files
 // are locks, and host-local's cursor and lock belong to the network.
-func noAttachment(s lab.Snapshot) error {
+func noAttachment(s netlab.Snapshot) error {
 	bad := s.Grep("link veth")
 	for _, dir := range []string{"/run/sluice/attachments/", "/run/cni/", "/var/lib/cni/networks/dbnet/", "/var/lib/cni/results/"} {
 		for _, line := range s.Grep("file " + dir) {
@@ -128,7 +128,7 @@ func (d *demo) compare(context.Context) error {
 		return err
 	}
 	var bad []string
-	for line := range strings.SplitSeq(lab.Diff(d.before, after), "\n") {
+	for line := range strings.SplitSeq(netlab.Diff(d.before, after), "\n") {
 		if line != "" && !keeps(line[2:]) {
 			bad = append(bad, line)
 		}
@@ -143,7 +143,7 @@ func (d *demo) compare(context.Context) error {
 
 // snapshot reads the node's state, less the link-local addresses that the
 // kernel makes in its own time.
-func (d *demo) snapshot() (lab.Snapshot, error) {
+func (d *demo) snapshot() (netlab.Snapshot, error) {
 	s, err := d.lab.Node.Snapshot()
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // conflist is the CNI specification's example "dbnet" with a gateway, masquerade
@@ -37,9 +37,9 @@ type demo struct {
 	bin string
 
 	dir     string // installed plugins
-	lab     *lab.Lab
-	rt      *lab.Runtime
-	before  lab.Snapshot
+	lab     *netlab.Lab
+	rt      *netlab.Runtime
+	before  netlab.Snapshot
 	web     *pod
 	app     *pod
 	stops   []func() error
@@ -48,8 +48,8 @@ type demo struct {
 
 // pod is a namespace with its attachment to dbnet.
 type pod struct {
-	*lab.Pod
-	att    lab.Attachment
+	*netlab.Pod
+	att    netlab.Attachment
 	result *types100.Result
 }
 
@@ -95,12 +95,12 @@ func (d *demo) close() error {
 }
 
 func (d *demo) makeWorld(context.Context) (err error) {
-	if d.lab, err = lab.New(lab.Options{}); err != nil {
+	if d.lab, err = netlab.New(netlab.Options{}); err != nil {
 		return err
 	}
 	u := d.lab.Client().Uplink
-	d.say("node   %s %s", lab.IP4(u.Node), lab.IP6(u.Node))
-	d.say("client %s %s", lab.IP4(u.Client), lab.IP6(u.Client))
+	d.say("node   %s %s", netlab.IP4(u.Node), netlab.IP6(u.Node))
+	d.say("client %s %s", netlab.IP4(u.Client), netlab.IP6(u.Client))
 	d.before, err = d.snapshot()
 	return err
 }
@@ -109,7 +109,7 @@ func (d *demo) install(context.Context) (err error) {
 	if d.dir, err = os.MkdirTemp("", "sluice-demo-"); err != nil {
 		return err
 	}
-	out, err := lab.Run(d.tool(), "install", d.dir)
+	out, err := netlab.Run(d.tool(), "install", d.dir)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (d *demo) tool() string { return filepath.Join(d.bin, "sluice") }
 
 func (d *demo) load(ctx context.Context) (err error) {
 	d.block(string(conflist))
-	d.rt, err = d.lab.Node.CNI(lab.CNIOptions{Path: []string{d.dir}, Conflist: conflist, Stderr: &d.stderrs})
+	d.rt, err = d.lab.Node.CNI(netlab.CNIOptions{Path: []string{d.dir}, Conflist: conflist, Stderr: &d.stderrs})
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (d *demo) add(ctx context.Context, name string, capabilities map[string]any
 	if err != nil {
 		return nil, err
 	}
-	p := &pod{Pod: ns, att: lab.Attachment{ContainerID: name, NetNS: ns.Path, Capabilities: capabilities}}
+	p := &pod{Pod: ns, att: netlab.Attachment{ContainerID: name, NetNS: ns.Path, Capabilities: capabilities}}
 	res, err := d.rt.Add(ctx, p.att)
 	if err == nil {
 		p.result, err = types100.NewResultFromResult(res)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // fetchTime bounds one request. TCP repeats a lost first packet after a second.
@@ -19,7 +19,7 @@ const fetchTime = 5 * time.Second
 
 // serve answers HTTP on each address with a line that names the server and the
 // source it saw.
-func (d *demo) serve(ns *lab.NS, name string, port uint16, addrs ...netip.Addr) error {
+func (d *demo) serve(ns *netlab.NS, name string, port uint16, addrs ...netip.Addr) error {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := netip.MustParseAddrPort(r.RemoteAddr).Addr()
 		fmt.Fprintf(w, "%s says hello to %s\n", name, from)
@@ -35,7 +35,7 @@ func (d *demo) serve(ns *lab.NS, name string, port uint16, addrs ...netip.Addr) 
 }
 
 // fetch gets a page and wants one answer.
-func (d *demo) fetch(ctx context.Context, ns *lab.NS, who string, to netip.AddrPort, want string) error {
+func (d *demo) fetch(ctx context.Context, ns *netlab.NS, who string, to netip.AddrPort, want string) error {
 	url := "http://" + to.String() + "/"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -67,7 +67,7 @@ func (d *demo) fetchWeb(ctx context.Context) error {
 	}
 	u := client.Uplink
 	for _, x := range []struct{ node, client netip.Addr }{
-		{lab.IP4(u.Node), lab.IP4(u.Client)}, {lab.IP6(u.Node), lab.IP6(u.Client)},
+		{netlab.IP4(u.Node), netlab.IP4(u.Client)}, {netlab.IP6(u.Node), netlab.IP6(u.Client)},
 	} {
 		want := fmt.Sprintf("web says hello to %s", x.client)
 		if err := d.fetch(ctx, client.NS, "client", netip.AddrPortFrom(x.node, hostPort), want); err != nil {
@@ -81,11 +81,11 @@ func (d *demo) fetchWeb(ctx context.Context) error {
 func (d *demo) fetchClient(ctx context.Context) error {
 	client := d.lab.Client()
 	u := client.Uplink
-	if err := d.serve(client.NS, "client", clientPort, lab.IP4(u.Client), lab.IP6(u.Client)); err != nil {
+	if err := d.serve(client.NS, "client", clientPort, netlab.IP4(u.Client), netlab.IP6(u.Client)); err != nil {
 		return err
 	}
 	for _, x := range []struct{ node, client netip.Addr }{
-		{lab.IP4(u.Node), lab.IP4(u.Client)}, {lab.IP6(u.Node), lab.IP6(u.Client)},
+		{netlab.IP4(u.Node), netlab.IP4(u.Client)}, {netlab.IP6(u.Node), netlab.IP6(u.Client)},
 	} {
 		want := fmt.Sprintf("client says hello to %s", x.node)
 		if err := d.fetch(ctx, d.app.NS, "app", netip.AddrPortFrom(x.client, clientPort), want); err != nil {

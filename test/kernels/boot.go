@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/test/kernels/image"
 	"github.com/sluice-cni/sluice/test/kernels/suite"
@@ -220,7 +220,7 @@ func (w *work) testArchive(ctx context.Context) error {
 func (w *work) set(series string) *suite.Set {
 	s := &suite.Set{
 		Env: map[string]string{
-			testbin.EnvDir: guestHome + "/bin", lab.EnvPatience: fmt.Sprint(w.patience), EnvKernel: series, lab.EnvNIC: vm.NIC,
+			testbin.EnvDir: guestHome + "/bin", netlab.EnvPatience: fmt.Sprint(w.patience), EnvKernel: series, netlab.EnvNIC: vm.NIC,
 		},
 		Args:    w.testArgs(),
 		Timeout: suite.Duration{Duration: w.timeout},

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // suiteTime bounds one run of a suite.
-var suiteTime = lab.Patient(10 * time.Minute) //nolint:gochecknoglobals // read once
+var suiteTime = netlab.Patient(10 * time.Minute) //nolint:gochecknoglobals // read once
 
 // runAll runs suites that are prepared, both forms of each, and compares.
 func runAll(ctx context.Context, dir string, chosen []suite) error {
@@ -56,7 +56,7 @@ type result struct {
 func runSuite(ctx context.Context, dir string, s suite, form string) (_ result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, suiteTime)
 	defer cancel()
-	node, err := lab.NewNode()
+	node, err := netlab.NewNode()
 	if err != nil {
 		return result{}, err
 	}

@@ -12,7 +12,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // containerd dies and comes back; its pods live on, and are ended by the new one.
@@ -118,7 +118,7 @@ func TestPrivilegedContainerdCancelled(t *testing.T) {
 	eachContainerd(t, pods("1.0.0"), func(t *testing.T, c *containerd) {
 		before := c.settled()
 		cancelled := 0
-		for i := range lab.Fewer(30, 10) {
+		for i := range netlab.Fewer(30, 10) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i+1)*5*time.Millisecond)
 			_, err := c.pods.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: c.podConfig(fmt.Sprint("p", i), tcp(8080), port(8080, cri.Protocol_UDP, ""))})
 			cancel()
@@ -131,7 +131,7 @@ func TestPrivilegedContainerdCancelled(t *testing.T) {
 		c.unchanged(before, "pods that were given up while they were made")
 		cancelled = 0
 		var all []*sandbox
-		for i := range lab.Fewer(8, 4) {
+		for i := range netlab.Fewer(8, 4) {
 			s, err := c.tryRun(c.podConfig(fmt.Sprint("p", i), tcp(8080+int32(i))))
 			if err != nil {
 				t.Fatal(err)
@@ -154,7 +154,7 @@ func TestPrivilegedContainerdCancelled(t *testing.T) {
 // endAll ends all that containerd knows, until it knows none: the making of a pod that was given up may go on for a while.
 func (c *containerd) endAll() {
 	c.t.Helper()
-	late := time.Now().Add(lab.Patient(20 * time.Second))
+	late := time.Now().Add(netlab.Patient(20 * time.Second))
 	for quiet := 0; quiet < 5; time.Sleep(100 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 		r, err := c.pods.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
@@ -317,7 +317,7 @@ func TestPrivilegedContainerdNetworkFull(t *testing.T) {
 // networkReady wants the network ready, or the reason why it is not to have some words.
 func (c *containerd) networkReady(why string) {
 	c.t.Helper()
-	late := time.Now().Add(lab.Patient(10 * time.Second))
+	late := time.Now().Add(netlab.Patient(10 * time.Second))
 	for {
 		r, err := c.ready(false)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // pods is the network of a node, as docs/getting-started.md has it.
@@ -64,7 +64,7 @@ func newestContainerd(t *testing.T, network string, f func(t *testing.T, c *cont
 }
 
 // settled makes and ends a pod, so that what stays by design is there.
-func (c *containerd) settled() lab.Snapshot {
+func (c *containerd) settled() netlab.Snapshot {
 	c.t.Helper()
 	s, err := c.tryRun(c.podConfig("settle", tcp(7999)))
 	if err != nil {
@@ -165,7 +165,7 @@ func (c *containerd) reconfigure(network, version string) {
 // awaitNetwork waits until containerd has read a network.
 func (c *containerd) awaitNetwork(name, version string) {
 	c.t.Helper()
-	for late := time.Now().Add(lab.Patient(10 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
+	for late := time.Now().Add(netlab.Patient(10 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		r, err := c.ready(true)
 		if err == nil && strings.Contains(r.Info["cniconfig"], `"Name":"`+name+`","CNIVersion":"`+version+`"`) {
 			return
@@ -188,7 +188,7 @@ func TestPrivilegedContainerdMany(t *testing.T) {
 	t.Parallel()
 	eachContainerd(t, pods("1.0.0"), func(t *testing.T, c *containerd) {
 		before := c.settled()
-		many := make([]*sandbox, lab.Fewer(20, 5))
+		many := make([]*sandbox, netlab.Fewer(20, 5))
 		all := func(f func(i int) error) {
 			t.Helper()
 			done := make(chan error, len(many))

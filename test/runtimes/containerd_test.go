@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 const (
@@ -143,9 +143,9 @@ func (c *containerd) connect() {
 	}
 	c.t.Cleanup(func() { _ = conn.Close() })
 	c.pods = cri.NewRuntimeServiceClient(conn)
-	late := time.Now().Add(lab.Patient(30 * time.Second))
+	late := time.Now().Add(netlab.Patient(30 * time.Second))
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), lab.Patient(5*time.Second))
+		ctx, cancel := context.WithTimeout(context.Background(), netlab.Patient(5*time.Second))
 		_, err := c.pods.Version(ctx, &cri.VersionRequest{})
 		cancel()
 		if err == nil {
@@ -165,7 +165,7 @@ func (c *containerd) ctr(args ...string) string {
 }
 
 // unchanged wants the node to be as it was, and nobody's pod in the datapath.
-func (c *containerd) unchanged(before lab.Snapshot, after string) {
+func (c *containerd) unchanged(before netlab.Snapshot, after string) {
 	c.t.Helper()
 	c.machine.unchanged(before, after)
 	for _, list := range []string{"endpoints", "hostports", "bandwidth"} {

@@ -16,7 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // sandbox is a pod by CRI: what kubelet asks for, and what it was told.
@@ -156,7 +156,7 @@ func (s *sandbox) end() error {
 			return err
 		}
 	}
-	for late := time.Now().Add(lab.Patient(5 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
+	for late := time.Now().Add(netlab.Patient(5 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
 		err := s.remove()
 		if err == nil || !strings.Contains(err.Error(), "is still running") || time.Now().After(late) {
 			return err

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 const (
@@ -99,7 +99,7 @@ type podStatus struct {
 // ready waits until kubelet's probe of a pod succeeds, and returns the pod's addresses.
 func (k *kubelet) ready(name string) []string {
 	k.t.Helper()
-	for late := time.Now().Add(lab.Patient(60 * time.Second)); time.Now().Before(late); time.Sleep(200 * time.Millisecond) {
+	for late := time.Now().Add(netlab.Patient(60 * time.Second)); time.Now().Before(late); time.Sleep(200 * time.Millisecond) {
 		list, err := k.podList()
 		if err != nil {
 			continue
@@ -137,7 +137,7 @@ func (k *kubelet) podList() ([]podStatus, error) {
 func (k *kubelet) gone(name string, port uint16) {
 	k.t.Helper()
 	k.run("rm", manifestDir+"/"+name+".yaml")
-	for late := time.Now().Add(lab.Patient(60 * time.Second)); time.Now().Before(late); time.Sleep(200 * time.Millisecond) {
+	for late := time.Now().Add(netlab.Patient(60 * time.Second)); time.Now().Before(late); time.Sleep(200 * time.Millisecond) {
 		if out := k.sluice("hostports"); !strings.Contains(out, ":"+strconv.Itoa(int(port))) {
 			return
 		}
@@ -173,7 +173,7 @@ func testKubelet(t *testing.T) {
 	}
 	// Another specification is another pod at the same port.
 	k.manifest("a", "", "{ containerPort: 80, hostPort: 8082 }")
-	for late := time.Now().Add(lab.Patient(60 * time.Second)); !strings.Contains(k.sluice("hostports"), ":8082") && time.Now().Before(late); {
+	for late := time.Now().Add(netlab.Patient(60 * time.Second)); !strings.Contains(k.sluice("hostports"), ":8082") && time.Now().Before(late); {
 		time.Sleep(200 * time.Millisecond)
 	}
 	k.ready("a")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // A user who is nobody else's on the machine.
@@ -27,7 +27,7 @@ func newRootless(t *testing.T) *podman {
 	p.run("mount", "-t", "tmpfs", "-o", "mode=755,dev", "tmpfs", home)
 	p.run("mount", "--make-rshared", "/") // podman warns about less
 	// The node's /etc may lead to below /run by links.
-	p.run("sh", "-ec", "test ! -e "+lab.KeepDir+"/etc || mount --rbind "+lab.KeepDir+"/etc /etc")
+	p.run("sh", "-ec", "test ! -e "+netlab.KeepDir+"/etc || mount --rbind "+netlab.KeepDir+"/etc /etc")
 	for file, line := range map[string]string{
 		"/etc/passwd": fmt.Sprintf("%s:x:%d:%d::%s/user:/bin/sh", rootlessUser, rootlessID, rootlessID, home),
 		"/etc/group":  fmt.Sprintf("%s:x:%d:", rootlessUser, rootlessID),

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -65,19 +65,19 @@ const (
 )
 
 // commandTime bounds one command of a runtime.
-var commandTime = lab.Patient(time.Minute)
+var commandTime = netlab.Patient(time.Minute)
 
 // machine is a node that runs processes of its own: a runtime, its monitors and its containers, none of which is a child of this
 // process for long. They live in a PID namespace, so that ending its first process ends them all.
 type machine struct {
-	*lab.Lab
+	*netlab.Lab
 	t    *testing.T
 	init int // the PID namespace's first process, as this process sees it
 }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{Lab: lab.NewT(t), t: t}
+	m := &machine{Lab: netlab.NewT(t), t: t}
 	init := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "catatonit", "-P")
 	if err := m.Node.Start(init); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func newMachine(t *testing.T) *machine {
 func onlyChild(t *testing.T, pid int) int {
 	t.Helper()
 	file := fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)
-	for late := time.Now().Add(lab.Patient(10 * time.Second)); time.Now().Before(late); time.Sleep(5 * time.Millisecond) {
+	for late := time.Now().Add(netlab.Patient(10 * time.Second)); time.Now().Before(late); time.Sleep(5 * time.Millisecond) {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -189,7 +189,7 @@ func (m *machine) write(name, text string) {
 }
 
 // snapshot is what a container must not change for good. The runtime's own state is the runtime's.
-func (m *machine) snapshot() lab.Snapshot {
+func (m *machine) snapshot() netlab.Snapshot {
 	m.t.Helper()
 	s, err := m.Node.Snapshot()
 	if err != nil {
@@ -200,9 +200,9 @@ func (m *machine) snapshot() lab.Snapshot {
 }
 
 // unchanged wants the node to be as it was.
-func (m *machine) unchanged(before lab.Snapshot, after string) {
+func (m *machine) unchanged(before netlab.Snapshot, after string) {
 	m.t.Helper()
-	if d := lab.DiffSoon(before, m.snapshot); d != "" {
+	if d := netlab.DiffSoon(before, m.snapshot); d != "" {
 		m.t.Errorf("after %s (- gone, + left behind):\n%s", after, d)
 	}
 	if out := m.sluice("sweep"); !strings.Contains(out, "Nothing to remove.") {

@@ -12,18 +12,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // nodeAddrs are the node's addresses as its client knows them, one of each family.
 func (m *machine) nodeAddrs() []netip.Addr {
 	up := m.Client().Uplink.Node
-	return []netip.Addr{lab.IP4(up), lab.IP6(up)}
+	return []netip.Addr{netlab.IP4(up), netlab.IP6(up)}
 }
 
 // fetch asks a server from a namespace, until it answers or the time is up: it may just have been started.
-func fetch(ns *lab.NS, addr string) (string, error) {
-	late := time.Now().Add(lab.Patient(5 * time.Second))
+func fetch(ns *netlab.NS, addr string) (string, error) {
+	late := time.Now().Add(netlab.Patient(5 * time.Second))
 	for {
 		text, err := fetchOnce(ns, addr)
 		if err == nil || time.Now().After(late) {
@@ -33,8 +33,8 @@ func fetch(ns *lab.NS, addr string) (string, error) {
 	}
 }
 
-func fetchOnce(ns *lab.NS, addr string) (string, error) {
-	r, err := ns.HTTPClient(lab.Patient(2 * time.Second)).Get("http://" + addr + "/")
+func fetchOnce(ns *netlab.NS, addr string) (string, error) {
+	r, err := ns.HTTPClient(netlab.Patient(2 * time.Second)).Get("http://" + addr + "/")
 	if err != nil {
 		return "", err
 	}
@@ -69,14 +69,14 @@ func (m *machine) publishedUDP(port uint16, want string) {
 }
 
 // datagram asks until there is an answer or the time is up.
-func datagram(ns *lab.NS, addr string) (string, error) {
+func datagram(ns *netlab.NS, addr string) (string, error) {
 	c, err := ns.DialContext(context.Background(), "udp", addr)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
 	buf := make([]byte, 2048)
-	for late := time.Now().Add(lab.Patient(5 * time.Second)); ; {
+	for late := time.Now().Add(netlab.Patient(5 * time.Second)); ; {
 		if _, err := c.Write([]byte("who?")); err != nil && time.Now().After(late) {
 			return "", err
 		}
@@ -121,7 +121,7 @@ func (m *machine) serveClient() {
 // masqueraded wants the client to see the node when a container asks it.
 func (m *machine) masqueraded(ask func(url string) string) {
 	m.t.Helper()
-	for i, c := range []netip.Addr{lab.IP4(m.Client().Uplink.Client), lab.IP6(m.Client().Uplink.Client)} {
+	for i, c := range []netip.Addr{netlab.IP4(m.Client().Uplink.Client), netlab.IP6(m.Client().Uplink.Client)} {
 		got := ask("http://" + netip.AddrPortFrom(c, clientPort).String() + "/")
 		if want := m.nodeAddrs()[i].String(); got != want {
 			m.t.Errorf("the client saw %q, want the node's %s", got, want)

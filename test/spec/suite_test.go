@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -44,13 +44,13 @@ type object map[string]any
 
 // node is one node with one pod, whose plugins are called one by one.
 type node struct {
-	*lab.Lab
-	pod *lab.Pod
+	*netlab.Lab
+	pod *netlab.Pod
 }
 
 func newNode(t testing.TB) *node {
 	t.Helper()
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	return &node{l, l.Node.PodT(t, "pod")}
 }
 

@@ -13,21 +13,21 @@ import (
 	"github.com/sluice-cni/sluice/loader/objects"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // World is a node of the lab with the real datapath, which goes with the test.
 // The caller sets Plugin.
 type World struct {
 	*Node
-	Lab *lab.Lab
+	Lab *netlab.Lab
 }
 
 // NewWorld makes a node that forwards, with a client on its eth0.
 func NewWorld(t testing.TB, kind string) *World {
 	w := &World{
 		Node: &Node{T: t, Type: kind, Records: attachments.Open(attachments.DefaultDir)},
-		Lab:  lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true}),
+		Lab:  netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true}),
 	}
 	t.Cleanup(func() { _ = w.In(unload) }) // or its programs live as long as the devices
 	w.noDAD(w.Lab.Node.NS)
@@ -59,7 +59,7 @@ func unload() error {
 }
 
 // noDAD makes link-local addresses usable at once.
-func (w *World) noDAD(ns *lab.NS) {
+func (w *World) noDAD(ns *netlab.NS) {
 	w.T.Helper()
 	Must(w.T, ns.WriteSysctl("net/ipv6/conf/default/accept_dad", "0"))
 }
@@ -72,7 +72,7 @@ func (w *World) Run(lines ...string) {
 	w.T.Helper()
 	Must(w.T, w.In(func() error {
 		for _, l := range lines {
-			if _, err := lab.Run("sh", "-c", l); err != nil {
+			if _, err := netlab.Run("sh", "-c", l); err != nil {
 				return err
 			}
 		}
@@ -82,7 +82,7 @@ func (w *World) Run(lines ...string) {
 
 // Pod makes a namespace on the node that answers HTTP with text on port 80. Its
 // devices are the caller's.
-func (w *World) Pod(name, text string) *lab.Pod {
+func (w *World) Pod(name, text string) *netlab.Pod {
 	w.T.Helper()
 	p := w.Lab.Node.PodT(w.T, name)
 	w.noDAD(p.NS)
@@ -97,11 +97,11 @@ func (w *World) Pod(name, text string) *lab.Pod {
 // snapshot.
 func (w *World) Settle() {
 	w.T.Helper()
-	for _, ns := range []*lab.NS{w.Lab.Node.NS, w.Lab.Client().NS} {
-		deadline := time.Now().Add(lab.Patient(10 * time.Second))
+	for _, ns := range []*netlab.NS{w.Lab.Node.NS, w.Lab.Client().NS} {
+		deadline := time.Now().Add(netlab.Patient(10 * time.Second))
 		for tentative := "?"; tentative != ""; {
 			Must(w.T, ns.Do(func() (err error) {
-				tentative, err = lab.Run("ip", "-6", "-o", "addr", "show", "tentative")
+				tentative, err = netlab.Run("ip", "-6", "-o", "addr", "show", "tentative")
 				return err
 			}))
 			if time.Now().After(deadline) {
@@ -113,7 +113,7 @@ func (w *World) Settle() {
 }
 
 // Snapshot is what the node looks like.
-func (w *World) Snapshot() lab.Snapshot {
+func (w *World) Snapshot() netlab.Snapshot {
 	w.T.Helper()
 	s, err := w.Lab.Node.Snapshot()
 	Must(w.T, err)

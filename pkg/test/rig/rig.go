@@ -24,12 +24,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Rig is a node with one client on its eth0, and the plugin on it.
 type Rig struct {
-	*lab.Lab
+	*netlab.Lab
 	T    testing.TB
 	IPAM *IPAM
 	DP   *Datapath
@@ -42,7 +42,7 @@ type Rig struct {
 func New(t testing.TB) *Rig {
 	t.Helper()
 	return &Rig{
-		Lab: lab.NewT(t), T: t,
+		Lab: netlab.NewT(t), T: t,
 		IPAM: &IPAM{Answer: Answer46, Held: make(map[string]bool)},
 		DP:   &Datapath{},
 		Dir:  attachments.Open(filepath.Join(t.TempDir(), "records")),
@@ -50,7 +50,7 @@ func New(t testing.TB) *Rig {
 }
 
 // Pod makes a namespace on the node.
-func (r *Rig) Pod(name string) *lab.Pod {
+func (r *Rig) Pod(name string) *netlab.Pod {
 	r.T.Helper()
 	return r.Node.PodT(r.T, name)
 }
@@ -157,7 +157,7 @@ func (c Call) With(key string, value any) Call {
 }
 
 // In runs f with a handle in a namespace.
-func (r *Rig) In(ns *lab.NS, f func(h *rtnl.Handle) error) {
+func (r *Rig) In(ns *netlab.NS, f func(h *rtnl.Handle) error) {
 	r.T.Helper()
 	if err := ns.Do(func() error {
 		h, err := rtnl.New()
@@ -172,7 +172,7 @@ func (r *Rig) In(ns *lab.NS, f func(h *rtnl.Handle) error) {
 }
 
 // Change runs f with a handle and a link of a namespace.
-func (r *Rig) Change(ns *lab.NS, name string, f func(h *rtnl.Handle, l rtnl.Link) error) {
+func (r *Rig) Change(ns *netlab.NS, name string, f func(h *rtnl.Handle, l rtnl.Link) error) {
 	r.T.Helper()
 	r.In(ns, func(h *rtnl.Handle) error {
 		l, err := h.LinkByName(name)
@@ -184,7 +184,7 @@ func (r *Rig) Change(ns *lab.NS, name string, f func(h *rtnl.Handle, l rtnl.Link
 }
 
 // Link returns a link of a namespace.
-func (r *Rig) Link(ns *lab.NS, name string) (l rtnl.Link) {
+func (r *Rig) Link(ns *netlab.NS, name string) (l rtnl.Link) {
 	r.T.Helper()
 	r.Change(ns, name, func(_ *rtnl.Handle, found rtnl.Link) error {
 		l = found
@@ -194,13 +194,13 @@ func (r *Rig) Link(ns *lab.NS, name string) (l rtnl.Link) {
 }
 
 // IP runs an ip(8) command line in a namespace, for what nl does not do.
-func (r *Rig) IP(ns *lab.NS, line string) string {
+func (r *Rig) IP(ns *netlab.NS, line string) string {
 	r.T.Helper()
 	return ns.IPT(r.T, line)
 }
 
 // Links returns the names of the namespace's devices.
-func (r *Rig) Links(ns *lab.NS) (names []string) {
+func (r *Rig) Links(ns *netlab.NS) (names []string) {
 	r.T.Helper()
 	r.In(ns, func(h *rtnl.Handle) error {
 		ls, err := h.Links()
@@ -214,7 +214,7 @@ func (r *Rig) Links(ns *lab.NS) (names []string) {
 
 // MustBeClean fails the test when anything of an attachment is left on the node
 // or in the pods.
-func (r *Rig) MustBeClean(pods ...*lab.Pod) {
+func (r *Rig) MustBeClean(pods ...*netlab.Pod) {
 	r.T.Helper()
 	if got := r.Links(r.Node.NS); len(got) != 2 { // lo and eth0
 		r.T.Errorf("the node has the devices %v", got)

@@ -14,20 +14,20 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // wire is a pod's interface with a server at its other end.
 type wire struct {
 	t       *testing.T
-	pod     *lab.Pod
+	pod     *netlab.Pod
 	port    *port
 	refuses atomic.Bool // the server answers renewals with NAK
 }
 
 func newWire(t *testing.T) *wire {
 	t.Helper()
-	node, err := lab.NewNode()
+	node, err := netlab.NewNode()
 	if err != nil {
 		t.Fatal(err)
 	}

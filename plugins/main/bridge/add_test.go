@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -26,7 +26,7 @@ import (
 const life = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"ipam":{"type":"fake"}`
 
 // state describes a namespace in a few lines: links, addresses, routes.
-func (r *rig) state(ns *lab.NS, ifname string) (lines []string) {
+func (r *rig) state(ns *netlab.NS, ifname string) (lines []string) {
 	r.t.Helper()
 	r.within(ns, func(h *rtnl.Handle) error {
 		l, err := h.LinkByName(ifname)
@@ -117,7 +117,7 @@ func (r *rig) wantBarePort(name string) {
 }
 
 // wantResult compares the whole result with what the kernel has.
-func (r *rig) wantResult(got types.Result, pod *lab.Pod) {
+func (r *rig) wantResult(got types.Result, pod *netlab.Pod) {
 	r.t.Helper()
 	var br, host, ctr rtnl.Link
 	r.within(pod.NS, func(h *rtnl.Handle) (err error) {

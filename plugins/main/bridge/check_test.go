@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -20,7 +20,7 @@ import (
 // TestPrivilegedCheckSees breaks one thing at a time.
 func TestPrivilegedCheckSees(t *testing.T) {
 	const conf = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"mtu":1400,"portIsolation":true,"ipam":{"type":"fake"}`
-	link := func(r *rig, ns *lab.NS, name string, f func(h *rtnl.Handle, l rtnl.Link) error) {
+	link := func(r *rig, ns *netlab.NS, name string, f func(h *rtnl.Handle, l rtnl.Link) error) {
 		r.within(ns, func(h *rtnl.Handle) error {
 			l, err := h.LinkByName(name)
 			if err != nil {
@@ -32,7 +32,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 	p := netip.MustParsePrefix
 	type scene struct {
 		*rig
-		pod *lab.Pod
+		pod *netlab.Pod
 		res *types100.Result
 	}
 	host := func(s scene) string { return s.res.Interfaces[1].Name }

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -40,32 +40,32 @@ func (r *rig) recordFile() string {
 func TestPrivilegedDel(t *testing.T) {
 	tests := []struct {
 		name  string
-		netns func(p *lab.Pod) string
+		netns func(p *netlab.Pod) string
 		conf  string
 		prep  func(r *rig)
 	}{
-		{"everything there", func(p *lab.Pod) string { return p.Path }, full, nil},
-		{"no namespace", func(*lab.Pod) string { return "" }, full, nil},
-		{"namespace gone", func(*lab.Pod) string { return "/run/netns/gone" }, full, nil},
-		{"path is a plain file", func(*lab.Pod) string { return "/etc/hostname" }, full, nil},
-		{"only the name", func(*lab.Pod) string { return "" }, "", nil},
-		{"configuration that ADD refuses", func(*lab.Pod) string { return "" }, `"bridge":7,"vlan":"x","ipMasqBackend":"odd"`, nil},
-		{"record corrupt, namespace there", func(p *lab.Pod) string { return p.Path }, full, func(r *rig) {
+		{"everything there", func(p *netlab.Pod) string { return p.Path }, full, nil},
+		{"no namespace", func(*netlab.Pod) string { return "" }, full, nil},
+		{"namespace gone", func(*netlab.Pod) string { return "/run/netns/gone" }, full, nil},
+		{"path is a plain file", func(*netlab.Pod) string { return "/etc/hostname" }, full, nil},
+		{"only the name", func(*netlab.Pod) string { return "" }, "", nil},
+		{"configuration that ADD refuses", func(*netlab.Pod) string { return "" }, `"bridge":7,"vlan":"x","ipMasqBackend":"odd"`, nil},
+		{"record corrupt, namespace there", func(p *netlab.Pod) string { return p.Path }, full, func(r *rig) {
 			if err := os.WriteFile(r.recordFile(), []byte(`{"version":`), 0o600); err != nil {
 				r.t.Fatal(err)
 			}
 		}},
-		{"record corrupt, no namespace", func(*lab.Pod) string { return "" }, full, func(r *rig) {
+		{"record corrupt, no namespace", func(*netlab.Pod) string { return "" }, full, func(r *rig) {
 			if err := os.WriteFile(r.recordFile(), nil, 0o600); err != nil {
 				r.t.Fatal(err)
 			}
 		}},
-		{"record lost, no namespace", func(*lab.Pod) string { return "" }, full, func(r *rig) {
+		{"record lost, no namespace", func(*netlab.Pod) string { return "" }, full, func(r *rig) {
 			if err := os.Remove(r.recordFile()); err != nil {
 				r.t.Fatal(err)
 			}
 		}},
-		{"host end renamed", func(*lab.Pod) string { return "" }, "", func(r *rig) { r.rename("odd0") }},
+		{"host end renamed", func(*netlab.Pod) string { return "" }, "", func(r *rig) { r.rename("odd0") }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -287,7 +287,7 @@ func TestPrivilegedNameCollision(t *testing.T) {
 
 func TestPrivilegedGC(t *testing.T) {
 	r := newRig(t)
-	var pods []*lab.Pod
+	var pods []*netlab.Pod
 	for i := range 4 {
 		pods = append(pods, r.node.PodT(t, fmt.Sprintf("p%d", i)))
 		a := call("1.1.0", fmt.Sprintf("c%d", i), "eth0", pods[i].Path, full)

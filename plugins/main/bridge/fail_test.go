@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -28,42 +28,42 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 	tests := []struct {
 		name string
 		conf string
-		prep func(*rig, *lab.Pod)
+		prep func(*rig, *netlab.Pod)
 		code uint
 		says string
 	}{
-		{"IPAM fails", spoof, func(r *rig, _ *lab.Pod) { r.ipam.AddErr = types.NewError(11, "try later", "") }, 11, "try later"},
-		{"no address", spoof, func(r *rig, _ *lab.Pod) {
+		{"IPAM fails", spoof, func(r *rig, _ *netlab.Pod) { r.ipam.AddErr = types.NewError(11, "try later", "") }, 11, "try later"},
+		{"no address", spoof, func(r *rig, _ *netlab.Pod) {
 			r.ipam.Answer = func(int) *types100.Result { return &types100.Result{} }
 		}, cnierr.CodeConfig, "no address"},
-		{"odd address", spoof, func(r *rig, _ *lab.Pod) {
+		{"odd address", spoof, func(r *rig, _ *netlab.Pod) {
 			r.ipam.Answer = func(int) *types100.Result {
 				return &types100.Result{IPs: []*types100.IPConfig{{}}}
 			}
 		}, cnierr.CodeDecode, "address"},
-		{"route that the kernel refuses", spoof, func(r *rig, _ *lab.Pod) {
+		{"route that the kernel refuses", spoof, func(r *rig, _ *netlab.Pod) {
 			r.ipam.Answer = func(n int) *types100.Result {
 				x := answer4(n)
 				x.Routes = []*types.Route{{Dst: fake.CIDR("192.0.2.0/24"), GW: fake.IP("203.0.113.9/32", "203.0.113.9").Gateway}}
 				return x
 			}
 		}, cnierr.CodeKernel, "routes"},
-		{"datapath refuses", spoof, func(r *rig, _ *lab.Pod) { r.dp.EnableErr = boom }, cnierr.CodeKernel, "boom"},
-		{"no datapath", spoof, func(r *rig, _ *lab.Pod) { r.dp.OpenErr = fmt.Errorf("old kernel: %w", loader.ErrUnavailable) }, cnierr.CodeNoDatapath, "old kernel"},
-		{"no nft", spoof, func(r *rig, _ *lab.Pod) { r.nft.missing = true }, cnierr.CodeNoDatapath, "nft"},
-		{"nft fails", spoof, func(r *rig, _ *lab.Pod) {
+		{"datapath refuses", spoof, func(r *rig, _ *netlab.Pod) { r.dp.EnableErr = boom }, cnierr.CodeKernel, "boom"},
+		{"no datapath", spoof, func(r *rig, _ *netlab.Pod) { r.dp.OpenErr = fmt.Errorf("old kernel: %w", loader.ErrUnavailable) }, cnierr.CodeNoDatapath, "old kernel"},
+		{"no nft", spoof, func(r *rig, _ *netlab.Pod) { r.nft.missing = true }, cnierr.CodeNoDatapath, "nft"},
+		{"nft fails", spoof, func(r *rig, _ *netlab.Pod) {
 			r.plug = New(r.with(failingNFT{}))
 		}, cnierr.CodeKernel, "nft says no"},
-		{"records cannot be written", spoof, func(r *rig, _ *lab.Pod) {
+		{"records cannot be written", spoof, func(r *rig, _ *netlab.Pod) {
 			if err := os.WriteFile(r.dir.Path(), nil, 0o600); err != nil {
 				r.t.Fatal(err)
 			}
 		}, cnierr.CodeState, "record"},
-		{"odd conflict", spoof, func(r *rig, _ *lab.Pod) {
+		{"odd conflict", spoof, func(r *rig, _ *netlab.Pod) {
 			r.host(func(h *rtnl.Handle) error { return h.AddVeth(rtnl.VethSpec{HostName: "br0", PeerName: "x"}) })
 		},
 			cnierr.CodeConflict, "br0"},
-		{"interface exists", spoof, func(_ *rig, p *lab.Pod) {
+		{"interface exists", spoof, func(_ *rig, p *netlab.Pod) {
 			_ = p.Do(func() error {
 				h, err := rtnl.New()
 				if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -117,7 +117,7 @@ func (f *fakeNFT) list() ([]byte, error) {
 // rig is a node with the plugin on it.
 type rig struct {
 	t    testing.TB
-	node *lab.Node
+	node *netlab.Node
 	ipam *fake.IPAM
 	dp   *fake.Datapath
 	nft  *fakeNFT
@@ -127,7 +127,7 @@ type rig struct {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	node, err := lab.NewNode()
+	node, err := netlab.NewNode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (r *rig) host(f func(h *rtnl.Handle) error) {
 	r.within(r.node.NS, f)
 }
 
-func (r *rig) within(ns *lab.NS, f func(h *rtnl.Handle) error) {
+func (r *rig) within(ns *netlab.NS, f func(h *rtnl.Handle) error) {
 	r.t.Helper()
 	if err := ns.Do(func() error {
 		h, err := rtnl.New()
@@ -231,7 +231,7 @@ func (r *rig) within(ns *lab.NS, f func(h *rtnl.Handle) error) {
 }
 
 // reach reports whether a TCP connection from ns to addr comes about.
-func (r *rig) reach(ns *lab.NS, addr string) bool {
+func (r *rig) reach(ns *netlab.NS, addr string) bool {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 1500*time.Millisecond)
 	defer cancel()
@@ -244,7 +244,7 @@ func (r *rig) reach(ns *lab.NS, addr string) bool {
 }
 
 // links returns the names of the namespace's devices.
-func (r *rig) links(ns *lab.NS) (names []string) {
+func (r *rig) links(ns *netlab.NS) (names []string) {
 	r.t.Helper()
 	r.within(ns, func(h *rtnl.Handle) error {
 		ls, err := h.Links()
@@ -257,7 +257,7 @@ func (r *rig) links(ns *lab.NS) (names []string) {
 }
 
 // mustBeClean fails the test when anything of an attachment is left.
-func (r *rig) mustBeClean(pods ...*lab.Pod) {
+func (r *rig) mustBeClean(pods ...*netlab.Pod) {
 	r.t.Helper()
 	for _, n := range r.links(r.node.NS) {
 		if strings.HasPrefix(n, "veth") {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -258,7 +258,7 @@ func TestPrivilegedParallel(t *testing.T) {
 	r := newRig(t)
 	const n = 24
 	var wg sync.WaitGroup
-	pods := make([]*lab.Pod, n)
+	pods := make([]*netlab.Pod, n)
 	for i := range n {
 		pods[i] = r.node.PodT(t, fmt.Sprintf("p%d", i))
 	}

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // place is a pod on the bridge under test, or any namespace with a server.
 type place struct {
-	*lab.NS
+	*netlab.NS
 	addr string // of its server
 }
 
@@ -36,7 +36,7 @@ func (r *rig) serve(p place) {
 	r.t.Cleanup(func() { _ = stop() })
 }
 
-func (r *rig) ip(ns *lab.NS, args string) {
+func (r *rig) ip(ns *netlab.NS, args string) {
 	r.t.Helper()
 	if err := ns.Do(func() error { return exec.Command("ip", strings.Fields(args)...).Run() }); err != nil {
 		r.t.Fatalf("ip %s: %v", args, err)

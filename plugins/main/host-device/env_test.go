@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // fakeIPAM hands out one address of each family and remembers who has them.
@@ -60,8 +60,8 @@ func (f *fakeIPAM) Status(context.Context, *cniskel.Args, string) error {
 // env is a node with a device to lend (nic0, a veth end) and a pod.
 type env struct {
 	t       *testing.T
-	node    *lab.Node
-	pod     *lab.Pod
+	node    *netlab.Node
+	pod     *netlab.Pod
 	ipam    *fakeIPAM
 	root    string
 	runs    *attachments.Dir
@@ -75,7 +75,7 @@ type env struct {
 
 func newEnv(t *testing.T, conf string) *env {
 	t.Helper()
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	core, logs := observer.New(zapcore.WarnLevel)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}}, root: t.TempDir(),
@@ -90,16 +90,16 @@ func newEnv(t *testing.T, conf string) *env {
 }
 
 // ip runs ip(8) in a namespace and returns what it prints.
-func (e *env) ip(ns *lab.NS, args string) string {
+func (e *env) ip(ns *netlab.NS, args string) string {
 	e.t.Helper()
 	return ns.IPT(e.t, args)
 }
 
 // facts is what the node is like, less what the kernel makes of an IPv6 address
 // by and by. Given what it should be, it waits a while for that.
-func (e *env) facts(want lab.Snapshot) lab.Snapshot {
+func (e *env) facts(want netlab.Snapshot) netlab.Snapshot {
 	e.t.Helper()
-	end := time.Now().Add(lab.Patient(3 * time.Second))
+	end := time.Now().Add(netlab.Patient(3 * time.Second))
 	for {
 		s, err := e.node.Snapshot()
 		if err != nil {
@@ -114,7 +114,7 @@ func (e *env) facts(want lab.Snapshot) lab.Snapshot {
 }
 
 // links returns the names of a namespace's devices with their aliases.
-func (e *env) links(ns *lab.NS) map[string]string {
+func (e *env) links(ns *netlab.NS) map[string]string {
 	e.t.Helper()
 	var list []struct {
 		Name  string `json:"ifname"`

@@ -16,8 +16,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // card is a real network card in the machine's first network namespace, where
@@ -29,14 +29,14 @@ type card struct {
 
 func newCard(t *testing.T) *card {
 	t.Helper()
-	mac := os.Getenv(lab.EnvNIC)
+	mac := os.Getenv(netlab.EnvNIC)
 	if mac == "" {
 		need.Feature(t, "spare network card", func() error { return need.ErrMissing })
 	}
 	for _, module := range []string{"virtio_pci", "virtio_net"} {
 		_ = exec.Command("modprobe", module).Run() // built in, or there already
 	}
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}},
 		runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), log: log.NewNop(), version: "1.1.0",
@@ -53,7 +53,7 @@ func newCard(t *testing.T) *card {
 
 // find waits for the card: its driver may just have been loaded, or a pod gone.
 func (c *card) find(mac string) string {
-	for end := time.Now().Add(lab.Patient(5 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(netlab.Patient(5 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		list, err := net.Interfaces()
 		if err != nil {
 			c.t.Fatal(err)
@@ -101,7 +101,7 @@ func (c *card) end() {
 func (c *card) mustBeHome() {
 	c.t.Helper()
 	out, err := exec.Command("ip", "-d", "link", "show", c.name).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "alias") || !strings.Contains(string(out), os.Getenv(lab.EnvNIC)) {
+	if err != nil || strings.Contains(string(out), "alias") || !strings.Contains(string(out), os.Getenv(netlab.EnvNIC)) {
 		c.t.Errorf("the card is not as it was: %v: %s", err, out)
 	}
 	if c.records() != 0 || len(c.ipam.held) != 0 {
@@ -128,7 +128,7 @@ func TestPrivilegedHardware(t *testing.T) {
 		{"namespace and record gone", func(c *card) {
 			c.add()
 			c.end()
-			c.find(os.Getenv(lab.EnvNIC)) // without a record nobody knows what to wait for
+			c.find(os.Getenv(netlab.EnvNIC)) // without a record nobody knows what to wait for
 			if err := c.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
 				c.t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestPrivilegedHardware(t *testing.T) {
 		{"lent again without DEL", func(c *card) {
 			c.add()
 			c.end()
-			c.find(os.Getenv(lab.EnvNIC))
+			c.find(os.Getenv(netlab.EnvNIC))
 			c.pod = c.node.PodT(c.t, "pod2")
 			c.netns = c.pod.ProcPath()
 			c.add()

@@ -6,12 +6,12 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
-func newRig(t *testing.T) (*rig.Rig, *lab.Pod, rig.Call) {
+func newRig(t *testing.T) (*rig.Rig, *netlab.Pod, rig.Call) {
 	t.Helper()
 	need.Link(t, Name)
 	r := rig.New(t)

@@ -20,13 +20,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
-func mustPod(t *testing.T) (*lab.Node, *lab.Pod) {
+func mustPod(t *testing.T) (*netlab.Node, *netlab.Pod) {
 	t.Helper()
-	node, err := lab.NewNode()
+	node, err := netlab.NewNode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func args(version, netns, rest string) *cniskel.Args {
 }
 
 // lo runs f with the pod's loopback interface.
-func lo(t *testing.T, p *lab.Pod, f func(h *rtnl.Handle, l rtnl.Link) error) {
+func lo(t *testing.T, p *netlab.Pod, f func(h *rtnl.Handle, l rtnl.Link) error) {
 	t.Helper()
 	if err := p.Do(func() error {
 		h, err := rtnl.New()
@@ -65,13 +65,13 @@ func lo(t *testing.T, p *lab.Pod, f func(h *rtnl.Handle, l rtnl.Link) error) {
 	}
 }
 
-func isUp(t *testing.T, p *lab.Pod) (up bool) {
+func isUp(t *testing.T, p *netlab.Pod) (up bool) {
 	t.Helper()
 	lo(t, p, func(_ *rtnl.Handle, l rtnl.Link) error { up = l.Up; return nil })
 	return up
 }
 
-func in(t *testing.T, n *lab.Node, f func() error) error {
+func in(t *testing.T, n *netlab.Node, f func() error) error {
 	t.Helper()
 	var err error
 	if derr := n.Do(func() error { err = f(); return nil }); derr != nil {

@@ -5,14 +5,14 @@ package ptp
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // stage is a rig with the plugin and a pod.
 type stage struct {
 	*rig.Rig
-	pod *lab.Pod
+	pod *netlab.Pod
 }
 
 func newStage(t *testing.T) *stage {

@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // routes returns a namespace's routes of both families, without link-local ones
 // and what changes from kernel to kernel.
-func (s *stage) routes(ns *lab.NS) string {
+func (s *stage) routes(ns *netlab.NS) string {
 	s.T.Helper()
 	out := s.IP(ns, "route show") + s.IP(ns, "-6 route show")
 	out = strings.NewReplacer("proto boot ", "", "metric 1024 ", "", "pref medium", "").Replace(out)

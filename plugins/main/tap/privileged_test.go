@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -69,8 +69,8 @@ func (f *fakeSELinux) Run(label string, argv []string) error {
 
 type env struct {
 	t       *testing.T
-	node    *lab.Node
-	pod     *lab.Pod
+	node    *netlab.Node
+	pod     *netlab.Pod
 	ipam    *fakeIPAM
 	selinux *fakeSELinux
 	runs    *attachments.Dir
@@ -84,7 +84,7 @@ type env struct {
 func newEnv(t *testing.T, conf string) *env {
 	t.Helper()
 	need.Link(t, "tap")
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}}, selinux: &fakeSELinux{},
 		runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), conf: conf, version: "1.1.0",

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // The limits of the tests: low, so that an emulated machine can offer more, and with bursts of half a second, so that a sender that
@@ -31,7 +31,7 @@ const (
 // wantCarried checks that want Mbit/s of frames come to a device of to, within a tenth, when from sends more than that to addr. The
 // device is behind the limit and counts frames; see bucket for when the rate is known exactly. A sender that did not get a CPU for
 // longer than the burst lasts proves nothing, and is asked again.
-func wantCarried(t testing.TB, name string, from, to *lab.NS, addr, device string, want float64) {
+func wantCarried(t testing.TB, name string, from, to *netlab.NS, addr, device string, want float64) {
 	t.Helper()
 	const tries = 5
 	for try := 1; ; try++ {
@@ -75,7 +75,7 @@ func (b *bucket) follow(sent uint64, now time.Time) (overflow bool) {
 func (b *bucket) empty() bool { return b.tokens <= -2*frameLen }
 
 // carried offers twice want to addr, and returns how many Mbit/s arrive at the device once the burst is through.
-func carried(ctx context.Context, from, to *lab.NS, addr, device string, want float64) (mbit float64, err error) {
+func carried(ctx context.Context, from, to *netlab.NS, addr, device string, want float64) (mbit float64, err error) {
 	sink, err := to.ListenPacket("udp", net.JoinHostPort(addr, "0"))
 	if err != nil {
 		return 0, err
@@ -116,7 +116,7 @@ func carried(ctx context.Context, from, to *lab.NS, addr, device string, want fl
 // what is sent later.
 func reach(c net.Conn, sink net.PacketConn) error {
 	buf := make([]byte, 1)
-	for end := time.Now().Add(lab.Patient(5 * time.Second)); time.Now().Before(end); {
+	for end := time.Now().Add(netlab.Patient(5 * time.Second)); time.Now().Before(end); {
 		if _, err := c.Write(buf); err != nil {
 			return err
 		}
@@ -142,9 +142,9 @@ func roomy(c net.Conn) error {
 }
 
 // drained waits until the bucket is empty, for a while at least, and returns the bytes that the device has received then.
-func (b *bucket) drained(sent *atomic.Uint64, to *lab.NS, device string, least time.Duration) (n uint64, at time.Time, err error) {
+func (b *bucket) drained(sent *atomic.Uint64, to *netlab.NS, device string, least time.Duration) (n uint64, at time.Time, err error) {
 	from := time.Now()
-	for end := from.Add(least + lab.Patient(5*time.Second)); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := from.Add(least + netlab.Patient(5*time.Second)); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if b.follow(sent.Load(), time.Now()) && least > 0 {
 			break
 		}
@@ -173,7 +173,7 @@ func offer(ctx context.Context, c net.Conn, mbit float64, sent *atomic.Uint64) {
 }
 
 // arrived returns the bytes of frames that a device has received, and when that was so.
-func arrived(ns *lab.NS, device string) (n uint64, at time.Time, err error) {
+func arrived(ns *netlab.NS, device string) (n uint64, at time.Time, err error) {
 	err = ns.Do(func() error {
 		for range 50 {
 			before := time.Now()

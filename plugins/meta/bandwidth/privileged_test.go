@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 func must(t testing.TB, err error) {
@@ -33,10 +33,10 @@ func must(t testing.TB, err error) {
 // might have made. The pods are routed.
 type world struct {
 	t       testing.TB
-	lab     *lab.Lab
+	lab     *netlab.Lab
 	plugin  *cniskel.Plugin
 	records *attachments.Dir
-	pods    map[string]*lab.Pod
+	pods    map[string]*netlab.Pod
 	noBPF   bool // the node cannot run the datapath
 	tables  bool // the node asks for another back end, and a network may not
 	logged  *log.Logger
@@ -44,8 +44,8 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	w := &world{
-		t: t, lab: lab.NewT(t, lab.Options{ForwardIPv4: true, ForwardIPv6: true}),
-		pods: map[string]*lab.Pod{}, records: attachments.Open(attachments.DefaultDir), logged: log.NewNop(),
+		t: t, lab: netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true}),
+		pods: map[string]*netlab.Pod{}, records: attachments.Open(attachments.DefaultDir), logged: log.NewNop(),
 	}
 	open := func(existing bool, f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (Datapath, error) {
 		return func(ctx context.Context, _ *cniskel.Args) (Datapath, error) {
@@ -81,7 +81,7 @@ func (w *world) run(lines ...string) string {
 	var out strings.Builder
 	must(w.t, w.lab.Node.Do(func() error {
 		for _, l := range lines {
-			text, err := lab.Run("sh", "-c", l)
+			text, err := netlab.Run("sh", "-c", l)
 			if err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ func (w *world) pod(name string, n int) {
 		fmt.Sprintf("ip -n %s addr add 10.1.%d.2/24 dev eth0", name, n), fmt.Sprintf("ip -n %s addr add fd00:%d::2/64 dev eth0 nodad", name, n),
 		fmt.Sprintf("ip -n %s link set eth0 up", name),
 		fmt.Sprintf("ip -n %s route add default via 10.1.%d.1", name, n), fmt.Sprintf("ip -n %s route add default via fd00:%d::1", name, n))
-	for end := time.Now().Add(lab.Patient(10 * time.Second)); w.run("ip -n "+name+" -6 -o addr show tentative") != ""; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(netlab.Patient(10 * time.Second)); w.run("ip -n "+name+" -6 -o addr show tentative") != ""; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			w.t.Fatal("addresses stay tentative")
 		}
@@ -159,7 +159,7 @@ func (w *world) gc(valid string) {
 	})
 }
 
-func (w *world) snapshot() lab.Snapshot {
+func (w *world) snapshot() netlab.Snapshot {
 	w.t.Helper()
 	s, err := w.lab.Node.Snapshot()
 	must(w.t, err)
@@ -180,9 +180,9 @@ func (w *world) wantCode(err error, code uint) {
 func (w *world) wantRate(pod string, egress, v6 bool, want float64) {
 	w.t.Helper()
 	c := w.lab.Client()
-	outside, inside := lab.IP4(c.Uplink.Client).String(), "10.1.2.2"
+	outside, inside := netlab.IP4(c.Uplink.Client).String(), "10.1.2.2"
 	if v6 {
-		outside, inside = lab.IP6(c.Uplink.Client).String(), "fd00:2::2"
+		outside, inside = netlab.IP6(c.Uplink.Client).String(), "fd00:2::2"
 	}
 	name := fmt.Sprintf("egress %t, IPv6 %t", egress, v6)
 	if egress {
@@ -223,7 +223,7 @@ func TestPrivilegedTBF(t *testing.T) {
 			}
 			w.del("a")
 			w.del("a")
-			if diff := lab.DiffSoon(before, w.snapshot); diff != "" {
+			if diff := netlab.DiffSoon(before, w.snapshot); diff != "" {
 				t.Errorf("left behind:\n%s", diff)
 			}
 		})
@@ -256,7 +256,7 @@ func TestPrivilegedEDT(t *testing.T) {
 			}
 			w.del("a")
 			w.del("a")
-			if diff := lab.DiffSoon(before, w.snapshot); diff != "" {
+			if diff := netlab.DiffSoon(before, w.snapshot); diff != "" {
 				t.Errorf("left behind:\n%s", diff)
 			}
 			if q := w.run("tc -n a qdisc show dev eth0"); strings.Contains(q, "fq") || strings.Contains(q, "clsact") {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 func ref(pod string) attachments.Ref {
@@ -91,7 +91,7 @@ func TestPrivilegedConflict(t *testing.T) {
 		return err
 	})
 	w.wantCode(err, cnierr.CodeConflict)
-	if diff := lab.DiffSoon(before, w.snapshot); diff != "" {
+	if diff := netlab.DiffSoon(before, w.snapshot); diff != "" {
 		t.Errorf("left behind:\n%s", diff)
 	}
 }
@@ -196,7 +196,7 @@ func TestPrivilegedDelOfFormerPath(t *testing.T) {
 	w := newWorld(t)
 	w.run("ip link add m0 up type veth peer name m1")
 	c := conf(2, `"backend":"tbf",`+limits)
-	pod := func() *lab.Pod {
+	pod := func() *netlab.Pod {
 		p := w.lab.Node.PodT(t, "a")
 		w.run("ip link add link m0 name x0 type macvlan mode bridge", "ip link set x0 netns a name eth0", "ip -n a link set eth0 up")
 		return p

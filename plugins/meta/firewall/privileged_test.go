@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/test/chaintest"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // world is a node with the real datapath, a FORWARD hook that drops what lacks
@@ -78,12 +78,12 @@ func TestPrivilegedAdmit(t *testing.T) {
 		t.Errorf("features %v", features)
 	}
 	// The pod opens: admitted by what it sends, and so are the answers.
-	for _, to := range []string{lab.IP4(w.Lab.Client().Uplink.Client).String(), lab.IP6(w.Lab.Client().Uplink.Client).String()} {
+	for _, to := range []string{netlab.IP4(w.Lab.Client().Uplink.Client).String(), netlab.IP6(w.Lab.Client().Uplink.Client).String()} {
 		w.Run("ip netns exec a ping -c 1 -W 2 " + to)
 	}
 	w.do(del)
 	w.do(del)
-	if diff := lab.DiffSoon(before, w.Snapshot); diff != "" {
+	if diff := netlab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("left behind:\n%s", diff)
 	}
 	for _, host := range []string{"10.1.0.2", "[fd00:1::2]"} {

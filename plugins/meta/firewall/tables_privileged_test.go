@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/chaintest"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // newTablesWorld is a node with a bridge where the firewall is netfilter's.
@@ -42,7 +42,7 @@ func (w *world) rules(word string) string {
 	w.T.Helper()
 	var out string
 	w.do(func() (err error) {
-		out, err = lab.Run("sh", "-c", "(iptables-legacy-save; iptables-nft-save; nft list table inet sluice_firewall) 2>/dev/null | grep -F -- '"+word+"' || true")
+		out, err = netlab.Run("sh", "-c", "(iptables-legacy-save; iptables-nft-save; nft list table inet sluice_firewall) 2>/dev/null | grep -F -- '"+word+"' || true")
 		return err
 	})
 	return out

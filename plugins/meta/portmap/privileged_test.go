@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/test/chaintest"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // world is a node with the real datapath and pods on a bridge that a stranger's
@@ -32,7 +32,7 @@ func newWorld(t testing.TB) *world {
 
 // pod makes a pod with the addresses 10.1.0.<n> and fd00:1::<n> that answers
 // with its name.
-func (w *world) pod(name string, n int) *lab.Pod {
+func (w *world) pod(name string, n int) *netlab.Pod {
 	w.T.Helper()
 	p := w.Pod(name, name)
 	w.Run(
@@ -73,7 +73,7 @@ func (w *world) fetch() (v4, v6 string) {
 		}
 		return string(b)
 	}
-	return get(lab.IP4(c.Uplink.Node).String()), get("[" + lab.IP6(c.Uplink.Node).String() + "]")
+	return get(netlab.IP4(c.Uplink.Node).String()), get("[" + netlab.IP6(c.Uplink.Node).String() + "]")
 }
 
 func (w *world) wantAnswer(want string) {
@@ -91,7 +91,7 @@ func (w *world) addReal(id string, n int) {
 
 // warm loads the datapath by an attachment that comes and goes, and returns
 // what the node then looks like.
-func (w *world) warm() lab.Snapshot {
+func (w *world) warm() netlab.Snapshot {
 	w.T.Helper()
 	chaintest.Must(w.T, w.In(func() error { return w.Plugin.Status(w.T.Context(), w.Args("", netconf("", ""))) }))
 	w.addReal("a", 2)
@@ -124,7 +124,7 @@ func TestPrivilegedPublish(t *testing.T) {
 	if v4, _ := w.fetch(); v4 == "a" || v4 == "b" {
 		t.Errorf("still published: %q", v4)
 	}
-	if diff := lab.DiffSoon(before, w.Snapshot); diff != "" {
+	if diff := netlab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("left behind:\n%s", diff)
 	}
 }
@@ -138,7 +138,7 @@ func TestPrivilegedDelOfLostAttachments(t *testing.T) {
 	w.addReal("a", 2)
 	chaintest.Must(t, w.In(func() error { return w.Records.Remove(chaintest.Ref("a"), Name) }))
 	chaintest.Must(t, w.In(func() error { return w.Del("a") }))
-	if diff := lab.DiffSoon(before, w.Snapshot); diff != "" {
+	if diff := netlab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("without a record, left behind:\n%s", diff)
 	}
 
@@ -178,7 +178,7 @@ func TestPrivilegedDelNeverLoaded(t *testing.T) {
 		_, err := w.Add("a", withPrev("", ""))
 		return err
 	}))
-	if diff := lab.DiffSoon(before, w.Snapshot); diff != "" {
+	if diff := netlab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("changed:\n%s", diff)
 	}
 }

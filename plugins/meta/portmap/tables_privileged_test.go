@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/chaintest"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // tablesWorld is a node where host ports are netfilter's.
@@ -50,7 +50,7 @@ func (w *tablesWorld) rules(word string) string {
 	w.T.Helper()
 	var out string
 	chaintest.Must(w.T, w.In(func() (err error) {
-		out, err = lab.Run("sh", "-c", "(iptables-legacy-save; iptables-nft-save; nft list ruleset) 2>/dev/null | grep -F -- '"+word+"' || true")
+		out, err = netlab.Run("sh", "-c", "(iptables-legacy-save; iptables-nft-save; nft list ruleset) 2>/dev/null | grep -F -- '"+word+"' || true")
 		return err
 	}))
 	return out

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -29,8 +29,8 @@ import (
 // addresses of both families.
 type env struct {
 	t      *testing.T
-	node   *lab.Node
-	pod    *lab.Pod
+	node   *netlab.Node
+	pod    *netlab.Pod
 	runs   *attachments.Dir
 	plugin *cniskel.Plugin
 	netns  string
@@ -48,7 +48,7 @@ func prevResult(ips ...string) string {
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), prev: prevResult(v4, v6)}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
 	for _, args := range []string{

@@ -16,16 +16,16 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // env is a pod with two interfaces, net1 and net2, of the same addresses.
 type env struct {
 	t      *testing.T
-	node   *lab.Node
-	pod    *lab.Pod
+	node   *netlab.Node
+	pod    *netlab.Pod
 	runs   *attachments.Dir
 	plugin *cniskel.Plugin
 	netns  string
@@ -39,7 +39,7 @@ const prevResult = `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"n
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	need.Link(t, "vrf")
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
 	e.ip("link set lo up")
@@ -345,7 +345,7 @@ func TestPrivilegedWithoutVRFs(t *testing.T) {
 		t.Log("this kernel has VRFs: nothing to see")
 		return
 	}
-	l := lab.NewT(t)
+	l := netlab.NewT(t)
 	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
 	e.ip("link add net1 type veth peer name w1")

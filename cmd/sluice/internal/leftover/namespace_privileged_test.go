@@ -6,17 +6,17 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Namespaces are looked into whatever their paths are called: an address that is not seen is taken for nobody's.
 func TestPrivilegedLookInsideOddNames(t *testing.T) {
-	l := lab.NewT(t, lab.Options{})
+	l := netlab.NewT(t, netlab.Options{})
 	want := map[netip.Addr]string{}
 	for name, addr := range map[string]string{"plain": "10.9.0.1", "a b": "10.9.0.2", "a\tb": "10.9.0.3", "a\nb": "10.9.0.4", `a\b`: "10.9.0.5", `a\040b`: "10.9.0.6"} {
 		p := l.Node.PodT(t, name)
 		if err := p.Do(func() error {
-			_, err := lab.Run("ip", "addr", "add", addr+"/32", "dev", "lo")
+			_, err := netlab.Run("ip", "addr", "add", addr+"/32", "dev", "lo")
 			return err
 		}); err != nil {
 			t.Fatal(err)

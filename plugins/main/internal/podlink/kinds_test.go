@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/test/lab"
 	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/dummy"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
@@ -41,7 +41,7 @@ func onMaster() []string { return []string{"macvlan", "ipvlan", "vlan"} }
 type stage struct {
 	*rig.Rig
 	kind
-	pod *lab.Pod
+	pod *netlab.Pod
 }
 
 func newStage(t *testing.T, k kind) *stage {

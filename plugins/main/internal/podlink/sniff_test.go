@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/lab"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // sniffer collects the frames that eth0 of a namespace gets.
@@ -21,7 +21,7 @@ type sniffer struct {
 	seen [][]byte
 }
 
-func sniff(t *testing.T, ns *lab.NS) *sniffer {
+func sniff(t *testing.T, ns *netlab.NS) *sniffer {
 	t.Helper()
 	s := &sniffer{}
 	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // network byte order on either kind of machine we have

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lab makes a small world for tests, the demo and the benchmarks: a
+// Package netlab makes a small world for tests, the demo and the benchmarks: a
 // node with pods, and one or more clients that reach it over a veth uplink.
 //
 // The node is a network namespace and a mount namespace of its own, with its
@@ -13,7 +13,7 @@
 // It needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN) and the ip(8) program. ip is
 // used on purpose instead of our own netlink code: what the plugins made is
 // judged by an independent eye.
-package lab
+package netlab
 
 import (
 	"errors"
