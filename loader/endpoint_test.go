@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 func setAttach(o *Options, how string) { o.Config.Attach = nodeconf.Attach(how) }
@@ -50,7 +50,7 @@ func TestPrivilegedEnableDisable(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.attach, func(t *testing.T) {
 			if tt.attach == howTCX {
-				need.TCX(t)
+				require.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, tt.attach)
@@ -161,7 +161,7 @@ func TestPrivilegedDisableWithoutDevice(t *testing.T) {
 	for _, how := range []string{"tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
 			if how == howTCX {
-				need.TCX(t)
+				require.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, how)
@@ -238,7 +238,7 @@ func TestPrivilegedFilterPlaceTaken(t *testing.T) {
 		t.Errorf("the foreign filter is gone: %s", out)
 	}
 	// By default such a device gets tcx links.
-	need.TCX(t)
+	require.TCX(t)
 	setAttach(&e.o, "auto")
 	d2 := e.open()
 	e.ok(d2.Enable(e.ctx, ep, FeatureAdmit))
@@ -274,7 +274,7 @@ func TestPrivilegedIngressQdisc(t *testing.T) {
 
 // Who changes the way of attaching finds the programs once, not twice.
 func TestPrivilegedAttachChanges(t *testing.T) {
-	need.TCX(t)
+	require.TCX(t)
 	e := newEnv(t)
 	e.uplink()
 	ep := e.pod("pod1", "10.1.0.2/16")
@@ -308,7 +308,7 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 	for _, how := range []string{"auto", "tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
 			if how == howTCX {
-				need.TCX(t)
+				require.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, how)

@@ -13,14 +13,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 func TestPrivilegedGC(t *testing.T) {
 	for _, how := range []string{"auto", "tcx"} {
 		t.Run(how, func(t *testing.T) {
 			if how == howTCX {
-				need.TCX(t)
+				require.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, how)
@@ -68,7 +68,7 @@ func TestPrivilegedGC(t *testing.T) {
 
 // The tree of a network namespace that is no more goes, with a GC elsewhere or the next load; that of one that lives stays.
 func TestPrivilegedGCNamespaces(t *testing.T) {
-	need.TCX(t)
+	require.TCX(t)
 	for name, collect := range map[string]func(e *env, living *Datapath){
 		"GC": func(e *env, living *Datapath) { e.ok(living.GC(e.ctx, func(uint64) bool { return true })) },
 		"load": func(e *env, living *Datapath) {

@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // A node whose only uplink has gone for a while lives: another namespace on the same bpffs leaves its tree alone.
 func TestPrivilegedGCNamespaceWithoutUplink(t *testing.T) {
-	need.TCX(t)
+	require.TCX(t)
 	e := newEnv(t)
 	e.uplink()
 	first := e.open()

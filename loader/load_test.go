@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 func TestPrivilegedLoadOnce(t *testing.T) {
@@ -143,7 +143,7 @@ func TestPrivilegedUpgradeKeepsMapsAndDevices(t *testing.T) {
 	for _, how := range []string{"auto", "tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
 			if how == howTCX {
-				need.TCX(t)
+				require.TCX(t)
 			}
 			e := newEnv(t)
 			setAttach(&e.o, how)

@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // TestMain lets the test binary be the agent that a World starts.
@@ -98,7 +98,7 @@ func TestPrivilegedBare(t *testing.T) {
 	for _, name := range bare {
 		t.Run(name, func(t *testing.T) {
 			if name == Floor || name == FloorLearned {
-				need.TCX(t)
+				require.TCX(t)
 			}
 			testBare(t, name)
 		})

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 const (
@@ -129,7 +129,7 @@ func TestPrivilegedMasqueradeOtherUplink(t *testing.T) {
 // What the FIB prefers as source comes before the uplink's first address.
 func TestPrivilegedMasqueradeFIBSource(t *testing.T) {
 	t.Run("asked", func(t *testing.T) {
-		need.FIBSource(t)
+		require.FIBSource(t)
 		fx := newFixture(t, map[string]uint32{"cfg_fib_src": 1})
 		eachProtocol(t, fx, func(w *walk, family, proto int) {
 			// An entry that the FIB's answer must win over.

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/podns"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // Verdicts of the programs; DESIGN.md allows no others.
@@ -139,7 +139,7 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 		return err
 	})
 	if ctx.IngressIfindex != 0 && errors.Is(err, unix.EINVAL) {
-		need.TestRunIngress(w.tb)
+		require.TestRunIngress(w.tb)
 	}
 	r := result{verdict: int32(ret), out: opts.DataOut, mark: ctxOut.Mark, word: [2]uint32(ctxOut.Cb[wordCb:])}
 	if o.maps[seamMap] != nil {

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // What our own pods leave when their namespaces go without a DEL is named and
@@ -51,7 +51,7 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 				t.Errorf("the doctor does not name the record:\n%s", text.String())
 			}
 			entries := "net0/gone/eth0: 1 devices and 2 published ports in the maps"
-			if need.HasQdisc(t, "fq") {
+			if require.HasQdisc(t, "fq") {
 				entries = "net0/gone/eth0: 1 devices, 2 published ports and 1 limits in the maps"
 			}
 			if backend == "ebpf" && !strings.Contains(text.String(), entries) {

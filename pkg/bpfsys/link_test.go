@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/cgroup"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 const (
@@ -108,7 +108,7 @@ func queried(t testing.TB, target int, at ebpf.AttachType) []uint32 {
 
 func TestPrivilegedTCX(t *testing.T) {
 	t.Parallel()
-	need.TCX(t)
+	require.TCX(t)
 	dir := newBPFFS(t)
 	index := veth(t, "dev")
 	p := programs(t, dir, ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: verdict(-1)})

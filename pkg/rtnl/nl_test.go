@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/netns"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // mustNS makes a network namespace that lives as long as its descriptor, with lo up.
@@ -303,7 +303,7 @@ func TestPrivilegedVLANs(t *testing.T) {
 	h := mustHandle(t, mustNS(t))
 	err := h.AddBridge(BridgeSpec{Name: "br0", VLANFiltering: true, Up: true})
 	if errors.Is(err, ErrNotSupported) {
-		need.VLANFiltering(t)
+		require.VLANFiltering(t)
 	}
 	ok(t, err)
 	br := must[Link](t)(h.LinkByName("br0"))

@@ -8,11 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 func TestPrivilegedTap(t *testing.T) {
-	need.Link(t, "tap")
+	require.Link(t, "tap")
 	n := mustNS(t)
 	h := mustHandle(t, n)
 	tests := []TapSpec{

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // Both ways of attaching carry the same traffic, survive CHECK, and leave
@@ -17,7 +17,7 @@ func TestPrivilegedAttachModes(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			if mode == "tcx" {
-				need.TCX(t)
+				require.TCX(t)
 			}
 			w := newWorld(t)
 			writeConfig(t, w.Node, fmt.Sprintf(`{"attach": %q}`, mode))

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // openTUN makes a device without Ethernet header in the calling thread's namespace.
@@ -73,7 +73,7 @@ func tunnel(t testing.TB, w *world) {
 // An uplink without Ethernet header (TUN, as WireGuard's) carries hostPorts and masquerade.
 func TestPrivilegedBareUplink(t *testing.T) {
 	t.Parallel()
-	need.Link(t, "tun")
+	require.Link(t, "tun")
 	w := newWorld(t)
 	tunnel(t, w)
 	anotherUplink(t, w)
@@ -119,7 +119,7 @@ func anotherUplink(t *testing.T, w *world) (web, app *pod) {
 // A VLAN device is an uplink as any other, shortcut and all; what it carries is tagged on the wire.
 func TestPrivilegedVLANUplink(t *testing.T) {
 	t.Parallel()
-	need.Link(t, "vlan")
+	require.Link(t, "vlan")
 	w := newWorld(t)
 	for i, ns := range []interface{ Do(func() error) error }{w.Node, w.Client()} {
 		for _, line := range []string{

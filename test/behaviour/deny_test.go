@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // deniedPod is a pod of one kind, and where the clients ask for it: addresses in both families.
@@ -27,7 +27,7 @@ func deniedPods() []deniedPod {
 	}
 	direct := func(plugin string) func(w *world) (*pod, func(family, *netlab.Client) string) {
 		return func(w *world) (*pod, func(family, *netlab.Client) string) {
-			need.Link(w.t, plugin)
+			require.Link(w.t, plugin)
 			p := w.add(w.runtime(onLAN(plugin, attributes{"mode": map[string]string{"macvlan": "bridge", "ipvlan": "l2"}[plugin]})), "web")
 			return p, func(fam family, _ *netlab.Client) string { return at(fam.pod(p), 80) }
 		}

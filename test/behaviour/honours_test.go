@@ -7,15 +7,15 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // A Service address on a dummy device, as kube-proxy's IPVS mode has them, keeps its traffic: a hostPort
 // with the same number is for the node's addresses only (CVE-2019-9946).
 func TestPrivilegedVIPOnDummyDevice(t *testing.T) {
 	t.Parallel()
-	need.Link(t, "dummy")
+	require.Link(t, "dummy")
 	w := newWorld(t)
 	rt := w.runtime(net0())
 	web, app := w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "app")

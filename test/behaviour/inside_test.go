@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // inside is a kind of pod that has no device on the node, so that firewall and
@@ -55,7 +55,7 @@ func insides() []inside {
 func (k inside) world(t *testing.T) *world {
 	t.Helper()
 	if k.need != "" {
-		need.Link(t, k.need)
+		require.Link(t, k.need)
 	}
 	w := newWorld(t)
 	for _, line := range k.before {
@@ -173,7 +173,7 @@ func TestPrivilegedInsideBandwidth(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			if backend == "edt" {
-				need.Qdisc(t, "fq")
+				require.Qdisc(t, "fq")
 			}
 			eachInside(t, func(t *testing.T, k inside) { k.limited(t, backend) })
 		})

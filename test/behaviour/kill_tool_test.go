@@ -18,8 +18,8 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // slowTool is a netfilter tool that waits before it changes anything, as for a lock or on a node with many rules. It kills the plugin that
@@ -118,7 +118,7 @@ func TestPrivilegedKilledWhileAToolWaits(t *testing.T) {
 	}
 	t.Run("macspoofchk", func(t *testing.T) {
 		t.Parallel()
-		need.NFTFamily(t, "bridge")
+		require.NFTFamily(t, "bridge")
 		w := newWorld(t)
 		n := network{noMasq: true, plugins: []string{}, extra: attributes{"macspoofchk": true}}
 		if left := w.killedWhileToolWaits(n, newSlowTool(t, "nft", "bridge")).Grep("cni-br-iface-"); len(left) > 0 {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // single takes the networks off an uplink, and with them all of its routes in the main table: clouds give out single addresses, and who
@@ -86,7 +86,7 @@ func TestPrivilegedUplinkWithoutAddress(t *testing.T) {
 // A mesh gives each node a single address, and each other node a host route.
 func TestPrivilegedUplinkOfHostRoutes(t *testing.T) {
 	t.Parallel()
-	need.Link(t, "tun")
+	require.Link(t, "tun")
 	w := newWorld(t)
 	tunnel(t, w)
 	for _, line := range []string{

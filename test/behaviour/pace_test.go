@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // Pods of mixed plugins come at once and go at once, round after round: no
 // error, no address twice, nothing left.
 func TestPrivilegedMixedAtOnce(t *testing.T) {
-	need.Link(t, "macvlan")
+	require.Link(t, "macvlan")
 	pods, rounds := netlab.Fewer(60, 12), netlab.Fewer(3, 2)
 	w := newWorld(t) // not parallel: it keeps the machine busy
 	ptp := network{name: "net2", main: "ptp", subnets: []string{"10.3.0.0/16", "fd00:10:3::/64"}}

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -37,7 +37,7 @@ const (
 // ourColumns are those that are compared with the reference.
 func ourColumns() []column {
 	cs := []column{
-		{name: "ebpf-tcx", conf: `{"backend":"auto","attach":"tcx"}`, need: need.TCX},
+		{name: "ebpf-tcx", conf: `{"backend":"auto","attach":"tcx"}`, need: require.TCX},
 		{name: "ebpf-clsact", conf: `{"backend":"auto","attach":"clsact"}`},
 	}
 	for _, b := range netfilterBackends() {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // onLAN is a network of interfaces on the node's eth0, with addresses of the
@@ -43,7 +43,7 @@ func TestPrivilegedLAN(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			need.Link(t, tc.plugin)
+			require.Link(t, tc.plugin)
 			w := newWorld(t)
 			n := onLAN(tc.plugin, tc.extra)
 			if tc.routed { // by the node, which nobody asks for the pods' addresses
@@ -77,7 +77,7 @@ func TestPrivilegedLAN(t *testing.T) {
 // A pod in a VLAN talks to who is in it, tagged on the wire.
 func TestPrivilegedVLANPod(t *testing.T) {
 	t.Parallel()
-	need.Link(t, "vlan")
+	require.Link(t, "vlan")
 	w := newWorld(t)
 	n := onLAN("vlan", attributes{"vlanId": 100})
 	n.ipam = attributes{"ranges": []any{[]attributes{{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.100"}}, []attributes{{"subnet": "fd00:77::/64", "rangeStart": "fd00:77::100"}}}}
@@ -104,7 +104,7 @@ func TestPrivilegedVLANPod(t *testing.T) {
 // A dummy holds addresses that the pod's own processes use.
 func TestPrivilegedDummyPod(t *testing.T) {
 	t.Parallel()
-	need.Link(t, "dummy")
+	require.Link(t, "dummy")
 	w := newWorld(t)
 	p := w.add(w.runtime(network{main: "dummy", noMasq: true, plugins: []string{}}), "app")
 	sh(t, p, "ip link set lo up")
@@ -123,7 +123,7 @@ func TestPrivilegedLANLife(t *testing.T) {
 	for plugin, extra := range map[string]attributes{"macvlan": nil, "ipvlan": nil, "vlan": {"vlanId": 5}, "dummy": nil} {
 		t.Run(plugin, func(t *testing.T) {
 			t.Parallel()
-			need.Link(t, plugin)
+			require.Link(t, plugin)
 			w := newWorld(t)
 			rt := w.runtime(onLAN(plugin, extra))
 			before := w.settled(rt)

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // onPTP is a dual-stack network of point-to-point links.
@@ -123,7 +123,7 @@ func TestPrivilegedPTPBandwidth(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			if backend == "edt" {
-				need.Qdisc(t, "fq")
+				require.Qdisc(t, "fq")
 			}
 			w := newWorld(t)
 			n := onPTP()

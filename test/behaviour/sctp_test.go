@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // scope is a namespace in which a thread can open sockets.
@@ -148,7 +148,7 @@ func sctp(host, container int) mapping {
 // netfilter, alone. What a pod opens itself is masqueraded.
 func TestPrivilegedSCTP(t *testing.T) {
 	t.Parallel()
-	need.SCTP(t)
+	require.SCTP(t)
 	w := newWorld(t)
 	rt := w.runtime(net0())
 	web := w.add(rt, "web", sctp(8080, 8080), sctp(8081, 80), tcp(8082, 80))

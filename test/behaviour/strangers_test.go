@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // stranger is somebody else's tc program: it counts packets and has no verdict.
@@ -92,7 +92,7 @@ func (s *stranger) seen(t testing.TB) uint64 {
 // keep running, and stay when ours go.
 func TestPrivilegedOtherTCXPrograms(t *testing.T) {
 	t.Parallel()
-	need.TCX(t)
+	require.TCX(t)
 	w := newWorld(t)
 	early := attachStranger(t, w.Node, "eth0", nil)
 	rt := w.runtime(net0())

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // Of <linux/wireguard.h>.
@@ -77,7 +77,7 @@ func setWireGuard(key *ecdh.PrivateKey, peer *ecdh.PublicKey, endpoint netip.Add
 // uplink, is the node's own and left alone.
 func TestPrivilegedWireGuardUplink(t *testing.T) {
 	t.Parallel()
-	need.Link(t, "wireguard")
+	require.Link(t, "wireguard")
 	w := newWorld(t)
 	var keys [2]*ecdh.PrivateKey
 	for i := range keys {

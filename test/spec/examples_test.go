@@ -16,7 +16,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -92,7 +92,7 @@ func acceptable(t *testing.T, n *node, conf object) {
 		t.Errorf("an example of the type %q, which is none of ours", plugin)
 		return
 	}
-	if kind := map[string]string{"ipvlan": "ipvlan", "vlan": "vlan", "dummy": "dummy", "vrf": "vrf", "macvlan": "macvlan"}[plugin]; kind != "" && !need.HasLink(t, kind) {
+	if kind := map[string]string{"ipvlan": "ipvlan", "vlan": "vlan", "dummy": "dummy", "vrf": "vrf", "macvlan": "macvlan"}[plugin]; kind != "" && !require.HasLink(t, kind) {
 		return
 	}
 	conf["cniVersion"] = "1.1.0"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // mainPlugin is a plugin that makes an interface, other than bridge, which the
@@ -42,7 +42,7 @@ func mainPlugins() []mainPlugin {
 func link(kind string) func(testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
-		need.Link(t, kind)
+		require.Link(t, kind)
 	}
 }
 

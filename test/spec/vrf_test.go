@@ -7,13 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // vrf behind ptp, in every version and verb. It is not in the chain of
 // matrix_test.go, since not every kernel has VRFs.
 func TestPrivilegedVRF(t *testing.T) {
-	need.Link(t, "vrf")
+	require.Link(t, "vrf")
 	t.Parallel()
 	first := step{"ptp", object{"ipam": ipam()}}
 	second := step{"vrf", object{"vrfname": "blue"}}

@@ -125,7 +125,7 @@ func TestNoManualSync(t *testing.T) {
 	}
 }
 
-// A test that leaves itself out asks the kernel first: pkg/test/need does. Only fuzz targets and benchmarks, which an ordinary user
+// A test that leaves itself out asks the kernel first: pkg/test/require does. Only fuzz targets and benchmarks, which an ordinary user
 // runs among the unit tests, may ask for root.
 func TestNoSkipThatHides(t *testing.T) {
 	skip := regexp.MustCompile(`\b\w+\.Skip(f|Now)?\(.*`)
@@ -140,7 +140,7 @@ func TestNoSkipThatHides(t *testing.T) {
 		}
 		for _, m := range skip.FindAll(data, -1) {
 			if !bytes.HasSuffix(m, []byte(`need root")`)) {
-				t.Errorf("%s: %s: ask the kernel through pkg/test/need, or fail", file, m)
+				t.Errorf("%s: %s: ask the kernel through pkg/test/require, or fail", file, m)
 			}
 		}
 	}

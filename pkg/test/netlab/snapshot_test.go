@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 func TestDiff(t *testing.T) {
@@ -154,7 +154,7 @@ func TestPrivilegedSnapshotSeesTCX(t *testing.T) {
 		return lnk.Pin("/sys/fs/bpf/probe")
 	})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		need.TCX(t)
+		require.TCX(t)
 	}
 	if err != nil {
 		t.Fatal(err)

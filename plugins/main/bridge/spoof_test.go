@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/file"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -94,7 +94,7 @@ func TestPrivilegedSpoofNFT(t *testing.T) {
 	if err != nil && strings.Contains(err.Error(), "not supported") {
 		fake.WantCode(t, err, cnierr.CodeKernel, "source MAC check")
 		r.mustBeClean(pod)
-		need.NFTFamily(t, "bridge")
+		require.NFTFamily(t, "bridge")
 		t.Fatal("refused on a kernel with nftables' bridge family")
 	}
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // place is a pod on the bridge under test, or any namespace with a server.
@@ -77,7 +77,7 @@ func TestPrivilegedVLANGatewayTraffic(t *testing.T) {
 // A trunk carries the VLANs it lists, tagged, and no others.
 func TestPrivilegedVLANTrunkTraffic(t *testing.T) {
 	r := mustFilterVLANs(t)
-	need.Link(t, "vlan")
+	require.Link(t, "vlan")
 	trunk := r.member("a", `,"vlan":100,"vlanTrunk":[{"id":300},{"minID":400,"maxID":402}]`)
 	for vlan, carried := range map[string]bool{"300": true, "401": true, "500": false} {
 		pod := r.member("p"+vlan, `,"vlan":`+vlan)
@@ -93,7 +93,7 @@ func TestPrivilegedVLANTrunkTraffic(t *testing.T) {
 
 // macspoofchk stops a pod that takes another address, and not before.
 func TestPrivilegedSpoofTraffic(t *testing.T) {
-	need.NFTFamily(t, "bridge")
+	require.NFTFamily(t, "bridge")
 	r := newRig(t)
 	r.plug = New(r.with(nil))
 	checked, free := r.member("a", `,"isGateway":true,"macspoofchk":true`), r.member("b", `,"isGateway":true`)

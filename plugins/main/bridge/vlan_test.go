@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -35,7 +35,7 @@ func mustFilterVLANs(t *testing.T) *rig {
 		if l := r.links(r.node.NS); len(l) != 1 {
 			t.Errorf("left on the node: %v", l)
 		}
-		need.VLANFiltering(t)
+		require.VLANFiltering(t)
 		t.Fatal("refused on a kernel with CONFIG_BRIDGE_VLAN_FILTERING")
 	}
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // card is a real network card in the machine's first network namespace, where
@@ -31,7 +31,7 @@ func newCard(t *testing.T) *card {
 	t.Helper()
 	mac := os.Getenv(netlab.EnvNIC)
 	if mac == "" {
-		need.Feature(t, "spare network card", func() error { return need.ErrMissing })
+		require.Feature(t, "spare network card", func() error { return require.ErrMissing })
 	}
 	for _, module := range []string{"virtio_pci", "virtio_net"} {
 		_ = exec.Command("modprobe", module).Run() // built in, or there already

@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 func newRig(t *testing.T) (*rig.Rig, *netlab.Pod, rig.Call) {
 	t.Helper()
-	need.Link(t, Name)
+	require.Link(t, Name)
 	r := rig.New(t)
 	r.Plug = New(Deps{IPAM: r.IPAM, Records: r.Dir})
 	pod := r.Pod("pod")

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/need"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // [macvlan mtu 1500, tuning mtu 1400]: the result of a version before 1.1.0 has
 // no mtu, so nothing says that 1400 is wrong.
 func TestPrivilegedTunedMTU(t *testing.T) {
-	need.Link(t, Name)
+	require.Link(t, Name)
 	for _, v := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(v, func(t *testing.T) {
 			r := rig.New(t)
@@ -47,7 +47,7 @@ func TestPrivilegedTunedMTU(t *testing.T) {
 
 // What our dhcp returns for an on-link route of option 121 (RFC 3442).
 func TestPrivilegedOnLinkRoute(t *testing.T) {
-	need.Link(t, Name)
+	require.Link(t, Name)
 	r := rig.New(t)
 	r.Plug = New(Deps{IPAM: r.IPAM, Records: r.Dir})
 	pod := r.Pod("pod")
@@ -70,7 +70,7 @@ func TestPrivilegedOnLinkRoute(t *testing.T) {
 
 // The reference finds a master by an alternative name of more than 15 characters.
 func TestPrivilegedAltName(t *testing.T) {
-	need.Link(t, Name)
+	require.Link(t, Name)
 	r := rig.New(t)
 	r.Plug = New(Deps{IPAM: r.IPAM, Records: r.Dir})
 	pod := r.Pod("pod")

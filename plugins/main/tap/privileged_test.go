@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -83,7 +83,7 @@ type env struct {
 
 func newEnv(t *testing.T, conf string) *env {
 	t.Helper()
-	need.Link(t, "tap")
+	require.Link(t, "tap")
 	l := netlab.NewT(t)
 	e := &env{
 		t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), ipam: &fakeIPAM{held: map[string]bool{}}, selinux: &fakeSELinux{},

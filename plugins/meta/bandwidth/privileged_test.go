@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 func must(t testing.TB, err error) {
@@ -231,7 +231,7 @@ func TestPrivilegedTBF(t *testing.T) {
 }
 
 func TestPrivilegedEDT(t *testing.T) {
-	need.Qdisc(t, "fq")
+	require.Qdisc(t, "fq")
 	for _, tt := range []struct{ name, keys string }{
 		{"auto", limits},
 		{"shaped subnets", `"backend":"edt","shapedSubnets":["0.0.0.0/0","::/0"],` + limits},

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 func ref(pod string) attachments.Ref {
@@ -54,7 +54,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 	for backend, list := range damage {
 		t.Run(backend, func(t *testing.T) {
 			if backend == BackendEDT {
-				need.Qdisc(t, "fq")
+				require.Qdisc(t, "fq")
 			}
 			c := conf(2, `"backend":"`+backend+`",`+limits)
 			for _, line := range list {
@@ -192,7 +192,7 @@ func TestPrivilegedCheckOfReference(t *testing.T) {
 
 // A pod that has gone may have left its path to another one, whose limits are not its own.
 func TestPrivilegedDelOfFormerPath(t *testing.T) {
-	need.Link(t, "macvlan")
+	require.Link(t, "macvlan")
 	w := newWorld(t)
 	w.run("ip link add m0 up type veth peer name m1")
 	c := conf(2, `"backend":"tbf",`+limits)
@@ -262,9 +262,9 @@ func TestPrivilegedInside(t *testing.T) {
 	for _, kind := range []string{"macvlan", "ipvlan"} {
 		for _, backend := range []string{BackendTBF, BackendEDT} {
 			t.Run(kind+"/"+backend, func(t *testing.T) {
-				need.Link(t, kind)
+				require.Link(t, kind)
 				if backend == BackendEDT {
-					need.Qdisc(t, "fq")
+					require.Qdisc(t, "fq")
 				}
 				w := newWorld(t)
 				w.run("ip link add m0 up type veth peer name m1", "ip link set m1 up")

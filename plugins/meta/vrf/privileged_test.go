@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
@@ -38,7 +38,7 @@ const prevResult = `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"n
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	need.Link(t, "vrf")
+	require.Link(t, "vrf")
 	l := netlab.NewT(t)
 	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
@@ -341,7 +341,7 @@ func TestPrivilegedCheckBehindSBR(t *testing.T) {
 
 // Where the kernel has no VRFs, ADD says so and leaves nothing.
 func TestPrivilegedWithoutVRFs(t *testing.T) {
-	if need.HasLink(t, "vrf") {
+	if require.HasLink(t, "vrf") {
 		t.Log("this kernel has VRFs: nothing to see")
 		return
 	}

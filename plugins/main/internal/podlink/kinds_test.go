@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/test/need"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/dummy"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
@@ -70,7 +70,7 @@ func eachKind(t *testing.T, f func(t *testing.T, s *stage), only ...string) {
 		}
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			need.Link(t, k.name)
+			require.Link(t, k.name)
 			f(t, newStage(t, k))
 		})
 	}

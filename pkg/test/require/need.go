@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package need lets a test leave out what the running kernel cannot do, and
+// Package require lets a test leave out what the running kernel cannot do, and
 // only that. Each function asks the kernel itself, in a network namespace made
 // for the question, and skips the test with the text "missing feature: NAME"
 // when the answer is a definite no. An answer that is neither yes nor no ends
@@ -11,7 +11,7 @@
 // a test that ran although the list says it cannot.
 //
 // The package imports nothing of ours, so tests of any package may use it.
-package need
+package require
 
 import (
 	"errors"
