@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
-	fake "github.com/sluice-cni/sluice/pkg/test/rig"
+	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 

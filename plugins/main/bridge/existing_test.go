@@ -11,7 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	fake "github.com/sluice-cni/sluice/pkg/test/rig"
+	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // A gw-less default route for another table is not the pod's default route.

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
-	fake "github.com/sluice-cni/sluice/pkg/test/rig"
+	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // fakeNFT understands the few commands the plugin uses and, like nft, refuses

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/file"
+	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
-	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

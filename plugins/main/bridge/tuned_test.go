@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/test/chaintest"
-	fake "github.com/sluice-cni/sluice/pkg/test/rig"
+	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/meta/tuning"
 )
 

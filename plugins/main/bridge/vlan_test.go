@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
-	fake "github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 const vlanConf = `"bridge":"br0","vlan":100,"vlanTrunk":[{"minID":200,"maxID":202}],"isGateway":true,"ipMasq":true,"ipam":{"type":"fake"}`

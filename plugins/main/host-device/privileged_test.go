@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 const (
@@ -243,7 +243,7 @@ func TestPrivilegedAddFails(t *testing.T) {
 				t.Fatalf("error %v does not say %q", err, tt.word)
 			}
 			if tt.code != 0 {
-				rig.WantCode(t, err, tt.code)
+				plugintest.WantCode(t, err, tt.code)
 			}
 			if d := cmp.Diff(before, e.facts(before)); d != "" {
 				t.Errorf("the node has changed (- before, + after):\n%s", d)
@@ -272,7 +272,7 @@ func TestPrivilegedAddTwice(t *testing.T) {
 	e := newEnv(t, byName)
 	e.mustAdd("a")
 	_, err := e.add("a")
-	rig.WantCode(t, err, 103, "CNI_IFNAME")
+	plugintest.WantCode(t, err, 103, "CNI_IFNAME")
 	// The name is free again, but the record is not closed.
 	e.ip(e.pod.NS, "link set eth0 down")
 	e.ip(e.pod.NS, "link set eth0 name other")
@@ -301,7 +301,7 @@ func TestPrivilegedCheck(t *testing.T) {
 			res := e.mustAdd("a")
 			e.ip(e.pod.NS, tt.change)
 			err := e.check("a", res)
-			rig.WantCode(t, err, 102)
+			plugintest.WantCode(t, err, 102)
 			if !strings.Contains(err.Error(), tt.word) {
 				t.Errorf("error %q does not name %s", err, tt.word)
 			}
@@ -344,9 +344,9 @@ func TestPrivilegedStatus(t *testing.T) {
 			t.Errorf("%s, lent: %v", conf, err)
 		}
 	}
-	rig.WantCode(t, status(`"device":"nic9"`), 50, "nic9")
-	rig.WantCode(t, status(`"x":1`), 50, "device, hwaddr")
-	rig.WantCode(t, status(`"pciBusID":"0000:00:09.0"`), 50, "0000:00:09.0")
+	plugintest.WantCode(t, status(`"device":"nic9"`), 50, "nic9")
+	plugintest.WantCode(t, status(`"x":1`), 50, "device, hwaddr")
+	plugintest.WantCode(t, status(`"pciBusID":"0000:00:09.0"`), 50, "0000:00:09.0")
 	e.ipam.err = errors.New("daemon is down")
 	if err := status(withIPAM); err == nil || !strings.Contains(err.Error(), "daemon is down") {
 		t.Errorf("IPAM's trouble is not passed on: %v", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // fakeSysfs makes a machine's sysfs below root:
@@ -121,7 +121,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`)}}
 			_, err := p.Add(context.Background(), a)
-			rig.WantCode(t, err, tt.code, tt.words...)
+			plugintest.WantCode(t, err, tt.code, tt.words...)
 		})
 	}
 }
@@ -196,7 +196,7 @@ func TestPrivilegedDPDK(t *testing.T) {
 				if err := os.Remove(driver); err != nil {
 					t.Fatal(err)
 				}
-				rig.WantCode(t, e.check("a", res), 102, "driver")
+				plugintest.WantCode(t, e.check("a", res), 102, "driver")
 			}
 			e.mustDel("a")
 			e.mustDel("a")

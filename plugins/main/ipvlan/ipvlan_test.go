@@ -7,17 +7,17 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
-func newRig(t *testing.T) (*rig.Rig, *netlab.Pod, rig.Call) {
+func newRig(t *testing.T) (*plugintest.Rig, *netlab.Pod, plugintest.Call) {
 	t.Helper()
 	require.Link(t, Name)
-	r := rig.New(t)
+	r := plugintest.New(t)
 	r.Plug = New(Deps{IPAM: r.IPAM, Records: r.Dir})
 	pod := r.Pod("pod")
-	return r, pod, rig.Call{Netns: pod.Path, Conf: map[string]any{"master": "eth0", "ipam": map[string]any{"type": "fake"}}}
+	return r, pod, plugintest.Call{Netns: pod.Path, Conf: map[string]any{"master": "eth0", "ipam": map[string]any{"type": "fake"}}}
 }
 
 // Each mode reaches the kernel; the default is l2.
@@ -43,7 +43,7 @@ func TestPrivilegedModes(t *testing.T) {
 func TestPrivilegedChained(t *testing.T) {
 	t.Parallel()
 	r, pod, call := newRig(t)
-	prev := rig.Answer46(7)
+	prev := plugintest.Answer46(7)
 	iface := map[string]any{"name": "eth0"}
 	call = call.With("master", nil).With("ipam", nil)
 	add := call.With("prevResult", map[string]any{
@@ -78,12 +78,12 @@ func TestChainRefuses(t *testing.T) {
 		"unnamed": {map[string]any{"sandbox": "/x"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &rig.Rig{T: t, Plug: plug}
-			a := r.Args(rig.Call{Conf: map[string]any{"prevResult": map[string]any{
-				"cniVersion": "1.1.0", "interfaces": ifs, "ips": rig.Answer46(1).IPs,
+			r := &plugintest.Rig{T: t, Plug: plug}
+			a := r.Args(plugintest.Call{Conf: map[string]any{"prevResult": map[string]any{
+				"cniVersion": "1.1.0", "interfaces": ifs, "ips": plugintest.Answer46(1).IPs,
 			}}})
 			_, err := parse(a)
-			rig.WantCode(t, err, 7, "prevResult", "master")
+			plugintest.WantCode(t, err, 7, "prevResult", "master")
 		})
 	}
 }

@@ -6,16 +6,16 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
-func newRig(t *testing.T) (*rig.Rig, rig.Call) {
+func newRig(t *testing.T) (*plugintest.Rig, plugintest.Call) {
 	t.Helper()
 	require.Link(t, Name)
-	r := rig.New(t)
+	r := plugintest.New(t)
 	r.Plug = New(Deps{IPAM: r.IPAM, Records: r.Dir})
-	return r, rig.Call{Netns: r.Pod("pod").Path, Conf: map[string]any{"master": "eth0"}}
+	return r, plugintest.Call{Netns: r.Pod("pod").Path, Conf: map[string]any{"master": "eth0"}}
 }
 
 // Each mode reaches the kernel; the default is bridge.

@@ -6,30 +6,30 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // stage is a rig with the plugin and a pod.
 type stage struct {
-	*rig.Rig
+	*plugintest.Rig
 	pod *netlab.Pod
 }
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
-	r := rig.New(t)
+	r := plugintest.New(t)
 	r.Plug = New(deps(r))
 	return &stage{r, r.Pod("pod")}
 }
 
-func deps(r *rig.Rig) Deps {
+func deps(r *plugintest.Rig) Deps {
 	return Deps{
 		IPAM: r.IPAM, Records: r.Dir,
-		Open: rig.As[Datapath](r.DP.Open), OpenExisting: rig.As[Datapath](r.DP.OpenExisting),
+		Open: plugintest.As[Datapath](r.DP.Open), OpenExisting: plugintest.As[Datapath](r.DP.OpenExisting),
 	}
 }
 
 // call is the ADD of the pod's eth0, masqueraded.
-func (s *stage) call() rig.Call {
-	return rig.Call{Netns: s.pod.Path, Conf: map[string]any{"ipMasq": true, "ipam": map[string]any{"type": "fake"}}}
+func (s *stage) call() plugintest.Call {
+	return plugintest.Call{Netns: s.pod.Path, Conf: map[string]any{"ipMasq": true, "ipam": map[string]any{"type": "fake"}}}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // routes returns a namespace's routes of both families, without link-local ones
@@ -86,7 +86,7 @@ func TestPrivilegedNoGateway(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.IPAM.Answer = func(int) *types100.Result {
-		res := rig.Answer46(1)
+		res := plugintest.Answer46(1)
 		res.IPs[0].Gateway, res.IPs[1].Gateway = nil, nil
 		return res
 	}
@@ -121,8 +121,8 @@ func TestPrivilegedManyAddresses(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.IPAM.Answer = func(int) *types100.Result {
-		res := rig.Answer46(1)
-		res.IPs = append(res.IPs, rig.IP("10.1.0.9/16", "10.1.0.1"), rig.IP("fd00::9/64", "fd00::1"), rig.IP("10.7.0.1/32", "10.1.0.1"), rig.IP("10.8.0.2/24", "10.8.0.1"))
+		res := plugintest.Answer46(1)
+		res.IPs = append(res.IPs, plugintest.IP("10.1.0.9/16", "10.1.0.1"), plugintest.IP("fd00::9/64", "fd00::1"), plugintest.IP("10.7.0.1/32", "10.1.0.1"), plugintest.IP("10.8.0.2/24", "10.8.0.1"))
 		return res
 	}
 	res := s.MustAdd(s.call())
@@ -158,33 +158,33 @@ func TestPrivilegedStaleRoute(t *testing.T) {
 // Whatever goes wrong, the error says what, and nothing is left.
 func TestPrivilegedNothingLeft(t *testing.T) {
 	t.Parallel()
-	set := func(key string, value any) func(*stage, *rig.Call) {
-		return func(_ *stage, c *rig.Call) { *c = c.With(key, value) }
+	set := func(key string, value any) func(*stage, *plugintest.Call) {
+		return func(_ *stage, c *plugintest.Call) { *c = c.With(key, value) }
 	}
-	answer := func(ips ...*types100.IPConfig) func(*stage, *rig.Call) {
-		return func(s *stage, _ *rig.Call) {
+	answer := func(ips ...*types100.IPConfig) func(*stage, *plugintest.Call) {
+		return func(s *stage, _ *plugintest.Call) {
 			s.IPAM.Answer = func(int) *types100.Result { return &types100.Result{IPs: ips} }
 		}
 	}
 	tests := []struct {
 		name  string
-		spoil func(s *stage, c *rig.Call)
+		spoil func(s *stage, c *plugintest.Call)
 		code  uint
 		texts []string
 	}{
-		{"IPAM refuses", func(s *stage, _ *rig.Call) { s.IPAM.AddErr = cnierr.New(cnierr.CodeExhausted, "full", "") }, 104, []string{"full"}},
+		{"IPAM refuses", func(s *stage, _ *plugintest.Call) { s.IPAM.AddErr = cnierr.New(cnierr.CodeExhausted, "full", "") }, 104, []string{"full"}},
 		{"no address", answer(), 7, []string{"ipam.type", "fake"}},
 		{"a bad address", answer(&types100.IPConfig{}), 6, nil},
-		{"one address twice", answer(rig.IP("10.1.0.2/16", "10.1.0.1"), rig.IP("10.1.0.2/16", "10.1.0.1")), 100, []string{"10.1.0.2"}},
-		{"its own gateway", answer(rig.IP("10.1.0.2/16", "10.1.0.2")), 6, []string{"10.1.0.2", "gateway"}},
+		{"one address twice", answer(plugintest.IP("10.1.0.2/16", "10.1.0.1"), plugintest.IP("10.1.0.2/16", "10.1.0.1")), 100, []string{"10.1.0.2"}},
+		{"its own gateway", answer(plugintest.IP("10.1.0.2/16", "10.1.0.2")), 6, []string{"10.1.0.2", "gateway"}},
 		{"no ipam", set("ipam", nil), 7, []string{"ipam.type"}},
 		{"mtu", set("mtu", 67), 7, []string{"mtu", "67"}},
 		{"mtu as text", set("mtu", "x"), 6, []string{"mtu"}},
 		{"ipMasqBackend", set("ipMasqBackend", "ipfw"), 7, []string{"ipMasqBackend", "ipfw"}},
-		{"the datapath cannot be opened", func(s *stage, _ *rig.Call) { s.DP.OpenErr = loader.ErrUnavailable }, 105, []string{"ipMasq"}},
-		{"the datapath refuses", func(s *stage, _ *rig.Call) { s.DP.EnableErr = loader.ErrFull }, 100, []string{"masquerade"}},
-		{"no namespace", func(_ *stage, c *rig.Call) { c.Netns = "/run/netns/none" }, 8, []string{"/run/netns/none"}},
-		{"bad name", func(_ *stage, c *rig.Call) { c.IfName = "eth%d" }, 4, []string{"eth%d"}},
+		{"the datapath cannot be opened", func(s *stage, _ *plugintest.Call) { s.DP.OpenErr = loader.ErrUnavailable }, 105, []string{"ipMasq"}},
+		{"the datapath refuses", func(s *stage, _ *plugintest.Call) { s.DP.EnableErr = loader.ErrFull }, 100, []string{"masquerade"}},
+		{"no namespace", func(_ *stage, c *plugintest.Call) { c.Netns = "/run/netns/none" }, 8, []string{"/run/netns/none"}},
+		{"bad name", func(_ *stage, c *plugintest.Call) { c.IfName = "eth%d" }, 4, []string{"eth%d"}},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 			call := s.call()
 			tc.spoil(s, &call)
 			_, err := s.Add(call)
-			rig.WantCode(t, err, tc.code, tc.texts...)
+			plugintest.WantCode(t, err, tc.code, tc.texts...)
 			s.MustBeClean(s.pod)
 			s.DP.OpenErr = nil
 			if err := s.Del(call); err != nil {
@@ -208,17 +208,19 @@ func TestPrivilegedDel(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name  string
-		spoil func(t *testing.T, s *stage, c *rig.Call)
+		spoil func(t *testing.T, s *stage, c *plugintest.Call)
 	}{
-		{"without the namespace's path", func(_ *testing.T, _ *stage, c *rig.Call) { c.Netns = "" }},
-		{"after the namespace", func(t *testing.T, s *stage, _ *rig.Call) {
+		{"without the namespace's path", func(_ *testing.T, _ *stage, c *plugintest.Call) { c.Netns = "" }},
+		{"after the namespace", func(t *testing.T, s *stage, _ *plugintest.Call) {
 			if err := s.pod.Delete(); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"with the name alone", func(_ *testing.T, _ *stage, c *rig.Call) { c.Conf = nil }},
-		{"with keys that ADD refuses", func(_ *testing.T, _ *stage, c *rig.Call) { *c = c.With("mtu", "odd").With("ipMasqBackend", "none") }},
-		{"after the record", func(t *testing.T, s *stage, _ *rig.Call) {
+		{"with the name alone", func(_ *testing.T, _ *stage, c *plugintest.Call) { c.Conf = nil }},
+		{"with keys that ADD refuses", func(_ *testing.T, _ *stage, c *plugintest.Call) {
+			*c = c.With("mtu", "odd").With("ipMasqBackend", "none")
+		}},
+		{"after the record", func(t *testing.T, s *stage, _ *plugintest.Call) {
 			if err := os.RemoveAll(s.Dir.Path()); err != nil {
 				t.Fatal(err)
 			}
@@ -259,7 +261,7 @@ func TestPrivilegedDelByName(t *testing.T) {
 	other := s.call()
 	other.Container = "c2"
 	_, err := s.Add(other)
-	rig.WantCode(t, err, 103, "eth0")
+	plugintest.WantCode(t, err, 103, "eth0")
 	if err := s.Del(other); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +312,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 			s := newStage(t)
 			res := s.MustAdd(s.call())
 			tc.spoil(s, res.Interfaces[0].Name)
-			rig.WantCode(t, s.Check(s.call(), res), 102, tc.text)
+			plugintest.WantCode(t, s.Check(s.call(), res), 102, tc.text)
 		})
 	}
 }
@@ -332,7 +334,7 @@ func TestPrivilegedGCAndStatus(t *testing.T) {
 	keep.Container, keep.Netns = "kept", pod.Path
 	kept := s.MustAdd(keep)
 	s.MustAdd(s.call())
-	gc := rig.Call{Conf: map[string]any{"ipam": map[string]any{"type": "fake"}, "cni.dev/valid-attachments": []map[string]any{{"containerID": "kept", "ifname": "eth0"}}}}
+	gc := plugintest.Call{Conf: map[string]any{"ipam": map[string]any{"type": "fake"}, "cni.dev/valid-attachments": []map[string]any{{"containerID": "kept", "ifname": "eth0"}}}}
 	if err := s.Verb(s.Plug.GC, gc); err != nil {
 		t.Fatal(err)
 	}
@@ -346,13 +348,13 @@ func TestPrivilegedGCAndStatus(t *testing.T) {
 		t.Errorf("STATUS: %v", err)
 	}
 	s.DP.OpenErr = loader.ErrUnavailable
-	rig.WantCode(t, s.Verb(s.Plug.Status, s.call()), 50, "ipMasq")
+	plugintest.WantCode(t, s.Verb(s.Plug.Status, s.call()), 50, "ipMasq")
 }
 
 // The plan covers each gateway and subnet once, whatever the addresses share.
 func TestPlan(t *testing.T) {
 	t.Parallel()
-	res := &types100.Result{IPs: []*types100.IPConfig{rig.IP("10.1.0.2/16", "10.1.0.1"), rig.IP("10.1.0.3/16", "10.1.0.1"), rig.IP("fe80::5/64", "fe80::1")}}
+	res := &types100.Result{IPs: []*types100.IPConfig{plugintest.IP("10.1.0.2/16", "10.1.0.1"), plugintest.IP("10.1.0.3/16", "10.1.0.1"), plugintest.IP("fe80::5/64", "fe80::1")}}
 	addrs := []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("10.1.0.3/16"), netip.MustParsePrefix("fe80::5/64")}
 	p, err := planFor(res, addrs, 3, 2)
 	if err != nil {

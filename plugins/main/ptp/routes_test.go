@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // A route of the IPAM plugin may have another gateway than the pod: it is asked
@@ -20,13 +20,13 @@ func TestPrivilegedOtherGateway(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.IPAM.Answer = func(int) *types100.Result {
-		res := rig.Answer46(1)
+		res := plugintest.Answer46(1)
 		res.Routes = append(res.Routes,
-			&types.Route{Dst: rig.CIDR("198.51.100.0/24"), GW: net.IPv4zero}, // on the link, as DHCP says it
-			&types.Route{Dst: rig.CIDR("198.18.0.0/16"), GW: rig.IP("10.1.0.9/16", "10.1.0.254").Gateway},
-			&types.Route{Dst: rig.CIDR("fd18::/64"), GW: rig.IP("fd00::9/64", "fd00::254").Gateway},
-			&types.Route{Dst: rig.CIDR("198.19.0.0/16"), GW: rig.IP("10.1.0.9/16", "10.1.0.253").Gateway},
-			&types.Route{Dst: rig.CIDR("198.19.0.0/16"), GW: rig.IP("10.1.0.9/16", "10.1.0.254").Gateway})
+			&types.Route{Dst: plugintest.CIDR("198.51.100.0/24"), GW: net.IPv4zero}, // on the link, as DHCP says it
+			&types.Route{Dst: plugintest.CIDR("198.18.0.0/16"), GW: plugintest.IP("10.1.0.9/16", "10.1.0.254").Gateway},
+			&types.Route{Dst: plugintest.CIDR("fd18::/64"), GW: plugintest.IP("fd00::9/64", "fd00::254").Gateway},
+			&types.Route{Dst: plugintest.CIDR("198.19.0.0/16"), GW: plugintest.IP("10.1.0.9/16", "10.1.0.253").Gateway},
+			&types.Route{Dst: plugintest.CIDR("198.19.0.0/16"), GW: plugintest.IP("10.1.0.9/16", "10.1.0.254").Gateway})
 		return res
 	}
 	res := s.MustAdd(s.call())
@@ -47,13 +47,13 @@ func TestPrivilegedOneDestination(t *testing.T) {
 	s := newStage(t)
 	table := 100
 	s.IPAM.Answer = func(int) *types100.Result {
-		res := rig.Answer46(1)
-		res.IPs = append(res.IPs, rig.IP("10.2.0.2/16", "10.2.0.1"))
+		res := plugintest.Answer46(1)
+		res.IPs = append(res.IPs, plugintest.IP("10.2.0.2/16", "10.2.0.1"))
 		res.Routes = []*types.Route{
-			{Dst: rig.CIDR("0.0.0.0/0"), Table: &table, MTU: 1300},
-			{Dst: rig.CIDR("0.0.0.0/0"), MTU: 1400},
-			{Dst: rig.CIDR("198.19.0.0/16"), GW: rig.IP("10.1.0.9/16", "10.1.0.1").Gateway},
-			{Dst: rig.CIDR("198.19.0.0/16"), GW: rig.IP("10.2.0.9/16", "10.2.0.1").Gateway},
+			{Dst: plugintest.CIDR("0.0.0.0/0"), Table: &table, MTU: 1300},
+			{Dst: plugintest.CIDR("0.0.0.0/0"), MTU: 1400},
+			{Dst: plugintest.CIDR("198.19.0.0/16"), GW: plugintest.IP("10.1.0.9/16", "10.1.0.1").Gateway},
+			{Dst: plugintest.CIDR("198.19.0.0/16"), GW: plugintest.IP("10.2.0.9/16", "10.2.0.1").Gateway},
 		}
 		return res
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/meta/sbr"
 )
 
@@ -22,8 +22,8 @@ func TestPrivilegedSBR(t *testing.T) {
 			t.Run(fmt.Sprint(hints, gw), func(t *testing.T) {
 				s := newStage(t)
 				s.IPAM.Answer = func(n int) *types100.Result {
-					r := rig.Answer46(n)
-					r.Routes = append(r.Routes, &types.Route{Dst: rig.CIDR("192.0.2.0/24"), MTU: 1400}, &types.Route{Dst: rig.CIDR("2001:db8::/64"), Priority: 7})
+					r := plugintest.Answer46(n)
+					r.Routes = append(r.Routes, &types.Route{Dst: plugintest.CIDR("192.0.2.0/24"), MTU: 1400}, &types.Route{Dst: plugintest.CIDR("2001:db8::/64"), Priority: 7})
 					if !gw {
 						for _, ip := range r.IPs {
 							ip.Gateway = nil
@@ -65,8 +65,8 @@ func TestPrivilegedSBR(t *testing.T) {
 func TestPrivilegedSubnetRoute(t *testing.T) {
 	s := newStage(t)
 	s.IPAM.Answer = func(n int) *types100.Result {
-		r := rig.Answer46(n)
-		r.Routes = append(r.Routes, &types.Route{Dst: rig.CIDR("10.1.0.0/16"), MTU: 1400})
+		r := plugintest.Answer46(n)
+		r.Routes = append(r.Routes, &types.Route{Dst: plugintest.CIDR("10.1.0.0/16"), MTU: 1400})
 		return r
 	}
 	c := s.call()

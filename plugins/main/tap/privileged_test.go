@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // fakeIPAM hands out one address and remembers who has it.
@@ -247,11 +247,11 @@ func TestPrivilegedKeys(t *testing.T) {
 func TestPrivilegedBridge(t *testing.T) {
 	e := newEnv(t, `"bridge":"br0"`)
 	_, err := e.add()
-	rig.WantCode(t, err, 7, "bridge", `"br0"`)
+	plugintest.WantCode(t, err, 7, "bridge", `"br0"`)
 	e.empty()
 	e.ip("link add br0 type veth peer name x0")
 	_, err = e.add()
-	rig.WantCode(t, err, 7, "bridge", `"br0"`, "no bridge")
+	plugintest.WantCode(t, err, 7, "bridge", `"br0"`, "no bridge")
 	e.ip("link del br0")
 	e.ip("link add br0 type bridge")
 	res := e.mustAdd()
@@ -262,7 +262,7 @@ func TestPrivilegedBridge(t *testing.T) {
 		t.Errorf("CHECK: %v", err)
 	}
 	e.ip("link set eth0 nomaster")
-	rig.WantCode(t, e.check(res), 102, "br0")
+	plugintest.WantCode(t, e.check(res), 102, "br0")
 }
 
 func TestPrivilegedAddFails(t *testing.T) {
@@ -296,7 +296,7 @@ func TestPrivilegedAddFails(t *testing.T) {
 			}
 			before := len(e.links())
 			_, err := e.add()
-			rig.WantCode(t, err, tt.code, tt.words...)
+			plugintest.WantCode(t, err, tt.code, tt.words...)
 			if after := e.links(); len(after) != before {
 				t.Errorf("%d devices before, now %+v", before, after)
 			}
@@ -321,7 +321,7 @@ func TestPrivilegedCheck(t *testing.T) {
 			e := newEnv(t, all)
 			res := e.mustAdd()
 			e.ip(tt.change)
-			rig.WantCode(t, e.check(res), 102, tt.word)
+			plugintest.WantCode(t, e.check(res), 102, tt.word)
 		})
 	}
 	t.Run("what it is", func(t *testing.T) {
@@ -329,12 +329,12 @@ func TestPrivilegedCheck(t *testing.T) {
 		res := e.mustAdd()
 		for conf, word := range map[string]string{`"owner":7`: "owner", `"group":7`: "group", `"multiQueue":true`: "multiQueue", `"bridge":"br9"`: "br9"} {
 			e.conf = conf
-			rig.WantCode(t, e.check(res), 102, word)
+			plugintest.WantCode(t, e.check(res), 102, word)
 		}
 		e.conf = ""
 		e.ip("link del eth0")
 		e.ip("link add eth0 address 02:00:00:00:00:01 type veth peer name x0")
-		rig.WantCode(t, e.check(res), 102, "not a tap")
+		plugintest.WantCode(t, e.check(res), 102, "not a tap")
 	})
 	t.Run("what the configuration does not name", func(t *testing.T) {
 		e := newEnv(t, `"owner":0,"group":36`)
@@ -414,7 +414,7 @@ func TestPrivilegedGCAndStatus(t *testing.T) {
 		t.Errorf("STATUS: %v", err)
 	}
 	e.conf = `"mtu":1`
-	rig.WantCode(t, e.call(e.plugin.Status, ""), 50, "mtu")
+	plugintest.WantCode(t, e.call(e.plugin.Status, ""), 50, "mtu")
 	e.conf, e.ipam.err = all, errors.New("daemon is down")
 	if err := e.call(e.plugin.Status, ""); err == nil || !strings.Contains(err.Error(), "daemon is down") {
 		t.Errorf("IPAM's trouble is not passed on: %v", err)

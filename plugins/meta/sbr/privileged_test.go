@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // env is a pod with eth0, which has a default route, and net1, both with
@@ -349,11 +349,11 @@ func TestPrivilegedCheck(t *testing.T) {
 		e := newEnv(t)
 		e.mustAdd("")
 		e.ip(change)
-		rig.WantCode(t, e.call(e.plugin.Check, e.prev), 102, word)
+		plugintest.WantCode(t, e.call(e.plugin.Check, e.prev), 102, word)
 	}
 	e := newEnv(t)
-	rig.WantCode(t, e.call(e.plugin.Check, e.prev), 102, "10.1.0.5", "fd01::5")
-	rig.WantCode(t, e.call(e.plugin.Check, ""), 7, "prevResult")
+	plugintest.WantCode(t, e.call(e.plugin.Check, e.prev), 102, "10.1.0.5", "fd01::5")
+	plugintest.WantCode(t, e.call(e.plugin.Check, ""), 7, "prevResult")
 }
 
 func TestPrivilegedGC(t *testing.T) {
@@ -398,19 +398,19 @@ func TestPrivilegedRefusals(t *testing.T) {
 	for _, tt := range tests {
 		e.prev = tt.prev
 		_, err := e.add(tt.keys)
-		rig.WantCode(t, err, tt.code, tt.words...)
+		plugintest.WantCode(t, err, tt.code, tt.words...)
 		if d := cmp.Diff(sorted(before), sorted(e.state())); d != "" || e.records() != 0 {
 			t.Errorf("%s: %d records, and the pod has changed:\n%s", fmt.Sprint(tt.words), e.records(), d)
 		}
 	}
 	e.prev, e.netns = prevResult(v4), "/run/netns/none"
 	_, err := e.add("")
-	rig.WantCode(t, err, 8, "/run/netns/none")
+	plugintest.WantCode(t, err, 8, "/run/netns/none")
 	for keys, code := range map[string]uint{"": 0, `,"table":0`: 50} {
 		if err := e.call(e.plugin.Status, keys); code == 0 && err != nil {
 			t.Errorf("STATUS: %v", err)
 		} else if code != 0 {
-			rig.WantCode(t, err, code)
+			plugintest.WantCode(t, err, code)
 		}
 	}
 }
@@ -439,8 +439,8 @@ func TestPrivilegedLockedByThePod(t *testing.T) {
 			return verb(ctx, a)
 		}
 	}
-	rig.WantCode(t, e.call(hurried(e.plugin.Del), ""), 11, e.pod.Path)
-	rig.WantCode(t, e.call(hurried(func(ctx context.Context, a *cniskel.Args) error { _, err := e.plugin.Add(ctx, a); return err }), e.prev), 11, e.pod.Path)
+	plugintest.WantCode(t, e.call(hurried(e.plugin.Del), ""), 11, e.pod.Path)
+	plugintest.WantCode(t, e.call(hurried(func(ctx context.Context, a *cniskel.Args) error { _, err := e.plugin.Add(ctx, a); return err }), e.prev), 11, e.pod.Path)
 	if d := cmp.Diff(before, e.state()); d != "" {
 		t.Errorf("changed without the lock:\n%s", d)
 	}

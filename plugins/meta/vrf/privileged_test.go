@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
 )
 
 // env is a pod with two interfaces, net1 and net2, of the same addresses.
@@ -138,7 +138,7 @@ func TestPrivilegedJoin(t *testing.T) {
 	if err := e.call(e.plugin.Check, `,"vrfname":"blue"`+prevResult); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	rig.WantCode(t, e.add(`,"vrfname":"blue"`), 103, "net1", "blue")
+	plugintest.WantCode(t, e.add(`,"vrfname":"blue"`), 103, "net1", "blue")
 	for range 2 {
 		e.mustDel("net1", `,"vrfname":"blue"`)
 		if d := cmp.Diff(before, e.routes("net1")); d != "" {
@@ -242,18 +242,18 @@ func TestPrivilegedRefusals(t *testing.T) {
 		{`,"vrfname":7`, 6, []string{"vrfname"}},
 	}
 	for _, tt := range tests {
-		rig.WantCode(t, e.add(tt.keys), tt.code, tt.words...)
+		plugintest.WantCode(t, e.add(tt.keys), tt.code, tt.words...)
 		if list, _ := e.runs.List(""); len(list) != 0 || e.has("blue") || !slices.Equal(before, e.routes("net1")) {
 			t.Errorf("%s left something behind: %v, %s", tt.keys, list, e.ip("link"))
 		}
 	}
-	rig.WantCode(t, e.call(func(ctx context.Context, a *cniskel.Args) error { _, err := e.plugin.Add(ctx, a); return err }, `,"vrfname":"blue"`), 7, "prevResult")
-	rig.WantCode(t, e.call(e.plugin.Status, ""), 50, "vrfname")
+	plugintest.WantCode(t, e.call(func(ctx context.Context, a *cniskel.Args) error { _, err := e.plugin.Add(ctx, a); return err }, `,"vrfname":"blue"`), 7, "prevResult")
+	plugintest.WantCode(t, e.call(e.plugin.Status, ""), 50, "vrfname")
 	if err := e.call(e.plugin.Status, `,"vrfname":"blue"`); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
 	e.netns = "/run/netns/none"
-	rig.WantCode(t, e.add(`,"vrfname":"blue"`), 8, "/run/netns/none")
+	plugintest.WantCode(t, e.add(`,"vrfname":"blue"`), 8, "/run/netns/none")
 }
 
 func TestPrivilegedDel(t *testing.T) {
@@ -302,7 +302,7 @@ func TestPrivilegedCheckAndGC(t *testing.T) {
 		e := newEnv(t)
 		e.mustAdd("net1", keys)
 		e.ip(change)
-		rig.WantCode(t, e.call(e.plugin.Check, keys+prevResult), 102, word)
+		plugintest.WantCode(t, e.call(e.plugin.Check, keys+prevResult), 102, word)
 	}
 	e := newEnv(t)
 	e.mustAdd("net1", keys)
@@ -311,7 +311,7 @@ func TestPrivilegedCheckAndGC(t *testing.T) {
 	if err := e.call(e.plugin.Check, keys+prevResult); err != nil {
 		t.Errorf("CHECK of an IPv4 address that another plugin gave: %v", err)
 	}
-	rig.WantCode(t, e.call(e.plugin.Check, keys+`,"table":9`+prevResult), 102, "9")
+	plugintest.WantCode(t, e.call(e.plugin.Check, keys+`,"table":9`+prevResult), 102, "9")
 	if err := e.call(e.plugin.GC, `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"net1"}]`); err != nil || !e.has("blue") {
 		t.Fatalf("GC of a valid attachment: %v", err)
 	}
@@ -336,7 +336,7 @@ func TestPrivilegedCheckBehindSBR(t *testing.T) {
 		t.Errorf("CHECK: %v\n%s", err, strings.Join(e.routes("net1"), "\n"))
 	}
 	e.ip("route del 10.9.0.0/16 table 100")
-	rig.WantCode(t, e.call(e.plugin.Check, keys+prevResult), 102, "10.9.0.0/16")
+	plugintest.WantCode(t, e.call(e.plugin.Check, keys+prevResult), 102, "10.9.0.0/16")
 }
 
 // Where the kernel has no VRFs, ADD says so and leaves nothing.
@@ -349,7 +349,7 @@ func TestPrivilegedWithoutVRFs(t *testing.T) {
 	e := &env{t: t, node: l.Node, pod: l.Node.PodT(t, "pod"), runs: attachments.Open(filepath.Join(t.TempDir(), "attachments")), ifname: "net1"}
 	e.netns, e.plugin = e.pod.Path, New(Deps{Records: e.runs})
 	e.ip("link add net1 type veth peer name w1")
-	rig.WantCode(t, e.add(`,"vrfname":"blue"`), 2, "blue", "CONFIG_NET_VRF")
+	plugintest.WantCode(t, e.add(`,"vrfname":"blue"`), 2, "blue", "CONFIG_NET_VRF")
 	if list, _ := e.runs.List(""); len(list) != 0 {
 		t.Errorf("records are left: %v", list)
 	}

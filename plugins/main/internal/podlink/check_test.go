@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // CHECK sees each difference, and names it.
@@ -19,11 +19,11 @@ func TestPrivilegedCheckSees(t *testing.T) {
 	tests := []struct {
 		name  string
 		only  string // kinds it is about; empty: all
-		spoil func(t *testing.T, s *stage, c *rig.Call)
+		spoil func(t *testing.T, s *stage, c *plugintest.Call)
 		text  string
 	}{
 		{"no interface", "", inPod(func(h *rtnl.Handle, l rtnl.Link) error { return h.DelLink(l.Index) }), "does not exist"},
-		{"another kind", "", func(_ *testing.T, s *stage, _ *rig.Call) {
+		{"another kind", "", func(_ *testing.T, s *stage, _ *plugintest.Call) {
 			s.IP(s.pod.NS, "link del eth0")
 			s.IP(s.pod.NS, "link add eth0 type veth peer name eth1")
 		}, "is not a"},
@@ -37,11 +37,11 @@ func TestPrivilegedCheckSees(t *testing.T) {
 		{"a route less", "", inPod(func(h *rtnl.Handle, l rtnl.Link) error {
 			return h.DelRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: l.Index})
 		}), "0.0.0.0/0"},
-		{"another mode", "macvlan ipvlan", func(_ *testing.T, s *stage, c *rig.Call) {
+		{"another mode", "macvlan ipvlan", func(_ *testing.T, s *stage, c *plugintest.Call) {
 			*c = c.With("mode", map[string]string{"macvlan": "private", "ipvlan": "l3"}[s.name])
 		}, "settings"},
-		{"another VLAN", "vlan", func(_ *testing.T, _ *stage, c *rig.Call) { *c = c.With("vlanId", 7) }, "settings"},
-		{"another master", "macvlan ipvlan vlan", func(_ *testing.T, s *stage, _ *rig.Call) {
+		{"another VLAN", "vlan", func(_ *testing.T, _ *stage, c *plugintest.Call) { *c = c.With("vlanId", 7) }, "settings"},
+		{"another master", "macvlan ipvlan vlan", func(_ *testing.T, s *stage, _ *plugintest.Call) {
 			s.Change(s.Node.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error {
 				if err := h.SetDown(l.Index); err != nil {
 					return err
@@ -49,7 +49,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 				return h.SetName(l.Index, "wan0")
 			})
 		}, "wan0"},
-		{"the IPAM plugin", "", func(_ *testing.T, s *stage, _ *rig.Call) {
+		{"the IPAM plugin", "", func(_ *testing.T, s *stage, _ *plugintest.Call) {
 			s.IPAM.VerbErr = cnierr.New(cnierr.CodeCheck, "nobody holds the address", "")
 		}, "nobody holds"},
 	}
@@ -61,14 +61,14 @@ func TestPrivilegedCheckSees(t *testing.T) {
 				call := s.call()
 				res := s.MustAdd(call)
 				tc.spoil(t, s, &call)
-				rig.WantCode(t, s.Check(call, res), 102, tc.text)
+				plugintest.WantCode(t, s.Check(call, res), 102, tc.text)
 			}, only...)
 		})
 	}
 }
 
-func inPod(f func(h *rtnl.Handle, l rtnl.Link) error) func(*testing.T, *stage, *rig.Call) {
-	return func(_ *testing.T, s *stage, _ *rig.Call) { s.Change(s.pod.NS, "eth0", f) }
+func inPod(f func(h *rtnl.Handle, l rtnl.Link) error) func(*testing.T, *stage, *plugintest.Call) {
+	return func(_ *testing.T, s *stage, _ *plugintest.Call) { s.Change(s.pod.NS, "eth0", f) }
 }
 
 func delAddr(addr string) func(h *rtnl.Handle, l rtnl.Link) error {
@@ -92,6 +92,6 @@ func TestPrivilegedCheckTolerates(t *testing.T) {
 		if err := s.Check(s.call(), res); err != nil {
 			t.Error(err)
 		}
-		rig.WantCode(t, s.Verb(s.Plug.Check, s.call()), 7, "prevResult")
+		plugintest.WantCode(t, s.Verb(s.Plug.Check, s.call()), 7, "prevResult")
 	})
 }

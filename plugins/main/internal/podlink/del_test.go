@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // DEL finds what ADD made with whatever little it is told, and leaves nothing.
@@ -19,28 +19,28 @@ func TestPrivilegedDel(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name  string
-		spoil func(t *testing.T, s *stage, c *rig.Call)
+		spoil func(t *testing.T, s *stage, c *plugintest.Call)
 	}{
-		{"as ADD", func(*testing.T, *stage, *rig.Call) {}},
-		{"without the namespace's path", func(_ *testing.T, _ *stage, c *rig.Call) { c.Netns = "" }},
-		{"after the namespace", func(t *testing.T, s *stage, _ *rig.Call) {
+		{"as ADD", func(*testing.T, *stage, *plugintest.Call) {}},
+		{"without the namespace's path", func(_ *testing.T, _ *stage, c *plugintest.Call) { c.Netns = "" }},
+		{"after the namespace", func(t *testing.T, s *stage, _ *plugintest.Call) {
 			if err := s.pod.Delete(); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"with the name alone", func(_ *testing.T, _ *stage, c *rig.Call) { c.Conf = nil }},
-		{"with keys that ADD refuses", func(_ *testing.T, _ *stage, c *rig.Call) {
+		{"with the name alone", func(_ *testing.T, _ *stage, c *plugintest.Call) { c.Conf = nil }},
+		{"with keys that ADD refuses", func(_ *testing.T, _ *stage, c *plugintest.Call) {
 			*c = c.With("mtu", "odd").With("mode", "none").With("vlanId", 9999).With("master", "a/b")
 		}},
-		{"with a prevResult of many", func(_ *testing.T, _ *stage, c *rig.Call) {
+		{"with a prevResult of many", func(_ *testing.T, _ *stage, c *plugintest.Call) {
 			*c = c.With("master", nil).With("prevResult", map[string]any{"cniVersion": "1.1.0", "interfaces": []any{map[string]any{"name": "a"}, map[string]any{"name": "b"}}})
 		}},
-		{"after the record", func(t *testing.T, s *stage, _ *rig.Call) {
+		{"after the record", func(t *testing.T, s *stage, _ *plugintest.Call) {
 			if err := os.RemoveAll(s.Dir.Path()); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"after a rename", func(_ *testing.T, s *stage, _ *rig.Call) {
+		{"after a rename", func(_ *testing.T, s *stage, _ *plugintest.Call) {
 			s.Change(s.pod.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error {
 				if err := h.SetDown(l.Index); err != nil {
 					return err
@@ -48,7 +48,7 @@ func TestPrivilegedDel(t *testing.T) {
 				return h.SetName(l.Index, "other")
 			})
 		}},
-		{"after the master", func(_ *testing.T, s *stage, _ *rig.Call) {
+		{"after the master", func(_ *testing.T, s *stage, _ *plugintest.Call) {
 			if s.master {
 				s.IP(s.Client().NS, "link del eth0")
 				s.IP(s.Node.NS, "link add eth0 type veth peer name tmp") // for MustBeClean
@@ -136,7 +136,7 @@ func TestPrivilegedGC(t *testing.T) {
 		foreign.Container, foreign.IfName = "foreign", "eth9"
 		s.MustAdd(foreign)
 
-		gc := rig.Call{Conf: map[string]any{"ipam": map[string]any{"type": "fake"}, "cni.dev/valid-attachments": []map[string]any{{"containerID": "kept", "ifname": "eth0"}}}}
+		gc := plugintest.Call{Conf: map[string]any{"ipam": map[string]any{"type": "fake"}, "cni.dev/valid-attachments": []map[string]any{{"containerID": "kept", "ifname": "eth0"}}}}
 		for range 2 {
 			if err := s.Verb(s.Plug.GC, gc); err != nil {
 				t.Fatalf("GC: %v", err)
@@ -173,7 +173,7 @@ func (s *stage) killedBeforeComplete(ref attachments.Ref) {
 // GC gives the address of a killed ADD back, so the interface that has it must go too; but not one that another attachment claims.
 func TestPrivilegedGCAfterKilledAdd(t *testing.T) {
 	t.Parallel()
-	gc := rig.Call{Conf: map[string]any{"ipam": map[string]any{"type": "fake"}, "cni.dev/valid-attachments": []any{}}}
+	gc := plugintest.Call{Conf: map[string]any{"ipam": map[string]any{"type": "fake"}, "cni.dev/valid-attachments": []any{}}}
 	eachKind(t, func(t *testing.T, s *stage) {
 		s.MustAdd(s.call())
 		s.killedBeforeComplete(attachments.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"})
@@ -214,7 +214,7 @@ func TestPrivilegedGCSparesSuccessor(t *testing.T) {
 		call := s.call().With("name", "other").With("vlanId", 101)
 		call.Container, call.Netns = "next", next.Path
 		s.MustAdd(call)
-		gc := rig.Call{Conf: map[string]any{"cni.dev/valid-attachments": []any{}}}
+		gc := plugintest.Call{Conf: map[string]any{"cni.dev/valid-attachments": []any{}}}
 		if err := s.Verb(s.Plug.GC, gc); err != nil {
 			t.Fatal(err)
 		}
@@ -236,12 +236,12 @@ func TestPrivilegedStatus(t *testing.T) {
 			t.Errorf("STATUS: %v", err)
 		}
 		if s.master {
-			rig.WantCode(t, s.Verb(s.Plug.Status, call.With("master", "nowhere")), 50, "nowhere")
+			plugintest.WantCode(t, s.Verb(s.Plug.Status, call.With("master", "nowhere")), 50, "nowhere")
 			if err := s.Verb(s.Plug.Status, call.With("master", "nowhere").With("linkInContainer", true)); err != nil {
 				t.Errorf("STATUS with a master in the pod: %v", err)
 			}
 		}
-		rig.WantCode(t, s.Verb(s.Plug.Status, call.With("mtu", -1)), 7, "mtu")
+		plugintest.WantCode(t, s.Verb(s.Plug.Status, call.With("mtu", -1)), 7, "mtu")
 		s.IPAM.VerbErr = json.Unmarshal([]byte("{"), new(any))
 		if err := s.Verb(s.Plug.Status, call); err == nil {
 			t.Error("STATUS does not pass the IPAM plugin's error on")

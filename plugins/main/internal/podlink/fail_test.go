@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
 )
 
@@ -24,17 +24,17 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 		tests := []struct {
 			name  string
 			only  string // kinds it is about; empty: all
-			spoil func(c *rig.Call)
+			spoil func(c *plugintest.Call)
 			code  uint
 			texts []string
 		}{
-			{"IPAM refuses", "", func(*rig.Call) { s.IPAM.AddErr = cnierr.New(cnierr.CodeExhausted, "full", "") }, 104, []string{"full"}},
+			{"IPAM refuses", "", func(*plugintest.Call) { s.IPAM.AddErr = cnierr.New(cnierr.CodeExhausted, "full", "") }, 104, []string{"full"}},
 			{"IPAM has no address", "", answer(s, &types100.Result{}), 7, []string{"ipam.type", "fake"}},
 			{"IPAM has a bad address", "", answer(s, &types100.Result{IPs: []*types100.IPConfig{{}}}), 6, nil},
-			{"one address twice", "", answer(s, &types100.Result{IPs: []*types100.IPConfig{rig.IP("10.1.0.2/16", ""), rig.IP("10.1.0.2/16", "")}}), 100, []string{"10.1.0.2"}},
+			{"one address twice", "", answer(s, &types100.Result{IPs: []*types100.IPConfig{plugintest.IP("10.1.0.2/16", ""), plugintest.IP("10.1.0.2/16", "")}}), 100, []string{"10.1.0.2"}},
 			{"a route that cannot be", "", answer(s, badRoute()), 100, []string{"192.0.2.0/24", "203.0.113.1"}},
 			{"no ipam", "ipvlan vlan dummy", set("ipam", nil), 7, []string{"ipam.type"}},
-			{"no ipam in 0.2.0", "macvlan", func(c *rig.Call) { *c = c.With("ipam", nil); c.Version = "0.2.0" }, 2, []string{"cniVersion", "0.2.0"}},
+			{"no ipam in 0.2.0", "macvlan", func(c *plugintest.Call) { *c = c.With("ipam", nil); c.Version = "0.2.0" }, 2, []string{"cniVersion", "0.2.0"}},
 			{"ipam is text", "", set("ipam", "host-local"), 6, []string{"ipam"}},
 			{"no such master", "macvlan ipvlan vlan", set("master", "nowhere"), 7, []string{"master", "nowhere"}},
 			{"master is no name", "macvlan ipvlan vlan", set("master", "a/b"), 7, []string{"master", "a/b"}},
@@ -51,12 +51,12 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 			{"mac", "macvlan", set("mac", "xx"), 7, []string{"mac", "xx"}},
 			{"multicast mac", "macvlan", set("mac", "01:00:00:00:00:01"), 7, []string{"mac", "01:00:00:00:00:01"}},
 			{"runtimeConfig.mac", "macvlan", set("runtimeConfig", map[string]any{"mac": "yy"}), 7, []string{"runtimeConfig.mac", "yy"}},
-			{"CNI_ARGS MAC", "macvlan", func(c *rig.Call) { c.Args = "MAC=zz" }, 4, []string{"MAC=zz"}},
-			{"CNI_ARGS", "macvlan", func(c *rig.Call) { c.Args = "COLOUR=red" }, 4, []string{"COLOUR=red"}},
+			{"CNI_ARGS MAC", "macvlan", func(c *plugintest.Call) { c.Args = "MAC=zz" }, 4, []string{"MAC=zz"}},
+			{"CNI_ARGS", "macvlan", func(c *plugintest.Call) { c.Args = "COLOUR=red" }, 4, []string{"COLOUR=red"}},
 			{"negative bcqueuelen", "macvlan", set("bcqueuelen", -1), 6, []string{"bcqueuelen"}},
-			{"name with a percent sign", "", func(c *rig.Call) { c.IfName = "eth%d" }, 4, []string{"eth%d"}},
-			{"no namespace", "", func(c *rig.Call) { c.Netns = "/run/netns/none" }, 8, []string{"/run/netns/none"}},
-			{"not a namespace", "", func(c *rig.Call) { c.Netns = "/proc/self/status" }, 8, []string{"/proc/self/status"}},
+			{"name with a percent sign", "", func(c *plugintest.Call) { c.IfName = "eth%d" }, 4, []string{"eth%d"}},
+			{"no namespace", "", func(c *plugintest.Call) { c.Netns = "/run/netns/none" }, 8, []string{"/run/netns/none"}},
+			{"not a namespace", "", func(c *plugintest.Call) { c.Netns = "/proc/self/status" }, 8, []string{"/proc/self/status"}},
 		}
 		for _, tc := range tests {
 			if tc.only != "" && !strings.Contains(" "+tc.only+" ", " "+s.name+" ") {
@@ -64,11 +64,11 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 			}
 			t.Run(tc.name, func(t *testing.T) {
 				s.T = t
-				defer func() { s.IPAM.AddErr, s.IPAM.Answer = nil, rig.Answer46 }()
+				defer func() { s.IPAM.AddErr, s.IPAM.Answer = nil, plugintest.Answer46 }()
 				call := s.call()
 				tc.spoil(&call)
 				_, err := s.Add(call)
-				rig.WantCode(t, err, tc.code, tc.texts...)
+				plugintest.WantCode(t, err, tc.code, tc.texts...)
 				s.MustBeClean(s.pod)
 				if err := s.Del(call); err != nil { // a runtime calls it after a failed ADD
 					t.Errorf("DEL: %v", err)
@@ -78,17 +78,17 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 	})
 }
 
-func set(key string, value any) func(*rig.Call) {
-	return func(c *rig.Call) { *c = c.With(key, value) }
+func set(key string, value any) func(*plugintest.Call) {
+	return func(c *plugintest.Call) { *c = c.With(key, value) }
 }
 
-func answer(s *stage, res *types100.Result) func(*rig.Call) {
-	return func(*rig.Call) { s.IPAM.Answer = func(int) *types100.Result { return res } }
+func answer(s *stage, res *types100.Result) func(*plugintest.Call) {
+	return func(*plugintest.Call) { s.IPAM.Answer = func(int) *types100.Result { return res } }
 }
 
 func badRoute() *types100.Result {
-	res := rig.Answer46(1)
-	res.Routes[0].Dst, res.Routes[0].GW = rig.CIDR("192.0.2.0/24"), rig.IP("203.0.113.1/24", "203.0.113.1").Gateway
+	res := plugintest.Answer46(1)
+	res.Routes[0].Dst, res.Routes[0].GW = plugintest.CIDR("192.0.2.0/24"), plugintest.IP("203.0.113.1/24", "203.0.113.1").Gateway
 	return res
 }
 
@@ -101,7 +101,7 @@ func TestPrivilegedNameTaken(t *testing.T) {
 		second := s.call()
 		second.Container = "c2"
 		_, err := s.Add(second)
-		rig.WantCode(t, err, 103, "eth0", s.pod.Path)
+		plugintest.WantCode(t, err, 103, "eth0", s.pod.Path)
 		if err := s.Del(second); err != nil {
 			t.Error(err)
 		}
@@ -125,7 +125,7 @@ func TestPrivilegedNoRecord(t *testing.T) {
 		}
 		s.Plug = s.new(podlink.Deps{IPAM: s.IPAM, Records: attachments.Open(filepath.Join(file, "records"))})
 		_, err := s.Add(s.call())
-		rig.WantCode(t, err, 101)
+		plugintest.WantCode(t, err, 101)
 		s.MustBeClean(s.pod)
 	})
 }
@@ -139,7 +139,7 @@ func TestPrivilegedVLANTaken(t *testing.T) {
 		second := s.call()
 		second.Container, second.Netns = "c2", other.Path
 		_, err := s.Add(second)
-		rig.WantCode(t, err, 103, "vlanId 100", "eth0")
+		plugintest.WantCode(t, err, 103, "vlanId 100", "eth0")
 		if got := s.Links(other.NS); len(got) != 1 {
 			t.Errorf("the other pod has %v", got)
 		}
@@ -153,10 +153,10 @@ func TestPrivilegedMasterDown(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *stage) {
 		s.Change(s.Node.NS, "eth0", func(h *rtnl.Handle, l rtnl.Link) error { return h.SetDown(l.Index) })
 		s.IPAM.Answer = func(int) *types100.Result {
-			return &types100.Result{IPs: []*types100.IPConfig{rig.IP("10.1.0.2/16", ""), rig.IP("fd00::2/64", "")}}
+			return &types100.Result{IPs: []*types100.IPConfig{plugintest.IP("10.1.0.2/16", ""), plugintest.IP("fd00::2/64", "")}}
 		}
 		if _, err := s.Add(s.call()); err != nil {
-			rig.WantCode(t, err, 7, "master", "eth0", "down")
+			plugintest.WantCode(t, err, 7, "master", "eth0", "down")
 			s.MustBeClean(s.pod)
 			return
 		}
@@ -180,7 +180,7 @@ func TestPrivilegedPassthru(t *testing.T) {
 		second := s.call()
 		second.Container, second.Netns = "c2", other.Path
 		_, err := s.Add(second)
-		rig.WantCode(t, err, 100, "eth0", "passthru")
+		plugintest.WantCode(t, err, 100, "eth0", "passthru")
 		if err := s.Del(call); err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // Several gateways for one destination are all used, and CHECK knows each.
@@ -18,12 +18,12 @@ func TestPrivilegedSeveralGateways(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *stage) {
 		gw := func(ip string) types.Route {
 			if strings.Contains(ip, ":") {
-				return types.Route{Dst: rig.CIDR("2001:db8:9::/48"), GW: rig.IP(ip+"/64", ip).Gateway}
+				return types.Route{Dst: plugintest.CIDR("2001:db8:9::/48"), GW: plugintest.IP(ip+"/64", ip).Gateway}
 			}
-			return types.Route{Dst: rig.CIDR("198.51.100.0/24"), GW: rig.IP(ip+"/16", ip).Gateway}
+			return types.Route{Dst: plugintest.CIDR("198.51.100.0/24"), GW: plugintest.IP(ip+"/16", ip).Gateway}
 		}
 		s.IPAM.Answer = func(int) *types100.Result {
-			res := rig.Answer46(1)
+			res := plugintest.Answer46(1)
 			for _, ip := range []string{"10.1.0.8", "10.1.0.9", "fd00::8", "fd00::9"} {
 				r := gw(ip)
 				res.Routes = append(res.Routes, &r)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
 	"github.com/sluice-cni/sluice/plugins/main/dummy"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
 	"github.com/sluice-cni/sluice/plugins/main/ipvlan"
@@ -39,21 +39,21 @@ func onMaster() []string { return []string{"macvlan", "ipvlan", "vlan"} }
 
 // stage is a rig with one of the plugins and a pod.
 type stage struct {
-	*rig.Rig
+	*plugintest.Rig
 	kind
 	pod *netlab.Pod
 }
 
 func newStage(t *testing.T, k kind) *stage {
 	t.Helper()
-	r := rig.New(t)
+	r := plugintest.New(t)
 	r.Plug = k.new(podlink.Deps{IPAM: r.IPAM, Records: r.Dir})
 	return &stage{r, k, r.Pod("pod")}
 }
 
 // call is the ADD of the pod's eth0.
-func (s *stage) call() rig.Call {
-	c := rig.Call{Netns: s.pod.Path, Conf: map[string]any{"ipam": map[string]any{"type": "fake"}}}
+func (s *stage) call() plugintest.Call {
+	c := plugintest.Call{Netns: s.pod.Path, Conf: map[string]any{"ipam": map[string]any{"type": "fake"}}}
 	for k, v := range s.conf {
 		c.Conf[k] = v
 	}

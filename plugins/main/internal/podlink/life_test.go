@@ -12,7 +12,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // The whole life of an attachment: what ADD made is there and in the result,
@@ -62,15 +62,15 @@ func TestPrivilegedRoutes(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *stage) {
 		table, scope := 100, 253
 		s.IPAM.Answer = func(int) *types100.Result {
-			res := rig.Answer46(1)
+			res := plugintest.Answer46(1)
 			res.Routes = []*types.Route{
-				{Dst: rig.CIDR("0.0.0.0/0"), MTU: 1400, AdvMSS: 1360, Priority: 50},
-				{Dst: rig.CIDR("::/0"), MTU: 1400, AdvMSS: 1340, Priority: 60},
-				{Dst: rig.CIDR("192.0.2.0/24"), GW: rig.IP("10.1.0.9/16", "10.1.0.9").Gateway, Table: &table},
+				{Dst: plugintest.CIDR("0.0.0.0/0"), MTU: 1400, AdvMSS: 1360, Priority: 50},
+				{Dst: plugintest.CIDR("::/0"), MTU: 1400, AdvMSS: 1340, Priority: 60},
+				{Dst: plugintest.CIDR("192.0.2.0/24"), GW: plugintest.IP("10.1.0.9/16", "10.1.0.9").Gateway, Table: &table},
 			}
 			if s.name != "ipvlan" { // scope of a route by a gateway is universe
 				res.IPs[0].Gateway = nil
-				res.Routes = append(res.Routes, &types.Route{Dst: rig.CIDR("198.51.100.0/24"), Scope: &scope})
+				res.Routes = append(res.Routes, &types.Route{Dst: plugintest.CIDR("198.51.100.0/24"), Scope: &scope})
 			}
 			return res
 		}
@@ -91,7 +91,7 @@ func TestPrivilegedRoutes(t *testing.T) {
 			t.Errorf("CHECK: %v", err)
 		}
 		s.IP(s.pod.NS, "-6 route change default via fd00::1 dev eth0 metric 60 mtu 1300")
-		rig.WantCode(t, s.Check(s.call(), res), 102, "::/0", "1400")
+		plugintest.WantCode(t, s.Check(s.call(), res), 102, "::/0", "1400")
 	})
 }
 
@@ -110,7 +110,7 @@ func TestPrivilegedLinkInContainer(t *testing.T) {
 		if err := s.Check(call, res); err != nil {
 			t.Errorf("CHECK: %v", err)
 		}
-		rig.WantCode(t, s.Check(call.With("linkInContainer", false), res), 102, "on the node")
+		plugintest.WantCode(t, s.Check(call.With("linkInContainer", false), res), 102, "on the node")
 		if err := s.Del(call); err != nil {
 			t.Error(err)
 		}
@@ -118,7 +118,7 @@ func TestPrivilegedLinkInContainer(t *testing.T) {
 			t.Errorf("the pod has %v", got)
 		}
 		_, err := s.Add(s.call().With("linkInContainer", true)) // eth0 of the node
-		rig.WantCode(t, err, 7, "master", "eth0", "in the pod")
+		plugintest.WantCode(t, err, 7, "master", "eth0", "in the pod")
 	}, onMaster()...)
 }
 
@@ -142,8 +142,8 @@ func TestPrivilegedDefaultMaster(t *testing.T) {
 			}
 		}
 		_, err := s.Add(call)
-		rig.WantCode(t, err, 7, "master", "default route")
-		rig.WantCode(t, s.Verb(s.Plug.Status, call), 50, "default route")
+		plugintest.WantCode(t, err, 7, "master", "default route")
+		plugintest.WantCode(t, s.Verb(s.Plug.Status, call), 50, "default route")
 		s.MustBeClean(s.pod)
 	}, "macvlan", "ipvlan")
 }
@@ -167,7 +167,7 @@ func TestPrivilegedDAD(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *stage) {
 		s.IP(s.Client().NS, "addr add fd00::2/64 dev eth0 nodad")
 		_, err := s.Add(s.call().With("enabledad", true))
-		rig.WantCode(t, err, 103, "fd00::2", "in use")
+		plugintest.WantCode(t, err, 103, "fd00::2", "in use")
 		s.MustBeClean(s.pod)
 		s.MustAdd(s.call().With("enabledad", true)) // fd00::3
 	}, "macvlan")

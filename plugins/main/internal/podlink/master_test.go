@@ -5,7 +5,7 @@ package podlink_test
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/rig"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // A default route that leads nowhere has no device to sit on.
@@ -18,8 +18,8 @@ func TestPrivilegedUnreachableDefault(t *testing.T) {
 		}
 		call := s.call().With("master", nil)
 		_, err := s.Add(call)
-		rig.WantCode(t, err, 7, "master", "no default route")
-		rig.WantCode(t, s.Verb(s.Plug.Status, call), 50, "no default route")
+		plugintest.WantCode(t, err, 7, "master", "no default route")
+		plugintest.WantCode(t, s.Verb(s.Plug.Status, call), 50, "no default route")
 	}, "macvlan", "ipvlan")
 }
 

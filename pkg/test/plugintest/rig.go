@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rig runs one plugin in the test's own process, on a node and pods of
+// Package plugintest runs one plugin in the test's own process, on a node and pods of
 // the lab, with fakes where the plugin calls others. It is for the tests of a
 // plugin's package; suites that judge the binaries are in test/.
-package rig
+package plugintest
 
 import (
 	"context"
