@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -27,7 +27,7 @@ type attach struct {
 	p     *plugin
 	undos rollback.Stack
 
-	*attachment.Site
+	*cniops.Site
 	masq *masquerade.Session // nil without masquerading
 
 	bridge  rtnl.Link
@@ -52,7 +52,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	defer t.undos.Rollback(ctx, &err)
-	if err := attachment.Run(ctx,
+	if err := cniops.Run(ctx,
 		t.begin, t.makeBridge, t.makeVeth, t.setPort, t.spoofCheck, t.allocate, t.configurePod, t.gateways, t.masqueradePod, t.waitUp, t.complete,
 	); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 // prepare opens what the steps need and refuses what the kernel's state rules
 // out. It changes nothing.
 func (t *attach) prepare(ctx context.Context) (err error) {
-	if t.Site, err = attachment.Open(t.args.Netns); err != nil {
+	if t.Site, err = cniops.Open(t.args.Netns); err != nil {
 		return err
 	}
 	if err := t.NameFree(t.args.IfName); err != nil {
@@ -154,16 +154,16 @@ func (t *attach) complete(context.Context) error {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
 	t.result.Interfaces = t.interfaces()
-	t.result.DNS = attachment.DNS(t.DNS, t.result.DNS)
+	t.result.DNS = cniops.DNS(t.DNS, t.result.DNS)
 	return nil
 }
 
 // interfaces lists what was made, in the reference plugin's order.
 func (t *attach) interfaces() []*types100.Interface {
 	v := t.Version()
-	list := []*types100.Interface{attachment.Entry(t.bridge, "", v), attachment.Entry(t.hostEnd, "", v), attachment.Entry(t.podEnd, t.args.Netns, v)}
+	list := []*types100.Interface{cniops.Entry(t.bridge, "", v), cniops.Entry(t.hostEnd, "", v), cniops.Entry(t.podEnd, t.args.Netns, v)}
 	if t.legMade {
-		list = append(list, attachment.Entry(t.route, "", v))
+		list = append(list, cniops.Entry(t.route, "", v))
 	}
 	return list
 }

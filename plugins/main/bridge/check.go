@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
 // inspection is one CHECK under way. It collects every difference.
@@ -24,7 +24,7 @@ type inspection struct {
 	*request
 	p    *plugin
 	prev *types100.Result
-	*attachment.Site
+	*cniops.Site
 
 	bridge, hostEnd, podEnd rtnl.Link
 	route                   rtnl.Link // as in attach
@@ -44,10 +44,10 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 		return err
 	}
 	c := &inspection{request: req, p: p}
-	if c.prev, err = attachment.Prev(&req.Common); err != nil {
+	if c.prev, err = cniops.Prev(&req.Common); err != nil {
 		return err
 	}
-	if c.Site, err = attachment.Open(a.Netns); err != nil {
+	if c.Site, err = cniops.Open(a.Netns); err != nil {
 		return err
 	}
 	defer c.Site.Close()
@@ -99,12 +99,12 @@ func (c *inspection) checkBridge() (there bool, err error) {
 		return false, nil
 	}
 	br := c.bridge
-	if e := attachment.Listed(c.prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
+	if e := cniops.Listed(c.prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
 		if mac, err := net.ParseMAC(e.Mac); err == nil {
 			br.MAC = mac // that of a bridge which somebody else made follows its ports, and matters to nobody
 		}
 	}
-	c.diffs = append(c.diffs, attachment.Differences(br, c.prev, "")...)
+	c.diffs = append(c.diffs, cniops.Differences(br, c.prev, "")...)
 	if !c.bridge.Up {
 		c.differ("bridge %s is down", c.Bridge)
 	}
@@ -124,7 +124,7 @@ func (c *inspection) checkPod() (there bool, err error) {
 		c.differ("%s is not a veth", name)
 		return false, nil
 	}
-	c.diffs = append(c.diffs, attachment.Differences(c.podEnd, c.prev, c.args.Netns)...)
+	c.diffs = append(c.diffs, cniops.Differences(c.podEnd, c.prev, c.args.Netns)...)
 	if !c.podEnd.Up && !c.DisableContainerIf {
 		c.differ("%s is down", name)
 	}
@@ -140,7 +140,7 @@ func (c *inspection) checkHostEnd() (there bool, err error) {
 		c.differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
 		return false, nil
 	}
-	c.diffs = append(c.diffs, attachment.Differences(c.hostEnd, c.prev, "")...)
+	c.diffs = append(c.diffs, cniops.Differences(c.hostEnd, c.prev, "")...)
 	if !c.hostEnd.Up {
 		c.differ("%s is down", c.hostEnd.Name)
 	}

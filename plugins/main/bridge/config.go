@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 )
@@ -142,7 +142,7 @@ func (r *request) parseIPAM() (err error) {
 }
 
 func (r *request) parseMAC() (err error) {
-	r.mac, err = attachment.MAC(r.args, &r.Common, "")
+	r.mac, err = cniops.MAC(r.args, &r.Common, "")
 	return err
 }
 
@@ -157,7 +157,7 @@ func (r *request) checkBridge() error {
 }
 
 func (r *request) checkNumbers() error {
-	if err := attachment.CheckMTU(r.MTU); err != nil {
+	if err := cniops.CheckMTU(r.MTU); err != nil {
 		return err
 	}
 	if r.VLAN < 0 || r.VLAN > maxVLAN {

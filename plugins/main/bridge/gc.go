@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
 // gc detaches what the runtime no longer lists, and drops masquerading that
@@ -25,9 +25,9 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
 	defer host.Close()
-	err = attachment.Collector{
+	err = cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniskel.Args, _ attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, _ cniops.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, host, c, rec.Ref)
 		},
 	}.Run(ctx, a)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
@@ -52,7 +52,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	defer t.undos.Rollback(ctx, &err)
-	if err := attachment.Run(ctx, t.begin, t.move, t.allocate, t.configure, t.complete); err != nil {
+	if err := cniops.Run(ctx, t.begin, t.move, t.allocate, t.configure, t.complete); err != nil {
 		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
@@ -168,11 +168,11 @@ func (t *attach) complete(context.Context) error {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
 	t.dev.Name = t.args.IfName // in DPDK mode all that is known of it
-	i := attachment.Entry(t.dev, t.args.Netns, t.Version())
+	i := cniops.Entry(t.dev, t.args.Netns, t.Version())
 	if t.Version() == "1.1.0" { // older versions do not have the field, and converting down does not remove it
 		i.PciID = t.rec.PCI
 	}
 	t.result.Interfaces = []*types100.Interface{i}
-	t.result.DNS = attachment.DNS(t.DNS, t.result.DNS)
+	t.result.DNS = cniops.DNS(t.DNS, t.result.DNS)
 	return nil
 }

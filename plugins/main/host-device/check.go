@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
 
@@ -27,7 +27,7 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	prev, err := attachment.Prev(&r.Common)
+	prev, err := cniops.Prev(&r.Common)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if r.ipamType != "" {
 		diffs = append(diffs, p.IPAM.Check(ctx, a, r.ipamType))
 	}
-	entry := attachment.Listed(prev, a.IfName, a.Netns)
+	entry := cniops.Listed(prev, a.IfName, a.Netns)
 	if entry == nil {
 		diffs = append(diffs, differs("%s is not in prevResult", a.IfName))
 	}
@@ -68,7 +68,7 @@ func (e *ends) compare(prev *types100.Result, entry *types100.Interface, old rem
 	if err != nil {
 		return nil, err
 	}
-	diffs = append(diffs, attachment.Differences(l, prev, entry.Sandbox)...)
+	diffs = append(diffs, cniops.Differences(l, prev, entry.Sandbox)...)
 	if !l.Up {
 		diffs = append(diffs, differs("%s is down", l.Name))
 	}

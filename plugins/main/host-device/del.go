@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
 // del gives the device back. It needs no more than the attachment's name.
 func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
-	c, err := attachment.ParseDel(a.StdinData)
+	c, err := cniops.ParseDel(a.StdinData)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func underName(a *cniskel.Args, name string) (*cniskel.Args, error) {
 
 // detach ends one loan: the device, the addresses and then the record. It goes
 // on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c attachment.DelConf, ref attachments.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, ref attachments.Ref) error {
 	old := p.remember(ref)
 	back := func() error { return p.giveBack(ctx, a, ref, old) }
 	if !old.found {

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
 // ends are the two namespaces a device moves between, with a handle in each.
@@ -14,7 +14,7 @@ import (
 type ends struct {
 	hostNS, podNS *netns.NS
 	host, pod     *rtnl.Handle
-	site          *attachment.Site // owns what it holds; nil: the others are our own
+	site          *cniops.Site // owns what it holds; nil: the others are our own
 }
 
 // open opens both sides.
@@ -23,7 +23,7 @@ func open(path string) (_ *ends, err error) {
 	if e.hostNS, err = netns.Current(); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
-	if e.site, err = attachment.Open(path); err != nil {
+	if e.site, err = cniops.Open(path); err != nil {
 		e.hostNS.Close()
 		return nil, err
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
 // gc gives back what this network's records lend to attachments that the
 // runtime no longer lists, then lets the IPAM plugin collect. The namespace is
 // the recorded one, if it is still the same.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return attachment.Collector{
+	return cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniskel.Args, c attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, c, rec.Ref)
 		},
 	}.Run(ctx, a)

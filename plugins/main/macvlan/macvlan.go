@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
 )
 
@@ -62,7 +62,7 @@ func parse(a *cniskel.Args) (*podlink.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	mac, err := attachment.MAC(a, &c.Common, c.MAC)
+	mac, err := cniops.MAC(a, &c.Common, c.MAC)
 	if err != nil {
 		return nil, err
 	}

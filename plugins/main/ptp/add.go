@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -25,7 +25,7 @@ const podInterface = 1
 // attach is one ADD under way.
 type attach struct {
 	*request
-	*attachment.Site
+	*cniops.Site
 	p     *plugin
 	undos rollback.Stack
 	masq  *masquerade.Session // nil without masquerading
@@ -49,7 +49,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	defer t.undos.Rollback(ctx, &err)
-	if err := attachment.Run(ctx,
+	if err := cniops.Run(ctx,
 		t.begin, t.makeVeth, t.allocate, t.configureHost, t.configurePod, t.masqueradePod, t.waitUp, t.complete,
 	); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 // prepare opens what the steps need and refuses what the kernel's state rules
 // out. It changes nothing.
 func (t *attach) prepare(ctx context.Context) (err error) {
-	if t.Site, err = attachment.Open(t.args.Netns); err != nil {
+	if t.Site, err = cniops.Open(t.args.Netns); err != nil {
 		return err
 	}
 	if err := t.NameFree(t.args.IfName); err != nil {
@@ -130,7 +130,7 @@ func (t *attach) allocate(ctx context.Context) (err error) {
 	t.rec.Addrs = addrs
 	t.result = &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
-		IPs:        res.IPs, Routes: res.Routes, DNS: attachment.DNS(t.DNS, res.DNS),
+		IPs:        res.IPs, Routes: res.Routes, DNS: cniops.DNS(t.DNS, res.DNS),
 	}
 	for i, ip := range t.result.IPs {
 		ip.Interface = types100.Int(podInterface)
@@ -159,8 +159,8 @@ func (t *attach) complete(context.Context) error {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
 	t.result.Interfaces = []*types100.Interface{
-		attachment.Entry(t.hostEnd, "", t.Version()),
-		attachment.Entry(t.podEnd, t.args.Netns, t.Version()),
+		cniops.Entry(t.hostEnd, "", t.Version()),
+		cniops.Entry(t.podEnd, t.args.Netns, t.Version()),
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
@@ -24,7 +24,7 @@ import (
 // inspection is one CHECK under way. It collects every difference.
 type inspection struct {
 	*request
-	*attachment.Site
+	*cniops.Site
 	p    *plugin
 	prev *types100.Result
 
@@ -45,10 +45,10 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 		return err
 	}
 	c := &inspection{request: req, p: p}
-	if c.prev, err = attachment.Prev(&req.Common); err != nil {
+	if c.prev, err = cniops.Prev(&req.Common); err != nil {
 		return err
 	}
-	if c.Site, err = attachment.Open(a.Netns); err != nil {
+	if c.Site, err = cniops.Open(a.Netns); err != nil {
 		return err
 	}
 	defer c.Site.Close()
@@ -98,7 +98,7 @@ func (c *inspection) find(what, sandbox string, get func() (rtnl.Link, error)) (
 	case !l.Up:
 		c.differ("%s is down", what)
 	}
-	c.diffs = append(c.diffs, attachment.Differences(l, c.prev, sandbox)...)
+	c.diffs = append(c.diffs, cniops.Differences(l, c.prev, sandbox)...)
 	return l, true, nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
@@ -19,7 +19,7 @@ import (
 // del detaches the pod. It needs no more than the attachment's name: what ADD
 // made is in the record, and what has no record is found by derived names.
 func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
-	c, err := attachment.ParseDel(a.StdinData)
+	c, err := cniops.ParseDel(a.StdinData)
 	if err != nil {
 		return err
 	}
@@ -29,9 +29,9 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 // gc detaches what the runtime no longer lists, and drops masquerading that
 // nobody knows.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	err := attachment.Collector{
+	err := cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniskel.Args, c attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, rec.Ref, c.IPAM)
 		},
 	}.Run(ctx, a)

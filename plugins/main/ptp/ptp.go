@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -120,7 +120,7 @@ func parse(a *cniskel.Args) (*request, error) {
 	if r.ipamType == "" {
 		return nil, cnierr.Config("ipam.type", "", "a pod on a point-to-point link needs an address")
 	}
-	if err := attachment.CheckMTU(r.MTU); err != nil {
+	if err := cniops.CheckMTU(r.MTU); err != nil {
 		return nil, err
 	}
 	return r, r.Validate()

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
@@ -24,7 +24,7 @@ import (
 // attach is one ADD under way.
 type attach struct {
 	*request
-	*attachment.Site
+	*cniops.Site
 	p      *plugin
 	undos  rollback.Stack
 	bridge rtnl.Link // zero: none
@@ -41,7 +41,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	if err != nil {
 		return nil, err
 	}
-	site, err := attachment.Open(a.Netns)
+	site, err := cniops.Open(a.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	defer t.undos.Rollback(ctx, &err)
-	if err := attachment.Run(ctx, t.begin, t.makeTap, t.allocate, t.configure, t.complete); err != nil {
+	if err := cniops.Run(ctx, t.begin, t.makeTap, t.allocate, t.configure, t.complete); err != nil {
 		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
@@ -163,8 +163,8 @@ func (t *attach) complete(context.Context) error {
 	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
-	t.result.Interfaces = []*types100.Interface{attachment.Entry(t.dev, t.args.Netns, t.Version())}
-	t.result.DNS = attachment.DNS(t.DNS, t.result.DNS)
+	t.result.Interfaces = []*types100.Interface{cniops.Entry(t.dev, t.args.Netns, t.Version())}
+	t.result.DNS = cniops.DNS(t.DNS, t.result.DNS)
 	return nil
 }
 

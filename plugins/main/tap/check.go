@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
 
@@ -33,11 +33,11 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	prev, err := attachment.Prev(&r.Common)
+	prev, err := cniops.Prev(&r.Common)
 	if err != nil {
 		return err
 	}
-	site, err := attachment.Open(a.Netns)
+	site, err := cniops.Open(a.Netns)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (c *inspection) inspect(pod *rtnl.Handle, prev *types100.Result) error {
 		c.differ("%s is not a tap device", name)
 		return nil
 	}
-	c.diffs = append(c.diffs, attachment.Differences(l, prev, c.args.Netns)...)
+	c.diffs = append(c.diffs, cniops.Differences(l, prev, c.args.Netns)...)
 	c.compareTun(*l.Tun)
 	if !l.Up {
 		c.differ("%s is down", name)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -82,7 +82,7 @@ func parse(a *cniskel.Args) (*request, error) {
 	if r.mac, err = r.wantedMAC(); err != nil {
 		return nil, err
 	}
-	if err := attachment.CheckMTU(r.MTU); err != nil {
+	if err := cniops.CheckMTU(r.MTU); err != nil {
 		return nil, err
 	}
 	if r.Bridge != "" {
@@ -101,7 +101,7 @@ func parse(a *cniskel.Args) (*request, error) {
 func (r *request) wantedMAC() (net.HardwareAddr, error) {
 	c := r.Common
 	c.Args = nil
-	return attachment.MAC(r.args, &c, r.MAC)
+	return cniops.MAC(r.args, &c, r.MAC)
 }
 
 // checkResult refuses a result that the configuration's version cannot carry

@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
 // del removes the device and releases the addresses. It needs no more than the
 // attachment's name.
 func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
-	c, err := attachment.ParseDel(a.StdinData)
+	c, err := cniops.ParseDel(a.StdinData)
 	if err != nil {
 		return err
 	}
@@ -25,7 +25,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 }
 
 // detach goes on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c attachment.DelConf, ref attachments.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, ref attachments.Ref) error {
 	old, found, path := attachments.Recall[section](p.Records, ref, Name)
 	paths := []string{a.Netns, path}
 	if !found && p.Records.Claimed(ref, a.Netns) {
@@ -46,7 +46,7 @@ func removeIn(paths []string, inode uint64, name string) error {
 	if name == "" { // of a record that cannot be read
 		return nil
 	}
-	pod, err := attachment.Reopen(inode, paths...)
+	pod, err := cniops.Reopen(inode, paths...)
 	if pod == nil {
 		return err
 	}
@@ -69,9 +69,9 @@ func removeTap(pod *rtnl.Handle, name string) error {
 
 // gc removes what this network's records name and the runtime no longer lists.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return attachment.Collector{
+	return cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniskel.Args, c attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, c, rec.Ref)
 		},
 	}.Run(ctx, a)

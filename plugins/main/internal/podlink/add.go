@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
@@ -24,7 +24,7 @@ import (
 // attach is one ADD under way.
 type attach struct {
 	*Request
-	*attachment.Site
+	*cniops.Site
 	p     *plugin
 	undos rollback.Stack
 
@@ -42,7 +42,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	t := &attach{Request: req, p: p}
-	if t.Site, err = attachment.Open(a.Netns); err != nil {
+	if t.Site, err = cniops.Open(a.Netns); err != nil {
 		return nil, err
 	}
 	defer t.Site.Close()
@@ -50,7 +50,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	defer t.undos.Rollback(ctx, &err)
-	if err := attachment.Run(ctx, t.begin, t.makeLink, t.allocate, t.configure, t.complete); err != nil {
+	if err := cniops.Run(ctx, t.begin, t.makeLink, t.allocate, t.configure, t.complete); err != nil {
 		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
@@ -161,7 +161,7 @@ func (t *attach) allocate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.result.IPs, t.result.Routes, t.result.DNS = from.IPs, from.Routes, attachment.DNS(t.DNS, from.DNS)
+	t.result.IPs, t.result.Routes, t.result.DNS = from.IPs, from.Routes, cniops.DNS(t.DNS, from.DNS)
 	for _, ip := range t.result.IPs {
 		ip.Interface = types100.Int(0)
 	}
@@ -188,7 +188,7 @@ func (t *attach) complete(context.Context) error {
 	if err := t.p.Records.Complete(t.ref, t.p.Name, t.rec); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
-	t.result.Interfaces = []*types100.Interface{attachment.Entry(t.link, t.Args.Netns, t.Version())}
+	t.result.Interfaces = []*types100.Interface{cniops.Entry(t.link, t.Args.Netns, t.Version())}
 	return nil
 }
 

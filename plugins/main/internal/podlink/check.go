@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
 )
 
 // inspection is one CHECK under way. It collects every difference.
 type inspection struct {
 	*Request
-	*attachment.Site
+	*cniops.Site
 	p    *plugin
 	prev *types100.Result
 	link rtnl.Link
@@ -40,10 +40,10 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 		return err
 	}
 	c := &inspection{Request: req, p: p}
-	if c.prev, err = attachment.Prev(&req.Common); err != nil {
+	if c.prev, err = cniops.Prev(&req.Common); err != nil {
 		return err
 	}
-	if c.Site, err = attachment.Open(a.Netns); err != nil {
+	if c.Site, err = cniops.Open(a.Netns); err != nil {
 		return err
 	}
 	defer c.Site.Close()
@@ -96,7 +96,7 @@ func (c *inspection) same(want rtnl.Sub) bool {
 // compare looks at prevResult's entry. Where that has no MTU (before 1.1.0) nobody
 // tells a wrong one from one that a later plugin has set.
 func (c *inspection) compare() {
-	c.diffs = append(c.diffs, attachment.Differences(c.link, c.prev, c.Args.Netns)...)
+	c.diffs = append(c.diffs, cniops.Differences(c.link, c.prev, c.Args.Netns)...)
 }
 
 // checkMaster compares what the interface sits on with the configuration, or

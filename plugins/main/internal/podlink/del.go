@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -19,7 +19,7 @@ import (
 // network's name and ipam: a master that is gone, or keys that ADD would
 // refuse, are no obstacle.
 func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
-	c, err := attachment.ParseDel(a.StdinData)
+	c, err := cniops.ParseDel(a.StdinData)
 	if err != nil {
 		return err
 	}
@@ -38,9 +38,9 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 // pod's namespace by now: the recorded inode and index tell, and what another
 // attachment claims is spared.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return attachment.Collector{
+	return cniops.Collector{
 		Section: p.Name, List: p.Records.List, IPAM: p.IPAM,
-		Detach: func(ctx context.Context, call *cniskel.Args, c attachment.DelConf, rec *attachments.Record) error {
+		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
 			old := p.loadSection(rec.Ref)
 			// Of an ADD that was killed no index is recorded: name and kind find what it made, in the namespace with the recorded
 			// inode alone. It must not stay, since its addresses are released.
@@ -70,7 +70,7 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.Re
 // reference plugin. A namespace that is gone took the interface with it, as did
 // one that has been replaced by another under the same path.
 func (r remembered) remove(kind, ifname string) error {
-	pod, err := attachment.Reopen(r.NetNS, r.netns)
+	pod, err := cniops.Reopen(r.NetNS, r.netns)
 	if pod == nil {
 		return err
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/main/internal/attachment"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -152,7 +152,7 @@ func (p *plugin) parse(a *cniskel.Args, status bool) (*Request, error) {
 	if r.ipamType == "" && r.NeedIPAM && r.Given == nil && !later {
 		return nil, cnierr.Config("ipam.type", "", p.Name+" needs an IPAM plugin")
 	}
-	if err := attachment.CheckMTU(r.MTU); err != nil {
+	if err := cniops.CheckMTU(r.MTU); err != nil {
 		return nil, err
 	}
 	if why := cniconf.BadLinkName(r.Master.Master); why != "" {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attachment is what the verbs of the main plugins have in common,
+// Package cniops is what the verbs of the main plugins have in common,
 // whatever device they make: the namespaces they work in, keys that several of
 // them have, entries of a result, and GC. It owns no state.
-package attachment
+package cniops
 
 import (
 	"context"

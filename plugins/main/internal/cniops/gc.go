@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package attachment
+package cniops
 
 import (
 	"context"
