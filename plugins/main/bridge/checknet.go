@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 // checkPort compares the bridge port and the MTU, which nobody else changes.
@@ -65,7 +65,7 @@ func covered(w rtnl.VLAN, have []rtnl.VLAN) bool {
 
 // checkPodNet compares the pod's addresses and routes with prevResult's.
 func (c *inspection) checkPodNet() error {
-	diffs, err := podif.Check(c.Pod, c.podEnd, c.prev)
+	diffs, err := podiface.Check(c.Pod, c.podEnd, c.prev)
 	c.diffs = append(c.diffs, diffs...)
 	return err
 }

@@ -5,7 +5,7 @@ package bridge
 import (
 	"context"
 
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 // configurePod gives the pod's end its addresses and routes and sets it up.
@@ -13,10 +13,10 @@ func (t *attach) configurePod(ctx context.Context) error {
 	if t.DisableContainerIf {
 		return nil
 	}
-	routes, err := podif.Routes(t.result, t.podEnd.Index)
+	routes, err := podiface.Routes(t.result, t.podEnd.Index)
 	if err != nil {
 		return err
 	}
-	i := podif.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, DAD: t.EnableDAD}
+	i := podiface.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, DAD: t.EnableDAD}
 	return i.Configure(ctx, t.rec.Addrs, routes)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 // attach is one ADD under way.
@@ -154,11 +154,11 @@ func (t *attach) configure(ctx context.Context) error {
 	if t.dpdk {
 		return nil
 	}
-	routes, err := podif.Routes(t.result, t.dev.Index)
+	routes, err := podiface.Routes(t.result, t.dev.Index)
 	if err != nil {
 		return err
 	}
-	dev := podif.Interface{NS: t.podNS, Link: t.dev, Pod: t.pod, Log: t.args.Log, Announce: true}
+	dev := podiface.Interface{NS: t.podNS, Link: t.dev, Pod: t.pod, Log: t.args.Log, Announce: true}
 	return dev.Configure(ctx, t.addrs, routes)
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 func differs(format string, a ...any) error {
@@ -78,6 +78,6 @@ func (e *ends) compare(prev *types100.Result, entry *types100.Interface, old rem
 	if old.found && l.Alias != old.Device {
 		diffs = append(diffs, differs("the alias of %s is %q, not its own name %s", l.Name, l.Alias, old.Device))
 	}
-	more, err := podif.Check(e.pod, l, prev)
+	more, err := podiface.Check(e.pod, l, prev)
 	return append(diffs, more...), err
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 // inspection is one CHECK under way. It collects every difference.
@@ -67,7 +67,7 @@ func (c *inspection) inspect(ctx context.Context) error {
 			return err
 		}
 	}
-	diffs, err := podif.Check(c.Pod, c.podEnd, c.prev)
+	diffs, err := podiface.Check(c.Pod, c.podEnd, c.prev)
 	c.diffs = append(c.diffs, diffs...)
 	if err != nil {
 		return err

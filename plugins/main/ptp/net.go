@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
@@ -65,7 +65,7 @@ func planFor(res *types100.Result, addrs []netip.Prefix, hostIndex, podIndex int
 			p.podRoutes = append(p.podRoutes, rtnl.Route{LinkIndex: podIndex, Dst: subnet, Gateway: ipam.Addr(ip.Gateway), Src: addrs[i].Addr()})
 		}
 	}
-	own, err := podif.Routes(res, podIndex)
+	own, err := podiface.Routes(res, podIndex)
 	derived := p.podRoutes[:len(p.podRoutes):len(p.podRoutes)]
 	for _, r := range own {
 		// To IPv6, a route that differs in its source alone is the same one.
@@ -111,7 +111,7 @@ func gatewayAddr(gw netip.Addr, index int) rtnl.Addr {
 // longer to delete one that is in use. A route to one of the addresses by another device is a leftover: the
 // IPAM plugin gave the address to this pod.
 func (t *attach) configureHost(context.Context) error {
-	if podif.HasV6(t.rec.Addrs) {
+	if podiface.HasV6(t.rec.Addrs) {
 		veth.NoDAD(t.args.Log, t.hostEnd.Name)
 	}
 	for _, a := range t.plan.hostAddrs {
@@ -130,7 +130,7 @@ func (t *attach) configureHost(context.Context) error {
 // configurePod gives the pod's end its addresses and routes and sets it up. All
 // but the gateways is reached by them, so the subnets are not on the link.
 func (t *attach) configurePod(ctx context.Context) error {
-	i := podif.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, NoSubnetRoute: true}
+	i := podiface.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, NoSubnetRoute: true}
 	return i.Configure(ctx, t.rec.Addrs, t.plan.podRoutes)
 }
 
@@ -139,7 +139,7 @@ func forwardKeys(addrs []netip.Prefix) []string {
 	if slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
 		keys = append(keys, "net/ipv4/ip_forward")
 	}
-	if podif.HasV6(addrs) {
+	if podiface.HasV6(addrs) {
 		keys = append(keys, "net/ipv6/conf/all/forwarding")
 	}
 	return keys

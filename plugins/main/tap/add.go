@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 // attach is one ADD under way.
@@ -151,11 +151,11 @@ func (t *attach) allocate(ctx context.Context) (err error) {
 }
 
 func (t *attach) configure(ctx context.Context) error {
-	routes, err := podif.Routes(t.result, t.dev.Index)
+	routes, err := podiface.Routes(t.result, t.dev.Index)
 	if err != nil {
 		return err
 	}
-	dev := podif.Interface{NS: t.NS, Link: t.dev, Pod: t.Pod, Log: t.args.Log}
+	dev := podiface.Interface{NS: t.NS, Link: t.dev, Pod: t.Pod, Log: t.args.Log}
 	return dev.Configure(ctx, t.addrs, routes)
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 // inspection is one CHECK under way. It collects every difference.
@@ -74,7 +74,7 @@ func (c *inspection) inspect(pod *rtnl.Handle, prev *types100.Result) error {
 	if err := c.compareMaster(pod, l); err != nil {
 		return err
 	}
-	diffs, err := podif.Check(pod, l, prev)
+	diffs, err := podiface.Check(pod, l, prev)
 	c.diffs = append(c.diffs, diffs...)
 	return err
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 // attach is one ADD under way.
@@ -170,11 +170,11 @@ func (t *attach) allocate(ctx context.Context) error {
 
 // configure gives the interface its addresses and routes and sets it up.
 func (t *attach) configure(ctx context.Context) error {
-	routes, err := podif.Routes(t.result, t.link.Index)
+	routes, err := podiface.Routes(t.result, t.link.Index)
 	if err != nil {
 		return err
 	}
-	i := podif.Interface{NS: t.NS, Pod: t.Pod, Link: t.link, Log: t.Args.Log, DAD: t.EnableDAD, Announce: t.Announce}
+	i := podiface.Interface{NS: t.NS, Pod: t.Pod, Link: t.link, Log: t.Args.Log, DAD: t.EnableDAD, Announce: t.Announce}
 	err = i.Configure(ctx, t.rec.Addrs, routes)
 	if errors.Is(err, unix.ENETDOWN) && t.HasMaster && !t.master.Up {
 		return cnierr.Wrap(cnierr.CodeConfig, err, "invalid master %q: the interface is down", t.master.Name)

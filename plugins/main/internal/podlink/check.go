@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podif"
+	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
 // inspection is one CHECK under way. It collects every difference.
@@ -78,7 +78,7 @@ func (c *inspection) inspect() (err error) {
 	if err := c.checkMaster(); err != nil {
 		return err
 	}
-	diffs, err := podif.Check(c.Pod, c.link, c.prev)
+	diffs, err := podiface.Check(c.Pod, c.link, c.prev)
 	c.diffs = append(c.diffs, diffs...)
 	return err
 }

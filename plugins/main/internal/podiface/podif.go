@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podif gives a pod's interface its addresses and routes, and finds out
+// Package podiface gives a pod's interface its addresses and routes, and finds out
 // later whether it still has them. What kind of device it is, and who made it,
 // does not matter here. It owns no state.
-package podif
+package podiface
 
 import (
 	"context"
