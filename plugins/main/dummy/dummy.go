@@ -8,7 +8,7 @@ package dummy
 import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
 
 // Name is the plugin's type, its section in an attachment record, and the
@@ -16,23 +16,23 @@ import (
 const Name = "dummy"
 
 // Deps are the plugin's ways to the world.
-type Deps = podlink.Deps
+type Deps = sublink.Deps
 
 // New returns the plugin.
 func New(d Deps) *cniskel.Plugin {
-	return podlink.New(podlink.Kind{Name: Name, Parse: parse}, d)
+	return sublink.New(sublink.Kind{Name: Name, Parse: parse}, d)
 }
 
 // conf is the network configuration; README.md describes the keys.
-type conf struct{ podlink.Conf }
+type conf struct{ sublink.Conf }
 
 // Key is where each key goes, see keys.Object.
 func (c *conf) Key(name string) any { return c.LinkKey(name) }
 
-func parse(a *cniskel.Args) (*podlink.Request, error) {
+func parse(a *cniskel.Args) (*sublink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {
 		return nil, err
 	}
-	return &podlink.Request{Conf: c.Conf, NeedIPAM: true}, nil
+	return &sublink.Request{Conf: c.Conf, NeedIPAM: true}, nil
 }

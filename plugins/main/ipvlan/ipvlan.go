@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
 
 // Name is the plugin's type, its section in an attachment record, and the
@@ -25,11 +25,11 @@ import (
 const Name = "ipvlan"
 
 // Deps are the plugin's ways to the world.
-type Deps = podlink.Deps
+type Deps = sublink.Deps
 
 // New returns the plugin.
 func New(d Deps) *cniskel.Plugin {
-	return podlink.New(podlink.Kind{
+	return sublink.New(sublink.Kind{
 		Name: Name, Parse: parse,
 		Busy: "a master takes no ipvlans while it is a bridge's port or carries macvlans",
 	}, d)
@@ -37,8 +37,8 @@ func New(d Deps) *cniskel.Plugin {
 
 // conf is the network configuration; README.md describes the keys.
 type conf struct {
-	podlink.Conf
-	podlink.MasterConf
+	sublink.Conf
+	sublink.MasterConf
 
 	Mode string `json:"mode"`
 }
@@ -52,7 +52,7 @@ func (c *conf) Key(name string) any {
 	return jsonobj.First(name, c.MasterKey, c.LinkKey)
 }
 
-func parse(a *cniskel.Args) (*podlink.Request, error) {
+func parse(a *cniskel.Args) (*sublink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func parse(a *cniskel.Args) (*podlink.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &podlink.Request{
+	r := &sublink.Request{
 		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, Announce: true, NeedIPAM: true, MayChain: true,
 		Spec: rtnl.SubSpec{Sub: rtnl.Sub{IPVLANMode: mode}},
 	}
@@ -78,7 +78,7 @@ func parse(a *cniskel.Args) (*podlink.Request, error) {
 // chain takes the master from the plugin before this one, unless it is
 // configured: its single named interface. The result of this plugin itself,
 // which CHECK gets, names no master.
-func chain(r *podlink.Request, prev *types100.Result, ifname string) error {
+func chain(r *sublink.Request, prev *types100.Result, ifname string) error {
 	own := func(i *types100.Interface) bool { return i.Name == ifname && i.Sandbox != "" }
 	if r.Master.Master != "" || slices.ContainsFunc(prev.Interfaces, own) {
 		return nil

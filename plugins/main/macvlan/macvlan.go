@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
 
 // Name is the plugin's type, its section in an attachment record, and the
@@ -20,11 +20,11 @@ import (
 const Name = "macvlan"
 
 // Deps are the plugin's ways to the world.
-type Deps = podlink.Deps
+type Deps = sublink.Deps
 
 // New returns the plugin.
 func New(d Deps) *cniskel.Plugin {
-	return podlink.New(podlink.Kind{
+	return sublink.New(sublink.Kind{
 		Name: Name, Parse: parse,
 		Busy: `a master takes either one macvlan of mode "passthru" or any number of the other modes, and none while it is a bridge's port or carries ipvlans`,
 	}, d)
@@ -32,8 +32,8 @@ func New(d Deps) *cniskel.Plugin {
 
 // conf is the network configuration; README.md describes the keys.
 type conf struct {
-	podlink.Conf
-	podlink.MasterConf
+	sublink.Conf
+	sublink.MasterConf
 
 	Mode       string `json:"mode"`
 	MAC        string `json:"mac"`
@@ -53,7 +53,7 @@ func (c *conf) Key(name string) any {
 	return jsonobj.First(name, c.MasterKey, c.LinkKey)
 }
 
-func parse(a *cniskel.Args) (*podlink.Request, error) {
+func parse(a *cniskel.Args) (*sublink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func parse(a *cniskel.Args) (*podlink.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &podlink.Request{
+	return &sublink.Request{
 		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, WithinMaster: true, Announce: true,
 		Spec: rtnl.SubSpec{MAC: mac, Sub: rtnl.Sub{MacvlanMode: mode, BCQueueLen: c.BCQueueLen}},
 	}, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
 
 // Name is the plugin's type, its section in an attachment record, and the
@@ -21,17 +21,17 @@ const Name = "vlan"
 const maxVLAN = 4094
 
 // Deps are the plugin's ways to the world.
-type Deps = podlink.Deps
+type Deps = sublink.Deps
 
 // New returns the plugin.
 func New(d Deps) *cniskel.Plugin {
-	return podlink.New(podlink.Kind{Name: Name, Parse: parse}, d)
+	return sublink.New(sublink.Kind{Name: Name, Parse: parse}, d)
 }
 
 // conf is the network configuration; README.md describes the keys.
 type conf struct {
-	podlink.Conf
-	podlink.MasterConf
+	sublink.Conf
+	sublink.MasterConf
 
 	VLANID int `json:"vlanId"`
 }
@@ -45,7 +45,7 @@ func (c *conf) Key(name string) any {
 	return jsonobj.First(name, c.MasterKey, c.LinkKey)
 }
 
-func parse(a *cniskel.Args) (*podlink.Request, error) {
+func parse(a *cniskel.Args) (*sublink.Request, error) {
 	var c conf
 	if err := cniconf.Load(a.StdinData, &c); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func parse(a *cniskel.Args) (*podlink.Request, error) {
 	if c.VLANID < 0 || c.VLANID > maxVLAN {
 		return nil, cnierr.Config("vlanId", c.VLANID, "must be 0 to 4094")
 	}
-	return &podlink.Request{
+	return &sublink.Request{
 		Conf: c.Conf, Master: c.MasterConf, HasMaster: true, WithinMaster: true, Announce: true, NeedIPAM: true,
 		Spec: rtnl.SubSpec{Sub: rtnl.Sub{VLANID: uint16(c.VLANID)}},
 	}, nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package podlink_test
+package sublink_test
 
 import (
 	"testing"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package podlink_test
+package sublink_test
 
 import (
 	"os"
@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
 
 // Whatever goes wrong, the error says what, and nothing is left.
@@ -123,7 +123,7 @@ func TestPrivilegedNoRecord(t *testing.T) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s.Plug = s.new(podlink.Deps{IPAM: s.IPAM, Records: attachments.Open(filepath.Join(file, "records"))})
+		s.Plug = s.new(sublink.Deps{IPAM: s.IPAM, Records: attachments.Open(filepath.Join(file, "records"))})
 		_, err := s.Add(s.call())
 		plugintest.WantCode(t, err, 101)
 		s.MustBeClean(s.pod)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package podlink_test
+package sublink_test
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/plugins/main/dummy"
-	"github.com/sluice-cni/sluice/plugins/main/internal/podlink"
+	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 	"github.com/sluice-cni/sluice/plugins/main/ipvlan"
 	"github.com/sluice-cni/sluice/plugins/main/macvlan"
 	"github.com/sluice-cni/sluice/plugins/main/vlan"
@@ -20,7 +20,7 @@ import (
 // kind is one of the plugins, with a configuration that works.
 type kind struct {
 	name   string
-	new    func(podlink.Deps) *cniskel.Plugin
+	new    func(sublink.Deps) *cniskel.Plugin
 	conf   map[string]any
 	master bool // sits on the node's eth0
 }
@@ -47,7 +47,7 @@ type stage struct {
 func newStage(t *testing.T, k kind) *stage {
 	t.Helper()
 	r := plugintest.New(t)
-	r.Plug = k.new(podlink.Deps{IPAM: r.IPAM, Records: r.Dir})
+	r.Plug = k.new(sublink.Deps{IPAM: r.IPAM, Records: r.Dir})
 	return &stage{r, k, r.Pod("pod")}
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podlink is a main plugin whose attachment is one interface in the pod
+// Package sublink is a main plugin whose attachment is one interface in the pod
 // and nothing on the node: macvlan, ipvlan, vlan and dummy, which differ in the
 // keys they read and the message they send to the kernel. Each of them says what
 // it wants by a Request.
 //
 // It owns the interface and the plugin's section of the attachment record, by
 // which DEL and GC find it, also under another name.
-package podlink
+package sublink
 
 import (
 	"context"
