@@ -10,19 +10,19 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
 )
 
 // gc withdraws the attachments of this network that the runtime no longer lists,
 // lets the datapath drop what no attachment explains, and removes intermediate
 // devices whose pod has gone, the reference plugin's too.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return chained.Collector{List: p.Records.List, Withdraw: p.withdraw, Sweep: p.sweep}.GC(ctx, a)
+	return dpchain.Collector{List: p.Records.List, Withdraw: p.withdraw, Sweep: p.sweep}.GC(ctx, a)
 }
 
 func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
 	return errors.Join(
-		chained.Sweeper[Datapath]{List: p.Records.List, Open: p.OpenExisting}.Sweep(ctx, a, valid),
+		dpchain.Sweeper[Datapath]{List: p.Records.List, Open: p.OpenExisting}.Sweep(ctx, a, valid),
 		p.sweepIFBs(valid))
 }
 

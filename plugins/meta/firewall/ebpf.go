@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
 )
 
 // ebpf is the back end that turns on the datapath's admit feature.
@@ -31,7 +31,7 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error)
 	}
 	dp, err := b.Open(ctx, a)
 	if err != nil {
-		return nil, chained.OpenError(err, cnierr.CodeNoDatapath)
+		return nil, dpchain.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	b.advise(ctx, a)
 	return &ebpfJob{dp, ep}, nil
@@ -79,7 +79,7 @@ func resolveError(err error, ifname string, code uint) error {
 	if errors.As(err, &coded) {
 		return err
 	}
-	return chained.ResolveError(err, ifname, code)
+	return dpchain.ResolveError(err, ifname, code)
 }
 
 type ebpfJob struct {
@@ -109,7 +109,7 @@ func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, 
 	case errors.Is(err, loader.ErrUnavailable) && s == nil:
 		return nil // no record of ours, on a node that cannot hold anything of ours
 	case err != nil:
-		return chained.OpenError(err, cnierr.CodeNoDatapath)
+		return dpchain.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 	err = unlessGone(dp.Disable(ctx, ref.Owner(), loader.FeatureAdmit))
@@ -136,7 +136,7 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, w want) error {
 		return cnierr.Wrap(cnierr.CodeCheck, err, "the pod is not admitted")
 	}
 	if err != nil {
-		return chained.OpenError(err, cnierr.CodeNoDatapath)
+		return dpchain.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 	return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureAdmit),
@@ -145,14 +145,14 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, w want) error {
 
 // Sweep lets the datapath drop the entries of unknown owners.
 func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
-	return chained.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
+	return dpchain.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
 }
 
 // Status opens the datapath as ADD would, which loads it if need be.
 func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error {
 	dp, err := b.Open(ctx, a)
 	if err != nil {
-		return chained.OpenError(err, cnierr.CodeUnavailable)
+		return dpchain.OpenError(err, cnierr.CodeUnavailable)
 	}
 	b.advise(ctx, a)
 	return dp.Close()

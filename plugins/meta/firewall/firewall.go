@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
@@ -67,7 +67,7 @@ func New(d Deps) *cniskel.Plugin {
 		Add:      p.add,
 		Del:      p.del,
 		Check:    p.check,
-		GC:       chained.Collector{List: d.Records.List, Withdraw: p.collect, Sweep: p.sweep}.GC,
+		GC:       dpchain.Collector{List: d.Records.List, Withdraw: p.collect, Sweep: p.sweep}.GC,
 		Status:   p.status,
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/chained"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
 )
 
 // ebpf is the back end that programs the datapath's maps.
@@ -26,11 +26,11 @@ func (ebpf) Name() string { return backendEBPF }
 func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
 	ep, err := b.resolve(ctx, a, w)
 	if err != nil {
-		return nil, chained.ResolveError(err, a.IfName, cnierr.CodeKernel)
+		return nil, dpchain.ResolveError(err, a.IfName, cnierr.CodeKernel)
 	}
 	dp, err := b.Open(ctx, a)
 	if err != nil {
-		return nil, chained.OpenError(err, cnierr.CodeNoDatapath)
+		return nil, dpchain.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	return &ebpfJob{dp: dp, ep: ep, ports: w.ports}, nil
 }
@@ -79,7 +79,7 @@ func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, 
 	case errors.Is(err, loader.ErrUnavailable) && ports == nil:
 		return nil // no record of ours, on a node that cannot hold anything of ours
 	case err != nil:
-		return chained.OpenError(err, cnierr.CodeNoDatapath)
+		return dpchain.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 	// Ports first: a port must not lead to a pod whose endpoint is gone.
@@ -102,14 +102,14 @@ func unlessGone(err error) error {
 func (b ebpf) Check(ctx context.Context, a *cniskel.Args, w want) error {
 	ep, err := b.resolve(ctx, a, w)
 	if err != nil {
-		return chained.ResolveError(err, a.IfName, cnierr.CodeCheck)
+		return dpchain.ResolveError(err, a.IfName, cnierr.CodeCheck)
 	}
 	dp, err := b.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) {
 		return cnierr.Wrap(cnierr.CodeCheck, err, "host ports are not published")
 	}
 	if err != nil {
-		return chained.OpenError(err, cnierr.CodeNoDatapath)
+		return dpchain.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	defer dp.Close()
 	err = errors.Join(
@@ -120,14 +120,14 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, w want) error {
 
 // Sweep lets the datapath drop the entries of unknown owners.
 func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
-	return chained.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
+	return dpchain.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
 }
 
 // Status opens the datapath as ADD would, which loads it if need be.
 func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error {
 	dp, err := b.Open(ctx, a)
 	if err != nil {
-		return chained.OpenError(err, cnierr.CodeUnavailable)
+		return dpchain.OpenError(err, cnierr.CodeUnavailable)
 	}
 	return dp.Close()
 }

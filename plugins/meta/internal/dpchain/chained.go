@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chained is what the chained plugins with a part in the datapath have
+// Package dpchain is what the chained plugins with a part in the datapath have
 // in common: the codes of its errors, and GC. It owns no state.
-package chained
+package dpchain
 
 import (
 	"context"
