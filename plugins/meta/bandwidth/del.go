@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // del needs nothing but the attachment's name: neither runtimeConfig, nor
@@ -92,7 +92,7 @@ func delInPod(s *section, path, ifname string) error {
 	if !s.inPod() {
 		return nil
 	}
-	pod, err := inpod.Reopen(s.NetNS, path)
+	pod, err := podns.Reopen(s.NetNS, path)
 	if pod == nil {
 		return err
 	}

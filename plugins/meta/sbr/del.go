@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // del takes the rules out and puts the main table back. A namespace that is gone
@@ -29,7 +29,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 
 func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.Ref, path string, table *int) error {
 	old, found, recorded := p.recall(ref)
-	pod, err := inpod.Reopen(old.NetNS, path, recorded)
+	pod, err := podns.Reopen(old.NetNS, path, recorded)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.Ref,
 // removeByAddress removes the rules for the interface's addresses, of one table
 // where the configuration has it: those of an attachment without a record, the
 // reference plugin's for one.
-func removeByAddress(pod *inpod.Pod, ifname string, table *int) error {
+func removeByAddress(pod *podns.Pod, ifname string, table *int) error {
 	link, err := pod.LinkByName(ifname)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "find interface %s in the pod", ifname)
@@ -79,7 +79,7 @@ func removeByAddress(pod *inpod.Pod, ifname string, table *int) error {
 
 // gc removes the rules of attachments that the runtime no longer lists.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return inpod.Collector{
+	return podns.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(ctx context.Context, rec *attachments.Record) error {
 			return p.detach(ctx, a.Log, rec.Ref, "", nil)
@@ -99,7 +99,7 @@ func (p *plugin) check(_ context.Context, a *cniskel.Args) error {
 	if r.addrs, err = r.addresses(); err != nil {
 		return err
 	}
-	pod, err := inpod.Open(a.Netns)
+	pod, err := podns.Open(a.Netns)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (p *plugin) check(_ context.Context, a *cniskel.Args) error {
 	return errors.Join(diffs...)
 }
 
-func (r *request) checkAddress(pod *inpod.Pod, a address, rules []rtnl.Rule, old section) error {
+func (r *request) checkAddress(pod *podns.Pod, a address, rules []rtnl.Rule, old section) error {
 	i := slices.IndexFunc(rules, func(rule rtnl.Rule) bool {
 		return rule.Src.IsValid() && rule.Src.IsSingleIP() && rule.Src.Addr() == a.prefix.Addr() && r.rightTable(rule, old)
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // plan is what an ADD is about to do, decided before the first change.
@@ -23,7 +23,7 @@ type plan struct {
 }
 
 // route makes the pod route by source. On an error everything is as it was.
-func (p *plugin) route(ctx context.Context, r *request, pod *inpod.Pod) (err error) {
+func (p *plugin) route(ctx context.Context, r *request, pod *podns.Pod) (err error) {
 	link, err := pod.LinkByName(r.args.IfName)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "find interface %s in the pod", r.args.IfName)
@@ -52,7 +52,7 @@ func (p *plugin) route(ctx context.Context, r *request, pod *inpod.Pod) (err err
 }
 
 // makePlan looks at the interface's routes and the tables in use.
-func makePlan(r *request, pod *inpod.Pod, link rtnl.Link) (*plan, error) {
+func makePlan(r *request, pod *podns.Pod, link rtnl.Link) (*plan, error) {
 	pl := &plan{section: section{NetNS: pod.NS.Inode(), Own: r.Table == nil}}
 	if r.Table != nil {
 		for _, a := range r.addrs {
@@ -91,7 +91,7 @@ func makePlan(r *request, pod *inpod.Pod, link rtnl.Link) (*plan, error) {
 }
 
 // tablesInUse returns the tables that some rule or route of the pod refers to.
-func tablesInUse(pod *inpod.Pod, routes []rtnl.Route) (map[int]bool, error) {
+func tablesInUse(pod *podns.Pod, routes []rtnl.Route) (map[int]bool, error) {
 	rules, err := pod.Rules(rtnl.FamilyAll)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeKernel, err, "list the pod's rules")
@@ -181,7 +181,7 @@ func shared(r rtnl.Route, list []rtnl.Route) bool {
 
 // apply makes the tables, then the rules, and empties the main table last: at no
 // moment has a packet no route.
-func (pl *plan) apply(pod *inpod.Pod) error {
+func (pl *plan) apply(pod *podns.Pod) error {
 	for hops := range rtnl.Hops(pl.tables) {
 		if err := pod.AddHops(hops); err != nil && !errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "fill table %d", hops[0].Table)
@@ -213,10 +213,10 @@ func (pl *plan) apply(pod *inpod.Pod) error {
 
 // undo takes out what a plan has put in, and puts the main table back. It tries
 // everything.
-func (s section) undo(pod *inpod.Pod) error { return errors.Join(s.remove(pod), s.putBack(pod)) }
+func (s section) undo(pod *podns.Pod) error { return errors.Join(s.remove(pod), s.putBack(pod)) }
 
 // remove takes out what a plan has put in, as far as it is there.
-func (s section) remove(pod *inpod.Pod) error {
+func (s section) remove(pod *podns.Pod) error {
 	var errs []error
 	for _, r := range s.Rules {
 		errs = append(errs, gone(pod.DelRule(r.nl())))
@@ -231,7 +231,7 @@ func (s section) remove(pod *inpod.Pod) error {
 }
 
 // putBack fills the main table again.
-func (s section) putBack(pod *inpod.Pod) error {
+func (s section) putBack(pod *podns.Pod) error {
 	var errs []error
 	back := slices.Clone(s.Moved)
 	slices.SortStableFunc(back, func(x, y rtnl.Route) int { return rank(x) - rank(y) })
@@ -246,13 +246,13 @@ func (s section) putBack(pod *inpod.Pod) error {
 
 // homeless reports that a route's interface has gone or is down, and its routes
 // with it.
-func homeless(pod *inpod.Pod, r rtnl.Route) bool {
+func homeless(pod *podns.Pod, r rtnl.Route) bool {
 	l, err := pod.LinkByIndex(r.LinkIndex)
 	return err != nil || !l.Up
 }
 
 // flush empties the table of a rule, of the rule's family: it was chosen free.
-func flush(pod *inpod.Pod, r rule) error {
+func flush(pod *podns.Pod, r rule) error {
 	family := rtnl.FamilyV6
 	if r.Src.Is4() {
 		family = rtnl.FamilyV4

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
@@ -84,7 +84,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 	if len(r.addrs) == 0 {
 		return out, nil // all addresses are another interface's
 	}
-	pod, err := inpod.Open(a.Netns)
+	pod, err := podns.Open(a.Netns)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // del restores what ADD found and forgets it. Once the configuration is read it
@@ -159,7 +159,7 @@ func restoreLink(ifname string, b backup) error {
 // gc forgets the attachments that the runtime no longer lists. Their namespaces
 // are gone or not ours to touch: there is nothing to restore in them.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return inpod.Collector{
+	return podns.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(_ context.Context, rec *attachments.Record) error {
 			if s, _, _ := p.recall(rec.Ref); s.Backup != "" {

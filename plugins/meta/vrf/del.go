@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // del takes the interface out of the VRF and the VRF away with its last one. A
@@ -30,7 +30,7 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.Ref,
 	if found {
 		vrf = old.VRF
 	}
-	pod, err := inpod.Reopen(old.NetNS, path, recorded)
+	pod, err := podns.Reopen(old.NetNS, path, recorded)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.Ref,
 
 // leave takes the interface out of the VRF, if it is in it, and gives it back
 // what that takes, as far as it works: the next plugin removes the interface.
-func leave(ctx context.Context, l *log.Logger, pod *inpod.Pod, ifname, vrf string) error {
+func leave(ctx context.Context, l *log.Logger, pod *podns.Pod, ifname, vrf string) error {
 	dev, err := pod.LinkByName(vrf)
 	if errors.Is(err, rtnl.ErrNotFound) || err == nil && dev.Kind != Name {
 		return nil
@@ -76,7 +76,7 @@ func leave(ctx context.Context, l *log.Logger, pod *inpod.Pod, ifname, vrf strin
 }
 
 // removeIfEmpty deletes the VRF when no interface is left in it.
-func removeIfEmpty(pod *inpod.Pod, vrf string) error {
+func removeIfEmpty(pod *podns.Pod, vrf string) error {
 	dev, err := pod.LinkByName(vrf)
 	if err == nil {
 		var ports []rtnl.Link
@@ -92,7 +92,7 @@ func removeIfEmpty(pod *inpod.Pod, vrf string) error {
 
 // gc takes out the interfaces of attachments that the runtime no longer lists.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return inpod.Collector{
+	return podns.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(ctx context.Context, rec *attachments.Record) error { return p.detach(ctx, a.Log, rec.Ref, "", "") },
 	}.Run(ctx, a)

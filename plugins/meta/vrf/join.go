@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // settleTimeout bounds the wait for IPv6 addresses to be usable again.
@@ -30,7 +30,7 @@ type former struct {
 }
 
 // note reads what the change will take.
-func note(pod *inpod.Pod, link rtnl.Link) (former, error) {
+func note(pod *podns.Pod, link rtnl.Link) (former, error) {
 	var f former
 	addrs, err := pod.AddrsOf(link.Index, rtnl.FamilyV6)
 	if err != nil {
@@ -61,7 +61,7 @@ func rank(r rtnl.Route) int {
 
 // move makes the link a port of master (0: of none) and gives back what that
 // takes. Routes of the table from go to the table to.
-func (f former) move(ctx context.Context, pod *inpod.Pod, link rtnl.Link, master, from, to int) error {
+func (f former) move(ctx context.Context, pod *podns.Pod, link rtnl.Link, master, from, to int) error {
 	w, err := rtnl.SubscribeIn(pod.NS, rtnl.GroupAddrV6, rtnl.GroupLink)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (f former) move(ctx context.Context, pod *inpod.Pod, link rtnl.Link, master
 
 // settle waits until the addresses can be used; a route that names one as its
 // source is refused before.
-func (f former) settle(ctx context.Context, pod *inpod.Pod, link rtnl.Link, w *rtnl.Watch) error {
+func (f former) settle(ctx context.Context, pod *podns.Pod, link rtnl.Link, w *rtnl.Watch) error {
 	if len(f.Addrs) == 0 || !link.Up {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (f former) settle(ctx context.Context, pod *inpod.Pod, link rtnl.Link, w *r
 }
 
 // join is ADD in the pod. On an error everything is as it was.
-func (p *plugin) join(ctx context.Context, r *request, pod *inpod.Pod) (err error) {
+func (p *plugin) join(ctx context.Context, r *request, pod *podns.Pod) (err error) {
 	link, err := pod.LinkByName(r.args.IfName)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "find interface %s in the pod", r.args.IfName)
@@ -169,7 +169,7 @@ func (p *plugin) join(ctx context.Context, r *request, pod *inpod.Pod) (err erro
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Complete(ref, Name, s), "complete the attachment record")
 }
 
-func taken(pod *inpod.Pod, link rtnl.Link) error {
+func taken(pod *podns.Pod, link rtnl.Link) error {
 	name := fmt.Sprintf("link index %d", link.MasterIndex)
 	if m, err := pod.LinkByIndex(link.MasterIndex); err == nil {
 		name = m.Name
@@ -179,7 +179,7 @@ func taken(pod *inpod.Pod, link rtnl.Link) error {
 
 // find returns the VRF if it is there, and refuses what has its name or another
 // table.
-func (r *request) find(pod *inpod.Pod) (rtnl.Link, bool, error) {
+func (r *request) find(pod *podns.Pod) (rtnl.Link, bool, error) {
 	dev, err := pod.LinkByName(r.VRFName)
 	switch {
 	case errors.Is(err, rtnl.ErrNotFound):
@@ -196,7 +196,7 @@ func (r *request) find(pod *inpod.Pod) (rtnl.Link, bool, error) {
 
 // chooseTable returns the configured table, or the lowest that no VRF, no rule
 // and no route of the pod uses.
-func (r *request) chooseTable(pod *inpod.Pod) (uint32, error) {
+func (r *request) chooseTable(pod *podns.Pod) (uint32, error) {
 	if r.Table != 0 {
 		return r.Table, nil // another VRF may have it too, as in the reference; the kernel decides (net.vrf.strict_mode)
 	}
@@ -223,7 +223,7 @@ func (r *request) chooseTable(pod *inpod.Pod) (uint32, error) {
 	return table, nil
 }
 
-func makeVRF(pod *inpod.Pod, s section, undos *rollback.Stack) (rtnl.Link, error) {
+func makeVRF(pod *podns.Pod, s section, undos *rollback.Stack) (rtnl.Link, error) {
 	err := pod.AddVRF(s.VRF, s.Table)
 	if errors.Is(err, rtnl.ErrNotSupported) {
 		return rtnl.Link{}, cnierr.Wrap(cnierr.CodeUnsupported, err, "vrfname %q: this kernel has no VRFs (CONFIG_NET_VRF)", s.VRF)
@@ -238,7 +238,7 @@ func makeVRF(pod *inpod.Pod, s section, undos *rollback.Stack) (rtnl.Link, error
 
 // lacks compares the interface's IPv6 addresses, which ADD put back, and prevResult's
 // routes, with what is there. IPv4 addresses stay when an interface joins: they are for the plugin that gave them.
-func lacks(pod *inpod.Pod, link rtnl.Link, table int, r *request) ([]error, error) {
+func lacks(pod *podns.Pod, link rtnl.Link, table int, r *request) ([]error, error) {
 	addrs, err := pod.AddrsOf(link.Index, rtnl.FamilyAll)
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/inpod"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
@@ -122,7 +122,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	pod, err := inpod.Open(a.Netns)
+	pod, err := podns.Open(a.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (p *plugin) check(_ context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	pod, err := inpod.Open(a.Netns)
+	pod, err := podns.Open(a.Netns)
 	if err != nil {
 		return err
 	}

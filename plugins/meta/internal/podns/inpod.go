@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inpod is what the chained plugins that work inside a pod's network
+// Package podns is what the chained plugins that work inside a pod's network
 // namespace have in common: getting there, finding it again later, and GC. It
 // owns no state.
-package inpod
+package podns
 
 import (
 	"context"
