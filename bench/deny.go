@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
@@ -206,7 +206,7 @@ func byXDP() *denyPeer {
 	p := &denyPeer{name: peer.Sluice}
 	with := func(ctx context.Context, f func(dp *loader.Datapath) error) error {
 		return p.lab.Node.Do(func() error {
-			dp, err := loader.Open(ctx, loader.Options{Worker: objects.Here{}})
+			dp, err := loader.Open(ctx, loader.Options{Worker: ebpfload.Here{}})
 			if err != nil {
 				return err
 			}

@@ -20,7 +20,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -78,7 +78,7 @@ func testOptions(t testing.TB, dir string) Options {
 		t.Fatal(err)
 	}
 	cfg.CgroupRoot = root
-	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: log.NewCore(zaptest.NewLogger(t).Core()), Worker: objects.Here{}}
+	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: log.NewCore(zaptest.NewLogger(t).Core()), Worker: ebpfload.Here{}}
 }
 
 // netlink opens the test's own socket in the present namespace and brings up lo.

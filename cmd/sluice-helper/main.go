@@ -10,7 +10,7 @@ import (
 	"maps"
 	"os"
 
-	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/loader/worker"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld"
@@ -25,7 +25,7 @@ func main() {
 }
 
 func jobs() map[string]helperproc.Job {
-	all := worker.Jobs(objects.Here{})
+	all := worker.Jobs(ebpfload.Here{})
 	maps.Copy(all, firewalld.Jobs())
 	maps.Copy(all, match.Jobs())
 	return all

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -63,7 +63,7 @@ func publish(t *testing.T, l *netlab.Lab, ref attachments.Ref) {
 		return err
 	})
 	do(func() error {
-		dp, err := loader.Open(t.Context(), loader.Options{Worker: objects.Here{}})
+		dp, err := loader.Open(t.Context(), loader.Options{Worker: ebpfload.Here{}})
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,7 @@
 
 // Package bpfsys is what a process needs that works with pinned maps, programs and links, and loads none: a dozen commands of
 // bpf(2), each one system call. A library that also reads ELF and BTF takes longer to start than all of what an ADD asks the
-// kernel's BPF side for; making maps and verifying programs is left to it, in a process that runs once per boot (loader/objects).
+// kernel's BPF side for; making maps and verifying programs is left to it, in a process that runs once per boot (loader/ebpfload).
 //
 // Attributes are those of union bpf_attr in <linux/bpf.h>. Errors are errnos, but for ErrNotSupported. The kernel minimum is 5.10
 // unless a function names another.

@@ -36,7 +36,7 @@ var rooms = []room{
 	{"plugins/meta/internal/", append([]string{"loader", "pkg/netfilter", "pkg/rtnl"}, leaves...), "what chained plugins share; it is no plugin"},
 	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/rtnl", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"loader/worker", []string{"pkg/helperproc"}, "what the loader leaves to others"},
-	{"loader/objects", []string{"loader/worker", "pkg/bpfsys", "pkg/bpfgen", "pkg/rtnl"}, "the compiled objects and the eBPF library"},
+	{"loader/ebpfload", []string{"loader/worker", "pkg/bpfsys", "pkg/bpfgen", "pkg/rtnl"}, "the compiled objects and the eBPF library"},
 	{"loader", []string{"loader/worker", "pkg/bpfsys", "pkg/file", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
@@ -103,8 +103,8 @@ var onlyFrom = map[string]struct {
 	importers []string
 	why       string
 }{
-	"github.com/cilium/ebpf/":                      {[]string{"loader/objects", "pkg/bpfgen/objects", "pkg/test/", "bpf/", "bench/peer", "_test"}, "its initialisers and its size, in every process that links it"},
-	module + "/loader/objects/":                    {[]string{"cmd/sluice-helper", "cmd/sluice/internal/doctor", "pkg/test/", "bench", "_test"}, "brings the eBPF library"},
+	"github.com/cilium/ebpf/":                      {[]string{"loader/ebpfload", "pkg/bpfgen/objects", "pkg/test/", "bpf/", "bench/peer", "_test"}, "its initialisers and its size, in every process that links it"},
+	module + "/loader/ebpfload/":                   {[]string{"cmd/sluice-helper", "cmd/sluice/internal/doctor", "pkg/test/", "bench", "_test"}, "brings the eBPF library"},
 	"github.com/godbus/dbus/":                      {[]string{"pkg/netfilter/firewalld", "_test"}, "its initialisers and its size, in every process that links it"},
 	"github.com/florianl/go-tc/":                   {[]string{"_test"}, "its initialiser reads /proc, 2 to 3 % of an ADD; pkg/rtnl has the messages we need"},
 	"github.com/vishvananda/netlink/":              {[]string{"pkg/rtnl", "pkg/test/", "_test"}, "dumps are retried in one place"},

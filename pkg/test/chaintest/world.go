@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -39,7 +39,7 @@ func NewWorld(t testing.TB, kind string) *World {
 func RealOpeners[D any](as func(*loader.Datapath) D) (open, existing func(context.Context, *cniskel.Args) (D, error)) {
 	by := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (D, error) {
 		return func(ctx context.Context, _ *cniskel.Args) (none D, _ error) {
-			dp, err := f(ctx, loader.Options{Worker: objects.Here{}})
+			dp, err := f(ctx, loader.Options{Worker: ebpfload.Here{}})
 			if err != nil {
 				return none, err
 			}

@@ -13,7 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
@@ -52,7 +52,7 @@ func newWorld(t testing.TB) *world {
 			if w.noBPF || w.tables && !existing {
 				return nil, loader.ErrUnavailable
 			}
-			dp, err := f(ctx, loader.Options{Worker: objects.Here{}})
+			dp, err := f(ctx, loader.Options{Worker: ebpfload.Here{}})
 			if err != nil {
 				return nil, err
 			}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -315,7 +315,7 @@ func TestPrivilegedLoadedLater(t *testing.T) {
 	must(t, w.check("a", c))
 	var dp *loader.Datapath
 	w.do(func() (err error) {
-		dp, err = loader.Open(t.Context(), loader.Options{Worker: objects.Here{}})
+		dp, err = loader.Open(t.Context(), loader.Options{Worker: ebpfload.Here{}})
 		return err
 	})
 	defer dp.Close()
@@ -337,7 +337,7 @@ func TestPrivilegedLoadedLater(t *testing.T) {
 func TestPrivilegedOtherBackEnd(t *testing.T) {
 	w := newWorld(t)
 	w.do(func() error {
-		dp, err := loader.Open(t.Context(), loader.Options{Worker: objects.Here{}})
+		dp, err := loader.Open(t.Context(), loader.Options{Worker: ebpfload.Here{}})
 		if err != nil {
 			return err
 		}

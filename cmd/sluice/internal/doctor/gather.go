@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/loader/objects"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -46,7 +46,7 @@ func (f *Facts) note(what string, err error) {
 
 // Options are the loader's for this tool, which has the compiled objects itself and needs no program beside it.
 func Options(conf *nodeconf.Config) loader.Options {
-	return loader.Options{Config: conf, Worker: objects.Here{}}
+	return loader.Options{Config: conf, Worker: ebpfload.Here{}}
 }
 
 func (f *Facts) datapath(ctx context.Context) {

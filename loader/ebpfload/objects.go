@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects is the worker.Worker of a process that has the compiled objects: it asks the kernel, verifies programs and pins
+// Package ebpfload is the worker.Worker of a process that has the compiled objects: it asks the kernel, verifies programs and pins
 // them. Nothing else of the loader sees the eBPF library.
-package objects
+package ebpfload
 
 import (
 	"context"
