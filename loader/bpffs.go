@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
@@ -89,7 +89,7 @@ func ancestors() []string {
 func (b bpffs) mounted() (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(b.path(), &fs); err != nil {
-		return false, worker.No("%s: %v: the kernel has no BPF file system, or the directory must be made", b.path(), err)
+		return false, loadapi.No("%s: %v: the kernel has no BPF file system, or the directory must be made", b.path(), err)
 	}
 	return fs.Type == unix.BPF_FS_MAGIC, nil
 }
@@ -114,7 +114,7 @@ func (b bpffs) ensure(runDir string) error {
 		err = asOwner(b.root, b.mount)
 	}
 	if err != nil {
-		return worker.No("%s is not a bpffs and mounting one there fails: %v: mount it with \"mount -t bpf bpffs %s\"", b.path(), err, b.dir)
+		return loadapi.No("%s is not a bpffs and mounting one there fails: %v: mount it with \"mount -t bpf bpffs %s\"", b.path(), err, b.dir)
 	}
 	return nil
 }
@@ -157,5 +157,5 @@ func (b bpffs) askLasting() error {
 	if err == nil && ok && unix.Stat(b.dir, &own) == nil && unix.Stat(root+b.dir, &lasting) == nil && own.Dev == lasting.Dev {
 		return nil
 	}
-	return worker.No("the process runs in a mount namespace of its own")
+	return loadapi.No("the process runs in a mount namespace of its own")
 }

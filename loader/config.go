@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -164,8 +164,8 @@ func fastPathValue(f nodeconf.FastPath) uint32 {
 }
 
 // compiled is what the programs get of k and of what was drawn for their set.
-func (k constants) compiled(d drawn) worker.Constants {
-	c := worker.Constants{
+func (k constants) compiled(d drawn) loadapi.Constants {
+	c := loadapi.Constants{
 		FastPath: fastPathValue(k.fastPath), AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
 		FIBSrc: d.fibSrc, Coarse: d.coarse, NetnsCookie: d.netns, SNATSecret: d.snat, Passed: d.passed,
 	}

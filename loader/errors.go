@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 )
 
 var (
@@ -16,7 +16,7 @@ var (
 	// ErrNotLoaded says that no datapath is pinned for this network namespace. For DEL and GC there is nothing to clean.
 	ErrNotLoaded = errors.New("eBPF datapath not loaded")
 	// ErrIncompatible says that the pinned maps have another layout than this build's programs need.
-	ErrIncompatible = worker.ErrIncompatible
+	ErrIncompatible = loadapi.ErrIncompatible
 	// ErrFull says that a map has no room for another entry.
 	ErrFull = errors.New("map is full")
 	// ErrDiffers says that the kernel's state is not what was asked to be there (CheckEndpoint, CheckPorts).

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -91,12 +91,12 @@ func (d *Datapath) loadPrograms(ctx context.Context, k constants, drawn drawn, f
 }
 
 // pin has objects verified and pinned in dir, and what maps they lack made. The writers' lock is held.
-func (d *Datapath) pin(ctx context.Context, k constants, drawn drawn, dir string, objects []string) (worker.Pinned, error) {
+func (d *Datapath) pin(ctx context.Context, k constants, drawn drawn, dir string, objects []string) (loadapi.Pinned, error) {
 	sizes, err := mapSizes(d.opts.Config.MapSizes)
 	if err != nil {
-		return worker.Pinned{}, err
+		return loadapi.Pinned{}, err
 	}
-	return d.opts.Worker.Pin(ctx, worker.Order{
+	return d.opts.Worker.Pin(ctx, loadapi.Order{
 		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: d.paths.maps(), Sizes: sizes, Constants: k.compiled(drawn), Lock: d.held,
 	})
 }
@@ -136,7 +136,7 @@ func (d *Datapath) fillAtLoad(k constants) error {
 
 // refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.
 func (d *Datapath) refuse(k constants, report probes, cause error) error {
-	if !errors.Is(cause, worker.ErrRefused) {
+	if !errors.Is(cause, loadapi.ErrRefused) {
 		return cause
 	}
 	report = append(report, Probe{Name: probeLoad, Answer: AnswerNo, Reason: cause.Error(), Consequence: noDatapath, Required: true})

@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -85,14 +85,14 @@ func programID(t testing.TB, dir string, h hook) uint32 {
 
 type readObject func() (*ebpf.CollectionSpec, error)
 
-// everyObject is where all programs come from, by the names of worker.Order.
+// everyObject is where all programs come from, by the names of loadapi.Order.
 func everyObject() map[string]readObject {
 	return map[string]readObject{
 		"sl_pod_egress": objects.LoadPodEgress, "sl_pod_ingress": objects.LoadPodIngress,
 		"sl_upl_ingress": objects.LoadUplinkIngress, "sl_upl_egress": objects.LoadUplinkEgress,
 		"sl_upl_in_bare": objects.LoadUplinkIngress, "sl_upl_eg_bare": objects.LoadUplinkEgress,
 		"sl_own_egress": objects.LoadOwnEgress, "sl_own_ingress": objects.LoadOwnIngress,
-		"sl_edt": objects.LoadEdt, "sl_xdp_uplink": objects.LoadXDPUplink, worker.Sockets: objects.LoadCgroupSock,
+		"sl_edt": objects.LoadEdt, "sl_xdp_uplink": objects.LoadXDPUplink, loadapi.Sockets: objects.LoadCgroupSock,
 	}
 }
 
@@ -341,7 +341,7 @@ func TestPrivilegedRefusalIsWrittenDown(t *testing.T) {
 	e.ok(err)
 	k, err := d.constants()
 	e.ok(err)
-	if err := d.refuse(k, nil, fmt.Errorf("%w: sl_pod_egress", worker.ErrRefused)); !errors.Is(err, ErrUnavailable) {
+	if err := d.refuse(k, nil, fmt.Errorf("%w: sl_pod_egress", loadapi.ErrRefused)); !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
 	if err := d.refused(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
@@ -399,7 +399,7 @@ func TestAnswers(t *testing.T) {
 	report := runProbes([]question{
 		{"yes", "", true, ask(nil)},
 		{"unclear", "", true, ask(errors.New("no idea"))},
-		{"no, not needed", "slower", false, ask(worker.No("old kernel"))},
+		{"no, not needed", "slower", false, ask(loadapi.No("old kernel"))},
 	})
 	if len(report.missing()) != 0 {
 		t.Errorf("missing: %+v", report.missing())
@@ -407,7 +407,7 @@ func TestAnswers(t *testing.T) {
 	if !strings.Contains(report.reason(), "unclear") || report[2].Consequence != "slower" {
 		t.Errorf("%q, %+v", report.reason(), report)
 	}
-	report = append(report, question{"needed", noDatapath, true, ask(worker.No("%d bits missing", 3))}.run())
+	report = append(report, question{"needed", noDatapath, true, ask(loadapi.No("%d bits missing", 3))}.run())
 	if got := report.reason(); got != "needed: 3 bits missing" {
 		t.Errorf("reason %q", got)
 	}

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -37,7 +37,7 @@ type Options struct {
 	Config *nodeconf.Config // nil: nodeconf.Default
 	RunDir string           // empty: DefaultRunDir
 	Log    *log.Logger      // nil: none
-	Worker worker.Worker    // nil: the program beside this one
+	Worker loadapi.Worker   // nil: the program beside this one
 }
 
 func (o Options) withDefaults() Options {
@@ -51,7 +51,7 @@ func (o Options) withDefaults() Options {
 		o.Log = log.NewNop()
 	}
 	if o.Worker == nil {
-		o.Worker = worker.Program{}
+		o.Worker = loadapi.Program{}
 	}
 	return o
 }

@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// alwaysLoaded are the objects that every load verifies, by the names of worker.Order.
-func alwaysLoaded() []string { return append(programsOf(loadHooks()), worker.Sockets) }
+// alwaysLoaded are the objects that every load verifies, by the names of loadapi.Order.
+func alwaysLoaded() []string { return append(programsOf(loadHooks()), loadapi.Sockets) }
 
 func programsOf(hooks []hook) []string {
 	out := make([]string, len(hooks))
@@ -80,7 +80,7 @@ func (d *Datapath) loadInto(dir string, objects []string) error {
 	}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(name string) bool { return exists(filepath.Join(dir, name)) })
 	// Not broken off with the verb: attaching is not, of which this is a part.
-	if _, err := d.pin(context.Background(), k, drawn, dir, objects); errors.Is(err, worker.ErrRefused) {
+	if _, err := d.pin(context.Background(), k, drawn, dir, objects); errors.Is(err, loadapi.ErrRefused) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	} else if err != nil {
 		return err

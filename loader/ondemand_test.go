@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
 
@@ -42,7 +42,7 @@ func TestEveryHookHasAnObject(t *testing.T) {
 			t.Errorf("%s: at every load %t, on demand %t, an object %t", h.program, always, later, all[h.program] != nil)
 		}
 	}
-	sockets := specsOf(t, []string{worker.Sockets})[worker.Sockets].Programs
+	sockets := specsOf(t, []string{loadapi.Sockets})[loadapi.Sockets].Programs
 	for _, h := range sockHooks() {
 		if p := sockets[h.program]; p == nil || uint32(p.AttachType) != uint32(h.attach) {
 			t.Errorf("%s for %s: %+v", h.program, h.name, p)

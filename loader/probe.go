@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -22,16 +22,16 @@ const (
 	probeCaps         = "capabilities"
 	probeBPFFS        = "bpffs"
 	probeMountNS      = "host mount namespace"
-	probeSchedCLS     = worker.SchedCLS
-	probeLRU          = worker.LRU
-	probeRedirectPeer = worker.RedirectPeer
-	probeRedirectNbr  = worker.RedirectNeigh
-	probeTCX          = worker.TCX
-	probeClsact       = worker.Clsact
+	probeSchedCLS     = loadapi.SchedCLS
+	probeLRU          = loadapi.LRU
+	probeRedirectPeer = loadapi.RedirectPeer
+	probeRedirectNbr  = loadapi.RedirectNeigh
+	probeTCX          = loadapi.TCX
+	probeClsact       = loadapi.Clsact
 	probeFQ           = "sch_fq"
-	probeFIBSrc       = worker.FIBSrc
-	probeCoarse       = worker.Coarse
-	probeBatch        = worker.Batch
+	probeFIBSrc       = loadapi.FIBSrc
+	probeCoarse       = loadapi.Coarse
+	probeBatch        = loadapi.Batch
 	probeJIT          = "JIT"
 	probeLockdown     = "lockdown"
 	probeLoad         = "program load"
@@ -98,7 +98,7 @@ type question struct {
 	name        string
 	consequence string
 	required    bool
-	ask         func() error // nil: yes; worker.NoError: no; anything else: unclear
+	ask         func() error // nil: yes; loadapi.NoError: no; anything else: unclear
 }
 
 // decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
@@ -146,7 +146,7 @@ func runProbes(questions []question) probes {
 func (q question) run() Probe {
 	p := Probe{Name: q.name, Required: q.required}
 	err := q.ask()
-	var no worker.NoError
+	var no loadapi.NoError
 	switch {
 	case err == nil:
 		p.Answer = AnswerYes
@@ -189,12 +189,12 @@ func (d *Datapath) questions(ctx context.Context) ([]question, error) {
 }
 
 // answerOf is what question.ask returns for what the worker answered.
-func answerOf(answers []worker.Answer, name string) error {
+func answerOf(answers []loadapi.Answer, name string) error {
 	for _, a := range answers {
 		switch {
 		case a.Name != name:
 		case a.No != "":
-			return worker.NoError{Why: a.No}
+			return loadapi.NoError{Why: a.No}
 		case a.Unclear != "":
 			return errors.New(a.Unclear)
 		default:
@@ -229,7 +229,7 @@ const firstUserNS = 0xEFFFFFFD
 func askCapabilities() error {
 	var user unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/user", &user); err == nil && user.Ino != firstUserNS {
-		return worker.No("the process runs in a user namespace of its own, where the kernel loads no programs for networks")
+		return loadapi.No("the process runs in a user namespace of its own, where the kernel loads no programs for networks")
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -248,7 +248,7 @@ func askCapabilities() error {
 		lacks = append(lacks, "CAP_NET_ADMIN")
 	}
 	if len(lacks) > 0 {
-		return worker.No("the process lacks %s: run it as root", strings.Join(lacks, " and "))
+		return loadapi.No("the process lacks %s: run it as root", strings.Join(lacks, " and "))
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func askJIT() error {
 		return err
 	}
 	if strings.TrimSpace(string(raw)) == "0" {
-		return worker.No("net.core.bpf_jit_enable is 0")
+		return loadapi.No("net.core.bpf_jit_enable is 0")
 	}
 	return nil
 }
@@ -277,7 +277,7 @@ func askLockdown() error {
 		return err
 	}
 	if strings.Contains(string(raw), "[confidentiality]") {
-		return worker.No("lockdown is in confidentiality mode")
+		return loadapi.No("lockdown is in confidentiality mode")
 	}
 	return nil
 }
@@ -286,7 +286,7 @@ func askLockdown() error {
 func askFQ() error {
 	err := rtnl.ProbeQdisc(rtnl.Qdisc{Kind: rtnl.QdiscFQ, Parent: rtnl.ParentRoot, FQ: &rtnl.FQ{}})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return worker.No("the kernel has no sch_fq: %v", err)
+		return loadapi.No("the kernel has no sch_fq: %v", err)
 	}
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
@@ -27,7 +27,7 @@ func (d *Datapath) refused(k constants) error {
 	}
 	again := map[string]func() error{probeCaps: askCapabilities, probeBPFFS: func() error { return d.paths.bpffs.ensure(d.opts.RunDir) }}
 	for _, p := range probes(s.Probes).missing() {
-		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(worker.NoError)) {
+		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(loadapi.NoError)) {
 			return nil
 		}
 	}

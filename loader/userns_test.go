@@ -10,14 +10,14 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 )
 
 // Root of a user namespace has all capabilities and may not use them for programs: rootless runtimes get netfilter.
 func TestPrivilegedUserNamespace(t *testing.T) {
 	const inside = "SLUICE_TEST_IN_USERNS"
 	if os.Getenv(inside) != "" {
-		var no worker.NoError
+		var no loadapi.NoError
 		if err := askCapabilities(); !errors.As(err, &no) || !strings.Contains(no.Why, "user namespace") {
 			t.Errorf("in a user namespace: %v", err)
 		}

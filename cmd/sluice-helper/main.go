@@ -11,7 +11,7 @@ import (
 	"os"
 
 	"github.com/sluice-cni/sluice/loader/ebpfload"
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld"
 	"github.com/sluice-cni/sluice/pkg/sysctlallow/match"
@@ -25,7 +25,7 @@ func main() {
 }
 
 func jobs() map[string]helperproc.Job {
-	all := worker.Jobs(ebpfload.Here{})
+	all := loadapi.Jobs(ebpfload.Here{})
 	maps.Copy(all, firewalld.Jobs())
 	maps.Copy(all, match.Jobs())
 	return all

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ebpfload is the worker.Worker of a process that has the compiled objects: it asks the kernel, verifies programs and pins
+// Package ebpfload is the loadapi.Worker of a process that has the compiled objects: it asks the kernel, verifies programs and pins
 // them. Nothing else of the loader sees the eBPF library.
 package ebpfload
 
@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -26,7 +26,7 @@ import (
 // Here is the Worker of this process.
 type Here struct{}
 
-var _ worker.Worker = Here{}
+var _ loadapi.Worker = Here{}
 
 // Programs of an uplink without Ethernet header: those of one with it, by another constant and another name.
 const (
@@ -48,13 +48,13 @@ var read = map[string]readObject{
 	objects.OwnIngressProgSlOwnIngress:    objects.LoadOwnIngress,
 	objects.EdtProgSlEdt:                  objects.LoadEdt,
 	objects.XDPUplinkProgSlXdpUplink:      objects.LoadXDPUplink,
-	worker.Sockets:                        objects.LoadCgroupSock,
+	loadapi.Sockets:                       objects.LoadCgroupSock,
 }
 
-// Pin implements worker.Worker. Programs that are pinned when it fails stay: the directory is no set of programs before the
+// Pin implements loadapi.Worker. Programs that are pinned when it fails stay: the directory is no set of programs before the
 // caller says so.
-func (Here) Pin(_ context.Context, o worker.Order) (worker.Pinned, error) {
-	var done worker.Pinned
+func (Here) Pin(_ context.Context, o loadapi.Order) (loadapi.Pinned, error) {
+	var done loadapi.Pinned
 	if o.Build != bpfgen.Build {
 		return done, fmt.Errorf("programs of build %.12s are asked for, and this program has those of %.12s: install both of one release", o.Build, bpfgen.Build)
 	}
@@ -73,20 +73,20 @@ func (Here) Pin(_ context.Context, o worker.Order) (worker.Pinned, error) {
 		if v.err == nil {
 			v.err = v.pin(o.Dir)
 		}
-		if v.err != nil && name == worker.Sockets {
+		if v.err != nil && name == loadapi.Sockets {
 			done.NoSockets, v.err = v.err.Error(), nil
 		}
 		errs = append(errs, v.err)
 	}
 	err = errors.Join(errs...)
 	if refusal(err) {
-		err = fmt.Errorf("%w: %w", worker.ErrRefused, err)
+		err = fmt.Errorf("%w: %w", loadapi.ErrRefused, err)
 	}
 	return done, err
 }
 
 // configure reads the objects and sets constants and map sizes.
-func configure(o worker.Order) (map[string]*ebpf.CollectionSpec, error) {
+func configure(o loadapi.Order) (map[string]*ebpf.CollectionSpec, error) {
 	specs := make(map[string]*ebpf.CollectionSpec, len(o.Objects))
 	for _, name := range o.Objects {
 		object, ok := read[name]
@@ -114,7 +114,7 @@ func configure(o worker.Order) (map[string]*ebpf.CollectionSpec, error) {
 }
 
 // apply writes the constants into spec. A name that the object does not have is an error, so that C and Go cannot drift apart.
-func apply(spec *ebpf.CollectionSpec, c worker.Constants) error {
+func apply(spec *ebpf.CollectionSpec, c loadapi.Constants) error {
 	var errs []error
 	set := func(name string, value any) {
 		v, ok := spec.Variables[name]
@@ -216,7 +216,7 @@ func compatible(m *ebpf.Map, spec *ebpf.MapSpec) error {
 		return nil
 	}
 	return fmt.Errorf("%w: map %s is %s with keys of %d and values of %d bytes, flags %#x; this build needs %s with %d and %d, flags %#x: remove it with \"sluice unload\" or by a reboot",
-		worker.ErrIncompatible, spec.Name, m.Type(), m.KeySize(), m.ValueSize(), m.Flags(), spec.Type, spec.KeySize, spec.ValueSize, spec.Flags)
+		loadapi.ErrIncompatible, spec.Name, m.Type(), m.KeySize(), m.ValueSize(), m.Flags(), spec.Type, spec.KeySize, spec.ValueSize, spec.Flags)
 }
 
 // verified is a collection that the kernel has accepted, or its refusal.

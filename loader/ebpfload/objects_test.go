@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
@@ -15,9 +15,9 @@ import (
 // Every object has the program of its name, the constants that are asked for, and the size of a map.
 func TestConfigure(t *testing.T) {
 	t.Parallel()
-	o := worker.Order{
+	o := loadapi.Order{
 		Sizes: map[string]uint32{"sl_flows": 4096},
-		Constants: worker.Constants{
+		Constants: loadapi.Constants{
 			FastPath: 2, AntiSpoof: true, AdmitMark: 0x1000, FIBSrc: true, Coarse: true, NetnsCookie: 1<<40 + 1,
 			SNAT: [2][2]uint16{{61000, 65535}, {1024, 32767}}, SNATSecret: 77, Passed: [2]uint32{78, 79},
 		},
@@ -30,7 +30,7 @@ func TestConfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spec := range specs {
-		if name != worker.Sockets && (spec.Programs[name] == nil || len(spec.Programs) != 1) {
+		if name != loadapi.Sockets && (spec.Programs[name] == nil || len(spec.Programs) != 1) {
 			t.Errorf("%s: %v", name, spec.Programs)
 		}
 		if m := spec.Maps["sl_flows"]; m != nil && m.MaxEntries != 4096 {
@@ -58,10 +58,10 @@ func TestConfigure(t *testing.T) {
 
 func TestOrderThatCannotBe(t *testing.T) {
 	t.Parallel()
-	if _, err := (Here{}).Pin(t.Context(), worker.Order{Build: "0123"}); err == nil || !strings.Contains(err.Error(), "0123") {
+	if _, err := (Here{}).Pin(t.Context(), loadapi.Order{Build: "0123"}); err == nil || !strings.Contains(err.Error(), "0123") {
 		t.Errorf("another build: %v", err)
 	}
-	o := worker.Order{Build: bpfgen.Build, Objects: []string{"sl_nonesuch"}}
+	o := loadapi.Order{Build: bpfgen.Build, Objects: []string{"sl_nonesuch"}}
 	if _, err := (Here{}).Pin(t.Context(), o); err == nil || !strings.Contains(err.Error(), "sl_nonesuch") {
 		t.Errorf("another program: %v", err)
 	}

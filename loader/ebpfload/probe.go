@@ -16,31 +16,31 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader/worker"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Probe implements worker.Worker.
-func (Here) Probe(context.Context) ([]worker.Answer, error) {
+// Probe implements loadapi.Worker.
+func (Here) Probe(context.Context) ([]loadapi.Answer, error) {
 	raiseMemlock() // the probes load programs
-	var answers []worker.Answer
+	var answers []loadapi.Answer
 	for _, q := range []struct {
 		name string
-		ask  func() error // nil: yes; worker.NoError: no; anything else: unclear
+		ask  func() error // nil: yes; loadapi.NoError: no; anything else: unclear
 	}{
-		{worker.SchedCLS, askSchedCLS},
-		{worker.LRU, askLRU},
-		{worker.RedirectPeer, askRedirectPeer},
-		{worker.RedirectNeigh, askRedirectNeigh},
-		{worker.TCX, askTCX},
-		{worker.Clsact, askClsact},
-		{worker.FIBSrc, askFIBSrc},
-		{worker.Coarse, askCoarse},
-		{worker.Batch, askBatch},
+		{loadapi.SchedCLS, askSchedCLS},
+		{loadapi.LRU, askLRU},
+		{loadapi.RedirectPeer, askRedirectPeer},
+		{loadapi.RedirectNeigh, askRedirectNeigh},
+		{loadapi.TCX, askTCX},
+		{loadapi.Clsact, askClsact},
+		{loadapi.FIBSrc, askFIBSrc},
+		{loadapi.Coarse, askCoarse},
+		{loadapi.Batch, askBatch},
 	} {
-		a := worker.Answer{Name: q.name}
-		var no worker.NoError
+		a := loadapi.Answer{Name: q.name}
+		var no loadapi.NoError
 		if err := q.ask(); errors.As(err, &no) {
 			a.No = no.Why
 		} else if err != nil {
@@ -54,7 +54,7 @@ func (Here) Probe(context.Context) ([]worker.Answer, error) {
 // feature turns an answer of the features package into ours: only its ErrNotSupported is a no.
 func feature(err error, since string) error {
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return worker.No("not in this kernel (Linux %s or newer, here %s)", since, bpfsys.KernelRelease())
+		return loadapi.No("not in this kernel (Linux %s or newer, here %s)", since, bpfsys.KernelRelease())
 	}
 	return err
 }
@@ -134,7 +134,7 @@ func askClsact() error {
 
 func clsactAnswer(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return worker.No("the kernel has no sch_ingress or cls_bpf: %v", err)
+		return loadapi.No("the kernel has no sch_ingress or cls_bpf: %v", err)
 	}
 	return err
 }
@@ -171,7 +171,7 @@ func askFIBSrc() error {
 		return err
 	}
 	if int32(ret) == -int32(unix.EINVAL) {
-		return worker.No("not in this kernel (Linux 6.7 or newer, here %s)", bpfsys.KernelRelease())
+		return loadapi.No("not in this kernel (Linux 6.7 or newer, here %s)", bpfsys.KernelRelease())
 	}
 	return nil
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package worker is what the loader leaves to somebody who has the compiled objects and a library for them: asking the kernel what
+// Package loadapi is what the loader leaves to somebody who has the compiled objects and a library for them: asking the kernel what
 // it can do, and verifying and pinning programs. It happens once per boot, and again when a build or the configuration changes;
 // all else that the loader does works with what is pinned. So that no plugin has to start with the objects and the library, that
 // somebody is usually a program of its own (Program). In a process that has them anyway it is objects.Here.
-package worker
+package loadapi
 
 import (
 	"context"
