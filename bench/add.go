@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -76,7 +76,7 @@ type adds struct {
 }
 
 func runAdd(ctx context.Context, args []string) (err error) {
-	a := &adds{common: common{only: []string{peer.Reference, peer.Sluice}}}
+	a := &adds{common: common{only: []string{subject.Reference, subject.Sluice}}}
 	f := flag.NewFlagSet("bench add", flag.ContinueOnError)
 	a.register(f, "reference,sluice")
 	f.IntVar(&a.cycles, "cycles", 40, "ADD/DEL pairs for each plugin and peer")
@@ -150,7 +150,7 @@ func onlyGuest(f *flag.FlagSet) (err error) {
 
 // place is a node of one peer with a pod whose namespace is used again and again.
 type place struct {
-	suite   peer.Suite
+	suite   subject.Suite
 	lab     *netlab.Lab
 	runtime *netlab.Runtime
 	timer   *timer
@@ -204,7 +204,7 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 	return nil, nil
 }
 
-func (a *adds) build(s peer.Suite, i interfacePlugin) (*place, error) {
+func (a *adds) build(s subject.Suite, i interfacePlugin) (*place, error) {
 	l, err := netlab.New(netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 	if err != nil {
 		return nil, err
@@ -287,12 +287,12 @@ func (a *adds) write(w io.Writer, done []interfacePlugin) error {
 		}{{"ADD", report.Add}, {"CPU time of ADD", report.AddCPU}} {
 			goals = append(goals, report.Goal{
 				Text: fmt.Sprintf("%s: %s <= 0.5x the reference's", i.name, of.what),
-				Key:  report.Key{Scenario: i.name, Peer: peer.Sluice, Pods: 1, Metric: of.metric.Name}, Base: peer.Reference, Max: 0.5,
+				Key:  report.Key{Scenario: i.name, Peer: subject.Sluice, Pods: 1, Metric: of.metric.Name}, Base: subject.Reference, Max: 0.5,
 			})
 		}
 	}
 	for _, s := range sections {
-		if err := a.run.WriteTable(w, s, a.names(), peer.Reference, style); err != nil {
+		if err := a.run.WriteTable(w, s, a.names(), subject.Reference, style); err != nil {
 			return err
 		}
 	}
@@ -304,5 +304,5 @@ func (a *adds) write(w io.Writer, done []interfacePlugin) error {
 			return err
 		}
 	}
-	return report.WriteJSON(a.out, a.run.Rows(sections, a.names(), peer.Reference))
+	return report.WriteJSON(a.out, a.run.Rows(sections, a.names(), subject.Reference))
 }

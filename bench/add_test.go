@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -25,7 +25,7 @@ func TestPrivilegedAdd(t *testing.T) {
 	}
 	defer bin.Close()
 	out := filepath.Join(t.TempDir(), "add.json")
-	args := []string{"-peers", peer.Sluice, "-cycles", "1"}
+	args := []string{"-peers", subject.Sluice, "-cycles", "1"}
 	if _, err := os.Stat(guestReference); err == nil {
 		args = []string{"-reference-bin", guestReference, "-cycles", "15"}
 	}
@@ -43,7 +43,7 @@ func TestPrivilegedAdd(t *testing.T) {
 	for _, plugin := range []string{"bridge", "ptp", "host-device"} { // they need nothing but veths
 		for _, m := range report.Verbs {
 			if !slices.ContainsFunc(rows, func(r report.Row) bool {
-				return r.Scenario == plugin && r.Peer == peer.Sluice && r.Metric == m.Name && r.Value > 0
+				return r.Scenario == plugin && r.Peer == subject.Sluice && r.Metric == m.Name && r.Value > 0
 			}) {
 				t.Errorf("no %s of %s in %s", m.Name, plugin, raw)
 			}
@@ -54,7 +54,7 @@ func TestPrivilegedAdd(t *testing.T) {
 // A name that no plugin has is an error, not a run of nothing.
 func TestAddUnknownPlugin(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "add.json")
-	err := runAdd(t.Context(), []string{"-peers", peer.Sluice, "-plugins", "ptp,birdge", "-out", out})
+	err := runAdd(t.Context(), []string{"-peers", subject.Sluice, "-plugins", "ptp,birdge", "-out", out})
 	if err == nil || !strings.Contains(err.Error(), `"birdge"`) {
 		t.Error(err)
 	}
@@ -71,7 +71,7 @@ func TestWriteMoveAlone(t *testing.T) {
 	if got := out.String(); !strings.Contains(got, "14.4 ms") || strings.Contains(got, "reference") {
 		t.Error(got)
 	}
-	a.run.Add("host-device", peer.Reference, 1, report.Add, 28.8)
+	a.run.Add("host-device", subject.Reference, 1, report.Add, 28.8)
 	if err := a.writeMove(&out, interfacePlugin{name: "host-device"}); err != nil || !strings.Contains(out.String(), "0.50x the reference's ADD") {
 		t.Error(err, out.String())
 	}

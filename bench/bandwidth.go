@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
 	"github.com/sluice-cni/sluice/bench/shaping"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/vmtest"
@@ -91,7 +91,7 @@ func (b *bandwidth) elsewhere(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reference, err := peer.ReferencePlugin(ctx, b.refBin, "bandwidth")
+	reference, err := subject.ReferencePlugin(ctx, b.refBin, "bandwidth")
 	if err != nil {
 		return err
 	}
@@ -130,14 +130,14 @@ func (b *bandwidth) peers(ctx context.Context) ([]shaping.Peer, error) {
 			out = append(out, shaping.Peer{Name: name})
 		case "edt", "tbf":
 			out = append(out, shaping.Peer{Name: name, Plugin: ours, Keys: map[string]any{"backend": name}})
-		case peer.Reference:
-			path, err := peer.ReferencePlugin(ctx, b.refBin, "bandwidth")
+		case subject.Reference:
+			path, err := subject.ReferencePlugin(ctx, b.refBin, "bandwidth")
 			if err != nil {
 				return nil, err
 			}
 			out = append(out, shaping.Peer{Name: name, Plugin: path})
 		default:
-			return nil, fmt.Errorf("unknown peer %q: edt, tbf, %s or none", name, peer.Reference)
+			return nil, fmt.Errorf("unknown peer %q: edt, tbf, %s or none", name, subject.Reference)
 		}
 	}
 	return out, nil
@@ -236,7 +236,7 @@ func printShapingGoals(w io.Writer, results []shaping.Result) error {
 			}
 			if r.Peer == "edt" {
 				of := key
-				key.Metric, of.Metric, of.Peer = p99.Name, p99.Name, peer.Reference
+				key.Metric, of.Metric, of.Peer = p99.Name, p99.Name, subject.Reference
 				goals = append(goals, report.Goal{Text: "p99 of an echo beside it <= the reference's: " + what, Key: key, Of: &of, Max: 1})
 			}
 		}

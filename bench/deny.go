@@ -17,8 +17,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -203,7 +203,7 @@ func byIPTables() *denyPeer {
 
 // byXDP drops by the deny list.
 func byXDP() *denyPeer {
-	p := &denyPeer{name: peer.Sluice}
+	p := &denyPeer{name: subject.Sluice}
 	with := func(ctx context.Context, f func(dp *loader.Datapath) error) error {
 		return p.lab.Node.Do(func() error {
 			dp, err := loader.Open(ctx, loader.Options{Worker: ebpfload.Here{}})
@@ -275,7 +275,7 @@ func (d *deny) measure(ctx context.Context, p *denyPeer, scenario string, family
 
 func (d *deny) write() error {
 	style := report.Style{Colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == ""}
-	names := []string{iptablesRaw, peer.Sluice}
+	names := []string{iptablesRaw, subject.Sluice}
 	const title = "a denied source floods the uplink, IPv%d, %s: median of %d rounds, ratio to a DROP in iptables' raw table in the same round"
 	var sections []report.Section
 	var goals []report.Goal
@@ -290,7 +290,7 @@ func (d *deny) write() error {
 		of := report.Key{Scenario: denyFrames, Peer: iptablesRaw, Pods: family, Metric: report.DropCost.Name}
 		goals = append(goals, report.Goal{
 			Text: fmt.Sprintf("XDP deny >= 5x iptables raw DROP, packets a second of the receiver's CPU, IPv%d", family),
-			Key:  report.Key{Scenario: denyFrames, Peer: peer.Sluice, Pods: family, Metric: report.DropCost.Name}, Of: &of, Min: 5,
+			Key:  report.Key{Scenario: denyFrames, Peer: subject.Sluice, Pods: family, Metric: report.DropCost.Name}, Of: &of, Min: 5,
 		})
 	}
 	fmt.Println(report.ThisHost())

@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/sluice-cni/sluice/bench/peer"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/pkg/test/vmtest"
 )
 
@@ -28,7 +28,7 @@ func addInGuest(ctx context.Context, series, refBin string, plugins []string) (e
 		return fmt.Errorf("from the module's directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(dir))) }()
-	if _, err := peer.ReferenceSuite(ctx, refBin, dir, plugins); err != nil {
+	if _, err := subject.ReferenceSuite(ctx, refBin, dir, plugins); err != nil {
 		return fmt.Errorf("copy the reference's plugins (left by a run that was killed? remove %s): %w", dir, err)
 	}
 	return vmtest.Run(ctx, "-icount", "-kernels", series, "-v", "-run", "^TestPrivilegedAdd$", "./bench")

@@ -28,8 +28,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/bench/traffic"
 )
 
@@ -75,9 +75,9 @@ func main() {
 type common struct {
 	peers, refBin, sluiceBin string
 	masquerade, lastPod      bool
-	plugins                  []string // that the suites must have; empty: peer.Plugins
+	plugins                  []string // that the suites must have; empty: subject.Plugins
 	only                     []string // peers that the command can compare; empty: all
-	suites                   []peer.Suite
+	suites                   []subject.Suite
 	host                     report.Host
 	cleanup                  []func() error
 }
@@ -99,19 +99,19 @@ func (c *common) prepare(ctx context.Context) error {
 		return errors.New("namespaces need root")
 	}
 	if len(c.plugins) == 0 {
-		c.plugins = peer.Plugins
+		c.plugins = subject.Plugins
 	}
 	for name := range strings.SplitSeq(c.peers, ",") {
-		var s peer.Suite
+		var s subject.Suite
 		var err error
 		switch {
-		case peer.IsBare(name):
-			s = peer.Suite{Name: name}
-		case name == peer.Reference:
+		case subject.IsBare(name):
+			s = subject.Suite{Name: name}
+		case name == subject.Reference:
 			s, err = c.reference(ctx)
-		case name == peer.Sluice:
+		case name == subject.Sluice:
 			s, err = c.sluice(ctx)
-		case name == peer.SluiceDirect:
+		case name == subject.SluiceDirect:
 			s, err = c.sluice(ctx)
 			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`
 		}
@@ -128,8 +128,8 @@ func (c *common) checkPeers() error {
 	seen := map[string]bool{}
 	for name := range strings.SplitSeq(c.peers, ",") {
 		switch {
-		case !slices.Contains(peer.Names(), name):
-			return fmt.Errorf("unknown peer %q: one of %s", name, strings.Join(peer.Names(), ", "))
+		case !slices.Contains(subject.Names(), name):
+			return fmt.Errorf("unknown peer %q: one of %s", name, strings.Join(subject.Names(), ", "))
 		case len(c.only) > 0 && !slices.Contains(c.only, name):
 			return fmt.Errorf("this command cannot compare peer %q: one of %s", name, strings.Join(c.only, ", "))
 		case seen[name]:
@@ -140,20 +140,20 @@ func (c *common) checkPeers() error {
 	return nil
 }
 
-func (c *common) sluice(ctx context.Context) (peer.Suite, error) {
+func (c *common) sluice(ctx context.Context) (subject.Suite, error) {
 	dir, err := c.tempDir()
 	if err != nil {
-		return peer.Suite{}, err
+		return subject.Suite{}, err
 	}
-	return peer.SluiceSuite(ctx, c.sluiceBin, dir, c.plugins)
+	return subject.SluiceSuite(ctx, c.sluiceBin, dir, c.plugins)
 }
 
-func (c *common) reference(ctx context.Context) (peer.Suite, error) {
+func (c *common) reference(ctx context.Context) (subject.Suite, error) {
 	dir, err := c.tempDir()
 	if err != nil {
-		return peer.Suite{}, err
+		return subject.Suite{}, err
 	}
-	return peer.ReferenceSuite(ctx, c.refBin, dir, c.plugins)
+	return subject.ReferenceSuite(ctx, c.refBin, dir, c.plugins)
 }
 
 // tempDir makes a directory that goes with the command.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -108,7 +108,7 @@ func (a *adds) writeMove(w io.Writer, i interfacePlugin) error {
 		return nil
 	}
 	text := fmt.Sprintf("%s: the kernel's move of the device alone, one netlink message, took %.1f ms (median, timed in between)", i.name, alone)
-	if reference, ok := a.run.Median(key(peer.Reference)); ok {
+	if reference, ok := a.run.Median(key(subject.Reference)); ok {
 		text += fmt.Sprintf(": %.2fx the reference's ADD, which moves twice", alone/reference)
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n", text)

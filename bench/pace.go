@@ -17,8 +17,8 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -44,7 +44,7 @@ type pace struct {
 }
 
 func runPace(ctx context.Context, args []string) (err error) {
-	p := &pace{common: common{only: []string{peer.Reference, peer.Sluice}}}
+	p := &pace{common: common{only: []string{subject.Reference, subject.Sluice}}}
 	f := flag.NewFlagSet("bench pace", flag.ContinueOnError)
 	p.register(f, "reference,sluice")
 	f.IntVar(&p.pods, "pods", 200, "pods that come and go at once")
@@ -54,14 +54,14 @@ func runPace(ctx context.Context, args []string) (err error) {
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
-	p.plugins = append(slices.Clone(peer.Plugins), "ptp", "macvlan", "ipvlan", "vlan")
+	p.plugins = append(slices.Clone(subject.Plugins), "ptp", "macvlan", "ipvlan", "vlan")
 	defer func() { err = errors.Join(err, p.close()) }()
 	if err := p.prepare(ctx); err != nil {
 		return err
 	}
 	p.describe(os.Stdout)
 	for _, s := range p.suites {
-		if s.Name == peer.Sluice && p.rounds > 0 {
+		if s.Name == subject.Sluice && p.rounds > 0 {
 			if err := p.mixed(ctx, s); err != nil {
 				return fmt.Errorf("%s: %w", mixed, err)
 			}
@@ -75,7 +75,7 @@ func runPace(ctx context.Context, args []string) (err error) {
 
 // crowd is a node whose pods come and go together. nets are used in turn.
 type crowd struct {
-	suite  peer.Suite
+	suite  subject.Suite
 	lab    *netlab.Lab
 	nets   []*netlab.Runtime
 	pods   []*netlab.Pod
@@ -85,7 +85,7 @@ type crowd struct {
 // newCrowd makes a node, the pods' namespaces and a runtime for each conflist,
 // then attaches and detaches one pod of each, so that what stays on the node by
 // design is there.
-func newCrowd(ctx context.Context, s peer.Suite, pods int, before []string, conflists []string) (_ *crowd, err error) {
+func newCrowd(ctx context.Context, s subject.Suite, pods int, before []string, conflists []string) (_ *crowd, err error) {
 	c := &crowd{suite: s}
 	if c.lab, err = netlab.New(netlab.Options{ForwardIPv4: true, ForwardIPv6: true}); err != nil {
 		return nil, err
@@ -257,7 +257,7 @@ func withVLANs(conflists []string, pods int) []string {
 
 // mixed lets pods of all plugins come and go, round after round, and compares the
 // node with what it was.
-func (p *pace) mixed(ctx context.Context, s peer.Suite) (err error) {
+func (p *pace) mixed(ctx context.Context, s subject.Suite) (err error) {
 	names, before, conflists, err := p.mixedNets()
 	if err != nil {
 		return err
@@ -344,16 +344,16 @@ func (p *pace) write() error {
 		sections = sections[1:]
 	}
 	for _, s := range sections {
-		if err := p.run.WriteTable(os.Stdout, s, p.names(), peer.Sluice, style); err != nil {
+		if err := p.run.WriteTable(os.Stdout, s, p.names(), subject.Sluice, style); err != nil {
 			return err
 		}
 	}
 	goal := report.Goal{
-		Text: "the reference takes >= 3x as long", Min: 3, Base: peer.Sluice,
-		Key: report.Key{Scenario: chain, Peer: peer.Reference, Pods: p.pods, Metric: paceAll.Name},
+		Text: "the reference takes >= 3x as long", Min: 3, Base: subject.Sluice,
+		Key: report.Key{Scenario: chain, Peer: subject.Reference, Pods: p.pods, Metric: paceAll.Name},
 	}
 	if _, err := p.run.WriteGoals(os.Stdout, []report.Goal{goal}, style); err != nil {
 		return err
 	}
-	return report.WriteJSON(p.out, p.run.Rows(sections, p.names(), peer.Sluice))
+	return report.WriteJSON(p.out, p.run.Rows(sections, p.names(), subject.Sluice))
 }

@@ -20,7 +20,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 
-	"github.com/sluice-cni/sluice/bench/peer"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
@@ -81,7 +81,7 @@ func (t *timer) take() []call {
 }
 
 func runProfile(ctx context.Context, args []string) (err error) {
-	c := &common{only: []string{peer.Reference, peer.Sluice, peer.SluiceDirect}}
+	c := &common{only: []string{subject.Reference, subject.Sluice, subject.SluiceDirect}}
 	f := flag.NewFlagSet("bench profile", flag.ContinueOnError)
 	c.register(f, "reference,sluice")
 	pods := f.Int("pods", 2, "pods with one hostPort each")
@@ -103,9 +103,9 @@ func runProfile(ctx context.Context, args []string) (err error) {
 }
 
 // profile times one suite.
-func (c *common) profile(ctx context.Context, s peer.Suite, pods, cycles int, out io.Writer) error {
+func (c *common) profile(ctx context.Context, s subject.Suite, pods, cycles int, out io.Writer) error {
 	t := &timer{Exec: netlab.NewExec(nil)}
-	w, err := peer.Build(ctx, peer.Options{Suite: s, Pods: pods, Masquerade: c.masquerade, Exec: t}, func(int) {})
+	w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: pods, Masquerade: c.masquerade, Exec: t}, func(int) {})
 	if err != nil {
 		return err
 	}

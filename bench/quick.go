@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/subject"
 )
 
 // Scenarios of the report.
@@ -40,7 +40,7 @@ type quick struct {
 	// out, but for the first minRounds.
 	budget time.Duration
 
-	worlds []*peer.World
+	worlds []*subject.World
 	// disturbed counts measurements during which something else overran the
 	// kernel's packet queues.
 	disturbed int
@@ -124,7 +124,7 @@ func (q *quick) round(ctx context.Context, round int) error {
 	}
 	for _, m := range []struct {
 		name    string
-		measure func(*peer.World) error
+		measure func(*subject.World) error
 	}{{"round trips", q.roundTrips}, {"connections", q.connections}, {"stream", q.stream}} {
 		for _, w := range worlds {
 			q.say("round %d of %d, %s: %s with %d pods", round+1, q.rounds, m.name, w.Suite.Name, w.Pods)
@@ -139,8 +139,8 @@ func (q *quick) round(ctx context.Context, round int) error {
 	return nil
 }
 
-func (q *quick) build(ctx context.Context, s peer.Suite, pods int) error {
-	w, err := peer.Build(ctx, peer.Options{Suite: s, Pods: pods, Masquerade: q.masquerade, LastPod: q.lastPod}, func(done int) {
+func (q *quick) build(ctx context.Context, s subject.Suite, pods int) error {
+	w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: pods, Masquerade: q.masquerade, LastPod: q.lastPod}, func(done int) {
 		q.say("attaching through %s: %d of %d", s.Name, done, pods)
 	})
 	if err != nil {
@@ -155,7 +155,7 @@ func (q *quick) build(ctx context.Context, s peer.Suite, pods int) error {
 	return nil
 }
 
-func (q *quick) roundTrips(w *peer.World) error {
+func (q *quick) roundTrips(w *subject.World) error {
 	before, err := report.QueueDrops()
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func (q *quick) roundTrips(w *peer.World) error {
 	return nil
 }
 
-func (q *quick) connections(w *peer.World) error {
+func (q *quick) connections(w *subject.World) error {
 	before, err := report.QueueDrops()
 	if err != nil {
 		return err
@@ -197,7 +197,7 @@ func (q *quick) noteDrops(before uint64) error {
 	return err
 }
 
-func (q *quick) stream(w *peer.World) error {
+func (q *quick) stream(w *subject.World) error {
 	rate, err := w.Stream(q.streamFor)
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (q *quick) stream(w *peer.World) error {
 	return nil
 }
 
-func (q *quick) attach(ctx context.Context, w *peer.World, cycle int) error {
+func (q *quick) attach(ctx context.Context, w *subject.World, cycle int) error {
 	if !w.HasChain() {
 		return nil
 	}
@@ -226,7 +226,7 @@ func (q *quick) write(w io.Writer, took time.Duration) error {
 	style := report.Style{Colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == ""}
 	sections := q.sections()
 	for _, s := range sections {
-		if err := q.run.WriteTable(w, s, q.names(), peer.Direct, style); err != nil {
+		if err := q.run.WriteTable(w, s, q.names(), subject.Direct, style); err != nil {
 			return err
 		}
 	}
@@ -236,7 +236,7 @@ func (q *quick) write(w io.Writer, took time.Duration) error {
 	if q.disturbed > 0 {
 		fmt.Fprintf(w, "\nother traffic overran the kernel's packet queues during %d measurements of RR and CRR (250 idle pods on one\nbridge do that when they send IPv6 multicast): their smallest and largest values are its work\n", q.disturbed)
 	}
-	if err := report.WriteJSON(q.out, q.run.Rows(sections, q.names(), peer.Direct)); err != nil {
+	if err := report.WriteJSON(q.out, q.run.Rows(sections, q.names(), subject.Direct)); err != nil {
 		return err
 	}
 	rounds := strings.TrimSuffix(q.out, ".json") + "-rounds.json"
@@ -271,14 +271,14 @@ func (q *quick) sections() []report.Section {
 // goals are Sluice's targets for the numbers of pods measured.
 func goals(pods []int) []report.Goal {
 	cell := func(scenario string, n int, m report.Metric) report.Key {
-		return report.Key{Scenario: scenario, Peer: peer.Sluice, Pods: n, Metric: m.Name}
+		return report.Key{Scenario: scenario, Peer: subject.Sluice, Pods: n, Metric: m.Name}
 	}
 	var goals []report.Goal
 	for _, n := range pods {
 		goals = append(goals,
-			report.Goal{Text: fmt.Sprintf("RR p50 <= 1.15x direct, %d pods", n), Key: cell(hostPort, n, report.RRP50), Base: peer.Direct, Max: 1.15},
-			report.Goal{Text: fmt.Sprintf("CRR >= 0.90x direct, %d pods", n), Key: cell(hostPort, n, report.CRR), Base: peer.Direct, Min: 0.90},
-			report.Goal{Text: fmt.Sprintf("stream >= 0.95x direct, %d pods", n), Key: cell(hostPort, n, report.Stream), Base: peer.Direct, Min: 0.95},
+			report.Goal{Text: fmt.Sprintf("RR p50 <= 1.15x direct, %d pods", n), Key: cell(hostPort, n, report.RRP50), Base: subject.Direct, Max: 1.15},
+			report.Goal{Text: fmt.Sprintf("CRR >= 0.90x direct, %d pods", n), Key: cell(hostPort, n, report.CRR), Base: subject.Direct, Min: 0.90},
+			report.Goal{Text: fmt.Sprintf("stream >= 0.95x direct, %d pods", n), Key: cell(hostPort, n, report.Stream), Base: subject.Direct, Min: 0.95},
 			report.Goal{Text: fmt.Sprintf("ADD <= 25 ms, %d pods", n), Key: cell(attach, n, report.Add), Max: 25},
 			report.Goal{Text: fmt.Sprintf("DEL <= 40 ms, %d pods", n), Key: cell(attach, n, report.Del), Max: 40})
 	}

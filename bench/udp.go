@@ -14,8 +14,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-cni/sluice/bench/peer"
 	"github.com/sluice-cni/sluice/bench/report"
+	"github.com/sluice-cni/sluice/bench/subject"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
@@ -36,7 +36,7 @@ type udp struct {
 
 // udpWorld is a world with what floods it.
 type udpWorld struct {
-	*peer.World
+	*subject.World
 	flood *pktgen.Socket
 	frame []byte
 }
@@ -61,7 +61,7 @@ func runUDP(ctx context.Context, args []string) (err error) {
 	}
 	u.describe(os.Stdout)
 	for _, s := range u.suites {
-		w, err := peer.Build(ctx, peer.Options{Suite: s, Pods: u.pods, Masquerade: u.masquerade, LastPod: u.lastPod, Datagrams: true}, func(int) {})
+		w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: u.pods, Masquerade: u.masquerade, LastPod: u.lastPod, Datagrams: true}, func(int) {})
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func runUDP(ctx context.Context, args []string) (err error) {
 }
 
 // newUDPWorld makes sender and frame.
-func newUDPWorld(w *peer.World) (*udpWorld, error) {
+func newUDPWorld(w *subject.World) (*udpWorld, error) {
 	f := &udpWorld{World: w}
 	client := w.Lab().Client()
 	var uplink *net.Interface
@@ -153,15 +153,15 @@ func (u *udp) write() error {
 		Scenario: udpHostPort, Pods: u.pods, Metrics: []report.Metric{report.PacketCost, report.PacketRate},
 		Title: fmt.Sprintf("UDP packets of 64 bytes, client -> hostPort -> pod, %d pods: median of %d rounds, ratio to direct in the same round", u.pods, u.rounds),
 	}}
-	if err := u.run.WriteTable(os.Stdout, sections[0], u.names(), peer.Direct, style); err != nil {
+	if err := u.run.WriteTable(os.Stdout, sections[0], u.names(), subject.Direct, style); err != nil {
 		return err
 	}
-	key := report.Key{Scenario: udpHostPort, Peer: peer.Sluice, Pods: u.pods, Metric: report.PacketCost.Name}
+	key := report.Key{Scenario: udpHostPort, Peer: subject.Sluice, Pods: u.pods, Metric: report.PacketCost.Name}
 	of := key
-	of.Peer = peer.Reference
+	of.Peer = subject.Reference
 	goals := []report.Goal{{Text: "UDP 64-byte packets through a hostPort >= 1.5x the reference, a second of CPU time", Key: key, Of: &of, Min: 1.5}}
 	if _, err := u.run.WriteGoals(os.Stdout, goals, style); err != nil {
 		return err
 	}
-	return report.WriteJSON(u.out, u.run.Rows(sections, u.names(), peer.Direct))
+	return report.WriteJSON(u.out, u.run.Rows(sections, u.names(), subject.Direct))
 }

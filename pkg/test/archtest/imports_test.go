@@ -103,7 +103,7 @@ var onlyFrom = map[string]struct {
 	importers []string
 	why       string
 }{
-	"github.com/cilium/ebpf/":                      {[]string{"loader/ebpfload", "pkg/bpfgen/objects", "pkg/test/", "bpf/", "bench/peer", "_test"}, "its initialisers and its size, in every process that links it"},
+	"github.com/cilium/ebpf/":                      {[]string{"loader/ebpfload", "pkg/bpfgen/objects", "pkg/test/", "bpf/", "bench/subject", "_test"}, "its initialisers and its size, in every process that links it"},
 	module + "/loader/ebpfload/":                   {[]string{"cmd/sluice-helper", "cmd/sluice/internal/doctor", "pkg/test/", "bench", "_test"}, "brings the eBPF library"},
 	"github.com/godbus/dbus/":                      {[]string{"pkg/netfilter/firewalld", "_test"}, "its initialisers and its size, in every process that links it"},
 	"github.com/florianl/go-tc/":                   {[]string{"_test"}, "its initialiser reads /proc, 2 to 3 % of an ADD; pkg/rtnl has the messages we need"},

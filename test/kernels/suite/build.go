@@ -25,7 +25,7 @@ const envBinaries = testbin.EnvDir
 // notHere are packages with privileged tests that say nothing about a kernel,
 // each with its reason. A name that ends in "/" stands for everything below.
 var notHere = map[string]string{
-	"bench/peer":        "measures; needs Go and the network",
+	"bench/subject":     "measures; needs Go and the network",
 	"bench/traffic":     "measures",
 	"pkg/test/archtest": "reads the source with the go command",
 	"test/kernels/":     "is what runs the others",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer builds the worlds that the benchmarks compare: the same client
+// Package subject builds the worlds that the benchmarks compare: the same client
 // and node, once with nothing in between (direct), once with a pod that the
 // kernel alone forwards to (routed), once with the reference plugins and once
 // with Sluice, these with a number of pods that publish a port.
-package peer
+package subject
 
 import (
 	"context"
