@@ -15,7 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/cmd/internal/early"
+	"github.com/sluice-cni/sluice/cmd/internal/fastversion"
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
@@ -54,7 +54,7 @@ func TestVersion(t *testing.T) {
 		if err := p.Versions.Encode(&want); err != nil {
 			t.Fatal(err)
 		}
-		if got := early.Answer(name); got != want.String() {
+		if got := fastversion.Answer(name); got != want.String() {
 			t.Errorf("%s: the early answer is %q, the plugin says %q", name, got, want.String())
 		}
 		if got, _, status := call(t, name, "CNI_COMMAND=VERSION"); got != want.String() || status != 0 {

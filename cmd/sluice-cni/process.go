@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/cmd/internal/early"
+	"github.com/sluice-cni/sluice/cmd/internal/fastversion"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
@@ -34,7 +34,7 @@ func ensurePath() {
 func run(name string) int {
 	if os.Getenv("CNI_COMMAND") == "VERSION" {
 		// Usually answered before main; not where /proc is missing.
-		if a := early.Answer(name); a != "" {
+		if a := fastversion.Answer(name); a != "" {
 			_, err := io.WriteString(os.Stdout, a)
 			return status(err == nil)
 		}

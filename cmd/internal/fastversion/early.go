@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package early answers CNI_COMMAND=VERSION before the rest of the program is
+// Package fastversion answers CNI_COMMAND=VERSION before the rest of the program is
 // initialised. Runtimes ask every plugin for its versions; the answer is a
 // constant, while the initialisers of what an ADD needs (netlink, BPF, JSON)
 // take about as long as an empty program runs.
@@ -17,7 +17,7 @@
 // time. A system call that blocks still lets others run. And it makes the stack
 // as large as a verb needs it while there is little on it: the runtime doubles
 // it by need, and copies it each time with all frames that are there by then.
-package early
+package fastversion
 
 import (
 	"runtime"
