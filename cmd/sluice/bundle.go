@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/bundle"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/sysdump"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -37,7 +37,7 @@ directory, its name holding the host's and the time; "-" is standard output.
 It is made for root alone (mode 0600). A command that is missing is noted in the
 archive. The README in it says what is left out.
 
-` + bundle.Omitted,
+` + sysdump.Omitted,
 		Example: `  sluice bundle
   sluice bundle /tmp/node7.tar.gz`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -58,7 +58,7 @@ archive. The README in it says what is left out.
 				file = args[0]
 			}
 			if file == "-" {
-				_, err := bundle.Write(c.Context(), a.out, dir, at, a.parts())
+				_, err := sysdump.Write(c.Context(), a.out, dir, at, a.parts())
 				return err
 			}
 			return a.bundle(c.Context(), file, dir, at)
@@ -72,7 +72,7 @@ func (a *app) bundle(ctx context.Context, file, dir string, at time.Time) error 
 		return err
 	}
 	parts := a.parts()
-	missing, err := bundle.Write(ctx, f, dir, at, parts)
+	missing, err := sysdump.Write(ctx, f, dir, at, parts)
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
@@ -95,8 +95,8 @@ func (a *app) bundle(ctx context.Context, file, dir string, at time.Time) error 
 const bundledFlows = "5000"
 
 // parts are what the tool itself can say, then the node's.
-func (a *app) parts() []bundle.Part {
-	parts := []bundle.Part{}
+func (a *app) parts() []sysdump.Part {
+	parts := []sysdump.Part{}
 	for _, args := range [][]string{
 		{"version"}, {"status", "-w"}, {"doctor", "-w"}, {"sweep"}, {"hostports"}, {"endpoints"}, {"bandwidth"}, {"firewall"}, {"deny", "list"}, {"drops"}, {"masquerade"}, {"nat", "stats"}, {"flows", "--limit", bundledFlows},
 	} {
@@ -107,12 +107,12 @@ func (a *app) parts() []bundle.Part {
 	if err != nil {
 		conf = nil // the file itself is a part, and the commands say what is wrong with it
 	}
-	return append(parts, bundle.Node(conf)...)
+	return append(parts, sysdump.Node(conf)...)
 }
 
 // said is what a command of the tool prints, whatever its exit status says.
-func (a *app) said(name string, args ...string) bundle.Part {
-	return bundle.Part{Name: "sluice/" + name, Make: func(ctx context.Context) ([]byte, error) {
+func (a *app) said(name string, args ...string) sysdump.Part {
+	return sysdump.Part{Name: "sluice/" + name, Make: func(ctx context.Context) ([]byte, error) {
 		var out, errs bytes.Buffer
 		one := *a
 		one.out, one.err, one.colours, one.width, one.wide, one.output = &out, &errs, false, 0, false, outputTable

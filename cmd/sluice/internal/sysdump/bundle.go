@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle writes what somebody who was not there needs to understand a
+// Package sysdump writes what somebody who was not there needs to understand a
 // node into one archive.
 //
 // Each part is a file. A part that cannot be had, because a command is missing
 // or a file cannot be read, is noted in it and never stops the rest. The
 // package reads and writes nothing else; what must not leave a node is not
 // asked for in the first place (see Omitted).
-package bundle
+package sysdump
 
 import (
 	"archive/tar"
