@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -23,12 +23,12 @@ func (n *fakeNode) Facts(context.Context) (*doctor.Facts, error) {
 	return n.facts, nil
 }
 
-func (n *fakeNode) Leftovers(context.Context) (leftover.Report, error) { return n.report, n.blind }
+func (n *fakeNode) Leftovers(context.Context) (orphans.Report, error) { return n.report, n.blind }
 
-func (n *fakeNode) Sweep(_ context.Context, items []leftover.Item) error {
+func (n *fakeNode) Sweep(_ context.Context, items []orphans.Item) error {
 	n.swept = items
 	if n.sweepErr == nil {
-		n.report.Items = slices.DeleteFunc(slices.Clone(n.report.Items), func(i leftover.Item) bool { return i.Sweep && i.What != n.stays })
+		n.report.Items = slices.DeleteFunc(slices.Clone(n.report.Items), func(i orphans.Item) bool { return i.Sweep && i.What != n.stays })
 	}
 	return n.sweepErr
 }
@@ -37,11 +37,11 @@ func (n *fakeNode) Elsewhere() bool { return n.away }
 
 var _ care = (*fakeNode)(nil)
 
-func someLeftovers() leftover.Report {
-	return leftover.Report{
-		Items: []leftover.Item{
-			{Kind: leftover.Netfilter, What: "net0/4711: chain CNI-DN-c189d8b6a7b4d184c9f70 of the table nat (iptables-nft, IPv4)", Why: "the network namespace /run/netns/a of net0/4711/eth0 is gone (record)", Sweep: true},
-			{Kind: leftover.IFB, What: "device bwpc189d8b6a7b4", Why: "no filter sends packets to it, but net0/77/eth0 may be alive (/var/lib/cni/results/net0-77-eth0)"},
+func someLeftovers() orphans.Report {
+	return orphans.Report{
+		Items: []orphans.Item{
+			{Kind: orphans.Netfilter, What: "net0/4711: chain CNI-DN-c189d8b6a7b4d184c9f70 of the table nat (iptables-nft, IPv4)", Why: "the network namespace /run/netns/a of net0/4711/eth0 is gone (record)", Sweep: true},
+			{Kind: orphans.IFB, What: "device bwpc189d8b6a7b4", Why: "no filter sends packets to it, but net0/77/eth0 may be alive (/var/lib/cni/results/net0-77-eth0)"},
 		},
 		Known: "2 records in /run/sluice/attachments",
 	}

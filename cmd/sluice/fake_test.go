@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
@@ -39,10 +39,10 @@ type fakeNode struct {
 	flows    []loader.Flow
 	shapes   []loader.ShapeStatus
 	facts    *doctor.Facts
-	report   leftover.Report
+	report   orphans.Report
 	blind    error // of the report
 	away     bool
-	swept    []leftover.Item
+	swept    []orphans.Item
 	stays    string // what sweeping passes over
 	sweepErr error
 	openErr  error

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 )
 
 // leftoverView is a thing that may be swept.
@@ -68,12 +68,12 @@ and whatever is not an attachment's.`,
 }
 
 // sweep removes items, and looks again: one that came to life meanwhile stays, and after an error only some have gone.
-func (a *app) sweep(ctx context.Context, items []leftover.Item, v *sweepView) error {
+func (a *app) sweep(ctx context.Context, items []orphans.Item, v *sweepView) error {
 	err := a.care.Sweep(ctx, items)
 	v.Removed = true
 	after, lookErr := a.care.Leftovers(ctx)
 	for i, l := range v.Leftovers {
-		v.Leftovers[i].Stays = l.Sweep && slices.ContainsFunc(after.Items, func(o leftover.Item) bool { return string(o.Kind) == l.Kind && o.What == l.What })
+		v.Leftovers[i].Stays = l.Sweep && slices.ContainsFunc(after.Items, func(o orphans.Item) bool { return string(o.Kind) == l.Kind && o.What == l.What })
 	}
 	if err == nil && lookErr != nil {
 		err = fmt.Errorf("what was removed cannot be told: %w", lookErr)
@@ -81,7 +81,7 @@ func (a *app) sweep(ctx context.Context, items []leftover.Item, v *sweepView) er
 	return err
 }
 
-func newSweepView(r leftover.Report) sweepView {
+func newSweepView(r orphans.Report) sweepView {
 	v := sweepView{Looked: r.Known, Leftovers: []leftoverView{}}
 	for _, i := range r.Items {
 		v.Leftovers = append(v.Leftovers, leftoverView{Kind: string(i.Kind), What: i.What, Why: i.Why, Sweep: i.Sweep})

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
@@ -154,7 +154,7 @@ func checkOthers(f *Facts) []Finding {
 		}
 		for i, p := range h.Programs {
 			// What leads to an intermediate device is a limit of the bandwidth plugin, ours or the reference's.
-			if p.Ours || leftover.IsIFB(f.Links[p.To]) {
+			if p.Ours || orphans.IsIFB(f.Links[p.To]) {
 				continue
 			}
 			out = append(out, otherProgram(f, h, p, i < ours))

@@ -11,7 +11,7 @@ package doctor
 import (
 	"slices"
 
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -56,7 +56,7 @@ type Facts struct {
 	Sysctls map[string]string // by path below /proc/sys; what the node does not have is not in it
 	TBF     error             // why the kernel has no token bucket or no IFB; nil: it has both, or nobody asked
 
-	Leftovers leftover.Report
+	Leftovers orphans.Report
 	// Blind are the things that could not be looked at.
 	Blind []error
 }

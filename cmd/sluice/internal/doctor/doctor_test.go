@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -53,7 +53,7 @@ func healthy() *Facts {
 			"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "2",
 			"net/ipv4/conf/eth0/forwarding": "1", "net/netfilter/nf_conntrack_count": "10", "net/netfilter/nf_conntrack_max": "1000",
 		},
-		Leftovers: leftover.Report{Known: "everything"},
+		Leftovers: orphans.Report{Known: "everything"},
 	}
 }
 
@@ -164,11 +164,11 @@ func TestChecks(t *testing.T) {
 		{"device of a pod that is gone", func(f *Facts) {
 			f.Status.Devices[2].Name = ""
 			f.Status.Devices[2].Programs = []loader.ProgramStatus{{Name: "sl_out", Hook: "egress"}}
-			f.Leftovers = leftover.Report{Known: "everything", Items: []leftover.Item{{Kind: leftover.Datapath, What: "1 devices", Why: "gone", Sweep: true}}}
+			f.Leftovers = orphans.Report{Known: "everything", Items: []orphans.Item{{Kind: orphans.Datapath, What: "1 devices", Why: "gone", Sweep: true}}}
 		}, "leftover", Warning, "1 devices: gone", "sluice sweep"},
-		{"leftover", left(leftover.Item{Kind: leftover.IFB, What: "device bwp", Why: "gone", Sweep: true}), "leftover", Warning, "device bwp: gone", "sluice sweep"},
-		{"doubt", left(leftover.Item{Kind: leftover.IFB, What: "device bwp", Why: "who knows"}), "doubtful", Info, "who knows", "leaves it alone"},
-		{"reservation", left(leftover.Item{Kind: leftover.Reservation, What: "10.1.0.9", Why: "nobody"}), "reservation", Info, "10.1.0.9: nobody", "crictl"},
+		{"leftover", left(orphans.Item{Kind: orphans.IFB, What: "device bwp", Why: "gone", Sweep: true}), "leftover", Warning, "device bwp: gone", "sluice sweep"},
+		{"doubt", left(orphans.Item{Kind: orphans.IFB, What: "device bwp", Why: "who knows"}), "doubtful", Info, "who knows", "leaves it alone"},
+		{"reservation", left(orphans.Item{Kind: orphans.Reservation, What: "10.1.0.9", Why: "nobody"}), "reservation", Info, "10.1.0.9: nobody", "crictl"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -196,8 +196,8 @@ func forward(c netfilter.ForwardChain) func(*Facts) {
 	return func(f *Facts) { f.Forwards = []netfilter.ForwardChain{c} }
 }
 
-func left(i leftover.Item) func(*Facts) {
-	return func(f *Facts) { f.Leftovers.Items = []leftover.Item{i} }
+func left(i orphans.Item) func(*Facts) {
+	return func(f *Facts) { f.Leftovers.Items = []orphans.Item{i} }
 }
 
 // A policy with a rule for our mark, one uplink with a strict filter, and a node

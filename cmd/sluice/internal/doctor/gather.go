@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -59,7 +59,7 @@ func (f *Facts) datapath(ctx context.Context) {
 	}
 	tables := Tables(f.Config)
 	dir := attachments.Open(attachments.DefaultDir)
-	var known leftover.Maps
+	var known orphans.Maps
 	dp, err := Open(ctx, f.Config)
 	switch {
 	case err == nil:
@@ -70,9 +70,9 @@ func (f *Facts) datapath(ctx context.Context) {
 	case !errors.Is(err, loader.ErrNotLoaded):
 		f.note("the datapath", err)
 	}
-	scene, err := leftover.See(ctx, known, tables, dir, leftover.DefaultPlaces())
+	scene, err := orphans.See(ctx, known, tables, dir, orphans.DefaultPlaces())
 	f.note("what is left of pods", err)
-	f.Records, f.Leftovers = scene.Records, leftover.Find(scene)
+	f.Records, f.Leftovers = scene.Records, orphans.Find(scene)
 	for _, l := range scene.Links {
 		f.Links[l.Index] = l.Name
 	}

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/sluice-cni/sluice/cmd/sluice/internal/leftover"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
@@ -33,8 +33,8 @@ func checkRecords(f *Facts) []Finding {
 }
 
 func (f *Facts) isLeft(r *attachments.Record) bool {
-	return slices.ContainsFunc(f.Leftovers.Items, func(i leftover.Item) bool {
-		return i.Kind == leftover.Record && i.What == "record of "+r.Ref.String()
+	return slices.ContainsFunc(f.Leftovers.Items, func(i orphans.Item) bool {
+		return i.Kind == orphans.Record && i.What == "record of "+r.Ref.String()
 	})
 }
 
@@ -45,7 +45,7 @@ func checkLeftovers(f *Facts) []Finding {
 		n := Finding{"leftover", Warning, i.What + ": " + i.Why, "sluice sweep --yes removes it"}
 		switch {
 		case i.Sweep:
-		case i.Kind == leftover.Reservation:
+		case i.Kind == orphans.Reservation:
 			n = Finding{"reservation", Info, i.What + ": " + i.Why, "if no runtime knows the container (crictl ps -a, ctr c ls, podman ps -a), remove the file of that name below /var/lib/cni/networks"}
 		default:
 			n.Check, n.Level, n.Do = "doubtful", Info, "sluice sweep leaves it alone: find out whose it is, and let the runtime delete the container"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leftover finds what is left of attachments that are no more, whichever
+// Package orphans finds what is left of attachments that are no more, whichever
 // suite made it, and removes it on request.
 //
 // Nothing is a leftover because it looks old. A thing is one when what it names
@@ -8,7 +8,7 @@
 // network namespace, by our records and the runtimes' caches, or, when nobody
 // knows the attachment at all, its addresses, by looking into every network
 // namespace of the node. What stays in doubt is said and left alone.
-package leftover
+package orphans
 
 import (
 	"fmt"
