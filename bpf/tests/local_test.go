@@ -11,7 +11,7 @@ import (
 )
 
 // The kernel does not run programs for socket calls by PROG_TEST_RUN, so that
-// there are no walks: test/behaviour has them meet real sockets.
+// there are no walks: test/e2e has them meet real sockets.
 
 // sockPrograms loads the programs for socket calls over the maps of o.
 func sockPrograms(tb testing.TB, o *programSet) (*ebpf.CollectionSpec, map[string]*ebpf.Program) {

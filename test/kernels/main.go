@@ -44,7 +44,7 @@ const quickKernels = "5.10,6.12"
 // load the programs, and most tests do, so this names what runs, not what does
 // not.
 var quickPackages = []string{
-	"./bpf/tests", "./loader", "./pkg/rtnl", "./plugins/main/ipvlan", "./plugins/meta/bandwidth", "./plugins/meta/vrf", "./test/behaviour",
+	"./bpf/tests", "./loader", "./pkg/rtnl", "./plugins/main/ipvlan", "./plugins/meta/bandwidth", "./plugins/meta/vrf", "./test/e2e",
 }
 
 const quickRun = "^TestPrivileged(" +
@@ -57,7 +57,7 @@ const quickRun = "^TestPrivileged(" +
 // that package's time. They run under the first and the last kernel of the matrix.
 const (
 	endsOnly         = "^TestPrivileged(Netfilter|IPTables|DHCP|Parity$|DelAcrossBackends$|MixedAtOnce$|LocalnetIsGuarded$|Flannel$)"
-	behaviourPackage = "test/behaviour"
+	behaviourPackage = "test/e2e"
 )
 
 type options struct {
