@@ -121,9 +121,9 @@ runtimes: ## run the container runtimes, beside Debian's the newest containerd a
 reference-suites: ## run the reference plugins' own test suites against Sluice, here and under Linux 6.12 in QEMU (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	go run ./test/reference -suites bandwidth,dhcp,firewall,host-local,loopback,portmap,ptp,static,tap
+	go run ./test/upstream -suites bandwidth,dhcp,firewall,host-local,loopback,portmap,ptp,static,tap
 	$(call need,$(KERNEL_NEEDS))
-	go run ./test/reference -kernel 6.12 -suites bridge,dummy,firewall,host-device,ipvlan,macvlan,sbr,tuning,vlan,vrf
+	go run ./test/upstream -kernel 6.12 -suites bridge,dummy,firewall,host-device,ipvlan,macvlan,sbr,tuning,vlan,vrf
 
 test-guest: ## run the privileged tests as they run in test machines, on this one (root, or sudo)
 	go run ./test/kernels -build bin/guest

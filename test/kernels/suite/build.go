@@ -29,7 +29,7 @@ var notHere = map[string]string{
 	"bench/traffic":     "measures",
 	"pkg/test/archtest": "reads the source with the go command",
 	"test/kernels/":     "is what runs the others",
-	"test/reference":    "compiles the reference's suites; needs Go and the network",
+	"test/upstream":     "compiles the reference's suites; needs Go and the network",
 	"test/runtimes":     "runs container runtimes, which are not in a test machine",
 }
 

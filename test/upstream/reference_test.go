@@ -66,7 +66,7 @@ func TestPageIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(page()), string(have)); diff != "" {
-		t.Errorf("go run ./test/reference -docs docs/reference-suites.md (-want +have):\n%s", diff)
+		t.Errorf("go run ./test/upstream -docs docs/reference-suites.md (-want +have):\n%s", diff)
 	}
 }
 

@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string) error {
 
 // runInGuest boots a kernel and runs this program in it, beside what was prepared.
 func runInGuest(ctx context.Context, dir string, chosen []suite, series string) error {
-	if err := goRun(ctx, "", "build", "-o", filepath.Join(dir, "reference"), sluiceModule+"/test/reference"); err != nil {
+	if err := goRun(ctx, "", "build", "-o", filepath.Join(dir, "reference"), sluiceModule+"/test/upstream"); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))

@@ -41,7 +41,7 @@ func runAll(ctx context.Context, dir string, chosen []suite) error {
 		failed += len(v.unknown) + len(v.stale)
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d specifications are not as test/reference/differences.json says", failed)
+		return fmt.Errorf("%d specifications are not as test/upstream/differences.json says", failed)
 	}
 	return nil
 }

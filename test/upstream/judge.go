@@ -145,7 +145,7 @@ func page() []byte {
 
 const pageHead = `# The reference's own suites
 
-Written by ` + "`go run ./test/reference -docs docs/reference-suites.md`" + `; do not edit.
+Written by ` + "`go run ./test/upstream -docs docs/reference-suites.md`" + `; do not edit.
 
 ` + "`make reference-suites`" + ` runs the test suites of the reference plugins %s against Sluice's binaries, and each suite unchanged beside it. Every
 specification that passes with the reference has to pass with Sluice, but for those below; one that is listed and passes fails the run too.
