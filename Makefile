@@ -126,24 +126,24 @@ reference-suites: ## run the reference plugins' own test suites against Sluice, 
 	go run ./test/upstream -kernel 6.12 -suites bridge,dummy,firewall,host-device,ipvlan,macvlan,sbr,tuning,vlan,vrf
 
 test-guest: ## run the privileged tests as they run in test machines, on this one (root, or sudo)
-	go run ./test/kernels -build bin/guest
+	go run ./test/vm -build bin/guest
 	$$([ "$$(id -u)" -eq 0 ] || echo sudo) bin/guest/guest run bin/guest/suites.json
 
 kernel-load: ## load every BPF program under Linux 5.10 and 6.12, in QEMU, a minute
 	$(call need,$(KERNEL_NEEDS))
-	go run ./test/kernels -kernels 5.10,6.12 -run '^TestPrivilegedLoad' $(KERNELFLAGS) ./bpf/tests
+	go run ./test/vm -kernels 5.10,6.12 -run '^TestPrivilegedLoad' $(KERNELFLAGS) ./bpf/tests
 
 kernel-quick: ## load every program and run a test of each kind under Linux 5.10 and 6.12, in QEMU, under ten minutes
 	$(call need,$(KERNEL_NEEDS))
-	go run ./test/kernels -quick $(KERNELFLAGS)
+	go run ./test/vm -quick $(KERNELFLAGS)
 
 kernel-matrix: ## run all privileged tests under every kernel, in QEMU, and write docs/kernels.md
 	$(call need,$(KERNEL_NEEDS))
-	go run ./test/kernels -docs docs/kernels.md $(KERNELFLAGS)
+	go run ./test/vm -docs docs/kernels.md $(KERNELFLAGS)
 
 kernel-shell: ## give a shell in one kernel (KERNEL=5.10), with the tests in it
 	$(call need,$(KERNEL_NEEDS))
-	go run ./test/kernels -shell $(KERNEL)
+	go run ./test/vm -shell $(KERNEL)
 
 demo: build ## show a pod, a hostPort and masquerade end to end, in namespaces of its own (root)
 	$(need-root)

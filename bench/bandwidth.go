@@ -50,7 +50,7 @@ func runBandwidth(ctx context.Context, args []string) error {
 	f.StringVar(&b.sluiceBin, "sluice-bin", "bin", "directory with sluice-cni")
 	f.DurationVar(&b.duration, "d", 3*time.Second, "load of each direction, twice that below 10 Mbit/s")
 	f.IntVar(&b.tries, "tries", 3, "measure again while a stream falls short of its limit by more than 5 %, at most so often in all")
-	f.StringVar(&b.kernel, "kernel", "", "run in a virtual machine with this kernel, as of test/kernels: 6.12")
+	f.StringVar(&b.kernel, "kernel", "", "run in a virtual machine with this kernel, as of test/vm: 6.12")
 	f.BoolVar(&b.asJSON, "json", false, "print results as JSON")
 	if err := f.Parse(args); err != nil {
 		return err

@@ -6,7 +6,7 @@
 // when the answer is a definite no. An answer that is neither yes nor no ends
 // the test: no privileges, no program to ask with, an unexpected errno.
 //
-// The kernel matrix (test/kernels) compares the names with a list of what each
+// The kernel matrix (test/vm) compares the names with a list of what each
 // kernel is known to lack. A skip for any other reason fails there, and so does
 // a test that ran although the list says it cannot.
 //

@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/test/kernels/apt"
-	"github.com/sluice-cni/sluice/test/kernels/image"
-	"github.com/sluice-cni/sluice/test/kernels/vm"
+	"github.com/sluice-cni/sluice/test/vm/apt"
+	"github.com/sluice-cni/sluice/test/vm/image"
+	"github.com/sluice-cni/sluice/test/vm/vm"
 )
 
 // suites are where Debian keeps kernels, oldest first. A mirror may lack some.

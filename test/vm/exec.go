@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/sluice-cni/sluice/test/kernels/vm"
+	"github.com/sluice-cni/sluice/test/vm/vm"
 )
 
 // runExec runs a command in a machine of each kernel, one after the other, and prints what it says.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-cni/sluice/test/kernels/suite"
+	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
 // A test binary that a signal ends, as the kernel does when memory is short, has

@@ -28,7 +28,7 @@ var notHere = map[string]string{
 	"bench/subject":     "measures; needs Go and the network",
 	"bench/traffic":     "measures",
 	"pkg/test/archtest": "reads the source with the go command",
-	"test/kernels/":     "is what runs the others",
+	"test/vm/":          "is what runs the others",
 	"test/upstream":     "compiles the reference's suites; needs Go and the network",
 	"test/runtimes":     "runs container runtimes, which are not in a test machine",
 }
@@ -117,7 +117,7 @@ func Build(ctx context.Context, root, dir string, packages []Package) error {
 			return err
 		}
 	}
-	if err := goTool(ctx, root, "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "guest"), "./test/kernels/guest"); err != nil {
+	if err := goTool(ctx, root, "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "guest"), "./test/vm/guest"); err != nil {
 		return err
 	}
 	bin := filepath.Join(dir, "bin")

@@ -3,13 +3,13 @@
 // Command kernels runs the privileged tests in virtual machines with other
 // kernels: Debian's, from the machine's own mirror, under QEMU.
 //
-//	go run ./test/kernels                                  all kernels, all packages
-//	go run ./test/kernels -kernels 5.10,6.12 ./loader      some of both
-//	go run ./test/kernels -kernels 6.12 -run 'TestPrivilegedVLAN' ./plugins/main/...
-//	go run ./test/kernels -shell 6.1                       a shell in one
-//	go run ./test/kernels -kernels 6.12 -with bin/bench -exec 'bench bandwidth -h'
+//	go run ./test/vm                                  all kernels, all packages
+//	go run ./test/vm -kernels 5.10,6.12 ./loader      some of both
+//	go run ./test/vm -kernels 6.12 -run 'TestPrivilegedVLAN' ./plugins/main/...
+//	go run ./test/vm -shell 6.1                       a shell in one
+//	go run ./test/vm -kernels 6.12 -with bin/bench -exec 'bench bandwidth -h'
 //	                                                       any command in some
-//	go run ./test/kernels -list                            kernels and packages
+//	go run ./test/vm -list                            kernels and packages
 //
 // docs/kernel-testing.md has more. It needs Debian (apt, dpkg), the go command
 // and the tools that the tests use, and neither root nor KVM.

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/test/kernels/result"
-	"github.com/sluice-cni/sluice/test/kernels/suite"
+	"github.com/sluice-cni/sluice/test/vm/result"
+	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
 // runMain runs the suites of a file one after the other. As a stream, standard

@@ -50,7 +50,7 @@ func ReadSkips(file string) (Skips, error) {
 
 // skipsHead is the comment at the top of the file.
 const skipsHead = `# Skips that are right: kernels, package, test, the feature that those kernels lack. Any other skip fails, and so does a
-# test of this list that runs. "go run ./test/kernels -update" writes it anew.
+# test of this list that runs. "go run ./test/vm -update" writes it anew.
 `
 
 // Write writes a file with one line for each test and feature. order is that

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
-	"github.com/sluice-cni/sluice/test/kernels/result"
-	"github.com/sluice-cni/sluice/test/kernels/suite"
-	"github.com/sluice-cni/sluice/test/kernels/vm"
+	"github.com/sluice-cni/sluice/test/vm/result"
+	"github.com/sluice-cni/sluice/test/vm/suite"
+	"github.com/sluice-cni/sluice/test/vm/vm"
 )
 
 // finished is what one kernel's machine had to say.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/test/kernels/suite"
+	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
 // Where an emulated machine reports: the console is the first serial port, what

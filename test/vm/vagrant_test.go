@@ -38,5 +38,5 @@ func TestVagrantfile(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("machines (-want +got):\n%s", d)
 	}
-	run("bash", "-n", "test/kernels/provision.sh")
+	run("bash", "-n", "test/vm/provision.sh")
 }

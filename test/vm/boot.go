@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
-	"github.com/sluice-cni/sluice/test/kernels/image"
-	"github.com/sluice-cni/sluice/test/kernels/suite"
-	"github.com/sluice-cni/sluice/test/kernels/vm"
+	"github.com/sluice-cni/sluice/test/vm/image"
+	"github.com/sluice-cni/sluice/test/vm/suite"
+	"github.com/sluice-cni/sluice/test/vm/vm"
 )
 
 // Where things are in a machine.

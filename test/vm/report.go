@@ -10,13 +10,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-cni/sluice/test/kernels/result"
+	"github.com/sluice-cni/sluice/test/vm/result"
 )
 
 // Files with what is expected of the kernels.
 const (
-	skipsFile   = "test/kernels/testdata/skips.txt"
-	budgetsFile = "test/kernels/testdata/instructions.json"
+	skipsFile   = "test/vm/testdata/skips.txt"
+	budgetsFile = "test/vm/testdata/instructions.json"
 )
 
 // defaultRun selects every privileged test.

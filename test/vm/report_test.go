@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-cni/sluice/test/kernels/result"
-	"github.com/sluice-cni/sluice/test/kernels/suite"
+	"github.com/sluice-cni/sluice/test/vm/result"
+	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
 // ran is the report of a package of which one test passed, or none ran.
