@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/test/vm/image"
+	"github.com/sluice-cni/sluice/test/vm/qemu"
 	"github.com/sluice-cni/sluice/test/vm/suite"
-	"github.com/sluice-cni/sluice/test/vm/vm"
 )
 
 // Where things are in a machine.
@@ -220,7 +220,7 @@ func (w *work) testArchive(ctx context.Context) error {
 func (w *work) set(series string) *suite.Set {
 	s := &suite.Set{
 		Env: map[string]string{
-			testbin.EnvDir: guestHome + "/bin", netlab.EnvPatience: fmt.Sprint(w.patience), EnvKernel: series, netlab.EnvNIC: vm.NIC,
+			testbin.EnvDir: guestHome + "/bin", netlab.EnvPatience: fmt.Sprint(w.patience), EnvKernel: series, netlab.EnvNIC: qemu.NIC,
 		},
 		Args:    w.testArgs(),
 		Timeout: suite.Duration{Duration: w.timeout},

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/sluice-cni/sluice/test/vm/vm"
+	"github.com/sluice-cni/sluice/test/vm/qemu"
 )
 
 // runExec runs a command in a machine of each kernel, one after the other, and prints what it says.
@@ -41,14 +41,14 @@ func (o *options) runExec(ctx context.Context) (err error) {
 	return errors.Join(errs...)
 }
 
-func (w *work) execIn(ctx context.Context, e *vm.Emulator, k kernel) error {
+func (w *work) execIn(ctx context.Context, e *qemu.Emulator, k kernel) error {
 	initrd, err := w.initrd(k)
 	if err != nil {
 		return err
 	}
 	defer os.Remove(initrd)
 	fmt.Fprintf(os.Stderr, "kernel %s, %s\n", k.Release, e.Accel)
-	m := &vm.Machine{Kernel: k.Vmlinux, Initrd: initrd, Mode: "exec", Dir: filepath.Join(w.dir, "logs", k.Series), Timeout: w.timeout}
+	m := &qemu.Machine{Kernel: k.Vmlinux, Initrd: initrd, Mode: "exec", Dir: filepath.Join(w.dir, "logs", k.Series), Timeout: w.timeout}
 	defer w.keepLogs(k)
 	stop := tail(m.Results())
 	out, err := e.Run(ctx, m)

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
+	"github.com/sluice-cni/sluice/test/vm/qemu"
 	"github.com/sluice-cni/sluice/test/vm/result"
 	"github.com/sluice-cni/sluice/test/vm/suite"
-	"github.com/sluice-cni/sluice/test/vm/vm"
 )
 
 // finished is what one kernel's machine had to say.
@@ -73,8 +73,8 @@ func (o *options) runMatrix(ctx context.Context) (err error) {
 
 // accelerate chooses what e runs instructions by: it counts them, unless a machine
 // really boots with KVM here.
-func (w *work) accelerate(ctx context.Context, e *vm.Emulator, k kernel) error {
-	e.Accel = vm.Counted
+func (w *work) accelerate(ctx context.Context, e *qemu.Emulator, k kernel) error {
+	e.Accel = qemu.Counted
 	if _, err := os.Stat("/dev/kvm"); err != nil || w.icount {
 		return nil //nolint:nilerr // the ordinary case
 	}
@@ -83,7 +83,7 @@ func (w *work) accelerate(ctx context.Context, e *vm.Emulator, k kernel) error {
 		return err
 	}
 	if e.ProbeKVM(ctx, k.Vmlinux, initrd, filepath.Join(w.dir, "kvm")) {
-		e.Accel = vm.KVM
+		e.Accel = qemu.KVM
 	}
 	return os.Remove(initrd)
 }
@@ -97,7 +97,7 @@ func (o *options) judgeAgain(ctx context.Context, version string, kernels []kern
 	}
 	all := make([]*finished, len(kernels))
 	for i, k := range kernels {
-		m := &vm.Machine{Dir: w.logs(k)}
+		m := &qemu.Machine{Dir: w.logs(k)}
 		all[i] = &finished{kernel: k}
 		all[i].read(m, m.Left())
 	}
@@ -105,7 +105,7 @@ func (o *options) judgeAgain(ctx context.Context, version string, kernels []kern
 }
 
 // one runs a kernel's machine, twice when the first ends without a status.
-func (w *work) one(ctx context.Context, e *vm.Emulator, k kernel) *finished {
+func (w *work) one(ctx context.Context, e *qemu.Emulator, k kernel) *finished {
 	f := &finished{kernel: k}
 	initrd, err := w.initrd(k)
 	if err != nil {
@@ -115,7 +115,7 @@ func (w *work) one(ctx context.Context, e *vm.Emulator, k kernel) *finished {
 	defer os.Remove(initrd)
 	defer w.keepLogs(k)
 	for {
-		m := &vm.Machine{
+		m := &qemu.Machine{
 			Kernel: k.Vmlinux, Initrd: initrd, Mode: "run", Dir: filepath.Join(w.dir, "logs", k.Series),
 			Timeout: 10*time.Minute + 4*w.timeout,
 		}
@@ -150,7 +150,7 @@ func (w *work) logs(k kernel) string {
 func (w *work) keepLogs(k kernel) {
 	fresh := filepath.Join(w.dir, "logs", k.Series)
 	if w.add {
-		old, now := &vm.Machine{Dir: w.logs(k)}, &vm.Machine{Dir: fresh}
+		old, now := &qemu.Machine{Dir: w.logs(k)}, &qemu.Machine{Dir: fresh}
 		_ = prepend(old.Results(), now.Results())
 		_ = prepend(old.Console(), now.Console())
 	}
@@ -173,7 +173,7 @@ func prepend(old, name string) error {
 }
 
 // read takes the files of a machine that ended.
-func (f *finished) read(m *vm.Machine, o *vm.Outcome) {
+func (f *finished) read(m *qemu.Machine, o *qemu.Outcome) {
 	raw, err := os.ReadFile(m.Results())
 	if err != nil {
 		f.err = err
@@ -183,7 +183,7 @@ func (f *finished) read(m *vm.Machine, o *vm.Outcome) {
 	if !o.Finished {
 		f.err = fmt.Errorf("no exit status: %w; the console is kept", errors.Join(o.Err, errors.New("the machine ended by itself")))
 	}
-	trouble, err := vm.Trouble(m.Console())
+	trouble, err := qemu.Trouble(m.Console())
 	f.trouble = trouble
 	f.err = errors.Join(f.err, err)
 }
@@ -238,7 +238,7 @@ func (o *options) runShell(ctx context.Context) (err error) {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "kernel %s. Tests: guest run %s/suites.json. Leave with exit, or ctrl-a x.\n", kernels[0].Release, guestHome)
-	m := &vm.Machine{Kernel: kernels[0].Vmlinux, Initrd: initrd, Mode: "shell", Dir: w.dir, Timeout: 24 * time.Hour, Terminal: true}
+	m := &qemu.Machine{Kernel: kernels[0].Vmlinux, Initrd: initrd, Mode: "shell", Dir: w.dir, Timeout: 24 * time.Hour, Terminal: true}
 	out, err := e.Run(ctx, m)
 	if err == nil && !out.Finished {
 		err = errors.Join(errors.New("the machine ended without an exit status"), out.Err)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/test/vm/apt"
 	"github.com/sluice-cni/sluice/test/vm/image"
-	"github.com/sluice-cni/sluice/test/vm/vm"
+	"github.com/sluice-cni/sluice/test/vm/qemu"
 )
 
 // suites are where Debian keeps kernels, oldest first. A mirror may lack some.
@@ -205,10 +205,10 @@ func unpackKernel(ctx context.Context, tree, release, dir string) error {
 
 // emulator returns a QEMU that is new enough: the installed one, the unpacked
 // one of the cache, or one fetched now from the backports of this Debian.
-func (o *options) emulator(ctx context.Context) (*vm.Emulator, error) {
+func (o *options) emulator(ctx context.Context) (*qemu.Emulator, error) {
 	if path, err := exec.LookPath("qemu-system-x86_64"); err == nil {
-		e := &vm.Emulator{Program: path, Accel: vm.TCG}
-		if _, major, err := e.Version(ctx); err == nil && major >= vm.MinMajor {
+		e := &qemu.Emulator{Program: path, Accel: qemu.TCG}
+		if _, major, err := e.Version(ctx); err == nil && major >= qemu.MinMajor {
 			return e, nil
 		}
 	}
@@ -218,16 +218,16 @@ func (o *options) emulator(ctx context.Context) (*vm.Emulator, error) {
 	}
 	defer unlock()
 	dir := filepath.Join(o.cache, "qemu")
-	e := vm.Unpacked(dir)
-	if _, major, err := e.Version(ctx); err == nil && major >= vm.MinMajor {
+	e := qemu.Unpacked(dir)
+	if _, major, err := e.Version(ctx); err == nil && major >= qemu.MinMajor {
 		return e, nil
 	}
 	if err := o.fetchEmulator(ctx, dir); err != nil {
 		return nil, err
 	}
 	text, major, err := e.Version(ctx)
-	if err == nil && major < vm.MinMajor {
-		err = fmt.Errorf("this Debian and its backports have QEMU %s only, %d is needed", text, vm.MinMajor)
+	if err == nil && major < qemu.MinMajor {
+		err = fmt.Errorf("this Debian and its backports have QEMU %s only, %d is needed", text, qemu.MinMajor)
 	}
 	return e, err
 }

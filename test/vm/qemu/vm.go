@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vm runs a kernel and an initramfs in QEMU and collects what they
+// Package qemu runs a kernel and an initramfs in QEMU and collects what they
 // write to three serial ports: the console, the report of the tests, and the
 // exit status. Nothing else connects a machine with its host: no disk, no
 // network.
-package vm
+package qemu
 
 import (
 	"context"
