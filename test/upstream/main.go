@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command reference runs the reference plugins' own test suites against Sluice's binaries. The suites call a plugin's functions in their
+// Command upstream runs upstream plugins' own test suites against Sluice's binaries. The suites call a plugin's functions in their
 // own process: they are fetched from the module proxy, and those functions are replaced by ones that execute a plugin, as a
 // runtime does. Each suite runs unchanged too, against the code it was written for, which tells what fails for the
 // machine's sake. A specification that only Sluice fails must be in differences.json, with the reason.

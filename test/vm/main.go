@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kernels runs the privileged tests in virtual machines with other
+// Command vm runs the privileged tests in virtual machines with other
 // kernels: Debian's, from the machine's own mirror, under QEMU.
 //
 //	go run ./test/vm                                  all kernels, all packages
