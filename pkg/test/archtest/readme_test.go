@@ -70,7 +70,7 @@ func checkReadme(t *testing.T, name, text string) {
 	}
 	for what, pattern := range map[string]string{
 		"an example":                     "(?m)^```json$",
-		"the differences":                `(?m)^(## )?Differences from the reference`,
+		"the differences":                `(?m)^## Differences from upstream$`,
 		"a table of the verbs with ADD":  `(?m)^\| ADD\b`,
 		"a row for DEL":                  `(?m)^\| DEL\b`,
 		"a row for CHECK":                `(?m)^\| CHECK\b`,
