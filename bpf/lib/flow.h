@@ -5,7 +5,7 @@
 #include "parse.h"
 
 /*
- * Life of a flow. bpf/DESIGN.md, "Flows", has the states and the races.
+ * Life of a flow. docs/design/conntrack.md has the states and the races.
  *
  * Flags and times are written without atomics from every CPU: two CPUs may lose
  * each other's bit. The worst outcome is a flow that is confirmed one packet

@@ -24,7 +24,7 @@ _Static_assert(sizeof(struct sl_tuple) == 40, "sl_tuple is a map key: no hidden 
 #define SL_ECHO_LOCAL 1
 #define SL_ECHO_REMOTE 2
 
-/* sl_flow.flags. Who wrote what is in bpf/DESIGN.md, "Flows". */
+/* sl_flow.flags. docs/design/conntrack.md says what they mean. */
 enum sl_flow_flag {
 	SL_FLOW_INDEX = 1 << 0,	     /* not a record: "other" is the key of the record */
 	SL_FLOW_POD_OPENED = 1 << 1, /* the pod sent the first packet */

@@ -6,7 +6,7 @@
 /*
  * Fragments. The first one has the ports, and says what becomes of the rest, of which
  * the addresses alone are left to change. A later fragment that comes before the
- * first, or without it, finds nothing: bpf/DESIGN.md, "Fragments", says what then.
+ * first, or without it, finds nothing: docs/design/slow-packets.md says what then.
  */
 
 /* How long a receiver may wait for the rest: Linux' ip_frag_time, RFC 8200 4.5 has 60. */

@@ -11,7 +11,7 @@
  * Who may talk to a pod, and whom the pod may talk to. Decided when a flow is
  * made; the flow keeps the id of the policy that admitted it, so that a packet of
  * a known flow costs one comparison, and another policy asks again. What is denied
- * makes no flow. bpf/DESIGN.md, "Policies".
+ * makes no flow. docs/design/policy.md.
  */
 
 /* What sl_policy_eval() is asked about. */

@@ -54,13 +54,35 @@ func wantTests(t *testing.T, name string, all []string) (text string) {
 	return string(b)
 }
 
-// Every class of bugs in bpf/DESIGN.md has a test that exists, or a reason why it does not apply; so has every other test named there, or in
-// docs/testing.md.
+// designPages are the Markdown files below docs/design.
+func designPages(tb testing.TB) (pages []string) {
+	tb.Helper()
+	err := filepath.WalkDir("../../docs/design", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(name) == ".md" {
+			pages = append(pages, name)
+		}
+		return err
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return pages
+}
+
+// Every class of bugs in docs/design/bug-classes.md has a test that exists, or a reason why it does not apply. Every other test that
+// a page of docs/design or docs/testing.md names exists too.
 func TestBugClasses(t *testing.T) {
 	all := testFuncs(t)
 	wantTests(t, "../../docs/testing.md", all)
+	pages := designPages(t)
+	if len(pages) < 10 {
+		t.Errorf("%d pages in docs/design", len(pages))
+	}
+	for _, page := range pages {
+		wantTests(t, page, all)
+	}
 	const classes = 38
-	rows := bugClass.FindAllStringSubmatch(wantTests(t, "../DESIGN.md", all), -1)
+	rows := bugClass.FindAllStringSubmatch(wantTests(t, "../../docs/design/bug-classes.md", all), -1)
 	if len(rows) != classes {
 		t.Errorf("%d classes, want %d", len(rows), classes)
 	}
