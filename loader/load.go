@@ -18,7 +18,7 @@ import (
 )
 
 // load brings this build of the programs into force: for the first time, or in place of another build. The writers' lock is
-// held. Every step can be repeated; the last one that counts is the rename that commits (see DESIGN.md, "Load and upgrade").
+// held. Every step can be repeated; the last one that counts is the rename that commits (docs/design/loader/loading.md).
 func (d *Datapath) load(ctx context.Context, k constants) error {
 	report, err := d.decide(ctx, k)
 	if err != nil {
