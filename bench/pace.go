@@ -180,7 +180,7 @@ func atOnce(n int, f func(i int) error) (time.Duration, error) {
 // Link-local addresses come and go in the kernel's own time.
 func (c *crowd) snapshot(tool string) (netlab.Snapshot, error) {
 	var s netlab.Snapshot
-	for _, args := range [][]string{{"sync"}, {"hostports", "-o", "json"}, {"endpoints", "-o", "json"}} {
+	for _, args := range [][]string{{"resync"}, {"hostports", "-o", "json"}, {"endpoints", "-o", "json"}} {
 		err := c.lab.Node.Do(func() error {
 			out, err := netlab.Run(tool, args...)
 			s = append(s, "sluice "+strings.Join(args, " ")+": "+out)

@@ -259,7 +259,7 @@ func (d *Datapath) denyDevice(h *rtnl.Handle, index int, ids map[string]uint32, 
 	case l.XDP.Mode != "":
 		dev.Why = fmt.Sprintf("it has an XDP program of somebody else (%s, id %d), which stays", l.XDP.Mode, l.XDP.ID)
 	default:
-		dev.Why = "not attached: run sluice sync"
+		dev.Why = "not attached: run sluice resync"
 	}
 	return dev, true
 }

@@ -16,15 +16,15 @@ type doneView struct {
 	Text   string `json:"text"`
 }
 
-func newSync(a *app) *cobra.Command {
+func newResync(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "sync",
+		Use:   "resync",
 		Short: "Bring node addresses and uplinks up to date",
 		Long: `Bring the node's addresses, its uplinks and the reserved ports up to date.
 
-Every ADD and GC does the same; run it when the node got or lost an address or
-a device and no pod comes. "sluice doctor" says whether there is need to.`,
-		Example: `  sluice sync`,
+Every ADD and GC does the same. Run it after the node got or lost an address or
+a device while no pod is added. "sluice doctor" says whether it is needed.`,
+		Example: `  sluice resync`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withDatapath(c.Context(), func(dp datapath) error {
@@ -44,10 +44,11 @@ func newUnload(a *app) *cobra.Command {
 		Short: "Remove the programs, maps and pins of the datapath",
 		Long: `Remove the programs, maps and pins of the datapath from this node.
 
-While attachments exist it refuses, since their published ports, masquerading
-and admission would stop, and while the deny list holds something, which would
-be lost; --force does it all the same. What other software has
-attached to the same devices is left alone. The next ADD loads everything anew.`,
+It refuses while attachments exist, because their published ports, masquerading
+and admission would stop. It refuses while the deny list holds a network,
+because the list would be lost. --force unloads in both cases. Programs that
+other software attached to the same devices stay. The next ADD loads the
+datapath again.`,
 		Example: `  sluice unload
   sluice unload --force`,
 		Args: noArgs,
@@ -81,7 +82,7 @@ func (a *app) unload(ctx context.Context, dp datapath, force bool) error {
 			return fmt.Errorf("read the endpoints: %w", err)
 		}
 		if n := max(len(records), len(endpoints)); n > 0 {
-			return fmt.Errorf("%s would lose published ports, masquerading and admission; --force unloads all the same",
+			return fmt.Errorf("%s would lose published ports, masquerading and admission; --force unloads anyway",
 				plural(n, "attachment"))
 		}
 		list, err := dp.Deny(ctx)
@@ -89,7 +90,7 @@ func (a *app) unload(ctx context.Context, dp datapath, force bool) error {
 			return fmt.Errorf("read the deny list: %w", err)
 		}
 		if n := len(list.Entries); n > 0 {
-			return fmt.Errorf("the deny list (%s) would be lost; --force unloads all the same", plural(n, "network"))
+			return fmt.Errorf("the deny list (%s) would be lost; --force unloads anyway", plural(n, "network"))
 		}
 	}
 	if err := dp.Unload(ctx); err != nil {

@@ -55,7 +55,7 @@ Exit status: 0 nothing to do, 1 the doctor itself failed, 2 warnings,
   sluice doctor -o json | jq '.findings[] | select(.level == "problem")'`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			facts, err := a.care.Facts(c.Context())
+			facts, err := a.ops.Facts(c.Context())
 			if err != nil {
 				return err
 			}

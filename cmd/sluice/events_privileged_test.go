@@ -150,7 +150,7 @@ func TestPrivilegedFlush(t *testing.T) {
 	if !fast() {
 		t.Error("not learned")
 	}
-	if v := realJSON[flushView](t, l.Node, "flows", "flush", "--pod", "10.1.0.2"); v.Flows != 1 {
+	if v := realJSON[flushView](t, l.Node, "conntrack", "relearn", "--pod", "10.1.0.2"); v.Flows != 1 {
 		t.Errorf("%d flows", v.Flows)
 	}
 	if fast() {

@@ -31,28 +31,28 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // fakeNode is a node with two pods, one of whose records is lost.
 type fakeNode struct {
-	records  []*attachments.Record
-	choices  map[string]netfilter.Choice
-	status   *loader.Status // nil: nothing is loaded
-	decision *loader.Status // nil: nobody tried
-	ports    []loader.PublishedPort
-	flows    []loader.Flow
-	shapes   []loader.ShapeStatus
-	facts    *doctor.Facts
-	report   orphans.Report
-	blind    error // of the report
-	away     bool
-	swept    []orphans.Item
-	stays    string // what sweeping passes over
-	sweepErr error
-	openErr  error
-	readErr  error
-	synced   int
-	unloaded int
-	cleared  int
-	denied   []netip.Prefix
-	policies []loader.PolicyStatus
-	open     int
+	records    []*attachments.Record
+	choices    map[string]netfilter.Choice
+	status     *loader.Status // nil: nothing is loaded
+	decision   *loader.Status // nil: nobody tried
+	ports      []loader.PublishedPort
+	flows      []loader.Flow
+	shapes     []loader.ShapeStatus
+	facts      *doctor.Facts
+	report     orphans.Report
+	blind      error // of the report
+	away       bool
+	cleaned    []orphans.Item
+	stays      string // what sweeping passes over
+	cleanupErr error
+	openErr    error
+	readErr    error
+	synced     int
+	unloaded   int
+	cleared    int
+	denied     []netip.Prefix
+	policies   []loader.PolicyStatus
+	open       int
 }
 
 func (n *fakeNode) Datapath(context.Context) (datapath, error) {
@@ -277,7 +277,7 @@ func port(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 func runTool(t *testing.T, n *fakeNode, width int, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	a := &app{out: &out, err: &errs, node: n, care: n, width: width}
+	a := &app{out: &out, err: &errs, node: n, ops: n, width: width}
 	status = a.run(t.Context(), args)
 	if n.open != 0 {
 		t.Errorf("%d handles were not closed", n.open)

@@ -2,7 +2,8 @@
 
 // Command sluice is the operator's tool: it installs the plugins and shows
 // what the datapath holds and does. It reads pinned maps and attachment
-// records; only install, sync, deny, sweep, flush and unload change anything.
+// records; only install, resync, deny, cleanup, conntrack
+// relearn, nat flush and unload change anything.
 package main
 
 import (
@@ -28,7 +29,7 @@ func main() {
 
 // newApp is a run of the tool on this node.
 func newApp(out, err io.Writer) *app {
-	return &app{out: out, err: err, node: realNode{}, care: realNode{}}
+	return &app{out: out, err: err, node: realNode{}, ops: realNode{}}
 }
 
 // run executes one command line and returns the exit status.

@@ -20,24 +20,26 @@ type flushView struct {
 	Flows int `json:"flows"`
 }
 
-// newFlowsFlush is "flows flush".
-func newFlowsFlush(a *app) *cobra.Command {
+// newConntrackRelearn is "conntrack relearn".
+func newConntrackRelearn(a *app) *cobra.Command {
 	var f flowFilter
 	c := &cobra.Command{
-		Use:   "flush",
-		Short: "Let connections learn their way anew",
-		Long: `Let connections learn their way anew. They go on: translations stay.
+		Use:   "relearn",
+		Short: "Send connections through the slow path again",
+		Long: `Send connections through the slow path again. They continue, and their address
+translations stay.
 
-Their next packets go by the host's stack, which decides about them as about new
-ones, the pod's policy and the routes are asked again, and when both directions
-have been confirmed they take the short way again. Run it after a change of the
-node's firewall that is to hold for running connections too. To end translated
+The next packets of these connections pass the host's stack. The host's
+firewall, the pod's policy and the routes decide about them as about new
+connections. When both directions are confirmed, the fast path takes them again.
+Run it when a new firewall rule must hold for existing connections. To end
+translated
 connections use "sluice nat flush".`,
-		Example: `  sluice flows flush
-  sluice flows flush --pod 10.1.0.5 --proto tcp`,
+		Example: `  sluice conntrack relearn
+  sluice conntrack relearn --pod 10.1.0.5 --proto tcp`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.flush(c.Context(), &f, func(flowView) bool { return true }, datapath.Relearn, "learn their way anew")
+			return a.flush(c.Context(), &f, func(flowView) bool { return true }, datapath.Relearn, "take the slow path until they are confirmed again")
 		},
 	}
 	f.selectFlags(a, c)
@@ -47,16 +49,17 @@ connections use "sluice nat flush".`,
 func newNAT(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "nat",
-		Short: "List, count or end translated connections",
+		Short: "List, count or end translated connections; show the masquerade ports",
 		Long: `List, count or end the connections that the datapath translates: those through
 published ports, and those of masqueraded pods.`,
 		Example: `  sluice nat list --kind masquerade
   sluice nat stats
+  sluice nat pools
   sluice nat flush --pod 10.1.0.5`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newNATList(a), newNATFlush(a), newNATStats(a))
+	c.AddCommand(newNATList(a), newNATFlush(a), newNATStats(a), newNATPools(a))
 	return c
 }
 
@@ -105,10 +108,10 @@ func newNATFlush(a *app) *cobra.Command {
 		Short: "End translated connections",
 		Long: `Forget translated connections: of a pod, of whatever the flags select, or --all.
 
-What they go on sending is new to the datapath. A packet of a client to a
-published port makes a connection to the pod that has the port now; one of a
-masqueraded pod gets a port anew, mostly the same one. Answers from outside that
-come first find nobody: the node refuses them, and TCP ends.`,
+The datapath treats their next packets as new. A client's packet to a published
+port opens a connection to the pod that has the port now. A packet of a
+masqueraded pod gets a source port again, mostly the same one. If an answer from
+outside arrives first, the node refuses it, and the TCP connection ends.`,
 		Example: `  sluice nat flush --pod 10.1.0.5
   sluice nat flush --all`,
 		Args: noArgs,
@@ -116,7 +119,7 @@ come first find nobody: the node refuses them, and TCP ends.`,
 			if !all && f.empty() {
 				return errors.New("which connections? --all for every one")
 			}
-			return a.flush(c.Context(), &f, translated, datapath.FlushFlows, "are forgotten")
+			return a.flush(c.Context(), &f, translated, datapath.FlushFlows, "removed")
 		},
 	}
 	f.selectFlags(a, c)

@@ -93,7 +93,7 @@ func publish(t *testing.T, l *netlab.Lab, ref attachments.Ref) {
 // asNobody makes sure that who may not look at the pins does not hear that there are none.
 func asNobody(t *testing.T, n *netlab.Node) {
 	t.Helper()
-	for _, line := range []string{"endpoints", "sync", "unload --force"} {
+	for _, line := range []string{"endpoints", "resync", "unload --force"} {
 		var out, errs bytes.Buffer
 		status := 0
 		if err := n.Do(func() error { // on a thread of its own; with the user go the capabilities for files
@@ -142,7 +142,7 @@ func TestPrivilegedSluice(t *testing.T) {
 		t.Errorf("devices: %+v", st.Devices)
 	}
 	wantJoined(t, l.Node)
-	for _, args := range []string{"status", "status -w", "hostports", "flows", "flows -w", "endpoints", "sync"} {
+	for _, args := range []string{"status", "status -w", "hostports", "conntrack list", "conntrack list -w", "endpoints", "resync"} {
 		out, errs, status := real(t, l.Node, strings.Fields(args)...)
 		if status != 0 || errs != "" {
 			t.Errorf("%s: exit status %d, %s", args, status, errs)
@@ -174,7 +174,7 @@ func TestPrivilegedSluice(t *testing.T) {
 func wantJoined(t *testing.T, n *netlab.Node) {
 	t.Helper()
 	ports := realJSON[[]hostPortView](t, n, "hostports")
-	flows := realJSON[[]flowView](t, n, "flows", "--kind", "hostport")
+	flows := realJSON[[]flowView](t, n, "conntrack", "list", "--kind", "hostport")
 	endpoints := realJSON[[]endpointView](t, n, "endpoints", "--container", webRef.ContainerID[:6])
 	if len(ports) != 1 || len(flows) != 1 || len(endpoints) != 1 {
 		t.Fatalf("%d ports, %d flows, %d endpoints", len(ports), len(flows), len(endpoints))

@@ -22,7 +22,7 @@ type app struct {
 	colours  colours
 	width    int // of the terminal, 0 when out is none
 	node     node
-	care     care
+	ops      nodeOps
 
 	output string // "table" or "json"
 	wide   bool   // whole container IDs and more columns
@@ -41,11 +41,11 @@ func newRoot(a *app) *cobra.Command {
 
 The plugins publish ports, masquerade and admit pods by eBPF programs that are
 pinned once per node; no daemon runs. This tool reads the pinned maps and the
-attachment records under /run/sluice. Only install, sync, deny, sweep,
-flush and unload change anything.`,
+attachment records under /run/sluice. Only install, resync, deny, cleanup,
+conntrack relearn, nat flush and unload change anything.`,
 		Example: `  sluice install /opt/cni/bin
   sluice status
-  sluice flows --pod 10.1.0.5 -o json`,
+  sluice conntrack list --pod 10.1.0.5 -o json`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,
@@ -64,10 +64,27 @@ flush and unload change anything.`,
 	must(root.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
-		newInstall(a), newStatus(a), newHostPorts(a), newFlows(a), newEndpoints(a), newBandwidth(a), newFirewall(a), newDeny(a),
-		newMonitor(a), newDrops(a), newNAT(a), newMasquerade(a),
-		newDoctor(a), newSweep(a), newBundle(a), newSync(a), newUnload(a), newVersion(a))
+		newInstall(a), newStatus(a), newHostPorts(a), newConntrack(a), newEndpoints(a), newBandwidth(a), newFirewall(a), newDeny(a),
+		newMonitor(a), newDrops(a), newNAT(a),
+		newDoctor(a), newCleanup(a), newSysdump(a), newResync(a), newUnload(a), newVersion(a))
+	root.AddCommand(oldNames(a)...)
 	return root
+}
+
+// oldNames are the commands under the names that they had before version 0.1, hidden from help, for scripts that know those.
+func oldNames(a *app) []*cobra.Command {
+	flows := renamed("flows", newConntrackList(a))
+	flows.AddCommand(renamed("flush", newConntrackRelearn(a)))
+	return []*cobra.Command{
+		flows, renamed("masquerade", newNATPools(a)), renamed("sweep", newCleanup(a)), renamed("bundle", newSysdump(a)), renamed("sync", newResync(a)),
+	}
+}
+
+// renamed gives c another name and hides it from help and completion.
+func renamed(name string, c *cobra.Command) *cobra.Command {
+	c.Use = name + strings.TrimPrefix(c.Use, c.Name())
+	c.Hidden = true
+	return c
 }
 
 // noArgs refuses arguments with a sentence that helps.

@@ -19,13 +19,13 @@ import (
 )
 
 func TestNotLoaded(t *testing.T) {
-	for _, cmd := range []string{"status", "hostports", "endpoints", "flows", "firewall", "drops", "sync", "unload"} {
+	for _, cmd := range []string{"status", "hostports", "endpoints", "conntrack list", "firewall", "drops", "resync", "unload"} {
 		t.Run(cmd, func(t *testing.T) {
-			out, errs, status := runTool(t, &fakeNode{}, 0, cmd)
+			out, errs, status := runTool(t, &fakeNode{}, 0, strings.Fields(cmd)...)
 			if status != 0 || errs != "" || !strings.Contains(out, "Nothing is loaded") {
 				t.Errorf("exit status %d, stdout %q, stderr %q", status, out, errs)
 			}
-			out, _, status = runTool(t, &fakeNode{}, 0, cmd, "-o", "json")
+			out, _, status = runTool(t, &fakeNode{}, 0, append(strings.Fields(cmd), "-o", "json")...)
 			var v any
 			if err := json.Unmarshal([]byte(out), &v); err != nil || status != 0 {
 				t.Errorf("exit status %d, %v in %q", status, err, out)
@@ -48,7 +48,7 @@ func TestNotLoaded(t *testing.T) {
 
 // A list without entries is an empty one in JSON: what reads it iterates.
 func TestNoNullLists(t *testing.T) {
-	for _, cmd := range []string{"hostports", "endpoints", "flows", "bandwidth", "firewall", "deny list", "drops", "masquerade", "nat list", "nat stats"} {
+	for _, cmd := range []string{"hostports", "endpoints", "conntrack list", "bandwidth", "firewall", "deny list", "drops", "nat pools", "nat list", "nat stats"} {
 		out, errs, status := runTool(t, &fakeNode{}, 0, append(strings.Fields(cmd), "-o", "json")...)
 		if status != 0 || strings.Contains(out, "null") {
 			t.Errorf("%s: exit status %d, %s%s", cmd, status, out, errs)
@@ -110,7 +110,7 @@ func TestErrors(t *testing.T) {
 		{"no directory", newFakeNode(), "install", "needs a directory"},
 		{"no plugin of that name", newFakeNode(), "install a bridge nonsense", `"nonsense" is no plugin`},
 		{"cannot open", broken, "status", "permission denied"},
-		{"cannot open", broken, "flows", "permission denied"},
+		{"cannot open", broken, "conntrack list", "permission denied"},
 		{"unload in use", newFakeNode(), "unload", "2 attachments would lose"},
 	}
 	for _, tt := range tests {
@@ -132,7 +132,7 @@ func TestErrors(t *testing.T) {
 func TestFlowsErrorWhileReading(t *testing.T) {
 	n := newFakeNode()
 	n.readErr = errors.New("boom")
-	if _, errs, status := runTool(t, n, 0, "flows"); status != 1 || !strings.Contains(errs, "boom") {
+	if _, errs, status := runTool(t, n, 0, "conntrack", "list"); status != 1 || !strings.Contains(errs, "boom") {
 		t.Errorf("exit status %d, %q", status, errs)
 	}
 }
@@ -156,7 +156,7 @@ func TestFlowFilters(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
-			out, errs, status := runTool(t, newFakeNode(), 0, append([]string{"flows", "-o", "json"}, strings.Fields(tt.args)...)...)
+			out, errs, status := runTool(t, newFakeNode(), 0, append([]string{"conntrack", "list", "-o", "json"}, strings.Fields(tt.args)...)...)
 			if status != 0 {
 				t.Fatal(errs)
 			}
@@ -179,7 +179,7 @@ func TestFlowFilters(t *testing.T) {
 
 func TestSyncAndUnload(t *testing.T) {
 	n := newFakeNode()
-	if out, _, status := runTool(t, n, 0, "sync"); status != 0 || n.synced != 1 || !strings.Contains(out, "up to date") {
+	if out, _, status := runTool(t, n, 0, "resync"); status != 0 || n.synced != 1 || !strings.Contains(out, "up to date") {
 		t.Errorf("sync: %d, %q", status, out)
 	}
 	if out, _, status := runTool(t, n, 0, "unload", "--force", "-o", "json"); status != 0 || n.unloaded != 1 || !strings.Contains(out, `"done": true`) {
@@ -279,10 +279,10 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"__complete flows --container ":  "3f1c9a7be0d24455aabbccdd",
-		"__complete hostports --network": "--network",
-		"__complete flows --kind ":       "masquerade",
-		"__complete status -o ":          "json",
+		"__complete conntrack list --container ": "3f1c9a7be0d24455aabbccdd",
+		"__complete hostports --network":         "--network",
+		"__complete conntrack list --kind ":      "masquerade",
+		"__complete status -o ":                  "json",
 	} {
 		words := strings.Split(args, " ")
 		if out, _, _ := runTool(t, newFakeNode(), 0, words...); !strings.Contains(out, want) {

@@ -42,7 +42,7 @@ func (d *demo) inNode(name string, args ...string) (out string, err error) {
 }
 
 func (d *demo) status(context.Context) error {
-	for _, args := range [][]string{{"status"}, {"hostports"}, {"flows"}, {"endpoints"}} {
+	for _, args := range [][]string{{"status"}, {"hostports"}, {"conntrack", "list"}, {"endpoints"}} {
 		d.say("node$ sluice %s", strings.Join(args, " "))
 		out, err := d.inNode(d.tool(), args...)
 		if err != nil {

@@ -181,7 +181,7 @@ func TestPrivilegedNewUplink(t *testing.T) {
 	app := w.add(rt, "app")
 	c := &late{w: w}
 	c.join(t)
-	sh(t, w.Node, programs.Path("sluice")+" sync")
+	sh(t, w.Node, programs.Path("sluice")+" resync")
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
 		addr := map[string]string{"4": "203.0.113.1:8080", "6": "[2001:db8:3::1]:8080"}[fam.suffix]
 		if got := ask(t, c.ns, proto, addr); got.name != "web" {

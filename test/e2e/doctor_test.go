@@ -25,7 +25,7 @@ func TestPrivilegedDoctorNamesChanges(t *testing.T) {
 	rt := w.runtime(net0())
 	web := w.add(rt, "web", tcp(8080, 80), udp(8080, 80))
 	serve(t, web, "web", ":80")
-	sync := programs.Path("sluice") + " sync"
+	sync := programs.Path("sluice") + " resync"
 	says(t, w, "no verb has seen", false)
 
 	// A lease is renewed with another address.

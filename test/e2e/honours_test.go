@@ -24,7 +24,7 @@ func TestPrivilegedVIPOnDummyDevice(t *testing.T) {
 	for _, fam := range families() {
 		sh(t, w.Node, fmt.Sprintf("ip addr add %s/%d dev kube-ipvs0", virtualIP(fam), virtualIP(fam).BitLen()))
 	}
-	sh(t, w.Node, programs.Path("sluice")+" sync")
+	sh(t, w.Node, programs.Path("sluice")+" resync")
 	for _, fam := range families() { // bound: a datagram socket without an address answers from whichever lies nearest
 		serveFamily(t, w.Node, fam.suffix, "service", at(virtualIP(fam), 8080))
 	}
@@ -40,14 +40,14 @@ func TestPrivilegedVIPOnDummyDevice(t *testing.T) {
 	})
 }
 
-// An address that comes later is taken in by "sluice sync" and by the next verb.
+// An address that comes later is taken in by "sluice resync" and by the next verb.
 func TestPrivilegedLateAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	rt := w.runtime(net0())
 	serve(t, w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), "web", ":80")
 	for i, learn := range []func(){
-		func() { sh(t, w.Node, programs.Path("sluice")+" sync") },
+		func() { sh(t, w.Node, programs.Path("sluice")+" resync") },
 		func() { w.add(rt, "next") },
 	} {
 		late := map[string]string{"4": fmt.Sprintf("192.0.2.%d", 71+i), "6": fmt.Sprintf("2001:db8:1::%d", 71+i)}

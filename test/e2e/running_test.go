@@ -49,7 +49,7 @@ func TestPrivilegedRunningConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			goOn("GC")
-			sh(t, w.Node, programs.Path("sluice")+" sync")
+			sh(t, w.Node, programs.Path("sluice")+" resync")
 			goOn("sync")
 			// The node's settings are constants of the programs.
 			writeConfig(t, w.Node, `{"admitMark": "0x4000"}`)

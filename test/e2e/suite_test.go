@@ -214,12 +214,12 @@ func (w *world) snapshot() netlab.Snapshot {
 	})
 }
 
-// steady is snapshot after "sluice sync", since not every verb looks again which
+// steady is snapshot after "sluice resync", since not every verb looks again which
 // devices are uplinks now: a bridge without pods is one, as any other device
 // with an address.
 func (w *world) steady() netlab.Snapshot {
 	w.t.Helper()
-	sh(w.t, w.Node, programs.Path("sluice")+" sync")
+	sh(w.t, w.Node, programs.Path("sluice")+" resync")
 	return w.snapshot()
 }
 

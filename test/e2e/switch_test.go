@@ -345,7 +345,7 @@ func TestPrivilegedSwitchToOurs(t *testing.T) {
 		if err := s.rt.GC(context.Background(), s.valid()); err != nil {
 			t.Errorf("GC: %v", err)
 		}
-		sh(t, s.Node, programs.Path("sluice")+" sync")
+		sh(t, s.Node, programs.Path("sluice")+" resync")
 		s.goOn("GC and sync")
 		if err := young.check(); err != nil {
 			t.Errorf("CHECK of a new pod: %v", err)
@@ -382,7 +382,7 @@ func (s *site) noAttachments() {
 	}
 }
 
-// sweep is what "sluice sweep" says.
+// sweep is what "sluice cleanup" says.
 func (s *site) sweep(flags string) (out []string) {
 	s.t.Helper()
 	var v struct {
@@ -391,7 +391,7 @@ func (s *site) sweep(flags string) (out []string) {
 			Sweep     bool
 		} `json:"leftovers"`
 	}
-	if err := json.Unmarshal([]byte(sh(s.t, s.Node, programs.Path("sluice")+" sweep -o json "+flags)), &v); err != nil {
+	if err := json.Unmarshal([]byte(sh(s.t, s.Node, programs.Path("sluice")+" cleanup -o json "+flags)), &v); err != nil {
 		s.t.Fatal(err)
 	}
 	for _, l := range v.Leftovers {
@@ -403,12 +403,12 @@ func (s *site) sweep(flags string) (out []string) {
 func (s *site) nothingToSweep(when string) {
 	s.t.Helper()
 	if found := s.sweep(""); len(found) > 0 {
-		s.t.Errorf("%s, sluice sweep finds:\n%s", when, strings.Join(found, "\n"))
+		s.t.Errorf("%s, sluice cleanup finds:\n%s", when, strings.Join(found, "\n"))
 	}
 }
 
 // And back: the reference's binaries are put back while our pods talk. The
-// reference's DEL takes what it knows; "sluice sweep" or our GC the rest.
+// reference's DEL takes what it knows; "sluice cleanup" or our GC the rest.
 func TestPrivilegedSwitchBack(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site) {
 		s.layReference()

@@ -48,12 +48,12 @@ func TestPrivilegedContainerdRenamed(t *testing.T) {
 		c.unpublished(8080)
 		b := c.limited("b", 8080)
 		c.published(8080, "b")
-		c.sluice("sweep", "--yes")
+		c.sluice("cleanup", "--yes")
 		c.published(8080, "b")
 		c.mustEnd(b)
 		c.reconfigure(pods("1.0.0"), "1.0.0")
 		// A reservation that no DEL came for may be somebody's: the tool names it and leaves it to the operator.
-		if out := c.sluice("sweep"); !strings.Contains(out, "in doubt      "+a.ips[0]+" of network pods, held for "+a.id) {
+		if out := c.sluice("cleanup"); !strings.Contains(out, "in doubt      "+a.ips[0]+" of network pods, held for "+a.id) {
 			t.Errorf("sweep says nothing of the reservation: %s", out)
 		}
 		c.run("sh", "-c", "rm -r /var/lib/cni/results/pods-* /var/lib/cni/networks/*/[1-9f]* /var/lib/cni/networks/others /var/lib/cni/networks/.sluice/others")
@@ -273,7 +273,7 @@ func TestPrivilegedContainerdStateDir(t *testing.T) {
 		if path, err := a.netnsPath(); err != nil || !strings.HasPrefix(path, stateDir) {
 			t.Fatalf("the namespace is at %s, %v", path, err)
 		}
-		if out := c.sluice("sweep", "--yes"); !strings.Contains(out, "Nothing to remove.") {
+		if out := c.sluice("cleanup", "--yes"); !strings.Contains(out, "Nothing to remove.") {
 			t.Errorf("sweep beside a pod: %s", out)
 		}
 		c.published(8080, "a")

@@ -71,7 +71,7 @@ func (c *containerd) settled() netlab.Snapshot {
 		c.t.Fatal(err)
 	}
 	c.mustEnd(s)
-	c.sluice("sync")
+	c.sluice("resync")
 	return c.snapshot()
 }
 
@@ -275,7 +275,7 @@ func TestPrivilegedTwoRuntimes(t *testing.T) {
 		t.Errorf("b asks for a: %q", got)
 	}
 	p.do("network", "reload", "b")
-	if out := c.sluice("sweep", "--yes"); !strings.Contains(out, "Nothing to remove.") {
+	if out := c.sluice("cleanup", "--yes"); !strings.Contains(out, "Nothing to remove.") {
 		t.Errorf("sweep beside both: %s", out)
 	}
 	c.published(8080, "a")

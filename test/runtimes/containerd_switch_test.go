@@ -55,7 +55,7 @@ func TestPrivilegedContainerdSwitch(t *testing.T) {
 		for port := uint16(8080); port <= 8082; port++ {
 			c.unpublished(port)
 		}
-		c.sluice("sweep", "--yes") // what the reference cannot take out
+		c.sluice("cleanup", "--yes") // what the reference cannot take out
 		c.layOurs()
 		c.settled()
 		c.unchanged(before, "the way there and back")

@@ -158,7 +158,7 @@ func testKubelet(t *testing.T) {
 	k.manifest("settle", "", "{ containerPort: 80, hostPort: 7999 }")
 	k.ready("settle")
 	k.gone("settle", 7999)
-	k.sluice("sync")
+	k.sluice("resync")
 	before := k.snapshot()
 	k.manifest("a", "kubernetes.io/ingress-bandwidth: 80M, kubernetes.io/egress-bandwidth: 40M",
 		"{ containerPort: 80, hostPort: 8080 }, { containerPort: 80, hostPort: 5353, protocol: UDP }, { containerPort: 80, hostPort: 8081, hostIP: 192.0.2.1 }")

@@ -198,7 +198,7 @@ func TestPrivilegedPodmanSwap(t *testing.T) {
 		p.published(8081, "b")
 		p.do("rm", "--force", "--time", "0", "b")
 		p.unpublished(8081)
-		p.sluice("sweep", "--yes") // the reference's DEL knows nothing of maps and records
+		p.sluice("cleanup", "--yes") // the reference's DEL knows nothing of maps and records
 		p.layOurs()
 		p.do("rm", "--force", "--time", "0", "a")
 		p.unpublished(8080)

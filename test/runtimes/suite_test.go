@@ -205,7 +205,7 @@ func (m *machine) unchanged(before netlab.Snapshot, after string) {
 	if d := netlab.DiffSoon(before, m.snapshot); d != "" {
 		m.t.Errorf("after %s (- gone, + left behind):\n%s", after, d)
 	}
-	if out := m.sluice("sweep"); !strings.Contains(out, "Nothing to remove.") {
+	if out := m.sluice("cleanup"); !strings.Contains(out, "Nothing to remove.") {
 		m.t.Errorf("after %s: %s", after, out)
 	}
 }

@@ -54,7 +54,7 @@ func checkPrograms(f *Facts) []Finding {
 			case p.ID != 0:
 				out = append(out, Finding{"programs", Warning, strings.Replace(what, "has no", "has an older", 1) + "an upgrade was interrupted", "add a pod: the next ADD puts one set of programs on every device"})
 			case d.Role == "uplink":
-				out = append(out, Finding{"programs", Problem, what + "published ports and masquerading do not work there", "sluice sync"})
+				out = append(out, Finding{"programs", Problem, what + "published ports and masquerading do not work there", "sluice resync"})
 			default:
 				out = append(out, Finding{"programs", Problem, what + "its traffic is neither checked nor translated", "delete and add the pod again"})
 			}
@@ -87,7 +87,7 @@ func checkUplinks(f *Facts) []Finding {
 		}
 	}
 	if uplinks == 0 {
-		out = append(out, Finding{"uplinks", Warning, "no device is an uplink: nothing from outside reaches a pod", "give a device an address and a route, or set \"uplinks\" in " + nodeconf.DefaultPath + ", then sluice sync"})
+		out = append(out, Finding{"uplinks", Warning, "no device is an uplink: nothing from outside reaches a pod", "give a device an address and a route, or set \"uplinks\" in " + nodeconf.DefaultPath + ", then sluice resync"})
 	}
 	return out
 }
@@ -108,7 +108,7 @@ func unseen(f *Facts) []Finding {
 		case u.Addr.IsValid():
 			text = fmt.Sprintf("%s of %s is an address of the node that no verb has seen yet: published ports do not answer at it", u.Addr, name)
 		}
-		out = append(out, Finding{"uplinks", level, text, "sluice sync, and the same from what changes devices or addresses while pods run"})
+		out = append(out, Finding{"uplinks", level, text, "sluice resync, and the same from what changes devices or addresses while pods run"})
 	}
 	return out
 }

@@ -115,7 +115,7 @@ func TestChecks(t *testing.T) {
 			f.Decision = &loader.Status{Backend: "none", Reason: "no JIT"}
 		}, "datapath", Warning, "no JIT", "kernel"},
 		{"unloaded with pods", func(f *Facts) { f.Status = nil }, "datapath", Problem, "1 attachment", "delete and add"},
-		{"uplink without program", func(f *Facts) { f.Status.Devices[0].Programs[0] = loader.ProgramStatus{Name: "sl_in", Hook: "ingress"} }, "programs", Problem, "uplink eth0 has no program sl_in at its ingress", "sluice sync"},
+		{"uplink without program", func(f *Facts) { f.Status.Devices[0].Programs[0] = loader.ProgramStatus{Name: "sl_in", Hook: "ingress"} }, "programs", Problem, "uplink eth0 has no program sl_in at its ingress", "sluice resync"},
 		{"pod without program", func(f *Facts) { f.Status.Devices[2].Programs[1] = loader.ProgramStatus{Name: "sl_out", Hook: "egress"} }, "programs", Problem, "pod veth1 has no program sl_out at its egress", "delete and add"},
 		{"older program", func(f *Facts) { f.Status.Devices[0].Programs[0].OK = false }, "programs", Warning, "an older program", "next ADD"},
 		{"skipped uplink", func(f *Facts) { f.Status.Skipped = []loader.SkippedDevice{{Name: "wg0", Why: "no Ethernet header"}} }, "uplinks", Warning, "wg0", "another device"},
@@ -123,13 +123,13 @@ func TestChecks(t *testing.T) {
 			f.Status.Skipped = []loader.SkippedDevice{{Name: "eth9", Why: "configured, but does not exist"}}
 		}, "uplinks", Warning, "eth9", "correct"},
 		{"bridge without its address", func(f *Facts) { f.Status.LostGateways = []netip.Addr{netip.MustParseAddr("10.1.0.1")} }, "gateway", Problem, "10.1.0.1", "ip addr add"},
-		{"unseen uplink", unseenOf(loader.Unseen{Ifindex: 5, Name: "eth5"}), "uplinks", Problem, "eth5 is an uplink that no verb has seen", "sluice sync"},
-		{"unseen address", unseenOf(loader.Unseen{Ifindex: 2, Name: "eth0", Addr: netip.MustParseAddr("192.0.2.9")}), "uplinks", Problem, "192.0.2.9 of eth0 is an address", "sluice sync"},
-		{"address that left", unseenOf(loader.Unseen{Ifindex: 2, Name: "eth0", Addr: netip.MustParseAddr("192.0.2.9"), Gone: true}), "uplinks", Problem, "192.0.2.9 has left eth0", "sluice sync"},
+		{"unseen uplink", unseenOf(loader.Unseen{Ifindex: 5, Name: "eth5"}), "uplinks", Problem, "eth5 is an uplink that no verb has seen", "sluice resync"},
+		{"unseen address", unseenOf(loader.Unseen{Ifindex: 2, Name: "eth0", Addr: netip.MustParseAddr("192.0.2.9")}), "uplinks", Problem, "192.0.2.9 of eth0 is an address", "sluice resync"},
+		{"address that left", unseenOf(loader.Unseen{Ifindex: 2, Name: "eth0", Addr: netip.MustParseAddr("192.0.2.9"), Gone: true}), "uplinks", Problem, "192.0.2.9 has left eth0", "sluice resync"},
 		{"unseen, no pods", func(f *Facts) {
 			unseenOf(loader.Unseen{Ifindex: 5, Name: "eth5"})(f)
 			f.Status.Endpoints, f.Records = nil, nil
-		}, "uplinks", Info, "eth5", "sluice sync"},
+		}, "uplinks", Info, "eth5", "sluice resync"},
 		{"no uplink", func(f *Facts) { f.Status.Devices = f.Status.Devices[2:] }, "uplinks", Warning, "no device is an uplink", "uplinks"},
 		{"full map", func(f *Facts) { f.Status.Maps[0].Entries = 95 }, "maps", Problem, "95 of 100", "raise \"endpoints\" in \"mapSizes\""},
 		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_no_masq", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
@@ -164,9 +164,9 @@ func TestChecks(t *testing.T) {
 		{"device of a pod that is gone", func(f *Facts) {
 			f.Status.Devices[2].Name = ""
 			f.Status.Devices[2].Programs = []loader.ProgramStatus{{Name: "sl_out", Hook: "egress"}}
-			f.Leftovers = orphans.Report{Known: "everything", Items: []orphans.Item{{Kind: orphans.Datapath, What: "1 devices", Why: "gone", Sweep: true}}}
-		}, "leftover", Warning, "1 devices: gone", "sluice sweep"},
-		{"leftover", left(orphans.Item{Kind: orphans.IFB, What: "device bwp", Why: "gone", Sweep: true}), "leftover", Warning, "device bwp: gone", "sluice sweep"},
+			f.Leftovers = orphans.Report{Known: "everything", Items: []orphans.Item{{Kind: orphans.Datapath, What: "1 devices", Why: "gone", Removable: true}}}
+		}, "leftover", Warning, "1 devices: gone", "sluice cleanup"},
+		{"leftover", left(orphans.Item{Kind: orphans.IFB, What: "device bwp", Why: "gone", Removable: true}), "leftover", Warning, "device bwp: gone", "sluice cleanup"},
 		{"doubt", left(orphans.Item{Kind: orphans.IFB, What: "device bwp", Why: "who knows"}), "doubtful", Info, "who knows", "leaves it alone"},
 		{"reservation", left(orphans.Item{Kind: orphans.Reservation, What: "10.1.0.9", Why: "nobody"}), "reservation", Info, "10.1.0.9: nobody", "crictl"},
 	}

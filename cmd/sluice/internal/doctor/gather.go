@@ -70,10 +70,10 @@ func (f *Facts) datapath(ctx context.Context) {
 	case !errors.Is(err, loader.ErrNotLoaded):
 		f.note("the datapath", err)
 	}
-	scene, err := orphans.See(ctx, known, tables, dir, orphans.DefaultPlaces())
+	inventory, err := orphans.Scan(ctx, known, tables, dir, orphans.DefaultPlaces())
 	f.note("what is left of pods", err)
-	f.Records, f.Leftovers = scene.Records, orphans.Find(scene)
-	for _, l := range scene.Links {
+	f.Records, f.Leftovers = inventory.Records, orphans.Find(inventory)
+	for _, l := range inventory.Links {
 		f.Links[l.Index] = l.Name
 	}
 }

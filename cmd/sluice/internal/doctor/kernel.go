@@ -111,5 +111,5 @@ func checkSockets(f *Facts) []Finding {
 	case f.Status == nil || f.Status.Local.Attached || !f.uses("publish"):
 		return []Finding{{"cgroup", OK, "cgroup v2 at " + f.Cgroup, ""}}
 	}
-	return []Finding{{"cgroup", Problem, what + f.Status.Local.Reason, "add the pod with the port again; if that does not help, sluice bundle has what to report"}}
+	return []Finding{{"cgroup", Problem, what + f.Status.Local.Reason, "add the pod with the port again; if that does not help, sluice sysdump has what to report"}}
 }

@@ -42,17 +42,17 @@ func (f *Facts) isLeft(r *attachments.Record) bool {
 func checkLeftovers(f *Facts) []Finding {
 	var out []Finding
 	for _, i := range f.Leftovers.Items {
-		n := Finding{"leftover", Warning, i.What + ": " + i.Why, "sluice sweep --yes removes it"}
+		n := Finding{"leftover", Warning, i.What + ": " + i.Why, "sluice cleanup --yes removes it"}
 		switch {
-		case i.Sweep:
+		case i.Removable:
 		case i.Kind == orphans.Reservation:
 			n = Finding{"reservation", Info, i.What + ": " + i.Why, "if no runtime knows the container (crictl ps -a, ctr c ls, podman ps -a), remove the file of that name below /var/lib/cni/networks"}
 		default:
-			n.Check, n.Level, n.Do = "doubtful", Info, "sluice sweep leaves it alone: find out whose it is, and let the runtime delete the container"
+			n.Check, n.Level, n.Do = "doubtful", Info, "sluice cleanup leaves it alone: find out whose it is, and let the runtime delete the container"
 		}
 		out = append(out, n)
 	}
-	if len(f.Leftovers.Sweepable()) == 0 {
+	if len(f.Leftovers.Removable()) == 0 {
 		out = append(out, Finding{"leftover", OK, "nothing is left of pods that are gone; looked at " + f.Leftovers.Known, ""})
 	}
 	return out

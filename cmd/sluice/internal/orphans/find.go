@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Scene is the node as the search sees it.
-type Scene struct {
+// Inventory is the node as the search sees it.
+type Inventory struct {
 	Known      Known
 	Traces     []netfilter.Trace
 	Links      []rtnl.Link
@@ -29,21 +29,21 @@ type Scene struct {
 	Shapes     []loader.ShapeStatus
 }
 
-// Find looks for leftovers in a scene. The order is that of removal: a record
+// Find looks for leftovers in a inventory. The order is that of removal: a record
 // goes last, since it is what DEL and GC work from.
-func Find(s *Scene) Report {
+func Find(s *Inventory) Report {
 	r := Report{Items: []Item{}, Known: s.Known.Looked}
-	for _, part := range []func(*Scene) []Item{findTraces, findIFBs, findEntries, findRecords, findReservations} {
+	for _, part := range []func(*Inventory) []Item{findTraces, findIFBs, findEntries, findRecords, findReservations} {
 		r.Items = append(r.Items, part(s)...)
 	}
 	return r
 }
 
-func (s *Scene) hasLink(name string) bool {
+func (s *Inventory) hasLink(name string) bool {
 	return slices.ContainsFunc(s.Links, func(l rtnl.Link) bool { return l.Name == name })
 }
 
-func findTraces(s *Scene) []Item {
+func findTraces(s *Inventory) []Item {
 	var out []Item
 	for _, t := range s.Traces {
 		v := alive()
@@ -54,7 +54,7 @@ func findTraces(s *Scene) []Item {
 			v = gone("the device %s does not exist", t.Device)
 		}
 		if v.gone || v.doubt {
-			out = append(out, Item{Kind: Netfilter, What: ownerText(t) + t.What, Why: v.why, Sweep: v.gone, trace: &t})
+			out = append(out, Item{Kind: Netfilter, What: ownerText(t) + t.What, Why: v.why, Removable: v.gone, trace: &t})
 		}
 	}
 	return out
@@ -97,7 +97,7 @@ func ifbOf(name string, ref attachments.Ref) bool {
 
 // findIFBs finds intermediate devices that no filter sends anything to: the
 // filter went with the pod's device.
-func findIFBs(s *Scene) []Item {
+func findIFBs(s *Inventory) []Item {
 	var out []Item
 	for _, l := range s.Links {
 		if l.Kind != "ifb" || !IsIFB(l.Name) || s.Redirected[l.Index] {
@@ -114,7 +114,7 @@ func findIFBs(s *Scene) []Item {
 				break
 			}
 		}
-		out = append(out, Item{Kind: IFB, What: "device " + l.Name, Why: why, Sweep: sweep, link: l.Name})
+		out = append(out, Item{Kind: IFB, What: "device " + l.Name, Why: why, Removable: sweep, link: l.Name})
 	}
 	return out
 }
@@ -128,7 +128,7 @@ type owned struct {
 }
 
 // ownedBy sums up the maps by owner, in the order in which owners appear.
-func ownedBy(s *Scene) []*owned {
+func ownedBy(s *Inventory) []*owned {
 	var all []*owned
 	of := func(owner uint64) *owned {
 		for _, o := range all {
@@ -173,7 +173,7 @@ func (o *owned) text() string {
 }
 
 // findEntries finds owners in the maps that no record explains.
-func findEntries(s *Scene) []Item {
+func findEntries(s *Inventory) []Item {
 	known := make(map[uint64]Attachment)
 	for _, a := range s.Known.Attachments {
 		if old, ok := known[a.Ref.Owner()]; !ok || old.State == Dead || a.Record && a.State != Dead {
@@ -193,25 +193,25 @@ func findEntries(s *Scene) []Item {
 		i := Item{Kind: Datapath, What: name + ": " + o.text(), owner: o.owner}
 		switch {
 		case ok && a.State == Dead:
-			i.Sweep, i.Why = true, fmt.Sprintf("the network namespace %s is gone (%s)", a.Netns, a.From)
+			i.Removable, i.Why = true, fmt.Sprintf("the network namespace %s is gone (%s)", a.Netns, a.From)
 		case ok:
 			i.Why = "there is no record of it under " + attachments.DefaultDir + ", but a runtime knows it (" + a.From + ")"
 		case o.devices > o.gone:
 			i.Why = "no record and no runtime's cache names it, but its device exists"
 		default:
 			v := s.Known.named(func(Attachment) bool { return false }, o.addrs)
-			i.Sweep, i.Why = v.gone, v.why
+			i.Removable, i.Why = v.gone, v.why
 		}
 		out = append(out, i)
 	}
 	return out
 }
 
-// sweepable are the plugins whose work is gone with the namespace, or found by
+// pluginsWithoutOutsideState are the plugins whose work is gone with the namespace, or found by
 // the other searches. What else made something may be needed to take it back.
-var sweepable = []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "tap", "loopback", "portmap", "firewall", "bandwidth", "tuning", "sbr", "vrf"}
+var pluginsWithoutOutsideState = []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "tap", "loopback", "portmap", "firewall", "bandwidth", "tuning", "sbr", "vrf"}
 
-func findRecords(s *Scene) []Item {
+func findRecords(s *Inventory) []Item {
 	var out []Item
 	for _, r := range s.Records {
 		i := Item{Kind: Record, What: "record of " + r.Ref.String(), record: r}
@@ -223,10 +223,10 @@ func findRecords(s *Scene) []Item {
 			continue
 		default:
 			i.Why = fmt.Sprintf("the network namespace %s is gone, and no DEL came", r.NetNS)
-			i.Sweep = true
+			i.Removable = true
 			for _, name := range slices.Sorted(maps.Keys(r.Plugins)) {
-				if !slices.Contains(sweepable, name) || strings.Contains(string(r.Plugins[name].Data), `"firewalld"`) {
-					i.Sweep = false
+				if !slices.Contains(pluginsWithoutOutsideState, name) || strings.Contains(string(r.Plugins[name].Data), `"firewalld"`) {
+					i.Removable = false
 					i.Why += "; " + name + " may have more to take back: let the runtime delete the container"
 				}
 			}
@@ -238,7 +238,7 @@ func findRecords(s *Scene) []Item {
 
 // findReservations only says: a runtime that keeps no cache may have the
 // container.
-func findReservations(s *Scene) []Item {
+func findReservations(s *Inventory) []Item {
 	var out []Item
 	for _, r := range s.Known.Reserved {
 		if _, lives := s.Known.Addrs[r.Addr]; lives {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Broom is what removing works with.
-type Broom struct {
+// Remover is what removing works with.
+type Remover struct {
 	Tables interface {
 		Remove(ctx context.Context, traces []netfilter.Trace) error
 	}
@@ -32,13 +32,13 @@ const settle = time.Second
 // Remove removes items of a report. What may not be swept is passed over, and
 // everything is looked at again under the lock of its kind before it goes: an
 // attachment may have come back. It goes on after errors.
-func (b Broom) Remove(ctx context.Context, items []Item) error {
+func (b Remover) Remove(ctx context.Context, items []Item) error {
 	var errs []error
 	var traces []netfilter.Trace
 	stale := make(map[uint64]bool)
 	for _, i := range items {
 		switch {
-		case !i.Sweep:
+		case !i.Removable:
 		case i.trace != nil:
 			traces = append(traces, *i.trace)
 		case i.Kind == Datapath:
@@ -51,12 +51,12 @@ func (b Broom) Remove(ctx context.Context, items []Item) error {
 	if len(stale) > 0 && b.Collect != nil {
 		errs = append(errs, b.Collect(ctx, func(owner uint64) bool { return !stale[owner] || b.cameBack(owner) }))
 	}
-	if slices.ContainsFunc(items, func(i Item) bool { return i.Sweep && i.Kind == IFB }) {
+	if slices.ContainsFunc(items, func(i Item) bool { return i.Removable && i.Kind == IFB }) {
 		time.Sleep(settle)
 	}
 	for _, i := range items {
 		switch {
-		case !i.Sweep:
+		case !i.Removable:
 		case i.Kind == IFB:
 			errs = append(errs, removeIFB(i.link))
 		case i.Kind == Record:
@@ -68,7 +68,7 @@ func (b Broom) Remove(ctx context.Context, items []Item) error {
 
 // cameBack reports that an owner has a record of something alive by now. When
 // the records cannot be read everything may have come back.
-func (b Broom) cameBack(owner uint64) bool {
+func (b Remover) cameBack(owner uint64) bool {
 	records, err := b.Records.List("")
 	if err != nil {
 		return true
@@ -81,7 +81,7 @@ func (b Broom) cameBack(owner uint64) bool {
 	return false
 }
 
-func (b Broom) removeRecord(ref attachments.Ref) error {
+func (b Remover) removeRecord(ref attachments.Ref) error {
 	r, err := b.Records.Load(ref)
 	if errors.Is(err, attachments.ErrNotExist) {
 		return nil
@@ -147,7 +147,7 @@ func Redirected(h *rtnl.Handle, links []rtnl.Link) (map[int]bool, error) {
 	return used, nil
 }
 
-// Maps is what a scene takes from the loader.
+// Maps is what a inventory takes from the loader.
 type Maps interface {
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	HostPorts(ctx context.Context) ([]loader.PublishedPort, error)
@@ -155,9 +155,9 @@ type Maps interface {
 }
 
 // See looks at the node of the calling thread. dp may be nil. The error names
-// what could not be looked at; the scene holds the rest.
-func See(ctx context.Context, dp Maps, tables *netfilter.Node, records *attachments.Dir, p Places) (*Scene, error) {
-	s := &Scene{}
+// what could not be looked at; the inventory holds the rest.
+func Scan(ctx context.Context, dp Maps, tables *netfilter.Node, records *attachments.Dir, p Places) (*Inventory, error) {
+	s := &Inventory{}
 	var errs []error
 	keep := func(err error) { errs = append(errs, err) }
 	var err error
@@ -181,7 +181,7 @@ func See(ctx context.Context, dp Maps, tables *netfilter.Node, records *attachme
 	return s, errors.Join(errs...)
 }
 
-func (s *Scene) seeLinks() error {
+func (s *Inventory) seeLinks() error {
 	h, err := rtnl.New()
 	if err != nil {
 		return err

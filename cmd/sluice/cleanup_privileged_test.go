@@ -20,7 +20,7 @@ import (
 // What our own pods leave when their namespaces go without a DEL is named and
 // removed by every back end, records and map entries too, and a living pod keeps
 // all it has.
-func TestPrivilegedSweepOfOurs(t *testing.T) {
+func TestPrivilegedCleanupOfSluicePods(t *testing.T) {
 	set := mustBuild(t)
 	for _, backend := range []string{"ebpf", "iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 				t.Fatal(err)
 			}
 			steady := func() netlab.Snapshot {
-				real(t, l.Node, "sync")
+				real(t, l.Node, "resync")
 				return snapshot(t, l.Node).Without("file /var/lib/cni/")
 			}
 			before := steady()
@@ -57,13 +57,13 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 			if backend == "ebpf" && !strings.Contains(text.String(), entries) {
 				t.Errorf("the doctor does not name the entries:\n%s", text.String())
 			}
-			if v := realJSON[sweepView](t, l.Node, "sweep"); v.Removed || slices.ContainsFunc(v.Leftovers, func(x leftoverView) bool { return x.Sweep && strings.Contains(x.What, "live") }) {
+			if v := realJSON[cleanupView](t, l.Node, "cleanup"); v.Removed || slices.ContainsFunc(v.Leftovers, func(x leftoverView) bool { return x.Removable && strings.Contains(x.What, "live") }) {
 				t.Errorf("%+v", v)
 			}
-			if out, errs, status := real(t, l.Node, "sweep", "--yes"); status != 1 || !strings.Contains(errs, "other mounts") {
+			if out, errs, status := real(t, l.Node, "cleanup", "--yes"); status != 1 || !strings.Contains(errs, "other mounts") {
 				t.Errorf("without --force in a lab: exit status %d, %s%s", status, out, errs)
 			}
-			realJSON[sweepView](t, l.Node, "sweep", "--yes", "--force")
+			realJSON[cleanupView](t, l.Node, "cleanup", "--yes", "--force")
 			if d := netlab.DiffSoon(before, steady); d != "" {
 				t.Errorf("after the sweep (- gone, + left behind):\n%s", d)
 			}
@@ -81,22 +81,22 @@ func TestPrivilegedSweepOfOurs(t *testing.T) {
 }
 
 // A bundle of a node with a pod has every part, and what is missing is noted.
-func TestPrivilegedBundle(t *testing.T) {
+func TestPrivilegedSysdump(t *testing.T) {
 	set := mustBuild(t)
 	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 	rt := runtimeOf(t, l.Node, set.Dir, chain(t, "net0", "cni0", "10.1.0.0/16", "fd00:10:1::/64", "", map[string]any{"type": "firewall"}))
 	addPod(t, l.Node, rt, "a", 8080)
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
-	v := realJSON[bundleView](t, l.Node, "bundle", file)
+	v := realJSON[sysdumpView](t, l.Node, "sysdump", file)
 	t.Logf("missing: %q", v.Missing)
 	st, err := os.Stat(file)
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Fatalf("%v, %v", st, err)
 	}
-	files := readBundle(t, file)
+	files := readSysdump(t, file)
 	for name, want := range map[string]string{
 		"sluice/status.txt": "back end    ebpf", "sluice/hostports.json": `"host_port": 8080`, "sluice/doctor.json": `"findings"`, "sluice/endpoints.txt": "net0/a/eth0",
-		"sluice/masquerade.json": `"ports_total"`, "sluice/nat.json": "[", "sluice/drops.json": "[",
+		"sluice/nat-pools.json": `"ports_total"`, "sluice/nat-stats.json": "[", "sluice/drops.json": "[",
 		"records": `"containerID":"a"`, "net/addr": "cni0", "net/filters": "sl_pod", "netfilter/nft": "# nft list ruleset", "kernel/sysctls": "net/ipv4/ip_forward = 1",
 		"README": "Not in this bundle", "state/files": "/var/lib/cni/results/net0-a-eth0",
 	} {
@@ -104,12 +104,12 @@ func TestPrivilegedBundle(t *testing.T) {
 			t.Errorf("%s lacks %q: %.300s", name, want, files[name])
 		}
 	}
-	if _, errs, status := real(t, l.Node, "bundle", file); status != 1 || !strings.Contains(errs, "exists") {
+	if _, errs, status := real(t, l.Node, "sysdump", file); status != 1 || !strings.Contains(errs, "exists") {
 		t.Errorf("an archive that is there was overwritten: %d, %s", status, errs)
 	}
 }
 
-func readBundle(t *testing.T, file string) map[string]string {
+func readSysdump(t *testing.T, file string) map[string]string {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {

@@ -34,10 +34,10 @@ const (
 
 // Item is something whose attachment is gone, or may be.
 type Item struct {
-	Kind  Kind
-	What  string
-	Why   string // what was looked at
-	Sweep bool   // the proof is good enough to remove it
+	Kind      Kind
+	What      string
+	Why       string // what was looked at
+	Removable bool   // the proof is good enough to remove it
 
 	trace  *netfilter.Trace
 	link   string
@@ -52,9 +52,9 @@ type Report struct {
 	Known string
 }
 
-// Sweepable are the items that may be removed.
-func (r Report) Sweepable() []Item {
-	return slices.DeleteFunc(slices.Clone(r.Items), func(i Item) bool { return !i.Sweep })
+// Removable are the items that may be removed.
+func (r Report) Removable() []Item {
+	return slices.DeleteFunc(slices.Clone(r.Items), func(i Item) bool { return !i.Removable })
 }
 
 // State says whether an attachment's network namespace is there.

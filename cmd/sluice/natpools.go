@@ -18,19 +18,19 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
-// masqueradeView is what "masquerade -o json" prints.
-type masqueradeView struct {
-	Ports      []string         `json:"ports"`       // ranges
-	PortsTotal int              `json:"ports_total"` // toward one destination, by one address and protocol
-	Exemptions []string         `json:"exemptions"`  // destinations that are never masqueraded, beside the pod's own subnet
-	Exhausted  uint64           `json:"exhausted"`   // packets dropped for want of a port
-	NoAddress  uint64           `json:"no_address"`  // packets dropped because the uplink has no address
-	Pods       []ownerView      `json:"pods"`        // that are masqueraded
-	Sources    []masqSourceView `json:"sources"`
+// natPoolsView is what "nat pools -o json" prints.
+type natPoolsView struct {
+	Ports      []string      `json:"ports"`       // ranges
+	PortsTotal int           `json:"ports_total"` // toward one destination, by one address and protocol
+	Exemptions []string      `json:"exemptions"`  // destinations that are never masqueraded, beside the pod's own subnet
+	Exhausted  uint64        `json:"exhausted"`   // packets dropped for want of a port
+	NoAddress  uint64        `json:"no_address"`  // packets dropped because the uplink has no address
+	Pods       []ownerView   `json:"pods"`        // that are masqueraded
+	Sources    []natPoolView `json:"sources"`
 }
 
-// masqSourceView is an address of the node that pods are seen by.
-type masqSourceView struct {
+// natPoolView is an address of the node that pods are seen by.
+type natPoolView struct {
 	Address  netip.Addr     `json:"address"`
 	Proto    string         `json:"proto"`
 	Flows    int            `json:"flows"`
@@ -40,31 +40,31 @@ type masqSourceView struct {
 	PortFree *int           `json:"free"`    // null: it is not known which ports there are
 }
 
-func newMasquerade(a *app) *cobra.Command {
+func newNATPools(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "masquerade",
-		Short: "Show who is masqueraded as what, and how many ports are left",
-		Long: `Show which pods are masqueraded, by which addresses of the node, and how many
-ports are in use. A port is used once for each destination (address, port and
-protocol), so what counts is the busiest destination: IN USE and FREE are of it.`,
-		Example: `  sluice masquerade
-  sluice masquerade -o json`,
+		Use:   "pools",
+		Short: "Show the masquerade addresses and how many ports are left",
+		Long: `Show which pods are masqueraded, with which addresses of the node, and how many
+ports are in use. One port can serve many destinations (address, port and
+protocol) at once. IN USE and FREE are the figures of the busiest destination.`,
+		Example: `  sluice nat pools
+  sluice nat pools -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withDatapath(c.Context(), func(dp datapath) error {
-				v, err := a.masquerade(c.Context(), dp)
+				v, err := a.natPools(c.Context(), dp)
 				if err != nil {
 					return err
 				}
-				return a.print(v, func() error { return a.masqueradeScreen(v) })
+				return a.print(v, func() error { return a.natPoolsScreen(v) })
 			}, func() error {
-				return a.nothing(masqueradeView{Ports: []string{}, Exemptions: []string{}, Pods: []ownerView{}, Sources: []masqSourceView{}})
+				return a.nothing(natPoolsView{Ports: []string{}, Exemptions: []string{}, Pods: []ownerView{}, Sources: []natPoolView{}})
 			})
 		},
 	}
 }
 
-func (a *app) masquerade(ctx context.Context, dp reader) (*masqueradeView, error) {
+func (a *app) natPools(ctx context.Context, dp reader) (*natPoolsView, error) {
 	st, err := dp.Status(ctx)
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (a *app) masquerade(ctx context.Context, dp reader) (*masqueradeView, error
 		return nil, err
 	}
 	owners := a.owners()
-	v := &masqueradeView{
+	v := &natPoolsView{
 		Ports: append([]string{}, st.Config.SNATPorts...), PortsTotal: portsIn(st.Config.SNATPorts), Pods: []ownerView{},
 		Exemptions: append([]string{}, st.Config.NonMasqueradeCIDRs...),
 		Exhausted:  sums[drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)],
@@ -85,12 +85,12 @@ func (a *app) masquerade(ctx context.Context, dp reader) (*masqueradeView, error
 			v.Pods = append(v.Pods, owners.view(e.Owner))
 		}
 	}
-	v.Sources, err = masqSources(dp.Flows(ctx, loader.FlowFilter{}), v.PortsTotal)
+	v.Sources, err = natPools(dp.Flows(ctx, loader.FlowFilter{}), v.PortsTotal)
 	return v, err
 }
 
-// masqSources sums the masqueraded flows up by the address and protocol they are seen by.
-func masqSources(flows func(func(loader.Flow, error) bool), total int) ([]masqSourceView, error) {
+// natPools sums the masqueraded flows up by the address and protocol they are seen by.
+func natPools(flows func(func(loader.Flow, error) bool), total int) ([]natPoolView, error) {
 	type source struct {
 		addr  netip.Addr
 		proto uint8
@@ -118,9 +118,9 @@ func masqSources(flows func(func(loader.Flow, error) bool), total int) ([]masqSo
 		u.owners[f.Owner] = true
 		u.toward[f.Remote]++
 	}
-	views := []masqSourceView{}
+	views := []natPoolView{}
 	for s, u := range found {
-		v := masqSourceView{Address: s.addr, Proto: protoText(s.proto), Flows: u.flows, Pods: len(u.owners)}
+		v := natPoolView{Address: s.addr, Proto: protoText(s.proto), Flows: u.flows, Pods: len(u.owners)}
 		for to, n := range u.toward {
 			if n > v.InUse || (n == v.InUse && to.Compare(v.Busiest) < 0) {
 				v.Busiest, v.InUse = to, n
@@ -132,7 +132,7 @@ func masqSources(flows func(func(loader.Flow, error) bool), total int) ([]masqSo
 		}
 		views = append(views, v)
 	}
-	slices.SortFunc(views, func(x, y masqSourceView) int {
+	slices.SortFunc(views, func(x, y natPoolView) int {
 		return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Proto, y.Proto))
 	})
 	return views, nil
@@ -152,7 +152,7 @@ func portsIn(ranges []string) int {
 	return sum
 }
 
-func (a *app) masqueradeScreen(v *masqueradeView) error {
+func (a *app) natPoolsScreen(v *natPoolsView) error {
 	plain, warn := a.colours.plain, a.colours.plain
 	if v.Exhausted > 0 {
 		warn = a.colours.red

@@ -135,11 +135,11 @@ func TestPrivilegedHealthy(t *testing.T) {
 	rt := runtimeOf(t, l.Node, set.Dir, chain(t, "net0", "cni0", "10.1.0.0/16", "fd00:10:1::/64", "", map[string]any{"type": "firewall"}))
 	p, att := addPod(t, l.Node, rt, "a", 8080)
 	wantHealthy(t, l.Node, "with a pod")
-	if v := realJSON[sweepView](t, l.Node, "sweep"); len(v.Leftovers) != 0 {
+	if v := realJSON[cleanupView](t, l.Node, "cleanup"); len(v.Leftovers) != 0 {
 		t.Errorf("leftovers with a pod: %+v", v.Leftovers)
 	}
 	before := snapshot(t, l.Node)
-	if v := realJSON[sweepView](t, l.Node, "sweep", "--yes", "--force"); !v.Removed {
+	if v := realJSON[cleanupView](t, l.Node, "cleanup", "--yes", "--force"); !v.Removed {
 		t.Errorf("%+v", v)
 	}
 	if d := netlab.DiffSoon(before, func() netlab.Snapshot { return snapshot(t, l.Node) }); d != "" {
@@ -170,7 +170,7 @@ func mustBuild(t *testing.T) *testbin.Set {
 // What the reference's pods leave when their namespaces go without a DEL is
 // named and removed, and nothing else: not what a living pod has, nor what an
 // administrator has put into the same chains.
-func TestPrivilegedSweepOfReference(t *testing.T) {
+func TestPrivilegedCleanupOfUpstream(t *testing.T) {
 	dir, err := testbin.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall", "bandwidth")
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestPrivilegedSweepOfReference(t *testing.T) {
 				if d := netlab.Diff(dirty, snapshot(t, l.Node)); d != "" {
 					t.Errorf("looking changed the node:\n%s", d)
 				}
-				v := realJSON[sweepView](t, l.Node, "sweep", "--yes", "--force")
+				v := realJSON[cleanupView](t, l.Node, "cleanup", "--yes", "--force")
 				if !v.Removed || len(v.Leftovers) < 5 {
 					t.Errorf("%+v", v)
 				}
@@ -215,8 +215,8 @@ func TestPrivilegedSweepOfReference(t *testing.T) {
 				if d := netlab.Diff(kept(before), kept(after)); d != "" {
 					t.Errorf("after the sweep (- gone, + left behind):\n%s", d)
 				}
-				again := realJSON[sweepView](t, l.Node, "sweep")
-				if slices.ContainsFunc(again.Leftovers, func(x leftoverView) bool { return x.Sweep }) {
+				again := realJSON[cleanupView](t, l.Node, "cleanup")
+				if slices.ContainsFunc(again.Leftovers, func(x leftoverView) bool { return x.Removable }) {
 					t.Errorf("left to sweep: %+v", again.Leftovers)
 				}
 			})
@@ -255,7 +255,7 @@ func wantNamed(t *testing.T, n *netlab.Node, dirty netlab.Snapshot, backend stri
 	}
 	var text strings.Builder
 	for _, f := range findings(t, n)["warning"] {
-		if f.Check != "leftover" || f.Do != "sluice sweep --yes removes it" {
+		if f.Check != "leftover" || f.Do != "sluice cleanup --yes removes it" {
 			t.Errorf("unexpected: %+v", f)
 		}
 		fmt.Fprintln(&text, f.Text)

@@ -17,29 +17,29 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
-// bundleView is what "bundle -o json" prints.
-type bundleView struct {
+// sysdumpView is what "sysdump -o json" prints.
+type sysdumpView struct {
 	File    string   `json:"file"`
 	Parts   int      `json:"parts"`
 	Missing []string `json:"missing"` // parts that could not be had in full, and why
 }
 
-func newBundle(a *app) *cobra.Command {
+func newSysdump(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "bundle [FILE]",
-		Short: "Write what a maintainer needs into one archive",
-		Long: `Write what a maintainer needs into one archive (tar, gzip): versions, kernel,
-what the other commands of this tool print, configuration, records, devices,
-addresses, routes, programs, netfilter rules of all tools, sysctls, the kernel's
-last messages and the plugins' log. Without FILE it is made in the working
-directory, its name holding the host's and the time; "-" is standard output.
+		Use:   "sysdump [FILE]",
+		Short: "Write an archive with what a maintainer needs",
+		Long: `Write an archive (tar, gzip) with what a maintainer needs: versions, kernel, the
+output of the other commands of this tool, configuration, records, devices,
+addresses, routes, programs, netfilter rules, sysctls, the kernel log and the
+plugins' log. The default FILE is in the working directory, and its name has the
+host name and the time. "-" is standard output.
 
-It is made for root alone (mode 0600). A command that is missing is noted in the
-archive. The README in it says what is left out.
+Only root can read the file (mode 0600). The archive notes commands that are
+missing on the node. Its README lists what is left out.
 
 ` + sysdump.Omitted,
-		Example: `  sluice bundle
-  sluice bundle /tmp/node7.tar.gz`,
+		Example: `  sluice sysdump
+  sluice sysdump /tmp/node7.tar.gz`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("%s takes one file: %s", c.CommandPath(), strings.Join(args, " "))
@@ -61,12 +61,12 @@ archive. The README in it says what is left out.
 				_, err := sysdump.Write(c.Context(), a.out, dir, at, a.parts())
 				return err
 			}
-			return a.bundle(c.Context(), file, dir, at)
+			return a.sysdump(c.Context(), file, dir, at)
 		},
 	}
 }
 
-func (a *app) bundle(ctx context.Context, file, dir string, at time.Time) error {
+func (a *app) sysdump(ctx context.Context, file, dir string, at time.Time) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -80,28 +80,32 @@ func (a *app) bundle(ctx context.Context, file, dir string, at time.Time) error 
 		_ = os.Remove(file)
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	v := bundleView{File: file, Parts: len(parts), Missing: append([]string{}, missing...)}
+	v := sysdumpView{File: file, Parts: len(parts), Missing: append([]string{}, missing...)}
 	return a.print(v, func() error {
 		if len(missing) > 0 {
-			if err := a.say("Not to be had in full: %s.", strings.Join(missing, "; ")); err != nil {
+			if err := a.say("Incomplete: %s.", strings.Join(missing, "; ")); err != nil {
 				return err
 			}
 		}
-		return a.say("Wrote %s, %s. Look through it before you hand it on: it names hosts, addresses and containers.", file, plural(len(parts), "part"))
+		return a.say("Wrote %s, %s. Check it before you share it: it names hosts, addresses and containers.", file, plural(len(parts), "part"))
 	})
 }
 
-// bundledFlows is how many flows a bundle has.
-const bundledFlows = "5000"
+// sysdumpEntries is how many conntrack entries an archive has.
+const sysdumpEntries = "5000"
 
 // parts are what the tool itself can say, then the node's.
 func (a *app) parts() []sysdump.Part {
 	parts := []sysdump.Part{}
 	for _, args := range [][]string{
-		{"version"}, {"status", "-w"}, {"doctor", "-w"}, {"sweep"}, {"hostports"}, {"endpoints"}, {"bandwidth"}, {"firewall"}, {"deny", "list"}, {"drops"}, {"masquerade"}, {"nat", "stats"}, {"flows", "--limit", bundledFlows},
+		{"version"}, {"status", "-w"}, {"doctor", "-w"}, {"cleanup"}, {"hostports"}, {"endpoints"}, {"bandwidth"}, {"firewall"}, {"deny", "list"}, {"drops"}, {"nat", "pools"}, {"nat", "stats"}, {"conntrack", "list", "--limit", sysdumpEntries},
 	} {
-		parts = append(parts, a.said(args[0]+".txt", args...))
-		parts = append(parts, a.said(args[0]+".json", append(args, "-o", "json")...))
+		name := args[0]
+		if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+			name += "-" + args[1]
+		}
+		parts = append(parts, a.said(name+".txt", args...))
+		parts = append(parts, a.said(name+".json", append(args, "-o", "json")...))
 	}
 	conf, err := nodeconf.Load(nodeconf.DefaultPath)
 	if err != nil {

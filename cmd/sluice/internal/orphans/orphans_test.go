@@ -93,21 +93,21 @@ func TestFindIFBs(t *testing.T) {
 	with := func(s State) Known { return Known{Attachments: []Attachment{{Ref: ctr, State: s, Netns: "/x"}}} }
 	link := rtnl.Link{Index: 9, Name: ifbName, Kind: "ifb"}
 	tests := []struct {
-		name  string
-		scene Scene
-		items int
-		sweep bool
+		name      string
+		inventory Inventory
+		items     int
+		sweep     bool
 	}{
-		{"nobody's", Scene{Links: []rtnl.Link{link}}, 1, true},
-		{"of the dead", Scene{Links: []rtnl.Link{link}, Known: with(Dead)}, 1, true},
-		{"of the living", Scene{Links: []rtnl.Link{link}, Known: with(Alive)}, 1, false},
-		{"in use", Scene{Links: []rtnl.Link{link}, Redirected: map[int]bool{9: true}}, 0, false},
-		{"other kind", Scene{Links: []rtnl.Link{{Index: 9, Name: ifbName, Kind: "dummy"}}}, 0, false},
-		{"a stranger's name", Scene{Links: []rtnl.Link{{Index: 9, Name: "bwpmydevice0001", Kind: "ifb"}, {Name: "ifb0", Kind: "ifb"}}}, 0, false},
+		{"nobody's", Inventory{Links: []rtnl.Link{link}}, 1, true},
+		{"of the dead", Inventory{Links: []rtnl.Link{link}, Known: with(Dead)}, 1, true},
+		{"of the living", Inventory{Links: []rtnl.Link{link}, Known: with(Alive)}, 1, false},
+		{"in use", Inventory{Links: []rtnl.Link{link}, Redirected: map[int]bool{9: true}}, 0, false},
+		{"other kind", Inventory{Links: []rtnl.Link{{Index: 9, Name: ifbName, Kind: "dummy"}}}, 0, false},
+		{"a stranger's name", Inventory{Links: []rtnl.Link{{Index: 9, Name: "bwpmydevice0001", Kind: "ifb"}, {Name: "ifb0", Kind: "ifb"}}}, 0, false},
 	}
 	for _, tt := range tests {
-		items := findIFBs(&tt.scene)
-		if len(items) != tt.items || tt.items > 0 && items[0].Sweep != tt.sweep {
+		items := findIFBs(&tt.inventory)
+		if len(items) != tt.items || tt.items > 0 && items[0].Removable != tt.sweep {
 			t.Errorf("%s: %+v", tt.name, items)
 		}
 	}
@@ -123,25 +123,25 @@ func TestFindEntries(t *testing.T) {
 	gone.Record = true
 	ports := []loader.PublishedPort{{HostPort: loader.HostPort{PodIP: addr}, Owner: refA.Owner()}}
 	tests := []struct {
-		name  string
-		scene Scene
-		items int
-		sweep bool
+		name      string
+		inventory Inventory
+		items     int
+		sweep     bool
 	}{
-		{"recorded", Scene{Endpoints: device("v0"), Ports: ports, Known: Known{Attachments: []Attachment{record}}}, 0, false},
-		{"recorded and dead", Scene{Endpoints: device(""), Known: Known{Attachments: []Attachment{gone}}}, 1, true},
-		{"record lost, device there", Scene{Endpoints: device("v0"), Known: Known{Namespaces: 1}}, 1, false},
-		{"record lost, device gone", Scene{Endpoints: device(""), Known: Known{Namespaces: 1}}, 1, true},
-		{"record lost, a runtime knows it", Scene{Endpoints: device(""), Known: Known{Namespaces: 1, Attachments: []Attachment{attachment(Alive, addr)}}}, 1, false},
-		{"ports alone", Scene{Ports: ports, Known: Known{Namespaces: 1}}, 1, true},
-		{"ports alone, the address lives", Scene{Ports: ports, Known: Known{Namespaces: 1, Addrs: map[netip.Addr]string{addr: "x"}}}, 1, false},
-		{"limits alone, of the dead", Scene{Shapes: []loader.ShapeStatus{{Owner: refA.Owner()}}, Known: Known{Attachments: []Attachment{gone}}}, 1, true},
-		{"limits alone, of the living", Scene{Shapes: []loader.ShapeStatus{{Owner: refA.Owner()}}, Known: Known{Attachments: []Attachment{record}}}, 0, false},
-		{"inside a pod", Scene{Endpoints: []loader.EndpointStatus{{Owner: 5, Netns: "/run/netns/x", Ifindex: 2}}, Known: Known{Namespaces: 1}}, 1, false},
+		{"recorded", Inventory{Endpoints: device("v0"), Ports: ports, Known: Known{Attachments: []Attachment{record}}}, 0, false},
+		{"recorded and dead", Inventory{Endpoints: device(""), Known: Known{Attachments: []Attachment{gone}}}, 1, true},
+		{"record lost, device there", Inventory{Endpoints: device("v0"), Known: Known{Namespaces: 1}}, 1, false},
+		{"record lost, device gone", Inventory{Endpoints: device(""), Known: Known{Namespaces: 1}}, 1, true},
+		{"record lost, a runtime knows it", Inventory{Endpoints: device(""), Known: Known{Namespaces: 1, Attachments: []Attachment{attachment(Alive, addr)}}}, 1, false},
+		{"ports alone", Inventory{Ports: ports, Known: Known{Namespaces: 1}}, 1, true},
+		{"ports alone, the address lives", Inventory{Ports: ports, Known: Known{Namespaces: 1, Addrs: map[netip.Addr]string{addr: "x"}}}, 1, false},
+		{"limits alone, of the dead", Inventory{Shapes: []loader.ShapeStatus{{Owner: refA.Owner()}}, Known: Known{Attachments: []Attachment{gone}}}, 1, true},
+		{"limits alone, of the living", Inventory{Shapes: []loader.ShapeStatus{{Owner: refA.Owner()}}, Known: Known{Attachments: []Attachment{record}}}, 0, false},
+		{"inside a pod", Inventory{Endpoints: []loader.EndpointStatus{{Owner: 5, Netns: "/run/netns/x", Ifindex: 2}}, Known: Known{Namespaces: 1}}, 1, false},
 	}
 	for _, tt := range tests {
-		items := findEntries(&tt.scene)
-		if len(items) != tt.items || tt.items > 0 && items[0].Sweep != tt.sweep {
+		items := findEntries(&tt.inventory)
+		if len(items) != tt.items || tt.items > 0 && items[0].Removable != tt.sweep {
 			t.Errorf("%s: %+v", tt.name, items)
 		}
 	}
@@ -164,9 +164,9 @@ func TestFindRecords(t *testing.T) {
 	}
 	for _, tt := range tests {
 		dead.State = tt.state
-		s := Scene{Records: []*attachments.Record{{Ref: refA, Plugins: tt.plugins}}, Known: Known{Attachments: []Attachment{dead}}}
+		s := Inventory{Records: []*attachments.Record{{Ref: refA, Plugins: tt.plugins}}, Known: Known{Attachments: []Attachment{dead}}}
 		items := findRecords(&s)
-		if len(items) != tt.items || tt.items > 0 && items[0].Sweep != tt.sweep {
+		if len(items) != tt.items || tt.items > 0 && items[0].Removable != tt.sweep {
 			t.Errorf("%s: %+v", tt.name, items)
 		}
 	}
@@ -185,8 +185,8 @@ func TestFindReservations(t *testing.T) {
 		"in a namespace":  {Known{Reserved: r, Addrs: map[netip.Addr]string{addr: "x"}}, 0},
 		"perhaps a pod's": {Known{Reserved: r, Attachments: []Attachment{attachment(Unknown)}}, 0},
 	} {
-		items := findReservations(&Scene{Known: tt.known})
-		if len(items) != tt.items || tt.items > 0 && items[0].Sweep {
+		items := findReservations(&Inventory{Known: tt.known})
+		if len(items) != tt.items || tt.items > 0 && items[0].Removable {
 			t.Errorf("%s: %+v", name, items)
 		}
 	}
@@ -269,9 +269,9 @@ func TestRecordSaysTheSame(t *testing.T) {
 	for _, name := range []string{"bridge", "dhcp", "flannel", "host-device", "host-local", "static"} {
 		r.Plugins[name] = attachments.Section{}
 	}
-	s := &Scene{Records: []*attachments.Record{r}, Known: Known{Attachments: []Attachment{{Ref: refA, State: Dead, Record: true}}}}
+	s := &Inventory{Records: []*attachments.Record{r}, Known: Known{Attachments: []Attachment{{Ref: refA, State: Dead, Record: true}}}}
 	first := findRecords(s)
-	if len(first) != 1 || first[0].Sweep {
+	if len(first) != 1 || first[0].Removable {
 		t.Fatalf("%+v", first)
 	}
 	for range 50 {

@@ -25,22 +25,22 @@ func (n *fakeNode) Facts(context.Context) (*doctor.Facts, error) {
 
 func (n *fakeNode) Leftovers(context.Context) (orphans.Report, error) { return n.report, n.blind }
 
-func (n *fakeNode) Sweep(_ context.Context, items []orphans.Item) error {
-	n.swept = items
-	if n.sweepErr == nil {
-		n.report.Items = slices.DeleteFunc(slices.Clone(n.report.Items), func(i orphans.Item) bool { return i.Sweep && i.What != n.stays })
+func (n *fakeNode) Cleanup(_ context.Context, items []orphans.Item) error {
+	n.cleaned = items
+	if n.cleanupErr == nil {
+		n.report.Items = slices.DeleteFunc(slices.Clone(n.report.Items), func(i orphans.Item) bool { return i.Removable && i.What != n.stays })
 	}
-	return n.sweepErr
+	return n.cleanupErr
 }
 
-func (n *fakeNode) Elsewhere() bool { return n.away }
+func (n *fakeNode) InForeignMounts() bool { return n.away }
 
-var _ care = (*fakeNode)(nil)
+var _ nodeOps = (*fakeNode)(nil)
 
 func someLeftovers() orphans.Report {
 	return orphans.Report{
 		Items: []orphans.Item{
-			{Kind: orphans.Netfilter, What: "net0/4711: chain CNI-DN-c189d8b6a7b4d184c9f70 of the table nat (iptables-nft, IPv4)", Why: "the network namespace /run/netns/a of net0/4711/eth0 is gone (record)", Sweep: true},
+			{Kind: orphans.Netfilter, What: "net0/4711: chain CNI-DN-c189d8b6a7b4d184c9f70 of the table nat (iptables-nft, IPv4)", Why: "the network namespace /run/netns/a of net0/4711/eth0 is gone (record)", Removable: true},
 			{Kind: orphans.IFB, What: "device bwpc189d8b6a7b4", Why: "no filter sends packets to it, but net0/77/eth0 may be alive (/var/lib/cni/results/net0-77-eth0)"},
 		},
 		Known: "2 records in /run/sluice/attachments",
@@ -98,26 +98,26 @@ func TestDoctorStatus(t *testing.T) {
 	}
 }
 
-func TestSweep(t *testing.T) {
+func TestCleanup(t *testing.T) {
 	n := sickNode()
-	out, errs, status := runTool(t, n, 0, "sweep")
-	if status != 0 || errs != "" || n.swept != nil {
-		t.Errorf("exit status %d, %q, removed %v", status, errs, n.swept)
+	out, errs, status := runTool(t, n, 0, "cleanup")
+	if status != 0 || errs != "" || n.cleaned != nil {
+		t.Errorf("exit status %d, %q, removed %v", status, errs, n.cleaned)
 	}
-	golden(t, "sweep.txt", out)
-	out, _, status = runTool(t, n, 0, "sweep", "--yes")
-	if status != 0 || len(n.swept) != 2 {
-		t.Errorf("exit status %d, removed %v", status, n.swept)
+	golden(t, "cleanup.txt", out)
+	out, _, status = runTool(t, n, 0, "cleanup", "--yes")
+	if status != 0 || len(n.cleaned) != 2 {
+		t.Errorf("exit status %d, removed %v", status, n.cleaned)
 	}
-	golden(t, "sweep-yes.txt", out)
-	out, _, _ = runTool(t, sickNode(), 0, "sweep", "-o", "json")
-	golden(t, "sweep.json", out)
+	golden(t, "cleanup-yes.txt", out)
+	out, _, _ = runTool(t, sickNode(), 0, "cleanup", "-o", "json")
+	golden(t, "cleanup.json", out)
 	wantSnakeCase(t, out)
 }
 
 // Nothing is removed by a process that may not see what is alive, unless it is
 // told to.
-func TestSweepBlind(t *testing.T) {
+func TestCleanupBlind(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		edit func(*fakeNode)
@@ -128,30 +128,30 @@ func TestSweepBlind(t *testing.T) {
 	} {
 		n := sickNode()
 		tt.edit(n)
-		out, errs, status := runTool(t, n, 0, "sweep", "--yes")
-		if status != 1 || out != "" || !strings.Contains(errs, tt.want) || n.swept != nil {
-			t.Errorf("%s: exit status %d, %q, removed %v", tt.name, status, errs, n.swept)
+		out, errs, status := runTool(t, n, 0, "cleanup", "--yes")
+		if status != 1 || out != "" || !strings.Contains(errs, tt.want) || n.cleaned != nil {
+			t.Errorf("%s: exit status %d, %q, removed %v", tt.name, status, errs, n.cleaned)
 		}
-		n.swept = nil
-		if runTool(t, n, 0, "sweep", "--yes", "--force"); len(n.swept) != 2 {
-			t.Errorf("%s: --force removed %v", tt.name, n.swept)
+		n.cleaned = nil
+		if runTool(t, n, 0, "cleanup", "--yes", "--force"); len(n.cleaned) != 2 {
+			t.Errorf("%s: --force removed %v", tt.name, n.cleaned)
 		}
 	}
 }
 
 // What was to be removed and is there still is not said to be gone: it came to life, or the removal failed.
-func TestSweepThatLeaves(t *testing.T) {
+func TestCleanupIncomplete(t *testing.T) {
 	for name, edit := range map[string]func(*fakeNode){
 		"it is alive again": func(n *fakeNode) { n.stays = n.report.Items[0].What },
-		"a failure":         func(n *fakeNode) { n.sweepErr = errors.New("nft: exit status 1") },
+		"a failure":         func(n *fakeNode) { n.cleanupErr = errors.New("nft: exit status 1") },
 	} {
 		n := sickNode()
 		edit(n)
-		out, errs, status := runTool(t, n, 0, "sweep", "--yes")
+		out, errs, status := runTool(t, n, 0, "cleanup", "--yes")
 		if !strings.HasPrefix(out, "stays ") || !strings.Contains(out, "Removed 0 leftovers") {
 			t.Errorf("%s:\n%s", name, out)
 		}
-		if n.sweepErr != nil && (status != 1 || !strings.Contains(errs, "nft: exit status 1")) {
+		if n.cleanupErr != nil && (status != 1 || !strings.Contains(errs, "nft: exit status 1")) {
 			t.Errorf("%s: %d, %s", name, status, errs)
 		}
 	}

@@ -84,11 +84,11 @@ func TestUndecided(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &v); err != nil || v["config"] != nil {
 		t.Errorf("config: %v, %v", v["config"], err)
 	}
-	out, _, status = runTool(t, undecided(), 0, "masquerade")
+	out, _, status = runTool(t, undecided(), 0, "nat", "pools")
 	if status != 0 || strings.Contains(out, "0 toward one destination") || !strings.Contains(out, "not known") {
 		t.Errorf("masquerade: %d\n%s", status, out)
 	}
-	if out, _, _ := runTool(t, undecided(), 0, "masquerade", "-o", "json"); strings.Contains(out, `"ports": null`) || strings.Contains(out, `"free": 0`) {
+	if out, _, _ := runTool(t, undecided(), 0, "nat", "pools", "-o", "json"); strings.Contains(out, `"ports": null`) || strings.Contains(out, `"free": 0`) {
 		t.Errorf("masquerade:\n%s", out)
 	}
 }
@@ -118,7 +118,7 @@ func TestStatusOfGoneDevice(t *testing.T) {
 // A pod can call its devices what it likes, and some come back to the node: no name reaches the terminal as a command.
 func TestNamesAreNoCommands(t *testing.T) {
 	const evil = "\x1b]0;x\x07\u009b2J"
-	for _, args := range []string{"status", "status -w", "endpoints", "hostports -w", "flows", "monitor", "drops", "doctor", "sweep", "deny list", "bandwidth"} {
+	for _, args := range []string{"status", "status -w", "endpoints", "hostports -w", "conntrack list", "monitor", "drops", "doctor", "cleanup", "deny list", "bandwidth"} {
 		for _, coloured := range []colours{false, true} {
 			n := sickNode()
 			n.status.Devices[0].Name, n.status.Devices[1].Name, n.status.Skipped[0].Name = evil, evil, evil
@@ -129,7 +129,7 @@ func TestNamesAreNoCommands(t *testing.T) {
 			n.report.Items[1].What = evil
 			n.records[0].Ref.IfName, n.records[1].Ref.IfName = evil, evil
 			var out, errs bytes.Buffer
-			a := &app{out: &out, err: &errs, node: evilNode{n}, care: n, colours: coloured}
+			a := &app{out: &out, err: &errs, node: evilNode{n}, ops: n, colours: coloured}
 			a.run(t.Context(), strings.Fields(args))
 			text := out.String() + errs.String()
 			for _, c := range []string{"1", "2", "31", "32", "33", "0"} {
@@ -138,7 +138,7 @@ func TestNamesAreNoCommands(t *testing.T) {
 			if i := strings.IndexAny(text, "\x1b\x07\u009b"); i >= 0 {
 				t.Errorf("%s (colours %t): %q", args, coloured, text[i:min(len(text), i+20)])
 			}
-			if !strings.Contains(args, "bandwidth") && args != "flows" && args != "deny list" && !strings.Contains(text, `\x1b]0;x`) {
+			if !strings.Contains(args, "bandwidth") && args != "conntrack list" && args != "deny list" && !strings.Contains(text, `\x1b]0;x`) {
 				t.Errorf("%s: the name is not there:\n%s", args, text)
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 )
 
-// flowView is one connection as "flows -o json" prints it.
+// flowView is one connection as "conntrack list -o json" prints it.
 type flowView struct {
 	Proto       string         `json:"proto"`
 	Pod         netip.AddrPort `json:"pod"`
@@ -37,7 +37,7 @@ type flowView struct {
 	age, idle time.Duration
 }
 
-// flowFilter is what the flags of "flows" select.
+// flowFilter is what the flags of "conntrack list" select.
 type flowFilter struct {
 	ownerFilter
 	pod, remote        string
@@ -54,20 +54,33 @@ var (
 	flowSorts  = []string{"idle", "age", "bytes"}
 )
 
-func newFlows(a *app) *cobra.Command {
+func newConntrack(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "conntrack",
+		Short: "List connections, or send them through the slow path again",
+		Example: `  sluice conntrack list --kind hostport
+  sluice conntrack relearn --pod 10.1.0.5`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newConntrackList(a), newConntrackRelearn(a))
+	return c
+}
+
+func newConntrackList(a *app) *cobra.Command {
 	var f flowFilter
 	c := &cobra.Command{
-		Use:   "flows",
+		Use:   "list",
 		Short: "List the connections through the datapath",
 		Long: `List the connections through the datapath, most recently used first.
 
 POD is the pod's end. REMOTE is the other end. With -w, OUTSIDE is the node's
 end of a translated connection: the published port of a "hostport" one, the
-source the remote sees of a "masquerade" one. A flow that is FAST skips the
-host's stack in both directions.`,
-		Example: `  sluice flows --kind hostport
-  sluice flows --container 3f1c --proto tcp --sort bytes --limit 10
-  sluice flows --remote 192.0.2.7 -o json`,
+source address that the remote sees of a "masquerade" one. A FAST connection
+takes the fast path in both directions.`,
+		Example: `  sluice conntrack list --kind hostport
+  sluice conntrack list --container 3f1c --proto tcp --sort bytes --limit 10
+  sluice conntrack list --remote 192.0.2.7 -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			views := []flowView{}
@@ -81,10 +94,9 @@ host's stack in both directions.`,
 		},
 	}
 	f.selectFlags(a, c)
-	c.Flags().BoolVar(&f.all, "all", false, "also flows that have expired and wait to be overwritten")
-	c.Flags().UintVar(&f.limit, "limit", 0, "print at most `n` flows")
+	c.Flags().BoolVar(&f.all, "all", false, "also entries that have expired")
+	c.Flags().UintVar(&f.limit, "limit", 0, "print at most `n` connections")
 	choiceFlag(c, &f.sort, "sort", "order by this `key`, most recent or biggest first", flowSorts, "idle")
-	c.AddCommand(newFlowsFlush(a))
 	return c
 }
 
@@ -92,17 +104,17 @@ host's stack in both directions.`,
 func (f *flowFilter) selectFlags(a *app, c *cobra.Command) {
 	f.flags(a, c)
 	flags := c.Flags()
-	flags.StringVar(&f.pod, "pod", "", "only flows of this pod `address`")
-	flags.StringVar(&f.remote, "remote", "", "only flows with this remote `address`")
+	flags.StringVar(&f.pod, "pod", "", "only connections of this pod `address`")
+	flags.StringVar(&f.remote, "remote", "", "only connections with this remote `address`")
 	for _, choice := range []struct {
 		to          *string
 		name, usage string
 		values      []string
 		preset      string
 	}{
-		{&f.proto, "proto", "only flows of this `protocol`", flowProtos, ""},
-		{&f.kind, "kind", "only flows of this `kind`", flowKinds, ""},
-		{&f.state, "state", "only flows in this `state`", flowStates, ""},
+		{&f.proto, "proto", "only connections of this `protocol`", flowProtos, ""},
+		{&f.kind, "kind", "only connections of this `kind`", flowKinds, ""},
+		{&f.state, "state", "only connections in this `state`", flowStates, ""},
 	} {
 		choiceFlag(c, choice.to, choice.name, choice.usage, choice.values, choice.preset)
 	}
@@ -140,7 +152,7 @@ func (f *flowFilter) collectWhere(ctx context.Context, dp reader, o owners, wher
 	views := []flowView{}
 	for flow, err := range dp.Flows(ctx, loader.FlowFilter{All: f.all}) {
 		if err != nil {
-			return nil, fmt.Errorf("read the flows: %w", err)
+			return nil, fmt.Errorf("read the conntrack map: %w", err)
 		}
 		if v, ok := match(flow); ok && where(v) {
 			views = append(views, v)
@@ -195,7 +207,7 @@ func seconds(d time.Duration) float64 { return d.Truncate(time.Millisecond).Seco
 
 func (a *app) flowTable(views []flowView) error {
 	if len(views) == 0 {
-		return a.say("No flow matches.")
+		return a.say("No connection matches.")
 	}
 	t := table{columns: []column{
 		{name: "PROTO", drop: 2}, {name: "POD"}, {name: "REMOTE"}, {name: "STATE"}, {name: "KIND", drop: 3}, {name: "FAST", drop: 5},
