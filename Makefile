@@ -48,7 +48,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify check-bpf-headers fmt lint lint-prose test test-unit test-privileged parity runtimes reference-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
+.PHONY: help build generate verify check-bpf-headers fmt lint lint-prose test test-unit test-privileged parity runtimes upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,7 +118,7 @@ runtimes: ## run the container runtimes, beside Debian's the newest containerd a
 	$(call need,$(TEST_NEEDS))
 	go test -count=1 -timeout=120m ./test/runtimes -built -kubelet
 
-reference-suites: ## run the reference plugins' own test suites against Sluice, here and under Linux 6.12 in QEMU (root)
+upstream-suites: ## run upstream's own test suites against Sluice, here and under Linux 6.12 in QEMU (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go run ./test/upstream -suites bandwidth,dhcp,firewall,host-local,loopback,portmap,ptp,static,tap

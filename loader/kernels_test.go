@@ -55,7 +55,7 @@ func TestPrivilegedProbesMatchTable(t *testing.T) {
 	for _, p := range s.Probes {
 		t.Logf("report: probe %s %s", strings.ReplaceAll(p.Name, " ", "_"), p.Answer)
 	}
-	t.Logf("report: probe back_end %s", s.Backend)
+	t.Logf("report: probe backend %s", s.Backend)
 	t.Logf("report: probe attach_uplinks %s", s.Attach.Uplinks)
 	t.Logf("report: probe attach_pods %s", s.Attach.Pods)
 	want := predicted()
@@ -64,7 +64,7 @@ func TestPrivilegedProbesMatchTable(t *testing.T) {
 		want = fromAnswers(want, s.Probes)
 	}
 	if s.Backend != "ebpf" {
-		t.Errorf("back end %s: %s", s.Backend, s.Reason)
+		t.Errorf("backend %s: %s", s.Backend, s.Reason)
 	}
 	for _, p := range s.Probes {
 		answer := map[string]Answer{probeTCX: want.tcx, probeFIBSrc: want.fibSrc, probeCoarse: want.coarse, probeMountNS: AnswerNo, probeJIT: AnswerUnclear}[p.Name]

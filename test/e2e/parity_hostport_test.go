@@ -26,7 +26,7 @@ func hostPorts() scene {
 			probe("from outside", "client", onNode(8080)),
 			probe("from outside by the other uplink", "client2", onNode2(8080)),
 			probe("by the other uplink's address", "client", onNode2(8080)),
-			shut("a port that nobody published", "client", onNode(8082)),
+			shut("an unpublished port", "client", onNode(8082)),
 			shut("the container's port on the node", "client", onNode(80)),
 			probe("the pod's own address from outside", "client", onPod("web", 80)),
 			probe("another port, which the node serves", "client", onNode(8081)),

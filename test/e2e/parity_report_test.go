@@ -183,7 +183,7 @@ func TestParityOnFile(t *testing.T) {
 // matrix is the table for the terminal: a letter for each cell.
 func matrix(cells map[string]map[string]string) string {
 	var b strings.Builder
-	b.WriteString("= as the reference, d deliberately different, X different, . did not run\n")
+	b.WriteString("= as upstream, d deliberately different, X different, . did not run\n")
 	for _, row := range rows() {
 		for _, c := range ourColumns() {
 			b.WriteString(mark(row, c.name, cells[row]))
@@ -206,13 +206,18 @@ func mark(row, column string, cells map[string]string) string {
 	return "X"
 }
 
-const documentHead = `# What users see, back end by back end
+const documentHead = `# What users see, backend by backend
 
-Each line is a behaviour, seen by real sockets on a node whose pods were attached by the real plugins. "Reference" is release v1.9.1 of
-the reference plugins with iptables, "reference, nft" the same with nftables for hostPorts and masquerading. "=" is what the
-reference does. A number is a deliberate difference, explained below.
+Each line is a behaviour, observed by real sockets on a node whose pods were attached by the real plugins.
 
-This file is written by ` + "`go test -run TestPrivilegedParity ./test/e2e -update`" + `, and the same test fails when a cell changes.
+| column or cell | meaning |
+|---|---|
+| upstream | containernetworking/plugins v1.9.1 with iptables |
+| upstream, nft | the same with nftables for hostPorts and masquerading |
+| = | as in the column "upstream" |
+| a number | a deliberate difference, explained [below](#deliberate-differences) |
+
+` + "`go test -run TestPrivilegedParity ./test/e2e -update`" + ` writes this page. The same test fails when a cell changes.
 
 `
 
@@ -220,12 +225,13 @@ This file is written by ` + "`go test -run TestPrivilegedParity ./test/e2e -upda
 func document(cells map[string]map[string]string) string {
 	var b strings.Builder
 	b.WriteString(documentHead)
+	reasons := reasons()
 	group := ""
 	for _, row := range rows() {
 		g, name, _ := strings.Cut(row, ": ")
 		if g != group {
 			group = g
-			fmt.Fprintf(&b, "## %s\n\n| | reference | reference, nft |", g)
+			fmt.Fprintf(&b, "## %s\n\n| | upstream | upstream, nft |", g)
 			for _, c := range ourColumns() {
 				fmt.Fprintf(&b, " %s |", c.name)
 			}
@@ -235,7 +241,7 @@ func document(cells map[string]map[string]string) string {
 		for _, c := range ourColumns() {
 			text := sameAs(cells[row], c.name)
 			if i := excuse(row, c.name, cells[row][c.name]); text != "=" && i >= 0 {
-				text += fmt.Sprintf(" [%d]", i+1)
+				text += fmt.Sprintf(" [%d]", slices.Index(reasons, differences[i].reason)+1)
 			}
 			fmt.Fprintf(&b, " %s |", text)
 		}
@@ -245,10 +251,20 @@ func document(cells map[string]map[string]string) string {
 		}
 	}
 	b.WriteString("## Deliberate differences\n\n")
-	for i, d := range differences {
-		fmt.Fprintf(&b, "%d. %s\n", i+1, d.reason)
+	for i, reason := range reasons {
+		fmt.Fprintf(&b, "%d. %s\n", i+1, reason)
 	}
 	return b.String()
+}
+
+// reasons are those of all differences, each once.
+func reasons() (out []string) {
+	for _, d := range differences {
+		if !slices.Contains(out, d.reason) {
+			out = append(out, d.reason)
+		}
+	}
+	return out
 }
 
 func sameAs(cells map[string]string, column string) string {

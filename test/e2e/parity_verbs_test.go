@@ -118,7 +118,7 @@ func verbs() scene {
 // lives is what happens to hostPorts as pods come and go.
 func lives() scene {
 	return scene{
-		group: "lives of pods",
+		group: "pod lifecycle",
 		build: func(s *stage) {
 			rt := s.runtime(net0())
 			for _, fam := range families() {

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -91,7 +92,7 @@ func judge(plugin string, theirs, ours result, known differences) verdict {
 	}
 	for spec, n := range theirs.ran {
 		if ours.ran[spec] < n {
-			v.unknown[spec] = fmt.Sprintf("ran %d times, with the reference %d", ours.ran[spec], n)
+			v.unknown[spec] = fmt.Sprintf("ran %d times, with upstream %d", ours.ran[spec], n)
 		}
 	}
 	for spec := range listed {
@@ -108,7 +109,7 @@ func (v verdict) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-12s %4d specifications, %d differ as known", v.plugin, v.ran, v.known)
 	if v.machine > 0 {
-		fmt.Fprintf(&b, ", %d fail here with the reference too", v.machine)
+		fmt.Fprintf(&b, ", %d fail here with upstream too", v.machine)
 	}
 	b.WriteString("\n")
 	names := make([]string, 0, len(v.unknown))
@@ -125,7 +126,7 @@ func (v verdict) String() string {
 	return b.String()
 }
 
-// page is docs/reference-suites.md.
+// page is docs/upstream-suites.md.
 func page() []byte {
 	d, err := knownDifferences()
 	if err != nil {
@@ -133,24 +134,40 @@ func page() []byte {
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, pageHead, testbin.ReferenceVersion)
+	for _, why := range slices.Sorted(maps.Keys(d.Reasons)) {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", why, d.Reasons[why])
+	}
+	b.WriteString(pageTable)
 	for _, s := range suites() {
 		for _, x := range d.Differences {
 			if x.Plugin == s.plugin {
-				fmt.Fprintf(&b, "| %s | %s | %s |\n", x.Plugin, strings.ReplaceAll(x.Spec, "|", `\|`), d.Reasons[x.Why])
+				fmt.Fprintf(&b, "| %s | %s | `%s` |\n", x.Plugin, strings.ReplaceAll(x.Spec, "|", `\|`), x.Why)
 			}
 		}
 	}
 	return b.Bytes()
 }
 
-const pageHead = `# The reference's own suites
+const pageHead = `# Upstream's own test suites
 
-Written by ` + "`go run ./test/upstream -docs docs/reference-suites.md`" + `; do not edit.
+Written by ` + "`go run ./test/upstream -docs docs/upstream-suites.md`" + `; do not edit.
 
-` + "`make reference-suites`" + ` runs the test suites of the reference plugins %s against Sluice's binaries, and each suite unchanged beside it. Every
-specification that passes with the reference has to pass with Sluice, but for those below; one that is listed and passes fails the run too.
-They run with the default configuration; those of portmap and firewall, which read iptables rules, with ` + "`\"backend\": \"iptables\"`" + `.
+` + "`make upstream-suites`" + ` runs the test suites of containernetworking/plugins %s against Sluice's binaries.
+It also runs each suite unchanged, against upstream's plugins.
 
-| plugin | specification | why it differs |
+- A specification that passes with upstream has to pass with Sluice, except for those below.
+- A specification that is listed here and passes fails the run too.
+- The suites use the default configuration. Those of portmap and firewall read iptables rules, so they use ` + "`\"backend\": \"iptables\"`" + `.
+
+## Reasons
+
+| reason | why the result differs |
+|---|---|
+`
+
+const pageTable = `
+## Specifications that differ
+
+| plugin | specification | reason |
 |---|---|---|
 `

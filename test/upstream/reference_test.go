@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The suites that any kernel can run and that are over soon; "make reference-suites" runs the others.
+// The suites that any kernel can run and that are over soon; "make upstream-suites" runs the others.
 func TestPrivilegedReferenceSuites(t *testing.T) {
 	chosen, err := choose("loopback,ptp,tap,host-local,static")
 	if err != nil {
@@ -61,12 +61,12 @@ func TestJudge(t *testing.T) {
 
 func TestPageIsCurrent(t *testing.T) {
 	t.Parallel()
-	have, err := os.ReadFile("../../docs/reference-suites.md")
+	have, err := os.ReadFile("../../docs/upstream-suites.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(page()), string(have)); diff != "" {
-		t.Errorf("go run ./test/upstream -docs docs/reference-suites.md (-want +have):\n%s", diff)
+		t.Errorf("go run ./test/upstream -docs docs/upstream-suites.md (-want +have):\n%s", diff)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestJudgeNotRun(t *testing.T) {
 	theirs := result{ran: map[string]int{"a": 2, "b": 1}, failed: map[string]string{}}
 	ours := result{ran: map[string]int{"a": 1}, failed: map[string]string{}}
 	v := judge("ptp", theirs, ours, differences{})
-	want := map[string]string{"a": "ran 1 times, with the reference 2", "b": "ran 0 times, with the reference 1"}
+	want := map[string]string{"a": "ran 1 times, with upstream 2", "b": "ran 0 times, with upstream 1"}
 	if !maps.Equal(v.unknown, want) {
 		t.Errorf("got %v, want %v", v.unknown, want)
 	}
