@@ -48,7 +48,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify check-bpf-headers fmt lint lint-prose test test-unit test-privileged parity runtimes upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-pace bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
+.PHONY: help build generate verify check-bpf-headers fmt lint lint-prose test test-unit test-privileged parity runtimes upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -161,10 +161,10 @@ bench-add: build ## compare the time of ADD with the reference's, for each inter
 	$(call need,$(RUN_NEEDS))
 	go run ./bench add
 
-bench-pace: build ## 200 pods come and go at once, mixed plugins, and against the reference (root)
+bench-churn: build ## 200 pods come and go at once, mixed plugins, and against the reference (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
-	go run ./bench pace
+	go run ./bench churn
 
 bench-deny: build ## drop a flood on an uplink by the deny list and by iptables, half a minute (root)
 	$(need-root)

@@ -6,7 +6,7 @@
 //
 //	bench [quick]   traffic and ADD/DEL side by side, under 3 minutes
 //	bench add       ADD of each interface plugin side by side
-//	bench pace      many pods come and go at once: mixed plugins, and against the reference
+//	bench churn     many pods come and go at once: mixed plugins, and against the reference
 //	bench deny      a denied source floods an uplink: the deny list, and a DROP in iptables' raw table
 //	bench profile   where the time of ADD and DEL goes, plugin by plugin
 //	bench udp       the shortest packets through a hostPort
@@ -49,8 +49,8 @@ func main() {
 		err = runQuick(ctx, args)
 	case "add":
 		err = runAdd(ctx, args)
-	case "pace":
-		err = runPace(ctx, args)
+	case "churn":
+		err = runChurn(ctx, args)
 	case "deny":
 		err = runDeny(ctx, args)
 	case "udp":
@@ -60,7 +60,7 @@ func main() {
 	case "bandwidth":
 		err = runBandwidth(ctx, args)
 	default:
-		err = fmt.Errorf("unknown command %q: quick, add, pace, profile, deny, udp or bandwidth", command)
+		err = fmt.Errorf("unknown command %q: quick, add, churn, profile, deny, udp or bandwidth", command)
 	}
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)

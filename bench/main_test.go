@@ -48,7 +48,7 @@ func TestPeersRefused(t *testing.T) {
 		{runQuick, "direct,slice", `unknown peer "slice"`},
 		{runQuick, "sluice,direct,sluice", `peer "sluice" twice`},
 		{runAdd, "reference,sluice-direct", `cannot compare peer "sluice-direct"`},
-		{runPace, "direct,sluice", `cannot compare peer "direct"`},
+		{runChurn, "direct,sluice", `cannot compare peer "direct"`},
 		{runProfile, "routed", `cannot compare peer "routed"`},
 	} {
 		if err := tt.run(t.Context(), []string{"-peers", tt.peers, "-sluice-bin", "nowhere"}); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -102,7 +102,7 @@ func TestPrivilegedBandwidthJSON(t *testing.T) {
 	}
 }
 
-// Networks of the pods at pace are valid, however many there are.
+// Networks of the pods of bench churn are valid, however many there are.
 func TestVLANNets(t *testing.T) {
 	nets := withVLANs([]string{mixedList("bridge", "", "", 1), mixedList("ptp", "", "", 2), mixedList("macvlan", "", "", 3)}, 800)
 	if len(nets) < 800 {

@@ -23,11 +23,11 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
-// The metrics of pods at pace: wall time from the first start to the last end.
+// The metrics of pods that come and go: wall time from the first start to the last end.
 var (
-	paceAdd = report.Metric{Name: "pace_add", Unit: "s", Title: "all ADDs, s", Digits: 2, Less: true}
-	paceDel = report.Metric{Name: "pace_del", Unit: "s", Title: "all DELs, s", Digits: 2, Less: true}
-	paceAll = report.Metric{Name: "pace_all", Unit: "s", Title: "both, s", Digits: 2, Less: true}
+	churnAdd = report.Metric{Name: "churn_add", Unit: "s", Title: "all ADDs, s", Digits: 2, Less: true}
+	churnDel = report.Metric{Name: "churn_del", Unit: "s", Title: "all DELs, s", Digits: 2, Less: true}
+	churnAll = report.Metric{Name: "churn_all", Unit: "s", Title: "both, s", Digits: 2, Less: true}
 )
 
 const (
@@ -35,22 +35,22 @@ const (
 	chain = "bridge + host-local + portmap at once"
 )
 
-// pace is one run of "bench pace".
-type pace struct {
+// churn is one run of "bench churn".
+type churn struct {
 	common
 	pods, rounds, against int
 	out                   string
 	run                   report.Run
 }
 
-func runPace(ctx context.Context, args []string) (err error) {
-	p := &pace{common: common{only: []string{subject.Reference, subject.Sluice}}}
-	f := flag.NewFlagSet("bench pace", flag.ContinueOnError)
+func runChurn(ctx context.Context, args []string) (err error) {
+	p := &churn{common: common{only: []string{subject.Reference, subject.Sluice}}}
+	f := flag.NewFlagSet("bench churn", flag.ContinueOnError)
 	p.register(f, "reference,sluice")
 	f.IntVar(&p.pods, "pods", 200, "pods that come and go at once")
 	f.IntVar(&p.rounds, "rounds", 10, "rounds of mixed plugins")
 	f.IntVar(&p.against, "against", 3, "rounds against the reference")
-	f.StringVar(&p.out, "out", filepath.Join("bench", "out", "pace.json"), "JSON report")
+	f.StringVar(&p.out, "out", filepath.Join("bench", "out", "churn.json"), "JSON report")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -214,7 +214,7 @@ func (c *crowd) snapshot(tool string) (netlab.Snapshot, error) {
 // mixedNets returns the names of the plugins that this kernel can run, what ip(8)
 // has to make for them, and the conflists that the pods use in turn. With vlan
 // there is one for each of its pods: an interface has one device for each VLAN.
-func (p *pace) mixedNets() (names, before, conflists []string, err error) {
+func (p *churn) mixedNets() (names, before, conflists []string, err error) {
 	h, err := rtnl.New()
 	if err != nil {
 		return nil, nil, nil, err
@@ -257,7 +257,7 @@ func withVLANs(conflists []string, pods int) []string {
 
 // mixed lets pods of all plugins come and go, round after round, and compares the
 // node with what it was.
-func (p *pace) mixed(ctx context.Context, s subject.Suite) (err error) {
+func (p *churn) mixed(ctx context.Context, s subject.Suite) (err error) {
 	names, before, conflists, err := p.mixedNets()
 	if err != nil {
 		return err
@@ -294,16 +294,16 @@ func (p *pace) mixed(ctx context.Context, s subject.Suite) (err error) {
 	return nil
 }
 
-func (p *pace) note(scenario, name string, add, del time.Duration) {
-	p.run.Add(scenario, name, p.pods, paceAdd, add.Seconds())
-	p.run.Add(scenario, name, p.pods, paceDel, del.Seconds())
-	p.run.Add(scenario, name, p.pods, paceAll, (add + del).Seconds())
+func (p *churn) note(scenario, name string, add, del time.Duration) {
+	p.run.Add(scenario, name, p.pods, churnAdd, add.Seconds())
+	p.run.Add(scenario, name, p.pods, churnDel, del.Seconds())
+	p.run.Add(scenario, name, p.pods, churnAll, (add + del).Seconds())
 }
 
 // compare takes the suites in turn, each on a node of its own.
-func (p *pace) compare(ctx context.Context) (err error) {
+func (p *churn) compare(ctx context.Context) (err error) {
 	subnet := netip.MustParsePrefix("10.88.0.0/16")
-	list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"pace","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":%t,`+
+	list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"churn","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":%t,`+
 		`"ipam":{"type":"host-local","ranges":[[{"subnet":"%s"}]],"routes":[{"dst":"0.0.0.0/0"}]}},`+
 		`{"type":"portmap","capabilities":{"portMappings":true}}]}`, p.masquerade, subnet)
 	var crowds []*crowd
@@ -333,9 +333,9 @@ func (p *pace) compare(ctx context.Context) (err error) {
 	return nil
 }
 
-func (p *pace) write() error {
+func (p *churn) write() error {
 	style := report.Style{Colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == ""}
-	metrics := []report.Metric{paceAdd, paceDel, paceAll}
+	metrics := []report.Metric{churnAdd, churnDel, churnAll}
 	sections := []report.Section{
 		{Scenario: mixed, Pods: p.pods, Metrics: metrics, Title: fmt.Sprintf("%d pods of %s", p.pods, mixed)},
 		{Scenario: chain, Pods: p.pods, Metrics: metrics, Title: fmt.Sprintf("%d pods of %s", p.pods, chain)},
@@ -350,7 +350,7 @@ func (p *pace) write() error {
 	}
 	goal := report.Goal{
 		Text: "the reference takes >= 3x as long", Min: 3, Base: subject.Sluice,
-		Key: report.Key{Scenario: chain, Peer: subject.Reference, Pods: p.pods, Metric: paceAll.Name},
+		Key: report.Key{Scenario: chain, Peer: subject.Reference, Pods: p.pods, Metric: churnAll.Name},
 	}
 	if _, err := p.run.WriteGoals(os.Stdout, []report.Goal{goal}, style); err != nil {
 		return err
