@@ -439,7 +439,7 @@ func (d *Datapath) Shapes(_ context.Context) ([]ShapeStatus, error) {
 			Bytes: l.Bytes, Packets: l.Packets, Drops: l.Drops, Marks: l.Marks,
 		}
 		if l.Packets > 0 {
-			s.Wait = time.Duration(l.Waited / l.Packets)
+			s.Wait = time.Duration(l.QueuedNs / l.Packets)
 		}
 		if l.Clock > now {
 			s.Backlog = time.Duration(l.Clock - now)

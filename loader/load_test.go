@@ -88,11 +88,11 @@ type readObject func() (*ebpf.CollectionSpec, error)
 // everyObject is where all programs come from, by the names of loadapi.Order.
 func everyObject() map[string]readObject {
 	return map[string]readObject{
-		"sl_pod_egress": objects.LoadPodEgress, "sl_pod_ingress": objects.LoadPodIngress,
-		"sl_upl_ingress": objects.LoadUplinkIngress, "sl_upl_egress": objects.LoadUplinkEgress,
-		"sl_upl_in_bare": objects.LoadUplinkIngress, "sl_upl_eg_bare": objects.LoadUplinkEgress,
-		"sl_own_egress": objects.LoadOwnEgress, "sl_own_ingress": objects.LoadOwnIngress,
-		"sl_edt": objects.LoadEdt, "sl_xdp_uplink": objects.LoadXDPUplink, loadapi.Sockets: objects.LoadCgroupSock,
+		"sl_pod_egress": objects.LoadFromPod, "sl_pod_ingress": objects.LoadToPod,
+		"sl_upl_ingress": objects.LoadFromUplink, "sl_upl_egress": objects.LoadToUplink,
+		"sl_upl_in_bare": objects.LoadFromUplink, "sl_upl_eg_bare": objects.LoadToUplink,
+		"sl_own_egress": objects.LoadNsEgress, "sl_own_ingress": objects.LoadNsIngress,
+		"sl_edt": objects.LoadEdt, "sl_xdp_uplink": objects.LoadXDPDenylist, loadapi.Sockets: objects.LoadSockLB,
 	}
 }
 

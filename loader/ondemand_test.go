@@ -100,10 +100,10 @@ func TestPrivilegedOnDemand(t *testing.T) {
 	}
 	dir, err := d.committedDir()
 	e.ok(err)
-	for _, name := range []string{objects.PodEgressVarCfgPassed1, objects.PodEgressVarCfgPassed2, objects.PodEgressVarCfgSnatSecret} {
-		pod := constantIn(t, dir, hookPodEgress(), objects.LoadPodEgress, name)
-		own := constantIn(t, dir, hookOwnEgress(), objects.LoadOwnEgress, name)
-		if !bytes.Equal(pod, own) || name != objects.PodEgressVarCfgPassed2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
+	for _, name := range []string{objects.FromPodVarCfgCbCookie1, objects.FromPodVarCfgCbCookie2, objects.FromPodVarCfgSnatSecret} {
+		pod := constantIn(t, dir, hookPodEgress(), objects.LoadFromPod, name)
+		own := constantIn(t, dir, hookOwnEgress(), objects.LoadNsEgress, name)
+		if !bytes.Equal(pod, own) || name != objects.FromPodVarCfgCbCookie2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
 			t.Errorf("%s: %x beside %x", name, pod, own)
 		}
 	}

@@ -151,13 +151,13 @@ func TestPrivilegedSourceGone(t *testing.T) {
 	d := e.open()
 	e.ok(d.Sync(e.ctx))
 	now := uint64(conntrack.Now())
-	const nat = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT | bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
+	const nat = uint32(bpfgen.TypesSlCtFlagSL_CT_SNAT | bpfgen.TypesSlCtFlagSL_CT_POD_OPENED)
 	put := func(name, pod, remote, node string) {
 		m, err := d.pinned(name)
 		e.ok(err)
 		inside, outside := tuple(unix.IPPROTO_UDP, pod, remote), tuple(unix.IPPROTO_UDP, node, remote)
-		e.ok(bpfsys.Put(m, inside, bpfgen.TypesSlFlow{Other: outside, Flags: nat, Created: now, LastSeen: now, Owner: 7}))
-		e.ok(bpfsys.Put(m, outside, bpfgen.TypesSlFlow{Other: inside, Flags: nat | uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX), Created: now, LastSeen: now, Owner: 7}))
+		e.ok(bpfsys.Put(m, inside, bpfgen.TypesSlCtEntry{Other: outside, Flags: nat, Created: now, LastSeen: now, Owner: 7}))
+		e.ok(bpfsys.Put(m, outside, bpfgen.TypesSlCtEntry{Other: inside, Flags: nat | uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE), Created: now, LastSeen: now, Owner: 7}))
 	}
 	left := func() (n int) {
 		for _, name := range []string{mapFlows, mapFlowsNew} {

@@ -93,7 +93,7 @@ func backEdge(ins asm.Instructions) (from, to int, found bool) {
 // everyProgram returns all that is shipped, with seams added if told so.
 func everyProgram(t *testing.T, seams bool) map[string]asm.Instructions {
 	t.Helper()
-	loads := []func() (*ebpf.CollectionSpec, error){objects.LoadCgroupSock, xdp.load}
+	loads := []func() (*ebpf.CollectionSpec, error){objects.LoadSockLB, xdp.load}
 	for _, part := range parts {
 		loads = append(loads, part.load)
 	}

@@ -19,7 +19,7 @@ const (
 	reasonLoopbackPod = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK_POD)
 	reasonNoGateway   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_GATEWAY)
 
-	reasonTable   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_FLOW_TABLE)
+	reasonTable   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_CT_TABLE)
 	reasonRewrite = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_REWRITE)
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
-// Idle times of bpf/lib/flow.h, to the nanosecond: an entry that is as old as its
+// Idle times of bpf/lib/conntrack/conntrack.h, to the nanosecond: an entry that is as old as its
 // time allows does not exist any more, and one that is younger does.
 var lives = []struct {
 	name  string
@@ -82,7 +82,7 @@ func TestPrivilegedExpiry(t *testing.T) {
 }
 
 // record returns the entry of the journey's flow from either table.
-func (j *journey) record() bpfgen.TypesSlFlow {
+func (j *journey) record() bpfgen.TypesSlCtEntry {
 	j.tb.Helper()
 	for _, name := range []string{proven, unproven} {
 		if f, ok := j.lookup(name, j.inside); ok {
@@ -90,7 +90,7 @@ func (j *journey) record() bpfgen.TypesSlFlow {
 		}
 	}
 	j.tb.Fatalf("no record of %s:\n%s", tupleText(j.inside.tuple()), j.dump())
-	return bpfgen.TypesSlFlow{}
+	return bpfgen.TypesSlCtEntry{}
 }
 
 // A hostPort's flow that has expired begins anew with the client's next packet.

@@ -151,10 +151,10 @@ func gso(j *journey, segment uint32, fast bool) {
 	j.stepInput(uplIngress, j.up.name, input{data: arrived.bytes(j.tb), gsoSize: segment}, want)
 }
 
-// routeHold is how long a flow's last way out holds (SL_ROUTE_HOLD), which routeLink says is noted (SL_ROUTE_LINK).
+// routeHold is how long a flow's last way out holds (SL_NEXTHOP_TTL), which nexthopValid says is noted (SL_NEXTHOP_VALID).
 const (
-	routeHold = 10 * time.Millisecond
-	routeLink = 1
+	routeHold    = 10 * time.Millisecond
+	nexthopValid = 1
 )
 
 // The route moves to the other uplink: the flow is learned anew, under its old outside tuple.
@@ -190,7 +190,7 @@ func TestPrivilegedRouteHeld(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		held := func(j *journey, want bool) {
 			w.tb.Helper()
-			if f := j.record(); (w.clock < f.RouteUntil) != want {
+			if f := j.record(); (w.clock < f.NexthopUntil) != want {
 				w.tb.Fatalf("a way is held: %t, want %t: %+v", !want, want, f)
 			}
 		}
@@ -206,7 +206,7 @@ func TestPrivilegedRouteHeld(t *testing.T) {
 			sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
 			mtu = len(sent.bytes(w.tb)) - ethLen
 		}
-		if got := int(j.record().RouteLen); got != mtu {
+		if got := int(j.record().NexthopLen); got != mtu {
 			w.tb.Errorf("holds for packets of up to %d bytes, want %d", got, mtu)
 		}
 		w.later(routeHold - 1)
@@ -228,16 +228,16 @@ func TestPrivilegedRouteHeld(t *testing.T) {
 		copy(b, append(append([]byte{}, upl0.router...), upl0.mac...))
 		w.step(uplEgress, upl0.name, b, passes(left.bytes(w.tb)))
 		held(j, true)
-		if got := int(j.record().RouteLen); got != len(b)-ethLen {
+		if got := int(j.record().NexthopLen); got != len(b)-ethLen {
 			w.tb.Errorf("holds for packets of up to %d bytes, want %d", got, len(b)-ethLen)
 		}
 		j.outFast("PA")
-		if got := int(j.record().RouteLen); got != len(b)-ethLen {
+		if got := int(j.record().NexthopLen); got != len(b)-ethLen {
 			w.tb.Errorf("has asked again, though it held: up to %d bytes, want %d", got, len(b)-ethLen)
 		}
 		j.size++
 		j.outFast("PA") // longer: asks
-		if got := int(j.record().RouteLen); got <= len(b)-ethLen {
+		if got := int(j.record().NexthopLen); got <= len(b)-ethLen {
 			w.tb.Errorf("holds for packets of up to %d bytes after a longer one", got)
 		}
 

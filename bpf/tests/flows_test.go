@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	flowIndex     = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX)
-	flowPodOpened = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
-	flowSNAT      = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT)
-	flowDNAT      = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_DNAT)
-	flowDNATAny   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_DNAT_ANY)
-	flowTXFirst   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_TX_FIRST)
-	flowTXConfirm = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_TX_CONFIRM)
-	flowRXFirst   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_RX_FIRST)
-	flowRXConfirm = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_RX_CONFIRM)
-	flowReplied   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_REPLIED)
-	flowAssured   = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_ASSURED)
-	flowFinTX     = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_FIN_TX)
-	flowFinRX     = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_FIN_RX)
-	flowRST       = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_RST)
-	flowLocalPeer = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_LOCAL_PEER)
+	flowIndex     = uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE)
+	flowPodOpened = uint32(bpfgen.TypesSlCtFlagSL_CT_POD_OPENED)
+	flowSNAT      = uint32(bpfgen.TypesSlCtFlagSL_CT_SNAT)
+	flowDNAT      = uint32(bpfgen.TypesSlCtFlagSL_CT_DNAT)
+	flowDNATAny   = uint32(bpfgen.TypesSlCtFlagSL_CT_DNAT_ANYADDR)
+	flowTXFirst   = uint32(bpfgen.TypesSlCtFlagSL_CT_TX_SEEN_FIRST)
+	flowTXConfirm = uint32(bpfgen.TypesSlCtFlagSL_CT_TX_SEEN_LAST)
+	flowRXFirst   = uint32(bpfgen.TypesSlCtFlagSL_CT_RX_SEEN_FIRST)
+	flowRXConfirm = uint32(bpfgen.TypesSlCtFlagSL_CT_RX_SEEN_LAST)
+	flowReplied   = uint32(bpfgen.TypesSlCtFlagSL_CT_REPLIED)
+	flowAssured   = uint32(bpfgen.TypesSlCtFlagSL_CT_ASSURED)
+	flowFinTX     = uint32(bpfgen.TypesSlCtFlagSL_CT_FIN_TX)
+	flowFinRX     = uint32(bpfgen.TypesSlCtFlagSL_CT_FIN_RX)
+	flowRST       = uint32(bpfgen.TypesSlCtFlagSL_CT_RST)
+	flowLocalPeer = uint32(bpfgen.TypesSlCtFlagSL_CT_PEER_LOCAL)
 
 	flowConfirmed = flowTXFirst | flowTXConfirm | flowRXFirst | flowRXConfirm
 )
@@ -66,7 +66,7 @@ func tupleText(t bpfgen.TypesSlTuple) string {
 		netip.AddrPortFrom(codec.FromAddr(t.Remote), codec.Port(t.RemotePort)))
 }
 
-func (w *walk) lookup(name string, c conn) (f bpfgen.TypesSlFlow, ok bool) {
+func (w *walk) lookup(name string, c conn) (f bpfgen.TypesSlCtEntry, ok bool) {
 	w.tb.Helper()
 	key := c.tuple()
 	err := w.maps[name].Lookup(&key, &f)
@@ -78,7 +78,7 @@ func (w *walk) lookup(name string, c conn) (f bpfgen.TypesSlFlow, ok bool) {
 
 // wantFlow checks that the entry of c is in one of the tables and not in the
 // other, with exactly these flags.
-func (w *walk) wantFlow(name string, c conn, flags uint32) bpfgen.TypesSlFlow {
+func (w *walk) wantFlow(name string, c conn, flags uint32) bpfgen.TypesSlCtEntry {
 	w.tb.Helper()
 	other := proven
 	if name == proven {
@@ -123,7 +123,7 @@ func (w *walk) wantFlows(nProven, nUnproven int) {
 	w.tb.Helper()
 	for name, want := range map[string]int{proven: nProven, unproven: nUnproven} {
 		got := 0
-		w.eachFlow(name, func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow) { got++ })
+		w.eachFlow(name, func(bpfgen.TypesSlTuple, bpfgen.TypesSlCtEntry) { got++ })
 		if got != want {
 			w.tb.Errorf("%d entries in %s, want %d:\n%s", got, name, want, w.dump())
 		}
@@ -147,9 +147,9 @@ func (w *walk) evict(c conn) {
 	}
 }
 
-func (w *walk) eachFlow(name string, f func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow)) {
+func (w *walk) eachFlow(name string, f func(bpfgen.TypesSlTuple, bpfgen.TypesSlCtEntry)) {
 	w.tb.Helper()
-	err := codec.Each(w.views[name], func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) bool {
+	err := codec.Each(w.views[name], func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlCtEntry) bool {
 		f(*k, *v)
 		return true
 	})

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	reasonClash = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_TUPLE_CLASH)
+	reasonClash = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_CLIENT_PORT)
 
 	clientPort = 40000
 	hostPort   = 8080
@@ -67,7 +67,7 @@ func TestPrivilegedHostPort(t *testing.T) {
 		j := w.toHostPort(family, proto, podA)
 		j.in("S")
 		f := w.wantFlow(unproven, j.inside, opened)
-		if f.Owner != podA.owner || f.HostportGen != 1 || f.Other != j.outside.tuple() {
+		if f.Owner != podA.owner || f.HostportGeneration != 1 || f.Other != j.outside.tuple() {
 			t.Errorf("record of the opening: %+v", f)
 		}
 		j.out("SA")
@@ -131,7 +131,7 @@ func TestPrivilegedHostPortClose(t *testing.T) {
 }
 
 // reopened sends a SYN on the tuple of a closed connection: everything begins anew.
-func reopened(j *journey, old bpfgen.TypesSlFlow) {
+func reopened(j *journey, old bpfgen.TypesSlCtEntry) {
 	j.tb.Helper()
 	j.in("S")
 	f := j.wantFlow(unproven, j.inside, flowDNAT|flowDNATAny|flowRXFirst|flowRXConfirm)
@@ -329,8 +329,8 @@ func TestPrivilegedHostPortMoves(t *testing.T) {
 			w.publish(again)
 			j.in("") // a new flow of the new generation
 			f := w.wantFlow(unproven, j.inside, flowDNAT|flowDNATAny|flowRXFirst|flowRXConfirm)
-			if f.HostportGen != 7 {
-				t.Errorf("generation %d, want 7", f.HostportGen)
+			if f.HostportGeneration != 7 {
+				t.Errorf("generation %d, want 7", f.HostportGeneration)
 			}
 			j.out("")
 			j.inFast("")

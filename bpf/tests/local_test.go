@@ -16,7 +16,7 @@ import (
 // sockPrograms loads the programs for socket calls over the maps of o.
 func sockPrograms(tb testing.TB, o *programSet) (*ebpf.CollectionSpec, map[string]*ebpf.Program) {
 	tb.Helper()
-	spec, err := objects.LoadCgroupSock()
+	spec, err := objects.LoadSockLB()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestPrivilegedLoadSockets(t *testing.T) {
 	}
 	for name, p := range programs {
 		want := ebpf.CGroupSockAddr
-		if name == objects.CgroupSockProgSlSockRelease {
+		if name == objects.SockLBProgSlSockRelease {
 			want = ebpf.CGroupSock
 		}
 		if p.Type() != want {

@@ -178,7 +178,7 @@ func TestPrivilegedMasqueradeRace(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		w.rolls(7)
 		other := w.opens(family, proto, podB, keptPort, keptPort)
-		w.rival = bpfgen.TypesSlFlow{Other: other.inside.tuple(), Flags: flowIndex | flowSNAT | flowPodOpened, Owner: podB.owner}
+		w.rival = bpfgen.TypesSlCtEntry{Other: other.inside.tuple(), Flags: flowIndex | flowSNAT | flowPodOpened, Owner: podB.owner}
 		j := w.opens(family, proto, podA, keptPort, rolled(7))
 		sent := j.inside.tx("S")
 		sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC

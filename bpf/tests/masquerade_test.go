@@ -17,7 +17,7 @@ const (
 	reasonNoAddr = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)
 	reasonPorts  = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
 
-	// The defaults of bpf/lib/config.h.
+	// The defaults of bpf/lib/base/config.h.
 	snatMin1, snatMax1 = 61000, 65535
 	snatMin2, snatMax2 = 1024, 32767
 

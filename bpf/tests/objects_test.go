@@ -42,17 +42,17 @@ type part struct {
 
 // parts are the objects whose programs take packets.
 var parts = []part{
-	{objects.LoadPodEgress, "sl_pod_egress", func(o *programSet) **ebpf.Program { return &o.podEgress }},
-	{objects.LoadPodIngress, "sl_pod_ingress", func(o *programSet) **ebpf.Program { return &o.podIngress }},
-	{objects.LoadUplinkIngress, "sl_upl_ingress", func(o *programSet) **ebpf.Program { return &o.uplinkIngress }},
-	{objects.LoadUplinkEgress, "sl_upl_egress", func(o *programSet) **ebpf.Program { return &o.uplinkEgress }},
-	{objects.LoadOwnEgress, "sl_own_egress", func(o *programSet) **ebpf.Program { return &o.ownEgress }},
-	{objects.LoadOwnIngress, "sl_own_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
+	{objects.LoadFromPod, "sl_pod_egress", func(o *programSet) **ebpf.Program { return &o.podEgress }},
+	{objects.LoadToPod, "sl_pod_ingress", func(o *programSet) **ebpf.Program { return &o.podIngress }},
+	{objects.LoadFromUplink, "sl_upl_ingress", func(o *programSet) **ebpf.Program { return &o.uplinkIngress }},
+	{objects.LoadToUplink, "sl_upl_egress", func(o *programSet) **ebpf.Program { return &o.uplinkEgress }},
+	{objects.LoadNsEgress, "sl_own_egress", func(o *programSet) **ebpf.Program { return &o.ownEgress }},
+	{objects.LoadNsIngress, "sl_own_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
 	{objects.LoadEdt, "sl_edt", func(o *programSet) **ebpf.Program { return &o.edt }},
 }
 
 // sockets is the object for socket calls, which has several programs.
-var sockets = part{load: objects.LoadCgroupSock, name: "sl_cgroup_sock"}
+var sockets = part{load: objects.LoadSockLB, name: "sl_cgroup_sock"}
 
 func newObjects() *programSet {
 	return &programSet{maps: map[string]*ebpf.Map{}, views: map[string]*bpfsys.Map{}}

@@ -15,7 +15,7 @@ import (
 
 const (
 	reasonFragment = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_FRAGMENT)
-	reasonOpaque   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_OPAQUE)
+	reasonOpaque   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_UNPARSABLE)
 )
 
 // fragments cuts a frame's packet into n fragments, the first with the L4 header.

@@ -5,13 +5,13 @@ package tests
 import "testing"
 
 // wordCb is the first of two words of the control block by which the shortcut tells the uplink's egress that it has been
-// there (bpf/lib/passed.h).
+// there (bpf/lib/fastpath/cb_mark.h).
 const wordCb = 3
 
 // What the shortcut sends is not looked at again where it leaves, and only that.
 func TestPrivilegedPassed(t *testing.T) {
 	word := [2]uint32{0x5eed, 0xcafe}
-	fx := newFixture(t, map[string]uint32{"cfg_passed1": word[0], "cfg_passed2": word[1]})
+	fx := newFixture(t, map[string]uint32{"cfg_cb_cookie1": word[0], "cfg_cb_cookie2": word[1]})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		j := w.opens(family, proto, podA, keptPort, keptPort)
 		j.answered()
@@ -40,7 +40,7 @@ func TestPrivilegedPassed(t *testing.T) {
 
 // What goes by way of the stack carries no word: the egress hook has work to do.
 func TestPrivilegedNotPassed(t *testing.T) {
-	fx := newFixture(t, map[string]uint32{"cfg_passed1": 1, "cfg_passed2": 2})
+	fx := newFixture(t, map[string]uint32{"cfg_cb_cookie1": 1, "cfg_cb_cookie2": 2})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		j := w.opens(family, proto, podA, keptPort, keptPort)
 		f := j.inside.tx("S")

@@ -129,8 +129,8 @@ func TestPrivilegedPolicyForeignIndex(t *testing.T) {
 	eachProtocol(t, fx, policyWalk(func(w *walk, family, proto int) {
 		w.police(podA, 7, policy.ModeOpen, `{"ingressDefault":"deny"}`)
 		j := w.toPod(family, proto)
-		w.put(proven, j.inside.tuple(), &bpfgen.TypesSlFlow{
-			Flags: uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX | bpfgen.TypesSlFlowFlagSL_FLOW_TURNED), Owner: podC.owner, Other: j.inside.tuple(),
+		w.put(proven, j.inside.tuple(), &bpfgen.TypesSlCtEntry{
+			Flags: uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE | bpfgen.TypesSlCtFlagSL_CT_HAIRPIN), Owner: podC.owner, Other: j.inside.tuple(),
 		})
 		j.refusedIn("S", reasonIngress)
 	}))

@@ -20,7 +20,7 @@ const (
 	reasonIsolated = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_ISOLATED)
 	reasonIngress  = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_INGRESS_RULE)
 	reasonEgress   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_EGRESS_RULE)
-	reasonGone     = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_POLICY_GONE)
+	reasonGone     = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_POLICY_RACE)
 )
 
 // police puts a pod under the policy id. text is the value of the key "rules".
@@ -348,7 +348,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		key := podns.Key(number)
 		w.putPolicy(7, policy.ModeOpen, onlyTo("egress", proto, client(family), serverTCP))
 		w.put("sl_policed", key, policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
-		w.put("sl_own_devices", uint32(number), &bpfgen.TypesSlOwnDevice{Owner: podA.owner})
+		w.put("sl_own_devices", uint32(number), &bpfgen.TypesSlPodnsDevice{Owner: podA.owner})
 		defer w.remove("sl_own_devices", uint32(number))
 		w.number = number
 		j := w.plain(family, proto, podA, keptPort)
@@ -374,7 +374,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		pass(ownIngress, stranger.rx("S"))
 		pass(ownEgress, stranger.tx("SA"))
 		w.number = number + 1 // another pod with the same address knows nothing of it
-		w.put("sl_own_devices", uint32(number+1), &bpfgen.TypesSlOwnDevice{Owner: podB.owner})
+		w.put("sl_own_devices", uint32(number+1), &bpfgen.TypesSlPodnsDevice{Owner: podB.owner})
 		defer w.remove("sl_own_devices", uint32(number+1))
 		w.put("sl_policed", podns.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, policy.ModeOpen))
 		refuse(ownIngress, j.inside.rx("SA"), reasonIngress)

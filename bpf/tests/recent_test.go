@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
-// recentHold is how long what a program has read is believed (SL_RECENT_HOLD).
+// recentHold is how long what a program has read is believed (SL_CACHE_TTL).
 const recentHold = 10 * time.Millisecond
 
 // oneCPU keeps the node's thread where it is: what programs remember is of one CPU.
@@ -120,7 +120,7 @@ func TestPrivilegedRecentShared(t *testing.T) {
 		for range 2 {
 			j.inFast("PA") // by the mapping without hostIP
 			f.in("S")
-			if got := f.record().HostportGen; got != 2 {
+			if got := f.record().HostportGeneration; got != 2 {
 				w.tb.Errorf("by the mapping of generation %d, want the one with conditions", got)
 			}
 		}

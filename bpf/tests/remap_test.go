@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
-const flowRemap = uint32(bpfgen.TypesSlFlowFlagSL_FLOW_REMAP)
+const flowRemap = uint32(bpfgen.TypesSlCtFlagSL_CT_CLIENT_PORT)
 
 // twice is a client that reaches one port of podA by two addresses of the node from one
 // port of its own. Toward the pod the second connection has another one, the first that is drawn.
@@ -171,7 +171,7 @@ func noPortLeft(w *walk, family, proto int) {
 			c.remote = at(client(family), uint16(snatMin2+(20+1+i)%(snatMax2-snatMin2+1)))
 		}
 		key := c.tuple()
-		w.put(proven, &key, &bpfgen.TypesSlFlow{LastSeen: w.clock, Owner: podA.owner})
+		w.put(proven, &key, &bpfgen.TypesSlCtEntry{LastSeen: w.clock, Owner: podA.owner})
 	}
 	f := k.outside.rx("S")
 	f.srcMAC, f.dstMAC = upl0.router, upl0.mac
@@ -181,7 +181,7 @@ func noPortLeft(w *walk, family, proto int) {
 // secret is the value of cfg_snat_secret where a test does without dice.
 const secret = 0x5eed1234
 
-// start is where the search for a port begins: ports_start() of bpf/lib/ports.h.
+// start is where the search for a port begins: port_alloc_start() of bpf/lib/nat/port_alloc.h.
 func start(c conn) uint32 { return startOf(c.tuple()) }
 
 func startOf(key bpfgen.TypesSlTuple) uint32 {

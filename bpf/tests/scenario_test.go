@@ -101,7 +101,7 @@ type walk struct {
 	random uint32
 	dice   bool // random is what the programs draw
 	fail   uint32
-	rival  bpfgen.TypesSlFlow // see failMapRace
+	rival  bpfgen.TypesSlCtEntry // see failMapRace
 	stats  map[*pod]*bpfgen.TypesSlEndpointStats
 	drops  dropCounts
 	places map[drops.Place]uint64 // the same, by device and endpoint
@@ -123,7 +123,7 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 		w.empty(name)
 	}
 	w.zero("sl_drops", make([]uint64, ebpf.MustPossibleCPU()))
-	w.zero("sl_event_cpu", make([]bpfgen.TypesSlEventCpu, ebpf.MustPossibleCPU()))
+	w.zero("sl_event_cpu", make([]bpfgen.TypesSlEventState, ebpf.MustPossibleCPU()))
 	for _, word := range *fx.kept {
 		w.put("sl_ports_kept", word, uint64(0))
 	}

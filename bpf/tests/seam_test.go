@@ -70,7 +70,7 @@ type seamState struct {
 	pktType uint32
 	neighAF uint32
 	neigh   [16]byte
-	rival   bpfgen.TypesSlFlow // input
+	rival   bpfgen.TypesSlCtEntry // input
 }
 
 // nextHop returns the neighbour that bpf_redirect_neigh was given.

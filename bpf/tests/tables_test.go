@@ -28,7 +28,7 @@ func TestPrivilegedTablesFull(t *testing.T) {
 				}
 			}
 			entries := 0
-			w.eachFlow(unproven, func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow) { entries++ })
+			w.eachFlow(unproven, func(bpfgen.TypesSlTuple, bpfgen.TypesSlCtEntry) { entries++ })
 			if entries > int(fixtureSizes["sl_flows_new"]) {
 				t.Errorf("%d entries: nothing was evicted", entries)
 			}

@@ -74,7 +74,7 @@ func publishTo(family, proto int, p *pod, flags uint16) option {
 	return func(w *walk) {
 		m := mapping(family, proto, p)
 		w.put("sl_hostports", m.key(), &bpfgen.TypesSlHostport{
-			Ip: codec.Addr(p.addr(family)), Owner: p.owner, Gen: m.gen, Port: codec.Port(m.port), Flags: flags,
+			Ip: codec.Addr(p.addr(family)), Owner: p.owner, Generation: m.gen, Port: codec.Port(m.port), Flags: flags,
 		})
 		for _, q := range allPods {
 			w.changeEndpoint(q, func(f int, v *bpfgen.TypesSlEndpoint) {

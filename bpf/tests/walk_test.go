@@ -359,7 +359,7 @@ func (w *walk) readStats(p *pod) (total bpfgen.TypesSlEndpointStats) {
 func (w *walk) dump() string {
 	s := fmt.Sprintf("drops %v\n", w.readDrops())
 	for _, name := range []string{"sl_flows", "sl_flows_new"} {
-		w.eachFlow(name, func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) {
+		w.eachFlow(name, func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlCtEntry) {
 			s += fmt.Sprintf("%s %s -> %s flags %#x\n", name, tupleText(k), tupleText(f.Other), f.Flags)
 		})
 	}

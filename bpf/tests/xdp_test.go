@@ -18,7 +18,7 @@ import (
 const reasonDenied = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED)
 
 // xdp is the object of the deny list: its program is none of tc's, and takes no part in a walk.
-var xdp = part{load: objects.LoadXDPUplink, name: "sl_xdp_uplink"}
+var xdp = part{load: objects.LoadXDPDenylist, name: "sl_xdp_uplink"}
 
 // Verdicts of XDP.
 const xdpDrop, xdpPass = 1, 2

@@ -38,17 +38,17 @@ type readObject func() (*ebpf.CollectionSpec, error)
 
 // read is where programs come from, by the names of Order.Objects.
 var read = map[string]readObject{
-	objects.PodEgressProgSlPodEgress:      objects.LoadPodEgress,
-	objects.PodIngressProgSlPodIngress:    objects.LoadPodIngress,
-	objects.UplinkIngressProgSlUplIngress: objects.LoadUplinkIngress,
-	objects.UplinkEgressProgSlUplEgress:   objects.LoadUplinkEgress,
-	bareIngress:                           objects.LoadUplinkIngress,
-	bareEgress:                            objects.LoadUplinkEgress,
-	objects.OwnEgressProgSlOwnEgress:      objects.LoadOwnEgress,
-	objects.OwnIngressProgSlOwnIngress:    objects.LoadOwnIngress,
-	objects.EdtProgSlEdt:                  objects.LoadEdt,
-	objects.XDPUplinkProgSlXdpUplink:      objects.LoadXDPUplink,
-	loadapi.Sockets:                       objects.LoadCgroupSock,
+	objects.FromPodProgSlPodEgress:     objects.LoadFromPod,
+	objects.ToPodProgSlPodIngress:      objects.LoadToPod,
+	objects.FromUplinkProgSlUplIngress: objects.LoadFromUplink,
+	objects.ToUplinkProgSlUplEgress:    objects.LoadToUplink,
+	bareIngress:                        objects.LoadFromUplink,
+	bareEgress:                         objects.LoadToUplink,
+	objects.NsEgressProgSlOwnEgress:    objects.LoadNsEgress,
+	objects.NsIngressProgSlOwnIngress:  objects.LoadNsIngress,
+	objects.EdtProgSlEdt:               objects.LoadEdt,
+	objects.XDPDenylistProgSlXdpUplink: objects.LoadXDPDenylist,
+	loadapi.Sockets:                    objects.LoadSockLB,
 }
 
 // Pin implements loadapi.Worker. Programs that are pinned when it fails stay: the directory is no set of programs before the
@@ -105,7 +105,7 @@ func configure(o loadapi.Order) (map[string]*ebpf.CollectionSpec, error) {
 				s.MaxEntries = n
 			}
 		}
-		if p := spec.Programs[objects.XDPUplinkProgSlXdpUplink]; p != nil && bpfsys.KernelAtLeast(5, 18) {
+		if p := spec.Programs[objects.XDPDenylistProgSlXdpUplink]; p != nil && bpfsys.KernelAtLeast(5, 18) {
 			p.Flags |= unix.BPF_F_XDP_HAS_FRAGS // without it drivers refuse a program on devices with a large MTU
 		}
 		specs[name] = spec
@@ -124,19 +124,19 @@ func apply(spec *ebpf.CollectionSpec, c loadapi.Constants) error {
 		}
 		errs = append(errs, v.Set(value))
 	}
-	set(objects.PodEgressVarCfgFastPath, c.FastPath)
-	set(objects.PodEgressVarCfgAntiSpoof, oneIf(c.AntiSpoof))
-	set(objects.PodEgressVarCfgAdmitMark, c.AdmitMark)
-	set(objects.PodEgressVarCfgFibSrc, oneIf(c.FIBSrc))
-	set(objects.PodEgressVarCfgCoarseClock, oneIf(c.Coarse))
-	set(objects.PodEgressVarCfgNetnsCookie, c.NetnsCookie)
-	set(objects.PodEgressVarCfgSnatMin1, uint32(c.SNAT[0][0]))
-	set(objects.PodEgressVarCfgSnatMax1, uint32(c.SNAT[0][1]))
-	set(objects.PodEgressVarCfgSnatMin2, uint32(c.SNAT[1][0]))
-	set(objects.PodEgressVarCfgSnatMax2, uint32(c.SNAT[1][1]))
-	set(objects.PodEgressVarCfgSnatSecret, c.SNATSecret)
-	set(objects.PodEgressVarCfgPassed1, c.Passed[0])
-	set(objects.PodEgressVarCfgPassed2, c.Passed[1])
+	set(objects.FromPodVarCfgFastPath, c.FastPath)
+	set(objects.FromPodVarCfgAntiSpoof, oneIf(c.AntiSpoof))
+	set(objects.FromPodVarCfgAdmitMark, c.AdmitMark)
+	set(objects.FromPodVarCfgFibSrc, oneIf(c.FIBSrc))
+	set(objects.FromPodVarCfgCoarseClock, oneIf(c.Coarse))
+	set(objects.FromPodVarCfgNetnsCookie, c.NetnsCookie)
+	set(objects.FromPodVarCfgSnatMin1, uint32(c.SNAT[0][0]))
+	set(objects.FromPodVarCfgSnatMax1, uint32(c.SNAT[0][1]))
+	set(objects.FromPodVarCfgSnatMin2, uint32(c.SNAT[1][0]))
+	set(objects.FromPodVarCfgSnatMax2, uint32(c.SNAT[1][1]))
+	set(objects.FromPodVarCfgSnatSecret, c.SNATSecret)
+	set(objects.FromPodVarCfgCbCookie1, c.Passed[0])
+	set(objects.FromPodVarCfgCbCookie2, c.Passed[1])
 	return errors.Join(errs...)
 }
 
@@ -157,7 +157,7 @@ func makeBare(spec *ebpf.CollectionSpec, name string) error {
 		p.Name = name
 		spec.Programs[name] = p
 	}
-	return spec.Variables[objects.UplinkIngressVarCfgL2Len].Set(uint32(0))
+	return spec.Variables[objects.FromUplinkVarCfgL2Len].Set(uint32(0))
 }
 
 // shared are the maps that programs have in common, by name.

@@ -37,10 +37,10 @@ func TestConfigure(t *testing.T) {
 			t.Errorf("%s: sl_flows has %d entries", name, m.MaxEntries)
 		}
 		for constant, want := range map[string]uint64{
-			objects.PodEgressVarCfgFastPath: 2, objects.PodEgressVarCfgAntiSpoof: 1, objects.PodEgressVarCfgAdmitMark: 0x1000, objects.PodEgressVarCfgFibSrc: 1,
-			objects.PodEgressVarCfgCoarseClock: 1, objects.PodEgressVarCfgNetnsCookie: 1<<40 + 1, objects.PodEgressVarCfgSnatSecret: 77,
-			objects.PodEgressVarCfgSnatMin1: 61000, objects.PodEgressVarCfgSnatMax1: 65535, objects.PodEgressVarCfgSnatMin2: 1024, objects.PodEgressVarCfgSnatMax2: 32767,
-			objects.PodEgressVarCfgPassed1: 78, objects.PodEgressVarCfgPassed2: 79,
+			objects.FromPodVarCfgFastPath: 2, objects.FromPodVarCfgAntiSpoof: 1, objects.FromPodVarCfgAdmitMark: 0x1000, objects.FromPodVarCfgFibSrc: 1,
+			objects.FromPodVarCfgCoarseClock: 1, objects.FromPodVarCfgNetnsCookie: 1<<40 + 1, objects.FromPodVarCfgSnatSecret: 77,
+			objects.FromPodVarCfgSnatMin1: 61000, objects.FromPodVarCfgSnatMax1: 65535, objects.FromPodVarCfgSnatMin2: 1024, objects.FromPodVarCfgSnatMax2: 32767,
+			objects.FromPodVarCfgCbCookie1: 78, objects.FromPodVarCfgCbCookie2: 79,
 		} {
 			var b [8]byte
 			copy(b[:], spec.Variables[constant].Value)
@@ -50,7 +50,7 @@ func TestConfigure(t *testing.T) {
 		}
 	}
 	for _, name := range []string{bareIngress, bareEgress} {
-		if v := specs[name].Variables[objects.UplinkIngressVarCfgL2Len].Value; v[0] != 0 {
+		if v := specs[name].Variables[objects.FromUplinkVarCfgL2Len].Value; v[0] != 0 {
 			t.Errorf("%s expects %d bytes of link header", name, v[0])
 		}
 	}

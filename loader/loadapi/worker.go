@@ -68,7 +68,7 @@ type Order struct {
 // Sockets names the one object that has several programs, and that a node can do without.
 const Sockets = "sl_cgroup_sock"
 
-// Constants are compiled into the programs: cfg_* in bpf/lib/config.h.
+// Constants are compiled into the programs: cfg_* in bpf/lib/base/config.h.
 type Constants struct {
 	FastPath    uint32       `json:"fastPath"`
 	AntiSpoof   bool         `json:"antiSpoof"`

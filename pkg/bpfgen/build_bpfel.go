@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "6dfc8a0c2d2489ac0158ac466d9315aad77da9c1d96649d8ec5612ae8ee8bf9a"
+const build = "3040004edfc02b4dd4dee66fe4eefd8e494c29e0e90b3f235bd026730449e474"

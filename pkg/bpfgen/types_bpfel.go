@@ -10,10 +10,71 @@ type TypesSlAddr struct {
 	Ip [16]uint8
 }
 
+type TypesSlAllowedSource struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	List      [8]uint8
+	Ip        [16]uint8
+}
+
 type TypesSlCidr struct {
 	_         structs.HostLayout
 	PrefixLen uint32
 	Ip        [16]uint8
+}
+
+type TypesSlCtEntry struct {
+	_                  structs.HostLayout
+	Other              TypesSlTuple
+	Flags              uint32
+	OutIfindex         uint32
+	Created            uint64
+	LastSeen           uint64
+	HostportGeneration uint64
+	Owner              uint64
+	RxPackets          uint64
+	RxBytes            uint64
+	TxPackets          uint64
+	TxBytes            uint64
+	NexthopUntil       uint64
+	NexthopLen         uint32
+	NexthopValid       uint16
+	Policy             uint16
+	NexthopDst         [6]uint8
+	NexthopSrc         [6]uint8
+	Pad                [4]uint8
+}
+
+type TypesSlCtFlag uint32
+
+const (
+	TypesSlCtFlagSL_CT_REVERSE        TypesSlCtFlag = 1
+	TypesSlCtFlagSL_CT_POD_OPENED     TypesSlCtFlag = 2
+	TypesSlCtFlagSL_CT_SNAT           TypesSlCtFlag = 4
+	TypesSlCtFlagSL_CT_DNAT           TypesSlCtFlag = 8
+	TypesSlCtFlagSL_CT_DNAT_ANYADDR   TypesSlCtFlag = 16
+	TypesSlCtFlagSL_CT_TX_SEEN_FIRST  TypesSlCtFlag = 32
+	TypesSlCtFlagSL_CT_TX_SEEN_LAST   TypesSlCtFlag = 64
+	TypesSlCtFlagSL_CT_RX_SEEN_FIRST  TypesSlCtFlag = 128
+	TypesSlCtFlagSL_CT_RX_SEEN_LAST   TypesSlCtFlag = 256
+	TypesSlCtFlagSL_CT_REPLIED        TypesSlCtFlag = 512
+	TypesSlCtFlagSL_CT_ASSURED        TypesSlCtFlag = 1024
+	TypesSlCtFlagSL_CT_FIN_TX         TypesSlCtFlag = 2048
+	TypesSlCtFlagSL_CT_FIN_RX         TypesSlCtFlag = 4096
+	TypesSlCtFlagSL_CT_RST            TypesSlCtFlag = 8192
+	TypesSlCtFlagSL_CT_PEER_LOCAL     TypesSlCtFlag = 16384
+	TypesSlCtFlagSL_CT_HAIRPIN        TypesSlCtFlag = 32768
+	TypesSlCtFlagSL_CT_POD_SNAT       TypesSlCtFlag = 65536
+	TypesSlCtFlagSL_CT_WANTS_POD_SNAT TypesSlCtFlag = 131072
+	TypesSlCtFlagSL_CT_CLIENT_PORT    TypesSlCtFlag = 262144
+)
+
+type TypesSlDevPolicy struct {
+	_      structs.HostLayout
+	Owner  uint64
+	Group  uint32
+	Policy uint16
+	Flags  uint16
 }
 
 type TypesSlDropKey struct {
@@ -26,69 +87,69 @@ type TypesSlDropKey struct {
 type TypesSlDropReason uint32
 
 const (
-	TypesSlDropReasonSL_DROP_NONE         TypesSlDropReason = 0
-	TypesSlDropReasonSL_DROP_SPOOFED_IP   TypesSlDropReason = 1
-	TypesSlDropReasonSL_DROP_SPOOFED_MAC  TypesSlDropReason = 2
-	TypesSlDropReasonSL_DROP_NO_SNAT_ADDR TypesSlDropReason = 3
-	TypesSlDropReasonSL_DROP_SNAT_PORTS   TypesSlDropReason = 4
-	TypesSlDropReasonSL_DROP_TUPLE_CLASH  TypesSlDropReason = 5
-	TypesSlDropReasonSL_DROP_FLOW_TABLE   TypesSlDropReason = 6
-	TypesSlDropReasonSL_DROP_REWRITE      TypesSlDropReason = 7
-	TypesSlDropReasonSL_DROP_ICMP_ORPHAN  TypesSlDropReason = 8
-	TypesSlDropReasonSL_DROP_FRAGMENT     TypesSlDropReason = 9
-	TypesSlDropReasonSL_DROP_OPAQUE       TypesSlDropReason = 10
-	TypesSlDropReasonSL_DROP_LOOPBACK     TypesSlDropReason = 11
-	TypesSlDropReasonSL_DROP_ISOLATED     TypesSlDropReason = 12
-	TypesSlDropReasonSL_DROP_INGRESS_RULE TypesSlDropReason = 13
-	TypesSlDropReasonSL_DROP_EGRESS_RULE  TypesSlDropReason = 14
-	TypesSlDropReasonSL_DROP_POLICY_GONE  TypesSlDropReason = 15
-	TypesSlDropReasonSL_DROP_RATE         TypesSlDropReason = 16
-	TypesSlDropReasonSL_DROP_SOURCE       TypesSlDropReason = 17
-	TypesSlDropReasonSL_DROP_DENIED       TypesSlDropReason = 18
-	TypesSlDropReasonSL_DROP_NO_GATEWAY   TypesSlDropReason = 19
-	TypesSlDropReasonSL_DROP_LOOPBACK_POD TypesSlDropReason = 20
-	TypesSlDropReasonSL_DROP_MAX          TypesSlDropReason = 21
+	TypesSlDropReasonSL_DROP_NONE           TypesSlDropReason = 0
+	TypesSlDropReasonSL_DROP_SPOOFED_IP     TypesSlDropReason = 1
+	TypesSlDropReasonSL_DROP_SPOOFED_MAC    TypesSlDropReason = 2
+	TypesSlDropReasonSL_DROP_NO_SNAT_ADDR   TypesSlDropReason = 3
+	TypesSlDropReasonSL_DROP_SNAT_PORTS     TypesSlDropReason = 4
+	TypesSlDropReasonSL_DROP_NO_CLIENT_PORT TypesSlDropReason = 5
+	TypesSlDropReasonSL_DROP_CT_TABLE       TypesSlDropReason = 6
+	TypesSlDropReasonSL_DROP_REWRITE        TypesSlDropReason = 7
+	TypesSlDropReasonSL_DROP_ICMP_ORPHAN    TypesSlDropReason = 8
+	TypesSlDropReasonSL_DROP_FRAGMENT       TypesSlDropReason = 9
+	TypesSlDropReasonSL_DROP_UNPARSABLE     TypesSlDropReason = 10
+	TypesSlDropReasonSL_DROP_LOOPBACK       TypesSlDropReason = 11
+	TypesSlDropReasonSL_DROP_ISOLATED       TypesSlDropReason = 12
+	TypesSlDropReasonSL_DROP_INGRESS_RULE   TypesSlDropReason = 13
+	TypesSlDropReasonSL_DROP_EGRESS_RULE    TypesSlDropReason = 14
+	TypesSlDropReasonSL_DROP_POLICY_RACE    TypesSlDropReason = 15
+	TypesSlDropReasonSL_DROP_RATE           TypesSlDropReason = 16
+	TypesSlDropReasonSL_DROP_SOURCE         TypesSlDropReason = 17
+	TypesSlDropReasonSL_DROP_DENIED         TypesSlDropReason = 18
+	TypesSlDropReasonSL_DROP_NO_GATEWAY     TypesSlDropReason = 19
+	TypesSlDropReasonSL_DROP_LOOPBACK_POD   TypesSlDropReason = 20
+	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 21
 )
 
-type TypesSlEdt struct {
-	_    structs.HostLayout
-	Lock struct {
-		_   structs.HostLayout
-		Val uint32
-	}
-	Flags   uint32
-	Owner   uint64
-	Rate    uint64
-	Burst   uint64
-	Mark    uint64
-	Horizon uint64
-	Clock   uint64
-	Sparse  uint64
-	Bytes   uint64
-	Packets uint64
-	Drops   uint64
-	Marks   uint64
-	Waited  uint64
-	Flow    [128]struct {
-		_    structs.HostLayout
-		Paid uint64
-		Last uint64
-	}
+type TypesSlEdtCidr struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Number    uint32
+	Ip        [16]uint8
 }
 
 type TypesSlEdtFlag uint32
 
 const (
-	TypesSlEdtFlagSL_EDT_EGRESS   TypesSlEdtFlag = 1
-	TypesSlEdtFlagSL_EDT_LISTED   TypesSlEdtFlag = 2
-	TypesSlEdtFlagSL_EDT_UNLISTED TypesSlEdtFlag = 4
+	TypesSlEdtFlagSL_EDT_EGRESS TypesSlEdtFlag = 1
+	TypesSlEdtFlagSL_EDT_ONLY   TypesSlEdtFlag = 2
+	TypesSlEdtFlagSL_EDT_EXCEPT TypesSlEdtFlag = 4
 )
 
-type TypesSlEdtNet struct {
-	_         structs.HostLayout
-	PrefixLen uint32
-	Number    uint32
-	Ip        [16]uint8
+type TypesSlEdtLimit struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Flags    uint32
+	Owner    uint64
+	Rate     uint64
+	Burst    uint64
+	Mark     uint64
+	Horizon  uint64
+	Clock    uint64
+	Sparse   uint64
+	Bytes    uint64
+	Packets  uint64
+	Drops    uint64
+	Marks    uint64
+	QueuedNs uint64
+	Flow     [128]struct {
+		_         structs.HostLayout
+		BusyUntil uint64
+		Last      uint64
+	}
 }
 
 type TypesSlEndpoint struct {
@@ -112,9 +173,9 @@ type TypesSlEndpointFlag uint32
 const (
 	TypesSlEndpointFlagSL_EP_MASQUERADE TypesSlEndpointFlag = 1
 	TypesSlEndpointFlagSL_EP_ADMIT      TypesSlEndpointFlag = 2
-	TypesSlEndpointFlagSL_EP_PUBLISH    TypesSlEndpointFlag = 4
-	TypesSlEndpointFlagSL_EP_QUEUE_RX   TypesSlEndpointFlag = 256
-	TypesSlEndpointFlagSL_EP_QUEUE_TX   TypesSlEndpointFlag = 512
+	TypesSlEndpointFlagSL_EP_HOSTPORT   TypesSlEndpointFlag = 4
+	TypesSlEndpointFlagSL_EP_QDISC_RX   TypesSlEndpointFlag = 256
+	TypesSlEndpointFlagSL_EP_IFB_TX     TypesSlEndpointFlag = 512
 )
 
 type TypesSlEndpointStats struct {
@@ -145,7 +206,14 @@ type TypesSlEvent struct {
 	Data     [128]uint8
 }
 
-type TypesSlEventCpu struct {
+type TypesSlEventLease struct {
+	_      structs.HostLayout
+	Until  uint64
+	Window uint64
+	Burst  uint64
+}
+
+type TypesSlEventState struct {
 	_      structs.HostLayout
 	Window uint64
 	Left   uint64
@@ -157,13 +225,6 @@ type TypesSlEventCpu struct {
 	Zero   uint32
 }
 
-type TypesSlEventWish struct {
-	_      structs.HostLayout
-	Until  uint64
-	Window uint64
-	Burst  uint64
-}
-
 type TypesSlFastPath uint32
 
 const (
@@ -172,79 +233,33 @@ const (
 	TypesSlFastPathSL_FAST_DIRECT  TypesSlFastPath = 2
 )
 
-type TypesSlFlow struct {
-	_           structs.HostLayout
-	Other       TypesSlTuple
-	Flags       uint32
-	OutIfindex  uint32
-	Created     uint64
-	LastSeen    uint64
-	HostportGen uint64
-	Owner       uint64
-	RxPackets   uint64
-	RxBytes     uint64
-	TxPackets   uint64
-	TxBytes     uint64
-	RouteUntil  uint64
-	RouteLen    uint32
-	RouteLink   uint16
-	Policy      uint16
-	RouteDst    [6]uint8
-	RouteSrc    [6]uint8
-	Pad         [4]uint8
-}
-
-type TypesSlFlowFlag uint32
-
-const (
-	TypesSlFlowFlagSL_FLOW_INDEX      TypesSlFlowFlag = 1
-	TypesSlFlowFlagSL_FLOW_POD_OPENED TypesSlFlowFlag = 2
-	TypesSlFlowFlagSL_FLOW_SNAT       TypesSlFlowFlag = 4
-	TypesSlFlowFlagSL_FLOW_DNAT       TypesSlFlowFlag = 8
-	TypesSlFlowFlagSL_FLOW_DNAT_ANY   TypesSlFlowFlag = 16
-	TypesSlFlowFlagSL_FLOW_TX_FIRST   TypesSlFlowFlag = 32
-	TypesSlFlowFlagSL_FLOW_TX_CONFIRM TypesSlFlowFlag = 64
-	TypesSlFlowFlagSL_FLOW_RX_FIRST   TypesSlFlowFlag = 128
-	TypesSlFlowFlagSL_FLOW_RX_CONFIRM TypesSlFlowFlag = 256
-	TypesSlFlowFlagSL_FLOW_REPLIED    TypesSlFlowFlag = 512
-	TypesSlFlowFlagSL_FLOW_ASSURED    TypesSlFlowFlag = 1024
-	TypesSlFlowFlagSL_FLOW_FIN_TX     TypesSlFlowFlag = 2048
-	TypesSlFlowFlagSL_FLOW_FIN_RX     TypesSlFlowFlag = 4096
-	TypesSlFlowFlagSL_FLOW_RST        TypesSlFlowFlag = 8192
-	TypesSlFlowFlagSL_FLOW_LOCAL_PEER TypesSlFlowFlag = 16384
-	TypesSlFlowFlagSL_FLOW_TURNED     TypesSlFlowFlag = 32768
-	TypesSlFlowFlagSL_FLOW_DOOR       TypesSlFlowFlag = 65536
-	TypesSlFlowFlagSL_FLOW_MASQ       TypesSlFlowFlag = 131072
-	TypesSlFlowFlagSL_FLOW_REMAP      TypesSlFlowFlag = 262144
-)
-
 type TypesSlHostport struct {
-	_         structs.HostLayout
-	Ip        [16]uint8
-	Owner     uint64
-	Gen       uint64
-	Sources   uint64
-	Port      uint16
-	Flags     uint16
-	Ifindex   uint32
-	Src       [16]uint8
-	Dst       [16]uint8
-	SrcPrefix uint8
-	DstPrefix uint8
-	Pad       [6]uint8
+	_          structs.HostLayout
+	Ip         [16]uint8
+	Owner      uint64
+	Generation uint64
+	Sources    uint64
+	Port       uint16
+	Flags      uint16
+	Ifindex    uint32
+	Src        [16]uint8
+	Dst        [16]uint8
+	SrcPrefix  uint8
+	DstPrefix  uint8
+	Pad        [6]uint8
 }
 
 type TypesSlHostportFlag uint32
 
 const (
-	TypesSlHostportFlagSL_HP_SNAT     TypesSlHostportFlag = 1
-	TypesSlHostportFlagSL_HP_MASQ_ALL TypesSlHostportFlag = 2
-	TypesSlHostportFlagSL_HP_IF_SRC   TypesSlHostportFlag = 4
-	TypesSlHostportFlagSL_HP_IF_DST   TypesSlHostportFlag = 8
-	TypesSlHostportFlagSL_HP_IF_IN    TypesSlHostportFlag = 16
-	TypesSlHostportFlagSL_HP_NOT_SRC  TypesSlHostportFlag = 32
-	TypesSlHostportFlagSL_HP_NOT_DST  TypesSlHostportFlag = 64
-	TypesSlHostportFlagSL_HP_NOT_IN   TypesSlHostportFlag = 128
+	TypesSlHostportFlagSL_HP_SNAT         TypesSlHostportFlag = 1
+	TypesSlHostportFlagSL_HP_MASQ_ALL     TypesSlHostportFlag = 2
+	TypesSlHostportFlagSL_HP_COND_SRC     TypesSlHostportFlag = 4
+	TypesSlHostportFlagSL_HP_COND_DST     TypesSlHostportFlag = 8
+	TypesSlHostportFlagSL_HP_COND_IIF     TypesSlHostportFlag = 16
+	TypesSlHostportFlagSL_HP_COND_NOT_SRC TypesSlHostportFlag = 32
+	TypesSlHostportFlagSL_HP_COND_NOT_DST TypesSlHostportFlag = 64
+	TypesSlHostportFlagSL_HP_COND_NOT_IIF TypesSlHostportFlag = 128
 )
 
 type TypesSlHostportKey struct {
@@ -255,38 +270,12 @@ type TypesSlHostportKey struct {
 	Pad   uint8
 }
 
-type TypesSlOwnDevice struct {
+type TypesSlPodnsDevice struct {
 	_           structs.HostLayout
 	Owner       uint64
 	Pod         uint64
 	Flags       uint32
 	HostIfindex uint32
-}
-
-type TypesSlPeer struct {
-	_         structs.HostLayout
-	Asked     [16]uint8
-	Pod       [16]uint8
-	Gen       uint64
-	AskedPort uint16
-	PodPort   uint16
-	Proto     uint32
-}
-
-type TypesSlPeerKey struct {
-	_      structs.HostLayout
-	Cookie uint64
-	Ip     [16]uint8
-	Port   uint16
-	Pad    [6]uint8
-}
-
-type TypesSlPoliced struct {
-	_      structs.HostLayout
-	Owner  uint64
-	Group  uint32
-	Policy uint16
-	Flags  uint16
 }
 
 type TypesSlPolicy struct {
@@ -311,16 +300,16 @@ const (
 type TypesSlProgram uint32
 
 const (
-	TypesSlProgramSL_PROGRAM_NONE           TypesSlProgram = 0
-	TypesSlProgramSL_PROGRAM_POD_EGRESS     TypesSlProgram = 1
-	TypesSlProgramSL_PROGRAM_POD_INGRESS    TypesSlProgram = 2
-	TypesSlProgramSL_PROGRAM_UPLINK_INGRESS TypesSlProgram = 3
-	TypesSlProgramSL_PROGRAM_UPLINK_EGRESS  TypesSlProgram = 4
-	TypesSlProgramSL_PROGRAM_OWN_EGRESS     TypesSlProgram = 5
-	TypesSlProgramSL_PROGRAM_OWN_INGRESS    TypesSlProgram = 6
-	TypesSlProgramSL_PROGRAM_EDT            TypesSlProgram = 7
-	TypesSlProgramSL_PROGRAM_XDP            TypesSlProgram = 8
-	TypesSlProgramSL_PROGRAM_MAX            TypesSlProgram = 9
+	TypesSlProgramSL_PROGRAM_NONE         TypesSlProgram = 0
+	TypesSlProgramSL_PROGRAM_FROM_POD     TypesSlProgram = 1
+	TypesSlProgramSL_PROGRAM_TO_POD       TypesSlProgram = 2
+	TypesSlProgramSL_PROGRAM_FROM_UPLINK  TypesSlProgram = 3
+	TypesSlProgramSL_PROGRAM_TO_UPLINK    TypesSlProgram = 4
+	TypesSlProgramSL_PROGRAM_NS_EGRESS    TypesSlProgram = 5
+	TypesSlProgramSL_PROGRAM_NS_INGRESS   TypesSlProgram = 6
+	TypesSlProgramSL_PROGRAM_EDT          TypesSlProgram = 7
+	TypesSlProgramSL_PROGRAM_XDP_DENYLIST TypesSlProgram = 8
+	TypesSlProgramSL_PROGRAM_MAX          TypesSlProgram = 9
 )
 
 type TypesSlRule struct {
@@ -345,11 +334,22 @@ const (
 	TypesSlRuleFlagSL_RULE_V6    TypesSlRuleFlag = 4
 )
 
-type TypesSlSource struct {
-	_         structs.HostLayout
-	PrefixLen uint32
-	List      [8]uint8
-	Ip        [16]uint8
+type TypesSlSocklbEntry struct {
+	_            structs.HostLayout
+	Frontend     [16]uint8
+	Pod          [16]uint8
+	Generation   uint64
+	FrontendPort uint16
+	PodPort      uint16
+	Proto        uint32
+}
+
+type TypesSlSocklbKey struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Ip     [16]uint8
+	Port   uint16
+	Pad    [6]uint8
 }
 
 type TypesSlTuple struct {

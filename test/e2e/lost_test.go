@@ -13,7 +13,7 @@ import (
 )
 
 // loseFlows takes out of the tables what lost says, as the LRU does.
-func loseFlows(w *world, lost func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) bool) (n int) {
+func loseFlows(w *world, lost func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlCtEntry) bool) (n int) {
 	w.t.Helper()
 	w.onNode(func() error {
 		for _, name := range []string{"sl_flows", "sl_flows_new"} {
@@ -27,7 +27,7 @@ func loseFlows(w *world, lost func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) 
 			}
 			defer m.Close()
 			var keys []bpfgen.TypesSlTuple
-			err = codec.Each(m, func(k *bpfgen.TypesSlTuple, f *bpfgen.TypesSlFlow) bool {
+			err = codec.Each(m, func(k *bpfgen.TypesSlTuple, f *bpfgen.TypesSlCtEntry) bool {
 				if lost(*k, *f) {
 					keys = append(keys, *k)
 				}
@@ -55,7 +55,7 @@ func TestPrivilegedLostHalves(t *testing.T) {
 	web, app, other := w.add(rt, "web", tcp(8080, 80), udp(8080, 80)), w.add(rt, "app"), w.add(w.runtime(net1()), "other")
 	serve(t, web, "web", ":80")
 	serve(t, w.Client(), "client", ":9000")
-	isIndex := func(f bpfgen.TypesSlFlow) bool { return f.Flags&uint32(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX) != 0 }
+	isIndex := func(f bpfgen.TypesSlCtEntry) bool { return f.Flags&uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE) != 0 }
 	eachTransport(t, func(t *testing.T, fam family, proto string) {
 		var talks []*talk
 		for _, x := range []way{
@@ -76,10 +76,10 @@ func TestPrivilegedLostHalves(t *testing.T) {
 		}
 		for _, half := range []struct {
 			name string
-			lost func(bpfgen.TypesSlTuple, bpfgen.TypesSlFlow) bool
+			lost func(bpfgen.TypesSlTuple, bpfgen.TypesSlCtEntry) bool
 		}{
-			{"indexes", func(_ bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) bool { return isIndex(f) }},
-			{"records", func(_ bpfgen.TypesSlTuple, f bpfgen.TypesSlFlow) bool { return !isIndex(f) }},
+			{"indexes", func(_ bpfgen.TypesSlTuple, f bpfgen.TypesSlCtEntry) bool { return isIndex(f) }},
+			{"records", func(_ bpfgen.TypesSlTuple, f bpfgen.TypesSlCtEntry) bool { return !isIndex(f) }},
 		} {
 			if n := loseFlows(w, half.lost); n < 2 {
 				t.Errorf("%d %s were there", n, half.name)

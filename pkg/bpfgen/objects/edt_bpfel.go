@@ -32,13 +32,13 @@ const (
 	EdtProgSlEdt         = "sl_edt"
 	EdtVarCfgAdmitMark   = "cfg_admit_mark"
 	EdtVarCfgAntiSpoof   = "cfg_anti_spoof"
+	EdtVarCfgCbCookie1   = "cfg_cb_cookie1"
+	EdtVarCfgCbCookie2   = "cfg_cb_cookie2"
 	EdtVarCfgCoarseClock = "cfg_coarse_clock"
 	EdtVarCfgFastPath    = "cfg_fast_path"
 	EdtVarCfgFibSrc      = "cfg_fib_src"
 	EdtVarCfgL2Len       = "cfg_l2_len"
 	EdtVarCfgNetnsCookie = "cfg_netns_cookie"
-	EdtVarCfgPassed1     = "cfg_passed1"
-	EdtVarCfgPassed2     = "cfg_passed2"
 	EdtVarCfgSnatMax1    = "cfg_snat_max1"
 	EdtVarCfgSnatMax2    = "cfg_snat_max2"
 	EdtVarCfgSnatMin1    = "cfg_snat_min1"
@@ -116,13 +116,13 @@ type EdtMapSpecs struct {
 type EdtVariableSpecs struct {
 	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
-	CfgPassed1     *ebpf.VariableSpec `ebpf:"cfg_passed1"`
-	CfgPassed2     *ebpf.VariableSpec `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -189,13 +189,13 @@ func (m *EdtMaps) Close() error {
 type EdtVariables struct {
 	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
 	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
-	CfgPassed1     *ebpf.Variable `ebpf:"cfg_passed1"`
-	CfgPassed2     *ebpf.Variable `ebpf:"cfg_passed2"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -2,7 +2,7 @@
 
 // Package conntrack is the typed view of the connection tables. Programs write them, from every CPU; Go only reads, for display,
 // and forgets what the operator says. Times are CLOCK_MONOTONIC, as bpf_ktime_get_ns. Timeouts here repeat those of
-// bpf/lib/flow.h in order to tell a reader what a packet would find; they decide nothing.
+// bpf/lib/conntrack/conntrack.h in order to tell a reader what a packet would find; they decide nothing.
 package conntrack
 
 import (
@@ -26,26 +26,26 @@ type Key struct {
 // String returns "proto local remote".
 func (k Key) String() string { return fmt.Sprintf("%d %s %s", k.Proto, k.Local, k.Remote) }
 
-// Flags are the bits of enum sl_flow_flag.
+// Flags are the bits of enum sl_ct_flag.
 type Flags uint32
 
 // The bits that this package looks at.
 const (
-	index     = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_INDEX)
-	podOpened = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_POD_OPENED)
-	snat      = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_SNAT)
-	dnat      = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_DNAT)
-	dnatAny   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_DNAT_ANY)
-	txFirst   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_TX_FIRST)
-	txConfirm = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_TX_CONFIRM)
-	rxFirst   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_RX_FIRST)
-	rxConfirm = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_RX_CONFIRM)
-	replied   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_REPLIED)
-	assured   = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_ASSURED)
-	finTX     = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_FIN_TX)
-	finRX     = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_FIN_RX)
-	rst       = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_RST)
-	localPeer = Flags(bpfgen.TypesSlFlowFlagSL_FLOW_LOCAL_PEER)
+	index     = Flags(bpfgen.TypesSlCtFlagSL_CT_REVERSE)
+	podOpened = Flags(bpfgen.TypesSlCtFlagSL_CT_POD_OPENED)
+	snat      = Flags(bpfgen.TypesSlCtFlagSL_CT_SNAT)
+	dnat      = Flags(bpfgen.TypesSlCtFlagSL_CT_DNAT)
+	dnatAny   = Flags(bpfgen.TypesSlCtFlagSL_CT_DNAT_ANYADDR)
+	txFirst   = Flags(bpfgen.TypesSlCtFlagSL_CT_TX_SEEN_FIRST)
+	txConfirm = Flags(bpfgen.TypesSlCtFlagSL_CT_TX_SEEN_LAST)
+	rxFirst   = Flags(bpfgen.TypesSlCtFlagSL_CT_RX_SEEN_FIRST)
+	rxConfirm = Flags(bpfgen.TypesSlCtFlagSL_CT_RX_SEEN_LAST)
+	replied   = Flags(bpfgen.TypesSlCtFlagSL_CT_REPLIED)
+	assured   = Flags(bpfgen.TypesSlCtFlagSL_CT_ASSURED)
+	finTX     = Flags(bpfgen.TypesSlCtFlagSL_CT_FIN_TX)
+	finRX     = Flags(bpfgen.TypesSlCtFlagSL_CT_FIN_RX)
+	rst       = Flags(bpfgen.TypesSlCtFlagSL_CT_RST)
+	localPeer = Flags(bpfgen.TypesSlCtFlagSL_CT_PEER_LOCAL)
 )
 
 // Names returns the names of the bits that are set, in the order of the enum.
@@ -111,7 +111,7 @@ func (r *Record) Fast() bool {
 	return r.Flags&both == both
 }
 
-// Timeouts of bpf/lib/flow.h.
+// Timeouts of bpf/lib/conntrack/conntrack.h.
 const (
 	timeoutTCPOpening    = 60 * time.Second
 	timeoutTCP           = 86400 * time.Second
@@ -191,20 +191,20 @@ func New(m *bpfsys.Map) Map { return Map{m} }
 
 // Each calls f with every entry, indexes and expired ones too, until f returns false. Flows come and go meanwhile.
 func (m Map) Each(f func(*Record) bool) error {
-	return m.eachRaw(func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) bool { return f(decode(k, v)) })
+	return m.eachRaw(func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlCtEntry) bool { return f(decode(k, v)) })
 }
 
-func (m Map) eachRaw(f func(*bpfgen.TypesSlTuple, *bpfgen.TypesSlFlow) bool) error {
+func (m Map) eachRaw(f func(*bpfgen.TypesSlTuple, *bpfgen.TypesSlCtEntry) bool) error {
 	return codec.Each(m.m, f)
 }
 
 // Len returns the number of entries, indexes and expired ones too.
-func (m Map) Len() (int, error) { return codec.Count[bpfgen.TypesSlTuple, bpfgen.TypesSlFlow](m.m) }
+func (m Map) Len() (int, error) { return codec.Count[bpfgen.TypesSlTuple, bpfgen.TypesSlCtEntry](m.m) }
 
-func decode(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) *Record {
+func decode(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlCtEntry) *Record {
 	return &Record{
 		Key: key(k), Other: key(&v.Other), Flags: Flags(v.Flags), OutIfindex: v.OutIfindex,
-		Created: Time(v.Created), LastSeen: Time(v.LastSeen), Gen: v.HostportGen, Owner: v.Owner,
+		Created: Time(v.Created), LastSeen: Time(v.LastSeen), Gen: v.HostportGeneration, Owner: v.Owner,
 		RxPackets: v.RxPackets, RxBytes: v.RxBytes, TxPackets: v.TxPackets, TxBytes: v.TxBytes,
 	}
 }

@@ -58,7 +58,7 @@ func TestIdleIsNeverNegative(t *testing.T) {
 // The timeouts shown are those of the programs.
 func TestTimeoutsAreThoseOfC(t *testing.T) {
 	t.Parallel()
-	src, err := os.ReadFile("../../../bpf/lib/flow.h")
+	src, err := os.ReadFile("../../../bpf/lib/conntrack/conntrack.h")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestTimeoutsAreThoseOfC(t *testing.T) {
 		"TCP_OPENING": timeoutTCPOpening, "TCP": timeoutTCP, "TCP_HALF_CLOSED": timeoutTCPHalfClosed,
 		"TCP_CLOSED": timeoutTCPClosed, "NEW": timeoutNew, "REPLIED": timeoutReplied,
 	}
-	for _, m := range regexp.MustCompile(`#define SL_TIMEOUT_(\w+) \((\d+) \* SL_SEC\)`).FindAllStringSubmatch(string(src), -1) {
+	for _, m := range regexp.MustCompile(`#define SL_TIMEOUT_(\w+) \((\d+) \* NSEC_PER_SEC\)`).FindAllStringSubmatch(string(src), -1) {
 		s, err := strconv.Atoi(m[2])
 		if err != nil {
 			t.Fatal(err)

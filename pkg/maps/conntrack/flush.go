@@ -9,13 +9,13 @@ import (
 
 type entry struct {
 	key   bpfgen.TypesSlTuple
-	value bpfgen.TypesSlFlow
+	value bpfgen.TypesSlCtEntry
 }
 
 // records returns the records, not the indexes, that match.
 func (m Map) records(match func(*Record) bool) ([]entry, error) {
 	var found []entry
-	err := m.eachRaw(func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlFlow) bool {
+	err := m.eachRaw(func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlCtEntry) bool {
 		if r := decode(k, v); !r.IsIndex() && match(r) {
 			found = append(found, entry{*k, *v})
 		}
@@ -35,7 +35,7 @@ func (m Map) Unlearn(match func(*Record) bool) (int, error) {
 	n := 0
 	for _, e := range found {
 		e.value.Flags &^= uint32(txFirst | txConfirm | rxFirst | rxConfirm | localPeer)
-		e.value.RouteUntil, e.value.Policy, e.value.OutIfindex = 0, 0, 0
+		e.value.NexthopUntil, e.value.Policy, e.value.OutIfindex = 0, 0, 0
 		was, err := bpfsys.Replace(m.m, e.key, e.value)
 		if err != nil {
 			return n, err
@@ -68,7 +68,7 @@ func (m Map) Delete(match func(*Record) bool, maps ...Map) (int, error) {
 }
 
 func (m Map) deleteIndex(key *bpfgen.TypesSlTuple, owner uint64) error {
-	v, ok, err := bpfsys.Lookup[bpfgen.TypesSlFlow](m.m, *key)
+	v, ok, err := bpfsys.Lookup[bpfgen.TypesSlCtEntry](m.m, *key)
 	if ok && Flags(v.Flags)&index != 0 && v.Owner == owner {
 		err = bpfsys.Remove(m.m, *key)
 	}

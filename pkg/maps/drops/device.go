@@ -25,7 +25,7 @@ type DeviceDrops struct{ m, cpu *bpfsys.Map }
 func NewDeviceDrops(m, cpu *bpfsys.Map) DeviceDrops { return DeviceDrops{m, cpu} }
 
 // runs is what the CPUs have counted and not brought to the map yet.
-type runs []bpfgen.TypesSlEventCpu
+type runs []bpfgen.TypesSlEventState
 
 // moved says whether a CPU has brought something to the map since earlier.
 func (r runs) moved(earlier runs) bool {
@@ -42,7 +42,7 @@ const attempts = 4
 
 // All returns the packets dropped at each place, summed over all CPUs.
 func (d DeviceDrops) All() (map[Place]uint64, error) {
-	before, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventCpu](d.cpu, uint32(0))
+	before, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventState](d.cpu, uint32(0))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (d DeviceDrops) All() (map[Place]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		after, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventCpu](d.cpu, uint32(0))
+		after, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventState](d.cpu, uint32(0))
 		if err != nil {
 			return nil, err
 		}

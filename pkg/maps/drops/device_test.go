@@ -11,11 +11,11 @@ import (
 // A sum of two maps is right only if nothing went from one to the other in between.
 func TestRunsMoved(t *testing.T) {
 	t.Parallel()
-	run := func(device uint32, n uint64) bpfgen.TypesSlEventCpu {
-		return bpfgen.TypesSlEventCpu{Key: bpfgen.TypesSlDropKey{Device: device}, Run: n}
+	run := func(device uint32, n uint64) bpfgen.TypesSlEventState {
+		return bpfgen.TypesSlEventState{Key: bpfgen.TypesSlDropKey{Device: device}, Run: n}
 	}
 	for name, tt := range map[string]struct {
-		before, after bpfgen.TypesSlEventCpu
+		before, after bpfgen.TypesSlEventState
 		want          bool
 	}{
 		"nothing":          {run(1, 5), run(1, 5), false},

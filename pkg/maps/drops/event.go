@@ -25,14 +25,14 @@ type Event struct {
 }
 
 var programs = [...]string{
-	bpfgen.TypesSlProgramSL_PROGRAM_POD_EGRESS:     "sl_pod_egress",
-	bpfgen.TypesSlProgramSL_PROGRAM_POD_INGRESS:    "sl_pod_ingress",
-	bpfgen.TypesSlProgramSL_PROGRAM_UPLINK_INGRESS: "sl_upl_ingress",
-	bpfgen.TypesSlProgramSL_PROGRAM_UPLINK_EGRESS:  "sl_upl_egress",
-	bpfgen.TypesSlProgramSL_PROGRAM_OWN_EGRESS:     "sl_own_egress",
-	bpfgen.TypesSlProgramSL_PROGRAM_OWN_INGRESS:    "sl_own_ingress",
-	bpfgen.TypesSlProgramSL_PROGRAM_EDT:            "sl_edt",
-	bpfgen.TypesSlProgramSL_PROGRAM_XDP:            "sl_xdp_uplink",
+	bpfgen.TypesSlProgramSL_PROGRAM_FROM_POD:     "sl_pod_egress",
+	bpfgen.TypesSlProgramSL_PROGRAM_TO_POD:       "sl_pod_ingress",
+	bpfgen.TypesSlProgramSL_PROGRAM_FROM_UPLINK:  "sl_upl_ingress",
+	bpfgen.TypesSlProgramSL_PROGRAM_TO_UPLINK:    "sl_upl_egress",
+	bpfgen.TypesSlProgramSL_PROGRAM_NS_EGRESS:    "sl_own_egress",
+	bpfgen.TypesSlProgramSL_PROGRAM_NS_INGRESS:   "sl_own_ingress",
+	bpfgen.TypesSlProgramSL_PROGRAM_EDT:          "sl_edt",
+	bpfgen.TypesSlProgramSL_PROGRAM_XDP_DENYLIST: "sl_xdp_uplink",
 }
 
 // DecodeEvent decodes a record. Its Data is a copy.
@@ -61,20 +61,20 @@ func NewEventControl(wish, cpu *bpfsys.Map) EventControl { return EventControl{w
 
 // Want asks for events for a while, at most burst of each CPU in a window; 0 for no more.
 func (c EventControl) Want(d, window time.Duration, burst uint64) error {
-	var v bpfgen.TypesSlEventWish
+	var v bpfgen.TypesSlEventLease
 	if d > 0 {
 		var ts unix.Timespec
 		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 			return err
 		}
-		v = bpfgen.TypesSlEventWish{Until: uint64(ts.Nano()) + uint64(d), Window: uint64(window), Burst: burst}
+		v = bpfgen.TypesSlEventLease{Until: uint64(ts.Nano()) + uint64(d), Window: uint64(window), Burst: burst}
 	}
 	return bpfsys.Put(c.wish, uint32(0), v)
 }
 
 // Lost returns the drops that a reader would have got but for its limit, or for a full buffer, since the maps were made.
 func (c EventControl) Lost() (uint64, error) {
-	perCPU, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventCpu](c.cpu, uint32(0))
+	perCPU, err := bpfsys.LookupPerCPU[bpfgen.TypesSlEventState](c.cpu, uint32(0))
 	if err != nil {
 		return 0, err
 	}

@@ -17,12 +17,12 @@ import (
 // Flags of a limit.
 const (
 	FlagEgress   = uint32(bpfgen.TypesSlEdtFlagSL_EDT_EGRESS)
-	FlagListed   = uint32(bpfgen.TypesSlEdtFlagSL_EDT_LISTED)
-	FlagUnlisted = uint32(bpfgen.TypesSlEdtFlagSL_EDT_UNLISTED)
+	FlagListed   = uint32(bpfgen.TypesSlEdtFlagSL_EDT_ONLY)
+	FlagUnlisted = uint32(bpfgen.TypesSlEdtFlagSL_EDT_EXCEPT)
 )
 
 // Limit is one direction of one attachment. Rate is in bytes a second, times are in ns.
-type Limit bpfgen.TypesSlEdt
+type Limit bpfgen.TypesSlEdtLimit
 
 // Limits is the view of sl_edt_limits.
 type Limits struct{ m *bpfsys.Map }
@@ -55,7 +55,7 @@ type Nets struct{ m *bpfsys.Map }
 // NewNets returns a view of m.
 func NewNets(m *bpfsys.Map) Nets { return Nets{m} }
 
-type netKey bpfgen.TypesSlEdtNet
+type netKey bpfgen.TypesSlEdtCidr
 
 // numberBits are the bits of a key that stand for the number, before those of the address.
 const numberBits = 32

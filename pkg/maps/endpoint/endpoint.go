@@ -19,9 +19,9 @@ import (
 const (
 	FlagMasquerade = uint32(bpfgen.TypesSlEndpointFlagSL_EP_MASQUERADE)
 	FlagAdmit      = uint32(bpfgen.TypesSlEndpointFlagSL_EP_ADMIT)
-	FlagPublish    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_PUBLISH)
-	FlagQueueRx    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_QUEUE_RX)
-	FlagQueueTx    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_QUEUE_TX)
+	FlagPublish    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_HOSTPORT)
+	FlagQueueRx    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_QDISC_RX)
+	FlagQueueTx    = uint32(bpfgen.TypesSlEndpointFlagSL_EP_IFB_TX)
 )
 
 // FlagNames returns the names of the flags that are set.

@@ -19,12 +19,12 @@ const (
 	FlagSNAT    = uint16(bpfgen.TypesSlHostportFlagSL_HP_SNAT)
 	FlagMasqAll = uint16(bpfgen.TypesSlHostportFlagSL_HP_MASQ_ALL)
 
-	ifSource  = uint16(bpfgen.TypesSlHostportFlagSL_HP_IF_SRC)
-	ifDest    = uint16(bpfgen.TypesSlHostportFlagSL_HP_IF_DST)
-	ifIn      = uint16(bpfgen.TypesSlHostportFlagSL_HP_IF_IN)
-	notSource = uint16(bpfgen.TypesSlHostportFlagSL_HP_NOT_SRC)
-	notDest   = uint16(bpfgen.TypesSlHostportFlagSL_HP_NOT_DST)
-	notIn     = uint16(bpfgen.TypesSlHostportFlagSL_HP_NOT_IN)
+	ifSource  = uint16(bpfgen.TypesSlHostportFlagSL_HP_COND_SRC)
+	ifDest    = uint16(bpfgen.TypesSlHostportFlagSL_HP_COND_DST)
+	ifIn      = uint16(bpfgen.TypesSlHostportFlagSL_HP_COND_IIF)
+	notSource = uint16(bpfgen.TypesSlHostportFlagSL_HP_COND_NOT_SRC)
+	notDest   = uint16(bpfgen.TypesSlHostportFlagSL_HP_COND_NOT_DST)
+	notIn     = uint16(bpfgen.TypesSlHostportFlagSL_HP_COND_NOT_IIF)
 )
 
 // Key names a published port. An unspecified HostIP stands for every address of the node in its family.
@@ -85,7 +85,7 @@ func New(m *bpfsys.Map, e cacheepoch.Epoch) Map { return Map{m, e} }
 // Put makes v the value of k, atomically. E2BIG: the map is full.
 func (m Map) Put(k Key, v Value) error {
 	raw := bpfgen.TypesSlHostport{
-		Ip: codec.Addr(v.PodIP), Owner: v.Owner, Gen: v.Gen, Port: codec.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
+		Ip: codec.Addr(v.PodIP), Owner: v.Owner, Generation: v.Gen, Port: codec.Port(v.PodPort), Flags: v.Flags, Sources: v.Sources,
 	}
 	v.Conditions.encode(&raw)
 	if err := bpfsys.Put(m.m, k.raw(), raw); err != nil {
@@ -125,7 +125,7 @@ func (m Map) Len() (int, error) {
 
 func decode(v *bpfgen.TypesSlHostport) Value {
 	return Value{
-		PodIP: codec.FromAddr(v.Ip), PodPort: codec.Port(v.Port), Owner: v.Owner, Gen: v.Gen,
+		PodIP: codec.FromAddr(v.Ip), PodPort: codec.Port(v.Port), Owner: v.Owner, Gen: v.Generation,
 		Flags: v.Flags & (FlagSNAT | FlagMasqAll), Sources: v.Sources, Conditions: decodeConditions(v),
 	}
 }

@@ -45,8 +45,8 @@ type Sources struct{ m *bpfsys.Map }
 // NewSources returns a view of m.
 func NewSources(m *bpfsys.Map) Sources { return Sources{m} }
 
-func sourceKey(list uint64, p netip.Prefix) bpfgen.TypesSlSource {
-	k := bpfgen.TypesSlSource{PrefixLen: 64 + uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}
+func sourceKey(list uint64, p netip.Prefix) bpfgen.TypesSlAllowedSource {
+	k := bpfgen.TypesSlAllowedSource{PrefixLen: 64 + uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}
 	if p.Addr().Is4() {
 		list |= 1
 	}
@@ -77,7 +77,7 @@ func (s Sources) Has(nets []netip.Prefix) (bool, error) {
 // All returns every list by its name.
 func (s Sources) All() (map[uint64][]netip.Prefix, error) {
 	all := make(map[uint64][]netip.Prefix)
-	err := codec.Each(s.m, func(k *bpfgen.TypesSlSource, _ *uint32) bool {
+	err := codec.Each(s.m, func(k *bpfgen.TypesSlAllowedSource, _ *uint32) bool {
 		list := binary.NativeEndian.Uint64(k.List[:]) &^ 1
 		all[list] = append(all[list], codec.FromPrefix(codec.FromAddr(k.Ip), uint8(k.PrefixLen-64)))
 		return true
@@ -89,7 +89,7 @@ func (s Sources) All() (map[uint64][]netip.Prefix, error) {
 }
 
 // Len returns the number of networks in all lists.
-func (s Sources) Len() (int, error) { return codec.Count[bpfgen.TypesSlSource, uint32](s.m) }
+func (s Sources) Len() (int, error) { return codec.Count[bpfgen.TypesSlAllowedSource, uint32](s.m) }
 
 // Keep deletes the lists that used does not name.
 func (s Sources) Keep(used map[uint64]bool) error {

@@ -27,7 +27,7 @@ const keyBit = uint32(1 << 31)
 var ErrNoNumber = errors.New("no free device number")
 
 // Device is a pod's own device.
-type Device bpfgen.TypesSlOwnDevice
+type Device bpfgen.TypesSlPodnsDevice
 
 // Key returns the key of device number in maps whose other keys are ifindexes (endpoint.Stats).
 func Key(number uint32) uint32 { return keyBit | number }

@@ -228,7 +228,7 @@ func (m Map) Find(v *Value) (uint16, bool, error) {
 }
 
 // Policed is a pod device under a policy.
-type Policed bpfgen.TypesSlPoliced
+type Policed bpfgen.TypesSlDevPolicy
 
 // NewPoliced returns the entry of a device of owner whose bridge, or host end if it has none, is group, under the policy id.
 func NewPoliced(owner uint64, group uint32, id uint16, m policy.Mode) *Policed {

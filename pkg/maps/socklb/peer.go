@@ -27,14 +27,14 @@ func NewConnected(m *bpfsys.Map) Connected { return Connected{m} }
 
 // Each calls f with every entry until f returns false.
 func (c Connected) Each(f func(cookie uint64, v Value) bool) error {
-	return codec.Each(c.m, func(k *uint64, v *bpfgen.TypesSlPeer) bool { return f(*k, decode(v)) })
+	return codec.Each(c.m, func(k *uint64, v *bpfgen.TypesSlSocklbEntry) bool { return f(*k, decode(v)) })
 }
 
 // Delete forgets a socket; missing is success.
 func (c Connected) Delete(cookie uint64) error { return bpfsys.Remove(c.m, cookie) }
 
 // Len returns the number of sockets.
-func (c Connected) Len() (int, error) { return codec.Count[uint64, bpfgen.TypesSlPeer](c.m) }
+func (c Connected) Len() (int, error) { return codec.Count[uint64, bpfgen.TypesSlSocklbEntry](c.m) }
 
 // Datagram is the view of sl_peers_udp: sockets without a peer, and the pods they sent to.
 type Datagram struct{ m *bpfsys.Map }
@@ -44,21 +44,21 @@ func NewDatagram(m *bpfsys.Map) Datagram { return Datagram{m} }
 
 // Len returns the number of pairs.
 func (d Datagram) Len() (int, error) {
-	return codec.Count[bpfgen.TypesSlPeerKey, bpfgen.TypesSlPeer](d.m)
+	return codec.Count[bpfgen.TypesSlSocklbKey, bpfgen.TypesSlSocklbEntry](d.m)
 }
 
-func decode(v *bpfgen.TypesSlPeer) Value {
+func decode(v *bpfgen.TypesSlSocklbEntry) Value {
 	return Value{
-		Asked: netip.AddrPortFrom(codec.FromAddr(v.Asked), codec.Port(v.AskedPort)),
+		Asked: netip.AddrPortFrom(codec.FromAddr(v.Frontend), codec.Port(v.FrontendPort)),
 		Pod:   netip.AddrPortFrom(codec.FromAddr(v.Pod), codec.Port(v.PodPort)),
-		Proto: uint8(v.Proto), Gen: v.Gen,
+		Proto: uint8(v.Proto), Gen: v.Generation,
 	}
 }
 
-func encode(v Value) *bpfgen.TypesSlPeer {
-	return &bpfgen.TypesSlPeer{
-		Asked: codec.Addr(v.Asked.Addr()), AskedPort: codec.Port(v.Asked.Port()),
+func encode(v Value) *bpfgen.TypesSlSocklbEntry {
+	return &bpfgen.TypesSlSocklbEntry{
+		Frontend: codec.Addr(v.Asked.Addr()), FrontendPort: codec.Port(v.Asked.Port()),
 		Pod: codec.Addr(v.Pod.Addr()), PodPort: codec.Port(v.Pod.Port()),
-		Proto: uint32(v.Proto), Gen: v.Gen,
+		Proto: uint32(v.Proto), Generation: v.Gen,
 	}
 }

@@ -20,8 +20,8 @@ func TestRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(want, decode(raw), cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
 			t.Error(diff)
 		}
-		if raw.Asked[15] != want.Asked.Addr().As16()[15] {
-			t.Errorf("asked address %v", raw.Asked)
+		if raw.Frontend[15] != want.Asked.Addr().As16()[15] {
+			t.Errorf("asked address %v", raw.Frontend)
 		}
 	}
 }

@@ -1,9 +1,0 @@
-/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-#pragma once
-
-/* Values of cfg_fast_path. */
-enum sl_fast_path {
-	SL_FAST_OFF = 0,     /* every packet goes through the stack */
-	SL_FAST_LEARNED = 1, /* a confirmed flow takes the shortcut */
-	SL_FAST_DIRECT = 2,  /* and that of a hostPort from its first packet on */
-};

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "drop_event_types.h"
+#include "drop_reasons.h"
+#include "../endpoint/podns_device_types.h"
+
+/*
+ * Counts drops, and reports them to a reader ("sluice monitor") while there is one, no more than that
+ * reader can take. Every object that drops defines SL_PROGRAM, its enum sl_program, before its headers.
+ */
+
+/* Dropped packets, for one reader at a time. Written by programs, and only while somebody reads. Kernel 5.8. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_events SEC(".maps");
+
+/* Written by the reader. Programs read it whole or half: an event more or less. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sl_event_lease);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_event_wish SEC(".maps");
+
+/* Each program counts on its own CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sl_event_state);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_event_cpu SEC(".maps");
+
+/*
+ * Packets dropped, by device, endpoint and reason, but for the last ones of each CPU (sl_event_cpu.run). Entries are made by
+ * the programs, each counts on its own CPU; those of devices that have gone are the first to be pushed out.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct sl_drop_key);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_dev_drops SEC(".maps");
+
+/* Packets dropped, by reason. Each program counts on its own CPU. Larger than the reasons are: a pinned map keeps its size. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SL_DROP_MAP_SIZE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_drops SEC(".maps");
+
+/*
+ * What is said of a dropped packet: counters, always; a record with its first bytes, while somebody reads (sluice monitor)
+ * and not more than that reader can take. Every object that drops defines SL_PROGRAM, its enum sl_program,
+ * before its headers.
+ */
+#ifndef SL_PROGRAM
+#define SL_PROGRAM SL_PROGRAM_NONE
+#endif
+
+/* Brings what the CPU has counted of one kind of drop to its counter. */
+static __always_inline void drop_flush(struct sl_event_state *cpu)
+{
+	__u64 *n;
+
+	if (!cpu->run)
+		return;
+	n = bpf_map_lookup_elem(&sl_dev_drops, &cpu->key);
+	if (n)
+		*n += cpu->run;
+	else /* ANY: where another CPU is faster, this one's share of the counter is still 0 */
+		bpf_map_update_elem(&sl_dev_drops, &cpu->key, &cpu->run, BPF_ANY);
+	cpu->run = 0;
+}
+
+/*
+ * Notes in the CPU's room where a packet is dropped, whose, and why, and counts it. Drops come in floods, one like the
+ * other: they are counted in the CPU's room, without a lookup in a large map, until one comes that is of another kind.
+ * NULL is for the verifier.
+ */
+static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 endpoint, __u32 reason)
+{
+	struct sl_event_state *cpu;
+	__u32 zero = 0;
+	__u64 *n;
+
+	cpu = bpf_map_lookup_elem(&sl_event_cpu, &zero);
+	if (!cpu)
+		return NULL;
+	if (cpu->key.device != device || cpu->key.endpoint != endpoint || cpu->key.reason != reason) {
+		drop_flush(cpu);
+		cpu->key.device = device;
+		cpu->key.endpoint = endpoint;
+		cpu->key.reason = reason;
+	}
+	cpu->run++;
+	cpu->owner = 0;
+	cpu->zero = 0;
+	n = bpf_map_lookup_elem(&sl_drops, &cpu->key.reason);
+	if (n)
+		(*n)++;
+	return cpu;
+}
+
+/* A record about what drop_count() noted, to fill and submit, or NULL: nobody reads, or too many packets are dropped. */
+static __always_inline struct sl_event *event_reserve(struct sl_event_state *cpu)
+{
+	struct sl_event_lease *w;
+	struct sl_event *e;
+
+	w = bpf_map_lookup_elem(&sl_event_wish, &cpu->zero);
+	if (!w || !w->until)
+		return NULL;
+	cpu->now = bpf_ktime_get_ns();
+	if (cpu->now >= w->until)
+		return NULL;
+	if (cpu->now - cpu->window >= w->window) {
+		cpu->window = cpu->now;
+		cpu->left = w->burst;
+	}
+	e = cpu->left ? bpf_ringbuf_reserve(&sl_events, sizeof(*e), 0) : NULL;
+	if (!e) {
+		cpu->lost++;
+		return NULL;
+	}
+	cpu->left--;
+	e->time = cpu->now;
+	e->owner = cpu->owner;
+	e->endpoint = cpu->key.endpoint;
+	e->device = cpu->key.device;
+	e->reason = (__u16)cpu->key.reason;
+	e->program = SL_PROGRAM;
+	return e;
+}

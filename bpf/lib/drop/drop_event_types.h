@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../base/compiler.h"
+
+/*
+ * Records about dropped packets, and the values of the maps that count drops.
+ */
+
+/* Which program dropped a packet. Numbers are part of the map layout. */
+enum sl_program {
+	SL_PROGRAM_NONE = 0,
+	SL_PROGRAM_FROM_POD,
+	SL_PROGRAM_TO_POD,
+	SL_PROGRAM_FROM_UPLINK,
+	SL_PROGRAM_TO_UPLINK,
+	SL_PROGRAM_NS_EGRESS,
+	SL_PROGRAM_NS_INGRESS,
+	SL_PROGRAM_EDT,
+	SL_PROGRAM_XDP_DENYLIST,
+	SL_PROGRAM_MAX,
+};
+
+/* Key of a limit's drops beside ifindexes and SL_PODNS_KEY: the number of its entry in sl_edt_limits, with this bit. */
+#define SL_EDT_KEY 0x40000000U
+
+/* First bytes of a packet in an event: link header, IPv6 with an extension header, and an ICMP error with what it carries. */
+#define SL_EVENT_BYTES 128
+
+/* A dropped packet, in sl_events. Addresses are as far as they were translated when it was dropped. */
+struct sl_event {
+	__u64 time;	/* CLOCK_MONOTONIC, ns */
+	__u64 owner;	/* as sl_endpoint.owner; 0: no endpoint, or not known to the program */
+	__u32 endpoint; /* key of the pod's device in sl_ep_stats, or with SL_EDT_KEY; 0 = none */
+	__u32 device;	/* ifindex of the device the program is on; endpoint inside a pod */
+	__u32 len;	/* of the frame, a GSO packet whole */
+	__u16 reason;	/* enum sl_drop_reason */
+	__u8 program;	/* enum sl_program */
+	__u8 l2_len;	/* bytes of link header before the IP header */
+	__u8 captured;	/* bytes in data, up to SL_EVENT_BYTES */
+	__u8 pad[7];
+	__u8 data[SL_EVENT_BYTES];
+};
+_Static_assert(sizeof(struct sl_event) == 168, "sl_event is what the reader decodes");
+
+/* What a reader of events wants; the loader's, one entry. */
+struct sl_event_lease {
+	__u64 until;  /* CLOCK_MONOTONIC, ns: nobody reads after that. A reader puts it off while it lives */
+	__u64 window; /* ns */
+	__u64 burst;  /* events of one CPU in one window */
+};
+
+/* Where a packet was dropped, whose, and why: key of sl_dev_drops. */
+struct sl_drop_key {
+	__u32 device;	/* as sl_event.device */
+	__u32 endpoint; /* as sl_event.endpoint */
+	__u32 reason;	/* enum sl_drop_reason */
+};
+
+/* What a CPU has sent to the reader, and room of its own, since stacks are full where packets are dropped. */
+struct sl_event_state {
+	__u64 window; /* when it began */
+	__u64 left;   /* events */
+	__u64 lost;   /* drops that the reader would have got but for its limit, or for a full buffer */
+	__u64 run;    /* drops of key that are not in sl_dev_drops yet */
+	/* Of the packet being dropped, or of the last one. */
+	__u64 now;
+	__u64 owner;
+	struct sl_drop_key key;
+	__u32 zero; /* key of a map with one entry */
+};

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../base/compiler.h"
+
+/*
+ * Why a packet was dropped.
+ */
+
+/*
+ * Why a packet was dropped: the index into sl_drops. One reason per cause.
+ * New reasons go before SL_DROP_MAX; numbers are part of the map layout.
+ */
+enum sl_drop_reason {
+	SL_DROP_NONE = 0,
+	SL_DROP_SPOOFED_IP,	/* source address is not one of the pod's */
+	SL_DROP_SPOOFED_MAC,	/* source MAC is not the pod's */
+	SL_DROP_NO_SNAT_ADDR,	/* the uplink has no address to masquerade with */
+	SL_DROP_SNAT_PORTS,	/* no free source port toward that destination */
+	SL_DROP_NO_CLIENT_PORT, /* no port left for a client that reaches one pod port in two ways from one port */
+	SL_DROP_CT_TABLE,	/* the flow could not be recorded */
+	SL_DROP_REWRITE,	/* the packet could not be rewritten */
+	SL_DROP_ICMP_ORPHAN,	/* a masqueraded pod's ICMP error about a connection that we do not know */
+	SL_DROP_FRAGMENT,	/* a masqueraded pod's fragment without the first one of its datagram */
+	SL_DROP_UNPARSABLE,	/* nothing in it to translate for a masqueraded pod, or to ask the rules about */
+	SL_DROP_LOOPBACK,	/* a loopback address on a wire */
+	SL_DROP_ISOLATED,	/* ingressPolicy keeps the two pods apart */
+	SL_DROP_INGRESS_RULE,	/* a rule, or the default, of what may be opened toward the pod */
+	SL_DROP_EGRESS_RULE,	/* ... of what the pod may open */
+	SL_DROP_POLICY_RACE,	/* the device's policy was replaced while the packet was on its way */
+	SL_DROP_RATE,		/* it would have waited too long for its turn under the pod's rate limit */
+	SL_DROP_SOURCE,		/* the mapping's allowedSources do not have the source */
+	SL_DROP_DENIED,		/* the source is in the deny list */
+	SL_DROP_NO_GATEWAY,   /* the device a pod is routed from has no address to masquerade with at the pod's door */
+	SL_DROP_LOOPBACK_POD, /* a pod sends to a loopback address */
+	SL_DROP_MAX,
+};
+
+/* Entries of sl_drops. */
+#define SL_DROP_MAP_SIZE 64
+_Static_assert(SL_DROP_MAX <= SL_DROP_MAP_SIZE, "sl_drops has an entry for every reason");

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../base/compiler.h"
+
+/*
+ * What the loader tells the programs about pods, their devices and the uplinks. Addresses of pods are
+ * keys of sl_endpoints; there is one value per address.
+ */
+
+/* An address, v4-mapped for IPv4. All zero is "::", ::ffff:0.0.0.0 is "0.0.0.0". */
+struct sl_addr {
+	__u8 ip[16];
+};
+
+enum sl_endpoint_flag {
+	SL_EP_MASQUERADE = 1 << 0, /* connections the pod opens leave with the node's address */
+	SL_EP_ADMIT = 1 << 1,	   /* the firewall plugin admits its traffic: packets carry the admit mark */
+	SL_EP_HOSTPORT = 1 << 2,   /* portmap publishes ports of it */
+	/* Bits 8 and 9 are the bandwidth plugin's: a queue the packets must not be led around. */
+	SL_EP_QDISC_RX = 1 << 8, /* what it gets leaves by the host end's egress, where a qdisc is */
+	SL_EP_IFB_TX = 1 << 9,	 /* what it sends goes to an intermediate device, then the stack */
+};
+
+/* One address of a pod. */
+struct sl_endpoint {
+	__u64 owner;	     /* first 8 bytes, big endian, of SHA-256(network NUL containerID NUL ifname) */
+	__u64 pod;	     /* first 8 bytes, big endian, of SHA-256(containerID): the same for all devices of a pod */
+	__u32 ifindex;	     /* host end of the pod's device */
+	__u32 route_ifindex; /* device its packets are routed from: the bridge, else the host end */
+	__u32 flags;	     /* enum sl_endpoint_flag */
+	__u32 mtu;	     /* of the pod's device */
+	__u8 mac[6];	     /* of the pod's device */
+	__u8 gateway_mac[6]; /* of route_ifindex */
+	__u8 gateway[16];    /* address of route_ifindex that hairpin and masqAll show the pod; zero = none */
+	__u8 prefix_len;     /* of the pod's own subnet, 96 + n for IPv4 */
+	__u8 pad;
+	__u16 policy; /* as sl_policed.policy of the device; 0 = none */
+};
+_Static_assert(sizeof(struct sl_endpoint) == 64, "sl_endpoint is a map value");
+
+/* Counters of one pod device, per CPU. */
+struct sl_endpoint_stats {
+	__u64 rx_packets; /* toward the pod */
+	__u64 rx_bytes;
+	__u64 tx_packets; /* from the pod */
+	__u64 tx_bytes;
+	__u64 rx_fast; /* of rx_packets, by the learned path */
+	__u64 tx_fast;
+	__u64 drops; /* by our programs, both directions */
+	__u64 pod;   /* not counters but, written by the loader, sl_endpoint.pod and .owner of the device */
+	__u64 owner;
+};
+
+/* A device that carries pod traffic out of the node. */
+struct sl_uplink {
+	__u8 src4[16]; /* masquerade source where the kernel lacks BPF_FIB_LOOKUP_SRC; zero = none */
+	__u8 src6[16];
+	__u32 bare; /* 1: no Ethernet header. For the loader; the programs have cfg_l2_len */
+};

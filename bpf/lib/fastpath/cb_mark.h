@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../base/config.h"
+
+/*
+ * Marks skb->cb on the fast path. The packet meets the egress hook of the uplink once more, and that
+ * hook skips what is marked. A packet that waits for its neighbour loses the mark; it is then handled
+ * like any other.
+ */
+
+/*
+ * The shortcut sends a packet out by an uplink whose egress hook sees it once more, when all has been done to it. The
+ * control block stays with the packet on that way, unless it has to wait for its neighbour: one that has lost the word is
+ * looked at like any other.
+ */
+static __always_inline void cb_mark(struct __sk_buff *skb)
+{
+	if (!cfg_cb_cookie1)
+		return;
+	skb->cb[3] = cfg_cb_cookie1;
+	skb->cb[4] = cfg_cb_cookie2;
+}
+
+/* Does the packet come from the shortcut? */
+static __always_inline bool passed(const struct __sk_buff *skb)
+{
+	return cfg_cb_cookie1 && skb->cb[3] == cfg_cb_cookie1 && skb->cb[4] == cfg_cb_cookie2;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../conntrack/conntrack.h"
+#include "../drop/drop.h"
+#include "../endpoint/endpoint.h"
+#include "../packet/rewrite.h"
+
+/*
+ * The fast path: redirects packets of a confirmed connection past the stack. Whatever needs the stack
+ * (ICMP errors, neighbour resolution, fragmentation) goes there and is answered as without Sluice.
+ */
+
+/* May this packet of a live flow leave the stack out? */
+static __always_inline bool fast_allowed(const struct sl_ct_entry *ct, const struct sl_pkt *p)
+{
+	if (cfg_fast_path == SL_FAST_OFF || (ct->flags & SL_CT_SEEN_LAST) != SL_CT_SEEN_LAST || p->ttl <= 1)
+		return false;
+	if (cfg_fast_path == SL_FAST_DIRECT && (ct->flags & SL_CT_DNAT))
+		return true;
+	return (ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN);
+}
+
+/*
+ * With SL_FAST_DIRECT a hostPort's flow counts as confirmed before anything was seen of its way: nobody else is asked about
+ * it. It goes out where it came in if the FIB says so. Not where each packet has to see the pod's door, nor
+ * by a device without Ethernet header.
+ */
+static __always_inline void fast_confirm_now(struct sl_ct_entry *ct, __u32 ifindex)
+{
+	if (cfg_fast_path != SL_FAST_DIRECT || !cfg_l2_len || (ct->flags & SL_CT_WANTS_POD_SNAT))
+		return;
+	ct->flags |= SL_CT_SEEN_LAST;
+	ct->out_ifindex = ifindex;
+}
+
+/*
+ * Over the last device, into the pod. A pod whose ingress is limited gets its packets by the egress of the host end, where
+ * the qdisc is: that still leaves out the stack, but not sl_pod_ingress, which counts them.
+ */
+static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
+{
+	__u32 ifindex = ep->ifindex;
+
+	if (unlikely(ep->flags & SL_EP_QDISC_RX))
+		return (int)bpf_redirect(ifindex, 0);
+	count_rx(skb, endpoint_stats(ifindex), true);
+	return (int)bpf_redirect_peer(ifindex, 0);
+}
+
+/* Hands a translated packet that has lost its hop to the pod behind ep. Kernel 5.10. */
+static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
+{
+	__u32 ifindex = ep->ifindex;
+
+	if (unlikely(rewrite_macs(skb, ep->mac, ep->gateway_mac)))
+		return drop(skb, SL_DROP_REWRITE, ifindex);
+	return redirect_into_pod(skb, ep);
+}
+
+/*
+ * From pod to pod on this node. Bridged frames (addressed to the peer's own MAC)
+ * stay as they are; routed ones lose a hop and get the peer's MAC. The frame was
+ * not for the host end's MAC, so the stack of the peer would take it for somebody
+ * else's unless told otherwise.
+ */
+static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p,
+					   const struct sl_endpoint *peer)
+{
+	bool bridged = mac_equal(p->dst_mac, peer->mac);
+	__u32 ifindex = peer->ifindex;
+
+	if (!bridged &&
+	    (rewrite_packet(skb, p, SL_TX, &p->tuple, true) || rewrite_macs(skb, peer->mac, peer->gateway_mac)))
+		return drop(skb, SL_DROP_REWRITE, ifindex);
+	if (skb->pkt_type != PACKET_HOST && bpf_skb_change_type(skb, PACKET_HOST))
+		return drop(skb, SL_DROP_REWRITE, ifindex);
+	return redirect_into_pod(skb, peer);
+}
+
+/* How a packet leaves by the uplink that its flow has learned. */
+struct sl_nexthop {
+	struct bpf_redir_neigh nh; /* the next hop, if nh.nh_family is not 0; else the frame is addressed so: */
+	__u8 link_dst[ETH_ALEN];
+	__u8 link_src[ETH_ALEN];
+};
+
+/*
+ * Asks the FIB as the stack would for this packet: from the pod's address, in
+ * by the device the pod is routed from. True when it leads out by the uplink the
+ * flow has learned, and the packet fits; nh is the next hop then. What it says is kept in f, if the
+ * neighbour is known.
+ */
+static __always_inline bool fib_lookup_nexthop(struct __sk_buff *skb, const struct sl_pkt *p,
+					       const struct sl_endpoint *ep, struct sl_ct_entry *ct,
+					       struct bpf_redir_neigh *nh, __u64 now)
+{
+	struct bpf_fib_lookup fib = {
+		.ifindex = ep->route_ifindex,
+		.l4_protocol = p->tuple.proto,
+		.sport = p->tuple.local_port,
+		.dport = p->tuple.remote_port,
+		.tot_len = (__u16)p->seg_len,
+	};
+	long rc;
+
+	if (p->family == 4) {
+		fib.family = AF_INET;
+		fib.ipv4_src = addr_v4(p->tuple.local);
+		fib.ipv4_dst = addr_v4(p->tuple.remote);
+	} else {
+		fib.family = AF_INET6;
+		addr_copy(fib.ipv6_src, p->tuple.local);
+		addr_copy(fib.ipv6_dst, p->tuple.remote);
+	}
+	rc = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	/* Without a neighbour entry the redirect resolves it. */
+	if (rc != BPF_FIB_LKUP_RET_SUCCESS && rc != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return false;
+	if (fib.ifindex != ct->out_ifindex)
+		return false;
+	/*
+	 * The stack has sent the flow by another next hop of the device, or who that was cannot be told: it knows what the
+	 * question leaves out, a mark above all.
+	 */
+	if (ct->nexthop_valid == SL_NEXTHOP_VALID &&
+	    (rc != BPF_FIB_LKUP_RET_SUCCESS || !mac_equal(fib.dmac, ct->nexthop_dst)))
+		return false;
+	nh->nh_family = fib.family;
+	if (fib.family == AF_INET)
+		nh->ipv4_nh = fib.ipv4_dst;
+	else
+		addr_copy(nh->ipv6_nh, fib.ipv6_dst);
+	/* Since 5.12 tot_len is the MTU of the route now. */
+	if (rc == BPF_FIB_LKUP_RET_SUCCESS)
+		ct_cache_nexthop(ct, fib.dmac, fib.smac, fib.tot_len > p->seg_len ? fib.tot_len : p->seg_len, now);
+	return true;
+}
+
+/*
+ * How a packet the pod sends leaves. As the flow's last one did for a while, by a plain redirect, which asks neither FIB nor neighbour
+ * table: the two were a third of the program's cost. A changed route or neighbour counts that much later. The packet after that, and
+ * one that is longer, asks again, and is sent by way of the neighbour, so that the kernel goes on probing it. Two
+ * CPUs may write what is held at once; the values are the same but for the moment in which
+ * a route changes, when a mixture can send one packet to a neighbour that is not there.
+ */
+static __always_inline bool route_cached_or_fib(struct __sk_buff *skb, const struct sl_pkt *p,
+						const struct sl_endpoint *ep, struct sl_ct_entry *ct,
+						struct sl_nexthop *r, __u64 now)
+{
+	if (likely(now < ct->nexthop_until && p->seg_len <= ct->nexthop_len && ct->nexthop_valid == SL_NEXTHOP_VALID)) {
+		__builtin_memcpy(r->link_dst, ct->nexthop_dst, ETH_ALEN);
+		__builtin_memcpy(r->link_src, ct->nexthop_src, ETH_ALEN);
+		return true;
+	}
+	ct->nexthop_until = 0;
+	return ct->out_ifindex && fib_lookup_nexthop(skb, p, ep, ct, &r->nh, now);
+}
+
+/* Sends a translated packet out by the uplink. */
+static __always_inline int fast_xmit(struct __sk_buff *skb, __u32 out_ifindex, struct sl_nexthop *r)
+{
+	if (unlikely(r->nh.nh_family))
+		return (int)bpf_redirect_neigh(out_ifindex, &r->nh, sizeof(r->nh), 0);
+	if (unlikely(rewrite_macs(skb, r->link_dst, r->link_src)))
+		return TC_ACT_SHOT;
+	return (int)bpf_redirect(out_ifindex, 0);
+}

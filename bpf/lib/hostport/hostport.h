@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../base/tuple.h"
+#include "../endpoint/endpoint.h"
+#include "hostport_types.h"
+
+/*
+ * Lookup of published ports (hostPorts). A mapping of exactly the packet's address goes before one
+ * without hostIP, which holds for every address of the node.
+ */
+
+/* Published ports. Written by the loader only; one update replaces the owner atomically. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct sl_hostport_key);
+	__type(value, struct sl_hostport);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_hostports SEC(".maps");
+
+/* Who may talk to published ports that have a list. Written by the loader only; a list is whole before an entry names it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct sl_allowed_source);
+	__type(value, __u32);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_sources SEC(".maps");
+
+/*
+ * Source ports that masquerade must leave alone (net.ipv4.ip_local_reserved_ports):
+ * one bit each, bit (port % 64) of element port / 64. Written by the loader only.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_ports_kept SEC(".maps");
+
+/* The mapping of exactly this address; the "any" address finds mappings without hostIP. */
+static __always_inline struct sl_hostport *hostport_get(const __u8 *ip, __be16 port, __u8 proto)
+{
+	struct sl_hostport_key key = {.port = port, .proto = proto};
+
+	addr_copy(key.ip, ip);
+	return bpf_map_lookup_elem(&sl_hostports, &key);
+}
+
+static __always_inline struct sl_hostport *hostport_get_any(const __u8 *ip, __be16 port, __u8 proto)
+{
+	struct sl_hostport_key key = {.port = port, .proto = proto};
+
+	addr_any_of(key.ip, ip);
+	return bpf_map_lookup_elem(&sl_hostports, &key);
+}
+
+/* Does the entry's condition of an address hold? */
+static __always_inline bool cidr_match(const __u8 *ip, const __u8 *net, __u8 prefix, bool except)
+{
+	return addr_same_prefix(ip, net, prefix) != except;
+}
+
+/* Do the entry's conditions hold for a packet from t->remote to t->local that came in by ifindex (0 = it came in by none)? */
+static __always_inline bool hostport_applies(const struct sl_hostport *hp, const struct sl_tuple *t, __u32 ifindex)
+{
+	__u16 flags = hp->flags;
+
+	if (!(flags & SL_HP_CONDITIONS))
+		return true;
+	if ((flags & SL_HP_COND_SRC) && !cidr_match(t->remote, hp->src, hp->src_prefix, flags & SL_HP_COND_NOT_SRC))
+		return false;
+	if ((flags & SL_HP_COND_DST) && !cidr_match(t->local, hp->dst, hp->dst_prefix, flags & SL_HP_COND_NOT_DST))
+		return false;
+	return !(flags & SL_HP_COND_IIF) || (hp->ifindex == ifindex) != !!(flags & SL_HP_COND_NOT_IIF);
+}
+
+/* By what a mapping was found. */
+enum sl_hp_match {
+	SL_HP_MATCH_ANYADDR = 1 << 0, /* it is one without hostIP */
+	SL_HP_MATCH_CONDITIONAL =
+		1 << 1, /* conditions of a mapping had to be looked at: another packet may find another one */
+};
+
+/*
+ * The published port that a packet to t->local, in by ifindex, is for: one bound to that address
+ * first, else one without hostIP, which is for the node's own addresses
+ * only: is_node_addr() has to say so before a flow is made by it. how: enum sl_hp_match.
+ */
+static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple *t, __u32 ifindex, __u32 *match)
+{
+	struct sl_hostport *hp;
+
+	*match = 0;
+	/* Not from the wire: a port published on 127.0.0.1 is for the node alone. */
+	if (addr_is_loopback(t->local))
+		return NULL;
+	hp = hostport_get(t->local, t->local_port, t->proto);
+	if (hp && (hp->flags & SL_HP_CONDITIONS))
+		*match |= SL_HP_MATCH_CONDITIONAL;
+	if (hp && hostport_applies(hp, t, ifindex))
+		return hp;
+	*match |= SL_HP_MATCH_ANYADDR;
+	hp = hostport_get_any(t->local, t->local_port, t->proto);
+	if (hp && (hp->flags & SL_HP_CONDITIONS))
+		*match |= SL_HP_MATCH_CONDITIONAL;
+	return hp && hostport_applies(hp, t, ifindex) ? hp : NULL;
+}
+
+/* May this source talk to the port? Asked when a flow is made; another list is another generation. */
+static __always_inline bool hostport_admits(const struct sl_hostport *hp, const __u8 *source)
+{
+	struct sl_allowed_source key = {.prefix_len = 64 + 128};
+	__u64 list = hp->sources;
+
+	if (!list)
+		return true;
+	/* ::/0 has the v4-mapped addresses too, but does not mean them. */
+	list |= addr_is_v4(source);
+	__builtin_memcpy(key.list, &list, sizeof(key.list));
+	addr_copy(key.ip, source);
+	return bpf_map_lookup_elem(&sl_sources, &key) != NULL;
+}
+
+/* Is the hostPort entry a flow was made by still the one in force? outside: the flow's tuple before translation. */
+static __always_inline bool hostport_is_current(const struct sl_tuple *outside, bool any, __u64 generation)
+{
+	struct sl_hostport *hp = any ? hostport_get_any(outside->local, outside->local_port, outside->proto)
+				     : hostport_get(outside->local, outside->local_port, outside->proto);
+
+	return hp && hp->generation == generation;
+}
+
+/* May masquerade use this source port of the node's address ip? Not a published one, not a reserved one. */
+static __always_inline bool snat_port_allowed(const __u8 *ip, __be16 port, __u8 proto)
+{
+	__u16 host = bpf_ntohs(port);
+	__u32 word = host / 64;
+	__u64 *reserved = bpf_map_lookup_elem(&sl_ports_kept, &word);
+
+	if (reserved && (*reserved & (1ULL << (host % 64))))
+		return false;
+	return !hostport_get(ip, port, proto) && !hostport_get_any(ip, port, proto);
+}

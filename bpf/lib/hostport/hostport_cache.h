@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../base/cache.h"
+#include "../endpoint/ifindex_exists.h"
+#include "hostport.h"
+#include "../packet/parse.h"
+
+/*
+ * Per-CPU cache of hostport_lookup() and of the pod behind the mapping, for packets from outside.
+ */
+
+/* A published port as a packet found it. */
+struct sl_hp_cache_slot {
+	struct sl_cache_stamp stamp;
+	struct sl_hostport_key dst; /* destination of the packet; proto 0: nothing was found */
+	__u32 match;		    /* enum sl_hp_match */
+	struct sl_hostport hp;
+	struct sl_endpoint ep; /* of hp.ip */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SL_CACHE_SLOTS);
+	__type(key, __u32);
+	__type(value, struct sl_hp_cache_slot);
+} sl_hp_cache SEC(".maps");
+
+static __always_inline bool hostport_slot_matches(const struct sl_hp_cache_slot *slot, const struct sl_tuple *t)
+{
+	return slot->dst.port == t->local_port && slot->dst.proto == t->proto && addr_equal(slot->dst.ip, t->local);
+}
+
+/* Reads the mapping of t, in by ifindex, and its pod into r. False: there is none. A function of its own, away from the packets that need none of it. */
+static __noinline bool hostport_cache_fill(const struct sl_tuple *t, __u32 ifindex, struct sl_hp_cache_slot *slot,
+					   __u64 now)
+{
+	__u64 epoch = cache_epoch();
+	struct sl_endpoint *ep;
+	struct sl_hostport *hp;
+	__u32 match;
+
+	/* Unless it is of another port: what is published there is not forgotten for a packet that is for none. */
+	if (hostport_slot_matches(slot, t))
+		slot->dst.proto = 0;
+	hp = hostport_lookup(t, ifindex, &match);
+	if (!hp)
+		return false;
+	ep = endpoint_lookup(hp->ip);
+	if (!ep || ep->owner != hp->owner)
+		return false;
+	addr_copy(slot->dst.ip, t->local);
+	slot->dst.port = t->local_port;
+	slot->dst.proto = t->proto;
+	slot->match = match;
+	slot->hp = *hp;
+	slot->ep = *ep;
+	slot->stamp.epoch = epoch;
+	/* Another packet may meet other conditions. */
+	slot->stamp.until = match & SL_HP_MATCH_CONDITIONAL ? 0 : now + SL_CACHE_TTL;
+	return true;
+}
+
+static __always_inline struct sl_hp_cache_slot *hostport_cache_slot(const struct sl_tuple *t)
+{
+	/* Ports that are used together differ in the last bits of one byte or the other. */
+	__u32 i = (t->local_port ^ t->local_port >> 8) & (SL_CACHE_SLOTS - 1);
+
+	return bpf_map_lookup_elem(&sl_hp_cache, &i);
+}
+
+/* The published port that a packet from outside is for, and the pod behind it; NULL: none. */
+static __always_inline struct sl_hp_cache_slot *hostport_cached(struct __sk_buff *skb, const struct sl_pkt *p,
+								__u64 now)
+{
+	struct sl_hp_cache_slot *slot = hostport_cache_slot(&p->tuple);
+
+	if (unlikely(p->echo || !slot))
+		return NULL;
+	if (likely(cache_valid(&slot->stamp, now) && hostport_slot_matches(slot, &p->tuple)))
+		return slot;
+	if (!hostport_cache_fill(&p->tuple, skb->ifindex, slot, now))
+		return NULL;
+	if (!sl_ifindex_gone(skb, slot->ep.ifindex))
+		return slot;
+	slot->dst.proto = 0;
+	return NULL;
+}
+
+/* What hostport_cached() has found for the packet at hand, without asking again: where there is no room on the stack for that. */
+static __always_inline struct sl_hp_cache_slot *hostport_cache_reuse(const struct sl_pkt *p)
+{
+	struct sl_hp_cache_slot *slot = hostport_cache_slot(&p->tuple);
+
+	return slot && !p->echo && hostport_slot_matches(slot, &p->tuple) ? slot : NULL;
+}

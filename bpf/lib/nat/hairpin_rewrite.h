@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../packet/rewrite.h"
+#include "../packet/rewrite_slow.h"
+
+/*
+ * Rewrites both ends of a packet at a pod's device, for hairpin and pod-side SNAT, and holds the
+ * scratch that those use.
+ */
+
+/* A packet and what is built from it: too big for the stack, which callers share. */
+struct sl_hairpin_ctx {
+	struct sl_pkt p;
+	struct sl_pkt reversed; /* the same with its ends exchanged */
+	struct sl_tuple to;
+	struct sl_tuple key;
+	struct sl_tuple target; /* for hairpin_rewrite() */
+	__u32 start;		/* place of the first try for a port */
+	__u32 slow; /* 1: the packet is in the scratch of the second parser, whose functions change it (hairpin_slow.h) */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sl_hairpin_ctx);
+} sl_hpin_scratch SEC(".maps");
+
+static __always_inline struct sl_hairpin_ctx *hairpin_scratch(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&sl_hpin_scratch, &zero);
+}
+
+/*
+ * Puts the ends of t->want in the place of the packet's own. dir: of the packet, enum
+ * sl_dir. A function of its own, for the stack it takes. Returns 0, or the packet must be dropped.
+ */
+__noinline int sl_hairpin_rewrite(struct __sk_buff *skb, __u32 dir)
+{
+	struct sl_hairpin_ctx *ctx = hairpin_scratch();
+
+	if (!ctx)
+		return -1;
+	ctx->reversed = ctx->p;
+	tuple_reverse(&ctx->reversed.tuple, &ctx->p);
+	ctx->to = ctx->reversed.tuple;
+	addr_copy(ctx->to.local, ctx->target.remote);
+	if (!ctx->p.echo) /* its identifier is the local end's, and there is no other port */
+		ctx->to.local_port = ctx->target.remote_port;
+	if (dir == SL_TX) {
+		if (rewrite_packet(skb, &ctx->reversed, SL_RX, &ctx->to, false) ||
+		    rewrite_packet(skb, &ctx->p, SL_TX, &ctx->target, false))
+			return -1;
+	} else {
+		if (rewrite_packet(skb, &ctx->reversed, SL_TX, &ctx->to, false) ||
+		    rewrite_packet(skb, &ctx->p, SL_RX, &ctx->target, false))
+			return -1;
+	}
+	ctx->p.tuple = ctx->target;
+	return 0;
+}
+
+/* Exchanges the ends of a packet that the second parser has read. room: the stack has none left. */
+static __always_inline void ip_pkt_reverse(struct sl_ip_pkt *pkt, struct sl_tuple *spare)
+{
+	tuple_reverse(spare, &pkt->p);
+	pkt->p.tuple = *spare;
+}
+
+/* For a packet whose ends have been exchanged: the tuple that gives it want's far end, and its port of the near one. */
+static __always_inline void hairpin_far_end(struct sl_tuple *to, const struct sl_pkt *reversed,
+					    const struct sl_tuple *target)
+{
+	*to = reversed->tuple;
+	addr_copy(to->local, target->remote);
+	if (reversed->echo) { /* has one port */
+		to->local_port = target->local_port;
+		return;
+	}
+	to->local_port = target->remote_port;
+	to->remote_port = target->local_port;
+}
+
+/* sl_hairpin_rewrite() for a packet in the scratch of the second parser, where inner is free. */
+__noinline int sl_hairpin_rewrite_slow(struct __sk_buff *skb, __u32 dir)
+{
+	struct sl_hairpin_ctx *ctx = hairpin_scratch();
+	struct sl_slow_ctx *slow = slow_scratch();
+
+	if (!ctx || !slow)
+		return -1;
+	slow->inner = slow->outer;
+	ip_pkt_reverse(&slow->inner, &ctx->to);
+	hairpin_far_end(&ctx->to, &slow->inner.p, &ctx->target);
+	if (slow_rewrite(skb, &slow->inner, dir == SL_TX ? SL_RX : SL_TX, &ctx->to))
+		return -1;
+	ctx->p.tuple = ctx->target;
+	return 0;
+}
+
+static __always_inline __must_check int hairpin_rewrite(struct __sk_buff *skb, const struct sl_hairpin_ctx *ctx,
+							enum sl_dir dir)
+{
+	return ctx->slow ? sl_hairpin_rewrite_slow(skb, dir) : sl_hairpin_rewrite(skb, dir);
+}

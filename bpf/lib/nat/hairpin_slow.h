@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../packet/fragment.h"
+#include "hairpin.h"
+#include "../packet/icmp_error.h"
+
+/*
+ * Hairpin and pod-side SNAT for what the slow parser reads: fragments, extension headers, SCTP, and the
+ * ICMP errors about any packet. Of such a packet only the far end changes: where hairpin.h says
+ * G:q -> B:b becomes A:p' -> B:b, the end that is not the pod of this device. So this header swaps the
+ * ends of the tuples, and the functions that change a local end do the work.
+ */
+
+/* sl_frag_key.dir of the fragments at a pod's device, apart from those at an uplink. */
+static __always_inline enum sl_dir pod_frag_dir(__u32 dir)
+{
+	return (enum sl_dir)(dir | 2);
+}
+
+static __always_inline enum sl_dir opposite_dir(__u32 dir)
+{
+	return dir == SL_TX ? SL_RX : SL_TX;
+}
+
+/* Notes where the first fragment in the scratch has gone, for the rest. A function of its own, for the stack it takes. */
+__noinline int sl_hairpin_frag_note(__u32 dir)
+{
+	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_hairpin_ctx *ctx = hairpin_scratch();
+
+	if (!slow || !ctx)
+		return 0;
+	if (addr_equal(slow->outer.p.tuple.remote, ctx->p.tuple.remote))
+		frag_forget(&slow->outer, pod_frag_dir(dir));
+	else
+		frag_note(&slow->outer, pod_frag_dir(dir), ctx->p.tuple.remote, clock_now());
+	return 0;
+}
+
+/* The first fragment, or what has headers of its own: as any packet, and the rest of the datagram goes where it does. */
+static __always_inline int hairpin_slow_l4(struct __sk_buff *skb, __u32 dir)
+{
+	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_hairpin_ctx *ctx = hairpin_scratch();
+	int verdict;
+
+	if (!slow || !ctx)
+		return SL_NEXT;
+	ctx->p = slow->outer.p;
+	ctx->slow = 1;
+	verdict = dir == SL_TX ? sl_hairpin_out(skb) : sl_hairpin_in(skb);
+	ctx->slow = 0;
+	if (verdict == TC_ACT_SHOT)
+		return verdict;
+	if (slow->outer.first_frag)
+		sl_hairpin_frag_note(dir);
+	return SL_NEXT;
+}
+
+/* The rest of a datagram. */
+static __always_inline int hairpin_frag_next(struct __sk_buff *skb, struct sl_slow_ctx *slow,
+					     struct sl_hairpin_ctx *ctx, __u32 dir)
+{
+	struct sl_frag *fr = frag_lookup(&slow->outer, pod_frag_dir(dir), clock_now());
+	__u8 to[16];
+
+	if (!fr)
+		return SL_NEXT;
+	addr_copy(to, fr->to);
+	ip_pkt_reverse(&slow->outer, &ctx->to);
+	return slow_rewrite_addr(skb, &slow->outer, dir == SL_RX, to) ? drop(skb, SL_DROP_REWRITE, skb->ifindex)
+								      : SL_NEXT;
+}
+
+/*
+ * What the packet that an error is about was before it was turned, in t->want. It is the pod's own (dir is SL_TX), which got it, or somebody else's
+ * (SL_RX), about what the pod sent. False: it was not turned.
+ */
+static __always_inline bool hairpin_before(struct sl_slow_ctx *slow, struct sl_hairpin_ctx *ctx, __u64 owner, __u32 dir,
+					   __u64 now)
+{
+	__u32 reverse = dir == SL_TX ? SL_CT_POD_SNAT : SL_CT_HAIRPIN,
+	      forward = dir == SL_TX ? SL_CT_HAIRPIN : SL_CT_POD_SNAT;
+	struct sl_ct_entry *ct;
+
+	ctx->key = slow->inner.p.tuple;
+	ct = ct_lookup(&ctx->key, now);
+	if (!hairpin_is_reverse(ct, reverse, owner)) {
+		if (forward == SL_CT_POD_SNAT)
+			ctx->key.pad[0] = SL_CT_SIDE_POD_SNAT;
+		ct = ct_lookup_entry(&ctx->key, owner, now);
+		if (!ct || !(ct->flags & forward))
+			return false;
+	}
+	ctx->target = ct->other;
+	ctx->target.pad[0] = 0;
+	return true;
+}
+
+/* An ICMP error: the packet it is about, and its own far end where that is the packet's. */
+static __always_inline int hairpin_icmp_error(struct __sk_buff *skb, struct sl_slow_ctx *slow,
+					      struct sl_hairpin_ctx *ctx, __u32 dir)
+{
+	struct sl_endpoint *ep;
+
+	if (!slow_parse_inner(skb, slow, dir == SL_TX ? SL_TX : SL_RX) ||
+	    !addr_equal(slow->outer.p.tuple.local, slow->inner.p.tuple.local))
+		return SL_NEXT;
+	ep = endpoint_lookup(slow->inner.p.tuple.local);
+	if (!ep || !hairpin_before(slow, ctx, ep->owner, dir, clock_now()))
+		return SL_NEXT;
+	ip_pkt_reverse(&slow->outer, &ctx->to);
+	ip_pkt_reverse(&slow->inner, &ctx->to);
+	hairpin_far_end(&ctx->to, &slow->inner.p, &ctx->target);
+	return icmp_rewrite_error(skb, slow, opposite_dir(dir), &ctx->to) ? drop(skb, SL_DROP_REWRITE, skb->ifindex)
+									  : SL_NEXT;
+}
+
+/* An ICMP error or a later fragment, in the scratch. A function of its own, for the stack it takes. */
+__noinline int sl_hairpin_frag_or_icmp(struct __sk_buff *skb, __u32 dir)
+{
+	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_hairpin_ctx *ctx = hairpin_scratch();
+
+	if (!slow || !ctx)
+		return SL_NEXT;
+	return slow->outer.kind == SL_SLOW_ICMP_ERROR ? hairpin_icmp_error(skb, slow, ctx, dir)
+						      : hairpin_frag_next(skb, slow, ctx, dir);
+}
+
+/* A packet that the first parser gave up, at a pod's device. dir: enum sl_dir. No function: the frames of what it calls would be too many. */
+static __always_inline int hairpin_slow(struct __sk_buff *skb, __u32 dir)
+{
+	switch (sl_slow_parse(skb, ETH_HLEN, dir, 0)) {
+	case SL_SLOW_L4:
+		return hairpin_slow_l4(skb, dir);
+	case SL_SLOW_ICMP_ERROR:
+	case SL_SLOW_FRAG_NEXT:
+		return sl_hairpin_frag_or_icmp(skb, dir);
+	default:
+		return SL_NEXT;
+	}
+}

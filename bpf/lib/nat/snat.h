@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../conntrack/conntrack.h"
+#include "../drop/drop_reasons.h"
+#include "../hostport/hostport.h"
+#include "host_socket.h"
+#include "port_alloc.h"
+
+/*
+ * Masquerade at the uplink: gives a connection that a pod opens an address of the node and a free port.
+ * A port is taken by inserting the reverse entry under the outside tuple; the insertion is the lock.
+ */
+
+/* Asks the FIB for the preferred source of the device the packet is leaving by (kernel 6.7). */
+static __always_inline bool snat_addr_fib(struct __sk_buff *skb, const struct sl_pkt *p, __u8 *out)
+{
+	struct bpf_fib_lookup fib = {
+		.ifindex = skb->ifindex,
+		.l4_protocol = p->tuple.proto,
+		.sport = p->tuple.local_port,
+		.dport = p->tuple.remote_port,
+	};
+	long rc;
+
+	if (p->family == 4) {
+		fib.family = AF_INET;
+		fib.ipv4_dst = addr_v4(p->tuple.remote);
+	} else {
+		fib.family = AF_INET6;
+		addr_copy(fib.ipv6_dst, p->tuple.remote);
+	}
+	rc = bpf_fib_lookup(skb, &fib, sizeof(fib),
+			    BPF_FIB_LOOKUP_OUTPUT | BPF_FIB_LOOKUP_SRC | BPF_FIB_LOOKUP_SKIP_NEIGH);
+	/* The source is there before the packet's size is checked; the size is the stack's business here. */
+	if (rc != BPF_FIB_LKUP_RET_SUCCESS && rc != BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return false;
+	/* Routed by mark, which is not part of the question: for IPv6 the answer is another device's then. */
+	if (fib.ifindex != skb->ifindex)
+		return false;
+	if (p->family == 4)
+		addr_from_v4(out, fib.ipv4_src);
+	else
+		addr_copy(out, fib.ipv6_src);
+	return !addr_is_any(out);
+}
+
+/* The address to masquerade with on this uplink. */
+static __always_inline bool snat_addr(struct __sk_buff *skb, const struct sl_pkt *p, __u8 *out)
+{
+	__u32 ifindex = skb->ifindex;
+	struct sl_uplink *up;
+
+	if (cfg_fib_src && snat_addr_fib(skb, p, out))
+		return true;
+	up = bpf_map_lookup_elem(&sl_uplinks, &ifindex);
+	if (!up)
+		return false;
+	addr_copy(out, p->family == 4 ? up->src4 : up->src6);
+	return !addr_is_any(out);
+}
+
+/* Is the outside tuple in the hands of a flow that is still alive? */
+static __always_inline bool snat_taken(const struct sl_tuple *outside, const struct sl_tuple *key, __u64 now)
+{
+	struct sl_ct_entry *reverse = bpf_map_lookup_elem(&sl_flows, outside);
+	struct sl_ct_entry *entry;
+
+	if (!reverse)
+		reverse = bpf_map_lookup_elem(&sl_flows_new, outside);
+	if (!reverse)
+		return false;
+	if (!(reverse->flags & SL_CT_REVERSE))
+		return true;
+	entry = ct_lookup(&reverse->other, now);
+	if (!tuple_equal(&reverse->other, key) && entry && tuple_equal(&entry->other, outside))
+		return true;
+	/*
+	 * A dead flow's, or our own tuple's from an earlier life, perhaps that of the pod which had
+	 * this address before: what it says of the owner is not true any more.
+	 */
+	bpf_map_delete_elem(&sl_flows, outside);
+	bpf_map_delete_elem(&sl_flows_new, outside);
+	return false;
+}
+
+/*
+ * Takes one port if it is free, by inserting the index: the insert is the lock.
+ * s->key is the record's key, s->rec.other the outside tuple but for the port.
+ *
+ * A global function is verified once, with any arguments, instead of once for
+ * each of the 33 tries ("BPF program is too large. Processed 1000001 insn").
+ * Kernels before 5.12 let it take the context and scalars only, hence the
+ * scratch. port: host byte order. Returns 1 when the port is taken, else 0.
+ */
+__noinline int sl_snat_port_claim(struct __sk_buff *skb, __u32 port)
+{
+	struct sl_ct_scratch *s = ct_scratch();
+	struct sl_ct_entry *reverse;
+
+	if (!s || (proto_has_free_ports(s->key.proto) && !snat_in_range((__u16)port)))
+		return 0;
+	s->entry.other.local_port = bpf_htons((__u16)port);
+	if (!snat_port_allowed(s->entry.other.local, s->entry.other.local_port, s->key.proto) ||
+	    node_socket_lookup(skb, &s->entry.other) != SL_SOCK_NONE ||
+	    snat_taken(&s->entry.other, &s->key, clock_now()))
+		return 0;
+	ct_init_reverse(&s->reverse, &s->key, &s->entry);
+	bpf_map_update_elem(&sl_flows_new, &s->entry.other, &s->reverse, BPF_NOEXIST);
+	/* Also marks the entry as used, see ct_insert(). Another key: another CPU was quicker. */
+	reverse = bpf_map_lookup_elem(&sl_flows_new, &s->entry.other);
+	return reverse && tuple_equal(&reverse->other, &s->key);
+}
+
+/*
+ * Is the outside tuple of the record in the scratch, with this port (host byte order), that very flow's from before its
+ * record was lost? Returns 1 then, else 0.
+ */
+__noinline int sl_snat_port_is_ours(__u32 port)
+{
+	struct sl_ct_scratch *s = ct_scratch();
+	struct sl_ct_entry *reverse;
+
+	if (!s)
+		return 0;
+	s->entry.other.local_port = bpf_htons((__u16)port);
+	reverse = bpf_map_lookup_elem(&sl_flows, &s->entry.other);
+	if (!reverse)
+		reverse = bpf_map_lookup_elem(&sl_flows_new, &s->entry.other);
+	return reverse && (reverse->flags & SL_CT_REVERSE) && (reverse->flags & SL_CT_SNAT) &&
+	       reverse->owner == s->entry.owner && tuple_equal(&reverse->other, &s->key);
+}
+
+/* Places to look for a lost mapping at: all for TCP in mid-stream, which is rare; few for what may as well be new. */
+static __always_inline __u32 snat_recover_attempts(const struct sl_pkt *p, __u32 attempts)
+{
+	if (pkt_is_syn(p) || !cfg_snat_secret)
+		return 0;
+	return p->tuple.proto == IPPROTO_TCP ? attempts + 1 : 4;
+}
+
+/*
+ * Gives the flow of p (record under p->tuple, s->rec filled by ct_init) an
+ * outside tuple on this uplink, in s->rec.other. Returns 0 or the reason why the packet must be
+ * dropped: it never leaves untranslated.
+ */
+static __always_inline __must_check enum sl_drop_reason snat_allocate(struct __sk_buff *skb, const struct sl_pkt *p,
+								      struct sl_ct_scratch *s)
+{
+	__u32 start = port_alloc_start(&p->tuple);
+	__u16 preferred = bpf_ntohs(p->tuple.local_port);
+	__u32 attempts = proto_has_free_ports(p->tuple.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
+	__u32 scan = snat_recover_attempts(p, attempts), i;
+
+	s->key = p->tuple;
+	s->entry.other = p->tuple;
+	if (!snat_addr(skb, p, s->entry.other.local))
+		return SL_DROP_NO_SNAT_ADDR;
+	s->entry.flags |= SL_CT_SNAT;
+	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan; i++) {
+		if (sl_snat_port_is_ours(snat_candidate(preferred, i, start)))
+			return SL_DROP_NONE;
+	}
+	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts; i++) {
+		if (sl_snat_port_claim(skb, snat_candidate(preferred, i, start)))
+			return SL_DROP_NONE;
+	}
+	return SL_DROP_SNAT_PORTS;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../base/ctx.h"
+#include "../conntrack/conntrack.h"
+#include "../drop/drop.h"
+#include "../packet/parse_slow.h"
+#include "../podns/podns_device.h"
+#include "policy_eval.h"
+
+/*
+ * Admission: who may talk to a pod, and to whom the pod may talk. Decided when a connection opens. Its
+ * conntrack entry keeps the id of the policy that admitted it, so a packet of a known connection
+ * costs one comparison, and another policy evaluates again. What is denied gets no entry.
+ */
+
+/*
+ * The record that a packet of the tuple belongs to, be it by an index (what a pod gets back through a
+ * hairpin). *index: there is one, so that the tuple opens nothing.
+ */
+static __always_inline struct sl_ct_entry *policy_entry(const struct sl_tuple *key, __u64 owner, __u64 now,
+							bool *is_reverse)
+{
+	struct sl_ct_entry *ct = ct_lookup(key, now);
+
+	*is_reverse = ct && ct->owner == owner && (ct->flags & SL_CT_REVERSE);
+	if (!ct || ct->owner != owner)
+		return NULL;
+	return *is_reverse ? ct_lookup_entry(&ct->other, owner, now) : ct;
+}
+
+/*
+ * A packet of the device dev, which is under the policy id: the verdict of its flow, or that of the rules, which makes
+ * one. *flow is the flow, if it is under the packet's own tuple.
+ */
+static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_buff *skb, const struct sl_pkt *p,
+								    __u32 dev, __u64 owner, __u16 id, enum sl_dir dir,
+								    __u64 now, struct sl_ct_entry **entry)
+{
+	__u32 query = dir == SL_RX ? SL_POLICY_Q_TO_POD : 0;
+	bool pod_opens = dir == SL_TX, is_reverse;
+	struct sl_ct_scratch *s;
+	enum sl_drop_reason reason;
+	struct sl_ct_entry *ct;
+
+	*entry = NULL;
+	ct = policy_entry(&p->tuple, owner, now, &is_reverse);
+	/* What gets here of a masqueraded flow is its own: the uplink has seen to that. */
+	if (ct && !is_reverse && !(dir == SL_RX && (ct->flags & SL_CT_SNAT)) && ct_is_new_connection(ct, p, dir))
+		ct = NULL;
+	if (ct && !is_reverse)
+		*entry = ct;
+	if (is_reverse && !ct)
+		return SL_DROP_NONE; /* its record is restored before the next packet */
+	if (ct && ct->policy == id)
+		return SL_DROP_NONE;
+	if (ct)
+		pod_opens = ct->flags & SL_CT_POD_OPENED;
+	reason = policy_ask(skb, p, dev, pod_opens, query);
+	if (reason)
+		return reason;
+	if (ct) {
+		ct->policy = id;
+		return SL_DROP_NONE;
+	}
+	s = ct_scratch();
+	if (!s)
+		return SL_DROP_CT_TABLE;
+	ct_init(&s->entry, owner, pod_opens ? SL_CT_POD_OPENED : 0, now);
+	s->entry.policy = id;
+	*entry = ct_insert(&p->tuple, &s->entry);
+	return *entry ? SL_DROP_NONE : SL_DROP_CT_TABLE;
+}
+
+/* Puts the number of a pod's own device into the key of its flow: addresses inside of namespaces may be anybody's too. */
+static __always_inline void tuple_set_podns_dev(struct sl_tuple *tuple, __u32 number)
+{
+	tuple->pad[1] = (__u8)number;
+	tuple->pad[2] = (__u8)(number >> 8);
+}
+
+/*
+ * Accounts a packet of a flow that no other hook of its direction sees, so that it lives as
+ * long as it is used. Unlike ct_update() it does not count as the first of two hooks on the packet's way.
+ */
+static __always_inline void policy_account(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_ct_entry *ct,
+					   enum sl_dir dir, __u64 now)
+{
+	__u32 first = dir == SL_TX ? SL_CT_TX_SEEN_FIRST : SL_CT_RX_SEEN_FIRST;
+	bool had = ct->flags & first;
+
+	ct = ct_update(&p->tuple, ct, p, dir, skb->len, now);
+	if (!had)
+		ct->flags &= ~first;
+}
+
+/* Neighbour discovery and multicast listeners: without them there is no link (RFC 4861, RFC 3810). Neither comes over a router, by its hop limit. */
+static __always_inline bool is_link_control(const struct sl_slow_ctx *slow, __u32 kind)
+{
+	__u8 type = slow->copy[0]; /* of what the second parser read last */
+
+	if (kind != SL_SLOW_L3 || slow->outer.p.family != 6 || slow->outer.p.tuple.proto != IPPROTO_ICMPV6)
+		return false;
+	if (type >= 133 && type <= 137)
+		return slow->outer.p.ttl == 255;
+	return ((type >= 130 && type <= 132) || type == 143) && slow->outer.p.ttl == 1;
+}
+
+/*
+ * Does an isolated pod of the bridge talk to this device's address of the link? Its own hook does not know whose that is, and this device
+ * need not be under a policy.
+ */
+static __always_inline bool policy_isolated_ll(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_parsed parsed)
+{
+	struct sl_dev_policy *other;
+	struct sl_slow_ctx *slow;
+	__u32 kind;
+
+	if (likely(!addr_is_link_local6(p->tuple.local)))
+		return false;
+	other = policy_of(skb->ingress_ifindex);
+	if (!other || !(other->flags & SL_POLICY_ISOLATED) || skb->ingress_ifindex == skb->ifindex)
+		return false;
+	if (parsed == SL_PARSED_L4)
+		return true;
+	kind = (__u32)sl_slow_parse(skb, ETH_HLEN, SL_RX, 0);
+	slow = slow_scratch();
+	return slow && !is_link_control(slow, kind);
+}
+
+/* Does a packet of which the second parser knows no more than the addresses not say what it is? */
+static __always_inline bool hides_l4(const struct sl_slow_ctx *slow)
+{
+	__u8 proto = slow->outer.p.tuple.proto;
+
+	return has_ports(proto) || (slow->outer.p.family == 6 && is_ext_header(proto));
+}
+
+/*
+ * A packet that the first parser gives up, of the device dev, if that has a policy. The first fragment has
+ * the ports, and the others are nothing without it; what belongs to connections (ICMP errors), or to the link, is for
+ * ingressPolicy alone. Addresses and protocol decide about the rest, packet by packet. number: of a pod's
+ * own device, else 0.
+ */
+__noinline int sl_policy_slow(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 number)
+{
+	__u32 query = dir == SL_RX ? SL_POLICY_Q_TO_POD : 0, kind;
+	struct sl_dev_policy *s = policy_of(dev);
+	__u64 now = clock_now();
+	enum sl_drop_reason reason;
+	struct sl_slow_ctx *slow;
+	struct sl_ct_entry *ct;
+
+	if (!s)
+		return SL_DROP_NONE;
+	kind = (__u32)sl_slow_parse(skb, ETH_HLEN, dir == SL_RX ? SL_RX : SL_TX, 0);
+	slow = slow_scratch();
+	if (!slow || kind == SL_SLOW_NONE || is_link_control(slow, kind))
+		return SL_DROP_NONE;
+	if (kind != SL_SLOW_L4) {
+		if (kind != SL_SLOW_L3)
+			query |= SL_POLICY_Q_PODS_ONLY;
+		else if (hides_l4(slow))
+			query |= SL_POLICY_Q_NO_PORTS;
+		return policy_ask(skb, &slow->outer.p, dev, dir == SL_TX, query);
+	}
+	tuple_set_podns_dev(&slow->outer.p.tuple, number);
+	reason = policy_pass(skb, &slow->outer.p, dev, s->owner, s->policy, dir == SL_RX ? SL_RX : SL_TX, now, &ct);
+	if (!reason && ct)
+		policy_account(skb, &slow->outer.p, ct, dir == SL_RX ? SL_RX : SL_TX, now);
+	return (int)reason;
+}
+
+/* policy_pass() and policy_account() for a packet that no hook keeps a record of. number: as in sl_policy_slow(). */
+static __always_inline __must_check enum sl_drop_reason policy_device(struct __sk_buff *skb, struct sl_pkt *p,
+								      enum sl_parsed parsed, __u32 dev, enum sl_dir dir,
+								      __u32 number, __u64 now)
+{
+	struct sl_dev_policy *s = policy_of(dev);
+	enum sl_drop_reason reason;
+	struct sl_ct_entry *ct;
+
+	if (!s)
+		return SL_DROP_NONE;
+	if (parsed != SL_PARSED_L4)
+		return (enum sl_drop_reason)sl_policy_slow(skb, dev, dir, number);
+	tuple_set_podns_dev(&p->tuple, number);
+	reason = policy_pass(skb, p, dev, s->owner, s->policy, dir, now, &ct);
+	if (!reason && ct)
+		policy_account(skb, p, ct, dir, now);
+	return reason;
+}
+
+/* Is the packet from a host that looks for its address (DHCP, RFC 4862)? It does not know yet whom to ask alone. */
+static __always_inline bool is_addr_discovery(const __u8 *from, const __u8 *to)
+{
+	return addr_is_any(from) && addr_is_multicast(to);
+}
+
+/* A packet of a pod's own device, inside its namespace. */
+static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
+{
+	struct sl_pkt p = {};
+	enum sl_parsed parsed = parse_packet(skb, &p, dir);
+	__u32 number = podns_dev_id(skb);
+	enum sl_drop_reason reason;
+
+	if (parsed == SL_PARSED_PRIO_STACKED)
+		return drop(skb, SL_DROP_UNPARSABLE, SL_PODNS_KEY | number);
+	if (parsed == SL_PARSED_NONE || is_addr_discovery(p.tuple.local, p.tuple.remote) ||
+	    is_addr_discovery(p.tuple.remote, p.tuple.local))
+		return SL_NEXT;
+	reason = policy_device(skb, &p, parsed, SL_PODNS_KEY | number, dir, number, clock_now());
+	return reason ? drop(skb, reason, SL_PODNS_KEY | number) : SL_NEXT;
+}

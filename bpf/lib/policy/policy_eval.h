@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include "../drop/drop_reasons.h"
+#include "../endpoint/endpoint.h"
+#include "../endpoint/endpoint_stats.h"
+#include "../packet/parse.h"
+#include "policy_types.h"
+
+/*
+ * Evaluates a policy: ingressPolicy between pods first, then the rules in their order, then the
+ * default. policy.h decides when a packet has to be evaluated at all.
+ */
+
+/* Policies by id. Pods with the same rules share one. Written by the loader only, but for the counters in it (atomic adds from all CPUs). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct sl_policy);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_policies SEC(".maps");
+
+/* Pod devices under a policy, by the ifindex of the host end, or by SL_PODNS_KEY | number. Written by the loader only; one update replaces the value. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct sl_dev_policy);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_policed SEC(".maps");
+
+/* What sl_policy_eval() is asked about. */
+struct sl_policy_query {
+	__u64 remote[2]; /* the end that is not the pod, as in a tuple */
+	__u32 port;	 /* that was asked for, host byte order, or SL_POLICY_NO_PORT */
+	__u8 proto;
+	__u8 family; /* SL_RULE_V4 or SL_RULE_V6 */
+	__u8 pad[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sl_policy_query);
+} sl_policy_query SEC(".maps");
+
+static __always_inline struct sl_policy_query *policy_query(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&sl_policy_query, &zero);
+}
+
+static __always_inline struct sl_dev_policy *policy_of(__u32 dev)
+{
+	return bpf_map_lookup_elem(&sl_policed, &dev);
+}
+
+/* A port that no rule about ports has. */
+#define SL_POLICY_NO_PORT 0x10000
+
+/*
+ * Without a branch, and reading the tuple anew for each rule: whatever the verifier
+ * learns from a comparison makes two cases for all rules that follow ("BPF program is too large").
+ */
+static __always_inline bool rule_matches(const struct sl_rule *r, const volatile struct sl_policy_query *q)
+{
+	const __u64 *ip = (const __u64 *)r->ip, *mask = (const __u64 *)r->mask;
+	__u64 differs = (r->flags & q->family) ^ q->family;
+	__u64 port = q->port, below, above;
+
+	differs |= (r->proto ^ q->proto) & r->proto_mask;
+	differs |= (q->remote[0] & mask[0]) ^ ip[0];
+	differs |= (q->remote[1] & mask[1]) ^ ip[1];
+	/* Negative where the port is out of range. Without the barriers clang makes comparisons of it. */
+	below = port - r->port_min;
+	above = r->port_max - port;
+	asm volatile("" : "+r"(below), "+r"(above));
+	differs |= (below | above) >> 63;
+	return !differs;
+}
+
+/* The first rule that matches, else the default. */
+static __always_inline int policy_eval(struct sl_policy *pol, const struct sl_policy_query *q, bool egress)
+{
+	__u32 first = egress ? pol->ingress_count : 0, i;
+	__u32 count = egress ? pol->egress_count : pol->ingress_count;
+
+	for (i = 0; i < SL_POLICY_RULES; i++) {
+		struct sl_rule *r = &pol->rules[(first + i) & (SL_POLICY_RULES - 1)];
+
+		if (i >= count)
+			break;
+		if (!rule_matches(r, q))
+			continue;
+		__sync_fetch_and_add(&r->hits, 1);
+		if (r->flags & SL_RULE_ALLOW)
+			return SL_DROP_NONE;
+		return egress ? SL_DROP_EGRESS_RULE : SL_DROP_INGRESS_RULE;
+	}
+	if (egress) {
+		__sync_fetch_and_add(&pol->egress_default, 1);
+		return pol->flags & SL_POLICY_DENY_EGRESS ? SL_DROP_EGRESS_RULE : SL_DROP_NONE;
+	}
+	__sync_fetch_and_add(&pol->ingress_default, 1);
+	return pol->flags & SL_POLICY_DENY_INGRESS ? SL_DROP_INGRESS_RULE : SL_DROP_NONE;
+}
+
+/* Is it from a pod of the bridge that uses its address of the link, which no endpoint has? */
+static __always_inline bool from_bridged_link_local(const struct __sk_buff *skb, const __u8 *remote)
+{
+	return addr_is_link_local6(remote) && skb->ingress_ifindex != skb->ifindex &&
+	       endpoint_stats(skb->ingress_ifindex);
+}
+
+/*
+ * ingressPolicy. Between two pods of this node: not if both are under one and on
+ * different bridges, and not on one bridge if either is isolated. The other pod is the
+ * one whose device the packet came in by, if it was bridged, or whose address it has.
+ */
+static __always_inline bool policy_isolated(const struct __sk_buff *skb, const struct sl_policy_query *q,
+					    const struct sl_dev_policy *s, bool to_pod)
+{
+	struct sl_dev_policy *other = NULL;
+	struct sl_endpoint *peer;
+	__u32 group;
+
+	if (!(s->flags & (SL_POLICY_SAME_BRIDGE | SL_POLICY_ISOLATED)))
+		return false;
+	if (to_pod)
+		other = policy_of(skb->ingress_ifindex);
+	if (other) {
+		group = other->group;
+	} else {
+		peer = endpoint_lookup((const __u8 *)q->remote);
+		if (!peer)
+			return to_pod && (s->flags & SL_POLICY_ISOLATED) &&
+			       from_bridged_link_local(skb, (const __u8 *)q->remote);
+		if (peer->owner == s->owner)
+			return false;
+		group = peer->route_ifindex;
+		other = policy_of(peer->ifindex);
+	}
+	if (group == s->group)
+		return (s->flags & SL_POLICY_ISOLATED) || (other && (other->flags & SL_POLICY_ISOLATED));
+	return other && (other->flags & (SL_POLICY_SAME_BRIDGE | SL_POLICY_ISOLATED));
+}
+
+/*
+ * Is the packet from a process of this node? On its way out to a pod such a packet never came in by a device. What
+ * arrives inside the pod came from somewhere else: there the address has to do.
+ */
+static __always_inline bool from_node(const struct __sk_buff *skb, const struct sl_policy_query *q,
+				      const struct sl_dev_policy *s, bool to_pod)
+{
+	if (!s->group)
+		return is_node_addr((const __u8 *)q->remote);
+	return to_pod && !skb->ingress_ifindex;
+}
+
+/* What sl_policy_ask() is told of a packet. */
+#define SL_POLICY_Q_EGRESS 1	/* its connection was opened by the pod */
+#define SL_POLICY_Q_TO_POD 2	/* it is on its way to the pod */
+#define SL_POLICY_Q_PODS_ONLY 4 /* only whether the two may talk at all */
+#define SL_POLICY_Q_NO_PORTS 8	/* it does not show its ports, or not even its protocol */
+
+/*
+ * May the connection be that policy_query() describes? What processes of the node open
+ * is always admitted (kubelet's probes). dev: key of the pod's device in sl_policed. Global, so that
+ * the loop is verified once; kernels before 5.12 let such a function take the context and scalars
+ * only. Returns an enum sl_drop_reason.
+ */
+__noinline int sl_policy_ask(struct __sk_buff *skb, __u32 dev, __u32 query)
+{
+	struct sl_dev_policy *s = policy_of(dev);
+	struct sl_policy_query *q = policy_query();
+	struct sl_policy *pol;
+	__u32 id;
+
+	if (!skb || !q)
+		return SL_DROP_POLICY_RACE;
+	if (!s)
+		return SL_DROP_NONE;
+	if (!(query & SL_POLICY_Q_EGRESS) && from_node(skb, q, s, query & SL_POLICY_Q_TO_POD))
+		return SL_DROP_NONE;
+	if (policy_isolated(skb, q, s, query & SL_POLICY_Q_TO_POD))
+		return SL_DROP_ISOLATED;
+	if (query & SL_POLICY_Q_PODS_ONLY)
+		return SL_DROP_NONE;
+	id = s->policy;
+	pol = bpf_map_lookup_elem(&sl_policies, &id);
+	/* The id was read from an entry that has been replaced meanwhile. */
+	if (!pol)
+		return SL_DROP_POLICY_RACE;
+	/* It would go past the rules about ports, and be put together behind them (RFC 1858, RFC 7112). */
+	if ((query & SL_POLICY_Q_NO_PORTS) && (query & SL_POLICY_Q_EGRESS ? pol->egress_count : pol->ingress_count))
+		return SL_DROP_UNPARSABLE;
+	return policy_eval(pol, q, query & SL_POLICY_Q_EGRESS);
+}
+
+static __always_inline bool has_ports(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;
+}
+
+/* Asks for p, a packet of the device dev. pod_opens: the pod is the opener of its connection. how: SL_ASK_*. */
+static __always_inline __must_check enum sl_drop_reason policy_ask(struct __sk_buff *skb, const struct sl_pkt *p,
+								   __u32 dev, bool pod_opens, __u32 query)
+{
+	struct sl_policy_query *q = policy_query();
+
+	if (!q)
+		return SL_DROP_POLICY_RACE;
+	addr_copy(q->remote, p->tuple.remote);
+	q->proto = p->tuple.proto;
+	q->family = addr_is_v4(p->tuple.remote) ? SL_RULE_V4 : SL_RULE_V6;
+	q->port = SL_POLICY_NO_PORT;
+	if (has_ports(p->tuple.proto) && !(query & SL_POLICY_Q_NO_PORTS))
+		q->port = bpf_ntohs(pod_opens ? p->tuple.remote_port : p->tuple.local_port);
+	return (enum sl_drop_reason)sl_policy_ask(skb, dev, query | (pod_opens ? SL_POLICY_Q_EGRESS : 0));
+}

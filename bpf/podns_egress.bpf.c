@@ -1,0 +1,26 @@
+//go:build ignore
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The pod's own device, inside its namespace, tc egress: everything the pod
+ * sends. For devices without a host end: macvlan, ipvlan, vlan, a device of the
+ * host.
+ */
+#define SL_PROGRAM SL_PROGRAM_NS_EGRESS
+#include "lib/base/compiler.h"
+#include "lib/base/config.h"
+#include "lib/base/ctx.h"
+#include "lib/podns/podns_device.h"
+#include "lib/policy/policy.h"
+
+SEC("tc")
+int sl_own_egress(struct __sk_buff *skb)
+{
+	struct sl_podns_device *dev = podns_dev(skb);
+
+	if (!dev)
+		return SL_NEXT;
+	count_tx(skb, podns_stats(skb));
+	return podns_policy(skb, SL_TX);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,25 @@
+//go:build ignore
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The pod's own device, inside its namespace, tc ingress: everything the pod
+ * gets. See podns_egress.bpf.c.
+ */
+#define SL_PROGRAM SL_PROGRAM_NS_INGRESS
+#include "lib/base/compiler.h"
+#include "lib/base/config.h"
+#include "lib/base/ctx.h"
+#include "lib/podns/podns_device.h"
+#include "lib/policy/policy.h"
+
+SEC("tc")
+int sl_own_ingress(struct __sk_buff *skb)
+{
+	struct sl_podns_device *dev = podns_dev(skb);
+
+	if (!dev)
+		return SL_NEXT;
+	count_rx(skb, podns_stats(skb), false);
+	return podns_policy(skb, SL_RX);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

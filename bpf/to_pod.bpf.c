@@ -1,0 +1,153 @@
+//go:build ignore
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Host end of a pod's veth, tc egress: what the pod gets by way of the stack.
+ * Last hook of the receiving direction: it confirms that the packet arrived with
+ * the tuple the first hook saw, that is, that nobody else translated it.
+ */
+#define SL_PROGRAM SL_PROGRAM_TO_POD
+#include "lib/base/compiler.h"
+#include "lib/base/config.h"
+#include "lib/base/ctx.h"
+#include "lib/conntrack/conntrack.h"
+#include "lib/drop/drop.h"
+#include "lib/endpoint/endpoint.h"
+#include "lib/nat/hairpin_slow.h"
+#include "lib/nat/host_udp.h"
+#include "lib/policy/policy.h"
+
+/* From a pod of this node: its sending hook and this one are the two ends of the way. False: they saw different tuples. */
+static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p,
+					       const struct sl_endpoint *ep, const struct sl_endpoint *sender,
+					       __u64 now)
+{
+	struct sl_tuple from;
+	struct sl_ct_entry *out;
+	struct sl_ct_scratch *s;
+	struct sl_ct_entry *in;
+
+	tuple_reverse(&from, p);
+	out = ct_lookup_entry(&from, sender->owner, now);
+	if (!out || !(out->flags & SL_CT_TX_SEEN_FIRST) || (out->flags & SL_CT_NAT))
+		return false;
+	out->flags |= SL_CT_TX_SEEN_LAST | SL_CT_PEER_LOCAL;
+	in = ct_lookup_entry(&p->tuple, ep->owner, now);
+	if (!in || ct_is_new_connection(in, p, SL_RX)) {
+		s = ct_scratch();
+		if (!s)
+			return false;
+		ct_init(&s->entry, ep->owner, out->flags & SL_CT_POD_OPENED ? 0 : SL_CT_POD_OPENED, now);
+		in = ct_insert(&p->tuple, &s->entry);
+		if (!in)
+			return false;
+	}
+	in = ct_update(&p->tuple, in, p, SL_RX, skb->len, now);
+	in->flags |= SL_CT_RX_SEEN_LAST | SL_CT_PEER_LOCAL;
+	return true;
+}
+
+/* Did the packet come in by an uplink, whose hook has accounted it? */
+static __always_inline bool came_by_uplink(const struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ingress_ifindex;
+
+	return bpf_map_lookup_elem(&sl_uplinks, &ifindex) != NULL;
+}
+
+/* See sent.h. A function of its own, for the stack it takes. */
+static __noinline int host_udp_remember_rev(const struct sl_pkt *p, __u64 now)
+{
+	struct sl_tuple sent;
+
+	tuple_reverse(&sent, p);
+	return host_udp_remember(&sent, now);
+}
+
+/*
+ * Notes that the packet is still the one the first hook of its way saw, or exchanges its ends where a hairpin or a masquerade
+ * ends here. *accounted: nobody has to account it any more.
+ */
+static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
+				   __u64 now, bool *accounted)
+{
+	struct sl_endpoint *sender = endpoint_lookup(p->tuple.remote);
+	struct sl_ct_entry *ct;
+	int verdict;
+
+	if (sender) {
+		verdict = hairpin_to_pod(skb, p);
+		if (verdict != SL_NOT_HAIRPIN)
+			return verdict;
+		*accounted |= confirm_pod_to_pod(skb, p, ep, sender, now);
+		return SL_NEXT;
+	}
+	if (is_unconnected_udp(skb, p->tuple.proto))
+		host_udp_remember_rev(p, now);
+	*accounted = *accounted || came_by_uplink(skb);
+	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
+	if (ct && (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) == SL_CT_WANTS_POD_SNAT) {
+		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to come by here */
+		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;
+	}
+	if (ct && (ct->flags & SL_CT_RX_SEEN_FIRST) && !(ct->flags & SL_CT_RX_SEEN_LAST))
+		ct->flags |= SL_CT_RX_SEEN_LAST;
+	return SL_NEXT;
+}
+
+/* What the first parser left. */
+static __always_inline int deliver_slow(struct __sk_buff *skb, __u64 now)
+{
+	int verdict = hairpin_slow(skb, SL_RX);
+	struct sl_slow_ctx *slow = slow_scratch();
+
+	if (slow && slow->outer.kind == SL_SLOW_L4 && is_unconnected_udp(skb, slow->outer.p.tuple.proto))
+		host_udp_remember_rev(&slow->outer.p, now);
+	return verdict;
+}
+
+/* Asks the policy of the device, if it has one. *admitted: the flow of the packet, if it has one under its tuple. */
+static __always_inline enum sl_drop_reason pod_in_admit(struct __sk_buff *skb, const struct sl_pkt *p,
+							enum sl_parsed parsed, struct sl_ct_entry **admitted, __u64 now)
+{
+	struct sl_dev_policy *s = policy_of(skb->ifindex);
+
+	if (policy_isolated_ll(skb, p, parsed))
+		return SL_DROP_ISOLATED;
+	if (!s)
+		return SL_DROP_NONE;
+	if (parsed != SL_PARSED_L4)
+		return (enum sl_drop_reason)sl_policy_slow(skb, skb->ifindex, SL_RX, 0);
+	return policy_pass(skb, p, skb->ifindex, s->owner, s->policy, SL_RX, now, admitted);
+}
+
+SEC("tc")
+int sl_pod_ingress(struct __sk_buff *skb)
+{
+	struct sl_pkt p = {};
+	enum sl_parsed parsed = parse_packet(skb, &p, SL_RX);
+	__u64 now = clock_now();
+	struct sl_ct_entry *admitted = NULL;
+	enum sl_drop_reason reason;
+	bool accounted;
+	struct sl_endpoint *ep;
+	int verdict = SL_NEXT;
+
+	if (parsed == SL_PARSED_NONE)
+		return SL_NEXT;
+	if (parsed == SL_PARSED_PRIO_STACKED)
+		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
+	reason = pod_in_admit(skb, &p, parsed, &admitted, now);
+	if (reason)
+		return drop(skb, reason, skb->ifindex);
+	accounted = !admitted;
+	ep = endpoint_lookup(p.tuple.local);
+	if (ep && ep->ifindex == skb->ifindex) {
+		count_rx(skb, endpoint_stats(ep->ifindex), false);
+		verdict = parsed == SL_PARSED_L4 ? deliver(skb, &p, ep, now, &accounted) : deliver_slow(skb, now);
+	}
+	if (!accounted)
+		policy_account(skb, &p, admitted, SL_RX, now);
+	return verdict;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

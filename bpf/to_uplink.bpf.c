@@ -1,0 +1,259 @@
+//go:build ignore
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Uplink, tc egress: what pods send out by way of the stack. Last hook of the
+ * sending direction: it translates (answers of a hostPort, masquerade) and
+ * confirms that nobody else did.
+ */
+#define SL_PROGRAM SL_PROGRAM_TO_UPLINK
+#include "lib/base/compiler.h"
+#include "lib/base/config.h"
+#include "lib/base/ctx.h"
+#include "lib/drop/drop.h"
+#include "lib/endpoint/endpoint.h"
+#include "lib/fastpath/cb_mark.h"
+#include "lib/nat/host_udp.h"
+#include "lib/nat/snat.h"
+#include "lib/packet/fragment.h"
+#include "lib/packet/icmp_error.h"
+
+/* The packet leaves as it is, and with it the rest of its datagram. */
+static __always_inline int pass_unchanged(const struct sl_slow_ctx *slow, __u64 now)
+{
+	if (slow->outer.first_frag)
+		frag_note(&slow->outer, SL_TX, slow->outer.p.tuple.local, now);
+	return SL_NEXT;
+}
+
+/* Translates the packet of a flow that has an outside tuple. */
+static __always_inline int translate(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
+				     const struct sl_endpoint *ep, const struct sl_ct_entry *ct, __u64 now)
+{
+	if (slow_rewrite(skb, &slow->outer, SL_TX, &ct->other))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
+	if (slow->outer.first_frag)
+		frag_note(&slow->outer, SL_TX, ct->other.local, now);
+	return SL_NEXT;
+}
+
+/* The same tuple left the pod and arrived here: note the way it took, which holds for what follows at once. */
+static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_slow_ctx *slow, struct sl_ct_entry *ct,
+				       __u64 now)
+{
+	const struct sl_pkt *p = &slow->outer.p;
+
+	/* By a device without Ethernet header the stack goes on sending: there is no neighbour to redirect to. */
+	if (!(ct->flags & SL_CT_TX_SEEN_FIRST) || !cfg_l2_len)
+		return;
+	if (ct->out_ifindex != skb->ifindex)
+		ct->out_ifindex = skb->ifindex;
+	if (!(ct->flags & SL_CT_TX_SEEN_LAST))
+		ct->flags |= SL_CT_TX_SEEN_LAST;
+	if (slow->outer.from_fast_parser)
+		ct_cache_nexthop(ct, p->dst_mac, p->src_mac, p->seg_len, now);
+}
+
+/*
+ * A flow the pod opens and that must not show the pod's address: gets an outside
+ * tuple, once. f: the record pod_egress made, or NULL when it saw another tuple
+ * (a Service address that netfilter translated).
+ */
+static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
+				      const struct sl_endpoint *ep, struct sl_ct_entry *ct, __u64 now)
+{
+	struct sl_ct_scratch *s = ct_scratch();
+	const struct sl_pkt *p = &slow->outer.p;
+	enum sl_drop_reason reason;
+
+	if (!s)
+		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
+	if (ct)
+		s->entry = *ct;
+	else
+		ct_init(&s->entry, ep->owner, SL_CT_POD_OPENED, now);
+	reason = snat_allocate(skb, p, s);
+	if (reason)
+		return drop(skb, reason, ep->ifindex);
+	ct = ct_insert(&p->tuple, &s->entry);
+	if (!ct)
+		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
+	if (!(ct->flags & SL_CT_TX_SEEN_FIRST)) {
+		__sync_fetch_and_add(&ct->tx_packets, 1);
+		__sync_fetch_and_add(&ct->tx_bytes, skb->len);
+	}
+	confirm_tx(skb, slow, ct, now);
+	return translate(skb, slow, ep, ct, now);
+}
+
+/* Answers of a connection whose opening went by another way than our uplinks: they keep the pod's address, as will all that follow. */
+static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
+					 const struct sl_endpoint *ep, __u64 now)
+{
+	struct sl_ct_scratch *s = ct_scratch();
+
+	if (s) {
+		ct_init(&s->entry, ep->owner, SL_CT_REPLIED, now);
+		s->entry.tx_packets = 1;
+		s->entry.tx_bytes = skb->len;
+		ct_insert(&slow->outer.p.tuple, &s->entry);
+	}
+	return pass_unchanged(slow, now);
+}
+
+/* A packet of a pod, in the scratch's outer. A function of its own, so that both parsers can end in it. */
+__noinline int sl_uplink_out_slowpath(struct __sk_buff *skb)
+{
+	struct sl_slow_ctx *slow = slow_scratch();
+	__u64 now = clock_now();
+	const struct sl_pkt *p;
+	struct sl_endpoint *ep;
+	struct sl_ct_entry *ct;
+
+	if (!slow)
+		return SL_NEXT;
+	p = &slow->outer.p;
+	ep = endpoint_lookup(p->tuple.local);
+	if (!ep) { /* the node's own, or translated before it got here */
+		if (is_unconnected_udp(skb, p->tuple.proto))
+			host_udp_remember(&p->tuple, now);
+		return SL_NEXT;
+	}
+	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
+	/* pod_egress replaced the record if this SYN opens anew; where it saw another tuple, it could not. */
+	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST) && ct_is_new_connection(ct, p, SL_TX))
+		ct = NULL;
+	/* The pod that was the other end is gone, and its address is somewhere outside now. */
+	if (ct && ((ct->flags & SL_CT_PEER_LOCAL) || (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) ==
+							     (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)))
+		ct = NULL;
+	if (ct && (ct->flags & SL_CT_NAT)) {
+		if (!(ct->flags & SL_CT_TX_SEEN_FIRST))
+			ct->last_seen = now;
+		/* The way back belongs to another flow by now: start anew with a tuple of our own. */
+		if ((ct->flags & SL_CT_HAS_REVERSE) && !ct_ensure_reverse(&p->tuple, ct) && (ct->flags & SL_CT_SNAT))
+			return masquerade(skb, slow, ep, NULL, now);
+		confirm_tx(skb, slow, ct, now);
+		return translate(skb, slow, ep, ct, now);
+	}
+	if (ct && (!(ct->flags & SL_CT_POD_OPENED) || (ct->flags & SL_CT_REPLIED))) {
+		confirm_tx(skb, slow, ct, now);
+		return pass_unchanged(slow, now);
+	}
+	if (!endpoint_masquerades(ep, p->tuple.local, p->tuple.remote)) {
+		if (ct)
+			confirm_tx(skb, slow, ct, now);
+		return pass_unchanged(slow, now);
+	}
+	if (!ct &&
+	    ((p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == (SL_TCP_SYN | SL_TCP_ACK) || p->echo == SL_ECHO_ANSWERS))
+		return adopt_inbound(skb, slow, ep, now);
+	return masquerade(skb, slow, ep, ct, now);
+}
+
+/*
+ * An ICMP error about a packet that came for a pod, from the pod or from the node's own
+ * stack: to whoever sent that packet it must speak of the address that he knows.
+ */
+__noinline int sl_uplink_out_icmp_error(struct __sk_buff *skb)
+{
+	const struct sl_tuple *outer, *inner;
+	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_endpoint *sender, *ep;
+	struct sl_ct_entry *ct = NULL;
+
+	if (!slow)
+		return SL_NEXT;
+	outer = &slow->outer.p.tuple;
+	inner = &slow->inner.p.tuple;
+	sender = endpoint_lookup(outer->local);
+	if (slow_parse_inner(skb, slow, SL_TX) && (!sender || addr_equal(outer->local, inner->local))) {
+		ep = endpoint_lookup(inner->local);
+		ct = ep ? ct_lookup_entry(inner, ep->owner, clock_now()) : NULL;
+	}
+	if (ct && (ct->flags & SL_CT_NAT))
+		return icmp_rewrite_error(skb, slow, SL_TX, &ct->other)
+			       ? drop(skb, SL_DROP_REWRITE, sender ? sender->ifindex : 0)
+			       : SL_NEXT;
+	if (!ct && sender && endpoint_masquerades(sender, outer->local, outer->remote))
+		return drop(skb, SL_DROP_ICMP_ORPHAN, sender->ifindex);
+	return SL_NEXT;
+}
+
+/* The rest of a datagram of a pod leaves as its first fragment did; without that one not at all if it must not show the pod. */
+__noinline int sl_uplink_out_fragment(struct __sk_buff *skb)
+{
+	struct sl_slow_ctx *slow = slow_scratch();
+	const struct sl_tuple *t;
+	struct sl_endpoint *ep;
+	struct sl_frag *fr;
+	__u8 to[16];
+
+	if (!slow)
+		return SL_NEXT;
+	t = &slow->outer.p.tuple;
+	ep = endpoint_lookup(t->local);
+	if (!ep)
+		return SL_NEXT;
+	fr = frag_lookup(&slow->outer, SL_TX, clock_now());
+	if (!fr)
+		return endpoint_masquerades(ep, t->local, t->remote) ? drop(skb, SL_DROP_FRAGMENT, ep->ifindex)
+								     : SL_NEXT;
+	addr_copy(to, fr->to);
+	return slow_rewrite_addr(skb, &slow->outer, true, to) ? drop(skb, SL_DROP_REWRITE, ep->ifindex) : SL_NEXT;
+}
+
+/* Nothing that we could translate: of a masqueraded pod it does not leave. */
+static __always_inline int drop_unparsable(struct __sk_buff *skb, const struct sl_slow_ctx *slow)
+{
+	const struct sl_tuple *t = &slow->outer.p.tuple;
+	struct sl_endpoint *ep = endpoint_lookup(t->local);
+
+	return ep && endpoint_masquerades(ep, t->local, t->remote) ? drop(skb, SL_DROP_UNPARSABLE, ep->ifindex)
+								   : SL_NEXT;
+}
+
+/* What the first parser left: see odd.h. */
+static __always_inline int uplink_out_slow(struct __sk_buff *skb)
+{
+	struct sl_slow_ctx *slow = slow_scratch();
+
+	if (!slow)
+		return SL_NEXT;
+	switch (sl_slow_parse(skb, cfg_l2_len, SL_TX, 0)) {
+	case SL_SLOW_ICMP_ERROR:
+		return sl_uplink_out_icmp_error(skb);
+	case SL_SLOW_FRAG_NEXT:
+		return sl_uplink_out_fragment(skb);
+	case SL_SLOW_L4:
+		return sl_uplink_out_slowpath(skb);
+	case SL_SLOW_L3:
+		return drop_unparsable(skb, slow);
+	default:
+		return SL_NEXT;
+	}
+}
+
+SEC("tc")
+int sl_upl_egress(struct __sk_buff *skb)
+{
+	struct sl_pkt p = {};
+
+	if (!cfg_l2_len)
+		return uplink_out_slow(skb);
+	/* Pods' frames have lost a tag of VLAN 0 on their way here: what has one is the node's own, which wants it. */
+	if (passed(skb) || skb->vlan_present)
+		return SL_NEXT;
+	switch (parse_packet(skb, &p, SL_TX)) {
+	case SL_PARSED_L3:
+		return uplink_out_slow(skb);
+	case SL_PARSED_L4:
+		/* Most of what the node sends is its own: not to be detained. */
+		if ((!endpoint_lookup(p.tuple.local) && !is_unconnected_udp(skb, p.tuple.proto)) || !slow_ctx_init(&p))
+			return SL_NEXT;
+		return sl_uplink_out_slowpath(skb);
+	default:
+		return SL_NEXT;
+	}
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
