@@ -208,7 +208,8 @@ func mark(row, column string, cells map[string]string) string {
 
 const documentHead = `# What users see, backend by backend
 
-Each line is a behaviour, observed by real sockets on a node whose pods were attached by the real plugins.
+Each line is a behaviour, observed by real sockets on a node whose pods were attached by the real
+plugins.
 
 | column or cell | meaning |
 |---|---|
@@ -217,7 +218,8 @@ Each line is a behaviour, observed by real sockets on a node whose pods were att
 | = | as in the column "upstream" |
 | a number | a deliberate difference, explained [below](#deliberate-differences) |
 
-` + "`go test -run TestPrivilegedParity ./test/e2e -update`" + ` writes this page. The same test fails when a cell changes.
+` + "`go test -run TestPrivilegedParity ./test/e2e -update`" + ` writes this page.
+The same test fails when a cell changes.
 
 `
 

@@ -152,12 +152,14 @@ const pageHead = `# Upstream's own test suites
 
 Written by ` + "`go run ./test/upstream -docs docs/upstream-suites.md`" + `; do not edit.
 
-` + "`make upstream-suites`" + ` runs the test suites of containernetworking/plugins %s against Sluice's binaries.
+` + "`make upstream-suites`" + ` runs the test suites of containernetworking/plugins %s against
+Sluice's binaries.
 It also runs each suite unchanged, against upstream's plugins.
 
 - A specification that passes with upstream has to pass with Sluice, except for those below.
 - A specification that is listed here and passes fails the run too.
-- The suites use the default configuration. Those of portmap and firewall read iptables rules, so they use ` + "`\"backend\": \"iptables\"`" + `.
+- The suites use the default configuration. Those of portmap and firewall read iptables rules, so
+  they use ` + "`\"backend\": \"iptables\"`" + `.
 
 ## Reasons
 

@@ -123,11 +123,13 @@ func machines(emulator string, all []*finished) string {
 // docsHead is the beginning of docs/kernels.md.
 const docsHead = `# Kernels
 
-Written by ` + "`make kernel-matrix`" + `; do not edit. It runs the privileged tests of every package under Debian's cloud kernels in QEMU.
-There is one kernel per step in what the kernel offers Sluice. The oldest that Sluice supports comes first.
+Written by ` + "`make kernel-matrix`" + `; do not edit. It runs the privileged tests of every package under
+Debian's cloud kernels in QEMU. There is one kernel per step in what the kernel offers Sluice. The
+oldest that Sluice supports comes first.
 
 - A cell is the number of tests and subtests that passed.
-- Tests of test/e2e about netfilter's tables, about all backends, and about DHCP run only under the first and the last kernel.
+- Tests of test/e2e about netfilter's tables, about all backends, and about DHCP run only under the
+  first and the last kernel.
 - [kernel-testing.md](kernel-testing.md) says how to run one kernel, or get a shell in it.
 
 `
