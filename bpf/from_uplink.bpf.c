@@ -102,7 +102,7 @@ static __always_inline bool find_hostport(const struct sl_pkt *p, struct sl_hp_c
 }
 
 /* Does the node await what comes under the outside tuple of the record in the scratch? A function of its own for the verifier's sake. */
-__noinline int sl_node_expects_reply(struct __sk_buff *skb)
+__noinline int sl_node_expects(struct __sk_buff *skb)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 
@@ -149,7 +149,7 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 		s->entry.flags |= SL_CT_WANTS_POD_SNAT;
 	s->entry.other = p->tuple;
 	/* A SYN is for the hostPort as DNAT would have it; anything else may be the answer to a host's own connection. */
-	if (!pkt_is_syn(p) && sl_node_expects_reply(skb))
+	if (!pkt_is_syn(p) && sl_node_expects(skb))
 		return SL_DROP_NONE;
 	if (!hostport_admits(&slot->hp, p->tuple.remote))
 		return SL_DROP_SOURCE;
@@ -214,7 +214,7 @@ static __always_inline enum sl_drop_reason classify(struct __sk_buff *skb, const
  * about the one it sent. It belongs to the flow, and takes its way: the stack's
  * connection tracking may not have seen a packet of a short-cut flow for hours.
  */
-__noinline int sl_uplink_in_icmp_error(struct __sk_buff *skb)
+__noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
 	__u64 now = clock_now();
@@ -241,7 +241,7 @@ __noinline int sl_uplink_in_icmp_error(struct __sk_buff *skb)
 }
 
 /* The rest of a datagram goes where its first fragment went. Without that one the stack may wait for it: it may be the node's. */
-__noinline int sl_uplink_in_fragment(struct __sk_buff *skb)
+__noinline int sl_upl_in_frag(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
 	struct sl_endpoint *ep;
@@ -264,7 +264,7 @@ __noinline int sl_uplink_in_fragment(struct __sk_buff *skb)
  * A packet that cannot take the shortcut, in the scratch's outer: the first of a flow, or one that the second parser has
  * read. hostport_cached() has been asked for it. A function of its own, so that the verifier walks it once and the shortcut stays short.
  */
-__noinline int sl_uplink_in_slowpath(struct __sk_buff *skb)
+__noinline int sl_upl_in_slow(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
 	__u64 now = clock_now();
@@ -322,12 +322,12 @@ static __always_inline int uplink_in_slow(struct __sk_buff *skb)
 		return drop(skb, SL_DROP_DENIED, 0);
 	switch (kind) {
 	case SL_SLOW_ICMP_ERROR:
-		return sl_uplink_in_icmp_error(skb);
+		return sl_upl_in_icmp(skb);
 	case SL_SLOW_FRAG_NEXT:
-		return sl_uplink_in_fragment(skb);
+		return sl_upl_in_frag(skb);
 	case SL_SLOW_L4:
 		hostport_cached(skb, &slow->outer.p, clock_now());
-		return sl_uplink_in_slowpath(skb);
+		return sl_upl_in_slow(skb);
 	default:
 		return SL_NEXT;
 	}
@@ -359,13 +359,13 @@ int sl_upl_ingress(struct __sk_buff *skb)
 	slot = hostport_cached(skb, &p, now);
 	/* Never on the shortcut, and mostly without a flow to find. */
 	if (unlikely(pkt_is_syn(&p)))
-		return slow_ctx_init(&p) ? sl_uplink_in_slowpath(skb) : SL_NEXT;
+		return slow_ctx_init(&p) ? sl_upl_in_slow(skb) : SL_NEXT;
 	/* A masqueraded flow that has a port since before it was published keeps it. */
 	if (unlikely(!find_hostport(&p, slot, &m, now)) && !find_snat_or_plain(&p, &m, false, now)) {
 		/* Nothing of ours: most of what comes for the node itself. */
 		if (!slot && !(pkt_opens(&p) && endpoint_lookup(p.tuple.local)))
 			return SL_NEXT;
-		return slow_ctx_init(&p) ? sl_uplink_in_slowpath(skb) : SL_NEXT;
+		return slow_ctx_init(&p) ? sl_upl_in_slow(skb) : SL_NEXT;
 	}
 	if (unlikely(!m.ct || !m.ep))
 		return SL_NEXT;

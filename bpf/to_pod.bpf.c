@@ -55,12 +55,12 @@ static __always_inline bool came_by_uplink(const struct __sk_buff *skb)
 }
 
 /* See sent.h. A function of its own, for the stack it takes. */
-static __noinline int host_udp_remember_rev(const struct sl_pkt *p, __u64 now)
+static __noinline int sl_host_udp_rev(const struct sl_pkt *p, __u64 now)
 {
 	struct sl_tuple sent;
 
 	tuple_reverse(&sent, p);
-	return host_udp_remember(&sent, now);
+	return sl_host_udp_add(&sent, now);
 }
 
 /*
@@ -82,7 +82,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 		return SL_NEXT;
 	}
 	if (is_unconnected_udp(skb, p->tuple.proto))
-		host_udp_remember_rev(p, now);
+		sl_host_udp_rev(p, now);
 	*accounted = *accounted || came_by_uplink(skb);
 	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
 	if (ct && (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) == SL_CT_WANTS_POD_SNAT) {
@@ -101,7 +101,7 @@ static __always_inline int deliver_slow(struct __sk_buff *skb, __u64 now)
 	struct sl_slow_ctx *slow = slow_scratch();
 
 	if (slow && slow->outer.kind == SL_SLOW_L4 && is_unconnected_udp(skb, slow->outer.p.tuple.proto))
-		host_udp_remember_rev(&slow->outer.p, now);
+		sl_host_udp_rev(&slow->outer.p, now);
 	return verdict;
 }
 

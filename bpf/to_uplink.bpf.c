@@ -101,7 +101,7 @@ static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_
 }
 
 /* A packet of a pod, in the scratch's outer. A function of its own, so that both parsers can end in it. */
-__noinline int sl_uplink_out_slowpath(struct __sk_buff *skb)
+__noinline int sl_upl_out_slow(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
 	__u64 now = clock_now();
@@ -115,7 +115,7 @@ __noinline int sl_uplink_out_slowpath(struct __sk_buff *skb)
 	ep = endpoint_lookup(p->tuple.local);
 	if (!ep) { /* the node's own, or translated before it got here */
 		if (is_unconnected_udp(skb, p->tuple.proto))
-			host_udp_remember(&p->tuple, now);
+			sl_host_udp_add(&p->tuple, now);
 		return SL_NEXT;
 	}
 	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
@@ -154,7 +154,7 @@ __noinline int sl_uplink_out_slowpath(struct __sk_buff *skb)
  * An ICMP error about a packet that came for a pod, from the pod or from the node's own
  * stack: to whoever sent that packet it must speak of the address that he knows.
  */
-__noinline int sl_uplink_out_icmp_error(struct __sk_buff *skb)
+__noinline int sl_upl_out_icmp(struct __sk_buff *skb)
 {
 	const struct sl_tuple *outer, *inner;
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -180,7 +180,7 @@ __noinline int sl_uplink_out_icmp_error(struct __sk_buff *skb)
 }
 
 /* The rest of a datagram of a pod leaves as its first fragment did; without that one not at all if it must not show the pod. */
-__noinline int sl_uplink_out_fragment(struct __sk_buff *skb)
+__noinline int sl_upl_out_frag(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
 	const struct sl_tuple *t;
@@ -221,11 +221,11 @@ static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 		return SL_NEXT;
 	switch (sl_slow_parse(skb, cfg_l2_len, SL_TX, 0)) {
 	case SL_SLOW_ICMP_ERROR:
-		return sl_uplink_out_icmp_error(skb);
+		return sl_upl_out_icmp(skb);
 	case SL_SLOW_FRAG_NEXT:
-		return sl_uplink_out_fragment(skb);
+		return sl_upl_out_frag(skb);
 	case SL_SLOW_L4:
-		return sl_uplink_out_slowpath(skb);
+		return sl_upl_out_slow(skb);
 	case SL_SLOW_L3:
 		return drop_unparsable(skb, slow);
 	default:
@@ -250,7 +250,7 @@ int sl_upl_egress(struct __sk_buff *skb)
 		/* Most of what the node sends is its own: not to be detained. */
 		if ((!endpoint_lookup(p.tuple.local) && !is_unconnected_udp(skb, p.tuple.proto)) || !slow_ctx_init(&p))
 			return SL_NEXT;
-		return sl_uplink_out_slowpath(skb);
+		return sl_upl_out_slow(skb);
 	default:
 		return SL_NEXT;
 	}

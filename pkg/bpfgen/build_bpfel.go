@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "3040004edfc02b4dd4dee66fe4eefd8e494c29e0e90b3f235bd026730449e474"
+const build = "65c49a999a5111e19f443fbea56352bd89ff77cf6f66c743e0d33c0f0db62380"

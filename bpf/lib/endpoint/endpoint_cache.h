@@ -22,7 +22,7 @@ struct {
 } sl_ep_cache SEC(".maps");
 
 /* A function of its own, away from the packets that need none of it. */
-static __noinline bool endpoint_cache_fill(const __u8 *ip, struct sl_ep_cache_slot *slot, __u64 now)
+static __noinline bool sl_ep_cache_add(const __u8 *ip, struct sl_ep_cache_slot *slot, __u64 now)
 {
 	__u64 epoch = cache_epoch();
 	struct sl_endpoint *ep = endpoint_lookup(ip);
@@ -47,7 +47,7 @@ static __always_inline struct sl_endpoint *endpoint_cached(const __u8 *ip, __u64
 
 	if (unlikely(!slot))
 		return NULL;
-	if (likely(cache_valid(&slot->stamp, now) && addr_equal(slot->ip, ip)) || endpoint_cache_fill(ip, slot, now))
+	if (likely(cache_valid(&slot->stamp, now) && addr_equal(slot->ip, ip)) || sl_ep_cache_add(ip, slot, now))
 		return &slot->ep;
 	return NULL;
 }

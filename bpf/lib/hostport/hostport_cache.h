@@ -31,8 +31,8 @@ static __always_inline bool hostport_slot_matches(const struct sl_hp_cache_slot 
 }
 
 /* Reads the mapping of t, in by ifindex, and its pod into r. False: there is none. A function of its own, away from the packets that need none of it. */
-static __noinline bool hostport_cache_fill(const struct sl_tuple *t, __u32 ifindex, struct sl_hp_cache_slot *slot,
-					   __u64 now)
+static __noinline bool sl_hp_cache_add(const struct sl_tuple *t, __u32 ifindex, struct sl_hp_cache_slot *slot,
+				       __u64 now)
 {
 	__u64 epoch = cache_epoch();
 	struct sl_endpoint *ep;
@@ -78,7 +78,7 @@ static __always_inline struct sl_hp_cache_slot *hostport_cached(struct __sk_buff
 		return NULL;
 	if (likely(cache_valid(&slot->stamp, now) && hostport_slot_matches(slot, &p->tuple)))
 		return slot;
-	if (!hostport_cache_fill(&p->tuple, skb->ifindex, slot, now))
+	if (!sl_hp_cache_add(&p->tuple, skb->ifindex, slot, now))
 		return NULL;
 	if (!sl_ifindex_gone(skb, slot->ep.ifindex))
 		return slot;

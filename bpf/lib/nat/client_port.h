@@ -35,7 +35,7 @@ static __always_inline bool client_port_opening(__u64 now)
  * Takes s->key with the remote port (host byte order) if no flow lives there, or if that is this very one, whose index was
  * lost. Notes the index under s->rec.other. Returns 1 when it is taken.
  */
-__noinline int sl_client_port_claim(__u32 port)
+__noinline int sl_cport_claim(__u32 port)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	__u64 now = clock_now(), *last;
@@ -64,7 +64,7 @@ static __always_inline __must_check bool client_port_allocate(const struct sl_pk
 
 	s->entry.flags |= SL_CT_CLIENT_PORT;
 	for (i = 1; i <= 2 * SL_SNAT_ATTEMPTS; i++) {
-		if (sl_client_port_claim(snat_candidate(0, i, start)))
+		if (sl_cport_claim(snat_candidate(0, i, start)))
 			return true;
 	}
 	return false;

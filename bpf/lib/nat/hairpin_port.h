@@ -17,10 +17,10 @@
 #define SL_NOT_HAIRPIN (-2)
 
 /*
- * Takes one port if it is free, by inserting the index at s->rec.other, as sl_snat_port_claim() does. It is
+ * Takes one port if it is free, by inserting the index at s->rec.other, as sl_snat_claim() does. It is
  * that of the node's end at a door, that of the client otherwise. port: host byte order. Returns 1 when it is taken.
  */
-__noinline int sl_hairpin_port_claim(struct __sk_buff *skb, __u32 port)
+__noinline int sl_hpin_claim(struct __sk_buff *skb, __u32 port)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -61,10 +61,10 @@ __noinline int sl_hairpin_port_claim(struct __sk_buff *skb, __u32 port)
 }
 
 /*
- * Does the port (host byte order) lead to the very flow in the scratch, from before its record was lost? As sl_snat_port_is_ours().
+ * Does the port (host byte order) lead to the very flow in the scratch, from before its record was lost? As sl_snat_is_ours().
  * Returns 1 then, else 0.
  */
-__noinline int sl_hairpin_port_is_ours(__u32 port)
+__noinline int sl_hpin_is_ours(__u32 port)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -89,7 +89,7 @@ __noinline int sl_hairpin_port_is_ours(__u32 port)
  * Notes in t->start where the search for a port of the flow in the scratch begins, and looks there for the one it had before its record was
  * lost. own: host byte order. Returns 1 when it is found. A function of its own, for the stack it takes.
  */
-__noinline int sl_hairpin_port_recover(__u32 preferred)
+__noinline int sl_hpin_recover(__u32 preferred)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -101,7 +101,7 @@ __noinline int sl_hairpin_port_recover(__u32 preferred)
 	ctx->start = port_alloc_start(&s->key);
 	scan = snat_recover_attempts(&ctx->p, proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0);
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan && !found; i++)
-		found = sl_hairpin_port_is_ours(snat_candidate((__u16)preferred, i, ctx->start));
+		found = sl_hpin_is_ours(snat_candidate((__u16)preferred, i, ctx->start));
 	return found;
 }
 
@@ -114,12 +114,12 @@ static __always_inline struct sl_ct_entry *hairpin_insert(struct __sk_buff *skb,
 							  enum sl_drop_reason *reason)
 {
 	__u32 attempts = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0, i;
-	int found = sl_hairpin_port_recover(preferred);
+	int found = sl_hpin_recover(preferred);
 	struct sl_ct_entry *ct = NULL;
 
 	*reason = SL_DROP_SNAT_PORTS;
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts && !found; i++)
-		found = sl_hairpin_port_claim(skb, snat_candidate(preferred, i, ctx->start));
+		found = sl_hpin_claim(skb, snat_candidate(preferred, i, ctx->start));
 	if (found) {
 		ct = ct_insert(&s->key, &s->entry);
 		*reason = ct ? SL_DROP_NONE : SL_DROP_CT_TABLE;

@@ -37,7 +37,7 @@ static __always_inline struct sl_hairpin_ctx *hairpin_scratch(void)
  * Puts the ends of t->want in the place of the packet's own. dir: of the packet, enum
  * sl_dir. A function of its own, for the stack it takes. Returns 0, or the packet must be dropped.
  */
-__noinline int sl_hairpin_rewrite(struct __sk_buff *skb, __u32 dir)
+__noinline int sl_hpin_rewrite(struct __sk_buff *skb, __u32 dir)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
 
@@ -83,8 +83,8 @@ static __always_inline void hairpin_far_end(struct sl_tuple *to, const struct sl
 	to->remote_port = target->local_port;
 }
 
-/* sl_hairpin_rewrite() for a packet in the scratch of the second parser, where inner is free. */
-__noinline int sl_hairpin_rewrite_slow(struct __sk_buff *skb, __u32 dir)
+/* sl_hpin_rewrite() for a packet in the scratch of the second parser, where inner is free. */
+__noinline int sl_hpin_rw_slow(struct __sk_buff *skb, __u32 dir)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -103,5 +103,5 @@ __noinline int sl_hairpin_rewrite_slow(struct __sk_buff *skb, __u32 dir)
 static __always_inline __must_check int hairpin_rewrite(struct __sk_buff *skb, const struct sl_hairpin_ctx *ctx,
 							enum sl_dir dir)
 {
-	return ctx->slow ? sl_hairpin_rewrite_slow(skb, dir) : sl_hairpin_rewrite(skb, dir);
+	return ctx->slow ? sl_hpin_rw_slow(skb, dir) : sl_hpin_rewrite(skb, dir);
 }

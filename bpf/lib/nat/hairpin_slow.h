@@ -23,7 +23,7 @@ static __always_inline enum sl_dir opposite_dir(__u32 dir)
 }
 
 /* Notes where the first fragment in the scratch has gone, for the rest. A function of its own, for the stack it takes. */
-__noinline int sl_hairpin_frag_note(__u32 dir)
+__noinline int sl_hpin_frag(__u32 dir)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -53,7 +53,7 @@ static __always_inline int hairpin_slow_l4(struct __sk_buff *skb, __u32 dir)
 	if (verdict == TC_ACT_SHOT)
 		return verdict;
 	if (slow->outer.first_frag)
-		sl_hairpin_frag_note(dir);
+		sl_hpin_frag(dir);
 	return SL_NEXT;
 }
 
@@ -117,7 +117,7 @@ static __always_inline int hairpin_icmp_error(struct __sk_buff *skb, struct sl_s
 }
 
 /* An ICMP error or a later fragment, in the scratch. A function of its own, for the stack it takes. */
-__noinline int sl_hairpin_frag_or_icmp(struct __sk_buff *skb, __u32 dir)
+__noinline int sl_hpin_related(struct __sk_buff *skb, __u32 dir)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -136,7 +136,7 @@ static __always_inline int hairpin_slow(struct __sk_buff *skb, __u32 dir)
 		return hairpin_slow_l4(skb, dir);
 	case SL_SLOW_ICMP_ERROR:
 	case SL_SLOW_FRAG_NEXT:
-		return sl_hairpin_frag_or_icmp(skb, dir);
+		return sl_hpin_related(skb, dir);
 	default:
 		return SL_NEXT;
 	}

@@ -24,7 +24,7 @@ struct {
 } sl_sent SEC(".maps");
 
 /* Notes a datagram of the node's own to t->remote; anything else is let alone. A function of its own, for the stack it takes. */
-static __noinline __maybe_unused int host_udp_remember(const struct sl_tuple *t, __u64 now)
+static __noinline __maybe_unused int sl_host_udp_add(const struct sl_tuple *t, __u64 now)
 {
 	__u64 *last;
 

@@ -92,7 +92,7 @@ static __always_inline bool snat_taken(const struct sl_tuple *outside, const str
  * Kernels before 5.12 let it take the context and scalars only, hence the
  * scratch. port: host byte order. Returns 1 when the port is taken, else 0.
  */
-__noinline int sl_snat_port_claim(struct __sk_buff *skb, __u32 port)
+__noinline int sl_snat_claim(struct __sk_buff *skb, __u32 port)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_ct_entry *reverse;
@@ -115,7 +115,7 @@ __noinline int sl_snat_port_claim(struct __sk_buff *skb, __u32 port)
  * Is the outside tuple of the record in the scratch, with this port (host byte order), that very flow's from before its
  * record was lost? Returns 1 then, else 0.
  */
-__noinline int sl_snat_port_is_ours(__u32 port)
+__noinline int sl_snat_is_ours(__u32 port)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_ct_entry *reverse;
@@ -157,11 +157,11 @@ static __always_inline __must_check enum sl_drop_reason snat_allocate(struct __s
 		return SL_DROP_NO_SNAT_ADDR;
 	s->entry.flags |= SL_CT_SNAT;
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan; i++) {
-		if (sl_snat_port_is_ours(snat_candidate(preferred, i, start)))
+		if (sl_snat_is_ours(snat_candidate(preferred, i, start)))
 			return SL_DROP_NONE;
 	}
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts; i++) {
-		if (sl_snat_port_claim(skb, snat_candidate(preferred, i, start)))
+		if (sl_snat_claim(skb, snat_candidate(preferred, i, start)))
 			return SL_DROP_NONE;
 	}
 	return SL_DROP_SNAT_PORTS;
