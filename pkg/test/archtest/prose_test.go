@@ -70,8 +70,8 @@ func TestProseExclusions(t *testing.T) {
 func prosePages(tb testing.TB) []string {
 	tb.Helper()
 	excluded := proseExclusions(tb)
-	return slices.DeleteFunc(trackedFiles(tb), func(file string) bool {
-		return filepath.Ext(file) != ".md" || strings.Contains(file, "testdata/") || slices.Contains(excluded, file)
+	return slices.DeleteFunc(markdown(tb), func(file string) bool {
+		return slices.Contains(excluded, file)
 	})
 }
 
