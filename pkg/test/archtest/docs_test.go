@@ -68,30 +68,6 @@ func checkDecision(t *testing.T, base, number string) {
 	}
 }
 
-// pending are pages that others link to before they are written. Delete an entry when its page is there.
-var pending = []string{"bpf/README.md"}
-
-// A link inside the repository leads to a file that is there.
-func TestLinks(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	code := regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
-	root := repoRoot(t)
-	for _, page := range markdown(t) {
-		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(readText(t, page), ""), -1) {
-			target, _, _ := strings.Cut(m[1], "#")
-			if target == "" || strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
-				continue
-			}
-			if slices.Contains(pending, path.Join(path.Dir(page), target)) {
-				continue
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(page), target)); err != nil {
-				t.Errorf("%s links to %s, which is not there", page, m[1])
-			}
-		}
-	}
-}
-
 // A test that a page names exists: `TestX`, or `TestX*` for every test that begins so. The changelog tells history.
 func TestCitedTests(t *testing.T) {
 	cited := regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)(\\*?)`")

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package archtest
+
+import (
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+var mdTarget = regexp.MustCompile(`\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)`)
+
+// pending are pages that others link to before they are written. Delete an entry when its page is there.
+var pending = []string{"bpf/README.md"}
+
+// Every relative link of a page leads to a file or folder of the repository,
+// and to a heading that it has.
+func TestLinks(t *testing.T) {
+	root := repoRoot(t)
+	links := 0
+	for _, page := range markdown(t) {
+		for _, link := range pageLinks(readText(t, page)) {
+			links++
+			if target, _, _ := strings.Cut(link, "#"); slices.Contains(pending, path.Join(path.Dir(page), target)) {
+				continue
+			}
+			if why := deadLink(root, page, link); why != "" {
+				t.Errorf("%s: %s: %s", page, link, why)
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("only %d links", links)
+	}
+}
+
+// deadLink says why a page's link leads nowhere; nothing if it does not, or leads outside of the repository.
+func deadLink(root, page, link string) string {
+	u, err := url.Parse(link)
+	if err != nil {
+		return err.Error()
+	}
+	if u.Scheme != "" || u.Host != "" {
+		return ""
+	}
+	if strings.HasPrefix(u.Path, "/") {
+		return "is not relative"
+	}
+	target := filepath.Join(root, page)
+	if u.Path != "" {
+		target = filepath.Join(root, filepath.Dir(page), u.Path)
+	}
+	if rel, err := filepath.Rel(root, target); err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+		return "leads outside of the repository"
+	}
+	if _, err := os.Stat(target); err != nil {
+		return "no such file"
+	}
+	if u.Fragment == "" || filepath.Ext(target) != ".md" {
+		return ""
+	}
+	text, err := os.ReadFile(target)
+	if err != nil {
+		return err.Error()
+	}
+	if !slices.Contains(pageAnchors(string(text)), u.Fragment) {
+		return "no such heading"
+	}
+	return ""
+}
+
+// pageLinks returns the targets of a page's links and images, without those in code.
+func pageLinks(text string) []string {
+	var links []string
+	for _, line := range linesOutsideCode(text) {
+		for _, m := range mdTarget.FindAllStringSubmatch(mdSpan.ReplaceAllString(line, "code"), -1) {
+			links = append(links, m[1])
+		}
+	}
+	return links
+}
+
+// pageAnchors returns the names that GitHub gives to a page's headings.
+func pageAnchors(text string) []string {
+	var anchors []string
+	count := map[string]int{}
+	for _, line := range linesOutsideCode(text) {
+		if !mdHeading.MatchString(line) {
+			continue
+		}
+		name := headingAnchor(mdHeading.ReplaceAllString(line, ""))
+		n := count[name]
+		count[name]++
+		if n > 0 {
+			name += "-" + strconv.Itoa(n)
+		}
+		anchors = append(anchors, name)
+	}
+	return anchors
+}
+
+func headingAnchor(heading string) string {
+	heading = mdLink.ReplaceAllString(strings.TrimSpace(heading), "$1")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
+}
+
+func linesOutsideCode(text string) []string {
+	var lines []string
+	fence := ""
+	for line := range strings.Lines(mdComment.ReplaceAllString(text, "")) {
+		line = strings.TrimRight(line, "\r\n")
+		if m := mdFence.FindStringSubmatch(line); m != nil {
+			switch fence {
+			case "":
+				fence = m[1]
+			case m[1]:
+				fence = ""
+			}
+			continue
+		}
+		if fence == "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func TestPageLinks(t *testing.T) {
+	text := "# Two words, `and_code`\n[a](b.md) ![i](c.png \"title\")\n```\n[no](code.md)\n```\n`[no](span.md)` [d](<e.md#f>)\n## Same\n## Same\n"
+	if got, want := pageLinks(text), []string{"b.md", "c.png", "e.md#f"}; !slices.Equal(got, want) {
+		t.Errorf("links %q, want %q", got, want)
+	}
+	if got, want := pageAnchors(text), []string{"two-words-and_code", "same", "same-1"}; !slices.Equal(got, want) {
+		t.Errorf("anchors %q, want %q", got, want)
+	}
+}
+
+func TestDeadLink(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "docs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "docs/a.md"), []byte("# The heading\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for link, want := range map[string]string{
+		"https://example.org/none": "",
+		"a.md":                     "",
+		"../docs":                  "",
+		"#the-heading":             "",
+		"a.md#the-heading":         "",
+		"a.md#another":             "no such heading",
+		"b.md":                     "no such file",
+		"/docs/a.md":               "is not relative",
+		"../../a.md":               "leads outside of the repository",
+	} {
+		if got := deadLink(root, "docs/a.md", link); got != want {
+			t.Errorf("%s: %q, want %q", link, got, want)
+		}
+	}
+}
