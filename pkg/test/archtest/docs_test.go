@@ -135,3 +135,18 @@ func TestDevContainer(t *testing.T) {
 		t.Errorf("%d packages in the Makefile", packages)
 	}
 }
+
+// A semicolon ends a statement in a mermaid diagram, also inside a message or a note.
+func TestDiagrams(t *testing.T) {
+	diagram := regexp.MustCompile("(?ms)^```mermaid\n(.*?)^```$")
+	entity := regexp.MustCompile(`[&#]\w+;`)
+	for _, page := range markdown(t) {
+		for _, m := range diagram.FindAllStringSubmatch(readText(t, page), -1) {
+			for line := range strings.Lines(m[1]) {
+				if strings.Contains(strings.TrimRight(entity.ReplaceAllString(line, ""), "; \n"), ";") {
+					t.Errorf("%s: %q: a semicolon breaks the diagram", page, strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+}
