@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/loadapi"
-	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -100,7 +100,7 @@ func (b bpffs) ensure(runDir string) error {
 	if ok, err := b.mounted(); ok || err != nil {
 		return err
 	}
-	lock, err := file.Acquire(context.Background(), filepath.Join(runDir, "bpffs.lock"))
+	lock, err := filelock.Acquire(context.Background(), filepath.Join(runDir, "bpffs.lock"))
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/mountinfo"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -108,8 +108,8 @@ func (d *Datapath) cgroupName(root string) string {
 }
 
 // findCgroup2 reads a table of proc_pid_mountinfo(5).
-func findCgroup2(mountinfo string) (string, error) {
-	f, err := os.Open(mountinfo)
+func findCgroup2(path string) (string, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("find cgroup v2: %w", err)
 	}
@@ -123,7 +123,7 @@ func findCgroup2(mountinfo string) (string, error) {
 		if !ok || !strings.HasPrefix(fs, "cgroup2 ") || len(fields) < 5 {
 			continue
 		}
-		dir := file.Unescape(fields[4])
+		dir := mountinfo.Unescape(fields[4])
 		if !isCgroup2(dir) { // something else is mounted over it
 			continue
 		}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -170,7 +170,7 @@ func (d *Datapath) pinned(name string) (*bpfsys.Map, error) {
 
 // lock takes the writers' lock.
 func (d *Datapath) lock(ctx context.Context) (func(), error) {
-	f, err := file.Acquire(ctx, d.paths.lock)
+	f, err := filelock.Acquire(ctx, d.paths.lock)
 	if err != nil {
 		return nil, err
 	}

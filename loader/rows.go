@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/sluice-cni/sluice/pkg/diskfull"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -60,8 +61,8 @@ func (r *rows[T]) write(now []T) error {
 		return err
 	}
 	err = writeFile(r.path, raw)
-	if len(now) < len(r.all) && file.NoRoom(err) {
-		return file.Overwrite(r.path, raw)
+	if len(now) < len(r.all) && diskfull.Is(err) {
+		return diskfull.Overwrite(r.path, raw)
 	}
 	return err
 }

@@ -13,7 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/diskfull"
 	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 )
 
 const (
@@ -127,7 +129,7 @@ func (d *Dir) lock(create bool) (func(), error) {
 	// A process that holds the lock and does not go on (it was stopped, or frozen) must not hang every verb of every pod.
 	ctx, cancel := context.WithTimeout(context.Background(), d.patience)
 	defer cancel()
-	if err := file.Lock(ctx, f); err != nil {
+	if err := filelock.Lock(ctx, f); err != nil {
 		return nil, fmt.Errorf("lock %s, which another process holds: %w", f.Name(), err)
 	}
 	return func() { _ = f.Close() }, nil
@@ -170,7 +172,7 @@ func (d *Dir) write(rec *Record) (err error) {
 // there the record is written over the old one, in one call and as long as that, which takes no room. The caller holds the lock.
 func (d *Dir) shrink(rec *Record) error {
 	err := d.write(rec)
-	if !file.NoRoom(err) {
+	if !diskfull.Is(err) {
 		return err
 	}
 	if oerr := d.overwrite(rec); oerr != nil {
@@ -184,7 +186,7 @@ func (d *Dir) overwrite(rec *Record) error {
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
-	if err := file.Overwrite(filepath.Join(d.path, fileName(rec.Ref)), raw); err != nil {
+	if err := diskfull.Overwrite(filepath.Join(d.path, fileName(rec.Ref)), raw); err != nil {
 		return fmt.Errorf("write over attachment record: %w", err)
 	}
 	return nil

@@ -6,11 +6,9 @@
 package file
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,29 +44,6 @@ func Read(path string) ([]byte, error) {
 			}
 		}
 	}
-}
-
-// NoRoom reports whether a write failed since the file system, or somebody's share of it, is full.
-func NoRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-
-// Overwrite puts content into a file that is there, in one call and without making it shorter, which takes no room: for what must
-// succeed on a file system that is full. What is left of the old content becomes spaces. Content that is longer is an error.
-func Overwrite(path string, content []byte) error {
-	f, err := Open(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	old, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	spare := int(old.Size()) - len(content)
-	if spare < 0 {
-		return &fs.PathError{Op: "overwrite", Path: path, Err: unix.ENOSPC}
-	}
-	_, err = f.WriteAt(slices.Concat(content, bytes.Repeat([]byte(" "), spare)), 0)
-	return err
 }
 
 func open(path string, flag int, perm fs.FileMode) (int, error) {

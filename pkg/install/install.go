@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 )
 
 const tempPrefix = ".sluice-install."
@@ -144,7 +144,7 @@ func prepare(ctx context.Context, dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := file.Lock(ctx, d); err != nil {
+	if err := filelock.Lock(ctx, d); err != nil {
 		return nil, fmt.Errorf("lock %s, which another install may hold: %w", dir, err)
 	}
 	entries, err := os.ReadDir(dir)

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 )
 
 const (
@@ -110,7 +110,7 @@ type lockKey struct{}
 func (e env) lock(ctx context.Context) (held context.Context, unlock func(), err error) {
 	waiting, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	f, err := file.Acquire(waiting, filepath.Join(e.runDir, lockName))
+	f, err := filelock.Acquire(waiting, filepath.Join(e.runDir, lockName))
 	if err != nil && waiting.Err() != nil {
 		err = fmt.Errorf("%w: another plugin is at work: %w", ErrBusy, err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -93,7 +94,7 @@ func (s *store) acquire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = file.Lock(ctx, f)
+	err = filelock.Lock(ctx, f)
 	if cause := ctx.Err(); err != nil && cause != nil {
 		return cnierr.Wrap(cnierr.CodeTryAgain, cause, "another process holds %s", f.Name())
 	}

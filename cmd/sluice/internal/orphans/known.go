@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/mountinfo"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -279,7 +279,7 @@ func namespacePaths() []string {
 		mount, kind, ok := strings.Cut(line, " - ")
 		fields := strings.Fields(mount)
 		if ok && len(fields) > 4 && strings.HasPrefix(kind, "nsfs ") && strings.HasPrefix(fields[3], "net:") {
-			out = append(out, file.Unescape(fields[4]))
+			out = append(out, mountinfo.Unescape(fields[4]))
 		}
 	}
 	seen := make(map[string]bool)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -66,7 +66,7 @@ func (p *Pod) Lock(ctx context.Context) error {
 		return cnierr.Wrap(cnierr.CodeNetNS, err, "lock CNI_NETNS %q", p.NS.Path())
 	}
 	f := os.NewFile(uintptr(fd), p.NS.Path())
-	err = file.Lock(ctx, f)
+	err = filelock.Lock(ctx, f)
 	if cause := ctx.Err(); err != nil && cause != nil {
 		return cnierr.Wrap(cnierr.CodeTryAgain, cause, "another process holds the lock of CNI_NETNS %q", p.NS.Path())
 	}

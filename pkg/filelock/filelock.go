@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package file
+// Package filelock takes exclusive locks on files, flock(2), and gives up when a context ends.
+//
+// Everything that changes shared state of the node uses it: the loader, the attachment records, host-local,
+// netfilter tables and sluice install. It reads and writes no content, and imports no other package of Sluice.
+package filelock
 
 import (
 	"context"
@@ -12,20 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Acquire opens the lock file at path, which it makes with its directory if need be, and locks it as Lock does.
+// Acquire opens the lock file at path and locks it as Lock does. It creates the file, and its directory, if missing.
 func Acquire(ctx context.Context, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	for {
-		f, err := Open(path, os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
 		if err := Lock(ctx, f); err != nil {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		// Somebody may have removed the file while he held the lock: who waited then holds one that nobody else sees.
+		// The previous holder may have removed the file: this lock is then on a file that no other process can open.
 		if isAt(f, path) {
 			return f, nil
 		}
@@ -39,9 +43,9 @@ func isAt(f *os.File, path string) bool {
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
-// Lock takes the exclusive flock(2) of f, which closing f releases, and so does the end of the process. The wait ends with ctx,
-// whose error is returned then: whoever holds the lock may be stopped, or not of ours. On an error f is closed, now or as soon
-// as the lock is granted, so that it does not stay.
+// Lock takes the exclusive flock(2) of f. Closing f releases it, and so does the end of the process. If ctx ends first,
+// Lock returns its error: the holder may be stopped, or a third party. On an error f is closed, at once or as soon as the
+// kernel grants the lock, so that the lock does not stay.
 func Lock(ctx context.Context, f *os.File) error {
 	fd := int(f.Fd())
 	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
@@ -52,7 +56,7 @@ func Lock(ctx context.Context, f *os.File) error {
 		return err
 	}
 	granted := make(chan error, 1)
-	go func() { // in the kernel's queue: those who ask again and again may never be lucky
+	go func() { // wait in the kernel's queue: polling may never find the lock free
 		for {
 			err := unix.Flock(fd, unix.LOCK_EX)
 			if !errors.Is(err, unix.EINTR) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package file
+package filelock
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 func openLock(t *testing.T, path string) *os.File {
 	t.Helper()
-	f, err := Open(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
