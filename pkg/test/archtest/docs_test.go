@@ -68,6 +68,28 @@ func checkDecision(t *testing.T, base, number string) {
 	}
 }
 
+// maxPageLines are the longest pages by folder: docs/style.md has the rule.
+var maxPageLines = map[string]int{"README.md": 120, "bench/README.md": 100, "docs/design": 250, "bench/results": 250}
+
+// A page that has to stay short does.
+func TestPageLength(t *testing.T) {
+	pages := 0
+	for _, page := range markdown(t) {
+		for dir, most := range maxPageLines {
+			if page != dir && !strings.HasPrefix(page, dir+"/") {
+				continue
+			}
+			pages++
+			if lines := strings.Count(readText(t, page), "\n"); lines > most {
+				t.Errorf("%s has %d lines, at most %d", page, lines, most)
+			}
+		}
+	}
+	if pages < len(maxPageLines) {
+		t.Errorf("%d pages", pages)
+	}
+}
+
 // A test that a page names exists: `TestX`, or `TestX*` for every test that begins so. The changelog tells history.
 func TestCitedTests(t *testing.T) {
 	cited := regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)(\\*?)`")
