@@ -112,41 +112,37 @@ var (
 
 func newBridge() *cniskel.Plugin {
 	return bridge.New(bridge.Deps{
-		IPAM:         ipam(),
-		Open:         openChosen[bridge.Datapath],
-		OpenExisting: openExisting[bridge.Datapath],
-		Netfilter:    tables[bridge.Netfilter],
-		Records:      attachments.Open(attachments.DefaultDir),
+		IPAM:      ipam(),
+		Opener:    bridge.Opener{Open: openChosen[bridge.Datapath], OpenExisting: openExisting[bridge.Datapath]},
+		Netfilter: tables[bridge.Netfilter],
+		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }
 
 func newPTP() *cniskel.Plugin {
 	return ptp.New(ptp.Deps{
-		IPAM:         ipam(),
-		Open:         openChosen[ptp.Datapath],
-		OpenExisting: openExisting[ptp.Datapath],
-		Netfilter:    tables[ptp.Netfilter],
-		Records:      attachments.Open(attachments.DefaultDir),
+		IPAM:      ipam(),
+		Opener:    ptp.Opener{Open: openChosen[ptp.Datapath], OpenExisting: openExisting[ptp.Datapath]},
+		Netfilter: tables[ptp.Netfilter],
+		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }
 
 func newPortmap() *cniskel.Plugin {
 	return portmap.New(portmap.Deps{
-		Open:         openChosen[portmap.Datapath],
-		OpenExisting: openExisting[portmap.Datapath],
-		Netfilter:    tables[portmap.Netfilter],
-		Resolve:      loader.Resolve,
-		Records:      attachments.Open(attachments.DefaultDir),
+		Opener:    portmap.Opener{Open: openChosen[portmap.Datapath], OpenExisting: openExisting[portmap.Datapath]},
+		Netfilter: tables[portmap.Netfilter],
+		Resolve:   loader.Resolve,
+		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }
 
 func newFirewall() *cniskel.Plugin {
 	return firewall.New(firewall.Deps{
-		Open:         openChosen[firewall.Datapath],
-		OpenExisting: openExisting[firewall.Datapath],
-		Netfilter:    tables[firewall.Netfilter],
-		Resolve:      loader.ResolveOwn,
-		Records:      attachments.Open(attachments.DefaultDir),
+		Opener:    firewall.Opener{Open: openChosen[firewall.Datapath], OpenExisting: openExisting[firewall.Datapath]},
+		Netfilter: tables[firewall.Netfilter],
+		Resolve:   loader.ResolveOwn,
+		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }
 
@@ -174,8 +170,7 @@ func newFlannel() *cniskel.Plugin {
 
 func newBandwidth() *cniskel.Plugin {
 	return bandwidth.New(bandwidth.Deps{
-		Open:         open[bandwidth.Datapath],
-		OpenExisting: openExisting[bandwidth.Datapath],
+		Opener: bandwidth.Opener{Open: open[bandwidth.Datapath], OpenExisting: openExisting[bandwidth.Datapath]},
 		Backend: func(a *cniskel.Args) (string, error) {
 			o, err := options(a)
 			if err != nil {

@@ -5,6 +5,7 @@ package plugintest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -84,7 +85,9 @@ type Datapath struct {
 	DisableErr error
 	OpenErr    error
 	// Eps are the endpoints by owner.
-	Eps    map[uint64]loader.Endpoint
+	Eps map[uint64]loader.Endpoint
+	// Gone are the owners whose device is gone.
+	Gone   map[uint64]bool
 	Loaded bool
 	Opens  int
 }
@@ -150,6 +153,29 @@ func (f *Datapath) CheckEndpoint(_ context.Context, ep loader.Endpoint, _ loader
 	if got, ok := f.Eps[ep.Ref.Owner()]; !ok || fmt.Sprint(got) != fmt.Sprint(ep) {
 		return fmt.Errorf("%w: have %+v, want %+v", loader.ErrDiffers, got, ep)
 	}
+	return nil
+}
+
+// Endpoints lists them. All devices exist but those in Gone.
+func (f *Datapath) Endpoints(context.Context) ([]loader.EndpointStatus, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []loader.EndpointStatus
+	for owner, ep := range f.Eps {
+		st := loader.EndpointStatus{Owner: owner, HostIfName: ep.HostIfName}
+		if f.Gone[owner] {
+			st.HostIfName = ""
+		}
+		out = append(out, st)
+	}
+	return out, nil
+}
+
+// GC forgets the endpoints of owners that are not to be kept.
+func (f *Datapath) GC(_ context.Context, keep func(owner uint64) bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.Eps, func(owner uint64, _ loader.Endpoint) bool { return !keep(owner) })
 	return nil
 }
 

@@ -45,15 +45,14 @@ type NFT interface {
 	Run(ctx context.Context, stdin []byte, args ...string) ([]byte, error)
 }
 
-// Deps are the plugin's ways to the world. NFT and Netfilter may be nil.
+// Opener opens the node's datapath.
+type Opener = masquerade.Opener
+
+// Deps are the plugin's dependencies. NFT and Netfilter may be nil.
 type Deps struct {
 	IPAM    IPAM
 	Records *attachments.Dir
-	// Open returns the node's datapath and loads it when nothing is loaded;
-	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
-	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
+	Opener
 	// Netfilter returns the node's other way to masquerade; nil: there is none.
 	Netfilter func(a *cniskel.Args) (Netfilter, error)
 	// NFT may be nil: the nft of PATH.
@@ -63,7 +62,7 @@ type Deps struct {
 type plugin struct{ Deps }
 
 func (p *plugin) masq() masquerade.Node {
-	return masquerade.Node{Open: p.Open, OpenExisting: p.OpenExisting, Netfilter: p.Netfilter, List: p.Records.List}
+	return masquerade.Node{Opener: p.Opener, Netfilter: p.Netfilter, List: p.Records.List}
 }
 
 // New returns the plugin.

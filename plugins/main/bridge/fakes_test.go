@@ -147,7 +147,7 @@ func (r *rig) deps() Deps { return r.with(r.nft) }
 func (r *rig) with(nft NFT) Deps {
 	return Deps{
 		IPAM: r.ipam, Records: r.dir, NFT: nft,
-		Open: fake.As[Datapath](r.dp.Open), OpenExisting: fake.As[Datapath](r.dp.OpenExisting),
+		Opener: Opener{Open: fake.As[Datapath](r.dp.Open), OpenExisting: fake.As[Datapath](r.dp.OpenExisting)},
 	}
 }
 

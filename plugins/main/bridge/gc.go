@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
-// gc detaches what the runtime no longer lists, and drops masquerading that
-// nobody knows.
+// gc detaches what the runtime no longer lists, and removes masquerading that
+// no attachment explains.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	c, err := parseDel(a.StdinData)
 	if err != nil {
@@ -25,13 +25,13 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
 	}
 	defer host.Close()
-	err = cniops.Collector{
+	return cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniskel.Args, _ cniops.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, host, c, rec.Ref)
 		},
-	}.Run(ctx, a)
-	return errors.Join(err, p.masq().GC(ctx, a))
+		Sweep: p.masq().Sweep,
+	}.GC(ctx, a)
 }
 
 // status says whether an ADD would work now.

@@ -22,7 +22,7 @@ func TestPrivilegedTunedMTU(t *testing.T) {
 	w := chaintest.NewWorld(t, Name)
 	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	_, texisting := chaintest.RealOpeners(func(dp *loader.Datapath) tuning.Datapath { return dp })
-	br := New(Deps{IPAM: &fake.IPAM{Answer: answer4, Held: map[string]bool{}}, Records: w.Records, Open: open, OpenExisting: existing})
+	br := New(Deps{IPAM: &fake.IPAM{Answer: answer4, Held: map[string]bool{}}, Records: w.Records, Opener: Opener{Open: open, OpenExisting: existing}})
 	tu := tuning.New(tuning.Deps{Records: w.Records, OpenExisting: texisting})
 	pod := w.Lab.Node.PodT(t, "p1")
 	for _, v := range []string{"1.0.0", "1.1.0"} {

@@ -21,7 +21,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, c, rec.Ref)
 		},
-	}.Run(ctx, a)
+	}.GC(ctx, a)
 }
 
 // status says whether the configuration is one that ADD accepts, and whether the

@@ -26,16 +26,16 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	return p.detach(ctx, a, a.Ref(c.Name), c.IPAM)
 }
 
-// gc detaches what the runtime no longer lists, and drops masquerading that
-// nobody knows.
+// gc detaches what the runtime no longer lists, and removes masquerading that
+// no attachment explains.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	err := cniops.Collector{
+	return cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
 			return p.detach(ctx, call, rec.Ref, c.IPAM)
 		},
-	}.Run(ctx, a)
-	return errors.Join(err, p.masq().GC(ctx, a))
+		Sweep: p.masq().Sweep,
+	}.GC(ctx, a)
 }
 
 // detach removes everything of one attachment and then its record. It goes on

@@ -25,7 +25,7 @@ func newStage(t *testing.T) *stage {
 func deps(r *plugintest.Rig) Deps {
 	return Deps{
 		IPAM: r.IPAM, Records: r.Dir,
-		Open: plugintest.As[Datapath](r.DP.Open), OpenExisting: plugintest.As[Datapath](r.DP.OpenExisting),
+		Opener: Opener{Open: plugintest.As[Datapath](r.DP.Open), OpenExisting: plugintest.As[Datapath](r.DP.OpenExisting)},
 	}
 }
 

@@ -40,15 +40,14 @@ type Datapath = masquerade.Datapath
 // Netfilter is what the plugin needs of *netfilter.Node.
 type Netfilter = masquerade.Netfilter
 
-// Deps are the plugin's ways to the world; all but Netfilter are required.
+// Opener opens the node's datapath.
+type Opener = masquerade.Opener
+
+// Deps are the plugin's dependencies. All but Netfilter are required.
 type Deps struct {
 	IPAM    ipam.Plugin
 	Records *attachments.Dir
-	// Open returns the node's datapath and loads it when nothing is loaded;
-	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
-	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
+	Opener
 	// Netfilter returns the node's other way to masquerade; nil: there is none.
 	Netfilter func(a *cniskel.Args) (Netfilter, error)
 }
@@ -56,7 +55,7 @@ type Deps struct {
 type plugin struct{ Deps }
 
 func (p *plugin) masq() masquerade.Node {
-	return masquerade.Node{Open: p.Open, OpenExisting: p.OpenExisting, Netfilter: p.Netfilter, List: p.Records.List}
+	return masquerade.Node{Opener: p.Opener, Netfilter: p.Netfilter, List: p.Records.List}
 }
 
 // New returns the plugin.

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // add limits the pod's interface and passes the previous result on, with the
@@ -109,7 +109,7 @@ func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref a
 func (j *job) open(ctx context.Context, req *request) error {
 	dp, err := j.Open(ctx, j.a)
 	if err != nil && (req.backend == BackendEDT || !errors.Is(err, loader.ErrUnavailable)) {
-		return dpchain.OpenError(err, cnierr.CodeNoDatapath)
+		return j.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	j.s.Backend, j.s.Reason = choose(dp, err, req.backend)
 	if err != nil {
@@ -231,7 +231,7 @@ func (j *job) enable(ctx context.Context, addrs []netip.Prefix) error {
 	}
 	ep, err := loader.Resolve(ctx, j.a.Netns, j.a.IfName)
 	if err != nil {
-		return dpchain.ResolveError(err, j.a.IfName, cnierr.CodeKernel)
+		return backend.ResolveError(err, j.a.IfName, cnierr.CodeKernel)
 	}
 	ep.Ref, ep.Addrs = j.ref, addrs
 	j.undos.Push("queue features", func(ctx context.Context) error { return j.dp.Disable(ctx, j.ref.Owner(), f) })

@@ -14,12 +14,12 @@ package bandwidth
 
 import (
 	"context"
-	"io"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
@@ -34,25 +34,19 @@ const (
 
 // Datapath is what the plugin needs of *loader.Datapath.
 type Datapath interface {
-	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-	Disable(ctx context.Context, owner uint64, f loader.Feature) error
-	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+	backend.Datapath
 	HasFQ() (bool, string)
 	Shape(ctx context.Context, s loader.Shape) error
 	Unshape(ctx context.Context, owner uint64) error
 	CheckShape(ctx context.Context, s loader.Shape) error
-	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
-	GC(ctx context.Context, keep func(owner uint64) bool) error
-	io.Closer
 }
 
-// Deps are the plugin's ways to the world. All fields are required.
+// Opener opens the node's datapath.
+type Opener = backend.Opener[Datapath]
+
+// Deps are the plugin's dependencies. All fields are required.
 type Deps struct {
-	// Open returns the node's datapath and loads it when nothing is loaded;
-	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
-	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
+	Opener
 	// Backend returns the node's default: auto, edt, tbf, or empty for auto.
 	Backend func(a *cniskel.Args) (string, error)
 	Records *attachments.Dir

@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
 )
 
 // checking is one CHECK at work.
@@ -66,7 +65,7 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	case errors.Is(err, loader.ErrNotLoaded), errors.Is(err, loader.ErrUnavailable):
 		c.dp = nil
 	default:
-		return dpchain.OpenError(err, cnierr.CodeNoDatapath)
+		return p.OpenError(err, cnierr.CodeNoDatapath)
 	}
 	err = errors.Join(c.ingress(ctx), c.egress(ctx), c.features(ctx, a, cniconf.PodAddrs(prev, a.IfName)))
 	return cnierr.Wrap(cnierr.CodeCheck, err, "the limits of %s differ from the configuration", a.IfName)

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
@@ -130,24 +131,13 @@ func (s *section) inPod() bool {
 
 // disable removes departure times, and lets the pod's flows take the short way again.
 func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
-	dp, err := p.OpenExisting(ctx, a)
-	if errors.Is(err, loader.ErrNotLoaded) || errors.Is(err, loader.ErrUnavailable) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer dp.Close()
-	// The programs of limits first: what they hang on may go with the feature.
-	return errors.Join(
-		dp.Unshape(ctx, ref.Owner()),
-		unlessGone(dp.Disable(ctx, ref.Owner(), loader.FeatureQueueRx|loader.FeatureQueueTx)))
-}
-
-// unlessGone takes a datapath whose maps somebody has removed for one that was
-// never loaded: it holds nothing of ours.
-func unlessGone(err error) error {
-	if errors.Is(err, loader.ErrNotLoaded) {
+	err := p.Existing(ctx, a, func(dp Datapath) error {
+		// The programs of limits first: what they hang on may go with the feature.
+		return errors.Join(
+			dp.Unshape(ctx, ref.Owner()),
+			backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureQueueRx|loader.FeatureQueueTx)))
+	})
+	if errors.Is(err, loader.ErrUnavailable) {
 		return nil
 	}
 	return err

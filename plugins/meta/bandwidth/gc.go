@@ -10,19 +10,25 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
+	"github.com/sluice-cni/sluice/plugins/internal/gc"
 )
 
 // gc withdraws the attachments of this network that the runtime no longer lists,
 // lets the datapath drop what no attachment explains, and removes intermediate
 // devices whose pod has gone, the reference plugin's too.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return dpchain.Collector{List: p.Records.List, Withdraw: p.withdraw, Sweep: p.sweep}.GC(ctx, a)
+	return gc.Collector{
+		List: p.Records.List,
+		Detach: func(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
+			return p.withdraw(ctx, call, rec.Ref)
+		},
+		Sweep: p.sweep,
+	}.GC(ctx, a)
 }
 
 func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
 	return errors.Join(
-		dpchain.Sweeper[Datapath]{List: p.Records.List, Open: p.OpenExisting}.Sweep(ctx, a, valid),
+		p.Opener.Sweep(ctx, a, p.Records.List, valid),
 		p.sweepIFBs(valid))
 }
 

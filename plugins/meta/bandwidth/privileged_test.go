@@ -60,7 +60,7 @@ func newWorld(t testing.TB) *world {
 		}
 	}
 	w.plugin = New(Deps{
-		Open: open(false, loader.Open), OpenExisting: open(true, loader.OpenExisting), Records: w.records,
+		Opener: Opener{Open: open(false, loader.Open), OpenExisting: open(true, loader.OpenExisting)}, Records: w.records,
 		Backend: func(*cniskel.Args) (string, error) { return "", nil },
 	})
 	must(t, w.lab.Node.WriteSysctl("net/ipv6/conf/default/accept_dad", "0"))

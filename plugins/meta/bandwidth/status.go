@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
 )
 
 // status says whether an ADD would work now: the configuration must be one that
@@ -22,7 +21,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	}
 	dp, err := p.Open(ctx, a)
 	if err != nil && (req.backend == BackendEDT || !errors.Is(err, loader.ErrUnavailable)) {
-		return dpchain.OpenError(err, cnierr.CodeUnavailable)
+		return p.OpenError(err, cnierr.CodeUnavailable)
 	}
 	if err == nil {
 		defer dp.Close()

@@ -3,8 +3,6 @@
 package firewall
 
 import (
-	"context"
-	"errors"
 	"net/netip"
 	"slices"
 
@@ -12,22 +10,22 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// want is what an attachment asks for, valid, with the pod's addresses in, and
-// without a word about who carries it out.
-type want struct {
+// request is what an attachment asks for. It is valid, and says nothing about
+// which backend carries it out.
+type request struct {
 	ref   attachments.Ref
 	addrs []netip.Prefix   // those to admit: all the pod has on CNI_IFNAME
 	prev  *types100.Result // the previous result
-	conf  *Conf            // for keys that only some back ends know
+	conf  *Conf            // for keys that only some backends know
 }
 
 // gateways returns those of the previous result.
-func (w want) gateways() []netip.Addr {
+func (r request) gateways() []netip.Addr {
 	var out []netip.Addr
-	for _, ip := range w.prev.IPs {
+	for _, ip := range r.prev.IPs {
 		if a, ok := netip.AddrFromSlice(ip.Gateway); ok {
 			out = append(out, a.Unmap())
 		}
@@ -35,43 +33,19 @@ func (w want) gateways() []netip.Addr {
 	return out
 }
 
-// Backend carries out what attachments want. The plugin asks the one that its
-// configuration names, or the first that can; DEL and CHECK ask the one that
-// the attachment's record names, DEL without a record all.
-type Backend interface {
-	// Name is the back end's word in configurations and records.
-	Name() string
-	// Prepare opens what the job needs and finds what rules it out: errors are
-	// CNI errors. It has no effect on the pod.
-	Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error)
-	// Remove takes out everything of an attachment. s is what its record says,
-	// nil without one. Missing is success.
-	Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error
-	// Check compares what is there with what is wanted. It changes nothing.
-	Check(ctx context.Context, a *cniskel.Args, w want) error
-	// Sweep removes what no attachment explains. valid are those of the network
-	// that the runtime knows.
-	Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error
-	// Status says why Prepare would fail now.
-	Status(ctx context.Context, a *cniskel.Args) error
-}
+// Backend admits pods. What DEL needs to know is the section of the attachment's
+// record, nil without one.
+type Backend = backend.Chained[request, *section, section]
 
-// Job is a prepared ADD. The caller must Close it.
-type Job interface {
-	// Do admits the pod, and pushes what takes each effect back before the
-	// effect: the caller rolls back on an error, here or later.
-	Do(ctx context.Context, undos *rollback.Stack) error
-	// Describe adds to the record what Remove will have to know.
-	Describe(s *section)
-	Close() error
-}
+// Job is a prepared ADD.
+type Job = backend.Job[section]
 
 // section is what an attachment record holds of this plugin.
 type section struct {
 	Backend string       `json:"backend"`
 	Addrs   []netip.Addr `json:"addrs,omitempty"`
 	// Bridge is isolated for the attachment; IsolatedBy are the tables that do
-	// it when the back end has none.
+	// it when the backend has none.
 	Bridge     string `json:"bridge,omitempty"`
 	IsolatedBy string `json:"isolatedBy,omitempty"`
 	Zone       string `json:"zone,omitempty"` // of firewalld
@@ -85,11 +59,11 @@ func (s *section) same(o section) bool {
 	return s.Backend == o.Backend && slices.Equal(s.Addrs, o.Addrs) && s.Bridge == o.Bridge && s.IsolatedBy == o.IsolatedBy && s.Zone == o.Zone
 }
 
-// recorded returns the back ends that may hold something of an attachment, and
+// recorded returns the backends that may hold something of an attachment, and
 // what its record says of it: all and nil without one that can be read, none if
 // the pod was not admitted.
 func (p *plugin) recorded(a *cniskel.Args, ref attachments.Ref) ([]Backend, *section) {
-	all := p.backends(a)
+	all := p.chooser().All(a)
 	rec, err := p.Records.Load(ref)
 	if err != nil || rec.Corrupt {
 		return all, nil
@@ -107,13 +81,4 @@ func (p *plugin) recorded(a *cniskel.Args, ref attachments.Ref) ([]Backend, *sec
 		}
 	}
 	return all, nil
-}
-
-// sweep lets every back end drop what no attachment explains.
-func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
-	var errs []error
-	for _, b := range p.backends(a) {
-		errs = append(errs, b.Sweep(ctx, a, network, valid))
-	}
-	return errors.Join(errs...)
 }

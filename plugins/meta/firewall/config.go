@@ -11,11 +11,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/policy"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // Conf is the plugin's configuration, keys as the reference plugin has them.
 // IptablesAdminChainName and FirewalldZone only mean something to netfilter
-// back ends; the eBPF one accepts them so that a configuration need not change.
+// backends; the eBPF one accepts them so that a configuration need not change.
 type Conf struct {
 	cniconf.Common
 
@@ -68,12 +69,12 @@ func parse(stdin []byte) (*Conf, error) {
 }
 
 // validateBackend refuses unknown values, where the reference guesses.
-func validateBackend(backend string) error {
-	switch backend {
-	case "", backendAuto, backendEBPF, netfilter.NameIPTables, netfilter.NameFirewalld, netfilter.NameNFTables:
+func validateBackend(name string) error {
+	switch name {
+	case "", backend.Auto, backend.EBPF, netfilter.NameIPTables, netfilter.NameFirewalld, netfilter.NameNFTables:
 		return nil
 	}
-	return cnierr.Config("backend", backend, "must be auto, ebpf, iptables, firewalld or nftables")
+	return cnierr.Config("backend", name, "must be auto, ebpf, iptables, firewalld or nftables")
 }
 
 // policyError names the key and the value as all errors of a configuration do.

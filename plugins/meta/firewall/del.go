@@ -19,20 +19,25 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	return p.collect(ctx, a, a.Ref(conf.Name))
+	return p.withdraw(ctx, a, a.Ref(conf.Name))
 }
 
-// collect takes out what the attachment's back ends hold, and removes the
-// record once nothing of it is left. Missing is success.
-func (p *plugin) collect(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+// detach is DEL for an attachment that only its record names.
+func (p *plugin) detach(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
+	return p.withdraw(ctx, call, rec.Ref)
+}
+
+// withdraw takes out what the attachment's backends hold, and removes the record
+// once nothing of it is left. Missing is success.
+func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	holders, s := p.recorded(a, ref)
 	if len(holders) == 0 {
 		if prevAddrs(a) == nil {
 			return nil // the pod was not admitted
 		}
-		// It has addresses, and an ADD of ours would have recorded them: the record is only that of other plugins of the chain,
-		// and the pod was admitted by the reference's.
-		holders = p.backends(a)
+		// The pod has addresses, and an ADD of Sluice would have recorded them. So the record is that of other plugins of the
+		// chain, and upstream's firewall admitted the pod.
+		holders = p.chooser().All(a)
 	}
 	var errs []error
 	for _, b := range holders {

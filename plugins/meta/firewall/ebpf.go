@@ -12,26 +12,26 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// ebpf is the back end that turns on the datapath's admit feature.
+// ebpf is the backend that turns on the datapath's admit feature.
 type ebpf struct{ Deps }
 
 var _ Backend = ebpf{}
 
-func (ebpf) Name() string { return backendEBPF }
+func (ebpf) Name() string { return backend.EBPF }
 
 // Prepare finds the pod's device and opens the datapath, which loads it if need
 // be.
-func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
-	ep, err := b.resolve(ctx, a, w)
+func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error) {
+	ep, err := b.resolve(ctx, a, r)
 	if err != nil {
-		return nil, resolveError(err, a.IfName, cnierr.CodeKernel)
+		return nil, backend.ResolveError(err, a.IfName, cnierr.CodeKernel)
 	}
-	dp, err := b.Open(ctx, a)
+	dp, err := b.Load(ctx, a)
 	if err != nil {
-		return nil, dpchain.OpenError(err, cnierr.CodeNoDatapath)
+		return nil, err
 	}
 	b.advise(ctx, a)
 	return &ebpfJob{dp, ep}, nil
@@ -45,41 +45,32 @@ func (b ebpf) advise(ctx context.Context, a *cniskel.Args) {
 	}
 	node, err := b.Netfilter(a)
 	if err != nil {
-		return // said where the back end was chosen
+		return // said where the backend was chosen
 	}
 	for _, text := range node.Advice(ctx) {
 		a.Log.Warn(text)
 	}
 }
 
-func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, w want) (loader.Endpoint, error) {
+func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, r request) (loader.Endpoint, error) {
 	ep, err := b.Resolve(ctx, a.Netns, a.IfName)
 	if err != nil {
 		return ep, err
 	}
-	ep.Ref, ep.Addrs, ep.Policy = w.ref, w.addrs, w.conf.policy
+	ep.Ref, ep.Addrs, ep.Policy = r.ref, r.addrs, r.conf.policy
 	if ep.HostIfindex != 0 {
 		return ep, nil
 	}
 	var subnets []netip.Prefix
-	for _, p := range w.addrs {
+	for _, p := range r.addrs {
 		subnets = append(subnets, p.Masked())
 	}
-	inside, ok := w.conf.policy.WithoutBridge(subnets, w.gateways())
+	inside, ok := r.conf.policy.WithoutBridge(subnets, r.gateways())
 	if !ok {
-		return ep, cnierr.Unsupported("ingressPolicy", w.conf.IngressPolicy, a.IfName+" has no bridge on this node: use isolated, or rules")
+		return ep, cnierr.Unsupported("ingressPolicy", r.conf.IngressPolicy, a.IfName+" has no bridge on this node: use isolated, or rules")
 	}
 	ep.Policy = inside
 	return ep, nil
-}
-
-// resolveError gives an error of resolve its code, unless it has one.
-func resolveError(err error, ifname string, code uint) error {
-	var coded *cnierr.Error
-	if errors.As(err, &coded) {
-		return err
-	}
-	return dpchain.ResolveError(err, ifname, code)
 }
 
 type ebpfJob struct {
@@ -89,71 +80,52 @@ type ebpfJob struct {
 
 func (j *ebpfJob) Close() error { return j.dp.Close() }
 
-// Describe adds nothing: the owner is enough.
-func (*ebpfJob) Describe(*section) {}
+// Record adds nothing: the owner is enough.
+func (*ebpfJob) Record(*section) {}
 
-// Do turns the feature on.
-func (j *ebpfJob) Do(ctx context.Context, undos *rollback.Stack) error {
-	undos.Push("admit feature", func(ctx context.Context) error {
+// Apply turns the feature on.
+func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
+	rb.Push("admit feature", func(ctx context.Context) error {
 		return j.dp.Disable(ctx, j.ep.Ref.Owner(), loader.FeatureAdmit)
 	})
 	return cnierr.Wrap(cnierr.CodeKernel, j.dp.Enable(ctx, j.ep, loader.FeatureAdmit), "admit %s", j.ep.Ref.IfName)
 }
 
-// Remove turns the feature off.
+// Remove turns the feature off. A node that cannot run eBPF holds nothing that no
+// record names.
 func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error {
-	dp, err := b.OpenExisting(ctx, a)
-	switch {
-	case errors.Is(err, loader.ErrNotLoaded):
-		return nil
-	case errors.Is(err, loader.ErrUnavailable) && s == nil:
-		return nil // no record of ours, on a node that cannot hold anything of ours
-	case err != nil:
-		return dpchain.OpenError(err, cnierr.CodeNoDatapath)
-	}
-	defer dp.Close()
-	err = unlessGone(dp.Disable(ctx, ref.Owner(), loader.FeatureAdmit))
-	return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw the admission of %s", ref.IfName)
-}
-
-// unlessGone takes a datapath whose maps somebody has removed for one that was
-// never loaded: it holds nothing of ours.
-func unlessGone(err error) error {
-	if errors.Is(err, loader.ErrNotLoaded) {
+	err := b.Existing(ctx, a, func(dp Datapath) error {
+		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureAdmit))
+		return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw the admission of %s", ref.IfName)
+	})
+	if s == nil && errors.Is(err, loader.ErrUnavailable) {
 		return nil
 	}
 	return err
 }
 
 // Check compares the endpoint, its addresses and its programs.
-func (b ebpf) Check(ctx context.Context, a *cniskel.Args, w want) error {
-	ep, err := b.resolve(ctx, a, w)
+func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
+	ep, err := b.resolve(ctx, a, r)
 	if err != nil {
-		return resolveError(err, a.IfName, cnierr.CodeCheck)
+		return backend.ResolveError(err, a.IfName, cnierr.CodeCheck)
 	}
-	dp, err := b.OpenExisting(ctx, a)
-	if errors.Is(err, loader.ErrNotLoaded) {
-		return cnierr.Wrap(cnierr.CodeCheck, err, "the pod is not admitted")
-	}
-	if err != nil {
-		return dpchain.OpenError(err, cnierr.CodeNoDatapath)
-	}
-	defer dp.Close()
-	return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureAdmit),
-		"the admission of %s differs from the configuration", a.IfName)
+	return b.Opener.Check(ctx, a, "the pod is not admitted", func(dp Datapath) error {
+		return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureAdmit),
+			"the admission of %s differs from the configuration", a.IfName)
+	})
 }
 
-// Sweep lets the datapath drop the entries of unknown owners.
+// Sweep lets the datapath remove the entries of unknown owners.
 func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
-	return dpchain.Sweeper[Datapath]{List: b.Records.List, Open: b.OpenExisting}.Sweep(ctx, a, valid)
+	return b.Opener.Sweep(ctx, a, b.Records.List, valid)
 }
 
 // Status opens the datapath as ADD would, which loads it if need be.
 func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error {
-	dp, err := b.Open(ctx, a)
-	if err != nil {
-		return dpchain.OpenError(err, cnierr.CodeUnavailable)
+	err := b.Opener.Status(ctx, a)
+	if err == nil {
+		b.advise(ctx, a)
 	}
-	b.advise(ctx, a)
-	return dp.Close()
+	return err
 }

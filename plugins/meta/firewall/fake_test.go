@@ -18,6 +18,6 @@ func newNode(t testing.TB) *node {
 	dp := chaintest.NewDatapath()
 	n := &node{chaintest.NewNode(t, Name, dp), dp}
 	open, existing := chaintest.Openers[Datapath](dp, dp)
-	n.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: chaintest.Resolve, Records: n.Records})
+	n.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: chaintest.Resolve, Records: n.Records})
 	return n
 }

@@ -9,9 +9,6 @@ package firewall
 
 import (
 	"context"
-	"errors"
-	"io"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -23,29 +20,22 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
+	"github.com/sluice-cni/sluice/plugins/internal/gc"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "firewall"
 
 // Datapath is what the plugin needs of *loader.Datapath.
-type Datapath interface {
-	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-	Disable(ctx context.Context, owner uint64, f loader.Feature) error
-	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
-	GC(ctx context.Context, keep func(owner uint64) bool) error
-	io.Closer
-}
+type Datapath = backend.Datapath
 
-// Deps are the plugin's ways to the world. Netfilter may be nil.
+// Opener opens the node's datapath.
+type Opener = backend.Opener[Datapath]
+
+// Deps are the plugin's dependencies. Netfilter may be nil.
 type Deps struct {
-	// Open returns the node's datapath and loads it when nothing is loaded;
-	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
-	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
+	Opener
 	// Resolve finds a pod's device, and its host end if it has one.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
 	Records *attachments.Dir
@@ -67,7 +57,7 @@ func New(d Deps) *cniskel.Plugin {
 		Add:      p.add,
 		Del:      p.del,
 		Check:    p.check,
-		GC:       dpchain.Collector{List: d.Records.List, Withdraw: p.collect, Sweep: p.sweep}.GC,
+		GC:       gc.Collector{List: d.Records.List, Detach: p.detach, Sweep: p.chooser().Sweep}.GC,
 		Status:   p.status,
 	}
 }
@@ -87,15 +77,11 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	w := wanted(conf, prev, a)
-	if len(w.addrs) == 0 {
+	r := requested(conf, prev, a)
+	if len(r.addrs) == 0 {
 		return result, nothing(conf)
 	}
-	b, err := p.choose(ctx, a, w)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.admit(ctx, a, b, w); err != nil {
+	if err := p.admit(ctx, a, r); err != nil {
 		return nil, err
 	}
 	return result, nil
@@ -109,54 +95,50 @@ func nothing(conf *Conf) error {
 	return cnierr.Config("prevResult", "ips", "has no address of the pod for ingressPolicy and rules to be about")
 }
 
-func wanted(conf *Conf, prev *types100.Result, a *cniskel.Args) want {
-	return want{ref: a.Ref(conf.Name), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf}
+// requested is the request of a call.
+func requested(conf *Conf, prev *types100.Result, a *cniskel.Args) request {
+	return request{ref: a.Ref(conf.Name), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf}
 }
 
 // admit records the attachment and lets the back end do it. On error nothing of
 // it is left, and no record.
-func (p *plugin) admit(ctx context.Context, a *cniskel.Args, b Backend, w want) (err error) {
-	job, err := b.Prepare(ctx, a, w)
+func (p *plugin) admit(ctx context.Context, a *cniskel.Args, r request) (err error) {
+	b, job, err := p.prepare(ctx, a, r)
 	if err != nil {
-		if b, err = p.instead(ctx, a, w.conf, err); err != nil {
-			return err
-		}
-		if job, err = b.Prepare(ctx, a, w); err != nil {
-			return err
-		}
+		return err
 	}
 	defer job.Close()
 
-	var undos rollback.Stack
-	defer undos.Rollback(ctx, &err)
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
 
-	holders, before := p.recorded(a, w.ref)
+	holders, before := p.recorded(a, r.ref)
 	data := section{Backend: b.Name()}
-	job.Describe(&data)
-	for _, addr := range w.addrs {
+	job.Record(&data)
+	for _, addr := range r.addrs {
 		data.Addrs = append(data.Addrs, addr.Addr())
 	}
 	if before != nil && before.Backend == b.Name() && !before.same(data) {
 		// A repeated ADD of other addresses: the record of the first is about to be replaced.
-		if err := holders[0].Remove(ctx, a, w.ref, before); err != nil {
+		if err := holders[0].Remove(ctx, a, r.ref, before); err != nil {
 			return err
 		}
 	}
-	if err := p.Records.Begin(w.ref, a.Netns, Name, data); err != nil {
+	if err := p.Records.Begin(r.ref, a.Netns, Name, data); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
-	undos.Push("attachment record", func(context.Context) error {
-		return p.Records.Remove(w.ref, Name)
+	rb.Push("attachment record", func(context.Context) error {
+		return p.Records.Remove(r.ref, Name)
 	})
-	if err := job.Do(ctx, &undos); err != nil {
+	if err := job.Apply(ctx, &rb); err != nil {
 		return err
 	}
 	if before != nil && before.Backend != b.Name() { // a repeated ADD, by another back end
-		if err := holders[0].Remove(ctx, a, w.ref, before); err != nil {
+		if err := holders[0].Remove(ctx, a, r.ref, before); err != nil {
 			return err
 		}
 	}
-	if err := p.Records.Complete(w.ref, Name, data); err != nil {
+	if err := p.Records.Complete(r.ref, Name, data); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
 	return nil
@@ -173,24 +155,19 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	w := wanted(conf, prev, a)
-	if len(w.addrs) == 0 {
+	r := requested(conf, prev, a)
+	if len(r.addrs) == 0 {
 		return nil
 	}
-	holders, s := p.recorded(a, w.ref)
+	holders, s := p.recorded(a, r.ref)
 	if s != nil {
-		return holders[0].Check(ctx, a, w)
+		return holders[0].Check(ctx, a, r)
 	}
-	b, err := p.choose(ctx, a, w)
+	b, err := p.choose(ctx, a, conf)
 	if err != nil {
 		return err
 	}
-	// Without our section in a record, as for a pod of the reference plugins, any back end that has everything will do.
-	differs := b.Check(ctx, a, w)
-	if differs == nil || slices.ContainsFunc(p.backends(a), func(h Backend) bool { return h.Name() != b.Name() && h.Check(ctx, a, w) == nil }) {
-		return nil
-	}
-	return differs
+	return backend.CheckUnrecorded(b, p.chooser().All(a), func(b Backend) error { return b.Check(ctx, a, r) })
 }
 
 // status says whether an ADD would work now: the configuration must be one
@@ -200,12 +177,6 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	b, err := p.choose(ctx, a, want{conf: conf})
-	if err == nil {
-		err = b.Status(ctx, a)
-	}
-	if errors.Is(err, loader.ErrUnavailable) {
-		_, err = p.instead(ctx, a, conf, err)
-	}
-	return cnierr.Unavailable(err)
+	b, err := p.choose(ctx, a, conf)
+	return backend.Status(ctx, a, b, err, func(why error) (Backend, error) { return p.fallback(ctx, a, conf, why) })
 }

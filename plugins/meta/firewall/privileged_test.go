@@ -24,7 +24,7 @@ type world struct{ *chaintest.World }
 func newWorld(t *testing.T) *world {
 	w := &world{chaintest.NewWorld(t, Name)}
 	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
-	w.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records})
+	w.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records})
 	w.Run("nft add table inet filter",
 		"nft 'add chain inet filter forward { type filter hook forward priority 0; policy drop; }'",
 		"nft add rule inet filter forward meta mark and 0x1000 == 0x1000 accept")

@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// tables is the back end that writes netfilter rules.
+// tables is the backend that writes netfilter rules.
 type tables struct {
 	netfilter.Tables
 	Deps
@@ -28,18 +28,18 @@ var _ Backend = tables{}
 
 // Prepare finds the bridge to isolate. The tables have been found usable when
 // they were chosen.
-func (b tables) Prepare(_ context.Context, _ *cniskel.Args, w want) (Job, error) {
-	f, err := b.firewall(w)
+func (b tables) Prepare(_ context.Context, _ *cniskel.Args, r request) (Job, error) {
+	f, err := b.firewall(r)
 	return &tablesJob{b, f}, err
 }
 
 // firewall is the request in the words of pkg/netfilter.
-func (b tables) firewall(w want) (netfilter.Firewall, error) {
-	f := netfilter.Firewall{Ref: w.ref, Addrs: w.addrs, AdminChain: w.conf.IptablesAdminChainName, Policy: w.conf.IngressPolicy}
+func (b tables) firewall(r request) (netfilter.Firewall, error) {
+	f := netfilter.Firewall{Ref: r.ref, Addrs: r.addrs, AdminChain: r.conf.IptablesAdminChainName, Policy: r.conf.IngressPolicy}
 	if f.Policy == "" || f.Policy == netfilter.PolicyOpen {
 		return f, nil
 	}
-	f.Bridge = bridgeOf(w)
+	f.Bridge = bridgeOf(r)
 	if !nameOK(f.Bridge, maxIfName) {
 		return f, cnierr.Config("ingressPolicy", f.Policy, "prevResult names no bridge: chain the firewall after a plugin that makes one")
 	}
@@ -48,13 +48,13 @@ func (b tables) firewall(w want) (netfilter.Firewall, error) {
 
 // bridgeOf returns the first device of the previous result that is on the host
 // and a bridge; without one that can be looked at, the first one on the host.
-func bridgeOf(w want) string {
+func bridgeOf(r request) string {
 	first := ""
 	h, err := rtnl.New()
 	if err == nil {
 		defer h.Close()
 	}
-	for _, i := range w.prev.Interfaces {
+	for _, i := range r.prev.Interfaces {
 		if i == nil || i.Sandbox != "" || i.Name == "" {
 			continue
 		}
@@ -77,12 +77,12 @@ type tablesJob struct {
 
 func (*tablesJob) Close() error { return nil }
 
-// Describe adds the bridge that DEL may have to release.
-func (j *tablesJob) Describe(s *section) { s.Bridge = j.f.Bridge }
+// Record adds the bridge that DEL may have to release.
+func (j *tablesJob) Record(s *section) { s.Bridge = j.f.Bridge }
 
-// Do writes the rules.
-func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
-	undos.Push("firewall rules", func(ctx context.Context) error {
+// Apply writes the rules.
+func (j *tablesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
+	rb.Push("firewall rules", func(ctx context.Context) error {
 		s := section{Bridge: j.f.Bridge}
 		for _, a := range j.f.Addrs {
 			s.Addrs = append(s.Addrs, a.Addr())
@@ -100,9 +100,8 @@ func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref
 		s = &section{Addrs: prevAddrs(a)}
 	}
 	err := b.withdraw(ctx, ref, s)
-	if !known && errors.Is(err, netfilter.ErrUnusable) {
-		a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
-		return nil
+	if !known {
+		err = backend.Unusable(a, b, err)
 	}
 	return netfilter.CNIError(err, cnierr.CodeNoDatapath, "withdraw the admission of %s", ref.IfName)
 }
@@ -182,8 +181,8 @@ func (b tables) others(but attachments.Ref) ([]section, error) {
 }
 
 // Check compares the rules, the shared ones too.
-func (b tables) Check(ctx context.Context, a *cniskel.Args, w want) error {
-	f, err := b.firewall(w)
+func (b tables) Check(ctx context.Context, a *cniskel.Args, r request) error {
+	f, err := b.firewall(r)
 	if err != nil {
 		return err
 	}
@@ -200,7 +199,7 @@ func (tables) Sweep(context.Context, *cniskel.Args, string, map[attachments.Ref]
 // Status has nothing to add: tables that were chosen can be used.
 func (tables) Status(context.Context, *cniskel.Args) error { return nil }
 
-// firewalld is the back end that asks firewalld. ingressPolicy is netfilter's
+// firewalld is the backend that asks firewalld. ingressPolicy is netfilter's
 // all the same, as in the reference.
 type firewalld struct {
 	*netfilter.Firewalld
@@ -210,30 +209,30 @@ type firewalld struct {
 var _ Backend = firewalld{}
 
 // Prepare chooses the tables for the isolation, if there is any.
-func (b firewalld) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
-	j := &firewalldJob{firewalld: b, w: w}
-	for _, p := range w.addrs {
+func (b firewalld) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error) {
+	j := &firewalldJob{firewalld: b, r: r}
+	for _, p := range r.addrs {
 		j.addrs = append(j.addrs, p.Addr())
 	}
-	if !w.conf.isolates() {
+	if !r.conf.isolates() {
 		return j, nil
 	}
 	node, err := b.Netfilter(a)
 	if err != nil {
 		return nil, err
 	}
-	t, _, err := node.Select(ctx, backendAuto)
+	t, _, err := node.Select(ctx, backend.Auto)
 	if err != nil {
 		return nil, netfilter.CNIError(err, cnierr.CodeNoDatapath, "ingressPolicy needs netfilter tables")
 	}
-	j.isolation, err = tables{t, b.Deps}.Prepare(ctx, a, w)
+	j.isolation, err = tables{t, b.Deps}.Prepare(ctx, a, r)
 	j.by = t.Name()
 	return j, err
 }
 
 type firewalldJob struct {
 	firewalld
-	w         want
+	r         request
 	addrs     []netip.Addr
 	isolation Job // nil: none
 	by        string
@@ -241,25 +240,25 @@ type firewalldJob struct {
 
 func (*firewalldJob) Close() error { return nil }
 
-// Describe adds the zone and who isolates.
-func (j *firewalldJob) Describe(s *section) {
-	s.Zone = j.w.conf.FirewalldZone
+// Record adds the zone and who isolates.
+func (j *firewalldJob) Record(s *section) {
+	s.Zone = j.r.conf.FirewalldZone
 	if j.isolation != nil {
-		j.isolation.Describe(s)
+		j.isolation.Record(s)
 		s.IsolatedBy = j.by
 	}
 }
 
-// Do puts the addresses into the zone.
-func (j *firewalldJob) Do(ctx context.Context, undos *rollback.Stack) error {
-	undos.Push("firewalld sources", func(ctx context.Context) error { return j.Del(ctx, j.w.conf.FirewalldZone, j.addrs) })
-	if err := j.Add(ctx, j.w.conf.FirewalldZone, j.addrs); err != nil {
+// Apply puts the addresses into the zone.
+func (j *firewalldJob) Apply(ctx context.Context, rb *rollback.Stack) error {
+	rb.Push("firewalld sources", func(ctx context.Context) error { return j.Del(ctx, j.r.conf.FirewalldZone, j.addrs) })
+	if err := j.Add(ctx, j.r.conf.FirewalldZone, j.addrs); err != nil {
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "admit the pod by firewalld")
 	}
 	if j.isolation == nil {
 		return nil
 	}
-	return j.isolation.Do(ctx, undos)
+	return j.isolation.Apply(ctx, rb)
 }
 
 // Remove takes the addresses out of the zone. Without a record they are those of
@@ -308,15 +307,15 @@ func zoneOf(a *cniskel.Args) string {
 
 // Check asks firewalld for every address, and looks for the isolation: a reload
 // of firewalld may flush the tables.
-func (b firewalld) Check(ctx context.Context, a *cniskel.Args, w want) error {
+func (b firewalld) Check(ctx context.Context, a *cniskel.Args, r request) error {
 	var addrs []netip.Addr
-	for _, p := range w.addrs {
+	for _, p := range r.addrs {
 		addrs = append(addrs, p.Addr())
 	}
-	errs := []error{netfilter.CNIError(b.Firewalld.Check(ctx, w.conf.FirewalldZone, addrs), cnierr.CodeNoDatapath, "the admission of %s differs from the configuration", a.IfName)}
-	if s, found, _ := attachments.Recall[section](b.Records, w.ref, Name); found {
+	errs := []error{netfilter.CNIError(b.Firewalld.Check(ctx, r.conf.FirewalldZone, addrs), cnierr.CodeNoDatapath, "the admission of %s differs from the configuration", a.IfName)}
+	if s, found, _ := attachments.Recall[section](b.Records, r.ref, Name); found {
 		for _, t := range b.isolators(a, &s) {
-			errs = append(errs, t.Check(ctx, a, w))
+			errs = append(errs, t.Check(ctx, a, r))
 		}
 	}
 	return errors.Join(errs...)

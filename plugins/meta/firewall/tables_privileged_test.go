@@ -22,7 +22,7 @@ func newTablesWorld(t *testing.T) *world {
 	dir := filepath.Join(t.TempDir(), "run")
 	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{
-		Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records,
+		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {
 			return netfilter.NewNode(netfilter.Options{RunDir: dir}), nil
 		},

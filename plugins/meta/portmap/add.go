@@ -96,21 +96,21 @@ func closeAll(jobs []Job) {
 // publish records the attachment and runs the jobs. On error nothing of them is
 // left, and no record.
 func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.Ref, jobs []Job, shares []share) (err error) {
-	var undos rollback.Stack
-	defer undos.Rollback(ctx, &err)
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
 
 	before, data := p.held(ref), section{Ports: keysOf(shares)}
 	for _, j := range jobs {
-		j.Describe(&data)
+		j.Record(&data)
 	}
 	if err := p.Records.Begin(ref, a.Netns, Name, data); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
-	undos.Push("attachment record", func(context.Context) error {
+	rb.Push("attachment record", func(context.Context) error {
 		return p.Records.Remove(ref, Name)
 	})
 	for _, j := range jobs {
-		if err := j.Do(ctx, &undos); err != nil {
+		if err := j.Apply(ctx, &rb); err != nil {
 			return err
 		}
 	}
@@ -123,8 +123,8 @@ func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.R
 	return nil
 }
 
-// supersede takes out what an earlier ADD of the attachment published by back
-// ends that this one does not use.
+// supersede takes out what an earlier ADD of the attachment published by
+// backends that this one does not use.
 func (p *plugin) supersede(ctx context.Context, a *cniskel.Args, ref attachments.Ref, before held, now []share) error {
 	if before.unknown || len(before.keys) == 0 {
 		return nil

@@ -4,13 +4,12 @@ package portmap
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // want is what an attachment asks for, valid, with the pod's addresses in, and
@@ -20,51 +19,26 @@ type want struct {
 	addrs []netip.Prefix // all the pod has on CNI_IFNAME
 	ports []loader.HostPort
 	snat  bool
-	conf  *Conf // for keys that only some back ends know
+	conf  *Conf // for keys that only some backends know
 }
 
-// Backend carries out what attachments want. The plugin asks the one that its
-// configuration names, or the first that can; DEL and CHECK ask those that the
-// attachment's record names, without a record all.
-type Backend interface {
-	// Name is the back end's word in configurations and records.
-	Name() string
-	// Prepare opens what the job needs and finds what rules it out: errors are
-	// CNI errors. It has no effect on the pod or its ports.
-	Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error)
-	// Remove takes out the ports of an attachment and everything of it that
-	// carries them: those given, or with nil all that it can find. Missing is
-	// success.
-	Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports []portKey) error
-	// Check compares what is there with what is wanted.
-	Check(ctx context.Context, a *cniskel.Args, w want) error
-	// Sweep removes what no attachment explains. valid are those of the network
-	// that the runtime knows.
-	Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error
-	// Status says why Prepare would fail now.
-	Status(ctx context.Context, a *cniskel.Args) error
-}
+// Backend publishes ports. Remove takes the ports that the attachment's record
+// names, nil without one.
+type Backend = backend.Chained[want, []portKey, section]
 
-// Job is a prepared ADD. The caller must Close it.
-type Job interface {
-	// Do publishes the ports, and pushes what takes each effect back before the
-	// effect: the caller rolls back on an error, here or later.
-	Do(ctx context.Context, undos *rollback.Stack) error
-	// Describe adds to the record what Remove will have to know.
-	Describe(s *section)
-	Close() error
-}
+// Job is a prepared ADD.
+type Job = backend.Job[section]
 
-// share is the part of an ADD that one back end carries out.
+// share is the part of an ADD that one backend carries out.
 type share struct {
 	backend Backend
 	want    want
 }
 
-// named returns the back ends that a record names, in their order; all without
+// named returns the backends that a record names, in their order; all without
 // one.
 func (p *plugin) named(a *cniskel.Args, h held) []Backend {
-	all := p.backends(a)
+	all := p.chooser().All(a)
 	if h.unknown {
 		return all
 	}
@@ -78,7 +52,7 @@ func (p *plugin) named(a *cniskel.Args, h held) []Backend {
 }
 
 // recorded divides what is wanted as the record says it was. What the record
-// does not know of is for the back end to miss that would carry it out now.
+// does not know of is for the backend to miss that would carry it out now.
 func (p *plugin) recorded(ctx context.Context, a *cniskel.Args, w want) ([]share, error) {
 	h, byName := p.held(w.ref), make(map[string][]loader.HostPort)
 	would, err := p.divide(ctx, a, w)
@@ -95,7 +69,7 @@ func (p *plugin) recorded(ctx context.Context, a *cniskel.Args, w want) ([]share
 		byName[name] = append(byName[name], hp)
 	}
 	var out []share
-	for _, b := range p.backends(a) {
+	for _, b := range p.chooser().All(a) {
 		if ports := byName[b.Name()]; len(ports) > 0 {
 			part := w
 			part.ports = ports
@@ -114,13 +88,4 @@ func keysOf(shares []share) []portKey {
 		}
 	}
 	return keys
-}
-
-// sweep lets every back end drop what no attachment explains.
-func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
-	var errs []error
-	for _, b := range p.backends(a) {
-		errs = append(errs, b.Sweep(ctx, a, network, valid))
-	}
-	return errors.Join(errs...)
 }

@@ -12,9 +12,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// check compares what the attachment's back ends hold with what the
+// check compares what the attachment's backends hold with what the
 // configuration and the previous result ask for.
 func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	req, err := parse(a.StdinData)
@@ -44,36 +45,36 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	return differs
 }
 
-// byAnother reports whether some back end has all the ports, as for a pod of the
+// byAnother reports whether some backend has all the ports, as for a pod of the
 // reference plugins.
 func (p *plugin) byAnother(ctx context.Context, a *cniskel.Args, w want) bool {
-	return slices.ContainsFunc(p.backends(a), func(b Backend) bool { return b.Check(ctx, a, w) == nil })
+	return slices.ContainsFunc(p.chooser().All(a), func(b Backend) bool { return b.Check(ctx, a, w) == nil })
 }
 
 // status says whether an ADD would work now: the configuration must be one
-// that ADD accepts, and a back end must be able to run.
+// that ADD accepts, and a backend must be able to run.
 func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	req, err := parse(a.StdinData)
 	if err != nil {
 		return err
 	}
-	name, err := p.configured(a, req.conf)
+	wanted, err := p.chooser().Wanted(a, req.conf.Backend)
 	if err != nil {
 		return err
 	}
 	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		if err := req.conf.refuses(loader.HostPort{PodIP: any}); err != nil && name == backendEBPF {
+		if err := req.conf.refuses(loader.HostPort{PodIP: any}); err != nil && wanted == backend.EBPF {
 			return err
 		}
 	}
-	if name == "" || name == backendAuto || name == backendEBPF {
-		why := (ebpf{p.Deps}).Status(ctx, a)
-		if why == nil {
-			return nil
-		}
-		_, err = p.instead(ctx, a, want{conf: req.conf}, why)
+	if !backend.TriesEBPF(wanted) {
+		_, err = p.allTo(ctx, a, wanted, want{conf: req.conf})
 		return cnierr.Unavailable(err)
 	}
-	_, err = p.allTo(ctx, a, name, want{conf: req.conf})
+	why := (ebpf{p.Deps}).Status(ctx, a)
+	if why == nil {
+		return nil
+	}
+	_, err = p.instead(ctx, a, want{conf: req.conf}, why)
 	return cnierr.Unavailable(err)
 }

@@ -4,7 +4,6 @@ package portmap
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -13,59 +12,30 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // Netfilter is what the plugin needs of *netfilter.Node.
-type Netfilter interface {
-	Default() string
-	Select(ctx context.Context, name string) (netfilter.Tables, netfilter.Choice, error)
-	All() []netfilter.Tables
-}
+type Netfilter = backend.Netfilter
 
-// Words of the key backend.
-const (
-	backendAuto = "auto"
-	backendEBPF = "ebpf"
-)
-
-// backends are all there may be, in the order of preference.
-func (p *plugin) backends(a *cniskel.Args) []Backend {
-	out := []Backend{ebpf{p.Deps}}
-	if p.Netfilter == nil {
-		return out
+func (p *plugin) chooser() backend.Chooser[Backend, Netfilter] {
+	return backend.Chooser[Backend, Netfilter]{
+		Key: "backend", EBPF: ebpf{p.Deps}, Netfilter: p.Netfilter,
+		Tables: func(t netfilter.Tables) Backend { return tables{t, p.Deps} },
+		// The device of macvlan, ipvlan, vlan and host-device is whole inside the pod.
+		FallbackFor: []error{loader.ErrUnavailable, loader.ErrNoHostEnd},
 	}
-	node, err := p.Netfilter(a)
-	if err != nil {
-		a.Log.Warn("using the defaults for what exists", log.Error(err))
-	}
-	for _, t := range node.All() {
-		out = append(out, tables{t, p.Deps})
-	}
-	return out
-}
-
-// configured is the back end that is asked for: by the configuration, else by
-// the node's.
-func (p *plugin) configured(a *cniskel.Args, conf *Conf) (string, error) {
-	if conf.Backend != "" || p.Netfilter == nil {
-		return conf.Backend, nil
-	}
-	node, err := p.Netfilter(a)
-	if err != nil {
-		return "", err
-	}
-	return node.Default(), nil
 }
 
 // divide says who carries out what: the back end that is asked for all of it.
 // With auto that is eBPF, and netfilter for mappings that eBPF cannot do.
 func (p *plugin) divide(ctx context.Context, a *cniskel.Args, w want) ([]share, error) {
-	name, err := p.configured(a, w.conf)
+	wanted, err := p.chooser().Wanted(a, w.conf.Backend)
 	if err != nil {
 		return nil, err
 	}
-	if name != "" && name != backendAuto && name != backendEBPF {
-		return p.allTo(ctx, a, name, w)
+	if !backend.TriesEBPF(wanted) {
+		return p.allTo(ctx, a, wanted, w)
 	}
 	can, cannot := w, w
 	can.ports, cannot.ports = nil, nil
@@ -74,7 +44,7 @@ func (p *plugin) divide(ctx context.Context, a *cniskel.Args, w want) ([]share, 
 		switch {
 		case no == nil:
 			can.ports = append(can.ports, hp)
-		case name == backendEBPF || p.Netfilter == nil:
+		case wanted == backend.EBPF || p.Netfilter == nil:
 			return nil, no
 		default:
 			a.Log.Warn("a mapping falls back to netfilter", log.Stringer("port", mappingKey{hp.HostIP, hp.Proto, hp.Port}), log.NamedError(log.KeyReason, no))
@@ -86,7 +56,7 @@ func (p *plugin) divide(ctx context.Context, a *cniskel.Args, w want) ([]share, 
 		out = append(out, share{ebpf{p.Deps}, can})
 	}
 	if len(cannot.ports) > 0 {
-		rest, err := p.allTo(ctx, a, backendAuto, cannot)
+		rest, err := p.allTo(ctx, a, backend.Auto, cannot)
 		if err != nil {
 			return nil, err
 		}
@@ -95,43 +65,32 @@ func (p *plugin) divide(ctx context.Context, a *cniskel.Args, w want) ([]share, 
 	return out, nil
 }
 
-// allTo gives everything to the tables that name asks for. Conditions, and a
-// chain that marks, are words of one tool only.
+// allTo gives everything to the tables that name asks for.
 func (p *plugin) allTo(ctx context.Context, a *cniskel.Args, name string, w want) ([]share, error) {
-	if p.Netfilter == nil {
-		return nil, cnierr.Unsupported("backend", name, "only ebpf is built in")
-	}
+	b, err := p.tables(ctx, a, name, w)
+	return []share{{b, w}}, err
+}
+
+// tables returns the tables that name asks for. Conditions, and a chain that
+// marks, are words of one tool only.
+func (p *plugin) tables(ctx context.Context, a *cniskel.Args, name string, w want) (Backend, error) {
 	// Rather no port than one that is open to everybody.
 	if slices.ContainsFunc(w.ports, func(hp loader.HostPort) bool { return len(hp.Sources) > 0 }) || len(w.conf.AllowedSources) > 0 {
-		return nil, cnierr.Unsupported("allowedSources", w.conf.AllowedSources, "the "+name+" back end does not have it: it needs ebpf")
+		return nil, cnierr.Unsupported("allowedSources", w.conf.AllowedSources, "the "+name+" backend does not have it: it needs ebpf")
 	}
-	node, err := p.Netfilter(a)
-	if err != nil {
-		return nil, err
-	}
-	if speaks := w.conf.speaks(); name == backendAuto && speaks != "" {
+	if speaks := w.conf.speaks(); name == backend.Auto && speaks != "" {
 		name = speaks
 	}
-	t, _, err := node.Select(ctx, name)
-	if err != nil {
-		return nil, netfilter.CNIError(err, cnierr.CodeNoDatapath, "the %s back end cannot run on this node", name)
-	}
-	return []share{{tables{t, p.Deps}, w}}, nil
+	return p.chooser().Select(ctx, a, name)
 }
 
 // instead gives everything to netfilter when eBPF turned out to be unable to run,
 // or the pod's device is whole inside the pod, unless eBPF was asked for by name.
 func (p *plugin) instead(ctx context.Context, a *cniskel.Args, w want, why error) ([]share, error) {
-	name, err := p.configured(a, w.conf)
-	if err != nil || name == backendEBPF || p.Netfilter == nil || !errors.Is(why, loader.ErrUnavailable) && !errors.Is(why, loader.ErrNoHostEnd) {
-		return nil, why
-	}
-	a.Log.Info("eBPF cannot do this: using netfilter", log.NamedError(log.KeyReason, why))
-	out, err := p.allTo(ctx, a, backendAuto, w)
-	if err != nil {
-		return nil, cnierr.Wrap(cnierr.CodeNoDatapath, errors.Join(why, err), "no back end can run on this node")
-	}
-	return out, nil
+	b, err := p.chooser().Fallback(ctx, a, w.conf.Backend, why, func(ctx context.Context, a *cniskel.Args, name string) (Backend, error) {
+		return p.tables(ctx, a, name, w)
+	})
+	return []share{{b, w}}, err
 }
 
 // speaks says which tool's language the configuration has words of, as the

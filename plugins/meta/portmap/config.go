@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // Conf is the plugin's configuration, keys as the reference plugin has them.
@@ -150,10 +151,10 @@ func (c *Conf) validateWords() error {
 	return nil
 }
 
-func validateBackend(backend string) error {
-	switch backend {
-	case "", backendAuto, backendEBPF, netfilter.NameIPTables, netfilter.NameNFTables:
+func validateBackend(name string) error {
+	switch name {
+	case "", backend.Auto, backend.EBPF, netfilter.NameIPTables, netfilter.NameNFTables:
 		return nil
 	}
-	return cnierr.Config("backend", backend, "must be auto, ebpf, iptables or nftables")
+	return cnierr.Config("backend", name, "must be auto, ebpf, iptables or nftables")
 }

@@ -25,9 +25,9 @@ type portKey struct {
 	Backend string     `json:"backend"`
 }
 
-// collect is DEL for an attachment that only its record names.
-func (p *plugin) collect(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
-	return p.withdraw(ctx, a, ref, p.held(ref))
+// detach is DEL for an attachment that only its record names.
+func (p *plugin) detach(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
+	return p.withdraw(ctx, call, rec.Ref, p.held(rec.Ref))
 }
 
 // held is what is known about an attachment's ports before the kernel is asked.

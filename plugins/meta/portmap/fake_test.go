@@ -72,6 +72,6 @@ func newNode(t testing.TB) *node {
 	dp := &fakeDatapath{chaintest.NewDatapath(), map[mappingKey]fakePort{}}
 	n := &node{chaintest.NewNode(t, Name, dp.Datapath), dp}
 	open, existing := chaintest.Openers[Datapath](dp.Datapath, dp)
-	n.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: chaintest.Resolve, Records: n.Records})
+	n.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: chaintest.Resolve, Records: n.Records})
 	return n
 }

@@ -12,24 +12,17 @@ package portmap
 
 import (
 	"context"
-	"io"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/version"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/dpchain"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
+	"github.com/sluice-cni/sluice/plugins/internal/gc"
 )
 
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "portmap"
-
-// Devices is the part of the datapath that carries a pod's device.
-type Devices interface {
-	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-	Disable(ctx context.Context, owner uint64, f loader.Feature) error
-	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-}
 
 // Ports is the part of the datapath that publishes ports.
 type Ports interface {
@@ -40,20 +33,16 @@ type Ports interface {
 
 // Datapath is what the plugin needs of *loader.Datapath.
 type Datapath interface {
-	Devices
+	backend.Datapath
 	Ports
-	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
-	GC(ctx context.Context, keep func(owner uint64) bool) error
-	io.Closer
 }
 
-// Deps are the plugin's ways to the world. Netfilter may be nil.
+// Opener opens the node's datapath.
+type Opener = backend.Opener[Datapath]
+
+// Deps are the plugin's dependencies. Netfilter may be nil.
 type Deps struct {
-	// Open returns the node's datapath and loads it when nothing is loaded;
-	// an error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
-	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
+	Opener
 	// Resolve finds the host end of a pod's interface.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
 	Records *attachments.Dir
@@ -75,7 +64,7 @@ func New(d Deps) *cniskel.Plugin {
 		Add:      p.add,
 		Del:      p.del,
 		Check:    p.check,
-		GC:       dpchain.Collector{List: d.Records.List, Withdraw: p.collect, Sweep: p.sweep}.GC,
+		GC:       gc.Collector{List: d.Records.List, Detach: p.detach, Sweep: p.chooser().Sweep}.GC,
 		Status:   p.status,
 	}
 }

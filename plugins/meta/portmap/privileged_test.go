@@ -23,7 +23,7 @@ type world struct{ *chaintest.World }
 func newWorld(t testing.TB) *world {
 	w := &world{chaintest.NewWorld(t, Name)}
 	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
-	w.Plugin = New(Deps{Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records})
+	w.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records})
 	w.Run("ip link add br0 address 02:00:00:00:00:01 type bridge", "ip addr add 10.1.0.1/16 dev br0", "ip addr add fd00:1::1/64 dev br0 nodad",
 		"ip link set br0 up")
 	w.Settle()

@@ -19,9 +19,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// tables is the back end that writes netfilter rules.
+// tables is the backend that writes netfilter rules.
 type tables struct {
 	netfilter.Tables
 	Deps
@@ -102,17 +103,17 @@ type tablesJob struct {
 
 func (*tablesJob) Close() error { return nil }
 
-// Describe adds what DEL has to know.
-func (j *tablesJob) Describe(s *section) {
+// Record adds what DEL has to know.
+func (j *tablesJob) Record(s *section) {
 	if j.localnet != "" {
 		s.Localnet = j.localnet
 	}
 }
 
-// Do writes the rules, then ends connections that go elsewhere: those of UDP
+// Apply writes the rules, then ends connections that go elsewhere: those of UDP
 // and SCTP would keep an old way for as long as somebody sends.
-func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
-	undos.Push("host ports", func(ctx context.Context) error {
+func (j *tablesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
+	rb.Push("host ports", func(ctx context.Context) error {
 		return j.DelPorts(ctx, netfilter.Held{Ref: j.ports.Ref, Mappings: j.ports.Mappings})
 	})
 	if err := j.AddPorts(ctx, j.ports); err != nil {
@@ -124,7 +125,7 @@ func (j *tablesJob) Do(ctx context.Context, undos *rollback.Stack) error {
 	if j.localnet == "" {
 		return nil
 	}
-	undos.Push("route_localnet", func(ctx context.Context) error {
+	rb.Push("route_localnet", func(ctx context.Context) error {
 		return j.disableLocalnet(ctx, j.args, j.localnet, j.ports.Ref)
 	})
 	return netfilter.CNIError(j.EnableLocalnet(ctx, j.localnet), cnierr.CodeNoDatapath, "let 127.0.0.1 reach the pod")
@@ -160,8 +161,7 @@ func dropFlows(a *cniskel.Args, mappings []netfilter.Mapping, match func(netfilt
 func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports []portKey) error {
 	h := netfilter.Held{Ref: ref, Mappings: mappings(ports), Spare: b.spare(ref)}
 	if err := b.DelPorts(ctx, h); err != nil {
-		if ports == nil && errors.Is(err, netfilter.ErrUnusable) {
-			a.Log.Warn("tables that may hold something cannot be looked at", log.String("backend", b.Name()), log.Error(err))
+		if ports == nil && backend.Unusable(a, b, err) == nil {
 			return nil
 		}
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "withdraw host ports")
@@ -174,7 +174,7 @@ func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref
 	}
 	s := b.section(ref)
 	ours := slices.ContainsFunc(s.Ports, func(k portKey) bool { return k.Backend == b.Name() })
-	if s.Localnet == "" || !ours { // by a repeated ADD it is another back end's that relies on it
+	if s.Localnet == "" || !ours { // by a repeated ADD it is another backend's that relies on it
 		return nil
 	}
 	err := b.disableLocalnet(ctx, a, s.Localnet, ref)

@@ -31,7 +31,7 @@ func newTablesWorld(t *testing.T, backend string) *tablesWorld {
 func (w *tablesWorld) setDefault(backend string) {
 	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{
-		Open: open, OpenExisting: existing, Resolve: loader.Resolve, Records: w.Records,
+		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {
 			return netfilter.NewNode(netfilter.Options{RunDir: w.runDir, Default: backend}), nil
 		},

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/plugins/internal/gc"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
@@ -79,12 +80,12 @@ func removeByAddress(pod *podns.Pod, ifname string, table *int) error {
 
 // gc removes the rules of attachments that the runtime no longer lists.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return podns.Collector{
+	return gc.Collector{
 		Section: Name, List: p.Records.List,
-		Detach: func(ctx context.Context, rec *attachments.Record) error {
-			return p.detach(ctx, a.Log, rec.Ref, "", nil)
+		Detach: func(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
+			return p.detach(ctx, call.Log, rec.Ref, "", nil)
 		},
-	}.Run(ctx, a)
+	}.GC(ctx, a)
 }
 
 // check looks for the rule of each address and for what its table must have.

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
-	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
+	"github.com/sluice-cni/sluice/plugins/internal/gc"
 )
 
 // del restores what ADD found and forgets it. Once the configuration is read it
@@ -159,9 +159,9 @@ func restoreLink(ifname string, b backup) error {
 // gc forgets the attachments that the runtime no longer lists. Their namespaces
 // are gone or not ours to touch: there is nothing to restore in them.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return podns.Collector{
+	return gc.Collector{
 		Section: Name, List: p.Records.List,
-		Detach: func(_ context.Context, rec *attachments.Record) error {
+		Detach: func(_ context.Context, _ *cniskel.Args, rec *attachments.Record) error {
 			if s, _, _ := p.recall(rec.Ref); s.Backup != "" {
 				if err := removeBackup(s.Backup); err != nil {
 					return cnierr.Wrap(cnierr.CodeState, err, "remove the backup file")
@@ -169,5 +169,5 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 			}
 			return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(rec.Ref, Name), "remove the attachment record")
 		},
-	}.Run(ctx, a)
+	}.GC(ctx, a)
 }

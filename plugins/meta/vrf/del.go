@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/plugins/internal/gc"
 	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
@@ -92,8 +93,10 @@ func removeIfEmpty(pod *podns.Pod, vrf string) error {
 
 // gc takes out the interfaces of attachments that the runtime no longer lists.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
-	return podns.Collector{
+	return gc.Collector{
 		Section: Name, List: p.Records.List,
-		Detach: func(ctx context.Context, rec *attachments.Record) error { return p.detach(ctx, a.Log, rec.Ref, "", "") },
-	}.Run(ctx, a)
+		Detach: func(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
+			return p.detach(ctx, call.Log, rec.Ref, "", "")
+		},
+	}.GC(ctx, a)
 }

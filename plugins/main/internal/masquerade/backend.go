@@ -7,46 +7,60 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// Backend carries out masquerading.
+// Netfilter is what is needed of *netfilter.Node.
+type Netfilter = backend.Netfilter
+
+// Backend masquerades pods.
 type Backend interface {
-	// Name is the back end's word in configurations and records.
-	Name() string
+	backend.Backend[loader.Endpoint, held]
 	// Prepare opens what the job needs and finds what rules it out, before the
-	// pod has an address: errors are CNI errors. It has no effect on the pod.
+	// pod has an address. Errors are CNI errors. It has no effect on the pod.
 	Prepare(ctx context.Context, a *cniskel.Args) (Job, error)
-	// Remove stops masquerading an attachment: the addresses, or with nil all
-	// that can be found and is not in spare. Missing is success.
-	Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, addrs, spare []netip.Prefix) error
-	// Check compares what is there with what Do would make. What differs has
-	// code 102.
-	Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint) error
-	// Sweep removes what belongs to the network and to no attachment in keep.
-	Sweep(ctx context.Context, network string, keep []attachments.Ref) error
-	// Status says why Prepare would fail now.
-	Status(ctx context.Context, a *cniskel.Args) error
 }
 
 // Job is a prepared ADD. The caller must Close it.
 type Job interface {
-	// Do masquerades what the pod sends, and pushes what takes each effect back
+	// Apply masquerades what the pod sends. It pushes what takes each effect back
 	// before the effect.
-	Do(ctx context.Context, ep loader.Endpoint, undos *rollback.Stack) error
+	Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Stack) error
 	Close() error
 }
 
-// holders returns the back ends that may hold an attachment whose record names
-// this one: all when it names none that is known.
-func (n Node) holders(a *cniskel.Args, recorded string) []Backend {
-	all := n.backends(a)
-	for _, b := range all {
-		if b.Name() == recorded {
-			return []Backend{b}
-		}
+// held is what an attachment's record says of its masquerading.
+type held struct {
+	// addrs are the pod's. Nil: all that can be found and is not in spare.
+	addrs []netip.Prefix
+	// spare are the addresses of the container's other attachments.
+	spare []netip.Prefix
+}
+
+func (n Node) chooser() backend.Chooser[Backend, Netfilter] {
+	return backend.Chooser[Backend, Netfilter]{
+		Key: "ipMasqBackend", Prefix: prefix, EBPF: ebpf{n}, Netfilter: n.Netfilter,
+		Tables: func(t netfilter.Tables) Backend { return tables{t, n} },
 	}
-	return all
+}
+
+// choose returns the backend that is wanted: eBPF for auto.
+func (n Node) choose(ctx context.Context, a *cniskel.Args, conf Conf) (Backend, error) {
+	c := n.chooser()
+	wanted, err := c.Wanted(a, conf.backend())
+	if err != nil {
+		return nil, err
+	}
+	if backend.TriesEBPF(wanted) {
+		return c.EBPF, nil
+	}
+	return c.Select(ctx, a, wanted)
+}
+
+// fallback returns the backend that takes over when eBPF cannot run.
+func (n Node) fallback(ctx context.Context, a *cniskel.Args, conf Conf, why error) (Backend, error) {
+	return n.chooser().Fallback(ctx, a, conf.backend(), why, nil)
 }

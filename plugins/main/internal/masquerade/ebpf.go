@@ -5,7 +5,6 @@ package masquerade
 import (
 	"context"
 	"errors"
-	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -13,20 +12,27 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// ebpf is the back end that turns on the datapath's masquerade feature.
+// ebpf is the backend that turns on the datapath's masquerade feature.
 type ebpf struct{ Node }
 
 var _ Backend = ebpf{}
 
-func (ebpf) Name() string { return backendEBPF }
+func (ebpf) Name() string { return backend.EBPF }
+
+func (b ebpf) opener() Opener {
+	o := b.Opener
+	o.Prefix = prefix
+	return o
+}
 
 // Prepare opens the datapath, which loads it if need be.
 func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args) (Job, error) {
-	dp, err := b.Open(ctx, a)
+	dp, err := b.opener().Load(ctx, a)
 	if err != nil {
-		return nil, openError(err, cnierr.CodeNoDatapath)
+		return nil, err
 	}
 	return ebpfJob{dp}, nil
 }
@@ -35,70 +41,39 @@ type ebpfJob struct{ dp Datapath }
 
 func (j ebpfJob) Close() error { return j.dp.Close() }
 
-// Do hands the pod to the datapath.
-func (j ebpfJob) Do(ctx context.Context, ep loader.Endpoint, undos *rollback.Stack) error {
-	undos.Push("masquerading", func(ctx context.Context) error {
+// Apply hands the pod to the datapath.
+func (j ebpfJob) Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Stack) error {
+	rb.Push("masquerading", func(ctx context.Context) error {
 		return j.dp.Disable(ctx, ep.Ref.Owner(), loader.FeatureMasquerade)
 	})
 	return cnierr.Wrap(cnierr.CodeKernel, j.dp.Enable(ctx, ep, loader.FeatureMasquerade), "masquerade the pod")
 }
 
-// Remove takes the pod out of the datapath. Where nothing is loaded, or
-// somebody has removed the maps, there is nothing to take out; a DEL that failed
-// for it would block the plugins before it in the chain.
-func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, _, _ []netip.Prefix) error {
-	dp, err := b.OpenExisting(ctx, a)
-	switch {
-	case errors.Is(err, loader.ErrNotLoaded):
-		return nil
-	case errors.Is(err, loader.ErrUnavailable):
+// Remove takes the pod out of the datapath. There is nothing to take out where
+// the datapath is not loaded, where another process has removed its maps, or
+// where eBPF cannot run. A DEL that failed for one of these would block the
+// plugins before it in the chain.
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, _ held) error {
+	err := b.opener().Existing(ctx, a, func(dp Datapath) error {
+		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureMasquerade))
+		return cnierr.Wrap(cnierr.CodeKernel, err, "stop masquerading the pod")
+	})
+	if errors.Is(err, loader.ErrUnavailable) {
 		a.Log.Warn("the datapath cannot be looked at", log.Error(err))
 		return nil
-	case err != nil:
-		return openError(err, cnierr.CodeNoDatapath)
 	}
-	defer dp.Close()
-	if err := dp.Disable(ctx, ref.Owner(), loader.FeatureMasquerade); !errors.Is(err, loader.ErrNotLoaded) {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "stop masquerading the pod")
-	}
-	return nil
+	return err
 }
 
 // Check compares the endpoint and its programs.
 func (b ebpf) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint) error {
-	dp, err := b.OpenExisting(ctx, a)
-	if errors.Is(err, loader.ErrNotLoaded) {
-		return cnierr.New(cnierr.CodeCheck, "the pod is not masqueraded: no datapath is loaded", "")
-	}
-	if err != nil {
-		return openError(err, cnierr.CodeNoDatapath)
-	}
-	defer dp.Close()
-	return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureMasquerade), "masquerading differs")
+	return b.opener().Check(ctx, a, "the pod is not masqueraded", func(dp Datapath) error {
+		return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureMasquerade), "masquerading differs")
+	})
 }
 
 // Sweep does nothing: the chained plugins sweep the whole datapath.
-func (ebpf) Sweep(context.Context, string, []attachments.Ref) error { return nil }
+func (ebpf) Sweep(context.Context, *cniskel.Args, string, map[attachments.Ref]bool) error { return nil }
 
 // Status opens the datapath as an ADD would, which loads it if need be.
-func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error {
-	dp, err := b.Open(ctx, a)
-	if err != nil {
-		return openError(err, cnierr.CodeUnavailable)
-	}
-	return cnierr.Wrap(cnierr.CodeUnavailable, dp.Close(), "ipMasq: close the datapath")
-}
-
-// openError gives an error of Node's functions its CNI code: unavailable when
-// the back end cannot run on this node, its own when it has one (a mistake in
-// the node's configuration).
-func openError(err error, unavailable uint) error {
-	var coded *cnierr.Error
-	switch {
-	case errors.Is(err, loader.ErrUnavailable):
-		return cnierr.Wrap(unavailable, err, "ipMasq: the ebpf back end cannot run on this node")
-	case errors.As(err, &coded):
-		return err
-	}
-	return cnierr.Wrap(cnierr.CodeKernel, err, "ipMasq: open the datapath")
-}
+func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error { return b.opener().Status(ctx, a) }

@@ -2,23 +2,21 @@
 
 // Package masquerade is ipMasq and ipMasqBackend, which several main plugins
 // have: the keys, and the verbs as far as they concern them. It owns no state;
-// what a pod's masquerading consists of belongs to the back end.
+// what a pod's masquerading consists of belongs to the backend.
 package masquerade
 
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // Conf holds the keys. Embed it in a plugin's configuration.
@@ -38,42 +36,41 @@ func (c *Conf) MasqueradeKey(name string) any {
 	return nil
 }
 
-// Validate checks the back end's name.
+// Validate checks the backend's name.
 func (c Conf) Validate() error {
 	if c.IPMasqBackend == nil {
 		return nil
 	}
 	switch v := *c.IPMasqBackend; v {
-	case "", backendAuto, backendEBPF, netfilter.NameIPTables, netfilter.NameNFTables:
+	case "", backend.Auto, backend.EBPF, netfilter.NameIPTables, netfilter.NameNFTables:
 	default:
 		return cnierr.Config("ipMasqBackend", v, `must be "auto", "ebpf", "iptables" or "nftables"`)
 	}
 	return nil
 }
 
-// Devices is the part of the datapath that carries a pod's device.
-type Devices interface {
-	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-	Disable(ctx context.Context, owner uint64, f loader.Feature) error
-	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+// backend is the backend that the configuration names, empty for none.
+func (c Conf) backend() string {
+	if c.IPMasqBackend == nil {
+		return ""
+	}
+	return *c.IPMasqBackend
 }
 
 // Datapath is what is needed of *loader.Datapath.
-type Datapath interface {
-	Devices
-	Close() error
-}
+type Datapath = backend.Datapath
 
-// Node opens the node's datapath.
+// Opener opens the node's datapath.
+type Opener = backend.Opener[Datapath]
+
+// prefix begins the messages of errors.
+const prefix = "ipMasq: "
+
+// Node is where pods are masqueraded.
 type Node struct {
-	// Open loads the datapath when nothing is loaded; an error that is
-	// loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniskel.Args) (Datapath, error)
-	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
-	// Netfilter returns the node's other way, with an error if the node's
-	// configuration cannot be read; it can be used with the defaults then. Nil:
-	// there is only eBPF.
+	Opener
+	// Netfilter returns the node's netfilter side, see backend.Chooser. Nil: eBPF
+	// is the only backend.
 	Netfilter func(a *cniskel.Args) (Netfilter, error)
 	// List returns the attachment records of a network.
 	List func(network string) ([]*attachments.Record, error)
@@ -88,23 +85,20 @@ type Session struct {
 // Begin opens what Start needs, before the ADD's first effect. The caller must
 // Close the result.
 func (n Node) Begin(ctx context.Context, a *cniskel.Args, c Conf) (*Session, error) {
-	b, auto, err := n.choose(ctx, a, c)
+	b, err := n.choose(ctx, a, c)
 	if err != nil {
 		return nil, err
 	}
-	job, err := b.Prepare(ctx, a)
+	b, job, err := backend.Prepare(b,
+		func(b Backend) (Job, error) { return b.Prepare(ctx, a) },
+		func(why error) (Backend, error) { return n.fallback(ctx, a, c, why) })
 	if err != nil {
-		if b, err = n.instead(ctx, a, auto, err); err != nil {
-			return nil, err
-		}
-		if job, err = b.Prepare(ctx, a); err != nil {
-			return nil, err
-		}
+		return nil, err
 	}
 	return &Session{b.Name(), job}, nil
 }
 
-// Backend is the name of the back end, for the attachment record: Stop and
+// Backend is the name of the backend, for the attachment record: Stop and
 // Check want it back. It is empty for a nil Session.
 func (s *Session) Backend() string {
 	if s == nil {
@@ -113,12 +107,12 @@ func (s *Session) Backend() string {
 	return s.backend
 }
 
-// Start masquerades the pod; what takes it back is pushed to undos first.
-func (s *Session) Start(ctx context.Context, ep loader.Endpoint, undos *rollback.Stack) error {
+// Start masquerades the pod. It pushes what takes that back to rb first.
+func (s *Session) Start(ctx context.Context, ep loader.Endpoint, rb *rollback.Stack) error {
 	if s == nil {
 		return nil
 	}
-	return s.job.Do(ctx, ep, undos)
+	return s.job.Apply(ctx, ep, rb)
 }
 
 // Close releases descriptors; the masquerading goes on.
@@ -129,20 +123,20 @@ func (s *Session) Close() {
 }
 
 // Stop ends the masquerading of an attachment. backend and addrs are what its
-// record says; with an empty name every back end is asked, and with nil addresses
+// record says; with an empty name every backend is asked, and with nil addresses
 // everything that carries the attachment's name goes, unless the record of another
 // attachment has it. Missing is success.
 func (n Node) Stop(ctx context.Context, a *cniskel.Args, ref attachments.Ref, backend string, addrs []netip.Prefix) error {
-	var spare []netip.Prefix
+	h := held{addrs: addrs}
 	if addrs == nil {
 		var err error
-		if spare, err = n.others(ref); err != nil {
+		if h.spare, err = n.others(ref); err != nil {
 			return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
 		}
 	}
 	var errs []error
-	for _, b := range n.holders(a, backend) {
-		errs = append(errs, b.Remove(ctx, a, ref, addrs, spare))
+	for _, b := range n.chooser().Recorded(a, backend) {
+		errs = append(errs, b.Remove(ctx, a, ref, h))
 	}
 	return errors.Join(errs...)
 }
@@ -169,60 +163,30 @@ func (n Node) others(ref attachments.Ref) ([]netip.Prefix, error) {
 	return out, err
 }
 
-// Check compares what the recorded back end holds with what Start made for ep.
+// Check compares what the recorded backend holds with what Start made for ep.
 // What differs has code 102. Without a record, as for a pod of the reference
-// plugins, any back end that has everything will do; the error is that of the one
+// plugins, any backend that has everything will do; the error is that of the one
 // that a new ADD would take.
-func (n Node) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint, c Conf, backend string) error {
-	holders := n.holders(a, backend)
+func (n Node) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint, c Conf, recorded string) error {
+	holders := n.chooser().Recorded(a, recorded)
 	if len(holders) == 1 {
 		return holders[0].Check(ctx, a, ep)
 	}
-	b, _, err := n.choose(ctx, a, c)
+	b, err := n.choose(ctx, a, c)
 	if err != nil {
 		return err
 	}
-	differs := b.Check(ctx, a, ep)
-	if differs == nil || slices.ContainsFunc(holders, func(h Backend) bool { return h.Name() != b.Name() && h.Check(ctx, a, ep) == nil }) {
-		return nil
-	}
-	return differs
+	return backend.CheckUnrecorded(b, holders, func(b Backend) error { return b.Check(ctx, a, ep) })
 }
 
-// GC removes what is masqueraded in the network for attachments that neither
-// the runtime nor a record knows: those of a build or suite that kept none.
-func (n Node) GC(ctx context.Context, a *cniskel.Args) error {
-	conf, err := cniconf.LoadCommon(a.StdinData)
-	if err != nil {
-		return err
-	}
-	valid, err := cniconf.ValidRefs(a.StdinData, conf.Name)
-	if err != nil {
-		return err
-	}
-	records, err := n.List(conf.Name)
-	if err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
-	}
-	keep := slices.Collect(maps.Keys(valid))
-	for _, r := range records {
-		keep = append(keep, r.Ref)
-	}
-	var errs []error
-	for _, b := range n.backends(a) {
-		errs = append(errs, b.Sweep(ctx, conf.Name, keep))
-	}
-	return errors.Join(errs...)
+// Sweep removes what is masqueraded in the network for attachments that neither
+// the runtime nor a record knows. It is the last part of a main plugin's GC.
+func (n Node) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
+	return n.chooser().Sweep(ctx, a, network, valid)
 }
 
 // Status says why Begin would fail now.
 func (n Node) Status(ctx context.Context, a *cniskel.Args, c Conf) error {
-	b, auto, err := n.choose(ctx, a, c)
-	if err == nil {
-		err = b.Status(ctx, a)
-	}
-	if errors.Is(err, loader.ErrUnavailable) {
-		_, err = n.instead(ctx, a, auto, err)
-	}
-	return cnierr.Unavailable(err)
+	b, err := n.choose(ctx, a, c)
+	return backend.Status(ctx, a, b, err, func(why error) (Backend, error) { return n.fallback(ctx, a, c, why) })
 }

@@ -49,7 +49,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 			}
 			return p.detach(ctx, call, rec.Ref, old, c.IPAM)
 		},
-	}.Run(ctx, a)
+	}.GC(ctx, a)
 }
 
 // detach removes the interface, releases the address and then forgets the

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podns is what the chained plugins that work inside a pod's network
-// namespace have in common: getting there, finding it again later, and GC. It
-// owns no state.
+// namespace have in common: getting there, and finding it again later. It owns no state.
 package podns
 
 import (
 	"context"
-	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -83,36 +78,4 @@ func (p *Pod) Close() {
 		p.Handle.Close()
 		p.NS.Close()
 	}
-}
-
-// Collector is the GC of a plugin.
-type Collector struct {
-	// Section is the plugin's in an attachment record.
-	Section string
-	// List returns the attachment records of a network.
-	List func(network string) ([]*attachments.Record, error)
-	// Detach removes what the plugin has made for an attachment, and its section.
-	Detach func(ctx context.Context, rec *attachments.Record) error
-}
-
-// Run detaches what the network's records name and the runtime no longer lists.
-// It never stops at the first error, and never touches another network's
-// attachments.
-func (c Collector) Run(ctx context.Context, a *cniskel.Args) error {
-	conf, err := cniconf.LoadCommon(a.StdinData)
-	if err != nil && conf.Name == "" {
-		return err
-	}
-	valid, err := cniconf.ValidRefs(a.StdinData, conf.Name)
-	if err != nil {
-		return err
-	}
-	records, err := c.List(conf.Name)
-	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
-	for _, rec := range records {
-		if found, _ := rec.Section(c.Section, nil); !valid[rec.Ref] && (found || rec.Corrupt) {
-			errs = append(errs, c.Detach(ctx, rec))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backend
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/netns"
+)
+
+// Devices is the part of *loader.Datapath that gives features to a pod's device.
+type Devices interface {
+	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+	Disable(ctx context.Context, owner uint64, f loader.Feature) error
+	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
+}
+
+// Datapath is the part of *loader.Datapath that every plugin needs that uses it.
+type Datapath interface {
+	Devices
+	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
+	GC(ctx context.Context, keep func(owner uint64) bool) error
+	io.Closer
+}
+
+// Opener opens the node's datapath. D is what a plugin needs of
+// *loader.Datapath.
+type Opener[D Datapath] struct {
+	// Open returns the node's datapath and loads it when nothing is loaded. An
+	// error that is loader.ErrUnavailable carries the probe's reason.
+	Open func(ctx context.Context, a *cniskel.Args) (D, error)
+	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (D, error)
+	// Prefix begins the messages of errors, as in "ipMasq: ".
+	Prefix string
+}
+
+// OpenError gives an error of Open or OpenExisting its CNI code: its own when it
+// has one (a mistake in the node's configuration), unavailable when eBPF cannot
+// run on this node.
+func (o Opener[D]) OpenError(err error, unavailable uint) error {
+	var coded *cnierr.Error
+	switch {
+	case errors.As(err, &coded):
+		return err
+	case errors.Is(err, loader.ErrUnavailable):
+		return cnierr.Wrap(unavailable, err, "%sthe ebpf backend cannot run on this node", o.Prefix)
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, err, "%sopen the datapath", o.Prefix)
+}
+
+// Load is Open with CNI errors. The caller must Close the datapath.
+func (o Opener[D]) Load(ctx context.Context, a *cniskel.Args) (D, error) {
+	dp, err := o.Open(ctx, a)
+	return dp, o.OpenError(err, cnierr.CodeNoDatapath)
+}
+
+// Existing calls f with the datapath. Where nothing is loaded there is nothing
+// to do. Errors of opening are CNI errors.
+func (o Opener[D]) Existing(ctx context.Context, a *cniskel.Args, f func(D) error) error {
+	dp, err := o.OpenExisting(ctx, a)
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return o.OpenError(err, cnierr.CodeNoDatapath)
+	}
+	defer dp.Close()
+	return f(dp)
+}
+
+// Check is Existing for a CHECK: where nothing is loaded, missing says what is
+// not there, with code 102.
+func (o Opener[D]) Check(ctx context.Context, a *cniskel.Args, missing string, f func(D) error) error {
+	dp, err := o.OpenExisting(ctx, a)
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return cnierr.Wrap(cnierr.CodeCheck, err, "%s", missing)
+	}
+	if err != nil {
+		return o.OpenError(err, cnierr.CodeNoDatapath)
+	}
+	defer dp.Close()
+	return f(dp)
+}
+
+// Status opens the datapath as an ADD would, which loads it if need be. It says
+// with code 50 why that fails.
+func (o Opener[D]) Status(ctx context.Context, a *cniskel.Args) error {
+	dp, err := o.Open(ctx, a)
+	if err != nil {
+		return o.OpenError(err, cnierr.CodeUnavailable)
+	}
+	return cnierr.Wrap(cnierr.CodeUnavailable, dp.Close(), "%sclose the datapath", o.Prefix)
+}
+
+// Sweep lets the datapath remove the entries of owners that no attachment
+// explains. An owner is kept when the runtime lists it (valid), when a record of
+// any network names it, or when its device exists: without a record, nothing
+// tells which network it belongs to. list returns the records of all networks
+// for an empty name.
+func (o Opener[D]) Sweep(ctx context.Context, a *cniskel.Args, list func(network string) ([]*attachments.Record, error), valid map[attachments.Ref]bool) error {
+	err := o.Existing(ctx, a, func(dp D) error {
+		endpoints, err := dp.Endpoints(ctx)
+		if err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "list endpoints")
+		}
+		keep := make(map[uint64]bool, len(valid)+len(endpoints))
+		for ref := range valid {
+			keep[ref.Owner()] = true
+		}
+		for _, ep := range endpoints {
+			if ep.HostIfName != "" {
+				keep[ep.Owner] = true
+			}
+		}
+		return cnierr.Wrap(cnierr.CodeKernel, dp.GC(ctx, orRecorded(keep, list)), "sweep the datapath")
+	})
+	if errors.Is(err, loader.ErrUnavailable) {
+		return nil
+	}
+	return err
+}
+
+// orRecorded adds the owners that have a record. It reads the records when the
+// function is first called: the datapath then holds its writers' lock, and an
+// ADD writes its record before it takes that lock.
+func orRecorded(keep map[uint64]bool, list func(network string) ([]*attachments.Record, error)) func(owner uint64) bool {
+	var read, unreadable bool
+	return func(owner uint64) bool {
+		if !read {
+			read = true
+			records, err := list("")
+			unreadable = err != nil
+			for _, rec := range records {
+				keep[rec.Owner()] = true
+			}
+		}
+		return unreadable || keep[owner]
+	}
+}
+
+// IgnoreNotLoaded takes a datapath whose maps another process has removed for
+// one that was never loaded: it holds nothing.
+func IgnoreNotLoaded(err error) error {
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return nil
+	}
+	return err
+}
+
+// ResolveError gives an error of loader.Resolve its CNI code: its own when it
+// has one, that of a bad namespace, else the given one.
+func ResolveError(err error, ifname string, code uint) error {
+	var coded *cnierr.Error
+	if errors.As(err, &coded) {
+		return err
+	}
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		code = cnierr.CodeNetNS
+	}
+	return cnierr.Wrap(code, err, "find the host end of %s", ifname)
+}
