@@ -1,14 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bridge is the main plugin that puts a pod on a Linux bridge: a veth
-// pair, addresses from an IPAM plugin, optionally the bridge as gateway, VLANs,
-// a source MAC check and masquerading.
-//
-// It owns the bridge it makes, the veth pair, the bridge's gateway addresses and
-// the section "bridge" of the attachment record, by which DEL and GC find them
-// without the pod's namespace, prevResult or a usable configuration.
-// Masquerading is done by the eBPF datapath, which a configuration without
-// ipMasq never opens; other back ends are refused by name.
 package bridge
 
 import (

@@ -72,8 +72,11 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint) er
 	})
 }
 
-// Sweep does nothing: the chained plugins sweep the whole datapath.
-func (ebpf) Sweep(context.Context, *cniskel.Args, string, map[attachments.Ref]bool) error { return nil }
+// Sweep lets the datapath remove the entries of unknown owners. The list may have
+// no chained plugin that would.
+func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
+	return b.opener().Sweep(ctx, a, b.List, valid)
+}
 
 // Status opens the datapath as an ADD would, which loads it if need be.
 func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error { return b.opener().Status(ctx, a) }

@@ -72,7 +72,8 @@ type Node struct {
 	// Netfilter returns the node's netfilter side, see backend.Chooser. Nil: eBPF
 	// is the only backend.
 	Netfilter func(a *cniskel.Args) (Netfilter, error)
-	// List returns the attachment records of a network.
+	// List returns the attachment records of a network, or of all networks for an
+	// empty name.
 	List func(network string) ([]*attachments.Record, error)
 }
 
