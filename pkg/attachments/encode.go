@@ -9,43 +9,12 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
+
+//go:generate go run ../jsonobj/gen
 
 // A plugin writes a record twice in a process that lives for milliseconds; encoding/json would prepare the types of this package
 // by reflection for that alone. The tags still say how a record looks: the tests compare what is here with them.
-
-// Key is where each key of a record goes, see jsonobj.Object.
-func (r *Record) Key(name string) any {
-	switch name {
-	case "version":
-		return &r.Version
-	case "network":
-		return &r.Network
-	case "containerid":
-		return &r.ContainerID
-	case "ifname":
-		return &r.IfName
-	case "netns":
-		return &r.NetNS
-	case "created":
-		return &r.Created
-	case "plugins":
-		return jsonobj.Map(&r.Plugins, jsonobj.Self[Section])
-	}
-	return nil
-}
-
-// Key is where each key of a section goes, see jsonobj.Object.
-func (s *Section) Key(name string) any {
-	switch name {
-	case "state":
-		return &s.State
-	case "data":
-		return &s.Data
-	}
-	return nil
-}
 
 // encode is json.Marshal(rec).
 func encode(rec *Record) (b []byte, err error) {

@@ -13,14 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
-	"github.com/sluice-cni/sluice/pkg/test/jsonobjtest"
 )
-
-// The keys are the tags of the fields.
-func TestKeys(t *testing.T) {
-	jsonobjtest.Same(t, func() jsonobj.Object { return new(Record) })
-	jsonobjtest.Same(t, func() jsonobj.Object { return new(Section) })
-}
 
 var (
 	pieces = []string{

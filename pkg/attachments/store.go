@@ -70,12 +70,16 @@ func (r Ref) sum() [sha256.Size]byte {
 func (r Ref) String() string { return r.Network + "/" + r.ContainerID + "/" + r.IfName }
 
 // Section is what one plugin of the chain recorded.
+//
+//jsonobj:object
 type Section struct {
 	State string          `json:"state"`
 	Data  json.RawMessage `json:"data,omitempty"`
 }
 
 // Record is everything known of one attachment.
+//
+//jsonobj:object
 type Record struct {
 	Version int `json:"version"`
 	Ref

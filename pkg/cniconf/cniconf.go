@@ -21,7 +21,11 @@ import (
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
+//go:generate go run ../jsonobj/gen
+
 // Common holds the keys every plugin has. Embed it in a plugin's configuration.
+//
+//jsonobj:object
 type Common struct {
 	CNIVersion    string          `json:"cniVersion,omitempty"`
 	Name          string          `json:"name,omitempty"`
@@ -29,26 +33,6 @@ type Common struct {
 	RawPrevResult json.RawMessage `json:"prevResult,omitempty"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig,omitempty"`
 	Args          json.RawMessage `json:"args,omitempty"`
-}
-
-// CommonKey is where each of these keys goes, see jsonobj.Object. It has a name of its
-// own, so that a struct that embeds Common does not pass for one that has no others.
-func (c *Common) CommonKey(name string) any {
-	switch name {
-	case "cniversion":
-		return &c.CNIVersion
-	case "name":
-		return &c.Name
-	case "type":
-		return &c.Type
-	case "prevresult":
-		return &c.RawPrevResult
-	case "runtimeconfig":
-		return &c.RuntimeConfig
-	case "args":
-		return &c.Args
-	}
-	return nil
 }
 
 // Version returns the configuration's CNI version; absent means 0.1.0, as the
@@ -73,14 +57,9 @@ func Load(stdin []byte, into any) error {
 // LoadCommon is Load for who needs no other keys.
 func LoadCommon(stdin []byte) (Common, error) {
 	var c Common
-	err := Load(stdin, &onlyCommon{&c})
+	err := Load(stdin, &c)
 	return c, err
 }
-
-type onlyCommon struct{ *Common }
-
-// Key is where each key goes, see jsonobj.Object.
-func (c onlyCommon) Key(name string) any { return c.CommonKey(name) }
 
 // Section decodes a part of a configuration that Common keeps raw. what names
 // it in the error ("runtimeConfig"). An absent or null section leaves into as

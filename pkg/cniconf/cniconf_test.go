@@ -33,12 +33,14 @@ func wantCode(t *testing.T, err error, code uint, words ...string) {
 	}
 }
 
+//jsonobj:object
+type conf struct {
+	Common
+	MTU int `json:"mtu"`
+}
+
 func TestLoad(t *testing.T) {
 	t.Parallel()
-	type conf struct {
-		Common
-		MTU int `json:"mtu"`
-	}
 	tests := []struct {
 		name, in string
 		want     conf

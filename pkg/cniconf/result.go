@@ -23,7 +23,7 @@ import (
 // one with null entries, which no plugin could use.
 func PrevResult(stdin []byte, version string) (*types100.Result, error) {
 	var prev json.RawMessage
-	if err := Load(stdin, jsonobj.One("prevResult", &prev)); err != nil {
+	if err := Load(stdin, jsonobj.Single("prevResult", &prev)); err != nil {
 		return nil, err
 	}
 	return ParseResult("prevResult", prev, version)

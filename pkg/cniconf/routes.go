@@ -35,52 +35,41 @@ func Routes(key string, list []json.RawMessage) ([]*types.Route, error) {
 // decodeRoute is json.Unmarshal for the library's type, which it reaches by way of
 // three others; only what is not plain goes that way.
 func decodeRoute(raw json.RawMessage) (r *types.Route, err error) {
-	if p := (plainRoute{}); jsonobj.Decode("route", raw, &p) == nil && p.parse() {
-		return &p.route, nil
+	if p := (plainRoute{}); jsonobj.Decode("route", raw, &p) == nil {
+		if r := p.parse(); r != nil {
+			return r, nil
+		}
 	}
 	err = json.Unmarshal(raw, &r)
 	return r, err //nolint:wrapcheck // the caller names the key
 }
 
 // plainRoute is a route whose addresses are text still.
+//
+//jsonobj:object
 type plainRoute struct {
-	route   types.Route
-	dst, gw string
+	Dst      string `json:"dst"`
+	GW       string `json:"gw"`
+	MTU      int    `json:"mtu"`
+	AdvMSS   int    `json:"advmss"`
+	Priority int    `json:"priority"`
+	Table    *int   `json:"table"`
+	Scope    *int   `json:"scope"`
 }
 
-// Key is where each key goes, see jsonobj.Object.
-func (p *plainRoute) Key(name string) any {
-	switch name {
-	case "dst":
-		return &p.dst
-	case "gw":
-		return &p.gw
-	case "mtu":
-		return &p.route.MTU
-	case "advmss":
-		return &p.route.AdvMSS
-	case "priority":
-		return &p.route.Priority
-	case "table":
-		return &p.route.Table
-	case "scope":
-		return &p.route.Scope
-	}
-	return nil
-}
-
-// parse parses the addresses; false when an error has to be told, or there is no
-// destination.
-func (p *plainRoute) parse() bool {
-	dst, err := types.ParseCIDR(p.dst)
+// parse parses the addresses. It returns nil if there is an error to report, or no destination.
+func (p *plainRoute) parse() *types.Route {
+	dst, err := types.ParseCIDR(p.Dst)
 	if err != nil {
-		return false
+		return nil
 	}
-	p.route.Dst = *dst
-	if p.gw != "" {
-		p.route.GW = net.ParseIP(p.gw)
+	r := &types.Route{Dst: *dst, MTU: p.MTU, AdvMSS: p.AdvMSS, Priority: p.Priority, Table: p.Table, Scope: p.Scope}
+	if p.GW != "" {
+		if r.GW = net.ParseIP(p.GW); r.GW == nil {
+			return nil
+		}
 	}
-	return p.gw == "" || p.route.GW != nil
+	return r
 }
 
 // ParseAddr parses the IP address given under a key. IPv4 in IPv6 notation is

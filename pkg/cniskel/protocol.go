@@ -17,6 +17,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
+//go:generate go run ../jsonobj/gen
+
 // CmdArgs is a call as the specification defines it, in the shape that the
 // reference skeleton gives it.
 type CmdArgs struct {
@@ -138,20 +140,11 @@ func invalidIfName(s string) (why, details string) {
 }
 
 // header is what the protocol itself needs of a configuration.
+//
+//jsonobj:object
 type header struct {
 	Name       string `json:"name"`
 	CNIVersion string `json:"cniVersion"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (h *header) Key(name string) any {
-	switch name {
-	case "name":
-		return &h.Name
-	case "cniversion":
-		return &h.CNIVersion
-	}
-	return nil
 }
 
 func readHeader(stdin []byte) (header, error) {

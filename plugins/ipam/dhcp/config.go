@@ -14,12 +14,15 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // DefaultSocketPath is where the daemon listens.
 const DefaultSocketPath = "/run/cni/dhcp.sock"
 
 // maxOption is the longest value of an option, bytes (RFC 2132 2).
 const maxOption = 255
 
+//jsonobj:object
 type config struct {
 	cniconf.Common
 	IPAM *ipamConfig `json:"ipam"`

@@ -19,25 +19,21 @@ import (
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // DefaultDataDir is where the reference plugin keeps its reservations.
 const DefaultDataDir = "/var/lib/cni/networks"
 
 // netConf is what host-local reads of a network configuration: an IPAM plugin
 // gets the whole configuration of the interface plugin that calls it.
+//
+//jsonobj:object
 type netConf struct {
 	cniconf.Common
 	IPAM *ipamConf `json:"ipam"`
 }
 
-// Key is where each key goes, see jsonobj.Object.
-func (c *netConf) Key(name string) any {
-	switch name {
-	case "ipam":
-		return jsonobj.New(&c.IPAM)
-	}
-	return c.CommonKey(name)
-}
-
+//jsonobj:object
 type ipamConf struct {
 	rangeConf                    // one range, as configurations were written first
 	Ranges     [][]rangeConf     `json:"ranges"`
@@ -46,21 +42,7 @@ type ipamConf struct {
 	ResolvConf string            `json:"resolvConf"`
 }
 
-// Key is where each key goes, see jsonobj.Object.
-func (c *ipamConf) Key(name string) any {
-	switch name {
-	case "ranges":
-		return rangeSets(&c.Ranges)
-	case "routes":
-		return &c.Routes
-	case "datadir":
-		return &c.DataDir
-	case "resolvconf":
-		return &c.ResolvConf
-	}
-	return c.rangeConf.Key(name)
-}
-
+//jsonobj:object
 type rangeConf struct {
 	Subnet     string `json:"subnet"`
 	RangeStart string `json:"rangeStart"`
@@ -68,40 +50,10 @@ type rangeConf struct {
 	Gateway    string `json:"gateway"`
 }
 
-// Key is where each key goes, see jsonobj.Object.
-func (r *rangeConf) Key(name string) any {
-	switch name {
-	case "subnet":
-		return &r.Subnet
-	case "rangestart":
-		return &r.RangeStart
-	case "rangeend":
-		return &r.RangeEnd
-	case "gateway":
-		return &r.Gateway
-	}
-	return nil
-}
-
-// rangeSets is where a list of lists of ranges goes.
-func rangeSets(sets *[][]rangeConf) any {
-	return jsonobj.Each(sets, func(set *[]rangeConf) any { return jsonobj.Each(set, jsonobj.Self[rangeConf]) })
-}
-
+//jsonobj:object
 type runtimeConf struct {
 	IPRanges [][]rangeConf `json:"ipRanges"`
 	IPs      []string      `json:"ips"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *runtimeConf) Key(name string) any {
-	switch name {
-	case "ipranges":
-		return rangeSets(&c.IPRanges)
-	case "ips":
-		return &c.IPs
-	}
-	return nil
 }
 
 // config is a validated configuration.
@@ -292,7 +244,7 @@ func (c *config) loadRequests(cniArgs string, n *netConf, rc *runtimeConf) error
 		return err
 	}
 	var fromArgs []string
-	if err := cniconf.Section("args", n.Args, jsonobj.One("cni", jsonobj.One("ips", &fromArgs))); err != nil {
+	if err := cniconf.Section("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
 		return err
 	}
 	for i, s := range fromArgs {

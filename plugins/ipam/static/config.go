@@ -16,20 +16,15 @@ import (
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // netConf is what the plugin reads of a network configuration: an IPAM plugin
 // gets the whole configuration of the interface plugin that calls it.
+//
+//jsonobj:object
 type netConf struct {
 	cniconf.Common
 	IPAM *ipamConf `json:"ipam"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *netConf) Key(name string) any {
-	switch name {
-	case "ipam":
-		return &c.IPAM
-	}
-	return c.CommonKey(name)
 }
 
 type ipamConf struct {
@@ -163,10 +158,10 @@ func split(list string) []string {
 // runtimeConfig.ips, in place of what was found before. These have no gateways.
 func (c *config) replaced(n *netConf) error {
 	var fromArgs, fromRuntime []string
-	if err := cniconf.Section("args", n.Args, jsonobj.One("cni", jsonobj.One("ips", &fromArgs))); err != nil {
+	if err := cniconf.Section("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
 		return err
 	}
-	if err := cniconf.Section("runtimeConfig", n.RuntimeConfig, jsonobj.One("ips", &fromRuntime)); err != nil {
+	if err := cniconf.Section("runtimeConfig", n.RuntimeConfig, jsonobj.Single("ips", &fromRuntime)); err != nil {
 		return err
 	}
 	for _, from := range []struct {

@@ -13,12 +13,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 )
+
+//go:generate go run ../../../pkg/jsonobj/gen
 
 const (
 	defaultBridge = "cni0"
@@ -26,6 +27,8 @@ const (
 )
 
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct {
 	cniconf.Common
 	masquerade.Conf
@@ -47,45 +50,6 @@ type conf struct {
 	DNS                types.DNS   `json:"dns"`
 
 	IPAM json.RawMessage `json:"ipam"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *conf) Key(name string) any {
-	switch name {
-	case "bridge":
-		return &c.Bridge
-	case "isgateway":
-		return &c.IsGateway
-	case "isdefaultgateway":
-		return &c.IsDefaultGateway
-	case "forceaddress":
-		return &c.ForceAddress
-	case "mtu":
-		return &c.MTU
-	case "hairpinmode":
-		return &c.HairpinMode
-	case "promiscmode":
-		return &c.PromiscMode
-	case "vlan":
-		return &c.VLAN
-	case "vlantrunk":
-		return &c.VLANTrunk
-	case "preservedefaultvlan":
-		return &c.PreserveVLAN
-	case "macspoofchk":
-		return &c.MACSpoofChk
-	case "enabledad":
-		return &c.EnableDAD
-	case "disablecontainerinterface":
-		return &c.DisableContainerIf
-	case "portisolation":
-		return &c.PortIsolation
-	case "dns":
-		return &c.DNS
-	case "ipam":
-		return &c.IPAM
-	}
-	return jsonobj.First(name, c.MasqueradeKey, c.CommonKey)
 }
 
 // trunkItem is one entry of vlanTrunk: an id, a range, or both.

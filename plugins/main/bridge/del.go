@@ -18,24 +18,13 @@ import (
 
 // delConf is the little that DEL and GC read of a configuration. The rest may
 // be anything, also what ADD would refuse.
+//
+//jsonobj:object
 type delConf struct {
 	cniconf.Common
 	Bridge      string          `json:"bridge"`
 	MACSpoofChk bool            `json:"macspoofchk"`
 	IPAM        json.RawMessage `json:"ipam"`
-}
-
-// Key is where each key goes, see keys.Object.
-func (c *delConf) Key(name string) any {
-	switch name {
-	case "bridge":
-		return &c.Bridge
-	case "macspoofchk":
-		return &c.MACSpoofChk
-	case "ipam":
-		return &c.IPAM
-	}
-	return c.CommonKey(name)
 }
 
 func parseDel(stdin []byte) (delConf, error) {

@@ -11,6 +11,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // Name is the plugin's type, its section in an attachment record, and the
 // kernel's name of the device.
 const Name = "dummy"
@@ -24,10 +26,9 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct{ sublink.Conf }
-
-// Key is where each key goes, see keys.Object.
-func (c *conf) Key(name string) any { return c.LinkKey(name) }
 
 func parse(a *cniskel.Args) (*sublink.Request, error) {
 	var c conf

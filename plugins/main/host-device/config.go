@@ -19,7 +19,11 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct {
 	cniconf.Common
 
@@ -33,29 +37,6 @@ type conf struct {
 	Capabilities struct {
 		DeviceID bool `json:"deviceID"`
 	} `json:"capabilities"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *conf) Key(name string) any {
-	switch name {
-	case "device":
-		return &c.Device
-	case "hwaddr":
-		return &c.HWAddr
-	case "kernelpath":
-		return &c.KernelPath
-	case "pcibusid":
-		return &c.PCIBusID
-	case "dpdkmode":
-		return &c.DPDKMode
-	case "dns":
-		return &c.DNS
-	case "ipam":
-		return &c.IPAM
-	case "capabilities":
-		return &c.Capabilities
-	}
-	return c.CommonKey(name)
 }
 
 // request is a validated call.
@@ -146,7 +127,7 @@ func (r *request) checkKeys() (err error) {
 // pciBusID. Which bus it means is found by looking.
 func (r *request) takeDeviceID(s sysfs) error {
 	var id string
-	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, jsonobj.One("deviceID", &id)); err != nil {
+	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, jsonobj.Single("deviceID", &id)); err != nil {
 		return err
 	}
 	if id == "" {

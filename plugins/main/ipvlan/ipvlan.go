@@ -15,10 +15,11 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
+
+//go:generate go run ../../../pkg/jsonobj/gen
 
 // Name is the plugin's type, its section in an attachment record, and the
 // kernel's name of the device.
@@ -36,20 +37,13 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct {
 	sublink.Conf
 	sublink.MasterConf
 
 	Mode string `json:"mode"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *conf) Key(name string) any {
-	switch name {
-	case "mode":
-		return &c.Mode
-	}
-	return jsonobj.First(name, c.MasterKey, c.LinkKey)
 }
 
 func parse(a *cniskel.Args) (*sublink.Request, error) {

@@ -9,11 +9,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
+
+//go:generate go run ../../../pkg/jsonobj/gen
 
 // Name is the plugin's type, its section in an attachment record, and the
 // kernel's name of the device.
@@ -31,6 +32,8 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct {
 	sublink.Conf
 	sublink.MasterConf
@@ -38,19 +41,6 @@ type conf struct {
 	Mode       string `json:"mode"`
 	MAC        string `json:"mac"`
 	BCQueueLen uint32 `json:"bcqueuelen"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *conf) Key(name string) any {
-	switch name {
-	case "mode":
-		return &c.Mode
-	case "mac":
-		return &c.MAC
-	case "bcqueuelen":
-		return &c.BCQueueLen
-	}
-	return jsonobj.First(name, c.MasterKey, c.LinkKey)
 }
 
 func parse(a *cniskel.Args) (*sublink.Request, error) {

@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
@@ -30,6 +29,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
+
+//go:generate go run ../../../pkg/jsonobj/gen
 
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "ptp"
@@ -74,6 +75,8 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct {
 	cniconf.Common
 	masquerade.Conf
@@ -81,19 +84,6 @@ type conf struct {
 	MTU  int             `json:"mtu"`
 	DNS  types.DNS       `json:"dns"`
 	IPAM json.RawMessage `json:"ipam"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *conf) Key(name string) any {
-	switch name {
-	case "mtu":
-		return &c.MTU
-	case "dns":
-		return &c.DNS
-	case "ipam":
-		return &c.IPAM
-	}
-	return jsonobj.First(name, c.MasqueradeKey, c.CommonKey)
 }
 
 // request is a validated call.

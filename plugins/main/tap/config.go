@@ -18,7 +18,11 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct {
 	cniconf.Common
 
@@ -31,31 +35,6 @@ type conf struct {
 	Bridge         string          `json:"bridge"`
 	DNS            types.DNS       `json:"dns"`
 	IPAM           json.RawMessage `json:"ipam"`
-}
-
-// Key is where each key goes, see keys.Object.
-func (c *conf) Key(name string) any {
-	switch name {
-	case "multiqueue":
-		return &c.MultiQueue
-	case "mtu":
-		return &c.MTU
-	case "mac":
-		return &c.MAC
-	case "owner":
-		return &c.Owner
-	case "group":
-		return &c.Group
-	case "selinuxcontext":
-		return &c.SELinuxContext
-	case "bridge":
-		return &c.Bridge
-	case "dns":
-		return &c.DNS
-	case "ipam":
-		return &c.IPAM
-	}
-	return c.CommonKey(name)
 }
 
 // request is a validated call.

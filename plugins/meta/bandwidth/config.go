@@ -8,8 +8,9 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
+
+//go:generate go run ../../../pkg/jsonobj/gen
 
 // Rates are the four keys of the reference plugin, in bits a second and bits. A
 // pointer tells an absent key from zero.
@@ -18,20 +19,6 @@ type Rates struct {
 	IngressBurst *uint64 `json:"ingressBurst"`
 	EgressRate   *uint64 `json:"egressRate"`
 	EgressBurst  *uint64 `json:"egressBurst"`
-}
-
-func (r *Rates) ratesKey(name string) any {
-	switch name {
-	case "ingressrate":
-		return &r.IngressRate
-	case "ingressburst":
-		return &r.IngressBurst
-	case "egressrate":
-		return &r.EgressRate
-	case "egressburst":
-		return &r.EgressBurst
-	}
-	return nil
 }
 
 func (r *Rates) any() bool {
@@ -44,29 +31,18 @@ type Subnets struct {
 	ShapedSubnets   []string `json:"shapedSubnets"`
 }
 
-func (c *Subnets) subnetsKey(name string) any {
-	switch name {
-	case "unshapedsubnets":
-		return &c.UnshapedSubnets
-	case "shapedsubnets":
-		return &c.ShapedSubnets
-	}
-	return nil
-}
-
 // Limits are what the bandwidth capability brings.
+//
+//jsonobj:object
 type Limits struct {
 	Rates
 	Subnets
 }
 
-// Key is where each key goes, see jsonobj.Object.
-func (c *Limits) Key(name string) any {
-	return jsonobj.First(name, c.ratesKey, c.subnetsKey)
-}
-
 // Conf is the plugin's configuration, keys as the reference plugin has them;
 // backend is ours.
+//
+//jsonobj:object
 type Conf struct {
 	cniconf.Common
 	Rates
@@ -76,17 +52,6 @@ type Conf struct {
 	RuntimeConfig struct {
 		Bandwidth Limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *Conf) Key(name string) any {
-	switch name {
-	case "backend":
-		return &c.Backend
-	case "runtimeconfig":
-		return jsonobj.One("bandwidth", &c.RuntimeConfig.Bandwidth)
-	}
-	return jsonobj.First(name, c.ratesKey, c.subnetsKey, c.CommonKey)
 }
 
 // request is a Conf that has been found valid.

@@ -14,9 +14,13 @@ import (
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // Conf is the plugin's configuration, keys as the reference plugin has them.
 // IptablesAdminChainName and FirewalldZone only mean something to netfilter
 // backends; the eBPF one accepts them so that a configuration need not change.
+//
+//jsonobj:object
 type Conf struct {
 	cniconf.Common
 
@@ -29,23 +33,6 @@ type Conf struct {
 	Rules json.RawMessage `json:"rules"`
 
 	policy *policy.Policy // IngressPolicy and Rules, parsed
-}
-
-// Key is where each key goes, see keys.Object.
-func (c *Conf) Key(name string) any {
-	switch name {
-	case "backend":
-		return &c.Backend
-	case "iptablesadminchainname":
-		return &c.IptablesAdminChainName
-	case "firewalldzone":
-		return &c.FirewalldZone
-	case "ingresspolicy":
-		return &c.IngressPolicy
-	case "rules":
-		return &c.Rules
-	}
-	return c.CommonKey(name)
 }
 
 // parse decodes stdin and validates every key. Errors are CNI errors of code

@@ -10,6 +10,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // Defaults of the node.
 const (
 	DefaultSubnetFile = "/run/flannel/subnet.env"
@@ -19,6 +21,7 @@ const (
 // object is a JSON object whose values are passed on as they are.
 type object = map[string]json.RawMessage
 
+//jsonobj:object
 type config struct {
 	cniconf.Common
 	SubnetFile string `json:"subnetFile"`

@@ -9,13 +9,16 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // Conf is the plugin's configuration, keys as the reference plugin has them.
 // Pointers tell an absent key from its zero value.
+//
+//jsonobj:object
 type Conf struct {
 	cniconf.Common
 
@@ -33,32 +36,9 @@ type Conf struct {
 	} `json:"runtimeConfig"`
 }
 
-// Key is where each key goes, see jsonobj.Object.
-func (c *Conf) Key(name string) any {
-	switch name {
-	case "backend":
-		return &c.Backend
-	case "snat":
-		return &c.SNAT
-	case "masqall":
-		return &c.MasqAll
-	case "markmasqbit":
-		return &c.MarkMasqBit
-	case "externalsetmarkchain":
-		return &c.ExternalSetMarkChain
-	case "conditionsv4":
-		return &c.ConditionsV4
-	case "conditionsv6":
-		return &c.ConditionsV6
-	case "allowedsources":
-		return &c.AllowedSources
-	case "runtimeconfig":
-		return jsonobj.One("portMappings", jsonobj.Each(&c.RuntimeConfig.PortMappings, jsonobj.Self[PortMapping]))
-	}
-	return c.CommonKey(name)
-}
-
 // PortMapping is one entry of the portMappings capability.
+//
+//jsonobj:object
 type PortMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
@@ -68,23 +48,6 @@ type PortMapping struct {
 	// AllowedSources is ours: networks that may connect. It replaces the
 	// network's list for this mapping; an empty list means everybody.
 	AllowedSources *[]string `json:"allowedSources"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (m *PortMapping) Key(name string) any {
-	switch name {
-	case "hostport":
-		return &m.HostPort
-	case "containerport":
-		return &m.ContainerPort
-	case "protocol":
-		return &m.Protocol
-	case "hostip":
-		return &m.HostIP
-	case "allowedsources":
-		return &m.AllowedSources
-	}
-	return nil
 }
 
 // request is a Conf that has been found valid.

@@ -13,6 +13,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // Tables that the kernel or everybody uses; a free one is looked for elsewhere.
 const (
 	firstTable = 100
@@ -21,25 +23,14 @@ const (
 )
 
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct {
 	cniconf.Common
 
 	Table          *int     `json:"table"`
 	Gateways       []string `json:"gateways"`
 	AddSourceHints bool     `json:"addSourceHints"`
-}
-
-// Key is where each key goes, see keys.Object.
-func (c *conf) Key(name string) any {
-	switch name {
-	case "table":
-		return &c.Table
-	case "gateways":
-		return &c.Gateways
-	case "addsourcehints":
-		return &c.AddSourceHints
-	}
-	return c.CommonKey(name)
 }
 
 // request is a validated call.

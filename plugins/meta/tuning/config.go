@@ -17,9 +17,10 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
+
+//go:generate go run ../../../pkg/jsonobj/gen
 
 // settings are the keys that a configuration and args.cni share. A nil pointer
 // is an absent key.
@@ -32,37 +33,11 @@ type settings struct {
 	TxQLen   *int            `json:"txQLen"`
 }
 
-func (c *settings) settingsKey(name string) any {
-	switch name {
-	case "sysctl":
-		return &c.Sysctl
-	case "mac":
-		return &c.MAC
-	case "promisc":
-		return &c.Promisc
-	case "mtu":
-		return &c.MTU
-	case "allmulti":
-		return &c.AllMulti
-	case "txqlen":
-		return &c.TxQLen
-	}
-	return nil
-}
-
+//jsonobj:object
 type netConf struct {
 	cniconf.Common
 	settings
 	DataDir string `json:"dataDir"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *netConf) Key(name string) any {
-	switch name {
-	case "datadir":
-		return &c.DataDir
-	}
-	return jsonobj.First(name, c.settingsKey, c.CommonKey)
 }
 
 // wanted is what an ADD has to make true.

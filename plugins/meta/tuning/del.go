@@ -21,14 +21,19 @@ import (
 	"github.com/sluice-cni/sluice/plugins/internal/gc"
 )
 
+// delConf is what DEL reads of a configuration. The rest may be anything, also what ADD would refuse.
+//
+//jsonobj:object
+type delConf struct {
+	cniconf.Common
+	DataDir string `json:"dataDir"`
+}
+
 // del restores what ADD found and forgets it. Once the configuration is read it
 // does not fail: the namespace is about to go, and an error would keep the
 // plugins before this one in the chain from cleaning up.
 func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
-	var conf struct {
-		cniconf.Common
-		DataDir string `json:"dataDir"`
-	}
+	var conf delConf
 	if err := cniconf.Load(a.StdinData, &conf); err != nil {
 		return err
 	}

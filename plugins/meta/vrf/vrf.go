@@ -25,6 +25,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
+//go:generate go run ../../../pkg/jsonobj/gen
+
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "vrf"
 
@@ -46,22 +48,13 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // conf is the network configuration; README.md describes the keys.
+//
+//jsonobj:object
 type conf struct {
 	cniconf.Common
 
 	VRFName string `json:"vrfname"`
 	Table   uint32 `json:"table"`
-}
-
-// Key is where each key goes, see keys.Object.
-func (c *conf) Key(name string) any {
-	switch name {
-	case "vrfname":
-		return &c.VRFName
-	case "table":
-		return &c.Table
-	}
-	return c.CommonKey(name)
 }
 
 // request is a validated call.

@@ -24,6 +24,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
+//go:generate go run ../../../../pkg/jsonobj/gen
+
 // Bounds of an Ethernet device's MTU, in bytes; the kernel refuses others.
 const (
 	minMTU = 68
@@ -143,13 +145,13 @@ func MAC(a *cniskel.Args, c *cniconf.Common, own string) (mac net.HardwareAddr, 
 		return nil, err
 	}
 	var fromArgs, fromRuntime string
-	if err := cniconf.Section("args", c.Args, jsonobj.One("cni", jsonobj.One("mac", &fromArgs))); err != nil {
+	if err := cniconf.Section("args", c.Args, jsonobj.Single("cni", jsonobj.Single("mac", &fromArgs))); err != nil {
 		return nil, err
 	}
 	if err := set("args.cni.mac", fromArgs); err != nil {
 		return nil, err
 	}
-	if err := cniconf.Section("runtimeConfig", c.RuntimeConfig, jsonobj.One("mac", &fromRuntime)); err != nil {
+	if err := cniconf.Section("runtimeConfig", c.RuntimeConfig, jsonobj.Single("mac", &fromRuntime)); err != nil {
 		return nil, err
 	}
 	if err := set("runtimeConfig.mac", fromRuntime); err != nil {
@@ -219,18 +221,11 @@ func Prev(c *cniconf.Common) (*types100.Result, error) {
 
 // DelConf is the little that DEL and GC read of a configuration. The rest may
 // be anything, also what ADD would refuse.
+//
+//jsonobj:object
 type DelConf struct {
 	cniconf.Common
 	IPAM json.RawMessage `json:"ipam"`
-}
-
-// Key is where each key goes, see jsonobj.Object.
-func (c *DelConf) Key(name string) any {
-	switch name {
-	case "ipam":
-		return &c.IPAM
-	}
-	return c.CommonKey(name)
 }
 
 // ParseDel decodes a configuration for DEL and GC. With a name, an odd value

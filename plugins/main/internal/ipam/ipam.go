@@ -32,7 +32,7 @@ type Plugin interface {
 // Type returns ipam.type of a configuration's ipam section, empty for none.
 func Type(section json.RawMessage) (string, error) {
 	var kind string
-	err := cniconf.Section("ipam", section, jsonobj.One("type", &kind))
+	err := cniconf.Section("ipam", section, jsonobj.Single("type", &kind))
 	return kind, err
 }
 

@@ -19,21 +19,14 @@ import (
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
+//go:generate go run ../../../../pkg/jsonobj/gen
+
 // Conf holds the keys. Embed it in a plugin's configuration.
+//
+//jsonobj:object
 type Conf struct {
 	IPMasq        bool    `json:"ipMasq"`
 	IPMasqBackend *string `json:"ipMasqBackend"`
-}
-
-// MasqueradeKey is where these keys go, see keys.Object.
-func (c *Conf) MasqueradeKey(name string) any {
-	switch name {
-	case "ipmasq":
-		return &c.IPMasq
-	case "ipmasqbackend":
-		return &c.IPMasqBackend
-	}
-	return nil
 }
 
 // Validate checks the backend's name.

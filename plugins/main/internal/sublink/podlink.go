@@ -30,6 +30,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
+//go:generate go run ../../../../pkg/jsonobj/gen
+
 // Deps are a plugin's ways to the world; both are required.
 type Deps struct {
 	IPAM    ipam.Plugin
@@ -50,6 +52,8 @@ type Kind struct {
 
 // Conf holds the keys that these plugins have in common. Embed it in a plugin's
 // configuration.
+//
+//jsonobj:object
 type Conf struct {
 	cniconf.Common
 	MTU       int             `json:"mtu"`
@@ -58,36 +62,12 @@ type Conf struct {
 	IPAM      json.RawMessage `json:"ipam"`
 }
 
-// LinkKey is where these keys go, see keys.Object; cf. cniconf.Common.CommonKey.
-func (c *Conf) LinkKey(name string) any {
-	switch name {
-	case "mtu":
-		return &c.MTU
-	case "enabledad":
-		return &c.EnableDAD
-	case "dns":
-		return &c.DNS
-	case "ipam":
-		return &c.IPAM
-	}
-	return c.CommonKey(name)
-}
-
 // MasterConf holds the keys of plugins whose interface sits on another one.
+//
+//jsonobj:object
 type MasterConf struct {
 	Master          string `json:"master"`
 	LinkInContainer bool   `json:"linkInContainer"`
-}
-
-// MasterKey is where these keys go, see keys.Object.
-func (c *MasterConf) MasterKey(name string) any {
-	switch name {
-	case "master":
-		return &c.Master
-	case "linkincontainer":
-		return &c.LinkInContainer
-	}
-	return nil
 }
 
 // Request is a validated call.

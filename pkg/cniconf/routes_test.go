@@ -9,20 +9,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
-
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
-	"github.com/sluice-cni/sluice/pkg/test/jsonobjtest"
 )
-
-// tagged is Common as an object of its own.
-type tagged struct{ Common }
-
-func (c *tagged) Key(name string) any { return c.CommonKey(name) }
-
-// The keys are the tags of the fields.
-func TestKeys(t *testing.T) {
-	jsonobjtest.Same(t, func() jsonobj.Object { return new(tagged) })
-}
 
 // A route is what the library's decoder makes of it.
 func TestDecodeRoute(t *testing.T) {

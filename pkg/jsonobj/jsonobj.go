@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonobj decodes JSON objects into structs that say themselves where each
-// key goes. A plugin decodes half a dozen small objects in its life; with
-// encoding/json most of that is the preparation of each struct type by
-// reflection, which a process that lives for milliseconds does again each time.
-//
-// The outcome is encoding/json's: keys match in any case, the last of two wins,
-// unknown ones are ignored, and a value that does not fit leaves the others as
-// they should be. Every value but the plain ones is handed to it. It owns no state;
-// of ours it imports cnierr.
+// Package jsonobj decodes JSON objects into structs without reflection, which a process that lives for milliseconds would
+// pay for at each start (docs/adr/0012-json-without-reflection.md). Everything that reads a configuration or an attachment
+// record uses it. The outcome is that of encoding/json: keys match in any case, the last of two equal keys wins, and
+// unknown keys are ignored. The generator in gen writes the methods of the structs. Of Sluice it imports only cnierr.
 package jsonobj
+
+//go:generate go run ./gen
 
 import (
 	"bytes"
@@ -23,11 +20,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 )
 
-// Object is a struct that is filled from a JSON object.
+// Object is a struct that is filled from a JSON object. Mark a struct with the comment //jsonobj:object and run
+// "go generate", which writes the method from the json tags.
 type Object interface {
-	// Key returns a pointer to where the value of a key goes, nil for a key that
-	// the object does not have. name has no upper-case letters.
-	Key(name string) any
+	// Field returns a pointer to the field for a key, or nil for a key that the
+	// object does not have. name has no upper-case letters.
+	Field(name string) any
 }
 
 // Decode fills into from the JSON text b: an Object by its keys, everything else
@@ -35,7 +33,11 @@ type Object interface {
 // it starts with what, the words for the whole text, and names the key that does not
 // fit. It never repeats the text, which may hold secrets.
 func Decode(what string, b []byte, into any) error {
-	err := unmarshal(b, into)
+	return describe(what, unmarshal(b, into))
+}
+
+// describe is the error of Decode for what went wrong.
+func describe(what string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -79,7 +81,7 @@ func unmarshal(b []byte, into any) error {
 func object(raw []byte, o Object) (first error) {
 	for m := (members{rest: raw[1:]}); m.next(); {
 		name := m.name()
-		into := o.Key(fold(name))
+		into := o.Field(fold(name))
 		if into == nil {
 			continue
 		}
@@ -112,9 +114,9 @@ func value(raw []byte, into any) error {
 		*into = bytes.Clone(raw)
 		return nil
 	case *[]json.RawMessage:
-		return list[json.RawMessage]{into, Self[json.RawMessage]}.decode(raw)
+		return list[json.RawMessage]{into, Value[json.RawMessage]}.decode(raw)
 	case *[]string:
-		return list[string]{into, Self[string]}.decode(raw)
+		return list[string]{into, Value[string]}.decode(raw)
 	case Object:
 		if raw[0] == '{' {
 			return object(raw, into)
@@ -175,21 +177,11 @@ func plain(raw []byte) (string, bool) {
 	return string(s), true
 }
 
-// First asks the parts of an Object one after the other.
-func First(name string, parts ...func(name string) any) any {
-	for _, part := range parts {
-		if p := part(name); p != nil {
-			return p
-		}
-	}
-	return nil
-}
-
 // decoder is a place that decodes itself.
 type decoder interface{ decode(raw []byte) error }
 
-// New is the place of an Object behind a pointer: null makes the pointer nil.
-func New[T any](p **T) any { return pointer[T]{p} }
+// Pointer is the place of an Object behind a pointer: null makes the pointer nil.
+func Pointer[T any](p **T) any { return pointer[T]{p} }
 
 type pointer[T any] struct{ p **T }
 
@@ -204,11 +196,11 @@ func (d pointer[T]) decode(raw []byte) error {
 	return value(raw, *d.p)
 }
 
-// Each is the place of a list; into says where an element goes.
-func Each[T any](p *[]T, into func(*T) any) any { return list[T]{p, into} }
+// List is the place of a list; into says where an element goes.
+func List[T any](p *[]T, into func(*T) any) any { return list[T]{p, into} }
 
-// Self is the place of a value that is decoded into itself, as an element of a list or a map.
-func Self[T any](p *T) any { return p }
+// Value is the place of a value that is decoded into itself, as an element of a list or a map.
+func Value[T any](p *T) any { return p }
 
 type list[T any] struct {
 	p    *[]T
@@ -262,17 +254,18 @@ func (d mapping[T]) decode(raw []byte) (first error) {
 	return first
 }
 
-// One is an Object with a single key, whose value goes to into.
-func One(name string, into any) Object { return &one{fold(name), into} }
+// Single is an Object with a single key, whose value goes to into.
+func Single(name string, into any) Object { return &single{fold(name), into} }
 
-type one struct {
+type single struct {
 	name string
 	into any
 }
 
-func (o *one) Key(name string) any {
-	if name == o.name {
-		return o.into
+// Field implements Object.
+func (s *single) Field(name string) any {
+	if name == s.name {
+		return s.into
 	}
 	return nil
 }

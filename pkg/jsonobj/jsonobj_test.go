@@ -11,21 +11,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 )
 
+//jsonobj:object
 type inner struct {
 	Word string   `json:"word"`
 	List []string `json:"list"`
 }
 
-func (c *inner) Key(name string) any {
-	switch name {
-	case "word":
-		return &c.Word
-	case "list":
-		return &c.List
-	}
-	return nil
-}
-
+//jsonobj:object
 type outer struct {
 	inner
 	Skips  bool                          `json:"skips"` // with both letters that have a second lower-case form
@@ -38,34 +30,6 @@ type outer struct {
 	Other  map[string]int                `json:"other"`
 	Named  map[string]inner              `json:"named"`
 	Groups map[string]map[string][]inner `json:"groups"`
-}
-
-func (c *outer) Key(name string) any {
-	switch name {
-	case "skips":
-		return &c.Skips
-	case "number":
-		return &c.Number
-	case "raw":
-		return &c.Raw
-	case "raws":
-		return &c.Raws
-	case "inner":
-		return &c.Inner
-	case "behind":
-		return New(&c.Behind)
-	case "many":
-		return Each(&c.Many, func(l *[]inner) any { return Each(l, Self[inner]) })
-	case "other":
-		return &c.Other
-	case "named":
-		return Map(&c.Named, Self[inner])
-	case "groups":
-		return Map(&c.Groups, func(g *map[string][]inner) any {
-			return Map(g, func(l *[]inner) any { return Each(l, Self[inner]) })
-		})
-	}
-	return c.inner.Key(name)
 }
 
 var documents = []string{
@@ -110,7 +74,7 @@ func TestErrors(t *testing.T) {
 		`{"inner":{"word":[]}}`:      `decode text: key "inner.word" is a JSON array, which does not fit string`,
 		`{"many":[[{"list":"x"}]]}`:  `decode text: key "many.list" is a JSON string, which does not fit []string`,
 		`{"named":{"a":{"word":1}}}`: `decode text: key "named.word" is a JSON number, which does not fit string`,
-		`{"named":[]}`:               `decode text: key "named" is a JSON array, which does not fit map[string]keys.inner`,
+		`{"named":[]}`:               `decode text: key "named" is a JSON array, which does not fit map[string]jsonobj.inner`,
 		`{"behind":1}`:               `decode text: key "behind" is a JSON number, which does not fit an object`,
 		`[]`:                         `decode text: key "text" is a JSON array, which does not fit an object`,
 		`{"secret"`:                  `decode text: unexpected end of JSON input`,
@@ -123,12 +87,12 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-func TestOne(t *testing.T) {
+func TestSingle(t *testing.T) {
 	var mac string
-	if err := Decode("args", []byte(`{"CNI":{"x":1,"mac":"m"}}`), One("cni", One("mac", &mac))); err != nil || mac != "m" {
+	if err := Decode("args", []byte(`{"CNI":{"x":1,"mac":"m"}}`), Single("cni", Single("mac", &mac))); err != nil || mac != "m" {
 		t.Errorf("%q, %v", mac, err)
 	}
-	if err := Decode("args", []byte(`{"cni":7}`), One("cni", One("mac", &mac))); err == nil || !strings.Contains(err.Error(), `key "cni" is a JSON number, which does not fit an object`) {
+	if err := Decode("args", []byte(`{"cni":7}`), Single("cni", Single("mac", &mac))); err == nil || !strings.Contains(err.Error(), `key "cni" is a JSON number, which does not fit an object`) {
 		t.Error(err)
 	}
 }
