@@ -94,7 +94,7 @@ static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct
 	/* The peer's record is gone, or its policy is another now: learn again. */
 	if (!ct || ct->policy != peer->policy)
 		return SL_NEXT;
-	if (!(peer->flags & SL_EP_QDISC_RX)) /* else sl_pod_ingress does */
+	if (!(peer->flags & SL_EP_QDISC_RX)) /* else sl_to_pod does */
 		ct_update(&back, ct, p, SL_RX, skb->len, now);
 	verdict = fast_pod_to_pod(skb, p, peer);
 	if (st && verdict == TC_ACT_REDIRECT)
@@ -151,7 +151,7 @@ static __always_inline int pod_out_slow(struct __sk_buff *skb, struct sl_pkt *p,
 }
 
 SEC("tc")
-int sl_pod_egress(struct __sk_buff *skb)
+int sl_from_pod(struct __sk_buff *skb)
 {
 	struct sl_pkt p = {};
 	enum sl_parsed parsed = parse_packet(skb, &p, SL_TX);
@@ -165,7 +165,7 @@ int sl_pod_egress(struct __sk_buff *skb)
 		return SL_NEXT;
 	if (unlikely(parsed == SL_PARSED_PRIO_STACKED))
 		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
-	/* See sl_upl_ingress. */
+	/* See sl_from_uplink. */
 	if (unlikely(addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK_POD, skb->ifindex);
 	ep = endpoint_cached(p.tuple.local, now);

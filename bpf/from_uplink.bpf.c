@@ -315,7 +315,7 @@ static __always_inline int uplink_in_slow(struct __sk_buff *skb)
 
 	if (!slow || kind == SL_SLOW_NONE)
 		return SL_NEXT;
-	/* What sl_upl_ingress() looks for, in what comes without Ethernet header. */
+	/* What sl_from_uplink() looks for, in what comes without Ethernet header. */
 	if (addr_is_loopback(slow->outer.p.tuple.local) || addr_is_loopback(slow->outer.p.tuple.remote))
 		return drop(skb, SL_DROP_LOOPBACK, 0);
 	if (!cfg_l2_len && source_is_denied(slow->outer.p.tuple.remote))
@@ -334,7 +334,7 @@ static __always_inline int uplink_in_slow(struct __sk_buff *skb)
 }
 
 SEC("tc")
-int sl_upl_ingress(struct __sk_buff *skb)
+int sl_from_uplink(struct __sk_buff *skb)
 {
 	__u64 now = clock_now();
 	struct sl_hp_cache_slot *slot;
@@ -370,7 +370,7 @@ int sl_upl_ingress(struct __sk_buff *skb)
 	if (unlikely(!m.ct || !m.ep))
 		return SL_NEXT;
 	m.ct = ct_update(m.key, m.ct, &p, SL_RX, skb->len, now);
-	/* Under another policy than its verdict is of, it has to see sl_pod_ingress. */
+	/* Under another policy than its verdict is of, it has to see sl_to_pod. */
 	fast = fast_allowed(m.ct, &p) && p.seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy;
 	if (unlikely(m.ct->flags & SL_CT_CLIENT_PORT) && rewrite_remote_port(skb, &p, SL_RX, m.key))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);

@@ -13,7 +13,7 @@
 #include "lib/policy/policy.h"
 
 SEC("tc")
-int sl_own_egress(struct __sk_buff *skb)
+int sl_ns_egress(struct __sk_buff *skb)
 {
 	struct sl_podns_device *dev = podns_dev(skb);
 

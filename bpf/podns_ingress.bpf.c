@@ -12,7 +12,7 @@
 #include "lib/policy/policy.h"
 
 SEC("tc")
-int sl_own_ingress(struct __sk_buff *skb)
+int sl_ns_ingress(struct __sk_buff *skb)
 {
 	struct sl_podns_device *dev = podns_dev(skb);
 

@@ -187,8 +187,8 @@ int sl_sock_release(struct bpf_sock *ctx)
 	if (!socklb_in_our_netns(ctx))
 		return SL_ALLOW;
 	cookie = bpf_get_socket_cookie(ctx);
-	if (bpf_map_lookup_elem(&sl_peers, &cookie))
-		bpf_map_delete_elem(&sl_peers, &cookie);
+	if (bpf_map_lookup_elem(&sl_socklb_conn, &cookie))
+		bpf_map_delete_elem(&sl_socklb_conn, &cookie);
 	return SL_ALLOW;
 }
 

@@ -121,7 +121,7 @@ static __always_inline enum sl_drop_reason pod_in_admit(struct __sk_buff *skb, c
 }
 
 SEC("tc")
-int sl_pod_ingress(struct __sk_buff *skb)
+int sl_to_pod(struct __sk_buff *skb)
 {
 	struct sl_pkt p = {};
 	enum sl_parsed parsed = parse_packet(skb, &p, SL_RX);

@@ -55,7 +55,7 @@ static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_sl
 
 /*
  * A flow the pod opens and that must not show the pod's address: gets an outside
- * tuple, once. f: the record pod_egress made, or NULL when it saw another tuple
+ * tuple, once. f: the record from_pod made, or NULL when it saw another tuple
  * (a Service address that netfilter translated).
  */
 static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
@@ -119,7 +119,7 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 		return SL_NEXT;
 	}
 	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
-	/* pod_egress replaced the record if this SYN opens anew; where it saw another tuple, it could not. */
+	/* from_pod replaced the record if this SYN opens anew; where it saw another tuple, it could not. */
 	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST) && ct_is_new_connection(ct, p, SL_TX))
 		ct = NULL;
 	/* The pod that was the other end is gone, and its address is somewhere outside now. */
@@ -234,7 +234,7 @@ static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 }
 
 SEC("tc")
-int sl_upl_egress(struct __sk_buff *skb)
+int sl_to_uplink(struct __sk_buff *skb)
 {
 	struct sl_pkt p = {};
 

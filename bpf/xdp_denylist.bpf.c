@@ -65,7 +65,7 @@ static __always_inline enum sl_drop_reason judge(struct sl_cidr *from, const __u
 }
 
 SEC("xdp")
-int sl_xdp_uplink(struct xdp_md *ctx)
+int sl_xdp_denylist(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct sl_cidr from = {.prefix_len = 128};

@@ -40,8 +40,8 @@ func sockHooks() []sockHook {
 }
 
 const (
-	sockPrefix = "cg_"    // of the pins of cgroup links
-	noSockDir  = "nosock" // in a set of programs: the kernel refused those for sockets
+	sockPrefix  = "cg_"       // of the pins of cgroup links
+	noSockLBDir = "no_socklb" // in a set of programs: the kernel refused those for sockets
 )
 
 func (p paths) sockPin(h sockHook) string { return filepath.Join(p.links(), sockPrefix+h.name) }
@@ -185,7 +185,7 @@ func (d *Datapath) attachSockets(dir string) error {
 			return err
 		}
 	}
-	if exists(filepath.Join(dir, noSockDir)) {
+	if exists(filepath.Join(dir, noSockLBDir)) {
 		return errors.Join(errors.New("the kernel refused the programs for sockets"), d.detachSockets())
 	}
 	id, err := cgroupID(root)
@@ -299,7 +299,7 @@ func (d *Datapath) whereSockets(dir string) (root string, id uint64, why string)
 		return "", 0, err.Error()
 	case root == "":
 		return "", 0, "cgroupRoot is \"off\" in the node configuration"
-	case exists(filepath.Join(dir, noSockDir)):
+	case exists(filepath.Join(dir, noSockLBDir)):
 		return root, 0, "the kernel refused the programs for sockets"
 	}
 	if id, err = cgroupID(root); err != nil {

@@ -123,7 +123,7 @@ func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
 		}
 	}
 	last := list[len(list)-1]
-	return filter{program: last.Program, id: last.ProgramID, kind: last.Kind, class: last.ClassID}, true, nil
+	return filter{program: programNow(last.Program), id: last.ProgramID, kind: last.Kind, class: last.ClassID}, true, nil
 }
 
 // noneIfGone takes a device that has gone for one without filters.
@@ -160,7 +160,7 @@ func (c *tcConn) deleteFilters(index int, hooks []hook) error {
 // of limits share one.
 func (c *tcConn) only(index int, hooks []hook) bool {
 	return c.all(index, func(f rtnl.FilterStatus) bool {
-		return isOurs(f) && slices.ContainsFunc(hooks, func(h hook) bool { return h.program == f.Program })
+		return isOurs(f) && slices.ContainsFunc(hooks, func(h hook) bool { return h.program == programNow(f.Program) })
 	})
 }
 

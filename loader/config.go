@@ -108,39 +108,39 @@ func complement(local string) ([]nodeconf.PortRange, error) {
 	return ranges, nil
 }
 
-// drawn are the constants that are found out, or drawn at random, at each load, and are the same in all programs of one.
-type drawn struct {
-	netns  uint64 // cookie of the network namespace, 0 if it has none
-	fibSrc bool   // the kernel's routes name the source address
-	coarse bool   // the kernel tells tc programs the time of the last tick
-	snat   uint32 // secret of the masquerade ports, not 0
-	passed [2]uint32
+// loadConsts are the constants that are found out, or drawn at random, at each load, and are the same in all programs of one.
+type loadConsts struct {
+	netns    uint64 // cookie of the network namespace, 0 if it has none
+	fibSrc   bool   // the kernel's routes name the source address
+	coarse   bool   // the kernel tells tc programs the time of the last tick
+	snat     uint32 // secret of the masquerade ports, not 0
+	cbCookie [2]uint32
 }
 
-func draw() drawn {
+func randomConsts() loadConsts {
 	b := make([]byte, 12)
 	_, _ = rand.Read(b) // never fails
 	word := func(i int) uint32 { return binary.NativeEndian.Uint32(b[4*i:]) }
-	return drawn{snat: word(0) | 1, passed: [2]uint32{word(1) | 1, word(2)}}
+	return loadConsts{snat: word(0) | 1, cbCookie: [2]uint32{word(1) | 1, word(2)}}
 }
 
-// drawnMark is a symbolic link to nowhere beside the programs, whose target tells what was drawn for them.
-const drawnMark = "drawn"
+// loadConstsName is a symbolic link to nowhere beside the programs, whose target tells what was drawn for them.
+const loadConstsName = "load_consts"
 
-const drawnFormat = "%d %t %t %d %d %d"
+const loadConstsFormat = "%d %t %t %d %d %d"
 
-func (d drawn) String() string {
-	return fmt.Sprintf(drawnFormat, d.netns, d.fibSrc, d.coarse, d.snat, d.passed[0], d.passed[1])
+func (d loadConsts) String() string {
+	return fmt.Sprintf(loadConstsFormat, d.netns, d.fibSrc, d.coarse, d.snat, d.cbCookie[0], d.cbCookie[1])
 }
 
-// drawnFor reads what was drawn for the set of programs in dir.
-func drawnFor(dir string) (d drawn, err error) {
-	target, err := os.Readlink(filepath.Join(dir, drawnMark))
+// constsOf reads what was drawn for the set of programs in dir.
+func constsOf(dir string) (d loadConsts, err error) {
+	target, err := os.Readlink(filepath.Join(dir, loadConstsName))
 	if err != nil {
 		return d, err
 	}
-	if _, err := fmt.Sscanf(target, drawnFormat, &d.netns, &d.fibSrc, &d.coarse, &d.snat, &d.passed[0], &d.passed[1]); err != nil {
-		return d, fmt.Errorf("%s: %q: %w", drawnMark, target, err)
+	if _, err := fmt.Sscanf(target, loadConstsFormat, &d.netns, &d.fibSrc, &d.coarse, &d.snat, &d.cbCookie[0], &d.cbCookie[1]); err != nil {
+		return d, fmt.Errorf("%s: %q: %w", loadConstsName, target, err)
 	}
 	return d, nil
 }
@@ -164,10 +164,10 @@ func fastPathValue(f nodeconf.FastPath) uint32 {
 }
 
 // compiled is what the programs get of k and of what was drawn for their set.
-func (k constants) compiled(d drawn) loadapi.Constants {
+func (k constants) compiled(d loadConsts) loadapi.Constants {
 	c := loadapi.Constants{
 		FastPath: fastPathValue(k.fastPath), AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
-		FIBSrc: d.fibSrc, Coarse: d.coarse, NetnsCookie: d.netns, SNATSecret: d.snat, Passed: d.passed,
+		FIBSrc: d.fibSrc, Coarse: d.coarse, NetnsCookie: d.netns, SNATSecret: d.snat, CBCookie: d.cbCookie,
 	}
 	for i, r := range k.snat {
 		c.SNAT[i] = [2]uint16{r.First, r.Last}

@@ -45,11 +45,11 @@ func TestPrivilegedKillWhileOldSetGoes(t *testing.T) {
 			}
 			s, err := d2.Status(e.ctx)
 			e.ok(err)
-			want, err := pinnedID(d2.paths.buildDir(k.build()), hookPodEgress().program)
+			want, err := pinnedID(d2.paths.buildDir(k.build()), hookFromPod().program)
 			e.ok(err)
 			for _, dev := range s.Devices {
 				for _, p := range dev.Programs {
-					if !p.OK || p.Name == hookPodEgress().program && p.ID != want {
+					if !p.OK || p.Name == hookFromPod().program && p.ID != want {
 						t.Errorf("%s: %+v is not of the set in force", dev.Name, p)
 					}
 				}
@@ -73,7 +73,7 @@ func TestPrivilegedLoadKilledAndTakenBack(t *testing.T) {
 	k, err := other.constants()
 	e.ok(err)
 	fresh := other.paths.freshDir(k.build())
-	e.ok(other.loadPrograms(e.ctx, k, draw(), fresh))
+	e.ok(other.loadPrograms(e.ctx, k, randomConsts(), fresh))
 	e.ok(other.replaceAttached(e.ctx, fresh))
 	e.ok(other.Close())
 
@@ -138,7 +138,7 @@ func TestPrivilegedFilterDeviceGone(t *testing.T) {
 	c, err := a.conn()
 	e.ok(err)
 	for _, fresh := range []bool{true, false} {
-		if _, err := a.putFilter(c, 9999, hookPodEgress(), fresh); !errors.Is(err, ErrNoDevice) {
+		if _, err := a.putFilter(c, 9999, hookFromPod(), fresh); !errors.Is(err, ErrNoDevice) {
 			t.Errorf("fresh %t: got %v, want ErrNoDevice", fresh, err)
 		}
 	}
@@ -150,7 +150,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 	e := newEnv(t)
 	e.ctx = t.Context() // it loads for every map, which takes a busy machine longer than other tests have
 	e.uplink()
-	for _, missing := range []string{mapPolicies, mapPoliced} {
+	for _, missing := range []string{mapPolicies, mapDevicePolicy} {
 		d := e.open()
 		ep, _ := e.insider(missing, "192.0.2.20/24")
 		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
@@ -194,7 +194,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 				t.Errorf("without %s: endpoints left: %+v", missing, eps)
 			}
 		}
-		if got := hooksOf(e, next, ep.HostIfindex); missing != mapEndpoints && missing != mapEpStats && missing != mapEpoch && len(got) != 0 {
+		if got := hooksOf(e, next, ep.HostIfindex); missing != mapEndpoints && missing != mapEpStats && missing != mapCacheEpoch && len(got) != 0 {
 			t.Errorf("without %s: programs left: %v", missing, got)
 		}
 		e.ok(next.Close())
@@ -212,7 +212,7 @@ func TestPrivilegedUpgradeStrangerOnHostEnd(t *testing.T) {
 	spoiled, whole := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16")
 	e.ok(d.Enable(e.ctx, spoiled, FeaturePublish))
 	e.ok(d.Enable(e.ctx, whole, FeaturePublish))
-	ours, taken := hookPodEgress(), hookPodIngress() // in the order in which they are attached
+	ours, taken := hookFromPod(), hookToPod() // in the order in which they are attached
 	for _, args := range [][]string{
 		{"filter", "del", "dev", spoiled.HostIfName, taken.direction(), "pref", "21324"},
 		{"filter", "add", "dev", spoiled.HostIfName, taken.direction(), "pref", "21324", "protocol", "all", "u32", "match", "u32", "0", "0"},

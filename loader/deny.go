@@ -40,7 +40,7 @@ type DenyDevice struct {
 }
 
 func (d *Datapath) denyList() (denylist.Map, error) {
-	m, err := d.pinned(mapDeny)
+	m, err := d.pinned(mapDenylist)
 	return denylist.New(m), err
 }
 

@@ -84,7 +84,7 @@ func (d *Datapath) HostPorts(_ context.Context) ([]PublishedPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := d.pinned(mapSources)
+	raw, err := d.pinned(mapHostPortAllowlist)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func newMatch(h *rtnl.Handle, c hostport.Conditions) Match {
 func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		now := conntrack.Now()
-		for _, name := range []string{mapFlows, mapFlowsNew} {
+		for _, name := range []string{mapConntrack, mapConntrackUnassured} {
 			m, err := d.pinned(name)
 			if err != nil {
 				yield(Flow{}, err)

@@ -34,13 +34,13 @@ func TestPrivilegedFlows(t *testing.T) {
 	}
 	inside := tuple(unix.IPPROTO_TCP, "10.1.0.2:40000", "198.51.100.1:443")
 	outside := tuple(unix.IPPROTO_TCP, "192.0.2.10:40000", "198.51.100.1:443")
-	put(mapFlows, inside, bpfgen.TypesSlCtEntry{
+	put(mapConntrack, inside, bpfgen.TypesSlCtEntry{
 		Other: outside, Flags: nat | uint32(bpfgen.TypesSlCtFlagSL_CT_ASSURED|bpfgen.TypesSlCtFlagSL_CT_REPLIED),
 		Created: now - uint64(time.Minute), LastSeen: now, Owner: 7, RxPackets: 3, TxBytes: 400,
 	})
-	put(mapFlows, outside, bpfgen.TypesSlCtEntry{Other: inside, Flags: uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE)})
-	put(mapFlowsNew, tuple(unix.IPPROTO_UDP, "10.1.0.3:53", "198.51.100.1:53"), bpfgen.TypesSlCtEntry{Created: now, LastSeen: now, Owner: 8})
-	put(mapFlowsNew, tuple(unix.IPPROTO_UDP, "[fd00::3]:53", "[2001:db8::1]:53"), bpfgen.TypesSlCtEntry{
+	put(mapConntrack, outside, bpfgen.TypesSlCtEntry{Other: inside, Flags: uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE)})
+	put(mapConntrackUnassured, tuple(unix.IPPROTO_UDP, "10.1.0.3:53", "198.51.100.1:53"), bpfgen.TypesSlCtEntry{Created: now, LastSeen: now, Owner: 8})
+	put(mapConntrackUnassured, tuple(unix.IPPROTO_UDP, "[fd00::3]:53", "[2001:db8::1]:53"), bpfgen.TypesSlCtEntry{
 		Created: 1, LastSeen: now - uint64(time.Hour), Owner: 8,
 	})
 	count := func(f FlowFilter) (n int) {

@@ -117,7 +117,7 @@ func (d *Datapath) edtMaps() (edtMaps, error) {
 	if err != nil {
 		return edtMaps{}, err
 	}
-	nets, err := d.pinned(mapEDTNets)
+	nets, err := d.pinned(mapEDTCIDRs)
 	return edtMaps{edt.NewLimits(limits), edt.NewNets(nets)}, err
 }
 
@@ -151,7 +151,7 @@ func (d *Datapath) Shape(ctx context.Context, s Shape) (err error) {
 	}
 	for _, p := range s.nets() {
 		if err := m.nets.Put(number, p); err != nil {
-			return full(mapEDTNets, err)
+			return full(mapEDTCIDRs, err)
 		}
 	}
 	return d.attachShape(s, number)

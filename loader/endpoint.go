@@ -145,7 +145,7 @@ func (d *Datapath) endpoints() (endpoints, error) {
 	if err != nil {
 		return endpoints{}, err
 	}
-	em, err := d.pinned(mapEpoch)
+	em, err := d.pinned(mapCacheEpoch)
 	if err != nil {
 		return endpoints{}, err
 	}

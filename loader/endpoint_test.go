@@ -65,10 +65,10 @@ func TestPrivilegedEnableDisable(t *testing.T) {
 			if err := d.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
 				t.Errorf("check of a feature that is off: %v", err)
 			}
-			if diff := cmp.Diff([]string{"pod_egress " + tt.pod, "pod_ingress " + tt.pod}, hooksOf(e, d, ep.HostIfindex)); diff != "" {
+			if diff := cmp.Diff([]string{"from_pod " + tt.pod, "to_pod " + tt.pod}, hooksOf(e, d, ep.HostIfindex)); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff([]string{"upl_ingress " + tt.uplink, "upl_egress " + tt.uplink}, hooksOf(e, d, up)); diff != "" {
+			if diff := cmp.Diff([]string{"from_uplink " + tt.uplink, "to_uplink " + tt.uplink}, hooksOf(e, d, up)); diff != "" {
 				t.Error(diff)
 			}
 
@@ -242,7 +242,7 @@ func TestPrivilegedFilterPlaceTaken(t *testing.T) {
 	setAttach(&e.o, "auto")
 	d2 := e.open()
 	e.ok(d2.Enable(e.ctx, ep, FeatureAdmit))
-	if diff := cmp.Diff([]string{"pod_egress tcx", "pod_ingress tcx"}, hooksOf(e, d2, ep.HostIfindex)); diff != "" {
+	if diff := cmp.Diff([]string{"from_pod tcx", "to_pod tcx"}, hooksOf(e, d2, ep.HostIfindex)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -263,7 +263,7 @@ func TestPrivilegedIngressQdisc(t *testing.T) {
 		return
 	}
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
-	if diff := cmp.Diff([]string{"pod_egress tcx", "pod_ingress tcx"}, hooksOf(e, d, ep.HostIfindex)); diff != "" {
+	if diff := cmp.Diff([]string{"from_pod tcx", "to_pod tcx"}, hooksOf(e, d, ep.HostIfindex)); diff != "" {
 		t.Error(diff)
 	}
 	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
@@ -282,12 +282,12 @@ func TestPrivilegedAttachChanges(t *testing.T) {
 		setAttach(&e.o, how)
 		d := e.open()
 		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
-		want := []string{"pod_egress " + how, "pod_ingress " + how}
+		want := []string{"from_pod " + how, "to_pod " + how}
 		if diff := cmp.Diff(want, hooksOf(e, d, ep.HostIfindex)); diff != "" {
 			t.Error(diff)
 		}
 		filters := e.run("tc", "filter", "show", "dev", "pod1", "ingress")
-		if strings.Contains(filters, "sl_pod_egress") != (how == "clsact") {
+		if strings.Contains(filters, "sl_from_pod") != (how == "clsact") {
 			t.Errorf("%s: filters: %s", how, filters)
 		}
 		if len(mustNames(t, d.paths.links())) > 0 && how == "clsact" {
@@ -366,7 +366,7 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 	}{
 		{"one program", func(d *Datapath) string {
 			id, _ := d.paths.committed()
-			return d.paths.buildDir(id) + "/sl_pod_egress"
+			return d.paths.buildDir(id) + "/sl_from_pod"
 		}},
 		{"all programs", func(d *Datapath) string { return d.paths.progs() }},
 		{"one map", func(d *Datapath) string { return d.paths.mapPin(mapEndpoints) }},
@@ -410,11 +410,11 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	index := e.uplink()
 	d := e.open()
 	e.ok(d.Sync(e.ctx))
-	before, err := d.attacher("").at(index, hookUplIngress())
+	before, err := d.attacher("").at(index, hookFromUplink())
 	e.ok(err)
 	ports := []HostPort{port(8080, "10.1.0.2", 80)}
 	e.ok(d.Publish(e.ctx, 1, ports))
-	for _, dir := range []string{d.paths.links(), d.paths.clsact(), d.paths.podSide(), d.paths.own(), d.paths.edt()} {
+	for _, dir := range []string{d.paths.links(), d.paths.clsact(), d.paths.routedDevs(), d.paths.podns(), d.paths.edt()} {
 		e.ok(os.RemoveAll(dir))
 	}
 	ep := e.pod("pod1", "10.1.0.2/16")
@@ -424,12 +424,12 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	e.ok(again.Publish(e.ctx, 1, ports))
 	e.ok(again.CheckEndpoint(e.ctx, ep, FeatureAdmit))
 	e.ok(again.CheckPorts(e.ctx, 1, ports))
-	after, err := again.attacher("").at(index, hookUplIngress())
+	after, err := again.attacher("").at(index, hookFromUplink())
 	e.ok(err)
 	if after.how != before.how {
 		t.Errorf("the uplink has its programs by %q, had them by %q", after.how, before.how)
 	}
-	if own, err := again.attacher("").at(ep.HostIfindex, hookPodIngress()); err != nil || own.how != howClsact {
+	if own, err := again.attacher("").at(ep.HostIfindex, hookToPod()); err != nil || own.how != howClsact {
 		t.Errorf("the pod's device has its programs by %q: %v", own.how, err)
 	}
 }

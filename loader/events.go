@@ -68,13 +68,13 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 	if err != nil {
 		return err
 	}
-	raw, err := d.pinned(mapEvents)
+	raw, err := d.pinned(mapDropEvents)
 	if err != nil {
 		return err
 	}
 	ring, err := bpfsys.OpenRing(raw)
 	if err != nil {
-		return fmt.Errorf("read sl_events: %w", err)
+		return fmt.Errorf("read sl_drop_events: %w", err)
 	}
 	defer ring.Close()
 	who, err := d.places()
@@ -82,7 +82,7 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 		return err
 	}
 	defer who.close()
-	l := lease{control: control, loaded: func() error { return d.stillPinned(mapEvents, raw) }, counters: func() (uint64, error) {
+	l := lease{control: control, loaded: func() error { return d.stillPinned(mapDropEvents, raw) }, counters: func() (uint64, error) {
 		sums, err := d.DropSums(ctx)
 		var all uint64
 		for _, n := range sums {
@@ -94,7 +94,7 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 		return err
 	}
 	if l.lost, err = control.Lost(); err != nil {
-		return fmt.Errorf("sl_event_cpu: %w", err)
+		return fmt.Errorf("sl_event_state: %w", err)
 	}
 	defer func() { _ = control.Want(0, 0, 0) }()
 	return l.follow(ctx, ring, who, yield)
@@ -143,12 +143,12 @@ func (l *lease) renew(empty bool) (lost uint64, err error) {
 	}
 	now := time.Now() // before the programs' end is reckoned, so that ours is not later
 	if err := l.control.Want(eventLease, eventWindow, eventBurst); err != nil {
-		return 0, fmt.Errorf("sl_event_wish: %w", err)
+		return 0, fmt.Errorf("sl_event_lease: %w", err)
 	}
 	l.renewed = now
 	n, err := l.control.Lost()
 	if err != nil {
-		return 0, fmt.Errorf("sl_event_cpu: %w", err)
+		return 0, fmt.Errorf("sl_event_state: %w", err)
 	}
 	if !ended { // else they are among the missed
 		missed = n - l.lost
@@ -190,7 +190,7 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 		}
 		record, ok, err := ring.Next(patience)
 		if err != nil {
-			return fmt.Errorf("read sl_events: %w", err)
+			return fmt.Errorf("read sl_drop_events: %w", err)
 		}
 		if empty = !ok; empty {
 			continue
@@ -208,7 +208,7 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 		}
 	}
 	if err := l.control.Want(0, 0, 0); err != nil {
-		return fmt.Errorf("sl_event_wish: %w", err)
+		return fmt.Errorf("sl_event_lease: %w", err)
 	}
 	if lost, err := l.missed(); err != nil || lost == 0 || !yield(DropEvent{Time: time.Now(), Lost: lost}) {
 		return err
@@ -231,11 +231,11 @@ func (d *Datapath) onlyReader() (func(), error) {
 }
 
 func (d *Datapath) eventControl() (drops.EventControl, error) {
-	wish, err := d.pinned(mapEventWish)
+	wish, err := d.pinned(mapEventLease)
 	if err != nil {
 		return drops.EventControl{}, err
 	}
-	cpu, err := d.pinned(mapEventCPU)
+	cpu, err := d.pinned(mapEventState)
 	return drops.NewEventControl(wish, cpu), err
 }
 
@@ -346,17 +346,17 @@ type Drop struct {
 // Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
 // gone; Status has the sums, which nothing takes away.
 func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
-	m, err := d.pinned(mapDevDrops)
+	m, err := d.pinned(mapDropsByDevice)
 	if err != nil {
 		return nil, err
 	}
-	cpu, err := d.pinned(mapEventCPU)
+	cpu, err := d.pinned(mapEventState)
 	if err != nil {
 		return nil, err
 	}
 	all, err := drops.NewDeviceDrops(m, cpu).All()
 	if err != nil {
-		return nil, fmt.Errorf("sl_dev_drops: %w", err)
+		return nil, fmt.Errorf("sl_drops_by_dev: %w", err)
 	}
 	who, err := d.places()
 	if err != nil {

@@ -51,7 +51,7 @@ func (d *Datapath) flushFlows(do func(conntrack.Map, func(*conntrack.Record) boo
 // flushRecords calls do for each of the tables of flows, with all of them.
 func (d *Datapath) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (int, error)) (int, error) {
 	var all []conntrack.Map
-	for _, name := range []string{mapFlows, mapFlowsNew} {
+	for _, name := range []string{mapConntrack, mapConntrackUnassured} {
 		m, err := d.pinned(name)
 		if err != nil {
 			return 0, err
@@ -71,7 +71,7 @@ func (d *Datapath) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (i
 
 // DropSums returns the packets dropped by reason since the maps were made.
 func (d *Datapath) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
-	m, err := d.pinned(mapDrops)
+	m, err := d.pinned(mapDropReasons)
 	if err != nil {
 		return nil, err
 	}

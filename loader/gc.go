@@ -147,7 +147,7 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	return errors.Join(append(errs, d.collectMarks())...)
 }
 
-func isPodHook(h hook) bool { return h == hookPodEgress() || h == hookPodIngress() }
+func isPodHook(h hook) bool { return h == hookFromPod() || h == hookToPod() }
 
 // collectMarks forgets what was remembered of devices that are no more.
 func (d *Datapath) collectMarks() error {
@@ -156,7 +156,7 @@ func (d *Datapath) collectMarks() error {
 		return err
 	}
 	defer h.Close()
-	return errors.Join(collectMarksIn(h, d.paths.clsact()), collectMarksIn(h, d.paths.podSide()))
+	return errors.Join(collectMarksIn(h, d.paths.clsact()), collectMarksIn(h, d.paths.routedDevs()))
 }
 
 func collectMarksIn(h *rtnl.Handle, dir string) error {
@@ -195,18 +195,18 @@ func defunct(pin string) (bool, error) {
 // collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
 // them have lost their device. A tree without links is left alone; so is one whose lock is held, or that a process lives in.
 func (d *Datapath) collectNamespaces(ctx context.Context) error {
-	base := filepath.Dir(d.paths.dir)
-	trees, err := names(base)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, ns := range trees {
-		p := newPaths(d.opts, d.paths.bpffs, ns)
-		if ctx.Err() != nil || p.dir == d.paths.dir {
-			continue
+	errs := []error{d.migrateLocked()}
+	for _, base := range []string{filepath.Dir(d.paths.dir), filepath.Dir(d.paths.oldDir())} {
+		trees, err := names(base)
+		errs = append(errs, err)
+		for _, ns := range trees {
+			p := newPaths(d.opts, d.paths.bpffs, ns)
+			if ctx.Err() != nil || p.dir == d.paths.dir {
+				continue
+			}
+			p.dir = filepath.Join(base, ns)
+			errs = append(errs, removeIfDead(p))
 		}
-		errs = append(errs, removeIfDead(p))
 	}
 	return errors.Join(errs...)
 }
@@ -236,7 +236,7 @@ func removeIfDead(p paths) error {
 			return err
 		}
 	}
-	if devices == 0 || p.inhabited() { // an uplink that is made anew, as by another driver, is no end of a node
+	if devices == 0 || p.hasProcesses() { // an uplink that is made anew, as by another driver, is no end of a node
 		return nil
 	}
 	return removeTree(p)

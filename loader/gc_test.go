@@ -165,7 +165,7 @@ func opener(t *testing.T, dir string) {
 	e := &env{t: t, ctx: t.Context(), o: testOptions(t, dir)}
 	d := e.open()
 	id, _ := d.paths.committed()
-	t.Logf("program id %d\n", programID(t, d.paths.buildDir(id), hookUplEgress()))
+	t.Logf("program id %d\n", programID(t, d.paths.buildDir(id), hookToUplink()))
 	e.ok(d.Sync(e.ctx))
 }
 

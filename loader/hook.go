@@ -20,20 +20,20 @@ type hook struct {
 }
 
 // A pod's packets come in at the host end of its device: what the pod sends is the host end's ingress.
-func hookPodEgress() hook  { return hook{name: "pod_egress", program: "sl_pod_egress"} }
-func hookPodIngress() hook { return hook{name: "pod_ingress", program: "sl_pod_ingress", egress: true} }
-func hookUplIngress() hook { return hook{name: "upl_ingress", program: "sl_upl_ingress"} }
-func hookUplEgress() hook  { return hook{name: "upl_egress", program: "sl_upl_egress", egress: true} }
+func hookFromPod() hook    { return hook{name: "from_pod", program: "sl_from_pod"} }
+func hookToPod() hook      { return hook{name: "to_pod", program: "sl_to_pod", egress: true} }
+func hookFromUplink() hook { return hook{name: "from_uplink", program: "sl_from_uplink"} }
+func hookToUplink() hook   { return hook{name: "to_uplink", program: "sl_to_uplink", egress: true} }
 
 // The same two for uplinks without Ethernet header: other constants, other names.
-func hookBareIngress() hook { return hook{name: "upl_ingress", program: "sl_upl_in_bare"} }
-func hookBareEgress() hook {
-	return hook{name: "upl_egress", program: "sl_upl_eg_bare", egress: true}
+func hookFromL3Uplink() hook { return hook{name: "from_uplink", program: "sl_from_l3dev"} }
+func hookToL3Uplink() hook {
+	return hook{name: "to_uplink", program: "sl_to_l3dev", egress: true}
 }
 
 // Programs on the pod's own device, inside its namespace.
-func hookOwnEgress() hook  { return hook{name: "own_egress", program: "sl_own_egress", egress: true} }
-func hookOwnIngress() hook { return hook{name: "own_ingress", program: "sl_own_ingress"} }
+func hookNsEgress() hook  { return hook{name: "ns_egress", program: "sl_ns_egress", egress: true} }
+func hookNsIngress() hook { return hook{name: "ns_ingress", program: "sl_ns_ingress"} }
 
 // edtRank is behind the programs that count and drop: a packet they drop must not take up time.
 const edtRank = 4
@@ -41,16 +41,16 @@ const edtRank = 4
 // The program of limited rates, on whatever device has the fq qdisc.
 func hookEDT() hook { return hook{name: "edt", program: "sl_edt", egress: true, rank: edtRank} }
 
-func edtHooks() []hook    { return []hook{hookEDT()} }
-func podHooks() []hook    { return []hook{hookPodEgress(), hookPodIngress()} }
-func bareHooks() []hook   { return []hook{hookBareIngress(), hookBareEgress()} }
-func insideHooks() []hook { return []hook{hookOwnEgress(), hookOwnIngress()} }
+func edtHooks() []hook      { return []hook{hookEDT()} }
+func podHooks() []hook      { return []hook{hookFromPod(), hookToPod()} }
+func l3UplinkHooks() []hook { return []hook{hookFromL3Uplink(), hookToL3Uplink()} }
+func podnsHooks() []hook    { return []hook{hookNsEgress(), hookNsIngress()} }
 
 // The deny list, before everything else on an uplink. It is an XDP link, not one of tc.
-func hookXDP() hook { return hook{name: "xdp", program: "sl_xdp_uplink"} }
+func hookXDP() hook { return hook{name: "xdp", program: "sl_xdp_denylist"} }
 
 func allHooks() []hook {
-	return slices.Concat(loadHooks(), bareHooks(), insideHooks())
+	return slices.Concat(loadHooks(), l3UplinkHooks(), podnsHooks())
 }
 
 // loadHooks are those whose programs every load verifies. The others' wait for a device that needs them (see ondemand.go).
@@ -61,9 +61,9 @@ func loadHooks() []hook {
 // uplinkHooks are those of an uplink with or without Ethernet header (bare). They have the same places.
 func uplinkHooks(bare bool) []hook {
 	if bare {
-		return bareHooks()
+		return l3UplinkHooks()
 	}
-	return []hook{hookUplIngress(), hookUplEgress()}
+	return []hook{hookFromUplink(), hookToUplink()}
 }
 
 // priority is the filter's, for programs on clsact.

@@ -78,10 +78,10 @@ func TestPrivilegedProbesMatchTable(t *testing.T) {
 	if d := cmp.Diff(AttachModes{Uplinks: want.uplinks, Pods: want.pods}, s.Attach); d != "" {
 		t.Errorf("ways of attaching: %s", d)
 	}
-	if d := cmp.Diff([]string{"upl_ingress " + want.uplinks, "upl_egress " + want.uplinks}, hooksOf(e, d, up)); d != "" {
+	if d := cmp.Diff([]string{"from_uplink " + want.uplinks, "to_uplink " + want.uplinks}, hooksOf(e, d, up)); d != "" {
 		t.Errorf("attached to the uplink: %s", d)
 	}
-	if d := cmp.Diff([]string{"pod_egress " + want.pods, "pod_ingress " + want.pods}, hooksOf(e, d, ep.HostIfindex)); d != "" {
+	if d := cmp.Diff([]string{"from_pod " + want.pods, "to_pod " + want.pods}, hooksOf(e, d, ep.HostIfindex)); d != "" {
 		t.Errorf("attached to the pod: %s", d)
 	}
 }

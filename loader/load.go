@@ -27,13 +27,13 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	if err := d.paths.make(); err != nil {
 		return err
 	}
-	drawn := draw()
-	drawn.fibSrc, drawn.coarse = report.yes(probeFIBSrc), report.yes(probeCoarse)
-	if drawn.netns, err = d.netnsCookie(ctx); err != nil {
+	consts := randomConsts()
+	consts.fibSrc, consts.coarse = report.yes(probeFIBSrc), report.yes(probeCoarse)
+	if consts.netns, err = d.netnsCookie(ctx); err != nil {
 		d.log.Warn("name the network namespace for programs", log.Error(err))
 	}
 	id := k.build()
-	if err := d.loadPrograms(ctx, k, drawn, d.paths.freshDir(id)); err != nil {
+	if err := d.loadPrograms(ctx, k, consts, d.paths.freshDir(id)); err != nil {
 		return d.refuse(k, report, err)
 	}
 	if err := d.fillAtLoad(k); err != nil {
@@ -72,48 +72,48 @@ func commit(fresh, committed string) error {
 }
 
 // loadPrograms verifies the programs and pins the set in fresh, beside the one in force.
-func (d *Datapath) loadPrograms(ctx context.Context, k constants, drawn drawn, fresh string) error {
+func (d *Datapath) loadPrograms(ctx context.Context, k constants, consts loadConsts, fresh string) error {
 	if err := os.RemoveAll(fresh); err != nil {
 		return fmt.Errorf("remove programs of an interrupted load: %w", err)
 	}
 	if err := os.Mkdir(fresh, 0o700); err != nil {
 		return fmt.Errorf("make directory of programs: %w", err)
 	}
-	if err := os.Symlink(drawn.String(), filepath.Join(fresh, drawnMark)); err != nil {
+	if err := os.Symlink(consts.String(), filepath.Join(fresh, loadConstsName)); err != nil {
 		return fmt.Errorf("note constants: %w", err)
 	}
-	pinned, err := d.pin(ctx, k, drawn, fresh, d.needed())
-	if err == nil && pinned.NoSockets != "" {
-		d.log.Warn("the node's own processes will not reach host ports", log.String("error", pinned.NoSockets))
-		err = noSockets(fresh)
+	pinned, err := d.pin(ctx, k, consts, fresh, d.needed())
+	if err == nil && pinned.NoSockLB != "" {
+		d.log.Warn("the node's own processes will not reach host ports", log.String("error", pinned.NoSockLB))
+		err = markNoSockLB(fresh)
 	}
 	return err
 }
 
 // pin has objects verified and pinned in dir, and what maps they lack made. The writers' lock is held.
-func (d *Datapath) pin(ctx context.Context, k constants, drawn drawn, dir string, objects []string) (loadapi.Pinned, error) {
+func (d *Datapath) pin(ctx context.Context, k constants, consts loadConsts, dir string, objects []string) (loadapi.Pinned, error) {
 	sizes, err := mapSizes(d.opts.Config.MapSizes)
 	if err != nil {
 		return loadapi.Pinned{}, err
 	}
 	return d.opts.Worker.Pin(ctx, loadapi.Order{
-		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: d.paths.maps(), Sizes: sizes, Constants: k.compiled(drawn), Lock: d.held,
+		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: d.paths.maps(), Sizes: sizes, Constants: k.compiled(consts), Lock: d.held,
 	})
 }
 
-// noSockets replaces what there is of the programs for sockets in dir by a mark.
-func noSockets(dir string) error {
+// markNoSockLB replaces what there is of the programs for sockets in dir by a mark.
+func markNoSockLB(dir string) error {
 	for _, h := range sockHooks() {
 		if err := removeIfThere(filepath.Join(dir, h.program)); err != nil {
 			return err
 		}
 	}
-	return os.Mkdir(filepath.Join(dir, noSockDir), 0o700)
+	return os.Mkdir(filepath.Join(dir, noSockLBDir), 0o700)
 }
 
 // fillAtLoad writes what comes from the configuration and so changes only with it.
 func (d *Datapath) fillAtLoad(k constants) error {
-	m, err := d.pinned(mapNoMasq)
+	m, err := d.pinned(mapNoMasqCIDRs)
 	if err != nil {
 		return err
 	}

@@ -34,9 +34,9 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 	if !ok {
 		t.Fatal("no committed programs")
 	}
-	first := programID(t, d.paths.buildDir(id), hookPodEgress())
+	first := programID(t, d.paths.buildDir(id), hookFromPod())
 	again := e.open()
-	if got := programID(t, again.paths.buildDir(id), hookPodEgress()); got != first {
+	if got := programID(t, again.paths.buildDir(id), hookFromPod()); got != first {
 		t.Errorf("the second Open loaded again: program %d, then %d", first, got)
 	}
 	old, err := OpenExisting(e.ctx, e.o)
@@ -88,11 +88,11 @@ type readObject func() (*ebpf.CollectionSpec, error)
 // everyObject is where all programs come from, by the names of loadapi.Order.
 func everyObject() map[string]readObject {
 	return map[string]readObject{
-		"sl_pod_egress": objects.LoadFromPod, "sl_pod_ingress": objects.LoadToPod,
-		"sl_upl_ingress": objects.LoadFromUplink, "sl_upl_egress": objects.LoadToUplink,
-		"sl_upl_in_bare": objects.LoadFromUplink, "sl_upl_eg_bare": objects.LoadToUplink,
-		"sl_own_egress": objects.LoadNsEgress, "sl_own_ingress": objects.LoadNsIngress,
-		"sl_edt": objects.LoadEdt, "sl_xdp_uplink": objects.LoadXDPDenylist, loadapi.Sockets: objects.LoadSockLB,
+		"sl_from_pod": objects.LoadFromPod, "sl_to_pod": objects.LoadToPod,
+		"sl_from_uplink": objects.LoadFromUplink, "sl_to_uplink": objects.LoadToUplink,
+		"sl_from_l3dev": objects.LoadFromUplink, "sl_to_l3dev": objects.LoadToUplink,
+		"sl_ns_egress": objects.LoadNsEgress, "sl_ns_ingress": objects.LoadNsIngress,
+		"sl_edt": objects.LoadEdt, "sl_xdp_denylist": objects.LoadXDPDenylist, loadapi.SockLB: objects.LoadSockLB,
 	}
 }
 
@@ -208,7 +208,7 @@ func TestPrivilegedMapSizesStay(t *testing.T) {
 	e.o.Config.MapSizes.Flows = 8192
 	e.o.Config.AntiSpoof = false
 	d := e.open()
-	m, err := d.pinned(mapFlows)
+	m, err := d.pinned(mapConntrack)
 	e.ok(err)
 	if m.MaxEntries() != 4096 {
 		t.Errorf("flows: %d entries", m.MaxEntries())
@@ -223,7 +223,7 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 	}{
 		{"directories only", func(*env, *Datapath) {}},
 		{"some maps pinned", func(e *env, d *Datapath) {
-			spec := specsOf(e.t.(*testing.T), []string{"sl_pod_egress"})["sl_pod_egress"].Maps[mapEndpoints]
+			spec := specsOf(e.t.(*testing.T), []string{"sl_from_pod"})["sl_from_pod"].Maps[mapEndpoints]
 			spec.Pinning = ebpf.PinNone
 			m, err := ebpf.NewMap(spec)
 			e.ok(err)
@@ -235,7 +235,7 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
 			e.ok(os.Rename(d.paths.buildDir(k.build()), d.paths.freshDir(k.build())))
-			e.ok(os.Remove(filepath.Join(d.paths.freshDir(k.build()), "sl_pod_egress")))
+			e.ok(os.Remove(filepath.Join(d.paths.freshDir(k.build()), "sl_from_pod")))
 		}},
 		{"committed, decision lost", func(e *env, d *Datapath) {
 			k, err := d.constants()
@@ -341,7 +341,7 @@ func TestPrivilegedRefusalIsWrittenDown(t *testing.T) {
 	e.ok(err)
 	k, err := d.constants()
 	e.ok(err)
-	if err := d.refuse(k, nil, fmt.Errorf("%w: sl_pod_egress", loadapi.ErrRefused)); !errors.Is(err, ErrUnavailable) {
+	if err := d.refuse(k, nil, fmt.Errorf("%w: sl_from_pod", loadapi.ErrRefused)); !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
 	if err := d.refused(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {

@@ -26,8 +26,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
-// PinVersion is the version of the map layout, part of the path of every pin. It changes when a key or a value changes.
-const PinVersion = 1
+// PinVersion is the version of the pin tree, part of the path of every pin. It changes when a key, a value or the name of a pin
+// changes. migrate.go takes over a tree of the version before.
+const PinVersion = 2
 
 // DefaultRunDir is where decisions and locks are kept.
 const DefaultRunDir = "/run/sluice"
@@ -99,6 +100,9 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 		return nil, err
 	}
 	defer unlock()
+	if err := d.migrateLocked(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	if d.paths.loaded(cfg.build()) { // somebody else loaded it while we waited
 		return d, nil
 	}
@@ -110,10 +114,15 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 
 // OpenExisting is Open that never loads: it takes the pinned datapath of whatever build, or returns ErrNotLoaded. It is for
 // DEL, GC, CHECK and the operator's tool.
-func OpenExisting(_ context.Context, o Options) (*Datapath, error) {
+func OpenExisting(ctx context.Context, o Options) (*Datapath, error) {
 	d, err := newDatapath(o)
 	if err != nil {
 		return nil, err
+	}
+	if _, ok := d.paths.committed(); !ok {
+		if err := d.migrate(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if _, ok := d.paths.committed(); !ok {
 		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.paths.dir)

@@ -15,7 +15,7 @@ import (
 )
 
 // alwaysLoaded are the objects that every load verifies, by the names of loadapi.Order.
-func alwaysLoaded() []string { return append(programsOf(loadHooks()), loadapi.Sockets) }
+func alwaysLoaded() []string { return append(programsOf(loadHooks()), loadapi.SockLB) }
 
 func programsOf(hooks []hook) []string {
 	out := make([]string, len(hooks))
@@ -28,7 +28,7 @@ func programsOf(hooks []hook) []string {
 // onDemand returns the objects of the programs that go onto a device together with h's and that wait for one; nil for those that every load
 // verifies. Most nodes never have a device that needs them, and they are nearly half of the verifier's work.
 func (h hook) onDemand() []string {
-	for _, group := range [][]string{programsOf(bareHooks()), programsOf(insideHooks())} {
+	for _, group := range [][]string{programsOf(l3UplinkHooks()), programsOf(podnsHooks())} {
 		if slices.Contains(group, h.program) {
 			return group
 		}
@@ -74,13 +74,13 @@ func (d *Datapath) loadInto(dir string, objects []string) error {
 	if id := filepath.Base(dir)[len(buildPrefix):]; id != k.build() { // or freshPrefix, as long
 		return fmt.Errorf("%w: %v are not in the set %s, and this build or configuration is another: the next ADD loads it", ErrNotLoaded, objects, id)
 	}
-	drawn, err := drawnFor(dir)
+	consts, err := constsOf(dir)
 	if err != nil {
 		return err
 	}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(name string) bool { return exists(filepath.Join(dir, name)) })
 	// Not broken off with the verb: attaching is not, of which this is a part.
-	if _, err := d.pin(context.Background(), k, drawn, dir, objects); errors.Is(err, loadapi.ErrRefused) {
+	if _, err := d.pin(context.Background(), k, consts, dir, objects); errors.Is(err, loadapi.ErrRefused) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	} else if err != nil {
 		return err

@@ -42,7 +42,7 @@ func TestEveryHookHasAnObject(t *testing.T) {
 			t.Errorf("%s: at every load %t, on demand %t, an object %t", h.program, always, later, all[h.program] != nil)
 		}
 	}
-	sockets := specsOf(t, []string{loadapi.Sockets})[loadapi.Sockets].Programs
+	sockets := specsOf(t, []string{loadapi.SockLB})[loadapi.SockLB].Programs
 	for _, h := range sockHooks() {
 		if p := sockets[h.program]; p == nil || uint32(p.AttachType) != uint32(h.attach) {
 			t.Errorf("%s for %s: %+v", h.program, h.name, p)
@@ -55,12 +55,12 @@ func TestEveryHookHasAnObject(t *testing.T) {
 
 func TestDrawnIsReadBack(t *testing.T) {
 	dir := t.TempDir()
-	want := draw()
+	want := randomConsts()
 	want.netns, want.fibSrc = 1<<63+5, true
-	if err := os.Symlink(want.String(), filepath.Join(dir, drawnMark)); err != nil {
+	if err := os.Symlink(want.String(), filepath.Join(dir, loadConstsName)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := drawnFor(dir); err != nil || got != want {
+	if got, err := constsOf(dir); err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
 }
@@ -91,18 +91,18 @@ func TestPrivilegedOnDemand(t *testing.T) {
 	ep, in := e.insider("pod1", "192.0.2.20/24")
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
-	want := []string{hookOwnEgress().program, hookOwnIngress().program}
+	want := []string{hookNsEgress().program, hookNsIngress().program}
 	if diff := cmp.Diff(want, onDemandPins(t, d)); diff != "" {
 		t.Error(diff)
 	}
-	if got := strings.Count(filters(in), " name sl_own_"); got != 2 {
+	if got := strings.Count(filters(in), " name sl_ns_"); got != 2 {
 		t.Errorf("%d filters", got)
 	}
 	dir, err := d.committedDir()
 	e.ok(err)
 	for _, name := range []string{objects.FromPodVarCfgCbCookie1, objects.FromPodVarCfgCbCookie2, objects.FromPodVarCfgSnatSecret} {
-		pod := constantIn(t, dir, hookPodEgress(), objects.LoadFromPod, name)
-		own := constantIn(t, dir, hookOwnEgress(), objects.LoadNsEgress, name)
+		pod := constantIn(t, dir, hookFromPod(), objects.LoadFromPod, name)
+		own := constantIn(t, dir, hookNsEgress(), objects.LoadNsEgress, name)
 		if !bytes.Equal(pod, own) || name != objects.FromPodVarCfgCbCookie2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
 			t.Errorf("%s: %x beside %x", name, pod, own)
 		}
@@ -154,13 +154,13 @@ func TestPrivilegedOnDemandHalf(t *testing.T) {
 	e.ok(d.Enable(e.ctx, one, FeatureAdmit))
 	dir, err := d.committedDir()
 	e.ok(err)
-	kept := programID(t, dir, hookOwnIngress())
-	e.ok(os.Remove(filepath.Join(dir, hookOwnEgress().program)))
+	kept := programID(t, dir, hookNsIngress())
+	e.ok(os.Remove(filepath.Join(dir, hookNsEgress().program)))
 	e.ok(d.Enable(e.ctx, two, FeatureAdmit))
-	if got := strings.Count(filters(in), " name sl_own_"); got != 2 {
+	if got := strings.Count(filters(in), " name sl_ns_"); got != 2 {
 		t.Errorf("%d filters", got)
 	}
-	if got := programID(t, dir, hookOwnIngress()); got != kept {
+	if got := programID(t, dir, hookNsIngress()); got != kept {
 		t.Errorf("the program that was there was loaded again")
 	}
 }
@@ -175,12 +175,12 @@ func TestPrivilegedOnDemandUpgrade(t *testing.T) {
 	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
 	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
 	d = e.open()
-	want := []string{hookOwnEgress().program, hookOwnIngress().program}
+	want := []string{hookNsEgress().program, hookNsIngress().program}
 	if diff := cmp.Diff(want, onDemandPins(t, d)); diff != "" {
 		t.Error(diff)
 	}
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
-	if got := strings.Count(filters(in), " name sl_own_"); got != 2 {
+	if got := strings.Count(filters(in), " name sl_ns_"); got != 2 {
 		t.Errorf("%d filters", got)
 	}
 }
@@ -194,7 +194,7 @@ func TestPrivilegedOnDemandOfAnother(t *testing.T) {
 	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
 	d, err := OpenExisting(e.ctx, e.o)
 	e.ok(err)
-	if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrNotLoaded) || !strings.Contains(err.Error(), "sl_own_egress") {
+	if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrNotLoaded) || !strings.Contains(err.Error(), "sl_ns_egress") {
 		t.Errorf("error: %v", err)
 	}
 	e.noneOwn(d)

@@ -30,7 +30,7 @@ type OwnDevice struct {
 // most features do their work.
 func ownHooks(f Feature, hostEnd bool) []hook {
 	if f&FeatureAdmit != 0 && !hostEnd {
-		return []hook{hookOwnEgress(), hookOwnIngress()}
+		return []hook{hookNsEgress(), hookNsIngress()}
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func parseOwnPlace(s string) (p ownPlace, err error) {
 }
 
 func (d *Datapath) ownDevices() (podns.Map, error) {
-	m, err := d.pinned(mapOwnDevices)
+	m, err := d.pinned(mapPodnsDevices)
 	return podns.New(m), err
 }
 
@@ -81,7 +81,7 @@ func (d *Datapath) allOwn() (podns.Map, map[uint32]podns.Device, error) {
 
 // ownPlace reads where device number is; false when nothing is known of it.
 func (d *Datapath) ownPlace(number uint32) (ownPlace, bool, error) {
-	target, err := os.Readlink(d.paths.ownMark(number))
+	target, err := os.Readlink(d.paths.podnsMark(number))
 	if errors.Is(err, os.ErrNotExist) {
 		return ownPlace{}, false, nil
 	}
@@ -119,7 +119,7 @@ func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Fe
 	}
 	if old == nil {
 		back.Push("own device", func(context.Context) error { return d.releaseOwn(a, m, number) })
-		if err := os.Symlink(place.String(), d.paths.ownMark(number)); err != nil {
+		if err := os.Symlink(place.String(), d.paths.podnsMark(number)); err != nil {
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
 	}
@@ -149,7 +149,7 @@ func (d *Datapath) putOwn(m podns.Map, number uint32, v *podns.Device) error {
 		return full("sl_ep_stats", err)
 	}
 	if err := m.Put(number, v); err != nil {
-		return full("sl_own_devices", err)
+		return full("sl_ns_devices", err)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (d *Datapath) ownNumber(m podns.Map, a *attacher, owner uint64, place ownPl
 	}
 	number, err := podns.Free(func(n uint32) bool {
 		_, taken := all[n]
-		return taken || exists(d.paths.ownMark(n))
+		return taken || exists(d.paths.podnsMark(n))
 	})
 	return number, nil, err
 }
@@ -263,12 +263,12 @@ func (d *Datapath) releaseOwn(a *attacher, m podns.Map, number uint32) error {
 	if err == nil {
 		err = errors.Join(v.devices.Delete(podns.Key(number)), v.forget())
 	}
-	return errors.Join(ifLoaded(err), m.Delete(number), eps.stats.Delete(podns.Key(number)), removeIfThere(d.paths.ownMark(number)))
+	return errors.Join(ifLoaded(err), m.Delete(number), eps.stats.Delete(podns.Key(number)), removeIfThere(d.paths.podnsMark(number)))
 }
 
 // detachOwn removes the programs from every own device that is known, and leaves maps and notes as they are.
 func (d *Datapath) detachOwn(a *attacher) error {
-	marks, err := names(d.paths.own())
+	marks, err := names(d.paths.podns())
 	errs := []error{err}
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
@@ -286,11 +286,11 @@ func (d *Datapath) detachOwn(a *attacher) error {
 
 // clearOwn removes our filters from the device, and the qdisc too if we made it and nobody else uses it.
 func (c *tcConn) clearOwn(p ownPlace, number uint32) error {
-	if p.made && c.only(p.ifindex, insideHooks()) {
+	if p.made && c.only(p.ifindex, podnsHooks()) {
 		return c.deleteClsact(p.ifindex)
 	}
 	var errs []error
-	for _, h := range insideHooks() {
+	for _, h := range podnsHooks() {
 		errs = append(errs, c.deleteOwnFilter(p.ifindex, h, number))
 	}
 	return errors.Join(errs...)
@@ -380,7 +380,7 @@ func (d *Datapath) collectOwn(a *attacher, valid func(uint64) bool) error {
 			errs = append(errs, d.releaseOwn(a, m, number))
 		}
 	}
-	marks, err := names(d.paths.own())
+	marks, err := names(d.paths.podns())
 	errs = append(errs, err)
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)

@@ -57,7 +57,7 @@ func TestPrivilegedOwnDevice(t *testing.T) {
 	}
 	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
 	text := filters(in)
-	if strings.Count(text, " name sl_own_egress") != 1 || strings.Count(text, " name sl_own_ingress") != 1 {
+	if strings.Count(text, " name sl_ns_egress") != 1 || strings.Count(text, " name sl_ns_ingress") != 1 {
 		t.Errorf("filters:\n%s", text)
 	}
 	pingFails(in, "192.0.2.99") // nobody answers: what counts is that the question was seen
@@ -118,7 +118,7 @@ func (e *env) noneOwn(d *Datapath) {
 	e.ok(err)
 	keys, err := eps.stats.Keys()
 	e.ok(err)
-	if marks := mustNames(e.t, d.paths.own()); len(all) != 0 || len(keys) != 0 || len(marks) != 0 {
+	if marks := mustNames(e.t, d.paths.podns()); len(all) != 0 || len(keys) != 0 || len(marks) != 0 {
 		e.t.Errorf("left: %+v, counters %v, marks %v", all, keys, marks)
 	}
 }
@@ -156,7 +156,7 @@ func TestPrivilegedOwnDeviceUpgrade(t *testing.T) {
 	d2 := e.open()
 	e.ok(d2.CheckEndpoint(e.ctx, ep, FeatureAdmit))
 	after := filters(in)
-	if before == after || strings.Count(after, " name sl_own_") != 2 {
+	if before == after || strings.Count(after, " name sl_ns_") != 2 {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
 	e.ok(d2.Unload(e.ctx))
@@ -184,7 +184,7 @@ func TestPrivilegedOwnDeviceGone(t *testing.T) {
 		t.Errorf("check: %v", err)
 	}
 	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
-	if text := filters(in); strings.Count(text, " name sl_own_") != 2 {
+	if text := filters(in); strings.Count(text, " name sl_ns_") != 2 {
 		t.Errorf("a stranger's filters:\n%s", text)
 	}
 	e.ok(os.Remove(gone))

@@ -27,7 +27,7 @@ func (d *Datapath) dropPeers(gone []hostport.Value) {
 }
 
 func (d *Datapath) destroyPeers(gone []hostport.Value) error {
-	raw, err := d.pinned(mapPeers)
+	raw, err := d.pinned(mapSockLBConn)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 // bpffs never hold a dot: the kernel refuses some, and keeps them for its own use.
 type paths struct {
 	bpffs bpffs
-	dir   string // <bpffs>/sluice/v1/<ns>
+	dir   string // <bpffs>/sluice/v2/<ns>
 	lock  string
 	state string // the decision
 
@@ -59,13 +59,13 @@ func (p paths) clsact() string            { return filepath.Join(p.dir, "clsact"
 func (p paths) mapPin(name string) string { return filepath.Join(p.maps(), name) }
 func (p paths) buildDir(id string) string { return filepath.Join(p.progs(), buildPrefix+id) }
 func (p paths) freshDir(id string) string { return filepath.Join(p.progs(), freshPrefix+id) }
-func (p paths) podSide() string           { return filepath.Join(p.dir, "podside") }
-func (p paths) podMark(index int) string {
-	return filepath.Join(p.podSide(), "dev"+strconv.Itoa(index))
+func (p paths) routedDevs() string        { return filepath.Join(p.dir, "routed_devs") }
+func (p paths) routedMark(index int) string {
+	return filepath.Join(p.routedDevs(), "dev"+strconv.Itoa(index))
 }
-func (p paths) own() string { return filepath.Join(p.dir, "own") }
-func (p paths) ownMark(number uint32) string {
-	return filepath.Join(p.own(), "dev"+strconv.FormatUint(uint64(number), 10))
+func (p paths) podns() string { return filepath.Join(p.dir, "podns") }
+func (p paths) podnsMark(number uint32) string {
+	return filepath.Join(p.podns(), "dev"+strconv.FormatUint(uint64(number), 10))
 }
 func (p paths) clsactMark(index int) string {
 	return filepath.Join(p.clsact(), "dev"+strconv.Itoa(index))
@@ -130,10 +130,10 @@ func (p paths) loaded(id string) bool {
 			return false
 		}
 	}
-	if !slices.Contains(programs, drawnMark) {
+	if !slices.Contains(programs, loadConstsName) {
 		return false
 	}
-	if !slices.Contains(programs, noSockDir) {
+	if !slices.Contains(programs, noSockLBDir) {
 		for _, h := range sockHooks() {
 			if !slices.Contains(programs, h.program) {
 				return false
@@ -150,12 +150,12 @@ func (p paths) loaded(id string) bool {
 
 // make creates the tree. 0700: who can open a pin can change what packets do.
 func (p paths) make() error {
-	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact(), p.podSide(), p.own(), p.edt()} {
+	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact(), p.routedDevs(), p.podns(), p.edt()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make pin directory: %w", err)
 		}
 	}
-	if err := p.makeHome(); err != nil {
+	if err := p.makeNetnsInode(); err != nil {
 		return fmt.Errorf("note network namespace: %w", err)
 	}
 	return nil
@@ -164,7 +164,7 @@ func (p paths) make() error {
 // mend makes directories anew that somebody has removed by hand, pins and all: a link without a place for its pin goes with
 // the process that makes it.
 func (p paths) mend() error {
-	for _, dir := range []string{p.links(), p.clsact(), p.own(), p.edt()} {
+	for _, dir := range []string{p.links(), p.clsact(), p.podns(), p.edt()} {
 		if unix.Access(dir, unix.F_OK) != nil {
 			return p.make()
 		}

@@ -26,7 +26,7 @@ func (d *Datapath) policies() (policies, error) {
 	if err != nil {
 		return policies{}, err
 	}
-	dm, err := d.pinned(mapPoliced)
+	dm, err := d.pinned(mapDevicePolicy)
 	return policies{policymap.New(rm), policymap.NewDevices(dm)}, err
 }
 
@@ -92,7 +92,7 @@ func (d *Datapath) unpolice(key uint32, owner uint64) error {
 func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *rollback.Stack) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil {
-		return fmt.Errorf("sl_policed: %w", err)
+		return fmt.Errorf("sl_dev_policy: %w", err)
 	}
 	if id == 0 && !had {
 		return nil
@@ -107,7 +107,7 @@ func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *p
 		return v.devices.Delete(key)
 	}
 	if err := v.devices.Put(key, policymap.NewPoliced(owner, group, id, p.Mode)); err != nil {
-		return full("sl_policed", err)
+		return full("sl_dev_policy", err)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (v policies) release(key uint32, owner uint64) error {
 func (v policies) forget() error {
 	used, err := v.devices.All()
 	if err != nil {
-		return fmt.Errorf("sl_policed: %w", err)
+		return fmt.Errorf("sl_dev_policy: %w", err)
 	}
 	ids, err := v.rules.IDs()
 	if err != nil {
@@ -164,7 +164,7 @@ func (d *Datapath) collectPolicies() error {
 	}
 	all, err := v.devices.All()
 	if err != nil {
-		return fmt.Errorf("sl_policed: %w", err)
+		return fmt.Errorf("sl_dev_policy: %w", err)
 	}
 	var errs []error
 	for key := range all {
@@ -183,7 +183,7 @@ func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
 	}
 	got, had, err := v.devices.Get(key)
 	if err != nil {
-		return 0, fmt.Errorf("sl_policed: %w", err)
+		return 0, fmt.Errorf("sl_dev_policy: %w", err)
 	}
 	if ep.Policy.Empty() {
 		if had {
@@ -234,7 +234,7 @@ func (d *Datapath) Policies(_ context.Context) ([]PolicyStatus, error) {
 	}
 	all, err := v.devices.All()
 	if err != nil {
-		return nil, fmt.Errorf("sl_policed: %w", err)
+		return nil, fmt.Errorf("sl_dev_policy: %w", err)
 	}
 	ids, err := v.rules.IDs()
 	if err != nil {

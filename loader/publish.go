@@ -115,7 +115,7 @@ func (d *Datapath) hostPorts() (hostport.Map, error) {
 	if err != nil {
 		return hostport.Map{}, err
 	}
-	e, err := d.pinned(mapEpoch)
+	e, err := d.pinned(mapCacheEpoch)
 	return hostport.New(m, cacheepoch.New(e)), err
 }
 
@@ -268,12 +268,12 @@ func (d *Datapath) putSources(p HostPort) error {
 	if len(p.Sources) == 0 {
 		return nil
 	}
-	raw, err := d.pinned(mapSources)
+	raw, err := d.pinned(mapHostPortAllowlist)
 	if err != nil {
 		return err
 	}
 	if _, err := hostport.NewSources(raw).Put(masked(p.Sources)); err != nil {
-		return fmt.Errorf("sources of published port %s: %w", p.key(), full("sl_sources", err))
+		return fmt.Errorf("sources of published port %s: %w", p.key(), full("sl_hp_allowlist", err))
 	}
 	return nil
 }
@@ -316,7 +316,7 @@ func (d *Datapath) checkSources(p HostPort) error {
 	if len(p.Sources) == 0 {
 		return nil
 	}
-	raw, err := d.pinned(mapSources)
+	raw, err := d.pinned(mapHostPortAllowlist)
 	if err != nil {
 		return err
 	}

@@ -16,13 +16,13 @@ import (
 const (
 	minFlows = 1 << 14
 	maxFlows = 1 << 17
-	// memoryPerFlow is how much memory of the node one entry of sl_flows stands for, bytes.
+	// memoryPerFlow is how much memory of the node one entry of sl_ct stands for, bytes.
 	memoryPerFlow = 1 << 16
 	// flowsPerNew is how many proven flows there is room for per unproven one.
 	flowsPerNew = 4
 )
 
-// defaultFlows is the number of entries of sl_flows on a node with that many
+// defaultFlows is the number of entries of sl_ct on a node with that many
 // bytes of memory: a power of two, so that the hash table has no unused half.
 func defaultFlows(memory uint64) uint32 {
 	flows := uint32(minFlows)
@@ -48,9 +48,9 @@ func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
 			size.FlowsNew = flows / flowsPerNew
 		}
 	}
-	sizes := map[string]uint32{mapFlows: size.Flows, mapFlowsNew: size.FlowsNew}
+	sizes := map[string]uint32{mapConntrack: size.Flows, mapConntrackUnassured: size.FlowsNew}
 	if size.Endpoints != 0 {
-		sizes[mapEndpoints], sizes[mapOwnDevices] = size.Endpoints, size.Endpoints
+		sizes[mapEndpoints], sizes[mapPodnsDevices] = size.Endpoints, size.Endpoints
 	}
 	if size.HostPorts != 0 {
 		sizes[mapHostPorts] = size.HostPorts
@@ -72,11 +72,11 @@ func moreRoom(name string) string {
 // SizeKey is the key of mapSizes in the node configuration that the size of a map comes from; empty: it is fixed.
 func SizeKey(name string) string {
 	switch name {
-	case mapFlows:
+	case mapConntrack:
 		return "flows"
-	case mapFlowsNew:
+	case mapConntrackUnassured:
 		return "flowsNew"
-	case mapEndpoints, mapOwnDevices:
+	case mapEndpoints, mapPodnsDevices:
 		return "endpoints"
 	case mapHostPorts:
 		return "hostPorts"

@@ -38,7 +38,7 @@ func TestMapSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got[mapFlows] != 5 || got[mapHostPorts] != 7 || got[mapFlowsNew] < minFlows/flowsPerNew {
+	if got[mapConntrack] != 5 || got[mapHostPorts] != 7 || got[mapConntrackUnassured] < minFlows/flowsPerNew {
 		t.Errorf("sizes %v", got)
 	}
 	if _, ok := got[mapEndpoints]; ok {
@@ -50,8 +50,8 @@ func TestMapSizes(t *testing.T) {
 func TestFullSaysWhatHelps(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		mapEndpoints: `raise "endpoints"`, mapOwnDevices: `raise "endpoints"`, mapHostPorts: `raise "hostPorts"`,
-		mapUplinks: `"uplinks"`, mapHostAddrs: "fixed", mapEpStats: "fixed", mapPolicies: "fixed",
+		mapEndpoints: `raise "endpoints"`, mapPodnsDevices: `raise "endpoints"`, mapHostPorts: `raise "hostPorts"`,
+		mapUplinks: `"uplinks"`, mapNodeAddrs: "fixed", mapEpStats: "fixed", mapPolicies: "fixed",
 	} {
 		err := full(name, unix.E2BIG)
 		if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), want) {

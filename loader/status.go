@@ -299,37 +299,37 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 // entries counts what is in a map.
 func entries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
-	case mapFlows, mapFlowsNew:
+	case mapConntrack, mapConntrackUnassured:
 		return conntrack.New(m).Len()
 	case mapEndpoints:
 		return endpoint.New(m, cacheepoch.Epoch{}).Len()
 	case mapHostPorts:
 		return hostport.New(m, cacheepoch.Epoch{}).Len()
-	case mapSources:
+	case mapHostPortAllowlist:
 		return hostport.NewSources(m).Len()
-	case mapPeers:
+	case mapSockLBConn:
 		return socklb.NewConnected(m).Len()
-	case mapPeersUDP:
+	case mapSockLBUDP:
 		return socklb.NewDatagram(m).Len()
-	case mapNoMasq:
+	case mapNoMasqCIDRs:
 		return endpoint.NewNoMasq(m).Len()
-	case mapDeny, mapPolicies, mapPoliced:
+	case mapDenylist, mapPolicies, mapDevicePolicy:
 		return firewallEntries(name, m)
 	case mapEDTLimits:
 		return edt.NewLimits(m).Len()
-	case mapEDTNets:
+	case mapEDTCIDRs:
 		return edt.NewNets(m).Len()
-	case mapOwnDevices:
+	case mapPodnsDevices:
 		all, err := podns.New(m).All()
 		return len(all), err
-	case mapEvents:
+	case mapDropEvents:
 		return 0, nil // bytes, and of no reader but now
-	case mapDevDrops:
+	case mapDropsByDevice:
 		return drops.NewDeviceDrops(m, nil).Len()
 	case mapEpStats:
 		keys, err := endpoint.NewStats(m).Keys()
 		return len(keys), err
-	case mapHostAddrs:
+	case mapNodeAddrs:
 		all, err := endpoint.NewHostAddrs(m).All()
 		return len(all), err
 	case mapUplinks:
@@ -350,7 +350,7 @@ func countKeys(m *bpfsys.Map) (int, error) {
 
 func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
-	case mapDeny:
+	case mapDenylist:
 		all, err := denylist.New(m).All()
 		return len(all), err
 	case mapPolicies:
@@ -362,7 +362,7 @@ func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 }
 
 func (d *Datapath) dropStatus(s *Status) error {
-	m, err := d.pinned(mapDrops)
+	m, err := d.pinned(mapDropReasons)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func Hooks(indices []int) ([]Hooked, error) {
 		if l.XDP.Mode != "" {
 			out = append(out, Hooked{index, howXDP, []HookedProgram{program(l.XDP.ID, howXDP)}})
 		}
-		for _, hk := range []hook{hookUplIngress(), hookUplEgress()} { // one for each direction
+		for _, hk := range []hook{hookFromUplink(), hookToUplink()} { // one for each direction
 			at := Hooked{Ifindex: index, Hook: hk.direction()}
 			tcx, err := tcxPrograms(index, hk)
 			if err != nil {

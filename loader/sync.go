@@ -77,7 +77,7 @@ func (d *Datapath) knows(a *attacher, ep Endpoint, gw gateways, fresh bool) (boo
 
 // knownNode returns what the maps say of the node: its addresses, each with its device, and its uplinks.
 func (d *Datapath) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
-	am, err := d.pinned(mapHostAddrs)
+	am, err := d.pinned(mapNodeAddrs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -179,7 +179,7 @@ func (d *Datapath) podSide() (func(index int) bool, error) {
 		return nil, err
 	}
 	return func(index int) bool {
-		if exists(d.paths.podMark(index)) {
+		if exists(d.paths.routedMark(index)) {
 			return true
 		}
 		has, err := eps.stats.Has(uint32(index))
@@ -189,7 +189,7 @@ func (d *Datapath) podSide() (func(index int) bool, error) {
 
 // markPodSide remembers that packets of pods are routed from index.
 func (d *Datapath) markPodSide(index int) error {
-	mark := d.paths.podMark(index)
+	mark := d.paths.routedMark(index)
 	if exists(mark) {
 		return nil
 	}
@@ -202,7 +202,7 @@ func (d *Datapath) markPodSide(index int) error {
 // writeHostAddrs makes want the set of the node's addresses: new ones first, so that none is missing at any moment. It returns
 // those that have gone.
 func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
-	raw, err := d.pinned(mapHostAddrs)
+	raw, err := d.pinned(mapNodeAddrs)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr
 			continue
 		}
 		if err := m.Put(a, index); err != nil {
-			return nil, fmt.Errorf("node address %s: %w", a, full("sl_host_addrs", err))
+			return nil, fmt.Errorf("node address %s: %w", a, full("sl_node_addrs", err))
 		}
 	}
 	for a := range have {
@@ -303,7 +303,7 @@ func (d *Datapath) writeKeptPorts() error {
 	if err != nil {
 		return fmt.Errorf("sysctl %s: %w", reservedPortsKey, err)
 	}
-	raw, err := d.pinned(mapPortsKept)
+	raw, err := d.pinned(mapReservedPorts)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ import (
 // known returns the node's addresses and the names of its uplinks, as the programs know them.
 func known(e *env, d *Datapath) (addrs, uplinks []string) {
 	e.t.Helper()
-	raw, err := d.pinned(mapHostAddrs)
+	raw, err := d.pinned(mapNodeAddrs)
 	e.ok(err)
 	all, err := endpoint.NewHostAddrs(raw).All()
 	e.ok(err)
@@ -41,7 +41,7 @@ func known(e *env, d *Datapath) (addrs, uplinks []string) {
 		l, err := e.h.LinkByIndex(int(index))
 		e.ok(err)
 		uplinks = append(uplinks, l.Name)
-		if got := hooksOf(e, d, int(index)); len(got) != 2 || !strings.HasPrefix(got[0], "upl_ingress") {
+		if got := hooksOf(e, d, int(index)); len(got) != 2 || !strings.HasPrefix(got[0], "from_uplink") {
 			e.t.Errorf("%s: %v", l.Name, got)
 		}
 	}
@@ -87,7 +87,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	}
 	for _, dev := range s.Devices {
 		for _, p := range dev.Programs {
-			if !p.OK || strings.HasSuffix(p.Name, "_bare") != (dev.Name == "tun0") {
+			if !p.OK || strings.HasSuffix(p.Name, "_l3dev") != (dev.Name == "tun0") {
 				t.Errorf("%s: %+v", dev.Name, p)
 			}
 		}
@@ -113,7 +113,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	up := e.index("eth0")
 	tun := e.index("tun0")
 	want := []string{
-		linkName(up, hookUplEgress()), linkName(up, hookUplIngress()), linkName(tun, hookBareEgress()), linkName(tun, hookBareIngress()),
+		linkName(up, hookToUplink()), linkName(up, hookFromUplink()), linkName(tun, hookToL3Uplink()), linkName(tun, hookFromL3Uplink()),
 	}
 	slices.Sort(want)
 	if uplinkWay() == howClsact {
@@ -126,7 +126,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	// A device that has gone is remembered no longer.
 	e.ip("link", "del", "br0")
 	e.ok(d.GC(e.ctx, func(uint64) bool { return true }))
-	if left := mustNames(t, d.paths.podSide()); len(left) != 0 {
+	if left := mustNames(t, d.paths.routedDevs()); len(left) != 0 {
 		t.Errorf("marks left: %v", left)
 	}
 	e.ip("link", "add", "br0", "type", "bridge")
@@ -134,7 +134,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 
 	// Somebody who took our programs off gets them back.
 	if uplinkWay() == howTCX {
-		e.ok(os.Remove(d.paths.linkPin(up, hookUplIngress())))
+		e.ok(os.Remove(d.paths.linkPin(up, hookFromUplink())))
 	} else {
 		e.run("tc", "filter", "del", "dev", "eth0", "ingress")
 	}
@@ -160,7 +160,7 @@ func TestPrivilegedSourceGone(t *testing.T) {
 		e.ok(bpfsys.Put(m, outside, bpfgen.TypesSlCtEntry{Other: inside, Flags: nat | uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE), Created: now, LastSeen: now, Owner: 7}))
 	}
 	left := func() (n int) {
-		for _, name := range []string{mapFlows, mapFlowsNew} {
+		for _, name := range []string{mapConntrack, mapConntrackUnassured} {
 			m, err := d.pinned(name)
 			e.ok(err)
 			got, err := conntrack.New(m).Len()
@@ -169,10 +169,10 @@ func TestPrivilegedSourceGone(t *testing.T) {
 		}
 		return n
 	}
-	put(mapFlows, "10.1.0.2:1000", "203.0.113.1:53", "198.51.100.200:61000")
-	put(mapFlowsNew, "10.1.0.2:1001", "203.0.113.1:53", "198.51.100.200:61001")
-	put(mapFlows, "[fd00::2]:1000", "[2001:db8:f::1]:53", "[2001:db8:7::200]:61000")
-	put(mapFlows, "10.1.0.2:1002", "203.0.113.1:53", "192.0.2.10:61002")
+	put(mapConntrack, "10.1.0.2:1000", "203.0.113.1:53", "198.51.100.200:61000")
+	put(mapConntrackUnassured, "10.1.0.2:1001", "203.0.113.1:53", "198.51.100.200:61001")
+	put(mapConntrack, "[fd00::2]:1000", "[2001:db8:f::1]:53", "[2001:db8:7::200]:61000")
+	put(mapConntrack, "10.1.0.2:1002", "203.0.113.1:53", "192.0.2.10:61002")
 	e.ok(d.Sync(e.ctx))
 	if n := left(); n != 8 {
 		t.Errorf("%d entries while all addresses are there, want 8", n)
@@ -279,7 +279,7 @@ func TestPrivilegedReservedPorts(t *testing.T) {
 	set := func(v string) { e.ok(os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte(v), 0)) }
 	d := e.open()
 	has := func(p uint16) bool {
-		m, err := d.pinned(mapPortsKept)
+		m, err := d.pinned(mapReservedPorts)
 		e.ok(err)
 		word, ok, err := bpfsys.Lookup[uint64](m, uint32(p/64))
 		e.ok(err)

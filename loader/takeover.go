@@ -160,7 +160,7 @@ func (c *portChange) sweepSources() error {
 	if err != nil {
 		return fmt.Errorf("published ports: %w", err)
 	}
-	raw, err := c.d.pinned(mapSources)
+	raw, err := c.d.pinned(mapHostPortAllowlist)
 	if err != nil {
 		return ifLoaded(err)
 	}

@@ -20,6 +20,9 @@ func Unload(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if err := d.migrate(ctx); err != nil {
+		return err
+	}
 	if !exists(d.paths.dir) && !exists(d.paths.state) {
 		return nil
 	}

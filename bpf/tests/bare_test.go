@@ -74,8 +74,8 @@ func TestPrivilegedBareUplink(t *testing.T) {
 		fx.each(t, fmt.Sprintf("denied%d", family), func(w *walk) {
 			prefix := netip.PrefixFrom(client(family), pick(family, 24, 64)).Masked()
 			key := &bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(prefix)), Ip: codec.Addr(prefix.Addr())}
-			w.put("sl_deny", key, uint64(0))
-			defer w.remove("sl_deny", key)
+			w.put("sl_denylist", key, uint64(0))
+			defer w.remove("sl_denylist", key)
 			j := w.toHostPort(family, tcp, podA)
 			in := j.outside.rx("S")
 			in.srcMAC, in.dstMAC = mac(), mac()

@@ -125,7 +125,7 @@ func BenchmarkDenied(b *testing.B) {
 			b.Run(fmt.Sprintf("IPv%d/verdict %d", family, verdict), func(b *testing.B) {
 				o := mustLoad(b, loadOptions{})
 				_, p := xdpProgram(b, o)
-				if err := denylist.New(o.views["sl_deny"]).Add(netip.PrefixFrom(denied, denied.BitLen())); err != nil {
+				if err := denylist.New(o.views["sl_denylist"]).Add(netip.PrefixFrom(denied, denied.BitLen())); err != nil {
 					b.Fatal(err)
 				}
 				f := udpFrame(netip.AddrPortFrom(client(family), 9).String(), netip.AddrPortFrom(podA.addr(family), 9).String())

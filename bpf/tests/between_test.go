@@ -103,7 +103,7 @@ func TestPrivilegedBetweenNetworksPolicedLost(t *testing.T) {
 		x.answers("SA")
 		x.asks("PA")
 		door := reversed(tupleOf(x.middle))
-		door.Pad[0] = 1
+		door.Side = 1
 		for _, lost := range [][]bpfgen.TypesSlTuple{
 			{tupleOf(x.asked)}, {door}, {reversed(tupleOf(x.seen))}, {door, reversed(tupleOf(x.seen))},
 		} {

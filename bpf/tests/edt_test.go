@@ -64,7 +64,7 @@ func newShaper(t testing.TB, l edt.Limit) *shaper {
 		t.Fatalf("%d loads of the class", patched)
 	}
 	o.load(t, spec, loadOptions{})
-	s := &shaper{TB: t, o: o, prog: o.take(t, spec, "sl_edt"), limits: edt.NewLimits(o.views["sl_edt_limits"]), nets: edt.NewNets(o.views["sl_edt_nets"])}
+	s := &shaper{TB: t, o: o, prog: o.take(t, spec, "sl_edt"), limits: edt.NewLimits(o.views["sl_edt_limits"]), nets: edt.NewNets(o.views["sl_edt_cidrs"])}
 	s.at(noon)
 	s.put(l)
 	return s
@@ -220,7 +220,7 @@ func overRate(w *walk, family, _ int) {
 	if verdict, _, _ := s.send(f, 5000, 0); verdict != shot {
 		w.tb.Errorf("verdict %d", verdict)
 	}
-	n, err := drops.NewDrops(s.o.views["sl_drops"]).Get(reasonRate)
+	n, err := drops.NewDrops(s.o.views["sl_drop_reasons"]).Get(reasonRate)
 	l := s.get()
 	if err != nil || n != 1 || l.Drops != 1 || l.Packets != 0 || l.Clock != noon+sec/2+1 {
 		w.tb.Errorf("counted %d (%v), limit %d drops, %d packets", n, err, l.Drops, l.Packets)

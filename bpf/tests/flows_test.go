@@ -35,8 +35,8 @@ const (
 
 // The two tables.
 const (
-	proven   = "sl_flows"
-	unproven = "sl_flows_new"
+	proven   = "sl_ct"
+	unproven = "sl_ct_unassured"
 )
 
 // tuple is the key of a connection in the flow maps.

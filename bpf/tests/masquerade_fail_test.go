@@ -127,7 +127,7 @@ func TestPrivilegedMasqueradeLostRecordKeptPort(t *testing.T) {
 		j.out("PA")
 		j.in("PA")
 		if proto == tcp {
-			j.out("PA") // pod_egress makes no record of a connection it has not seen open
+			j.out("PA") // from_pod makes no record of a connection it has not seen open
 		} else {
 			j.outFast("PA")
 		}

@@ -42,17 +42,17 @@ type part struct {
 
 // parts are the objects whose programs take packets.
 var parts = []part{
-	{objects.LoadFromPod, "sl_pod_egress", func(o *programSet) **ebpf.Program { return &o.podEgress }},
-	{objects.LoadToPod, "sl_pod_ingress", func(o *programSet) **ebpf.Program { return &o.podIngress }},
-	{objects.LoadFromUplink, "sl_upl_ingress", func(o *programSet) **ebpf.Program { return &o.uplinkIngress }},
-	{objects.LoadToUplink, "sl_upl_egress", func(o *programSet) **ebpf.Program { return &o.uplinkEgress }},
-	{objects.LoadNsEgress, "sl_own_egress", func(o *programSet) **ebpf.Program { return &o.ownEgress }},
-	{objects.LoadNsIngress, "sl_own_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
+	{objects.LoadFromPod, "sl_from_pod", func(o *programSet) **ebpf.Program { return &o.podEgress }},
+	{objects.LoadToPod, "sl_to_pod", func(o *programSet) **ebpf.Program { return &o.podIngress }},
+	{objects.LoadFromUplink, "sl_from_uplink", func(o *programSet) **ebpf.Program { return &o.uplinkIngress }},
+	{objects.LoadToUplink, "sl_to_uplink", func(o *programSet) **ebpf.Program { return &o.uplinkEgress }},
+	{objects.LoadNsEgress, "sl_ns_egress", func(o *programSet) **ebpf.Program { return &o.ownEgress }},
+	{objects.LoadNsIngress, "sl_ns_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
 	{objects.LoadEdt, "sl_edt", func(o *programSet) **ebpf.Program { return &o.edt }},
 }
 
 // sockets is the object for socket calls, which has several programs.
-var sockets = part{load: objects.LoadSockLB, name: "sl_cgroup_sock"}
+var sockets = part{load: objects.LoadSockLB, name: "sl_socklb"}
 
 func newObjects() *programSet {
 	return &programSet{maps: map[string]*ebpf.Map{}, views: map[string]*bpfsys.Map{}}

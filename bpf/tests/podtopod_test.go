@@ -217,7 +217,7 @@ func TestPrivilegedPodToPodPeerGone(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		p := w.talk(family, proto, podA, podC)
 		p.establish()
-		w.empty("sl_no_masq")
+		w.empty("sl_nomasq_cidrs")
 		w.remove("sl_endpoints", codec.Addr(podC.addr(family)))
 		j := &journey{walk: w, pod: podA, up: upl0, inside: p.conn, outside: p.as(at(upl0.addr(family), keptPort))}
 		j.out("PA")

@@ -28,7 +28,7 @@ func (w *walk) police(p *pod, id uint16, mode policy.Mode, text string) {
 	w.tb.Helper()
 	w.putPolicy(id, mode, text)
 	group := uint32(w.index(p.route))
-	w.put("sl_policed", uint32(w.index(p.name)), policymap.NewPoliced(p.owner, group, id, mode))
+	w.put("sl_dev_policy", uint32(w.index(p.name)), policymap.NewPoliced(p.owner, group, id, mode))
 	w.underPolicy(p, id)
 }
 
@@ -220,7 +220,7 @@ func TestPrivilegedPolicyChange(t *testing.T) {
 		w.police(podA, 9, policy.ModeOpen, onlyTo("ingress", proto, client(family), podPort))
 		j.outFast("PA") // asked and admitted on its way
 		j.inFast("PA")
-		w.remove("sl_policed", uint32(w.index(podA.name))) // and without a policy
+		w.remove("sl_dev_policy", uint32(w.index(podA.name))) // and without a policy
 		w.underPolicy(podA, 0)
 		j.outFast("PA")
 		j.inFast("PA")
@@ -347,9 +347,9 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		const number = 300
 		key := podns.Key(number)
 		w.putPolicy(7, policy.ModeOpen, onlyTo("egress", proto, client(family), serverTCP))
-		w.put("sl_policed", key, policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
-		w.put("sl_own_devices", uint32(number), &bpfgen.TypesSlPodnsDevice{Owner: podA.owner})
-		defer w.remove("sl_own_devices", uint32(number))
+		w.put("sl_dev_policy", key, policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
+		w.put("sl_ns_devices", uint32(number), &bpfgen.TypesSlPodnsDevice{Owner: podA.owner})
+		defer w.remove("sl_ns_devices", uint32(number))
 		w.number = number
 		j := w.plain(family, proto, podA, keptPort)
 		pass := func(h hook, f frame) {
@@ -374,9 +374,9 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		pass(ownIngress, stranger.rx("S"))
 		pass(ownEgress, stranger.tx("SA"))
 		w.number = number + 1 // another pod with the same address knows nothing of it
-		w.put("sl_own_devices", uint32(number+1), &bpfgen.TypesSlPodnsDevice{Owner: podB.owner})
-		defer w.remove("sl_own_devices", uint32(number+1))
-		w.put("sl_policed", podns.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, policy.ModeOpen))
+		w.put("sl_ns_devices", uint32(number+1), &bpfgen.TypesSlPodnsDevice{Owner: podB.owner})
+		defer w.remove("sl_ns_devices", uint32(number+1))
+		w.put("sl_dev_policy", podns.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, policy.ModeOpen))
 		refuse(ownIngress, j.inside.rx("SA"), reasonIngress)
 		w.number = 0 // no number: nobody's
 		pass(ownIngress, w.toPod(family, proto).inside.rx("S"))

@@ -104,7 +104,7 @@ func leaves(w *walk, p anything) conn {
 	left := r.out
 	if r.verdict == pass {
 		if string(left) != string(sent) {
-			w.tb.Fatalf("pod_egress changed what it passed on:\n%x\n%x", sent, left)
+			w.tb.Fatalf("from_pod changed what it passed on:\n%x\n%x", sent, left)
 		}
 		if r, err = w.run(uplEgress, upl0.name, input{data: route(left, podA.mac, podA.gwMAC)}); err != nil {
 			w.tb.Fatal(err)
@@ -114,7 +114,7 @@ func leaves(w *walk, p anything) conn {
 			w.tb.Fatalf("verdict %d of uplink_egress", r.verdict)
 		}
 	} else if r.verdict != redirect {
-		w.tb.Fatalf("verdict %d of pod_egress", r.verdict)
+		w.tb.Fatalf("verdict %d of from_pod", r.verdict)
 	}
 	if err := checkSums(left); err != nil {
 		w.tb.Fatal(err)

@@ -25,11 +25,11 @@ type fixture struct {
 	*programSet
 	modes []mode
 	cut   [hooks]*ebpf.Program // see objects.cutting
-	kept  *[]uint32            // words of sl_ports_kept that walks have written since the last one began
+	kept  *[]uint32            // words of sl_rsvd_ports that walks have written since the last one began
 }
 
 // fixtureSizes keep the maps quick to empty.
-var fixtureSizes = map[string]uint32{"sl_flows": 4096, "sl_flows_new": 4096, "sl_ep_stats": 64}
+var fixtureSizes = map[string]uint32{"sl_ct": 4096, "sl_ct_unassured": 4096, "sl_ep_stats": 64}
 
 // loaded are the programs of fixtures by their configuration: loading them takes longer than most tests do with them.
 var loaded = map[string]fixture{}
@@ -119,13 +119,13 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 	tb.Helper()
 	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfgen.TypesSlEndpointStats{}}
 	w.places = map[drops.Place]uint64{}
-	for _, name := range []string{"sl_flows", "sl_flows_new", "sl_endpoints", "sl_ep_stats", "sl_host_addrs", "sl_uplinks", "sl_no_masq", "sl_hostports", "sl_frags", "sl_policies", "sl_policed", "sl_dev_drops"} {
+	for _, name := range []string{"sl_ct", "sl_ct_unassured", "sl_endpoints", "sl_ep_stats", "sl_node_addrs", "sl_uplinks", "sl_nomasq_cidrs", "sl_hostports", "sl_frags", "sl_policies", "sl_dev_policy", "sl_drops_by_dev"} {
 		w.empty(name)
 	}
-	w.zero("sl_drops", make([]uint64, ebpf.MustPossibleCPU()))
-	w.zero("sl_event_cpu", make([]bpfgen.TypesSlEventState, ebpf.MustPossibleCPU()))
+	w.zero("sl_drop_reasons", make([]uint64, ebpf.MustPossibleCPU()))
+	w.zero("sl_event_state", make([]bpfgen.TypesSlEventState, ebpf.MustPossibleCPU()))
 	for _, word := range *fx.kept {
-		w.put("sl_ports_kept", word, uint64(0))
+		w.put("sl_rsvd_ports", word, uint64(0))
 	}
 	*fx.kept = nil
 	for _, p := range allPods {
@@ -133,7 +133,7 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 		w.addEndpoint(p, 0)
 	}
 	for _, a := range []netip.Addr{upl0.addr4, upl0.addr6, upl1.addr4, upl1.addr6, second4, second6, ip("10.1.0.1"), ip("fd00:1::1")} {
-		w.put("sl_host_addrs", codec.Addr(a), uint32(w.index("upl0")))
+		w.put("sl_node_addrs", codec.Addr(a), uint32(w.index("upl0")))
 	}
 	for _, u := range []*uplink{upl0, upl1} {
 		w.put("sl_uplinks", uint32(w.index(u.name)), &bpfgen.TypesSlUplink{Src4: codec.Addr(u.addr4), Src6: codec.Addr(u.addr6)})
@@ -204,7 +204,7 @@ func (w *walk) epoch() cacheepoch.Epoch {
 	if w.untold {
 		return cacheepoch.Epoch{}
 	}
-	return cacheepoch.New(w.views["sl_epoch"])
+	return cacheepoch.New(w.views["sl_cache_epoch"])
 }
 
 const (
@@ -296,7 +296,7 @@ func (w *walk) publish(p published) {
 		PodIP: p.pod.addr(family), Owner: p.pod.owner, Gen: p.gen, PodPort: p.port, Conditions: p.conditions,
 	}
 	if len(p.sources) > 0 {
-		list, err := hostport.NewSources(w.views["sl_sources"]).Put(p.sources)
+		list, err := hostport.NewSources(w.views["sl_hp_allowlist"]).Put(p.sources)
 		if err != nil {
 			w.tb.Fatal(err)
 		}
@@ -317,7 +317,7 @@ func notMasqueraded(prefixes ...string) option {
 	return func(w *walk) {
 		for _, s := range prefixes {
 			p := netip.MustParsePrefix(s)
-			w.put("sl_no_masq", &bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}, uint32(1))
+			w.put("sl_nomasq_cidrs", &bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}, uint32(1))
 		}
 	}
 }
@@ -327,13 +327,13 @@ func (w *walk) keepPorts(first, last int) {
 	w.tb.Helper()
 	for word := first / 64; word <= last/64; word++ {
 		var bits uint64
-		if err := w.maps["sl_ports_kept"].Lookup(uint32(word), &bits); err != nil {
+		if err := w.maps["sl_rsvd_ports"].Lookup(uint32(word), &bits); err != nil {
 			w.tb.Fatal(err)
 		}
 		for port := max(first, word*64); port <= min(last, word*64+63); port++ {
 			bits |= 1 << (port % 64)
 		}
-		w.put("sl_ports_kept", uint32(word), bits)
+		w.put("sl_rsvd_ports", uint32(word), bits)
 		*w.kept = append(*w.kept, uint32(word))
 	}
 }

@@ -87,7 +87,7 @@ func addSeams(spec *ebpf.CollectionSpec) {
 		Name: seamMap, Type: ebpf.Array, KeySize: 4, ValueSize: seamSize, MaxEntries: 1, Pinning: ebpf.PinByName,
 	}
 	for _, p := range spec.Programs {
-		if strings.HasPrefix(p.Name, "sl_own_") {
+		if strings.HasPrefix(p.Name, "sl_ns_") {
 			numberFromCb(p.Instructions)
 		}
 		p.Instructions = withSeams(p.Instructions)

@@ -16,7 +16,7 @@ func TestPrivilegedTablesFull(t *testing.T) {
 	fx.modes = fx.modes[:1]
 	for _, family := range families {
 		fx.each(t, fmt.Sprint(family), func(w *walk) {
-			for i := range uint16(fixtureSizes["sl_flows_new"]) { // two entries each
+			for i := range uint16(fixtureSizes["sl_ct_unassured"]) { // two entries each
 				j := w.opens(family, udp, podA, keptPort, keptPort)
 				j.inside.remote = at(client(family), serverTCP+1+i)
 				j.outside.remote = j.inside.remote
@@ -29,7 +29,7 @@ func TestPrivilegedTablesFull(t *testing.T) {
 			}
 			entries := 0
 			w.eachFlow(unproven, func(bpfgen.TypesSlTuple, bpfgen.TypesSlCtEntry) { entries++ })
-			if entries > int(fixtureSizes["sl_flows_new"]) {
+			if entries > int(fixtureSizes["sl_ct_unassured"]) {
 				t.Errorf("%d entries: nothing was evicted", entries)
 			}
 		}, masquerading(podA))

@@ -177,7 +177,7 @@ func TestPrivilegedTurnLostHalves(t *testing.T) {
 		x.asks("PA")
 		x.answers("PA")
 		record := reversed(tupleOf(x.middle))
-		record.Pad[0] = 1
+		record.Side = 1
 		for _, key := range []bpfgen.TypesSlTuple{tupleOf(x.asked), tupleOf(x.middle), reversed(tupleOf(x.seen)), record} {
 			w.lose(key)
 			x.asks("PA")
@@ -201,7 +201,7 @@ func TestPrivilegedTurnLostRecordClientFirst(t *testing.T) {
 		x.asked.local = at(podB.addr(family), movedPort)
 		x.middle.local = x.asked.local
 		key := reversed(tupleOf(x.middle))
-		key.Pad[0] = 1
+		key.Side = 1
 		x.masked(rolled(startOf(key)))
 		x.asks("S")
 		x.answers("SA")

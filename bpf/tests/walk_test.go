@@ -167,7 +167,7 @@ func passes(raw []byte) want { return want{verdict: pass, out: raw} }
 // untouched is a packet that is nobody's: not even counted.
 func untouched(raw []byte) want { return want{verdict: pass, out: raw, uncounted: true} }
 
-// drops is a counted drop. At pod_egress the packet has not been counted as sent.
+// drops is a counted drop. At from_pod the packet has not been counted as sent.
 func wantDrop(reason drops.Reason, victim *pod) want {
 	return want{verdict: shot, reason: reason, victim: victim, uncounted: true}
 }
@@ -296,7 +296,7 @@ func (w *walk) checkCounters(h hook) {
 	if got := w.readDrops(); got != w.drops {
 		w.tb.Errorf("%s: drop counters %v, want %v", h, got, w.drops)
 	}
-	places, err := drops.NewDeviceDrops(w.views["sl_dev_drops"], w.views["sl_event_cpu"]).All()
+	places, err := drops.NewDeviceDrops(w.views["sl_drops_by_dev"], w.views["sl_event_state"]).All()
 	if err != nil {
 		w.tb.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func (d dropCounts) total() (n uint64) {
 
 func (w *walk) readDrops() (all dropCounts) {
 	w.tb.Helper()
-	view := drops.NewDrops(w.views["sl_drops"])
+	view := drops.NewDrops(w.views["sl_drop_reasons"])
 	for r := range all {
 		n, err := view.Get(drops.Reason(r))
 		if err != nil {
@@ -358,7 +358,7 @@ func (w *walk) readStats(p *pod) (total bpfgen.TypesSlEndpointStats) {
 // dump shows what is in the flow maps and the drop counters, for a failure.
 func (w *walk) dump() string {
 	s := fmt.Sprintf("drops %v\n", w.readDrops())
-	for _, name := range []string{"sl_flows", "sl_flows_new"} {
+	for _, name := range []string{"sl_ct", "sl_ct_unassured"} {
 		w.eachFlow(name, func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlCtEntry) {
 			s += fmt.Sprintf("%s %s -> %s flags %#x\n", name, tupleText(k), tupleText(f.Other), f.Flags)
 		})

@@ -18,7 +18,7 @@ import (
 const reasonDenied = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED)
 
 // xdp is the object of the deny list: its program is none of tc's, and takes no part in a walk.
-var xdp = part{load: objects.LoadXDPDenylist, name: "sl_xdp_uplink"}
+var xdp = part{load: objects.LoadXDPDenylist, name: "sl_xdp_denylist"}
 
 // Verdicts of XDP.
 const xdpDrop, xdpPass = 1, 2
@@ -52,7 +52,7 @@ func xdpCost(t *testing.T, o *programSet, cost map[string]budget) {
 // denied brings a packet from a denied client to the uplink.
 func denied(w *walk, family, proto int) {
 	_, p := xdpProgram(w.tb, w.programSet)
-	list := denylist.New(w.views["sl_deny"])
+	list := denylist.New(w.views["sl_denylist"])
 	network := netip.PrefixFrom(client(family), client(family).BitLen())
 	if err := list.Add(network); err != nil {
 		w.tb.Fatal(err)
@@ -84,12 +84,12 @@ func TestPrivilegedDropRuns(t *testing.T) {
 	o := mustLoad(t, loadOptions{})
 	_, p := xdpProgram(t, o)
 	for _, family := range families {
-		if err := denylist.New(o.views["sl_deny"]).Add(netip.PrefixFrom(client(family), client(family).BitLen())); err != nil {
+		if err := denylist.New(o.views["sl_denylist"]).Add(netip.PrefixFrom(client(family), client(family).BitLen())); err != nil {
 			t.Fatal(err)
 		}
 	}
 	const loopback = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK)
-	counters, want := drops.NewDeviceDrops(o.views["sl_dev_drops"], o.views["sl_event_cpu"]), map[drops.Reason]uint64{}
+	counters, want := drops.NewDeviceDrops(o.views["sl_drops_by_dev"], o.views["sl_event_state"]), map[drops.Reason]uint64{}
 	for i, step := range []struct {
 		family int
 		source netip.Addr
@@ -136,7 +136,7 @@ func TestPrivilegedDenyFamilies(t *testing.T) {
 	}
 	for _, tt := range tests {
 		fx.each(t, tt.network+tt.hidden, func(w *walk) {
-			list := denylist.New(w.views["sl_deny"])
+			list := denylist.New(w.views["sl_denylist"])
 			for _, n := range []string{tt.network, tt.hidden} {
 				if n == "" {
 					continue

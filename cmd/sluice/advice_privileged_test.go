@@ -37,7 +37,7 @@ func TestPrivilegedAdvice(t *testing.T) {
 		{name: "a filter before ours", do: "dev=$(ip -o link show type veth | grep -o 'veth[0-9a-z]*' | head -1); tc filter add dev $dev ingress prio 5 protocol all u32 match u32 0 0 classid 1:1",
 			check: "other-programs", text: "u32 filter of somebody else by clsact runs before ours", level: "warning",
 			undo: "dev=$(ip -o link show type veth | grep -o 'veth[0-9a-z]*' | head -1); tc filter del dev $dev ingress prio 5"},
-		{name: "a program is taken away", do: "dev=$(ip -o link show type veth | grep -o 'veth[0-9a-z]*' | head -1); tc filter del dev $dev egress", check: "programs", text: "has no program sl_pod_ingress at its egress", level: "problem", undo: "none"},
+		{name: "a program is taken away", do: "dev=$(ip -o link show type veth | grep -o 'veth[0-9a-z]*' | head -1); tc filter del dev $dev egress", check: "programs", text: "has no program sl_to_pod at its egress", level: "problem", undo: "none"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

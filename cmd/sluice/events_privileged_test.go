@@ -82,7 +82,7 @@ func TestPrivilegedMonitor(t *testing.T) {
 		})
 	}
 	v := wait(t, lines, spoof, func(v dropEventView) bool { return v.Reason == "spoofed-ip" })
-	if v.Owner == nil || v.Owner.ContainerID != webRef.ContainerID || v.Device != "v0" || v.Program != "sl_pod_egress" ||
+	if v.Owner == nil || v.Owner.ContainerID != webRef.ContainerID || v.Device != "v0" || v.Program != "sl_from_pod" ||
 		v.Proto != "icmp" || v.Source.Addr() != netip.MustParseAddr("10.7.7.7") || v.Dest.Addr() != netip.MustParseAddr("192.0.2.2") ||
 		v.Detail != "type 8 code 0" || v.Len != 98 || len(v.Data) != 2*98 {
 		t.Errorf("%+v", v)
@@ -105,7 +105,7 @@ func TestPrivilegedMonitor(t *testing.T) {
 			}
 		}()
 	}, func(v dropEventView) bool { return v.Reason == "denied" })
-	if v.Program != "sl_xdp_uplink" || v.Dest != netip.MustParseAddrPort("192.0.2.1:8080") || v.Detail != "S" {
+	if v.Program != "sl_xdp_denylist" || v.Dest != netip.MustParseAddrPort("192.0.2.1:8080") || v.Detail != "S" {
 		t.Errorf("%+v", v)
 	}
 	wantCounted(t, l.Node)

@@ -167,12 +167,12 @@ const (
 
 func fakeEvents() []loader.DropEvent {
 	return []loader.DropEvent{
-		{Time: born, Reason: spoofed, Owner: webRef.Owner(), Device: "veth1", Program: "sl_pod_egress", Len: 74, Data: []byte{0xaa, 0xbb},
+		{Time: born, Reason: spoofed, Owner: webRef.Owner(), Device: "veth1", Program: "sl_from_pod", Len: 74, Data: []byte{0xaa, 0xbb},
 			Packet: drops.Packet{Src: port("10.9.9.9:4000"), Dst: port("198.51.100.7:443"), Proto: 6, Detail: "S"}},
 		{Time: born.Add(time.Second), Lost: 12},
-		{Time: born.Add(2 * time.Second), Reason: exhausted, Owner: lostRef.Owner(), Device: "eth0", Program: "sl_upl_egress", Len: 98,
+		{Time: born.Add(2 * time.Second), Reason: exhausted, Owner: lostRef.Owner(), Device: "eth0", Program: "sl_to_uplink", Len: 98,
 			Packet: drops.Packet{Src: port("[fd00:1::3]:0"), Dst: port("[2001:db8::7]:0"), Proto: 58, Detail: "type 128 code 0"}},
-		{Time: born.Add(3 * time.Second), Reason: exhausted, Device: "eth0", Program: "sl_upl_egress", Len: 60},
+		{Time: born.Add(3 * time.Second), Reason: exhausted, Device: "eth0", Program: "sl_to_uplink", Len: 60},
 	}
 }
 
@@ -219,11 +219,11 @@ func fakePolicies() []loader.PolicyStatus {
 
 func fakeStatus() *loader.Status {
 	program := func(hook string, id uint32) loader.ProgramStatus {
-		return loader.ProgramStatus{Name: "sl_upl_" + hook, Hook: hook, How: "tcx", ID: id, OK: true}
+		return loader.ProgramStatus{Name: map[string]string{"ingress": "sl_from_uplink", "egress": "sl_to_uplink"}[hook], Hook: hook, How: "tcx", ID: id, OK: true}
 	}
 	return &loader.Status{
 		Backend: "ebpf", Reason: "every probe that matters says yes", Decided: born, Kernel: "6.18.44", Build: "4c01d3",
-		PinPath: "/sys/fs/bpf/sluice/v1/n1", Attach: loader.AttachModes{Uplinks: "tcx", Pods: "clsact"},
+		PinPath: "/sys/fs/bpf/sluice/v2/n1", Attach: loader.AttachModes{Uplinks: "tcx", Pods: "clsact"},
 		Config: loader.ConfigStatus{FastPath: "learned", AntiSpoof: true, AdmitMark: "0x1000", SNATPorts: []string{"61000-65535", "1024-32767"}},
 		Probes: []loader.Probe{
 			{Name: "redirect_peer", Answer: loader.AnswerYes, Required: true},
@@ -233,7 +233,7 @@ func fakeStatus() *loader.Status {
 			{Ifindex: 2, Name: "eth0", Role: "uplink", Source4: addr("192.0.2.1"), Source6: addr("2001:db8::1"),
 				Programs: []loader.ProgramStatus{program("ingress", 31), program("egress", 32)}},
 			{Ifindex: 7, Name: "veth1", Role: "pod", Programs: []loader.ProgramStatus{program("ingress", 33), program("egress", 34)}},
-			{Ifindex: 8, Name: "veth2", Role: "pod", Programs: []loader.ProgramStatus{program("ingress", 33), {Name: "sl_pod_ingress", Hook: "egress"}}},
+			{Ifindex: 8, Name: "veth2", Role: "pod", Programs: []loader.ProgramStatus{program("ingress", 33), {Name: "sl_to_pod", Hook: "egress"}}},
 		},
 		Local: loader.LocalStatus{Cgroup: "/sys/fs/cgroup", Attached: true, Programs: []loader.ProgramStatus{
 			{Name: "sl_connect4", Hook: "connect4", How: "cgroup", ID: 31, OK: true},
@@ -243,8 +243,8 @@ func fakeStatus() *loader.Status {
 		HostAddresses: []loader.HostAddress{{Addr: addr("192.0.2.1"), Ifindex: 2}},
 		Maps: []loader.MapStatus{
 			{Name: "sl_endpoints", Type: "Hash", ID: 5, Entries: 4, Max: 16384},
-			{Name: "sl_flows", Type: "LRUHash", ID: 6, Entries: 65536, Max: 131072},
-			{Name: "sl_drops", Type: "PerCPUArray", ID: 7, Entries: 8, Max: 8},
+			{Name: "sl_ct", Type: "LRUHash", ID: 6, Entries: 65536, Max: 131072},
+			{Name: "sl_drop_reasons", Type: "PerCPUArray", ID: 7, Entries: 8, Max: 8},
 		},
 		Drops: []loader.DropCount{{Reason: "spoofed source address", Packets: 3}, {Reason: "no free source port"}},
 		Endpoints: []loader.EndpointStatus{

@@ -30,25 +30,25 @@ var _ loadapi.Worker = Here{}
 
 // Programs of an uplink without Ethernet header: those of one with it, by another constant and another name.
 const (
-	bareIngress = "sl_upl_in_bare"
-	bareEgress  = "sl_upl_eg_bare"
+	l3Ingress = "sl_from_l3dev"
+	l3Egress  = "sl_to_l3dev"
 )
 
 type readObject func() (*ebpf.CollectionSpec, error)
 
 // read is where programs come from, by the names of Order.Objects.
 var read = map[string]readObject{
-	objects.FromPodProgSlPodEgress:     objects.LoadFromPod,
-	objects.ToPodProgSlPodIngress:      objects.LoadToPod,
-	objects.FromUplinkProgSlUplIngress: objects.LoadFromUplink,
-	objects.ToUplinkProgSlUplEgress:    objects.LoadToUplink,
-	bareIngress:                        objects.LoadFromUplink,
-	bareEgress:                         objects.LoadToUplink,
-	objects.NsEgressProgSlOwnEgress:    objects.LoadNsEgress,
-	objects.NsIngressProgSlOwnIngress:  objects.LoadNsIngress,
-	objects.EdtProgSlEdt:               objects.LoadEdt,
-	objects.XDPDenylistProgSlXdpUplink: objects.LoadXDPDenylist,
-	loadapi.Sockets:                    objects.LoadSockLB,
+	objects.FromPodProgSlFromPod:         objects.LoadFromPod,
+	objects.ToPodProgSlToPod:             objects.LoadToPod,
+	objects.FromUplinkProgSlFromUplink:   objects.LoadFromUplink,
+	objects.ToUplinkProgSlToUplink:       objects.LoadToUplink,
+	l3Ingress:                            objects.LoadFromUplink,
+	l3Egress:                             objects.LoadToUplink,
+	objects.NsEgressProgSlNsEgress:       objects.LoadNsEgress,
+	objects.NsIngressProgSlNsIngress:     objects.LoadNsIngress,
+	objects.EdtProgSlEdt:                 objects.LoadEdt,
+	objects.XDPDenylistProgSlXdpDenylist: objects.LoadXDPDenylist,
+	loadapi.SockLB:                       objects.LoadSockLB,
 }
 
 // Pin implements loadapi.Worker. Programs that are pinned when it fails stay: the directory is no set of programs before the
@@ -73,8 +73,8 @@ func (Here) Pin(_ context.Context, o loadapi.Order) (loadapi.Pinned, error) {
 		if v.err == nil {
 			v.err = v.pin(o.Dir)
 		}
-		if v.err != nil && name == loadapi.Sockets {
-			done.NoSockets, v.err = v.err.Error(), nil
+		if v.err != nil && name == loadapi.SockLB {
+			done.NoSockLB, v.err = v.err.Error(), nil
 		}
 		errs = append(errs, v.err)
 	}
@@ -97,7 +97,7 @@ func configure(o loadapi.Order) (map[string]*ebpf.CollectionSpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read object of %s: %w", name, err)
 		}
-		if err := errors.Join(apply(spec, o.Constants), makeBare(spec, name)); err != nil {
+		if err := errors.Join(apply(spec, o.Constants), makeL3(spec, name)); err != nil {
 			return nil, fmt.Errorf("configure %s: %w", name, err)
 		}
 		for m, n := range o.Sizes {
@@ -105,7 +105,7 @@ func configure(o loadapi.Order) (map[string]*ebpf.CollectionSpec, error) {
 				s.MaxEntries = n
 			}
 		}
-		if p := spec.Programs[objects.XDPDenylistProgSlXdpUplink]; p != nil && bpfsys.KernelAtLeast(5, 18) {
+		if p := spec.Programs[objects.XDPDenylistProgSlXdpDenylist]; p != nil && bpfsys.KernelAtLeast(5, 18) {
 			p.Flags |= unix.BPF_F_XDP_HAS_FRAGS // without it drivers refuse a program on devices with a large MTU
 		}
 		specs[name] = spec
@@ -135,8 +135,8 @@ func apply(spec *ebpf.CollectionSpec, c loadapi.Constants) error {
 	set(objects.FromPodVarCfgSnatMin2, uint32(c.SNAT[1][0]))
 	set(objects.FromPodVarCfgSnatMax2, uint32(c.SNAT[1][1]))
 	set(objects.FromPodVarCfgSnatSecret, c.SNATSecret)
-	set(objects.FromPodVarCfgCbCookie1, c.Passed[0])
-	set(objects.FromPodVarCfgCbCookie2, c.Passed[1])
+	set(objects.FromPodVarCfgCbCookie1, c.CBCookie[0])
+	set(objects.FromPodVarCfgCbCookie2, c.CBCookie[1])
 	return errors.Join(errs...)
 }
 
@@ -147,9 +147,9 @@ func oneIf(b bool) uint32 {
 	return 0
 }
 
-// makeBare makes of an uplink's collection the one for devices without Ethernet header, if name is that one's program.
-func makeBare(spec *ebpf.CollectionSpec, name string) error {
-	if !slices.Contains([]string{bareIngress, bareEgress}, name) {
+// makeL3 makes of an uplink's collection the one for devices without Ethernet header, if name is that one's program.
+func makeL3(spec *ebpf.CollectionSpec, name string) error {
+	if !slices.Contains([]string{l3Ingress, l3Egress}, name) {
 		return nil
 	}
 	for old, p := range spec.Programs {

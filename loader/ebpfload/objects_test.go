@@ -16,10 +16,10 @@ import (
 func TestConfigure(t *testing.T) {
 	t.Parallel()
 	o := loadapi.Order{
-		Sizes: map[string]uint32{"sl_flows": 4096},
+		Sizes: map[string]uint32{"sl_ct": 4096},
 		Constants: loadapi.Constants{
 			FastPath: 2, AntiSpoof: true, AdmitMark: 0x1000, FIBSrc: true, Coarse: true, NetnsCookie: 1<<40 + 1,
-			SNAT: [2][2]uint16{{61000, 65535}, {1024, 32767}}, SNATSecret: 77, Passed: [2]uint32{78, 79},
+			SNAT: [2][2]uint16{{61000, 65535}, {1024, 32767}}, SNATSecret: 77, CBCookie: [2]uint32{78, 79},
 		},
 	}
 	for name := range read {
@@ -30,11 +30,11 @@ func TestConfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spec := range specs {
-		if name != loadapi.Sockets && (spec.Programs[name] == nil || len(spec.Programs) != 1) {
+		if name != loadapi.SockLB && (spec.Programs[name] == nil || len(spec.Programs) != 1) {
 			t.Errorf("%s: %v", name, spec.Programs)
 		}
-		if m := spec.Maps["sl_flows"]; m != nil && m.MaxEntries != 4096 {
-			t.Errorf("%s: sl_flows has %d entries", name, m.MaxEntries)
+		if m := spec.Maps["sl_ct"]; m != nil && m.MaxEntries != 4096 {
+			t.Errorf("%s: sl_ct has %d entries", name, m.MaxEntries)
 		}
 		for constant, want := range map[string]uint64{
 			objects.FromPodVarCfgFastPath: 2, objects.FromPodVarCfgAntiSpoof: 1, objects.FromPodVarCfgAdmitMark: 0x1000, objects.FromPodVarCfgFibSrc: 1,
@@ -49,7 +49,7 @@ func TestConfigure(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{bareIngress, bareEgress} {
+	for _, name := range []string{l3Ingress, l3Egress} {
 		if v := specs[name].Variables[objects.FromUplinkVarCfgL2Len].Value; v[0] != 0 {
 			t.Errorf("%s expects %d bytes of link header", name, v[0])
 		}

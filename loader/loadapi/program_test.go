@@ -23,10 +23,10 @@ var someAnswers = []Answer{{Name: TCX, No: "too old"}, {Name: LRU}, {Name: FIBSr
 
 func someOrder() Order {
 	return Order{
-		Build: "b1", Objects: []string{"sl_pod_egress", Sockets}, Dir: "/d", Maps: "/m", Sizes: map[string]uint32{"sl_flows": 7},
+		Build: "b1", Objects: []string{"sl_from_pod", SockLB}, Dir: "/d", Maps: "/m", Sizes: map[string]uint32{"sl_ct": 7},
 		Constants: Constants{
 			FastPath: 1, AntiSpoof: true, AdmitMark: 1 << 31, FIBSrc: true, Coarse: true, NetnsCookie: 1<<63 + 1,
-			SNAT: [2][2]uint16{{61000, 65535}, {1024, 32767}}, SNATSecret: 5, Passed: [2]uint32{6, 1<<32 - 1},
+			SNAT: [2][2]uint16{{61000, 65535}, {1024, 32767}}, SNATSecret: 5, CBCookie: [2]uint32{6, 1<<32 - 1},
 		},
 	}
 }
@@ -45,7 +45,7 @@ func (fake) Pin(_ context.Context, o Order) (Pinned, error) {
 	case "layout":
 		return Pinned{}, ErrIncompatible
 	}
-	return Pinned{NoSockets: cmp.Diff(someOrder(), o, cmpopts.IgnoreFields(Order{}, "Lock"))}, nil
+	return Pinned{NoSockLB: cmp.Diff(someOrder(), o, cmpopts.IgnoreFields(Order{}, "Lock"))}, nil
 }
 
 // TestMain lets this test binary be the helper.
@@ -86,7 +86,7 @@ func TestProgram(t *testing.T) {
 		}
 	}
 	o := someOrder()
-	if done, err := p.Pin(t.Context(), o); err != nil || done.NoSockets != "" {
+	if done, err := p.Pin(t.Context(), o); err != nil || done.NoSockLB != "" {
 		t.Error(done, err)
 	}
 	o.Dir, o.Maps = "refuse", "why"

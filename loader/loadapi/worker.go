@@ -54,7 +54,7 @@ type Answer struct {
 // Order says what to verify and where to pin it.
 type Order struct {
 	Build   string   `json:"build"`   // of the objects: of another one nothing may be pinned
-	Objects []string `json:"objects"` // by their program, or Sockets
+	Objects []string `json:"objects"` // by their program, or SockLB
 	Dir     string   `json:"dir"`     // for the programs; it is there
 	Maps    string   `json:"maps"`    // directory of the pinned maps; those that are missing are made
 
@@ -65,8 +65,8 @@ type Order struct {
 	Lock *os.File `json:"-"`
 }
 
-// Sockets names the one object that has several programs, and that a node can do without.
-const Sockets = "sl_cgroup_sock"
+// SockLB names the one object that has several programs, and that a node can do without.
+const SockLB = "sl_socklb"
 
 // Constants are compiled into the programs: cfg_* in bpf/lib/base/config.h.
 type Constants struct {
@@ -78,13 +78,13 @@ type Constants struct {
 	NetnsCookie uint64       `json:"netnsCookie"`
 	SNAT        [2][2]uint16 `json:"snat"` // ranges of ports, first and last
 	SNATSecret  uint32       `json:"snatSecret"`
-	Passed      [2]uint32    `json:"passed"`
+	CBCookie    [2]uint32    `json:"cbCookie"`
 }
 
 // Pinned is what came of an Order.
 type Pinned struct {
-	// NoSockets is why the programs of Sockets are not there; empty when they are, or were not asked for.
-	NoSockets string `json:"noSockets,omitempty"`
+	// NoSockLB is why the programs of SockLB are not there; empty when they are, or were not asked for.
+	NoSockLB string `json:"markNoSockLB,omitempty"`
 }
 
 // NoError is the definite no to a question, with what was found.

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "65c49a999a5111e19f443fbea56352bd89ff77cf6f66c743e0d33c0f0db62380"
+const build = "672ba3fde2756358cf7e08ad52a345226088d507b055b530873e48d5b6c30ab8"

@@ -69,6 +69,13 @@ const (
 	TypesSlCtFlagSL_CT_CLIENT_PORT    TypesSlCtFlag = 262144
 )
 
+type TypesSlCtSide uint32
+
+const (
+	TypesSlCtSideSL_CT_SIDE_POD      TypesSlCtSide = 0
+	TypesSlCtSideSL_CT_SIDE_POD_SNAT TypesSlCtSide = 1
+)
+
 type TypesSlDevPolicy struct {
 	_      structs.HostLayout
 	Owner  uint64
@@ -359,7 +366,8 @@ type TypesSlTuple struct {
 	LocalPort  uint16
 	RemotePort uint16
 	Proto      uint8
-	Pad        [3]uint8
+	Side       uint8
+	PodnsDev   uint16
 }
 
 type TypesSlUplink struct {

@@ -149,7 +149,7 @@ func ParsePorts(s string) ([]PortRange, error) {
 	return ranges, nil
 }
 
-// maxNonMasquerade is what the map sl_no_masq has room for (bpf/lib/endpoint/endpoint_maps.h).
+// maxNonMasquerade is what the map sl_nomasq_cidrs has room for (bpf/lib/endpoint/endpoint_maps.h).
 const maxNonMasquerade = 1024
 
 func setNonMasquerade(c *Config, raw json.RawMessage) error {

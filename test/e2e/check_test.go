@@ -124,7 +124,7 @@ func TestPrivilegedCheck(t *testing.T) {
 		}},
 		{"published ports", func(_ *testing.T, w *world, _ *pod) { emptyMap(w, "sl_hostports") }},
 		{"endpoint", func(_ *testing.T, w *world, _ *pod) { emptyMap(w, "sl_endpoints") }},
-		{"node addresses", func(_ *testing.T, w *world, _ *pod) { emptyMap(w, "sl_host_addrs") }},
+		{"node addresses", func(_ *testing.T, w *world, _ *pod) { emptyMap(w, "sl_node_addrs") }},
 		{"attached programs", func(_ *testing.T, w *world, _ *pod) { removePins(w, "/links/") }},
 		{"pinned programs", func(_ *testing.T, w *world, _ *pod) { removePins(w, "/progs/") }},
 		{"everything pinned", func(_ *testing.T, w *world, _ *pod) { removePins(w, "") }},

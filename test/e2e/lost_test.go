@@ -16,7 +16,7 @@ import (
 func loseFlows(w *world, lost func(k bpfgen.TypesSlTuple, f bpfgen.TypesSlCtEntry) bool) (n int) {
 	w.t.Helper()
 	w.onNode(func() error {
-		for _, name := range []string{"sl_flows", "sl_flows_new"} {
+		for _, name := range []string{"sl_ct", "sl_ct_unassured"} {
 			path, err := pinnedMap(name)
 			if err != nil {
 				return err

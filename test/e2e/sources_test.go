@@ -57,7 +57,7 @@ func TestPrivilegedAllowedSources(t *testing.T) {
 	if err := web.check(); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	emptyMap(w, "sl_sources")
+	emptyMap(w, "sl_hp_allowlist")
 	if err := web.check(); err == nil {
 		t.Error("CHECK does not miss the list")
 	}

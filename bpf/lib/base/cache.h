@@ -18,7 +18,7 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_epoch SEC(".maps");
+} sl_cache_epoch SEC(".maps");
 
 /* Longest time for which nobody looks whether a pod's device is still there, or learns of a change whose writer was killed before it told of it. */
 #define SL_CACHE_TTL (10 * NSEC_PER_MSEC)
@@ -36,7 +36,7 @@ struct sl_cache_stamp {
 static __always_inline __u64 cache_epoch(void)
 {
 	__u32 zero = 0;
-	volatile __u64 *e = bpf_map_lookup_elem(&sl_epoch, &zero);
+	volatile __u64 *e = bpf_map_lookup_elem(&sl_cache_epoch, &zero);
 
 	return e ? *e : 0;
 }

@@ -23,7 +23,7 @@ struct {
 	__type(key, struct sl_tuple);
 	__type(value, struct sl_ct_entry);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_flows SEC(".maps");
+} sl_ct SEC(".maps");
 
 /* Half-open and unanswered flows, apart so that a flood only evicts its own kind. */
 struct {
@@ -32,7 +32,7 @@ struct {
 	__type(key, struct sl_tuple);
 	__type(value, struct sl_ct_entry);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_flows_new SEC(".maps");
+} sl_ct_unassured SEC(".maps");
 
 /* Idle times after which an entry does not exist any more, by what it has seen. */
 #define SL_TIMEOUT_TCP_OPENING (60 * NSEC_PER_SEC)
@@ -91,7 +91,7 @@ static __always_inline bool ct_is_live(const struct sl_tuple *key, const struct 
 /* The live entry under key that is not proven. */
 static __always_inline struct sl_ct_entry *ct_lookup_unassured(const struct sl_tuple *key, __u64 now)
 {
-	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_flows_new, key);
+	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct_unassured, key);
 
 	return ct && ct_is_live(key, ct, now) ? ct : NULL;
 }
@@ -99,7 +99,7 @@ static __always_inline struct sl_ct_entry *ct_lookup_unassured(const struct sl_t
 /* The live entry under key, proven or not. */
 static __always_inline struct sl_ct_entry *ct_lookup(const struct sl_tuple *key, __u64 now)
 {
-	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_flows, key);
+	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct, key);
 
 	return likely(ct && ct_is_live(key, ct, now)) ? ct : ct_lookup_unassured(key, now);
 }
@@ -115,7 +115,7 @@ static __always_inline struct sl_ct_entry *ct_lookup_entry(const struct sl_tuple
 /* Is there an entry under key, be it dead? Tells a flow that has expired from one that the LRU took. */
 static __always_inline bool ct_exists(const struct sl_tuple *key)
 {
-	return bpf_map_lookup_elem(&sl_flows, key) || bpf_map_lookup_elem(&sl_flows_new, key);
+	return bpf_map_lookup_elem(&sl_ct, key) || bpf_map_lookup_elem(&sl_ct_unassured, key);
 }
 
 /*
@@ -139,11 +139,11 @@ static __always_inline bool ct_is_new_connection(const struct sl_ct_entry *ct, c
 static __always_inline struct sl_ct_entry *ct_insert(const struct sl_tuple *key, const struct sl_ct_entry *ct)
 {
 	/* Looking is cheaper than deleting: no lock. */
-	if (bpf_map_lookup_elem(&sl_flows, key))
-		bpf_map_delete_elem(&sl_flows, key);
-	if (bpf_map_update_elem(&sl_flows_new, key, ct, BPF_ANY))
+	if (bpf_map_lookup_elem(&sl_ct, key))
+		bpf_map_delete_elem(&sl_ct, key);
+	if (bpf_map_update_elem(&sl_ct_unassured, key, ct, BPF_ANY))
 		return NULL;
-	return bpf_map_lookup_elem(&sl_flows_new, key);
+	return bpf_map_lookup_elem(&sl_ct_unassured, key);
 }
 
 /* Fills f as a fresh record; the caller adds what it knows of translation. */
@@ -179,9 +179,9 @@ static __always_inline bool ct_ensure_reverse(const struct sl_tuple *key, const 
 	struct sl_ct_scratch *s;
 	struct sl_ct_entry *reverse;
 
-	reverse = bpf_map_lookup_elem(&sl_flows, &entry->other);
+	reverse = bpf_map_lookup_elem(&sl_ct, &entry->other);
 	if (!reverse)
-		reverse = bpf_map_lookup_elem(&sl_flows_new, &entry->other);
+		reverse = bpf_map_lookup_elem(&sl_ct_unassured, &entry->other);
 	if (reverse)
 		return (reverse->flags & SL_CT_REVERSE) && tuple_equal(&reverse->other, key);
 	s = ct_scratch();
@@ -189,9 +189,9 @@ static __always_inline bool ct_ensure_reverse(const struct sl_tuple *key, const 
 		return false;
 	ct_init_reverse(&s->reverse, key, entry);
 	if (entry->flags & SL_CT_ASSURED)
-		bpf_map_update_elem(&sl_flows, &entry->other, &s->reverse, BPF_NOEXIST);
+		bpf_map_update_elem(&sl_ct, &entry->other, &s->reverse, BPF_NOEXIST);
 	else
-		bpf_map_update_elem(&sl_flows_new, &entry->other, &s->reverse, BPF_NOEXIST);
+		bpf_map_update_elem(&sl_ct_unassured, &entry->other, &s->reverse, BPF_NOEXIST);
 	return true;
 }
 
@@ -222,15 +222,15 @@ static __always_inline struct sl_ct_entry *ct_assure(const struct sl_tuple *key,
 	s->entry = *ct;
 	if (s->entry.flags & SL_CT_HAS_REVERSE) {
 		ct_init_reverse(&s->reverse, key, &s->entry);
-		bpf_map_update_elem(&sl_flows, &s->entry.other, &s->reverse, BPF_ANY);
-		bpf_map_delete_elem(&sl_flows_new, &s->entry.other);
+		bpf_map_update_elem(&sl_ct, &s->entry.other, &s->reverse, BPF_ANY);
+		bpf_map_delete_elem(&sl_ct_unassured, &s->entry.other);
 	}
 	/* Whoever is second of two CPUs finds the entry there and uses it. */
-	bpf_map_update_elem(&sl_flows, key, &s->entry, BPF_NOEXIST);
-	moved = bpf_map_lookup_elem(&sl_flows, key);
+	bpf_map_update_elem(&sl_ct, key, &s->entry, BPF_NOEXIST);
+	moved = bpf_map_lookup_elem(&sl_ct, key);
 	if (!moved)
 		return ct;
-	bpf_map_delete_elem(&sl_flows_new, key);
+	bpf_map_delete_elem(&sl_ct_unassured, key);
 	return moved;
 }
 
@@ -304,5 +304,5 @@ static __always_inline void ct_delete_if_closed(const struct sl_tuple *key, cons
 		    ((flags & SL_CT_FIN_TX) && (flags & SL_CT_FIN_RX) && !(p->tcp_flags & SL_TCP_FIN));
 
 	if (unlikely(over) && (flags & (SL_CT_DNAT | SL_CT_CLIENT_PORT)) == SL_CT_DNAT)
-		bpf_map_delete_elem(&sl_flows, key);
+		bpf_map_delete_elem(&sl_ct, key);
 }

@@ -54,7 +54,7 @@ struct sl_ct_entry {
 	__u64 nexthop_until; /* time until which it holds */
 	__u32 nexthop_len;   /* longest packet that may leave so, bytes */
 	__u16 nexthop_valid; /* SL_NEXTHOP_VALID: the two link addresses are set */
-	__u16 policy;	     /* id of the policy that admitted it, see sl_policed; 0 = none had to */
+	__u16 policy;	     /* id of the policy that admitted it, see sl_dev_policy; 0 = none had to */
 	__u8 nexthop_dst[6]; /* next hop's MAC */
 	__u8 nexthop_src[6]; /* the uplink's */
 	__u8 pad[4];

@@ -17,12 +17,12 @@ struct {
 	__type(key, struct sl_cidr);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_deny SEC(".maps");
+} sl_denylist SEC(".maps");
 
 /* Is the source in the deny list? Counts it there if it is. */
 static __always_inline bool denylist_match(struct sl_cidr *source)
 {
-	__u64 *hits = lpm_lookup(&sl_deny, source, &source->prefix_len, source->ip);
+	__u64 *hits = lpm_lookup(&sl_denylist, source, &source->prefix_len, source->ip);
 
 	if (unlikely(hits))
 		__sync_fetch_and_add(hits, 1);

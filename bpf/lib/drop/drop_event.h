@@ -14,7 +14,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_events SEC(".maps");
+} sl_drop_events SEC(".maps");
 
 /* Written by the reader. Programs read it whole or half: an event more or less. */
 struct {
@@ -23,7 +23,7 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sl_event_lease);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_event_wish SEC(".maps");
+} sl_event_lease SEC(".maps");
 
 /* Each program counts on its own CPU. */
 struct {
@@ -32,10 +32,10 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sl_event_state);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_event_cpu SEC(".maps");
+} sl_event_state SEC(".maps");
 
 /*
- * Packets dropped, by device, endpoint and reason, but for the last ones of each CPU (sl_event_cpu.run). Entries are made by
+ * Packets dropped, by device, endpoint and reason, but for the last ones of each CPU (sl_event_state.run). Entries are made by
  * the programs, each counts on its own CPU; those of devices that have gone are the first to be pushed out.
  */
 struct {
@@ -44,7 +44,7 @@ struct {
 	__type(key, struct sl_drop_key);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_dev_drops SEC(".maps");
+} sl_drops_by_dev SEC(".maps");
 
 /* Packets dropped, by reason. Each program counts on its own CPU. Larger than the reasons are: a pinned map keeps its size. */
 struct {
@@ -53,7 +53,7 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_drops SEC(".maps");
+} sl_drop_reasons SEC(".maps");
 
 /*
  * What is said of a dropped packet: counters, always; a record with its first bytes, while somebody reads (sluice monitor)
@@ -71,11 +71,11 @@ static __always_inline void drop_flush(struct sl_event_state *cpu)
 
 	if (!cpu->run)
 		return;
-	n = bpf_map_lookup_elem(&sl_dev_drops, &cpu->key);
+	n = bpf_map_lookup_elem(&sl_drops_by_dev, &cpu->key);
 	if (n)
 		*n += cpu->run;
 	else /* ANY: where another CPU is faster, this one's share of the counter is still 0 */
-		bpf_map_update_elem(&sl_dev_drops, &cpu->key, &cpu->run, BPF_ANY);
+		bpf_map_update_elem(&sl_drops_by_dev, &cpu->key, &cpu->run, BPF_ANY);
 	cpu->run = 0;
 }
 
@@ -90,7 +90,7 @@ static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 end
 	__u32 zero = 0;
 	__u64 *n;
 
-	cpu = bpf_map_lookup_elem(&sl_event_cpu, &zero);
+	cpu = bpf_map_lookup_elem(&sl_event_state, &zero);
 	if (!cpu)
 		return NULL;
 	if (cpu->key.device != device || cpu->key.endpoint != endpoint || cpu->key.reason != reason) {
@@ -102,7 +102,7 @@ static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 end
 	cpu->run++;
 	cpu->owner = 0;
 	cpu->zero = 0;
-	n = bpf_map_lookup_elem(&sl_drops, &cpu->key.reason);
+	n = bpf_map_lookup_elem(&sl_drop_reasons, &cpu->key.reason);
 	if (n)
 		(*n)++;
 	return cpu;
@@ -114,7 +114,7 @@ static __always_inline struct sl_event *event_reserve(struct sl_event_state *cpu
 	struct sl_event_lease *w;
 	struct sl_event *e;
 
-	w = bpf_map_lookup_elem(&sl_event_wish, &cpu->zero);
+	w = bpf_map_lookup_elem(&sl_event_lease, &cpu->zero);
 	if (!w || !w->until)
 		return NULL;
 	cpu->now = bpf_ktime_get_ns();
@@ -124,7 +124,7 @@ static __always_inline struct sl_event *event_reserve(struct sl_event_state *cpu
 		cpu->window = cpu->now;
 		cpu->left = w->burst;
 	}
-	e = cpu->left ? bpf_ringbuf_reserve(&sl_events, sizeof(*e), 0) : NULL;
+	e = cpu->left ? bpf_ringbuf_reserve(&sl_drop_events, sizeof(*e), 0) : NULL;
 	if (!e) {
 		cpu->lost++;
 		return NULL;

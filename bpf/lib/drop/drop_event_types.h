@@ -26,7 +26,7 @@ enum sl_program {
 /* First bytes of a packet in an event: link header, IPv6 with an extension header, and an ICMP error with what it carries. */
 #define SL_EVENT_BYTES 128
 
-/* A dropped packet, in sl_events. Addresses are as far as they were translated when it was dropped. */
+/* A dropped packet, in sl_drop_events. Addresses are as far as they were translated when it was dropped. */
 struct sl_event {
 	__u64 time;	/* CLOCK_MONOTONIC, ns */
 	__u64 owner;	/* as sl_endpoint.owner; 0: no endpoint, or not known to the program */
@@ -49,7 +49,7 @@ struct sl_event_lease {
 	__u64 burst;  /* events of one CPU in one window */
 };
 
-/* Where a packet was dropped, whose, and why: key of sl_dev_drops. */
+/* Where a packet was dropped, whose, and why: key of sl_drops_by_dev. */
 struct sl_drop_key {
 	__u32 device;	/* as sl_event.device */
 	__u32 endpoint; /* as sl_event.endpoint */
@@ -61,7 +61,7 @@ struct sl_event_state {
 	__u64 window; /* when it began */
 	__u64 left;   /* events */
 	__u64 lost;   /* drops that the reader would have got but for its limit, or for a full buffer */
-	__u64 run;    /* drops of key that are not in sl_dev_drops yet */
+	__u64 run;    /* drops of key that are not in sl_drops_by_dev yet */
 	/* Of the packet being dropped, or of the last one. */
 	__u64 now;
 	__u64 owner;

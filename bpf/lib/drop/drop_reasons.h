@@ -7,7 +7,7 @@
  */
 
 /*
- * Why a packet was dropped: the index into sl_drops. One reason per cause.
+ * Why a packet was dropped: the index into sl_drop_reasons. One reason per cause.
  * New reasons go before SL_DROP_MAX; numbers are part of the map layout.
  */
 enum sl_drop_reason {
@@ -35,6 +35,6 @@ enum sl_drop_reason {
 	SL_DROP_MAX,
 };
 
-/* Entries of sl_drops. */
+/* Entries of sl_drop_reasons. */
 #define SL_DROP_MAP_SIZE 64
-_Static_assert(SL_DROP_MAX <= SL_DROP_MAP_SIZE, "sl_drops has an entry for every reason");
+_Static_assert(SL_DROP_MAX <= SL_DROP_MAP_SIZE, "sl_drop_reasons has an entry for every reason");

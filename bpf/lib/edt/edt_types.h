@@ -9,7 +9,7 @@
 
 enum sl_edt_flag {
 	SL_EDT_EGRESS = 1 << 0, /* what the pod sends; else what it gets */
-	SL_EDT_ONLY = 1 << 1,	/* only the networks in sl_edt_nets are limited */
+	SL_EDT_ONLY = 1 << 1,	/* only the networks in sl_edt_cidrs are limited */
 	SL_EDT_EXCEPT = 1 << 2, /* only those that are not there */
 };
 

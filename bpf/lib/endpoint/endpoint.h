@@ -18,7 +18,7 @@ static __always_inline struct sl_endpoint *endpoint_lookup(const __u8 *ip)
 /* Is ip one of the node's own addresses a hostPort without hostIP answers on? */
 static __always_inline bool is_node_addr(const __u8 *ip)
 {
-	return bpf_map_lookup_elem(&sl_host_addrs, ip) != NULL;
+	return bpf_map_lookup_elem(&sl_node_addrs, ip) != NULL;
 }
 
 /* Does a connection the pod opens toward dst leave with the node's address? */
@@ -31,7 +31,7 @@ static __always_inline bool endpoint_masquerades(const struct sl_endpoint *ep, c
 	if (addr_is_multicast(dst) || addr_is_link_local6(dst) || addr_same_prefix(src, dst, ep->prefix_len))
 		return false;
 	addr_copy(key.ip, dst);
-	return lpm_lookup(&sl_no_masq, &key, &key.prefix_len, key.ip) == NULL;
+	return lpm_lookup(&sl_nomasq_cidrs, &key, &key.prefix_len, key.ip) == NULL;
 }
 
 /* The mark by which one netfilter rule can tell traffic that the firewall plugin admits. */

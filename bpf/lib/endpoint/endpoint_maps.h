@@ -35,7 +35,7 @@ struct {
 	__type(key, struct sl_addr);
 	__type(value, __u32);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_host_addrs SEC(".maps");
+} sl_node_addrs SEC(".maps");
 
 /* Uplinks by ifindex. Written by the loader only. */
 struct {
@@ -55,4 +55,4 @@ struct {
 	__type(key, struct sl_cidr);
 	__type(value, __u32);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_no_masq SEC(".maps");
+} sl_nomasq_cidrs SEC(".maps");

@@ -35,7 +35,7 @@ static __always_inline void fast_confirm_now(struct sl_ct_entry *ct, __u32 ifind
 
 /*
  * Over the last device, into the pod. A pod whose ingress is limited gets its packets by the egress of the host end, where
- * the qdisc is: that still leaves out the stack, but not sl_pod_ingress, which counts them.
+ * the qdisc is: that still leaves out the stack, but not sl_to_pod, which counts them.
  */
 static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
 {

@@ -27,7 +27,7 @@ struct {
 	__type(key, struct sl_allowed_source);
 	__type(value, __u32);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_sources SEC(".maps");
+} sl_hp_allowlist SEC(".maps");
 
 /*
  * Source ports that masquerade must leave alone (net.ipv4.ip_local_reserved_ports):
@@ -39,7 +39,7 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_ports_kept SEC(".maps");
+} sl_rsvd_ports SEC(".maps");
 
 /* The mapping of exactly this address; the "any" address finds mappings without hostIP. */
 static __always_inline struct sl_hostport *hostport_get(const __u8 *ip, __be16 port, __u8 proto)
@@ -122,7 +122,7 @@ static __always_inline bool hostport_admits(const struct sl_hostport *hp, const 
 	list |= addr_is_v4(source);
 	__builtin_memcpy(key.list, &list, sizeof(key.list));
 	addr_copy(key.ip, source);
-	return bpf_map_lookup_elem(&sl_sources, &key) != NULL;
+	return bpf_map_lookup_elem(&sl_hp_allowlist, &key) != NULL;
 }
 
 /* Is the hostPort entry a flow was made by still the one in force? outside: the flow's tuple before translation. */
@@ -139,7 +139,7 @@ static __always_inline bool snat_port_allowed(const __u8 *ip, __be16 port, __u8 
 {
 	__u16 host = bpf_ntohs(port);
 	__u32 word = host / 64;
-	__u64 *reserved = bpf_map_lookup_elem(&sl_ports_kept, &word);
+	__u64 *reserved = bpf_map_lookup_elem(&sl_rsvd_ports, &word);
 
 	if (reserved && (*reserved & (1ULL << (host % 64))))
 		return false;

@@ -26,7 +26,7 @@ struct sl_hostport {
 	__u8 ip[16];	  /* pod */
 	__u64 owner;	  /* as sl_endpoint.owner */
 	__u64 generation; /* changes with every replacement; flows carry the one they were made by */
-	__u64 sources;	  /* list of allowed sources in sl_sources; 0 = all */
+	__u64 sources;	  /* list of allowed sources in sl_hp_allowlist; 0 = all */
 	__be16 port;	  /* containerPort */
 	__u16 flags;	  /* enum sl_hostport_flag */
 	__u32 ifindex;	  /* condition: device the packet came in by */

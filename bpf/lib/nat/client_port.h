@@ -17,7 +17,7 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_remapped SEC(".maps");
+} sl_last_cport SEC(".maps");
 
 /*
  * Can a SYN that comes again be of such a client? One that has gone on since does not send another. Asked so that other
@@ -26,7 +26,7 @@ struct {
 static __always_inline bool client_port_opening(__u64 now)
 {
 	__u32 zero = 0;
-	__u64 *last = bpf_map_lookup_elem(&sl_remapped, &zero);
+	__u64 *last = bpf_map_lookup_elem(&sl_last_cport, &zero);
 
 	return last && *last && now - *last < SL_TIMEOUT_TCP_OPENING;
 }
@@ -50,7 +50,7 @@ __noinline int sl_cport_claim(__u32 port)
 		    tuple_equal(&ct->other, &s->entry.other)))
 		return 0;
 	ct_init_reverse(&s->reverse, &s->key, &s->entry);
-	last = bpf_map_lookup_elem(&sl_remapped, &zero);
+	last = bpf_map_lookup_elem(&sl_last_cport, &zero);
 	if (last)
 		*last = now;
 	reverse = ct_insert(&s->entry.other, &s->reverse);

@@ -70,7 +70,7 @@ static __always_inline int hairpin_request(struct __sk_buff *skb, struct sl_hair
 	if (!hp || ((match & SL_HP_MATCH_ANYADDR) && !is_node_addr(ctx->key.local)))
 		return SL_NOT_HAIRPIN;
 	if (hp->port != ctx->key.local_port && !proto_has_free_ports(ctx->key.proto))
-		return SL_NOT_HAIRPIN; /* not a mapping for us, see sl_upl_ingress */
+		return SL_NOT_HAIRPIN; /* not a mapping for us, see sl_from_uplink */
 	to = endpoint_lookup(hp->ip);
 	if (!to || to->owner != hp->owner)
 		return SL_NOT_HAIRPIN;
@@ -115,7 +115,7 @@ __noinline int sl_hairpin_out(struct __sk_buff *skb)
 	return verdict == SL_NOT_HAIRPIN ? hairpin_request(skb, ctx, ep, now) : verdict;
 }
 
-/* At sl_pod_egress, for a packet that does not take the shortcut. */
+/* At sl_from_pod, for a packet that does not take the shortcut. */
 static __always_inline int hairpin_from_pod(struct __sk_buff *skb, const struct sl_pkt *p)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -180,7 +180,7 @@ __noinline int sl_hairpin_in(struct __sk_buff *skb)
 	return hairpin ? SL_NEXT : SL_NOT_HAIRPIN;
 }
 
-/* At sl_pod_ingress. */
+/* At sl_to_pod. */
 static __always_inline int hairpin_to_pod(struct __sk_buff *skb, const struct sl_pkt *p)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();

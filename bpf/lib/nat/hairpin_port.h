@@ -11,8 +11,6 @@
  * a reverse entry, and a port is taken by inserting it, as in snat.h.
  */
 
-#define SL_CT_SIDE_POD_SNAT 1 /* sl_tuple.pad[0] of a door's record */
-
 /* No verdict of these functions: the packet has nothing to do with them. */
 #define SL_NOT_HAIRPIN (-2)
 
@@ -55,8 +53,8 @@ __noinline int sl_hpin_claim(struct __sk_buff *skb, __u32 port)
 	if (snat_taken(&s->entry.other, &s->key, now))
 		return 0;
 	ct_init_reverse(&s->reverse, &s->key, &s->entry);
-	bpf_map_update_elem(&sl_flows_new, &s->entry.other, &s->reverse, BPF_NOEXIST);
-	reverse = bpf_map_lookup_elem(&sl_flows_new, &s->entry.other);
+	bpf_map_update_elem(&sl_ct_unassured, &s->entry.other, &s->reverse, BPF_NOEXIST);
+	reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
 	return reverse && tuple_equal(&reverse->other, &s->key);
 }
 
@@ -78,9 +76,9 @@ __noinline int sl_hpin_is_ours(__u32 port)
 		s->entry.other.remote_port = bpf_htons((__u16)port);
 	else
 		s->entry.other.local_port = bpf_htons((__u16)port);
-	reverse = bpf_map_lookup_elem(&sl_flows, &s->entry.other);
+	reverse = bpf_map_lookup_elem(&sl_ct, &s->entry.other);
 	if (!reverse)
-		reverse = bpf_map_lookup_elem(&sl_flows_new, &s->entry.other);
+		reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
 	return reverse && (reverse->flags & SL_CT_REVERSE) && (reverse->flags & kind) &&
 	       reverse->owner == s->entry.owner && tuple_equal(&reverse->other, &s->key);
 }

@@ -87,13 +87,13 @@ static __always_inline bool hairpin_before(struct sl_slow_ctx *slow, struct sl_h
 	ct = ct_lookup(&ctx->key, now);
 	if (!hairpin_is_reverse(ct, reverse, owner)) {
 		if (forward == SL_CT_POD_SNAT)
-			ctx->key.pad[0] = SL_CT_SIDE_POD_SNAT;
+			ctx->key.side = SL_CT_SIDE_POD_SNAT;
 		ct = ct_lookup_entry(&ctx->key, owner, now);
 		if (!ct || !(ct->flags & forward))
 			return false;
 	}
 	ctx->target = ct->other;
-	ctx->target.pad[0] = 0;
+	ctx->target.side = SL_CT_SIDE_POD;
 	return true;
 }
 

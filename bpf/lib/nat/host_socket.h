@@ -60,7 +60,7 @@ static __always_inline bool node_socket_expects(struct __sk_buff *skb, const str
 
 	if (found != SL_SOCK_BOUND || t->proto != IPPROTO_UDP)
 		return found == SL_SOCK_CONNECTED;
-	last = bpf_map_lookup_elem(&sl_sent, t);
+	last = bpf_map_lookup_elem(&sl_host_udp, t);
 	now = clock_now();
 	if (!last || (now > *last && now - *last >= SL_HOST_UDP_TTL))
 		return false;

@@ -21,7 +21,7 @@ struct {
 	__type(key, struct sl_tuple);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_sent SEC(".maps");
+} sl_host_udp SEC(".maps");
 
 /* Notes a datagram of the node's own to t->remote; anything else is let alone. A function of its own, for the stack it takes. */
 static __noinline __maybe_unused int sl_host_udp_add(const struct sl_tuple *t, __u64 now)
@@ -30,11 +30,11 @@ static __noinline __maybe_unused int sl_host_udp_add(const struct sl_tuple *t, _
 
 	if (!hostport_get(t->local, t->local_port, t->proto) && !hostport_get_any(t->local, t->local_port, t->proto))
 		return 0;
-	last = bpf_map_lookup_elem(&sl_sent, t);
+	last = bpf_map_lookup_elem(&sl_host_udp, t);
 	if (last)
 		*last = now;
 	else
-		bpf_map_update_elem(&sl_sent, t, &now, BPF_ANY);
+		bpf_map_update_elem(&sl_host_udp, t, &now, BPF_ANY);
 	return 0;
 }
 

@@ -35,7 +35,7 @@ static __always_inline int pod_snat_reply(struct __sk_buff *skb, struct sl_hairp
 		return SL_NOT_HAIRPIN;
 	ct_update(&ctx->key, ct, &ctx->p, SL_TX, skb->len, now);
 	ctx->target = ctx->key;
-	ctx->target.pad[0] = 0;
+	ctx->target.side = SL_CT_SIDE_POD;
 	if (hairpin_rewrite(skb, ctx, SL_TX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	/*
@@ -80,7 +80,7 @@ static __always_inline int pod_snat_in(struct __sk_buff *skb, struct sl_hairpin_
 	struct sl_ct_entry *ct;
 
 	ctx->key = ctx->p.tuple;
-	ctx->key.pad[0] = SL_CT_SIDE_POD_SNAT;
+	ctx->key.side = SL_CT_SIDE_POD_SNAT;
 	ct = ct_lookup_entry(&ctx->key, ep->owner, now);
 	if (!ct || !(ct->flags & SL_CT_POD_SNAT) || ct_is_new_connection(ct, &ctx->p, SL_RX) ||
 	    !ct_ensure_reverse(&ctx->key, ct)) {
@@ -104,7 +104,7 @@ static __always_inline bool has_pod_snat(struct sl_hairpin_ctx *ctx, const struc
 	struct sl_ct_entry *ct;
 
 	ctx->key = ctx->p.tuple;
-	ctx->key.pad[0] = SL_CT_SIDE_POD_SNAT;
+	ctx->key.side = SL_CT_SIDE_POD_SNAT;
 	ct = ct_lookup_entry(&ctx->key, ep->owner, now);
 	return ct && (ct->flags & SL_CT_POD_SNAT);
 }
@@ -138,13 +138,13 @@ static __always_inline bool needs_pod_snat(struct sl_hairpin_ctx *ctx, const str
 	}
 	if (answers && !has_pod_snat(ctx, ep, now))
 		return false;
-	ctx->to.pad[0] = SL_CT_SIDE_POD_SNAT;
+	ctx->to.side = SL_CT_SIDE_POD_SNAT;
 	ct = ct_lookup_entry(&ctx->to, sender->owner, now);
 	if (ct && (ct->flags & SL_CT_POD_SNAT))
 		return false;
 	if (!opened || (opened & SL_CT_WANTS_POD_SNAT))
 		return true;
-	ctx->to.pad[0] = 0;
+	ctx->to.side = SL_CT_SIDE_POD;
 	ct = ct_lookup_entry(&ctx->to, sender->owner, now);
 	if (ct)
 		ct->flags |= SL_CT_WANTS_POD_SNAT;

@@ -62,11 +62,11 @@ static __always_inline bool snat_addr(struct __sk_buff *skb, const struct sl_pkt
 /* Is the outside tuple in the hands of a flow that is still alive? */
 static __always_inline bool snat_taken(const struct sl_tuple *outside, const struct sl_tuple *key, __u64 now)
 {
-	struct sl_ct_entry *reverse = bpf_map_lookup_elem(&sl_flows, outside);
+	struct sl_ct_entry *reverse = bpf_map_lookup_elem(&sl_ct, outside);
 	struct sl_ct_entry *entry;
 
 	if (!reverse)
-		reverse = bpf_map_lookup_elem(&sl_flows_new, outside);
+		reverse = bpf_map_lookup_elem(&sl_ct_unassured, outside);
 	if (!reverse)
 		return false;
 	if (!(reverse->flags & SL_CT_REVERSE))
@@ -78,8 +78,8 @@ static __always_inline bool snat_taken(const struct sl_tuple *outside, const str
 	 * A dead flow's, or our own tuple's from an earlier life, perhaps that of the pod which had
 	 * this address before: what it says of the owner is not true any more.
 	 */
-	bpf_map_delete_elem(&sl_flows, outside);
-	bpf_map_delete_elem(&sl_flows_new, outside);
+	bpf_map_delete_elem(&sl_ct, outside);
+	bpf_map_delete_elem(&sl_ct_unassured, outside);
 	return false;
 }
 
@@ -105,9 +105,9 @@ __noinline int sl_snat_claim(struct __sk_buff *skb, __u32 port)
 	    snat_taken(&s->entry.other, &s->key, clock_now()))
 		return 0;
 	ct_init_reverse(&s->reverse, &s->key, &s->entry);
-	bpf_map_update_elem(&sl_flows_new, &s->entry.other, &s->reverse, BPF_NOEXIST);
+	bpf_map_update_elem(&sl_ct_unassured, &s->entry.other, &s->reverse, BPF_NOEXIST);
 	/* Also marks the entry as used, see ct_insert(). Another key: another CPU was quicker. */
-	reverse = bpf_map_lookup_elem(&sl_flows_new, &s->entry.other);
+	reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
 	return reverse && tuple_equal(&reverse->other, &s->key);
 }
 
@@ -123,9 +123,9 @@ __noinline int sl_snat_is_ours(__u32 port)
 	if (!s)
 		return 0;
 	s->entry.other.local_port = bpf_htons((__u16)port);
-	reverse = bpf_map_lookup_elem(&sl_flows, &s->entry.other);
+	reverse = bpf_map_lookup_elem(&sl_ct, &s->entry.other);
 	if (!reverse)
-		reverse = bpf_map_lookup_elem(&sl_flows_new, &s->entry.other);
+		reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
 	return reverse && (reverse->flags & SL_CT_REVERSE) && (reverse->flags & SL_CT_SNAT) &&
 	       reverse->owner == s->entry.owner && tuple_equal(&reverse->other, &s->key);
 }

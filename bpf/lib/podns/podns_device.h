@@ -15,7 +15,7 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sl_podns_device);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_own_devices SEC(".maps");
+} sl_ns_devices SEC(".maps");
 
 /* The number of the device a packet is on; 0 when the filter carries none. Only for programs on clsact: with tcx the field is whatever was left there. */
 static __always_inline __u32 podns_dev_id(const struct __sk_buff *skb)
@@ -27,7 +27,7 @@ static __always_inline struct sl_podns_device *podns_dev(const struct __sk_buff 
 {
 	__u32 number = podns_dev_id(skb);
 
-	return number ? bpf_map_lookup_elem(&sl_own_devices, &number) : NULL;
+	return number ? bpf_map_lookup_elem(&sl_ns_devices, &number) : NULL;
 }
 
 static __always_inline struct sl_endpoint_stats *podns_stats(const struct __sk_buff *skb)

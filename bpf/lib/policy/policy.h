@@ -71,13 +71,6 @@ static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_
 	return *entry ? SL_DROP_NONE : SL_DROP_CT_TABLE;
 }
 
-/* Puts the number of a pod's own device into the key of its flow: addresses inside of namespaces may be anybody's too. */
-static __always_inline void tuple_set_podns_dev(struct sl_tuple *tuple, __u32 number)
-{
-	tuple->pad[1] = (__u8)number;
-	tuple->pad[2] = (__u8)(number >> 8);
-}
-
 /*
  * Accounts a packet of a flow that no other hook of its direction sees, so that it lives as
  * long as it is used. Unlike ct_update() it does not count as the first of two hooks on the packet's way.
@@ -163,7 +156,7 @@ __noinline int sl_policy_slow(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32
 			query |= SL_POLICY_Q_NO_PORTS;
 		return policy_ask(skb, &slow->outer.p, dev, dir == SL_TX, query);
 	}
-	tuple_set_podns_dev(&slow->outer.p.tuple, number);
+	slow->outer.p.tuple.podns_dev = (__u16)number;
 	reason = policy_pass(skb, &slow->outer.p, dev, s->owner, s->policy, dir == SL_RX ? SL_RX : SL_TX, now, &ct);
 	if (!reason && ct)
 		policy_account(skb, &slow->outer.p, ct, dir == SL_RX ? SL_RX : SL_TX, now);
@@ -183,7 +176,7 @@ static __always_inline __must_check enum sl_drop_reason policy_device(struct __s
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)
 		return (enum sl_drop_reason)sl_policy_slow(skb, dev, dir, number);
-	tuple_set_podns_dev(&p->tuple, number);
+	p->tuple.podns_dev = (__u16)number;
 	reason = policy_pass(skb, p, dev, s->owner, s->policy, dir, now, &ct);
 	if (!reason && ct)
 		policy_account(skb, p, ct, dir, now);

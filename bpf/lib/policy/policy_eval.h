@@ -29,7 +29,7 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sl_dev_policy);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_policed SEC(".maps");
+} sl_dev_policy SEC(".maps");
 
 /* What sl_policy_eval() is asked about. */
 struct sl_policy_query {
@@ -56,7 +56,7 @@ static __always_inline struct sl_policy_query *policy_query(void)
 
 static __always_inline struct sl_dev_policy *policy_of(__u32 dev)
 {
-	return bpf_map_lookup_elem(&sl_policed, &dev);
+	return bpf_map_lookup_elem(&sl_dev_policy, &dev);
 }
 
 /* A port that no rule about ports has. */
@@ -169,7 +169,7 @@ static __always_inline bool from_node(const struct __sk_buff *skb, const struct 
 
 /*
  * May the connection be that policy_query() describes? What processes of the node open
- * is always admitted (kubelet's probes). dev: key of the pod's device in sl_policed. Global, so that
+ * is always admitted (kubelet's probes). dev: key of the pod's device in sl_dev_policy. Global, so that
  * the loop is verified once; kernels before 5.12 let such a function take the context and scalars
  * only. Returns an enum sl_drop_reason.
  */

@@ -58,4 +58,4 @@ struct sl_dev_policy {
 	__u16 policy; /* id, never 0 */
 	__u16 flags;  /* enum sl_policy_flag, those of ingressPolicy */
 };
-_Static_assert(sizeof(struct sl_dev_policy) == 16, "sl_policed is a map value: no hidden padding");
+_Static_assert(sizeof(struct sl_dev_policy) == 16, "sl_dev_policy is a map value: no hidden padding");

@@ -24,7 +24,7 @@ struct {
 	__type(key, __u64);
 	__type(value, struct sl_socklb_entry);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_peers SEC(".maps");
+} sl_socklb_conn SEC(".maps");
 
 /*
  * Pods that datagram sockets without a peer have sent to, apart from the
@@ -37,7 +37,7 @@ struct {
 	__type(key, struct sl_socklb_key);
 	__type(value, struct sl_socklb_entry);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_peers_udp SEC(".maps");
+} sl_socklb_udp SEC(".maps");
 
 /* An address and port of a socket call. */
 struct sl_sock_dst {
@@ -151,7 +151,7 @@ static __always_inline void socklb_remember(struct bpf_sock_addr *ctx, const str
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
 
-	bpf_map_update_elem(&sl_peers, &cookie, entry, BPF_ANY);
+	bpf_map_update_elem(&sl_socklb_conn, &cookie, entry, BPF_ANY);
 }
 
 static __always_inline void socklb_remember_udp(struct bpf_sock_addr *ctx, const struct sl_socklb_entry *entry)
@@ -160,10 +160,10 @@ static __always_inline void socklb_remember_udp(struct bpf_sock_addr *ctx, const
 	struct sl_socklb_entry *old;
 
 	addr_copy(key.ip, entry->pod);
-	old = bpf_map_lookup_elem(&sl_peers_udp, &key);
+	old = bpf_map_lookup_elem(&sl_socklb_udp, &key);
 	if (old && addr_equal(old->frontend, entry->frontend) && old->frontend_port == entry->frontend_port)
 		return;
-	bpf_map_update_elem(&sl_peers_udp, &key, entry, BPF_ANY);
+	bpf_map_update_elem(&sl_socklb_udp, &key, entry, BPF_ANY);
 }
 
 /* The socket sends to a, which is no published port. If that is a pod, what it asked before for the same pod counts no more. */
@@ -175,8 +175,8 @@ static __always_inline void socklb_forget_udp(struct bpf_sock_addr *ctx, const s
 		return;
 	key.cookie = bpf_get_socket_cookie(ctx);
 	addr_copy(key.ip, dst->ip);
-	if (bpf_map_lookup_elem(&sl_peers_udp, &key))
-		bpf_map_delete_elem(&sl_peers_udp, &key);
+	if (bpf_map_lookup_elem(&sl_socklb_udp, &key))
+		bpf_map_delete_elem(&sl_socklb_udp, &key);
 }
 
 /* socklb_forget_udp() for a socket that connects. Left as it was, the loader would destroy it together with the port. */
@@ -187,8 +187,8 @@ static __always_inline void socklb_forget(struct bpf_sock_addr *ctx, const struc
 	if (!endpoint_lookup(dst->ip))
 		return;
 	cookie = bpf_get_socket_cookie(ctx);
-	if (bpf_map_lookup_elem(&sl_peers, &cookie))
-		bpf_map_delete_elem(&sl_peers, &cookie);
+	if (bpf_map_lookup_elem(&sl_socklb_conn, &cookie))
+		bpf_map_delete_elem(&sl_socklb_conn, &cookie);
 	if (socklb_proto(ctx) == IPPROTO_UDP)
 		socklb_forget_udp(ctx, dst);
 }
@@ -198,7 +198,7 @@ static __always_inline struct sl_socklb_entry *socklb_connected(struct bpf_sock_
 								const struct sl_sock_dst *from)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
-	struct sl_socklb_entry *entry = bpf_map_lookup_elem(&sl_peers, &cookie);
+	struct sl_socklb_entry *entry = bpf_map_lookup_elem(&sl_socklb_conn, &cookie);
 
 	return entry && entry->pod_port == from->port && addr_equal(entry->pod, from->ip) ? entry : NULL;
 }
@@ -210,6 +210,6 @@ static __always_inline struct sl_socklb_entry *socklb_sender(struct bpf_sock_add
 	struct sl_socklb_entry *entry;
 
 	addr_copy(key.ip, from->ip);
-	entry = bpf_map_lookup_elem(&sl_peers_udp, &key);
+	entry = bpf_map_lookup_elem(&sl_socklb_udp, &key);
 	return entry ? entry : socklb_connected(ctx, from);
 }

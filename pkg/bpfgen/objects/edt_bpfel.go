@@ -16,18 +16,18 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	EdtMapSlDevDrops     = "sl_dev_drops"
-	EdtMapSlDrops        = "sl_drops"
+	EdtMapSlDropEvents   = "sl_drop_events"
+	EdtMapSlDropReasons  = "sl_drop_reasons"
+	EdtMapSlDropsByDev   = "sl_drops_by_dev"
+	EdtMapSlEdtCidrs     = "sl_edt_cidrs"
 	EdtMapSlEdtLimits    = "sl_edt_limits"
-	EdtMapSlEdtNets      = "sl_edt_nets"
 	EdtMapSlEndpoints    = "sl_endpoints"
 	EdtMapSlEpStats      = "sl_ep_stats"
-	EdtMapSlEventCpu     = "sl_event_cpu"
-	EdtMapSlEventWish    = "sl_event_wish"
-	EdtMapSlEvents       = "sl_events"
-	EdtMapSlHostAddrs    = "sl_host_addrs"
-	EdtMapSlNoMasq       = "sl_no_masq"
-	EdtMapSlOwnDevices   = "sl_own_devices"
+	EdtMapSlEventLease   = "sl_event_lease"
+	EdtMapSlEventState   = "sl_event_state"
+	EdtMapSlNodeAddrs    = "sl_node_addrs"
+	EdtMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	EdtMapSlNsDevices    = "sl_ns_devices"
 	EdtMapSlUplinks      = "sl_uplinks"
 	EdtProgSlEdt         = "sl_edt"
 	EdtVarCfgAdmitMark   = "cfg_admit_mark"
@@ -95,19 +95,19 @@ type EdtProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EdtMapSpecs struct {
-	SlDevDrops   *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops      *ebpf.MapSpec `ebpf:"sl_drops"`
-	SlEdtLimits  *ebpf.MapSpec `ebpf:"sl_edt_limits"`
-	SlEdtNets    *ebpf.MapSpec `ebpf:"sl_edt_nets"`
-	SlEndpoints  *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats    *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventCpu   *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish  *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents     *ebpf.MapSpec `ebpf:"sl_events"`
-	SlHostAddrs  *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlNoMasq     *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlOwnDevices *ebpf.MapSpec `ebpf:"sl_own_devices"`
-	SlUplinks    *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
+	SlEdtCidrs    *ebpf.MapSpec `ebpf:"sl_edt_cidrs"`
+	SlEdtLimits   *ebpf.MapSpec `ebpf:"sl_edt_limits"`
+	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // EdtVariableSpecs contains global variables before they are loaded into the kernel.
@@ -150,35 +150,35 @@ func (o *EdtObjects) Close() error {
 //
 // It can be passed to LoadEdtObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EdtMaps struct {
-	SlDevDrops   *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops      *ebpf.Map `ebpf:"sl_drops"`
-	SlEdtLimits  *ebpf.Map `ebpf:"sl_edt_limits"`
-	SlEdtNets    *ebpf.Map `ebpf:"sl_edt_nets"`
-	SlEndpoints  *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats    *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventCpu   *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish  *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents     *ebpf.Map `ebpf:"sl_events"`
-	SlHostAddrs  *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlNoMasq     *ebpf.Map `ebpf:"sl_no_masq"`
-	SlOwnDevices *ebpf.Map `ebpf:"sl_own_devices"`
-	SlUplinks    *ebpf.Map `ebpf:"sl_uplinks"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
+	SlEdtCidrs    *ebpf.Map `ebpf:"sl_edt_cidrs"`
+	SlEdtLimits   *ebpf.Map `ebpf:"sl_edt_limits"`
+	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *EdtMaps) Close() error {
 	return _EdtClose(
-		m.SlDevDrops,
-		m.SlDrops,
+		m.SlDropEvents,
+		m.SlDropReasons,
+		m.SlDropsByDev,
+		m.SlEdtCidrs,
 		m.SlEdtLimits,
-		m.SlEdtNets,
 		m.SlEndpoints,
 		m.SlEpStats,
-		m.SlEventCpu,
-		m.SlEventWish,
-		m.SlEvents,
-		m.SlHostAddrs,
-		m.SlNoMasq,
-		m.SlOwnDevices,
+		m.SlEventLease,
+		m.SlEventState,
+		m.SlNodeAddrs,
+		m.SlNomasqCidrs,
+		m.SlNsDevices,
 		m.SlUplinks,
 	)
 }

@@ -16,33 +16,33 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	FromPodMapSlCacheEpoch   = "sl_cache_epoch"
+	FromPodMapSlCt           = "sl_ct"
 	FromPodMapSlCtScratch    = "sl_ct_scratch"
-	FromPodMapSlDevDrops     = "sl_dev_drops"
-	FromPodMapSlDrops        = "sl_drops"
+	FromPodMapSlCtUnassured  = "sl_ct_unassured"
+	FromPodMapSlDevPolicy    = "sl_dev_policy"
+	FromPodMapSlDropEvents   = "sl_drop_events"
+	FromPodMapSlDropReasons  = "sl_drop_reasons"
+	FromPodMapSlDropsByDev   = "sl_drops_by_dev"
 	FromPodMapSlEndpoints    = "sl_endpoints"
 	FromPodMapSlEpCache      = "sl_ep_cache"
 	FromPodMapSlEpStats      = "sl_ep_stats"
-	FromPodMapSlEpoch        = "sl_epoch"
-	FromPodMapSlEventCpu     = "sl_event_cpu"
-	FromPodMapSlEventWish    = "sl_event_wish"
-	FromPodMapSlEvents       = "sl_events"
-	FromPodMapSlFlows        = "sl_flows"
-	FromPodMapSlFlowsNew     = "sl_flows_new"
+	FromPodMapSlEventLease   = "sl_event_lease"
+	FromPodMapSlEventState   = "sl_event_state"
 	FromPodMapSlFrags        = "sl_frags"
-	FromPodMapSlHostAddrs    = "sl_host_addrs"
+	FromPodMapSlHostUdp      = "sl_host_udp"
 	FromPodMapSlHostports    = "sl_hostports"
+	FromPodMapSlHpAllowlist  = "sl_hp_allowlist"
 	FromPodMapSlHpinScratch  = "sl_hpin_scratch"
-	FromPodMapSlNoMasq       = "sl_no_masq"
-	FromPodMapSlOwnDevices   = "sl_own_devices"
-	FromPodMapSlPoliced      = "sl_policed"
+	FromPodMapSlNodeAddrs    = "sl_node_addrs"
+	FromPodMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	FromPodMapSlNsDevices    = "sl_ns_devices"
 	FromPodMapSlPolicies     = "sl_policies"
 	FromPodMapSlPolicyQuery  = "sl_policy_query"
-	FromPodMapSlPortsKept    = "sl_ports_kept"
-	FromPodMapSlSent         = "sl_sent"
+	FromPodMapSlRsvdPorts    = "sl_rsvd_ports"
 	FromPodMapSlSlowScratch  = "sl_slow_scratch"
-	FromPodMapSlSources      = "sl_sources"
 	FromPodMapSlUplinks      = "sl_uplinks"
-	FromPodProgSlPodEgress   = "sl_pod_egress"
+	FromPodProgSlFromPod     = "sl_from_pod"
 	FromPodVarCfgAdmitMark   = "cfg_admit_mark"
 	FromPodVarCfgAntiSpoof   = "cfg_anti_spoof"
 	FromPodVarCfgCbCookie1   = "cfg_cb_cookie1"
@@ -101,38 +101,38 @@ type FromPodSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromPodProgramSpecs struct {
-	SlPodEgress *ebpf.ProgramSpec `ebpf:"sl_pod_egress"`
+	SlFromPod *ebpf.ProgramSpec `ebpf:"sl_from_pod"`
 }
 
 // FromPodMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromPodMapSpecs struct {
+	SlCacheEpoch  *ebpf.MapSpec `ebpf:"sl_cache_epoch"`
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
 	SlEpCache     *ebpf.MapSpec `ebpf:"sl_ep_cache"`
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEpoch       *ebpf.MapSpec `ebpf:"sl_epoch"`
-	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
-	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
-	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
 	SlHpinScratch *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
-	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlOwnDevices  *ebpf.MapSpec `ebpf:"sl_own_devices"`
-	SlPoliced     *ebpf.MapSpec `ebpf:"sl_policed"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
-	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
-	SlSent        *ebpf.MapSpec `ebpf:"sl_sent"`
+	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
-	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -176,61 +176,61 @@ func (o *FromPodObjects) Close() error {
 //
 // It can be passed to LoadFromPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromPodMaps struct {
+	SlCacheEpoch  *ebpf.Map `ebpf:"sl_cache_epoch"`
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
 	SlEpCache     *ebpf.Map `ebpf:"sl_ep_cache"`
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEpoch       *ebpf.Map `ebpf:"sl_epoch"`
-	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.Map `ebpf:"sl_events"`
-	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
-	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
 	SlHpinScratch *ebpf.Map `ebpf:"sl_hpin_scratch"`
-	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
-	SlOwnDevices  *ebpf.Map `ebpf:"sl_own_devices"`
-	SlPoliced     *ebpf.Map `ebpf:"sl_policed"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
-	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
-	SlSent        *ebpf.Map `ebpf:"sl_sent"`
+	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
-	SlSources     *ebpf.Map `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *FromPodMaps) Close() error {
 	return _FromPodClose(
+		m.SlCacheEpoch,
+		m.SlCt,
 		m.SlCtScratch,
-		m.SlDevDrops,
-		m.SlDrops,
+		m.SlCtUnassured,
+		m.SlDevPolicy,
+		m.SlDropEvents,
+		m.SlDropReasons,
+		m.SlDropsByDev,
 		m.SlEndpoints,
 		m.SlEpCache,
 		m.SlEpStats,
-		m.SlEpoch,
-		m.SlEventCpu,
-		m.SlEventWish,
-		m.SlEvents,
-		m.SlFlows,
-		m.SlFlowsNew,
+		m.SlEventLease,
+		m.SlEventState,
 		m.SlFrags,
-		m.SlHostAddrs,
+		m.SlHostUdp,
 		m.SlHostports,
+		m.SlHpAllowlist,
 		m.SlHpinScratch,
-		m.SlNoMasq,
-		m.SlOwnDevices,
-		m.SlPoliced,
+		m.SlNodeAddrs,
+		m.SlNomasqCidrs,
+		m.SlNsDevices,
 		m.SlPolicies,
 		m.SlPolicyQuery,
-		m.SlPortsKept,
-		m.SlSent,
+		m.SlRsvdPorts,
 		m.SlSlowScratch,
-		m.SlSources,
 		m.SlUplinks,
 	)
 }
@@ -259,12 +259,12 @@ type FromPodVariables struct {
 //
 // It can be passed to LoadFromPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromPodPrograms struct {
-	SlPodEgress *ebpf.Program `ebpf:"sl_pod_egress"`
+	SlFromPod *ebpf.Program `ebpf:"sl_from_pod"`
 }
 
 func (p *FromPodPrograms) Close() error {
 	return _FromPodClose(
-		p.SlPodEgress,
+		p.SlFromPod,
 	)
 }
 

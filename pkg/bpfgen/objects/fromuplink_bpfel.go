@@ -16,30 +16,30 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	FromUplinkMapSlCacheEpoch   = "sl_cache_epoch"
+	FromUplinkMapSlCt           = "sl_ct"
 	FromUplinkMapSlCtScratch    = "sl_ct_scratch"
-	FromUplinkMapSlDeny         = "sl_deny"
-	FromUplinkMapSlDevDrops     = "sl_dev_drops"
-	FromUplinkMapSlDrops        = "sl_drops"
+	FromUplinkMapSlCtUnassured  = "sl_ct_unassured"
+	FromUplinkMapSlDenylist     = "sl_denylist"
+	FromUplinkMapSlDropEvents   = "sl_drop_events"
+	FromUplinkMapSlDropReasons  = "sl_drop_reasons"
+	FromUplinkMapSlDropsByDev   = "sl_drops_by_dev"
 	FromUplinkMapSlEndpoints    = "sl_endpoints"
 	FromUplinkMapSlEpStats      = "sl_ep_stats"
-	FromUplinkMapSlEpoch        = "sl_epoch"
-	FromUplinkMapSlEventCpu     = "sl_event_cpu"
-	FromUplinkMapSlEventWish    = "sl_event_wish"
-	FromUplinkMapSlEvents       = "sl_events"
-	FromUplinkMapSlFlows        = "sl_flows"
-	FromUplinkMapSlFlowsNew     = "sl_flows_new"
+	FromUplinkMapSlEventLease   = "sl_event_lease"
+	FromUplinkMapSlEventState   = "sl_event_state"
 	FromUplinkMapSlFrags        = "sl_frags"
-	FromUplinkMapSlHostAddrs    = "sl_host_addrs"
+	FromUplinkMapSlHostUdp      = "sl_host_udp"
 	FromUplinkMapSlHostports    = "sl_hostports"
+	FromUplinkMapSlHpAllowlist  = "sl_hp_allowlist"
 	FromUplinkMapSlHpCache      = "sl_hp_cache"
-	FromUplinkMapSlNoMasq       = "sl_no_masq"
-	FromUplinkMapSlPortsKept    = "sl_ports_kept"
-	FromUplinkMapSlRemapped     = "sl_remapped"
-	FromUplinkMapSlSent         = "sl_sent"
+	FromUplinkMapSlLastCport    = "sl_last_cport"
+	FromUplinkMapSlNodeAddrs    = "sl_node_addrs"
+	FromUplinkMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	FromUplinkMapSlRsvdPorts    = "sl_rsvd_ports"
 	FromUplinkMapSlSlowScratch  = "sl_slow_scratch"
-	FromUplinkMapSlSources      = "sl_sources"
 	FromUplinkMapSlUplinks      = "sl_uplinks"
-	FromUplinkProgSlUplIngress  = "sl_upl_ingress"
+	FromUplinkProgSlFromUplink  = "sl_from_uplink"
 	FromUplinkVarCfgAdmitMark   = "cfg_admit_mark"
 	FromUplinkVarCfgAntiSpoof   = "cfg_anti_spoof"
 	FromUplinkVarCfgCbCookie1   = "cfg_cb_cookie1"
@@ -98,35 +98,35 @@ type FromUplinkSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromUplinkProgramSpecs struct {
-	SlUplIngress *ebpf.ProgramSpec `ebpf:"sl_upl_ingress"`
+	SlFromUplink *ebpf.ProgramSpec `ebpf:"sl_from_uplink"`
 }
 
 // FromUplinkMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromUplinkMapSpecs struct {
+	SlCacheEpoch  *ebpf.MapSpec `ebpf:"sl_cache_epoch"`
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlDeny        *ebpf.MapSpec `ebpf:"sl_deny"`
-	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDenylist    *ebpf.MapSpec `ebpf:"sl_denylist"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEpoch       *ebpf.MapSpec `ebpf:"sl_epoch"`
-	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
-	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
-	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
 	SlHpCache     *ebpf.MapSpec `ebpf:"sl_hp_cache"`
-	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
-	SlRemapped    *ebpf.MapSpec `ebpf:"sl_remapped"`
-	SlSent        *ebpf.MapSpec `ebpf:"sl_sent"`
+	SlLastCport   *ebpf.MapSpec `ebpf:"sl_last_cport"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
-	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -170,55 +170,55 @@ func (o *FromUplinkObjects) Close() error {
 //
 // It can be passed to LoadFromUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromUplinkMaps struct {
+	SlCacheEpoch  *ebpf.Map `ebpf:"sl_cache_epoch"`
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlDeny        *ebpf.Map `ebpf:"sl_deny"`
-	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDenylist    *ebpf.Map `ebpf:"sl_denylist"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEpoch       *ebpf.Map `ebpf:"sl_epoch"`
-	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.Map `ebpf:"sl_events"`
-	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
-	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
 	SlHpCache     *ebpf.Map `ebpf:"sl_hp_cache"`
-	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
-	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
-	SlRemapped    *ebpf.Map `ebpf:"sl_remapped"`
-	SlSent        *ebpf.Map `ebpf:"sl_sent"`
+	SlLastCport   *ebpf.Map `ebpf:"sl_last_cport"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
-	SlSources     *ebpf.Map `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *FromUplinkMaps) Close() error {
 	return _FromUplinkClose(
+		m.SlCacheEpoch,
+		m.SlCt,
 		m.SlCtScratch,
-		m.SlDeny,
-		m.SlDevDrops,
-		m.SlDrops,
+		m.SlCtUnassured,
+		m.SlDenylist,
+		m.SlDropEvents,
+		m.SlDropReasons,
+		m.SlDropsByDev,
 		m.SlEndpoints,
 		m.SlEpStats,
-		m.SlEpoch,
-		m.SlEventCpu,
-		m.SlEventWish,
-		m.SlEvents,
-		m.SlFlows,
-		m.SlFlowsNew,
+		m.SlEventLease,
+		m.SlEventState,
 		m.SlFrags,
-		m.SlHostAddrs,
+		m.SlHostUdp,
 		m.SlHostports,
+		m.SlHpAllowlist,
 		m.SlHpCache,
-		m.SlNoMasq,
-		m.SlPortsKept,
-		m.SlRemapped,
-		m.SlSent,
+		m.SlLastCport,
+		m.SlNodeAddrs,
+		m.SlNomasqCidrs,
+		m.SlRsvdPorts,
 		m.SlSlowScratch,
-		m.SlSources,
 		m.SlUplinks,
 	)
 }
@@ -247,12 +247,12 @@ type FromUplinkVariables struct {
 //
 // It can be passed to LoadFromUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromUplinkPrograms struct {
-	SlUplIngress *ebpf.Program `ebpf:"sl_upl_ingress"`
+	SlFromUplink *ebpf.Program `ebpf:"sl_from_uplink"`
 }
 
 func (p *FromUplinkPrograms) Close() error {
 	return _FromUplinkClose(
-		p.SlUplIngress,
+		p.SlFromUplink,
 	)
 }
 

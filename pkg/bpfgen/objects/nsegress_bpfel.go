@@ -16,25 +16,25 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	NsEgressMapSlCt           = "sl_ct"
 	NsEgressMapSlCtScratch    = "sl_ct_scratch"
-	NsEgressMapSlDevDrops     = "sl_dev_drops"
-	NsEgressMapSlDrops        = "sl_drops"
+	NsEgressMapSlCtUnassured  = "sl_ct_unassured"
+	NsEgressMapSlDevPolicy    = "sl_dev_policy"
+	NsEgressMapSlDropEvents   = "sl_drop_events"
+	NsEgressMapSlDropReasons  = "sl_drop_reasons"
+	NsEgressMapSlDropsByDev   = "sl_drops_by_dev"
 	NsEgressMapSlEndpoints    = "sl_endpoints"
 	NsEgressMapSlEpStats      = "sl_ep_stats"
-	NsEgressMapSlEventCpu     = "sl_event_cpu"
-	NsEgressMapSlEventWish    = "sl_event_wish"
-	NsEgressMapSlEvents       = "sl_events"
-	NsEgressMapSlFlows        = "sl_flows"
-	NsEgressMapSlFlowsNew     = "sl_flows_new"
-	NsEgressMapSlHostAddrs    = "sl_host_addrs"
-	NsEgressMapSlNoMasq       = "sl_no_masq"
-	NsEgressMapSlOwnDevices   = "sl_own_devices"
-	NsEgressMapSlPoliced      = "sl_policed"
+	NsEgressMapSlEventLease   = "sl_event_lease"
+	NsEgressMapSlEventState   = "sl_event_state"
+	NsEgressMapSlNodeAddrs    = "sl_node_addrs"
+	NsEgressMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	NsEgressMapSlNsDevices    = "sl_ns_devices"
 	NsEgressMapSlPolicies     = "sl_policies"
 	NsEgressMapSlPolicyQuery  = "sl_policy_query"
 	NsEgressMapSlSlowScratch  = "sl_slow_scratch"
 	NsEgressMapSlUplinks      = "sl_uplinks"
-	NsEgressProgSlOwnEgress   = "sl_own_egress"
+	NsEgressProgSlNsEgress    = "sl_ns_egress"
 	NsEgressVarCfgAdmitMark   = "cfg_admit_mark"
 	NsEgressVarCfgAntiSpoof   = "cfg_anti_spoof"
 	NsEgressVarCfgCbCookie1   = "cfg_cb_cookie1"
@@ -93,27 +93,27 @@ type NsEgressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NsEgressProgramSpecs struct {
-	SlOwnEgress *ebpf.ProgramSpec `ebpf:"sl_own_egress"`
+	SlNsEgress *ebpf.ProgramSpec `ebpf:"sl_ns_egress"`
 }
 
 // NsEgressMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NsEgressMapSpecs struct {
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
-	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
-	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlOwnDevices  *ebpf.MapSpec `ebpf:"sl_own_devices"`
-	SlPoliced     *ebpf.MapSpec `ebpf:"sl_policed"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
@@ -160,20 +160,20 @@ func (o *NsEgressObjects) Close() error {
 //
 // It can be passed to LoadNsEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NsEgressMaps struct {
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.Map `ebpf:"sl_events"`
-	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
-	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
-	SlOwnDevices  *ebpf.Map `ebpf:"sl_own_devices"`
-	SlPoliced     *ebpf.Map `ebpf:"sl_policed"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
@@ -182,20 +182,20 @@ type NsEgressMaps struct {
 
 func (m *NsEgressMaps) Close() error {
 	return _NsEgressClose(
+		m.SlCt,
 		m.SlCtScratch,
-		m.SlDevDrops,
-		m.SlDrops,
+		m.SlCtUnassured,
+		m.SlDevPolicy,
+		m.SlDropEvents,
+		m.SlDropReasons,
+		m.SlDropsByDev,
 		m.SlEndpoints,
 		m.SlEpStats,
-		m.SlEventCpu,
-		m.SlEventWish,
-		m.SlEvents,
-		m.SlFlows,
-		m.SlFlowsNew,
-		m.SlHostAddrs,
-		m.SlNoMasq,
-		m.SlOwnDevices,
-		m.SlPoliced,
+		m.SlEventLease,
+		m.SlEventState,
+		m.SlNodeAddrs,
+		m.SlNomasqCidrs,
+		m.SlNsDevices,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlSlowScratch,
@@ -227,12 +227,12 @@ type NsEgressVariables struct {
 //
 // It can be passed to LoadNsEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NsEgressPrograms struct {
-	SlOwnEgress *ebpf.Program `ebpf:"sl_own_egress"`
+	SlNsEgress *ebpf.Program `ebpf:"sl_ns_egress"`
 }
 
 func (p *NsEgressPrograms) Close() error {
 	return _NsEgressClose(
-		p.SlOwnEgress,
+		p.SlNsEgress,
 	)
 }
 

@@ -16,25 +16,25 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	NsIngressMapSlCt           = "sl_ct"
 	NsIngressMapSlCtScratch    = "sl_ct_scratch"
-	NsIngressMapSlDevDrops     = "sl_dev_drops"
-	NsIngressMapSlDrops        = "sl_drops"
+	NsIngressMapSlCtUnassured  = "sl_ct_unassured"
+	NsIngressMapSlDevPolicy    = "sl_dev_policy"
+	NsIngressMapSlDropEvents   = "sl_drop_events"
+	NsIngressMapSlDropReasons  = "sl_drop_reasons"
+	NsIngressMapSlDropsByDev   = "sl_drops_by_dev"
 	NsIngressMapSlEndpoints    = "sl_endpoints"
 	NsIngressMapSlEpStats      = "sl_ep_stats"
-	NsIngressMapSlEventCpu     = "sl_event_cpu"
-	NsIngressMapSlEventWish    = "sl_event_wish"
-	NsIngressMapSlEvents       = "sl_events"
-	NsIngressMapSlFlows        = "sl_flows"
-	NsIngressMapSlFlowsNew     = "sl_flows_new"
-	NsIngressMapSlHostAddrs    = "sl_host_addrs"
-	NsIngressMapSlNoMasq       = "sl_no_masq"
-	NsIngressMapSlOwnDevices   = "sl_own_devices"
-	NsIngressMapSlPoliced      = "sl_policed"
+	NsIngressMapSlEventLease   = "sl_event_lease"
+	NsIngressMapSlEventState   = "sl_event_state"
+	NsIngressMapSlNodeAddrs    = "sl_node_addrs"
+	NsIngressMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	NsIngressMapSlNsDevices    = "sl_ns_devices"
 	NsIngressMapSlPolicies     = "sl_policies"
 	NsIngressMapSlPolicyQuery  = "sl_policy_query"
 	NsIngressMapSlSlowScratch  = "sl_slow_scratch"
 	NsIngressMapSlUplinks      = "sl_uplinks"
-	NsIngressProgSlOwnIngress  = "sl_own_ingress"
+	NsIngressProgSlNsIngress   = "sl_ns_ingress"
 	NsIngressVarCfgAdmitMark   = "cfg_admit_mark"
 	NsIngressVarCfgAntiSpoof   = "cfg_anti_spoof"
 	NsIngressVarCfgCbCookie1   = "cfg_cb_cookie1"
@@ -93,27 +93,27 @@ type NsIngressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NsIngressProgramSpecs struct {
-	SlOwnIngress *ebpf.ProgramSpec `ebpf:"sl_own_ingress"`
+	SlNsIngress *ebpf.ProgramSpec `ebpf:"sl_ns_ingress"`
 }
 
 // NsIngressMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type NsIngressMapSpecs struct {
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
-	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
-	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlOwnDevices  *ebpf.MapSpec `ebpf:"sl_own_devices"`
-	SlPoliced     *ebpf.MapSpec `ebpf:"sl_policed"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
@@ -160,20 +160,20 @@ func (o *NsIngressObjects) Close() error {
 //
 // It can be passed to LoadNsIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NsIngressMaps struct {
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.Map `ebpf:"sl_events"`
-	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
-	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
-	SlOwnDevices  *ebpf.Map `ebpf:"sl_own_devices"`
-	SlPoliced     *ebpf.Map `ebpf:"sl_policed"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
@@ -182,20 +182,20 @@ type NsIngressMaps struct {
 
 func (m *NsIngressMaps) Close() error {
 	return _NsIngressClose(
+		m.SlCt,
 		m.SlCtScratch,
-		m.SlDevDrops,
-		m.SlDrops,
+		m.SlCtUnassured,
+		m.SlDevPolicy,
+		m.SlDropEvents,
+		m.SlDropReasons,
+		m.SlDropsByDev,
 		m.SlEndpoints,
 		m.SlEpStats,
-		m.SlEventCpu,
-		m.SlEventWish,
-		m.SlEvents,
-		m.SlFlows,
-		m.SlFlowsNew,
-		m.SlHostAddrs,
-		m.SlNoMasq,
-		m.SlOwnDevices,
-		m.SlPoliced,
+		m.SlEventLease,
+		m.SlEventState,
+		m.SlNodeAddrs,
+		m.SlNomasqCidrs,
+		m.SlNsDevices,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlSlowScratch,
@@ -227,12 +227,12 @@ type NsIngressVariables struct {
 //
 // It can be passed to LoadNsIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NsIngressPrograms struct {
-	SlOwnIngress *ebpf.Program `ebpf:"sl_own_ingress"`
+	SlNsIngress *ebpf.Program `ebpf:"sl_ns_ingress"`
 }
 
 func (p *NsIngressPrograms) Close() error {
 	return _NsIngressClose(
-		p.SlOwnIngress,
+		p.SlNsIngress,
 	)
 }
 

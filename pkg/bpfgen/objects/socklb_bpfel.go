@@ -18,13 +18,13 @@ import (
 const (
 	SockLBMapSlEndpoints    = "sl_endpoints"
 	SockLBMapSlEpStats      = "sl_ep_stats"
-	SockLBMapSlHostAddrs    = "sl_host_addrs"
 	SockLBMapSlHostports    = "sl_hostports"
-	SockLBMapSlNoMasq       = "sl_no_masq"
-	SockLBMapSlPeers        = "sl_peers"
-	SockLBMapSlPeersUdp     = "sl_peers_udp"
-	SockLBMapSlPortsKept    = "sl_ports_kept"
-	SockLBMapSlSources      = "sl_sources"
+	SockLBMapSlHpAllowlist  = "sl_hp_allowlist"
+	SockLBMapSlNodeAddrs    = "sl_node_addrs"
+	SockLBMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	SockLBMapSlRsvdPorts    = "sl_rsvd_ports"
+	SockLBMapSlSocklbConn   = "sl_socklb_conn"
+	SockLBMapSlSocklbUdp    = "sl_socklb_udp"
 	SockLBMapSlUplinks      = "sl_uplinks"
 	SockLBProgSlConnect4    = "sl_connect4"
 	SockLBProgSlConnect6    = "sl_connect6"
@@ -108,16 +108,16 @@ type SockLBProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockLBMapSpecs struct {
-	SlEndpoints *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlHostAddrs *ebpf.MapSpec `ebpf:"sl_host_addrs"`
-	SlHostports *ebpf.MapSpec `ebpf:"sl_hostports"`
-	SlNoMasq    *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlPeers     *ebpf.MapSpec `ebpf:"sl_peers"`
-	SlPeersUdp  *ebpf.MapSpec `ebpf:"sl_peers_udp"`
-	SlPortsKept *ebpf.MapSpec `ebpf:"sl_ports_kept"`
-	SlSources   *ebpf.MapSpec `ebpf:"sl_sources"`
-	SlUplinks   *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
+	SlSocklbConn  *ebpf.MapSpec `ebpf:"sl_socklb_conn"`
+	SlSocklbUdp   *ebpf.MapSpec `ebpf:"sl_socklb_udp"`
+	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // SockLBVariableSpecs contains global variables before they are loaded into the kernel.
@@ -160,29 +160,29 @@ func (o *SockLBObjects) Close() error {
 //
 // It can be passed to LoadSockLBObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockLBMaps struct {
-	SlEndpoints *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats   *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlHostAddrs *ebpf.Map `ebpf:"sl_host_addrs"`
-	SlHostports *ebpf.Map `ebpf:"sl_hostports"`
-	SlNoMasq    *ebpf.Map `ebpf:"sl_no_masq"`
-	SlPeers     *ebpf.Map `ebpf:"sl_peers"`
-	SlPeersUdp  *ebpf.Map `ebpf:"sl_peers_udp"`
-	SlPortsKept *ebpf.Map `ebpf:"sl_ports_kept"`
-	SlSources   *ebpf.Map `ebpf:"sl_sources"`
-	SlUplinks   *ebpf.Map `ebpf:"sl_uplinks"`
+	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
+	SlSocklbConn  *ebpf.Map `ebpf:"sl_socklb_conn"`
+	SlSocklbUdp   *ebpf.Map `ebpf:"sl_socklb_udp"`
+	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *SockLBMaps) Close() error {
 	return _SockLBClose(
 		m.SlEndpoints,
 		m.SlEpStats,
-		m.SlHostAddrs,
 		m.SlHostports,
-		m.SlNoMasq,
-		m.SlPeers,
-		m.SlPeersUdp,
-		m.SlPortsKept,
-		m.SlSources,
+		m.SlHpAllowlist,
+		m.SlNodeAddrs,
+		m.SlNomasqCidrs,
+		m.SlRsvdPorts,
+		m.SlSocklbConn,
+		m.SlSocklbUdp,
 		m.SlUplinks,
 	)
 }

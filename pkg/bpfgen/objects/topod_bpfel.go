@@ -16,31 +16,31 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	ToPodMapSlCt           = "sl_ct"
 	ToPodMapSlCtScratch    = "sl_ct_scratch"
-	ToPodMapSlDevDrops     = "sl_dev_drops"
-	ToPodMapSlDrops        = "sl_drops"
+	ToPodMapSlCtUnassured  = "sl_ct_unassured"
+	ToPodMapSlDevPolicy    = "sl_dev_policy"
+	ToPodMapSlDropEvents   = "sl_drop_events"
+	ToPodMapSlDropReasons  = "sl_drop_reasons"
+	ToPodMapSlDropsByDev   = "sl_drops_by_dev"
 	ToPodMapSlEndpoints    = "sl_endpoints"
 	ToPodMapSlEpStats      = "sl_ep_stats"
-	ToPodMapSlEventCpu     = "sl_event_cpu"
-	ToPodMapSlEventWish    = "sl_event_wish"
-	ToPodMapSlEvents       = "sl_events"
-	ToPodMapSlFlows        = "sl_flows"
-	ToPodMapSlFlowsNew     = "sl_flows_new"
+	ToPodMapSlEventLease   = "sl_event_lease"
+	ToPodMapSlEventState   = "sl_event_state"
 	ToPodMapSlFrags        = "sl_frags"
-	ToPodMapSlHostAddrs    = "sl_host_addrs"
+	ToPodMapSlHostUdp      = "sl_host_udp"
 	ToPodMapSlHostports    = "sl_hostports"
+	ToPodMapSlHpAllowlist  = "sl_hp_allowlist"
 	ToPodMapSlHpinScratch  = "sl_hpin_scratch"
-	ToPodMapSlNoMasq       = "sl_no_masq"
-	ToPodMapSlOwnDevices   = "sl_own_devices"
-	ToPodMapSlPoliced      = "sl_policed"
+	ToPodMapSlNodeAddrs    = "sl_node_addrs"
+	ToPodMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	ToPodMapSlNsDevices    = "sl_ns_devices"
 	ToPodMapSlPolicies     = "sl_policies"
 	ToPodMapSlPolicyQuery  = "sl_policy_query"
-	ToPodMapSlPortsKept    = "sl_ports_kept"
-	ToPodMapSlSent         = "sl_sent"
+	ToPodMapSlRsvdPorts    = "sl_rsvd_ports"
 	ToPodMapSlSlowScratch  = "sl_slow_scratch"
-	ToPodMapSlSources      = "sl_sources"
 	ToPodMapSlUplinks      = "sl_uplinks"
-	ToPodProgSlPodIngress  = "sl_pod_ingress"
+	ToPodProgSlToPod       = "sl_to_pod"
 	ToPodVarCfgAdmitMark   = "cfg_admit_mark"
 	ToPodVarCfgAntiSpoof   = "cfg_anti_spoof"
 	ToPodVarCfgCbCookie1   = "cfg_cb_cookie1"
@@ -99,36 +99,36 @@ type ToPodSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToPodProgramSpecs struct {
-	SlPodIngress *ebpf.ProgramSpec `ebpf:"sl_pod_ingress"`
+	SlToPod *ebpf.ProgramSpec `ebpf:"sl_to_pod"`
 }
 
 // ToPodMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToPodMapSpecs struct {
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
-	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
-	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
 	SlHpinScratch *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
-	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlOwnDevices  *ebpf.MapSpec `ebpf:"sl_own_devices"`
-	SlPoliced     *ebpf.MapSpec `ebpf:"sl_policed"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
-	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
-	SlSent        *ebpf.MapSpec `ebpf:"sl_sent"`
+	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
-	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -172,57 +172,57 @@ func (o *ToPodObjects) Close() error {
 //
 // It can be passed to LoadToPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToPodMaps struct {
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.Map `ebpf:"sl_events"`
-	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
-	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
 	SlHpinScratch *ebpf.Map `ebpf:"sl_hpin_scratch"`
-	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
-	SlOwnDevices  *ebpf.Map `ebpf:"sl_own_devices"`
-	SlPoliced     *ebpf.Map `ebpf:"sl_policed"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
-	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
-	SlSent        *ebpf.Map `ebpf:"sl_sent"`
+	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
-	SlSources     *ebpf.Map `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *ToPodMaps) Close() error {
 	return _ToPodClose(
+		m.SlCt,
 		m.SlCtScratch,
-		m.SlDevDrops,
-		m.SlDrops,
+		m.SlCtUnassured,
+		m.SlDevPolicy,
+		m.SlDropEvents,
+		m.SlDropReasons,
+		m.SlDropsByDev,
 		m.SlEndpoints,
 		m.SlEpStats,
-		m.SlEventCpu,
-		m.SlEventWish,
-		m.SlEvents,
-		m.SlFlows,
-		m.SlFlowsNew,
+		m.SlEventLease,
+		m.SlEventState,
 		m.SlFrags,
-		m.SlHostAddrs,
+		m.SlHostUdp,
 		m.SlHostports,
+		m.SlHpAllowlist,
 		m.SlHpinScratch,
-		m.SlNoMasq,
-		m.SlOwnDevices,
-		m.SlPoliced,
+		m.SlNodeAddrs,
+		m.SlNomasqCidrs,
+		m.SlNsDevices,
 		m.SlPolicies,
 		m.SlPolicyQuery,
-		m.SlPortsKept,
-		m.SlSent,
+		m.SlRsvdPorts,
 		m.SlSlowScratch,
-		m.SlSources,
 		m.SlUplinks,
 	)
 }
@@ -251,12 +251,12 @@ type ToPodVariables struct {
 //
 // It can be passed to LoadToPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToPodPrograms struct {
-	SlPodIngress *ebpf.Program `ebpf:"sl_pod_ingress"`
+	SlToPod *ebpf.Program `ebpf:"sl_to_pod"`
 }
 
 func (p *ToPodPrograms) Close() error {
 	return _ToPodClose(
-		p.SlPodIngress,
+		p.SlToPod,
 	)
 }
 

@@ -16,26 +16,26 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	ToUplinkMapSlCt           = "sl_ct"
 	ToUplinkMapSlCtScratch    = "sl_ct_scratch"
-	ToUplinkMapSlDevDrops     = "sl_dev_drops"
-	ToUplinkMapSlDrops        = "sl_drops"
+	ToUplinkMapSlCtUnassured  = "sl_ct_unassured"
+	ToUplinkMapSlDropEvents   = "sl_drop_events"
+	ToUplinkMapSlDropReasons  = "sl_drop_reasons"
+	ToUplinkMapSlDropsByDev   = "sl_drops_by_dev"
 	ToUplinkMapSlEndpoints    = "sl_endpoints"
 	ToUplinkMapSlEpStats      = "sl_ep_stats"
-	ToUplinkMapSlEventCpu     = "sl_event_cpu"
-	ToUplinkMapSlEventWish    = "sl_event_wish"
-	ToUplinkMapSlEvents       = "sl_events"
-	ToUplinkMapSlFlows        = "sl_flows"
-	ToUplinkMapSlFlowsNew     = "sl_flows_new"
+	ToUplinkMapSlEventLease   = "sl_event_lease"
+	ToUplinkMapSlEventState   = "sl_event_state"
 	ToUplinkMapSlFrags        = "sl_frags"
-	ToUplinkMapSlHostAddrs    = "sl_host_addrs"
+	ToUplinkMapSlHostUdp      = "sl_host_udp"
 	ToUplinkMapSlHostports    = "sl_hostports"
-	ToUplinkMapSlNoMasq       = "sl_no_masq"
-	ToUplinkMapSlPortsKept    = "sl_ports_kept"
-	ToUplinkMapSlSent         = "sl_sent"
+	ToUplinkMapSlHpAllowlist  = "sl_hp_allowlist"
+	ToUplinkMapSlNodeAddrs    = "sl_node_addrs"
+	ToUplinkMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	ToUplinkMapSlRsvdPorts    = "sl_rsvd_ports"
 	ToUplinkMapSlSlowScratch  = "sl_slow_scratch"
-	ToUplinkMapSlSources      = "sl_sources"
 	ToUplinkMapSlUplinks      = "sl_uplinks"
-	ToUplinkProgSlUplEgress   = "sl_upl_egress"
+	ToUplinkProgSlToUplink    = "sl_to_uplink"
 	ToUplinkVarCfgAdmitMark   = "cfg_admit_mark"
 	ToUplinkVarCfgAntiSpoof   = "cfg_anti_spoof"
 	ToUplinkVarCfgCbCookie1   = "cfg_cb_cookie1"
@@ -94,31 +94,31 @@ type ToUplinkSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkProgramSpecs struct {
-	SlUplEgress *ebpf.ProgramSpec `ebpf:"sl_upl_egress"`
+	SlToUplink *ebpf.ProgramSpec `ebpf:"sl_to_uplink"`
 }
 
 // ToUplinkMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkMapSpecs struct {
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.MapSpec `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventCpu    *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.MapSpec `ebpf:"sl_events"`
-	SlFlows       *ebpf.MapSpec `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.MapSpec `ebpf:"sl_flows_new"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
-	SlHostAddrs   *ebpf.MapSpec `ebpf:"sl_host_addrs"`
+	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
-	SlNoMasq      *ebpf.MapSpec `ebpf:"sl_no_masq"`
-	SlPortsKept   *ebpf.MapSpec `ebpf:"sl_ports_kept"`
-	SlSent        *ebpf.MapSpec `ebpf:"sl_sent"`
+	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
-	SlSources     *ebpf.MapSpec `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -162,47 +162,47 @@ func (o *ToUplinkObjects) Close() error {
 //
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkMaps struct {
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlDevDrops    *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops       *ebpf.Map `ebpf:"sl_drops"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
 	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventCpu    *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish   *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents      *ebpf.Map `ebpf:"sl_events"`
-	SlFlows       *ebpf.Map `ebpf:"sl_flows"`
-	SlFlowsNew    *ebpf.Map `ebpf:"sl_flows_new"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
-	SlHostAddrs   *ebpf.Map `ebpf:"sl_host_addrs"`
+	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
-	SlNoMasq      *ebpf.Map `ebpf:"sl_no_masq"`
-	SlPortsKept   *ebpf.Map `ebpf:"sl_ports_kept"`
-	SlSent        *ebpf.Map `ebpf:"sl_sent"`
+	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
-	SlSources     *ebpf.Map `ebpf:"sl_sources"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *ToUplinkMaps) Close() error {
 	return _ToUplinkClose(
+		m.SlCt,
 		m.SlCtScratch,
-		m.SlDevDrops,
-		m.SlDrops,
+		m.SlCtUnassured,
+		m.SlDropEvents,
+		m.SlDropReasons,
+		m.SlDropsByDev,
 		m.SlEndpoints,
 		m.SlEpStats,
-		m.SlEventCpu,
-		m.SlEventWish,
-		m.SlEvents,
-		m.SlFlows,
-		m.SlFlowsNew,
+		m.SlEventLease,
+		m.SlEventState,
 		m.SlFrags,
-		m.SlHostAddrs,
+		m.SlHostUdp,
 		m.SlHostports,
-		m.SlNoMasq,
-		m.SlPortsKept,
-		m.SlSent,
+		m.SlHpAllowlist,
+		m.SlNodeAddrs,
+		m.SlNomasqCidrs,
+		m.SlRsvdPorts,
 		m.SlSlowScratch,
-		m.SlSources,
 		m.SlUplinks,
 	)
 }
@@ -231,12 +231,12 @@ type ToUplinkVariables struct {
 //
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkPrograms struct {
-	SlUplEgress *ebpf.Program `ebpf:"sl_upl_egress"`
+	SlToUplink *ebpf.Program `ebpf:"sl_to_uplink"`
 }
 
 func (p *ToUplinkPrograms) Close() error {
 	return _ToUplinkClose(
-		p.SlUplEgress,
+		p.SlToUplink,
 	)
 }
 

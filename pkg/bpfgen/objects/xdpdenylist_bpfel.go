@@ -16,13 +16,13 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	XDPDenylistMapSlDeny         = "sl_deny"
-	XDPDenylistMapSlDevDrops     = "sl_dev_drops"
-	XDPDenylistMapSlDrops        = "sl_drops"
-	XDPDenylistMapSlEventCpu     = "sl_event_cpu"
-	XDPDenylistMapSlEventWish    = "sl_event_wish"
-	XDPDenylistMapSlEvents       = "sl_events"
-	XDPDenylistProgSlXdpUplink   = "sl_xdp_uplink"
+	XDPDenylistMapSlDenylist     = "sl_denylist"
+	XDPDenylistMapSlDropEvents   = "sl_drop_events"
+	XDPDenylistMapSlDropReasons  = "sl_drop_reasons"
+	XDPDenylistMapSlDropsByDev   = "sl_drops_by_dev"
+	XDPDenylistMapSlEventLease   = "sl_event_lease"
+	XDPDenylistMapSlEventState   = "sl_event_state"
+	XDPDenylistProgSlXdpDenylist = "sl_xdp_denylist"
 	XDPDenylistVarCfgAdmitMark   = "cfg_admit_mark"
 	XDPDenylistVarCfgAntiSpoof   = "cfg_anti_spoof"
 	XDPDenylistVarCfgCbCookie1   = "cfg_cb_cookie1"
@@ -81,19 +81,19 @@ type XDPDenylistSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XDPDenylistProgramSpecs struct {
-	SlXdpUplink *ebpf.ProgramSpec `ebpf:"sl_xdp_uplink"`
+	SlXdpDenylist *ebpf.ProgramSpec `ebpf:"sl_xdp_denylist"`
 }
 
 // XDPDenylistMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XDPDenylistMapSpecs struct {
-	SlDeny      *ebpf.MapSpec `ebpf:"sl_deny"`
-	SlDevDrops  *ebpf.MapSpec `ebpf:"sl_dev_drops"`
-	SlDrops     *ebpf.MapSpec `ebpf:"sl_drops"`
-	SlEventCpu  *ebpf.MapSpec `ebpf:"sl_event_cpu"`
-	SlEventWish *ebpf.MapSpec `ebpf:"sl_event_wish"`
-	SlEvents    *ebpf.MapSpec `ebpf:"sl_events"`
+	SlDenylist    *ebpf.MapSpec `ebpf:"sl_denylist"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 }
 
 // XDPDenylistVariableSpecs contains global variables before they are loaded into the kernel.
@@ -136,22 +136,22 @@ func (o *XDPDenylistObjects) Close() error {
 //
 // It can be passed to LoadXDPDenylistObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XDPDenylistMaps struct {
-	SlDeny      *ebpf.Map `ebpf:"sl_deny"`
-	SlDevDrops  *ebpf.Map `ebpf:"sl_dev_drops"`
-	SlDrops     *ebpf.Map `ebpf:"sl_drops"`
-	SlEventCpu  *ebpf.Map `ebpf:"sl_event_cpu"`
-	SlEventWish *ebpf.Map `ebpf:"sl_event_wish"`
-	SlEvents    *ebpf.Map `ebpf:"sl_events"`
+	SlDenylist    *ebpf.Map `ebpf:"sl_denylist"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 }
 
 func (m *XDPDenylistMaps) Close() error {
 	return _XDPDenylistClose(
-		m.SlDeny,
-		m.SlDevDrops,
-		m.SlDrops,
-		m.SlEventCpu,
-		m.SlEventWish,
-		m.SlEvents,
+		m.SlDenylist,
+		m.SlDropEvents,
+		m.SlDropReasons,
+		m.SlDropsByDev,
+		m.SlEventLease,
+		m.SlEventState,
 	)
 }
 
@@ -179,12 +179,12 @@ type XDPDenylistVariables struct {
 //
 // It can be passed to LoadXDPDenylistObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XDPDenylistPrograms struct {
-	SlXdpUplink *ebpf.Program `ebpf:"sl_xdp_uplink"`
+	SlXdpDenylist *ebpf.Program `ebpf:"sl_xdp_denylist"`
 }
 
 func (p *XDPDenylistPrograms) Close() error {
 	return _XDPDenylistClose(
-		p.SlXdpUplink,
+		p.SlXdpDenylist,
 	)
 }
 

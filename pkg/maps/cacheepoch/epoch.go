@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cacheepoch is the view of sl_epoch, by which the programs learn that what they remember of published ports and endpoints
+// Package cacheepoch is the view of sl_cache_epoch, by which the programs learn that what they remember of published ports and endpoints
 // has changed. Only the loader writes it. A view does not own its map: closing is the caller's.
 package cacheepoch
 
@@ -23,7 +23,7 @@ func (e Epoch) Next() error {
 		return nil
 	}
 	if err := bpfsys.Put(e.m, uint32(0), uint64(conntrack.Now())); err != nil {
-		return fmt.Errorf("sl_epoch: %w", err)
+		return fmt.Errorf("sl_cache_epoch: %w", err)
 	}
 	return nil
 }

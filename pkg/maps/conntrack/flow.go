@@ -183,7 +183,7 @@ func Now() Time {
 	return Time(ts.Nano())
 }
 
-// Map is the view of sl_flows or sl_flows_new. It does not own the map: closing is the caller's.
+// Map is the view of sl_ct or sl_ct_unassured. It does not own the map: closing is the caller's.
 type Map struct{ m *bpfsys.Map }
 
 // New returns a view of m.

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
-// Map is the view of sl_deny.
+// Map is the view of sl_denylist.
 type Map struct{ m *bpfsys.Map }
 
 // New returns a view of m.

@@ -17,8 +17,8 @@ type Place struct {
 // LimitKey is set in the key of a limit: the number of its entry in sl_edt_limits, with this bit.
 const LimitKey = 1 << 30
 
-// DeviceDrops is the view of sl_dev_drops, and of sl_event_cpu, where each CPU has counted the drops that came after one another and
-// are alike. sl_dev_drops is an LRU map: what has not been counted for long may be gone.
+// DeviceDrops is the view of sl_drops_by_dev, and of sl_event_state, where each CPU has counted the drops that came after one another and
+// are alike. sl_drops_by_dev is an LRU map: what has not been counted for long may be gone.
 type DeviceDrops struct{ m, cpu *bpfsys.Map }
 
 // NewDeviceDrops returns a view of the two maps.
@@ -72,13 +72,13 @@ func place(k bpfgen.TypesSlDropKey) Place {
 	return Place{Device: k.Device, Endpoint: k.Endpoint, Reason: Reason(k.Reason)}
 }
 
-// Len returns how many entries sl_dev_drops has.
+// Len returns how many entries sl_drops_by_dev has.
 func (d DeviceDrops) Len() (int, error) {
 	all, err := d.counted()
 	return len(all), err
 }
 
-// counted returns what is in sl_dev_drops.
+// counted returns what is in sl_drops_by_dev.
 func (d DeviceDrops) counted() (map[Place]uint64, error) {
 	all := make(map[Place]uint64)
 	var prev *bpfgen.TypesSlDropKey

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
-// Event is a record of sl_events: one dropped packet.
+// Event is a record of sl_drop_events: one dropped packet.
 type Event struct {
 	Place
 	Time    time.Duration // CLOCK_MONOTONIC
@@ -25,14 +25,14 @@ type Event struct {
 }
 
 var programs = [...]string{
-	bpfgen.TypesSlProgramSL_PROGRAM_FROM_POD:     "sl_pod_egress",
-	bpfgen.TypesSlProgramSL_PROGRAM_TO_POD:       "sl_pod_ingress",
-	bpfgen.TypesSlProgramSL_PROGRAM_FROM_UPLINK:  "sl_upl_ingress",
-	bpfgen.TypesSlProgramSL_PROGRAM_TO_UPLINK:    "sl_upl_egress",
-	bpfgen.TypesSlProgramSL_PROGRAM_NS_EGRESS:    "sl_own_egress",
-	bpfgen.TypesSlProgramSL_PROGRAM_NS_INGRESS:   "sl_own_ingress",
+	bpfgen.TypesSlProgramSL_PROGRAM_FROM_POD:     "sl_from_pod",
+	bpfgen.TypesSlProgramSL_PROGRAM_TO_POD:       "sl_to_pod",
+	bpfgen.TypesSlProgramSL_PROGRAM_FROM_UPLINK:  "sl_from_uplink",
+	bpfgen.TypesSlProgramSL_PROGRAM_TO_UPLINK:    "sl_to_uplink",
+	bpfgen.TypesSlProgramSL_PROGRAM_NS_EGRESS:    "sl_ns_egress",
+	bpfgen.TypesSlProgramSL_PROGRAM_NS_INGRESS:   "sl_ns_ingress",
 	bpfgen.TypesSlProgramSL_PROGRAM_EDT:          "sl_edt",
-	bpfgen.TypesSlProgramSL_PROGRAM_XDP_DENYLIST: "sl_xdp_uplink",
+	bpfgen.TypesSlProgramSL_PROGRAM_XDP_DENYLIST: "sl_xdp_denylist",
 }
 
 // DecodeEvent decodes a record. Its Data is a copy.
@@ -53,7 +53,7 @@ func DecodeEvent(b []byte) (*Event, error) {
 	return e, nil
 }
 
-// EventControl is the view of sl_event_wish and sl_event_cpu: whether programs write events, and how many they could not.
+// EventControl is the view of sl_event_lease and sl_event_state: whether programs write events, and how many they could not.
 type EventControl struct{ wish, cpu *bpfsys.Map }
 
 // NewEventControl returns a view of the two maps.

@@ -6,7 +6,7 @@ package drops
 
 import "github.com/sluice-cni/sluice/pkg/bpfsys"
 
-// Drops is the view of sl_drops.
+// Drops is the view of sl_drop_reasons.
 type Drops struct{ m *bpfsys.Map }
 
 // NewDrops returns a view of m.

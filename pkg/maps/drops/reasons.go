@@ -30,7 +30,7 @@ var reasons = [Max]words{
 	bpfgen.TypesSlDropReasonSL_DROP_NO_CLIENT_PORT: {"tuple-clash", "no port left for a client that reaches one pod port twice from one port",
 		"The client uses one source port by two addresses or ports of the node, and no port is free to tell the two apart. Widen the port ranges in the node configuration."},
 	bpfgen.TypesSlDropReasonSL_DROP_CT_TABLE: {"flow-table", "flow could not be recorded",
-		"The kernel had no memory for a flow. Look at the node's memory, and at the fill of sl_flows in \"sluice status\"."},
+		"The kernel had no memory for a flow. Look at the node's memory, and at the fill of sl_ct in \"sluice status\"."},
 	bpfgen.TypesSlDropReasonSL_DROP_REWRITE: {"rewrite", "packet could not be rewritten",
 		"The kernel had no memory for a copy of the packet, or the packet is shorter than its headers say."},
 	bpfgen.TypesSlDropReasonSL_DROP_ICMP_ORPHAN: {"icmp-orphan", "ICMP error about an unknown connection of a masqueraded pod",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package edt is the typed view of the maps about limited rates: sl_edt_limits, one entry for each limited direction of an
-// attachment, known by a number that its filter carries, and sl_edt_nets, the networks that a limit is for, or not for. The
+// attachment, known by a number that its filter carries, and sl_edt_cidrs, the networks that a limit is for, or not for. The
 // loader makes and removes entries; programs change clocks and counters. A view does not own its map.
 package edt
 
@@ -49,7 +49,7 @@ func (l Limits) All() (map[uint32]Limit, error) {
 // Len returns the number of limits.
 func (l Limits) Len() (int, error) { return codec.Count[uint32, Limit](l.m) }
 
-// Nets is the view of sl_edt_nets.
+// Nets is the view of sl_edt_cidrs.
 type Nets struct{ m *bpfsys.Map }
 
 // NewNets returns a view of m.

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
-// HostAddrs is the view of sl_host_addrs: the addresses that stand for the node, each with the ifindex that has it.
+// HostAddrs is the view of sl_node_addrs: the addresses that stand for the node, each with the ifindex that has it.
 type HostAddrs struct{ m *bpfsys.Map }
 
 // NewHostAddrs returns a view of m.
@@ -76,7 +76,7 @@ func (u Uplinks) Put(ifindex uint32, s Sources) error {
 // Delete removes an uplink; missing is success.
 func (u Uplinks) Delete(ifindex uint32) error { return bpfsys.Remove(u.m, ifindex) }
 
-// NoMasq is the view of sl_no_masq, the destinations that are never masqueraded.
+// NoMasq is the view of sl_nomasq_cidrs, the destinations that are never masqueraded.
 type NoMasq struct{ m *bpfsys.Map }
 
 // NewNoMasq returns a view of m.

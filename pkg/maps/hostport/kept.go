@@ -13,7 +13,7 @@ import (
 
 const keptWords = 1 << 16 / 64
 
-// Bitmap has one bit for each port, as the elements of sl_ports_kept.
+// Bitmap has one bit for each port, as the elements of sl_rsvd_ports.
 type Bitmap [keptWords]uint64
 
 // Add sets the bits of the ports from first to last.
@@ -47,7 +47,7 @@ func ParseReserved(s string) (*Bitmap, error) {
 	return b, nil
 }
 
-// Kept is the view of sl_ports_kept, the source ports that masquerading leaves alone.
+// Kept is the view of sl_rsvd_ports, the source ports that masquerading leaves alone.
 type Kept struct{ m *bpfsys.Map }
 
 // NewKept returns a view of m.

@@ -39,7 +39,7 @@ func Canonical(nets []netip.Prefix) []netip.Prefix {
 	return slices.Compact(nets)
 }
 
-// Sources is the view of sl_sources, the lists.
+// Sources is the view of sl_hp_allowlist, the lists.
 type Sources struct{ m *bpfsys.Map }
 
 // NewSources returns a view of m.

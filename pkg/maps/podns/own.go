@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podns is the typed view of sl_own_devices: the pods' own devices, inside their namespaces, that have programs. A
+// Package podns is the typed view of sl_ns_devices: the pods' own devices, inside their namespaces, that have programs. A
 // device is known by a number of the node, since an ifindex says nothing outside of its namespace. Only the loader writes it;
 // a view does not own its map.
 package podns
@@ -35,7 +35,7 @@ func Key(number uint32) uint32 { return keyBit | number }
 // IsKey reports whether k was made by Key, and is not an ifindex.
 func IsKey(k uint32) bool { return k&keyBit != 0 }
 
-// Map is the view of sl_own_devices, by number.
+// Map is the view of sl_ns_devices, by number.
 type Map struct{ m *bpfsys.Map }
 
 // New returns a view of m.

@@ -238,7 +238,7 @@ func NewPoliced(owner uint64, group uint32, id uint16, m policy.Mode) *Policed {
 // Mode returns the device's ingressPolicy.
 func (p *Policed) Mode() policy.Mode { return modeOf(uint32(p.Flags)) }
 
-// Devices is the view of sl_policed, by ifindex of the host end or own.Key.
+// Devices is the view of sl_dev_policy, by ifindex of the host end or own.Key.
 type Devices struct{ m *bpfsys.Map }
 
 // NewDevices returns a view of m.

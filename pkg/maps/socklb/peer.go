@@ -19,7 +19,7 @@ type Value struct {
 	Gen        uint64 // of the hostPort entry
 }
 
-// Connected is the view of sl_peers: sockets with a peer, by cookie (SO_COOKIE).
+// Connected is the view of sl_socklb_conn: sockets with a peer, by cookie (SO_COOKIE).
 type Connected struct{ m *bpfsys.Map }
 
 // NewConnected returns a view of m.
@@ -36,7 +36,7 @@ func (c Connected) Delete(cookie uint64) error { return bpfsys.Remove(c.m, cooki
 // Len returns the number of sockets.
 func (c Connected) Len() (int, error) { return codec.Count[uint64, bpfgen.TypesSlSocklbEntry](c.m) }
 
-// Datagram is the view of sl_peers_udp: sockets without a peer, and the pods they sent to.
+// Datagram is the view of sl_socklb_udp: sockets without a peer, and the pods they sent to.
 type Datagram struct{ m *bpfsys.Map }
 
 // NewDatagram returns a view of m.

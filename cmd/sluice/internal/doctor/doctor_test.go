@@ -35,7 +35,7 @@ func healthy() *Facts {
 		Status: &loader.Status{
 			Backend: "ebpf", Build: "b1", Devices: []loader.DeviceStatus{at("uplink", "eth0", 2), at("uplink", "eth1", 3), at("pod", "veth1", 7)},
 			Local: loader.LocalStatus{Attached: true},
-			Maps:  []loader.MapStatus{{Name: "sl_endpoints", Type: "Hash", Entries: 1, Max: 100}, {Name: "sl_drops", Type: "PerCPUArray", Entries: 9, Max: 9}},
+			Maps:  []loader.MapStatus{{Name: "sl_endpoints", Type: "Hash", Entries: 1, Max: 100}, {Name: "sl_drop_reasons", Type: "PerCPUArray", Entries: 9, Max: 9}},
 			Endpoints: []loader.EndpointStatus{{
 				RouteIfindex: 9, Owner: ref.Owner(), Features: []string{"masquerade", "admit", "publish"}, HostIfName: "veth1",
 				Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")},
@@ -132,7 +132,7 @@ func TestChecks(t *testing.T) {
 		}, "uplinks", Info, "eth5", "sluice resync"},
 		{"no uplink", func(f *Facts) { f.Status.Devices = f.Status.Devices[2:] }, "uplinks", Warning, "no device is an uplink", "uplinks"},
 		{"full map", func(f *Facts) { f.Status.Maps[0].Entries = 95 }, "maps", Problem, "95 of 100", "raise \"endpoints\" in \"mapSizes\""},
-		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_no_masq", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
+		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_nomasq_cidrs", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
 		{"full of uplinks", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_uplinks", 100 }, "maps", Problem, "100 of 100", "name the devices"},
 		{"full LRU", func(f *Facts) { f.Status.Maps[0].Entries, f.Status.Maps[0].Type = 100, "LRUHash" }, "maps", Warning, "forgotten", "mapSizes"},
 		{"before ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},

@@ -13,24 +13,27 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 )
 
-// home is a symbolic link to nowhere, whose target is the inode of the tree's network namespace.
-func (p paths) home() string { return filepath.Join(p.dir, "home") }
+// netnsInode is a symbolic link to nowhere, whose target is the inode of the tree's network namespace.
+func (p paths) netnsInode() string { return filepath.Join(p.dir, "netns_inode") }
 
-func (p paths) makeHome() error {
+func (p paths) makeNetnsInode() error {
 	inode, err := namespaceInode()
 	if err != nil {
 		return err
 	}
-	if err := os.Symlink(strconv.FormatUint(inode, 10), p.home()); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Symlink(strconv.FormatUint(inode, 10), p.netnsInode()); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	return nil
 }
 
-// inhabited reports whether a process that can be seen is in the network namespace of the tree. The inode finds it, for that takes
+// hasProcesses reports whether a process that can be seen is in the network namespace of the tree. The inode finds it, for that takes
 // no more than a look at each process; the name decides, since an inode may be another namespace's by now.
-func (p paths) inhabited() bool {
-	home, err := os.Readlink(p.home())
+func (p paths) hasProcesses() bool {
+	home, err := os.Readlink(p.netnsInode())
+	if errors.Is(err, os.ErrNotExist) {
+		home, err = os.Readlink(filepath.Join(p.dir, "home")) // its name in version 1
+	}
 	if err != nil {
 		return false
 	}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
+)
+
+// nameBefore is the inverse of nameNow.
+func nameBefore(names map[string]string, name string) string {
+	for old, now := range names {
+		if now == name {
+			return old
+		}
+	}
+	return name
+}
+
+func programBefore(name string) string {
+	for old, h := range oldPrograms {
+		if h.program == name {
+			return old
+		}
+	}
+	return name
+}
+
+// moveAll renames everything in the directory from to what it was called in version 1.
+func (e *env) moveAll(from, to string, rename func(string) string) {
+	e.t.Helper()
+	e.ok(os.MkdirAll(to, 0o700))
+	for _, name := range mustNames(e.t, from) {
+		e.ok(os.Rename(filepath.Join(from, name), filepath.Join(to, rename(name))))
+	}
+}
+
+// toVersion1 gives the pins and the filters of d the names that version 1 had. The set of programs counts as that of another build.
+func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
+	e.t.Helper()
+	id, ok := d.paths.committed()
+	if !ok {
+		e.t.Fatal("nothing is loaded")
+	}
+	for _, index := range pods {
+		for _, h := range podHooks() {
+			prog, err := programAt(d.paths.buildDir(id), h.program)
+			e.ok(err)
+			f := h.filter()
+			f.Name, f.FD = programBefore(h.program), prog.FD()
+			e.ok(e.h.PutBPF(index, f))
+			e.ok(prog.Close())
+		}
+	}
+	old = d.paths.oldDir()
+	same := func(name string) string { return name }
+	e.moveAll(d.paths.maps(), filepath.Join(old, "maps"), func(name string) string { return nameBefore(oldMaps, name) })
+	e.moveAll(d.paths.links(), filepath.Join(old, "links"), func(name string) string {
+		device, hook, found := strings.Cut(name, "_")
+		if !found || !strings.HasPrefix(name, "dev") {
+			return name
+		}
+		return device + "_" + nameBefore(oldHooks, hook)
+	})
+	e.moveAll(d.paths.clsact(), filepath.Join(old, "clsact"), same)
+	e.moveAll(d.paths.edt(), filepath.Join(old, "edt"), same)
+	e.moveAll(d.paths.routedDevs(), filepath.Join(old, "podside"), same)
+	e.moveAll(d.paths.podns(), filepath.Join(old, "own"), same)
+	e.moveAll(d.paths.buildDir(id), filepath.Join(old, "progs", buildPrefix+"0123456789abcdef"), func(name string) string {
+		return programBefore(nameBefore(oldInSet, name))
+	})
+	e.ok(os.Rename(d.paths.netnsInode(), filepath.Join(old, "home")))
+	e.ok(os.RemoveAll(filepath.Dir(d.paths.dir)))
+	return old
+}
+
+// oneProgramEach wants each hook of the device to have one program.
+func (e *env) oneProgramEach(index int) {
+	e.t.Helper()
+	for _, parent := range []uint32{hookFromPod().tcParent(), hookToPod().tcParent()} {
+		list, err := noneIfGone(e.h.Filters(index, parent))
+		e.ok(err)
+		n := len(list)
+		if bpfsys.KernelAtLeast(6, 6) {
+			at := bpfsys.TCXIngress
+			if parent == hookToPod().tcParent() {
+				at = bpfsys.TCXEgress
+			}
+			links, err := bpfsys.TCXPrograms(index, at)
+			e.ok(err)
+			n += len(links)
+		}
+		if n != 1 {
+			e.t.Errorf("device %d has %d programs on %#x", index, n, parent)
+		}
+	}
+}
+
+// A datapath with the pins of version 1 is taken over with all that it holds: the programs are replaced where they hang, and no device has
+// two of them.
+func TestPrivilegedMigrate(t *testing.T) {
+	for _, how := range []string{"auto", "clsact"} {
+		t.Run(how, func(t *testing.T) {
+			e := newEnv(t)
+			setAttach(&e.o, how)
+			uplink := e.uplink()
+			d := e.open()
+			ep := e.pod("pod1", "10.1.0.2/16")
+			ep.RouteIfindex, _ = e.veth("cni0")
+			e.ok(d.Enable(e.ctx, ep, FeatureMasquerade|FeatureAdmit))
+			inside, in := e.insider("pod2", "192.0.2.20/24")
+			e.ok(d.Enable(e.ctx, inside, FeatureAdmit))
+			ports := []HostPort{port(8080, "10.1.0.2", 80)}
+			ports[0].Sources = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+			e.ok(d.Publish(e.ctx, ep.Ref.Owner(), ports))
+			e.ok(d.DenyAdd(e.ctx, prefixes("203.0.113.0/24")))
+			before := tree(d.paths.dir)
+			beforePorts, beforeDevices := e.published(d), hooksOf(e, d, uplink)
+			old := e.toVersion1(d, []int{ep.HostIfindex})
+			e.ok(d.Close())
+
+			// A DEL or the operator's tool comes first: it works with the programs that are there.
+			existing, err := OpenExisting(e.ctx, e.o)
+			e.ok(err)
+			if exists(old) || exists(filepath.Dir(old)) {
+				t.Errorf("left at %s: %v", old, tree(old))
+			}
+			id, _ := existing.paths.committed()
+			if id != "0123456789abcdef" {
+				t.Errorf("committed set %s", id)
+			}
+			e.ok(existing.CheckEndpoint(e.ctx, ep, FeatureMasquerade|FeatureAdmit))
+			if err := existing.CheckPorts(e.ctx, ep.Ref.Owner(), ports); err != nil {
+				t.Errorf("published ports: %v", err)
+			}
+			if got := e.published(existing); !reflect.DeepEqual(got, beforePorts) {
+				t.Errorf("published ports %+v, want %+v", got, beforePorts)
+			}
+			e.ok(existing.Close())
+
+			// The next ADD replaces the programs.
+			now := e.open()
+			e.wantInForce(now, 2)
+			e.oneProgramEach(ep.HostIfindex)
+			e.oneProgramEach(uplink)
+			if diff := cmp.Diff(beforeDevices, hooksOf(e, now, uplink)); diff != "" {
+				t.Error(diff)
+			}
+			if got := filters(in); strings.Count(got, " name sl_ns_") != 2 || strings.Contains(got, "sl_own_") {
+				t.Errorf("inside the pod:\n%s", got)
+			}
+			if diff := cmp.Diff(before, tree(now.paths.dir)); diff != "" {
+				t.Errorf("pins: %s", diff)
+			}
+			if list, _, _ := e.denyState(now); len(list) != 1 {
+				t.Errorf("denylist: %v", list)
+			}
+			e.ok(now.CheckEndpoint(e.ctx, ep, FeatureMasquerade|FeatureAdmit))
+			e.ok(now.CheckEndpoint(e.ctx, inside, FeatureAdmit))
+			e.ok(now.Disable(e.ctx, ep.Ref.Owner(), ^Feature(0)))
+			e.ok(now.Unpublish(e.ctx, ep.Ref.Owner(), nil))
+			e.ok(now.Unload(e.ctx))
+			if exists(filepath.Join(e.o.Config.BPFFS, "sluice")) {
+				t.Errorf("left after unload: %v", tree(e.o.Config.BPFFS))
+			}
+		})
+	}
+}
+
+// What is killed while it takes over the pins goes on from there.
+func TestPrivilegedMigrateAfterKill(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
+	old := e.toVersion1(d, []int{ep.HostIfindex})
+	// Before the set of programs: some maps have both names.
+	e.ok(d.paths.make())
+	e.ok(os.Link(filepath.Join(old, "maps", "sl_flows"), d.paths.mapPin(mapConntrack)))
+	if _, err := OpenExisting(e.ctx, e.o); err != nil {
+		t.Fatal(err)
+	}
+	// After it: the old tree is there in part.
+	e.ok(os.MkdirAll(filepath.Join(old, "maps"), 0o700))
+	e.ok(os.Link(d.paths.mapPin(mapConntrack), filepath.Join(old, "maps", "sl_flows")))
+	now := e.open()
+	e.wantInForce(now, 2)
+	if exists(old) {
+		t.Errorf("left: %v", tree(old))
+	}
+}
+
+// Unload takes away a datapath with the pins of version 1 too, and so does the sweep for namespaces that have gone.
+func TestPrivilegedMigrateUnload(t *testing.T) {
+	e := newEnv(t)
+	e.uplink()
+	d := e.open()
+	ep := e.pod("pod1", "10.1.0.2/16")
+	e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
+	e.toVersion1(d, []int{ep.HostIfindex})
+	e.ok(d.Close())
+	e.ok(Unload(e.ctx, e.o))
+	if exists(filepath.Join(e.o.Config.BPFFS, "sluice")) {
+		t.Errorf("left after unload: %v", tree(e.o.Config.BPFFS))
+	}
+	for _, parent := range []uint32{hookFromPod().tcParent(), hookToPod().tcParent()} {
+		if list, err := noneIfGone(e.h.Filters(ep.HostIfindex, parent)); err != nil || len(list) != 0 {
+			t.Errorf("filters left: %+v %v", list, err)
+		}
+	}
+}
+
+// The names of version 1 lead to names that there are, each to another one.
+func TestOldNames(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for old, now := range oldMaps {
+		if !slices.Contains(sharedMaps(), now) || slices.Contains(sharedMaps(), old) || seen[now] {
+			t.Errorf("map %s: %s", old, now)
+		}
+		seen[now] = true
+	}
+	for old, h := range oldPrograms {
+		if slices.ContainsFunc(allHooks(), func(o hook) bool { return o.program == old }) || seen[h.program] {
+			t.Errorf("program %s: %s", old, h.program)
+		}
+		seen[h.program] = true
+	}
+	for _, tt := range [][2]string{{"dev5_pod_egress", "dev5_from_pod"}, {"dev5_upl_ingress", "dev5_from_uplink"}, {"dev5_xdp", "dev5_xdp"}, {"cg_connect4", "cg_connect4"}} {
+		if got := linkNow(tt[0]); got != tt[1] {
+			t.Errorf("%s: %s, want %s", tt[0], got, tt[1])
+		}
+	}
+}
