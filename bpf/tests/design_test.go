@@ -15,6 +15,7 @@ import (
 )
 
 var (
+	cName    = regexp.MustCompile(`\b(?:sl|SL|cfg)_\w+`)
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	testName = regexp.MustCompile("`((?:Test|Fuzz)[\\w*]+)`")
 	bugClass = regexp.MustCompile(`(?m)^\| (\d+) \| ([^|]+) \| (.+) \|$`)
@@ -92,6 +93,40 @@ func TestBugClasses(t *testing.T) {
 		}
 		if !testName.MatchString(m[3]) && !strings.HasPrefix(m[3], "Not applicable: ") {
 			t.Errorf("class %s (%s) names no test", m[1], m[2])
+		}
+	}
+}
+
+// The names of programs, maps, functions and constants that a design page has are those of the sources.
+func TestDesignNames(t *testing.T) {
+	known := map[string]bool{}
+	for dir, exts := range map[string][]string{"..": {".c", ".h"}, "../../loader": {".go"}} {
+		err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+			if err != nil || !slices.Contains(exts, filepath.Ext(name)) {
+				return err
+			}
+			b, err := os.ReadFile(name)
+			for _, word := range cName.FindAllString(string(b), -1) {
+				known[word] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(known) < 100 {
+		t.Fatalf("%d names in the sources", len(known))
+	}
+	for _, page := range designPages(t) {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, word := range cName.FindAllString(string(b), -1) {
+			if !known[word] {
+				t.Errorf("%s: the sources have no %s", page, word)
+			}
 		}
 	}
 }
