@@ -67,7 +67,7 @@ func (s Suite) check(plugins []string) error {
 // SluiceSuite installs the programs found in binDir into a directory of its own,
 // which the caller must remove.
 func SluiceSuite(ctx context.Context, binDir, linkDir string, plugins []string) (Suite, error) {
-	if _, err := install.Install(ctx, linkDir, install.Sources(binDir, plugins)...); err != nil {
+	if _, err := install.Install(ctx, linkDir, install.Options{}, install.Sources(binDir, plugins)...); err != nil {
 		return Suite{}, fmt.Errorf("peer %s (built with make build?): %w", Sluice, err)
 	}
 	s := Suite{Name: Sluice, BinDir: linkDir}

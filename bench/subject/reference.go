@@ -27,9 +27,9 @@ func ReferenceSuite(ctx context.Context, dir, copies string, plugins []string) (
 	}
 	sources := make([]install.Source, len(plugins))
 	for i, p := range plugins {
-		sources[i] = install.Source{Path: filepath.Join(dir, p), Names: []string{p}}
+		sources[i] = install.Source{Path: filepath.Join(dir, p)}
 	}
-	if _, err := install.Install(ctx, copies, sources...); err != nil {
+	if _, err := install.Install(ctx, copies, install.Options{}, sources...); err != nil {
 		return s, fmt.Errorf("peer %s: %w", Reference, err)
 	}
 	s.Version = about(filepath.Join(s.BinDir, plugins[0]))

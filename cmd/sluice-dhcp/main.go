@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sluice-dhcp is the dhcp plugin and, with the argument "daemon", its daemon. "sluice install" lays it under the
-// plugin's name. It is a program of its own so that the others start faster, see pkg/install.
+// Command sluice-dhcp is the dhcp plugin and, with the argument "daemon", its daemon. "sluice install" puts a starter
+// with the plugin's name beside it. It is a program of its own so that the others start faster, see pkg/install.
 package main
 
 import (
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
@@ -23,7 +24,7 @@ import (
 // daemonCommand is the argument that makes the plugin its daemon, as with the reference.
 const daemonCommand = "daemon"
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { os.Exit(run(install.PluginArgs(os.Args)[1:])) }
 
 // run is the process; it returns the exit status.
 func run(args []string) int {

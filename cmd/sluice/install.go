@@ -22,36 +22,41 @@ import (
 type installView struct {
 	Name     string `json:"name"`
 	Path     string `json:"path"`
-	Action   string `json:"action"` // copied or unchanged
+	Action   string `json:"action"` // installed or unchanged
 	Replaced bool   `json:"replaced"`
 }
 
 func newInstall(a *app) *cobra.Command {
 	var binary string
+	var o install.Options
 	c := &cobra.Command{
 		Use:   "install DIR [PLUGIN...]",
-		Short: "Lay the plugins into a directory, as names of their programs",
-		Long: `Lay the plugins into DIR, as names of their programs: dhcp is one of
-sluice-dhcp, the others are names of sluice-cni. sluice-helper lies beside them,
-which they run to load programs into the kernel, to talk with firewalld, and for
-the allowlist of tuning.
+		Short: "Install the plugins into a directory",
+		Long: `Install the plugins into DIR. The programs are copied: sluice-cni has every
+plugin but dhcp, sluice-dhcp has dhcp. sluice-helper comes with them. They run
+it to load programs into the kernel, to talk with firewalld, and to match the
+allowlist of tuning.
 
-Each program is copied once, and its names are hard links to the copy. Each name
-is replaced by one rename, so a runtime that starts a plugin meanwhile gets the
-old file or the new one. Plugins of other suites that have the same name are
-replaced; other files in DIR are left alone. With names of plugins, only
-these. The programs are looked for beside this one; --binary names another
-sluice-cni, which the others are then looked for beside.`,
+Each plugin is a file of its own that starts its program by the program's path
+(a script without a shell). So a copy over one plugin (cp -f) changes no other.
+One rename replaces one name, and a runtime that starts a plugin meanwhile gets
+the old file or the new one. Plugins of other suites with the same names are
+replaced. Other files in DIR stay. PLUGIN arguments install only these plugins.
+
+The programs are taken from the directory of this one. --binary names another
+sluice-cni, with the others beside it. An installer in a container that has the
+node's directory mounted elsewhere gives the node's path as --runtime-dir.`,
 		Example: `  sluice install /opt/cni/bin
   sluice install --binary ./bin/sluice-cni /usr/lib/cni
-  sluice install /opt/cni/bin portmap firewall`,
+  sluice install /opt/cni/bin portmap firewall
+  sluice install --runtime-dir /opt/cni/bin /host/opt/cni/bin`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 {
 				return errors.New("install needs a directory, for example /opt/cni/bin")
 			}
 			for _, name := range args[1:] {
 				if !slices.Contains(install.Plugins(), name) {
-					return fmt.Errorf("%q is no plugin of Sluice: %s", name, strings.Join(install.Plugins(), ", "))
+					return fmt.Errorf("%q is not a plugin of Sluice; the plugins are %s", name, strings.Join(install.Plugins(), ", "))
 				}
 			}
 			return nil
@@ -63,15 +68,16 @@ sluice-cni, which the others are then looked for beside.`,
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.install(c.Context(), args[0], args[1:], binary)
+			return a.install(c.Context(), args[0], args[1:], binary, o)
 		},
 	}
 	c.Flags().StringVar(&binary, "binary", "", "the sluice-cni `file` to install (default: beside this program)")
+	c.Flags().StringVar(&o.RuntimeDir, "runtime-dir", "", "`DIR` as the container runtime sees it (default: DIR)")
 	return c
 }
 
-// install lays the plugins named, or all.
-func (a *app) install(ctx context.Context, dir string, names []string, binary string) error {
+// install installs the plugins named, or all.
+func (a *app) install(ctx context.Context, dir string, names []string, binary string, o install.Options) error {
 	if len(names) == 0 {
 		names = install.Plugins()
 	}
@@ -80,7 +86,7 @@ func (a *app) install(ctx context.Context, dir string, names []string, binary st
 		return err
 	}
 	// The names done before a failure are reported too.
-	results, err := install.Install(ctx, dir, sources...)
+	results, err := install.Install(ctx, dir, o, sources...)
 	views := make([]installView, 0, len(results))
 	for _, r := range results {
 		views = append(views, installView{Name: r.Name, Path: r.Path, Action: string(r.Action), Replaced: r.Replaced})
@@ -117,12 +123,12 @@ func sourcesOf(names []string, binary string) ([]install.Source, error) {
 	}
 	var out []install.Source
 	for _, src := range install.Sources(filepath.Dir(binary), names) {
-		if filepath.Base(src.Path) == install.Multicall {
+		if src.Program == install.Multicall {
 			src.Path = binary
 		}
 		if _, err := os.Stat(src.Path); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("there is no %s for %s; --binary says where %s and what belongs to it are",
-				src.Path, strings.Join(src.Names, ", "), install.Multicall)
+				src.Path, strings.Join(append([]string{src.Program}, src.Names...), ", "), install.Multicall)
 		} else if err != nil {
 			return nil, err
 		}

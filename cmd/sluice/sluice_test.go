@@ -108,7 +108,7 @@ func TestErrors(t *testing.T) {
 		{"proto", newFakeNode(), "flows --proto sctpx", "must be tcp, udp, sctp, icmp or icmp6"},
 		{"pod", newFakeNode(), "flows --pod nonsense", `--pod "nonsense": not an IP address`},
 		{"no directory", newFakeNode(), "install", "needs a directory"},
-		{"no plugin of that name", newFakeNode(), "install a bridge nonsense", `"nonsense" is no plugin`},
+		{"no plugin of that name", newFakeNode(), "install a bridge nonsense", `"nonsense" is not a plugin`},
 		{"cannot open", broken, "status", "permission denied"},
 		{"cannot open", broken, "conntrack list", "permission denied"},
 		{"unload in use", newFakeNode(), "unload", "2 attachments would lose"},
@@ -241,22 +241,35 @@ func TestInstall(t *testing.T) {
 			t.Errorf("%s: %v in\n%s", name, err, out)
 		}
 	}
-	for name, want := range map[string]string{"dhcp": "y", "bridge": install.Multicall, "loopback": install.Multicall, install.Helper: install.Helper} {
+	starter := func(program string) string { return "#!" + filepath.Join(dir, program) + "\n" }
+	for name, want := range map[string]string{
+		"dhcp": starter(install.DHCP), "bridge": starter(install.Multicall), "loopback": starter(install.Multicall),
+		install.DHCP: "y", install.Multicall: install.Multicall, install.Helper: install.Helper,
+	} {
 		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(b) != want {
 			t.Errorf("%s is %q, %v", name, b, err)
 		}
+	}
+	other = t.TempDir()
+	if _, errs, status := runTool(t, newFakeNode(), 0, "install", "--binary", binary, "--runtime-dir", "/opt/cni/bin", other); status != 0 {
+		t.Errorf("through another mount: status %d, %s", status, errs)
+	}
+	if b, err := os.ReadFile(filepath.Join(other, "bridge")); err != nil || string(b) != "#!/opt/cni/bin/"+install.Multicall+"\n" {
+		t.Errorf("through another mount: bridge is %q, %v", b, err)
 	}
 	few := t.TempDir()
 	if _, errs, status := runTool(t, newFakeNode(), 0, "install", "--binary", binary, few, "bridge"); status != 0 {
 		t.Errorf("one plugin: status %d, %s", status, errs)
 	}
-	var laid []string
+	var installed []string
 	entries, err := os.ReadDir(few)
 	for _, e := range entries {
-		laid = append(laid, e.Name())
+		if !strings.HasPrefix(e.Name(), ".") { // the lock
+			installed = append(installed, e.Name())
+		}
 	}
-	if want := []string{"bridge", install.Helper}; err != nil || !slices.Equal(laid, want) {
-		t.Errorf("bridge gave %v, %v, want %v", laid, err, want)
+	if want := []string{"bridge", install.Multicall, install.Helper}; err != nil || !slices.Equal(installed, want) {
+		t.Errorf("bridge gave %v, %v, want %v", installed, err, want)
 	}
 	_, errs, status = runTool(t, newFakeNode(), 0, "install", dir) // there is none beside the test binary
 	if status != 1 || !strings.Contains(errs, "--binary") {

@@ -4,8 +4,9 @@
 // specification's section "Plugin Delegation" says: looked up in CNI_PATH, with
 // the caller's environment and its whole stdin unmodified.
 //
-// When the file that CNI_PATH resolves to is our own executable, the plugin is
-// called in-process: same stdin, same answer, without the cost of a process.
+// When the file that CNI_PATH resolves to is our own executable, or a starter of
+// it (pkg/install), the plugin is called in-process: same stdin, same answer,
+// without the cost of a process.
 package delegate
 
 import (
@@ -22,6 +23,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -134,7 +136,7 @@ func (r *Runner) find(a *cniskel.Args, kind string) (*cniskel.Plugin, string, er
 		if err != nil || !fi.Mode().IsRegular() {
 			continue
 		}
-		if p := r.InProcess[kind]; p != nil && r.isOurs(fi) {
+		if p := r.InProcess[kind]; p != nil && r.isOurs(path, fi) {
 			return r.served(p, a)
 		}
 		return nil, path, nil
@@ -149,13 +151,22 @@ func (r *Runner) key() string {
 	return r.Key
 }
 
-func (r *Runner) isOurs(fi os.FileInfo) bool {
+// isOurs reports whether the file at path is our own program, or starts it.
+func (r *Runner) isOurs(path string, fi os.FileInfo) bool {
 	self := r.Self
 	if self == "" {
 		self = selfExe
 	}
-	other, err := os.Stat(self)
-	return err == nil && os.SameFile(fi, other)
+	own, err := os.Stat(self)
+	if err != nil {
+		return false
+	}
+	if program := install.Interpreter(path, fi); program != "" {
+		if fi, err = os.Stat(program); err != nil {
+			return false
+		}
+	}
+	return os.SameFile(fi, own)
 }
 
 // served checks the version as the delegate's own skeleton would.

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package install lays multi-call binaries into a directory under the names of
-// their plugins: one copy of each, and hard links to it. It owns the temporary
-// names it makes there (".sluice-install.*").
+// Package install puts the plugins into a directory of CNI plugins: each program as a copy, and each plugin name as a file of its
+// own that starts its program. "sluice install" uses it. It owns the names in the directory that begin with ".sluice-install.".
 //
-// A copy is right even where a link to the binary would do: what is built or
-// unpacked over the binary later does not reach the plugins in use. And it is
-// faster, see copyTo.
+// Each name is a separate file, because installers of other suites copy over names in place ("cp -f flannel /opt/cni/bin/flannel").
+// With hard or symbolic links such a copy would replace every plugin at once.
 package install
 
 import (
@@ -18,20 +16,25 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/sluice-cni/sluice/pkg/filelock"
 )
 
-const tempPrefix = ".sluice-install."
+const (
+	tempPrefix = ".sluice-install."
+	// lockName is only readable by root. The directory itself cannot be the lock: every local user may read it, and who can
+	// open a file can hold a lock on it.
+	lockName = tempPrefix + "lock"
+)
 
 // Action says what happened to one name.
 type Action string
 
 const (
-	// Copied: the name is now a copy of its binary, or a hard link to the copy
-	// that lies in the directory under another name.
-	Copied Action = "copied"
-	// Unchanged: the name was that copy already.
+	// Installed means that the name is a new file.
+	Installed Action = "installed"
+	// Unchanged means that the name had the right content and mode already.
 	Unchanged Action = "unchanged"
 )
 
@@ -43,23 +46,38 @@ type Result struct {
 	Replaced bool   `json:"replaced"` // another file had the name before
 }
 
-// Source is a binary and the names it gets.
+// Source is a program and the plugins that it implements.
 type Source struct {
-	Path  string
-	Names []string
+	Path    string   // of the program's file
+	Program string   // its name in the directory; empty: the last element of Path
+	Names   []string // the plugins that get a file that starts the program
 }
 
-// Install makes every name in dir (created when missing) the binary of its
-// source. Each name is replaced by one rename, so a runtime that starts a
-// plugin meanwhile gets the old file or the new one, never a part. Everything
-// is prepared under temporary names first: when that fails, nothing has
-// changed. When a rename fails, the results tell which names are done. A name
-// that is a directory is refused. Symbolic links are never made: they would
-// break when the binary moves. The wait for another Install ends with ctx.
-func Install(ctx context.Context, dir string, sources ...Source) (results []Result, err error) {
-	binaries := make([]binary, len(sources))
+// Options say how Install works. The zero value is right on the node itself.
+type Options struct {
+	// RuntimeDir is the directory as the container runtime sees it, where that differs: an installer in a container has it
+	// mounted elsewhere. Empty means dir.
+	RuntimeDir string
+}
+
+// Install makes each program of sources a file in dir, and each plugin name a file that starts its program. It creates dir if it is
+// missing. One rename replaces one name, so a runtime that starts a plugin meanwhile gets the old or the new file, never a part.
+//
+// All files are prepared under temporary names first. If that fails, nothing has changed. If a rename fails, the results say which
+// names are done. The error names a directory that has a plugin's name. ctx bounds the wait for another Install.
+func Install(ctx context.Context, dir string, o Options, sources ...Source) (results []Result, err error) {
+	runtimeDir := o.RuntimeDir
+	if runtimeDir == "" {
+		if runtimeDir, err = filepath.Abs(dir); err != nil {
+			return nil, err
+		}
+	}
+	if !filepath.IsAbs(runtimeDir) {
+		return nil, fmt.Errorf("runtime directory %q: must be absolute", runtimeDir)
+	}
+	programs := make([][]byte, len(sources))
 	for i, src := range sources {
-		if binaries[i], err = load(src.Path); err != nil {
+		if programs[i], err = load(src.Path); err != nil {
 			return nil, err
 		}
 	}
@@ -68,71 +86,32 @@ func Install(ctx context.Context, dir string, sources ...Source) (results []Resu
 		return nil, err
 	}
 	defer unlock()
-	s := &stage{dir: dir}
+	s := &stage{dir: dir, added: map[string]bool{}}
 	defer s.cleanUp()
 	for i, src := range sources {
-		if err := binaries[i].findCopy(dir); err != nil {
+		if err := s.addSource(src, programs[i], runtimeDir); err != nil {
 			return nil, err
-		}
-		for _, n := range src.Names {
-			if err := s.add(&binaries[i], n); err != nil {
-				return nil, err
-			}
 		}
 	}
 	return s.commit()
 }
 
-// mode is that of every copy, whatever the umask of who installs: runtimes of any user start it.
+// mode is the mode of every file, whatever the installer's umask is: a runtime of any user starts plugins.
 const mode = 0o755
 
-// binary is a file that gets names.
-type binary struct {
-	source  fs.FileInfo // never linked to: what is written over it later would reach the plugins
-	content []byte
-	laid    string // what names are linked to: its copy in the directory, empty as long as there is none
-}
-
-func load(path string) (binary, error) {
+func load(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return binary{}, fmt.Errorf("find the binary: %w", err)
+		return nil, fmt.Errorf("find the program: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return binary{}, fmt.Errorf("%s is not a regular file", path)
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return binary{}, fmt.Errorf("read the binary: %w", err)
+		return nil, fmt.Errorf("read the program: %w", err)
 	}
-	return binary{source: info, content: content}, nil
-}
-
-// findCopy looks for the binary in the directory: names that are laid one by one
-// are one file too, which the in-process call of IPAM depends on.
-func (b *binary) findCopy(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		if info.Mode() != mode || info.Size() != int64(len(b.content)) || os.SameFile(info, b.source) {
-			continue
-		}
-		path := filepath.Join(dir, e.Name())
-		if content, err := os.ReadFile(path); err == nil && bytes.Equal(content, b.content) {
-			b.laid = path
-			return nil
-		}
-	}
-	return nil
+	return content, nil
 }
 
 // prepare makes and locks the directory and removes what a killed Install left.
@@ -140,29 +119,27 @@ func prepare(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // runtimes of any user look into it
 		return nil, err
 	}
-	d, err := os.Open(dir)
+	lock, err := filelock.Acquire(ctx, filepath.Join(dir, lockName))
 	if err != nil {
-		return nil, err
-	}
-	if err := filelock.Lock(ctx, d); err != nil {
-		return nil, fmt.Errorf("lock %s, which another install may hold: %w", dir, err)
+		return nil, fmt.Errorf("another install may be running: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		d.Close()
+		lock.Close()
 		return nil, err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempPrefix) {
+		if strings.HasPrefix(e.Name(), tempPrefix) && e.Name() != lockName {
 			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
-	return func() { d.Close() }, nil
+	return func() { lock.Close() }, nil
 }
 
 // stage holds the names that are ready under temporary names.
 type stage struct {
 	dir     string
+	added   map[string]bool // a program that several sources name is installed once
 	pending []pending
 }
 
@@ -171,16 +148,41 @@ type pending struct {
 	temp   string // empty: nothing to do
 }
 
-func (s *stage) add(b *binary, name string) error {
-	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') || strings.HasPrefix(name, tempPrefix) {
-		return fmt.Errorf("%q is no name for a plugin", name)
+// addSource prepares a program and its plugins. The program comes first: a new starter must not find an old program.
+func (s *stage) addSource(src Source, program []byte, runtimeDir string) error {
+	name := src.Program
+	if name == "" {
+		name = filepath.Base(src.Path)
 	}
+	if err := s.add(name, program); err != nil {
+		return err
+	}
+	starter, ok := Starter(filepath.Join(runtimeDir, name))
+	if !ok {
+		starter = program
+	}
+	for _, n := range src.Names {
+		if err := s.add(n, starter); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) add(name string, content []byte) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') || strings.HasPrefix(name, tempPrefix) {
+		return fmt.Errorf("%q is not a plugin name", name)
+	}
+	if s.added[name] {
+		return nil
+	}
+	s.added[name] = true
 	p := pending{result: Result{Name: name, Path: filepath.Join(s.dir, name), Action: Unchanged}}
 	old, err := os.Lstat(p.result.Path)
 	switch {
 	case err == nil && old.IsDir():
-		return fmt.Errorf("%s is a directory and is left alone", p.result.Path)
-	case err == nil && (b.isCopy(old) || old.Mode() == mode && os.SameFile(old, b.source)): // the source itself has its name already
+		return fmt.Errorf("%s is a directory; Install does not replace it", p.result.Path)
+	case err == nil && upToDate(p.result.Path, old, content):
 		s.pending = append(s.pending, p)
 		return nil
 	case err == nil:
@@ -189,33 +191,24 @@ func (s *stage) add(b *binary, name string) error {
 		return err
 	}
 	p.temp = filepath.Join(s.dir, tempPrefix+name)
-	p.result.Action = Copied
-	if err := b.lay(p.temp); err != nil {
+	p.result.Action = Installed
+	if err := copyTo(p.temp, content); err != nil {
 		return fmt.Errorf("prepare %s: %w", p.result.Path, err)
 	}
 	s.pending = append(s.pending, p)
 	return nil
 }
 
-func (b *binary) isCopy(old fs.FileInfo) bool {
-	if b.laid == "" {
+// upToDate reports whether the file has the content and the mode already, and shares its inode with no other name.
+func upToDate(path string, info fs.FileInfo, content []byte) bool {
+	if info.Mode() != mode || info.Size() != int64(len(content)) {
 		return false
 	}
-	info, err := os.Lstat(b.laid)
-	return err == nil && os.SameFile(old, info)
-}
-
-// lay gives the binary a temporary name. The first is a copy and the others are
-// linked to it; a file system without hard links gets more copies.
-func (b *binary) lay(temp string) error {
-	if b.laid != "" && os.Link(b.laid, temp) == nil {
-		return nil
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink != 1 {
+		return false
 	}
-	if err := copyTo(temp, b.content); err != nil {
-		return err
-	}
-	b.laid = temp
-	return nil
+	have, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(have, content)
 }
 
 func (s *stage) commit() ([]Result, error) {
@@ -226,8 +219,6 @@ func (s *stage) commit() ([]Result, error) {
 			if err := os.Rename(p.temp, p.result.Path); err != nil {
 				return done, err
 			}
-			// rename does nothing when both names are one file already.
-			_ = os.Remove(p.temp)
 			p.temp = ""
 		}
 		done = append(done, p.result)
@@ -243,10 +234,9 @@ func (s *stage) cleanUp() {
 	}
 }
 
-// copyTo writes the file by one write(2): so a file system that can (xfs since Linux
-// 5.18, ext4 since 6.16) keeps it in the page cache in pieces of up to 2 MiB, as long
-// as it stays there, and a new process maps its program with a third of the faults.
-// What the linker wrote, or came in small writes, lies there in single pages.
+// copyTo writes the file by one write(2). File systems with large folios (xfs since Linux 5.18, ext4 since 6.16) then keep it in
+// the page cache in pieces of up to 2 MiB, and a process that starts from it has a third of the page faults. A file that came
+// in small writes is there in single pages.
 func copyTo(path string, content []byte) (err error) {
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700)
 	if err != nil {

@@ -5,14 +5,18 @@ package install
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func program(t *testing.T, dir, content string) string {
 	t.Helper()
-	p := filepath.Join(dir, "sluice-cni")
+	p := filepath.Join(dir, Multicall)
 	if err := os.WriteFile(p, []byte(content), 0o755); err != nil { //nolint:gosec // a test's own file
 		t.Fatal(err)
 	}
@@ -28,6 +32,7 @@ func read(t *testing.T, p string) string {
 	return string(b)
 }
 
+// names are the files of dir but the lock.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -36,7 +41,9 @@ func names(t *testing.T, dir string) []string {
 	}
 	var out []string
 	for _, e := range entries {
-		out = append(out, e.Name())
+		if e.Name() != lockName {
+			out = append(out, e.Name())
+		}
 	}
 	return out
 }
@@ -48,46 +55,63 @@ func TestInstall(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"bridge": "reference", tempPrefix + "old": "left by a killed install", "stranger": "x"} {
+	for name, content := range map[string]string{"bridge": "upstream", tempPrefix + "old": "left by a killed install", "foreign": "x"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("stranger", filepath.Join(dir, "tuning")); err != nil {
+	if err := os.Symlink("foreign", filepath.Join(dir, "tuning")); err != nil {
 		t.Fatal(err)
 	}
-	for round, want := range []Result{
-		{Name: "bridge", Action: Copied, Replaced: true},
-		{Name: "bridge", Action: Unchanged},
+	for round, want := range [][]Result{
+		{{Name: Multicall, Action: Installed}, {Name: "bridge", Action: Installed, Replaced: true}, {Name: "tuning", Action: Installed, Replaced: true}, {Name: "host-local", Action: Installed}},
+		{{Name: Multicall, Action: Unchanged}, {Name: "bridge", Action: Unchanged}, {Name: "tuning", Action: Unchanged}, {Name: "host-local", Action: Unchanged}},
 	} {
-		got, err := Install(t.Context(), dir, Source{self, []string{"bridge", "tuning", "host-local"}})
+		got, err := Install(t.Context(), dir, Options{}, Source{Path: self, Names: []string{"bridge", "tuning", "host-local"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		want.Path = filepath.Join(dir, "bridge")
-		if diff := cmp.Diff(want, got[0]); diff != "" {
+		for i := range want {
+			want[i].Path = filepath.Join(dir, want[i].Name)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("round %d (-want +got):\n%s", round, diff)
 		}
 	}
-	if diff := cmp.Diff([]string{"bridge", "host-local", "stranger", "tuning"}, names(t, dir)); diff != "" {
+	if diff := cmp.Diff([]string{"bridge", "foreign", "host-local", Multicall, "tuning"}, names(t, dir)); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	sameFile(t, dir, "bridge", "tuning", "host-local")
-	// What is built over the binary, in place, is not what the plugins are.
+	wantStarters(t, dir, dir, "bridge", "tuning", "host-local")
+	// What is built over the binary, in place, does not reach the installed plugins.
 	if err := os.WriteFile(self, []byte("bug"), 0o755); err != nil { //nolint:gosec // a program is executable
 		t.Fatal(err)
 	}
-	if got := read(t, filepath.Join(dir, "bridge")); got != "new" {
-		t.Errorf("bridge became %q with the binary", got)
+	if got := read(t, filepath.Join(dir, Multicall)); got != "new" {
+		t.Errorf("the installed program became %q with the binary", got)
 	}
-	if got := read(t, filepath.Join(dir, "stranger")); got != "x" {
-		t.Errorf("a symlink was followed: stranger holds %q", got)
+	if got := read(t, filepath.Join(dir, "foreign")); got != "x" {
+		t.Errorf("a symlink was followed: foreign holds %q", got)
+	}
+}
+
+// wantStarters demands that each name is a file of its own, of mode 0755, that starts the program in runtimeDir.
+func wantStarters(t *testing.T, dir, runtimeDir string, names ...string) {
+	t.Helper()
+	for _, n := range names {
+		path := filepath.Join(dir, n)
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil || st.Mode != unix.S_IFREG|0o755 || st.Nlink != 1 {
+			t.Errorf("%s: mode %o, %d links, %v", n, st.Mode, st.Nlink, err)
+		}
+		if got, want := read(t, path), "#!"+filepath.Join(runtimeDir, Multicall)+"\n"; got != want {
+			t.Errorf("%s is %q, want %q", n, got, want)
+		}
 	}
 }
 
 func TestInstallRefusals(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"", ".", "..", "a/b", "dir"} {
+	for _, bad := range []string{"", ".", "..", "a/b", "dir", tempPrefix + "x"} {
 		root := t.TempDir()
 		self, dir := program(t, root, "new"), filepath.Join(root, "bin")
 		if err := os.MkdirAll(filepath.Join(dir, "dir"), 0o755); err != nil {
@@ -96,40 +120,44 @@ func TestInstallRefusals(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "bridge"), []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Install(t.Context(), dir, Source{self, []string{"bridge", bad}}); err == nil {
+		if _, err := Install(t.Context(), dir, Options{}, Source{Path: self, Names: []string{"bridge", bad}}); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
 		if got := read(t, filepath.Join(dir, "bridge")); got != "old" {
-			t.Errorf("with %q refused, bridge was replaced all the same", bad)
+			t.Errorf("with %q refused, bridge was replaced", bad)
 		}
 		if diff := cmp.Diff([]string{"bridge", "dir"}, names(t, dir)); diff != "" {
 			t.Errorf("left behind (-want +got):\n%s", diff)
 		}
 	}
-	if _, err := Install(t.Context(), t.TempDir(), Source{"/no/such/file", []string{"bridge"}}); err == nil {
+	if _, err := Install(t.Context(), t.TempDir(), Options{}, Source{Path: "/no/such/file", Names: []string{"bridge"}}); err == nil {
 		t.Error("a missing binary was accepted")
 	}
-	if _, err := Install(t.Context(), t.TempDir(), Source{t.TempDir(), []string{"bridge"}}); err == nil {
+	if _, err := Install(t.Context(), t.TempDir(), Options{}, Source{Path: t.TempDir(), Names: []string{"bridge"}}); err == nil {
 		t.Error("a directory was accepted as the binary")
+	}
+	self := program(t, t.TempDir(), "new")
+	if _, err := Install(t.Context(), t.TempDir(), Options{RuntimeDir: "opt/cni"}, Source{Path: self, Names: []string{"bridge"}}); err == nil || !strings.Contains(err.Error(), `"opt/cni"`) {
+		t.Errorf("a relative runtime directory: %v", err)
 	}
 }
 
-// Two binaries are installed together or not at all.
+// Two programs are installed together or not at all.
 func TestInstallTwo(t *testing.T) {
 	t.Parallel()
 	one, two := program(t, t.TempDir(), "one"), program(t, t.TempDir(), "two")
 	dir := filepath.Join(t.TempDir(), "bin")
-	if _, err := Install(t.Context(), dir, Source{one, []string{"bridge"}}, Source{"/no/such/file", []string{"dhcp"}}); err == nil {
+	if _, err := Install(t.Context(), dir, Options{}, Source{Path: one, Names: []string{"bridge"}}, Source{Path: "/no/such/file", Names: []string{"dhcp"}}); err == nil {
 		t.Error("a missing second binary was accepted")
 	}
 	if _, err := os.Stat(dir); err == nil {
-		t.Error("it has begun all the same")
+		t.Error("the directory was made although a binary is missing")
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "dhcp"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	sources := []Source{{one, []string{"bridge", "ptp"}}, {two, []string{"dhcp"}}}
-	if _, err := Install(t.Context(), dir, sources...); err == nil {
+	sources := []Source{{Path: one, Names: []string{"bridge", "ptp"}}, {Path: two, Program: DHCP, Names: []string{"dhcp"}}}
+	if _, err := Install(t.Context(), dir, Options{}, sources...); err == nil {
 		t.Error("a directory was replaced")
 	}
 	if diff := cmp.Diff([]string{"dhcp"}, names(t, dir)); diff != "" {
@@ -138,44 +166,46 @@ func TestInstallTwo(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "dhcp")); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Install(t.Context(), dir, sources...)
-	if err != nil || len(got) != 3 {
+	got, err := Install(t.Context(), dir, Options{}, sources...)
+	if err != nil || len(got) != 5 {
 		t.Fatalf("%v, %v", got, err)
 	}
-	for name, want := range map[string]string{"bridge": "one", "ptp": "one", "dhcp": "two"} {
+	for name, want := range map[string]string{Multicall: "one", DHCP: "two", "dhcp": "#!" + filepath.Join(dir, DHCP) + "\n"} {
 		if content := read(t, filepath.Join(dir, name)); content != want {
 			t.Errorf("%s is %q", name, content)
 		}
 	}
+	wantStarters(t, dir, dir, "bridge", "ptp")
 }
 
-// Names laid one after the other are one file, and so are those that somebody copied by hand.
+// Plugins can be installed one by one. A plugin that is a link to another file, or that not every user may start, is replaced.
 func TestInstallNameByName(t *testing.T) {
 	t.Parallel()
 	self, dir := program(t, t.TempDir(), "new"), t.TempDir()
-	for name, content := range map[string]string{"ptp": "new", "closed": "new", "other": "old"} {
-		perm := os.FileMode(0o755)
-		if name == "closed" {
-			perm = 0o700 // nothing to link to: not every runtime could start it
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), perm); err != nil {
+	starter := "#!" + filepath.Join(dir, Multicall) + "\n"
+	for name, perm := range map[string]os.FileMode{"ptp": 0o755, "closed": 0o700, "linked": 0o755} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(starter), perm); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(filepath.Join(dir, name), perm); err != nil {
+		if err := os.Chmod(path, perm); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Link(filepath.Join(dir, "linked"), filepath.Join(t.TempDir(), "elsewhere")); err != nil {
+		t.Fatal(err)
 	}
 	for _, step := range []struct {
 		names []string
 		want  []Result
 	}{
-		{[]string{"bridge"}, []Result{{Name: "bridge", Action: Copied}}},
-		{[]string{"host-local", "bridge"}, []Result{{Name: "host-local", Action: Copied}, {Name: "bridge", Action: Unchanged}}},
-		{[]string{"closed", "other", "ptp"}, []Result{
-			{Name: "closed", Action: Copied, Replaced: true}, {Name: "other", Action: Copied, Replaced: true}, {Name: "ptp", Action: Unchanged},
+		{[]string{"bridge"}, []Result{{Name: Multicall, Action: Installed}, {Name: "bridge", Action: Installed}}},
+		{[]string{"host-local", "bridge"}, []Result{{Name: Multicall, Action: Unchanged}, {Name: "host-local", Action: Installed}, {Name: "bridge", Action: Unchanged}}},
+		{[]string{"closed", "linked", "ptp"}, []Result{
+			{Name: Multicall, Action: Unchanged}, {Name: "closed", Action: Installed, Replaced: true}, {Name: "linked", Action: Installed, Replaced: true}, {Name: "ptp", Action: Unchanged},
 		}},
 	} {
-		got, err := Install(t.Context(), dir, Source{self, step.names})
+		got, err := Install(t.Context(), dir, Options{}, Source{Path: self, Names: step.names})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,27 +216,56 @@ func TestInstallNameByName(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
-	sameFile(t, dir, "ptp", "bridge", "host-local", "closed", "other")
+	wantStarters(t, dir, dir, "ptp", "bridge", "host-local", "closed", "linked")
 }
 
-// sameFile demands that the names are one file, which runtimes of any user can start.
-func sameFile(t *testing.T, dir string, names ...string) {
-	t.Helper()
-	first, err := os.Lstat(filepath.Join(dir, names[0]))
-	if err != nil {
+// Earlier versions made all names hard links to one file. Installing over them gives each a file of its own.
+func TestInstallOverHardLinks(t *testing.T) {
+	t.Parallel()
+	self, dir := program(t, t.TempDir(), "new"), t.TempDir()
+	all := []string{"bridge", "ptp", "loopback"}
+	if err := os.WriteFile(filepath.Join(dir, all[0]), []byte("new"), 0o755); err != nil { //nolint:gosec // a program is executable
 		t.Fatal(err)
 	}
-	if first.Mode() != 0o755 {
-		t.Errorf("%s has the mode %v", names[0], first.Mode())
+	for _, n := range all[1:] {
+		if err := os.Link(filepath.Join(dir, all[0]), filepath.Join(dir, n)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for _, n := range names[1:] {
-		if fi, err := os.Lstat(filepath.Join(dir, n)); err != nil || !os.SameFile(first, fi) {
-			t.Errorf("%s and %s are two files (%v): IPAM could not be called in-process", names[0], n, err)
+	if _, err := Install(t.Context(), dir, Options{}, Source{Path: self, Names: all}); err != nil {
+		t.Fatal(err)
+	}
+	wantStarters(t, dir, dir, all...)
+}
+
+// The runtime's directory is in the starters, whatever path the installer has.
+func TestInstallThroughAnotherMount(t *testing.T) {
+	t.Parallel()
+	self, dir := program(t, t.TempDir(), "new"), t.TempDir()
+	if _, err := Install(t.Context(), dir, Options{RuntimeDir: "/opt/cni/bin"}, Source{Path: self, Names: []string{"bridge"}}); err != nil {
+		t.Fatal(err)
+	}
+	wantStarters(t, dir, "/opt/cni/bin", "bridge")
+}
+
+// Where the kernel cannot read the path as an interpreter, each plugin is a copy of the program.
+func TestInstallCopiesWhereAScriptCannotBe(t *testing.T) {
+	t.Parallel()
+	for _, runtimeDir := range []string{"/opt/cni plugins", "/opt/" + strings.Repeat("d", maxScript)} {
+		self, dir := program(t, t.TempDir(), "new"), t.TempDir()
+		if _, err := Install(t.Context(), dir, Options{RuntimeDir: runtimeDir}, Source{Path: self, Names: []string{"bridge", "ptp"}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []string{Multicall, "bridge", "ptp"} {
+			var st unix.Stat_t
+			if err := unix.Lstat(filepath.Join(dir, n), &st); err != nil || st.Nlink != 1 || read(t, filepath.Join(dir, n)) != "new" {
+				t.Errorf("%s: %d links, %v", n, st.Nlink, err)
+			}
 		}
 	}
 }
 
-// A binary that lies in the directory itself is copied too: what is written over it must not reach the plugins.
+// A program that is in the directory already stays as it is.
 func TestInstallFromTheDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -214,16 +273,57 @@ func TestInstallFromTheDirectory(t *testing.T) {
 	if err := os.Chmod(self, 0o755); err != nil { //nolint:gosec // a program is executable
 		t.Fatal(err)
 	}
-	for range 2 {
-		if _, err := Install(t.Context(), dir, Source{self, []string{"bridge", "ptp", filepath.Base(self)}}); err != nil {
-			t.Fatal(err)
-		}
-		sameFile(t, dir, "bridge", "ptp")
+	got, err := Install(t.Context(), dir, Options{}, Source{Path: self, Names: []string{"bridge", "ptp"}})
+	if err != nil || got[0].Action != Unchanged {
+		t.Fatalf("%v, %v", got, err)
 	}
-	if err := os.WriteFile(self, []byte("bug"), 0o755); err != nil { //nolint:gosec // a program is executable
+	wantStarters(t, dir, dir, "bridge", "ptp")
+}
+
+// A local user can read the directory and hold a lock on it. Install does not wait for that lock; its own lock file is root's.
+func TestInstallDoesNotWaitForTheDirectory(t *testing.T) {
+	t.Parallel()
+	self, dir := program(t, t.TempDir(), "new"), t.TempDir()
+	d, err := os.Open(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got := read(t, filepath.Join(dir, "bridge")); got != "new" {
-		t.Errorf("bridge became %q with the binary", got)
+	defer d.Close()
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := Install(t.Context(), dir, Options{}, Source{Path: self, Names: []string{"bridge"}})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Install waits for a lock on the directory")
+	}
+	if info, err := os.Stat(filepath.Join(dir, lockName)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("lock file: %v, %v", info, err)
+	}
+}
+
+func TestPluginArgs(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ args, want []string }{
+		{[]string{"/opt/cni/bin/bridge"}, []string{"/opt/cni/bin/bridge"}},
+		{[]string{"/opt/cni/bin/sluice-cni", "/opt/cni/bin/bridge"}, []string{"/opt/cni/bin/bridge"}},
+		{[]string{"/opt/cni/bin/sluice-cni", "bin/bridge"}, []string{"bin/bridge"}},
+		{[]string{"/opt/cni/bin/sluice-dhcp", "/opt/cni/bin/dhcp", "daemon", "-h"}, []string{"/opt/cni/bin/dhcp", "daemon", "-h"}},
+		{[]string{"/opt/cni/bin/sluice-dhcp", "daemon"}, []string{"/opt/cni/bin/sluice-dhcp", "daemon"}},
+		{[]string{"/opt/cni/bin/sluice-cni", "/opt/cni/bin/dhcp"}, []string{"/opt/cni/bin/sluice-cni", "/opt/cni/bin/dhcp"}},
+		{[]string{"sluice-cni"}, []string{"sluice-cni"}},
+		{nil, nil},
+	} {
+		if got := PluginArgs(tt.args); !slices.Equal(got, tt.want) {
+			t.Errorf("%q: %q, want %q", tt.args, got, tt.want)
+		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 )
 
-// The programs that plugins are names of.
+// The programs that implement plugins.
 const (
 	Multicall = "sluice-cni"
 	DHCP      = "sluice-dhcp"
@@ -18,19 +18,19 @@ const (
 // Helper is the program that those of Multicall run for what they do not have themselves.
 const Helper = helperproc.Name
 
-// Program is a binary and the plugins that it is laid under the names of.
+// Program is a binary and the plugins that it implements.
 type Program struct {
 	Name    string
 	Plugins []string
-	// Needs is a program that has to lie beside it.
+	// Needs is a program that must be in the same directory.
 	Needs string
 }
 
-// Sources returns what is to be laid for the plugins named: their programs, which lie in dir, and what those need.
+// Sources returns what to install for the plugins named: their programs in dir, and the programs that those need.
 func Sources(dir string, plugins []string) []Source {
 	var out []Source
 	for _, p := range Programs() {
-		src := Source{Path: filepath.Join(dir, p.Name)}
+		src := Source{Path: filepath.Join(dir, p.Name), Program: p.Name}
 		for _, name := range p.Plugins {
 			if slices.Contains(plugins, name) {
 				src.Names = append(src.Names, name)
@@ -39,17 +39,16 @@ func Sources(dir string, plugins []string) []Source {
 		if len(src.Names) == 0 {
 			continue
 		}
-		if p.Needs != "" { // first: a new plugin finds no use in an old helper
-			out = append(out, Source{Path: filepath.Join(dir, p.Needs), Names: []string{p.Needs}})
+		if p.Needs != "" { // first: a new plugin must not meet an old helper
+			out = append(out, Source{Path: filepath.Join(dir, p.Needs), Program: p.Needs})
 		}
 		out = append(out, src)
 	}
 	return out
 }
 
-// Programs returns all of them. A plugin lives for some milliseconds, and a tenth to a quarter of an ADD would go into making
-// ready, and into walking past, what it does not need: so dhcp is apart, which has what it talks with its daemon (package gob) and
-// with servers, and so is what is needed once per boot or on few nodes, see package helper.
+// Programs returns all of them. Start-up is 10 to 25 % of an ADD, so code that most calls do not need is in other binaries: dhcp
+// (gob, a DHCP client) and sluice-helper (eBPF loader, D-Bus, regexp).
 func Programs() []Program {
 	return []Program{
 		{Name: Multicall, Needs: Helper, Plugins: []string{

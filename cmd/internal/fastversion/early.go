@@ -80,8 +80,8 @@ func Answer(plugin string) string {
 	return ""
 }
 
-// self returns the base name of argv[0]; package os, which has it, would bring
-// its own initialisers.
+// self returns the plugin's name: the base name of argv[0], or of argv[1] where a starter (pkg/install) began the process.
+// Package os, which has the arguments, would bring its own initialisers.
 func self() string {
 	fd, err := syscall.Open("/proc/self/cmdline", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -93,13 +93,25 @@ func self() string {
 	if err != nil || n <= 0 {
 		return ""
 	}
+	name, rest := firstBase(buf[:n])
+	if name == program {
+		name, _ = firstBase(rest)
+	}
+	return name
+}
+
+// program is the name of the program that starters name as their interpreter; pkg/install has it too, and a test compares.
+const program = "sluice-cni"
+
+// firstBase returns the base name of the first argument in a process' command line, and the arguments behind it.
+func firstBase(cmdline []byte) (base string, rest []byte) {
 	start, end := 0, 0
-	for ; end < n && buf[end] != 0; end++ {
-		if buf[end] == '/' {
+	for ; end < len(cmdline) && cmdline[end] != 0; end++ {
+		if cmdline[end] == '/' {
 			start = end + 1
 		}
 	}
-	return string(buf[start:end])
+	return string(cmdline[start:end]), cmdline[min(end+1, len(cmdline)):]
 }
 
 // write reports whether the runtime has its answer: false only when nothing of

@@ -45,7 +45,7 @@ var rooms = []room{
 	{"pkg/bpfgen", nil, "generated types, without a BPF library"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
 	{"pkg/cniskel", []string{"pkg/cnierr", "pkg/jsonobj", "pkg/log", "pkg/netns", "pkg/attachments"}, "the process contract"},
-	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
+	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/install", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
 	{"pkg/rtnl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
 	{"pkg/netfilter/firewalld", []string{"pkg/netfilter", "pkg/helperproc"}, "the bus of the helper"},
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/filelock", "pkg/helperproc", "pkg/log", "pkg/rtnl", "pkg/attachments", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
