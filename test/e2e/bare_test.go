@@ -71,7 +71,7 @@ func tunnel(t testing.TB, w *world) {
 }
 
 // An uplink without Ethernet header (TUN, as WireGuard's) carries hostPorts and masquerade.
-func TestPrivilegedBareUplink(t *testing.T) {
+func TestPrivilegedL3Uplink(t *testing.T) {
 	t.Parallel()
 	require.Link(t, "tun")
 	w := newWorld(t)

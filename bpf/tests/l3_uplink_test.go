@@ -47,7 +47,7 @@ func (j *journey) bareOut(kind string) {
 }
 
 // The programs for uplinks without Ethernet header: hostPorts, masquerade, errors, fragments.
-func TestPrivilegedBareUplink(t *testing.T) {
+func TestPrivilegedL3Uplink(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_l2_len": 0})
 	fx.modes = fx.modes[:1] // a sum over the packet would be made behind the first 14 bytes
 	eachProtocol(t, fx, func(w *walk, family, proto int) {

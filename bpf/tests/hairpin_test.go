@@ -20,8 +20,8 @@ func (p *pod) gateway(family int) netip.Addr {
 	return netip.PrefixFrom(p.addr(family), pick(family, p.bits4, p.bits6)).Masked().Addr().Next()
 }
 
-// turn is a connection of a pod to a hostPort of its own node, as each of the three sees it.
-type turn struct {
+// hairpinConn is a connection of a pod to a hostPort of its own node, as each of the three sees it.
+type hairpinConn struct {
 	*walk
 	client, pod *pod
 	asked       conn // the client: local is its own end
@@ -30,16 +30,16 @@ type turn struct {
 }
 
 // toNode is a connection of c to the hostPort of p by an address of the node.
-func (w *walk) toNode(family, proto int, c, p *pod, by netip.Addr) *turn {
+func (w *walk) toNode(family, proto int, c, p *pod, by netip.Addr) *hairpinConn {
 	from := at(c.addr(family), keptPort)
-	t := &turn{walk: w, client: c, pod: p, asked: conn{proto: proto, local: from, remote: at(by, hostPort)}}
+	t := &hairpinConn{walk: w, client: c, pod: p, asked: conn{proto: proto, local: from, remote: at(by, hostPort)}}
 	t.middle, t.seen = t.asked, t.asked
 	t.middle.remote, t.seen.remote = at(p.addr(family), podPort), at(p.addr(family), podPort)
 	return t
 }
 
 // masked makes the pod see its gateway.
-func (t *turn) masked(port uint16) *turn {
+func (t *hairpinConn) masked(port uint16) *hairpinConn {
 	family := 4
 	if t.seen.local.Addr().Is6() {
 		family = 6
@@ -49,12 +49,12 @@ func (t *turn) masked(port uint16) *turn {
 }
 
 // asks brings a packet from the client to the pod; every step is checked whole.
-func (t *turn) asks(kind string) { t.tb.Helper(); t.carry(t.client, t.pod, conn.tx, kind) }
+func (t *hairpinConn) asks(kind string) { t.tb.Helper(); t.carry(t.client, t.pod, conn.tx, kind) }
 
 // answers brings one back.
-func (t *turn) answers(kind string) { t.tb.Helper(); t.carry(t.pod, t.client, conn.rx, kind) }
+func (t *hairpinConn) answers(kind string) { t.tb.Helper(); t.carry(t.pod, t.client, conn.rx, kind) }
 
-func (t *turn) carry(from, to *pod, dir func(conn, string) frame, kind string) {
+func (t *hairpinConn) carry(from, to *pod, dir func(conn, string) frame, kind string) {
 	t.tb.Helper()
 	first, last := t.asked, t.seen
 	if from == t.pod && dir(t.seen, kind).src == t.seen.remote {
@@ -98,10 +98,10 @@ func turnCases(t *testing.T, fx *fixture, flags uint16, f func(w *walk, family, 
 }
 
 // A pod gets itself, a sibling and a pod of another network; the first two are seen as the gateway.
-func TestPrivilegedTurn(t *testing.T) {
+func TestPrivilegedHairpin(t *testing.T) {
 	fx := newFixture(t, nil)
 	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
-		turns := []*turn{
+		turns := []*hairpinConn{
 			w.toNode(family, proto, podA, podA, upl0.addr(family)).masked(keptPort),
 			w.toNode(family, proto, podC, podA, upl0.addr(family)),
 		}
@@ -123,7 +123,7 @@ func TestPrivilegedTurn(t *testing.T) {
 }
 
 // Without "snat" everybody is seen as he is.
-func TestPrivilegedTurnWithoutSNAT(t *testing.T) {
+func TestPrivilegedHairpinWithoutSNAT(t *testing.T) {
 	fx := newFixture(t, nil)
 	turnCases(t, fx, 0, func(w *walk, family, proto int) {
 		for _, c := range []*pod{podB, podC} {
@@ -138,7 +138,7 @@ func TestPrivilegedTurnWithoutSNAT(t *testing.T) {
 func second(family int) netip.Addr { return pick(family, second4, second6) }
 
 // With "masqAll" a pod of another network is seen as the gateway too.
-func TestPrivilegedTurnMasqAll(t *testing.T) {
+func TestPrivilegedHairpinMasqAll(t *testing.T) {
 	fx := newFixture(t, nil)
 	turnCases(t, fx, hpSNAT|hpMasqAll, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podC, podA, upl0.addr(family)).masked(keptPort)
@@ -149,7 +149,7 @@ func TestPrivilegedTurnMasqAll(t *testing.T) {
 }
 
 // What the client has with the pod itself from the same port is another connection: it gets another port in the stack.
-func TestPrivilegedTurnClash(t *testing.T) {
+func TestPrivilegedHairpinClash(t *testing.T) {
 	fx := newFixture(t, nil)
 	turnCases(t, fx, 0, func(w *walk, family, proto int) {
 		direct := w.talk(family, proto, podB, podA)
@@ -168,7 +168,7 @@ func TestPrivilegedTurnClash(t *testing.T) {
 }
 
 // The LRU may take any one entry: what is left makes it anew, with the same ports.
-func TestPrivilegedTurnLostHalves(t *testing.T) {
+func TestPrivilegedHairpinLostHalves(t *testing.T) {
 	fx := newFixture(t, nil)
 	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podB, podA, upl0.addr(family)).masked(keptPort)
@@ -194,7 +194,7 @@ func tupleOf(c conn) bpfgen.TypesSlTuple {
 }
 
 // So does a port at the door that was not the client's own, when the record is lost and the client speaks first.
-func TestPrivilegedTurnLostRecordClientFirst(t *testing.T) {
+func TestPrivilegedHairpinLostRecordClientFirst(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
 	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podB, podA, upl0.addr(family))
@@ -228,7 +228,7 @@ func (w *walk) lose(key bpfgen.TypesSlTuple) {
 }
 
 // A port with a new owner takes its clients along.
-func TestPrivilegedTurnMoves(t *testing.T) {
+func TestPrivilegedHairpinMoves(t *testing.T) {
 	fx := newFixture(t, nil)
 	turnCases(t, fx, 0, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podC, podA, upl0.addr(family))

@@ -9,7 +9,7 @@ import "testing"
 const wordCb = 3
 
 // What the shortcut sends is not looked at again where it leaves, and only that.
-func TestPrivilegedPassed(t *testing.T) {
+func TestPrivilegedCBMark(t *testing.T) {
 	word := [2]uint32{0x5eed, 0xcafe}
 	fx := newFixture(t, map[string]uint32{"cfg_cb_cookie1": word[0], "cfg_cb_cookie2": word[1]})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
@@ -39,7 +39,7 @@ func TestPrivilegedPassed(t *testing.T) {
 }
 
 // What goes by way of the stack carries no word: the egress hook has work to do.
-func TestPrivilegedNotPassed(t *testing.T) {
+func TestPrivilegedNoCBMark(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_cb_cookie1": 1, "cfg_cb_cookie2": 2})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		j := w.opens(family, proto, podA, keptPort, keptPort)

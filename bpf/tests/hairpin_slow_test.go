@@ -10,7 +10,7 @@ import (
 )
 
 // oddly brings a packet through both doors in an odd shape: make turns a frame into what is sent, in its order.
-func (t *turn) oddly(make func([]byte) [][]byte, asks bool) {
+func (t *hairpinConn) oddly(make func([]byte) [][]byte, asks bool) {
 	t.tb.Helper()
 	from, to, dir := t.client, t.pod, conn.tx
 	first, last := t.asked, t.seen
@@ -32,7 +32,7 @@ func (t *turn) oddly(make func([]byte) [][]byte, asks bool) {
 }
 
 // errs brings an ICMP error about a packet that its sender got: from the pod, or from the client.
-func (t *turn) errs(kind icmpKind, keep int, byPod bool) {
+func (t *hairpinConn) errs(kind icmpKind, keep int, byPod bool) {
 	t.tb.Helper()
 	from, to, dir := t.client, t.pod, conn.rx
 	first, last := t.asked, t.seen
@@ -53,7 +53,7 @@ func (t *turn) errs(kind icmpKind, keep int, byPod bool) {
 }
 
 // errsNode is what the node says to the sender of a packet that does not get there.
-func (t *turn) errsNode(kind icmpKind, keep int, toPod bool) {
+func (t *hairpinConn) errsNode(kind icmpKind, keep int, toPod bool) {
 	t.tb.Helper()
 	to, dir, seen := t.client, conn.tx, t.asked
 	if toPod {
@@ -67,7 +67,7 @@ func (t *turn) errsNode(kind icmpKind, keep int, toPod bool) {
 	t.step(podIngress, to.name, e.bytes(t.tb), passes(after.bytes(t.tb)))
 }
 
-func (t *turn) family() int {
+func (t *hairpinConn) family() int {
 	if t.asked.local.Addr().Is6() {
 		return 6
 	}
@@ -75,7 +75,7 @@ func (t *turn) family() int {
 }
 
 // turns are a hairpin with and without the gateway's address at the pod's door, and a connection between two networks.
-func turns(t *testing.T, fx *fixture, f func(x *turn)) {
+func turns(t *testing.T, fx *fixture, f func(x *hairpinConn)) {
 	t.Helper()
 	for _, family := range families {
 		for _, p := range protocols {
@@ -100,9 +100,9 @@ func turns(t *testing.T, fx *fixture, f func(x *turn)) {
 }
 
 // Fragments behind the first in any order; the flow goes on as it was.
-func TestPrivilegedTurnFragments(t *testing.T) {
+func TestPrivilegedHairpinFragments(t *testing.T) {
 	fx := newFixture(t, nil)
-	turns(t, fx, func(x *turn) {
+	turns(t, fx, func(x *hairpinConn) {
 		x.asks("S")
 		x.answers("SA")
 		for _, n := range []int{2, 4} {
@@ -120,9 +120,9 @@ func TestPrivilegedTurnFragments(t *testing.T) {
 }
 
 // A connection may begin with a fragment; a later one without its first stays as it is, as do all when the first was too long ago.
-func TestPrivilegedTurnFragmentsFirst(t *testing.T) {
+func TestPrivilegedHairpinFragmentsFirst(t *testing.T) {
 	fx := newFixture(t, nil)
-	turns(t, fx, func(x *turn) {
+	turns(t, fx, func(x *hairpinConn) {
 		if x.asked.proto != udp {
 			return
 		}
@@ -143,9 +143,9 @@ func TestPrivilegedTurnFragmentsFirst(t *testing.T) {
 }
 
 // Errors find their way back through what was turned, inside and outside.
-func TestPrivilegedTurnErrors(t *testing.T) {
+func TestPrivilegedHairpinErrors(t *testing.T) {
 	fx := newFixture(t, nil)
-	turns(t, fx, func(x *turn) {
+	turns(t, fx, func(x *hairpinConn) {
 		x.asks("S")
 		x.answers("SA")
 		eachError(x.family(), func(kind icmpKind, keep int) {
@@ -160,12 +160,12 @@ func TestPrivilegedTurnErrors(t *testing.T) {
 }
 
 // Errors about what nobody has turned stay as they are.
-func TestPrivilegedTurnErrorsUntouched(t *testing.T) {
+func TestPrivilegedHairpinErrorsUntouched(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		p := w.talk(family, proto, podA, podB)
 		p.establish()
-		x := &turn{walk: w, client: podA, pod: podB, asked: p.conn, middle: p.conn, seen: p.conn}
+		x := &hairpinConn{walk: w, client: podA, pod: podB, asked: p.conn, middle: p.conn, seen: p.conn}
 		eachError(family, func(kind icmpKind, keep int) {
 			x.errs(kind, keep, true)
 			x.errs(kind, keep, false)
@@ -175,7 +175,7 @@ func TestPrivilegedTurnErrorsUntouched(t *testing.T) {
 }
 
 // SCTP through a hairpin keeps its ports; a mapping with another one is none for the datapath.
-func TestPrivilegedTurnSCTP(t *testing.T) {
+func TestPrivilegedHairpinSCTP(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
 		m := mapping(family, protoSCTP, podA)
@@ -199,7 +199,7 @@ func TestPrivilegedTurnSCTP(t *testing.T) {
 }
 
 // Protocols without ports that we change are masqueraded between networks too, one pod at a time.
-func TestPrivilegedBetweenNetworksBare(t *testing.T) {
+func TestPrivilegedCrossNetworkBare(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
 		for _, p := range bareProtocols {

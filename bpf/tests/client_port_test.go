@@ -23,7 +23,7 @@ func (w *walk) twice(family, proto int) (first, second *journey) {
 	return first, second
 }
 
-func TestPrivilegedRemap(t *testing.T) {
+func TestPrivilegedClientPort(t *testing.T) {
 	fx := newFixture(t, nil)
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		j, k := w.twice(family, proto)
@@ -53,7 +53,7 @@ func TestPrivilegedRemap(t *testing.T) {
 }
 
 // A SYN sent twice is of the connection it has made, also when the one that was in its way has ended meanwhile.
-func TestPrivilegedRemapSYNTwice(t *testing.T) {
+func TestPrivilegedClientPortSYNTwice(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
 		fx.each(t, fmt.Sprint(family), func(w *walk) {
@@ -73,7 +73,7 @@ func TestPrivilegedRemapSYNTwice(t *testing.T) {
 }
 
 // By two published ports, and a third connection: each has its own way.
-func TestPrivilegedRemapPorts(t *testing.T) {
+func TestPrivilegedClientPortPorts(t *testing.T) {
 	fx := newFixture(t, nil)
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		m := mapping(family, proto, podA)
@@ -94,7 +94,7 @@ func TestPrivilegedRemapPorts(t *testing.T) {
 }
 
 // When the first one has ended, a new connection by the second address has its own port again.
-func TestPrivilegedRemapNoMore(t *testing.T) {
+func TestPrivilegedClientPortNoMore(t *testing.T) {
 	fx := newFixture(t, nil)
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		j, k := w.twice(family, proto)
@@ -114,7 +114,7 @@ func TestPrivilegedRemapNoMore(t *testing.T) {
 
 // Lost halves: the pod's packet brings the index back, the client's the record; and the
 // client's brings the index back where the ports are drawn by the tuple.
-func TestPrivilegedRemapLostHalves(t *testing.T) {
+func TestPrivilegedClientPortLostHalves(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		j, k := w.twice(family, proto)
@@ -140,7 +140,7 @@ func TestPrivilegedRemapLostHalves(t *testing.T) {
 }
 
 // A port that gets a new owner takes such flows with it.
-func TestPrivilegedRemapMoves(t *testing.T) {
+func TestPrivilegedClientPortMoves(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
 		m := mapping(family, udp, podA)

@@ -14,7 +14,7 @@ import (
 const fastDirect = uint32(bpfgen.TypesSlFastPathSL_FAST_DIRECT)
 
 // With fastPath "direct" no packet of a hostPort's flow goes by the stack, from the first to the last.
-func TestPrivilegedDirect(t *testing.T) {
+func TestPrivilegedFastPathImmediate(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		j := w.toHostPort(family, proto, podA)
@@ -39,7 +39,7 @@ func TestPrivilegedDirect(t *testing.T) {
 
 // What others may have a say about learns its way as ever: pods' own connections, clients that are masqueraded, the last
 // hop, what does not fit.
-func TestPrivilegedDirectLearns(t *testing.T) {
+func TestPrivilegedFastPathImmediateLearns(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		w.opens(family, proto, podA, keptPort, keptPort).answered()
@@ -72,7 +72,7 @@ func TestPrivilegedDirectLearns(t *testing.T) {
 }
 
 // A pod under a policy gets the first packet by way of the stack, where the policy is asked.
-func TestPrivilegedDirectPoliced(t *testing.T) {
+func TestPrivilegedFastPathImmediatePoliced(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		w.came = upl0.name
@@ -85,7 +85,7 @@ func TestPrivilegedDirectPoliced(t *testing.T) {
 }
 
 // The way back is another uplink's: the stack is asked, and the flow goes on by that one.
-func TestPrivilegedDirectOtherWay(t *testing.T) {
+func TestPrivilegedFastPathImmediateOtherWay(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), upl1, family, func() {

@@ -17,7 +17,7 @@ func (w *walk) onDevice(p *pod, ifindex int) {
 
 const gone = 1 << 30 // an ifindex that nothing has
 
-func TestPrivilegedGone(t *testing.T) {
+func TestPrivilegedDeviceRemoved(t *testing.T) {
 	fx := newFixture(t, nil)
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		j := w.toHostPort(family, proto, podA)
@@ -44,7 +44,7 @@ func TestPrivilegedGone(t *testing.T) {
 }
 
 // A pod that asks for the port gets whoever else publishes it.
-func TestPrivilegedGoneTurn(t *testing.T) {
+func TestPrivilegedDeviceRemovedHairpin(t *testing.T) {
 	fx := newFixture(t, nil)
 	turnCases(t, fx, 0, func(w *walk, family, proto int) {
 		w.onDevice(podA, gone)

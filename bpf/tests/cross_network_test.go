@@ -12,9 +12,9 @@ import (
 )
 
 // between is a connection that a opens to b, a pod of another network of the node: b sees its gateway.
-func (w *walk) between(family, proto int, a, b *pod, port uint16) *turn {
+func (w *walk) between(family, proto int, a, b *pod, port uint16) *hairpinConn {
 	c := conn{proto: proto, local: at(a.addr(family), keptPort), remote: at(b.addr(family), podPort)}
-	return (&turn{walk: w, client: a, pod: b, asked: c, middle: c, seen: c}).masked(port)
+	return (&hairpinConn{walk: w, client: a, pod: b, asked: c, middle: c, seen: c}).masked(port)
 }
 
 // gateways lets the endpoints know them.
@@ -26,7 +26,7 @@ func gateways(w *walk) {
 
 // ipMasq is for everything outside of the pod's own subnet, as the reference has it: also
 // for another network of the node. None of it takes the shortcut.
-func TestPrivilegedBetweenNetworks(t *testing.T) {
+func TestPrivilegedCrossNetwork(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		w.rolls(1)
@@ -36,12 +36,12 @@ func TestPrivilegedBetweenNetworks(t *testing.T) {
 		ca.asked.local = at(podC.addr(family), keptPort-1)
 		ca.middle.local = ca.asked.local
 		ca.seen.local = at(podA.gateway(family), keptPort-1)
-		for _, x := range []*turn{ac, bc, ca} {
+		for _, x := range []*hairpinConn{ac, bc, ca} {
 			x.asks("S")
 			x.answers("SA")
 		}
 		for range 3 {
-			for _, x := range []*turn{ac, bc, ca} {
+			for _, x := range []*hairpinConn{ac, bc, ca} {
 				x.answers("PA")
 				x.asks("PA")
 			}
@@ -54,7 +54,7 @@ func TestPrivilegedBetweenNetworks(t *testing.T) {
 }
 
 // Who is not masqueraded shows itself, and what answers it does so too.
-func TestPrivilegedBetweenNetworksHalf(t *testing.T) {
+func TestPrivilegedCrossNetworkHalf(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		p := w.talk(family, proto, podC, podA)
@@ -67,7 +67,7 @@ func TestPrivilegedBetweenNetworksHalf(t *testing.T) {
 }
 
 // A policy of either end keeps records of its own, which change nothing of that: not who is seen, nor who takes the shortcut.
-func TestPrivilegedBetweenNetworksPoliced(t *testing.T) {
+func TestPrivilegedCrossNetworkPoliced(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, p := range []*pod{podA, podC} {
 		t.Run(p.name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestPrivilegedBetweenNetworksPoliced(t *testing.T) {
 }
 
 // The LRU may take all that one of the ends knows: no packet shows the pod's address, and the port stays where it can.
-func TestPrivilegedBetweenNetworksPolicedLost(t *testing.T) {
+func TestPrivilegedCrossNetworkPolicedLost(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		if proto == echo { // whose keys are others, and which is the same to the code
@@ -117,7 +117,7 @@ func TestPrivilegedBetweenNetworksPolicedLost(t *testing.T) {
 }
 
 // What has been masqueraded on its way to another pod is not sent out as it is when that pod has gone.
-func TestPrivilegedBetweenNetworksGone(t *testing.T) {
+func TestPrivilegedCrossNetworkGone(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		w.police(podA, 7, policy.ModeIsolated, "")
@@ -133,7 +133,7 @@ func TestPrivilegedBetweenNetworksGone(t *testing.T) {
 }
 
 // No address in the other network, or no port: a counted drop, never the pod's address.
-func TestPrivilegedBetweenNetworksRefused(t *testing.T) {
+func TestPrivilegedCrossNetworkRefused(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		x := w.between(family, proto, podA, podC, keptPort)
@@ -153,7 +153,7 @@ func TestPrivilegedBetweenNetworksRefused(t *testing.T) {
 }
 
 // A masqueraded pod that asks a hostPort of another network is masqueraded on its way too.
-func TestPrivilegedTurnBetweenNetworks(t *testing.T) {
+func TestPrivilegedHairpinCrossNetwork(t *testing.T) {
 	fx := newFixture(t, nil)
 	turnCases(t, fx, 0, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podC, podA, upl0.addr(family)).masked(keptPort)

@@ -36,7 +36,7 @@ func (w *walk) oneCPU() {
 }
 
 // A port's new owner is found at once when the loader says that something has changed, else after 10 ms.
-func TestPrivilegedRecentPort(t *testing.T) {
+func TestPrivilegedLookupCachePort(t *testing.T) {
 	fx := newFixture(t, nil)
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		w.oneCPU()
@@ -62,7 +62,7 @@ func TestPrivilegedRecentPort(t *testing.T) {
 }
 
 // So is an endpoint's change.
-func TestPrivilegedRecentPod(t *testing.T) {
+func TestPrivilegedLookupCachePod(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		w.oneCPU()
@@ -91,7 +91,7 @@ func TestPrivilegedRecentPod(t *testing.T) {
 
 // Ports that are remembered at one place do not get each other's pods, nor does a packet that is for none of them, and a mapping with conditions is asked about
 // each packet.
-func TestPrivilegedRecentShared(t *testing.T) {
+func TestPrivilegedLookupCacheShared(t *testing.T) {
 	fx := newFixture(t, nil)
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		w.oneCPU()
