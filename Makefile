@@ -117,7 +117,7 @@ test-privileged: ## run only the tests that need root and a kernel with BPF
 parity: ## compare every behaviour in every back end with the reference, about ten minutes (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	go test -count=1 -timeout=30m -parallel=4 -run Parity ./test/e2e -whole
+	go test -count=1 -timeout=30m -parallel=4 -run Parity ./test/e2e/parity -whole
 
 runtimes: ## run the container runtimes, beside Debian's the newest containerd and kubelet; building those takes long, once (root)
 	$(need-root)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e judges Sluice from the outside: the real binaries, called
-// through libcni as a container runtime calls them, and real sockets in network
-// namespaces that see what a pod, a client and the node's own programs see.
-// Every test makes its own node, so tests run side by side and the machine they
-// run on is never touched. They need root and a kernel with BPF, and fail
-// without.
+// Package e2e holds the end-to-end tests, a folder for each feature. They call
+// the real binaries through libcni, as a container runtime does, and open real
+// sockets in network namespaces: as a pod, a client and the node see it. What
+// the folders share is pkg/test/e2etest. The tests need root and a kernel with
+// BPF, and fail without. Every test makes its own node, so tests run side by side.
 package e2e

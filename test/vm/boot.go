@@ -227,7 +227,7 @@ func (w *work) set(series string) *suite.Set {
 	}
 	for _, p := range w.packages {
 		u := suite.Suite{Package: p.Path, Binary: guestHome + "/tests/" + p.BinaryName(), Dir: guestSource + "/" + p.Path}
-		if p.Path == behaviourPackage && !w.everyTest(series) && w.everything() {
+		if strings.HasPrefix(p.Path, e2ePackages) && !w.everyTest(series) && w.everything() {
 			u.Args = []string{w.skipArg(endsOnly)}
 		}
 		s.Suites = append(s.Suites, u)

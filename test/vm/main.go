@@ -44,7 +44,8 @@ const quickKernels = "5.10,6.12"
 // load the programs, and most tests do, so this names what runs, not what does
 // not.
 var quickPackages = []string{
-	"./bpf/tests", "./loader", "./pkg/rtnl", "./plugins/main/ipvlan", "./plugins/meta/bandwidth", "./plugins/meta/vrf", "./test/e2e",
+	"./bpf/tests", "./loader", "./pkg/rtnl", "./plugins/main/ipvlan", "./plugins/meta/bandwidth", "./plugins/meta/vrf",
+	"./test/e2e/datapath", "./test/e2e/hostport", "./test/e2e/interfaces", "./test/e2e/masquerade", "./test/e2e/netfilter", "./test/e2e/policy",
 }
 
 const quickRun = "^TestPrivileged(" +
@@ -52,12 +53,12 @@ const quickRun = "^TestPrivileged(" +
 	"EnableDisable|ProbesMatchTable|AttachChanges|MapMemory|OwnDevice|Survey|ClassesAndFilters|" +
 	"Modes|EDT|Join|AttachModes|Fallback|VLANPod|DummyPod|PolicyIsolated|InsidePortmapTraffic)$"
 
-// endsOnly are tests of behaviourPackage about netfilter's tables, what back ends
-// have in common, and DHCP: they ask nothing of a kernel's BPF, and are a third of
-// that package's time. They run under the first and the last kernel of the matrix.
+// endsOnly are tests of e2ePackages about netfilter's tables, what backends have
+// in common, and DHCP: they ask nothing of a kernel's BPF, and are a third of those
+// packages' time. They run under the first and the last kernel of the matrix.
 const (
-	endsOnly         = "^TestPrivileged(Netfilter|IPTables|DHCP|Parity$|DelAcrossBackends$|MixedAtOnce$|LocalnetIsGuarded$|Flannel$)"
-	behaviourPackage = "test/e2e"
+	endsOnly    = "^TestPrivileged(Netfilter|IPTables|DHCP|Parity$|DelAcrossBackends$|MixedAtOnce$|LocalnetIsGuarded$|Flannel$)"
+	e2ePackages = "test/e2e/"
 )
 
 type options struct {

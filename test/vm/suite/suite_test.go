@@ -22,7 +22,7 @@ func TestFind(t *testing.T) {
 	for _, p := range packages {
 		paths = append(paths, p.Path)
 	}
-	for _, want := range []string{"bpf/tests", "loader", "pkg/rtnl", "plugins/main/bridge", "test/e2e"} {
+	for _, want := range []string{"bpf/tests", "loader", "pkg/rtnl", "plugins/main/bridge", "test/e2e/datapath"} {
 		if !slices.Contains(paths, want) {
 			t.Errorf("%s is not among %v", want, paths)
 		}

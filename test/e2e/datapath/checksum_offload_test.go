@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/e2etest"
+)
+
+// ethtoolTxCsum is ETHTOOL_STXCSUM of linux/ethtool.h.
+const ethtoolTxCsum = 0x17
+
+// noTxChecksums makes a device's packets carry whole checksums, as hardware
+// without offload does. It runs inside the namespace of the device.
+func noTxChecksums(dev string) error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	value := struct{ cmd, data uint32 }{ethtoolTxCsum, 0}
+	req := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte // the kernel copies a whole struct ifreq
+	}{data: unsafe.Pointer(&value)}
+	copy(req.name[:], dev)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// A veth carries packets with half-made checksums that nobody ever looks at.
+// With offload off, senders or the uplink make whole ones, and receivers check
+// them: a wrong update of either kind loses every packet.
+func TestPrivilegedChecksums(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		off  func(w *e2etest.World, pods ...*e2etest.Pod) error
+	}{
+		{"made by the senders", func(w *e2etest.World, pods ...*e2etest.Pod) error {
+			for _, p := range pods {
+				if err := p.Do(func() error { return noTxChecksums("eth0") }); err != nil {
+					return err
+				}
+			}
+			return w.Client().Do(func() error { return noTxChecksums("eth0") })
+		}},
+		{"made by the uplink", func(w *e2etest.World, _ ...*e2etest.Pod) error {
+			return w.Node.Do(func() error { return noTxChecksums("eth0") })
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := e2etest.NewWorld(t)
+			rt := w.Runtime(e2etest.Net0())
+			web, app := w.AddPod(rt, "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80)), w.AddPod(rt, "app")
+			e2etest.Serve(t, web, "web", ":80")
+			e2etest.Serve(t, w.Client(), "client", ":9000")
+			if err := tt.off(w, web, app); err != nil {
+				t.Fatal(err)
+			}
+			e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
+				e2etest.Ask(t, w.Client(), proto, e2etest.At(fam.Node(w.Client()), 8080))
+				e2etest.Ask(t, app, proto, e2etest.At(fam.Client(w.Client()), 9000))
+				e2etest.Ask(t, w.Client(), proto, e2etest.At(fam.Pod(web), 80))
+				e2etest.Ask(t, app, proto, e2etest.At(fam.Pod(web), 80))
+				e2etest.Ask(t, w.Node, proto, e2etest.At(fam.Pod(web), 80))
+			})
+			e2etest.EachFamily(t, func(t *testing.T, fam e2etest.Family) {
+				if err := e2etest.Ping(app, fam, fam.Client(w.Client()), 7, 1); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

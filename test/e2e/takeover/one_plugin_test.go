@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/test/e2etest"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
+)
+
+// Plugins are exchanged one at a time, by a package or by hand. A pod that had some of the reference's and some of ours is
+// healthy to ours, and their DEL leaves nothing of it, though there is an attachment record that knows of its other half.
+func TestPrivilegedSwitchOneAtATime(t *testing.T) {
+	t.Parallel()
+	reference, err := testbin.Reference(t.Context(), switched...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ebpf, nftables := `{"backend":"ebpf"}`, `{"backend":"nftables"}`
+	for _, tt := range []struct {
+		name, conf string
+		theirs     []string
+	}{
+		{"portmap", ebpf, []string{"portmap"}},
+		{"firewall", ebpf, []string{"firewall"}},
+		{"main", ebpf, []string{"bridge", "host-local"}},
+		{"chained", ebpf, []string{"portmap", "firewall"}},
+		{"chained of tables", nftables, []string{"portmap", "firewall", "bandwidth"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := e2etest.NewWorld(t)
+			w.Configure(tt.conf)
+			n, dir := e2etest.Network{Plugins: []string{"portmap", "firewall", "bandwidth"}}, t.TempDir()
+			e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" install "+dir)
+			for _, plugin := range tt.theirs {
+				if err := e2etest.InstallFile(filepath.Join(reference, plugin), filepath.Join(dir, plugin)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ours, mixed := w.Runtime(n), w.RuntimeFrom(n, dir)
+			made := func(rt *netlab.Runtime, name string) *e2etest.Pod {
+				p := w.NewPod(rt, name, e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))
+				p.Attachment.Capabilities["bandwidth"] = e2etest.BandwidthLimits("ingress", 500*e2etest.Megabit, 50*e2etest.Megabit)
+				p.MustAdd()
+				return p
+			}
+			end := func(p *e2etest.Pod) {
+				p.MustDel()
+				if err := p.Delete(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, rt := range []*netlab.Runtime{ours, mixed, ours} { // what stays by design
+				end(made(rt, "settle"))
+			}
+			before := w.SyncedSnapshot().Without("file /run/sluice/netfilter.lock")
+			p := made(mixed, "app")
+			e2etest.Serve(t, p, "app", ":80")
+			e2etest.AssertHostPort(t, w, "app")
+			if err := Via(p, ours).Check(); err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
+			end(Via(p, ours))
+			left := func() netlab.Snapshot { return w.SyncedSnapshot().Without("file /run/sluice/netfilter.lock") }
+			if d := netlab.DiffSoon(before, left); d != "" {
+				t.Errorf("the node differs (- gone, + left behind):\n%s", d)
+			}
+		})
+	}
+}
