@@ -58,15 +58,16 @@ help: ## list the targets
 build: ## build bin/sluice-cni, bin/sluice-helper and bin/sluice-dhcp (the plugins) and bin/sluice (the operator's tool), static and stripped
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice
 
-generate: ## compile the BPF programs, and regenerate their Go bindings and the decoders of JSON objects
+generate: ## compile the BPF programs, and regenerate their Go bindings and the decoders of JSON objects, and the tables of bpf/README.md
 	go generate ./pkg/... ./plugins/...
+	go test -count=1 -run '^TestREADME$$' ./bpf/tests -update >/dev/null
 
 verify: ## regenerate and check that nothing differs from what is committed (needs clang-14)
 	$(call need,$(CLANG):$(CLANG) llvm-strip-14:llvm-14 clang-format:clang-format git:git)
 	@[ -e /usr/include/bpf/bpf_helpers.h ] && [ -e /usr/include/linux/bpf.h ] || \
 		{ apt-get -qq update; apt-get -qq install -y --no-install-recommends libbpf-dev linux-libc-dev >/dev/null; }
 	$(MAKE) --no-print-directory generate
-	git diff --exit-code -- pkg/bpfgen 'pkg/*zz_generated_*' 'plugins/*zz_generated_*'
+	git diff --exit-code -- pkg/bpfgen bpf/README.md 'pkg/*zz_generated_*' 'plugins/*zz_generated_*'
 	$(MAKE) --no-print-directory check-bpf-headers
 	clang-format --dry-run -Werror bpf/*.c $$(find bpf/lib -name '*.h')
 	@out=$$(gofmt -l cmd loader pkg plugins bench test bpf); [ -z "$$out" ] || { echo "not gofmt'ed: $$out" >&2; exit 1; }
