@@ -349,6 +349,9 @@ int sl_from_uplink(struct __sk_buff *skb)
 	if (unlikely(skb->pkt_type == PACKET_OTHERHOST))
 		return SL_NEXT;
 	parsed = parse_packet(skb, &p, SL_RX);
+	/* The stack takes off all tags of VLAN 0 and would go on with a packet that nothing here has looked at. */
+	if (unlikely(parsed == SL_PARSED_PRIO_STACKED))
+		return drop(skb, SL_DROP_UNPARSABLE, 0);
 	/* Should somebody have set route_localnet, what is bound to 127.0.0.1 is still the node's own (CVE-2020-8558). */
 	if (parsed >= SL_PARSED_L3 && unlikely(addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK, 0);

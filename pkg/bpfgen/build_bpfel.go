@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "672ba3fde2756358cf7e08ad52a345226088d507b055b530873e48d5b6c30ab8"
+const build = "b2efcc5170198bf1209170450b79e2097a8018d7dfea2b672005cd8dbeb8d449"

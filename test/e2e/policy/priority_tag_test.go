@@ -19,6 +19,12 @@ import (
 // receiver takes for an untagged one (__netif_receive_skb_core). Reports whether l hears it.
 func tagged(t *testing.T, ns interface{ Do(func() error) error }, l net.PacketConn, srcMAC, dstMAC string, src, dst netip.AddrPort, word string) bool {
 	t.Helper()
+	return withTags(t, 1, ns, l, srcMAC, dstMAC, src, dst, word)
+}
+
+// withTags is tagged with any number of tags of VLAN 0, one behind the other. The stack takes all of them off.
+func withTags(t *testing.T, tags int, ns interface{ Do(func() error) error }, l net.PacketConn, srcMAC, dstMAC string, src, dst netip.AddrPort, word string) bool {
+	t.Helper()
 	mac := func(s string) net.HardwareAddr {
 		m, err := net.ParseMAC(s)
 		if err != nil {
@@ -32,9 +38,15 @@ func tagged(t *testing.T, ns interface{ Do(func() error) error }, l net.PacketCo
 		t.Fatal(err)
 	}
 	buf := gopacket.NewSerializeBuffer()
-	err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
-		&layers.Ethernet{SrcMAC: mac(srcMAC), DstMAC: mac(dstMAC), EthernetType: layers.EthernetTypeDot1Q},
-		&layers.Dot1Q{Priority: 5, VLANIdentifier: 0, Type: layers.EthernetTypeIPv4}, ip, u, gopacket.Payload(word))
+	frame := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: mac(srcMAC), DstMAC: mac(dstMAC), EthernetType: layers.EthernetTypeDot1Q}}
+	for i := range tags {
+		behind := layers.EthernetTypeDot1Q
+		if i == tags-1 {
+			behind = layers.EthernetTypeIPv4
+		}
+		frame = append(frame, &layers.Dot1Q{Priority: 5, VLANIdentifier: 0, Type: behind})
+	}
+	err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, append(frame, ip, u, gopacket.Payload(word))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,5 +159,35 @@ func TestPrivilegedPriorityTagHostPort(t *testing.T) {
 				t.Error("a frame with a tag of VLAN 0 does not reach the hostPort")
 			}
 		})
+	}
+}
+
+// A frame from the wire with any number of tags of VLAN 0 does not pass the guard of 127.0.0.0/8, nor does it go round a
+// hostPort to a process of the node. The stack takes off all tags, so without the programs it would.
+func TestPrivilegedPriorityTagsAtTheUplink(t *testing.T) {
+	t.Parallel()
+	w := e2etest.NewWorld(t)
+	w.AddPod(w.Runtime(e2etest.Net0()), "web", e2etest.UDP(8080, 80))
+	for _, dev := range []string{"all", "eth0"} {
+		if err := w.Node.WriteSysctl("net/ipv4/conf/"+dev+"/route_localnet", "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := w.Client()
+	node, client := e2etest.Families()[0].Node(c), e2etest.Families()[0].Client(c)
+	from, to := macOf(t, c, "eth0"), macOf(t, w.Node, "eth0")
+	local := netip.MustParseAddrPort("127.0.0.1:9000")
+	owned := netip.AddrPortFrom(node, 8080)
+	atLocal, atOwned := listens(t, w.Node, local), listens(t, w.Node, owned)
+	for tags := range 4 {
+		if tags == 0 {
+			continue
+		}
+		if withTags(t, tags, c, atLocal, from, to, netip.AddrPortFrom(client, 1234), local, "guarded") {
+			t.Errorf("%d tags: a frame from the wire reaches 127.0.0.1", tags)
+		}
+		if withTags(t, tags, c, atOwned, from, to, netip.AddrPortFrom(client, 1234), owned, "owned") {
+			t.Errorf("%d tags: a frame for the hostPort reaches a process of the node", tags)
+		}
 	}
 }
