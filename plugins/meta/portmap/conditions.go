@@ -10,15 +10,60 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
 )
 
-// matches reads conditions in the words of iptables(8) that the eBPF back end
+// conditions are conditionsV4 or conditionsV6, parsed for eBPF.
+type conditions struct {
+	match loader.Match
+	proto string // the mappings that the conditions leave: "tcp", "udp", "sctp"; "" and "all" for every one
+	// unknown says why eBPF cannot check the conditions (code 2). match and proto
+	// mean nothing then.
+	unknown error
+}
+
+// parseConditions reads the words under a key. is4 says which family the
+// addresses must be of.
+func parseConditions(key string, words []string, is4 bool) conditions {
+	match, proto, err := parseMatch(words, is4)
+	if err != nil {
+		return conditions{unknown: cnierr.Unsupported(key, words, "the ebpf backend knows -s, -d, -i and -p: "+err.Error())}
+	}
+	return conditions{match: match, proto: proto}
+}
+
+// withConditions puts the conditions into a port, with the reason why eBPF cannot
+// publish it, if there is one. It reports false if the conditions leave out all
+// packets of the port's protocol.
+func (s *settings) withConditions(hp loader.HostPort) (port, bool) {
+	c := s.conditions[1]
+	if hp.PodIP.Is4() {
+		c = s.conditions[0]
+	}
+	switch {
+	case hp.Proto == unix.IPPROTO_SCTP && hp.Port != hp.PodPort:
+		return port{hp, cnierr.Unsupported("runtimeConfig.portMappings[].containerPort", hp.PodPort,
+			"of protocol sctp must be the hostPort with the ebpf backend: SCTP's checksum covers its ports")}, c.includes(hp.Proto)
+	case c.unknown != nil:
+		return port{hp, c.unknown}, true
+	}
+	hp.Match = c.match
+	return port{HostPort: hp}, c.includes(hp.Proto)
+}
+
+// includes reports whether packets of a protocol can meet the conditions.
+func (c conditions) includes(proto uint8) bool {
+	return c.unknown != nil || c.proto == "" || c.proto == "all" || c.proto == protoName(proto)
+}
+
+// parseMatch reads conditions in the words of iptables(8) that the eBPF backend
 // knows: -s, -d and -i with their long forms, each at most once and each with
-// "!" before it or not. -p is understood too; it is met by mappings of that
-// protocol. is4 says which family the addresses must be of. The error names the
-// word that is not understood.
-func matches(words []string, is4 bool) (m loader.Match, proto string, err error) {
+// "!" before it or not. It understands -p too, which mappings of that protocol
+// meet. The error names the word that is not understood.
+func parseMatch(words []string, is4 bool) (m loader.Match, proto string, err error) {
 	seen := make(map[string]bool)
 	for len(words) > 0 {
 		not := words[0] == "!"

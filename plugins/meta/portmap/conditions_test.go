@@ -3,6 +3,7 @@
 package portmap
 
 import (
+	"context"
 	"net/netip"
 	"strings"
 	"testing"
@@ -13,9 +14,13 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/test/chaintest"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-func TestMatches(t *testing.T) {
+func TestParseMatch(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		words string
@@ -50,7 +55,7 @@ func TestMatches(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.words, func(t *testing.T) {
 			t.Parallel()
-			got, proto, err := matches(strings.Fields(tt.words), !tt.six)
+			got, proto, err := parseMatch(strings.Fields(tt.words), !tt.six)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("got %v, want an error with %q", err, tt.err)
@@ -65,19 +70,23 @@ func TestMatches(t *testing.T) {
 }
 
 // What the eBPF back end cannot do is refused by its key.
-func TestRefuses(t *testing.T) {
+func TestEBPFUnsupported(t *testing.T) {
 	t.Parallel()
 	four := loader.HostPort{Proto: unix.IPPROTO_SCTP, Port: 80, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80}
 	moved := four
 	moved.PodPort = 81
-	conf := &Conf{ConditionsV6: []string{"-m", "x"}}
+	s, err := parse(netconf(`"conditionsV6":["-m","x"]`, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
 	six := four
 	six.PodIP = netip.MustParseAddr("fd00::2")
 	for _, tt := range []struct {
 		hp   loader.HostPort
 		want string
 	}{{four, ""}, {moved, "containerPort 81"}, {six, "conditionsV6 [-m x]"}} {
-		err := conf.refuses(tt.hp)
+		hp, _ := s.withConditions(tt.hp)
+		err := hp.ebpfUnsupported
 		if tt.want == "" {
 			if err != nil {
 				t.Error(err)
@@ -101,4 +110,43 @@ func TestConditionOfProtocol(t *testing.T) {
 	if len(ports) != 1 || ports[0].Port != 2 {
 		t.Errorf("%+v", ports)
 	}
+}
+
+// fakeNetfilter chooses tables that nothing is done with.
+type fakeNetfilter struct{ netfilter.Tables }
+
+func (fakeNetfilter) Default() string { return backend.Auto }
+
+func (f fakeNetfilter) All() []netfilter.Tables { return []netfilter.Tables{f} }
+
+func (f fakeNetfilter) Select(context.Context, string) (netfilter.Tables, netfilter.Choice, error) {
+	return f, netfilter.Choice{}, nil
+}
+
+func (fakeNetfilter) Name() string { return netfilter.NameIPTables }
+
+// A port that is open to all clients differs from a configuration with
+// conditions, although eBPF does not understand these.
+func TestCheckOfUnknownConditions(t *testing.T) {
+	n := newNode(t)
+	open, existing := chaintest.Openers[Datapath](n.dp.Datapath, n.dp)
+	n.Plugin = New(Deps{
+		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: chaintest.Resolve, Records: n.Records,
+		Netfilter: func(*cniskel.Args) (Netfilter, error) { return fakeNetfilter{}, nil },
+	})
+	n.MustAdd("a", withPrev("", web))
+	if err := n.Plugin.Check(t.Context(), n.Args("a", withPrev("", web))); err != nil {
+		t.Fatal(err)
+	}
+	conf := withPrev(`"conditionsV4":["-m","x"],"conditionsV6":["-m","x"]`, web)
+	n.WantCode(n.Plugin.Check(t.Context(), n.Args("a", conf)), cnierr.CodeCheck)
+}
+
+// eBPF never prepares a port whose conditions it does not understand: the port
+// would be open to all clients.
+func TestPrepareOfUnknownConditions(t *testing.T) {
+	n := newNode(t)
+	_, err := n.Add("a", withPrev(`"backend":"ebpf","conditionsV4":["-m","x"]`, web))
+	n.WantCode(err, cnierr.CodeUnsupported)
+	n.wantEmpty()
 }

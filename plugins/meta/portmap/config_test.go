@@ -168,7 +168,14 @@ func TestPorts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, req.ports(tt.addrs), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+			var got []loader.HostPort
+			for _, hp := range req.ports(tt.addrs) {
+				if hp.ebpfUnsupported != nil {
+					t.Error(hp.ebpfUnsupported)
+				}
+				got = append(got, hp.HostPort)
+			}
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -23,8 +23,12 @@ func (ebpf) Name() string { return backend.EBPF }
 
 // Prepare finds the pod's device and opens the datapath, which loads it if need
 // be.
-func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
-	ep, err := b.resolve(ctx, a, w)
+func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error) {
+	ports, err := r.forEBPF()
+	if err != nil {
+		return nil, err
+	}
+	ep, err := b.resolve(ctx, a, r)
 	if err != nil {
 		return nil, backend.ResolveError(err, a.IfName, cnierr.CodeKernel)
 	}
@@ -32,14 +36,14 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error)
 	if err != nil {
 		return nil, err
 	}
-	return &ebpfJob{dp: dp, ep: ep, ports: w.ports}, nil
+	return &ebpfJob{dp: dp, ep: ep, ports: ports}, nil
 }
 
 // resolve describes the pod's device, with every address the pod has on it:
 // the datapath drops what a pod sends from any other.
-func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, w want) (loader.Endpoint, error) {
+func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, r request) (loader.Endpoint, error) {
 	ep, err := b.Resolve(ctx, a.Netns, a.IfName)
-	ep.Ref, ep.Addrs = w.ref, w.addrs
+	ep.Ref, ep.Addrs = r.ref, r.addrs
 	return ep, err
 }
 
@@ -76,7 +80,7 @@ func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, 
 	err := b.Existing(ctx, a, func(dp Datapath) error {
 		// Ports first: a port must not lead to a pod whose endpoint is gone.
 		err := errors.Join(
-			backend.IgnoreNotLoaded(dp.Unpublish(ctx, ref.Owner(), hostPorts(ports))),
+			backend.IgnoreNotLoaded(dp.Unpublish(ctx, ref.Owner(), fromRecord(ports))),
 			backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeaturePublish)))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw host ports")
 	})
@@ -87,15 +91,19 @@ func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, 
 }
 
 // Check compares the endpoint, its programs and every hostPort entry.
-func (b ebpf) Check(ctx context.Context, a *cniskel.Args, w want) error {
-	ep, err := b.resolve(ctx, a, w)
+func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
+	ports, err := r.forEBPF()
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeCheck, err, "host ports differ from the configuration")
+	}
+	ep, err := b.resolve(ctx, a, r)
 	if err != nil {
 		return backend.ResolveError(err, a.IfName, cnierr.CodeCheck)
 	}
 	return b.Opener.Check(ctx, a, "host ports are not published", func(dp Datapath) error {
 		err := errors.Join(
 			dp.CheckEndpoint(ctx, ep, loader.FeaturePublish),
-			dp.CheckPorts(ctx, w.ref.Owner(), w.ports))
+			dp.CheckPorts(ctx, r.ref.Owner(), ports))
 		return cnierr.Wrap(cnierr.CodeCheck, err, "host ports differ from the configuration")
 	})
 }
@@ -108,7 +116,21 @@ func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[at
 // Status opens the datapath as ADD would, which loads it if need be.
 func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error { return b.Opener.Status(ctx, a) }
 
-func hostPorts(keys []portKey) []loader.HostPort {
+// forEBPF returns the request's ports. The error is that of the first port which
+// eBPF cannot publish: without its conditions it would be open to all clients.
+func (r request) forEBPF() ([]loader.HostPort, error) {
+	out := make([]loader.HostPort, 0, len(r.ports))
+	for _, hp := range r.ports {
+		if hp.ebpfUnsupported != nil {
+			return nil, hp.ebpfUnsupported
+		}
+		out = append(out, hp.HostPort)
+	}
+	return out, nil
+}
+
+// fromRecord are a record's ports as the datapath names them, nil for none.
+func fromRecord(keys []portKey) []loader.HostPort {
 	if keys == nil {
 		return nil
 	}

@@ -25,8 +25,6 @@ type fakePort struct {
 	owner uint64
 }
 
-func keyOf(p loader.HostPort) mappingKey { return mappingKey{p.HostIP, p.Proto, p.Port} }
-
 func (d *fakeDatapath) GC(ctx context.Context, keep func(uint64) bool) error {
 	if err := d.Datapath.GC(ctx, keep); err != nil {
 		return err

@@ -33,9 +33,9 @@ type mappingKey struct {
 
 // parseMappings reads the mappings in order. The same hostIP, port and protocol
 // twice is an error. One that an earlier one covers in other words (an absent
-// hostIP, then 0.0.0.0) is accepted and has no effect, as with the reference,
+// hostIP, then 0.0.0.0) is accepted and has no effect, as with upstream,
 // whose first rule wins.
-func (r *request) parseMappings(in []PortMapping) error {
+func (s *settings) parseMappings(in []PortMapping) error {
 	seen := make(map[mappingKey]bool, len(in))
 	type asked struct {
 		key      mappingKey
@@ -43,7 +43,7 @@ func (r *request) parseMappings(in []PortMapping) error {
 	}
 	before := make(map[asked]int, len(in))
 	for i, m := range in {
-		v, err := m.parse(i, r.sources)
+		v, err := m.parse(i, s.sources)
 		if err != nil {
 			return err
 		}
@@ -55,13 +55,13 @@ func (r *request) parseMappings(in []PortMapping) error {
 		v.hostIPs = slices.DeleteFunc(v.hostIPs, func(ip netip.Addr) bool {
 			k := mappingKey{ip, v.proto, v.hostPort}
 			if seen[k] {
-				r.shadowed = append(r.shadowed, keyPath(i, "")+" "+k.String())
+				s.shadowed = append(s.shadowed, keyPath(i, "")+" "+k.String())
 			}
 			had := seen[k]
 			seen[k] = true
 			return had
 		})
-		r.mappings = append(r.mappings, v)
+		s.mappings = append(s.mappings, v)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func parseProtocol(key, value string) (uint8, error) {
 }
 
 // parseHostIP returns the host addresses a mapping listens on. An absent one
-// means every address of both families, as in the reference.
+// means every address of both families, as in upstream.
 func parseHostIP(key, value string) ([]netip.Addr, error) {
 	if value == "" {
 		return []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}, nil
@@ -143,18 +143,18 @@ func parseHostIP(key, value string) ([]netip.Addr, error) {
 }
 
 // ports pairs every mapping with the pod's first address of the same family. A
-// mapping without one is left out for that family, as in the reference.
-func (r *request) ports(addrs []netip.Prefix) []loader.HostPort {
-	var out []loader.HostPort
-	for _, m := range r.mappings {
+// mapping without one is left out for that family, as in upstream.
+func (s *settings) ports(addrs []netip.Prefix) []port {
+	var out []port
+	for _, m := range s.mappings {
 		for _, host := range m.hostIPs {
 			pod, ok := firstOfFamily(addrs, host)
 			if !ok {
 				continue
 			}
-			hp, ok := r.conf.narrowed(loader.HostPort{
+			hp, ok := s.withConditions(loader.HostPort{
 				HostIP: host, Proto: m.proto, Port: m.hostPort, PodIP: pod, PodPort: m.podPort,
-				SNAT: r.snat, MasqAll: r.snat && r.conf.MasqAll, Sources: m.sources,
+				SNAT: s.snat, MasqAll: s.snat && s.conf.MasqAll, Sources: m.sources,
 			})
 			if ok {
 				out = append(out, hp)
@@ -185,3 +185,15 @@ func keyPath(i int, key string) string {
 	}
 	return path + "." + key
 }
+
+func protoName(proto uint8) string {
+	switch proto {
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	}
+	return "tcp"
+}
+
+func keyOf(hp loader.HostPort) mappingKey { return mappingKey{hp.HostIP, hp.Proto, hp.Port} }

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package portmap is the chained plugin that publishes ports of a pod on the
-// node (the portMappings capability). It owns the entries of the hostPort map
-// whose owner is its attachment and the publish feature of the attachment's
-// endpoint; programs, maps and devices belong to the loader.
-//
-// Two kinds of back ends carry it out, the eBPF datapath and netfilter tables.
-// What the chosen one cannot do goes to another or is refused by name (CNI error
-// 2), never parsed and ignored.
 package portmap
 
 import (
 	"context"
+	"errors"
+
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 	"github.com/sluice-cni/sluice/plugins/internal/gc"
@@ -37,18 +36,20 @@ type Datapath interface {
 	Ports
 }
 
+// Netfilter is what the plugin needs of *netfilter.Node.
+type Netfilter = backend.Netfilter
+
 // Opener opens the node's datapath.
 type Opener = backend.Opener[Datapath]
 
 // Deps are the plugin's dependencies. Netfilter may be nil.
 type Deps struct {
 	Opener
-	// Resolve finds the host end of a pod's interface.
+	// Resolve finds the host veth of a pod's interface.
 	Resolve func(ctx context.Context, netnsPath, ifname string) (loader.Endpoint, error)
 	Records *attachments.Dir
-	// Netfilter returns the node's other way, with an error if the node's
-	// configuration cannot be read; it can be used with the defaults then. Nil:
-	// there is only eBPF.
+	// Netfilter returns the node's netfilter side, see backend.Chooser. Nil: eBPF
+	// is the only backend.
 	Netfilter func(a *cniskel.Args) (Netfilter, error)
 }
 
@@ -69,10 +70,153 @@ func New(d Deps) *cniskel.Plugin {
 	}
 }
 
-// section is what an attachment record holds of this plugin: the keys DEL has
-// to take out. Its JSON is read by later versions.
-type section struct {
-	Ports []portKey `json:"ports"`
-	// Localnet is the device whose route_localnet this attachment relies on.
-	Localnet string `json:"localnet,omitempty"`
+// add publishes the ports and passes the previous result on. With nothing to
+// publish it returns before it touches or loads anything.
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
+	s, prev, err := parseChained(a)
+	if err != nil {
+		return nil, err
+	}
+	result, err := cniconf.Convert(prev, s.conf.CNIVersion)
+	if err != nil {
+		return nil, err
+	}
+	r := s.request(a, prev)
+	if len(r.ports) == 0 {
+		return result, p.removeRecorded(ctx, a, r.ref)
+	}
+	for _, m := range s.shadowed {
+		a.Log.Warn("a mapping has no effect: an earlier one is for the same port", log.String("mapping", m))
+	}
+	parts, err := p.assign(ctx, a, r)
+	if err != nil {
+		return nil, err
+	}
+	defer parts.close()
+	if err := p.publish(ctx, a, r.ref, parts); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// publish records the attachment and applies the jobs. After an error nothing of
+// them is left, and no record.
+func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.Ref, parts assignments) (err error) {
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
+
+	before, data := p.recordedPorts(ref), parts.section()
+	if err := p.Records.Begin(ref, a.Netns, Name, data); err != nil { // the record of an earlier ADD stays
+		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	rb.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+	for _, part := range parts {
+		if err := part.job.Apply(ctx, &rb); err != nil {
+			return err
+		}
+	}
+	if err := p.removeSuperseded(ctx, a, ref, before, parts); err != nil {
+		return err
+	}
+	if err := p.Records.Complete(ref, Name, data); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	}
+	return nil
+}
+
+// del needs nothing but the attachment's name: neither runtimeConfig, nor
+// prevResult, nor the namespace, nor a configuration that ADD would accept.
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
+	conf, err := cniconf.LoadCommon(a.StdinData)
+	if err != nil {
+		return err
+	}
+	ref := a.Ref(conf.Name)
+	ports := p.recordedPorts(ref)
+	if ports.none && hasMappings(a.StdinData) {
+		// An ADD of Sluice would have recorded the ports. So the record is that of other plugins of the chain, and upstream's
+		// portmap published them.
+		ports = recordedPorts{unknown: true}
+	}
+	return p.remove(ctx, a, ref, ports)
+}
+
+// detach is DEL for an attachment that only its record names.
+func (p *plugin) detach(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
+	return p.remove(ctx, call, rec.Ref, p.recordedPorts(rec.Ref))
+}
+
+// remove takes out the ports, and the record once nothing of them is left.
+// Missing is success.
+func (p *plugin) remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports recordedPorts) error {
+	if ports.none {
+		return nil
+	}
+	var errs []error
+	for _, b := range p.backendsOf(a, ports) {
+		errs = append(errs, b.Remove(ctx, a, ref, ports.of(b)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := p.Records.Remove(ref, Name); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "remove the attachment record")
+	}
+	return nil
+}
+
+// check compares what the attachment's backends hold with what the configuration
+// and the previous result ask for.
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
+	s, prev, err := parseChained(a)
+	if err != nil {
+		return err
+	}
+	r := s.request(a, prev)
+	if len(r.ports) == 0 {
+		return nil
+	}
+	recorded := p.recordedPorts(r.ref)
+	parts, err := p.splitByRecord(ctx, a, r, recorded)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, part := range parts {
+		errs = append(errs, part.backend.Check(ctx, a, part.request))
+	}
+	differs := errors.Join(errs...)
+	if differs != nil && len(recorded.keys) == 0 && p.publishedByAny(ctx, a, r) {
+		return nil
+	}
+	return differs
+}
+
+// status says whether an ADD would work now: the configuration must be one that
+// ADD accepts, and a backend must be able to run.
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
+	s, err := parse(a.StdinData)
+	if err != nil {
+		return err
+	}
+	wanted, err := p.chooser().Wanted(a, s.conf.Backend)
+	if err != nil {
+		return err
+	}
+	for _, c := range s.conditions {
+		if c.unknown != nil && wanted == backend.EBPF {
+			return c.unknown
+		}
+	}
+	r := request{settings: s}
+	if !backend.TriesEBPF(wanted) {
+		_, err = p.assignAll(ctx, a, wanted, r)
+		return cnierr.Unavailable(err)
+	}
+	why := (ebpf{p.Deps}).Status(ctx, a)
+	if why == nil {
+		return nil
+	}
+	_, err = p.fallback(ctx, a, r, why)
+	return cnierr.Unavailable(err)
 }

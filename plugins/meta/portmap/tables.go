@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
@@ -32,16 +31,16 @@ var _ Backend = tables{}
 
 // Prepare finds the device that the node's own processes reach the pod by. The
 // tables have been found usable when they were chosen.
-func (b tables) Prepare(ctx context.Context, a *cniskel.Args, w want) (Job, error) {
-	ports := w.netfilter()
-	ports.Before, ports.Spare = mappings(b.section(w.ref).Ports), b.spare(w.ref)
-	return &tablesJob{tables: b, args: a, ports: ports, localnet: b.localnet(ctx, a, w)}, nil
+func (b tables) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error) {
+	ports := r.netfilter()
+	ports.Before, ports.Spare = mappings(b.section(r.ref).Ports), b.spare(r.ref)
+	return &tablesJob{tables: b, args: a, ports: ports, localnet: b.localnet(ctx, a, r)}, nil
 }
 
-// localnet names the device whose route_localnet has to be on, if that is ours
-// to do: not where it is on already and no attachment of ours says so.
-func (b tables) localnet(ctx context.Context, a *cniskel.Args, w want) string {
-	if !w.snat || !slices.ContainsFunc(w.ports, func(p loader.HostPort) bool { return p.PodIP.Is4() }) {
+// localnet names the device whose route_localnet this attachment has to turn on.
+// It is empty where route_localnet is on and no attachment's record says so.
+func (b tables) localnet(ctx context.Context, a *cniskel.Args, r request) string {
+	if !r.snat || !slices.ContainsFunc(r.ports, func(p port) bool { return p.PodIP.Is4() }) {
 		return ""
 	}
 	ep, err := b.Resolve(ctx, a.Netns, a.IfName)
@@ -77,18 +76,18 @@ func (b tables) usesLocalnet(ifname string, but attachments.Ref) bool {
 }
 
 // netfilter is the request in the words of pkg/netfilter.
-func (w want) netfilter() netfilter.Ports {
+func (r request) netfilter() netfilter.Ports {
 	p := netfilter.Ports{
-		Ref: w.ref, Pod: w.addrs, SNAT: w.snat, MasqAll: w.conf.MasqAll, MarkBit: netfilter.DefaultMarkBit,
-		ConditionsV4: w.conf.ConditionsV4, ConditionsV6: w.conf.ConditionsV6,
+		Ref: r.ref, Pod: r.addrs, SNAT: r.snat, MasqAll: r.conf.MasqAll, MarkBit: netfilter.DefaultMarkBit,
+		ConditionsV4: r.conf.ConditionsV4, ConditionsV6: r.conf.ConditionsV6,
 	}
-	if w.conf.MarkMasqBit != nil {
-		p.MarkBit = *w.conf.MarkMasqBit
+	if r.conf.MarkMasqBit != nil {
+		p.MarkBit = *r.conf.MarkMasqBit
 	}
-	if w.conf.ExternalSetMarkChain != nil {
-		p.MarkChain = *w.conf.ExternalSetMarkChain
+	if r.conf.ExternalSetMarkChain != nil {
+		p.MarkChain = *r.conf.ExternalSetMarkChain
 	}
-	for _, hp := range w.ports {
+	for _, hp := range r.ports {
 		p.Mappings = append(p.Mappings, netfilter.Mapping{HostIP: hp.HostIP, Proto: hp.Proto, HostPort: hp.Port, PodIP: hp.PodIP, PodPort: hp.PodPort})
 	}
 	return p
@@ -111,7 +110,7 @@ func (j *tablesJob) Record(s *section) {
 }
 
 // Apply writes the rules, then ends connections that go elsewhere: those of UDP
-// and SCTP would keep an old way for as long as somebody sends.
+// and SCTP would keep their old target for as long as the client sends.
 func (j *tablesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	rb.Push("host ports", func(ctx context.Context) error {
 		return j.DelPorts(ctx, netfilter.Held{Ref: j.ports.Ref, Mappings: j.ports.Mappings})
@@ -173,8 +172,8 @@ func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref
 		return b.disableUnused(ctx, a, ref)
 	}
 	s := b.section(ref)
-	ours := slices.ContainsFunc(s.Ports, func(k portKey) bool { return k.Backend == b.Name() })
-	if s.Localnet == "" || !ours { // by a repeated ADD it is another backend's that relies on it
+	relies := slices.ContainsFunc(s.Ports, func(k portKey) bool { return k.Backend == b.Name() })
+	if s.Localnet == "" || !relies { // after a repeated ADD another backend may rely on it
 		return nil
 	}
 	err := b.disableLocalnet(ctx, a, s.Localnet, ref)
@@ -210,9 +209,9 @@ func (b tables) disableLocalnet(ctx context.Context, a *cniskel.Args, ifname str
 	return errors.Join(errs...)
 }
 
-// published reports whether a record of ours has a port that leads to the address.
+// published reports whether a record has a port that leads to the address.
 func (b tables) published(a netip.Addr) bool {
-	records, _ := b.Records.List("") // what cannot be listed is a stranger's
+	records, _ := b.Records.List("") // what cannot be listed counts as a third party's
 	return slices.ContainsFunc(records, func(r *attachments.Record) bool {
 		var s section
 		ok, err := r.Section(Name, &s)
@@ -221,7 +220,7 @@ func (b tables) published(a netip.Addr) bool {
 }
 
 // disableUnused takes route_localnet back from the devices that no attachment
-// other than this one relies on, when nobody can say which it was.
+// other than this one relies on, when no record says which it was.
 func (b tables) disableUnused(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
 	devices, err := b.Guarded(ctx)
 	errs := []error{err}
@@ -261,9 +260,9 @@ func (b tables) spare(ref attachments.Ref) []netip.Addr {
 }
 
 // Check compares the rules, the shared ones too.
-func (b tables) Check(ctx context.Context, _ *cniskel.Args, w want) error {
-	ports := w.netfilter()
-	ports.Stranger = len(b.section(w.ref).Ports) == 0
+func (b tables) Check(ctx context.Context, _ *cniskel.Args, r request) error {
+	ports := r.netfilter()
+	ports.Stranger = len(b.section(r.ref).Ports) == 0
 	return netfilter.CNIError(b.CheckPorts(ctx, ports), cnierr.CodeNoDatapath, "host ports differ from the configuration")
 }
 
@@ -276,7 +275,7 @@ func (b tables) Sweep(ctx context.Context, a *cniskel.Args, network string, vali
 	}
 	records, err := b.Records.List(network)
 	if err != nil {
-		return nil //nolint:nilerr // nobody can tell what is garbage; List's error is reported by the collector
+		return nil //nolint:nilerr // without records nothing tells what is garbage; gc.Collector reports the error
 	}
 	for _, r := range records {
 		keep[r.ContainerID] = true

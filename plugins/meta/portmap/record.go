@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
+)
+
+// section is what an attachment record holds of this plugin: the ports that DEL
+// has to take out. Its JSON is read by later versions.
+type section struct {
+	Ports []portKey `json:"ports"`
+	// Localnet is the device whose route_localnet this attachment relies on.
+	Localnet string `json:"localnet,omitempty"`
+}
+
+// portKey is one published port as a record holds it, with its target and its
+// backend.
+type portKey struct {
+	HostIP  netip.Addr `json:"hostIP"`
+	Proto   uint8      `json:"proto"`
+	Port    uint16     `json:"port"`
+	PodIP   netip.Addr `json:"podIP,omitzero"`
+	PodPort uint16     `json:"podPort,omitempty"`
+	Backend string     `json:"backend"`
+}
+
+// section is what the record will hold of the assignments.
+func (parts assignments) section() section {
+	var s section
+	for _, part := range parts {
+		for _, hp := range part.request.ports {
+			s.Ports = append(s.Ports, portKey{HostIP: hp.HostIP, Proto: hp.Proto, Port: hp.Port, PodIP: hp.PodIP, PodPort: hp.PodPort, Backend: part.backend.Name()})
+		}
+		part.job.Record(&s)
+	}
+	return s
+}
+
+// recordedPorts is what the record says of an attachment's ports.
+type recordedPorts struct {
+	unknown bool      // no record that can be read: every backend has to look
+	none    bool      // the record has no section of this plugin
+	keys    []portKey // what the section says
+}
+
+// recordedPorts reads the record.
+func (p *plugin) recordedPorts(ref attachments.Ref) recordedPorts {
+	rec, err := p.Records.Load(ref)
+	if err != nil || rec.Corrupt {
+		return recordedPorts{unknown: true}
+	}
+	var s section
+	switch ok, err := rec.Section(Name, &s); {
+	case err != nil:
+		return recordedPorts{unknown: true}
+	case !ok:
+		return recordedPorts{none: true}
+	}
+	return recordedPorts{keys: s.Ports}
+}
+
+// of returns the ports of a backend.
+func (r recordedPorts) of(b Backend) []portKey {
+	var out []portKey
+	for _, k := range r.keys {
+		if k.Backend == b.Name() {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// backendsOf returns the backends that a record names, in their order; all of them
+// without a record.
+func (p *plugin) backendsOf(a *cniskel.Args, r recordedPorts) []Backend {
+	all := p.chooser().All(a)
+	if r.unknown {
+		return all
+	}
+	var out []Backend
+	for _, b := range all {
+		if len(r.of(b)) > 0 {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// splitByRecord assigns the ports of a CHECK to the backends that the record names
+// for them. A port that the record does not name goes to the backend that would
+// publish it now, which will miss it.
+func (p *plugin) splitByRecord(ctx context.Context, a *cniskel.Args, r request, recorded recordedPorts) (assignments, error) {
+	byName := make(map[string][]port)
+	would, err := p.assignBackends(ctx, a, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, hp := range r.ports {
+		name := would[0].backend.Name()
+		for _, k := range recorded.keys {
+			if k.HostIP == hp.HostIP && k.Proto == hp.Proto && k.Port == hp.Port {
+				name = k.Backend
+			}
+		}
+		byName[name] = append(byName[name], hp)
+	}
+	var out assignments
+	for _, b := range p.chooser().All(a) {
+		if ports := byName[b.Name()]; len(ports) > 0 {
+			out = append(out, assignment{backend: b, request: r.with(ports)})
+		}
+	}
+	return out, nil
+}
+
+// removeSuperseded takes out what an earlier ADD of the attachment published by
+// backends that this ADD does not use.
+func (p *plugin) removeSuperseded(ctx context.Context, a *cniskel.Args, ref attachments.Ref, before recordedPorts, now assignments) error {
+	if before.unknown || len(before.keys) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, b := range p.backendsOf(a, before) {
+		if !now.use(b) {
+			errs = append(errs, b.Remove(ctx, a, ref, before.of(b)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeRecorded takes out what an earlier ADD of the attachment published, so
+// that a repeated ADD without mappings leaves no old ports.
+func (p *plugin) removeRecorded(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+	ports := p.recordedPorts(ref)
+	if len(ports.keys) == 0 {
+		return nil
+	}
+	return p.remove(ctx, a, ref, ports)
+}
