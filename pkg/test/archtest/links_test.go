@@ -5,7 +5,6 @@ package archtest
 import (
 	"net/url"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,9 +16,6 @@ import (
 
 var mdTarget = regexp.MustCompile(`\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)`)
 
-// pending are pages that others link to before they are written. Delete an entry when its page is there.
-var pending = []string{"bpf/README.md"}
-
 // Every relative link of a page leads to a file or folder of the repository,
 // and to a heading that it has.
 func TestLinks(t *testing.T) {
@@ -28,9 +24,6 @@ func TestLinks(t *testing.T) {
 	for _, page := range markdown(t) {
 		for _, link := range pageLinks(readText(t, page)) {
 			links++
-			if target, _, _ := strings.Cut(link, "#"); slices.Contains(pending, path.Join(path.Dir(page), target)) {
-				continue
-			}
 			if why := deadLink(root, page, link); why != "" {
 				t.Errorf("%s: %s: %s", page, link, why)
 			}
