@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/diskfull"
-	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -25,7 +25,7 @@ type rows[T comparable] struct {
 // messages.
 func readRows[T comparable](d *Datapath, path, what string) (rows[T], error) {
 	r := rows[T]{path: path, what: what}
-	raw, err := file.Read(path)
+	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}

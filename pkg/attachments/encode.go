@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-
 )
 
 //go:generate go run ../jsonobj/gen

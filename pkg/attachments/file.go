@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/diskfull"
-	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/filelock"
 )
 
@@ -122,7 +121,7 @@ func (d *Dir) lock(create bool) (func(), error) {
 			return nil, fmt.Errorf("make the record directory: %w", err)
 		}
 	}
-	f, err := file.Open(filepath.Join(d.path, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(d.path, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the record lock: %w", err)
 	}
@@ -143,7 +142,7 @@ func (d *Dir) write(rec *Record) (err error) {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
 	raw = append(raw, '\n')
-	f, err := file.Open(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
 	}
@@ -205,7 +204,7 @@ func (d *Dir) current(ref Ref) (*Record, error) {
 	if last == nil || last.rec.Ref != ref {
 		return d.Load(ref)
 	}
-	raw, err := file.Read(filepath.Join(d.path, fileName(ref)))
+	raw, err := os.ReadFile(filepath.Join(d.path, fileName(ref)))
 	if err != nil || !bytes.Equal(raw, last.raw) {
 		return d.Load(ref)
 	}

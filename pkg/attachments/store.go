@@ -22,7 +22,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
@@ -204,7 +203,7 @@ func (d *Dir) Load(ref Ref) (*Record, error) {
 }
 
 func (d *Dir) read(name string) (*Record, error) {
-	raw, err := file.Read(filepath.Join(d.path, name))
+	raw, err := os.ReadFile(filepath.Join(d.path, name))
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s: %w", name, ErrNotExist)

@@ -4,7 +4,7 @@
 //
 // The file is the operator's; nothing here writes it. A missing file means the defaults. An unknown key or a value that
 // cannot be used is an Error that names both, so that a spelling mistake never silently means the default. The package
-// imports only pkg/file and pkg/log of ours; what a value does to the kernel is decided by the loader.
+// imports only pkg/log of ours; what a value does to the kernel is decided by the loader.
 package nodeconf
 
 import (
@@ -14,9 +14,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"sort"
-
-	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // DefaultPath is where the configuration lives.
@@ -159,7 +158,7 @@ func Default() *Config {
 
 // Load reads the file at path. A missing file yields the defaults; anything wrong in it is an *Error.
 func Load(path string) (*Config, error) {
-	raw, err := file.Read(path)
+	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Default(), nil
 	}

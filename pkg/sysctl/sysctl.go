@@ -15,8 +15,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // Root is where the kernel shows its parameters.
@@ -40,7 +38,7 @@ func Get(key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	f, err := file.Open(p, os.O_RDONLY, 0)
+	f, err := os.OpenFile(p, os.O_RDONLY, 0)
 	if err != nil {
 		return "", fmt.Errorf("read sysctl: %w", err)
 	}
@@ -126,7 +124,7 @@ func Apply(key, value string) error {
 
 func write(path, value string) error {
 	// No O_TRUNC or O_CREATE: a key that does not exist must stay an error.
-	f, err := file.Open(path, os.O_WRONLY, 0)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("write sysctl: %w", err)
 	}

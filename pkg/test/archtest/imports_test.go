@@ -18,7 +18,7 @@ type room struct {
 
 // leaves are what any room above pkg may use.
 var leaves = []string{
-	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/delegate", "pkg/file", "pkg/filelock", "pkg/ipalloc", "pkg/jsonobj", "pkg/log", "pkg/netns",
+	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/delegate", "pkg/filelock", "pkg/ipalloc", "pkg/jsonobj", "pkg/log", "pkg/netns",
 	"pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version",
 }
 
@@ -38,7 +38,7 @@ var rooms = []room{
 	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/rtnl", "plugins/internal/", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"loader/loadapi", []string{"pkg/helperproc"}, "what the loader leaves to others"},
 	{"loader/ebpfload", []string{"loader/loadapi", "pkg/bpfsys", "pkg/bpfgen", "pkg/rtnl"}, "the compiled objects and the eBPF library"},
-	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/diskfull", "pkg/file", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
+	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfgen/objects", nil, "generated code; only its test compares with pkg/bpfgen"},
@@ -51,7 +51,7 @@ var rooms = []room{
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/filelock", "pkg/helperproc", "pkg/log", "pkg/rtnl", "pkg/attachments", "pkg/sysctl"}, "the way without BPF; the loader must not see it"},
 	{"pkg/install", []string{"pkg/filelock", "pkg/helperproc"}, "lays programs out"},
 	{"pkg/sysctlallow", []string{"pkg/helperproc", "pkg/sysctlallow"}, "asks the helper"},
-	{"pkg/", []string{"pkg/cnierr", "pkg/diskfull", "pkg/file", "pkg/filelock", "pkg/jsonobj", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},
+	{"pkg/", []string{"pkg/cnierr", "pkg/diskfull", "pkg/filelock", "pkg/jsonobj", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},
 	{"bpf/", []string{"pkg/", "bpf/"}, "packet walks"},

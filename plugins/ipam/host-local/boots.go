@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -59,7 +58,7 @@ func thisNode() Node {
 }
 
 func line(path string) string {
-	b, err := file.Read(path)
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}
@@ -100,7 +99,7 @@ const (
 // that cannot be read proves nothing, so it is none.
 func (s *store) readNote() note {
 	var n note
-	b, err := file.Read(filepath.Join(s.side, noteName))
+	b, err := os.ReadFile(filepath.Join(s.side, noteName))
 	if err != nil || json.Unmarshal(b, &n) != nil || n.Version != noteVersion || n.Machine != s.node.MachineID {
 		return note{}
 	}
@@ -121,7 +120,7 @@ func (s *store) writeNote(old note) error {
 		return err
 	}
 	temp := filepath.Join(s.side, noteName+".new")
-	f, err := file.Open(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

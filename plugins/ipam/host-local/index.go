@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -39,7 +38,7 @@ func (s *store) ownerPath(owner string) string {
 
 // clean reports whether the index is complete.
 func (s *store) clean() bool {
-	want, err := file.Read(filepath.Join(s.side, stampName))
+	want, err := os.ReadFile(filepath.Join(s.side, stampName))
 	if err != nil {
 		return false
 	}
@@ -79,7 +78,7 @@ func (s *store) stamp() {
 // indexLookup returns the addresses noted for an owner; the caller verifies
 // them against the files.
 func (s *store) indexLookup(owner string) ([]netip.Addr, error) {
-	b, err := file.Read(s.ownerPath(owner))
+	b, err := os.ReadFile(s.ownerPath(owner))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -100,7 +99,7 @@ func (s *store) indexAdd(owner string, addr netip.Addr) {
 	if !s.indexed {
 		return
 	}
-	f, err := file.Open(s.ownerPath(owner), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(s.ownerPath(owner), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err == nil {
 		_, err = f.WriteString(addr.String() + "\n")
 		err = errors.Join(err, f.Close())

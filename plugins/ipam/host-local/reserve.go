@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
 )
 
@@ -126,7 +125,7 @@ func (s *store) lastPath(setIndex int) string {
 // overwrite replaces the content of a small file that may be lost. Emptying it
 // first, as os.WriteFile does, makes ext4 start writing to the disk at close.
 func overwrite(path, content string) error {
-	f, err := file.Open(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -140,7 +139,7 @@ func overwrite(path, content string) error {
 // last returns the address reserved last from a set, the zero Addr when that
 // is unknown.
 func (s *store) last(setIndex int) netip.Addr {
-	b, err := file.Read(s.lastPath(setIndex))
+	b, err := os.ReadFile(s.lastPath(setIndex))
 	if err != nil {
 		return netip.Addr{}
 	}
@@ -200,7 +199,7 @@ func (f *unnamed) link(path string) error {
 			return err
 		}
 	}
-	out, err := file.Open(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -90,7 +89,7 @@ func openStore(ctx context.Context, c *config, node Node, logger *log.Logger, cr
 // acquire takes the lock the reference plugin takes. It waits as long as the
 // verb may last; the error is then "try again" (11).
 func (s *store) acquire(ctx context.Context) error {
-	f, err := file.Open(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -116,7 +115,7 @@ func (s *store) close() {
 // read returns the owner of an address, "" when its file is broken: empty, or
 // blank, or the zeroes some file systems leave after a power cut.
 func (s *store) read(addr netip.Addr) (string, error) {
-	b, err := file.Read(s.path(addr))
+	b, err := os.ReadFile(s.path(addr))
 	if err != nil {
 		return "", err
 	}
