@@ -50,19 +50,34 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help build generate verify check-bpf-headers fmt lint lint-prose lint-comments test test-unit test-privileged parity runtimes upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell demo bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install clean
+.PHONY: help demo build test lint verify generate test-unit test-privileged parity runtimes upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build bin/sluice-cni, bin/sluice-helper and bin/sluice-dhcp (the plugins) and bin/sluice (the operator's tool), static and stripped
+##@ Start here
+
+demo: build ## show a pod, a hostPort and masquerade end to end, in its own namespaces (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
+	go build -trimpath -o bin/demo ./test/demo
+	bin/demo -bin bin
+
+build: ## build the plugins and the operator's tool into bin/
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice
 
-generate: ## compile the BPF programs, and regenerate their Go bindings and the decoders of JSON objects, and the tables of bpf/README.md
-	go generate ./pkg/... ./plugins/...
-	go test -count=1 -run '^TestREADME$$' ./bpf/tests -update >/dev/null
+test: ## run the tests: unit, packet, end to end, conformance; under ten minutes on two cores (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go test $(GOTESTFLAGS) ./...
 
-verify: ## regenerate and check that nothing differs from what is committed (needs clang-14)
+lint: lint-prose ## run golangci-lint and the prose linter
+	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \
+		GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) && \
+		mv bin/tools/golangci-lint bin/tools/golangci-lint-$(GOLANGCI_VERSION); }
+	bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
+
+verify: ## check that generated files, formatting and go.mod are as committed, and each BPF header compiles alone
 	$(call need,$(CLANG):$(CLANG) llvm-strip-14:llvm-14 clang-format:clang-format git:git)
 	@[ -e /usr/include/bpf/bpf_helpers.h ] && [ -e /usr/include/linux/bpf.h ] || \
 		{ apt-get -qq update; apt-get -qq install -y --no-install-recommends libbpf-dev linux-libc-dev >/dev/null; }
@@ -74,38 +89,11 @@ verify: ## regenerate and check that nothing differs from what is committed (nee
 	go mod tidy -diff
 	go vet ./...
 
-check-bpf-headers: ## compile each header of the BPF programs alone: it must include what it uses
-	$(call need,$(CLANG):$(CLANG))
-	@for header in $$(find bpf/lib -name '*.h' | sort); do \
-		echo "#include \"$$header\"" | $(CLANG) -target bpf $(BPF2GO_CFLAGS) -Wno-unused-function -fsyntax-only -x c -I. - || { echo "$$header does not compile alone" >&2; exit 1; }; \
-	done
+generate: ## compile the BPF programs, regenerate their Go bindings, the decoders of JSON objects and the tables of bpf/README.md
+	go generate ./pkg/... ./plugins/...
+	go test -count=1 -run '^TestREADME$$' ./bpf/tests -update >/dev/null
 
-fmt: ## format the Go and C sources
-	gofmt -w cmd loader pkg plugins bench test bpf
-	$(call need,clang-format:clang-format)
-	clang-format -i bpf/*.c $$(find bpf/lib -name '*.h')
-
-lint: lint-prose ## run golangci-lint and the prose linter
-	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \
-		GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) && \
-		mv bin/tools/golangci-lint bin/tools/golangci-lint-$(GOLANGCI_VERSION); }
-	bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
-
-lint-prose: $(VALE) ## check the words of the documentation by docs/style.md (PROSE=page.md for one, PROSEFLAGS= for warnings too)
-	@files="$(PROSE)" || exit 0; [ -z "$$files" ] || $(VALE) $(PROSEFLAGS) $$files
-
-lint-comments: $(VALE) ## check the words of comments in Go and C by docs/style.md; not yet a part of lint (COMMENTS=file.go for one)
-	@$(VALE) $(PROSEFLAGS) $(COMMENTS)
-
-$(VALE):
-	$(call need,git:git cc:build-essential)
-	CGO_ENABLED=1 CGO_CFLAGS=-O1 GOBIN=$(CURDIR)/bin/tools go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
-	mv bin/tools/vale $@
-
-test: ## run every test: unit, packet walks, real binaries in network namespaces, spec matrix (root)
-	$(need-root)
-	$(call need,$(TEST_NEEDS))
-	go test $(GOTESTFLAGS) ./...
+##@ More tests
 
 test-unit: ## run the tests that need no privileges
 	go test $(GOTESTFLAGS) -skip '^TestPrivileged|^TestVagrantfile' ./...
@@ -115,7 +103,7 @@ test-privileged: ## run only the tests that need root and a kernel with BPF
 	$(call need,$(TEST_NEEDS))
 	go test $(GOTESTFLAGS) -run '^TestPrivileged' ./...
 
-parity: ## compare every behaviour in every back end with the reference, about ten minutes (root)
+parity: ## compare every behaviour in every backend with upstream, cell by cell, about ten minutes (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go test -count=1 -timeout=30m -parallel=4 -run Parity ./test/e2e/parity -whole
@@ -132,9 +120,13 @@ upstream-suites: ## run upstream's own test suites against Sluice, here and unde
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/upstream -kernel 6.12 -suites bridge,dummy,firewall,host-device,ipvlan,macvlan,sbr,tuning,vlan,vrf
 
+reference-suites: upstream-suites # its name before
+
 test-guest: ## run the privileged tests as they run in test machines, on this one (root, or sudo)
 	go run ./test/vm -build bin/guest
 	$$([ "$$(id -u)" -eq 0 ] || echo sudo) bin/guest/guest run bin/guest/suites.json
+
+##@ Other kernels, in QEMU
 
 kernel-load: ## load every BPF program under Linux 5.10 and 6.12, in QEMU, a minute
 	$(call need,$(KERNEL_NEEDS))
@@ -152,23 +144,19 @@ kernel-shell: ## give a shell in one kernel (KERNEL=5.10), with the tests in it
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/vm -shell $(KERNEL)
 
-demo: build ## show a pod, a hostPort and masquerade end to end, in namespaces of its own (root)
-	$(need-root)
-	$(call need,$(RUN_NEEDS))
-	go build -trimpath -o bin/demo ./test/demo
-	bin/demo -bin bin
+##@ Benchmarks
 
-bench-quick: build ## compare with no plugin and with the reference plugins, under 3 minutes (root)
+bench-quick: build ## compare with no plugin and with upstream, under 3 minutes (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench
 
-bench-add: build ## compare the time of ADD with the reference's, for each interface plugin (root)
+bench-add: build ## compare the time of ADD with upstream's, for each main plugin (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench add
 
-bench-churn: build ## 200 pods come and go at once, mixed plugins, and against the reference (root)
+bench-churn: build ## 200 pods come and go at once, mixed plugins, also with upstream (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench churn
@@ -178,12 +166,12 @@ bench-deny: build ## drop a flood on an uplink by the deny list and by iptables,
 	$(call need,$(RUN_NEEDS))
 	go run ./bench deny
 
-bench-udp: build ## the shortest UDP packets through a hostPort, and against the reference, half a minute (root)
+bench-udp: build ## the shortest UDP packets through a hostPort, also with upstream, half a minute (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench udp
 
-bench-bandwidth: build ## goodput and delay of a limited pod, and against the reference, about two minutes (root)
+bench-bandwidth: build ## goodput and delay of a limited pod, also with upstream, about two minutes (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench bandwidth
@@ -192,8 +180,32 @@ bench-bandwidth-kernel: build ## the same under another kernel, in QEMU (KERNEL=
 	$(call need,$(KERNEL_NEEDS))
 	go run ./bench bandwidth -kernel $(KERNEL) -rates 1,10,100,1000
 
+##@ Everything else
+
 install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
 	bin/sluice install $(CNI_BIN_DIR)
+
+fmt: ## format the Go and C sources
+	gofmt -w cmd loader pkg plugins bench test bpf
+	$(call need,clang-format:clang-format)
+	clang-format -i bpf/*.c $$(find bpf/lib -name '*.h')
+
+lint-prose: $(VALE) ## check the words of the documentation by docs/style.md (PROSE=page.md for one, PROSEFLAGS= for warnings too)
+	@files="$(PROSE)" || exit 0; [ -z "$$files" ] || $(VALE) $(PROSEFLAGS) $$files
+
+lint-comments: $(VALE) ## check the words of comments in Go and C by docs/style.md; not yet a part of lint (COMMENTS=file.go for one)
+	@$(VALE) $(PROSEFLAGS) $(COMMENTS)
+
+$(VALE):
+	$(call need,git:git cc:build-essential)
+	CGO_ENABLED=1 CGO_CFLAGS=-O1 GOBIN=$(CURDIR)/bin/tools go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
+	mv bin/tools/vale $@
+
+check-bpf-headers: ## compile each header of the BPF programs alone: it must include what it uses
+	$(call need,$(CLANG):$(CLANG))
+	@for header in $$(find bpf/lib -name '*.h' | sort); do \
+		echo "#include \"$$header\"" | $(CLANG) -target bpf $(BPF2GO_CFLAGS) -Wno-unused-function -fsyntax-only -x c -I. - || { echo "$$header does not compile alone" >&2; exit 1; }; \
+	done
 
 clean: ## remove what the build made
 	rm -rf bin bench/out
