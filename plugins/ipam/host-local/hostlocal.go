@@ -75,8 +75,8 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, stateError(err, c)
 	}
 	defer s.close()
-	var u rollback.Stack
-	defer u.Rollback(ctx, &err)
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
 
 	owner := ownerKey(a.ContainerID, a.IfName)
 	for i, set := range c.sets {
@@ -89,7 +89,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		if err != nil {
 			return nil, stateError(err, c)
 		}
-		u.Push("release "+addr.String(), func(context.Context) error { return s.release(owner, addr) })
+		rb.Push("release "+addr.String(), func(context.Context) error { return s.release(owner, addr) })
 		r, _ := set.Find(addr)
 		out.IPs = append(out.IPs, ipConfig(addr, r))
 	}

@@ -24,10 +24,10 @@ import (
 // attach is one ADD under way.
 type attach struct {
 	*request
-	p     *plugin
-	undos rollback.Stack
+	p  *plugin
+	rb rollback.Stack
 
-	*cniops.Site
+	*cniops.Namespaces
 	masq *masquerade.Session // nil without masquerading
 
 	bridge  rtnl.Link
@@ -51,8 +51,8 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
-	defer t.undos.Rollback(ctx, &err)
-	if err := cniops.Run(ctx,
+	defer t.rb.Rollback(ctx, &err)
+	if err := cniops.RunSteps(ctx,
 		t.begin, t.makeBridge, t.makeVeth, t.setPort, t.spoofCheck, t.allocate, t.configurePod, t.gateways, t.masqueradePod, t.waitUp, t.complete,
 	); err != nil {
 		return nil, err
@@ -63,10 +63,10 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 // prepare opens what the steps need and refuses what the kernel's state rules
 // out. It changes nothing.
 func (t *attach) prepare(ctx context.Context) (err error) {
-	if t.Site, err = cniops.Open(t.args.Netns); err != nil {
+	if t.Namespaces, err = cniops.Open(t.args.Netns); err != nil {
 		return err
 	}
-	if err := t.NameFree(t.args.IfName); err != nil {
+	if err := t.EnsureIfNameFree(t.args.IfName); err != nil {
 		return err
 	}
 	br, err := t.Host.LinkByName(t.Bridge)
@@ -92,7 +92,7 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 
 func (t *attach) close() {
 	t.masq.Close()
-	t.Site.Close()
+	t.Namespaces.Close()
 }
 
 func notABridge(l rtnl.Link) error {
@@ -120,8 +120,11 @@ func (t *attach) begin(ctx context.Context) error {
 	if t.ipamType != "" {
 		t.rec.IPAM = t.IPAM
 	}
-	t.undos.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
-	return t.writeIntent()
+	if err := t.writeIntent(); err != nil {
+		return err
+	}
+	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
+	return nil
 }
 
 func (t *attach) writeIntent() error {
@@ -130,7 +133,7 @@ func (t *attach) writeIntent() error {
 
 // masqueradePod hands the pod to the datapath, with ipMasq.
 func (t *attach) masqueradePod(ctx context.Context) error {
-	return t.masq.Start(ctx, t.endpoint(), &t.undos)
+	return t.masq.Start(ctx, t.endpoint(), &t.rb)
 }
 
 func (t *attach) endpoint() loader.Endpoint {
@@ -161,9 +164,9 @@ func (t *attach) complete(context.Context) error {
 // interfaces lists what was made, in the reference plugin's order.
 func (t *attach) interfaces() []*types100.Interface {
 	v := t.Version()
-	list := []*types100.Interface{cniops.Entry(t.bridge, "", v), cniops.Entry(t.hostEnd, "", v), cniops.Entry(t.podEnd, t.args.Netns, v)}
+	list := []*types100.Interface{cniops.ResultInterface(t.bridge, "", v), cniops.ResultInterface(t.hostEnd, "", v), cniops.ResultInterface(t.podEnd, t.args.Netns, v)}
 	if t.legMade {
-		list = append(list, cniops.Entry(t.route, "", v))
+		list = append(list, cniops.ResultInterface(t.route, "", v))
 	}
 	return list
 }

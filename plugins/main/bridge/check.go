@@ -24,7 +24,7 @@ type inspection struct {
 	*request
 	p    *plugin
 	prev *types100.Result
-	*cniops.Site
+	*cniops.Namespaces
 
 	bridge, hostEnd, podEnd rtnl.Link
 	route                   rtnl.Link // as in attach
@@ -47,10 +47,10 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if c.prev, err = cniops.Prev(&req.Common); err != nil {
 		return err
 	}
-	if c.Site, err = cniops.Open(a.Netns); err != nil {
+	if c.Namespaces, err = cniops.Open(a.Netns); err != nil {
 		return err
 	}
-	defer c.Site.Close()
+	defer c.Namespaces.Close()
 	if req.ipamType != "" {
 		c.diffs = append(c.diffs, p.IPAM.Check(ctx, a, req.ipamType))
 	}
@@ -99,7 +99,7 @@ func (c *inspection) checkBridge() (there bool, err error) {
 		return false, nil
 	}
 	br := c.bridge
-	if e := cniops.Listed(c.prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
+	if e := cniops.FindInterface(c.prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
 		if mac, err := net.ParseMAC(e.Mac); err == nil {
 			br.MAC = mac // that of a bridge which somebody else made follows its ports, and matters to nobody
 		}

@@ -41,7 +41,7 @@ func (t *attach) makeBridge(context.Context) error {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "set promiscuous mode on %s", t.Bridge)
 		}
 		index := t.bridge.Index
-		t.undos.Push("promiscuous mode of "+t.Bridge, func(context.Context) error { return gone(t.Host.SetPromisc(index, false)) })
+		t.rb.Push("promiscuous mode of "+t.Bridge, func(context.Context) error { return gone(t.Host.SetPromisc(index, false)) })
 	}
 	if !t.bridge.Up {
 		if err := t.Host.SetUp(t.bridge.Index); err != nil {
@@ -63,7 +63,7 @@ func (t *attach) newBridge() error {
 	case err != nil:
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the bridge")
 	default:
-		t.undos.Push("bridge "+t.Bridge, t.removeBridge)
+		t.rb.Push("bridge "+t.Bridge, t.removeBridge)
 		veth.NoDAD(t.args.Log, t.Bridge)
 	}
 	if t.bridge, err = t.Host.LinkByName(t.Bridge); err != nil {
@@ -102,14 +102,14 @@ func (t *attach) makeVeth(context.Context) error {
 		if err = t.addVeth(); !errors.Is(err, rtnl.ErrExist) {
 			break
 		}
-		if taken := t.NameFree(t.args.IfName); taken != nil { // somebody was faster
+		if taken := t.EnsureIfNameFree(t.args.IfName); taken != nil { // somebody was faster
 			return taken
 		}
 	}
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
 	}
-	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
+	t.rb.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
 	// The rest is known, or is read when the link is up.
 	t.hostEnd = rtnl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
 	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {

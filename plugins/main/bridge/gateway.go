@@ -111,7 +111,7 @@ func (t *attach) replaceConflicts(w netip.Prefix, want []netip.Prefix, have []rt
 			return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("%s has the address %s, which conflicts with the gateway %s", t.route.Name, a.Prefix, w),
 				"forceAddress replaces it")
 		}
-		t.undos.Push("addresses of "+t.route.Name, func(context.Context) error { return t.restoreAddrs(have) })
+		t.rb.Push("addresses of "+t.route.Name, func(context.Context) error { return t.restoreAddrs(have) })
 		if err := gone(t.Host.DelAddr(a)); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "replace an address of %s", t.route.Name)
 		}
@@ -140,13 +140,13 @@ func (t *attach) addGateway(w netip.Prefix) error {
 	if err := exists(t.Host.AddAddr(addr)); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "give %s the gateway address", t.route.Name)
 	}
+	t.rb.Push("gateway address "+w.String(), func(context.Context) error { return t.removeGateway(addr) })
 	if t.route.Index == t.bridge.Index {
-		// With its first gateway address the bridge keeps its MAC, whatever ports come and go, as with the reference.
+		// With its first gateway address the bridge keeps its MAC, whatever ports come and go, as with upstream.
 		if err := t.Host.SetMAC(t.bridge.Index, t.bridge.MAC); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "keep the address of %s", t.Bridge)
 		}
 	}
-	t.undos.Push("gateway address "+w.String(), func(context.Context) error { return t.removeGateway(addr) })
 	return nil
 }
 

@@ -22,7 +22,7 @@ func (t *attach) allocate(ctx context.Context) error {
 	if t.ipamType == "" {
 		return nil
 	}
-	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.rb)
 	if err != nil {
 		return err
 	}

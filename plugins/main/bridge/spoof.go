@@ -130,7 +130,7 @@ func (t *attach) spoofCheck(ctx context.Context) error {
 	if !t.MACSpoofChk {
 		return nil
 	}
-	t.undos.Push("source MAC check", func(ctx context.Context) error { return t.p.removeSpoofCheck(ctx, t.args, t.ref) })
+	t.rb.Push("source MAC check", func(ctx context.Context) error { return t.p.removeSpoofCheck(ctx, t.args, t.ref) })
 	rules := spoofRules(spoofNamesOf(t.ref), t.hostEnd.Name, t.podEnd.MAC.String())
 	return nftFailed(t.p.nftApply(ctx, rules), "install the source MAC check")
 }

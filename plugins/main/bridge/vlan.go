@@ -155,7 +155,7 @@ func (t *attach) vlanGateway() (rtnl.Link, error) {
 	if err != nil {
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "make the VLAN gateway %s", name)
 	}
-	t.undos.Push("VLAN gateway "+name, func(context.Context) error { return t.removeIfUnused(name) })
+	t.rb.Push("VLAN gateway "+name, func(context.Context) error { return t.removeIfUnused(name) })
 	if leg, err = t.Host.LinkByName(name); err != nil {
 		return leg, cnierr.Wrap(cnierr.CodeKernel, err, "look up the VLAN gateway")
 	}

@@ -23,8 +23,8 @@ import (
 // attach is one ADD under way.
 type attach struct {
 	*request
-	p     *plugin
-	undos rollback.Stack
+	p  *plugin
+	rb rollback.Stack
 	*ends
 
 	old    remembered // of an earlier ADD of this attachment
@@ -51,8 +51,8 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	if err := t.prepare(); err != nil {
 		return nil, err
 	}
-	defer t.undos.Rollback(ctx, &err)
-	if err := cniops.Run(ctx, t.begin, t.move, t.allocate, t.configure, t.complete); err != nil {
+	defer t.rb.Rollback(ctx, &err)
+	if err := cniops.RunSteps(ctx, t.begin, t.move, t.allocate, t.configure, t.complete); err != nil {
 		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
@@ -66,7 +66,7 @@ func (t *attach) prepare() error {
 	}
 	t.old = t.p.remember(t.ref)
 	if !t.dpdk {
-		if err := t.site.NameFree(t.args.IfName); err != nil {
+		if err := t.site.EnsureIfNameFree(t.args.IfName); err != nil {
 			return err
 		}
 	}
@@ -111,8 +111,11 @@ func (t *attach) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	t.undos.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
-	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
+	if err := t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
+	return nil
 }
 
 // move takes the device into the pod. The alias comes first: from then on the
@@ -121,7 +124,7 @@ func (t *attach) move(context.Context) error {
 	if t.dpdk {
 		return nil
 	}
-	t.undos.Push("device "+t.rec.Device, func(context.Context) error {
+	t.rb.Push("device "+t.rec.Device, func(context.Context) error {
 		if err := t.returnDevice(t.rec, t.args.IfName, t.args.Log); err != nil {
 			return err
 		}
@@ -145,7 +148,7 @@ func (t *attach) move(context.Context) error {
 
 // allocate asks the IPAM plugin.
 func (t *attach) allocate(ctx context.Context) (err error) {
-	t.addrs, err = ipam.Fill(ctx, t.result, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	t.addrs, err = ipam.Fill(ctx, t.result, t.p.IPAM, t.args, t.ipamType, &t.rb)
 	return err
 }
 
@@ -168,7 +171,7 @@ func (t *attach) complete(context.Context) error {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
 	t.dev.Name = t.args.IfName // in DPDK mode all that is known of it
-	i := cniops.Entry(t.dev, t.args.Netns, t.Version())
+	i := cniops.ResultInterface(t.dev, t.args.Netns, t.Version())
 	if t.Version() == "1.1.0" { // older versions do not have the field, and converting down does not remove it
 		i.PciID = t.rec.PCI
 	}

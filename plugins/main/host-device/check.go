@@ -40,7 +40,7 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if r.ipamType != "" {
 		diffs = append(diffs, p.IPAM.Check(ctx, a, r.ipamType))
 	}
-	entry := cniops.Listed(prev, a.IfName, a.Netns)
+	entry := cniops.FindInterface(prev, a.IfName, a.Netns)
 	if entry == nil {
 		diffs = append(diffs, differs("%s is not in prevResult", a.IfName))
 	}

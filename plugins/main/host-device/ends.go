@@ -14,7 +14,7 @@ import (
 type ends struct {
 	hostNS, podNS *netns.NS
 	host, pod     *rtnl.Handle
-	site          *cniops.Site // owns what it holds; nil: the others are our own
+	site          *cniops.Namespaces // owns what it holds; nil: the others are our own
 }
 
 // open opens both sides.

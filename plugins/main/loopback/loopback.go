@@ -97,13 +97,13 @@ func add(ctx context.Context, a *cniskel.Args) (_ types.Result, err error) {
 		return nil, err
 	}
 	defer h.Close()
-	var undos rollback.Stack
-	defer undos.Rollback(ctx, &err)
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
 	if !lo.Up {
 		if err := h.SetUp(lo.Index); err != nil {
 			return nil, cnierr.Wrap(cnierr.CodeKernel, err, "set the loopback interface up")
 		}
-		undos.Push("loopback interface up", func(context.Context) error { return h.SetDown(lo.Index) })
+		rb.Push("loopback interface up", func(context.Context) error { return h.SetDown(lo.Index) })
 	}
 	addrs, err := h.AddrsOf(lo.Index, rtnl.FamilyAll)
 	if err != nil {

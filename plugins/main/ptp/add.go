@@ -25,10 +25,10 @@ const podInterface = 1
 // attach is one ADD under way.
 type attach struct {
 	*request
-	*cniops.Site
-	p     *plugin
-	undos rollback.Stack
-	masq  *masquerade.Session // nil without masquerading
+	*cniops.Namespaces
+	p    *plugin
+	rb   rollback.Stack
+	masq *masquerade.Session // nil without masquerading
 
 	hostEnd, podEnd rtnl.Link
 	rec             section
@@ -48,8 +48,8 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
-	defer t.undos.Rollback(ctx, &err)
-	if err := cniops.Run(ctx,
+	defer t.rb.Rollback(ctx, &err)
+	if err := cniops.RunSteps(ctx,
 		t.begin, t.makeVeth, t.allocate, t.configureHost, t.configurePod, t.masqueradePod, t.waitUp, t.complete,
 	); err != nil {
 		return nil, err
@@ -60,10 +60,10 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 // prepare opens what the steps need and refuses what the kernel's state rules
 // out. It changes nothing.
 func (t *attach) prepare(ctx context.Context) (err error) {
-	if t.Site, err = cniops.Open(t.args.Netns); err != nil {
+	if t.Namespaces, err = cniops.Open(t.args.Netns); err != nil {
 		return err
 	}
-	if err := t.NameFree(t.args.IfName); err != nil {
+	if err := t.EnsureIfNameFree(t.args.IfName); err != nil {
 		return err
 	}
 	if t.IPMasq {
@@ -74,7 +74,7 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 
 func (t *attach) close() {
 	t.masq.Close()
-	t.Site.Close()
+	t.Namespaces.Close()
 }
 
 // begin writes the intent. Whatever an earlier ADD of this attachment left is
@@ -90,8 +90,11 @@ func (t *attach) begin(ctx context.Context) error {
 		Masquerade: t.masq.Backend(),
 		IPAM:       t.IPAM,
 	}
-	t.undos.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
-	return t.writeIntent()
+	if err := t.writeIntent(); err != nil {
+		return err
+	}
+	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
+	return nil
 }
 
 func (t *attach) writeIntent() error {
@@ -106,11 +109,11 @@ func (t *attach) makeVeth(context.Context) error {
 			HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), HostUp: true,
 			PeerName: t.args.IfName, PeerNS: t.NS.Fd(), MTU: t.MTU,
 		})
-	}, t.writeIntent, func() error { return t.NameFree(t.args.IfName) })
+	}, t.writeIntent, func() error { return t.EnsureIfNameFree(t.args.IfName) })
 	if err != nil {
 		return err
 	}
-	t.undos.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
+	t.rb.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
 	// The rest is known, or is read when the link is up.
 	t.hostEnd = rtnl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
 	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {
@@ -123,7 +126,7 @@ func (t *attach) makeVeth(context.Context) error {
 
 // allocate asks the IPAM plugin and plans what follows from its answer.
 func (t *attach) allocate(ctx context.Context) (err error) {
-	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	res, addrs, err := ipam.Allocate(ctx, t.p.IPAM, t.args, t.ipamType, &t.rb)
 	if err != nil {
 		return err
 	}
@@ -142,7 +145,7 @@ func (t *attach) allocate(ctx context.Context) (err error) {
 
 // masqueradePod hands the pod to the back end, with ipMasq.
 func (t *attach) masqueradePod(ctx context.Context) error {
-	return t.masq.Start(ctx, endpoint(t.ref, t.hostEnd, t.podEnd, t.rec.Addrs), &t.undos)
+	return t.masq.Start(ctx, endpoint(t.ref, t.hostEnd, t.podEnd, t.rec.Addrs), &t.rb)
 }
 
 // waitUp returns when the host end carries frames; before, the node has no
@@ -159,8 +162,8 @@ func (t *attach) complete(context.Context) error {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
 	t.result.Interfaces = []*types100.Interface{
-		cniops.Entry(t.hostEnd, "", t.Version()),
-		cniops.Entry(t.podEnd, t.args.Netns, t.Version()),
+		cniops.ResultInterface(t.hostEnd, "", t.Version()),
+		cniops.ResultInterface(t.podEnd, t.args.Netns, t.Version()),
 	}
 	return nil
 }

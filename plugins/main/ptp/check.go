@@ -24,7 +24,7 @@ import (
 // inspection is one CHECK under way. It collects every difference.
 type inspection struct {
 	*request
-	*cniops.Site
+	*cniops.Namespaces
 	p    *plugin
 	prev *types100.Result
 
@@ -48,10 +48,10 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if c.prev, err = cniops.Prev(&req.Common); err != nil {
 		return err
 	}
-	if c.Site, err = cniops.Open(a.Netns); err != nil {
+	if c.Namespaces, err = cniops.Open(a.Netns); err != nil {
 		return err
 	}
-	defer c.Site.Close()
+	defer c.Namespaces.Close()
 	c.diffs = append(c.diffs, p.IPAM.Check(ctx, a, req.ipamType))
 	if err := c.inspect(ctx); err != nil {
 		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeKernel, err, "inspect the attachment"))

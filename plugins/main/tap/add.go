@@ -24,9 +24,9 @@ import (
 // attach is one ADD under way.
 type attach struct {
 	*request
-	*cniops.Site
+	*cniops.Namespaces
 	p      *plugin
-	undos  rollback.Stack
+	rb     rollback.Stack
 	bridge rtnl.Link // zero: none
 	dev    rtnl.Link
 	addrs  []netip.Prefix
@@ -46,12 +46,12 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	defer site.Close()
-	t := &attach{request: req, Site: site, p: p, result: &types100.Result{CNIVersion: types100.ImplementedSpecVersion}}
+	t := &attach{request: req, Namespaces: site, p: p, result: &types100.Result{CNIVersion: types100.ImplementedSpecVersion}}
 	if err := t.prepare(); err != nil {
 		return nil, err
 	}
-	defer t.undos.Rollback(ctx, &err)
-	if err := cniops.Run(ctx, t.begin, t.makeTap, t.allocate, t.configure, t.complete); err != nil {
+	defer t.rb.Rollback(ctx, &err)
+	if err := cniops.RunSteps(ctx, t.begin, t.makeTap, t.allocate, t.configure, t.complete); err != nil {
 		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
@@ -59,7 +59,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 
 // prepare refuses what the kernel's state rules out. It changes nothing.
 func (t *attach) prepare() (err error) {
-	if err := t.NameFree(t.args.IfName); err != nil {
+	if err := t.EnsureIfNameFree(t.args.IfName); err != nil {
 		return err
 	}
 	if err := rtnl.TunAvailable(); err != nil {
@@ -92,8 +92,11 @@ func (t *attach) begin(context.Context) error {
 	if t.ipamType != "" {
 		t.rec.IPAM = t.IPAM
 	}
-	t.undos.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
-	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
+	if err := t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
+	return nil
 }
 
 func (t *attach) makeTap(context.Context) error {
@@ -104,7 +107,7 @@ func (t *attach) makeTap(context.Context) error {
 		}
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the tap device")
 	}
-	t.undos.Push("tap "+t.args.IfName, func(context.Context) error { return removeTap(t.Pod, t.args.IfName) })
+	t.rb.Push("tap "+t.args.IfName, func(context.Context) error { return removeTap(t.Pod, t.args.IfName) })
 	dev, err := t.Pod.LinkByName(t.args.IfName)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", t.args.IfName)
@@ -146,7 +149,7 @@ func (t *attach) wishes() string {
 }
 
 func (t *attach) allocate(ctx context.Context) (err error) {
-	t.addrs, err = ipam.Fill(ctx, t.result, t.p.IPAM, t.args, t.ipamType, &t.undos)
+	t.addrs, err = ipam.Fill(ctx, t.result, t.p.IPAM, t.args, t.ipamType, &t.rb)
 	return err
 }
 
@@ -163,7 +166,7 @@ func (t *attach) complete(context.Context) error {
 	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
-	t.result.Interfaces = []*types100.Interface{cniops.Entry(t.dev, t.args.Netns, t.Version())}
+	t.result.Interfaces = []*types100.Interface{cniops.ResultInterface(t.dev, t.args.Netns, t.Version())}
 	t.result.DNS = cniops.DNS(t.DNS, t.result.DNS)
 	return nil
 }

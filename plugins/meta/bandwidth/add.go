@@ -63,12 +63,12 @@ func (p *plugin) parse(a *cniskel.Args) (*request, error) {
 // job is one ADD at work.
 type job struct {
 	*plugin
-	a     *cniskel.Args
-	ref   attachments.Ref
-	dev   *device
-	dp    Datapath // nil: the node has none
-	s     section
-	undos rollback.Stack
+	a   *cniskel.Args
+	ref attachments.Ref
+	dev *device
+	dp  Datapath // nil: the node has none
+	s   section
+	rb  rollback.Stack
 }
 
 // limit makes everything. On error nothing of it is left, and no record. It
@@ -86,14 +86,14 @@ func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref a
 	if j.dp != nil {
 		defer j.dp.Close()
 	}
-	defer j.undos.Rollback(ctx, &err)
+	defer j.rb.Rollback(ctx, &err)
 	if err := j.plan(req); err != nil {
 		return nil, err
 	}
 	if err := p.Records.Begin(ref, a.Netns, Name, j.s); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
-	j.undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+	j.rb.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
 	if err := j.apply(ctx, addrs); err != nil {
 		return nil, err
 	}
@@ -202,12 +202,12 @@ func (j *job) applyIngress(ctx context.Context) (err error) {
 	case j.s.Ingress == nil:
 		return nil
 	case j.s.inside():
-		j.s.Clsact, err = putIFB(j.dev.podSide(), j.s.IFB, j.s.Ingress, j.s.Subnets, rtnl.Source, &j.undos)
+		j.s.Clsact, err = putIFB(j.dev.podSide(), j.s.IFB, j.s.Ingress, j.s.Subnets, rtnl.Source, &j.rb)
 		return err
 	case j.s.Backend == BackendEDT:
 		return j.putEDT(ctx, j.dev.hostSide(), ingressShape(j.dev, &j.s))
 	}
-	return putTBF(j.dev.hostSide(), j.s.Ingress, j.s.Subnets, rtnl.Source, &j.undos)
+	return putTBF(j.dev.hostSide(), j.s.Ingress, j.s.Subnets, rtnl.Source, &j.rb)
 }
 
 func (j *job) applyEgress(ctx context.Context) (err error) {
@@ -217,9 +217,9 @@ func (j *job) applyEgress(ctx context.Context) (err error) {
 	case j.s.Backend == BackendEDT:
 		return j.putEDT(ctx, j.dev.podSide(), egressShape(j.dev, &j.s))
 	case j.s.inside():
-		return putTBF(j.dev.podSide(), j.s.Egress, j.s.Subnets, rtnl.Destination, &j.undos)
+		return putTBF(j.dev.podSide(), j.s.Egress, j.s.Subnets, rtnl.Destination, &j.rb)
 	}
-	j.s.Clsact, err = putIFB(j.dev.hostSide(), j.s.IFB, j.s.Egress, j.s.Subnets, rtnl.Destination, &j.undos)
+	j.s.Clsact, err = putIFB(j.dev.hostSide(), j.s.IFB, j.s.Egress, j.s.Subnets, rtnl.Destination, &j.rb)
 	return err
 }
 
@@ -234,7 +234,7 @@ func (j *job) enable(ctx context.Context, addrs []netip.Prefix) error {
 		return backend.ResolveError(err, j.a.IfName, cnierr.CodeKernel)
 	}
 	ep.Ref, ep.Addrs = j.ref, addrs
-	j.undos.Push("queue features", func(ctx context.Context) error { return j.dp.Disable(ctx, j.ref.Owner(), f) })
+	j.rb.Push("queue features", func(ctx context.Context) error { return j.dp.Disable(ctx, j.ref.Owner(), f) })
 	return cnierr.Wrap(cnierr.CodeKernel, j.dp.Enable(ctx, ep, f), "attach %s to the datapath", j.a.IfName)
 }
 

@@ -32,8 +32,8 @@ func (j *job) putEDT(ctx context.Context, at side, s loader.Shape) error {
 	if err := at.h.AddQdisc(at.index, q, false); err != nil {
 		return err
 	}
-	j.undos.Push("fq qdisc", func(context.Context) error { return at.h.DelQdisc(at.index, q) })
-	j.undos.Push("departure times", func(ctx context.Context) error { return j.dp.Unshape(ctx, j.ref.Owner()) })
+	j.rb.Push("fq qdisc", func(context.Context) error { return at.h.DelQdisc(at.index, q) })
+	j.rb.Push("departure times", func(ctx context.Context) error { return j.dp.Unshape(ctx, j.ref.Owner()) })
 	s.Ref = j.ref
 	return j.dp.Shape(ctx, s)
 }

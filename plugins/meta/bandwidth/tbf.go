@@ -57,7 +57,7 @@ func (l *Limit) wrapped() *rtnl.TBF {
 
 // putTBF limits what leaves the device: by a token bucket, or by a tree with a
 // class for what is not limited. end is the address of the other side.
-func putTBF(s side, l *Limit, nets subnets, end rtnl.End, undos *rollback.Stack) error {
+func putTBF(s side, l *Limit, nets subnets, end rtnl.End, rb *rollback.Stack) error {
 	root := rtnl.Qdisc{Kind: rtnl.QdiscTBF, Handle: rootHandle(), Parent: rtnl.ParentRoot, TBF: l.tbf()}
 	if !nets.none() {
 		root = rtnl.Qdisc{Kind: rtnl.QdiscHTB, Handle: rootHandle(), Parent: rtnl.ParentRoot, HTB: &rtnl.HTB{Default: defaultClass(nets)}}
@@ -65,7 +65,7 @@ func putTBF(s side, l *Limit, nets subnets, end rtnl.End, undos *rollback.Stack)
 	if err := s.h.AddQdisc(s.index, root, false); err != nil {
 		return err
 	}
-	undos.Push("qdisc", func(context.Context) error { return s.h.DelQdisc(s.index, root) })
+	rb.Push("qdisc", func(context.Context) error { return s.h.DelQdisc(s.index, root) })
 	if nets.none() {
 		return nil
 	}
@@ -199,7 +199,7 @@ func delRoot(s side, kinds ...string) error {
 // putIFB leads what arrives at s through a new intermediate device called name,
 // and limits it there. It reports whether it made the qdisc that carries the
 // redirection.
-func putIFB(s side, name string, l *Limit, nets subnets, end rtnl.End, undos *rollback.Stack) (clsact bool, err error) {
+func putIFB(s side, name string, l *Limit, nets subnets, end rtnl.End, rb *rollback.Stack) (clsact bool, err error) {
 	queue := ifbQueue
 	if !nets.none() {
 		queue = ifbQueueTree
@@ -207,19 +207,19 @@ func putIFB(s side, name string, l *Limit, nets subnets, end rtnl.End, undos *ro
 	if err := s.h.AddIFB(name, s.mtu, queue); err != nil {
 		return false, err
 	}
-	undos.Push("intermediate device "+name, func(context.Context) error { return delIFB(s, name) })
+	rb.Push("intermediate device "+name, func(context.Context) error { return delIFB(s, name) })
 	ifb, err := s.ifbSide(name)
 	if err != nil {
 		return false, err
 	}
-	if err := putTBF(ifb, l, nets, end, undos); err != nil {
+	if err := putTBF(ifb, l, nets, end, rb); err != nil {
 		return false, err
 	}
 	carrier := rtnl.Clsact()
 	switch err := s.h.AddQdisc(s.index, carrier, false); {
 	case err == nil:
 		clsact = true
-		undos.Push("clsact", func(context.Context) error { return s.h.DelQdisc(s.index, carrier) })
+		rb.Push("clsact", func(context.Context) error { return s.h.DelQdisc(s.index, carrier) })
 	case !errors.Is(err, rtnl.ErrExist):
 		return false, err
 	}
@@ -227,7 +227,7 @@ func putIFB(s side, name string, l *Limit, nets subnets, end rtnl.End, undos *ro
 	if err != nil {
 		return clsact, err
 	}
-	undos.Push("redirection", func(context.Context) error { return delRedirect(s, false) })
+	rb.Push("redirection", func(context.Context) error { return delRedirect(s, false) })
 	return clsact, nil
 }
 

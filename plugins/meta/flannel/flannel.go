@@ -91,10 +91,10 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (_ types.Result, err 
 	if err != nil {
 		return nil, err
 	}
-	var undos rollback.Stack
-	defer undos.Rollback(ctx, &err)
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
 	if _, before := os.Lstat(file); errors.Is(before, fs.ErrNotExist) {
-		undos.Push("delegate", func(ctx context.Context) error { return p.drop(ctx, a, ref, file) })
+		rb.Push("delegate", func(ctx context.Context) error { return p.drop(ctx, a, ref, file) })
 	}
 	if err := p.Records.Begin(ref, a.Netns, Name, section{File: file}); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "record the attachment")

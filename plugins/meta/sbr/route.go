@@ -38,13 +38,13 @@ func (p *plugin) route(ctx context.Context, r *request, pod *podns.Pod) (err err
 	if err != nil {
 		return err
 	}
-	var undos rollback.Stack
-	defer undos.Rollback(ctx, &err)
-	undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
 	if err := p.Records.Begin(ref, r.args.Netns, Name, pl.section); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
-	undos.Push("rules and routes", func(context.Context) error { return pl.undo(pod) })
+	rb.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+	rb.Push("rules and routes", func(context.Context) error { return pl.undo(pod) })
 	if err := pl.apply(pod); err != nil {
 		return err
 	}

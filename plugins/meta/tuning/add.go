@@ -79,27 +79,27 @@ func (p *plugin) tune(ctx context.Context, a *cniskel.Args, ns *netns.NS, w *wan
 		s.Backup = old.Backup
 	}
 
-	var undos rollback.Stack
-	defer undos.Rollback(ctx, &err)
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
 	if err := p.Records.Begin(ref, a.Netns, Name, s); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
 	if !again {
-		undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+		rb.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
 	}
 	if w.link() {
-		if err := p.backUp(s.Backup, before, w, again, &undos); err != nil {
+		if err := p.backUp(s.Backup, before, w, again, &rb); err != nil {
 			return err
 		}
 	}
 	// What is undone is this ADD, not an earlier one that succeeded.
-	undos.Push("settings", func(context.Context) error {
+	rb.Push("settings", func(context.Context) error {
 		return restore(ns, a.IfName, before.backup, before.sysctl)
 	})
 	if err := ns.Do(func() error { return apply(a.IfName, w) }); err != nil {
 		return err
 	}
-	if err := p.announce(ctx, a, ref, w, before, &undos); err != nil {
+	if err := p.announce(ctx, a, ref, w, before, &rb); err != nil {
 		return err
 	}
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Complete(ref, Name, s), "complete the attachment record")
@@ -109,7 +109,7 @@ func (p *plugin) tune(ctx context.Context, a *cniskel.Args, ns *netns.NS, w *wan
 // says stays (again). Without a record the file may be the reference plugin's,
 // of this pod or of one that has gone: a value of it counts when the link has
 // the wanted value already, as it has after an ADD.
-func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos *rollback.Stack) error {
+func (p *plugin) backUp(file string, before *found, w *wanted, again bool, rb *rollback.Stack) error {
 	b := before.backup
 	old, exists, err := readBackup(file)
 	exists = exists && err == nil
@@ -119,7 +119,7 @@ func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos
 	if err := writeBackup(file, b); err != nil {
 		return cnierr.Wrap(cnierr.CodeIO, err, "write the backup of the link settings to dataDir %q", w.dataDir)
 	}
-	undos.Push("backup file", func(context.Context) error {
+	rb.Push("backup file", func(context.Context) error {
 		if exists {
 			return writeBackup(file, old)
 		}
@@ -128,11 +128,11 @@ func (p *plugin) backUp(file string, before *found, w *wanted, again bool, undos
 	return nil
 }
 
-func (p *plugin) announce(ctx context.Context, a *cniskel.Args, ref attachments.Ref, w *wanted, before *found, undos *rollback.Stack) error {
+func (p *plugin) announce(ctx context.Context, a *cniskel.Args, ref attachments.Ref, w *wanted, before *found, rb *rollback.Stack) error {
 	if w.mac == nil {
 		return nil
 	}
-	undos.Push("hardware address in the datapath", func(ctx context.Context) error {
+	rb.Push("hardware address in the datapath", func(ctx context.Context) error {
 		return p.announceMAC(ctx, a, ref, before.link.MAC)
 	})
 	return p.announceMAC(ctx, a, ref, w.mac)

@@ -149,18 +149,18 @@ func (p *plugin) join(ctx context.Context, r *request, pod *podns.Pod) (err erro
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look at %s", link.Name)
 	}
 	ref := r.args.Ref(r.Name)
-	var undos rollback.Stack
-	defer undos.Rollback(ctx, &err)
-	undos.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
 	if err := p.Records.Begin(ref, r.args.Netns, Name, s); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
+	rb.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })
 	if !found {
-		if dev, err = makeVRF(pod, s, &undos); err != nil {
+		if dev, err = makeVRF(pod, s, &rb); err != nil {
 			return err
 		}
 	}
-	undos.Push(link.Name+" in "+dev.Name, func(ctx context.Context) error {
+	rb.Push(link.Name+" in "+dev.Name, func(ctx context.Context) error {
 		return s.move(ctx, pod, link, 0, int(dev.VRFTable), rtnl.TableMain)
 	})
 	if err := s.move(ctx, pod, link, dev.Index, rtnl.TableMain, int(dev.VRFTable)); err != nil {
@@ -223,7 +223,7 @@ func (r *request) chooseTable(pod *podns.Pod) (uint32, error) {
 	return table, nil
 }
 
-func makeVRF(pod *podns.Pod, s section, undos *rollback.Stack) (rtnl.Link, error) {
+func makeVRF(pod *podns.Pod, s section, rb *rollback.Stack) (rtnl.Link, error) {
 	err := pod.AddVRF(s.VRF, s.Table)
 	if errors.Is(err, rtnl.ErrNotSupported) {
 		return rtnl.Link{}, cnierr.Wrap(cnierr.CodeUnsupported, err, "vrfname %q: this kernel has no VRFs (CONFIG_NET_VRF)", s.VRF)
@@ -231,7 +231,7 @@ func makeVRF(pod *podns.Pod, s section, undos *rollback.Stack) (rtnl.Link, error
 	if err != nil {
 		return rtnl.Link{}, cnierr.Wrap(cnierr.CodeKernel, err, "make the VRF")
 	}
-	undos.Push("VRF "+s.VRF, func(context.Context) error { return removeIfEmpty(pod, s.VRF) })
+	rb.Push("VRF "+s.VRF, func(context.Context) error { return removeIfEmpty(pod, s.VRF) })
 	dev, err := pod.LinkByName(s.VRF)
 	return dev, cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", s.VRF)
 }

@@ -32,17 +32,17 @@ const (
 	maxMTU = 65535
 )
 
-// Site is where an attachment happens: the pod's namespace, and a handle in it
+// Namespaces is where an attachment happens: the pod's namespace, and a handle in it
 // and in the node's.
-type Site struct {
+type Namespaces struct {
 	NS        *netns.NS
 	Host, Pod *rtnl.Handle
 }
 
 // Open opens the namespace at path, and the handles. The caller must Close the
 // result.
-func Open(path string) (_ *Site, err error) {
-	s := &Site{}
+func Open(path string) (_ *Namespaces, err error) {
+	s := &Namespaces{}
 	if s.NS, err = netns.Open(path); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeNetNS, err, "CNI_NETNS %q cannot be used", path)
 	}
@@ -73,8 +73,8 @@ func Reopen(inode uint64, paths ...string) (*rtnl.Handle, error) {
 	return pod, nil
 }
 
-// Close releases the descriptors. A nil Site is fine.
-func (s *Site) Close() {
+// Close releases the descriptors. A nil value is fine.
+func (s *Namespaces) Close() {
 	if s == nil {
 		return
 	}
@@ -87,9 +87,9 @@ func (s *Site) Close() {
 	s.NS.Close()
 }
 
-// NameFree makes sure that the pod has no interface of the wanted name; the
+// EnsureIfNameFree makes sure that the pod has no interface of the wanted name; the
 // specification demands an error.
-func (s *Site) NameFree(ifname string) error {
+func (s *Namespaces) EnsureIfNameFree(ifname string) error {
 	if why := cniconf.BadIfName(ifname); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
 		return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_IFNAME %q: %s", ifname, why), "")
 	}
@@ -103,9 +103,9 @@ func (s *Site) NameFree(ifname string) error {
 	return cnierr.Wrap(cnierr.CodeKernel, err, "look up %s in the pod", ifname)
 }
 
-// Run takes the steps of an ADD, one after the other, and stops where undoing is
+// RunSteps takes the steps of an ADD, one after the other, and stops where undoing is
 // easy when it is told to end or runs out of time.
-func Run(ctx context.Context, steps ...func(context.Context) error) error {
+func RunSteps(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
 			return cnierr.Wrap(cnierr.CodeTryAgain, err, "the ADD was interrupted")
@@ -170,9 +170,9 @@ func DNS(own, fromIPAM types.DNS) types.DNS {
 	return fromIPAM
 }
 
-// Entry describes a device in a result of the given CNI version. Versions before
+// ResultInterface describes a device in a result of the given CNI version. Versions before
 // 1.1.0 do not have the MTU, and converting down does not remove it.
-func Entry(l rtnl.Link, sandbox, version string) *types100.Interface {
+func ResultInterface(l rtnl.Link, sandbox, version string) *types100.Interface {
 	i := &types100.Interface{Name: l.Name, Mac: l.MAC.String(), Sandbox: sandbox}
 	if version == "1.1.0" {
 		i.Mtu = l.MTU
@@ -180,8 +180,8 @@ func Entry(l rtnl.Link, sandbox, version string) *types100.Interface {
 	return i
 }
 
-// Listed returns prevResult's entry for a device, nil when it has none.
-func Listed(prev *types100.Result, name, sandbox string) *types100.Interface {
+// FindInterface returns prevResult's entry for a device, nil when it has none.
+func FindInterface(prev *types100.Result, name, sandbox string) *types100.Interface {
 	for _, i := range prev.Interfaces {
 		if i.Name == name && i.Sandbox == sandbox {
 			return i
@@ -195,7 +195,7 @@ func Differences(l rtnl.Link, prev *types100.Result, sandbox string) (diffs []er
 	differ := func(format string, a ...any) {
 		diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), ""))
 	}
-	i := Listed(prev, l.Name, sandbox)
+	i := FindInterface(prev, l.Name, sandbox)
 	if i == nil {
 		differ("%s is not in prevResult", l.Name)
 		return diffs

@@ -36,11 +36,11 @@ func Type(section json.RawMessage) (string, error) {
 	return kind, err
 }
 
-// Allocate asks the IPAM plugin. The release is pushed to undos first: a
+// Allocate asks the IPAM plugin. The release is pushed to rb first: a
 // delegate that failed may have allocated all the same. The addresses come with
 // their subnets, in the order of the result's, of which there is at least one.
-func Allocate(ctx context.Context, p Plugin, a *cniskel.Args, ipamType string, undos *rollback.Stack) (*types100.Result, []netip.Prefix, error) {
-	undos.Push("address of "+ipamType, func(ctx context.Context) error {
+func Allocate(ctx context.Context, p Plugin, a *cniskel.Args, ipamType string, rb *rollback.Stack) (*types100.Result, []netip.Prefix, error) {
+	rb.Push("address of "+ipamType, func(ctx context.Context) error {
 		return p.Del(ctx, a, ipamType)
 	})
 	res, err := p.Add(ctx, a, ipamType)
@@ -56,11 +56,11 @@ func Allocate(ctx context.Context, p Plugin, a *cniskel.Args, ipamType string, u
 
 // Fill asks the IPAM plugin for what the only interface of a result has. Without
 // a plugin that is nothing.
-func Fill(ctx context.Context, res *types100.Result, p Plugin, a *cniskel.Args, ipamType string, undos *rollback.Stack) ([]netip.Prefix, error) {
+func Fill(ctx context.Context, res *types100.Result, p Plugin, a *cniskel.Args, ipamType string, rb *rollback.Stack) ([]netip.Prefix, error) {
 	if ipamType == "" {
 		return nil, nil
 	}
-	from, addrs, err := Allocate(ctx, p, a, ipamType, undos)
+	from, addrs, err := Allocate(ctx, p, a, ipamType, rb)
 	if err != nil {
 		return nil, err
 	}

@@ -83,12 +83,12 @@ func TestAllocateReleases(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			var undos rollback.Stack
-			_, _, err := Allocate(context.Background(), tc.fake, &cniskel.Args{}, "x", &undos)
+			var rb rollback.Stack
+			_, _, err := Allocate(context.Background(), tc.fake, &cniskel.Args{}, "x", &rb)
 			if err == nil || cnierr.From(err).Code != tc.code {
 				t.Fatalf("%v, want code %d", err, tc.code)
 			}
-			undos.Rollback(context.Background(), &err)
+			rb.Rollback(context.Background(), &err)
 			if len(tc.fake.dels) != 1 {
 				t.Errorf("%d DELs, want 1", len(tc.fake.dels))
 			}

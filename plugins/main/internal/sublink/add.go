@@ -24,9 +24,9 @@ import (
 // attach is one ADD under way.
 type attach struct {
 	*Request
-	*cniops.Site
-	p     *plugin
-	undos rollback.Stack
+	*cniops.Namespaces
+	p  *plugin
+	rb rollback.Stack
 
 	master rtnl.Link
 	link   rtnl.Link
@@ -42,15 +42,15 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	t := &attach{Request: req, p: p}
-	if t.Site, err = cniops.Open(a.Netns); err != nil {
+	if t.Namespaces, err = cniops.Open(a.Netns); err != nil {
 		return nil, err
 	}
-	defer t.Site.Close()
+	defer t.Namespaces.Close()
 	if err := t.prepare(); err != nil {
 		return nil, err
 	}
-	defer t.undos.Rollback(ctx, &err)
-	if err := cniops.Run(ctx, t.begin, t.makeLink, t.allocate, t.configure, t.complete); err != nil {
+	defer t.rb.Rollback(ctx, &err)
+	if err := cniops.RunSteps(ctx, t.begin, t.makeLink, t.allocate, t.configure, t.complete); err != nil {
 		return nil, err
 	}
 	return cniconf.Convert(t.result, t.Version())
@@ -58,7 +58,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 
 // prepare refuses what the kernel's state rules out. It changes nothing.
 func (t *attach) prepare() (err error) {
-	if err := t.NameFree(t.Args.IfName); err != nil {
+	if err := t.EnsureIfNameFree(t.Args.IfName); err != nil {
 		return err
 	}
 	if !t.HasMaster {
@@ -87,8 +87,11 @@ func (t *attach) begin(context.Context) error {
 		}
 	}
 	t.rec = section{NetNS: t.NS.Inode(), Master: t.master.Name, IPAM: t.IPAM}
-	t.undos.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, t.p.Name) })
-	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.Args.Netns, t.p.Name, t.rec), "record the attachment")
+	if err := t.p.Records.Begin(t.ref, t.Args.Netns, t.p.Name, t.rec); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
+	}
+	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, t.p.Name) })
+	return nil
 }
 
 // makeLink makes the interface where it belongs, under its name.
@@ -102,7 +105,7 @@ func (t *attach) makeLink(context.Context) error {
 	if err := h.AddSub(s); err != nil {
 		return t.explain(h, err)
 	}
-	t.undos.Push(t.p.Name+" "+s.Name, func(context.Context) error {
+	t.rb.Push(t.p.Name+" "+s.Name, func(context.Context) error {
 		l, err := t.Pod.LinkByName(s.Name)
 		if err != nil {
 			return gone(err)
@@ -129,7 +132,7 @@ func (t *attach) explain(h *rtnl.Handle, err error) error {
 	case errors.Is(err, rtnl.ErrNotSupported) && h.Supports(t.p.Name) != nil:
 		return cnierr.Unsupported("type", t.p.Name, "this kernel has no such devices")
 	case errors.Is(err, rtnl.ErrExist):
-		if taken := t.NameFree(t.Args.IfName); taken != nil { // somebody was faster
+		if taken := t.EnsureIfNameFree(t.Args.IfName); taken != nil { // somebody was faster
 			return taken
 		}
 		if t.p.Name == "vlan" {
@@ -152,7 +155,7 @@ func (t *attach) allocate(ctx context.Context) error {
 	var err error
 	switch {
 	case t.ipamType != "":
-		from, t.rec.Addrs, err = ipam.Allocate(ctx, t.p.IPAM, t.Args, t.ipamType, &t.undos)
+		from, t.rec.Addrs, err = ipam.Allocate(ctx, t.p.IPAM, t.Args, t.ipamType, &t.rb)
 	case from != nil:
 		t.rec.Addrs, err = ipam.Addrs(from)
 	default:
@@ -188,7 +191,7 @@ func (t *attach) complete(context.Context) error {
 	if err := t.p.Records.Complete(t.ref, t.p.Name, t.rec); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
 	}
-	t.result.Interfaces = []*types100.Interface{cniops.Entry(t.link, t.Args.Netns, t.Version())}
+	t.result.Interfaces = []*types100.Interface{cniops.ResultInterface(t.link, t.Args.Netns, t.Version())}
 	return nil
 }
 
