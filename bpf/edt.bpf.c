@@ -1,10 +1,10 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Egress of a device with an fq qdisc: the pod's own device for what the pod sends,
- * the host end for what it gets. Writes the earliest departure time, which fq
- * honours: the queue is fq's, and a socket of this node feels it. On clsact only,
- * since the filter's class says whose limit it is.
+ * Egress of a device with an fq qdisc: the pod's own device for what the pod sends, the host veth
+ * for what it gets. Writes the earliest departure time of each packet. fq honours it, so the queue
+ * is fq's, and a socket of this node feels it. On clsact only: the filter's class says which limit
+ * applies.
  */
 #define SL_PROGRAM SL_PROGRAM_EDT
 #include "lib/base/compiler.h"
@@ -14,7 +14,10 @@
 #include "lib/edt/edt.h"
 #include "lib/podns/podns_device.h"
 
-/* A time that fq may take from the sender: its own horizon is 10 s. Anything else is of another clock, or old. */
+/*
+ * The latest time that a sender may ask for: fq's own horizon is 10 s. A later time, or one in the
+ * past, is of another clock.
+ */
 #define FQ_HORIZON (10 * NSEC_PER_SEC)
 
 SEC("tc")
@@ -25,13 +28,16 @@ int sl_edt(struct __sk_buff *skb)
 	__u64 now, wanted = skb->tstamp;
 	struct sl_departure d;
 
+	/* 1. does the limit apply? */
 	if (!e || !edt_applies(skb, e, number))
 		return SL_NEXT;
+	/* 2. when may the packet leave? */
 	now = bpf_ktime_get_ns();
 	if (wanted < now || wanted - now > FQ_HORIZON)
 		wanted = 0;
 	if (!edt_depart(e, skb->wire_len, bpf_get_hash_recalc(skb), now, wanted, &d))
 		return drop(skb, SL_DROP_RATE, SL_EDT_KEY | number);
+	/* 3. ECN mark and departure time */
 	if (d.wait > e->mark)
 		bpf_skb_ecn_set_ce(skb);
 	skb->tstamp = d.at;

@@ -1,9 +1,9 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Host end of a pod's veth, tc ingress: everything the pod sends. First hook of
- * the pod's sending direction: it drops what is spoofed, opens the flow record,
- * and sends confirmed flows past the stack.
+ * Host veth, tc ingress: everything the pod sends. First hook of the pod's sending direction. It
+ * drops spoofed packets, opens the conntrack entry, and redirects confirmed connections past the
+ * stack.
  */
 #define SL_PROGRAM SL_PROGRAM_FROM_POD
 #include "lib/base/compiler.h"
@@ -15,13 +15,13 @@
 #include "lib/nat/hairpin_slow.h"
 #include "lib/policy/policy.h"
 
-/* Addresses that every host may send from before it has one, and on its link. */
+/* Addresses that every host may send from: before it has one, and on its link. */
 static __always_inline bool is_link_scope(const __u8 *ip)
 {
 	return addr_is_any(ip) || addr_is_link_local6(ip);
 }
 
-/* Is the device the packet came from another one of the pod that has its source address? */
+/* Does the packet come from another device of the pod that has its source address? */
 static __always_inline bool same_pod(__u32 ifindex, const struct sl_endpoint *ep)
 {
 	struct sl_endpoint_stats *st = endpoint_stats(ifindex);
@@ -29,7 +29,7 @@ static __always_inline bool same_pod(__u32 ifindex, const struct sl_endpoint *ep
 	return st && ep->pod && st->pod == ep->pod;
 }
 
-/* Asks the policy of the device for a packet whose flow has no verdict of it. */
+/* Evaluates the device's policy for a packet whose connection it has not admitted yet. */
 static __always_inline enum sl_drop_reason pod_out_admit(struct __sk_buff *skb, const struct sl_pkt *p,
 							 const struct sl_endpoint *ep, struct sl_ct_entry *ct)
 {
@@ -42,8 +42,9 @@ static __always_inline enum sl_drop_reason pod_out_admit(struct __sk_buff *skb, 
 }
 
 /*
- * The record of the packet's flow, fresh if the packet opens one; in *flow NULL when there is none to keep. Under
- * a policy every admitted packet has one: without it the answer would not be admitted.
+ * Finds the conntrack entry of the packet's connection, or creates it if the packet opens one.
+ * *entry is NULL if there is none to keep. Under a policy every admitted packet has an entry:
+ * without it the answer would not be admitted.
  */
 static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const struct sl_pkt *p,
 						 const struct sl_endpoint *ep, struct sl_ct_entry **entry, __u64 now)
@@ -55,7 +56,7 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 	*entry = NULL;
 	if (ct && unlikely(ct_is_new_connection(ct, p, SL_TX)))
 		ct = NULL;
-	/* An answer by the pod's door has its verdict from where it came in. */
+	/* The hook where the connection came in has admitted a reply through pod-side SNAT. */
 	if (unlikely(!ct) && pod_snat_is_reply(&p->tuple, now))
 		return SL_DROP_NONE;
 	if (unlikely((ct ? ct->policy : 0) != ep->policy)) {
@@ -73,7 +74,7 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 		s->entry.policy = ep->policy;
 		ct = ct_insert(&p->tuple, &s->entry);
 		if (!ct)
-			return SL_DROP_NONE; /* not recorded: slow, but whole */
+			return SL_DROP_NONE; /* no entry: the packet takes the slow path */
 	}
 	*entry = ct_update(&p->tuple, ct, p, SL_TX, skb->len, now);
 	return SL_DROP_NONE;
@@ -91,7 +92,7 @@ static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct
 		return SL_NEXT;
 	tuple_reverse(&back, p);
 	ct = ct_lookup_entry(&back, peer->owner, now);
-	/* The peer's record is gone, or its policy is another now: learn again. */
+	/* The peer's entry has gone, or its policy is another one now: learn again. */
 	if (!ct || ct->policy != peer->policy)
 		return SL_NEXT;
 	if (!(peer->flags & SL_EP_QDISC_RX)) /* else sl_to_pod does */
@@ -127,16 +128,19 @@ static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl
 	return verdict;
 }
 
-/* By way of the stack; to a published port of this node, with the pod as destination. */
+/* The slow path. A packet to a published port of this node gets the pod as its destination. */
 static __always_inline int slow_path(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_ct_entry *ct)
 {
-	/* It has left by an uplink, or has been to another pod: it is not for the node. */
+	/* The connection has left by an uplink, or has reached another pod: it is not for the node. */
 	if (ct && (ct->flags & (SL_CT_TX_SEEN_LAST | SL_CT_NAT)))
 		return SL_NEXT;
 	return hairpin_from_pod(skb, p) == TC_ACT_SHOT ? TC_ACT_SHOT : SL_NEXT;
 }
 
-/* What has no record of its own: sources of the link, another device's address, what the first parser gives up. own: the source is the device's. */
+/*
+ * Packets without an entry of their own: link-scope sources, another device's address, and what the
+ * fast parser cannot read. own_addr: the source is this device's address.
+ */
 static __always_inline int pod_out_slow(struct __sk_buff *skb, struct sl_pkt *p, enum sl_parsed parsed, bool own_addr,
 					__u64 now)
 {
@@ -161,16 +165,21 @@ int sl_from_pod(struct __sk_buff *skb)
 	struct sl_endpoint *ep;
 	struct sl_ct_entry *ct;
 
+	/* 1. parse (above): what is not IP is for the stack */
 	if (unlikely(parsed == SL_PARSED_NONE))
 		return SL_NEXT;
 	if (unlikely(parsed == SL_PARSED_PRIO_STACKED))
 		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
-	/* See sl_from_uplink. */
+	/* sl_from_uplink says why. */
 	if (unlikely(addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK_POD, skb->ifindex);
+	/* 2. endpoint: whose address is the source? Drop what is spoofed */
 	ep = endpoint_cached(p.tuple.local, now);
 	if (unlikely(!ep || ep->ifindex != skb->ifindex)) {
-		/* A pod on two networks answers by whatever device its routes say; the stack takes it from there. */
+		/*
+		 * A pod on two networks answers through the device its routes name. The stack takes
+		 * it from there.
+		 */
 		if (cfg_anti_spoof && !is_link_scope(p.tuple.local) && !(ep && same_pod(skb->ifindex, ep)))
 			return drop(skb, SL_DROP_SPOOFED_IP, skb->ifindex);
 		ep = NULL;
@@ -181,11 +190,14 @@ int sl_from_pod(struct __sk_buff *skb)
 		count_tx(skb, st);
 		endpoint_set_admit_mark(skb, ep);
 	}
+	/* 3. what has no conntrack entry of its own */
 	if (unlikely(!ep || parsed != SL_PARSED_L4))
 		return pod_out_slow(skb, &p, parsed, ep != NULL, now);
+	/* 4. policy and conntrack */
 	reason = track(skb, &p, ep, &ct, now);
 	if (unlikely(reason))
 		return drop(skb, reason, ep->ifindex);
+	/* 5. forward: slow path, to a pod of this node, or out by an uplink */
 	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, &p))
 		return slow_path(skb, &p, ct);
 	if (unlikely(ct->flags & SL_CT_PEER_LOCAL))

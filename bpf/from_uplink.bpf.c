@@ -1,9 +1,8 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Uplink, tc ingress: clients of hostPorts, answers to masqueraded flows, and
- * connections to a pod's own address. First hook of the pod's receiving
- * direction.
+ * Uplink, tc ingress: clients of hostPorts, answers to masqueraded connections, and connections to
+ * a pod's own address. First hook of the pod's receiving direction.
  */
 #define SL_PROGRAM SL_PROGRAM_FROM_UPLINK
 #include "lib/base/compiler.h"
@@ -17,16 +16,16 @@
 #include "lib/packet/fragment.h"
 #include "lib/packet/icmp_error.h"
 
-/* What the packet turned out to belong to. */
+/* The connection that a packet belongs to. */
 struct sl_ct_match {
-	struct sl_tuple *key; /* of the record: the tuple as the pod sees it. Room that the caller has */
+	struct sl_tuple *key; /* of the entry: the tuple as the pod sees it. The caller provides the memory */
 	struct sl_ct_entry *ct;
 	struct sl_endpoint *ep;
 };
 
 /*
- * Does the SYN of a stranger belong to a masqueraded flow? While the pod's own has no answer: both ends open at once then
- * (RFC 9293 3.5, RFC 5382 REQ-2). Later it is of another connection.
+ * Does a third party's SYN belong to a masqueraded connection? Yes while the pod's own SYN has no
+ * answer: both ends open at once (RFC 9293 3.5, RFC 5382 REQ-2). Later it opens another connection.
  */
 static __always_inline bool is_simultaneous_open(const struct sl_ct_entry *ct)
 {
@@ -34,9 +33,10 @@ static __always_inline bool is_simultaneous_open(const struct sl_ct_entry *ct)
 }
 
 /*
- * A masqueraded flow, by its outside tuple, or one without translation, by its own. False: none that is still valid.
- * opens: the packet is a SYN for a published port. What it can belong to has not gone on yet, and has an index: a SYN sent twice, to
- * a pod that knows the client by another port (remap.h).
+ * Finds a masqueraded connection by its outside tuple, or an untranslated one by its own. False:
+ * there is no valid one. opens: the packet is a SYN for a published port. It can only repeat the
+ * SYN of a connection whose client the pod knows by another port (nat/client_port.h). Such a
+ * connection is unassured and has a reverse entry.
  */
 static __always_inline bool find_snat_or_plain(const struct sl_pkt *p, struct sl_ct_match *m, bool opens, __u64 now)
 {
@@ -58,23 +58,26 @@ static __always_inline bool find_snat_or_plain(const struct sl_pkt *p, struct sl
 	if (is_reverse) {
 		m->ct = ct_lookup_entry(m->key, m->ep->owner, now);
 		if (!m->ct) {
-			/* A connection that ended leaves its index behind: only a lost half is restored. */
+			/*
+			 * A connection that ended leaves its reverse entry behind. Restore only an
+			 * entry that the LRU took.
+			 */
 			if (pkt_is_syn(p) || ct_exists(m->key))
 				return false;
 			m->ct = ct_restore(&p->tuple, ct, now);
 		}
 		if (!m->ct || !tuple_equal(&m->ct->other, &p->tuple))
-			return false; /* the record has moved on to another outside tuple */
+			return false; /* the entry has another outside tuple now */
 		if ((m->ct->flags & SL_CT_CLIENT_PORT) &&
 		    !hostport_is_current(&p->tuple, m->ct->flags & SL_CT_DNAT_ANYADDR, m->ct->hostport_generation))
-			return false; /* as find_hostport() says of those without index */
+			return false; /* as find_hostport() checks those without a reverse entry */
 		if (is_simultaneous_open(m->ct))
 			return true;
 	}
 	return !ct_is_new_connection(m->ct, p, SL_RX);
 }
 
-/* The tuple as the pod sees it, of a packet for a mapping. */
+/* Sets key to the tuple as the pod sees it, for a packet to the mapping hp. */
 static __always_inline void to_pod_tuple(const struct sl_pkt *p, const struct sl_hostport *hp, struct sl_tuple *key)
 {
 	*key = p->tuple;
@@ -83,11 +86,10 @@ static __always_inline void to_pod_tuple(const struct sl_pkt *p, const struct sl
 }
 
 /*
- * Finds the flow of a packet for a published port (NULL: for none), if there is one: the
- * mapping itself leads to the record, which needs no index therefore. A record
- * of another generation is not ours: the port has a new owner, and so has whoever
- * talks to it. True: the flow, in m. Else m->key and
- * m->ep are set for making one.
+ * Finds the connection of a packet to a published port. slot: the mapping, or NULL. The mapping
+ * itself leads to the entry, so it needs no reverse entry. An entry of another generation does not
+ * count: the port has a new owner. True: the connection is in m. False: m->key and m->ep are set
+ * for a new one, m->ct is the old entry of the same key.
  */
 static __always_inline bool find_hostport(const struct sl_pkt *p, struct sl_hp_cache_slot *slot, struct sl_ct_match *m,
 					  __u64 now)
@@ -101,7 +103,10 @@ static __always_inline bool find_hostport(const struct sl_pkt *p, struct sl_hp_c
 	       tuple_equal(&m->ct->other, &p->tuple) && !ct_is_new_connection(m->ct, p, SL_RX);
 }
 
-/* Does the node await what comes under the outside tuple of the record in the scratch? A function of its own for the verifier's sake. */
+/*
+ * Does the node expect a packet with the outside tuple?
+ * in: ct_scratch()->entry.other. A function of its own for the verifier.
+ */
 __noinline int sl_node_expects(struct __sk_buff *skb)
 {
 	struct sl_ct_scratch *s = ct_scratch();
@@ -110,8 +115,9 @@ __noinline int sl_node_expects(struct __sk_buff *skb)
 }
 
 /*
- * Is old, under the tuple that p would have at the pod, another connection of the client's that still goes on: by another published
- * port or address, or to the pod's own address? One of which an end has said its last word is still the other end's.
+ * Is old, under the tuple that p would have at the pod, another connection of the client that still
+ * goes on? It uses another published port or address, or the pod's own address. A connection that
+ * one end has closed still belongs to the other end.
  */
 static __always_inline bool client_port_clash(const struct sl_ct_entry *old, const struct sl_pkt *p)
 {
@@ -125,12 +131,15 @@ static __always_inline bool client_port_clash(const struct sl_ct_entry *old, con
 	return !(flags & (SL_CT_SNAT | SL_CT_POD_OPENED));
 }
 
-/* Makes the flow of a packet to a published port. SL_DROP_NONE without m->f: it is not for the port after all. */
+/*
+ * Creates the entry of a packet to a published port. SL_DROP_NONE without m->ct: the packet is not
+ * for the port after all.
+ */
 static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb, const struct sl_pkt *p,
 							   struct sl_ct_match *m, const struct sl_hp_cache_slot *slot,
 							   __u64 now)
 {
-	struct sl_ct_entry *old = m->ct; /* of the same key, as find_hostport() found it */
+	struct sl_ct_entry *old = m->ct; /* of the same key, found by find_hostport() */
 	struct sl_ct_scratch *s;
 	bool clash;
 
@@ -138,7 +147,7 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 	if ((slot->match & SL_HP_MATCH_ANYADDR) && !is_node_addr(p->tuple.local))
 		return SL_DROP_NONE;
 	if (slot->hp.port != p->tuple.local_port && !proto_has_free_ports(p->tuple.proto))
-		return SL_DROP_NONE; /* not a mapping for us: the loader makes none such */
+		return SL_DROP_NONE; /* the loader writes no such mapping */
 	clash = old && client_port_clash(old, p);
 	s = ct_scratch();
 	if (!s)
@@ -148,7 +157,10 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 	if (slot->hp.flags & SL_HP_MASQ_ALL)
 		s->entry.flags |= SL_CT_WANTS_POD_SNAT;
 	s->entry.other = p->tuple;
-	/* A SYN is for the hostPort as DNAT would have it; anything else may be the answer to a host's own connection. */
+	/*
+	 * A SYN is for the hostPort, as with DNAT. Any other packet may answer a connection of the
+	 * node itself.
+	 */
 	if (!pkt_is_syn(p) && sl_node_expects(skb))
 		return SL_DROP_NONE;
 	if (!hostport_admits(&slot->hp, p->tuple.remote))
@@ -165,7 +177,7 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 	return m->ct ? SL_DROP_NONE : SL_DROP_CT_TABLE;
 }
 
-/* A connection that somebody opens to the pod's own address: its answers must keep that address. */
+/* Creates the entry of a connection to the pod's own address: its answers must keep that address. */
 static __always_inline void create_inbound(const struct sl_pkt *p, struct sl_ct_match *m, __u64 now)
 {
 	struct sl_ct_scratch *s;
@@ -181,7 +193,10 @@ static __always_inline void create_inbound(const struct sl_pkt *p, struct sl_ct_
 	m->ct = ct_insert(m->key, &s->entry);
 }
 
-/* Finds or makes the flow of a packet. SL_DROP_NONE without m->f: it is not for us. */
+/*
+ * Finds or creates the connection of a packet. SL_DROP_NONE without m->ct: the packet is not for
+ * Sluice.
+ */
 static __always_inline enum sl_drop_reason classify(struct __sk_buff *skb, const struct sl_pkt *p,
 						    struct sl_ct_match *m, __u64 now)
 {
@@ -192,11 +207,14 @@ static __always_inline enum sl_drop_reason classify(struct __sk_buff *skb, const
 	if (find_hostport(p, slot, m, now))
 		return SL_DROP_NONE;
 	old = m->ct;
-	/* A masqueraded flow that has this port since before it was published keeps it. */
+	/* A masqueraded connection keeps its port if it had the port before the port was published. */
 	if (find_snat_or_plain(p, m, slot && pkt_is_syn(p), now))
 		return SL_DROP_NONE;
 	if (slot) {
-		/* As find_hostport() had left it: a copy would not fit into the stack of kernels before 6.9. */
+		/*
+		 * Set again what find_hostport() had set: a copy would not fit into the stack of
+		 * kernels before 6.9.
+		 */
 		to_pod_tuple(p, &slot->hp, m->key);
 		m->ct = old;
 		m->ep = &slot->ep;
@@ -210,9 +228,10 @@ static __always_inline enum sl_drop_reason classify(struct __sk_buff *skb, const
 }
 
 /*
- * An ICMP error about a packet that left the node translated: the pod gets it as if
- * about the one it sent. It belongs to the flow, and takes its way: the stack's
- * connection tracking may not have seen a packet of a short-cut flow for hours.
+ * An ICMP error about a packet that left the node translated. The pod gets it as if about the
+ * packet it sent. It takes the way of its connection: netfilter conntrack may not have seen a
+ * packet of that connection for hours.
+ * in: slow_scratch()->outer  out: slow_scratch()->inner, ->key
  */
 __noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 {
@@ -240,7 +259,11 @@ __noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 	return SL_NEXT;
 }
 
-/* The rest of a datagram goes where its first fragment went. Without that one the stack may wait for it: it may be the node's. */
+/*
+ * A later fragment gets the address that the first one got. Without the first one it goes to the
+ * stack, which may be waiting for it.
+ * in: slow_scratch()->outer
+ */
 __noinline int sl_upl_in_frag(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -261,8 +284,10 @@ __noinline int sl_upl_in_frag(struct __sk_buff *skb)
 }
 
 /*
- * A packet that cannot take the shortcut, in the scratch's outer: the first of a flow, or one that the second parser has
- * read. hostport_cached() has been asked for it. A function of its own, so that the verifier walks it once and the shortcut stays short.
+ * A packet that cannot take the fast path: the first one of a connection, or one that the slow
+ * parser has read. The caller has called hostport_cached() for it. A function of its own: the
+ * verifier checks it once, and the fast path stays short.
+ * in: slow_scratch()->outer  out: slow_scratch()->key
  */
 __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 {
@@ -275,6 +300,7 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 	if (!slow)
 		return SL_NEXT;
 	m.key = &slow->key;
+	/* 1. find or create the conntrack entry */
 	reason = classify(skb, &slow->outer.p, &m, now);
 	if (reason)
 		return drop(skb, reason, m.ep ? m.ep->ifindex : 0);
@@ -283,9 +309,11 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 			frag_forget(&slow->outer, SL_RX);
 		return SL_NEXT;
 	}
+	/* 2. conntrack */
 	m.ct = ct_update(m.key, m.ct, &slow->outer.p, SL_RX, skb->len, now);
 	fast = cfg_fast_path == SL_FAST_DIRECT && (m.ct->flags & SL_CT_DNAT) && !slow->outer.first_frag &&
 	       m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p) && slow->outer.p.seg_len <= m.ep->mtu;
+	/* 3. rewrite and forward */
 	if (slow_rewrite(skb, &slow->outer, SL_RX, m.key) || (fast && slow_take_hop(skb, &slow->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
@@ -298,7 +326,7 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 	return SL_NEXT;
 }
 
-/* The deny list, where no XDP program can look at it: that one expects an Ethernet header. */
+/* The denylist, where no XDP program can check it: XDP expects an Ethernet header. */
 static __always_inline bool source_is_denied(const __u8 *source)
 {
 	struct sl_cidr key = {.prefix_len = 128};
@@ -307,7 +335,10 @@ static __always_inline bool source_is_denied(const __u8 *source)
 	return denylist_match(&key);
 }
 
-/* What the first parser left: see odd.h. No function: the frames of what it calls would be too many. */
+/*
+ * What the fast parser cannot read (packet/parse_slow.h). Inlined: the frames of its callees would
+ * be too many.
+ */
 static __always_inline int uplink_in_slow(struct __sk_buff *skb)
 {
 	__u32 kind = (__u32)sl_slow_parse(skb, cfg_l2_len, SL_RX, 0);
@@ -315,7 +346,7 @@ static __always_inline int uplink_in_slow(struct __sk_buff *skb)
 
 	if (!slow || kind == SL_SLOW_NONE)
 		return SL_NEXT;
-	/* What sl_from_uplink() looks for, in what comes without Ethernet header. */
+	/* As sl_from_uplink() checks, for packets without Ethernet header. */
 	if (addr_is_loopback(slow->outer.p.tuple.local) || addr_is_loopback(slow->outer.p.tuple.remote))
 		return drop(skb, SL_DROP_LOOPBACK, 0);
 	if (!cfg_l2_len && source_is_denied(slow->outer.p.tuple.remote))
@@ -344,41 +375,49 @@ int sl_from_uplink(struct __sk_buff *skb)
 	struct sl_pkt p = {};
 	bool fast;
 
-	if (!cfg_l2_len) /* nor link addresses: all is for the node */
+	if (!cfg_l2_len) /* no link addresses either: every packet is for the node */
 		return uplink_in_slow(skb);
+	/* 1. parse */
 	if (unlikely(skb->pkt_type == PACKET_OTHERHOST))
 		return SL_NEXT;
 	parsed = parse_packet(skb, &p, SL_RX);
-	/* The stack takes off all tags of VLAN 0 and would go on with a packet that nothing here has looked at. */
+	/* The stack removes all VLAN 0 tags, and would go on with a packet that no hook has checked. */
 	if (unlikely(parsed == SL_PARSED_PRIO_STACKED))
 		return drop(skb, SL_DROP_UNPARSABLE, 0);
-	/* Should somebody have set route_localnet, what is bound to 127.0.0.1 is still the node's own (CVE-2020-8558). */
+	/* With route_localnet set, a socket on 127.0.0.1 must still be out of reach (CVE-2020-8558). */
 	if (parsed >= SL_PARSED_L3 && unlikely(addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK, 0);
 	if (unlikely(skb->pkt_type != PACKET_HOST))
 		return SL_NEXT;
 	if (unlikely(parsed != SL_PARSED_L4))
 		return parsed == SL_PARSED_L3 ? uplink_in_slow(skb) : SL_NEXT;
+	/* 2. find the hostPort and the conntrack entry; what has none takes the slow path, or is for the stack */
 	slot = hostport_cached(skb, &p, now);
-	/* Never on the shortcut, and mostly without a flow to find. */
+	/* A SYN is never on the fast path, and mostly has no entry. */
 	if (unlikely(pkt_is_syn(&p)))
 		return slow_ctx_init(&p) ? sl_upl_in_slow(skb) : SL_NEXT;
-	/* A masqueraded flow that has a port since before it was published keeps it. */
+	/* A masqueraded connection keeps its port if it had the port before the port was published. */
 	if (unlikely(!find_hostport(&p, slot, &m, now)) && !find_snat_or_plain(&p, &m, false, now)) {
-		/* Nothing of ours: most of what comes for the node itself. */
+		/* Not for Sluice: most of what comes for the node itself. */
 		if (!slot && !(pkt_opens(&p) && endpoint_lookup(p.tuple.local)))
 			return SL_NEXT;
 		return slow_ctx_init(&p) ? sl_upl_in_slow(skb) : SL_NEXT;
 	}
 	if (unlikely(!m.ct || !m.ep))
 		return SL_NEXT;
+	/* 3. conntrack */
 	m.ct = ct_update(m.key, m.ct, &p, SL_RX, skb->len, now);
-	/* Under another policy than its verdict is of, it has to see sl_to_pod. */
+	/*
+	 * If another policy is in force than the one that admitted it, the packet has to pass
+	 * sl_to_pod.
+	 */
 	fast = fast_allowed(m.ct, &p) && p.seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy;
+	/* 4. rewrite */
 	if (unlikely(m.ct->flags & SL_CT_CLIENT_PORT) && rewrite_remote_port(skb, &p, SL_RX, m.key))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (unlikely(rewrite_packet(skb, &p, SL_RX, m.key, fast)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
+	/* 5. forward: to the pod past the stack, or to the stack */
 	if (likely(fast)) {
 		ct_delete_if_closed(m.key, m.ct, &p);
 		return fast_to_pod(skb, m.ep);

@@ -1,9 +1,8 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The pod's own device, inside its namespace, tc egress: everything the pod
- * sends. For devices without a host end: macvlan, ipvlan, vlan, a device of the
- * host.
+ * The pod's own device, inside its network namespace, tc egress: everything the pod sends. For
+ * devices without a host veth: macvlan, ipvlan, vlan, host-device.
  */
 #define SL_PROGRAM SL_PROGRAM_NS_EGRESS
 #include "lib/base/compiler.h"

@@ -1,8 +1,8 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The pod's own device, inside its namespace, tc ingress: everything the pod
- * gets. See podns_egress.bpf.c.
+ * The pod's own device, inside its network namespace, tc ingress: everything the pod gets.
+ * podns_egress.bpf.c says which devices.
  */
 #define SL_PROGRAM SL_PROGRAM_NS_INGRESS
 #include "lib/base/compiler.h"

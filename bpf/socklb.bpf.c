@@ -1,10 +1,10 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Socket calls of the node's own processes, at the root of cgroup v2 (kernel
- * 5.9): connect and sendmsg get the pod behind a published port, recvmsg and getpeername
- * show the address that was asked for. Every program returns 1: nothing is refused
- * here. One object, since the nine programs are one concern and share all they do.
+ * Socket calls of the node's own processes, at the root of cgroup v2 (kernel 5.9). connect and
+ * sendmsg get the pod behind a published port. recvmsg and getpeername show the address that the
+ * process asked for. Every program returns 1: none refuses a call. One object, since the nine
+ * programs share all they do.
  */
 #include "lib/base/compiler.h"
 #include "lib/base/config.h"
@@ -12,7 +12,10 @@
 
 #define SL_ALLOW 1
 
-/* A socket that is bound to a loopback address cannot reach a pod: the kernel has no route for it (__mkroute_output). */
+/*
+ * A socket bound to a loopback address cannot reach a pod: the kernel has no route for it
+ * (__mkroute_output).
+ */
 static __always_inline bool bound_to_loopback4(const struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
@@ -43,6 +46,7 @@ int sl_connect4(struct bpf_sock_addr *ctx)
 
 	if (!socklb_in_our_netns(ctx))
 		return SL_ALLOW;
+	/* 1. is it a published port? */
 	socklb_dst4(&dst, ctx);
 	if (!socklb_lookup(&dst, socklb_proto(ctx), &entry)) {
 		socklb_forget(ctx, &dst);
@@ -50,6 +54,7 @@ int sl_connect4(struct bpf_sock_addr *ctx)
 	}
 	if (bound_to_loopback4(ctx))
 		return SL_ALLOW;
+	/* 2. remember and rewrite */
 	socklb_remember(ctx, &entry);
 	socklb_set4(ctx, entry.pod, entry.pod_port);
 	return SL_ALLOW;
@@ -63,6 +68,7 @@ int sl_connect6(struct bpf_sock_addr *ctx)
 
 	if (!socklb_in_our_netns(ctx))
 		return SL_ALLOW;
+	/* 1. is it a published port? */
 	socklb_dst6(&dst, ctx);
 	if (!socklb_lookup(&dst, socklb_proto(ctx), &entry)) {
 		socklb_forget(ctx, &dst);
@@ -70,6 +76,7 @@ int sl_connect6(struct bpf_sock_addr *ctx)
 	}
 	if (bound_to_loopback6(ctx))
 		return SL_ALLOW;
+	/* 2. remember and rewrite */
 	socklb_remember(ctx, &entry);
 	socklb_set6(ctx, entry.pod, entry.pod_port);
 	return SL_ALLOW;
@@ -83,6 +90,7 @@ int sl_sendmsg4(struct bpf_sock_addr *ctx)
 
 	if (!socklb_in_our_netns(ctx))
 		return SL_ALLOW;
+	/* 1. is it a published port? */
 	socklb_dst4(&dst, ctx);
 	if (!socklb_lookup(&dst, IPPROTO_UDP, &entry)) {
 		socklb_forget_udp(ctx, &dst);
@@ -90,6 +98,7 @@ int sl_sendmsg4(struct bpf_sock_addr *ctx)
 	}
 	if (bound_to_loopback4(ctx))
 		return SL_ALLOW;
+	/* 2. remember and rewrite */
 	socklb_remember_udp(ctx, &entry);
 	socklb_set4(ctx, entry.pod, entry.pod_port);
 	return SL_ALLOW;
@@ -103,6 +112,7 @@ int sl_sendmsg6(struct bpf_sock_addr *ctx)
 
 	if (!socklb_in_our_netns(ctx))
 		return SL_ALLOW;
+	/* 1. is it a published port? */
 	socklb_dst6(&dst, ctx);
 	if (!socklb_lookup(&dst, IPPROTO_UDP, &entry)) {
 		socklb_forget_udp(ctx, &dst);
@@ -110,6 +120,7 @@ int sl_sendmsg6(struct bpf_sock_addr *ctx)
 	}
 	if (bound_to_loopback6(ctx))
 		return SL_ALLOW;
+	/* 2. remember and rewrite */
 	socklb_remember_udp(ctx, &entry);
 	socklb_set6(ctx, entry.pod, entry.pod_port);
 	return SL_ALLOW;
@@ -176,8 +187,8 @@ int sl_peername6(struct bpf_sock_addr *ctx)
 }
 
 /*
- * Cookies are never used twice. Sockets of other namespaces have no entry: to look for one would draw a cookie for each, and
- * miss a different bucket, cold, each time.
+ * Cookies are never used twice. Sockets of other namespaces have no entry. A lookup for one would
+ * allocate a cookie, and miss another cold bucket each time.
  */
 SEC("cgroup/sock_release")
 int sl_sock_release(struct bpf_sock *ctx)

@@ -1,9 +1,9 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Host end of a pod's veth, tc egress: what the pod gets by way of the stack.
- * Last hook of the receiving direction: it confirms that the packet arrived with
- * the tuple the first hook saw, that is, that nobody else translated it.
+ * Host veth, tc egress: what the pod gets through the stack. Last hook of the receiving direction.
+ * It confirms that the packet still has the tuple that the first hook saw: nothing else has
+ * translated it.
  */
 #define SL_PROGRAM SL_PROGRAM_TO_POD
 #include "lib/base/compiler.h"
@@ -16,7 +16,10 @@
 #include "lib/nat/host_udp.h"
 #include "lib/policy/policy.h"
 
-/* From a pod of this node: its sending hook and this one are the two ends of the way. False: they saw different tuples. */
+/*
+ * From a pod of this node: the sender's hook and this one are the two ends of the way. False: they
+ * saw different tuples.
+ */
 static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p,
 					       const struct sl_endpoint *ep, const struct sl_endpoint *sender,
 					       __u64 now)
@@ -46,7 +49,7 @@ static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const stru
 	return true;
 }
 
-/* Did the packet come in by an uplink, whose hook has accounted it? */
+/* Did the packet come in by an uplink? Its hook has accounted the packet. */
 static __always_inline bool came_by_uplink(const struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ingress_ifindex;
@@ -54,7 +57,7 @@ static __always_inline bool came_by_uplink(const struct __sk_buff *skb)
 	return bpf_map_lookup_elem(&sl_uplinks, &ifindex) != NULL;
 }
 
-/* See sent.h. A function of its own, for the stack it takes. */
+/* sl_host_udp_add() for what the pod gets. A function of its own, for the stack it takes. */
 static __noinline int sl_host_udp_rev(const struct sl_pkt *p, __u64 now)
 {
 	struct sl_tuple sent;
@@ -64,8 +67,8 @@ static __noinline int sl_host_udp_rev(const struct sl_pkt *p, __u64 now)
 }
 
 /*
- * Notes that the packet is still the one the first hook of its way saw, or exchanges its ends where a hairpin or a masquerade
- * ends here. *accounted: nobody has to account it any more.
+ * Confirms the tuple, or rewrites the packet where a hairpin or pod-side SNAT ends. *accounted: the
+ * packet needs no more accounting.
  */
 static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
 				   __u64 now, bool *accounted)
@@ -86,7 +89,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 	*accounted = *accounted || came_by_uplink(skb);
 	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
 	if (ct && (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) == SL_CT_WANTS_POD_SNAT) {
-		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to come by here */
+		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to pass here */
 		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;
 	}
 	if (ct && (ct->flags & SL_CT_RX_SEEN_FIRST) && !(ct->flags & SL_CT_RX_SEEN_LAST))
@@ -94,7 +97,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 	return SL_NEXT;
 }
 
-/* What the first parser left. */
+/* What the fast parser cannot read. */
 static __always_inline int deliver_slow(struct __sk_buff *skb, __u64 now)
 {
 	int verdict = hairpin_slow(skb, SL_RX);
@@ -105,7 +108,10 @@ static __always_inline int deliver_slow(struct __sk_buff *skb, __u64 now)
 	return verdict;
 }
 
-/* Asks the policy of the device, if it has one. *admitted: the flow of the packet, if it has one under its tuple. */
+/*
+ * Evaluates the device's policy, if it has one. *admitted: the entry under the packet's tuple, if
+ * there is one.
+ */
 static __always_inline enum sl_drop_reason pod_in_admit(struct __sk_buff *skb, const struct sl_pkt *p,
 							enum sl_parsed parsed, struct sl_ct_entry **admitted, __u64 now)
 {
@@ -132,19 +138,23 @@ int sl_to_pod(struct __sk_buff *skb)
 	struct sl_endpoint *ep;
 	int verdict = SL_NEXT;
 
+	/* 1. parse (above) */
 	if (parsed == SL_PARSED_NONE)
 		return SL_NEXT;
 	if (parsed == SL_PARSED_PRIO_STACKED)
 		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
+	/* 2. policy of the device */
 	reason = pod_in_admit(skb, &p, parsed, &admitted, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
 	accounted = !admitted;
+	/* 3. deliver to the pod: pod-side SNAT, hairpin, confirmation */
 	ep = endpoint_lookup(p.tuple.local);
 	if (ep && ep->ifindex == skb->ifindex) {
 		count_rx(skb, endpoint_stats(ep->ifindex), false);
 		verdict = parsed == SL_PARSED_L4 ? deliver(skb, &p, ep, now, &accounted) : deliver_slow(skb, now);
 	}
+	/* 4. account, if no other hook has */
 	if (!accounted)
 		policy_account(skb, &p, admitted, SL_RX, now);
 	return verdict;

@@ -1,9 +1,8 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Uplink, tc egress: what pods send out by way of the stack. Last hook of the
- * sending direction: it translates (answers of a hostPort, masquerade) and
- * confirms that nobody else did.
+ * Uplink, tc egress: what pods send out through the stack. Last hook of the sending direction. It
+ * translates (answers of a hostPort, masquerade) and confirms that nothing else did.
  */
 #define SL_PROGRAM SL_PROGRAM_TO_UPLINK
 #include "lib/base/compiler.h"
@@ -17,7 +16,7 @@
 #include "lib/packet/fragment.h"
 #include "lib/packet/icmp_error.h"
 
-/* The packet leaves as it is, and with it the rest of its datagram. */
+/* The packet leaves unchanged, and so do the later fragments of its datagram. */
 static __always_inline int pass_unchanged(const struct sl_slow_ctx *slow, __u64 now)
 {
 	if (slow->outer.first_frag)
@@ -25,7 +24,7 @@ static __always_inline int pass_unchanged(const struct sl_slow_ctx *slow, __u64 
 	return SL_NEXT;
 }
 
-/* Translates the packet of a flow that has an outside tuple. */
+/* Translates a packet of a connection that has an outside tuple. */
 static __always_inline int translate(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
 				     const struct sl_endpoint *ep, const struct sl_ct_entry *ct, __u64 now)
 {
@@ -36,13 +35,13 @@ static __always_inline int translate(struct __sk_buff *skb, const struct sl_slow
 	return SL_NEXT;
 }
 
-/* The same tuple left the pod and arrived here: note the way it took, which holds for what follows at once. */
+/* The same tuple left the pod and arrived here: cache the way it took for the packets that follow. */
 static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_slow_ctx *slow, struct sl_ct_entry *ct,
 				       __u64 now)
 {
 	const struct sl_pkt *p = &slow->outer.p;
 
-	/* By a device without Ethernet header the stack goes on sending: there is no neighbour to redirect to. */
+	/* On an L3 uplink the stack goes on sending: there is no neighbour to redirect to. */
 	if (!(ct->flags & SL_CT_TX_SEEN_FIRST) || !cfg_l2_len)
 		return;
 	if (ct->out_ifindex != skb->ifindex)
@@ -54,9 +53,9 @@ static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_sl
 }
 
 /*
- * A flow the pod opens and that must not show the pod's address: gets an outside
- * tuple, once. f: the record from_pod made, or NULL when it saw another tuple
- * (a Service address that netfilter translated).
+ * Gives a connection that a pod opened an outside tuple, once: it must not show the pod's address.
+ * ct: the entry from sl_from_pod, or NULL if that saw another tuple (a Service address that
+ * netfilter translated).
  */
 static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
 				      const struct sl_endpoint *ep, struct sl_ct_entry *ct, __u64 now)
@@ -85,7 +84,10 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slo
 	return translate(skb, slow, ep, ct, now);
 }
 
-/* Answers of a connection whose opening went by another way than our uplinks: they keep the pod's address, as will all that follow. */
+/*
+ * Answers of a connection that did not come in by one of the uplinks. They keep the pod's address,
+ * and so do all that follow.
+ */
 static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
 					 const struct sl_endpoint *ep, __u64 now)
 {
@@ -100,7 +102,11 @@ static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_
 	return pass_unchanged(slow, now);
 }
 
-/* A packet of a pod, in the scratch's outer. A function of its own, so that both parsers can end in it. */
+/*
+ * A packet of a pod, or of the node itself. A function of its own, so that both parsers can end in
+ * it.
+ * in: slow_scratch()->outer
+ */
 __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -112,29 +118,36 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 	if (!slow)
 		return SL_NEXT;
 	p = &slow->outer.p;
+	/* 1. endpoint: is it from a pod? */
 	ep = endpoint_lookup(p->tuple.local);
-	if (!ep) { /* the node's own, or translated before it got here */
+	if (!ep) { /* the node's own packet, or translated before it got here */
 		if (is_unconnected_udp(skb, p->tuple.proto))
 			sl_host_udp_add(&p->tuple, now);
 		return SL_NEXT;
 	}
+	/* 2. conntrack */
 	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
-	/* from_pod replaced the record if this SYN opens anew; where it saw another tuple, it could not. */
+	/*
+	 * sl_from_pod has replaced the entry if this SYN opens anew. If it saw another tuple, it
+	 * could not.
+	 */
 	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST) && ct_is_new_connection(ct, p, SL_TX))
 		ct = NULL;
-	/* The pod that was the other end is gone, and its address is somewhere outside now. */
+	/* The pod that was the other end has gone: its address is outside now. */
 	if (ct && ((ct->flags & SL_CT_PEER_LOCAL) || (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) ==
 							     (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)))
 		ct = NULL;
+	/* 3. a connection with an outside tuple */
 	if (ct && (ct->flags & SL_CT_NAT)) {
 		if (!(ct->flags & SL_CT_TX_SEEN_FIRST))
 			ct->last_seen = now;
-		/* The way back belongs to another flow by now: start anew with a tuple of our own. */
+		/* The reverse tuple belongs to another connection now: start anew with another tuple. */
 		if ((ct->flags & SL_CT_HAS_REVERSE) && !ct_ensure_reverse(&p->tuple, ct) && (ct->flags & SL_CT_SNAT))
 			return masquerade(skb, slow, ep, NULL, now);
 		confirm_tx(skb, slow, ct, now);
 		return translate(skb, slow, ep, ct, now);
 	}
+	/* 4. a connection that stays untranslated */
 	if (ct && (!(ct->flags & SL_CT_POD_OPENED) || (ct->flags & SL_CT_REPLIED))) {
 		confirm_tx(skb, slow, ct, now);
 		return pass_unchanged(slow, now);
@@ -144,6 +157,7 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 			confirm_tx(skb, slow, ct, now);
 		return pass_unchanged(slow, now);
 	}
+	/* 5. a new connection that is masqueraded */
 	if (!ct &&
 	    ((p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == (SL_TCP_SYN | SL_TCP_ACK) || p->echo == SL_ECHO_ANSWERS))
 		return adopt_inbound(skb, slow, ep, now);
@@ -151,8 +165,9 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 }
 
 /*
- * An ICMP error about a packet that came for a pod, from the pod or from the node's own
- * stack: to whoever sent that packet it must speak of the address that he knows.
+ * An ICMP error about a packet that came for a pod, from the pod or from the node's stack. Its
+ * receiver must read the address that it sent the packet to.
+ * in: slow_scratch()->outer  out: slow_scratch()->inner
  */
 __noinline int sl_upl_out_icmp(struct __sk_buff *skb)
 {
@@ -179,7 +194,11 @@ __noinline int sl_upl_out_icmp(struct __sk_buff *skb)
 	return SL_NEXT;
 }
 
-/* The rest of a datagram of a pod leaves as its first fragment did; without that one not at all if it must not show the pod. */
+/*
+ * A later fragment of a pod leaves with the address of the first one. If that was not seen, a
+ * masqueraded pod's fragment is dropped: it would show the pod's address.
+ * in: slow_scratch()->outer
+ */
 __noinline int sl_upl_out_frag(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -202,7 +221,7 @@ __noinline int sl_upl_out_frag(struct __sk_buff *skb)
 	return slow_rewrite_addr(skb, &slow->outer, true, to) ? drop(skb, SL_DROP_REWRITE, ep->ifindex) : SL_NEXT;
 }
 
-/* Nothing that we could translate: of a masqueraded pod it does not leave. */
+/* Nothing in the packet can be translated: from a masqueraded pod it does not leave. */
 static __always_inline int drop_unparsable(struct __sk_buff *skb, const struct sl_slow_ctx *slow)
 {
 	const struct sl_tuple *t = &slow->outer.p.tuple;
@@ -212,7 +231,7 @@ static __always_inline int drop_unparsable(struct __sk_buff *skb, const struct s
 								   : SL_NEXT;
 }
 
-/* What the first parser left: see odd.h. */
+/* What the fast parser cannot read (packet/parse_slow.h). */
 static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -240,14 +259,18 @@ int sl_to_uplink(struct __sk_buff *skb)
 
 	if (!cfg_l2_len)
 		return uplink_out_slow(skb);
-	/* Pods' frames have lost a tag of VLAN 0 on their way here: what has one is the node's own, which wants it. */
-	if (passed(skb) || skb->vlan_present)
+	/*
+	 * A pod's frame has lost its VLAN 0 tag before. A frame with a tag is the node's own, and
+	 * keeps it.
+	 */
+	if (cb_marked(skb) || skb->vlan_present)
 		return SL_NEXT;
+	/* 1. parse; then the slow path, the only one here: the fast path has left by a redirect */
 	switch (parse_packet(skb, &p, SL_TX)) {
 	case SL_PARSED_L3:
 		return uplink_out_slow(skb);
 	case SL_PARSED_L4:
-		/* Most of what the node sends is its own: not to be detained. */
+		/* Most of what the node sends is its own: do not delay it. */
 		if ((!endpoint_lookup(p.tuple.local) && !is_unconnected_udp(skb, p.tuple.proto)) || !slow_ctx_init(&p))
 			return SL_NEXT;
 		return sl_upl_out_slow(skb);

@@ -1,8 +1,8 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * No programs: names every struct and enum that Go must see, so that bpf2go
- * writes each of them once (pkg/bpfgen).
+ * No programs. Names every struct and enum that Go needs, so that bpf2go writes each of them once
+ * (pkg/bpfgen).
  */
 #include "lib/base/compiler.h"
 #include "lib/base/config_types.h"

@@ -1,10 +1,9 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Uplink, XDP: before anything else sees a packet. Drops what comes from a
- * network of the deny list, and loopback addresses, which have no business on a
- * wire (RFC 1122 3.2.1.3, RFC 4291 2.5.3). Behind up to two VLAN tags too. Attached only while the list is
- * not empty.
+ * Uplink, XDP: before anything else sees a packet. Drops what comes from a network of the denylist,
+ * and loopback addresses, which must not be on a wire (RFC 1122 3.2.1.3, RFC 4291 2.5.3). Looks
+ * behind up to two VLAN tags. Attached only while the denylist is not empty.
  */
 #define SL_PROGRAM SL_PROGRAM_XDP_DENYLIST
 #include "lib/base/compiler.h"
@@ -40,7 +39,7 @@ static __always_inline void event_capture_xdp(struct xdp_md *ctx, struct sl_even
 	}
 }
 
-/* As sl_drop(), but in line: under a flood of these every call and return counts, and there is stack enough here. */
+/* As sl_drop(), but inlined: under a flood every call counts, and the stack has room here. */
 static __always_inline int drop_xdp(struct xdp_md *ctx, enum sl_drop_reason reason)
 {
 	struct sl_event_state *cpu = drop_count(ctx->ingress_ifindex, 0, reason);
@@ -56,7 +55,7 @@ static __always_inline int drop_xdp(struct xdp_md *ctx, enum sl_drop_reason reas
 	return XDP_DROP;
 }
 
-/* SL_DROP_NONE: it may come in. */
+/* SL_DROP_NONE: the packet may come in. */
 static __always_inline enum sl_drop_reason judge(struct sl_cidr *from, const __u8 *to)
 {
 	if (addr_is_loopback(from->ip) || addr_is_loopback(to))
@@ -76,6 +75,7 @@ int sl_xdp_denylist(struct xdp_md *ctx)
 	void *l3;
 	int i;
 
+	/* 1. parse: link header, VLAN tags, addresses */
 	l3 = eth + 1;
 	if (l3 > end)
 		return XDP_PASS;
@@ -108,6 +108,7 @@ int sl_xdp_denylist(struct xdp_md *ctx)
 	} else {
 		return XDP_PASS;
 	}
+	/* 2. judge */
 	reason = judge(&from, to);
 	return reason ? drop_xdp(ctx, reason) : XDP_PASS;
 }

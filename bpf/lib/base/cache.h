@@ -9,8 +9,8 @@
  */
 
 /*
- * Another one after every change of sl_hostports and sl_endpoints: what was read before is not remembered any longer.
- * Written by the loader only.
+ * Changes after every change of sl_hostports and sl_endpoints. A copy of an earlier epoch is
+ * invalid. Written by the loader only.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -20,19 +20,22 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_cache_epoch SEC(".maps");
 
-/* Longest time for which nobody looks whether a pod's device is still there, or learns of a change whose writer was killed before it told of it. */
+/*
+ * Cache lifetime. Bounds staleness if a writer died before bumping the epoch, or the pod's device
+ * vanished.
+ */
 #define SL_CACHE_TTL (10 * NSEC_PER_MSEC)
 
-/* Copies that a program keeps on a CPU, one for all that share its number. */
+/* Slots of a program on each CPU. Keys with the same hash share one slot. */
 #define SL_CACHE_SLOTS 256
 
-/* When something was read, and how long it may be believed. */
+/* Epoch and expiry of a cached copy. */
 struct sl_cache_stamp {
 	__u64 epoch;
-	__u64 until; /* clock_now() from which on it has to be read again; 0: at once */
+	__u64 until; /* clock_now() at which the copy expires; 0: expired */
 };
 
-/* Read before what is copied: what changes meanwhile is of a later one. */
+/* Read the epoch before the data: a change in between belongs to a later epoch. */
 static __always_inline __u64 cache_epoch(void)
 {
 	__u32 zero = 0;

@@ -14,8 +14,8 @@
 #define __must_check __attribute__((warn_unused_result))
 #define __maybe_unused __attribute__((unused))
 /*
- * What most packets do. The compiler lays that out in one piece: a program runs on caches that others have used since, and each
- * 64 bytes of it that are not there cost as much as a lookup saves.
+ * Marks what most packets do. The compiler keeps that code together. A program runs on caches that
+ * others have used since: each cache line of code that is missing costs as much as a map lookup.
  */
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)

@@ -10,13 +10,13 @@
  */
 
 volatile const __u32 cfg_fast_path = SL_FAST_LEARNED;
-/* Drop what a pod sends with an address or MAC that is not its own. */
+/* Drop packets that a pod sends with an address or MAC that is not its own. */
 volatile const __u32 cfg_anti_spoof = 1;
-/* Bits or-ed into skb->mark of traffic of admitted endpoints; 0 = none. */
+/* Bits that traffic of admitted endpoints gets in skb->mark; 0 = none. */
 volatile const __u32 cfg_admit_mark = 0;
 /*
- * Bytes of link header before the IP header: 14 on Ethernet, 0 on devices without one (TUN, WireGuard, PPP). Of the programs
- * for uplinks there is one set for each.
+ * Bytes of link header before the IP header: 14 on Ethernet, 0 on L3 uplinks (TUN, WireGuard, PPP).
+ * The programs of uplinks are loaded once for each.
  */
 volatile const __u32 cfg_l2_len = 14;
 /* The kernel has BPF_FIB_LOOKUP_SRC (6.7). */
@@ -31,13 +31,14 @@ volatile const __u32 cfg_snat_max1 = 65535;
 volatile const __u32 cfg_snat_min2 = 1024;
 volatile const __u32 cfg_snat_max2 = 32767;
 /*
- * Where the search for a masquerade port begins is drawn from the connection's tuple and this secret (RFC 6056 3.3.3), so
- * that a mapping whose record was lost is found again. 0: at random.
+ * Secret of the masquerade ports. The connection's tuple and this secret give the place where the
+ * search starts (RFC 6056 3.3.3). So a connection whose entry was lost finds its port again. 0:
+ * start at random.
  */
 volatile const __u32 cfg_snat_secret = 0;
 /*
- * What a packet carries in its control block from the shortcut to the egress of its uplink, so that nobody asks for it there
- * again: random, since a pod can make the stack leave bytes of its own there (IP options). 0: nothing.
+ * What the fast path writes into skb->cb, so that the uplink's egress hook skips the packet.
+ * Random, since a pod can make the stack leave bytes of its own there (IP options). 0: nothing.
  */
 volatile const __u32 cfg_cb_cookie1 = 0;
 volatile const __u32 cfg_cb_cookie2 = 0;

@@ -9,6 +9,6 @@
 /* Values of cfg_fast_path. */
 enum sl_fast_path {
 	SL_FAST_OFF = 0,     /* every packet goes through the stack */
-	SL_FAST_LEARNED = 1, /* a confirmed flow takes the shortcut */
-	SL_FAST_DIRECT = 2,  /* and that of a hostPort from its first packet on */
+	SL_FAST_LEARNED = 1, /* a confirmed connection takes the fast path */
+	SL_FAST_DIRECT = 2,  /* and a hostPort's connection from its first packet on */
 };

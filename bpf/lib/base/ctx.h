@@ -6,5 +6,8 @@
  * The verdict by which a program hands a packet on.
  */
 
-/* "No verdict": later tcx programs, clsact filters and the stack go on (TCX_NEXT; TC_ACT_UNSPEC of a direct-action filter). */
+/*
+ * No verdict: later tcx programs, clsact filters and the stack go on (TCX_NEXT; TC_ACT_UNSPEC of a
+ * direct-action filter).
+ */
 #define SL_NEXT (-1)

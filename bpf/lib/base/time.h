@@ -10,8 +10,9 @@
 #define NSEC_PER_SEC 1000000000ULL
 
 /*
- * The time of a packet (CLOCK_MONOTONIC, nanoseconds). Nothing here is decided by less than milliseconds, so the time of the last
- * tick will do, 1 to 10 ms ago (CONFIG_HZ): reading it does not ask the hardware. Kernel 5.11 has it for tc.
+ * The time of a packet (CLOCK_MONOTONIC, nanoseconds). No decision here needs less than
+ * milliseconds, so the time of the last tick is enough (1-10 ms ago, CONFIG_HZ). Reading it does
+ * not ask the hardware. Kernel 5.11 has it for tc.
  */
 static __always_inline __u64 clock_now(void)
 {

@@ -14,9 +14,9 @@
  * before the entry is visible to the other hooks. (An atomic or needs kernel 5.12.)
  */
 
-/* Sizes are defaults; the loader overrides them from the node's configuration. */
+/* The sizes are defaults. The loader sets them from the node's configuration. */
 
-/* Flows whose two ends have proven to be there. Written by all programs on all CPUs. */
+/* Assured connections: both ends have proven to be there. Written by all programs on all CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 131072);
@@ -25,7 +25,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_ct SEC(".maps");
 
-/* Half-open and unanswered flows, apart so that a flood only evicts its own kind. */
+/* Half-open and unanswered connections. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 32768);
@@ -34,7 +34,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_ct_unassured SEC(".maps");
 
-/* Idle times after which an entry does not exist any more, by what it has seen. */
+/* Idle times after which an entry no longer counts, by what it has seen. */
 #define SL_TIMEOUT_TCP_OPENING (60 * NSEC_PER_SEC)
 #define SL_TIMEOUT_TCP (86400 * NSEC_PER_SEC)
 #define SL_TIMEOUT_TCP_HALF_CLOSED (120 * NSEC_PER_SEC)
@@ -44,11 +44,14 @@ struct {
 
 #define SL_CT_CLOSING (SL_CT_FIN_TX | SL_CT_FIN_RX | SL_CT_RST)
 #define SL_CT_NAT (SL_CT_SNAT | SL_CT_DNAT)
-/* Kinds of records that have an index. */
+/* Kinds of entries that have a reverse entry. */
 #define SL_CT_HAS_REVERSE (SL_CT_SNAT | SL_CT_CLIENT_PORT | SL_CT_HAIRPIN | SL_CT_POD_SNAT)
 #define SL_CT_SEEN_LAST (SL_CT_TX_SEEN_LAST | SL_CT_RX_SEEN_LAST)
 
-/* Room for building entries: too big for the stack beside a packet. One program never nests in itself on one CPU. */
+/*
+ * Room for building entries: too big for the stack beside a packet. A program never nests in itself
+ * on one CPU.
+ */
 struct sl_ct_scratch {
 	struct sl_ct_entry entry;
 	struct sl_ct_entry reverse;
@@ -80,15 +83,15 @@ static __always_inline __u64 ct_timeout(__u8 proto, __u32 flags)
 	return flags & SL_CT_ASSURED ? SL_TIMEOUT_TCP : SL_TIMEOUT_TCP_OPENING;
 }
 
-/* An index has no life of its own: the record it names decides. */
+/* A reverse entry has no life of its own: the entry it names decides. */
 static __always_inline bool ct_is_live(const struct sl_tuple *key, const struct sl_ct_entry *ct, __u64 now)
 {
 	return (ct->flags & SL_CT_REVERSE) || now - ct->last_seen < ct_timeout(key->proto, ct->flags) ||
-	       /* another CPU may have stamped it after we read the clock */
+	       /* another CPU may have written it after we read the clock */
 	       ct->last_seen > now;
 }
 
-/* The live entry under key that is not proven. */
+/* The live unassured entry under key. */
 static __always_inline struct sl_ct_entry *ct_lookup_unassured(const struct sl_tuple *key, __u64 now)
 {
 	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct_unassured, key);
@@ -96,7 +99,7 @@ static __always_inline struct sl_ct_entry *ct_lookup_unassured(const struct sl_t
 	return ct && ct_is_live(key, ct, now) ? ct : NULL;
 }
 
-/* The live entry under key, proven or not. */
+/* The live entry under key, assured or not. */
 static __always_inline struct sl_ct_entry *ct_lookup(const struct sl_tuple *key, __u64 now)
 {
 	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct, key);
@@ -104,7 +107,7 @@ static __always_inline struct sl_ct_entry *ct_lookup(const struct sl_tuple *key,
 	return likely(ct && ct_is_live(key, ct, now)) ? ct : ct_lookup_unassured(key, now);
 }
 
-/* A live record (not an index) of this owner. */
+/* The live entry under key if it is not a reverse entry and belongs to owner. */
 static __always_inline struct sl_ct_entry *ct_lookup_entry(const struct sl_tuple *key, __u64 owner, __u64 now)
 {
 	struct sl_ct_entry *ct = ct_lookup(key, now);
@@ -112,15 +115,18 @@ static __always_inline struct sl_ct_entry *ct_lookup_entry(const struct sl_tuple
 	return ct && !(ct->flags & SL_CT_REVERSE) && ct->owner == owner ? ct : NULL;
 }
 
-/* Is there an entry under key, be it dead? Tells a flow that has expired from one that the LRU took. */
+/*
+ * Is there an entry under key, even an expired one? Tells a connection that expired from one that
+ * the LRU took.
+ */
 static __always_inline bool ct_exists(const struct sl_tuple *key)
 {
 	return bpf_map_lookup_elem(&sl_ct, key) || bpf_map_lookup_elem(&sl_ct_unassured, key);
 }
 
 /*
- * Is p a new connection on the tuple of an old one? A SYN on a closing flow, or
- * from the end that did not open it, never refreshes: everything starts anew.
+ * Is p a new connection on the tuple of an old one? A SYN on a closing connection, or from the end
+ * that did not open it, never refreshes the old one.
  */
 static __always_inline bool ct_is_new_connection(const struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir)
 {
@@ -132,13 +138,12 @@ static __always_inline bool ct_is_new_connection(const struct sl_ct_entry *ct, c
 }
 
 /*
- * Puts a new entry among the unproven ones, in place of whatever was there, and
- * returns it. Looking it up marks it as used: otherwise an LRU map close to full
- * takes back the entry it has just made.
+ * Inserts an unassured entry in place of any other, and returns it. The lookup marks it as used: an
+ * LRU map close to full would otherwise evict the entry it has just inserted.
  */
 static __always_inline struct sl_ct_entry *ct_insert(const struct sl_tuple *key, const struct sl_ct_entry *ct)
 {
-	/* Looking is cheaper than deleting: no lock. */
+	/* A lookup is cheaper than a delete: no lock. */
 	if (bpf_map_lookup_elem(&sl_ct, key))
 		bpf_map_delete_elem(&sl_ct, key);
 	if (bpf_map_update_elem(&sl_ct_unassured, key, ct, BPF_ANY))
@@ -146,7 +151,7 @@ static __always_inline struct sl_ct_entry *ct_insert(const struct sl_tuple *key,
 	return bpf_map_lookup_elem(&sl_ct_unassured, key);
 }
 
-/* Fills f as a fresh record; the caller adds what it knows of translation. */
+/* Initialises ct as a fresh entry. The caller adds what it knows of translation. */
 static __always_inline void ct_init(struct sl_ct_entry *ct, __u64 owner, __u32 flags, __u64 now)
 {
 	__builtin_memset(ct, 0, sizeof(*ct));
@@ -156,11 +161,11 @@ static __always_inline void ct_init(struct sl_ct_entry *ct, __u64 owner, __u32 f
 	ct->last_seen = now;
 }
 
-/* What an index keeps of its record, to make it anew. */
+/* What a reverse entry keeps of its entry, to restore it. */
 #define SL_CT_REVERSE_KEEPS                                                                                            \
 	(SL_CT_HAS_REVERSE | SL_CT_DNAT | SL_CT_DNAT_ANYADDR | SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED | SL_CT_ASSURED)
 
-/* Fills idx as the index that leads from a flow's outside tuple to its record under key. */
+/* Initialises reverse as the reverse entry that leads from the other tuple of entry to its key. */
 static __always_inline void ct_init_reverse(struct sl_ct_entry *reverse, const struct sl_tuple *key,
 					    const struct sl_ct_entry *entry)
 {
@@ -173,7 +178,7 @@ static __always_inline void ct_init_reverse(struct sl_ct_entry *reverse, const s
 	reverse->last_seen = entry->last_seen;
 }
 
-/* Makes sure that the outside tuple of a flow with an index leads back to it. False: it leads to another flow. */
+/* Makes sure that the other tuple of an entry leads back to it. False: it leads to another connection. */
 static __always_inline bool ct_ensure_reverse(const struct sl_tuple *key, const struct sl_ct_entry *entry)
 {
 	struct sl_ct_scratch *s;
@@ -195,7 +200,10 @@ static __always_inline bool ct_ensure_reverse(const struct sl_tuple *key, const 
 	return true;
 }
 
-/* Rebuilds a record that the LRU took from the index that is left, so that half a flow is never a black hole. */
+/*
+ * Restores an entry that the LRU took from its reverse entry. So half a connection is never a black
+ * hole.
+ */
 static __always_inline struct sl_ct_entry *ct_restore(const struct sl_tuple *outside, const struct sl_ct_entry *reverse,
 						      __u64 now)
 {
@@ -210,7 +218,7 @@ static __always_inline struct sl_ct_entry *ct_restore(const struct sl_tuple *out
 	return ct_insert(&s->key, &s->entry);
 }
 
-/* Moves a flow (and its index) to the proven ones. Returns the entry to go on with. */
+/* Moves a connection and its reverse entry to the assured ones. Returns the entry to go on with. */
 static __always_inline struct sl_ct_entry *ct_assure(const struct sl_tuple *key, struct sl_ct_entry *ct)
 {
 	struct sl_ct_scratch *s = ct_scratch();
@@ -225,7 +233,7 @@ static __always_inline struct sl_ct_entry *ct_assure(const struct sl_tuple *key,
 		bpf_map_update_elem(&sl_ct, &s->entry.other, &s->reverse, BPF_ANY);
 		bpf_map_delete_elem(&sl_ct_unassured, &s->entry.other);
 	}
-	/* Whoever is second of two CPUs finds the entry there and uses it. */
+	/* The second of two CPUs finds the entry there and uses it. */
 	bpf_map_update_elem(&sl_ct, key, &s->entry, BPF_NOEXIST);
 	moved = bpf_map_lookup_elem(&sl_ct, key);
 	if (!moved)
@@ -234,10 +242,13 @@ static __always_inline struct sl_ct_entry *ct_assure(const struct sl_tuple *key,
 	return moved;
 }
 
-/* How long the way out that a packet of a flow took holds for the next ones: less than a queue may hold a packet, many packets of a busy flow. */
+/*
+ * How long a cached next hop holds: shorter than a queue may hold a packet, and many packets of a
+ * busy connection.
+ */
 #define SL_NEXTHOP_TTL (10 * NSEC_PER_MSEC)
 
-/* Notes how packets of up to len bytes leave by f->out_ifindex: with these link addresses. */
+/* Caches how packets of up to len bytes leave by ct->out_ifindex: with these link addresses. */
 static __always_inline void ct_cache_nexthop(struct sl_ct_entry *ct, const __u8 *dst, const __u8 *src, __u32 len,
 					     __u64 now)
 {
@@ -249,10 +260,9 @@ static __always_inline void ct_cache_nexthop(struct sl_ct_entry *ct, const __u8 
 }
 
 /*
- * Accounts a packet at the first hook that sees it in its direction. A flow is
- * proven, and moves out of reach of floods, when the pod's own connection is
- * answered, or when a stranger goes on after the answer: a spoofed source never
- * gets that far.
+ * Accounts a packet at the first hook of its direction. A connection becomes assured, out of reach
+ * of floods, when the pod's own connection is answered, or when a client goes on after the answer.
+ * A spoofed source never gets that far.
  */
 static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key, struct sl_ct_entry *ct,
 						     const struct sl_pkt *p, enum sl_dir dir, __u32 len, __u64 now)
@@ -271,8 +281,7 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 	if (p->tcp_flags & SL_TCP_RST)
 		flags |= SL_CT_RST;
 	else if (p->tcp_flags & SL_TCP_ACK)
-		flags &=
-			~SL_CT_RST; /* it was not believed: what is said to a closed socket is answered by another one */
+		flags &= ~SL_CT_RST; /* the receiver did not accept the RST: it answers */
 	if (unlikely(flags != ct->flags))
 		ct->flags = flags;
 	ct->last_seen = now;
@@ -289,12 +298,11 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 }
 
 /*
- * Takes out a hostPort's TCP flow with its last packet (a RST, or what answers
- * the second FIN), once that packet has left us for good. Its memory is used
- * again while it is warm, where dead flows would make every new one cold. What
- * still comes (a FIN sent twice) finds its way without: the mapping leads to the
- * pod. Others stay until they have timed out: a masqueraded flow keeps its port, one with
- * an index both, one to the pod's own address the knowledge that it must not be masqueraded.
+ * Deletes the entry of a hostPort's TCP connection with its last packet (a RST, or the answer to
+ * the second FIN), once that packet has left. A new entry then reuses warm memory. A packet that
+ * still comes (a repeated FIN) needs no entry: the mapping leads to the pod. Other entries stay
+ * until they time out: a masqueraded connection keeps its port, and one to the pod's own address
+ * must stay untranslated.
  */
 static __always_inline void ct_delete_if_closed(const struct sl_tuple *key, const struct sl_ct_entry *ct,
 						const struct sl_pkt *p)

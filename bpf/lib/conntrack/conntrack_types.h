@@ -9,34 +9,33 @@
 
 /* sl_ct_entry.flags. docs/design/conntrack.md says what they mean. */
 enum sl_ct_flag {
-	SL_CT_REVERSE = 1 << 0,	      /* not a record: "other" is the key of the record */
+	SL_CT_REVERSE = 1 << 0,	      /* a reverse entry: "other" is the key of the entry */
 	SL_CT_POD_OPENED = 1 << 1,    /* the pod sent the first packet */
 	SL_CT_SNAT = 1 << 2,	      /* masqueraded: "other" is the tuple seen outside */
-	SL_CT_DNAT = 1 << 3,	      /* through a hostPort: "other" is the tuple seen outside */
+	SL_CT_DNAT = 1 << 3,	      /* by a hostPort: "other" is the tuple seen outside */
 	SL_CT_DNAT_ANYADDR = 1 << 4,  /* ... one without hostIP */
 	SL_CT_TX_SEEN_FIRST = 1 << 5, /* first hook of the pod's sending direction saw the tuple */
 	SL_CT_TX_SEEN_LAST = 1 << 6,  /* last hook of that direction saw the same tuple */
 	SL_CT_RX_SEEN_FIRST = 1 << 7,
 	SL_CT_RX_SEEN_LAST = 1 << 8,
 	SL_CT_REPLIED = 1 << 9,	 /* the end that did not open it has answered */
-	SL_CT_ASSURED = 1 << 10, /* lives in the map of proven flows */
+	SL_CT_ASSURED = 1 << 10, /* is in the map of assured connections */
 	SL_CT_FIN_TX = 1 << 11,
 	SL_CT_FIN_RX = 1 << 12,
 	SL_CT_RST = 1 << 13,
 	SL_CT_PEER_LOCAL = 1 << 14,	/* the remote end is a pod of this node */
 	SL_CT_HAIRPIN = 1 << 15,	/* hairpin: "other" is the tuple in the stack */
-	SL_CT_POD_SNAT = 1 << 16,	/* masqueraded at the pod's door: "other" is the tuple the pod sees */
-	SL_CT_WANTS_POD_SNAT = 1 << 17, /* its packets are masqueraded at the door of the pod asked */
-	SL_CT_CLIENT_PORT = 1 << 18, /* through a hostPort, the client with another port than its own: has an index */
+	SL_CT_POD_SNAT = 1 << 16,	/* pod-side SNAT: "other" is the tuple the pod sees */
+	SL_CT_WANTS_POD_SNAT = 1 << 17, /* its packets get pod-side SNAT at the pod that is asked */
+	SL_CT_CLIENT_PORT = 1 << 18,	/* hostPort whose client has another port than its own; has a reverse entry */
 };
 
-/* sl_ct_entry.nexthop_valid. Programs before it kept an address family there, and the next hop's address behind it. */
+/* Value of sl_ct_entry.nexthop_valid. Older programs kept an address family there. */
 #define SL_NEXTHOP_VALID 1
 
 /*
- * State of one connection (a record), or a pointer to it (SL_CT_REVERSE).
- * A record holds both directions; its key is the tuple as the pod sees it.
- * Times are clock_now() (CLOCK_MONOTONIC, nanoseconds).
+ * State of one connection, or a reverse entry (SL_CT_REVERSE). Times are clock_now()
+ * (CLOCK_MONOTONIC, nanoseconds).
  */
 struct sl_ct_entry {
 	struct sl_tuple other;
@@ -44,17 +43,17 @@ struct sl_ct_entry {
 	__u32 out_ifindex; /* uplink that confirmed the sending direction, 0 = none yet */
 	__u64 created;
 	__u64 last_seen;
-	__u64 hostport_generation; /* generation of the hostPort entry a DNAT flow belongs to */
+	__u64 hostport_generation; /* generation of the mapping that a DNAT connection belongs to */
 	__u64 owner;		   /* attachment, see sl_endpoint.owner */
 	__u64 rx_packets;	   /* toward the pod */
 	__u64 rx_bytes;
 	__u64 tx_packets; /* from the pod */
 	__u64 tx_bytes;
-	/* How packets of the sending direction leave by out_ifindex, see route_cached_or_fib(). */
-	__u64 nexthop_until; /* time until which it holds */
-	__u32 nexthop_len;   /* longest packet that may leave so, bytes */
+	/* How packets of the sending direction leave by out_ifindex (route_cached_or_fib()). */
+	__u64 nexthop_until; /* clock_now() at which it expires */
+	__u32 nexthop_len;   /* longest packet that may leave this way, bytes */
 	__u16 nexthop_valid; /* SL_NEXTHOP_VALID: the two link addresses are set */
-	__u16 policy;	     /* id of the policy that admitted it, see sl_dev_policy; 0 = none had to */
+	__u16 policy;	     /* id of the policy that admitted it (sl_dev_policy); 0 = none */
 	__u8 nexthop_dst[6]; /* next hop's MAC */
 	__u8 nexthop_src[6]; /* the uplink's */
 	__u8 pad[4];

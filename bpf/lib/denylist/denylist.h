@@ -7,8 +7,8 @@
  */
 
 /*
- * Networks that nothing may come from. Entries are made and removed by the loader; the
- * value counts the packets dropped (atomic adds from all CPUs).
+ * Networks from which nothing may come in. The loader makes and removes entries. The value counts
+ * dropped packets (atomic adds from all CPUs).
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -19,7 +19,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_denylist SEC(".maps");
 
-/* Is the source in the deny list? Counts it there if it is. */
+/* Is the source in the denylist? If so, counts the packet there. */
 static __always_inline bool denylist_match(struct sl_cidr *source)
 {
 	__u64 *hits = lpm_lookup(&sl_denylist, source, &source->prefix_len, source->ip);

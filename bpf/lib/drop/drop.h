@@ -17,7 +17,10 @@ static __always_inline void event_capture(struct __sk_buff *skb, struct sl_event
 	e->len = skb->len;
 	e->l2_len = (__u8)cfg_l2_len;
 	e->captured = 0;
-	/* Anything from 1 to SL_EVENT_BYTES, in a way in which 5.10's verifier sees it too ("invalid zero-sized read"). */
+	/*
+	 * From 1 to SL_EVENT_BYTES, written so that the verifier of 5.10 sees it too ("invalid
+	 * zero-sized read").
+	 */
 	n = ((n - 1) & (SL_EVENT_BYTES - 1)) + 1;
 	asm volatile("" : "+r"(n));
 	if (!bpf_skb_load_bytes(skb, 0, e->data, n))
@@ -25,8 +28,10 @@ static __always_inline void event_capture(struct __sk_buff *skb, struct sl_event
 }
 
 /*
- * Every drop of ours goes through here. A function of its own: it is verified once, and the programs stay short. reason:
- * enum sl_drop_reason. endpoint: key of the pod's device in sl_ep_stats, or of its limit with SL_EDT_KEY; 0 = none.
+ * Every drop of a tc program goes through here. A function of its own: it is verified once, and the
+ * programs stay short.
+ * reason: enum sl_drop_reason. endpoint: key of the pod's device in sl_ep_stats, or of its limit
+ * with SL_EDT_KEY; 0 = none.
  */
 __noinline int sl_drop(struct __sk_buff *skb, __u32 reason, __u32 endpoint)
 {

@@ -9,14 +9,20 @@
  * reader can take. Every object that drops defines SL_PROGRAM, its enum sl_program, before its headers.
  */
 
-/* Dropped packets, for one reader at a time. Written by programs, and only while somebody reads. Kernel 5.8. */
+/*
+ * Dropped packets, for one reader at a time. Programs write only while a reader holds the lease.
+ * Kernel 5.8.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_drop_events SEC(".maps");
 
-/* Written by the reader. Programs read it whole or half: an event more or less. */
+/*
+ * The reader's lease, written by the reader. A program that reads half a value costs one event more
+ * or less.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -25,7 +31,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_event_lease SEC(".maps");
 
-/* Each program counts on its own CPU. */
+/* State of the rate limit. Each program uses that of its own CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -35,8 +41,9 @@ struct {
 } sl_event_state SEC(".maps");
 
 /*
- * Packets dropped, by device, endpoint and reason, but for the last ones of each CPU (sl_event_state.run). Entries are made by
- * the programs, each counts on its own CPU; those of devices that have gone are the first to be pushed out.
+ * Dropped packets by device, endpoint and reason, without the last ones of each CPU
+ * (sl_event_state.run). Programs make the entries, and count on their own CPU. Entries of devices
+ * that have gone are evicted first.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
@@ -46,7 +53,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_drops_by_dev SEC(".maps");
 
-/* Packets dropped, by reason. Each program counts on its own CPU. Larger than the reasons are: a pinned map keeps its size. */
+/*
+ * Dropped packets by reason. Each program counts on its own CPU. The map is larger than the enum: a
+ * pinned map keeps its size.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, SL_DROP_MAP_SIZE);
@@ -55,16 +65,12 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_drop_reasons SEC(".maps");
 
-/*
- * What is said of a dropped packet: counters, always; a record with its first bytes, while somebody reads (sluice monitor)
- * and not more than that reader can take. Every object that drops defines SL_PROGRAM, its enum sl_program,
- * before its headers.
- */
+/* Programs that do not drop have no number. */
 #ifndef SL_PROGRAM
 #define SL_PROGRAM SL_PROGRAM_NONE
 #endif
 
-/* Brings what the CPU has counted of one kind of drop to its counter. */
+/* Adds the drops that the CPU has counted to their counter. */
 static __always_inline void drop_flush(struct sl_event_state *cpu)
 {
 	__u64 *n;
@@ -74,15 +80,15 @@ static __always_inline void drop_flush(struct sl_event_state *cpu)
 	n = bpf_map_lookup_elem(&sl_drops_by_dev, &cpu->key);
 	if (n)
 		*n += cpu->run;
-	else /* ANY: where another CPU is faster, this one's share of the counter is still 0 */
+	else /* BPF_ANY: if another CPU is faster, this CPU's share is still 0 */
 		bpf_map_update_elem(&sl_drops_by_dev, &cpu->key, &cpu->run, BPF_ANY);
 	cpu->run = 0;
 }
 
 /*
- * Notes in the CPU's room where a packet is dropped, whose, and why, and counts it. Drops come in floods, one like the
- * other: they are counted in the CPU's room, without a lookup in a large map, until one comes that is of another kind.
- * NULL is for the verifier.
+ * Counts a drop, and notes in the CPU's state where it happened, to which endpoint, and why. Drops
+ * come in floods of the same kind: they are counted in the CPU's state until another kind comes,
+ * without a lookup in a large map. Returns NULL for the verifier only.
  */
 static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 endpoint, __u32 reason)
 {
@@ -108,7 +114,10 @@ static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 end
 	return cpu;
 }
 
-/* A record about what drop_count() noted, to fill and submit, or NULL: nobody reads, or too many packets are dropped. */
+/*
+ * Reserves an event about the drop that drop_count() noted. NULL: there is no reader, or too many
+ * packets are dropped.
+ */
 static __always_inline struct sl_event *event_reserve(struct sl_event_state *cpu)
 {
 	struct sl_event_lease *w;

@@ -20,13 +20,13 @@ enum sl_program {
 	SL_PROGRAM_MAX,
 };
 
-/* Key of a limit's drops beside ifindexes and SL_PODNS_KEY: the number of its entry in sl_edt_limits, with this bit. */
+/* In a key beside ifindexes and SL_PODNS_KEY: the number of a limit in sl_edt_limits, with this bit. */
 #define SL_EDT_KEY 0x40000000U
 
 /* First bytes of a packet in an event: link header, IPv6 with an extension header, and an ICMP error with what it carries. */
 #define SL_EVENT_BYTES 128
 
-/* A dropped packet, in sl_drop_events. Addresses are as far as they were translated when it was dropped. */
+/* A dropped packet, in sl_drop_events. The addresses are as they were when it was dropped. */
 struct sl_event {
 	__u64 time;	/* CLOCK_MONOTONIC, ns */
 	__u64 owner;	/* as sl_endpoint.owner; 0: no endpoint, or not known to the program */
@@ -42,25 +42,25 @@ struct sl_event {
 };
 _Static_assert(sizeof(struct sl_event) == 168, "sl_event is what the reader decodes");
 
-/* What a reader of events wants; the loader's, one entry. */
+/* The lease of the reader of events. One entry, written by the loader. */
 struct sl_event_lease {
-	__u64 until;  /* CLOCK_MONOTONIC, ns: nobody reads after that. A reader puts it off while it lives */
+	__u64 until;  /* CLOCK_MONOTONIC, ns: end of the lease. The reader extends it while it lives */
 	__u64 window; /* ns */
 	__u64 burst;  /* events of one CPU in one window */
 };
 
-/* Where a packet was dropped, whose, and why: key of sl_drops_by_dev. */
+/* Key of sl_drops_by_dev. */
 struct sl_drop_key {
 	__u32 device;	/* as sl_event.device */
 	__u32 endpoint; /* as sl_event.endpoint */
 	__u32 reason;	/* enum sl_drop_reason */
 };
 
-/* What a CPU has sent to the reader, and room of its own, since stacks are full where packets are dropped. */
+/* What a CPU has sent to the reader, and scratch space: the stack is full where packets are dropped. */
 struct sl_event_state {
-	__u64 window; /* when it began */
-	__u64 left;   /* events */
-	__u64 lost;   /* drops that the reader would have got but for its limit, or for a full buffer */
+	__u64 window; /* start of the window */
+	__u64 left;   /* events left in it */
+	__u64 lost;   /* drops that the reader did not get, because of its limit or a full buffer */
 	__u64 run;    /* drops of key that are not in sl_drops_by_dev yet */
 	/* Of the packet being dropped, or of the last one. */
 	__u64 now;

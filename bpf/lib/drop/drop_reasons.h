@@ -7,8 +7,8 @@
  */
 
 /*
- * Why a packet was dropped: the index into sl_drop_reasons. One reason per cause.
- * New reasons go before SL_DROP_MAX; numbers are part of the map layout.
+ * The index into sl_drop_reasons. One reason per cause. New reasons go before SL_DROP_MAX: the
+ * numbers are part of the map layout.
  */
 enum sl_drop_reason {
 	SL_DROP_NONE = 0,
@@ -17,21 +17,21 @@ enum sl_drop_reason {
 	SL_DROP_NO_SNAT_ADDR,	/* the uplink has no address to masquerade with */
 	SL_DROP_SNAT_PORTS,	/* no free source port toward that destination */
 	SL_DROP_NO_CLIENT_PORT, /* no port left for a client that reaches one pod port in two ways from one port */
-	SL_DROP_CT_TABLE,	/* the flow could not be recorded */
+	SL_DROP_CT_TABLE,	/* the conntrack entry could not be inserted */
 	SL_DROP_REWRITE,	/* the packet could not be rewritten */
-	SL_DROP_ICMP_ORPHAN,	/* a masqueraded pod's ICMP error about a connection that we do not know */
-	SL_DROP_FRAGMENT,	/* a masqueraded pod's fragment without the first one of its datagram */
-	SL_DROP_UNPARSABLE,	/* nothing in it to translate for a masqueraded pod, or to ask the rules about */
+	SL_DROP_ICMP_ORPHAN,	/* a masqueraded pod's ICMP error about an unknown connection */
+	SL_DROP_FRAGMENT,	/* a masqueraded pod's fragment, the first one not seen */
+	SL_DROP_UNPARSABLE,	/* nothing to translate for a masqueraded pod, or no ports for the rules */
 	SL_DROP_LOOPBACK,	/* a loopback address on a wire */
 	SL_DROP_ISOLATED,	/* ingressPolicy keeps the two pods apart */
-	SL_DROP_INGRESS_RULE,	/* a rule, or the default, of what may be opened toward the pod */
-	SL_DROP_EGRESS_RULE,	/* ... of what the pod may open */
-	SL_DROP_POLICY_RACE,	/* the device's policy was replaced while the packet was on its way */
-	SL_DROP_RATE,		/* it would have waited too long for its turn under the pod's rate limit */
-	SL_DROP_SOURCE,		/* the mapping's allowedSources do not have the source */
-	SL_DROP_DENIED,		/* the source is in the deny list */
-	SL_DROP_NO_GATEWAY,   /* the device a pod is routed from has no address to masquerade with at the pod's door */
-	SL_DROP_LOOPBACK_POD, /* a pod sends to a loopback address */
+	SL_DROP_INGRESS_RULE,	/* a rule, or the default, for connections toward the pod */
+	SL_DROP_EGRESS_RULE,	/* ... for connections the pod opens */
+	SL_DROP_POLICY_RACE,	/* the device's policy was replaced at the same time */
+	SL_DROP_RATE,		/* it would wait too long under the pod's rate limit */
+	SL_DROP_SOURCE,		/* the source is not in the mapping's allowedSources */
+	SL_DROP_DENIED,		/* the source is in the denylist */
+	SL_DROP_NO_GATEWAY,	/* pod-side SNAT needs an address, and the gateway device has none */
+	SL_DROP_LOOPBACK_POD,	/* a pod sends to a loopback address */
 	SL_DROP_MAX,
 };
 

@@ -12,9 +12,8 @@
  */
 
 /*
- * Limited directions by number, which the filter carries as its class. The loader
- * makes and removes entries; the program changes clocks and counters from all CPUs,
- * under the entry's lock.
+ * Limits by number. The filter carries the number as its class. The loader makes and removes
+ * entries; the program changes clocks and counters from all CPUs, under the entry's lock.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -25,7 +24,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_edt_limits SEC(".maps");
 
-/* Networks that a limit is for, or not for. Written by the loader only. */
+/* Networks that a limit includes or excludes. Written by the loader only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 65536);
@@ -35,7 +34,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_edt_cidrs SEC(".maps");
 
-/* What becomes of a packet. */
+/* When a packet may leave. */
 struct sl_departure {
 	__u64 at;   /* when it may leave */
 	__u64 wait; /* from now, 0 = at once */
@@ -47,7 +46,10 @@ struct sl_departure {
 #define IP6_SRC_OFF 8
 #define IP6_DST_OFF 24
 
-/* Is the packet one of those that are limited? By the address of the other end; what is not IP has none. */
+/*
+ * Does the limit apply to the packet? The address of the other end decides; a packet that is not IP
+ * has none.
+ */
 static __always_inline bool edt_applies(struct __sk_buff *skb, const struct sl_edt_limit *e, __u32 number)
 {
 	struct sl_edt_cidr key = {.prefix_len = 160, .number = number};
@@ -67,14 +69,14 @@ static __always_inline bool edt_applies(struct __sk_buff *skb, const struct sl_e
 	return listed == !!(e->flags & SL_EDT_ONLY);
 }
 
-/* Shares of the rate: of one flow that counts as sparse, and of all such flows together. */
+/* Shares of the rate: 1/8 for a flow that counts as sparse, 1/4 for all such flows together. */
 #define SL_EDT_SPARSE_SHARE 8
 #define SL_EDT_ALL_SPARSE_SHARE 4
-/* Packets that a sparse flow may send in one go. */
+/* Packets that a sparse flow may send at once. */
 #define SL_EDT_SPARSE_BURST 4
 /* Longest packet of a sparse flow, in bytes: two frames. A longer one would hold up the others. */
 #define SL_EDT_SPARSE_MAX_LEN 3028
-/* How long a flow is remembered as a busy one. */
+/* How long a flow counts as busy. */
 #define SL_EDT_BUSY_TTL (100 * NSEC_PER_MSEC)
 
 static __always_inline __u64 later_of(__u64 a, __u64 b)
@@ -82,7 +84,10 @@ static __always_inline __u64 later_of(__u64 a, __u64 b)
 	return a > b ? a : b;
 }
 
-/* When a packet may leave at the latest, if its flow is sparse; tail otherwise. Pays from the sparse flows' share. */
+/*
+ * When a packet of a sparse flow may leave at the latest; tail if the flow is not sparse. Takes
+ * from the sparse flows' share.
+ */
 static __always_inline __u64 edt_sparse_departure(struct sl_edt_limit *e, const struct sl_edt_flow *f, __u64 now,
 						  __u64 cost, __u64 tail)
 {
@@ -95,15 +100,16 @@ static __always_inline __u64 edt_sparse_departure(struct sl_edt_limit *e, const 
 }
 
 /*
- * The moment at which a packet may leave. clock is a token bucket turned into time: it is when everything sent so far
- * would be through at the rate, never further back than the burst.
+ * When a packet may leave. False: it would wait too long. clock is a token bucket turned into time:
+ * everything sent so far is through at that time, at the rate. It is never further back than the
+ * burst.
  *
- * One clock is one queue, and a queue keeps an echo or a handshake waiting behind a download. A flow that uses less than
- * an eighth of the rate is let past it: it pays like all others, but leaves before its turn, though never before its own
- * last packet. All such flows together get a quarter of the rate, so that a flood of small flows waits like any other
- * traffic.
+ * One clock is one queue, and a queue makes an echo or a handshake wait behind a download. So a
+ * flow that uses less than an eighth of the rate overtakes it. It pays like all others, but leaves
+ * before its turn, never before its own last packet. All such flows together get a quarter of the
+ * rate: a flood of small flows waits like any other traffic.
  *
- * wanted: a later time that the sender asked for (pacing, SO_TXTIME), else 0. False: it would wait too long.
+ * wanted: a later time that the sender asked for (pacing, SO_TXTIME), else 0.
  */
 static __always_inline bool edt_depart(struct sl_edt_limit *e, __u32 len, __u32 hash, __u64 now, __u64 wanted,
 				       struct sl_departure *d)

@@ -15,16 +15,16 @@ enum sl_edt_flag {
 
 #define SL_EDT_FLOWS 128
 
-/* What is remembered of the flows of one hash. */
+/* State of the flows with one hash. */
 struct sl_edt_flow {
-	__u64 busy_until; /* when its bytes have been paid for at its share of the rate */
+	__u64 busy_until; /* until then its bytes use up its share of the rate */
 	__u64 last;	  /* departure of its last packet: the next one does not leave before */
 };
 
 /*
- * One direction of one attachment that is limited. Times are of CLOCK_MONOTONIC in
- * ns, as fq has them. The lock covers everything from clock on; what stands before
- * is written by the loader once, and read without it.
+ * One limited direction of one attachment. Times are CLOCK_MONOTONIC in ns, as fq uses them. The
+ * lock covers everything from clock on. The loader writes the members before it once; they are read
+ * without the lock.
  */
 struct sl_edt_limit {
 	struct bpf_spin_lock lock;
@@ -32,11 +32,11 @@ struct sl_edt_limit {
 	__u64 owner;   /* as sl_endpoint.owner */
 	__u64 rate;    /* bytes of frames a second, never 0 */
 	__u64 burst;   /* time of the bytes that may pass at once after a pause */
-	__u64 mark;    /* a longer wait is told to senders that know ECN */
-	__u64 horizon; /* what would wait longer is dropped */
+	__u64 mark;    /* a packet that waits longer gets an ECN mark */
+	__u64 horizon; /* a packet that would wait longer is dropped */
 
-	__u64 clock;	 /* when all bytes so far have been paid for */
-	__u64 sparse;	 /* the same for those that were let past the queue, at a quarter of the rate */
+	__u64 clock;	 /* when all bytes so far are through at the rate */
+	__u64 sparse;	 /* the same for packets that overtook the queue, at a quarter of the rate */
 	__u64 bytes;	 /* of frames, sent or waiting */
 	__u64 packets;	 /* of the same; a GSO packet counts as one */
 	__u64 drops;	 /* packets */
@@ -49,6 +49,6 @@ _Static_assert(sizeof(struct sl_edt_limit) == 104 + 16 * SL_EDT_FLOWS, "sl_edt i
 /* LPM key of the networks of one direction. */
 struct sl_edt_cidr {
 	__u32 prefix_len; /* 32-160, host byte order: 32 for the number, 96 + n for IPv4 */
-	__u32 number;	  /* key in sl_edt */
+	__u32 number;	  /* key in sl_edt_limits */
 	__u8 ip[16];
 };

@@ -15,13 +15,13 @@ static __always_inline struct sl_endpoint *endpoint_lookup(const __u8 *ip)
 	return bpf_map_lookup_elem(&sl_endpoints, ip);
 }
 
-/* Is ip one of the node's own addresses a hostPort without hostIP answers on? */
+/* Is ip an address of the node? A hostPort without hostIP answers on these. */
 static __always_inline bool is_node_addr(const __u8 *ip)
 {
 	return bpf_map_lookup_elem(&sl_node_addrs, ip) != NULL;
 }
 
-/* Does a connection the pod opens toward dst leave with the node's address? */
+/* Does a connection that the pod opens toward dst leave with the node's address? */
 static __always_inline bool endpoint_masquerades(const struct sl_endpoint *ep, const __u8 *src, const __u8 *dst)
 {
 	struct sl_cidr key = {.prefix_len = 128};
@@ -34,7 +34,7 @@ static __always_inline bool endpoint_masquerades(const struct sl_endpoint *ep, c
 	return lpm_lookup(&sl_nomasq_cidrs, &key, &key.prefix_len, key.ip) == NULL;
 }
 
-/* The mark by which one netfilter rule can tell traffic that the firewall plugin admits. */
+/* Sets the mark by which one netfilter rule recognises traffic that the firewall plugin admits. */
 static __always_inline void endpoint_set_admit_mark(struct __sk_buff *skb, const struct sl_endpoint *ep)
 {
 	if (cfg_admit_mark && (ep->flags & SL_EP_ADMIT))

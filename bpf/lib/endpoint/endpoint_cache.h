@@ -7,7 +7,7 @@
  * Per-CPU cache of endpoint_lookup(), for the hook that sees every packet a pod sends.
  */
 
-/* An endpoint as a packet found it. */
+/* A cached endpoint. */
 struct sl_ep_cache_slot {
 	struct sl_cache_stamp stamp;
 	__u8 ip[16];
@@ -21,7 +21,10 @@ struct {
 	__type(value, struct sl_ep_cache_slot);
 } sl_ep_cache SEC(".maps");
 
-/* A function of its own, away from the packets that need none of it. */
+/*
+ * Reads the endpoint of ip into slot. A function of its own, away from the packets that do not need
+ * it.
+ */
 static __noinline bool sl_ep_cache_add(const __u8 *ip, struct sl_ep_cache_slot *slot, __u64 now)
 {
 	__u64 epoch = cache_epoch();
@@ -39,7 +42,7 @@ static __noinline bool sl_ep_cache_add(const __u8 *ip, struct sl_ep_cache_slot *
 	return true;
 }
 
-/* endpoint_lookup(), for a hook that sees every packet of a pod. */
+/* endpoint_lookup() through the cache. */
 static __always_inline struct sl_endpoint *endpoint_cached(const __u8 *ip, __u64 now)
 {
 	__u32 i = (ip[15] ^ ip[13]) & (SL_CACHE_SLOTS - 1);

@@ -7,7 +7,7 @@
  * The maps about pods, the node's own addresses and its uplinks.
  */
 
-/* Every address of every pod of ours. Written by the loader only. */
+/* Every address of every pod that Sluice manages. Written by the loader only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -17,7 +17,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_endpoints SEC(".maps");
 
-/* Counters by host-end ifindex. Entries are made and removed by the loader, counted by programs on their own CPU. */
+/*
+ * Counters by ifindex of the host veth, or by SL_PODNS_KEY with a number. The loader makes and
+ * removes entries; programs count on their own CPU.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, 8192);

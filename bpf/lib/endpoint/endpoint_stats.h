@@ -11,7 +11,7 @@ static __always_inline struct sl_endpoint_stats *endpoint_stats(__u32 ifindex)
 	return bpf_map_lookup_elem(&sl_ep_stats, &ifindex);
 }
 
-/* GSO packets count as one; bytes are those of the frame. fast: it took the learned path. */
+/* A GSO packet counts as one; bytes are those of the frame. */
 static __always_inline void count_tx(struct __sk_buff *skb, struct sl_endpoint_stats *st)
 {
 	if (unlikely(!st))

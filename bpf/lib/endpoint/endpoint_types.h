@@ -15,10 +15,10 @@ struct sl_addr {
 enum sl_endpoint_flag {
 	SL_EP_MASQUERADE = 1 << 0, /* connections the pod opens leave with the node's address */
 	SL_EP_ADMIT = 1 << 1,	   /* the firewall plugin admits its traffic: packets carry the admit mark */
-	SL_EP_HOSTPORT = 1 << 2,   /* portmap publishes ports of it */
-	/* Bits 8 and 9 are the bandwidth plugin's: a queue the packets must not be led around. */
-	SL_EP_QDISC_RX = 1 << 8, /* what it gets leaves by the host end's egress, where a qdisc is */
-	SL_EP_IFB_TX = 1 << 9,	 /* what it sends goes to an intermediate device, then the stack */
+	SL_EP_HOSTPORT = 1 << 2,   /* portmap publishes ports of the pod */
+	/* Bits 8 and 9 belong to the bandwidth plugin: packets must not bypass a queue. */
+	SL_EP_QDISC_RX = 1 << 8, /* the qdisc is on the host veth's egress, which packets to the pod must pass */
+	SL_EP_IFB_TX = 1 << 9,	 /* packets from the pod go to an intermediate device (IFB), then to the stack */
 };
 
 /* One address of a pod. */
@@ -31,7 +31,7 @@ struct sl_endpoint {
 	__u32 mtu;	     /* of the pod's device */
 	__u8 mac[6];	     /* of the pod's device */
 	__u8 gateway_mac[6]; /* of route_ifindex */
-	__u8 gateway[16];    /* address of route_ifindex that hairpin and masqAll show the pod; zero = none */
+	__u8 gateway[16];    /* address of route_ifindex that hairpin and masqAll show to the pod; zero = none */
 	__u8 prefix_len;     /* of the pod's own subnet, 96 + n for IPv4 */
 	__u8 pad;
 	__u16 policy; /* as sl_dev_policy.policy of the device; 0 = none */
@@ -44,10 +44,10 @@ struct sl_endpoint_stats {
 	__u64 rx_bytes;
 	__u64 tx_packets; /* from the pod */
 	__u64 tx_bytes;
-	__u64 rx_fast; /* of rx_packets, by the learned path */
+	__u64 rx_fast; /* of rx_packets, on the fast path */
 	__u64 tx_fast;
-	__u64 drops; /* by our programs, both directions */
-	__u64 pod;   /* not counters but, written by the loader, sl_endpoint.pod and .owner of the device */
+	__u64 drops; /* by Sluice's programs, both directions */
+	__u64 pod;   /* no counters: sl_endpoint.pod and .owner of the device, written by the loader */
 	__u64 owner;
 };
 

@@ -7,9 +7,9 @@
  */
 
 /*
- * Is the device of an endpoint not there any more, and the pod with it? Whoever deleted it may not know of us: the reference's
- * plugins after a way back, or a runtime that lost a pod. What it published is nobody's then, and is the stack's business.
- * bpf_fib_lookup() looks for the device before all else (net/core/filter.c).
+ * Has the device of an endpoint gone, and the pod with it? Upstream's plugins after a rollback, or
+ * a runtime that lost a pod, delete a device without telling Sluice. What the pod published goes to
+ * the stack then. bpf_fib_lookup() looks for the device before all else (net/core/filter.c).
  */
 __noinline int sl_ifindex_gone(struct __sk_buff *skb, __u32 ifindex)
 {

@@ -8,15 +8,14 @@
  */
 
 /*
- * Programs inside a pod's network namespace hang on the pod's own device. An
- * ifindex means nothing there: every namespace counts from 1. Such a device has
- * a number of the node instead (1-65519), which its filters carry as their class
- * (TCA_BPF_CLASSID) and the programs read as skb->tc_classid. As a key beside
- * ifindexes of the node, in sl_ep_stats, it has this bit.
+ * Programs inside a pod's network namespace hang on the pod's own device. An ifindex means nothing
+ * there, because every namespace counts from 1. So the device has a number that is unique on the
+ * node (1-65519). Its filters carry the number as their class (TCA_BPF_CLASSID), and the programs
+ * read it as skb->tc_classid. In keys beside ifindexes (sl_ep_stats) the number has this bit.
  */
 #define SL_PODNS_KEY 0x80000000U
 
-/* A pod's own device. */
+/* A device inside a pod's network namespace. */
 struct sl_podns_device {
 	__u64 owner;	    /* as sl_endpoint.owner */
 	__u64 pod;	    /* as sl_endpoint.pod */

@@ -8,11 +8,7 @@
  * like any other.
  */
 
-/*
- * The shortcut sends a packet out by an uplink whose egress hook sees it once more, when all has been done to it. The
- * control block stays with the packet on that way, unless it has to wait for its neighbour: one that has lost the word is
- * looked at like any other.
- */
+/* Marks a packet that the fast path sends out by an uplink. */
 static __always_inline void cb_mark(struct __sk_buff *skb)
 {
 	if (!cfg_cb_cookie1)
@@ -21,8 +17,8 @@ static __always_inline void cb_mark(struct __sk_buff *skb)
 	skb->cb[4] = cfg_cb_cookie2;
 }
 
-/* Does the packet come from the shortcut? */
-static __always_inline bool passed(const struct __sk_buff *skb)
+/* Does the packet come from the fast path? */
+static __always_inline bool cb_marked(const struct __sk_buff *skb)
 {
 	return cfg_cb_cookie1 && skb->cb[3] == cfg_cb_cookie1 && skb->cb[4] == cfg_cb_cookie2;
 }

@@ -10,7 +10,7 @@
  * (ICMP errors, neighbour resolution, fragmentation) goes there and is answered as without Sluice.
  */
 
-/* May this packet of a live flow leave the stack out? */
+/* May this packet of a live connection bypass the stack? */
 static __always_inline bool fast_allowed(const struct sl_ct_entry *ct, const struct sl_pkt *p)
 {
 	if (cfg_fast_path == SL_FAST_OFF || (ct->flags & SL_CT_SEEN_LAST) != SL_CT_SEEN_LAST || p->ttl <= 1)
@@ -21,9 +21,9 @@ static __always_inline bool fast_allowed(const struct sl_ct_entry *ct, const str
 }
 
 /*
- * With SL_FAST_DIRECT a hostPort's flow counts as confirmed before anything was seen of its way: nobody else is asked about
- * it. It goes out where it came in if the FIB says so. Not where each packet has to see the pod's door, nor
- * by a device without Ethernet header.
+ * With SL_FAST_DIRECT a hostPort's connection counts as confirmed from its first packet on. Answers
+ * go out where it came in, if the FIB says so. Not where each packet needs pod-side SNAT, nor on an
+ * L3 uplink.
  */
 static __always_inline void fast_confirm_now(struct sl_ct_entry *ct, __u32 ifindex)
 {
@@ -34,8 +34,9 @@ static __always_inline void fast_confirm_now(struct sl_ct_entry *ct, __u32 ifind
 }
 
 /*
- * Over the last device, into the pod. A pod whose ingress is limited gets its packets by the egress of the host end, where
- * the qdisc is: that still leaves out the stack, but not sl_to_pod, which counts them.
+ * Redirects into the pod. If the pod's ingress is limited, the packet goes through the egress of
+ * the host veth, where the qdisc is. That still bypasses the stack, but not sl_to_pod, which counts
+ * the packet.
  */
 static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
 {
@@ -47,7 +48,7 @@ static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct
 	return (int)bpf_redirect_peer(ifindex, 0);
 }
 
-/* Hands a translated packet that has lost its hop to the pod behind ep. Kernel 5.10. */
+/* Hands a translated packet, whose hop is taken, to the pod behind ep. Kernel 5.10. */
 static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
 {
 	__u32 ifindex = ep->ifindex;
@@ -58,10 +59,9 @@ static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_en
 }
 
 /*
- * From pod to pod on this node. Bridged frames (addressed to the peer's own MAC)
- * stay as they are; routed ones lose a hop and get the peer's MAC. The frame was
- * not for the host end's MAC, so the stack of the peer would take it for somebody
- * else's unless told otherwise.
+ * From pod to pod on this node. A bridged frame (addressed to the peer's own MAC) stays as it is. A
+ * routed one loses a hop and gets the peer's MAC. The frame was not for the host veth's MAC, so the
+ * pod's stack would ignore it without another packet type.
  */
 static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p,
 					   const struct sl_endpoint *peer)
@@ -77,18 +77,18 @@ static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct s
 	return redirect_into_pod(skb, peer);
 }
 
-/* How a packet leaves by the uplink that its flow has learned. */
+/* The next hop of a packet that leaves by the uplink of its connection. */
 struct sl_nexthop {
-	struct bpf_redir_neigh nh; /* the next hop, if nh.nh_family is not 0; else the frame is addressed so: */
+	struct bpf_redir_neigh
+		nh; /* for bpf_redirect_neigh(), if nh.nh_family is not 0; else the link addresses count */
 	__u8 link_dst[ETH_ALEN];
 	__u8 link_src[ETH_ALEN];
 };
 
 /*
- * Asks the FIB as the stack would for this packet: from the pod's address, in
- * by the device the pod is routed from. True when it leads out by the uplink the
- * flow has learned, and the packet fits; nh is the next hop then. What it says is kept in f, if the
- * neighbour is known.
+ * Asks the FIB as the stack would for this packet: from the pod's address, in by the device the pod
+ * is routed from. True if the packet fits and leaves by the uplink that the connection has learned;
+ * nh is the next hop then. Caches it in ct, if the neighbour is known.
  */
 static __always_inline bool fib_lookup_nexthop(struct __sk_buff *skb, const struct sl_pkt *p,
 					       const struct sl_endpoint *ep, struct sl_ct_entry *ct,
@@ -119,8 +119,8 @@ static __always_inline bool fib_lookup_nexthop(struct __sk_buff *skb, const stru
 	if (fib.ifindex != ct->out_ifindex)
 		return false;
 	/*
-	 * The stack has sent the flow by another next hop of the device, or who that was cannot be told: it knows what the
-	 * question leaves out, a mark above all.
+	 * The stack has used another next hop of the device, or the FIB does not tell which. The
+	 * stack knows what this lookup leaves out, above all a mark.
 	 */
 	if (ct->nexthop_valid == SL_NEXTHOP_VALID &&
 	    (rc != BPF_FIB_LKUP_RET_SUCCESS || !mac_equal(fib.dmac, ct->nexthop_dst)))
@@ -130,18 +130,21 @@ static __always_inline bool fib_lookup_nexthop(struct __sk_buff *skb, const stru
 		nh->ipv4_nh = fib.ipv4_dst;
 	else
 		addr_copy(nh->ipv6_nh, fib.ipv6_dst);
-	/* Since 5.12 tot_len is the MTU of the route now. */
+	/* Since 5.12 tot_len holds the route's MTU now. */
 	if (rc == BPF_FIB_LKUP_RET_SUCCESS)
 		ct_cache_nexthop(ct, fib.dmac, fib.smac, fib.tot_len > p->seg_len ? fib.tot_len : p->seg_len, now);
 	return true;
 }
 
 /*
- * How a packet the pod sends leaves. As the flow's last one did for a while, by a plain redirect, which asks neither FIB nor neighbour
- * table: the two were a third of the program's cost. A changed route or neighbour counts that much later. The packet after that, and
- * one that is longer, asks again, and is sent by way of the neighbour, so that the kernel goes on probing it. Two
- * CPUs may write what is held at once; the values are the same but for the moment in which
- * a route changes, when a mixture can send one packet to a neighbour that is not there.
+ * Finds the next hop of a packet that the pod sends. For a while that is the next hop of the last
+ * packet: a plain redirect, without FIB and neighbour table, which were a third of the program's
+ * cost. A changed route or neighbour counts that much later. After that, and for a longer packet,
+ * the FIB is asked again, and the packet goes through the neighbour table, so that the kernel goes
+ * on probing the neighbour.
+ *
+ * Two CPUs may write the cache at once. The values are the same, except while a route changes: then
+ * a mixture can send one packet to a neighbour that is not there.
  */
 static __always_inline bool route_cached_or_fib(struct __sk_buff *skb, const struct sl_pkt *p,
 						const struct sl_endpoint *ep, struct sl_ct_entry *ct,

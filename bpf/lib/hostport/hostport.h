@@ -9,7 +9,7 @@
  * without hostIP, which holds for every address of the node.
  */
 
-/* Published ports. Written by the loader only; one update replaces the owner atomically. */
+/* Published ports. Written by the loader only. One update replaces the owner atomically. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -19,7 +19,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_hostports SEC(".maps");
 
-/* Who may talk to published ports that have a list. Written by the loader only; a list is whole before an entry names it. */
+/*
+ * Allowlists of published ports. Written by the loader only. A list is complete before a mapping
+ * names it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
@@ -30,8 +33,8 @@ struct {
 } sl_hp_allowlist SEC(".maps");
 
 /*
- * Source ports that masquerade must leave alone (net.ipv4.ip_local_reserved_ports):
- * one bit each, bit (port % 64) of element port / 64. Written by the loader only.
+ * Source ports that masquerade must not use (net.ipv4.ip_local_reserved_ports). Bit (port % 64) of
+ * element port / 64. Written by the loader only.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -41,7 +44,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_rsvd_ports SEC(".maps");
 
-/* The mapping of exactly this address; the "any" address finds mappings without hostIP. */
+/* The mapping of exactly this address. The "any" address finds mappings without hostIP. */
 static __always_inline struct sl_hostport *hostport_get(const __u8 *ip, __be16 port, __u8 proto)
 {
 	struct sl_hostport_key key = {.port = port, .proto = proto};
@@ -58,13 +61,16 @@ static __always_inline struct sl_hostport *hostport_get_any(const __u8 *ip, __be
 	return bpf_map_lookup_elem(&sl_hostports, &key);
 }
 
-/* Does the entry's condition of an address hold? */
+/* Is ip in the network? except: is it outside? */
 static __always_inline bool cidr_match(const __u8 *ip, const __u8 *net, __u8 prefix, bool except)
 {
 	return addr_same_prefix(ip, net, prefix) != except;
 }
 
-/* Do the entry's conditions hold for a packet from t->remote to t->local that came in by ifindex (0 = it came in by none)? */
+/*
+ * Do the mapping's conditions hold for a packet from t->remote to t->local? ifindex: the device it
+ * came in by, 0 = none.
+ */
 static __always_inline bool hostport_applies(const struct sl_hostport *hp, const struct sl_tuple *t, __u32 ifindex)
 {
 	__u16 flags = hp->flags;
@@ -78,24 +84,24 @@ static __always_inline bool hostport_applies(const struct sl_hostport *hp, const
 	return !(flags & SL_HP_COND_IIF) || (hp->ifindex == ifindex) != !!(flags & SL_HP_COND_NOT_IIF);
 }
 
-/* By what a mapping was found. */
+/* How a mapping was found. */
 enum sl_hp_match {
 	SL_HP_MATCH_ANYADDR = 1 << 0, /* it is one without hostIP */
 	SL_HP_MATCH_CONDITIONAL =
-		1 << 1, /* conditions of a mapping had to be looked at: another packet may find another one */
+		1 << 1, /* it, or one before it, has conditions: another packet may find another mapping */
 };
 
 /*
- * The published port that a packet to t->local, in by ifindex, is for: one bound to that address
- * first, else one without hostIP, which is for the node's own addresses
- * only: is_node_addr() has to say so before a flow is made by it. how: enum sl_hp_match.
+ * Find the mapping for t->local: exact hostIP first, then the wildcard. For a wildcard hit the
+ * caller must still check is_node_addr(). ifindex: the device the packet came in by. *match: enum
+ * sl_hp_match.
  */
 static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple *t, __u32 ifindex, __u32 *match)
 {
 	struct sl_hostport *hp;
 
 	*match = 0;
-	/* Not from the wire: a port published on 127.0.0.1 is for the node alone. */
+	/* Not from a wire: a port published on 127.0.0.1 is for the node alone. */
 	if (addr_is_loopback(t->local))
 		return NULL;
 	hp = hostport_get(t->local, t->local_port, t->proto);
@@ -110,7 +116,7 @@ static __always_inline struct sl_hostport *hostport_lookup(const struct sl_tuple
 	return hp && hostport_applies(hp, t, ifindex) ? hp : NULL;
 }
 
-/* May this source talk to the port? Asked when a flow is made; another list is another generation. */
+/* May this source use the port? Asked when a connection opens. Another list is another generation. */
 static __always_inline bool hostport_admits(const struct sl_hostport *hp, const __u8 *source)
 {
 	struct sl_allowed_source key = {.prefix_len = 64 + 128};
@@ -118,14 +124,14 @@ static __always_inline bool hostport_admits(const struct sl_hostport *hp, const 
 
 	if (!list)
 		return true;
-	/* ::/0 has the v4-mapped addresses too, but does not mean them. */
+	/* ::/0 covers the v4-mapped addresses too, but does not mean them. */
 	list |= addr_is_v4(source);
 	__builtin_memcpy(key.list, &list, sizeof(key.list));
 	addr_copy(key.ip, source);
 	return bpf_map_lookup_elem(&sl_hp_allowlist, &key) != NULL;
 }
 
-/* Is the hostPort entry a flow was made by still the one in force? outside: the flow's tuple before translation. */
+/* Is the mapping of a connection still in force? outside: the connection's tuple before translation. */
 static __always_inline bool hostport_is_current(const struct sl_tuple *outside, bool any, __u64 generation)
 {
 	struct sl_hostport *hp = any ? hostport_get_any(outside->local, outside->local_port, outside->proto)
@@ -134,7 +140,7 @@ static __always_inline bool hostport_is_current(const struct sl_tuple *outside, 
 	return hp && hp->generation == generation;
 }
 
-/* May masquerade use this source port of the node's address ip? Not a published one, not a reserved one. */
+/* May masquerade use this source port of the node's address ip? Not if it is published or reserved. */
 static __always_inline bool snat_port_allowed(const __u8 *ip, __be16 port, __u8 proto)
 {
 	__u16 host = bpf_ntohs(port);

@@ -9,10 +9,10 @@
  * Per-CPU cache of hostport_lookup() and of the pod behind the mapping, for packets from outside.
  */
 
-/* A published port as a packet found it. */
+/* A cached mapping. */
 struct sl_hp_cache_slot {
 	struct sl_cache_stamp stamp;
-	struct sl_hostport_key dst; /* destination of the packet; proto 0: nothing was found */
+	struct sl_hostport_key dst; /* destination of the packet; proto 0: the slot is empty */
 	__u32 match;		    /* enum sl_hp_match */
 	struct sl_hostport hp;
 	struct sl_endpoint ep; /* of hp.ip */
@@ -30,7 +30,10 @@ static __always_inline bool hostport_slot_matches(const struct sl_hp_cache_slot 
 	return slot->dst.port == t->local_port && slot->dst.proto == t->proto && addr_equal(slot->dst.ip, t->local);
 }
 
-/* Reads the mapping of t, in by ifindex, and its pod into r. False: there is none. A function of its own, away from the packets that need none of it. */
+/*
+ * Reads the mapping of t and its pod into slot. False: there is none. A function of its own, away
+ * from the packets that do not need it.
+ */
 static __noinline bool sl_hp_cache_add(const struct sl_tuple *t, __u32 ifindex, struct sl_hp_cache_slot *slot,
 				       __u64 now)
 {
@@ -39,7 +42,7 @@ static __noinline bool sl_hp_cache_add(const struct sl_tuple *t, __u32 ifindex, 
 	struct sl_hostport *hp;
 	__u32 match;
 
-	/* Unless it is of another port: what is published there is not forgotten for a packet that is for none. */
+	/* Keep the mapping of another port: a packet for no port must not evict it. */
 	if (hostport_slot_matches(slot, t))
 		slot->dst.proto = 0;
 	hp = hostport_lookup(t, ifindex, &match);
@@ -55,20 +58,20 @@ static __noinline bool sl_hp_cache_add(const struct sl_tuple *t, __u32 ifindex, 
 	slot->hp = *hp;
 	slot->ep = *ep;
 	slot->stamp.epoch = epoch;
-	/* Another packet may meet other conditions. */
+	/* Another packet may not meet the conditions. */
 	slot->stamp.until = match & SL_HP_MATCH_CONDITIONAL ? 0 : now + SL_CACHE_TTL;
 	return true;
 }
 
 static __always_inline struct sl_hp_cache_slot *hostport_cache_slot(const struct sl_tuple *t)
 {
-	/* Ports that are used together differ in the last bits of one byte or the other. */
+	/* Ports in use together differ in the low bits of one byte or the other. */
 	__u32 i = (t->local_port ^ t->local_port >> 8) & (SL_CACHE_SLOTS - 1);
 
 	return bpf_map_lookup_elem(&sl_hp_cache, &i);
 }
 
-/* The published port that a packet from outside is for, and the pod behind it; NULL: none. */
+/* The mapping for a packet from outside, and the pod behind it. NULL: none. */
 static __always_inline struct sl_hp_cache_slot *hostport_cached(struct __sk_buff *skb, const struct sl_pkt *p,
 								__u64 now)
 {
@@ -86,7 +89,7 @@ static __always_inline struct sl_hp_cache_slot *hostport_cached(struct __sk_buff
 	return NULL;
 }
 
-/* What hostport_cached() has found for the packet at hand, without asking again: where there is no room on the stack for that. */
+/* What hostport_cached() found for the same packet. For callers whose stack has no room to keep it. */
 static __always_inline struct sl_hp_cache_slot *hostport_cache_reuse(const struct sl_pkt *p)
 {
 	struct sl_hp_cache_slot *slot = hostport_cache_slot(&p->tuple);

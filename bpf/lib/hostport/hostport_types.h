@@ -7,8 +7,8 @@
  */
 
 /*
- * A published port. ip is the hostIP; "::" or ::ffff:0.0.0.0 stands for every
- * address of the node in that family (those in host_addrs).
+ * A published port. ip is the hostIP; "::" or ::ffff:0.0.0.0 stands for every address of the node
+ * in that family (sl_node_addrs).
  */
 struct sl_hostport_key {
 	__u8 ip[16];
@@ -19,14 +19,14 @@ struct sl_hostport_key {
 _Static_assert(sizeof(struct sl_hostport_key) == 20, "sl_hostport_key is a map key");
 
 /*
- * One key has one owner: the last ADD wins by replacing the value. What does not
- * meet the conditions (portmap "conditionsV4", "conditionsV6") is not for this entry.
+ * One key has one owner: the last ADD replaces the value. A packet that does not meet the
+ * conditions (portmap "conditionsV4", "conditionsV6") is not for this mapping.
  */
 struct sl_hostport {
 	__u8 ip[16];	  /* pod */
 	__u64 owner;	  /* as sl_endpoint.owner */
-	__u64 generation; /* changes with every replacement; flows carry the one they were made by */
-	__u64 sources;	  /* list of allowed sources in sl_hp_allowlist; 0 = all */
+	__u64 generation; /* changes with every replacement; connections carry the one they belong to */
+	__u64 sources;	  /* list in sl_hp_allowlist; 0 = all sources */
 	__be16 port;	  /* containerPort */
 	__u16 flags;	  /* enum sl_hostport_flag */
 	__u32 ifindex;	  /* condition: device the packet came in by */
@@ -41,17 +41,17 @@ _Static_assert(sizeof(struct sl_hostport) == 88, "sl_hostport is a map value");
 enum sl_hostport_flag {
 	SL_HP_SNAT = 1 << 0,	 /* portmap "snat" */
 	SL_HP_MASQ_ALL = 1 << 1, /* portmap "masqAll" */
-	SL_HP_COND_SRC = 1 << 2, /* conditions that count */
+	SL_HP_COND_SRC = 1 << 2, /* conditions in force */
 	SL_HP_COND_DST = 1 << 3,
 	SL_HP_COND_IIF = 1 << 4,
-	SL_HP_COND_NOT_SRC = 1 << 5, /* ... the other way round */
+	SL_HP_COND_NOT_SRC = 1 << 5, /* ... negated */
 	SL_HP_COND_NOT_DST = 1 << 6,
 	SL_HP_COND_NOT_IIF = 1 << 7,
 };
 
 #define SL_HP_CONDITIONS (SL_HP_COND_SRC | SL_HP_COND_DST | SL_HP_COND_IIF)
 
-/* LPM key of a source that a list has. */
+/* LPM key of a source in a list. */
 struct sl_allowed_source {
 	__u32 prefix_len; /* 64 + 0-128, host byte order: the list is exact */
 	__u8 list[8];	  /* sl_hostport.sources, which is even; odd for its IPv4 networks */

@@ -10,7 +10,10 @@
  * mapping leads to the first one's entry.
  */
 
-/* When a client was last given another port, by clock_now(). Written from every CPU: later or earlier by a packet does not matter. */
+/*
+ * When a client last got another port, by clock_now(). Written from every CPU: a packet earlier or
+ * later does not matter.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -20,8 +23,8 @@ struct {
 } sl_last_cport SEC(".maps");
 
 /*
- * Can a SYN that comes again be of such a client? One that has gone on since does not send another. Asked so that other
- * SYNs need not be looked for in a table whose buckets are as many as the connections that come and go, and cold.
+ * Can a repeated SYN be of such a client? Not for long: a client that went on does not repeat its
+ * SYN. This check saves all other SYNs a lookup in a large table, whose buckets are cold.
  */
 static __always_inline bool client_port_opening(__u64 now)
 {
@@ -32,8 +35,10 @@ static __always_inline bool client_port_opening(__u64 now)
 }
 
 /*
- * Takes s->key with the remote port (host byte order) if no flow lives there, or if that is this very one, whose index was
- * lost. Notes the index under s->rec.other. Returns 1 when it is taken.
+ * Claims s->key with the remote port (host byte order). The port is free if it has no live entry,
+ * or if the entry is this very connection's, whose reverse entry was lost. Returns 1 if claimed,
+ * else 0.
+ * in: ct_scratch()->key, ->entry  out: ->key.remote_port, ->reverse, inserted under entry.other
  */
 __noinline int sl_cport_claim(__u32 port)
 {
@@ -57,7 +62,10 @@ __noinline int sl_cport_claim(__u32 port)
 	return reverse != NULL;
 }
 
-/* Gives the flow of p to s->key, whose record is in s->rec, a remote port of its own, in s->key. False: none is free. */
+/*
+ * Gives the connection of p a client port of its own. False: none is free.
+ * in: s->key, s->entry  out: s->key.remote_port
+ */
 static __always_inline __must_check bool client_port_allocate(const struct sl_pkt *p, struct sl_ct_scratch *s)
 {
 	__u32 start = port_alloc_start(&p->tuple), i;

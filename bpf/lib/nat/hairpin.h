@@ -20,7 +20,7 @@
  * stack sees two pods, so its rules about forwarding apply. Never on the fast path.
  */
 
-/* Is a client's address to be exchanged at the pod's door? As the reference does: within the pod's subnet, or always. */
+/* Does the client get pod-side SNAT? As upstream does: within the pod's subnet, or always (masqAll). */
 static __always_inline bool hairpin_wants_pod_snat(const struct sl_hostport *hp, const struct sl_endpoint *to,
 						   const __u8 *client)
 {
@@ -28,7 +28,10 @@ static __always_inline bool hairpin_wants_pod_snat(const struct sl_hostport *hp,
 	       ((hp->flags & SL_HP_SNAT) && addr_same_prefix(client, hp->ip, to->prefix_len));
 }
 
-/* Makes the client's record anew; t->key is the tuple with the node's end as local. */
+/*
+ * Creates the client's entry.
+ * in: ctx->p, ctx->key (the tuple with the node's end as local)
+ */
 static __always_inline enum sl_drop_reason hairpin_create(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
 							  const struct sl_endpoint *ep, const struct sl_hostport *hp,
 							  const struct sl_endpoint *to, __u64 now)
@@ -53,7 +56,10 @@ static __always_inline enum sl_drop_reason hairpin_create(struct __sk_buff *skb,
 	return reason;
 }
 
-/* A pod of this node asks for a published port of the node. */
+/*
+ * A pod of this node connects to a published port of the node.
+ * in: ctx->p  out: ctx->key, ctx->target
+ */
 static __always_inline int hairpin_request(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
 					   const struct sl_endpoint *ep, __u64 now)
 {
@@ -70,14 +76,14 @@ static __always_inline int hairpin_request(struct __sk_buff *skb, struct sl_hair
 	if (!hp || ((match & SL_HP_MATCH_ANYADDR) && !is_node_addr(ctx->key.local)))
 		return SL_NOT_HAIRPIN;
 	if (hp->port != ctx->key.local_port && !proto_has_free_ports(ctx->key.proto))
-		return SL_NOT_HAIRPIN; /* not a mapping for us, see sl_from_uplink */
+		return SL_NOT_HAIRPIN; /* the loader writes no such mapping */
 	to = endpoint_lookup(hp->ip);
 	if (!to || to->owner != hp->owner)
 		return SL_NOT_HAIRPIN;
 	ct = ct_lookup_entry(&ctx->p.tuple, ep->owner, now);
 	if (!ct || !(ct->flags & SL_CT_HAIRPIN) || ct->hostport_generation != hp->generation ||
 	    !ct_ensure_reverse(&ctx->p.tuple, ct)) {
-		/* As from outside: the node's own connection from this port is left alone. */
+		/* As from outside: leave the node's own connection from this port alone. */
 		if (!pkt_is_syn(&ctx->p) && node_socket_expects(skb, &ctx->key))
 			return SL_NOT_HAIRPIN;
 		if (sl_ifindex_gone(skb, to->ifindex))
@@ -98,7 +104,10 @@ static __always_inline int hairpin_request(struct __sk_buff *skb, struct sl_hair
 	return SL_NEXT;
 }
 
-/* What a pod sends, in the scratch. */
+/*
+ * What a pod sends.
+ * in: hairpin_scratch()->p  out: the rest of it
+ */
 __noinline int sl_hairpin_out(struct __sk_buff *skb)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -115,7 +124,7 @@ __noinline int sl_hairpin_out(struct __sk_buff *skb)
 	return verdict == SL_NOT_HAIRPIN ? hairpin_request(skb, ctx, ep, now) : verdict;
 }
 
-/* At sl_from_pod, for a packet that does not take the shortcut. */
+/* For sl_from_pod, on the slow path. */
 static __always_inline int hairpin_from_pod(struct __sk_buff *skb, const struct sl_pkt *p)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -126,7 +135,10 @@ static __always_inline int hairpin_from_pod(struct __sk_buff *skb, const struct 
 	return sl_hairpin_out(skb);
 }
 
-/* To the client: what comes from the pod comes from the port it asked for. */
+/*
+ * To the client: the answer comes from the address and port the client asked for.
+ * in: ctx->p  out: ctx->key, ctx->target
+ */
 static __always_inline int hairpin_reply(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
 					 const struct sl_endpoint *ep, __u64 now)
 {
@@ -145,7 +157,10 @@ static __always_inline int hairpin_reply(struct __sk_buff *skb, struct sl_hairpi
 	return SL_NEXT;
 }
 
-/* What a pod gets from another pod, or from outside by a mapping with masqAll, in the scratch. */
+/*
+ * What a pod gets from another pod, or from outside through a mapping with masqAll.
+ * in: hairpin_scratch()->p  out: the rest of it
+ */
 __noinline int sl_hairpin_in(struct __sk_buff *skb)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
@@ -163,7 +178,7 @@ __noinline int sl_hairpin_in(struct __sk_buff *skb)
 	verdict = hairpin_reply(skb, ctx, ep, now);
 	if (verdict != SL_NOT_HAIRPIN)
 		return verdict;
-	/* As the client sees it: is there an index that leads to what it asked for? */
+	/* As the client sees it: does a reverse entry lead to what it asked for? */
 	tuple_reverse(&ctx->to, &ctx->p);
 	ct = ct_lookup(&ctx->to, now);
 	hairpin = ct && (ct->flags & SL_CT_REVERSE) && (ct->flags & SL_CT_HAIRPIN);
@@ -180,7 +195,7 @@ __noinline int sl_hairpin_in(struct __sk_buff *skb)
 	return hairpin ? SL_NEXT : SL_NOT_HAIRPIN;
 }
 
-/* At sl_to_pod. */
+/* For sl_to_pod. */
 static __always_inline int hairpin_to_pod(struct __sk_buff *skb, const struct sl_pkt *p)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();

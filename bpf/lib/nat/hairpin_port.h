@@ -11,12 +11,15 @@
  * a reverse entry, and a port is taken by inserting it, as in snat.h.
  */
 
-/* No verdict of these functions: the packet has nothing to do with them. */
+/* These functions have no verdict: the packet is not for them. */
 #define SL_NOT_HAIRPIN (-2)
 
 /*
- * Takes one port if it is free, by inserting the index at s->rec.other, as sl_snat_claim() does. It is
- * that of the node's end at a door, that of the client otherwise. port: host byte order. Returns 1 when it is taken.
+ * Claims a port if it is free, by inserting the reverse entry, as sl_snat_claim() does. The port is
+ * the node's for pod-side SNAT, else the client's. port: host byte order. Returns 1 if claimed,
+ * else 0.
+ * in: ct_scratch()->key, ->entry, hairpin_scratch()->p  out: ->entry.other, ->reverse,
+ * hairpin_scratch()->to
  */
 __noinline int sl_hpin_claim(struct __sk_buff *skb, __u32 port)
 {
@@ -59,8 +62,9 @@ __noinline int sl_hpin_claim(struct __sk_buff *skb, __u32 port)
 }
 
 /*
- * Does the port (host byte order) lead to the very flow in the scratch, from before its record was lost? As sl_snat_is_ours().
- * Returns 1 then, else 0.
+ * Does the port (host byte order) lead to this very connection, from before its entry was lost? As
+ * sl_snat_is_ours(). Returns 1 if so, else 0.
+ * in: ct_scratch()->key, ->entry, hairpin_scratch()->p  out: ->entry.other
  */
 __noinline int sl_hpin_is_ours(__u32 port)
 {
@@ -84,8 +88,10 @@ __noinline int sl_hpin_is_ours(__u32 port)
 }
 
 /*
- * Notes in t->start where the search for a port of the flow in the scratch begins, and looks there for the one it had before its record was
- * lost. own: host byte order. Returns 1 when it is found. A function of its own, for the stack it takes.
+ * Looks for the port that the connection had before its entry was lost. preferred: host byte order.
+ * Returns 1 if found, else 0. A function of its own, for the stack it takes.
+ * in: ct_scratch()->key, ->entry, hairpin_scratch()->p  out: ->entry.other,
+ * hairpin_scratch()->start
  */
 __noinline int sl_hpin_recover(__u32 preferred)
 {
@@ -104,8 +110,9 @@ __noinline int sl_hpin_recover(__u32 preferred)
 }
 
 /*
- * Gives s->rec, whose key is s->key, an index, and puts it in: with the port it had before its record was lost, else a free one, own (host byte order) if
- * it can be.
+ * Inserts s->entry under s->key, with its reverse entry: with the port that it had before, else
+ * with a free one, preferred (host byte order) if possible.
+ * in: s->key, s->entry, ctx->p  out: s->entry.other, ctx->start
  */
 static __always_inline struct sl_ct_entry *hairpin_insert(struct __sk_buff *skb, struct sl_ct_scratch *s,
 							  const struct sl_hairpin_ctx *ctx, __u16 preferred,
@@ -125,7 +132,7 @@ static __always_inline struct sl_ct_entry *hairpin_insert(struct __sk_buff *skb,
 	return ct;
 }
 
-/* The live record behind an index of ours, restored where the LRU took it. */
+/* The live entry behind a reverse entry, restored if the LRU took it. */
 static __always_inline struct sl_ct_entry *hairpin_entry(const struct sl_tuple *outside,
 							 const struct sl_ct_entry *reverse, struct sl_tuple *key,
 							 __u64 owner, __u64 now)

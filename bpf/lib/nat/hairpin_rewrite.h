@@ -8,15 +8,15 @@
  * scratch that those use.
  */
 
-/* A packet and what is built from it: too big for the stack, which callers share. */
+/* A packet and what is built from it: too big for the stack, which the callers share. */
 struct sl_hairpin_ctx {
 	struct sl_pkt p;
-	struct sl_pkt reversed; /* the same with its ends exchanged */
+	struct sl_pkt reversed; /* the same with its ends swapped */
 	struct sl_tuple to;
 	struct sl_tuple key;
 	struct sl_tuple target; /* for hairpin_rewrite() */
-	__u32 start;		/* place of the first try for a port */
-	__u32 slow; /* 1: the packet is in the scratch of the second parser, whose functions change it (hairpin_slow.h) */
+	__u32 start;		/* where the search for a port starts */
+	__u32 slow;		/* 1: the packet is in slow_scratch(), and the functions of rewrite_slow.h change it */
 };
 
 struct {
@@ -34,8 +34,9 @@ static __always_inline struct sl_hairpin_ctx *hairpin_scratch(void)
 }
 
 /*
- * Puts the ends of t->want in the place of the packet's own. dir: of the packet, enum
- * sl_dir. A function of its own, for the stack it takes. Returns 0, or the packet must be dropped.
+ * Gives the packet the two ends of target. dir: of the packet, enum sl_dir. A function of its own,
+ * for the stack it takes. Returns 0, or a negative error after which the packet must be dropped.
+ * in: hairpin_scratch()->p, ->target  out: ->p.tuple, ->reversed, ->to
  */
 __noinline int sl_hpin_rewrite(struct __sk_buff *skb, __u32 dir)
 {
@@ -47,7 +48,7 @@ __noinline int sl_hpin_rewrite(struct __sk_buff *skb, __u32 dir)
 	tuple_reverse(&ctx->reversed.tuple, &ctx->p);
 	ctx->to = ctx->reversed.tuple;
 	addr_copy(ctx->to.local, ctx->target.remote);
-	if (!ctx->p.echo) /* its identifier is the local end's, and there is no other port */
+	if (!ctx->p.echo) /* its identifier belongs to the local end; there is no other port */
 		ctx->to.local_port = ctx->target.remote_port;
 	if (dir == SL_TX) {
 		if (rewrite_packet(skb, &ctx->reversed, SL_RX, &ctx->to, false) ||
@@ -62,14 +63,14 @@ __noinline int sl_hpin_rewrite(struct __sk_buff *skb, __u32 dir)
 	return 0;
 }
 
-/* Exchanges the ends of a packet that the second parser has read. room: the stack has none left. */
+/* Swaps the ends of a packet that the slow parser has read. spare: the stack has no room. */
 static __always_inline void ip_pkt_reverse(struct sl_ip_pkt *pkt, struct sl_tuple *spare)
 {
 	tuple_reverse(spare, &pkt->p);
 	pkt->p.tuple = *spare;
 }
 
-/* For a packet whose ends have been exchanged: the tuple that gives it want's far end, and its port of the near one. */
+/* For a packet whose ends are swapped: sets to, which gives the packet target's far end and near port. */
 static __always_inline void hairpin_far_end(struct sl_tuple *to, const struct sl_pkt *reversed,
 					    const struct sl_tuple *target)
 {
@@ -83,7 +84,10 @@ static __always_inline void hairpin_far_end(struct sl_tuple *to, const struct sl
 	to->remote_port = target->local_port;
 }
 
-/* sl_hpin_rewrite() for a packet in the scratch of the second parser, where inner is free. */
+/*
+ * sl_hpin_rewrite() for a packet that the slow parser has read.
+ * in: hairpin_scratch()->target, slow_scratch()->outer  out: ->p.tuple, ->to, slow_scratch()->inner
+ */
 __noinline int sl_hpin_rw_slow(struct __sk_buff *skb, __u32 dir)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();

@@ -11,7 +11,7 @@
  * ends of the tuples, and the functions that change a local end do the work.
  */
 
-/* sl_frag_key.dir of the fragments at a pod's device, apart from those at an uplink. */
+/* sl_frag_key.dir at a pod's device, apart from that at an uplink. */
 static __always_inline enum sl_dir pod_frag_dir(__u32 dir)
 {
 	return (enum sl_dir)(dir | 2);
@@ -22,7 +22,11 @@ static __always_inline enum sl_dir opposite_dir(__u32 dir)
 	return dir == SL_TX ? SL_RX : SL_TX;
 }
 
-/* Notes where the first fragment in the scratch has gone, for the rest. A function of its own, for the stack it takes. */
+/*
+ * Notes the address of the first fragment, for the later ones. A function of its own, for the stack
+ * it takes.
+ * in: slow_scratch()->outer, hairpin_scratch()->p
+ */
 __noinline int sl_hpin_frag(__u32 dir)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -37,7 +41,11 @@ __noinline int sl_hpin_frag(__u32 dir)
 	return 0;
 }
 
-/* The first fragment, or what has headers of its own: as any packet, and the rest of the datagram goes where it does. */
+/*
+ * A packet with ports: the first fragment, or one with extension headers. It goes the way of any
+ * packet; the later fragments follow it.
+ * in: slow_scratch()->outer  out: hairpin_scratch()
+ */
 static __always_inline int hairpin_slow_l4(struct __sk_buff *skb, __u32 dir)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -57,7 +65,10 @@ static __always_inline int hairpin_slow_l4(struct __sk_buff *skb, __u32 dir)
 	return SL_NEXT;
 }
 
-/* The rest of a datagram. */
+/*
+ * A later fragment.
+ * in: slow->outer  out: slow->outer.p.tuple, ctx->to
+ */
 static __always_inline int hairpin_frag_next(struct __sk_buff *skb, struct sl_slow_ctx *slow,
 					     struct sl_hairpin_ctx *ctx, __u32 dir)
 {
@@ -73,8 +84,9 @@ static __always_inline int hairpin_frag_next(struct __sk_buff *skb, struct sl_sl
 }
 
 /*
- * What the packet that an error is about was before it was turned, in t->want. It is the pod's own (dir is SL_TX), which got it, or somebody else's
- * (SL_RX), about what the pod sent. False: it was not turned.
+ * Sets ctx->target to what the packet inside an ICMP error was before its translation. SL_TX: the
+ * pod got that packet. SL_RX: the pod sent it. False: it was not translated.
+ * in: slow->inner  out: ctx->key, ctx->target
  */
 static __always_inline bool hairpin_before(struct sl_slow_ctx *slow, struct sl_hairpin_ctx *ctx, __u64 owner, __u32 dir,
 					   __u64 now)
@@ -97,7 +109,11 @@ static __always_inline bool hairpin_before(struct sl_slow_ctx *slow, struct sl_h
 	return true;
 }
 
-/* An ICMP error: the packet it is about, and its own far end where that is the packet's. */
+/*
+ * An ICMP error: translates the packet inside, and the error's own far end where it is the same
+ * address.
+ * in: slow->outer  out: slow->inner, ctx->key, ctx->target, ctx->to
+ */
 static __always_inline int hairpin_icmp_error(struct __sk_buff *skb, struct sl_slow_ctx *slow,
 					      struct sl_hairpin_ctx *ctx, __u32 dir)
 {
@@ -116,7 +132,10 @@ static __always_inline int hairpin_icmp_error(struct __sk_buff *skb, struct sl_s
 									  : SL_NEXT;
 }
 
-/* An ICMP error or a later fragment, in the scratch. A function of its own, for the stack it takes. */
+/*
+ * An ICMP error or a later fragment. A function of its own, for the stack it takes.
+ * in: slow_scratch()->outer  out: hairpin_scratch()
+ */
 __noinline int sl_hpin_related(struct __sk_buff *skb, __u32 dir)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -128,7 +147,10 @@ __noinline int sl_hpin_related(struct __sk_buff *skb, __u32 dir)
 						      : hairpin_frag_next(skb, slow, ctx, dir);
 }
 
-/* A packet that the first parser gave up, at a pod's device. dir: enum sl_dir. No function: the frames of what it calls would be too many. */
+/*
+ * A packet that the fast parser cannot read, at a pod's device. dir: enum sl_dir. Inlined: the
+ * frames of its callees would be too many.
+ */
 static __always_inline int hairpin_slow(struct __sk_buff *skb, __u32 dir)
 {
 	switch (sl_slow_parse(skb, ETH_HLEN, dir, 0)) {

@@ -15,7 +15,7 @@ enum sl_sock {
 	SL_SOCK_CONNECTED, /* with exactly this remote end */
 };
 
-/* TCP and UDP sockets of the namespace the packet is in; other protocols have none. */
+/* TCP and UDP sockets of the packet's network namespace; other protocols have none. */
 static __always_inline enum sl_sock node_socket_lookup(struct __sk_buff *skb, const struct sl_tuple *t)
 {
 	struct bpf_sock_tuple st = {};
@@ -49,10 +49,10 @@ static __always_inline enum sl_sock node_socket_lookup(struct __sk_buff *skb, co
 	return found;
 }
 
-/* How long an answer may take: that of a flow without answer, and as long again after each datagram. */
+/* How long an answer may take, after each datagram: the timeout of a connection without answer. */
 #define SL_HOST_UDP_TTL (30 * NSEC_PER_SEC)
 
-/* Has the node a claim on what comes under t (local = the node's end) and opens nothing? */
+/* Does the node expect a packet with this tuple (local = the node's end) that opens no connection? */
 static __always_inline bool node_socket_expects(struct __sk_buff *skb, const struct sl_tuple *t)
 {
 	enum sl_sock found = node_socket_lookup(skb, t);

@@ -12,8 +12,8 @@
  */
 
 /*
- * What the node's own sockets have sent from published ports to peers that they name with each datagram: tuple (local = the
- * node's end) to the clock_now() of the last datagram of either direction.
+ * What the node's unconnected sockets have sent from published ports. Key: the tuple (local = the
+ * node's end). Value: clock_now() of the last datagram of either direction.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -23,7 +23,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_host_udp SEC(".maps");
 
-/* Notes a datagram of the node's own to t->remote; anything else is let alone. A function of its own, for the stack it takes. */
+/*
+ * Remembers a datagram of the node to t->remote, if t->local is published. A function of its own,
+ * for the stack it takes.
+ */
 static __noinline __maybe_unused int sl_host_udp_add(const struct sl_tuple *t, __u64 now)
 {
 	__u64 *last;
@@ -38,7 +41,10 @@ static __noinline __maybe_unused int sl_host_udp_add(const struct sl_tuple *t, _
 	return 0;
 }
 
-/* Is skb, with that protocol, what a socket of this namespace sends without being connected? Forwarded packets have none. */
+/*
+ * Is skb, of that protocol, sent by an unconnected socket of this namespace? Forwarded packets have
+ * no socket.
+ */
 static __always_inline bool is_unconnected_udp(const struct __sk_buff *skb, __u8 proto)
 {
 	struct bpf_sock *sk = skb->sk;

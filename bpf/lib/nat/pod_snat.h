@@ -12,7 +12,7 @@
  * SL_CT_SIDE_POD_SNAT in its key (the tuple as the stack has it) and a reverse entry.
  */
 
-/* Does the tuple of a packet that a pod sends lead back through its door? Such a packet opens nothing. */
+/* Is the packet a reply through pod-side SNAT? Such a packet opens no connection. */
 static __always_inline bool pod_snat_is_reply(const struct sl_tuple *tuple, __u64 now)
 {
 	struct sl_ct_entry *ct = ct_lookup(tuple, now);
@@ -20,7 +20,10 @@ static __always_inline bool pod_snat_is_reply(const struct sl_tuple *tuple, __u6
 	return ct && (ct->flags & SL_CT_REVERSE) && (ct->flags & SL_CT_POD_SNAT);
 }
 
-/* What the pod answers to the address it saw at its door goes to whoever asked. */
+/*
+ * The pod replies to the address that pod-side SNAT showed it: the reply goes to the real client.
+ * in: ctx->p  out: ctx->key, ctx->target
+ */
 static __always_inline int pod_snat_reply(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
 					  const struct sl_endpoint *ep, __u64 now)
 {
@@ -39,8 +42,9 @@ static __always_inline int pod_snat_reply(struct __sk_buff *skb, struct sl_hairp
 	if (hairpin_rewrite(skb, ctx, SL_TX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	/*
-	 * Of a client outside there is a record of the hostPort's flow too, which this packet answers; under a policy one of
-	 * its verdict, whose tuple has not left the pod.
+	 * A client outside has an entry of the hostPort's connection too, which this packet
+	 * answers. Under a policy there is an entry for its verdict, whose tuple has not left the
+	 * pod.
 	 */
 	ct = ct_lookup_entry(&ctx->p.tuple, owner, now);
 	if (!ct)
@@ -52,7 +56,10 @@ static __always_inline int pod_snat_reply(struct __sk_buff *skb, struct sl_hairp
 	return SL_NEXT;
 }
 
-/* Makes the record at the door of ep for the packet's tuple, under t->key. */
+/*
+ * Creates the entry of pod-side SNAT at ep for the packet's tuple.
+ * in: ctx->p, ctx->key
+ */
 static __always_inline enum sl_drop_reason pod_snat_create(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
 							   const struct sl_endpoint *ep, __u64 now)
 {
@@ -72,7 +79,10 @@ static __always_inline enum sl_drop_reason pod_snat_create(struct __sk_buff *skb
 	return reason;
 }
 
-/* To the pod that was asked: the packet comes from the address of the device the pod is routed from. */
+/*
+ * To the pod that is asked: the packet comes from the address of the device the pod is routed from.
+ * in: ctx->p  out: ctx->key, ctx->target
+ */
 static __always_inline int pod_snat_in(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx, const struct sl_endpoint *ep,
 				       __u64 now)
 {
@@ -98,7 +108,10 @@ static __always_inline int pod_snat_in(struct __sk_buff *skb, struct sl_hairpin_
 	return SL_NEXT;
 }
 
-/* Has the packet in the scratch been masqueraded at the door of ep before? */
+/*
+ * Has the packet's connection got pod-side SNAT at ep before?
+ * in: ctx->p  out: ctx->key
+ */
 static __always_inline bool has_pod_snat(struct sl_hairpin_ctx *ctx, const struct sl_endpoint *ep, __u64 now)
 {
 	struct sl_ct_entry *ct;
@@ -110,9 +123,11 @@ static __always_inline bool has_pod_snat(struct sl_hairpin_ctx *ctx, const struc
 }
 
 /*
- * Does what sender opened leave its network masqueraded, toward another one of this node? As at an uplink: not if the
- * packet answers what the other pod opened, be it through the sender's own door. Under a policy the sender's record has
- * seen answers too, so what was masqueraded once is noted there, and stays masqueraded.
+ * Does the packet, which sender sent to another network of this node, need pod-side SNAT (ipMasq)?
+ * As at an uplink: not if it answers what the other pod opened, even through the sender's own pod-
+ * side SNAT. Under a policy the sender's entry has seen answers too. So a connection that got SNAT
+ * once is marked there, and keeps it.
+ * in: ctx->p  out: ctx->key, ctx->to
  */
 static __always_inline bool needs_pod_snat(struct sl_hairpin_ctx *ctx, const struct sl_endpoint *ep,
 					   const struct sl_endpoint *sender, __u64 now)

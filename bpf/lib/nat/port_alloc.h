@@ -8,10 +8,16 @@
  * the place where the search starts.
  */
 
-/* Tries per port range. With half of a range taken toward one destination, all 16 miss once in 65,000. */
+/*
+ * Attempts per port range. With half of a range in use toward one destination, all 16 miss once in
+ * 65,000.
+ */
 #define SL_SNAT_ATTEMPTS 16
 
-/* Port of try i: the pod's own first, then random places in the first range, then in the second. */
+/*
+ * Port of attempt i: the pod's own first, then places in the first range from start on, then in the
+ * second.
+ */
 static __always_inline __u16 snat_candidate(__u16 preferred, __u32 i, __u32 start)
 {
 	__u32 min = cfg_snat_min1, max = cfg_snat_max1;
@@ -32,8 +38,8 @@ static __always_inline bool snat_in_range(__u16 port)
 }
 
 /*
- * Where the search for a port of this flow begins: always at the same place, as long as the programs stay loaded. A
- * multiplicative hash (Knuth, 6.4) over the words of the tuple.
+ * Where the search for a port of this connection starts: always at the same place while the
+ * programs stay loaded. A multiplicative hash (Knuth, 6.4) over the words of the tuple.
  */
 static __always_inline __u32 port_alloc_start(const struct sl_tuple *t)
 {

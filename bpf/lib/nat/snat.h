@@ -11,7 +11,7 @@
  * A port is taken by inserting the reverse entry under the outside tuple; the insertion is the lock.
  */
 
-/* Asks the FIB for the preferred source of the device the packet is leaving by (kernel 6.7). */
+/* Asks the FIB for the preferred source address on the device the packet leaves by (kernel 6.7). */
 static __always_inline bool snat_addr_fib(struct __sk_buff *skb, const struct sl_pkt *p, __u8 *out)
 {
 	struct bpf_fib_lookup fib = {
@@ -31,10 +31,10 @@ static __always_inline bool snat_addr_fib(struct __sk_buff *skb, const struct sl
 	}
 	rc = bpf_fib_lookup(skb, &fib, sizeof(fib),
 			    BPF_FIB_LOOKUP_OUTPUT | BPF_FIB_LOOKUP_SRC | BPF_FIB_LOOKUP_SKIP_NEIGH);
-	/* The source is there before the packet's size is checked; the size is the stack's business here. */
+	/* The FIB sets the source before it checks the packet's size. The size is the stack's concern. */
 	if (rc != BPF_FIB_LKUP_RET_SUCCESS && rc != BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return false;
-	/* Routed by mark, which is not part of the question: for IPv6 the answer is another device's then. */
+	/* Routed by mark, which the lookup leaves out: for IPv6 it names another device then. */
 	if (fib.ifindex != skb->ifindex)
 		return false;
 	if (p->family == 4)
@@ -59,7 +59,7 @@ static __always_inline bool snat_addr(struct __sk_buff *skb, const struct sl_pkt
 	return !addr_is_any(out);
 }
 
-/* Is the outside tuple in the hands of a flow that is still alive? */
+/* Does a live connection use the outside tuple? */
 static __always_inline bool snat_taken(const struct sl_tuple *outside, const struct sl_tuple *key, __u64 now)
 {
 	struct sl_ct_entry *reverse = bpf_map_lookup_elem(&sl_ct, outside);
@@ -75,8 +75,8 @@ static __always_inline bool snat_taken(const struct sl_tuple *outside, const str
 	if (!tuple_equal(&reverse->other, key) && entry && tuple_equal(&entry->other, outside))
 		return true;
 	/*
-	 * A dead flow's, or our own tuple's from an earlier life, perhaps that of the pod which had
-	 * this address before: what it says of the owner is not true any more.
+	 * It belongs to a dead connection, or to an earlier life of this tuple, perhaps of the pod
+	 * that had this address before. Its owner is wrong then.
 	 */
 	bpf_map_delete_elem(&sl_ct, outside);
 	bpf_map_delete_elem(&sl_ct_unassured, outside);
@@ -84,13 +84,13 @@ static __always_inline bool snat_taken(const struct sl_tuple *outside, const str
 }
 
 /*
- * Takes one port if it is free, by inserting the index: the insert is the lock.
- * s->key is the record's key, s->rec.other the outside tuple but for the port.
+ * Claims a port if it is free, by inserting the reverse entry: the insertion is the lock. port:
+ * host byte order. Returns 1 if claimed, else 0.
+ * in: ct_scratch()->key, ->entry (other without its port)  out: ->entry.other.local_port, ->reverse
  *
- * A global function is verified once, with any arguments, instead of once for
- * each of the 33 tries ("BPF program is too large. Processed 1000001 insn").
- * Kernels before 5.12 let it take the context and scalars only, hence the
- * scratch. port: host byte order. Returns 1 when the port is taken, else 0.
+ * A global function is verified once, with any arguments, not once for each of the 33 attempts
+ * ("BPF program is too large. Processed 1000001 insn"). Kernels before 5.12 let it take the context
+ * and scalars only, so it reads the scratch.
  */
 __noinline int sl_snat_claim(struct __sk_buff *skb, __u32 port)
 {
@@ -106,14 +106,15 @@ __noinline int sl_snat_claim(struct __sk_buff *skb, __u32 port)
 		return 0;
 	ct_init_reverse(&s->reverse, &s->key, &s->entry);
 	bpf_map_update_elem(&sl_ct_unassured, &s->entry.other, &s->reverse, BPF_NOEXIST);
-	/* Also marks the entry as used, see ct_insert(). Another key: another CPU was quicker. */
+	/* The lookup marks the entry as used, see ct_insert(). Another key: another CPU was faster. */
 	reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
 	return reverse && tuple_equal(&reverse->other, &s->key);
 }
 
 /*
- * Is the outside tuple of the record in the scratch, with this port (host byte order), that very flow's from before its
- * record was lost? Returns 1 then, else 0.
+ * Does the port (host byte order) lead to this very connection, from before its entry was lost?
+ * Returns 1 if so, else 0.
+ * in: ct_scratch()->key, ->entry  out: ->entry.other.local_port
  */
 __noinline int sl_snat_is_ours(__u32 port)
 {
@@ -130,7 +131,7 @@ __noinline int sl_snat_is_ours(__u32 port)
 	       reverse->owner == s->entry.owner && tuple_equal(&reverse->other, &s->key);
 }
 
-/* Places to look for a lost mapping at: all for TCP in mid-stream, which is rare; few for what may as well be new. */
+/* Attempts to find a lost port: all for TCP in mid-stream, which is rare; few for what may be new. */
 static __always_inline __u32 snat_recover_attempts(const struct sl_pkt *p, __u32 attempts)
 {
 	if (pkt_is_syn(p) || !cfg_snat_secret)
@@ -139,9 +140,9 @@ static __always_inline __u32 snat_recover_attempts(const struct sl_pkt *p, __u32
 }
 
 /*
- * Gives the flow of p (record under p->tuple, s->rec filled by ct_init) an
- * outside tuple on this uplink, in s->rec.other. Returns 0 or the reason why the packet must be
- * dropped: it never leaves untranslated.
+ * Gives the connection of p an outside tuple on this uplink. Returns 0, or the reason to drop the
+ * packet: it never leaves untranslated.
+ * in: s->entry from ct_init()  out: s->key = p->tuple, s->entry.other, s->reverse
  */
 static __always_inline __must_check enum sl_drop_reason snat_allocate(struct __sk_buff *skb, const struct sl_pkt *p,
 								      struct sl_ct_scratch *s)

@@ -9,7 +9,7 @@
  * nothing; what happens then is in the callers.
  */
 
-/* A datagram in fragments, at one hook. */
+/* A fragmented datagram at one hook. */
 struct sl_frag_key {
 	__u8 local[16];
 	__u8 remote[16];
@@ -20,10 +20,10 @@ struct sl_frag_key {
 };
 _Static_assert(sizeof(struct sl_frag_key) == 40, "sl_frag_key is a map key: no hidden padding");
 
-/* What became of its first fragment. */
+/* What its first fragment got. */
 struct sl_frag {
-	__u64 until; /* clock_now() from which on the entry does not exist */
-	__u8 to[16]; /* the address that took the local one's place, at a pod's device the remote one's; the same one for a flow without translation */
+	__u64 until; /* clock_now() at which the entry expires */
+	__u8 to[16]; /* the new local address, at a pod's device the new remote one; the old one if nothing was translated */
 };
 
 struct {
@@ -34,7 +34,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_frags SEC(".maps");
 
-/* How long a receiver may wait for the rest: Linux' ip_frag_time, RFC 8200 4.5 has 60. */
+/* How long a receiver waits for the other fragments: Linux' ip_frag_time. RFC 8200 4.5 has 60 s. */
 #define SL_FRAG_TTL (30 * NSEC_PER_SEC)
 
 static __always_inline void frag_make_key(struct sl_frag_key *key, const struct sl_ip_pkt *pkt, enum sl_dir dir)
@@ -47,7 +47,7 @@ static __always_inline void frag_make_key(struct sl_frag_key *key, const struct 
 	key->dir = (__u8)dir;
 }
 
-/* Notes that the fragments of h, the first of a datagram, get the address to. Full or not, the LRU takes it. */
+/* Notes that the later fragments of pkt, a first fragment, get the address to. */
 static __always_inline void frag_note(const struct sl_ip_pkt *pkt, enum sl_dir dir, const __u8 *to, __u64 now)
 {
 	struct sl_frag f = {.until = now + SL_FRAG_TTL};
@@ -58,7 +58,10 @@ static __always_inline void frag_note(const struct sl_ip_pkt *pkt, enum sl_dir d
 	bpf_map_update_elem(&sl_frags, &key, &f, BPF_ANY);
 }
 
-/* The datagram of h, its first fragment, is nobody's of ours: an older one may have had its identification (RFC 4963). */
+/*
+ * pkt, a first fragment, belongs to no connection. Deletes an old entry with the same
+ * identification (RFC 4963).
+ */
 static __always_inline void frag_forget(const struct sl_ip_pkt *pkt, enum sl_dir dir)
 {
 	struct sl_frag_key key;

@@ -9,7 +9,7 @@
  * A sum over the whole packet (CHECKSUM_COMPLETE) stays right: data and checksum cancel out.
  */
 
-/* One's complement sum of what changes in the ICMP message: seed for the next, negative on error. */
+/* One's complement sum of a change in the ICMP message: seed for the next, negative on error. */
 static __always_inline __s64 csum_diff4(__u32 old, __u32 new, __s64 diff)
 {
 	return bpf_csum_diff(&old, sizeof(old), &new, sizeof(new), (__wsum)diff);
@@ -35,8 +35,8 @@ static __always_inline __sum16 csum_apply(__sum16 sum, __s64 diff)
 }
 
 /*
- * The L4 checksum of the inner packet, where the error has kept it: diff is what
- * changed in what it covers. A UDP checksum of 0 stays 0.
+ * The L4 checksum of the packet inside, if the error has kept it. covered: what changed in the
+ * bytes it covers. A UDP checksum of 0 stays 0.
  */
 static __always_inline __s64 inner_l4_csum(struct __sk_buff *skb, const struct sl_pkt *p, __s64 covered, __s64 diff)
 {
@@ -53,7 +53,7 @@ static __always_inline __s64 inner_l4_csum(struct __sk_buff *skb, const struct s
 	return store_u16(skb, off, old, new, diff);
 }
 
-/* Address of the inner packet, source or destination. Returns what changed by it. */
+/* Sets an address of the packet inside, source or destination. Returns the change. */
 static __always_inline __s64 inner_set_addr(struct __sk_buff *skb, const struct sl_ip_pkt *pkt, bool source,
 					    const __u8 *to)
 {
@@ -73,7 +73,7 @@ static __always_inline __s64 inner_set_addr(struct __sk_buff *skb, const struct 
 	return bpf_csum_diff((__be32 *)pkt->p.tuple.local, 16, (__be32 *)to, 16, 0);
 }
 
-/* The header checksum of the inner IPv4 packet after its address has changed. */
+/* The header checksum of the IPv4 packet inside, after its address has changed. */
 static __always_inline __s64 inner_ip_csum(struct __sk_buff *skb, const struct sl_ip_pkt *pkt, __s64 changed,
 					   __s64 diff)
 {
@@ -85,7 +85,10 @@ static __always_inline __s64 inner_ip_csum(struct __sk_buff *skb, const struct s
 	return store_u16(skb, off, old, csum_apply(old, changed), diff);
 }
 
-/* Gives the inner packet the local end of to, and its port of the remote end. Returns the change of the ICMP message, negative on error. */
+/*
+ * Gives the packet inside the local end of to, and its remote port. Returns the change of the ICMP
+ * message, negative on error.
+ */
 static __always_inline __s64 inner_rewrite(struct __sk_buff *skb, const struct sl_ip_pkt *pkt, bool source,
 					   const struct sl_tuple *to)
 {
@@ -115,10 +118,9 @@ static __always_inline __s64 inner_rewrite(struct __sk_buff *skb, const struct s
 }
 
 /*
- * Translates the error in o that travels in direction dir: the packet it is about
- * gets the local end of to, and so does the error itself if its own local address is
- * that packet's. (The node's errors about packets to a pod have the node's address
- * already.)
+ * Translates an ICMP error that travels in direction dir. The packet inside gets the local end of
+ * to, and so does the error itself if it has the same local address. (The node's errors about
+ * packets to a pod have the node's address already.)
  */
 static __always_inline __must_check int icmp_rewrite_error(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
 							   enum sl_dir dir, const struct sl_tuple *to)

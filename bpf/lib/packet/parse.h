@@ -16,8 +16,8 @@
  */
 
 /*
- * ICMP and ICMPv6 echo messages have one layout (RFC 792, RFC 4443 4.1). The
- * kernel's own header for it drags the C library's socket headers in.
+ * ICMP and ICMPv6 echo messages have one layout (RFC 792, RFC 4443 4.1). The kernel's header for it
+ * needs the C library's socket headers.
  */
 struct sl_icmp_echo {
 	__u8 type;
@@ -45,10 +45,10 @@ enum sl_dir {
 
 /* How far parse_packet() got. */
 enum sl_parsed {
-	SL_PARSED_NONE, /* not IP on Ethernet, or malformed: nobody's business here */
-	SL_PARSED_PRIO_STACKED, /* one tag of VLAN 0 behind another, which the stack would take off: nothing honest sends such */
-	SL_PARSED_L3, /* addresses are set; no ports we can use (fragment, extension header, other protocol) */
-	SL_PARSED_L4, /* the whole tuple is set */
+	SL_PARSED_NONE,		/* not IP on Ethernet, or malformed: not for Sluice */
+	SL_PARSED_PRIO_STACKED, /* one VLAN 0 tag behind another. The stack would remove both; no honest sender does this */
+	SL_PARSED_L3,		/* addresses are set; no usable ports (fragment, extension header, other protocol) */
+	SL_PARSED_L4,		/* the whole tuple is set */
 };
 
 /* What the programs know of a packet. Offsets are from the Ethernet header. */
@@ -59,7 +59,7 @@ struct sl_pkt {
 	__u8 family;   /* 4 or 6 */
 	__u8 ttl;
 	__u8 tcp_flags; /* 0 when not TCP */
-	__u8 echo;	/* the packet asks (1) or answers (2) an ICMP echo */
+	__u8 echo;	/* an ICMP echo: SL_ECHO_ASKS, SL_ECHO_ANSWERS; else 0 */
 	__u8 src_mac[ETH_ALEN];
 	__u8 dst_mac[ETH_ALEN];
 };
@@ -67,7 +67,10 @@ struct sl_pkt {
 #define SL_ECHO_ASKS 1
 #define SL_ECHO_ANSWERS 2
 
-/* Has the protocol ports, or what stands for them, that may change? SCTP's checksum covers its own, and is a CRC (RFC 9260 6.8). */
+/*
+ * Has the protocol ports, or what stands for them, that may change? SCTP's checksum is a CRC over
+ * its ports (RFC 9260 6.8).
+ */
 static __always_inline bool proto_has_free_ports(__u8 proto)
 {
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6;
@@ -83,7 +86,7 @@ static __always_inline bool pkt_is_syn_ack(const struct sl_pkt *p)
 	return (p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == (SL_TCP_SYN | SL_TCP_ACK);
 }
 
-/* May this packet open a flow? Everything but TCP without a lone SYN and an echo reply. */
+/* May this packet open a connection? Not a TCP packet other than a SYN, nor an echo reply. */
 static __always_inline bool pkt_opens(const struct sl_pkt *p)
 {
 	if (p->tuple.proto == IPPROTO_TCP)
@@ -103,7 +106,10 @@ static __always_inline void pkt_set_ports(struct sl_pkt *p, enum sl_dir dir, __b
 	p->tuple.remote_port = dir == SL_TX ? dest : source;
 }
 
-/* The end that asked is part of the tuple, so that two pings with one identifier in opposite directions differ. */
+/*
+ * The end that asked is part of the tuple, so two pings with one identifier in opposite directions
+ * differ.
+ */
 static __always_inline void pkt_set_echo(struct sl_pkt *p, enum sl_dir dir, bool asks, __be16 id)
 {
 	bool local_asked = asks == (dir == SL_TX);
@@ -113,7 +119,7 @@ static __always_inline void pkt_set_echo(struct sl_pkt *p, enum sl_dir dir, bool
 	p->tuple.remote_port = local_asked ? bpf_htons(SL_ECHO_LOCAL) : bpf_htons(SL_ECHO_REMOTE);
 }
 
-/* The same packet's tuple with the other end as the local one: how the peer, a pod of this node, sees it. */
+/* Sets to to the packet's tuple with its ends swapped: as a peer pod of this node sees it. */
 static __always_inline void tuple_reverse(struct sl_tuple *to, const struct sl_pkt *p)
 {
 	*to = p->tuple;
@@ -147,7 +153,10 @@ static __always_inline enum sl_parsed parse_l4(struct __sk_buff *skb, struct sl_
 	__u32 l4_len = hdr_len;
 	void *data, *end;
 
-	/* Beyond the length in the header is padding. A GSO packet may be longer than that can say (BIG TCP): 0 then. */
+	/*
+	 * Bytes beyond the length in the header are padding. A longer GSO packet has 0 there (BIG
+	 * TCP).
+	 */
 	if (unlikely(p->seg_len < off - ETH_HLEN + hdr_len) && !skb->gso_size)
 		return SL_PARSED_L3;
 	if (unlikely(!pull(skb, off + hdr_len)))
@@ -210,7 +219,7 @@ static __always_inline enum sl_parsed parse_ip4(struct __sk_buff *skb, struct sl
 	p->tuple.proto = ip->protocol;
 	addr_from_v4(p->tuple.local, dir == SL_TX ? ip->saddr : ip->daddr);
 	addr_from_v4(p->tuple.remote, dir == SL_TX ? ip->daddr : ip->saddr);
-	/* More fragments, or not the first: only the stack can tell whose it is. */
+	/* More fragments, or not the first one. */
 	if (unlikely(ip->frag_off & bpf_htons(0x3fff)))
 		return SL_PARSED_L3;
 	return parse_l4(skb, p, dir);
@@ -232,17 +241,20 @@ static __always_inline enum sl_parsed parse_ip6(struct __sk_buff *skb, struct sl
 	p->tuple.proto = ip->nexthdr;
 	addr_copy(p->tuple.local, dir == SL_TX ? &ip->saddr : &ip->daddr);
 	addr_copy(p->tuple.remote, dir == SL_TX ? &ip->daddr : &ip->saddr);
-	/* On the wire it is none of the IPv4 flow our keys would take it for; the stack refuses it (draft-itojun-v6ops-v4mapped-harmful). */
+	/*
+	 * As a key it would look like an IPv4 connection, which it is not. The stack refuses it
+	 * (draft-itojun-v6ops-v4mapped-harmful).
+	 */
 	if (unlikely(addr_is_v4(p->tuple.local) || addr_is_v4(p->tuple.remote)))
 		return SL_PARSED_NONE;
 	return parse_l4(skb, p, dir);
 }
 
 /*
- * Fills p from an Ethernet frame. p must be zero. A VLAN tag, in the frame or
- * beside it, makes the packet none of ours: the addresses behind it belong to
- * another network. But a tag of VLAN 0 says a priority only: the stack takes such
- * a frame for an untagged one (__netif_receive_skb_core), and so do we.
+ * Fills p, which must be zero, from an Ethernet frame. A frame with a VLAN tag, in the frame or
+ * beside it, is not for Sluice: its addresses belong to another network. A tag of VLAN 0 is only a
+ * priority. The stack takes such a frame for an untagged one (__netif_receive_skb_core), and so do
+ * the programs.
  */
 static __always_inline enum sl_parsed parse_packet(struct __sk_buff *skb, struct sl_pkt *p, enum sl_dir dir)
 {

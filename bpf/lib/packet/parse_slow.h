@@ -10,11 +10,11 @@
  */
 
 enum sl_slow_kind {
-	SL_SLOW_NONE,	    /* not IP, or malformed: nobody's business here */
-	SL_SLOW_L3,	    /* the addresses are set; nothing else we can use */
-	SL_SLOW_L4,	    /* the whole tuple is set; ports are 0 in a protocol without ports that we know */
-	SL_SLOW_FRAG_NEXT,  /* a fragment other than the first: the addresses and frag_id are set */
-	SL_SLOW_ICMP_ERROR, /* an ICMP error; the packet it is about begins SL_ICMP_ERROR_HLEN after l4_off */
+	SL_SLOW_NONE,	    /* not IP, or malformed: not for Sluice */
+	SL_SLOW_L3,	    /* the addresses are set; nothing else is usable */
+	SL_SLOW_L4,	    /* the whole tuple is set; ports are 0 if the protocol has none */
+	SL_SLOW_FRAG_NEXT,  /* a later fragment: the addresses and frag_id are set */
+	SL_SLOW_ICMP_ERROR, /* an ICMP error; the packet inside begins SL_ICMP_ERROR_HLEN after l4_off */
 };
 
 /* The headers of one IP packet. p.l4_off counts from the start of the frame, as in parse.h. */
@@ -23,17 +23,17 @@ struct sl_ip_pkt {
 	__u32 l3_off;
 	__u32 kind;	       /* enum sl_slow_kind */
 	__be32 frag_id;	       /* of the datagram, for a fragment */
-	__u8 frag_proto;       /* what every fragment of the datagram says of the protocol */
-	__u8 first_frag;       /* the first of several fragments */
-	__u8 from_fast_parser; /* the first parser has read it: p's link addresses are set */
+	__u8 frag_proto;       /* the protocol that every fragment of the datagram names */
+	__u8 first_frag;       /* the first one of several fragments */
+	__u8 from_fast_parser; /* the fast parser has read it: p's link addresses are set */
 	__u8 pad[1];
 };
 
-/* A packet, and the one it is about. One program never nests in itself on one CPU. */
+/* A packet, and the one inside if it is an ICMP error. A program never nests in itself on one CPU. */
 struct sl_slow_ctx {
 	struct sl_ip_pkt outer;
 	struct sl_ip_pkt inner;
-	struct sl_tuple key; /* of the record, as the pod sees the packet: room for who looks for it */
+	struct sl_tuple key; /* of the conntrack entry, as the pod sees the packet: memory for the lookup */
 	__u8 copy[40];	     /* of the header being read: too big for the stack, which the callers share */
 };
 
@@ -51,7 +51,10 @@ static __always_inline struct sl_slow_ctx *slow_scratch(void)
 	return bpf_map_lookup_elem(&sl_slow_scratch, &zero);
 }
 
-/* Takes over what the first parser has read of a packet. */
+/*
+ * Takes over what the fast parser has read.
+ * out: slow_scratch()->outer
+ */
 static __always_inline bool slow_ctx_init(const struct sl_pkt *p)
 {
 	struct sl_slow_ctx *slow = slow_scratch();
@@ -66,11 +69,17 @@ static __always_inline bool slow_ctx_init(const struct sl_pkt *p)
 	return true;
 }
 
-/* Bytes of an ICMP error before the packet it is about, and what is left of that one's L4 header at least (RFC 792, RFC 4443). */
+/*
+ * Bytes of an ICMP error before the packet inside, and what is left of its L4 header at least (RFC
+ * 792, RFC 4443).
+ */
 #define SL_ICMP_ERROR_HLEN 8
 #define SL_ICMP_INNER_L4 8
 
-/* RFC 792: 3 unreachable, 4 source quench, 11 time exceeded, 12 parameter problem. A redirect is a matter between neighbours. */
+/*
+ * RFC 792: 3 unreachable, 4 source quench, 11 time exceeded, 12 parameter problem. A redirect
+ * concerns neighbours only.
+ */
 static __always_inline bool icmp4_is_error(__u8 type)
 {
 	return type == 3 || type == 4 || type == 11 || type == 12;
@@ -106,12 +115,12 @@ static __always_inline __u32 slow_parse_l4(struct __sk_buff *skb, struct sl_ip_p
 	__u32 need = p->l4_off - pkt->l3_off + (whole_tcp ? sizeof(struct tcphdr) : SL_ICMP_INNER_L4);
 	struct udphdr *ports = (struct udphdr *)copy; /* TCP has them at the same place */
 
-	/* Their checksums cover the addresses, and nobody here keeps them right. */
+	/* Their checksums cover the addresses, and the programs do not fix them. */
 	if (p->tuple.proto == IPPROTO_UDPLITE || p->tuple.proto == IPPROTO_DCCP)
 		return SL_SLOW_L3;
-	/* Beyond the length in the header is padding. */
+	/* Bytes beyond the length in the header are padding. */
 	if (!proto_has_free_ports(p->tuple.proto) && p->tuple.proto != IPPROTO_SCTP)
-		return SL_SLOW_L4; /* told apart by the addresses alone, as by netfilter */
+		return SL_SLOW_L4; /* identified by the addresses alone, as in netfilter */
 	if (p->seg_len < need && !skb->gso_size)
 		return SL_SLOW_L3;
 	if (whole_tcp ? bpf_skb_load_bytes(skb, p->l4_off, copy, sizeof(struct tcphdr))
@@ -157,13 +166,16 @@ static __always_inline __u32 slow_parse_ip4(struct __sk_buff *skb, struct sl_ip_
 	return slow_parse_l4(skb, pkt, copy, dir, inner);
 }
 
-/* IPv6 extension headers a packet may have before we give it up: each once, and two more (RFC 8200 4.1 has seven in all). */
+/*
+ * Extension headers that the parser follows: each one once, and two more (RFC 8200 4.1 has seven in
+ * all).
+ */
 #define SL_MAX_EXT_HEADERS 8
 
 /* A fragment header (RFC 8200 4.5), and the first bytes of the others. */
 struct sl_ext_header {
 	__u8 next;
-	__u8 len;      /* in 8 bytes without the first; AH: in 4 bytes without the first 8 (RFC 4302 2.2) */
+	__u8 len;      /* in 8 bytes, without the first 8; AH: in 4 bytes, without the first 8 (RFC 4302 2.2) */
 	__be16 detail; /* fragment: offset and M; routing: type, segments left */
 	__be32 frag_id;
 };
@@ -175,9 +187,9 @@ static __always_inline bool is_ext_header(__u8 proto)
 }
 
 /*
- * Walks the extension headers to the L4 header. Each is at least 8 bytes, and said to
- * be of a protocol by the one before. A routing header with segments left means that
- * the destination is not the last one, which the checksum is about.
+ * Follows the extension headers to the L4 header. Each one has at least 8 bytes, and names the next
+ * one. In a routing header with segments left, the destination is not the last one, which the
+ * checksum covers.
  */
 static __always_inline __u32 slow_parse_ext(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy)
 {
@@ -233,9 +245,10 @@ static __always_inline __u32 slow_parse_ip6(struct __sk_buff *skb, struct sl_ip_
 }
 
 /*
- * Reads the IP packet at l3_off of the frame into the scratch: into outer, or, if
- * inner is not 0, as the packet that outer, an ICMP error, is about. dir is an enum sl_dir.
- * Returns the kind. Kernels before 5.12 let a global function take the context and scalars only.
+ * Reads the IP packet at l3_off of the frame. Returns its kind. dir: enum sl_dir. inner: not 0 for
+ * the packet inside an ICMP error. Kernels before 5.12 let a global function take the context and
+ * scalars only.
+ * out: slow_scratch()->outer, or ->inner if inner
  */
 __noinline int sl_slow_parse(struct __sk_buff *skb, __u32 l3_off, __u32 dir, __u32 inner)
 {
@@ -261,7 +274,11 @@ __noinline int sl_slow_parse(struct __sk_buff *skb, __u32 l3_off, __u32 dir, __u
 	return (int)pkt->kind;
 }
 
-/* The packet that an ICMP error, in outer, is about. It went the other way. True if its tuple is known. */
+/*
+ * Reads the packet inside an ICMP error; that packet went the other way. True if its tuple is
+ * known.
+ * in: slow->outer  out: slow->inner
+ */
 static __always_inline bool slow_parse_inner(struct __sk_buff *skb, const struct sl_slow_ctx *slow, enum sl_dir dir)
 {
 	__u32 off = slow->outer.p.l4_off + SL_ICMP_ERROR_HLEN;

@@ -10,7 +10,7 @@
  * Each function returns 0, or a negative error after which the packet must be dropped.
  */
 
-/* The len bytes at off, NULL where the packet's linear part ends before. Fetched anew after every helper. */
+/* The len bytes at off. NULL if the packet's linear part ends before. Get it anew after every helper. */
 static __always_inline void *pkt_at(struct __sk_buff *skb, __u32 off, __u32 len)
 {
 	void *at = (void *)(long)skb->data + off;
@@ -86,9 +86,9 @@ static __always_inline int rewrite_ip4(struct __sk_buff *skb, const struct sl_pk
 }
 
 /*
- * IPv6 header: address and hop in one store. There is no header checksum, so a sum over the whole packet
- * (CHECKSUM_COMPLETE) follows what is stored (BPF_F_RECOMPUTE_CSUM) and what changes in the L4 checksum
- * (BPF_F_PSEUDO_HDR); for the address the two cancel out, as they must.
+ * IPv6 header: address and hop in one store. It has no checksum. So a sum over the whole packet
+ * (CHECKSUM_COMPLETE) follows what is stored (BPF_F_RECOMPUTE_CSUM) and what changes in the L4
+ * checksum (BPF_F_PSEUDO_HDR). For the address the two cancel out, as they must.
  */
 static __always_inline int rewrite_ip6(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *addr,
 				       bool hop)
@@ -140,8 +140,9 @@ static __always_inline int rewrite_port(struct __sk_buff *skb, const struct sl_p
 }
 
 /*
- * Replaces the packet's local end (its source on SL_TX, its destination on SL_RX) and, if hop, takes one hop
- * as the stack would have done; the caller knows that more than one is left. The tuple in p is not changed.
+ * Replaces the packet's local end: its source on SL_TX, its destination on SL_RX. If hop, takes one
+ * hop as the stack would; the caller knows that more than one is left. Does not change the tuple in
+ * p.
  */
 static __always_inline __must_check int rewrite_packet(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_dir dir,
 						       const struct sl_tuple *to, bool hop)
@@ -160,7 +161,7 @@ static __always_inline __must_check int rewrite_packet(struct __sk_buff *skb, co
 	return rewrite_port(skb, p, source, p->tuple.local_port, to->local_port);
 }
 
-/* Replaces the port of the remote end, where a flow has been given another one (SL_CT_CLIENT_PORT). */
+/* Replaces the port of the remote end, if the connection has another one (SL_CT_CLIENT_PORT). */
 static __always_inline __must_check int rewrite_remote_port(struct __sk_buff *skb, const struct sl_pkt *p,
 							    enum sl_dir dir, const struct sl_tuple *to)
 {

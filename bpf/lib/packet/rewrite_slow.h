@@ -9,7 +9,10 @@
  * explains the checksums.
  */
 
-/* Is the address part of the L4 checksum? Later fragments have none; ICMP has no pseudo header (RFC 792). */
+/*
+ * Does the L4 checksum cover the address? Later fragments have none; ICMP has no pseudo header (RFC
+ * 792).
+ */
 static __always_inline bool l4_csum_covers_addr(const struct sl_ip_pkt *pkt)
 {
 	__u8 proto = pkt->p.tuple.proto;
@@ -61,7 +64,7 @@ static __always_inline __must_check int slow_rewrite_addr(struct __sk_buff *skb,
 	return pkt->p.family == 4 ? slow_rewrite_addr4(skb, pkt, source, to) : slow_rewrite_addr6(skb, pkt, source, to);
 }
 
-/* Where a port of the packet is: an echo has one field, its identifier. */
+/* Where a port of the packet is. An echo has one field, its identifier. */
 static __always_inline __u32 port_off(const struct sl_pkt *p, bool source)
 {
 	if (p->echo)
@@ -82,7 +85,10 @@ static __always_inline int slow_rewrite_port(struct __sk_buff *skb, const struct
 	return err ? (int)err : (int)bpf_skb_store_bytes(skb, port_off(p, source), &new, sizeof(new), 0);
 }
 
-/* Replaces the packet's local end, as rewrite_packet() does, and the port of the remote one where to has another. */
+/*
+ * Replaces the packet's local end, as rewrite_packet() does, and its remote port if to has another
+ * one.
+ */
 static __always_inline __must_check int slow_rewrite(struct __sk_buff *skb, const struct sl_ip_pkt *pkt,
 						     enum sl_dir dir, const struct sl_tuple *to)
 {
@@ -96,7 +102,7 @@ static __always_inline __must_check int slow_rewrite(struct __sk_buff *skb, cons
 	return err ? err : slow_rewrite_port(skb, &pkt->p, dir == SL_RX, pkt->p.tuple.remote_port, to->remote_port);
 }
 
-/* Takes one hop, as the stack would have done; the caller knows that more than one is left. */
+/* Takes one hop, as the stack would; the caller knows that more than one is left. */
 static __always_inline __must_check int slow_take_hop(struct __sk_buff *skb, const struct sl_ip_pkt *pkt)
 {
 	__u8 ttl = pkt->p.ttl - 1;

@@ -7,7 +7,10 @@
  * The device a program inside a pod's network namespace is on: macvlan, ipvlan, vlan, host-device.
  */
 
-/* Devices with programs inside a pod's namespace, by their number. Written by the loader only; one update replaces the value. */
+/*
+ * Devices with programs inside a pod's network namespace, by number. Written by the loader only;
+ * one update replaces the value.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -17,7 +20,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_ns_devices SEC(".maps");
 
-/* The number of the device a packet is on; 0 when the filter carries none. Only for programs on clsact: with tcx the field is whatever was left there. */
+/*
+ * The number of the packet's device; 0 if the filter carries none. Only for programs on clsact: on
+ * tcx the field holds an old value.
+ */
 static __always_inline __u32 podns_dev_id(const struct __sk_buff *skb)
 {
 	return skb->tc_classid & 0xffff;

@@ -14,8 +14,8 @@
  */
 
 /*
- * The record that a packet of the tuple belongs to, be it by an index (what a pod gets back through a
- * hairpin). *index: there is one, so that the tuple opens nothing.
+ * The entry of a tuple, also through a reverse entry (what a pod gets back through a hairpin).
+ * *is_reverse: there is a reverse entry, so the tuple opens nothing.
  */
 static __always_inline struct sl_ct_entry *policy_entry(const struct sl_tuple *key, __u64 owner, __u64 now,
 							bool *is_reverse)
@@ -29,8 +29,9 @@ static __always_inline struct sl_ct_entry *policy_entry(const struct sl_tuple *k
 }
 
 /*
- * A packet of the device dev, which is under the policy id: the verdict of its flow, or that of the rules, which makes
- * one. *flow is the flow, if it is under the packet's own tuple.
+ * Admits a packet of the device dev, which is under the policy id: by the verdict of its
+ * connection, or by the rules, which creates an entry. *entry: the one under the packet's own
+ * tuple, if there is one.
  */
 static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_buff *skb, const struct sl_pkt *p,
 								    __u32 dev, __u64 owner, __u16 id, enum sl_dir dir,
@@ -44,13 +45,13 @@ static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_
 
 	*entry = NULL;
 	ct = policy_entry(&p->tuple, owner, now, &is_reverse);
-	/* What gets here of a masqueraded flow is its own: the uplink has seen to that. */
+	/* A masqueraded connection's packet belongs to it: the uplink's hook has checked that. */
 	if (ct && !is_reverse && !(dir == SL_RX && (ct->flags & SL_CT_SNAT)) && ct_is_new_connection(ct, p, dir))
 		ct = NULL;
 	if (ct && !is_reverse)
 		*entry = ct;
 	if (is_reverse && !ct)
-		return SL_DROP_NONE; /* its record is restored before the next packet */
+		return SL_DROP_NONE; /* its entry is restored before the next packet */
 	if (ct && ct->policy == id)
 		return SL_DROP_NONE;
 	if (ct)
@@ -72,8 +73,8 @@ static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_
 }
 
 /*
- * Accounts a packet of a flow that no other hook of its direction sees, so that it lives as
- * long as it is used. Unlike ct_update() it does not count as the first of two hooks on the packet's way.
+ * Accounts a packet that no other hook of its direction sees, so that its connection lives while it
+ * is used. Unlike ct_update() this does not count as the first of two hooks.
  */
 static __always_inline void policy_account(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_ct_entry *ct,
 					   enum sl_dir dir, __u64 now)
@@ -86,10 +87,13 @@ static __always_inline void policy_account(struct __sk_buff *skb, const struct s
 		ct->flags &= ~first;
 }
 
-/* Neighbour discovery and multicast listeners: without them there is no link (RFC 4861, RFC 3810). Neither comes over a router, by its hop limit. */
+/*
+ * Neighbour discovery and multicast listeners: a link needs them (RFC 4861, RFC 3810). Their hop
+ * limits show that no router has forwarded them.
+ */
 static __always_inline bool is_link_control(const struct sl_slow_ctx *slow, __u32 kind)
 {
-	__u8 type = slow->copy[0]; /* of what the second parser read last */
+	__u8 type = slow->copy[0]; /* of what the slow parser read last */
 
 	if (kind != SL_SLOW_L3 || slow->outer.p.family != 6 || slow->outer.p.tuple.proto != IPPROTO_ICMPV6)
 		return false;
@@ -99,8 +103,8 @@ static __always_inline bool is_link_control(const struct sl_slow_ctx *slow, __u3
 }
 
 /*
- * Does an isolated pod of the bridge talk to this device's address of the link? Its own hook does not know whose that is, and this device
- * need not be under a policy.
+ * Does an isolated pod of the bridge send to this device's link-local address? The sender's hook
+ * does not know the owner of that address, and this device need not have a policy.
  */
 static __always_inline bool policy_isolated_ll(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_parsed parsed)
 {
@@ -120,7 +124,7 @@ static __always_inline bool policy_isolated_ll(struct __sk_buff *skb, const stru
 	return slow && !is_link_control(slow, kind);
 }
 
-/* Does a packet of which the second parser knows no more than the addresses not say what it is? */
+/* Does the packet hide its protocol or its ports? The slow parser knows only its addresses. */
 static __always_inline bool hides_l4(const struct sl_slow_ctx *slow)
 {
 	__u8 proto = slow->outer.p.tuple.proto;
@@ -129,10 +133,12 @@ static __always_inline bool hides_l4(const struct sl_slow_ctx *slow)
 }
 
 /*
- * A packet that the first parser gives up, of the device dev, if that has a policy. The first fragment has
- * the ports, and the others are nothing without it; what belongs to connections (ICMP errors), or to the link, is for
- * ingressPolicy alone. Addresses and protocol decide about the rest, packet by packet. number: of a pod's
- * own device, else 0.
+ * A packet that the fast parser cannot read, of the device dev, if that has a policy. number: of a
+ * device inside a pod's namespace, else 0. Returns an enum sl_drop_reason.
+ * The first fragment has the ports, and the later ones are useless without it. ICMP errors belong
+ * to connections, and link control to the link: only ingressPolicy decides about those. Addresses
+ * and protocol decide about the rest, packet by packet.
+ * out: slow_scratch()->outer
  */
 __noinline int sl_policy_slow(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 number)
 {
@@ -163,7 +169,10 @@ __noinline int sl_policy_slow(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32
 	return (int)reason;
 }
 
-/* policy_pass() and policy_account() for a packet that no hook keeps a record of. number: as in sl_policy_slow(). */
+/*
+ * policy_pass() and policy_account() for a packet that no hook keeps an entry of. number: as in
+ * sl_policy_slow().
+ */
 static __always_inline __must_check enum sl_drop_reason policy_device(struct __sk_buff *skb, struct sl_pkt *p,
 								      enum sl_parsed parsed, __u32 dev, enum sl_dir dir,
 								      __u32 number, __u64 now)
@@ -183,13 +192,13 @@ static __always_inline __must_check enum sl_drop_reason policy_device(struct __s
 	return reason;
 }
 
-/* Is the packet from a host that looks for its address (DHCP, RFC 4862)? It does not know yet whom to ask alone. */
+/* Does the packet belong to address discovery (DHCP, RFC 4862)? Its sender has no address yet. */
 static __always_inline bool is_addr_discovery(const __u8 *from, const __u8 *to)
 {
 	return addr_is_any(from) && addr_is_multicast(to);
 }
 
-/* A packet of a pod's own device, inside its namespace. */
+/* Admits a packet of a device inside a pod's network namespace. */
 static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 {
 	struct sl_pkt p = {};
@@ -197,11 +206,13 @@ static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 	__u32 number = podns_dev_id(skb);
 	enum sl_drop_reason reason;
 
+	/* 1. parse (above) */
 	if (parsed == SL_PARSED_PRIO_STACKED)
 		return drop(skb, SL_DROP_UNPARSABLE, SL_PODNS_KEY | number);
 	if (parsed == SL_PARSED_NONE || is_addr_discovery(p.tuple.local, p.tuple.remote) ||
 	    is_addr_discovery(p.tuple.remote, p.tuple.local))
 		return SL_NEXT;
+	/* 2. policy */
 	reason = policy_device(skb, &p, parsed, SL_PODNS_KEY | number, dir, number, clock_now());
 	return reason ? drop(skb, reason, SL_PODNS_KEY | number) : SL_NEXT;
 }

@@ -11,7 +11,10 @@
  * default. policy.h decides when a packet has to be evaluated at all.
  */
 
-/* Policies by id. Pods with the same rules share one. Written by the loader only, but for the counters in it (atomic adds from all CPUs). */
+/*
+ * Policies by id. Pods with the same rules share one. Written by the loader only, except for the
+ * counters (atomic adds from all CPUs).
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -21,7 +24,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_policies SEC(".maps");
 
-/* Pod devices under a policy, by the ifindex of the host end, or by SL_PODNS_KEY | number. Written by the loader only; one update replaces the value. */
+/*
+ * Devices under a policy, by ifindex of the host veth, or by SL_PODNS_KEY with a number. Written by
+ * the loader only; one update replaces the value.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -31,10 +37,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_dev_policy SEC(".maps");
 
-/* What sl_policy_eval() is asked about. */
+/* What sl_policy_ask() is asked about. */
 struct sl_policy_query {
 	__u64 remote[2]; /* the end that is not the pod, as in a tuple */
-	__u32 port;	 /* that was asked for, host byte order, or SL_POLICY_NO_PORT */
+	__u32 port;	 /* of the end that is asked, host byte order, or SL_POLICY_NO_PORT */
 	__u8 proto;
 	__u8 family; /* SL_RULE_V4 or SL_RULE_V6 */
 	__u8 pad[2];
@@ -59,12 +65,12 @@ static __always_inline struct sl_dev_policy *policy_of(__u32 dev)
 	return bpf_map_lookup_elem(&sl_dev_policy, &dev);
 }
 
-/* A port that no rule about ports has. */
+/* A port outside of every rule about ports. */
 #define SL_POLICY_NO_PORT 0x10000
 
 /*
- * Without a branch, and reading the tuple anew for each rule: whatever the verifier
- * learns from a comparison makes two cases for all rules that follow ("BPF program is too large").
+ * Without a branch, and with a fresh read of the tuple for each rule. What the verifier learns from
+ * a comparison doubles the cases of all rules that follow ("BPF program is too large").
  */
 static __always_inline bool rule_matches(const struct sl_rule *r, const volatile struct sl_policy_query *q)
 {
@@ -75,7 +81,7 @@ static __always_inline bool rule_matches(const struct sl_rule *r, const volatile
 	differs |= (r->proto ^ q->proto) & r->proto_mask;
 	differs |= (q->remote[0] & mask[0]) ^ ip[0];
 	differs |= (q->remote[1] & mask[1]) ^ ip[1];
-	/* Negative where the port is out of range. Without the barriers clang makes comparisons of it. */
+	/* Negative if the port is out of range. Without the barriers clang makes comparisons of it. */
 	below = port - r->port_min;
 	above = r->port_max - port;
 	asm volatile("" : "+r"(below), "+r"(above));
@@ -109,7 +115,10 @@ static __always_inline int policy_eval(struct sl_policy *pol, const struct sl_po
 	return pol->flags & SL_POLICY_DENY_INGRESS ? SL_DROP_INGRESS_RULE : SL_DROP_NONE;
 }
 
-/* Is it from a pod of the bridge that uses its address of the link, which no endpoint has? */
+/*
+ * Does it come from a pod of the bridge that uses its link-local address? No endpoint has that
+ * address.
+ */
 static __always_inline bool from_bridged_link_local(const struct __sk_buff *skb, const __u8 *remote)
 {
 	return addr_is_link_local6(remote) && skb->ingress_ifindex != skb->ifindex &&
@@ -117,9 +126,9 @@ static __always_inline bool from_bridged_link_local(const struct __sk_buff *skb,
 }
 
 /*
- * ingressPolicy. Between two pods of this node: not if both are under one and on
- * different bridges, and not on one bridge if either is isolated. The other pod is the
- * one whose device the packet came in by, if it was bridged, or whose address it has.
+ * ingressPolicy, between two pods of this node. "same-bridge" denies pods on different bridges;
+ * "isolated" denies pods on one bridge if either has it. The other pod is the one whose device the
+ * packet came in by, if it was bridged, or the one that has its address.
  */
 static __always_inline bool policy_isolated(const struct __sk_buff *skb, const struct sl_policy_query *q,
 					    const struct sl_dev_policy *s, bool to_pod)
@@ -150,8 +159,8 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 }
 
 /*
- * Is the packet from a process of this node? On its way out to a pod such a packet never came in by a device. What
- * arrives inside the pod came from somewhere else: there the address has to do.
+ * Does the packet come from a process of this node? On its way to a pod such a packet has no
+ * ingress device. What arrives inside a pod came in by a device: there the address decides.
  */
 static __always_inline bool from_node(const struct __sk_buff *skb, const struct sl_policy_query *q,
 				      const struct sl_dev_policy *s, bool to_pod)
@@ -161,17 +170,18 @@ static __always_inline bool from_node(const struct __sk_buff *skb, const struct 
 	return to_pod && !skb->ingress_ifindex;
 }
 
-/* What sl_policy_ask() is told of a packet. */
-#define SL_POLICY_Q_EGRESS 1	/* its connection was opened by the pod */
-#define SL_POLICY_Q_TO_POD 2	/* it is on its way to the pod */
-#define SL_POLICY_Q_PODS_ONLY 4 /* only whether the two may talk at all */
-#define SL_POLICY_Q_NO_PORTS 8	/* it does not show its ports, or not even its protocol */
+/* What sl_policy_ask() is asked. */
+#define SL_POLICY_Q_EGRESS 1	/* the pod opened the connection */
+#define SL_POLICY_Q_TO_POD 2	/* the packet is on its way to the pod */
+#define SL_POLICY_Q_PODS_ONLY 4 /* only whether the two pods may talk */
+#define SL_POLICY_Q_NO_PORTS 8	/* the packet hides its ports, or its protocol */
 
 /*
- * May the connection be that policy_query() describes? What processes of the node open
- * is always admitted (kubelet's probes). dev: key of the pod's device in sl_dev_policy. Global, so that
- * the loop is verified once; kernels before 5.12 let such a function take the context and scalars
- * only. Returns an enum sl_drop_reason.
+ * Does the policy admit the connection? Connections from processes of the node are always admitted
+ * (kubelet's probes). dev: key of the pod's device in sl_dev_policy. Returns an enum
+ * sl_drop_reason. Global, so that the loop is verified once. Kernels before 5.12 let such a
+ * function take the context and scalars only.
+ * in: policy_query()
  */
 __noinline int sl_policy_ask(struct __sk_buff *skb, __u32 dev, __u32 query)
 {
@@ -192,10 +202,10 @@ __noinline int sl_policy_ask(struct __sk_buff *skb, __u32 dev, __u32 query)
 		return SL_DROP_NONE;
 	id = s->policy;
 	pol = bpf_map_lookup_elem(&sl_policies, &id);
-	/* The id was read from an entry that has been replaced meanwhile. */
+	/* The loader has replaced the entry that named the id. */
 	if (!pol)
 		return SL_DROP_POLICY_RACE;
-	/* It would go past the rules about ports, and be put together behind them (RFC 1858, RFC 7112). */
+	/* It would pass the rules about ports, and be reassembled behind them (RFC 1858, RFC 7112). */
 	if ((query & SL_POLICY_Q_NO_PORTS) && (query & SL_POLICY_Q_EGRESS ? pol->egress_count : pol->ingress_count))
 		return SL_DROP_UNPARSABLE;
 	return policy_eval(pol, q, query & SL_POLICY_Q_EGRESS);
@@ -206,7 +216,11 @@ static __always_inline bool has_ports(__u8 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;
 }
 
-/* Asks for p, a packet of the device dev. pod_opens: the pod is the opener of its connection. how: SL_ASK_*. */
+/*
+ * Evaluates the policy for p, a packet of the device dev. pod_opens: the pod opens the connection.
+ * query: SL_POLICY_Q_*.
+ * out: policy_query()
+ */
 static __always_inline __must_check enum sl_drop_reason policy_ask(struct __sk_buff *skb, const struct sl_pkt *p,
 								   __u32 dev, bool pod_opens, __u32 query)
 {

@@ -6,7 +6,7 @@
  * Policies, their rules, and the devices that are under one.
  */
 
-/* Rules of one policy, both directions together. The verifier walks the loop over them once. */
+/* Rules of one policy, both directions together. The verifier checks the loop over them once. */
 #define SL_POLICY_RULES 256
 
 enum sl_rule_flag {
@@ -15,17 +15,17 @@ enum sl_rule_flag {
 	SL_RULE_V6 = 1 << 2,
 };
 
-/* One line of a policy. The first that matches decides. */
+/* One rule. The first match decides. */
 struct sl_rule {
 	__u8 ip[16];	/* of the end that is not the pod, v4-mapped for IPv4; bits outside of the mask are 0 */
 	__u8 mask[16];	/* all zero matches every address of the families in flags */
-	__u64 hits;	/* decisions by this rule: connections it allowed, packets it denylist_match */
-	__u32 port_min; /* of the end that was asked, host byte order */
-	__u32 port_max; /* above 65535: the rule is not about ports, and matches what has none too */
+	__u64 hits;	/* decisions by this rule: connections it allowed, packets it denied */
+	__u32 port_min; /* of the end that is asked, host byte order */
+	__u32 port_max; /* above 65535: the rule is not about ports, and matches packets without ports too */
 	__u8 proto;
 	__u8 proto_mask; /* 0 = any protocol, else 255 */
 	__u8 flags;	 /* enum sl_rule_flag */
-	__u8 number;	 /* which rule of its direction in the configuration it comes from, from 0 */
+	__u8 number;	 /* its place among the rules of its direction in the configuration, from 0 */
 	__u8 pad[4];
 };
 _Static_assert(sizeof(struct sl_rule) == 56, "sl_rule is in a map value: no hidden padding");
@@ -38,14 +38,14 @@ enum sl_policy_flag {
 };
 
 /*
- * What may happen between a pod and others. Never changes but for the counters:
- * another policy has another id, by which flows know that their verdict is of the past.
+ * A policy. Only its counters change: another policy has another id, so connections know that their
+ * verdict is old.
  */
 struct sl_policy {
 	__u32 flags;	       /* enum sl_policy_flag */
-	__u16 ingress_count;   /* rules[0..ingress_count) are for what others open toward the pod */
-	__u16 egress_count;    /* the next ones for what the pod opens */
-	__u64 ingress_default; /* decisions that no rule made */
+	__u16 ingress_count;   /* rules[0..ingress_count) are for connections toward the pod */
+	__u16 egress_count;    /* the next ones for connections the pod opens */
+	__u64 ingress_default; /* decisions without a matching rule */
 	__u64 egress_default;
 	struct sl_rule rules[SL_POLICY_RULES];
 };
@@ -54,7 +54,7 @@ _Static_assert(sizeof(struct sl_policy) == 24 + 56 * SL_POLICY_RULES, "sl_policy
 /* A pod device under a policy. */
 struct sl_dev_policy {
 	__u64 owner;  /* as sl_endpoint.owner */
-	__u32 group;  /* ifindex of the bridge, or of the host end of a device without one; 0 = inside the pod */
+	__u32 group;  /* ifindex of the bridge, or of the host veth of a device without one; 0 = inside the pod */
 	__u16 policy; /* id, never 0 */
 	__u16 flags;  /* enum sl_policy_flag, those of ingressPolicy */
 };

@@ -13,10 +13,9 @@
  */
 
 /*
- * Connected sockets of the node that go through a hostPort, by socket cookie.
- * Written by sl_connect4/6 in the connecting task, deleted by sl_sock_release:
- * one socket is connected by one task at a time. Read by the loader, which
- * destroys those whose port has gone. LRU only so that it cannot fill up.
+ * Connected sockets of the node that use a hostPort, by socket cookie. Written by sl_connect4/6 in
+ * the connecting task, deleted by sl_sock_release: one task at a time connects a socket. The loader
+ * reads it, and destroys sockets whose port has gone. LRU only so that it cannot fill up.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -27,9 +26,9 @@ struct {
 } sl_socklb_conn SEC(".maps");
 
 /*
- * Pods that datagram sockets without a peer have sent to, apart from the
- * others so that a resolver with a socket for each query evicts only its own.
- * Written by sl_sendmsg4/6; two tasks on one socket write the same value, or the last one wins.
+ * Pods that unconnected datagram sockets have sent to. Apart from the others, so that a resolver
+ * with a socket for each query evicts only its own. Written by sl_sendmsg4/6: two tasks on one
+ * socket write the same value, or the last one wins.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -39,13 +38,16 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_socklb_udp SEC(".maps");
 
-/* An address and port of a socket call. */
+/* Address and port of a socket call. */
 struct sl_sock_dst {
 	__u8 ip[16];
 	__be16 port;
 };
 
-/* Is this a socket of the network namespace the datapath belongs to? Pods have loopback addresses of their own. Kernel 5.7. */
+/*
+ * Is this a socket of the datapath's network namespace? Pods have loopback addresses of their own.
+ * Kernel 5.7.
+ */
 static __always_inline bool socklb_in_our_netns(void *ctx)
 {
 	__u64 ours = cfg_netns_cookie ? cfg_netns_cookie : bpf_get_netns_cookie(NULL);
@@ -94,7 +96,7 @@ static __always_inline void socklb_set6(struct bpf_sock_addr *ctx, const __u8 *i
 	ctx->user_port = port;
 }
 
-/* To the unspecified address means to the node itself (tcp_v4_connect, tcp_v6_connect). */
+/* The unspecified address means the node itself (tcp_v4_connect, tcp_v6_connect). */
 static __always_inline void unspecified_to_loopback(struct sl_sock_dst *dst)
 {
 	__u32 *w = (__u32 *)dst->ip;
@@ -103,7 +105,10 @@ static __always_inline void unspecified_to_loopback(struct sl_sock_dst *dst)
 		w[3] = addr_is_v4(dst->ip) ? bpf_htonl(0x7f000001) : bpf_htonl(1);
 }
 
-/* Conditions are asked as of a packet from and to that address, which is what a packet of the node to itself has. */
+/*
+ * The mapping for a socket call. Its conditions are checked for a packet from and to that address:
+ * the node sends such a packet to itself.
+ */
 static __always_inline struct sl_hostport *socklb_mapping(const struct sl_sock_dst *dst, __u8 proto)
 {
 	struct sl_hostport *hp = hostport_get(dst->ip, dst->port, proto);
@@ -120,8 +125,8 @@ static __always_inline struct sl_hostport *socklb_mapping(const struct sl_sock_d
 }
 
 /*
- * The published port that a local process asks for: as from outside, and on the
- * loopback addresses too. a: in whom it asked for. True: p says whom it gets.
+ * Finds the published port that a local process asks for: as from outside, and on the loopback
+ * addresses too. dst: the address it asked for. True: entry names the pod.
  */
 static __always_inline bool socklb_lookup(struct sl_sock_dst *dst, __u8 proto, struct sl_socklb_entry *entry)
 {
@@ -146,7 +151,10 @@ static __always_inline bool socklb_lookup(struct sl_sock_dst *dst, __u8 proto, s
 	return true;
 }
 
-/* Remembers the pod of a connected socket. Full or lost: only the peer's name is wrong then. */
+/*
+ * Remembers the pod of a connected socket. If the map is full or the entry lost, only the peer's
+ * name is wrong.
+ */
 static __always_inline void socklb_remember(struct bpf_sock_addr *ctx, const struct sl_socklb_entry *entry)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
@@ -166,7 +174,10 @@ static __always_inline void socklb_remember_udp(struct bpf_sock_addr *ctx, const
 	bpf_map_update_elem(&sl_socklb_udp, &key, entry, BPF_ANY);
 }
 
-/* The socket sends to a, which is no published port. If that is a pod, what it asked before for the same pod counts no more. */
+/*
+ * The socket sends to dst, which is not published. If dst is a pod, forget what the socket asked
+ * for before.
+ */
 static __always_inline void socklb_forget_udp(struct bpf_sock_addr *ctx, const struct sl_sock_dst *dst)
 {
 	struct sl_socklb_key key = {.port = dst->port};
@@ -179,7 +190,10 @@ static __always_inline void socklb_forget_udp(struct bpf_sock_addr *ctx, const s
 		bpf_map_delete_elem(&sl_socklb_udp, &key);
 }
 
-/* socklb_forget_udp() for a socket that connects. Left as it was, the loader would destroy it together with the port. */
+/*
+ * socklb_forget_udp() for a socket that connects. With an old entry the loader would destroy the
+ * socket together with the port.
+ */
 static __always_inline void socklb_forget(struct bpf_sock_addr *ctx, const struct sl_sock_dst *dst)
 {
 	__u64 cookie;
@@ -193,7 +207,7 @@ static __always_inline void socklb_forget(struct bpf_sock_addr *ctx, const struc
 		socklb_forget_udp(ctx, dst);
 }
 
-/* The entry of a connected socket whose peer is from, NULL when that is not a pod it got through a hostPort. */
+/* The entry of a connected socket whose peer is from. NULL if the socket did not use a hostPort. */
 static __always_inline struct sl_socklb_entry *socklb_connected(struct bpf_sock_addr *ctx,
 								const struct sl_sock_dst *from)
 {
@@ -203,7 +217,7 @@ static __always_inline struct sl_socklb_entry *socklb_connected(struct bpf_sock_
 	return entry && entry->pod_port == from->port && addr_equal(entry->pod, from->ip) ? entry : NULL;
 }
 
-/* Whom the socket had asked for when it got an answer from this pod. */
+/* What the socket had asked for when it got an answer from this pod. */
 static __always_inline struct sl_socklb_entry *socklb_sender(struct bpf_sock_addr *ctx, const struct sl_sock_dst *from)
 {
 	struct sl_socklb_key key = {.cookie = bpf_get_socket_cookie(ctx), .port = from->port};

@@ -6,7 +6,7 @@
  * What the socket load balancer remembers about sockets.
  */
 
-/* A datagram socket without a peer, and a pod it has sent to. */
+/* An unconnected datagram socket, and a pod it has sent to. */
 struct sl_socklb_key {
 	__u64 cookie; /* of the socket */
 	__u8 ip[16];  /* pod */
@@ -15,7 +15,7 @@ struct sl_socklb_key {
 };
 _Static_assert(sizeof(struct sl_socklb_key) == 32, "sl_socklb_key is a map key");
 
-/* Whom a socket of the node asked for, and the pod it talks to instead. */
+/* What a socket of the node asked for, and the pod it talks to instead. */
 struct sl_socklb_entry {
 	__u8 frontend[16];
 	__u8 pod[16];
