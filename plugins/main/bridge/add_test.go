@@ -80,8 +80,8 @@ func TestPrivilegedLife(t *testing.T) {
 	r.wantResult(res, pod)
 	r.wantBarePort(res.(*types100.Result).Interfaces[1].Name)
 	r.wantForwarding("1")
-	if len(r.dp.Eps) != 1 {
-		t.Fatalf("endpoints: %v", r.dp.Eps)
+	if len(r.dp.Held) != 1 {
+		t.Fatalf("endpoints: %v", r.dp.Held)
 	}
 	r.wantEndpoint(res.(*types100.Result))
 	if err := r.check(a, res); err != nil {
@@ -178,7 +178,7 @@ func (r *rig) wantForwarding(want string) {
 
 func (r *rig) wantEndpoint(res *types100.Result) {
 	r.t.Helper()
-	for _, ep := range r.dp.Eps {
+	for _, ep := range r.dp.Held {
 		r.host(func(h *rtnl.Handle) error {
 			br, err := h.LinkByName("br0")
 			if err != nil {
@@ -187,7 +187,7 @@ func (r *rig) wantEndpoint(res *types100.Result) {
 			host, err := h.LinkByName(res.Interfaces[1].Name)
 			want := loader.Endpoint{Ref: ep.Ref, HostIfindex: host.Index, RouteIfindex: br.Index, HostIfName: host.Name,
 				GatewayMAC: br.MAC, MTU: 1400, Addrs: ep.Addrs, MAC: ep.MAC}
-			if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(ep)); diff != "" {
+			if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(ep.Endpoint)); diff != "" {
 				r.t.Errorf("endpoint (-want +got):\n%s", diff)
 			}
 			if fmt.Sprint(ep.Addrs) != "[10.1.0.3/16 fd00::2/64]" || ep.MAC.String() != res.Interfaces[2].Mac || ep.Ref.ContainerID != "c1" {

@@ -104,7 +104,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 		{"bridge is another", func(s scene) {
 			link(s.rig, s.node.NS, "br0", func(h *rtnl.Handle, l rtnl.Link) error { return h.SetMAC(l.Index, veth.RandomMAC()) })
 		}, "br0 has the address"},
-		{"endpoint gone", func(s scene) { s.dp.Eps = nil }, "masquerading differs"},
+		{"endpoint gone", func(s scene) { s.dp.Held = nil }, "masquerading differs"},
 		{"datapath gone", func(s scene) { s.dp.Loaded = false }, "not masqueraded"},
 		{"spoof check unhooked", func(s scene) { s.nft.chains[spoofHook] = nil }, "not hooked"},
 		{"spoof check without drop", func(s scene) { n := spoofNamesOf(ref1); s.nft.chains[n.mac] = s.nft.chains[n.mac][:1] }, "incomplete"},

@@ -130,8 +130,8 @@ func TestPrivilegedDelGoesOn(t *testing.T) {
 	r.nft.fail = errors.New("bang")
 	err := r.del(a)
 	fake.WantCode(t, err, cnierr.CodeKernel, "boom", "bang")
-	if got := r.links(pod.NS); len(got) != 1 || len(r.dp.Eps) != 0 {
-		t.Errorf("left: %v, %v", got, r.dp.Eps)
+	if got := r.links(pod.NS); len(got) != 1 || len(r.dp.Held) != 0 {
+		t.Errorf("left: %v, %v", got, r.dp.Held)
 	}
 	if _, err := r.dir.Load(ref1); err != nil {
 		t.Errorf("the record went with work left: %v", err)
@@ -212,7 +212,9 @@ func TestPrivilegedDelOfReference(t *testing.T) {
 func TestPrivilegedDelWithoutDatapath(t *testing.T) {
 	for _, prep := range []func(*fake.Datapath){
 		func(f *fake.Datapath) { f.Loaded = false },
-		func(f *fake.Datapath) { f.DisableErr = fmt.Errorf("no map: %w", loader.ErrNotLoaded) },
+		func(f *fake.Datapath) {
+			f.Fail = map[string]error{"Disable": fmt.Errorf("no map: %w", loader.ErrNotLoaded)}
+		},
 		func(f *fake.Datapath) { f.OpenErr = fmt.Errorf("no bpffs: %w", loader.ErrUnavailable) },
 	} {
 		r := newRig(t)
@@ -223,7 +225,7 @@ func TestPrivilegedDelWithoutDatapath(t *testing.T) {
 		if err := r.del(a); err != nil {
 			t.Errorf("DEL: %v", err)
 		}
-		r.dp.Eps = nil
+		r.dp.Held = nil
 		r.mustBeClean(pod)
 	}
 }
@@ -316,8 +318,8 @@ func TestPrivilegedGC(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"c0/eth0": true, "c3/eth0": true}, r.ipam.Held); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
-	if len(r.dp.Eps) != 2 || len(r.nft.chains) != 5 {
-		t.Errorf("endpoints %v, chains %v", r.dp.Eps, r.nft.chains)
+	if len(r.dp.Held) != 2 || len(r.nft.chains) != 5 {
+		t.Errorf("endpoints %v, chains %v", r.dp.Held, r.nft.chains)
 	}
 	if last := r.ipam.Calls[len(r.ipam.Calls)-1]; last != "GC fake" {
 		t.Errorf("last call of the delegate: %s", last)

@@ -91,7 +91,7 @@ func TestPrivilegedForceAddressUndone(t *testing.T) {
 	ns := r.node.NS
 	ns.IPT(t, "link add br0 up type bridge")
 	ns.IPT(t, "addr add 10.9.0.1/24 dev br0")
-	r.dp.EnableErr = errors.New("no")
+	r.dp.Fail = map[string]error{"Enable": errors.New("no")}
 	pod := r.node.PodT(t, "p1")
 	_, err := r.add(call("1.1.0", "c1", "eth0", pod.Path, life+`,"forceAddress":true`))
 	if err == nil {
@@ -130,7 +130,7 @@ func TestPrivilegedForceAddressSecondary(t *testing.T) {
 	}
 	pod := r.node.PodT(t, "p1")
 	a := call("1.1.0", "c1", "eth0", pod.Path, life+`,"forceAddress":true`)
-	r.dp.EnableErr = errors.New("no")
+	r.dp.Fail = map[string]error{"Enable": errors.New("no")}
 	if _, err := r.add(a); err == nil {
 		t.Fatal("ADD should fail")
 	}
@@ -138,7 +138,7 @@ func TestPrivilegedForceAddressSecondary(t *testing.T) {
 	if first := strings.Index(after, "10.1.0.9/16"); first < 0 || first > strings.Index(after, "10.1.0.1/16") || strings.Contains(after, "10.2.0.1") {
 		t.Errorf("addresses of the bridge after the failed ADD: %q", after)
 	}
-	r.dp.EnableErr = nil
+	r.dp.Fail = nil
 	r.mustAdd(a)
 	got := ns.IPT(t, "-4 addr show br0")
 	for _, want := range []string{"10.1.0.1/16", "10.2.0.1/16"} {

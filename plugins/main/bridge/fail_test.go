@@ -48,7 +48,7 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 				return x
 			}
 		}, cnierr.CodeKernel, "routes"},
-		{"datapath refuses", spoof, func(r *rig, _ *netlab.Pod) { r.dp.EnableErr = boom }, cnierr.CodeKernel, "boom"},
+		{"datapath refuses", spoof, func(r *rig, _ *netlab.Pod) { r.dp.Fail = map[string]error{"Enable": boom} }, cnierr.CodeKernel, "boom"},
 		{"no datapath", spoof, func(r *rig, _ *netlab.Pod) { r.dp.OpenErr = fmt.Errorf("old kernel: %w", loader.ErrUnavailable) }, cnierr.CodeNoDatapath, "old kernel"},
 		{"no nft", spoof, func(r *rig, _ *netlab.Pod) { r.nft.missing = true }, cnierr.CodeNoDatapath, "nft"},
 		{"nft fails", spoof, func(r *rig, _ *netlab.Pod) {
@@ -137,7 +137,7 @@ func TestPrivilegedFailureSparesOthers(t *testing.T) {
 			r.mustAdd(call("1.1.0", "c2", "eth0", second.Path, `"bridge":"br0","isGateway":true,"ipam":{"type":"fake"}`))
 		}
 	}
-	r.dp.EnableErr = errors.New("boom")
+	r.dp.Fail = map[string]error{"Enable": errors.New("boom")}
 	_, err := r.add(call("1.1.0", "c1", "eth0", first.Path, life))
 	fake.WantCode(t, err, cnierr.CodeKernel, "boom")
 	if got := r.state(r.node.NS, "br0"); len(got) < 2 || got[1] != "addr 10.1.0.1/16 tentative false" {

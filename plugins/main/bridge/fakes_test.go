@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -136,7 +137,7 @@ func newRig(t testing.TB) *rig {
 			t.Error(err)
 		}
 	})
-	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &fake.Datapath{}, nft: &fakeNFT{}, dir: attachments.Open(filepath.Join(t.TempDir(), "records"))}
+	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &fake.Datapath{Only: loader.FeatureMasquerade}, nft: &fakeNFT{}, dir: attachments.Open(filepath.Join(t.TempDir(), "records"))}
 	r.plug = New(r.deps())
 	return r
 }
@@ -145,9 +146,10 @@ func (r *rig) deps() Deps { return r.with(r.nft) }
 
 // with is deps with another nft, the real one for nil.
 func (r *rig) with(nft NFT) Deps {
+	open, existing := fake.Openers[Datapath](r.dp, r.dp)
 	return Deps{
 		IPAM: r.ipam, Records: r.dir, NFT: nft,
-		Opener: Opener{Open: fake.As[Datapath](r.dp.Open), OpenExisting: fake.As[Datapath](r.dp.OpenExisting)},
+		Opener: Opener{Open: open, OpenExisting: existing},
 	}
 }
 
@@ -272,8 +274,8 @@ func (r *rig) mustBeClean(pods ...*netlab.Pod) {
 	if len(r.ipam.Held) > 0 {
 		r.t.Errorf("addresses are held: %v", r.ipam.Held)
 	}
-	if len(r.dp.Eps) > 0 {
-		r.t.Errorf("the datapath has endpoints: %v", r.dp.Eps)
+	if len(r.dp.Held) > 0 {
+		r.t.Errorf("the datapath has endpoints: %v", r.dp.Held)
 	}
 	for name := range r.nft.chains {
 		if name != spoofHook || len(r.nft.chains[name]) > 0 {

@@ -11,15 +11,14 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // A masqueraded pod that has lost its record and its device leaves an entry in
 // the datapath. GC removes it, without a chained plugin in the list that would.
 func TestPrivilegedGCOfLostMasquerade(t *testing.T) {
-	w := chaintest.NewWorld(t, Name)
-	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	w := fake.NewWorld(t, Name)
+	open, existing := fake.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{IPAM: &fake.IPAM{Answer: answer4, Held: map[string]bool{}}, Records: w.Records, Opener: Opener{Open: open, OpenExisting: existing}})
 	verb := func(f func(context.Context, *cniskel.Args) error, a *cniskel.Args) {
 		t.Helper()

@@ -272,8 +272,8 @@ func TestPrivilegedParallel(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	if len(r.dp.Eps) != n {
-		t.Errorf("%d endpoints", len(r.dp.Eps))
+	if len(r.dp.Held) != n {
+		t.Errorf("%d endpoints", len(r.dp.Held))
 	}
 	for i := range n {
 		wg.Add(1)

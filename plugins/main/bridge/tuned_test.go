@@ -12,16 +12,15 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/meta/tuning"
 )
 
 // bridge with ipMasq, then tuning with mtu: a healthy pod, which CHECK calls broken.
 func TestPrivilegedTunedMTU(t *testing.T) {
-	w := chaintest.NewWorld(t, Name)
-	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
-	_, texisting := chaintest.RealOpeners(func(dp *loader.Datapath) tuning.Datapath { return dp })
+	w := fake.NewWorld(t, Name)
+	open, existing := fake.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	_, texisting := fake.RealOpeners(func(dp *loader.Datapath) tuning.Datapath { return dp })
 	br := New(Deps{IPAM: &fake.IPAM{Answer: answer4, Held: map[string]bool{}}, Records: w.Records, Opener: Opener{Open: open, OpenExisting: existing}})
 	tu := tuning.New(tuning.Deps{Records: w.Records, OpenExisting: texisting})
 	pod := w.Lab.Node.PodT(t, "p1")

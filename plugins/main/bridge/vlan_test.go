@@ -88,7 +88,7 @@ func TestPrivilegedVLAN(t *testing.T) {
 		}
 		r.host(func(h *rtnl.Handle) error {
 			leg, err := h.LinkByName("br0.100")
-			for _, ep := range r.dp.Eps {
+			for _, ep := range r.dp.Held {
 				if ep.RouteIfindex != leg.Index || ep.GatewayMAC.String() != leg.MAC.String() {
 					t.Errorf("endpoint %+v is not routed on br0.100", ep)
 				}
@@ -217,7 +217,7 @@ func TestPrivilegedVLANNothingLeft(t *testing.T) {
 		return nil
 	})
 	pod := r.node.PodT(t, "p1")
-	r.dp.EnableErr = errors.New("boom")
+	r.dp.Fail = map[string]error{"Enable": errors.New("boom")}
 	_, err := r.add(call("1.1.0", "c1", "eth0", pod.Path, vlanConf))
 	fake.WantCode(t, err, cnierr.CodeKernel, "boom")
 	if got := r.links(r.node.NS); len(got) != 1 {

@@ -23,9 +23,10 @@ func newStage(t *testing.T) *stage {
 }
 
 func deps(r *plugintest.Rig) Deps {
+	open, existing := plugintest.Openers[Datapath](r.DP, r.DP)
 	return Deps{
 		IPAM: r.IPAM, Records: r.Dir,
-		Opener: Opener{Open: plugintest.As[Datapath](r.DP.Open), OpenExisting: plugintest.As[Datapath](r.DP.OpenExisting)},
+		Opener: Opener{Open: open, OpenExisting: existing},
 	}
 }
 

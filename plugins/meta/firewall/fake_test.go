@@ -5,19 +5,19 @@ package firewall
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // node is the plugin on a datapath in memory, with a real attachment store.
 type node struct {
-	*chaintest.Node
-	dp *chaintest.Datapath
+	*plugintest.Caller
+	dp *plugintest.Datapath
 }
 
 func newNode(t testing.TB) *node {
-	dp := chaintest.NewDatapath()
-	n := &node{chaintest.NewNode(t, Name, dp), dp}
-	open, existing := chaintest.Openers[Datapath](dp, dp)
-	n.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: chaintest.Resolve, Records: n.Records})
+	dp := &plugintest.Datapath{Fail: map[string]error{}}
+	n := &node{plugintest.NewCaller(t, Name, dp), dp}
+	open, existing := plugintest.Openers[Datapath](dp, dp)
+	n.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: plugintest.Resolve, Records: n.Records})
 	return n
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 const prev = `{"cniVersion":"1.0.0",
@@ -66,7 +66,7 @@ func TestParse(t *testing.T) {
 			n := newNode(t)
 			_, err := n.Add("a", netconf(tt.extra))
 			if tt.code == 0 {
-				chaintest.Must(t, err)
+				plugintest.Must(t, err)
 				return
 			}
 			n.WantCode(err, tt.code)
@@ -77,7 +77,7 @@ func TestParse(t *testing.T) {
 				t.Error("loaded the datapath before it refused")
 			}
 			n.wantEmpty()
-			chaintest.Must(t, n.Plugin.Del(t.Context(), n.Args("a", netconf(""))))
+			plugintest.Must(t, n.Plugin.Del(t.Context(), n.Args("a", netconf(""))))
 		})
 	}
 }
@@ -88,7 +88,7 @@ func TestAddDel(t *testing.T) {
 	if res.Version() != "1.0.0" {
 		t.Errorf("result of version %s", res.Version())
 	}
-	ep := n.dp.Held[chaintest.Owner("a")]
+	ep := n.dp.Held[plugintest.Owner("a")]
 	if ep == nil || ep.Features != loader.FeatureAdmit {
 		t.Fatalf("endpoint %+v", ep)
 	}
@@ -96,7 +96,7 @@ func TestAddDel(t *testing.T) {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 	n.MustAdd("a", netconf("")) // again
-	chaintest.Must(t, n.Plugin.Check(t.Context(), n.Args("a", netconf(""))))
+	plugintest.Must(t, n.Plugin.Check(t.Context(), n.Args("a", netconf(""))))
 	n.MustDel("a")
 	n.MustDel("a")
 	n.wantEmpty()
@@ -105,10 +105,10 @@ func TestAddDel(t *testing.T) {
 func TestOtherFeaturesStay(t *testing.T) {
 	n := newNode(t)
 	n.MustAdd("a", netconf(""))
-	chaintest.Must(t, n.Records.Begin(chaintest.Ref("a"), "", "bridge", nil))
-	n.dp.Held[chaintest.Owner("a")].Features |= loader.FeatureMasquerade
+	plugintest.Must(t, n.Records.Begin(plugintest.Ref("a"), "", "bridge", nil))
+	n.dp.Held[plugintest.Owner("a")].Features |= loader.FeatureMasquerade
 	n.MustDel("a")
-	if ep := n.dp.Held[chaintest.Owner("a")]; ep == nil || ep.Features != loader.FeatureMasquerade {
+	if ep := n.dp.Held[plugintest.Owner("a")]; ep == nil || ep.Features != loader.FeatureMasquerade {
 		t.Errorf("endpoint %+v", ep)
 	}
 	if n.RecordCount() != 1 {
@@ -160,9 +160,9 @@ func TestDelWithoutRecord(t *testing.T) {
 			t.Fatal(files, err)
 		}
 		if size < 0 {
-			chaintest.Must(t, os.Remove(files[0]))
+			plugintest.Must(t, os.Remove(files[0]))
 		} else {
-			chaintest.Must(t, os.Truncate(files[0], size))
+			plugintest.Must(t, os.Truncate(files[0], size))
 		}
 		n.MustDel("a")
 		n.wantEmpty()
@@ -202,8 +202,8 @@ func TestCheck(t *testing.T) {
 	check := func() error { return n.Plugin.Check(t.Context(), n.Args("a", netconf(""))) }
 	n.WantCode(check(), cnierr.CodeCheck) // nothing loaded
 	n.MustAdd("a", netconf(""))
-	chaintest.Must(t, check())
-	n.dp.Held[chaintest.Owner("a")].Addrs = nil
+	plugintest.Must(t, check())
+	n.dp.Held[plugintest.Owner("a")].Addrs = nil
 	n.WantCode(check(), cnierr.CodeCheck)
 	clear(n.dp.Held)
 	n.WantCode(check(), cnierr.CodeCheck)
@@ -211,7 +211,7 @@ func TestCheck(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	n := newNode(t)
-	chaintest.Must(t, n.Plugin.Status(t.Context(), n.Args("", netconf(""))))
+	plugintest.Must(t, n.Plugin.Status(t.Context(), n.Args("", netconf(""))))
 	n.WantCode(n.Plugin.Status(t.Context(), n.Args("", netconf(`"ingressPolicy":"closed"`))), cnierr.CodeConfig)
 }
 
@@ -221,12 +221,12 @@ func TestGC(t *testing.T) {
 		n.MustAdd(id, netconf(""))
 	}
 	for _, id := range []string{"lost", "lostgone"} {
-		chaintest.Must(t, n.Records.Remove(chaintest.Ref(id), Name))
+		plugintest.Must(t, n.Records.Remove(plugintest.Ref(id), Name))
 	}
-	n.dp.Held[chaintest.Owner("lostgone")].Gone = true
-	chaintest.Must(t, n.Plugin.GC(t.Context(), n.Args("", []byte(`{"name":"net","cni.dev/valid-attachments":[{"containerID":"keep","ifname":"eth0"}]}`))))
+	n.dp.Held[plugintest.Owner("lostgone")].Gone = true
+	plugintest.Must(t, n.Plugin.GC(t.Context(), n.Args("", []byte(`{"name":"net","cni.dev/valid-attachments":[{"containerID":"keep","ifname":"eth0"}]}`))))
 	for id, want := range map[string]bool{"keep": true, "drop": false, "lost": true, "lostgone": false} {
-		if got := n.dp.Held[chaintest.Owner(id)] != nil; got != want {
+		if got := n.dp.Held[plugintest.Owner(id)] != nil; got != want {
 			t.Errorf("%s is there: %v, want %v", id, got, want)
 		}
 	}

@@ -12,24 +12,24 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // world is a node with the real datapath, a FORWARD hook that drops what lacks
 // the admit mark, and one routed pod that a stranger's main plugin might have
 // made.
-type world struct{ *chaintest.World }
+type world struct{ *plugintest.World }
 
 func newWorld(t *testing.T) *world {
-	w := &world{chaintest.NewWorld(t, Name)}
-	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	w := &world{plugintest.NewWorld(t, Name)}
+	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records})
-	w.Run("nft add table inet filter",
+	w.RunScripts("nft add table inet filter",
 		"nft 'add chain inet filter forward { type filter hook forward priority 0; policy drop; }'",
 		"nft add rule inet filter forward meta mark and 0x1000 == 0x1000 accept")
 	w.pod()
-	w.Settle()
+	w.AwaitAddresses()
 	return w
 }
 
@@ -37,7 +37,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) pod() {
 	w.T.Helper()
 	w.Pod("a", "pod")
-	w.Run("ip link add v0 type veth peer name eth0 netns a",
+	w.RunScripts("ip link add v0 type veth peer name eth0 netns a",
 		"ip addr add 10.1.0.1/24 dev v0", "ip addr add fd00:1::1/64 dev v0 nodad", "ip link set v0 up",
 		"ip -n a link set lo up", "ip -n a addr add 10.1.0.2/24 dev eth0", "ip -n a addr add fd00:1::2/64 dev eth0 nodad",
 		"ip -n a link set eth0 up", "ip -n a route add default via 10.1.0.1", "ip -n a route add default via fd00:1::1")
@@ -54,7 +54,7 @@ func (w *world) reach(host string) error {
 	return resp.Body.Close()
 }
 
-func (w *world) do(f func() error) { w.T.Helper(); chaintest.Must(w.T, w.In(f)) }
+func (w *world) do(f func() error) { w.T.Helper(); plugintest.Must(w.T, w.In(f)) }
 
 var realConf = fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","type":"firewall",
 	"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],
@@ -79,7 +79,7 @@ func TestPrivilegedAdmit(t *testing.T) {
 	}
 	// The pod opens: admitted by what it sends, and so are the answers.
 	for _, to := range []string{netlab.IP4(w.Lab.Client().Uplink.Client).String(), netlab.IP6(w.Lab.Client().Uplink.Client).String()} {
-		w.Run("ip netns exec a ping -c 1 -W 2 " + to)
+		w.RunScripts("ip netns exec a ping -c 1 -W 2 " + to)
 	}
 	w.do(del)
 	w.do(del)

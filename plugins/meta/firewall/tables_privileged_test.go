@@ -12,22 +12,22 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // newTablesWorld is a node with a bridge where the firewall is netfilter's.
 func newTablesWorld(t *testing.T) *world {
-	w := &world{chaintest.NewWorld(t, Name)}
+	w := &world{plugintest.NewWorld(t, Name)}
 	dir := filepath.Join(t.TempDir(), "run")
-	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{
 		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {
 			return netfilter.NewNode(netfilter.Options{RunDir: dir}), nil
 		},
 	})
-	w.Run("ip link add br0 type bridge", "ip link add br1 type bridge")
+	w.RunScripts("ip link add br0 type bridge", "ip link add br1 type bridge")
 	return w
 }
 
@@ -94,14 +94,14 @@ func TestPrivilegedCheckOfIsolationByFirewalld(t *testing.T) {
 		return w.In(func() error { return w.Plugin.Check(t.Context(), w.Args("a", conf)) })
 	}
 	by := section{Backend: netfilter.NameFirewalld, Bridge: "br0", IsolatedBy: netfilter.NameIPTablesNFT}
-	chaintest.Must(t, w.In(func() error { return w.Records.Begin(chaintest.Ref("a"), "", Name, by) }))
+	plugintest.Must(t, w.In(func() error { return w.Records.Begin(plugintest.Ref("a"), "", Name, by) }))
 	if err := check(); !errors.Is(err, netfilter.ErrDiffers) {
 		t.Errorf("CHECK without the isolation: %v", err)
 	}
 	w.do(func() error {
 		iptables, _ := netfilter.NewNode(netfilter.Options{}).Named(netfilter.NameIPTablesNFT)
 		return iptables.AddFirewall(t.Context(), netfilter.Firewall{
-			Ref: chaintest.Ref("a"), Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, Policy: netfilter.PolicyIsolated, Bridge: "br0",
+			Ref: plugintest.Ref("a"), Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, Policy: netfilter.PolicyIsolated, Bridge: "br0",
 		})
 	})
 	if err := check(); errors.Is(err, netfilter.ErrDiffers) { // there is no firewalld here, which is another error

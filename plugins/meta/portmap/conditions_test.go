@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
@@ -129,9 +129,9 @@ func (fakeNetfilter) Name() string { return netfilter.NameIPTables }
 // conditions, although eBPF does not understand these.
 func TestCheckOfUnknownConditions(t *testing.T) {
 	n := newNode(t)
-	open, existing := chaintest.Openers[Datapath](n.dp.Datapath, n.dp)
+	open, existing := plugintest.Openers[Datapath](n.dp.Datapath, n.dp)
 	n.Plugin = New(Deps{
-		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: chaintest.Resolve, Records: n.Records,
+		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: plugintest.Resolve, Records: n.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) { return fakeNetfilter{}, nil },
 	})
 	n.MustAdd("a", withPrev("", web))

@@ -11,12 +11,12 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // fakeDatapath behaves like the loader's, in memory, ports included.
 type fakeDatapath struct {
-	*chaintest.Datapath
+	*plugintest.Datapath
 	ports map[mappingKey]fakePort
 }
 
@@ -62,14 +62,14 @@ func (d *fakeDatapath) CheckPorts(_ context.Context, owner uint64, ports []loade
 
 // node is the plugin on a datapath in memory, with a real attachment store.
 type node struct {
-	*chaintest.Node
+	*plugintest.Caller
 	dp *fakeDatapath
 }
 
 func newNode(t testing.TB) *node {
-	dp := &fakeDatapath{chaintest.NewDatapath(), map[mappingKey]fakePort{}}
-	n := &node{chaintest.NewNode(t, Name, dp.Datapath), dp}
-	open, existing := chaintest.Openers[Datapath](dp.Datapath, dp)
-	n.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: chaintest.Resolve, Records: n.Records})
+	dp := &fakeDatapath{&plugintest.Datapath{Fail: map[string]error{}}, map[mappingKey]fakePort{}}
+	n := &node{plugintest.NewCaller(t, Name, dp.Datapath), dp}
+	open, existing := plugintest.Openers[Datapath](dp.Datapath, dp)
+	n.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: plugintest.Resolve, Records: n.Records})
 	return n
 }

@@ -12,21 +12,21 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // world is a node with the real datapath and pods on a bridge that a stranger's
 // main plugin might have made.
-type world struct{ *chaintest.World }
+type world struct{ *plugintest.World }
 
 func newWorld(t testing.TB) *world {
-	w := &world{chaintest.NewWorld(t, Name)}
-	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	w := &world{plugintest.NewWorld(t, Name)}
+	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records})
-	w.Run("ip link add br0 address 02:00:00:00:00:01 type bridge", "ip addr add 10.1.0.1/16 dev br0", "ip addr add fd00:1::1/64 dev br0 nodad",
+	w.RunScripts("ip link add br0 address 02:00:00:00:00:01 type bridge", "ip addr add 10.1.0.1/16 dev br0", "ip addr add fd00:1::1/64 dev br0 nodad",
 		"ip link set br0 up")
-	w.Settle()
+	w.AwaitAddresses()
 	return w
 }
 
@@ -35,7 +35,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) pod(name string, n int) *netlab.Pod {
 	w.T.Helper()
 	p := w.Pod(name, name)
-	w.Run(
+	w.RunScripts(
 		fmt.Sprintf("ip link add v%d type veth peer name eth0 netns %s", n, name),
 		fmt.Sprintf("ip link set v%d master br0 up", n),
 		fmt.Sprintf("ip -n %s link set lo up", name),
@@ -86,16 +86,16 @@ func (w *world) wantAnswer(want string) {
 
 func (w *world) addReal(id string, n int) {
 	w.T.Helper()
-	chaintest.Must(w.T, w.In(func() error { _, err := w.Add(id, realConf(n)); return err }))
+	plugintest.Must(w.T, w.In(func() error { _, err := w.Add(id, realConf(n)); return err }))
 }
 
 // warm loads the datapath by an attachment that comes and goes, and returns
 // what the node then looks like.
 func (w *world) warm() netlab.Snapshot {
 	w.T.Helper()
-	chaintest.Must(w.T, w.In(func() error { return w.Plugin.Status(w.T.Context(), w.Args("", netconf("", ""))) }))
+	plugintest.Must(w.T, w.In(func() error { return w.Plugin.Status(w.T.Context(), w.Args("", netconf("", ""))) }))
 	w.addReal("a", 2)
-	chaintest.Must(w.T, w.In(func() error { return w.Del("a") }))
+	plugintest.Must(w.T, w.In(func() error { return w.Del("a") }))
 	return w.Snapshot()
 }
 
@@ -107,7 +107,7 @@ func TestPrivilegedPublish(t *testing.T) {
 
 	w.addReal("a", 2)
 	w.wantAnswer("a")
-	chaintest.Must(t, w.In(func() error { return w.Plugin.Check(t.Context(), w.Args("a", realConf(2))) }))
+	plugintest.Must(t, w.In(func() error { return w.Plugin.Check(t.Context(), w.Args("a", realConf(2))) }))
 
 	w.addReal("b", 3) // takes the port
 	w.wantAnswer("b")
@@ -115,11 +115,11 @@ func TestPrivilegedPublish(t *testing.T) {
 	w.WantCode(err, cnierr.CodeCheck)
 
 	for range 2 {
-		chaintest.Must(t, w.In(func() error { return w.Del("a") }))
+		plugintest.Must(t, w.In(func() error { return w.Del("a") }))
 	}
 	w.wantAnswer("b")
 	for range 2 {
-		chaintest.Must(t, w.In(func() error { return w.Del("b") }))
+		plugintest.Must(t, w.In(func() error { return w.Del("b") }))
 	}
 	if v4, _ := w.fetch(); v4 == "a" || v4 == "b" {
 		t.Errorf("still published: %q", v4)
@@ -136,22 +136,22 @@ func TestPrivilegedDelOfLostAttachments(t *testing.T) {
 	before := w.warm()
 
 	w.addReal("a", 2)
-	chaintest.Must(t, w.In(func() error { return w.Records.Remove(chaintest.Ref("a"), Name) }))
-	chaintest.Must(t, w.In(func() error { return w.Del("a") }))
+	plugintest.Must(t, w.In(func() error { return w.Records.Remove(plugintest.Ref("a"), Name) }))
+	plugintest.Must(t, w.In(func() error { return w.Del("a") }))
 	if diff := netlab.DiffSoon(before, w.Snapshot); diff != "" {
 		t.Errorf("without a record, left behind:\n%s", diff)
 	}
 
 	w.addReal("a", 2)
 	w.addReal("b", 3)
-	chaintest.Must(t, pod.Delete())
-	w.Run("ip link del v2") // as a main plugin's GC
-	chaintest.Must(t, w.In(func() error {
+	plugintest.Must(t, pod.Delete())
+	w.RunScripts("ip link del v2") // as a main plugin's GC
+	plugintest.Must(t, w.In(func() error {
 		return w.Plugin.GC(t.Context(), w.Args("", []byte(`{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[{"containerID":"b","ifname":"eth0"}]}`)))
 	}))
 	w.wantAnswer("b")
 	var left []uint64
-	chaintest.Must(t, w.In(func() error {
+	plugintest.Must(t, w.In(func() error {
 		dp, err := loader.OpenExisting(t.Context(), loader.Options{})
 		if err != nil {
 			return err
@@ -163,7 +163,7 @@ func TestPrivilegedDelOfLostAttachments(t *testing.T) {
 		}
 		return err
 	}))
-	if diff := cmp.Diff([]uint64{chaintest.Owner("b")}, left); diff != "" {
+	if diff := cmp.Diff([]uint64{plugintest.Owner("b")}, left); diff != "" {
 		t.Errorf("owners after GC (-want +got):\n%s", diff)
 	}
 }
@@ -172,9 +172,9 @@ func TestPrivilegedDelNeverLoaded(t *testing.T) {
 	w := newWorld(t)
 	before := w.Snapshot()
 	for range 2 {
-		chaintest.Must(t, w.In(func() error { return w.Del("a") }))
+		plugintest.Must(t, w.In(func() error { return w.Del("a") }))
 	}
-	chaintest.Must(t, w.In(func() error {
+	plugintest.Must(t, w.In(func() error {
 		_, err := w.Add("a", withPrev("", ""))
 		return err
 	}))
@@ -192,7 +192,7 @@ func BenchmarkPrivilegedAdd(b *testing.B) {
 	for b.Loop() {
 		w.addReal("a", 2)
 		b.StopTimer()
-		chaintest.Must(b, w.In(func() error { return w.Del("a") }))
+		plugintest.Must(b, w.In(func() error { return w.Del("a") }))
 		b.StartTimer()
 	}
 }
@@ -206,6 +206,6 @@ func BenchmarkPrivilegedDel(b *testing.B) {
 		b.StopTimer()
 		w.addReal("a", 2)
 		b.StartTimer()
-		chaintest.Must(b, w.In(func() error { return w.Del("a") }))
+		plugintest.Must(b, w.In(func() error { return w.Del("a") }))
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // tablesWorld is a node where host ports are netfilter's.
@@ -22,14 +22,14 @@ type tablesWorld struct {
 }
 
 func newTablesWorld(t *testing.T, backend string) *tablesWorld {
-	w := &tablesWorld{&world{chaintest.NewWorld(t, Name)}, filepath.Join(t.TempDir(), "run")}
+	w := &tablesWorld{&world{plugintest.NewWorld(t, Name)}, filepath.Join(t.TempDir(), "run")}
 	w.setDefault(backend)
 	return w
 }
 
 // setDefault changes the node's back end.
 func (w *tablesWorld) setDefault(backend string) {
-	open, existing := chaintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{
 		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {
@@ -49,7 +49,7 @@ func tablesConf(addr string, hostPort int) []byte {
 func (w *tablesWorld) rules(word string) string {
 	w.T.Helper()
 	var out string
-	chaintest.Must(w.T, w.In(func() (err error) {
+	plugintest.Must(w.T, w.In(func() (err error) {
 		out, err = netlab.Run("sh", "-c", "(iptables-legacy-save; iptables-nft-save; nft list ruleset) 2>/dev/null | grep -F -- '"+word+"' || true")
 		return err
 	}))
@@ -61,7 +61,7 @@ var everyTables = []string{netfilter.NameIPTablesNFT, netfilter.NameIPTablesLega
 // wantTraces wants the ports of so many attachments to be found.
 func (w *tablesWorld) wantTraces(want int) {
 	w.T.Helper()
-	chaintest.Must(w.T, w.In(func() error {
+	plugintest.Must(w.T, w.In(func() error {
 		traces, err := netfilter.NewNode(netfilter.Options{}).Traces(w.T.Context())
 		if len(traces) != want {
 			w.T.Errorf("traces %+v, not %d", traces, want)
@@ -77,12 +77,12 @@ func TestPrivilegedRepeatedAddElsewhere(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			w := newTablesWorld(t, backend)
 			for _, addr := range []string{"10.1.0.2", "10.1.0.3"} {
-				chaintest.Must(t, w.In(func() error { _, err := w.Add("a", tablesConf(addr, 8080)); return err }))
+				plugintest.Must(t, w.In(func() error { _, err := w.Add("a", tablesConf(addr, 8080)); return err }))
 			}
 			if left := w.rules("10.1.0.2"); left != "" {
 				t.Errorf("the first ADD's rules after the second:\n%s", left)
 			}
-			chaintest.Must(t, w.In(func() error { return w.Del("a") }))
+			plugintest.Must(t, w.In(func() error { return w.Del("a") }))
 			if left := w.rules("10.1.0."); left != "" {
 				t.Errorf("left behind:\n%s", left)
 			}
@@ -106,7 +106,7 @@ func TestPrivilegedTwiceInOneNetwork(t *testing.T) {
 				}
 			}
 			add := func(a *cniskel.Args) {
-				chaintest.Must(t, w.In(func() error { _, err := w.Plugin.Add(t.Context(), a); return err }))
+				plugintest.Must(t, w.In(func() error { _, err := w.Plugin.Add(t.Context(), a); return err }))
 			}
 			add(first)
 			add(second)
@@ -114,26 +114,26 @@ func TestPrivilegedTwiceInOneNetwork(t *testing.T) {
 			check(second, "CHECK with both")
 			add(second)
 			check(first, "CHECK after another ADD")
-			chaintest.Must(t, w.In(func() error { return w.Plugin.Del(t.Context(), second) }))
+			plugintest.Must(t, w.In(func() error { return w.Plugin.Del(t.Context(), second) }))
 			check(first, "CHECK alone")
 			if left := w.rules("10.1.0.3") + w.rules("8081"); left != "" {
 				t.Errorf("left behind:\n%s", left)
 			}
-			chaintest.Must(t, w.In(func() error { return w.Plugin.Del(t.Context(), first) }))
+			plugintest.Must(t, w.In(func() error { return w.Plugin.Del(t.Context(), first) }))
 			if left := w.rules("10.1.0.") + w.rules("8080"); left != "" {
 				t.Errorf("left behind:\n%s", left)
 			}
 			add(first)
 			add(second)
-			chaintest.Must(t, w.In(func() error { return w.Records.Remove(second.Ref("net"), Name) }))
+			plugintest.Must(t, w.In(func() error { return w.Records.Remove(second.Ref("net"), Name) }))
 			w.wantTraces(2)
-			chaintest.Must(t, w.In(func() error { return w.Plugin.Del(t.Context(), second) })) // without a record
+			plugintest.Must(t, w.In(func() error { return w.Plugin.Del(t.Context(), second) })) // without a record
 			check(first, "CHECK after DEL without a record")
 			add(second)
-			chaintest.Must(t, w.In(func() error {
+			plugintest.Must(t, w.In(func() error {
 				return errors.Join(w.Records.Remove(second.Ref("net"), Name), w.Records.Remove(first.Ref("net"), Name))
 			}))
-			chaintest.Must(t, w.In(func() error {
+			plugintest.Must(t, w.In(func() error {
 				return w.Plugin.GC(t.Context(), w.Args("", []byte(`{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`)))
 			}))
 			if left := w.rules("-j CNI-DN-"); left != "" {
@@ -151,7 +151,7 @@ func TestPrivilegedLocalnetAcrossBackends(t *testing.T) {
 		for _, again := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s-%s-again-%v", backends[0], backends[1], again), func(t *testing.T) {
 				w := newTablesWorld(t, backends[0])
-				w.Run("ip link add br0 type bridge", "ip addr add 10.1.0.1/16 dev br0", "ip addr add fd00:1::1/64 dev br0 nodad", "ip link set br0 up")
+				w.RunScripts("ip link add br0 type bridge", "ip addr add 10.1.0.1/16 dev br0", "ip addr add fd00:1::1/64 dev br0 nodad", "ip link set br0 up")
 				w.pod("a", 2)
 				w.pod("b", 3)
 				second := "b"
@@ -160,19 +160,19 @@ func TestPrivilegedLocalnetAcrossBackends(t *testing.T) {
 				}
 				localnet := func() string {
 					s, err := w.Lab.Node.ReadSysctl("net/ipv4/conf/br0/route_localnet")
-					chaintest.Must(t, err)
+					plugintest.Must(t, err)
 					return s
 				}
 				w.addReal("a", 2)
 				w.setDefault(backends[1])
 				w.addReal(second, 3)
 				if !again {
-					chaintest.Must(t, w.In(func() error { return w.Del("a") }))
+					plugintest.Must(t, w.In(func() error { return w.Del("a") }))
 				}
 				if got := localnet(); got != "1" {
 					t.Errorf("route_localnet is %q with a pod", got)
 				}
-				chaintest.Must(t, w.In(func() error { return w.Del(second) }))
+				plugintest.Must(t, w.In(func() error { return w.Del(second) }))
 				if got := localnet(); got != "0" {
 					t.Errorf("route_localnet is %q after the last DEL", got)
 				}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/test/chaintest"
+	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -53,7 +53,7 @@ func TestAddDel(t *testing.T) {
 	if len(n.dp.ports) != 3 { // web in two families, dns in one
 		t.Errorf("ports: %v", n.dp.ports)
 	}
-	ep := n.dp.Held[chaintest.Owner("a")]
+	ep := n.dp.Held[plugintest.Owner("a")]
 	if ep == nil || ep.Features != loader.FeaturePublish || len(ep.Addrs) != 2 || ep.HostIfindex != 7 {
 		t.Errorf("endpoint: %+v", ep)
 	}
@@ -165,7 +165,7 @@ func TestLastAddWins(t *testing.T) {
 	n.MustAdd("a", withPrev("", web))
 	n.MustAdd("b", withPrev("", web))
 	for _, p := range n.dp.ports {
-		if p.owner != chaintest.Owner("b") {
+		if p.owner != plugintest.Owner("b") {
 			t.Errorf("%v still belongs to the first", p)
 		}
 	}
@@ -197,9 +197,9 @@ func TestDelWithoutRecord(t *testing.T) {
 		name string
 		hurt func(t *testing.T, file string)
 	}{
-		{"lost", func(t *testing.T, f string) { chaintest.Must(t, os.Remove(f)) }},
-		{"truncated", func(t *testing.T, f string) { chaintest.Must(t, os.Truncate(f, 10)) }},
-		{"empty", func(t *testing.T, f string) { chaintest.Must(t, os.Truncate(f, 0)) }},
+		{"lost", func(t *testing.T, f string) { plugintest.Must(t, os.Remove(f)) }},
+		{"truncated", func(t *testing.T, f string) { plugintest.Must(t, os.Truncate(f, 10)) }},
+		{"empty", func(t *testing.T, f string) { plugintest.Must(t, os.Truncate(f, 0)) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -219,8 +219,8 @@ func TestDelWithoutRecord(t *testing.T) {
 func TestDelFromIntent(t *testing.T) {
 	n := newNode(t)
 	n.MustAdd("a", withPrev("", web))
-	ref := chaintest.Ref("b")
-	chaintest.Must(t, n.Records.Begin(ref, "", Name, section{})) // killed before the first effect
+	ref := plugintest.Ref("b")
+	plugintest.Must(t, n.Records.Begin(ref, "", Name, section{})) // killed before the first effect
 	n.MustDel("b")
 	if n.RecordCount() != 1 || len(n.dp.ports) != 2 {
 		t.Errorf("%d records, ports %v", n.RecordCount(), n.dp.ports)
@@ -259,7 +259,7 @@ func TestCheck(t *testing.T) {
 	})
 	t.Run("nothing asked", func(t *testing.T) {
 		n := newNode(t)
-		chaintest.Must(t, n.Plugin.Check(t.Context(), n.Args("a", withPrev("", ""))))
+		plugintest.Must(t, n.Plugin.Check(t.Context(), n.Args("a", withPrev("", ""))))
 	})
 	t.Run("device gone", func(t *testing.T) {
 		n := newNode(t)
@@ -271,7 +271,7 @@ func TestCheck(t *testing.T) {
 	t.Run("port gone", func(t *testing.T) {
 		n := newNode(t)
 		n.MustAdd("a", conf)
-		chaintest.Must(t, check(n))
+		plugintest.Must(t, check(n))
 		clear(n.dp.ports)
 		n.WantCode(check(n), cnierr.CodeCheck)
 	})
@@ -293,14 +293,14 @@ func TestGC(t *testing.T) {
 	n.MustAdd("lost", withPrev("", port(4)))
 	n.MustAdd("lostgone", withPrev("", port(5)))
 	for _, id := range []string{"lost", "lostgone"} {
-		chaintest.Must(t, n.Records.Remove(chaintest.Ref(id), Name))
+		plugintest.Must(t, n.Records.Remove(plugintest.Ref(id), Name))
 	}
-	n.dp.Held[chaintest.Owner("lostgone")].Gone = true
+	n.dp.Held[plugintest.Owner("lostgone")].Gone = true
 
 	gc := func(list string) error {
 		return n.Plugin.GC(t.Context(), n.Args("", fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":%s}`, list)))
 	}
-	chaintest.Must(t, gc(`[{"containerID":"keep","ifname":"eth0"},{"containerID":"drop","ifname":"eth1"}]`))
+	plugintest.Must(t, gc(`[{"containerID":"keep","ifname":"eth0"},{"containerID":"drop","ifname":"eth1"}]`))
 	held := map[uint16]bool{}
 	for k := range n.dp.ports {
 		held[k.port] = true
@@ -311,7 +311,7 @@ func TestGC(t *testing.T) {
 	if n.RecordCount() != 2 {
 		t.Errorf("%d records", n.RecordCount())
 	}
-	chaintest.Must(t, gc(`null`))
+	plugintest.Must(t, gc(`null`))
 	if n.RecordCount() != 1 {
 		t.Errorf("%d records after an empty list", n.RecordCount())
 	}
@@ -320,7 +320,7 @@ func TestGC(t *testing.T) {
 
 func TestGCNotLoaded(t *testing.T) {
 	n := newNode(t)
-	chaintest.Must(t, n.Plugin.GC(t.Context(), n.Args("", []byte(`{"name":"net","cni.dev/valid-attachments":[]}`))))
+	plugintest.Must(t, n.Plugin.GC(t.Context(), n.Args("", []byte(`{"name":"net","cni.dev/valid-attachments":[]}`))))
 }
 
 func TestEveryVersion(t *testing.T) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package chaintest
+package plugintest
 
 import (
 	"context"
@@ -12,28 +12,24 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// Node runs a plugin with a real attachment store. The caller sets Plugin.
-type Node struct {
+// Caller runs a chained plugin with a real attachment store, without a node: the
+// plugin gets its datapath and its namespaces from fakes. The test sets Plugin.
+type Caller struct {
 	T       testing.TB
 	Type    string // of the plugin, in the configuration
 	Records *attachments.Dir
 	Plugin  *cniskel.Plugin
 }
 
-// NewNode returns a node for a plugin on dp, all of whose handles must be
+// NewCaller returns a Caller for a plugin on dp, all of whose handles must be
 // closed when the test ends.
-func NewNode(t testing.TB, kind string, dp *Datapath) *Node {
-	t.Cleanup(func() {
-		if dp.handles != 0 {
-			t.Errorf("%d handles were not closed", dp.handles)
-		}
-	})
-	return &Node{T: t, Type: kind, Records: attachments.Open(t.TempDir())}
+func NewCaller(t testing.TB, kind string, dp *Datapath) *Caller {
+	dp.wantClosed(t)
+	return &Caller{T: t, Type: kind, Records: attachments.Open(t.TempDir())}
 }
 
 // Resolve stands for loader.Resolve.
@@ -53,7 +49,7 @@ func Ref(id string) attachments.Ref {
 func Owner(id string) uint64 { return Ref(id).Owner() }
 
 // Args are those of a call for a container.
-func (n *Node) Args(id string, stdin []byte) *cniskel.Args {
+func (n *Caller) Args(id string, stdin []byte) *cniskel.Args {
 	return &cniskel.Args{
 		CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: stdin},
 		Log:     log.NewNop(),
@@ -61,12 +57,12 @@ func (n *Node) Args(id string, stdin []byte) *cniskel.Args {
 }
 
 // Add runs ADD.
-func (n *Node) Add(id string, stdin []byte) (types.Result, error) {
+func (n *Caller) Add(id string, stdin []byte) (types.Result, error) {
 	return n.Plugin.Add(n.T.Context(), n.Args(id, stdin))
 }
 
 // MustAdd runs an ADD that has to succeed.
-func (n *Node) MustAdd(id string, stdin []byte) types.Result {
+func (n *Caller) MustAdd(id string, stdin []byte) types.Result {
 	n.T.Helper()
 	res, err := n.Add(id, stdin)
 	if err != nil {
@@ -77,14 +73,14 @@ func (n *Node) MustAdd(id string, stdin []byte) types.Result {
 
 // Del is a DEL as poor as a runtime can make it: no namespace, no prevResult,
 // no runtimeConfig.
-func (n *Node) Del(id string) error {
+func (n *Caller) Del(id string) error {
 	a := n.Args(id, fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","type":%q}`, n.Type))
 	a.Netns = ""
 	return n.Plugin.Del(n.T.Context(), a)
 }
 
 // MustDel runs a DEL that has to succeed.
-func (n *Node) MustDel(id string) {
+func (n *Caller) MustDel(id string) {
 	n.T.Helper()
 	if err := n.Del(id); err != nil {
 		n.T.Fatalf("DEL %s: %v", id, err)
@@ -92,7 +88,7 @@ func (n *Node) MustDel(id string) {
 }
 
 // RecordCount is the number of attachments on record.
-func (n *Node) RecordCount() int {
+func (n *Caller) RecordCount() int {
 	n.T.Helper()
 	records, err := n.Records.List("")
 	Must(n.T, err)
@@ -100,14 +96,9 @@ func (n *Node) RecordCount() int {
 }
 
 // WantCode wants an error of that CNI code.
-func (n *Node) WantCode(err error, code uint) {
+func (n *Caller) WantCode(err error, code uint) {
 	n.T.Helper()
-	if err == nil {
-		n.T.Fatalf("no error, want code %d", code)
-	}
-	if got := cnierr.From(err); got.Code != code {
-		n.T.Errorf("code %d (%s; %s), want %d", got.Code, got.Msg, got.Details, code)
-	}
+	WantCode(n.T, err, code)
 }
 
 // Must ends the test on an error.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugintest runs one plugin in the test's own process, on a node and pods of
-// the lab, with fakes where the plugin calls others. It is for the tests of a
-// plugin's package; suites that judge the binaries are in test/.
+// Package plugintest runs one plugin in the test's own process. A Rig is a node
+// and pods of netlab with fakes of what the plugin calls; a Caller has fakes only;
+// a World is a node with the real datapath. It is for the tests of a plugin's
+// package. Suites that judge the binaries are in test/.
 package plugintest
 
 import (
@@ -19,6 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
@@ -44,7 +46,7 @@ func New(t testing.TB) *Rig {
 	return &Rig{
 		Lab: netlab.NewT(t), T: t,
 		IPAM: &IPAM{Answer: Answer46, Held: make(map[string]bool)},
-		DP:   &Datapath{},
+		DP:   &Datapath{Only: loader.FeatureMasquerade},
 		Dir:  attachments.Open(filepath.Join(t.TempDir(), "records")),
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package chaintest
+package plugintest
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
-// World is a node of the lab with the real datapath, which goes with the test.
-// The caller sets Plugin.
+// World is a node of netlab on which a Caller's plugin has the real datapath,
+// which goes with the test. The test sets Plugin.
 type World struct {
-	*Node
+	*Caller
 	Lab *netlab.Lab
 }
 
 // NewWorld makes a node that forwards, with a client on its eth0.
 func NewWorld(t testing.TB, kind string) *World {
 	w := &World{
-		Node: &Node{T: t, Type: kind, Records: attachments.Open(attachments.DefaultDir)},
-		Lab:  netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true}),
+		Caller: &Caller{T: t, Type: kind, Records: attachments.Open(attachments.DefaultDir)},
+		Lab:    netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true}),
 	}
 	t.Cleanup(func() { _ = w.In(unload) }) // or its programs live as long as the devices
 	w.noDAD(w.Lab.Node.NS)
@@ -67,8 +67,8 @@ func (w *World) noDAD(ns *netlab.NS) {
 // In runs f on a thread of the node.
 func (w *World) In(f func() error) error { return w.Lab.Node.Do(f) }
 
-// Run runs shell commands on the node.
-func (w *World) Run(lines ...string) {
+// RunScripts runs shell commands on the node.
+func (w *World) RunScripts(lines ...string) {
 	w.T.Helper()
 	Must(w.T, w.In(func() error {
 		for _, l := range lines {
@@ -92,10 +92,10 @@ func (w *World) Pod(name, text string) *netlab.Pod {
 	return p
 }
 
-// Settle waits until no address of the node and the client is tentative: what
+// AwaitAddresses waits until no address of the node and the client is tentative: what
 // leaves before that may be lost, and addresses that appear later are news in a
 // snapshot.
-func (w *World) Settle() {
+func (w *World) AwaitAddresses() {
 	w.T.Helper()
 	for _, ns := range []*netlab.NS{w.Lab.Node.NS, w.Lab.Client().NS} {
 		deadline := time.Now().Add(netlab.Patient(10 * time.Second))
