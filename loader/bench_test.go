@@ -39,7 +39,7 @@ func (e *env) benchPod(i int) Endpoint {
 	ep := e.pod(name, fmt.Sprintf("10.1.%d.%d/16", 1+i/250, 1+i%250))
 	e.ip("link", "set", name, "master", "br0")
 	ep.RouteIfindex = e.index("br0")
-	ep.Ref = attachments.Ref{Network: "net", ContainerID: name, IfName: "eth0"}
+	ep.Ref = attachments.ID{Network: "net", ContainerID: name, IfName: "eth0"}
 	ep.Addrs = append(ep.Addrs, netip.MustParsePrefix(fmt.Sprintf("fd00::%d:%d/64", 1+i/250, 1+i%250)))
 	return ep
 }

@@ -26,7 +26,7 @@ import (
 // Shape is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
 // are in bytes, of frames. At most one of Shaped and Unshaped is set.
 type Shape struct {
-	Ref    attachments.Ref
+	Ref    attachments.ID
 	Egress bool // what the pod sends, on its own device; else what it gets, on the host end
 
 	Netns   string // path of the device's namespace; empty: the calling thread's

@@ -22,7 +22,7 @@ import (
 
 // Endpoint is one pod device as the datapath knows it.
 type Endpoint struct {
-	Ref          attachments.Ref
+	Ref          attachments.ID
 	HostIfindex  int    // host end of the pod's device
 	RouteIfindex int    // device its packets are routed from: the bridge, else the host end; 0 means HostIfindex
 	HostIfName   string // for messages

@@ -215,7 +215,7 @@ func (e *env) pod(name, addr4 string) Endpoint {
 	e.t.Helper()
 	index, _ := e.veth(name)
 	return Endpoint{
-		Ref:         attachments.Ref{Network: "net", ContainerID: name, IfName: "eth0"},
+		Ref:         attachments.ID{Network: "net", ContainerID: name, IfName: "eth0"},
 		HostIfindex: index, HostIfName: name, MTU: 1500,
 		MAC:        net.HardwareAddr{2, 0, 0, 0, 0, byte(index)},
 		GatewayMAC: net.HardwareAddr{2, 0, 0, 0, 1, byte(index)},

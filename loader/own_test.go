@@ -29,7 +29,7 @@ func (e *env) insider(id, addr4 string) (ep Endpoint, in func(args ...string) st
 	in("ip", "link", "set", "net1", "up")
 	ep, err := ResolveOwn(e.ctx, ns, "net1")
 	e.ok(err)
-	ep.Ref = attachments.Ref{Network: "lan", ContainerID: id, IfName: "net1"}
+	ep.Ref = attachments.ID{Network: "lan", ContainerID: id, IfName: "net1"}
 	return ep, in
 }
 

@@ -60,7 +60,7 @@ long a packet that came now would wait.`,
 			views := []limitView{}
 			for _, rec := range records {
 				for _, st := range limitsOf(rec, shapes) {
-					if v := newLimitView(owners{rec.Owner(): rec.Ref}.view(rec.Owner()), st); filter.matches(v.Owner) {
+					if v := newLimitView(owners{rec.Owner(): rec.ID}.view(rec.Owner()), st); filter.matches(v.Owner) {
 						views = append(views, v)
 					}
 				}

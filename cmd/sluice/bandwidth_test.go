@@ -13,7 +13,7 @@ import (
 )
 
 func TestBandwidth(t *testing.T) {
-	ref := attachments.Ref{Network: "net", ContainerID: "3f1c", IfName: "eth0"}
+	ref := attachments.ID{Network: "net", ContainerID: "3f1c", IfName: "eth0"}
 	data, err := json.Marshal(map[string]any{
 		"backend": "edt", "reason": "configured", "hostIfName": "veth1", "hostIfindex": 7,
 		"ingress": map[string]any{"rate": 1_250_000, "burst": 16384, "derived": true}, "egress": map[string]any{"rate": 125_000, "burst": 16384},
@@ -23,7 +23,7 @@ func TestBandwidth(t *testing.T) {
 	}
 	n := &fakeNode{
 		status:  &loader.Status{},
-		records: []*attachments.Record{{Ref: ref, Plugins: map[string]attachments.Section{"bandwidth": {State: attachments.StateDone, Data: data}}}},
+		records: []*attachments.Record{{ID: ref, Plugins: map[string]attachments.Section{"bandwidth": {State: attachments.StateDone, Data: data}}}},
 		shapes: []loader.ShapeStatus{
 			{Owner: ref.Owner(), Bytes: 3 << 20, Drops: 4, Backlog: 20 * time.Millisecond},
 			{Owner: ref.Owner(), Egress: true, Bytes: 5 << 10},

@@ -177,18 +177,18 @@ func fakeEvents() []loader.DropEvent {
 }
 
 var (
-	webRef  = attachments.Ref{Network: "dbnet", ContainerID: "3f1c9a7be0d24455aabbccdd", IfName: "eth0"}
-	lostRef = attachments.Ref{Network: "dbnet", ContainerID: "lost", IfName: "eth0"}
+	webRef  = attachments.ID{Network: "dbnet", ContainerID: "3f1c9a7be0d24455aabbccdd", IfName: "eth0"}
+	lostRef = attachments.ID{Network: "dbnet", ContainerID: "lost", IfName: "eth0"}
 	born    = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 )
 
 func newFakeNode() *fakeNode {
 	return &fakeNode{
 		records: []*attachments.Record{
-			{Version: 1, Ref: webRef, NetNS: "/run/netns/web", Created: born, Plugins: map[string]attachments.Section{
+			{Version: 1, ID: webRef, NetNS: "/run/netns/web", Created: born, Plugins: map[string]attachments.Section{
 				"bridge": {State: attachments.StateDone}, "portmap": {State: attachments.StateDone},
 			}},
-			{Version: 1, Ref: attachments.Ref{Network: "other", ContainerID: "77", IfName: "net1"}, Created: born,
+			{Version: 1, ID: attachments.ID{Network: "other", ContainerID: "77", IfName: "net1"}, Created: born,
 				Plugins: map[string]attachments.Section{"bridge": {State: attachments.StateIntent}}},
 		},
 		status: fakeStatus(),

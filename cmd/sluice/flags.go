@@ -55,12 +55,12 @@ func choiceFlag(c *cobra.Command, to *string, name, usage string, values []strin
 func (f *ownerFilter) flags(a *app, c *cobra.Command) {
 	c.Flags().StringVar(&f.network, "network", "", "only attachments of this `network`")
 	c.Flags().StringVar(&f.container, "container", "", "only attachments of the container whose ID begins with `id`")
-	complete := func(field func(attachments.Ref) string) cobra.CompletionFunc {
+	complete := func(field func(attachments.ID) string) cobra.CompletionFunc {
 		return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			records, _ := a.node.Records() // what can be read is better than nothing
 			var values []string
 			for _, r := range records {
-				if v := field(r.Ref); v != "" {
+				if v := field(r.ID); v != "" {
 					values = append(values, v)
 				}
 			}
@@ -68,6 +68,6 @@ func (f *ownerFilter) flags(a *app, c *cobra.Command) {
 			return slices.Compact(values), cobra.ShellCompDirectiveNoFileComp
 		}
 	}
-	must(c.RegisterFlagCompletionFunc("network", complete(func(r attachments.Ref) string { return r.Network })))
-	must(c.RegisterFlagCompletionFunc("container", complete(func(r attachments.Ref) string { return r.ContainerID })))
+	must(c.RegisterFlagCompletionFunc("network", complete(func(r attachments.ID) string { return r.Network })))
+	must(c.RegisterFlagCompletionFunc("container", complete(func(r attachments.ID) string { return r.ContainerID })))
 }

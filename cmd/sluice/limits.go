@@ -70,7 +70,7 @@ func limitsOf(rec *attachments.Record, shapes []loader.ShapeStatus) []limitStatu
 			continue
 		}
 		st := limitStatus{egress: egress, backend: s.Backend, reason: s.Reason, limit: *l}
-		st.device, st.inPod = s.queueDevice(rec.Ref, egress)
+		st.device, st.inPod = s.queueDevice(rec.ID, egress)
 		if s.Backend == limitEDT && s.inside() && !egress {
 			st.backend, st.reason = limitTBF, "the device has no host end"
 		}
@@ -85,7 +85,7 @@ func limitsOf(rec *attachments.Record, shapes []loader.ShapeStatus) []limitStatu
 }
 
 // queueDevice is the device whose root qdisc limits a direction.
-func (s *limitRecord) queueDevice(ref attachments.Ref, egress bool) (name string, inside bool) {
+func (s *limitRecord) queueDevice(ref attachments.ID, egress bool) (name string, inside bool) {
 	switch {
 	case s.inside() && !egress:
 		return s.IFB, true

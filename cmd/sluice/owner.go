@@ -29,7 +29,7 @@ func (o ownerView) text(wide bool) string {
 }
 
 // owners finds the attachment behind an owner number.
-type owners map[uint64]attachments.Ref
+type owners map[uint64]attachments.ID
 
 // owners reads the attachment records. A record that cannot be read only costs
 // a name, so it is said and not fatal.
@@ -40,7 +40,7 @@ func (a *app) owners() owners {
 	}
 	out := make(owners, len(records))
 	for _, r := range records {
-		out[r.Owner()] = r.Ref
+		out[r.Owner()] = r.ID
 	}
 	return out
 }

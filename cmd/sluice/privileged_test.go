@@ -46,7 +46,7 @@ func realJSON[T any](t *testing.T, n *netlab.Node, args ...string) (v T) {
 }
 
 // publish makes a pod on a routed veth and publishes its port 80 as 8080.
-func publish(t *testing.T, l *netlab.Lab, ref attachments.Ref) {
+func publish(t *testing.T, l *netlab.Lab, ref attachments.ID) {
 	t.Helper()
 	p := l.Node.PodT(t, "web")
 	do := func(f func() error) {

@@ -127,7 +127,7 @@ func TestNamesAreNoCommands(t *testing.T) {
 			n.ports[0].Match.In = evil
 			n.facts.Links[2] = evil
 			n.report.Items[1].What = evil
-			n.records[0].Ref.IfName, n.records[1].Ref.IfName = evil, evil
+			n.records[0].ID.IfName, n.records[1].ID.IfName = evil, evil
 			var out, errs bytes.Buffer
 			a := &app{out: &out, err: &errs, node: evilNode{n}, ops: n, colours: coloured}
 			a.run(t.Context(), strings.Fields(args))

@@ -44,7 +44,7 @@ func text(r *rand.Rand) (s string) {
 
 func randomRecord(r *rand.Rand) *Record {
 	rec := &Record{
-		Version: one(r, []int{0, 1, -7, 1 << 40}), Ref: Ref{text(r), text(r), text(r)}, NetNS: text(r), Created: one(r, times[:6]), Corrupt: r.IntN(2) == 0,
+		Version: one(r, []int{0, 1, -7, 1 << 40}), ID: ID{text(r), text(r), text(r)}, NetNS: text(r), Created: one(r, times[:6]), Corrupt: r.IntN(2) == 0,
 	}
 	if r.IntN(20) == 0 {
 		rec.Created = one(r, times)
@@ -95,7 +95,7 @@ func TestEncode(t *testing.T) {
 		sameEncoding(t, &Record{Plugins: map[string]Section{"x": {Data: json.RawMessage(raw)}}})
 	}
 	for _, s := range pieces {
-		sameEncoding(t, &Record{Ref: Ref{s, "a" + s, s + s}, NetNS: s + "a"})
+		sameEncoding(t, &Record{ID: ID{s, "a" + s, s + s}, NetNS: s + "a"})
 	}
 }
 
@@ -140,7 +140,7 @@ func TestUpdateSeesOthers(t *testing.T) {
 		"nothing":      {func(*testing.T, *Dir, string) {}, []string{"bridge"}},
 		"another one":  {func(t *testing.T, d *Dir, _ string) { mustBegin(t, Open(d.Path()), ref, "portmap", nil) }, []string{"bridge", "portmap"}},
 		"its own":      {func(t *testing.T, d *Dir, _ string) { mustBegin(t, d, ref, "portmap", nil) }, []string{"bridge", "portmap"}},
-		"other record": {func(t *testing.T, d *Dir, _ string) { mustBegin(t, d, Ref{"n", "c", "i"}, "portmap", nil) }, []string{"bridge"}},
+		"other record": {func(t *testing.T, d *Dir, _ string) { mustBegin(t, d, ID{"n", "c", "i"}, "portmap", nil) }, []string{"bridge"}},
 		"removed":      {func(t *testing.T, _ *Dir, path string) { try(t, os.Remove(path)) }, []string{"bridge"}},
 		"broken":       {func(t *testing.T, _ *Dir, path string) { try(t, os.WriteFile(path, []byte("{"), 0o600)) }, []string{"bridge"}},
 		"caller's": {func(t *testing.T, d *Dir, _ string) {

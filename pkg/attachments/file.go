@@ -34,7 +34,7 @@ const (
 
 // fileName returns the name of ref's file: its three parts, readable, every byte that could mean something to a path or a
 // shell written as %XX. A name that would be too long keeps the beginning of each part and gets a hash.
-func fileName(ref Ref) string {
+func fileName(ref ID) string {
 	parts := []string{escape(ref.Network), escape(ref.ContainerID), escape(ref.IfName)}
 	name := strings.Join(parts, sep) + suffix
 	if len(name) <= maxName {
@@ -50,19 +50,19 @@ func fileName(ref Ref) string {
 }
 
 // refFromName undoes fileName where nothing was cut; false otherwise.
-func refFromName(name string) (Ref, bool) {
+func refFromName(name string) (ID, bool) {
 	parts := strings.Split(strings.TrimSuffix(name, suffix), sep)
 	if len(parts) != 3 {
-		return Ref{}, false
+		return ID{}, false
 	}
 	for i := range parts {
 		p, err := unescape(parts[i])
 		if err != nil {
-			return Ref{}, false
+			return ID{}, false
 		}
 		parts[i] = p
 	}
-	return Ref{Network: parts[0], ContainerID: parts[1], IfName: parts[2]}, true
+	return ID{Network: parts[0], ContainerID: parts[1], IfName: parts[2]}, true
 }
 
 func isRecordName(name string) bool {
@@ -158,7 +158,7 @@ func (d *Dir) write(rec *Record) (err error) {
 		err = cerr
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(d.path, fileName(rec.Ref)))
+		err = os.Rename(f.Name(), filepath.Join(d.path, fileName(rec.ID)))
 	}
 	if err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
@@ -185,7 +185,7 @@ func (d *Dir) overwrite(rec *Record) error {
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
-	if err := diskfull.Overwrite(filepath.Join(d.path, fileName(rec.Ref)), raw); err != nil {
+	if err := diskfull.Overwrite(filepath.Join(d.path, fileName(rec.ID)), raw); err != nil {
 		return fmt.Errorf("write over attachment record: %w", err)
 	}
 	return nil
@@ -199,9 +199,9 @@ type written struct {
 
 // current is Load for a caller that holds the lock. A process that completes what it began finds in the file what it wrote, and
 // need not decode it: the record of then is taken from d, so nobody else can have it.
-func (d *Dir) current(ref Ref) (*Record, error) {
+func (d *Dir) current(ref ID) (*Record, error) {
 	last := d.last.Swap(nil)
-	if last == nil || last.rec.Ref != ref {
+	if last == nil || last.rec.ID != ref {
 		return d.Load(ref)
 	}
 	raw, err := os.ReadFile(filepath.Join(d.path, fileName(ref)))

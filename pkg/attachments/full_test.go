@@ -25,7 +25,7 @@ func TestPrivilegedRemoveFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	d := Open(filepath.Join(dir, "attachments"))
-	ref := Ref{Network: "net", ContainerID: "pod1", IfName: "eth0"}
+	ref := ID{Network: "net", ContainerID: "pod1", IfName: "eth0"}
 	for _, plugin := range []string{"bridge", "portmap", "firewall"} {
 		if err := d.Complete(ref, plugin, plugin); err != nil {
 			t.Fatal(err)

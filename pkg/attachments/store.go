@@ -40,8 +40,8 @@ const (
 // ErrNotExist says that no record exists for the attachment.
 var ErrNotExist = errors.New("no attachment record")
 
-// Ref names an attachment as the CNI specification does.
-type Ref struct {
+// ID names an attachment as the CNI specification does.
+type ID struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
@@ -49,24 +49,24 @@ type Ref struct {
 
 // Owner returns the 64-bit identity under which the attachment owns entries in BPF maps: the first eight bytes, big endian, of
 // SHA-256(network NUL containerID NUL ifname). None of the three can hold a NUL byte.
-func (r Ref) Owner() uint64 {
+func (r ID) Owner() uint64 {
 	h := r.sum()
 	return binary.BigEndian.Uint64(h[:8])
 }
 
 // Pod names the container alone: the same for all attachments of a pod. It is
 // the first 8 bytes, big endian, of SHA-256(containerID).
-func (r Ref) Pod() uint64 {
+func (r ID) Pod() uint64 {
 	sum := sha256.Sum256([]byte(r.ContainerID))
 	return binary.BigEndian.Uint64(sum[:8])
 }
 
-func (r Ref) sum() [sha256.Size]byte {
+func (r ID) sum() [sha256.Size]byte {
 	return sha256.Sum256([]byte(r.Network + "\x00" + r.ContainerID + "\x00" + r.IfName))
 }
 
 // String returns the attachment as network/containerID/ifname, for logs and messages.
-func (r Ref) String() string { return r.Network + "/" + r.ContainerID + "/" + r.IfName }
+func (r ID) String() string { return r.Network + "/" + r.ContainerID + "/" + r.IfName }
 
 // Section is what one plugin of the chain recorded.
 //
@@ -81,11 +81,11 @@ type Section struct {
 //jsonobj:object
 type Record struct {
 	Version int `json:"version"`
-	Ref
+	ID
 	NetNS   string             `json:"netns,omitempty"`
 	Created time.Time          `json:"created"`
 	Plugins map[string]Section `json:"plugins"`
-	// Corrupt is set when the file could not be read as a record: Ref comes from its name and Plugins is empty.
+	// Corrupt is set when the file could not be read as a record: ID comes from its name and Plugins is empty.
 	Corrupt bool `json:"-"`
 }
 
@@ -100,14 +100,14 @@ func (r *Record) Section(plugin string, into any) (bool, error) {
 		return ok, nil
 	}
 	if err := json.Unmarshal(s.Data, into); err != nil {
-		return true, fmt.Errorf("record of %s, section %s: %w", r.Ref, plugin, err)
+		return true, fmt.Errorf("record of %s, section %s: %w", r.ID, plugin, err)
 	}
 	return true, nil
 }
 
-// Recall returns what the record of ref holds of a plugin, and the path of the namespace then; nothing when there is no such
+// ReadSection returns what the record of ref holds of a plugin, and the path of the namespace then; nothing when there is no such
 // record or section, or when it cannot be read.
-func Recall[S any](d *Dir, ref Ref, plugin string) (data S, found bool, netns string) {
+func ReadSection[S any](d *Dir, ref ID, plugin string) (data S, found bool, netns string) {
 	rec, _ := d.Load(ref) // none has no section, nor has a corrupt one
 	var read S
 	if found, err := rec.Section(plugin, &read); !found || err != nil {
@@ -118,7 +118,7 @@ func Recall[S any](d *Dir, ref Ref, plugin string) (data S, found bool, netns st
 
 // Claimed reports that the record of another attachment names the interface of ref in the namespace at netns, or that nobody
 // can tell: a DEL of an attachment without a record must leave it alone then.
-func (d *Dir) Claimed(ref Ref, netns string) bool {
+func (d *Dir) Claimed(ref ID, netns string) bool {
 	if netns == "" {
 		return false
 	}
@@ -127,7 +127,7 @@ func (d *Dir) Claimed(ref Ref, netns string) bool {
 		return true
 	}
 	for _, rec := range records {
-		if rec.Ref != ref && rec.NetNS == netns && rec.IfName == ref.IfName {
+		if rec.ID != ref && rec.NetNS == netns && rec.IfName == ref.IfName {
 			return true
 		}
 	}
@@ -149,7 +149,7 @@ func (d *Dir) Path() string { return d.path }
 
 // Begin records that plugin is about to act for ref, before its first effect. A section of an earlier ADD is replaced, the
 // other plugins' sections stay.
-func (d *Dir) Begin(ref Ref, netnsPath, plugin string, data any) error {
+func (d *Dir) Begin(ref ID, netnsPath, plugin string, data any) error {
 	return d.update(ref, plugin, data, StateIntent, func(rec *Record) {
 		if netnsPath != "" {
 			rec.NetNS = netnsPath
@@ -158,11 +158,11 @@ func (d *Dir) Begin(ref Ref, netnsPath, plugin string, data any) error {
 }
 
 // Complete records that plugin has done its work for ref. It makes the section when Begin was not called.
-func (d *Dir) Complete(ref Ref, plugin string, data any) error {
+func (d *Dir) Complete(ref ID, plugin string, data any) error {
 	return d.update(ref, plugin, data, StateDone, func(*Record) {})
 }
 
-func (d *Dir) update(ref Ref, plugin string, data any, state string, edit func(*Record)) error {
+func (d *Dir) update(ref ID, plugin string, data any, state string, edit func(*Record)) error {
 	raw, err := json.Marshal(data)
 	if err != nil {
 		return fmt.Errorf("record of %s, section %s: %w", ref, plugin, err)
@@ -175,7 +175,7 @@ func (d *Dir) update(ref Ref, plugin string, data any, state string, edit func(*
 	rec, err := d.current(ref)
 	switch {
 	case errors.Is(err, ErrNotExist):
-		rec = &Record{Ref: ref, Created: time.Now().UTC()}
+		rec = &Record{ID: ref, Created: time.Now().UTC()}
 	case err != nil:
 		return err
 	case rec.Corrupt: // nothing in it can be saved; what is written now is at least right
@@ -191,13 +191,13 @@ func (d *Dir) update(ref Ref, plugin string, data any, state string, edit func(*
 }
 
 // Load returns the record of ref; ErrNotExist when there is none. A file that is not a record yields one marked Corrupt.
-func (d *Dir) Load(ref Ref) (*Record, error) {
+func (d *Dir) Load(ref ID) (*Record, error) {
 	rec, err := d.read(fileName(ref))
 	if err != nil {
 		return nil, err
 	}
 	if rec.Corrupt {
-		return &Record{Ref: ref, Corrupt: true}, nil // a long name does not tell all of ref
+		return &Record{ID: ref, Corrupt: true}, nil // a long name does not tell all of ref
 	}
 	return rec, nil
 }
@@ -212,16 +212,16 @@ func (d *Dir) read(name string) (*Record, error) {
 	}
 	rec := new(Record)
 	// A file that names another attachment than its own name was not written by this code: nothing in it may be acted on.
-	if err := jsonobj.Decode("attachment record", raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" || fileName(rec.Ref) != name {
+	if err := jsonobj.Decode("attachment record", raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" || fileName(rec.ID) != name {
 		ref, _ := refFromName(name)
-		return &Record{Ref: ref, Corrupt: true}, nil //nolint:nilerr // what cannot be read is an answer, not a failure
+		return &Record{ID: ref, Corrupt: true}, nil //nolint:nilerr // what cannot be read is an answer, not a failure
 	}
 	return rec, nil
 }
 
 // Remove takes plugin's section away; the file goes with its last section, and at once when it is corrupt. A missing record or
 // section is success.
-func (d *Dir) Remove(ref Ref, plugin string) error {
+func (d *Dir) Remove(ref ID, plugin string) error {
 	unlock, err := d.lock(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -251,7 +251,7 @@ func (d *Dir) Remove(ref Ref, plugin string) error {
 }
 
 // List returns the records of network, or all when network is empty, in the order of their file names. Corrupt files are in
-// the list, with the Ref that their name tells. A missing directory is an empty store. What a killed writer has left goes.
+// the list, with the ID that their name tells. A missing directory is an empty store. What a killed writer has left goes.
 func (d *Dir) List(network string) ([]*Record, error) {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -20,9 +20,9 @@ type data struct {
 	Index  int    `json:"index"`
 }
 
-var ref = Ref{Network: "dbnet", ContainerID: "c1", IfName: "eth0"}
+var ref = ID{Network: "dbnet", ContainerID: "c1", IfName: "eth0"}
 
-func mustBegin(t *testing.T, d *Dir, r Ref, plugin string, v any) {
+func mustBegin(t *testing.T, d *Dir, r ID, plugin string, v any) {
 	t.Helper()
 	if err := d.Begin(r, "/run/netns/x", plugin, v); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestOwner(t *testing.T) {
 	if got, want := ref.Owner(), uint64(0xcf30717f23070dbc); got != want {
 		t.Errorf("Owner = %#x, want %#x", got, want)
 	}
-	if (Ref{"ab", "c", "d"}).Owner() == (Ref{"a", "bc", "d"}).Owner() {
+	if (ID{"ab", "c", "d"}).Owner() == (ID{"a", "bc", "d"}).Owner() {
 		t.Error("the parts are not separated")
 	}
 }
@@ -82,7 +82,7 @@ func TestLife(t *testing.T) {
 	if rec.Plugins["bridge"].State != StateDone || rec.Plugins["portmap"].State != StateIntent {
 		t.Errorf("states: %+v", rec.Plugins)
 	}
-	if rec.NetNS != "/run/netns/x" || rec.Ref != ref || rec.Version != Version || rec.Created.IsZero() {
+	if rec.NetNS != "/run/netns/x" || rec.ID != ref || rec.Version != Version || rec.Created.IsZero() {
 		t.Errorf("record: %+v", rec)
 	}
 	for _, p := range []string{"bridge", "bridge", "portmap", "portmap"} {
@@ -134,10 +134,10 @@ func TestCorrupt(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec, err := d.Load(ref)
-			if err != nil || !rec.Corrupt || rec.Ref != ref {
+			if err != nil || !rec.Corrupt || rec.ID != ref {
 				t.Fatalf("Load = %+v, %v; want a corrupt record of %s", rec, err, ref)
 			}
-			if recs, err := d.List(ref.Network); err != nil || len(recs) != 1 || !recs[0].Corrupt || recs[0].Ref != ref {
+			if recs, err := d.List(ref.Network); err != nil || len(recs) != 1 || !recs[0].Corrupt || recs[0].ID != ref {
 				t.Fatalf("List = %v, %v; want a corrupt record of %s", recs, err, ref)
 			}
 			if recs, err := d.List("other"); err != nil || len(recs) != 0 {
@@ -175,7 +175,7 @@ func TestList(t *testing.T) {
 	if recs, err := d.List(""); err != nil || len(recs) != 0 {
 		t.Fatalf("missing directory: %v, %v", recs, err)
 	}
-	for _, r := range []Ref{{"n1", "a", "eth0"}, {"n1", "b", "eth0"}, {"n2", "a", "eth1"}} {
+	for _, r := range []ID{{"n1", "a", "eth0"}, {"n1", "b", "eth0"}, {"n2", "a", "eth1"}} {
 		mustBegin(t, d, r, "bridge", nil)
 	}
 	for _, junk := range []string{tempName, "readme.txt"} {
@@ -189,7 +189,7 @@ func TestList(t *testing.T) {
 	}
 	var got []string
 	for _, r := range recs {
-		got = append(got, r.Ref.String())
+		got = append(got, r.ID.String())
 	}
 	if diff := cmp.Diff([]string{"n1/a/eth0", "n1/b/eth0"}, got); diff != "" {
 		t.Errorf("List (-want +got):\n%s", diff)
@@ -202,14 +202,14 @@ func TestList(t *testing.T) {
 func TestFileNames(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	tests := []struct {
-		ref  Ref
+		ref  ID
 		want string // empty: only the general properties
 	}{
 		{ref, "dbnet=c1=eth0.json"},
-		{Ref{"n", "../../etc/passwd", ".."}, "n=%2E.%2F..%2Fetc%2Fpasswd=%2E..json"},
-		{Ref{".", "a=b", "e th\x00"}, "%2E=a%3Db=e%20th%00.json"},
-		{Ref{"ne.t_1-x", "c", "ü"}, "ne.t_1-x=c=%C3%BC.json"},
-		{Ref{long, long, "eth0"}, ""},
+		{ID{"n", "../../etc/passwd", ".."}, "n=%2E.%2F..%2Fetc%2Fpasswd=%2E..json"},
+		{ID{".", "a=b", "e th\x00"}, "%2E=a%3Db=e%20th%00.json"},
+		{ID{"ne.t_1-x", "c", "ü"}, "ne.t_1-x=c=%C3%BC.json"},
+		{ID{long, long, "eth0"}, ""},
 	}
 	for _, tt := range tests {
 		got := fileName(tt.ref)
@@ -223,7 +223,7 @@ func TestFileNames(t *testing.T) {
 			t.Errorf("refFromName(%q) = %q, want %q", got, back, tt.ref)
 		}
 	}
-	if fileName(Ref{long, long + "a", "e"}) == fileName(Ref{long, long + "b", "e"}) {
+	if fileName(ID{long, long + "a", "e"}) == fileName(ID{long, long + "b", "e"}) {
 		t.Error("two long attachments share a file")
 	}
 }
@@ -232,7 +232,7 @@ func FuzzFileName(f *testing.F) {
 	f.Add("net", "id", "eth0")
 	f.Add("..", "/", "=")
 	f.Fuzz(func(t *testing.T, n, c, i string) {
-		r := Ref{n, c, i}
+		r := ID{n, c, i}
 		name := fileName(r)
 		if filepath.Base(name) != name || len(name) > 255 || strings.ContainsAny(name, "/\x00") {
 			t.Fatalf("%q gives %q", r, name)
@@ -250,7 +250,7 @@ func TestParallelWriters(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			r := Ref{"n", fmt.Sprintf("c%d", i/2), "eth0"} // two plugins on each attachment
+			r := ID{"n", fmt.Sprintf("c%d", i/2), "eth0"} // two plugins on each attachment
 			p := fmt.Sprintf("p%d", i%2)
 			if err := d.Begin(r, "", p, i); err != nil {
 				t.Error(err)
@@ -267,7 +267,7 @@ func TestParallelWriters(t *testing.T) {
 	}
 	for _, r := range recs {
 		if len(r.Plugins) != 2 {
-			t.Errorf("%s lost a section: %v", r.Ref, r.Plugins)
+			t.Errorf("%s lost a section: %v", r.ID, r.Plugins)
 		}
 	}
 }

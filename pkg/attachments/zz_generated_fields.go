@@ -11,11 +11,11 @@ func (o *Record) Field(name string) any {
 	case "version":
 		return &o.Version
 	case "network":
-		return &o.Ref.Network
+		return &o.ID.Network
 	case "containerid":
-		return &o.Ref.ContainerID
+		return &o.ID.ContainerID
 	case "ifname":
-		return &o.Ref.IfName
+		return &o.ID.IfName
 	case "netns":
 		return &o.NetNS
 	case "created":

@@ -204,14 +204,14 @@ func ValidAttachments(stdin []byte) ([]types.GCAttachment, error) {
 }
 
 // ValidRefs are the ValidAttachments as the names of records of that network.
-func ValidRefs(stdin []byte, network string) (map[attachments.Ref]bool, error) {
+func ValidRefs(stdin []byte, network string) (map[attachments.ID]bool, error) {
 	list, err := ValidAttachments(stdin)
 	if err != nil {
 		return nil, err
 	}
-	valid := make(map[attachments.Ref]bool, len(list))
+	valid := make(map[attachments.ID]bool, len(list))
 	for _, v := range list {
-		valid[attachments.Ref{Network: network, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+		valid[attachments.ID{Network: network, ContainerID: v.ContainerID, IfName: v.IfName}] = true
 	}
 	return valid, nil
 }

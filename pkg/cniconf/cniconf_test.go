@@ -141,7 +141,7 @@ func TestValidRefs(t *testing.T) {
 	t.Parallel()
 	got, err := ValidRefs([]byte(`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}]}`), "net")
 	wantCode(t, err, 0)
-	if diff := cmp.Diff(map[attachments.Ref]bool{{Network: "net", ContainerID: "c", IfName: "eth0"}: true}, got); diff != "" {
+	if diff := cmp.Diff(map[attachments.ID]bool{{Network: "net", ContainerID: "c", IfName: "eth0"}: true}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	_, err = ValidRefs([]byte(`{}`), "net")

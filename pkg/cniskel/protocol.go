@@ -32,8 +32,8 @@ type CmdArgs struct {
 }
 
 // Ref names the attachment of the call on the network of that name.
-func (c *CmdArgs) Ref(network string) attachments.Ref {
-	return attachments.Ref{Network: network, ContainerID: c.ContainerID, IfName: c.IfName}
+func (c *CmdArgs) Ref(network string) attachments.ID {
+	return attachments.ID{Network: network, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
 // process is what a call comes and goes by.

@@ -22,7 +22,7 @@ const (
 
 // Firewall is what an attachment wants of the firewall.
 type Firewall struct {
-	Ref   attachments.Ref
+	Ref   attachments.ID
 	Addrs []netip.Prefix // to admit
 	// AdminChain is called before all else; empty means DefaultAdminChain.
 	AdminChain string
@@ -41,10 +41,10 @@ func (f Firewall) isolates() bool { return f.Policy == PolicySameBridge || f.Pol
 
 // Withdrawal is what DelFirewall removes.
 type Withdrawal struct {
-	Ref   attachments.Ref
+	Ref   attachments.ID
 	Addrs []netip.Addr // those that no other attachment has
 	// Heirs are other attachments that have an address too: it stays admitted.
-	Heirs map[netip.Addr]attachments.Ref
+	Heirs map[netip.Addr]attachments.ID
 	// Bridge was isolated for the attachment; empty: none was. The isolation
 	// goes unless Used, called while no other plugin of ours can change
 	// anything, says that others rely on it.

@@ -15,7 +15,7 @@ import (
 
 // AddMasq masquerades what addresses send to outside of their subnets and not
 // to multicast groups.
-func (t *IPTables) AddMasq(ctx context.Context, ref attachments.Ref, addrs []netip.Prefix) error {
+func (t *IPTables) AddMasq(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error {
 	ctx, unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func (t *IPTables) AddMasq(ctx context.Context, ref attachments.Ref, addrs []net
 // planMasq fills the attachment's chain. The reference's name for it leaves the
 // interface out, so that another attachment of the container may have rules in
 // it already: they stay.
-func planMasq(ref attachments.Ref, addrs []netip.Prefix, v6 bool, have table) script {
+func planMasq(ref attachments.ID, addrs []netip.Prefix, v6 bool, have table) script {
 	var s script
 	chain, note := masqChain(ref), quote(masqComment(ref))
 	s.ensureChain(have, chain)
@@ -74,7 +74,7 @@ func hasRule(have table, chain, rule string) bool {
 // DelMasq removes the masquerading of the addresses, of all that the chain has
 // but spare when addrs is nil. It needs neither the pod nor its device. The chain
 // goes with the last rule that leads to it.
-func (t *IPTables) DelMasq(ctx context.Context, ref attachments.Ref, addrs, spare []netip.Prefix) error {
+func (t *IPTables) DelMasq(ctx context.Context, ref attachments.ID, addrs, spare []netip.Prefix) error {
 	chain := masqChain(ref)
 	goes := func(r string) bool { return isFrom(r, addrs) || addrs == nil && !isFrom(r, spare) }
 	return t.remove(ctx, "nat", func(_ bool, have table) (script, error) {
@@ -102,7 +102,7 @@ func isFrom(rule string, addrs []netip.Prefix) bool {
 }
 
 // CheckMasq compares the rules with what AddMasq made.
-func (t *IPTables) CheckMasq(ctx context.Context, ref attachments.Ref, addrs []netip.Prefix) error {
+func (t *IPTables) CheckMasq(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error {
 	var errs []error
 	chain, note := masqChain(ref), quote(masqComment(ref))
 	for _, v6 := range families(addrs) {
@@ -130,14 +130,14 @@ func (t *IPTables) CheckMasq(ctx context.Context, ref attachments.Ref, addrs []n
 
 // SweepMasq removes the masquerading of a network's attachments that are not
 // in keep. The rules name network and container, not the interface.
-func (t *IPTables) SweepMasq(ctx context.Context, network string, keep []attachments.Ref) error {
+func (t *IPTables) SweepMasq(ctx context.Context, network string, keep []attachments.ID) error {
 	return t.remove(ctx, "nat", func(_ bool, have table) (script, error) {
 		var s script
 		dropped := make(map[string]bool)
 		for _, r := range have.chains["POSTROUTING"] {
 			ref, ok := namesIn(comment(r))
 			_, chain, jumps := strings.Cut(r, "-j ")
-			if !ok || !jumps || ref.Network != network || chain != masqChain(ref) || dropped[chain] || slices.ContainsFunc(keep, func(k attachments.Ref) bool { return k.ContainerID == ref.ContainerID }) {
+			if !ok || !jumps || ref.Network != network || chain != masqChain(ref) || dropped[chain] || slices.ContainsFunc(keep, func(k attachments.ID) bool { return k.ContainerID == ref.ContainerID }) {
 				continue
 			}
 			dropped[chain] = true

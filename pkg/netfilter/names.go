@@ -54,31 +54,31 @@ func hashed(size int, prefix, what string) string {
 
 // masqChain, dnatChain and oldSNATChain name an attachment's own chains. The
 // interface is not part of the name.
-func masqChain(r attachments.Ref) string {
+func masqChain(r attachments.ID) string {
 	return hashed(chainNameLen, "CNI-", r.Network+r.ContainerID)
 }
 
-func dnatChain(r attachments.Ref) string {
+func dnatChain(r attachments.ID) string {
 	return hashed(chainNameLen, "CNI-DN-", r.Network+r.ContainerID)
 }
 
 // secondDNATChain is the name for a container that is in the network twice, while
 // the other attachment has the reference's.
-func secondDNATChain(r attachments.Ref) string {
+func secondDNATChain(r attachments.ID) string {
 	return hashed(chainNameLen, "CNI-DN-", r.Network+"\x00"+r.ContainerID+"\x00"+r.IfName)
 }
 
-func oldSNATChain(r attachments.Ref) string {
+func oldSNATChain(r attachments.ID) string {
 	return hashed(chainNameLen, "CNI-SN-", r.Network+r.ContainerID)
 }
 
 // secondComment is dnatComment for the rules that lead to a secondDNATChain.
-func secondComment(r attachments.Ref) string {
+func secondComment(r attachments.ID) string {
 	return trimComment(fmt.Sprintf(`dnat name: "%s" id: "%s" if: "%s"`, r.Network, r.ContainerID, r.IfName))
 }
 
 // dnatComment is the comment of the rules that lead to a dnatChain.
-func dnatComment(r attachments.Ref) string {
+func dnatComment(r attachments.ID) string {
 	return trimComment(fmt.Sprintf(`dnat name: "%s" id: "%s"`, r.Network, r.ContainerID))
 }
 
@@ -90,13 +90,13 @@ func trimComment(c string) string {
 }
 
 // masqComment is the comment of every masquerading rule of iptables.
-func masqComment(r attachments.Ref) string {
+func masqComment(r attachments.ID) string {
 	return trimComment(fmt.Sprintf("name: %q id: %q", r.Network, r.ContainerID))
 }
 
 // namesIn reads network and container back from a comment of any kind, and the
 // interface from a secondComment; ok is false when it was cut or is another's.
-func namesIn(comment string) (ref attachments.Ref, ok bool) {
+func namesIn(comment string) (ref attachments.ID, ok bool) {
 	rest, found := strings.CutPrefix(strings.TrimPrefix(comment, "dnat "), `name: "`)
 	if !found {
 		return ref, false
@@ -114,11 +114,11 @@ func namesIn(comment string) (ref attachments.Ref, ok bool) {
 // nftNetwork and nftID begin the comments of masquerading rules in nftables.
 func nftNetwork(network string) string { return hashed(nftIDHashChars, "", network) }
 
-func nftID(r attachments.Ref) string {
+func nftID(r attachments.ID) string {
 	return nftNetwork(r.Network) + "-" + hashed(nftIDHashChars, "", r.IfName+":"+r.ContainerID)
 }
 
-func nftComment(r attachments.Ref) string {
+func nftComment(r attachments.ID) string {
 	plain := func(s string) string { return strings.ReplaceAll(s, `"`, "") }
 	c := fmt.Sprintf("%s, net: %s, if: %s, id: %s", nftID(r), plain(r.Network), plain(r.IfName), plain(r.ContainerID))
 	return c[:min(len(c), nftCommentLen)]

@@ -12,19 +12,19 @@ import (
 // The values were printed by the reference plugins v1.9.1.
 func TestNames(t *testing.T) {
 	tests := []struct{ name, got, want string }{
-		{"masquerade chain", masqChain(attachments.Ref{Network: "test", ContainerID: "1234"}), "CNI-2bbe0c48b91a7d1b8a6753a8"},
-		{"DNAT chain", dnatChain(attachments.Ref{Network: "n1", ContainerID: "ctr1"}), "CNI-DN-c189d8b6a7b4d184c9f70"},
-		{"old SNAT chain", oldSNATChain(attachments.Ref{Network: "n1", ContainerID: "ctr1"}), "CNI-SN-c189d8b6a7b4d184c9f70"},
-		{"nft id", nftID(attachments.Ref{Network: "unit-test", ContainerID: "one", IfName: "eth0"}), "6fd94d501e58f0aa-287fc69eff0574a2"},
-		{"DNAT comment", dnatComment(attachments.Ref{Network: "n1", ContainerID: "ctr1"}), `dnat name: "n1" id: "ctr1"`},
-		{"masquerade comment", masqComment(attachments.Ref{Network: "n1", ContainerID: "ctr1"}), `name: "n1" id: "ctr1"`},
+		{"masquerade chain", masqChain(attachments.ID{Network: "test", ContainerID: "1234"}), "CNI-2bbe0c48b91a7d1b8a6753a8"},
+		{"DNAT chain", dnatChain(attachments.ID{Network: "n1", ContainerID: "ctr1"}), "CNI-DN-c189d8b6a7b4d184c9f70"},
+		{"old SNAT chain", oldSNATChain(attachments.ID{Network: "n1", ContainerID: "ctr1"}), "CNI-SN-c189d8b6a7b4d184c9f70"},
+		{"nft id", nftID(attachments.ID{Network: "unit-test", ContainerID: "one", IfName: "eth0"}), "6fd94d501e58f0aa-287fc69eff0574a2"},
+		{"DNAT comment", dnatComment(attachments.ID{Network: "n1", ContainerID: "ctr1"}), `dnat name: "n1" id: "ctr1"`},
+		{"masquerade comment", masqComment(attachments.ID{Network: "n1", ContainerID: "ctr1"}), `name: "n1" id: "ctr1"`},
 	}
 	for _, tt := range tests {
 		if tt.got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, tt.got, tt.want)
 		}
 	}
-	long := attachments.Ref{Network: strings.Repeat("n", 150), ContainerID: strings.Repeat("c", 150), IfName: "eth0"}
+	long := attachments.ID{Network: strings.Repeat("n", 150), ContainerID: strings.Repeat("c", 150), IfName: "eth0"}
 	if n := len(dnatComment(long)); n > iptCommentLen {
 		t.Errorf("a comment of %d characters for iptables", n)
 	}
@@ -34,11 +34,11 @@ func TestNames(t *testing.T) {
 	if _, ok := namesIn(dnatComment(long)); ok {
 		t.Error("names were read from a comment that was cut")
 	}
-	second := attachments.Ref{Network: "n", ContainerID: "c", IfName: "net1"}
+	second := attachments.ID{Network: "n", ContainerID: "c", IfName: "net1"}
 	if got, ok := namesIn(secondComment(second)); got != second || !ok {
 		t.Errorf("names in %s: %v, %v", secondComment(second), got, ok)
 	}
-	for _, c := range []string{dnatComment(attachments.Ref{Network: "n", ContainerID: "c"}), masqComment(attachments.Ref{Network: "n", ContainerID: "c"})} {
+	for _, c := range []string{dnatComment(attachments.ID{Network: "n", ContainerID: "c"}), masqComment(attachments.ID{Network: "n", ContainerID: "c"})} {
 		if ref, ok := namesIn(c); ref.Network != "n" || ref.ContainerID != "c" || !ok {
 			t.Errorf("%s: %v %v", c, ref, ok)
 		}

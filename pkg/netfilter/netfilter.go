@@ -55,7 +55,7 @@ type Mapping struct {
 
 // Ports is what an attachment wants published.
 type Ports struct {
-	Ref      attachments.Ref
+	Ref      attachments.ID
 	Mappings []Mapping
 	// Before is what an earlier ADD of the attachment published, maybe for
 	// another address. It goes.
@@ -111,7 +111,7 @@ func (p *Ports) subnet(pod netip.Addr) netip.Prefix {
 // Held is what is known of an attachment's ports at DEL. A nil Mappings means
 // that nothing is known: all that carries the attachment's name goes.
 type Held struct {
-	Ref      attachments.Ref
+	Ref      attachments.ID
 	Mappings []Mapping
 	// Spare are addresses of the container's other attachments; rules that lead
 	// to them stay, even if they carry the name.

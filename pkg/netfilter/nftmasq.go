@@ -17,7 +17,7 @@ func nftMasqTables() []nftName { return []nftName{{"inet", nftMasqTable, nftMasq
 // AddMasq masquerades what addresses send to outside of their subnets and not
 // to multicast groups, in one transaction that also takes out what an earlier
 // ADD of the attachment left.
-func (n *NFTables) AddMasq(ctx context.Context, ref attachments.Ref, addrs []netip.Prefix) error {
+func (n *NFTables) AddMasq(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error {
 	ctx, unlock, err := n.lock(ctx)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func masqRules(have nftList, id string) []nftRule {
 }
 
 // DelMasq removes the attachment's rules, whatever its addresses.
-func (n *NFTables) DelMasq(ctx context.Context, ref attachments.Ref, _, _ []netip.Prefix) error {
+func (n *NFTables) DelMasq(ctx context.Context, ref attachments.ID, _, _ []netip.Prefix) error {
 	return n.remove(ctx, nftMasqTables(), func(have nftList) nftScript {
 		s := nftScript{}
 		for _, r := range masqRules(have, nftID(ref)) {
@@ -59,7 +59,7 @@ func (n *NFTables) DelMasq(ctx context.Context, ref attachments.Ref, _, _ []neti
 }
 
 // CheckMasq compares the rules with what AddMasq made.
-func (n *NFTables) CheckMasq(ctx context.Context, ref attachments.Ref, addrs []netip.Prefix) error {
+func (n *NFTables) CheckMasq(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error {
 	path, err := n.run.LookPath("nft")
 	if err != nil {
 		return fmt.Errorf("%w: nft is not installed", ErrUnusable)
@@ -87,7 +87,7 @@ func (n *NFTables) CheckMasq(ctx context.Context, ref attachments.Ref, addrs []n
 
 // SweepMasq removes the masquerading of a network's attachments that are not in
 // keep.
-func (n *NFTables) SweepMasq(ctx context.Context, network string, keep []attachments.Ref) error {
+func (n *NFTables) SweepMasq(ctx context.Context, network string, keep []attachments.ID) error {
 	ids := make(map[string]bool, len(keep))
 	for _, r := range keep {
 		ids[nftID(r)] = true

@@ -25,11 +25,11 @@ type PortTables interface {
 
 // MasqTables masquerades.
 type MasqTables interface {
-	AddMasq(ctx context.Context, ref attachments.Ref, addrs []netip.Prefix) error
+	AddMasq(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error
 	// DelMasq takes out the addresses, with nil all but spare that bears the attachment's name.
-	DelMasq(ctx context.Context, ref attachments.Ref, addrs, spare []netip.Prefix) error
-	CheckMasq(ctx context.Context, ref attachments.Ref, addrs []netip.Prefix) error
-	SweepMasq(ctx context.Context, network string, keep []attachments.Ref) error
+	DelMasq(ctx context.Context, ref attachments.ID, addrs, spare []netip.Prefix) error
+	CheckMasq(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error
+	SweepMasq(ctx context.Context, network string, keep []attachments.ID) error
 }
 
 // FirewallTables admits addresses and isolates bridges.

@@ -78,7 +78,7 @@ func newTestNode(t *testing.T, f *fakeTools, k fakeKernel) *Node {
 func TestNothingToDo(t *testing.T) {
 	f := allTools()
 	n := newTestNode(t, f, fakeKernel{})
-	ref := attachments.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}
+	ref := attachments.ID{Network: "n", ContainerID: "c", IfName: "eth0"}
 	for _, tables := range n.All() {
 		if err := errors.Join(
 			tables.DelPorts(t.Context(), Held{Ref: ref}),
@@ -129,7 +129,7 @@ func TestEditTriesAgain(t *testing.T) {
 					f.answers["iptables-nft-save"] = fmt.Sprintf(":C%d - [0:0]\n", reads)
 				}
 			}}
-			err := tables.AddMasq(t.Context(), attachments.Ref{Network: "n", ContainerID: "c"}, []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")})
+			err := tables.AddMasq(t.Context(), attachments.ID{Network: "n", ContainerID: "c"}, []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")})
 			if !errors.Is(err, tt.want) || errors.Is(err, ErrBusy) && !errors.Is(tt.want, ErrBusy) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}

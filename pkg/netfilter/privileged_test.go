@@ -24,7 +24,7 @@ func TestPrivilegedXtablesLockIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	ref := attachments.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}
+	ref := attachments.ID{Network: "n", ContainerID: "c", IfName: "eth0"}
 	addrs := []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}
 	err = n.Do(func() error {
 		f, err := os.OpenFile("/run/xtables.lock", os.O_CREATE|os.O_RDONLY, 0o600)
@@ -54,7 +54,7 @@ func TestPrivilegedXtablesLockIsBounded(t *testing.T) {
 // SCTP and 20 ports at once are rules that every tool takes, and that are found
 // again; a repeated ADD replaces them.
 func TestPrivilegedRulesAreTaken(t *testing.T) {
-	p := Ports{Ref: attachments.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}, SNAT: true, MarkBit: 5}
+	p := Ports{Ref: attachments.ID{Network: "n", ContainerID: "c", IfName: "eth0"}, SNAT: true, MarkBit: 5}
 	for i := range uint16(20) {
 		p.Mappings = append(p.Mappings, mapping("0.0.0.0", unix.IPPROTO_TCP, 1000+i, "10.1.0.2", 80), mapping("::", unix.IPPROTO_UDP, 1000+i, "fd00::2", 80))
 	}
@@ -82,7 +82,7 @@ func TestPrivilegedRulesAreTaken(t *testing.T) {
 					t.Errorf("CHECK of what is not there: %v", err)
 				}
 				// Another attachment of the same container, in another network.
-				other := Ports{Ref: attachments.Ref{Network: "m", ContainerID: "c", IfName: "eth1"}, Mappings: []Mapping{mapping("0.0.0.0", unix.IPPROTO_TCP, 2000, "10.2.0.2", 80)}}
+				other := Ports{Ref: attachments.ID{Network: "m", ContainerID: "c", IfName: "eth1"}, Mappings: []Mapping{mapping("0.0.0.0", unix.IPPROTO_TCP, 2000, "10.2.0.2", 80)}}
 				if err := errors.Join(
 					tables.AddPorts(t.Context(), other),
 					tables.DelPorts(t.Context(), Held{Ref: p.Ref, Mappings: fewer.Mappings}),
@@ -112,7 +112,7 @@ func TestPrivilegedConditionOnDestination(t *testing.T) {
 				}
 				defer n.Close()
 				p := Ports{
-					Ref: attachments.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}, ConditionsV4: condition,
+					Ref: attachments.ID{Network: "n", ContainerID: "c", IfName: "eth0"}, ConditionsV4: condition,
 					Mappings: []Mapping{mapping("192.0.2.1", unix.IPPROTO_TCP, 80, "10.1.0.2", 80), mapping("0.0.0.0", unix.IPPROTO_TCP, 81, "10.1.0.2", 81)},
 				}
 				if err := n.Do(func() error {
@@ -146,7 +146,7 @@ func TestPrivilegedAdmittedPassForward(t *testing.T) {
 					return out
 				}
 				tables, _ := NewNode(Options{AdmitMark: 0x1000}).Named(NameNFTables)
-				f := Firewall{Ref: attachments.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}, AdminChain: "MINE", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")}}
+				f := Firewall{Ref: attachments.ID{Network: "n", ContainerID: "c", IfName: "eth0"}, AdminChain: "MINE", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")}}
 				if err := tables.AddFirewall(t.Context(), f); err != nil {
 					return err
 				}

@@ -91,7 +91,7 @@ func mapping(host string, proto uint8, hostPort uint16, pod string, podPort uint
 // the entries: the last ADD comes first, one address before all.
 func TestPlanPorts(t *testing.T) {
 	p := Ports{
-		Ref: attachments.Ref{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}, Pod: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, SNAT: true, MarkBit: 13,
+		Ref: attachments.ID{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}, Pod: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, SNAT: true, MarkBit: 13,
 		Mappings: []Mapping{
 			mapping("0.0.0.0", 6, 8080, "10.1.0.2", 80),
 			mapping("192.0.2.1", 17, 53, "10.1.0.2", 5353),

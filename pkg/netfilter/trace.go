@@ -44,7 +44,7 @@ func (t Trace) Named() bool { return t.own || t.id != "" || t.ContainerID != "" 
 
 // Of reports whether the trace bears the attachment's name. Some names leave the
 // interface out, and some the network.
-func (t Trace) Of(ref attachments.Ref) bool {
+func (t Trace) Of(ref attachments.ID) bool {
 	switch {
 	case t.own:
 		return t.chain == dnatChain(ref) || t.chain == secondDNATChain(ref) || t.chain == masqChain(ref) || t.chain == oldSNATChain(ref)
@@ -178,7 +178,7 @@ func natTraces(have table) []Trace {
 				}
 			}
 		}
-		if ref := (attachments.Ref{Network: t.Network, ContainerID: t.ContainerID, IfName: t.IfName}); t.ContainerID != "" && !t.Of(ref) {
+		if ref := (attachments.ID{Network: t.Network, ContainerID: t.ContainerID, IfName: t.IfName}); t.ContainerID != "" && !t.Of(ref) {
 			continue
 		}
 		out = append(out, t)

@@ -16,7 +16,7 @@ import (
 
 // The traces of the table nat are the chains of attachments and nobody else's.
 func TestNatTraces(t *testing.T) {
-	ref := attachments.Ref{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
+	ref := attachments.ID{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
 	save := `*nat
 :POSTROUTING ACCEPT [0:0]
 :CNI-HOSTPORT-DNAT - [0:0]
@@ -37,7 +37,7 @@ COMMIT
 		t.Fatalf("%d traces: %+v", len(got), got)
 	}
 	orphan, named := got[0], got[1]
-	if named.Network != "n1" || named.ContainerID != "ctr1" || !named.Of(ref) || named.Of(attachments.Ref{Network: "n2", ContainerID: "ctr1"}) || named.ByContainer() ||
+	if named.Network != "n1" || named.ContainerID != "ctr1" || !named.Of(ref) || named.Of(attachments.ID{Network: "n2", ContainerID: "ctr1"}) || named.ByContainer() ||
 		len(named.Addrs) != 1 || named.Addrs[0] != netip.MustParseAddr("10.1.0.2") {
 		t.Errorf("%+v", named)
 	}
@@ -130,7 +130,7 @@ func TestPrivilegedTraces(t *testing.T) {
 				n := NewNode(Options{RunDir: t.TempDir(), AdmitMark: 0x1000})
 				tables, _ := n.Named(kind.Name())
 				add := func(id, ip, ip6 string) error {
-					ref := attachments.Ref{Network: "n", ContainerID: id, IfName: "eth0"}
+					ref := attachments.ID{Network: "n", ContainerID: id, IfName: "eth0"}
 					addrs := []netip.Prefix{netip.MustParsePrefix(ip + "/16"), netip.MustParsePrefix(ip6 + "/64")}
 					return errors.Join(
 						tables.AddPorts(t.Context(), Ports{Ref: ref, SNAT: true, MarkBit: DefaultMarkBit, Pod: addrs, Mappings: []Mapping{

@@ -41,8 +41,8 @@ func Resolve(_ context.Context, netns, _ string) (loader.Endpoint, error) {
 }
 
 // Ref names the attachment of a container on the network of the tests.
-func Ref(id string) attachments.Ref {
-	return attachments.Ref{Network: "net", ContainerID: id, IfName: "eth0"}
+func Ref(id string) attachments.ID {
+	return attachments.ID{Network: "net", ContainerID: id, IfName: "eth0"}
 }
 
 // Owner is how the datapath names it.

@@ -21,7 +21,7 @@ type Base interface {
 	Name() string
 	// Sweep removes what no attachment explains. valid are the attachments of
 	// the network that the runtime knows.
-	Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error
+	Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error
 	// Status says why an ADD would fail now.
 	Status(ctx context.Context, a *cniskel.Args) error
 }
@@ -37,7 +37,7 @@ type Backend[Request, Held any] interface {
 	// Remove takes out what the backend holds for an attachment. The zero value
 	// of held means that there is no record: the backend then removes all that it
 	// can find. Missing is success.
-	Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, held Held) error
+	Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, held Held) error
 	// Check compares what is there with the request. It changes nothing. A
 	// difference has code 102.
 	Check(ctx context.Context, a *cniskel.Args, r Request) error

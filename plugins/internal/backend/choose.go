@@ -150,7 +150,7 @@ func (c Chooser[B, N]) Fallback(ctx context.Context, a *cniskel.Args, configured
 }
 
 // Sweep lets each backend remove what no attachment explains.
-func (c Chooser[B, N]) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
+func (c Chooser[B, N]) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error {
 	var errs []error
 	for _, b := range c.All(a) {
 		errs = append(errs, b.Sweep(ctx, a, network, valid))

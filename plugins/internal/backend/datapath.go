@@ -104,7 +104,7 @@ func (o Opener[D]) Status(ctx context.Context, a *cniskel.Args) error {
 // any network names it, or when its device exists: without a record, nothing
 // tells which network it belongs to. list returns the records of all networks
 // for an empty name.
-func (o Opener[D]) Sweep(ctx context.Context, a *cniskel.Args, list func(network string) ([]*attachments.Record, error), valid map[attachments.Ref]bool) error {
+func (o Opener[D]) Sweep(ctx context.Context, a *cniskel.Args, list func(network string) ([]*attachments.Record, error), valid map[attachments.ID]bool) error {
 	err := o.Existing(ctx, a, func(dp D) error {
 		endpoints, err := dp.Endpoints(ctx)
 		if err != nil {

@@ -29,7 +29,7 @@ type Collector struct {
 	Detach func(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error
 	// Sweep removes what no attachment explains. valid are the attachments of
 	// the network that the runtime knows. Nil: there is nothing to sweep.
-	Sweep func(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error
+	Sweep func(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error
 }
 
 // GC detaches the attachments of the network that the runtime no longer lists,
@@ -48,7 +48,7 @@ func (c Collector) GC(ctx context.Context, a *cniskel.Args) error {
 	records, err := c.List(conf.Name)
 	errs := []error{cnierr.Wrap(cnierr.CodeState, err, "list attachment records")}
 	for _, rec := range records {
-		if valid[rec.Ref] || !c.concerns(rec) {
+		if valid[rec.ID] || !c.concerns(rec) {
 			continue
 		}
 		call := *a

@@ -63,7 +63,7 @@ type trunkItem struct {
 type request struct {
 	conf
 	args     *cniskel.Args
-	ref      attachments.Ref
+	ref      attachments.ID
 	ipamType string           // empty: layer 2 only
 	mac      net.HardwareAddr // wanted by the caller; nil: the kernel chooses
 	trunk    []rtnl.VLAN      // tagged VLANs, ascending, merged

@@ -44,8 +44,8 @@ type remembered struct {
 	found bool
 }
 
-func (p *plugin) loadSection(ref attachments.Ref) (r remembered) {
-	r.section, r.found, _ = attachments.Recall[section](p.Records, ref, Name)
+func (p *plugin) loadSection(ref attachments.ID) (r remembered) {
+	r.section, r.found, _ = attachments.ReadSection[section](p.Records, ref, Name)
 	return r
 }
 
@@ -66,7 +66,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 
 // detach removes everything of one attachment and then its record. It goes on
 // after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniskel.Args, host *rtnl.Handle, c delConf, ref attachments.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, host *rtnl.Handle, c delConf, ref attachments.ID) error {
 	old := p.loadSection(ref)
 	if !old.found {
 		old.Bridge, old.SpoofCheck = c.Bridge, c.MACSpoofChk
@@ -83,7 +83,7 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, host *rtnl.Handle,
 
 // removeDevices removes what the ADD made on the host: the pair, the source
 // MAC check and the datapath's endpoint.
-func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniskel.Args, ref attachments.Ref, old remembered) error {
+func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniskel.Args, ref attachments.ID, old remembered) error {
 	var errs []error
 	if old.found {
 		errs = append(errs, old.Remove(host))

@@ -24,7 +24,7 @@ import (
 
 const full = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"ipam":{"type":"fake","x":1}`
 
-var ref1 = attachments.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+var ref1 = attachments.ID{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 
 // recordFile returns the path of the only record.
 func (r *rig) recordFile() string {

@@ -28,7 +28,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniskel.Args, _ cniops.DelConf, rec *attachments.Record) error {
-			return p.detach(ctx, call, host, c, rec.Ref)
+			return p.detach(ctx, call, host, c, rec.ID)
 		},
 		Sweep: p.masq().Sweep,
 	}.GC(ctx, a)

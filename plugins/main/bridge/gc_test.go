@@ -49,8 +49,8 @@ func TestPrivilegedGCOfLostMasquerade(t *testing.T) {
 		a := call("1.1.0", id, "eth0", pod.Path, conf)
 		verb(func(ctx context.Context, a *cniskel.Args) error { _, err := w.Plugin.Add(ctx, a); return err }, a)
 	}
-	ref := func(id string) attachments.Ref {
-		return attachments.Ref{Network: "net1", ContainerID: id, IfName: "eth0"}
+	ref := func(id string) attachments.ID {
+		return attachments.ID{Network: "net1", ContainerID: id, IfName: "eth0"}
 	}
 	verb(func(context.Context, *cniskel.Args) error { // the records are in the node's mount namespace
 		device := (&plugin{Deps{Records: w.Records}}).loadSection(ref("lost"))

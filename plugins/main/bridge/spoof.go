@@ -74,7 +74,7 @@ func nftFailed(err error, what string) error {
 // spoofNames are the names of one attachment's chains and rules.
 type spoofNames struct{ iface, mac, comment string }
 
-func spoofNamesOf(ref attachments.Ref) spoofNames {
+func spoofNamesOf(ref attachments.ID) spoofNames {
 	id := ref.ContainerID + "-" + ref.IfName
 	return spoofNames{iface: "cni-br-iface-" + id, mac: "cni-br-iface-" + id + "-mac", comment: "macspoofchk-" + id}
 }
@@ -180,7 +180,7 @@ func (p *plugin) listSpoof(ctx context.Context, n spoofNames) (spoofState, error
 
 // removeSpoofCheck removes the rules in one transaction; the shared table and
 // base chain stay. On a node without nft there is nothing that could be done.
-func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+func (p *plugin) removeSpoofCheck(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	if err := p.NFT.Available(); err != nil {
 		a.Log.Warn("source MAC check is not removed", log.Error(err))
 		return nil

@@ -25,7 +25,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-var spoofRef = attachments.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+var spoofRef = attachments.ID{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 
 // TestSpoofRules pins the names, which the reference plugin shares.
 func TestSpoofRules(t *testing.T) {
@@ -58,8 +58,8 @@ func TestSpoofRemoveKeepsOthers(t *testing.T) {
 	p := &plugin{Deps{NFT: nft}}
 	a := call("1.1.0", "c1", "eth0", "", "")
 	ctx := context.Background()
-	other := attachments.Ref{Network: "net1", ContainerID: "c2", IfName: "eth0"}
-	for _, ref := range []attachments.Ref{spoofRef, other, spoofRef} { // the second ADD of an attachment doubles its hook
+	other := attachments.ID{Network: "net1", ContainerID: "c2", IfName: "eth0"}
+	for _, ref := range []attachments.ID{spoofRef, other, spoofRef} { // the second ADD of an attachment doubles its hook
 		if err := p.nftApply(ctx, spoofRules(spoofNamesOf(ref), "veth"+ref.ContainerID, "02:00:00:00:00:01")); err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestPrivilegedSpoofNFT(t *testing.T) {
 	}
 	p := &plugin{Deps{NFT: nftProgram{}}}
 	if err := r.node.Do(func() error {
-		return p.removeSpoofCheck(context.Background(), a, attachments.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"})
+		return p.removeSpoofCheck(context.Background(), a, attachments.ID{Network: "net1", ContainerID: "c1", IfName: "eth0"})
 	}); err != nil {
 		t.Fatal(err)
 	}

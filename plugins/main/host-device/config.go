@@ -43,7 +43,7 @@ type conf struct {
 type request struct {
 	conf
 	args     *cniskel.Args
-	ref      attachments.Ref
+	ref      attachments.ID
 	ipamType string // empty: no addresses
 	hwAddr   net.HardwareAddr
 	aux      string // device of the auxiliary bus

@@ -37,7 +37,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 // nameAtAdd is the network's name, or the one that it had when the device was lent: the operator may have changed it since, and
 // the device must come home all the same, as with the reference. A DEL of an attachment that was never made is told from that
 // by the device: the configuration must mean the one that is lent under CNI_IFNAME.
-func (p *plugin) nameAtAdd(a *cniskel.Args, ref attachments.Ref) string {
+func (p *plugin) nameAtAdd(a *cniskel.Args, ref attachments.ID) string {
 	if p.remember(ref).found {
 		return ref.Network
 	}
@@ -76,7 +76,7 @@ func underName(a *cniskel.Args, name string) (*cniskel.Args, error) {
 
 // detach ends one loan: the device, the addresses and then the record. It goes
 // on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, ref attachments.Ref) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, ref attachments.ID) error {
 	old := p.remember(ref)
 	back := func() error { return p.giveBack(ctx, a, ref, old) }
 	if !old.found {
@@ -95,7 +95,7 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, 
 
 // giveBack returns a recorded device to the host. A device that is nowhere is
 // gone, with its pod if it was a virtual one.
-func (p *plugin) giveBack(ctx context.Context, a *cniskel.Args, ref attachments.Ref, old remembered) error {
+func (p *plugin) giveBack(ctx context.Context, a *cniskel.Args, ref attachments.ID, old remembered) error {
 	if old.Device == "" { // never moved
 		return nil
 	}

@@ -116,14 +116,14 @@ func (p *plugin) ownName(l rtnl.Link) string {
 }
 
 // claimed reports that the record of another attachment names the device.
-func (p *plugin) claimed(s section, ref attachments.Ref) bool {
+func (p *plugin) claimed(s section, ref attachments.ID) bool {
 	records, err := p.Records.List("")
 	if err != nil {
 		return false
 	}
 	for _, rec := range records {
 		var o section
-		if ok, err := rec.Section(Name, &o); ok && err == nil && rec.Ref != ref &&
+		if ok, err := rec.Section(Name, &o); ok && err == nil && rec.ID != ref &&
 			o.Device == s.Device && o.PermMAC == s.PermMAC && o.MAC == s.MAC {
 			return true
 		}

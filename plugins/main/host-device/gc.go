@@ -19,7 +19,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
-			return p.detach(ctx, call, c, rec.Ref)
+			return p.detach(ctx, call, c, rec.ID)
 		},
 	}.GC(ctx, a)
 }

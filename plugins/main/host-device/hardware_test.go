@@ -129,7 +129,7 @@ func TestPrivilegedHardware(t *testing.T) {
 			c.add()
 			c.end()
 			c.find(os.Getenv(netlab.EnvNIC)) // without a record nobody knows what to wait for
-			if err := c.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
+			if err := c.runs.Remove(attachments.ID{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
 				c.t.Fatal(err)
 			}
 			c.del()

@@ -111,7 +111,7 @@ type remembered struct {
 	path  string // of the namespace
 }
 
-func (p *plugin) remember(ref attachments.Ref) (r remembered) {
-	r.section, r.found, r.path = attachments.Recall[section](p.Records, ref, Name)
+func (p *plugin) remember(ref attachments.ID) (r remembered) {
+	r.section, r.found, r.path = attachments.ReadSection[section](p.Records, ref, Name)
 	return r
 }

@@ -32,7 +32,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
-			return p.detach(ctx, call, rec.Ref, c.IPAM)
+			return p.detach(ctx, call, rec.ID, c.IPAM)
 		},
 		Sweep: p.masq().Sweep,
 	}.GC(ctx, a)
@@ -40,7 +40,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 
 // detach removes everything of one attachment and then its record. It goes on
 // after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.Ref, section json.RawMessage) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.ID, section json.RawMessage) error {
 	host, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
@@ -59,7 +59,7 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.Re
 
 // removeDevices removes what the ADD made on the node: the pair, with which its
 // addresses and routes go, and the masquerading.
-func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniskel.Args, ref attachments.Ref, old remembered) error {
+func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniskel.Args, ref attachments.ID, old remembered) error {
 	var errs []error
 	if old.found {
 		errs = append(errs, old.Remove(host))

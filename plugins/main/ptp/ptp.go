@@ -90,7 +90,7 @@ type conf struct {
 type request struct {
 	conf
 	args     *cniskel.Args
-	ref      attachments.Ref
+	ref      attachments.ID
 	ipamType string
 }
 
@@ -130,13 +130,13 @@ type remembered struct {
 	found bool
 }
 
-func (p *plugin) loadSection(ref attachments.Ref) (r remembered) {
-	r.section, r.found, _ = attachments.Recall[section](p.Records, ref, Name)
+func (p *plugin) loadSection(ref attachments.ID) (r remembered) {
+	r.section, r.found, _ = attachments.ReadSection[section](p.Records, ref, Name)
 	return r
 }
 
 // endpoint describes the pod to the datapath. The pod's gateway is the host end.
-func endpoint(ref attachments.Ref, host, pod rtnl.Link, addrs []netip.Prefix) loader.Endpoint {
+func endpoint(ref attachments.ID, host, pod rtnl.Link, addrs []netip.Prefix) loader.Endpoint {
 	return loader.Endpoint{
 		Ref:          ref,
 		HostIfindex:  host.Index,

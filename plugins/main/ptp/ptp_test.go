@@ -322,7 +322,7 @@ func ownerOf(s *stage) uint64 {
 	if err != nil || len(recs) != 1 {
 		s.T.Fatalf("%d records, %v", len(recs), err)
 	}
-	return recs[0].Ref.Owner()
+	return recs[0].ID.Owner()
 }
 
 // GC detaches what is not listed and nothing else; STATUS says what is missing.

@@ -41,7 +41,7 @@ type conf struct {
 type request struct {
 	conf
 	args     *cniskel.Args
-	ref      attachments.Ref
+	ref      attachments.ID
 	ipamType string           // empty: layer 2 only
 	mac      net.HardwareAddr // nil: the kernel chooses
 }

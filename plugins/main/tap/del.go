@@ -25,8 +25,8 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 }
 
 // detach goes on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, ref attachments.Ref) error {
-	old, found, path := attachments.Recall[section](p.Records, ref, Name)
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, ref attachments.ID) error {
+	old, found, path := attachments.ReadSection[section](p.Records, ref, Name)
 	paths := []string{a.Netns, path}
 	if !found && p.Records.Claimed(ref, a.Netns) {
 		paths = nil // the interface is another attachment's
@@ -72,7 +72,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return cniops.Collector{
 		Section: Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
-			return p.detach(ctx, call, c, rec.Ref)
+			return p.detach(ctx, call, c, rec.ID)
 		},
 	}.GC(ctx, a)
 }

@@ -360,7 +360,7 @@ func TestPrivilegedDel(t *testing.T) {
 		{"configuration empty", func(e *env) { e.mustAdd(); e.conf = "" }, 0},
 		{"record lost", func(e *env) {
 			e.mustAdd()
-			if err := e.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
+			if err := e.runs.Remove(attachments.ID{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
 				e.t.Fatal(err)
 			}
 		}, 0},

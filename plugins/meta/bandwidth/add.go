@@ -64,7 +64,7 @@ func (p *plugin) parse(a *cniskel.Args) (*request, error) {
 type job struct {
 	*plugin
 	a   *cniskel.Args
-	ref attachments.Ref
+	ref attachments.ID
 	dev *device
 	dp  Datapath // nil: the node has none
 	s   section
@@ -73,7 +73,7 @@ type job struct {
 
 // limit makes everything. On error nothing of it is left, and no record. It
 // returns the intermediate device on the node, if one was made.
-func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref attachments.Ref, addrs []netip.Prefix) (_ *types100.Interface, err error) {
+func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref attachments.ID, addrs []netip.Prefix) (_ *types100.Interface, err error) {
 	dev, err := openDevice(a.Netns, a.IfName, cnierr.CodeKernel)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 
 // checking is one CHECK at work.
 type checking struct {
-	ref attachments.Ref
+	ref attachments.ID
 	dev *device
 	dp  Datapath // nil: none is loaded
 	s   *section

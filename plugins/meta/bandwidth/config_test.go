@@ -99,14 +99,14 @@ func TestReferenceValues(t *testing.T) {
 	if got := (&Limit{Rate: 1_000_000, Burst: 100_000}).tbf().Limit; got != 125_000 {
 		t.Errorf("limit %d: not 25 ms and the burst", got)
 	}
-	if got := referenceIFB(attachments.Ref{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}); got != "bwpc189d8b6a7b4" {
+	if got := referenceIFB(attachments.ID{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}); got != "bwpc189d8b6a7b4" {
 		t.Errorf("device %s", got)
 	}
 }
 
 func TestIFBNames(t *testing.T) {
 	t.Parallel()
-	ref := attachments.Ref{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
+	ref := attachments.ID{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
 	for name, want := range map[string]bool{
 		referenceIFB(ref): true, ownIFB(ref): true,
 		"bwp": false, "bwpc189d8b6a7bg": false, "bwpc189d8b6a7b": false, "ifb0": false, "vethc189d8b6a7b": false,

@@ -29,7 +29,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 }
 
 // withdraw is DEL for an attachment of which only the name is known.
-func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	var lost error
 	if _, err := p.Records.Load(ref); errors.Is(err, attachments.ErrNotExist) { // what the datapath holds is found by owner
 		lost = cnierr.Wrap(cnierr.CodeKernel, p.disable(ctx, a, ref), "remove the limits of %s", ref.IfName)
@@ -38,7 +38,7 @@ func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.
 }
 
 // forget takes out what the record says, then the record. Missing is success.
-func (p *plugin) forget(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+func (p *plugin) forget(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	rec, err := p.Records.Load(ref)
 	if errors.Is(err, attachments.ErrNotExist) {
 		return nil
@@ -130,7 +130,7 @@ func (s *section) inPod() bool {
 }
 
 // disable removes departure times, and lets the pod's flows take the short way again.
-func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	err := p.Existing(ctx, a, func(dp Datapath) error {
 		// The programs of limits first: what they hang on may go with the feature.
 		return errors.Join(
@@ -146,7 +146,7 @@ func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.R
 // delNamedIFBs removes the devices on the node that bear the attachment's names,
 // unless another attachment has one: the reference's name is the same for all
 // interfaces of a container.
-func (p *plugin) delNamedIFBs(ref attachments.Ref) error {
+func (p *plugin) delNamedIFBs(ref attachments.ID) error {
 	h, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")

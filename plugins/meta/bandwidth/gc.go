@@ -20,13 +20,13 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return gc.Collector{
 		List: p.Records.List,
 		Detach: func(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
-			return p.withdraw(ctx, call, rec.Ref)
+			return p.withdraw(ctx, call, rec.ID)
 		},
 		Sweep: p.sweep,
 	}.GC(ctx, a)
 }
 
-func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
+func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.ID]bool) error {
 	return errors.Join(
 		p.Opener.Sweep(ctx, a, p.Records.List, valid),
 		p.sweepIFBs(valid))
@@ -35,7 +35,7 @@ func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, _ string, valid map
 // sweepIFBs removes the devices that bear one of the names and serve nobody: no
 // attachment that is valid or recorded has that name, and no device redirects to
 // it. The filter that did went with the pod's device.
-func (p *plugin) sweepIFBs(valid map[attachments.Ref]bool) error {
+func (p *plugin) sweepIFBs(valid map[attachments.ID]bool) error {
 	h, err := rtnl.New()
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open netlink")
@@ -72,8 +72,8 @@ func (p *plugin) sweepIFBs(valid map[attachments.Ref]bool) error {
 }
 
 // keptIFBs are the names of attachments that the runtime lists or a record names.
-func (p *plugin) keptIFBs(valid map[attachments.Ref]bool) (map[string]bool, error) {
-	keep, err := p.claimedIFBs(attachments.Ref{})
+func (p *plugin) keptIFBs(valid map[attachments.ID]bool) (map[string]bool, error) {
+	keep, err := p.claimedIFBs(attachments.ID{})
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
 	}

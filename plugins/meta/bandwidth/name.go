@@ -24,11 +24,11 @@ func hashedName(of string) string {
 
 // referenceIFB is the reference plugin's name. It does not say which interface
 // of the container is meant.
-func referenceIFB(ref attachments.Ref) string { return hashedName(ref.Network + ref.ContainerID) }
+func referenceIFB(ref attachments.ID) string { return hashedName(ref.Network + ref.ContainerID) }
 
 // ownIFB is for an attachment whose reference name is taken by another interface
 // of the same container.
-func ownIFB(ref attachments.Ref) string {
+func ownIFB(ref attachments.ID) string {
 	return hashedName(ref.Network + "\x00" + ref.ContainerID + "\x00" + ref.IfName)
 }
 
@@ -42,12 +42,12 @@ func isIFBName(name string) bool {
 }
 
 // claimedIFBs are the names that records of other attachments hold.
-func (p *plugin) claimedIFBs(ref attachments.Ref) (map[string]bool, error) {
+func (p *plugin) claimedIFBs(ref attachments.ID) (map[string]bool, error) {
 	records, err := p.Records.List("")
 	claimed := make(map[string]bool)
 	for _, rec := range records {
 		var s section
-		if rec.Ref == ref {
+		if rec.ID == ref {
 			continue
 		}
 		if ok, derr := rec.Section(Name, &s); ok && derr == nil && s.IFB != "" {

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
-func ref(pod string) attachments.Ref {
-	return attachments.Ref{Network: "net", ContainerID: pod, IfName: "eth0"}
+func ref(pod string) attachments.ID {
+	return attachments.ID{Network: "net", ContainerID: pod, IfName: "eth0"}
 }
 
 func (w *world) has(device string) bool {

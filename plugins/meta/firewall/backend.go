@@ -16,7 +16,7 @@ import (
 // request is what an attachment asks for. It is valid, and says nothing about
 // which backend carries it out.
 type request struct {
-	ref   attachments.Ref
+	ref   attachments.ID
 	addrs []netip.Prefix   // those to admit: all the pod has on CNI_IFNAME
 	prev  *types100.Result // the previous result
 	conf  *Conf            // for keys that only some backends know
@@ -50,7 +50,7 @@ type section struct {
 	IsolatedBy string `json:"isolatedBy,omitempty"`
 	Zone       string `json:"zone,omitempty"` // of firewalld
 
-	ref attachments.Ref // of the record, where several are listed
+	ref attachments.ID // of the record, where several are listed
 }
 
 // same reports that two sections say the same, so that the work of one is that
@@ -62,7 +62,7 @@ func (s *section) same(o section) bool {
 // recorded returns the backends that may hold something of an attachment, and
 // what its record says of it: all and nil without one that can be read, none if
 // the pod was not admitted.
-func (p *plugin) recorded(a *cniskel.Args, ref attachments.Ref) ([]Backend, *section) {
+func (p *plugin) recorded(a *cniskel.Args, ref attachments.ID) ([]Backend, *section) {
 	all := p.chooser().All(a)
 	rec, err := p.Records.Load(ref)
 	if err != nil || rec.Corrupt {

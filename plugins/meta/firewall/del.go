@@ -24,12 +24,12 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 
 // detach is DEL for an attachment that only its record names.
 func (p *plugin) detach(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
-	return p.withdraw(ctx, call, rec.Ref)
+	return p.withdraw(ctx, call, rec.ID)
 }
 
 // withdraw takes out what the attachment's backends hold, and removes the record
 // once nothing of it is left. Missing is success.
-func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	holders, s := p.recorded(a, ref)
 	if len(holders) == 0 {
 		if prevAddrs(a) == nil {

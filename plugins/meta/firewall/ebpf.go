@@ -93,7 +93,7 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 
 // Remove turns the feature off. A node that cannot run eBPF holds nothing that no
 // record names.
-func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error {
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
 	err := b.Existing(ctx, a, func(dp Datapath) error {
 		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureAdmit))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw the admission of %s", ref.IfName)
@@ -117,7 +117,7 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
 }
 
 // Sweep lets the datapath remove the entries of unknown owners.
-func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
+func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.ID]bool) error {
 	return b.Opener.Sweep(ctx, a, b.Records.List, valid)
 }
 

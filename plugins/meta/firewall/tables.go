@@ -94,7 +94,7 @@ func (j *tablesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 
 // Remove takes the rules out. Without a record, the addresses are those that the
 // previous result says: the reference's rules have nothing else to go by.
-func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error {
+func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
 	known := s != nil
 	if !known {
 		s = &section{Addrs: prevAddrs(a)}
@@ -126,12 +126,12 @@ func prevAddrs(a *cniskel.Args) []netip.Addr {
 
 // withdraw removes the rules of addresses that no other attachment has by now,
 // and a bridge's when no other attachment isolates it.
-func (b tables) withdraw(ctx context.Context, ref attachments.Ref, s *section) error {
+func (b tables) withdraw(ctx context.Context, ref attachments.ID, s *section) error {
 	others, err := b.others(ref)
 	if err != nil {
 		return err
 	}
-	w := netfilter.Withdrawal{Ref: ref, Bridge: s.Bridge, Heirs: make(map[netip.Addr]attachments.Ref)}
+	w := netfilter.Withdrawal{Ref: ref, Bridge: s.Bridge, Heirs: make(map[netip.Addr]attachments.ID)}
 	for _, a := range s.Addrs {
 		i := slices.IndexFunc(others, func(o section) bool { return o.Backend == b.Name() && slices.Contains(o.Addrs, a) })
 		if i < 0 {
@@ -147,7 +147,7 @@ func (b tables) withdraw(ctx context.Context, ref attachments.Ref, s *section) e
 // isolated reports whether somebody else relies on the isolation of the bridge:
 // an attachment whose record names it and these tables, or a pod of the reference plugins, which
 // may be on it. Unsure is yes.
-func (b tables) isolated(ctx context.Context, ref attachments.Ref, s *section) bool {
+func (b tables) isolated(ctx context.Context, ref attachments.ID, s *section) bool {
 	others, err := b.others(ref)
 	if err != nil {
 		return true
@@ -164,7 +164,7 @@ func (b tables) isolated(ctx context.Context, ref attachments.Ref, s *section) b
 }
 
 // others returns what the records of the other attachments say.
-func (b tables) others(but attachments.Ref) ([]section, error) {
+func (b tables) others(but attachments.ID) ([]section, error) {
 	records, err := b.Records.List("")
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
@@ -172,8 +172,8 @@ func (b tables) others(but attachments.Ref) ([]section, error) {
 	var out []section
 	for _, r := range records {
 		var s section
-		if ok, err := r.Section(Name, &s); ok && err == nil && r.Ref != but {
-			s.ref = r.Ref
+		if ok, err := r.Section(Name, &s); ok && err == nil && r.ID != but {
+			s.ref = r.ID
 			out = append(out, s)
 		}
 	}
@@ -192,7 +192,7 @@ func (b tables) Check(ctx context.Context, a *cniskel.Args, r request) error {
 // Sweep does nothing: the rules of what has a record went with it, and the
 // reference's say nothing about whose they are. The runtime's own DELs, with
 // their previous results, take those.
-func (tables) Sweep(context.Context, *cniskel.Args, string, map[attachments.Ref]bool) error {
+func (tables) Sweep(context.Context, *cniskel.Args, string, map[attachments.ID]bool) error {
 	return nil
 }
 
@@ -263,7 +263,7 @@ func (j *firewalldJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 
 // Remove takes the addresses out of the zone. Without a record they are those of
 // the previous result, in the zone of the configuration.
-func (b firewalld) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s *section) error {
+func (b firewalld) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
 	if s == nil {
 		s = &section{Addrs: prevAddrs(a), Zone: zoneOf(a)}
 	}
@@ -313,7 +313,7 @@ func (b firewalld) Check(ctx context.Context, a *cniskel.Args, r request) error 
 		addrs = append(addrs, p.Addr())
 	}
 	errs := []error{netfilter.CNIError(b.Firewalld.Check(ctx, r.conf.FirewalldZone, addrs), cnierr.CodeNoDatapath, "the admission of %s differs from the configuration", a.IfName)}
-	if s, found, _ := attachments.Recall[section](b.Records, r.ref, Name); found {
+	if s, found, _ := attachments.ReadSection[section](b.Records, r.ref, Name); found {
 		for _, t := range b.isolators(a, &s) {
 			errs = append(errs, t.Check(ctx, a, r))
 		}
@@ -322,7 +322,7 @@ func (b firewalld) Check(ctx context.Context, a *cniskel.Args, r request) error 
 }
 
 // Sweep does nothing: a source says nothing about whose it is.
-func (firewalld) Sweep(context.Context, *cniskel.Args, string, map[attachments.Ref]bool) error {
+func (firewalld) Sweep(context.Context, *cniskel.Args, string, map[attachments.ID]bool) error {
 	return nil
 }
 

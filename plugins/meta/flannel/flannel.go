@@ -125,7 +125,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 }
 
 // drop takes away what the delegate made, its saved configuration and the record.
-func (p *plugin) drop(ctx context.Context, a *cniskel.Args, ref attachments.Ref, file string) error {
+func (p *plugin) drop(ctx context.Context, a *cniskel.Args, ref attachments.ID, file string) error {
 	if err := p.delFile(ctx, a, file); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ const partial = ".tmp-"
 // pickFile is where an attachment's configuration is saved: under the container
 // ID, as the reference does, unless another attachment of that container is
 // there already, which the reference would overwrite.
-func (p *plugin) pickFile(c *config, ref attachments.Ref) (string, error) {
+func (p *plugin) pickFile(c *config, ref attachments.ID) (string, error) {
 	plain := filepath.Join(c.DataDir, ref.ContainerID)
 	if _, err := os.Lstat(plain); errors.Is(err, fs.ErrNotExist) {
 		return plain, nil
@@ -40,11 +40,11 @@ func (p *plugin) pickFile(c *config, ref attachments.Ref) (string, error) {
 }
 
 // anothers reports that the record of another attachment names the file.
-func (p *plugin) anothers(file string, ref attachments.Ref) (bool, error) {
+func (p *plugin) anothers(file string, ref attachments.ID) (bool, error) {
 	records, err := p.Records.List("")
 	for _, r := range records {
 		var s section
-		if ok, err := r.Section(Name, &s); err == nil && ok && s.File == file && r.Ref != ref {
+		if ok, err := r.Section(Name, &s); err == nil && ok && s.File == file && r.ID != ref {
 			return true, nil
 		}
 	}
@@ -52,7 +52,7 @@ func (p *plugin) anothers(file string, ref attachments.Ref) (bool, error) {
 }
 
 // savedFile is where ADD saved it. Without a record, as after a reboot, that is its own file, else where the reference saves.
-func (p *plugin) savedFile(c *config, ref attachments.Ref) string {
+func (p *plugin) savedFile(c *config, ref attachments.ID) string {
 	var s section
 	rec, err := p.Records.Load(ref)
 	if err == nil && !rec.Corrupt {
@@ -115,7 +115,7 @@ func removeFile(file string) error {
 }
 
 // gcRecords removes what the records of this network say and keep does not hold.
-func (p *plugin) gcRecords(network string, keep map[attachments.Ref]bool) error {
+func (p *plugin) gcRecords(network string, keep map[attachments.ID]bool) error {
 	records, err := p.Records.List(network)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "list the records")
@@ -123,13 +123,13 @@ func (p *plugin) gcRecords(network string, keep map[attachments.Ref]bool) error 
 	var errs []error
 	for _, r := range records {
 		var s section
-		if ok, err := r.Section(Name, &s); err != nil || !ok || keep[r.Ref] {
+		if ok, err := r.Section(Name, &s); err != nil || !ok || keep[r.ID] {
 			continue
 		}
 		if s.File != "" {
 			errs = append(errs, removeFile(s.File))
 		}
-		errs = append(errs, cnierr.Wrap(cnierr.CodeState, p.Records.Remove(r.Ref, Name), "remove a record"))
+		errs = append(errs, cnierr.Wrap(cnierr.CodeState, p.Records.Remove(r.ID, Name), "remove a record"))
 	}
 	return errors.Join(errs...)
 }

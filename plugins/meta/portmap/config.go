@@ -69,7 +69,7 @@ type settings struct {
 // carries it out.
 type request struct {
 	*settings
-	ref   attachments.Ref
+	ref   attachments.ID
 	addrs []netip.Prefix // all addresses of the pod on CNI_IFNAME
 	ports []port
 }

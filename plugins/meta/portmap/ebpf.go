@@ -76,7 +76,7 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 // Remove takes out the ports and the publish feature. It leaves a port alone that
 // another attachment has taken since. A node that cannot run eBPF holds nothing
 // that no record names.
-func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports []portKey) error {
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []portKey) error {
 	err := b.Existing(ctx, a, func(dp Datapath) error {
 		// Ports first: a port must not lead to a pod whose endpoint is gone.
 		err := errors.Join(
@@ -109,7 +109,7 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
 }
 
 // Sweep lets the datapath remove the entries of unknown owners.
-func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
+func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.ID]bool) error {
 	return b.Opener.Sweep(ctx, a, b.Records.List, valid)
 }
 

@@ -101,7 +101,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 
 // publish records the attachment and applies the jobs. After an error nothing of
 // them is left, and no record.
-func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.Ref, parts assignments) (err error) {
+func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.ID, parts assignments) (err error) {
 	var rb rollback.Stack
 	defer rb.Rollback(ctx, &err)
 
@@ -143,12 +143,12 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 
 // detach is DEL for an attachment that only its record names.
 func (p *plugin) detach(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
-	return p.remove(ctx, call, rec.Ref, p.recordedPorts(rec.Ref))
+	return p.remove(ctx, call, rec.ID, p.recordedPorts(rec.ID))
 }
 
 // remove takes out the ports, and the record once nothing of them is left.
 // Missing is success.
-func (p *plugin) remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports recordedPorts) error {
+func (p *plugin) remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports recordedPorts) error {
 	if ports.none {
 		return nil
 	}

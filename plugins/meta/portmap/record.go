@@ -50,7 +50,7 @@ type recordedPorts struct {
 }
 
 // recordedPorts reads the record.
-func (p *plugin) recordedPorts(ref attachments.Ref) recordedPorts {
+func (p *plugin) recordedPorts(ref attachments.ID) recordedPorts {
 	rec, err := p.Records.Load(ref)
 	if err != nil || rec.Corrupt {
 		return recordedPorts{unknown: true}
@@ -121,7 +121,7 @@ func (p *plugin) splitByRecord(ctx context.Context, a *cniskel.Args, r request, 
 
 // removeSuperseded takes out what an earlier ADD of the attachment published by
 // backends that this ADD does not use.
-func (p *plugin) removeSuperseded(ctx context.Context, a *cniskel.Args, ref attachments.Ref, before recordedPorts, now assignments) error {
+func (p *plugin) removeSuperseded(ctx context.Context, a *cniskel.Args, ref attachments.ID, before recordedPorts, now assignments) error {
 	if before.unknown || len(before.keys) == 0 {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (p *plugin) removeSuperseded(ctx context.Context, a *cniskel.Args, ref atta
 
 // removeRecorded takes out what an earlier ADD of the attachment published, so
 // that a repeated ADD without mappings leaves no old ports.
-func (p *plugin) removeRecorded(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+func (p *plugin) removeRecorded(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	ports := p.recordedPorts(ref)
 	if len(ports.keys) == 0 {
 		return nil

@@ -55,7 +55,7 @@ func (b tables) localnet(ctx context.Context, a *cniskel.Args, r request) string
 		}
 		h.Close()
 	}
-	if on, err := sysctl.Get("net/ipv4/conf/" + name + "/route_localnet"); err != nil || on == "1" && !b.usesLocalnet(name, attachments.Ref{}) {
+	if on, err := sysctl.Get("net/ipv4/conf/" + name + "/route_localnet"); err != nil || on == "1" && !b.usesLocalnet(name, attachments.ID{}) {
 		return ""
 	}
 	return name
@@ -63,7 +63,7 @@ func (b tables) localnet(ctx context.Context, a *cniskel.Args, r request) string
 
 // usesLocalnet reports whether an attachment other than this one relies on the
 // device. Unsure is yes.
-func (b tables) usesLocalnet(ifname string, but attachments.Ref) bool {
+func (b tables) usesLocalnet(ifname string, but attachments.ID) bool {
 	records, err := b.Records.List("")
 	if err != nil {
 		return true
@@ -71,7 +71,7 @@ func (b tables) usesLocalnet(ifname string, but attachments.Ref) bool {
 	return slices.ContainsFunc(records, func(r *attachments.Record) bool {
 		var s section
 		ok, err := r.Section(Name, &s)
-		return r.Ref != but && ok && err == nil && s.Localnet == ifname
+		return r.ID != but && ok && err == nil && s.Localnet == ifname
 	})
 }
 
@@ -157,7 +157,7 @@ func dropFlows(a *cniskel.Args, mappings []netfilter.Mapping, match func(netfilt
 }
 
 // Remove takes the rules out, and ends the connections that they made.
-func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ports []portKey) error {
+func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []portKey) error {
 	h := netfilter.Held{Ref: ref, Mappings: mappings(ports), Spare: b.spare(ref)}
 	if err := b.DelPorts(ctx, h); err != nil {
 		if ports == nil && backend.Unusable(a, b, err) == nil {
@@ -191,7 +191,7 @@ func mappings(ports []portKey) (out []netfilter.Mapping) {
 // disableLocalnet takes route_localnet back from a device unless an attachment
 // other than this one relies on it. An earlier one may have had other tables,
 // which guard the device still.
-func (b tables) disableLocalnet(ctx context.Context, a *cniskel.Args, ifname string, but attachments.Ref) error {
+func (b tables) disableLocalnet(ctx context.Context, a *cniskel.Args, ifname string, but attachments.ID) error {
 	used := func() bool { return b.usesLocalnet(ifname, but) }
 	errs := []error{b.DisableLocalnet(ctx, ifname, used, b.published)}
 	if used() {
@@ -221,7 +221,7 @@ func (b tables) published(a netip.Addr) bool {
 
 // disableUnused takes route_localnet back from the devices that no attachment
 // other than this one relies on, when no record says which it was.
-func (b tables) disableUnused(ctx context.Context, a *cniskel.Args, ref attachments.Ref) error {
+func (b tables) disableUnused(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	devices, err := b.Guarded(ctx)
 	errs := []error{err}
 	for _, name := range devices {
@@ -235,7 +235,7 @@ func (b tables) disableUnused(ctx context.Context, a *cniskel.Args, ref attachme
 	return nil
 }
 
-func (b tables) section(ref attachments.Ref) (s section) {
+func (b tables) section(ref attachments.ID) (s section) {
 	if rec, err := b.Records.Load(ref); err == nil && !rec.Corrupt {
 		_, _ = rec.Section(Name, &s) // what cannot be read is empty
 	}
@@ -244,12 +244,12 @@ func (b tables) section(ref attachments.Ref) (s section) {
 
 // spare lists the addresses of the container's other attachments: rules are
 // named after the container.
-func (b tables) spare(ref attachments.Ref) []netip.Addr {
+func (b tables) spare(ref attachments.ID) []netip.Addr {
 	var out []netip.Addr
 	records, _ := b.Records.List("")
 	for _, r := range records {
 		var s section
-		if ok, err := r.Section(Name, &s); !ok || err != nil || r.ContainerID != ref.ContainerID || r.Ref == ref {
+		if ok, err := r.Section(Name, &s); !ok || err != nil || r.ContainerID != ref.ContainerID || r.ID == ref {
 			continue
 		}
 		for _, k := range s.Ports {
@@ -268,7 +268,7 @@ func (b tables) Check(ctx context.Context, _ *cniskel.Args, r request) error {
 
 // Sweep removes the rules of containers of the network that the runtime does
 // not know and no record names.
-func (b tables) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
+func (b tables) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error {
 	keep := make(map[string]bool)
 	for ref := range valid {
 		keep[ref.ContainerID] = true
@@ -287,7 +287,7 @@ func (b tables) Sweep(ctx context.Context, a *cniskel.Args, network string, vali
 	if err != nil {
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "sweep host ports")
 	}
-	return b.disableUnused(ctx, a, attachments.Ref{})
+	return b.disableUnused(ctx, a, attachments.ID{})
 }
 
 // Status has nothing to add: tables that were chosen can be used.

@@ -28,7 +28,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	return p.detach(ctx, a.Log, a.Ref(c.Name), a.Netns, c.Table)
 }
 
-func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.Ref, path string, table *int) error {
+func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.ID, path string, table *int) error {
 	old, found, recorded := p.recall(ref)
 	pod, err := podns.Reopen(old.NetNS, path, recorded)
 	if err != nil {
@@ -83,7 +83,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return gc.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
-			return p.detach(ctx, call.Log, rec.Ref, "", nil)
+			return p.detach(ctx, call.Log, rec.ID, "", nil)
 		},
 	}.GC(ctx, a)
 }

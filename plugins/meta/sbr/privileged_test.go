@@ -294,7 +294,7 @@ func TestPrivilegedDel(t *testing.T) {
 		{"interface gone", func(e *env) { e.ip("link del net1") }, ""},
 		{"address gone", func(e *env) { e.ip("addr flush dev net1") }, ""},
 		{"record lost", func(e *env) {
-			if err := e.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
+			if err := e.runs.Remove(attachments.ID{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
 				e.t.Fatal(err)
 			}
 		}, ""},

@@ -61,8 +61,8 @@ func (r rule) nl() rtnl.Rule {
 	return rtnl.Rule{Src: netip.PrefixFrom(r.Src, r.Src.BitLen()), Table: r.Table}
 }
 
-func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string) {
-	return attachments.Recall[section](p.Records, ref, Name)
+func (p *plugin) recall(ref attachments.ID) (s section, found bool, path string) {
+	return attachments.ReadSection[section](p.Records, ref, Name)
 }
 
 // add sets the pod's tables and rules up and passes the result on.
@@ -112,4 +112,4 @@ func status(_ context.Context, a *cniskel.Args) error {
 	return cnierr.Wrap(cnierr.CodeUnavailable, err, "this kernel has no policy routing (CONFIG_IP_MULTIPLE_TABLES)")
 }
 
-func ref(r *request) attachments.Ref { return r.args.Ref(r.Name) }
+func ref(r *request) attachments.ID { return r.args.Ref(r.Name) }

@@ -128,7 +128,7 @@ func (p *plugin) backUp(file string, before *found, w *wanted, again bool, rb *r
 	return nil
 }
 
-func (p *plugin) announce(ctx context.Context, a *cniskel.Args, ref attachments.Ref, w *wanted, before *found, rb *rollback.Stack) error {
+func (p *plugin) announce(ctx context.Context, a *cniskel.Args, ref attachments.ID, w *wanted, before *found, rb *rollback.Stack) error {
 	if w.mac == nil {
 		return nil
 	}

@@ -61,7 +61,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 
 // leave takes out of s the sysctls that a later attachment of the namespace has set
 // too: its value stays, and it has to restore what was there before both.
-func (p *plugin) leave(ref attachments.Ref, s *section) error {
+func (p *plugin) leave(ref attachments.ID, s *section) error {
 	if len(s.Sysctl) == 0 {
 		return nil
 	}
@@ -85,13 +85,13 @@ func (p *plugin) leave(ref attachments.Ref, s *section) error {
 			}
 		}
 		if shared {
-			errs = append(errs, p.Records.Complete(rec.Ref, Name, other))
+			errs = append(errs, p.Records.Complete(rec.ID, Name, other))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (p *plugin) putBack(ctx context.Context, a *cniskel.Args, ref attachments.Ref, s section) {
+func (p *plugin) putBack(ctx context.Context, a *cniskel.Args, ref attachments.ID, s section) {
 	b, exists, err := readBackup(s.Backup)
 	logged(a.Log, "read the backup file", err)
 	if !exists && len(s.Sysctl) == 0 {
@@ -167,12 +167,12 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return gc.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(_ context.Context, _ *cniskel.Args, rec *attachments.Record) error {
-			if s, _, _ := p.recall(rec.Ref); s.Backup != "" {
+			if s, _, _ := p.recall(rec.ID); s.Backup != "" {
 				if err := removeBackup(s.Backup); err != nil {
 					return cnierr.Wrap(cnierr.CodeState, err, "remove the backup file")
 				}
 			}
-			return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(rec.Ref, Name), "remove the attachment record")
+			return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(rec.ID, Name), "remove the attachment record")
 		},
 	}.GC(ctx, a)
 }

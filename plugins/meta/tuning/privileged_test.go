@@ -210,7 +210,7 @@ func TestPrivilegedAddCheckDel(t *testing.T) {
 	if host, in := r.Interfaces[0], r.Interfaces[1]; host.Mac != "02:00:00:00:00:aa" || in.Mac != "02:00:00:00:00:aa" || in.Mtu != 1400 {
 		t.Errorf("result: host %+v, pod %+v", host, in)
 	}
-	ref := attachments.Ref{Network: "n", ContainerID: "c1", IfName: "eth0"}
+	ref := attachments.ID{Network: "n", ContainerID: "c1", IfName: "eth0"}
 	if got := d.dp.mac[ref.Owner()]; got != "02:00:00:00:00:aa" {
 		t.Errorf("the datapath was told %q", got)
 	}

@@ -81,12 +81,12 @@ type section struct {
 }
 
 // recall returns the section of an earlier ADD of the same attachment.
-func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string) {
-	return attachments.Recall[section](p.Records, ref, Name)
+func (p *plugin) recall(ref attachments.ID) (s section, found bool, path string) {
+	return attachments.ReadSection[section](p.Records, ref, Name)
 }
 
 // announceMAC tells the datapath, where one is loaded, the pod's address.
-func (p *plugin) announceMAC(ctx context.Context, a *cniskel.Args, ref attachments.Ref, mac net.HardwareAddr) error {
+func (p *plugin) announceMAC(ctx context.Context, a *cniskel.Args, ref attachments.ID, mac net.HardwareAddr) error {
 	if p.OpenExisting == nil {
 		return nil
 	}

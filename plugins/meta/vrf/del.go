@@ -26,7 +26,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	return p.detach(ctx, a.Log, a.Ref(c.Name), a.Netns, c.VRFName)
 }
 
-func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.Ref, path, vrf string) error {
+func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.ID, path, vrf string) error {
 	old, found, recorded := p.recall(ref)
 	if found {
 		vrf = old.VRF
@@ -96,7 +96,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return gc.Collector{
 		Section: Name, List: p.Records.List,
 		Detach: func(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
-			return p.detach(ctx, call.Log, rec.Ref, "", "")
+			return p.detach(ctx, call.Log, rec.ID, "", "")
 		},
 	}.GC(ctx, a)
 }

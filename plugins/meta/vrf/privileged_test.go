@@ -269,7 +269,7 @@ func TestPrivilegedDel(t *testing.T) {
 		{"interface gone", func(e *env) { e.ip("link del net1") }, `,"vrfname":"blue"`},
 		{"VRF gone", func(e *env) { e.ip("link del blue") }, `,"vrfname":"blue"`},
 		{"record lost", func(e *env) {
-			if err := e.runs.Remove(attachments.Ref{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
+			if err := e.runs.Remove(attachments.ID{Network: "net", ContainerID: "a", IfName: "net1"}, Name); err != nil {
 				e.t.Fatal(err)
 			}
 		}, `,"vrfname":"blue"`},

@@ -101,8 +101,8 @@ type section struct {
 	former
 }
 
-func (p *plugin) recall(ref attachments.Ref) (s section, found bool, path string) {
-	return attachments.Recall[section](p.Records, ref, Name)
+func (p *plugin) recall(ref attachments.ID) (s section, found bool, path string) {
+	return attachments.ReadSection[section](p.Records, ref, Name)
 }
 
 // add puts the interface into the VRF and passes the result on.

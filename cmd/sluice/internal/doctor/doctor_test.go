@@ -21,7 +21,7 @@ import (
 
 // healthy is a node with one pod and two uplinks, with which nothing is wrong.
 func healthy() *Facts {
-	ref := attachments.Ref{Network: "net0", ContainerID: "a", IfName: "eth0"}
+	ref := attachments.ID{Network: "net0", ContainerID: "a", IfName: "eth0"}
 	at := func(role, name string, index int) loader.DeviceStatus {
 		return loader.DeviceStatus{Name: name, Ifindex: index, Role: role, Programs: []loader.ProgramStatus{
 			{Name: "sl_in", Hook: "ingress", How: "tcx", ID: 5, OK: true}, {Name: "sl_out", Hook: "egress", How: "tcx", ID: 6, OK: true},
@@ -46,7 +46,7 @@ func healthy() *Facts {
 			// A limit on what the pod sends.
 			{Ifindex: 7, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "sl_in", ID: 5, How: "clsact", Ours: true}, {How: "clsact", Kind: "u32", To: 8}}},
 		},
-		Records: []*attachments.Record{{Ref: ref, Plugins: map[string]attachments.Section{
+		Records: []*attachments.Record{{ID: ref, Plugins: map[string]attachments.Section{
 			"portmap": {State: attachments.StateDone, Data: json.RawMessage(`{"ports":[{"backend":"ebpf"}]}`)},
 		}}},
 		Sysctls: map[string]string{
@@ -247,7 +247,7 @@ func TestDocumented(t *testing.T) {
 
 // Findings come in the same order each time.
 func TestRecordsInOrder(t *testing.T) {
-	f := &Facts{Config: nodeconf.Default(), Records: []*attachments.Record{{Ref: attachments.Ref{Network: "n", ContainerID: "a", IfName: "eth0"}, Plugins: map[string]attachments.Section{}}}}
+	f := &Facts{Config: nodeconf.Default(), Records: []*attachments.Record{{ID: attachments.ID{Network: "n", ContainerID: "a", IfName: "eth0"}, Plugins: map[string]attachments.Section{}}}}
 	for _, name := range []string{"bandwidth", "bridge", "firewall", "portmap", "tuning"} {
 		f.Records[0].Plugins[name] = attachments.Section{State: attachments.StateIntent}
 	}

@@ -19,14 +19,14 @@ func checkRecords(f *Facts) []Finding {
 	for _, r := range f.Records {
 		for _, name := range slices.Sorted(maps.Keys(r.Plugins)) {
 			if r.Plugins[name].State == attachments.StateIntent {
-				out = append(out, Finding{"records", Info, fmt.Sprintf("the ADD of %s by %s is under way, or was killed", r.Ref, name), "if the pod is not being started, let the runtime delete it"})
+				out = append(out, Finding{"records", Info, fmt.Sprintf("the ADD of %s by %s is under way, or was killed", r.ID, name), "if the pod is not being started, let the runtime delete it"})
 			}
 		}
 		if f.Status == nil || f.isLeft(r) || !slices.Contains(backends(r), "ebpf") {
 			continue
 		}
 		if !slices.ContainsFunc(f.Status.Endpoints, func(e loader.EndpointStatus) bool { return e.Owner == r.Owner() }) {
-			out = append(out, Finding{"records", Problem, fmt.Sprintf("%s has a record, but the datapath does not serve it: its ports, masquerading or admission do not work", r.Ref), "delete and add the pod again"})
+			out = append(out, Finding{"records", Problem, fmt.Sprintf("%s has a record, but the datapath does not serve it: its ports, masquerading or admission do not work", r.ID), "delete and add the pod again"})
 		}
 	}
 	return out
@@ -34,7 +34,7 @@ func checkRecords(f *Facts) []Finding {
 
 func (f *Facts) isLeft(r *attachments.Record) bool {
 	return slices.ContainsFunc(f.Leftovers.Items, func(i orphans.Item) bool {
-		return i.Kind == orphans.Record && i.What == "record of "+r.Ref.String()
+		return i.Kind == orphans.Record && i.What == "record of "+r.ID.String()
 	})
 }
 

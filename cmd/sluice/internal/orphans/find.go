@@ -85,7 +85,7 @@ func IsIFB(name string) bool {
 
 // ifbOf reports that a device has one of the attachment's names: the
 // reference's, or the one of ours for a second interface of a container.
-func ifbOf(name string, ref attachments.Ref) bool {
+func ifbOf(name string, ref attachments.ID) bool {
 	for _, of := range []string{ref.Network + ref.ContainerID, ref.Network + "\x00" + ref.ContainerID + "\x00" + ref.IfName} {
 		sum := sha512.Sum512([]byte(of))
 		if (ifbPrefix + hex.EncodeToString(sum[:]))[:ifbLength] == name {
@@ -214,8 +214,8 @@ var pluginsWithoutOutsideState = []string{"bridge", "ptp", "macvlan", "ipvlan", 
 func findRecords(s *Inventory) []Item {
 	var out []Item
 	for _, r := range s.Records {
-		i := Item{Kind: Record, What: "record of " + r.Ref.String(), record: r}
-		at := slices.IndexFunc(s.Known.Attachments, func(a Attachment) bool { return a.Record && a.Ref == r.Ref })
+		i := Item{Kind: Record, What: "record of " + r.ID.String(), record: r}
+		at := slices.IndexFunc(s.Known.Attachments, func(a Attachment) bool { return a.Record && a.Ref == r.ID })
 		switch {
 		case r.Corrupt:
 			i.Why = "it cannot be read"

@@ -42,7 +42,7 @@ func Look(records []*attachments.Record, p Places) (Known, error) {
 	var errs []error
 	for _, r := range records {
 		k.Attachments = append(k.Attachments, Attachment{
-			Ref: r.Ref, Netns: r.NetNS, State: stateOf(r.NetNS), Record: true, From: "record", Addrs: recordedAddrs(r),
+			Ref: r.ID, Netns: r.NetNS, State: stateOf(r.NetNS), Record: true, From: "record", Addrs: recordedAddrs(r),
 		})
 	}
 	cached := 0
@@ -171,7 +171,7 @@ func parseCached(raw []byte) (Attachment, error) {
 	if c.ContainerID == "" {
 		return Attachment{}, errors.New("names no container")
 	}
-	a := Attachment{Ref: attachments.Ref{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}, Netns: c.Netns}
+	a := Attachment{Ref: attachments.ID{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}, Netns: c.Netns}
 	for _, i := range c.Result.Interfaces {
 		if a.Netns == "" && i.Name == c.IfName && strings.HasPrefix(i.Sandbox, "/") {
 			a.Netns = i.Sandbox

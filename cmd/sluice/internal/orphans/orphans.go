@@ -69,7 +69,7 @@ const (
 
 // Attachment is one that our records or a runtime's cache name.
 type Attachment struct {
-	Ref    attachments.Ref
+	Ref    attachments.ID
 	Netns  string
 	State  State
 	Addrs  []netip.Addr
@@ -131,7 +131,7 @@ func (k *Known) named(is func(Attachment) bool, addrs []netip.Addr) verdict {
 		return gone("the network namespace %s of %s is gone (%s)", dead.Netns, dead.Ref, dead.From)
 	}
 	for _, r := range k.Reserved {
-		if is(Attachment{Ref: attachments.Ref{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, Addrs: []netip.Addr{r.Addr}}) {
+		if is(Attachment{Ref: attachments.ID{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, Addrs: []netip.Addr{r.Addr}}) {
 			return doubt("host-local still holds %s for it (%s)", r.Addr, r.File)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	refA = attachments.Ref{Network: "n", ContainerID: "a", IfName: "eth0"}
+	refA = attachments.ID{Network: "n", ContainerID: "a", IfName: "eth0"}
 	addr = netip.MustParseAddr("10.1.0.2")
 )
 
@@ -41,7 +41,7 @@ func TestNamed(t *testing.T) {
 		{"one dead, one alive", Known{Attachments: []Attachment{attachment(Dead), attachment(Alive)}}, nil, verdict{}},
 		{"dead", Known{Attachments: []Attachment{attachment(Dead, addr)}}, []netip.Addr{addr}, verdict{gone: true}},
 		{"dead, its address is somebody's", Known{
-			Attachments: []Attachment{attachment(Dead, addr), {Ref: attachments.Ref{ContainerID: "b"}, State: Alive, Addrs: []netip.Addr{addr}}},
+			Attachments: []Attachment{attachment(Dead, addr), {Ref: attachments.ID{ContainerID: "b"}, State: Alive, Addrs: []netip.Addr{addr}}},
 			Addrs:       map[netip.Addr]string{addr: "/run/netns/b"},
 		}, []netip.Addr{addr}, verdict{gone: true}},
 		{"dead, its address is nobody's", Known{
@@ -89,7 +89,7 @@ func TestAddress(t *testing.T) {
 const ifbName = "bwpc189d8b6a7b4"
 
 func TestFindIFBs(t *testing.T) {
-	ctr := attachments.Ref{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
+	ctr := attachments.ID{Network: "n1", ContainerID: "ctr1", IfName: "eth0"}
 	with := func(s State) Known { return Known{Attachments: []Attachment{{Ref: ctr, State: s, Netns: "/x"}}} }
 	link := rtnl.Link{Index: 9, Name: ifbName, Kind: "ifb"}
 	tests := []struct {
@@ -164,7 +164,7 @@ func TestFindRecords(t *testing.T) {
 	}
 	for _, tt := range tests {
 		dead.State = tt.state
-		s := Inventory{Records: []*attachments.Record{{Ref: refA, Plugins: tt.plugins}}, Known: Known{Attachments: []Attachment{dead}}}
+		s := Inventory{Records: []*attachments.Record{{ID: refA, Plugins: tt.plugins}}, Known: Known{Attachments: []Attachment{dead}}}
 		items := findRecords(&s)
 		if len(items) != tt.items || tt.items > 0 && items[0].Removable != tt.sweep {
 			t.Errorf("%s: %+v", tt.name, items)
@@ -265,7 +265,7 @@ func TestRecordedAddrs(t *testing.T) {
 
 // What is said of a record does not change from one call to the next.
 func TestRecordSaysTheSame(t *testing.T) {
-	r := &attachments.Record{Ref: refA, NetNS: "/run/netns/a", Plugins: map[string]attachments.Section{}}
+	r := &attachments.Record{ID: refA, NetNS: "/run/netns/a", Plugins: map[string]attachments.Section{}}
 	for _, name := range []string{"bridge", "dhcp", "flannel", "host-device", "host-local", "static"} {
 		r.Plugins[name] = attachments.Section{}
 	}

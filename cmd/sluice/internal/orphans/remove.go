@@ -60,7 +60,7 @@ func (b Remover) Remove(ctx context.Context, items []Item) error {
 		case i.Kind == IFB:
 			errs = append(errs, removeIFB(i.link))
 		case i.Kind == Record:
-			errs = append(errs, b.removeRecord(i.record.Ref))
+			errs = append(errs, b.removeRecord(i.record.ID))
 		}
 	}
 	return errors.Join(errs...)
@@ -81,7 +81,7 @@ func (b Remover) cameBack(owner uint64) bool {
 	return false
 }
 
-func (b Remover) removeRecord(ref attachments.Ref) error {
+func (b Remover) removeRecord(ref attachments.ID) error {
 	r, err := b.Records.Load(ref)
 	if errors.Is(err, attachments.ErrNotExist) {
 		return nil

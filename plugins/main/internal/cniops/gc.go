@@ -21,7 +21,7 @@ type Collector struct {
 	// Detach removes one attachment and its record, see gc.Collector.
 	Detach func(ctx context.Context, call *cniskel.Args, c DelConf, rec *attachments.Record) error
 	// Sweep is that of gc.Collector. It runs after the IPAM plugin's GC.
-	Sweep func(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error
+	Sweep func(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error
 }
 
 // GC detaches what the network's records name and the runtime no longer lists,
@@ -36,7 +36,7 @@ func (g Collector) GC(ctx context.Context, a *cniskel.Args) error {
 		Detach: func(ctx context.Context, call *cniskel.Args, rec *attachments.Record) error {
 			return g.Detach(ctx, call, c, rec)
 		},
-		Sweep: func(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
+		Sweep: func(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error {
 			var errs []error
 			if kind, err := ipam.Type(c.IPAM); err == nil && kind != "" {
 				errs = append(errs, g.IPAM.GC(ctx, a, kind))

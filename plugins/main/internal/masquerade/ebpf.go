@@ -53,7 +53,7 @@ func (j ebpfJob) Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Sta
 // the datapath is not loaded, where another process has removed its maps, or
 // where eBPF cannot run. A DEL that failed for one of these would block the
 // plugins before it in the chain.
-func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, _ held) error {
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, _ held) error {
 	err := b.opener().Existing(ctx, a, func(dp Datapath) error {
 		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureMasquerade))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "stop masquerading the pod")
@@ -74,7 +74,7 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint) er
 
 // Sweep lets the datapath remove the entries of unknown owners. The list may have
 // no chained plugin that would.
-func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.Ref]bool) error {
+func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[attachments.ID]bool) error {
 	return b.opener().Sweep(ctx, a, b.List, valid)
 }
 

@@ -120,7 +120,7 @@ func (s *Session) Close() {
 // record says; with an empty name every backend is asked, and with nil addresses
 // everything that carries the attachment's name goes, unless the record of another
 // attachment has it. Missing is success.
-func (n Node) Stop(ctx context.Context, a *cniskel.Args, ref attachments.Ref, backend string, addrs []netip.Prefix) error {
+func (n Node) Stop(ctx context.Context, a *cniskel.Args, ref attachments.ID, backend string, addrs []netip.Prefix) error {
 	h := held{addrs: addrs}
 	if addrs == nil {
 		var err error
@@ -137,11 +137,11 @@ func (n Node) Stop(ctx context.Context, a *cniskel.Args, ref attachments.Ref, ba
 
 // others are the addresses of the container's other attachments of the network:
 // with iptables they share the name of the rules.
-func (n Node) others(ref attachments.Ref) ([]netip.Prefix, error) {
+func (n Node) others(ref attachments.ID) ([]netip.Prefix, error) {
 	records, err := n.List(ref.Network)
 	var out []netip.Prefix
 	for _, r := range records {
-		if r.ContainerID != ref.ContainerID || r.Ref == ref {
+		if r.ContainerID != ref.ContainerID || r.ID == ref {
 			continue
 		}
 		for plugin := range r.Plugins {
@@ -175,7 +175,7 @@ func (n Node) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint, c 
 
 // Sweep removes what is masqueraded in the network for attachments that neither
 // the runtime nor a record knows. It is the last part of a main plugin's GC.
-func (n Node) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
+func (n Node) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error {
 	return n.chooser().Sweep(ctx, a, network, valid)
 }
 

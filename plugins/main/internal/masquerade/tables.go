@@ -40,7 +40,7 @@ func (j tablesJob) Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.S
 }
 
 // Remove takes the rules out. It needs neither the pod nor its device.
-func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.Ref, h held) error {
+func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, h held) error {
 	err := b.DelMasq(ctx, ref, h.addrs, h.spare)
 	if h.addrs == nil {
 		err = backend.Unusable(a, b, err)
@@ -55,14 +55,14 @@ func (b tables) Check(ctx context.Context, _ *cniskel.Args, ep loader.Endpoint) 
 
 // Sweep removes the rules of attachments of the network that neither the runtime
 // lists nor a record names.
-func (b tables) Sweep(ctx context.Context, _ *cniskel.Args, network string, valid map[attachments.Ref]bool) error {
+func (b tables) Sweep(ctx context.Context, _ *cniskel.Args, network string, valid map[attachments.ID]bool) error {
 	records, err := b.List(network)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
 	}
 	keep := slices.Collect(maps.Keys(valid))
 	for _, r := range records {
-		keep = append(keep, r.Ref)
+		keep = append(keep, r.ID)
 	}
 	err = b.SweepMasq(ctx, network, keep)
 	if errors.Is(err, netfilter.ErrUnusable) {

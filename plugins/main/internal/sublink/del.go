@@ -41,20 +41,20 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return cniops.Collector{
 		Section: p.Name, List: p.Records.List, IPAM: p.IPAM,
 		Detach: func(ctx context.Context, call *cniskel.Args, c cniops.DelConf, rec *attachments.Record) error {
-			old := p.loadSection(rec.Ref)
+			old := p.loadSection(rec.ID)
 			// Of an ADD that was killed no index is recorded: name and kind find what it made, in the namespace with the recorded
 			// inode alone. It must not stay, since its addresses are released.
-			if !old.found || old.NetNS == 0 || p.Records.Claimed(rec.Ref, old.netns) {
+			if !old.found || old.NetNS == 0 || p.Records.Claimed(rec.ID, old.netns) {
 				old.netns = "" // nothing tells the interface from another's
 			}
-			return p.detach(ctx, call, rec.Ref, old, c.IPAM)
+			return p.detach(ctx, call, rec.ID, old, c.IPAM)
 		},
 	}.GC(ctx, a)
 }
 
 // detach removes the interface, releases the address and then forgets the
 // attachment. It goes on after an error; the record stays while something is left.
-func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.Ref, old remembered, section json.RawMessage) error {
+func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.ID, old remembered, section json.RawMessage) error {
 	err := errors.Join(
 		ipam.Release(ctx, p.IPAM, a, section, old.IPAM),
 		old.remove(p.Name, ref.IfName),

@@ -158,9 +158,9 @@ func TestPrivilegedGC(t *testing.T) {
 }
 
 // killedBeforeComplete makes of a finished record what an ADD leaves that was killed before it wrote its last one.
-func (s *stage) killedBeforeComplete(ref attachments.Ref) {
+func (s *stage) killedBeforeComplete(ref attachments.ID) {
 	s.T.Helper()
-	data, found, path := attachments.Recall[map[string]any](s.Dir, ref, s.name)
+	data, found, path := attachments.ReadSection[map[string]any](s.Dir, ref, s.name)
 	if !found || data["ifIndex"] == nil {
 		s.T.Fatalf("the record of %s has %v", ref, data)
 	}
@@ -176,7 +176,7 @@ func TestPrivilegedGCAfterKilledAdd(t *testing.T) {
 	gc := plugintest.Call{Conf: map[string]any{"ipam": map[string]any{"type": "fake"}, "cni.dev/valid-attachments": []any{}}}
 	eachKind(t, func(t *testing.T, s *stage) {
 		s.MustAdd(s.call())
-		s.killedBeforeComplete(attachments.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"})
+		s.killedBeforeComplete(attachments.ID{Network: "net1", ContainerID: "c1", IfName: "eth0"})
 		if err := s.Verb(s.Plug.GC, gc); err != nil {
 			t.Fatalf("GC: %v", err)
 		}
@@ -189,8 +189,8 @@ func TestPrivilegedGCAfterKilledAdd(t *testing.T) {
 		s.NoRecords()
 
 		s.MustAdd(s.call())
-		s.killedBeforeComplete(attachments.Ref{Network: "net1", ContainerID: "c1", IfName: "eth0"})
-		if err := s.Dir.Begin(attachments.Ref{Network: "net2", ContainerID: "c2", IfName: "eth0"}, s.pod.Path, s.name, map[string]any{}); err != nil {
+		s.killedBeforeComplete(attachments.ID{Network: "net1", ContainerID: "c1", IfName: "eth0"})
+		if err := s.Dir.Begin(attachments.ID{Network: "net2", ContainerID: "c2", IfName: "eth0"}, s.pod.Path, s.name, map[string]any{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Verb(s.Plug.GC, gc); err != nil {

@@ -35,7 +35,7 @@ func TestPrivilegedCheckAltName(t *testing.T) {
 		if err != nil || len(records) != 1 {
 			t.Fatalf("records %v, %v", records, err)
 		}
-		if err := s.Dir.Remove(records[0].Ref, s.name); err != nil {
+		if err := s.Dir.Remove(records[0].ID, s.name); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Check(call, res); err != nil {

@@ -93,7 +93,7 @@ type Request struct {
 	// Given is a result to take the addresses from instead of from IPAM.
 	Given *types100.Result
 
-	ref      attachments.Ref
+	ref      attachments.ID
 	ipamType string
 }
 
@@ -162,8 +162,8 @@ type remembered struct {
 	netns string // recorded path
 }
 
-func (p *plugin) loadSection(ref attachments.Ref) (r remembered) {
-	r.section, r.found, r.netns = attachments.Recall[section](p.Records, ref, p.Name)
+func (p *plugin) loadSection(ref attachments.ID) (r remembered) {
+	r.section, r.found, r.netns = attachments.ReadSection[section](p.Records, ref, p.Name)
 	return r
 }
 

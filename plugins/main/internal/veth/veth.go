@@ -53,7 +53,7 @@ func (r Recorded) MAC() net.HardwareAddr {
 
 // HostName returns the host end's name for the given try. It follows from the
 // attachment, so that the device can be found when every record is lost.
-func HostName(ref attachments.Ref, try int) string {
+func HostName(ref attachments.ID, try int) string {
 	var b [12]byte
 	binary.BigEndian.PutUint64(b[:], ref.Owner())
 	binary.BigEndian.PutUint32(b[8:], uint32(try))
@@ -71,7 +71,7 @@ func RandomMAC() net.HardwareAddr {
 // Make calls add, which makes the pair under r's name and address, until that
 // name is free on the node. save is called after each change of r, nameFree when
 // the other name may be the one that is taken; its error ends the matter.
-func (r *Recorded) Make(ref attachments.Ref, add, save, nameFree func() error) error {
+func (r *Recorded) Make(ref attachments.ID, add, save, nameFree func() error) error {
 	for try := range nameTries {
 		if try > 0 {
 			r.HostIfName = HostName(ref, try)
@@ -143,7 +143,7 @@ func (r Recorded) same(l rtnl.Link) bool {
 }
 
 // RemoveDerived deletes the host end that an ADD whose record is lost made.
-func RemoveDerived(host *rtnl.Handle, ref attachments.Ref) error {
+func RemoveDerived(host *rtnl.Handle, ref attachments.ID) error {
 	l, err := host.LinkByName(HostName(ref, 0))
 	if err != nil || l.Kind != "veth" {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up the host end")

@@ -9,7 +9,7 @@ import (
 )
 
 func TestHostName(t *testing.T) {
-	ref := attachments.Ref{Network: "n", ContainerID: "c", IfName: "eth0"}
+	ref := attachments.ID{Network: "n", ContainerID: "c", IfName: "eth0"}
 	a, b := HostName(ref, 0), HostName(ref, 1)
 	if a == b || len(a) != 12 || a[:4] != "veth" || a != HostName(ref, 0) {
 		t.Errorf("names %q, %q", a, b)
