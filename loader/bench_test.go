@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // benchEnv is a loaded node with an uplink and n pods, each with two addresses and one published port. Host ends that are no
@@ -28,7 +29,7 @@ func benchEnv(b *testing.B, n int) (*env, *Datapath) {
 	for i := range n {
 		ep := e.benchPod(i)
 		e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
-		e.ok(d.Publish(e.ctx, ep.Ref.Owner(), []HostPort{port(uint16(10000+i), ep.Addrs[0].Addr().String(), 80)}))
+		e.ok(d.SetHostPorts(e.ctx, ep.Ref.Owner(), nil, []hostport.Mapping{port(uint16(10000+i), ep.Addrs[0].Addr().String(), 80)}))
 	}
 	return e, d
 }
@@ -63,7 +64,7 @@ func benchVerbs(b *testing.B, n int) {
 	e, _ := benchEnv(b, n)
 	ep := e.benchPod(n + 1)
 	owner := ep.Ref.Owner()
-	ports := []HostPort{port(30000, ep.Addrs[0].Addr().String(), 80)}
+	ports := []hostport.Mapping{port(30000, ep.Addrs[0].Addr().String(), 80)}
 	steps := []struct {
 		name   string
 		f      func(*Datapath) error
@@ -72,12 +73,12 @@ func benchVerbs(b *testing.B, n int) {
 		{"Enable", func(d *Datapath) error { return d.Enable(e.ctx, ep, FeatureMasquerade) },
 			func(d *Datapath) { e.ok(d.Disable(e.ctx, owner, FeatureMasquerade)) }},
 		{"EnableMore", func(d *Datapath) error { return d.Enable(e.ctx, ep, FeaturePublish) }, nil},
-		{"Publish", func(d *Datapath) error { return d.Publish(e.ctx, owner, ports) },
-			func(d *Datapath) { e.ok(d.Unpublish(e.ctx, owner, ports)) }},
+		{"SetHostPorts", func(d *Datapath) error { return d.SetHostPorts(e.ctx, owner, nil, ports) },
+			func(d *Datapath) { e.ok(d.RemoveHostPorts(e.ctx, owner, keysOf(ports...))) }},
 		{"Sync", func(d *Datapath) error { return d.Sync(e.ctx) }, nil},
 		{"CheckEndpoint", func(d *Datapath) error { return d.CheckEndpoint(e.ctx, ep, FeaturePublish) }, nil},
-		{"Unpublish", func(d *Datapath) error { return d.Unpublish(e.ctx, owner, nil) },
-			func(d *Datapath) { e.ok(d.Publish(e.ctx, owner, ports)) }},
+		{"RemoveHostPorts", func(d *Datapath) error { return d.RemoveHostPorts(e.ctx, owner, nil) },
+			func(d *Datapath) { e.ok(d.SetHostPorts(e.ctx, owner, nil, ports)) }},
 		{"Disable", func(d *Datapath) error { return d.Disable(e.ctx, owner, ^Feature(0)) },
 			func(d *Datapath) { e.ok(d.Enable(e.ctx, ep, FeatureMasquerade)) }},
 	}

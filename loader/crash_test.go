@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
@@ -170,20 +171,20 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 		ep.Policy = &policy.Policy{DenyIngress: true}
 		owner := ep.Ref.Owner()
 		e.ok(d.Enable(e.ctx, ep, FeatureAdmit|FeaturePublish))
-		port := HostPort{
-			HostIP: netip.IPv4Unspecified(), Proto: unix.IPPROTO_TCP, Port: 8080, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80,
-			Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		port := hostport.Mapping{
+			Key: hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: unix.IPPROTO_TCP, Port: 8080}, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80,
+			AllowedSources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		}
-		e.ok(d.Publish(e.ctx, owner, []HostPort{port}))
+		e.ok(d.SetHostPorts(e.ctx, owner, nil, []hostport.Mapping{port}))
 		e.ok(os.Remove(d.paths.mapPin(missing)))
 
 		next, err := OpenExisting(e.ctx, e.o)
 		e.ok(err)
 		for name, verb := range map[string]func() error{
-			"Unpublish": func() error { return next.Unpublish(e.ctx, owner, nil) },
-			"Disable":   func() error { return next.Disable(e.ctx, owner, FeatureAdmit|FeaturePublish) },
-			"Unshape":   func() error { return next.Unshape(e.ctx, owner) },
-			"GC":        func() error { return next.GC(e.ctx, func(uint64) bool { return true }) },
+			"RemoveHostPorts": func() error { return next.RemoveHostPorts(e.ctx, owner, nil) },
+			"Disable":         func() error { return next.Disable(e.ctx, owner, FeatureAdmit|FeaturePublish) },
+			"Unshape":         func() error { return next.Unshape(e.ctx, owner) },
+			"GC":              func() error { return next.GC(e.ctx, func(uint64) bool { return true }) },
 		} {
 			if err := verb(); err != nil {
 				t.Errorf("without %s: %s: %v", missing, name, err)

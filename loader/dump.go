@@ -78,17 +78,18 @@ func counters(c endpoint.Counters) EndpointCounter {
 	}
 }
 
-// HostPorts returns the published ports in the order of address, protocol and port.
-func (d *Datapath) HostPorts(_ context.Context) ([]PublishedPort, error) {
-	m, err := d.hostPorts()
+// HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
+// devices in their conditions.
+func (d *Datapath) HostPorts(_ context.Context) ([]hostport.Entry, error) {
+	m, err := d.hostPortMap()
 	if err != nil {
 		return nil, err
 	}
-	raw, err := d.pinned(mapHostPortAllowlist)
+	lists, err := d.allowlists()
 	if err != nil {
 		return nil, err
 	}
-	lists, err := hostport.NewSources(raw).All()
+	sources, err := lists.All()
 	if err != nil {
 		return nil, err
 	}
@@ -97,38 +98,30 @@ func (d *Datapath) HostPorts(_ context.Context) ([]PublishedPort, error) {
 		return nil, err
 	}
 	defer h.Close()
-	var out []PublishedPort
-	err = m.Each(func(k hostport.Key, v hostport.Value) bool {
-		out = append(out, PublishedPort{
-			HostPort: HostPort{
-				HostIP: k.HostIP, Proto: k.Proto, Port: k.Port, PodIP: v.PodIP, PodPort: v.PodPort,
-				SNAT: v.Flags&hostport.FlagSNAT != 0, MasqAll: v.Flags&hostport.FlagMasqAll != 0,
-				Sources: lists[v.Sources], Match: newMatch(h, v.Conditions),
-			},
-			Owner: v.Owner, Generation: v.Gen,
-		})
+	var out []hostport.Entry
+	err = m.Each(func(e hostport.Entry) bool {
+		e.AllowedSources, e.Conditions.InDevice = sources[e.Allowlist], inDevice(h, e.Conditions.InIfindex)
+		out = append(out, e)
 		return true
 	})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(out, func(a, b PublishedPort) int {
+	slices.SortFunc(out, func(a, b hostport.Entry) int {
 		return cmp.Or(a.HostIP.Compare(b.HostIP), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
 	})
 	return out, nil
 }
 
-// newMatch names the device of a condition, by its number where it has gone.
-func newMatch(h *rtnl.Handle, c hostport.Conditions) Match {
-	m := Match{Source: c.Source, Dest: c.Dest, NotSource: c.NotSource, NotDest: c.NotDest, NotIn: c.NotIndex}
-	if c.In == 0 {
-		return m
+// inDevice names the device of a condition, by its number if it does not exist any more.
+func inDevice(h *rtnl.Handle, index uint32) string {
+	if index == 0 {
+		return ""
 	}
-	m.In = "#" + strconv.Itoa(int(c.In))
-	if l, err := h.LinkByIndex(int(c.In)); err == nil {
-		m.In = l.Name
+	if l, err := h.LinkByIndex(int(index)); err == nil {
+		return l.Name
 	}
-	return m
+	return "#" + strconv.Itoa(int(index))
 }
 
 // Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all

@@ -258,19 +258,19 @@ func (e endpoints) count(ep Endpoint, back *rollback.Stack) error {
 func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
-	lost, err := d.displacements()
+	waiting, err := d.addrWaitlist()
 	if err != nil {
 		return false, err
 	}
-	was := lost.all
-	back.Push("addresses taken over", func(context.Context) error { return lost.set(was) })
+	was := waiting.all
+	back.Push("addresses taken over", func(context.Context) error { return waiting.set(was) })
 	for _, p := range ep.Addrs {
 		addr := p.Addr().Unmap()
 		old, had, err := eps.addrs.Get(addr)
 		if err != nil {
 			return false, fmt.Errorf("endpoint %s: %w", addr, err)
 		}
-		own, mine, err := lost.claim(addr, owner, old, had)
+		own, mine, err := waiting.take(addr, owner, old, had)
 		if err != nil {
 			return false, err
 		}
@@ -329,13 +329,13 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 }
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
-// else on them. of accepts the owners of the entries, who may have been displaced from others. It goes on after errors.
+// else on them. of accepts the owners of the entries, who may wait for other addresses. It goes on after errors.
 func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature, shared map[uint32]int, of func(owner uint64) bool) error {
-	lost, err := d.displacements()
+	waiting, err := d.addrWaitlist()
 	if err != nil {
 		return err
 	}
-	errs := []error{lost.release(f, of)}
+	errs := []error{waiting.release(f, of)}
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
@@ -349,10 +349,10 @@ func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature,
 			}
 			continue
 		}
-		heir, err := lost.heir(a, e.addr)
-		if heir != nil {
-			shared[heir.Ifindex]++
-			err = errors.Join(err, eps.addrs.Put(e.addr, heir))
+		next, err := waiting.nextWaiter(a, e.addr)
+		if next != nil {
+			shared[next.Ifindex]++
+			err = errors.Join(err, eps.addrs.Put(e.addr, next))
 		} else {
 			err = errors.Join(err, eps.addrs.Delete(e.addr))
 		}

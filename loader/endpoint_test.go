@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
@@ -318,7 +319,7 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 			e.ok(err)
 			ep := e.pod("pod1", "10.1.0.2/16")
 			e.ok(d.Enable(e.ctx, ep, FeatureAdmit|FeaturePublish))
-			e.ok(d.Publish(e.ctx, ep.Ref.Owner(), []HostPort{port(8080, "10.1.0.2", 80)}))
+			e.ok(d.SetHostPorts(e.ctx, ep.Ref.Owner(), nil, []hostport.Mapping{port(8080, "10.1.0.2", 80)}))
 			if len(pins(e)) == 0 {
 				t.Fatal("no pins")
 			}
@@ -389,7 +390,7 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 			if err == nil {
 				err = checker.CheckEndpoint(e.ctx, ep, FeatureAdmit)
 				e.ok(checker.Disable(e.ctx, 1, FeatureAdmit))
-				e.ok(checker.Unpublish(e.ctx, 1, nil))
+				e.ok(checker.RemoveHostPorts(e.ctx, 1, nil))
 				e.ok(checker.GC(e.ctx, func(uint64) bool { return true }))
 				e.ok(checker.Close())
 			}
@@ -412,8 +413,8 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	e.ok(d.Sync(e.ctx))
 	before, err := d.attacher("").at(index, hookFromUplink())
 	e.ok(err)
-	ports := []HostPort{port(8080, "10.1.0.2", 80)}
-	e.ok(d.Publish(e.ctx, 1, ports))
+	ports := []hostport.Mapping{port(8080, "10.1.0.2", 80)}
+	e.ok(d.SetHostPorts(e.ctx, 1, nil, ports))
 	for _, dir := range []string{d.paths.links(), d.paths.clsact(), d.paths.routedDevs(), d.paths.podns(), d.paths.edt()} {
 		e.ok(os.RemoveAll(dir))
 	}
@@ -421,9 +422,9 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	again := e.open()
 	again.lookHolds = 0
 	e.ok(again.Enable(e.ctx, ep, FeatureAdmit))
-	e.ok(again.Publish(e.ctx, 1, ports))
+	e.ok(again.SetHostPorts(e.ctx, 1, nil, ports))
 	e.ok(again.CheckEndpoint(e.ctx, ep, FeatureAdmit))
-	e.ok(again.CheckPorts(e.ctx, 1, ports))
+	e.ok(again.CheckHostPorts(e.ctx, 1, ports))
 	after, err := again.attacher("").at(index, hookFromUplink())
 	e.ok(err)
 	if after.how != before.how {

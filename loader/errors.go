@@ -19,7 +19,7 @@ var (
 	ErrIncompatible = loadapi.ErrIncompatible
 	// ErrFull says that a map has no room for another entry.
 	ErrFull = errors.New("map is full")
-	// ErrDiffers says that the kernel's state is not what was asked to be there (CheckEndpoint, CheckPorts).
+	// ErrDiffers says that the kernel's state is not what was asked to be there (CheckEndpoint, CheckHostPorts).
 	ErrDiffers = errors.New("datapath state differs")
 	// ErrConflict says that a place on a device that must be ours is taken by somebody else.
 	ErrConflict = errors.New("taken by another program")

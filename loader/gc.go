@@ -56,17 +56,11 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 }
 
 func (d *Datapath) collectPorts(valid func(uint64) bool) error {
-	m, err := d.hostPorts()
+	m, err := d.hostPortMap()
 	if err != nil {
 		return err
 	}
-	stale := make(map[hostport.Key]hostport.Value)
-	err = m.Each(func(k hostport.Key, v hostport.Value) bool {
-		if !valid(v.Owner) {
-			stale[k] = v
-		}
-		return true
-	})
+	stale, err := matching(m, func(e hostport.Entry) bool { return !valid(e.Owner) })
 	if err != nil {
 		return err
 	}
@@ -74,9 +68,9 @@ func (d *Datapath) collectPorts(valid func(uint64) bool) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{c.forget(func(w waitingPort) bool { return !valid(w.Value.Owner) })}
-	for k, v := range stale {
-		errs = append(errs, c.withdraw(k, v))
+	errs := []error{c.forget(func(w waiter) bool { return !valid(w.Owner) })}
+	for _, e := range stale {
+		errs = append(errs, c.withdraw(e))
 	}
 	return errors.Join(append(errs, c.end())...)
 }
@@ -107,12 +101,12 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	if err != nil {
 		return err
 	}
-	lost, err := d.displacements()
+	waiting, err := d.addrWaitlist()
 	if err != nil {
 		return err
 	}
 	used := make(map[uint32]bool)
-	for _, x := range lost.all {
+	for _, x := range waiting.all {
 		used[x.Value.Ifindex] = true
 	}
 	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {

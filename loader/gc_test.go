@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
@@ -29,7 +30,7 @@ func TestPrivilegedGC(t *testing.T) {
 			stays, goes, dead := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16"), e.pod("pod3", "10.1.0.4/16")
 			for i, ep := range []Endpoint{stays, goes, dead} {
 				e.ok(d.Enable(e.ctx, ep, FeatureAdmit|FeaturePublish))
-				e.ok(d.Publish(e.ctx, ep.Ref.Owner(), []HostPort{port(uint16(8080+i), ep.Addrs[0].Addr().String(), 80)}))
+				e.ok(d.SetHostPorts(e.ctx, ep.Ref.Owner(), nil, []hostport.Mapping{port(uint16(8080+i), ep.Addrs[0].Addr().String(), 80)}))
 			}
 			e.ip("link", "del", "pod3") // the device went without a DEL
 			asked := make(map[uint64]int)
@@ -186,7 +187,7 @@ func TestPrivilegedParallelVerbs(t *testing.T) {
 				if err := first.Enable(e.ctx, ep, FeaturePublish); err != nil {
 					return err
 				}
-				return first.Publish(e.ctx, ep.Ref.Owner(), []HostPort{port(8080, ep.Addrs[0].Addr().String(), uint16(1000+i))})
+				return first.SetHostPorts(e.ctx, ep.Ref.Owner(), nil, []hostport.Mapping{port(8080, ep.Addrs[0].Addr().String(), uint16(1000+i))})
 			})
 		}()
 	}

@@ -123,7 +123,7 @@ func (d *Datapath) fillAtLoad(k constants) error {
 	if err := removeIfThere(d.paths.reserved); err != nil { // the map may be new: what it holds is not known
 		return err
 	}
-	ports, err := d.hostPorts()
+	ports, err := d.hostPortMap()
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (d *Datapath) fillAtLoad(k constants) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeRowsOf(d.paths.waiting, ports.Len), removeRowsOf(d.paths.displaced, eps.addrs.Len))
+	return errors.Join(removeStaleList(d.paths.waiting, ports.Len), removeStaleList(d.paths.displaced, eps.addrs.Len))
 }
 
 // refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // nameBefore is the inverse of nameNow.
@@ -119,9 +120,9 @@ func TestPrivilegedMigrate(t *testing.T) {
 			e.ok(d.Enable(e.ctx, ep, FeatureMasquerade|FeatureAdmit))
 			inside, in := e.insider("pod2", "192.0.2.20/24")
 			e.ok(d.Enable(e.ctx, inside, FeatureAdmit))
-			ports := []HostPort{port(8080, "10.1.0.2", 80)}
-			ports[0].Sources = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
-			e.ok(d.Publish(e.ctx, ep.Ref.Owner(), ports))
+			ports := []hostport.Mapping{port(8080, "10.1.0.2", 80)}
+			ports[0].AllowedSources = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+			e.ok(d.SetHostPorts(e.ctx, ep.Ref.Owner(), nil, ports))
 			e.ok(d.DenyAdd(e.ctx, prefixes("203.0.113.0/24")))
 			before := tree(d.paths.dir)
 			beforePorts, beforeDevices := e.published(d), hooksOf(e, d, uplink)
@@ -139,7 +140,7 @@ func TestPrivilegedMigrate(t *testing.T) {
 				t.Errorf("committed set %s", id)
 			}
 			e.ok(existing.CheckEndpoint(e.ctx, ep, FeatureMasquerade|FeatureAdmit))
-			if err := existing.CheckPorts(e.ctx, ep.Ref.Owner(), ports); err != nil {
+			if err := existing.CheckHostPorts(e.ctx, ep.Ref.Owner(), ports); err != nil {
 				t.Errorf("published ports: %v", err)
 			}
 			if got := e.published(existing); !reflect.DeepEqual(got, beforePorts) {
@@ -167,7 +168,7 @@ func TestPrivilegedMigrate(t *testing.T) {
 			e.ok(now.CheckEndpoint(e.ctx, ep, FeatureMasquerade|FeatureAdmit))
 			e.ok(now.CheckEndpoint(e.ctx, inside, FeatureAdmit))
 			e.ok(now.Disable(e.ctx, ep.Ref.Owner(), ^Feature(0)))
-			e.ok(now.Unpublish(e.ctx, ep.Ref.Owner(), nil))
+			e.ok(now.RemoveHostPorts(e.ctx, ep.Ref.Owner(), nil))
 			e.ok(now.Unload(e.ctx))
 			if exists(filepath.Join(e.o.Config.BPFFS, "sluice")) {
 				t.Errorf("left after unload: %v", tree(e.o.Config.BPFFS))

@@ -306,7 +306,7 @@ func entries(name string, m *bpfsys.Map) (int, error) {
 	case mapHostPorts:
 		return hostport.New(m, cacheepoch.Epoch{}).Len()
 	case mapHostPortAllowlist:
-		return hostport.NewSources(m).Len()
+		return hostport.NewAllowlists(m).Len()
 	case mapSockLBConn:
 		return socklb.NewConnected(m).Len()
 	case mapSockLBUDP:

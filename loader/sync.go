@@ -307,7 +307,7 @@ func (d *Datapath) writeKeptPorts() error {
 	if err != nil {
 		return err
 	}
-	if _, err := hostport.NewKept(raw).Replace(want); err != nil {
+	if _, err := hostport.NewReservedPorts(raw).Replace(want); err != nil {
 		return fmt.Errorf("reserved ports: %w", err)
 	}
 	if err := writeFile(d.paths.reserved, []byte(reserved)); err != nil {

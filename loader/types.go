@@ -149,13 +149,6 @@ type EndpointCounter struct {
 	Drops     uint64 `json:"drops"`
 }
 
-// PublishedPort is a HostPort with its owner.
-type PublishedPort struct {
-	HostPort
-	Owner      uint64 `json:"owner,string"`
-	Generation uint64 `json:"generation,string"`
-}
-
 // Flow is one connection through the datapath.
 type Flow struct {
 	Proto     uint8          `json:"proto"`

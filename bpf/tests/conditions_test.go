@@ -40,12 +40,14 @@ func TestPrivilegedHostPortConditions(t *testing.T) {
 		{"not destination", func(_ *walk, f int) hostport.Conditions {
 			return hostport.Conditions{Dest: netOf(upl0.addr(f)), NotDest: true}
 		}, false},
-		{"device", func(w *walk, _ int) hostport.Conditions { return hostport.Conditions{In: uint32(w.index(upl0.name))} }, true},
+		{"device", func(w *walk, _ int) hostport.Conditions {
+			return hostport.Conditions{InIfindex: uint32(w.index(upl0.name))}
+		}, true},
 		{"other device", func(w *walk, _ int) hostport.Conditions {
-			return hostport.Conditions{In: uint32(w.index(upl1.name))}
+			return hostport.Conditions{InIfindex: uint32(w.index(upl1.name))}
 		}, false},
 		{"not device", func(w *walk, _ int) hostport.Conditions {
-			return hostport.Conditions{In: uint32(w.index(upl0.name)), NotIndex: true}
+			return hostport.Conditions{InIfindex: uint32(w.index(upl0.name)), NotIn: true}
 		}, false},
 	}
 	for _, tt := range tests {

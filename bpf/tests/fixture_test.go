@@ -292,18 +292,21 @@ func (w *walk) publish(p published) {
 	if p.host.Addr().Is6() {
 		family = 6
 	}
-	v := hostport.Value{
-		PodIP: p.pod.addr(family), Owner: p.pod.owner, Gen: p.gen, PodPort: p.port, Conditions: p.conditions,
+	e := hostport.Entry{
+		Mapping: hostport.Mapping{
+			Key:   hostport.Key{HostIP: p.host.Addr(), Proto: p.proto, Port: p.host.Port()},
+			PodIP: p.pod.addr(family), PodPort: p.port, Conditions: p.conditions,
+		},
+		Owner: p.pod.owner, Generation: p.gen,
 	}
 	if len(p.sources) > 0 {
-		list, err := hostport.NewSources(w.views["sl_hp_allowlist"]).Put(p.sources)
+		list, err := hostport.NewAllowlists(w.views["sl_hp_allowlist"]).Put(p.sources)
 		if err != nil {
 			w.tb.Fatal(err)
 		}
-		v.Sources = list
+		e.Allowlist = list
 	}
-	k := hostport.Key{HostIP: p.host.Addr(), Proto: p.proto, Port: p.host.Port()}
-	if err := hostport.New(w.views["sl_hostports"], w.epoch()).Put(k, v); err != nil {
+	if err := hostport.New(w.views["sl_hostports"], w.epoch()).Put(e); err != nil {
 		w.tb.Fatal(err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -35,7 +36,7 @@ type fakeNode struct {
 	choices    map[string]netfilter.Choice
 	status     *loader.Status // nil: nothing is loaded
 	decision   *loader.Status // nil: nobody tried
-	ports      []loader.PublishedPort
+	ports      []hostport.Entry
 	flows      []loader.Flow
 	shapes     []loader.ShapeStatus
 	facts      *doctor.Facts
@@ -98,7 +99,7 @@ func (d fakeDatapath) Endpoints(context.Context) ([]loader.EndpointStatus, error
 	return d.n.status.Endpoints, nil
 }
 
-func (d fakeDatapath) HostPorts(context.Context) ([]loader.PublishedPort, error) {
+func (d fakeDatapath) HostPorts(context.Context) ([]hostport.Entry, error) {
 	return d.n.ports, nil
 }
 
@@ -192,10 +193,10 @@ func newFakeNode() *fakeNode {
 				Plugins: map[string]attachments.Section{"bridge": {State: attachments.StateIntent}}},
 		},
 		status: fakeStatus(),
-		ports: []loader.PublishedPort{
-			{HostPort: loader.HostPort{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 8080, PodIP: addr("10.1.0.2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 12},
-			{HostPort: loader.HostPort{HostIP: netip.IPv6Unspecified(), Proto: 6, Port: 8080, PodIP: addr("fd00:1::2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 13},
-			{HostPort: loader.HostPort{HostIP: addr("192.0.2.1"), Proto: 17, Port: 53, PodIP: addr("10.1.0.3"), PodPort: 5353}, Owner: lostRef.Owner(), Generation: 14},
+		ports: []hostport.Entry{
+			{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 8080}, PodIP: addr("10.1.0.2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 12},
+			{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: netip.IPv6Unspecified(), Proto: 6, Port: 8080}, PodIP: addr("fd00:1::2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 13},
+			{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: addr("192.0.2.1"), Proto: 17, Port: 53}, PodIP: addr("10.1.0.3"), PodPort: 5353}, Owner: lostRef.Owner(), Generation: 14},
 		},
 		flows:    fakeFlows(),
 		policies: fakePolicies(),

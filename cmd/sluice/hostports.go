@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // hostPortView is one published port as "hostports -o json" prints it.
@@ -60,7 +60,7 @@ func newHostPorts(a *app) *cobra.Command {
 	return c
 }
 
-func hostPortViews(ports []loader.PublishedPort, o owners, filter ownerFilter) []hostPortView {
+func hostPortViews(ports []hostport.Entry, o owners, filter ownerFilter) []hostPortView {
 	views := make([]hostPortView, 0, len(ports))
 	for _, p := range ports {
 		owner := o.view(p.Owner)
@@ -70,7 +70,7 @@ func hostPortViews(ports []loader.PublishedPort, o owners, filter ownerFilter) [
 		views = append(views, hostPortView{
 			Proto: protoText(p.Proto), HostIP: p.HostIP, HostPort: p.Port, PodIP: p.PodIP, PodPort: p.PodPort,
 			SNAT: p.SNAT, MasqAll: p.MasqAll, Generation: p.Generation, Owner: owner,
-			AllowedSources: append([]netip.Prefix{}, p.Sources...), Conditions: conditionsText(p.Match),
+			AllowedSources: append([]netip.Prefix{}, p.AllowedSources...), Conditions: conditionsText(p.Conditions),
 		})
 	}
 	return views
@@ -103,7 +103,7 @@ func (a *app) hostPortTable(views []hostPortView, filter ownerFilter) error {
 	return a.table(&t)
 }
 
-func conditionsText(m loader.Match) string {
+func conditionsText(c hostport.Conditions) string {
 	var words []string
 	add := func(not bool, option, value string) {
 		if not {
@@ -111,14 +111,14 @@ func conditionsText(m loader.Match) string {
 		}
 		words = append(words, option, value)
 	}
-	if m.Source.IsValid() {
-		add(m.NotSource, "-s", m.Source.String())
+	if c.Source.IsValid() {
+		add(c.NotSource, "-s", c.Source.String())
 	}
-	if m.Dest.IsValid() {
-		add(m.NotDest, "-d", m.Dest.String())
+	if c.Dest.IsValid() {
+		add(c.NotDest, "-d", c.Dest.String())
 	}
-	if m.In != "" {
-		add(m.NotIn, "-i", m.In)
+	if c.InDevice != "" {
+		add(c.NotIn, "-i", c.InDevice)
 	}
 	return strings.Join(words, " ")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
@@ -50,7 +51,7 @@ type datapath interface {
 type reader interface {
 	Status(ctx context.Context) (*loader.Status, error)
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
-	HostPorts(ctx context.Context) ([]loader.PublishedPort, error)
+	HostPorts(ctx context.Context) ([]hostport.Entry, error)
 	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]
 	Shapes(ctx context.Context) ([]loader.ShapeStatus, error)
 	Policies(ctx context.Context) ([]loader.PolicyStatus, error)

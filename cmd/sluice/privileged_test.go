@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
@@ -79,8 +80,8 @@ func publish(t *testing.T, l *netlab.Lab, ref attachments.ID) {
 		if err := dp.Enable(t.Context(), ep, loader.FeaturePublish); err != nil {
 			return err
 		}
-		return dp.Publish(t.Context(), ref.Owner(), []loader.HostPort{{
-			HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 8080, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80, SNAT: true,
+		return dp.SetHostPorts(t.Context(), ref.Owner(), nil, []hostport.Mapping{{
+			Key: hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 8080}, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80, SNAT: true,
 		}})
 	})
 	stop, err := p.ServeHTTP("10.1.0.2:80", http.NotFoundHandler())

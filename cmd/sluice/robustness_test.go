@@ -124,7 +124,7 @@ func TestNamesAreNoCommands(t *testing.T) {
 			n.status.Devices[0].Name, n.status.Devices[1].Name, n.status.Skipped[0].Name = evil, evil, evil
 			n.status.Devices[1].Programs[0].OK = false
 			n.status.Endpoints[0].HostIfName = evil
-			n.ports[0].Match.In = evil
+			n.ports[0].Conditions.InDevice = evil
 			n.facts.Links[2] = evil
 			n.report.Items[1].What = evil
 			n.records[0].ID.IfName, n.records[1].ID.IfName = evil, evil

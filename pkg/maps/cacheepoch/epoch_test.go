@@ -34,7 +34,7 @@ func TestPrivilegedEveryChange(t *testing.T) {
 	for name, change := range map[string]func() error{
 		"a pod comes":  func() error { return pods.Put(pod, &endpoint.Value{}) },
 		"a pod goes":   func() error { return pods.Delete(pod) },
-		"a port comes": func() error { return ports.Put(key, hostport.Value{PodIP: pod}) },
+		"a port comes": func() error { return ports.Put(hostport.Entry{Mapping: hostport.Mapping{Key: key, PodIP: pod}}) },
 		"a port goes":  func() error { return ports.Delete(key) },
 	} {
 		for range 100 {

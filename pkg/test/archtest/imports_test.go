@@ -35,7 +35,7 @@ var rooms = []room{
 	{"plugins/main/internal/", append([]string{"loader", "pkg/netfilter", "pkg/rtnl", "plugins/internal/", "plugins/main/internal/"}, leaves...), "what main plugins share; it is no plugin"},
 	{"plugins/main/", append([]string{"loader", "pkg/netfilter", "pkg/rtnl", "plugins/internal/", "plugins/main/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"plugins/meta/internal/", append([]string{"loader", "pkg/netfilter", "pkg/rtnl", "plugins/internal/"}, leaves...), "what chained plugins share; it is no plugin"},
-	{"plugins/meta/", append([]string{"loader", "pkg/netfilter", "pkg/rtnl", "plugins/internal/", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
+	{"plugins/meta/", append([]string{"loader", "pkg/maps/hostport", "pkg/netfilter", "pkg/rtnl", "plugins/internal/", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"loader/loadapi", []string{"pkg/helperproc"}, "what the loader leaves to others"},
 	{"loader/ebpfload", []string{"loader/loadapi", "pkg/bpfsys", "pkg/bpfgen", "pkg/rtnl"}, "the compiled objects and the eBPF library"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},

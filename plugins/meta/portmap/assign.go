@@ -75,7 +75,7 @@ func (p *plugin) assignBackends(ctx context.Context, a *cniskel.Args, r request)
 		case wanted == backend.EBPF || p.Netfilter == nil:
 			return nil, hp.ebpfUnsupported
 		default:
-			a.Log.Warn("a mapping falls back to netfilter", log.Stringer("port", keyOf(hp.HostPort)), log.NamedError(log.KeyReason, hp.ebpfUnsupported))
+			a.Log.Warn("a mapping falls back to netfilter", log.Stringer("port", hp.Key), log.NamedError(log.KeyReason, hp.ebpfUnsupported))
 			cannot = append(cannot, hp)
 		}
 	}
@@ -112,7 +112,7 @@ func (p *plugin) fallback(ctx context.Context, a *cniskel.Args, r request, why e
 // that marks decide, which only one tool understands.
 func (p *plugin) selectTables(ctx context.Context, a *cniskel.Args, name string, r request) (Backend, error) {
 	// Rather no port than one that is open to all clients.
-	if slices.ContainsFunc(r.ports, func(hp port) bool { return len(hp.Sources) > 0 }) || len(r.conf.AllowedSources) > 0 {
+	if slices.ContainsFunc(r.ports, func(hp port) bool { return len(hp.AllowedSources) > 0 }) || len(r.conf.AllowedSources) > 0 {
 		return nil, cnierr.Unsupported("allowedSources", r.conf.AllowedSources, "the "+name+" backend does not have it: it needs ebpf")
 	}
 	if dialect := r.conf.conditionDialect(); name == backend.Auto && dialect != "" {

@@ -12,13 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // conditions are conditionsV4 or conditionsV6, parsed for eBPF.
 type conditions struct {
-	match loader.Match
+	match hostport.Conditions
 	proto string // the mappings that the conditions leave: "tcp", "udp", "sctp"; "" and "all" for every one
 	// unknown says why eBPF cannot check the conditions (code 2). match and proto
 	// mean nothing then.
@@ -38,7 +38,7 @@ func parseConditions(key string, words []string, is4 bool) conditions {
 // withConditions puts the conditions into a port, with the reason why eBPF cannot
 // publish it, if there is one. It reports false if the conditions leave out all
 // packets of the port's protocol.
-func (s *settings) withConditions(hp loader.HostPort) (port, bool) {
+func (s *settings) withConditions(hp hostport.Mapping) (port, bool) {
 	c := s.conditions[1]
 	if hp.PodIP.Is4() {
 		c = s.conditions[0]
@@ -50,20 +50,20 @@ func (s *settings) withConditions(hp loader.HostPort) (port, bool) {
 	case c.unknown != nil:
 		return port{hp, c.unknown}, true
 	}
-	hp.Match = c.match
-	return port{HostPort: hp}, c.includes(hp.Proto)
+	hp.Conditions = c.match
+	return port{Mapping: hp}, c.includes(hp.Proto)
 }
 
 // includes reports whether packets of a protocol can meet the conditions.
 func (c conditions) includes(proto uint8) bool {
-	return c.unknown != nil || c.proto == "" || c.proto == "all" || c.proto == protoName(proto)
+	return c.unknown != nil || c.proto == "" || c.proto == "all" || c.proto == hostport.ProtoName(proto)
 }
 
 // parseMatch reads conditions in the words of iptables(8) that the eBPF backend
 // knows: -s, -d and -i with their long forms, each at most once and each with
 // "!" before it or not. It understands -p too, which mappings of that protocol
 // meet. The error names the word that is not understood.
-func parseMatch(words []string, is4 bool) (m loader.Match, proto string, err error) {
+func parseMatch(words []string, is4 bool) (m hostport.Conditions, proto string, err error) {
 	seen := make(map[string]bool)
 	for len(words) > 0 {
 		not := words[0] == "!"
@@ -87,7 +87,7 @@ func parseMatch(words []string, is4 bool) (m loader.Match, proto string, err err
 			m.NotDest = not
 			m.Dest, err = parseNet(value, is4)
 		case "--in-interface":
-			m.NotIn, m.In = not, value
+			m.NotIn, m.InDevice = not, value
 			if strings.HasSuffix(value, "+") {
 				err = fmt.Errorf("%q is more than one device", value)
 			}

@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
@@ -25,17 +25,17 @@ func TestParseMatch(t *testing.T) {
 	tests := []struct {
 		words string
 		six   bool
-		want  loader.Match
+		want  hostport.Conditions
 		proto string
 		err   string // in the error
 	}{
 		{words: ""},
-		{words: "-s 10.0.0.0/8", want: loader.Match{Source: netip.MustParsePrefix("10.0.0.0/8")}},
-		{words: "! -s 10.1.2.3/8", want: loader.Match{Source: netip.MustParsePrefix("10.0.0.0/8"), NotSource: true}},
-		{words: "--source 10.0.0.0/255.0.0.0", want: loader.Match{Source: netip.MustParsePrefix("10.0.0.0/8")}},
-		{words: "! -d 192.0.2.1 -i eth0", want: loader.Match{Dest: netip.MustParsePrefix("192.0.2.1/32"), NotDest: true, In: "eth0"}},
-		{words: "-p TCP ! -i eth1", want: loader.Match{In: "eth1", NotIn: true}, proto: "tcp"},
-		{words: "--dst 2001:db8::/32", six: true, want: loader.Match{Dest: netip.MustParsePrefix("2001:db8::/32")}},
+		{words: "-s 10.0.0.0/8", want: hostport.Conditions{Source: netip.MustParsePrefix("10.0.0.0/8")}},
+		{words: "! -s 10.1.2.3/8", want: hostport.Conditions{Source: netip.MustParsePrefix("10.0.0.0/8"), NotSource: true}},
+		{words: "--source 10.0.0.0/255.0.0.0", want: hostport.Conditions{Source: netip.MustParsePrefix("10.0.0.0/8")}},
+		{words: "! -d 192.0.2.1 -i eth0", want: hostport.Conditions{Dest: netip.MustParsePrefix("192.0.2.1/32"), NotDest: true, InDevice: "eth0"}},
+		{words: "-p TCP ! -i eth1", want: hostport.Conditions{InDevice: "eth1", NotIn: true}, proto: "tcp"},
+		{words: "--dst 2001:db8::/32", six: true, want: hostport.Conditions{Dest: netip.MustParsePrefix("2001:db8::/32")}},
 		{words: "-s 2001:db8::/32", err: "family"},
 		{words: "-s 10.0.0.0/8", six: true, err: "family"},
 		{words: "-s 10.0.0.1,10.0.0.2", err: "family"},
@@ -72,7 +72,7 @@ func TestParseMatch(t *testing.T) {
 // What the eBPF back end cannot do is refused by its key.
 func TestEBPFUnsupported(t *testing.T) {
 	t.Parallel()
-	four := loader.HostPort{Proto: unix.IPPROTO_SCTP, Port: 80, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80}
+	four := hostport.Mapping{Key: hostport.Key{Proto: unix.IPPROTO_SCTP, Port: 80}, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80}
 	moved := four
 	moved.PodPort = 81
 	s, err := parse(netconf(`"conditionsV6":["-m","x"]`, ""))
@@ -82,7 +82,7 @@ func TestEBPFUnsupported(t *testing.T) {
 	six := four
 	six.PodIP = netip.MustParseAddr("fd00::2")
 	for _, tt := range []struct {
-		hp   loader.HostPort
+		hp   hostport.Mapping
 		want string
 	}{{four, ""}, {moved, "containerPort 81"}, {six, "conditionsV6 [-m x]"}} {
 		hp, _ := s.withConditions(tt.hp)

@@ -9,11 +9,11 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
@@ -76,7 +76,7 @@ type request struct {
 
 // port is one port to publish.
 type port struct {
-	loader.HostPort
+	hostport.Mapping
 	// ebpfUnsupported says why eBPF cannot publish the port (code 2). Nil: it can.
 	ebpfUnsupported error
 }

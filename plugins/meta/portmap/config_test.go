@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // netconf returns a configuration with extra top-level keys and mappings.
@@ -143,23 +143,23 @@ func TestPorts(t *testing.T) {
 		v4 = netip.MustParsePrefix("10.1.0.2/16")
 		v6 = netip.MustParsePrefix("fd00::2/64")
 	)
-	hp := func(host string, port uint16, pod netip.Prefix, proto uint8) loader.HostPort {
-		return loader.HostPort{HostIP: netip.MustParseAddr(host), Proto: proto, Port: port, PodIP: pod.Addr(), PodPort: 80, SNAT: true}
+	hp := func(host string, port uint16, pod netip.Prefix, proto uint8) hostport.Mapping {
+		return hostport.Mapping{Key: hostport.Key{HostIP: netip.MustParseAddr(host), Proto: proto, Port: port}, PodIP: pod.Addr(), PodPort: 80, SNAT: true}
 	}
 	tests := []struct {
 		name, mapping string
 		addrs         []netip.Prefix
-		want          []loader.HostPort
+		want          []hostport.Mapping
 	}{
 		{"both families", `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`, []netip.Prefix{v4, v6},
-			[]loader.HostPort{hp("0.0.0.0", 8080, v4, 6), hp("::", 8080, v6, 6)}},
+			[]hostport.Mapping{hp("0.0.0.0", 8080, v4, 6), hp("::", 8080, v6, 6)}},
 		{"one family", `{"hostPort":8080,"containerPort":80,"protocol":"UDP"}`, []netip.Prefix{v6},
-			[]loader.HostPort{hp("::", 8080, v6, 17)}},
+			[]hostport.Mapping{hp("::", 8080, v6, 17)}},
 		{"first of the family", `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"192.0.2.1"}`,
-			[]netip.Prefix{v6, v4, netip.MustParsePrefix("10.1.0.3/16")}, []loader.HostPort{hp("192.0.2.1", 8080, v4, 6)}},
+			[]netip.Prefix{v6, v4, netip.MustParsePrefix("10.1.0.3/16")}, []hostport.Mapping{hp("192.0.2.1", 8080, v4, 6)}},
 		{"other family", `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"2001:db8::1"}`, []netip.Prefix{v4}, nil},
 		{"any of one family", `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"0.0.0.0"}`, []netip.Prefix{v4, v6},
-			[]loader.HostPort{hp("0.0.0.0", 8080, v4, 6)}},
+			[]hostport.Mapping{hp("0.0.0.0", 8080, v4, 6)}},
 		{"no address", `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`, nil, nil},
 	}
 	for _, tt := range tests {
@@ -168,12 +168,12 @@ func TestPorts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var got []loader.HostPort
+			var got []hostport.Mapping
 			for _, hp := range req.ports(tt.addrs) {
 				if hp.ebpfUnsupported != nil {
 					t.Error(hp.ebpfUnsupported)
 				}
-				got = append(got, hp.HostPort)
+				got = append(got, hp.Mapping)
 			}
 			if diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

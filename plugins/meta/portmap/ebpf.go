@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
@@ -50,7 +51,7 @@ func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, r request) (loader.E
 type ebpfJob struct {
 	dp    Datapath
 	ep    loader.Endpoint
-	ports []loader.HostPort
+	ports []hostport.Mapping
 }
 
 func (j *ebpfJob) Close() error { return j.dp.Close() }
@@ -68,9 +69,9 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "attach %s to the datapath", j.ep.Ref.IfName)
 	}
 	rb.Push("host ports", func(ctx context.Context) error {
-		return j.dp.Unpublish(ctx, owner, j.ports)
+		return j.dp.RemoveHostPorts(ctx, owner, keysOf(j.ports))
 	})
-	return cnierr.Wrap(cnierr.CodeKernel, j.dp.Publish(ctx, owner, j.ports), "publish host ports")
+	return cnierr.Wrap(cnierr.CodeKernel, j.dp.SetHostPorts(ctx, owner, nil, j.ports), "publish host ports")
 }
 
 // Remove takes out the ports and the publish feature. It leaves a port alone that
@@ -80,7 +81,7 @@ func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, p
 	err := b.Existing(ctx, a, func(dp Datapath) error {
 		// Ports first: a port must not lead to a pod whose endpoint is gone.
 		err := errors.Join(
-			backend.IgnoreNotLoaded(dp.Unpublish(ctx, ref.Owner(), fromRecord(ports))),
+			backend.IgnoreNotLoaded(dp.RemoveHostPorts(ctx, ref.Owner(), recordKeys(ports))),
 			backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeaturePublish)))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw host ports")
 	})
@@ -103,7 +104,7 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
 	return b.Opener.Check(ctx, a, "host ports are not published", func(dp Datapath) error {
 		err := errors.Join(
 			dp.CheckEndpoint(ctx, ep, loader.FeaturePublish),
-			dp.CheckPorts(ctx, r.ref.Owner(), ports))
+			dp.CheckHostPorts(ctx, r.ref.Owner(), ports))
 		return cnierr.Wrap(cnierr.CodeCheck, err, "host ports differ from the configuration")
 	})
 }
@@ -118,25 +119,33 @@ func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error { return b.Open
 
 // forEBPF returns the request's ports. The error is that of the first port which
 // eBPF cannot publish: without its conditions it would be open to all clients.
-func (r request) forEBPF() ([]loader.HostPort, error) {
-	out := make([]loader.HostPort, 0, len(r.ports))
+func (r request) forEBPF() ([]hostport.Mapping, error) {
+	out := make([]hostport.Mapping, 0, len(r.ports))
 	for _, hp := range r.ports {
 		if hp.ebpfUnsupported != nil {
 			return nil, hp.ebpfUnsupported
 		}
-		out = append(out, hp.HostPort)
+		out = append(out, hp.Mapping)
 	}
 	return out, nil
 }
 
-// fromRecord are a record's ports as the datapath names them, nil for none.
-func fromRecord(keys []portKey) []loader.HostPort {
-	if keys == nil {
+// recordKeys returns the keys of a record's ports, nil for none.
+func recordKeys(ports []portKey) []hostport.Key {
+	if ports == nil {
 		return nil
 	}
-	out := make([]loader.HostPort, 0, len(keys))
-	for _, k := range keys {
-		out = append(out, loader.HostPort{HostIP: k.HostIP, Proto: k.Proto, Port: k.Port})
+	out := make([]hostport.Key, 0, len(ports))
+	for _, p := range ports {
+		out = append(out, hostport.Key{HostIP: p.HostIP, Proto: p.Proto, Port: p.Port})
+	}
+	return out
+}
+
+func keysOf(ports []hostport.Mapping) []hostport.Key {
+	out := make([]hostport.Key, 0, len(ports))
+	for _, p := range ports {
+		out = append(out, p.Key)
 	}
 	return out
 }

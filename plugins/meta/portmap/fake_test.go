@@ -11,17 +11,18 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
 // fakeDatapath behaves like the loader's, in memory, ports included.
 type fakeDatapath struct {
 	*plugintest.Datapath
-	ports map[mappingKey]fakePort
+	ports map[hostport.Key]fakePort
 }
 
 type fakePort struct {
-	loader.HostPort
+	hostport.Mapping
 	owner uint64
 }
 
@@ -29,32 +30,32 @@ func (d *fakeDatapath) GC(ctx context.Context, keep func(uint64) bool) error {
 	if err := d.Datapath.GC(ctx, keep); err != nil {
 		return err
 	}
-	maps.DeleteFunc(d.ports, func(_ mappingKey, p fakePort) bool { return !keep(p.owner) })
+	maps.DeleteFunc(d.ports, func(_ hostport.Key, p fakePort) bool { return !keep(p.owner) })
 	return nil
 }
 
-func (d *fakeDatapath) Publish(_ context.Context, owner uint64, ports []loader.HostPort) error {
-	maps.DeleteFunc(d.ports, func(_ mappingKey, p fakePort) bool { return p.owner == owner })
+func (d *fakeDatapath) SetHostPorts(_ context.Context, owner uint64, _ []hostport.Key, ports []hostport.Mapping) error {
+	maps.DeleteFunc(d.ports, func(_ hostport.Key, p fakePort) bool { return p.owner == owner })
 	for _, p := range ports {
-		d.ports[keyOf(p)] = fakePort{p, owner}
+		d.ports[p.Key] = fakePort{p, owner}
 	}
-	return d.Fail["Publish"] // after the effect: the worst case for the caller
+	return d.Fail["SetHostPorts"] // after the effect: the worst case for the caller
 }
 
-func (d *fakeDatapath) Unpublish(_ context.Context, owner uint64, ports []loader.HostPort) error {
-	if err := d.Fail["Unpublish"]; err != nil {
+func (d *fakeDatapath) RemoveHostPorts(_ context.Context, owner uint64, keys []hostport.Key) error {
+	if err := d.Fail["RemoveHostPorts"]; err != nil {
 		return err
 	}
-	maps.DeleteFunc(d.ports, func(k mappingKey, p fakePort) bool {
-		return p.owner == owner && (ports == nil || slices.ContainsFunc(ports, func(q loader.HostPort) bool { return keyOf(q) == k }))
+	maps.DeleteFunc(d.ports, func(k hostport.Key, p fakePort) bool {
+		return p.owner == owner && (keys == nil || slices.Contains(keys, k))
 	})
 	return nil
 }
 
-func (d *fakeDatapath) CheckPorts(_ context.Context, owner uint64, ports []loader.HostPort) error {
+func (d *fakeDatapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
 	for _, p := range ports {
-		if have, ok := d.ports[keyOf(p)]; !ok || have.owner != owner || !reflect.DeepEqual(have.HostPort, p) {
-			return fmt.Errorf("%w: %s", loader.ErrDiffers, keyOf(p))
+		if have, ok := d.ports[p.Key]; !ok || have.owner != owner || !reflect.DeepEqual(have.Mapping, p) {
+			return fmt.Errorf("%w: %s", loader.ErrDiffers, p.Key)
 		}
 	}
 	return nil
@@ -67,7 +68,7 @@ type node struct {
 }
 
 func newNode(t testing.TB) *node {
-	dp := &fakeDatapath{&plugintest.Datapath{Fail: map[string]error{}}, map[mappingKey]fakePort{}}
+	dp := &fakeDatapath{&plugintest.Datapath{Fail: map[string]error{}}, map[hostport.Key]fakePort{}}
 	n := &node{plugintest.NewCaller(t, Name, dp.Datapath), dp}
 	open, existing := plugintest.Openers[Datapath](dp.Datapath, dp)
 	n.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: plugintest.Resolve, Records: n.Records})

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // mapping is a valid PortMapping. hostIPs holds one address per family it may
@@ -24,21 +24,14 @@ type mapping struct {
 	sources  []netip.Prefix // who may connect; empty: everybody
 }
 
-// mappingKey is what can be published only once.
-type mappingKey struct {
-	hostIP netip.Addr
-	proto  uint8
-	port   uint16
-}
-
 // parseMappings reads the mappings in order. The same hostIP, port and protocol
 // twice is an error. One that an earlier one covers in other words (an absent
 // hostIP, then 0.0.0.0) is accepted and has no effect, as with upstream,
 // whose first rule wins.
 func (s *settings) parseMappings(in []PortMapping) error {
-	seen := make(map[mappingKey]bool, len(in))
+	seen := make(map[hostport.Key]bool, len(in))
 	type asked struct {
-		key      mappingKey
+		key      hostport.Key
 		families int
 	}
 	before := make(map[asked]int, len(in))
@@ -47,13 +40,13 @@ func (s *settings) parseMappings(in []PortMapping) error {
 		if err != nil {
 			return err
 		}
-		k := asked{mappingKey{v.hostIPs[0], v.proto, v.hostPort}, len(v.hostIPs)}
+		k := asked{hostport.Key{HostIP: v.hostIPs[0], Proto: v.proto, Port: v.hostPort}, len(v.hostIPs)}
 		if first, ok := before[k]; ok {
 			return cnierr.Config(keyPath(i, "hostPort"), m.HostPort, "is there with the same hostIP and protocol in "+keyPath(first, "")+" already")
 		}
 		before[k] = i
 		v.hostIPs = slices.DeleteFunc(v.hostIPs, func(ip netip.Addr) bool {
-			k := mappingKey{ip, v.proto, v.hostPort}
+			k := hostport.Key{HostIP: ip, Proto: v.proto, Port: v.hostPort}
 			if seen[k] {
 				s.shadowed = append(s.shadowed, keyPath(i, "")+" "+k.String())
 			}
@@ -152,9 +145,9 @@ func (s *settings) ports(addrs []netip.Prefix) []port {
 			if !ok {
 				continue
 			}
-			hp, ok := s.withConditions(loader.HostPort{
-				HostIP: host, Proto: m.proto, Port: m.hostPort, PodIP: pod, PodPort: m.podPort,
-				SNAT: s.snat, MasqAll: s.snat && s.conf.MasqAll, Sources: m.sources,
+			hp, ok := s.withConditions(hostport.Mapping{
+				Key: hostport.Key{HostIP: host, Proto: m.proto, Port: m.hostPort}, PodIP: pod, PodPort: m.podPort,
+				SNAT: s.snat, MasqAll: s.snat && s.conf.MasqAll, AllowedSources: m.sources,
 			})
 			if ok {
 				out = append(out, hp)
@@ -173,10 +166,6 @@ func firstOfFamily(addrs []netip.Prefix, like netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-func (k mappingKey) String() string {
-	return netip.AddrPortFrom(k.hostIP, k.port).String() + "/" + protoName(k.proto)
-}
-
 // keyPath names a key of one mapping for error messages.
 func keyPath(i int, key string) string {
 	path := fmt.Sprintf("runtimeConfig.portMappings[%d]", i)
@@ -185,15 +174,3 @@ func keyPath(i int, key string) string {
 	}
 	return path + "." + key
 }
-
-func protoName(proto uint8) string {
-	switch proto {
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	}
-	return "tcp"
-}
-
-func keyOf(hp loader.HostPort) mappingKey { return mappingKey{hp.HostIP, hp.Proto, hp.Port} }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
@@ -25,9 +26,9 @@ const Name = "portmap"
 
 // Ports is the part of the datapath that publishes ports.
 type Ports interface {
-	Publish(ctx context.Context, owner uint64, ports []loader.HostPort) error
-	Unpublish(ctx context.Context, owner uint64, keys []loader.HostPort) error
-	CheckPorts(ctx context.Context, owner uint64, ports []loader.HostPort) error
+	SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error
+	RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
+	CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping) error
 }
 
 // Datapath is what the plugin needs of *loader.Datapath.

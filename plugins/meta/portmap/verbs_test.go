@@ -120,7 +120,7 @@ func TestAddBadInputHasNoEffect(t *testing.T) {
 
 func TestAddRollsBack(t *testing.T) {
 	boom := errors.New("boom")
-	for _, method := range []string{"Enable", "Publish"} {
+	for _, method := range []string{"Enable", "SetHostPorts"} {
 		t.Run(method, func(t *testing.T) {
 			n := newNode(t)
 			n.dp.Fail[method] = boom
@@ -240,12 +240,12 @@ func TestDelMapsGone(t *testing.T) {
 func TestDelKeepsRecordOnFailure(t *testing.T) {
 	n := newNode(t)
 	n.MustAdd("a", withPrev("", web))
-	n.dp.Fail["Unpublish"] = errors.New("boom")
+	n.dp.Fail["RemoveHostPorts"] = errors.New("boom")
 	n.WantCode(n.Del("a"), cnierr.CodeKernel)
 	if len(n.dp.Held) != 0 {
 		t.Error("stopped at the first error")
 	}
-	delete(n.dp.Fail, "Unpublish")
+	delete(n.dp.Fail, "RemoveHostPorts")
 	n.MustDel("a")
 	n.wantEmpty()
 }
@@ -303,7 +303,7 @@ func TestGC(t *testing.T) {
 	plugintest.Must(t, gc(`[{"containerID":"keep","ifname":"eth0"},{"containerID":"drop","ifname":"eth1"}]`))
 	held := map[uint16]bool{}
 	for k := range n.dp.ports {
-		held[k.port] = true
+		held[k.Port] = true
 	}
 	if diff := cmp.Diff(map[uint16]bool{1: true, 3: true, 4: true}, held); diff != "" {
 		t.Errorf("ports after GC (-want +got):\n%s", diff)

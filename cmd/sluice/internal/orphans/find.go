@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -25,7 +26,7 @@ type Inventory struct {
 	Redirected map[int]bool // devices that a filter sends packets to
 	Records    []*attachments.Record
 	Endpoints  []loader.EndpointStatus
-	Ports      []loader.PublishedPort
+	Ports      []hostport.Entry
 	Shapes     []loader.ShapeStatus
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -121,7 +122,7 @@ func TestFindEntries(t *testing.T) {
 	record.Record = true
 	gone := attachment(Dead, addr)
 	gone.Record = true
-	ports := []loader.PublishedPort{{HostPort: loader.HostPort{PodIP: addr}, Owner: refA.Owner()}}
+	ports := []hostport.Entry{{Mapping: hostport.Mapping{PodIP: addr}, Owner: refA.Owner()}}
 	tests := []struct {
 		name      string
 		inventory Inventory

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -150,7 +151,7 @@ func Redirected(h *rtnl.Handle, links []rtnl.Link) (map[int]bool, error) {
 // Maps is what a inventory takes from the loader.
 type Maps interface {
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
-	HostPorts(ctx context.Context) ([]loader.PublishedPort, error)
+	HostPorts(ctx context.Context) ([]hostport.Entry, error)
 	Shapes(ctx context.Context) ([]loader.ShapeStatus, error)
 }
 

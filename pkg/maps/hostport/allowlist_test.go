@@ -23,28 +23,28 @@ func nets(in ...string) []netip.Prefix {
 }
 
 // A list is named by what is in it, in whatever order.
-func TestSourceList(t *testing.T) {
+func TestAllowlistID(t *testing.T) {
 	t.Parallel()
-	a := SourceList(nets("10.0.0.0/8", "2001:db8::/32"))
-	if b := SourceList(nets("2001:db8::/32", "10.0.0.0/8", "10.0.0.0/8")); a != b {
+	a := AllowlistID(nets("10.0.0.0/8", "2001:db8::/32"))
+	if b := AllowlistID(nets("2001:db8::/32", "10.0.0.0/8", "10.0.0.0/8")); a != b {
 		t.Errorf("%x and %x for the same list", a, b)
 	}
-	if b := SourceList(nets("10.0.0.0/8")); a == b || b == 0 || b%2 != 0 {
+	if b := AllowlistID(nets("10.0.0.0/8")); a == b || b == 0 || b%2 != 0 {
 		t.Errorf("%x for another list, %x for one", b, a)
 	}
-	if SourceList(nil) != 0 {
+	if AllowlistID(nil) != 0 {
 		t.Error("no list has a name")
 	}
 }
 
-func TestPrivilegedSources(t *testing.T) {
+func TestPrivilegedAllowlists(t *testing.T) {
 	t.Parallel()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "sl_test", Type: ebpf.LPMTrie, KeySize: 28, ValueSize: 4, MaxEntries: 16, Flags: unix.BPF_F_NO_PREALLOC})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	s := NewSources(bpftest.View(t, m))
+	s := NewAllowlists(bpftest.View(t, m))
 	first, second := nets("10.0.0.0/8", "::/0"), nets("0.0.0.0/0")
 	a, err := s.Put(first)
 	if err != nil {

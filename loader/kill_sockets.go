@@ -17,7 +17,7 @@ import (
 // who connects again gets the new pod. It is best effort: errors are logged, as the ports themselves are right.
 //
 // A socket that found the old entry and has not been noted when this runs is missed: some instructions wide.
-func (d *Datapath) dropPeers(gone []hostport.Value) {
+func (d *Datapath) dropPeers(gone []hostport.Entry) {
 	if len(gone) == 0 {
 		return
 	}
@@ -26,7 +26,7 @@ func (d *Datapath) dropPeers(gone []hostport.Value) {
 	}
 }
 
-func (d *Datapath) destroyPeers(gone []hostport.Value) error {
+func (d *Datapath) destroyPeers(gone []hostport.Entry) error {
 	raw, err := d.pinned(mapSockLBConn)
 	if err != nil {
 		return err
@@ -37,8 +37,8 @@ func (d *Datapath) destroyPeers(gone []hostport.Value) error {
 		gen  uint64
 	}
 	dead := make(map[pod]bool, len(gone))
-	for _, v := range gone {
-		dead[pod{netip.AddrPortFrom(v.PodIP, v.PodPort), v.Gen}] = true
+	for _, e := range gone {
+		dead[pod{netip.AddrPortFrom(e.PodIP, e.PodPort), e.Generation}] = true
 	}
 	type target struct {
 		proto uint8

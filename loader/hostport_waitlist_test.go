@@ -3,13 +3,17 @@
 package loader
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,7 +30,7 @@ func TestPrivilegedComesBackFullDisk(t *testing.T) {
 		ep := e.pod(fmt.Sprint("pod", i), addr+"/16")
 		e.ok(d.Enable(e.ctx, ep, FeaturePublish))
 		owners = append(owners, ep.Ref.Owner())
-		return d.Publish(e.ctx, ep.Ref.Owner(), []HostPort{port(8080, addr, 80)})
+		return d.SetHostPorts(e.ctx, ep.Ref.Owner(), nil, []hostport.Mapping{port(8080, addr, 80)})
 	}
 	const first, second, third, fourth = 0, 1, 2, 3
 	for i := range fourth {
@@ -40,15 +44,34 @@ func TestPrivilegedComesBackFullDisk(t *testing.T) {
 		t.Errorf("a takeover in a full file system: %v", err)
 	}
 	for _, step := range []struct{ gives, has int }{{third, second}, {second, first}} {
-		if err := d.Unpublish(e.ctx, owners[step.gives], nil); err != nil {
+		if err := d.RemoveHostPorts(e.ctx, owners[step.gives], nil); err != nil {
 			t.Errorf("DEL of %d: %v", step.gives, err)
 		}
 		if got := e.published(d)[8080].Owner; got != owners[step.has] {
 			t.Errorf("held by %x, want %x", got, owners[step.has])
 		}
 	}
-	e.ok(d.Unpublish(e.ctx, owners[first], nil))
+	e.ok(d.RemoveHostPorts(e.ctx, owners[first], nil))
 	if left := e.published(d); len(left) != 0 || exists(d.paths.waiting) {
 		t.Errorf("left: %+v, and who waits: %t", left, exists(d.paths.waiting))
+	}
+}
+
+// The file has the format of earlier releases: it outlives an upgrade.
+func TestWaiterFile(t *testing.T) {
+	t.Parallel()
+	const file = `{"key":{"HostIP":"0.0.0.0","Proto":6,"Port":8080},"value":{"PodIP":"10.1.0.2","PodPort":80,"Owner":9223372036854775809,"Gen":7,` +
+		`"Flags":3,"Sources":4611686018427387904,"Source":"10.0.0.0/8","Dest":"","In":3,"NotSource":true,"NotDest":false,"NotIndex":true}}`
+	p := port(8080, "10.1.0.2", 80)
+	p.SNAT, p.MasqAll = true, true
+	p.Conditions = hostport.Conditions{Source: netip.MustParsePrefix("10.0.0.0/8"), NotSource: true, InIfindex: 3, NotIn: true}
+	want := waiter{hostport.Entry{Mapping: p, Owner: 1<<63 | 1, Generation: 7, Allowlist: 1 << 62}}
+	raw, err := json.Marshal(want)
+	if err != nil || string(raw) != file {
+		t.Errorf("%v\n got %s\nwant %s", err, raw, file)
+	}
+	var got waiter
+	if err := json.Unmarshal([]byte(file), &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v\n got %s\nwant %s", err, got, want)
 	}
 }

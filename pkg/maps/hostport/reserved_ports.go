@@ -11,24 +11,24 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
-const keptWords = 1 << 16 / 64
+const portWords = 1 << 16 / 64
 
-// Bitmap has one bit for each port, as the elements of sl_rsvd_ports.
-type Bitmap [keptWords]uint64
+// PortBitmap has one bit for each port, as the elements of sl_rsvd_ports.
+type PortBitmap [portWords]uint64
 
 // Add sets the bits of the ports from first to last.
-func (b *Bitmap) Add(first, last uint16) {
+func (b *PortBitmap) Add(first, last uint16) {
 	for p := int(first); p <= int(last); p++ {
 		b[p/64] |= 1 << (p % 64)
 	}
 }
 
 // Has reports whether the bit of port is set.
-func (b *Bitmap) Has(port uint16) bool { return b[port/64]>>(port%64)&1 == 1 }
+func (b *PortBitmap) Has(port uint16) bool { return b[port/64]>>(port%64)&1 == 1 }
 
 // ParseReserved reads the kernel's notation of net.ipv4.ip_local_reserved_ports, such as "8080,9000-9010"; empty is none.
-func ParseReserved(s string) (*Bitmap, error) {
-	b := new(Bitmap)
+func ParseReserved(s string) (*PortBitmap, error) {
+	b := new(PortBitmap)
 	for part := range strings.SplitSeq(strings.TrimSpace(s), ",") {
 		if part == "" {
 			continue
@@ -47,16 +47,16 @@ func ParseReserved(s string) (*Bitmap, error) {
 	return b, nil
 }
 
-// Kept is the view of sl_rsvd_ports, the source ports that masquerading leaves alone.
-type Kept struct{ m *bpfsys.Map }
+// ReservedPorts is the view of sl_rsvd_ports: the ports of net.ipv4.ip_local_reserved_ports, which SNAT does not use as source.
+type ReservedPorts struct{ m *bpfsys.Map }
 
-// NewKept returns a view of m.
-func NewKept(m *bpfsys.Map) Kept { return Kept{m} }
+// NewReservedPorts returns a view of m.
+func NewReservedPorts(m *bpfsys.Map) ReservedPorts { return ReservedPorts{m} }
 
-// Replace makes want the set and reports whether anything had to be written. Only elements that differ are.
-func (k Kept) Replace(want *Bitmap) (bool, error) {
+// Replace makes want the set and reports whether anything had to be written. It writes only elements that differ.
+func (r ReservedPorts) Replace(want *PortBitmap) (bool, error) {
 	changed := make([]uint32, 0, 4)
-	err := codec.Each(k.m, func(i *uint32, v *uint64) bool {
+	err := codec.Each(r.m, func(i *uint32, v *uint64) bool {
 		if int(*i) < len(want) && want[*i] != *v {
 			changed = append(changed, *i)
 		}
@@ -66,7 +66,7 @@ func (k Kept) Replace(want *Bitmap) (bool, error) {
 		return false, err
 	}
 	for _, i := range changed {
-		if err := bpfsys.Put(k.m, i, want[i]); err != nil {
+		if err := bpfsys.Put(r.m, i, want[i]); err != nil {
 			return true, err
 		}
 	}

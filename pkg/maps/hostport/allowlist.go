@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
-// SourceList names a list of sources by what is in it: who has the same list shares it. 0 is no list. The networks must be
-// masked.
-func SourceList(nets []netip.Prefix) uint64 {
+// AllowlistID returns the name of a list of allowed sources. It is a hash of the networks, so equal lists share their entries. 0 is no
+// list. The networks must be masked.
+func AllowlistID(nets []netip.Prefix) uint64 {
 	if len(nets) == 0 {
 		return 0
 	}
@@ -39,13 +39,13 @@ func Canonical(nets []netip.Prefix) []netip.Prefix {
 	return slices.Compact(nets)
 }
 
-// Sources is the view of sl_hp_allowlist, the lists.
-type Sources struct{ m *bpfsys.Map }
+// Allowlists is the view of sl_hp_allowlist, the lists of allowed sources.
+type Allowlists struct{ m *bpfsys.Map }
 
-// NewSources returns a view of m.
-func NewSources(m *bpfsys.Map) Sources { return Sources{m} }
+// NewAllowlists returns a view of m.
+func NewAllowlists(m *bpfsys.Map) Allowlists { return Allowlists{m} }
 
-func sourceKey(list uint64, p netip.Prefix) bpfgen.TypesSlAllowedSource {
+func allowlistKey(list uint64, p netip.Prefix) bpfgen.TypesSlAllowedSource {
 	k := bpfgen.TypesSlAllowedSource{PrefixLen: 64 + uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}
 	if p.Addr().Is4() {
 		list |= 1
@@ -55,10 +55,10 @@ func sourceKey(list uint64, p netip.Prefix) bpfgen.TypesSlAllowedSource {
 }
 
 // Put makes the list of nets and returns its name. ENOSPC: the map is full.
-func (s Sources) Put(nets []netip.Prefix) (uint64, error) {
-	list := SourceList(nets)
+func (a Allowlists) Put(nets []netip.Prefix) (uint64, error) {
+	list := AllowlistID(nets)
 	for _, p := range nets {
-		if err := bpfsys.Put(s.m, sourceKey(list, p), uint32(1)); err != nil {
+		if err := bpfsys.Put(a.m, allowlistKey(list, p), uint32(1)); err != nil {
 			return 0, err
 		}
 	}
@@ -66,18 +66,18 @@ func (s Sources) Put(nets []netip.Prefix) (uint64, error) {
 }
 
 // Has reports whether the list of nets is there, whole.
-func (s Sources) Has(nets []netip.Prefix) (bool, error) {
-	all, err := s.All()
+func (a Allowlists) Has(nets []netip.Prefix) (bool, error) {
+	all, err := a.All()
 	if err != nil {
 		return false, err
 	}
-	return slices.Equal(all[SourceList(nets)], Canonical(nets)), nil
+	return slices.Equal(all[AllowlistID(nets)], Canonical(nets)), nil
 }
 
 // All returns every list by its name.
-func (s Sources) All() (map[uint64][]netip.Prefix, error) {
+func (a Allowlists) All() (map[uint64][]netip.Prefix, error) {
 	all := make(map[uint64][]netip.Prefix)
-	err := codec.Each(s.m, func(k *bpfgen.TypesSlAllowedSource, _ *uint32) bool {
+	err := codec.Each(a.m, func(k *bpfgen.TypesSlAllowedSource, _ *uint32) bool {
 		list := binary.NativeEndian.Uint64(k.List[:]) &^ 1
 		all[list] = append(all[list], codec.FromPrefix(codec.FromAddr(k.Ip), uint8(k.PrefixLen-64)))
 		return true
@@ -89,11 +89,11 @@ func (s Sources) All() (map[uint64][]netip.Prefix, error) {
 }
 
 // Len returns the number of networks in all lists.
-func (s Sources) Len() (int, error) { return codec.Count[bpfgen.TypesSlAllowedSource, uint32](s.m) }
+func (a Allowlists) Len() (int, error) { return codec.Count[bpfgen.TypesSlAllowedSource, uint32](a.m) }
 
-// Keep deletes the lists that used does not name.
-func (s Sources) Keep(used map[uint64]bool) error {
-	all, err := s.All()
+// Keep deletes the lists that used does not have.
+func (a Allowlists) Keep(used map[uint64]bool) error {
+	all, err := a.All()
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (s Sources) Keep(used map[uint64]bool) error {
 			continue
 		}
 		for _, p := range nets {
-			if err := bpfsys.Remove(s.m, sourceKey(list, p)); err != nil {
+			if err := bpfsys.Remove(a.m, allowlistKey(list, p)); err != nil {
 				return err
 			}
 		}

@@ -9,23 +9,32 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"golang.org/x/sys/unix"
 )
 
-func port(hostPort uint16, pod string, podPort uint16) HostPort {
+func port(hostPort uint16, pod string, podPort uint16) hostport.Mapping {
 	a := netip.MustParseAddr(pod)
 	any := netip.IPv4Unspecified()
 	if a.Is6() {
 		any = netip.IPv6Unspecified()
 	}
-	return HostPort{HostIP: any, Proto: unix.IPPROTO_TCP, Port: hostPort, PodIP: a, PodPort: podPort}
+	return hostport.Mapping{Key: hostport.Key{HostIP: any, Proto: unix.IPPROTO_TCP, Port: hostPort}, PodIP: a, PodPort: podPort}
 }
 
-func (e *env) published(d *Datapath) map[uint16]PublishedPort {
+func keysOf(ports ...hostport.Mapping) []hostport.Key {
+	keys := make([]hostport.Key, 0, len(ports))
+	for _, p := range ports {
+		keys = append(keys, p.Key)
+	}
+	return keys
+}
+
+func (e *env) published(d *Datapath) map[uint16]hostport.Entry {
 	e.t.Helper()
 	all, err := d.HostPorts(e.ctx)
 	e.ok(err)
-	out := make(map[uint16]PublishedPort, len(all))
+	out := make(map[uint16]hostport.Entry, len(all))
 	for _, p := range all {
 		out[p.Port] = p
 	}
@@ -33,35 +42,35 @@ func (e *env) published(d *Datapath) map[uint16]PublishedPort {
 }
 
 // The last ADD wins, with a new generation; the old owner's DEL leaves the new owner's mapping alone.
-func TestPrivilegedPublishLastWins(t *testing.T) {
+func TestPrivilegedHostPortsLastWins(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
 	const old, next = 1, 2
 	first, second := port(8080, "10.1.0.2", 80), port(8080, "10.1.0.3", 80)
-	e.ok(d.Publish(e.ctx, old, []HostPort{first, port(8081, "10.1.0.2", 81)}))
+	e.ok(d.SetHostPorts(e.ctx, old, nil, []hostport.Mapping{first, port(8081, "10.1.0.2", 81)}))
 	gen := e.published(d)[8080].Generation
 	if gen == 0 {
 		t.Error("generation 0")
 	}
-	e.ok(d.Publish(e.ctx, old, []HostPort{first, port(8081, "10.1.0.2", 81)}))
+	e.ok(d.SetHostPorts(e.ctx, old, nil, []hostport.Mapping{first, port(8081, "10.1.0.2", 81)}))
 	if again := e.published(d)[8080].Generation; again != gen {
 		t.Error("the same mapping got another generation: its flows would die")
 	}
-	e.ok(d.Publish(e.ctx, next, []HostPort{second}))
+	e.ok(d.SetHostPorts(e.ctx, next, nil, []hostport.Mapping{second}))
 	if got := e.published(d)[8080]; got.Owner != next || got.Generation <= gen || got.PodIP != second.PodIP {
 		t.Errorf("after the second ADD: %+v", got)
 	}
-	if err := d.CheckPorts(e.ctx, old, []HostPort{first}); !errors.Is(err, ErrDiffers) {
+	if err := d.CheckHostPorts(e.ctx, old, []hostport.Mapping{first}); !errors.Is(err, ErrDiffers) {
 		t.Errorf("check of the old owner: %v", err)
 	}
-	e.ok(d.CheckPorts(e.ctx, next, []HostPort{second}))
-	e.ok(d.Unpublish(e.ctx, old, []HostPort{first}))
-	e.ok(d.Unpublish(e.ctx, old, nil))
+	e.ok(d.CheckHostPorts(e.ctx, next, []hostport.Mapping{second}))
+	e.ok(d.RemoveHostPorts(e.ctx, old, keysOf(first)))
+	e.ok(d.RemoveHostPorts(e.ctx, old, nil))
 	left := e.published(d)
 	if len(left) != 1 || left[8080].Owner != next {
 		t.Errorf("after the old owner's DEL: %+v", left)
 	}
-	e.ok(d.Unpublish(e.ctx, next, nil))
+	e.ok(d.RemoveHostPorts(e.ctx, next, nil))
 	if left := e.published(d); len(left) != 0 {
 		t.Errorf("left: %+v", left)
 	}
@@ -69,34 +78,34 @@ func TestPrivilegedPublishLastWins(t *testing.T) {
 
 // A port that another owner has taken over comes back when that one gives it up, with its sources, unless its own owner has gone
 // meanwhile or has got it back by itself.
-func TestPrivilegedPublishComesBack(t *testing.T) {
+func TestPrivilegedHostPortsComesBack(t *testing.T) {
 	for name, give := range map[string]func(e *env, d *Datapath, owner uint64) error{
 		"DEL": func(e *env, d *Datapath, o uint64) error {
-			return d.Unpublish(e.ctx, o, []HostPort{port(8080, "10.1.0.2", 80)})
+			return d.RemoveHostPorts(e.ctx, o, keysOf(port(8080, "10.1.0.2", 80)))
 		},
-		"DEL without a record": func(e *env, d *Datapath, o uint64) error { return d.Unpublish(e.ctx, o, nil) },
-		"a change of its mind": func(e *env, d *Datapath, o uint64) error { return d.Publish(e.ctx, o, nil) },
+		"DEL without a record": func(e *env, d *Datapath, o uint64) error { return d.RemoveHostPorts(e.ctx, o, nil) },
+		"a change of its mind": func(e *env, d *Datapath, o uint64) error { return d.SetHostPorts(e.ctx, o, nil, nil) },
 		"GC": func(e *env, d *Datapath, o uint64) error {
 			return d.GC(e.ctx, func(owner uint64) bool { return owner != o })
 		},
-		"another process's DEL": func(e *env, _ *Datapath, o uint64) error { return e.open().Unpublish(e.ctx, o, nil) },
+		"another process's DEL": func(e *env, _ *Datapath, o uint64) error { return e.open().RemoveHostPorts(e.ctx, o, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
 			d := e.open()
-			ports, eps := make(map[uint64][]HostPort), make(map[uint64]Endpoint)
+			ports, eps := make(map[uint64][]hostport.Mapping), make(map[uint64]Endpoint)
 			pod := func(name, addr string) uint64 {
 				ep := e.pod(name, addr)
 				eps[ep.Ref.Owner()] = ep
-				ports[ep.Ref.Owner()] = []HostPort{port(8080, ep.Addrs[0].Addr().String(), 80)}
+				ports[ep.Ref.Owner()] = []hostport.Mapping{port(8080, ep.Addrs[0].Addr().String(), 80)}
 				return ep.Ref.Owner()
 			}
 			old, next, last := pod("old", "10.1.0.2/16"), pod("next", "10.1.0.3/16"), pod("last", "10.1.0.4/16")
-			ports[old][0].Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			ports[old][0].AllowedSources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 			publish := func(owner uint64) {
 				t.Helper()
 				e.ok(d.Enable(e.ctx, eps[owner], FeaturePublish))
-				e.ok(d.Publish(e.ctx, owner, ports[owner]))
+				e.ok(d.SetHostPorts(e.ctx, owner, nil, ports[owner]))
 			}
 			give := func(owner uint64) {
 				t.Helper()
@@ -116,7 +125,7 @@ func TestPrivilegedPublishComesBack(t *testing.T) {
 			holder(last)
 			give(last)
 			holder(old)
-			e.ok(d.CheckPorts(e.ctx, old, ports[old]))
+			e.ok(d.CheckHostPorts(e.ctx, old, ports[old]))
 			if e.published(d)[8080].Generation <= gen {
 				t.Error("it came back with its old generation: the flows of others live on")
 			}
@@ -136,7 +145,7 @@ func TestPrivilegedPublishComesBack(t *testing.T) {
 }
 
 // Nothing comes back to a pod whose DEL never came: its device is gone, or another pod has its address.
-func TestPrivilegedPublishDoesNotComeBack(t *testing.T) {
+func TestPrivilegedHostPortsDoesNotComeBack(t *testing.T) {
 	for name, end := range map[string]func(e *env, d *Datapath){
 		"device":  func(e *env, _ *Datapath) { e.ip("link", "del", "dead") },
 		"address": func(e *env, d *Datapath) { e.ok(d.Enable(e.ctx, e.pod("heir", "10.1.0.2/16"), FeatureAdmit)) },
@@ -146,10 +155,10 @@ func TestPrivilegedPublishDoesNotComeBack(t *testing.T) {
 			d := e.open()
 			dead := e.pod("dead", "10.1.0.2/16")
 			e.ok(d.Enable(e.ctx, dead, FeaturePublish))
-			e.ok(d.Publish(e.ctx, dead.Ref.Owner(), []HostPort{port(8080, "10.1.0.2", 80)}))
+			e.ok(d.SetHostPorts(e.ctx, dead.Ref.Owner(), nil, []hostport.Mapping{port(8080, "10.1.0.2", 80)}))
 			end(e, d)
-			e.ok(d.Publish(e.ctx, 2, []HostPort{port(8080, "10.1.0.3", 80)}))
-			e.ok(d.Unpublish(e.ctx, 2, nil))
+			e.ok(d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{port(8080, "10.1.0.3", 80)}))
+			e.ok(d.RemoveHostPorts(e.ctx, 2, nil))
 			if left := e.published(d); len(left) != 0 || exists(d.paths.waiting) {
 				t.Errorf("left: %+v", left)
 			}
@@ -158,14 +167,14 @@ func TestPrivilegedPublishDoesNotComeBack(t *testing.T) {
 }
 
 // An ADD that fails has taken nothing over.
-func TestPrivilegedPublishFailsWithoutTakingOver(t *testing.T) {
+func TestPrivilegedHostPortsFailsWithoutTakingOver(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
-	e.ok(d.Publish(e.ctx, 1, []HostPort{port(8080, "10.1.0.2", 80)}))
+	e.ok(d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{port(8080, "10.1.0.2", 80)}))
 	before := e.published(d)
 	bad := port(8081, "10.1.0.3", 80)
-	bad.Match.In = "nowhere"
-	if err := d.Publish(e.ctx, 2, []HostPort{port(8080, "10.1.0.3", 80), bad}); !errors.Is(err, ErrNoDevice) {
+	bad.Conditions.InDevice = "nowhere"
+	if err := d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{port(8080, "10.1.0.3", 80), bad}); !errors.Is(err, ErrNoDevice) {
 		t.Fatalf("got %v, want ErrNoDevice", err)
 	}
 	if after := e.published(d); !reflect.DeepEqual(after, before) {
@@ -177,36 +186,36 @@ func TestPrivilegedPublishFailsWithoutTakingOver(t *testing.T) {
 }
 
 // A damaged file is no reason to refuse pods.
-func TestPrivilegedPublishUnreadableWaiting(t *testing.T) {
+func TestPrivilegedHostPortsUnreadableWaiting(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
 	e.ok(os.WriteFile(d.paths.waiting, []byte("[{"), 0o644))
-	e.ok(d.Publish(e.ctx, 1, []HostPort{port(8080, "10.1.0.2", 80)}))
-	e.ok(d.Publish(e.ctx, 2, []HostPort{port(8080, "10.1.0.3", 80)}))
+	e.ok(d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{port(8080, "10.1.0.2", 80)}))
+	e.ok(d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{port(8080, "10.1.0.3", 80)}))
 	if got := e.published(d)[8080].Owner; got != 2 {
 		t.Errorf("held by %d, want the second", got)
 	}
-	e.ok(d.Unpublish(e.ctx, 2, nil))
+	e.ok(d.RemoveHostPorts(e.ctx, 2, nil))
 }
 
-func TestPrivilegedPublishWithdrawsOldKeys(t *testing.T) {
+func TestPrivilegedHostPortsWithdrawsOldKeys(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
-	e.ok(d.Publish(e.ctx, 1, []HostPort{port(80, "10.1.0.2", 80), port(81, "10.1.0.2", 81), port(82, "2001:db8::2", 82)}))
-	e.ok(d.Publish(e.ctx, 1, []HostPort{port(81, "10.1.0.2", 81)}))
+	e.ok(d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{port(80, "10.1.0.2", 80), port(81, "10.1.0.2", 81), port(82, "2001:db8::2", 82)}))
+	e.ok(d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{port(81, "10.1.0.2", 81)}))
 	if got := e.published(d); len(got) != 1 || got[81].Port != 81 {
 		t.Errorf("published: %+v", got)
 	}
 }
 
 // A full map is a clear error, and nothing has changed.
-func TestPrivilegedPublishMapFull(t *testing.T) {
+func TestPrivilegedHostPortsMapFull(t *testing.T) {
 	e := newEnv(t)
 	e.o.Config.MapSizes.HostPorts = 3
 	d := e.open()
-	e.ok(d.Publish(e.ctx, 1, []HostPort{port(80, "10.1.0.2", 80), port(81, "10.1.0.2", 81)}))
+	e.ok(d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{port(80, "10.1.0.2", 80), port(81, "10.1.0.2", 81)}))
 	before := e.published(d)
-	err := d.Publish(e.ctx, 2, []HostPort{port(80, "10.1.0.3", 80), port(90, "10.1.0.3", 90), port(91, "10.1.0.3", 91)})
+	err := d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{port(80, "10.1.0.3", 80), port(90, "10.1.0.3", 90), port(91, "10.1.0.3", 91)})
 	if !errors.Is(err, ErrFull) {
 		t.Fatalf("got %v, want ErrFull", err)
 	}
@@ -216,18 +225,18 @@ func TestPrivilegedPublishMapFull(t *testing.T) {
 	}
 }
 
-func TestPrivilegedPublishRefuses(t *testing.T) {
+func TestPrivilegedHostPortsRefuses(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
 	mixed := port(80, "10.1.0.2", 80)
 	mixed.HostIP = netip.IPv6Unspecified()
-	for name, ports := range map[string][]HostPort{
+	for name, ports := range map[string][]hostport.Mapping{
 		"twice":        {port(80, "10.1.0.2", 80), port(80, "10.1.0.2", 81)},
 		"port 0":       {port(0, "10.1.0.2", 80)},
 		"other family": {mixed},
-		"no address":   {{Port: 80, PodPort: 80, Proto: 6}},
+		"no address":   {{Key: hostport.Key{Port: 80, Proto: 6}, PodPort: 80}},
 	} {
-		if err := d.Publish(e.ctx, 1, ports); err == nil {
+		if err := d.SetHostPorts(e.ctx, 1, nil, ports); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

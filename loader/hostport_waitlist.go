@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/rollback"
+)
+
+// hostPortMap is what a change needs of the map of hostPorts.
+type hostPortMap interface {
+	Get(hostport.Key) (hostport.Entry, bool, error)
+	Put(hostport.Entry) error
+	Delete(hostport.Key) error
+	Each(func(hostport.Entry) bool) error // reads the whole map
+}
+
+// waiter is a hostPort that another owner has taken over. It comes back when that one goes, as a netfilter rule does that was below
+// the one of a later pod.
+type waiter struct{ hostport.Entry }
+
+func (w waiter) equal(o waiter) bool { return w.Entry.Equal(o.Entry) }
+
+// waiterFile is a waiter as the file has it. The format stays: the file outlives an upgrade.
+type waiterFile struct {
+	Key struct {
+		HostIP netip.Addr
+		Proto  uint8
+		Port   uint16
+	} `json:"key"`
+	Value struct {
+		PodIP                        netip.Addr
+		PodPort                      uint16
+		Owner                        uint64
+		Gen                          uint64
+		Flags                        uint16 // enum sl_hostport_flag
+		Sources                      uint64 // the allowlist
+		Source, Dest                 netip.Prefix
+		In                           uint32 // ifindex
+		NotSource, NotDest, NotIndex bool
+	} `json:"value"`
+}
+
+const (
+	waiterSNAT    = uint16(bpfgen.TypesSlHostportFlagSL_HP_SNAT)
+	waiterMasqAll = uint16(bpfgen.TypesSlHostportFlagSL_HP_MASQ_ALL)
+)
+
+// MarshalJSON writes w in the format of the file.
+func (w waiter) MarshalJSON() ([]byte, error) {
+	var f waiterFile
+	f.Key.HostIP, f.Key.Proto, f.Key.Port = w.HostIP, w.Proto, w.Port
+	v, c := &f.Value, w.Conditions
+	v.PodIP, v.PodPort, v.Owner, v.Gen, v.Sources = w.PodIP, w.PodPort, w.Owner, w.Generation, w.Allowlist
+	v.Source, v.Dest, v.In, v.NotSource, v.NotDest, v.NotIndex = c.Source, c.Dest, c.InIfindex, c.NotSource, c.NotDest, c.NotIn
+	if w.SNAT {
+		v.Flags |= waiterSNAT
+	}
+	if w.MasqAll {
+		v.Flags |= waiterMasqAll
+	}
+	return json.Marshal(f)
+}
+
+// UnmarshalJSON undoes MarshalJSON.
+func (w *waiter) UnmarshalJSON(raw []byte) error {
+	var f waiterFile
+	if err := json.Unmarshal(raw, &f); err != nil {
+		return err
+	}
+	v := f.Value
+	w.Entry = hostport.Entry{
+		Mapping: hostport.Mapping{
+			Key:   hostport.Key{HostIP: f.Key.HostIP, Proto: f.Key.Proto, Port: f.Key.Port},
+			PodIP: v.PodIP, PodPort: v.PodPort, SNAT: v.Flags&waiterSNAT != 0, MasqAll: v.Flags&waiterMasqAll != 0,
+			Conditions: hostport.Conditions{
+				Source: v.Source, Dest: v.Dest, InIfindex: v.In, NotSource: v.NotSource, NotDest: v.NotDest, NotIn: v.NotIndex,
+			},
+		},
+		Owner: v.Owner, Generation: v.Gen, Allowlist: v.Sources,
+	}
+	return nil
+}
+
+// portChange is a change of the hostPorts under the writers' lock.
+//
+// The waiting list is a file, the latest waiter last. After a kill between file and map it may have an entry that is in the map too.
+// The next change of its owner repairs that.
+type portChange struct {
+	d       *Datapath
+	m       hostPortMap
+	waiting jsonList[waiter]
+	gone    []hostport.Entry // replaced or removed
+}
+
+// changePorts begins a change.
+func (d *Datapath) changePorts(m hostPortMap) (*portChange, error) {
+	waiting, err := readList(d, d.paths.waiting, "ports taken over", waiter.equal)
+	return &portChange{d: d, m: m, waiting: waiting}, err
+}
+
+// forget removes the waiters that drop accepts.
+func (c *portChange) forget(drop func(waiter) bool) error {
+	now := slices.Clone(c.waiting.all)
+	return c.waiting.set(slices.DeleteFunc(now, func(w waiter) bool {
+		if !drop(w) {
+			return false
+		}
+		c.gone = append(c.gone, w.Entry)
+		return true
+	}))
+}
+
+// put writes e. If another owner has the key, that one waits from then on. An entry that says the same already keeps its generation, so
+// that its connections live on.
+func (c *portChange) put(e hostport.Entry, rb *rollback.Stack) error {
+	old, had, err := c.m.Get(e.Key)
+	if err != nil {
+		return fmt.Errorf("published port %s: %w", e.Key, err)
+	}
+	same := old
+	same.Generation = e.Generation
+	if had && same.Equal(e) {
+		return nil
+	}
+	if had && old.Owner != e.Owner {
+		if err := c.waiting.set(append(slices.Clone(c.waiting.all), waiter{old})); err != nil {
+			return err
+		}
+	}
+	rb.Push("published port "+e.Key.String(), func(context.Context) error {
+		if had {
+			return c.m.Put(old)
+		}
+		return c.m.Delete(e.Key)
+	})
+	if err := c.m.Put(e); err != nil {
+		return fmt.Errorf("published port %s: %w", e.Key, full("sl_hostports", err))
+	}
+	if had {
+		c.gone = append(c.gone, old)
+	}
+	return nil
+}
+
+// withdraw removes e from the map: the last who waits for its key has it again.
+func (c *portChange) withdraw(e hostport.Entry) error {
+	next, rest, err := c.nextWaiter(e.Key, e.Owner)
+	switch {
+	case err != nil:
+	case next == nil:
+		err = c.m.Delete(e.Key)
+	default:
+		next.Generation = uint64(conntrack.Now())
+		err = c.m.Put(*next)
+	}
+	if err != nil {
+		return fmt.Errorf("published port %s: %w", e.Key, err)
+	}
+	c.gone = append(c.gone, e)
+	return c.waiting.set(rest)
+}
+
+// nextWaiter returns the last who waits for a key and is alive, or nil, and the list without that one. A pod whose DEL never came may
+// have left its address to another pod, which has no such hostPort. The owner who gives the key up may wait for it too, where a kill
+// kept it from writing the list: it is left out.
+func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.Entry, rest []waiter, err error) {
+	rest = slices.Clone(c.waiting.all)
+	for i := len(rest) - 1; i >= 0; i-- {
+		w := rest[i]
+		if w.Key != k || w.Owner == leaving {
+			continue
+		}
+		alive, err := c.d.ownerAlive(w.Owner, w.PodIP)
+		if err != nil {
+			return nil, nil, err
+		}
+		rest = slices.Delete(rest, i, i+1)
+		if alive {
+			return &w.Entry, rest, nil
+		}
+		c.gone = append(c.gone, w.Entry)
+	}
+	return nil, rest, nil
+}
+
+// ownerAlive reports whether owner has its address still, on a device that exists.
+func (d *Datapath) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
+	eps, err := d.endpoints()
+	if err != nil {
+		return false, err
+	}
+	ep, ok, err := eps.addrs.Get(addr)
+	if err != nil {
+		return false, fmt.Errorf("endpoint %s: %w", addr, err)
+	}
+	if !ok || ep.Owner != owner {
+		return false, nil
+	}
+	a := d.attacher("")
+	defer a.Close()
+	return !a.gone(int(ep.Ifindex)), nil
+}
+
+// end does what follows a change.
+func (c *portChange) end() error {
+	c.d.dropPeers(c.gone)
+	return c.dropAllowlists()
+}
+
+// dropAllowlists removes the lists that no entry names any more, if one that is gone may have been the last user of its list. Nothing
+// counts the users of a list, so this reads the whole map. It costs only changes that drop a port with allowed sources.
+func (c *portChange) dropAllowlists() error {
+	if !slices.ContainsFunc(c.gone, func(e hostport.Entry) bool { return e.Allowlist != 0 }) {
+		return nil
+	}
+	used := make(map[uint64]bool)
+	for _, w := range c.waiting.all {
+		used[w.Allowlist] = true
+	}
+	err := c.m.Each(func(e hostport.Entry) bool {
+		used[e.Allowlist] = true
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("published ports: %w", err)
+	}
+	lists, err := c.d.allowlists()
+	if err != nil {
+		return ifLoaded(err)
+	}
+	if err := lists.Keep(used); err != nil {
+		return fmt.Errorf("sources of published ports: %w", err)
+	}
+	return nil
+}

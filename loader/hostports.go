@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
+)
+
+// newEntry returns m as it goes into the map. ErrNoDevice: there is no device of the name in its conditions.
+func newEntry(m hostport.Mapping, owner, generation uint64) (hostport.Entry, error) {
+	index, err := inIfindex(m.Conditions.InDevice)
+	m.Conditions.InIfindex = index
+	e := hostport.NewEntry(m, owner, generation)
+	if err != nil {
+		err = fmt.Errorf("published port %s: %w", e.Key, err)
+	}
+	return e, err
+}
+
+// inIfindex returns the index of the device in a condition, 0 for no name.
+func inIfindex(device string) (uint32, error) {
+	if device == "" {
+		return 0, nil
+	}
+	h, err := rtnl.New()
+	if err != nil {
+		return 0, err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(device)
+	if errors.Is(err, rtnl.ErrNotFound) {
+		return 0, fmt.Errorf("%w: %s, of a condition", ErrNoDevice, device)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return uint32(l.Index), nil
+}
+
+func (d *Datapath) hostPortMap() (hostport.Map, error) {
+	m, err := d.pinned(mapHostPorts)
+	if err != nil {
+		return hostport.Map{}, err
+	}
+	e, err := d.pinned(mapCacheEpoch)
+	return hostport.New(m, cacheepoch.New(e)), err
+}
+
+// SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
+// owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
+// node), for what owner holds. Otherwise the cost is O(before and ports).
+//
+// A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
+// when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room.
+func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) (err error) {
+	want, err := indexByKey(ports)
+	if err != nil {
+		return err
+	}
+	unlock, err := d.writer(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, err := d.hostPortMap()
+	if err != nil {
+		return err
+	}
+	c, err := d.changePorts(m)
+	if err != nil {
+		return err
+	}
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
+	if err := c.setAll(owner, before, ports, want, &rb); err != nil {
+		return err
+	}
+	if len(ports) > 0 {
+		d.ensureSockets()
+	}
+	if !d.justSynced() {
+		a := d.attacher("")
+		defer a.Close()
+		if err := d.sync(ctx, a); err != nil {
+			return err
+		}
+	}
+	return c.end()
+}
+
+// setAll replaces what owner has.
+func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostport.Mapping, want map[hostport.Key]bool, rb *rollback.Stack) error {
+	held, err := held(c.m, owner, before)
+	if err != nil {
+		return err
+	}
+	was := c.waiting.all
+	rb.Push("ports taken over", func(context.Context) error { return c.waiting.set(was) })
+	if err := c.forget(func(w waiter) bool { return w.Owner == owner }); err != nil {
+		return err
+	}
+	// The clock never stands still between two holders of the lock, and no generation is 0.
+	generation := uint64(conntrack.Now())
+	for _, p := range ports {
+		e, err := newEntry(p, owner, generation)
+		if err != nil {
+			return err
+		}
+		if err := c.d.putAllowlist(e); err != nil {
+			return err
+		}
+		if err := c.put(e, rb); err != nil {
+			return err
+		}
+	}
+	for _, e := range held {
+		if want[e.Key] {
+			continue
+		}
+		rb.Push("published port "+e.Key.String(), func(context.Context) error { return c.m.Put(e) })
+		if err := c.withdraw(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// indexByKey returns the keys of ports, which must be valid and differ.
+func indexByKey(ports []hostport.Mapping) (map[hostport.Key]bool, error) {
+	keys := make(map[hostport.Key]bool, len(ports))
+	for _, p := range ports {
+		if err := p.Validate(); err != nil {
+			return nil, err
+		}
+		k := p.Key.Unmap()
+		if keys[k] {
+			return nil, fmt.Errorf("published port %s: twice", k)
+		}
+		keys[k] = true
+	}
+	return keys, nil
+}
+
+// held returns the entries of owner: those among keys, or with nil all of them, which takes a read of the whole map. It goes on after
+// errors.
+func held(m hostPortMap, owner uint64, keys []hostport.Key) ([]hostport.Entry, error) {
+	if keys == nil {
+		return matching(m, func(e hostport.Entry) bool { return e.Owner == owner })
+	}
+	var out []hostport.Entry
+	var errs []error
+	for _, k := range keys {
+		e, ok, err := m.Get(k.Unmap())
+		if err != nil {
+			errs = append(errs, fmt.Errorf("published port %s: %w", k, err))
+		}
+		if ok && e.Owner == owner {
+			out = append(out, e)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// matching returns the entries that f accepts. It reads the whole map.
+func matching(m hostPortMap, f func(hostport.Entry) bool) ([]hostport.Entry, error) {
+	var out []hostport.Entry
+	err := m.Each(func(e hostport.Entry) bool {
+		if f(e) {
+			out = append(out, e)
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("published ports: %w", err)
+	}
+	return out, nil
+}
+
+// RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
+// reads the whole map. What another owner has taken over stays. Missing is success.
+func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return takeAway(ctx, d, d.hostPortMap, func(m hostport.Map) error {
+		c, err := d.changePorts(m)
+		if err != nil {
+			return err
+		}
+		return c.removeAll(owner, keys)
+	})
+}
+
+// removeAll is RemoveHostPorts under the writers' lock.
+func (c *portChange) removeAll(owner uint64, keys []hostport.Key) error {
+	held, err := held(c.m, owner, keys)
+	given := make(map[hostport.Key]bool, len(keys))
+	for _, k := range keys {
+		given[k.Unmap()] = true
+	}
+	errs := []error{err, c.forget(func(w waiter) bool { return w.Owner == owner && (keys == nil || given[w.Key]) })}
+	for _, e := range held {
+		errs = append(errs, c.withdraw(e))
+	}
+	return errors.Join(append(errs, c.end())...)
+}
+
+func (d *Datapath) allowlists() (hostport.Allowlists, error) {
+	m, err := d.pinned(mapHostPortAllowlist)
+	return hostport.NewAllowlists(m), err
+}
+
+// putAllowlist makes the list of e's sources. A rollback leaves it: the next change that drops a list removes all without a user.
+func (d *Datapath) putAllowlist(e hostport.Entry) error {
+	if len(e.AllowedSources) == 0 {
+		return nil
+	}
+	lists, err := d.allowlists()
+	if err != nil {
+		return err
+	}
+	if _, err := lists.Put(e.AllowedSources); err != nil {
+		return fmt.Errorf("sources of published port %s: %w", e.Key, full("sl_hp_allowlist", err))
+	}
+	return nil
+}
+
+// CheckHostPorts reports whether owner still holds each of ports as it was set. The error wraps ErrDiffers.
+func (d *Datapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
+	m, err := d.hostPortMap()
+	if err != nil {
+		return err
+	}
+	errs := []error{d.checkSockets()}
+	for _, p := range ports {
+		got, ok, err := m.Get(p.Key.Unmap())
+		want, werr := newEntry(p, owner, got.Generation)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case errors.Is(werr, ErrNoDevice):
+			errs = append(errs, fmt.Errorf("%w: %w", ErrDiffers, werr))
+		case werr != nil:
+			errs = append(errs, werr)
+		case !ok:
+			errs = append(errs, fmt.Errorf("%w: port %s is not published", ErrDiffers, want.Key))
+		case got.Owner != owner:
+			errs = append(errs, fmt.Errorf("%w: port %s belongs to another attachment", ErrDiffers, want.Key))
+		case got.Equal(want):
+			errs = append(errs, d.checkAllowlist(want))
+		case got.PodIP == want.PodIP && got.PodPort == want.PodPort:
+			errs = append(errs, fmt.Errorf("%w: port %s has other options: %s, want %s", ErrDiffers, want.Key, got, want))
+		default:
+			errs = append(errs, fmt.Errorf("%w: port %s leads to %s, want %s", ErrDiffers, want.Key,
+				netip.AddrPortFrom(got.PodIP, got.PodPort), netip.AddrPortFrom(want.PodIP, want.PodPort)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkAllowlist looks whether the list of e's sources is whole.
+func (d *Datapath) checkAllowlist(e hostport.Entry) error {
+	if len(e.AllowedSources) == 0 {
+		return nil
+	}
+	lists, err := d.allowlists()
+	if err != nil {
+		return err
+	}
+	ok, err := lists.Has(e.AllowedSources)
+	if err == nil && !ok {
+		err = differs("the sources of port %s are not %v", e.Key, e.AllowedSources)
+	}
+	return err
+}
