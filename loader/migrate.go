@@ -120,7 +120,7 @@ func (d *Datapath) migrateLocked() error {
 		}
 		d.log.Info("pins renamed", log.String("from", old), log.String("to", d.paths.dir))
 	}
-	// Programs first: without them nobody takes the tree for a datapath.
+	// Programs first: without them the tree is no datapath.
 	if err := errors.Join(os.RemoveAll(filepath.Join(old, "progs")), os.RemoveAll(old)); err != nil {
 		return fmt.Errorf("remove pins of %s: %w", old, err)
 	}

@@ -48,7 +48,7 @@ func TestPrivilegedClientPort(t *testing.T) {
 			k.errorOut(kind, keep, "PA", false)
 		})
 		k.size = 201
-		k.oddly(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
+		k.slowPath(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
 	})
 }
 

@@ -155,7 +155,7 @@ func TestPrivilegedCrossNetworkRefused(t *testing.T) {
 // A masqueraded pod that asks a hostPort of another network is masqueraded on its way too.
 func TestPrivilegedHairpinCrossNetwork(t *testing.T) {
 	fx := newFixture(t, nil)
-	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, 0, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podC, podA, upl0.addr(family)).masked(keptPort)
 		x.asks("S")
 		x.answers("SA")

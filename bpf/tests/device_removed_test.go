@@ -46,7 +46,7 @@ func TestPrivilegedDeviceRemoved(t *testing.T) {
 // A pod that asks for the port gets whoever else publishes it.
 func TestPrivilegedDeviceRemovedHairpin(t *testing.T) {
 	fx := newFixture(t, nil)
-	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, 0, func(w *walk, family, proto int) {
 		w.onDevice(podA, gone)
 		c := w.toNode(family, proto, podC, podA, upl0.addr(family)).asked
 		sent := c.tx("S")

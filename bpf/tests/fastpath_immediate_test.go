@@ -60,7 +60,7 @@ func TestPrivilegedFastPathImmediateLearns(t *testing.T) {
 		j.in("PA")
 		j.out("PA")
 	})
-	turnCases(t, fx, hpSNAT|hpMasqAll, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, hpSNAT|hpMasqAll, func(w *walk, family, proto int) {
 		j := w.toHostPort(family, proto, podA)
 		arrived, translated := j.outside.rx("S"), j.inside.rx("S")
 		arrived.srcMAC, arrived.dstMAC = upl0.router, upl0.mac

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// oddly brings a packet through both doors in an odd shape: make turns a frame into what is sent, in its order.
-func (t *hairpinConn) oddly(make func([]byte) [][]byte, asks bool) {
+// slowPath brings a packet through both doors in an odd shape: make turns a frame into what is sent, in its order.
+func (t *hairpinConn) slowPath(make func([]byte) [][]byte, asks bool) {
 	t.tb.Helper()
 	from, to, dir := t.client, t.pod, conn.tx
 	first, last := t.asked, t.seen
@@ -74,8 +74,8 @@ func (t *hairpinConn) family() int {
 	return 4
 }
 
-// turns are a hairpin with and without the gateway's address at the pod's door, and a connection between two networks.
-func turns(t *testing.T, fx *fixture, f func(x *hairpinConn)) {
+// hairpins are a hairpin with and without the gateway's address at the pod's door, and a connection between two networks.
+func hairpins(t *testing.T, fx *fixture, f func(x *hairpinConn)) {
 	t.Helper()
 	for _, family := range families {
 		for _, p := range protocols {
@@ -102,7 +102,7 @@ func turns(t *testing.T, fx *fixture, f func(x *hairpinConn)) {
 // Fragments behind the first in any order; the flow goes on as it was.
 func TestPrivilegedHairpinFragments(t *testing.T) {
 	fx := newFixture(t, nil)
-	turns(t, fx, func(x *hairpinConn) {
+	hairpins(t, fx, func(x *hairpinConn) {
 		x.asks("S")
 		x.answers("SA")
 		for _, n := range []int{2, 4} {
@@ -111,8 +111,8 @@ func TestPrivilegedHairpinFragments(t *testing.T) {
 				slices.Reverse(all[1:])
 				return all
 			}
-			x.oddly(shuffled, true)
-			x.oddly(shuffled, false)
+			x.slowPath(shuffled, true)
+			x.slowPath(shuffled, false)
 		}
 		x.asks("PA")
 		x.answers("PA")
@@ -122,7 +122,7 @@ func TestPrivilegedHairpinFragments(t *testing.T) {
 // A connection may begin with a fragment; a later one without its first stays as it is, as do all when the first was too long ago.
 func TestPrivilegedHairpinFragmentsFirst(t *testing.T) {
 	fx := newFixture(t, nil)
-	turns(t, fx, func(x *hairpinConn) {
+	hairpins(t, fx, func(x *hairpinConn) {
 		if x.asked.proto != udp {
 			return
 		}
@@ -135,8 +135,8 @@ func TestPrivilegedHairpinFragmentsFirst(t *testing.T) {
 			}
 		}
 		orphans()
-		x.oddly(shape, true)
-		x.oddly(shape, false)
+		x.slowPath(shape, true)
+		x.slowPath(shape, false)
 		x.later(30 * time.Second)
 		orphans()
 	})
@@ -145,7 +145,7 @@ func TestPrivilegedHairpinFragmentsFirst(t *testing.T) {
 // Errors find their way back through what was turned, inside and outside.
 func TestPrivilegedHairpinErrors(t *testing.T) {
 	fx := newFixture(t, nil)
-	turns(t, fx, func(x *hairpinConn) {
+	hairpins(t, fx, func(x *hairpinConn) {
 		x.asks("S")
 		x.answers("SA")
 		eachError(x.family(), func(kind icmpKind, keep int) {
@@ -184,8 +184,8 @@ func TestPrivilegedHairpinSCTP(t *testing.T) {
 			x := w.toNode(family, udp, podC, podA, upl0.addr(family))
 			x.middle.remote, x.seen.remote = at(podA.addr(family), hostPort), at(podA.addr(family), hostPort)
 			for range 2 {
-				x.oddly(bare(protoSCTP), true)
-				x.oddly(bare(protoSCTP), false)
+				x.slowPath(bare(protoSCTP), true)
+				x.slowPath(bare(protoSCTP), false)
 			}
 		}, publishing(m))
 		m.port = podPort
@@ -206,8 +206,8 @@ func TestPrivilegedCrossNetworkBare(t *testing.T) {
 			fx.each(t, fmt.Sprintf("%s%d", p.name, family), func(w *walk) {
 				x := w.between(family, udp, podA, podC, keptPort)
 				for range 2 {
-					x.oddly(bare(p.number), true)
-					x.oddly(bare(p.number), false)
+					x.slowPath(bare(p.number), true)
+					x.slowPath(bare(p.number), false)
 				}
 				f := w.between(family, udp, podB, podC, keptPort).asked.tx("")
 				f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac

@@ -86,8 +86,8 @@ func publishTo(family, proto int, p *pod, flags uint16) option {
 	}
 }
 
-// turnCases runs f for TCP and UDP in both families with a hostPort of podA.
-func turnCases(t *testing.T, fx *fixture, flags uint16, f func(w *walk, family, proto int), opts ...option) {
+// hairpinCases runs f for TCP and UDP in both families with a hostPort of podA.
+func hairpinCases(t *testing.T, fx *fixture, flags uint16, f func(w *walk, family, proto int), opts ...option) {
 	t.Helper()
 	for _, family := range families {
 		for _, p := range protocols[:2] {
@@ -100,7 +100,7 @@ func turnCases(t *testing.T, fx *fixture, flags uint16, f func(w *walk, family, 
 // A pod gets itself, a sibling and a pod of another network; the first two are seen as the gateway.
 func TestPrivilegedHairpin(t *testing.T) {
 	fx := newFixture(t, nil)
-	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
 		turns := []*hairpinConn{
 			w.toNode(family, proto, podA, podA, upl0.addr(family)).masked(keptPort),
 			w.toNode(family, proto, podC, podA, upl0.addr(family)),
@@ -125,7 +125,7 @@ func TestPrivilegedHairpin(t *testing.T) {
 // Without "snat" everybody is seen as he is.
 func TestPrivilegedHairpinWithoutSNAT(t *testing.T) {
 	fx := newFixture(t, nil)
-	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, 0, func(w *walk, family, proto int) {
 		for _, c := range []*pod{podB, podC} {
 			x := w.toNode(family, proto, c, podA, second(family))
 			x.asks("S")
@@ -140,7 +140,7 @@ func second(family int) netip.Addr { return pick(family, second4, second6) }
 // With "masqAll" a pod of another network is seen as the gateway too.
 func TestPrivilegedHairpinMasqAll(t *testing.T) {
 	fx := newFixture(t, nil)
-	turnCases(t, fx, hpSNAT|hpMasqAll, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, hpSNAT|hpMasqAll, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podC, podA, upl0.addr(family)).masked(keptPort)
 		x.asks("S")
 		x.answers("SA")
@@ -151,7 +151,7 @@ func TestPrivilegedHairpinMasqAll(t *testing.T) {
 // What the client has with the pod itself from the same port is another connection: it gets another port in the stack.
 func TestPrivilegedHairpinClash(t *testing.T) {
 	fx := newFixture(t, nil)
-	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, 0, func(w *walk, family, proto int) {
 		direct := w.talk(family, proto, podB, podA)
 		direct.slow("S")
 		direct.back().slow("SA")
@@ -170,7 +170,7 @@ func TestPrivilegedHairpinClash(t *testing.T) {
 // The LRU may take any one entry: what is left makes it anew, with the same ports.
 func TestPrivilegedHairpinLostHalves(t *testing.T) {
 	fx := newFixture(t, nil)
-	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podB, podA, upl0.addr(family)).masked(keptPort)
 		x.asks("S")
 		x.answers("SA")
@@ -196,7 +196,7 @@ func tupleOf(c conn) bpfgen.TypesSlTuple {
 // So does a port at the door that was not the client's own, when the record is lost and the client speaks first.
 func TestPrivilegedHairpinLostRecordClientFirst(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
-	turnCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, hpSNAT, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podB, podA, upl0.addr(family))
 		x.asked.local = at(podB.addr(family), movedPort)
 		x.middle.local = x.asked.local
@@ -230,7 +230,7 @@ func (w *walk) lose(key bpfgen.TypesSlTuple) {
 // A port with a new owner takes its clients along.
 func TestPrivilegedHairpinMoves(t *testing.T) {
 	fx := newFixture(t, nil)
-	turnCases(t, fx, 0, func(w *walk, family, proto int) {
+	hairpinCases(t, fx, 0, func(w *walk, family, proto int) {
 		x := w.toNode(family, proto, podC, podA, upl0.addr(family))
 		x.asks("S")
 		x.answers("SA")

@@ -73,9 +73,9 @@ func (w *walk) leaving(family, proto int) []byte {
 	return f.bytes(w.tb)
 }
 
-// oddly sends a packet both ways through the uplink's hooks in an odd shape: make
+// slowPath sends a packet both ways through the uplink's hooks in an odd shape: make
 // turns a frame into what goes over the wire, in its order.
-func (j *journey) oddly(make func(raw []byte) [][]byte, up, down string) {
+func (j *journey) slowPath(make func(raw []byte) [][]byte, up, down string) {
 	j.tb.Helper()
 	before, after := j.dress(j.outside.rx(down)), j.dress(j.inside.rx(down))
 	for _, f := range []*frame{&before, &after} {
@@ -98,8 +98,8 @@ func (j *journey) shapes(h hook, before, after [][]byte, mark uint32) {
 	}
 }
 
-// oddJourneys are connections of podA: one that it opens, one through its hostPort.
-func oddJourneys(t *testing.T, fx *fixture, f func(j *journey)) {
+// slowPathJourneys are connections of podA: one that it opens, one through its hostPort.
+func slowPathJourneys(t *testing.T, fx *fixture, f func(j *journey)) {
 	t.Helper()
 	for _, family := range families {
 		for _, p := range protocols {
@@ -128,9 +128,9 @@ func TestPrivilegedFragments(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, n := range []int{2, 3, 6} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			oddJourneys(t, fx, func(j *journey) {
-				j.oddly(func(raw []byte) [][]byte { return fragments(raw, n) }, "PA", "PA")
-				j.oddly(func(raw []byte) [][]byte { return fragments(raw, n) }, "PA", "PA")
+			slowPathJourneys(t, fx, func(j *journey) {
+				j.slowPath(func(raw []byte) [][]byte { return fragments(raw, n) }, "PA", "PA")
+				j.slowPath(func(raw []byte) [][]byte { return fragments(raw, n) }, "PA", "PA")
 			})
 		})
 	}
@@ -139,8 +139,8 @@ func TestPrivilegedFragments(t *testing.T) {
 // Behind the first one the order does not matter.
 func TestPrivilegedFragmentsShuffled(t *testing.T) {
 	fx := newFixture(t, nil)
-	oddJourneys(t, fx, func(j *journey) {
-		j.oddly(func(raw []byte) [][]byte {
+	slowPathJourneys(t, fx, func(j *journey) {
+		j.slowPath(func(raw []byte) [][]byte {
 			all := fragments(raw, 4)
 			slices.Reverse(all[1:])
 			return append(all, all[2]) // and one twice
@@ -152,7 +152,7 @@ func TestPrivilegedFragmentsShuffled(t *testing.T) {
 // to the stack, since it may be the node's; a masqueraded pod's does not leave.
 func TestPrivilegedFragmentsOrphaned(t *testing.T) {
 	fx := newFixture(t, nil)
-	oddJourneys(t, fx, func(j *journey) {
+	slowPathJourneys(t, fx, func(j *journey) {
 		sent, arrived := j.dress(j.inside.tx("PA")), j.dress(j.outside.rx("PA"))
 		sent.srcMAC, sent.dstMAC = j.up.mac, j.up.router
 		arrived.srcMAC, arrived.dstMAC = j.up.router, j.up.mac
@@ -165,7 +165,7 @@ func TestPrivilegedFragmentsOrphaned(t *testing.T) {
 			}
 		}
 		orphaned()
-		j.oddly(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
+		j.slowPath(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
 		j.later(30 * time.Second)
 		orphaned()
 	})
@@ -178,16 +178,16 @@ func TestPrivilegedFragmentsPlain(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		plain := w.plain(family, proto, podB, keptPort)
 		plain.size = 201
-		plain.oddly(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
-		plain.oddly(func(raw []byte) [][]byte { return fragments(raw, 3)[1:] }, "PA", "PA")
+		plain.slowPath(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
+		plain.slowPath(func(raw []byte) [][]byte { return fragments(raw, 3)[1:] }, "PA", "PA")
 		in := w.inbound(family, proto, podA)
 		in.size = 201
 		in.in("S")
-		in.oddly(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
+		in.slowPath(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
 		own := w.plain(family, proto, podA, keptPort)
 		own.inside.remote = at(pick(family, ip("10.1.99.9"), ip("fd00:1::99")), serverTCP)
 		own.outside, own.size = own.inside, 201
-		own.oddly(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
+		own.slowPath(func(raw []byte) [][]byte { return fragments(raw, 3) }, "PA", "PA")
 	}, masquerading(podA))
 }
 
@@ -199,7 +199,7 @@ func TestPrivilegedFragmentsOpen(t *testing.T) {
 		fx.each(t, fmt.Sprintf("hostPort%d", family), func(w *walk) {
 			j := w.toHostPort(family, udp, podA)
 			j.size = 201
-			j.oddly(shape, "", "")
+			j.slowPath(shape, "", "")
 			w.wantFlow(unproven, j.inside, flowDNAT|flowDNATAny|flowRXFirst)
 		}, masquerading(podA), publishing(mapping(family, udp, podA)))
 		fx.each(t, fmt.Sprintf("masquerade%d", family), func(w *walk) {
@@ -209,7 +209,7 @@ func TestPrivilegedFragmentsOpen(t *testing.T) {
 			sent, left := j.dress(j.inside.tx("")), j.dress(j.outside.tx(""))
 			sent.srcMAC, sent.dstMAC, left.srcMAC, left.dstMAC = upl0.mac, upl0.router, upl0.mac, upl0.router
 			j.shapes(uplEgress, shape(sent.bytes(t)), shape(left.bytes(t)), 0)
-			j.oddly(shape, "", "")
+			j.slowPath(shape, "", "")
 		}, masquerading(podA))
 	}
 }
@@ -231,13 +231,13 @@ func TestPrivilegedExtensionHeaders(t *testing.T) {
 	}
 	for name, shape := range tests {
 		t.Run(name, func(t *testing.T) {
-			oddJourneys(t, fx, func(j *journey) {
+			slowPathJourneys(t, fx, func(j *journey) {
 				if j.family() != 6 {
 					return
 				}
 				make := func(raw []byte) [][]byte { return [][]byte{shape(raw)} }
-				j.oddly(make, "PA", "PA")
-				j.oddly(make, "PA", "PA")
+				j.slowPath(make, "PA", "PA")
+				j.slowPath(make, "PA", "PA")
 			})
 		})
 	}
@@ -309,19 +309,19 @@ func TestPrivilegedBareProtocols(t *testing.T) {
 				f := j.outside.tx("")
 				f.srcMAC, f.dstMAC = upl0.mac, upl0.router
 				w.step(uplEgress, upl0.name, first(j), passes(bare(p.number)(f.bytes(t))[0]))
-				j.oddly(bare(p.number), "", "")
+				j.slowPath(bare(p.number), "", "")
 				w.step(uplEgress, upl0.name, first(k), wantDrop(reasonPorts, podB))
-				j.oddly(bare(p.number), "", "")
+				j.slowPath(bare(p.number), "", "")
 				w.later(181 * time.Second)
-				k.oddlyOut(bare(p.number))
-				k.oddly(bare(p.number), "", "")
+				k.slowPathOut(bare(p.number))
+				k.slowPath(bare(p.number), "", "")
 			}, masquerading(podA, podB))
 		}
 	}
 }
 
-// oddlyOut is the first half of oddly that a connection of the pod begins with.
-func (j *journey) oddlyOut(make func([]byte) [][]byte) {
+// slowPathOut is the first half of slowPath that a connection of the pod begins with.
+func (j *journey) slowPathOut(make func([]byte) [][]byte) {
 	j.tb.Helper()
 	before, after := j.dress(j.inside.tx("")), j.dress(j.outside.tx(""))
 	for _, f := range []*frame{&before, &after} {
@@ -340,8 +340,8 @@ func TestPrivilegedHostPortSCTP(t *testing.T) {
 		fx.each(t, fmt.Sprintf("same port %d", family), func(w *walk) {
 			j := w.toHostPort(family, udp, podA)
 			j.inside = j.inside.as(at(podA.addr(family), hostPort))
-			j.oddly(bare(protoSCTP), "", "")
-			j.oddly(bare(protoSCTP), "", "")
+			j.slowPath(bare(protoSCTP), "", "")
+			j.slowPath(bare(protoSCTP), "", "")
 		}, masquerading(podA), publishing(m))
 		m.port = podPort
 		fx.each(t, fmt.Sprintf("other port %d", family), func(w *walk) {

@@ -65,7 +65,7 @@ func TestPrivilegedFragmentsOfTheNode(t *testing.T) {
 		fx.each(t, fmt.Sprint(family), func(w *walk) {
 			j := w.toHostPort(family, udp, podA)
 			j.size = 201
-			j.oddly(func(raw []byte) [][]byte { return fragments(raw, 3) }, "", "")
+			j.slowPath(func(raw []byte) [][]byte { return fragments(raw, 3) }, "", "")
 			w.later(20 * time.Second)
 			own := *j
 			own.outside.local = at(j.outside.local.Addr(), 514)

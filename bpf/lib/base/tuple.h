@@ -13,7 +13,7 @@
 #define SL_ECHO_LOCAL 1	 /* the local end */
 #define SL_ECHO_REMOTE 2 /* the remote end */
 
-/* sl_tuple.side: of which translation is the entry? */
+/* sl_tuple.side: the translation that the entry belongs to. */
 enum sl_ct_side {
 	SL_CT_SIDE_POD = 0,	 /* the tuple is as the pod sees it, or as it is outside */
 	SL_CT_SIDE_POD_SNAT = 1, /* entry of a pod-side SNAT; the tuple is as the stack sees it (nat/pod_snat.h) */

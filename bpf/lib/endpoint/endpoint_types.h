@@ -25,7 +25,7 @@ enum sl_endpoint_flag {
 struct sl_endpoint {
 	__u64 owner;	     /* first 8 bytes, big endian, of SHA-256(network NUL containerID NUL ifname) */
 	__u64 pod;	     /* first 8 bytes, big endian, of SHA-256(containerID): the same for all devices of a pod */
-	__u32 ifindex;	     /* host end of the pod's device */
+	__u32 ifindex;	     /* the pod's host veth */
 	__u32 route_ifindex; /* device its packets are routed from: the bridge, else the host end */
 	__u32 flags;	     /* enum sl_endpoint_flag */
 	__u32 mtu;	     /* of the pod's device */

@@ -20,6 +20,6 @@ struct sl_podns_device {
 	__u64 owner;	    /* as sl_endpoint.owner */
 	__u64 pod;	    /* as sl_endpoint.pod */
 	__u32 flags;	    /* enum sl_endpoint_flag: what programs inside the namespace do for it */
-	__u32 host_ifindex; /* host end of the device, 0 = none */
+	__u32 host_ifindex; /* host veth, 0 = none */
 };
 _Static_assert(sizeof(struct sl_podns_device) == 24, "sl_podns_device is a map value");

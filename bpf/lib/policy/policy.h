@@ -8,7 +8,7 @@
 #include "policy_eval.h"
 
 /*
- * Admission: who may talk to a pod, and to whom the pod may talk. Decided when a connection opens. Its
+ * Admission: which connections to and from a pod are allowed. Decided when a connection opens. Its
  * conntrack entry keeps the id of the policy that admitted it, so a packet of a known connection
  * costs one comparison, and another policy evaluates again. What is denied gets no entry.
  */
