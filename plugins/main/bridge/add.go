@@ -161,7 +161,7 @@ func (t *attach) complete(context.Context) error {
 	return nil
 }
 
-// interfaces lists what was made, in the reference plugin's order.
+// interfaces lists what was made, in upstream's plugin's order.
 func (t *attach) interfaces() []*types100.Interface {
 	v := t.Version()
 	list := []*types100.Interface{cniops.ResultInterface(t.bridge, "", v), cniops.ResultInterface(t.hostEnd, "", v), cniops.ResultInterface(t.podEnd, t.args.Netns, v)}

@@ -81,7 +81,7 @@ type section struct {
 	Bridge     string          `json:"bridge"`
 	PodMAC     string          `json:"mac,omitempty"`
 	Addrs      []netip.Prefix  `json:"addrs,omitempty"`
-	Masquerade string          `json:"masquerade,omitempty"` // the back end that does it; empty: none
+	Masquerade string          `json:"masquerade,omitempty"` // the backend that does it; empty: none
 	SpoofCheck bool            `json:"macspoofchk,omitempty"`
 	IPAM       json.RawMessage `json:"ipam,omitempty"` // the configuration's, for a DEL that comes without one
 }

@@ -101,7 +101,7 @@ func (c *inspection) checkBridge() (there bool, err error) {
 	br := c.bridge
 	if e := cniops.FindInterface(c.prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
 		if mac, err := net.ParseMAC(e.Mac); err == nil {
-			br.MAC = mac // that of a bridge which somebody else made follows its ports, and matters to nobody
+			br.MAC = mac // the MAC of a bridge that another process made follows its ports, and matters to no pod
 		}
 	}
 	c.diffs = append(c.diffs, cniops.Differences(br, c.prev, "")...)

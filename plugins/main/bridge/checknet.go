@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
-// checkPort compares the bridge port and the MTU, which nobody else changes.
+// checkPort compares the bridge port and the MTU, which no other plugin changes.
 func (c *inspection) checkPort() error {
 	if c.hostEnd.MasterIndex != c.bridge.Index || c.hostEnd.Port == nil {
 		c.differ("%s is not a port of %s", c.hostEnd.Name, c.Bridge)

@@ -99,7 +99,7 @@ func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniske
 	return errors.Join(errs...)
 }
 
-// removeNamed deletes the pair of a pod that the reference plugin attached, if
+// removeNamed deletes the pair of a pod that upstream's plugin attached, if
 // its other end is on this network's bridge, or on none, and no attachment of
 // ours claims it.
 func (p *plugin) removeNamed(host *rtnl.Handle, a *cniskel.Args, bridge string) error {

@@ -102,7 +102,7 @@ func (t *attach) makeVeth(context.Context) error {
 		if err = t.addVeth(); !errors.Is(err, rtnl.ErrExist) {
 			break
 		}
-		if taken := t.EnsureIfNameFree(t.args.IfName); taken != nil { // somebody was faster
+		if taken := t.EnsureIfNameFree(t.args.IfName); taken != nil { // another process was faster
 			return taken
 		}
 	}

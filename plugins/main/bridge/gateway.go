@@ -196,7 +196,7 @@ func forwardKeys(addrs []netip.Prefix) []string {
 	return keys
 }
 
-// settleBridge reads the bridge again. A bridge that somebody else made takes the
+// settleBridge reads the bridge again. A bridge that another process made takes the
 // address of a new port unless it was given one: if it routes, it gets the one back
 // that it had, and keeps it. Pods have it in their neighbour tables, the
 // datapath in its endpoints.

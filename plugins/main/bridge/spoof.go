@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// Names of the source MAC check in nftables. They are the reference plugin's,
+// Names of the source MAC check in nftables. They are upstream's plugin's,
 // so that either can remove what the other made.
 const (
 	spoofFamily = "bridge"

@@ -16,7 +16,7 @@ import (
 const (
 	// homeTimeout bounds the wait for hardware whose namespace has ended.
 	homeTimeout = 3 * time.Second
-	// spareName is what a device is called whose own name somebody else has
+	// spareName is what a device is called whose own name another device has
 	// taken: the kernel puts a free number in.
 	spareName = "dev%d"
 )

@@ -35,7 +35,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 }
 
 // nameAtAdd is the network's name, or the one that it had when the device was lent: the operator may have changed it since, and
-// the device must come home all the same, as with the reference. A DEL of an attachment that was never made is told from that
+// the device must come home all the same, as with upstream. A DEL of an attachment that was never made is told from that
 // by the device: the configuration must mean the one that is lent under CNI_IFNAME.
 func (p *plugin) nameAtAdd(a *cniskel.Args, ref attachments.ID) string {
 	if p.remember(ref).found {

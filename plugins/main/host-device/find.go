@@ -16,7 +16,7 @@ import (
 
 // find returns the host's device that the configuration means, and its own
 // name, which it does not have when it has come back from a pod by itself. The
-// order of the keys is the reference's.
+// order of the keys is upstream's.
 func (p *plugin) find(host *rtnl.Handle, r *request) (l rtnl.Link, own string, err error) {
 	key, value := "device", r.Device
 	switch {

@@ -14,7 +14,7 @@ import (
 
 // former is what a device was like on the host before an ADD took it. Only an
 // ADD that fails restores all of it: after a DEL the device is down and without
-// addresses, as the reference plugin leaves it.
+// addresses, as upstream's plugin leaves it.
 type former struct {
 	link   rtnl.Link
 	addrs  []rtnl.Addr

@@ -4,7 +4,7 @@
 // it moves the device into the pod's network namespace and gives it back.
 //
 // It owns nothing but the loan. Who lent what is kept twice: in the device's
-// alias, as the reference plugin does, so that either can give back what the
+// alias, as upstream's plugin does, so that either can give back what the
 // other took; and in the section "host-device" of the attachment record, by
 // which DEL and GC find the device wherever it has got to. A device that the
 // pod drives itself, past the kernel (DPDK), is not moved at all.
@@ -99,7 +99,7 @@ func (s section) same(l rtnl.Link, lentAs string) bool {
 
 // bare reports that l may be the lent device by its kind and name alone, for one
 // that has no hardware address to be known by (WireGuard, TUN). It tells nothing
-// where somebody else may have made another device of that name.
+// where another process may have made another device of that name.
 func (s section) bare(l rtnl.Link, name string) bool {
 	return s.Device != "" && s.MAC == "" && len(l.MAC) == 0 && l.Kind == s.Kind && l.Name == name
 }

@@ -18,7 +18,7 @@ const (
 )
 
 // userspaceDrivers are those that hand a PCI device to a process: the kernel
-// has no network device for it then. The list is the reference plugin's.
+// has no network device for it then. The list is upstream's plugin's.
 var userspaceDrivers = map[string]bool{"vfio-pci": true, "uio_pci_generic": true, "igb_uio": true}
 
 // sysfs is the tree below root. What it shows of network devices is that of the

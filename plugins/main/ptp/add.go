@@ -143,7 +143,7 @@ func (t *attach) allocate(ctx context.Context) (err error) {
 	return err
 }
 
-// masqueradePod hands the pod to the back end, with ipMasq.
+// masqueradePod hands the pod to the backend, with ipMasq.
 func (t *attach) masqueradePod(ctx context.Context) error {
 	return t.masq.Start(ctx, endpoint(t.ref, t.hostEnd, t.podEnd, t.rec.Addrs), &t.rb)
 }

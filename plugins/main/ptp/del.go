@@ -72,7 +72,7 @@ func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniske
 	return errors.Join(errs...)
 }
 
-// removeNamed deletes the pair of a pod that the reference plugin attached, if
+// removeNamed deletes the pair of a pod that upstream's plugin attached, if
 // its other end is no port of anything and no attachment of ours claims it.
 func (p *plugin) removeNamed(host *rtnl.Handle, a *cniskel.Args) error {
 	return veth.RemoveNamed(host, a, func(end rtnl.Link) bool {

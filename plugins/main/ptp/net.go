@@ -19,7 +19,7 @@ import (
 )
 
 // The gateways of a pod whose IPAM plugin names none. They are good on the pod's
-// own link only, where nobody else can have them.
+// own link only, where no other host can have them.
 var (
 	linkGateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 	linkGateway6 = netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1})
@@ -80,7 +80,7 @@ func planFor(res *types100.Result, addrs []netip.Prefix, hostIndex, podIndex int
 }
 
 // elsewhere reports that gw is none of the pod's gateways. No route of the plan
-// leads to it on the link, where it is asked for all the same: the reference makes
+// leads to it on the link, where it is asked for all the same: upstream makes
 // the result's routes while the subnets are on the link still.
 func (p plan) elsewhere(gw netip.Addr) bool {
 	return gw.IsValid() && !gw.IsUnspecified() && !slices.ContainsFunc(p.hostAddrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == gw })
@@ -94,7 +94,7 @@ func covers(routes []rtnl.Route, dst netip.Prefix) bool {
 
 // gatewayAddr is a gateway's address on the host end. A link-local one never
 // becomes the source of what the node sends elsewhere. The gateway is the node's
-// by configuration: there is nobody to ask whether it is taken.
+// by configuration: there is no other host to ask whether it is taken.
 func gatewayAddr(gw netip.Addr, index int) rtnl.Addr {
 	a := rtnl.Addr{LinkIndex: index, Prefix: single(gw)}
 	if gw.IsLinkLocalUnicast() {
@@ -107,7 +107,7 @@ func gatewayAddr(gw netip.Addr, index int) rtnl.Addr {
 }
 
 // configureHost gives the host end its addresses and routes, and lets the node
-// route. Without an IPv6 address in the pod the host end's link-local address is nobody's, and is not hurried: the kernel takes 15 ms
+// route. Without an IPv6 address in the pod the host end's link-local address is not used, and is not hurried: the kernel takes 15 ms
 // longer to delete one that is in use. A route to one of the addresses by another device is a leftover: the
 // IPAM plugin gave the address to this pod.
 func (t *attach) configureHost(context.Context) error {

@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ptp is the main plugin that connects a pod with the node by a veth
-// pair and nothing else: the node routes to each pod's address, and is its
-// gateway. Two pods of one subnet reach each other through the node.
-//
-// It owns the pair, the gateway address and the route on the host end, and the
-// section "ptp" of the attachment record, by which DEL and GC find them without
-// the pod's namespace, prevResult or a usable configuration.
 package ptp
 
 import (
@@ -120,7 +113,7 @@ func parse(a *cniskel.Args) (*request, error) {
 type section struct {
 	veth.Recorded
 	Addrs      []netip.Prefix  `json:"addrs,omitempty"`
-	Masquerade string          `json:"masquerade,omitempty"` // the back end that does it; empty: none
+	Masquerade string          `json:"masquerade,omitempty"` // the backend that does it; empty: none
 	IPAM       json.RawMessage `json:"ipam,omitempty"`       // the configuration's, for a DEL that comes without one
 }
 

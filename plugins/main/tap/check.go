@@ -87,7 +87,7 @@ func (c *inspection) compareTun(have rtnl.Tun) {
 		key        string
 		have, want *uint32
 	}{{"owner", have.Owner, c.Owner}, {"group", have.Group, c.Group}} {
-		// A configuration without the key says nothing about it, as in the reference.
+		// A configuration without the key says nothing about it, as in upstream.
 		if id.want != nil && show(id.have) != show(id.want) {
 			c.differ("%s is %s, not %s", id.key, show(id.have), show(id.want))
 		}

@@ -22,7 +22,7 @@ import (
 )
 
 // add limits the pod's interface and passes the previous result on, with the
-// intermediate device added where there is one, as the reference does. With
+// intermediate device added where there is one, as upstream does. With
 // nothing to limit it touches nothing.
 func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	req, err := p.parse(a)
@@ -104,7 +104,7 @@ func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref a
 	return j.ifbOnNode()
 }
 
-// open chooses the back end and opens the datapath. A token bucket works without
+// open chooses the backend and opens the datapath. A token bucket works without
 // one, but flows must not be led past it where there is one.
 func (j *job) open(ctx context.Context, req *request) error {
 	dp, err := j.Open(ctx, j.a)
@@ -113,7 +113,7 @@ func (j *job) open(ctx context.Context, req *request) error {
 	}
 	j.s.Backend, j.s.Reason = choose(dp, err, req.backend)
 	if err != nil {
-		// The node asks for another back end. Where a network that names eBPF has loaded the datapath all the same, it must
+		// The node asks for another backend. Where a network that names eBPF has loaded the datapath all the same, it must
 		// not lead this pod's flows past the queues.
 		dp, err = j.OpenExisting(ctx, j.a)
 	}
@@ -122,12 +122,12 @@ func (j *job) open(ctx context.Context, req *request) error {
 	}
 	j.s.Alone = j.dp == nil
 	if req.backend == BackendEDT && j.s.Backend != BackendEDT {
-		return errors.Join(cnierr.New(cnierr.CodeNoDatapath, "the edt back end cannot run on this node", j.s.Reason), dp.Close())
+		return errors.Join(cnierr.New(cnierr.CodeNoDatapath, "the edt backend cannot run on this node", j.s.Reason), dp.Close())
 	}
 	return nil
 }
 
-// choose returns the back end, and why it is that one. err is what opening the
+// choose returns the backend, and why it is that one. err is what opening the
 // datapath said.
 func choose(dp Datapath, err error, wanted string) (backend, reason string) {
 	if wanted == BackendTBF {
@@ -162,7 +162,7 @@ func (j *job) plan(req *request) error {
 	at := j.ifbHome()
 	j.s.IFB = referenceIFB(j.ref)
 	if _, err := at.ifbSide(j.s.IFB); claimed[j.s.IFB] || !errors.Is(err, rtnl.ErrNotFound) {
-		// Another interface of the container has it, maybe one of the reference plugin.
+		// Another interface of the container has it, maybe one of upstream's plugin.
 		j.s.IFB = ownIFB(j.ref)
 		return cnierr.Wrap(cnierr.CodeKernel, delIFB(at, j.s.IFB), "remove what a killed ADD has left")
 	}
@@ -239,7 +239,7 @@ func (j *job) enable(ctx context.Context, addrs []netip.Prefix) error {
 }
 
 // wrapKernel gives an error of a qdisc or a program its code: a place that
-// somebody else has taken is a conflict.
+// another program has taken is a conflict.
 func wrapKernel(err error, format string, a ...any) error {
 	if errors.Is(err, rtnl.ErrExist) || errors.Is(err, loader.ErrConflict) {
 		return cnierr.Wrap(cnierr.CodeConflict, err, format, a...)

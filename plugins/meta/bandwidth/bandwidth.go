@@ -1,15 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bandwidth is the chained plugin that limits how fast a pod sends and
-// receives (the bandwidth capability). It owns the qdiscs that it puts on the
-// two ends of the pod's device, the intermediate device (IFB) of an attachment,
-// and the queue features of the attachment's endpoint; BPF programs and maps
-// belong to the loader.
-//
-// Two back ends give the same rates. "edt" sets departure times by a BPF program
-// above an fq qdisc: no queue of its own, and back-pressure reaches the pod's
-// sockets. "tbf" is the reference plugin's token bucket, on an IFB for what the
-// pod sends, under the same names.
 package bandwidth
 
 import (
@@ -25,7 +15,7 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "bandwidth"
 
-// The back ends.
+// The backends.
 const (
 	BackendAuto = "auto" // edt where the kernel has what it needs, else tbf
 	BackendEDT  = "edt"
@@ -74,7 +64,7 @@ func New(d Deps) *cniskel.Plugin {
 type section struct {
 	NetNS   uint64  `json:"netnsInode,omitempty"` // a path may name another namespace later
 	Backend string  `json:"backend"`
-	Reason  string  `json:"reason"` // why that back end
+	Reason  string  `json:"reason"` // why that backend
 	Ingress *Limit  `json:"ingress,omitempty"`
 	Egress  *Limit  `json:"egress,omitempty"`
 	Subnets subnets `json:"subnets"`

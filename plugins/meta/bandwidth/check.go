@@ -71,7 +71,7 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	return cnierr.Wrap(cnierr.CodeCheck, err, "the limits of %s differ from the configuration", a.IfName)
 }
 
-// referenceSection is what the record would say of a pod of the reference plugin,
+// referenceSection is what the record would say of a pod of upstream's plugin,
 // which keeps none.
 func referenceSection(req *request, c *checking) *section {
 	s := &section{
@@ -84,7 +84,7 @@ func referenceSection(req *request, c *checking) *section {
 	return s
 }
 
-// literal is the limit with the burst that was sent, in bits, whatever it stands for: the reference derives none.
+// literal is the limit with the burst that was sent, in bits, whatever it stands for: upstream derives none.
 func (l *Limit) literal(burst *uint64) *Limit {
 	if l == nil || !l.Derived || deref(burst) < bitsPerByte {
 		return l
@@ -103,7 +103,7 @@ func (p *plugin) recorded(req *request, a *cniskel.Args) (*section, error) {
 		return nil, cnierr.Wrap(cnierr.CodeCheck, errors.Join(err, store404(ok)), "%s is not limited", a.IfName)
 	}
 	if req.backend != BackendAuto && req.backend != s.Backend {
-		return nil, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("the back end is %s, not %s", s.Backend, req.backend), "")
+		return nil, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("the backend is %s, not %s", s.Backend, req.backend), "")
 	}
 	if !reflect.DeepEqual(s.Ingress, req.ingress) || !reflect.DeepEqual(s.Egress, req.egress) || !reflect.DeepEqual(s.Subnets, req.subnets) {
 		return nil, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("%s is limited to other rates than the configuration's", a.IfName), "")
@@ -157,7 +157,7 @@ func (c *checking) features(ctx context.Context, a *cniskel.Args, addrs []netip.
 	}
 	ep.Ref, ep.Addrs = c.ref, addrs
 	if c.s.Alone {
-		// Another network may have loaded the datapath since: it leads nobody past the queues whom it does not know.
+		// Another network may have loaded the datapath since: it leads no pod past the queues that it does not know.
 		all, err := c.dp.Endpoints(ctx)
 		known := slices.ContainsFunc(all, func(e loader.EndpointStatus) bool { return e.Owner == c.ref.Owner() })
 		if err != nil || !known {

@@ -19,7 +19,7 @@ import (
 
 // del needs nothing but the attachment's name: neither runtimeConfig, nor
 // prevResult, nor the namespace, nor a configuration that ADD would accept. It
-// also removes what the reference plugin has left of an attachment of its own.
+// also removes what upstream's plugin has left of an attachment of its own.
 func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	conf, err := cniconf.LoadCommon(a.StdinData)
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *plugin) forget(ctx context.Context, a *cniskel.Args, ref attachments.ID
 	if err != nil || rec.Corrupt { // what it holds is found by name and owner
 		s = section{}
 	}
-	// The qdisc that redirection and datapath share goes with the filters of whoever made it, when the other's are gone.
+	// The qdisc that redirection and datapath share goes with its maker's filters, after those of the other.
 	steps := []func() error{func() error { return delOnNode(&s) }, func() error { return p.disable(ctx, a, ref) }}
 	if s.Clsact {
 		slices.Reverse(steps)
@@ -144,7 +144,7 @@ func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.I
 }
 
 // delNamedIFBs removes the devices on the node that bear the attachment's names,
-// unless another attachment has one: the reference's name is the same for all
+// unless another attachment has one: upstream's name is the same for all
 // interfaces of a container.
 func (p *plugin) delNamedIFBs(ref attachments.ID) error {
 	h, err := rtnl.New()

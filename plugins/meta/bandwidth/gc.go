@@ -15,7 +15,7 @@ import (
 
 // gc withdraws the attachments of this network that the runtime no longer lists,
 // lets the datapath drop what no attachment explains, and removes intermediate
-// devices whose pod has gone, the reference plugin's too.
+// devices whose pod has gone, upstream's plugin's too.
 func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	return gc.Collector{
 		List: p.Records.List,
@@ -32,7 +32,7 @@ func (p *plugin) sweep(ctx context.Context, a *cniskel.Args, _ string, valid map
 		p.sweepIFBs(valid))
 }
 
-// sweepIFBs removes the devices that bear one of the names and serve nobody: no
+// sweepIFBs removes the devices that bear one of the names and serve no pod: no
 // attachment that is valid or recorded has that name, and no device redirects to
 // it. The filter that did went with the pod's device.
 func (p *plugin) sweepIFBs(valid map[attachments.ID]bool) error {

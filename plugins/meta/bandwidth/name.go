@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
-// Names of intermediate devices, as the reference has them: the prefix, then the
+// Names of intermediate devices, as upstream has them: the prefix, then the
 // beginning of a hash, 15 characters in all.
 const (
 	ifbPrefix = "bwp"
@@ -22,7 +22,7 @@ func hashedName(of string) string {
 	return (ifbPrefix + hex.EncodeToString(sum[:]))[:ifbLength]
 }
 
-// referenceIFB is the reference plugin's name. It does not say which interface
+// referenceIFB is upstream's plugin's name. It does not say which interface
 // of the container is meant.
 func referenceIFB(ref attachments.ID) string { return hashedName(ref.Network + ref.ContainerID) }
 
@@ -32,7 +32,7 @@ func ownIFB(ref attachments.ID) string {
 	return hashedName(ref.Network + "\x00" + ref.ContainerID + "\x00" + ref.IfName)
 }
 
-// isIFBName says whether a device may be one of ours or of the reference.
+// isIFBName says whether a device may be one of ours or of upstream.
 func isIFBName(name string) bool {
 	rest, ok := strings.CutPrefix(name, ifbPrefix)
 	if !ok || len(name) != ifbLength {

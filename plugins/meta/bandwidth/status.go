@@ -13,7 +13,7 @@ import (
 )
 
 // status says whether an ADD would work now: the configuration must be one that
-// ADD accepts, and the back end must be able to run.
+// ADD accepts, and the backend must be able to run.
 func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	req, err := p.parse(a)
 	if err != nil {
@@ -29,7 +29,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	backend, reason := choose(dp, err, req.backend)
 	switch {
 	case req.backend == BackendEDT && backend != BackendEDT:
-		return cnierr.New(cnierr.CodeUnavailable, "the edt back end cannot run on this node", reason)
+		return cnierr.New(cnierr.CodeUnavailable, "the edt backend cannot run on this node", reason)
 	case backend == BackendTBF:
 		probe := rtnl.ProbeQdisc(rtnl.Qdisc{Kind: rtnl.QdiscTBF, Parent: rtnl.ParentRoot, TBF: (&Limit{Rate: 1e6, Burst: minBurst}).tbf()})
 		return cnierr.Wrap(cnierr.CodeUnavailable, probe, "the kernel has no token bucket filter")

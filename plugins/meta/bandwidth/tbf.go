@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// What the reference plugins use, so that either suite's tools know the other's
+// What upstream's plugins use, so that either suite's tools know the other's
 // qdiscs.
 const (
 	latency      = 0.025 // seconds a packet may wait in the queue
@@ -39,13 +39,13 @@ const redirectPriority = 0x5400
 
 func rootHandle() uint32 { return rtnl.TC(1, 0) }
 
-// tbf returns the token bucket for l, with the reference's rounding.
+// tbf returns the token bucket for l, with upstream's rounding.
 func (l *Limit) tbf() *rtnl.TBF {
 	limit := float64(l.Rate)*latency + float64(l.Burst)
 	return &rtnl.TBF{Rate: l.Rate, Limit: uint32(min(limit, math.MaxUint32)), Buffer: rtnl.BurstTicks(l.Rate, l.Burst)}
 }
 
-// wrapped is what the reference plugin makes of a burst that is too long for the
+// wrapped is what upstream's plugin makes of a burst that is too long for the
 // kernel's numbers: what is left of them in 32 bits.
 func (l *Limit) wrapped() *rtnl.TBF {
 	us := uint32(uint64(float64(l.Burst) * 1e6 / float64(l.Rate)))

@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package firewall is the chained plugin that admits a pod's traffic on the
-// node, by eBPF, netfilter tables or firewalld. It owns the admit feature of its
-// attachment's endpoint and its section of the attachment record; programs, maps
-// and devices belong to the loader, rules to pkg/netfilter. What a back end cannot
-// do is refused by name (CNI error 2), never parsed and ignored.
 package firewall
 
 import (
@@ -47,7 +42,7 @@ type Deps struct {
 
 type plugin struct{ Deps }
 
-// New returns the plugin. It serves CNI 0.4.0 and later, as the reference.
+// New returns the plugin. It serves CNI 0.4.0 and later, as upstream.
 func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
 	return &cniskel.Plugin{
@@ -100,7 +95,7 @@ func requested(conf *Conf, prev *types100.Result, a *cniskel.Args) request {
 	return request{ref: a.Ref(conf.Name), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf}
 }
 
-// admit records the attachment and lets the back end do it. On error nothing of
+// admit records the attachment and lets the backend do it. On error nothing of
 // it is left, and no record.
 func (p *plugin) admit(ctx context.Context, a *cniskel.Args, r request) (err error) {
 	b, job, err := p.prepare(ctx, a, r)
@@ -133,7 +128,7 @@ func (p *plugin) admit(ctx context.Context, a *cniskel.Args, r request) (err err
 	if err := job.Apply(ctx, &rb); err != nil {
 		return err
 	}
-	if before != nil && before.Backend != b.Name() { // a repeated ADD, by another back end
+	if before != nil && before.Backend != b.Name() { // a repeated ADD, by another backend
 		if err := holders[0].Remove(ctx, a, r.ref, before); err != nil {
 			return err
 		}
@@ -144,7 +139,7 @@ func (p *plugin) admit(ctx context.Context, a *cniskel.Args, r request) (err err
 	return nil
 }
 
-// check compares what the attachment's back end holds with what the
+// check compares what the attachment's backend holds with what the
 // configuration and the previous result ask for.
 func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	conf, err := parse(a.StdinData)
@@ -171,7 +166,7 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 }
 
 // status says whether an ADD would work now: the configuration must be one
-// that ADD accepts, and a back end must be able to run.
+// that ADD accepts, and a backend must be able to run.
 func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	conf, err := parse(a.StdinData)
 	if err != nil {

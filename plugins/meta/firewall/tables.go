@@ -93,7 +93,7 @@ func (j *tablesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 }
 
 // Remove takes the rules out. Without a record, the addresses are those that the
-// previous result says: the reference's rules have nothing else to go by.
+// previous result says: upstream's rules have nothing else to go by.
 func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
 	known := s != nil
 	if !known {
@@ -144,8 +144,8 @@ func (b tables) withdraw(ctx context.Context, ref attachments.ID, s *section) er
 	return b.DelFirewall(ctx, w)
 }
 
-// isolated reports whether somebody else relies on the isolation of the bridge:
-// an attachment whose record names it and these tables, or a pod of the reference plugins, which
+// isolated reports whether another pod relies on the isolation of the bridge:
+// an attachment whose record names it and these tables, or a pod of upstream's plugins, which
 // may be on it. Unsure is yes.
 func (b tables) isolated(ctx context.Context, ref attachments.ID, s *section) bool {
 	others, err := b.others(ref)
@@ -200,7 +200,7 @@ func (tables) Sweep(context.Context, *cniskel.Args, string, map[attachments.ID]b
 func (tables) Status(context.Context, *cniskel.Args) error { return nil }
 
 // firewalld is the backend that asks firewalld. ingressPolicy is netfilter's
-// all the same, as in the reference.
+// all the same, as in upstream.
 type firewalld struct {
 	*netfilter.Firewalld
 	Deps
@@ -284,7 +284,7 @@ func (b firewalld) Remove(ctx context.Context, a *cniskel.Args, ref attachments.
 	return errors.Join(errs...)
 }
 
-// isolators are the tables that isolate for an attachment, none if nobody does.
+// isolators are the tables that isolate for an attachment, none if it is not isolated.
 func (b firewalld) isolators(a *cniskel.Args, s *section) []tables {
 	if s.IsolatedBy == "" {
 		return nil

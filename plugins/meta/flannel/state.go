@@ -25,8 +25,8 @@ var errUnusable = errors.New("not the configuration of a plugin")
 const partial = ".tmp-"
 
 // pickFile is where an attachment's configuration is saved: under the container
-// ID, as the reference does, unless another attachment of that container is
-// there already, which the reference would overwrite.
+// ID, as upstream does, unless another attachment of that container is
+// there already, which upstream would overwrite.
 func (p *plugin) pickFile(c *config, ref attachments.ID) (string, error) {
 	plain := filepath.Join(c.DataDir, ref.ContainerID)
 	if _, err := os.Lstat(plain); errors.Is(err, fs.ErrNotExist) {
@@ -51,7 +51,7 @@ func (p *plugin) anothers(file string, ref attachments.ID) (bool, error) {
 	return false, cnierr.Wrap(cnierr.CodeState, err, "list the records")
 }
 
-// savedFile is where ADD saved it. Without a record, as after a reboot, that is its own file, else where the reference saves.
+// savedFile is where ADD saved it. Without a record, as after a reboot, that is its own file, else where upstream saves.
 func (p *plugin) savedFile(c *config, ref attachments.ID) string {
 	var s section
 	rec, err := p.Records.Load(ref)
@@ -134,8 +134,8 @@ func (p *plugin) gcRecords(network string, keep map[attachments.ID]bool) error {
 	return errors.Join(errs...)
 }
 
-// gcFiles removes what the reference saved for containers of this network that
-// are gone, and what killed ADDs of any network were just writing. The reference's
+// gcFiles removes what upstream saved for containers of this network that
+// are gone, and what killed ADDs of any network were just writing. Upstream's
 // files are named after the container alone.
 func (p *plugin) gcFiles(c *config, containers map[string]bool) error {
 	entries, err := os.ReadDir(c.DataDir)

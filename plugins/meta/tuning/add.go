@@ -106,7 +106,7 @@ func (p *plugin) tune(ctx context.Context, a *cniskel.Args, ns *netns.NS, w *wan
 }
 
 // backUp writes the backup file. What a file of an earlier ADD in this namespace
-// says stays (again). Without a record the file may be the reference plugin's,
+// says stays (again). Without a record the file may be upstream's plugin's,
 // of this pod or of one that has gone: a value of it counts when the link has
 // the wanted value already, as it has after an ADD.
 func (p *plugin) backUp(file string, before *found, w *wanted, again bool, rb *rollback.Stack) error {
@@ -175,7 +175,7 @@ func look(ns *netns.NS, ifname string, w *wanted) (*found, error) {
 	return f, err
 }
 
-// apply runs inside the pod's namespace. The order of the link settings is the reference's.
+// apply runs inside the pod's namespace. The order of the link settings is upstream's.
 func apply(ifname string, w *wanted) error {
 	for _, s := range w.sysctls {
 		if err := sysctl.Apply(s.path, s.value); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// backup is the file of the reference plugin, key by key: the settings that ADD
+// backup is the file of upstream's plugin, key by key: the settings that ADD
 // found of those it was asked to change.
 type backup struct {
 	MAC      string `json:"mac,omitempty"`
@@ -86,7 +86,7 @@ func readBackup(file string) (b backup, found bool, err error) {
 
 // writeBackup writes the file whole or not at all.
 func writeBackup(file string, b backup) error {
-	raw, err := json.MarshalIndent(b, "", " ") // as the reference writes it
+	raw, err := json.MarshalIndent(b, "", " ") // as upstream writes it
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
-// check compares every setting that ADD made; what nobody asked for may be as
+// check compares every setting that ADD made; what the configuration does not ask for may be as
 // it likes (promisc, for one, may be on for other reasons).
 func (p *plugin) check(_ context.Context, a *cniskel.Args) error {
 	w, err := parse(a.StdinData, a.CmdArgs.Args, a.IfName)

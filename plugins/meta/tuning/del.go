@@ -46,7 +46,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 		return nil
 	}
 	if s.Backup == "" {
-		// Of the reference plugin, or of an ADD whose record is lost.
+		// Of upstream's plugin, or of an ADD whose record is lost.
 		if conf.DataDir == "" {
 			conf.DataDir = DefaultDataDir
 		}

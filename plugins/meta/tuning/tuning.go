@@ -2,7 +2,7 @@
 
 // Package tuning is the chained plugin that sets sysctls and link settings
 // inside the pod's network namespace. It owns the backup file in its dataDir (in
-// the reference's format, so that a node can be switched with pods running) and
+// upstream's format, so that a node can be switched with pods running) and
 // its section of the attachment record, by which DEL restores what ADD found,
 // sysctls included.
 package tuning

@@ -26,7 +26,7 @@ const settleTimeout = 5 * time.Second
 // kernel takes from it: it sets the device down and up.
 type former struct {
 	Addrs  []rtnl.Addr  `json:"addrs,omitempty"`  // IPv6, global
-	Routes []rtnl.Route `json:"routes,omitempty"` // that somebody made, of all tables
+	Routes []rtnl.Route `json:"routes,omitempty"` // made by other programs, of all tables
 }
 
 // note reads what the change will take.
@@ -71,7 +71,7 @@ func (f former) move(ctx context.Context, pod *podns.Pod, link rtnl.Link, master
 		return err
 	}
 	for _, a := range f.Addrs {
-		// Nobody else has taken it in a moment: it need not be checked again.
+		// No other host has taken it in a moment: it need not be checked again.
 		a.Flags = a.Flags&unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
 		if err := pod.AddAddr(a); err != nil && !errors.Is(err, rtnl.ErrExist) {
 			return err
@@ -198,7 +198,7 @@ func (r *request) find(pod *podns.Pod) (rtnl.Link, bool, error) {
 // and no route of the pod uses.
 func (r *request) chooseTable(pod *podns.Pod) (uint32, error) {
 	if r.Table != 0 {
-		return r.Table, nil // another VRF may have it too, as in the reference; the kernel decides (net.vrf.strict_mode)
+		return r.Table, nil // another VRF may have it too, as in upstream; the kernel decides (net.vrf.strict_mode)
 	}
 	links, err1 := pod.Links()
 	rules, err2 := pod.Rules(rtnl.FamilyAll)

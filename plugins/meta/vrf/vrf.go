@@ -30,7 +30,7 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "vrf"
 
-// since is the first CNI version the reference plugin serves.
+// since is the first CNI version upstream's plugin serves.
 const since = "0.3.1"
 
 // Deps are the plugin's ways to the world.

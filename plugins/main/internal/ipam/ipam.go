@@ -86,7 +86,7 @@ func Addrs(res *types100.Result) ([]netip.Prefix, error) {
 
 // Release calls the IPAM plugin's DEL, always. When the configuration names no
 // IPAM plugin, or no longer, the recorded section takes its place. Call it before
-// the interface goes, as the reference does: a DHCP lease is given back through it.
+// the interface goes, as upstream does: a DHCP lease is given back through it.
 func Release(ctx context.Context, p Plugin, a *cniskel.Args, section, recorded json.RawMessage) error {
 	call := *a
 	kind, err := Type(section)

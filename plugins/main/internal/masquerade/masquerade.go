@@ -158,7 +158,7 @@ func (n Node) others(ref attachments.ID) ([]netip.Prefix, error) {
 }
 
 // Check compares what the recorded backend holds with what Start made for ep.
-// What differs has code 102. Without a record, as for a pod of the reference
+// What differs has code 102. Without a record, as for a pod of upstream
 // plugins, any backend that has everything will do; the error is that of the one
 // that a new ADD would take.
 func (n Node) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint, c Conf, recorded string) error {

@@ -132,7 +132,7 @@ func (t *attach) explain(h *rtnl.Handle, err error) error {
 	case errors.Is(err, rtnl.ErrNotSupported) && h.Supports(t.p.Name) != nil:
 		return cnierr.Unsupported("type", t.p.Name, "this kernel has no such devices")
 	case errors.Is(err, rtnl.ErrExist):
-		if taken := t.EnsureIfNameFree(t.Args.IfName); taken != nil { // somebody was faster
+		if taken := t.EnsureIfNameFree(t.Args.IfName); taken != nil { // another process was faster
 			return taken
 		}
 		if t.p.Name == "vlan" {

@@ -83,7 +83,7 @@ func (r *Recorded) Make(ref attachments.ID, add, save, nameFree func() error) er
 		if err == nil || !errors.Is(err, rtnl.ErrExist) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
 		}
-		if taken := nameFree(); taken != nil { // somebody was faster
+		if taken := nameFree(); taken != nil { // another process was faster
 			return taken
 		}
 	}
@@ -177,13 +177,13 @@ func RemoveNamed(host *rtnl.Handle, a *cniskel.Args, ours func(end rtnl.Link) bo
 	}
 	end, err := host.LinkByIndex(l.PeerIndex)
 	if err != nil || end.Kind != "veth" || end.PeerIndex != l.Index || !ours(end) {
-		return nil // not a device that this plugin or the reference's would have made
+		return nil // not a device that this plugin or upstream's would have made
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(end.Index)), "delete %s", end.Name)
 }
 
 // Claimed reports that some plugin's section of some attachment's record names the
-// device, or that nobody can tell. It reads all records; only attachments
+// device, or that nothing tells. It reads all records; only attachments
 // without one come here.
 func Claimed(list func(network string) ([]*attachments.Record, error), l rtnl.Link) bool {
 	records, err := list("")

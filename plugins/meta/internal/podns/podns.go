@@ -51,9 +51,9 @@ func Reopen(inode uint64, paths ...string) (*Pod, error) {
 	return enter(ns)
 }
 
-// Lock keeps other calls that lock, the reference's sbr plugin included, out of
+// Lock keeps other calls that lock, upstream's sbr plugin included, out of
 // the namespace until Close: they look for free numbers and then take them. It
-// waits as long as ctx lasts (code 11), not longer: whoever can open the namespace
+// waits as long as ctx lasts (code 11), not longer: a process that can open the namespace
 // can lock it, the pod's own processes included.
 func (p *Pod) Lock(ctx context.Context) error {
 	fd, err := unix.FcntlInt(uintptr(p.NS.Fd()), unix.F_DUPFD_CLOEXEC, 0)

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
-// dadTimeout bounds the wait for duplicate address detection, as the reference
+// dadTimeout bounds the wait for duplicate address detection, as upstream
 // plugins' does.
 const dadTimeout = 5 * time.Second
 
@@ -108,9 +108,10 @@ func (i *Interface) sysctls(addrs []netip.Prefix) error {
 	return nil
 }
 
-// dadKeys say whether addresses are checked for another owner. A pod without an IPv6 address gets them when all else is done: a link-local
-// address that need not be checked is taken into use with the link, and the kernel, holding the lock that our routes need, tells every port of
-// a bridge of it three times: 4 ms with 250 pods.
+// dadKeys are the sysctls that say whether the kernel checks addresses for another
+// owner (DAD). Set them last if the pod has no IPv6 address. Otherwise the
+// link-local address becomes usable as the link comes up, and the kernel, under
+// RTNL, notifies every bridge port three times.
 func (i *Interface) dadKeys() map[string]string {
 	conf := "net/ipv6/conf/" + i.Link.Name
 	if i.DAD {
@@ -175,7 +176,7 @@ func (i *Interface) watchDAD(addrs []netip.Prefix) (*rtnl.Watch, error) {
 }
 
 // waitDAD returns when none of the pod's IPv6 addresses is tentative any more.
-// An address that somebody else has is an error. So is running out of time,
+// An address that another host has is an error. So is running out of time,
 // but only on a link that works: on one that does not, the check cannot end,
 // and without DAD is not waited for.
 func (i *Interface) waitDAD(ctx context.Context, w *rtnl.Watch) error {
