@@ -146,6 +146,16 @@ func Eventually(t testing.TB, limit time.Duration, f func() error) {
 	}
 }
 
+// AtOnce runs functions side by side and waits for all of them: checks that mostly
+// wait. They may fail the test, but must not end it (testing.T.FailNow).
+func AtOnce(fs ...func()) {
+	var wg sync.WaitGroup
+	for _, f := range fs {
+		wg.Go(f)
+	}
+	wg.Wait()
+}
+
 // LogBuffer is a bytes.Buffer that many processes may write to at once.
 type LogBuffer struct {
 	mu  sync.Mutex

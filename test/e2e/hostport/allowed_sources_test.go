@@ -24,6 +24,7 @@ func TestPrivilegedAllowedSources(t *testing.T) {
 	e2etest.Serve(t, web, "web", ":80")
 	e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
 		node := fam.Node(first)
+		var closed []func()
 		for _, x := range []struct {
 			from e2etest.Place
 			port uint16
@@ -34,13 +35,14 @@ func TestPrivilegedAllowedSources(t *testing.T) {
 			{first, 8082, false}, {sibling, 8082, true}, {w.Node, 8082, true},
 		} {
 			if !x.ok {
-				e2etest.AssertNoAnswer(t, x.from, proto, e2etest.At(node, x.port))
+				closed = append(closed, func() { e2etest.AssertNoAnswer(t, x.from, proto, e2etest.At(node, x.port)) })
 				continue
 			}
 			if got := e2etest.Ask(t, x.from, proto, e2etest.At(node, x.port)); got.Server != "web" {
 				t.Errorf("%d: answered by %s", x.port, got.Server)
 			}
 		}
+		e2etest.AtOnce(closed...)
 	})
 	if n := w.Drops("source is not in the port's allowedSources"); n == 0 {
 		t.Error("no drop was counted")

@@ -17,11 +17,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
-// eachNetfilterBackend runs f in a world of its own for each of netfilterBackends.
+// eachNetfilterBackend runs f in a world of its own for each backend without eBPF, in
+// parallel: when it returns, nothing has run yet.
 func eachNetfilterBackend(t *testing.T, f func(t *testing.T, w *e2etest.World, b e2etest.Backend)) {
 	t.Helper()
 	for _, b := range e2etest.NetfilterBackends() {
 		t.Run(b.Name, func(t *testing.T) {
+			t.Parallel()
 			w := e2etest.NewWorld(t)
 			w.SetBackend(b)
 			f(t, w, b)

@@ -15,6 +15,7 @@ import (
 func TestPrivilegedNetfilterIngressPolicy(t *testing.T) {
 	for _, policy := range []string{"same-bridge", "isolated"} {
 		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
 			eachNetfilterBackend(t, func(t *testing.T, w *e2etest.World, _ e2etest.Backend) {
 				n0, n1 := e2etest.Net0(), e2etest.Net1()
 				n0.Firewall, n1.Firewall = e2etest.Attributes{"ingressPolicy": policy}, e2etest.Attributes{"ingressPolicy": policy}
@@ -30,11 +31,18 @@ func TestPrivilegedNetfilterIngressPolicy(t *testing.T) {
 					if got := e2etest.Ask(t, a, "tcp", e2etest.At(fam.Client(w.Client()), 7000)); got.Server != "client" {
 						t.Errorf("outside: %s", got.Server)
 					}
-					e2etest.AssertNoAnswer(t, a, "tcp", e2etest.At(fam.Pod(other), 80))
-					e2etest.AssertNoAnswer(t, other, "tcp", e2etest.At(fam.Pod(a), 80))
+					closed := []func(){
+						func() { e2etest.AssertNoAnswer(t, a, "tcp", e2etest.At(fam.Pod(other), 80)) },
+						func() { e2etest.AssertNoAnswer(t, other, "tcp", e2etest.At(fam.Pod(a), 80)) },
+					}
 					if policy == "isolated" {
-						e2etest.AssertNoAnswer(t, a, "tcp", e2etest.At(fam.Pod(b), 80))
-					} else if got := e2etest.Ask(t, a, "tcp", e2etest.At(fam.Pod(b), 80)); got.Server != "b" {
+						closed = append(closed, func() { e2etest.AssertNoAnswer(t, a, "tcp", e2etest.At(fam.Pod(b), 80)) })
+					}
+					e2etest.AtOnce(closed...)
+					if policy == "isolated" {
+						return
+					}
+					if got := e2etest.Ask(t, a, "tcp", e2etest.At(fam.Pod(b), 80)); got.Server != "b" {
 						t.Errorf("same bridge: %s", got.Server)
 					}
 				})
