@@ -3,8 +3,8 @@
 // Package cniconf decodes what a runtime sends: the network configuration on
 // stdin, prevResult, CNI_ARGS and the list of valid attachments. It is lenient
 // where the reference plugins are (case of keys, unknown keys) and strict where
-// leniency hides mistakes. It knows no plugin's keys; of ours it imports cnierr,
-// keys and store.
+// leniency hides mistakes. It knows no plugin's keys; of Sluice it imports attachments,
+// cnierr and jsonobj.
 package cniconf
 
 import (
@@ -37,11 +37,15 @@ type Common struct {
 
 // Version returns the configuration's CNI version; absent means 0.1.0, as the
 // specification says.
-func (c *Common) Version() string { return orFirst(c.CNIVersion) }
+func (c *Common) Version() string { return VersionOrDefault(c.CNIVersion) }
 
-func orFirst(version string) string {
+// DefaultVersion is the cniVersion of a configuration without one, as the specification says.
+const DefaultVersion = "0.1.0"
+
+// VersionOrDefault returns version, or DefaultVersion if it is empty.
+func VersionOrDefault(version string) string {
 	if version == "" {
-		return "0.1.0"
+		return DefaultVersion
 	}
 	return version
 }
@@ -50,21 +54,21 @@ func orFirst(version string) string {
 // keys are ignored, as the reference plugins do. The error (code 6) names the
 // key that does not fit; it never repeats the configuration, which may hold
 // secrets.
-func Load(stdin []byte, into any) error {
-	return jsonobj.Decode("network configuration", stdin, into)
+func Load(stdin *jsonobj.Document, into any) error {
+	return stdin.Decode("network configuration", into)
 }
 
 // LoadCommon is Load for who needs no other keys.
-func LoadCommon(stdin []byte) (Common, error) {
+func LoadCommon(stdin *jsonobj.Document) (Common, error) {
 	var c Common
 	err := Load(stdin, &c)
 	return c, err
 }
 
-// Section decodes a part of a configuration that Common keeps raw. what names
+// DecodeSection decodes a part of a configuration that Common keeps raw. what names
 // it in the error ("runtimeConfig"). An absent or null section leaves into as
 // it is.
-func Section(what string, raw json.RawMessage, into any) error {
+func DecodeSection(what string, raw json.RawMessage, into any) error {
 	if len(raw) == 0 {
 		return nil
 	}
@@ -74,22 +78,51 @@ func Section(what string, raw json.RawMessage, into any) error {
 // ifNameSz is IFNAMSIZ: names have at most one character less.
 const ifNameSz = 16
 
-// BadIfName says why s cannot name a network device, with an empty answer for a
-// name that can.
-func BadIfName(s string) string {
+// IfNameFault is what makes a name unusable for a network device.
+type IfNameFault int
+
+// The faults. The kernel's dev_valid_name refuses all but the last. Of a name with
+// IfNameTemplate the kernel would make another one ("eth%d"), or one that no tool prints.
+const (
+	IfNameOK        IfNameFault = iota
+	IfNameTooLong               // more than 15 bytes
+	IfNameDots                  // "." or ".."
+	IfNameSeparator             // has "/", ":" or white space
+	IfNameTemplate              // has "%" or a control character
+)
+
+// CheckIfName returns what is wrong with s as the name of a new device. It does not check
+// that s is not empty.
+func CheckIfName(s string) IfNameFault {
 	if len(s) >= ifNameSz {
-		return "an interface name has at most 15 characters"
+		return IfNameTooLong
 	}
-	return badName(s)
+	return checkName(s)
 }
 
-func badName(s string) string {
+func checkName(s string) IfNameFault {
 	switch {
 	case s == "." || s == "..":
+		return IfNameDots
+	case strings.ContainsAny(s, "/:") || strings.ContainsFunc(s, unicode.IsSpace):
+		return IfNameSeparator
+	case strings.ContainsRune(s, '%') || strings.ContainsFunc(s, unicode.IsControl):
+		return IfNameTemplate
+	}
+	return IfNameOK
+}
+
+// BadIfName says why s cannot name a network device, with an empty answer for a
+// name that can.
+func BadIfName(s string) string { return CheckIfName(s).why() }
+
+func (f IfNameFault) why() string {
+	switch f {
+	case IfNameTooLong:
+		return "an interface name has at most 15 characters"
+	case IfNameDots:
 		return "not an interface name"
-	case strings.ContainsFunc(s, func(c rune) bool {
-		return c == '/' || c == ':' || c == '%' || unicode.IsSpace(c) || unicode.IsControl(c)
-	}):
+	case IfNameSeparator, IfNameTemplate:
 		return "an interface name has no slash, colon, percent sign, white space or control character"
 	}
 	return ""
@@ -104,7 +137,7 @@ func BadLinkName(s string) string {
 	if len(s) >= altIfNameSz {
 		return "an interface name has at most 15 characters, an alternative one 127"
 	}
-	return badName(s)
+	return checkName(s).why()
 }
 
 // ParseMAC parses the hardware address of an Ethernet interface given under a
@@ -163,48 +196,60 @@ func ParseArgs(args string, known map[string]func(string) error) error {
 	return nil
 }
 
-// Elsewhere is for a key that another plugin of the same call reads, as MAC for
-// an IPAM plugin, which gets the interface plugin's CNI_ARGS.
-func Elsewhere(string) error { return nil }
+// IgnoreArg is for a key that another plugin of the same call reads. An IPAM plugin
+// uses it for MAC: it gets the CNI_ARGS of the interface plugin.
+func IgnoreArg(string) error { return nil }
 
 func badArg(pair, why string) error {
 	return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_ARGS %q: %s", pair, why), "")
 }
 
+// KeyValidAttachments is the key of the attachments that a GC must keep. libcni writes it exactly so, in lower case.
+const KeyValidAttachments = "cni.dev/valid-attachments"
+
+// AttachmentKeys returns KeyValidAttachments and then its alias, which an early text of the specification used.
+func AttachmentKeys() []string { return []string{KeyValidAttachments, "cni.dev/attachments"} }
+
+// AttachmentsMember returns the list of valid attachments of a configuration, and the key that it has there. It reports
+// false if there is none.
+func AttachmentsMember(stdin *jsonobj.Document) (key string, raw json.RawMessage, ok bool) {
+	for _, key := range AttachmentKeys() {
+		if raw, ok := stdin.Member(key); ok {
+			return key, raw, true
+		}
+	}
+	return "", nil, false
+}
+
 // ValidAttachments returns the attachments a GC must keep. An empty or null
 // list means that none is valid. A configuration without the list is an error
 // (code 7): to take a missing list for an empty one would delete everything.
-// The key "cni.dev/attachments", which an early specification text used, is
-// read when the right one is absent.
-func ValidAttachments(stdin []byte) ([]types.GCAttachment, error) {
-	var all map[string]json.RawMessage
-	if err := Load(stdin, &all); err != nil {
-		return nil, err
-	}
-	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
-		raw, ok := all[key]
-		if !ok {
-			continue
-		}
-		var list []types.GCAttachment
-		if err := jsonobj.Decode(key, raw, &list); err != nil {
+func ValidAttachments(stdin *jsonobj.Document) ([]types.GCAttachment, error) {
+	key, raw, ok := AttachmentsMember(stdin)
+	if !ok {
+		var object map[string]json.RawMessage
+		if err := Load(stdin, &object); err != nil {
 			return nil, err
 		}
-		for i, a := range list {
-			if a.ContainerID == "" {
-				return nil, cnierr.Config(fmt.Sprintf("%s[%d].containerID", key, i), "", "every attachment has one")
-			}
-			if a.IfName == "" { // or none of the container's would be kept
-				return nil, cnierr.Config(fmt.Sprintf("%s[%d].ifname", key, i), "", "every attachment has one")
-			}
-		}
-		return list, nil
+		return nil, cnierr.New(cnierr.CodeConfig, "missing key \""+KeyValidAttachments+"\": nothing is removed without it", "")
 	}
-	return nil, cnierr.New(cnierr.CodeConfig, `missing key "cni.dev/valid-attachments": nothing is removed without it`, "")
+	var list []types.GCAttachment
+	if err := jsonobj.Decode(key, raw, &list); err != nil {
+		return nil, err
+	}
+	for i, a := range list {
+		if a.ContainerID == "" {
+			return nil, cnierr.Config(fmt.Sprintf("%s[%d].containerID", key, i), "", "every attachment has one")
+		}
+		if a.IfName == "" { // or none of the container's would be kept
+			return nil, cnierr.Config(fmt.Sprintf("%s[%d].ifname", key, i), "", "every attachment has one")
+		}
+	}
+	return list, nil
 }
 
 // ValidRefs are the ValidAttachments as the names of records of that network.
-func ValidRefs(stdin []byte, network string) (map[attachments.ID]bool, error) {
+func ValidRefs(stdin *jsonobj.Document, network string) (map[attachments.ID]bool, error) {
 	list, err := ValidAttachments(stdin)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ import (
 // none. A result without its own version has the configuration's; one of
 // another generation (0.1-0.2, 0.3-0.4, 1.x) is an error with code 6, as is
 // one with null entries, which no plugin could use.
-func PrevResult(stdin []byte, version string) (*types100.Result, error) {
+func PrevResult(stdin *jsonobj.Document, version string) (*types100.Result, error) {
 	var prev json.RawMessage
 	if err := Load(stdin, jsonobj.Single("prevResult", &prev)); err != nil {
 		return nil, err
@@ -35,11 +35,11 @@ func ParseResult(what string, raw json.RawMessage, version string) (*types100.Re
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil //nolint:nilnil // "no result" is an answer, and no error
 	}
-	raw, err := completeVersion(what, raw, orFirst(version))
+	raw, err := completeVersion(what, raw, VersionOrDefault(version))
 	if err != nil {
 		return nil, err
 	}
-	res, err := create.Create(orFirst(version), raw)
+	res, err := create.Create(VersionOrDefault(version), raw)
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeDecode, err, "decode %s", what)
 	}
@@ -100,7 +100,7 @@ func noNulls(what string, raw json.RawMessage) error {
 // cannot represent a result without an address, and an ADD that finds out
 // after its work has to undo it. The error has code 2.
 func Convert(result *types100.Result, version string) (types.Result, error) {
-	version = orFirst(version)
+	version = VersionOrDefault(version)
 	c := *result
 	c.CNIVersion = types100.ImplementedSpecVersion
 	out, err := c.GetAsVersion(version)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // A route is what the library's decoder makes of it.
@@ -29,7 +31,7 @@ func TestDecodeRoute(t *testing.T) {
 
 // What is no object is refused in the same words by whoever reads it.
 func TestLoadCommonOfNoObject(t *testing.T) {
-	_, err := LoadCommon([]byte(`[]`))
+	_, err := LoadCommon(jsonobj.NewDocument([]byte(`[]`)))
 	if want := `key "network configuration" is a JSON array, which does not fit an object`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}

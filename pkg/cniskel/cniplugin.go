@@ -27,6 +27,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -123,7 +124,7 @@ func (r *run) call(p process) *types.Error {
 	if !ok {
 		return environment("unknown CNI_COMMAND: "+command, "")
 	}
-	h, err := readHeader(c.StdinData)
+	h, err := c.header()
 	if err != nil {
 		return cnierr.From(err)
 	}
@@ -155,7 +156,7 @@ func (r *run) verbs() map[string]verb {
 		"ADD":    {add, AddDeadline},
 		"DEL":    {p.Del, delDeadline},
 		"CHECK":  {p.Check, checkDeadline},
-		"GC":     {withList(p.GC), gcDeadline},
+		"GC":     {requireValidAttachments(p.GC), gcDeadline},
 		"STATUS": {p.Status, checkDeadline},
 	}
 }
@@ -205,17 +206,16 @@ func listen(end func()) func() {
 	}
 }
 
-// withList passes a GC on only when it says what is valid. libcni leaves the key
-// out when its caller names no attachments ("cnitool gc"); nothing may be taken
-// for garbage then, and to the caller of the reference plugins it is no error.
-func withList(gc func(context.Context, *Args) error) func(context.Context, *Args) error {
+// requireValidAttachments passes a GC on only if it lists the valid attachments. libcni leaves the
+// key out when its caller names none ("cnitool gc"). Nothing may be removed then, and upstream's
+// plugins report no error.
+func requireValidAttachments(gc func(context.Context, *Args) error) func(context.Context, *Args) error {
 	if gc == nil {
 		return nil
 	}
 	return func(ctx context.Context, a *Args) error {
-		var keys map[string]json.RawMessage
-		if json.Unmarshal(a.StdinData, &keys) == nil && keys["cni.dev/valid-attachments"] == nil && keys["cni.dev/attachments"] == nil {
-			a.Log.Warn("no key \"cni.dev/valid-attachments\": nothing is removed")
+		if _, _, ok := cniconf.AttachmentsMember(a.StdinData); !ok {
+			a.Log.Warn("no key \"" + cniconf.KeyValidAttachments + "\": nothing is removed")
 			return nil
 		}
 		return gc(ctx, a)
@@ -268,15 +268,6 @@ func guardNetNS(c *CmdArgs) error {
 			"set CNI_NETNS_OVERRIDE=1 if that is meant")
 	}
 	return nil
-}
-
-// ConfVersion returns the cniVersion of a configuration, and the version that the specification takes for one without it.
-func ConfVersion(stdin []byte) string {
-	h, err := readHeader(stdin)
-	if err != nil {
-		return "0.1.0"
-	}
-	return h.CNIVersion
 }
 
 func (r *run) printResult(w io.Writer) *types.Error {

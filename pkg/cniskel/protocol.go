@@ -7,12 +7,12 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
@@ -28,12 +28,22 @@ type CmdArgs struct {
 	Args          string
 	Path          string
 	NetnsOverride string
-	StdinData     []byte
+	// StdinData is the network configuration. A test leaves it nil for an empty one.
+	StdinData *jsonobj.Document
 }
 
 // Ref names the attachment of the call on the network of that name.
 func (c *CmdArgs) Ref(network string) attachments.ID {
 	return attachments.ID{Network: network, ContainerID: c.ContainerID, IfName: c.IfName}
+}
+
+// CNIVersion returns the cniVersion of the configuration, or cniconf.DefaultVersion if it has none.
+func (c *CmdArgs) CNIVersion() string {
+	h, err := c.header()
+	if err != nil {
+		return cniconf.DefaultVersion
+	}
+	return h.CNIVersion
 }
 
 // process is what a call comes and goes by.
@@ -48,8 +58,8 @@ type variable struct {
 	name     string
 	into     *string
 	required []string // the commands that cannot do without it
-	// invalid says what is wrong with a value, and the details; nil: nothing can be.
-	invalid func(string) (why, details string)
+	// invalid says what is wrong with a value for a command, and the details; nil: nothing can be.
+	invalid func(command, value string) (why, details string)
 }
 
 var (
@@ -80,7 +90,7 @@ func (p process) readCall() (command string, c *CmdArgs, _ *types.Error) {
 		case *v.into == "":
 			missing = append(missing, v.name)
 		case v.invalid != nil:
-			if why, details := v.invalid(*v.into); why != "" {
+			if why, details := v.invalid(command, *v.into); why != "" {
 				return "", nil, environment(fmt.Sprintf("invalid %s %q: %s", v.name, *v.into, why), details)
 			}
 		}
@@ -91,10 +101,11 @@ func (p process) readCall() (command string, c *CmdArgs, _ *types.Error) {
 	if command == "VERSION" { // it needs no configuration
 		return command, c, nil
 	}
-	var err error
-	if c.StdinData, err = io.ReadAll(p.stdin); err != nil {
+	stdin, err := io.ReadAll(p.stdin)
+	if err != nil {
 		return "", nil, &types.Error{Code: cnierr.CodeIO, Msg: "error reading from stdin: " + err.Error()}
 	}
+	c.StdinData = jsonobj.NewDocument(stdin)
 	return command, c, nil
 }
 
@@ -102,7 +113,7 @@ func environment(msg, details string) *types.Error {
 	return &types.Error{Code: cnierr.CodeEnvironment, Msg: msg, Details: details}
 }
 
-func invalidContainerID(s string) (why, details string) {
+func invalidContainerID(_, s string) (why, details string) {
 	if !validName(s) {
 		return "invalid characters in containerID", s
 	}
@@ -123,18 +134,21 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// maxIfName is IFNAMSIZ without the terminating zero.
-const maxIfName = 15
-
-// invalidIfName checks what the kernel's dev_valid_name does.
-func invalidIfName(s string) (why, details string) {
-	switch {
-	case len(s) > maxIfName:
-		return "interface name is too long", fmt.Sprintf("interface name should be less than %d characters", maxIfName+1)
-	case s == "." || s == "..":
+// invalidIfName checks a name in upstream's words. An ADD also refuses a name of which the kernel
+// would make another one; CHECK and DEL accept it, because an earlier ADD may have.
+func invalidIfName(command, s string) (why, details string) {
+	switch cniconf.CheckIfName(s) {
+	case cniconf.IfNameTooLong:
+		return "interface name is too long", "interface name should be less than 16 characters"
+	case cniconf.IfNameDots:
 		return "interface name is . or ..", ""
-	case strings.ContainsAny(s, "/:") || strings.ContainsFunc(s, unicode.IsSpace):
+	case cniconf.IfNameSeparator:
 		return "interface name contains / or : or whitespace characters", ""
+	case cniconf.IfNameTemplate:
+		if command == "ADD" {
+			return cniconf.BadIfName(s), ""
+		}
+	case cniconf.IfNameOK:
 	}
 	return "", ""
 }
@@ -147,12 +161,10 @@ type header struct {
 	CNIVersion string `json:"cniVersion"`
 }
 
-func readHeader(stdin []byte) (header, error) {
+func (c *CmdArgs) header() (header, error) {
 	var h header
-	err := jsonobj.Decode("network configuration", stdin, &h)
-	if h.CNIVersion == "" {
-		h.CNIVersion = "0.1.0" // as the specification says
-	}
+	err := cniconf.Load(c.StdinData, &h)
+	h.CNIVersion = cniconf.VersionOrDefault(h.CNIVersion)
 	return h, err
 }
 

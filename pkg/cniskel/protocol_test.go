@@ -16,26 +16,30 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
 // outcome is what comes of a call.
 type outcome struct {
 	Verb    string // what was called
-	Args    CmdArgs
+	Args    CmdArgs // without StdinData
+	Stdin   string
 	Code    uint
 	Stdout  string
 	Culprit string // words about what is missing or malformed
 }
 
 func outcomeOf(verb string, args CmdArgs, err *types.Error, stdout string) outcome {
-	o := outcome{Verb: verb, Args: args, Stdout: stdout}
+	o := outcome{Verb: verb, Args: args, Stdin: string(args.StdinData.Bytes()), Stdout: stdout}
+	o.Args.StdinData = nil
 	if err != nil {
 		o.Code = err.Code
 		for _, words := range []string{
 			"required env variables [", "invalid characters in containerID", "interface name is too long", "interface name is . or ..",
 			"interface name contains", "missing network name", "invalid characters found in network name", "incompatible CNI versions",
-			"config version does not allow ", "plugin version does not allow ", "unknown CNI_COMMAND: ",
+			"an interface name has no slash", "config version does not allow ", "plugin version does not allow ", "unknown CNI_COMMAND: ",
 		} {
 			if i := strings.Index(err.Msg, words); i >= 0 {
 				o.Culprit = err.Msg[i:] + "; " + err.Details
@@ -70,7 +74,10 @@ func ofSkeleton(t *testing.T, env map[string]string, stdin string) outcome {
 	var verb string
 	var args CmdArgs
 	called := func(name string) func(*skel.CmdArgs) error {
-		return func(a *skel.CmdArgs) error { verb, args = name, CmdArgs(*a); return nil }
+		return func(a *skel.CmdArgs) error {
+			verb, args = name, CmdArgs{a.ContainerID, a.Netns, a.IfName, a.Args, a.Path, a.NetnsOverride, jsonobj.NewDocument(a.StdinData)}
+			return nil
+		}
 	}
 	e := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add: called("ADD"), Del: called("DEL"), Check: called("CHECK"), GC: called("GC"), Status: called("STATUS"),
@@ -110,7 +117,7 @@ func TestProtocol(t *testing.T) {
 	changes := []map[string]string{
 		{}, {"CNI_CONTAINERID": "../x"}, {"CNI_CONTAINERID": ".x"}, {"CNI_CONTAINERID": "a_B.c-9"}, {"CNI_CONTAINERID": "é"}, {"CNI_CONTAINERID": "a\n"},
 		{"CNI_IFNAME": "abcdefghijklmnop"}, {"CNI_IFNAME": "abcdefghijklmno"}, {"CNI_IFNAME": "."}, {"CNI_IFNAME": ".."}, {"CNI_IFNAME": "a/b"}, {"CNI_IFNAME": "a:b"},
-		{"CNI_IFNAME": "a b"}, {"CNI_IFNAME": "a\u2003b"}, {"CNI_IFNAME": "é%d"}, {"CNI_IFNAME": "a/b", "CNI_CONTAINERID": ""},
+		{"CNI_IFNAME": "a b"}, {"CNI_IFNAME": "a\u2003b"}, {"CNI_IFNAME": "éd"}, {"CNI_IFNAME": "a/b", "CNI_CONTAINERID": ""},
 	}
 	for _, v := range variables[1:] {
 		changes = append(changes, map[string]string{v: ""}, map[string]string{v: "", "CNI_PATH": ""})
@@ -143,6 +150,24 @@ func TestProtocol(t *testing.T) {
 		}
 		for _, doc := range docs {
 			try(command, nil, doc)
+		}
+	}
+}
+
+// Upstream's skeleton lets an ADD have a name of which the kernel makes another one. Ours refuses it, and lets CHECK and DEL
+// have it, as upstream's does.
+func TestTemplateName(t *testing.T) {
+	for _, name := range []string{"é%d", "eth%d", "a\x01", "a\x7f"} {
+		for _, command := range []string{"ADD", "CHECK", "DEL"} {
+			env := map[string]string{"CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_IFNAME": name, "CNI_NETNS": "/no/such/ns", "CNI_PATH": "/x"}
+			const doc = `{"cniVersion":"1.1.0","name":"net"}`
+			want := ofSkeleton(t, env, doc)
+			if command == "ADD" {
+				want = outcome{Code: 4, Culprit: cniconf.BadIfName(name) + "; "}
+			}
+			if d := cmp.Diff(want, ofOurs(env, doc)); d != "" {
+				t.Errorf("%s %q (-want +got):\n%s", command, name, d)
+			}
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (r *Runner) Add(ctx context.Context, a *cniskel.Args, kind string) (*types1
 		if err != nil {
 			return nil, err
 		}
-		res, err := cniconf.ParseResult("result of "+kind, out, resultVersion(out, a.StdinData))
+		res, err := cniconf.ParseResult("result of "+kind, out, resultVersion(out, a))
 		if err == nil && res == nil {
 			err = cnierr.New(cnierr.CodeDecode, kind+" returned no result", path)
 		}
@@ -70,14 +70,14 @@ func (r *Runner) Add(ctx context.Context, a *cniskel.Args, kind string) (*types1
 
 // resultVersion is the version that a result says it has, as libcni takes it, or
 // the configuration's.
-func resultVersion(result, stdin []byte) string {
+func resultVersion(result []byte, a *cniskel.Args) string {
 	var own struct {
 		CNIVersion string `json:"cniVersion"`
 	}
 	if json.Unmarshal(result, &own) == nil && own.CNIVersion != "" {
 		return own.CNIVersion
 	}
-	return cniskel.ConfVersion(stdin)
+	return a.CNIVersion()
 }
 
 // Del runs the delegate's DEL.
@@ -171,7 +171,7 @@ func (r *Runner) isOurs(path string, fi os.FileInfo) bool {
 
 // served checks the version as the delegate's own skeleton would.
 func (r *Runner) served(p *cniskel.Plugin, a *cniskel.Args) (*cniskel.Plugin, string, error) {
-	v := cniskel.ConfVersion(a.StdinData)
+	v := a.CNIVersion()
 	for _, s := range p.Versions.SupportedVersions() {
 		if s == v {
 			return p, "", nil

@@ -4,6 +4,7 @@ package jsonobj
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -58,6 +59,13 @@ func FuzzDecode(f *testing.F) {
 		if !repeats(doc) && !reflect.DeepEqual(got, want) {
 			t.Fatalf("%+v, encoding/json makes of it %+v", got, want)
 		}
+		d := NewDocument([]byte(doc))
+		for range 2 {
+			var again outer
+			if dErr := d.Decode("text", &again); !reflect.DeepEqual(again, got) || fmt.Sprint(dErr) != fmt.Sprint(err) {
+				t.Fatalf("as a document: %+v, %v, want %+v, %v", again, dErr, got, err)
+			}
+		}
 	})
 }
 
@@ -84,6 +92,30 @@ func TestErrors(t *testing.T) {
 		if err == nil || err.Code != cnierr.CodeDecode || !strings.HasPrefix(strings.TrimSpace(err.Msg+": "+err.Details), want) {
 			t.Errorf("%s: %v, want %s", doc, err, want)
 		}
+	}
+}
+
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	d := NewDocument([]byte(` { "a" : [1] , "A":2, "a": {"b": 3} } `))
+	for name, want := range map[string]string{"a": `{"b": 3}`, "A": "2", "b": "", "": ""} {
+		if got, ok := d.Member(name); string(got) != want || ok != (want != "") {
+			t.Errorf("%q: %s, %t, want %s", name, got, ok, want)
+		}
+	}
+	for _, d := range []*Document{nil, NewDocument(nil), NewDocument([]byte(`[]`)), NewDocument([]byte(`{"a":1`))} {
+		if got, ok := d.Member("a"); ok || got != nil {
+			t.Errorf("%s: %s", d.Bytes(), got)
+		}
+		var o outer
+		err, want := d.Decode("text", &o), Decode("text", d.Bytes(), &o)
+		if err == nil || err.Error() != want.Error() {
+			t.Errorf("%s: %v, want %v", d.Bytes(), err, want)
+		}
+	}
+	var all map[string]json.RawMessage
+	if err := d.Decode("text", &all); err != nil || len(all) != 2 {
+		t.Errorf("%v, %v", all, err)
 	}
 }
 

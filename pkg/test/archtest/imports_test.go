@@ -44,7 +44,7 @@ var rooms = []room{
 	{"pkg/bpfgen/objects", nil, "generated code; only its test compares with pkg/bpfgen"},
 	{"pkg/bpfgen", nil, "generated types, without a BPF library"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
-	{"pkg/cniskel", []string{"pkg/cnierr", "pkg/jsonobj", "pkg/log", "pkg/netns", "pkg/attachments"}, "the process contract"},
+	{"pkg/cniskel", []string{"pkg/cniconf", "pkg/cnierr", "pkg/jsonobj", "pkg/log", "pkg/netns", "pkg/attachments"}, "the process contract"},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/install", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
 	{"pkg/rtnl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
 	{"pkg/netfilter/firewalld", []string{"pkg/netfilter", "pkg/helperproc"}, "the bus of the helper"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 //go:generate go run ../../../pkg/jsonobj/gen
@@ -51,7 +52,7 @@ type provideOption struct {
 	FromArg string `json:"fromArg"`
 }
 
-func load(stdin []byte) (*config, error) {
+func load(stdin *jsonobj.Document) (*config, error) {
 	c := &config{}
 	if err := cniconf.Load(stdin, c); err != nil {
 		return nil, err

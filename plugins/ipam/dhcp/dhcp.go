@@ -41,11 +41,14 @@ func New() *cniskel.Plugin {
 // remote is the call as the daemon wants it: it has a working directory of its
 // own.
 func remote(a *cniskel.Args) *skel.CmdArgs {
-	c := skel.CmdArgs(a.CmdArgs)
+	c := &skel.CmdArgs{
+		ContainerID: a.ContainerID, Netns: a.Netns, IfName: a.IfName, Args: a.CmdArgs.Args, Path: a.Path,
+		NetnsOverride: a.NetnsOverride, StdinData: a.StdinData.Bytes(),
+	}
 	if abs, err := filepath.Abs(c.Netns); err == nil && c.Netns != "" {
 		c.Netns = abs
 	}
-	return &c
+	return c
 }
 
 // allocate asks for the attachment's lease, the one there is or a new one.

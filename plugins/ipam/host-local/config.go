@@ -98,7 +98,7 @@ func load(a *cniskel.Args) (*config, error) {
 		c.dataDir = DefaultDataDir
 	}
 	var rc runtimeConf
-	if err := cniconf.Section("runtimeConfig", n.RuntimeConfig, &rc); err != nil {
+	if err := cniconf.DecodeSection("runtimeConfig", n.RuntimeConfig, &rc); err != nil {
 		return c, err
 	}
 	if err := c.loadRanges(&n, &rc); err != nil {
@@ -238,13 +238,13 @@ func (c *config) loadRequests(cniArgs string, n *netConf, rc *runtimeConf) error
 			}
 			return add("CNI_ARGS IP", s)
 		},
-		"MAC": cniconf.Elsewhere,
+		"MAC": cniconf.IgnoreArg,
 	})
 	if err != nil {
 		return err
 	}
 	var fromArgs []string
-	if err := cniconf.Section("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
+	if err := cniconf.DecodeSection("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
 		return err
 	}
 	for i, s := range fromArgs {

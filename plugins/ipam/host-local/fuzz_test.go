@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -17,7 +18,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte(`{"name":"n","ipam":{"subnet":"10.0.0.0/24","rangeStart":"::ffff:10.0.0.9","routes":[{"dst":"::/0"}]},"args":{"cni":{"ips":["10.0.0.7/8"]}}}`), "IP=10.0.0.9;IgnoreUnknown=1")
 	f.Add([]byte(`{"name":"n","ipam":{"ranges":[[{"subnet":"fd00::/126"}]]},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/30"}]],"ips":["fd00::2"]}}`), "")
 	f.Fuzz(func(t *testing.T, stdin []byte, cniArgs string) {
-		c, err := load(&cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{StdinData: stdin, Args: cniArgs}})
+		c, err := load(&cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{StdinData: jsonobj.NewDocument(stdin), Args: cniArgs}})
 		if err != nil {
 			if code := cnierr.From(err).Code; code == cnierr.CodeKernel {
 				t.Errorf("error without a code: %v", err)

@@ -127,7 +127,7 @@ func (c *config) fromCNIArgs(args string) error {
 			}
 			return nil
 		},
-		"MAC": cniconf.Elsewhere,
+		"MAC": cniconf.IgnoreArg,
 	})
 	if err != nil {
 		return err
@@ -158,10 +158,10 @@ func split(list string) []string {
 // runtimeConfig.ips, in place of what was found before. These have no gateways.
 func (c *config) replaced(n *netConf) error {
 	var fromArgs, fromRuntime []string
-	if err := cniconf.Section("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
+	if err := cniconf.DecodeSection("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
 		return err
 	}
-	if err := cniconf.Section("runtimeConfig", n.RuntimeConfig, jsonobj.Single("ips", &fromRuntime)); err != nil {
+	if err := cniconf.DecodeSection("runtimeConfig", n.RuntimeConfig, jsonobj.Single("ips", &fromRuntime)); err != nil {
 		return err
 	}
 	for _, from := range []struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -27,7 +28,7 @@ type delConf struct {
 	IPAM        json.RawMessage `json:"ipam"`
 }
 
-func parseDel(stdin []byte) (delConf, error) {
+func parseDel(stdin *jsonobj.Document) (delConf, error) {
 	var c delConf
 	if err := cniconf.Load(stdin, &c); err != nil && c.Name == "" {
 		return c, err // with a name, an odd value elsewhere must not keep us from cleaning

@@ -127,7 +127,7 @@ func (r *request) checkKeys() (err error) {
 // pciBusID. Which bus it means is found by looking.
 func (r *request) takeDeviceID(s sysfs) error {
 	var id string
-	if err := cniconf.Section("runtimeConfig", r.RuntimeConfig, jsonobj.Single("deviceID", &id)); err != nil {
+	if err := cniconf.DecodeSection("runtimeConfig", r.RuntimeConfig, jsonobj.Single("deviceID", &id)); err != nil {
 		return err
 	}
 	if id == "" {

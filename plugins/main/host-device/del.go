@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -63,14 +64,15 @@ func underName(a *cniskel.Args, name string) (*cniskel.Args, error) {
 	var conf map[string]json.RawMessage
 	quoted, err := json.Marshal(name)
 	if err == nil {
-		err = json.Unmarshal(a.StdinData, &conf)
+		err = cniconf.Load(a.StdinData, &conf)
 	}
 	if err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeDecode, err, "rename the network")
 	}
 	conf["name"] = quoted
+	stdin, err := json.Marshal(conf)
 	call := *a
-	call.StdinData, err = json.Marshal(conf)
+	call.StdinData = jsonobj.NewDocument(stdin)
 	return &call, cnierr.Wrap(cnierr.CodeDecode, err, "rename the network")
 }
 

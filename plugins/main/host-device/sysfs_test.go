@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
@@ -119,7 +120,7 @@ func TestRefusals(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`)}}
+			a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{IfName: "eth0", StdinData: jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`))}}
 			_, err := p.Add(context.Background(), a)
 			plugintest.WantCode(t, err, tt.code, tt.words...)
 		})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -41,7 +42,7 @@ func mustPod(t *testing.T) (*netlab.Node, *netlab.Pod) {
 func args(version, netns, rest string) *cniskel.Args {
 	return &cniskel.Args{
 		CmdArgs: cniskel.CmdArgs{ContainerID: "c1", IfName: "ignored", Netns: netns,
-			StdinData: []byte(fmt.Sprintf(`{"cniVersion":%q,"name":"lo","type":"loopback"%s}`, version, rest))},
+			StdinData: jsonobj.NewDocument([]byte(fmt.Sprintf(`{"cniVersion":%q,"name":"lo","type":"loopback"%s}`, version, rest)))},
 		Log: log.NewNop(),
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 //go:generate go run ../../../pkg/jsonobj/gen
@@ -77,7 +78,7 @@ func (s subnets) none() bool { return len(s.Shaped) == 0 && len(s.Unshaped) == 0
 // parse decodes stdin and validates every key, so that nothing can be refused
 // after the first effect. nodeDefault is the node's back end. Errors are CNI
 // errors of code 6 or 7 that name key and value.
-func parse(stdin []byte, nodeDefault string) (*request, error) {
+func parse(stdin *jsonobj.Document, nodeDefault string) (*request, error) {
 	conf := &Conf{}
 	if err := cniconf.Load(stdin, conf); err != nil {
 		return nil, err

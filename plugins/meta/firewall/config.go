@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
@@ -37,7 +38,7 @@ type Conf struct {
 
 // parse decodes stdin and validates every key. Errors are CNI errors of code
 // 2, 6 or 7 that name key and value.
-func parse(stdin []byte) (*Conf, error) {
+func parse(stdin *jsonobj.Document) (*Conf, error) {
 	conf := &Conf{}
 	if err := cniconf.Load(stdin, conf); err != nil {
 		return nil, err

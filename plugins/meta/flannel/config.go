@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 //go:generate go run ../../../pkg/jsonobj/gen
@@ -32,7 +33,7 @@ type config struct {
 	raw object
 }
 
-func load(stdin []byte) (*config, error) {
+func load(stdin *jsonobj.Document) (*config, error) {
 	c := &config{}
 	if err := cniconf.Load(stdin, c); err != nil {
 		return nil, err
@@ -131,7 +132,7 @@ func (c *config) ipam(bare json.RawMessage, s *subnets) (json.RawMessage, error)
 		Dst string `json:"dst"`
 	}
 	var routes []any
-	if err := cniconf.Section("ipam.routes", c.IPAM["routes"], &routes); err != nil {
+	if err := cniconf.DecodeSection("ipam.routes", c.IPAM["routes"], &routes); err != nil {
 		return nil, err
 	}
 	for _, n := range s.networks {
@@ -142,7 +143,7 @@ func (c *config) ipam(bare json.RawMessage, s *subnets) (json.RawMessage, error)
 		ranges = append(ranges, []subnet{{own.String()}})
 	}
 	var ipam object
-	if err := cniconf.Section("ipam", bare, &ipam); err != nil {
+	if err := cniconf.DecodeSection("ipam", bare, &ipam); err != nil {
 		return nil, err
 	}
 	for key, v := range map[string]any{"routes": routes, "ranges": ranges} {
@@ -172,7 +173,7 @@ func encode(v any) (json.RawMessage, error) {
 // merge sets the keys of more that have a value.
 func merge(conf []byte, more object) ([]byte, error) {
 	var o object
-	if err := cniconf.Section("saved configuration", conf, &o); err != nil {
+	if err := cniconf.DecodeSection("saved configuration", conf, &o); err != nil {
 		return nil, err
 	}
 	for key, v := range more {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 const dualEnv = `# written by flanneld
@@ -95,7 +96,7 @@ func TestDelegateConf(t *testing.T) {
 			for k, v := range tc.more {
 				more[k] = v
 			}
-			c, err := load(conf(t, more))
+			c, err := load(jsonobj.NewDocument(conf(t, more)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +159,7 @@ func TestBadInput(t *testing.T) {
 			for k, v := range tc.more {
 				more[k] = v
 			}
-			c, err := load(conf(t, more))
+			c, err := load(jsonobj.NewDocument(conf(t, more)))
 			if err == nil {
 				_, _, err = c.delegateConf()
 			}

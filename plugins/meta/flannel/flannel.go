@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -64,7 +65,7 @@ type section struct {
 // with is the call with another configuration on stdin.
 func with(a *cniskel.Args, stdin []byte) *cniskel.Args {
 	c := *a
-	c.StdinData = stdin
+	c.StdinData = jsonobj.NewDocument(stdin)
 	return &c
 }
 
@@ -201,7 +202,7 @@ func (p *plugin) gcDelegate(ctx context.Context, a *cniskel.Args, c *config) err
 			return err
 		}
 	}
-	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
+	for _, key := range cniconf.AttachmentKeys() {
 		if raw, ok := c.raw[key]; ok {
 			conf[key] = raw
 		}

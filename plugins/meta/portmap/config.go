@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
@@ -84,7 +85,7 @@ type port struct {
 // parse decodes stdin and validates every key and every mapping, so that
 // nothing can be refused after the first effect. Errors are CNI errors of code
 // 2, 6 or 7 that name key and value.
-func parse(stdin []byte) (*settings, error) {
+func parse(stdin *jsonobj.Document) (*settings, error) {
 	conf := &Conf{}
 	if err := cniconf.Load(stdin, conf); err != nil {
 		return nil, err
@@ -188,7 +189,7 @@ func (c *Conf) conditionDialect() string {
 
 // hasMappings reports whether a call has mappings. A configuration that cannot be
 // read has none.
-func hasMappings(stdin []byte) bool {
+func hasMappings(stdin *jsonobj.Document) bool {
 	var conf Conf
 	_ = cniconf.Load(stdin, &conf)
 	return slices.ContainsFunc(conf.RuntimeConfig.PortMappings, func(m PortMapping) bool { return m.HostPort > 0 })

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -64,7 +65,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := parse(netconf(tt.extra, tt.mappings))
+			_, err := parse(jsonobj.NewDocument(netconf(tt.extra, tt.mappings)))
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -124,7 +125,7 @@ func TestParseAccepts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := parse(netconf(tt.extra, tt.mappings)); err != nil {
+			if _, err := parse(jsonobj.NewDocument(netconf(tt.extra, tt.mappings))); err != nil {
 				t.Error(err)
 			}
 		})
@@ -132,7 +133,7 @@ func TestParseAccepts(t *testing.T) {
 }
 
 func TestParseKeysInAnyCase(t *testing.T) {
-	req, err := parse([]byte(`{"cniVersion":"1.0.0","name":"n","RuntimeConfig":{"PortMappings":[{"HostPort":1,"ContainerPort":2,"Protocol":"tcp"}]}}`))
+	req, err := parse(jsonobj.NewDocument([]byte(`{"cniVersion":"1.0.0","name":"n","RuntimeConfig":{"PortMappings":[{"HostPort":1,"ContainerPort":2,"Protocol":"tcp"}]}}`)))
 	if err != nil || len(req.mappings) != 1 {
 		t.Errorf("%d mappings, %v", len(req.mappings), err)
 	}
@@ -164,7 +165,7 @@ func TestPorts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			req, err := parse(netconf("", tt.mapping))
+			req, err := parse(jsonobj.NewDocument(netconf("", tt.mapping)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +181,7 @@ func TestPorts(t *testing.T) {
 			}
 		})
 	}
-	req, err := parse(netconf(`"snat":false`, `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`))
+	req, err := parse(jsonobj.NewDocument(netconf(`"snat":false`, `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`)))
 	if err != nil || req.ports([]netip.Prefix{v4})[0].SNAT {
 		t.Errorf("snat false is not carried: %v", err)
 	}
@@ -190,7 +191,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(netconf(`"backend":"auto"`, `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"::"}`))
 	f.Add(netconf(`"markMasqBit":5`, `{"hostPort":1,"containerPort":1,"protocol":"udp"}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		req, err := parse(raw)
+		req, err := parse(jsonobj.NewDocument(raw))
 		if err != nil {
 			if c := cnierr.From(err).Code; c != cnierr.CodeConfig && c != cnierr.CodeUnsupported && c != cnierr.CodeDecode {
 				t.Errorf("code %d: %v", c, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -66,7 +67,7 @@ func (w *wanted) link() bool {
 // parse reads a configuration and everything that can change it, for the
 // interface ifname. The order of precedence for the MAC is the reference's:
 // configuration, CNI_ARGS, runtimeConfig, args.cni.
-func parse(stdin []byte, cniArgs, ifname string) (*wanted, error) {
+func parse(stdin *jsonobj.Document, cniArgs, ifname string) (*wanted, error) {
 	c := &netConf{}
 	if err := cniconf.Load(stdin, c); err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func parse(stdin []byte, cniArgs, ifname string) (*wanted, error) {
 	var args struct {
 		CNI settings `json:"cni"`
 	}
-	if err := cniconf.Section("args", c.Args, &args); err != nil {
+	if err := cniconf.DecodeSection("args", c.Args, &args); err != nil {
 		return nil, err
 	}
 	if err := w.setMAC(cniArgs, args.CNI.MAC); err != nil {
@@ -111,7 +112,7 @@ func (w *wanted) setMAC(cniArgs string, fromArgs *string) error {
 	var rc struct {
 		MAC string `json:"mac"`
 	}
-	if err := cniconf.Section("runtimeConfig", w.conf.RuntimeConfig, &rc); err != nil {
+	if err := cniconf.DecodeSection("runtimeConfig", w.conf.RuntimeConfig, &rc); err != nil {
 		return err
 	}
 	if rc.MAC != "" {
@@ -175,7 +176,7 @@ func (w *wanted) setSysctls(fromArgs json.RawMessage, ifname string) error {
 			return err
 		}
 		var m map[string]string
-		if err := cniconf.Section(part.key, part.raw, &m); err != nil {
+		if err := cniconf.DecodeSection(part.key, part.raw, &m); err != nil {
 			return err
 		}
 		for k, v := range m {

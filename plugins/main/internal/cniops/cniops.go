@@ -90,7 +90,7 @@ func (s *Namespaces) Close() {
 // EnsureIfNameFree makes sure that the pod has no interface of the wanted name; the
 // specification demands an error.
 func (s *Namespaces) EnsureIfNameFree(ifname string) error {
-	if why := cniconf.BadIfName(ifname); why != "" { // "eth%d" passes the skeleton, and the kernel would number it
+	if why := cniconf.BadIfName(ifname); why != "" { // a caller without cniskel; the kernel would number "eth%d"
 		return cnierr.New(cnierr.CodeEnvironment, fmt.Sprintf("invalid CNI_IFNAME %q: %s", ifname, why), "")
 	}
 	_, err := s.Pod.LinkByName(ifname)
@@ -145,13 +145,13 @@ func MAC(a *cniskel.Args, c *cniconf.Common, own string) (mac net.HardwareAddr, 
 		return nil, err
 	}
 	var fromArgs, fromRuntime string
-	if err := cniconf.Section("args", c.Args, jsonobj.Single("cni", jsonobj.Single("mac", &fromArgs))); err != nil {
+	if err := cniconf.DecodeSection("args", c.Args, jsonobj.Single("cni", jsonobj.Single("mac", &fromArgs))); err != nil {
 		return nil, err
 	}
 	if err := set("args.cni.mac", fromArgs); err != nil {
 		return nil, err
 	}
-	if err := cniconf.Section("runtimeConfig", c.RuntimeConfig, jsonobj.Single("mac", &fromRuntime)); err != nil {
+	if err := cniconf.DecodeSection("runtimeConfig", c.RuntimeConfig, jsonobj.Single("mac", &fromRuntime)); err != nil {
 		return nil, err
 	}
 	if err := set("runtimeConfig.mac", fromRuntime); err != nil {
@@ -230,7 +230,7 @@ type DelConf struct {
 
 // ParseDel decodes a configuration for DEL and GC. With a name, an odd value
 // elsewhere does not keep them from cleaning.
-func ParseDel(stdin []byte) (DelConf, error) {
+func ParseDel(stdin *jsonobj.Document) (DelConf, error) {
 	var c DelConf
 	if err := cniconf.Load(stdin, &c); err != nil && c.Name == "" {
 		return c, err

@@ -32,7 +32,7 @@ type Plugin interface {
 // Type returns ipam.type of a configuration's ipam section, empty for none.
 func Type(section json.RawMessage) (string, error) {
 	var kind string
-	err := cniconf.Section("ipam", section, jsonobj.Single("type", &kind))
+	err := cniconf.DecodeSection("ipam", section, jsonobj.Single("type", &kind))
 	return kind, err
 }
 
@@ -106,14 +106,14 @@ func Release(ctx context.Context, p Plugin, a *cniskel.Args, section, recorded j
 }
 
 // withSection returns the configuration with its ipam section replaced.
-func withSection(stdin []byte, section json.RawMessage) ([]byte, error) {
+func withSection(stdin *jsonobj.Document, section json.RawMessage) (*jsonobj.Document, error) {
 	all := make(map[string]json.RawMessage)
 	if err := cniconf.Load(stdin, &all); err != nil {
 		return nil, err
 	}
 	all["ipam"] = section
 	out, err := json.Marshal(all)
-	return out, cnierr.Wrap(cnierr.CodeDecode, err, "complete the configuration for the IPAM plugin")
+	return jsonobj.NewDocument(out), cnierr.Wrap(cnierr.CodeDecode, err, "complete the configuration for the IPAM plugin")
 }
 
 // Prefix converts an address with its subnet; false when the two do not fit.
