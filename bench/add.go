@@ -35,6 +35,33 @@ type interfacePlugin struct {
 	// settle is how long to wait after each verb, at least, where one of the
 	// peers leaves work to the kernel that would be in the other's figure.
 	settle time.Duration
+	// chained are the plugins after it.
+	chained []object
+}
+
+// fullChain is the name of the network whose ADD does all that Sluice's plugins do for a pod: a published port, masquerade, admission
+// and limits both ways. It is timed only where -plugins names it.
+const fullChain = "full-chain"
+
+func theChain() interfacePlugin {
+	const mbit = 1_000_000
+	return interfacePlugin{
+		name: fullChain,
+		keys: object{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true},
+		chained: []object{
+			{"type": "portmap", "capabilities": object{"portMappings": true}},
+			{"type": "firewall"},
+			{"type": "bandwidth", "ingressRate": 100 * mbit, "ingressBurst": 10 * mbit, "egressRate": 100 * mbit, "egressBurst": 10 * mbit},
+		},
+	}
+}
+
+// types are the names of the programs it runs, beside the IPAM plugin's.
+func (i interfacePlugin) types() []string {
+	if i.name != fullChain {
+		return []string{i.name}
+	}
+	return []string{"bridge", "portmap", "firewall", "bandwidth"}
 }
 
 func interfacePlugins() []interfacePlugin {
@@ -62,7 +89,7 @@ func (i interfacePlugin) conflist(dual bool) ([]byte, error) {
 	for k, v := range i.keys {
 		conf[k] = v
 	}
-	return json.Marshal(object{"cniVersion": "1.0.0", "name": "bench", "plugins": []object{conf}})
+	return json.Marshal(object{"cniVersion": "1.0.0", "name": "bench", "plugins": append([]object{conf}, i.chained...)})
 }
 
 // adds is one run of "bench add".
@@ -94,7 +121,11 @@ func runAdd(ctx context.Context, args []string) (err error) {
 	}
 	a.plugins = append(a.plugins, "host-local")
 	for _, i := range todo {
-		a.plugins = append(a.plugins, i.name)
+		for _, t := range i.types() {
+			if !slices.Contains(a.plugins, t) {
+				a.plugins = append(a.plugins, t)
+			}
+		}
 	}
 	if *guest != "" {
 		if err := onlyGuest(f); err != nil {
@@ -128,6 +159,7 @@ func choose(names string) (todo []interfacePlugin, err error) {
 	if names == "" {
 		return all, nil
 	}
+	all = append(all, theChain())
 	for name := range strings.SplitSeq(names, ",") {
 		at := slices.IndexFunc(all, func(i interfacePlugin) bool { return i.name == name })
 		if at < 0 {
@@ -245,6 +277,9 @@ func prepareNode(i interfacePlugin) error {
 
 func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle int) error {
 	att := netlab.Attachment{ContainerID: fmt.Sprintf("c%d", cycle), NetNS: p.pod.Path}
+	if i.chained != nil {
+		att.Capabilities = map[string]any{"portMappings": []object{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+	}
 	for _, v := range []struct {
 		name      string
 		do        func() error

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
@@ -25,15 +26,23 @@ func ReferenceSuite(ctx context.Context, dir, copies string, plugins []string) (
 	if err != nil {
 		return s, err
 	}
-	sources := make([]install.Source, len(plugins))
-	for i, p := range plugins {
-		sources[i] = install.Source{Path: filepath.Join(dir, p)}
+	sources := make([]install.Source, 0, len(plugins)+1)
+	for _, p := range plugins {
+		sources = append(sources, install.Source{Path: filepath.Join(dir, p)})
+	}
+	if helper := filepath.Join(dir, helperproc.Name); exists(helper) { // dir is another build of Sluice, to compare with
+		sources = append(sources, install.Source{Path: helper})
 	}
 	if _, err := install.Install(ctx, copies, install.Options{}, sources...); err != nil {
 		return s, fmt.Errorf("peer %s: %w", Reference, err)
 	}
 	s.Version = about(filepath.Join(s.BinDir, plugins[0]))
 	return s, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // ReferencePlugin is ReferenceSuite for one plugin: it returns its path.

@@ -2,7 +2,8 @@
 
 // Package rtnl is the project's narrow view of rtnetlink: links, addresses, routes and bridge ports, as plain structs.
 //
-// It is the only importer of vishvananda/netlink, whose messages it sends over sockets of its own. What it adds: dumps that the
+// It is the only importer of vishvananda/netlink, whose messages it sends over sockets of its own, and of go-tc, which makes
+// queues, classes and u32 filters (docs/adr/0021-go-tc.md). What it adds: dumps that the
 // kernel marks as interrupted are repeated until they are whole, so no caller ever sees half a table; filters run in the kernel
 // (strict checking, Linux 4.20); the kernel's own explanation of a refusal is part of the error; and a device pair is made by
 // one message.
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"sync"
 
+	tc "github.com/florianl/go-tc"
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -43,11 +45,13 @@ var (
 // than it can be read.
 const maxDumps = 64
 
-// Handle is one rtnetlink socket in one network namespace. It stays in that namespace wherever the caller goes. Calls may come
+// Handle is one rtnetlink socket in one network namespace, and go-tc's from the first change that needs it. It stays in that
+// namespace wherever the caller goes. Calls may come
 // from several goroutines; they take turns. Omitting Close leaks a descriptor.
 type Handle struct {
 	mu   sync.Mutex
 	sock *socket
+	tc   *tc.Tc // nil until the first change that go-tc makes
 }
 
 // New opens a handle in the network namespace of the calling thread.
@@ -74,8 +78,13 @@ func NewIn(ns *netns.NS) (h *Handle, err error) {
 	return h, derr
 }
 
-// Close closes the socket.
-func (h *Handle) Close() { h.sock.close() }
+// Close closes the sockets.
+func (h *Handle) Close() {
+	h.sock.close()
+	if h.tc != nil {
+		_ = h.tc.Close()
+	}
+}
 
 func (h *Handle) request(msgType, flags int) *vnl.NetlinkRequest {
 	return &vnl.NetlinkRequest{

@@ -8,6 +8,7 @@ import (
 	"math"
 	"runtime"
 
+	tc "github.com/florianl/go-tc"
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -92,7 +93,8 @@ func (h *Handle) IngressQdisc(index int) (Qdisc, error) {
 	return h.qdiscOf(index, func(q Qdisc) bool { return q.Parent == ParentIngress })
 }
 
-// qdiscOf finds a qdisc of a device. The kernel dumps those of all devices: about 1 us each.
+// qdiscOf finds a qdisc of a device. The kernel dumps those of all devices: about 1 us each. go-tc's list would fail at the first
+// attribute that it does not know, on any of them.
 func (h *Handle) qdiscOf(index int, want func(Qdisc) bool) (Qdisc, error) {
 	var found *Qdisc
 	err := h.dump(func() *vnl.NetlinkRequest {
@@ -118,29 +120,35 @@ func (h *Handle) qdiscOf(index int, want func(Qdisc) bool) (Qdisc, error) {
 }
 
 // AddQdisc makes q on the device with that index; with replace, also where another qdisc is at q.Parent. The error wraps ErrExist
-// when the place is taken, and unix.ENOENT when the kernel has no such qdisc.
+// when the place is taken, and unix.ENOENT when the kernel has no such qdisc. The messages of clsact and ingress are ours, because
+// they are part of the ADD of each pod, and so is that of TBF: go-tc has no TCA_TBF_RATE64 (docs/adr/0021-go-tc.md).
 func (h *Handle) AddQdisc(index int, q Qdisc, replace bool) error {
-	flags := unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	if replace {
-		flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
-	}
 	handle := q.Handle
 	if q.Parent == ParentIngress {
 		handle = handleIngress
 	}
-	req := h.tcRequest(unix.RTM_NEWQDISC, flags, vnl.TcMsg{Ifindex: int32(index), Handle: handle, Parent: q.Parent})
-	req.AddData(attrString(vnl.TCA_KIND, q.Kind))
-	switch {
-	case q.TBF != nil:
-		req.AddData(q.TBF.options())
-	case q.HTB != nil:
-		req.AddData(q.HTB.options())
-	case q.FQ != nil:
-		req.AddData(q.FQ.options())
-	case q.BFIFO != nil:
-		req.AddData(attr32(vnl.TCA_OPTIONS, q.BFIFO.Limit))
+	var err error
+	if a, ok := q.attribute(); ok {
+		err = h.changeTC(func(c *tc.Tc) error {
+			o := tc.Object{Msg: tc.Msg{Ifindex: uint32(index), Handle: handle, Parent: q.Parent}, Attribute: a}
+			if replace {
+				return c.Qdisc().Replace(&o)
+			}
+			return c.Qdisc().Add(&o)
+		})
+	} else {
+		flags := unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		if replace {
+			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+		}
+		req := h.tcRequest(unix.RTM_NEWQDISC, flags, vnl.TcMsg{Ifindex: int32(index), Handle: handle, Parent: q.Parent})
+		req.AddData(attrString(vnl.TCA_KIND, q.Kind))
+		if q.TBF != nil {
+			req.AddData(q.TBF.options())
+		}
+		err = h.do(req)
 	}
-	if err := h.do(req); err != nil {
+	if err != nil {
 		return fmt.Errorf("add %s qdisc to link index %d: %w", q.Kind, index, err)
 	}
 	return nil
@@ -207,13 +215,11 @@ func BurstTicks(rate uint64, burst uint32) uint32 {
 	return uint32(ticks)
 }
 
-// rateSpec is what the kernel wants beside the 64-bit rate: as much of it as fits.
-func rateSpec(rate uint64) vnl.TcRateSpec {
-	return vnl.TcRateSpec{Rate: uint32(min(rate, math.MaxUint32))}
-}
+// rate32 is what the kernel wants beside a 64-bit rate: as much of it as fits.
+func rate32(rate uint64) uint32 { return uint32(min(rate, math.MaxUint32)) }
 
 func (t *TBF) options() *vnl.RtAttr {
-	opt := vnl.TcTbfQopt{Rate: rateSpec(t.Rate), Limit: t.Limit, Buffer: t.Buffer}
+	opt := vnl.TcTbfQopt{Rate: vnl.TcRateSpec{Rate: rate32(t.Rate)}, Limit: t.Limit, Buffer: t.Buffer}
 	options := attr(vnl.TCA_OPTIONS, nil)
 	options.AddRtAttr(vnl.TCA_TBF_PARMS, opt.Serialize())
 	if t.Rate > math.MaxUint32 {
@@ -222,22 +228,30 @@ func (t *TBF) options() *vnl.RtAttr {
 	return options
 }
 
-func (t *HTB) options() *vnl.RtAttr {
-	opt := vnl.TcHtbGlob{Version: 3, Rate2Quantum: 10, Defcls: t.Default}
-	options := attr(vnl.TCA_OPTIONS, nil)
-	options.AddRtAttr(vnl.TCA_HTB_INIT, opt.Serialize())
-	return options
-}
+// fqDefaultLimit is sch->limit of fq_init in net/sched/sch_fq.c.
+const fqDefaultLimit = 10000
 
-func (f *FQ) options() *vnl.RtAttr {
-	options := attr(vnl.TCA_OPTIONS, nil)
-	if f.Limit != 0 {
-		options.AddRtAttr(vnl.TCA_FQ_PLIMIT, vnl.Uint32Attr(f.Limit))
+// attribute is q's kind and parameters in go-tc's types; false for a qdisc that AddQdisc writes itself.
+func (q Qdisc) attribute() (tc.Attribute, bool) {
+	a := tc.Attribute{Kind: q.Kind}
+	switch {
+	case q.HTB != nil:
+		a.Htb = &tc.Htb{Init: &tc.HtbGlob{Version: 3, Rate2Quantum: 10, Defcls: q.HTB.Default}}
+	case q.FQ != nil:
+		limit := q.FQ.Limit
+		if limit == 0 {
+			limit = fqDefaultLimit // go-tc sends no fq without a parameter
+		}
+		a.Fq = &tc.Fq{PLimit: &limit}
+		if q.FQ.FlowLimit != 0 {
+			a.Fq.FlowPLimit = &q.FQ.FlowLimit
+		}
+	case q.BFIFO != nil:
+		a.Bfifo = &tc.FifoOpt{Limit: q.BFIFO.Limit}
+	default:
+		return a, false
 	}
-	if f.FlowLimit != 0 {
-		options.AddRtAttr(vnl.TCA_FQ_FLOW_PLIMIT, vnl.Uint32Attr(f.FlowLimit))
-	}
-	return options
+	return a, true
 }
 
 func parseQdisc(m []byte) (Qdisc, error) {

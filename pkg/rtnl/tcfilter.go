@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	tc "github.com/florianl/go-tc"
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -28,18 +29,22 @@ type Class struct {
 const htbQuantum = 60000
 
 // AddClass makes a class of an HTB qdisc.
-func (h *Handle) AddClass(index int, c Class) error {
-	req := h.tcRequest(unix.RTM_NEWTCLASS, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
-		vnl.TcMsg{Ifindex: int32(index), Handle: c.Handle, Parent: c.Parent})
-	opt := vnl.TcHtbCopt{Rate: rateSpec(c.Rate), Ceil: rateSpec(c.Ceil), Buffer: c.Buffer, Cbuffer: c.Cbuffer, Quantum: htbQuantum}
-	req.AddData(attrString(vnl.TCA_KIND, QdiscHTB))
-	options := attr(vnl.TCA_OPTIONS, nil)
-	options.AddRtAttr(vnl.TCA_HTB_PARMS, opt.Serialize())
-	options.AddRtAttr(vnl.TCA_HTB_RATE64, vnl.Uint64Attr(c.Rate))
-	options.AddRtAttr(vnl.TCA_HTB_CEIL64, vnl.Uint64Attr(c.Ceil))
-	req.AddData(options)
-	if err := h.do(req); err != nil {
-		return fmt.Errorf("add class %x to link index %d: %w", c.Handle, index, err)
+func (h *Handle) AddClass(index int, class Class) error {
+	htb := tc.Htb{
+		Parms: &tc.HtbOpt{
+			Rate: tc.RateSpec{Rate: rate32(class.Rate)}, Ceil: tc.RateSpec{Rate: rate32(class.Ceil)},
+			Buffer: class.Buffer, Cbuffer: class.Cbuffer, Quantum: htbQuantum,
+		},
+		Rate64: &class.Rate, Ceil64: &class.Ceil,
+	}
+	err := h.changeTC(func(c *tc.Tc) error {
+		return c.Class().Add(&tc.Object{
+			Msg:       tc.Msg{Ifindex: uint32(index), Handle: class.Handle, Parent: class.Parent},
+			Attribute: tc.Attribute{Kind: QdiscHTB, Htb: &htb},
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("add class %x to link index %d: %w", class.Handle, index, err)
 	}
 	return nil
 }
@@ -152,46 +157,38 @@ func tcInfo(priority, protocol uint16) uint32 {
 
 // AddFilter makes a filter behind those of the same priority.
 func (h *Handle) AddFilter(index int, f Filter) error {
-	req := h.tcRequest(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
-		vnl.TcMsg{Ifindex: int32(index), Parent: f.Parent, Info: tcInfo(f.Priority, f.protocol())})
-	req.AddData(attrString(vnl.TCA_KIND, "u32"))
 	keys := f.keys()
-	sel := vnl.TcU32Sel{Flags: vnl.TC_U32_TERMINAL, Nkeys: uint8(len(keys)), Keys: keys}
-	options := attr(vnl.TCA_OPTIONS, nil)
+	u32 := tc.U32{Sel: &tc.U32Sel{Flags: vnl.TC_U32_TERMINAL, NKeys: uint8(len(keys)), Keys: keys}}
 	if f.ClassID != 0 {
-		options.AddRtAttr(vnl.TCA_U32_CLASSID, vnl.Uint32Attr(f.ClassID))
+		u32.ClassID = &f.ClassID
 	}
-	options.AddRtAttr(vnl.TCA_U32_SEL, sel.Serialize())
 	if f.RedirectTo != 0 {
-		addRedirect(options, f.RedirectTo)
+		u32.Actions = &[]*tc.Action{{Kind: kindMirred, Mirred: &tc.Mirred{Parms: &tc.MirredParam{
+			Action: tc.ActStolen, Eaction: egressRedirect, IfIndex: uint32(f.RedirectTo),
+		}}}}
 	}
-	req.AddData(options)
-	if err := h.do(req); err != nil {
+	err := h.changeTC(func(c *tc.Tc) error {
+		return c.Filter().Add(&tc.Object{
+			Msg:       tc.Msg{Ifindex: uint32(index), Parent: f.Parent, Info: tcInfo(f.Priority, f.protocol())},
+			Attribute: tc.Attribute{Kind: kindU32, U32: &u32},
+		})
+	})
+	if err != nil {
 		return fmt.Errorf("add filter to link index %d: %w", index, err)
 	}
 	return nil
 }
 
 const (
-	egressRedirect = 1 // TCA_EGRESS_REDIR of <linux/tc_act/tc_mirred.h>
-	actionStolen   = 4 // TC_ACT_STOLEN
+	kindU32    = "u32"
+	kindMirred = "mirred"
 
-	// struct tc_mirred of <linux/tc_act/tc_mirred.h>: index, capab, action, refcnt, bindcnt, eaction, ifindex. The message layer
-	// (v1.3.1) has it two bytes too long.
+	egressRedirect = 1 // TCA_EGRESS_REDIR of <linux/tc_act/tc_mirred.h>
+
+	// struct tc_mirred of <linux/tc_act/tc_mirred.h>: index, capab, action, refcnt, bindcnt, eaction, ifindex.
 	mirredSize    = 28
 	mirredIfindex = 24
 )
-
-func addRedirect(options *vnl.RtAttr, to int) {
-	table := options.AddRtAttr(vnl.TCA_U32_ACT, nil).AddRtAttr(vnl.TCA_ACT_TAB, nil)
-	table.AddRtAttr(vnl.TCA_ACT_KIND, vnl.ZeroTerminated("mirred"))
-	parms := make([]byte, mirredSize)
-	order := vnl.NativeEndian()
-	order.PutUint32(parms[8:], actionStolen)
-	order.PutUint32(parms[20:], egressRedirect)
-	order.PutUint32(parms[mirredIfindex:], uint32(to))
-	table.AddRtAttr(vnl.TCA_ACT_OPTIONS, nil).AddRtAttr(vnl.TCA_MIRRED_PARMS, parms)
-}
 
 // Offsets of the addresses in the IP headers.
 const (
@@ -200,25 +197,25 @@ const (
 )
 
 // keys compares 32-bit words of the packet from its network header on.
-func (f Filter) keys() []vnl.TcU32Key {
+func (f Filter) keys() []tc.U32Key {
 	if !f.Prefix.IsValid() {
-		return []vnl.TcU32Key{{}}
+		return []tc.U32Key{{}}
 	}
-	addr, off := f.Prefix.Masked().Addr(), map[End][2]int32{Source: {srcOff4, srcOff6}, Destination: {dstOff4, dstOff6}}[f.End]
+	addr, off := f.Prefix.Masked().Addr(), map[End][2]uint32{Source: {srcOff4, srcOff6}, Destination: {dstOff4, dstOff6}}[f.End]
 	at := off[1]
 	if addr.Is4() {
 		at = off[0]
 	}
 	b := addr.AsSlice()
-	var keys []vnl.TcU32Key
+	var keys []tc.U32Key
 	for i, bits := 0, f.Prefix.Bits(); i < len(b); i, bits = i+4, bits-32 {
 		n := min(max(bits, 0), 32)
 		if n == 0 && i > 0 {
 			break
 		}
 		mask := uint32(uint64(0xffffffff) << (32 - n))
-		keys = append(keys, vnl.TcU32Key{
-			Mask: networkOrder(mask), Val: networkOrder(binary.BigEndian.Uint32(b[i:])), Off: at + int32(i),
+		keys = append(keys, tc.U32Key{
+			Mask: networkOrder(mask), Val: networkOrder(binary.BigEndian.Uint32(b[i:])), Off: at + uint32(i),
 		})
 	}
 	return keys
@@ -293,7 +290,7 @@ func parseFilter(m []byte) (FilterStatus, bool, error) {
 	switch {
 	case f.Kind == kindBPF:
 		return f, true, f.readBPF(options)
-	case f.Kind != "u32":
+	case f.Kind != kindU32:
 		return f, true, nil
 	case msg.Handle&0xfff == 0: // TC_U32_NODE: a table
 		return f, false, nil
@@ -343,7 +340,7 @@ func parseRedirect(actions []byte) (to int, err error) {
 	err = errors.Join(err, walk(first, func(kind uint16, v []byte) {
 		switch kind {
 		case vnl.TCA_ACT_KIND:
-			mirred = cstring(v) == "mirred"
+			mirred = cstring(v) == kindMirred
 		case vnl.TCA_ACT_OPTIONS:
 			options = v
 		}
