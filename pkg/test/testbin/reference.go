@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// ReferenceVersion is the release of the reference plugins that tests and benchmarks compare with.
+// ReferenceVersion is the release of upstream plugins that tests and benchmarks compare with.
 const ReferenceVersion = "v1.9.1"
 
 // ReferenceModule is what they are built from; buildVersion is the variable that its own build script sets.
@@ -20,7 +20,7 @@ const (
 	buildVersion    = ReferenceModule + "/pkg/utils/buildversion.BuildVersion"
 )
 
-// referencePackages are where the reference plugins are.
+// referencePackages are where upstream plugins are.
 var referencePackages = map[string]string{
 	"bridge":      "plugins/main/bridge",
 	"ptp":         "plugins/main/ptp",
@@ -42,10 +42,10 @@ var referencePackages = map[string]string{
 	"bandwidth":   "plugins/meta/bandwidth",
 }
 
-// ReferencePackage returns the directory of a plugin in the reference's module, "" of one that is not known here.
+// ReferencePackage returns the directory of a plugin in upstream's module, "" of one that is not known here.
 func ReferencePackage(name string) string { return referencePackages[name] }
 
-// Reference returns a directory with the reference's own plugins of those names. Those that are missing are built by the go command,
+// Reference returns a directory with upstream's own plugins of those names. Those that are missing are built by the go command,
 // once, into the user's cache directory, as a release is: stripped, and with its version. That is said on stderr, and needs the
 // module proxy. go install writes a file in one step, so what is interrupted leaves no half binary.
 func Reference(ctx context.Context, names ...string) (string, error) {

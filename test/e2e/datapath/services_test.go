@@ -181,7 +181,7 @@ func TestPrivilegedDroppedStaysDropped(t *testing.T) {
 }
 
 // With a FORWARD policy of DROP, the firewall plugin's admission lets what the
-// pod opens through, as the reference's accept rules do.
+// pod opens through, as upstream's accept rules do.
 func TestPrivilegedFirewallAdmitsThroughDropPolicy(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

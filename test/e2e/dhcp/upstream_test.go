@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
-// referenceDHCP is a directory with nothing but the reference's dhcp.
+// referenceDHCP is a directory with nothing but upstream's dhcp.
 func referenceDHCP(t *testing.T) string {
 	t.Helper()
 	dir, err := testbin.Reference(t.Context(), "dhcp")
@@ -30,7 +30,7 @@ func referenceDHCP(t *testing.T) string {
 	return only
 }
 
-// Our plugin with the reference's daemon: a lease, CHECK and DEL; the verbs that
+// Our plugin with upstream's daemon: a lease, CHECK and DEL; the verbs that
 // daemon does not know are no errors of a network that works.
 func TestPrivilegedDHCPReferenceDaemon(t *testing.T) {
 	t.Parallel()
@@ -61,7 +61,7 @@ func TestPrivilegedDHCPReferenceDaemon(t *testing.T) {
 	w.eventually("the daemon releases the lease", func() bool { return strings.Contains(w.daemon.Out.String(), "releasing lease") })
 }
 
-// The reference's plugin with our daemon, called by our bridge: as third-party
+// Upstream's plugin with our daemon, called by our bridge: as third-party
 // IPAM plugins are, by exec.
 func TestPrivilegedDHCPReferencePlugin(t *testing.T) {
 	t.Parallel()

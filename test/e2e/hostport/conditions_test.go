@@ -38,7 +38,7 @@ func TestPrivilegedConditions(t *testing.T) {
 	}
 }
 
-// Of two mappings for one port in one request the first counts, as with the reference.
+// Of two mappings for one port in one request the first counts, as with upstream.
 func TestPrivilegedSamePortTwice(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

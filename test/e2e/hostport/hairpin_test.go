@@ -21,7 +21,7 @@ func nodeAddrs(w *e2etest.World, fam e2etest.Family) []netip.Addr {
 
 // A pod reaches a hostPort of its node: its own, a sibling's, and that of a pod
 // of another network. Who shares a subnet with the pod that answers is shown by
-// the gateway's address, as the reference does; others by their own.
+// the gateway's address, as upstream does; others by their own.
 func TestPrivilegedHairpin(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t, e2etest.TwoUplinks())
@@ -53,7 +53,7 @@ func TestPrivilegedHairpin(t *testing.T) {
 }
 
 // With "snat" off nobody's address is exchanged: siblings get through with
-// their own. (A pod cannot reach itself then, no more than with the reference.)
+// their own. (A pod cannot reach itself then, no more than with upstream.)
 func TestPrivilegedHairpinWithoutSNAT(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

@@ -11,7 +11,7 @@ import (
 )
 
 // Ports are published by netfilter: there is no end on the node that eBPF could
-// lead to, and the reference publishes them too. Who asks for eBPF is told.
+// lead to, and upstream publishes them too. Who asks for eBPF is told.
 func TestPrivilegedInsidePortmap(t *testing.T) {
 	t.Parallel()
 	e2etest.EachPodnsKind(t, func(t *testing.T, k e2etest.PodnsKind) {

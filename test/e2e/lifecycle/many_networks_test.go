@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 )
 
-// eachBackend runs f in a world of its own for each back end.
+// eachBackend runs f in a world of its own for each backend.
 func eachBackend(t *testing.T, f func(t *testing.T, w *e2etest.World)) {
 	t.Helper()
 	for _, b := range append([]e2etest.Backend{{Name: "ebpf", Conf: `{"backend":"ebpf"}`}}, e2etest.NetfilterBackends()...) {

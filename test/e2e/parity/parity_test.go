@@ -20,12 +20,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
-// column is a way to carry packets: a back end of ours, or the reference's.
+// column is a way to carry packets: a backend of ours, or upstream's.
 type column struct {
 	name string
 	conf string // of /etc/sluice/config.json
 	dir  string // of the plugins
-	// keys that the reference needs to take these tables, for the plugin that makes the interface and for portmap.
+	// keys that upstream needs to take these tables, for the plugin that makes the interface and for portmap.
 	main, portmap e2etest.Attributes
 	require       func(testing.TB)
 }
@@ -35,7 +35,7 @@ const (
 	referenceNFT = "reference-nft" // portmap and masquerade only: its firewall knows no nftables
 )
 
-// ourColumns are those that are compared with the reference.
+// ourColumns are those that are compared with upstream.
 func ourColumns() []column {
 	cs := []column{
 		{name: "ebpf-tcx", conf: `{"backend":"auto","attach":"tcx"}`, require: require.TCX},
@@ -169,7 +169,7 @@ func (sc parityCase) run(t *testing.T, c column, r *results) {
 	}
 }
 
-// awaitAddresses waits until no address of the node is tentative: the reference
+// awaitAddresses waits until no address of the node is tentative: upstream
 // lets the kernel look for duplicates (RFC 4862) of a gateway.
 func (s *stage) awaitAddresses() {
 	s.T.Helper()
@@ -219,7 +219,7 @@ func scenesToRun() []parityCase {
 }
 
 // TestPrivilegedParity sees behaviours in every column: all columns agree
-// with the reference but for what is listed as deliberate, and everything is as
+// with upstream but for what is listed as deliberate, and everything is as
 // docs/parity.md says.
 func TestPrivilegedParity(t *testing.T) {
 	r := &results{cells: map[string]map[string]string{}}

@@ -69,7 +69,7 @@ func excuse(row, column, outcome string) int {
 	return slices.IndexFunc(differences, func(d difference) bool { return d.matches(row, column, outcome) })
 }
 
-// judge compares what was seen with the reference and with the file.
+// judge compares what was seen with upstream and with the file.
 func judge(t *testing.T, r *results) {
 	t.Helper()
 	onFile := recordedOutcomes(t)
@@ -96,7 +96,7 @@ func judge(t *testing.T, r *results) {
 	}
 }
 
-// unexcused lists the cells of ours that differ from the reference's for no
+// unexcused lists the cells of ours that differ from upstream's for no
 // reason that is listed.
 func unexcused(cells map[string]map[string]string) (out []string) {
 	for _, row := range rows() {

@@ -23,7 +23,7 @@ type handover struct {
 	ours      *netlab.Runtime
 }
 
-// eachHandover runs f for each kind of tables. The reference's firewall knows
+// eachHandover runs f for each kind of tables. Upstream's firewall knows
 // iptables alone.
 func eachHandover(t *testing.T, f func(t *testing.T, h *handover)) {
 	t.Helper()
@@ -104,7 +104,7 @@ func (h *handover) assertRulesUnchanged(before netlab.Snapshot, when string) {
 	}
 }
 
-// What the reference made, our DEL removes; only its own shared chains stay, as
+// What upstream made, our DEL removes; only its own shared chains stay, as
 // after its own DEL.
 func TestPrivilegedDelOfReference(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {
@@ -125,7 +125,7 @@ func TestPrivilegedDelOfReference(t *testing.T) {
 	})
 }
 
-// The reference's pods go on running when its programs have been replaced by ours, and are healthy to our CHECK.
+// Upstream's pods go on running when its programs have been replaced by ours, and are healthy to our CHECK.
 func TestPrivilegedCheckOfReference(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {
 		node := e2etest.Families()[0].Node(h.Client())
@@ -144,7 +144,7 @@ func TestPrivilegedCheckOfReference(t *testing.T) {
 	})
 }
 
-// The same with a conflist that names no back end: the reference's pods are iptables', and our next ones eBPF's.
+// The same with a conflist that names no backend: upstream's pods are iptables', and our next ones eBPF's.
 func TestPrivilegedHandoverToEBPF(t *testing.T) {
 	dir, err := testbin.Reference(t.Context(), "bridge", "host-local", "portmap", "firewall")
 	if err != nil {
@@ -177,7 +177,7 @@ func TestPrivilegedHandoverToEBPF(t *testing.T) {
 	}
 }
 
-// What we made, the reference's DEL removes, as far as it knows it: our records
+// What we made, upstream's DEL removes, as far as it knows it: our records
 // stay until our GC.
 func TestPrivilegedReferenceDelOfOurs(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {
@@ -198,7 +198,7 @@ func TestPrivilegedReferenceDelOfOurs(t *testing.T) {
 	})
 }
 
-// GC removes what the reference made and nobody remembers, where the rules name
+// GC removes what upstream made and nobody remembers, where the rules name
 // the network: masquerading, and the ports of iptables.
 func TestPrivilegedGCOfReference(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {
@@ -221,7 +221,7 @@ func TestPrivilegedGCOfReference(t *testing.T) {
 	})
 }
 
-// A pod that one back end of ours attached is removed when the node uses another
+// A pod that one backend of ours attached is removed when the node uses another
 // by then, with its record and without.
 func TestPrivilegedDelAcrossBackends(t *testing.T) {
 	all := append([]e2etest.Backend{{Name: "ebpf", Conf: `{}`}}, e2etest.NetfilterBackends()...)

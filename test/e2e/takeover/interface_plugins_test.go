@@ -12,7 +12,7 @@ import (
 )
 
 // eachSwitch runs f for the plugins that make an interface with what is usually
-// behind them: a node that has the reference's plugins, and ours. Rules are the
+// behind them: a node that has upstream's plugins, and ours. Rules are the
 // matter of handover_test.go.
 func eachSwitch(t *testing.T, chain []string, f func(t *testing.T, w *e2etest.World, reference, ours *netlab.Runtime)) {
 	t.Helper()
@@ -40,8 +40,8 @@ func eachSwitch(t *testing.T, chain []string, f func(t *testing.T, w *e2etest.Wo
 	}
 }
 
-// A pod of the reference is ours after the switch: CHECK is content, and DEL
-// leaves what the reference's own would.
+// A pod of upstream is ours after the switch: CHECK is content, and DEL
+// leaves what upstream's own would.
 func TestPrivilegedSwitchSuitesOver(t *testing.T) {
 	t.Parallel()
 	eachSwitch(t, []string{"tuning", "sbr"}, func(t *testing.T, w *e2etest.World, reference, ours *netlab.Runtime) {
@@ -62,7 +62,7 @@ func TestPrivilegedSwitchSuitesOver(t *testing.T) {
 	})
 }
 
-// And back: the reference deletes a pod of ours. Our record stays until our GC.
+// And back: upstream deletes a pod of ours. Our record stays until our GC.
 func TestPrivilegedSwitchSuitesBack(t *testing.T) {
 	t.Parallel()
 	eachSwitch(t, []string{"tuning"}, func(t *testing.T, w *e2etest.World, reference, ours *netlab.Runtime) {

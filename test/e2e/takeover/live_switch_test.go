@@ -35,7 +35,7 @@ type site struct {
 	order     []string // of the pods, as they came
 }
 
-// eachSite runs f for eBPF and for two kinds of tables. The reference is at its
+// eachSite runs f for eBPF and for two kinds of tables. Upstream is at its
 // defaults: iptables.
 func eachSite(t *testing.T, f func(t *testing.T, s *site)) {
 	t.Helper()
@@ -58,7 +58,7 @@ func eachSite(t *testing.T, f func(t *testing.T, s *site)) {
 	}
 }
 
-// installUpstream puts the reference's plugins into place, as a package does: each
+// installUpstream puts upstream's plugins into place, as a package does: each
 // by a rename.
 func (s *site) installUpstream() {
 	s.T.Helper()
@@ -299,7 +299,7 @@ func (s *site) valid() (out []types.GCAttachment) {
 	return out
 }
 
-// A node of 20 pods of the reference gets our binaries while its pods talk: old
+// A node of 20 pods of upstream gets our binaries while its pods talk: old
 // conversations and pods live on, what is new is ours, and their DELs leave
 // nothing.
 func TestPrivilegedSwitchToOurs(t *testing.T) {
@@ -389,7 +389,7 @@ func (s *site) nothingToCleanUp(when string) {
 	}
 }
 
-// And back: the reference's binaries are put back while our pods talk. The
+// And back: upstream's binaries are put back while our pods talk. The
 // reference's DEL takes what it knows; "sluice cleanup" or our GC the rest.
 func TestPrivilegedSwitchBack(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site) {
@@ -423,8 +423,8 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 		s.answers("old08", "after DELs")
 		s.answers("young00", "after DELs")
 
-		// What only we know of, the reference cannot take out. It is in nobody's way: the datapath sees that the pod's device is
-		// gone, and iptables' chains have the reference's names. Only rules of nftables, of which the conflist says nothing, stay.
+		// What only we know of, upstream cannot take out. It is in nobody's way: the datapath sees that the pod's device is
+		// gone, and iptables' chains have upstream's names. Only rules of nftables, of which the conflist says nothing, stay.
 		s.heir("again", "old03")
 		if s.backend != "nftables" {
 			s.answers("again", "before sweep, in the place of a pod of ours")

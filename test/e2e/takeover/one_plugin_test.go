@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
-// Plugins are exchanged one at a time, by a package or by hand. A pod that had some of the reference's and some of ours is
+// Plugins are exchanged one at a time, by a package or by hand. A pod that had some of upstream's and some of ours is
 // healthy to ours, and their DEL leaves nothing of it, though there is an attachment record that knows of its other half.
 func TestPrivilegedSwitchOneAtATime(t *testing.T) {
 	t.Parallel()
