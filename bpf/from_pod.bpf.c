@@ -168,8 +168,9 @@ int sl_from_pod(struct __sk_buff *skb)
 	/* 1. parse (above): what is not IP is for the stack */
 	if (unlikely(parsed == SL_PARSED_NONE))
 		return SL_NEXT;
-	if (unlikely(parsed == SL_PARSED_PRIO_STACKED))
-		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
+	reason = parse_refused(parsed);
+	if (unlikely(reason))
+		return drop(skb, reason, skb->ifindex);
 	/* sl_from_uplink says why. */
 	if (unlikely(addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK_POD, skb->ifindex);

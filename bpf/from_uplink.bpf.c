@@ -346,6 +346,8 @@ static __always_inline int uplink_in_slow(struct __sk_buff *skb)
 
 	if (!slow || kind == SL_SLOW_NONE)
 		return SL_NEXT;
+	if (kind == SL_SLOW_V4MAPPED)
+		return drop(skb, SL_DROP_V4MAPPED, 0);
 	/* As sl_from_uplink() checks, for packets without Ethernet header. */
 	if (addr_is_loopback(slow->outer.p.tuple.local) || addr_is_loopback(slow->outer.p.tuple.remote))
 		return drop(skb, SL_DROP_LOOPBACK, 0);
@@ -371,6 +373,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	struct sl_hp_cache_slot *slot;
 	struct sl_tuple key;
 	struct sl_ct_match m = {.key = &key};
+	enum sl_drop_reason reason;
 	enum sl_parsed parsed;
 	struct sl_pkt p = {};
 	bool fast;
@@ -382,8 +385,9 @@ int sl_from_uplink(struct __sk_buff *skb)
 		return SL_NEXT;
 	parsed = parse_packet(skb, &p, SL_RX);
 	/* The stack removes all VLAN 0 tags, and would go on with a packet that no hook has checked. */
-	if (unlikely(parsed == SL_PARSED_PRIO_STACKED))
-		return drop(skb, SL_DROP_UNPARSABLE, 0);
+	reason = parse_refused(parsed);
+	if (unlikely(reason))
+		return drop(skb, reason, 0);
 	/* With route_localnet set, a socket on 127.0.0.1 must still be out of reach (CVE-2020-8558). */
 	if (parsed >= SL_PARSED_L3 && unlikely(addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK, 0);

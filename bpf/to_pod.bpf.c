@@ -141,8 +141,9 @@ int sl_to_pod(struct __sk_buff *skb)
 	/* 1. parse (above) */
 	if (parsed == SL_PARSED_NONE)
 		return SL_NEXT;
-	if (parsed == SL_PARSED_PRIO_STACKED)
-		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
+	reason = parse_refused(parsed);
+	if (reason)
+		return drop(skb, reason, skb->ifindex);
 	/* 2. policy of the device */
 	reason = pod_in_admit(skb, &p, parsed, &admitted, now);
 	if (reason)

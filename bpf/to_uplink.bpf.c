@@ -247,6 +247,8 @@ static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 		return sl_upl_out_slow(skb);
 	case SL_SLOW_L3:
 		return drop_unparsable(skb, slow);
+	case SL_SLOW_V4MAPPED:
+		return drop(skb, SL_DROP_V4MAPPED, 0);
 	default:
 		return SL_NEXT;
 	}
@@ -274,6 +276,8 @@ int sl_to_uplink(struct __sk_buff *skb)
 		if ((!endpoint_lookup(p.tuple.local) && !is_unconnected_udp(skb, p.tuple.proto)) || !slow_ctx_init(&p))
 			return SL_NEXT;
 		return sl_upl_out_slow(skb);
+	case SL_PARSED_V4MAPPED:
+		return drop(skb, SL_DROP_V4MAPPED, 0);
 	default:
 		return SL_NEXT;
 	}

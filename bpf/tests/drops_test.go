@@ -19,6 +19,8 @@ const (
 	reasonLoopbackPod = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK_POD)
 	reasonNoGateway   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_GATEWAY)
 
+	reasonMapped = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_V4MAPPED)
+
 	reasonTable   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_CT_TABLE)
 	reasonRewrite = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_REWRITE)
 )
@@ -87,6 +89,11 @@ var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 		f := w.toHostPort(family, proto, podA).outside.rx("S")
 		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
 		w.step(uplIngress, upl0.name, f.bytes(w.tb), wantDrop(reasonSource, podA))
+	},
+	reasonMapped: func(w *walk, _, proto int) {
+		f := w.toHostPort(4, proto, podA).outside.rx("S")
+		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+		w.stepInput(uplIngress, upl0.name, input{data: mappedFrame(w.tb, f, mappedEnds[0]), badSums: true}, wantDrop(reasonMapped, nil))
 	},
 	reasonRewrite: unrewritable,
 	reasonDenied:  denied,

@@ -80,6 +80,13 @@ func TestPrivilegedL3Uplink(t *testing.T) {
 			in := j.outside.rx("S")
 			in.srcMAC, in.dstMAC = mac(), mac()
 			w.bareStep(uplIngress, in, wantDrop(drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED), nil))
+			if family == 4 {
+				for _, ends := range mappedEnds {
+					for _, h := range []hook{uplIngress, uplEgress} {
+						w.stepInput(h, upl0.name, input{data: mappedFrame(t, in, ends)[ethLen:], badSums: true}, wantDrop(reasonMapped, nil))
+					}
+				}
+			}
 		}, publishing(mapping(family, tcp, podA)))
 		fx.each(t, fmt.Sprintf("errors%d", family), func(w *walk) {
 			j := w.opens(family, udp, podA, keptPort, keptPort)

@@ -373,6 +373,15 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		stranger.remote = at(upl0.addr(family), stranger.remote.Port())
 		pass(ownIngress, stranger.rx("S"))
 		pass(ownEgress, stranger.tx("SA"))
+		if family == 4 {
+			for _, ends := range mappedEnds {
+				refused := want{verdict: shot, reason: reasonMapped, uncounted: true}
+				for h, f := range map[hook]frame{ownEgress: j.inside.tx("S"), ownIngress: j.inside.rx("SA")} {
+					f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
+					w.stepInput(h, podB.name, input{data: mappedFrame(t, f, ends), badSums: true}, refused)
+				}
+			}
+		}
 		w.number = number + 1 // another pod with the same address knows nothing of it
 		w.put("sl_ns_devices", uint32(number+1), &bpfgen.TypesSlPodnsDevice{Owner: podB.owner})
 		defer w.remove("sl_ns_devices", uint32(number+1))

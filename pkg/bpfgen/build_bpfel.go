@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "85d140e705da731df461039e3885a9963fae0f6b290211aa21f22435f3330885"
+const build = "e6fff67b4292e31b03014f866a125562adf219409f4ed9ae71aabecdbff121b9"

@@ -115,7 +115,8 @@ const (
 	TypesSlDropReasonSL_DROP_DENIED         TypesSlDropReason = 18
 	TypesSlDropReasonSL_DROP_NO_GATEWAY     TypesSlDropReason = 19
 	TypesSlDropReasonSL_DROP_LOOPBACK_POD   TypesSlDropReason = 20
-	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 21
+	TypesSlDropReasonSL_DROP_V4MAPPED       TypesSlDropReason = 21
+	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 22
 )
 
 type TypesSlEdtCidr struct {

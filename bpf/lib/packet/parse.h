@@ -9,6 +9,7 @@
 #include <linux/udp.h>
 #include "../base/addr.h"
 #include "../base/tuple.h"
+#include "../drop/drop_reasons.h"
 
 /*
  * The fast parser: Ethernet, IPv4 or IPv6 without fragments and extension headers, then TCP, UDP or
@@ -47,6 +48,7 @@ enum sl_dir {
 enum sl_parsed {
 	SL_PARSED_NONE,		/* not IP on Ethernet, or malformed: not for Sluice */
 	SL_PARSED_PRIO_STACKED, /* one VLAN 0 tag behind another. The stack would remove both; no honest sender does this */
+	SL_PARSED_V4MAPPED,	/* IPv6 with a v4-mapped source or destination */
 	SL_PARSED_L3,		/* addresses are set; no usable ports (fragment, extension header, other protocol) */
 	SL_PARSED_L4,		/* the whole tuple is set */
 };
@@ -242,11 +244,11 @@ static __always_inline enum sl_parsed parse_ip6(struct __sk_buff *skb, struct sl
 	addr_copy(p->tuple.local, dir == SL_TX ? &ip->saddr : &ip->daddr);
 	addr_copy(p->tuple.remote, dir == SL_TX ? &ip->daddr : &ip->saddr);
 	/*
-	 * As a key it would look like an IPv4 connection, which it is not. The stack refuses it
-	 * (draft-itojun-v6ops-v4mapped-harmful).
+	 * As a key it would look like an IPv4 connection, and Linux gives such a UDP datagram to applications as
+	 * IPv4: ip6_rcv_core() passes it, only tcp_v6_conn_request() refuses it (draft-itojun-v6ops-v4mapped-harmful).
 	 */
 	if (unlikely(addr_is_v4(p->tuple.local) || addr_is_v4(p->tuple.remote)))
-		return SL_PARSED_NONE;
+		return SL_PARSED_V4MAPPED;
 	return parse_l4(skb, p, dir);
 }
 
@@ -278,4 +280,12 @@ static __always_inline enum sl_parsed parse_packet(struct __sk_buff *skb, struct
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6))
 		return parse_ip6(skb, p, dir);
 	return SL_PARSED_NONE;
+}
+
+/* Why each hook drops a packet that no honest host sends; SL_DROP_NONE for all others. */
+static __always_inline enum sl_drop_reason parse_refused(enum sl_parsed parsed)
+{
+	if (unlikely(parsed == SL_PARSED_V4MAPPED))
+		return SL_DROP_V4MAPPED;
+	return unlikely(parsed == SL_PARSED_PRIO_STACKED) ? SL_DROP_UNPARSABLE : SL_DROP_NONE;
 }

@@ -15,6 +15,7 @@ enum sl_slow_kind {
 	SL_SLOW_L4,	    /* the whole tuple is set; ports are 0 if the protocol has none */
 	SL_SLOW_FRAG_NEXT,  /* a later fragment: the addresses and frag_id are set */
 	SL_SLOW_ICMP_ERROR, /* an ICMP error; the packet inside begins SL_ICMP_ERROR_HLEN after l4_off */
+	SL_SLOW_V4MAPPED,   /* IPv6 with a v4-mapped source or destination: see parse_ip6() */
 };
 
 /* The headers of one IP packet. p.l4_off counts from the start of the frame, as in parse.h. */
@@ -239,7 +240,7 @@ static __always_inline __u32 slow_parse_ip6(struct __sk_buff *skb, struct sl_ip_
 	addr_copy(p->tuple.local, dir == SL_TX ? &ip->saddr : &ip->daddr);
 	addr_copy(p->tuple.remote, dir == SL_TX ? &ip->daddr : &ip->saddr);
 	if (addr_is_v4(p->tuple.local) || addr_is_v4(p->tuple.remote))
-		return SL_SLOW_NONE; /* see parse_ip6() */
+		return SL_SLOW_V4MAPPED;
 	kind = slow_parse_ext(skb, pkt, copy);
 	return kind == SL_SLOW_L4 ? slow_parse_l4(skb, pkt, copy, dir, inner) : kind;
 }

@@ -207,8 +207,9 @@ static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 	enum sl_drop_reason reason;
 
 	/* 1. parse (above) */
-	if (parsed == SL_PARSED_PRIO_STACKED)
-		return drop(skb, SL_DROP_UNPARSABLE, SL_PODNS_KEY | number);
+	reason = parse_refused(parsed);
+	if (reason)
+		return drop(skb, reason, SL_PODNS_KEY | number);
 	if (parsed == SL_PARSED_NONE || is_addr_discovery(p.tuple.local, p.tuple.remote) ||
 	    is_addr_discovery(p.tuple.remote, p.tuple.local))
 		return SL_NEXT;
