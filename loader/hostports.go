@@ -61,17 +61,22 @@ func (d *Datapath) hostPortMap() (hostport.Map, error) {
 //
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
 // when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room.
-func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) (err error) {
-	want, err := indexByKey(ports)
-	if err != nil {
-		return err
-	}
+func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
 	unlock, err := d.writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	m, err := d.hostPortMap()
+	if err != nil {
+		return err
+	}
+	return d.setHostPorts(ctx, m, owner, before, ports)
+}
+
+// setHostPorts is SetHostPorts under the writers' lock.
+func (d *Datapath) setHostPorts(ctx context.Context, m hostPortMap, owner uint64, before []hostport.Key, ports []hostport.Mapping) (err error) {
+	want, err := indexByKey(ports)
 	if err != nil {
 		return err
 	}
@@ -188,17 +193,15 @@ func matching(m hostPortMap, f func(hostport.Entry) bool) ([]hostport.Entry, err
 // RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
 // reads the whole map. What another owner has taken over stays. Missing is success.
 func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return takeAway(ctx, d, d.hostPortMap, func(m hostport.Map) error {
-		c, err := d.changePorts(m)
-		if err != nil {
-			return err
-		}
-		return c.removeAll(owner, keys)
-	})
+	return takeAway(ctx, d, d.hostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys) })
 }
 
-// removeAll is RemoveHostPorts under the writers' lock.
-func (c *portChange) removeAll(owner uint64, keys []hostport.Key) error {
+// removeHostPorts is RemoveHostPorts under the writers' lock.
+func (d *Datapath) removeHostPorts(m hostPortMap, owner uint64, keys []hostport.Key) error {
+	c, err := d.changePorts(m)
+	if err != nil {
+		return err
+	}
 	held, err := held(c.m, owner, keys)
 	given := make(map[hostport.Key]bool, len(keys))
 	for _, k := range keys {

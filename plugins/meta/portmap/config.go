@@ -73,6 +73,8 @@ type request struct {
 	ref   attachments.ID
 	addrs []netip.Prefix // all addresses of the pod on CNI_IFNAME
 	ports []port
+
+	before recordedPorts // with ADD: what the record says of an earlier ADD
 }
 
 // port is one port to publish.

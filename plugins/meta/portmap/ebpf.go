@@ -5,6 +5,7 @@ package portmap
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -37,7 +38,7 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	if err != nil {
 		return nil, err
 	}
-	return &ebpfJob{dp: dp, ep: ep, ports: ports}, nil
+	return &ebpfJob{dp: dp, ep: ep, before: r.before.keysFor(b), ports: ports}, nil
 }
 
 // resolve describes the pod's device, with every address the pod has on it:
@@ -52,6 +53,8 @@ type ebpfJob struct {
 	dp    Datapath
 	ep    loader.Endpoint
 	ports []hostport.Mapping
+
+	before []hostport.Key // of an earlier ADD; nil: not known
 }
 
 func (j *ebpfJob) Close() error { return j.dp.Close() }
@@ -69,9 +72,9 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "attach %s to the datapath", j.ep.Ref.IfName)
 	}
 	rb.Push("host ports", func(ctx context.Context) error {
-		return j.dp.RemoveHostPorts(ctx, owner, keysOf(j.ports))
+		return j.dp.RemoveHostPorts(ctx, owner, j.keys())
 	})
-	return cnierr.Wrap(cnierr.CodeKernel, j.dp.SetHostPorts(ctx, owner, nil, j.ports), "publish host ports")
+	return cnierr.Wrap(cnierr.CodeKernel, j.dp.SetHostPorts(ctx, owner, j.before, j.ports), "publish host ports")
 }
 
 // Remove takes out the ports and the publish feature. It leaves a port alone that
@@ -142,9 +145,13 @@ func recordKeys(ports []portKey) []hostport.Key {
 	return out
 }
 
-func keysOf(ports []hostport.Mapping) []hostport.Key {
-	out := make([]hostport.Key, 0, len(ports))
-	for _, p := range ports {
+// keys returns the keys that the attachment may hold while Apply runs; nil: not known.
+func (j *ebpfJob) keys() []hostport.Key {
+	if j.before == nil {
+		return nil
+	}
+	out := slices.Clone(j.before)
+	for _, p := range j.ports {
 		out = append(out, p.Key)
 	}
 	return out

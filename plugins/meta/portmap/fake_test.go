@@ -34,8 +34,10 @@ func (d *fakeDatapath) GC(ctx context.Context, keep func(uint64) bool) error {
 	return nil
 }
 
-func (d *fakeDatapath) SetHostPorts(_ context.Context, owner uint64, _ []hostport.Key, ports []hostport.Mapping) error {
-	maps.DeleteFunc(d.ports, func(_ hostport.Key, p fakePort) bool { return p.owner == owner })
+func (d *fakeDatapath) SetHostPorts(_ context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
+	maps.DeleteFunc(d.ports, func(k hostport.Key, p fakePort) bool {
+		return p.owner == owner && (before == nil || slices.Contains(before, k))
+	})
 	for _, p := range ports {
 		d.ports[p.Key] = fakePort{p, owner}
 	}

@@ -89,12 +89,13 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 	for _, m := range s.shadowed {
 		a.Log.Warn("a mapping has no effect: an earlier one is for the same port", log.String("mapping", m))
 	}
+	r.before = p.recordedPorts(r.ref)
 	parts, err := p.assign(ctx, a, r)
 	if err != nil {
 		return nil, err
 	}
 	defer parts.close()
-	if err := p.publish(ctx, a, r.ref, parts); err != nil {
+	if err := p.publish(ctx, a, r.ref, r.before, parts); err != nil {
 		return nil, err
 	}
 	return result, nil
@@ -102,12 +103,13 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 
 // publish records the attachment and applies the jobs. After an error nothing of
 // them is left, and no record.
-func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.ID, parts assignments) (err error) {
+func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.ID, before recordedPorts, parts assignments) (err error) {
 	var rb rollback.Stack
 	defer rb.Rollback(ctx, &err)
 
-	before, data := p.recordedPorts(ref), parts.section()
-	if err := p.Records.Begin(ref, a.Netns, Name, data); err != nil { // the record of an earlier ADD stays
+	data := parts.section()
+	// Until the jobs are applied, DEL has to find the ports of an earlier ADD too. If Begin fails, the record of that ADD stays.
+	if err := p.Records.Begin(ref, a.Netns, Name, data.with(before)); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
 	rb.Push("attachment record", func(context.Context) error { return p.Records.Remove(ref, Name) })

@@ -6,9 +6,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // section is what an attachment record holds of this plugin: the ports that DEL
@@ -45,6 +48,7 @@ func (parts assignments) section() section {
 // recordedPorts is what the record says of an attachment's ports.
 type recordedPorts struct {
 	unknown bool      // no record that can be read: every backend has to look
+	missing bool      // with unknown: there is no record at all
 	none    bool      // the record has no section of this plugin
 	keys    []portKey // what the section says
 }
@@ -53,7 +57,7 @@ type recordedPorts struct {
 func (p *plugin) recordedPorts(ref attachments.ID) recordedPorts {
 	rec, err := p.Records.Load(ref)
 	if err != nil || rec.Corrupt {
-		return recordedPorts{unknown: true}
+		return recordedPorts{unknown: true, missing: errors.Is(err, attachments.ErrNotExist)}
 	}
 	var s section
 	switch ok, err := rec.Section(Name, &s); {
@@ -63,6 +67,29 @@ func (p *plugin) recordedPorts(ref attachments.ID) recordedPorts {
 		return recordedPorts{none: true}
 	}
 	return recordedPorts{keys: s.Ports}
+}
+
+// with returns the section with the ports that eBPF has of an earlier ADD. SetHostPorts takes out only what it is told of. The tables
+// find what they have by their rules.
+func (s section) with(before recordedPorts) section {
+	now := s.Ports
+	s.Ports = nil
+	for _, k := range before.keys {
+		if k.Backend == backend.EBPF && !slices.Contains(now, k) {
+			s.Ports = append(s.Ports, k)
+		}
+	}
+	s.Ports = append(s.Ports, now...)
+	return s
+}
+
+// keysFor returns the keys that a backend may hold of an earlier ADD, nil for not known. An ADD writes its record before its first
+// effect, so there are none without a record.
+func (r recordedPorts) keysFor(b Backend) []hostport.Key {
+	if r.unknown && !r.missing {
+		return nil
+	}
+	return append([]hostport.Key{}, recordKeys(r.of(b))...)
 }
 
 // of returns the ports of a backend.

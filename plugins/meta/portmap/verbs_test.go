@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -190,6 +191,46 @@ func TestRepeatedAdd(t *testing.T) {
 	}
 	n.MustAdd("a", withPrev("", ""))
 	n.wantEmpty()
+}
+
+// A repeated ADD that fails takes out the ports of the first one too: its record goes.
+func TestRepeatedAddFails(t *testing.T) {
+	n := newNode(t)
+	n.MustAdd("a", withPrev("", web))
+	n.dp.Fail["SetHostPorts"] = errors.New("boom")
+	_, err := n.Add("a", withPrev("", dns))
+	n.WantCode(err, cnierr.CodeKernel)
+	n.wantEmpty()
+}
+
+// While a repeated ADD runs, the record has the ports of the first one too: a DEL after a kill finds them.
+func TestRecordWithEarlierPorts(t *testing.T) {
+	key := func(port uint16, backend string) portKey { return portKey{Proto: 6, Port: port, Backend: backend} }
+	before := recordedPorts{keys: []portKey{key(1, "ebpf"), key(2, "ebpf"), key(3, "iptables")}}
+	got := section{Ports: []portKey{key(2, "ebpf"), key(3, "ebpf")}}.with(before)
+	want := section{Ports: []portKey{key(1, "ebpf"), key(2, "ebpf"), key(3, "ebpf")}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(portKey{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The first ADD of an attachment, and one whose earlier ADD the record has, need not read the whole map.
+func TestKeysOfEarlierAdd(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		before recordedPorts
+		known  bool
+		keys   int
+	}{
+		{"no record", recordedPorts{unknown: true, missing: true}, true, 0},
+		{"the record of another plugin", recordedPorts{none: true}, true, 0},
+		{"a record", recordedPorts{keys: []portKey{{Port: 1, Backend: "ebpf"}, {Port: 2, Backend: "nftables"}}}, true, 1},
+		{"a record that cannot be read", recordedPorts{unknown: true}, false, 0},
+	} {
+		if got := tt.before.keysFor(ebpf{}); (got != nil) != tt.known || len(got) != tt.keys {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
 }
 
 func TestDelWithoutRecord(t *testing.T) {
