@@ -154,9 +154,9 @@ func (k constants) build() string {
 
 func fastPathValue(f nodeconf.FastPath) uint32 {
 	switch f {
-	case nodeconf.FastPathLearned:
+	case nodeconf.FastPathEstablished:
 		return uint32(bpfgen.TypesSlFastPathSL_FAST_LEARNED)
-	case nodeconf.FastPathDirect:
+	case nodeconf.FastPathImmediate:
 		return uint32(bpfgen.TypesSlFastPathSL_FAST_DIRECT)
 	default:
 		return uint32(bpfgen.TypesSlFastPathSL_FAST_OFF)

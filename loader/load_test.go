@@ -203,9 +203,9 @@ func TestPrivilegedIncompatibleMapIsRefused(t *testing.T) {
 // A change of mapSizes must not stop a node whose maps are pinned already.
 func TestPrivilegedMapSizesStay(t *testing.T) {
 	e := newEnv(t)
-	e.o.Config.MapSizes.Flows = 4096
+	e.o.Config.MapSizes.Conntrack = 4096
 	e.ok(e.open().Close())
-	e.o.Config.MapSizes.Flows = 8192
+	e.o.Config.MapSizes.Conntrack = 8192
 	e.o.Config.AntiSpoof = false
 	d := e.open()
 	m, err := d.pinned(mapConntrack)

@@ -35,20 +35,20 @@ func defaultFlows(memory uint64) uint32 {
 // mapSizes returns the entries of the maps whose size is not the object's, by
 // name: what the operator set, else what the node's memory allows.
 func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
-	if size.Flows == 0 || size.FlowsNew == 0 {
+	if size.Conntrack == 0 || size.ConntrackUnassured == 0 {
 		var info unix.Sysinfo_t
 		if err := unix.Sysinfo(&info); err != nil {
 			return nil, fmt.Errorf("read the node's memory: %w", err)
 		}
 		flows := defaultFlows(info.Totalram * uint64(info.Unit))
-		if size.Flows == 0 {
-			size.Flows = flows
+		if size.Conntrack == 0 {
+			size.Conntrack = flows
 		}
-		if size.FlowsNew == 0 {
-			size.FlowsNew = flows / flowsPerNew
+		if size.ConntrackUnassured == 0 {
+			size.ConntrackUnassured = flows / flowsPerNew
 		}
 	}
-	sizes := map[string]uint32{mapConntrack: size.Flows, mapConntrackUnassured: size.FlowsNew}
+	sizes := map[string]uint32{mapConntrack: size.Conntrack, mapConntrackUnassured: size.ConntrackUnassured}
 	if size.Endpoints != 0 {
 		sizes[mapEndpoints], sizes[mapPodnsDevices] = size.Endpoints, size.Endpoints
 	}
@@ -73,9 +73,9 @@ func moreRoom(name string) string {
 func SizeKey(name string) string {
 	switch name {
 	case mapConntrack:
-		return "flows"
+		return "conntrack"
 	case mapConntrackUnassured:
-		return "flowsNew"
+		return "conntrackUnassured"
 	case mapEndpoints, mapPodnsDevices:
 		return "endpoints"
 	case mapHostPorts:

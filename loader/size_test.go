@@ -34,7 +34,7 @@ func TestDefaultFlows(t *testing.T) {
 
 func TestMapSizes(t *testing.T) {
 	t.Parallel()
-	got, err := mapSizes(nodeconf.MapSizes{Flows: 5, HostPorts: 7})
+	got, err := mapSizes(nodeconf.MapSizes{Conntrack: 5, HostPorts: 7})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ const memoryGoal = 64 << 20
 // take memory with their entries as if they were full.
 func TestPrivilegedMapMemory(t *testing.T) {
 	e := newEnv(t)
-	e.o.Config.MapSizes.Flows, e.o.Config.MapSizes.FlowsNew = maxFlows, maxFlows/flowsPerNew
+	e.o.Config.MapSizes.Conntrack, e.o.Config.MapSizes.ConntrackUnassured = maxFlows, maxFlows/flowsPerNew
 	d := e.open()
 	entries, err := os.ReadDir(d.paths.maps())
 	e.ok(err)

@@ -23,7 +23,7 @@ import (
 
 // outcome is what comes of a call.
 type outcome struct {
-	Verb    string // what was called
+	Verb    string  // what was called
 	Args    CmdArgs // without StdinData
 	Stdin   string
 	Code    uint

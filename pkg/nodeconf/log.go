@@ -11,5 +11,10 @@ func NewLog() *log.Logger {
 	if err != nil {
 		conf = Default()
 	}
-	return log.New(log.Options{Level: conf.Log.Level, File: conf.Log.File})
+	return conf.NewLog()
+}
+
+// NewLog returns a logger as the configuration wants it.
+func (c *Config) NewLog() *log.Logger {
+	return log.New(log.Options{Level: c.Log.Level, File: c.Log.File})
 }

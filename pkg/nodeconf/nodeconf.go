@@ -60,9 +60,9 @@ type FastPath string
 
 // The modes of the fast path.
 const (
-	FastPathLearned FastPath = "learned" // once the first packet has gone the kernel's own way
-	FastPathDirect  FastPath = "direct"  // and those of a hostPort from the first on
-	FastPathOff     FastPath = "off"     // none
+	FastPathEstablished FastPath = "established" // once the first packet went through the slow path
+	FastPathImmediate   FastPath = "immediate"   // and those of a hostPort from the first on
+	FastPathOff         FastPath = "off"         // none
 )
 
 // Attach says by what our programs hang on devices.
@@ -97,10 +97,10 @@ func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last
 // MapSizes are the numbers of entries of the maps that an operator may size. Zero means the loader's default. Sizes
 // take effect when the maps are made, that is once per boot.
 type MapSizes struct {
-	Flows     uint32 `json:"flows,omitempty"`
-	FlowsNew  uint32 `json:"flowsNew,omitempty"`
-	Endpoints uint32 `json:"endpoints,omitempty"`
-	HostPorts uint32 `json:"hostPorts,omitempty"`
+	Conntrack          uint32 `json:"conntrack,omitempty"`
+	ConntrackUnassured uint32 `json:"conntrackUnassured,omitempty"`
+	Endpoints          uint32 `json:"endpoints,omitempty"`
+	HostPorts          uint32 `json:"hostPorts,omitempty"`
 }
 
 // Log is where and how much the plugins log.
@@ -130,6 +130,7 @@ type Config struct {
 	CgroupRoot         string // cgroup v2 directory whose sockets reach hostPorts, or CgroupAuto, or CgroupOff
 	Attach             Attach
 	Log                Log
+	Renamed            []Renamed // former names that the file has
 }
 
 // Error names the key and the value that cannot be used. Plugins report it with CNI error code 7.
@@ -151,7 +152,7 @@ func (e *Error) Error() string {
 // Default returns the configuration of a node without a file.
 func Default() *Config {
 	return &Config{
-		Backend: BackendAuto, IPTables: VariantAuto, Bandwidth: BandwidthAuto, FastPath: FastPathLearned, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
+		Backend: BackendAuto, IPTables: VariantAuto, Bandwidth: BandwidthAuto, FastPath: FastPathEstablished, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
 		BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
 	}
 }
@@ -189,7 +190,15 @@ func Parse(raw []byte) (*Config, error) {
 	}
 	sort.Strings(names) // the same file always reports the same mistake
 	for _, k := range names {
-		known, err := set(c, k, keys[k])
+		key := k
+		if current, former := currentKey(k); former {
+			if _, twice := keys[current]; twice {
+				return nil, &Error{File: "node configuration", Key: k, Value: string(keys[k]), Why: both(k, current).Error()}
+			}
+			c.Renamed = append(c.Renamed, Renamed{Key: k, Old: k, New: current})
+			key = current
+		}
+		known, err := set(c, key, keys[k])
 		if !known {
 			return nil, &Error{File: "node configuration", Key: "key", Value: fmt.Sprintf("%q", k), Why: "unknown key"}
 		}

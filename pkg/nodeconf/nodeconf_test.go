@@ -30,18 +30,34 @@ func TestParse(t *testing.T) {
 		{"backend", `{"backend": "nftables"}`, with(func(c *Config) { c.Backend = BackendNFTables })},
 		{"uplinks", `{"uplinks": ["eth0", "bond0.100"]}`, with(func(c *Config) { c.Uplinks = []string{"eth0", "bond0.100"} })},
 		{"fast path", `{"fastPath": "off"}`, with(func(c *Config) { c.FastPath = FastPathOff })},
-		{"direct", `{"fastPath": "direct"}`, with(func(c *Config) { c.FastPath = FastPathDirect })},
+		{"established", `{"fastPath": "established"}`, Default()},
+		{"immediate", `{"fastPath": "immediate"}`, with(func(c *Config) { c.FastPath = FastPathImmediate })},
+		{"learned", `{"fastPath": "learned"}`, with(func(c *Config) { c.Renamed = []Renamed{{"fastPath", "learned", "established"}} })},
+		{"direct", `{"fastPath": "direct"}`, with(func(c *Config) {
+			c.FastPath, c.Renamed = FastPathImmediate, []Renamed{{"fastPath", "direct", "immediate"}}
+		})},
+		{"variant", `{"iptablesVariant": "legacy"}`, with(func(c *Config) { c.IPTables = VariantLegacy })},
+		{"former variant", `{"iptables": "legacy"}`, with(func(c *Config) {
+			c.IPTables, c.Renamed = VariantLegacy, []Renamed{{"iptables", "iptables", "iptablesVariant"}}
+		})},
+		{"former mark", `{"admitMark": "0x20"}`, with(func(c *Config) {
+			c.AdmitMark, c.Renamed = 0x20, []Renamed{{"admitMark", "admitMark", "firewallMark"}}
+		})},
+		{"former sizes", `{"mapSizes": {"flows": 1024, "flowsNew": 64}}`, with(func(c *Config) {
+			c.MapSizes = MapSizes{Conntrack: 1024, ConntrackUnassured: 64}
+			c.Renamed = []Renamed{{"mapSizes.flows", "flows", "conntrack"}, {"mapSizes.flowsNew", "flowsNew", "conntrackUnassured"}}
+		})},
 		{"anti-spoof", `{"antiSpoof": false}`, with(func(c *Config) { c.AntiSpoof = false })},
-		{"mark as string", `{"admitMark": "0x20"}`, with(func(c *Config) { c.AdmitMark = 0x20 })},
-		{"mark as number", `{"admitMark": 32}`, with(func(c *Config) { c.AdmitMark = 32 })},
+		{"mark as string", `{"firewallMark": "0x20"}`, with(func(c *Config) { c.AdmitMark = 0x20 })},
+		{"mark as number", `{"firewallMark": 32}`, with(func(c *Config) { c.AdmitMark = 32 })},
 		{"snat ports", `{"snatPorts": "61000-65535, 1024-32767"}`, with(func(c *Config) {
 			c.SNATPorts = []PortRange{{61000, 65535}, {1024, 32767}}
 		})},
 		{"no masquerade", `{"nonMasqueradeCIDRs": ["10.0.0.0/8", "fd00::/8"]}`, with(func(c *Config) {
 			c.NonMasqueradeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 		})},
-		{"sizes", `{"mapSizes": {"flows": 1024, "hostPorts": 64}}`, with(func(c *Config) {
-			c.MapSizes = MapSizes{Flows: 1024, HostPorts: 64}
+		{"sizes", `{"mapSizes": {"conntrack": 1024, "hostPorts": 64}}`, with(func(c *Config) {
+			c.MapSizes = MapSizes{Conntrack: 1024, HostPorts: 64}
 		})},
 		{"bpffs", `{"bpffs": "/run/bpf/"}`, with(func(c *Config) { c.BPFFS = "/run/bpf" })},
 		{"cgroup", `{"cgroupRoot": "/sys/fs/cgroup/unified/"}`, with(func(c *Config) { c.CgroupRoot = "/sys/fs/cgroup/unified" })},
@@ -90,6 +106,12 @@ func TestParseRefuses(t *testing.T) {
 		{`{"nonMasqueradeCIDRs": ["10.0.0.0"]}`, "nonMasqueradeCIDRs", "10.0.0.0"},
 		{`{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}`, "nonMasqueradeCIDRs", "10.0.0.0/8"},
 		{`{"nonMasqueradeCIDRs": ["::ffff:10.0.0.0/104"]}`, "nonMasqueradeCIDRs", "IPv4 notation"},
+		{`{"admitMark": 1, "firewallMark": 1}`, "admitMark", `"firewallMark"`},
+		{`{"iptables": "nft", "iptablesVariant": "nft"}`, "iptables", `"iptablesVariant"`},
+		{`{"mapSizes": {"flows": 64, "conntrack": 64}}`, "mapSizes", `"flows" is the former name of "conntrack"`},
+		{`{"mapSizes": {"flowsNew": 64, "conntrackUnassured": 64}}`, "mapSizes", `"flowsNew" is the former name of "conntrackUnassured"`},
+		{`{"mapSizes": {"conntrack": 3}}`, "mapSizes", "conntrack"},
+		{`{"firewallMark": "lots"}`, "firewallMark", "lots"},
 		{`{"mapSizes": {"flow": 64}}`, "mapSizes", "flow"},
 		{`{"mapSizes": {"flows": 3}}`, "mapSizes", "flows"},
 		{`{"mapSizes": {"flows": 4000000000}}`, "mapSizes", "flows"},

@@ -19,21 +19,21 @@ func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 	switch key {
 	case "firewallBackend":
 		return true, oneOf(raw, &c.Firewall, BackendAuto, BackendEBPF, BackendNFTables, BackendIPTables, BackendFirewalld)
-	case "iptables":
+	case "iptablesVariant":
 		return true, oneOf(raw, &c.IPTables, VariantAuto, VariantNFT, VariantLegacy)
 	case "backend":
 		return true, oneOf(raw, &c.Backend, BackendAuto, BackendEBPF, BackendNFTables, BackendIPTables)
 	case "bandwidthBackend":
 		return true, oneOf(raw, &c.Bandwidth, BandwidthAuto, BandwidthEDT, BandwidthTBF)
 	case "fastPath":
-		return true, oneOf(raw, &c.FastPath, FastPathLearned, FastPathDirect, FastPathOff)
+		return true, setFastPath(c, raw)
 	case "attach":
 		return true, oneOf(raw, &c.Attach, AttachAuto, AttachTCX, AttachClsact)
 	case "antiSpoof":
 		return true, decode(raw, &c.AntiSpoof)
 	case "uplinks":
 		return true, setUplinks(c, raw)
-	case "admitMark":
+	case "firewallMark":
 		return true, setAdmitMark(c, raw)
 	case "snatPorts":
 		return true, setSNATPorts(c, raw)
@@ -73,6 +73,18 @@ func oneOf[T ~string](raw json.RawMessage, into *T, allowed ...T) error {
 	}
 	*into = v
 	return nil
+}
+
+// setFastPath also takes the former names of the modes.
+func setFastPath(c *Config, raw json.RawMessage) error {
+	former := map[FastPath]FastPath{"learned": FastPathEstablished, "direct": FastPathImmediate}
+	var v FastPath
+	if decode(raw, &v) == nil && former[v] != "" {
+		c.FastPath = former[v]
+		c.Renamed = append(c.Renamed, Renamed{Key: "fastPath", Old: string(v), New: string(c.FastPath)})
+		return nil
+	}
+	return oneOf(raw, &c.FastPath, FastPathEstablished, FastPathImmediate, FastPathOff)
 }
 
 func setUplinks(c *Config, raw json.RawMessage) error {
@@ -182,20 +194,48 @@ func setNonMasquerade(c *Config, raw json.RawMessage) error {
 const maxMapEntries = 1 << 23
 
 func setMapSizes(c *Config, raw json.RawMessage) error {
-	var m MapSizes
+	var m struct {
+		MapSizes
+		Flows    *uint32 `json:"flows"`
+		FlowsNew *uint32 `json:"flowsNew"`
+	}
 	if err := decode(raw, &m); err != nil {
 		return err
 	}
-	sizes := []struct {
+	for _, f := range []struct {
+		former, current string
+		given           *uint32
+		into            *uint32
+	}{{"flows", "conntrack", m.Flows, &m.Conntrack}, {"flowsNew", "conntrackUnassured", m.FlowsNew, &m.ConntrackUnassured}} {
+		if f.given == nil {
+			continue
+		}
+		if *f.into != 0 {
+			return both(f.former, f.current)
+		}
+		if err := checkSize(f.former, *f.given); err != nil {
+			return err
+		}
+		*f.into = *f.given
+		c.Renamed = append(c.Renamed, Renamed{Key: "mapSizes." + f.former, Old: f.former, New: f.current})
+	}
+	for _, s := range []struct {
 		key string
 		n   uint32
-	}{{"flows", m.Flows}, {"flowsNew", m.FlowsNew}, {"endpoints", m.Endpoints}, {"hostPorts", m.HostPorts}}
-	for _, s := range sizes {
-		if s.n != 0 && (s.n < 64 || s.n > maxMapEntries) {
-			return fmt.Errorf("%s: want 64 to %d", s.key, maxMapEntries)
+	}{{"conntrack", m.Conntrack}, {"conntrackUnassured", m.ConntrackUnassured}, {"endpoints", m.Endpoints}, {"hostPorts", m.HostPorts}} {
+		if err := checkSize(s.key, s.n); err != nil {
+			return err
 		}
 	}
-	c.MapSizes = m
+	c.MapSizes = m.MapSizes
+	return nil
+}
+
+// checkSize refuses a size that is none; 0 is the loader's default.
+func checkSize(key string, n uint32) error {
+	if n != 0 && (n < 64 || n > maxMapEntries) {
+		return fmt.Errorf("%s: want 64 to %d", key, maxMapEntries)
+	}
 	return nil
 }
 

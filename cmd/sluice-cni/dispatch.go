@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/install"
-	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -42,18 +41,18 @@ func run(name string) int {
 	p := plugin(name)
 	switch {
 	case p != nil:
-		return p.Main(cniskel.Options{Log: nodeconf.NewLog})
+		return p.Main(cniskel.Options{Log: newLog})
 	case name == install.Multicall && os.Getenv("CNI_COMMAND") == "":
 		usage(os.Stderr)
 		return 0
 	}
-	cniskel.PrintError(os.Stdout, cnierr.From(notOurs(name)), "")
+	cniskel.PrintError(os.Stdout, cnierr.From(execSibling(name)), "")
 	return 1
 }
 
-// notOurs becomes the program that has the name, where it lies beside this one: who links names by hand links them all to
-// one. It returns only when that cannot be.
-func notOurs(name string) error {
+// execSibling executes the program beside this one that provides the plugin, such as dhcp: a packager may have linked all
+// names to sluice-cni. It returns only if that fails.
+func execSibling(name string) error {
 	for _, other := range install.Programs() {
 		if !slices.Contains(other.Plugins, name) {
 			continue
