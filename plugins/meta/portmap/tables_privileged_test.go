@@ -62,7 +62,7 @@ var everyTables = []string{netfilter.NameIPTablesNFT, netfilter.NameIPTablesLega
 func (w *tablesWorld) wantTraces(want int) {
 	w.T.Helper()
 	plugintest.Must(w.T, w.In(func() error {
-		traces, err := netfilter.NewNode(netfilter.Options{}).Traces(w.T.Context())
+		traces, err := netfilter.NewNode(netfilter.Options{}).RuleSets(w.T.Context())
 		if len(traces) != want {
 			w.T.Errorf("traces %+v, not %d", traces, want)
 		}

@@ -21,7 +21,7 @@ import (
 // Inventory is the node as the search sees it.
 type Inventory struct {
 	Known      Known
-	Traces     []netfilter.Trace
+	Traces     []netfilter.RuleSet
 	Links      []rtnl.Link
 	Redirected map[int]bool // devices that a filter sends packets to
 	Records    []*attachments.Record
@@ -61,7 +61,7 @@ func findTraces(s *Inventory) []Item {
 	return out
 }
 
-func ownerText(t netfilter.Trace) string {
+func ownerText(t netfilter.RuleSet) string {
 	name := t.ContainerID
 	if t.Network != "" {
 		name = t.Network + "/" + name

@@ -39,7 +39,7 @@ type Item struct {
 	Why       string // what was looked at
 	Removable bool   // the proof is good enough to remove it
 
-	trace  *netfilter.Trace
+	trace  *netfilter.RuleSet
 	link   string
 	record *attachments.Record
 	owner  uint64
@@ -211,7 +211,7 @@ func (k *Known) isDead(r Reserved) bool {
 }
 
 // judge judges a trace in the netfilter tables.
-func (k *Known) judge(t netfilter.Trace) verdict {
+func (k *Known) judge(t netfilter.RuleSet) verdict {
 	if !t.Named() {
 		if len(t.Addrs) == 1 {
 			return k.address(t.Addrs[0])

@@ -19,7 +19,7 @@ import (
 // Remover is what removing works with.
 type Remover struct {
 	Tables interface {
-		Remove(ctx context.Context, traces []netfilter.Trace) error
+		Remove(ctx context.Context, traces []netfilter.RuleSet) error
 	}
 	// Collect is (*loader.Datapath).GC; nil: nothing is loaded.
 	Collect func(ctx context.Context, keep func(owner uint64) bool) error
@@ -35,7 +35,7 @@ const settle = time.Second
 // attachment may have come back. It goes on after errors.
 func (b Remover) Remove(ctx context.Context, items []Item) error {
 	var errs []error
-	var traces []netfilter.Trace
+	var traces []netfilter.RuleSet
 	stale := make(map[uint64]bool)
 	for _, i := range items {
 		switch {
@@ -172,7 +172,7 @@ func Scan(ctx context.Context, dp Maps, tables *netfilter.Node, records *attachm
 		s.Shapes, err = dp.Shapes(ctx)
 		keep(err)
 	}
-	s.Traces, err = tables.Traces(ctx)
+	s.Traces, err = tables.RuleSets(ctx)
 	keep(err)
 	keep(s.seeLinks())
 	s.Records, err = records.List("")

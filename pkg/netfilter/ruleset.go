@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
-// Trace is something that an attachment, ours or of the reference plugins, has
+// RuleSet is something that an attachment, of Sluice or of upstream's plugins, has
 // in the tables: a chain of its own with what leads to it, or rules in a shared
 // chain. It says as much of its owner as the tables do.
-type Trace struct {
+type RuleSet struct {
 	Backend string // as records call it
 	What    string // for people
 	// Network, ContainerID and IfName are what a comment says, empty where none
@@ -40,11 +40,11 @@ type nftElement struct{ family, table, set, value string }
 
 // Named reports whether the trace says whose it is, rather than only which
 // addresses or devices it is about.
-func (t Trace) Named() bool { return t.own || t.id != "" || t.ContainerID != "" }
+func (t RuleSet) Named() bool { return t.own || t.id != "" || t.ContainerID != "" }
 
 // Of reports whether the trace bears the attachment's name. Some names leave the
 // interface out, and some the network.
-func (t Trace) Of(ref attachments.ID) bool {
+func (t RuleSet) Of(ref attachments.ID) bool {
 	switch {
 	case t.own:
 		return t.chain == dnatChain(ref) || t.chain == secondDNATChain(ref) || t.chain == masqChain(ref) || t.chain == oldSNATChain(ref)
@@ -56,16 +56,16 @@ func (t Trace) Of(ref attachments.ID) bool {
 
 // ByContainer reports that the name is the container's alone, so that traces of
 // its attachments to several networks can be told by their addresses only.
-func (t Trace) ByContainer() bool { return !t.own && t.id == "" && t.ContainerID != "" }
+func (t RuleSet) ByContainer() bool { return !t.own && t.id == "" && t.ContainerID != "" }
 
-// Traces lists what there is in all tables. Nothing is started for tables that
+// RuleSets lists what there is in all tables. Nothing is started for tables that
 // do not have our chains. The error names what could not be read; the list holds
 // the rest.
-func (n *Node) Traces(ctx context.Context) ([]Trace, error) {
-	var out []Trace
+func (n *Node) RuleSets(ctx context.Context) ([]RuleSet, error) {
+	var out []RuleSet
 	var errs []error
 	for _, t := range n.All() {
-		var found []Trace
+		var found []RuleSet
 		var err error
 		switch t := t.(type) {
 		case *IPTables:
@@ -81,7 +81,7 @@ func (n *Node) Traces(ctx context.Context) ([]Trace, error) {
 
 // Remove removes traces that Traces returned. What has changed since then is
 // somebody's again and stays.
-func (n *Node) Remove(ctx context.Context, traces []Trace) error {
+func (n *Node) Remove(ctx context.Context, traces []RuleSet) error {
 	if len(traces) == 0 {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (n *Node) Remove(ctx context.Context, traces []Trace) error {
 	defer unlock()
 	var errs []error
 	for _, t := range n.All() {
-		mine := slices.DeleteFunc(slices.Clone(traces), func(x Trace) bool { return x.Backend != t.Name() })
+		mine := slices.DeleteFunc(slices.Clone(traces), func(x RuleSet) bool { return x.Backend != t.Name() })
 		switch t := t.(type) {
 		case *IPTables:
 			errs = append(errs, t.removeTraces(ctx, mine))
@@ -111,14 +111,14 @@ func familyName(v6 bool) string {
 }
 
 // traces reads the tables that can have something of ours.
-func (t *IPTables) traces(ctx context.Context) ([]Trace, error) {
-	var out []Trace
+func (t *IPTables) traces(ctx context.Context) ([]RuleSet, error) {
+	var out []RuleSet
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		for _, look := range []struct {
 			table  string
 			chains []string
-			find   func(table) []Trace
+			find   func(table) []RuleSet
 		}{
 			{"nat", []string{chainDNAT, "POSTROUTING"}, natTraces},
 			{"filter", []string{chainForward, chainStage1}, filterTraces},
@@ -157,13 +157,13 @@ func isOwnChain(name string) bool {
 
 // natTraces are the chains of attachments. A chain whose rules name somebody
 // whose chain has another name is a stranger's.
-func natTraces(have table) []Trace {
-	var out []Trace
+func natTraces(have table) []RuleSet {
+	var out []RuleSet
 	for _, chain := range sortedChains(have) {
 		if !isOwnChain(chain) {
 			continue
 		}
-		t := Trace{What: "chain " + chain, chain: chain, own: true, rules: have.chains[chain]}
+		t := RuleSet{What: "chain " + chain, chain: chain, own: true, rules: have.chains[chain]}
 		about := slices.Clone(t.rules)
 		for _, from := range []string{chainDNAT, "POSTROUTING"} {
 			about = append(about, have.find(from, "-j "+chain)...)
@@ -219,10 +219,10 @@ func podAddrs(rule string) []netip.Addr {
 }
 
 // filterTraces are the admissions of addresses and the isolation of bridges.
-func filterTraces(have table) []Trace {
-	var out []Trace
+func filterTraces(have table) []RuleSet {
+	var out []RuleSet
 	at := make(map[string]int)
-	add := func(chain, key string, t Trace, rule string) {
+	add := func(chain, key string, t RuleSet, rule string) {
 		i, ok := at[chain+" "+key]
 		if !ok {
 			i = len(out)
@@ -241,7 +241,7 @@ func filterTraces(have table) []Trace {
 		if err != nil || !slices.ContainsFunc(admitRules(p.Addr()), func(want string) bool { return sameRule(r, want) }) {
 			continue // the administrator's
 		}
-		add(chainForward, w[1], Trace{What: fmt.Sprintf("rules for %s in the chain %s", p.Addr(), chainForward), Addrs: []netip.Addr{p.Addr()}}, r)
+		add(chainForward, w[1], RuleSet{What: fmt.Sprintf("rules for %s in the chain %s", p.Addr(), chainForward), Addrs: []netip.Addr{p.Addr()}}, r)
 	}
 	for _, chain := range []string{chainStage1, chainStage2} {
 		for _, r := range have.chains[chain] {
@@ -249,29 +249,29 @@ func filterTraces(have table) []Trace {
 			if len(w) < 2 || w[0] != "-i" && w[0] != "-o" || !ofBridge(r, w[1]) {
 				continue
 			}
-			add(chain, w[1], Trace{What: fmt.Sprintf("isolation of the bridge %s in the chain %s", w[1], chain), Device: w[1]}, r)
+			add(chain, w[1], RuleSet{What: fmt.Sprintf("isolation of the bridge %s in the chain %s", w[1], chain), Device: w[1]}, r)
 		}
 	}
 	return out
 }
 
 // guardTraces keep a device's neighbours off 127.0.0.0/8.
-func guardTraces(have table) []Trace {
-	var out []Trace
+func guardTraces(have table) []RuleSet {
+	var out []RuleSet
 	for _, r := range have.chains["PREROUTING"] {
 		if name, ok := strings.CutPrefix(comment(r), guardComment("")); ok && sameRule(r, guardRule(name)) {
-			out = append(out, Trace{What: "guard of 127.0.0.0/8 against " + name, Device: name, chain: "PREROUTING", rules: []string{r}})
+			out = append(out, RuleSet{What: "guard of 127.0.0.0/8 against " + name, Device: name, chain: "PREROUTING", rules: []string{r}})
 		}
 	}
 	return out
 }
 
 // removeTraces removes traces of this variant, a transaction for each table.
-func (t *IPTables) removeTraces(ctx context.Context, traces []Trace) error {
+func (t *IPTables) removeTraces(ctx context.Context, traces []RuleSet) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		for _, name := range []string{"nat", "filter", "mangle"} {
-			here := slices.DeleteFunc(slices.Clone(traces), func(x Trace) bool { return x.v6 != v6 || x.table != name })
+			here := slices.DeleteFunc(slices.Clone(traces), func(x RuleSet) bool { return x.v6 != v6 || x.table != name })
 			if len(here) == 0 {
 				continue
 			}
@@ -287,7 +287,7 @@ func (t *IPTables) removeTraces(ctx context.Context, traces []Trace) error {
 	return errors.Join(errs...)
 }
 
-func (t Trace) remove(s *script, have table) {
+func (t RuleSet) remove(s *script, have table) {
 	if t.own {
 		if slices.Equal(have.chains[t.chain], t.rules) {
 			s.dropChain(have, t.chain)

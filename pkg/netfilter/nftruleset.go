@@ -18,7 +18,7 @@ func traceTables() []nftName {
 }
 
 // traces reads our tables and the reference's.
-func (n *NFTables) traces(ctx context.Context) ([]Trace, error) {
+func (n *NFTables) traces(ctx context.Context) ([]RuleSet, error) {
 	path, err := n.run.LookPath("nft")
 	if err != nil {
 		return nil, nil //nolint:nilerr // then there is nobody who could have made some
@@ -36,8 +36,8 @@ func (n *NFTables) traces(ctx context.Context) ([]Trace, error) {
 
 // portTraces are the ports of one address of one container. A rule without a
 // comment is nobody's.
-func portTraces(have nftList) []Trace {
-	var out []Trace
+func portTraces(have nftList) []RuleSet {
+	var out []RuleSet
 	at := make(map[string]int)
 	for _, chain := range []string{nftHostPorts, nftHostIPPorts, nftMasquerades} {
 		for _, r := range have.rules(chain) {
@@ -50,7 +50,7 @@ func portTraces(have nftList) []Trace {
 			if !ok {
 				i = len(out)
 				at[key] = i
-				out = append(out, Trace{
+				out = append(out, RuleSet{
 					What:        fmt.Sprintf("ports of %s in the table %s %s (nftables)", pod, r.Family, r.Table),
 					ContainerID: r.Comment, Addrs: []netip.Addr{pod},
 				})
@@ -99,7 +99,7 @@ func addrIn(raw json.RawMessage) netip.Addr {
 }
 
 // named fills in what a comment of nftComment's form says.
-func (t *Trace) named(note string) bool {
+func (t *RuleSet) named(note string) bool {
 	id, rest, ok := strings.Cut(note, ", net: ")
 	if !ok || len(id) != 2*nftIDHashChars+1 {
 		return false
@@ -117,11 +117,11 @@ func (t *Trace) named(note string) bool {
 }
 
 // masqTraces are the masquerading of attachments.
-func masqTraces(have nftList) []Trace {
-	var out []Trace
+func masqTraces(have nftList) []RuleSet {
+	var out []RuleSet
 	at := make(map[string]int)
 	for _, r := range have.rules(nftMasqChain) {
-		var t Trace
+		var t RuleSet
 		if r.Table != nftMasqTable || !t.named(r.Comment) {
 			continue
 		}
@@ -164,13 +164,13 @@ func (r nftRule) sources() []netip.Addr {
 }
 
 // firewallTraces are the elements of our own sets.
-func firewallTraces(have nftList) []Trace {
-	var out []Trace
+func firewallTraces(have nftList) []RuleSet {
+	var out []RuleSet
 	const of = "inet " + nftFirewallTable + " (nftables)"
 	for _, v6 := range []bool{false, true} {
 		elems := have.set(podSet(v6)).comments()
 		for _, value := range slices.Sorted(maps.Keys(elems)) {
-			t := Trace{What: fmt.Sprintf("admission of %s in the table %s", value, of), elem: []nftElement{{"inet", nftFirewallTable, podSet(v6), value}}}
+			t := RuleSet{What: fmt.Sprintf("admission of %s in the table %s", value, of), elem: []nftElement{{"inet", nftFirewallTable, podSet(v6), value}}}
 			a, err := netip.ParseAddr(value)
 			if err != nil || !t.named(elems[value]) {
 				continue // the administrator's
@@ -180,7 +180,7 @@ func firewallTraces(have nftList) []Trace {
 		}
 	}
 	for _, bridge := range slices.Sorted(maps.Keys(have.set(setBridges).comments())) {
-		t := Trace{What: fmt.Sprintf("isolation of the bridge %s in the table %s", bridge, of), Device: bridge}
+		t := RuleSet{What: fmt.Sprintf("isolation of the bridge %s in the table %s", bridge, of), Device: bridge}
 		pair := fmt.Sprintf("%s . %s", bridge, bridge)
 		for _, set := range []struct{ name, value, written string }{
 			{setBridges, bridge, fmt.Sprintf("%q", bridge)},
@@ -194,7 +194,7 @@ func firewallTraces(have nftList) []Trace {
 		out = append(out, t)
 	}
 	for _, dev := range slices.Sorted(maps.Keys(have.set(setGuarded).comments())) {
-		out = append(out, Trace{
+		out = append(out, RuleSet{
 			What: fmt.Sprintf("guard of 127.0.0.0/8 against %s in the table ip %s (nftables)", dev, nftGuardTable), Device: dev,
 			elem: []nftElement{{"ip", nftGuardTable, setGuarded, fmt.Sprintf("%q", dev)}},
 		})
@@ -204,7 +204,7 @@ func firewallTraces(have nftList) []Trace {
 
 // removeTraces removes rules and elements that are there as they were seen, in
 // one transaction.
-func (n *NFTables) removeTraces(ctx context.Context, traces []Trace) error {
+func (n *NFTables) removeTraces(ctx context.Context, traces []RuleSet) error {
 	if len(traces) == 0 {
 		return nil
 	}

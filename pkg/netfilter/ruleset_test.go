@@ -150,7 +150,7 @@ func TestPrivilegedTraces(t *testing.T) {
 				if err := add("drop", "10.1.0.3", "fd00::3"); err != nil {
 					return err
 				}
-				traces, err := n.Traces(t.Context())
+				traces, err := n.RuleSets(t.Context())
 				if err != nil {
 					return err
 				}
@@ -175,8 +175,8 @@ func TestPrivilegedTraces(t *testing.T) {
 
 // about returns the traces that name the container, one of the addresses or the
 // bridge.
-func about(traces []Trace, id, ip, ip6, bridge string) []Trace {
-	var out []Trace
+func about(traces []RuleSet, id, ip, ip6, bridge string) []RuleSet {
+	var out []RuleSet
 	for _, tr := range traces {
 		mine := tr.ContainerID == id || tr.Device == bridge
 		for _, a := range tr.Addrs {
