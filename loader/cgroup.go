@@ -345,7 +345,7 @@ func (d *Datapath) checkSockets() error {
 	var errs []error
 	for _, p := range s.Programs {
 		if !p.OK {
-			errs = append(errs, differs("%s is not attached to %s of cgroup %s", p.Name, p.Hook, s.Cgroup))
+			errs = append(errs, errDiffers("%s is not attached to %s of cgroup %s", p.Name, p.Hook, s.Cgroup))
 		}
 	}
 	return errors.Join(errs...)

@@ -47,7 +47,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	return errors.Join(append(errs, d.checkPins(), d.checkUplinks(a))...)
 }
 
-func differs(format string, a ...any) error {
+func errDiffers(format string, a ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDiffers}, a...)...)
 }
 
@@ -59,11 +59,11 @@ func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature, want *endp
 	case err != nil:
 		return fmt.Errorf("endpoint %s: %w", addr, err)
 	case !ok:
-		return differs("no endpoint for %s", addr)
+		return errDiffers("no endpoint for %s", addr)
 	case got.Owner != ep.Ref.Owner():
-		return differs("endpoint %s belongs to another attachment", addr)
+		return errDiffers("endpoint %s belongs to another attachment", addr)
 	case got.Flags&uint32(f) != uint32(f):
-		return differs("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
+		return errDiffers("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
 	}
 	want.Flags = got.Flags
 	want.Mtu = got.Mtu // a later plugin of the chain may have tuned the device's
@@ -71,7 +71,7 @@ func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature, want *endp
 		want.Policy = got.Policy
 	}
 	if got != *want {
-		return differs("endpoint %s is %+v, want %+v", addr, got, *want)
+		return errDiffers("endpoint %s is %+v, want %+v", addr, got, *want)
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func checkHooks(a *attacher, index int, name string, hooks []hook) error {
 	for _, h := range hooks {
 		at, err := a.at(index, h)
 		if err == nil && at.how == "" {
-			err = differs("%s is not attached to the %s of device %d %s", h.program, h.direction(), index, name)
+			err = errDiffers("%s is not attached to the %s of device %d %s", h.program, h.direction(), index, name)
 		}
 		errs = append(errs, err)
 	}
@@ -91,7 +91,7 @@ func checkHooks(a *attacher, index int, name string, hooks []hook) error {
 // checkPins looks for the programs: without them nothing is amiss until the next ADD.
 func (d *Datapath) checkPins() error {
 	if id, ok := d.paths.committed(); !ok || !d.paths.loaded(id) {
-		return differs("pins are missing below %s", d.paths.dir)
+		return errDiffers("pins are missing below %s", d.paths.dir)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (d *Datapath) checkUplinks(a *attacher) error {
 		errs = append(errs, err, checkHooks(a, int(index), l.Name, uplinkHooks(src.Bare)))
 		for _, s := range []netip.Addr{src.V4, src.V6} {
 			if _, ok := addrs[s]; s.IsValid() && !ok {
-				errs = append(errs, differs("address %s of uplink %s is not among the node's", s, l.Name))
+				errs = append(errs, errDiffers("address %s of uplink %s is not among the node's", s, l.Name))
 			}
 		}
 	}

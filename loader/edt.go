@@ -147,11 +147,11 @@ func (d *Datapath) Shape(ctx context.Context, s Shape) (err error) {
 	defer back.Rollback(ctx, &err)
 	back.Push("limit", func(context.Context) error { return d.releaseShape(m, number) })
 	if err := m.limits.Put(number, s.limit()); err != nil {
-		return full(mapEDTLimits, err)
+		return wrapMapFull(mapEDTLimits, err)
 	}
 	for _, p := range s.nets() {
 		if err := m.nets.Put(number, p); err != nil {
-			return full(mapEDTCIDRs, err)
+			return wrapMapFull(mapEDTCIDRs, err)
 		}
 	}
 	return d.attachShape(s, number)
@@ -211,7 +211,7 @@ func (a *attacher) inPlace(p ownPlace, f func(*tcConn) error) error {
 
 // Unshape takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
 func (d *Datapath) Unshape(ctx context.Context, owner uint64) error {
-	return takeAway(ctx, d, d.edtMaps, func(m edtMaps) error {
+	return withMapIfLoaded(ctx, d, d.edtMaps, func(m edtMaps) error {
 		return d.dropShapes(m, owner, func(edt.Limit) bool { return true })
 	})
 }
@@ -355,12 +355,12 @@ func (d *Datapath) CheckShape(_ context.Context, s Shape) error {
 			continue
 		}
 		if l.Rate != want.Rate || l.Burst != want.Burst || l.Flags != want.Flags {
-			return differs("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
+			return errDiffers("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
 				s.direction(), l.Rate, time.Duration(l.Burst), want.Rate, time.Duration(want.Burst))
 		}
 		return errors.Join(checkNets(m, number, s), d.checkShapeHook(number, s))
 	}
-	return differs("no %s limit for %s", s.direction(), s.IfName)
+	return errDiffers("no %s limit for %s", s.direction(), s.IfName)
 }
 
 func checkNets(m edtMaps, number uint32, s Shape) error {
@@ -376,7 +376,7 @@ func checkNets(m edtMaps, number uint32, s Shape) error {
 	slices.SortFunc(got, order)
 	slices.SortFunc(want, order)
 	if !slices.Equal(got, slices.Compact(want)) {
-		return differs("the %s limit has the networks %v, want %v", s.direction(), got, want)
+		return errDiffers("the %s limit has the networks %v, want %v", s.direction(), got, want)
 	}
 	return nil
 }
@@ -387,7 +387,7 @@ func (d *Datapath) checkShapeHook(number uint32, s Shape) error {
 		return err
 	}
 	if !ok || place.ifindex != s.Ifindex || (place.netns == "") != (s.Netns == "") {
-		return differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.ifindex, place.netns, s.Ifindex, s.Netns)
+		return errDiffers("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.ifindex, place.netns, s.Ifindex, s.Netns)
 	}
 	place.netns = s.Netns // a namespace can have several paths: it is compared itself
 	a := d.attacher("")
@@ -399,7 +399,7 @@ func (d *Datapath) checkShapeHook(number uint32, s Shape) error {
 		return err
 	})
 	if err == nil && !found {
-		err = differs("%s is not attached to the egress of %s", hookEDT().program, s.IfName)
+		err = errDiffers("%s is not attached to the egress of %s", hookEDT().program, s.IfName)
 	}
 	return err
 }

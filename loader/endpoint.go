@@ -245,7 +245,7 @@ func (e endpoints) count(ep Endpoint, back *rollback.Stack) error {
 		err = e.stats.Create(index, ep.Ref.Pod(), ep.Ref.Owner())
 	}
 	if err != nil {
-		return full("sl_ep_stats", err)
+		return wrapMapFull("sl_ep_stats", err)
 	}
 	if !had {
 		back.Push("counters", func(context.Context) error { return e.stats.Delete(index) })
@@ -293,14 +293,14 @@ func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, 
 			return eps.addrs.Delete(addr)
 		})
 		if err := eps.addrs.Put(addr, v); err != nil {
-			return false, full("sl_endpoints", err)
+			return false, wrapMapFull("sl_endpoints", err)
 		}
 	}
 	return fresh, nil
 }
 
-// full says that a map has no room, where that is what the kernel means.
-func full(name string, err error) error {
+// wrapMapFull says that a map has no room, where that is what the kernel means.
+func wrapMapFull(name string, err error) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("%s: %w: %s", name, ErrFull, moreRoom(name))
 	}
@@ -309,7 +309,7 @@ func full(name string, err error) error {
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
 func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
-	return takeAway(ctx, d, d.endpoints, func(eps endpoints) error {
+	return withMapIfLoaded(ctx, d, d.endpoints, func(eps endpoints) error {
 		var mine []entry
 		shared := make(map[uint32]int) // addresses by device
 		err := eps.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
@@ -372,7 +372,7 @@ func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
-	return takeAway(ctx, d, d.endpoints, func(eps endpoints) error {
+	return withMapIfLoaded(ctx, d, d.endpoints, func(eps endpoints) error {
 		entries, err := eps.of(owner)
 		if err != nil {
 			return err

@@ -420,7 +420,7 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	}
 	ep := e.pod("pod1", "10.1.0.2/16")
 	again := e.open()
-	again.lookHolds = 0
+	again.nodeScanTTL = 0
 	e.ok(again.Enable(e.ctx, ep, FeatureAdmit))
 	e.ok(again.SetHostPorts(e.ctx, 1, nil, ports))
 	e.ok(again.CheckEndpoint(e.ctx, ep, FeatureAdmit))

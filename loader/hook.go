@@ -53,7 +53,7 @@ func allHooks() []hook {
 	return slices.Concat(loadHooks(), l3UplinkHooks(), podnsHooks())
 }
 
-// loadHooks are those whose programs every load verifies. The others' wait for a device that needs them (see ondemand.go).
+// loadHooks are those whose programs every load verifies. The others' wait for a device that needs them (see lazyload.go).
 func loadHooks() []hook {
 	return slices.Concat(podHooks(), uplinkHooks(false), edtHooks(), []hook{hookXDP()})
 }

@@ -143,7 +143,7 @@ func (c *portChange) put(e hostport.Entry, rb *rollback.Stack) error {
 		return c.m.Delete(e.Key)
 	})
 	if err := c.m.Put(e); err != nil {
-		return fmt.Errorf("published port %s: %w", e.Key, full("sl_hostports", err))
+		return fmt.Errorf("published port %s: %w", e.Key, wrapMapFull("sl_hostports", err))
 	}
 	if had {
 		c.gone = append(c.gone, old)
@@ -235,7 +235,7 @@ func (c *portChange) dropAllowlists() error {
 	}
 	lists, err := c.d.allowlists()
 	if err != nil {
-		return ifLoaded(err)
+		return ignoreNotLoaded(err)
 	}
 	if err := lists.Keep(used); err != nil {
 		return fmt.Errorf("sources of published ports: %w", err)

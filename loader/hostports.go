@@ -92,7 +92,7 @@ func (d *Datapath) setHostPorts(ctx context.Context, m hostPortMap, owner uint64
 	if len(ports) > 0 {
 		d.ensureSockets()
 	}
-	if !d.justSynced() {
+	if !d.recentlySynced() {
 		a := d.attacher("")
 		defer a.Close()
 		if err := d.sync(ctx, a); err != nil {
@@ -193,7 +193,7 @@ func matching(m hostPortMap, f func(hostport.Entry) bool) ([]hostport.Entry, err
 // RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
 // reads the whole map. What another owner has taken over stays. Missing is success.
 func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return takeAway(ctx, d, d.hostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys) })
+	return withMapIfLoaded(ctx, d, d.hostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys) })
 }
 
 // removeHostPorts is RemoveHostPorts under the writers' lock.
@@ -229,7 +229,7 @@ func (d *Datapath) putAllowlist(e hostport.Entry) error {
 		return err
 	}
 	if _, err := lists.Put(e.AllowedSources); err != nil {
-		return fmt.Errorf("sources of published port %s: %w", e.Key, full("sl_hp_allowlist", err))
+		return fmt.Errorf("sources of published port %s: %w", e.Key, wrapMapFull("sl_hp_allowlist", err))
 	}
 	return nil
 }
@@ -278,7 +278,7 @@ func (d *Datapath) checkAllowlist(e hostport.Entry) error {
 	}
 	ok, err := lists.Has(e.AllowedSources)
 	if err == nil && !ok {
-		err = differs("the sources of port %s are not %v", e.Key, e.AllowedSources)
+		err = errDiffers("the sources of port %s are not %v", e.Key, e.AllowedSources)
 	}
 	return err
 }

@@ -140,7 +140,7 @@ func (d *Datapath) refuse(k constants, report probes, cause error) error {
 		return cause
 	}
 	report = append(report, Probe{Name: probeLoad, Answer: AnswerNo, Reason: cause.Error(), Consequence: noDatapath, Required: true})
-	werr := d.paths.writeState(&state{Backend: backendNone, Reason: cause.Error(), Asked: d.asked(k), Probes: report})
+	werr := d.paths.writeState(&state{Backend: backendNone, Reason: cause.Error(), Asked: d.probeKey(k), Probes: report})
 	return errors.Join(fmt.Errorf("%w: %w", ErrUnavailable, cause), werr)
 }
 

@@ -317,7 +317,7 @@ func TestPrivilegedRefusalIsRemembered(t *testing.T) {
 			e.ok(err)
 			k, err := d.constants()
 			e.ok(err)
-			s := &state{Backend: backendNone, Reason: "by the test", Asked: d.asked(k), Probes: slices.Clone(kernelSaidNo)}
+			s := &state{Backend: backendNone, Reason: "by the test", Asked: d.probeKey(k), Probes: slices.Clone(kernelSaidNo)}
 			e.ok(d.paths.writeState(s))
 			tt.change(s)
 			raw, err := json.Marshal(s)
@@ -344,7 +344,7 @@ func TestPrivilegedRefusalIsWrittenDown(t *testing.T) {
 	if err := d.refuse(k, nil, fmt.Errorf("%w: sl_from_pod", loadapi.ErrRefused)); !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
-	if err := d.refused(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
+	if err := d.cachedRefusal(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
 		t.Errorf("remembered as %v", err)
 	}
 }

@@ -64,7 +64,7 @@ type Datapath struct {
 	log   *log.Logger
 	paths paths
 
-	lookHolds time.Duration // justNow, but for tests
+	nodeScanTTL time.Duration // justNow, but for tests
 
 	mu   sync.Mutex
 	held *os.File               // the writers' lock; only who holds it asks
@@ -92,7 +92,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if d.paths.loaded(cfg.build()) {
 		return d, nil
 	}
-	if err := d.refused(cfg); err != nil {
+	if err := d.cachedRefusal(cfg); err != nil {
 		return nil, err
 	}
 	unlock, err := d.lock(ctx)
@@ -136,7 +136,7 @@ func newDatapath(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*bpfsys.Map), lookHolds: justNow}, nil
+	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*bpfsys.Map), nodeScanTTL: justNow}, nil
 }
 
 // Close releases the descriptors. The datapath goes on working.
@@ -213,9 +213,9 @@ func (d *Datapath) writer(ctx context.Context) (func(), error) {
 	return unlock, nil
 }
 
-// takeAway calls f with what open returns, under the writers' lock. No datapath, or one whose pins somebody removed, is
+// withMapIfLoaded calls f with what open returns, under the writers' lock. No datapath, or one whose pins somebody removed, is
 // success: there is nothing to take away from.
-func takeAway[M any](ctx context.Context, d *Datapath, open func() (M, error), f func(M) error) error {
+func withMapIfLoaded[M any](ctx context.Context, d *Datapath, open func() (M, error), f func(M) error) error {
 	var m M
 	unlock, err := d.writer(ctx)
 	if err == nil {
@@ -231,9 +231,9 @@ func takeAway[M any](ctx context.Context, d *Datapath, open func() (M, error), f
 	return f(m)
 }
 
-// ifLoaded takes a map that is not there for an empty one, where something is taken away: a release that has just been installed has
+// ignoreNotLoaded takes a map that is not there for an empty one, where something is taken away: a release that has just been installed has
 // maps that the one which is loaded had not.
-func ifLoaded(err error) error {
+func ignoreNotLoaded(err error) error {
 	if errors.Is(err, ErrNotLoaded) {
 		return nil
 	}

@@ -53,7 +53,7 @@ func (v policies) id(p *policy.Policy) (uint16, error) {
 		id = max(id+1, 1)
 	}
 	if err := v.rules.Put(id, want); err != nil {
-		return 0, full("sl_policies", err)
+		return 0, wrapMapFull("sl_policies", err)
 	}
 	return id, nil
 }
@@ -83,7 +83,7 @@ func (d *Datapath) police(key uint32, ep Endpoint, f Feature, back *rollback.Sta
 func (d *Datapath) unpolice(key uint32, owner uint64) error {
 	v, err := d.policies()
 	if err != nil {
-		return ifLoaded(err)
+		return ignoreNotLoaded(err)
 	}
 	return v.release(key, owner)
 }
@@ -107,7 +107,7 @@ func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *p
 		return v.devices.Delete(key)
 	}
 	if err := v.devices.Put(key, policymap.NewPoliced(owner, group, id, p.Mode)); err != nil {
-		return full("sl_dev_policy", err)
+		return wrapMapFull("sl_dev_policy", err)
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
 	}
 	if ep.Policy.Empty() {
 		if had {
-			return 0, differs("%s is under a policy, want none", ep.Ref)
+			return 0, errDiffers("%s is under a policy, want none", ep.Ref)
 		}
 		return 0, nil
 	}
@@ -200,9 +200,9 @@ func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
 	case err != nil:
 		return 0, fmt.Errorf("sl_policies: %w", err)
 	case !had:
-		return 0, differs("%s is under no policy", ep.Ref)
+		return 0, errDiffers("%s is under no policy", ep.Ref)
 	case !ok || got.Policy != id || got.Mode() != ep.Policy.Mode:
-		return 0, differs("%s is under another policy than the configuration's", ep.Ref)
+		return 0, errDiffers("%s is under another policy than the configuration's", ep.Ref)
 	}
 	return id, nil
 }

@@ -117,7 +117,7 @@ func (d *Datapath) decide(ctx context.Context, k constants) (probes, error) {
 		return report, nil
 	}
 	err = fmt.Errorf("%w: %s", ErrUnavailable, report.reason())
-	if werr := d.paths.writeState(&state{Backend: backendNone, Reason: report.reason(), Asked: d.asked(k), Probes: report}); werr != nil {
+	if werr := d.paths.writeState(&state{Backend: backendNone, Reason: report.reason(), Asked: d.probeKey(k), Probes: report}); werr != nil {
 		err = errors.Join(err, fmt.Errorf("write decision: %w", werr))
 	}
 	return report, err

@@ -39,20 +39,20 @@ func (d *Datapath) Sync(ctx context.Context) error {
 	return d.sync(ctx, a)
 }
 
-// justSynced reports whether somebody has looked at the node just now. The file's time tells: every look touches it.
-func (d *Datapath) justSynced() bool {
+// recentlySynced reports whether somebody has looked at the node just now. The file's time tells: every look touches it.
+func (d *Datapath) recentlySynced() bool {
 	st, err := os.Stat(d.paths.reserved)
 	if err != nil {
 		return false
 	}
 	age := time.Since(st.ModTime())
-	return age >= 0 && age < d.lookHolds
+	return age >= 0 && age < d.nodeScanTTL
 }
 
 // knows reports whether somebody has looked just now and has seen the devices of ep, should they be fresh: its gateways stand
 // for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
 func (d *Datapath) knows(a *attacher, ep Endpoint, gw gateways, fresh bool) (bool, error) {
-	if !d.justSynced() {
+	if !d.recentlySynced() {
 		return false, nil
 	}
 	if !fresh {
@@ -216,7 +216,7 @@ func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr
 			continue
 		}
 		if err := m.Put(a, index); err != nil {
-			return nil, fmt.Errorf("node address %s: %w", a, full("sl_node_addrs", err))
+			return nil, fmt.Errorf("node address %s: %w", a, wrapMapFull("sl_node_addrs", err))
 		}
 	}
 	for a := range have {
@@ -269,7 +269,7 @@ func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]en
 	old, had := have[uint32(index)]
 	if !had || old != src {
 		if err := m.Put(uint32(index), src); err != nil {
-			return fmt.Errorf("uplink %d: %w", index, full("sl_uplinks", err))
+			return fmt.Errorf("uplink %d: %w", index, wrapMapFull("sl_uplinks", err))
 		}
 	}
 	if had {

@@ -190,7 +190,7 @@ func TestPrivilegedLookHolds(t *testing.T) {
 	e := newEnv(t)
 	e.uplink()
 	d := e.open()
-	d.lookHolds = time.Hour
+	d.nodeScanTTL = time.Hour
 	ptp := func(name, addr, gateway string) Endpoint {
 		ep := e.pod(name, addr+"/32")
 		e.ip("addr", "add", gateway+"/32", "dev", name)
@@ -217,12 +217,12 @@ func TestPrivilegedLookHolds(t *testing.T) {
 		t.Error("a pod with another gateway made no look")
 	}
 	change("del")
-	d.lookHolds = 0
+	d.nodeScanTTL = 0
 	e.ok(d.Enable(e.ctx, ptp("pod4", "10.1.0.4", "10.1.0.1"), FeatureMasquerade))
 	if looked() {
 		t.Error("the look held too long")
 	}
-	d.lookHolds = time.Hour
+	d.nodeScanTTL = time.Hour
 
 	// What changes about the uplinks is seen at once.
 	for i, tt := range []struct {

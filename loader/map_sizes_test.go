@@ -53,7 +53,7 @@ func TestFullSaysWhatHelps(t *testing.T) {
 		mapEndpoints: `raise "endpoints"`, mapPodnsDevices: `raise "endpoints"`, mapHostPorts: `raise "hostPorts"`,
 		mapUplinks: `"uplinks"`, mapNodeAddrs: "fixed", mapEpStats: "fixed", mapPolicies: "fixed",
 	} {
-		err := full(name, unix.E2BIG)
+		err := wrapMapFull(name, unix.E2BIG)
 		if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", name, err, want)
 		}

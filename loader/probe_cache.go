@@ -14,12 +14,12 @@ import (
 // refusalAge bounds how long a no of this kernel is believed: somebody may have loaded a module or lifted a restriction.
 const refusalAge = 5 * time.Minute
 
-// refused returns the no that was written down a short while ago for the same question, nil if there is none: every ADD of a
+// cachedRefusal returns the no that was written down a short while ago for the same question, nil if there is none: every ADD of a
 // node without eBPF would load and drop programs only to hear it again. What depends on the process or on mounts, and costs
 // nothing, is asked anew.
-func (d *Datapath) refused(k constants) error {
+func (d *Datapath) cachedRefusal(k constants) error {
 	s, err := d.paths.readState()
-	if err != nil || s.Backend != backendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != d.asked(k) {
+	if err != nil || s.Backend != backendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != d.probeKey(k) {
 		return nil //nolint:nilerr // then it is asked
 	}
 	if age := time.Since(s.Decided); age < 0 || age > refusalAge {
@@ -34,7 +34,7 @@ func (d *Datapath) refused(k constants) error {
 	return fmt.Errorf("%w: %s", ErrUnavailable, s.Reason)
 }
 
-// asked names what a decision was about: the programs, and what else of the configuration can make the kernel refuse them.
-func (d *Datapath) asked(k constants) string {
+// probeKey names what a decision was about: the programs, and what else of the configuration can make the kernel refuse them.
+func (d *Datapath) probeKey(k constants) string {
 	return fmt.Sprintf("%s %s %v", k.build(), d.paths.bpffs.dir, d.opts.Config.MapSizes)
 }

@@ -146,10 +146,10 @@ func (d *Datapath) putOwn(m podns.Map, number uint32, v *podns.Device) error {
 		return err
 	}
 	if err := eps.stats.Create(podns.Key(number), v.Pod, v.Owner); err != nil {
-		return full("sl_ep_stats", err)
+		return wrapMapFull("sl_ep_stats", err)
 	}
 	if err := m.Put(number, v); err != nil {
-		return full("sl_ns_devices", err)
+		return wrapMapFull("sl_ns_devices", err)
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (a *attacher) putOwnFilters(conn *tcConn, index int, number uint32, hooks [
 func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
 	m, all, err := d.allOwn()
 	if err != nil {
-		return ifLoaded(err)
+		return ignoreNotLoaded(err)
 	}
 	var errs []error
 	for number, v := range all {
@@ -263,7 +263,7 @@ func (d *Datapath) releaseOwn(a *attacher, m podns.Map, number uint32) error {
 	if err == nil {
 		err = errors.Join(v.devices.Delete(podns.Key(number)), v.forget())
 	}
-	return errors.Join(ifLoaded(err), m.Delete(number), eps.stats.Delete(podns.Key(number)), removeIfThere(d.paths.podnsMark(number)))
+	return errors.Join(ignoreNotLoaded(err), m.Delete(number), eps.stats.Delete(podns.Key(number)), removeIfThere(d.paths.podnsMark(number)))
 }
 
 // detachOwn removes the programs from every own device that is known, and leaves maps and notes as they are.
@@ -402,7 +402,7 @@ func (d *Datapath) checkOwn(a *attacher, ep Endpoint, f Feature) error {
 			continue
 		}
 		if v.Flags&uint32(f) != uint32(f) {
-			return differs("%s has %v, want %v", ep.Own.IfName, endpoint.FlagNames(v.Flags), f)
+			return errDiffers("%s has %v, want %v", ep.Own.IfName, endpoint.FlagNames(v.Flags), f)
 		}
 		if f&FeatureAdmit != 0 && ep.HostIfindex == 0 {
 			if _, err := d.checkPolicy(podns.Key(number), ep); err != nil {
@@ -411,7 +411,7 @@ func (d *Datapath) checkOwn(a *attacher, ep Endpoint, f Feature) error {
 		}
 		return d.checkOwnHooks(a, ep, number, ownHooks(f, ep.HostIfindex != 0))
 	}
-	return differs("no programs for %s in %s", ep.Own.IfName, ep.Own.Netns)
+	return errDiffers("no programs for %s in %s", ep.Own.IfName, ep.Own.Netns)
 }
 
 func (d *Datapath) checkOwnHooks(a *attacher, ep Endpoint, number uint32, hooks []hook) error {
@@ -420,7 +420,7 @@ func (d *Datapath) checkOwnHooks(a *attacher, ep Endpoint, number uint32, hooks 
 		return err
 	}
 	if !ok || place.ifindex != ep.Own.Ifindex {
-		return differs("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Own.Ifindex, ep.Own.Netns)
+		return errDiffers("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Own.Ifindex, ep.Own.Netns)
 	}
 	place.netns = ep.Own.Netns // a namespace can have several paths: it is compared itself
 	looked := false
@@ -430,14 +430,14 @@ func (d *Datapath) checkOwnHooks(a *attacher, ep Endpoint, number uint32, hooks 
 		for _, h := range hooks {
 			f, _, err := conn.filterAt(place.ifindex, h)
 			if err == nil && (!f.is(h) || f.class != number) {
-				err = differs("%s is not attached to the %s of %s in the pod", h.program, h.direction(), ep.Own.IfName)
+				err = errDiffers("%s is not attached to the %s of %s in the pod", h.program, h.direction(), ep.Own.IfName)
 			}
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	})
 	if err == nil && !looked {
-		err = differs("%s leads to another namespace than ADD attached to", place.netns)
+		err = errDiffers("%s leads to another namespace than ADD attached to", place.netns)
 	}
 	return err
 }
