@@ -57,7 +57,7 @@ func execSibling(name string) error {
 		if !slices.Contains(other.Plugins, name) {
 			continue
 		}
-		path, err := helperproc.Beside(other.Name)
+		path, err := helperproc.SiblingPath(other.Name)
 		if err == nil {
 			err = unix.Exec(path, os.Args, os.Environ())
 		}

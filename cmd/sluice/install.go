@@ -117,7 +117,7 @@ func (a *app) installTable(views []installView) error {
 func sourcesOf(names []string, binary string) ([]install.Source, error) {
 	if binary == "" {
 		var err error
-		if binary, err = helperproc.Beside(install.Multicall); err != nil {
+		if binary, err = helperproc.SiblingPath(install.Multicall); err != nil {
 			return nil, err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // kinds are the errors that callers tell apart.
-var kinds = helperproc.Kinds{"refused": ErrRefused, "incompatible": ErrIncompatible}
+var kinds = helperproc.ErrorCodes{"refused": ErrRefused, "incompatible": ErrIncompatible}
 
 // Names of the jobs.
 const (
@@ -27,7 +27,7 @@ var _ Worker = Program{}
 
 // Probe implements Worker.
 func (p Program) Probe(ctx context.Context) (answers []Answer, err error) {
-	err = p.Ask(ctx, jobProbe, nil, &answers, nil, kinds)
+	err = p.Call(ctx, jobProbe, nil, &answers, nil, kinds)
 	return answers, err
 }
 
@@ -38,28 +38,28 @@ func (p Program) NetnsCookie(ctx context.Context, cgroup string) (cookie uint64,
 		return 0, err
 	}
 	defer dir.Close()
-	err = p.Ask(ctx, jobCookie, helperproc.File0, &cookie, dir, kinds)
+	err = p.Call(ctx, jobCookie, helperproc.File0, &cookie, dir, kinds)
 	return cookie, err
 }
 
 // Pin implements Worker.
 func (p Program) Pin(ctx context.Context, o Order) (done Pinned, err error) {
-	err = p.Ask(ctx, jobPin, o, &done, o.Lock, kinds)
+	err = p.Call(ctx, jobPin, o, &done, o.Lock, kinds)
 	return done, err
 }
 
 // Jobs are what Program asks for, done by w.
 func Jobs(w Worker) map[string]helperproc.Job {
 	return map[string]helperproc.Job{
-		jobProbe: {Kinds: kinds, Do: func(ctx context.Context, _ json.RawMessage) (any, error) { return w.Probe(ctx) }},
-		jobCookie: {Kinds: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
+		jobProbe: {ErrorCodes: kinds, Do: func(ctx context.Context, _ json.RawMessage) (any, error) { return w.Probe(ctx) }},
+		jobCookie: {ErrorCodes: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
 			var cgroup string
 			if err := json.Unmarshal(in, &cgroup); err != nil {
 				return nil, err
 			}
 			return w.NetnsCookie(ctx, cgroup)
 		}},
-		jobPin: {Kinds: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
+		jobPin: {ErrorCodes: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
 			var o Order
 			if err := json.Unmarshal(in, &o); err != nil {
 				return nil, err

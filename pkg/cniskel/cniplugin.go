@@ -77,8 +77,8 @@ const (
 	gcDeadline    = 5 * time.Minute
 )
 
-// deaf is how long a verb runs before it listens to signals.
-const deaf = 100 * time.Millisecond
+// signalGrace is how long a verb runs before it listens to signals.
+const signalGrace = 100 * time.Millisecond
 
 // Main runs the plugin on the process's environment, stdin and stdout, and
 // returns the exit status: 0, or 1 with an error object on stdout.
@@ -191,7 +191,7 @@ func (r *run) do(command string, v verb, c *CmdArgs) *types.Error {
 // function it returns ends the listening.
 func listen(end func()) func() {
 	told, done := make(chan os.Signal, 1), make(chan struct{})
-	soon := time.AfterFunc(deaf, func() {
+	soon := time.AfterFunc(signalGrace, func() {
 		signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
 		defer signal.Stop(told)
 		select {

@@ -38,7 +38,7 @@ func plugin(mode string) *Plugin {
 	}
 	verb := func(ctx context.Context, _ *Args) error {
 		if mode == "wait" {
-			time.Sleep(2 * deaf)
+			time.Sleep(2 * signalGrace)
 		}
 		touch()
 		switch mode {

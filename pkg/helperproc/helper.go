@@ -25,8 +25,8 @@ const Name = "sluice-helper"
 // ErrMissing says that the program is not where it should be.
 var ErrMissing = errors.New("not there: \"sluice install\" lays it beside the plugins")
 
-// Kinds are errors that are still themselves (errors.Is) after their way through the reply, by a word for each.
-type Kinds map[string]error
+// ErrorCodes are errors that are still themselves (errors.Is) after their way through the reply, by a word for each.
+type ErrorCodes map[string]error
 
 // Program is the helper.
 type Program struct {
@@ -34,7 +34,7 @@ type Program struct {
 	Path string
 }
 
-// File0 is where the process finds the file of Ask.
+// File0 is where the process finds the file of Call.
 const File0 = "/proc/self/fd/3"
 
 type request struct {
@@ -57,13 +57,13 @@ type toldError struct {
 func (e *toldError) Error() string { return e.text }
 func (e *toldError) Unwrap() error { return e.kind }
 
-// Ask has a job done in the namespaces of the calling thread: in is what it is about, out is set to what came of it, both as JSON.
+// Call has a job done in the namespaces of the calling thread: in is what it is about, out is set to what came of it, both as JSON.
 // The process gets file, if there is one, and so holds what file holds (a lock) for as long as it lives.
-func (p Program) Ask(ctx context.Context, job string, in, out any, file *os.File, kinds Kinds) error {
+func (p Program) Call(ctx context.Context, job string, in, out any, file *os.File, kinds ErrorCodes) error {
 	path := p.Path
 	if path == "" {
 		var err error
-		if path, err = Beside(Name); err != nil {
+		if path, err = SiblingPath(Name); err != nil {
 			return err
 		}
 	}
@@ -95,8 +95,8 @@ func (p Program) Ask(ctx context.Context, job string, in, out any, file *os.File
 	return json.Unmarshal(r.Out, out)
 }
 
-// Beside returns the path of another of our programs, which lie in one directory.
-func Beside(program string) (string, error) {
+// SiblingPath returns the path of another of our programs, which lie in one directory.
+func SiblingPath(program string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)
@@ -107,7 +107,7 @@ func Beside(program string) (string, error) {
 // Job does one kind of work.
 type Job struct {
 	Do    func(ctx context.Context, in json.RawMessage) (out any, err error)
-	Kinds Kinds
+	ErrorCodes ErrorCodes
 }
 
 // Serve answers the request that in holds, for the process that is Program. The error is about the request itself.
@@ -127,7 +127,7 @@ func Serve(ctx context.Context, jobs map[string]Job, in io.Reader, out io.Writer
 	}
 	if err != nil {
 		r.Error = err.Error()
-		for kind, sentinel := range job.Kinds {
+		for kind, sentinel := range job.ErrorCodes {
 			if errors.Is(err, sentinel) {
 				r.Kind = kind
 			}

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 var jobs = map[string]Job{
-	"double": {Kinds: Kinds{"odd": errOdd}, Do: func(_ context.Context, in json.RawMessage) (any, error) {
+	"double": {ErrorCodes: ErrorCodes{"odd": errOdd}, Do: func(_ context.Context, in json.RawMessage) (any, error) {
 		var n int
 		if err := json.Unmarshal(in, &n); err != nil {
 			return nil, err
@@ -76,7 +76,7 @@ func self(t *testing.T) Program {
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	var n int
-	if err := self(t).Ask(t.Context(), "double", 21*2, &n, nil, nil); err != nil || n != 84 {
+	if err := self(t).Call(t.Context(), "double", 21*2, &n, nil, nil); err != nil || n != 84 {
 		t.Errorf("%d, %v", n, err)
 	}
 }
@@ -85,11 +85,11 @@ func TestAsk(t *testing.T) {
 func TestError(t *testing.T) {
 	t.Parallel()
 	n := 0
-	err := self(t).Ask(t.Context(), "double", 3, &n, nil, jobs["double"].Kinds)
+	err := self(t).Call(t.Context(), "double", 3, &n, nil, jobs["double"].ErrorCodes)
 	if !errors.Is(err, errOdd) || err.Error() != "3 is odd" {
 		t.Errorf("%v", err)
 	}
-	err = self(t).Ask(t.Context(), "double", "x", &n, nil, jobs["double"].Kinds)
+	err = self(t).Call(t.Context(), "double", "x", &n, nil, jobs["double"].ErrorCodes)
 	if err == nil || errors.Is(err, errOdd) {
 		t.Errorf("%v", err)
 	}
@@ -107,7 +107,7 @@ func TestFile(t *testing.T) {
 	}
 	defer f.Close()
 	var got string
-	if err := self(t).Ask(t.Context(), "read", File0, &got, f, nil); err != nil || got != "inside" {
+	if err := self(t).Call(t.Context(), "read", File0, &got, f, nil); err != nil || got != "inside" {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -117,16 +117,16 @@ func TestProgramFails(t *testing.T) {
 	t.Parallel()
 	var n int
 	missing := Program{Path: filepath.Join(t.TempDir(), Name)}
-	if err := missing.Ask(t.Context(), "double", 2, &n, nil, nil); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), missing.Path) {
+	if err := missing.Call(t.Context(), "double", 2, &n, nil, nil); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), missing.Path) {
 		t.Errorf("missing: %v", err)
 	}
-	if err := (Program{}).Ask(t.Context(), "double", 2, &n, nil, nil); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "/"+Name+":") {
+	if err := (Program{}).Call(t.Context(), "double", 2, &n, nil, nil); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "/"+Name+":") {
 		t.Errorf("missing beside this one: %v", err)
 	}
-	if err := self(t).Ask(t.Context(), "nonesuch", 2, &n, nil, nil); err == nil || !strings.Contains(err.Error(), `"nonesuch"`) {
+	if err := self(t).Call(t.Context(), "nonesuch", 2, &n, nil, nil); err == nil || !strings.Contains(err.Error(), `"nonesuch"`) {
 		t.Errorf("unknown job: %v", err)
 	}
-	if err := self(t).Ask(t.Context(), "noise", nil, &n, nil, nil); err == nil || !strings.Contains(err.Error(), "what?") {
+	if err := self(t).Call(t.Context(), "noise", nil, &n, nil, nil); err == nil || !strings.Contains(err.Error(), "what?") {
 		t.Errorf("no JSON: %v", err)
 	}
 	if err := Serve(t.Context(), jobs, strings.NewReader("{"), io.Discard); err == nil {
@@ -160,7 +160,7 @@ func TestLockOutlivesCaller(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		var n int
-		done <- self(t).Ask(t.Context(), "wait", fifo, &n, held, nil)
+		done <- self(t).Call(t.Context(), "wait", fifo, &n, held, nil)
 	}()
 	w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // until the helper reads
 	if err != nil {
@@ -171,7 +171,7 @@ func TestLockOutlivesCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	// As when the caller is killed. Not Close: Ask has the file too.
+	// As when the caller is killed. Not Close: Call has the file too.
 	if err := unix.Dup3(int(null.Fd()), int(held.Fd()), unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	var n int
-	if err := self(t).Ask(ctx, "wait", fifo, &n, nil, nil); err == nil {
+	if err := self(t).Call(ctx, "wait", fifo, &n, nil, nil); err == nil {
 		t.Error("it has an answer")
 	}
 }

@@ -40,7 +40,7 @@ type ZoneAnswer struct {
 }
 
 // FirewalldKinds are the errors of JobFirewalld that keep their identity.
-func FirewalldKinds() helperproc.Kinds { return helperproc.Kinds{"unusable": ErrUnusable} }
+func FirewalldKinds() helperproc.ErrorCodes { return helperproc.ErrorCodes{"unusable": ErrUnusable} }
 
 // Firewalld puts the addresses of pods into a zone, by the system bus, which the
 // helper talks on (package firewalld). Only the
@@ -77,7 +77,7 @@ func (f *Firewalld) each(ctx context.Context, method, zone string, addrs []netip
 		calls.Sources = append(calls.Sources, host(a).String())
 	}
 	var answers []ZoneAnswer
-	err := f.helper.Ask(ctx, JobFirewalld, calls, &answers, nil, FirewalldKinds())
+	err := f.helper.Call(ctx, JobFirewalld, calls, &answers, nil, FirewalldKinds())
 	if errors.Is(err, helperproc.ErrMissing) {
 		err = fmt.Errorf("%w: %w", ErrUnusable, err)
 	}

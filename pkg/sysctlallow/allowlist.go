@@ -31,6 +31,6 @@ type Matcher func(ctx context.Context, o Order) (Answer, error)
 
 // ByHelper is the Matcher that asks the program beside this one.
 func ByHelper(ctx context.Context, o Order) (a Answer, err error) {
-	err = helperproc.Program{}.Ask(ctx, Job, o, &a, nil, nil)
+	err = helperproc.Program{}.Call(ctx, Job, o, &a, nil, nil)
 	return a, err
 }

@@ -26,7 +26,7 @@ const (
 // Jobs are what netfilter.Firewalld asks for.
 func Jobs() map[string]helperproc.Job {
 	return map[string]helperproc.Job{netfilter.JobFirewalld: {
-		Kinds: netfilter.FirewalldKinds(),
+		ErrorCodes: netfilter.FirewalldKinds(),
 		Do: func(ctx context.Context, in json.RawMessage) (any, error) {
 			var calls netfilter.ZoneCalls
 			if err := json.Unmarshal(in, &calls); err != nil {
