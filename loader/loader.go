@@ -83,7 +83,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 		return nil, err
 	}
 	if b := d.opts.Config.Backend; b != nodeconf.BackendAuto && b != nodeconf.BackendEBPF {
-		return nil, fmt.Errorf("%w: the node configuration asks for the back end %q", ErrUnavailable, b)
+		return nil, fmt.Errorf("%w: the node configuration asks for the backend %q", ErrUnavailable, b)
 	}
 	cfg, err := d.constants()
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Decision returns what was decided for the calling thread's network namespace: back end, reason, probes and configuration,
+// Decision returns what was decided for the calling thread's network namespace: backend, reason, probes and configuration,
 // the rest of Status empty. It is what there is to show when nothing is loaded. ErrNotLoaded: nothing was decided since boot.
 func Decision(_ context.Context, o Options) (*Status, error) {
 	d, err := newDatapath(o)

@@ -97,7 +97,7 @@ func TestPrivilegedSysdump(t *testing.T) {
 	for name, want := range map[string]string{
 		"sluice/status.txt": "back end    ebpf", "sluice/hostports.json": `"host_port": 8080`, "sluice/doctor.json": `"findings"`, "sluice/endpoints.txt": "net0/a/eth0",
 		"sluice/nat-pools.json": `"ports_total"`, "sluice/nat-stats.json": "[", "sluice/drops.json": "[",
-		"records": `"containerID":"a"`, "net/addr": "cni0", "net/filters": "sl_pod", "netfilter/nft": "# nft list ruleset", "kernel/sysctls": "net/ipv4/ip_forward = 1",
+		"records": `"containerID":"a"`, "net/addr": "cni0", "net/filters": "sl_from_pod", "netfilter/nft": "# nft list ruleset", "kernel/sysctls": "net/ipv4/ip_forward = 1",
 		"README": "Not in this bundle", "state/files": "/var/lib/cni/results/net0-a-eth0",
 	} {
 		if !strings.Contains(files[name], want) {
