@@ -46,8 +46,8 @@ type Args struct {
 type Plugin struct {
 	// Name is the plugin's type in a configuration ("bridge").
 	Name string
-	// About is printed on stderr when CNI_COMMAND is not set.
-	About string
+	// Usage is printed on stderr when CNI_COMMAND is not set.
+	Usage string
 	// Versions are the CNI versions that are served.
 	Versions version.PluginInfo
 
@@ -105,8 +105,8 @@ type run struct {
 
 // call reads what the process is to do, and does it.
 func (r *run) call(p process) *types.Error {
-	if p.getenv("CNI_COMMAND") == "" && r.plugin.About != "" { // somebody looks what this is
-		fmt.Fprintln(p.stderr, r.plugin.About)
+	if p.getenv("CNI_COMMAND") == "" && r.plugin.Usage != "" { // somebody looks what this is
+		fmt.Fprintln(p.stderr, r.plugin.Usage)
 		fmt.Fprintf(p.stderr, "CNI protocol versions supported: %s\n", strings.Join(r.plugin.Versions.SupportedVersions(), ", "))
 		return nil
 	}

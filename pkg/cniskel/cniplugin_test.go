@@ -55,7 +55,7 @@ func plugin(mode string) *Plugin {
 		return nil
 	}
 	return &Plugin{
-		Name: "test", About: "the test plugin", Versions: version.Since("0.3.0"),
+		Name: "test", Usage: "the test plugin", Versions: version.Since("0.3.0"),
 		Add: func(ctx context.Context, a *Args) (types.Result, error) {
 			return &types100.Result{CNIVersion: "1.1.0"}, verb(ctx, a)
 		},

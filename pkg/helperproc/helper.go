@@ -106,7 +106,7 @@ func SiblingPath(program string) (string, error) {
 
 // Job does one kind of work.
 type Job struct {
-	Do    func(ctx context.Context, in json.RawMessage) (out any, err error)
+	Do         func(ctx context.Context, in json.RawMessage) (out any, err error)
 	ErrorCodes ErrorCodes
 }
 

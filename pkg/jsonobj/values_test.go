@@ -48,7 +48,7 @@ type every struct {
 		B bool `json:"b"`
 	} `json:"several"`
 	Ignored int `json:"-"`
-	private int
+	private int //nolint:unused // the generator must skip it
 }
 
 // base is embedded without a mark: its fields are those of the outer struct.

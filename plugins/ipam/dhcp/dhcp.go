@@ -33,7 +33,7 @@ const Name = "dhcp"
 // New returns the plugin, the asking side.
 func New() *cniskel.Plugin {
 	return &cniskel.Plugin{
-		Name: Name, About: version.About(Name), Versions: version.All(),
+		Name: Name, Usage: version.About(Name), Versions: version.All(),
 		Add: add, Del: del, Check: check, GC: gc, Status: status,
 	}
 }

@@ -48,7 +48,7 @@ func New(d Deps) *cniskel.Plugin {
 		p.node = thisNode
 	}
 	return &cniskel.Plugin{
-		Name: Name, About: version.About(Name), Versions: version.All(),
+		Name: Name, Usage: version.About(Name), Versions: version.All(),
 		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status,
 	}
 }

@@ -30,7 +30,7 @@ const Name = "static"
 func New() *cniskel.Plugin {
 	nothing := func(context.Context, *cniskel.Args) error { return nil }
 	return &cniskel.Plugin{
-		Name: Name, About: version.About(Name), Versions: version.All(),
+		Name: Name, Usage: version.About(Name), Versions: version.All(),
 		Add: add, Del: nothing, Check: check, GC: nothing, Status: status,
 	}
 }

@@ -41,7 +41,7 @@ type Deps struct{}
 func New(Deps) *cniskel.Plugin {
 	return &cniskel.Plugin{
 		Name:     Name,
-		About:    version.About(Name),
+		Usage:    version.About(Name),
 		Versions: version.All(),
 		Add:      add,
 		Del:      del,

@@ -49,7 +49,7 @@ func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
 	return &cniskel.Plugin{
 		Name:     Name,
-		About:    version.About(Name),
+		Usage:    version.About(Name),
 		Versions: version.All(),
 		Add:      p.add,
 		Del:      p.del,

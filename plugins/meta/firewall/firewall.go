@@ -47,7 +47,7 @@ func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
 	return &cniskel.Plugin{
 		Name:     Name,
-		About:    version.About(Name),
+		Usage:    version.About(Name),
 		Versions: version.Since("0.4.0"),
 		Add:      p.add,
 		Del:      p.del,

@@ -50,7 +50,7 @@ type plugin struct{ Deps }
 func New(d Deps) *cniskel.Plugin {
 	p := &plugin{d}
 	return &cniskel.Plugin{
-		Name: Name, About: version.About(Name), Versions: version.All(),
+		Name: Name, Usage: version.About(Name), Versions: version.All(),
 		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status,
 	}
 }

@@ -107,7 +107,7 @@ func New(k Kind, d Deps) *cniskel.Plugin {
 	p := &plugin{d, k}
 	return &cniskel.Plugin{
 		Name:     k.Name,
-		About:    version.About(k.Name),
+		Usage:    version.About(k.Name),
 		Versions: version.All(),
 		Add:      p.add,
 		Del:      p.del,
