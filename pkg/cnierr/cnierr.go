@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -57,7 +58,7 @@ func (e *Error) object() *types.Error {
 	if e.cause != nil {
 		details = joinNonEmpty(details, e.cause.Error())
 	}
-	return &types.Error{Code: legal(e.Code), Msg: e.Msg, Details: oneLine(details)}
+	return &types.Error{Code: legal(e.Code), Msg: oneLine(e.Msg), Details: oneLine(details)}
 }
 
 // New returns an error with the given code.
@@ -152,7 +153,20 @@ func joinNonEmpty(a, b string) string {
 	return a + ": " + b
 }
 
-// oneLine folds the newlines of errors.Join: many runtimes log one line.
+// oneLine folds the newlines of errors.Join, since many runtimes log one line. It escapes other control characters:
+// the text of a value may come from a pod's annotation, and must not write lines of its own into a log.
 func oneLine(s string) string {
-	return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
+	s = strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
+	if !strings.ContainsFunc(s, unicode.IsControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, c := range s {
+		if unicode.IsControl(c) {
+			fmt.Fprintf(&b, `\x%02x`, c)
+		} else {
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
 }

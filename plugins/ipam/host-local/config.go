@@ -217,17 +217,17 @@ func parseAddr(s string) (netip.Addr, error) {
 // loadRequests collects the addresses that were asked for. All sources count;
 // none overrides another. A prefix length is allowed and ignored.
 func (c *config) loadRequests(cniArgs string, n *netConf, rc *runtimeConf) error {
+	asked := make(map[netip.Addr]bool)
 	add := func(key, text string) error {
 		ip, _, _ := strings.Cut(text, "/")
 		a, err := parseAddr(ip)
 		if err != nil || (ip != text && !validCIDR(text)) {
 			return cnierr.Config(key, text, "not an IP address")
 		}
-		for _, r := range c.requested {
-			if r.addr == a {
-				return nil
-			}
+		if asked[a] {
+			return nil
 		}
+		asked[a] = true
 		c.requested = append(c.requested, request{addr: a, key: key})
 		return nil
 	}

@@ -131,7 +131,7 @@ func (s *store) names() (map[netip.Addr]fs.DirEntry, error) {
 	out := make(map[netip.Addr]fs.DirEntry, len(entries))
 	for _, e := range entries {
 		addr, err := netip.ParseAddr(e.Name())
-		if err == nil && e.Type().IsRegular() && addr.String() == e.Name() {
+		if err == nil && addr.Zone() == "" && e.Type().IsRegular() && addr.String() == e.Name() {
 			out[addr] = e
 		}
 	}

@@ -182,16 +182,15 @@ func (c *config) replaced(n *netConf) error {
 
 // validate refuses what no interface could be given.
 func (c *config) validate() error {
-	perFamily := map[bool]int{}
-	for i, e := range c.addrs {
+	perFamily, seen := map[bool]int{}, make(map[netip.Addr]bool, len(c.addrs))
+	for _, e := range c.addrs {
 		if e.prefix.Addr().IsUnspecified() || e.prefix.Addr().IsMulticast() {
 			return cnierr.Config(e.key, e.prefix.String(), "no interface can have this address")
 		}
-		for _, o := range c.addrs[:i] {
-			if o.prefix.Addr() == e.prefix.Addr() {
-				return cnierr.Config(e.key, e.prefix.String(), "the address is given twice")
-			}
+		if seen[e.prefix.Addr()] {
+			return cnierr.Config(e.key, e.prefix.String(), "the address is given twice")
 		}
+		seen[e.prefix.Addr()] = true
 		if e.gateway.IsValid() && e.gateway.Is4() != e.prefix.Addr().Is4() {
 			return cnierr.Config(e.key, e.prefix.String(), "its gateway "+e.gateway.String()+" is of the other family")
 		}

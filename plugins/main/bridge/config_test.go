@@ -224,15 +224,3 @@ func TestConflicts(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParse(f *testing.F) {
-	f.Add(`"bridge":"x","vlanTrunk":[{"minID":1,"maxID":3}],"ipam":{}`, "MAC=02:00:00:00:00:01")
-	f.Fuzz(func(t *testing.T, conf, args string) {
-		a := call("1.1.0", "c", "eth0", "/x", conf)
-		a.Args = args
-		if r, err := parse(a); err == nil && (r.Bridge == "" || len(r.Bridge) > 15) {
-			t.Fatalf("accepted bridge %q", r.Bridge)
-		}
-		_, _ = parseDel(a.StdinData)
-	})
-}

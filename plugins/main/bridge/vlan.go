@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -19,16 +18,16 @@ func vlanGatewayName(bridge string, vlan int) string { return fmt.Sprintf("%s.%d
 
 // parseTrunk turns vlanTrunk into ascending ranges without overlap.
 func (r *request) parseTrunk() error {
-	var ids []int
+	var wanted [maxVLAN + 1]bool // a list of ids would be as long as the product of items and their ranges
 	for i, item := range r.VLANTrunk {
-		got, err := item.ids(fmt.Sprintf("vlanTrunk[%d]", i))
-		if err != nil {
+		if err := item.mark(fmt.Sprintf("vlanTrunk[%d]", i), &wanted); err != nil {
 			return err
 		}
-		ids = append(ids, got...)
 	}
-	slices.Sort(ids)
-	for _, id := range slices.Compact(ids) {
+	for id, yes := range wanted {
+		if !yes {
+			continue
+		}
 		if n := len(r.trunk); n > 0 && int(r.trunk[n-1].To) == id-1 {
 			r.trunk[n-1].To = uint16(id)
 			continue
@@ -38,35 +37,34 @@ func (r *request) parseTrunk() error {
 	return nil
 }
 
-// ids lists the VLANs of one item. key names the item in errors.
-func (t trunkItem) ids(key string) ([]int, error) {
+// mark marks the ids of one item, whose key is for errors.
+func (t trunkItem) mark(key string, wanted *[maxVLAN + 1]bool) error {
 	bad := func(name string, v int) error {
 		return cnierr.Config(key+"."+name, v, "must be 1 to 4094")
 	}
-	var ids []int
 	switch {
 	case t.MinID != nil && t.MaxID == nil:
-		return nil, cnierr.Config(key+".minID", *t.MinID, "minID and maxID only work together")
+		return cnierr.Config(key+".minID", *t.MinID, "minID and maxID only work together")
 	case t.MinID == nil && t.MaxID != nil:
-		return nil, cnierr.Config(key+".maxID", *t.MaxID, "minID and maxID only work together")
+		return cnierr.Config(key+".maxID", *t.MaxID, "minID and maxID only work together")
 	case t.MinID != nil && !validVLAN(*t.MinID):
-		return nil, bad("minID", *t.MinID)
+		return bad("minID", *t.MinID)
 	case t.MaxID != nil && !validVLAN(*t.MaxID):
-		return nil, bad("maxID", *t.MaxID)
+		return bad("maxID", *t.MaxID)
 	case t.MinID != nil && *t.MinID > *t.MaxID:
-		return nil, cnierr.Config(key+".minID", *t.MinID, fmt.Sprintf("is greater than maxID %d", *t.MaxID))
+		return cnierr.Config(key+".minID", *t.MinID, fmt.Sprintf("is greater than maxID %d", *t.MaxID))
 	case t.ID != nil && !validVLAN(*t.ID):
-		return nil, bad("id", *t.ID)
+		return bad("id", *t.ID)
 	}
 	if t.MinID != nil {
 		for id := *t.MinID; id <= *t.MaxID; id++ {
-			ids = append(ids, id)
+			wanted[id] = true
 		}
 	}
 	if t.ID != nil {
-		ids = append(ids, *t.ID)
+		wanted[*t.ID] = true
 	}
-	return ids, nil
+	return nil
 }
 
 func validVLAN(id int) bool { return id >= 1 && id <= maxVLAN }

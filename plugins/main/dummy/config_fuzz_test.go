@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dummy
+
+import (
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
+	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
+)
+
+// An accepted configuration is carried whole: what it says is what encoding/json reads.
+func FuzzParseConfig(f *testing.F) {
+	fuzztest.AddConfigurations(f, Name)
+	f.Fuzz(func(t *testing.T, stdin []byte, args string) {
+		fuzztest.SameAsJSON(t, stdin, &conf{}, &conf{})
+		a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c", IfName: "eth0", Netns: "/x", Args: args, StdinData: jsonobj.NewDocument(stdin)}}
+		var r *sublink.Request
+		var err error
+		fuzztest.Bounded(t, len(stdin)+len(args), func() { r, err = parse(a) })
+		if err != nil {
+			fuzztest.Refused(t, err, len(stdin)+len(args))
+			return
+		}
+		if r.HasMaster || !r.NeedIPAM {
+			t.Errorf("%+v", r)
+		}
+	})
+}
