@@ -41,10 +41,26 @@ const (
 	DefaultAdminChain = "CNI-ADMIN"
 
 	chainNameLen   = 28  // what iptables takes
+	deviceNameLen  = 15  // IFNAMSIZ less the end of the string
 	nftCommentLen  = 128 // of a rule
 	iptCommentLen  = 255
 	nftIDHashChars = 16
 )
+
+// ChainNameRule says what ValidChainName wants, for an error.
+const ChainNameRule = "must be 1-28 characters without white space, quotes or a leading dash"
+
+// ValidChainName reports whether a configuration's name of an iptables chain can stand in a rule as one word. iptables-restore
+// reads rules as lines, so a name with a line break would be a rule of its own.
+func ValidChainName(name string) bool { return validWord(name, chainNameLen) }
+
+// ValidDeviceName is ValidChainName for the name of a network device.
+func ValidDeviceName(name string) bool { return validWord(name, deviceNameLen) }
+
+func validWord(s string, size int) bool {
+	return s != "" && len(s) <= size && s[0] != '-' && s[0] != '!' &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;{}@/`, r) })
+}
 
 // hashed returns prefix and as many hex digits of SHA-512(what) as make size.
 func hashed(size int, prefix, what string) string {

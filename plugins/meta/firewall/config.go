@@ -5,7 +5,6 @@ package firewall
 import (
 	"encoding/json"
 	"errors"
-	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -50,8 +49,8 @@ func parse(stdin *jsonobj.Document) (*Conf, error) {
 	if conf.policy, err = policy.Parse(conf.IngressPolicy, conf.Rules); err != nil {
 		return nil, policyError(err)
 	}
-	if c := conf.IptablesAdminChainName; c != "" && !nameOK(c, maxChainName) {
-		return nil, cnierr.Config("iptablesAdminChainName", c, "must be 1-28 characters without white space, quotes or a leading dash")
+	if c := conf.IptablesAdminChainName; c != "" && !netfilter.ValidChainName(c) {
+		return nil, cnierr.Config("iptablesAdminChainName", c, netfilter.ChainNameRule)
 	}
 	return conf, nil
 }
@@ -76,15 +75,3 @@ func policyError(err error) error {
 
 // isolates reports whether the ingressPolicy keeps pods apart.
 func (c *Conf) isolates() bool { return c.policy.Mode != policy.ModeOpen }
-
-// Lengths that the kernel allows.
-const (
-	maxChainName = 28
-	maxIfName    = 15
-)
-
-// nameOK reports that s can be a word of a rule and nothing else.
-func nameOK(s string, size int) bool {
-	return s != "" && len(s) <= size && s[0] != '-' && s[0] != '!' &&
-		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;{}@/`, r) })
-}

@@ -40,7 +40,7 @@ func (b tables) firewall(r request) (netfilter.Firewall, error) {
 		return f, nil
 	}
 	f.Bridge = bridgeOf(r)
-	if !nameOK(f.Bridge, maxIfName) {
+	if !netfilter.ValidDeviceName(f.Bridge) {
 		return f, cnierr.Config("ingressPolicy", f.Policy, "prevResult names no bridge: chain the firewall after a plugin that makes one")
 	}
 	return f, nil

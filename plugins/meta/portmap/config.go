@@ -131,6 +131,9 @@ func (c *Conf) validate() error {
 	if err := validateBackend(c.Backend); err != nil {
 		return err
 	}
+	if chain := c.ExternalSetMarkChain; chain != nil && !netfilter.ValidChainName(*chain) {
+		return cnierr.Config("externalSetMarkChain", *chain, netfilter.ChainNameRule)
+	}
 	if bit := c.MarkMasqBit; bit != nil {
 		if *bit < 0 || *bit > 31 {
 			return cnierr.Config("markMasqBit", *bit, "must be 0-31")
