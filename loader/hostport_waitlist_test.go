@@ -13,8 +13,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // A run directory that is full stops who takes a port over, but not those that give theirs up: they are what makes room.

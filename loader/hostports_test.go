@@ -9,8 +9,9 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 func port(hostPort uint16, pod string, podPort uint16) hostport.Mapping {
