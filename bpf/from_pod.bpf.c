@@ -84,19 +84,19 @@ static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct
 					     struct sl_endpoint_stats *st, __u64 now)
 {
 	struct sl_endpoint *peer = endpoint_lookup(p->tuple.remote);
-	struct sl_tuple back;
+	struct sl_ct_scratch *s = ct_scratch(); /* the key is too big for the stack of kernels before 6.9 */
 	struct sl_ct_entry *ct;
 	int verdict;
 
-	if (!peer || p->seg_len > peer->mtu)
+	if (!s || !peer || p->seg_len > peer->mtu)
 		return SL_NEXT;
-	tuple_reverse(&back, p);
-	ct = ct_lookup_entry(&back, peer->owner, now);
+	tuple_reverse(&s->key, p);
+	ct = ct_lookup_entry(&s->key, peer->owner, now);
 	/* The peer's entry has gone, or its policy is another one now: learn again. */
 	if (!ct || ct->policy != peer->policy)
 		return SL_NEXT;
 	if (!(peer->flags & SL_EP_QDISC_RX)) /* else sl_to_pod does */
-		ct_update(&back, ct, p, SL_RX, skb->len, now);
+		ct_update(&s->key, ct, p, SL_RX, skb->len, now);
 	verdict = fast_pod_to_pod(skb, p, peer);
 	if (st && verdict == TC_ACT_REDIRECT)
 		st->tx_fast++;
@@ -118,7 +118,7 @@ static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	if (unlikely(rewrite_packet(skb, p, SL_TX, flags & SL_CT_NAT ? &ct->other : &p->tuple, true)))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
-	ct_delete_if_closed(&p->tuple, ct, p);
+	ct_delete_if_closed(&p->tuple, ct, p, SL_TX);
 	cb_mark(skb);
 	verdict = fast_xmit(skb, out, &route);
 	if (unlikely(verdict == TC_ACT_SHOT))

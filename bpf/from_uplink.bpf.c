@@ -181,12 +181,17 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 static __always_inline void create_inbound(const struct sl_pkt *p, struct sl_ct_match *m, __u64 now)
 {
 	struct sl_ct_scratch *s;
+	struct sl_ct_entry *old;
 
 	if (!pkt_opens(p))
 		return;
 	m->ep = endpoint_lookup(p->tuple.local);
 	s = ct_scratch();
 	if (!m->ep || !s)
+		return;
+	/* Under a policy sl_to_pod says whether a SYN opens anything: one that it drops must not have ended the pod's connection. */
+	old = ct_lookup_entry(&p->tuple, m->ep->owner, now);
+	if (old && old->policy && (old->flags & SL_CT_ASSURED) && !(old->flags & SL_CT_CLOSING))
 		return;
 	*m->key = p->tuple;
 	ct_init(&s->entry, m->ep->owner, 0, now);
@@ -423,7 +428,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	/* 5. forward: to the pod past the stack, or to the stack */
 	if (likely(fast)) {
-		ct_delete_if_closed(m.key, m.ct, &p);
+		ct_delete_if_closed(m.key, m.ct, &p, SL_RX);
 		return fast_to_pod(skb, m.ep);
 	}
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED))

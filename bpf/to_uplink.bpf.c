@@ -79,6 +79,7 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slo
 	if (!(ct->flags & SL_CT_TX_SEEN_FIRST)) {
 		__sync_fetch_and_add(&ct->tx_packets, 1);
 		__sync_fetch_and_add(&ct->tx_bytes, skb->len);
+		tcp_seq_note_tx(ct, p);
 	}
 	confirm_tx(skb, slow, ct, now);
 	return translate(skb, slow, ep, ct, now);
@@ -97,6 +98,7 @@ static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_
 		ct_init(&s->entry, ep->owner, SL_CT_REPLIED, now);
 		s->entry.tx_packets = 1;
 		s->entry.tx_bytes = skb->len;
+		tcp_seq_note_tx(&s->entry, &slow->outer.p);
 		ct_insert(&slow->outer.p.tuple, &s->entry);
 	}
 	return pass_unchanged(slow, now);
@@ -137,6 +139,9 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 	if (ct && ((ct->flags & SL_CT_PEER_LOCAL) || (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) ==
 							     (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)))
 		ct = NULL;
+	/* sl_from_pod has not seen this tuple, so it has not noted the packet. */
+	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST))
+		tcp_seq_note_tx(ct, p);
 	/* 3. a connection with an outside tuple */
 	if (ct && (ct->flags & SL_CT_NAT)) {
 		if (!(ct->flags & SL_CT_TX_SEEN_FIRST))

@@ -32,7 +32,7 @@ func TestPrivilegedFastPathImmediate(t *testing.T) {
 		if proto == tcp {
 			j.inFast("FA")
 			j.outFast("FA")
-			j.inFast("A") // the last: the record goes with it
+			j.inFast("Af") // the last: the record goes with it
 		}
 	})
 }

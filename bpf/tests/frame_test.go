@@ -5,6 +5,7 @@ package tests
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -27,6 +28,8 @@ type frame struct {
 	ttl            uint8
 
 	flags   string // TCP: letters of SAFRP
+	seq     uint32 // TCP
+	ack     uint32
 	id      uint16 // echo identifier
 	reply   bool   // echo reply, not request
 	noSum   bool   // UDP checksum 0
@@ -92,7 +95,7 @@ func (f frame) transport(tb testing.TB, network gopacket.NetworkLayer) []gopacke
 	case tcp:
 		l := &layers.TCP{
 			SrcPort: layers.TCPPort(f.src.Port()), DstPort: layers.TCPPort(f.dst.Port()),
-			Seq: 0x01020304, Ack: 0x0a0b0c0d, Window: 512,
+			Seq: f.seq, Ack: f.ack, Window: 512,
 		}
 		for _, c := range f.flags {
 			switch c {
@@ -183,6 +186,7 @@ func (c conn) as(local netip.AddrPort) conn {
 func (c conn) tx(kind string) frame {
 	f := c.frame(kind)
 	f.src, f.dst, f.reply = c.local, c.remote, c.remoteAsks
+	f.number(!c.remoteAsks)
 	return f
 }
 
@@ -190,7 +194,28 @@ func (c conn) tx(kind string) frame {
 func (c conn) rx(kind string) frame {
 	f := c.frame(kind)
 	f.src, f.dst, f.reply = c.remote, c.local, !c.remoteAsks
+	f.number(c.remoteAsks)
 	return f
+}
+
+// The byte that each end sends next. Nothing that a connection sends counts: each packet begins there again,
+// a SYN before it. The letter f in the flags acknowledges a FIN.
+const (
+	seqLocal  = 0x01020304
+	seqRemote = 0x0a0b0c0d
+)
+
+func (f *frame) number(local bool) {
+	f.seq, f.ack = seqRemote, seqLocal
+	if local {
+		f.seq, f.ack = seqLocal, seqRemote
+	}
+	if strings.Contains(f.flags, "S") {
+		f.seq--
+	}
+	if strings.Contains(f.flags, "f") {
+		f.ack++
+	}
 }
 
 func (c conn) frame(kind string) frame {

@@ -102,7 +102,7 @@ func TestPrivilegedHostPortClose(t *testing.T) {
 			w.wantFlow(proven, j.inside, live|flowFinRX)
 			j.outFast("FA")
 			old := w.wantFlow(proven, j.inside, live|flowFinRX|flowFinTX)
-			j.inFast("A")
+			j.inFast("Af")
 			w.wantNoFlow(j.inside) // it ended with its last packet
 			w.later(time.Second)
 			reopened(j, old)

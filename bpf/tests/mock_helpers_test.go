@@ -32,7 +32,7 @@ const (
 	seamPktType = 28 // u32: argument of bpf_skb_change_type + 1; 0 = not called
 	seamNeigh   = 32 // 20 bytes: struct bpf_redir_neigh
 	seamRival   = 56 // struct sl_flow: what failMapRace inserts
-	seamSize    = 56 + 144
+	seamSize    = 56 + 152
 )
 
 // A test cannot set skb->tc_classid, which carries the number of a pod's own device: its loads become loads of skb->cb.

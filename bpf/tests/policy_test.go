@@ -240,6 +240,8 @@ func TestPrivilegedPolicyHost(t *testing.T) {
 			w.step(podIngress, podA.name, in.bytes(w.tb), passes(in.bytes(w.tb)))
 			w.step(podEgress, podA.name, out.bytes(w.tb), passes(out.bytes(w.tb)))
 			in.flags, out.flags = "A", "PA"
+			in.number(j.inside.remoteAsks)
+			out.number(!j.inside.remoteAsks)
 		}
 		w.wantFlows(1, 0) // proven: it lives as long as it is used
 		j.inside.local = at(podA.addr(family), j.inside.local.Port()+1)

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "e6fff67b4292e31b03014f866a125562adf219409f4ed9ae71aabecdbff121b9"
+const build = "f2f57be1213ac927595aade41b5f1cce15667ec0ee037fdbc4c4c623146932e2"

@@ -42,7 +42,9 @@ type TypesSlCtEntry struct {
 	Policy             uint16
 	NexthopDst         [6]uint8
 	NexthopSrc         [6]uint8
-	Pad                [4]uint8
+	TxAck              uint32
+	RxEnd              uint32
+	TxEnd              uint32
 }
 
 type TypesSlCtFlag uint32

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "conntrack_types.h"
+#include "tcp_seq.h"
 #include "../packet/parse.h"
 #include "../base/time.h"
 
@@ -262,7 +263,7 @@ static __always_inline void ct_cache_nexthop(struct sl_ct_entry *ct, const __u8 
 /*
  * Accounts a packet at the first hook of its direction. A connection becomes assured, out of reach
  * of floods, when the pod's own connection is answered, or when a client goes on after the answer.
- * A spoofed source never gets that far.
+ * A spoofed source never gets that far: of TCP, a packet must continue the connection.
  */
 static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key, struct sl_ct_entry *ct,
 						     const struct sl_pkt *p, enum sl_dir dir, __u32 len, __u64 now)
@@ -270,18 +271,14 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 	bool pod_opened = ct->flags & SL_CT_POD_OPENED;
 	bool opener = pod_opened == (dir == SL_TX);
 	__u32 flags = ct->flags;
-	bool proven;
+	bool proven, in_order = true;
 
 	proven = pod_opened ? !opener : opener && (flags & SL_CT_REPLIED);
 	flags |= dir == SL_TX ? SL_CT_TX_SEEN_FIRST : SL_CT_RX_SEEN_FIRST;
 	if (!opener)
 		flags |= SL_CT_REPLIED;
-	if (p->tcp_flags & SL_TCP_FIN)
-		flags |= dir == SL_TX ? SL_CT_FIN_TX : SL_CT_FIN_RX;
-	if (p->tcp_flags & SL_TCP_RST)
-		flags |= SL_CT_RST;
-	else if (p->tcp_flags & SL_TCP_ACK)
-		flags &= ~SL_CT_RST; /* the receiver did not accept the RST: it answers */
+	if (likely(p->tcp_flags))
+		flags = dir == SL_TX ? tcp_seq_tx(ct, p, flags) : tcp_seq_rx(ct, p, flags, &in_order);
 	if (unlikely(flags != ct->flags))
 		ct->flags = flags;
 	ct->last_seen = now;
@@ -292,25 +289,26 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 		__sync_fetch_and_add(&ct->rx_packets, 1);
 		__sync_fetch_and_add(&ct->rx_bytes, len);
 	}
-	if (proven && unlikely(!(flags & (SL_CT_ASSURED | SL_CT_RST))))
+	if (proven && unlikely(!(flags & (SL_CT_ASSURED | SL_CT_RST))) && (in_order || pod_opened))
 		return ct_assure(key, ct);
 	return ct;
 }
 
 /*
- * Deletes the entry of a hostPort's TCP connection with its last packet (a RST, or the answer to
- * the second FIN), once that packet has left. A new entry then reuses warm memory. A packet that
- * still comes (a repeated FIN) needs no entry: the mapping leads to the pod. Other entries stay
- * until they time out: a masqueraded connection keeps its port, and one to the pod's own address
- * must stay untranslated.
+ * Deletes the entry of a hostPort's TCP connection with its last packet (the pod's RST, or the
+ * answer to the second FIN), once that packet has left. From outside only an acknowledgment of the
+ * pod's FIN is a last packet: the pod may refuse a RST. A new entry then reuses warm memory. A
+ * packet that still comes (a repeated FIN) needs no entry: the mapping leads to the pod. Other
+ * entries stay until they time out: a masqueraded connection keeps its port, and one to the pod's
+ * own address must stay untranslated.
  */
 static __always_inline void ct_delete_if_closed(const struct sl_tuple *key, const struct sl_ct_entry *ct,
-						const struct sl_pkt *p)
+						const struct sl_pkt *p, enum sl_dir dir)
 {
 	__u32 flags = ct->flags;
-	bool over = (flags & SL_CT_RST) ||
-		    ((flags & SL_CT_FIN_TX) && (flags & SL_CT_FIN_RX) && !(p->tcp_flags & SL_TCP_FIN));
+	bool over = (flags & SL_CT_FIN_TX) && (flags & SL_CT_FIN_RX) && !(p->tcp_flags & SL_TCP_FIN);
 
+	over = dir == SL_TX ? over || (flags & SL_CT_RST) : over && p->ack == ct->tx_end;
 	if (unlikely(over) && (flags & (SL_CT_DNAT | SL_CT_CLIENT_PORT)) == SL_CT_DNAT)
 		bpf_map_delete_elem(&sl_ct, key);
 }

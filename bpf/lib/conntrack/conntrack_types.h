@@ -56,6 +56,9 @@ struct sl_ct_entry {
 	__u16 policy;	     /* id of the policy that admitted it (sl_dev_policy); 0 = none */
 	__u8 nexthop_dst[6]; /* next hop's MAC */
 	__u8 nexthop_src[6]; /* the uplink's */
-	__u8 pad[4];
+	/* TCP's sequence space in host byte order, see tcp_seq.h. */
+	__u32 tx_ack; /* what the pod expects next, as it last said; 0 = it said nothing yet */
+	__u32 rx_end; /* end of what came in order behind tx_ack */
+	__u32 tx_end; /* end of what the pod sent; 0 = it sent nothing yet */
 };
-_Static_assert(sizeof(struct sl_ct_entry) == 144, "sl_ct_entry is a map value: no hidden padding");
+_Static_assert(sizeof(struct sl_ct_entry) == 152, "sl_ct_entry is a map value: no hidden padding");

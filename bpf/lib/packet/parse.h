@@ -56,8 +56,11 @@ enum sl_parsed {
 /* What the programs know of a packet. Offsets are from the Ethernet header. */
 struct sl_pkt {
 	struct sl_tuple tuple;
-	__u32 l4_off;
-	__u32 seg_len; /* bytes of one IP packet; for a GSO packet, of one segment */
+	__u16 l4_off;
+	__u16 seg_len; /* bytes of one IP packet, modulo 65536; for a GSO packet, of one segment */
+	__u32 seq;     /* TCP, host byte order, as are the next two */
+	__u32 ack;
+	__u32 seq_len; /* what the packet takes of the sequence space, with all its segments */
 	__u8 family;   /* 4 or 6 */
 	__u8 ttl;
 	__u8 tcp_flags; /* 0 when not TCP */
@@ -147,19 +150,33 @@ static __always_inline bool pull(struct __sk_buff *skb, __u32 len)
 	return bpf_skb_pull_data(skb, len) == 0;
 }
 
+/*
+ * Takes over the TCP header. bytes: of the header and all that follows, in a GSO packet of all segments. A header that claims
+ * to be longer takes a negative length: such a packet advances nothing.
+ */
+static __always_inline void pkt_set_tcp(struct sl_pkt *p, const struct tcphdr *th, __u32 bytes)
+{
+	__u8 flags = ((const __u8 *)th)[13];
+
+	p->tcp_flags = flags;
+	p->seq = bpf_ntohl(th->seq);
+	p->ack = bpf_ntohl(th->ack_seq);
+	p->seq_len = bytes - (__u32)th->doff * 4 + (flags & SL_TCP_FIN) + ((flags & SL_TCP_SYN) >> 1);
+}
+
 static __always_inline enum sl_parsed parse_l4(struct __sk_buff *skb, struct sl_pkt *p, enum sl_dir dir)
 {
 	/* The mask tells the verifier what the parsers above guarantee: ETH_HLEN + at most 60. */
 	__u32 off = p->l4_off & 0x7f;
 	__u32 hdr_len = p->tuple.proto == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr);
-	__u32 l4_len = hdr_len;
+	__u32 l4_len = hdr_len, gso_size = skb->gso_size;
 	void *data, *end;
 
 	/*
 	 * Bytes beyond the length in the header are padding. A longer GSO packet has 0 there (BIG
 	 * TCP).
 	 */
-	if (unlikely(p->seg_len < off - ETH_HLEN + hdr_len) && !skb->gso_size)
+	if (unlikely(p->seg_len < off - ETH_HLEN + hdr_len) && !gso_size)
 		return SL_PARSED_L3;
 	if (unlikely(!pull(skb, off + hdr_len)))
 		return SL_PARSED_L3;
@@ -173,7 +190,7 @@ static __always_inline enum sl_parsed parse_l4(struct __sk_buff *skb, struct sl_
 		if (unlikely((void *)(th + 1) > end))
 			return SL_PARSED_L3;
 		pkt_set_ports(p, dir, th->source, th->dest);
-		p->tcp_flags = ((__u8 *)th)[13];
+		pkt_set_tcp(p, th, gso_size ? skb->len - off : p->seg_len - (off - ETH_HLEN));
 		l4_len = (__u32)th->doff * 4;
 		break;
 	}
@@ -200,8 +217,8 @@ static __always_inline enum sl_parsed parse_l4(struct __sk_buff *skb, struct sl_
 	default:
 		return SL_PARSED_L3;
 	}
-	if (skb->gso_size)
-		p->seg_len = off - ETH_HLEN + l4_len + skb->gso_size;
+	if (gso_size)
+		p->seg_len = off - ETH_HLEN + l4_len + gso_size;
 	return SL_PARSED_L4;
 }
 

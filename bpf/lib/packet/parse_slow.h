@@ -129,7 +129,9 @@ static __always_inline __u32 slow_parse_l4(struct __sk_buff *skb, struct sl_ip_p
 		return SL_SLOW_L3;
 	switch (p->tuple.proto) {
 	case IPPROTO_TCP:
-		p->tcp_flags = inner ? 0 : copy[13];
+		if (!inner)
+			pkt_set_tcp(p, (struct tcphdr *)copy,
+				    skb->gso_size ? skb->len - p->l4_off : p->seg_len - (p->l4_off - pkt->l3_off));
 		pkt_set_ports(p, dir, ports->source, ports->dest);
 		return SL_SLOW_L4;
 	case IPPROTO_UDP:
