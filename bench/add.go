@@ -72,7 +72,7 @@ func interfacePlugins() []interfacePlugin {
 		{name: "ipvlan", keys: object{"master": "eth0"}, kind: "ipvlan"},
 		{name: "vlan", keys: object{"master": "eth0", "vlanId": 100}, kind: "vlan"},
 		{name: "dummy", kind: "dummy"},
-		// The reference makes a namespace for a moment; its end takes the link lock.
+		// Upstream makes a namespace for a moment; its end takes the link lock.
 		{name: "host-device", keys: object{"device": "nic0"}, before: "link add nic0 type veth peer name wire0", settle: 300 * time.Millisecond},
 		{name: "tap"},
 	}

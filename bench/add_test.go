@@ -16,7 +16,7 @@ import (
 )
 
 // "bench add" times ADD and DEL of every plugin that this kernel has devices for.
-// Where the reference's plugins lie beside it, it times them too: that is how
+// Where upstream's plugins lie beside it, it times them too: that is how
 // "bench add -guest" runs.
 func TestPrivilegedAdd(t *testing.T) {
 	bin, err := testbin.Build()

@@ -37,8 +37,8 @@ type bandwidth struct {
 // that a perfect limit lets through.
 const possible = 1448. / 1514
 
-// runBandwidth compares back ends and the reference plugin at each rate. It runs
-// wherever there is ip: the binary, sluice-cni and the reference's bandwidth are
+// runBandwidth compares backends and the upstream plugin at each rate. It runs
+// wherever there is ip: the binary, sluice-cni and upstream's bandwidth are
 // all it needs, so that they can be copied to a machine with another kernel,
 // which is what -kernel does.
 func runBandwidth(ctx context.Context, args []string) error {
@@ -217,8 +217,8 @@ func printShaping(w io.Writer, results []shaping.Result) {
 // Scenarios of the goals.
 const bandwidthGoal = "bandwidth"
 
-// printShapingGoals compares with what Sluice is to reach: goodput within 5 % of what is possible, by either back end, and with edt
-// an echo beside it that takes no longer than beside the reference's.
+// printShapingGoals compares with what Sluice is to reach: goodput within 5 % of what is possible, by either backend, and with edt
+// an echo beside it that takes no longer than beside upstream's.
 func printShapingGoals(w io.Writer, results []shaping.Result) error {
 	var run report.Run
 	var goals []report.Goal

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/vmtest"
 )
 
-// guestReference is where the reference's plugins are while a virtual machine is
+// guestReference is where upstream's plugins are while a virtual machine is
 // made: below the module, so that they go in with the tree. The test that runs in
 // there finds them at the same place.
 const guestReference = "testdata/reference"

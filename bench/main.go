@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench compares Sluice with no plugin at all and with the reference
+// Command bench compares Sluice with no plugin at all and with upstream
 // CNI plugins, in namespaces of its own. README.md says how and what the
 // figures mean. Run it as root.
 //
 //	bench [quick]   traffic and ADD/DEL side by side, under 3 minutes
 //	bench add       ADD of each interface plugin side by side
-//	bench churn     many pods come and go at once: mixed plugins, and against the reference
+//	bench churn     many pods come and go at once: mixed plugins, and against upstream
 //	bench deny      a denied source floods an uplink: the deny list, and a DROP in iptables' raw table
 //	bench profile   where the time of ADD and DEL goes, plugin by plugin
 //	bench udp       the shortest packets through a hostPort
-//	bench bandwidth goodput and delay of a limited pod, by back end and rate
+//	bench bandwidth goodput and delay of a limited pod, by backend and rate
 package main
 
 import (

@@ -248,7 +248,7 @@ func TestPrivilegedFilterPlaceTaken(t *testing.T) {
 	}
 }
 
-// An ingress qdisc, as the reference bandwidth plugin makes, leaves no room for clsact.
+// An ingress qdisc, as upstream bandwidth plugin makes, leaves no room for clsact.
 func TestPrivilegedIngressQdisc(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()

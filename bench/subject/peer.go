@@ -2,7 +2,7 @@
 
 // Package subject builds the worlds that the benchmarks compare: the same client
 // and node, once with nothing in between (direct), once with a pod that the
-// kernel alone forwards to (routed), once with the reference plugins and once
+// kernel alone forwards to (routed), once with the upstream plugins and once
 // with Sluice, these with a number of pods that publish a port.
 package subject
 

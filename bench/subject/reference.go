@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
-// ReferenceSuite takes the reference's plugins from dir, or, when dir is "", from
+// ReferenceSuite takes upstream's plugins from dir, or, when dir is "", from
 // the user's cache directory, where the go command first builds what is missing.
 // They are laid into copies as Sluice lays its own: how a file was written tells in
 // the time that a process takes to start from it.
@@ -69,7 +69,7 @@ func about(plugin string) string {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
-	_ = cmd.Run() // the reference exits 0; what it prints is all that matters
+	_ = cmd.Run() // upstream exits 0; what it prints is all that matters
 	line, _, _ := strings.Cut(errOut.String(), "\n")
 	return strings.TrimSpace(line)
 }

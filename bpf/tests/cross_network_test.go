@@ -24,7 +24,7 @@ func gateways(w *walk) {
 	}
 }
 
-// ipMasq is for everything outside of the pod's own subnet, as the reference has it: also
+// ipMasq is for everything outside of the pod's own subnet, as upstream has it: also
 // for another network of the node. None of it takes the shortcut.
 func TestPrivilegedCrossNetwork(t *testing.T) {
 	fx := newFixture(t, nil)

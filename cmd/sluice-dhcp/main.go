@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
 )
 
-// daemonCommand is the argument that makes the plugin its daemon, as with the reference.
+// daemonCommand is the argument that makes the plugin its daemon, as with upstream.
 const daemonCommand = "daemon"
 
 func main() { os.Exit(run(install.PluginArgs(os.Args)[1:])) }

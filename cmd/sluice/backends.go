@@ -31,7 +31,7 @@ func newChoiceViews(choices map[string]netfilter.Choice) []choiceView {
 	return out
 }
 
-// usedBy counts attachments by what they want and which back end does it.
+// usedBy counts attachments by what they want and which backend does it.
 type usedBy map[string]map[string]int
 
 // newUsedBy reads the sections of all records. What it cannot read it leaves out.
@@ -91,7 +91,7 @@ func (u usedBy) String() string {
 }
 
 // statusBackends says what is used besides eBPF, why and since when, and how
-// many attachments each back end has. A node with eBPF alone has nothing to tell.
+// many attachments each backend has. A node with eBPF alone has nothing to tell.
 func (a *app) statusBackends(v statusView) error {
 	var errs []error
 	for _, c := range v.Choices {

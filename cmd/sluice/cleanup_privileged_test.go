@@ -18,7 +18,7 @@ import (
 )
 
 // What our own pods leave when their namespaces go without a DEL is named and
-// removed by every back end, records and map entries too, and a living pod keeps
+// removed by every backend, records and map entries too, and a living pod keeps
 // all it has.
 func TestPrivilegedCleanupOfSluicePods(t *testing.T) {
 	set := mustBuild(t)

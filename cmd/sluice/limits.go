@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// The back ends of a limit, as records name them.
+// The backends of a limit, as records name them.
 const (
 	limitEDT = "edt"
 	limitTBF = "tbf"

@@ -167,7 +167,7 @@ func mustBuild(t *testing.T) *testbin.Set {
 	return set
 }
 
-// What the reference's pods leave when their namespaces go without a DEL is
+// What upstream's pods leave when their namespaces go without a DEL is
 // named and removed, and nothing else: not what a living pod has, nor what an
 // administrator has put into the same chains.
 func TestPrivilegedCleanupOfUpstream(t *testing.T) {

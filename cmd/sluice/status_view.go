@@ -28,7 +28,7 @@ type statusView struct {
 	AttachPods      string            `json:"attach_pods,omitempty"`
 	Config          *configView       `json:"config,omitempty"` // none: nothing is loaded, or it is not known
 	Choices         []choiceView      `json:"netfilter"`        // tables used where eBPF is not
-	UsedBy          usedBy            `json:"used_by"`          // attachments by feature and back end
+	UsedBy          usedBy            `json:"used_by"`          // attachments by feature and backend
 	Probes          []probeView       `json:"probes"`
 	Devices         []deviceView      `json:"devices"`
 	Local           *localView        `json:"local,omitempty"` // the node's own processes

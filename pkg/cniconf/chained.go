@@ -31,7 +31,7 @@ func PodAddrs(result *types100.Result, ifname string) []netip.Prefix {
 	return addrsOn(result, func(i *types100.Interface) bool { return i.Name == ifname && i.Sandbox != "" })
 }
 
-// NamedAddrs is PodAddrs for who goes by the name alone, as the reference's sbr
+// NamedAddrs is PodAddrs for who goes by the name alone, as upstream's sbr
 // does: not every plugin says which interface is in the pod.
 func NamedAddrs(result *types100.Result, ifname string) []netip.Prefix {
 	return addrsOn(result, func(i *types100.Interface) bool { return i.Name == ifname })
@@ -40,7 +40,7 @@ func NamedAddrs(result *types100.Result, ifname string) []netip.Prefix {
 func addrsOn(result *types100.Result, meant func(*types100.Interface) bool) []netip.Prefix {
 	var out []netip.Prefix
 	for _, ip := range result.IPs {
-		// As the reference plugins: unknown is taken for the pod's.
+		// As the upstream plugins: unknown is taken for the pod's.
 		if n := ip.Interface; n != nil && *n >= 0 && *n < len(result.Interfaces) && !meant(result.Interfaces[*n]) {
 			continue
 		}

@@ -2,7 +2,7 @@
 
 // Package cniconf decodes what a runtime sends: the network configuration on
 // stdin, prevResult, CNI_ARGS and the list of valid attachments. It is lenient
-// where the reference plugins are (case of keys, unknown keys) and strict where
+// where the upstream plugins are (case of keys, unknown keys) and strict where
 // leniency hides mistakes. It knows no plugin's keys; of Sluice it imports attachments,
 // cnierr and jsonobj.
 package cniconf
@@ -51,7 +51,7 @@ func VersionOrDefault(version string) string {
 }
 
 // Load decodes a network configuration. Keys match in any case and unknown
-// keys are ignored, as the reference plugins do. The error (code 6) names the
+// keys are ignored, as the upstream plugins do. The error (code 6) names the
 // key that does not fit; it never repeats the configuration, which may hold
 // secrets.
 func Load(stdin *jsonobj.Document, into any) error {

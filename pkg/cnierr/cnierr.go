@@ -87,7 +87,7 @@ func Wrap(code uint, err error, format string, a ...any) error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, a...), cause: err}
 }
 
-// Unavailable turns ADD's codes for a back end that cannot run (105), or fails
+// Unavailable turns ADD's codes for a backend that cannot run (105), or fails
 // for a reason of the node's (100), into STATUS's (50). Other errors, such as of
 // the configuration, stay.
 func Unavailable(err error) error {

@@ -45,6 +45,6 @@ const (
 	CodeConflict uint = 103
 	// CodeExhausted: no free address is left in a pool.
 	CodeExhausted uint = 104
-	// CodeNoDatapath: the requested back end cannot run on this node.
+	// CodeNoDatapath: the requested backend cannot run on this node.
 	CodeNoDatapath uint = 105
 )

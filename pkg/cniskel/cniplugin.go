@@ -4,7 +4,7 @@
 // and the process contract around them. Plugins are libraries that return a
 // *Plugin; cmd/sluice-cni runs one with Main, pkg/delegate calls one in-process.
 //
-// The protocol (environment, versions, validation) is that of the reference
+// The protocol (environment, versions, validation) is that of upstream
 // skeleton, pkg/skel, without its regular expressions and its decoders, 3 % of an
 // ADD; a test holds the two together. Around it this package adds
 // what the skeleton lacks: a guard against our own network namespace before
@@ -249,7 +249,7 @@ func protect(l *log.Logger, what string, f func() error) (err error) {
 }
 
 // guardNetNS refuses to work on our own network namespace, before anything is
-// done (the reference finds out after its ADD). A path that cannot be opened is
+// done (upstream finds out after its ADD). A path that cannot be opened is
 // left to the plugin: each verb has its own idea of a missing namespace.
 func guardNetNS(c *CmdArgs) error {
 	if c.Netns == "" || c.NetnsOverride == "1" || strings.EqualFold(c.NetnsOverride, "true") {

@@ -49,7 +49,7 @@ func outcomeOf(verb string, args CmdArgs, err *types.Error, stdout string) outco
 	return o
 }
 
-// ofSkeleton is the call under the reference's skeleton, which works on the process.
+// ofSkeleton is the call under upstream's skeleton, which works on the process.
 func ofSkeleton(t *testing.T, env map[string]string, stdin string) outcome {
 	t.Helper()
 	for _, v := range variables {
@@ -109,7 +109,7 @@ func ofOurs(env map[string]string, stdin string) outcome {
 
 var variables = []string{"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE"}
 
-// The reference's skeleton accepts, refuses and passes on the same.
+// Upstream's skeleton accepts, refuses and passes on the same.
 func TestProtocol(t *testing.T) {
 	whole := map[string]string{
 		"CNI_CONTAINERID": "c1", "CNI_NETNS": "/no/such/ns", "CNI_IFNAME": "eth0", "CNI_ARGS": "A=b", "CNI_PATH": "/no/such/dir", "CNI_NETNS_OVERRIDE": "x",

@@ -2,7 +2,7 @@
 
 // Package ipalloc decides which address of a pool comes next. It is pure: it
 // knows ranges and an order, nothing of files, owners or locks. The order is
-// the one of the reference host-local plugin: round robin from the address
+// the one of upstream host-local plugin: round robin from the address
 // reserved last, so that a restarting pod does not get its old address at once.
 // It imports none of our packages.
 package ipalloc

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// env is what every back end works with.
+// env is what every backend works with.
 type env struct {
 	run    runner
 	runDir string // for the lock and the decision

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// DefaultZone is the reference's default of firewalldZone.
+	// DefaultZone is upstream's default of firewalldZone.
 	DefaultZone = "trusted"
 
 	// firewalldTimeout bounds a call: firewalld is single-threaded, and busy for

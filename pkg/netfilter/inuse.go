@@ -77,7 +77,7 @@ func (e env) lookUse(ctx context.Context) (use, error) {
 	return u, e.countLegacy(ctx, &u, func(string, string) bool { return true })
 }
 
-// lookStrangers counts rules that neither we nor the reference plugins made: a
+// lookStrangers counts rules that neither we nor the upstream plugins made: a
 // choice must not speak for itself. It takes a process for each family.
 func (e env) lookStrangers(ctx context.Context) (use, error) {
 	u, err := e.lookUse(ctx)

@@ -169,7 +169,7 @@ func ofBridge(rule, bridge string) bool {
 }
 
 // Strangers reports whether addresses are admitted that known does not have:
-// pods of the reference plugins, which keep no record.
+// pods of the upstream plugins, which keep no record.
 func (t *IPTables) Strangers(ctx context.Context, known func(netip.Addr) bool) (bool, error) {
 	for _, v6 := range []bool{false, true} {
 		if !t.mayHave(v6, "filter", chainForward) {

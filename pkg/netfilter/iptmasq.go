@@ -29,7 +29,7 @@ func (t *IPTables) AddMasq(ctx context.Context, ref attachments.ID, addrs []neti
 	return nil
 }
 
-// planMasq fills the attachment's chain. The reference's name for it leaves the
+// planMasq fills the attachment's chain. Upstream's name for it leaves the
 // interface out, so that another attachment of the container may have rules in
 // it already: they stay.
 func planMasq(ref attachments.ID, addrs []netip.Prefix, v6 bool, have table) script {
@@ -94,7 +94,7 @@ func (t *IPTables) DelMasq(ctx context.Context, ref attachments.ID, addrs, spare
 }
 
 // isFrom reports that the rule's source is one of the addresses. Old releases of
-// the reference wrote the whole subnet.
+// upstream wrote the whole subnet.
 func isFrom(rule string, addrs []netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Prefix) bool {
 		return containsAll(rule, []string{"-s " + host(a.Addr()).String()}) || containsAll(rule, []string{"-s " + a.Masked().String()})

@@ -230,7 +230,7 @@ func masqSources(p Ports, m Mapping) []string {
 }
 
 // DelPorts removes the attachment's chains and all that leads to them, also the
-// chain that old releases of the reference made. A chain that by now leads to
+// chain that old releases of upstream made. A chain that by now leads to
 // other pods only, because the container's name was used again, stays.
 func (t *IPTables) DelPorts(ctx context.Context, h Held) error {
 	old := oldSNATChain(h.Ref)

@@ -20,7 +20,7 @@ import (
 // any business there: replies are to the node's own address, until netfilter
 // translates them back after this point.
 
-// guardComment names the rule; the reference has none.
+// guardComment names the rule; upstream has none.
 func guardComment(ifname string) string { return "sluice: no 127.0.0.0/8 from " + ifname }
 
 func guardRule(ifname string) string {
@@ -53,7 +53,7 @@ func (t *IPTables) EnableLocalnet(ctx context.Context, ifname string) error {
 
 // DisableLocalnet takes back what EnableLocalnet did, unless used says so or a
 // port leads to an address that known does not know, which may be behind the
-// device: a pod of the reference plugins. Both are called while no other plugin of
+// device: a pod of the upstream plugins. Both are called while no other plugin of
 // ours can change anything. A device that is gone took the setting with it.
 func (t *IPTables) DisableLocalnet(ctx context.Context, ifname string, used func() bool, known func(netip.Addr) bool) error {
 	ctx, unlock, err := t.lock(ctx)

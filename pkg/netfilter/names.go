@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
-// Names of the reference plugins v1.9.1 (plugins/meta/portmap,
-// plugins/meta/firewall, pkg/ip/ipmasq_*). They are read by the reference's DEL
+// Names of the upstream plugins v1.9.1 (plugins/meta/portmap,
+// plugins/meta/firewall, pkg/ip/ipmasq_*). They are read by upstream's DEL
 // and must not change.
 const (
 	chainDNAT    = "CNI-HOSTPORT-DNAT"
@@ -79,7 +79,7 @@ func dnatChain(r attachments.ID) string {
 }
 
 // secondDNATChain is the name for a container that is in the network twice, while
-// the other attachment has the reference's.
+// the other attachment has upstream's.
 func secondDNATChain(r attachments.ID) string {
 	return hashed(chainNameLen, "CNI-DN-", r.Network+"\x00"+r.ContainerID+"\x00"+r.IfName)
 }
@@ -102,7 +102,7 @@ func trimComment(c string) string {
 	if len(c) <= iptCommentLen {
 		return c
 	}
-	return c[:iptCommentLen-3] + "..." // the reference keeps one character more than fits
+	return c[:iptCommentLen-3] + "..." // upstream keeps one character more than fits
 }
 
 // masqComment is the comment of every masquerading rule of iptables.

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
-// The values were printed by the reference plugins v1.9.1.
+// The values were printed by the upstream plugins v1.9.1.
 func TestNames(t *testing.T) {
 	tests := []struct{ name, got, want string }{
 		{"masquerade chain", masqChain(attachments.ID{Network: "test", ContainerID: "1234"}), "CNI-2bbe0c48b91a7d1b8a6753a8"},

@@ -4,7 +4,7 @@
 // iptables (nft and legacy variant) and nftables, where eBPF cannot run or is
 // not wanted.
 //
-// Chains, tables and comments have the names of the reference plugins v1.9.1,
+// Chains, tables and comments have the names of the upstream plugins v1.9.1,
 // so that either suite cleans up what the other made. Every change of a table
 // is one transaction (iptables-restore --noflush, nft -f), read before and tried
 // again when somebody else changed the table meanwhile; nothing is run when
@@ -30,7 +30,7 @@ var (
 	ErrDiffers = errors.New("netfilter rules differ")
 )
 
-// Names of the back ends, as in configurations and records.
+// Names of the backends, as in configurations and records.
 const (
 	NameIPTables  = "iptables"
 	NameNFTables  = "nftables"
@@ -41,7 +41,7 @@ const (
 	NameIPTablesLegacy = "iptables-legacy"
 )
 
-// DefaultMarkBit is the reference's default of markMasqBit.
+// DefaultMarkBit is upstream's default of markMasqBit.
 const DefaultMarkBit = 13
 
 // Mapping is one published port.

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// The reference's firewall plugin has no nftables back end, so the table has a
+// Upstream's firewall plugin has no nftables backend, so the table has a
 // name of ours. Addresses and bridges are elements of sets, which cost the same
 // however many pods there are.
 const (

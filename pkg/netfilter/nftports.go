@@ -49,7 +49,7 @@ func (n *NFTables) AddPorts(ctx context.Context, p Ports) error {
 }
 
 // planNFTPorts writes the shared chains and the attachment's rules. Conditions
-// are part of a mapping's own rule: in the shared chains, where the reference
+// are part of a mapping's own rule: in the shared chains, where upstream
 // has them, they would be those of all attachments.
 func planNFTPorts(s *nftScript, p Ports, mappings []Mapping, v6 bool) {
 	family := nftFamily(v6)

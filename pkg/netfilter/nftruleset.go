@@ -17,7 +17,7 @@ func traceTables() []nftName {
 	return slices.Concat(nftPortTables(), nftMasqTables(), nftFirewallTables(), nftGuardTables())
 }
 
-// traces reads our tables and the reference's.
+// traces reads our tables and upstream's.
 func (n *NFTables) traces(ctx context.Context) ([]RuleSet, error) {
 	path, err := n.run.LookPath("nft")
 	if err != nil {

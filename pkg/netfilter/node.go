@@ -67,7 +67,7 @@ var (
 // Options of a Node. The zero value works.
 type Options struct {
 	RunDir  string // empty: DefaultRunDir
-	Default string // the node-wide back end: auto, ebpf, nftables or iptables; empty: auto
+	Default string // the node-wide backend: auto, ebpf, nftables or iptables; empty: auto
 	// Firewall is the default for the firewall plugin; empty: Default.
 	Firewall string
 	// AdmitMark is or-ed into the mark of packets that nftables admits.
@@ -103,7 +103,7 @@ func NewNode(o Options) *Node {
 	return n
 }
 
-// Default is the node-wide back end: auto, ebpf, nftables or iptables.
+// Default is the node-wide backend: auto, ebpf, nftables or iptables.
 func (n *Node) Default() string { return n.byDefault }
 
 // FirewallDefault is Default for the firewall plugin, which knows firewalld too.
@@ -124,7 +124,7 @@ func (n *Node) Named(name string) (Tables, bool) {
 	return nil, false
 }
 
-// Firewalld returns the back end that asks firewalld.
+// Firewalld returns the backend that asks firewalld.
 func (n *Node) Firewalld() *Firewalld { return &Firewalld{} }
 
 // Select returns the tables for a new attachment: those of a name ("nftables",

@@ -87,7 +87,7 @@ func mapping(host string, proto uint8, hostPort uint16, pod string, podPort uint
 	return Mapping{HostIP: netip.MustParseAddr(host), Proto: proto, HostPort: hostPort, PodIP: netip.MustParseAddr(pod), PodPort: podPort}
 }
 
-// The rules of one attachment, in the reference's order but for the places of
+// The rules of one attachment, in upstream's order but for the places of
 // the entries: the last ADD comes first, one address before all.
 func TestPlanPorts(t *testing.T) {
 	p := Ports{

@@ -24,7 +24,7 @@ const DefaultPath = "/etc/sluice/config.json"
 // Backend says what carries the packets.
 type Backend string
 
-// The back ends. BackendAuto takes eBPF where the probes allow it.
+// The backends. BackendAuto takes eBPF where the probes allow it.
 const (
 	BackendAuto     Backend = "auto"
 	BackendEBPF     Backend = "ebpf"
@@ -112,9 +112,9 @@ type Log struct {
 // Config is the node's configuration, validated, with defaults filled in.
 type Config struct {
 	Backend Backend
-	// Firewall is the back end of the firewall plugin where it is to be another: also BackendFirewalld. Empty: Backend.
+	// Firewall is the backend of the firewall plugin where it is to be another: also BackendFirewalld. Empty: Backend.
 	Firewall Backend
-	// IPTables is the variant of iptables that netfilter back ends use.
+	// IPTables is the variant of iptables that netfilter backends use.
 	IPTables  Variant
 	Bandwidth Bandwidth
 	Uplinks   []string // names; empty: found by address and route

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package policy is what a pod may be reached by and what it may reach: the firewall plugin's ingressPolicy and rules, parsed
-// and validated, and as the flat list that back ends carry out. It knows no back end and owns no state.
+// and validated, and as the flat list that backends carry out. It knows no backend and owns no state.
 package policy
 
 import (

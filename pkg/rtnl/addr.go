@@ -142,7 +142,7 @@ func familyOf(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// broadcast returns the last address of an IPv4 prefix, as the reference plugins set it.
+// broadcast returns the last address of an IPv4 prefix, as the upstream plugins set it.
 func broadcast(p netip.Prefix) []byte {
 	b := p.Addr().As4()
 	for i := p.Bits(); i < 32; i++ {

@@ -205,7 +205,7 @@ func (h *Handle) tcRequest(msgType, flags int, m vnl.TcMsg) *vnl.NetlinkRequest 
 const tickNS = 64
 
 // BurstTicks returns how long burst bytes take at rate bytes a second, in ticks, rounded down to whole microseconds as tc and
-// the reference plugins do. A time beyond 274 s is all that fits.
+// the upstream plugins do. A time beyond 274 s is all that fits.
 func BurstTicks(rate uint64, burst uint32) uint32 {
 	us := float64(burst) * 1e6 / float64(rate) // in this order: rounded as there
 	ticks := math.Floor(us) * 1000 / tickNS

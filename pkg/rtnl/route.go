@@ -26,7 +26,7 @@ type Route struct {
 	Table     int          // 0 in AddRoute: main
 	Scope     uint8
 	Type      uint8 // RTN_*; 0 in AddRoute: unicast
-	Protocol  uint8 // RTPROT_*; 0 in AddRoute: boot, as ip-route and the reference plugins set it
+	Protocol  uint8 // RTPROT_*; 0 in AddRoute: boot, as ip-route and the upstream plugins set it
 	Priority  int
 	MTU       int
 	AdvMSS    int

@@ -360,7 +360,7 @@ func parseRedirect(actions []byte) (to int, err error) {
 }
 
 // AddIFB makes an intermediate functional block device, administratively up, whose egress is where packets redirected to it
-// queue. A txqlen of 0 is what the reference plugins set. The error wraps ErrExist when the name is taken.
+// queue. A txqlen of 0 is what the upstream plugins set. The error wraps ErrExist when the name is taken.
 func (h *Handle) AddIFB(name string, mtu, txqlen int) error {
 	req := h.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	msg := vnl.NewIfInfomsg(unix.AF_UNSPEC)

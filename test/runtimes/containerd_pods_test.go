@@ -20,7 +20,7 @@ import (
 func pods(version string) string {
 	firewall := `{ "type": "firewall" },`
 	if version == "0.3.1" {
-		firewall = "" // the reference's knows no version before 0.4.0 either
+		firewall = "" // upstream's knows no version before 0.4.0 either
 	}
 	return fmt.Sprintf(`{ "cniVersion": %q, "name": "pods", "plugins": [
   { "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
@@ -32,7 +32,7 @@ func pods(version string) string {
   { "type": "bandwidth", "capabilities": { "bandwidth": true } } ] }`, version, firewall)
 }
 
-// eachContainerd runs f on a node of Debian's containerd, and with -built of the newest, and of Debian's with the other back ends.
+// eachContainerd runs f on a node of Debian's containerd, and with -built of the newest, and of Debian's with the other backends.
 func eachContainerd(t *testing.T, network string, f func(t *testing.T, c *containerd), more ...string) {
 	t.Helper()
 	run := func(name, backend string, dir func(t *testing.T) string) {

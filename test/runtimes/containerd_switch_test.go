@@ -13,7 +13,7 @@ import (
 // referencePlugins are those of the pods' network.
 var referencePlugins = []string{"bridge", "host-local", "portmap", "firewall", "bandwidth", "loopback"}
 
-// A node goes from the reference's plugins to ours with pods running, and back again.
+// A node goes from upstream's plugins to ours with pods running, and back again.
 func TestPrivilegedContainerdSwitch(t *testing.T) {
 	t.Parallel()
 	eachContainerd(t, pods("1.0.0"), func(t *testing.T, c *containerd) {
@@ -55,7 +55,7 @@ func TestPrivilegedContainerdSwitch(t *testing.T) {
 		for port := uint16(8080); port <= 8082; port++ {
 			c.unpublished(port)
 		}
-		c.sluice("cleanup", "--yes") // what the reference cannot take out
+		c.sluice("cleanup", "--yes") // what upstream cannot take out
 		c.layOurs()
 		c.settled()
 		c.unchanged(before, "the way there and back")

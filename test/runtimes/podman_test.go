@@ -80,7 +80,7 @@ func (p *podman) first(network string) {
 	p.do("rm", "--force", "--time", "0", "first")
 }
 
-// eachBackend runs f on a node for each back end that a node can choose.
+// eachBackend runs f on a node for each backend that a node can choose.
 func eachBackend(t *testing.T, f func(t *testing.T, p *podman)) {
 	t.Helper()
 	for _, b := range []string{"ebpf", "iptables", "nftables"} {
@@ -170,7 +170,7 @@ func TestPrivilegedPodmanPod(t *testing.T) {
 	})
 }
 
-// A node that goes from the reference's plugins to ours and back, with containers that run all the while.
+// A node that goes from upstream's plugins to ours and back, with containers that run all the while.
 func TestPrivilegedPodmanSwap(t *testing.T) {
 	t.Parallel()
 	reference := []string{"bridge", "host-local", "portmap", "firewall", "tuning", "loopback"}
@@ -198,7 +198,7 @@ func TestPrivilegedPodmanSwap(t *testing.T) {
 		p.published(8081, "b")
 		p.do("rm", "--force", "--time", "0", "b")
 		p.unpublished(8081)
-		p.sluice("cleanup", "--yes") // the reference's DEL knows nothing of maps and records
+		p.sluice("cleanup", "--yes") // upstream's DEL knows nothing of maps and records
 		p.layOurs()
 		p.do("rm", "--force", "--time", "0", "a")
 		p.unpublished(8080)

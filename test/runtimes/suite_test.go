@@ -156,7 +156,7 @@ func (m *machine) layOurs() {
 	m.sluice("install", pluginDir)
 }
 
-// layReference puts the reference's plugins there, as its packages do.
+// layReference puts upstream's plugins there, as its packages do.
 func (m *machine) layReference(names ...string) {
 	m.t.Helper()
 	dir, err := testbin.Reference(m.t.Context(), names...)

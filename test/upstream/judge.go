@@ -57,7 +57,7 @@ func plainName(name string) string {
 type verdict struct {
 	plugin  string
 	ran     int
-	machine int               // fail with the reference too
+	machine int               // fail with upstream too
 	known   int               // differ as is written down
 	unknown map[string]string // differ otherwise: what they said
 	stale   []string          // are written down and do not differ

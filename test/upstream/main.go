@@ -5,7 +5,7 @@
 // runtime does. Each suite runs unchanged too, against the code it was written for, which tells what fails for the
 // machine's sake. A specification that only Sluice fails must be in differences.json, with the reason.
 //
-// Nothing of the reference is kept in this module. It needs root, Go and the module proxy; with -kernel the suites run in a virtual machine
+// Nothing of upstream is kept in this module. It needs root, Go and the module proxy; with -kernel the suites run in a virtual machine
 // of test/vm, where all kinds of devices are. docs/upstream-suites.md has the differences.
 package main
 

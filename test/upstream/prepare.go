@@ -28,11 +28,11 @@ const (
 
 // The two forms of a suite's program.
 const (
-	plain   = ".plain.test"   // calls the reference's functions
+	plain   = ".plain.test"   // calls upstream's functions
 	wrapped = ".wrapped.test" // executes the plugins in oursDir
 )
 
-// prepare fetches the suites into dir and leaves in out all that a run needs: test programs, our programs, and the reference's
+// prepare fetches the suites into dir and leaves in out all that a run needs: test programs, our programs, and upstream's
 // plugins with a prefix.
 func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 	src := filepath.Join(dir, "src")
@@ -73,13 +73,13 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 	return goRun(ctx, "", args...)
 }
 
-// The prepared directory is flat: prefixes of the reference's plugins and of its echo programs.
+// The prepared directory is flat: prefixes of upstream's plugins and of its echo programs.
 const (
 	prefix     = "reference-"
 	echoPrefix = "echo-"
 )
 
-// goRun runs the go command, in this module or in a directory of the reference's.
+// goRun runs the go command, in this module or in a directory of upstream's.
 func goRun(ctx context.Context, dir string, args ...string) error {
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir = dir

@@ -70,7 +70,7 @@ func TestPageIsCurrent(t *testing.T) {
 	}
 }
 
-// A specification that ran with the reference and not with Sluice has passed with the one only, whatever it was skipped for.
+// A specification that ran with upstream and not with Sluice has passed with the one only, whatever it was skipped for.
 func TestJudgeNotRun(t *testing.T) {
 	theirs := result{ran: map[string]int{"a": 2, "b": 1}, failed: map[string]string{}}
 	ours := result{ran: map[string]int{"a": 1}, failed: map[string]string{}}

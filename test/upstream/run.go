@@ -74,7 +74,7 @@ func runSuite(ctx context.Context, dir string, s suite, form string) (_ result, 
 	if form == plain {
 		plugins = theirDir
 	}
-	// As the reference's own script: the plugins first in PATH, and no umask.
+	// As upstream's own script: the plugins first in PATH, and no umask.
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `umask 0; exec "$@"`, "sh", filepath.Join(dir, s.plugin+form), "-ginkgo.no-color", "-ginkgo.json-report="+report)
 	cmd.Dir = work
 	cmd.Env = append(os.Environ(), "PATH="+plugins+":"+os.Getenv("PATH"))

@@ -167,7 +167,7 @@ func (o *exchangeOptions) modifiers(id string) []dhcpv4.Modifier {
 	return m
 }
 
-// clientIdentifier is the reference's: type 0 (no hardware address, RFC 2132
+// clientIdentifier is upstream's: type 0 (no hardware address, RFC 2132
 // 9.14) and the attachment's name, cut to what the option holds.
 func clientIdentifier(id string) []byte {
 	b := append([]byte{0}, id...)

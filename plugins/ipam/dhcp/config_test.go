@@ -168,7 +168,7 @@ func TestLongArgument(t *testing.T) {
 	}
 }
 
-// Without any option to ask for, the client library's own list stays, as with the reference: an option 55 of no length is
+// Without any option to ask for, the client library's own list stays, as with upstream: an option 55 of no length is
 // none (RFC 2132 section 9.8), and without a subnet mask no ADD succeeds.
 func TestSkipDefaultAlone(t *testing.T) {
 	t.Parallel()

@@ -63,7 +63,7 @@ func ParseOptions(args []string, w io.Writer) (*Options, error) {
 	case o.Timeout <= 0 || o.ResendMax <= 0 || o.ResendTimeout <= 0:
 		return nil, errors.New("-timeout, -resendmax and -resendtimeout must be more than 0")
 	}
-	if o.SocketPath == "" { // as with the reference
+	if o.SocketPath == "" { // as with upstream
 		o.SocketPath = DefaultSocketPath
 	}
 	return o, nil

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dhcp is the DHCP IPAM plugin: addresses leased from a server on the
-// network that the pod's interface is on. IPv4 only, as the reference.
+// network that the pod's interface is on. IPv4 only, as upstream.
 //
 // A lease has to be renewed as long as the pod lives, which a plugin that is
 // executed and ends cannot do. So there are two roles: the plugin asks a daemon
 // on this node over a Unix socket, and the daemon (Daemon) talks to the servers
-// and keeps the leases. The socket's protocol is the reference's, so either
+// and keeps the leases. The socket's protocol is upstream's, so either
 // side can be replaced first. The package sees neither netlink nor BPF.
 package dhcp
 

@@ -35,7 +35,7 @@ const (
 	renewPace = time.Second
 )
 
-// errNoMoreTries has the reference's words, which its users look for.
+// errNoMoreTries has upstream's words, which its users look for.
 var errNoMoreTries = errors.New("no more tries")
 
 // lease is one attachment's lease and the goroutine that keeps it.

@@ -93,7 +93,7 @@ func classfulRoutes(b []byte) []*types.Route {
 	return routes
 }
 
-// dnsOf is what the server says of name resolution, which the reference drops.
+// dnsOf is what the server says of name resolution, which upstream drops.
 func dnsOf(ack *dhcpv4.DHCPv4) types.DNS {
 	dns := types.DNS{Domain: strings.TrimRight(ack.DomainName(), "\x00")}
 	for _, ip := range ack.DNS() {

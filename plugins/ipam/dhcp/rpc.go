@@ -20,7 +20,7 @@ import (
 // spoken here without that package, which brings an HTTP server and a template
 // engine along: 5 MB in a binary that is started for every pod.
 
-// The methods of the daemon. The first two are the reference's.
+// The methods of the daemon. The first two are upstream's.
 const (
 	serviceName    = "DHCP"
 	methodAllocate = serviceName + ".Allocate"

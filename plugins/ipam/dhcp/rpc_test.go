@@ -35,7 +35,7 @@ func callArgs() *skel.CmdArgs {
 	return &skel.CmdArgs{ContainerID: "c1", Netns: "/ns", IfName: "eth0", Args: "A=b", Path: "/bin", NetnsOverride: "1", StdinData: []byte("{}")}
 }
 
-// peer is a daemon as the reference has it: Go's own net/rpc over HTTP.
+// peer is a daemon as upstream has it: Go's own net/rpc over HTTP.
 type peer struct {
 	got   skel.CmdArgs
 	reply *types100.Result
@@ -114,7 +114,7 @@ func serveTemp(t *testing.T, methods map[string]handler) (socket string) {
 	return l.Addr().String()
 }
 
-// A client that speaks net/rpc, as the reference's plugin, and our daemon.
+// A client that speaks net/rpc, as upstream's plugin, and our daemon.
 func TestNetRPCAgainstServer(t *testing.T) {
 	t.Parallel()
 	var got skel.CmdArgs

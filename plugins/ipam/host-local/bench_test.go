@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// full fills a /16 with n reservations of the reference's kind.
+// full fills a /16 with n reservations of upstream's kind.
 func full(tb testing.TB, n int) *bench {
 	b := newBench(tb, `{"cniVersion":"1.1.0","name":"net","ipam":{"dataDir":"%D","ranges":[[{"subnet":"10.1.0.0/16"}]]}}`)
 	addr := netip.MustParseAddr("10.1.0.2")

@@ -30,7 +30,7 @@ import (
 //  3. In a later boot of the same machine, a file is from before if its tag is
 //     that of a noted earlier boot, and its mtime lies before this boot began.
 //
-// What the reference writes in this boot has no such tag, so it stays. What it
+// What upstream writes in this boot has no such tag, so it stays. What it
 // wrote in an earlier boot after our last visit stays too, until DEL or GC. On
 // file systems that other machines may share, nothing is ever reclaimed.
 

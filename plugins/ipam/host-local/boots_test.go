@@ -33,14 +33,14 @@ func (b *bench) reboot(id string, booted time.Time) { b.node.BootID, b.node.Boot
 func TestRebootReclaims(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, onePool)
-	b.put("10.1.0.6", "ref\r\neth0") // the reference's, seen by the next call
+	b.put("10.1.0.6", "ref\r\neth0") // upstream's, seen by the next call
 	b.mustAdd("a")
 	b.mustAdd("b")
 	b.age(time.Hour, "10.1.0.2", "10.1.0.3", "10.1.0.6")
-	b.put("10.1.0.5", "unseen\r\neth0") // the reference's, after our last call
+	b.put("10.1.0.5", "unseen\r\neth0") // upstream's, after our last call
 	b.age(time.Hour, "10.1.0.5")
 	b.reboot("boot-2", time.Now().Add(-time.Minute))
-	b.put("10.1.0.4", "alive\r\neth0") // the reference's, in this boot before our first call
+	b.put("10.1.0.4", "alive\r\neth0") // upstream's, in this boot before our first call
 	b.mustAdd("a")
 	want := []string{"10.1.0.4", "10.1.0.5", "10.1.0.6", "last_reserved_ip.0"}
 	// The cursor stood at .3, so the next free one is .6, just reclaimed.
@@ -59,7 +59,7 @@ func TestRebootReclaims(t *testing.T) {
 	}
 }
 
-// A reservation of the reference's made in this boot is never reclaimed, even
+// A reservation of upstream's made in this boot is never reclaimed, even
 // when the clock stood in the past at that time and was set right later.
 func TestRebootWrongClock(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 
 //go:generate go run ../../../pkg/jsonobj/gen
 
-// DefaultDataDir is where the reference plugin keeps its reservations.
+// DefaultDataDir is where the upstream plugin keeps its reservations.
 const DefaultDataDir = "/var/lib/cni/networks"
 
 // netConf is what host-local reads of a network configuration: an IPAM plugin

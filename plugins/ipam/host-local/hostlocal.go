@@ -3,7 +3,7 @@
 // Package hostlocal is the host-local IPAM plugin: addresses from ranges of the
 // configuration, reserved in files on this node.
 //
-// It keeps the reference plugin's directory to the byte, so a node can switch
+// It keeps the upstream plugin's directory to the byte, so a node can switch
 // either way with pods running, and both may even take turns. What it adds
 // lives beside that directory and may vanish at any time: an index by owner
 // (index.go) and the notes that tell reservations of an earlier boot

@@ -106,7 +106,7 @@ func (b *bench) files() map[string]string {
 	return out
 }
 
-// put writes a file as the reference plugin does.
+// put writes a file as the upstream plugin does.
 func (b *bench) put(name, content string) {
 	b.t.Helper()
 	dir := filepath.Join(b.data, "net")
@@ -346,7 +346,7 @@ func TestStatus(t *testing.T) {
 	wantCode(t, status(), 50, b.data)
 }
 
-// What the reference writes must be seen at once, whatever the index holds.
+// What upstream writes must be seen at once, whatever the index holds.
 func TestReferenceTakesTurns(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, onePool)
@@ -360,7 +360,7 @@ func TestReferenceTakesTurns(t *testing.T) {
 	wantCode(t, err, 103, "10.1.0.5")
 	b.mustDel("ref")
 	b.mustDel("ref2")
-	// The reference releases ours and reserves the same address for another.
+	// Upstream releases ours and reserves the same address for another.
 	if err := os.Remove(filepath.Join(b.data, "net", "10.1.0.2")); err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +372,7 @@ func TestReferenceTakesTurns(t *testing.T) {
 	}
 }
 
-// A file written in place leaves the directory as it was; its content counts. Old versions of the reference note the
+// A file written in place leaves the directory as it was; its content counts. Old versions of upstream note the
 // container alone.
 func TestFileWrittenInPlace(t *testing.T) {
 	t.Parallel()

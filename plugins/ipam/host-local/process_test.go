@@ -209,7 +209,7 @@ func waitUntilBlocked(t *testing.T, pid int) {
 	t.Fatal("the process does not wait for the lock")
 }
 
-// Where unnamed files are impossible, a reservation is made as the reference
+// Where unnamed files are impossible, a reservation is made as upstream
 // makes it.
 func TestWithoutUnnamedFiles(t *testing.T) {
 	t.Parallel()
@@ -230,7 +230,7 @@ func TestWithoutUnnamedFiles(t *testing.T) {
 	}
 }
 
-// A pod that was at /proc/PID/ns/net has gone, and the PID is one of the node's by now: DEL says so, as the reference does,
+// A pod that was at /proc/PID/ns/net has gone, and the PID is one of the node's by now: DEL says so, as upstream does,
 // and gives the address back all the same.
 func TestDelWithOwnNetNS(t *testing.T) {
 	t.Parallel()

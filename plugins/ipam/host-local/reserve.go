@@ -43,7 +43,7 @@ func (s *store) reserve(owner string, set ipalloc.Set, setIndex int, want reques
 		return netip.Addr{}, err
 	}
 	s.indexAdd(owner, addr)
-	// Losing this only costs the round robin; the reference writes it the same way.
+	// Losing this only costs the round robin; upstream writes it the same way.
 	if err := overwrite(s.lastPath(setIndex), addr.String()); err != nil {
 		return netip.Addr{}, errors.Join(err, s.release(owner, addr))
 	}
@@ -190,7 +190,7 @@ func (f *unnamed) fill(to *os.File) error {
 func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // link names the file. The error is fs.ErrExist when the name is taken. Where
-// unnamed files are impossible it creates and fills the file as the reference
+// unnamed files are impossible it creates and fills the file as upstream
 // does; a crash in between leaves a broken file, which counts as free.
 func (f *unnamed) link(path string) error {
 	if f.temp != nil {

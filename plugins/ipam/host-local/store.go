@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// The reference plugin's format. A file named as the address holds the owner;
+// The upstream plugin's format. A file named as the address holds the owner;
 // these names are not addresses.
 const (
 	lineBreak  = "\r\n"
@@ -32,7 +32,7 @@ const (
 )
 
 // ownerKey is a reservation's content: container, CR LF, interface. Without an
-// interface it is what versions before 0.7 of the reference wrote.
+// interface it is what versions before 0.7 of upstream wrote.
 func ownerKey(id, ifname string) string {
 	id = strings.TrimSpace(id)
 	if ifname == "" {
@@ -50,7 +50,7 @@ type reservation struct {
 
 // store is the locked directory of one network. It is used by one goroutine.
 type store struct {
-	dir  string // <dataDir>/<network>, the reference's
+	dir  string // <dataDir>/<network>, upstream's
 	side string // <dataDir>/.sluice/<network>, ours
 	lock *os.File
 	node Node
@@ -72,7 +72,7 @@ func openStore(ctx context.Context, c *config, node Node, logger *log.Logger, cr
 		node: node, log: logger,
 	}
 	if create {
-		if err := os.MkdirAll(s.dir, 0o755); err != nil { //nolint:gosec // the reference's mode
+		if err := os.MkdirAll(s.dir, 0o755); err != nil { //nolint:gosec // upstream's mode
 			return nil, err
 		}
 	}
@@ -86,7 +86,7 @@ func openStore(ctx context.Context, c *config, node Node, logger *log.Logger, cr
 	return s, nil
 }
 
-// acquire takes the lock the reference plugin takes. It waits as long as the
+// acquire takes the lock the upstream plugin takes. It waits as long as the
 // verb may last; the error is then "try again" (11).
 func (s *store) acquire(ctx context.Context) error {
 	f, err := os.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -140,7 +140,7 @@ func (s *store) names() (map[netip.Addr]fs.DirEntry, error) {
 
 // scan reads every reservation. Files that vanish meanwhile (an operator's rm)
 // are left out. So are those that cannot be read, which unread tells: each is
-// taken and nobody's, as to the reference.
+// taken and nobody's, as to upstream.
 func (s *store) scan() (list []reservation, unread, err error) {
 	names, err := s.names()
 	list = make([]reservation, 0, len(names))

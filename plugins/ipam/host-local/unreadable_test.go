@@ -26,7 +26,7 @@ func (b *bench) unreadable(name string) {
 	b.t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 }
 
-// One file that cannot be read costs its own address, as with the reference, and not the node's pods.
+// One file that cannot be read costs its own address, as with upstream, and not the node's pods.
 func TestPrivilegedUnreadableReservation(t *testing.T) {
 	b := newBench(t, onePool)
 	b.put("10.1.0.2", "lost\r\neth0")

@@ -30,7 +30,7 @@ type netConf struct {
 type ipamConf struct {
 	Addresses []struct {
 		Address string `json:"address"`
-		// Not read: programs that encode the reference's structure write the address a second time, decoded, under this name.
+		// Not read: programs that encode upstream's structure write the address a second time, decoded, under this name.
 		Decoded json.RawMessage `json:"Address"`
 		Gateway string          `json:"gateway"`
 	} `json:"addresses"`

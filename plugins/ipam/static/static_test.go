@@ -238,7 +238,7 @@ func TestStatusAndDel(t *testing.T) {
 	}
 }
 
-// As in the reference, a list may have spaces after its commas.
+// As in upstream, a list may have spaces after its commas.
 func TestSpacesInArgs(t *testing.T) {
 	t.Parallel()
 	a := call("1.0.0", "", "", "IP=10.10.0.1/24, 11.11.0.1/24;GATEWAY=10.10.0.254, 11.11.0.254")

@@ -70,7 +70,7 @@ type request struct {
 }
 
 // vlanAware reports that the bridge must filter VLANs. An empty vlanTrunk asks
-// for it too, as in the reference plugin.
+// for it too, as in the upstream plugin.
 func (r *request) vlanAware() bool { return r.VLAN != 0 || r.VLANTrunk != nil }
 
 // masquerade reports that ipMasq has something to act on.

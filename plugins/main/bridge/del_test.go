@@ -183,7 +183,7 @@ func TestPrivilegedDelSparesOthers(t *testing.T) {
 	}
 }
 
-// TestPrivilegedDelOfReference removes what the reference plugin made: no
+// TestPrivilegedDelOfReference removes what the upstream plugin made: no
 // record, a name of its own choice.
 func TestPrivilegedDelOfReference(t *testing.T) {
 	r := newRig(t)

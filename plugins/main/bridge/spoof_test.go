@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 var spoofRef = attachments.ID{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 
-// TestSpoofRules pins the names, which the reference plugin shares.
+// TestSpoofRules pins the names, which the upstream plugin shares.
 func TestSpoofRules(t *testing.T) {
 	rules := spoofRules(spoofNamesOf(spoofRef), "veth01234567", "02:00:00:00:00:01")
 	var got bytes.Buffer

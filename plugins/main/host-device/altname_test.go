@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
-// The reference finds a device by an alternative name too (netlink.LinkByName)
+// Upstream finds a device by an alternative name too (netlink.LinkByName)
 // and gives it back under the name it had.
 func TestPrivilegedAltName(t *testing.T) {
 	for _, alt := range []string{"alt0", "averyveryverylongname"} {
@@ -45,7 +45,7 @@ func TestPrivilegedDelOfFailedAdd(t *testing.T) {
 	}
 }
 
-// An operator may give the network another name while pods have its devices: they come home as with the reference, and their
+// An operator may give the network another name while pods have its devices: they come home as with upstream, and their
 // addresses are free again.
 func TestPrivilegedDelUnderAnotherName(t *testing.T) {
 	e := newEnv(t, withIPAM)

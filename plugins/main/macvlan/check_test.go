@@ -68,7 +68,7 @@ func TestPrivilegedOnLinkRoute(t *testing.T) {
 	}
 }
 
-// The reference finds a master by an alternative name of more than 15 characters.
+// Upstream finds a master by an alternative name of more than 15 characters.
 func TestPrivilegedAltName(t *testing.T) {
 	require.Link(t, Name)
 	r := plugintest.New(t)

@@ -247,7 +247,7 @@ func TestPrivilegedDel(t *testing.T) {
 	}
 }
 
-// A pod that the reference plugin attached goes too; another attachment's stays.
+// A pod that the upstream plugin attached goes too; another attachment's stays.
 func TestPrivilegedDelByName(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -14,7 +14,7 @@ import (
 )
 
 // A route of the IPAM plugin may have another gateway than the pod: it is asked
-// for on the link, as with the reference plugin, which makes such routes while
+// for on the link, as with the upstream plugin, which makes such routes while
 // the subnet is on the link still.
 func TestPrivilegedOtherGateway(t *testing.T) {
 	t.Parallel()

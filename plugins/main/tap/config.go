@@ -76,7 +76,7 @@ func parse(a *cniskel.Args) (*request, error) {
 }
 
 // wantedMAC looks in all the places of the main plugins but one: args.cni is
-// not read, as by the reference plugin.
+// not read, as by the upstream plugin.
 func (r *request) wantedMAC() (net.HardwareAddr, error) {
 	c := r.Common
 	c.Args = nil

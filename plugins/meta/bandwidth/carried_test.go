@@ -60,7 +60,7 @@ type bucket struct {
 	at     time.Time
 }
 
-// frameLen is that of the packets sent; the queue of either back end holds four of them at least.
+// frameLen is that of the packets sent; the queue of either backend holds four of them at least.
 const frameLen = 1442
 
 func (b *bucket) follow(sent uint64, now time.Time) (overflow bool) {

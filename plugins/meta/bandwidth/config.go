@@ -13,7 +13,7 @@ import (
 
 //go:generate go run ../../../pkg/jsonobj/gen
 
-// Rates are the four keys of the reference plugin, in bits a second and bits. A
+// Rates are the four keys of the upstream plugin, in bits a second and bits. A
 // pointer tells an absent key from zero.
 type Rates struct {
 	IngressRate  *uint64 `json:"ingressRate"`
@@ -40,7 +40,7 @@ type Limits struct {
 	Subnets
 }
 
-// Conf is the plugin's configuration, keys as the reference plugin has them;
+// Conf is the plugin's configuration, keys as the upstream plugin has them;
 // backend is ours.
 //
 //jsonobj:object
@@ -76,7 +76,7 @@ type subnets struct {
 func (s subnets) none() bool { return len(s.Shaped) == 0 && len(s.Unshaped) == 0 }
 
 // parse decodes stdin and validates every key, so that nothing can be refused
-// after the first effect. nodeDefault is the node's back end. Errors are CNI
+// after the first effect. nodeDefault is the node's backend. Errors are CNI
 // errors of code 6 or 7 that name key and value.
 func parse(stdin *jsonobj.Document, nodeDefault string) (*request, error) {
 	conf := &Conf{}
@@ -94,7 +94,7 @@ func parse(stdin *jsonobj.Document, nodeDefault string) (*request, error) {
 	default:
 		return nil, cnierr.Config("backend", conf.Backend, "must be auto, edt or tbf")
 	}
-	// As the reference: one static key hides all of the runtime's.
+	// As upstream: one static key hides all of the runtime's.
 	rates, where := &conf.Rates, ""
 	if !rates.any() {
 		rates, where = &conf.RuntimeConfig.Bandwidth.Rates, "runtimeConfig.bandwidth."
@@ -155,7 +155,7 @@ type Limit struct {
 
 // noBurst says whether a burst in bits is no wish: absent, or what kubelets and
 // runtimes send that know only a rate, the biggest number of some type, or the
-// biggest that the reference accepts.
+// biggest that upstream accepts.
 func noBurst(bits uint64) bool {
 	return bits < bitsPerByte || bits == math.MaxInt32 || bits == math.MaxUint32 || bits == maxBurstBits
 }

@@ -21,7 +21,7 @@ func TestParse(t *testing.T) {
 	derived := &Limit{Rate: 125_000, Burst: minBurst, Derived: true}
 	tests := []struct {
 		name, keys      string
-		node            string // the node's back end
+		node            string // the node's backend
 		ingress, egress *Limit
 		backend         string
 		subnets         subnets
@@ -88,7 +88,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Numbers of the reference plugin.
+// Numbers of the upstream plugin.
 func TestReferenceValues(t *testing.T) {
 	t.Parallel()
 	if got, want := *(&Limit{Rate: 1000, Burst: 10}).tbf(), (rtnl.TBF{Rate: 1000, Limit: 35, Buffer: 156250}); got != want {

@@ -39,7 +39,7 @@ type world struct {
 	records *attachments.Dir
 	pods    map[string]*netlab.Pod
 	noBPF   bool // the node cannot run the datapath
-	tables  bool // the node asks for another back end, and a network may not
+	tables  bool // the node asks for another backend, and a network may not
 	logged  *log.Logger
 }
 

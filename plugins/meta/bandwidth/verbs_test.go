@@ -96,7 +96,7 @@ func TestPrivilegedConflict(t *testing.T) {
 	}
 }
 
-// DEL without namespace and device, and of what the reference plugin has made.
+// DEL without namespace and device, and of what the upstream plugin has made.
 func TestPrivilegedDelOfLost(t *testing.T) {
 	w := newWorld(t)
 	w.pod("a", 2)
@@ -156,12 +156,12 @@ func TestPrivilegedDelWithoutRecord(t *testing.T) {
 	w.del("a")
 }
 
-// CHECK is content with a pod of the reference plugin, also where the runtime knows only a rate: there the burst is the number
+// CHECK is content with a pod of the upstream plugin, also where the runtime knows only a rate: there the burst is the number
 // that was sent for it.
 func TestPrivilegedCheckOfReference(t *testing.T) {
 	w := newWorld(t)
 	w.pod("a", 2)
-	// Limit and buffer as the reference plugin sets them.
+	// Limit and buffer as the upstream plugin sets them.
 	for burst, tbf := range map[uint64]rtnl.TBF{
 		80_000:         {Limit: 22_500, Buffer: 312_500},
 		math.MaxInt32:  {Limit: 268_447_955, Buffer: 4_093_640_672},
@@ -212,7 +212,7 @@ func TestPrivilegedDelOfFormerPath(t *testing.T) {
 	w.do(func() error { return w.plugin.Check(t.Context(), second) })
 }
 
-// Two interfaces of a container, which have one name in the reference plugin.
+// Two interfaces of a container, which have one name in the upstream plugin.
 func TestPrivilegedTwoInterfaces(t *testing.T) {
 	w := newWorld(t)
 	w.pod("a", 2)
@@ -238,7 +238,7 @@ func TestPrivilegedGC(t *testing.T) {
 		w.add(pod, conf(n, `"backend":"tbf",`+limits))
 	}
 	must(t, w.check("b", conf(3, `"backend":"tbf",`+limits)))
-	// Of the reference plugin: one without a pod, one that serves.
+	// Of the upstream plugin: one without a pod, one that serves.
 	dead, alive := hashedName("dead"), hashedName("alive")
 	w.run("ip link add "+dead+" up type ifb", "ip link add "+alive+" up type ifb", "ip link add ifb7 type ifb",
 		"ip link add s0 type veth peer name s1", "tc qdisc add dev s0 ingress",

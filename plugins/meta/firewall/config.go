@@ -16,7 +16,7 @@ import (
 
 //go:generate go run ../../../pkg/jsonobj/gen
 
-// Conf is the plugin's configuration, keys as the reference plugin has them.
+// Conf is the plugin's configuration, keys as the upstream plugin has them.
 // IptablesAdminChainName and FirewalldZone only mean something to netfilter
 // backends; the eBPF one accepts them so that a configuration need not change.
 //
@@ -55,7 +55,7 @@ func parse(stdin *jsonobj.Document) (*Conf, error) {
 	return conf, nil
 }
 
-// validateBackend refuses unknown values, where the reference guesses.
+// validateBackend refuses unknown values, where upstream guesses.
 func validateBackend(name string) error {
 	switch name {
 	case "", backend.Auto, backend.EBPF, netfilter.NameIPTables, netfilter.NameFirewalld, netfilter.NameNFTables:

@@ -70,7 +70,7 @@ func TestPrivilegedRepeatedAddElsewhere(t *testing.T) {
 	}
 }
 
-// Another back end's pods on the same bridge do not need this one's isolation.
+// Another backend's pods on the same bridge do not need this one's isolation.
 func TestPrivilegedIsolationGoesWithItsBackend(t *testing.T) {
 	w := newTablesWorld(t)
 	w.do(func() error { _, err := w.Add("a", tablesConf("iptables", "isolated", "br0", "10.1.0.2")); return err })

@@ -226,7 +226,7 @@ func TestFilesRefused(t *testing.T) {
 	}
 }
 
-// Two attachments of one container; the reference keeps the last one only.
+// Two attachments of one container; upstream keeps the last one only.
 func TestTwoInterfaces(t *testing.T) {
 	t.Parallel()
 	n, ctx := newNode(t), context.Background()
@@ -268,7 +268,7 @@ func TestTwoInterfacesAfterReboot(t *testing.T) {
 	}
 }
 
-// A pod that the reference attached: its file, no record.
+// A pod that upstream attached: its file, no record.
 func TestReferenceState(t *testing.T) {
 	t.Parallel()
 	n, ctx := newNode(t), context.Background()

@@ -70,7 +70,7 @@ func TestParseMatch(t *testing.T) {
 	}
 }
 
-// What the eBPF back end cannot do is refused by its key.
+// What the eBPF backend cannot do is refused by its key.
 func TestEBPFUnsupported(t *testing.T) {
 	t.Parallel()
 	four := hostport.Mapping{Key: hostport.Key{Proto: unix.IPPROTO_SCTP, Port: 80}, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80}

@@ -145,7 +145,7 @@ func (c *Conf) validate() error {
 	return c.validateWords()
 }
 
-// validateWords refuses words of one tool for a back end that is another.
+// validateWords refuses words of one tool for a backend that is another.
 func (c *Conf) validateWords() error {
 	if c.Backend == netfilter.NameNFTables && c.ExternalSetMarkChain != nil {
 		return cnierr.Config("externalSetMarkChain", *c.ExternalSetMarkChain, "is a chain of iptables: the nftables back end cannot call it")

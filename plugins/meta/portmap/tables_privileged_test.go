@@ -27,7 +27,7 @@ func newTablesWorld(t *testing.T, backend string) *tablesWorld {
 	return w
 }
 
-// setDefault changes the node's back end.
+// setDefault changes the node's backend.
 func (w *tablesWorld) setDefault(backend string) {
 	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
 	w.Plugin = New(Deps{

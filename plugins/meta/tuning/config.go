@@ -65,7 +65,7 @@ func (w *wanted) link() bool {
 }
 
 // parse reads a configuration and everything that can change it, for the
-// interface ifname. The order of precedence for the MAC is the reference's:
+// interface ifname. The order of precedence for the MAC is upstream's:
 // configuration, CNI_ARGS, runtimeConfig, args.cni.
 func parse(stdin *jsonobj.Document, cniArgs, ifname string) (*wanted, error) {
 	c := &netConf{}

@@ -67,7 +67,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// The reference panics here.
+// Upstream panics here.
 func TestSysctlOnlyInArgs(t *testing.T) {
 	t.Parallel()
 	w, err := parse(conf(`,"args":{"cni":{"sysctl":{"net.core.somaxconn":"600"}}}`), "", "eth0")

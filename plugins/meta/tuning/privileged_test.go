@@ -319,7 +319,7 @@ func TestPrivilegedDataDirRefused(t *testing.T) {
 	}
 }
 
-// A pod that the reference plugin tuned is restored from its file.
+// A pod that the upstream plugin tuned is restored from its file.
 func TestPrivilegedDelOfReference(t *testing.T) {
 	d := newPod(t)
 	before := d.state()

@@ -208,7 +208,7 @@ func TestPrivilegedSameDestination(t *testing.T) {
 	}
 }
 
-// Two VRFs may have one table: the reference allows it too.
+// Two VRFs may have one table: upstream allows it too.
 func TestPrivilegedSharedTable(t *testing.T) {
 	e := newEnv(t)
 	e.mustAdd("net1", `,"vrfname":"blue","table":500`)

@@ -27,7 +27,7 @@ var switched = []string{"bridge", "host-local", "portmap", "firewall", "bandwidt
 type site struct {
 	*e2etest.World
 	backend   string
-	reference string // directory of the reference's plugins
+	reference string // directory of upstream's plugins
 	dir       string // what the runtime has for CNI_PATH
 	rt        *netlab.Runtime
 	talks     map[string][]*liveTalk // by pod

@@ -34,7 +34,7 @@ var notHere = map[string]string{
 }
 
 // NotHere matches tests that cannot run in a machine without Go or Python, as a
-// go test pattern: they build the reference's plugins, or run firewalld.
+// go test pattern: they build upstream's plugins, or run firewalld.
 const NotHere = "^TestPrivileged(Firewalld$|SweepOfReference$|DHCPReference|(Check|Del)OfReference$|HandoverToEBPF$|ReferenceDelOfOurs$|GCOfReference$|Switch(Suites|ToOurs$|Back$))"
 
 // Package is one that has privileged tests.

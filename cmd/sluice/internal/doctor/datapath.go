@@ -153,7 +153,7 @@ func checkOthers(f *Facts) []Finding {
 			}
 		}
 		for i, p := range h.Programs {
-			// What leads to an intermediate device is a limit of the bandwidth plugin, ours or the reference's.
+			// What leads to an intermediate device is a limit of the bandwidth plugin, ours or upstream's.
 			if p.Ours || orphans.IsIFB(f.Links[p.To]) {
 				continue
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
-// backedBy counts the attachments with something that a back end does.
+// backedBy counts the attachments with something that a backend does.
 func backedBy(records []*attachments.Record, backend string) int {
 	n := 0
 	for _, r := range records {
@@ -65,7 +65,7 @@ func checkTables(f *Facts) []Finding {
 }
 
 // checkForward looks for FORWARD policies that drop what pods were promised. The
-// iptables back end accepts in FORWARD itself, and firewalld has chains of its own.
+// iptables backend accepts in FORWARD itself, and firewalld has chains of its own.
 func checkForward(f *Facts) []Finding {
 	backend := f.Config.Firewall
 	if backend == "" {

@@ -24,7 +24,7 @@ func TestPrivilegedUnreachableDefault(t *testing.T) {
 }
 
 // An alternative name is the master's too, also where no record tells its own:
-// that of a pod of the reference plugin.
+// that of a pod of the upstream plugin.
 func TestPrivilegedCheckAltName(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, s *stage) {
