@@ -27,6 +27,9 @@ func (d *Datapath) load(ctx context.Context, k constants) error {
 	if err := d.paths.make(); err != nil {
 		return err
 	}
+	if err := d.dropOldConntrack(); err != nil {
+		return err
+	}
 	consts := randomConsts()
 	consts.fibSrc, consts.coarse = report.yes(probeFIBSrc), report.yes(probeCoarse)
 	if consts.netns, err = d.netnsCookie(ctx); err != nil {

@@ -12,11 +12,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// Pin trees of version 1 differ from this one in names alone: sluice/v1/<ns> had other names for most maps, programs, links and
-// marks. Keys and values have the same bytes. So a datapath that was loaded by such a release is not loaded anew beside the old
+// Pin trees of version 1 differ from this one in names, and in the values of the conntrack maps: sluice/v1/<ns> had other names for
+// most maps, programs, links and marks. The keys and values of all other maps have the same bytes. So a datapath that was loaded by such a release is not loaded anew beside the old
 // one, which would translate packets twice. Its objects get pins with the new names, and the next Open replaces the programs in
 // place, as after any other change of the build.
 const oldPinVersion = 1
@@ -43,6 +44,35 @@ var oldMaps = map[string]string{
 	"sl_events":      mapDropEvents,
 	"sl_event_wish":  mapEventLease,
 	"sl_event_cpu":   mapEventState,
+}
+
+// oldConntrackValue is the size of a value of the conntrack maps in version 1, bytes.
+const oldConntrackValue = 144
+
+// dropOldConntrack removes the pins of conntrack maps of version 1, so that the load makes new ones. The old programs keep theirs until
+// they are replaced. Connections are learned again then, and masqueraded ones may get another source port.
+func (d *Datapath) dropOldConntrack() error {
+	for _, name := range []string{mapConntrack, mapConntrackUnassured} {
+		pin := d.paths.mapPin(name)
+		m, err := bpfsys.OpenMap(pin)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("open map %s: %w", name, err)
+		}
+		size := m.ValueSize()
+		if err := m.Close(); err != nil {
+			return err
+		}
+		if size != oldConntrackValue {
+			continue
+		}
+		if err := os.Remove(pin); err != nil {
+			return fmt.Errorf("remove map %s of version 1: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // oldPrograms are the programs that had another name in version 1, by that name. Filters carry it too.
@@ -167,7 +197,7 @@ func (p paths) adopt(old string) error {
 	return commit(p.freshDir(id), p.buildDir(id))
 }
 
-// linkAll gives everything in the directory from a second name in to: pins become hard links, marks are made anew. What is there
+// linkAll gives everything in the directory from a second name in to: pins become hard links, marks are made again. What is there
 // already, from a call that was killed, stays.
 func linkAll(from, to string, rename func(string) string) error {
 	entries, err := os.ReadDir(from)

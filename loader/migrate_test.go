@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -65,6 +66,14 @@ func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
 	old = d.paths.oldDir()
 	same := func(name string) string { return name }
 	e.moveAll(d.paths.maps(), filepath.Join(old, "maps"), func(name string) string { return nameBefore(oldMaps, name) })
+	for _, now := range []string{mapConntrack, mapConntrackUnassured} {
+		pin := filepath.Join(old, "maps", nameBefore(oldMaps, now))
+		e.ok(os.Remove(pin))
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 44, ValueSize: oldConntrackValue, MaxEntries: 16}) // as they were
+		e.ok(err)
+		e.ok(m.Pin(pin))
+		e.ok(m.Close())
+	}
 	e.moveAll(d.paths.links(), filepath.Join(old, "links"), func(name string) string {
 		device, hook, found := strings.Cut(name, "_")
 		if !found || !strings.HasPrefix(name, "dev") {
@@ -106,7 +115,7 @@ func (e *env) oneProgramEach(index int) {
 	}
 }
 
-// A datapath with the pins of version 1 is taken over with all that it holds: the programs are replaced where they hang, and no device has
+// A datapath with the pins of version 1 is taken over with all that it holds but connections: the programs are replaced where they hang, and no device has
 // two of them.
 func TestPrivilegedMigrate(t *testing.T) {
 	for _, how := range []string{"auto", "clsact"} {
@@ -187,13 +196,13 @@ func TestPrivilegedMigrateAfterKill(t *testing.T) {
 	old := e.toVersion1(d, []int{ep.HostIfindex})
 	// Before the set of programs: some maps have both names.
 	e.ok(d.paths.make())
-	e.ok(os.Link(filepath.Join(old, "maps", "sl_flows"), d.paths.mapPin(mapConntrack)))
+	e.ok(os.Link(filepath.Join(old, "maps", "sl_host_addrs"), d.paths.mapPin(mapNodeAddrs)))
 	if _, err := OpenExisting(e.ctx, e.o); err != nil {
 		t.Fatal(err)
 	}
 	// After it: the old tree is there in part.
 	e.ok(os.MkdirAll(filepath.Join(old, "maps"), 0o700))
-	e.ok(os.Link(d.paths.mapPin(mapConntrack), filepath.Join(old, "maps", "sl_flows")))
+	e.ok(os.Link(d.paths.mapPin(mapNodeAddrs), filepath.Join(old, "maps", "sl_host_addrs")))
 	now := e.open()
 	e.wantInForce(now, 2)
 	if exists(old) {

@@ -96,6 +96,9 @@ func (m *Map) Type() MapType { return m.i.typ }
 // ID is the kernel's number of it.
 func (m *Map) ID() uint32 { return m.i.id }
 
+// ValueSize returns the size of a value in bytes; of a per-CPU map, for one CPU.
+func (m *Map) ValueSize() uint32 { return m.i.valueSize }
+
 // MaxEntries is how many entries it has room for; of a ring buffer, how many bytes.
 func (m *Map) MaxEntries() uint32 { return m.i.maxEntries }
 
