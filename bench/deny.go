@@ -206,7 +206,7 @@ func byXDP() *denyPeer {
 	p := &denyPeer{name: subject.Sluice}
 	with := func(ctx context.Context, f func(dp *loader.Datapath) error) error {
 		return p.lab.Node.Do(func() error {
-			dp, err := loader.Open(ctx, loader.Options{Worker: ebpfload.Here{}})
+			dp, err := loader.Open(ctx, loader.Options{Loader: ebpfload.InProcess{}})
 			if err != nil {
 				return err
 			}

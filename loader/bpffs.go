@@ -62,8 +62,8 @@ func lastingRoot() string {
 	return ""
 }
 
-// OwnMounts reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
-func OwnMounts() bool { return lastingRoot() != "" }
+// InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
+func InPrivateMountNS() bool { return lastingRoot() != "" }
 
 // ancestors returns the processes above this one, the first one first.
 func ancestors() []string {

@@ -183,7 +183,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 		for name, verb := range map[string]func() error{
 			"RemoveHostPorts": func() error { return next.RemoveHostPorts(e.ctx, owner, nil) },
 			"Disable":         func() error { return next.Disable(e.ctx, owner, FeatureAdmit|FeaturePublish) },
-			"Unshape":         func() error { return next.Unshape(e.ctx, owner) },
+			"RemoveRateLimit": func() error { return next.RemoveRateLimit(e.ctx, owner) },
 			"GC":              func() error { return next.GC(e.ctx, func(uint64) bool { return true }) },
 		} {
 			if err := verb(); err != nil {

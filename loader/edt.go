@@ -23,9 +23,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Shape is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
+// RateLimit is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
 // are in bytes, of frames. At most one of Shaped and Unshaped is set.
-type Shape struct {
+type RateLimit struct {
 	Ref    attachments.ID
 	Egress bool // what the pod sends, on its own device; else what it gets, on the host end
 
@@ -39,7 +39,7 @@ type Shape struct {
 	Unshaped []netip.Prefix // other ends that are not
 }
 
-func (s Shape) direction() string {
+func (s RateLimit) direction() string {
 	if s.Egress {
 		return "egress"
 	}
@@ -57,11 +57,11 @@ const (
 )
 
 // since returns how long n bytes take at the shape's rate.
-func (s Shape) since(n uint64) time.Duration {
+func (s RateLimit) since(n uint64) time.Duration {
 	return time.Duration(float64(n) / float64(s.Rate) * float64(time.Second))
 }
 
-func (s Shape) limit() *edt.Limit {
+func (s RateLimit) limit() *edt.Limit {
 	queue := min(max(queueTime, s.since(queueBytes)), maxHorizon)
 	l := &edt.Limit{
 		Owner: s.Ref.Owner(), Rate: s.Rate, Burst: uint64(s.since(uint64(s.Burst))),
@@ -80,14 +80,14 @@ func (s Shape) limit() *edt.Limit {
 	return l
 }
 
-func (s Shape) nets() []netip.Prefix {
+func (s RateLimit) nets() []netip.Prefix {
 	if len(s.Shaped) > 0 {
 		return s.Shaped
 	}
 	return s.Unshaped
 }
 
-func (s Shape) validate() error {
+func (s RateLimit) validate() error {
 	if s.Ref.ContainerID == "" || s.Ifindex <= 0 || s.Rate == 0 {
 		return fmt.Errorf("limit of %s without container, device or rate", s.Ref)
 	}
@@ -121,9 +121,9 @@ func (d *Datapath) edtMaps() (edtMaps, error) {
 	return edtMaps{edt.NewLimits(limits), edt.NewNets(nets)}, err
 }
 
-// Shape puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
+// RateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
 // wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
-func (d *Datapath) Shape(ctx context.Context, s Shape) (err error) {
+func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err := s.validate(); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (d *Datapath) edtNumber(m edtMaps) (uint32, error) {
 	})
 }
 
-func (d *Datapath) attachShape(s Shape, number uint32) error {
+func (d *Datapath) attachShape(s RateLimit, number uint32) error {
 	place := ownPlace{ifindex: s.Ifindex, netns: s.Netns}
 	if s.Netns != "" {
 		ns, err := netns.Open(s.Netns)
@@ -209,8 +209,8 @@ func (a *attacher) inPlace(p ownPlace, f func(*tcConn) error) error {
 	return f(conn)
 }
 
-// Unshape takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
-func (d *Datapath) Unshape(ctx context.Context, owner uint64) error {
+// RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
+func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64) error {
 	return withMapIfLoaded(ctx, d, d.edtMaps, func(m edtMaps) error {
 		return d.dropShapes(m, owner, func(edt.Limit) bool { return true })
 	})
@@ -339,8 +339,8 @@ func (d *Datapath) collectShapes(valid func(uint64) bool) error {
 	return errors.Join(errs...)
 }
 
-// CheckShape compares what Shape(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
-func (d *Datapath) CheckShape(_ context.Context, s Shape) error {
+// CheckShape compares what RateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
+func (d *Datapath) CheckShape(_ context.Context, s RateLimit) error {
 	m, err := d.edtMaps()
 	if err != nil {
 		return err
@@ -363,7 +363,7 @@ func (d *Datapath) CheckShape(_ context.Context, s Shape) error {
 	return errDiffers("no %s limit for %s", s.direction(), s.IfName)
 }
 
-func checkNets(m edtMaps, number uint32, s Shape) error {
+func checkNets(m edtMaps, number uint32, s RateLimit) error {
 	if len(s.nets()) == 0 {
 		return nil
 	}
@@ -381,7 +381,7 @@ func checkNets(m edtMaps, number uint32, s Shape) error {
 	return nil
 }
 
-func (d *Datapath) checkShapeHook(number uint32, s Shape) error {
+func (d *Datapath) checkShapeHook(number uint32, s RateLimit) error {
 	place, ok, err := d.edtPlace(number)
 	if err != nil {
 		return err
@@ -404,8 +404,8 @@ func (d *Datapath) checkShapeHook(number uint32, s Shape) error {
 	return err
 }
 
-// ShapeStatus is a limit with its counters since it was made.
-type ShapeStatus struct {
+// RateLimitStatus is a limit with its counters since it was made.
+type RateLimitStatus struct {
 	Owner   uint64        `json:"owner,string"`
 	Egress  bool          `json:"egress"`
 	Rate    uint64        `json:"rate"`  // bytes a second
@@ -420,8 +420,8 @@ type ShapeStatus struct {
 	Backlog time.Duration `json:"backlog"` // until the queue is empty
 }
 
-// Shapes returns every limit, in no order.
-func (d *Datapath) Shapes(_ context.Context) ([]ShapeStatus, error) {
+// RateLimits returns every limit, in no order.
+func (d *Datapath) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
 	m, err := d.edtMaps()
 	if err != nil {
 		return nil, err
@@ -431,9 +431,9 @@ func (d *Datapath) Shapes(_ context.Context) ([]ShapeStatus, error) {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
 	now := uint64(conntrack.Now())
-	out := make([]ShapeStatus, 0, len(all))
+	out := make([]RateLimitStatus, 0, len(all))
 	for _, l := range all {
-		s := ShapeStatus{
+		s := RateLimitStatus{
 			Owner: l.Owner, Egress: l.Flags&edt.FlagEgress != 0, Rate: l.Rate,
 			Burst: uint64(float64(l.Burst)*float64(l.Rate)/1e9 + 0.5), Horizon: time.Duration(l.Horizon),
 			Bytes: l.Bytes, Packets: l.Packets, Drops: l.Drops, Marks: l.Marks,

@@ -20,7 +20,7 @@ func TestShapeHorizon(t *testing.T) {
 		"64 kbit/s": {0.064, 4096 * time.Millisecond, 8192 * time.Millisecond},
 		"8 kbit/s":  {0.008, 9 * time.Second, 9 * time.Second},
 	} {
-		s := Shape{Rate: uint64(tt.mbit * 1e6 / 8)}
+		s := RateLimit{Rate: uint64(tt.mbit * 1e6 / 8)}
 		if l := s.limit(); time.Duration(l.Horizon) != tt.ingress || time.Duration(l.Mark) != tt.ingress/2 {
 			t.Errorf("%s: ingress waits for %v, marks from %v", name, time.Duration(l.Horizon), time.Duration(l.Mark))
 		}

@@ -78,7 +78,7 @@ func testOptions(t testing.TB, dir string) Options {
 		t.Fatal(err)
 	}
 	cfg.CgroupRoot = root
-	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: log.NewCore(zaptest.NewLogger(t).Core()), Worker: ebpfload.Here{}}
+	return Options{Config: cfg, RunDir: filepath.Join(dir, "run"), Log: log.NewCore(zaptest.NewLogger(t).Core()), Loader: ebpfload.InProcess{}}
 }
 
 // netlink opens the test's own socket in the present namespace and brings up lo.

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
-// Relearn makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
+// RelearnFlows makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
 // translations stay. It returns how many there were.
-func (d *Datapath) Relearn(_ context.Context, match func(Flow) bool) (int, error) {
+func (d *Datapath) RelearnFlows(_ context.Context, match func(Flow) bool) (int, error) {
 	return d.flushFlows(func(m conntrack.Map, f func(*conntrack.Record) bool, _ []conntrack.Map) (int, error) {
 		return m.Unlearn(f)
 	}, match)

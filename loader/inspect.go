@@ -63,8 +63,8 @@ type HookedProgram struct {
 	Ours bool
 }
 
-// Hooked is everything that runs at one hook of a device, in the order in which it runs: tcx programs, then clsact filters.
-type Hooked struct {
+// HookPrograms is everything that runs at one hook of a device, in the order in which it runs: tcx programs, then clsact filters.
+type HookPrograms struct {
 	Ifindex  int
 	Hook     string // "ingress", "egress" or "xdp"
 	Programs []HookedProgram
@@ -72,13 +72,13 @@ type Hooked struct {
 
 // Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
 // devices that do not exist. It changes nothing and needs no datapath.
-func Hooks(indices []int) ([]Hooked, error) {
+func Hooks(indices []int) ([]HookPrograms, error) {
 	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	var out []Hooked
+	var out []HookPrograms
 	for _, index := range indices {
 		l, err := h.LinkByIndex(index)
 		if errors.Is(err, rtnl.ErrNotFound) {
@@ -88,10 +88,10 @@ func Hooks(indices []int) ([]Hooked, error) {
 			return nil, err
 		}
 		if l.XDP.Mode != "" {
-			out = append(out, Hooked{index, howXDP, []HookedProgram{program(l.XDP.ID, howXDP)}})
+			out = append(out, HookPrograms{index, howXDP, []HookedProgram{program(l.XDP.ID, howXDP)}})
 		}
 		for _, hk := range []hook{hookFromUplink(), hookToUplink()} { // one for each direction
-			at := Hooked{Ifindex: index, Hook: hk.direction()}
+			at := HookPrograms{Ifindex: index, Hook: hk.direction()}
 			tcx, err := tcxPrograms(index, hk)
 			if err != nil {
 				return nil, err

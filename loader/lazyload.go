@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// alwaysLoaded are the objects that every load verifies, by the names of loadapi.Order.
+// alwaysLoaded are the objects that every load verifies, by the names of loadapi.LoadRequest.
 func alwaysLoaded() []string { return append(programsOf(loadHooks()), loadapi.SockLB) }
 
 func programsOf(hooks []hook) []string {

@@ -94,12 +94,12 @@ func (d *Datapath) loadPrograms(ctx context.Context, k constants, consts loadCon
 }
 
 // pin has objects verified and pinned in dir, and what maps they lack made. The writers' lock is held.
-func (d *Datapath) pin(ctx context.Context, k constants, consts loadConsts, dir string, objects []string) (loadapi.Pinned, error) {
+func (d *Datapath) pin(ctx context.Context, k constants, consts loadConsts, dir string, objects []string) (loadapi.LoadResult, error) {
 	sizes, err := mapSizes(d.opts.Config.MapSizes)
 	if err != nil {
-		return loadapi.Pinned{}, err
+		return loadapi.LoadResult{}, err
 	}
-	return d.opts.Worker.Pin(ctx, loadapi.Order{
+	return d.opts.Loader.Pin(ctx, loadapi.LoadRequest{
 		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: d.paths.maps(), Sizes: sizes, Constants: k.compiled(consts), Lock: d.held,
 	})
 }

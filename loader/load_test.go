@@ -85,7 +85,7 @@ func programID(t testing.TB, dir string, h hook) uint32 {
 
 type readObject func() (*ebpf.CollectionSpec, error)
 
-// everyObject is where all programs come from, by the names of loadapi.Order.
+// everyObject is where all programs come from, by the names of loadapi.LoadRequest.
 func everyObject() map[string]readObject {
 	return map[string]readObject{
 		"sl_from_pod": objects.LoadFromPod, "sl_to_pod": objects.LoadToPod,

@@ -38,7 +38,7 @@ type Options struct {
 	Config *nodeconf.Config // nil: nodeconf.Default
 	RunDir string           // empty: DefaultRunDir
 	Log    *log.Logger      // nil: none
-	Worker loadapi.Worker   // nil: the program beside this one
+	Loader loadapi.Loader   // nil: the program beside this one
 }
 
 func (o Options) withDefaults() Options {
@@ -51,8 +51,8 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = log.NewNop()
 	}
-	if o.Worker == nil {
-		o.Worker = loadapi.Program{}
+	if o.Loader == nil {
+		o.Loader = loadapi.Subprocess{}
 	}
 	return o
 }

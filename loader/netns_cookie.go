@@ -33,5 +33,5 @@ func (d *Datapath) netnsCookie(ctx context.Context) (uint64, error) {
 	if err != nil || root == "" {
 		return 0, err
 	}
-	return d.opts.Worker.NetnsCookie(ctx, root)
+	return d.opts.Loader.NetnsCookie(ctx, root)
 }

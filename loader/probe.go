@@ -98,7 +98,7 @@ type question struct {
 	name        string
 	consequence string
 	required    bool
-	ask         func() error // nil: yes; loadapi.NoError: no; anything else: unclear
+	ask         func() error // nil: yes; loadapi.Unsupported: no; anything else: unclear
 }
 
 // decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
@@ -146,7 +146,7 @@ func runProbes(questions []question) probes {
 func (q question) run() Probe {
 	p := Probe{Name: q.name, Required: q.required}
 	err := q.ask()
-	var no loadapi.NoError
+	var no loadapi.Unsupported
 	switch {
 	case err == nil:
 		p.Answer = AnswerYes
@@ -161,7 +161,7 @@ func (q question) run() Probe {
 
 // questions are all there are. Those that take a program to ask are asked of the worker here and now.
 func (d *Datapath) questions(ctx context.Context) ([]question, error) {
-	answers, err := d.opts.Worker.Probe(ctx)
+	answers, err := d.opts.Loader.Probe(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -189,12 +189,12 @@ func (d *Datapath) questions(ctx context.Context) ([]question, error) {
 }
 
 // answerOf is what question.ask returns for what the worker answered.
-func answerOf(answers []loadapi.Answer, name string) error {
+func answerOf(answers []loadapi.ProbeResult, name string) error {
 	for _, a := range answers {
 		switch {
 		case a.Name != name:
 		case a.No != "":
-			return loadapi.NoError{Why: a.No}
+			return loadapi.Unsupported{Why: a.No}
 		case a.Unclear != "":
 			return errors.New(a.Unclear)
 		default:

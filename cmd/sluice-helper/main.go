@@ -25,7 +25,7 @@ func main() {
 }
 
 func jobs() map[string]helperproc.Job {
-	all := loadapi.Jobs(ebpfload.Here{})
+	all := loadapi.Jobs(ebpfload.InProcess{})
 	maps.Copy(all, firewalld.Jobs())
 	maps.Copy(all, match.Jobs())
 	return all

@@ -45,9 +45,9 @@ long a packet that came now would wait.`,
   sluice bandwidth --container 3f1c -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var shapes []loader.ShapeStatus
+			var shapes []loader.RateLimitStatus
 			err := a.withDatapath(c.Context(), func(dp datapath) (err error) {
-				shapes, err = dp.Shapes(c.Context())
+				shapes, err = dp.RateLimits(c.Context())
 				return err
 			}, func() error { return nil }) // token buckets need none
 			if err != nil {

@@ -24,7 +24,7 @@ func TestBandwidth(t *testing.T) {
 	n := &fakeNode{
 		status:  &loader.Status{},
 		records: []*attachments.Record{{ID: ref, Plugins: map[string]attachments.Section{"bandwidth": {State: attachments.StateDone, Data: data}}}},
-		shapes: []loader.ShapeStatus{
+		shapes: []loader.RateLimitStatus{
 			{Owner: ref.Owner(), Bytes: 3 << 20, Drops: 4, Backlog: 20 * time.Millisecond},
 			{Owner: ref.Owner(), Egress: true, Bytes: 5 << 10},
 			{Owner: 1, Bytes: 1},

@@ -38,7 +38,7 @@ type fakeNode struct {
 	decision   *loader.Status // nil: nobody tried
 	ports      []hostport.Entry
 	flows      []loader.Flow
-	shapes     []loader.ShapeStatus
+	shapes     []loader.RateLimitStatus
 	facts      *doctor.Facts
 	report     orphans.Report
 	blind      error // of the report
@@ -103,7 +103,9 @@ func (d fakeDatapath) HostPorts(context.Context) ([]hostport.Entry, error) {
 	return d.n.ports, nil
 }
 
-func (d fakeDatapath) Shapes(context.Context) ([]loader.ShapeStatus, error) { return d.n.shapes, nil }
+func (d fakeDatapath) RateLimits(context.Context) ([]loader.RateLimitStatus, error) {
+	return d.n.shapes, nil
+}
 
 func (d fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error] {
 	return func(yield func(loader.Flow, error) bool) {
@@ -153,7 +155,7 @@ func (d fakeDatapath) flush(match func(loader.Flow) bool) (int, error) {
 	return n, nil
 }
 
-func (d fakeDatapath) Relearn(_ context.Context, match func(loader.Flow) bool) (int, error) {
+func (d fakeDatapath) RelearnFlows(_ context.Context, match func(loader.Flow) bool) (int, error) {
 	return d.flush(match)
 }
 

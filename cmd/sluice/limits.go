@@ -53,9 +53,9 @@ type limitStatus struct {
 	err                   error         // the counters cannot be read
 }
 
-// limitsOf returns what an attachment record says is limited. Shapes are the loader's
+// limitsOf returns what an attachment record says is limited. RateLimits are the loader's
 // limits; the counters of token buckets are asked of the kernel.
-func limitsOf(rec *attachments.Record, shapes []loader.ShapeStatus) []limitStatus {
+func limitsOf(rec *attachments.Record, shapes []loader.RateLimitStatus) []limitStatus {
 	var s limitRecord
 	if ok, err := rec.Section("bandwidth", &s); !ok || err != nil {
 		return nil
@@ -97,7 +97,7 @@ func (s *limitRecord) queueDevice(ref attachments.ID, egress bool) (name string,
 	return s.HostIfName, false
 }
 
-func (st *limitStatus) fromShape(owner uint64, shapes []loader.ShapeStatus) {
+func (st *limitStatus) fromShape(owner uint64, shapes []loader.RateLimitStatus) {
 	st.err = errors.New("the datapath has no such limit")
 	for _, sh := range shapes {
 		if sh.Owner == owner && sh.Egress == st.egress {

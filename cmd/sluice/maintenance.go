@@ -66,4 +66,4 @@ func (realNode) Cleanup(ctx context.Context, items []orphans.Item) error {
 	return remover.Remove(ctx, items)
 }
 
-func (realNode) InForeignMounts() bool { return loader.OwnMounts() }
+func (realNode) InForeignMounts() bool { return loader.InPrivateMountNS() }

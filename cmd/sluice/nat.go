@@ -39,7 +39,7 @@ connections use "sluice nat flush".`,
   sluice conntrack relearn --pod 10.1.0.5 --proto tcp`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.flush(c.Context(), &f, func(flowView) bool { return true }, datapath.Relearn, "take the slow path until they are confirmed again")
+			return a.flush(c.Context(), &f, func(flowView) bool { return true }, datapath.RelearnFlows, "take the slow path until they are confirmed again")
 		},
 	}
 	f.selectFlags(a, c)

@@ -42,7 +42,7 @@ type datapath interface {
 	Unload(ctx context.Context) error
 	DenyAdd(ctx context.Context, networks []netip.Prefix) error
 	DenyDelete(ctx context.Context, networks []netip.Prefix) error
-	Relearn(ctx context.Context, match func(loader.Flow) bool) (int, error)
+	RelearnFlows(ctx context.Context, match func(loader.Flow) bool) (int, error)
 	FlushFlows(ctx context.Context, match func(loader.Flow) bool) (int, error)
 	Close() error
 }
@@ -53,7 +53,7 @@ type reader interface {
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	HostPorts(ctx context.Context) ([]hostport.Entry, error)
 	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]
-	Shapes(ctx context.Context) ([]loader.ShapeStatus, error)
+	RateLimits(ctx context.Context) ([]loader.RateLimitStatus, error)
 	Policies(ctx context.Context) ([]loader.PolicyStatus, error)
 	Events(ctx context.Context) iter.Seq2[loader.DropEvent, error]
 	Drops(ctx context.Context) ([]loader.Drop, error)

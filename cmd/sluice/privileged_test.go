@@ -64,7 +64,7 @@ func publish(t *testing.T, l *netlab.Lab, ref attachments.ID) {
 		return err
 	})
 	do(func() error {
-		dp, err := loader.Open(t.Context(), loader.Options{Worker: ebpfload.Here{}})
+		dp, err := loader.Open(t.Context(), loader.Options{Loader: ebpfload.InProcess{}})
 		if err != nil {
 			return err
 		}

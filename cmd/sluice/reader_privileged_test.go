@@ -62,7 +62,7 @@ func TestPrivilegedEventsTellAll(t *testing.T) {
 }
 
 func tellAll(t *testing.T, send func(int), stall time.Duration) error {
-	dp, err := loader.OpenExisting(t.Context(), loader.Options{Worker: ebpfload.Here{}})
+	dp, err := loader.OpenExisting(t.Context(), loader.Options{Loader: ebpfload.InProcess{}})
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func TestPrivilegedMonitorEndsWithUnload(t *testing.T) {
 	seen := make(chan struct{}, 1000)
 	go func() {
 		ended <- l.Node.Do(func() error {
-			dp, err := loader.OpenExisting(t.Context(), loader.Options{Worker: ebpfload.Here{}})
+			dp, err := loader.OpenExisting(t.Context(), loader.Options{Loader: ebpfload.InProcess{}})
 			if err != nil {
 				return err
 			}

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NetnsCookie implements worker.Worker. It connects a socket to an address that nobody has, with a program in the way that refuses
+// NetnsCookie implements loadapi.Loader. It connects a socket to an address that nobody has, with a program in the way that refuses
 // it and notes the cookie.
-func (Here) NetnsCookie(_ context.Context, root string) (cookie uint64, err error) {
+func (InProcess) NetnsCookie(_ context.Context, root string) (cookie uint64, err error) {
 	raiseMemlock()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "sl_probe", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {

@@ -21,13 +21,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Probe implements loadapi.Worker.
-func (Here) Probe(context.Context) ([]loadapi.Answer, error) {
+// Probe implements loadapi.Loader.
+func (InProcess) Probe(context.Context) ([]loadapi.ProbeResult, error) {
 	raiseMemlock() // the probes load programs
-	var answers []loadapi.Answer
+	var answers []loadapi.ProbeResult
 	for _, q := range []struct {
 		name string
-		ask  func() error // nil: yes; loadapi.NoError: no; anything else: unclear
+		ask  func() error // nil: yes; loadapi.Unsupported: no; anything else: unclear
 	}{
 		{loadapi.SchedCLS, askSchedCLS},
 		{loadapi.LRU, askLRU},
@@ -39,8 +39,8 @@ func (Here) Probe(context.Context) ([]loadapi.Answer, error) {
 		{loadapi.Coarse, askCoarse},
 		{loadapi.Batch, askBatch},
 	} {
-		a := loadapi.Answer{Name: q.name}
-		var no loadapi.NoError
+		a := loadapi.ProbeResult{Name: q.name}
+		var no loadapi.Unsupported
 		if err := q.ask(); errors.As(err, &no) {
 			a.No = no.Why
 		} else if err != nil {

@@ -39,7 +39,7 @@ func NewWorld(t testing.TB, kind string) *World {
 func RealOpeners[D any](as func(*loader.Datapath) D) (open, existing func(context.Context, *cniskel.Args) (D, error)) {
 	by := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (D, error) {
 		return func(ctx context.Context, _ *cniskel.Args) (none D, _ error) {
-			dp, err := f(ctx, loader.Options{Worker: ebpfload.Here{}})
+			dp, err := f(ctx, loader.Options{Loader: ebpfload.InProcess{}})
 			if err != nil {
 				return none, err
 			}

@@ -26,9 +26,9 @@ const (
 type Datapath interface {
 	backend.Datapath
 	HasFQ() (bool, string)
-	Shape(ctx context.Context, s loader.Shape) error
-	Unshape(ctx context.Context, owner uint64) error
-	CheckShape(ctx context.Context, s loader.Shape) error
+	SetRateLimit(ctx context.Context, s loader.RateLimit) error
+	RemoveRateLimit(ctx context.Context, owner uint64) error
+	CheckShape(ctx context.Context, s loader.RateLimit) error
 }
 
 // Opener opens the node's datapath.

@@ -134,7 +134,7 @@ func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.I
 	err := p.Existing(ctx, a, func(dp Datapath) error {
 		// The programs of limits first: what they hang on may go with the feature.
 		return errors.Join(
-			dp.Unshape(ctx, ref.Owner()),
+			dp.RemoveRateLimit(ctx, ref.Owner()),
 			backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureQueueRx|loader.FeatureQueueTx)))
 	})
 	if errors.Is(err, loader.ErrUnavailable) {

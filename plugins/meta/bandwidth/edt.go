@@ -27,28 +27,28 @@ func fqRoot() rtnl.Qdisc {
 
 // putEDT limits what leaves at: by an fq qdisc, and the program that writes
 // departure times above it.
-func (j *job) putEDT(ctx context.Context, at side, s loader.Shape) error {
+func (j *job) putEDT(ctx context.Context, at side, s loader.RateLimit) error {
 	q := fqRoot()
 	if err := at.h.AddQdisc(at.index, q, false); err != nil {
 		return err
 	}
 	j.rb.Push("fq qdisc", func(context.Context) error { return at.h.DelQdisc(at.index, q) })
-	j.rb.Push("departure times", func(ctx context.Context) error { return j.dp.Unshape(ctx, j.ref.Owner()) })
+	j.rb.Push("departure times", func(ctx context.Context) error { return j.dp.RemoveRateLimit(ctx, j.ref.Owner()) })
 	s.Ref = j.ref
-	return j.dp.Shape(ctx, s)
+	return j.dp.SetRateLimit(ctx, s)
 }
 
 // ingressShape is the limit on what the host end sends into the pod.
-func ingressShape(d *device, s *section) loader.Shape {
-	return loader.Shape{
+func ingressShape(d *device, s *section) loader.RateLimit {
+	return loader.RateLimit{
 		Ifindex: d.host.Index, IfName: d.host.Name,
 		Rate: s.Ingress.Rate, Burst: s.Ingress.Burst, Shaped: s.Subnets.Shaped, Unshaped: s.Subnets.Unshaped,
 	}
 }
 
 // egressShape is the limit on what the pod sends.
-func egressShape(d *device, s *section) loader.Shape {
-	return loader.Shape{
+func egressShape(d *device, s *section) loader.RateLimit {
+	return loader.RateLimit{
 		Egress: true, Netns: d.ns.Path(), Ifindex: d.pod.Index, IfName: d.pod.Name,
 		Rate: s.Egress.Rate, Burst: s.Egress.Burst, Shaped: s.Subnets.Shaped, Unshaped: s.Subnets.Unshaped,
 	}
@@ -70,7 +70,7 @@ func checkFQ(at side) error {
 }
 
 // checkEDT compares what is there with what putEDT makes.
-func (c *checking) checkEDT(ctx context.Context, at side, s loader.Shape) error {
+func (c *checking) checkEDT(ctx context.Context, at side, s loader.RateLimit) error {
 	s.Ref = c.ref
 	if c.dp == nil {
 		return errors.Join(checkFQ(at), loader.ErrNotLoaded)

@@ -53,7 +53,7 @@ func newWorld(t testing.TB) *world {
 			if w.noBPF || w.tables && !existing {
 				return nil, loader.ErrUnavailable
 			}
-			dp, err := f(ctx, loader.Options{Worker: ebpfload.Here{}})
+			dp, err := f(ctx, loader.Options{Loader: ebpfload.InProcess{}})
 			if err != nil {
 				return nil, err
 			}

@@ -147,7 +147,7 @@ func TestPrivilegedDelWithoutRecord(t *testing.T) {
 		if len(eps) != 0 {
 			t.Errorf("endpoints %+v", eps)
 		}
-		shapes, serr := dp.Shapes(t.Context())
+		shapes, serr := dp.RateLimits(t.Context())
 		if len(shapes) != 0 {
 			t.Errorf("limits %+v", shapes)
 		}
@@ -315,7 +315,7 @@ func TestPrivilegedLoadedLater(t *testing.T) {
 	must(t, w.check("a", c))
 	var dp *loader.Datapath
 	w.do(func() (err error) {
-		dp, err = loader.Open(t.Context(), loader.Options{Worker: ebpfload.Here{}})
+		dp, err = loader.Open(t.Context(), loader.Options{Loader: ebpfload.InProcess{}})
 		return err
 	})
 	defer dp.Close()
@@ -337,7 +337,7 @@ func TestPrivilegedLoadedLater(t *testing.T) {
 func TestPrivilegedOtherBackEnd(t *testing.T) {
 	w := newWorld(t)
 	w.do(func() error {
-		dp, err := loader.Open(t.Context(), loader.Options{Worker: ebpfload.Here{}})
+		dp, err := loader.Open(t.Context(), loader.Options{Loader: ebpfload.InProcess{}})
 		if err != nil {
 			return err
 		}

@@ -163,7 +163,7 @@ func checkOthers(f *Facts) []Finding {
 	return out
 }
 
-func otherProgram(f *Facts, h loader.Hooked, p loader.HookedProgram, before bool) Finding {
+func otherProgram(f *Facts, h loader.HookPrograms, p loader.HookedProgram, before bool) Finding {
 	what := p.Kind + " filter"
 	if p.ID != 0 {
 		what = fmt.Sprintf("program #%d", p.ID)

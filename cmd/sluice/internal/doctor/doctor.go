@@ -46,7 +46,7 @@ type Facts struct {
 	Cgroup   string         // where programs for the node's own processes go; empty: nowhere
 	Status   *loader.Status // nil: nothing is loaded
 	Decision *loader.Status // nil: nobody tried since boot
-	Hooks    []loader.Hooked
+	Hooks    []loader.HookPrograms
 	Links    map[int]string // names by ifindex
 	Records  []*attachments.Record
 	Choices  map[string]netfilter.Choice

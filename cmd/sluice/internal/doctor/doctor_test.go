@@ -41,7 +41,7 @@ func healthy() *Facts {
 				Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")},
 			}},
 		},
-		Hooks: []loader.Hooked{
+		Hooks: []loader.HookPrograms{
 			{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "sl_in", ID: 5, How: "tcx", Ours: true}}},
 			// A limit on what the pod sends.
 			{Ifindex: 7, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "sl_in", ID: 5, How: "clsact", Ours: true}, {How: "clsact", Kind: "u32", To: 8}}},
@@ -79,8 +79,8 @@ func TestHealthy(t *testing.T) {
 // nothing else is then.
 func TestChecks(t *testing.T) {
 	noFQ := func(f *Facts) { f.Probes[2].Answer = loader.AnswerNo }
-	other := func(h loader.Hooked) func(*Facts) {
-		return func(f *Facts) { f.Hooks = []loader.Hooked{h} }
+	other := func(h loader.HookPrograms) func(*Facts) {
+		return func(f *Facts) { f.Hooks = []loader.HookPrograms{h} }
 	}
 	ours := loader.HookedProgram{Name: "sl_in", ID: 5, How: "tcx", Ours: true}
 	theirs := loader.HookedProgram{Name: "cil", ID: 9, How: "tcx"}
@@ -135,11 +135,11 @@ func TestChecks(t *testing.T) {
 		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_nomasq_cidrs", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
 		{"full of uplinks", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_uplinks", 100 }, "maps", Problem, "100 of 100", "name the devices"},
 		{"full LRU", func(f *Facts) { f.Status.Maps[0].Entries, f.Status.Maps[0].Type = 100, "LRUHash" }, "maps", Warning, "forgotten", "mapSizes"},
-		{"before ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},
-		{"after ours", other(loader.Hooked{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
-		{"foreign filter", other(loader.Hooked{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32"}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
-		{"redirection", other(loader.Hooked{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32", To: 2}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
-		{"foreign XDP", other(loader.Hooked{Ifindex: 3, Hook: "xdp", Programs: []loader.HookedProgram{{Name: "x", ID: 4, How: "xdp"}}}), "other-programs", Info, "program x (#4)", "bpftool"},
+		{"before ours", other(loader.HookPrograms{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},
+		{"after ours", other(loader.HookPrograms{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
+		{"foreign filter", other(loader.HookPrograms{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32"}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
+		{"redirection", other(loader.HookPrograms{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32", To: 2}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
+		{"foreign XDP", other(loader.HookPrograms{Ifindex: 3, Hook: "xdp", Programs: []loader.HookedProgram{{Name: "x", ID: 4, How: "xdp"}}}), "other-programs", Info, "program x (#4)", "bpftool"},
 		{"netfilter in use", func(f *Facts) { f.Choices = map[string]netfilter.Choice{"auto": {Name: "nftables", Reason: "why"}} }, "netfilter", Info, "nftables (asked for: auto): why", ""},
 		{"both variants", func(f *Facts) { f.Usage = netfilter.Usage{NFT: 1, Legacy: 2} }, "netfilter", Warning, "1 rule of iptables-nft and 2 rules of iptables-legacy", "one variant"},
 		{"FORWARD v4", forward(netfilter.ForwardChain{Tool: "iptables-legacy", V4: true, Chain: "FORWARD"}), "forward-policy", Problem, "FORWARD of iptables-legacy, IPv4", "iptables-legacy -I FORWARD -m mark --mark 0x1000/0x1000 -j ACCEPT"},

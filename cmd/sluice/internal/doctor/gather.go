@@ -46,7 +46,7 @@ func (f *Facts) note(what string, err error) {
 
 // Options are the loader's for this tool, which has the compiled objects itself and needs no program beside it.
 func Options(conf *nodeconf.Config) loader.Options {
-	return loader.Options{Config: conf, Worker: ebpfload.Here{}}
+	return loader.Options{Config: conf, Loader: ebpfload.InProcess{}}
 }
 
 func (f *Facts) datapath(ctx context.Context) {

@@ -27,7 +27,7 @@ type Inventory struct {
 	Records    []*attachments.Record
 	Endpoints  []loader.EndpointStatus
 	Ports      []hostport.Entry
-	Shapes     []loader.ShapeStatus
+	RateLimits []loader.RateLimitStatus
 }
 
 // Find looks for leftovers in a inventory. The order is that of removal: a record
@@ -158,7 +158,7 @@ func ownedBy(s *Inventory) []*owned {
 			o.addrs = append(o.addrs, p.PodIP)
 		}
 	}
-	for _, l := range s.Shapes {
+	for _, l := range s.RateLimits {
 		of(l.Owner).shapes++
 	}
 	return all

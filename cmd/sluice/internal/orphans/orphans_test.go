@@ -136,8 +136,8 @@ func TestFindEntries(t *testing.T) {
 		{"record lost, a runtime knows it", Inventory{Endpoints: device(""), Known: Known{Namespaces: 1, Attachments: []Attachment{attachment(Alive, addr)}}}, 1, false},
 		{"ports alone", Inventory{Ports: ports, Known: Known{Namespaces: 1}}, 1, true},
 		{"ports alone, the address lives", Inventory{Ports: ports, Known: Known{Namespaces: 1, Addrs: map[netip.Addr]string{addr: "x"}}}, 1, false},
-		{"limits alone, of the dead", Inventory{Shapes: []loader.ShapeStatus{{Owner: refA.Owner()}}, Known: Known{Attachments: []Attachment{gone}}}, 1, true},
-		{"limits alone, of the living", Inventory{Shapes: []loader.ShapeStatus{{Owner: refA.Owner()}}, Known: Known{Attachments: []Attachment{record}}}, 0, false},
+		{"limits alone, of the dead", Inventory{RateLimits: []loader.RateLimitStatus{{Owner: refA.Owner()}}, Known: Known{Attachments: []Attachment{gone}}}, 1, true},
+		{"limits alone, of the living", Inventory{RateLimits: []loader.RateLimitStatus{{Owner: refA.Owner()}}, Known: Known{Attachments: []Attachment{record}}}, 0, false},
 		{"inside a pod", Inventory{Endpoints: []loader.EndpointStatus{{Owner: 5, Netns: "/run/netns/x", Ifindex: 2}}, Known: Known{Namespaces: 1}}, 1, false},
 	}
 	for _, tt := range tests {

@@ -152,7 +152,7 @@ func Redirected(h *rtnl.Handle, links []rtnl.Link) (map[int]bool, error) {
 type Maps interface {
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	HostPorts(ctx context.Context) ([]hostport.Entry, error)
-	Shapes(ctx context.Context) ([]loader.ShapeStatus, error)
+	RateLimits(ctx context.Context) ([]loader.RateLimitStatus, error)
 }
 
 // See looks at the node of the calling thread. dp may be nil. The error names
@@ -169,7 +169,7 @@ func Scan(ctx context.Context, dp Maps, tables *netfilter.Node, records *attachm
 		keep(err)
 		s.Ports, err = dp.HostPorts(ctx)
 		keep(err)
-		s.Shapes, err = dp.Shapes(ctx)
+		s.RateLimits, err = dp.RateLimits(ctx)
 		keep(err)
 	}
 	s.Traces, err = tables.RuleSets(ctx)

@@ -19,10 +19,10 @@ import (
 // fake answers with what it was asked.
 type fake struct{}
 
-var someAnswers = []Answer{{Name: TCX, No: "too old"}, {Name: LRU}, {Name: FIBSrc, Unclear: "EPERM"}}
+var someAnswers = []ProbeResult{{Name: TCX, No: "too old"}, {Name: LRU}, {Name: FIBSrc, Unclear: "EPERM"}}
 
-func someOrder() Order {
-	return Order{
+func someOrder() LoadRequest {
+	return LoadRequest{
 		Build: "b1", Objects: []string{"sl_from_pod", SockLB}, Dir: "/d", Maps: "/m", Sizes: map[string]uint32{"sl_ct": 7},
 		Constants: Constants{
 			FastPath: 1, AntiSpoof: true, AdmitMark: 1 << 31, FIBSrc: true, Coarse: true, NetnsCookie: 1<<63 + 1,
@@ -31,21 +31,21 @@ func someOrder() Order {
 	}
 }
 
-func (fake) Probe(context.Context) ([]Answer, error) { return someAnswers, nil }
+func (fake) Probe(context.Context) ([]ProbeResult, error) { return someAnswers, nil }
 
 func (fake) NetnsCookie(_ context.Context, cgroup string) (uint64, error) {
 	b, err := os.ReadFile(filepath.Join(cgroup, "cookie"))
 	return 1<<63 + uint64(len(b)), err
 }
 
-func (fake) Pin(_ context.Context, o Order) (Pinned, error) {
+func (fake) Pin(_ context.Context, o LoadRequest) (LoadResult, error) {
 	switch o.Dir {
 	case "refuse":
-		return Pinned{}, fmt.Errorf("%w: %s", ErrRefused, o.Maps)
+		return LoadResult{}, fmt.Errorf("%w: %s", ErrRefused, o.Maps)
 	case "layout":
-		return Pinned{}, ErrIncompatible
+		return LoadResult{}, ErrIncompatible
 	}
-	return Pinned{NoSockLB: cmp.Diff(someOrder(), o, cmpopts.IgnoreFields(Order{}, "Lock"))}, nil
+	return LoadResult{NoSockLB: cmp.Diff(someOrder(), o, cmpopts.IgnoreFields(LoadRequest{}, "Lock"))}, nil
 }
 
 // TestMain lets this test binary be the helper.
@@ -66,7 +66,7 @@ func TestProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Program{helperproc.Program{Path: exe}}
+	p := Subprocess{helperproc.Program{Path: exe}}
 	got, err := p.Probe(t.Context())
 	if diff := cmp.Diff(someAnswers, got); diff != "" || err != nil {
 		t.Error(diff, err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ebpfload is the loadapi.Worker of a process that has the compiled objects: it asks the kernel, verifies programs and pins
+// Package ebpfload is the loadapi.Loader of a process that has the compiled objects: it asks the kernel, verifies programs and pins
 // them. Nothing else of the loader sees the eBPF library.
 package ebpfload
 
@@ -23,10 +23,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
-// Here is the Worker of this process.
-type Here struct{}
+// InProcess is the Loader of this process.
+type InProcess struct{}
 
-var _ loadapi.Worker = Here{}
+var _ loadapi.Loader = InProcess{}
 
 // Programs of an uplink without Ethernet header: those of one with it, by another constant and another name.
 const (
@@ -51,10 +51,10 @@ var read = map[string]readObject{
 	loadapi.SockLB:                       objects.LoadSockLB,
 }
 
-// Pin implements loadapi.Worker. Programs that are pinned when it fails stay: the directory is no set of programs before the
+// Pin implements loadapi.Loader. Programs that are pinned when it fails stay: the directory is no set of programs before the
 // caller says so.
-func (Here) Pin(_ context.Context, o loadapi.Order) (loadapi.Pinned, error) {
-	var done loadapi.Pinned
+func (InProcess) Pin(_ context.Context, o loadapi.LoadRequest) (loadapi.LoadResult, error) {
+	var done loadapi.LoadResult
 	if o.Build != bpfgen.Build {
 		return done, fmt.Errorf("programs of build %.12s are asked for, and this program has those of %.12s: install both of one release", o.Build, bpfgen.Build)
 	}
@@ -86,7 +86,7 @@ func (Here) Pin(_ context.Context, o loadapi.Order) (loadapi.Pinned, error) {
 }
 
 // configure reads the objects and sets constants and map sizes.
-func configure(o loadapi.Order) (map[string]*ebpf.CollectionSpec, error) {
+func configure(o loadapi.LoadRequest) (map[string]*ebpf.CollectionSpec, error) {
 	specs := make(map[string]*ebpf.CollectionSpec, len(o.Objects))
 	for _, name := range o.Objects {
 		object, ok := read[name]

@@ -15,7 +15,7 @@ import (
 // Every object has the program of its name, the constants that are asked for, and the size of a map.
 func TestConfigure(t *testing.T) {
 	t.Parallel()
-	o := loadapi.Order{
+	o := loadapi.LoadRequest{
 		Sizes: map[string]uint32{"sl_ct": 4096},
 		Constants: loadapi.Constants{
 			FastPath: 2, AntiSpoof: true, AdmitMark: 0x1000, FIBSrc: true, Coarse: true, NetnsCookie: 1<<40 + 1,
@@ -58,11 +58,11 @@ func TestConfigure(t *testing.T) {
 
 func TestOrderThatCannotBe(t *testing.T) {
 	t.Parallel()
-	if _, err := (Here{}).Pin(t.Context(), loadapi.Order{Build: "0123"}); err == nil || !strings.Contains(err.Error(), "0123") {
+	if _, err := (InProcess{}).Pin(t.Context(), loadapi.LoadRequest{Build: "0123"}); err == nil || !strings.Contains(err.Error(), "0123") {
 		t.Errorf("another build: %v", err)
 	}
-	o := loadapi.Order{Build: bpfgen.Build, Objects: []string{"sl_nonesuch"}}
-	if _, err := (Here{}).Pin(t.Context(), o); err == nil || !strings.Contains(err.Error(), "sl_nonesuch") {
+	o := loadapi.LoadRequest{Build: bpfgen.Build, Objects: []string{"sl_nonesuch"}}
+	if _, err := (InProcess{}).Pin(t.Context(), o); err == nil || !strings.Contains(err.Error(), "sl_nonesuch") {
 		t.Errorf("another program: %v", err)
 	}
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package loadapi is what the loader leaves to somebody who has the compiled objects and a library for them: asking the kernel what
-// it can do, and verifying and pinning programs. It happens once per boot, and again when a build or the configuration changes;
-// all else that the loader does works with what is pinned. So that no plugin has to start with the objects and the library, that
-// somebody is usually a program of its own (Program). In a process that has them anyway it is objects.Here.
+// Package loadapi is the interface between package loader and the code that has the compiled objects and an eBPF library. That code
+// asks the kernel what it can do, verifies programs and pins them: once per boot, build or configuration. Plugins must not link it,
+// because the library costs start-up time. So the implementation is usually another process (Subprocess). A process that has the
+// objects uses ebpfload.InProcess.
 package loadapi
 
 import (
@@ -20,15 +20,15 @@ var (
 	ErrIncompatible = errors.New("pinned maps are of another layout")
 )
 
-// Worker does that work in the network and mount namespaces of the calling thread.
-type Worker interface {
+// Loader does this work in the network and mount namespaces of the calling thread.
+type Loader interface {
 	// Probe asks the kernel every question there is.
-	Probe(ctx context.Context) ([]Answer, error)
+	Probe(ctx context.Context) ([]ProbeResult, error)
 	// NetnsCookie asks a program for the cookie of the network namespace, on kernels that tell programs and not processes
 	// (before 5.14). The calling process must be below cgroup, a directory of cgroup v2.
 	NetnsCookie(ctx context.Context, cgroup string) (uint64, error)
 	// Pin verifies programs and pins them.
-	Pin(ctx context.Context, o Order) (Pinned, error)
+	Pin(ctx context.Context, o LoadRequest) (LoadResult, error)
 }
 
 // Names of the questions.
@@ -44,15 +44,15 @@ const (
 	Batch         = "batch map operations"
 )
 
-// Answer is what the kernel says to a question: yes, or what is set of the other two.
-type Answer struct {
+// ProbeResult is what the kernel says to a question: yes, or what is set of the other two.
+type ProbeResult struct {
 	Name    string `json:"name"`
 	No      string `json:"no,omitempty"`      // what it lacks
 	Unclear string `json:"unclear,omitempty"` // why it could not be asked
 }
 
-// Order says what to verify and where to pin it.
-type Order struct {
+// LoadRequest says what to verify and where to pin it.
+type LoadRequest struct {
 	Build   string   `json:"build"`   // of the objects: of another one nothing may be pinned
 	Objects []string `json:"objects"` // by their program, or SockLB
 	Dir     string   `json:"dir"`     // for the programs; it is there
@@ -81,17 +81,17 @@ type Constants struct {
 	CBCookie    [2]uint32    `json:"cbCookie"`
 }
 
-// Pinned is what came of an Order.
-type Pinned struct {
+// LoadResult is what came of a LoadRequest.
+type LoadResult struct {
 	// NoSockLB is why the programs of SockLB are not there; empty when they are, or were not asked for.
 	NoSockLB string `json:"markNoSockLB,omitempty"`
 }
 
-// NoError is the definite no to a question, with what was found.
-type NoError struct{ Why string }
+// Unsupported is the definite no to a question, with what was found.
+type Unsupported struct{ Why string }
 
 // Error implements error.
-func (e NoError) Error() string { return e.Why }
+func (e Unsupported) Error() string { return e.Why }
 
-// No returns a NoError.
-func No(format string, a ...any) error { return NoError{fmt.Sprintf(format, a...)} }
+// No returns an Unsupported.
+func No(format string, a ...any) error { return Unsupported{fmt.Sprintf(format, a...)} }

@@ -20,19 +20,19 @@ const (
 	jobPin    = "pin"
 )
 
-// Program is the Worker that is a program of its own. The zero value is the one beside this process.
-type Program struct{ helperproc.Program }
+// Subprocess is the Loader that is a program of its own. The zero value is the one beside this process.
+type Subprocess struct{ helperproc.Program }
 
-var _ Worker = Program{}
+var _ Loader = Subprocess{}
 
-// Probe implements Worker.
-func (p Program) Probe(ctx context.Context) (answers []Answer, err error) {
+// Probe implements Loader.
+func (p Subprocess) Probe(ctx context.Context) (answers []ProbeResult, err error) {
 	err = p.Call(ctx, jobProbe, nil, &answers, nil, kinds)
 	return answers, err
 }
 
-// NetnsCookie implements Worker.
-func (p Program) NetnsCookie(ctx context.Context, cgroup string) (cookie uint64, err error) {
+// NetnsCookie implements Loader.
+func (p Subprocess) NetnsCookie(ctx context.Context, cgroup string) (cookie uint64, err error) {
 	dir, err := os.Open(cgroup) // which may be a path of this process alone
 	if err != nil {
 		return 0, err
@@ -42,14 +42,14 @@ func (p Program) NetnsCookie(ctx context.Context, cgroup string) (cookie uint64,
 	return cookie, err
 }
 
-// Pin implements Worker.
-func (p Program) Pin(ctx context.Context, o Order) (done Pinned, err error) {
+// Pin implements Loader.
+func (p Subprocess) Pin(ctx context.Context, o LoadRequest) (done LoadResult, err error) {
 	err = p.Call(ctx, jobPin, o, &done, o.Lock, kinds)
 	return done, err
 }
 
-// Jobs are what Program asks for, done by w.
-func Jobs(w Worker) map[string]helperproc.Job {
+// Jobs are what Subprocess asks for, done by w.
+func Jobs(w Loader) map[string]helperproc.Job {
 	return map[string]helperproc.Job{
 		jobProbe: {ErrorCodes: kinds, Do: func(ctx context.Context, _ json.RawMessage) (any, error) { return w.Probe(ctx) }},
 		jobCookie: {ErrorCodes: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
@@ -60,7 +60,7 @@ func Jobs(w Worker) map[string]helperproc.Job {
 			return w.NetnsCookie(ctx, cgroup)
 		}},
 		jobPin: {ErrorCodes: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
-			var o Order
+			var o LoadRequest
 			if err := json.Unmarshal(in, &o); err != nil {
 				return nil, err
 			}
