@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/install"
@@ -30,6 +31,8 @@ func programs(t *testing.T) (dir string) {
 func installed(t *testing.T, from string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
+	syscall.ForkLock.RLock() // see writePlugin
+	defer syscall.ForkLock.RUnlock()
 	if _, err := install.Install(t.Context(), dir, install.Options{}, install.Sources(from, install.Plugins())...); err != nil {
 		t.Fatal(err)
 	}
@@ -63,9 +66,7 @@ func TestInstalledPlugins(t *testing.T) {
 	}
 	// A file of the wrong name under the multi-call program is an error object that names it.
 	wrong := filepath.Join(dir, "win-bridge")
-	if err := os.WriteFile(wrong, []byte("#!"+filepath.Join(dir, install.Multicall)+"\n"), 0o755); err != nil { //nolint:gosec // a plugin is executable
-		t.Fatal(err)
-	}
+	writePlugin(t, wrong, "#!"+filepath.Join(dir, install.Multicall)+"\n")
 	out, err := (&exec.Cmd{Path: wrong, Env: []string{"CNI_COMMAND=ADD"}}).Output()
 	if err == nil || !strings.Contains(string(out), `"code":4`) && !strings.Contains(string(out), `"code": 4`) {
 		t.Errorf("win-bridge: %v, %s", err, out)
@@ -76,9 +77,7 @@ func TestInstalledPlugins(t *testing.T) {
 func TestCopyOverOnePlugin(t *testing.T) {
 	t.Parallel()
 	from, foreign := programs(t), filepath.Join(t.TempDir(), "foreign")
-	if err := os.WriteFile(foreign, []byte("#!/bin/sh\necho foreign\n"), 0o755); err != nil { //nolint:gosec // a plugin is executable
-		t.Fatal(err)
-	}
+	writePlugin(t, foreign, "#!/bin/sh\necho foreign\n")
 	command := func(name string, args ...string) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) {
 			t.Helper()
@@ -119,9 +118,7 @@ func TestCopyOverOnePlugin(t *testing.T) {
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(path, before, 0o755); err != nil { //nolint:gosec // a plugin is executable
-					t.Fatal(err)
-				}
+				writePlugin(t, path, string(before))
 			}
 		})
 	}
@@ -129,7 +126,16 @@ func TestCopyOverOnePlugin(t *testing.T) {
 
 func inPlace(t *testing.T, path string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte("#!/bin/sh\necho foreign\n"), 0o755); err != nil { //nolint:gosec // a plugin is executable
+	writePlugin(t, path, "#!/bin/sh\necho foreign\n")
+}
+
+// writePlugin writes a file that is executed next. No process is forked meanwhile: a child would have the open file until its own
+// execve, and the kernel refuses to execute a file that is open for writing (ETXTBSY).
+func writePlugin(t *testing.T, path, content string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(content), 0o755); err != nil { //nolint:gosec // a plugin is executable
 		t.Fatal(err)
 	}
 }
