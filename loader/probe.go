@@ -98,7 +98,7 @@ type question struct {
 	name        string
 	consequence string
 	required    bool
-	ask         func() error // nil: yes; loadapi.Unsupported: no; anything else: unclear
+	ask         func() error // nil: yes; loadapi.UnsupportedError: no; anything else: unclear
 }
 
 // decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
@@ -146,7 +146,7 @@ func runProbes(questions []question) probes {
 func (q question) run() Probe {
 	p := Probe{Name: q.name, Required: q.required}
 	err := q.ask()
-	var no loadapi.Unsupported
+	var no loadapi.UnsupportedError
 	switch {
 	case err == nil:
 		p.Answer = AnswerYes
@@ -194,7 +194,7 @@ func answerOf(answers []loadapi.ProbeResult, name string) error {
 		switch {
 		case a.Name != name:
 		case a.No != "":
-			return loadapi.Unsupported{Why: a.No}
+			return loadapi.UnsupportedError{Why: a.No}
 		case a.Unclear != "":
 			return errors.New(a.Unclear)
 		default:

@@ -27,7 +27,7 @@ func (d *Datapath) cachedRefusal(k constants) error {
 	}
 	again := map[string]func() error{probeCaps: askCapabilities, probeBPFFS: func() error { return d.paths.bpffs.ensure(d.opts.RunDir) }}
 	for _, p := range probes(s.Probes).missing() {
-		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(loadapi.Unsupported)) {
+		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(loadapi.UnsupportedError)) {
 			return nil
 		}
 	}

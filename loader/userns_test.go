@@ -17,7 +17,7 @@ import (
 func TestPrivilegedUserNamespace(t *testing.T) {
 	const inside = "SLUICE_TEST_IN_USERNS"
 	if os.Getenv(inside) != "" {
-		var no loadapi.Unsupported
+		var no loadapi.UnsupportedError
 		if err := askCapabilities(); !errors.As(err, &no) || !strings.Contains(no.Why, "user namespace") {
 			t.Errorf("in a user namespace: %v", err)
 		}

@@ -27,7 +27,7 @@ func (InProcess) Probe(context.Context) ([]loadapi.ProbeResult, error) {
 	var answers []loadapi.ProbeResult
 	for _, q := range []struct {
 		name string
-		ask  func() error // nil: yes; loadapi.Unsupported: no; anything else: unclear
+		ask  func() error // nil: yes; loadapi.UnsupportedError: no; anything else: unclear
 	}{
 		{loadapi.SchedCLS, askSchedCLS},
 		{loadapi.LRU, askLRU},
@@ -40,7 +40,7 @@ func (InProcess) Probe(context.Context) ([]loadapi.ProbeResult, error) {
 		{loadapi.Batch, askBatch},
 	} {
 		a := loadapi.ProbeResult{Name: q.name}
-		var no loadapi.Unsupported
+		var no loadapi.UnsupportedError
 		if err := q.ask(); errors.As(err, &no) {
 			a.No = no.Why
 		} else if err != nil {

@@ -87,11 +87,11 @@ type LoadResult struct {
 	NoSockLB string `json:"markNoSockLB,omitempty"`
 }
 
-// Unsupported is the definite no to a question, with what was found.
-type Unsupported struct{ Why string }
+// UnsupportedError is the definite no to a question, with what was found.
+type UnsupportedError struct{ Why string }
 
 // Error implements error.
-func (e Unsupported) Error() string { return e.Why }
+func (e UnsupportedError) Error() string { return e.Why }
 
-// No returns an Unsupported.
-func No(format string, a ...any) error { return Unsupported{fmt.Sprintf(format, a...)} }
+// No returns an UnsupportedError.
+func No(format string, a ...any) error { return UnsupportedError{fmt.Sprintf(format, a...)} }
