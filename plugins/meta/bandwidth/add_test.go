@@ -45,7 +45,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Whoever reads the log learns which burst was made up, and what chose the backend.
+// The log says which burst was derived from the rate, and what chose the backend.
 func TestSaysWhatItChose(t *testing.T) {
 	t.Parallel()
 	core, seen := observer.New(zapcore.InfoLevel)

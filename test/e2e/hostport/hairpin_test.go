@@ -74,7 +74,7 @@ func TestPrivilegedHairpinWithoutSNAT(t *testing.T) {
 	})
 }
 
-// With "masqAll" the pod sees its gateway, whoever asks.
+// With "masqAll" the pod sees its gateway as the source of every connection.
 func TestPrivilegedMasqAll(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

@@ -50,21 +50,7 @@ func withTags(t *testing.T, tags int, ns interface{ Do(func() error) error }, l 
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = ns.Do(func() error {
-		dev, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return unix.Sendto(fd, buf.Bytes(), 0, &unix.SockaddrLinklayer{Ifindex: dev.Index, Halen: 6})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sendFrame(t, ns, buf.Bytes())
 	_ = l.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 	got := make([]byte, 2048)
 	for {
@@ -76,6 +62,25 @@ func withTags(t *testing.T, tags int, ns interface{ Do(func() error) error }, l 
 			t.Logf("%q arrived from %s", word, from)
 			return true
 		}
+	}
+}
+
+// sendFrame sends a whole frame from eth0 of ns, as a process with CAP_NET_RAW can.
+func sendFrame(t *testing.T, ns interface{ Do(func() error) error }, frame []byte) {
+	t.Helper()
+	if err := ns.Do(func() error {
+		dev, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: dev.Index, Halen: 6})
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

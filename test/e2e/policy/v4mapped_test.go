@@ -10,7 +10,6 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 )
@@ -36,20 +35,7 @@ func sendMapped(t *testing.T, from, to *e2etest.Pod, l net.PacketConn, src, dst 
 		&layers.Ethernet{SrcMAC: mac(from.MAC()), DstMAC: mac(to.MAC()), EthernetType: layers.EthernetTypeIPv6}, ip, u, gopacket.Payload(word)); err != nil {
 		t.Fatal(err)
 	}
-	if err := from.Do(func() error {
-		dev, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return unix.Sendto(fd, buf.Bytes(), 0, &unix.SockaddrLinklayer{Ifindex: dev.Index, Halen: 6})
-	}); err != nil {
-		t.Fatal(err)
-	}
+	sendFrame(t, from, buf.Bytes())
 	_ = l.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 	got := make([]byte, 2048)
 	n, peer, err := l.ReadFrom(got)
