@@ -228,7 +228,7 @@ func (w *work) set(series string) *suite.Set {
 	for _, p := range w.packages {
 		u := suite.Suite{Package: p.Path, Binary: guestHome + "/tests/" + p.BinaryName(), Dir: guestSource + "/" + p.Path}
 		if strings.HasPrefix(p.Path, e2ePackages) && !w.everyTest(series) && w.everything() {
-			u.Args = []string{w.skipArg(endsOnly)}
+			u.Args = []string{w.skipArg(endsOnly.Pattern())}
 		}
 		s.Suites = append(s.Suites, u)
 	}
@@ -244,7 +244,7 @@ func (o *options) skipArg(more string) string {
 	if more != "" {
 		more = "|" + more
 	}
-	return "-test.skip=" + suite.NotHere + more
+	return "-test.skip=" + suite.NotHere.Pattern() + more
 }
 
 // everything reports whether tests were not selected.

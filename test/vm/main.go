@@ -27,6 +27,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
 // allKernels is the matrix: the floor, the last without tcx, the first with
@@ -48,18 +50,20 @@ var quickPackages = []string{
 	"./test/e2e/datapath", "./test/e2e/hostport", "./test/e2e/interfaces", "./test/e2e/masquerade", "./test/e2e/netfilter", "./test/e2e/policy",
 }
 
-const quickRun = "^TestPrivileged(" +
-	"Load|LoadXDP|Instructions|HostPort|Direct|Masquerade|Turn|AntiSpoof|Untouched|" +
-	"EnableDisable|ProbesMatchTable|AttachChanges|MapMemory|OwnDevice|Survey|ClassesAndFilters|" +
-	"Modes|EDT|Join|AttachModes|Fallback|VLANPod|DummyPod|PolicyIsolated|InsidePortmapTraffic)$"
+var quickRun = suite.Names{
+	"Load$", "LoadXDP$", "Instructions$", "HostPort$", "FastPathImmediate$", "Masquerade$", "Hairpin$", "AntiSpoof$", "Untouched$",
+	"EnableDisable$", "ProbesMatchTable$", "AttachChanges$", "MapMemory$", "OwnDevice$", "Survey$", "ClassesAndFilters$",
+	"Modes$", "EDT$", "Join$", "AttachModes$", "Fallback$", "VLANPod$", "DummyPod$", "PolicyIsolated$", "InsidePortmapTraffic$",
+}
 
 // endsOnly are tests of e2ePackages about netfilter's tables, what backends have
 // in common, and DHCP: they ask nothing of a kernel's BPF, and are a third of those
 // packages' time. They run under the first and the last kernel of the matrix.
-const (
-	endsOnly    = "^TestPrivileged(Netfilter|IPTables|DHCP|Parity$|DelAcrossBackends$|MixedAtOnce$|LocalnetIsGuarded$|Flannel$)"
-	e2ePackages = "test/e2e/"
-)
+var endsOnly = suite.Names{
+	"Netfilter", "IPTables", "DHCP", "Parity$", "DelAcrossBackends$", "MixedAtOnce$", "LocalnetIsGuarded$", "Flannel$",
+}
+
+const e2ePackages = "test/e2e/"
 
 type options struct {
 	kernels  []string
@@ -140,7 +144,7 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	o.kernels = strings.Split(*kernels, ",")
 	o.packages = flag.Args()
 	if o.quick && o.run == defaultRun {
-		o.run = quickRun
+		o.run = quickRun.Pattern()
 	}
 	if o.quick && len(o.packages) == 0 {
 		o.packages = quickPackages

@@ -4,10 +4,42 @@ package main
 
 import (
 	"flag"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-cni/sluice/test/vm/suite"
 )
+
+// A list of tests names tests that exist: one that was renamed would run where it cannot, or no more.
+func TestListedTestsExist(t *testing.T) {
+	var tests []string
+	declared := regexp.MustCompile(`(?m)^func TestPrivileged(\w+)\(`)
+	err := filepath.WalkDir("../..", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(file)
+		for _, m := range declared.FindAllSubmatch(source, -1) {
+			tests = append(tests, string(m[1]))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for list, names := range map[string]suite.Names{"NotHere": suite.NotHere, "quickRun": quickRun, "endsOnly": endsOnly} {
+		for _, name := range names {
+			if !slices.ContainsFunc(tests, regexp.MustCompile("^"+name).MatchString) {
+				t.Errorf("%s has %q: there is no such test", list, name)
+			}
+		}
+	}
+}
 
 // Flags by which a run would wait for ever, or do nothing, are refused.
 func TestFlagsRefused(t *testing.T) {
