@@ -32,7 +32,7 @@ const (
 	denyBuffers = "deny_buffers"
 )
 
-// The peers: a rule of iptables' first table, and the deny list.
+// The peers: a rule of iptables' first table, and the denylist.
 const iptablesRaw = "iptables raw"
 
 // deniedNets are the sources of the flood, by family.
@@ -201,7 +201,7 @@ func byIPTables() *denyPeer {
 	return p
 }
 
-// byXDP drops by the deny list.
+// byXDP drops by the denylist.
 func byXDP() *denyPeer {
 	p := &denyPeer{name: subject.Sluice}
 	with := func(ctx context.Context, f func(dp *loader.Datapath) error) error {
@@ -312,7 +312,7 @@ func header(dst net.HardwareAddr, proto uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, proto)
 }
 
-// frame4 is a UDP datagram in the shortest frame: 64 bytes on a wire, of which the last four, the checksum, are not there on a veth.
+// frame4 is a UDP datagram in the shortest frame: 64 bytes on a wire. The last four, the checksum, are not there on a veth.
 func frame4(dst net.HardwareAddr, from, to netip.AddrPort) []byte {
 	ip := []byte{0x45, 0, 0, 46, 0, 1, 0, 0, 64, 17, 0, 0}
 	ip = append(append(ip, from.Addr().AsSlice()...), to.Addr().AsSlice()...)

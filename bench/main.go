@@ -7,7 +7,7 @@
 //	bench [quick]   traffic and ADD/DEL side by side, under 3 minutes
 //	bench add       ADD of each interface plugin side by side
 //	bench churn     many pods come and go at once: mixed plugins, and against upstream
-//	bench deny      a denied source floods an uplink: the deny list, and a DROP in iptables' raw table
+//	bench deny      a denied source floods an uplink: the denylist, and a DROP in iptables' raw table
 //	bench profile   where the time of ADD and DEL goes, plugin by plugin
 //	bench udp       the shortest packets through a hostPort
 //	bench bandwidth goodput and delay of a limited pod, by backend and rate

@@ -116,7 +116,7 @@ func (q *quick) measure(ctx context.Context, deadline time.Time) error {
 
 // round takes every metric of every world once. All worlds have their turn at
 // one metric before the next comes, so that figures to be compared are seconds
-// apart; whoever comes first in one round comes last in the next.
+// apart; the first peer of one round is the last of the next.
 func (q *quick) round(ctx context.Context, round int) error {
 	worlds := slices.Clone(q.worlds)
 	if round%2 == 1 {

@@ -32,7 +32,7 @@ type World struct {
 	pod *netlab.Pod
 }
 
-// The addresses of the pod, and of its host end.
+// The addresses of the pod, and of its host veth.
 const (
 	podName, hostEnd = "pod", "v0"
 	podAddr          = "10.1.0.2"

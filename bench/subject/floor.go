@@ -108,7 +108,7 @@ const (
 	synAlone                     // as synTranslated; to all others it does nothing
 )
 
-// constantNAT exchanges one address of the packets of one port.
+// constantNAT rewrites one address of the packets of one port.
 type constantNAT struct {
 	addr, port int16 // offsets of the address, and of the port that tells whose packet it is
 	from, to   netip.Addr

@@ -129,7 +129,7 @@ func inPlace(t *testing.T, path string) {
 	writePlugin(t, path, "#!/bin/sh\necho foreign\n")
 }
 
-// writePlugin writes a file that is executed next. No process is forked meanwhile: a child would have the open file until its own
+// writePlugin writes a file that is executed next. No process is forked until it is closed: a child would have the open file until its own
 // execve, and the kernel refuses to execute a file that is open for writing (ETXTBSY).
 func writePlugin(t *testing.T, path, content string) {
 	t.Helper()

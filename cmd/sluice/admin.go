@@ -56,7 +56,7 @@ datapath again.`,
 			return a.withDatapath(c.Context(), func(dp datapath) error {
 				return a.unload(c.Context(), dp, force)
 			}, func() error {
-				// A load or an unload that was killed, or somebody who removed pins, may have left a part. With attachments the
+				// A load or an unload that was killed, or an operator who removed pins, may have left a part. With attachments the
 				// next ADD makes it whole again.
 				if records, err := a.node.Records(); force || err == nil && len(records) == 0 {
 					if err := a.node.Clear(c.Context()); err != nil {

@@ -66,7 +66,7 @@ are kept too.`,
 	return c
 }
 
-// cleanup removes items and then looks again, because an attachment may have come back meanwhile, and because after an error
+// cleanup removes items and then looks again, because an attachment may have come back in between, and because after an error
 // only some items are gone.
 func (a *app) cleanup(ctx context.Context, items []orphans.Item, v *cleanupView) error {
 	err := a.ops.Cleanup(ctx, items)

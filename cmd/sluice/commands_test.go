@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The deny list is what was added, until it is taken out.
+// The denylist is what was added, until it is taken out.
 func TestDeny(t *testing.T) {
 	n := newFakeNode()
 	steps := []struct {

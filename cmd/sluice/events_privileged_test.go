@@ -67,7 +67,7 @@ func wait(t *testing.T, lines <-chan dropEventView, provoke func(), wanted func(
 	}
 }
 
-// Real drops: a spoofed source, and a client that is on the deny list.
+// Real drops: a spoofed source, and a client that is on the denylist.
 func TestPrivilegedMonitor(t *testing.T) {
 	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })

@@ -35,7 +35,7 @@ type fakeNode struct {
 	records    []*attachments.Record
 	choices    map[string]netfilter.Choice
 	status     *loader.Status // nil: nothing is loaded
-	decision   *loader.Status // nil: nobody tried
+	decision   *loader.Status // nil: no call tried
 	ports      []hostport.Entry
 	flows      []loader.Flow
 	shapes     []loader.RateLimitStatus

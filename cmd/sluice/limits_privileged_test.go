@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
-// A queue that somebody put in the place of a limit is not shown as one.
+// A queue of a third party in the place of a limit is not shown as one.
 func TestPrivilegedLimitReplaced(t *testing.T) {
 	l := netlab.NewT(t, netlab.Options{})
 	shell := func(script string) {

@@ -19,7 +19,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	context.AfterFunc(ctx, stop) // who does not heed the first signal, a pipe that nobody empties for one, dies of the next
+	context.AfterFunc(ctx, stop) // a command that cannot see the first signal (its pipe is full and not read) dies of the next
 	a := newApp(os.Stdout, os.Stderr)
 	a.colours, a.width = colours(wantColours(os.Stdout)), terminalWidth(os.Stdout)
 	code := a.run(ctx, os.Args[1:])

@@ -45,8 +45,8 @@ func spoofer(t *testing.T, n *netlab.Node) (send func(packets int)) {
 	}
 }
 
-// Every packet that is dropped while somebody reads is told of, by a record or by a number: in a flood, while the reader does
-// not get on (a terminal that is stopped, a pipe that nobody empties), and in the last moments.
+// Every packet that is dropped while a reader is there is told of, by a record or by a number: in a flood, while the reader does
+// not get on (a terminal that is stopped, a pipe that is not read), and in the last moments.
 func TestPrivilegedEventsTellAll(t *testing.T) {
 	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
 	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })

@@ -198,7 +198,7 @@ func TestUselessValues(t *testing.T) {
 	}
 }
 
-// The deny list is no pod's: it goes with the maps only when that is wanted.
+// The denylist is no pod's: it goes with the maps only when that is wanted.
 func TestUnloadKeepsDenyList(t *testing.T) {
 	n := newFakeNode()
 	n.records, n.status.Endpoints = nil, nil

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A command that waits for a pipe that nobody empties does not see the first signal. The second ends it.
+// A command that waits for a pipe that is not read does not see the first signal. The second ends it.
 func TestSecondSignalKills(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "completion", "bash") //nolint:gosec // the test's own program

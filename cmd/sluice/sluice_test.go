@@ -336,7 +336,7 @@ func TestHuman(t *testing.T) {
 	}
 }
 
-// What a killed load or unload has left is removed too, while nobody can use it.
+// What a killed load or unload has left is removed too, while no packet can use it.
 func TestUnloadOfAPart(t *testing.T) {
 	for _, tt := range []struct {
 		args    string

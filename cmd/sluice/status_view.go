@@ -137,7 +137,7 @@ func newStatusView(st *loader.Status, records []*attachments.Record) statusView 
 	return v
 }
 
-// decided says that it is known what was decided: the record of it lies in the run directory, which somebody may empty.
+// decided says that it is known what was decided: the record of it lies in the run directory, which an operator may empty.
 func decided(st *loader.Status) bool { return st.Config.FastPath != "" }
 
 func (v *statusView) fill(st *loader.Status) {

@@ -46,7 +46,7 @@ func (f file) FD() int { return f.fd }
 // Close releases the descriptor. What is pinned or attached stays.
 func (f *file) Close() error {
 	fd := f.fd
-	f.fd = -1 // whoever has the number next must not lose it to a second Close
+	f.fd = -1 // a second Close must not close the next file that gets the number
 	return unix.Close(fd)
 }
 

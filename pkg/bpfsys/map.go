@@ -180,14 +180,14 @@ func Delete[K any](m *Map, k K) (bool, error) {
 	return found(m.elem(unix.BPF_MAP_DELETE_ELEM, unsafe.Pointer(&k), nil, 0))
 }
 
-// Remove is Delete for whom it is success that k is not there.
+// Remove is Delete, but a key that is not there is success.
 func Remove[K any](m *Map, k K) error {
 	_, err := Delete(m, k)
 	return err
 }
 
 // NextKey returns the key after previous, the first one for nil; false after the last. What comes after a key that has gone
-// meanwhile is the first one, in a hash map.
+// in between is the first one, in a hash map.
 func NextKey[K any](m *Map, previous *K) (next K, ok bool, err error) {
 	if err := checkKey[K](m); err != nil {
 		return next, false, err

@@ -90,7 +90,7 @@ func TestPrivilegedOpenMap(t *testing.T) {
 	}
 }
 
-// What is no map is an error, and the descriptor is closed all the same.
+// What is no map is an error, and the descriptor is closed.
 func TestPrivilegedMapFromOtherFD(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "file")

@@ -41,7 +41,7 @@ const (
 	CodeState uint = 101
 	// CodeCheck: CHECK found something else than what ADD made.
 	CodeCheck uint = 102
-	// CodeConflict: the thing exists already or belongs to somebody else.
+	// CodeConflict: the thing exists already or belongs to another owner.
 	CodeConflict uint = 103
 	// CodeExhausted: no free address is left in a pool.
 	CodeExhausted uint = 104

@@ -55,7 +55,7 @@ var jobs = map[string]Job{
 		if err := json.Unmarshal(in, &fifo); err != nil {
 			return nil, err
 		}
-		b, err := os.ReadFile(fifo) // until somebody has written and closed it
+		b, err := os.ReadFile(fifo) // until the writer has closed it
 		return len(b), err
 	}},
 	"noise": {Do: func(context.Context, json.RawMessage) (any, error) {

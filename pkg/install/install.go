@@ -61,7 +61,7 @@ type Options struct {
 }
 
 // Install makes each program of sources a file in dir, and each plugin name a file that starts its program. It creates dir if it is
-// missing. One rename replaces one name, so a runtime that starts a plugin meanwhile gets the old or the new file, never a part.
+// missing. One rename replaces one name, so a runtime that starts a plugin at that moment gets the old or the new file, never a part.
 //
 // All files are prepared under temporary names first. If that fails, nothing has changed. If a rename fails, the results say which
 // names are done. The error names a directory that has a plugin's name. ctx bounds the wait for another Install.

@@ -38,7 +38,7 @@ type NS struct {
 // Open opens the network namespace at path (a bind mount or /proc/PID/ns/net). The error wraps ErrNotExist or ErrNotNS where
 // one of them says what is wrong. The caller must Close the result.
 func Open(path string) (*NS, error) {
-	// Without O_NONBLOCK a FIFO at the path would block the plugin until somebody writes to it.
+	// Without O_NONBLOCK a FIFO at the path would block the plugin until a writer opens it.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		switch {

@@ -13,7 +13,7 @@ import (
 // Mode is ingressPolicy, which keeps pods of one node apart by their bridges.
 type Mode string
 
-// The modes. Between two pods both of which have a mode other than ModeOpen nothing passes if they are on different bridges.
+// The modes. Two pods on different bridges that both have a mode other than ModeOpen cannot talk.
 const (
 	ModeOpen       Mode = "open"
 	ModeSameBridge Mode = "same-bridge" // pods of the same bridge reach each other

@@ -35,7 +35,7 @@ func (r Route) SharesHops(o Route) bool {
 	return r == o
 }
 
-// AddHops adds one route by the gateways of all hops, of which connections take one each. The hops differ in nothing else.
+// AddHops adds one route by the gateways of all hops. A connection takes one of them. The hops differ in nothing else.
 // Several are for IPv4: of IPv6 routes that AddRoute adds one by one the kernel makes such a route itself.
 func (h *Handle) AddHops(hops []Route) error {
 	r := hops[0]

@@ -18,7 +18,7 @@ const (
 	OperUp      = "up"
 )
 
-// extSkipStats is RTEXT_FILTER_SKIP_STATS of <linux/rtnetlink.h>: statistics are most of a reply and nobody here reads them.
+// extSkipStats is RTEXT_FILTER_SKIP_STATS of <linux/rtnetlink.h>: statistics are most of a reply and no code here reads them.
 const extSkipStats = 1 << 3
 
 // operStates is in the order of the kernel's IF_OPER_ values.
@@ -39,7 +39,7 @@ type Link struct {
 	MTU         int
 	TxQLen      int
 	Up          bool // administratively up
-	Promisc     bool // asked for by somebody, not by the device's being a bridge port
+	Promisc     bool // asked for by a process, not by the device's being a bridge port
 	AllMulti    bool
 	Loopback    bool
 	Ethernet    bool

@@ -138,7 +138,7 @@ type LinkChange struct {
 	// takes its addresses and routes away, the rest applies in the namespace it
 	// went to. Name with a %d (as in "dev%d") takes a free number there.
 	// A Name that is taken there fails with ErrExist, and the link may have been
-	// moved all the same, under the name it had.
+	// moved, but under the name it had.
 	NetNS *int
 }
 

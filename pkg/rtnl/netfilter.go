@@ -160,7 +160,7 @@ type Flow struct {
 }
 
 // DropFlows deletes the connections of a family (FamilyV4, FamilyV6) that match accepts, in the calling thread's network
-// namespace, and returns their number. An entry that went meanwhile is no error.
+// namespace, and returns their number. An entry that is gone already is no error.
 func DropFlows(family int, match func(Flow) bool) (int, error) {
 	req := netfilterRequest(unix.NFNL_SUBSYS_CTNETLINK, int(vnl.IPCTNL_MSG_CT_GET), unix.NLM_F_DUMP, family)
 	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)

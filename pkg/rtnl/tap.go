@@ -24,7 +24,7 @@ const (
 // Tun is what is particular to a link of kind "tun".
 type Tun struct {
 	Tap        bool    // carries Ethernet frames
-	Owner      *uint32 // uid that may open it without CAP_NET_ADMIN; nil: nobody in particular
+	Owner      *uint32 // uid that may open it without CAP_NET_ADMIN; nil: no user in particular
 	Group      *uint32 // gid, likewise
 	Persist    bool    // lives on without a process that has it open
 	MultiQueue bool
@@ -59,7 +59,7 @@ func openTun() (int, error) {
 }
 
 // AddTap makes a tap device, down, in the network namespace of the calling
-// thread. It stays when nobody has it open. The error wraps ErrExist when the
+// thread. It stays when no process has it open. The error wraps ErrExist when the
 // name is taken, by whatever kind of link; on any error nothing is left.
 func AddTap(s TapSpec) error {
 	fd, err := openTun()

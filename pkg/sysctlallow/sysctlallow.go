@@ -13,7 +13,7 @@ import (
 // Job is the helper's: Order in, Answer out.
 const Job = "allowlist"
 
-// Order is words and the expressions of which one has to match each.
+// Order is words, and expressions. Each word must match one of them.
 type Order struct {
 	Expressions []string `json:"expressions"`
 	Words       []string `json:"words"`

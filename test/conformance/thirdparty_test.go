@@ -104,7 +104,7 @@ func newLeaseServer(t *testing.T) *leaseServer {
 		t.Fatal(err)
 	}
 	s.url = "unix://" + socket
-	srv := &http.Server{Handler: s} //nolint:gosec // no stranger reaches it
+	srv := &http.Server{Handler: s} //nolint:gosec // no other machine reaches it
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { _ = srv.Close() })
 	return s
@@ -140,7 +140,7 @@ func (s *leaseServer) take() []report {
 	return got
 }
 
-// conf is a plugin's configuration with the lease IPAM, with keys that nobody
+// conf is a plugin's configuration with the lease IPAM, with keys that no plugin
 // else knows, in an order and spelling that a decoder would not keep.
 func (s *leaseServer) conf(m mainPlugin) object {
 	c := m.conf("1.1.0")

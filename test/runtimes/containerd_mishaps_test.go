@@ -52,7 +52,7 @@ func TestPrivilegedContainerdRenamed(t *testing.T) {
 		c.published(8080, "b")
 		c.mustEnd(b)
 		c.reconfigure(pods("1.0.0"), "1.0.0")
-		// A reservation that no DEL came for may be somebody's: the tool names it and leaves it to the operator.
+		// A reservation that no DEL came for may be in use: the tool names it and leaves it to the operator.
 		if out := c.sluice("cleanup"); !strings.Contains(out, "in doubt      "+a.ips[0]+" of network pods, held for "+a.id) {
 			t.Errorf("sweep says nothing of the reservation: %s", out)
 		}

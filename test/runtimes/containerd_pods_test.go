@@ -203,7 +203,7 @@ func TestPrivilegedContainerdMany(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Meanwhile the node gets our plugins again, as at an update.
+		// At the same time the node gets our plugins again, as at an update.
 		updated := make(chan error, 1)
 		go func() {
 			var errs []error

@@ -164,7 +164,7 @@ func (c *containerd) ctr(args ...string) string {
 	return c.run(filepath.Join(c.dir, "ctr"), append([]string{"--address", containerdSocket, "--namespace", "k8s.io"}, args...)...)
 }
 
-// unchanged wants the node to be as it was, and nobody's pod in the datapath.
+// unchanged wants the node to be as it was, and no pod in the datapath.
 func (c *containerd) unchanged(before netlab.Snapshot, after string) {
 	c.t.Helper()
 	c.machine.unchanged(before, after)
@@ -188,7 +188,7 @@ func (c *containerd) read(name string) string {
 	return string(data)
 }
 
-// endGroup removes a tree of cgroups by the last element of its path, in the trees of all controllers, once somebody has closed its
+// endGroup removes a tree of cgroups by the last element of its path, in the trees of all controllers, once the other end of the pipe has closed its
 // input and the processes that were killed are gone.
 const endGroup = `read x; for i in 1 2 3 4 5 6 7 8 9 10; do
 	find /sys/fs/cgroup -depth -type d -path "*/$0*" -delete 2>/dev/null

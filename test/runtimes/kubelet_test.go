@@ -36,7 +36,7 @@ func newKubelet(t *testing.T) *kubelet {
 			t.Logf("kubelet's log:\n%s", k.read(kubeletLog))
 		}
 	})
-	// The places that kubelet knows and nobody can change are tmpfs of the machine, which has /var/lib/cni already.
+	// The places that kubelet knows and no flag changes are tmpfs of the machine, which has /var/lib/cni already.
 	k.run("sh", "-ec", `mkdir -p /run/.cni /run/.lib/kubelet /run/.lib/cni `+manifestDir+`
 mount --bind /var/lib/cni /run/.cni; mount -t overlay -o lowerdir=/run/.lib:/var/lib overlay /var/lib
 mount --bind /run/.cni /var/lib/cni; mount -t tmpfs tmpfs /var/lib/kubelet; mount -t tmpfs tmpfs /var/log
@@ -133,7 +133,7 @@ func (k *kubelet) podList() ([]podStatus, error) {
 	return list.Items, err
 }
 
-// gone waits until nobody has the port.
+// gone waits until no process has the port.
 func (k *kubelet) gone(name string, port uint16) {
 	k.t.Helper()
 	k.run("rm", manifestDir+"/"+name+".yaml")

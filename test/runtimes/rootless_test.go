@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
-// A user who is nobody else's on the machine.
+// A user that no other test or service on the machine has.
 const (
 	rootlessUser = "sluice-test"
 	rootlessID   = 4711

@@ -67,7 +67,7 @@ const (
 // commandTime bounds one command of a runtime.
 var commandTime = netlab.Patient(time.Minute)
 
-// machine is a node that runs processes of its own: a runtime, its monitors and its containers, none of which is a child of this
+// machine is a node that runs processes of its own: a runtime, its monitors and its containers. None of them is a child of this
 // process for long. They live in a PID namespace, so that ending its first process ends them all.
 type machine struct {
 	*netlab.Lab

@@ -90,7 +90,7 @@ func datagram(ns *netlab.NS, addr string) (string, error) {
 	}
 }
 
-// unpublished wants nobody to answer there.
+// unpublished wants no answer there.
 func (m *machine) unpublished(port uint16) {
 	m.t.Helper()
 	for _, a := range m.nodeAddrs() {

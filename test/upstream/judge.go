@@ -104,7 +104,7 @@ func judge(plugin string, theirs, ours result, known differences) verdict {
 	return v
 }
 
-// String is a line, and what is to be mended.
+// String is a line, and what is to be fixed.
 func (v verdict) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-12s %4d specifications, %d differ as known", v.plugin, v.ran, v.known)

@@ -71,7 +71,7 @@ func (o *options) prepare(ctx context.Context) (_ *work, err error) {
 	return w, nil
 }
 
-// find returns the packages to test, of which there must be one.
+// find returns the packages to test, at least one.
 func (o *options) find(ctx context.Context) ([]suite.Package, error) {
 	packages, err := suite.Find(ctx, o.root, o.packages...)
 	if err == nil && len(packages) == 0 {
@@ -87,7 +87,7 @@ func (o *options) buildDir() string {
 }
 
 // tests is the archive of what this run tests, for all kernels: another run of
-// the same tree may build other binaries meanwhile.
+// the same tree may build other binaries at the same time.
 func (w *work) tests() string { return filepath.Join(w.dir, "tests.cpio") }
 
 // removeLeftovers takes away what killed runs have left, once it is a day old.

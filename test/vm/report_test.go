@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
-// ran is the report of a package of which one test passed, or none ran.
+// ran is the report of a package: one test passed, or none ran.
 func ran(pkg string, tests ...string) string {
 	text := "@@sluice begin " + pkg + "\n"
 	for _, name := range tests {

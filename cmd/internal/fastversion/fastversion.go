@@ -32,7 +32,7 @@ const (
 	from04  = prefix + `"0.4.0","1.0.0","1.1.0"]}` + "\n"
 )
 
-// stackSize is more than an ADD of an interface plugin uses; what nobody touches
+// stackSize is more than an ADD of an interface plugin uses; what the process never touches
 // of it costs nothing.
 const stackSize = 24 << 10
 

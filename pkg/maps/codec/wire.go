@@ -54,7 +54,7 @@ func Port(p uint16) uint16 {
 const chunk = 1024
 
 // Each calls f with every entry of m, a hash, LRU or array map, until f returns false. K and V must be the exact types of
-// key and value. Entries that come or go meanwhile may be missed. It reads many entries per system call where the kernel can
+// key and value. Entries that come or go during the call may be missed. It reads many entries per system call where the kernel can
 // (5.6) and one by one where it cannot.
 func Each[K, V any](m *bpfsys.Map, f func(*K, *V) bool) error {
 	walk, err := bpfsys.NewBatch[K, V](m)

@@ -189,7 +189,7 @@ type Map struct{ m *bpfsys.Map }
 // New returns a view of m.
 func New(m *bpfsys.Map) Map { return Map{m} }
 
-// Each calls f with every entry, indexes and expired ones too, until f returns false. Flows come and go meanwhile.
+// Each calls f with every entry, indexes and expired ones too, until f returns false. Flows come and go during the call.
 func (m Map) Each(f func(*Record) bool) error {
 	return m.eachRaw(func(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlCtEntry) bool { return f(decode(k, v)) })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package denylist is the typed view of the deny list: networks that nothing may come from. Entries are the loader's; programs count
+// Package denylist is the typed view of the denylist: networks that nothing may come from. Entries are the loader's; programs count
 // in them. A view does not own its map.
 package denylist
 

@@ -37,7 +37,7 @@ func (r runs) moved(earlier runs) bool {
 	return false
 }
 
-// attempts bounds how often All reads anew because a CPU moved drops meanwhile: where they keep moving, they are few.
+// attempts bounds how often All reads anew because a CPU moved drops during the read: where they keep moving, they are few.
 const attempts = 4
 
 // All returns the packets dropped at each place, summed over all CPUs.
@@ -82,7 +82,7 @@ func (d DeviceDrops) Len() (int, error) {
 func (d DeviceDrops) counted() (map[Place]uint64, error) {
 	all := make(map[Place]uint64)
 	var prev *bpfgen.TypesSlDropKey
-	for range 2 * d.m.MaxEntries() { // an entry that goes meanwhile starts the walk anew
+	for range 2 * d.m.MaxEntries() { // an entry that goes during the walk starts the walk anew
 		key, ok, err := bpfsys.NextKey(d.m, prev)
 		if err != nil {
 			return nil, err

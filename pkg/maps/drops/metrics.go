@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package drops is the typed view of what is said of dropped packets: counters and events. Programs count, each on its own CPU;
-// nobody resets.
+// no code resets them.
 package drops
 
 import "github.com/sluice-cni/sluice/pkg/bpfsys"

@@ -18,7 +18,7 @@ type Packet struct {
 	Detail   string         // TCP flags ("SA"), ICMP type and code ("type 8 code 0"), "fragment"
 }
 
-// DecodePacket reads a frame of which b are the first bytes, behind l2 bytes of link header. Tags of VLANs are passed over.
+// DecodePacket reads a frame. b has its first bytes, behind l2 bytes of link header. Tags of VLANs are passed over.
 func DecodePacket(b []byte, l2 int) Packet {
 	if l2 >= 14 && len(b) >= 14 {
 		for len(b) >= l2+4 && isVLAN(binary.BigEndian.Uint16(b[l2-2:])) {

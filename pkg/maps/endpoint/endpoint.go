@@ -59,7 +59,7 @@ type Map struct {
 // New returns a view of m, whose changes e tells of.
 func New(m *bpfsys.Map, e cacheepoch.Epoch) Map { return Map{m, e} }
 
-// Put writes the entry of a, whoever had it. E2BIG: the map is full.
+// Put writes the entry of a, also over that of another owner. E2BIG: the map is full.
 func (m Map) Put(a netip.Addr, v *Value) error {
 	if err := bpfsys.Put(m.m, codec.Addr(a), *v); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 // Counters are what happened on one pod device since it was enabled.
 type Counters bpfgen.TypesSlEndpointStats
 
-// Stats is the view of sl_ep_stats, counters by ifindex of the host end.
+// Stats is the view of sl_ep_stats, counters by ifindex of the host veth.
 type Stats struct{ m *bpfsys.Map }
 
 // NewStats returns a view of m.
@@ -25,7 +25,7 @@ func (s Stats) Create(ifindex uint32, pod, owner uint64) error {
 	return bpfsys.PutPerCPU(s.m, ifindex, Counters{Pod: pod, Owner: owner})
 }
 
-// Has reports whether ifindex has counters, that is whether it is the host end of a pod's device.
+// Has reports whether ifindex has counters, that is whether it is the host veth of a pod.
 func (s Stats) Has(ifindex uint32) (bool, error) {
 	perCPU, err := bpfsys.LookupPerCPU[Counters](s.m, ifindex)
 	return perCPU != nil, err

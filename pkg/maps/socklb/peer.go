@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 )
 
-// Value is whom a socket asked for and the pod it talks to.
+// Value is the address that a socket asked for, and the pod it talks to.
 type Value struct {
 	Asked, Pod netip.AddrPort
 	Proto      uint8  // IPPROTO_TCP, IPPROTO_UDP

@@ -147,7 +147,7 @@ func checkImporter(t *testing.T, p goPackage, imp string, test bool) {
 	}
 }
 
-// notLinked names what a binary must not contain, whoever imports it.
+// notLinked names what a binary must not contain, whatever imports it.
 var notLinked = map[string]map[string]string{
 	"cmd/sluice-cni": {
 		"net/http":                 "adds megabytes and start-up time to every CNI call",

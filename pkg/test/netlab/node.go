@@ -165,7 +165,7 @@ func ensureDir(dir string) error {
 	return os.Mkdir(dir, 0o755)
 }
 
-// shadow lays a writable tmpfs over dir and links its old entries into it.
+// shadow mounts a writable tmpfs over dir and links its old entries into it.
 // Doing it twice is harmless.
 func shadow(dir string) error {
 	keep := filepath.Join(KeepDir, dir)

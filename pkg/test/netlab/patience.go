@@ -19,7 +19,7 @@ func Patient(d time.Duration) time.Duration { return time.Duration(float64(d) * 
 
 // Fewer returns how much of something to do where an ordinary machine does n:
 // less by the same factor, and at least least. It is for amounts that a test
-// chose to be large, of which a part shows the same.
+// chose to be large. A part of it shows the same.
 func Fewer(n, least int) int { return max(int(float64(n)/patience()), min(n, least)) }
 
 func patience() float64 {

@@ -12,7 +12,7 @@ import (
 )
 
 // Start is cmd.Start inside the namespace, for a program that runs on beside this process, but not after it: when this one is killed,
-// so is the program, unless it has become another user or group meanwhile. What it starts is its own business.
+// so is the program, unless it has become another user or group since. What it starts is its own business.
 func (n *NS) Start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	started := make(chan error, 2)

@@ -44,7 +44,7 @@ func askTUN() error {
 }
 
 // askLink makes a device of the kind upon a veth. rtnl_newlink answers
-// EOPNOTSUPP for a kind nobody registered (net/core/rtnetlink.c); what a known
+// EOPNOTSUPP for a kind that no module registered (net/core/rtnetlink.c); what a known
 // kind says of attributes it would need is another answer.
 func askLink(kind string) error {
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base"}, PeerName: "peer"}); err != nil {

@@ -44,7 +44,7 @@ func TestPrivilegedFragmentsInside(t *testing.T) {
 						if err := c.Send(strings.Repeat("x", n)); err != nil {
 							t.Errorf("%s, %d bytes: %v", x.Name, n, err)
 						}
-						if err := c.SendRounds(3); err != nil { // small ones go on as ever
+						if err := c.SendRounds(3); err != nil { // small ones go on
 							t.Errorf("%s, after %d bytes: %v", x.Name, n, err)
 						}
 					}
@@ -59,7 +59,7 @@ func TestPrivilegedFragmentsInside(t *testing.T) {
 	}
 }
 
-// Nobody listens: a pod that asks by a hairpin, or in another network, is told as one outside is.
+// No process listens: a pod that asks by a hairpin, or in another network, gets the same error as a client outside.
 func TestPrivilegedPortUnreachableInside(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

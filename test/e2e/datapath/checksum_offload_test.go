@@ -35,7 +35,7 @@ func noTxChecksums(dev string) error {
 	return nil
 }
 
-// A veth carries packets with half-made checksums that nobody ever looks at.
+// A veth carries packets with half-made checksums that no receiver verifies.
 // With offload off, senders or the uplink make whole ones, and receivers check
 // them: a wrong update of either kind loses every packet.
 func TestPrivilegedChecksums(t *testing.T) {

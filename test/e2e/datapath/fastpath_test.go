@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 )
 
-// A conversation takes the shortcut after its first packets, in both
+// A conversation takes the fast path after its first packets, in both
 // directions, on every path that has one.
 func TestPrivilegedFastPathIsUsed(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestPrivilegedFastPathOff(t *testing.T) {
 	}
 }
 
-// With fastPath direct nobody else decides about published ports, and about what pods open as ever.
+// With the immediate fast path netfilter does not decide about published ports. It still does about what pods open.
 func TestPrivilegedFastPathDirect(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
@@ -106,7 +106,7 @@ func TestPrivilegedFastPathDirect(t *testing.T) {
 	})
 }
 
-// A connection that another netfilter user rewrites is never short-cut.
+// A connection that another netfilter user rewrites never takes the fast path.
 func TestPrivilegedServiceIsNotShortcut(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

@@ -23,7 +23,7 @@ const (
 	established = 1000
 )
 
-// flood sends packets with sources that nobody has, from the client's device to a port
+// flood sends packets with sources that no host has, from the client's device to a port
 // of the node.
 type flood struct {
 	fam      e2etest.Family
@@ -140,7 +140,7 @@ func (f flood) sendAll(from *netlab.Client, packets int) error {
 var floodPackets = netlab.Fewer(1_000_000, 200_000)
 
 // A thousand connections through a hostPort survive a million packets that open new
-// ones from spoofed sources: none of them leaves the shortcut for a moment.
+// ones from spoofed sources: none of them leaves the fast path for a moment.
 func TestPrivilegedFlood(t *testing.T) {
 	w := e2etest.NewWorld(t)
 	web := w.AddPod(w.Runtime(e2etest.Net0()), "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))
@@ -188,7 +188,7 @@ func TestPrivilegedFlood(t *testing.T) {
 	}
 }
 
-// crowd opens the connections and brings them onto the shortcut.
+// crowd opens the connections and brings them onto the fast path.
 func crowd(t *testing.T, w *e2etest.World, fam e2etest.Family, proto string) []*e2etest.Talk {
 	t.Helper()
 	var talks []*e2etest.Talk

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
-// foreignProgram is somebody else's tc program: it counts packets and has no verdict.
+// foreignProgram is a tc program of a third party: it counts packets and has no verdict.
 type foreignProgram struct {
 	counts *ebpf.Map
 	prog   *ebpf.Program
@@ -89,7 +89,7 @@ func (s *foreignProgram) seen(t testing.TB) uint64 {
 	return n
 }
 
-// Somebody else's programs on our devices, attached before and after ours,
+// Programs of a third party on our devices, attached before and after ours,
 // keep running, and stay when ours go.
 func TestPrivilegedOtherTCXPrograms(t *testing.T) {
 	t.Parallel()

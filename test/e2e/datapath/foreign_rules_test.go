@@ -46,7 +46,7 @@ func TestPrivilegedHairpinIsForwarded(t *testing.T) {
 	w := e2etest.NewWorld(t)
 	w.Configure(`{"admitMark": "0x1000"}`)
 	open, closed := e2etest.Net0(), e2etest.Net1()
-	closed.Plugins = []string{"portmap"} // nobody admits its pods
+	closed.Plugins = []string{"portmap"} // no firewall plugin admits its pods
 	web := w.AddPod(w.Runtime(open), "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))
 	sibling := w.AddPod(w.Runtime(open), "sibling")
 	rt := w.Runtime(closed)

@@ -39,7 +39,7 @@ func TestPrivilegedFragments(t *testing.T) {
 						if err := c.Send(strings.Repeat("x", n)); err != nil {
 							t.Errorf("%s, %d bytes: %v", x.to, n, err)
 						}
-						if err := c.SendRounds(3); err != nil { // small ones go on as ever
+						if err := c.SendRounds(3); err != nil { // small ones go on
 							t.Errorf("%s, after %d bytes: %v", x.to, n, err)
 						}
 					}

@@ -131,7 +131,7 @@ func TestPrivilegedPathMTUToPod(t *testing.T) {
 	}
 }
 
-// Nobody listens: who sent the datagram is told, in both directions.
+// No process listens: the sender gets the error, in both directions.
 func TestPrivilegedPortUnreachable(t *testing.T) {
 	t.Parallel()
 	for _, mode := range fastPaths {

@@ -57,7 +57,7 @@ func TestPrivilegedRunningConnections(t *testing.T) {
 			w.AddPod(rt, "third")
 			goOn("new programs")
 			if !strict {
-				// Connection tracking has not seen what took the shortcut.
+				// Connection tracking has not seen what took the fast path.
 				w.Configure(`{"fastPath": "off"}`)
 				w.AddPod(rt, "fourth")
 				goOn("the end of the fast path")

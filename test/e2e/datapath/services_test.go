@@ -112,7 +112,7 @@ func TestPrivilegedServiceNodePort(t *testing.T) {
 }
 
 // A filter rule set after a connection was learned decides about new ones at
-// once, since their first packets go the kernel's own way.
+// once, since their first packets take the slow path.
 func TestPrivilegedFirewallRuleBindsNewConnections(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
@@ -195,7 +195,7 @@ func TestPrivilegedFirewallAdmitsThroughDropPolicy(t *testing.T) {
 	})
 }
 
-// Somebody else masquerades what leaves the node: that is done once, by him, and none of it is learned. Without him it is ours again.
+// A third party masquerades what leaves the node: it does so once, and none of it is learned. Without it Sluice masquerades again.
 func TestPrivilegedMasqueradedByAnother(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

@@ -251,7 +251,7 @@ func TestPrivilegedDHCPRenewal(t *testing.T) { //nolint:paralleltest // sets env
 }
 
 // A pod whose lease has run out has its interface down: the address may be
-// somebody else's by now. CHECK says so and does not hang, and DEL works.
+// another host's by now. CHECK says so and does not hang, and DEL works.
 func TestPrivilegedDHCPExpiry(t *testing.T) { //nolint:paralleltest // sets environment variables for the server
 	w := newDHCPWorld(t, "")
 	w.kea(8)

@@ -58,7 +58,7 @@ func TestPrivilegedDHCPSocketActivation(t *testing.T) {
 	p := w.NewPod(w.rt, "web")
 	added := make(chan error, 1)
 	go func() { added <- p.TryAdd() }()
-	time.Sleep(e2etest.NoAnswerTimeout) // the plugin is at the socket, where nobody answers yet
+	time.Sleep(e2etest.NoAnswerTimeout) // the plugin is at the socket, where no daemon answers yet
 	select {
 	case err := <-added:
 		t.Fatalf("ADD did not wait for the daemon: %v", err)

@@ -19,7 +19,7 @@ func assertDoctorSays(t *testing.T, w *e2etest.World, text string, want bool) {
 	}
 }
 
-// Nobody watches the node between two verbs: what has changed meanwhile the doctor names, and what it says to do helps.
+// Nothing watches the node between two verbs. The doctor names what has changed since, and what it says to do helps.
 func TestPrivilegedDoctorNamesChanges(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t, e2etest.TwoUplinks())

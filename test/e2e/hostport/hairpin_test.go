@@ -52,7 +52,7 @@ func TestPrivilegedHairpin(t *testing.T) {
 	})
 }
 
-// With "snat" off nobody's address is exchanged: siblings get through with
+// With "snat" off no source address is rewritten: siblings get through with
 // their own. (A pod cannot reach itself then, no more than with upstream.)
 func TestPrivilegedHairpinWithoutSNAT(t *testing.T) {
 	t.Parallel()

@@ -166,7 +166,7 @@ func TestPrivilegedHostPortIsOnlyTheNodes(t *testing.T) {
 	})
 }
 
-// Nobody answers on a hostPort after DEL, neither new clients nor old ones.
+// After DEL a hostPort answers neither new clients nor old ones.
 func TestPrivilegedHostPortGoesWithDel(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

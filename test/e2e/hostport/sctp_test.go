@@ -99,7 +99,7 @@ func echoSCTP(fd int, name string, from unix.Sockaddr) {
 	}
 }
 
-// askSCTP holds a conversation and returns who answered and whom it saw.
+// askSCTP holds a conversation and returns which host answered and which client it saw.
 func askSCTP(ns e2etest.Namespace, to netip.AddrPort) (name, peer string, err error) {
 	var fd int
 	err = ns.Do(func() (err error) {

@@ -32,7 +32,7 @@ func TestPrivilegedLAN(t *testing.T) {
 			require.Link(t, tc.plugin)
 			w := e2etest.NewWorld(t)
 			n := e2etest.LANNetwork(tc.plugin, tc.extra)
-			if tc.routed { // by the node, which nobody asks for the pods' addresses
+			if tc.routed { // by the node, which no neighbour asks for the pods' addresses
 				n.Subnets, n.IPAM = []string{"10.88.0.0/24", "fd00:88::/64"}, nil
 			}
 			rt := w.Runtime(n)

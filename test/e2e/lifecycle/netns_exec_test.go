@@ -107,7 +107,7 @@ func underNetnsExec(t *testing.T, more string) string {
 }
 
 // "ip netns exec" gives each process mounts of its own, in which /sys has no bpffs and no cgroups, and which end with it.
-// What the plugins pin is where the machine's first process has it all the same.
+// What the plugins pin is where the machine's first process has it.
 func TestPrivilegedNetnsExec(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
@@ -137,7 +137,7 @@ func TestPrivilegedNetnsExec(t *testing.T) {
 	}
 }
 
-// Where nobody has mounted a bpffs yet, it is mounted for the machine, not for the process.
+// Where no bpffs is mounted yet, it is mounted for the machine, not for the process.
 func TestPrivilegedNetnsExecMounts(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

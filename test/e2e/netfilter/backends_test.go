@@ -344,7 +344,7 @@ func bridgeMAC(w *e2etest.World, name string) net.HardwareAddr {
 	return mac
 }
 
-// A UDP client that never stops reaches the new owner of a port, and nobody once
+// A UDP client that never stops reaches the new owner of a port, and no pod once
 // that one is gone: the kernel's connection table does not keep the old way.
 func TestPrivilegedNetfilterUDPMoves(t *testing.T) {
 	eachNetfilterBackend(t, func(t *testing.T, w *e2etest.World, _ e2etest.Backend) {

@@ -101,8 +101,8 @@ func killedWhileToolWaits(w *e2etest.World, n e2etest.Network, slow *slowTool, p
 	return e2etest.NetfilterRules(w.Snapshot())
 }
 
-// A tool that a killed plugin has started goes on without it. DEL must not pass it: what the tool writes after that nobody would
-// remove, and the port would lead to whoever has the address next.
+// A tool that a killed plugin has started goes on without it. DEL must not pass it: what the tool writes after that no verb would
+// remove, and the port would lead to the next pod that has the address.
 func TestPrivilegedKilledWhileAToolWaits(t *testing.T) {
 	t.Parallel()
 	tools := map[string]string{"nftables": "nft", "iptables-nft": "iptables-nft-restore", "iptables-legacy": "iptables-legacy-restore"}

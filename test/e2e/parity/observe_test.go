@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 )
 
-// closedTime is how long to wait where nobody is expected to answer: long enough
+// closedTime is how long to wait where no answer is expected: long enough
 // for a second SYN.
 const closedTime = 1200 * time.Millisecond
 

@@ -39,7 +39,7 @@ func deniedPods() []deniedPod {
 	}
 }
 
-// Who is on the node's deny list reaches neither its pods, of whatever kind, nor the node; others do. The list is in force while it is not
+// Who is on the node's denylist reaches neither its pods, of whatever kind, nor the node; others do. The list is in force while it is not
 // empty, and gone without a trace afterwards.
 func TestPrivilegedDenyList(t *testing.T) {
 	t.Parallel()

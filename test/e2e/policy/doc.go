@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package policy tests firewall rules, ingressPolicy, anti-spoofing and the
-// deny list.
+// denylist.
 package policy

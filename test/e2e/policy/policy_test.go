@@ -169,7 +169,7 @@ func onMacvlan(w *e2etest.World) e2etest.Network {
 	}
 }
 
-// Rules on a pod without a host end, by programs inside its namespace; DEL and GC when that has gone.
+// Rules on a pod without a host veth, by programs inside its namespace; DEL and GC when that has gone.
 func TestPrivilegedPolicyMacvlan(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

@@ -101,7 +101,7 @@ func TestPrivilegedLocalMappedSocket(t *testing.T) {
 	}
 }
 
-// A datagram socket without a peer gets the answers from the address it sent to, whoever else it talks to.
+// A datagram socket without a peer gets the answers from the address it sent to, whatever else it talks to.
 func TestPrivilegedLocalUnconnected(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
@@ -310,7 +310,7 @@ func TestPrivilegedLocalNoCgroup(t *testing.T) {
 	}
 }
 
-// Loopback addresses on the wire are dropped, even where somebody has set route_localnet.
+// Loopback addresses on the wire are dropped, even where route_localnet is set.
 func TestPrivilegedLoopbackFromTheWire(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)

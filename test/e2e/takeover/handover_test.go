@@ -198,7 +198,7 @@ func TestPrivilegedReferenceDelOfOurs(t *testing.T) {
 	})
 }
 
-// GC removes what upstream made and nobody remembers, where the rules name
+// GC removes what upstream made and no record names, where the rules name
 // the network: masquerading, and the ports of iptables.
 func TestPrivilegedGCOfReference(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {

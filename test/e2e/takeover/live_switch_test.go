@@ -423,8 +423,8 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 		s.answers("old08", "after DELs")
 		s.answers("young00", "after DELs")
 
-		// What only we know of, upstream cannot take out. It is in nobody's way: the datapath sees that the pod's device is
-		// gone, and iptables' chains have upstream's names. Only rules of nftables, of which the conflist says nothing, stay.
+		// What only we know of, upstream cannot take out. It does no harm: the datapath sees that the pod's device is
+		// gone, and iptables' chains have upstream's names. Only rules of nftables, which the conflist does not name, stay.
 		s.heir("again", "old03")
 		if s.backend != "nftables" {
 			s.answers("again", "before sweep, in the place of a pod of ours")

@@ -117,7 +117,7 @@ func anotherUplink(t *testing.T, w *e2etest.World) (web, app *e2etest.Pod) {
 	return web, app
 }
 
-// A VLAN device is an uplink as any other, shortcut and all; what it carries is tagged on the wire.
+// A VLAN device is an uplink as any other, with the fast path; what it carries is tagged on the wire.
 func TestPrivilegedVLANUplink(t *testing.T) {
 	t.Parallel()
 	require.Link(t, "vlan")

@@ -90,7 +90,7 @@ func shell() (int, error) {
 	return wait(cmd)
 }
 
-// wait runs cmd and reaps whatever loses its parent meanwhile.
+// wait runs cmd and reaps every process that loses its parent until then.
 func wait(cmd *exec.Cmd) (int, error) {
 	if err := cmd.Start(); err != nil {
 		return 0, err

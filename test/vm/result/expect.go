@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Skips are the skips that are right: which test of which package is skipped on
+// Skips are the skips that are right: which test in which package is skipped on
 // which kernel, and for what the kernel lacks. In its file a line is
 //
 //	KERNELS PACKAGE TEST FEATURE...

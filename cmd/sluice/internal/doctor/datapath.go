@@ -92,7 +92,7 @@ func checkUplinks(f *Facts) []Finding {
 	return out
 }
 
-// unseen names what has changed on the node since anybody looked at it: nobody watches between two verbs.
+// unseen names what has changed on the node since the last verb looked at it: nothing watches between two verbs.
 func unseen(f *Facts) []Finding {
 	level := Info // without pods nothing is missing yet
 	if len(f.Status.Endpoints) > 0 {

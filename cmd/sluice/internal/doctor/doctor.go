@@ -45,7 +45,7 @@ type Facts struct {
 	Probes   []loader.Probe
 	Cgroup   string         // where programs for the node's own processes go; empty: nowhere
 	Status   *loader.Status // nil: nothing is loaded
-	Decision *loader.Status // nil: nobody tried since boot
+	Decision *loader.Status // nil: no call tried since boot
 	Hooks    []loader.HookPrograms
 	Links    map[int]string // names by ifindex
 	Records  []*attachments.Record
@@ -54,7 +54,7 @@ type Facts struct {
 	Forwards []netfilter.ForwardChain
 
 	Sysctls map[string]string // by path below /proc/sys; what the node does not have is not in it
-	TBF     error             // why the kernel has no token bucket or no IFB; nil: it has both, or nobody asked
+	TBF     error             // why the kernel has no token bucket or no IFB; nil: it has both, or was not asked
 
 	Leftovers orphans.Report
 	// Blind are the things that could not be looked at.

@@ -117,7 +117,7 @@ func checkForwarding(f *Facts) []Finding {
 	return out
 }
 
-// checkGateways looks for addresses of the node that pods send by and that somebody has taken away.
+// checkGateways looks for addresses of the node that pods send by and that are gone from the node.
 func checkGateways(f *Facts) []Finding {
 	if f.Status == nil {
 		return nil

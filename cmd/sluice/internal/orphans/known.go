@@ -228,7 +228,7 @@ func readReserved(dir string) ([]Reserved, error) {
 }
 
 // lookInside collects the addresses of every network namespace that a process or
-// a mount holds, our own too. One that goes meanwhile is none.
+// a mount holds, our own too. One that goes while we look is none.
 func (k *Known) lookInside() error {
 	own, err := netns.Current()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
-// Namespaces are looked into whatever their paths are called: an address that is not seen is taken for nobody's.
+// Namespaces are looked into whatever their paths are called: an address that is not seen is taken for one without an owner.
 func TestPrivilegedLookInsideOddNames(t *testing.T) {
 	l := netlab.NewT(t, netlab.Options{})
 	want := map[netip.Addr]string{}

@@ -5,7 +5,7 @@
 //
 // Nothing is a leftover because it looks old. A thing is one when what it names
 // (an attachment, an address, a device) is known to be gone: the attachment's
-// network namespace, by our records and the runtimes' caches, or, when nobody
+// network namespace, by our records and the runtimes' caches, or, when no process
 // knows the attachment at all, its addresses, by looking into every network
 // namespace of the node. What stays in doubt is said and left alone.
 package orphans

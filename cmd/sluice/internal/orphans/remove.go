@@ -27,7 +27,7 @@ type Remover struct {
 }
 
 // settle is how long an intermediate device must go without a filter: the
-// reference plugin makes the device first, and nothing says whose it is yet.
+// upstream plugin makes the device first, and nothing says whose it is yet.
 const settle = time.Second
 
 // Remove removes items of a report. What may not be swept is passed over, and

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysdump writes what somebody who was not there needs to understand a
+// Package sysdump writes what a reader who was not there needs to understand a
 // node into one archive.
 //
 // Each part is a file. A part that cannot be had, because a command is missing
