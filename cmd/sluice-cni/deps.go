@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/delegate"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctlallow"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
@@ -104,13 +104,13 @@ func (as datapathAs[D]) convert(dp *loader.Datapath, err error) (D, error) {
 
 // openNetfilter returns the node's netfilter side. A mistake in the node's
 // configuration is an error, beside a result that works with the defaults.
-func openNetfilter(a *cniskel.Args) (*netfilter.Node, error) {
+func openNetfilter(a *cniskel.Args) (*choice.Node, error) {
 	o, err := options(a)
-	no := netfilter.Options{Log: a.Log}
+	no := choice.Options{Log: a.Log}
 	if c := o.Config; c != nil {
 		no.Default, no.Firewall, no.Variant, no.AdmitMark = string(c.Backend), string(c.Firewall), string(c.IPTables), c.AdmitMark
 	}
-	return netfilter.NewNode(no), err
+	return choice.New(no), err
 }
 
 func newBridge() *cniskel.Plugin {

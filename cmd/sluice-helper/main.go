@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
-	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld"
+	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld/bus"
 	"github.com/sluice-cni/sluice/pkg/sysctlallow/match"
 )
 
@@ -26,7 +26,7 @@ func main() {
 
 func jobs() map[string]helperproc.Job {
 	all := loadapi.Jobs(ebpfload.InProcess{})
-	maps.Copy(all, firewalld.Jobs())
+	maps.Copy(all, bus.Jobs())
 	maps.Copy(all, match.Jobs())
 	return all
 }

@@ -12,22 +12,22 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
-// choice is a flag with a fixed set of values.
-type choice struct {
+// enumValue is a flag with a fixed set of values.
+type enumValue struct {
 	to     *string
 	values []string
 }
 
-func (c choice) String() string {
+func (c enumValue) String() string {
 	if c.to == nil {
 		return ""
 	}
 	return *c.to
 }
 
-func (c choice) Type() string { return "string" }
+func (c enumValue) Type() string { return "string" }
 
-func (c choice) Set(v string) error {
+func (c enumValue) Set(v string) error {
 	v = strings.ToLower(v)
 	if !slices.Contains(c.values, v) {
 		return fmt.Errorf("must be %s", orList(c.values))
@@ -47,7 +47,7 @@ func orList(values []string) string {
 // choiceFlag adds a flag that takes one of values, with completion.
 func choiceFlag(c *cobra.Command, to *string, name, usage string, values []string, preset string) {
 	*to = preset
-	c.Flags().Var(choice{to, values}, name, usage+": "+orList(values))
+	c.Flags().Var(enumValue{to, values}, name, usage+": "+orList(values))
 	must(c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }
 

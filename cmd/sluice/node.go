@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -106,7 +107,7 @@ func (realNode) Decision(ctx context.Context) (*loader.Status, error) {
 	return loader.Decision(ctx, doctor.Options(conf))
 }
 
-func (realNode) Choices() (map[string]netfilter.Choice, error) { return netfilter.Choices("") }
+func (realNode) Choices() (map[string]netfilter.Choice, error) { return choice.Made("") }
 
 func (realNode) Records() ([]*attachments.Record, error) {
 	return attachments.Open(attachments.DefaultDir).List("")

@@ -21,7 +21,7 @@ const (
 	EBPF = "ebpf"
 )
 
-// Netfilter is the part of *netfilter.Node that chooses tables.
+// Netfilter is the part of *choice.Node that chooses tables.
 type Netfilter interface {
 	Default() string
 	Select(ctx context.Context, name string) (netfilter.Tables, netfilter.Choice, error)

@@ -25,7 +25,7 @@ type IPAM = ipam.Plugin
 // Datapath is what the plugin needs of *loader.Datapath.
 type Datapath = masquerade.Datapath
 
-// Netfilter is what the plugin needs of *netfilter.Node.
+// Netfilter is what the plugin needs of *choice.Node.
 type Netfilter = masquerade.Netfilter
 
 // NFT runs the nft program, which macspoofchk needs.

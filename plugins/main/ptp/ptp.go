@@ -31,7 +31,7 @@ const Name = "ptp"
 // Datapath is what the plugin needs of *loader.Datapath.
 type Datapath = masquerade.Datapath
 
-// Netfilter is what the plugin needs of *netfilter.Node.
+// Netfilter is what the plugin needs of *choice.Node.
 type Netfilter = masquerade.Netfilter
 
 // Opener opens the node's datapath.

@@ -11,11 +11,10 @@ import (
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// Netfilter is what the plugin needs of *netfilter.Node.
+// Netfilter is what the plugin needs of *choice.Node.
 type Netfilter interface {
 	backend.Netfilter
 	FirewallDefault() string
-	Firewalld() *netfilter.Firewalld
 	// Advice says now and then what an administrator has to do for admitted
 	// packets to pass.
 	Advice(ctx context.Context) []string
@@ -25,7 +24,7 @@ func (p *plugin) chooser() backend.Chooser[Backend, Netfilter] {
 	return backend.Chooser[Backend, Netfilter]{
 		Key: "backend", EBPF: ebpf{p.Deps}, Netfilter: p.Netfilter, Default: Netfilter.FirewallDefault,
 		Tables: func(t netfilter.Tables) Backend { return tables{t, p.Deps} },
-		Others: func(node Netfilter) []Backend { return []Backend{firewalld{node.Firewalld(), p.Deps}} },
+		Others: func(Netfilter) []Backend { return []Backend{zones{Deps: p.Deps}} },
 	}
 }
 
@@ -68,14 +67,13 @@ func (p *plugin) withoutEBPF(ctx context.Context, a *cniskel.Args, conf *Conf, n
 		return nil, cnierr.Unsupported("rules", string(conf.Rules), "only the ebpf backend has rules, and "+name+" was chosen")
 	}
 	if p.Netfilter != nil && (name == netfilter.NameFirewalld || name == backend.Auto) {
-		node, err := p.Netfilter(a)
-		if err != nil {
+		if _, err := p.Netfilter(a); err != nil {
 			return nil, err
 		}
-		fwd := node.Firewalld()
+		fwd := zones{Deps: p.Deps}
 		switch err := fwd.Usable(ctx); {
 		case err == nil:
-			return firewalld{fwd, p.Deps}, nil
+			return fwd, nil
 		case name == netfilter.NameFirewalld:
 			return nil, netfilter.CNIError(err, cnierr.CodeNoDatapath, "the firewalld backend cannot run on this node")
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/netfilter/firewalld"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
@@ -157,7 +158,7 @@ func (b tables) isolated(ctx context.Context, ref attachments.ID, s *section) bo
 	}) {
 		return true
 	}
-	strangers, err := b.Strangers(ctx, func(a netip.Addr) bool {
+	strangers, err := b.AdmitsOthers(ctx, func(a netip.Addr) bool {
 		return slices.Contains(s.Addrs, a) || slices.ContainsFunc(others, func(o section) bool { return slices.Contains(o.Addrs, a) })
 	})
 	return strangers || err != nil
@@ -199,18 +200,18 @@ func (tables) Sweep(context.Context, *cniskel.Args, string, map[attachments.ID]b
 // Status has nothing to add: tables that were chosen can be used.
 func (tables) Status(context.Context, *cniskel.Args) error { return nil }
 
-// firewalld is the backend that asks firewalld. ingressPolicy is netfilter's
-// all the same, as in upstream.
-type firewalld struct {
-	*netfilter.Firewalld
+// zones is the backend that asks firewalld. ingressPolicy still needs netfilter
+// tables, as in upstream.
+type zones struct {
+	firewalld.Client
 	Deps
 }
 
-var _ Backend = firewalld{}
+var _ Backend = zones{}
 
 // Prepare chooses the tables for the isolation, if there is any.
-func (b firewalld) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error) {
-	j := &firewalldJob{firewalld: b, r: r}
+func (b zones) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error) {
+	j := &zonesJob{zones: b, r: r}
 	for _, p := range r.addrs {
 		j.addrs = append(j.addrs, p.Addr())
 	}
@@ -230,18 +231,18 @@ func (b firewalld) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job
 	return j, err
 }
 
-type firewalldJob struct {
-	firewalld
+type zonesJob struct {
+	zones
 	r         request
 	addrs     []netip.Addr
 	isolation Job // nil: none
 	by        string
 }
 
-func (*firewalldJob) Close() error { return nil }
+func (*zonesJob) Close() error { return nil }
 
 // Record adds the zone and who isolates.
-func (j *firewalldJob) Record(s *section) {
+func (j *zonesJob) Record(s *section) {
 	s.Zone = j.r.conf.FirewalldZone
 	if j.isolation != nil {
 		j.isolation.Record(s)
@@ -250,7 +251,7 @@ func (j *firewalldJob) Record(s *section) {
 }
 
 // Apply puts the addresses into the zone.
-func (j *firewalldJob) Apply(ctx context.Context, rb *rollback.Stack) error {
+func (j *zonesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	rb.Push("firewalld sources", func(ctx context.Context) error { return j.Del(ctx, j.r.conf.FirewalldZone, j.addrs) })
 	if err := j.Add(ctx, j.r.conf.FirewalldZone, j.addrs); err != nil {
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "admit the pod by firewalld")
@@ -263,7 +264,7 @@ func (j *firewalldJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 
 // Remove takes the addresses out of the zone. Without a record they are those of
 // the previous result, in the zone of the configuration.
-func (b firewalld) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
+func (b zones) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
 	if s == nil {
 		s = &section{Addrs: prevAddrs(a), Zone: zoneOf(a)}
 	}
@@ -285,7 +286,7 @@ func (b firewalld) Remove(ctx context.Context, a *cniskel.Args, ref attachments.
 }
 
 // isolators are the tables that isolate for an attachment, none if it is not isolated.
-func (b firewalld) isolators(a *cniskel.Args, s *section) []tables {
+func (b zones) isolators(a *cniskel.Args, s *section) []tables {
 	if s.IsolatedBy == "" {
 		return nil
 	}
@@ -307,12 +308,12 @@ func zoneOf(a *cniskel.Args) string {
 
 // Check asks firewalld for every address, and looks for the isolation: a reload
 // of firewalld may flush the tables.
-func (b firewalld) Check(ctx context.Context, a *cniskel.Args, r request) error {
+func (b zones) Check(ctx context.Context, a *cniskel.Args, r request) error {
 	var addrs []netip.Addr
 	for _, p := range r.addrs {
 		addrs = append(addrs, p.Addr())
 	}
-	errs := []error{netfilter.CNIError(b.Firewalld.Check(ctx, r.conf.FirewalldZone, addrs), cnierr.CodeNoDatapath, "the admission of %s differs from the configuration", a.IfName)}
+	errs := []error{netfilter.CNIError(b.Client.Check(ctx, r.conf.FirewalldZone, addrs), cnierr.CodeNoDatapath, "the admission of %s differs from the configuration", a.IfName)}
 	if s, found, _ := attachments.ReadSection[section](b.Records, r.ref, Name); found {
 		for _, t := range b.isolators(a, &s) {
 			errs = append(errs, t.Check(ctx, a, r))
@@ -322,9 +323,9 @@ func (b firewalld) Check(ctx context.Context, a *cniskel.Args, r request) error 
 }
 
 // Sweep does nothing: a source says nothing about whose it is.
-func (firewalld) Sweep(context.Context, *cniskel.Args, string, map[attachments.ID]bool) error {
+func (zones) Sweep(context.Context, *cniskel.Args, string, map[attachments.ID]bool) error {
 	return nil
 }
 
 // Status has nothing to add: firewalld that was chosen runs.
-func (firewalld) Status(context.Context, *cniskel.Args) error { return nil }
+func (zones) Status(context.Context, *cniskel.Args) error { return nil }

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
@@ -24,7 +25,7 @@ func newTablesWorld(t *testing.T) *world {
 	w.Plugin = New(Deps{
 		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {
-			return netfilter.NewNode(netfilter.Options{RunDir: dir}), nil
+			return choice.New(choice.Options{RunDir: dir}), nil
 		},
 	})
 	w.RunScripts("ip link add br0 type bridge", "ip link add br1 type bridge")
@@ -99,7 +100,7 @@ func TestPrivilegedCheckOfIsolationByFirewalld(t *testing.T) {
 		t.Errorf("CHECK without the isolation: %v", err)
 	}
 	w.do(func() error {
-		iptables, _ := netfilter.NewNode(netfilter.Options{}).Named(netfilter.NameIPTablesNFT)
+		iptables, _ := choice.New(choice.Options{}).Named(netfilter.NameIPTablesNFT)
 		return iptables.AddFirewall(t.Context(), netfilter.Firewall{
 			Ref: plugintest.Ref("a"), Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, Policy: netfilter.PolicyIsolated, Bridge: "br0",
 		})

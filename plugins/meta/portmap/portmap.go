@@ -37,7 +37,7 @@ type Datapath interface {
 	Ports
 }
 
-// Netfilter is what the plugin needs of *netfilter.Node.
+// Netfilter is what the plugin needs of *choice.Node.
 type Netfilter = backend.Netfilter
 
 // Opener opens the node's datapath.

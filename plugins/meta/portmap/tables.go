@@ -262,7 +262,7 @@ func (b tables) spare(ref attachments.ID) []netip.Addr {
 // Check compares the rules, the shared ones too.
 func (b tables) Check(ctx context.Context, _ *cniskel.Args, r request) error {
 	ports := r.netfilter()
-	ports.Stranger = len(b.section(r.ref).Ports) == 0
+	ports.ThirdParty = len(b.section(r.ref).Ports) == 0
 	return netfilter.CNIError(b.CheckPorts(ctx, ports), cnierr.CodeNoDatapath, "host ports differ from the configuration")
 }
 

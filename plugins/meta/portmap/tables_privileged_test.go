@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
@@ -33,7 +34,7 @@ func (w *tablesWorld) setDefault(backend string) {
 	w.Plugin = New(Deps{
 		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {
-			return netfilter.NewNode(netfilter.Options{RunDir: w.runDir, Default: backend}), nil
+			return choice.New(choice.Options{RunDir: w.runDir, Default: backend}), nil
 		},
 	})
 }
@@ -62,7 +63,7 @@ var everyTables = []string{netfilter.NameIPTablesNFT, netfilter.NameIPTablesLega
 func (w *tablesWorld) wantTraces(want int) {
 	w.T.Helper()
 	plugintest.Must(w.T, w.In(func() error {
-		traces, err := netfilter.NewNode(netfilter.Options{}).RuleSets(w.T.Context())
+		traces, err := choice.New(choice.Options{}).RuleSets(w.T.Context())
 		if len(traces) != want {
 			w.T.Errorf("traces %+v, not %d", traces, want)
 		}

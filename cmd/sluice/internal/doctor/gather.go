@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -91,13 +91,13 @@ func Open(ctx context.Context, conf *nodeconf.Config) (*loader.Datapath, error) 
 }
 
 // Tables are the netfilter tables as the plugins see them.
-func Tables(c *nodeconf.Config) *netfilter.Node {
-	return netfilter.NewNode(netfilter.Options{Default: string(c.Backend), Firewall: string(c.Firewall), AdmitMark: c.AdmitMark, Variant: string(c.IPTables)})
+func Tables(c *nodeconf.Config) *choice.Node {
+	return choice.New(choice.Options{Default: string(c.Backend), Firewall: string(c.Firewall), AdmitMark: c.AdmitMark, Variant: string(c.IPTables)})
 }
 
 func (f *Facts) tables(ctx context.Context) {
 	var err error
-	f.Choices, err = netfilter.Choices("")
+	f.Choices, err = choice.Made("")
 	f.note("the choice of netfilter tables", err)
 	n := Tables(f.Config)
 	f.Usage, err = n.Usage(ctx)

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -157,7 +158,7 @@ type Maps interface {
 
 // See looks at the node of the calling thread. dp may be nil. The error names
 // what could not be looked at; the inventory holds the rest.
-func Scan(ctx context.Context, dp Maps, tables *netfilter.Node, records *attachments.Dir, p Places) (*Inventory, error) {
+func Scan(ctx context.Context, dp Maps, tables *choice.Node, records *attachments.Dir, p Places) (*Inventory, error) {
 	s := &Inventory{}
 	var errs []error
 	keep := func(err error) { errs = append(errs, err) }

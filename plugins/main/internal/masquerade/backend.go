@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// Netfilter is what is needed of *netfilter.Node.
+// Netfilter is what is needed of *choice.Node.
 type Netfilter = backend.Netfilter
 
 // Backend masquerades pods.

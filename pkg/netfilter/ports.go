@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/attachments"
+)
+
+// DefaultMarkBit is upstream's default of markMasqBit.
+const DefaultMarkBit = 13
+
+// Mapping is one hostPort.
+type Mapping struct {
+	HostIP   netip.Addr // unspecified of its family: every local address
+	Proto    uint8      // IPPROTO_TCP, IPPROTO_UDP, IPPROTO_SCTP
+	HostPort uint16
+	PodIP    netip.Addr
+	PodPort  uint16
+}
+
+// Ports is what an attachment wants published.
+type Ports struct {
+	Ref      attachments.ID
+	Mappings []Mapping
+	// Before is what an earlier ADD of the attachment published, maybe for
+	// another address. It goes.
+	Before []Mapping
+	// Spare are addresses of the container's other attachments, whose rules stay.
+	Spare []netip.Addr
+	// ThirdParty says that another suite may have made the rules, with an order
+	// and a number of its own. CHECK then wants each port to lead to the pod.
+	ThirdParty bool
+	// Pod are the pod's addresses with their prefix lengths: connections from
+	// its own subnet are masqueraded with SNAT.
+	Pod []netip.Prefix
+	// SNAT masquerades connections from the pod's own subnet and from 127.0.0.1.
+	// With MasqAll too, it masquerades all connections.
+	SNAT, MasqAll bool
+	// MarkBit marks what iptables has to masquerade, 0-31. With MarkChain that
+	// chain sets a mark, and a third party masquerades.
+	MarkBit   int
+	MarkChain string
+	// Conditions are further match words in the tool's own language.
+	ConditionsV4, ConditionsV6 []string
+}
+
+// Conditions returns the conditions of one family.
+func (p *Ports) Conditions(v6 bool) []string {
+	if v6 {
+		return p.ConditionsV6
+	}
+	return p.ConditionsV4
+}
+
+// Subnet is the network of the pod's address, or the address alone if Pod does
+// not have it.
+func (p *Ports) Subnet(pod netip.Addr) netip.Prefix {
+	for _, s := range p.Pod {
+		if s.Addr() == pod {
+			return s.Masked()
+		}
+	}
+	return netip.PrefixFrom(pod, pod.BitLen())
+}
+
+// Held is what is known of an attachment's ports at DEL. A nil Mappings means
+// that nothing is known: all that carries the attachment's name goes.
+type Held struct {
+	Ref      attachments.ID
+	Mappings []Mapping
+	// Spare are addresses of the container's other attachments; rules that lead
+	// to them stay, even if they carry the name.
+	Spare []netip.Addr
+}
+
+// OfFamily returns the mappings of one family.
+func OfFamily(mappings []Mapping, v6 bool) []Mapping {
+	var out []Mapping
+	for _, m := range mappings {
+		if m.PodIP.Is6() == v6 {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Families says which families the addresses have: false is IPv4, true IPv6.
+func Families(addrs []netip.Prefix) []bool {
+	var has [2]bool
+	for _, a := range addrs {
+		if a.Addr().Is6() {
+			has[1] = true
+		} else {
+			has[0] = true
+		}
+	}
+	var out []bool
+	for i, h := range has {
+		if h {
+			out = append(out, i == 1)
+		}
+	}
+	return out
+}
+
+// ProtoName is what the tools call the mapping's protocol.
+func (m Mapping) ProtoName() string {
+	switch m.Proto {
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	}
+	return "tcp"
+}
