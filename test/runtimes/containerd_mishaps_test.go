@@ -301,13 +301,16 @@ func TestPrivilegedContainerdNetworkReady(t *testing.T) {
 	})
 }
 
-// A network without a free address is not ready for more pods, as the specification has it; those that are there go on.
+// A full pool stops the next pod, not the node: kubelet would evict the pods of a node that is not ready.
 func TestPrivilegedContainerdNetworkFull(t *testing.T) {
 	t.Parallel()
 	newestContainerd(t, strings.Replace(pods("1.1.0"), "10.244.0.0/24", "10.244.0.0/30", 1), func(t *testing.T, c *containerd) {
 		c.networkReady("")
 		a := c.pod(c.podConfig("a", tcp(8080)))
-		c.networkReady("no free address left in range set 10.244.0.1-10.244.0.2")
+		if _, err := c.tryRun(c.podConfig("b")); err == nil || !strings.Contains(err.Error(), "10.244.0.1-10.244.0.2") {
+			t.Errorf("a pod without an address: %v", err)
+		}
+		c.networkReady("")
 		c.published(8080, "a")
 		c.mustEnd(a)
 		c.networkReady("")

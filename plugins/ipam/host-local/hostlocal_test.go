@@ -15,6 +15,8 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
@@ -163,6 +165,27 @@ func TestFormat(t *testing.T) {
 	}
 }
 
+// wantFullWarning wants STATUS to succeed, and to warn of a full pool ("": of none).
+func (b *bench) wantFullWarning(set string) {
+	b.t.Helper()
+	a := b.call("", "")
+	core, logs := observer.New(zapcore.InfoLevel)
+	a.Log = log.NewCore(core)
+	if err := b.plugin().Status(context.Background(), a); err != nil {
+		b.t.Errorf("STATUS: %v", err)
+	}
+	entries := logs.AllUntimed()
+	if set == "" {
+		if len(entries) != 0 {
+			b.t.Errorf("STATUS logs %v", entries)
+		}
+		return
+	}
+	if len(entries) != 1 || entries[0].Level != zapcore.WarnLevel || !strings.Contains(entries[0].Message, "no free address") || entries[0].ContextMap()["ranges"] != set {
+		b.t.Errorf("STATUS logs %v, want one warning about %s", entries, set)
+	}
+}
+
 func TestRoundRobinAndExhaustion(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, onePool)
@@ -175,9 +198,9 @@ func TestRoundRobinAndExhaustion(t *testing.T) {
 	}
 	_, err := b.add("c9", "eth0")
 	wantCode(t, err, 104, "10.1.0.1-10.1.0.6")
-	wantCode(t, b.plugin().Status(context.Background(), b.call("", "")), 50, "net", "10.1.0.1-10.1.0.6")
+	b.wantFullWarning("10.1.0.1-10.1.0.6")
 	b.mustDel("c3")
-	wantCode(t, b.plugin().Status(context.Background(), b.call("", "")), 0)
+	b.wantFullWarning("")
 	if got := b.mustAdd("c9"); got[0] != "10.1.0.5/29" {
 		t.Errorf("got %s, want the freed one", got)
 	}

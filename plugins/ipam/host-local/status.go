@@ -15,10 +15,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
+	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// status says whether an ADD would get its addresses now: the configuration is
-// valid, the directory can be written, and every set has a free address. It
+// status says whether the plugin can serve ADDs: the configuration is valid and
+// the directory can be written. A pool without a free address is a warning, not an
+// error: a runtime takes the whole node for not ready on an error (ADR 31). It
 // reserves nothing and makes no directory.
 func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	c, err := load(a)
@@ -51,7 +53,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 			return cnierr.Wrap(cnierr.CodeUnavailable, err, "the reservations in %s are not readable", dir)
 		}
 		if !free {
-			return cnierr.New(cnierr.CodeUnavailable, fmt.Sprintf("network %s has no free address left in range set %s", c.network, set), "")
+			a.Log.Warn("no free address: ADD fails until a pod goes", log.String(log.KeyNetwork, c.network), log.Stringer("ranges", set))
 		}
 	}
 	return nil
