@@ -45,13 +45,14 @@ type object map[string]any
 // node is one node with one pod, whose plugins are called one by one.
 type node struct {
 	*netlab.Lab
-	pod *netlab.Pod
+	pod      *netlab.Pod
+	programs *testbin.Set
 }
 
 func newNode(t testing.TB) *node {
 	t.Helper()
 	l := netlab.NewT(t)
-	return &node{l, l.Node.PodT(t, "pod")}
+	return &node{l, l.Node.PodT(t, "pod"), programs}
 }
 
 // call runs one plugin for the pod's attachment.
@@ -66,7 +67,7 @@ func (n *node) call(plugin, verb string, env map[string]string, conf object) (st
 	if err != nil {
 		return "", err
 	}
-	return programs.Run(testbin.Call{Plugin: plugin, Verb: verb, Env: all, Stdin: stdin, Do: n.Node.Do})
+	return n.programs.Run(testbin.Call{Plugin: plugin, Verb: verb, Env: all, Stdin: stdin, Do: n.Node.Do})
 }
 
 // versions lists the specification's, oldest first.

@@ -104,9 +104,11 @@ func (c *config) append(key, text string) error {
 	return nil
 }
 
-// fromCNIArgs appends the addresses of IP and gives those of GATEWAY to every
-// address so far whose subnet contains them.
+// fromCNIArgs appends the addresses of IP, and gives each of them the gateway of
+// GATEWAY that its subnet contains. Addresses of the configuration keep theirs, as
+// with upstream's program.
 func (c *config) fromCNIArgs(args string) error {
+	configured := len(c.addrs)
 	var gateways []netip.Addr
 	err := cniconf.ParseArgs(args, map[string]func(string) error{
 		"IP": func(list string) error {
@@ -133,7 +135,7 @@ func (c *config) fromCNIArgs(args string) error {
 		return err
 	}
 	for _, gw := range gateways { // GATEWAY may stand before IP
-		for i := range c.addrs {
+		for i := configured; i < len(c.addrs); i++ {
 			if c.addrs[i].prefix.Contains(gw) {
 				c.addrs[i].gateway = gw
 			}
