@@ -12,8 +12,9 @@ import (
 const (
 	netconfIfindex    = 1 // NETCONFA_IFINDEX
 	netconfForwarding = 2 // NETCONFA_FORWARDING
-	netconfAll        = -1
 	sizeofNetconfMsg  = 4 // struct netconfmsg, padded
+
+	netconfAll int32 = -1 // NETCONFA_IFINDEX_ALL
 )
 
 // netconfMsg is struct netconfmsg with its padding.
@@ -24,11 +25,18 @@ func (m netconfMsg) Serialize() []byte { return []byte{m.family, 0, 0, 0} }
 
 // Forwarding reports whether the namespace routes packets of a family (FamilyV4 or FamilyV6) between its devices: what
 // net.ipv4.ip_forward and net.ipv6.conf.all.forwarding say.
-func (h *Handle) Forwarding(family int) (bool, error) {
+func (h *Handle) Forwarding(family int) (bool, error) { return h.forwarding(family, netconfAll) }
+
+// DeviceForwarding reports whether packets of a family that come in by the device with that index are routed: what
+// net.ipv4.conf.DEVICE.forwarding says.
+func (h *Handle) DeviceForwarding(family, index int) (bool, error) {
+	return h.forwarding(family, int32(index)) //nolint:gosec // indexes of the kernel are positive int32
+}
+
+func (h *Handle) forwarding(family int, index int32) (bool, error) {
 	req := h.request(unix.RTM_GETNETCONF, 0)
 	req.AddData(netconfMsg{uint8(family)})
-	all := netconfAll
-	req.AddData(attr32(netconfIfindex, uint32(int32(all))))
+	req.AddData(attr32(netconfIfindex, uint32(index))) //nolint:gosec // -1 stands for all devices
 	m, err := h.get(req, unix.RTM_NEWNETCONF)
 	if err != nil {
 		return false, fmt.Errorf("ask whether packets are forwarded: %w", err)

@@ -27,6 +27,8 @@ func TestPrivilegedConfFromNetlink(t *testing.T) {
 	}{
 		{"net/ipv4/ip_forward", "0", func() (bool, error) { return h.Forwarding(FamilyV4) }, false},
 		{"net/ipv4/ip_forward", "1", func() (bool, error) { return h.Forwarding(FamilyV4) }, true},
+		{"net/ipv4/conf/v0/forwarding", "0", func() (bool, error) { return h.DeviceForwarding(FamilyV4, must[Link](t)(h.LinkByName("v0")).Index) }, false},
+		{"net/ipv4/conf/v0/forwarding", "1", func() (bool, error) { return h.DeviceForwarding(FamilyV4, must[Link](t)(h.LinkByName("v0")).Index) }, true},
 		{"net/ipv6/conf/all/forwarding", "0", func() (bool, error) { return h.Forwarding(FamilyV6) }, false},
 		{"net/ipv6/conf/all/forwarding", "1", func() (bool, error) { return h.Forwarding(FamilyV6) }, true},
 		{"net/ipv6/conf/v0/accept_ra", "0", func() (bool, error) { l, err := h.LinkByName("v0"); return l.NoRA, err }, true},

@@ -98,6 +98,11 @@ func TestPrivilegedCheckSees(t *testing.T) {
 				s.t.Fatal(err)
 			}
 		}, "forwarding is off"},
+		{"forwarding off on the bridge alone", func(s scene) {
+			if err := s.node.Do(func() error { return sysctl.Set("net/ipv4/conf/br0/forwarding", "0") }); err != nil {
+				s.t.Fatal(err)
+			}
+		}, "forwarding is off: net/ipv4/conf/br0/forwarding"},
 		{"bridge gone", func(s scene) {
 			link(s.rig, s.node.NS, "br0", func(h *rtnl.Handle, l rtnl.Link) error { return h.DelLink(l.Index) })
 		}, "bridge br0 does not exist"},

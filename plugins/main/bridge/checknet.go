@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 // checkPort compares the bridge port and the MTU, which no other plugin changes.
@@ -99,7 +100,7 @@ func (c *inspection) checkGateways() error {
 			c.differ("%s does not have the gateway address %s", c.route.Name, w)
 		}
 	}
-	for _, key := range forwardKeys(addrs) {
+	for _, key := range veth.ForwardKeys(c.route.Name, addrs) {
 		if v, err := sysctl.Get(key); err != nil || v == "0" {
 			c.differ("forwarding is off: %s", key)
 		}

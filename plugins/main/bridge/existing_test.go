@@ -11,7 +11,9 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
 	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // A gw-less default route for another table is not the pod's default route.
@@ -145,5 +147,45 @@ func TestPrivilegedForceAddressSecondary(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("the bridge does not have %s: %q", want, got)
 		}
+	}
+}
+
+// The node forwards, but the device that routes the pods' packets does not: ADD turns that on too.
+func TestPrivilegedForwardingOfDevice(t *testing.T) {
+	for _, tt := range []struct {
+		name, before, device, more string
+	}{
+		{"existing bridge", "net/ipv4/conf/br0/forwarding", "br0", `,"bridge":"br0"`},
+		{"new bridge on a node whose new devices do not forward", "net/ipv4/conf/default/forwarding", "br1", `,"bridge":"br1"`},
+		{"VLAN gateway", "net/ipv4/conf/default/forwarding", "br0.100", `,"bridge":"br0","vlan":100`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			if tt.device == "br0.100" {
+				require.VLANFiltering(t)
+			} else {
+				r.node.NS.IPT(t, "link add br0 type bridge")
+			}
+			for _, kv := range [][2]string{{"net/ipv4/ip_forward", "1"}, {tt.before, "0"}} {
+				if err := r.node.WriteSysctl(kv[0], kv[1]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pod := r.node.PodT(t, "p1")
+			a := call("1.1.0", "c1", "eth0", pod.Path, `"isGateway":true,"ipam":{"type":"fake"}`+tt.more)
+			res := r.mustAdd(a)
+			if err := r.node.Do(func() error {
+				v, err := sysctl.Get("net/ipv4/conf/" + tt.device + "/forwarding")
+				if v != "1" {
+					t.Errorf("forwarding of %s is %q", tt.device, v)
+				}
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+			if err := r.check(a, res); err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
+		})
 	}
 }

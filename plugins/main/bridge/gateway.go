@@ -32,7 +32,7 @@ func (t *attach) gateways(context.Context) (err error) {
 		if err := t.addGateways(); err != nil {
 			return err
 		}
-		if err := veth.Forward(t.Host, t.rec.Addrs); err != nil {
+		if err := veth.Forward(t.Host, t.route, t.rec.Addrs); err != nil {
 			return err
 		}
 	}
@@ -178,22 +178,6 @@ func (t *attach) removeGateway(a rtnl.Addr) error {
 		}
 	}
 	return gone(t.Host.DelAddr(a))
-}
-
-func forwardKeys(addrs []netip.Prefix) []string {
-	var v4, v6 bool
-	for _, p := range addrs {
-		v4 = v4 || p.Addr().Is4()
-		v6 = v6 || p.Addr().Is6()
-	}
-	var keys []string
-	if v4 {
-		keys = append(keys, "net/ipv4/ip_forward")
-	}
-	if v6 {
-		keys = append(keys, "net/ipv6/conf/all/forwarding")
-	}
-	return keys
 }
 
 // settleBridge reads the bridge again. A bridge that another process made takes the

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 // inspection is one CHECK under way. It collects every difference.
@@ -156,7 +157,7 @@ func (c *inspection) checkPlan() error {
 			c.differ("%s does not have the gateway address %s", c.hostEnd.Name, w.Prefix)
 		}
 	}
-	for _, key := range forwardKeys(addrs) {
+	for _, key := range veth.ForwardKeys(c.hostEnd.Name, addrs) {
 		if v, err := sysctl.Get(key); err != nil || v == "0" {
 			c.differ("forwarding is off: %s", key)
 		}

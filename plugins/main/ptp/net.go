@@ -124,7 +124,7 @@ func (t *attach) configureHost(context.Context) error {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "route to the pod")
 		}
 	}
-	return veth.Forward(t.Host, t.rec.Addrs)
+	return veth.Forward(t.Host, t.hostEnd, t.rec.Addrs)
 }
 
 // configurePod gives the pod's end its addresses and routes and sets it up. All
@@ -132,15 +132,4 @@ func (t *attach) configureHost(context.Context) error {
 func (t *attach) configurePod(ctx context.Context) error {
 	i := podiface.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, NoSubnetRoute: true}
 	return i.Configure(ctx, t.rec.Addrs, t.plan.podRoutes)
-}
-
-func forwardKeys(addrs []netip.Prefix) []string {
-	var keys []string
-	if slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
-		keys = append(keys, "net/ipv4/ip_forward")
-	}
-	if podiface.HasV6(addrs) {
-		keys = append(keys, "net/ipv6/conf/all/forwarding")
-	}
-	return keys
 }

@@ -300,6 +300,11 @@ func TestPrivilegedCheckSees(t *testing.T) {
 				s.T.Fatal(err)
 			}
 		}, "forwarding"},
+		{"forwarding of the host end alone", func(s *stage, host string) {
+			if err := s.Node.WriteSysctl("net/ipv4/conf/"+host+"/forwarding", "0"); err != nil {
+				s.T.Fatal(err)
+			}
+		}, "forwarding is off: net/ipv4/conf/"},
 		{"masquerading", func(s *stage, _ string) {
 			if err := s.DP.Disable(s.T.Context(), ownerOf(s), loader.FeatureMasquerade); err != nil {
 				s.T.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
@@ -67,4 +68,21 @@ func TestPrivilegedOneDestination(t *testing.T) {
 	if err := s.Check(s.call(), res); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
+}
+
+// The node forwards, but its new devices do not (net.ipv4.conf.default.forwarding): the host end has to.
+func TestPrivilegedForwardingOfHostEnd(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, kv := range [][2]string{{"net/ipv4/ip_forward", "1"}, {"net/ipv4/conf/default/forwarding", "0"}} {
+		plugintest.Must(t, s.Node.WriteSysctl(kv[0], kv[1]))
+	}
+	host := s.MustAdd(s.call()).Interfaces[0].Name
+	plugintest.Must(t, s.Node.Do(func() error {
+		v, err := sysctl.Get("net/ipv4/conf/" + host + "/forwarding")
+		if v != "1" {
+			t.Errorf("forwarding of %s is %q", host, v)
+		}
+		return err
+	}))
 }

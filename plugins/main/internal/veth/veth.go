@@ -212,29 +212,47 @@ func NoRA(logger *log.Logger, device rtnl.Link) {
 	}
 }
 
-// Forward lets the host route for the families of addrs. It is never taken back:
-// others may depend on it by then. Netlink is asked first, since the file takes
-// longer to find the more network namespaces there are.
-func Forward(host *rtnl.Handle, addrs []netip.Prefix) error {
-	for _, f := range []struct {
-		family int
-		wanted bool
-		key    string
-	}{
-		{rtnl.FamilyV4, slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is4() }), "net/ipv4/ip_forward"},
-		{rtnl.FamilyV6, slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }), "net/ipv6/conf/all/forwarding"},
-	} {
-		if !f.wanted {
+// Forward lets the host route packets of the families of addrs, also those that
+// come in by device. It is never taken back: others may depend on it by then.
+// Netlink is asked first, since the file takes longer to find the more network
+// namespaces there are.
+func Forward(host *rtnl.Handle, device rtnl.Link, addrs []netip.Prefix) error {
+	for _, key := range ForwardKeys(device.Name, addrs) {
+		ask := func() (bool, error) { return host.Forwarding(rtnl.FamilyV4) }
+		switch key {
+		case forwardV6:
+			ask = func() (bool, error) { return host.Forwarding(rtnl.FamilyV6) }
+		case forwardDevice(device.Name):
+			ask = func() (bool, error) { return host.DeviceForwarding(rtnl.FamilyV4, device.Index) }
+		}
+		if on, err := ask(); err == nil && on {
 			continue
 		}
-		if on, err := host.Forwarding(f.family); err == nil && on {
-			continue
-		}
-		if err := sysctl.Set(f.key, "1"); err != nil {
+		if err := sysctl.Set(key, "1"); err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "enable forwarding")
 		}
 	}
 	return nil
+}
+
+const (
+	forwardV4 = "net/ipv4/ip_forward"
+	forwardV6 = "net/ipv6/conf/all/forwarding"
+)
+
+func forwardDevice(device string) string { return "net/ipv4/conf/" + device + "/forwarding" }
+
+// ForwardKeys are the kernel parameters that must not be 0 for the host to route
+// packets of the families of addrs that come in by device. For IPv4 the kernel asks
+// the device, for IPv6 only the key of all devices.
+func ForwardKeys(device string, addrs []netip.Prefix) (keys []string) {
+	if slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
+		keys = append(keys, forwardV4, forwardDevice(device))
+	}
+	if slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		keys = append(keys, forwardV6)
+	}
+	return keys
 }
 
 // NoDAD spares the device's link-local address the check for another owner: its
