@@ -169,6 +169,9 @@ func look(ns *netns.NS, ifname string, w *wanted) (*found, error) {
 				return cnierr.Wrap(cnierr.CodeKernel, err, "sysctl %q", s.given)
 			}
 			f.sysctl[s.path] = v
+			if err := noteDevices(s.path, f.sysctl); err != nil {
+				return cnierr.Wrap(cnierr.CodeKernel, err, "sysctl %q: read it of each device", s.given)
+			}
 		}
 		return nil
 	})

@@ -46,7 +46,7 @@ type wanted struct {
 	conf     *netConf
 	prev     *types100.Result // nil on DEL, GC, STATUS
 	dataDir  string
-	sysctls  []sysctlPair // sorted by key, so that every ADD does the same
+	sysctls  []sysctlPair // in the order of spreadFirst, so that every ADD does the same
 	mac      net.HardwareAddr
 	promisc  bool
 	mtu      int // 0: leave
@@ -190,7 +190,12 @@ func (w *wanted) setSysctls(fromArgs json.RawMessage, ifname string) error {
 		}
 		w.sysctls = append(w.sysctls, sysctlPair{given: k, path: p, value: v})
 	}
-	slices.SortFunc(w.sysctls, func(a, b sysctlPair) int { return strings.Compare(a.given, b.given) })
+	slices.SortFunc(w.sysctls, func(a, b sysctlPair) int {
+		if d := spreadFirst(a.path, b.path); d != 0 {
+			return d
+		}
+		return strings.Compare(a.given, b.given)
+	})
 	return w.refuseContradiction()
 }
 

@@ -55,9 +55,9 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []sysctlPair{
+		{"net/ipv4/ip_forward", "net/ipv4/ip_forward", "1"}, // of all devices: first
 		{"net.core.somaxconn", "net/core/somaxconn", "600"},
 		{"net.ipv4.conf.IFNAME.arp_filter", "net/ipv4/conf/net1.5/arp_filter", "1"},
-		{"net/ipv4/ip_forward", "net/ipv4/ip_forward", "1"},
 	}
 	if d := cmp.Diff(want, w.sysctls, cmp.AllowUnexported(sysctlPair{})); d != "" {
 		t.Errorf("sysctls (-want +got):\n%s", d)

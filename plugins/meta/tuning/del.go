@@ -117,7 +117,7 @@ func (p *plugin) putBack(ctx context.Context, a *cniskel.Args, ref attachments.I
 func restore(ns *netns.NS, ifname string, b backup, sysctls map[string]string) error {
 	return ns.Do(func() error {
 		errs := []error{restoreLink(ifname, b)}
-		for _, path := range slices.Sorted(maps.Keys(sysctls)) {
+		for _, path := range slices.SortedFunc(maps.Keys(sysctls), spreadFirst) {
 			if err := sysctl.Set(path, sysctls[path]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
