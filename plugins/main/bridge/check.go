@@ -4,35 +4,24 @@ package bridge
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"strings"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
-// inspection is one CHECK under way. It collects every difference.
+// inspection is one CHECK under way.
 type inspection struct {
 	*request
-	p    *plugin
-	prev *types100.Result
-	*cniops.Namespaces
+	*cniops.Inspection
+	p *plugin
 
 	bridge, hostEnd, podEnd rtnl.Link
 	route                   rtnl.Link // as in attach
-	diffs                   []error
-}
-
-func (c *inspection) differ(format string, a ...any) {
-	c.diffs = append(c.diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), ""))
 }
 
 // check compares everything that ADD made with what is there, and asks the IPAM
@@ -43,21 +32,10 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	c := &inspection{request: req, p: p}
-	if c.prev, err = cniops.Prev(&req.Common); err != nil {
-		return err
-	}
-	if c.Namespaces, err = cniops.Open(a.Netns); err != nil {
-		return err
-	}
-	defer c.Namespaces.Close()
-	if req.ipamType != "" {
-		c.diffs = append(c.diffs, p.IPAM.Check(ctx, a, req.ipamType))
-	}
-	if err := c.inspect(ctx); err != nil {
-		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeKernel, err, "inspect the attachment"))
-	}
-	return errors.Join(c.diffs...)
+	return cniops.Check(ctx, a, &req.Common, p.IPAM, req.ipamType, func(i *cniops.Inspection) error {
+		c := &inspection{request: req, Inspection: i, p: p}
+		return c.inspect(ctx)
+	})
 }
 
 // inspect goes through the devices, then through what hangs on them. A device
@@ -79,70 +57,60 @@ func (c *inspection) inspect(ctx context.Context) error {
 	return c.checkMasqueraded(ctx)
 }
 
-// find looks a device up and reports a missing one as a difference.
-func (c *inspection) find(what string, get func() (rtnl.Link, error)) (rtnl.Link, bool, error) {
-	l, err := get()
-	if errors.Is(err, rtnl.ErrNotFound) {
-		c.differ("%s does not exist", what)
-		return l, false, nil
-	}
-	return l, err == nil, err
-}
-
 func (c *inspection) checkBridge() (there bool, err error) {
-	c.bridge, there, err = c.find("bridge "+c.Bridge, func() (rtnl.Link, error) { return c.Host.LinkByName(c.Bridge) })
+	c.bridge, there, err = c.Find("bridge "+c.Bridge, func() (rtnl.Link, error) { return c.Host.LinkByName(c.Bridge) })
 	if err != nil || !there {
 		return there, err
 	}
 	if c.bridge.Kind != "bridge" {
-		c.differ("%s is not a bridge", c.Bridge)
+		c.Differ("%s is not a bridge", c.Bridge)
 		return false, nil
 	}
 	br := c.bridge
-	if e := cniops.FindInterface(c.prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
+	if e := cniops.FindInterface(c.Prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
 		if mac, err := net.ParseMAC(e.Mac); err == nil {
 			br.MAC = mac // the MAC of a bridge that another process made follows its ports, and matters to no pod
 		}
 	}
-	c.diffs = append(c.diffs, cniops.Differences(br, c.prev, "")...)
+	c.Add(cniops.Differences(br, c.Prev, "")...)
 	if !c.bridge.Up {
-		c.differ("bridge %s is down", c.Bridge)
+		c.Differ("bridge %s is down", c.Bridge)
 	}
 	if c.PromiscMode && !c.bridge.Promisc {
-		c.differ("bridge %s is not in promiscuous mode", c.Bridge)
+		c.Differ("bridge %s is not in promiscuous mode", c.Bridge)
 	}
 	return true, nil
 }
 
 func (c *inspection) checkPod() (there bool, err error) {
 	name := c.args.IfName
-	c.podEnd, there, err = c.find(name+" in the pod", func() (rtnl.Link, error) { return c.Pod.LinkByName(name) })
+	c.podEnd, there, err = c.Find(name+" in the pod", func() (rtnl.Link, error) { return c.Pod.LinkByName(name) })
 	if err != nil || !there {
 		return there, err
 	}
 	if c.podEnd.Kind != "veth" {
-		c.differ("%s is not a veth", name)
+		c.Differ("%s is not a veth", name)
 		return false, nil
 	}
-	c.diffs = append(c.diffs, cniops.Differences(c.podEnd, c.prev, c.args.Netns)...)
+	c.Add(cniops.Differences(c.podEnd, c.Prev, c.args.Netns)...)
 	if !c.podEnd.Up && !c.DisableContainerIf {
-		c.differ("%s is down", name)
+		c.Differ("%s is down", name)
 	}
 	return true, nil
 }
 
 func (c *inspection) checkHostEnd() (there bool, err error) {
-	c.hostEnd, there, err = c.find("the host end of "+c.args.IfName, func() (rtnl.Link, error) { return c.Host.LinkByIndex(c.podEnd.PeerIndex) })
+	c.hostEnd, there, err = c.Find("the host end of "+c.args.IfName, func() (rtnl.Link, error) { return c.Host.LinkByIndex(c.podEnd.PeerIndex) })
 	if err != nil || !there {
 		return there, err
 	}
 	if c.hostEnd.Kind != "veth" || c.hostEnd.PeerIndex != c.podEnd.Index {
-		c.differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
+		c.Differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
 		return false, nil
 	}
-	c.diffs = append(c.diffs, cniops.Differences(c.hostEnd, c.prev, "")...)
+	c.Add(cniops.Differences(c.hostEnd, c.Prev, "")...)
 	if !c.hostEnd.Up {
-		c.differ("%s is down", c.hostEnd.Name)
+		c.Differ("%s is down", c.hostEnd.Name)
 	}
 	return true, nil
 }
@@ -151,9 +119,9 @@ func (c *inspection) checkMasqueraded(ctx context.Context) error {
 	if !c.masquerade() {
 		return nil
 	}
-	c.diffs = append(c.diffs, c.p.masq().Check(ctx, c.args, loader.Endpoint{
+	c.Add(c.p.masq().Check(ctx, c.args, loader.Endpoint{
 		Ref: c.ref, HostIfindex: c.hostEnd.Index, RouteIfindex: c.route.Index, HostIfName: c.hostEnd.Name,
-		MAC: c.podEnd.MAC, GatewayMAC: c.route.MAC, MTU: c.podEnd.MTU, Addrs: cniconf.PodAddrs(c.prev, c.args.IfName),
+		MAC: c.podEnd.MAC, GatewayMAC: c.route.MAC, MTU: c.podEnd.MTU, Addrs: cniconf.PodAddrs(c.Prev, c.args.IfName),
 	}, c.conf.Conf, c.p.loadSection(c.ref).Masquerade))
 	return nil
 }
@@ -170,11 +138,11 @@ func (c *inspection) checkSpoof(ctx context.Context) error {
 	}
 	switch {
 	case !strings.Contains(s.rules[spoofHook], `"`+c.hostEnd.Name+`"`) || !strings.Contains(s.rules[spoofHook], n.iface):
-		c.differ("the source MAC check is not hooked to %s", c.hostEnd.Name)
+		c.Differ("the source MAC check is not hooked to %s", c.hostEnd.Name)
 	case !strings.Contains(s.rules[n.iface], n.mac) || !strings.Contains(s.rules[n.mac], `"drop"`):
-		c.differ("the source MAC check of %s is incomplete", c.hostEnd.Name)
+		c.Differ("the source MAC check of %s is incomplete", c.hostEnd.Name)
 	case !strings.Contains(strings.ToLower(s.rules[n.mac]), c.podEnd.MAC.String()):
-		c.differ("the source MAC check of %s allows another address than %s", c.hostEnd.Name, c.podEnd.MAC)
+		c.Differ("the source MAC check of %s allows another address than %s", c.hostEnd.Name, c.podEnd.MAC)
 	}
 	return nil
 }

@@ -18,17 +18,17 @@ import (
 // checkPort compares the bridge port and the MTU, which no other plugin changes.
 func (c *inspection) checkPort() error {
 	if c.hostEnd.MasterIndex != c.bridge.Index || c.hostEnd.Port == nil {
-		c.differ("%s is not a port of %s", c.hostEnd.Name, c.Bridge)
+		c.Differ("%s is not a port of %s", c.hostEnd.Name, c.Bridge)
 		return nil
 	}
 	if c.hostEnd.Port.Hairpin != c.HairpinMode {
-		c.differ("hairpin mode of %s is %v, not %v", c.hostEnd.Name, c.hostEnd.Port.Hairpin, c.HairpinMode)
+		c.Differ("hairpin mode of %s is %v, not %v", c.hostEnd.Name, c.hostEnd.Port.Hairpin, c.HairpinMode)
 	}
 	if c.hostEnd.Port.Isolated != c.PortIsolation {
-		c.differ("isolation of %s is %v, not %v", c.hostEnd.Name, c.hostEnd.Port.Isolated, c.PortIsolation)
+		c.Differ("isolation of %s is %v, not %v", c.hostEnd.Name, c.hostEnd.Port.Isolated, c.PortIsolation)
 	}
 	if c.MTU != 0 && c.hostEnd.MTU != c.MTU {
-		c.differ("%s has the MTU %d, not %d", c.hostEnd.Name, c.hostEnd.MTU, c.MTU)
+		c.Differ("%s has the MTU %d, not %d", c.hostEnd.Name, c.hostEnd.MTU, c.MTU)
 	}
 	return nil
 }
@@ -45,7 +45,7 @@ func (c *inspection) checkVLANs() error {
 	}
 	for _, w := range want {
 		if !covered(w, have) {
-			c.differ("%s is not in VLAN %d-%d as configured", c.hostEnd.Name, w.From, w.To)
+			c.Differ("%s is not in VLAN %d-%d as configured", c.hostEnd.Name, w.From, w.To)
 		}
 	}
 	return nil
@@ -66,8 +66,8 @@ func covered(w rtnl.VLAN, have []rtnl.VLAN) bool {
 
 // checkPodNet compares the pod's addresses and routes with prevResult's.
 func (c *inspection) checkPodNet() error {
-	diffs, err := podiface.Check(c.Pod, c.podEnd, c.prev)
-	c.diffs = append(c.diffs, diffs...)
+	diffs, err := podiface.Check(c.Pod, c.podEnd, c.Prev)
+	c.Add(diffs...)
 	return err
 }
 
@@ -78,7 +78,7 @@ func (c *inspection) checkGateways() error {
 		return nil
 	}
 	if c.VLAN != 0 {
-		leg, there, err := c.find("VLAN gateway "+c.vlanGatewayName(), func() (rtnl.Link, error) { return c.Host.LinkByName(c.vlanGatewayName()) })
+		leg, there, err := c.Find("VLAN gateway "+c.vlanGatewayName(), func() (rtnl.Link, error) { return c.Host.LinkByName(c.vlanGatewayName()) })
 		if err != nil || !there {
 			return err
 		}
@@ -97,12 +97,12 @@ func (c *inspection) checkGateways() error {
 	addrs, gateways := c.podGateways()
 	for _, w := range gatewayPrefixes(addrs, gateways) {
 		if !slices.ContainsFunc(have, func(a rtnl.Addr) bool { return a.Prefix == w }) {
-			c.differ("%s does not have the gateway address %s", c.route.Name, w)
+			c.Differ("%s does not have the gateway address %s", c.route.Name, w)
 		}
 	}
 	for _, key := range veth.ForwardKeys(c.route.Name, addrs) {
 		if v, err := sysctl.Get(key); err != nil || v == "0" {
-			c.differ("forwarding is off: %s", key)
+			c.Differ("forwarding is off: %s", key)
 		}
 	}
 	return nil
@@ -112,10 +112,10 @@ func (c *inspection) checkGateways() error {
 func (c *inspection) checkLeg(leg rtnl.Link) error {
 	in, err := c.legInVLAN(c.Host, c.bridge, leg)
 	if err == nil && !in {
-		c.differ("the VLAN gateway %s is not in VLAN %d", leg.Name, c.VLAN)
+		c.Differ("the VLAN gateway %s is not in VLAN %d", leg.Name, c.VLAN)
 	}
 	if !leg.Up {
-		c.differ("the VLAN gateway %s is down", leg.Name)
+		c.Differ("the VLAN gateway %s is down", leg.Name)
 	}
 	return err
 }
@@ -123,12 +123,12 @@ func (c *inspection) checkLeg(leg rtnl.Link) error {
 // podGateways returns this interface's addresses and, side by side, their
 // gateways.
 func (c *inspection) podGateways() ([]netip.Prefix, []netip.Addr) {
-	own := cniconf.PodAddrs(c.prev, c.args.IfName)
+	own := cniconf.PodAddrs(c.Prev, c.args.IfName)
 	var (
 		addrs    []netip.Prefix
 		gateways []netip.Addr
 	)
-	for _, ip := range c.prev.IPs {
+	for _, ip := range c.Prev.IPs {
 		if p, ok := ipam.Prefix(&ip.Address); ok && slices.Contains(own, p) {
 			addrs, gateways = append(addrs, p), append(gateways, ipam.Addr(ip.Gateway))
 		}

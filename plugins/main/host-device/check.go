@@ -5,19 +5,18 @@ package hostdevice
 import (
 	"context"
 	"errors"
-	"fmt"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 )
 
-func differs(format string, a ...any) error {
-	return cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), "")
+// inspection is one CHECK under way.
+type inspection struct {
+	*request
+	*cniops.Inspection
+	old remembered
 }
 
 // check compares the pod's device with prevResult and with the record, and asks
@@ -27,57 +26,47 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	prev, err := cniops.Prev(&r.Common)
-	if err != nil {
-		return err
-	}
-	e, err := open(a.Netns)
-	if err != nil {
-		return err
-	}
-	defer e.close()
-	var diffs []error
-	if r.ipamType != "" {
-		diffs = append(diffs, p.IPAM.Check(ctx, a, r.ipamType))
-	}
-	entry := cniops.FindInterface(prev, a.IfName, a.Netns)
+	return cniops.Check(ctx, a, &r.Common, p.IPAM, r.ipamType, func(i *cniops.Inspection) error {
+		c := &inspection{r, i, p.remember(r.ref)}
+		return c.inspect()
+	})
+}
+
+func (c *inspection) inspect() error {
+	entry := cniops.FindInterface(c.Prev, c.args.IfName, c.args.Netns)
 	if entry == nil {
-		diffs = append(diffs, differs("%s is not in prevResult", a.IfName))
+		c.Differ("%s is not in prevResult", c.args.IfName)
 	}
-	old := p.remember(r.ref)
-	if old.DPDK != r.dpdk && old.found {
-		diffs = append(diffs, differs("DPDK mode is %v, and was %v: the device has got another driver", r.dpdk, old.DPDK))
+	if c.old.found && c.old.DPDK != c.dpdk {
+		c.Differ("DPDK mode is %v, and was %v: the device has got another driver", c.dpdk, c.old.DPDK)
 	}
-	if !r.dpdk {
-		found, err := e.compare(prev, entry, old)
-		diffs = append(diffs, found...)
-		diffs = append(diffs, cnierr.Wrap(cnierr.CodeKernel, err, "inspect the attachment"))
+	if c.dpdk || entry == nil {
+		return nil
 	}
-	return errors.Join(diffs...)
+	return c.compare(entry.Name)
 }
 
 // compare looks at the device in the pod.
-func (e *ends) compare(prev *types100.Result, entry *types100.Interface, old remembered) (diffs []error, err error) {
-	if entry == nil {
-		return nil, nil
-	}
-	l, err := e.pod.LinkByName(entry.Name)
+func (c *inspection) compare(name string) error {
+	l, err := c.Pod.LinkByName(name)
 	if errors.Is(err, rtnl.ErrNotFound) {
-		return []error{differs("%s does not exist in the pod", entry.Name)}, nil
+		c.Differ("%s does not exist in the pod", name)
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	diffs = append(diffs, cniops.Differences(l, prev, entry.Sandbox)...)
+	c.Add(cniops.Differences(l, c.Prev, c.args.Netns)...)
 	if !l.Up {
-		diffs = append(diffs, differs("%s is down", l.Name))
+		c.Differ("%s is down", l.Name)
 	}
-	if old.found && !old.same(l, entry.Name) {
-		diffs = append(diffs, differs("%s is not the device %s that was lent", l.Name, old.Device))
+	if c.old.found && !c.old.same(l, name) {
+		c.Differ("%s is not the device %s that was lent", l.Name, c.old.Device)
 	}
-	if old.found && l.Alias != old.Device {
-		diffs = append(diffs, differs("the alias of %s is %q, not its own name %s", l.Name, l.Alias, old.Device))
+	if c.old.found && l.Alias != c.old.Device {
+		c.Differ("the alias of %s is %q, not its own name %s", l.Name, l.Alias, c.old.Device)
 	}
-	more, err := podiface.Check(e.pod, l, prev)
-	return append(diffs, more...), err
+	diffs, err := podiface.Check(c.Pod, l, c.Prev)
+	c.Add(diffs...)
+	return err
 }

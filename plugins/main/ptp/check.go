@@ -4,15 +4,12 @@ package ptp
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -22,19 +19,13 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
-// inspection is one CHECK under way. It collects every difference.
+// inspection is one CHECK under way.
 type inspection struct {
 	*request
-	*cniops.Namespaces
-	p    *plugin
-	prev *types100.Result
+	*cniops.Inspection
+	p *plugin
 
 	hostEnd, podEnd rtnl.Link
-	diffs           []error
-}
-
-func (c *inspection) differ(format string, a ...any) {
-	c.diffs = append(c.diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf(format, a...), ""))
 }
 
 // check compares everything that ADD made with what is there, and asks the IPAM
@@ -45,19 +36,10 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	c := &inspection{request: req, p: p}
-	if c.prev, err = cniops.Prev(&req.Common); err != nil {
-		return err
-	}
-	if c.Namespaces, err = cniops.Open(a.Netns); err != nil {
-		return err
-	}
-	defer c.Namespaces.Close()
-	c.diffs = append(c.diffs, p.IPAM.Check(ctx, a, req.ipamType))
-	if err := c.inspect(ctx); err != nil {
-		c.diffs = append(c.diffs, cnierr.Wrap(cnierr.CodeKernel, err, "inspect the attachment"))
-	}
-	return errors.Join(c.diffs...)
+	return cniops.Check(ctx, a, &req.Common, p.IPAM, req.ipamType, func(i *cniops.Inspection) error {
+		c := &inspection{request: req, Inspection: i, p: p}
+		return c.inspect(ctx)
+	})
 }
 
 // inspect goes through both ends, then through what hangs on them. An end that
@@ -68,8 +50,8 @@ func (c *inspection) inspect(ctx context.Context) error {
 			return err
 		}
 	}
-	diffs, err := podiface.Check(c.Pod, c.podEnd, c.prev)
-	c.diffs = append(c.diffs, diffs...)
+	diffs, err := podiface.Check(c.Pod, c.podEnd, c.Prev)
+	c.Add(diffs...)
 	if err != nil {
 		return err
 	}
@@ -77,8 +59,8 @@ func (c *inspection) inspect(ctx context.Context) error {
 		return err
 	}
 	if c.IPMasq {
-		ep := endpoint(c.ref, c.hostEnd, c.podEnd, cniconf.PodAddrs(c.prev, c.args.IfName))
-		c.diffs = append(c.diffs, c.p.masq().Check(ctx, c.args, ep, c.Conf, c.p.loadSection(c.ref).Masquerade))
+		ep := endpoint(c.ref, c.hostEnd, c.podEnd, cniconf.PodAddrs(c.Prev, c.args.IfName))
+		c.Add(c.p.masq().Check(ctx, c.args, ep, c.Conf, c.p.loadSection(c.ref).Masquerade))
 	}
 	return nil
 }
@@ -86,20 +68,18 @@ func (c *inspection) inspect(ctx context.Context) error {
 // find looks an end up and compares it with prevResult; a missing one is a
 // difference.
 func (c *inspection) find(what, sandbox string, get func() (rtnl.Link, error)) (rtnl.Link, bool, error) {
-	l, err := get()
+	l, there, err := c.Find(what, get)
+	if err != nil || !there {
+		return l, there, err
+	}
 	switch {
-	case errors.Is(err, rtnl.ErrNotFound):
-		c.differ("%s does not exist", what)
-		return l, false, nil
-	case err != nil:
-		return l, false, err
 	case l.Kind != "veth":
-		c.differ("%s is not a veth", what)
+		c.Differ("%s is not a veth", what)
 		return l, false, nil
 	case !l.Up:
-		c.differ("%s is down", what)
+		c.Differ("%s is down", what)
 	}
-	c.diffs = append(c.diffs, cniops.Differences(l, c.prev, sandbox)...)
+	c.Add(cniops.Differences(l, c.Prev, sandbox)...)
 	return l, true, nil
 }
 
@@ -115,11 +95,11 @@ func (c *inspection) checkHostEnd() (there bool, err error) {
 		return there, err
 	}
 	if c.hostEnd.PeerIndex != c.podEnd.Index {
-		c.differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
+		c.Differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
 		return false, nil
 	}
 	if c.MTU != 0 && c.hostEnd.MTU != c.MTU { // the pod's may have been tuned
-		c.differ("%s has the MTU %d, not %d", c.hostEnd.Name, c.hostEnd.MTU, c.MTU)
+		c.Differ("%s has the MTU %d, not %d", c.hostEnd.Name, c.hostEnd.MTU, c.MTU)
 	}
 	return true, nil
 }
@@ -127,10 +107,10 @@ func (c *inspection) checkHostEnd() (there bool, err error) {
 // checkPlan compares what ADD derived from the result: the routes to and by the
 // gateways, and the host's side.
 func (c *inspection) checkPlan() error {
-	own := cniconf.PodAddrs(c.prev, c.args.IfName)
+	own := cniconf.PodAddrs(c.Prev, c.args.IfName)
 	res := &types100.Result{}
 	var addrs []netip.Prefix
-	for _, ip := range c.prev.IPs {
+	for _, ip := range c.Prev.IPs {
 		if p, ok := ipam.Prefix(&ip.Address); ok && slices.Contains(own, p) {
 			one := *ip
 			one.Gateway = gatewayOf(ip, p)
@@ -139,7 +119,7 @@ func (c *inspection) checkPlan() error {
 	}
 	want, err := planFor(res, addrs, c.hostEnd.Index, c.podEnd.Index)
 	if err != nil {
-		c.diffs = append(c.diffs, err)
+		c.Add(err)
 		return nil
 	}
 	if err := c.checkRoutes(c.Pod, "the pod", want.podRoutes); err != nil {
@@ -154,12 +134,12 @@ func (c *inspection) checkPlan() error {
 	}
 	for _, w := range want.hostAddrs {
 		if !slices.ContainsFunc(have, func(a rtnl.Addr) bool { return a.Prefix == w.Prefix }) {
-			c.differ("%s does not have the gateway address %s", c.hostEnd.Name, w.Prefix)
+			c.Differ("%s does not have the gateway address %s", c.hostEnd.Name, w.Prefix)
 		}
 	}
 	for _, key := range veth.ForwardKeys(c.hostEnd.Name, addrs) {
 		if v, err := sysctl.Get(key); err != nil || v == "0" {
-			c.differ("forwarding is off: %s", key)
+			c.Differ("forwarding is off: %s", key)
 		}
 	}
 	return nil
@@ -177,7 +157,7 @@ func (c *inspection) checkRoutes(h *rtnl.Handle, who string, want []rtnl.Route) 
 	}
 	for _, w := range want {
 		if !slices.ContainsFunc(have, func(r rtnl.Route) bool { return r.Dst == w.Dst && (!w.Gateway.IsValid() || r.Gateway == w.Gateway) }) {
-			c.differ("%s has no route to %s", who, w)
+			c.Differ("%s has no route to %s", who, w)
 		}
 	}
 	return nil
