@@ -173,8 +173,9 @@ func (e endpoints) of(owner uint64) ([]entry, error) {
 }
 
 // Enable turns on a feature for ep and attaches the programs to its device. Features of the same owner add up; calling it
-// again changes nothing. An address that another attachment held is taken over: the last ADD is right. It also brings uplinks
-// and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a map has no room.
+// again changes nothing. An address of another attachment is an *AddrHeldError while that one's device exists, and is taken over
+// after that. It also brings uplinks and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a
+// map has no room.
 func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
 	if err := errors.Join(ep.validate(), ep.has(f)); err != nil {
 		return err
@@ -190,6 +191,11 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	}
 	a := d.attacher("")
 	defer a.Close() // after the rollback, which detaches
+	if ep.HostIfindex != 0 {
+		if err := a.refuseHeld(eps, ep.Ref.Owner(), ep.HostIfindex, ep.Addrs); err != nil {
+			return err
+		}
+	}
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 
@@ -258,30 +264,21 @@ func (e endpoints) count(ep Endpoint, back *rollback.Stack) error {
 func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
-	waiting, err := d.addrWaitlist()
-	if err != nil {
-		return false, err
-	}
-	was := waiting.all
-	back.Push("addresses taken over", func(context.Context) error { return waiting.set(was) })
 	for _, p := range ep.Addrs {
 		addr := p.Addr().Unmap()
 		old, had, err := eps.addrs.Get(addr)
 		if err != nil {
 			return false, fmt.Errorf("endpoint %s: %w", addr, err)
 		}
-		own, mine, err := waiting.take(addr, owner, old, had)
-		if err != nil {
-			return false, err
-		}
+		mine := had && old.Owner == owner // else the leftover of a pod that is gone
 		flags := uint32(f)
 		if mine {
-			flags |= own.Flags
-			fresh = fresh && own.Ifindex != uint32(ep.HostIfindex)
+			flags |= old.Flags
+			fresh = fresh && old.Ifindex != uint32(ep.HostIfindex)
 		}
 		v := ep.value(netip.PrefixFrom(addr, p.Bits()), flags, gw)
 		if v.Policy = policy; f&FeatureAdmit == 0 && mine {
-			v.Policy = own.Policy
+			v.Policy = old.Policy
 		}
 		if had && old == *v {
 			continue
@@ -324,18 +321,14 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 		}
 		a := d.attacher("")
 		defer a.Close()
-		return errors.Join(d.disableOwn(a, owner, f), d.clear(a, eps, mine, f, shared, func(o uint64) bool { return o == owner }))
+		return errors.Join(d.disableOwn(a, owner, f), d.clear(a, eps, mine, f, shared))
 	})
 }
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
-// else on them. of accepts the owners of the entries, who may wait for other addresses. It goes on after errors.
-func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature, shared map[uint32]int, of func(owner uint64) bool) error {
-	waiting, err := d.addrWaitlist()
-	if err != nil {
-		return err
-	}
-	errs := []error{waiting.release(f, of)}
+// else on them. It goes on after errors.
+func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature, shared map[uint32]int) error {
+	var errs []error
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
@@ -349,14 +342,7 @@ func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature,
 			}
 			continue
 		}
-		next, err := waiting.nextWaiter(a, e.addr)
-		if next != nil {
-			shared[next.Ifindex]++
-			err = errors.Join(err, eps.addrs.Put(e.addr, next))
-		} else {
-			err = errors.Join(err, eps.addrs.Delete(e.addr))
-		}
-		if err != nil {
+		if err := eps.addrs.Delete(e.addr); err != nil {
 			errs = append(errs, fmt.Errorf("endpoint %s: %w", e.addr, err))
 			continue
 		}

@@ -128,21 +128,6 @@ func TestPrivilegedEnableMapFull(t *testing.T) {
 	}
 }
 
-// A pod whose DEL never came: the next pod with its address takes it over, and the old owner's DEL leaves it alone.
-func TestPrivilegedAddressChangesOwner(t *testing.T) {
-	e := newEnv(t)
-	d := e.open()
-	old, next := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.2/16")
-	e.ok(d.Enable(e.ctx, old, FeatureMasquerade|FeatureAdmit))
-	e.ok(d.Enable(e.ctx, next, FeatureMasquerade))
-	e.ok(d.CheckEndpoint(e.ctx, next, FeatureMasquerade))
-	if err := d.CheckEndpoint(e.ctx, next, FeatureAdmit); !errors.Is(err, ErrDiffers) {
-		t.Errorf("the new owner inherited a feature: %v", err)
-	}
-	e.ok(d.Disable(e.ctx, old.Ref.Owner(), FeatureMasquerade|FeatureAdmit))
-	e.ok(d.CheckEndpoint(e.ctx, next, FeatureMasquerade))
-}
-
 func TestPrivilegedSetMAC(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()

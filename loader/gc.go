@@ -92,7 +92,7 @@ func (d *Datapath) collectEndpoints(a *attacher, valid func(uint64) bool) error 
 	if err != nil {
 		return fmt.Errorf("endpoints: %w", err)
 	}
-	return d.clear(a, eps, stale, ^Feature(0), shared, func(o uint64) bool { return !valid(o) })
+	return d.clear(a, eps, stale, ^Feature(0), shared)
 }
 
 // collectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
@@ -101,14 +101,7 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	if err != nil {
 		return err
 	}
-	waiting, err := d.addrWaitlist()
-	if err != nil {
-		return err
-	}
 	used := make(map[uint32]bool)
-	for _, x := range waiting.all {
-		used[x.Value.Ifindex] = true
-	}
 	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
 		used[v.Ifindex] = true
 		return true

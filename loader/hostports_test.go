@@ -149,7 +149,10 @@ func TestPrivilegedHostPortsComesBack(t *testing.T) {
 func TestPrivilegedHostPortsDoesNotComeBack(t *testing.T) {
 	for name, end := range map[string]func(e *env, d *Datapath){
 		"device":  func(e *env, _ *Datapath) { e.ip("link", "del", "dead") },
-		"address": func(e *env, d *Datapath) { e.ok(d.Enable(e.ctx, e.pod("heir", "10.1.0.2/16"), FeatureAdmit)) },
+		"address": func(e *env, d *Datapath) {
+			e.ip("link", "del", "dead")
+			e.ok(d.Enable(e.ctx, e.pod("heir", "10.1.0.2/16"), FeatureAdmit))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)

@@ -130,11 +130,7 @@ func (d *Datapath) fillAtLoad(k constants) error {
 	if err != nil {
 		return err
 	}
-	eps, err := d.endpoints()
-	if err != nil {
-		return err
-	}
-	return errors.Join(removeStaleList(d.paths.waiting, ports.Len), removeStaleList(d.paths.displaced, eps.addrs.Len))
+	return errors.Join(removeStaleList(d.paths.waiting, ports.Len), removeIfThere(d.paths.displaced))
 }
 
 // refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.

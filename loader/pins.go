@@ -26,7 +26,7 @@ type paths struct {
 	reserved string // the reserved ports that the map holds
 	waiting  string // published ports that others have taken over
 
-	displaced string // addresses that others have taken over
+	displaced string // of an earlier build: addresses that others had taken over
 }
 
 const (

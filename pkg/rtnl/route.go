@@ -199,6 +199,14 @@ func (h *Handle) AddRoute(r Route) error {
 	return nil
 }
 
+// AddOnlyRoute adds r if there is no route with the same destination, table and priority: else the error wraps ErrExist.
+func (h *Handle) AddOnlyRoute(r Route) error {
+	if err := h.do(h.routeRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r)); err != nil {
+		return fmt.Errorf("add route to %s: %w", r, err)
+	}
+	return nil
+}
+
 // ReplaceRoute adds r in place of a route with the same destination, table and priority, if there is one.
 func (h *Handle) ReplaceRoute(r Route) error {
 	if err := h.do(h.routeRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)); err != nil {

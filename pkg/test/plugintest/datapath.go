@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
@@ -90,6 +91,13 @@ func (d *Datapath) wantClosed(t testing.TB) {
 			t.Errorf("%d handles were not closed", d.handles)
 		}
 	})
+}
+
+// CheckFree finds each address free, but for Fail.
+func (d *Datapath) CheckFree(context.Context, uint64, []netip.Prefix) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.Fail["CheckFree"]
 }
 
 // Enable keeps the endpoint with the feature.

@@ -5,7 +5,9 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -16,6 +18,7 @@ import (
 
 // Devices is the part of *loader.Datapath that gives features to a pod's device.
 type Devices interface {
+	CheckFree(ctx context.Context, owner uint64, addrs []netip.Prefix) error
 	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
 	Disable(ctx context.Context, owner uint64, f loader.Feature) error
 	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
@@ -143,6 +146,38 @@ func orRecorded(keep map[uint64]bool, list func(network string) ([]*attachments.
 		}
 		return unreadable || keep[owner]
 	}
+}
+
+// EnableError gives an error of Enable or CheckFree its CNI code and a sentence. An
+// address that the pod of another attachment has is a conflict that names the
+// container: list returns the records of all networks for an empty name.
+func EnableError(err error, list func(network string) ([]*attachments.Record, error), format string, a ...any) error {
+	var held *loader.AddrHeldError
+	if !errors.As(err, &held) {
+		return cnierr.Wrap(cnierr.CodeKernel, err, format, a...)
+	}
+	var holder *attachments.ID
+	records, _ := list("") // what cannot be read names nobody
+	for _, rec := range records {
+		if rec.Owner() == held.Owner {
+			holder = &rec.ID
+		}
+	}
+	return AddrHeld(held.Addr, held.IfName, holder, err)
+}
+
+// AddrHeld is the error of code 103 for an address that another pod has. device is
+// the pod's host end, holder its attachment, nil if no record names it.
+func AddrHeld(addr netip.Addr, device string, holder *attachments.ID, cause error) error {
+	who := "a pod without an attachment record has it, on device " + device
+	if holder != nil {
+		who = fmt.Sprintf("container %s has it on %s (network %q, device %s)", holder.ContainerID, holder.IfName, holder.Network, device)
+	}
+	msg := fmt.Sprintf("address %s: %s; delete that attachment, or ask for another address", addr, who)
+	if cause == nil {
+		return cnierr.New(cnierr.CodeConflict, msg, "")
+	}
+	return cnierr.Wrap(cnierr.CodeConflict, cause, "%s", msg)
 }
 
 // IgnoreNotLoaded takes a datapath whose maps another process has removed for

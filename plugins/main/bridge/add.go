@@ -53,7 +53,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	}
 	defer t.rb.Rollback(ctx, &err)
 	if err := cniops.RunSteps(ctx,
-		t.begin, t.makeBridge, t.makeVeth, t.setPort, t.spoofCheck, t.allocate, t.configurePod, t.gateways, t.masqueradePod, t.waitUp, t.complete,
+		t.begin, t.makeBridge, t.makeVeth, t.setPort, t.spoofCheck, t.allocate, t.checkFree, t.configurePod, t.gateways, t.masqueradePod, t.waitUp, t.complete,
 	); err != nil {
 		return nil, err
 	}
@@ -129,6 +129,11 @@ func (t *attach) begin(ctx context.Context) error {
 
 func (t *attach) writeIntent() error {
 	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
+}
+
+// checkFree refuses an address of another pod before the node knows of it.
+func (t *attach) checkFree(ctx context.Context) error {
+	return t.masq.CheckFree(ctx, t.ref, t.rec.Addrs)
 }
 
 // masqueradePod hands the pod to the datapath, with ipMasq.

@@ -50,7 +50,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	}
 	defer t.rb.Rollback(ctx, &err)
 	if err := cniops.RunSteps(ctx,
-		t.begin, t.makeVeth, t.allocate, t.configureHost, t.configurePod, t.masqueradePod, t.waitUp, t.complete,
+		t.begin, t.makeVeth, t.allocate, t.checkFree, t.configureHost, t.configurePod, t.masqueradePod, t.waitUp, t.complete,
 	); err != nil {
 		return nil, err
 	}
@@ -141,6 +141,11 @@ func (t *attach) allocate(ctx context.Context) (err error) {
 	}
 	t.plan, err = planFor(t.result, addrs, t.hostEnd.Index, t.podEnd.Index)
 	return err
+}
+
+// checkFree refuses an address of another pod before the node knows of it.
+func (t *attach) checkFree(ctx context.Context) error {
+	return t.masq.CheckFree(ctx, t.ref, t.rec.Addrs)
 }
 
 // masqueradePod hands the pod to the backend, with ipMasq.

@@ -4,6 +4,7 @@ package ptp
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -11,8 +12,10 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/podiface"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -108,8 +111,7 @@ func gatewayAddr(gw netip.Addr, index int) rtnl.Addr {
 
 // configureHost gives the host end its addresses and routes, and lets the node
 // route. Without an IPv6 address in the pod the host end's link-local address is not used, and is not hurried: the kernel takes 15 ms
-// longer to delete one that is in use. A route to one of the addresses by another device is a leftover: the
-// IPAM plugin gave the address to this pod.
+// longer to delete one that is in use.
 func (t *attach) configureHost(context.Context) error {
 	if podiface.HasV6(t.rec.Addrs) {
 		veth.NoDAD(t.args.Log, t.hostEnd.Name)
@@ -120,11 +122,61 @@ func (t *attach) configureHost(context.Context) error {
 		}
 	}
 	for _, r := range t.plan.hostRoutes {
-		if err := t.Host.ReplaceRoute(r); err != nil {
-			return cnierr.Wrap(cnierr.CodeKernel, err, "route to the pod")
+		if err := t.routeToPod(r); err != nil {
+			return err
 		}
 	}
 	return veth.Forward(t.Host, t.hostEnd, t.rec.Addrs)
+}
+
+// routeToPod makes a route of the node to an address of the pod. Of two pods with
+// one address, the one that has the route keeps it. A route that leads to no pod
+// is a leftover and gives way.
+func (t *attach) routeToPod(r rtnl.Route) error {
+	err := t.Host.AddOnlyRoute(r)
+	if !errors.Is(err, rtnl.ErrExist) {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "route to the pod")
+	}
+	routes, err := t.Host.Routes(familyOf(r.Dst.Addr()))
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look for the route to %s", r.Dst)
+	}
+	for _, other := range routes {
+		if other.Dst != r.Dst || other.LinkIndex == 0 || other.LinkIndex == r.LinkIndex {
+			continue
+		}
+		l, err := t.Host.LinkByIndex(other.LinkIndex)
+		if errors.Is(err, rtnl.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return cnierr.Wrap(cnierr.CodeKernel, err, "look up the device of the route to %s", r.Dst)
+		}
+		if l.Kind == "veth" && l.PeerNetnsID >= 0 { // its other end is in a namespace that exists
+			return t.p.held(r.Dst.Addr(), l)
+		}
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, t.Host.ReplaceRoute(r), "route to the pod")
+}
+
+// held is the error for an address of the pod behind a host end.
+func (p *plugin) held(addr netip.Addr, host rtnl.Link) error {
+	var holder *attachments.ID
+	records, _ := p.Records.List("") // what cannot be read names nobody
+	for _, rec := range records {
+		var s section
+		if found, err := rec.Section(Name, &s); found && err == nil && s.HostIfName == host.Name {
+			holder = &rec.ID
+		}
+	}
+	return backend.AddrHeld(addr, host.Name, holder, nil)
+}
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return rtnl.FamilyV4
+	}
+	return rtnl.FamilyV6
 }
 
 // configurePod gives the pod's end its addresses and routes and sets it up. All

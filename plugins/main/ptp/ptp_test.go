@@ -3,6 +3,8 @@
 package ptp
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -151,6 +154,32 @@ func TestPrivilegedStaleRoute(t *testing.T) {
 	for _, want := range []string{"10.1.0.2 dev " + res.Interfaces[0].Name, "fd00::2 dev " + res.Interfaces[0].Name} {
 		if got := s.routes(s.Node.NS); !strings.Contains(got, want) || strings.Contains(got, "10.1.0.2 dev old") || strings.Contains(got, "fd00::2 dev old") {
 			t.Errorf("want %q alone:\n%s", want, got)
+		}
+	}
+}
+
+// A node's route to an address of a pod that lives stays, with and without masquerade, in each family.
+func TestPrivilegedRouteOfLivingPod(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"route add 10.1.0.2 dev old scope link", "-6 route add fd00::2 dev old"} {
+		for _, masq := range []bool{false, true} {
+			t.Run(fmt.Sprint(line, masq), func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t)
+				other := s.Pod("other")
+				s.IP(s.Node.NS, "link add old type veth peer name eth0 netns "+other.Path)
+				s.IP(s.Node.NS, "link set old up")
+				s.IP(s.Node.NS, line)
+				before := s.routes(s.Node.NS)
+				_, err := s.Add(s.call().With("ipMasq", masq))
+				var e *cnierr.Error
+				if !errors.As(err, &e) || e.Code != cnierr.CodeConflict || !strings.Contains(e.Msg, "device old") {
+					t.Errorf("got %v, want code 103 and the device", err)
+				}
+				if diff := cmp.Diff(before, s.routes(s.Node.NS)); diff != "" {
+					t.Error(diff)
+				}
+			})
 		}
 	}
 }

@@ -90,6 +90,9 @@ func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref a
 	if err := j.plan(req); err != nil {
 		return nil, err
 	}
+	if err := j.checkFree(ctx, addrs); err != nil {
+		return nil, err
+	}
 	if err := p.Records.Begin(ref, a.Netns, Name, j.s); err != nil {
 		return nil, cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
 	}
@@ -223,6 +226,14 @@ func (j *job) applyEgress(ctx context.Context) (err error) {
 	return err
 }
 
+// checkFree refuses an address of another pod before the first effect.
+func (j *job) checkFree(ctx context.Context, addrs []netip.Prefix) error {
+	if j.dp == nil || j.s.features() == 0 {
+		return nil
+	}
+	return backend.EnableError(j.dp.CheckFree(ctx, j.ref.Owner(), addrs), j.Records.List, "look whose the address is")
+}
+
 // enable keeps the pod's flows on the ways that have a qdisc.
 func (j *job) enable(ctx context.Context, addrs []netip.Prefix) error {
 	f := j.s.features()
@@ -235,7 +246,7 @@ func (j *job) enable(ctx context.Context, addrs []netip.Prefix) error {
 	}
 	ep.Ref, ep.Addrs = j.ref, addrs
 	j.rb.Push("queue features", func(ctx context.Context) error { return j.dp.Disable(ctx, j.ref.Owner(), f) })
-	return cnierr.Wrap(cnierr.CodeKernel, j.dp.Enable(ctx, ep, f), "attach %s to the datapath", j.a.IfName)
+	return backend.EnableError(j.dp.Enable(ctx, ep, f), j.Records.List, "attach %s to the datapath", j.a.IfName)
 }
 
 // wrapKernel gives an error of a qdisc or a program its code: a place that

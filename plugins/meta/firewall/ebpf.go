@@ -33,8 +33,12 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	if err != nil {
 		return nil, err
 	}
+	job := &ebpfJob{dp, ep, b.Records.List}
+	if err := job.checkFree(ctx); err != nil {
+		return nil, errors.Join(err, dp.Close())
+	}
 	b.advise(ctx, a)
-	return &ebpfJob{dp, ep}, nil
+	return job, nil
 }
 
 // advise logs what keeps admission from having an effect: it is a mark, which
@@ -74,8 +78,18 @@ func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, r request) (loader.E
 }
 
 type ebpfJob struct {
-	dp Datapath
-	ep loader.Endpoint
+	dp   Datapath
+	ep   loader.Endpoint
+	list func(network string) ([]*attachments.Record, error)
+}
+
+// checkFree refuses an address of another pod. Those of a device without a host
+// end play no part in the datapath.
+func (j *ebpfJob) checkFree(ctx context.Context) error {
+	if j.ep.HostIfindex == 0 {
+		return nil
+	}
+	return backend.EnableError(j.dp.CheckFree(ctx, j.ep.Ref.Owner(), j.ep.Addrs), j.list, "look whose the address is")
 }
 
 func (j *ebpfJob) Close() error { return j.dp.Close() }
@@ -88,7 +102,7 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	rb.Push("admit feature", func(ctx context.Context) error {
 		return j.dp.Disable(ctx, j.ep.Ref.Owner(), loader.FeatureAdmit)
 	})
-	return cnierr.Wrap(cnierr.CodeKernel, j.dp.Enable(ctx, j.ep, loader.FeatureAdmit), "admit %s", j.ep.Ref.IfName)
+	return backend.EnableError(j.dp.Enable(ctx, j.ep, loader.FeatureAdmit), j.list, "admit %s", j.ep.Ref.IfName)
 }
 
 // Remove turns the feature off. A node that cannot run eBPF holds nothing that no

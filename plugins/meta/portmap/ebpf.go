@@ -38,7 +38,10 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	if err != nil {
 		return nil, err
 	}
-	return &ebpfJob{dp: dp, ep: ep, before: r.before.keysFor(b), ports: ports}, nil
+	if err := b.enableError(dp.CheckFree(ctx, ep.Ref.Owner(), ep.Addrs), "look whose the address is"); err != nil {
+		return nil, errors.Join(err, dp.Close())
+	}
+	return &ebpfJob{b: b, dp: dp, ep: ep, before: r.before.keysFor(b), ports: ports}, nil
 }
 
 // resolve describes the pod's device, with every address the pod has on it:
@@ -49,7 +52,12 @@ func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, r request) (loader.E
 	return ep, err
 }
 
+func (b ebpf) enableError(err error, format string, a ...any) error {
+	return backend.EnableError(err, b.Records.List, format, a...)
+}
+
 type ebpfJob struct {
+	b     ebpf
 	dp    Datapath
 	ep    loader.Endpoint
 	ports []hostport.Mapping
@@ -69,7 +77,7 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 		return j.dp.Disable(ctx, owner, loader.FeaturePublish)
 	})
 	if err := j.dp.Enable(ctx, j.ep, loader.FeaturePublish); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "attach %s to the datapath", j.ep.Ref.IfName)
+		return j.b.enableError(err, "attach %s to the datapath", j.ep.Ref.IfName)
 	}
 	rb.Push("host ports", func(ctx context.Context) error {
 		return j.dp.RemoveHostPorts(ctx, owner, j.keys())

@@ -3,6 +3,7 @@
 package lifecycle
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
@@ -61,7 +62,7 @@ func TestPrivilegedSameNetworkTwice(t *testing.T) {
 }
 
 // Two networks of one subnet, each on a bridge of its own: a pod loses nothing to one of the other network that had its address
-// for a while.
+// for a while. With eBPF the other one does not get it.
 func TestPrivilegedEqualSubnets(t *testing.T) {
 	t.Parallel()
 	eachBackend(t, func(t *testing.T, w *e2etest.World) {
@@ -73,8 +74,9 @@ func TestPrivilegedEqualSubnets(t *testing.T) {
 		before := w.Snapshot()
 		q := w.NewPod(other, "other", e2etest.TCP(8081, 80))
 		q.Attachment.Capabilities["ips"] = []string{p.IP4.String(), p.IP6.String()}
-		q.MustAdd()
-		if q.IP4 != p.IP4 || q.IP6 != p.IP6 {
+		if strings.HasSuffix(t.Name(), "/ebpf") {
+			wantHeld(t, q.TryAdd(), "container web")
+		} else if q.MustAdd(); q.IP4 != p.IP4 || q.IP6 != p.IP6 {
 			t.Fatalf("%s and %s are not the addresses asked for", q.IP4, q.IP6)
 		}
 		q.MustDel()

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -26,6 +27,9 @@ type Backend interface {
 
 // Job is a prepared ADD. The caller must Close it.
 type Job interface {
+	// CheckFree returns an error of code 103 if another attachment holds one of
+	// addrs. It changes nothing.
+	CheckFree(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error
 	// Apply masquerades what the pod sends. It pushes what takes each effect back
 	// before the effect.
 	Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Stack) error

@@ -5,6 +5,7 @@ package masquerade
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -34,19 +35,27 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args) (Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ebpfJob{dp}, nil
+	return ebpfJob{dp, b}, nil
 }
 
-type ebpfJob struct{ dp Datapath }
+type ebpfJob struct {
+	dp Datapath
+	b  ebpf
+}
 
 func (j ebpfJob) Close() error { return j.dp.Close() }
+
+// CheckFree asks the datapath.
+func (j ebpfJob) CheckFree(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error {
+	return backend.EnableError(j.dp.CheckFree(ctx, ref.Owner(), addrs), j.b.List, "look whose the address is")
+}
 
 // Apply hands the pod to the datapath.
 func (j ebpfJob) Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Stack) error {
 	rb.Push("masquerading", func(ctx context.Context) error {
 		return j.dp.Disable(ctx, ep.Ref.Owner(), loader.FeatureMasquerade)
 	})
-	return cnierr.Wrap(cnierr.CodeKernel, j.dp.Enable(ctx, ep, loader.FeatureMasquerade), "masquerade the pod")
+	return backend.EnableError(j.dp.Enable(ctx, ep, loader.FeatureMasquerade), j.b.List, "masquerade the pod")
 }
 
 // Remove takes the pod out of the datapath. There is nothing to take out where

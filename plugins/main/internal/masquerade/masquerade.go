@@ -101,6 +101,16 @@ func (s *Session) Backend() string {
 	return s.backend
 }
 
+// CheckFree returns an error of code 103 if the pod of another attachment has one of
+// addrs. Ask it as soon as the addresses are known: a route to the new pod would
+// cut the other one off.
+func (s *Session) CheckFree(ctx context.Context, ref attachments.ID, addrs []netip.Prefix) error {
+	if s == nil {
+		return nil
+	}
+	return s.job.CheckFree(ctx, ref, addrs)
+}
+
 // Start masquerades the pod. It pushes what takes that back to rb first.
 func (s *Session) Start(ctx context.Context, ep loader.Endpoint, rb *rollback.Stack) error {
 	if s == nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -32,6 +33,9 @@ func (b tables) Prepare(context.Context, *cniskel.Args) (Job, error) { return ta
 type tablesJob struct{ tables }
 
 func (tablesJob) Close() error { return nil }
+
+// CheckFree finds each address free: rules are per attachment.
+func (tablesJob) CheckFree(context.Context, attachments.ID, []netip.Prefix) error { return nil }
 
 // Apply writes the rules.
 func (j tablesJob) Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Stack) error {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
+)
+
+// AddrHeldError says that another attachment, whose pod lives, holds an address.
+type AddrHeldError struct {
+	Addr    netip.Addr
+	Owner   uint64 // of the holder, as attachments.ID.Owner returns it
+	Ifindex int    // of the holder's host end
+	IfName  string // of the same
+}
+
+// Error names the address and the device. The caller knows the holder's name by its Owner.
+func (e *AddrHeldError) Error() string {
+	return fmt.Sprintf("address %s: another attachment has it, on %s", e.Addr, e.IfName)
+}
+
+// holder returns whom e's address is to be refused for: another owner than the newcomer, on another device that exists. A veth goes
+// with the network namespace of its other end, so its pod lives. nil: the address is free, or a leftover of a pod that is gone.
+func (a *attacher) holder(addr netip.Addr, old endpoint.Value, owner uint64, index int) (*AddrHeldError, error) {
+	if old.Owner == owner || int(old.Ifindex) == index {
+		return nil, nil
+	}
+	c, err := a.conn()
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.h.LinkByIndex(int(old.Ifindex))
+	if errors.Is(err, rtnl.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("address %s: device %d of its holder: %w", addr, old.Ifindex, err)
+	}
+	return &AddrHeldError{addr, old.Owner, l.Index, l.Name}, nil
+}
+
+// refuseHeld returns the *AddrHeldError of the first of addrs that the pod of another owner has. index is the newcomer's host end, 0
+// while there is none. The cost is O(addrs).
+func (a *attacher) refuseHeld(eps endpoints, owner uint64, index int, addrs []netip.Prefix) error {
+	for _, p := range addrs {
+		addr := p.Addr().Unmap()
+		old, had, err := eps.addrs.Get(addr)
+		if err != nil {
+			return fmt.Errorf("endpoint %s: %w", addr, err)
+		}
+		if !had {
+			continue
+		}
+		held, err := a.holder(addr, old, owner, index)
+		if err != nil {
+			return err
+		}
+		if held != nil {
+			return held
+		}
+	}
+	return nil
+}
+
+// CheckFree returns an *AddrHeldError if another attachment holds one of addrs. A caller asks before its first effect. Enable asks again
+// under the writers' lock: of two at the same time, one gets the address.
+func (d *Datapath) CheckFree(_ context.Context, owner uint64, addrs []netip.Prefix) error {
+	eps, err := d.endpoints()
+	if err != nil {
+		return ignoreNotLoaded(err) // Enable says what is wrong
+	}
+	a := d.attacher("")
+	defer a.Close()
+	return a.refuseHeld(eps, owner, 0, addrs)
+}
