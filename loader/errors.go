@@ -19,6 +19,8 @@ var (
 	ErrIncompatible = loadapi.ErrIncompatible
 	// ErrFull says that a map has no room for another entry.
 	ErrFull = errors.New("map is full")
+	// ErrTooManyHostPorts says that one attachment wants more hostPorts than hostPortsPerAttachment of the node configuration.
+	ErrTooManyHostPorts = errors.New("more hostPorts than hostPortsPerAttachment")
 	// ErrDiffers says that the kernel's state is not what was asked to be there (CheckEndpoint, CheckHostPorts).
 	ErrDiffers = errors.New("datapath state differs")
 	// ErrConflict says that a place on a device that must be ours is taken by somebody else.

@@ -55,13 +55,20 @@ func (d *Datapath) hostPortMap() (hostport.Map, error) {
 	return hostport.New(m, cacheepoch.New(e)), err
 }
 
+// HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
+func (d *Datapath) HostPortLimit() int { return d.opts.Config.HostPortsPerAttachment }
+
 // SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
 // owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
 // node), for what owner holds. Otherwise the cost is O(before and ports).
 //
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
-// when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room.
+// when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
+// ErrTooManyHostPorts for more ports than one attachment may have.
 func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
+	if limit := d.HostPortLimit(); len(ports) > limit {
+		return fmt.Errorf("%w: %d, at most %d", ErrTooManyHostPorts, len(ports), limit)
+	}
 	unlock, err := d.writer(ctx)
 	if err != nil {
 		return err

@@ -148,7 +148,7 @@ func TestPrivilegedHostPortsComesBack(t *testing.T) {
 // Nothing comes back to a pod whose DEL never came: its device is gone, or another pod has its address.
 func TestPrivilegedHostPortsDoesNotComeBack(t *testing.T) {
 	for name, end := range map[string]func(e *env, d *Datapath){
-		"device":  func(e *env, _ *Datapath) { e.ip("link", "del", "dead") },
+		"device": func(e *env, _ *Datapath) { e.ip("link", "del", "dead") },
 		"address": func(e *env, d *Datapath) {
 			e.ip("link", "del", "dead")
 			e.ok(d.Enable(e.ctx, e.pod("heir", "10.1.0.2/16"), FeatureAdmit))
@@ -247,4 +247,27 @@ func TestPrivilegedHostPortsRefuses(t *testing.T) {
 	if got := e.published(d); len(got) != 0 {
 		t.Errorf("published: %+v", got)
 	}
+}
+
+// One attachment cannot take the room of all others, and what it had stays as it was. Each family counts.
+func TestPrivilegedHostPortLimit(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.HostPortsPerAttachment = 4
+	d := e.open()
+	var ports []hostport.Mapping
+	for i := range uint16(2) {
+		ports = append(ports, port(8080+i, "10.1.0.2", 80), port(8080+i, "2001:db8::2", 80))
+	}
+	e.ok(d.SetHostPorts(e.ctx, 1, nil, ports))
+	before, err := d.HostPorts(e.ctx)
+	e.ok(err)
+	if err := d.SetHostPorts(e.ctx, 1, nil, append(ports[:4:4], port(9090, "10.1.0.2", 80))); !errors.Is(err, ErrTooManyHostPorts) {
+		t.Errorf("got %v, want ErrTooManyHostPorts", err)
+	}
+	after, err := d.HostPorts(e.ctx)
+	e.ok(err)
+	if !reflect.DeepEqual(before, after) || len(before) != 4 {
+		t.Errorf("%v before, %v after", before, after)
+	}
+	e.ok(d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{port(9090, "10.1.0.3", 80)})) // each attachment has its own share
 }

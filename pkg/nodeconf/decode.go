@@ -41,6 +41,8 @@ func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 		return true, setNonMasquerade(c, raw)
 	case "mapSizes":
 		return true, setMapSizes(c, raw)
+	case "hostPortsPerAttachment":
+		return true, setHostPortsPerAttachment(c, raw)
 	case "bpffs":
 		return true, setBPFFS(c, raw)
 	case "cgroupRoot":
@@ -236,6 +238,18 @@ func checkSize(key string, n uint32) error {
 	if n != 0 && (n < 64 || n > maxMapEntries) {
 		return fmt.Errorf("%s: want 64 to %d", key, maxMapEntries)
 	}
+	return nil
+}
+
+func setHostPortsPerAttachment(c *Config, raw json.RawMessage) error {
+	var n int
+	if err := decode(raw, &n); err != nil {
+		return err
+	}
+	if n < 1 || n > maxMapEntries {
+		return fmt.Errorf("want 1 to %d", maxMapEntries)
+	}
+	c.HostPortsPerAttachment = n
 	return nil
 }
 

@@ -86,6 +86,10 @@ const (
 const (
 	DefaultAdmitMark = 0x1000
 	DefaultBPFFS     = "/sys/fs/bpf"
+
+	// A sixteenth of the map of hostPorts. 512 ports in both families are far more than a pod publishes, and sixteen tenants
+	// together do not fill the map.
+	DefaultHostPortsPerAttachment = 1024
 )
 
 // PortRange is an inclusive range of ports. First is at least 1 and at most Last.
@@ -126,11 +130,13 @@ type Config struct {
 	SNATPorts          []PortRange
 	NonMasqueradeCIDRs []netip.Prefix
 	MapSizes           MapSizes
-	BPFFS              string
-	CgroupRoot         string // cgroup v2 directory whose sockets reach hostPorts, or CgroupAuto, or CgroupOff
-	Attach             Attach
-	Log                Log
-	Renamed            []Renamed // former names that the file has
+	// HostPortsPerAttachment is how many entries of the map of hostPorts one attachment may have.
+	HostPortsPerAttachment int
+	BPFFS                  string
+	CgroupRoot             string // cgroup v2 directory whose sockets reach hostPorts, or CgroupAuto, or CgroupOff
+	Attach                 Attach
+	Log                    Log
+	Renamed                []Renamed // former names that the file has
 }
 
 // Error names the key and the value that cannot be used. Plugins report it with CNI error code 7.
@@ -153,7 +159,7 @@ func (e *Error) Error() string {
 func Default() *Config {
 	return &Config{
 		Backend: BackendAuto, IPTables: VariantAuto, Bandwidth: BandwidthAuto, FastPath: FastPathEstablished, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
-		BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
+		HostPortsPerAttachment: DefaultHostPortsPerAttachment, BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
 	}
 }
 

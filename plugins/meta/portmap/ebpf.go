@@ -5,6 +5,7 @@ package portmap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -37,6 +38,11 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	dp, err := b.Load(ctx, a)
 	if err != nil {
 		return nil, err
+	}
+	if limit := dp.HostPortLimit(); len(ports) > limit {
+		err := cnierr.Config("runtimeConfig.portMappings", fmt.Sprintf("of %d mappings", len(r.conf.RuntimeConfig.PortMappings)),
+			fmt.Sprintf("they make %d hostPort entries, one for each family and host address; the node's hostPortsPerAttachment allows %d", len(ports), limit))
+		return nil, errors.Join(err, dp.Close())
 	}
 	if err := b.enableError(dp.CheckFree(ctx, ep.Ref.Owner(), ep.Addrs), "look whose the address is"); err != nil {
 		return nil, errors.Join(err, dp.Close())

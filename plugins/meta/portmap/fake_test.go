@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
@@ -33,6 +34,8 @@ func (d *fakeDatapath) GC(ctx context.Context, keep func(uint64) bool) error {
 	maps.DeleteFunc(d.ports, func(_ hostport.Key, p fakePort) bool { return !keep(p.owner) })
 	return nil
 }
+
+func (*fakeDatapath) HostPortLimit() int { return nodeconf.DefaultHostPortsPerAttachment }
 
 func (d *fakeDatapath) SetHostPorts(_ context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
 	maps.DeleteFunc(d.ports, func(k hostport.Key, p fakePort) bool {

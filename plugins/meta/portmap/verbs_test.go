@@ -119,6 +119,29 @@ func TestAddBadInputHasNoEffect(t *testing.T) {
 	}
 }
 
+// A tenant's mappings are counted before the first effect, each family and protocol. One that has the room for all is not refused.
+func TestHostPortLimit(t *testing.T) {
+	mappings := func(n int) string {
+		var out []string
+		for i := range n {
+			out = append(out, fmt.Sprintf(`{"hostPort":%d,"containerPort":80,"protocol":"%s"}`, 20000+i/2, []string{"tcp", "udp"}[i%2]))
+		}
+		return strings.Join(out, ",")
+	}
+	n := newNode(t)
+	_, err := n.Add("a", withPrev("", mappings(513))) // the pod has two families
+	n.WantCode(err, cnierr.CodeConfig)
+	for _, word := range []string{"runtimeConfig.portMappings", "513", "1026", "hostPortsPerAttachment", "1024"} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not name %s", err, word)
+		}
+	}
+	n.wantEmpty()
+	if _, err := n.Add("a", withPrev("", mappings(512))); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAddRollsBack(t *testing.T) {
 	boom := errors.New("boom")
 	for _, method := range []string{"Enable", "SetHostPorts"} {
