@@ -89,11 +89,16 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.paths.loaded(cfg.build()) {
+	foreign := d.paths.checkOwners()
+	if foreign == nil && d.paths.loaded(cfg.build()) {
 		return d, nil
 	}
 	if err := d.cachedRefusal(cfg); err != nil {
 		return nil, err
+	}
+	// Root of another user namespace, which sees the owner of nothing, cannot load anyway: netfilter takes over.
+	if foreign != nil && askCapabilities() == nil {
+		return nil, foreign
 	}
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -117,6 +122,9 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 func OpenExisting(ctx context.Context, o Options) (*Datapath, error) {
 	d, err := newDatapath(o)
 	if err != nil {
+		return nil, err
+	}
+	if err := d.checkLoaded(); err != nil {
 		return nil, err
 	}
 	if _, ok := d.paths.committed(); !ok {

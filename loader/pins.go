@@ -150,6 +150,13 @@ func (p paths) loaded(id string) bool {
 
 // make creates the tree. 0700: who can open a pin can change what packets do.
 func (p paths) make() error {
+	// The first directory by itself, which follows no symbolic link: below one that is root's alone no other user makes anything.
+	if err := os.Mkdir(filepath.Join(p.bpffs.path(), "sluice"), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make pin directory: %w", err)
+	}
+	if err := p.checkOwners(); err != nil {
+		return err
+	}
 	for _, dir := range []string{p.maps(), p.progs(), p.links(), p.clsact(), p.routedDevs(), p.podns(), p.edt()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make pin directory: %w", err)

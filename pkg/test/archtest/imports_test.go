@@ -38,7 +38,7 @@ var rooms = []room{
 	{"plugins/meta/", append([]string{"loader", "pkg/maps/hostport", "pkg/netfilter", "pkg/rtnl", "plugins/internal/", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"loader/loadapi", []string{"pkg/helperproc"}, "what the loader leaves to others"},
 	{"loader/ebpfload", []string{"loader/loadapi", "pkg/bpfsys", "pkg/bpfgen", "pkg/rtnl"}, "the compiled objects and the eBPF library"},
-	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
+	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfgen/objects", nil, "generated code; only its test compares with pkg/bpfgen"},

@@ -34,6 +34,15 @@ func checkDatapath(f *Facts) []Finding {
 	return []Finding{{name, OK, "nothing is loaded yet: the first ADD does that", ""}}
 }
 
+// checkOwners names a directory of pins, or of the node's state, that another
+// user can change: the plugins refuse it.
+func checkOwners(f *Facts) []Finding {
+	if f.Owners == nil {
+		return nil
+	}
+	return []Finding{{"owners", Problem, "no pod can be added: " + f.Owners.Error(), "do what the line says, as root"}}
+}
+
 // checkPrograms looks for programs that are missing on a device, or of another
 // build than the one that is loaded.
 func checkPrograms(f *Facts) []Finding {

@@ -56,6 +56,7 @@ type Facts struct {
 	Sysctls map[string]string // by path below /proc/sys; what the node does not have is not in it
 	TBF     error             // why the kernel has no token bucket or no IFB; nil: it has both, or was not asked
 
+	Owners    error // a directory of Sluice's that another user made or can change
 	Leftovers orphans.Report
 	// Blind are the things that could not be looked at.
 	Blind []error
@@ -73,7 +74,7 @@ func (f *Facts) uses(feature string) bool {
 func checks() []func(*Facts) []Finding {
 	return []func(*Facts) []Finding{
 		checkBlind, checkProbes, checkBandwidth, checkSockets,
-		checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers,
+		checkOwners, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers,
 		checkTables, checkForward, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
 		checkRecords, checkLeftovers,
 	}

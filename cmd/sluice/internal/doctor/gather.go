@@ -54,6 +54,10 @@ func (f *Facts) datapath(ctx context.Context) {
 	var err error
 	f.Probes, f.Cgroup, err = loader.Survey(ctx, o)
 	f.note("the kernel's features", err)
+	if f.Owners = loader.CheckOwners(o); !errors.Is(f.Owners, loader.ErrForeign) {
+		f.note("the owners of the pins", f.Owners)
+		f.Owners = nil
+	}
 	if f.Decision, err = loader.Decision(ctx, o); !errors.Is(err, loader.ErrNotLoaded) {
 		f.note("the decision of the last load", err)
 	}
