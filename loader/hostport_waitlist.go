@@ -179,9 +179,11 @@ func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.
 		if w.Key != k || w.Owner == leaving {
 			continue
 		}
-		alive, err := c.d.ownerAlive(w.Owner, w.PodIP)
-		if err != nil {
-			return nil, nil, err
+		alive := w.IsClaim() // it has no endpoint: GC removes it when its attachment has gone
+		if !alive {
+			if alive, err = c.d.ownerAlive(w.Owner, w.PodIP); err != nil {
+				return nil, nil, err
+			}
 		}
 		rest = slices.Delete(rest, i, i+1)
 		if alive {

@@ -117,7 +117,7 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 	}
 	was := c.waiting.all
 	rb.Push("ports taken over", func(context.Context) error { return c.waiting.set(was) })
-	if err := c.forget(func(w waiter) bool { return w.Owner == owner }); err != nil {
+	if err := c.forget(func(w waiter) bool { return w.Owner == owner && !w.IsClaim() }); err != nil {
 		return err
 	}
 	// The clock never stands still between two holders of the lock, and no generation is 0.
@@ -135,7 +135,7 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 		}
 	}
 	for _, e := range held {
-		if want[e.Key] {
+		if want[e.Key] || e.IsClaim() {
 			continue
 		}
 		rb.Push("published port "+e.Key.String(), func(context.Context) error { return c.m.Put(e) })
@@ -200,11 +200,41 @@ func matching(m hostPortMap, f func(hostport.Entry) bool) ([]hostport.Entry, err
 // RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
 // reads the whole map. What another owner has taken over stays. Missing is success.
 func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return withMapIfLoaded(ctx, d, d.hostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys) })
+	return withMapIfLoaded(ctx, d, d.hostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys, false) })
 }
 
-// removeHostPorts is RemoveHostPorts under the writers' lock.
-func (d *Datapath) removeHostPorts(m hostPortMap, owner uint64, keys []hostport.Key) error {
+// ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
+// goes back by ReleaseHostPorts. ErrFull: the map has no room. No other owner has the key then, and some keys may not be claimed.
+func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return withMapIfLoaded(ctx, d, d.hostPortMap, func(m hostport.Map) (err error) {
+		c, err := d.changePorts(m)
+		if err != nil {
+			return err
+		}
+		var rb rollback.Stack
+		defer rb.Rollback(ctx, &err)
+		generation := uint64(conntrack.Now())
+		for _, k := range keys {
+			k = k.Unmap()
+			if err := c.forget(func(w waiter) bool { return w.Owner == owner && w.Key == k && w.IsClaim() }); err != nil {
+				return err
+			}
+			if err := c.put(hostport.NewClaim(k, owner, generation), &rb); err != nil {
+				return err
+			}
+		}
+		return c.end()
+	})
+}
+
+// ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.
+// Missing is success.
+func (d *Datapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return withMapIfLoaded(ctx, d, d.hostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys, true) })
+}
+
+// removeHostPorts is RemoveHostPorts, or for claims ReleaseHostPorts, under the writers' lock.
+func (d *Datapath) removeHostPorts(m hostPortMap, owner uint64, keys []hostport.Key, claims bool) error {
 	c, err := d.changePorts(m)
 	if err != nil {
 		return err
@@ -214,9 +244,13 @@ func (d *Datapath) removeHostPorts(m hostPortMap, owner uint64, keys []hostport.
 	for _, k := range keys {
 		given[k.Unmap()] = true
 	}
-	errs := []error{err, c.forget(func(w waiter) bool { return w.Owner == owner && (keys == nil || given[w.Key]) })}
+	errs := []error{err, c.forget(func(w waiter) bool {
+		return w.Owner == owner && w.IsClaim() == claims && (keys == nil || given[w.Key])
+	})}
 	for _, e := range held {
-		errs = append(errs, c.withdraw(e))
+		if e.IsClaim() == claims {
+			errs = append(errs, c.withdraw(e))
+		}
 	}
 	return errors.Join(append(errs, c.end())...)
 }

@@ -61,9 +61,9 @@ func TestPrivilegedHostPortsCost(t *testing.T) {
 		{"first ADD", 0, func(m hostPortMap) error { return d.setHostPorts(e.ctx, m, owner, none, ports) }},
 		{"the same ADD", 0, func(m hostPortMap) error { return d.setHostPorts(e.ctx, m, owner, keys, ports) }},
 		{"ADD of fewer", 0, func(m hostPortMap) error { return d.setHostPorts(e.ctx, m, owner, keys, ports[:1]) }},
-		{"DEL", 0, func(m hostPortMap) error { return d.removeHostPorts(m, owner, keys) }},
+		{"DEL", 0, func(m hostPortMap) error { return d.removeHostPorts(m, owner, keys, false) }},
 		{"ADD, record not readable", 1, func(m hostPortMap) error { return d.setHostPorts(e.ctx, m, owner, nil, ports) }},
-		{"DEL without a record", 1, func(m hostPortMap) error { return d.removeHostPorts(m, owner, nil) }},
+		{"DEL without a record", 1, func(m hostPortMap) error { return d.removeHostPorts(m, owner, nil, false) }},
 	} {
 		m := &countingMap{hostPortMap: real}
 		unlock, err := d.writer(e.ctx)

@@ -145,6 +145,47 @@ func TestPrivilegedHostPortsComesBack(t *testing.T) {
 	}
 }
 
+// A claim takes a port from its owner and waits like any other. RemoveHostPorts and SetHostPorts leave it, and the release of one gives the
+// port back.
+func TestPrivilegedClaims(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	old := e.pod("old", "10.1.0.2/16")
+	e.ok(d.Enable(e.ctx, old, FeaturePublish))
+	mine, keys := []hostport.Mapping{port(8080, "10.1.0.2", 80)}, keysOf(port(8080, "10.1.0.2", 80))
+	e.ok(d.SetHostPorts(e.ctx, old.Ref.Owner(), nil, mine))
+	holder := func(owner uint64, claim bool) {
+		t.Helper()
+		if got := e.published(d)[8080]; got.Owner != owner || got.IsClaim() != claim {
+			t.Errorf("held by %s, want owner %x, a claim: %t", got, owner, claim)
+		}
+	}
+	const first, second = 7, 8
+	e.ok(d.ClaimHostPorts(e.ctx, first, keys))
+	holder(first, true)
+	if err := d.CheckHostPorts(e.ctx, old.Ref.Owner(), mine); !errors.Is(err, ErrDiffers) {
+		t.Errorf("CHECK of the pod without its port: %v", err)
+	}
+	e.ok(d.ClaimHostPorts(e.ctx, second, keys))
+	e.ok(d.ClaimHostPorts(e.ctx, second, keys)) // a repeated ADD
+	e.ok(d.RemoveHostPorts(e.ctx, second, nil))
+	e.ok(d.SetHostPorts(e.ctx, second, nil, nil))
+	holder(second, true)
+	e.ok(d.SetHostPorts(e.ctx, old.Ref.Owner(), nil, mine))
+	holder(old.Ref.Owner(), false)
+	e.ok(d.RemoveHostPorts(e.ctx, old.Ref.Owner(), nil))
+	holder(second, true) // which has no endpoint, and waits
+	e.ok(d.SetHostPorts(e.ctx, old.Ref.Owner(), nil, mine))
+	e.ok(d.ReleaseHostPorts(e.ctx, second, keys)) // waits
+	e.ok(d.ReleaseHostPorts(e.ctx, second, keys)) // missing
+	e.ok(d.RemoveHostPorts(e.ctx, old.Ref.Owner(), nil))
+	holder(first, true)
+	e.ok(d.GC(e.ctx, func(owner uint64) bool { return owner != first }))
+	if left := e.published(d); len(left) != 0 || exists(d.paths.waiting) {
+		t.Errorf("left: %+v", left)
+	}
+}
+
 // Nothing comes back to a pod whose DEL never came: its device is gone, or another pod has its address.
 func TestPrivilegedHostPortsDoesNotComeBack(t *testing.T) {
 	for name, end := range map[string]func(e *env, d *Datapath){

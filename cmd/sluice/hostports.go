@@ -19,13 +19,15 @@ type hostPortView struct {
 	Proto    string     `json:"proto"`
 	HostIP   netip.Addr `json:"host_ip"` // unspecified: every address of the node in that family
 	HostPort uint16     `json:"host_port"`
-	PodIP    netip.Addr `json:"pod_ip"`
+	PodIP    netip.Addr `json:"pod_ip"` // unspecified: see Claim
 	PodPort  uint16     `json:"pod_port"`
 	SNAT     bool       `json:"snat"`
 	MasqAll  bool       `json:"masq_all"`
 
 	AllowedSources []netip.Prefix `json:"allowed_sources"`      // empty: everybody
 	Conditions     string         `json:"conditions,omitempty"` // as iptables(8) words them
+
+	Claim bool `json:"claim,omitempty"` // netfilter rules of the owner have the port
 
 	Generation uint64    `json:"generation"`
 	Owner      ownerView `json:"owner"`
@@ -39,7 +41,8 @@ func newHostPorts(a *app) *cobra.Command {
 		Short:   "List the published ports of the node",
 		Long: `List the published ports of the node and the pods they lead to.
 
-0.0.0.0 and [::] stand for every address of the node in their family.`,
+0.0.0.0 and [::] stand for every address of the node in their family.
+"netfilter" stands for a port that the pod has by rules of iptables or nftables.`,
 		Example: `  sluice hostports
   sluice hostports --network dbnet -o json`,
 		Args: noArgs,
@@ -70,7 +73,7 @@ func hostPortViews(ports []hostport.Entry, o owners, filter ownerFilter) []hostP
 		views = append(views, hostPortView{
 			Proto: protoText(p.Proto), HostIP: p.HostIP, HostPort: p.Port, PodIP: p.PodIP, PodPort: p.PodPort,
 			SNAT: p.SNAT, MasqAll: p.MasqAll, Generation: p.Generation, Owner: owner,
-			AllowedSources: append([]netip.Prefix{}, p.AllowedSources...), Conditions: conditionsText(p.Conditions),
+			AllowedSources: append([]netip.Prefix{}, p.AllowedSources...), Conditions: conditionsText(p.Conditions), Claim: p.IsClaim(),
 		})
 	}
 	return views
@@ -85,10 +88,14 @@ func (a *app) hostPortTable(views []hostPortView, filter ownerFilter) error {
 		t.columns = append(t.columns, column{name: "SNAT"}, column{name: "SOURCES"}, column{name: "CONDITIONS"}, column{name: "GENERATION", align: right})
 	}
 	for _, v := range views {
+		pod := netip.AddrPortFrom(v.PodIP, v.PodPort).String()
+		if v.Claim {
+			pod = "netfilter"
+		}
 		cells := []string{
 			v.Proto,
 			netip.AddrPortFrom(v.HostIP, v.HostPort).String(),
-			netip.AddrPortFrom(v.PodIP, v.PodPort).String(),
+			pod,
 			v.Owner.text(a.wide),
 		}
 		if a.wide {

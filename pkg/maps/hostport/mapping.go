@@ -126,6 +126,20 @@ func NewEntry(m Mapping, owner, generation uint64) Entry {
 	return Entry{Mapping: m, Owner: owner, Generation: generation, Allowlist: AllowlistID(m.AllowedSources)}
 }
 
+// NewClaim returns the entry that leaves k to netfilter. No endpoint has its unspecified pod address, so that the programs pass every
+// packet for k to the node's stack: the rules of owner are there.
+func NewClaim(k Key, owner, generation uint64) Entry {
+	k = k.Unmap()
+	pod := netip.IPv6Unspecified()
+	if k.HostIP.Is4() {
+		pod = netip.IPv4Unspecified()
+	}
+	return Entry{Mapping: Mapping{Key: k, PodIP: pod, PodPort: k.Port}, Owner: owner, Generation: generation}
+}
+
+// IsClaim reports whether e leaves its key to netfilter.
+func (e Entry) IsClaim() bool { return e.PodIP.IsUnspecified() }
+
 // Equal reports whether both are the same element of the map. What the map does not hold does not count: the names of devices and
 // the networks of the allowlist.
 func (e Entry) Equal(o Entry) bool { return e.Key.raw() == o.Key.raw() && e.raw() == o.raw() }

@@ -57,6 +57,17 @@ func (d *fakeDatapath) RemoveHostPorts(_ context.Context, owner uint64, keys []h
 	return nil
 }
 
+func (d *fakeDatapath) ClaimHostPorts(_ context.Context, owner uint64, keys []hostport.Key) error {
+	for _, k := range keys {
+		d.ports[k] = fakePort{hostport.NewClaim(k, owner, 1).Mapping, owner}
+	}
+	return d.Fail["ClaimHostPorts"]
+}
+
+func (d *fakeDatapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return d.RemoveHostPorts(ctx, owner, keys)
+}
+
 func (d *fakeDatapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
 	for _, p := range ports {
 		if have, ok := d.ports[p.Key]; !ok || have.owner != owner || !reflect.DeepEqual(have.Mapping, p) {

@@ -29,6 +29,8 @@ type Ports interface {
 	HostPortLimit() int
 	SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error
 	RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
+	ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
+	ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
 	CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping) error
 }
 

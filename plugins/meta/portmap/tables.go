@@ -10,10 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -118,6 +120,10 @@ func (j *tablesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	if err := j.AddPorts(ctx, j.ports); err != nil {
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "publish host ports")
 	}
+	rb.Push("claim of host ports", func(ctx context.Context) error { return j.release(ctx, j.args, j.ports.Ref, j.keys()) })
+	if err := j.claim(ctx); err != nil {
+		return err
+	}
 	dropFlows(j.args, j.ports.Mappings, func(m netfilter.Mapping, f rtnl.Flow) bool {
 		return m.Proto != unix.IPPROTO_TCP && f.ReplySrc != netip.AddrPortFrom(m.PodIP, m.PodPort)
 	})
@@ -128,6 +134,58 @@ func (j *tablesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 		return j.disableLocalnet(ctx, j.args, j.localnet, j.ports.Ref)
 	})
 	return netfilter.CNIError(j.EnableLocalnet(ctx, j.localnet), cnierr.CodeNoDatapath, "let 127.0.0.1 reach the pod")
+}
+
+// keys are the hostPorts that the job publishes.
+func (j *tablesJob) keys() []hostport.Key { return mappingKeys(j.ports.Mappings) }
+
+// mappingKeys returns the keys of mappings, never nil.
+func mappingKeys(mappings []netfilter.Mapping) []hostport.Key {
+	out := make([]hostport.Key, 0, len(mappings))
+	for _, m := range mappings {
+		out = append(out, hostport.Key{HostIP: m.HostIP, Proto: m.Proto, Port: m.HostPort})
+	}
+	return out
+}
+
+// claim takes the ports over from pods that eBPF serves: its programs see packets before these rules do. A full map has no entry of
+// another pod for the port.
+func (j *tablesJob) claim(ctx context.Context) error {
+	now := j.keys()
+	err := j.Existing(ctx, j.args, func(dp Datapath) error {
+		if err := dp.ClaimHostPorts(ctx, j.ports.Ref.Owner(), now); err != nil {
+			return err
+		}
+		before := slices.DeleteFunc(mappingKeys(j.ports.Before), func(k hostport.Key) bool { return slices.Contains(now, k) })
+		return dp.ReleaseHostPorts(ctx, j.ports.Ref.Owner(), before)
+	})
+	switch {
+	case errors.Is(err, loader.ErrFull):
+		j.args.Log.Warn("a later pod may take a hostPort from this one by eBPF", log.Error(err))
+		return nil
+	case errors.Is(err, loader.ErrUnavailable):
+		return nil // no programs run here
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, backend.IgnoreNotLoaded(err), "take host ports over from eBPF")
+}
+
+// unclaimed returns the keys of ports, nil for none, that other tables do not have by a repeated ADD of the attachment.
+func (b tables) unclaimed(ref attachments.ID, ports []portKey) []hostport.Key {
+	now := b.section(ref).Ports
+	return slices.DeleteFunc(recordKeys(ports), func(k hostport.Key) bool {
+		return slices.ContainsFunc(now, func(p portKey) bool {
+			return p.Backend != b.Name() && p.Backend != backend.EBPF && k == hostport.Key{HostIP: p.HostIP, Proto: p.Proto, Port: p.Port}
+		})
+	})
+}
+
+// release gives the ports back to pods that eBPF serves; with nil, all that the attachment has claimed.
+func (b tables) release(ctx context.Context, a *cniskel.Args, ref attachments.ID, keys []hostport.Key) error {
+	err := b.Existing(ctx, a, func(dp Datapath) error { return dp.ReleaseHostPorts(ctx, ref.Owner(), keys) })
+	if errors.Is(err, loader.ErrUnavailable) {
+		return nil
+	}
+	return cnierr.Wrap(cnierr.CodeKernel, backend.IgnoreNotLoaded(err), "give host ports back to eBPF")
 }
 
 // dropFlows ends the connections to published ports that match accepts. A kernel
@@ -164,6 +222,9 @@ func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID,
 			return nil
 		}
 		return netfilter.CNIError(err, cnierr.CodeNoDatapath, "withdraw host ports")
+	}
+	if err := b.release(ctx, a, ref, b.unclaimed(ref, ports)); err != nil {
+		return err
 	}
 	dropFlows(a, h.Mappings, func(m netfilter.Mapping, f rtnl.Flow) bool {
 		return f.ReplySrc == netip.AddrPortFrom(m.PodIP, m.PodPort)

@@ -154,7 +154,7 @@ func ownedBy(s *Inventory) []*owned {
 	for _, p := range s.Ports {
 		o := of(p.Owner)
 		o.ports++
-		if !slices.Contains(o.addrs, p.PodIP) {
+		if !p.IsClaim() && !slices.Contains(o.addrs, p.PodIP) {
 			o.addrs = append(o.addrs, p.PodIP)
 		}
 	}
