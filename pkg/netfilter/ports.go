@@ -29,8 +29,8 @@ type Ports struct {
 	// Before is what an earlier ADD of the attachment published, maybe for
 	// another address. It goes.
 	Before []Mapping
-	// Spare are addresses of the container's other attachments, whose rules stay.
-	Spare []netip.Addr
+	// Spare is what the container's other attachments hold. Their rules stay.
+	Spare []Held
 	// ThirdParty says that another suite may have made the rules, with an order
 	// and a number of its own. CHECK then wants each port to lead to the pod.
 	ThirdParty bool
@@ -72,9 +72,21 @@ func (p *Ports) Subnet(pod netip.Addr) netip.Prefix {
 type Held struct {
 	Ref      attachments.ID
 	Mappings []Mapping
-	// Spare are addresses of the container's other attachments; rules that lead
-	// to them stay, even if they carry the name.
-	Spare []netip.Addr
+	// Spare is what the container's other attachments hold. Their rules stay, even
+	// if they carry the name.
+	Spare []Held
+}
+
+// SpareMappings are the ports that the container's other attachments hold: those of
+// the network, or with an empty name those of all networks.
+func SpareMappings(spare []Held, network string) []Mapping {
+	var out []Mapping
+	for _, h := range spare {
+		if network == "" || h.Ref.Network == network {
+			out = append(out, h.Mappings...)
+		}
+	}
+	return out
 }
 
 // OfFamily returns the mappings of one family.
@@ -105,6 +117,28 @@ func Families(addrs []netip.Prefix) []bool {
 		}
 	}
 	return out
+}
+
+// AnyAddr stands for every local address of the family.
+func AnyAddr(v6 bool) netip.Addr {
+	if v6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// ProtoNumber is the protocol that a tool calls by name, 0 for others than those
+// of ProtoName.
+func ProtoNumber(name string) uint8 {
+	switch name {
+	case "tcp":
+		return unix.IPPROTO_TCP
+	case "udp":
+		return unix.IPPROTO_UDP
+	case "sctp":
+		return unix.IPPROTO_SCTP
+	}
+	return 0
 }
 
 // ProtoName is what the tools call the mapping's protocol.

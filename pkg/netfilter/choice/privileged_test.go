@@ -4,7 +4,6 @@ package choice
 
 import (
 	"errors"
-	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -51,7 +50,7 @@ func TestPrivilegedRulesAreTaken(t *testing.T) {
 					tables.AddPorts(t.Context(), other),
 					tables.DelPorts(t.Context(), netfilter.Held{Ref: p.Ref, Mappings: fewer.Mappings}),
 					tables.CheckPorts(t.Context(), other),
-					tables.DelPorts(t.Context(), netfilter.Held{Ref: p.Ref, Spare: []netip.Addr{netip.MustParseAddr("10.2.0.2")}}),
+					tables.DelPorts(t.Context(), netfilter.Held{Ref: p.Ref, Spare: []netfilter.Held{{Ref: other.Ref, Mappings: other.Mappings}}}),
 					tables.CheckPorts(t.Context(), other),
 				); err != nil {
 					t.Errorf("another network's ports: %v", err)

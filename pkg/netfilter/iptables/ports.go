@@ -59,7 +59,7 @@ func (t *Tables) planPorts(p netfilter.Ports, mappings []netfilter.Mapping, v6 b
 		}
 	}
 	own, second := dnatChain(p.Ref), secondDNATChain(p.Ref)
-	if leadsElsewhere(have.chains[own], netfilter.Held{Spare: p.Spare}) {
+	if leadsElsewhere(have.chains[own], netfilter.Held{Ref: p.Ref, Spare: p.Spare}) {
 		own = second
 	} else {
 		s.dropChain(have, second)
@@ -249,24 +249,53 @@ func (s *script) dropPorts(have table, h netfilter.Held) {
 	s.dropChain(have, secondDNATChain(h.Ref))
 }
 
-// leadsElsewhere reports that no rule leads to an address that is known to have
-// been the attachment's.
+// leadsElsewhere reports that no rule is for a port that may be the attachment's:
+// one that leads to an address that it is known to have had, and that is not spare.
 func leadsElsewhere(rules []string, h netfilter.Held) bool {
-	var targets, ours int
+	var targets, own int
+	spare := netfilter.SpareMappings(h.Spare, h.Ref.Network) // a chain's name has the network
 	for _, r := range rules {
-		_, to, found := strings.Cut(r, "--to-destination ")
-		ap, err := netip.ParseAddrPort(to)
-		if !found || err != nil {
+		to, ok := mappingOf(r)
+		if !ok {
 			continue
 		}
 		targets++
 		switch {
-		case slices.Contains(h.Spare, ap.Addr()):
-		case h.Mappings == nil, slices.ContainsFunc(h.Mappings, func(m netfilter.Mapping) bool { return m.PodIP == ap.Addr() }):
-			ours++
+		case slices.Contains(spare, to):
+		case h.Mappings == nil, slices.ContainsFunc(h.Mappings, func(m netfilter.Mapping) bool { return m.PodIP == to.PodIP }):
+			own++
 		}
 	}
-	return targets > 0 && ours == 0
+	return targets > 0 && own == 0
+}
+
+// mappingOf reads a rule that translates the destination, as dnatRules and
+// upstream write it.
+func mappingOf(rule string) (m netfilter.Mapping, ok bool) {
+	w := words(rule)
+	for i, word := range w {
+		if i+1 == len(w) {
+			break
+		}
+		switch value := w[i+1]; word {
+		case "-d":
+			if p, err := netip.ParsePrefix(value); err == nil {
+				m.HostIP = p.Addr()
+			}
+		case "-p":
+			m.Proto = netfilter.ProtoNumber(value)
+		case "--dport":
+			n, _ := strconv.ParseUint(value, 10, 16)
+			m.HostPort = uint16(n)
+		case "--to-destination":
+			to, err := netip.ParseAddrPort(value)
+			m.PodIP, m.PodPort, ok = to.Addr(), to.Port(), err == nil
+		}
+	}
+	if !m.HostIP.IsValid() {
+		m.HostIP = netfilter.AnyAddr(m.PodIP.Is6())
+	}
+	return m, ok
 }
 
 // CheckPorts compares the attachment's chain, what leads to it, and the shared

@@ -38,7 +38,7 @@ func (n *Tables) AddPorts(ctx context.Context, p netfilter.Ports) error {
 	defer unlock()
 	return n.edit(ctx, portTables(), func(have list) script {
 		s := script{}
-		for _, r := range portRules(have, netfilter.Held{Ref: p.Ref, Mappings: slices.Concat(p.Mappings, p.Before)}) {
+		for _, r := range portRules(have, netfilter.Held{Ref: p.Ref, Mappings: slices.Concat(p.Mappings, p.Before), Spare: spareOthers(p)}) {
 			s.drop(r)
 		}
 		for _, v6 := range []bool{false, true} {
@@ -106,25 +106,45 @@ func mappingRules(p netfilter.Ports, m netfilter.Mapping) []placedRule {
 }
 
 // portRules are the rules of an attachment: those with its container's id as
-// comment that mention one of its addresses, or, when these are not known, no
-// address that is another's.
+// comment that mention one of its addresses, and are for no spare port. If its
+// addresses are not known, that is all but the rules for spare ports.
 func portRules(have list, h netfilter.Held) []rule {
 	var out []rule
+	spare := netfilter.SpareMappings(h.Spare, "") // a comment has the container alone
 	for _, chain := range []string{chainHostPorts, chainHostIPPorts, chainMasquerading} {
 		for _, r := range have.rules(chain) {
 			if r.Comment != h.Ref.ContainerID {
 				continue
 			}
-			ours := slices.ContainsFunc(h.Mappings, func(m netfilter.Mapping) bool { return r.mentions(m.PodIP.String()) })
-			if h.Mappings == nil {
-				ours = !slices.ContainsFunc(h.Spare, func(a netip.Addr) bool { return r.mentions(a.String()) })
-			}
-			if ours {
+			own := h.Mappings == nil || slices.ContainsFunc(h.Mappings, func(m netfilter.Mapping) bool { return r.mentions(m.PodIP.String()) })
+			if own && !slices.ContainsFunc(spare, r.isFor) {
 				out = append(out, r)
 			}
 		}
 	}
 	return out
+}
+
+// spareOthers is the spare ports without those that the attachment has too: its own
+// ADD and CHECK take the rules of those for its own. They have one target.
+func spareOthers(p netfilter.Ports) []netfilter.Held {
+	others := slices.DeleteFunc(netfilter.SpareMappings(p.Spare, ""), func(m netfilter.Mapping) bool { return slices.Contains(p.Mappings, m) })
+	return []netfilter.Held{{Mappings: others}}
+}
+
+// isFor reports that the rule leads the mapping's port to its pod, or masquerades
+// for it.
+func (r rule) isFor(m netfilter.Mapping) bool {
+	e := string(r.Expr)
+	number := func(n uint16) bool { return strings.Contains(e, fmt.Sprintf(`"right":%d`, n)) }
+	if !r.mentions(m.PodIP.String()) || !r.mentions(m.ProtoName()) || !number(m.HostPort) {
+		return false
+	}
+	if r.Chain == chainMasquerading {
+		return number(m.PodPort)
+	}
+	return strings.Contains(e, fmt.Sprintf(`"port":%d`, m.PodPort)) && (r.Chain == chainHostPorts) == m.HostIP.IsUnspecified() &&
+		(m.HostIP.IsUnspecified() || r.mentions(m.HostIP.String()))
 }
 
 // DelPorts removes the attachment's rules.
@@ -168,7 +188,7 @@ func (n *Tables) CheckPorts(ctx context.Context, p netfilter.Ports) error {
 
 func checkMappings(have list, p netfilter.Ports, mappings []netfilter.Mapping, family string) []error {
 	var errs []error
-	own := portRules(have, netfilter.Held{Ref: p.Ref, Mappings: mappings})
+	own := portRules(have, netfilter.Held{Ref: p.Ref, Mappings: mappings, Spare: spareOthers(p)})
 	count := make(map[string]int)
 	for _, r := range own {
 		count[r.Chain]++
@@ -178,11 +198,7 @@ func checkMappings(have list, p netfilter.Ports, mappings []netfilter.Mapping, f
 		for _, r := range mappingRules(p, m) {
 			want[r.chain]++
 		}
-		if !slices.ContainsFunc(own, func(r rule) bool {
-			e := string(r.Expr)
-			return r.Chain != chainMasquerading && strings.Contains(e, fmt.Sprintf(`"right":%d`, m.HostPort)) && strings.Contains(e, fmt.Sprintf(`"port":%d`, m.PodPort)) &&
-				(m.HostIP.IsUnspecified() || r.mentions(m.HostIP.String()))
-		}) {
+		if !slices.ContainsFunc(own, func(r rule) bool { return r.Chain != chainMasquerading && r.isFor(m) }) {
 			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in table %s %s", netfilter.ErrDiffers, m.HostPort, m.ProtoName(), m.PodIP, family, portTable))
 		}
 	}

@@ -303,19 +303,17 @@ func (b tables) section(ref attachments.ID) (s section) {
 	return s
 }
 
-// spare lists the addresses of the container's other attachments: rules are
-// named after the container.
-func (b tables) spare(ref attachments.ID) []netip.Addr {
-	var out []netip.Addr
+// spare lists what the container's other attachments have: rules are named after
+// the container.
+func (b tables) spare(ref attachments.ID) []netfilter.Held {
+	var out []netfilter.Held
 	records, _ := b.Records.List("")
 	for _, r := range records {
 		var s section
 		if ok, err := r.Section(Name, &s); !ok || err != nil || r.ContainerID != ref.ContainerID || r.ID == ref {
 			continue
 		}
-		for _, k := range s.Ports {
-			out = append(out, k.PodIP)
-		}
+		out = append(out, netfilter.Held{Ref: r.ID, Mappings: mappings(s.Ports)})
 	}
 	return out
 }
@@ -323,7 +321,7 @@ func (b tables) spare(ref attachments.ID) []netip.Addr {
 // Check compares the rules, the shared ones too.
 func (b tables) Check(ctx context.Context, _ *cniskel.Args, r request) error {
 	ports := r.netfilter()
-	ports.ThirdParty = len(b.section(r.ref).Ports) == 0
+	ports.ThirdParty, ports.Spare = len(b.section(r.ref).Ports) == 0, b.spare(r.ref)
 	return netfilter.CNIError(b.CheckPorts(ctx, ports), cnierr.CodeNoDatapath, "host ports differ from the configuration")
 }
 

@@ -3,6 +3,8 @@
 package portmap
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -141,6 +143,45 @@ func TestPrivilegedTwiceInOneNetwork(t *testing.T) {
 				t.Errorf("left behind by GC:\n%s", left)
 			}
 		})
+	}
+}
+
+// Two attachments of one container may have one address: two networks with one subnet, or one network twice. DEL of one leaves the ports
+// of the other, also a port that both have.
+func TestPrivilegedOneAddressTwice(t *testing.T) {
+	for _, backend := range everyTables {
+		for _, network := range []string{"net", "other"} {
+			for _, hostPort := range []int{8080, 8081} {
+				t.Run(fmt.Sprintf("%s-%s-%d", backend, network, hostPort), func(t *testing.T) {
+					w := newTablesWorld(t, backend)
+					first := w.Args("a", tablesConf("10.1.0.2", 8080))
+					second := w.Args("a", bytes.Replace(tablesConf("10.1.0.2", hostPort), []byte(`"name":"net"`), []byte(`"name":"`+network+`"`), 1))
+					second.IfName = "net1"
+					do := func(what string, a *cniskel.Args, verb func(context.Context, *cniskel.Args) error) {
+						t.Helper()
+						if err := w.In(func() error { return verb(t.Context(), a) }); err != nil {
+							t.Errorf("%s of %s: %v", what, a.IfName, err)
+						}
+					}
+					add := func(ctx context.Context, a *cniskel.Args) error { _, err := w.Plugin.Add(ctx, a); return err }
+					for _, order := range [][2]*cniskel.Args{{first, second}, {second, first}} {
+						do("ADD", first, add)
+						do("ADD", second, add)
+						do("CHECK with both", first, w.Plugin.Check)
+						do("CHECK with both", second, w.Plugin.Check)
+						do("another ADD", first, add)
+						do("CHECK after another ADD", first, w.Plugin.Check)
+						do("CHECK after another ADD", second, w.Plugin.Check)
+						do("DEL", order[0], w.Plugin.Del)
+						do("CHECK alone", order[1], w.Plugin.Check)
+						do("DEL", order[1], w.Plugin.Del)
+						if left := w.rules("10.1.0."); left != "" {
+							t.Errorf("left behind:\n%s", left)
+						}
+					}
+				})
+			}
+		}
 	}
 }
 
