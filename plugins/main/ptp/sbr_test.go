@@ -19,13 +19,17 @@ import (
 
 func TestPrivilegedSBR(t *testing.T) {
 	for _, hints := range []bool{false, true} {
-		for _, gw := range []bool{true, false} {
-			t.Run(fmt.Sprint(hints, gw), func(t *testing.T) {
+		for _, ips := range []string{"gateways", "no gateways", "IPv4 only"} {
+			t.Run(fmt.Sprint(hints, ips), func(t *testing.T) {
 				s := newStage(t)
 				s.IPAM.Answer = func(n int) *types100.Result {
 					r := plugintest.Answer46(n)
+					if ips == "IPv4 only" { // many a configuration names both default routes whatever its ranges are
+						r.IPs = r.IPs[:1]
+						return r
+					}
 					r.Routes = append(r.Routes, &types.Route{Dst: plugintest.CIDR("192.0.2.0/24"), MTU: 1400}, &types.Route{Dst: plugintest.CIDR("2001:db8::/64"), Priority: 7})
-					if !gw {
+					if ips == "no gateways" {
 						for _, ip := range r.IPs {
 							ip.Gateway = nil
 						}
@@ -47,6 +51,9 @@ func TestPrivilegedSBR(t *testing.T) {
 				}
 				if err := s.Check(c, res); err != nil {
 					t.Errorf("ptp CHECK: %v\n%s", err, s.IP(s.pod.NS, "route show table all"))
+				}
+				if got := s.IP(s.pod.NS, "-6 route show table main default"); got != "" {
+					t.Errorf("the main table has a default route of the interface: %s", got)
 				}
 				if err := s.Node.Do(func() error { return p.Check(t.Context(), a) }); err != nil {
 					t.Errorf("sbr CHECK: %v", err)

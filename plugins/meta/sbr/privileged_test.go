@@ -157,6 +157,7 @@ func TestPrivilegedTables(t *testing.T) {
 		{"no gateway", "", []string{`{"address":"10.1.0.5/24"}`}, []string{
 			"from 10.1.0.5 lookup 100", "10.1.0.0/24 dev net1 table 100 proto kernel scope link src 10.1.0.5",
 			"10.8.0.0/16 dev net1 table 100 scope link metric 5", "10.9.0.0/16 via 10.1.0.9 dev net1 table 100",
+			"fd01::/64 dev net1 table 100 proto kernel metric 256", "fd09::/64 via fd01::9 dev net1 table 100 metric 1024",
 		}},
 		{"source hints", `,"addSourceHints":true`, []string{v4}, []string{
 			"from 10.1.0.5 lookup 100",
@@ -164,6 +165,14 @@ func TestPrivilegedTables(t *testing.T) {
 			"10.8.0.0/16 dev net1 table 100 scope link metric 5", "10.9.0.0/16 via 10.1.0.9 dev net1 table 100",
 			"10.1.0.0/24 dev net1 scope link src 10.1.0.5", "10.8.0.0/16 dev net1 scope link metric 5",
 			"fd01::/64 dev net1 proto kernel metric 256",
+			"fd09::/64 via fd01::9 dev net1 table 100 metric 1024",
+		}},
+		{"IPv6 default route without an IPv6 address", `,"addSourceHints":true`, []string{v4}, []string{
+			"from 10.1.0.5 lookup 100",
+			"default via 10.1.0.1 dev net1 table 100", "10.1.0.0/24 dev net1 table 100 proto kernel scope link src 10.1.0.5",
+			"10.8.0.0/16 dev net1 table 100 scope link metric 5", "10.9.0.0/16 via 10.1.0.9 dev net1 table 100",
+			"10.1.0.0/24 dev net1 scope link src 10.1.0.5", "10.8.0.0/16 dev net1 scope link metric 5",
+			"default dev net1 table 100 metric 10",
 		}},
 		{"a table of the configuration", `,"table":77,"gateways":["10.1.0.77"]`, []string{v4, v6}, []string{
 			"from 10.1.0.5 lookup 77", "from fd01::5 lookup 77",
@@ -174,6 +183,7 @@ func TestPrivilegedTables(t *testing.T) {
 			"from 10.1.0.5 lookup 100",
 			"default via 10.1.0.1 dev net1 table 100", "10.1.0.0/24 dev net1 table 100 proto kernel scope link src 10.1.0.5",
 			"10.8.0.0/16 dev net1 table 100 scope link metric 5", "10.9.0.0/16 via 10.1.0.9 dev net1 table 100",
+			"fd01::/64 dev net1 table 100 proto kernel metric 256", "fd09::/64 via fd01::9 dev net1 table 100 metric 1024",
 		}},
 		{"addresses of the other interface", "", []string{`{"address":"10.0.0.5/24","gateway":"10.0.0.1","interface":1}`}, []string{
 			"10.1.0.0/24 dev net1 proto kernel scope link src 10.1.0.5", "10.8.0.0/16 dev net1 scope link metric 5", "10.9.0.0/16 via 10.1.0.9 dev net1",
@@ -185,6 +195,11 @@ func TestPrivilegedTables(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			e.prev = prevResult(tt.ips...)
+			if strings.HasPrefix(tt.name, "IPv6 default route") { // of an IPAM plugin that names both families' whatever it gives
+				e.ip("-6 route del fd09::/64")
+				e.ip("-6 addr flush dev net1")
+				e.ip("-6 route add default dev net1 metric 10")
+			}
 			before := e.state()
 			res, err := e.add(tt.keys)
 			if err != nil {

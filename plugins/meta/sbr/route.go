@@ -87,6 +87,7 @@ func makePlan(r *request, pod *podns.Pod, link rtnl.Link) (*plan, error) {
 	if r.AddSourceHints {
 		pl.hint(r.addrs, link.Index)
 	}
+	pl.tables = append(pl.tables, unserved(r.addrs, pl.Rules[0].Table, pl.Moved)...)
 	return pl, nil
 }
 
@@ -137,6 +138,25 @@ func (a address) routes(table, link int, all []rtnl.Route) []rtnl.Route {
 	return out
 }
 
+// unserved returns the routes of a family in which the interface has no address, for
+// the table of its first one. No rule of that family leads there: a default route
+// of such an interface carries nothing, and in the main table it would take the
+// packets of other interfaces. Upstream moves them to that table too.
+func unserved(addrs []address, table int, moved []rtnl.Route) (out []rtnl.Route) {
+	for _, r := range moved {
+		if !hasFamily(addrs, r.Dst.Addr().Is4()) {
+			r.Table = table
+			out = append(out, r)
+		}
+	}
+	slices.SortStableFunc(out, func(x, y rtnl.Route) int { return rank(x) - rank(y) })
+	return out
+}
+
+func hasFamily(addrs []address, v4 bool) bool {
+	return slices.ContainsFunc(addrs, func(a address) bool { return a.prefix.Addr().Is4() == v4 })
+}
+
 // generic reports a route that neither source nor gateway ties to an address.
 func generic(r rtnl.Route) bool { return !r.Src.IsValid() && !r.Gateway.IsValid() }
 
@@ -156,7 +176,8 @@ func unspecified(v4 bool) netip.Addr {
 
 // hint leaves the routes that need no gateway in the main table, and lets those
 // to the addresses' subnets name the address as source, so that a program that
-// has not chosen one gets the right one.
+// has not chosen one gets the right one. A default route of a family without an
+// address does not stay.
 func (pl *plan) hint(addrs []address, link int) {
 	for _, a := range addrs {
 		h := rtnl.Route{LinkIndex: link, Dst: a.prefix.Masked(), Src: a.prefix.Addr(), Table: rtnl.TableMain}
@@ -166,7 +187,8 @@ func (pl *plan) hint(addrs []address, link int) {
 		pl.Hints = append(pl.Hints, h)
 	}
 	pl.Moved = slices.DeleteFunc(slices.Clone(pl.Moved), func(r rtnl.Route) bool {
-		return !r.Gateway.IsValid() && !slices.ContainsFunc(pl.Hints, func(h rtnl.Route) bool { return h.Dst == r.Dst })
+		unserved := r.Dst.Bits() == 0 && !hasFamily(addrs, r.Dst.Addr().Is4())
+		return !r.Gateway.IsValid() && !unserved && !slices.ContainsFunc(pl.Hints, func(h rtnl.Route) bool { return h.Dst == r.Dst })
 	})
 }
 
@@ -251,13 +273,9 @@ func homeless(pod *podns.Pod, r rtnl.Route) bool {
 	return err != nil || !l.Up
 }
 
-// flush empties the table of a rule, of the rule's family: it was chosen free.
+// flush empties the table of a rule, in both families: it was chosen free.
 func flush(pod *podns.Pod, r rule) error {
-	family := rtnl.FamilyV6
-	if r.Src.Is4() {
-		family = rtnl.FamilyV4
-	}
-	routes, err := pod.RoutesWhere(rtnl.RouteFilter{Family: family, Table: r.Table})
+	routes, err := pod.RoutesWhere(rtnl.RouteFilter{Family: rtnl.FamilyAll, Table: r.Table})
 	errs := []error{err}
 	for _, route := range routes {
 		errs = append(errs, gone(pod.DelRoute(route)))
