@@ -77,6 +77,9 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
 	}
 	t.bridge = br // its Index is 0 when it has to be made
+	if err := t.useBridge(br); err != nil {
+		return err
+	}
 	if t.MACSpoofChk {
 		if err := t.p.NFT.Available(); err != nil {
 			return cnierr.Wrap(cnierr.CodeNoDatapath, err, "macspoofchk needs the nft program")

@@ -66,6 +66,9 @@ func (c *inspection) checkBridge() (there bool, err error) {
 		c.Differ("%s is not a bridge", c.Bridge)
 		return false, nil
 	}
+	if err := c.useBridge(c.bridge); err != nil {
+		return false, err
+	}
 	br := c.bridge
 	if e := cniops.FindInterface(c.Prev, br.Name, ""); e != nil && !c.IsGateway && !c.masquerade() {
 		if mac, err := net.ParseMAC(e.Mac); err == nil {

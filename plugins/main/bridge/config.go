@@ -114,6 +114,16 @@ func (r *request) checkBridge() error {
 	if why := cniconf.BadIfName(r.Bridge); why != "" {
 		return cnierr.Config("bridge", r.Bridge, why)
 	}
+	return nil
+}
+
+// useBridge takes the existing bridge for the one of the configuration, which may
+// name it by an alternative name. What follows from the name follows from the
+// kernel's: two networks with two names of one bridge share its VLAN gateways.
+func (r *request) useBridge(br rtnl.Link) error {
+	if br.Index != 0 {
+		r.Bridge = br.Name
+	}
 	if name := r.vlanGatewayName(); r.IsGateway && r.VLAN != 0 && cniconf.BadIfName(name) != "" {
 		return cnierr.Config("bridge", r.Bridge, "the VLAN gateway's name "+name+" has more than 15 characters")
 	}

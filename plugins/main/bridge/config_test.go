@@ -27,7 +27,6 @@ func TestParseRefuses(t *testing.T) {
 		{"bridge name with slash", `"bridge":"a/b"`, cnierr.CodeConfig, []string{"bridge", "a/b"}},
 		{"bridge name of dots", `"bridge":".."`, cnierr.CodeConfig, []string{"bridge"}},
 		{"bridge name as format", `"bridge":"br%d"`, cnierr.CodeConfig, []string{"bridge", "br%d"}},
-		{"VLAN gateway name too long", `"bridge":"abcdefghijklm","vlan":100,"isGateway":true,` + ipam, cnierr.CodeConfig, []string{"abcdefghijklm.100"}},
 		{"mtu negative", `"mtu":-1`, cnierr.CodeConfig, []string{"mtu", "-1"}},
 		{"mtu too small", `"mtu":67`, cnierr.CodeConfig, []string{"mtu", "67"}},
 		{"mtu too big", `"mtu":65536`, cnierr.CodeConfig, []string{"mtu", "65536"}},

@@ -113,6 +113,6 @@ func onBridge(host *rtnl.Handle, end rtnl.Link, bridge string) bool {
 	if end.MasterIndex == 0 {
 		return true
 	}
-	br, err := host.LinkByIndex(end.MasterIndex)
-	return err == nil && br.Name == bridge
+	br, err := host.LinkByName(bridge) // perhaps an alternative name
+	return err == nil && br.Index == end.MasterIndex
 }

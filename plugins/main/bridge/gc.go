@@ -40,7 +40,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	errs := []error{req.bridgeStatus()}
 	if req.MACSpoofChk {
 		errs = append(errs, cnierr.Wrap(cnierr.CodeUnavailable, p.NFT.Available(), "macspoofchk needs the nft program"))
 	}
@@ -51,4 +51,22 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 		errs = append(errs, p.IPAM.Status(ctx, a, req.ipamType))
 	}
 	return errors.Join(errs...)
+}
+
+// bridgeStatus looks for what ADD would refuse about the bridge's name. Only the name
+// of a VLAN gateway depends on the kernel's state.
+func (r *request) bridgeStatus() error {
+	if r.VLAN == 0 || !r.IsGateway {
+		return nil
+	}
+	host, err := rtnl.New()
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "open the host's network namespace")
+	}
+	defer host.Close()
+	br, err := host.LinkByName(r.Bridge)
+	if err != nil && !errors.Is(err, rtnl.ErrNotFound) {
+		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the bridge")
+	}
+	return r.useBridge(br)
 }
