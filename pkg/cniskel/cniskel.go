@@ -84,7 +84,7 @@ const signalGrace = 100 * time.Millisecond
 // returns the exit status: 0, or 1 with an error object on stdout.
 func (p *Plugin) Main(o Options) int {
 	r := &run{plugin: p, options: o}
-	err := r.call(process{os.Getenv, os.Stdin, os.Stdout, os.Stderr})
+	err := r.call(stdio{os.Getenv, os.Stdin, os.Stdout, os.Stderr})
 	if err == nil {
 		err = r.printResult(os.Stdout)
 	}
@@ -104,7 +104,7 @@ type run struct {
 }
 
 // call reads what the process is to do, and does it.
-func (r *run) call(p process) *types.Error {
+func (r *run) call(p stdio) *types.Error {
 	if p.getenv("CNI_COMMAND") == "" && r.plugin.Usage != "" { // somebody looks what this is
 		fmt.Fprintln(p.stderr, r.plugin.Usage)
 		fmt.Fprintf(p.stderr, "CNI protocol versions supported: %s\n", strings.Join(r.plugin.Versions.SupportedVersions(), ", "))
@@ -131,7 +131,7 @@ func (r *run) call(p process) *types.Error {
 	if bad := h.validate(); bad != nil {
 		return bad
 	}
-	if bad := serves(command, h.CNIVersion, r.plugin.Versions.SupportedVersions()); bad != nil {
+	if bad := checkVersion(command, h.CNIVersion, r.plugin.Versions.SupportedVersions()); bad != nil {
 		return bad
 	}
 	r.version = h.CNIVersion

@@ -46,15 +46,15 @@ func (c *CmdArgs) CNIVersion() string {
 	return h.CNIVersion
 }
 
-// process is what a call comes and goes by.
-type process struct {
+// stdio is what a call reads and writes: the environment and the three streams.
+type stdio struct {
 	getenv         func(string) string
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
-// A variable of the environment, see section 2 of the specification.
-type variable struct {
+// envVar is a variable of the environment. Section 2 of the specification has them.
+type envVar struct {
 	name     string
 	into     *string
 	required []string // the commands that cannot do without it
@@ -69,14 +69,14 @@ var (
 
 // readCall reads the environment and stdin. The error is about the first variable
 // that is malformed, or all that are missing.
-func (p process) readCall() (command string, c *CmdArgs, _ *types.Error) {
+func (p stdio) readCall() (command string, c *CmdArgs, _ *types.Error) {
 	c = &CmdArgs{}
 	command = p.getenv("CNI_COMMAND")
 	missing := []string(nil)
 	if command == "" {
 		missing = append(missing, "CNI_COMMAND")
 	}
-	for _, v := range []variable{
+	for _, v := range []envVar{
 		{"CNI_CONTAINERID", &c.ContainerID, podVerbs, invalidContainerID},
 		{"CNI_NETNS", &c.Netns, []string{"ADD", "CHECK"}, nil},
 		{"CNI_IFNAME", &c.IfName, podVerbs, invalidIfName},
@@ -178,13 +178,13 @@ func (h header) validate() *types.Error {
 	return nil
 }
 
-// since are the commands that came with a version of the specification.
-var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+// minVersionOf has the version of the specification that each later command came with.
+var minVersionOf = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// serves checks that the configuration's version has the command and is one of
+// checkVersion checks that the configuration's version has the command and is one of
 // the plugin's.
-func serves(command, v string, supported []string) *types.Error {
-	if first := since[command]; first != "" {
+func checkVersion(command, v string, supported []string) *types.Error {
+	if first := minVersionOf[command]; first != "" {
 		ok, err := version.GreaterThanOrEqualTo(v, first)
 		if err != nil {
 			return &types.Error{Code: cnierr.CodeDecode, Msg: err.Error()}

@@ -103,7 +103,7 @@ func ofOurs(env map[string]string, stdin string) outcome {
 		Del: called("DEL"), Check: called("CHECK"), GC: called("GC"), Status: called("STATUS"),
 	}}
 	var out, stderr bytes.Buffer
-	e := r.call(process{func(v string) string { return env[v] }, strings.NewReader(stdin), &out, &stderr})
+	e := r.call(stdio{func(v string) string { return env[v] }, strings.NewReader(stdin), &out, &stderr})
 	return outcomeOf(verb, args, e, out.String())
 }
 
@@ -176,7 +176,7 @@ func TestTemplateName(t *testing.T) {
 func TestMalformed(t *testing.T) {
 	for name, value := range map[string]string{"CNI_IFNAME": "a/b", "CNI_CONTAINERID": "../x"} {
 		env := map[string]string{"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c", "CNI_IFNAME": "eth0", "CNI_PATH": "/x", name: value}
-		_, _, err := process{getenv: func(v string) string { return env[v] }}.readCall()
+		_, _, err := stdio{getenv: func(v string) string { return env[v] }}.readCall()
 		if want := fmt.Sprintf("invalid %s %q: ", name, value); err == nil || !strings.HasPrefix(err.Msg, want) {
 			t.Errorf("%v, want %s", err, want)
 		}
