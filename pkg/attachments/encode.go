@@ -63,7 +63,7 @@ func appendSection(b []byte, s Section) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// compact returns what json.Marshal makes of raw: raw itself, unless it was written by somebody else or is no JSON.
+// compact returns what json.Marshal makes of raw: raw itself, unless another program wrote it or it is no JSON.
 func compact(raw json.RawMessage) ([]byte, error) {
 	for _, c := range raw {
 		if c <= ' ' || escaped(c) {

@@ -198,7 +198,7 @@ type written struct {
 }
 
 // current is Load for a caller that holds the lock. A process that completes what it began finds in the file what it wrote, and
-// need not decode it: the record of then is taken from d, so nobody else can have it.
+// need not decode it. The record of then is taken from d, so no other caller can have it.
 func (d *Dir) current(ref ID) (*Record, error) {
 	last := d.last.Swap(nil)
 	if last == nil || last.rec.ID != ref {

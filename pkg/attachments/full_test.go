@@ -60,7 +60,7 @@ func TestPrivilegedRemoveFullDisk(t *testing.T) {
 			t.Errorf("%s: %t %q %v", step.left, has, data, err)
 		}
 	}
-	// With room again, the file is written as ever.
+	// With room again, the file is written as before.
 	if err := os.Remove(fill); err != nil {
 		t.Fatal(err)
 	}

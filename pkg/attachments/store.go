@@ -116,8 +116,8 @@ func ReadSection[S any](d *Dir, ref ID, plugin string) (data S, found bool, netn
 	return read, true, rec.NetNS
 }
 
-// Claimed reports that the record of another attachment names the interface of ref in the namespace at netns, or that nobody
-// can tell: a DEL of an attachment without a record must leave it alone then.
+// Claimed reports that the record of another attachment names the interface of ref in the namespace at netns, or that the
+// records cannot be read. A DEL of an attachment without a record must leave the interface alone then.
 func (d *Dir) Claimed(ref ID, netns string) bool {
 	if netns == "" {
 		return false

@@ -29,7 +29,7 @@ func TestDecodeRoute(t *testing.T) {
 	}
 }
 
-// What is no object is refused in the same words by whoever reads it.
+// Every reader refuses a value that is no object in the same words.
 func TestLoadCommonOfNoObject(t *testing.T) {
 	_, err := LoadCommon(jsonobj.NewDocument([]byte(`[]`)))
 	if want := `key "network configuration" is a JSON array, which does not fit an object`; err == nil || !strings.Contains(err.Error(), want) {

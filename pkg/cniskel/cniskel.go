@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cniskel is what a CNI plugin is in this repository: five functions
-// and the process contract around them. Plugins are libraries that return a
-// *Plugin; cmd/sluice-cni runs one with Main, pkg/delegate calls one in-process.
+// Package cniskel defines a CNI plugin as five functions, and runs them by the CNI protocol.
+// cmd/sluice-cni runs a plugin with Main. pkg/delegate calls one in-process.
 //
-// The protocol (environment, versions, validation) is that of upstream
-// skeleton, pkg/skel, without its regular expressions and its decoders, 3 % of an
-// ADD; a test holds the two together. Around it this package adds
-// what the skeleton lacks: a guard against our own network namespace before
-// anything is done, a result printed last and once, panics as error objects, a
-// deadline per verb, and error codes.
+// The protocol is that of upstream's pkg/skel. A test compares the two. This package adds a guard
+// against the plugin's own network namespace, a result that is printed last and once, panics as
+// error objects, a deadline for each verb, and error codes.
 package cniskel
 
 import (
@@ -70,7 +66,7 @@ type Options struct {
 const AddDeadline = 230 * time.Second
 
 // Deadlines of the other verbs. A runtime gives up on its own at some point; these
-// make sure that we have cleaned up by then. GC may have a whole node to do.
+// make sure that the verb has cleaned up by then. GC may have a whole node to do.
 const (
 	delDeadline   = 60 * time.Second
 	checkDeadline = 30 * time.Second
@@ -105,7 +101,7 @@ type run struct {
 
 // call reads what the process is to do, and does it.
 func (r *run) call(p stdio) *types.Error {
-	if p.getenv("CNI_COMMAND") == "" && r.plugin.Usage != "" { // somebody looks what this is
+	if p.getenv("CNI_COMMAND") == "" && r.plugin.Usage != "" { // an operator looks at what this is
 		fmt.Fprintln(p.stderr, r.plugin.Usage)
 		fmt.Fprintf(p.stderr, "CNI protocol versions supported: %s\n", strings.Join(r.plugin.Versions.SupportedVersions(), ", "))
 		return nil
@@ -171,7 +167,7 @@ func (r *run) do(command string, v verb, c *CmdArgs) *types.Error {
 		if command != "DEL" {
 			return cnierr.From(guard)
 		}
-		c.Netns = "" // the pod's has gone; what is held for the pod goes all the same
+		c.Netns = "" // the pod's has gone; DEL still removes what is held for the pod
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), v.limit)
 	defer cancel()
@@ -185,10 +181,9 @@ func (r *run) do(command string, v verb, c *CmdArgs) *types.Error {
 }
 
 // listen calls end when the process is asked to terminate, once it has run for a
-// while. Being told costs threads and their turns, a twentieth of an ADD that
-// takes milliseconds, and until then the signal does what it does by default:
-// who dies that way leaves what a kill -9 leaves, which DEL and GC remove. The
-// function it returns ends the listening.
+// while. Listening costs threads, a twentieth of an ADD that takes milliseconds.
+// Until then the signal kills the process. That leaves what a kill -9 leaves, and
+// DEL and GC remove it. The function it returns ends the listening.
 func listen(end func()) func() {
 	told, done := make(chan os.Signal, 1), make(chan struct{})
 	soon := time.AfterFunc(signalGrace, func() {
@@ -248,7 +243,7 @@ func protect(l *log.Logger, what string, f func() error) (err error) {
 	return f()
 }
 
-// guardNetNS refuses to work on our own network namespace, before anything is
+// guardNetNS refuses to work on the plugin's own network namespace, before anything is
 // done (upstream finds out after its ADD). A path that cannot be opened is
 // left to the plugin: each verb has its own idea of a missing namespace.
 func guardNetNS(c *CmdArgs) error {

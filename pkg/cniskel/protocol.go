@@ -20,7 +20,7 @@ import (
 //go:generate go run ../jsonobj/gen
 
 // CmdArgs is a call as the specification defines it, in the shape that the
-// reference skeleton gives it.
+// upstream's pkg/skel gives it.
 type CmdArgs struct {
 	ContainerID   string
 	Netns         string
@@ -134,8 +134,8 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// invalidIfName checks a name in upstream's words. An ADD also refuses a name of which the kernel
-// would make another one; CHECK and DEL accept it, because an earlier ADD may have.
+// invalidIfName checks a name in upstream's words. An ADD also refuses a name that the kernel
+// would change ("eth%d"). CHECK and DEL accept it, because an earlier ADD may have.
 func invalidIfName(command, s string) (why, details string) {
 	switch cniconf.CheckIfName(s) {
 	case cniconf.IfNameTooLong:

@@ -154,8 +154,8 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// Upstream's skeleton lets an ADD have a name of which the kernel makes another one. Ours refuses it, and lets CHECK and DEL
-// have it, as upstream's does.
+// Upstream's skeleton accepts a name for ADD that the kernel changes ("eth%d"). Sluice's refuses it. Both accept it for CHECK
+// and DEL.
 func TestTemplateName(t *testing.T) {
 	for _, name := range []string{"é%d", "eth%d", "a\x01", "a\x7f"} {
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {

@@ -43,7 +43,7 @@ type Runner struct {
 
 // Add runs the delegate's ADD and returns its result as the newest type. An
 // error keeps the delegate's code; the delegate has then released what it took,
-// but the caller should call Del all the same.
+// but the caller should still call Del.
 func (r *Runner) Add(ctx context.Context, a *cniskel.Args, kind string) (*types100.Result, error) {
 	p, path, err := r.find(a, kind)
 	if err != nil {

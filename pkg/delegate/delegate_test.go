@@ -35,7 +35,7 @@ func args(t *testing.T, path ...string) *cniskel.Args {
 	}}
 }
 
-// script lays an executable shell script that records its call.
+// script writes an executable shell script that records its call.
 func script(t *testing.T, name, body string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -95,7 +95,7 @@ func TestExecErrors(t *testing.T) {
 	}
 }
 
-// A file that somebody is writing is tried again, as long as the verb may last.
+// A file that another process is writing is tried again, as long as the verb may last.
 func TestExecBusy(t *testing.T) {
 	t.Parallel()
 	for name, patience := range map[string]time.Duration{"patient": time.Minute, "hurried": 50 * time.Millisecond} {
@@ -221,7 +221,7 @@ func TestInProcess(t *testing.T) {
 	if e := cnierr.From(r.Del(context.Background(), a, "fake")); e == nil || e.Code != 1 {
 		t.Errorf("a version that is not served gave %+v, want code 1", e)
 	}
-	// A stranger's file of the same name goes first in CNI_PATH: it is run.
+	// A third party's file of the same name stands first in CNI_PATH: it is run.
 	other := script(t, "fake", "")
 	if err := r.Del(context.Background(), args(t, other, dir), "fake"); err != nil {
 		t.Fatal(err)

@@ -99,8 +99,8 @@ func TestPrivilegedLife(t *testing.T) {
 	fake.WantCode(t, r.check(a, res), cnierr.CodeCheck, "eth0")
 }
 
-// wantBarePort says that the host end has no address, not even a link-local one:
-// each would be walked by every later ADD.
+// wantBarePort fails if the host veth has an address, even a link-local one:
+// every later ADD would walk it.
 func (r *rig) wantBarePort(name string) {
 	r.t.Helper()
 	r.host(func(h *rtnl.Handle) error {

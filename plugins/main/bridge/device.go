@@ -75,7 +75,7 @@ func (t *attach) newBridge() error {
 	return nil
 }
 
-// removeBridge undoes newBridge unless another pod has joined meanwhile.
+// removeBridge undoes newBridge unless another pod has joined since.
 func (t *attach) removeBridge(context.Context) error {
 	br, err := t.Host.LinkByName(t.Bridge)
 	if err != nil || br.Kind != "bridge" {
@@ -88,8 +88,8 @@ func (t *attach) removeBridge(context.Context) error {
 	return gone(t.Host.DelLink(br.Index))
 }
 
-// makeVeth makes the pair, in place, with one message: the host end is a port
-// of the bridge and up, the pod's end is born inside its namespace.
+// makeVeth makes the pair, in place, with one message. The host veth is a port
+// of the bridge and up. The pod's end begins inside its namespace.
 func (t *attach) makeVeth(context.Context) error {
 	var err error
 	for try := range nameTries {
@@ -123,7 +123,7 @@ func (t *attach) makeVeth(context.Context) error {
 	return nil
 }
 
-// noLinkLocal spares the host end the link-local address that the kernel would
+// noLinkLocal spares the host veth the link-local address that the kernel would
 // give it with its carrier. A bridge port receives no packets of its own, while
 // every ADD, and every change of any device, walks the addresses and routes of
 // all ports: with 250 pods two milliseconds more. Without IPv6 there is nothing

@@ -65,7 +65,7 @@ func TestPrivilegedBridgeMAC(t *testing.T) {
 	}
 }
 
-// Layer 2 on an existing bridge: the bridge's address follows its ports, and that is nobody's fault.
+// Layer 2 on an existing bridge: the bridge's address follows its ports, and that is no difference.
 func TestPrivilegedBridgeMACL2(t *testing.T) {
 	r := newRig(t)
 	ns := r.node.NS

@@ -199,7 +199,7 @@ func (r *request) legInVLAN(host *rtnl.Handle, bridge, leg rtnl.Link) (bool, err
 }
 
 // removeIfUnused deletes the VLAN gateway unless the bridge has got other ports
-// meanwhile, which may be using it.
+// since, which may be using it.
 func (t *attach) removeIfUnused(name string) error {
 	leg, err := t.Host.LinkByName(name)
 	if errors.Is(err, rtnl.ErrNotFound) {

@@ -119,7 +119,7 @@ func (r *rig) spoilVLAN(res *types100.Result) {
 }
 
 // The VLAN gateway outlives the pods, so what is wrong with it stays wrong
-// unless CHECK tells and the next ADD mends it.
+// unless CHECK reports it and the next ADD fixes it.
 func TestPrivilegedVLANGatewayMended(t *testing.T) {
 	r := mustFilterVLANs(t)
 	add := func(id string) (*cniskel.Args, *types100.Result) {

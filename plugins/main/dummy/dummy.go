@@ -17,7 +17,7 @@ import (
 // kernel's name of the device.
 const Name = "dummy"
 
-// Deps are the plugin's ways to the world.
+// Deps are the plugin's dependencies.
 type Deps = sublink.Deps
 
 // New returns the plugin.

@@ -23,8 +23,8 @@ const (
 
 // returnDevice brings a lent device home, from the pod or from wherever on the
 // host it got to, down and under its own name. A device that is nowhere needs
-// nothing. One whose name is taken meanwhile gets a spare one and keeps its own
-// in its alias; to fail would hold up the pod's end without helping anybody.
+// nothing. One whose name has been taken gets a spare one and keeps its own
+// in its alias; a failure would hold up the pod's end and help no process.
 func (e *ends) returnDevice(s section, lentAs string, l *log.Logger) error {
 	if err := e.fetch(s, lentAs); err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "give %s back to the host", s.Device)

@@ -35,9 +35,9 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	return p.detach(ctx, a, c, ref)
 }
 
-// nameAtAdd is the network's name, or the one that it had when the device was lent: the operator may have changed it since, and
-// the device must come home all the same, as with upstream. A DEL of an attachment that was never made is told from that
-// by the device: the configuration must mean the one that is lent under CNI_IFNAME.
+// nameAtAdd is the network's name, or the one that it had when the device was lent. The operator may have changed it since, and
+// the device must still come home, as with upstream. The device tells this from a DEL of an attachment that was never made:
+// the configuration must mean the one that is lent under CNI_IFNAME.
 func (p *plugin) nameAtAdd(a *cniskel.Args, ref attachments.ID) string {
 	if p.remember(ref).found {
 		return ref.Network
@@ -147,8 +147,8 @@ func (e *ends) await(ctx context.Context, s section, a *cniskel.Args) {
 	}
 }
 
-// giveBackUnrecorded returns the device of an attachment without a record: the
-// reference plugin's, or one whose record is lost. The alias of CNI_IFNAME is
+// giveBackUnrecorded returns the device of an attachment without a record:
+// upstream's, or one whose record is lost. The alias of CNI_IFNAME is
 // its name then. Where the namespace is gone, the configured device is looked
 // for among those that came home by themselves.
 func giveBackUnrecorded(a *cniskel.Args) error {

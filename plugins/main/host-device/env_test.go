@@ -97,7 +97,7 @@ func (e *env) ip(ns *netlab.NS, args string) string {
 }
 
 // facts is what the node is like, less what the kernel makes of an IPv6 address
-// by and by. Given what it should be, it waits a while for that.
+// later. Given what it should be, it waits a while for that.
 func (e *env) facts(want netlab.Snapshot) netlab.Snapshot {
 	e.t.Helper()
 	end := time.Now().Add(netlab.Patient(3 * time.Second))

@@ -128,7 +128,7 @@ func TestPrivilegedHardware(t *testing.T) {
 		{"namespace and record gone", func(c *card) {
 			c.add()
 			c.end()
-			c.find(os.Getenv(netlab.EnvNIC)) // without a record nobody knows what to wait for
+			c.find(os.Getenv(netlab.EnvNIC)) // without a record DEL does not know what to wait for
 			if err := c.runs.Remove(attachments.ID{Network: "net", ContainerID: "a", IfName: "eth0"}, Name); err != nil {
 				c.t.Fatal(err)
 			}

@@ -25,7 +25,7 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "host-device"
 
-// Deps are the plugin's ways to the world.
+// Deps are the plugin's dependencies.
 type Deps struct {
 	IPAM    ipam.Plugin
 	Records *attachments.Dir

@@ -152,7 +152,7 @@ func (e *env) loseRecord(id string) {
 	}
 }
 
-// A device that another one has robbed of its name comes back all the same.
+// A device comes back even if another one has its name now.
 func TestPrivilegedNameTakenOnReturn(t *testing.T) {
 	t.Parallel()
 	for _, podName := range []string{"free on the host", "taken on the host"} {

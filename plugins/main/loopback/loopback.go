@@ -34,7 +34,7 @@ const device = "lo"
 // noMAC is what a result says of an interface without a hardware address.
 const noMAC = "00:00:00:00:00:00"
 
-// Deps are the plugin's ways to the world; it needs none beyond the kernel.
+// Deps are the plugin's dependencies. It needs none beyond the kernel.
 type Deps struct{}
 
 // New returns the plugin.

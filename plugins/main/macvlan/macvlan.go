@@ -20,7 +20,7 @@ import (
 // kernel's name of the device.
 const Name = "macvlan"
 
-// Deps are the plugin's ways to the world.
+// Deps are the plugin's dependencies.
 type Deps = sublink.Deps
 
 // New returns the plugin.

@@ -101,8 +101,8 @@ func (t *attach) writeIntent() error {
 	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
 }
 
-// makeVeth makes the pair, in place, with one message: the host end is up, the
-// pod's end is born inside its namespace.
+// makeVeth makes the pair, in place, with one message. The host veth is up. The
+// pod's end begins inside its namespace.
 func (t *attach) makeVeth(context.Context) error {
 	err := t.rec.Make(t.ref, func() error {
 		return t.Host.AddVeth(rtnl.VethSpec{
@@ -153,7 +153,7 @@ func (t *attach) masqueradePod(ctx context.Context) error {
 	return t.masq.Start(ctx, endpoint(t.ref, t.hostEnd, t.podEnd, t.rec.Addrs), &t.rb)
 }
 
-// waitUp returns when the host end carries frames; before, the node has no
+// waitUp returns when the host veth carries frames; before, the node has no
 // link-local address to ask for the pod's.
 func (t *attach) waitUp(ctx context.Context) (err error) {
 	t.hostEnd, err = veth.WaitUp(ctx, t.Host, t.hostEnd)

@@ -4,8 +4,8 @@ package ptp
 
 import "testing"
 
-// The node's end is the recorded one also when somebody has given it another
-// hardware address, or another name.
+// The node's end is the recorded one also when another process has given it
+// another hardware address, or another name.
 func TestPrivilegedDelReaddressed(t *testing.T) {
 	t.Parallel()
 	for _, change := range []string{"address 02:00:00:00:00:09", "name gw0"} {

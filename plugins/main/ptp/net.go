@@ -83,8 +83,8 @@ func planFor(res *types100.Result, addrs []netip.Prefix, hostIndex, podIndex int
 }
 
 // elsewhere reports that gw is none of the pod's gateways. No route of the plan
-// leads to it on the link, where it is asked for all the same: upstream makes
-// the result's routes while the subnets are on the link still.
+// leads to it, but the kernel must look for it on the link: upstream makes the
+// result's routes while the subnets are still on the link.
 func (p plan) elsewhere(gw netip.Addr) bool {
 	return gw.IsValid() && !gw.IsUnspecified() && !slices.ContainsFunc(p.hostAddrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == gw })
 }
@@ -95,7 +95,7 @@ func covers(routes []rtnl.Route, dst netip.Prefix) bool {
 	return slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst == dst })
 }
 
-// gatewayAddr is a gateway's address on the host end. A link-local one never
+// gatewayAddr is a gateway's address on the host veth. A link-local one never
 // becomes the source of what the node sends elsewhere. The gateway is the node's
 // by configuration: there is no other host to ask whether it is taken.
 func gatewayAddr(gw netip.Addr, index int) rtnl.Addr {
@@ -109,8 +109,8 @@ func gatewayAddr(gw netip.Addr, index int) rtnl.Addr {
 	return a
 }
 
-// configureHost gives the host end its addresses and routes, and lets the node
-// route. Without an IPv6 address in the pod the host end's link-local address is not used, and is not hurried: the kernel takes 15 ms
+// configureHost gives the host veth its addresses and routes, and lets the node
+// route. Without an IPv6 address in the pod the host veth's link-local address is not used, and is not hurried: the kernel takes 15 ms
 // longer to delete one that is in use.
 func (t *attach) configureHost(context.Context) error {
 	if podiface.HasV6(t.rec.Addrs) {

@@ -128,7 +128,7 @@ func (p *plugin) loadSection(ref attachments.ID) (r remembered) {
 	return r
 }
 
-// endpoint describes the pod to the datapath. The pod's gateway is the host end.
+// endpoint describes the pod to the datapath. The pod's gateway is the host veth.
 func endpoint(ref attachments.ID, host, pod rtnl.Link, addrs []netip.Prefix) loader.Endpoint {
 	return loader.Endpoint{
 		Ref:          ref,

@@ -70,7 +70,7 @@ func TestPrivilegedOneDestination(t *testing.T) {
 	}
 }
 
-// The node forwards, but its new devices do not (net.ipv4.conf.default.forwarding): the host end has to.
+// The node forwards, but its new devices do not (net.ipv4.conf.default.forwarding): the host veth has to.
 func TestPrivilegedForwardingOfHostEnd(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

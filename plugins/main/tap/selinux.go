@@ -48,8 +48,8 @@ func (kernelLabels) Run(label string, argv []string) (err error) {
 
 // makeDevice makes the tap in the calling thread's network namespace. A tap has
 // the label of the process that made it, and rules say who may open one: with a
-// label asked for, and SELinux there, ip(8) makes it under that label, as the
-// reference plugin has it.
+// label asked for, and SELinux there, ip(8) makes it under that label, as
+// upstream does.
 func (p *plugin) makeDevice(s rtnl.TapSpec, label string) error {
 	if label == "" || !p.SELinux.Enabled() {
 		return rtnl.AddTap(s)

@@ -29,7 +29,7 @@ type SELinux interface {
 	Run(label string, argv []string) error
 }
 
-// Deps are the plugin's ways to the world. SELinux may be nil: the kernel's.
+// Deps are the plugin's dependencies. SELinux may be nil: the kernel's.
 type Deps struct {
 	IPAM    ipam.Plugin
 	Records *attachments.Dir

@@ -21,7 +21,7 @@ const Name = "vlan"
 
 const maxVLAN = 4094
 
-// Deps are the plugin's ways to the world.
+// Deps are the plugin's dependencies.
 type Deps = sublink.Deps
 
 // New returns the plugin.

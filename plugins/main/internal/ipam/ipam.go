@@ -36,9 +36,9 @@ func Type(section json.RawMessage) (string, error) {
 	return kind, err
 }
 
-// Allocate asks the IPAM plugin. The release is pushed to rb first: a
-// delegate that failed may have allocated all the same. The addresses come with
-// their subnets, in the order of the result's, of which there is at least one.
+// Allocate asks the IPAM plugin. The release is pushed to rb first,
+// because a delegate that failed may still have allocated. There is at least one address.
+// The addresses come with their subnets, in the result's order.
 func Allocate(ctx context.Context, p Plugin, a *cniskel.Args, ipamType string, rb *rollback.Stack) (*types100.Result, []netip.Prefix, error) {
 	rb.Push("address of "+ipamType, func(ctx context.Context) error {
 		return p.Del(ctx, a, ipamType)

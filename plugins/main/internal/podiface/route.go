@@ -73,8 +73,8 @@ func routeOf(res *types100.Result, r *types.Route, index int) (rtnl.Route, error
 	return route, nil
 }
 
-// together joins IPv4 routes that differ in their gateways only, of which the
-// kernel would use the last alone, for nl's AddHops. Those of IPv6 it joins itself.
+// together joins IPv4 routes that differ in their gateways only, for rtnl's AddHops. The kernel
+// would use the last of them alone. It joins IPv6 routes itself.
 func together(routes []rtnl.Route) [][]rtnl.Route {
 	var out [][]rtnl.Route
 	for _, r := range routes {

@@ -66,8 +66,8 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.ID
 }
 
 // remove deletes the recorded interface, by its index, or what has its name and
-// kind when no index is recorded: an ADD of ours that was killed, or one of the
-// reference plugin. A namespace that is gone took the interface with it, as did
+// kind when no index is recorded: an ADD of Sluice that was killed, or one of
+// upstream. A namespace that is gone took the interface with it, as did
 // one that has been replaced by another under the same path.
 func (r remembered) remove(kind, ifname string) error {
 	pod, err := cniops.Reopen(r.NetNS, r.netns)

@@ -146,8 +146,8 @@ func TestPrivilegedVLANTaken(t *testing.T) {
 	}, "vlan")
 }
 
-// A master that is down: what the kernel makes of it is said by name. Kinds that
-// come up all the same are attached.
+// A master that is down: the error names it. Kinds that still come up are
+// attached.
 func TestPrivilegedMasterDown(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, s *stage) {

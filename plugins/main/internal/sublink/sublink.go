@@ -32,7 +32,7 @@ import (
 
 //go:generate go run ../../../../pkg/jsonobj/gen
 
-// Deps are a plugin's ways to the world; both are required.
+// Deps are a plugin's dependencies. Both are required.
 type Deps struct {
 	IPAM    ipam.Plugin
 	Records *attachments.Dir

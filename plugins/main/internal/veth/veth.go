@@ -30,11 +30,11 @@ import (
 const (
 	// nameTries bounds the host-side names that are tried when one is taken.
 	nameTries = 10
-	// upTimeout bounds the wait for a host end to carry frames.
+	// upTimeout bounds the wait for a host veth to carry frames.
 	upTimeout = 5 * time.Second
 )
 
-// Recorded is what an attachment record holds of a host end. Its JSON is read by
+// Recorded is what an attachment record holds of a host veth. Its JSON is read by
 // later versions.
 type Recorded struct {
 	HostIfName string `json:"hostIfName"`
@@ -51,7 +51,7 @@ func (r Recorded) MAC() net.HardwareAddr {
 	return mac
 }
 
-// HostName returns the host end's name for the given try. It follows from the
+// HostName returns the host veth's name for the given try. It follows from the
 // attachment, so that the device can be found when every record is lost.
 func HostName(ref attachments.ID, try int) string {
 	var b [12]byte
@@ -119,7 +119,7 @@ func waitUntil(ctx context.Context, index int, up func() (bool, error)) error {
 	return w.Wait(ctx, index, up)
 }
 
-// Remove deletes the host end, and with it the pair, if the device is the
+// Remove deletes the host veth, and with it the pair, if the device is the
 // recorded one. The kernel may have given its index, and the operator its name,
 // to another since.
 func (r Recorded) Remove(host *rtnl.Handle) error {
@@ -136,13 +136,13 @@ func (r Recorded) Remove(host *rtnl.Handle) error {
 	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(l.Index)), "delete %s", l.Name)
 }
 
-// same reports that l is the recorded device: by its address, or, where somebody
+// same reports that l is the recorded device: by its address, or, if another process
 // has changed that, by its name and index together.
 func (r Recorded) same(l rtnl.Link) bool {
 	return l.Kind == "veth" && (l.MAC.String() == r.HostMAC || r.HostIndex > 0 && l.Index == r.HostIndex && l.Name == r.HostIfName)
 }
 
-// RemoveDerived deletes the host end that an ADD whose record is lost made.
+// RemoveDerived deletes the host veth of an ADD whose record is lost.
 func RemoveDerived(host *rtnl.Handle, ref attachments.ID) error {
 	l, err := host.LinkByName(HostName(ref, 0))
 	if err != nil || l.Kind != "veth" {
