@@ -123,15 +123,7 @@ func (t *attach) begin(ctx context.Context) error {
 	if t.ipamType != "" {
 		t.rec.IPAM = t.IPAM
 	}
-	if err := t.writeIntent(); err != nil {
-		return err
-	}
-	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
-	return nil
-}
-
-func (t *attach) writeIntent() error {
-	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
+	return t.p.record(t.ref).Begin(&t.rb, t.args.Netns, t.rec)
 }
 
 // checkFree refuses an address of another pod before the node knows of it.
@@ -161,8 +153,8 @@ func (t *attach) endpoint() loader.Endpoint {
 func (t *attach) complete(context.Context) error {
 	t.rec.HostIndex = t.hostEnd.Index
 	t.rec.PodMAC = t.podEnd.MAC.String()
-	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	if err := t.p.record(t.ref).Complete(t.rec); err != nil {
+		return err
 	}
 	t.result.Interfaces = t.interfaces()
 	t.result.DNS = cniops.DNS(t.DNS, t.result.DNS)

@@ -7,7 +7,6 @@ import (
 	"net"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -150,15 +149,6 @@ func (r *request) checkPairs() error {
 	return nil
 }
 
-// checkResult refuses a result that the configuration's version cannot carry
-// before anything is made. With IPAM there will be an address, which every
-// version can.
-func (r *request) checkResult() error {
-	if r.ipamType != "" {
-		return nil
-	}
-	_, err := cniconf.Convert(&types100.Result{Interfaces: []*types100.Interface{{Name: r.Bridge}}}, r.Version())
-	return err
-}
+func (r *request) checkResult() error { return cniops.CheckResult(r.ipamType, r.Version()) }
 
 func (r *request) vlanGatewayName() string { return vlanGatewayName(r.Bridge, r.VLAN) }

@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
-	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
 // delConf is the little that DEL and GC read of a configuration. The rest may
@@ -50,6 +49,10 @@ func (p *plugin) loadSection(ref attachments.ID) (r remembered) {
 	return r
 }
 
+func (p *plugin) record(ref attachments.ID) cniops.Record {
+	return cniops.Record{Dir: p.Records, ID: ref, Section: Name}
+}
+
 // del detaches the pod. It needs no more than the attachment's name: what ADD
 // made is in the record, and what has no record is found by derived names.
 func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
@@ -72,25 +75,15 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, host *rtnl.Handle,
 	if !old.found {
 		old.Bridge, old.SpoofCheck = c.Bridge, c.MACSpoofChk
 	}
-	err := errors.Join(
-		ipam.Release(ctx, p.IPAM, a, c.IPAM, old.IPAM),
-		p.removeDevices(ctx, host, a, ref, old),
-	)
-	if err != nil {
-		return err
-	}
-	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+	return p.record(ref).Detach(ctx, p.IPAM, a, c.IPAM, old.IPAM, func() error { return p.removeDevices(ctx, host, a, ref, old) })
 }
 
 // removeDevices removes what the ADD made on the host: the pair, the source
 // MAC check and the datapath's endpoint.
 func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniskel.Args, ref attachments.ID, old remembered) error {
-	var errs []error
-	if old.found {
-		errs = append(errs, old.Remove(host))
-	} else {
-		errs = append(errs, veth.RemoveDerived(host, ref), p.removeNamed(host, a, old.Bridge))
-	}
+	// The pair of a pod that upstream's plugin attached has its other end on this network's bridge, or on none.
+	ours := func(end rtnl.Link) bool { return onBridge(host, end, old.Bridge) }
+	errs := []error{old.RemovePair(host, a, ref, old.found, p.Records.List, ours)}
 	if !old.found || old.Masquerade != "" {
 		errs = append(errs, p.masq().Stop(ctx, a, ref, old.Masquerade, old.Addrs))
 	}
@@ -98,15 +91,6 @@ func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniske
 		errs = append(errs, p.removeSpoofCheck(ctx, a, ref))
 	}
 	return errors.Join(errs...)
-}
-
-// removeNamed deletes the pair of a pod that upstream's plugin attached, if
-// its other end is on this network's bridge, or on none, and no attachment of
-// ours claims it.
-func (p *plugin) removeNamed(host *rtnl.Handle, a *cniskel.Args, bridge string) error {
-	return veth.RemoveNamed(host, a, func(end rtnl.Link) bool {
-		return onBridge(host, end, bridge) && !veth.Claimed(p.Records.List, end)
-	})
 }
 
 func onBridge(host *rtnl.Handle, end rtnl.Link, bridge string) bool {

@@ -14,11 +14,6 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
-const (
-	// nameTries bounds the host-side names that are tried when one is taken.
-	nameTries = 10
-)
-
 func randomHex(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
@@ -91,32 +86,14 @@ func (t *attach) removeBridge(context.Context) error {
 // makeVeth makes the pair, in place, with one message. The host veth is a port
 // of the bridge and up. The pod's end begins inside its namespace.
 func (t *attach) makeVeth(context.Context) error {
-	var err error
-	for try := range nameTries {
-		if try > 0 {
-			t.rec.HostIfName = veth.HostName(t.ref, try)
-			if err := t.writeIntent(); err != nil {
-				return err
-			}
-		}
-		if err = t.addVeth(); !errors.Is(err, rtnl.ErrExist) {
-			break
-		}
-		if taken := t.EnsureIfNameFree(t.args.IfName); taken != nil { // another process was faster
-			return taken
-		}
-	}
+	save := func() error { return t.p.record(t.ref).Write(t.args.Netns, t.rec) }
+	err := t.rec.Make(t.ref, t.addVeth, save, func() error { return t.EnsureIfNameFree(t.args.IfName) })
 	if err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "make the veth pair")
+		return err
 	}
 	t.rb.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
-	// The rest is known, or is read when the link is up.
-	t.hostEnd = rtnl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
-	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
-	}
-	if t.podEnd, err = t.Pod.LinkByName(t.args.IfName); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
+	if t.hostEnd, t.podEnd, err = t.rec.Ends(t.Host, t.Pod, t.args.IfName); err != nil {
+		return err
 	}
 	veth.NoRA(t.args.Log, t.hostEnd)
 	t.noLinkLocal()

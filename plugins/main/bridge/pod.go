@@ -13,10 +13,6 @@ func (t *attach) configurePod(ctx context.Context) error {
 	if t.DisableContainerIf {
 		return nil
 	}
-	routes, err := podiface.Routes(t.result, t.podEnd.Index)
-	if err != nil {
-		return err
-	}
 	i := podiface.Interface{NS: t.NS, Pod: t.Pod, Link: t.podEnd, Log: t.args.Log, DAD: t.EnableDAD}
-	return i.Configure(ctx, t.rec.Addrs, routes)
+	return i.ConfigureResult(ctx, t.rec.Addrs, t.result)
 }

@@ -111,11 +111,7 @@ func (t *attach) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
-	}
-	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
-	return nil
+	return t.p.record(t.ref).Begin(&t.rb, t.args.Netns, t.rec)
 }
 
 // move takes the device into the pod. The alias comes first: from then on the
@@ -157,18 +153,14 @@ func (t *attach) configure(ctx context.Context) error {
 	if t.dpdk {
 		return nil
 	}
-	routes, err := podiface.Routes(t.result, t.dev.Index)
-	if err != nil {
-		return err
-	}
 	dev := podiface.Interface{NS: t.podNS, Link: t.dev, Pod: t.pod, Log: t.args.Log, Announce: true}
-	return dev.Configure(ctx, t.addrs, routes)
+	return dev.ConfigureResult(ctx, t.addrs, t.result)
 }
 
 // complete marks the record as done and says what the pod has got.
 func (t *attach) complete(context.Context) error {
-	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	if err := t.p.record(t.ref).Complete(t.rec); err != nil {
+		return err
 	}
 	t.dev.Name = t.args.IfName // in DPDK mode all that is known of it
 	i := cniops.ResultInterface(t.dev, t.args.Netns, t.Version())

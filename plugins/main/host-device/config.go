@@ -9,13 +9,13 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
+	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
@@ -60,7 +60,7 @@ func (p *plugin) parse(a *cniskel.Args) (*request, error) {
 	if r.unspecified() {
 		return nil, cnierr.New(cnierr.CodeConfig, "missing key: one of device, hwaddr, kernelpath, pciBusID or runtimeConfig.deviceID must name the device", "")
 	}
-	return r, r.checkResult()
+	return r, cniops.CheckResult(r.ipamType, r.Version())
 }
 
 func (r *request) unspecified() bool {
@@ -159,15 +159,4 @@ func (r *request) findDriver(s sysfs) (err error) {
 	}
 	r.dpdk, err = s.inUserspace(r.PCIBusID)
 	return cnierr.Wrap(cnierr.CodeKernel, err, "find the driver of pciBusID %q", r.PCIBusID)
-}
-
-// checkResult refuses a result that the configuration's version cannot carry
-// before anything is moved. With IPAM there will be an address, which every
-// version can.
-func (r *request) checkResult() error {
-	if r.ipamType != "" {
-		return nil
-	}
-	_, err := cniconf.Convert(&types100.Result{Interfaces: []*types100.Interface{{Name: r.args.IfName}}}, r.Version())
-	return err
 }

@@ -5,7 +5,6 @@ package hostdevice
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -16,8 +15,11 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
-	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
+
+func (p *plugin) record(ref attachments.ID) cniops.Record {
+	return cniops.Record{Dir: p.Records, ID: ref, Section: Name}
+}
 
 // del gives the device back. It needs no more than the attachment's name.
 func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
@@ -89,10 +91,7 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, 
 			return giveBackUnrecorded(a)
 		}
 	}
-	if err := errors.Join(ipam.Release(ctx, p.IPAM, a, c.IPAM, old.IPAM), back()); err != nil {
-		return err
-	}
-	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+	return p.record(ref).Detach(ctx, p.IPAM, a, c.IPAM, old.IPAM, back)
 }
 
 // giveBack returns a recorded device to the host. A device that is nowhere is

@@ -9,7 +9,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
-	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -90,38 +89,28 @@ func (t *attach) begin(ctx context.Context) error {
 		Masquerade: t.masq.Backend(),
 		IPAM:       t.IPAM,
 	}
-	if err := t.writeIntent(); err != nil {
-		return err
-	}
-	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
-	return nil
-}
-
-func (t *attach) writeIntent() error {
-	return cnierr.Wrap(cnierr.CodeState, t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec), "record the attachment")
+	return t.p.record(t.ref).Begin(&t.rb, t.args.Netns, t.rec)
 }
 
 // makeVeth makes the pair, in place, with one message. The host veth is up. The
 // pod's end begins inside its namespace.
 func (t *attach) makeVeth(context.Context) error {
+	save := func() error { return t.p.record(t.ref).Write(t.args.Netns, t.rec) }
 	err := t.rec.Make(t.ref, func() error {
 		return t.Host.AddVeth(rtnl.VethSpec{
 			HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), HostUp: true,
 			PeerName: t.args.IfName, PeerNS: t.NS.Fd(), MTU: t.MTU,
 		})
-	}, t.writeIntent, func() error { return t.EnsureIfNameFree(t.args.IfName) })
+	}, save, func() error { return t.EnsureIfNameFree(t.args.IfName) })
 	if err != nil {
 		return err
 	}
 	t.rb.Push("veth "+t.rec.HostIfName, func(context.Context) error { return t.rec.Remove(t.Host) })
-	// The rest is known, or is read when the link is up.
-	t.hostEnd = rtnl.Link{Name: t.rec.HostIfName, MAC: t.rec.MAC()}
-	if t.hostEnd.Index, err = t.Host.IndexByName(t.rec.HostIfName); err != nil {
-		return cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
+	if t.hostEnd, t.podEnd, err = t.rec.Ends(t.Host, t.Pod, t.args.IfName); err != nil {
+		return err
 	}
 	veth.NoRA(t.args.Log, t.hostEnd)
-	t.podEnd, err = t.Pod.LinkByName(t.args.IfName)
-	return cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
+	return nil
 }
 
 // allocate asks the IPAM plugin and plans what follows from its answer.
@@ -163,8 +152,8 @@ func (t *attach) waitUp(ctx context.Context) (err error) {
 // complete marks the record as done and finishes the result.
 func (t *attach) complete(context.Context) error {
 	t.rec.HostIndex = t.hostEnd.Index
-	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	if err := t.p.record(t.ref).Complete(t.rec); err != nil {
+		return err
 	}
 	t.result.Interfaces = []*types100.Interface{
 		cniops.ResultInterface(t.hostEnd, "", t.Version()),

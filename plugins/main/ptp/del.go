@@ -12,8 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
-	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
-	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 // del detaches the pod. It needs no more than the attachment's name: what ADD
@@ -47,35 +45,17 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.ID
 	}
 	defer host.Close()
 	old := p.loadSection(ref)
-	err = errors.Join(
-		ipam.Release(ctx, p.IPAM, a, section, old.IPAM),
-		p.removeDevices(ctx, host, a, ref, old),
-	)
-	if err != nil {
-		return err
-	}
-	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+	return p.record(ref).Detach(ctx, p.IPAM, a, section, old.IPAM, func() error { return p.removeDevices(ctx, host, a, ref, old) })
 }
 
 // removeDevices removes what the ADD made on the node: the pair, with which its
 // addresses and routes go, and the masquerading.
 func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniskel.Args, ref attachments.ID, old remembered) error {
-	var errs []error
-	if old.found {
-		errs = append(errs, old.Remove(host))
-	} else {
-		errs = append(errs, veth.RemoveDerived(host, ref), p.removeNamed(host, a))
-	}
+	// The pair of a pod that upstream's plugin attached has its other end on nothing.
+	ours := func(end rtnl.Link) bool { return end.MasterIndex == 0 }
+	errs := []error{old.RemovePair(host, a, ref, old.found, p.Records.List, ours)}
 	if !old.found || old.Masquerade != "" {
 		errs = append(errs, p.masq().Stop(ctx, a, ref, old.Masquerade, old.Addrs))
 	}
 	return errors.Join(errs...)
-}
-
-// removeNamed deletes the pair of a pod that upstream's plugin attached, if
-// its other end is no port of anything and no attachment of ours claims it.
-func (p *plugin) removeNamed(host *rtnl.Handle, a *cniskel.Args) error {
-	return veth.RemoveNamed(host, a, func(end rtnl.Link) bool {
-		return end.MasterIndex == 0 && !veth.Claimed(p.Records.List, end)
-	})
 }

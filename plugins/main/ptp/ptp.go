@@ -128,6 +128,10 @@ func (p *plugin) loadSection(ref attachments.ID) (r remembered) {
 	return r
 }
 
+func (p *plugin) record(ref attachments.ID) cniops.Record {
+	return cniops.Record{Dir: p.Records, ID: ref, Section: Name}
+}
+
 // endpoint describes the pod to the datapath. The pod's gateway is the host veth.
 func endpoint(ref attachments.ID, host, pod rtnl.Link, addrs []netip.Prefix) loader.Endpoint {
 	return loader.Endpoint{

@@ -92,11 +92,7 @@ func (t *attach) begin(context.Context) error {
 	if t.ipamType != "" {
 		t.rec.IPAM = t.IPAM
 	}
-	if err := t.p.Records.Begin(t.ref, t.args.Netns, Name, t.rec); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
-	}
-	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, Name) })
-	return nil
+	return t.p.record(t.ref).Begin(&t.rb, t.args.Netns, t.rec)
 }
 
 func (t *attach) makeTap(context.Context) error {
@@ -154,17 +150,13 @@ func (t *attach) allocate(ctx context.Context) (err error) {
 }
 
 func (t *attach) configure(ctx context.Context) error {
-	routes, err := podiface.Routes(t.result, t.dev.Index)
-	if err != nil {
-		return err
-	}
 	dev := podiface.Interface{NS: t.NS, Link: t.dev, Pod: t.Pod, Log: t.args.Log}
-	return dev.Configure(ctx, t.addrs, routes)
+	return dev.ConfigureResult(ctx, t.addrs, t.result)
 }
 
 func (t *attach) complete(context.Context) error {
-	if err := t.p.Records.Complete(t.ref, Name, t.rec); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	if err := t.p.record(t.ref).Complete(t.rec); err != nil {
+		return err
 	}
 	t.result.Interfaces = []*types100.Interface{cniops.ResultInterface(t.dev, t.args.Netns, t.Version())}
 	t.result.DNS = cniops.DNS(t.DNS, t.result.DNS)

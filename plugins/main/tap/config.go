@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
@@ -72,7 +71,7 @@ func parse(a *cniskel.Args) (*request, error) {
 	if strings.ContainsAny(r.SELinuxContext, "\x00\n") {
 		return nil, cnierr.Config("selinuxContext", r.SELinuxContext, "not a label")
 	}
-	return r, r.checkResult()
+	return r, cniops.CheckResult(r.ipamType, r.Version())
 }
 
 // wantedMAC looks in all the places of the main plugins but one: args.cni is
@@ -81,15 +80,4 @@ func (r *request) wantedMAC() (net.HardwareAddr, error) {
 	c := r.Common
 	c.Args = nil
 	return cniops.MAC(r.args, &c, r.MAC)
-}
-
-// checkResult refuses a result that the configuration's version cannot carry
-// before anything is made. With IPAM there will be an address, which every
-// version can.
-func (r *request) checkResult() error {
-	if r.ipamType != "" {
-		return nil
-	}
-	_, err := cniconf.Convert(&types100.Result{Interfaces: []*types100.Interface{{Name: r.args.IfName}}}, r.Version())
-	return err
 }

@@ -11,8 +11,11 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
-	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
+
+func (p *plugin) record(ref attachments.ID) cniops.Record {
+	return cniops.Record{Dir: p.Records, ID: ref, Section: Name}
+}
 
 // del removes the device and releases the addresses. It needs no more than the
 // attachment's name.
@@ -31,13 +34,7 @@ func (p *plugin) detach(ctx context.Context, a *cniskel.Args, c cniops.DelConf, 
 	if !found && p.Records.Claimed(ref, a.Netns) {
 		paths = nil // the interface is another attachment's
 	}
-	if err := errors.Join(
-		ipam.Release(ctx, p.IPAM, a, c.IPAM, old.IPAM),
-		removeIn(paths, old.NetNS, ref.IfName),
-	); err != nil {
-		return err
-	}
-	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
+	return p.record(ref).Detach(ctx, p.IPAM, a, c.IPAM, old.IPAM, func() error { return removeIn(paths, old.NetNS, ref.IfName) })
 }
 
 // removeIn deletes the tap of that name in the namespace that it was made in, as

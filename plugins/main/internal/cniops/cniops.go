@@ -125,6 +125,16 @@ func CheckMTU(mtu int) error {
 	return nil
 }
 
+// CheckResult refuses a call whose result the configuration's version cannot carry, before anything is made. With IPAM there
+// will be an address, which every version can carry.
+func CheckResult(ipamType, version string) error {
+	if ipamType != "" {
+		return nil
+	}
+	_, err := cniconf.Convert(&types100.Result{Interfaces: []*types100.Interface{{}}}, version)
+	return err
+}
+
 // MAC returns the hardware address that a call wants, nil for none: of the
 // configuration's own key (empty where the plugin has none), CNI_ARGS "MAC",
 // args.cni.mac and runtimeConfig.mac, the last one that is given.

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"time"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -84,6 +85,15 @@ func (i *Interface) Configure(ctx context.Context, addrs []netip.Prefix, routes 
 		return cnierr.Wrap(cnierr.CodeKernel, i.NS.Do(func() error { i.wish(i.dadKeys()); return nil }), "enter the pod's namespace")
 	}
 	return nil
+}
+
+// ConfigureResult is Configure with the routes of a result.
+func (i *Interface) ConfigureResult(ctx context.Context, addrs []netip.Prefix, res *types100.Result) error {
+	routes, err := Routes(res, i.Link.Index)
+	if err != nil {
+		return err
+	}
+	return i.Configure(ctx, addrs, routes)
 }
 
 // sysctls runs inside the pod's namespace.

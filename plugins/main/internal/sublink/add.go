@@ -87,11 +87,7 @@ func (t *attach) begin(context.Context) error {
 		}
 	}
 	t.rec = section{NetNS: t.NS.Inode(), Master: t.master.Name, IPAM: t.IPAM}
-	if err := t.p.Records.Begin(t.ref, t.Args.Netns, t.p.Name, t.rec); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")
-	}
-	t.rb.Push("attachment record", func(context.Context) error { return t.p.Records.Remove(t.ref, t.p.Name) })
-	return nil
+	return t.p.record(t.ref).Begin(&t.rb, t.Args.Netns, t.rec)
 }
 
 // makeLink makes the interface where it belongs, under its name.
@@ -173,12 +169,8 @@ func (t *attach) allocate(ctx context.Context) error {
 
 // configure gives the interface its addresses and routes and sets it up.
 func (t *attach) configure(ctx context.Context) error {
-	routes, err := podiface.Routes(t.result, t.link.Index)
-	if err != nil {
-		return err
-	}
 	i := podiface.Interface{NS: t.NS, Pod: t.Pod, Link: t.link, Log: t.Args.Log, DAD: t.EnableDAD, Announce: t.Announce}
-	err = i.Configure(ctx, t.rec.Addrs, routes)
+	err := i.ConfigureResult(ctx, t.rec.Addrs, t.result)
 	if errors.Is(err, unix.ENETDOWN) && t.HasMaster && !t.master.Up {
 		return cnierr.Wrap(cnierr.CodeConfig, err, "invalid master %q: the interface is down", t.master.Name)
 	}
@@ -188,8 +180,8 @@ func (t *attach) configure(ctx context.Context) error {
 // complete marks the record as done and finishes the result.
 func (t *attach) complete(context.Context) error {
 	t.rec.Index = t.link.Index
-	if err := t.p.Records.Complete(t.ref, t.p.Name, t.rec); err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "complete the attachment record")
+	if err := t.p.record(t.ref).Complete(t.rec); err != nil {
+		return err
 	}
 	t.result.Interfaces = []*types100.Interface{cniops.ResultInterface(t.link, t.Args.Netns, t.Version())}
 	return nil

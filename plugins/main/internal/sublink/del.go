@@ -5,15 +5,17 @@ package sublink
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
-	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
+
+func (p *plugin) record(ref attachments.ID) cniops.Record {
+	return cniops.Record{Dir: p.Records, ID: ref, Section: p.Name}
+}
 
 // del detaches the pod. It reads no more of the configuration than the
 // network's name and ipam: a master that is gone, or keys that ADD would
@@ -55,14 +57,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 // detach removes the interface, releases the address and then forgets the
 // attachment. It goes on after an error; the record stays while something is left.
 func (p *plugin) detach(ctx context.Context, a *cniskel.Args, ref attachments.ID, old remembered, section json.RawMessage) error {
-	err := errors.Join(
-		ipam.Release(ctx, p.IPAM, a, section, old.IPAM),
-		old.remove(p.Name, ref.IfName),
-	)
-	if err != nil {
-		return err
-	}
-	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, p.Name), "remove the attachment record")
+	return p.record(ref).Detach(ctx, p.IPAM, a, section, old.IPAM, func() error { return old.remove(p.Name, ref.IfName) })
 }
 
 // remove deletes the recorded interface, by its index, or what has its name and

@@ -138,10 +138,11 @@ func (p *plugin) parse(a *cniskel.Args, status bool) (*Request, error) {
 	if why := cniconf.BadLinkName(r.Master.Master); why != "" {
 		return nil, cnierr.Config("master", r.Master.Master, why)
 	}
-	if r.ipamType == "" && r.Given == nil { // not every version can express a result without an address
-		if _, err := cniconf.Convert(&types100.Result{Interfaces: []*types100.Interface{{}}}, r.Version()); err != nil {
-			return nil, err
-		}
+	if r.Given != nil { // there will be an address
+		return r, nil
+	}
+	if err := cniops.CheckResult(r.ipamType, r.Version()); err != nil {
+		return nil, err
 	}
 	return r, nil
 }

@@ -90,6 +90,17 @@ func (r *Recorded) Make(ref attachments.ID, add, save, nameFree func() error) er
 	return cnierr.New(cnierr.CodeConflict, "make the veth pair: "+HostName(ref, 0)+" and all other names tried for the host end are taken", "")
 }
 
+// Ends returns both ends of a pair that Make has made. Of the host veth they are the name, the address and the index: the
+// rest is read when the link is up.
+func (r Recorded) Ends(host, pod *rtnl.Handle, ifname string) (hostEnd, podEnd rtnl.Link, err error) {
+	hostEnd = rtnl.Link{Name: r.HostIfName, MAC: r.MAC()}
+	if hostEnd.Index, err = host.IndexByName(r.HostIfName); err != nil {
+		return hostEnd, podEnd, cnierr.Wrap(cnierr.CodeKernel, err, "look up the host end")
+	}
+	podEnd, err = pod.LinkByName(ifname)
+	return hostEnd, podEnd, cnierr.Wrap(cnierr.CodeKernel, err, "look up the pod's end")
+}
+
 // WaitUp returns the link once it carries frames, which it does at once or in a
 // matter of milliseconds unless the node is in trouble. The calling thread is in
 // host's namespace.
@@ -142,8 +153,20 @@ func (r Recorded) same(l rtnl.Link) bool {
 	return l.Kind == "veth" && (l.MAC.String() == r.HostMAC || r.HostIndex > 0 && l.Index == r.HostIndex && l.Name == r.HostIfName)
 }
 
-// RemoveDerived deletes the host veth of an ADD whose record is lost.
-func RemoveDerived(host *rtnl.Handle, ref attachments.ID) error {
+// RemovePair deletes the pair of an attachment: the recorded one. Without a record (found is false) it is the one with the
+// derived name, and the one that upstream's plugin made, if ours accepts its host veth and no record claims it.
+func (r Recorded) RemovePair(
+	host *rtnl.Handle, a *cniskel.Args, ref attachments.ID, found bool, list func(network string) ([]*attachments.Record, error), ours func(end rtnl.Link) bool,
+) error {
+	if found {
+		return r.Remove(host)
+	}
+	unclaimed := func(end rtnl.Link) bool { return ours(end) && !claimed(list, end) }
+	return errors.Join(removeDerived(host, ref), removeNamed(host, a, unclaimed))
+}
+
+// removeDerived deletes the host veth of an ADD whose record is lost.
+func removeDerived(host *rtnl.Handle, ref attachments.ID) error {
 	l, err := host.LinkByName(HostName(ref, 0))
 	if err != nil || l.Kind != "veth" {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up the host end")
@@ -151,10 +174,10 @@ func RemoveDerived(host *rtnl.Handle, ref attachments.ID) error {
 	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(l.Index)), "delete %s", l.Name)
 }
 
-// RemoveNamed deletes the pair of a pod that another plugin suite attached: the
+// removeNamed deletes the pair of a pod that another plugin suite attached: the
 // interface CNI_IFNAME, if it is a veth whose other end ours accepts. A namespace
 // that is gone took its end with it.
-func RemoveNamed(host *rtnl.Handle, a *cniskel.Args, ours func(end rtnl.Link) bool) error {
+func removeNamed(host *rtnl.Handle, a *cniskel.Args, ours func(end rtnl.Link) bool) error {
 	if a.Netns == "" || a.IfName == "" {
 		return nil
 	}
@@ -182,10 +205,10 @@ func RemoveNamed(host *rtnl.Handle, a *cniskel.Args, ours func(end rtnl.Link) bo
 	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(end.Index)), "delete %s", end.Name)
 }
 
-// Claimed reports that some plugin's section of some attachment's record names the
+// claimed reports that some plugin's section of some attachment's record names the
 // device, or that nothing tells. It reads all records; only attachments
 // without one come here.
-func Claimed(list func(network string) ([]*attachments.Record, error), l rtnl.Link) bool {
+func claimed(list func(network string) ([]*attachments.Record, error), l rtnl.Link) bool {
 	records, err := list("")
 	if err != nil {
 		return true
