@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/test/vm/image"
 	"github.com/sluice-cni/sluice/test/vm/qemu"
 	"github.com/sluice-cni/sluice/test/vm/suite"
+	"github.com/sluice-cni/sluice/test/vm/unit"
 )
 
 // Where things are in a machine.
@@ -39,6 +41,9 @@ type work struct {
 	build    string // of the binaries, kept from run to run
 	base     string // archive of the tools
 	packages []suite.Package
+	files    []string // of the tree
+	inputs   unit.Inputs
+	digests  map[string][2]string // of each package: its binary, what its tests read
 }
 
 // prepare builds everything that does not depend on the kernel.
@@ -61,14 +66,49 @@ func (o *options) prepare(ctx context.Context) (_ *work, err error) {
 	if w.base, err = o.baseArchive(ctx); err != nil {
 		return nil, err
 	}
-	o.removeLeftovers()
-	if w.dir, err = os.MkdirTemp(o.cache, "run-"); err != nil {
+	if w.files, err = sourceFiles(ctx, o.root); err != nil {
 		return nil, err
 	}
-	if err := w.testArchive(ctx); err != nil {
-		return nil, errors.Join(err, w.close())
+	if err := w.digest(); err != nil {
+		return nil, err
 	}
-	return w, nil
+	o.removeLeftovers()
+	w.dir, err = os.MkdirTemp(o.cache, "run-")
+	return w, err
+}
+
+// digest finds what the results of units depend on.
+func (w *work) digest() error {
+	w.digests = map[string][2]string{}
+	for _, p := range w.packages {
+		binary, err := unit.Digest(w.build, "tests/"+p.BinaryName())
+		if err != nil {
+			return err
+		}
+		data, err := unit.Digest(w.root, suite.Data(p, w.files)...)
+		if err != nil {
+			return err
+		}
+		w.digests[p.Path] = [2]string{binary, data}
+	}
+	programs := []string{"bin/sluice"}
+	for _, p := range install.Programs() {
+		programs = append(programs, "bin/"+p.Name)
+	}
+	var err error
+	if w.inputs.Plugins, err = unit.Digest(w.build, programs...); err != nil {
+		return err
+	}
+	w.inputs.Guest, err = unit.Digest(w.build, "guest")
+	w.inputs.Tools = filepath.Base(w.base)
+	return err
+}
+
+// sign sets the key of a unit under a kernel.
+func (w *work) sign(k kernel, u *unit.Unit) error {
+	in, of := w.inputs, w.digests[u.Package.Path]
+	in.Release, in.Series, in.Binary, in.Data = k.Release, k.Series, of[0], of[1]
+	return u.Sign(in)
 }
 
 // find returns the packages to test, at least one.
@@ -85,10 +125,6 @@ func (o *options) find(ctx context.Context) ([]suite.Package, error) {
 func (o *options) buildDir() string {
 	return filepath.Join(o.cache, "build", fmt.Sprintf("%x", sha256.Sum256([]byte(o.root)))[:12])
 }
-
-// tests is the archive of what this run tests, for all kernels: another run of
-// the same tree may build other binaries at the same time.
-func (w *work) tests() string { return filepath.Join(w.dir, "tests.cpio") }
 
 // removeLeftovers takes away what killed runs have left, once it is a day old.
 func (o *options) removeLeftovers() {
@@ -133,25 +169,25 @@ func (o *options) baseArchive(ctx context.Context) (string, error) {
 	return file, os.Rename(file+".new", file)
 }
 
-// initrd writes a kernel's initramfs: tools, modules, tests and what to do, in
-// that order.
-func (w *work) initrd(k kernel) (_ string, err error) {
-	todo := filepath.Join(w.dir, "todo-"+k.Series+".cpio")
-	if err := w.todoArchive(todo, k); err != nil {
+// initrd writes a machine's initramfs: tools, modules, tests and what to do, in
+// that order. packages are those whose tests it has. name is the machine's.
+func (w *work) initrd(k kernel, name string, set *suite.Set, packages []suite.Package) (_ string, err error) {
+	tests := filepath.Join(w.dir, "tests-"+name+".cpio")
+	if err := w.testArchive(tests, set, packages); err != nil {
 		return "", err
 	}
-	name := filepath.Join(w.dir, "initrd-"+k.Series)
-	out, err := os.Create(name)
+	file := filepath.Join(w.dir, "initrd-"+name)
+	out, err := os.Create(file)
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, out.Close(), os.Remove(todo)) }()
-	for _, part := range []string{w.base, k.Modules, w.tests(), todo} {
+	defer func() { err = errors.Join(err, out.Close(), os.Remove(tests)) }()
+	for _, part := range []string{w.base, k.Modules, tests} {
 		if err := appendFile(out, part); err != nil {
 			return "", err
 		}
 	}
-	return name, nil
+	return file, nil
 }
 
 func appendFile(to io.Writer, name string) error {
@@ -164,31 +200,27 @@ func appendFile(to io.Writer, name string) error {
 	return err
 }
 
-// todoArchive says what a machine runs.
-func (w *work) todoArchive(name string, k kernel) error {
-	raw, err := w.set(k.Series).JSON()
+// testArchive packs what changes: files of the tree that tests read, the
+// binaries, and what a machine runs. A shell and a command have the whole tree.
+func (w *work) testArchive(name string, set *suite.Set, packages []suite.Package) error {
+	raw, err := set.JSON()
 	if err != nil {
 		return err
+	}
+	files := w.files
+	if w.shell == "" && w.exec == "" {
+		files = nil
+		for _, p := range packages {
+			files = append(files, suite.Data(p, w.files)...)
+		}
+		slices.Sort(files)
+		files = slices.Compact(files)
 	}
 	a, err := image.Create(name)
 	if err != nil {
 		return err
 	}
 	a.Text(guestHome[1:]+"/suites.json", string(raw), 0o644)
-	return a.Close()
-}
-
-// testArchive packs what changes: the tree's files, so that tests find what
-// they read, and the binaries.
-func (w *work) testArchive(ctx context.Context) error {
-	files, err := sourceFiles(ctx, w.root)
-	if err != nil {
-		return err
-	}
-	a, err := image.Create(w.tests())
-	if err != nil {
-		return err
-	}
 	for _, f := range files {
 		a.File(filepath.Join(w.root, f), filepath.Join(guestSource, f)[1:])
 	}
@@ -210,29 +242,53 @@ func (w *work) testArchive(ctx context.Context) error {
 	if w.exec != "" {
 		a.Text(suite.ExecScript[1:], "PATH="+guestHome+"/bin:$PATH\n"+w.exec+"\n", 0o755)
 	}
-	for _, p := range w.packages {
+	a.Dir(guestSource[1:])
+	for _, p := range packages {
+		a.Dir(filepath.Join(guestSource, p.Path)[1:])
 		a.File(filepath.Join(w.build, "tests", p.BinaryName()), guestHome[1:]+"/tests/"+p.BinaryName())
 	}
 	return a.Close()
 }
 
 // set describes what a machine of a series runs.
-func (w *work) set(series string) *suite.Set {
+func (w *work) set(series string, units []unit.Unit) *suite.Set {
 	s := &suite.Set{
 		Env: map[string]string{
 			testbin.EnvDir: guestHome + "/bin", netlab.EnvPatience: fmt.Sprint(w.patience), EnvKernel: series, netlab.EnvNIC: qemu.NIC,
 		},
-		Args:    w.testArgs(),
+		Args:    []string{"-test.count=1"},
 		Timeout: suite.Duration{Duration: w.timeout},
 	}
-	for _, p := range w.packages {
-		u := suite.Suite{Package: p.Path, Binary: guestHome + "/tests/" + p.BinaryName(), Dir: guestSource + "/" + p.Path}
-		if strings.HasPrefix(p.Path, e2ePackages) && !w.everyTest(series) && w.everything() {
-			u.Args = []string{w.skipArg(endsOnly.Pattern())}
-		}
-		s.Suites = append(s.Suites, u)
+	for _, u := range units {
+		s.Suites = append(s.Suites, suite.Suite{
+			Package: u.Package.Path, Binary: guestHome + "/tests/" + u.Package.BinaryName(), Dir: guestSource + "/" + u.Package.Path,
+			Args: []string{"-test.run=" + u.Run, "-test.skip=" + u.Skip},
+		})
 	}
 	return s
+}
+
+// units are those of a series, each as it is now.
+func (w *work) units(k kernel) (units []unit.Unit, err error) {
+	for _, p := range w.packages {
+		some := []unit.Unit{unit.Whole(p, w.run, strings.TrimPrefix(w.skipArg(w.skip), skipFlag))}
+		if w.everything() {
+			skips := []string{suite.NotHere.Pattern()}
+			if !w.everyTest(k.Series) {
+				skips = append(skips, leftOut(p.Path)...)
+			}
+			if some, err = unit.Divide(p, skips...); err != nil {
+				return nil, err
+			}
+		}
+		for _, u := range some {
+			if err := w.sign(k, &u); err != nil {
+				return nil, err
+			}
+			units = append(units, u)
+		}
+	}
+	return units, nil
 }
 
 func (o *options) testArgs() []string {
@@ -244,8 +300,10 @@ func (o *options) skipArg(more string) string {
 	if more != "" {
 		more = "|" + more
 	}
-	return "-test.skip=" + suite.NotHere.Pattern() + more
+	return skipFlag + suite.NotHere.Pattern() + more
 }
+
+const skipFlag = "-test.skip="
 
 // everything reports whether tests were not selected.
 func (o *options) everything() bool { return o.run == defaultRun && o.skip == "" }

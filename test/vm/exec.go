@@ -42,7 +42,7 @@ func (o *options) runExec(ctx context.Context) (err error) {
 }
 
 func (w *work) execIn(ctx context.Context, e *qemu.Emulator, k kernel) error {
-	initrd, err := w.initrd(k)
+	initrd, err := w.initrd(k, k.Series, w.set(k.Series, nil), nil)
 	if err != nil {
 		return err
 	}

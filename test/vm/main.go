@@ -24,6 +24,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -56,15 +57,6 @@ var quickRun = suite.Names{
 	"Modes$", "EDT$", "Join$", "AttachModes$", "Fallback$", "VLANPod$", "DummyPod$", "PolicyIsolated$", "InsidePortmapTraffic$",
 }
 
-// endsOnly are tests of e2ePackages about netfilter's tables, what backends have
-// in common, and DHCP: they ask nothing of a kernel's BPF, and are a third of those
-// packages' time. They run under the first and the last kernel of the matrix.
-var endsOnly = suite.Names{
-	"Netfilter", "IPTables", "DHCP", "Parity$", "DelAcrossBackends$", "MixedAtOnce$", "LocalnetIsGuarded$", "Flannel$",
-}
-
-const e2ePackages = "test/e2e/"
-
 type options struct {
 	kernels  []string
 	packages []string
@@ -80,7 +72,8 @@ type options struct {
 	quick    bool
 	refresh  bool
 	again    bool
-	add      bool
+	fresh    bool
+	source   bool
 	update   bool
 	verbose  bool
 	icount   bool
@@ -97,6 +90,8 @@ func main() {
 		switch {
 		case list:
 			err = o.list(ctx)
+		case o.source:
+			err = o.printSource(ctx)
 		case o.build != "":
 			err = o.buildHere(ctx)
 		case o.shell != "":
@@ -126,8 +121,9 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	flag.StringVar(&o.docs, "docs", "", "write the table to a `file`")
 	flag.BoolVar(&list, "list", false, "list kernels and packages")
 	flag.BoolVar(&o.refresh, "refresh", false, "look for newer packages of the kernels")
-	flag.BoolVar(&o.again, "again", false, "judge what the last machines reported, without booting any")
-	flag.BoolVar(&o.add, "add", false, "keep what earlier machines reported of other tests, for -again")
+	flag.BoolVar(&o.again, "again", false, "judge the results that are kept, without booting a machine")
+	flag.BoolVar(&o.fresh, "fresh", false, "run everything, also what is kept from earlier runs")
+	flag.BoolVar(&o.source, "source", false, "build, and print the digest of what would be tested")
 	flag.BoolVar(&o.update, "update", false, "take what is seen as what is expected: skips, instruction budgets")
 	flag.BoolVar(&o.verbose, "v", false, "print what the tests print")
 	flag.BoolVar(&o.icount, "icount", false, "count instructions even where KVM would work: for what is timed inside")
@@ -138,11 +134,11 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	if o.quick && *kernels == allKernels {
 		*kernels = quickKernels
 	}
+	o.kernels = strings.Split(*kernels, ",")
+	o.packages = flag.Args()
 	if err := o.check(); err != nil {
 		return o, list, err
 	}
-	o.kernels = strings.Split(*kernels, ",")
-	o.packages = flag.Args()
 	if o.quick && o.run == defaultRun {
 		o.run = quickRun.Pattern()
 	}
@@ -173,5 +169,18 @@ func (o *options) check() error {
 	if o.parallel < 1 {
 		return fmt.Errorf("-parallel %d: no machine would ever be started", o.parallel)
 	}
+	if o.docs != "" && (!o.everything() || o.quick || len(o.packages) > 0 || !sameKernels(o.kernels)) {
+		return errors.New("-docs needs all kernels, packages and tests: its table is of everything")
+	}
+	if o.again && (o.fresh || !o.everything()) {
+		return errors.New("-again judges what is kept: not with -fresh, nor of tests that -run or -skip select")
+	}
 	return nil
+}
+
+// sameKernels reports whether these are all kernels, in any order.
+func sameKernels(some []string) bool {
+	all := strings.Split(allKernels, ",")
+	slices.Sort(all)
+	return slices.Equal(slices.Sorted(slices.Values(some)), all)
 }

@@ -3,34 +3,35 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/test/vm/qemu"
 	"github.com/sluice-cni/sluice/test/vm/result"
 	"github.com/sluice-cni/sluice/test/vm/suite"
+	"github.com/sluice-cni/sluice/test/vm/unit"
 )
 
-// finished is what one kernel's machine had to say.
+// finished is what the machines of one kernel had to say, now or in an earlier run.
 type finished struct {
-	kernel  kernel
-	run     *result.Run
-	seconds float64
-	cpu     float64
-	// retries counts machines that ended without an exit status: the fault of
-	// the emulator, or of a kernel that crashed.
-	retries int
-	status  int
-	trouble []string
-	err     error
+	kernel kernel
+	run    *result.Run
+	// units are those of the kernel, kept how many were not run again, and
+	// missing the names of those that nothing is known of.
+	units, kept int
+	missing     []string
+	trouble     []string
+	// machines were started, and took so many seconds of processor time.
+	machines int
+	cpu      float64
+	errs     []error
 }
 
 func (o *options) runMatrix(ctx context.Context) (err error) {
@@ -46,9 +47,6 @@ func (o *options) runMatrix(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if o.again {
-		return o.judgeAgain(ctx, version, kernels)
-	}
 	w, err := o.prepare(ctx)
 	if err != nil {
 		return err
@@ -57,18 +55,20 @@ func (o *options) runMatrix(ctx context.Context) (err error) {
 	if err := w.accelerate(ctx, e, kernels[0]); err != nil {
 		return err
 	}
-	all := make([]*finished, len(kernels))
-	slots := make(chan struct{}, o.parallel)
-	var running sync.WaitGroup
-	for i, k := range kernels {
-		slots <- struct{}{} // in the order asked for
-		running.Go(func() {
-			defer func() { <-slots }()
-			all[i] = w.one(ctx, e, k)
-		})
+	w.inputs.Machine = fmt.Sprintf("QEMU %s, %s, patience %v", version, e.Accel, w.patience)
+	s := &session{work: w, store: w.store(), boot: w.bootWith(e)}
+	all, err := s.runAll(ctx, kernels)
+	return errors.Join(err, w.report(fmt.Sprintf("QEMU %s, %s", version, e.Accel), all))
+}
+
+// store is where results are kept: of selected tests only as long as the run.
+func (w *work) store() *unit.Store {
+	if !w.everything() {
+		return &unit.Store{Dir: filepath.Join(w.dir, "results")}
 	}
-	running.Wait()
-	return w.report(fmt.Sprintf("QEMU %s, %s", version, e.Accel), all)
+	s := &unit.Store{Dir: filepath.Join(w.cache, "results"), Fresh: w.fresh}
+	s.Prune()
+	return s
 }
 
 // accelerate chooses what e runs instructions by: it counts them, unless a machine
@@ -78,7 +78,7 @@ func (w *work) accelerate(ctx context.Context, e *qemu.Emulator, k kernel) error
 	if _, err := os.Stat("/dev/kvm"); err != nil || w.icount {
 		return nil //nolint:nilerr // the ordinary case
 	}
-	initrd, err := w.initrd(k)
+	initrd, err := w.initrd(k, "kvm", w.set(k.Series, nil), nil)
 	if err != nil {
 		return err
 	}
@@ -88,129 +88,88 @@ func (w *work) accelerate(ctx context.Context, e *qemu.Emulator, k kernel) error
 	return os.Remove(initrd)
 }
 
-// judgeAgain reads what the last machine of each kernel left behind.
-func (o *options) judgeAgain(ctx context.Context, version string, kernels []kernel) error {
-	w := &work{options: o, build: o.buildDir()}
-	var err error
-	if w.packages, err = o.find(ctx); err != nil {
-		return err
-	}
-	all := make([]*finished, len(kernels))
-	for i, k := range kernels {
-		m := &qemu.Machine{Dir: w.logs(k)}
-		all[i] = &finished{kernel: k}
-		all[i].read(m, m.Left())
-	}
-	return w.report("QEMU "+version, all)
-}
-
-// one runs a kernel's machine, twice when the first ends without a status.
-func (w *work) one(ctx context.Context, e *qemu.Emulator, k kernel) *finished {
-	f := &finished{kernel: k}
-	initrd, err := w.initrd(k)
-	if err != nil {
-		f.err = err
-		return f
-	}
-	defer os.Remove(initrd)
-	defer w.keepLogs(k)
-	for {
-		m := &qemu.Machine{
-			Kernel: k.Vmlinux, Initrd: initrd, Mode: "run", Dir: filepath.Join(w.dir, "logs", k.Series),
-			Timeout: 10*time.Minute + 4*w.timeout,
+// bootWith boots machines by e.
+func (w *work) bootWith(e *qemu.Emulator) bootFunc {
+	return func(ctx context.Context, k kernel, name string, units []unit.Unit, ended func(i int, report string, trouble []string)) (*booted, error) {
+		var packages []suite.Package
+		for _, u := range units {
+			if !slices.ContainsFunc(packages, func(p suite.Package) bool { return p.Path == u.Package.Path }) {
+				packages = append(packages, u.Package)
+			}
 		}
-		stop := follow(m.Results(), k.Series, w.verbose)
+		initrd, err := w.initrd(k, k.Series+"-"+name, w.set(k.Series, units), packages)
+		if err != nil {
+			return nil, err
+		}
+		defer os.Remove(initrd)
+		m := &qemu.Machine{
+			Kernel: k.Vmlinux, Initrd: initrd, Mode: "run", Dir: filepath.Join(w.logs(k), name), Timeout: 10*time.Minute + 4*w.timeout,
+		}
+		f := &follower{machine: m, ended: ended}
+		stop := f.follow()
 		o, err := e.Run(ctx, m)
 		stop()
 		if err != nil {
-			f.err = err
-			return f
+			return nil, err
 		}
-		f.read(m, o)
-		if o.Finished || ctx.Err() != nil || f.retries == 1 {
-			return f
-		}
-		f.retries++
-		fmt.Fprintf(os.Stderr, "%s: no exit status (%v), trying again; see %s.first\n", k.Series, o.Err, filepath.Join(w.logs(k), "console.log"))
-		_ = os.Rename(m.Console(), m.Console()+".first")
+		return &booted{Outcome: o, rest: f.rest, trouble: f.trouble}, nil
 	}
 }
 
-// logs is where what a kernel's last machine said is kept.
+// logs is where what a kernel's last machines said is kept.
 func (w *work) logs(k kernel) string {
 	dir := "logs"
 	if w.exec != "" {
-		dir = "exec-logs" // what -again reads is of tests
+		dir = "exec-logs"
 	}
 	return filepath.Join(w.build, dir, k.Series)
 }
 
-// keepLogs moves the files there from the run's own directory, which other runs
-// of the same tree do not write to. With -add, what was there comes first: a test's last run counts.
+// keepLogs moves the files of a command's machine there from the run's own directory.
 func (w *work) keepLogs(k kernel) {
-	fresh := filepath.Join(w.dir, "logs", k.Series)
-	if w.add {
-		old, now := &qemu.Machine{Dir: w.logs(k)}, &qemu.Machine{Dir: fresh}
-		_ = prepend(old.Results(), now.Results())
-		_ = prepend(old.Console(), now.Console())
-	}
 	_ = os.RemoveAll(w.logs(k))
 	_ = os.MkdirAll(filepath.Dir(w.logs(k)), 0o755)
-	_ = os.Rename(fresh, w.logs(k))
+	_ = os.Rename(filepath.Join(w.dir, "logs", k.Series), w.logs(k))
 }
 
-// prepend puts what old holds before what the file name does.
-func prepend(old, name string) error {
-	before, err := os.ReadFile(old)
-	if err != nil {
-		return err
-	}
-	after, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(name, slices.Concat(before, []byte("\n"), after), 0o644)
+// follower reads what a machine writes, while it does.
+type follower struct {
+	machine *qemu.Machine
+	ended   func(i int, report string, trouble []string)
+	seen    int
+	alarms  int
+	// rest is the report of what did not end, trouble what came after the last end.
+	rest    string
+	trouble []string
 }
 
-// read takes the files of a machine that ended.
-func (f *finished) read(m *qemu.Machine, o *qemu.Outcome) {
-	raw, err := os.ReadFile(m.Results())
+func (f *follower) read() {
+	raw, err := os.ReadFile(f.machine.Results())
 	if err != nil {
-		f.err = err
 		return
 	}
-	f.run, f.seconds, f.cpu, f.status, f.err = result.Parse(bytes.NewReader(raw)), o.Seconds, o.CPU, o.Status, nil
-	if !o.Finished {
-		f.err = fmt.Errorf("no exit status: %w; the console is kept", errors.Join(o.Err, errors.New("the machine ended by itself")))
+	// The console second: what it says of a unit came before the unit's end.
+	alarms, _ := qemu.Trouble(f.machine.Console())
+	parts, rest := result.Parts(string(raw))
+	f.rest, f.trouble = rest, alarms[f.alarms:]
+	for ; f.seen < len(parts); f.seen++ {
+		f.ended(f.seen, parts[f.seen], f.trouble)
+		f.alarms, f.trouble = len(alarms), nil
 	}
-	trouble, err := qemu.Trouble(m.Console())
-	f.trouble = trouble
-	f.err = errors.Join(f.err, err)
 }
 
-// follow prints a line for every suite that ends, until it is stopped.
-func follow(file, series string, verbose bool) (stop func()) {
+// follow reads every few seconds, until it is stopped.
+func (f *follower) follow() (stop func()) {
 	done, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
-		for seen, last := 0, false; ; {
-			if raw, err := os.ReadFile(file); err == nil {
-				run := result.Parse(bytes.NewReader(raw))
-				for ; seen < len(run.Suites) && run.Suites[seen].Exit != -1; seen++ {
-					fmt.Printf("%-7s", series)
-					_ = result.Print(os.Stdout, run.Suites[seen])
-					if verbose {
-						_ = result.PrintTests(os.Stdout, run.Suites[seen])
-					}
-				}
-			}
-			if last {
-				return
-			}
+		for {
 			select {
 			case <-done:
-				last = true
+				f.read()
+				return
 			case <-time.After(2 * time.Second):
+				f.read()
 			}
 		}
 	}()
@@ -233,7 +192,11 @@ func (o *options) runShell(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	initrd, err := w.initrd(kernels[0])
+	var whole []unit.Unit
+	for _, p := range w.packages {
+		whole = append(whole, unit.Whole(p, w.run, strings.TrimPrefix(w.skipArg(w.skip), skipFlag)))
+	}
+	initrd, err := w.initrd(kernels[0], "shell", w.set(kernels[0].Series, whole), w.packages)
 	if err != nil {
 		return err
 	}

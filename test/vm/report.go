@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -35,12 +37,14 @@ func (w *work) report(emulator string, all []*finished) error {
 	}
 	var errs []error
 	var columns []result.Column
+	order := strings.Split(allKernels, ",")
+	slices.SortStableFunc(all, func(a, b *finished) int {
+		return slices.Index(order, a.kernel.Series) - slices.Index(order, b.kernel.Series)
+	})
+	complete := len(all) > 0
 	for _, f := range all {
-		if f.run == nil {
-			errs = append(errs, fmt.Errorf("%s: %w", f.kernel.Series, f.err))
-			continue
-		}
 		columns = append(columns, result.Column{Series: f.kernel.Series, Run: f.run})
+		complete = complete && len(f.missing) == 0
 		if w.update {
 			skips.Take(f.kernel.Series, f.run, w.everyTest(f.kernel.Series))
 			budgets.Take(f.kernel.Series, f.run)
@@ -57,8 +61,12 @@ func (w *work) report(emulator string, all []*finished) error {
 	if w.update {
 		errs = append(errs, skips.Write(filepath.Join(w.root, skipsFile), strings.Split(allKernels, ",")), budgets.Write(filepath.Join(w.root, budgetsFile)))
 	}
-	if w.docs != "" {
-		errs = append(errs, writeDocs(w.docs, columns))
+	switch {
+	case w.docs == "":
+	case !complete:
+		errs = append(errs, fmt.Errorf("%s is not written: results are missing", w.docs))
+	default:
+		errs = append(errs, w.writeDocs(columns))
 	}
 	return errors.Join(errs...)
 }
@@ -66,55 +74,35 @@ func (w *work) report(emulator string, all []*finished) error {
 // judge returns what is wrong with one kernel's run.
 func (w *work) judge(f *finished, skips result.Skips, budgets result.Budgets) []string {
 	var wrong []string
-	if f.err != nil {
-		wrong = append(wrong, f.err.Error())
+	for _, err := range f.errs {
+		wrong = append(wrong, err.Error())
 	}
-	well, tests := true, 0
+	tests := 0
 	for _, s := range f.run.Suites {
 		tests += len(s.Tests)
 		if !s.OK() {
-			well = false
 			wrong = append(wrong, fmt.Sprintf("%s: %d tests failed, exit status %d", s.Package, s.Count(result.Fail)+s.Count(result.Lost), s.Exit))
 		}
 	}
-	missing := w.notRun(f.run)
 	switch {
-	case f.err != nil: // which says why
-	case len(missing) > 0:
-		wrong = append(wrong, "not run: "+strings.Join(missing, ", "))
-	case well && f.status != 0:
-		wrong = append(wrong, fmt.Sprintf("exit status %d, although no test in the report failed", f.status))
+	case len(f.missing) > 0:
+		wrong = append(wrong, "not run: "+strings.Join(f.missing, ", "))
 	case tests == 0:
 		wrong = append(wrong, "no test was run: does -run name one?")
 	}
-	for _, line := range f.trouble {
-		wrong = append(wrong, "on the console: "+line)
+	wrong = append(wrong, f.trouble...)
+	if len(f.missing) > 0 {
+		return wrong // what is not there cannot be expected
 	}
 	wrong = append(wrong, skips.Check(f.kernel.Series, f.run, w.everyTest(f.kernel.Series))...)
 	return append(wrong, budgets.Check(f.kernel.Series, f.run)...)
 }
 
-// notRun returns the packages that a report lacks. What it has besides, of an
-// earlier machine, stands for none of them.
-func (w *work) notRun(run *result.Run) []string {
-	var missing []string
-	for _, p := range w.packages {
-		if !slices.ContainsFunc(run.Suites, func(s *result.Suite) bool { return s.Package == p.Path }) {
-			missing = append(missing, p.Path)
-		}
-	}
-	return missing
-}
-
-// machines lists how each machine did.
+// machines lists what was run for each kernel.
 func machines(emulator string, all []*finished) string {
 	var b strings.Builder
 	for _, f := range all {
-		fmt.Fprintf(&b, "%-7s %s: %.0f s, %.0f s of processor time, exit status %d", f.kernel.Series, f.kernel.Release, f.seconds, f.cpu, f.status)
-		if f.retries > 0 {
-			fmt.Fprintf(&b, ", started %d times: the first ended without an exit status", f.retries+1)
-		}
-		fmt.Fprintln(&b)
+		fmt.Fprintf(&b, "%-7s %s: %d parts of the tests, %d kept; %d machines, %.0f s of processor time\n", f.kernel.Series, f.kernel.Release, f.units, f.kept, f.machines, f.cpu)
 	}
 	fmt.Fprintf(&b, "%s\n", emulator)
 	return b.String()
@@ -127,18 +115,44 @@ Written by ` + "`make kernel-matrix`" + `; do not edit. It runs the privileged t
 Debian's cloud kernels in QEMU. There is one kernel per step in what the kernel offers Sluice. The
 oldest that Sluice supports comes first.
 
-- A cell is the number of tests and subtests that passed.
-- Tests of test/e2e about netfilter's tables, about all backends, and about DHCP run only under the
-  first and the last kernel.
+- A cell is the number of tests and subtests that passed, ` + "`-`" + ` that the package runs elsewhere.
 - [kernel-testing.md](kernel-testing.md) says how to run one kernel, or get a shell in it.
 
 `
 
-func writeDocs(file string, columns []result.Column) error {
-	f, err := os.Create(file)
+// writeDocs writes docs/kernels.md: from the results alone, so that the same
+// sources and kernels give the same page.
+func (w *work) writeDocs(columns []result.Column) error {
+	var b strings.Builder
+	b.WriteString(docsHead)
+	err := result.Tables(&b, columns)
+	b.WriteString("\n## What runs under the first and the last kernel only\n\nThese tests would say the same under the kernels between.\n\n| packages | tests | about |\n|---|---|---|\n")
+	for _, e := range endsOnly {
+		tests := e.tests.Pattern()
+		if e.subtests != "" {
+			tests = e.subtests
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", e.packages, strings.ReplaceAll(tests, "|", `\|`), e.reason)
+	}
+	fmt.Fprintf(&b, "\n## Source\n\nThe test binaries, the plugins and the files that the tests read have the digest `%s`.\n`go run ./test/vm -source` prints that of a tree.\n", w.source())
+	return errors.Join(err, os.WriteFile(w.docs, []byte(b.String()), 0o644))
+}
+
+// source is the digest of what was tested.
+func (w *work) source() string {
+	all := sha256.New()
+	fmt.Fprintln(all, w.inputs.Plugins)
+	for _, p := range w.packages {
+		fmt.Fprintln(all, p.Path, w.digests[p.Path])
+	}
+	return fmt.Sprintf("%x", all.Sum(nil))[:16]
+}
+
+func (o *options) printSource(ctx context.Context) error {
+	w, err := o.prepare(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(docsHead)
-	return errors.Join(err, result.Tables(f, columns), f.Close())
+	fmt.Println(w.source())
+	return w.close()
 }

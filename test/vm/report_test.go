@@ -3,13 +3,14 @@
 package main
 
 import (
+	"errors"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/test/vm/result"
-	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
 // ran is the report of a package: one test passed, or none ran.
@@ -21,35 +22,39 @@ func ran(pkg string, tests ...string) string {
 	return text + "\n@@sluice end 0 1.00\n"
 }
 
-// A machine did well only when every package was run, some test was, and the
-// machine itself says so.
+// A kernel did well only when every part was run, some test was, and nothing
+// else went wrong.
 func TestJudge(t *testing.T) {
-	const done = "@@sluice done\n"
 	loader := ran("loader", "TestPrivilegedA")
 	for _, tt := range []struct {
-		name     string
-		report   string
-		status   int
-		packages []string
-		want     []string
+		name, report string
+		f            finished
+		want         []string
 	}{
-		{"all well", loader + done, 0, []string{"loader"}, nil},
-		{"one package missing", loader + done, 0, []string{"loader", "pkg/rtnl"}, []string{"not run: pkg/rtnl"}},
-		{"another package was run instead", loader + ran("pkg/old", "TestPrivilegedB") + done, 0, []string{"loader", "pkg/rtnl"}, []string{"not run: pkg/rtnl"}},
-		{"more was run", loader + ran("pkg/rtnl", "TestPrivilegedB") + done, 0, []string{"loader"}, nil},
-		{"the machine saw a failure that its report has lost", loader + done, 1, []string{"loader"}, []string{"exit status 1, although no test in the report failed"}},
-		{"nothing selected", ran("loader") + done, 0, []string{"loader"}, []string{"no test was run: does -run name one?"}},
-		{"nothing selected in one of two", loader + ran("pkg/rtnl") + done, 0, []string{"loader", "pkg/rtnl"}, nil},
+		{"all well", loader, finished{}, nil},
+		{"a part is missing", loader, finished{missing: []string{"pkg/rtnl 1/2"}}, []string{"not run: pkg/rtnl 1/2"}},
+		{"trouble", loader, finished{trouble: []string{"loader: BUG: bad"}}, []string{"loader: BUG: bad"}},
+		{"no machine", loader, finished{errs: []error{errors.New("no QEMU")}}, []string{"no QEMU"}},
+		{"nothing selected", ran("loader"), finished{}, []string{"no test was run: does -run name one?"}},
+		{"nothing selected in one of two", loader + ran("pkg/rtnl"), finished{}, nil},
+		{"one was cut off", loader + "@@sluice begin pkg/rtnl\n", finished{}, []string{"pkg/rtnl: 0 tests failed, exit status -1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := &work{options: &options{run: "A"}}
-			for _, p := range tt.packages {
-				w.packages = append(w.packages, suite.Package{Path: p})
-			}
-			f := &finished{kernel: kernel{Series: "6.12"}, run: result.Parse(strings.NewReader(tt.report)), status: tt.status}
-			if d := cmp.Diff(tt.want, w.judge(f, result.Skips{}, result.Budgets{})); d != "" {
+			f := tt.f
+			f.kernel, f.run = kernel{Series: "6.12"}, result.Parse(strings.NewReader(tt.report))
+			if d := cmp.Diff(tt.want, w.judge(&f, result.Skips{}, result.Budgets{})); d != "" {
 				t.Error(d)
 			}
 		})
 	}
+}
+
+func matches(t *testing.T, pattern, name string) bool {
+	t.Helper()
+	ok, err := regexp.MatchString(pattern, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok
 }

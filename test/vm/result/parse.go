@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -47,7 +46,6 @@ type Suite struct {
 	// Output is what no test printed: a panic, a leak report.
 	Output []string
 
-	before  *Suite   // an earlier run of the package
 	reports []string // what followed "report: "
 	byName  map[string]*Test
 	parents map[string]bool // names of tests with subtests, once asked for
@@ -78,85 +76,84 @@ func Begin(w io.Writer, pkg string)          { fmt.Fprintf(w, "%s%s\n", frameBeg
 func End(w io.Writer, exit int, sec float64) { fmt.Fprintf(w, "\n%s%d %.2f\n", frameEnd, exit, sec) }
 func Done(w io.Writer)                       { fmt.Fprintln(w, frameDone) }
 
-// Parse reads a stream, or several one after the other: of a test that is in
-// more than one, with all its subtests, the last counts. It never fails: what is
-// missing is visible in the Run.
+// Parse reads a stream. A package may be in it several times, with other tests
+// each time. It never fails: what is missing is visible in the Run.
 func Parse(r io.Reader) *Run {
 	run := &Run{}
-	run.parse(r)
-	for _, s := range run.Suites {
-		s.takeOver()
-	}
-	return run
-}
-
-func (r *Run) parse(stream io.Reader) {
 	var s *Suite
-	in := bufio.NewReader(stream)
+	in := bufio.NewReader(r)
 	for {
 		line, err := in.ReadString('\n')
 		line = strings.TrimRight(line, "\r\n")
 		switch {
 		case strings.HasPrefix(line, frameKernel):
-			r.Release = strings.TrimPrefix(line, frameKernel)
+			run.Release = strings.TrimPrefix(line, frameKernel)
 		case strings.HasPrefix(line, frameBegin):
+			run.add(s)
 			s = NewSuite(strings.TrimPrefix(line, frameBegin))
-			if i := slices.IndexFunc(r.Suites, func(old *Suite) bool { return old.Package == s.Package }); i >= 0 {
-				s.before = r.Suites[i]
-				r.Suites = slices.Delete(r.Suites, i, i+1)
-			}
-			r.Suites = append(r.Suites, s)
 		case strings.HasPrefix(line, frameEnd) && s != nil:
 			s.end(strings.TrimPrefix(line, frameEnd))
+			run.add(s)
 			s = nil
 		case line == frameDone:
-			r.Done = true
+			run.Done = true
 		case s != nil:
 			s.Line(line)
 		}
 		if err != nil {
-			return
+			run.add(s)
+			return run
 		}
 	}
 }
 
-// takeOver adds the tests of the run before that this one did not make. Both
-// have to have ended well for the whole to have, but for what was made anew.
-func (s *Suite) takeOver() {
-	old := s.before
-	if old == nil {
+// add takes a part of a package's run, nil is none. The package did well only if
+// every part did.
+func (r *Run) add(s *Suite) {
+	if s == nil {
 		return
 	}
-	s.before = nil
-	old.takeOver()
-	anew := make(map[string]bool)
-	for _, t := range s.Tests {
-		anew[t.top()] = true
-	}
-	unexplained := old.Exit != 0 && old.Count(Fail)+old.Count(Lost) == 0 // a leak, a panic outside of tests
-	kept := slices.DeleteFunc(old.Tests, func(t *Test) bool { return anew[t.top()] })
-	if len(kept) == 0 {
+	whole := r.suite(s.Package)
+	if whole == nil {
+		r.Suites = append(r.Suites, s)
 		return
 	}
-	failed := slices.ContainsFunc(kept, func(t *Test) bool { return t.Status == Fail || t.Status == Lost })
-	if old.cut() || s.Exit == 0 && (failed || unexplained) {
-		s.Exit = old.Exit
+	if whole.Exit == 0 || s.cut() {
+		whole.Exit = s.Exit
 	}
-	s.Seconds += old.Seconds
-	s.Tests = append(kept, s.Tests...)
-	s.Output = append(old.Output, s.Output...)
-	s.reports = append(old.reports, s.reports...)
+	whole.Seconds += s.Seconds
+	whole.Tests = append(whole.Tests, s.Tests...)
+	whole.Output = append(whole.Output, s.Output...)
+	whole.reports = append(whole.reports, s.reports...)
+	whole.parents = nil
+}
+
+// Parts returns what a stream says of each suite that has ended, in order, and
+// what it says of one that has not.
+func Parts(stream string) (ended []string, rest string) {
+	for at := 0; ; {
+		i := strings.Index(stream[at:], frameBegin)
+		if i < 0 {
+			return ended, ""
+		}
+		from := at + i
+		end := strings.Index(stream[from:], "\n"+frameEnd)
+		if end < 0 {
+			return ended, stream[from:]
+		}
+		to := from + end + 1
+		line := strings.IndexByte(stream[to:], '\n')
+		if line < 0 {
+			return ended, stream[from:]
+		}
+		at = to + line + 1
+		ended = append(ended, stream[from:at])
+	}
 }
 
 // cut reports whether the process did not end by itself, but with its machine or
 // by a signal (a status above 128): some tests may not have begun.
 func (s *Suite) cut() bool { return s.Exit == -1 || s.Exit > 128 }
-
-// top is the name without those of subtests.
-func (t *Test) top() string {
-	name, _, _ := strings.Cut(t.Name, "/")
-	return name
-}
 
 // NewSuite returns a Suite that has said nothing yet.
 func NewSuite(pkg string) *Suite { return &Suite{Package: pkg, Exit: -1, byName: map[string]*Test{}} }

@@ -3,7 +3,6 @@
 package result
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -82,49 +81,53 @@ func TestParseUnendedLines(t *testing.T) {
 	}
 }
 
-// Of several runs one after the other, the last of each test counts.
-func TestParseSeveral(t *testing.T) {
+// A package that ran in parts did well only if all of them did.
+func TestParseInParts(t *testing.T) {
 	ran := func(exit string, tests ...string) string {
-		return "\n@@sluice kernel 6.1\n@@sluice begin pkg/rtnl\n" + strings.Join(tests, "") + "\n@@sluice end " + exit + " 1.50\n@@sluice done\n"
+		return "\n@@sluice begin pkg/rtnl\n" + strings.Join(tests, "") + "\n@@sluice end " + exit + " 1.50\n"
 	}
 	test := func(name, how string) string {
 		return "\x16=== RUN   " + name + "\n\x16--- " + how + ": " + name + " (1.00s)\n"
 	}
 	for _, tt := range []struct {
-		name, more string
-		tests      []string
-		exit       int
+		name, stream string
+		tests        []string
+		exit         int
 	}{
-		{"one test anew", ran("0", test("TestC", "PASS")), []string{"TestD LOST", "TestC PASS"}, 2},
-		{"all anew", ran("0", test("TestC", "PASS"), test("TestD", "PASS")), []string{"TestC PASS", "TestD PASS"}, 0},
-		{"one after the other", ran("0", test("TestC", "PASS")) + ran("0", test("TestD/a", "PASS"), test("TestD", "PASS")), []string{"TestC PASS", "TestD/a PASS", "TestD PASS"}, 0},
-		{"subtests go with theirs", ran("1", test("TestD/b", "FAIL"), test("TestD", "FAIL")) + ran("0", test("TestD", "PASS")), []string{"TestC FAIL", "TestD PASS"}, 1},
-		{"failed again", ran("1", test("TestC", "FAIL"), test("TestD", "PASS")), []string{"TestC FAIL", "TestD PASS"}, 1},
-		{"cut off", "\n@@sluice begin pkg/rtnl\n" + test("TestC", "PASS"), []string{"TestD LOST", "TestC PASS"}, -1},
+		{"all passed", ran("0", test("TestA", "PASS")) + ran("0", test("TestB", "PASS")), []string{"TestA PASS", "TestB PASS"}, 0},
+		{"the first failed", ran("1", test("TestA", "FAIL")) + ran("0", test("TestB", "PASS")), []string{"TestA FAIL", "TestB PASS"}, 1},
+		{"the last failed", ran("0", test("TestA", "PASS")) + ran("1", test("TestB", "FAIL")), []string{"TestA PASS", "TestB FAIL"}, 1},
+		{"one left something behind, without a test", ran("1") + ran("0", test("TestB", "PASS")), []string{"TestB PASS"}, 1},
+		{"the last was cut off", ran("1", test("TestA", "FAIL")) + "\n@@sluice begin pkg/rtnl\n" + test("TestB", "PASS"), []string{"TestA FAIL", "TestB PASS"}, -1},
+		{"the first was cut off", "\n@@sluice begin pkg/rtnl\n" + test("TestA", "PASS") + ran("0", test("TestB", "PASS")), []string{"TestA PASS", "TestB PASS"}, -1},
+		{"another package between", ran("0", test("TestA", "PASS")) + "\n@@sluice begin x\n\n@@sluice end 0 1\n" + ran("2", test("TestB", "PASS")), []string{"TestA PASS", "TestB PASS"}, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			run := Parse(strings.NewReader(stream + tt.more))
-			i := slices.IndexFunc(run.Suites, func(s *Suite) bool { return s.Package == "pkg/rtnl" })
+			s := Parse(strings.NewReader(tt.stream)).suite("pkg/rtnl")
 			var got []string
-			for _, x := range run.Suites[i].Tests {
+			for _, x := range s.Tests {
 				got = append(got, x.Name+" "+string(x.Status))
 			}
-			if d := cmp.Diff(tt.tests, got); d != "" || run.Suites[i].Exit != tt.exit || len(run.Suites) != 3 {
-				t.Errorf("%d suites, exit status %d, want %d\n%s", len(run.Suites), run.Suites[i].Exit, tt.exit, d)
+			if d := cmp.Diff(tt.tests, got); d != "" || s.Exit != tt.exit || s.OK() != (tt.exit == 0) {
+				t.Errorf("exit status %d, want %d\n%s", s.Exit, tt.exit, d)
 			}
 		})
 	}
-	// Nor does one test anew make good an exit status that no test explains.
-	leaks := ran("1", test("TestA", "PASS"), test("TestB", "PASS"), "\x16=== NAME  \nleft behind: a device\n")
-	leaked := Parse(strings.NewReader(leaks + ran("0", test("TestA", "PASS")))).suite("pkg/rtnl")
-	if leaked.Exit != 1 || leaked.OK() || !slices.Contains(leaked.Output, "left behind: a device") {
-		t.Errorf("a leak was forgotten: %+v", leaked)
+}
+
+// Every part of a report that has ended reads alone as it does in the whole.
+func TestParts(t *testing.T) {
+	ended, rest := Parts(stream)
+	if len(ended) != 2 || !strings.HasPrefix(rest, "@@sluice begin cut\n") {
+		t.Fatalf("%d parts, rest %q", len(ended), rest)
 	}
-	// What was never begun cannot be made good.
-	for end, exit := range map[string]int{"": -1, "\n@@sluice end 137 1\n": 137} {
-		cut := Parse(strings.NewReader(stream + end + "\n@@sluice begin cut\n" + test("TestF", "PASS") + "\n@@sluice end 0 1\n"))
-		if s := cut.suite("cut"); s.Exit != exit || s.OK() {
-			t.Errorf("a run that was cut off counts as ended: %+v", s)
-		}
+	whole := Parse(strings.NewReader(stream))
+	again := Parse(strings.NewReader(strings.Join(append(ended, rest), "")))
+	if d := cmp.Diff(whole.Suites, again.Suites, cmpopts.IgnoreUnexported(Suite{})); d != "" {
+		t.Error(d)
+	}
+	// The frame of an end that is still being written ends nothing.
+	if ended, rest := Parts("@@sluice begin a\nx\n@@sluice end 0 1."); len(ended) != 0 || rest == "" {
+		t.Errorf("%d parts, rest %q", len(ended), rest)
 	}
 }

@@ -79,7 +79,7 @@ func (t *table) tests() {
 // cell is "12", or "12, 1 skipped", or "10, 2 FAILED", or "7, not finished" of tests that their machine's end ended.
 func cell(s *Suite) string {
 	if s == nil {
-		return "not run"
+		return "-"
 	}
 	text := fmt.Sprint(s.Count(Pass))
 	if n := s.Count(Skip); n > 0 {

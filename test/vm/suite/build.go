@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,7 +38,7 @@ var notHere = map[string]string{
 // upstream's plugins, or run firewalld.
 var NotHere = Names{
 	"Firewalld$", "CleanupOfUpstream$", "DHCPReference", "CheckOfReference$", "DelOfReference$", "HandoverToEBPF$",
-	"ReferenceDelOfOurs$", "GCOfReference$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$",
+	"ReferenceDelOfOurs$", "GCOfReference$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
 }
 
 // Names are what follows "TestPrivileged" in names of tests: all of a name where it ends in "$", else its begin.
@@ -50,7 +51,14 @@ func (n Names) Pattern() string { return "^TestPrivileged(" + strings.Join(n, "|
 type Package struct {
 	// Path below the module, and Dir on this machine.
 	Path, Dir string
+	// Tests are its privileged tests, sorted.
+	Tests []string
+	// Plugins says that its tests run the plugins' programs.
+	Plugins bool
 }
+
+// privileged matches the beginning of a privileged test.
+var privileged = regexp.MustCompile(`(?m)^func (TestPrivileged\w*)\(`)
 
 // Find returns the packages with privileged tests that patterns name ("./..."
 // if none), sorted. root is the module's directory. Those that do not belong on
@@ -80,15 +88,44 @@ func Find(ctx context.Context, root string, patterns ...string) ([]Package, erro
 			return nil, fmt.Errorf("decode go list: %w", err)
 		}
 		path := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, p.Module.Path), "/")
-		privileged, err := hasPrivileged(p.Dir, slices.Concat(p.TestGoFiles, p.XTestGoFiles))
+		tests, err := privilegedTests(p.Dir, slices.Concat(p.TestGoFiles, p.XTestGoFiles))
 		if err != nil {
 			return nil, err
 		}
-		if privileged && !leftOut(path) {
-			found = append(found, Package{path, p.Dir})
+		if len(tests) > 0 && !leftOut(path) {
+			found = append(found, Package{Path: path, Dir: p.Dir, Tests: tests})
 		}
 	}
-	return found, nil
+	return found, findPlugins(ctx, root, found)
+}
+
+// findPlugins sets Plugins of packages: their tests are linked with what finds the programs.
+func findPlugins(ctx context.Context, root string, packages []Package) error {
+	if len(packages) == 0 {
+		return nil
+	}
+	args := []string{"list", "-test", "-f", `{{.ImportPath}}{{range .Deps}} {{.}}{{end}}`}
+	for _, p := range packages {
+		args = append(args, "./"+p.Path)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("go list -test: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		deps := strings.Fields(line)
+		if !strings.HasSuffix(deps[0], ".test") || !slices.ContainsFunc(deps, func(d string) bool { return strings.HasSuffix(d, "/pkg/test/testbin") }) {
+			continue
+		}
+		for i, p := range packages {
+			if strings.HasSuffix(deps[0], "/"+p.Path+".test") {
+				packages[i].Plugins = true
+			}
+		}
+	}
+	return nil
 }
 
 func leftOut(path string) bool {
@@ -100,17 +137,19 @@ func leftOut(path string) bool {
 	return false
 }
 
-func hasPrivileged(dir string, files []string) (bool, error) {
+func privilegedTests(dir string, files []string) ([]string, error) {
+	var tests []string
 	for _, f := range files {
 		raw, err := os.ReadFile(filepath.Join(dir, f))
 		if err != nil {
-			return false, err
+			return nil, err
 		}
-		if bytes.Contains(raw, []byte("\nfunc TestPrivileged")) {
-			return true, nil
+		for _, m := range privileged.FindAllSubmatch(raw, -1) {
+			tests = append(tests, string(m[1]))
 		}
 	}
-	return false, nil
+	slices.Sort(tests)
+	return tests, nil
 }
 
 // BinaryName is the file that Build makes of a package.
