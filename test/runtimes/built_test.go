@@ -22,6 +22,9 @@ var (
 	withKubelet = flag.Bool("kubelet", false, "test with kubelet "+kubeletVersion+" too, built from its source, which takes long")
 )
 
+// target is what runs the tests that these flags ask for.
+const target = "make runtimes"
+
 const (
 	containerdVersion = "v2.4.2"
 	containerdModule  = "github.com/containerd/containerd/v2"

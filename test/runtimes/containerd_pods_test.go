@@ -14,6 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // pods is the network of a node, as docs/getting-started.md has it.
@@ -32,12 +33,14 @@ func pods(version string) string {
   { "type": "bandwidth", "capabilities": { "bandwidth": true } } ] }`, version, firewall)
 }
 
-// eachContainerd runs f on a node of Debian's containerd, and with -built of the newest, and of Debian's with the other backends.
+// eachContainerd runs f on a node of Debian's containerd, and with -built of the newest, and of Debian's with the other
+// backends. Without -built, these are skipped.
 func eachContainerd(t *testing.T, network string, f func(t *testing.T, c *containerd), more ...string) {
 	t.Helper()
-	run := func(name, backend string, dir func(t *testing.T) string) {
+	run := func(name, backend string, asked bool, dir func(t *testing.T) string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			require.Asked(t, asked, target)
 			group := ownGroup(t)
 			m := newMachine(t)
 			m.write("/etc/sluice/config.json", `{"backend":"`+backend+`"}`)
@@ -45,22 +48,18 @@ func eachContainerd(t *testing.T, network string, f func(t *testing.T, c *contai
 		})
 	}
 	debian := func(*testing.T) string { return "" }
-	run("debian", "auto", debian)
-	if *built {
-		run("built", "auto", builtContainerd)
-		run("nftables", "nftables", debian)
-		run("iptables", "iptables", debian)
-	}
+	run("debian", "auto", true, debian)
+	run("built", "auto", *built, builtContainerd)
+	run("nftables", "nftables", *built, debian)
+	run("iptables", "iptables", *built, debian)
 }
 
-// newestContainerd runs f on a node of the newest containerd with -built; what f is about, Debian's has not.
+// newestContainerd runs f on a node of the newest containerd with -built; what f is about, Debian's has not. Without
+// -built it is skipped.
 func newestContainerd(t *testing.T, network string, f func(t *testing.T, c *containerd)) {
 	t.Helper()
-	if *built {
-		t.Run("built", func(t *testing.T) { f(t, newContainerd(t, builtContainerd(t), network)) })
-	} else {
-		t.Log("nothing to see with Debian's containerd: -built has the newest")
-	}
+	require.Asked(t, *built, target)
+	t.Run("built", func(t *testing.T) { f(t, newContainerd(t, builtContainerd(t), network)) })
 }
 
 // settled makes and ends a pod, so that what stays by design is there.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 const (
@@ -145,12 +146,11 @@ func (k *kubelet) gone(name string, port uint16) {
 	k.t.Fatalf("pod %s is not ended", name)
 }
 
-// With -kubelet, since building it takes long: ports, limits, probes; one that changes while it runs; all of them gone.
+// With -kubelet, since building it takes long, else skipped: ports, limits, probes; one that changes while it runs; all of them gone.
 func TestPrivilegedKubelet(t *testing.T) {
 	t.Parallel()
-	if *withKubelet {
-		t.Run("built", testKubelet)
-	}
+	require.Asked(t, *withKubelet, target)
+	t.Run("built", testKubelet)
 }
 
 func testKubelet(t *testing.T) {

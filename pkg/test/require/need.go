@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package require lets a test leave out what the running kernel cannot do, and
-// only that. Each function asks the kernel itself, in a network namespace made
-// for the question, and skips the test with the text "missing feature: NAME"
-// when the answer is a definite no. An answer that is neither yes nor no ends
-// the test: no privileges, no program to ask with, an unexpected errno.
+// what another make target runs (Asked). Each other function asks the kernel
+// itself, in a network namespace made for the question, and skips the test with
+// the text "missing feature: NAME" when the answer is a definite no. An answer
+// that is neither yes nor no ends the test: no privileges, an unexpected errno.
 //
 // The kernel matrix (test/vm) compares the names with a list of what each
 // kernel is known to lack. A skip for any other reason fails there, and so does
@@ -40,6 +40,19 @@ func Feature(t testing.TB, name string, probe func() error) {
 		t.Skip(Prefix + name)
 	case err != nil:
 		t.Fatalf("ask the kernel for %s: %v", name, err)
+	}
+}
+
+// LeftTo is the text of a skip by Asked; the target follows.
+const LeftTo = "left to: "
+
+// Asked skips a test that takes what an ordinary run does not have: hours, the
+// network, programs built from source. target is the command that runs it
+// ("make runtimes"), and asked says that this is such a run.
+func Asked(t testing.TB, asked bool, target string) {
+	t.Helper()
+	if !asked {
+		t.Skip(LeftTo + target)
 	}
 }
 

@@ -52,6 +52,15 @@ func TestPrivilegedFeature(t *testing.T) {
 	}
 }
 
+// A test that nobody asked for says which command runs it.
+func TestAsked(t *testing.T) {
+	for asked, want := range map[bool]string{true: "", false: "left to: make runtimes"} {
+		if r := run(func(t testing.TB) { Asked(t, asked, "make runtimes") }); r.skipped != want || r.failed != "" {
+			t.Errorf("asked %v: skipped %q, want %q; failed %q", asked, r.skipped, want, r.failed)
+		}
+	}
+}
+
 // What no kernel has is missing; what every kernel that runs Sluice has is there.
 func TestPrivilegedKnownAnswers(t *testing.T) {
 	tests := []struct {
