@@ -62,4 +62,3 @@ func CheckOwners(o Options) error {
 	}
 	return d.paths.checkOwners()
 }
-
