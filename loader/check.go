@@ -25,8 +25,8 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	a := d.attacher("")
 	defer a.Close()
 	var errs []error
-	if ep.Own != nil && (ep.HostIfindex == 0 || len(ownHooks(f, true)) > 0) {
-		errs = append(errs, d.checkOwn(a, ep, f))
+	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooksOf(f, true)) > 0) {
+		errs = append(errs, d.checkPodns(a, ep, f))
 	}
 	if ep.HostIfindex == 0 {
 		return errors.Join(append(errs, d.checkPins())...)

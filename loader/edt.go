@@ -169,7 +169,7 @@ func (d *Datapath) edtNumber(m edtMaps) (uint32, error) {
 }
 
 func (d *Datapath) attachShape(s RateLimit, number uint32) error {
-	place := ownPlace{ifindex: s.Ifindex, netns: s.Netns}
+	place := podnsPlace{ifindex: s.Ifindex, netns: s.Netns}
 	if s.Netns != "" {
 		ns, err := netns.Open(s.Netns)
 		if err != nil {
@@ -189,7 +189,7 @@ func (d *Datapath) attachShape(s RateLimit, number uint32) error {
 		if err := os.Symlink(place.String(), d.paths.edtMark(number)); err != nil {
 			return fmt.Errorf("note limit %d: %w", number, err)
 		}
-		return a.putOwnFilters(conn, place.ifindex, number, edtHooks())
+		return a.putPlacedFilters(conn, place.ifindex, number, edtHooks())
 	})
 	if err == nil && !entered {
 		err = fmt.Errorf("%w: %s in %s", ErrNoDevice, s.IfName, s.Netns)
@@ -197,10 +197,10 @@ func (d *Datapath) attachShape(s RateLimit, number uint32) error {
 	return err
 }
 
-// inPlace is inOwn that also knows the calling thread's namespace.
-func (a *attacher) inPlace(p ownPlace, f func(*tcConn) error) error {
+// inPlace is inPodns that also knows the calling thread's namespace.
+func (a *attacher) inPlace(p podnsPlace, f func(*tcConn) error) error {
 	if p.netns != "" {
-		return a.inOwn(p, f)
+		return a.inPodns(p, f)
 	}
 	conn, err := a.conn()
 	if err != nil {
@@ -230,15 +230,15 @@ func (d *Datapath) dropShapes(m edtMaps, owner uint64, which func(edt.Limit) boo
 	return errors.Join(errs...)
 }
 
-func (d *Datapath) edtPlace(number uint32) (ownPlace, bool, error) {
+func (d *Datapath) edtPlace(number uint32) (podnsPlace, bool, error) {
 	target, err := os.Readlink(d.paths.edtMark(number))
 	if errors.Is(err, os.ErrNotExist) {
-		return ownPlace{}, false, nil
+		return podnsPlace{}, false, nil
 	}
 	if err != nil {
-		return ownPlace{}, false, err
+		return podnsPlace{}, false, err
 	}
-	p, err := parseOwnPlace(target)
+	p, err := parsePodnsPlace(target)
 	return p, err == nil, err
 }
 
@@ -258,7 +258,7 @@ func (d *Datapath) detachShape(number uint32) error {
 	a := d.attacher("")
 	defer a.Close()
 	return a.inPlace(place, func(conn *tcConn) error {
-		if err := conn.deleteOwnFilter(place.ifindex, hookEDT(), number); err != nil {
+		if err := conn.deletePlacedFilter(place.ifindex, hookEDT(), number); err != nil {
 			return err
 		}
 		if place.made && conn.unused(place.ifindex) {
@@ -281,7 +281,7 @@ func (d *Datapath) replaceShapes(a *attacher) error {
 				if f, found, err := conn.filterAt(place.ifindex, hookEDT()); err != nil || !found || f.class != n {
 					return err // it went with its device
 				}
-				return a.putOwnFilters(conn, place.ifindex, n, edtHooks())
+				return a.putPlacedFilters(conn, place.ifindex, n, edtHooks())
 			})
 		}
 		if err != nil && !rtnl.TCGone(err) {

@@ -30,7 +30,7 @@ type Endpoint struct {
 	GatewayMAC   net.HardwareAddr // of RouteIfindex
 	MTU          int
 	Addrs        []netip.Prefix // the pod's addresses with the length of its own subnet
-	Own          *OwnDevice     // the device inside the pod: for those without a host end, and for features that work there
+	Podns        *PodnsDevice   // the device inside the pod: for those without a host end, and for features that work there
 	Policy       *policy.Policy // with FeatureAdmit: who may talk to the pod, and whom it may talk to; nil restricts nothing
 }
 
@@ -53,7 +53,7 @@ func (e Endpoint) validate() error {
 	switch {
 	case e.Ref.ContainerID == "" || e.Ref.IfName == "":
 		return errors.New("endpoint without container ID or interface name")
-	case e.HostIfindex <= 0 && e.Own != nil && e.Own.Netns != "" && e.Own.Ifindex > 0:
+	case e.HostIfindex <= 0 && e.Podns != nil && e.Podns.Netns != "" && e.Podns.Ifindex > 0:
 		return nil // its addresses play no part
 	case e.HostIfindex <= 0:
 		return fmt.Errorf("endpoint %s: no host device", e.Ref)
@@ -199,8 +199,8 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 
-	if ep.Own != nil && (ep.HostIfindex == 0 || len(ownHooks(f, true)) > 0) {
-		if err := d.enableOwn(ctx, a, ep, f, &back); err != nil {
+	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooksOf(f, true)) > 0) {
+		if err := d.enablePodns(ctx, a, ep, f, &back); err != nil {
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
@@ -321,7 +321,7 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 		}
 		a := d.attacher("")
 		defer a.Close()
-		return errors.Join(d.disableOwn(a, owner, f), d.clear(a, eps, mine, f, shared))
+		return errors.Join(d.disablePodns(a, owner, f), d.clear(a, eps, mine, f, shared))
 	})
 }
 

@@ -295,7 +295,7 @@ func (p *places) name(device uint32) string {
 	name := "#" + strconv.Itoa(int(device))
 	switch {
 	case device&podns.Key(0) != 0:
-		if place, ok, err := p.d.ownPlace(device &^ podns.Key(0)); err == nil && ok {
+		if place, ok, err := p.d.podnsPlace(device &^ podns.Key(0)); err == nil && ok {
 			name = "in " + filepath.Base(place.netns)
 		}
 	case device&drops.LimitKey != 0:

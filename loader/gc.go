@@ -46,7 +46,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	}
 	a := d.attacher("")
 	defer a.Close()
-	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectOwn(a, valid), d.collectShapes(valid), d.collectDevices(a), d.collectPolicies())
+	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectPodns(a, valid), d.collectShapes(valid), d.collectDevices(a), d.collectPolicies())
 	err = errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
 	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
 		d.log.Warn("sweep: pins are missing", log.Error(err))

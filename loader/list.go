@@ -60,7 +60,7 @@ func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
-	inside, err := d.ownEndpoints(eps.stats)
+	inside, err := d.podnsEndpoints(eps.stats)
 	if err != nil {
 		return nil, err
 	}

@@ -214,7 +214,7 @@ func (d *Datapath) writer(ctx context.Context) (func(), error) {
 		unlock()
 		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.paths.dir)
 	}
-	if err := d.paths.mend(); err != nil {
+	if err := d.paths.repair(); err != nil {
 		unlock()
 		return nil, err
 	}

@@ -168,9 +168,9 @@ func (p paths) make() error {
 	return nil
 }
 
-// mend makes directories anew that somebody has removed by hand, pins and all: a link without a place for its pin goes with
+// repair makes directories anew that somebody has removed by hand, pins and all: a link without a place for its pin goes with
 // the process that makes it.
-func (p paths) mend() error {
+func (p paths) repair() error {
 	for _, dir := range []string{p.links(), p.clsact(), p.podns(), p.edt()} {
 		if unix.Access(dir, unix.F_OK) != nil {
 			return p.make()

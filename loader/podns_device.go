@@ -19,36 +19,36 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// OwnDevice is a pod's device as it is inside the pod's network namespace.
-type OwnDevice struct {
+// PodnsDevice is a pod's device as it is inside the pod's network namespace.
+type PodnsDevice struct {
 	Netns   string // path of the namespace
 	Ifindex int    // in that namespace
 	IfName  string // for messages
 }
 
-// ownHooks returns the programs that feature f puts on the pod's own device. hostEnd: the device has a host end too, on which
+// podnsHooksOf returns the programs that feature f puts on the podns device. hostEnd: the device has a host end too, on which
 // most features do their work.
-func ownHooks(f Feature, hostEnd bool) []hook {
+func podnsHooksOf(f Feature, hostEnd bool) []hook {
 	if f&FeatureAdmit != 0 && !hostEnd {
 		return []hook{hookNsEgress(), hookNsIngress()}
 	}
 	return nil
 }
 
-// ownPlace is where a pod's own device is. It is kept as the target of a symbolic link beside the pins, whose name is the
+// podnsPlace is where a podns device is. It is kept as the target of a symbolic link beside the pins, whose name is the
 // device's number: upgrade, DEL and GC enter the namespace by it.
-type ownPlace struct {
+type podnsPlace struct {
 	inode   uint64 // of the namespace: its path may be another's by now
 	ifindex int
 	made    bool // the clsact qdisc was made by us
 	netns   string
 }
 
-func (p ownPlace) String() string {
+func (p podnsPlace) String() string {
 	return fmt.Sprintf("%d %d %t %s", p.inode, p.ifindex, p.made, p.netns)
 }
 
-func parseOwnPlace(s string) (p ownPlace, err error) {
+func parsePodnsPlace(s string) (p podnsPlace, err error) {
 	fields := strings.SplitN(s, " ", 4)
 	if len(fields) != 4 {
 		return p, fmt.Errorf("%q is not a place of a device", s)
@@ -61,14 +61,14 @@ func parseOwnPlace(s string) (p ownPlace, err error) {
 	return p, errors.Join(errs[:]...)
 }
 
-func (d *Datapath) ownDevices() (podns.Map, error) {
+func (d *Datapath) podnsDevices() (podns.Map, error) {
 	m, err := d.pinned(mapPodnsDevices)
 	return podns.New(m), err
 }
 
-// allOwn returns the map and what is in it.
-func (d *Datapath) allOwn() (podns.Map, map[uint32]podns.Device, error) {
-	m, err := d.ownDevices()
+// allPodns returns the map and what is in it.
+func (d *Datapath) allPodns() (podns.Map, map[uint32]podns.Device, error) {
+	m, err := d.podnsDevices()
 	if err != nil {
 		return m, nil, err
 	}
@@ -79,33 +79,33 @@ func (d *Datapath) allOwn() (podns.Map, map[uint32]podns.Device, error) {
 	return m, all, nil
 }
 
-// ownPlace reads where device number is; false when nothing is known of it.
-func (d *Datapath) ownPlace(number uint32) (ownPlace, bool, error) {
+// podnsPlace reads where device number is; false when nothing is known of it.
+func (d *Datapath) podnsPlace(number uint32) (podnsPlace, bool, error) {
 	target, err := os.Readlink(d.paths.podnsMark(number))
 	if errors.Is(err, os.ErrNotExist) {
-		return ownPlace{}, false, nil
+		return podnsPlace{}, false, nil
 	}
 	if err != nil {
-		return ownPlace{}, false, err
+		return podnsPlace{}, false, err
 	}
-	p, err := parseOwnPlace(target)
+	p, err := parsePodnsPlace(target)
 	return p, err == nil, err
 }
 
-// enableOwn turns on f on the pod's own device: an entry, counters, and the programs that f has there. An entry of the same
+// enablePodns turns on f on the podns device: an entry, counters, and the programs that f has there. An entry of the same
 // owner for another device or namespace is replaced: its DEL never came.
-func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Feature, back *rollback.Stack) error {
-	m, err := d.ownDevices()
+func (d *Datapath) enablePodns(ctx context.Context, a *attacher, ep Endpoint, f Feature, back *rollback.Stack) error {
+	m, err := d.podnsDevices()
 	if err != nil {
 		return err
 	}
-	ns, err := netns.Open(ep.Own.Netns)
+	ns, err := netns.Open(ep.Podns.Netns)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	place := ownPlace{inode: ns.Inode(), ifindex: ep.Own.Ifindex, netns: ep.Own.Netns}
-	number, old, err := d.ownNumber(m, a, ep.Ref.Owner(), place)
+	place := podnsPlace{inode: ns.Inode(), ifindex: ep.Podns.Ifindex, netns: ep.Podns.Netns}
+	number, old, err := d.podnsNumber(m, a, ep.Ref.Owner(), place)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Fe
 		return err
 	}
 	if old == nil {
-		back.Push("own device", func(context.Context) error { return d.releaseOwn(a, m, number) })
+		back.Push("podns device", func(context.Context) error { return d.releasePodns(a, m, number) })
 		if err := os.Symlink(place.String(), d.paths.podnsMark(number)); err != nil {
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
@@ -127,9 +127,9 @@ func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Fe
 	if old != nil {
 		v.Flags |= old.Flags
 		was := *old
-		back.Push("own device", func(context.Context) error { return m.Put(number, &was) })
+		back.Push("podns device", func(context.Context) error { return m.Put(number, &was) })
 	}
-	if err := d.putOwn(m, number, &v); err != nil {
+	if err := d.putPodns(m, number, &v); err != nil {
 		return err
 	}
 	if ep.HostIfindex == 0 {
@@ -137,10 +137,10 @@ func (d *Datapath) enableOwn(ctx context.Context, a *attacher, ep Endpoint, f Fe
 			return err
 		}
 	}
-	return a.putOwnFilters(conn, place.ifindex, number, ownHooks(f, ep.HostIfindex != 0))
+	return a.putPlacedFilters(conn, place.ifindex, number, podnsHooksOf(f, ep.HostIfindex != 0))
 }
 
-func (d *Datapath) putOwn(m podns.Map, number uint32, v *podns.Device) error {
+func (d *Datapath) putPodns(m podns.Map, number uint32, v *podns.Device) error {
 	eps, err := d.endpoints()
 	if err != nil {
 		return err
@@ -154,8 +154,8 @@ func (d *Datapath) putOwn(m podns.Map, number uint32, v *podns.Device) error {
 	return nil
 }
 
-// ownNumber finds the number of owner's device at place, with its entry, or picks a free one.
-func (d *Datapath) ownNumber(m podns.Map, a *attacher, owner uint64, place ownPlace) (uint32, *podns.Device, error) {
+// podnsNumber finds the number of owner's device at place, with its entry, or picks a free one.
+func (d *Datapath) podnsNumber(m podns.Map, a *attacher, owner uint64, place podnsPlace) (uint32, *podns.Device, error) {
 	all, err := m.All()
 	if err != nil {
 		return 0, nil, fmt.Errorf("own devices: %w", err)
@@ -164,14 +164,14 @@ func (d *Datapath) ownNumber(m podns.Map, a *attacher, owner uint64, place ownPl
 		if v.Owner != owner {
 			continue
 		}
-		at, ok, err := d.ownPlace(number)
+		at, ok, err := d.podnsPlace(number)
 		if err != nil {
 			return 0, nil, err
 		}
 		if ok && at.inode == place.inode && at.ifindex == place.ifindex {
 			return number, &v, nil
 		}
-		if err := d.releaseOwn(a, m, number); err != nil {
+		if err := d.releasePodns(a, m, number); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -182,7 +182,7 @@ func (d *Datapath) ownNumber(m podns.Map, a *attacher, owner uint64, place ownPl
 	return number, nil, err
 }
 
-func (a *attacher) putOwnFilters(conn *tcConn, index int, number uint32, hooks []hook) error {
+func (a *attacher) putPlacedFilters(conn *tcConn, index int, number uint32, hooks []hook) error {
 	for _, h := range hooks {
 		prog, err := a.program(h)
 		if err != nil {
@@ -202,10 +202,10 @@ func (a *attacher) putOwnFilters(conn *tcConn, index int, number uint32, hooks [
 	return nil
 }
 
-// disableOwn takes the features f from owner's own devices. With the last one the entry, counters and programs go. A namespace
+// disablePodns takes the features f from owner's podns devices. With the last one the entry, counters and programs go. A namespace
 // that has gone took its filters along.
-func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
-	m, all, err := d.allOwn()
+func (d *Datapath) disablePodns(a *attacher, owner uint64, f Feature) error {
+	m, all, err := d.allPodns()
 	if err != nil {
 		return ignoreNotLoaded(err)
 	}
@@ -218,9 +218,9 @@ func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
 		left.Flags &^= uint32(f)
 		switch {
 		case left.Flags == 0:
-			errs = append(errs, d.releaseOwn(a, m, number))
+			errs = append(errs, d.releasePodns(a, m, number))
 		case left.Flags != v.Flags:
-			errs = append(errs, m.Put(number, &left), d.dropOwnHooks(a, number, v, left))
+			errs = append(errs, m.Put(number, &left), d.dropPodnsHooks(a, number, v, left))
 			if f&FeatureAdmit != 0 {
 				errs = append(errs, d.unpolice(podns.Key(number), owner))
 			}
@@ -229,28 +229,28 @@ func (d *Datapath) disableOwn(a *attacher, owner uint64, f Feature) error {
 	return errors.Join(errs...)
 }
 
-// dropOwnHooks detaches what the features of left do not need any more.
-func (d *Datapath) dropOwnHooks(a *attacher, number uint32, v, left podns.Device) error {
-	needed := ownHooks(Feature(left.Flags), left.HostIfindex != 0)
-	unneeded := slices.DeleteFunc(ownHooks(Feature(v.Flags), v.HostIfindex != 0), func(h hook) bool { return slices.Contains(needed, h) })
-	place, ok, err := d.ownPlace(number)
+// dropPodnsHooks detaches what the features of left do not need any more.
+func (d *Datapath) dropPodnsHooks(a *attacher, number uint32, v, left podns.Device) error {
+	needed := podnsHooksOf(Feature(left.Flags), left.HostIfindex != 0)
+	unneeded := slices.DeleteFunc(podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0), func(h hook) bool { return slices.Contains(needed, h) })
+	place, ok, err := d.podnsPlace(number)
 	if err != nil || !ok {
 		return err
 	}
-	return a.inOwn(place, func(conn *tcConn) error {
+	return a.inPodns(place, func(conn *tcConn) error {
 		var errs []error
 		for _, h := range unneeded {
-			errs = append(errs, conn.deleteOwnFilter(place.ifindex, h, number))
+			errs = append(errs, conn.deletePlacedFilter(place.ifindex, h, number))
 		}
 		return errors.Join(errs...)
 	})
 }
 
-// releaseOwn removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
-func (d *Datapath) releaseOwn(a *attacher, m podns.Map, number uint32) error {
-	place, ok, err := d.ownPlace(number)
+// releasePodns removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
+func (d *Datapath) releasePodns(a *attacher, m podns.Map, number uint32) error {
+	place, ok, err := d.podnsPlace(number)
 	if err == nil && ok {
-		err = a.inOwn(place, func(conn *tcConn) error { return conn.clearOwn(place, number) })
+		err = a.inPodns(place, func(conn *tcConn) error { return conn.clearPlaced(place, number) })
 	}
 	if err != nil {
 		return fmt.Errorf("device %d: %w", number, err)
@@ -266,8 +266,8 @@ func (d *Datapath) releaseOwn(a *attacher, m podns.Map, number uint32) error {
 	return errors.Join(ignoreNotLoaded(err), m.Delete(number), eps.stats.Delete(podns.Key(number)), removeIfThere(d.paths.podnsMark(number)))
 }
 
-// detachOwn removes the programs from every own device that is known, and leaves maps and notes as they are.
-func (d *Datapath) detachOwn(a *attacher) error {
+// detachPodns removes the programs from every podns device that is known, and leaves maps and notes as they are.
+func (d *Datapath) detachPodns(a *attacher) error {
 	marks, err := names(d.paths.podns())
 	errs := []error{err}
 	for _, name := range marks {
@@ -275,29 +275,29 @@ func (d *Datapath) detachOwn(a *attacher) error {
 		if err != nil {
 			continue
 		}
-		place, ok, err := d.ownPlace(uint32(number))
+		place, ok, err := d.podnsPlace(uint32(number))
 		if err == nil && ok {
-			err = a.inOwn(place, func(conn *tcConn) error { return conn.clearOwn(place, uint32(number)) })
+			err = a.inPodns(place, func(conn *tcConn) error { return conn.clearPlaced(place, uint32(number)) })
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// clearOwn removes our filters from the device, and the qdisc too if we made it and nobody else uses it.
-func (c *tcConn) clearOwn(p ownPlace, number uint32) error {
+// clearPlaced removes our filters from the device, and the qdisc too if we made it and nobody else uses it.
+func (c *tcConn) clearPlaced(p podnsPlace, number uint32) error {
 	if p.made && c.only(p.ifindex, podnsHooks()) {
 		return c.deleteClsact(p.ifindex)
 	}
 	var errs []error
 	for _, h := range podnsHooks() {
-		errs = append(errs, c.deleteOwnFilter(p.ifindex, h, number))
+		errs = append(errs, c.deletePlacedFilter(p.ifindex, h, number))
 	}
 	return errors.Join(errs...)
 }
 
-// deleteOwnFilter removes our filter for h if it carries number: another device may have the place by now.
-func (c *tcConn) deleteOwnFilter(index int, h hook, number uint32) error {
+// deletePlacedFilter removes our filter for h if it carries number: another device may have the place by now.
+func (c *tcConn) deletePlacedFilter(index int, h hook, number uint32) error {
 	if f, found, err := c.filterAt(index, h); err != nil || !found || f.class != number {
 		return err
 	}
@@ -305,9 +305,9 @@ func (c *tcConn) deleteOwnFilter(index int, h hook, number uint32) error {
 	return err
 }
 
-// inOwn calls f with a connection into the namespace of p. One that has gone, or whose path leads to another by now, is
+// inPodns calls f with a connection into the namespace of p. One that has gone, or whose path leads to another by now, is
 // success: its filters went with it.
-func (a *attacher) inOwn(p ownPlace, f func(*tcConn) error) error {
+func (a *attacher) inPodns(p podnsPlace, f func(*tcConn) error) error {
 	ns, err := netns.Open(p.netns)
 	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
 		return nil
@@ -327,9 +327,9 @@ func (a *attacher) inOwn(p ownPlace, f func(*tcConn) error) error {
 	return f(conn)
 }
 
-// replaceOwn puts the attacher's programs on every own device that has programs.
-func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
-	_, all, err := d.allOwn()
+// replacePodns puts the attacher's programs on every podns device that has programs.
+func (d *Datapath) replacePodns(ctx context.Context, a *attacher) error {
+	_, all, err := d.allPodns()
 	if err != nil {
 		return err
 	}
@@ -337,9 +337,9 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		place, ok, err := d.ownPlace(number)
+		place, ok, err := d.podnsPlace(number)
 		if err == nil && ok {
-			err = a.inOwn(place, func(conn *tcConn) error { return a.replaceInside(conn, place.ifindex, number, v) })
+			err = a.inPodns(place, func(conn *tcConn) error { return a.replaceInside(conn, place.ifindex, number, v) })
 		}
 		if rtnl.TCGone(err) || errors.Is(err, ErrNoDevice) {
 			d.log.Info("device has gone", log.Uint32("number", number))
@@ -352,11 +352,11 @@ func (d *Datapath) replaceOwn(ctx context.Context, a *attacher) error {
 	return nil
 }
 
-// replaceInside puts the attacher's programs on an own device. Who is root in the pod may have put something else in our place
+// replaceInside puts the attacher's programs on an podns device. Who is root in the pod may have put something else in our place
 // there: that is the pod's loss, and must not keep the node from an upgrade.
 func (a *attacher) replaceInside(conn *tcConn, index int, number uint32, v podns.Device) error {
-	for _, h := range ownHooks(Feature(v.Flags), v.HostIfindex != 0) {
-		err := a.putOwnFilters(conn, index, number, []hook{h})
+	for _, h := range podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0) {
+		err := a.putPlacedFilters(conn, index, number, []hook{h})
 		if errors.Is(err, ErrConflict) {
 			a.d.log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
 			continue
@@ -368,16 +368,16 @@ func (a *attacher) replaceInside(conn *tcConn, index int, number uint32, v podns
 	return nil
 }
 
-// collectOwn releases the own devices whose owner is not valid, and what was noted or counted of devices without entry.
-func (d *Datapath) collectOwn(a *attacher, valid func(uint64) bool) error {
-	m, all, err := d.allOwn()
+// collectPodns releases the podns devices whose owner is not valid, and what was noted or counted of devices without entry.
+func (d *Datapath) collectPodns(a *attacher, valid func(uint64) bool) error {
+	m, all, err := d.allPodns()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for number, v := range all {
 		if !valid(v.Owner) {
-			errs = append(errs, d.releaseOwn(a, m, number))
+			errs = append(errs, d.releasePodns(a, m, number))
 		}
 	}
 	marks, err := names(d.paths.podns())
@@ -385,15 +385,15 @@ func (d *Datapath) collectOwn(a *attacher, valid func(uint64) bool) error {
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
 		if _, ok := all[uint32(number)]; err == nil && !ok {
-			errs = append(errs, d.releaseOwn(a, m, uint32(number)))
+			errs = append(errs, d.releasePodns(a, m, uint32(number)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkOwn compares the own device of ep with what enableOwn has made.
-func (d *Datapath) checkOwn(a *attacher, ep Endpoint, f Feature) error {
-	_, all, err := d.allOwn()
+// checkPodns compares the podns device of ep with what enablePodns has made.
+func (d *Datapath) checkPodns(a *attacher, ep Endpoint, f Feature) error {
+	_, all, err := d.allPodns()
 	if err != nil {
 		return err
 	}
@@ -402,35 +402,35 @@ func (d *Datapath) checkOwn(a *attacher, ep Endpoint, f Feature) error {
 			continue
 		}
 		if v.Flags&uint32(f) != uint32(f) {
-			return errDiffers("%s has %v, want %v", ep.Own.IfName, endpoint.FlagNames(v.Flags), f)
+			return errDiffers("%s has %v, want %v", ep.Podns.IfName, endpoint.FlagNames(v.Flags), f)
 		}
 		if f&FeatureAdmit != 0 && ep.HostIfindex == 0 {
 			if _, err := d.checkPolicy(podns.Key(number), ep); err != nil {
 				return err
 			}
 		}
-		return d.checkOwnHooks(a, ep, number, ownHooks(f, ep.HostIfindex != 0))
+		return d.checkPodnsHooks(a, ep, number, podnsHooksOf(f, ep.HostIfindex != 0))
 	}
-	return errDiffers("no programs for %s in %s", ep.Own.IfName, ep.Own.Netns)
+	return errDiffers("no programs for %s in %s", ep.Podns.IfName, ep.Podns.Netns)
 }
 
-func (d *Datapath) checkOwnHooks(a *attacher, ep Endpoint, number uint32, hooks []hook) error {
-	place, ok, err := d.ownPlace(number)
+func (d *Datapath) checkPodnsHooks(a *attacher, ep Endpoint, number uint32, hooks []hook) error {
+	place, ok, err := d.podnsPlace(number)
 	if err != nil {
 		return err
 	}
-	if !ok || place.ifindex != ep.Own.Ifindex {
-		return errDiffers("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Own.Ifindex, ep.Own.Netns)
+	if !ok || place.ifindex != ep.Podns.Ifindex {
+		return errDiffers("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Podns.Ifindex, ep.Podns.Netns)
 	}
-	place.netns = ep.Own.Netns // a namespace can have several paths: it is compared itself
+	place.netns = ep.Podns.Netns // a namespace can have several paths: it is compared itself
 	looked := false
-	err = a.inOwn(place, func(conn *tcConn) error {
+	err = a.inPodns(place, func(conn *tcConn) error {
 		looked = true
 		var errs []error
 		for _, h := range hooks {
 			f, _, err := conn.filterAt(place.ifindex, h)
 			if err == nil && (!f.is(h) || f.class != number) {
-				err = errDiffers("%s is not attached to the %s of %s in the pod", h.program, h.direction(), ep.Own.IfName)
+				err = errDiffers("%s is not attached to the %s of %s in the pod", h.program, h.direction(), ep.Podns.IfName)
 			}
 			errs = append(errs, err)
 		}
@@ -442,9 +442,9 @@ func (d *Datapath) checkOwnHooks(a *attacher, ep Endpoint, number uint32, hooks 
 	return err
 }
 
-// ownEndpoints describes the devices that have no host end.
-func (d *Datapath) ownEndpoints(stats endpoint.Stats) ([]EndpointStatus, error) {
-	_, all, err := d.allOwn()
+// podnsEndpoints describes the devices that have no host end.
+func (d *Datapath) podnsEndpoints(stats endpoint.Stats) ([]EndpointStatus, error) {
+	_, all, err := d.allPodns()
 	if err != nil {
 		return nil, err
 	}
@@ -454,7 +454,7 @@ func (d *Datapath) ownEndpoints(stats endpoint.Stats) ([]EndpointStatus, error) 
 			continue
 		}
 		s := EndpointStatus{Owner: v.Owner, Features: endpoint.FlagNames(v.Flags), Number: int(number)}
-		place, _, err := d.ownPlace(number)
+		place, _, err := d.podnsPlace(number)
 		if err != nil {
 			return nil, err
 		}

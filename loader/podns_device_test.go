@@ -27,7 +27,7 @@ func (e *env) insider(id, addr4 string) (ep Endpoint, in func(args ...string) st
 	in("ip", "link", "set", id, "name", "net1")
 	in("ip", "addr", "add", addr4, "dev", "net1")
 	in("ip", "link", "set", "net1", "up")
-	ep, err := ResolveOwn(e.ctx, ns, "net1")
+	ep, err := ResolvePodns(e.ctx, ns, "net1")
 	e.ok(err)
 	ep.Ref = attachments.ID{Network: "lan", ContainerID: id, IfName: "net1"}
 	return ep, in
@@ -38,15 +38,15 @@ func filters(in func(...string) string) string {
 	return in("tc", "filter", "show", "dev", "net1", "egress") + in("tc", "filter", "show", "dev", "net1", "ingress")
 }
 
-func TestPrivilegedOwnDevice(t *testing.T) {
+func TestPrivilegedPodnsDevice(t *testing.T) {
 	e := newEnv(t)
 	e.uplink()
 	d := e.open()
 	ep, in := e.insider("pod1", "192.0.2.20/24")
-	if ep.HostIfindex != 0 || ep.Own == nil || ep.Own.Ifindex == 0 {
+	if ep.HostIfindex != 0 || ep.Podns == nil || ep.Podns.Ifindex == 0 {
 		t.Fatalf("resolved: %+v", ep)
 	}
-	if _, err := Resolve(e.ctx, ep.Own.Netns, "net1"); !errors.Is(err, ErrNoDevice) {
+	if _, err := Resolve(e.ctx, ep.Podns.Netns, "net1"); !errors.Is(err, ErrNoDevice) {
 		t.Errorf("Resolve of a device without host end: %v", err)
 	}
 	if err := d.Enable(e.ctx, ep, FeaturePublish); !errors.Is(err, ErrNoDevice) {
@@ -63,7 +63,7 @@ func TestPrivilegedOwnDevice(t *testing.T) {
 	pingFails(in, "192.0.2.99") // nobody answers: what counts is that the question was seen
 	eps, err := d.Endpoints(e.ctx)
 	e.ok(err)
-	if len(eps) != 1 || eps[0].Stats.TxPackets == 0 || eps[0].Netns != ep.Own.Netns || eps[0].Number == 0 {
+	if len(eps) != 1 || eps[0].Stats.TxPackets == 0 || eps[0].Netns != ep.Podns.Netns || eps[0].Number == 0 {
 		t.Errorf("endpoints: %+v", eps)
 	}
 	s, err := d.Status(e.ctx)
@@ -74,12 +74,12 @@ func TestPrivilegedOwnDevice(t *testing.T) {
 		}
 	}
 
-	elsewhere := *ep.Own
+	elsewhere := *ep.Podns
 	elsewhere.Netns = filepath.Join(t.TempDir(), "ns")
 	e.ok(os.WriteFile(elsewhere.Netns, nil, 0o600))
-	e.run("mount", "--bind", ep.Own.Netns, elsewhere.Netns)
+	e.run("mount", "--bind", ep.Podns.Netns, elsewhere.Netns)
 	other := ep
-	other.Own = &elsewhere
+	other.Podns = &elsewhere
 	e.ok(d.CheckEndpoint(e.ctx, other, FeatureAdmit))
 	e.run("umount", elsewhere.Netns)
 	elsewhere.Netns = e.namespace()
@@ -110,7 +110,7 @@ func pingFails(in func(...string) string, addr string) {
 
 func (e *env) noneOwn(d *Datapath) {
 	e.t.Helper()
-	m, err := d.ownDevices()
+	m, err := d.podnsDevices()
 	e.ok(err)
 	all, err := m.All()
 	e.ok(err)
@@ -124,7 +124,7 @@ func (e *env) noneOwn(d *Datapath) {
 }
 
 // A second qdisc user of the pod keeps the qdisc; its filters stay.
-func TestPrivilegedOwnDeviceShared(t *testing.T) {
+func TestPrivilegedPodnsDeviceShared(t *testing.T) {
 	e := newEnv(t)
 	e.uplink()
 	d := e.open()
@@ -145,7 +145,7 @@ func TestPrivilegedOwnDeviceShared(t *testing.T) {
 }
 
 // Another build replaces the programs inside the pods.
-func TestPrivilegedOwnDeviceUpgrade(t *testing.T) {
+func TestPrivilegedPodnsDeviceUpgrade(t *testing.T) {
 	e := newEnv(t)
 	e.uplink()
 	d := e.open()
@@ -166,20 +166,20 @@ func TestPrivilegedOwnDeviceUpgrade(t *testing.T) {
 }
 
 // The namespace goes before DEL; GC takes what has no owner; a path that leads to another namespace is left alone.
-func TestPrivilegedOwnDeviceGone(t *testing.T) {
+func TestPrivilegedPodnsDeviceGone(t *testing.T) {
 	e := newEnv(t)
 	e.uplink()
 	d := e.open()
 	ep, _ := e.insider("pod1", "192.0.2.20/24")
 	stranger, in := e.insider("pod2", "192.0.2.21/24")
 	gone := e.t.TempDir() + "/ns"
-	e.ok(os.Symlink(ep.Own.Netns, gone))
-	ep.Own.Netns = gone
+	e.ok(os.Symlink(ep.Podns.Netns, gone))
+	ep.Podns.Netns = gone
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 	e.ok(d.Enable(e.ctx, stranger, FeatureAdmit))
 
 	e.ok(os.Remove(gone))
-	e.ok(os.Symlink(stranger.Own.Netns, gone)) // the path is used again
+	e.ok(os.Symlink(stranger.Podns.Netns, gone)) // the path is used again
 	if err := d.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
 		t.Errorf("check: %v", err)
 	}
@@ -198,12 +198,12 @@ func TestPrivilegedOwnDeviceGone(t *testing.T) {
 }
 
 func TestOwnPlace(t *testing.T) {
-	want := ownPlace{inode: 4026532, ifindex: 7, made: true, netns: "/var/run/netns/with blank"}
-	if got, err := parseOwnPlace(want.String()); err != nil || got != want {
+	want := podnsPlace{inode: 4026532, ifindex: 7, made: true, netns: "/var/run/netns/with blank"}
+	if got, err := parsePodnsPlace(want.String()); err != nil || got != want {
 		t.Errorf("%+v %v", got, err)
 	}
 	for _, s := range []string{"", "1 2 true", "x 2 true /a", "1 x true /a", "1 2 maybe /a"} {
-		if _, err := parseOwnPlace(s); err == nil {
+		if _, err := parsePodnsPlace(s); err == nil {
 			t.Errorf("%q: no error", s)
 		}
 	}

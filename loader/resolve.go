@@ -32,7 +32,7 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("%w: %s in %s: %w", ErrNoDevice, ifname, netnsPath, err)
 	}
-	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU, Own: &OwnDevice{Netns: netnsPath, Ifindex: dev.Index, IfName: ifname}}
+	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU, Podns: &PodnsDevice{Netns: netnsPath, Ifindex: dev.Index, IfName: ifname}}
 	addrs, err := inside.AddrsOf(dev.Index, rtnl.FamilyAll)
 	if err != nil {
 		return Endpoint{}, err
@@ -45,9 +45,9 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	return ep, ep.hostEnd(dev, ifname)
 }
 
-// ResolveOwn is Resolve for features that also work inside the pod's namespace: a device without a host end (macvlan, ipvlan,
+// ResolvePodns is Resolve for features that also work inside the pod's namespace: a device without a host end (macvlan, ipvlan,
 // vlan, a device of the host) is returned with HostIfindex 0 instead of ErrNoDevice.
-func ResolveOwn(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
+func ResolvePodns(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	ep, err := Resolve(ctx, netnsPath, ifname)
 	if errors.Is(err, ErrNoHostEnd) {
 		return ep, nil

@@ -44,7 +44,7 @@ func (d *Datapath) Unload(ctx context.Context) error {
 	for index := range devices {
 		errs = append(errs, a.detach(index, allHooks()))
 	}
-	errs = append(errs, d.detachOwn(a), d.detachShapes())
+	errs = append(errs, d.detachPodns(a), d.detachShapes())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}

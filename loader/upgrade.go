@@ -49,7 +49,7 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	if err := errors.Join(d.replaceOwn(ctx, a), d.replaceShapes(a), d.replaceXDP(a)); err != nil {
+	if err := errors.Join(d.replacePodns(ctx, a), d.replaceShapes(a), d.replaceXDP(a)); err != nil {
 		return err
 	}
 	return d.replaceSockets(dir)

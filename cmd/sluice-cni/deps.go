@@ -148,7 +148,7 @@ func newFirewall() *cniskel.Plugin {
 	return firewall.New(firewall.Deps{
 		Opener:    firewall.Opener{Open: as.openForced, OpenExisting: as.openExisting},
 		Netfilter: func(a *cniskel.Args) (firewall.Netfilter, error) { return openNetfilter(a) },
-		Resolve:   loader.ResolveOwn,
+		Resolve:   loader.ResolvePodns,
 		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }

@@ -53,7 +53,7 @@ var quickPackages = []string{
 
 var quickRun = suite.Names{
 	"Load$", "LoadXDP$", "Instructions$", "HostPort$", "FastPathImmediate$", "Masquerade$", "Hairpin$", "AntiSpoof$", "Untouched$",
-	"EnableDisable$", "ProbesMatchTable$", "AttachChanges$", "MapMemory$", "OwnDevice$", "Survey$", "ClassesAndFilters$",
+	"EnableDisable$", "ProbesMatchTable$", "AttachChanges$", "MapMemory$", "PodnsDevice$", "Survey$", "ClassesAndFilters$",
 	"Modes$", "EDT$", "Join$", "AttachModes$", "Fallback$", "VLANPod$", "DummyPod$", "PolicyIsolated$", "InsidePortmapTraffic$",
 }
 
