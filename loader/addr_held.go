@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -27,7 +28,7 @@ func (e *AddrHeldError) Error() string {
 
 // holder returns whom e's address is to be refused for: another owner than the newcomer, on another device that exists. A veth goes
 // with the network namespace of its other end, so its pod lives. nil: the address is free, or a leftover of a pod that is gone.
-func (a *attacher) holder(addr netip.Addr, old endpoint.Value, owner uint64, index int) (*AddrHeldError, error) {
+func holder(a *attacher, addr netip.Addr, old endpoint.Value, owner uint64, index int) (*AddrHeldError, error) {
 	if old.Owner == owner || int(old.Ifindex) == index {
 		return nil, nil
 	}
@@ -47,17 +48,17 @@ func (a *attacher) holder(addr netip.Addr, old endpoint.Value, owner uint64, ind
 
 // refuseHeld returns the *AddrHeldError of the first of addrs that the pod of another owner has. index is the newcomer's host end, 0
 // while there is none. The cost is O(addrs).
-func (a *attacher) refuseHeld(eps endpoints, owner uint64, index int, addrs []netip.Prefix) error {
+func refuseHeld(a *attacher, eps pintree.EndpointMaps, owner uint64, index int, addrs []netip.Prefix) error {
 	for _, p := range addrs {
 		addr := p.Addr().Unmap()
-		old, had, err := eps.addrs.Get(addr)
+		old, had, err := eps.Addrs.Get(addr)
 		if err != nil {
 			return fmt.Errorf("endpoint %s: %w", addr, err)
 		}
 		if !had {
 			continue
 		}
-		held, err := a.holder(addr, old, owner, index)
+		held, err := holder(a, addr, old, owner, index)
 		if err != nil {
 			return err
 		}
@@ -71,11 +72,11 @@ func (a *attacher) refuseHeld(eps endpoints, owner uint64, index int, addrs []ne
 // CheckFree returns an *AddrHeldError if another attachment holds one of addrs. A caller asks before its first effect. Enable asks again
 // under the writers' lock: of two at the same time, one gets the address.
 func (d *Datapath) CheckFree(_ context.Context, owner uint64, addrs []netip.Prefix) error {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
-		return ignoreNotLoaded(err) // Enable says what is wrong
+		return pintree.IgnoreNotLoaded(err) // Enable says what is wrong
 	}
 	a := d.attacher("")
 	defer a.Close()
-	return a.refuseHeld(eps, owner, 0, addrs)
+	return refuseHeld(a, eps, owner, 0, addrs)
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 )
 
 // addrsOfPods are the addresses that a test gives to two pods, by family.
@@ -162,10 +164,10 @@ func TestPrivilegedAddressParallel(t *testing.T) {
 func TestPrivilegedAddressListOfEarlierBuild(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
-	e.ok(os.WriteFile(d.paths.displaced, []byte("[{"), 0o600))
+	e.ok(os.WriteFile(d.tree.Paths.Displaced, []byte("[{"), 0o600))
 	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
 	d = e.open()
-	if exists(d.paths.displaced) || strings.Contains(strings.Join(tree(e.o.RunDir), " "), "displaced") {
-		t.Errorf("left: %v", tree(e.o.RunDir))
+	if pintree.Exists(d.tree.Paths.Displaced) || strings.Contains(strings.Join(pathsBelow(e.o.RunDir), " "), "displaced") {
+		t.Errorf("left: %v", pathsBelow(e.o.RunDir))
 	}
 }

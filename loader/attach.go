@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -46,12 +48,12 @@ func (a *attacher) Close() {
 	}
 }
 
-func (a *attacher) program(h hook) (*bpfsys.Program, error) {
-	if p, ok := a.programs[h.program]; ok {
+func (a *attacher) program(h hook.Hook) (*bpfsys.Program, error) {
+	if p, ok := a.programs[h.Program]; ok {
 		return p, nil
 	}
 	if a.dir == "" {
-		dir, err := a.d.committedDir()
+		dir, err := a.d.tree.CommittedDir()
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +61,7 @@ func (a *attacher) program(h hook) (*bpfsys.Program, error) {
 	}
 	p, err := a.d.programFor(a.dir, h)
 	if err == nil {
-		a.programs[h.program] = p
+		a.programs[h.Program] = p
 	}
 	return p, err
 }
@@ -89,7 +91,7 @@ func (a *attacher) gone(index int) bool {
 // 7-20 ms each; a filter costs 0.1 ms, and the host end of a pod's device is ours alone. Uplinks are attached once and shared
 // with others, which is what tcx links are good at.
 func (a *attacher) order(pod bool) []string {
-	switch a.d.opts.Config.Attach {
+	switch a.d.tree.Config.Attach {
 	case nodeconf.AttachTCX:
 		return []string{howTCX}
 	case nodeconf.AttachClsact:
@@ -103,7 +105,7 @@ func (a *attacher) order(pod bool) []string {
 
 // attach hangs the programs of hooks on the device index, or puts them in place of older ones. What it did before an error it
 // takes back.
-func (a *attacher) attach(index int, hooks []hook, pod bool) error {
+func (a *attacher) attach(index int, hooks []hook.Hook, pod bool) error {
 	order := a.order(pod)
 	var errs []error
 	for _, how := range order {
@@ -115,13 +117,13 @@ func (a *attacher) attach(index int, hooks []hook, pod bool) error {
 		if errors.Is(err, ErrNoDevice) || !cannot(err) {
 			break
 		}
-		a.d.log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", how), log.Error(err))
+		a.d.tree.Log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", how), log.Error(err))
 	}
 	return errors.Join(errs...)
 }
 
 // ensure attaches to a pod's device. One that is not fresh is only looked at, if it has what it should have.
-func (a *attacher) ensure(index int, hooks []hook, fresh bool) error {
+func (a *attacher) ensure(index int, hooks []hook.Hook, fresh bool) error {
 	if !fresh {
 		if ok, err := a.healthy(index, hooks); ok || err != nil {
 			return err
@@ -136,7 +138,7 @@ func cannot(err error) bool {
 		errors.Is(err, ErrConflict)
 }
 
-func (a *attacher) attachBy(how string, index int, hooks []hook) error {
+func (a *attacher) attachBy(how string, index int, hooks []hook.Hook) error {
 	if how == howTCX {
 		return a.attachTCX(index, hooks)
 	}
@@ -144,8 +146,8 @@ func (a *attacher) attachBy(how string, index int, hooks []hook) error {
 }
 
 // attachTCX makes links that live by their pins, update first: the program of a link that is there changes in place.
-func (a *attacher) attachTCX(index int, hooks []hook) error {
-	var made []hook // what was there before stays, also on an error
+func (a *attacher) attachTCX(index int, hooks []hook.Hook) error {
+	var made []hook.Hook // what was there before stays, also on an error
 	for _, h := range hooks {
 		prog, err := a.program(h)
 		updated := false
@@ -166,8 +168,8 @@ func (a *attacher) attachTCX(index int, hooks []hook) error {
 }
 
 // putLink reports whether there was a link, whose program it has changed.
-func (d *Datapath) putLink(index int, h hook, prog *bpfsys.Program) (updated bool, err error) {
-	pin := d.paths.linkPin(index, h)
+func (d *Datapath) putLink(index int, h hook.Hook, prog *bpfsys.Program) (updated bool, err error) {
+	pin := d.tree.Paths.LinkPin(index, h)
 	switch updated, err := updateLink(pin, prog); {
 	case err != nil:
 		return false, fmt.Errorf("tcx link %s: %w", filepath.Base(pin), err)
@@ -179,7 +181,7 @@ func (d *Datapath) putLink(index int, h hook, prog *bpfsys.Program) (updated boo
 		return false, fmt.Errorf("tcx link on device %d: %w", index, ErrNoDevice)
 	}
 	if err != nil {
-		return false, fmt.Errorf("tcx link of %s on device %d: %w", h.program, index, err)
+		return false, fmt.Errorf("tcx link of %s on device %d: %w", h.Program, index, err)
 	}
 	// Closing detaches unless the pin holds the link: a crash here leaves nothing.
 	defer l.Close()
@@ -191,10 +193,10 @@ func (d *Datapath) putLink(index int, h hook, prog *bpfsys.Program) (updated boo
 
 // attachLink makes a link at the end of the chain. A link whose pin was removed by hand goes in the kernel's own time, and until
 // then the program counts as being there: that is waited for.
-func attachLink(index int, h hook, prog *bpfsys.Program) (*bpfsys.Link, error) {
+func attachLink(index int, h hook.Hook, prog *bpfsys.Program) (*bpfsys.Link, error) {
 	const patience, step = time.Second, 5 * time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(step) {
-		l, err := bpfsys.AttachTCX(prog, index, h.tcx())
+		l, err := bpfsys.AttachTCX(prog, index, h.TCX())
 		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
 			return l, err
 		}
@@ -203,7 +205,7 @@ func attachLink(index int, h hook, prog *bpfsys.Program) (*bpfsys.Link, error) {
 
 // updateLink puts prog into the pinned link. False: there is no link, or its device has gone, and the pin with it.
 func updateLink(pin string, prog *bpfsys.Program) (bool, error) {
-	if !exists(pin) {
+	if !pintree.Exists(pin) {
 		return false, nil
 	}
 	l, err := bpfsys.OpenLink(pin)
@@ -213,17 +215,19 @@ func updateLink(pin string, prog *bpfsys.Program) (bool, error) {
 	defer l.Close()
 	err = l.Update(prog)
 	if errors.Is(err, unix.ENOLINK) { // the device went, or somebody detached it by force
-		return false, removeIfThere(pin)
+		return false, pintree.RemoveIfThere(pin)
 	}
 	return err == nil, err
 }
 
 // dropLink detaches and removes the pin; missing is success. Removing the pin alone would do, but later: the kernel would refuse
 // to attach the same program again for some milliseconds.
-func (d *Datapath) dropLink(index int, h hook) error { return dropPin(d.paths.linkPin(index, h)) }
+func (d *Datapath) dropLink(index int, h hook.Hook) error {
+	return dropPin(d.tree.Paths.LinkPin(index, h))
+}
 
 func dropPin(pin string) error {
-	if !exists(pin) {
+	if !pintree.Exists(pin) {
 		return nil
 	}
 	if l, err := bpfsys.OpenLink(pin); err == nil {
@@ -233,10 +237,10 @@ func dropPin(pin string) error {
 			return fmt.Errorf("detach %s: %w", filepath.Base(pin), err)
 		}
 	}
-	return removeIfThere(pin)
+	return pintree.RemoveIfThere(pin)
 }
 
-func (a *attacher) attachClsact(index int, hooks []hook) error {
+func (a *attacher) attachClsact(index int, hooks []hook.Hook) error {
 	c, err := a.conn()
 	if err != nil {
 		return err
@@ -246,11 +250,11 @@ func (a *attacher) attachClsact(index int, hooks []hook) error {
 		return err
 	}
 	if made {
-		if err := os.Mkdir(a.d.paths.clsactMark(index), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := os.Mkdir(a.d.tree.Paths.ClsactMark(index), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return errors.Join(err, c.deleteClsact(index))
 		}
 	}
-	var put []hook // what was there before stays, also on an error
+	var put []hook.Hook // what was there before stays, also on an error
 	for i, h := range hooks {
 		replaced, err := a.putFilter(c, index, h, made)
 		if err != nil && made {
@@ -267,7 +271,7 @@ func (a *attacher) attachClsact(index int, hooks []hook) error {
 }
 
 // putFilter reports whether there was one, which it has replaced.
-func (a *attacher) putFilter(c *tcConn, index int, h hook, fresh bool) (replaced bool, err error) {
+func (a *attacher) putFilter(c *tcConn, index int, h hook.Hook, fresh bool) (replaced bool, err error) {
 	prog, err := a.program(h)
 	if err != nil {
 		return false, err
@@ -281,13 +285,13 @@ func (a *attacher) putFilter(c *tcConn, index int, h hook, fresh bool) (replaced
 			if f.program != "" { // our own of the other direction: an "ingress" qdisc shows one list for both
 				return false, c.noEgress(index)
 			}
-			return false, fmt.Errorf("device %d, %s, priority %d: %w (%s %s)", index, h.direction(), h.priority(), ErrConflict, f.kind, f.program)
+			return false, fmt.Errorf("device %d, %s, priority %d: %w (%s %s)", index, h.Direction(), h.Priority(), ErrConflict, f.kind, f.program)
 		}
 		replaced = found
 	}
 	err = c.putFilter(index, h, prog, 0)
 	if errors.Is(err, unix.ENODEV) { // it went after we had looked at its qdisc
-		return false, fmt.Errorf("filter of %s on device %d: %w", h.program, index, ErrNoDevice)
+		return false, fmt.Errorf("filter of %s on device %d: %w", h.Program, index, ErrNoDevice)
 	}
 	if !fresh && errors.Is(err, unix.EINVAL) {
 		return false, fmt.Errorf("%w: %w", c.noEgress(index), err)
@@ -296,9 +300,9 @@ func (a *attacher) putFilter(c *tcConn, index int, h hook, fresh bool) (replaced
 }
 
 // detachOther removes what the other way had attached, after this way has taken over.
-func (a *attacher) detachOther(how string, index int, hooks []hook) error {
+func (a *attacher) detachOther(how string, index int, hooks []hook.Hook) error {
 	if how == howTCX {
-		if !exists(a.d.paths.clsactMark(index)) {
+		if !pintree.Exists(a.d.tree.Paths.ClsactMark(index)) {
 			return nil
 		}
 		return a.detachClsact(index, hooks)
@@ -311,35 +315,35 @@ func (a *attacher) detachOther(how string, index int, hooks []hook) error {
 }
 
 // detach removes the programs of hooks from the device, however they hang there. A device that has gone is success.
-func (a *attacher) detach(index int, hooks []hook) error {
+func (a *attacher) detach(index int, hooks []hook.Hook) error {
 	var errs []error
 	tcx := 0
 	for _, h := range hooks {
-		if exists(a.d.paths.linkPin(index, h)) {
+		if pintree.Exists(a.d.tree.Paths.LinkPin(index, h)) {
 			tcx++
 		}
 		errs = append(errs, a.d.dropLink(index, h))
 	}
-	if tcx < len(hooks) || exists(a.d.paths.clsactMark(index)) {
+	if tcx < len(hooks) || pintree.Exists(a.d.tree.Paths.ClsactMark(index)) {
 		errs = append(errs, a.detachClsact(index, hooks))
 	}
 	return errors.Join(errs...)
 }
 
 // detachClsact removes our filters, and the qdisc too if we made it and nobody else uses it.
-func (a *attacher) detachClsact(index int, hooks []hook) error {
+func (a *attacher) detachClsact(index int, hooks []hook.Hook) error {
 	c, err := a.conn()
 	if err != nil {
 		return err
 	}
-	mark := a.d.paths.clsactMark(index)
-	made := exists(mark)
+	mark := a.d.tree.Paths.ClsactMark(index)
+	made := pintree.Exists(mark)
 	if made && c.only(index, hooks) {
-		return errors.Join(c.deleteClsact(index), removeIfThere(mark))
+		return errors.Join(c.deleteClsact(index), pintree.RemoveIfThere(mark))
 	}
 	err = c.deleteFilters(index, hooks)
 	if made { // from now on it is the others'
-		err = errors.Join(err, removeIfThere(mark))
+		err = errors.Join(err, pintree.RemoveIfThere(mark))
 	}
 	return err
 }
@@ -351,9 +355,9 @@ type attached struct {
 }
 
 // at looks at one place on a device.
-func (a *attacher) at(index int, h hook) (attached, error) {
-	pin := a.d.paths.linkPin(index, h)
-	if exists(pin) {
+func (a *attacher) at(index int, h hook.Hook) (attached, error) {
+	pin := a.d.tree.Paths.LinkPin(index, h)
+	if pintree.Exists(pin) {
 		l, err := bpfsys.OpenLink(pin)
 		if err != nil {
 			return attached{}, err
@@ -379,7 +383,7 @@ func (a *attacher) at(index int, h hook) (attached, error) {
 }
 
 // healthy reports whether every hook has a program of ours.
-func (a *attacher) healthy(index int, hooks []hook) (bool, error) {
+func (a *attacher) healthy(index int, hooks []hook.Hook) (bool, error) {
 	for _, h := range hooks {
 		at, err := a.at(index, h)
 		if err != nil || at.how == "" {

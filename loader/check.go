@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -18,7 +20,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	if err := ep.validate(); err != nil {
 		return err
 	}
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -43,27 +45,23 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		want.Policy = id
 		errs = append(errs, checkAddr(eps, ep, p, f, want))
 	}
-	errs = append(errs, checkHooks(a, ep.HostIfindex, ep.HostIfName, podHooks()))
+	errs = append(errs, checkHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
 	return errors.Join(append(errs, d.checkPins(), d.checkUplinks(a))...)
 }
 
-func errDiffers(format string, a ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ErrDiffers}, a...)...)
-}
-
 // checkAddr compares the entry of one address with want, but for the flags and the policy of features other than f.
-func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature, want *endpoint.Value) error {
+func checkAddr(eps pintree.EndpointMaps, ep Endpoint, p netip.Prefix, f Feature, want *endpoint.Value) error {
 	addr := p.Addr().Unmap()
-	got, ok, err := eps.addrs.Get(addr)
+	got, ok, err := eps.Addrs.Get(addr)
 	switch {
 	case err != nil:
 		return fmt.Errorf("endpoint %s: %w", addr, err)
 	case !ok:
-		return errDiffers("no endpoint for %s", addr)
+		return pintree.Differs("no endpoint for %s", addr)
 	case got.Owner != ep.Ref.Owner():
-		return errDiffers("endpoint %s belongs to another attachment", addr)
+		return pintree.Differs("endpoint %s belongs to another attachment", addr)
 	case got.Flags&uint32(f) != uint32(f):
-		return errDiffers("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
+		return pintree.Differs("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
 	}
 	want.Flags = got.Flags
 	want.Mtu = got.Mtu // a later plugin of the chain may have tuned the device's
@@ -71,17 +69,17 @@ func checkAddr(eps endpoints, ep Endpoint, p netip.Prefix, f Feature, want *endp
 		want.Policy = got.Policy
 	}
 	if got != *want {
-		return errDiffers("endpoint %s is %+v, want %+v", addr, got, *want)
+		return pintree.Differs("endpoint %s is %+v, want %+v", addr, got, *want)
 	}
 	return nil
 }
 
-func checkHooks(a *attacher, index int, name string, hooks []hook) error {
+func checkHooks(a *attacher, index int, name string, hooks []hook.Hook) error {
 	var errs []error
 	for _, h := range hooks {
 		at, err := a.at(index, h)
 		if err == nil && at.how == "" {
-			err = errDiffers("%s is not attached to the %s of device %d %s", h.program, h.direction(), index, name)
+			err = pintree.Differs("%s is not attached to the %s of device %d %s", h.Program, h.Direction(), index, name)
 		}
 		errs = append(errs, err)
 	}
@@ -90,8 +88,8 @@ func checkHooks(a *attacher, index int, name string, hooks []hook) error {
 
 // checkPins looks for the programs: without them nothing is amiss until the next ADD.
 func (d *Datapath) checkPins() error {
-	if id, ok := d.paths.committed(); !ok || !d.paths.loaded(id) {
-		return errDiffers("pins are missing below %s", d.paths.dir)
+	if id, ok := d.tree.Paths.Committed(); !ok || !d.tree.Paths.Loaded(id) {
+		return pintree.Differs("pins are missing below %s", d.tree.Paths.Dir)
 	}
 	return nil
 }
@@ -113,10 +111,10 @@ func (d *Datapath) checkUplinks(a *attacher) error {
 		if errors.Is(err, rtnl.ErrNotFound) {
 			continue
 		}
-		errs = append(errs, err, checkHooks(a, int(index), l.Name, uplinkHooks(src.Bare)))
+		errs = append(errs, err, checkHooks(a, int(index), l.Name, hook.OfUplink(src.Bare)))
 		for _, s := range []netip.Addr{src.V4, src.V6} {
 			if _, ok := addrs[s]; s.IsValid() && !ok {
-				errs = append(errs, errDiffers("address %s of uplink %s is not among the node's", s, l.Name))
+				errs = append(errs, pintree.Differs("address %s of uplink %s is not among the node's", s, l.Name))
 			}
 		}
 	}

@@ -7,21 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-)
-
-// Our place among the filters of a hook. Filters run in the order of priority: ours come after those that an administrator
-// gave a small number and before those the kernel numbered itself (from 49152). Handle and priority are "SL" in ASCII.
-const (
-	filterPriority = 0x534c
-	filterHandle   = 0x534c
-	filterRanks    = 8 // priorities from filterPriority on that are ours
 )
 
 // tcConn makes and lists qdiscs and filters in one network namespace. Who asks for something else takes its handle.
@@ -67,22 +59,10 @@ func (c *tcConn) noEgress(index int) error {
 // deleteClsact removes the qdisc with whatever hangs on it; missing is success.
 func (c *tcConn) deleteClsact(index int) error { return c.h.DelQdisc(index, rtnl.Clsact()) }
 
-func (h hook) tcParent() uint32 {
-	if h.egress {
-		return rtnl.HookEgress
-	}
-	return rtnl.HookIngress
-}
-
-// filter is ours for the hook, without a program.
-func (h hook) filter() rtnl.BPFFilter {
-	return rtnl.BPFFilter{Parent: h.tcParent(), Priority: h.priority(), Protocol: unix.ETH_P_ALL, Handle: filterHandle, Name: h.program}
-}
-
 // putFilter makes prog our filter at h; one of ours that is there is replaced without a gap. class is what the program reads as
 // skb->tc_classid, 0 for none.
-func (c *tcConn) putFilter(index int, h hook, prog *bpfsys.Program, class uint32) error {
-	f := h.filter()
+func (c *tcConn) putFilter(index int, h hook.Hook, prog *bpfsys.Program, class uint32) error {
+	f := h.Filter()
 	f.FD, f.ClassID = prog.FD(), class
 	return c.h.PutBPF(index, f)
 }
@@ -96,14 +76,14 @@ type filter struct {
 }
 
 // is reports whether the filter is the one that belongs to h.
-func (f filter) is(h hook) bool { return f.program == h.program }
+func (f filter) is(h hook.Hook) bool { return f.program == h.Program }
 
 // yields reports whether the filter may be replaced by h's: it is ours and of the same direction. (An "ingress" qdisc has one
 // list, which it shows for both.)
-func (f filter) yields(h hook) bool {
-	for _, o := range allHooks() {
-		if o.program == f.program {
-			return o.egress == h.egress && o.rank == h.rank
+func (f filter) yields(h hook.Hook) bool {
+	for _, o := range hook.All() {
+		if o.Program == f.program {
+			return o.Egress == h.Egress && o.Rank == h.Rank
 		}
 	}
 	return false
@@ -111,19 +91,19 @@ func (f filter) yields(h hook) bool {
 
 // filterAt looks at our place on h; false when it is empty. The kernel filters by priority and protocol, so that no message
 // of anybody else's filter is parsed.
-func (c *tcConn) filterAt(index int, h hook) (filter, bool, error) {
-	place := h.filter()
+func (c *tcConn) filterAt(index int, h hook.Hook) (filter, bool, error) {
+	place := h.Filter()
 	list, err := noneIfGone(c.h.FiltersAt(index, place.Parent, place.Priority, place.Protocol))
 	if err != nil || len(list) == 0 {
 		return filter{}, false, err
 	}
 	for _, f := range list {
-		if !isOurs(f) {
+		if !hook.IsOurs(f) {
 			return filter{kind: f.Kind}, true, nil
 		}
 	}
 	last := list[len(list)-1]
-	return filter{program: programNow(last.Program), id: last.ProgramID, kind: last.Kind, class: last.ClassID}, true, nil
+	return filter{program: hook.ProgramNow(last.Program), id: last.ProgramID, kind: last.Kind, class: last.ClassID}, true, nil
 }
 
 // noneIfGone takes a device that has gone for one without filters.
@@ -135,19 +115,19 @@ func noneIfGone(filters []rtnl.FilterStatus, err error) ([]rtnl.FilterStatus, er
 }
 
 // deleteFilter removes our filter for h and reports whether there was one. What is not ours stays.
-func (c *tcConn) deleteFilter(index int, h hook) (bool, error) {
+func (c *tcConn) deleteFilter(index int, h hook.Hook) (bool, error) {
 	f, found, err := c.filterAt(index, h)
 	if err != nil || !found || !f.is(h) {
 		return false, err
 	}
-	if err := c.h.DelBPF(index, h.filter()); err != nil {
+	if err := c.h.DelBPF(index, h.Filter()); err != nil {
 		return false, err
 	}
 	return true, nil
 }
 
 // deleteFilters is deleteFilter for each of hooks. It goes on after errors.
-func (c *tcConn) deleteFilters(index int, hooks []hook) error {
+func (c *tcConn) deleteFilters(index int, hooks []hook.Hook) error {
 	var errs []error
 	for _, h := range hooks {
 		_, err := c.deleteFilter(index, h)
@@ -158,9 +138,9 @@ func (c *tcConn) deleteFilters(index int, hooks []hook) error {
 
 // only reports whether nothing hangs on the qdisc but our filters for these hooks: the programs of a pod's device, of an uplink and
 // of limits share one.
-func (c *tcConn) only(index int, hooks []hook) bool {
+func (c *tcConn) only(index int, hooks []hook.Hook) bool {
 	return c.all(index, func(f rtnl.FilterStatus) bool {
-		return isOurs(f) && slices.ContainsFunc(hooks, func(h hook) bool { return h.program == programNow(f.Program) })
+		return hook.IsOurs(f) && slices.ContainsFunc(hooks, func(h hook.Hook) bool { return h.Program == hook.ProgramNow(f.Program) })
 	})
 }
 
@@ -178,10 +158,4 @@ func (c *tcConn) all(index int, ok func(rtnl.FilterStatus) bool) bool {
 		}
 	}
 	return true
-}
-
-// isOurs recognises a filter by place, kind and name.
-func isOurs(f rtnl.FilterStatus) bool {
-	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-filterPriority < filterRanks &&
-		strings.HasPrefix(f.Program, programPrefix)
 }

@@ -15,16 +15,15 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
 const (
-	sysctlDir     = "net/ipv4"
 	portRangeName = "ip_local_port_range"
-	portRangeKey  = sysctlDir + "/" + portRangeName
+	portRangeKey  = pintree.SysctlDir + "/" + portRangeName
 )
 
 // constants are what is compiled into the programs at load time. A change of any of them is another build.
@@ -39,7 +38,7 @@ type constants struct {
 }
 
 func (d *Datapath) constants() (constants, error) {
-	c := d.opts.Config
+	c := d.tree.Config
 	k := constants{
 		fastPath:  c.FastPath,
 		antiSpoof: c.AntiSpoof,
@@ -56,7 +55,7 @@ func (d *Datapath) constants() (constants, error) {
 		return a.Bits() - b.Bits()
 	})
 	if len(k.snat) == 0 {
-		local, err := d.sysctl(portRangeName)
+		local, err := d.tree.Sysctl(portRangeName)
 		if err != nil {
 			return k, err
 		}
@@ -65,20 +64,6 @@ func (d *Datapath) constants() (constants, error) {
 		}
 	}
 	return k, nil
-}
-
-// sysctl reads a parameter of the node. Its directory stays open: looking it up takes longer the more namespaces there are.
-func (d *Datapath) sysctl(name string) (string, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.sysctls == nil {
-		dir, err := sysctl.OpenDir(sysctlDir)
-		if err != nil {
-			return "", err
-		}
-		d.sysctls = dir
-	}
-	return d.sysctls.Get(name)
 }
 
 // complement returns the ports above 1023 that the kernel does not give to its own sockets, the higher ones first. local is
@@ -124,9 +109,6 @@ func randomConsts() loadConsts {
 	return loadConsts{snat: word(0) | 1, cbCookie: [2]uint32{word(1) | 1, word(2)}}
 }
 
-// loadConstsName is a symbolic link to nowhere beside the programs, whose target tells what was drawn for them.
-const loadConstsName = "load_consts"
-
 const loadConstsFormat = "%d %t %t %d %d %d"
 
 func (d loadConsts) String() string {
@@ -135,12 +117,12 @@ func (d loadConsts) String() string {
 
 // constsOf reads what was drawn for the set of programs in dir.
 func constsOf(dir string) (d loadConsts, err error) {
-	target, err := os.Readlink(filepath.Join(dir, loadConstsName))
+	target, err := os.Readlink(filepath.Join(dir, pintree.LoadConstsName))
 	if err != nil {
 		return d, err
 	}
 	if _, err := fmt.Sscanf(target, loadConstsFormat, &d.netns, &d.fibSrc, &d.coarse, &d.snat, &d.cbCookie[0], &d.cbCookie[1]); err != nil {
-		return d, fmt.Errorf("%s: %q: %w", loadConstsName, target, err)
+		return d, fmt.Errorf("%s: %q: %w", pintree.LoadConstsName, target, err)
 	}
 	return d, nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -29,28 +31,28 @@ func TestPrivilegedKillWhileOldSetGoes(t *testing.T) {
 			k, err := d.constants()
 			e.ok(err)
 			// The names of sets have no order: this one is found first.
-			old := d.paths.buildDir("0000000000000000")
+			old := d.tree.Paths.BuildDir("0000000000000000")
 			e.ok(os.Mkdir(old, 0o700))
 			if left == "all" {
-				for _, h := range loadHooks() {
+				for _, h := range hook.AlwaysLoaded() {
 					other, err := nextProgram()
 					e.ok(err)
-					e.ok(other.Pin(filepath.Join(old, h.program)))
+					e.ok(other.Pin(filepath.Join(old, h.Program)))
 					e.ok(other.Close())
 				}
 			}
 			d2 := e.open()
 			e.ok(d2.Enable(e.ctx, e.pod("pod2", "10.1.0.3/16"), FeaturePublish))
-			if diff := cmp.Diff([]string{buildPrefix + k.build()}, mustNames(t, d2.paths.progs())); diff != "" {
+			if diff := cmp.Diff([]string{pintree.BuildPrefix + k.build()}, mustNames(t, d2.tree.Paths.Progs())); diff != "" {
 				t.Errorf("programs: %s", diff)
 			}
 			s, err := d2.Status(e.ctx)
 			e.ok(err)
-			want, err := pinnedID(d2.paths.buildDir(k.build()), hookFromPod().program)
+			want, err := pinnedID(d2.tree.Paths.BuildDir(k.build()), hook.FromPod().Program)
 			e.ok(err)
 			for _, dev := range s.Devices {
 				for _, p := range dev.Programs {
-					if !p.OK || p.Name == hookFromPod().program && p.ID != want {
+					if !p.OK || p.Name == hook.FromPod().Program && p.ID != want {
 						t.Errorf("%s: %+v is not of the set in force", dev.Name, p)
 					}
 				}
@@ -73,7 +75,7 @@ func TestPrivilegedLoadKilledAndTakenBack(t *testing.T) {
 	e.ok(err)
 	k, err := other.constants()
 	e.ok(err)
-	fresh := other.paths.freshDir(k.build())
+	fresh := other.tree.Paths.FreshDir(k.build())
 	e.ok(other.loadPrograms(e.ctx, k, randomConsts(), fresh))
 	e.ok(other.replaceAttached(e.ctx, fresh))
 	e.ok(other.Close())
@@ -113,9 +115,9 @@ func TestPrivilegedEnableMapFullCounters(t *testing.T) {
 		t.Fatalf("got %v, want ErrFull", err)
 	}
 	e.ok(d.Disable(e.ctx, second.Ref.Owner(), FeaturePublish)) // as the runtime's DEL does
-	v, err := d.endpoints()
+	v, err := d.tree.EndpointMaps()
 	e.ok(err)
-	keys, err := v.stats.Keys()
+	keys, err := v.Stats.Keys()
 	e.ok(err)
 	if diff := cmp.Diff([]uint32{uint32(first.HostIfindex)}, keys); diff != "" {
 		t.Errorf("counters: %s", diff)
@@ -125,7 +127,7 @@ func TestPrivilegedEnableMapFullCounters(t *testing.T) {
 	if err := d.Enable(e.ctx, first, FeatureMasquerade); !errors.Is(err, ErrFull) {
 		t.Fatalf("got %v, want ErrFull", err)
 	}
-	if has, err := v.stats.Has(uint32(first.HostIfindex)); !has || err != nil {
+	if has, err := v.Stats.Has(uint32(first.HostIfindex)); !has || err != nil {
 		t.Errorf("counters of a device with another feature: %t %v", has, err)
 	}
 }
@@ -139,7 +141,7 @@ func TestPrivilegedFilterDeviceGone(t *testing.T) {
 	c, err := a.conn()
 	e.ok(err)
 	for _, fresh := range []bool{true, false} {
-		if _, err := a.putFilter(c, 9999, hookFromPod(), fresh); !errors.Is(err, ErrNoDevice) {
+		if _, err := a.putFilter(c, 9999, hook.FromPod(), fresh); !errors.Is(err, ErrNoDevice) {
 			t.Errorf("fresh %t: got %v, want ErrNoDevice", fresh, err)
 		}
 	}
@@ -151,11 +153,11 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 	e := newEnv(t)
 	e.ctx = t.Context() // it loads for every map, which takes a busy machine longer than other tests have
 	e.uplink()
-	for _, missing := range []string{mapPolicies, mapDevicePolicy} {
+	for _, missing := range []string{pintree.MapPolicies, pintree.MapDevicePolicy} {
 		d := e.open()
 		ep, _ := e.insider(missing, "192.0.2.20/24")
 		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
-		e.ok(os.Remove(d.paths.mapPin(missing)))
+		e.ok(os.Remove(d.tree.Paths.MapPin(missing)))
 		next, err := OpenExisting(e.ctx, e.o)
 		e.ok(err)
 		if err := next.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit); err != nil {
@@ -165,7 +167,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 		e.ok(next.Close())
 		e.ok(d.Unload(e.ctx))
 	}
-	for i, missing := range sharedMaps() {
+	for i, missing := range pintree.SharedMaps() {
 		d := e.open()
 		ep := e.pod("pod"+strconv.Itoa(i), "10.1.0.2/16")
 		ep.Policy = &policy.Policy{DenyIngress: true}
@@ -176,7 +178,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 			AllowedSources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		}
 		e.ok(d.SetHostPorts(e.ctx, owner, nil, []hostport.Mapping{port}))
-		e.ok(os.Remove(d.paths.mapPin(missing)))
+		e.ok(os.Remove(d.tree.Paths.MapPin(missing)))
 
 		next, err := OpenExisting(e.ctx, e.o)
 		e.ok(err)
@@ -190,12 +192,12 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 				t.Errorf("without %s: %s: %v", missing, name, err)
 			}
 		}
-		if missing != mapEndpoints {
+		if missing != pintree.MapEndpoints {
 			if eps, err := next.Endpoints(e.ctx); err == nil && len(eps) != 0 {
 				t.Errorf("without %s: endpoints left: %+v", missing, eps)
 			}
 		}
-		if got := hooksOf(e, next, ep.HostIfindex); missing != mapEndpoints && missing != mapEpStats && missing != mapCacheEpoch && len(got) != 0 {
+		if got := hooksOf(e, next, ep.HostIfindex); missing != pintree.MapEndpoints && missing != pintree.MapEpStats && missing != pintree.MapCacheEpoch && len(got) != 0 {
 			t.Errorf("without %s: programs left: %v", missing, got)
 		}
 		e.ok(next.Close())
@@ -213,10 +215,10 @@ func TestPrivilegedUpgradeStrangerOnHostEnd(t *testing.T) {
 	spoiled, whole := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16")
 	e.ok(d.Enable(e.ctx, spoiled, FeaturePublish))
 	e.ok(d.Enable(e.ctx, whole, FeaturePublish))
-	ours, taken := hookFromPod(), hookToPod() // in the order in which they are attached
+	ours, taken := hook.FromPod(), hook.ToPod() // in the order in which they are attached
 	for _, args := range [][]string{
-		{"filter", "del", "dev", spoiled.HostIfName, taken.direction(), "pref", "21324"},
-		{"filter", "add", "dev", spoiled.HostIfName, taken.direction(), "pref", "21324", "protocol", "all", "u32", "match", "u32", "0", "0"},
+		{"filter", "del", "dev", spoiled.HostIfName, taken.Direction(), "pref", "21324"},
+		{"filter", "add", "dev", spoiled.HostIfName, taken.Direction(), "pref", "21324", "protocol", "all", "u32", "match", "u32", "0", "0"},
 	} {
 		if out, err := exec.Command("tc", args...).CombinedOutput(); err != nil {
 			t.Fatalf("tc %v: %v: %s", args, err, out)
@@ -230,11 +232,11 @@ func TestPrivilegedUpgradeStrangerOnHostEnd(t *testing.T) {
 	}
 	a := d2.attacher("")
 	defer a.Close()
-	for h, want := range map[hook]string{ours: howClsact, taken: ""} {
+	for h, want := range map[hook.Hook]string{ours: howClsact, taken: ""} {
 		at, err := a.at(spoiled.HostIfindex, h)
 		e.ok(err)
 		if at.how != want {
-			t.Errorf("%s hangs there by %q, want %q", h.program, at.how, want)
+			t.Errorf("%s hangs there by %q, want %q", h.Program, at.how, want)
 		}
 	}
 	e.ok(d2.CheckEndpoint(e.ctx, whole, FeaturePublish))

@@ -6,10 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
@@ -36,51 +35,27 @@ const (
 	backendNone = "none"
 )
 
-func (p paths) readState() (*state, error) {
-	raw, err := os.ReadFile(p.state)
+func (d *Datapath) readState() (*state, error) {
+	raw, err := os.ReadFile(d.tree.Paths.State)
 	if err != nil {
 		return nil, err
 	}
 	s := new(state)
 	if err := json.Unmarshal(raw, s); err != nil {
-		return nil, fmt.Errorf("%s: %w", p.state, err)
+		return nil, fmt.Errorf("%s: %w", d.tree.Paths.State, err)
 	}
-	if s.BootID != bootID() {
-		return nil, fmt.Errorf("%s: of an earlier boot", p.state)
+	if s.BootID != pintree.BootID() {
+		return nil, fmt.Errorf("%s: of an earlier boot", d.tree.Paths.State)
 	}
 	return s, nil
 }
 
 // writeState replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
-func (p paths) writeState(s *state) error {
-	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, bootID(), time.Now().UTC(), bpfsys.KernelRelease()
+func (d *Datapath) writeState(s *state) error {
+	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, pintree.BootID(), time.Now().UTC(), bpfsys.KernelRelease()
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
-	return writeFile(p.state, append(raw, '\n'))
-}
-
-// writeFile replaces a file of the run directory in one step.
-func writeFile(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	tmp := path + ".tmp" // the writers' lock is held: nobody else uses the name
-	err := os.WriteFile(tmp, content, 0o644)
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp) // where there is no room, half a file must not take the rest of it
-	}
-	return err
-}
-
-func bootID() string {
-	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(raw))
+	return pintree.WriteFile(d.tree.Paths.State, append(raw, '\n'))
 }

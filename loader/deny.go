@@ -12,12 +12,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
+
+// ErrNotDenied says that a network is not in the deny list.
+var ErrNotDenied = errors.New("not in the deny list")
 
 // DenyStatus is the deny list and where it is in force.
 type DenyStatus struct {
@@ -40,7 +45,7 @@ type DenyDevice struct {
 }
 
 func (d *Datapath) denyList() (denylist.Map, error) {
-	m, err := d.pinned(mapDenylist)
+	m, err := d.tree.Pinned(pintree.MapDenylist)
 	return denylist.New(m), err
 }
 
@@ -75,7 +80,7 @@ func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) erro
 
 // changeDeny changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
 func (d *Datapath) changeDeny(ctx context.Context, change func(denylist.Map) error) error {
-	unlock, err := d.writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
@@ -95,7 +100,7 @@ func (d *Datapath) changeDeny(ctx context.Context, change func(denylist.Map) err
 }
 
 func (d *Datapath) uplinkIndexes() (map[int]endpoint.Sources, error) {
-	_, indexes, err := d.devices()
+	_, indexes, err := d.tree.AttachedDevices()
 	out := make(map[int]endpoint.Sources, len(indexes))
 	for i, bare := range indexes {
 		out[i] = endpoint.Sources{Bare: bare}
@@ -118,7 +123,7 @@ func (d *Datapath) syncDeny(a *attacher, uplinks map[int]endpoint.Sources) error
 	errs = append(errs, err)
 	for _, index := range pinned {
 		if _, ok := uplinks[index]; !ok || empty {
-			errs = append(errs, d.dropLink(index, hookXDP()))
+			errs = append(errs, d.dropLink(index, hook.XDP()))
 		}
 	}
 	if empty {
@@ -134,10 +139,10 @@ func (d *Datapath) syncDeny(a *attacher, uplinks map[int]endpoint.Sources) error
 
 // xdpPinned returns the devices that have a pinned link of ours.
 func (d *Datapath) xdpPinned() ([]int, error) {
-	pins, err := names(d.paths.links())
+	pins, err := pintree.Names(d.tree.Paths.Links())
 	var out []int
 	for _, name := range pins {
-		if index, h, ok := parseLinkName(name); ok && h == hookXDP() {
+		if index, h, ok := pintree.ParseLinkName(name); ok && h == hook.XDP() {
 			out = append(out, index)
 		}
 	}
@@ -157,16 +162,16 @@ func (d *Datapath) replaceXDP(a *attacher) error {
 // putXDP makes the device have a link to our program, by its driver if that can. A link that is there is only looked at, unless
 // its program is to be replaced.
 func (d *Datapath) putXDP(a *attacher, index int, replace bool) error {
-	pin := d.paths.linkPin(index, hookXDP())
+	pin := d.tree.Paths.LinkPin(index, hook.XDP())
 	if lost, err := defunct(pin); err == nil && lost {
-		if err := removeIfThere(pin); err != nil {
+		if err := pintree.RemoveIfThere(pin); err != nil {
 			return err
 		}
 	}
-	if exists(pin) && !replace {
+	if pintree.Exists(pin) && !replace {
 		return nil
 	}
-	prog, err := a.program(hookXDP())
+	prog, err := a.program(hook.XDP())
 	if err != nil {
 		return err
 	}
@@ -186,7 +191,7 @@ func (d *Datapath) putXDP(a *attacher, index int, replace bool) error {
 	if err := l.Pin(pin); err != nil {
 		return fmt.Errorf("pin XDP link of device %d: %w", index, err)
 	}
-	d.log.Info("deny list attached", log.Int("ifindex", index))
+	d.tree.Log.Info("deny list attached", log.Int("ifindex", index))
 	return nil
 }
 
@@ -266,13 +271,13 @@ func (d *Datapath) denyDevice(h *rtnl.Handle, index int, ids map[string]uint32, 
 
 // xdpStatus describes our program on an uplink; false when it has none.
 func (d *Datapath) xdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (ProgramStatus, bool) {
-	hook := hookXDP()
-	if !exists(d.paths.linkPin(index, hook)) {
+	at := hook.XDP()
+	if !pintree.Exists(d.tree.Paths.LinkPin(index, at)) {
 		return ProgramStatus{}, false
 	}
-	p := ProgramStatus{Name: hook.program, Hook: "xdp"}
+	p := ProgramStatus{Name: at.Program, Hook: "xdp"}
 	l, err := h.LinkByIndex(index)
-	if err != nil || l.XDP.ID == 0 || l.XDP.ID != ids[hook.program] {
+	if err != nil || l.XDP.ID == 0 || l.XDP.ID != ids[at.Program] {
 		return p, true
 	}
 	p.How, p.ID, p.OK = l.XDP.Mode, l.XDP.ID, true

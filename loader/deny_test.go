@@ -12,6 +12,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 )
 
 func prefixes(s ...string) []netip.Prefix {
@@ -169,7 +172,7 @@ func TestPrivilegedDenyDeviceGone(t *testing.T) {
 	if err := d.putXDP(a, none, false); err != nil {
 		t.Error(err)
 	}
-	if exists(d.paths.linkPin(none, hookXDP())) {
+	if pintree.Exists(d.tree.Paths.LinkPin(none, hook.XDP())) {
 		t.Error("a link is pinned")
 	}
 }
@@ -213,9 +216,9 @@ func TestPrivilegedDenyFrames(t *testing.T) {
 	d := e.open()
 	e.ok(d.Sync(e.ctx))
 	e.ok(d.DenyAdd(e.ctx, prefixes("203.0.113.0/24", "2001:db8:bad::/48")))
-	dir, err := d.committedDir()
+	dir, err := d.tree.CommittedDir()
 	e.ok(err)
-	p := pinnedProgram(t, dir, hookXDP())
+	p := pinnedProgram(t, dir, hook.XDP())
 	const drop, pass = 1, 2
 	for _, tt := range []struct {
 		name, src, dst string

@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
@@ -97,7 +98,7 @@ func (s RateLimit) validate() error {
 // HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
 // no is asked again, since modules get loaded.
 func (d *Datapath) HasFQ() (bool, string) {
-	if st, err := d.paths.readState(); err == nil && probes(st.Probes).yes(probeFQ) {
+	if st, err := d.readState(); err == nil && probes(st.Probes).yes(probeFQ) {
 		return true, ""
 	}
 	if err := askFQ(); err != nil {
@@ -113,11 +114,11 @@ type edtMaps struct {
 }
 
 func (d *Datapath) edtMaps() (edtMaps, error) {
-	limits, err := d.pinned(mapEDTLimits)
+	limits, err := d.tree.Pinned(pintree.MapEDTLimits)
 	if err != nil {
 		return edtMaps{}, err
 	}
-	nets, err := d.pinned(mapEDTCIDRs)
+	nets, err := d.tree.Pinned(pintree.MapEDTCIDRs)
 	return edtMaps{edt.NewLimits(limits), edt.NewNets(nets)}, err
 }
 
@@ -127,7 +128,7 @@ func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	unlock, err := d.writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,11 +148,11 @@ func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	defer back.Rollback(ctx, &err)
 	back.Push("limit", func(context.Context) error { return d.releaseShape(m, number) })
 	if err := m.limits.Put(number, s.limit()); err != nil {
-		return wrapMapFull(mapEDTLimits, err)
+		return pintree.WrapFull(pintree.MapEDTLimits, err)
 	}
 	for _, p := range s.nets() {
 		if err := m.nets.Put(number, p); err != nil {
-			return wrapMapFull(mapEDTCIDRs, err)
+			return pintree.WrapFull(pintree.MapEDTCIDRs, err)
 		}
 	}
 	return d.attachShape(s, number)
@@ -164,7 +165,7 @@ func (d *Datapath) edtNumber(m edtMaps) (uint32, error) {
 	}
 	return podns.Free(func(n uint32) bool {
 		_, taken := all[n]
-		return taken || exists(d.paths.edtMark(n))
+		return taken || pintree.Exists(d.tree.Paths.EdtMark(n))
 	})
 }
 
@@ -186,10 +187,10 @@ func (d *Datapath) attachShape(s RateLimit, number uint32) error {
 		if place.made, err = conn.addClsact(place.ifindex); err != nil {
 			return err
 		}
-		if err := os.Symlink(place.String(), d.paths.edtMark(number)); err != nil {
+		if err := os.Symlink(place.String(), d.tree.Paths.EdtMark(number)); err != nil {
 			return fmt.Errorf("note limit %d: %w", number, err)
 		}
-		return a.putPlacedFilters(conn, place.ifindex, number, edtHooks())
+		return a.putPlacedFilters(conn, place.ifindex, number, hook.OfEDT())
 	})
 	if err == nil && !entered {
 		err = fmt.Errorf("%w: %s in %s", ErrNoDevice, s.IfName, s.Netns)
@@ -211,7 +212,7 @@ func (a *attacher) inPlace(p podnsPlace, f func(*tcConn) error) error {
 
 // RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
 func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64) error {
-	return withMapIfLoaded(ctx, d, d.edtMaps, func(m edtMaps) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.edtMaps, func(m edtMaps) error {
 		return d.dropShapes(m, owner, func(edt.Limit) bool { return true })
 	})
 }
@@ -231,7 +232,7 @@ func (d *Datapath) dropShapes(m edtMaps, owner uint64, which func(edt.Limit) boo
 }
 
 func (d *Datapath) edtPlace(number uint32) (podnsPlace, bool, error) {
-	target, err := os.Readlink(d.paths.edtMark(number))
+	target, err := os.Readlink(d.tree.Paths.EdtMark(number))
 	if errors.Is(err, os.ErrNotExist) {
 		return podnsPlace{}, false, nil
 	}
@@ -247,7 +248,7 @@ func (d *Datapath) releaseShape(m edtMaps, number uint32) error {
 	if err := d.detachShape(number); err != nil {
 		return err
 	}
-	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), removeIfThere(d.paths.edtMark(number)))
+	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemoveIfThere(d.tree.Paths.EdtMark(number)))
 }
 
 func (d *Datapath) detachShape(number uint32) error {
@@ -258,7 +259,7 @@ func (d *Datapath) detachShape(number uint32) error {
 	a := d.attacher("")
 	defer a.Close()
 	return a.inPlace(place, func(conn *tcConn) error {
-		if err := conn.deletePlacedFilter(place.ifindex, hookEDT(), number); err != nil {
+		if err := conn.deletePlacedFilter(place.ifindex, hook.EDT(), number); err != nil {
 			return err
 		}
 		if place.made && conn.unused(place.ifindex) {
@@ -278,10 +279,10 @@ func (d *Datapath) replaceShapes(a *attacher) error {
 		place, ok, err := d.edtPlace(n)
 		if err == nil && ok {
 			err = a.inPlace(place, func(conn *tcConn) error {
-				if f, found, err := conn.filterAt(place.ifindex, hookEDT()); err != nil || !found || f.class != n {
+				if f, found, err := conn.filterAt(place.ifindex, hook.EDT()); err != nil || !found || f.class != n {
 					return err // it went with its device
 				}
-				return a.putPlacedFilters(conn, place.ifindex, n, edtHooks())
+				return a.putPlacedFilters(conn, place.ifindex, n, hook.OfEDT())
 			})
 		}
 		if err != nil && !rtnl.TCGone(err) {
@@ -293,7 +294,7 @@ func (d *Datapath) replaceShapes(a *attacher) error {
 
 // edtNumbers are those of limits that have a note of their place.
 func (d *Datapath) edtNumbers() ([]uint32, error) {
-	marks, err := names(d.paths.edt())
+	marks, err := pintree.Names(d.tree.Paths.Edt())
 	var out []uint32
 	for _, name := range marks {
 		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32); err == nil {
@@ -355,12 +356,12 @@ func (d *Datapath) CheckShape(_ context.Context, s RateLimit) error {
 			continue
 		}
 		if l.Rate != want.Rate || l.Burst != want.Burst || l.Flags != want.Flags {
-			return errDiffers("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
+			return pintree.Differs("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
 				s.direction(), l.Rate, time.Duration(l.Burst), want.Rate, time.Duration(want.Burst))
 		}
 		return errors.Join(checkNets(m, number, s), d.checkShapeHook(number, s))
 	}
-	return errDiffers("no %s limit for %s", s.direction(), s.IfName)
+	return pintree.Differs("no %s limit for %s", s.direction(), s.IfName)
 }
 
 func checkNets(m edtMaps, number uint32, s RateLimit) error {
@@ -376,7 +377,7 @@ func checkNets(m edtMaps, number uint32, s RateLimit) error {
 	slices.SortFunc(got, order)
 	slices.SortFunc(want, order)
 	if !slices.Equal(got, slices.Compact(want)) {
-		return errDiffers("the %s limit has the networks %v, want %v", s.direction(), got, want)
+		return pintree.Differs("the %s limit has the networks %v, want %v", s.direction(), got, want)
 	}
 	return nil
 }
@@ -387,19 +388,19 @@ func (d *Datapath) checkShapeHook(number uint32, s RateLimit) error {
 		return err
 	}
 	if !ok || place.ifindex != s.Ifindex || (place.netns == "") != (s.Netns == "") {
-		return errDiffers("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.ifindex, place.netns, s.Ifindex, s.Netns)
+		return pintree.Differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.ifindex, place.netns, s.Ifindex, s.Netns)
 	}
 	place.netns = s.Netns // a namespace can have several paths: it is compared itself
 	a := d.attacher("")
 	defer a.Close()
 	found := false
 	err = a.inPlace(place, func(conn *tcConn) error {
-		f, _, err := conn.filterAt(place.ifindex, hookEDT())
-		found = f.is(hookEDT()) && f.class == number
+		f, _, err := conn.filterAt(place.ifindex, hook.EDT())
+		found = f.is(hook.EDT()) && f.class == number
 		return err
 	})
 	if err == nil && !found {
-		err = errDiffers("%s is not attached to the egress of %s", hookEDT().program, s.IfName)
+		err = pintree.Differs("%s is not attached to the egress of %s", hook.EDT().Program, s.IfName)
 	}
 	return err
 }
@@ -447,9 +448,4 @@ func (d *Datapath) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
 		out = append(out, s)
 	}
 	return out, nil
-}
-
-func (p paths) edt() string { return filepath.Join(p.dir, "edt") }
-func (p paths) edtMark(number uint32) string {
-	return filepath.Join(p.edt(), "dev"+strconv.FormatUint(uint64(number), 10))
 }

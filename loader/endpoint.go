@@ -9,10 +9,9 @@ import (
 	"net"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/policy"
@@ -130,37 +129,15 @@ func (g gateways) of(p netip.Prefix) netip.Addr {
 	return s.V6
 }
 
-// endpoints are the views of the maps about pods.
-type endpoints struct {
-	addrs endpoint.Map
-	stats endpoint.Stats
-}
-
-func (d *Datapath) endpoints() (endpoints, error) {
-	am, err := d.pinned(mapEndpoints)
-	if err != nil {
-		return endpoints{}, err
-	}
-	sm, err := d.pinned(mapEpStats)
-	if err != nil {
-		return endpoints{}, err
-	}
-	em, err := d.pinned(mapCacheEpoch)
-	if err != nil {
-		return endpoints{}, err
-	}
-	return endpoints{endpoint.New(am, cacheepoch.New(em)), endpoint.NewStats(sm)}, nil
-}
-
 // entry is one address of an owner.
 type entry struct {
 	addr netip.Addr
 	v    endpoint.Value
 }
 
-func (e endpoints) of(owner uint64) ([]entry, error) {
+func entriesOf(eps pintree.EndpointMaps, owner uint64) ([]entry, error) {
 	var out []entry
-	err := e.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+	err := eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
 		if v.Owner == owner {
 			out = append(out, entry{a, *v})
 		}
@@ -180,19 +157,19 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := errors.Join(ep.validate(), ep.has(f)); err != nil {
 		return err
 	}
-	unlock, err := d.writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
 	a := d.attacher("")
 	defer a.Close() // after the rollback, which detaches
 	if ep.HostIfindex != 0 {
-		if err := a.refuseHeld(eps, ep.Ref.Owner(), ep.HostIfindex, ep.Addrs); err != nil {
+		if err := refuseHeld(a, eps, ep.Ref.Owner(), ep.HostIfindex, ep.Addrs); err != nil {
 			return err
 		}
 	}
@@ -212,7 +189,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return err
 		}
 	}
-	if err := eps.count(ep, &back); err != nil {
+	if err := count(eps, ep, &back); err != nil {
 		return err
 	}
 	id, err := d.police(uint32(ep.HostIfindex), ep, f, &back)
@@ -230,10 +207,10 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if fresh {
 		index := ep.HostIfindex
 		back.Push("detach programs", func(context.Context) error {
-			return errors.Join(a.detach(index, podHooks()), eps.stats.Delete(uint32(index)))
+			return errors.Join(a.detach(index, hook.OfPod()), eps.Stats.Delete(uint32(index)))
 		})
 	}
-	if err := a.ensure(ep.HostIfindex, podHooks(), fresh); err != nil {
+	if err := a.ensure(ep.HostIfindex, hook.OfPod(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
 	if known, err := d.knows(a, ep, gw, fresh); known || err != nil {
@@ -244,29 +221,29 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 
 // count makes the counters of ep's device, where it has none. Without an address that leads to them DEL would not find them: an
 // Enable that fails takes them back.
-func (e endpoints) count(ep Endpoint, back *rollback.Stack) error {
+func count(eps pintree.EndpointMaps, ep Endpoint, back *rollback.Stack) error {
 	index := uint32(ep.HostIfindex)
-	had, err := e.stats.Has(index)
+	had, err := eps.Stats.Has(index)
 	if err == nil {
-		err = e.stats.Create(index, ep.Ref.Pod(), ep.Ref.Owner())
+		err = eps.Stats.Create(index, ep.Ref.Pod(), ep.Ref.Owner())
 	}
 	if err != nil {
-		return wrapMapFull("sl_ep_stats", err)
+		return pintree.WrapFull("sl_ep_stats", err)
 	}
 	if !had {
-		back.Push("counters", func(context.Context) error { return e.stats.Delete(index) })
+		back.Push("counters", func(context.Context) error { return eps.Stats.Delete(index) })
 	}
 	return nil
 }
 
 // putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
 // no address of ep had been on it.
-func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
+func (d *Datapath) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
 	for _, p := range ep.Addrs {
 		addr := p.Addr().Unmap()
-		old, had, err := eps.addrs.Get(addr)
+		old, had, err := eps.Addrs.Get(addr)
 		if err != nil {
 			return false, fmt.Errorf("endpoint %s: %w", addr, err)
 		}
@@ -285,31 +262,23 @@ func (d *Datapath) putAddrs(eps endpoints, ep Endpoint, f Feature, gw gateways, 
 		}
 		back.Push("endpoint "+addr.String(), func(context.Context) error {
 			if had {
-				return eps.addrs.Put(addr, &old)
+				return eps.Addrs.Put(addr, &old)
 			}
-			return eps.addrs.Delete(addr)
+			return eps.Addrs.Delete(addr)
 		})
-		if err := eps.addrs.Put(addr, v); err != nil {
-			return false, wrapMapFull("sl_endpoints", err)
+		if err := eps.Addrs.Put(addr, v); err != nil {
+			return false, pintree.WrapFull("sl_endpoints", err)
 		}
 	}
 	return fresh, nil
 }
 
-// wrapMapFull says that a map has no room, where that is what the kernel means.
-func wrapMapFull(name string, err error) error {
-	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("%s: %w: %s", name, ErrFull, moreRoom(name))
-	}
-	return fmt.Errorf("%s: %w", name, err)
-}
-
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
 func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
-	return withMapIfLoaded(ctx, d, d.endpoints, func(eps endpoints) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		var mine []entry
 		shared := make(map[uint32]int) // addresses by device
-		err := eps.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+		err := eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
 			shared[v.Ifindex]++
 			if v.Owner == owner {
 				mine = append(mine, entry{a, *v})
@@ -327,7 +296,7 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
 // else on them. It goes on after errors.
-func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature, shared map[uint32]int) error {
+func (d *Datapath) clear(a *attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
 	var errs []error
 	for _, e := range entries {
 		v := e.v
@@ -338,16 +307,16 @@ func (d *Datapath) clear(a *attacher, eps endpoints, entries []entry, f Feature,
 		}
 		if v.Flags != 0 {
 			if v.Flags != e.v.Flags {
-				errs = append(errs, eps.addrs.Put(e.addr, &v))
+				errs = append(errs, eps.Addrs.Put(e.addr, &v))
 			}
 			continue
 		}
-		if err := eps.addrs.Delete(e.addr); err != nil {
+		if err := eps.Addrs.Delete(e.addr); err != nil {
 			errs = append(errs, fmt.Errorf("endpoint %s: %w", e.addr, err))
 			continue
 		}
 		if shared[v.Ifindex]--; shared[v.Ifindex] == 0 {
-			errs = append(errs, a.detach(int(v.Ifindex), podHooks()), eps.stats.Delete(v.Ifindex))
+			errs = append(errs, a.detach(int(v.Ifindex), hook.OfPod()), eps.Stats.Delete(v.Ifindex))
 		}
 	}
 	return errors.Join(errs...)
@@ -358,14 +327,14 @@ func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
-	return withMapIfLoaded(ctx, d, d.endpoints, func(eps endpoints) error {
-		entries, err := eps.of(owner)
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.EndpointMaps, func(eps pintree.EndpointMaps) error {
+		entries, err := entriesOf(eps, owner)
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
 			copy(e.v.Mac[:], mac)
-			if err := eps.addrs.Put(e.addr, &e.v); err != nil {
+			if err := eps.Addrs.Put(e.addr, &e.v); err != nil {
 				return fmt.Errorf("endpoint %s: %w", e.addr, err)
 			}
 		}

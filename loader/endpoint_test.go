@@ -15,6 +15,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -29,10 +31,10 @@ func hooksOf(e *env, d *Datapath, index int) []string {
 	a := d.attacher("")
 	defer a.Close()
 	var out []string
-	for _, h := range allHooks() {
+	for _, h := range hook.All() {
 		at, err := a.at(index, h)
 		e.ok(err)
-		if line := h.name + " " + at.how; at.how != "" && !slices.Contains(out, line) { // two hooks may have one place
+		if line := h.Name + " " + at.how; at.how != "" && !slices.Contains(out, line) { // two hooks may have one place
 			out = append(out, line)
 		}
 	}
@@ -104,9 +106,9 @@ func TestPrivilegedEnableUndone(t *testing.T) {
 	if len(eps) != 0 {
 		t.Errorf("endpoints left: %+v", eps)
 	}
-	v, err := d.endpoints()
+	v, err := d.tree.EndpointMaps()
 	e.ok(err)
-	if keys, err := v.stats.Keys(); err != nil || len(keys) != 0 {
+	if keys, err := v.Stats.Keys(); err != nil || len(keys) != 0 {
 		t.Errorf("counters left: %v %v", keys, err)
 	}
 }
@@ -156,7 +158,7 @@ func TestPrivilegedDisableWithoutDevice(t *testing.T) {
 			e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 			e.ip("link", "del", "pod1")
 			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
-			if left := append(mustNames(t, d.paths.links()), mustNames(t, d.paths.clsact())...); len(left) != 0 {
+			if left := append(mustNames(t, d.tree.Paths.Links()), mustNames(t, d.tree.Paths.Clsact())...); len(left) != 0 {
 				t.Errorf("pins left: %v", left)
 			}
 		})
@@ -276,8 +278,8 @@ func TestPrivilegedAttachChanges(t *testing.T) {
 		if strings.Contains(filters, "sl_from_pod") != (how == "clsact") {
 			t.Errorf("%s: filters: %s", how, filters)
 		}
-		if len(mustNames(t, d.paths.links())) > 0 && how == "clsact" {
-			pins := slices.DeleteFunc(mustNames(t, d.paths.links()), func(n string) bool { return !strings.Contains(n, "pod") })
+		if len(mustNames(t, d.tree.Paths.Links())) > 0 && how == "clsact" {
+			pins := slices.DeleteFunc(mustNames(t, d.tree.Paths.Links()), func(n string) bool { return !strings.Contains(n, "pod") })
 			if len(pins) > 0 {
 				t.Errorf("%s: link pins: %v", how, pins)
 			}
@@ -287,7 +289,7 @@ func TestPrivilegedAttachChanges(t *testing.T) {
 
 // pins lists the bpffs without the two files that the kernel puts into every one.
 func pins(e *env) []string {
-	return slices.DeleteFunc(tree(e.o.Config.BPFFS), func(n string) bool { return strings.HasSuffix(n, ".debug") })
+	return slices.DeleteFunc(pathsBelow(e.o.Config.BPFFS), func(n string) bool { return strings.HasSuffix(n, ".debug") })
 }
 
 func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
@@ -313,7 +315,7 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 			if left := pins(e); len(left) != 0 {
 				t.Errorf("pins left: %v", left)
 			}
-			left := slices.DeleteFunc(tree(e.o.RunDir), func(n string) bool { return n == "bpffs.lock" })
+			left := slices.DeleteFunc(pathsBelow(e.o.RunDir), func(n string) bool { return n == "bpffs.lock" })
 			if len(left) != 0 {
 				t.Errorf("files left: %v", left)
 			}
@@ -323,22 +325,22 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 				}
 			}
 			for _, dev := range []string{"eth0", "pod1"} {
-				for _, h := range podHooks() {
+				for _, h := range hook.OfPod() {
 					if !bpfsys.KernelAtLeast(6, 6) {
 						continue
 					}
-					q, err := link.QueryPrograms(link.QueryOptions{Target: e.index(dev), Attach: ebpf.AttachType(h.tcx())})
+					q, err := link.QueryPrograms(link.QueryOptions{Target: e.index(dev), Attach: ebpf.AttachType(h.TCX())})
 					e.ok(err)
 					if len(q.Programs) != 0 {
-						t.Errorf("%s, %s: %d programs attached", dev, h.direction(), len(q.Programs))
+						t.Errorf("%s, %s: %d programs attached", dev, h.Direction(), len(q.Programs))
 					}
 				}
 			}
 			if after := fds(t); after > before {
 				t.Errorf("%d descriptors before, %d after", before, after)
 			}
-			if _, err := os.Stat(d.paths.dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s: %v", d.paths.dir, err)
+			if _, err := os.Stat(d.tree.Paths.Dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: %v", d.tree.Paths.Dir, err)
 			}
 		})
 	}
@@ -351,17 +353,17 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 		remove func(d *Datapath) string
 	}{
 		{"one program", func(d *Datapath) string {
-			id, _ := d.paths.committed()
-			return d.paths.buildDir(id) + "/sl_from_pod"
+			id, _ := d.tree.Paths.Committed()
+			return d.tree.Paths.BuildDir(id) + "/sl_from_pod"
 		}},
-		{"all programs", func(d *Datapath) string { return d.paths.progs() }},
-		{"one map", func(d *Datapath) string { return d.paths.mapPin(mapEndpoints) }},
-		{"everything", func(d *Datapath) string { return d.paths.dir }},
+		{"all programs", func(d *Datapath) string { return d.tree.Paths.Progs() }},
+		{"one map", func(d *Datapath) string { return d.tree.Paths.MapPin(pintree.MapEndpoints) }},
+		{"everything", func(d *Datapath) string { return d.tree.Paths.Dir }},
 	}
 	if bpfsys.KernelAtLeast(6, 6) {
 		tests = append(tests, tests[0])
 		tests[len(tests)-1].name = "uplink links"
-		tests[len(tests)-1].remove = func(d *Datapath) string { return d.paths.links() }
+		tests[len(tests)-1].remove = func(d *Datapath) string { return d.tree.Paths.Links() }
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -396,26 +398,26 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	index := e.uplink()
 	d := e.open()
 	e.ok(d.Sync(e.ctx))
-	before, err := d.attacher("").at(index, hookFromUplink())
+	before, err := d.attacher("").at(index, hook.FromUplink())
 	e.ok(err)
 	ports := []hostport.Mapping{port(8080, "10.1.0.2", 80)}
 	e.ok(d.SetHostPorts(e.ctx, 1, nil, ports))
-	for _, dir := range []string{d.paths.links(), d.paths.clsact(), d.paths.routedDevs(), d.paths.podns(), d.paths.edt()} {
+	for _, dir := range []string{d.tree.Paths.Links(), d.tree.Paths.Clsact(), d.tree.Paths.RoutedDevs(), d.tree.Paths.Podns(), d.tree.Paths.Edt()} {
 		e.ok(os.RemoveAll(dir))
 	}
 	ep := e.pod("pod1", "10.1.0.2/16")
 	again := e.open()
-	again.nodeScanTTL = 0
+	again.tree.NodeScanTTL = 0
 	e.ok(again.Enable(e.ctx, ep, FeatureAdmit))
 	e.ok(again.SetHostPorts(e.ctx, 1, nil, ports))
 	e.ok(again.CheckEndpoint(e.ctx, ep, FeatureAdmit))
 	e.ok(again.CheckHostPorts(e.ctx, 1, ports))
-	after, err := again.attacher("").at(index, hookFromUplink())
+	after, err := again.attacher("").at(index, hook.FromUplink())
 	e.ok(err)
 	if after.how != before.how {
 		t.Errorf("the uplink has its programs by %q, had them by %q", after.how, before.how)
 	}
-	if own, err := again.attacher("").at(ep.HostIfindex, hookToPod()); err != nil || own.how != howClsact {
+	if own, err := again.attacher("").at(ep.HostIfindex, hook.ToPod()); err != nil || own.how != howClsact {
 		t.Errorf("the pod's device has its programs by %q: %v", own.how, err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/ebpfload"
+	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -223,8 +224,8 @@ func (e *env) pod(name, addr4 string) Endpoint {
 	}
 }
 
-// tree returns every path below dir, relative to it.
-func tree(dir string) []string {
+// pathsBelow returns every path below dir, relative to it.
+func pathsBelow(dir string) []string {
 	var out []string
 	_ = filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if err == nil && path != dir {
@@ -260,9 +261,9 @@ func nextProgram() (*ebpf.Program, error) {
 }
 
 // pinnedProgram opens a program of ours by the library, which can run it.
-func pinnedProgram(t testing.TB, dir string, h hook) *ebpf.Program {
+func pinnedProgram(t testing.TB, dir string, h hook.Hook) *ebpf.Program {
 	t.Helper()
-	p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, h.program), nil)
+	p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, h.Program), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,12 +18,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
+
+// ErrBusy says that somebody else reads the events.
+var ErrBusy = errors.New("busy")
 
 // DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped that have
 // no record: the buffer, or the limit on them, had no room, or the reader was away for longer than programs write for it.
@@ -68,7 +72,7 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 	if err != nil {
 		return err
 	}
-	raw, err := d.pinned(mapDropEvents)
+	raw, err := d.tree.Pinned(pintree.MapDropEvents)
 	if err != nil {
 		return err
 	}
@@ -82,7 +86,7 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 		return err
 	}
 	defer who.close()
-	l := lease{control: control, loaded: func() error { return d.stillPinned(mapDropEvents, raw) }, counters: func() (uint64, error) {
+	l := lease{control: control, loaded: func() error { return d.stillPinned(pintree.MapDropEvents, raw) }, counters: func() (uint64, error) {
 		sums, err := d.DropSums(ctx)
 		var all uint64
 		for _, n := range sums {
@@ -102,7 +106,7 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 
 // stillPinned says whether m is the map of that name. The pins of a datapath that was unloaded are gone, or another's.
 func (d *Datapath) stillPinned(name string, m *bpfsys.Map) error {
-	now, err := bpfsys.OpenMap(d.paths.mapPin(name))
+	now, err := bpfsys.OpenMap(d.tree.Paths.MapPin(name))
 	if err == nil {
 		defer now.Close()
 	}
@@ -218,7 +222,7 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 
 // onlyReader makes sure that nobody else reads: two readers would share the events out between them.
 func (d *Datapath) onlyReader() (func(), error) {
-	path := d.paths.lock + ".events"
+	path := d.tree.Paths.Lock + ".events"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -231,11 +235,11 @@ func (d *Datapath) onlyReader() (func(), error) {
 }
 
 func (d *Datapath) eventControl() (drops.EventControl, error) {
-	wish, err := d.pinned(mapEventLease)
+	wish, err := d.tree.Pinned(pintree.MapEventLease)
 	if err != nil {
 		return drops.EventControl{}, err
 	}
-	cpu, err := d.pinned(mapEventState)
+	cpu, err := d.tree.Pinned(pintree.MapEventState)
 	return drops.NewEventControl(wish, cpu), err
 }
 
@@ -243,13 +247,13 @@ func (d *Datapath) eventControl() (drops.EventControl, error) {
 type places struct {
 	d     *Datapath
 	h     *rtnl.Handle
-	eps   endpoints
+	eps   pintree.EndpointMaps
 	names map[uint32]string
 	owner map[uint32]uint64
 }
 
 func (d *Datapath) places() (*places, error) {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +284,7 @@ func (p *places) event(e *drops.Event) DropEvent {
 		if out.Owner != 0 || !a.IsValid() {
 			break
 		}
-		if v, ok, err := p.eps.addrs.Get(a); err == nil && ok {
+		if v, ok, err := p.eps.Addrs.Get(a); err == nil && ok {
 			out.Owner = v.Owner
 		}
 	}
@@ -328,7 +332,7 @@ func (p *places) ownerOf(key uint32) uint64 {
 			all, _ := m.limits.All()
 			owner = all[key&^drops.LimitKey].Owner
 		}
-	} else if c, ok, err := p.eps.stats.Get(key); err == nil && ok {
+	} else if c, ok, err := p.eps.Stats.Get(key); err == nil && ok {
 		owner = c.Owner
 	}
 	p.owner[key] = owner
@@ -346,11 +350,11 @@ type Drop struct {
 // Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
 // gone; Status has the sums, which nothing takes away.
 func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
-	m, err := d.pinned(mapDropsByDevice)
+	m, err := d.tree.Pinned(pintree.MapDropsByDevice)
 	if err != nil {
 		return nil, err
 	}
-	cpu, err := d.pinned(mapEventState)
+	cpu, err := d.tree.Pinned(pintree.MapEventState)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
@@ -51,8 +52,8 @@ func (d *Datapath) flushFlows(do func(conntrack.Map, func(*conntrack.Record) boo
 // flushRecords calls do for each of the tables of flows, with all of them.
 func (d *Datapath) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (int, error)) (int, error) {
 	var all []conntrack.Map
-	for _, name := range []string{mapConntrack, mapConntrackUnassured} {
-		m, err := d.pinned(name)
+	for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
+		m, err := d.tree.Pinned(name)
 		if err != nil {
 			return 0, err
 		}
@@ -71,7 +72,7 @@ func (d *Datapath) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (i
 
 // DropSums returns the packets dropped by reason since the maps were made.
 func (d *Datapath) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
-	m, err := d.pinned(mapDropReasons)
+	m, err := d.tree.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return nil, err
 	}

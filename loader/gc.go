@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -27,7 +29,7 @@ import (
 // before it calls Enable, so a keep that reads the records when it is called never takes away what is being made. It goes on
 // after errors.
 func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
-	unlock, err := d.writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if errors.Is(err, ErrNotLoaded) {
 		return nil
 	}
@@ -49,14 +51,14 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectPodns(a, valid), d.collectShapes(valid), d.collectDevices(a), d.collectPolicies())
 	err = errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
 	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
-		d.log.Warn("sweep: pins are missing", log.Error(err))
+		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))
 		return nil
 	}
 	return err
 }
 
 func (d *Datapath) collectPorts(valid func(uint64) bool) error {
-	m, err := d.hostPortMap()
+	m, err := d.tree.HostPortMap()
 	if err != nil {
 		return err
 	}
@@ -76,13 +78,13 @@ func (d *Datapath) collectPorts(valid func(uint64) bool) error {
 }
 
 func (d *Datapath) collectEndpoints(a *attacher, valid func(uint64) bool) error {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
 	var stale []entry
 	shared := make(map[uint32]int)
-	err = eps.addrs.Each(func(addr netip.Addr, v *endpoint.Value) bool {
+	err = eps.Addrs.Each(func(addr netip.Addr, v *endpoint.Value) bool {
 		shared[v.Ifindex]++
 		if !valid(v.Owner) {
 			stale = append(stale, entry{addr, *v})
@@ -97,35 +99,35 @@ func (d *Datapath) collectEndpoints(a *attacher, valid func(uint64) bool) error 
 
 // collectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
 func (d *Datapath) collectDevices(a *attacher) error {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
 	used := make(map[uint32]bool)
-	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
+	err = eps.Addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
 		used[v.Ifindex] = true
 		return true
 	})
 	if err != nil {
 		return fmt.Errorf("endpoints: %w", err)
 	}
-	counted, err := eps.stats.Keys()
+	counted, err := eps.Stats.Keys()
 	errs := []error{err}
 	for _, index := range counted {
 		if !used[index] && !podns.IsKey(index) {
-			errs = append(errs, a.detach(int(index), podHooks()), eps.stats.Delete(index))
+			errs = append(errs, a.detach(int(index), hook.OfPod()), eps.Stats.Delete(index))
 		}
 	}
-	pins, err := names(d.paths.links())
+	pins, err := pintree.Names(d.tree.Paths.Links())
 	errs = append(errs, err)
 	for _, name := range pins {
-		pin := filepath.Join(d.paths.links(), name)
-		index, h, ours := parseLinkName(name)
+		pin := filepath.Join(d.tree.Paths.Links(), name)
+		index, h, ours := pintree.ParseLinkName(name)
 		lost, err := defunct(pin)
 		switch {
 		case err != nil:
 		case lost:
-			err = removeIfThere(pin)
+			err = pintree.RemoveIfThere(pin)
 		case ours && isPodHook(h) && !used[uint32(index)]:
 			err = d.dropLink(index, h)
 		}
@@ -134,7 +136,7 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	return errors.Join(append(errs, d.collectMarks())...)
 }
 
-func isPodHook(h hook) bool { return h == hookFromPod() || h == hookToPod() }
+func isPodHook(h hook.Hook) bool { return h == hook.FromPod() || h == hook.ToPod() }
 
 // collectMarks forgets what was remembered of devices that are no more.
 func (d *Datapath) collectMarks() error {
@@ -143,11 +145,11 @@ func (d *Datapath) collectMarks() error {
 		return err
 	}
 	defer h.Close()
-	return errors.Join(collectMarksIn(h, d.paths.clsact()), collectMarksIn(h, d.paths.routedDevs()))
+	return errors.Join(collectMarksIn(h, d.tree.Paths.Clsact()), collectMarksIn(h, d.tree.Paths.RoutedDevs()))
 }
 
 func collectMarksIn(h *rtnl.Handle, dir string) error {
-	marks, err := names(dir)
+	marks, err := pintree.Names(dir)
 	errs := []error{err}
 	for _, name := range marks {
 		index, err := strconv.Atoi(strings.TrimPrefix(name, "dev"))
@@ -155,7 +157,7 @@ func collectMarksIn(h *rtnl.Handle, dir string) error {
 			_, err = h.LinkByIndex(index)
 		}
 		if errors.Is(err, rtnl.ErrNotFound) {
-			err = removeIfThere(filepath.Join(dir, name))
+			err = pintree.RemoveIfThere(filepath.Join(dir, name))
 		}
 		errs = append(errs, err)
 	}
@@ -183,23 +185,23 @@ func defunct(pin string) (bool, error) {
 // them have lost their device. A tree without links is left alone; so is one whose lock is held, or that a process lives in.
 func (d *Datapath) collectNamespaces(ctx context.Context) error {
 	errs := []error{d.migrateLocked()}
-	for _, base := range []string{filepath.Dir(d.paths.dir), filepath.Dir(d.paths.oldDir())} {
-		trees, err := names(base)
+	for _, base := range []string{filepath.Dir(d.tree.Paths.Dir), filepath.Dir(d.tree.Paths.OldDir())} {
+		trees, err := pintree.Names(base)
 		errs = append(errs, err)
 		for _, ns := range trees {
-			p := newPaths(d.opts, d.paths.bpffs, ns)
-			if ctx.Err() != nil || p.dir == d.paths.dir {
+			p := pintree.NewPaths(d.tree.RunDir, d.tree.Paths.Bpffs, ns)
+			if ctx.Err() != nil || p.Dir == d.tree.Paths.Dir {
 				continue
 			}
-			p.dir = filepath.Join(base, ns)
+			p.Dir = filepath.Join(base, ns)
 			errs = append(errs, removeIfDead(p))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func removeIfDead(p paths) error {
-	f, err := os.OpenFile(p.lock, os.O_RDWR, 0)
+func removeIfDead(p pintree.Paths) error {
+	f, err := os.OpenFile(p.Lock, os.O_RDWR, 0)
 	switch {
 	case err == nil:
 		defer f.Close()
@@ -209,28 +211,28 @@ func removeIfDead(p paths) error {
 	case !errors.Is(err, os.ErrNotExist): // its processes may have another run directory
 		return err
 	}
-	pins, err := names(p.links())
+	pins, err := pintree.Names(p.Links())
 	if err != nil || len(pins) == 0 {
 		return err
 	}
 	devices := 0
 	for _, name := range pins {
-		if strings.HasPrefix(name, sockPrefix) { // a cgroup outlives a network namespace
+		if strings.HasPrefix(name, pintree.SockPrefix) { // a cgroup outlives a network namespace
 			continue
 		}
 		devices++
-		if lost, err := defunct(filepath.Join(p.links(), name)); err != nil || !lost {
+		if lost, err := defunct(filepath.Join(p.Links(), name)); err != nil || !lost {
 			return err
 		}
 	}
-	if devices == 0 || p.hasProcesses() { // an uplink that is made anew, as by another driver, is no end of a node
+	if devices == 0 || p.HasProcesses() { // an uplink that is made anew, as by another driver, is no end of a node
 		return nil
 	}
 	return removeTree(p)
 }
 
 // removeTree removes the pins of one namespace, programs first: without them nobody takes the tree for a datapath.
-func removeTree(p paths) error {
-	return errors.Join(os.RemoveAll(p.progs()), os.RemoveAll(p.dir),
-		removeIfThere(p.state), removeIfThere(p.reserved), removeIfThere(p.waiting), removeIfThere(p.displaced), removeIfThere(p.lock))
+func removeTree(p pintree.Paths) error {
+	return errors.Join(os.RemoveAll(p.Progs()), os.RemoveAll(p.Dir),
+		pintree.RemoveIfThere(p.State), pintree.RemoveIfThere(p.Reserved), pintree.RemoveIfThere(p.Waiting), pintree.RemoveIfThere(p.Displaced), pintree.RemoveIfThere(p.Lock))
 }

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
@@ -58,7 +60,7 @@ func TestPrivilegedGC(t *testing.T) {
 			if got := hooksOf(e, d, goes.HostIfindex); got != nil {
 				t.Errorf("programs left: %v", got)
 			}
-			for _, name := range append(mustNames(t, d.paths.links()), mustNames(t, d.paths.clsact())...) {
+			for _, name := range append(mustNames(t, d.tree.Paths.Links()), mustNames(t, d.tree.Paths.Clsact())...) {
 				if strings.HasPrefix(name, fmt.Sprintf("dev%d", dead.HostIfindex)) {
 					t.Errorf("pin of a dead device: %s", name)
 				}
@@ -73,7 +75,7 @@ func TestPrivilegedGCNamespaces(t *testing.T) {
 	for name, collect := range map[string]func(e *env, living *Datapath){
 		"GC": func(e *env, living *Datapath) { e.ok(living.GC(e.ctx, func(uint64) bool { return true })) },
 		"load": func(e *env, living *Datapath) {
-			e.ok(os.RemoveAll(living.paths.progs()))
+			e.ok(os.RemoveAll(living.tree.Paths.Progs()))
 			e.open()
 		},
 	} {
@@ -85,24 +87,24 @@ func TestPrivilegedGCNamespaces(t *testing.T) {
 			e.leave()
 			second := e.open()
 			e.ok(second.Sync(e.ctx))
-			if first.paths.dir == second.paths.dir {
+			if first.tree.Paths.Dir == second.tree.Paths.Dir {
 				t.Fatal("two namespaces share a tree")
 			}
 			e.eventually("the links of the dead namespace to lose their devices", func() bool {
-				pins := mustNames(t, first.paths.links())
+				pins := mustNames(t, first.tree.Paths.Links())
 				lost := 0
 				for _, name := range pins {
-					if is, err := defunct(filepath.Join(first.paths.links(), name)); err == nil && is {
+					if is, err := defunct(filepath.Join(first.tree.Paths.Links(), name)); err == nil && is {
 						lost++
 					}
 				}
 				return lost == len(pins) // none: the second load was late enough to collect them
 			})
 			collect(e, second)
-			if exists(first.paths.dir) {
-				t.Errorf("the tree of the dead namespace is left: %v", tree(first.paths.dir))
+			if pintree.Exists(first.tree.Paths.Dir) {
+				t.Errorf("the tree of the dead namespace is left: %v", pathsBelow(first.tree.Paths.Dir))
 			}
-			if !exists(second.paths.dir) {
+			if !pintree.Exists(second.tree.Paths.Dir) {
 				t.Error("the own tree is gone")
 			}
 		})
@@ -165,8 +167,8 @@ const openerEnv = "SLUICE_TEST_OPENER"
 func opener(t *testing.T, dir string) {
 	e := &env{t: t, ctx: t.Context(), o: testOptions(t, dir)}
 	d := e.open()
-	id, _ := d.paths.committed()
-	t.Logf("program id %d\n", programID(t, d.paths.buildDir(id), hookToUplink()))
+	id, _ := d.tree.Paths.Committed()
+	t.Logf("program id %d\n", programID(t, d.tree.Paths.BuildDir(id), hook.ToUplink()))
 	e.ok(d.Sync(e.ctx))
 }
 

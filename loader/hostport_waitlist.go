@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -97,20 +98,20 @@ func (w *waiter) UnmarshalJSON(raw []byte) error {
 type portChange struct {
 	d       *Datapath
 	m       hostPortMap
-	waiting jsonList[waiter]
+	waiting pintree.JSONList[waiter]
 	gone    []hostport.Entry // replaced or removed
 }
 
 // changePorts begins a change.
 func (d *Datapath) changePorts(m hostPortMap) (*portChange, error) {
-	waiting, err := readList(d, d.paths.waiting, "ports taken over", waiter.equal)
+	waiting, err := pintree.ReadList(d.tree, d.tree.Paths.Waiting, "ports taken over", waiter.equal)
 	return &portChange{d: d, m: m, waiting: waiting}, err
 }
 
 // forget removes the waiters that drop accepts.
 func (c *portChange) forget(drop func(waiter) bool) error {
-	now := slices.Clone(c.waiting.all)
-	return c.waiting.set(slices.DeleteFunc(now, func(w waiter) bool {
+	now := slices.Clone(c.waiting.All)
+	return c.waiting.Set(slices.DeleteFunc(now, func(w waiter) bool {
 		if !drop(w) {
 			return false
 		}
@@ -132,7 +133,7 @@ func (c *portChange) put(e hostport.Entry, rb *rollback.Stack) error {
 		return nil
 	}
 	if had && old.Owner != e.Owner {
-		if err := c.waiting.set(append(slices.Clone(c.waiting.all), waiter{old})); err != nil {
+		if err := c.waiting.Set(append(slices.Clone(c.waiting.All), waiter{old})); err != nil {
 			return err
 		}
 	}
@@ -143,7 +144,7 @@ func (c *portChange) put(e hostport.Entry, rb *rollback.Stack) error {
 		return c.m.Delete(e.Key)
 	})
 	if err := c.m.Put(e); err != nil {
-		return fmt.Errorf("published port %s: %w", e.Key, wrapMapFull("sl_hostports", err))
+		return fmt.Errorf("published port %s: %w", e.Key, pintree.WrapFull("sl_hostports", err))
 	}
 	if had {
 		c.gone = append(c.gone, old)
@@ -166,14 +167,14 @@ func (c *portChange) withdraw(e hostport.Entry) error {
 		return fmt.Errorf("published port %s: %w", e.Key, err)
 	}
 	c.gone = append(c.gone, e)
-	return c.waiting.set(rest)
+	return c.waiting.Set(rest)
 }
 
 // nextWaiter returns the last who waits for a key and is alive, or nil, and the list without that one. A pod whose DEL never came may
 // have left its address to another pod, which has no such hostPort. The owner who gives the key up may wait for it too, where a kill
 // kept it from writing the list: it is left out.
 func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.Entry, rest []waiter, err error) {
-	rest = slices.Clone(c.waiting.all)
+	rest = slices.Clone(c.waiting.All)
 	for i := len(rest) - 1; i >= 0; i-- {
 		w := rest[i]
 		if w.Key != k || w.Owner == leaving {
@@ -196,11 +197,11 @@ func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.
 
 // ownerAlive reports whether owner has its address still, on a device that exists.
 func (d *Datapath) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return false, err
 	}
-	ep, ok, err := eps.addrs.Get(addr)
+	ep, ok, err := eps.Addrs.Get(addr)
 	if err != nil {
 		return false, fmt.Errorf("endpoint %s: %w", addr, err)
 	}
@@ -225,7 +226,7 @@ func (c *portChange) dropAllowlists() error {
 		return nil
 	}
 	used := make(map[uint64]bool)
-	for _, w := range c.waiting.all {
+	for _, w := range c.waiting.All {
 		used[w.Allowlist] = true
 	}
 	err := c.m.Each(func(e hostport.Entry) bool {
@@ -237,7 +238,7 @@ func (c *portChange) dropAllowlists() error {
 	}
 	lists, err := c.d.allowlists()
 	if err != nil {
-		return ignoreNotLoaded(err)
+		return pintree.IgnoreNotLoaded(err)
 	}
 	if err := lists.Keep(used); err != nil {
 		return fmt.Errorf("sources of published ports: %w", err)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -53,8 +54,8 @@ func TestPrivilegedComesBackFullDisk(t *testing.T) {
 		}
 	}
 	e.ok(d.RemoveHostPorts(e.ctx, owners[first], nil))
-	if left := e.published(d); len(left) != 0 || exists(d.paths.waiting) {
-		t.Errorf("left: %+v, and who waits: %t", left, exists(d.paths.waiting))
+	if left := e.published(d); len(left) != 0 || pintree.Exists(d.tree.Paths.Waiting) {
+		t.Errorf("left: %+v, and who waits: %t", left, pintree.Exists(d.tree.Paths.Waiting))
 	}
 }
 

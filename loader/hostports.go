@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -46,17 +46,8 @@ func inIfindex(device string) (uint32, error) {
 	return uint32(l.Index), nil
 }
 
-func (d *Datapath) hostPortMap() (hostport.Map, error) {
-	m, err := d.pinned(mapHostPorts)
-	if err != nil {
-		return hostport.Map{}, err
-	}
-	e, err := d.pinned(mapCacheEpoch)
-	return hostport.New(m, cacheepoch.New(e)), err
-}
-
 // HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
-func (d *Datapath) HostPortLimit() int { return d.opts.Config.HostPortsPerAttachment }
+func (d *Datapath) HostPortLimit() int { return d.tree.Config.HostPortsPerAttachment }
 
 // SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
 // owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
@@ -69,12 +60,12 @@ func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []host
 	if limit := d.HostPortLimit(); len(ports) > limit {
 		return fmt.Errorf("%w: %d, at most %d", ErrTooManyHostPorts, len(ports), limit)
 	}
-	unlock, err := d.writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := d.hostPortMap()
+	m, err := d.tree.HostPortMap()
 	if err != nil {
 		return err
 	}
@@ -115,8 +106,8 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 	if err != nil {
 		return err
 	}
-	was := c.waiting.all
-	rb.Push("ports taken over", func(context.Context) error { return c.waiting.set(was) })
+	was := c.waiting.All
+	rb.Push("ports taken over", func(context.Context) error { return c.waiting.Set(was) })
 	if err := c.forget(func(w waiter) bool { return w.Owner == owner && !w.IsClaim() }); err != nil {
 		return err
 	}
@@ -200,13 +191,13 @@ func matching(m hostPortMap, f func(hostport.Entry) bool) ([]hostport.Entry, err
 // RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
 // reads the whole map. What another owner has taken over stays. Missing is success.
 func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return withMapIfLoaded(ctx, d, d.hostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys, false) })
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys, false) })
 }
 
 // ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
 // goes back by ReleaseHostPorts. ErrFull: the map has no room. No other owner has the key then, and some keys may not be claimed.
 func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return withMapIfLoaded(ctx, d, d.hostPortMap, func(m hostport.Map) (err error) {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) (err error) {
 		c, err := d.changePorts(m)
 		if err != nil {
 			return err
@@ -230,7 +221,7 @@ func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []host
 // ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.
 // Missing is success.
 func (d *Datapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return withMapIfLoaded(ctx, d, d.hostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys, true) })
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys, true) })
 }
 
 // removeHostPorts is RemoveHostPorts, or for claims ReleaseHostPorts, under the writers' lock.
@@ -256,7 +247,7 @@ func (d *Datapath) removeHostPorts(m hostPortMap, owner uint64, keys []hostport.
 }
 
 func (d *Datapath) allowlists() (hostport.Allowlists, error) {
-	m, err := d.pinned(mapHostPortAllowlist)
+	m, err := d.tree.Pinned(pintree.MapHostPortAllowlist)
 	return hostport.NewAllowlists(m), err
 }
 
@@ -270,14 +261,14 @@ func (d *Datapath) putAllowlist(e hostport.Entry) error {
 		return err
 	}
 	if _, err := lists.Put(e.AllowedSources); err != nil {
-		return fmt.Errorf("sources of published port %s: %w", e.Key, wrapMapFull("sl_hp_allowlist", err))
+		return fmt.Errorf("sources of published port %s: %w", e.Key, pintree.WrapFull("sl_hp_allowlist", err))
 	}
 	return nil
 }
 
 // CheckHostPorts reports whether owner still holds each of ports as it was set. The error wraps ErrDiffers.
 func (d *Datapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
-	m, err := d.hostPortMap()
+	m, err := d.tree.HostPortMap()
 	if err != nil {
 		return err
 	}
@@ -319,7 +310,7 @@ func (d *Datapath) checkAllowlist(e hostport.Entry) error {
 	}
 	ok, err := lists.Has(e.AllowedSources)
 	if err == nil && !ok {
-		err = errDiffers("the sources of port %s are not %v", e.Key, e.AllowedSources)
+		err = pintree.Differs("the sources of port %s are not %v", e.Key, e.AllowedSources)
 	}
 	return err
 }

@@ -42,7 +42,7 @@ func TestPrivilegedHostPortsCost(t *testing.T) {
 	e := newEnv(t)
 	e.o.Config.MapSizes.HostPorts = foreign + 100
 	d := e.open()
-	real, err := d.hostPortMap()
+	real, err := d.tree.HostPortMap()
 	e.ok(err)
 	for i := range foreign {
 		e.ok(real.Put(hostport.NewEntry(port(uint16(20_000+i), "10.1.0.9", 80), 9, 1)))
@@ -66,7 +66,7 @@ func TestPrivilegedHostPortsCost(t *testing.T) {
 		{"DEL without a record", 1, func(m hostPortMap) error { return d.removeHostPorts(m, owner, nil, false) }},
 	} {
 		m := &countingMap{hostPortMap: real}
-		unlock, err := d.writer(e.ctx)
+		unlock, err := d.tree.Writer(e.ctx)
 		e.ok(err)
 		err = step.do(m)
 		unlock()

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -138,7 +139,7 @@ func TestPrivilegedHostPortsComesBack(t *testing.T) {
 			if left := e.published(d); len(left) != 0 {
 				t.Errorf("left: %+v", left)
 			}
-			if exists(d.paths.waiting) {
+			if pintree.Exists(d.tree.Paths.Waiting) {
 				t.Error("nobody waits, but the file is there")
 			}
 		})
@@ -181,7 +182,7 @@ func TestPrivilegedClaims(t *testing.T) {
 	e.ok(d.RemoveHostPorts(e.ctx, old.Ref.Owner(), nil))
 	holder(first, true)
 	e.ok(d.GC(e.ctx, func(owner uint64) bool { return owner != first }))
-	if left := e.published(d); len(left) != 0 || exists(d.paths.waiting) {
+	if left := e.published(d); len(left) != 0 || pintree.Exists(d.tree.Paths.Waiting) {
 		t.Errorf("left: %+v", left)
 	}
 }
@@ -204,7 +205,7 @@ func TestPrivilegedHostPortsDoesNotComeBack(t *testing.T) {
 			end(e, d)
 			e.ok(d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{port(8080, "10.1.0.3", 80)}))
 			e.ok(d.RemoveHostPorts(e.ctx, 2, nil))
-			if left := e.published(d); len(left) != 0 || exists(d.paths.waiting) {
+			if left := e.published(d); len(left) != 0 || pintree.Exists(d.tree.Paths.Waiting) {
 				t.Errorf("left: %+v", left)
 			}
 		})
@@ -225,7 +226,7 @@ func TestPrivilegedHostPortsFailsWithoutTakingOver(t *testing.T) {
 	if after := e.published(d); !reflect.DeepEqual(after, before) {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
-	if exists(d.paths.waiting) {
+	if pintree.Exists(d.tree.Paths.Waiting) {
 		t.Error("somebody waits for what he has")
 	}
 }
@@ -234,7 +235,7 @@ func TestPrivilegedHostPortsFailsWithoutTakingOver(t *testing.T) {
 func TestPrivilegedHostPortsUnreadableWaiting(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
-	e.ok(os.WriteFile(d.paths.waiting, []byte("[{"), 0o644))
+	e.ok(os.WriteFile(d.tree.Paths.Waiting, []byte("[{"), 0o644))
 	e.ok(d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{port(8080, "10.1.0.2", 80)}))
 	e.ok(d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{port(8080, "10.1.0.3", 80)}))
 	if got := e.published(d)[8080].Owner; got != 2 {

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -33,23 +35,14 @@ func Survey(ctx context.Context, o Options) (report []Probe, cgroup string, err 
 	}
 	for i, q := range questions {
 		if q.name == probeBPFFS {
-			questions[i].ask = func() error { return d.paths.bpffs.look() }
+			questions[i].ask = func() error { return d.tree.Paths.Bpffs.Look() }
 		}
 	}
-	cgroup, err = d.cgroupRoot()
-	if errors.Is(err, errNoCgroup) {
+	cgroup, err = d.tree.CgroupRoot()
+	if errors.Is(err, pintree.ErrNoCgroup) {
 		cgroup, err = "", nil
 	}
-	return d.require(runProbes(questions)), d.cgroupName(cgroup), err
-}
-
-// look is ensure without mounting. A directory that waits for its mount is no reason to say no.
-func (b bpffs) look() error {
-	ok, err := b.mounted()
-	if err == nil && !ok {
-		err = fmt.Errorf("%s is not mounted yet: the first ADD does that", b.dir)
-	}
-	return err
+	return d.require(runProbes(questions)), d.tree.CgroupName(cgroup), err
 }
 
 // HookedProgram is a program on a device, whosever.
@@ -90,8 +83,8 @@ func Hooks(indices []int) ([]HookPrograms, error) {
 		if l.XDP.Mode != "" {
 			out = append(out, HookPrograms{index, howXDP, []HookedProgram{program(l.XDP.ID, howXDP)}})
 		}
-		for _, hk := range []hook{hookFromUplink(), hookToUplink()} { // one for each direction
-			at := HookPrograms{Ifindex: index, Hook: hk.direction()}
+		for _, hk := range []hook.Hook{hook.FromUplink(), hook.ToUplink()} { // one for each direction
+			at := HookPrograms{Ifindex: index, Hook: hk.Direction()}
 			tcx, err := tcxPrograms(index, hk)
 			if err != nil {
 				return nil, err
@@ -119,13 +112,13 @@ func program(id uint32, how string) HookedProgram {
 	if info, err := prog.Info(); err == nil {
 		p.Name = info.Name
 	}
-	p.Ours = strings.HasPrefix(p.Name, programPrefix)
+	p.Ours = strings.HasPrefix(p.Name, hook.ProgramPrefix)
 	return p
 }
 
 // tcxPrograms are the tcx programs of a hook in their order; none on a kernel without tcx.
-func tcxPrograms(index int, h hook) ([]HookedProgram, error) {
-	ids, err := bpfsys.TCXPrograms(index, h.tcx())
+func tcxPrograms(index int, h hook.Hook) ([]HookedProgram, error) {
+	ids, err := bpfsys.TCXPrograms(index, h.TCX())
 	switch {
 	case errors.Is(err, bpfsys.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
 		return nil, nil
@@ -140,14 +133,14 @@ func tcxPrograms(index int, h hook) ([]HookedProgram, error) {
 }
 
 // allFilters are the filters of a direction by priority, of whatever kind.
-func allFilters(h *rtnl.Handle, index int, at hook) ([]HookedProgram, error) {
-	filters, err := noneIfGone(h.Filters(index, at.tcParent()))
+func allFilters(h *rtnl.Handle, index int, at hook.Hook) ([]HookedProgram, error) {
+	filters, err := noneIfGone(h.Filters(index, at.TCParent()))
 	if err != nil {
 		return nil, err
 	}
 	var out []HookedProgram
 	for _, f := range filters {
-		out = append(out, HookedProgram{How: howClsact, Kind: f.Kind, Prio: int(f.Priority), To: f.RedirectTo, Ours: isOurs(f), Name: f.Program, ID: f.ProgramID})
+		out = append(out, HookedProgram{How: howClsact, Kind: f.Kind, Prio: int(f.Priority), To: f.RedirectTo, Ours: hook.IsOurs(f), Name: f.Program, ID: f.ProgramID})
 	}
 	slices.SortStableFunc(out, func(a, b HookedProgram) int { return cmp.Compare(a.Prio, b.Prio) })
 	return out, nil

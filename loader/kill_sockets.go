@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/maps/socklb"
@@ -22,12 +23,12 @@ func (d *Datapath) dropPeers(gone []hostport.Entry) {
 		return
 	}
 	if err := d.destroyPeers(gone); err != nil {
-		d.log.Warn("sockets that are connected to a host port which has gone stay", log.Error(err))
+		d.tree.Log.Warn("sockets that are connected to a host port which has gone stay", log.Error(err))
 	}
 }
 
 func (d *Datapath) destroyPeers(gone []hostport.Entry) error {
-	raw, err := d.pinned(mapSockLBConn)
+	raw, err := d.tree.Pinned(pintree.MapSockLBConn)
 	if err != nil {
 		return err
 	}

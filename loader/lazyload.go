@@ -9,27 +9,29 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 // alwaysLoaded are the objects that every load verifies, by the names of loadapi.LoadRequest.
-func alwaysLoaded() []string { return append(programsOf(loadHooks()), loadapi.SockLB) }
+func alwaysLoaded() []string { return append(programsOf(hook.AlwaysLoaded()), loadapi.SockLB) }
 
-func programsOf(hooks []hook) []string {
+func programsOf(hooks []hook.Hook) []string {
 	out := make([]string, len(hooks))
 	for i, h := range hooks {
-		out[i] = h.program
+		out[i] = h.Program
 	}
 	return out
 }
 
 // onDemand returns the objects of the programs that go onto a device together with h's and that wait for one; nil for those that every load
 // verifies. Most nodes never have a device that needs them, and they are nearly half of the verifier's work.
-func (h hook) onDemand() []string {
-	for _, group := range [][]string{programsOf(l3UplinkHooks()), programsOf(podnsHooks())} {
-		if slices.Contains(group, h.program) {
+func onDemand(h hook.Hook) []string {
+	for _, group := range [][]string{programsOf(hook.OfL3Uplink()), programsOf(hook.OfPodns())} {
+		if slices.Contains(group, h.Program) {
 			return group
 		}
 	}
@@ -40,10 +42,10 @@ func (h hook) onDemand() []string {
 // The set in force knows: so an upgrade that the kernel refuses still changes nothing.
 func (d *Datapath) needed() []string {
 	objects := alwaysLoaded()
-	if dir, err := d.committedDir(); err == nil {
-		for _, h := range allHooks() {
-			if exists(filepath.Join(dir, h.program)) {
-				objects = append(objects, h.onDemand()...)
+	if dir, err := d.tree.CommittedDir(); err == nil {
+		for _, h := range hook.All() {
+			if pintree.Exists(filepath.Join(dir, h.Program)) {
+				objects = append(objects, onDemand(h)...)
 			}
 		}
 	}
@@ -53,16 +55,16 @@ func (d *Datapath) needed() []string {
 
 // programFor opens the program of h in the set at dir. One that had to wait for its first device is verified and pinned there
 // now, by what was drawn for the set. The writers' lock is held.
-func (d *Datapath) programFor(dir string, h hook) (*bpfsys.Program, error) {
-	p, err := programAt(dir, h.program)
-	group := h.onDemand()
+func (d *Datapath) programFor(dir string, h hook.Hook) (*bpfsys.Program, error) {
+	p, err := pintree.ProgramAt(dir, h.Program)
+	group := onDemand(h)
 	if group == nil || !errors.Is(err, ErrNotLoaded) {
 		return p, err
 	}
 	if err := d.loadInto(dir, group); err != nil {
 		return nil, err
 	}
-	return programAt(dir, h.program)
+	return pintree.ProgramAt(dir, h.Program)
 }
 
 // loadInto adds programs to the set at dir. One that is pinned there already, by a load that was killed between two, stays.
@@ -71,20 +73,20 @@ func (d *Datapath) loadInto(dir string, objects []string) error {
 	if err != nil {
 		return err
 	}
-	if id := filepath.Base(dir)[len(buildPrefix):]; id != k.build() { // or freshPrefix, as long
+	if id := filepath.Base(dir)[len(pintree.BuildPrefix):]; id != k.build() { // or freshPrefix, as long
 		return fmt.Errorf("%w: %v are not in the set %s, and this build or configuration is another: the next ADD loads it", ErrNotLoaded, objects, id)
 	}
 	consts, err := constsOf(dir)
 	if err != nil {
 		return err
 	}
-	objects = slices.DeleteFunc(slices.Clone(objects), func(name string) bool { return exists(filepath.Join(dir, name)) })
+	objects = slices.DeleteFunc(slices.Clone(objects), func(name string) bool { return pintree.Exists(filepath.Join(dir, name)) })
 	// Not broken off with the verb: attaching is not, of which this is a part.
 	if _, err := d.pin(context.Background(), k, consts, dir, objects); errors.Is(err, loadapi.ErrRefused) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	} else if err != nil {
 		return err
 	}
-	d.log.Info("programs added", log.String("pins", dir), log.Any("programs", objects))
+	d.tree.Log.Info("programs added", log.String("pins", dir), log.Any("programs", objects))
 	return nil
 }

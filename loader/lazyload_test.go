@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
@@ -27,7 +29,7 @@ func TestLoadMakesEveryMap(t *testing.T) {
 			made[name] = true
 		}
 	}
-	for _, name := range sharedMaps() {
+	for _, name := range pintree.SharedMaps() {
 		if !made[name] {
 			t.Errorf("%s is of no program that every load verifies", name)
 		}
@@ -37,19 +39,19 @@ func TestLoadMakesEveryMap(t *testing.T) {
 // Each hook's program comes from one place, and that has it.
 func TestEveryHookHasAnObject(t *testing.T) {
 	all := everyObject()
-	for _, h := range allHooks() {
-		if always, later := slices.Contains(alwaysLoaded(), h.program), h.onDemand() != nil; always == later || all[h.program] == nil {
-			t.Errorf("%s: at every load %t, on demand %t, an object %t", h.program, always, later, all[h.program] != nil)
+	for _, h := range hook.All() {
+		if always, later := slices.Contains(alwaysLoaded(), h.Program), onDemand(h) != nil; always == later || all[h.Program] == nil {
+			t.Errorf("%s: at every load %t, on demand %t, an object %t", h.Program, always, later, all[h.Program] != nil)
 		}
 	}
 	sockets := specsOf(t, []string{loadapi.SockLB})[loadapi.SockLB].Programs
-	for _, h := range sockHooks() {
-		if p := sockets[h.program]; p == nil || uint32(p.AttachType) != uint32(h.attach) {
-			t.Errorf("%s for %s: %+v", h.program, h.name, p)
+	for _, h := range hook.Sockets() {
+		if p := sockets[h.Program]; p == nil || uint32(p.AttachType) != uint32(h.Attach) {
+			t.Errorf("%s for %s: %+v", h.Program, h.Name, p)
 		}
 	}
-	if len(sockets) != len(sockHooks()) {
-		t.Errorf("%d programs for sockets, %d hooks", len(sockets), len(sockHooks()))
+	if len(sockets) != len(hook.Sockets()) {
+		t.Errorf("%d programs for sockets, %d hooks", len(sockets), len(hook.Sockets()))
 	}
 }
 
@@ -57,7 +59,7 @@ func TestDrawnIsReadBack(t *testing.T) {
 	dir := t.TempDir()
 	want := randomConsts()
 	want.netns, want.fibSrc = 1<<63+5, true
-	if err := os.Symlink(want.String(), filepath.Join(dir, loadConstsName)); err != nil {
+	if err := os.Symlink(want.String(), filepath.Join(dir, pintree.LoadConstsName)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := constsOf(dir); err != nil || got != want {
@@ -68,12 +70,12 @@ func TestDrawnIsReadBack(t *testing.T) {
 // onDemandPins lists the programs in force that not every load has.
 func onDemandPins(t *testing.T, d *Datapath) []string {
 	t.Helper()
-	dir, err := d.committedDir()
+	dir, err := d.tree.CommittedDir()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return slices.DeleteFunc(mustNames(t, dir), func(name string) bool {
-		return !slices.ContainsFunc(allHooks(), func(h hook) bool { return h.program == name && h.onDemand() != nil })
+		return !slices.ContainsFunc(hook.All(), func(h hook.Hook) bool { return h.Program == name && onDemand(h) != nil })
 	})
 }
 
@@ -91,18 +93,18 @@ func TestPrivilegedOnDemand(t *testing.T) {
 	ep, in := e.insider("pod1", "192.0.2.20/24")
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
-	want := []string{hookNsEgress().program, hookNsIngress().program}
+	want := []string{hook.NsEgress().Program, hook.NsIngress().Program}
 	if diff := cmp.Diff(want, onDemandPins(t, d)); diff != "" {
 		t.Error(diff)
 	}
 	if got := strings.Count(filters(in), " name sl_ns_"); got != 2 {
 		t.Errorf("%d filters", got)
 	}
-	dir, err := d.committedDir()
+	dir, err := d.tree.CommittedDir()
 	e.ok(err)
 	for _, name := range []string{objects.FromPodVarCfgCbCookie1, objects.FromPodVarCfgCbCookie2, objects.FromPodVarCfgSnatSecret} {
-		pod := constantIn(t, dir, hookFromPod(), objects.LoadFromPod, name)
-		own := constantIn(t, dir, hookNsEgress(), objects.LoadNsEgress, name)
+		pod := constantIn(t, dir, hook.FromPod(), objects.LoadFromPod, name)
+		own := constantIn(t, dir, hook.NsEgress(), objects.LoadNsEgress, name)
 		if !bytes.Equal(pod, own) || name != objects.FromPodVarCfgCbCookie2 && !slices.ContainsFunc(pod, func(b byte) bool { return b != 0 }) {
 			t.Errorf("%s: %x beside %x", name, pod, own)
 		}
@@ -110,7 +112,7 @@ func TestPrivilegedOnDemand(t *testing.T) {
 }
 
 // constantIn reads a constant of a pinned program.
-func constantIn(t *testing.T, dir string, h hook, read readObject, name string) []byte {
+func constantIn(t *testing.T, dir string, h hook.Hook, read readObject, name string) []byte {
 	t.Helper()
 	spec, err := read()
 	if err != nil {
@@ -140,7 +142,7 @@ func constantIn(t *testing.T, dir string, h hook, read readObject, name string) 
 		}
 		return value[v.Offset : int(v.Offset)+len(v.Value)]
 	}
-	t.Fatalf("%s has no constants", h.program)
+	t.Fatalf("%s has no constants", h.Program)
 	return nil
 }
 
@@ -152,15 +154,15 @@ func TestPrivilegedOnDemandHalf(t *testing.T) {
 	one, _ := e.insider("pod1", "192.0.2.20/24")
 	two, in := e.insider("pod2", "192.0.2.21/24")
 	e.ok(d.Enable(e.ctx, one, FeatureAdmit))
-	dir, err := d.committedDir()
+	dir, err := d.tree.CommittedDir()
 	e.ok(err)
-	kept := programID(t, dir, hookNsIngress())
-	e.ok(os.Remove(filepath.Join(dir, hookNsEgress().program)))
+	kept := programID(t, dir, hook.NsIngress())
+	e.ok(os.Remove(filepath.Join(dir, hook.NsEgress().Program)))
 	e.ok(d.Enable(e.ctx, two, FeatureAdmit))
 	if got := strings.Count(filters(in), " name sl_ns_"); got != 2 {
 		t.Errorf("%d filters", got)
 	}
-	if got := programID(t, dir, hookNsIngress()); got != kept {
+	if got := programID(t, dir, hook.NsIngress()); got != kept {
 		t.Errorf("the program that was there was loaded again")
 	}
 }
@@ -175,7 +177,7 @@ func TestPrivilegedOnDemandUpgrade(t *testing.T) {
 	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
 	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
 	d = e.open()
-	want := []string{hookNsEgress().program, hookNsIngress().program}
+	want := []string{hook.NsEgress().Program, hook.NsIngress().Program}
 	if diff := cmp.Diff(want, onDemandPins(t, d)); diff != "" {
 		t.Error(diff)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -18,7 +19,7 @@ import (
 
 // Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
 func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +28,7 @@ func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		index uint32
 	}
 	found := make(map[id]*EndpointStatus)
-	err = eps.addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+	err = eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
 		s, ok := found[id{v.Owner, v.Ifindex}]
 		if !ok {
 			s = &EndpointStatus{
@@ -52,7 +53,7 @@ func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		if l, err := h.LinkByIndex(s.HostIfindex); err == nil {
 			s.HostIfName = l.Name
 		}
-		c, _, err := eps.stats.Get(uint32(s.HostIfindex))
+		c, _, err := eps.Stats.Get(uint32(s.HostIfindex))
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +61,7 @@ func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
-	inside, err := d.podnsEndpoints(eps.stats)
+	inside, err := d.podnsEndpoints(eps.Stats)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func counters(c endpoint.Counters) EndpointCounter {
 // HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
 // devices in their conditions.
 func (d *Datapath) HostPorts(_ context.Context) ([]hostport.Entry, error) {
-	m, err := d.hostPortMap()
+	m, err := d.tree.HostPortMap()
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +130,8 @@ func inDevice(h *rtnl.Handle, index uint32) string {
 func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		now := conntrack.Now()
-		for _, name := range []string{mapConntrack, mapConntrackUnassured} {
-			m, err := d.pinned(name)
+		for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
+			m, err := d.tree.Pinned(name)
 			if err != nil {
 				yield(Flow{}, err)
 				return

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
@@ -28,19 +29,19 @@ func TestPrivilegedFlows(t *testing.T) {
 	now := uint64(conntrack.Now())
 	const nat = uint32(bpfgen.TypesSlCtFlagSL_CT_SNAT | bpfgen.TypesSlCtFlagSL_CT_POD_OPENED)
 	put := func(name string, k bpfgen.TypesSlTuple, v bpfgen.TypesSlCtEntry) {
-		m, err := d.pinned(name)
+		m, err := d.tree.Pinned(name)
 		e.ok(err)
 		e.ok(bpfsys.Put(m, k, v))
 	}
 	inside := tuple(unix.IPPROTO_TCP, "10.1.0.2:40000", "198.51.100.1:443")
 	outside := tuple(unix.IPPROTO_TCP, "192.0.2.10:40000", "198.51.100.1:443")
-	put(mapConntrack, inside, bpfgen.TypesSlCtEntry{
+	put(pintree.MapConntrack, inside, bpfgen.TypesSlCtEntry{
 		Other: outside, Flags: nat | uint32(bpfgen.TypesSlCtFlagSL_CT_ASSURED|bpfgen.TypesSlCtFlagSL_CT_REPLIED),
 		Created: now - uint64(time.Minute), LastSeen: now, Owner: 7, RxPackets: 3, TxBytes: 400,
 	})
-	put(mapConntrack, outside, bpfgen.TypesSlCtEntry{Other: inside, Flags: uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE)})
-	put(mapConntrackUnassured, tuple(unix.IPPROTO_UDP, "10.1.0.3:53", "198.51.100.1:53"), bpfgen.TypesSlCtEntry{Created: now, LastSeen: now, Owner: 8})
-	put(mapConntrackUnassured, tuple(unix.IPPROTO_UDP, "[fd00::3]:53", "[2001:db8::1]:53"), bpfgen.TypesSlCtEntry{
+	put(pintree.MapConntrack, outside, bpfgen.TypesSlCtEntry{Other: inside, Flags: uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE)})
+	put(pintree.MapConntrackUnassured, tuple(unix.IPPROTO_UDP, "10.1.0.3:53", "198.51.100.1:53"), bpfgen.TypesSlCtEntry{Created: now, LastSeen: now, Owner: 8})
+	put(pintree.MapConntrackUnassured, tuple(unix.IPPROTO_UDP, "[fd00::3]:53", "[2001:db8::1]:53"), bpfgen.TypesSlCtEntry{
 		Created: 1, LastSeen: now - uint64(time.Hour), Owner: 8,
 	})
 	count := func(f FlowFilter) (n int) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 )
 
 // A process killed at any moment of its first load leaves what the next one repairs.
@@ -32,7 +34,7 @@ func TestPrivilegedKillWhileLoading(t *testing.T) {
 	e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
 	k, err := d.constants()
 	e.ok(err)
-	if diff := cmp.Diff([]string{buildPrefix + k.build()}, mustNames(t, d.paths.progs())); diff != "" {
+	if diff := cmp.Diff([]string{pintree.BuildPrefix + k.build()}, mustNames(t, d.tree.Paths.Progs())); diff != "" {
 		t.Errorf("seed %d, programs: %s", seed, diff)
 	}
 	if got := hooksOf(e, d, e.index("eth0")); len(got) != 2 {

@@ -17,6 +17,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -30,13 +32,13 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 		t.Fatalf("OpenExisting before any load: %v", err)
 	}
 	d := e.open()
-	id, ok := d.paths.committed()
+	id, ok := d.tree.Paths.Committed()
 	if !ok {
 		t.Fatal("no committed programs")
 	}
-	first := programID(t, d.paths.buildDir(id), hookFromPod())
+	first := programID(t, d.tree.Paths.BuildDir(id), hook.FromPod())
 	again := e.open()
-	if got := programID(t, again.paths.buildDir(id), hookFromPod()); got != first {
+	if got := programID(t, again.tree.Paths.BuildDir(id), hook.FromPod()); got != first {
 		t.Errorf("the second Open loaded again: program %d, then %d", first, got)
 	}
 	old, err := OpenExisting(e.ctx, e.o)
@@ -44,7 +46,7 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 	e.ok(old.Close())
 	s, err := d.Status(e.ctx)
 	e.ok(err)
-	if s.Backend != "ebpf" || s.Reason == "" || len(s.Probes) == 0 || s.Build != id || len(s.Maps) != len(sharedMaps()) {
+	if s.Backend != "ebpf" || s.Reason == "" || len(s.Probes) == 0 || s.Build != id || len(s.Maps) != len(pintree.SharedMaps()) {
 		t.Errorf("status: %+v", s)
 	}
 	for _, p := range s.Probes {
@@ -66,9 +68,9 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 	}
 }
 
-func programID(t testing.TB, dir string, h hook) uint32 {
+func programID(t testing.TB, dir string, h hook.Hook) uint32 {
 	t.Helper()
-	p, err := programAt(dir, h.program)
+	p, err := pintree.ProgramAt(dir, h.Program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +79,8 @@ func programID(t testing.TB, dir string, h hook) uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info.Name != h.program {
-		t.Errorf("the kernel calls %s %q", h.program, info.Name)
+	if info.Name != h.Program {
+		t.Errorf("the kernel calls %s %q", h.Program, info.Name)
 	}
 	return info.ID
 }
@@ -115,7 +117,7 @@ func specsOf(t *testing.T, names []string) map[string]*ebpf.CollectionSpec {
 func TestMapNames(t *testing.T) {
 	specs := specsOf(t, slices.Collect(maps.Keys(everyObject())))
 	want := make(map[string]bool)
-	for _, name := range sharedMaps() {
+	for _, name := range pintree.SharedMaps() {
 		want[name] = true
 	}
 	got := make(map[string]bool)
@@ -151,15 +153,15 @@ func TestPrivilegedUpgradeKeepsMapsAndDevices(t *testing.T) {
 			d := e.open()
 			ep := e.pod("pod1", "10.1.0.2/16")
 			e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
-			before, _ := d.paths.committed()
+			before, _ := d.tree.Paths.Committed()
 
 			e.o.Config.AntiSpoof = false
 			e2 := e.open()
-			after, _ := e2.paths.committed()
+			after, _ := e2.tree.Paths.Committed()
 			if before == after {
 				t.Fatal("the build did not change")
 			}
-			if diff := cmp.Diff([]string{buildPrefix + after}, mustNames(t, e2.paths.progs())); diff != "" {
+			if diff := cmp.Diff([]string{pintree.BuildPrefix + after}, mustNames(t, e2.tree.Paths.Progs())); diff != "" {
 				t.Errorf("programs left: %s", diff)
 			}
 			e.wantInForce(e2, 2)
@@ -174,7 +176,7 @@ func TestPrivilegedUpgradeKeepsMapsAndDevices(t *testing.T) {
 
 func mustNames(t testing.TB, dir string) []string {
 	t.Helper()
-	n, err := names(dir)
+	n, err := pintree.Names(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,16 +187,16 @@ func TestPrivilegedIncompatibleMapIsRefused(t *testing.T) {
 	e := newEnv(t)
 	d, err := newDatapath(e.o)
 	e.ok(err)
-	e.ok(d.paths.bpffs.ensure(e.o.RunDir))
-	e.ok(d.paths.make())
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: mapEndpoints, Type: ebpf.Hash, KeySize: 16, ValueSize: 8, MaxEntries: 4})
+	e.ok(d.tree.Paths.Bpffs.Ensure(e.o.RunDir))
+	e.ok(d.tree.Paths.Make())
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: pintree.MapEndpoints, Type: ebpf.Hash, KeySize: 16, ValueSize: 8, MaxEntries: 4})
 	e.ok(err)
-	e.ok(m.Pin(d.paths.mapPin(mapEndpoints)))
+	e.ok(m.Pin(d.tree.Paths.MapPin(pintree.MapEndpoints)))
 	_, err = Open(e.ctx, e.o)
 	if !errors.Is(err, ErrIncompatible) {
 		t.Fatalf("got %v, want ErrIncompatible", err)
 	}
-	if _, ok := d.paths.committed(); ok {
+	if _, ok := d.tree.Paths.Committed(); ok {
 		t.Error("programs were committed over a map of another layout")
 	}
 	e.ok(m.Close())
@@ -208,7 +210,7 @@ func TestPrivilegedMapSizesStay(t *testing.T) {
 	e.o.Config.MapSizes.Conntrack = 8192
 	e.o.Config.AntiSpoof = false
 	d := e.open()
-	m, err := d.pinned(mapConntrack)
+	m, err := d.tree.Pinned(pintree.MapConntrack)
 	e.ok(err)
 	if m.MaxEntries() != 4096 {
 		t.Errorf("flows: %d entries", m.MaxEntries())
@@ -223,19 +225,19 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 	}{
 		{"directories only", func(*env, *Datapath) {}},
 		{"some maps pinned", func(e *env, d *Datapath) {
-			spec := specsOf(e.t.(*testing.T), []string{"sl_from_pod"})["sl_from_pod"].Maps[mapEndpoints]
+			spec := specsOf(e.t.(*testing.T), []string{"sl_from_pod"})["sl_from_pod"].Maps[pintree.MapEndpoints]
 			spec.Pinning = ebpf.PinNone
 			m, err := ebpf.NewMap(spec)
 			e.ok(err)
-			e.ok(m.Pin(d.paths.mapPin(mapEndpoints)))
+			e.ok(m.Pin(d.tree.Paths.MapPin(pintree.MapEndpoints)))
 			e.ok(m.Close())
 		}},
 		{"programs pinned, not committed", func(e *env, d *Datapath) {
 			k, err := d.constants()
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
-			e.ok(os.Rename(d.paths.buildDir(k.build()), d.paths.freshDir(k.build())))
-			e.ok(os.Remove(filepath.Join(d.paths.freshDir(k.build()), "sl_from_pod")))
+			e.ok(os.Rename(d.tree.Paths.BuildDir(k.build()), d.tree.Paths.FreshDir(k.build())))
+			e.ok(os.Remove(filepath.Join(d.tree.Paths.FreshDir(k.build()), "sl_from_pod")))
 		}},
 		{"committed, decision lost", func(e *env, d *Datapath) {
 			k, err := d.constants()
@@ -247,7 +249,7 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 			k, err := d.constants()
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
-			e.ok(os.Rename(d.paths.buildDir(k.build()), d.paths.buildDir("0123456789abcdef")))
+			e.ok(os.Rename(d.tree.Paths.BuildDir(k.build()), d.tree.Paths.BuildDir("0123456789abcdef")))
 		}},
 	}
 	for _, tt := range tests {
@@ -256,15 +258,15 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 			e.uplink()
 			d, err := newDatapath(e.o)
 			e.ok(err)
-			e.ok(d.paths.bpffs.ensure(e.o.RunDir))
-			e.ok(d.paths.make())
+			e.ok(d.tree.Paths.Bpffs.Ensure(e.o.RunDir))
+			e.ok(d.tree.Paths.Make())
 			tt.crash(e, d)
 			e.ok(d.Close())
 
 			d = e.open()
 			k, err := d.constants()
 			e.ok(err)
-			if diff := cmp.Diff([]string{buildPrefix + k.build()}, mustNames(t, d.paths.progs())); diff != "" {
+			if diff := cmp.Diff([]string{pintree.BuildPrefix + k.build()}, mustNames(t, d.tree.Paths.Progs())); diff != "" {
 				t.Errorf("programs: %s", diff)
 			}
 			e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
@@ -318,11 +320,11 @@ func TestPrivilegedRefusalIsRemembered(t *testing.T) {
 			k, err := d.constants()
 			e.ok(err)
 			s := &state{Backend: backendNone, Reason: "by the test", Asked: d.probeKey(k), Probes: slices.Clone(kernelSaidNo)}
-			e.ok(d.paths.writeState(s))
+			e.ok(d.writeState(s))
 			tt.change(s)
 			raw, err := json.Marshal(s)
 			e.ok(err)
-			e.ok(writeFile(d.paths.state, raw))
+			e.ok(pintree.WriteFile(d.tree.Paths.State, raw))
 			got, err := Open(e.ctx, e.o)
 			if err == nil {
 				e.ok(got.Close())
@@ -355,8 +357,8 @@ func TestPrivilegedUnloadOfAnythingLeft(t *testing.T) {
 	e.ok(Unload(e.ctx, e.o))
 	d, err := newDatapath(e.o)
 	e.ok(err)
-	e.ok(d.paths.bpffs.ensure(e.o.RunDir))
-	e.ok(d.paths.make())
+	e.ok(d.tree.Paths.Bpffs.Ensure(e.o.RunDir))
+	e.ok(d.tree.Paths.Make())
 	if _, err := OpenExisting(e.ctx, e.o); !errors.Is(err, ErrNotLoaded) {
 		t.Errorf("OpenExisting: %v", err)
 	}
@@ -385,8 +387,8 @@ func TestRequire(t *testing.T) {
 		{nodeconf.AttachClsact, AnswerNo, AnswerYes, 0},
 	}
 	for _, tt := range tests {
-		d := &Datapath{opts: Options{}.withDefaults()}
-		d.opts.Config.Attach = tt.attach
+		d := &Datapath{&pintree.Tree{Config: nodeconf.Default()}}
+		d.tree.Config.Attach = tt.attach
 		if got := d.require(report(tt.tcx, tt.clsact)).missing(); len(got) != tt.missing {
 			t.Errorf("%s, tcx %s, clsact %s: missing %v", tt.attach, tt.tcx, tt.clsact, got)
 		}

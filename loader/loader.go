@@ -13,25 +13,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"sync"
-	"time"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
-	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
-	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
-
-// PinVersion is the version of the pin tree, part of the path of every pin. It changes when a key, a value or the name of a pin
-// changes. migrate.go takes over a tree of the version before.
-const PinVersion = 2
-
-// DefaultRunDir is where decisions and locks are kept.
-const DefaultRunDir = "/run/sluice"
 
 // Options say where and how the datapath lives. The zero value works.
 type Options struct {
@@ -59,20 +46,7 @@ func (o Options) withDefaults() Options {
 
 // Datapath is a handle on the pinned datapath of one network namespace. It is safe for concurrent use; writers of several
 // handles and processes are serialised by a lock file. The caller must Close it; closing changes nothing in the kernel.
-type Datapath struct {
-	opts  Options
-	log   *log.Logger
-	paths paths
-
-	nodeScanTTL time.Duration // justNow, but for tests
-
-	mu   sync.Mutex
-	held *os.File               // the writers' lock; only who holds it asks
-	maps map[string]*bpfsys.Map // opened on first use
-
-	sysctls *sysctl.Dir // opened on first use
-	cgroup  *os.File    // where cgroup v2 is not mounted; opened on first use
-}
+type Datapath struct{ tree *pintree.Tree }
 
 // Open returns a handle on the datapath of the calling thread's network namespace. It loads the programs when nothing is
 // pinned yet or what is pinned is of another build or configuration; otherwise it looks for the pins and does nothing else.
@@ -82,15 +56,15 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b := d.opts.Config.Backend; b != nodeconf.BackendAuto && b != nodeconf.BackendEBPF {
+	if b := d.tree.Config.Backend; b != nodeconf.BackendAuto && b != nodeconf.BackendEBPF {
 		return nil, fmt.Errorf("%w: the node configuration asks for the backend %q", ErrUnavailable, b)
 	}
 	cfg, err := d.constants()
 	if err != nil {
 		return nil, err
 	}
-	foreign := d.paths.checkOwners()
-	if foreign == nil && d.paths.loaded(cfg.build()) {
+	foreign := d.tree.Paths.CheckOwners()
+	if foreign == nil && d.tree.Paths.Loaded(cfg.build()) {
 		return d, nil
 	}
 	if err := d.cachedRefusal(cfg); err != nil {
@@ -100,7 +74,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if foreign != nil && askCapabilities() == nil {
 		return nil, foreign
 	}
-	unlock, err := d.lock(ctx)
+	unlock, err := d.tree.Lock(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if err := d.migrateLocked(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	if d.paths.loaded(cfg.build()) { // somebody else loaded it while we waited
+	if d.tree.Paths.Loaded(cfg.build()) { // somebody else loaded it while we waited
 		return d, nil
 	}
 	if err := d.load(ctx, cfg); err != nil {
@@ -124,126 +98,38 @@ func OpenExisting(ctx context.Context, o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.checkLoaded(); err != nil {
+	if err := d.tree.CheckLoaded(); err != nil {
 		return nil, err
 	}
-	if _, ok := d.paths.committed(); !ok {
+	if _, ok := d.tree.Paths.Committed(); !ok {
 		if err := d.migrate(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if _, ok := d.paths.committed(); !ok {
-		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.paths.dir)
+	if _, ok := d.tree.Paths.Committed(); !ok {
+		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.tree.Paths.Dir)
 	}
 	return d, nil
 }
 
 func newDatapath(o Options) (*Datapath, error) {
 	o = o.withDefaults()
-	ns, err := namespaceName()
+	t, err := pintree.Open(o.Config, o.RunDir, o.Log, o.Loader)
 	if err != nil {
 		return nil, err
 	}
-	return &Datapath{opts: o, log: o.Log, paths: newPaths(o, findBPFFS(o.Config.BPFFS), ns), maps: make(map[string]*bpfsys.Map), nodeScanTTL: justNow}, nil
+	return &Datapath{t}, nil
 }
 
 // Close releases the descriptors. The datapath goes on working.
-func (d *Datapath) Close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var errs []error
-	for _, m := range d.maps {
-		errs = append(errs, m.Close())
-	}
-	clear(d.maps)
-	if d.sysctls != nil {
-		d.sysctls.Close()
-		d.sysctls = nil
-	}
-	if d.cgroup != nil {
-		errs = append(errs, d.cgroup.Close())
-		d.cgroup = nil
-	}
-	return errors.Join(errs...)
-}
+func (d *Datapath) Close() error { return d.tree.Close() }
 
-// pinned returns the map of that name, opened once per handle.
-func (d *Datapath) pinned(name string) (*bpfsys.Map, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if m, ok := d.maps[name]; ok {
-		return m, nil
-	}
-	m, err := bpfsys.OpenMap(d.paths.mapPin(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: no map %s", ErrNotLoaded, name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open map %s: %w", name, err)
-	}
-	d.maps[name] = m
-	return m, nil
-}
-
-// lock takes the writers' lock.
-func (d *Datapath) lock(ctx context.Context) (func(), error) {
-	f, err := filelock.Acquire(ctx, d.paths.lock)
-	if err != nil {
-		return nil, err
-	}
-	d.hold(f)
-	return func() {
-		d.hold(nil)
-		_ = f.Close()
-	}, nil
-}
-
-func (d *Datapath) hold(f *os.File) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.held = f
-}
-
-// writer takes the writers' lock of this datapath and makes sure that it still exists: Unload may have come first.
-func (d *Datapath) writer(ctx context.Context) (func(), error) {
-	unlock, err := d.lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := d.paths.committed(); !ok {
-		unlock()
-		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.paths.dir)
-	}
-	if err := d.paths.repair(); err != nil {
-		unlock()
-		return nil, err
-	}
-	return unlock, nil
-}
-
-// withMapIfLoaded calls f with what open returns, under the writers' lock. No datapath, or one whose pins somebody removed, is
-// success: there is nothing to take away from.
-func withMapIfLoaded[M any](ctx context.Context, d *Datapath, open func() (M, error), f func(M) error) error {
-	var m M
-	unlock, err := d.writer(ctx)
-	if err == nil {
-		defer unlock()
-		m, err = open()
-	}
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
+// CheckOwners returns an ErrForeign if another user can change the pins or the run directory, for the operator's tool.
+func CheckOwners(o Options) error {
+	d, err := newDatapath(o)
 	if err != nil {
 		return err
 	}
-	return f(m)
-}
-
-// ignoreNotLoaded takes a map that is not there for an empty one, where something is taken away: a release that has just been installed has
-// maps that the one which is loaded had not.
-func ignoreNotLoaded(err error) error {
-	if errors.Is(err, ErrNotLoaded) {
-		return nil
-	}
-	return err
+	defer d.Close()
+	return d.tree.CheckOwners()
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -48,38 +49,12 @@ func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
 			size.ConntrackUnassured = flows / flowsPerNew
 		}
 	}
-	sizes := map[string]uint32{mapConntrack: size.Conntrack, mapConntrackUnassured: size.ConntrackUnassured}
+	sizes := map[string]uint32{pintree.MapConntrack: size.Conntrack, pintree.MapConntrackUnassured: size.ConntrackUnassured}
 	if size.Endpoints != 0 {
-		sizes[mapEndpoints], sizes[mapPodnsDevices] = size.Endpoints, size.Endpoints
+		sizes[pintree.MapEndpoints], sizes[pintree.MapPodnsDevices] = size.Endpoints, size.Endpoints
 	}
 	if size.HostPorts != 0 {
-		sizes[mapHostPorts] = size.HostPorts
+		sizes[pintree.MapHostPorts] = size.HostPorts
 	}
 	return sizes, nil
-}
-
-// moreRoom says how a map that is full gets room: most have a fixed size.
-func moreRoom(name string) string {
-	if key := SizeKey(name); key != "" {
-		return fmt.Sprintf("raise %q of mapSizes in the node configuration", key)
-	}
-	if name == mapUplinks {
-		return `its size is fixed: name the devices that carry traffic out in "uplinks" of the node configuration`
-	}
-	return "its size is fixed"
-}
-
-// SizeKey is the key of mapSizes in the node configuration that the size of a map comes from; empty: it is fixed.
-func SizeKey(name string) string {
-	switch name {
-	case mapConntrack:
-		return "conntrack"
-	case mapConntrackUnassured:
-		return "conntrackUnassured"
-	case mapEndpoints, mapPodnsDevices:
-		return "endpoints"
-	case mapHostPorts:
-		return "hostPorts"
-	}
-	return ""
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -38,10 +39,10 @@ func TestMapSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got[mapConntrack] != 5 || got[mapHostPorts] != 7 || got[mapConntrackUnassured] < minFlows/flowsPerNew {
+	if got[pintree.MapConntrack] != 5 || got[pintree.MapHostPorts] != 7 || got[pintree.MapConntrackUnassured] < minFlows/flowsPerNew {
 		t.Errorf("sizes %v", got)
 	}
-	if _, ok := got[mapEndpoints]; ok {
+	if _, ok := got[pintree.MapEndpoints]; ok {
 		t.Error("endpoints have a size nobody asked for")
 	}
 }
@@ -50,10 +51,10 @@ func TestMapSizes(t *testing.T) {
 func TestFullSaysWhatHelps(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		mapEndpoints: `raise "endpoints"`, mapPodnsDevices: `raise "endpoints"`, mapHostPorts: `raise "hostPorts"`,
-		mapUplinks: `"uplinks"`, mapNodeAddrs: "fixed", mapEpStats: "fixed", mapPolicies: "fixed",
+		pintree.MapEndpoints: `raise "endpoints"`, pintree.MapPodnsDevices: `raise "endpoints"`, pintree.MapHostPorts: `raise "hostPorts"`,
+		pintree.MapUplinks: `"uplinks"`, pintree.MapNodeAddrs: "fixed", pintree.MapEpStats: "fixed", pintree.MapPolicies: "fixed",
 	} {
-		err := wrapMapFull(name, unix.E2BIG)
+		err := pintree.WrapFull(name, unix.E2BIG)
 		if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", name, err, want)
 		}
@@ -72,12 +73,12 @@ func TestPrivilegedMapMemory(t *testing.T) {
 	e := newEnv(t)
 	e.o.Config.MapSizes.Conntrack, e.o.Config.MapSizes.ConntrackUnassured = maxFlows, maxFlows/flowsPerNew
 	d := e.open()
-	entries, err := os.ReadDir(d.paths.maps())
+	entries, err := os.ReadDir(d.tree.Paths.Maps())
 	e.ok(err)
 	var total uint64
 	asFull := chargesAsFull(t)
 	for _, entry := range entries {
-		m, err := ebpf.LoadPinnedMap(d.paths.mapPin(entry.Name()), nil)
+		m, err := ebpf.LoadPinnedMap(d.tree.Paths.MapPin(entry.Name()), nil)
 		e.ok(err)
 		defer m.Close()
 		n := charged(t, m)

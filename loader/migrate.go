@@ -9,41 +9,36 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// Pin trees of version 1 differ from this one in names, and in the values of the conntrack maps: sluice/v1/<ns> had other names for
-// most maps, programs, links and marks. The keys and values of all other maps have the same bytes. So a datapath that was loaded by such a release is not loaded anew beside the old
-// one, which would translate packets twice. Its objects get pins with the new names, and the next Open replaces the programs in
-// place, as after any other change of the build.
-const oldPinVersion = 1
-
 // oldMaps are the maps that had another name in version 1, by that name.
 var oldMaps = map[string]string{
-	"sl_flows":       mapConntrack,
-	"sl_flows_new":   mapConntrackUnassured,
-	"sl_host_addrs":  mapNodeAddrs,
-	"sl_no_masq":     mapNoMasqCIDRs,
-	"sl_sources":     mapHostPortAllowlist,
-	"sl_ports_kept":  mapReservedPorts,
-	"sl_peers":       mapSockLBConn,
-	"sl_peers_udp":   mapSockLBUDP,
-	"sl_sent":        mapHostUDP,
-	"sl_epoch":       mapCacheEpoch,
-	"sl_remapped":    mapLastClientPort,
-	"sl_policed":     mapDevicePolicy,
-	"sl_own_devices": mapPodnsDevices,
-	"sl_deny":        mapDenylist,
-	"sl_edt_nets":    mapEDTCIDRs,
-	"sl_drops":       mapDropReasons,
-	"sl_dev_drops":   mapDropsByDevice,
-	"sl_events":      mapDropEvents,
-	"sl_event_wish":  mapEventLease,
-	"sl_event_cpu":   mapEventState,
+	"sl_flows":       pintree.MapConntrack,
+	"sl_flows_new":   pintree.MapConntrackUnassured,
+	"sl_host_addrs":  pintree.MapNodeAddrs,
+	"sl_no_masq":     pintree.MapNoMasqCIDRs,
+	"sl_sources":     pintree.MapHostPortAllowlist,
+	"sl_ports_kept":  pintree.MapReservedPorts,
+	"sl_peers":       pintree.MapSockLBConn,
+	"sl_peers_udp":   pintree.MapSockLBUDP,
+	"sl_sent":        pintree.MapHostUDP,
+	"sl_epoch":       pintree.MapCacheEpoch,
+	"sl_remapped":    pintree.MapLastClientPort,
+	"sl_policed":     pintree.MapDevicePolicy,
+	"sl_own_devices": pintree.MapPodnsDevices,
+	"sl_deny":        pintree.MapDenylist,
+	"sl_edt_nets":    pintree.MapEDTCIDRs,
+	"sl_drops":       pintree.MapDropReasons,
+	"sl_dev_drops":   pintree.MapDropsByDevice,
+	"sl_events":      pintree.MapDropEvents,
+	"sl_event_wish":  pintree.MapEventLease,
+	"sl_event_cpu":   pintree.MapEventState,
 }
 
 // oldConntrackValue is the size of a value of the conntrack maps in version 1, bytes.
@@ -52,8 +47,8 @@ const oldConntrackValue = 144
 // dropOldConntrack removes the pins of conntrack maps of version 1, so that the load makes new ones. The old programs keep theirs until
 // they are replaced. Connections are learned again then, and masqueraded ones may get another source port.
 func (d *Datapath) dropOldConntrack() error {
-	for _, name := range []string{mapConntrack, mapConntrackUnassured} {
-		pin := d.paths.mapPin(name)
+	for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
+		pin := d.tree.Paths.MapPin(name)
 		m, err := bpfsys.OpenMap(pin)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -75,37 +70,16 @@ func (d *Datapath) dropOldConntrack() error {
 	return nil
 }
 
-// oldPrograms are the programs that had another name in version 1, by that name. Filters carry it too.
-var oldPrograms = map[string]hook{
-	"sl_pod_egress":  hookFromPod(),
-	"sl_pod_ingress": hookToPod(),
-	"sl_upl_ingress": hookFromUplink(),
-	"sl_upl_egress":  hookToUplink(),
-	"sl_upl_in_bare": hookFromL3Uplink(),
-	"sl_upl_eg_bare": hookToL3Uplink(),
-	"sl_own_egress":  hookNsEgress(),
-	"sl_own_ingress": hookNsIngress(),
-	"sl_xdp_uplink":  hookXDP(),
-}
-
 // oldHooks are the hooks that had another name in the pins of links, by that name.
 var oldHooks = map[string]string{
-	"pod_egress":  hookFromPod().name,
-	"pod_ingress": hookToPod().name,
-	"upl_ingress": hookFromUplink().name,
-	"upl_egress":  hookToUplink().name,
+	"pod_egress":  hook.FromPod().Name,
+	"pod_ingress": hook.ToPod().Name,
+	"upl_ingress": hook.FromUplink().Name,
+	"upl_egress":  hook.ToUplink().Name,
 }
 
 // oldInSet are what a set of programs had besides programs.
-var oldInSet = map[string]string{"drawn": loadConstsName, "nosock": noSockLBDir}
-
-// programNow returns the name that a program has now.
-func programNow(name string) string {
-	if h, ok := oldPrograms[name]; ok {
-		return h.program
-	}
-	return name
-}
+var oldInSet = map[string]string{"drawn": pintree.LoadConstsName, "nosock": pintree.NoSockLBDir}
 
 // nameNow returns what one of names is called now.
 func nameNow(names map[string]string, name string) string {
@@ -117,19 +91,19 @@ func nameNow(names map[string]string, name string) string {
 
 // linkNow returns the name that the pin of a link has now.
 func linkNow(name string) string {
-	device, hook, found := strings.Cut(name, "_")
+	device, at, found := strings.Cut(name, "_")
 	if !found || !strings.HasPrefix(name, "dev") {
 		return name
 	}
-	return device + "_" + nameNow(oldHooks, hook)
+	return device + "_" + nameNow(oldHooks, at)
 }
 
 // migrate gives a pin tree of version 1 the names of this version, if there is one. It takes the writers' lock.
 func (d *Datapath) migrate(ctx context.Context) error {
-	if !exists(d.paths.oldDir()) {
+	if !pintree.Exists(d.tree.Paths.OldDir()) {
 		return nil
 	}
-	unlock, err := d.lock(ctx)
+	unlock, err := d.tree.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -140,15 +114,15 @@ func (d *Datapath) migrate(ctx context.Context) error {
 // migrateLocked is migrate under the writers' lock. The tree of this version begins to count with its set of programs, which comes
 // last; the old tree goes after that. So a crash in between leaves one tree that counts, and the next call goes on.
 func (d *Datapath) migrateLocked() error {
-	old := d.paths.oldDir()
-	if !exists(old) {
+	old := d.tree.Paths.OldDir()
+	if !pintree.Exists(old) {
 		return nil
 	}
-	if _, ok := d.paths.committed(); !ok {
-		if err := d.paths.adopt(old); err != nil {
+	if _, ok := d.tree.Paths.Committed(); !ok {
+		if err := adopt(d.tree.Paths, old); err != nil {
 			return fmt.Errorf("rename pins of %s: %w", old, err)
 		}
-		d.log.Info("pins renamed", log.String("from", old), log.String("to", d.paths.dir))
+		d.tree.Log.Info("pins renamed", log.String("from", old), log.String("to", d.tree.Paths.Dir))
 	}
 	// Programs first: without them the tree is no datapath.
 	if err := errors.Join(os.RemoveAll(filepath.Join(old, "progs")), os.RemoveAll(old)); err != nil {
@@ -158,43 +132,37 @@ func (d *Datapath) migrateLocked() error {
 	return nil
 }
 
-// oldDir is where version 1 has the pins of this network namespace.
-func (p paths) oldDir() string {
-	base := filepath.Dir(filepath.Dir(p.dir))
-	return filepath.Join(base, "v"+strconv.Itoa(oldPinVersion), filepath.Base(p.dir))
-}
-
 // adopt makes the tree out of the pins of an old one, whose committed set of programs comes last. Without such a set there is nothing
 // to adopt: nothing counted on the old tree.
-func (p paths) adopt(old string) error {
-	was := paths{dir: old}
-	id, ok := was.committed()
+func adopt(p pintree.Paths, old string) error {
+	was := pintree.Paths{Dir: old}
+	id, ok := was.Committed()
 	if !ok {
 		return nil
 	}
-	if err := p.make(); err != nil {
+	if err := p.Make(); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(p.freshDir(id)); err != nil {
+	if err := os.RemoveAll(p.FreshDir(id)); err != nil {
 		return err
 	}
 	for _, part := range []struct {
 		from, to string
 		rename   func(string) string
 	}{
-		{was.maps(), p.maps(), func(name string) string { return nameNow(oldMaps, name) }},
-		{was.links(), p.links(), linkNow},
-		{was.clsact(), p.clsact(), nil},
-		{was.edt(), p.edt(), nil},
-		{filepath.Join(old, "podside"), p.routedDevs(), nil},
-		{filepath.Join(old, "own"), p.podns(), nil},
-		{was.buildDir(id), p.freshDir(id), func(name string) string { return programNow(nameNow(oldInSet, name)) }},
+		{was.Maps(), p.Maps(), func(name string) string { return nameNow(oldMaps, name) }},
+		{was.Links(), p.Links(), linkNow},
+		{was.Clsact(), p.Clsact(), nil},
+		{was.Edt(), p.Edt(), nil},
+		{filepath.Join(old, "podside"), p.RoutedDevs(), nil},
+		{filepath.Join(old, "own"), p.Podns(), nil},
+		{was.BuildDir(id), p.FreshDir(id), func(name string) string { return hook.ProgramNow(nameNow(oldInSet, name)) }},
 	} {
 		if err := linkAll(part.from, part.to, part.rename); err != nil {
 			return err
 		}
 	}
-	return commit(p.freshDir(id), p.buildDir(id))
+	return pintree.Commit(p.FreshDir(id), p.BuildDir(id))
 }
 
 // linkAll gives everything in the directory from a second name in to: pins become hard links, marks are made again. What is there

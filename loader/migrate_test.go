@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
@@ -29,8 +31,8 @@ func nameBefore(names map[string]string, name string) string {
 }
 
 func programBefore(name string) string {
-	for old, h := range oldPrograms {
-		if h.program == name {
+	for old, h := range hook.OldPrograms {
+		if h.Program == name {
 			return old
 		}
 	}
@@ -49,24 +51,24 @@ func (e *env) moveAll(from, to string, rename func(string) string) {
 // toVersion1 gives the pins and the filters of d the names that version 1 had. The set of programs counts as that of another build.
 func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
 	e.t.Helper()
-	id, ok := d.paths.committed()
+	id, ok := d.tree.Paths.Committed()
 	if !ok {
 		e.t.Fatal("nothing is loaded")
 	}
 	for _, index := range pods {
-		for _, h := range podHooks() {
-			prog, err := programAt(d.paths.buildDir(id), h.program)
+		for _, h := range hook.OfPod() {
+			prog, err := pintree.ProgramAt(d.tree.Paths.BuildDir(id), h.Program)
 			e.ok(err)
-			f := h.filter()
-			f.Name, f.FD = programBefore(h.program), prog.FD()
+			f := h.Filter()
+			f.Name, f.FD = programBefore(h.Program), prog.FD()
 			e.ok(e.h.PutBPF(index, f))
 			e.ok(prog.Close())
 		}
 	}
-	old = d.paths.oldDir()
+	old = d.tree.Paths.OldDir()
 	same := func(name string) string { return name }
-	e.moveAll(d.paths.maps(), filepath.Join(old, "maps"), func(name string) string { return nameBefore(oldMaps, name) })
-	for _, now := range []string{mapConntrack, mapConntrackUnassured} {
+	e.moveAll(d.tree.Paths.Maps(), filepath.Join(old, "maps"), func(name string) string { return nameBefore(oldMaps, name) })
+	for _, now := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
 		pin := filepath.Join(old, "maps", nameBefore(oldMaps, now))
 		e.ok(os.Remove(pin))
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 44, ValueSize: oldConntrackValue, MaxEntries: 16}) // as they were
@@ -74,35 +76,35 @@ func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
 		e.ok(m.Pin(pin))
 		e.ok(m.Close())
 	}
-	e.moveAll(d.paths.links(), filepath.Join(old, "links"), func(name string) string {
-		device, hook, found := strings.Cut(name, "_")
+	e.moveAll(d.tree.Paths.Links(), filepath.Join(old, "links"), func(name string) string {
+		device, at, found := strings.Cut(name, "_")
 		if !found || !strings.HasPrefix(name, "dev") {
 			return name
 		}
-		return device + "_" + nameBefore(oldHooks, hook)
+		return device + "_" + nameBefore(oldHooks, at)
 	})
-	e.moveAll(d.paths.clsact(), filepath.Join(old, "clsact"), same)
-	e.moveAll(d.paths.edt(), filepath.Join(old, "edt"), same)
-	e.moveAll(d.paths.routedDevs(), filepath.Join(old, "podside"), same)
-	e.moveAll(d.paths.podns(), filepath.Join(old, "own"), same)
-	e.moveAll(d.paths.buildDir(id), filepath.Join(old, "progs", buildPrefix+"0123456789abcdef"), func(name string) string {
+	e.moveAll(d.tree.Paths.Clsact(), filepath.Join(old, "clsact"), same)
+	e.moveAll(d.tree.Paths.Edt(), filepath.Join(old, "edt"), same)
+	e.moveAll(d.tree.Paths.RoutedDevs(), filepath.Join(old, "podside"), same)
+	e.moveAll(d.tree.Paths.Podns(), filepath.Join(old, "own"), same)
+	e.moveAll(d.tree.Paths.BuildDir(id), filepath.Join(old, "progs", pintree.BuildPrefix+"0123456789abcdef"), func(name string) string {
 		return programBefore(nameBefore(oldInSet, name))
 	})
-	e.ok(os.Rename(d.paths.netnsInode(), filepath.Join(old, "home")))
-	e.ok(os.RemoveAll(filepath.Dir(d.paths.dir)))
+	e.ok(os.Rename(d.tree.Paths.NetnsInode(), filepath.Join(old, "home")))
+	e.ok(os.RemoveAll(filepath.Dir(d.tree.Paths.Dir)))
 	return old
 }
 
 // oneProgramEach wants each hook of the device to have one program.
 func (e *env) oneProgramEach(index int) {
 	e.t.Helper()
-	for _, parent := range []uint32{hookFromPod().tcParent(), hookToPod().tcParent()} {
+	for _, parent := range []uint32{hook.FromPod().TCParent(), hook.ToPod().TCParent()} {
 		list, err := noneIfGone(e.h.Filters(index, parent))
 		e.ok(err)
 		n := len(list)
 		if bpfsys.KernelAtLeast(6, 6) {
 			at := bpfsys.TCXIngress
-			if parent == hookToPod().tcParent() {
+			if parent == hook.ToPod().TCParent() {
 				at = bpfsys.TCXEgress
 			}
 			links, err := bpfsys.TCXPrograms(index, at)
@@ -133,7 +135,7 @@ func TestPrivilegedMigrate(t *testing.T) {
 			ports[0].AllowedSources = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 			e.ok(d.SetHostPorts(e.ctx, ep.Ref.Owner(), nil, ports))
 			e.ok(d.DenyAdd(e.ctx, prefixes("203.0.113.0/24")))
-			before := tree(d.paths.dir)
+			before := pathsBelow(d.tree.Paths.Dir)
 			beforePorts, beforeDevices := e.published(d), hooksOf(e, d, uplink)
 			old := e.toVersion1(d, []int{ep.HostIfindex})
 			e.ok(d.Close())
@@ -141,10 +143,10 @@ func TestPrivilegedMigrate(t *testing.T) {
 			// A DEL or the operator's tool comes first: it works with the programs that are there.
 			existing, err := OpenExisting(e.ctx, e.o)
 			e.ok(err)
-			if exists(old) || exists(filepath.Dir(old)) {
-				t.Errorf("left at %s: %v", old, tree(old))
+			if pintree.Exists(old) || pintree.Exists(filepath.Dir(old)) {
+				t.Errorf("left at %s: %v", old, pathsBelow(old))
 			}
-			id, _ := existing.paths.committed()
+			id, _ := existing.tree.Paths.Committed()
 			if id != "0123456789abcdef" {
 				t.Errorf("committed set %s", id)
 			}
@@ -168,7 +170,7 @@ func TestPrivilegedMigrate(t *testing.T) {
 			if got := filters(in); strings.Count(got, " name sl_ns_") != 2 || strings.Contains(got, "sl_own_") {
 				t.Errorf("inside the pod:\n%s", got)
 			}
-			if diff := cmp.Diff(before, tree(now.paths.dir)); diff != "" {
+			if diff := cmp.Diff(before, pathsBelow(now.tree.Paths.Dir)); diff != "" {
 				t.Errorf("pins: %s", diff)
 			}
 			if list, _, _ := e.denyState(now); len(list) != 1 {
@@ -179,8 +181,8 @@ func TestPrivilegedMigrate(t *testing.T) {
 			e.ok(now.Disable(e.ctx, ep.Ref.Owner(), ^Feature(0)))
 			e.ok(now.RemoveHostPorts(e.ctx, ep.Ref.Owner(), nil))
 			e.ok(now.Unload(e.ctx))
-			if exists(filepath.Join(e.o.Config.BPFFS, "sluice")) {
-				t.Errorf("left after unload: %v", tree(e.o.Config.BPFFS))
+			if pintree.Exists(filepath.Join(e.o.Config.BPFFS, "sluice")) {
+				t.Errorf("left after unload: %v", pathsBelow(e.o.Config.BPFFS))
 			}
 		})
 	}
@@ -195,18 +197,18 @@ func TestPrivilegedMigrateAfterKill(t *testing.T) {
 	e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
 	old := e.toVersion1(d, []int{ep.HostIfindex})
 	// Before the set of programs: some maps have both names.
-	e.ok(d.paths.make())
-	e.ok(os.Link(filepath.Join(old, "maps", "sl_host_addrs"), d.paths.mapPin(mapNodeAddrs)))
+	e.ok(d.tree.Paths.Make())
+	e.ok(os.Link(filepath.Join(old, "maps", "sl_host_addrs"), d.tree.Paths.MapPin(pintree.MapNodeAddrs)))
 	if _, err := OpenExisting(e.ctx, e.o); err != nil {
 		t.Fatal(err)
 	}
 	// After it: the old tree is there in part.
 	e.ok(os.MkdirAll(filepath.Join(old, "maps"), 0o700))
-	e.ok(os.Link(d.paths.mapPin(mapNodeAddrs), filepath.Join(old, "maps", "sl_host_addrs")))
+	e.ok(os.Link(d.tree.Paths.MapPin(pintree.MapNodeAddrs), filepath.Join(old, "maps", "sl_host_addrs")))
 	now := e.open()
 	e.wantInForce(now, 2)
-	if exists(old) {
-		t.Errorf("left: %v", tree(old))
+	if pintree.Exists(old) {
+		t.Errorf("left: %v", pathsBelow(old))
 	}
 }
 
@@ -220,10 +222,10 @@ func TestPrivilegedMigrateUnload(t *testing.T) {
 	e.toVersion1(d, []int{ep.HostIfindex})
 	e.ok(d.Close())
 	e.ok(Unload(e.ctx, e.o))
-	if exists(filepath.Join(e.o.Config.BPFFS, "sluice")) {
-		t.Errorf("left after unload: %v", tree(e.o.Config.BPFFS))
+	if pintree.Exists(filepath.Join(e.o.Config.BPFFS, "sluice")) {
+		t.Errorf("left after unload: %v", pathsBelow(e.o.Config.BPFFS))
 	}
-	for _, parent := range []uint32{hookFromPod().tcParent(), hookToPod().tcParent()} {
+	for _, parent := range []uint32{hook.FromPod().TCParent(), hook.ToPod().TCParent()} {
 		if list, err := noneIfGone(e.h.Filters(ep.HostIfindex, parent)); err != nil || len(list) != 0 {
 			t.Errorf("filters left: %+v %v", list, err)
 		}
@@ -235,16 +237,16 @@ func TestOldNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for old, now := range oldMaps {
-		if !slices.Contains(sharedMaps(), now) || slices.Contains(sharedMaps(), old) || seen[now] {
+		if !slices.Contains(pintree.SharedMaps(), now) || slices.Contains(pintree.SharedMaps(), old) || seen[now] {
 			t.Errorf("map %s: %s", old, now)
 		}
 		seen[now] = true
 	}
-	for old, h := range oldPrograms {
-		if slices.ContainsFunc(allHooks(), func(o hook) bool { return o.program == old }) || seen[h.program] {
-			t.Errorf("program %s: %s", old, h.program)
+	for old, h := range hook.OldPrograms {
+		if slices.ContainsFunc(hook.All(), func(o hook.Hook) bool { return o.Program == old }) || seen[h.Program] {
+			t.Errorf("program %s: %s", old, h.Program)
 		}
-		seen[h.program] = true
+		seen[h.Program] = true
 	}
 	for _, tt := range [][2]string{{"dev5_pod_egress", "dev5_from_pod"}, {"dev5_upl_ingress", "dev5_from_uplink"}, {"dev5_xdp", "dev5_xdp"}, {"cg_connect4", "cg_connect4"}} {
 		if got := linkNow(tt[0]); got != tt[1] {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
@@ -30,7 +31,7 @@ func TestPrivilegedGCNamespaceWithoutUplink(t *testing.T) {
 	e.uplink()
 	second := e.open()
 	e.ok(second.GC(e.ctx, func(uint64) bool { return true }))
-	if !exists(first.paths.mapPin(mapEndpoints)) {
+	if !pintree.Exists(first.tree.Paths.MapPin(pintree.MapEndpoints)) {
 		t.Errorf("the tree of a living namespace is gone")
 	}
 }

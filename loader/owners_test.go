@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 )
 
 // asNobody runs a command as a user without privileges.
@@ -47,7 +49,7 @@ func TestPrivilegedPinsOfAnotherUser(t *testing.T) {
 			e.shared("1777")
 			sluice := e.o.Config.BPFFS + "/sluice"
 			attack(e, sluice)
-			before := tree(e.o.Config.BPFFS)
+			before := pathsBelow(e.o.Config.BPFFS)
 			if _, err := Open(e.ctx, e.o); !errors.Is(err, ErrForeign) {
 				t.Errorf("Open: got %v, want ErrForeign", err)
 			}
@@ -57,10 +59,10 @@ func TestPrivilegedPinsOfAnotherUser(t *testing.T) {
 			if err := CheckOwners(e.o); !errors.Is(err, ErrForeign) {
 				t.Errorf("CheckOwners: got %v", err)
 			}
-			if after := tree(e.o.Config.BPFFS); len(after) != len(before) {
+			if after := pathsBelow(e.o.Config.BPFFS); len(after) != len(before) {
 				t.Errorf("made in the directory of another user: %v", after)
 			}
-			if exists(filepath.Dir(e.o.RunDir) + "/v2") {
+			if pintree.Exists(filepath.Dir(e.o.RunDir) + "/v2") {
 				t.Error("made behind a symbolic link")
 			}
 			e.ok(os.Remove(sluice)) // as the message says
@@ -74,15 +76,15 @@ func TestPrivilegedPinsOfAnotherUser(t *testing.T) {
 // Directories that another user may write to are refused by every way to open, and named.
 func TestPrivilegedPinsWritableByOthers(t *testing.T) {
 	for name, dir := range map[string]func(d *Datapath) string{
-		"sluice":        func(d *Datapath) string { return d.paths.bpffs.path() + "/sluice" },
-		"version":       func(d *Datapath) string { return filepath.Dir(d.paths.dir) },
-		"namespace":     func(d *Datapath) string { return d.paths.dir },
-		"maps":          func(d *Datapath) string { return d.paths.maps() },
-		"progs":         func(d *Datapath) string { return d.paths.progs() },
-		"links":         func(d *Datapath) string { return d.paths.links() },
-		"podns":         func(d *Datapath) string { return d.paths.podns() },
-		"bpffs":         func(d *Datapath) string { return d.paths.bpffs.path() },
-		"run directory": func(d *Datapath) string { return d.opts.RunDir },
+		"sluice":        func(d *Datapath) string { return d.tree.Paths.Bpffs.Path() + "/sluice" },
+		"version":       func(d *Datapath) string { return filepath.Dir(d.tree.Paths.Dir) },
+		"namespace":     func(d *Datapath) string { return d.tree.Paths.Dir },
+		"maps":          func(d *Datapath) string { return d.tree.Paths.Maps() },
+		"progs":         func(d *Datapath) string { return d.tree.Paths.Progs() },
+		"links":         func(d *Datapath) string { return d.tree.Paths.Links() },
+		"podns":         func(d *Datapath) string { return d.tree.Paths.Podns() },
+		"bpffs":         func(d *Datapath) string { return d.tree.Paths.Bpffs.Path() },
+		"run directory": func(d *Datapath) string { return d.tree.RunDir },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/podns"
@@ -28,9 +30,9 @@ type PodnsDevice struct {
 
 // podnsHooksOf returns the programs that feature f puts on the podns device. hostEnd: the device has a host end too, on which
 // most features do their work.
-func podnsHooksOf(f Feature, hostEnd bool) []hook {
+func podnsHooksOf(f Feature, hostEnd bool) []hook.Hook {
 	if f&FeatureAdmit != 0 && !hostEnd {
-		return []hook{hookNsEgress(), hookNsIngress()}
+		return []hook.Hook{hook.NsEgress(), hook.NsIngress()}
 	}
 	return nil
 }
@@ -62,7 +64,7 @@ func parsePodnsPlace(s string) (p podnsPlace, err error) {
 }
 
 func (d *Datapath) podnsDevices() (podns.Map, error) {
-	m, err := d.pinned(mapPodnsDevices)
+	m, err := d.tree.Pinned(pintree.MapPodnsDevices)
 	return podns.New(m), err
 }
 
@@ -81,7 +83,7 @@ func (d *Datapath) allPodns() (podns.Map, map[uint32]podns.Device, error) {
 
 // podnsPlace reads where device number is; false when nothing is known of it.
 func (d *Datapath) podnsPlace(number uint32) (podnsPlace, bool, error) {
-	target, err := os.Readlink(d.paths.podnsMark(number))
+	target, err := os.Readlink(d.tree.Paths.PodnsMark(number))
 	if errors.Is(err, os.ErrNotExist) {
 		return podnsPlace{}, false, nil
 	}
@@ -119,7 +121,7 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attacher, ep Endpoint, f 
 	}
 	if old == nil {
 		back.Push("podns device", func(context.Context) error { return d.releasePodns(a, m, number) })
-		if err := os.Symlink(place.String(), d.paths.podnsMark(number)); err != nil {
+		if err := os.Symlink(place.String(), d.tree.Paths.PodnsMark(number)); err != nil {
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
 	}
@@ -141,15 +143,15 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attacher, ep Endpoint, f 
 }
 
 func (d *Datapath) putPodns(m podns.Map, number uint32, v *podns.Device) error {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	if err := eps.stats.Create(podns.Key(number), v.Pod, v.Owner); err != nil {
-		return wrapMapFull("sl_ep_stats", err)
+	if err := eps.Stats.Create(podns.Key(number), v.Pod, v.Owner); err != nil {
+		return pintree.WrapFull("sl_ep_stats", err)
 	}
 	if err := m.Put(number, v); err != nil {
-		return wrapMapFull("sl_ns_devices", err)
+		return pintree.WrapFull("sl_ns_devices", err)
 	}
 	return nil
 }
@@ -177,12 +179,12 @@ func (d *Datapath) podnsNumber(m podns.Map, a *attacher, owner uint64, place pod
 	}
 	number, err := podns.Free(func(n uint32) bool {
 		_, taken := all[n]
-		return taken || exists(d.paths.podnsMark(n))
+		return taken || pintree.Exists(d.tree.Paths.PodnsMark(n))
 	})
 	return number, nil, err
 }
 
-func (a *attacher) putPlacedFilters(conn *tcConn, index int, number uint32, hooks []hook) error {
+func (a *attacher) putPlacedFilters(conn *tcConn, index int, number uint32, hooks []hook.Hook) error {
 	for _, h := range hooks {
 		prog, err := a.program(h)
 		if err != nil {
@@ -193,7 +195,7 @@ func (a *attacher) putPlacedFilters(conn *tcConn, index int, number uint32, hook
 			return err
 		}
 		if found && !f.yields(h) {
-			return fmt.Errorf("device %d of the pod, %s, priority %d: %w (%s %s)", index, h.direction(), h.priority(), ErrConflict, f.kind, f.program)
+			return fmt.Errorf("device %d of the pod, %s, priority %d: %w (%s %s)", index, h.Direction(), h.Priority(), ErrConflict, f.kind, f.program)
 		}
 		if err := conn.putFilter(index, h, prog, number); err != nil {
 			return err
@@ -207,7 +209,7 @@ func (a *attacher) putPlacedFilters(conn *tcConn, index int, number uint32, hook
 func (d *Datapath) disablePodns(a *attacher, owner uint64, f Feature) error {
 	m, all, err := d.allPodns()
 	if err != nil {
-		return ignoreNotLoaded(err)
+		return pintree.IgnoreNotLoaded(err)
 	}
 	var errs []error
 	for number, v := range all {
@@ -232,7 +234,7 @@ func (d *Datapath) disablePodns(a *attacher, owner uint64, f Feature) error {
 // dropPodnsHooks detaches what the features of left do not need any more.
 func (d *Datapath) dropPodnsHooks(a *attacher, number uint32, v, left podns.Device) error {
 	needed := podnsHooksOf(Feature(left.Flags), left.HostIfindex != 0)
-	unneeded := slices.DeleteFunc(podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0), func(h hook) bool { return slices.Contains(needed, h) })
+	unneeded := slices.DeleteFunc(podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0), func(h hook.Hook) bool { return slices.Contains(needed, h) })
 	place, ok, err := d.podnsPlace(number)
 	if err != nil || !ok {
 		return err
@@ -255,7 +257,7 @@ func (d *Datapath) releasePodns(a *attacher, m podns.Map, number uint32) error {
 	if err != nil {
 		return fmt.Errorf("device %d: %w", number, err)
 	}
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -263,12 +265,12 @@ func (d *Datapath) releasePodns(a *attacher, m podns.Map, number uint32) error {
 	if err == nil {
 		err = errors.Join(v.devices.Delete(podns.Key(number)), v.forget())
 	}
-	return errors.Join(ignoreNotLoaded(err), m.Delete(number), eps.stats.Delete(podns.Key(number)), removeIfThere(d.paths.podnsMark(number)))
+	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Delete(podns.Key(number)), pintree.RemoveIfThere(d.tree.Paths.PodnsMark(number)))
 }
 
 // detachPodns removes the programs from every podns device that is known, and leaves maps and notes as they are.
 func (d *Datapath) detachPodns(a *attacher) error {
-	marks, err := names(d.paths.podns())
+	marks, err := pintree.Names(d.tree.Paths.Podns())
 	errs := []error{err}
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
@@ -286,18 +288,18 @@ func (d *Datapath) detachPodns(a *attacher) error {
 
 // clearPlaced removes our filters from the device, and the qdisc too if we made it and nobody else uses it.
 func (c *tcConn) clearPlaced(p podnsPlace, number uint32) error {
-	if p.made && c.only(p.ifindex, podnsHooks()) {
+	if p.made && c.only(p.ifindex, hook.OfPodns()) {
 		return c.deleteClsact(p.ifindex)
 	}
 	var errs []error
-	for _, h := range podnsHooks() {
+	for _, h := range hook.OfPodns() {
 		errs = append(errs, c.deletePlacedFilter(p.ifindex, h, number))
 	}
 	return errors.Join(errs...)
 }
 
 // deletePlacedFilter removes our filter for h if it carries number: another device may have the place by now.
-func (c *tcConn) deletePlacedFilter(index int, h hook, number uint32) error {
+func (c *tcConn) deletePlacedFilter(index int, h hook.Hook, number uint32) error {
 	if f, found, err := c.filterAt(index, h); err != nil || !found || f.class != number {
 		return err
 	}
@@ -342,7 +344,7 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attacher) error {
 			err = a.inPodns(place, func(conn *tcConn) error { return a.replaceInside(conn, place.ifindex, number, v) })
 		}
 		if rtnl.TCGone(err) || errors.Is(err, ErrNoDevice) {
-			d.log.Info("device has gone", log.Uint32("number", number))
+			d.tree.Log.Info("device has gone", log.Uint32("number", number))
 			continue
 		}
 		if err != nil {
@@ -356,9 +358,9 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attacher) error {
 // there: that is the pod's loss, and must not keep the node from an upgrade.
 func (a *attacher) replaceInside(conn *tcConn, index int, number uint32, v podns.Device) error {
 	for _, h := range podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0) {
-		err := a.putPlacedFilters(conn, index, number, []hook{h})
+		err := a.putPlacedFilters(conn, index, number, []hook.Hook{h})
 		if errors.Is(err, ErrConflict) {
-			a.d.log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
+			a.d.tree.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
 			continue
 		}
 		if err != nil {
@@ -380,7 +382,7 @@ func (d *Datapath) collectPodns(a *attacher, valid func(uint64) bool) error {
 			errs = append(errs, d.releasePodns(a, m, number))
 		}
 	}
-	marks, err := names(d.paths.podns())
+	marks, err := pintree.Names(d.tree.Paths.Podns())
 	errs = append(errs, err)
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
@@ -402,7 +404,7 @@ func (d *Datapath) checkPodns(a *attacher, ep Endpoint, f Feature) error {
 			continue
 		}
 		if v.Flags&uint32(f) != uint32(f) {
-			return errDiffers("%s has %v, want %v", ep.Podns.IfName, endpoint.FlagNames(v.Flags), f)
+			return pintree.Differs("%s has %v, want %v", ep.Podns.IfName, endpoint.FlagNames(v.Flags), f)
 		}
 		if f&FeatureAdmit != 0 && ep.HostIfindex == 0 {
 			if _, err := d.checkPolicy(podns.Key(number), ep); err != nil {
@@ -411,16 +413,16 @@ func (d *Datapath) checkPodns(a *attacher, ep Endpoint, f Feature) error {
 		}
 		return d.checkPodnsHooks(a, ep, number, podnsHooksOf(f, ep.HostIfindex != 0))
 	}
-	return errDiffers("no programs for %s in %s", ep.Podns.IfName, ep.Podns.Netns)
+	return pintree.Differs("no programs for %s in %s", ep.Podns.IfName, ep.Podns.Netns)
 }
 
-func (d *Datapath) checkPodnsHooks(a *attacher, ep Endpoint, number uint32, hooks []hook) error {
+func (d *Datapath) checkPodnsHooks(a *attacher, ep Endpoint, number uint32, hooks []hook.Hook) error {
 	place, ok, err := d.podnsPlace(number)
 	if err != nil {
 		return err
 	}
 	if !ok || place.ifindex != ep.Podns.Ifindex {
-		return errDiffers("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Podns.Ifindex, ep.Podns.Netns)
+		return pintree.Differs("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Podns.Ifindex, ep.Podns.Netns)
 	}
 	place.netns = ep.Podns.Netns // a namespace can have several paths: it is compared itself
 	looked := false
@@ -430,14 +432,14 @@ func (d *Datapath) checkPodnsHooks(a *attacher, ep Endpoint, number uint32, hook
 		for _, h := range hooks {
 			f, _, err := conn.filterAt(place.ifindex, h)
 			if err == nil && (!f.is(h) || f.class != number) {
-				err = errDiffers("%s is not attached to the %s of %s in the pod", h.program, h.direction(), ep.Podns.IfName)
+				err = pintree.Differs("%s is not attached to the %s of %s in the pod", h.Program, h.Direction(), ep.Podns.IfName)
 			}
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	})
 	if err == nil && !looked {
-		err = errDiffers("%s leads to another namespace than ADD attached to", place.netns)
+		err = pintree.Differs("%s leads to another namespace than ADD attached to", place.netns)
 	}
 	return err
 }

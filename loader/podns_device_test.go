@@ -114,11 +114,11 @@ func (e *env) noneOwn(d *Datapath) {
 	e.ok(err)
 	all, err := m.All()
 	e.ok(err)
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	e.ok(err)
-	keys, err := eps.stats.Keys()
+	keys, err := eps.Stats.Keys()
 	e.ok(err)
-	if marks := mustNames(e.t, d.paths.podns()); len(all) != 0 || len(keys) != 0 || len(marks) != 0 {
+	if marks := mustNames(e.t, d.tree.Paths.Podns()); len(all) != 0 || len(keys) != 0 || len(marks) != 0 {
 		e.t.Errorf("left: %+v, counters %v, marks %v", all, keys, marks)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -22,11 +23,11 @@ type policies struct {
 }
 
 func (d *Datapath) policies() (policies, error) {
-	rm, err := d.pinned(mapPolicies)
+	rm, err := d.tree.Pinned(pintree.MapPolicies)
 	if err != nil {
 		return policies{}, err
 	}
-	dm, err := d.pinned(mapDevicePolicy)
+	dm, err := d.tree.Pinned(pintree.MapDevicePolicy)
 	return policies{policymap.New(rm), policymap.NewDevices(dm)}, err
 }
 
@@ -53,7 +54,7 @@ func (v policies) id(p *policy.Policy) (uint16, error) {
 		id = max(id+1, 1)
 	}
 	if err := v.rules.Put(id, want); err != nil {
-		return 0, wrapMapFull("sl_policies", err)
+		return 0, pintree.WrapFull("sl_policies", err)
 	}
 	return id, nil
 }
@@ -83,7 +84,7 @@ func (d *Datapath) police(key uint32, ep Endpoint, f Feature, back *rollback.Sta
 func (d *Datapath) unpolice(key uint32, owner uint64) error {
 	v, err := d.policies()
 	if err != nil {
-		return ignoreNotLoaded(err)
+		return pintree.IgnoreNotLoaded(err)
 	}
 	return v.release(key, owner)
 }
@@ -107,7 +108,7 @@ func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *p
 		return v.devices.Delete(key)
 	}
 	if err := v.devices.Put(key, policymap.NewPoliced(owner, group, id, p.Mode)); err != nil {
-		return wrapMapFull("sl_dev_policy", err)
+		return pintree.WrapFull("sl_dev_policy", err)
 	}
 	return nil
 }
@@ -154,11 +155,11 @@ func (d *Datapath) collectPolicies() error {
 	if err != nil {
 		return err
 	}
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	counted, err := eps.stats.Keys()
+	counted, err := eps.Stats.Keys()
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,7 @@ func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
 	}
 	if ep.Policy.Empty() {
 		if had {
-			return 0, errDiffers("%s is under a policy, want none", ep.Ref)
+			return 0, pintree.Differs("%s is under a policy, want none", ep.Ref)
 		}
 		return 0, nil
 	}
@@ -200,9 +201,9 @@ func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
 	case err != nil:
 		return 0, fmt.Errorf("sl_policies: %w", err)
 	case !had:
-		return 0, errDiffers("%s is under no policy", ep.Ref)
+		return 0, pintree.Differs("%s is under no policy", ep.Ref)
 	case !ok || got.Policy != id || got.Mode() != ep.Policy.Mode:
-		return 0, errDiffers("%s is under another policy than the configuration's", ep.Ref)
+		return 0, pintree.Differs("%s is under another policy than the configuration's", ep.Ref)
 	}
 	return id, nil
 }

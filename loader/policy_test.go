@@ -23,14 +23,14 @@ func mustPolicy(t testing.TB, mode, rules string) *policy.Policy {
 // policyOf returns the id that the endpoint's entries and its device agree about.
 func (e *env) policyOf(d *Datapath, ep Endpoint) uint16 {
 	e.t.Helper()
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	e.ok(err)
 	v, err := d.policies()
 	e.ok(err)
 	dev, _, err := v.devices.Get(uint32(ep.HostIfindex))
 	e.ok(err)
 	for _, p := range ep.Addrs {
-		got, _, err := eps.addrs.Get(p.Addr())
+		got, _, err := eps.Addrs.Get(p.Addr())
 		e.ok(err)
 		if got.Policy != dev.Policy {
 			e.t.Errorf("endpoint %s is under %d, its device under %d", p, got.Policy, dev.Policy)

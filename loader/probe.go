@@ -110,14 +110,14 @@ func (d *Datapath) decide(ctx context.Context, k constants) (probes, error) {
 	}
 	report := d.require(runProbes(questions))
 	for _, p := range report {
-		d.log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
+		d.tree.Log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
 	}
 	missing := report.missing()
 	if len(missing) == 0 {
 		return report, nil
 	}
 	err = fmt.Errorf("%w: %s", ErrUnavailable, report.reason())
-	if werr := d.paths.writeState(&state{Backend: backendNone, Reason: report.reason(), Asked: d.probeKey(k), Probes: report}); werr != nil {
+	if werr := d.writeState(&state{Backend: backendNone, Reason: report.reason(), Asked: d.probeKey(k), Probes: report}); werr != nil {
 		err = errors.Join(err, fmt.Errorf("write decision: %w", werr))
 	}
 	return report, err
@@ -125,7 +125,7 @@ func (d *Datapath) decide(ctx context.Context, k constants) (probes, error) {
 
 // require makes a requirement of the way of attaching that is configured, or of either when both are missing.
 func (d *Datapath) require(report probes) probes {
-	attach := d.opts.Config.Attach
+	attach := d.tree.Config.Attach
 	neither := report.no(probeTCX) && report.no(probeClsact)
 	for i, p := range report {
 		if neither && p.Name == probeClsact || attach == nodeconf.AttachTCX && p.Name == probeTCX || attach == nodeconf.AttachClsact && p.Name == probeClsact {
@@ -161,18 +161,18 @@ func (q question) run() Probe {
 
 // questions are all there are. Those that take a program to ask are asked of the worker here and now.
 func (d *Datapath) questions(ctx context.Context) ([]question, error) {
-	answers, err := d.opts.Loader.Probe(ctx)
+	answers, err := d.tree.Loader.Probe(ctx)
 	if err != nil {
 		return nil, err
 	}
 	kernel := func(name string) func() error {
 		return func() error { return answerOf(answers, name) }
 	}
-	b := d.paths.bpffs
+	b := d.tree.Paths.Bpffs
 	return []question{
 		{probeCaps, noDatapath, true, askCapabilities},
-		{probeBPFFS, noDatapath, true, func() error { return b.ensure(d.opts.RunDir) }},
-		{probeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, b.askLasting},
+		{probeBPFFS, noDatapath, true, func() error { return b.Ensure(d.tree.RunDir) }},
+		{probeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, b.AskLasting},
 		{probeSchedCLS, noDatapath, true, kernel(probeSchedCLS)},
 		{probeLRU, noDatapath, true, kernel(probeLRU)},
 		{probeRedirectPeer, noDatapath, true, kernel(probeRedirectPeer)},
@@ -206,7 +206,7 @@ func answerOf(answers []loadapi.ProbeResult, name string) error {
 
 // modes says by what programs will hang on devices.
 func (d *Datapath) modes(report probes) AttachModes {
-	switch d.opts.Config.Attach {
+	switch d.tree.Config.Attach {
 	case nodeconf.AttachTCX:
 		return AttachModes{Uplinks: howTCX, Pods: howTCX}
 	case nodeconf.AttachClsact:

@@ -11,6 +11,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
+// ErrNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
+var ErrNoHostEnd = fmt.Errorf("%w: no host end to attach to", ErrNoDevice)
+
 // Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host end, the device its
 // packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
 // main plugin that is not ours. The error wraps ErrNoDevice where the device has no end in this namespace.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
@@ -37,13 +39,13 @@ func Decision(_ context.Context, o Options) (*Status, error) {
 }
 
 func (d *Datapath) decision() (*Status, error) {
-	st, err := d.paths.readState()
+	st, err := d.readState()
 	if err != nil {
 		return nil, fmt.Errorf("%w: no decision: %w", ErrNotLoaded, err)
 	}
 	return &Status{
 		Backend: st.Backend, Reason: st.Reason, Decided: st.Decided, Kernel: st.Kernel, Build: st.Build,
-		PinPath: d.paths.dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
+		PinPath: d.tree.Paths.Dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
 	}, nil
 }
 
@@ -51,12 +53,12 @@ func (d *Datapath) decision() (*Status, error) {
 func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	s, err := d.decision()
 	if errors.Is(err, ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
-		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: d.paths.dir}, nil
+		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: d.tree.Paths.Dir}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if id, ok := d.paths.committed(); ok {
+	if id, ok := d.tree.Paths.Committed(); ok {
 		s.Build = id
 	}
 	h, err := rtnl.New()
@@ -81,7 +83,7 @@ func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
 	if err != nil {
 		return err
 	}
-	n, err := readNode(h, d.opts.Config.Uplinks, podSide)
+	n, err := readNode(h, d.tree.Config.Uplinks, podSide)
 	if err != nil {
 		return err
 	}
@@ -141,12 +143,12 @@ func unseen(h links, n *node, addrs map[netip.Addr]uint32, uplinks map[uint32]en
 // lostGateways returns the addresses that the node showed to pods and has no more, although the device is there: somebody has
 // flushed a bridge's, and nothing is routed to its pods or from them.
 func (d *Datapath) lostGateways(h links, n *node) ([]netip.Addr, error) {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
 	lost := make(map[netip.Addr]int)
-	err = eps.addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
+	err = eps.Addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
 		if gw := codec.FromAddr(v.Gateway); !gw.IsUnspecified() && n.addrs[gw] == 0 {
 			lost[gw] = int(v.RouteIfindex)
 		}
@@ -174,7 +176,7 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 	if err != nil {
 		return err
 	}
-	raw, err := d.pinned(mapUplinks)
+	raw, err := d.tree.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
@@ -182,13 +184,13 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 	if err != nil {
 		return err
 	}
-	pods, uplinks, err := d.devices()
+	pods, uplinks, err := d.tree.AttachedDevices()
 	if err != nil {
 		return err
 	}
 	a := d.attacher("")
 	defer a.Close()
-	add := func(index int, role string, hooks []hook) error {
+	add := func(index int, role string, hooks []hook.Hook) error {
 		dev := DeviceStatus{Ifindex: index, Role: role}
 		if l, err := h.LinkByIndex(index); err == nil {
 			dev.Name = l.Name
@@ -202,14 +204,14 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 				return err
 			}
 			dev.Programs = append(dev.Programs, ProgramStatus{
-				Name: hk.program, Hook: hk.direction(), How: at.how, ID: at.id, OK: at.id != 0 && at.id == ids[hk.program],
+				Name: hk.Program, Hook: hk.Direction(), How: at.how, ID: at.id, OK: at.id != 0 && at.id == ids[hk.Program],
 			})
 		}
 		s.Devices = append(s.Devices, dev)
 		return nil
 	}
 	for _, index := range sorted(uplinks) {
-		if err := add(index, roleUplink, uplinkHooks(sources[uint32(index)].Bare)); err != nil {
+		if err := add(index, roleUplink, hook.OfUplink(sources[uint32(index)].Bare)); err != nil {
 			return err
 		}
 		last := &s.Devices[len(s.Devices)-1]
@@ -218,7 +220,7 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 		}
 	}
 	for _, index := range sorted(pods) {
-		if err := add(index, rolePod, podHooks()); err != nil {
+		if err := add(index, rolePod, hook.OfPod()); err != nil {
 			return err
 		}
 	}
@@ -241,27 +243,27 @@ func sorted(set map[int]bool) []int {
 
 // programIDs returns the kernel's ids of the committed programs, by name.
 func (d *Datapath) programIDs() (map[string]uint32, error) {
-	dir, err := d.committedDir()
+	dir, err := d.tree.CommittedDir()
 	if err != nil {
 		return nil, err
 	}
 	ids := make(map[string]uint32, 4)
-	for _, h := range allHooks() {
-		id, err := pinnedID(dir, h.program)
-		if errors.Is(err, ErrNotLoaded) && h.onDemand() != nil {
+	for _, h := range hook.All() {
+		id, err := pinnedID(dir, h.Program)
+		if errors.Is(err, ErrNotLoaded) && onDemand(h) != nil {
 			continue // no device has needed it yet
 		}
 		if err != nil {
 			return nil, err
 		}
-		ids[h.program] = id
+		ids[h.Program] = id
 	}
 	return ids, nil
 }
 
 // pinnedID returns the kernel's id of a pinned program.
 func pinnedID(dir, name string) (uint32, error) {
-	p, err := programAt(dir, name)
+	p, err := pintree.ProgramAt(dir, name)
 	if err != nil {
 		return 0, err
 	}
@@ -274,7 +276,7 @@ func pinnedID(dir, name string) (uint32, error) {
 }
 
 func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
-	pins, err := names(d.paths.maps())
+	pins, err := pintree.Names(d.tree.Paths.Maps())
 	if err != nil {
 		return err
 	}
@@ -283,7 +285,7 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		m, err := d.pinned(name)
+		m, err := d.tree.Pinned(name)
 		if err != nil {
 			return err
 		}
@@ -299,40 +301,40 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 // entries counts what is in a map.
 func entries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
-	case mapConntrack, mapConntrackUnassured:
+	case pintree.MapConntrack, pintree.MapConntrackUnassured:
 		return conntrack.New(m).Len()
-	case mapEndpoints:
+	case pintree.MapEndpoints:
 		return endpoint.New(m, cacheepoch.Epoch{}).Len()
-	case mapHostPorts:
+	case pintree.MapHostPorts:
 		return hostport.New(m, cacheepoch.Epoch{}).Len()
-	case mapHostPortAllowlist:
+	case pintree.MapHostPortAllowlist:
 		return hostport.NewAllowlists(m).Len()
-	case mapSockLBConn:
+	case pintree.MapSockLBConn:
 		return socklb.NewConnected(m).Len()
-	case mapSockLBUDP:
+	case pintree.MapSockLBUDP:
 		return socklb.NewDatagram(m).Len()
-	case mapNoMasqCIDRs:
+	case pintree.MapNoMasqCIDRs:
 		return endpoint.NewNoMasq(m).Len()
-	case mapDenylist, mapPolicies, mapDevicePolicy:
+	case pintree.MapDenylist, pintree.MapPolicies, pintree.MapDevicePolicy:
 		return firewallEntries(name, m)
-	case mapEDTLimits:
+	case pintree.MapEDTLimits:
 		return edt.NewLimits(m).Len()
-	case mapEDTCIDRs:
+	case pintree.MapEDTCIDRs:
 		return edt.NewNets(m).Len()
-	case mapPodnsDevices:
+	case pintree.MapPodnsDevices:
 		all, err := podns.New(m).All()
 		return len(all), err
-	case mapDropEvents:
+	case pintree.MapDropEvents:
 		return 0, nil // bytes, and of no reader but now
-	case mapDropsByDevice:
+	case pintree.MapDropsByDevice:
 		return drops.NewDeviceDrops(m, nil).Len()
-	case mapEpStats:
+	case pintree.MapEpStats:
 		keys, err := endpoint.NewStats(m).Keys()
 		return len(keys), err
-	case mapNodeAddrs:
+	case pintree.MapNodeAddrs:
 		all, err := endpoint.NewHostAddrs(m).All()
 		return len(all), err
-	case mapUplinks:
+	case pintree.MapUplinks:
 		all, err := endpoint.NewUplinks(m).All()
 		return len(all), err
 	}
@@ -350,10 +352,10 @@ func countKeys(m *bpfsys.Map) (int, error) {
 
 func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
-	case mapDenylist:
+	case pintree.MapDenylist:
 		all, err := denylist.New(m).All()
 		return len(all), err
-	case mapPolicies:
+	case pintree.MapPolicies:
 		ids, err := policymap.New(m).IDs()
 		return len(ids), err
 	}
@@ -362,7 +364,7 @@ func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 }
 
 func (d *Datapath) dropStatus(s *Status) error {
-	m, err := d.pinned(mapDropReasons)
+	m, err := d.tree.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return err
 	}

@@ -10,26 +10,23 @@ import (
 	"os"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// justNow is how long a look at the node holds for the verbs that follow: the plugins of one chain come within milliseconds of
-// each other, each in a process of its own, on a busy node a few tens of them. A look takes longer with every address and route
-// of the node, of which a pod on a point-to-point link brings one each: 4 ms with a thousand.
-const justNow = 200 * time.Millisecond
-
 const (
 	reservedPortsName = "ip_local_reserved_ports"
-	reservedPortsKey  = sysctlDir + "/" + reservedPortsName
+	reservedPortsKey  = pintree.SysctlDir + "/" + reservedPortsName
 )
 
 // Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
 // read, not written.
 func (d *Datapath) Sync(ctx context.Context) error {
-	unlock, err := d.writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
@@ -41,12 +38,12 @@ func (d *Datapath) Sync(ctx context.Context) error {
 
 // recentlySynced reports whether somebody has looked at the node just now. The file's time tells: every look touches it.
 func (d *Datapath) recentlySynced() bool {
-	st, err := os.Stat(d.paths.reserved)
+	st, err := os.Stat(d.tree.Paths.Reserved)
 	if err != nil {
 		return false
 	}
 	age := time.Since(st.ModTime())
-	return age >= 0 && age < d.nodeScanTTL
+	return age >= 0 && age < d.tree.NodeScanTTL
 }
 
 // knows reports whether somebody has looked just now and has seen the devices of ep, should they be fresh: its gateways stand
@@ -77,11 +74,11 @@ func (d *Datapath) knows(a *attacher, ep Endpoint, gw gateways, fresh bool) (boo
 
 // knownNode returns what the maps say of the node: its addresses, each with its device, and its uplinks.
 func (d *Datapath) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
-	am, err := d.pinned(mapNodeAddrs)
+	am, err := d.tree.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, nil, err
 	}
-	um, err := d.pinned(mapUplinks)
+	um, err := d.tree.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -153,44 +150,44 @@ func (d *Datapath) sync(ctx context.Context, a *attacher) error {
 	if err != nil {
 		return err
 	}
-	n, err := readNode(c.h, d.opts.Config.Uplinks, podSide)
+	n, err := readNode(c.h, d.tree.Config.Uplinks, podSide)
 	if err != nil {
 		return err
 	}
 	for _, name := range n.missing {
-		d.log.Warn("configured uplink does not exist", log.String("device", name))
+		d.tree.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
 	gone, err := d.writeHostAddrs(n.addrs)
 	if err := errors.Join(err, d.writeUplinks(a, n.uplinks), d.forgetSources(gone), d.writeKeptPorts()); err != nil {
 		return err
 	}
 	if err := d.syncDeny(a, n.uplinks); err != nil {
-		d.log.Warn("the deny list is not in force everywhere", log.Error(err))
+		d.tree.Log.Warn("the deny list is not in force everywhere", log.Error(err))
 	}
 	now := time.Now()
-	return os.Chtimes(d.paths.reserved, now, now)
+	return os.Chtimes(d.tree.Paths.Reserved, now, now)
 }
 
 // podSide returns what tells the devices on the pods' side: the host ends, by their counters, and the devices packets are routed
 // from, by their marks. The latter outlive their pods: a bridge that is empty for a moment does not become an uplink.
 func (d *Datapath) podSide() (func(index int) bool, error) {
-	eps, err := d.endpoints()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
 	return func(index int) bool {
-		if exists(d.paths.routedMark(index)) {
+		if pintree.Exists(d.tree.Paths.RoutedMark(index)) {
 			return true
 		}
-		has, err := eps.stats.Has(uint32(index))
+		has, err := eps.Stats.Has(uint32(index))
 		return has && err == nil
 	}, nil
 }
 
 // markPodSide remembers that packets of pods are routed from index.
 func (d *Datapath) markPodSide(index int) error {
-	mark := d.paths.routedMark(index)
-	if exists(mark) {
+	mark := d.tree.Paths.RoutedMark(index)
+	if pintree.Exists(mark) {
 		return nil
 	}
 	if err := os.MkdirAll(mark, 0o700); err != nil {
@@ -202,7 +199,7 @@ func (d *Datapath) markPodSide(index int) error {
 // writeHostAddrs makes want the set of the node's addresses: new ones first, so that none is missing at any moment. It returns
 // those that have gone.
 func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
-	raw, err := d.pinned(mapNodeAddrs)
+	raw, err := d.tree.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +213,7 @@ func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr
 			continue
 		}
 		if err := m.Put(a, index); err != nil {
-			return nil, fmt.Errorf("node address %s: %w", a, wrapMapFull("sl_node_addrs", err))
+			return nil, fmt.Errorf("node address %s: %w", a, pintree.WrapFull("sl_node_addrs", err))
 		}
 	}
 	for a := range have {
@@ -234,7 +231,7 @@ func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr
 // writeUplinks makes want the set of uplinks, in the map and on the devices. A program hangs on a device only while the map
 // has it: the entry comes first and goes last.
 func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) error {
-	raw, err := d.pinned(mapUplinks)
+	raw, err := d.tree.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
@@ -255,12 +252,12 @@ func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) erro
 		if _, ok := want[int(index)]; ok {
 			continue
 		}
-		if err := a.detach(int(index), uplinkHooks(have[index].Bare)); err != nil {
+		if err := a.detach(int(index), hook.OfUplink(have[index].Bare)); err != nil {
 			errs = append(errs, fmt.Errorf("uplink %d: %w", index, err))
 			continue
 		}
 		errs = append(errs, m.Delete(index))
-		d.log.Info("uplink released", log.Uint32("ifindex", index))
+		d.tree.Log.Info("uplink released", log.Uint32("ifindex", index))
 	}
 	return errors.Join(errs...)
 }
@@ -269,48 +266,48 @@ func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]en
 	old, had := have[uint32(index)]
 	if !had || old != src {
 		if err := m.Put(uint32(index), src); err != nil {
-			return fmt.Errorf("uplink %d: %w", index, wrapMapFull("sl_uplinks", err))
+			return fmt.Errorf("uplink %d: %w", index, pintree.WrapFull("sl_uplinks", err))
 		}
 	}
 	if had {
 		// Somebody may have detached us, or the index may be another device by now.
-		if ok, err := a.healthy(index, uplinkHooks(src.Bare)); ok || err != nil {
+		if ok, err := a.healthy(index, hook.OfUplink(src.Bare)); ok || err != nil {
 			return err
 		}
 	}
-	err := a.attach(index, uplinkHooks(src.Bare), false)
+	err := a.attach(index, hook.OfUplink(src.Bare), false)
 	if errors.Is(err, ErrNoDevice) { // it went after we had listed it
 		return m.Delete(uint32(index))
 	}
 	if err != nil {
 		return fmt.Errorf("uplink %d: %w", index, err)
 	}
-	d.log.Info("uplink attached", log.Int("ifindex", index))
+	d.tree.Log.Info("uplink attached", log.Int("ifindex", index))
 	return nil
 }
 
 // writeKeptPorts brings the reserved ports into the map. Reading the whole map back costs more than everything else here, so
 // the text that was written last is kept beside the decision.
 func (d *Datapath) writeKeptPorts() error {
-	reserved, err := d.sysctl(reservedPortsName)
+	reserved, err := d.tree.Sysctl(reservedPortsName)
 	if err != nil {
 		return err
 	}
-	if last, err := os.ReadFile(d.paths.reserved); err == nil && string(last) == reserved {
+	if last, err := os.ReadFile(d.tree.Paths.Reserved); err == nil && string(last) == reserved {
 		return nil
 	}
 	want, err := hostport.ParseReserved(reserved)
 	if err != nil {
 		return fmt.Errorf("sysctl %s: %w", reservedPortsKey, err)
 	}
-	raw, err := d.pinned(mapReservedPorts)
+	raw, err := d.tree.Pinned(pintree.MapReservedPorts)
 	if err != nil {
 		return err
 	}
 	if _, err := hostport.NewReservedPorts(raw).Replace(want); err != nil {
 		return fmt.Errorf("reserved ports: %w", err)
 	}
-	if err := writeFile(d.paths.reserved, []byte(reserved)); err != nil {
+	if err := pintree.WriteFile(d.tree.Paths.Reserved, []byte(reserved)); err != nil {
 		return fmt.Errorf("remember reserved ports: %w", err)
 	}
 	return nil

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
@@ -25,7 +27,7 @@ import (
 // known returns the node's addresses and the names of its uplinks, as the programs know them.
 func known(e *env, d *Datapath) (addrs, uplinks []string) {
 	e.t.Helper()
-	raw, err := d.pinned(mapNodeAddrs)
+	raw, err := d.tree.Pinned(pintree.MapNodeAddrs)
 	e.ok(err)
 	all, err := endpoint.NewHostAddrs(raw).All()
 	e.ok(err)
@@ -33,7 +35,7 @@ func known(e *env, d *Datapath) (addrs, uplinks []string) {
 		addrs = append(addrs, a.String())
 	}
 	slices.Sort(addrs)
-	um, err := d.pinned(mapUplinks)
+	um, err := d.tree.Pinned(pintree.MapUplinks)
 	e.ok(err)
 	ups, err := endpoint.NewUplinks(um).All()
 	e.ok(err)
@@ -113,20 +115,20 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	up := e.index("eth0")
 	tun := e.index("tun0")
 	want := []string{
-		linkName(up, hookToUplink()), linkName(up, hookFromUplink()), linkName(tun, hookToL3Uplink()), linkName(tun, hookFromL3Uplink()),
+		pintree.LinkName(up, hook.ToUplink()), pintree.LinkName(up, hook.FromUplink()), pintree.LinkName(tun, hook.ToL3Uplink()), pintree.LinkName(tun, hook.FromL3Uplink()),
 	}
 	slices.Sort(want)
 	if uplinkWay() == howClsact {
 		want = nil
 	}
-	if diff := cmp.Diff(want, mustNames(t, d.paths.links()), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, mustNames(t, d.tree.Paths.Links()), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("links:\n%s", diff)
 	}
 
 	// A device that has gone is remembered no longer.
 	e.ip("link", "del", "br0")
 	e.ok(d.GC(e.ctx, func(uint64) bool { return true }))
-	if left := mustNames(t, d.paths.routedDevs()); len(left) != 0 {
+	if left := mustNames(t, d.tree.Paths.RoutedDevs()); len(left) != 0 {
 		t.Errorf("marks left: %v", left)
 	}
 	e.ip("link", "add", "br0", "type", "bridge")
@@ -134,7 +136,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 
 	// Somebody who took our programs off gets them back.
 	if uplinkWay() == howTCX {
-		e.ok(os.Remove(d.paths.linkPin(up, hookFromUplink())))
+		e.ok(os.Remove(d.tree.Paths.LinkPin(up, hook.FromUplink())))
 	} else {
 		e.run("tc", "filter", "del", "dev", "eth0", "ingress")
 	}
@@ -153,15 +155,15 @@ func TestPrivilegedSourceGone(t *testing.T) {
 	now := uint64(conntrack.Now())
 	const nat = uint32(bpfgen.TypesSlCtFlagSL_CT_SNAT | bpfgen.TypesSlCtFlagSL_CT_POD_OPENED)
 	put := func(name, pod, remote, node string) {
-		m, err := d.pinned(name)
+		m, err := d.tree.Pinned(name)
 		e.ok(err)
 		inside, outside := tuple(unix.IPPROTO_UDP, pod, remote), tuple(unix.IPPROTO_UDP, node, remote)
 		e.ok(bpfsys.Put(m, inside, bpfgen.TypesSlCtEntry{Other: outside, Flags: nat, Created: now, LastSeen: now, Owner: 7}))
 		e.ok(bpfsys.Put(m, outside, bpfgen.TypesSlCtEntry{Other: inside, Flags: nat | uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE), Created: now, LastSeen: now, Owner: 7}))
 	}
 	left := func() (n int) {
-		for _, name := range []string{mapConntrack, mapConntrackUnassured} {
-			m, err := d.pinned(name)
+		for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
+			m, err := d.tree.Pinned(name)
 			e.ok(err)
 			got, err := conntrack.New(m).Len()
 			e.ok(err)
@@ -169,10 +171,10 @@ func TestPrivilegedSourceGone(t *testing.T) {
 		}
 		return n
 	}
-	put(mapConntrack, "10.1.0.2:1000", "203.0.113.1:53", "198.51.100.200:61000")
-	put(mapConntrackUnassured, "10.1.0.2:1001", "203.0.113.1:53", "198.51.100.200:61001")
-	put(mapConntrack, "[fd00::2]:1000", "[2001:db8:f::1]:53", "[2001:db8:7::200]:61000")
-	put(mapConntrack, "10.1.0.2:1002", "203.0.113.1:53", "192.0.2.10:61002")
+	put(pintree.MapConntrack, "10.1.0.2:1000", "203.0.113.1:53", "198.51.100.200:61000")
+	put(pintree.MapConntrackUnassured, "10.1.0.2:1001", "203.0.113.1:53", "198.51.100.200:61001")
+	put(pintree.MapConntrack, "[fd00::2]:1000", "[2001:db8:f::1]:53", "[2001:db8:7::200]:61000")
+	put(pintree.MapConntrack, "10.1.0.2:1002", "203.0.113.1:53", "192.0.2.10:61002")
 	e.ok(d.Sync(e.ctx))
 	if n := left(); n != 8 {
 		t.Errorf("%d entries while all addresses are there, want 8", n)
@@ -190,7 +192,7 @@ func TestPrivilegedLookHolds(t *testing.T) {
 	e := newEnv(t)
 	e.uplink()
 	d := e.open()
-	d.nodeScanTTL = time.Hour
+	d.tree.NodeScanTTL = time.Hour
 	ptp := func(name, addr, gateway string) Endpoint {
 		ep := e.pod(name, addr+"/32")
 		e.ip("addr", "add", gateway+"/32", "dev", name)
@@ -217,12 +219,12 @@ func TestPrivilegedLookHolds(t *testing.T) {
 		t.Error("a pod with another gateway made no look")
 	}
 	change("del")
-	d.nodeScanTTL = 0
+	d.tree.NodeScanTTL = 0
 	e.ok(d.Enable(e.ctx, ptp("pod4", "10.1.0.4", "10.1.0.1"), FeatureMasquerade))
 	if looked() {
 		t.Error("the look held too long")
 	}
-	d.nodeScanTTL = time.Hour
+	d.tree.NodeScanTTL = time.Hour
 
 	// What changes about the uplinks is seen at once.
 	for i, tt := range []struct {
@@ -264,7 +266,7 @@ func TestPrivilegedSources(t *testing.T) {
 	e.ip("addr", "add", "2001:db8::10/64", "dev", "eth0", "nodad")
 	d := e.open()
 	e.ok(d.Sync(e.ctx))
-	raw, err := d.pinned(mapUplinks)
+	raw, err := d.tree.Pinned(pintree.MapUplinks)
 	e.ok(err)
 	all, err := endpoint.NewUplinks(raw).All()
 	e.ok(err)
@@ -279,7 +281,7 @@ func TestPrivilegedReservedPorts(t *testing.T) {
 	set := func(v string) { e.ok(os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte(v), 0)) }
 	d := e.open()
 	has := func(p uint16) bool {
-		m, err := d.pinned(mapReservedPorts)
+		m, err := d.tree.Pinned(pintree.MapReservedPorts)
 		e.ok(err)
 		word, ok, err := bpfsys.Lookup[uint64](m, uint32(p/64))
 		e.ok(err)

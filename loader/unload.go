@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -23,7 +25,7 @@ func Unload(ctx context.Context, o Options) error {
 	if err := d.migrate(ctx); err != nil {
 		return err
 	}
-	if !exists(d.paths.dir) && !exists(d.paths.state) {
+	if !pintree.Exists(d.tree.Paths.Dir) && !pintree.Exists(d.tree.Paths.State) {
 		return nil
 	}
 	return d.Unload(ctx)
@@ -32,7 +34,7 @@ func Unload(ctx context.Context, o Options) error {
 // Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
 // lose what it did for them. The handle is of no more use than for Close.
 func (d *Datapath) Unload(ctx context.Context) error {
-	unlock, err := d.lock(ctx)
+	unlock, err := d.tree.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,18 +44,18 @@ func (d *Datapath) Unload(ctx context.Context) error {
 	devices, err := d.everyDevice()
 	errs := []error{err, d.detachSockets()}
 	for index := range devices {
-		errs = append(errs, a.detach(index, allHooks()))
+		errs = append(errs, a.detach(index, hook.All()))
 	}
 	errs = append(errs, d.detachPodns(a), d.detachShapes())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}
-	if err := errors.Join(d.Close(), removeTree(d.paths)); err != nil {
+	if err := errors.Join(d.Close(), removeTree(d.tree.Paths)); err != nil {
 		return err
 	}
 	// Only when they are empty: other namespaces may have trees there.
-	_ = os.Remove(filepath.Dir(d.paths.dir))
-	_ = os.Remove(filepath.Dir(filepath.Dir(d.paths.dir)))
+	_ = os.Remove(filepath.Dir(d.tree.Paths.Dir))
+	_ = os.Remove(filepath.Dir(filepath.Dir(d.tree.Paths.Dir)))
 	return nil
 }
 
@@ -61,7 +63,7 @@ func (d *Datapath) Unload(ctx context.Context) error {
 // filter and its entry, every device that exists.
 func (d *Datapath) everyDevice() (map[int]bool, error) {
 	set := make(map[int]bool)
-	pods, uplinks, err := d.devices()
+	pods, uplinks, err := d.tree.AttachedDevices()
 	if err != nil && !errors.Is(err, ErrNotLoaded) {
 		return nil, err
 	}
@@ -70,8 +72,8 @@ func (d *Datapath) everyDevice() (map[int]bool, error) {
 			set[index] = true
 		}
 	}
-	for _, dir := range []string{d.paths.links(), d.paths.clsact()} {
-		entries, err := names(dir)
+	for _, dir := range []string{d.tree.Paths.Links(), d.tree.Paths.Clsact()} {
+		entries, err := pintree.Names(dir)
 		if err != nil {
 			return nil, err
 		}

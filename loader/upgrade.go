@@ -6,33 +6,32 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/podns"
 )
 
 // replaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
 // new program, never none: links are updated and filters replaced in place. A device that went away meanwhile is no error. Nor is
 // what somebody else has put in our place on a pod's device: that is the pod's loss, and must not keep the node from an upgrade.
 func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
-	pods, uplinks, err := d.devices()
+	pods, uplinks, err := d.tree.AttachedDevices()
 	if err != nil {
 		return err
 	}
 	a := d.attacher(dir)
 	defer a.Close()
-	replace := func(indexes map[int]bool, hooks []hook, pod bool) error {
+	replace := func(indexes map[int]bool, hooks []hook.Hook, pod bool) error {
 		for index := range indexes {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			err := a.attach(index, hooks, pod)
 			if errors.Is(err, ErrNoDevice) {
-				d.log.Info("device has gone", log.Int("ifindex", index))
+				d.tree.Log.Info("device has gone", log.Int("ifindex", index))
 				continue
 			}
 			if pod && errors.Is(err, ErrConflict) {
-				d.log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
+				d.tree.Log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
 				continue
 			}
 			if err != nil {
@@ -41,11 +40,11 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 		}
 		return nil
 	}
-	if err := replace(pods, podHooks(), true); err != nil {
+	if err := replace(pods, hook.OfPod(), true); err != nil {
 		return err
 	}
 	for _, bare := range []bool{false, true} {
-		if err := replace(only(uplinks, bare), uplinkHooks(bare), false); err != nil {
+		if err := replace(only(uplinks, bare), hook.OfUplink(bare), false); err != nil {
 			return err
 		}
 	}
@@ -64,35 +63,4 @@ func only(uplinks map[int]bool, bare bool) map[int]bool {
 		}
 	}
 	return set
-}
-
-// devices returns the devices that have, or should have, programs: by the maps and by the pins. The value of an uplink
-// says whether it is without Ethernet header.
-func (d *Datapath) devices() (pods, uplinks map[int]bool, err error) {
-	pods, uplinks = make(map[int]bool), make(map[int]bool)
-	em, err := d.pinned(mapEpStats)
-	if err != nil {
-		return nil, nil, err
-	}
-	keys, err := endpoint.NewStats(em).Keys()
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, k := range keys {
-		if !podns.IsKey(k) {
-			pods[int(k)] = true
-		}
-	}
-	um, err := d.pinned(mapUplinks)
-	if err != nil {
-		return nil, nil, err
-	}
-	all, err := endpoint.NewUplinks(um).All()
-	if err != nil {
-		return nil, nil, err
-	}
-	for k, src := range all {
-		uplinks[int(k)] = src.Bare
-	}
-	return pods, uplinks, nil
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -221,14 +223,14 @@ func TestSameSources(t *testing.T) {
 }
 
 func TestParseLinkName(t *testing.T) {
-	for _, h := range allHooks() {
-		index, got, ok := parseLinkName(linkName(12, h))
-		if !ok || index != 12 || got.name != h.name || got.egress != h.egress {
-			t.Errorf("%s: %d %v %t", linkName(12, h), index, got, ok)
+	for _, h := range hook.All() {
+		index, got, ok := pintree.ParseLinkName(pintree.LinkName(12, h))
+		if !ok || index != 12 || got.Name != h.Name || got.Egress != h.Egress {
+			t.Errorf("%s: %d %v %t", pintree.LinkName(12, h), index, got, ok)
 		}
 	}
 	for _, bad := range []string{"", "dev", "dev1", "dev1_x", "eth0_pod_egress", "dev0_pod_egress", "devx_pod_egress"} {
-		if _, _, ok := parseLinkName(bad); ok {
+		if _, _, ok := pintree.ParseLinkName(bad); ok {
 			t.Errorf("%q was taken for a link of ours", bad)
 		}
 	}

@@ -38,6 +38,9 @@ var rooms = []room{
 	{"plugins/meta/", append([]string{"loader", "pkg/maps/hostport", "pkg/netfilter", "pkg/rtnl", "plugins/internal/", "plugins/meta/internal/"}, leaves...), "a plugin never imports another plugin"},
 	{"loader/loadapi", []string{"pkg/helperproc"}, "what the loader leaves to others"},
 	{"loader/ebpfload", []string{"loader/loadapi", "pkg/bpfsys", "pkg/bpfgen", "pkg/rtnl"}, "the compiled objects and the eBPF library"},
+	{"loader/internal/hook", []string{"pkg/bpfsys", "pkg/rtnl"}, "a table: which program goes where"},
+	{"loader/internal/pintree", []string{"loader/loadapi", "loader/internal/hook", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/log", "pkg/maps/", "pkg/mountinfo", "pkg/netns", "pkg/nodeconf", "pkg/sysctl"},
+		"the handle that all rooms of the loader share; it knows none of them"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
@@ -81,8 +84,11 @@ func roomOf(pkg string) (room, bool) {
 
 // mayImport reports whether a package of r may import another one of ours.
 func (r room) mayImport(self, other string) bool {
-	if strings.HasPrefix(other, self+"/") || strings.HasPrefix(self, other+"/") && !strings.HasSuffix(r.pattern, "/") {
-		return true // parts of one room
+	if strings.HasPrefix(other, self+"/") {
+		return true // its own parts
+	}
+	if above, ok := roomOf(other); ok && strings.HasPrefix(self, other+"/") && above.pattern == r.pattern && !strings.HasSuffix(r.pattern, "/") {
+		return true // parts of one room; a part with a room of its own does not see what is above
 	}
 	return slices.ContainsFunc(r.imports, func(p string) bool { return matches(p, other) })
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package pintree
 
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -19,19 +20,20 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
-// bpffs is a BPF file system, or the directory where it is to be.
-type bpffs struct {
+// BPFFS is a BPF file system, or the directory where it is to be.
+type BPFFS struct {
 	root string // leads to the mounts it belongs to ("/proc/1/root"); empty: the process's own
-	dir  string
+	Dir  string
 }
 
-func (b bpffs) path() string { return b.root + b.dir }
+// Path is where the process sees it.
+func (b BPFFS) Path() string { return b.root + b.Dir }
 
 // findBPFFS finds the configured one. That is not the process's own where the default is not mounted for this process and its
 // mounts are its own: "ip netns exec" covers /sys, and with what is mounted there the pins would go as soon as the plugin ends. A path
 // that somebody has configured is meant as it stands.
-func findBPFFS(configured string) bpffs {
-	b := bpffs{dir: configured}
+func findBPFFS(configured string) BPFFS {
+	b := BPFFS{Dir: configured}
 	if configured != nodeconf.DefaultBPFFS {
 		return b
 	}
@@ -86,17 +88,17 @@ func ancestors() []string {
 }
 
 // mounted reports whether it is there. The error is a definite no.
-func (b bpffs) mounted() (bool, error) {
+func (b BPFFS) mounted() (bool, error) {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(b.path(), &fs); err != nil {
-		return false, loadapi.No("%s: %v: the kernel has no BPF file system, or the directory must be made", b.path(), err)
+	if err := unix.Statfs(b.Path(), &fs); err != nil {
+		return false, loadapi.No("%s: %v: the kernel has no BPF file system, or the directory must be made", b.Path(), err)
 	}
 	return fs.Type == unix.BPF_FS_MAGIC, nil
 }
 
-// ensure mounts it where the directory exists and holds another file system, as the other eBPF suites do: many distributions
+// Ensure mounts it where the directory exists and holds another file system, as the other eBPF suites do: many distributions
 // leave that to the first user. The lock keeps two processes from mounting over each other, which would hide the pins of the first.
-func (b bpffs) ensure(runDir string) error {
+func (b BPFFS) Ensure(runDir string) error {
 	if ok, err := b.mounted(); ok || err != nil {
 		return err
 	}
@@ -114,14 +116,14 @@ func (b bpffs) ensure(runDir string) error {
 		err = asOwner(b.root, b.mount)
 	}
 	if err != nil {
-		return loadapi.No("%s is not a bpffs and mounting one there fails: %v: mount it with \"mount -t bpf bpffs %s\"", b.path(), err, b.dir)
+		return loadapi.No("%s is not a bpffs and mounting one there fails: %v: mount it with \"mount -t bpf bpffs %s\"", b.Path(), err, b.Dir)
 	}
 	return nil
 }
 
-func (b bpffs) mount() error {
+func (b BPFFS) mount() error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RELATIME
-	return unix.Mount("bpffs", b.dir, "bpf", flags, "mode=0700")
+	return unix.Mount("bpffs", b.Dir, "bpf", flags, "mode=0700")
 }
 
 // asOwner runs f in the mount namespace that a root belongs to, on a thread that ends with it.
@@ -146,16 +148,25 @@ func asOwner(root string, f func() error) error {
 	return <-done
 }
 
-// askLasting asks whether the pins outlive the mounts of this process.
-func (b bpffs) askLasting() error {
+// AskLasting asks whether the pins outlive the mounts of this process.
+func (b BPFFS) AskLasting() error {
 	root := lastingRoot()
 	if root == "" || b.root != "" {
 		return nil
 	}
 	var own, lasting unix.Stat_t
 	ok, err := b.mounted()
-	if err == nil && ok && unix.Stat(b.dir, &own) == nil && unix.Stat(root+b.dir, &lasting) == nil && own.Dev == lasting.Dev {
+	if err == nil && ok && unix.Stat(b.Dir, &own) == nil && unix.Stat(root+b.Dir, &lasting) == nil && own.Dev == lasting.Dev {
 		return nil
 	}
 	return loadapi.No("the process runs in a mount namespace of its own")
+}
+
+// Look is ensure without mounting. A directory that waits for its mount is no reason to say no.
+func (b BPFFS) Look() error {
+	ok, err := b.mounted()
+	if err == nil && !ok {
+		err = fmt.Errorf("%s is not mounted yet: the first ADD does that", b.Dir)
+	}
+	return err
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package pintree
 
 import (
 	"errors"
@@ -13,31 +13,31 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 )
 
-// netnsInode is a symbolic link to nowhere, whose target is the inode of the tree's network namespace.
-func (p paths) netnsInode() string { return filepath.Join(p.dir, "netns_inode") }
+// NetnsInode is a symbolic link to nowhere, whose target is the inode of the tree's network namespace.
+func (p Paths) NetnsInode() string { return filepath.Join(p.Dir, "netns_inode") }
 
-func (p paths) makeNetnsInode() error {
+func (p Paths) makeNetnsInode() error {
 	inode, err := namespaceInode()
 	if err != nil {
 		return err
 	}
-	if err := os.Symlink(strconv.FormatUint(inode, 10), p.netnsInode()); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Symlink(strconv.FormatUint(inode, 10), p.NetnsInode()); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	return nil
 }
 
-// hasProcesses reports whether a process that can be seen is in the network namespace of the tree. The inode finds it, for that takes
+// HasProcesses reports whether a process that can be seen is in the network namespace of the tree. The inode finds it, for that takes
 // no more than a look at each process; the name decides, since an inode may be another namespace's by now.
-func (p paths) hasProcesses() bool {
-	home, err := os.Readlink(p.netnsInode())
+func (p Paths) HasProcesses() bool {
+	home, err := os.Readlink(p.NetnsInode())
 	if errors.Is(err, os.ErrNotExist) {
-		home, err = os.Readlink(filepath.Join(p.dir, "home")) // its name in version 1
+		home, err = os.Readlink(filepath.Join(p.Dir, "home")) // its name in version 1
 	}
 	if err != nil {
 		return false
 	}
-	processes, err := names("/proc")
+	processes, err := Names("/proc")
 	if err != nil {
 		return false
 	}
@@ -60,7 +60,7 @@ func (p paths) hasProcesses() bool {
 			return err
 		})
 		ns.Close()
-		if err != nil || name == filepath.Base(p.dir) {
+		if err != nil || name == filepath.Base(p.Dir) {
 			return true
 		}
 	}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hook is the table of the places where programs of Sluice run, and of the programs that go there. All rooms of the loader
+// use it. It attaches nothing.
+package hook
+
+import (
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
+)
+
+// ProgramPrefix begins the name of every program, map and filter of ours.
+const ProgramPrefix = "sl_"
+
+// Hook is a place on a device together with the program that goes there.
+type Hook struct {
+	Name    string // in pin names
+	Program string // as loaded; at most 15 characters, so that bpftool shows all of it
+	Egress  bool   // direction as the kernel sees the device
+	Rank    uint16 // among programs of ours that share a direction of a device: the smaller runs first
+}
+
+// A pod's packets come in at the host end of its device: what the pod sends is the host end's ingress.
+func FromPod() Hook    { return Hook{Name: "from_pod", Program: "sl_from_pod"} }
+func ToPod() Hook      { return Hook{Name: "to_pod", Program: "sl_to_pod", Egress: true} }
+func FromUplink() Hook { return Hook{Name: "from_uplink", Program: "sl_from_uplink"} }
+func ToUplink() Hook   { return Hook{Name: "to_uplink", Program: "sl_to_uplink", Egress: true} }
+
+// The same two for uplinks without Ethernet header: other constants, other names.
+func FromL3Uplink() Hook { return Hook{Name: "from_uplink", Program: "sl_from_l3dev"} }
+func ToL3Uplink() Hook {
+	return Hook{Name: "to_uplink", Program: "sl_to_l3dev", Egress: true}
+}
+
+// Programs on the pod's own device, inside its namespace.
+func NsEgress() Hook  { return Hook{Name: "ns_egress", Program: "sl_ns_egress", Egress: true} }
+func NsIngress() Hook { return Hook{Name: "ns_ingress", Program: "sl_ns_ingress"} }
+
+// edtRank is behind the programs that count and drop: a packet they drop must not take up time.
+const edtRank = 4
+
+// The program of limited rates, on whatever device has the fq qdisc.
+func EDT() Hook { return Hook{Name: "edt", Program: "sl_edt", Egress: true, Rank: edtRank} }
+
+func OfEDT() []Hook      { return []Hook{EDT()} }
+func OfPod() []Hook      { return []Hook{FromPod(), ToPod()} }
+func OfL3Uplink() []Hook { return []Hook{FromL3Uplink(), ToL3Uplink()} }
+func OfPodns() []Hook    { return []Hook{NsEgress(), NsIngress()} }
+
+// The deny list, before everything else on an uplink. It is an XDP link, not one of tc.
+func XDP() Hook { return Hook{Name: "xdp", Program: "sl_xdp_denylist"} }
+
+func All() []Hook {
+	return slices.Concat(AlwaysLoaded(), OfL3Uplink(), OfPodns())
+}
+
+// AlwaysLoaded are those whose programs every load verifies. The others' wait for a device that needs them (see lazyload.go).
+func AlwaysLoaded() []Hook {
+	return slices.Concat(OfPod(), OfUplink(false), OfEDT(), []Hook{XDP()})
+}
+
+// OfUplink are those of an uplink with or without Ethernet header (bare). They have the same places.
+func OfUplink(bare bool) []Hook {
+	if bare {
+		return OfL3Uplink()
+	}
+	return []Hook{FromUplink(), ToUplink()}
+}
+
+// Priority is the filter's, for programs on clsact.
+func (h Hook) Priority() uint16 { return filterPriority + h.Rank }
+
+func (h Hook) TCX() bpfsys.AttachType {
+	if h.Egress {
+		return bpfsys.TCXEgress
+	}
+	return bpfsys.TCXIngress
+}
+
+// Direction is the word of bpftool and tc.
+func (h Hook) Direction() string {
+	if h.Egress {
+		return "egress"
+	}
+	return "ingress"
+}
+
+// Socket is a socket call of the node's processes together with the program that goes there.
+type Socket struct {
+	Name    string // in pin names
+	Program string
+	Attach  bpfsys.AttachType
+}
+
+func Sockets() []Socket {
+	return []Socket{
+		{"connect4", "sl_connect4", bpfsys.CgroupInet4Connect},
+		{"connect6", "sl_connect6", bpfsys.CgroupInet6Connect},
+		{"sendmsg4", "sl_sendmsg4", bpfsys.CgroupUDP4Sendmsg},
+		{"sendmsg6", "sl_sendmsg6", bpfsys.CgroupUDP6Sendmsg},
+		{"recvmsg4", "sl_recvmsg4", bpfsys.CgroupUDP4Recvmsg},
+		{"recvmsg6", "sl_recvmsg6", bpfsys.CgroupUDP6Recvmsg},
+		{"getpeername4", "sl_peername4", bpfsys.CgroupInet4GetPeername},
+		{"getpeername6", "sl_peername6", bpfsys.CgroupInet6GetPeername},
+		{"sock_release", "sl_sock_release", bpfsys.CgroupInetSockRelease},
+	}
+}
+
+// Our place among the filters of a hook. Filters run in the order of priority: ours come after those that an administrator
+// gave a small number and before those the kernel numbered itself (from 49152). Handle and priority are "SL" in ASCII.
+const (
+	filterPriority = 0x534c
+	filterHandle   = 0x534c
+	filterRanks    = 8 // priorities from filterPriority on that are ours
+)
+
+func (h Hook) TCParent() uint32 {
+	if h.Egress {
+		return rtnl.HookEgress
+	}
+	return rtnl.HookIngress
+}
+
+// Filter is ours for the hook, without a program.
+func (h Hook) Filter() rtnl.BPFFilter {
+	return rtnl.BPFFilter{Parent: h.TCParent(), Priority: h.Priority(), Protocol: unix.ETH_P_ALL, Handle: filterHandle, Name: h.Program}
+}
+
+// IsOurs recognises a filter by place, kind and name.
+func IsOurs(f rtnl.FilterStatus) bool {
+	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-filterPriority < filterRanks &&
+		strings.HasPrefix(f.Program, ProgramPrefix)
+}
+
+// OldPrograms are the programs that had another name in version 1, by that name. Filters carry it too.
+var OldPrograms = map[string]Hook{
+	"sl_pod_egress":  FromPod(),
+	"sl_pod_ingress": ToPod(),
+	"sl_upl_ingress": FromUplink(),
+	"sl_upl_egress":  ToUplink(),
+	"sl_upl_in_bare": FromL3Uplink(),
+	"sl_upl_eg_bare": ToL3Uplink(),
+	"sl_own_egress":  NsEgress(),
+	"sl_own_ingress": NsIngress(),
+	"sl_xdp_uplink":  XDP(),
+}
+
+// ProgramNow returns the name that a program has now.
+func ProgramNow(name string) string {
+	if h, ok := OldPrograms[name]; ok {
+		return h.Program
+	}
+	return name
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pintree
+
+// Names of the maps that all programs share, in C and as pins. Which object holds which changes with the programs; a test
+// compares this list with all of them together.
+const (
+	MapEndpoints          = "sl_endpoints"
+	MapEpStats            = "sl_ep_stats"
+	MapNodeAddrs          = "sl_node_addrs"
+	MapUplinks            = "sl_uplinks"
+	MapNoMasqCIDRs        = "sl_nomasq_cidrs"
+	MapConntrack          = "sl_ct"
+	MapConntrackUnassured = "sl_ct_unassured"
+	MapHostPorts          = "sl_hostports"
+	MapReservedPorts      = "sl_rsvd_ports"
+	MapDropReasons        = "sl_drop_reasons"
+	mapFrags              = "sl_frags"
+	MapCacheEpoch         = "sl_cache_epoch"
+	MapLastClientPort     = "sl_last_cport"
+	MapHostUDP            = "sl_host_udp"
+
+	MapDropsByDevice = "sl_drops_by_dev"
+	MapDropEvents    = "sl_drop_events"
+	MapEventLease    = "sl_event_lease"
+	MapEventState    = "sl_event_state"
+
+	MapPodnsDevices      = "sl_ns_devices"
+	MapPolicies          = "sl_policies"
+	MapDevicePolicy      = "sl_dev_policy"
+	MapEDTLimits         = "sl_edt_limits"
+	MapEDTCIDRs          = "sl_edt_cidrs"
+	MapDenylist          = "sl_denylist"
+	MapSockLBConn        = "sl_socklb_conn"
+	MapSockLBUDP         = "sl_socklb_udp"
+	MapHostPortAllowlist = "sl_hp_allowlist"
+)
+
+func SharedMaps() []string {
+	return []string{
+		MapEndpoints, MapEpStats, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
+		MapPodnsDevices, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist,
+		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,
+	}
+}
