@@ -4,6 +4,7 @@ package loader
 
 import (
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
 
 // InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
@@ -21,3 +22,28 @@ const PinVersion = pintree.PinVersion
 
 // DefaultRunDir is where decisions and locks are kept.
 const DefaultRunDir = pintree.DefaultRunDir
+
+// Answer is what a probe found.
+type Answer = programs.Answer
+
+// The three answers. AnswerUnclear means that the probe could not be carried out; it never decides against eBPF.
+const (
+	AnswerYes     = programs.AnswerYes
+	AnswerNo      = programs.AnswerNo
+	AnswerUnclear = programs.AnswerUnclear
+)
+
+// Probe is one question to the kernel.
+type Probe = programs.Probe
+
+// AttachModes say by what programs hang on devices: "tcx" or "clsact".
+type AttachModes = programs.AttachModes
+
+// ConfigStatus is the configuration in force.
+type ConfigStatus = programs.ConfigStatus
+
+// HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
+// no is asked again, since modules get loaded.
+func (d *Datapath) HasFQ() (bool, string) {
+	return programs.New(d.tree).HasFQ()
+}

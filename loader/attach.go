@@ -13,16 +13,11 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
-)
-
-// By what a program hangs on a device.
-const (
-	howTCX    = "tcx"
-	howClsact = "clsact"
 )
 
 // attacher attaches and detaches under the writers' lock, and looks at the node with the same socket. It opens that and the
@@ -59,7 +54,7 @@ func (a *attacher) program(h hook.Hook) (*bpfsys.Program, error) {
 		}
 		a.dir = dir
 	}
-	p, err := a.d.programFor(a.dir, h)
+	p, err := programs.New(a.d.tree).Program(a.dir, h)
 	if err == nil {
 		a.programs[h.Program] = p
 	}
@@ -93,14 +88,14 @@ func (a *attacher) gone(index int) bool {
 func (a *attacher) order(pod bool) []string {
 	switch a.d.tree.Config.Attach {
 	case nodeconf.AttachTCX:
-		return []string{howTCX}
+		return []string{hook.HowTCX}
 	case nodeconf.AttachClsact:
-		return []string{howClsact}
+		return []string{hook.HowClsact}
 	}
 	if pod {
-		return []string{howClsact, howTCX}
+		return []string{hook.HowClsact, hook.HowTCX}
 	}
-	return []string{howTCX, howClsact}
+	return []string{hook.HowTCX, hook.HowClsact}
 }
 
 // attach hangs the programs of hooks on the device index, or puts them in place of older ones. What it did before an error it
@@ -139,7 +134,7 @@ func cannot(err error) bool {
 }
 
 func (a *attacher) attachBy(how string, index int, hooks []hook.Hook) error {
-	if how == howTCX {
+	if how == hook.HowTCX {
 		return a.attachTCX(index, hooks)
 	}
 	return a.attachClsact(index, hooks)
@@ -301,7 +296,7 @@ func (a *attacher) putFilter(c *tcConn, index int, h hook.Hook, fresh bool) (rep
 
 // detachOther removes what the other way had attached, after this way has taken over.
 func (a *attacher) detachOther(how string, index int, hooks []hook.Hook) error {
-	if how == howTCX {
+	if how == hook.HowTCX {
 		if !pintree.Exists(a.d.tree.Paths.ClsactMark(index)) {
 			return nil
 		}
@@ -368,7 +363,7 @@ func (a *attacher) at(index int, h hook.Hook) (attached, error) {
 			return attached{}, err
 		}
 		if info.IsTCX() && int(info.Ifindex) == index {
-			return attached{how: howTCX, id: info.Program}, nil
+			return attached{how: hook.HowTCX, id: info.Program}, nil
 		}
 	}
 	c, err := a.conn()
@@ -379,7 +374,7 @@ func (a *attacher) at(index int, h hook.Hook) (attached, error) {
 	if err != nil || !found || !f.is(h) {
 		return attached{}, err
 	}
-	return attached{how: howClsact, id: f.id}, nil
+	return attached{how: hook.HowClsact, id: f.id}, nil
 }
 
 // healthy reports whether every hook has a program of ours.

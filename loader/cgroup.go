@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -189,7 +190,7 @@ func (d *Datapath) sockPrograms(s *LocalStatus, dir string, id uint64) error {
 				p.ID = at.program
 			}
 		}
-		want, err := pinnedID(dir, h.Program)
+		want, err := programs.ID(dir, h.Program)
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -28,7 +29,7 @@ func TestPrivilegedKillWhileOldSetGoes(t *testing.T) {
 			e.uplink()
 			d := e.open()
 			e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
-			k, err := d.constants()
+			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
 			// The names of sets have no order: this one is found first.
 			old := d.tree.Paths.BuildDir("0000000000000000")
@@ -43,12 +44,12 @@ func TestPrivilegedKillWhileOldSetGoes(t *testing.T) {
 			}
 			d2 := e.open()
 			e.ok(d2.Enable(e.ctx, e.pod("pod2", "10.1.0.3/16"), FeaturePublish))
-			if diff := cmp.Diff([]string{pintree.BuildPrefix + k.build()}, mustNames(t, d2.tree.Paths.Progs())); diff != "" {
+			if diff := cmp.Diff([]string{pintree.BuildPrefix + k.Build()}, mustNames(t, d2.tree.Paths.Progs())); diff != "" {
 				t.Errorf("programs: %s", diff)
 			}
 			s, err := d2.Status(e.ctx)
 			e.ok(err)
-			want, err := pinnedID(d2.tree.Paths.BuildDir(k.build()), hook.FromPod().Program)
+			want, err := programs.ID(d2.tree.Paths.BuildDir(k.Build()), hook.FromPod().Program)
 			e.ok(err)
 			for _, dev := range s.Devices {
 				for _, p := range dev.Programs {
@@ -73,10 +74,10 @@ func TestPrivilegedLoadKilledAndTakenBack(t *testing.T) {
 	o.Config = &changed
 	other, err := newDatapath(o)
 	e.ok(err)
-	k, err := other.constants()
+	k, err := programs.New(other.tree).Constants()
 	e.ok(err)
-	fresh := other.tree.Paths.FreshDir(k.build())
-	e.ok(other.loadPrograms(e.ctx, k, randomConsts(), fresh))
+	fresh := other.tree.Paths.FreshDir(k.Build())
+	e.ok(programs.New(other.tree).LoadFresh(e.ctx, k, nil, fresh))
 	e.ok(other.replaceAttached(e.ctx, fresh))
 	e.ok(other.Close())
 
@@ -209,7 +210,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 // does the upgrade take from the device what it has of us.
 func TestPrivilegedUpgradeStrangerOnHostEnd(t *testing.T) {
 	e := newEnv(t)
-	setAttach(&e.o, howClsact)
+	setAttach(&e.o, hook.HowClsact)
 	e.uplink()
 	d := e.open()
 	spoiled, whole := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16")
@@ -232,7 +233,7 @@ func TestPrivilegedUpgradeStrangerOnHostEnd(t *testing.T) {
 	}
 	a := d2.attacher("")
 	defer a.Close()
-	for h, want := range map[hook.Hook]string{ours: howClsact, taken: ""} {
+	for h, want := range map[hook.Hook]string{ours: hook.HowClsact, taken: ""} {
 		at, err := a.at(spoiled.HostIfindex, h)
 		e.ok(err)
 		if at.how != want {

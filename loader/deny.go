@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
@@ -235,7 +236,7 @@ func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, err := d.programIDs()
+	ids, err := programs.New(d.tree).ProgramIDs()
 	if err != nil {
 		return nil, err
 	}

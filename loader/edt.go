@@ -95,18 +95,6 @@ func (s RateLimit) validate() error {
 	return nil
 }
 
-// HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
-// no is asked again, since modules get loaded.
-func (d *Datapath) HasFQ() (bool, string) {
-	if st, err := d.readState(); err == nil && probes(st.Probes).yes(probeFQ) {
-		return true, ""
-	}
-	if err := askFQ(); err != nil {
-		return false, err.Error()
-	}
-	return true, ""
-}
-
 // edtMaps are the views of the maps about limits.
 type edtMaps struct {
 	limits edt.Limits

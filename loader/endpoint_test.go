@@ -46,13 +46,13 @@ func TestPrivilegedEnableDisable(t *testing.T) {
 		attach      string
 		pod, uplink string
 	}{
-		{"auto", howClsact, uplinkWay()},
-		{"tcx", howTCX, howTCX},
-		{"clsact", howClsact, howClsact},
+		{"auto", hook.HowClsact, uplinkWay()},
+		{"tcx", hook.HowTCX, hook.HowTCX},
+		{"clsact", hook.HowClsact, hook.HowClsact},
 	}
 	for _, tt := range tests {
 		t.Run(tt.attach, func(t *testing.T) {
-			if tt.attach == howTCX {
+			if tt.attach == hook.HowTCX {
 				require.TCX(t)
 			}
 			e := newEnv(t)
@@ -148,7 +148,7 @@ func TestPrivilegedSetMAC(t *testing.T) {
 func TestPrivilegedDisableWithoutDevice(t *testing.T) {
 	for _, how := range []string{"tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
-			if how == howTCX {
+			if how == hook.HowTCX {
 				require.TCX(t)
 			}
 			e := newEnv(t)
@@ -295,7 +295,7 @@ func pins(e *env) []string {
 func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 	for _, how := range []string{"auto", "tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
-			if how == howTCX {
+			if how == hook.HowTCX {
 				require.TCX(t)
 			}
 			e := newEnv(t)
@@ -417,7 +417,7 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	if after.how != before.how {
 		t.Errorf("the uplink has its programs by %q, had them by %q", after.how, before.how)
 	}
-	if own, err := again.attacher("").at(ep.HostIfindex, hook.ToPod()); err != nil || own.how != howClsact {
+	if own, err := again.attacher("").at(ep.HostIfindex, hook.ToPod()); err != nil || own.how != hook.HowClsact {
 		t.Errorf("the pod's device has its programs by %q: %v", own.how, err)
 	}
 }

@@ -125,9 +125,9 @@ func (e *env) elsewhere() func(f func() error) error {
 // uplinkWay is by what an uplink is attached by default on this kernel.
 func uplinkWay() string {
 	if bpfsys.KernelAtLeast(6, 6) {
-		return howTCX
+		return hook.HowTCX
 	}
-	return howClsact
+	return hook.HowClsact
 }
 
 // eventually waits for something the kernel does in its own time.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -184,12 +185,12 @@ func defunct(pin string) (bool, error) {
 // collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
 // them have lost their device. A tree without links is left alone; so is one whose lock is held, or that a process lives in.
 func (d *Datapath) collectNamespaces(ctx context.Context) error {
-	errs := []error{d.migrateLocked()}
+	errs := []error{programs.New(d.tree).MigrateLocked()}
 	for _, base := range []string{filepath.Dir(d.tree.Paths.Dir), filepath.Dir(d.tree.Paths.OldDir())} {
 		trees, err := pintree.Names(base)
 		errs = append(errs, err)
 		for _, ns := range trees {
-			p := pintree.NewPaths(d.tree.RunDir, d.tree.Paths.Bpffs, ns)
+			p := pintree.NewPaths(d.tree.RunDir, d.tree.Paths.BPFFS, ns)
 			if ctx.Err() != nil || p.Dir == d.tree.Paths.Dir {
 				continue
 			}

@@ -22,7 +22,7 @@ import (
 func TestPrivilegedGC(t *testing.T) {
 	for _, how := range []string{"auto", "tcx"} {
 		t.Run(how, func(t *testing.T) {
-			if how == howTCX {
+			if how == hook.HowTCX {
 				require.TCX(t)
 			}
 			e := newEnv(t)

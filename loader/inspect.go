@@ -13,13 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
-
-// howXDP is the third way to hang a program on a device.
-const howXDP = "xdp"
 
 // Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
 // writes nothing down and mounts nothing, so it may be called on a node that nobody has loaded anything on.
@@ -29,20 +26,7 @@ func Survey(ctx context.Context, o Options) (report []Probe, cgroup string, err 
 		return nil, "", err
 	}
 	defer d.Close()
-	questions, err := d.questions(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	for i, q := range questions {
-		if q.name == probeBPFFS {
-			questions[i].ask = func() error { return d.tree.Paths.Bpffs.Look() }
-		}
-	}
-	cgroup, err = d.tree.CgroupRoot()
-	if errors.Is(err, pintree.ErrNoCgroup) {
-		cgroup, err = "", nil
-	}
-	return d.require(runProbes(questions)), d.tree.CgroupName(cgroup), err
+	return programs.New(d.tree).Survey(ctx)
 }
 
 // HookedProgram is a program on a device, whosever.
@@ -81,7 +65,7 @@ func Hooks(indices []int) ([]HookPrograms, error) {
 			return nil, err
 		}
 		if l.XDP.Mode != "" {
-			out = append(out, HookPrograms{index, howXDP, []HookedProgram{program(l.XDP.ID, howXDP)}})
+			out = append(out, HookPrograms{index, hook.HowXDP, []HookedProgram{program(l.XDP.ID, hook.HowXDP)}})
 		}
 		for _, hk := range []hook.Hook{hook.FromUplink(), hook.ToUplink()} { // one for each direction
 			at := HookPrograms{Ifindex: index, Hook: hk.Direction()}
@@ -127,7 +111,7 @@ func tcxPrograms(index int, h hook.Hook) ([]HookedProgram, error) {
 	}
 	var out []HookedProgram
 	for _, id := range ids {
-		out = append(out, program(id, howTCX))
+		out = append(out, program(id, hook.HowTCX))
 	}
 	return out, nil
 }
@@ -140,7 +124,7 @@ func allFilters(h *rtnl.Handle, index int, at hook.Hook) ([]HookedProgram, error
 	}
 	var out []HookedProgram
 	for _, f := range filters {
-		out = append(out, HookedProgram{How: howClsact, Kind: f.Kind, Prio: int(f.Priority), To: f.RedirectTo, Ours: hook.IsOurs(f), Name: f.Program, ID: f.ProgramID})
+		out = append(out, HookedProgram{How: hook.HowClsact, Kind: f.Kind, Prio: int(f.Priority), To: f.RedirectTo, Ours: hook.IsOurs(f), Name: f.Program, ID: f.ProgramID})
 	}
 	slices.SortStableFunc(out, func(a, b HookedProgram) int { return cmp.Compare(a.Prio, b.Prio) })
 	return out, nil

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
 
 // A survey gives the answers of a load and leaves a node as it is.
@@ -34,9 +36,9 @@ func TestPrivilegedSurvey(t *testing.T) {
 		if p != s.Probes[i] {
 			t.Errorf("after the load the survey says %+v, the load said %+v", p, s.Probes[i])
 		}
-		if want := before[i]; p.Name != probeBPFFS && p != want {
+		if want := before[i]; p.Name != programs.ProbeBPFFS && p != want {
 			t.Errorf("before the load %+v, after it %+v", want, p)
-		} else if p.Name == probeBPFFS && (want.Answer != AnswerUnclear || p.Answer != AnswerYes) {
+		} else if p.Name == programs.ProbeBPFFS && (want.Answer != AnswerUnclear || p.Answer != AnswerYes) {
 			t.Errorf("bpffs: before the load %+v, after it %+v", want, p)
 		}
 	}

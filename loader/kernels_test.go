@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
@@ -25,9 +27,9 @@ type kernelRow struct {
 
 // kernelTable is in order. docs/kernels.md shows what the matrix found.
 var kernelTable = []kernelRow{
-	{5, 10, AnswerNo, AnswerNo, AnswerNo, howClsact, howClsact},
-	{6, 1, AnswerNo, AnswerYes, AnswerYes, howClsact, howClsact}, // the flag is of 6.7, and stable kernels have taken it over
-	{6, 6, AnswerYes, AnswerYes, AnswerYes, howTCX, howClsact},
+	{5, 10, AnswerNo, AnswerNo, AnswerNo, hook.HowClsact, hook.HowClsact},
+	{6, 1, AnswerNo, AnswerYes, AnswerYes, hook.HowClsact, hook.HowClsact}, // the flag is of 6.7, and stable kernels have taken it over
+	{6, 6, AnswerYes, AnswerYes, AnswerYes, hook.HowTCX, hook.HowClsact},
 }
 
 // predicted returns the row of the running kernel.
@@ -67,7 +69,7 @@ func TestPrivilegedProbesMatchTable(t *testing.T) {
 		t.Errorf("backend %s: %s", s.Backend, s.Reason)
 	}
 	for _, p := range s.Probes {
-		answer := map[string]Answer{probeTCX: want.tcx, probeFIBSrc: want.fibSrc, probeCoarse: want.coarse, probeMountNS: AnswerNo, probeJIT: AnswerUnclear}[p.Name]
+		answer := map[string]Answer{programs.ProbeTCX: want.tcx, programs.ProbeFIBSrc: want.fibSrc, programs.ProbeCoarse: want.coarse, programs.ProbeMountNS: AnswerNo, programs.ProbeJIT: AnswerUnclear}[p.Name]
 		if answer == "" {
 			answer = AnswerYes
 		}
@@ -89,10 +91,10 @@ func TestPrivilegedProbesMatchTable(t *testing.T) {
 // fromAnswers is what must follow from what an unknown kernel answered.
 func fromAnswers(row kernelRow, report []Probe) kernelRow {
 	for _, p := range report {
-		if p.Name == probeTCX {
-			row.tcx, row.uplinks = p.Answer, howTCX
+		if p.Name == programs.ProbeTCX {
+			row.tcx, row.uplinks = p.Answer, hook.HowTCX
 			if p.Answer == AnswerNo {
-				row.uplinks = howClsact
+				row.uplinks = hook.HowClsact
 			}
 		}
 	}

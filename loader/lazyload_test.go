@@ -16,13 +16,14 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
 
 // A load makes every map, though some of the programs that use them come later.
 func TestLoadMakesEveryMap(t *testing.T) {
-	specs := specsOf(t, alwaysLoaded())
+	specs := specsOf(t, programs.AlwaysLoaded())
 	made := make(map[string]bool)
 	for _, spec := range specs {
 		for name := range spec.Maps {
@@ -40,7 +41,7 @@ func TestLoadMakesEveryMap(t *testing.T) {
 func TestEveryHookHasAnObject(t *testing.T) {
 	all := everyObject()
 	for _, h := range hook.All() {
-		if always, later := slices.Contains(alwaysLoaded(), h.Program), onDemand(h) != nil; always == later || all[h.Program] == nil {
+		if always, later := slices.Contains(programs.AlwaysLoaded(), h.Program), programs.OnDemand(h) != nil; always == later || all[h.Program] == nil {
 			t.Errorf("%s: at every load %t, on demand %t, an object %t", h.Program, always, later, all[h.Program] != nil)
 		}
 	}
@@ -55,18 +56,6 @@ func TestEveryHookHasAnObject(t *testing.T) {
 	}
 }
 
-func TestDrawnIsReadBack(t *testing.T) {
-	dir := t.TempDir()
-	want := randomConsts()
-	want.netns, want.fibSrc = 1<<63+5, true
-	if err := os.Symlink(want.String(), filepath.Join(dir, pintree.LoadConstsName)); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := constsOf(dir); err != nil || got != want {
-		t.Errorf("%+v, %v; want %+v", got, err, want)
-	}
-}
-
 // onDemandPins lists the programs in force that not every load has.
 func onDemandPins(t *testing.T, d *Datapath) []string {
 	t.Helper()
@@ -75,7 +64,9 @@ func onDemandPins(t *testing.T, d *Datapath) []string {
 		t.Fatal(err)
 	}
 	return slices.DeleteFunc(mustNames(t, dir), func(name string) bool {
-		return !slices.ContainsFunc(hook.All(), func(h hook.Hook) bool { return h.Program == name && onDemand(h) != nil })
+		return !slices.ContainsFunc(hook.All(), func(h hook.Hook) bool {
+			return h.Program == name && slices.Contains(slices.Concat(hook.OfL3Uplink(), hook.OfPodns()), h)
+		})
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
 
 // A process killed at any moment of its first load leaves what the next one repairs.
@@ -32,9 +33,9 @@ func TestPrivilegedKillWhileLoading(t *testing.T) {
 	}
 	d := e.open()
 	e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
-	k, err := d.constants()
+	k, err := programs.New(d.tree).Constants()
 	e.ok(err)
-	if diff := cmp.Diff([]string{pintree.BuildPrefix + k.build()}, mustNames(t, d.tree.Paths.Progs())); diff != "" {
+	if diff := cmp.Diff([]string{pintree.BuildPrefix + k.Build()}, mustNames(t, d.tree.Paths.Progs())); diff != "" {
 		t.Errorf("seed %d, programs: %s", seed, diff)
 	}
 	if got := hooksOf(e, d, e.index("eth0")); len(got) != 2 {

@@ -19,10 +19,10 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
@@ -53,13 +53,13 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 		t.Logf("%-28s %-8s %s", p.Name, p.Answer, p.Reason)
 		want := AnswerYes
 		switch {
-		case p.Name == probeTCX && !bpfsys.KernelAtLeast(6, 6) || p.Name == probeCoarse && !bpfsys.KernelAtLeast(5, 11):
+		case p.Name == programs.ProbeTCX && !bpfsys.KernelAtLeast(6, 6) || p.Name == programs.ProbeCoarse && !bpfsys.KernelAtLeast(5, 11):
 			want = AnswerNo
-		case p.Name == probeFIBSrc && !bpfsys.KernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
+		case p.Name == programs.ProbeFIBSrc && !bpfsys.KernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
 			continue
-		case p.Name == probeFQ && p.Answer != AnswerUnclear: // a module that not every kernel has
+		case p.Name == programs.ProbeFQ && p.Answer != AnswerUnclear: // a module that not every kernel has
 			continue
-		case p.Name == probeMountNS || p.Name == probeJIT: // say where the test runs
+		case p.Name == programs.ProbeMountNS || p.Name == programs.ProbeJIT: // say where the test runs
 			continue
 		}
 		if p.Answer != want {
@@ -144,7 +144,7 @@ func TestMapNames(t *testing.T) {
 func TestPrivilegedUpgradeKeepsMapsAndDevices(t *testing.T) {
 	for _, how := range []string{"auto", "tcx", "clsact"} {
 		t.Run(how, func(t *testing.T) {
-			if how == howTCX {
+			if how == hook.HowTCX {
 				require.TCX(t)
 			}
 			e := newEnv(t)
@@ -187,7 +187,7 @@ func TestPrivilegedIncompatibleMapIsRefused(t *testing.T) {
 	e := newEnv(t)
 	d, err := newDatapath(e.o)
 	e.ok(err)
-	e.ok(d.tree.Paths.Bpffs.Ensure(e.o.RunDir))
+	e.ok(d.tree.Paths.BPFFS.Ensure(e.o.RunDir))
 	e.ok(d.tree.Paths.Make())
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: pintree.MapEndpoints, Type: ebpf.Hash, KeySize: 16, ValueSize: 8, MaxEntries: 4})
 	e.ok(err)
@@ -233,23 +233,23 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 			e.ok(m.Close())
 		}},
 		{"programs pinned, not committed", func(e *env, d *Datapath) {
-			k, err := d.constants()
+			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
-			e.ok(os.Rename(d.tree.Paths.BuildDir(k.build()), d.tree.Paths.FreshDir(k.build())))
-			e.ok(os.Remove(filepath.Join(d.tree.Paths.FreshDir(k.build()), "sl_from_pod")))
+			e.ok(os.Rename(d.tree.Paths.BuildDir(k.Build()), d.tree.Paths.FreshDir(k.Build())))
+			e.ok(os.Remove(filepath.Join(d.tree.Paths.FreshDir(k.Build()), "sl_from_pod")))
 		}},
 		{"committed, decision lost", func(e *env, d *Datapath) {
-			k, err := d.constants()
+			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
 			e.ok(os.RemoveAll(e.o.RunDir))
 		}},
 		{"old build still there", func(e *env, d *Datapath) {
-			k, err := d.constants()
+			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
-			e.ok(os.Rename(d.tree.Paths.BuildDir(k.build()), d.tree.Paths.BuildDir("0123456789abcdef")))
+			e.ok(os.Rename(d.tree.Paths.BuildDir(k.Build()), d.tree.Paths.BuildDir("0123456789abcdef")))
 		}},
 	}
 	for _, tt := range tests {
@@ -258,15 +258,15 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 			e.uplink()
 			d, err := newDatapath(e.o)
 			e.ok(err)
-			e.ok(d.tree.Paths.Bpffs.Ensure(e.o.RunDir))
+			e.ok(d.tree.Paths.BPFFS.Ensure(e.o.RunDir))
 			e.ok(d.tree.Paths.Make())
 			tt.crash(e, d)
 			e.ok(d.Close())
 
 			d = e.open()
-			k, err := d.constants()
+			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
-			if diff := cmp.Diff([]string{pintree.BuildPrefix + k.build()}, mustNames(t, d.tree.Paths.Progs())); diff != "" {
+			if diff := cmp.Diff([]string{pintree.BuildPrefix + k.Build()}, mustNames(t, d.tree.Paths.Progs())); diff != "" {
 				t.Errorf("programs: %s", diff)
 			}
 			e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
@@ -296,31 +296,31 @@ func TestPrivilegedUnavailable(t *testing.T) {
 
 // What the kernel refused a short while ago is not asked again; anything that may have changed is.
 func TestPrivilegedRefusalIsRemembered(t *testing.T) {
-	kernelSaidNo := []Probe{{Name: probeRedirectPeer, Answer: AnswerNo, Reason: "by the test", Required: true}}
+	kernelSaidNo := []Probe{{Name: programs.ProbeRedirectPeer, Answer: AnswerNo, Reason: "by the test", Required: true}}
 	tests := []struct {
 		name   string
-		change func(s *state)
+		change func(s *programs.Decision)
 		again  bool
 	}{
-		{"the same question", func(*state) {}, false},
-		{"nearly too long ago", func(s *state) { s.Decided = time.Now().Add(-refusalAge + time.Minute) }, false},
-		{"too long ago", func(s *state) { s.Decided = time.Now().Add(-refusalAge - time.Second) }, true},
-		{"in the future", func(s *state) { s.Decided = time.Now().Add(time.Hour) }, true},
-		{"another boot", func(s *state) { s.BootID = "other" }, true},
-		{"another kernel", func(s *state) { s.Kernel = "other" }, true},
-		{"another build or configuration", func(s *state) { s.Asked = "other" }, true},
-		{"a bpffs that is there by now", func(s *state) { s.Probes[0].Name = probeBPFFS }, true},
-		{"capabilities that this process has", func(s *state) { s.Probes[0].Name = probeCaps }, true},
+		{"the same question", func(*programs.Decision) {}, false},
+		{"nearly too long ago", func(s *programs.Decision) { s.Decided = time.Now().Add(-programs.RefusalAge + time.Minute) }, false},
+		{"too long ago", func(s *programs.Decision) { s.Decided = time.Now().Add(-programs.RefusalAge - time.Second) }, true},
+		{"in the future", func(s *programs.Decision) { s.Decided = time.Now().Add(time.Hour) }, true},
+		{"another boot", func(s *programs.Decision) { s.BootID = "other" }, true},
+		{"another kernel", func(s *programs.Decision) { s.Kernel = "other" }, true},
+		{"another build or configuration", func(s *programs.Decision) { s.Asked = "other" }, true},
+		{"a bpffs that is there by now", func(s *programs.Decision) { s.Probes[0].Name = programs.ProbeBPFFS }, true},
+		{"capabilities that this process has", func(s *programs.Decision) { s.Probes[0].Name = programs.ProbeCaps }, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			e := newEnv(t)
 			d, err := newDatapath(e.o)
 			e.ok(err)
-			k, err := d.constants()
+			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
-			s := &state{Backend: backendNone, Reason: "by the test", Asked: d.probeKey(k), Probes: slices.Clone(kernelSaidNo)}
-			e.ok(d.writeState(s))
+			s := &programs.Decision{Backend: programs.BackendNone, Reason: "by the test", Asked: programs.New(d.tree).ProbeKey(k), Probes: slices.Clone(kernelSaidNo)}
+			e.ok(programs.New(d.tree).WriteState(s))
 			tt.change(s)
 			raw, err := json.Marshal(s)
 			e.ok(err)
@@ -341,12 +341,12 @@ func TestPrivilegedRefusalIsWrittenDown(t *testing.T) {
 	e := newEnv(t)
 	d, err := newDatapath(e.o)
 	e.ok(err)
-	k, err := d.constants()
+	k, err := programs.New(d.tree).Constants()
 	e.ok(err)
-	if err := d.refuse(k, nil, fmt.Errorf("%w: sl_from_pod", loadapi.ErrRefused)); !errors.Is(err, ErrUnavailable) {
+	if err := programs.New(d.tree).Refuse(k, nil, fmt.Errorf("%w: sl_from_pod", loadapi.ErrRefused)); !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
-	if err := d.cachedRefusal(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
+	if err := programs.New(d.tree).CachedRefusal(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
 		t.Errorf("remembered as %v", err)
 	}
 }
@@ -357,7 +357,7 @@ func TestPrivilegedUnloadOfAnythingLeft(t *testing.T) {
 	e.ok(Unload(e.ctx, e.o))
 	d, err := newDatapath(e.o)
 	e.ok(err)
-	e.ok(d.tree.Paths.Bpffs.Ensure(e.o.RunDir))
+	e.ok(d.tree.Paths.BPFFS.Ensure(e.o.RunDir))
 	e.ok(d.tree.Paths.Make())
 	if _, err := OpenExisting(e.ctx, e.o); !errors.Is(err, ErrNotLoaded) {
 		t.Errorf("OpenExisting: %v", err)
@@ -365,52 +365,5 @@ func TestPrivilegedUnloadOfAnythingLeft(t *testing.T) {
 	e.ok(Unload(e.ctx, e.o))
 	if left := pins(e); len(left) != 0 {
 		t.Errorf("left: %v", left)
-	}
-}
-
-// A way of attaching that the operator asks for and the kernel lacks decides against eBPF at Open, not at the first device.
-func TestRequire(t *testing.T) {
-	report := func(tcx, clsact Answer) probes {
-		return probes{{Name: probeTCX, Answer: tcx}, {Name: probeClsact, Answer: clsact}}
-	}
-	tests := []struct {
-		attach      nodeconf.Attach
-		tcx, clsact Answer
-		missing     int
-	}{
-		{nodeconf.AttachAuto, AnswerNo, AnswerYes, 0},
-		{nodeconf.AttachAuto, AnswerYes, AnswerNo, 0},
-		{nodeconf.AttachAuto, AnswerNo, AnswerNo, 1},
-		{nodeconf.AttachAuto, AnswerNo, AnswerUnclear, 0},
-		{nodeconf.AttachTCX, AnswerNo, AnswerYes, 1},
-		{nodeconf.AttachClsact, AnswerYes, AnswerNo, 1},
-		{nodeconf.AttachClsact, AnswerNo, AnswerYes, 0},
-	}
-	for _, tt := range tests {
-		d := &Datapath{&pintree.Tree{Config: nodeconf.Default()}}
-		d.tree.Config.Attach = tt.attach
-		if got := d.require(report(tt.tcx, tt.clsact)).missing(); len(got) != tt.missing {
-			t.Errorf("%s, tcx %s, clsact %s: missing %v", tt.attach, tt.tcx, tt.clsact, got)
-		}
-	}
-}
-
-// Only a definite no of a requirement decides; unclear does not.
-func TestAnswers(t *testing.T) {
-	ask := func(err error) func() error { return func() error { return err } }
-	report := runProbes([]question{
-		{"yes", "", true, ask(nil)},
-		{"unclear", "", true, ask(errors.New("no idea"))},
-		{"no, not needed", "slower", false, ask(loadapi.No("old kernel"))},
-	})
-	if len(report.missing()) != 0 {
-		t.Errorf("missing: %+v", report.missing())
-	}
-	if !strings.Contains(report.reason(), "unclear") || report[2].Consequence != "slower" {
-		t.Errorf("%q, %+v", report.reason(), report)
-	}
-	report = append(report, question{"needed", noDatapath, true, ask(loadapi.No("%d bits missing", 3))}.run())
-	if got := report.reason(); got != "needed: 3 bits missing" {
-		t.Errorf("reason %q", got)
 	}
 }

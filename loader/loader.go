@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -59,19 +60,19 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if b := d.tree.Config.Backend; b != nodeconf.BackendAuto && b != nodeconf.BackendEBPF {
 		return nil, fmt.Errorf("%w: the node configuration asks for the backend %q", ErrUnavailable, b)
 	}
-	cfg, err := d.constants()
+	cfg, err := programs.New(d.tree).Constants()
 	if err != nil {
 		return nil, err
 	}
 	foreign := d.tree.Paths.CheckOwners()
-	if foreign == nil && d.tree.Paths.Loaded(cfg.build()) {
+	if foreign == nil && d.tree.Paths.Loaded(cfg.Build()) {
 		return d, nil
 	}
-	if err := d.cachedRefusal(cfg); err != nil {
+	if err := programs.New(d.tree).CachedRefusal(cfg); err != nil {
 		return nil, err
 	}
 	// Root of another user namespace, which sees the owner of nothing, cannot load anyway: netfilter takes over.
-	if foreign != nil && askCapabilities() == nil {
+	if foreign != nil && programs.AskCapabilities() == nil {
 		return nil, foreign
 	}
 	unlock, err := d.tree.Lock(ctx)
@@ -79,10 +80,10 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := d.migrateLocked(); err != nil {
+	if err := programs.New(d.tree).MigrateLocked(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	if d.tree.Paths.Loaded(cfg.build()) { // somebody else loaded it while we waited
+	if d.tree.Paths.Loaded(cfg.Build()) { // somebody else loaded it while we waited
 		return d, nil
 	}
 	if err := d.load(ctx, cfg); err != nil {
@@ -102,7 +103,7 @@ func OpenExisting(ctx context.Context, o Options) (*Datapath, error) {
 		return nil, err
 	}
 	if _, ok := d.tree.Paths.Committed(); !ok {
-		if err := d.migrate(ctx); err != nil {
+		if err := programs.New(d.tree).Migrate(ctx); err != nil {
 			return nil, err
 		}
 	}

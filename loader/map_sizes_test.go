@@ -5,7 +5,6 @@ package loader
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -15,54 +14,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
-
-func TestDefaultFlows(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		memory uint64
-		want   uint32
-	}{
-		{0, 16384}, {512 << 20, 16384}, {2<<30 - 1, 16384}, {2 << 30, 32768}, {7 << 30, 65536}, {8 << 30, 131072}, {1 << 42, 131072},
-	} {
-		if got := defaultFlows(tc.memory); got != tc.want {
-			t.Errorf("%d MiB: %d flows, want %d", tc.memory>>20, got, tc.want)
-		}
-	}
-}
-
-func TestMapSizes(t *testing.T) {
-	t.Parallel()
-	got, err := mapSizes(nodeconf.MapSizes{Conntrack: 5, HostPorts: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got[pintree.MapConntrack] != 5 || got[pintree.MapHostPorts] != 7 || got[pintree.MapConntrackUnassured] < minFlows/flowsPerNew {
-		t.Errorf("sizes %v", got)
-	}
-	if _, ok := got[pintree.MapEndpoints]; ok {
-		t.Error("endpoints have a size nobody asked for")
-	}
-}
-
-// What is said of a full map can be done: the key exists.
-func TestFullSaysWhatHelps(t *testing.T) {
-	t.Parallel()
-	for name, want := range map[string]string{
-		pintree.MapEndpoints: `raise "endpoints"`, pintree.MapPodnsDevices: `raise "endpoints"`, pintree.MapHostPorts: `raise "hostPorts"`,
-		pintree.MapUplinks: `"uplinks"`, pintree.MapNodeAddrs: "fixed", pintree.MapEpStats: "fixed", pintree.MapPolicies: "fixed",
-	} {
-		err := pintree.WrapFull(name, unix.E2BIG)
-		if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", name, err, want)
-		}
-		if strings.Contains(want, "raise") != strings.Contains(err.Error(), "mapSizes") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
 
 // memoryGoal is what all maps of a node may take at the largest defaults, bytes.
 const memoryGoal = 64 << 20
@@ -71,7 +24,7 @@ const memoryGoal = 64 << 20
 // take memory with their entries as if they were full.
 func TestPrivilegedMapMemory(t *testing.T) {
 	e := newEnv(t)
-	e.o.Config.MapSizes.Conntrack, e.o.Config.MapSizes.ConntrackUnassured = maxFlows, maxFlows/flowsPerNew
+	e.o.Config.MapSizes.Conntrack, e.o.Config.MapSizes.ConntrackUnassured = programs.MaxFlows, programs.MaxFlows/programs.FlowsPerNew
 	d := e.open()
 	entries, err := os.ReadDir(d.tree.Paths.Maps())
 	e.ok(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
@@ -67,11 +68,11 @@ func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
 	}
 	old = d.tree.Paths.OldDir()
 	same := func(name string) string { return name }
-	e.moveAll(d.tree.Paths.Maps(), filepath.Join(old, "maps"), func(name string) string { return nameBefore(oldMaps, name) })
+	e.moveAll(d.tree.Paths.Maps(), filepath.Join(old, "maps"), func(name string) string { return nameBefore(programs.OldMaps, name) })
 	for _, now := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
-		pin := filepath.Join(old, "maps", nameBefore(oldMaps, now))
+		pin := filepath.Join(old, "maps", nameBefore(programs.OldMaps, now))
 		e.ok(os.Remove(pin))
-		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 44, ValueSize: oldConntrackValue, MaxEntries: 16}) // as they were
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 44, ValueSize: programs.OldConntrackValue, MaxEntries: 16}) // as they were
 		e.ok(err)
 		e.ok(m.Pin(pin))
 		e.ok(m.Close())
@@ -81,14 +82,14 @@ func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
 		if !found || !strings.HasPrefix(name, "dev") {
 			return name
 		}
-		return device + "_" + nameBefore(oldHooks, at)
+		return device + "_" + nameBefore(programs.OldHooks, at)
 	})
 	e.moveAll(d.tree.Paths.Clsact(), filepath.Join(old, "clsact"), same)
 	e.moveAll(d.tree.Paths.Edt(), filepath.Join(old, "edt"), same)
 	e.moveAll(d.tree.Paths.RoutedDevs(), filepath.Join(old, "podside"), same)
 	e.moveAll(d.tree.Paths.Podns(), filepath.Join(old, "own"), same)
 	e.moveAll(d.tree.Paths.BuildDir(id), filepath.Join(old, "progs", pintree.BuildPrefix+"0123456789abcdef"), func(name string) string {
-		return programBefore(nameBefore(oldInSet, name))
+		return programBefore(nameBefore(programs.OldInSet, name))
 	})
 	e.ok(os.Rename(d.tree.Paths.NetnsInode(), filepath.Join(old, "home")))
 	e.ok(os.RemoveAll(filepath.Dir(d.tree.Paths.Dir)))
@@ -236,7 +237,7 @@ func TestPrivilegedMigrateUnload(t *testing.T) {
 func TestOldNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for old, now := range oldMaps {
+	for old, now := range programs.OldMaps {
 		if !slices.Contains(pintree.SharedMaps(), now) || slices.Contains(pintree.SharedMaps(), old) || seen[now] {
 			t.Errorf("map %s: %s", old, now)
 		}
@@ -249,7 +250,7 @@ func TestOldNames(t *testing.T) {
 		seen[h.Program] = true
 	}
 	for _, tt := range [][2]string{{"dev5_pod_egress", "dev5_from_pod"}, {"dev5_upl_ingress", "dev5_from_uplink"}, {"dev5_xdp", "dev5_xdp"}, {"cg_connect4", "cg_connect4"}} {
-		if got := linkNow(tt[0]); got != tt[1] {
+		if got := programs.LinkNow(tt[0]); got != tt[1] {
 			t.Errorf("%s: %s, want %s", tt[0], got, tt[1])
 		}
 	}

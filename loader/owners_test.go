@@ -76,14 +76,14 @@ func TestPrivilegedPinsOfAnotherUser(t *testing.T) {
 // Directories that another user may write to are refused by every way to open, and named.
 func TestPrivilegedPinsWritableByOthers(t *testing.T) {
 	for name, dir := range map[string]func(d *Datapath) string{
-		"sluice":        func(d *Datapath) string { return d.tree.Paths.Bpffs.Path() + "/sluice" },
+		"sluice":        func(d *Datapath) string { return d.tree.Paths.BPFFS.Path() + "/sluice" },
 		"version":       func(d *Datapath) string { return filepath.Dir(d.tree.Paths.Dir) },
 		"namespace":     func(d *Datapath) string { return d.tree.Paths.Dir },
 		"maps":          func(d *Datapath) string { return d.tree.Paths.Maps() },
 		"progs":         func(d *Datapath) string { return d.tree.Paths.Progs() },
 		"links":         func(d *Datapath) string { return d.tree.Paths.Links() },
 		"podns":         func(d *Datapath) string { return d.tree.Paths.Podns() },
-		"bpffs":         func(d *Datapath) string { return d.tree.Paths.Bpffs.Path() },
+		"bpffs":         func(d *Datapath) string { return d.tree.Paths.BPFFS.Path() },
 		"run directory": func(d *Datapath) string { return d.tree.RunDir },
 	} {
 		t.Run(name, func(t *testing.T) {

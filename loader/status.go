@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
@@ -39,7 +40,7 @@ func Decision(_ context.Context, o Options) (*Status, error) {
 }
 
 func (d *Datapath) decision() (*Status, error) {
-	st, err := d.readState()
+	st, err := programs.New(d.tree).ReadState()
 	if err != nil {
 		return nil, fmt.Errorf("%w: no decision: %w", ErrNotLoaded, err)
 	}
@@ -172,7 +173,7 @@ func (d *Datapath) lostGateways(h links, n *node) ([]netip.Addr, error) {
 }
 
 func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
-	ids, err := d.programIDs()
+	ids, err := programs.New(d.tree).ProgramIDs()
 	if err != nil {
 		return err
 	}
@@ -239,40 +240,6 @@ func sorted(set map[int]bool) []int {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// programIDs returns the kernel's ids of the committed programs, by name.
-func (d *Datapath) programIDs() (map[string]uint32, error) {
-	dir, err := d.tree.CommittedDir()
-	if err != nil {
-		return nil, err
-	}
-	ids := make(map[string]uint32, 4)
-	for _, h := range hook.All() {
-		id, err := pinnedID(dir, h.Program)
-		if errors.Is(err, ErrNotLoaded) && onDemand(h) != nil {
-			continue // no device has needed it yet
-		}
-		if err != nil {
-			return nil, err
-		}
-		ids[h.Program] = id
-	}
-	return ids, nil
-}
-
-// pinnedID returns the kernel's id of a pinned program.
-func pinnedID(dir, name string) (uint32, error) {
-	p, err := pintree.ProgramAt(dir, name)
-	if err != nil {
-		return 0, err
-	}
-	defer p.Close()
-	info, err := p.Info()
-	if err != nil {
-		return 0, fmt.Errorf("program %s: %w", name, err)
-	}
-	return info.ID, nil
 }
 
 func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {

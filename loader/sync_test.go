@@ -118,7 +118,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 		pintree.LinkName(up, hook.ToUplink()), pintree.LinkName(up, hook.FromUplink()), pintree.LinkName(tun, hook.ToL3Uplink()), pintree.LinkName(tun, hook.FromL3Uplink()),
 	}
 	slices.Sort(want)
-	if uplinkWay() == howClsact {
+	if uplinkWay() == hook.HowClsact {
 		want = nil
 	}
 	if diff := cmp.Diff(want, mustNames(t, d.tree.Paths.Links()), cmpopts.EquateEmpty()); diff != "" {
@@ -135,7 +135,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	e.ip("addr", "add", "10.1.0.1/32", "dev", "br0")
 
 	// Somebody who took our programs off gets them back.
-	if uplinkWay() == howTCX {
+	if uplinkWay() == hook.HowTCX {
 		e.ok(os.Remove(d.tree.Paths.LinkPin(up, hook.FromUplink())))
 	} else {
 		e.run("tc", "filter", "del", "dev", "eth0", "ingress")
@@ -303,33 +303,6 @@ func TestParseReserved(t *testing.T) {
 	for in, want := range map[string]bool{"": true, "1": true, "1,2-5": true, "0": true, "5-2": false, "x": false, "70000": false} {
 		if _, err := hostport.ParseReserved(in); (err == nil) != want {
 			t.Errorf("%q: %v", in, err)
-		}
-	}
-}
-
-func TestComplement(t *testing.T) {
-	for local, want := range map[string]string{
-		"32768\t60999": "61000-65535 1024-32767",
-		"32768 65535":  "1024-32767",
-		"1024 60999":   "61000-65535",
-		"1024 65535":   "1024-65535",
-		"1 500":        "1024-65535",
-	} {
-		got, err := complement(local)
-		if err != nil {
-			t.Fatal(err)
-		}
-		parts := make([]string, 0, 2)
-		for _, r := range got {
-			parts = append(parts, r.String())
-		}
-		if s := strings.Join(parts, " "); s != want {
-			t.Errorf("complement of %q: %s, want %s", local, s, want)
-		}
-	}
-	for _, bad := range []string{"", "1", "9 3", "a b"} {
-		if _, err := complement(bad); err == nil {
-			t.Errorf("%q: no error", bad)
 		}
 	}
 }

@@ -7,25 +7,6 @@ import (
 	"time"
 )
 
-// Answer is what a probe found.
-type Answer string
-
-// The three answers. AnswerUnclear means that the probe could not be carried out; it never decides against eBPF.
-const (
-	AnswerYes     Answer = "yes"
-	AnswerNo      Answer = "no"
-	AnswerUnclear Answer = "unclear"
-)
-
-// Probe is one question to the kernel.
-type Probe struct {
-	Name        string `json:"name"`
-	Answer      Answer `json:"answer"`
-	Reason      string `json:"reason,omitempty"`      // what was found
-	Consequence string `json:"consequence,omitempty"` // what it means here
-	Required    bool   `json:"required,omitempty"`
-}
-
 // Status is one screen of the datapath.
 type Status struct {
 	Backend       string           `json:"backend"`
@@ -46,22 +27,6 @@ type Status struct {
 	Maps          []MapStatus      `json:"maps"`
 	Drops         []DropCount      `json:"drops"`
 	Endpoints     []EndpointStatus `json:"endpoints"`
-}
-
-// AttachModes say by what programs hang on devices: "tcx" or "clsact".
-type AttachModes struct {
-	Uplinks string `json:"uplinks"`
-	Pods    string `json:"pods"`
-}
-
-// ConfigStatus is the configuration in force.
-type ConfigStatus struct {
-	FastPath  string   `json:"fastPath"`
-	AntiSpoof bool     `json:"antiSpoof"`
-	AdmitMark string   `json:"admitMark"`
-	SNATPorts []string `json:"snatPorts"`
-
-	NonMasqueradeCIDRs []string `json:"nonMasqueradeCIDRs,omitempty"`
 }
 
 // DeviceStatus is a device with programs of ours.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -22,7 +23,7 @@ func Unload(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := d.migrate(ctx); err != nil {
+	if err := programs.New(d.tree).Migrate(ctx); err != nil {
 		return err
 	}
 	if !pintree.Exists(d.tree.Paths.Dir) && !pintree.Exists(d.tree.Paths.State) {

@@ -17,6 +17,13 @@ import (
 // ProgramPrefix begins the name of every program, map and filter of ours.
 const ProgramPrefix = "sl_"
 
+// By what a program hangs on a device.
+const (
+	HowTCX    = "tcx"
+	HowClsact = "clsact"
+	HowXDP    = "xdp"
+)
+
 // Hook is a place on a device together with the program that goes there.
 type Hook struct {
 	Name    string // in pin names

@@ -15,8 +15,8 @@ import (
 // directory that passes, only root makes anything: so the opens by path that follow see what was looked at here. Missing is fine.
 func (p Paths) CheckOwners() error {
 	ns := []string{p.Maps(), p.Progs(), p.Links(), p.Clsact(), p.RoutedDevs(), p.Podns(), p.Edt()}
-	err := foreign(dirowner.CheckParent(p.Bpffs.Path()))
-	for _, dir := range append([]string{filepath.Join(p.Bpffs.Path(), "sluice"), filepath.Dir(p.Dir), p.Dir}, ns...) {
+	err := foreign(dirowner.CheckParent(p.BPFFS.Path()))
+	for _, dir := range append([]string{filepath.Join(p.BPFFS.Path(), "sluice"), filepath.Dir(p.Dir), p.Dir}, ns...) {
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func (t *Tree) CheckLoaded() error {
 
 // CheckOwners is that of the paths. While no bpffs is mounted it looks at the run directory alone.
 func (t *Tree) CheckOwners() error {
-	if ok, err := t.Paths.Bpffs.mounted(); err != nil || !ok {
+	if ok, err := t.Paths.BPFFS.mounted(); err != nil || !ok {
 		return foreign(dirowner.Check(filepath.Dir(t.Paths.Lock)))
 	}
 	return t.Paths.CheckOwners()

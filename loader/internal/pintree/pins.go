@@ -20,7 +20,7 @@ import (
 // Paths are the places of one datapath, all functions of the bpffs, the run directory and the network namespace. Names on a
 // bpffs never hold a dot: the kernel refuses some, and keeps them for its own use.
 type Paths struct {
-	Bpffs BPFFS
+	BPFFS BPFFS
 	Dir   string // <bpffs>/sluice/v2/<ns>
 	Lock  string
 	State string // the decision
@@ -40,7 +40,7 @@ const (
 
 func NewPaths(runDir string, b BPFFS, ns string) Paths {
 	return Paths{
-		Bpffs: b,
+		BPFFS: b,
 		Dir:   filepath.Join(versionDir(b.Path()), ns),
 		Lock:  filepath.Join(runDir, "datapath-"+ns+".lock"),
 		State: filepath.Join(runDir, "datapath-"+ns+".json"),
@@ -155,7 +155,7 @@ func (p Paths) Loaded(id string) bool {
 // Make creates the tree. 0700: who can open a pin can change what packets do.
 func (p Paths) Make() error {
 	// The first directory by itself, which follows no symbolic link: below one that is root's alone no other user makes anything.
-	if err := os.Mkdir(filepath.Join(p.Bpffs.Path(), "sluice"), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(filepath.Join(p.BPFFS.Path(), "sluice"), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
 	if err := p.CheckOwners(); err != nil {

@@ -41,6 +41,8 @@ var rooms = []room{
 	{"loader/internal/hook", []string{"pkg/bpfsys", "pkg/rtnl"}, "a table: which program goes where"},
 	{"loader/internal/pintree", []string{"loader/loadapi", "loader/internal/hook", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/log", "pkg/maps/", "pkg/mountinfo", "pkg/netns", "pkg/nodeconf", "pkg/sysctl"},
 		"the handle that all rooms of the loader share; it knows none of them"},
+	{"loader/internal/programs", []string{"loader/loadapi", "loader/internal/hook", "loader/internal/pintree", "pkg/bpfgen", "pkg/bpfsys", "pkg/log", "pkg/nodeconf", "pkg/rtnl"},
+		"makes sets of programs; what attaches them lies above"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package programs
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// oldMaps are the maps that had another name in version 1, by that name.
-var oldMaps = map[string]string{
+// OldMaps are the maps that had another name in version 1, by that name.
+var OldMaps = map[string]string{
 	"sl_flows":       pintree.MapConntrack,
 	"sl_flows_new":   pintree.MapConntrackUnassured,
 	"sl_host_addrs":  pintree.MapNodeAddrs,
@@ -41,14 +41,14 @@ var oldMaps = map[string]string{
 	"sl_event_cpu":   pintree.MapEventState,
 }
 
-// oldConntrackValue is the size of a value of the conntrack maps in version 1, bytes.
-const oldConntrackValue = 144
+// OldConntrackValue is the size of a value of the conntrack maps in version 1, bytes.
+const OldConntrackValue = 144
 
-// dropOldConntrack removes the pins of conntrack maps of version 1, so that the load makes new ones. The old programs keep theirs until
+// DropOldConntrack removes the pins of conntrack maps of version 1, so that the load makes new ones. The old programs keep theirs until
 // they are replaced. Connections are learned again then, and masqueraded ones may get another source port.
-func (d *Datapath) dropOldConntrack() error {
+func (d Sets) DropOldConntrack() error {
 	for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
-		pin := d.tree.Paths.MapPin(name)
+		pin := d.Paths.MapPin(name)
 		m, err := bpfsys.OpenMap(pin)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -60,7 +60,7 @@ func (d *Datapath) dropOldConntrack() error {
 		if err := m.Close(); err != nil {
 			return err
 		}
-		if size != oldConntrackValue {
+		if size != OldConntrackValue {
 			continue
 		}
 		if err := os.Remove(pin); err != nil {
@@ -70,16 +70,16 @@ func (d *Datapath) dropOldConntrack() error {
 	return nil
 }
 
-// oldHooks are the hooks that had another name in the pins of links, by that name.
-var oldHooks = map[string]string{
+// OldHooks are the hooks that had another name in the pins of links, by that name.
+var OldHooks = map[string]string{
 	"pod_egress":  hook.FromPod().Name,
 	"pod_ingress": hook.ToPod().Name,
 	"upl_ingress": hook.FromUplink().Name,
 	"upl_egress":  hook.ToUplink().Name,
 }
 
-// oldInSet are what a set of programs had besides programs.
-var oldInSet = map[string]string{"drawn": pintree.LoadConstsName, "nosock": pintree.NoSockLBDir}
+// OldInSet are what a set of programs had besides programs.
+var OldInSet = map[string]string{"drawn": pintree.LoadConstsName, "nosock": pintree.NoSockLBDir}
 
 // nameNow returns what one of names is called now.
 func nameNow(names map[string]string, name string) string {
@@ -89,40 +89,40 @@ func nameNow(names map[string]string, name string) string {
 	return name
 }
 
-// linkNow returns the name that the pin of a link has now.
-func linkNow(name string) string {
+// LinkNow returns the name that the pin of a link has now.
+func LinkNow(name string) string {
 	device, at, found := strings.Cut(name, "_")
 	if !found || !strings.HasPrefix(name, "dev") {
 		return name
 	}
-	return device + "_" + nameNow(oldHooks, at)
+	return device + "_" + nameNow(OldHooks, at)
 }
 
-// migrate gives a pin tree of version 1 the names of this version, if there is one. It takes the writers' lock.
-func (d *Datapath) migrate(ctx context.Context) error {
-	if !pintree.Exists(d.tree.Paths.OldDir()) {
+// Migrate gives a pin tree of version 1 the names of this version, if there is one. It takes the writers' lock.
+func (d Sets) Migrate(ctx context.Context) error {
+	if !pintree.Exists(d.Paths.OldDir()) {
 		return nil
 	}
-	unlock, err := d.tree.Lock(ctx)
+	unlock, err := d.Lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return d.migrateLocked()
+	return d.MigrateLocked()
 }
 
-// migrateLocked is migrate under the writers' lock. The tree of this version begins to count with its set of programs, which comes
+// MigrateLocked is migrate under the writers' lock. The tree of this version begins to count with its set of programs, which comes
 // last; the old tree goes after that. So a crash in between leaves one tree that counts, and the next call goes on.
-func (d *Datapath) migrateLocked() error {
-	old := d.tree.Paths.OldDir()
+func (d Sets) MigrateLocked() error {
+	old := d.Paths.OldDir()
 	if !pintree.Exists(old) {
 		return nil
 	}
-	if _, ok := d.tree.Paths.Committed(); !ok {
-		if err := adopt(d.tree.Paths, old); err != nil {
+	if _, ok := d.Paths.Committed(); !ok {
+		if err := adopt(d.Paths, old); err != nil {
 			return fmt.Errorf("rename pins of %s: %w", old, err)
 		}
-		d.tree.Log.Info("pins renamed", log.String("from", old), log.String("to", d.tree.Paths.Dir))
+		d.Log.Info("pins renamed", log.String("from", old), log.String("to", d.Paths.Dir))
 	}
 	// Programs first: without them the tree is no datapath.
 	if err := errors.Join(os.RemoveAll(filepath.Join(old, "progs")), os.RemoveAll(old)); err != nil {
@@ -150,13 +150,13 @@ func adopt(p pintree.Paths, old string) error {
 		from, to string
 		rename   func(string) string
 	}{
-		{was.Maps(), p.Maps(), func(name string) string { return nameNow(oldMaps, name) }},
-		{was.Links(), p.Links(), linkNow},
+		{was.Maps(), p.Maps(), func(name string) string { return nameNow(OldMaps, name) }},
+		{was.Links(), p.Links(), LinkNow},
 		{was.Clsact(), p.Clsact(), nil},
 		{was.Edt(), p.Edt(), nil},
 		{filepath.Join(old, "podside"), p.RoutedDevs(), nil},
 		{filepath.Join(old, "own"), p.Podns(), nil},
-		{was.BuildDir(id), p.FreshDir(id), func(name string) string { return hook.ProgramNow(nameNow(oldInSet, name)) }},
+		{was.BuildDir(id), p.FreshDir(id), func(name string) string { return hook.ProgramNow(nameNow(OldInSet, name)) }},
 	} {
 		if err := linkAll(part.from, part.to, part.rename); err != nil {
 			return err

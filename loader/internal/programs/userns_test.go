@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package programs
 
 import (
 	"errors"
@@ -18,12 +18,12 @@ func TestPrivilegedUserNamespace(t *testing.T) {
 	const inside = "SLUICE_TEST_IN_USERNS"
 	if os.Getenv(inside) != "" {
 		var no loadapi.UnsupportedError
-		if err := askCapabilities(); !errors.As(err, &no) || !strings.Contains(no.Why, "user namespace") {
+		if err := AskCapabilities(); !errors.As(err, &no) || !strings.Contains(no.Why, "user namespace") {
 			t.Errorf("in a user namespace: %v", err)
 		}
 		return
 	}
-	if err := askCapabilities(); err != nil {
+	if err := AskCapabilities(); err != nil {
 		t.Errorf("outside: %v", err)
 	}
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package programs
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -19,20 +21,20 @@ import (
 
 // Names of the probes, in the order in which they are asked.
 const (
-	probeCaps         = "capabilities"
-	probeBPFFS        = "bpffs"
-	probeMountNS      = "host mount namespace"
+	ProbeCaps         = "capabilities"
+	ProbeBPFFS        = "bpffs"
+	ProbeMountNS      = "host mount namespace"
 	probeSchedCLS     = loadapi.SchedCLS
 	probeLRU          = loadapi.LRU
-	probeRedirectPeer = loadapi.RedirectPeer
+	ProbeRedirectPeer = loadapi.RedirectPeer
 	probeRedirectNbr  = loadapi.RedirectNeigh
-	probeTCX          = loadapi.TCX
+	ProbeTCX          = loadapi.TCX
 	probeClsact       = loadapi.Clsact
-	probeFQ           = "sch_fq"
-	probeFIBSrc       = loadapi.FIBSrc
-	probeCoarse       = loadapi.Coarse
+	ProbeFQ           = "sch_fq"
+	ProbeFIBSrc       = loadapi.FIBSrc
+	ProbeCoarse       = loadapi.Coarse
 	probeBatch        = loadapi.Batch
-	probeJIT          = "JIT"
+	ProbeJIT          = "JIT"
 	probeLockdown     = "lockdown"
 	probeLoad         = "program load"
 )
@@ -72,8 +74,8 @@ func (p probes) missing() []Probe {
 	return out
 }
 
-// reason is the sentence for the operator.
-func (p probes) reason() string {
+// Reason is the sentence for the operator.
+func (p probes) Reason() string {
 	if missing := p.missing(); len(missing) > 0 {
 		parts := make([]string, 0, len(missing))
 		for _, q := range missing {
@@ -101,34 +103,34 @@ type question struct {
 	ask         func() error // nil: yes; loadapi.UnsupportedError: no; anything else: unclear
 }
 
-// decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
+// Decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
 // for the operator, and for a while for the ADDs that follow (refused).
-func (d *Datapath) decide(ctx context.Context, k constants) (probes, error) {
+func (d Sets) Decide(ctx context.Context, k Constants) (probes, error) {
 	questions, err := d.questions(ctx)
 	if err != nil {
 		return nil, err
 	}
 	report := d.require(runProbes(questions))
 	for _, p := range report {
-		d.tree.Log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
+		d.Log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
 	}
 	missing := report.missing()
 	if len(missing) == 0 {
 		return report, nil
 	}
-	err = fmt.Errorf("%w: %s", ErrUnavailable, report.reason())
-	if werr := d.writeState(&state{Backend: backendNone, Reason: report.reason(), Asked: d.probeKey(k), Probes: report}); werr != nil {
+	err = fmt.Errorf("%w: %s", pintree.ErrUnavailable, report.Reason())
+	if werr := d.WriteState(&Decision{Backend: BackendNone, Reason: report.Reason(), Asked: d.ProbeKey(k), Probes: report}); werr != nil {
 		err = errors.Join(err, fmt.Errorf("write decision: %w", werr))
 	}
 	return report, err
 }
 
 // require makes a requirement of the way of attaching that is configured, or of either when both are missing.
-func (d *Datapath) require(report probes) probes {
-	attach := d.tree.Config.Attach
-	neither := report.no(probeTCX) && report.no(probeClsact)
+func (d Sets) require(report probes) probes {
+	attach := d.Config.Attach
+	neither := report.no(ProbeTCX) && report.no(probeClsact)
 	for i, p := range report {
-		if neither && p.Name == probeClsact || attach == nodeconf.AttachTCX && p.Name == probeTCX || attach == nodeconf.AttachClsact && p.Name == probeClsact {
+		if neither && p.Name == probeClsact || attach == nodeconf.AttachTCX && p.Name == ProbeTCX || attach == nodeconf.AttachClsact && p.Name == probeClsact {
 			report[i].Required = true
 		}
 	}
@@ -160,30 +162,30 @@ func (q question) run() Probe {
 }
 
 // questions are all there are. Those that take a program to ask are asked of the worker here and now.
-func (d *Datapath) questions(ctx context.Context) ([]question, error) {
-	answers, err := d.tree.Loader.Probe(ctx)
+func (d Sets) questions(ctx context.Context) ([]question, error) {
+	answers, err := d.Loader.Probe(ctx)
 	if err != nil {
 		return nil, err
 	}
 	kernel := func(name string) func() error {
 		return func() error { return answerOf(answers, name) }
 	}
-	b := d.tree.Paths.Bpffs
+	b := d.Paths.BPFFS
 	return []question{
-		{probeCaps, noDatapath, true, askCapabilities},
-		{probeBPFFS, noDatapath, true, func() error { return b.Ensure(d.tree.RunDir) }},
-		{probeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, b.AskLasting},
+		{ProbeCaps, noDatapath, true, AskCapabilities},
+		{ProbeBPFFS, noDatapath, true, func() error { return b.Ensure(d.RunDir) }},
+		{ProbeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, b.AskLasting},
 		{probeSchedCLS, noDatapath, true, kernel(probeSchedCLS)},
 		{probeLRU, noDatapath, true, kernel(probeLRU)},
-		{probeRedirectPeer, noDatapath, true, kernel(probeRedirectPeer)},
+		{ProbeRedirectPeer, noDatapath, true, kernel(ProbeRedirectPeer)},
 		{probeRedirectNbr, noDatapath, true, kernel(probeRedirectNbr)},
-		{probeTCX, "programs hang on clsact filters", false, kernel(probeTCX)},
+		{ProbeTCX, "programs hang on clsact filters", false, kernel(ProbeTCX)},
 		{probeClsact, "programs hang on tcx links; an ADD takes two RCU grace periods longer", false, kernel(probeClsact)},
-		{probeFQ, "bandwidth limits use tbf", false, askFQ},
-		{probeFIBSrc, "masquerading takes the first address of the uplink", false, kernel(probeFIBSrc)},
-		{probeCoarse, "each packet asks the clock itself, some 20 ns", false, kernel(probeCoarse)},
+		{ProbeFQ, "bandwidth limits use tbf", false, askFQ},
+		{ProbeFIBSrc, "masquerading takes the first address of the uplink", false, kernel(ProbeFIBSrc)},
+		{ProbeCoarse, "each packet asks the clock itself, some 20 ns", false, kernel(ProbeCoarse)},
 		{probeBatch, "maps are listed entry by entry", false, kernel(probeBatch)},
-		{probeJIT, "programs are interpreted: several times slower", false, askJIT},
+		{ProbeJIT, "programs are interpreted: several times slower", false, askJIT},
 		{probeLockdown, "the kernel may refuse programs", false, askLockdown},
 	}, nil
 }
@@ -205,19 +207,19 @@ func answerOf(answers []loadapi.ProbeResult, name string) error {
 }
 
 // modes says by what programs will hang on devices.
-func (d *Datapath) modes(report probes) AttachModes {
-	switch d.tree.Config.Attach {
+func (d Sets) modes(report probes) AttachModes {
+	switch d.Config.Attach {
 	case nodeconf.AttachTCX:
-		return AttachModes{Uplinks: howTCX, Pods: howTCX}
+		return AttachModes{Uplinks: hook.HowTCX, Pods: hook.HowTCX}
 	case nodeconf.AttachClsact:
-		return AttachModes{Uplinks: howClsact, Pods: howClsact}
+		return AttachModes{Uplinks: hook.HowClsact, Pods: hook.HowClsact}
 	}
-	m := AttachModes{Uplinks: howTCX, Pods: howClsact}
-	if report.no(probeTCX) {
-		m.Uplinks = howClsact
+	m := AttachModes{Uplinks: hook.HowTCX, Pods: hook.HowClsact}
+	if report.no(ProbeTCX) {
+		m.Uplinks = hook.HowClsact
 	}
 	if report.no(probeClsact) {
-		m.Pods = howTCX
+		m.Pods = hook.HowTCX
 	}
 	return m
 }
@@ -225,8 +227,8 @@ func (d *Datapath) modes(report probes) AttachModes {
 // firstUserNS is the inode of the machine's own user namespace: PROC_USER_INIT_INO in include/linux/proc_ns.h.
 const firstUserNS = 0xEFFFFFFD
 
-// askCapabilities looks at the effective set, which counts in the first user namespace only: bpf(2) asks there.
-func askCapabilities() error {
+// AskCapabilities looks at the effective set, which counts in the first user namespace only: bpf(2) asks there.
+func AskCapabilities() error {
 	var user unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/user", &user); err == nil && user.Ino != firstUserNS {
 		return loadapi.No("the process runs in a user namespace of its own, where the kernel loads no programs for networks")

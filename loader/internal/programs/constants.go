@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package programs
 
 import (
 	"crypto/rand"
@@ -26,36 +26,36 @@ const (
 	portRangeKey  = pintree.SysctlDir + "/" + portRangeName
 )
 
-// constants are what is compiled into the programs at load time. A change of any of them is another build.
-type constants struct {
+// Constants are what is compiled into the programs at load time. A change of any of them is another build.
+type Constants struct {
 	fastPath  nodeconf.FastPath
 	antiSpoof bool
 	admitMark uint32
 	snat      []nodeconf.PortRange // one or two
-	noMasq    []netip.Prefix
+	NoMasq    []netip.Prefix
 	cgroup    string          // root, as configured; as attach
 	attach    nodeconf.Attach // no constant, but a change means attaching everything anew, as another build does
 }
 
-func (d *Datapath) constants() (constants, error) {
-	c := d.tree.Config
-	k := constants{
+func (d Sets) Constants() (Constants, error) {
+	c := d.Config
+	k := Constants{
 		fastPath:  c.FastPath,
 		antiSpoof: c.AntiSpoof,
 		admitMark: c.AdmitMark,
 		snat:      c.SNATPorts,
 		attach:    c.Attach,
 		cgroup:    c.CgroupRoot,
-		noMasq:    slices.Clone(c.NonMasqueradeCIDRs),
+		NoMasq:    slices.Clone(c.NonMasqueradeCIDRs),
 	}
-	slices.SortFunc(k.noMasq, func(a, b netip.Prefix) int {
+	slices.SortFunc(k.NoMasq, func(a, b netip.Prefix) int {
 		if n := a.Addr().Compare(b.Addr()); n != 0 {
 			return n
 		}
 		return a.Bits() - b.Bits()
 	})
 	if len(k.snat) == 0 {
-		local, err := d.tree.Sysctl(portRangeName)
+		local, err := d.Sysctl(portRangeName)
 		if err != nil {
 			return k, err
 		}
@@ -127,10 +127,10 @@ func constsOf(dir string) (d loadConsts, err error) {
 	return d, nil
 }
 
-// build names this set of programs with these constants.
-func (k constants) build() string {
+// Build names this set of programs with these constants.
+func (k Constants) Build() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %t %d %v %v %s %s", bpfgen.Build, k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.noMasq, k.attach, k.cgroup)
+	fmt.Fprintf(h, "%s %s %t %d %v %v %s %s", bpfgen.Build, k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.NoMasq, k.attach, k.cgroup)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
@@ -146,7 +146,7 @@ func fastPathValue(f nodeconf.FastPath) uint32 {
 }
 
 // compiled is what the programs get of k and of what was drawn for their set.
-func (k constants) compiled(d loadConsts) loadapi.Constants {
+func (k Constants) compiled(d loadConsts) loadapi.Constants {
 	c := loadapi.Constants{
 		FastPath: fastPathValue(k.fastPath), AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
 		FIBSrc: d.fibSrc, Coarse: d.coarse, NetnsCookie: d.netns, SNATSecret: d.snat, CBCookie: d.cbCookie,
@@ -158,12 +158,12 @@ func (k constants) compiled(d loadConsts) loadapi.Constants {
 }
 
 // status shows the constants to the operator.
-func (k constants) status() ConfigStatus {
+func (k Constants) status() ConfigStatus {
 	s := ConfigStatus{FastPath: string(k.fastPath), AntiSpoof: k.antiSpoof, AdmitMark: fmt.Sprintf("%#x", k.admitMark)}
 	for _, r := range k.snat {
 		s.SNATPorts = append(s.SNATPorts, r.String())
 	}
-	for _, p := range k.noMasq {
+	for _, p := range k.NoMasq {
 		s.NonMasqueradeCIDRs = append(s.NonMasqueradeCIDRs, p.String())
 	}
 	return s

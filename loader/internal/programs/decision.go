@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package programs
 
 import (
 	"encoding/json"
@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
-// state is the decision taken for a network namespace, kept for the operator, and for the ADDs that follow a no. What is
+// Decision is the decision taken for a network namespace, kept for the operator, and for the ADDs that follow a no. What is
 // loaded and attached is told by the pins.
-type state struct {
+type Decision struct {
 	Version int          `json:"version"`
 	BootID  string       `json:"bootID"`
 	Decided time.Time    `json:"decided"`
@@ -32,30 +32,30 @@ const (
 	stateVersion = 1
 
 	backendEBPF = "ebpf"
-	backendNone = "none"
+	BackendNone = "none"
 )
 
-func (d *Datapath) readState() (*state, error) {
-	raw, err := os.ReadFile(d.tree.Paths.State)
+func (d Sets) ReadState() (*Decision, error) {
+	raw, err := os.ReadFile(d.Paths.State)
 	if err != nil {
 		return nil, err
 	}
-	s := new(state)
+	s := new(Decision)
 	if err := json.Unmarshal(raw, s); err != nil {
-		return nil, fmt.Errorf("%s: %w", d.tree.Paths.State, err)
+		return nil, fmt.Errorf("%s: %w", d.Paths.State, err)
 	}
 	if s.BootID != pintree.BootID() {
-		return nil, fmt.Errorf("%s: of an earlier boot", d.tree.Paths.State)
+		return nil, fmt.Errorf("%s: of an earlier boot", d.Paths.State)
 	}
 	return s, nil
 }
 
-// writeState replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
-func (d *Datapath) writeState(s *state) error {
+// WriteState replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
+func (d Sets) WriteState(s *Decision) error {
 	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, pintree.BootID(), time.Now().UTC(), bpfsys.KernelRelease()
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
-	return pintree.WriteFile(d.tree.Paths.State, append(raw, '\n'))
+	return pintree.WriteFile(d.Paths.State, append(raw, '\n'))
 }

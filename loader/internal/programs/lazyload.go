@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package programs
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// alwaysLoaded are the objects that every load verifies, by the names of loadapi.LoadRequest.
-func alwaysLoaded() []string { return append(programsOf(hook.AlwaysLoaded()), loadapi.SockLB) }
+// AlwaysLoaded are the objects that every load verifies, by the names of loadapi.LoadRequest.
+func AlwaysLoaded() []string { return append(programsOf(hook.AlwaysLoaded()), loadapi.SockLB) }
 
 func programsOf(hooks []hook.Hook) []string {
 	out := make([]string, len(hooks))
@@ -27,9 +27,9 @@ func programsOf(hooks []hook.Hook) []string {
 	return out
 }
 
-// onDemand returns the objects of the programs that go onto a device together with h's and that wait for one; nil for those that every load
+// OnDemand returns the objects of the programs that go onto a device together with h's and that wait for one; nil for those that every load
 // verifies. Most nodes never have a device that needs them, and they are nearly half of the verifier's work.
-func onDemand(h hook.Hook) []string {
+func OnDemand(h hook.Hook) []string {
 	for _, group := range [][]string{programsOf(hook.OfL3Uplink()), programsOf(hook.OfPodns())} {
 		if slices.Contains(group, h.Program) {
 			return group
@@ -40,12 +40,12 @@ func onDemand(h hook.Hook) []string {
 
 // needed is what a load verifies: what every load does, and what a device has asked for since the node booted.
 // The set in force knows: so an upgrade that the kernel refuses still changes nothing.
-func (d *Datapath) needed() []string {
-	objects := alwaysLoaded()
-	if dir, err := d.tree.CommittedDir(); err == nil {
+func (d Sets) needed() []string {
+	objects := AlwaysLoaded()
+	if dir, err := d.CommittedDir(); err == nil {
 		for _, h := range hook.All() {
 			if pintree.Exists(filepath.Join(dir, h.Program)) {
-				objects = append(objects, onDemand(h)...)
+				objects = append(objects, OnDemand(h)...)
 			}
 		}
 	}
@@ -53,12 +53,12 @@ func (d *Datapath) needed() []string {
 	return slices.Compact(objects)
 }
 
-// programFor opens the program of h in the set at dir. One that had to wait for its first device is verified and pinned there
+// Program opens the program of h in the set at dir. One that had to wait for its first device is verified and pinned there
 // now, by what was drawn for the set. The writers' lock is held.
-func (d *Datapath) programFor(dir string, h hook.Hook) (*bpfsys.Program, error) {
+func (d Sets) Program(dir string, h hook.Hook) (*bpfsys.Program, error) {
 	p, err := pintree.ProgramAt(dir, h.Program)
-	group := onDemand(h)
-	if group == nil || !errors.Is(err, ErrNotLoaded) {
+	group := OnDemand(h)
+	if group == nil || !errors.Is(err, pintree.ErrNotLoaded) {
 		return p, err
 	}
 	if err := d.loadInto(dir, group); err != nil {
@@ -68,13 +68,13 @@ func (d *Datapath) programFor(dir string, h hook.Hook) (*bpfsys.Program, error) 
 }
 
 // loadInto adds programs to the set at dir. One that is pinned there already, by a load that was killed between two, stays.
-func (d *Datapath) loadInto(dir string, objects []string) error {
-	k, err := d.constants()
+func (d Sets) loadInto(dir string, objects []string) error {
+	k, err := d.Constants()
 	if err != nil {
 		return err
 	}
-	if id := filepath.Base(dir)[len(pintree.BuildPrefix):]; id != k.build() { // or freshPrefix, as long
-		return fmt.Errorf("%w: %v are not in the set %s, and this build or configuration is another: the next ADD loads it", ErrNotLoaded, objects, id)
+	if id := filepath.Base(dir)[len(pintree.BuildPrefix):]; id != k.Build() { // or freshPrefix, as long
+		return fmt.Errorf("%w: %v are not in the set %s, and this build or configuration is another: the next ADD loads it", pintree.ErrNotLoaded, objects, id)
 	}
 	consts, err := constsOf(dir)
 	if err != nil {
@@ -83,10 +83,10 @@ func (d *Datapath) loadInto(dir string, objects []string) error {
 	objects = slices.DeleteFunc(slices.Clone(objects), func(name string) bool { return pintree.Exists(filepath.Join(dir, name)) })
 	// Not broken off with the verb: attaching is not, of which this is a part.
 	if _, err := d.pin(context.Background(), k, consts, dir, objects); errors.Is(err, loadapi.ErrRefused) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", pintree.ErrUnavailable, err)
 	} else if err != nil {
 		return err
 	}
-	d.tree.Log.Info("programs added", log.String("pins", dir), log.Any("programs", objects))
+	d.Log.Info("programs added", log.String("pins", dir), log.Any("programs", objects))
 	return nil
 }

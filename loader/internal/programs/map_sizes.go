@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package programs
 
 import (
 	"fmt"
@@ -16,18 +16,18 @@ import (
 // small node keeps its memory, and a large one stays below 64 MB for all maps.
 const (
 	minFlows = 1 << 14
-	maxFlows = 1 << 17
+	MaxFlows = 1 << 17
 	// memoryPerFlow is how much memory of the node one entry of sl_ct stands for, bytes.
 	memoryPerFlow = 1 << 16
-	// flowsPerNew is how many proven flows there is room for per unproven one.
-	flowsPerNew = 4
+	// FlowsPerNew is how many proven flows there is room for per unproven one.
+	FlowsPerNew = 4
 )
 
 // defaultFlows is the number of entries of sl_ct on a node with that many
 // bytes of memory: a power of two, so that the hash table has no unused half.
 func defaultFlows(memory uint64) uint32 {
 	flows := uint32(minFlows)
-	for flows < maxFlows && uint64(flows)*2*memoryPerFlow <= memory {
+	for flows < MaxFlows && uint64(flows)*2*memoryPerFlow <= memory {
 		flows *= 2
 	}
 	return flows
@@ -46,7 +46,7 @@ func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
 			size.Conntrack = flows
 		}
 		if size.ConntrackUnassured == 0 {
-			size.ConntrackUnassured = flows / flowsPerNew
+			size.ConntrackUnassured = flows / FlowsPerNew
 		}
 	}
 	sizes := map[string]uint32{pintree.MapConntrack: size.Conntrack, pintree.MapConntrackUnassured: size.ConntrackUnassured}

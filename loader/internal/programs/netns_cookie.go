@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package programs
 
 import (
 	"context"
@@ -10,14 +10,14 @@ import (
 
 // netnsCookie returns by what programs recognise sockets of the calling thread's network namespace. Programs could ask for it
 // before processes could: on such a kernel a program is asked.
-func (d *Datapath) netnsCookie(ctx context.Context) (uint64, error) {
+func (d Sets) netnsCookie(ctx context.Context) (uint64, error) {
 	cookie, err := pintree.SoNetnsCookie()
 	if err != nil || cookie != 0 {
 		return cookie, err
 	}
-	root, err := d.tree.CgroupRoot()
+	root, err := d.CgroupRoot()
 	if err != nil || root == "" {
 		return 0, err
 	}
-	return d.tree.Loader.NetnsCookie(ctx, root)
+	return d.Loader.NetnsCookie(ctx, root)
 }

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/loadapi"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
+)
+
+// RefusalAge bounds how long a no of this kernel is believed: somebody may have loaded a module or lifted a restriction.
+const RefusalAge = 5 * time.Minute
+
+// CachedRefusal returns the no that was written down a short while ago for the same question, nil if there is none: every ADD of a
+// node without eBPF would load and drop programs only to hear it again. What depends on the process or on mounts, and costs
+// nothing, is asked anew.
+func (d Sets) CachedRefusal(k Constants) error {
+	s, err := d.ReadState()
+	if err != nil || s.Backend != BackendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != d.ProbeKey(k) {
+		return nil //nolint:nilerr // then it is asked
+	}
+	if age := time.Since(s.Decided); age < 0 || age > RefusalAge {
+		return nil
+	}
+	again := map[string]func() error{ProbeCaps: AskCapabilities, ProbeBPFFS: func() error { return d.Paths.BPFFS.Ensure(d.RunDir) }}
+	for _, p := range probes(s.Probes).missing() {
+		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(loadapi.UnsupportedError)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %s", pintree.ErrUnavailable, s.Reason)
+}
+
+// ProbeKey names what a decision was about: the programs, and what else of the configuration can make the kernel refuse them.
+func (d Sets) ProbeKey(k Constants) string {
+	return fmt.Sprintf("%s %s %v", k.Build(), d.Paths.BPFFS.Dir, d.Config.MapSizes)
+}

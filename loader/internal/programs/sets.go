@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/loadapi"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/log"
+)
+
+// LoadFresh verifies the programs and pins them as a set in fresh, beside the one in force.
+func (d Sets) LoadFresh(ctx context.Context, k Constants, report probes, fresh string) error {
+	consts := randomConsts()
+	consts.fibSrc, consts.coarse = report.yes(ProbeFIBSrc), report.yes(ProbeCoarse)
+	var err error
+	if consts.netns, err = d.netnsCookie(ctx); err != nil {
+		d.Log.Warn("name the network namespace for programs", log.Error(err))
+	}
+	if err := d.loadPrograms(ctx, k, consts, fresh); err != nil {
+		return d.Refuse(k, report, err)
+	}
+	return nil
+}
+
+// NoteDecision writes down that the set of k is loaded.
+func (d Sets) NoteDecision(k Constants, report probes) error {
+	if err := d.WriteState(&Decision{
+		Backend: backendEBPF, Reason: report.Reason(), Build: k.Build(), Attach: d.modes(report), Probes: report, Config: k.status(),
+	}); err != nil {
+		return fmt.Errorf("write decision: %w", err)
+	}
+	return nil
+}
+
+// loadPrograms verifies the programs and pins the set in fresh, beside the one in force.
+func (d Sets) loadPrograms(ctx context.Context, k Constants, consts loadConsts, fresh string) error {
+	if err := os.RemoveAll(fresh); err != nil {
+		return fmt.Errorf("remove programs of an interrupted load: %w", err)
+	}
+	if err := os.Mkdir(fresh, 0o700); err != nil {
+		return fmt.Errorf("make directory of programs: %w", err)
+	}
+	if err := os.Symlink(consts.String(), filepath.Join(fresh, pintree.LoadConstsName)); err != nil {
+		return fmt.Errorf("note constants: %w", err)
+	}
+	pinned, err := d.pin(ctx, k, consts, fresh, d.needed())
+	if err == nil && pinned.NoSockLB != "" {
+		d.Log.Warn("the node's own processes will not reach host ports", log.String("error", pinned.NoSockLB))
+		err = markNoSockLB(fresh)
+	}
+	return err
+}
+
+// pin has objects verified and pinned in dir, and what maps they lack made. The writers' lock is held.
+func (d Sets) pin(ctx context.Context, k Constants, consts loadConsts, dir string, objects []string) (loadapi.LoadResult, error) {
+	sizes, err := mapSizes(d.Config.MapSizes)
+	if err != nil {
+		return loadapi.LoadResult{}, err
+	}
+	return d.Loader.Pin(ctx, loadapi.LoadRequest{
+		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: d.Paths.Maps(), Sizes: sizes, Constants: k.compiled(consts), Lock: d.LockFile(),
+	})
+}
+
+// markNoSockLB replaces what there is of the programs for sockets in dir by a mark.
+func markNoSockLB(dir string) error {
+	for _, h := range hook.Sockets() {
+		if err := pintree.RemoveIfThere(filepath.Join(dir, h.Program)); err != nil {
+			return err
+		}
+	}
+	return os.Mkdir(filepath.Join(dir, pintree.NoSockLBDir), 0o700)
+}
+
+// Refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.
+func (d Sets) Refuse(k Constants, report probes, cause error) error {
+	if !errors.Is(cause, loadapi.ErrRefused) {
+		return cause
+	}
+	report = append(report, Probe{Name: probeLoad, Answer: AnswerNo, Reason: cause.Error(), Consequence: noDatapath, Required: true})
+	werr := d.WriteState(&Decision{Backend: BackendNone, Reason: cause.Error(), Asked: d.ProbeKey(k), Probes: report})
+	return errors.Join(fmt.Errorf("%w: %w", pintree.ErrUnavailable, cause), werr)
+}
+
+// DropOtherBuilds removes the programs that nothing uses any more.
+func (d Sets) DropOtherBuilds(id string) error {
+	entries, err := pintree.Names(d.Paths.Progs())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e != pintree.BuildPrefix+id {
+			errs = append(errs, os.RemoveAll(d.Paths.Progs()+"/"+e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ProgramIDs returns the kernel's ids of the committed programs, by name.
+func (d Sets) ProgramIDs() (map[string]uint32, error) {
+	dir, err := d.CommittedDir()
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[string]uint32, 4)
+	for _, h := range hook.All() {
+		id, err := ID(dir, h.Program)
+		if errors.Is(err, pintree.ErrNotLoaded) && OnDemand(h) != nil {
+			continue // no device has needed it yet
+		}
+		if err != nil {
+			return nil, err
+		}
+		ids[h.Program] = id
+	}
+	return ids, nil
+}
+
+// ID returns the kernel's id of a pinned program.
+func ID(dir, name string) (uint32, error) {
+	p, err := pintree.ProgramAt(dir, name)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return 0, fmt.Errorf("program %s: %w", name, err)
+	}
+	return info.ID, nil
+}
+
+// HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
+// no is asked again, since modules get loaded.
+func (d Sets) HasFQ() (bool, string) {
+	if st, err := d.ReadState(); err == nil && probes(st.Probes).yes(ProbeFQ) {
+		return true, ""
+	}
+	if err := askFQ(); err != nil {
+		return false, err.Error()
+	}
+	return true, ""
+}
