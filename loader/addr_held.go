@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -28,15 +29,15 @@ func (e *AddrHeldError) Error() string {
 
 // holder returns whom e's address is to be refused for: another owner than the newcomer, on another device that exists. A veth goes
 // with the network namespace of its other end, so its pod lives. nil: the address is free, or a leftover of a pod that is gone.
-func holder(a *attacher, addr netip.Addr, old endpoint.Value, owner uint64, index int) (*AddrHeldError, error) {
+func holder(a *attach.Attacher, addr netip.Addr, old endpoint.Value, owner uint64, index int) (*AddrHeldError, error) {
 	if old.Owner == owner || int(old.Ifindex) == index {
 		return nil, nil
 	}
-	c, err := a.conn()
+	h, err := a.Netlink()
 	if err != nil {
 		return nil, err
 	}
-	l, err := c.h.LinkByIndex(int(old.Ifindex))
+	l, err := h.LinkByIndex(int(old.Ifindex))
 	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil, nil
 	}
@@ -48,7 +49,7 @@ func holder(a *attacher, addr netip.Addr, old endpoint.Value, owner uint64, inde
 
 // refuseHeld returns the *AddrHeldError of the first of addrs that the pod of another owner has. index is the newcomer's host end, 0
 // while there is none. The cost is O(addrs).
-func refuseHeld(a *attacher, eps pintree.EndpointMaps, owner uint64, index int, addrs []netip.Prefix) error {
+func refuseHeld(a *attach.Attacher, eps pintree.EndpointMaps, owner uint64, index int, addrs []netip.Prefix) error {
 	for _, p := range addrs {
 		addr := p.Addr().Unmap()
 		old, had, err := eps.Addrs.Get(addr)
@@ -76,7 +77,7 @@ func (d *Datapath) CheckFree(_ context.Context, owner uint64, addrs []netip.Pref
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err) // Enable says what is wrong
 	}
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	return refuseHeld(a, eps, owner, 0, addrs)
 }

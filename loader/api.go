@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
@@ -47,3 +48,9 @@ type ConfigStatus = programs.ConfigStatus
 func (d *Datapath) HasFQ() (bool, string) {
 	return programs.New(d.tree).HasFQ()
 }
+
+// LocalStatus says whether and how the node's own processes reach published ports.
+type LocalStatus = attach.LocalStatus
+
+// ProgramStatus is one attached program.
+type ProgramStatus = attach.ProgramStatus

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -24,7 +25,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	if err != nil {
 		return err
 	}
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	var errs []error
 	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooksOf(f, true)) > 0) {
@@ -33,7 +34,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	if ep.HostIfindex == 0 {
 		return errors.Join(append(errs, d.checkPins())...)
 	}
-	gw, err := a.gatewaysOf(ep)
+	gw, err := gatewaysOf(a, ep)
 	errs = append(errs, err)
 	var id uint16
 	if f&FeatureAdmit != 0 {
@@ -45,7 +46,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		want.Policy = id
 		errs = append(errs, checkAddr(eps, ep, p, f, want))
 	}
-	errs = append(errs, checkHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
+	errs = append(errs, attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
 	return errors.Join(append(errs, d.checkPins(), d.checkUplinks(a))...)
 }
 
@@ -74,18 +75,6 @@ func checkAddr(eps pintree.EndpointMaps, ep Endpoint, p netip.Prefix, f Feature,
 	return nil
 }
 
-func checkHooks(a *attacher, index int, name string, hooks []hook.Hook) error {
-	var errs []error
-	for _, h := range hooks {
-		at, err := a.at(index, h)
-		if err == nil && at.how == "" {
-			err = pintree.Differs("%s is not attached to the %s of device %d %s", h.Program, h.Direction(), index, name)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
 // checkPins looks for the programs: without them nothing is amiss until the next ADD.
 func (d *Datapath) checkPins() error {
 	if id, ok := d.tree.Paths.Committed(); !ok || !d.tree.Paths.Loaded(id) {
@@ -96,22 +85,22 @@ func (d *Datapath) checkPins() error {
 
 // checkUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
 // address or a device that has come since the last ADD is no difference: the next verb takes it in.
-func (d *Datapath) checkUplinks(a *attacher) error {
+func (d *Datapath) checkUplinks(a *attach.Attacher) error {
 	addrs, uplinks, err := d.knownNode()
 	if err != nil {
 		return err
 	}
-	c, err := a.conn()
+	h, err := a.Netlink()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for index, src := range uplinks {
-		l, err := c.h.LinkByIndex(int(index))
+		l, err := h.LinkByIndex(int(index))
 		if errors.Is(err, rtnl.ErrNotFound) {
 			continue
 		}
-		errs = append(errs, err, checkHooks(a, int(index), l.Name, hook.OfUplink(src.Bare)))
+		errs = append(errs, err, attach.CheckHooks(a, int(index), l.Name, hook.OfUplink(src.Bare)))
 		for _, s := range []netip.Addr{src.V4, src.V6} {
 			if _, ok := addrs[s]; s.IsValid() && !ok {
 				errs = append(errs, pintree.Differs("address %s of uplink %s is not among the node's", s, l.Name))

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -137,12 +138,12 @@ func TestPrivilegedEnableMapFullCounters(t *testing.T) {
 func TestPrivilegedFilterDeviceGone(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	c, err := a.conn()
+	c, err := a.Conn()
 	e.ok(err)
 	for _, fresh := range []bool{true, false} {
-		if _, err := a.putFilter(c, 9999, hook.FromPod(), fresh); !errors.Is(err, ErrNoDevice) {
+		if _, err := a.PutFilter(c, 9999, hook.FromPod(), fresh); !errors.Is(err, ErrNoDevice) {
 			t.Errorf("fresh %t: got %v, want ErrNoDevice", fresh, err)
 		}
 	}
@@ -164,7 +165,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 		if err := next.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit); err != nil {
 			t.Errorf("without %s, inside the pod: %v", missing, err)
 		}
-		e.noneOwn(next)
+		e.noPodnsDevice(next)
 		e.ok(next.Close())
 		e.ok(d.Unload(e.ctx))
 	}
@@ -231,13 +232,13 @@ func TestPrivilegedUpgradeStrangerOnHostEnd(t *testing.T) {
 		t.Errorf("the upgrade: %v", err)
 		d2 = d
 	}
-	a := d2.attacher("")
+	a := attach.NewAttacher(d2.tree, "")
 	defer a.Close()
 	for h, want := range map[hook.Hook]string{ours: hook.HowClsact, taken: ""} {
-		at, err := a.at(spoiled.HostIfindex, h)
+		at, err := a.At(spoiled.HostIfindex, h)
 		e.ok(err)
-		if at.how != want {
-			t.Errorf("%s hangs there by %q, want %q", h.Program, at.how, want)
+		if at.How != want {
+			t.Errorf("%s hangs there by %q, want %q", h.Program, at.How, want)
 		}
 	}
 	e.ok(d2.CheckEndpoint(e.ctx, whole, FeaturePublish))

@@ -12,11 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
-	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -91,7 +90,7 @@ func (d *Datapath) changeDeny(ctx context.Context, change func(denylist.Map) err
 		return err
 	}
 	err = change(m)
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	if syncErr := d.sync(ctx, a); syncErr != nil {
 		return errors.Join(err, syncErr)
@@ -110,7 +109,7 @@ func (d *Datapath) uplinkIndexes() (map[int]endpoint.Sources, error) {
 }
 
 // syncDeny makes the uplinks have the program while the list holds something, and nothing else have it.
-func (d *Datapath) syncDeny(a *attacher, uplinks map[int]endpoint.Sources) error {
+func (d *Datapath) syncDeny(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
 	m, err := d.denyList()
 	if err != nil {
 		return err
@@ -120,11 +119,11 @@ func (d *Datapath) syncDeny(a *attacher, uplinks map[int]endpoint.Sources) error
 		return fmt.Errorf("deny list: %w", err)
 	}
 	var errs []error
-	pinned, err := d.xdpPinned()
+	pinned, err := attach.New(d.tree).XdpPinned()
 	errs = append(errs, err)
 	for _, index := range pinned {
 		if _, ok := uplinks[index]; !ok || empty {
-			errs = append(errs, d.dropLink(index, hook.XDP()))
+			errs = append(errs, attach.New(d.tree).DropLink(index, hook.XDP()))
 		}
 	}
 	if empty {
@@ -132,82 +131,10 @@ func (d *Datapath) syncDeny(a *attacher, uplinks map[int]endpoint.Sources) error
 	}
 	for index, src := range uplinks {
 		if !src.Bare { // there the program on tc looks at the list
-			errs = append(errs, d.putXDP(a, index, false))
+			errs = append(errs, attach.New(d.tree).PutXDP(a, index, false))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// xdpPinned returns the devices that have a pinned link of ours.
-func (d *Datapath) xdpPinned() ([]int, error) {
-	pins, err := pintree.Names(d.tree.Paths.Links())
-	var out []int
-	for _, name := range pins {
-		if index, h, ok := pintree.ParseLinkName(name); ok && h == hook.XDP() {
-			out = append(out, index)
-		}
-	}
-	return out, err
-}
-
-// replaceXDP puts the attacher's program into every link there is.
-func (d *Datapath) replaceXDP(a *attacher) error {
-	pinned, err := d.xdpPinned()
-	errs := []error{err}
-	for _, index := range pinned {
-		errs = append(errs, d.putXDP(a, index, true))
-	}
-	return errors.Join(errs...)
-}
-
-// putXDP makes the device have a link to our program, by its driver if that can. A link that is there is only looked at, unless
-// its program is to be replaced.
-func (d *Datapath) putXDP(a *attacher, index int, replace bool) error {
-	pin := d.tree.Paths.LinkPin(index, hook.XDP())
-	if lost, err := defunct(pin); err == nil && lost {
-		if err := pintree.RemoveIfThere(pin); err != nil {
-			return err
-		}
-	}
-	if pintree.Exists(pin) && !replace {
-		return nil
-	}
-	prog, err := a.program(hook.XDP())
-	if err != nil {
-		return err
-	}
-	if updated, err := updateLink(pin, prog); updated || err != nil {
-		return err
-	}
-	l, err := attachXDP(index, prog)
-	switch {
-	case errors.Is(err, unix.EINVAL) && a.gone(index): // the kernel says no more than that
-		return nil
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("device %d: %w: it has an XDP program of somebody else, which stays", index, ErrConflict)
-	case err != nil:
-		return fmt.Errorf("XDP link on device %d: %w", index, err)
-	}
-	defer l.Close()
-	if err := l.Pin(pin); err != nil {
-		return fmt.Errorf("pin XDP link of device %d: %w", index, err)
-	}
-	d.tree.Log.Info("deny list attached", log.Int("ifindex", index))
-	return nil
-}
-
-// attachXDP tries the driver first. What a driver says when it cannot differs: anything but "busy" is followed by the
-// generic way, and the first answer is told when that fails too.
-func attachXDP(index int, prog *bpfsys.Program) (*bpfsys.Link, error) {
-	l, err := bpfsys.AttachXDP(prog, index, bpfsys.XDPDriver)
-	if err == nil || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
-		return l, err
-	}
-	g, genericErr := bpfsys.AttachXDP(prog, index, bpfsys.XDPGeneric)
-	if genericErr != nil {
-		return nil, fmt.Errorf("by the driver: %w; by the stack: %w", err, genericErr)
-	}
-	return g, nil
 }
 
 // Deny returns the deny list and how it is in force on each uplink.

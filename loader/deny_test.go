@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 )
@@ -166,10 +167,10 @@ func TestPrivilegedDenyUpgrade(t *testing.T) {
 func TestPrivilegedDenyDeviceGone(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	const none = 1 << 20
-	if err := d.putXDP(a, none, false); err != nil {
+	if err := attach.New(d.tree).PutXDP(a, none, false); err != nil {
 		t.Error(err)
 	}
 	if pintree.Exists(d.tree.Paths.LinkPin(none, hook.XDP())) {

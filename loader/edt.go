@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -158,44 +159,32 @@ func (d *Datapath) edtNumber(m edtMaps) (uint32, error) {
 }
 
 func (d *Datapath) attachShape(s RateLimit, number uint32) error {
-	place := podnsPlace{ifindex: s.Ifindex, netns: s.Netns}
+	place := attach.Place{Ifindex: s.Ifindex, Netns: s.Netns}
 	if s.Netns != "" {
 		ns, err := netns.Open(s.Netns)
 		if err != nil {
 			return err
 		}
-		place.inode = ns.Inode()
+		place.Inode = ns.Inode()
 		ns.Close()
 	}
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	entered := false
-	err := a.inPlace(place, func(conn *tcConn) (err error) {
+	err := a.In(place, func(conn *attach.Conn) (err error) {
 		entered = true
-		if place.made, err = conn.addClsact(place.ifindex); err != nil {
+		if place.Made, err = conn.AddClsact(place.Ifindex); err != nil {
 			return err
 		}
 		if err := os.Symlink(place.String(), d.tree.Paths.EdtMark(number)); err != nil {
 			return fmt.Errorf("note limit %d: %w", number, err)
 		}
-		return a.putPlacedFilters(conn, place.ifindex, number, hook.OfEDT())
+		return a.PutPlacedFilters(conn, place.Ifindex, number, hook.OfEDT())
 	})
 	if err == nil && !entered {
 		err = fmt.Errorf("%w: %s in %s", ErrNoDevice, s.IfName, s.Netns)
 	}
 	return err
-}
-
-// inPlace is inPodns that also knows the calling thread's namespace.
-func (a *attacher) inPlace(p podnsPlace, f func(*tcConn) error) error {
-	if p.netns != "" {
-		return a.inPodns(p, f)
-	}
-	conn, err := a.conn()
-	if err != nil {
-		return err
-	}
-	return f(conn)
 }
 
 // RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
@@ -219,16 +208,8 @@ func (d *Datapath) dropShapes(m edtMaps, owner uint64, which func(edt.Limit) boo
 	return errors.Join(errs...)
 }
 
-func (d *Datapath) edtPlace(number uint32) (podnsPlace, bool, error) {
-	target, err := os.Readlink(d.tree.Paths.EdtMark(number))
-	if errors.Is(err, os.ErrNotExist) {
-		return podnsPlace{}, false, nil
-	}
-	if err != nil {
-		return podnsPlace{}, false, err
-	}
-	p, err := parsePodnsPlace(target)
-	return p, err == nil, err
+func (d *Datapath) edtPlace(number uint32) (attach.Place, bool, error) {
+	return attach.ReadPlace(d.tree.Paths.EdtMark(number))
 }
 
 // releaseShape removes all there is of a limit; the note of its place goes last.
@@ -244,21 +225,21 @@ func (d *Datapath) detachShape(number uint32) error {
 	if err != nil || !ok {
 		return err
 	}
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	return a.inPlace(place, func(conn *tcConn) error {
-		if err := conn.deletePlacedFilter(place.ifindex, hook.EDT(), number); err != nil {
+	return a.In(place, func(conn *attach.Conn) error {
+		if err := conn.DeletePlacedFilter(place.Ifindex, hook.EDT(), number); err != nil {
 			return err
 		}
-		if place.made && conn.unused(place.ifindex) {
-			return conn.deleteClsact(place.ifindex)
+		if place.Made && conn.Unused(place.Ifindex) {
+			return conn.DeleteClsact(place.Ifindex)
 		}
 		return nil
 	})
 }
 
 // replaceShapes puts the attacher's program in place of the older one on every limited device.
-func (d *Datapath) replaceShapes(a *attacher) error {
+func (d *Datapath) replaceShapes(a *attach.Attacher) error {
 	numbers, err := d.edtNumbers()
 	if err != nil {
 		return err
@@ -266,11 +247,11 @@ func (d *Datapath) replaceShapes(a *attacher) error {
 	for _, n := range numbers {
 		place, ok, err := d.edtPlace(n)
 		if err == nil && ok {
-			err = a.inPlace(place, func(conn *tcConn) error {
-				if f, found, err := conn.filterAt(place.ifindex, hook.EDT()); err != nil || !found || f.class != n {
+			err = a.In(place, func(conn *attach.Conn) error {
+				if f, found, err := conn.FilterAt(place.Ifindex, hook.EDT()); err != nil || !found || f.Class != n {
 					return err // it went with its device
 				}
-				return a.putPlacedFilters(conn, place.ifindex, n, hook.OfEDT())
+				return a.PutPlacedFilters(conn, place.Ifindex, n, hook.OfEDT())
 			})
 		}
 		if err != nil && !rtnl.TCGone(err) {
@@ -375,16 +356,16 @@ func (d *Datapath) checkShapeHook(number uint32, s RateLimit) error {
 	if err != nil {
 		return err
 	}
-	if !ok || place.ifindex != s.Ifindex || (place.netns == "") != (s.Netns == "") {
-		return pintree.Differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.ifindex, place.netns, s.Ifindex, s.Netns)
+	if !ok || place.Ifindex != s.Ifindex || (place.Netns == "") != (s.Netns == "") {
+		return pintree.Differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.Ifindex, place.Netns, s.Ifindex, s.Netns)
 	}
-	place.netns = s.Netns // a namespace can have several paths: it is compared itself
-	a := d.attacher("")
+	place.Netns = s.Netns // a namespace can have several paths: it is compared itself
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	found := false
-	err = a.inPlace(place, func(conn *tcConn) error {
-		f, _, err := conn.filterAt(place.ifindex, hook.EDT())
-		found = f.is(hook.EDT()) && f.class == number
+	err = a.In(place, func(conn *attach.Conn) error {
+		f, _, err := conn.FilterAt(place.Ifindex, hook.EDT())
+		found = f.Is(hook.EDT()) && f.Class == number
 		return err
 	})
 	if err == nil && !found {

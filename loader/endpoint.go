@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -95,16 +96,16 @@ func (e Endpoint) value(p netip.Prefix, flags uint32, gw gateways) *endpoint.Val
 // gateways are the addresses of the device that a pod's packets are routed from.
 type gateways []rtnl.Addr
 
-func (a *attacher) gatewaysOf(e Endpoint) (gateways, error) {
+func gatewaysOf(a *attach.Attacher, e Endpoint) (gateways, error) {
 	index := e.RouteIfindex
 	if index == 0 {
 		index = e.HostIfindex
 	}
-	c, err := a.conn()
+	h, err := a.Netlink()
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := c.h.AddrsOf(index, rtnl.FamilyAll)
+	addrs, err := h.AddrsOf(index, rtnl.FamilyAll)
 	if err != nil && !errors.Is(err, rtnl.ErrNotFound) { // what needs the device will say so
 		return nil, fmt.Errorf("endpoint %s: addresses of device %d: %w", e.Ref, index, err)
 	}
@@ -166,7 +167,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err != nil {
 		return err
 	}
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close() // after the rollback, which detaches
 	if ep.HostIfindex != 0 {
 		if err := refuseHeld(a, eps, ep.Ref.Owner(), ep.HostIfindex, ep.Addrs); err != nil {
@@ -196,7 +197,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err != nil {
 		return err
 	}
-	gw, err := a.gatewaysOf(ep)
+	gw, err := gatewaysOf(a, ep)
 	if err != nil {
 		return err
 	}
@@ -207,10 +208,10 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if fresh {
 		index := ep.HostIfindex
 		back.Push("detach programs", func(context.Context) error {
-			return errors.Join(a.detach(index, hook.OfPod()), eps.Stats.Delete(uint32(index)))
+			return errors.Join(a.Detach(index, hook.OfPod()), eps.Stats.Delete(uint32(index)))
 		})
 	}
-	if err := a.ensure(ep.HostIfindex, hook.OfPod(), fresh); err != nil {
+	if err := a.Ensure(ep.HostIfindex, hook.OfPod(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
 	if known, err := d.knows(a, ep, gw, fresh); known || err != nil {
@@ -288,7 +289,7 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 		if err != nil {
 			return fmt.Errorf("endpoints: %w", err)
 		}
-		a := d.attacher("")
+		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
 		return errors.Join(d.disablePodns(a, owner, f), d.clear(a, eps, mine, f, shared))
 	})
@@ -296,7 +297,7 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
 // else on them. It goes on after errors.
-func (d *Datapath) clear(a *attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
+func (d *Datapath) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
 	var errs []error
 	for _, e := range entries {
 		v := e.v
@@ -316,7 +317,7 @@ func (d *Datapath) clear(a *attacher, eps pintree.EndpointMaps, entries []entry,
 			continue
 		}
 		if shared[v.Ifindex]--; shared[v.Ifindex] == 0 {
-			errs = append(errs, a.detach(int(v.Ifindex), hook.OfPod()), eps.Stats.Delete(v.Ifindex))
+			errs = append(errs, a.Detach(int(v.Ifindex), hook.OfPod()), eps.Stats.Delete(v.Ifindex))
 		}
 	}
 	return errors.Join(errs...)

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -28,13 +29,13 @@ func setAttach(o *Options, how string) { o.Config.Attach = nodeconf.Attach(how) 
 // hooksOf lists our programs on a device as "hook how".
 func hooksOf(e *env, d *Datapath, index int) []string {
 	e.t.Helper()
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	var out []string
 	for _, h := range hook.All() {
-		at, err := a.at(index, h)
+		at, err := a.At(index, h)
 		e.ok(err)
-		if line := h.Name + " " + at.how; at.how != "" && !slices.Contains(out, line) { // two hooks may have one place
+		if line := h.Name + " " + at.How; at.How != "" && !slices.Contains(out, line) { // two hooks may have one place
 			out = append(out, line)
 		}
 	}
@@ -398,7 +399,7 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	index := e.uplink()
 	d := e.open()
 	e.ok(d.Sync(e.ctx))
-	before, err := d.attacher("").at(index, hook.FromUplink())
+	before, err := attach.NewAttacher(d.tree, "").At(index, hook.FromUplink())
 	e.ok(err)
 	ports := []hostport.Mapping{port(8080, "10.1.0.2", 80)}
 	e.ok(d.SetHostPorts(e.ctx, 1, nil, ports))
@@ -412,13 +413,13 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	e.ok(again.SetHostPorts(e.ctx, 1, nil, ports))
 	e.ok(again.CheckEndpoint(e.ctx, ep, FeatureAdmit))
 	e.ok(again.CheckHostPorts(e.ctx, 1, ports))
-	after, err := again.attacher("").at(index, hook.FromUplink())
+	after, err := attach.NewAttacher(again.tree, "").At(index, hook.FromUplink())
 	e.ok(err)
-	if after.how != before.how {
-		t.Errorf("the uplink has its programs by %q, had them by %q", after.how, before.how)
+	if after.How != before.How {
+		t.Errorf("the uplink has its programs by %q, had them by %q", after.How, before.How)
 	}
-	if own, err := again.attacher("").at(ep.HostIfindex, hook.ToPod()); err != nil || own.how != hook.HowClsact {
-		t.Errorf("the pod's device has its programs by %q: %v", own.how, err)
+	if own, err := attach.NewAttacher(again.tree, "").At(ep.HostIfindex, hook.ToPod()); err != nil || own.How != hook.HowClsact {
+		t.Errorf("the pod's device has its programs by %q: %v", own.How, err)
 	}
 }
 

@@ -300,13 +300,13 @@ func (p *places) name(device uint32) string {
 	switch {
 	case device&podns.Key(0) != 0:
 		if place, ok, err := p.d.podnsPlace(device &^ podns.Key(0)); err == nil && ok {
-			name = "in " + filepath.Base(place.netns)
+			name = "in " + filepath.Base(place.Netns)
 		}
 	case device&drops.LimitKey != 0:
 		if place, ok, err := p.d.edtPlace(device &^ drops.LimitKey); err == nil && ok {
-			name = "in " + filepath.Base(place.netns)
-			if place.netns == "" {
-				name = p.name(uint32(place.ifindex))
+			name = "in " + filepath.Base(place.Netns)
+			if place.Netns == "" {
+				name = p.name(uint32(place.Ifindex))
 			}
 		}
 	default:

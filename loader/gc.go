@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
-	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -47,7 +47,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 		}
 		return v
 	}
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectPodns(a, valid), d.collectShapes(valid), d.collectDevices(a), d.collectPolicies())
 	err = errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
@@ -78,7 +78,7 @@ func (d *Datapath) collectPorts(valid func(uint64) bool) error {
 	return errors.Join(append(errs, c.end())...)
 }
 
-func (d *Datapath) collectEndpoints(a *attacher, valid func(uint64) bool) error {
+func (d *Datapath) collectEndpoints(a *attach.Attacher, valid func(uint64) bool) error {
 	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (d *Datapath) collectEndpoints(a *attacher, valid func(uint64) bool) error 
 }
 
 // collectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
-func (d *Datapath) collectDevices(a *attacher) error {
+func (d *Datapath) collectDevices(a *attach.Attacher) error {
 	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	errs := []error{err}
 	for _, index := range counted {
 		if !used[index] && !podns.IsKey(index) {
-			errs = append(errs, a.detach(int(index), hook.OfPod()), eps.Stats.Delete(index))
+			errs = append(errs, a.Detach(int(index), hook.OfPod()), eps.Stats.Delete(index))
 		}
 	}
 	pins, err := pintree.Names(d.tree.Paths.Links())
@@ -124,13 +124,13 @@ func (d *Datapath) collectDevices(a *attacher) error {
 	for _, name := range pins {
 		pin := filepath.Join(d.tree.Paths.Links(), name)
 		index, h, ours := pintree.ParseLinkName(name)
-		lost, err := defunct(pin)
+		lost, err := attach.Defunct(pin)
 		switch {
 		case err != nil:
 		case lost:
 			err = pintree.RemoveIfThere(pin)
 		case ours && isPodHook(h) && !used[uint32(index)]:
-			err = d.dropLink(index, h)
+			err = attach.New(d.tree).DropLink(index, h)
 		}
 		errs = append(errs, err)
 	}
@@ -163,23 +163,6 @@ func collectMarksIn(h *rtnl.Handle, dir string) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// defunct reports whether the pinned link hangs on no device any more: the kernel then says ifindex 0.
-func defunct(pin string) (bool, error) {
-	l, err := bpfsys.OpenLink(pin)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
-	}
-	defer l.Close()
-	info, err := l.Info()
-	if err != nil {
-		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
-	}
-	return info.OnDevice() && info.Ifindex == 0, nil
 }
 
 // collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
@@ -222,7 +205,7 @@ func removeIfDead(p pintree.Paths) error {
 			continue
 		}
 		devices++
-		if lost, err := defunct(filepath.Join(p.Links(), name)); err != nil || !lost {
+		if lost, err := attach.Defunct(filepath.Join(p.Links(), name)); err != nil || !lost {
 			return err
 		}
 	}

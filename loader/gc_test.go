@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -94,7 +95,7 @@ func TestPrivilegedGCNamespaces(t *testing.T) {
 				pins := mustNames(t, first.tree.Paths.Links())
 				lost := 0
 				for _, name := range pins {
-					if is, err := defunct(filepath.Join(first.tree.Paths.Links(), name)); err == nil && is {
+					if is, err := attach.Defunct(filepath.Join(first.tree.Paths.Links(), name)); err == nil && is {
 						lost++
 					}
 				}

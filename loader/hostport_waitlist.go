@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
@@ -208,9 +209,9 @@ func (d *Datapath) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
 	if !ok || ep.Owner != owner {
 		return false, nil
 	}
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	return !a.gone(int(ep.Ifindex)), nil
+	return !a.Gone(int(ep.Ifindex)), nil
 }
 
 // end does what follows a change.

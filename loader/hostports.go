@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -88,10 +89,10 @@ func (d *Datapath) setHostPorts(ctx context.Context, m hostPortMap, owner uint64
 		return err
 	}
 	if len(ports) > 0 {
-		d.ensureSockets()
+		attach.New(d.tree).EnsureSockets()
 	}
 	if !d.recentlySynced() {
-		a := d.attacher("")
+		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
 		if err := d.sync(ctx, a); err != nil {
 			return err
@@ -272,7 +273,7 @@ func (d *Datapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostp
 	if err != nil {
 		return err
 	}
-	errs := []error{d.checkSockets()}
+	errs := []error{attach.New(d.tree).CheckSockets()}
 	for _, p := range ports {
 		got, ok, err := m.Get(p.Key.Unmap())
 		want, werr := newEntry(p, owner, got.Generation)

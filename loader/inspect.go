@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -118,7 +119,7 @@ func tcxPrograms(index int, h hook.Hook) ([]HookedProgram, error) {
 
 // allFilters are the filters of a direction by priority, of whatever kind.
 func allFilters(h *rtnl.Handle, index int, at hook.Hook) ([]HookedProgram, error) {
-	filters, err := noneIfGone(h.Filters(index, at.TCParent()))
+	filters, err := attach.NoneIfGone(h.Filters(index, at.TCParent()))
 	if err != nil {
 		return nil, err
 	}

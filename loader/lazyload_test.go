@@ -190,7 +190,7 @@ func TestPrivilegedOnDemandOfAnother(t *testing.T) {
 	if err := d.Enable(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrNotLoaded) || !strings.Contains(err.Error(), "sl_ns_egress") {
 		t.Errorf("error: %v", err)
 	}
-	e.noneOwn(d)
+	e.noPodnsDevice(d)
 	if got := onDemandPins(t, d); len(got) != 0 {
 		t.Errorf("left: %v", got)
 	}

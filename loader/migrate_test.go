@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -100,7 +101,7 @@ func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
 func (e *env) oneProgramEach(index int) {
 	e.t.Helper()
 	for _, parent := range []uint32{hook.FromPod().TCParent(), hook.ToPod().TCParent()} {
-		list, err := noneIfGone(e.h.Filters(index, parent))
+		list, err := attach.NoneIfGone(e.h.Filters(index, parent))
 		e.ok(err)
 		n := len(list)
 		if bpfsys.KernelAtLeast(6, 6) {
@@ -227,7 +228,7 @@ func TestPrivilegedMigrateUnload(t *testing.T) {
 		t.Errorf("left after unload: %v", pathsBelow(e.o.Config.BPFFS))
 	}
 	for _, parent := range []uint32{hook.FromPod().TCParent(), hook.ToPod().TCParent()} {
-		if list, err := noneIfGone(e.h.Filters(ep.HostIfindex, parent)); err != nil || len(list) != 0 {
+		if list, err := attach.NoneIfGone(e.h.Filters(ep.HostIfindex, parent)); err != nil || len(list) != 0 {
 			t.Errorf("filters left: %+v %v", list, err)
 		}
 	}

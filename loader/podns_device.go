@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -37,32 +38,6 @@ func podnsHooksOf(f Feature, hostEnd bool) []hook.Hook {
 	return nil
 }
 
-// podnsPlace is where a podns device is. It is kept as the target of a symbolic link beside the pins, whose name is the
-// device's number: upgrade, DEL and GC enter the namespace by it.
-type podnsPlace struct {
-	inode   uint64 // of the namespace: its path may be another's by now
-	ifindex int
-	made    bool // the clsact qdisc was made by us
-	netns   string
-}
-
-func (p podnsPlace) String() string {
-	return fmt.Sprintf("%d %d %t %s", p.inode, p.ifindex, p.made, p.netns)
-}
-
-func parsePodnsPlace(s string) (p podnsPlace, err error) {
-	fields := strings.SplitN(s, " ", 4)
-	if len(fields) != 4 {
-		return p, fmt.Errorf("%q is not a place of a device", s)
-	}
-	var errs [3]error
-	p.inode, errs[0] = strconv.ParseUint(fields[0], 10, 64)
-	p.ifindex, errs[1] = strconv.Atoi(fields[1])
-	p.made, errs[2] = strconv.ParseBool(fields[2])
-	p.netns = fields[3]
-	return p, errors.Join(errs[:]...)
-}
-
 func (d *Datapath) podnsDevices() (podns.Map, error) {
 	m, err := d.tree.Pinned(pintree.MapPodnsDevices)
 	return podns.New(m), err
@@ -82,21 +57,13 @@ func (d *Datapath) allPodns() (podns.Map, map[uint32]podns.Device, error) {
 }
 
 // podnsPlace reads where device number is; false when nothing is known of it.
-func (d *Datapath) podnsPlace(number uint32) (podnsPlace, bool, error) {
-	target, err := os.Readlink(d.tree.Paths.PodnsMark(number))
-	if errors.Is(err, os.ErrNotExist) {
-		return podnsPlace{}, false, nil
-	}
-	if err != nil {
-		return podnsPlace{}, false, err
-	}
-	p, err := parsePodnsPlace(target)
-	return p, err == nil, err
+func (d *Datapath) podnsPlace(number uint32) (attach.Place, bool, error) {
+	return attach.ReadPlace(d.tree.Paths.PodnsMark(number))
 }
 
 // enablePodns turns on f on the podns device: an entry, counters, and the programs that f has there. An entry of the same
 // owner for another device or namespace is replaced: its DEL never came.
-func (d *Datapath) enablePodns(ctx context.Context, a *attacher, ep Endpoint, f Feature, back *rollback.Stack) error {
+func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, ep Endpoint, f Feature, back *rollback.Stack) error {
 	m, err := d.podnsDevices()
 	if err != nil {
 		return err
@@ -106,17 +73,17 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attacher, ep Endpoint, f 
 		return err
 	}
 	defer ns.Close()
-	place := podnsPlace{inode: ns.Inode(), ifindex: ep.Podns.Ifindex, netns: ep.Podns.Netns}
+	place := attach.Place{Inode: ns.Inode(), Ifindex: ep.Podns.Ifindex, Netns: ep.Podns.Netns}
 	number, old, err := d.podnsNumber(m, a, ep.Ref.Owner(), place)
 	if err != nil {
 		return err
 	}
-	conn, err := openTCIn(ns)
+	conn, err := attach.OpenIn(ns)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if place.made, err = conn.addClsact(place.ifindex); err != nil {
+	if place.Made, err = conn.AddClsact(place.Ifindex); err != nil {
 		return err
 	}
 	if old == nil {
@@ -139,7 +106,7 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attacher, ep Endpoint, f 
 			return err
 		}
 	}
-	return a.putPlacedFilters(conn, place.ifindex, number, podnsHooksOf(f, ep.HostIfindex != 0))
+	return a.PutPlacedFilters(conn, place.Ifindex, number, podnsHooksOf(f, ep.HostIfindex != 0))
 }
 
 func (d *Datapath) putPodns(m podns.Map, number uint32, v *podns.Device) error {
@@ -157,7 +124,7 @@ func (d *Datapath) putPodns(m podns.Map, number uint32, v *podns.Device) error {
 }
 
 // podnsNumber finds the number of owner's device at place, with its entry, or picks a free one.
-func (d *Datapath) podnsNumber(m podns.Map, a *attacher, owner uint64, place podnsPlace) (uint32, *podns.Device, error) {
+func (d *Datapath) podnsNumber(m podns.Map, a *attach.Attacher, owner uint64, place attach.Place) (uint32, *podns.Device, error) {
 	all, err := m.All()
 	if err != nil {
 		return 0, nil, fmt.Errorf("own devices: %w", err)
@@ -170,7 +137,7 @@ func (d *Datapath) podnsNumber(m podns.Map, a *attacher, owner uint64, place pod
 		if err != nil {
 			return 0, nil, err
 		}
-		if ok && at.inode == place.inode && at.ifindex == place.ifindex {
+		if ok && at.Inode == place.Inode && at.Ifindex == place.Ifindex {
 			return number, &v, nil
 		}
 		if err := d.releasePodns(a, m, number); err != nil {
@@ -184,29 +151,9 @@ func (d *Datapath) podnsNumber(m podns.Map, a *attacher, owner uint64, place pod
 	return number, nil, err
 }
 
-func (a *attacher) putPlacedFilters(conn *tcConn, index int, number uint32, hooks []hook.Hook) error {
-	for _, h := range hooks {
-		prog, err := a.program(h)
-		if err != nil {
-			return err
-		}
-		f, found, err := conn.filterAt(index, h)
-		if err != nil {
-			return err
-		}
-		if found && !f.yields(h) {
-			return fmt.Errorf("device %d of the pod, %s, priority %d: %w (%s %s)", index, h.Direction(), h.Priority(), ErrConflict, f.kind, f.program)
-		}
-		if err := conn.putFilter(index, h, prog, number); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // disablePodns takes the features f from owner's podns devices. With the last one the entry, counters and programs go. A namespace
 // that has gone took its filters along.
-func (d *Datapath) disablePodns(a *attacher, owner uint64, f Feature) error {
+func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, f Feature) error {
 	m, all, err := d.allPodns()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
@@ -232,27 +179,27 @@ func (d *Datapath) disablePodns(a *attacher, owner uint64, f Feature) error {
 }
 
 // dropPodnsHooks detaches what the features of left do not need any more.
-func (d *Datapath) dropPodnsHooks(a *attacher, number uint32, v, left podns.Device) error {
+func (d *Datapath) dropPodnsHooks(a *attach.Attacher, number uint32, v, left podns.Device) error {
 	needed := podnsHooksOf(Feature(left.Flags), left.HostIfindex != 0)
 	unneeded := slices.DeleteFunc(podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0), func(h hook.Hook) bool { return slices.Contains(needed, h) })
 	place, ok, err := d.podnsPlace(number)
 	if err != nil || !ok {
 		return err
 	}
-	return a.inPodns(place, func(conn *tcConn) error {
+	return a.InNetns(place, func(conn *attach.Conn) error {
 		var errs []error
 		for _, h := range unneeded {
-			errs = append(errs, conn.deletePlacedFilter(place.ifindex, h, number))
+			errs = append(errs, conn.DeletePlacedFilter(place.Ifindex, h, number))
 		}
 		return errors.Join(errs...)
 	})
 }
 
 // releasePodns removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
-func (d *Datapath) releasePodns(a *attacher, m podns.Map, number uint32) error {
+func (d *Datapath) releasePodns(a *attach.Attacher, m podns.Map, number uint32) error {
 	place, ok, err := d.podnsPlace(number)
 	if err == nil && ok {
-		err = a.inPodns(place, func(conn *tcConn) error { return conn.clearPlaced(place, number) })
+		err = a.InNetns(place, func(conn *attach.Conn) error { return conn.ClearPlaced(place, number) })
 	}
 	if err != nil {
 		return fmt.Errorf("device %d: %w", number, err)
@@ -269,7 +216,7 @@ func (d *Datapath) releasePodns(a *attacher, m podns.Map, number uint32) error {
 }
 
 // detachPodns removes the programs from every podns device that is known, and leaves maps and notes as they are.
-func (d *Datapath) detachPodns(a *attacher) error {
+func (d *Datapath) detachPodns(a *attach.Attacher) error {
 	marks, err := pintree.Names(d.tree.Paths.Podns())
 	errs := []error{err}
 	for _, name := range marks {
@@ -279,58 +226,15 @@ func (d *Datapath) detachPodns(a *attacher) error {
 		}
 		place, ok, err := d.podnsPlace(uint32(number))
 		if err == nil && ok {
-			err = a.inPodns(place, func(conn *tcConn) error { return conn.clearPlaced(place, uint32(number)) })
+			err = a.InNetns(place, func(conn *attach.Conn) error { return conn.ClearPlaced(place, uint32(number)) })
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// clearPlaced removes our filters from the device, and the qdisc too if we made it and nobody else uses it.
-func (c *tcConn) clearPlaced(p podnsPlace, number uint32) error {
-	if p.made && c.only(p.ifindex, hook.OfPodns()) {
-		return c.deleteClsact(p.ifindex)
-	}
-	var errs []error
-	for _, h := range hook.OfPodns() {
-		errs = append(errs, c.deletePlacedFilter(p.ifindex, h, number))
-	}
-	return errors.Join(errs...)
-}
-
-// deletePlacedFilter removes our filter for h if it carries number: another device may have the place by now.
-func (c *tcConn) deletePlacedFilter(index int, h hook.Hook, number uint32) error {
-	if f, found, err := c.filterAt(index, h); err != nil || !found || f.class != number {
-		return err
-	}
-	_, err := c.deleteFilter(index, h)
-	return err
-}
-
-// inPodns calls f with a connection into the namespace of p. One that has gone, or whose path leads to another by now, is
-// success: its filters went with it.
-func (a *attacher) inPodns(p podnsPlace, f func(*tcConn) error) error {
-	ns, err := netns.Open(p.netns)
-	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	if ns.Inode() != p.inode {
-		return nil
-	}
-	conn, err := openTCIn(ns)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return f(conn)
-}
-
 // replacePodns puts the attacher's programs on every podns device that has programs.
-func (d *Datapath) replacePodns(ctx context.Context, a *attacher) error {
+func (d *Datapath) replacePodns(ctx context.Context, a *attach.Attacher) error {
 	_, all, err := d.allPodns()
 	if err != nil {
 		return err
@@ -341,7 +245,7 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attacher) error {
 		}
 		place, ok, err := d.podnsPlace(number)
 		if err == nil && ok {
-			err = a.inPodns(place, func(conn *tcConn) error { return a.replaceInside(conn, place.ifindex, number, v) })
+			err = a.InNetns(place, func(conn *attach.Conn) error { return d.replaceInside(a, conn, place.Ifindex, number, v) })
 		}
 		if rtnl.TCGone(err) || errors.Is(err, ErrNoDevice) {
 			d.tree.Log.Info("device has gone", log.Uint32("number", number))
@@ -356,11 +260,11 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attacher) error {
 
 // replaceInside puts the attacher's programs on an podns device. Who is root in the pod may have put something else in our place
 // there: that is the pod's loss, and must not keep the node from an upgrade.
-func (a *attacher) replaceInside(conn *tcConn, index int, number uint32, v podns.Device) error {
+func (d *Datapath) replaceInside(a *attach.Attacher, conn *attach.Conn, index int, number uint32, v podns.Device) error {
 	for _, h := range podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0) {
-		err := a.putPlacedFilters(conn, index, number, []hook.Hook{h})
+		err := a.PutPlacedFilters(conn, index, number, []hook.Hook{h})
 		if errors.Is(err, ErrConflict) {
-			a.d.tree.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
+			d.tree.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
 			continue
 		}
 		if err != nil {
@@ -371,7 +275,7 @@ func (a *attacher) replaceInside(conn *tcConn, index int, number uint32, v podns
 }
 
 // collectPodns releases the podns devices whose owner is not valid, and what was noted or counted of devices without entry.
-func (d *Datapath) collectPodns(a *attacher, valid func(uint64) bool) error {
+func (d *Datapath) collectPodns(a *attach.Attacher, valid func(uint64) bool) error {
 	m, all, err := d.allPodns()
 	if err != nil {
 		return err
@@ -394,7 +298,7 @@ func (d *Datapath) collectPodns(a *attacher, valid func(uint64) bool) error {
 }
 
 // checkPodns compares the podns device of ep with what enablePodns has made.
-func (d *Datapath) checkPodns(a *attacher, ep Endpoint, f Feature) error {
+func (d *Datapath) checkPodns(a *attach.Attacher, ep Endpoint, f Feature) error {
 	_, all, err := d.allPodns()
 	if err != nil {
 		return err
@@ -416,22 +320,22 @@ func (d *Datapath) checkPodns(a *attacher, ep Endpoint, f Feature) error {
 	return pintree.Differs("no programs for %s in %s", ep.Podns.IfName, ep.Podns.Netns)
 }
 
-func (d *Datapath) checkPodnsHooks(a *attacher, ep Endpoint, number uint32, hooks []hook.Hook) error {
+func (d *Datapath) checkPodnsHooks(a *attach.Attacher, ep Endpoint, number uint32, hooks []hook.Hook) error {
 	place, ok, err := d.podnsPlace(number)
 	if err != nil {
 		return err
 	}
-	if !ok || place.ifindex != ep.Podns.Ifindex {
-		return pintree.Differs("programs were attached to device %d of %s, not to %d of %s", place.ifindex, place.netns, ep.Podns.Ifindex, ep.Podns.Netns)
+	if !ok || place.Ifindex != ep.Podns.Ifindex {
+		return pintree.Differs("programs were attached to device %d of %s, not to %d of %s", place.Ifindex, place.Netns, ep.Podns.Ifindex, ep.Podns.Netns)
 	}
-	place.netns = ep.Podns.Netns // a namespace can have several paths: it is compared itself
+	place.Netns = ep.Podns.Netns // a namespace can have several paths: it is compared itself
 	looked := false
-	err = a.inPodns(place, func(conn *tcConn) error {
+	err = a.InNetns(place, func(conn *attach.Conn) error {
 		looked = true
 		var errs []error
 		for _, h := range hooks {
-			f, _, err := conn.filterAt(place.ifindex, h)
-			if err == nil && (!f.is(h) || f.class != number) {
+			f, _, err := conn.FilterAt(place.Ifindex, h)
+			if err == nil && (!f.Is(h) || f.Class != number) {
 				err = pintree.Differs("%s is not attached to the %s of %s in the pod", h.Program, h.Direction(), ep.Podns.IfName)
 			}
 			errs = append(errs, err)
@@ -439,7 +343,7 @@ func (d *Datapath) checkPodnsHooks(a *attacher, ep Endpoint, number uint32, hook
 		return errors.Join(errs...)
 	})
 	if err == nil && !looked {
-		err = pintree.Differs("%s leads to another namespace than ADD attached to", place.netns)
+		err = pintree.Differs("%s leads to another namespace than ADD attached to", place.Netns)
 	}
 	return err
 }
@@ -460,7 +364,7 @@ func (d *Datapath) podnsEndpoints(stats endpoint.Stats) ([]EndpointStatus, error
 		if err != nil {
 			return nil, err
 		}
-		s.Netns, s.Ifindex = place.netns, place.ifindex
+		s.Netns, s.Ifindex = place.Netns, place.Ifindex
 		c, _, err := stats.Get(podns.Key(number))
 		if err != nil {
 			return nil, err

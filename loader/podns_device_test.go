@@ -100,7 +100,7 @@ func TestPrivilegedPodnsDevice(t *testing.T) {
 	if text := in("tc", "qdisc", "show", "dev", "net1"); strings.Contains(text, "clsact") {
 		t.Errorf("left in the pod: %s", text)
 	}
-	e.noneOwn(d)
+	e.noPodnsDevice(d)
 }
 
 // pingFails sends one echo request that need not be answered.
@@ -108,7 +108,7 @@ func pingFails(in func(...string) string, addr string) {
 	in("sh", "-c", "ping -c1 -W1 "+addr+" || true")
 }
 
-func (e *env) noneOwn(d *Datapath) {
+func (e *env) noPodnsDevice(d *Datapath) {
 	e.t.Helper()
 	m, err := d.podnsDevices()
 	e.ok(err)
@@ -191,25 +191,13 @@ func TestPrivilegedPodnsDeviceGone(t *testing.T) {
 	e.ok(d.GC(e.ctx, func(owner uint64) bool { return owner == stranger.Ref.Owner() }))
 	e.ok(d.CheckEndpoint(e.ctx, stranger, FeatureAdmit))
 	e.ok(d.GC(e.ctx, func(uint64) bool { return false }))
-	e.noneOwn(d)
+	e.noPodnsDevice(d)
 	if text := filters(in); strings.Contains(text, "sl_") {
 		t.Errorf("after GC:\n%s", text)
 	}
 }
 
-func TestOwnPlace(t *testing.T) {
-	want := podnsPlace{inode: 4026532, ifindex: 7, made: true, netns: "/var/run/netns/with blank"}
-	if got, err := parsePodnsPlace(want.String()); err != nil || got != want {
-		t.Errorf("%+v %v", got, err)
-	}
-	for _, s := range []string{"", "1 2 true", "x 2 true /a", "1 x true /a", "1 2 maybe /a"} {
-		if _, err := parsePodnsPlace(s); err == nil {
-			t.Errorf("%q: no error", s)
-		}
-	}
-}
-
-func TestOwnNumbers(t *testing.T) {
+func TestPodnsNumbers(t *testing.T) {
 	taken := map[uint32]bool{}
 	for range podns.Last {
 		n, err := podns.Free(func(n uint32) bool { return taken[n] })

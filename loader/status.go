@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -70,7 +71,7 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	if s.Endpoints, err = d.Endpoints(ctx); err != nil {
 		return nil, err
 	}
-	if s.Local, err = d.localStatus(); err != nil {
+	if s.Local, err = attach.New(d.tree).LocalStatus(); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s), d.dropStatus(s)); err != nil {
@@ -189,7 +190,7 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 	if err != nil {
 		return err
 	}
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	add := func(index int, role string, hooks []hook.Hook) error {
 		dev := DeviceStatus{Ifindex: index, Role: role}
@@ -200,12 +201,12 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 			dev.Source4, dev.Source6 = sources[uint32(index)].V4, sources[uint32(index)].V6
 		}
 		for _, hk := range hooks {
-			at, err := a.at(index, hk)
+			at, err := a.At(index, hk)
 			if err != nil {
 				return err
 			}
 			dev.Programs = append(dev.Programs, ProgramStatus{
-				Name: hk.Program, Hook: hk.Direction(), How: at.how, ID: at.id, OK: at.id != 0 && at.id == ids[hk.Program],
+				Name: hk.Program, Hook: hk.Direction(), How: at.How, ID: at.Id, OK: at.Id != 0 && at.Id == ids[hk.Program],
 			})
 		}
 		s.Devices = append(s.Devices, dev)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -31,7 +32,7 @@ func (d *Datapath) Sync(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	return d.sync(ctx, a)
 }
@@ -48,7 +49,7 @@ func (d *Datapath) recentlySynced() bool {
 
 // knows reports whether somebody has looked just now and has seen the devices of ep, should they be fresh: its gateways stand
 // for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
-func (d *Datapath) knows(a *attacher, ep Endpoint, gw gateways, fresh bool) (bool, error) {
+func (d *Datapath) knows(a *attach.Attacher, ep Endpoint, gw gateways, fresh bool) (bool, error) {
 	if !d.recentlySynced() {
 		return false, nil
 	}
@@ -69,7 +70,7 @@ func (d *Datapath) knows(a *attacher, ep Endpoint, gw gateways, fresh bool) (boo
 			return false, nil
 		}
 	}
-	return a.sameUplinks(addrs, uplinks)
+	return sameUplinks(a, addrs, uplinks)
 }
 
 // knownNode returns what the maps say of the node: its addresses, each with its device, and its uplinks.
@@ -95,8 +96,8 @@ func (d *Datapath) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sourc
 
 // sameUplinks reports whether the uplinks have just the addresses that are known of them. The kernel picks those of a device,
 // so that it does not matter how many others there are.
-func (a *attacher) sameUplinks(addrs map[netip.Addr]uint32, uplinks map[uint32]endpoint.Sources) (bool, error) {
-	c, err := a.conn()
+func sameUplinks(a *attach.Attacher, addrs map[netip.Addr]uint32, uplinks map[uint32]endpoint.Sources) (bool, error) {
+	h, err := a.Netlink()
 	if err != nil {
 		return false, err
 	}
@@ -107,7 +108,7 @@ func (a *attacher) sameUplinks(addrs map[netip.Addr]uint32, uplinks map[uint32]e
 		}
 	}
 	for index, src := range uplinks {
-		has, err := c.h.AddrsOf(int(index), rtnl.FamilyAll)
+		has, err := h.AddrsOf(int(index), rtnl.FamilyAll)
 		if errors.Is(err, rtnl.ErrNotFound) {
 			return false, nil
 		}
@@ -138,11 +139,11 @@ func sameSources(now, had endpoint.Sources, addrs map[netip.Addr]uint32, index u
 }
 
 // sync is Sync under the writers' lock.
-func (d *Datapath) sync(ctx context.Context, a *attacher) error {
+func (d *Datapath) sync(ctx context.Context, a *attach.Attacher) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c, err := a.conn()
+	h, err := a.Netlink()
 	if err != nil {
 		return err
 	}
@@ -150,7 +151,7 @@ func (d *Datapath) sync(ctx context.Context, a *attacher) error {
 	if err != nil {
 		return err
 	}
-	n, err := readNode(c.h, d.tree.Config.Uplinks, podSide)
+	n, err := readNode(h, d.tree.Config.Uplinks, podSide)
 	if err != nil {
 		return err
 	}
@@ -230,7 +231,7 @@ func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr
 
 // writeUplinks makes want the set of uplinks, in the map and on the devices. A program hangs on a device only while the map
 // has it: the entry comes first and goes last.
-func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) error {
+func (d *Datapath) writeUplinks(a *attach.Attacher, want map[int]endpoint.Sources) error {
 	raw, err := d.tree.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
@@ -252,7 +253,7 @@ func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) erro
 		if _, ok := want[int(index)]; ok {
 			continue
 		}
-		if err := a.detach(int(index), hook.OfUplink(have[index].Bare)); err != nil {
+		if err := a.Detach(int(index), hook.OfUplink(have[index].Bare)); err != nil {
 			errs = append(errs, fmt.Errorf("uplink %d: %w", index, err))
 			continue
 		}
@@ -262,7 +263,7 @@ func (d *Datapath) writeUplinks(a *attacher, want map[int]endpoint.Sources) erro
 	return errors.Join(errs...)
 }
 
-func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
+func (d *Datapath) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
 	old, had := have[uint32(index)]
 	if !had || old != src {
 		if err := m.Put(uint32(index), src); err != nil {
@@ -271,11 +272,11 @@ func (d *Datapath) putUplink(a *attacher, m endpoint.Uplinks, have map[uint32]en
 	}
 	if had {
 		// Somebody may have detached us, or the index may be another device by now.
-		if ok, err := a.healthy(index, hook.OfUplink(src.Bare)); ok || err != nil {
+		if ok, err := a.Healthy(index, hook.OfUplink(src.Bare)); ok || err != nil {
 			return err
 		}
 	}
-	err := a.attach(index, hook.OfUplink(src.Bare), false)
+	err := a.Attach(index, hook.OfUplink(src.Bare), false)
 	if errors.Is(err, ErrNoDevice) { // it went after we had listed it
 		return m.Delete(uint32(index))
 	}

@@ -39,15 +39,6 @@ type DeviceStatus struct {
 	Programs []ProgramStatus `json:"programs"`
 }
 
-// ProgramStatus is one attached program.
-type ProgramStatus struct {
-	Name string `json:"name"`
-	Hook string `json:"hook"` // "ingress" or "egress"
-	How  string `json:"how"`  // "tcx" or "clsact"
-	ID   uint32 `json:"id"`   // as bpftool shows it; 0: not attached
-	OK   bool   `json:"ok"`   // attached, and of the build that is pinned
-}
-
 // SkippedDevice is a device that would be an uplink but is not handled.
 type SkippedDevice struct {
 	Ifindex int    `json:"ifindex"`

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -40,12 +41,12 @@ func (d *Datapath) Unload(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	a := d.attacher("")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	devices, err := d.everyDevice()
-	errs := []error{err, d.detachSockets()}
+	errs := []error{err, attach.New(d.tree).DetachSockets()}
 	for index := range devices {
-		errs = append(errs, a.detach(index, hook.All()))
+		errs = append(errs, a.Detach(index, hook.All()))
 	}
 	errs = append(errs, d.detachPodns(a), d.detachShapes())
 	if err := errors.Join(errs...); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -18,14 +19,14 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	a := d.attacher(dir)
+	a := attach.NewAttacher(d.tree, dir)
 	defer a.Close()
 	replace := func(indexes map[int]bool, hooks []hook.Hook, pod bool) error {
 		for index := range indexes {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			err := a.attach(index, hooks, pod)
+			err := a.Attach(index, hooks, pod)
 			if errors.Is(err, ErrNoDevice) {
 				d.tree.Log.Info("device has gone", log.Int("ifindex", index))
 				continue
@@ -48,10 +49,10 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	if err := errors.Join(d.replacePodns(ctx, a), d.replaceShapes(a), d.replaceXDP(a)); err != nil {
+	if err := errors.Join(d.replacePodns(ctx, a), d.replaceShapes(a), attach.New(d.tree).ReplaceXDP(a)); err != nil {
 		return err
 	}
-	return d.replaceSockets(dir)
+	return attach.New(d.tree).ReplaceSockets(dir)
 }
 
 // only returns the uplinks without Ethernet header (bare), or the others.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package attach
 
 import (
 	"errors"
@@ -11,30 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// tcConn makes and lists qdiscs and filters in one network namespace. Who asks for something else takes its handle.
-type tcConn struct{ h *rtnl.Handle }
+// Conn makes and lists qdiscs and filters in one network namespace. Who asks for something else takes its handle.
+type Conn struct{ h *rtnl.Handle }
 
 // openTC opens a connection into the calling thread's namespace.
-func openTC() (*tcConn, error) { return openTCIn(nil) }
+func openTC() (*Conn, error) { return OpenIn(nil) }
 
-// openTCIn opens a connection into ns, where it stays, whatever thread uses it.
-func openTCIn(ns *netns.NS) (*tcConn, error) {
+// OpenIn opens a connection into ns, where it stays, whatever thread uses it.
+func OpenIn(ns *netns.NS) (*Conn, error) {
 	h, err := rtnl.NewIn(ns)
 	if err != nil {
 		return nil, fmt.Errorf("open tc socket: %w", err)
 	}
-	return &tcConn{h}, nil
+	return &Conn{h}, nil
 }
 
-func (c *tcConn) Close() { c.h.Close() }
+func (c *Conn) Close() { c.h.Close() }
 
-// addClsact makes the qdisc that carries filters; false when there is one already, clsact or ingress.
-func (c *tcConn) addClsact(index int) (bool, error) {
+// AddClsact makes the qdisc that carries filters; false when there is one already, clsact or ingress.
+func (c *Conn) AddClsact(index int) (bool, error) {
 	err := c.h.AddQdisc(index, rtnl.Clsact(), false)
 	switch {
 	case err == nil:
@@ -42,45 +43,45 @@ func (c *tcConn) addClsact(index int) (bool, error) {
 	case errors.Is(err, rtnl.ErrExist):
 		return false, nil
 	case errors.Is(err, unix.ENODEV):
-		return false, fmt.Errorf("clsact on device %d: %w", index, ErrNoDevice)
+		return false, fmt.Errorf("clsact on device %d: %w", index, pintree.ErrNoDevice)
 	}
 	return false, err
 }
 
 // noEgress is the error of a device that somebody has given a qdisc with one side.
-func (c *tcConn) noEgress(index int) error {
+func (c *Conn) noEgress(index int) error {
 	name := strconv.Itoa(index)
 	if l, err := c.h.LinkByIndex(index); err == nil {
 		name = l.Name
 	}
-	return fmt.Errorf("%w: the ingress qdisc of %s has no egress side and leaves no room for clsact, which has both", ErrConflict, name)
+	return fmt.Errorf("%w: the ingress qdisc of %s has no egress side and leaves no room for clsact, which has both", pintree.ErrConflict, name)
 }
 
-// deleteClsact removes the qdisc with whatever hangs on it; missing is success.
-func (c *tcConn) deleteClsact(index int) error { return c.h.DelQdisc(index, rtnl.Clsact()) }
+// DeleteClsact removes the qdisc with whatever hangs on it; missing is success.
+func (c *Conn) DeleteClsact(index int) error { return c.h.DelQdisc(index, rtnl.Clsact()) }
 
 // putFilter makes prog our filter at h; one of ours that is there is replaced without a gap. class is what the program reads as
 // skb->tc_classid, 0 for none.
-func (c *tcConn) putFilter(index int, h hook.Hook, prog *bpfsys.Program, class uint32) error {
+func (c *Conn) putFilter(index int, h hook.Hook, prog *bpfsys.Program, class uint32) error {
 	f := h.Filter()
 	f.FD, f.ClassID = prog.FD(), class
 	return c.h.PutBPF(index, f)
 }
 
-// filter is what is at our priority and protocol on a hook.
-type filter struct {
+// Filter is what is at our priority and protocol on a hook.
+type Filter struct {
 	program string // of ours; empty: somebody else's
 	id      uint32 // of the program
 	kind    string
-	class   uint32 // see putFilter
+	Class   uint32 // see putFilter
 }
 
-// is reports whether the filter is the one that belongs to h.
-func (f filter) is(h hook.Hook) bool { return f.program == h.Program }
+// Is reports whether the filter is the one that belongs to h.
+func (f Filter) Is(h hook.Hook) bool { return f.program == h.Program }
 
 // yields reports whether the filter may be replaced by h's: it is ours and of the same direction. (An "ingress" qdisc has one
 // list, which it shows for both.)
-func (f filter) yields(h hook.Hook) bool {
+func (f Filter) yields(h hook.Hook) bool {
 	for _, o := range hook.All() {
 		if o.Program == f.program {
 			return o.Egress == h.Egress && o.Rank == h.Rank
@@ -89,25 +90,25 @@ func (f filter) yields(h hook.Hook) bool {
 	return false
 }
 
-// filterAt looks at our place on h; false when it is empty. The kernel filters by priority and protocol, so that no message
+// FilterAt looks at our place on h; false when it is empty. The kernel filters by priority and protocol, so that no message
 // of anybody else's filter is parsed.
-func (c *tcConn) filterAt(index int, h hook.Hook) (filter, bool, error) {
+func (c *Conn) FilterAt(index int, h hook.Hook) (Filter, bool, error) {
 	place := h.Filter()
-	list, err := noneIfGone(c.h.FiltersAt(index, place.Parent, place.Priority, place.Protocol))
+	list, err := NoneIfGone(c.h.FiltersAt(index, place.Parent, place.Priority, place.Protocol))
 	if err != nil || len(list) == 0 {
-		return filter{}, false, err
+		return Filter{}, false, err
 	}
 	for _, f := range list {
 		if !hook.IsOurs(f) {
-			return filter{kind: f.Kind}, true, nil
+			return Filter{kind: f.Kind}, true, nil
 		}
 	}
 	last := list[len(list)-1]
-	return filter{program: hook.ProgramNow(last.Program), id: last.ProgramID, kind: last.Kind, class: last.ClassID}, true, nil
+	return Filter{program: hook.ProgramNow(last.Program), id: last.ProgramID, kind: last.Kind, Class: last.ClassID}, true, nil
 }
 
-// noneIfGone takes a device that has gone for one without filters.
-func noneIfGone(filters []rtnl.FilterStatus, err error) ([]rtnl.FilterStatus, error) {
+// NoneIfGone takes a device that has gone for one without filters.
+func NoneIfGone(filters []rtnl.FilterStatus, err error) ([]rtnl.FilterStatus, error) {
 	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil, nil
 	}
@@ -115,9 +116,9 @@ func noneIfGone(filters []rtnl.FilterStatus, err error) ([]rtnl.FilterStatus, er
 }
 
 // deleteFilter removes our filter for h and reports whether there was one. What is not ours stays.
-func (c *tcConn) deleteFilter(index int, h hook.Hook) (bool, error) {
-	f, found, err := c.filterAt(index, h)
-	if err != nil || !found || !f.is(h) {
+func (c *Conn) deleteFilter(index int, h hook.Hook) (bool, error) {
+	f, found, err := c.FilterAt(index, h)
+	if err != nil || !found || !f.Is(h) {
 		return false, err
 	}
 	if err := c.h.DelBPF(index, h.Filter()); err != nil {
@@ -127,7 +128,7 @@ func (c *tcConn) deleteFilter(index int, h hook.Hook) (bool, error) {
 }
 
 // deleteFilters is deleteFilter for each of hooks. It goes on after errors.
-func (c *tcConn) deleteFilters(index int, hooks []hook.Hook) error {
+func (c *Conn) deleteFilters(index int, hooks []hook.Hook) error {
 	var errs []error
 	for _, h := range hooks {
 		_, err := c.deleteFilter(index, h)
@@ -138,21 +139,21 @@ func (c *tcConn) deleteFilters(index int, hooks []hook.Hook) error {
 
 // only reports whether nothing hangs on the qdisc but our filters for these hooks: the programs of a pod's device, of an uplink and
 // of limits share one.
-func (c *tcConn) only(index int, hooks []hook.Hook) bool {
+func (c *Conn) only(index int, hooks []hook.Hook) bool {
 	return c.all(index, func(f rtnl.FilterStatus) bool {
 		return hook.IsOurs(f) && slices.ContainsFunc(hooks, func(h hook.Hook) bool { return h.Program == hook.ProgramNow(f.Program) })
 	})
 }
 
-// unused reports whether no filter at all hangs on the qdisc.
-func (c *tcConn) unused(index int) bool {
+// Unused reports whether no filter at all hangs on the qdisc.
+func (c *Conn) Unused(index int) bool {
 	return c.all(index, func(rtnl.FilterStatus) bool { return false })
 }
 
 // all reports whether ok holds for every filter of both directions. What cannot be read is somebody's.
-func (c *tcConn) all(index int, ok func(rtnl.FilterStatus) bool) bool {
+func (c *Conn) all(index int, ok func(rtnl.FilterStatus) bool) bool {
 	for _, parent := range []uint32{rtnl.HookIngress, rtnl.HookEgress} {
-		list, err := noneIfGone(c.h.Filters(index, parent))
+		list, err := NoneIfGone(c.h.Filters(index, parent))
 		if err != nil || slices.ContainsFunc(list, func(f rtnl.FilterStatus) bool { return !ok(f) }) {
 			return false
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package attach
 
 import (
 	"errors"
@@ -25,13 +25,13 @@ func cgroupID(dir string) (uint64, error) {
 	return st.Ino, nil
 }
 
-// ensureSockets makes sure that the node's own processes reach published ports. Where that cannot be, the node works without,
+// EnsureSockets makes sure that the node's own processes reach published ports. Where that cannot be, the node works without,
 // and Status says why.
-func (d *Datapath) ensureSockets() {
+func (d Links) EnsureSockets() {
 	for _, h := range hook.Sockets() {
-		if !pintree.Exists(d.tree.Paths.SockPin(h)) {
+		if !pintree.Exists(d.Paths.SockPin(h)) {
 			if err := d.attachSockets(""); err != nil {
-				d.tree.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
+				d.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
 			}
 			return
 		}
@@ -40,21 +40,21 @@ func (d *Datapath) ensureSockets() {
 
 // attachSockets attaches the programs in dir, the committed ones when it is empty, to the cgroup root, or puts them in place of
 // older ones.
-func (d *Datapath) attachSockets(dir string) error {
-	root, err := d.tree.CgroupRoot()
+func (d Links) attachSockets(dir string) error {
+	root, err := d.CgroupRoot()
 	if err != nil {
 		return err
 	}
 	if root == "" {
-		return d.detachSockets()
+		return d.DetachSockets()
 	}
 	if dir == "" {
-		if dir, err = d.tree.CommittedDir(); err != nil {
+		if dir, err = d.CommittedDir(); err != nil {
 			return err
 		}
 	}
 	if pintree.Exists(filepath.Join(dir, pintree.NoSockLBDir)) {
-		return errors.Join(errors.New("the kernel refused the programs for sockets"), d.detachSockets())
+		return errors.Join(errors.New("the kernel refused the programs for sockets"), d.DetachSockets())
 	}
 	id, err := cgroupID(root)
 	if err != nil {
@@ -68,14 +68,14 @@ func (d *Datapath) attachSockets(dir string) error {
 		err = d.putSockLink(root, id, h, prog)
 		_ = prog.Close()
 		if err != nil {
-			return errors.Join(err, d.detachSockets())
+			return errors.Join(err, d.DetachSockets())
 		}
 	}
 	return nil
 }
 
-func (d *Datapath) putSockLink(root string, id uint64, h hook.Socket, prog *bpfsys.Program) error {
-	pin := d.tree.Paths.SockPin(h)
+func (d Links) putSockLink(root string, id uint64, h hook.Socket, prog *bpfsys.Program) error {
+	pin := d.Paths.SockPin(h)
 	if at, err := sockLinkAt(pin); err == nil && at.cgroup == id {
 		if updated, err := updateLink(pin, prog); updated || err != nil {
 			return err
@@ -115,20 +115,20 @@ func sockLinkAt(pin string) (sockLink, error) {
 	return sockLink{cgroup: info.Cgroup, program: info.Program}, nil
 }
 
-func (d *Datapath) detachSockets() error {
+func (d Links) DetachSockets() error {
 	var errs []error
 	for _, h := range hook.Sockets() {
-		errs = append(errs, dropPin(d.tree.Paths.SockPin(h)))
+		errs = append(errs, dropPin(d.Paths.SockPin(h)))
 	}
 	return errors.Join(errs...)
 }
 
-// replaceSockets is the part of an upgrade: only what hangs already is replaced.
-func (d *Datapath) replaceSockets(dir string) error {
+// ReplaceSockets is the part of an upgrade: only what hangs already is replaced.
+func (d Links) ReplaceSockets(dir string) error {
 	for _, h := range hook.Sockets() {
-		if pintree.Exists(d.tree.Paths.SockPin(h)) {
+		if pintree.Exists(d.Paths.SockPin(h)) {
 			if err := d.attachSockets(dir); err != nil {
-				d.tree.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
+				d.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
 			}
 			return nil
 		}
@@ -144,24 +144,24 @@ type LocalStatus struct {
 	Programs []ProgramStatus `json:"programs,omitempty"`
 }
 
-// localStatus looks at the cgroup links. Without published ports they need not be there.
-func (d *Datapath) localStatus() (LocalStatus, error) {
-	dir, err := d.tree.CommittedDir()
+// LocalStatus looks at the cgroup links. Without published ports they need not be there.
+func (d Links) LocalStatus() (LocalStatus, error) {
+	dir, err := d.CommittedDir()
 	if err != nil {
 		return LocalStatus{}, err
 	}
 	s := LocalStatus{}
 	var id uint64
 	s.Cgroup, id, s.Reason = d.whereSockets(dir)
-	if s.Cgroup = d.tree.CgroupName(s.Cgroup); s.Reason != "" {
+	if s.Cgroup = d.CgroupName(s.Cgroup); s.Reason != "" {
 		return s, nil
 	}
 	return s, d.sockPrograms(&s, dir, id)
 }
 
 // whereSockets returns the cgroup to attach to, or why there is none.
-func (d *Datapath) whereSockets(dir string) (root string, id uint64, why string) {
-	root, err := d.tree.CgroupRoot()
+func (d Links) whereSockets(dir string) (root string, id uint64, why string) {
+	root, err := d.CgroupRoot()
 	switch {
 	case err != nil:
 		return "", 0, err.Error()
@@ -177,12 +177,12 @@ func (d *Datapath) whereSockets(dir string) (root string, id uint64, why string)
 }
 
 // sockPrograms fills in what hangs at the cgroup id.
-func (d *Datapath) sockPrograms(s *LocalStatus, dir string, id uint64) error {
+func (d Links) sockPrograms(s *LocalStatus, dir string, id uint64) error {
 	s.Attached = true
 	for _, h := range hook.Sockets() {
 		p := ProgramStatus{Name: h.Program, Hook: h.Name, How: "cgroup"}
-		if pintree.Exists(d.tree.Paths.SockPin(h)) {
-			at, err := sockLinkAt(d.tree.Paths.SockPin(h))
+		if pintree.Exists(d.Paths.SockPin(h)) {
+			at, err := sockLinkAt(d.Paths.SockPin(h))
 			if err != nil {
 				return err
 			}
@@ -204,9 +204,9 @@ func (d *Datapath) sockPrograms(s *LocalStatus, dir string, id uint64) error {
 	return nil
 }
 
-// checkSockets reports programs that should hang at the cgroup root and do not. A node that cannot have them is as it should be.
-func (d *Datapath) checkSockets() error {
-	s, err := d.localStatus()
+// CheckSockets reports programs that should hang at the cgroup root and do not. A node that cannot have them is as it should be.
+func (d Links) CheckSockets() error {
+	s, err := d.LocalStatus()
 	if err != nil || s.Attached || s.Programs == nil {
 		return err
 	}
@@ -217,4 +217,13 @@ func (d *Datapath) checkSockets() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ProgramStatus is one attached program.
+type ProgramStatus struct {
+	Name string `json:"name"`
+	Hook string `json:"hook"` // "ingress" or "egress"
+	How  string `json:"how"`  // "tcx" or "clsact"
+	ID   uint32 `json:"id"`   // as bpftool shows it; 0: not attached
+	OK   bool   `json:"ok"`   // attached, and of the build that is pinned
 }

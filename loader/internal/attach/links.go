@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
+)
+
+// Defunct reports whether the pinned link hangs on no device any more: the kernel then says ifindex 0.
+func Defunct(pin string) (bool, error) {
+	l, err := bpfsys.OpenLink(pin)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
+	}
+	return info.OnDevice() && info.Ifindex == 0, nil
+}
+
+// putLink reports whether there was a link, whose program it has changed.
+func (d Links) putLink(index int, h hook.Hook, prog *bpfsys.Program) (updated bool, err error) {
+	pin := d.Paths.LinkPin(index, h)
+	switch updated, err := updateLink(pin, prog); {
+	case err != nil:
+		return false, fmt.Errorf("tcx link %s: %w", filepath.Base(pin), err)
+	case updated:
+		return true, nil
+	}
+	l, err := attachLink(index, h, prog)
+	if errors.Is(err, unix.ENODEV) {
+		return false, fmt.Errorf("tcx link on device %d: %w", index, pintree.ErrNoDevice)
+	}
+	if err != nil {
+		return false, fmt.Errorf("tcx link of %s on device %d: %w", h.Program, index, err)
+	}
+	// Closing detaches unless the pin holds the link: a crash here leaves nothing.
+	defer l.Close()
+	if err := l.Pin(pin); err != nil {
+		return false, fmt.Errorf("pin link %s: %w", filepath.Base(pin), err)
+	}
+	return false, nil
+}
+
+// attachLink makes a link at the end of the chain. A link whose pin was removed by hand goes in the kernel's own time, and until
+// then the program counts as being there: that is waited for.
+func attachLink(index int, h hook.Hook, prog *bpfsys.Program) (*bpfsys.Link, error) {
+	const patience, step = time.Second, 5 * time.Millisecond
+	for end := time.Now().Add(patience); ; time.Sleep(step) {
+		l, err := bpfsys.AttachTCX(prog, index, h.TCX())
+		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
+			return l, err
+		}
+	}
+}
+
+// updateLink puts prog into the pinned link. False: there is no link, or its device has gone, and the pin with it.
+func updateLink(pin string, prog *bpfsys.Program) (bool, error) {
+	if !pintree.Exists(pin) {
+		return false, nil
+	}
+	l, err := bpfsys.OpenLink(pin)
+	if err != nil {
+		return false, err
+	}
+	defer l.Close()
+	err = l.Update(prog)
+	if errors.Is(err, unix.ENOLINK) { // the device went, or somebody detached it by force
+		return false, pintree.RemoveIfThere(pin)
+	}
+	return err == nil, err
+}
+
+// DropLink detaches and removes the pin; missing is success. Removing the pin alone would do, but later: the kernel would refuse
+// to attach the same program again for some milliseconds.
+func (d Links) DropLink(index int, h hook.Hook) error {
+	return dropPin(d.Paths.LinkPin(index, h))
+}
+
+func dropPin(pin string) error {
+	if !pintree.Exists(pin) {
+		return nil
+	}
+	if l, err := bpfsys.OpenLink(pin); err == nil {
+		err = l.Detach()
+		_ = l.Close()
+		if err != nil && !errors.Is(err, unix.ENOLINK) {
+			return fmt.Errorf("detach %s: %w", filepath.Base(pin), err)
+		}
+	}
+	return pintree.RemoveIfThere(pin)
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/log"
+)
+
+// XdpPinned returns the devices that have a pinned link of ours.
+func (d Links) XdpPinned() ([]int, error) {
+	pins, err := pintree.Names(d.Paths.Links())
+	var out []int
+	for _, name := range pins {
+		if index, h, ok := pintree.ParseLinkName(name); ok && h == hook.XDP() {
+			out = append(out, index)
+		}
+	}
+	return out, err
+}
+
+// ReplaceXDP puts the attacher's program into every link there is.
+func (d Links) ReplaceXDP(a *Attacher) error {
+	pinned, err := d.XdpPinned()
+	errs := []error{err}
+	for _, index := range pinned {
+		errs = append(errs, d.PutXDP(a, index, true))
+	}
+	return errors.Join(errs...)
+}
+
+// PutXDP makes the device have a link to our program, by its driver if that can. A link that is there is only looked at, unless
+// its program is to be replaced.
+func (d Links) PutXDP(a *Attacher, index int, replace bool) error {
+	pin := d.Paths.LinkPin(index, hook.XDP())
+	if lost, err := Defunct(pin); err == nil && lost {
+		if err := pintree.RemoveIfThere(pin); err != nil {
+			return err
+		}
+	}
+	if pintree.Exists(pin) && !replace {
+		return nil
+	}
+	prog, err := a.program(hook.XDP())
+	if err != nil {
+		return err
+	}
+	if updated, err := updateLink(pin, prog); updated || err != nil {
+		return err
+	}
+	l, err := attachXDP(index, prog)
+	switch {
+	case errors.Is(err, unix.EINVAL) && a.Gone(index): // the kernel says no more than that
+		return nil
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("device %d: %w: it has an XDP program of somebody else, which stays", index, pintree.ErrConflict)
+	case err != nil:
+		return fmt.Errorf("XDP link on device %d: %w", index, err)
+	}
+	defer l.Close()
+	if err := l.Pin(pin); err != nil {
+		return fmt.Errorf("pin XDP link of device %d: %w", index, err)
+	}
+	d.Log.Info("deny list attached", log.Int("ifindex", index))
+	return nil
+}
+
+// attachXDP tries the driver first. What a driver says when it cannot differs: anything but "busy" is followed by the
+// generic way, and the first answer is told when that fails too.
+func attachXDP(index int, prog *bpfsys.Program) (*bpfsys.Link, error) {
+	l, err := bpfsys.AttachXDP(prog, index, bpfsys.XDPDriver)
+	if err == nil || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
+		return l, err
+	}
+	g, genericErr := bpfsys.AttachXDP(prog, index, bpfsys.XDPGeneric)
+	if genericErr != nil {
+		return nil, fmt.Errorf("by the driver: %w; by the stack: %w", err, genericErr)
+	}
+	return g, nil
+}
