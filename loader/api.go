@@ -3,8 +3,12 @@
 package loader
 
 import (
+	"context"
+	"net/netip"
+
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
 
@@ -54,3 +58,27 @@ type LocalStatus = attach.LocalStatus
 
 // ProgramStatus is one attached program.
 type ProgramStatus = attach.ProgramStatus
+
+// DenyAdd adds networks to the denylist, and attaches its program to the uplinks if the list was empty. One that is there is no
+// error. An uplink with another owner's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
+// others.
+func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
+	return d.denyAdd(ctx, networks, d.sync)
+}
+
+// DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
+// an error that wraps ErrNotDenied; the others go.
+func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
+	return d.denyDelete(ctx, networks, d.sync)
+}
+
+// PolicyStatus is a policy with what it decided and who is under it.
+type PolicyStatus = policies.PolicyStatus
+
+// RuleStatus is one entry of a policy; the last of a direction is its default.
+type RuleStatus = policies.RuleStatus
+
+// Policies returns the policies in force, by id.
+func (d *Datapath) Policies(ctx context.Context) ([]PolicyStatus, error) {
+	return policies.New(d.tree).Policies(ctx)
+}

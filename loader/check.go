@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // CheckEndpoint compares what Enable(ep, f) has made with what is there: the entries of ep, the programs on its device, and
@@ -28,17 +28,17 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	var errs []error
-	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooksOf(f, true)) > 0) {
-		errs = append(errs, d.checkPodns(a, ep, f))
+	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooksOf(uint32(f), true)) > 0) {
+		errs = append(errs, d.checkPodns(a, ep.podns(f)))
 	}
 	if ep.HostIfindex == 0 {
-		return errors.Join(append(errs, d.checkPins())...)
+		return errors.Join(append(errs, d.tree.CheckPins())...)
 	}
 	gw, err := gatewaysOf(a, ep)
 	errs = append(errs, err)
 	var id uint16
 	if f&FeatureAdmit != 0 {
-		id, err = d.checkPolicy(uint32(ep.HostIfindex), ep)
+		id, err = policies.New(d.tree).Check(uint32(ep.HostIfindex), ep.Ref, ep.Policy)
 		errs = append(errs, err)
 	}
 	for _, p := range ep.Addrs {
@@ -47,7 +47,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		errs = append(errs, checkAddr(eps, ep, p, f, want))
 	}
 	errs = append(errs, attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
-	return errors.Join(append(errs, d.checkPins(), d.checkUplinks(a))...)
+	return errors.Join(append(errs, d.tree.CheckPins(), d.checkUplinks(a))...)
 }
 
 // checkAddr compares the entry of one address with want, but for the flags and the policy of features other than f.
@@ -73,39 +73,4 @@ func checkAddr(eps pintree.EndpointMaps, ep Endpoint, p netip.Prefix, f Feature,
 		return pintree.Differs("endpoint %s is %+v, want %+v", addr, got, *want)
 	}
 	return nil
-}
-
-// checkPins looks for the programs: without them nothing is amiss until the next ADD.
-func (d *Datapath) checkPins() error {
-	if id, ok := d.tree.Paths.Committed(); !ok || !d.tree.Paths.Loaded(id) {
-		return pintree.Differs("pins are missing below %s", d.tree.Paths.Dir)
-	}
-	return nil
-}
-
-// checkUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
-// address or a device that has come since the last ADD is no difference: the next verb takes it in.
-func (d *Datapath) checkUplinks(a *attach.Attacher) error {
-	addrs, uplinks, err := d.knownNode()
-	if err != nil {
-		return err
-	}
-	h, err := a.Netlink()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for index, src := range uplinks {
-		l, err := h.LinkByIndex(int(index))
-		if errors.Is(err, rtnl.ErrNotFound) {
-			continue
-		}
-		errs = append(errs, err, attach.CheckHooks(a, int(index), l.Name, hook.OfUplink(src.Bare)))
-		for _, s := range []netip.Addr{src.V4, src.V6} {
-			if _, ok := addrs[s]; s.IsValid() && !ok {
-				errs = append(errs, pintree.Differs("address %s of uplink %s is not among the node's", s, l.Name))
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -49,11 +49,11 @@ func (d *Datapath) denyList() (denylist.Map, error) {
 	return denylist.New(m), err
 }
 
-// DenyAdd adds networks to the deny list, and attaches its program to the uplinks if the list was empty. One that is there is no
+// denyAdd adds networks to the deny list, and attaches its program to the uplinks if the list was empty. One that is there is no
 // error. An uplink with somebody else's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
-func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
-	return d.changeDeny(ctx, func(m denylist.Map) error {
+func (d *Datapath) denyAdd(ctx context.Context, networks []netip.Prefix, sync syncer) error {
+	return d.changeDeny(ctx, sync, func(m denylist.Map) error {
 		err := m.Add(networks...)
 		if errors.Is(err, unix.ENOSPC) {
 			return fmt.Errorf("%w: no room in the deny list, whose size is fixed, for %w and what came after it", ErrFull, err)
@@ -62,10 +62,10 @@ func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
 	})
 }
 
-// DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
+// denyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
 // an error that wraps ErrNotDenied; the others go.
-func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
-	return d.changeDeny(ctx, func(m denylist.Map) error {
+func (d *Datapath) denyDelete(ctx context.Context, networks []netip.Prefix, sync syncer) error {
+	return d.changeDeny(ctx, sync, func(m denylist.Map) error {
 		var errs []error
 		for _, p := range networks {
 			was, err := m.Delete(p)
@@ -78,8 +78,11 @@ func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) erro
 	})
 }
 
+// syncer brings uplinks and node addresses up to date, under the writers' lock.
+type syncer func(ctx context.Context, a *attach.Attacher) error
+
 // changeDeny changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
-func (d *Datapath) changeDeny(ctx context.Context, change func(denylist.Map) error) error {
+func (d *Datapath) changeDeny(ctx context.Context, sync syncer, change func(denylist.Map) error) error {
 	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
@@ -92,7 +95,7 @@ func (d *Datapath) changeDeny(ctx context.Context, change func(denylist.Map) err
 	err = change(m)
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	if syncErr := d.sync(ctx, a); syncErr != nil {
+	if syncErr := sync(ctx, a); syncErr != nil {
 		return errors.Join(err, syncErr)
 	}
 	uplinks, upErr := d.uplinkIndexes()

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
-	"github.com/sluice-cni/sluice/pkg/maps/podns"
+	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -152,7 +152,7 @@ func (d *Datapath) edtNumber(m edtMaps) (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("limits: %w", err)
 	}
-	return podns.Free(func(n uint32) bool {
+	return podnsmap.Free(func(n uint32) bool {
 		_, taken := all[n]
 		return taken || pintree.Exists(d.tree.Paths.EdtMark(n))
 	})
@@ -210,6 +210,16 @@ func (d *Datapath) dropShapes(m edtMaps, owner uint64, which func(edt.Limit) boo
 
 func (d *Datapath) edtPlace(number uint32) (attach.Place, bool, error) {
 	return attach.ReadPlace(d.tree.Paths.EdtMark(number))
+}
+
+// limitOwner returns the owner of a limit; 0 when that has gone.
+func (d *Datapath) limitOwner(number uint32) uint64 {
+	m, err := d.edtMaps()
+	if err != nil {
+		return 0
+	}
+	all, _ := m.limits.All()
+	return all[number].Owner
 }
 
 // releaseShape removes all there is of a limit; the note of its place goes last.

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -91,6 +92,19 @@ func (e Endpoint) value(p netip.Prefix, flags uint32, gw gateways) *endpoint.Val
 	copy(v.Mac[:], e.MAC)
 	copy(v.GatewayMac[:], e.GatewayMAC)
 	return v
+}
+
+// group is the device that packets to the pod are routed from; 0 inside a pod.
+func (e Endpoint) group() uint32 {
+	if e.RouteIfindex == 0 {
+		return uint32(e.HostIfindex)
+	}
+	return uint32(e.RouteIfindex)
+}
+
+// podns is what the features f ask of the podns device.
+func (e Endpoint) podns(f Feature) podnsRequest {
+	return podnsRequest{Ref: e.Ref, Device: *e.Podns, HostIfindex: e.HostIfindex, Group: e.group(), Policy: e.Policy, Flags: uint32(f)}
 }
 
 // gateways are the addresses of the device that a pod's packets are routed from.
@@ -177,8 +191,8 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 
-	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooksOf(f, true)) > 0) {
-		if err := d.enablePodns(ctx, a, ep, f, &back); err != nil {
+	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooksOf(uint32(f), true)) > 0) {
+		if err := d.enablePodns(ctx, a, ep.podns(f), &back); err != nil {
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
@@ -193,9 +207,11 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := count(eps, ep, &back); err != nil {
 		return err
 	}
-	id, err := d.police(uint32(ep.HostIfindex), ep, f, &back)
-	if err != nil {
-		return err
+	var id uint16
+	if f&FeatureAdmit != 0 {
+		if id, err = policies.New(d.tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, &back); err != nil {
+			return err
+		}
 	}
 	gw, err := gatewaysOf(a, ep)
 	if err != nil {
@@ -214,7 +230,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := a.Ensure(ep.HostIfindex, hook.OfPod(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if known, err := d.knows(a, ep, gw, fresh); known || err != nil {
+	if known, err := d.knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
 		return err
 	}
 	return d.sync(ctx, a)
@@ -291,7 +307,7 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 		}
 		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
-		return errors.Join(d.disablePodns(a, owner, f), d.clear(a, eps, mine, f, shared))
+		return errors.Join(d.disablePodns(a, owner, uint32(f)), d.clear(a, eps, mine, f, shared))
 	})
 }
 
@@ -303,7 +319,7 @@ func (d *Datapath) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries [
 		v := e.v
 		v.Flags &^= uint32(f)
 		if v.Flags&endpoint.FlagAdmit == 0 && v.Policy != 0 {
-			errs = append(errs, d.unpolice(v.Ifindex, v.Owner))
+			errs = append(errs, policies.New(d.tree).Release(v.Ifindex, v.Owner))
 			v.Policy = 0
 		}
 		if v.Flags != 0 {

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/maps/podns"
+	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -298,8 +298,8 @@ func (p *places) name(device uint32) string {
 	}
 	name := "#" + strconv.Itoa(int(device))
 	switch {
-	case device&podns.Key(0) != 0:
-		if place, ok, err := p.d.podnsPlace(device &^ podns.Key(0)); err == nil && ok {
+	case device&podnsmap.Key(0) != 0:
+		if place, ok, err := p.d.podnsPlace(device &^ podnsmap.Key(0)); err == nil && ok {
 			name = "in " + filepath.Base(place.Netns)
 		}
 	case device&drops.LimitKey != 0:
@@ -327,11 +327,8 @@ func (p *places) ownerOf(key uint32) uint64 {
 		return owner
 	}
 	var owner uint64
-	if key&podns.Key(0) == 0 && key&drops.LimitKey != 0 {
-		if m, err := p.d.edtMaps(); err == nil {
-			all, _ := m.limits.All()
-			owner = all[key&^drops.LimitKey].Owner
-		}
+	if key&podnsmap.Key(0) == 0 && key&drops.LimitKey != 0 {
+		owner = p.d.limitOwner(key &^ drops.LimitKey)
 	} else if c, ok, err := p.eps.Stats.Get(key); err == nil && ok {
 		owner = c.Owner
 	}
@@ -375,4 +372,17 @@ func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Device, b.Device))
 	})
 	return out, nil
+}
+
+// DropSums returns the packets dropped by reason since the maps were made.
+func (d *Datapath) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
+	m, err := d.tree.Pinned(pintree.MapDropReasons)
+	if err != nil {
+		return nil, err
+	}
+	all, err := drops.NewDrops(m).All()
+	if err != nil {
+		return nil, fmt.Errorf("drop counters: %w", err)
+	}
+	return all, nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
-	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 // RelearnFlows makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
@@ -68,17 +67,4 @@ func (d *Datapath) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (i
 		}
 	}
 	return sum, nil
-}
-
-// DropSums returns the packets dropped by reason since the maps were made.
-func (d *Datapath) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
-	m, err := d.tree.Pinned(pintree.MapDropReasons)
-	if err != nil {
-		return nil, err
-	}
-	all, err := drops.NewDrops(m).All()
-	if err != nil {
-		return nil, fmt.Errorf("drop counters: %w", err)
-	}
-	return all, nil
 }

@@ -5,8 +5,6 @@ package loader
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,13 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
-	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -49,7 +44,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	}
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectPodns(a, valid), d.collectShapes(valid), d.collectDevices(a), d.collectPolicies())
+	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), d.collectPodns(a, valid), d.collectShapes(valid), d.collectDevices(a), policies.New(d.tree).Collect())
 	err = errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
 	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
 		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))
@@ -57,87 +52,6 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	}
 	return err
 }
-
-func (d *Datapath) collectPorts(valid func(uint64) bool) error {
-	m, err := d.tree.HostPortMap()
-	if err != nil {
-		return err
-	}
-	stale, err := matching(m, func(e hostport.Entry) bool { return !valid(e.Owner) })
-	if err != nil {
-		return err
-	}
-	c, err := d.changePorts(m)
-	if err != nil {
-		return err
-	}
-	errs := []error{c.forget(func(w waiter) bool { return !valid(w.Owner) })}
-	for _, e := range stale {
-		errs = append(errs, c.withdraw(e))
-	}
-	return errors.Join(append(errs, c.end())...)
-}
-
-func (d *Datapath) collectEndpoints(a *attach.Attacher, valid func(uint64) bool) error {
-	eps, err := d.tree.EndpointMaps()
-	if err != nil {
-		return err
-	}
-	var stale []entry
-	shared := make(map[uint32]int)
-	err = eps.Addrs.Each(func(addr netip.Addr, v *endpoint.Value) bool {
-		shared[v.Ifindex]++
-		if !valid(v.Owner) {
-			stale = append(stale, entry{addr, *v})
-		}
-		return true
-	})
-	if err != nil {
-		return fmt.Errorf("endpoints: %w", err)
-	}
-	return d.clear(a, eps, stale, ^Feature(0), shared)
-}
-
-// collectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
-func (d *Datapath) collectDevices(a *attach.Attacher) error {
-	eps, err := d.tree.EndpointMaps()
-	if err != nil {
-		return err
-	}
-	used := make(map[uint32]bool)
-	err = eps.Addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
-		used[v.Ifindex] = true
-		return true
-	})
-	if err != nil {
-		return fmt.Errorf("endpoints: %w", err)
-	}
-	counted, err := eps.Stats.Keys()
-	errs := []error{err}
-	for _, index := range counted {
-		if !used[index] && !podns.IsKey(index) {
-			errs = append(errs, a.Detach(int(index), hook.OfPod()), eps.Stats.Delete(index))
-		}
-	}
-	pins, err := pintree.Names(d.tree.Paths.Links())
-	errs = append(errs, err)
-	for _, name := range pins {
-		pin := filepath.Join(d.tree.Paths.Links(), name)
-		index, h, ours := pintree.ParseLinkName(name)
-		lost, err := attach.Defunct(pin)
-		switch {
-		case err != nil:
-		case lost:
-			err = pintree.RemoveIfThere(pin)
-		case ours && isPodHook(h) && !used[uint32(index)]:
-			err = attach.New(d.tree).DropLink(index, h)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(append(errs, d.collectMarks())...)
-}
-
-func isPodHook(h hook.Hook) bool { return h == hook.FromPod() || h == hook.ToPod() }
 
 // collectMarks forgets what was remembered of devices that are no more.
 func (d *Datapath) collectMarks() error {

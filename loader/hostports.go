@@ -3,10 +3,13 @@
 package loader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -314,4 +317,70 @@ func (d *Datapath) checkAllowlist(e hostport.Entry) error {
 		err = pintree.Differs("the sources of port %s are not %v", e.Key, e.AllowedSources)
 	}
 	return err
+}
+
+// HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
+// devices in their conditions.
+func (d *Datapath) HostPorts(_ context.Context) ([]hostport.Entry, error) {
+	m, err := d.tree.HostPortMap()
+	if err != nil {
+		return nil, err
+	}
+	lists, err := d.allowlists()
+	if err != nil {
+		return nil, err
+	}
+	sources, err := lists.All()
+	if err != nil {
+		return nil, err
+	}
+	h, err := rtnl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	var out []hostport.Entry
+	err = m.Each(func(e hostport.Entry) bool {
+		e.AllowedSources, e.Conditions.InDevice = sources[e.Allowlist], inDevice(h, e.Conditions.InIfindex)
+		out = append(out, e)
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out, func(a, b hostport.Entry) int {
+		return cmp.Or(a.HostIP.Compare(b.HostIP), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
+	})
+	return out, nil
+}
+
+// inDevice names the device of a condition, by its number if it does not exist any more.
+func inDevice(h *rtnl.Handle, index uint32) string {
+	if index == 0 {
+		return ""
+	}
+	if l, err := h.LinkByIndex(int(index)); err == nil {
+		return l.Name
+	}
+	return "#" + strconv.Itoa(int(index))
+}
+
+func (d *Datapath) collectPorts(valid func(uint64) bool) error {
+	m, err := d.tree.HostPortMap()
+	if err != nil {
+		return err
+	}
+	stale, err := matching(m, func(e hostport.Entry) bool { return !valid(e.Owner) })
+	if err != nil {
+		return err
+	}
+	c, err := d.changePorts(m)
+	if err != nil {
+		return err
+	}
+	errs := []error{c.forget(func(w waiter) bool { return !valid(w.Owner) })}
+	for _, e := range stale {
+		errs = append(errs, c.withdraw(e))
+	}
+	return errors.Join(append(errs, c.end())...)
 }

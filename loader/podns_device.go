@@ -14,10 +14,13 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/policies"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
+	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -29,10 +32,20 @@ type PodnsDevice struct {
 	IfName  string // for messages
 }
 
-// podnsHooksOf returns the programs that feature f puts on the podns device. hostEnd: the device has a host end too, on which
+// podnsRequest is what an endpoint asks of its podns device.
+type podnsRequest struct {
+	Ref         attachments.ID
+	Device      PodnsDevice
+	HostIfindex int    // of the host veth; 0: none
+	Group       uint32 // see police
+	Policy      *policy.Policy
+	Flags       uint32 // features
+}
+
+// podnsHooksOf returns the programs that the features in flags put on the podns device. hostEnd: the device has a host end too, on which
 // most features do their work.
-func podnsHooksOf(f Feature, hostEnd bool) []hook.Hook {
-	if f&FeatureAdmit != 0 && !hostEnd {
+func podnsHooksOf(flags uint32, hostEnd bool) []hook.Hook {
+	if flags&endpoint.FlagAdmit != 0 && !hostEnd {
 		return []hook.Hook{hook.NsEgress(), hook.NsIngress()}
 	}
 	return nil
@@ -63,18 +76,18 @@ func (d *Datapath) podnsPlace(number uint32) (attach.Place, bool, error) {
 
 // enablePodns turns on f on the podns device: an entry, counters, and the programs that f has there. An entry of the same
 // owner for another device or namespace is replaced: its DEL never came.
-func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, ep Endpoint, f Feature, back *rollback.Stack) error {
+func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsRequest, back *rollback.Stack) error {
 	m, err := d.podnsDevices()
 	if err != nil {
 		return err
 	}
-	ns, err := netns.Open(ep.Podns.Netns)
+	ns, err := netns.Open(r.Device.Netns)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	place := attach.Place{Inode: ns.Inode(), Ifindex: ep.Podns.Ifindex, Netns: ep.Podns.Netns}
-	number, old, err := d.podnsNumber(m, a, ep.Ref.Owner(), place)
+	place := attach.Place{Inode: ns.Inode(), Ifindex: r.Device.Ifindex, Netns: r.Device.Netns}
+	number, old, err := d.podnsNumber(m, a, r.Ref.Owner(), place)
 	if err != nil {
 		return err
 	}
@@ -92,7 +105,7 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, ep Endpo
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
 	}
-	v := podns.Device{Owner: ep.Ref.Owner(), Pod: ep.Ref.Pod(), Flags: uint32(f), HostIfindex: uint32(ep.HostIfindex)}
+	v := podns.Device{Owner: r.Ref.Owner(), Pod: r.Ref.Pod(), Flags: r.Flags, HostIfindex: uint32(r.HostIfindex)}
 	if old != nil {
 		v.Flags |= old.Flags
 		was := *old
@@ -101,12 +114,12 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, ep Endpo
 	if err := d.putPodns(m, number, &v); err != nil {
 		return err
 	}
-	if ep.HostIfindex == 0 {
-		if _, err := d.police(podns.Key(number), ep, f, back); err != nil {
+	if r.HostIfindex == 0 && r.Flags&endpoint.FlagAdmit != 0 {
+		if _, err := policies.New(d.tree).Apply(podns.Key(number), r.Ref, r.Group, r.Policy, back); err != nil {
 			return err
 		}
 	}
-	return a.PutPlacedFilters(conn, place.Ifindex, number, podnsHooksOf(f, ep.HostIfindex != 0))
+	return a.PutPlacedFilters(conn, place.Ifindex, number, podnsHooksOf(r.Flags, r.HostIfindex != 0))
 }
 
 func (d *Datapath) putPodns(m podns.Map, number uint32, v *podns.Device) error {
@@ -153,7 +166,7 @@ func (d *Datapath) podnsNumber(m podns.Map, a *attach.Attacher, owner uint64, pl
 
 // disablePodns takes the features f from owner's podns devices. With the last one the entry, counters and programs go. A namespace
 // that has gone took its filters along.
-func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, f Feature) error {
+func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, flags uint32) error {
 	m, all, err := d.allPodns()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
@@ -164,14 +177,14 @@ func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, f Feature) err
 			continue
 		}
 		left := v
-		left.Flags &^= uint32(f)
+		left.Flags &^= flags
 		switch {
 		case left.Flags == 0:
 			errs = append(errs, d.releasePodns(a, m, number))
 		case left.Flags != v.Flags:
 			errs = append(errs, m.Put(number, &left), d.dropPodnsHooks(a, number, v, left))
-			if f&FeatureAdmit != 0 {
-				errs = append(errs, d.unpolice(podns.Key(number), owner))
+			if flags&endpoint.FlagAdmit != 0 {
+				errs = append(errs, policies.New(d.tree).Release(podns.Key(number), owner))
 			}
 		}
 	}
@@ -180,8 +193,8 @@ func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, f Feature) err
 
 // dropPodnsHooks detaches what the features of left do not need any more.
 func (d *Datapath) dropPodnsHooks(a *attach.Attacher, number uint32, v, left podns.Device) error {
-	needed := podnsHooksOf(Feature(left.Flags), left.HostIfindex != 0)
-	unneeded := slices.DeleteFunc(podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0), func(h hook.Hook) bool { return slices.Contains(needed, h) })
+	needed := podnsHooksOf(left.Flags, left.HostIfindex != 0)
+	unneeded := slices.DeleteFunc(podnsHooksOf(v.Flags, v.HostIfindex != 0), func(h hook.Hook) bool { return slices.Contains(needed, h) })
 	place, ok, err := d.podnsPlace(number)
 	if err != nil || !ok {
 		return err
@@ -208,10 +221,7 @@ func (d *Datapath) releasePodns(a *attach.Attacher, m podns.Map, number uint32) 
 	if err != nil {
 		return err
 	}
-	v, err := d.policies()
-	if err == nil {
-		err = errors.Join(v.devices.Delete(podns.Key(number)), v.forget())
-	}
+	err = policies.New(d.tree).Drop(podns.Key(number))
 	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Delete(podns.Key(number)), pintree.RemoveIfThere(d.tree.Paths.PodnsMark(number)))
 }
 
@@ -261,7 +271,7 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attach.Attacher) error {
 // replaceInside puts the attacher's programs on an podns device. Who is root in the pod may have put something else in our place
 // there: that is the pod's loss, and must not keep the node from an upgrade.
 func (d *Datapath) replaceInside(a *attach.Attacher, conn *attach.Conn, index int, number uint32, v podns.Device) error {
-	for _, h := range podnsHooksOf(Feature(v.Flags), v.HostIfindex != 0) {
+	for _, h := range podnsHooksOf(v.Flags, v.HostIfindex != 0) {
 		err := a.PutPlacedFilters(conn, index, number, []hook.Hook{h})
 		if errors.Is(err, ErrConflict) {
 			d.tree.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
@@ -297,38 +307,38 @@ func (d *Datapath) collectPodns(a *attach.Attacher, valid func(uint64) bool) err
 	return errors.Join(errs...)
 }
 
-// checkPodns compares the podns device of ep with what enablePodns has made.
-func (d *Datapath) checkPodns(a *attach.Attacher, ep Endpoint, f Feature) error {
+// checkPodns compares the podns device of r with what enablePodns has made.
+func (d *Datapath) checkPodns(a *attach.Attacher, r podnsRequest) error {
 	_, all, err := d.allPodns()
 	if err != nil {
 		return err
 	}
 	for number, v := range all {
-		if v.Owner != ep.Ref.Owner() {
+		if v.Owner != r.Ref.Owner() {
 			continue
 		}
-		if v.Flags&uint32(f) != uint32(f) {
-			return pintree.Differs("%s has %v, want %v", ep.Podns.IfName, endpoint.FlagNames(v.Flags), f)
+		if v.Flags&r.Flags != r.Flags {
+			return pintree.Differs("%s has %v, want %v", r.Device.IfName, endpoint.FlagNames(v.Flags), endpoint.FlagNames(r.Flags))
 		}
-		if f&FeatureAdmit != 0 && ep.HostIfindex == 0 {
-			if _, err := d.checkPolicy(podns.Key(number), ep); err != nil {
+		if r.Flags&endpoint.FlagAdmit != 0 && r.HostIfindex == 0 {
+			if _, err := policies.New(d.tree).Check(podns.Key(number), r.Ref, r.Policy); err != nil {
 				return err
 			}
 		}
-		return d.checkPodnsHooks(a, ep, number, podnsHooksOf(f, ep.HostIfindex != 0))
+		return d.checkPodnsHooks(a, r.Device, number, podnsHooksOf(r.Flags, r.HostIfindex != 0))
 	}
-	return pintree.Differs("no programs for %s in %s", ep.Podns.IfName, ep.Podns.Netns)
+	return pintree.Differs("no programs for %s in %s", r.Device.IfName, r.Device.Netns)
 }
 
-func (d *Datapath) checkPodnsHooks(a *attach.Attacher, ep Endpoint, number uint32, hooks []hook.Hook) error {
+func (d *Datapath) checkPodnsHooks(a *attach.Attacher, dev PodnsDevice, number uint32, hooks []hook.Hook) error {
 	place, ok, err := d.podnsPlace(number)
 	if err != nil {
 		return err
 	}
-	if !ok || place.Ifindex != ep.Podns.Ifindex {
-		return pintree.Differs("programs were attached to device %d of %s, not to %d of %s", place.Ifindex, place.Netns, ep.Podns.Ifindex, ep.Podns.Netns)
+	if !ok || place.Ifindex != dev.Ifindex {
+		return pintree.Differs("programs were attached to device %d of %s, not to %d of %s", place.Ifindex, place.Netns, dev.Ifindex, dev.Netns)
 	}
-	place.Netns = ep.Podns.Netns // a namespace can have several paths: it is compared itself
+	place.Netns = dev.Netns // a namespace can have several paths: it is compared itself
 	looked := false
 	err = a.InNetns(place, func(conn *attach.Conn) error {
 		looked = true
@@ -336,7 +346,7 @@ func (d *Datapath) checkPodnsHooks(a *attach.Attacher, ep Endpoint, number uint3
 		for _, h := range hooks {
 			f, _, err := conn.FilterAt(place.Ifindex, h)
 			if err == nil && (!f.Is(h) || f.Class != number) {
-				err = pintree.Differs("%s is not attached to the %s of %s in the pod", h.Program, h.Direction(), ep.Podns.IfName)
+				err = pintree.Differs("%s is not attached to the %s of %s in the pod", h.Program, h.Direction(), dev.IfName)
 			}
 			errs = append(errs, err)
 		}
@@ -348,29 +358,31 @@ func (d *Datapath) checkPodnsHooks(a *attach.Attacher, ep Endpoint, number uint3
 	return err
 }
 
-// podnsEndpoints describes the devices that have no host end.
-func (d *Datapath) podnsEndpoints(stats endpoint.Stats) ([]EndpointStatus, error) {
+// podnsInfo is what is known of a podns device.
+type podnsInfo struct {
+	Number  uint32
+	Owner   uint64
+	Flags   uint32
+	Netns   string // path of the namespace
+	Ifindex int    // in that namespace
+}
+
+// podnsWithoutHostVeth describes the devices that have no host veth.
+func (d *Datapath) podnsWithoutHostVeth() ([]podnsInfo, error) {
 	_, all, err := d.allPodns()
 	if err != nil {
 		return nil, err
 	}
-	var out []EndpointStatus
+	var out []podnsInfo
 	for number, v := range all {
 		if v.HostIfindex != 0 {
 			continue
 		}
-		s := EndpointStatus{Owner: v.Owner, Features: endpoint.FlagNames(v.Flags), Number: int(number)}
 		place, _, err := d.podnsPlace(number)
 		if err != nil {
 			return nil, err
 		}
-		s.Netns, s.Ifindex = place.Netns, place.Ifindex
-		c, _, err := stats.Get(podns.Key(number))
-		if err != nil {
-			return nil, err
-		}
-		s.Stats = counters(c)
-		out = append(out, s)
+		out = append(out, podnsInfo{Number: number, Owner: v.Owner, Flags: v.Flags, Netns: place.Netns, Ifindex: place.Ifindex})
 	}
 	return out, nil
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/maps/podns"
+	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 )
 
 // insider makes a macvlan device in a namespace of its own and describes it.
@@ -199,14 +199,14 @@ func TestPrivilegedPodnsDeviceGone(t *testing.T) {
 
 func TestPodnsNumbers(t *testing.T) {
 	taken := map[uint32]bool{}
-	for range podns.Last {
-		n, err := podns.Free(func(n uint32) bool { return taken[n] })
-		if err != nil || n < podns.First || n > podns.Last || taken[n] {
+	for range podnsmap.Last {
+		n, err := podnsmap.Free(func(n uint32) bool { return taken[n] })
+		if err != nil || n < podnsmap.First || n > podnsmap.Last || taken[n] {
 			t.Fatalf("%d after %d: %v", n, len(taken), err)
 		}
 		taken[n] = true
 	}
-	if _, err := podns.Free(func(n uint32) bool { return taken[n] }); !errors.Is(err, podns.ErrNoNumber) {
+	if _, err := podnsmap.Free(func(n uint32) bool { return taken[n] }); !errors.Is(err, podnsmap.ErrNoNumber) {
 		t.Errorf("all taken: %v", err)
 	}
 }

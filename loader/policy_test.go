@@ -7,7 +7,10 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/podns"
+	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
+	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
@@ -25,9 +28,9 @@ func (e *env) policyOf(d *Datapath, ep Endpoint) uint16 {
 	e.t.Helper()
 	eps, err := d.tree.EndpointMaps()
 	e.ok(err)
-	v, err := d.policies()
+	raw, err := d.tree.Pinned(pintree.MapDevicePolicy)
 	e.ok(err)
-	dev, _, err := v.devices.Get(uint32(ep.HostIfindex))
+	dev, _, err := policymap.NewDevices(raw).Get(uint32(ep.HostIfindex))
 	e.ok(err)
 	for _, p := range ep.Addrs {
 		got, _, err := eps.Addrs.Get(p.Addr())
@@ -110,15 +113,15 @@ func TestPrivilegedPoliciesGC(t *testing.T) {
 		e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
 	}
 	e.wantPolicies(d, 3)
-	v, err := d.policies()
+	raw, err := d.tree.Pinned(pintree.MapDevicePolicy)
 	e.ok(err)
-	stray := podns.Key(podns.Last)
-	dev, _, err := v.devices.Get(uint32(a.HostIfindex))
+	stray := podnsmap.Key(podns.Last)
+	dev, _, err := policymap.NewDevices(raw).Get(uint32(a.HostIfindex))
 	e.ok(err)
-	e.ok(v.devices.Put(stray, &dev))
+	e.ok(policymap.NewDevices(raw).Put(stray, &dev))
 	e.ok(d.GC(e.ctx, func(owner uint64) bool { return owner == a.Ref.Owner() }))
 	e.wantPolicies(d, 1)
-	if _, ok, err := v.devices.Get(stray); ok || err != nil {
+	if _, ok, err := policymap.NewDevices(raw).Get(stray); ok || err != nil {
 		t.Errorf("a stray device: %t %v", ok, err)
 	}
 	e.ok(d.CheckEndpoint(e.ctx, a, FeatureAdmit))

@@ -3,13 +3,10 @@
 package loader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
@@ -17,14 +14,13 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
-	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
-	"github.com/sluice-cni/sluice/pkg/maps/denylist"
+	denymap "github.com/sluice-cni/sluice/pkg/maps/denylist"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
-	"github.com/sluice-cni/sluice/pkg/maps/podns"
+	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/maps/socklb"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -81,96 +77,12 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 }
 
 func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
-	podSide, err := d.podSide()
+	n, err := d.nodeStatus(h)
 	if err != nil {
 		return err
 	}
-	n, err := readNode(h, d.tree.Config.Uplinks, podSide)
-	if err != nil {
-		return err
-	}
-	s.Skipped = n.skipped
-	for _, name := range n.missing {
-		s.Skipped = append(s.Skipped, SkippedDevice{Name: name, Why: "configured, but does not exist"})
-	}
-	addrs, uplinks, err := d.knownNode()
-	if err != nil {
-		return err
-	}
-	if s.Unseen, err = unseen(h, n, addrs, uplinks); err != nil {
-		return err
-	}
-	if s.LostGateways, err = d.lostGateways(h, n); err != nil {
-		return err
-	}
-	for a, index := range addrs {
-		s.HostAddresses = append(s.HostAddresses, HostAddress{Addr: a, Ifindex: int(index)})
-	}
-	slices.SortFunc(s.HostAddresses, func(a, b HostAddress) int { return a.Addr.Compare(b.Addr) })
+	s.Skipped, s.Unseen, s.LostGateways, s.HostAddresses = n.Skipped, n.Unseen, n.LostGateways, n.Addresses
 	return d.programStatus(s, h)
-}
-
-// unseen compares a look at the node with what the maps say of it: addrs and uplinks. Of addresses that have gone only those of
-// uplinks count: a pod on a point-to-point link takes its gateway's with it.
-func unseen(h links, n *node, addrs map[netip.Addr]uint32, uplinks map[uint32]endpoint.Sources) ([]Unseen, error) {
-	var out []Unseen
-	for index := range n.uplinks {
-		if _, known := uplinks[uint32(index)]; !known {
-			out = append(out, Unseen{Ifindex: index})
-		}
-	}
-	for a, index := range n.addrs {
-		if _, known := addrs[a]; !known {
-			out = append(out, Unseen{Ifindex: int(index), Addr: a})
-		}
-	}
-	for a, index := range addrs {
-		_, is := n.addrs[a]
-		if _, uplink := uplinks[index]; !is && uplink {
-			out = append(out, Unseen{Ifindex: int(index), Addr: a, Gone: true})
-		}
-	}
-	slices.SortFunc(out, func(a, b Unseen) int { return cmp.Or(a.Ifindex-b.Ifindex, a.Addr.Compare(b.Addr)) })
-	known := make(map[int]rtnl.Link)
-	for i, u := range out {
-		l, err := linkOf(h, known, u.Ifindex)
-		if err != nil && !errors.Is(err, rtnl.ErrNotFound) {
-			return nil, err
-		}
-		out[i].Name = l.Name
-	}
-	return out, nil
-}
-
-// lostGateways returns the addresses that the node showed to pods and has no more, although the device is there: somebody has
-// flushed a bridge's, and nothing is routed to its pods or from them.
-func (d *Datapath) lostGateways(h links, n *node) ([]netip.Addr, error) {
-	eps, err := d.tree.EndpointMaps()
-	if err != nil {
-		return nil, err
-	}
-	lost := make(map[netip.Addr]int)
-	err = eps.Addrs.Each(func(_ netip.Addr, v *endpoint.Value) bool {
-		if gw := codec.FromAddr(v.Gateway); !gw.IsUnspecified() && n.addrs[gw] == 0 {
-			lost[gw] = int(v.RouteIfindex)
-		}
-		return true
-	})
-	if err != nil {
-		return nil, fmt.Errorf("endpoints: %w", err)
-	}
-	var out []netip.Addr
-	known := make(map[int]rtnl.Link)
-	for gw, index := range lost {
-		_, err := linkOf(h, known, index)
-		if err == nil {
-			out = append(out, gw)
-		} else if !errors.Is(err, rtnl.ErrNotFound) {
-			return nil, err
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out, nil
 }
 
 func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
@@ -290,7 +202,7 @@ func entries(name string, m *bpfsys.Map) (int, error) {
 	case pintree.MapEDTCIDRs:
 		return edt.NewNets(m).Len()
 	case pintree.MapPodnsDevices:
-		all, err := podns.New(m).All()
+		all, err := podnsmap.New(m).All()
 		return len(all), err
 	case pintree.MapDropEvents:
 		return 0, nil // bytes, and of no reader but now
@@ -321,7 +233,7 @@ func countKeys(m *bpfsys.Map) (int, error) {
 func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
 	case pintree.MapDenylist:
-		all, err := denylist.New(m).All()
+		all, err := denymap.New(m).All()
 		return len(all), err
 	case pintree.MapPolicies:
 		ids, err := policymap.New(m).IDs()
@@ -347,6 +259,3 @@ func (d *Datapath) dropStatus(s *Status) error {
 	}
 	return nil
 }
-
-// durations for display are not finer than this.
-const shown = time.Millisecond

@@ -47,9 +47,9 @@ func (d *Datapath) recentlySynced() bool {
 	return age >= 0 && age < d.tree.NodeScanTTL
 }
 
-// knows reports whether somebody has looked just now and has seen the devices of ep, should they be fresh: its gateways stand
-// for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
-func (d *Datapath) knows(a *attach.Attacher, ep Endpoint, gw gateways, fresh bool) (bool, error) {
+// knows reports whether another verb has looked just now and has seen an endpoint's devices, should they be fresh: the gateways
+// stand for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
+func (d *Datapath) knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fresh bool) (bool, error) {
 	if !d.recentlySynced() {
 		return false, nil
 	}
@@ -60,12 +60,12 @@ func (d *Datapath) knows(a *attach.Attacher, ep Endpoint, gw gateways, fresh boo
 	if err != nil {
 		return false, err
 	}
-	for _, index := range []int{ep.HostIfindex, ep.RouteIfindex} {
+	for _, index := range devices {
 		if _, is := uplinks[uint32(index)]; is {
 			return false, nil
 		}
 	}
-	for _, g := range gw {
+	for _, g := range gateways {
 		if _, has := addrs[g.Prefix.Addr()]; !has {
 			return false, nil
 		}
@@ -312,4 +312,31 @@ func (d *Datapath) writeKeptPorts() error {
 		return fmt.Errorf("remember reserved ports: %w", err)
 	}
 	return nil
+}
+
+// checkUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
+// address or a device that has come since the last ADD is no difference: the next verb takes it in.
+func (d *Datapath) checkUplinks(a *attach.Attacher) error {
+	addrs, uplinks, err := d.knownNode()
+	if err != nil {
+		return err
+	}
+	h, err := a.Netlink()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for index, src := range uplinks {
+		l, err := h.LinkByIndex(int(index))
+		if errors.Is(err, rtnl.ErrNotFound) {
+			continue
+		}
+		errs = append(errs, err, attach.CheckHooks(a, int(index), l.Name, hook.OfUplink(src.Bare)))
+		for _, s := range []netip.Addr{src.V4, src.V6} {
+			if _, ok := addrs[s]; s.IsValid() && !ok {
+				errs = append(errs, pintree.Differs("address %s of uplink %s is not among the node's", s, l.Name))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

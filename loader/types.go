@@ -39,27 +39,6 @@ type DeviceStatus struct {
 	Programs []ProgramStatus `json:"programs"`
 }
 
-// SkippedDevice is a device that would be an uplink but is not handled.
-type SkippedDevice struct {
-	Ifindex int    `json:"ifindex"`
-	Name    string `json:"name"`
-	Why     string `json:"why"`
-}
-
-// Unseen is something of the node that has changed since the maps were last brought up to date: the next Sync takes it in.
-type Unseen struct {
-	Ifindex int        `json:"ifindex"`
-	Name    string     `json:"name"`
-	Addr    netip.Addr `json:"addr,omitzero"`  // of the device; invalid: the device itself, which is an uplink now
-	Gone    bool       `json:"gone,omitempty"` // the address has left the node
-}
-
-// HostAddress is an address that stands for the node.
-type HostAddress struct {
-	Addr    netip.Addr `json:"addr"`
-	Ifindex int        `json:"ifindex"`
-}
-
 // MapStatus is a map and its fill.
 type MapStatus struct {
 	Name    string `json:"name"`
@@ -103,32 +82,4 @@ type EndpointCounter struct {
 	RxFast    uint64 `json:"rxFast"` // of RxPackets, by the learned path
 	TxFast    uint64 `json:"txFast"`
 	Drops     uint64 `json:"drops"`
-}
-
-// Flow is one connection through the datapath.
-type Flow struct {
-	Proto     uint8          `json:"proto"`
-	Pod       netip.AddrPort `json:"pod"`
-	Remote    netip.AddrPort `json:"remote"`
-	Outside   netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
-	State     string         `json:"state"`            // new, unreplied, established, closing, closed
-	Kind      string         `json:"kind"`             // hostport, masquerade, plain
-	PodOpened bool           `json:"podOpened"`
-	Fast      bool           `json:"fast"` // both directions may take the shortcut
-	Flags     []string       `json:"flags"`
-	Age       time.Duration  `json:"age"`
-	Idle      time.Duration  `json:"idle"`
-	RxPackets uint64         `json:"rxPackets"`
-	RxBytes   uint64         `json:"rxBytes"`
-	TxPackets uint64         `json:"txPackets"`
-	TxBytes   uint64         `json:"txBytes"`
-	Owner     uint64         `json:"owner,string"`
-}
-
-// FlowFilter narrows Flows. Zero fields match everything.
-type FlowFilter struct {
-	Owner uint64
-	Pod   netip.Addr
-	Proto uint8
-	All   bool // also flows that have expired and wait to be overwritten
 }

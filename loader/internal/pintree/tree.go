@@ -206,3 +206,11 @@ func ProgramAt(dir, name string) (*bpfsys.Program, error) {
 	}
 	return p, nil
 }
+
+// CheckPins looks for the programs: without them nothing is amiss until the next ADD.
+func (t *Tree) CheckPins() error {
+	if id, ok := t.Paths.Committed(); !ok || !t.Paths.Loaded(id) {
+		return Differs("pins are missing below %s", t.Paths.Dir)
+	}
+	return nil
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package policies
 
 import (
 	"context"
@@ -11,29 +11,30 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
-// policies are the views of the firewall's maps.
-type policies struct {
+// views are the views of the firewall's maps.
+type views struct {
 	rules   policymap.Map
 	devices policymap.Devices
 }
 
-func (d *Datapath) policies() (policies, error) {
-	rm, err := d.tree.Pinned(pintree.MapPolicies)
+func (d Policies) policies() (views, error) {
+	rm, err := d.Pinned(pintree.MapPolicies)
 	if err != nil {
-		return policies{}, err
+		return views{}, err
 	}
-	dm, err := d.tree.Pinned(pintree.MapDevicePolicy)
-	return policies{policymap.New(rm), policymap.NewDevices(dm)}, err
+	dm, err := d.Pinned(pintree.MapDevicePolicy)
+	return views{policymap.New(rm), policymap.NewDevices(dm)}, err
 }
 
 // id returns the id of p's rules in the map, where it puts them unless another pod has the same; 0 for a policy that restricts
 // nothing. Ids are picked at random: a flow that remembers one which is long gone should not meet it again.
-func (v policies) id(p *policy.Policy) (uint16, error) {
+func (v views) id(p *policy.Policy) (uint16, error) {
 	if p.Empty() {
 		return 0, nil
 	}
@@ -59,29 +60,23 @@ func (v policies) id(p *policy.Policy) (uint16, error) {
 	return id, nil
 }
 
-// police puts the device under key under ep's policy, if f is the feature that has one. It returns the policy's id.
-func (d *Datapath) police(key uint32, ep Endpoint, f Feature, back *rollback.Stack) (uint16, error) {
-	if f&FeatureAdmit == 0 {
-		return 0, nil
-	}
+// Apply puts the device under key under the policy p of ref, and returns the policy's id. group is the device that its packets are
+// routed from; 0 inside a pod.
+func (d Policies) Apply(key uint32, ref attachments.ID, group uint32, p *policy.Policy, back *rollback.Stack) (uint16, error) {
 	v, err := d.policies()
 	if err != nil {
 		return 0, err
 	}
-	id, err := v.id(ep.Policy)
+	id, err := v.id(p)
 	if err != nil {
-		return 0, fmt.Errorf("policy of %s: %w", ep.Ref, err)
+		return 0, fmt.Errorf("policy of %s: %w", ref, err)
 	}
 	back.Push("policies", func(context.Context) error { return v.forget() })
-	group := ep.RouteIfindex
-	if group == 0 {
-		group = ep.HostIfindex // 0 inside a pod
-	}
-	return id, v.police(key, ep.Ref.Owner(), uint32(group), id, ep.Policy, back)
+	return id, v.police(key, ref.Owner(), group, id, p, back)
 }
 
-// unpolice takes the device under key of owner from its policy.
-func (d *Datapath) unpolice(key uint32, owner uint64) error {
+// Release takes the device under key of owner from its policy.
+func (d Policies) Release(key uint32, owner uint64) error {
 	v, err := d.policies()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
@@ -89,8 +84,17 @@ func (d *Datapath) unpolice(key uint32, owner uint64) error {
 	return v.release(key, owner)
 }
 
+// Drop takes the device under key from its policy, whosever it is, and forgets policies that no device is under any more.
+func (d Policies) Drop(key uint32) error {
+	v, err := d.policies()
+	if err != nil {
+		return err
+	}
+	return errors.Join(v.devices.Delete(key), v.forget())
+}
+
 // police puts the device under key of owner under the policy id, or under none for 0.
-func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *rollback.Stack) error {
+func (v views) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *rollback.Stack) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil {
 		return fmt.Errorf("sl_dev_policy: %w", err)
@@ -114,7 +118,7 @@ func (v policies) police(key uint32, owner uint64, group uint32, id uint16, p *p
 }
 
 // release takes the device under key from its policy, if it is owner's, and forgets policies that nobody is under any more.
-func (v policies) release(key uint32, owner uint64) error {
+func (v views) release(key uint32, owner uint64) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil || !had || old.Owner != owner {
 		return err
@@ -123,7 +127,7 @@ func (v policies) release(key uint32, owner uint64) error {
 }
 
 // forget deletes the policies that no device is under.
-func (v policies) forget() error {
+func (v views) forget() error {
 	used, err := v.devices.All()
 	if err != nil {
 		return fmt.Errorf("sl_dev_policy: %w", err)
@@ -149,13 +153,13 @@ func mapValues[K comparable, V any](m map[K]V) []V {
 	return out
 }
 
-// collectPolicies removes what is said of devices that are no endpoints any more, and policies without a device.
-func (d *Datapath) collectPolicies() error {
+// Collect removes what is said of devices that are no endpoints any more, and policies without a device.
+func (d Policies) Collect() error {
 	v, err := d.policies()
 	if err != nil {
 		return err
 	}
-	eps, err := d.tree.EndpointMaps()
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -176,8 +180,8 @@ func (d *Datapath) collectPolicies() error {
 	return errors.Join(append(errs, v.forget())...)
 }
 
-// checkPolicy compares the policy of the device under key with what ep asks for, and returns its id.
-func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
+// Check compares the policy of the device under key with the policy p of ref, and returns its id.
+func (d Policies) Check(key uint32, ref attachments.ID, p *policy.Policy) (uint16, error) {
 	v, err := d.policies()
 	if err != nil {
 		return 0, err
@@ -186,13 +190,13 @@ func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
 	if err != nil {
 		return 0, fmt.Errorf("sl_dev_policy: %w", err)
 	}
-	if ep.Policy.Empty() {
+	if p.Empty() {
 		if had {
-			return 0, pintree.Differs("%s is under a policy, want none", ep.Ref)
+			return 0, pintree.Differs("%s is under a policy, want none", ref)
 		}
 		return 0, nil
 	}
-	want, err := policymap.FromPolicy(ep.Policy)
+	want, err := policymap.FromPolicy(p)
 	if err != nil {
 		return 0, err
 	}
@@ -201,9 +205,9 @@ func (d *Datapath) checkPolicy(key uint32, ep Endpoint) (uint16, error) {
 	case err != nil:
 		return 0, fmt.Errorf("sl_policies: %w", err)
 	case !had:
-		return 0, pintree.Differs("%s is under no policy", ep.Ref)
-	case !ok || got.Policy != id || got.Mode() != ep.Policy.Mode:
-		return 0, pintree.Differs("%s is under another policy than the configuration's", ep.Ref)
+		return 0, pintree.Differs("%s is under no policy", ref)
+	case !ok || got.Policy != id || got.Mode() != p.Mode:
+		return 0, pintree.Differs("%s is under another policy than the configuration's", ref)
 	}
 	return id, nil
 }
@@ -228,7 +232,7 @@ type RuleStatus struct {
 }
 
 // Policies returns the policies in force, by id.
-func (d *Datapath) Policies(_ context.Context) ([]PolicyStatus, error) {
+func (d Policies) Policies(_ context.Context) ([]PolicyStatus, error) {
 	v, err := d.policies()
 	if err != nil {
 		return nil, err

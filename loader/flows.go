@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
+)
+
+// Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
+// when it moves during the walk. An error ends the sequence.
+func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
+	return func(yield func(Flow, error) bool) {
+		now := conntrack.Now()
+		for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
+			m, err := d.tree.Pinned(name)
+			if err != nil {
+				yield(Flow{}, err)
+				return
+			}
+			more := true
+			err = conntrack.New(m).Each(func(r *conntrack.Record) bool {
+				if ctx.Err() != nil {
+					return false
+				}
+				s := newFlow(r, now)
+				if f.matches(r, s) {
+					more = yield(s, nil)
+				}
+				return more
+			})
+			if !more {
+				return
+			}
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				yield(Flow{}, err)
+				return
+			}
+		}
+	}
+}
+
+func (f FlowFilter) matches(r *conntrack.Record, s Flow) bool {
+	switch {
+	case r.IsIndex():
+		return false
+	case f.Owner != 0 && f.Owner != r.Owner:
+		return false
+	case f.Pod.IsValid() && f.Pod.Unmap() != s.Pod.Addr():
+		return false
+	case f.Proto != 0 && f.Proto != r.Proto:
+		return false
+	}
+	return f.All || s.State != conntrack.StateExpired
+}
+
+func newFlow(r *conntrack.Record, now conntrack.Time) Flow {
+	s := Flow{
+		Proto: r.Proto, Pod: r.Local, Remote: r.Remote, State: r.State(now), Kind: r.Kind(), PodOpened: r.PodOpened(),
+		Fast: r.Fast(), Flags: r.Flags.Names(), Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
+		RxPackets: r.RxPackets, RxBytes: r.RxBytes, TxPackets: r.TxPackets, TxBytes: r.TxBytes, Owner: r.Owner,
+	}
+	if r.Translated() {
+		s.Outside = r.Other.Local
+	}
+	return s
+}
+
+// Flow is one connection through the datapath.
+type Flow struct {
+	Proto     uint8          `json:"proto"`
+	Pod       netip.AddrPort `json:"pod"`
+	Remote    netip.AddrPort `json:"remote"`
+	Outside   netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
+	State     string         `json:"state"`            // new, unreplied, established, closing, closed
+	Kind      string         `json:"kind"`             // hostport, masquerade, plain
+	PodOpened bool           `json:"podOpened"`
+	Fast      bool           `json:"fast"` // both directions may take the shortcut
+	Flags     []string       `json:"flags"`
+	Age       time.Duration  `json:"age"`
+	Idle      time.Duration  `json:"idle"`
+	RxPackets uint64         `json:"rxPackets"`
+	RxBytes   uint64         `json:"rxBytes"`
+	TxPackets uint64         `json:"txPackets"`
+	TxBytes   uint64         `json:"txBytes"`
+	Owner     uint64         `json:"owner,string"`
+}
+
+// FlowFilter narrows Flows. Zero fields match everything.
+type FlowFilter struct {
+	Owner uint64
+	Pod   netip.Addr
+	Proto uint8
+	All   bool // also flows that have expired and wait to be overwritten
+}
+
+// durations for display are not finer than this.
+const shown = time.Millisecond

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policies puts devices of pods under policies: who may talk to the pod, and whom the pod may talk to. It writes the maps of
+// the firewall and attaches nothing.
+package policies
+
+import "github.com/sluice-cni/sluice/loader/internal/pintree"
+
+// Policies are those of one pin tree.
+type Policies struct{ *pintree.Tree }
+
+// New returns the policies of t.
+func New(t *pintree.Tree) Policies { return Policies{t} }
