@@ -4,9 +4,11 @@ package loader
 
 import (
 	"context"
+	"iter"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
+	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -81,4 +83,28 @@ type RuleStatus = policies.RuleStatus
 // Policies returns the policies in force, by id.
 func (d *Datapath) Policies(ctx context.Context) ([]PolicyStatus, error) {
 	return policies.New(d.tree).Policies(ctx)
+}
+
+// Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
+// when it moves during the walk. An error ends the sequence.
+func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
+	return flows.New(d.tree).Flows(ctx, f)
+}
+
+// Flow is one connection through the datapath.
+type Flow = flows.Flow
+
+// FlowFilter narrows Flows. Zero fields match everything.
+type FlowFilter = flows.FlowFilter
+
+// RelearnFlows makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
+// translations stay. It returns how many there were.
+func (d *Datapath) RelearnFlows(ctx context.Context, match func(Flow) bool) (int, error) {
+	return flows.New(d.tree).RelearnFlows(ctx, match)
+}
+
+// FlushFlows removes the connections that match, and their translations. What they go on sending opens a connection where that
+// is allowed, perhaps by another port; TCP ends where it is not. It returns how many there were.
+func (d *Datapath) FlushFlows(ctx context.Context, match func(Flow) bool) (int, error) {
+	return flows.New(d.tree).FlushFlows(ctx, match)
 }

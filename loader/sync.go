@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
+	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -159,7 +160,7 @@ func (d *Datapath) sync(ctx context.Context, a *attach.Attacher) error {
 		d.tree.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
 	gone, err := d.writeHostAddrs(n.addrs)
-	if err := errors.Join(err, d.writeUplinks(a, n.uplinks), d.forgetSources(gone), d.writeKeptPorts()); err != nil {
+	if err := errors.Join(err, d.writeUplinks(a, n.uplinks), flows.New(d.tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
 		return err
 	}
 	if err := d.syncDeny(a, n.uplinks); err != nil {

@@ -47,6 +47,8 @@ var rooms = []room{
 		"hangs programs up; which device gets what is decided above"},
 	{"loader/internal/policies", []string{"loader/internal/pintree", "pkg/attachments", "pkg/maps/policy", "pkg/policy", "pkg/rollback"},
 		"writes the maps of the firewall; attaches nothing"},
+	{"loader/internal/flows", []string{"loader/internal/pintree", "pkg/maps/conntrack"},
+		"writes the conntrack maps; attaches nothing"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

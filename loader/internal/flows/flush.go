@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package flows
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 // RelearnFlows makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
 // translations stay. It returns how many there were.
-func (d *Datapath) RelearnFlows(_ context.Context, match func(Flow) bool) (int, error) {
+func (d Table) RelearnFlows(_ context.Context, match func(Flow) bool) (int, error) {
 	return d.flushFlows(func(m conntrack.Map, f func(*conntrack.Record) bool, _ []conntrack.Map) (int, error) {
 		return m.Unlearn(f)
 	}, match)
@@ -22,16 +22,16 @@ func (d *Datapath) RelearnFlows(_ context.Context, match func(Flow) bool) (int, 
 
 // FlushFlows removes the connections that match, and their translations. What they go on sending opens a connection where that
 // is allowed, perhaps by another port; TCP ends where it is not. It returns how many there were.
-func (d *Datapath) FlushFlows(_ context.Context, match func(Flow) bool) (int, error) {
+func (d Table) FlushFlows(_ context.Context, match func(Flow) bool) (int, error) {
 	return d.flushFlows(func(m conntrack.Map, f func(*conntrack.Record) bool, all []conntrack.Map) (int, error) {
 		return m.Delete(f, all...)
 	}, match)
 }
 
-// forgetSources ends masquerading by addresses that the node has no more, as the kernel does: no answer comes for them, and a
+// ForgetSources ends masquerading by addresses that the node has no more, as the kernel does: no answer comes for them, and a
 // pod that goes on sending would keep such a connection alive for ever. Its next packet gets an address that is there. To be
 // called when the uplinks have their new ones.
-func (d *Datapath) forgetSources(gone []netip.Addr) error {
+func (d Table) ForgetSources(gone []netip.Addr) error {
 	if len(gone) == 0 {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (d *Datapath) forgetSources(gone []netip.Addr) error {
 	return err
 }
 
-func (d *Datapath) flushFlows(do func(conntrack.Map, func(*conntrack.Record) bool, []conntrack.Map) (int, error), match func(Flow) bool) (int, error) {
+func (d Table) flushFlows(do func(conntrack.Map, func(*conntrack.Record) bool, []conntrack.Map) (int, error), match func(Flow) bool) (int, error) {
 	now := conntrack.Now()
 	return d.flushRecords(func(m conntrack.Map, all []conntrack.Map) (int, error) {
 		return do(m, func(r *conntrack.Record) bool { return match(newFlow(r, now)) }, all)
@@ -49,10 +49,10 @@ func (d *Datapath) flushFlows(do func(conntrack.Map, func(*conntrack.Record) boo
 }
 
 // flushRecords calls do for each of the tables of flows, with all of them.
-func (d *Datapath) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (int, error)) (int, error) {
+func (d Table) flushRecords(do func(m conntrack.Map, all []conntrack.Map) (int, error)) (int, error) {
 	var all []conntrack.Map
 	for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
-		m, err := d.tree.Pinned(name)
+		m, err := d.Pinned(name)
 		if err != nil {
 			return 0, err
 		}
