@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
@@ -108,3 +109,6 @@ func (d *Datapath) RelearnFlows(ctx context.Context, match func(Flow) bool) (int
 func (d *Datapath) FlushFlows(ctx context.Context, match func(Flow) bool) (int, error) {
 	return flows.New(d.tree).FlushFlows(ctx, match)
 }
+
+// PodnsDevice is a pod's device as it is inside the pod's network namespace.
+type PodnsDevice = podns.Device

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
@@ -31,7 +32,7 @@ type Endpoint struct {
 	GatewayMAC   net.HardwareAddr // of RouteIfindex
 	MTU          int
 	Addrs        []netip.Prefix // the pod's addresses with the length of its own subnet
-	Podns        *PodnsDevice   // the device inside the pod: for those without a host end, and for features that work there
+	Podns        *podns.Device  // the device inside the pod: for those without a host end, and for features that work there
 	Policy       *policy.Policy // with FeatureAdmit: who may talk to the pod, and whom it may talk to; nil restricts nothing
 }
 
@@ -103,8 +104,8 @@ func (e Endpoint) group() uint32 {
 }
 
 // podns is what the features f ask of the podns device.
-func (e Endpoint) podns(f Feature) podnsRequest {
-	return podnsRequest{Ref: e.Ref, Device: *e.Podns, HostIfindex: e.HostIfindex, Group: e.group(), Policy: e.Policy, Flags: uint32(f)}
+func (e Endpoint) podns(f Feature) podns.Request {
+	return podns.Request{Ref: e.Ref, Device: *e.Podns, HostIfindex: e.HostIfindex, Group: e.group(), Policy: e.Policy, Flags: uint32(f)}
 }
 
 // gateways are the addresses of the device that a pod's packets are routed from.
@@ -191,8 +192,8 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 
-	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooksOf(uint32(f), true)) > 0) {
-		if err := d.enablePodns(ctx, a, ep.podns(f), &back); err != nil {
+	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podns.HooksOf(uint32(f), true)) > 0) {
+		if err := podns.New(d.tree).Enable(ctx, a, ep.podns(f), &back); err != nil {
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
@@ -307,7 +308,7 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 		}
 		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
-		return errors.Join(d.disablePodns(a, owner, uint32(f)), d.clear(a, eps, mine, f, shared))
+		return errors.Join(podns.New(d.tree).Disable(a, owner, uint32(f)), d.clear(a, eps, mine, f, shared))
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -57,7 +58,7 @@ func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
-	inside, err := d.podnsWithoutHostVeth()
+	inside, err := podns.New(d.tree).WithoutHostVeth()
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 )
@@ -110,9 +111,9 @@ func pingFails(in func(...string) string, addr string) {
 
 func (e *env) noPodnsDevice(d *Datapath) {
 	e.t.Helper()
-	m, err := d.podnsDevices()
+	m, err := d.tree.Pinned(pintree.MapPodnsDevices)
 	e.ok(err)
-	all, err := m.All()
+	all, err := podnsmap.New(m).All()
 	e.ok(err)
 	eps, err := d.tree.EndpointMaps()
 	e.ok(err)

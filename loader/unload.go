@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -48,7 +49,7 @@ func (d *Datapath) Unload(ctx context.Context) error {
 	for index := range devices {
 		errs = append(errs, a.Detach(index, hook.All()))
 	}
-	errs = append(errs, d.detachPodns(a), d.detachShapes())
+	errs = append(errs, podns.New(d.tree).Detach(a), d.detachShapes())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}

@@ -49,6 +49,8 @@ var rooms = []room{
 		"writes the maps of the firewall; attaches nothing"},
 	{"loader/internal/flows", []string{"loader/internal/pintree", "pkg/maps/conntrack"},
 		"writes the conntrack maps; attaches nothing"},
+	{"loader/internal/podns", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/policies", "pkg/attachments", "pkg/log", "pkg/maps/endpoint", "pkg/maps/podns", "pkg/netns", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
+		"enters the pod netns; knows nothing of endpoints"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package podns
 
 import (
 	"context"
@@ -25,40 +25,40 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// PodnsDevice is a pod's device as it is inside the pod's network namespace.
-type PodnsDevice struct {
+// Device is a pod's device as it is inside the pod's network namespace.
+type Device struct {
 	Netns   string // path of the namespace
 	Ifindex int    // in that namespace
 	IfName  string // for messages
 }
 
-// podnsRequest is what an endpoint asks of its podns device.
-type podnsRequest struct {
+// Request is what an endpoint asks of its podns device.
+type Request struct {
 	Ref         attachments.ID
-	Device      PodnsDevice
+	Device      Device
 	HostIfindex int    // of the host veth; 0: none
 	Group       uint32 // see police
 	Policy      *policy.Policy
 	Flags       uint32 // features
 }
 
-// podnsHooksOf returns the programs that the features in flags put on the podns device. hostEnd: the device has a host end too, on which
+// HooksOf returns the programs that the features in flags put on the podns device. hostEnd: the device has a host end too, on which
 // most features do their work.
-func podnsHooksOf(flags uint32, hostEnd bool) []hook.Hook {
+func HooksOf(flags uint32, hostEnd bool) []hook.Hook {
 	if flags&endpoint.FlagAdmit != 0 && !hostEnd {
 		return []hook.Hook{hook.NsEgress(), hook.NsIngress()}
 	}
 	return nil
 }
 
-func (d *Datapath) podnsDevices() (podns.Map, error) {
-	m, err := d.tree.Pinned(pintree.MapPodnsDevices)
+func (d Devices) devices() (podns.Map, error) {
+	m, err := d.Pinned(pintree.MapPodnsDevices)
 	return podns.New(m), err
 }
 
-// allPodns returns the map and what is in it.
-func (d *Datapath) allPodns() (podns.Map, map[uint32]podns.Device, error) {
-	m, err := d.podnsDevices()
+// all returns the map and what is in it.
+func (d Devices) all() (podns.Map, map[uint32]podns.Device, error) {
+	m, err := d.devices()
 	if err != nil {
 		return m, nil, err
 	}
@@ -69,15 +69,15 @@ func (d *Datapath) allPodns() (podns.Map, map[uint32]podns.Device, error) {
 	return m, all, nil
 }
 
-// podnsPlace reads where device number is; false when nothing is known of it.
-func (d *Datapath) podnsPlace(number uint32) (attach.Place, bool, error) {
-	return attach.ReadPlace(d.tree.Paths.PodnsMark(number))
+// Place reads where device number is; false when nothing is known of it.
+func (d Devices) Place(number uint32) (attach.Place, bool, error) {
+	return attach.ReadPlace(d.Paths.PodnsMark(number))
 }
 
-// enablePodns turns on f on the podns device: an entry, counters, and the programs that f has there. An entry of the same
+// Enable turns on f on the podns device: an entry, counters, and the programs that f has there. An entry of the same
 // owner for another device or namespace is replaced: its DEL never came.
-func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsRequest, back *rollback.Stack) error {
-	m, err := d.podnsDevices()
+func (d Devices) Enable(ctx context.Context, a *attach.Attacher, r Request, back *rollback.Stack) error {
+	m, err := d.devices()
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsR
 	}
 	defer ns.Close()
 	place := attach.Place{Inode: ns.Inode(), Ifindex: r.Device.Ifindex, Netns: r.Device.Netns}
-	number, old, err := d.podnsNumber(m, a, r.Ref.Owner(), place)
+	number, old, err := d.number(m, a, r.Ref.Owner(), place)
 	if err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsR
 		return err
 	}
 	if old == nil {
-		back.Push("podns device", func(context.Context) error { return d.releasePodns(a, m, number) })
-		if err := os.Symlink(place.String(), d.tree.Paths.PodnsMark(number)); err != nil {
+		back.Push("podns device", func(context.Context) error { return d.release(a, m, number) })
+		if err := os.Symlink(place.String(), d.Paths.PodnsMark(number)); err != nil {
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
 	}
@@ -111,19 +111,19 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsR
 		was := *old
 		back.Push("podns device", func(context.Context) error { return m.Put(number, &was) })
 	}
-	if err := d.putPodns(m, number, &v); err != nil {
+	if err := d.put(m, number, &v); err != nil {
 		return err
 	}
 	if r.HostIfindex == 0 && r.Flags&endpoint.FlagAdmit != 0 {
-		if _, err := policies.New(d.tree).Apply(podns.Key(number), r.Ref, r.Group, r.Policy, back); err != nil {
+		if _, err := policies.New(d.Tree).Apply(podns.Key(number), r.Ref, r.Group, r.Policy, back); err != nil {
 			return err
 		}
 	}
-	return a.PutPlacedFilters(conn, place.Ifindex, number, podnsHooksOf(r.Flags, r.HostIfindex != 0))
+	return a.PutPlacedFilters(conn, place.Ifindex, number, HooksOf(r.Flags, r.HostIfindex != 0))
 }
 
-func (d *Datapath) putPodns(m podns.Map, number uint32, v *podns.Device) error {
-	eps, err := d.tree.EndpointMaps()
+func (d Devices) put(m podns.Map, number uint32, v *podns.Device) error {
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -136,8 +136,8 @@ func (d *Datapath) putPodns(m podns.Map, number uint32, v *podns.Device) error {
 	return nil
 }
 
-// podnsNumber finds the number of owner's device at place, with its entry, or picks a free one.
-func (d *Datapath) podnsNumber(m podns.Map, a *attach.Attacher, owner uint64, place attach.Place) (uint32, *podns.Device, error) {
+// number finds the number of owner's device at place, with its entry, or picks a free one.
+func (d Devices) number(m podns.Map, a *attach.Attacher, owner uint64, place attach.Place) (uint32, *podns.Device, error) {
 	all, err := m.All()
 	if err != nil {
 		return 0, nil, fmt.Errorf("own devices: %w", err)
@@ -146,28 +146,28 @@ func (d *Datapath) podnsNumber(m podns.Map, a *attach.Attacher, owner uint64, pl
 		if v.Owner != owner {
 			continue
 		}
-		at, ok, err := d.podnsPlace(number)
+		at, ok, err := d.Place(number)
 		if err != nil {
 			return 0, nil, err
 		}
 		if ok && at.Inode == place.Inode && at.Ifindex == place.Ifindex {
 			return number, &v, nil
 		}
-		if err := d.releasePodns(a, m, number); err != nil {
+		if err := d.release(a, m, number); err != nil {
 			return 0, nil, err
 		}
 	}
 	number, err := podns.Free(func(n uint32) bool {
 		_, taken := all[n]
-		return taken || pintree.Exists(d.tree.Paths.PodnsMark(n))
+		return taken || pintree.Exists(d.Paths.PodnsMark(n))
 	})
 	return number, nil, err
 }
 
-// disablePodns takes the features f from owner's podns devices. With the last one the entry, counters and programs go. A namespace
+// Disable takes the features f from owner's podns devices. With the last one the entry, counters and programs go. A namespace
 // that has gone took its filters along.
-func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, flags uint32) error {
-	m, all, err := d.allPodns()
+func (d Devices) Disable(a *attach.Attacher, owner uint64, flags uint32) error {
+	m, all, err := d.all()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
@@ -180,22 +180,22 @@ func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, flags uint32) 
 		left.Flags &^= flags
 		switch {
 		case left.Flags == 0:
-			errs = append(errs, d.releasePodns(a, m, number))
+			errs = append(errs, d.release(a, m, number))
 		case left.Flags != v.Flags:
-			errs = append(errs, m.Put(number, &left), d.dropPodnsHooks(a, number, v, left))
+			errs = append(errs, m.Put(number, &left), d.dropHooks(a, number, v, left))
 			if flags&endpoint.FlagAdmit != 0 {
-				errs = append(errs, policies.New(d.tree).Release(podns.Key(number), owner))
+				errs = append(errs, policies.New(d.Tree).Release(podns.Key(number), owner))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// dropPodnsHooks detaches what the features of left do not need any more.
-func (d *Datapath) dropPodnsHooks(a *attach.Attacher, number uint32, v, left podns.Device) error {
-	needed := podnsHooksOf(left.Flags, left.HostIfindex != 0)
-	unneeded := slices.DeleteFunc(podnsHooksOf(v.Flags, v.HostIfindex != 0), func(h hook.Hook) bool { return slices.Contains(needed, h) })
-	place, ok, err := d.podnsPlace(number)
+// dropHooks detaches what the features of left do not need any more.
+func (d Devices) dropHooks(a *attach.Attacher, number uint32, v, left podns.Device) error {
+	needed := HooksOf(left.Flags, left.HostIfindex != 0)
+	unneeded := slices.DeleteFunc(HooksOf(v.Flags, v.HostIfindex != 0), func(h hook.Hook) bool { return slices.Contains(needed, h) })
+	place, ok, err := d.Place(number)
 	if err != nil || !ok {
 		return err
 	}
@@ -208,33 +208,33 @@ func (d *Datapath) dropPodnsHooks(a *attach.Attacher, number uint32, v, left pod
 	})
 }
 
-// releasePodns removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
-func (d *Datapath) releasePodns(a *attach.Attacher, m podns.Map, number uint32) error {
-	place, ok, err := d.podnsPlace(number)
+// release removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
+func (d Devices) release(a *attach.Attacher, m podns.Map, number uint32) error {
+	place, ok, err := d.Place(number)
 	if err == nil && ok {
 		err = a.InNetns(place, func(conn *attach.Conn) error { return conn.ClearPlaced(place, number) })
 	}
 	if err != nil {
 		return fmt.Errorf("device %d: %w", number, err)
 	}
-	eps, err := d.tree.EndpointMaps()
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	err = policies.New(d.tree).Drop(podns.Key(number))
-	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Delete(podns.Key(number)), pintree.RemoveIfThere(d.tree.Paths.PodnsMark(number)))
+	err = policies.New(d.Tree).Drop(podns.Key(number))
+	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Delete(podns.Key(number)), pintree.RemoveIfThere(d.Paths.PodnsMark(number)))
 }
 
-// detachPodns removes the programs from every podns device that is known, and leaves maps and notes as they are.
-func (d *Datapath) detachPodns(a *attach.Attacher) error {
-	marks, err := pintree.Names(d.tree.Paths.Podns())
+// Detach removes the programs from every podns device that is known, and leaves maps and notes as they are.
+func (d Devices) Detach(a *attach.Attacher) error {
+	marks, err := pintree.Names(d.Paths.Podns())
 	errs := []error{err}
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
 		if err != nil {
 			continue
 		}
-		place, ok, err := d.podnsPlace(uint32(number))
+		place, ok, err := d.Place(uint32(number))
 		if err == nil && ok {
 			err = a.InNetns(place, func(conn *attach.Conn) error { return conn.ClearPlaced(place, uint32(number)) })
 		}
@@ -243,9 +243,9 @@ func (d *Datapath) detachPodns(a *attach.Attacher) error {
 	return errors.Join(errs...)
 }
 
-// replacePodns puts the attacher's programs on every podns device that has programs.
-func (d *Datapath) replacePodns(ctx context.Context, a *attach.Attacher) error {
-	_, all, err := d.allPodns()
+// Replace puts the attacher's programs on every podns device that has programs.
+func (d Devices) Replace(ctx context.Context, a *attach.Attacher) error {
+	_, all, err := d.all()
 	if err != nil {
 		return err
 	}
@@ -253,12 +253,12 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attach.Attacher) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		place, ok, err := d.podnsPlace(number)
+		place, ok, err := d.Place(number)
 		if err == nil && ok {
 			err = a.InNetns(place, func(conn *attach.Conn) error { return d.replaceInside(a, conn, place.Ifindex, number, v) })
 		}
-		if rtnl.TCGone(err) || errors.Is(err, ErrNoDevice) {
-			d.tree.Log.Info("device has gone", log.Uint32("number", number))
+		if rtnl.TCGone(err) || errors.Is(err, pintree.ErrNoDevice) {
+			d.Log.Info("device has gone", log.Uint32("number", number))
 			continue
 		}
 		if err != nil {
@@ -270,11 +270,11 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attach.Attacher) error {
 
 // replaceInside puts the attacher's programs on an podns device. Who is root in the pod may have put something else in our place
 // there: that is the pod's loss, and must not keep the node from an upgrade.
-func (d *Datapath) replaceInside(a *attach.Attacher, conn *attach.Conn, index int, number uint32, v podns.Device) error {
-	for _, h := range podnsHooksOf(v.Flags, v.HostIfindex != 0) {
+func (d Devices) replaceInside(a *attach.Attacher, conn *attach.Conn, index int, number uint32, v podns.Device) error {
+	for _, h := range HooksOf(v.Flags, v.HostIfindex != 0) {
 		err := a.PutPlacedFilters(conn, index, number, []hook.Hook{h})
-		if errors.Is(err, ErrConflict) {
-			d.tree.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
+		if errors.Is(err, pintree.ErrConflict) {
+			d.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
 			continue
 		}
 		if err != nil {
@@ -284,32 +284,32 @@ func (d *Datapath) replaceInside(a *attach.Attacher, conn *attach.Conn, index in
 	return nil
 }
 
-// collectPodns releases the podns devices whose owner is not valid, and what was noted or counted of devices without entry.
-func (d *Datapath) collectPodns(a *attach.Attacher, valid func(uint64) bool) error {
-	m, all, err := d.allPodns()
+// Collect releases the podns devices whose owner is not valid, and what was noted or counted of devices without entry.
+func (d Devices) Collect(a *attach.Attacher, valid func(uint64) bool) error {
+	m, all, err := d.all()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for number, v := range all {
 		if !valid(v.Owner) {
-			errs = append(errs, d.releasePodns(a, m, number))
+			errs = append(errs, d.release(a, m, number))
 		}
 	}
-	marks, err := pintree.Names(d.tree.Paths.Podns())
+	marks, err := pintree.Names(d.Paths.Podns())
 	errs = append(errs, err)
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
 		if _, ok := all[uint32(number)]; err == nil && !ok {
-			errs = append(errs, d.releasePodns(a, m, uint32(number)))
+			errs = append(errs, d.release(a, m, uint32(number)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkPodns compares the podns device of r with what enablePodns has made.
-func (d *Datapath) checkPodns(a *attach.Attacher, r podnsRequest) error {
-	_, all, err := d.allPodns()
+// Check compares the podns device of r with what enablePodns has made.
+func (d Devices) Check(a *attach.Attacher, r Request) error {
+	_, all, err := d.all()
 	if err != nil {
 		return err
 	}
@@ -321,17 +321,17 @@ func (d *Datapath) checkPodns(a *attach.Attacher, r podnsRequest) error {
 			return pintree.Differs("%s has %v, want %v", r.Device.IfName, endpoint.FlagNames(v.Flags), endpoint.FlagNames(r.Flags))
 		}
 		if r.Flags&endpoint.FlagAdmit != 0 && r.HostIfindex == 0 {
-			if _, err := policies.New(d.tree).Check(podns.Key(number), r.Ref, r.Policy); err != nil {
+			if _, err := policies.New(d.Tree).Check(podns.Key(number), r.Ref, r.Policy); err != nil {
 				return err
 			}
 		}
-		return d.checkPodnsHooks(a, r.Device, number, podnsHooksOf(r.Flags, r.HostIfindex != 0))
+		return d.checkHooks(a, r.Device, number, HooksOf(r.Flags, r.HostIfindex != 0))
 	}
 	return pintree.Differs("no programs for %s in %s", r.Device.IfName, r.Device.Netns)
 }
 
-func (d *Datapath) checkPodnsHooks(a *attach.Attacher, dev PodnsDevice, number uint32, hooks []hook.Hook) error {
-	place, ok, err := d.podnsPlace(number)
+func (d Devices) checkHooks(a *attach.Attacher, dev Device, number uint32, hooks []hook.Hook) error {
+	place, ok, err := d.Place(number)
 	if err != nil {
 		return err
 	}
@@ -358,8 +358,8 @@ func (d *Datapath) checkPodnsHooks(a *attach.Attacher, dev PodnsDevice, number u
 	return err
 }
 
-// podnsInfo is what is known of a podns device.
-type podnsInfo struct {
+// Info is what is known of a podns device.
+type Info struct {
 	Number  uint32
 	Owner   uint64
 	Flags   uint32
@@ -367,22 +367,22 @@ type podnsInfo struct {
 	Ifindex int    // in that namespace
 }
 
-// podnsWithoutHostVeth describes the devices that have no host veth.
-func (d *Datapath) podnsWithoutHostVeth() ([]podnsInfo, error) {
-	_, all, err := d.allPodns()
+// WithoutHostVeth describes the devices that have no host veth.
+func (d Devices) WithoutHostVeth() ([]Info, error) {
+	_, all, err := d.all()
 	if err != nil {
 		return nil, err
 	}
-	var out []podnsInfo
+	var out []Info
 	for number, v := range all {
 		if v.HostIfindex != 0 {
 			continue
 		}
-		place, _, err := d.podnsPlace(number)
+		place, _, err := d.Place(number)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, podnsInfo{Number: number, Owner: v.Owner, Flags: v.Flags, Netns: place.Netns, Ifindex: place.Ifindex})
+		out = append(out, Info{Number: number, Owner: v.Owner, Flags: v.Flags, Netns: place.Netns, Ifindex: place.Ifindex})
 	}
 	return out, nil
 }
