@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 )
 
 // InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
@@ -112,3 +113,31 @@ func (d *Datapath) FlushFlows(ctx context.Context, match func(Flow) bool) (int, 
 
 // PodnsDevice is a pod's device as it is inside the pod's network namespace.
 type PodnsDevice = podns.Device
+
+// RateLimit is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
+// are in bytes, of frames. At most one of Shaped and Unshaped is set.
+type RateLimit = ratelimit.RateLimit
+
+// RateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
+// wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
+func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
+	return ratelimit.New(d.tree).SetRateLimit(ctx, s)
+}
+
+// RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
+func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64) error {
+	return ratelimit.New(d.tree).RemoveRateLimit(ctx, owner)
+}
+
+// CheckShape compares what RateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
+func (d *Datapath) CheckShape(ctx context.Context, s RateLimit) error {
+	return ratelimit.New(d.tree).CheckShape(ctx, s)
+}
+
+// RateLimitStatus is a limit with its counters since it was made.
+type RateLimitStatus = ratelimit.RateLimitStatus
+
+// RateLimits returns every limit, in no order.
+func (d *Datapath) RateLimits(ctx context.Context) ([]RateLimitStatus, error) {
+	return ratelimit.New(d.tree).RateLimits(ctx)
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -45,7 +46,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	}
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), podns.New(d.tree).Collect(a, valid), d.collectShapes(valid), d.collectDevices(a), policies.New(d.tree).Collect())
+	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), podns.New(d.tree).Collect(a, valid), ratelimit.New(d.tree).Collect(valid), d.collectDevices(a), policies.New(d.tree).Collect())
 	err = errors.Join(err, d.collectNamespaces(ctx), d.sync(ctx, a))
 	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
 		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
+	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -50,7 +51,7 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	if err := errors.Join(podns.New(d.tree).Replace(ctx, a), d.replaceShapes(a), attach.New(d.tree).ReplaceXDP(a)); err != nil {
+	if err := errors.Join(podns.New(d.tree).Replace(ctx, a), ratelimit.New(d.tree).Replace(a), attach.New(d.tree).ReplaceXDP(a)); err != nil {
 		return err
 	}
 	return attach.New(d.tree).ReplaceSockets(dir)

@@ -51,6 +51,8 @@ var rooms = []room{
 		"writes the conntrack maps; attaches nothing"},
 	{"loader/internal/podns", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/policies", "pkg/attachments", "pkg/log", "pkg/maps/endpoint", "pkg/maps/podns", "pkg/netns", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
 		"enters the pod netns; knows nothing of endpoints"},
+	{"loader/internal/ratelimit", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "pkg/attachments", "pkg/maps/conntrack", "pkg/maps/edt", "pkg/maps/podns", "pkg/netns", "pkg/rollback", "pkg/rtnl"},
+		"stands by itself: a limit needs no endpoint"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

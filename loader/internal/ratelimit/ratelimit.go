@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package ratelimit
 
 import (
 	"context"
@@ -96,46 +96,46 @@ func (s RateLimit) validate() error {
 	return nil
 }
 
-// edtMaps are the views of the maps about limits.
-type edtMaps struct {
+// views are the views of the maps about limits.
+type views struct {
 	limits edt.Limits
 	nets   edt.Nets
 }
 
-func (d *Datapath) edtMaps() (edtMaps, error) {
-	limits, err := d.tree.Pinned(pintree.MapEDTLimits)
+func (d Limits) views() (views, error) {
+	limits, err := d.Pinned(pintree.MapEDTLimits)
 	if err != nil {
-		return edtMaps{}, err
+		return views{}, err
 	}
-	nets, err := d.tree.Pinned(pintree.MapEDTCIDRs)
-	return edtMaps{edt.NewLimits(limits), edt.NewNets(nets)}, err
+	nets, err := d.Pinned(pintree.MapEDTCIDRs)
+	return views{edt.NewLimits(limits), edt.NewNets(nets)}, err
 }
 
 // RateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
 // wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
-func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
+func (d Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	unlock, err := d.tree.Writer(ctx)
+	unlock, err := d.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := d.edtMaps()
+	m, err := d.views()
 	if err != nil {
 		return err
 	}
-	if err := d.dropShapes(m, s.Ref.Owner(), func(l edt.Limit) bool { return l.Flags&edt.FlagEgress != 0 == s.Egress }); err != nil {
+	if err := d.drop(m, s.Ref.Owner(), func(l edt.Limit) bool { return l.Flags&edt.FlagEgress != 0 == s.Egress }); err != nil {
 		return err
 	}
-	number, err := d.edtNumber(m)
+	number, err := d.number(m)
 	if err != nil {
 		return err
 	}
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
-	back.Push("limit", func(context.Context) error { return d.releaseShape(m, number) })
+	back.Push("limit", func(context.Context) error { return d.release(m, number) })
 	if err := m.limits.Put(number, s.limit()); err != nil {
 		return pintree.WrapFull(pintree.MapEDTLimits, err)
 	}
@@ -144,21 +144,21 @@ func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 			return pintree.WrapFull(pintree.MapEDTCIDRs, err)
 		}
 	}
-	return d.attachShape(s, number)
+	return d.attach(s, number)
 }
 
-func (d *Datapath) edtNumber(m edtMaps) (uint32, error) {
+func (d Limits) number(m views) (uint32, error) {
 	all, err := m.limits.All()
 	if err != nil {
 		return 0, fmt.Errorf("limits: %w", err)
 	}
 	return podnsmap.Free(func(n uint32) bool {
 		_, taken := all[n]
-		return taken || pintree.Exists(d.tree.Paths.EdtMark(n))
+		return taken || pintree.Exists(d.Paths.EdtMark(n))
 	})
 }
 
-func (d *Datapath) attachShape(s RateLimit, number uint32) error {
+func (d Limits) attach(s RateLimit, number uint32) error {
 	place := attach.Place{Ifindex: s.Ifindex, Netns: s.Netns}
 	if s.Netns != "" {
 		ns, err := netns.Open(s.Netns)
@@ -168,7 +168,7 @@ func (d *Datapath) attachShape(s RateLimit, number uint32) error {
 		place.Inode = ns.Inode()
 		ns.Close()
 	}
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
 	entered := false
 	err := a.In(place, func(conn *attach.Conn) (err error) {
@@ -176,25 +176,25 @@ func (d *Datapath) attachShape(s RateLimit, number uint32) error {
 		if place.Made, err = conn.AddClsact(place.Ifindex); err != nil {
 			return err
 		}
-		if err := os.Symlink(place.String(), d.tree.Paths.EdtMark(number)); err != nil {
+		if err := os.Symlink(place.String(), d.Paths.EdtMark(number)); err != nil {
 			return fmt.Errorf("note limit %d: %w", number, err)
 		}
 		return a.PutPlacedFilters(conn, place.Ifindex, number, hook.OfEDT())
 	})
 	if err == nil && !entered {
-		err = fmt.Errorf("%w: %s in %s", ErrNoDevice, s.IfName, s.Netns)
+		err = fmt.Errorf("%w: %s in %s", pintree.ErrNoDevice, s.IfName, s.Netns)
 	}
 	return err
 }
 
 // RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
-func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64) error {
-	return pintree.WithMapIfLoaded(ctx, d.tree, d.edtMaps, func(m edtMaps) error {
-		return d.dropShapes(m, owner, func(edt.Limit) bool { return true })
+func (d Limits) RemoveRateLimit(ctx context.Context, owner uint64) error {
+	return pintree.WithMapIfLoaded(ctx, d.Tree, d.views, func(m views) error {
+		return d.drop(m, owner, func(edt.Limit) bool { return true })
 	})
 }
 
-func (d *Datapath) dropShapes(m edtMaps, owner uint64, which func(edt.Limit) bool) error {
+func (d Limits) drop(m views, owner uint64, which func(edt.Limit) bool) error {
 	all, err := m.limits.All()
 	if err != nil {
 		return fmt.Errorf("limits: %w", err)
@@ -202,19 +202,19 @@ func (d *Datapath) dropShapes(m edtMaps, owner uint64, which func(edt.Limit) boo
 	var errs []error
 	for number, l := range all {
 		if l.Owner == owner && which(l) {
-			errs = append(errs, d.releaseShape(m, number))
+			errs = append(errs, d.release(m, number))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (d *Datapath) edtPlace(number uint32) (attach.Place, bool, error) {
-	return attach.ReadPlace(d.tree.Paths.EdtMark(number))
+func (d Limits) Place(number uint32) (attach.Place, bool, error) {
+	return attach.ReadPlace(d.Paths.EdtMark(number))
 }
 
-// limitOwner returns the owner of a limit; 0 when that has gone.
-func (d *Datapath) limitOwner(number uint32) uint64 {
-	m, err := d.edtMaps()
+// Owner returns the owner of a limit; 0 when that has gone.
+func (d Limits) Owner(number uint32) uint64 {
+	m, err := d.views()
 	if err != nil {
 		return 0
 	}
@@ -222,20 +222,20 @@ func (d *Datapath) limitOwner(number uint32) uint64 {
 	return all[number].Owner
 }
 
-// releaseShape removes all there is of a limit; the note of its place goes last.
-func (d *Datapath) releaseShape(m edtMaps, number uint32) error {
-	if err := d.detachShape(number); err != nil {
+// release removes all there is of a limit; the note of its place goes last.
+func (d Limits) release(m views, number uint32) error {
+	if err := d.detach(number); err != nil {
 		return err
 	}
-	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemoveIfThere(d.tree.Paths.EdtMark(number)))
+	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemoveIfThere(d.Paths.EdtMark(number)))
 }
 
-func (d *Datapath) detachShape(number uint32) error {
-	place, ok, err := d.edtPlace(number)
+func (d Limits) detach(number uint32) error {
+	place, ok, err := d.Place(number)
 	if err != nil || !ok {
 		return err
 	}
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
 	return a.In(place, func(conn *attach.Conn) error {
 		if err := conn.DeletePlacedFilter(place.Ifindex, hook.EDT(), number); err != nil {
@@ -248,14 +248,14 @@ func (d *Datapath) detachShape(number uint32) error {
 	})
 }
 
-// replaceShapes puts the attacher's program in place of the older one on every limited device.
-func (d *Datapath) replaceShapes(a *attach.Attacher) error {
-	numbers, err := d.edtNumbers()
+// Replace puts the attacher's program in place of the older one on every limited device.
+func (d Limits) Replace(a *attach.Attacher) error {
+	numbers, err := d.numbers()
 	if err != nil {
 		return err
 	}
 	for _, n := range numbers {
-		place, ok, err := d.edtPlace(n)
+		place, ok, err := d.Place(n)
 		if err == nil && ok {
 			err = a.In(place, func(conn *attach.Conn) error {
 				if f, found, err := conn.FilterAt(place.Ifindex, hook.EDT()); err != nil || !found || f.Class != n {
@@ -271,9 +271,9 @@ func (d *Datapath) replaceShapes(a *attach.Attacher) error {
 	return nil
 }
 
-// edtNumbers are those of limits that have a note of their place.
-func (d *Datapath) edtNumbers() ([]uint32, error) {
-	marks, err := pintree.Names(d.tree.Paths.Edt())
+// numbers are those of limits that have a note of their place.
+func (d Limits) numbers() ([]uint32, error) {
+	marks, err := pintree.Names(d.Paths.Edt())
 	var out []uint32
 	for _, name := range marks {
 		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32); err == nil {
@@ -283,19 +283,19 @@ func (d *Datapath) edtNumbers() ([]uint32, error) {
 	return out, err
 }
 
-// detachShapes removes the programs, for Unload.
-func (d *Datapath) detachShapes() error {
-	numbers, err := d.edtNumbers()
+// Detach removes the programs, for Unload.
+func (d Limits) Detach() error {
+	numbers, err := d.numbers()
 	errs := []error{err}
 	for _, n := range numbers {
-		errs = append(errs, d.detachShape(n))
+		errs = append(errs, d.detach(n))
 	}
 	return errors.Join(errs...)
 }
 
-// collectShapes releases the limits whose owner is not valid, and notes without a limit.
-func (d *Datapath) collectShapes(valid func(uint64) bool) error {
-	m, err := d.edtMaps()
+// Collect releases the limits whose owner is not valid, and notes without a limit.
+func (d Limits) Collect(valid func(uint64) bool) error {
+	m, err := d.views()
 	if err != nil {
 		return err
 	}
@@ -306,22 +306,22 @@ func (d *Datapath) collectShapes(valid func(uint64) bool) error {
 	var errs []error
 	for number, l := range all {
 		if !valid(l.Owner) {
-			errs = append(errs, d.releaseShape(m, number))
+			errs = append(errs, d.release(m, number))
 		}
 	}
-	numbers, err := d.edtNumbers()
+	numbers, err := d.numbers()
 	errs = append(errs, err)
 	for _, n := range numbers {
 		if _, ok := all[n]; !ok {
-			errs = append(errs, d.releaseShape(m, n))
+			errs = append(errs, d.release(m, n))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // CheckShape compares what RateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
-func (d *Datapath) CheckShape(_ context.Context, s RateLimit) error {
-	m, err := d.edtMaps()
+func (d Limits) CheckShape(_ context.Context, s RateLimit) error {
+	m, err := d.views()
 	if err != nil {
 		return err
 	}
@@ -338,12 +338,12 @@ func (d *Datapath) CheckShape(_ context.Context, s RateLimit) error {
 			return pintree.Differs("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
 				s.direction(), l.Rate, time.Duration(l.Burst), want.Rate, time.Duration(want.Burst))
 		}
-		return errors.Join(checkNets(m, number, s), d.checkShapeHook(number, s))
+		return errors.Join(checkNets(m, number, s), d.checkHook(number, s))
 	}
 	return pintree.Differs("no %s limit for %s", s.direction(), s.IfName)
 }
 
-func checkNets(m edtMaps, number uint32, s RateLimit) error {
+func checkNets(m views, number uint32, s RateLimit) error {
 	if len(s.nets()) == 0 {
 		return nil
 	}
@@ -361,8 +361,8 @@ func checkNets(m edtMaps, number uint32, s RateLimit) error {
 	return nil
 }
 
-func (d *Datapath) checkShapeHook(number uint32, s RateLimit) error {
-	place, ok, err := d.edtPlace(number)
+func (d Limits) checkHook(number uint32, s RateLimit) error {
+	place, ok, err := d.Place(number)
 	if err != nil {
 		return err
 	}
@@ -370,7 +370,7 @@ func (d *Datapath) checkShapeHook(number uint32, s RateLimit) error {
 		return pintree.Differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.Ifindex, place.Netns, s.Ifindex, s.Netns)
 	}
 	place.Netns = s.Netns // a namespace can have several paths: it is compared itself
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
 	found := false
 	err = a.In(place, func(conn *attach.Conn) error {
@@ -401,8 +401,8 @@ type RateLimitStatus struct {
 }
 
 // RateLimits returns every limit, in no order.
-func (d *Datapath) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
-	m, err := d.edtMaps()
+func (d Limits) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
+	m, err := d.views()
 	if err != nil {
 		return nil, err
 	}
