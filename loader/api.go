@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
+	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
@@ -67,13 +68,13 @@ type ProgramStatus = attach.ProgramStatus
 // error. An uplink with another owner's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
 func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
-	return d.denyAdd(ctx, networks, d.sync)
+	return denylist.New(d.tree).Add(ctx, networks, d.sync)
 }
 
 // DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
 // an error that wraps ErrNotDenied; the others go.
 func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
-	return d.denyDelete(ctx, networks, d.sync)
+	return denylist.New(d.tree).Delete(ctx, networks, d.sync)
 }
 
 // PolicyStatus is a policy with what it decided and who is under it.
@@ -140,4 +141,20 @@ type RateLimitStatus = ratelimit.RateLimitStatus
 // RateLimits returns every limit, in no order.
 func (d *Datapath) RateLimits(ctx context.Context) ([]RateLimitStatus, error) {
 	return ratelimit.New(d.tree).RateLimits(ctx)
+}
+
+var ErrNotDenied = denylist.ErrNotDenied
+
+// DenyStatus is the deny list and where it is in force.
+type DenyStatus = denylist.DenyStatus
+
+// DenyEntry is a network that nothing may come from.
+type DenyEntry = denylist.DenyEntry
+
+// DenyDevice is an uplink.
+type DenyDevice = denylist.DenyDevice
+
+// Deny returns the deny list and how it is in force on each uplink.
+func (d *Datapath) Deny(ctx context.Context) (*DenyStatus, error) {
+	return denylist.New(d.tree).Deny(ctx)
 }

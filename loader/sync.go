@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
+	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -163,7 +164,7 @@ func (d *Datapath) sync(ctx context.Context, a *attach.Attacher) error {
 	if err := errors.Join(err, d.writeUplinks(a, n.uplinks), flows.New(d.tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
 		return err
 	}
-	if err := d.syncDeny(a, n.uplinks); err != nil {
+	if err := denylist.New(d.tree).Sync(a, n.uplinks); err != nil {
 		d.tree.Log.Warn("the deny list is not in force everywhere", log.Error(err))
 	}
 	now := time.Now()

@@ -53,6 +53,8 @@ var rooms = []room{
 		"enters the pod netns; knows nothing of endpoints"},
 	{"loader/internal/ratelimit", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "pkg/attachments", "pkg/maps/conntrack", "pkg/maps/edt", "pkg/maps/podns", "pkg/netns", "pkg/rollback", "pkg/rtnl"},
 		"stands by itself: a limit needs no endpoint"},
+	{"loader/internal/denylist", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/maps/denylist", "pkg/maps/endpoint", "pkg/rtnl"},
+		"is told which devices are uplinks"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

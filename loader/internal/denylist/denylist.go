@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package denylist
 
 import (
 	"cmp"
@@ -44,28 +44,28 @@ type DenyDevice struct {
 	Why     string `json:"why,omitempty"` // the list is not in force here
 }
 
-func (d *Datapath) denyList() (denylist.Map, error) {
-	m, err := d.tree.Pinned(pintree.MapDenylist)
+func (d List) list() (denylist.Map, error) {
+	m, err := d.Pinned(pintree.MapDenylist)
 	return denylist.New(m), err
 }
 
-// denyAdd adds networks to the deny list, and attaches its program to the uplinks if the list was empty. One that is there is no
+// Add adds networks to the deny list, and attaches its program to the uplinks if the list was empty. One that is there is no
 // error. An uplink with somebody else's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
-func (d *Datapath) denyAdd(ctx context.Context, networks []netip.Prefix, sync syncer) error {
-	return d.changeDeny(ctx, sync, func(m denylist.Map) error {
+func (d List) Add(ctx context.Context, networks []netip.Prefix, sync syncer) error {
+	return d.change(ctx, sync, func(m denylist.Map) error {
 		err := m.Add(networks...)
 		if errors.Is(err, unix.ENOSPC) {
-			return fmt.Errorf("%w: no room in the deny list, whose size is fixed, for %w and what came after it", ErrFull, err)
+			return fmt.Errorf("%w: no room in the deny list, whose size is fixed, for %w and what came after it", pintree.ErrFull, err)
 		}
 		return err
 	})
 }
 
-// denyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
+// Delete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
 // an error that wraps ErrNotDenied; the others go.
-func (d *Datapath) denyDelete(ctx context.Context, networks []netip.Prefix, sync syncer) error {
-	return d.changeDeny(ctx, sync, func(m denylist.Map) error {
+func (d List) Delete(ctx context.Context, networks []netip.Prefix, sync syncer) error {
+	return d.change(ctx, sync, func(m denylist.Map) error {
 		var errs []error
 		for _, p := range networks {
 			was, err := m.Delete(p)
@@ -81,29 +81,29 @@ func (d *Datapath) denyDelete(ctx context.Context, networks []netip.Prefix, sync
 // syncer brings uplinks and node addresses up to date, under the writers' lock.
 type syncer func(ctx context.Context, a *attach.Attacher) error
 
-// changeDeny changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
-func (d *Datapath) changeDeny(ctx context.Context, sync syncer, change func(denylist.Map) error) error {
-	unlock, err := d.tree.Writer(ctx)
+// change changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
+func (d List) change(ctx context.Context, sync syncer, change func(denylist.Map) error) error {
+	unlock, err := d.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := d.denyList()
+	m, err := d.list()
 	if err != nil {
 		return err
 	}
 	err = change(m)
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
 	if syncErr := sync(ctx, a); syncErr != nil {
 		return errors.Join(err, syncErr)
 	}
 	uplinks, upErr := d.uplinkIndexes()
-	return errors.Join(err, upErr, d.syncDeny(a, uplinks))
+	return errors.Join(err, upErr, d.Sync(a, uplinks))
 }
 
-func (d *Datapath) uplinkIndexes() (map[int]endpoint.Sources, error) {
-	_, indexes, err := d.tree.AttachedDevices()
+func (d List) uplinkIndexes() (map[int]endpoint.Sources, error) {
+	_, indexes, err := d.AttachedDevices()
 	out := make(map[int]endpoint.Sources, len(indexes))
 	for i, bare := range indexes {
 		out[i] = endpoint.Sources{Bare: bare}
@@ -111,9 +111,9 @@ func (d *Datapath) uplinkIndexes() (map[int]endpoint.Sources, error) {
 	return out, err
 }
 
-// syncDeny makes the uplinks have the program while the list holds something, and nothing else have it.
-func (d *Datapath) syncDeny(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
-	m, err := d.denyList()
+// Sync makes the uplinks have the program while the list holds something, and nothing else have it.
+func (d List) Sync(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
+	m, err := d.list()
 	if err != nil {
 		return err
 	}
@@ -122,11 +122,11 @@ func (d *Datapath) syncDeny(a *attach.Attacher, uplinks map[int]endpoint.Sources
 		return fmt.Errorf("deny list: %w", err)
 	}
 	var errs []error
-	pinned, err := attach.New(d.tree).XdpPinned()
+	pinned, err := attach.New(d.Tree).XdpPinned()
 	errs = append(errs, err)
 	for _, index := range pinned {
 		if _, ok := uplinks[index]; !ok || empty {
-			errs = append(errs, attach.New(d.tree).DropLink(index, hook.XDP()))
+			errs = append(errs, attach.New(d.Tree).DropLink(index, hook.XDP()))
 		}
 	}
 	if empty {
@@ -134,15 +134,15 @@ func (d *Datapath) syncDeny(a *attach.Attacher, uplinks map[int]endpoint.Sources
 	}
 	for index, src := range uplinks {
 		if !src.Bare { // there the program on tc looks at the list
-			errs = append(errs, attach.New(d.tree).PutXDP(a, index, false))
+			errs = append(errs, attach.New(d.Tree).PutXDP(a, index, false))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // Deny returns the deny list and how it is in force on each uplink.
-func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
-	m, err := d.denyList()
+func (d List) Deny(_ context.Context) (*DenyStatus, error) {
+	m, err := d.list()
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, err := programs.New(d.tree).ProgramIDs()
+	ids, err := programs.New(d.Tree).ProgramIDs()
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
 		if src.Bare {
 			continue
 		}
-		if dev, ok := d.denyDevice(h, index, ids, len(list) > 0); ok {
+		if dev, ok := d.device(h, index, ids, len(list) > 0); ok {
 			s.Devices = append(s.Devices, dev)
 		}
 	}
@@ -182,13 +182,13 @@ func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
 	return s, nil
 }
 
-func (d *Datapath) denyDevice(h *rtnl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
+func (d List) device(h *rtnl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
 	l, err := h.LinkByIndex(index)
 	if err != nil {
 		return DenyDevice{}, false
 	}
 	dev := DenyDevice{Ifindex: index, Name: l.Name, Mode: "none"}
-	switch p, ok := d.xdpStatus(h, index, ids); {
+	switch p, ok := d.XdpStatus(h, index, ids); {
 	case ok && p.ID != 0:
 		dev.Mode = p.How
 	case !wanted:
@@ -200,13 +200,13 @@ func (d *Datapath) denyDevice(h *rtnl.Handle, index int, ids map[string]uint32, 
 	return dev, true
 }
 
-// xdpStatus describes our program on an uplink; false when it has none.
-func (d *Datapath) xdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (ProgramStatus, bool) {
+// XdpStatus describes our program on an uplink; false when it has none.
+func (d List) XdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (attach.ProgramStatus, bool) {
 	at := hook.XDP()
-	if !pintree.Exists(d.tree.Paths.LinkPin(index, at)) {
-		return ProgramStatus{}, false
+	if !pintree.Exists(d.Paths.LinkPin(index, at)) {
+		return attach.ProgramStatus{}, false
 	}
-	p := ProgramStatus{Name: at.Program, Hook: "xdp"}
+	p := attach.ProgramStatus{Name: at.Program, Hook: "xdp"}
 	l, err := h.LinkByIndex(index)
 	if err != nil || l.XDP.ID == 0 || l.XDP.ID != ids[at.Program] {
 		return p, true
