@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
+	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
@@ -68,13 +69,13 @@ type ProgramStatus = attach.ProgramStatus
 // error. An uplink with another owner's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
 func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
-	return denylist.New(d.tree).Add(ctx, networks, d.sync)
+	return denylist.New(d.tree).Add(ctx, networks, node.New(d.tree).SyncLocked)
 }
 
 // DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
 // an error that wraps ErrNotDenied; the others go.
 func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
-	return denylist.New(d.tree).Delete(ctx, networks, d.sync)
+	return denylist.New(d.tree).Delete(ctx, networks, node.New(d.tree).SyncLocked)
 }
 
 // PolicyStatus is a policy with what it decided and who is under it.
@@ -157,4 +158,19 @@ type DenyDevice = denylist.DenyDevice
 // Deny returns the deny list and how it is in force on each uplink.
 func (d *Datapath) Deny(ctx context.Context) (*DenyStatus, error) {
 	return denylist.New(d.tree).Deny(ctx)
+}
+
+// SkippedDevice is a device that would be an uplink but is not handled.
+type SkippedDevice = node.SkippedDevice
+
+// Unseen is something of the node that has changed since the maps were last brought up to date: the next Sync takes it in.
+type Unseen = node.Unseen
+
+// HostAddress is an address that stands for the node.
+type HostAddress = node.HostAddress
+
+// Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
+// read, not written.
+func (d *Datapath) Sync(ctx context.Context) error {
+	return node.New(d.tree).Sync(ctx)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
@@ -48,7 +49,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		errs = append(errs, checkAddr(eps, ep, p, f, want))
 	}
 	errs = append(errs, attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
-	return errors.Join(append(errs, d.tree.CheckPins(), d.checkUplinks(a))...)
+	return errors.Join(append(errs, d.tree.CheckPins(), node.New(d.tree).CheckUplinks(a))...)
 }
 
 // checkAddr compares the entry of one address with want, but for the flags and the policy of features other than f.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
@@ -124,7 +125,7 @@ func gatewaysOf(a *attach.Attacher, e Endpoint) (gateways, error) {
 	if err != nil && !errors.Is(err, rtnl.ErrNotFound) { // what needs the device will say so
 		return nil, fmt.Errorf("endpoint %s: addresses of device %d: %w", e.Ref, index, err)
 	}
-	return onlyTheNodes(addrs), nil
+	return node.OnlyTheNodes(addrs), nil
 }
 
 // of returns the address that the node shows to the pod at p: that of the pod's own subnet, else what masquerading on the
@@ -138,7 +139,7 @@ func (g gateways) of(p netip.Prefix) netip.Addr {
 	if len(g) == 0 {
 		return netip.Addr{}
 	}
-	s := sources(g, g[0].LinkIndex)
+	s := node.Sources(g, g[0].LinkIndex)
 	if p.Addr().Is4() {
 		return s.V4
 	}
@@ -197,11 +198,11 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
-			return d.sync(ctx, a)
+			return node.New(d.tree).SyncLocked(ctx, a)
 		}
 	}
 	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
-		if err := d.markPodSide(ep.RouteIfindex); err != nil {
+		if err := node.New(d.tree).MarkPodSide(ep.RouteIfindex); err != nil {
 			return err
 		}
 	}
@@ -231,10 +232,10 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := a.Ensure(ep.HostIfindex, hook.OfPod(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if known, err := d.knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
+	if known, err := node.New(d.tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
 		return err
 	}
-	return d.sync(ctx, a)
+	return node.New(d.tree).SyncLocked(ctx, a)
 }
 
 // count makes the counters of ep's device, where it has none. Without an address that leads to them DEL would not find them: an

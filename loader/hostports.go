@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
+	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -94,10 +95,10 @@ func (d *Datapath) setHostPorts(ctx context.Context, m hostPortMap, owner uint64
 	if len(ports) > 0 {
 		attach.New(d.tree).EnsureSockets()
 	}
-	if !d.recentlySynced() {
+	if !node.New(d.tree).RecentlySynced() {
 		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
-		if err := d.sync(ctx, a); err != nil {
+		if err := node.New(d.tree).SyncLocked(ctx, a); err != nil {
 			return err
 		}
 	}

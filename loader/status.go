@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -78,7 +79,7 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 }
 
 func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
-	n, err := d.nodeStatus(h)
+	n, err := node.New(d.tree).Status(h)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,8 @@ var rooms = []room{
 		"stands by itself: a limit needs no endpoint"},
 	{"loader/internal/denylist", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/maps/denylist", "pkg/maps/endpoint", "pkg/rtnl"},
 		"is told which devices are uplinks"},
+	{"loader/internal/node", []string{"loader/internal/attach", "loader/internal/denylist", "loader/internal/flows", "loader/internal/hook", "loader/internal/pintree", "pkg/log", "pkg/maps/codec", "pkg/maps/endpoint", "pkg/maps/hostport", "pkg/rtnl"},
+		"looks at the node; knows nothing of single pods"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package node
 
 import (
 	"context"
@@ -28,31 +28,31 @@ const (
 
 // Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
 // read, not written.
-func (d *Datapath) Sync(ctx context.Context) error {
-	unlock, err := d.tree.Writer(ctx)
+func (d Node) Sync(ctx context.Context) error {
+	unlock, err := d.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
-	return d.sync(ctx, a)
+	return d.SyncLocked(ctx, a)
 }
 
-// recentlySynced reports whether somebody has looked at the node just now. The file's time tells: every look touches it.
-func (d *Datapath) recentlySynced() bool {
-	st, err := os.Stat(d.tree.Paths.Reserved)
+// RecentlySynced reports whether somebody has looked at the node just now. The file's time tells: every look touches it.
+func (d Node) RecentlySynced() bool {
+	st, err := os.Stat(d.Paths.Reserved)
 	if err != nil {
 		return false
 	}
 	age := time.Since(st.ModTime())
-	return age >= 0 && age < d.tree.NodeScanTTL
+	return age >= 0 && age < d.NodeScanTTL
 }
 
-// knows reports whether another verb has looked just now and has seen an endpoint's devices, should they be fresh: the gateways
+// Knows reports whether another verb has looked just now and has seen an endpoint's devices, should they be fresh: the gateways
 // stand for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
-func (d *Datapath) knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fresh bool) (bool, error) {
-	if !d.recentlySynced() {
+func (d Node) Knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fresh bool) (bool, error) {
+	if !d.RecentlySynced() {
 		return false, nil
 	}
 	if !fresh {
@@ -76,12 +76,12 @@ func (d *Datapath) knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr
 }
 
 // knownNode returns what the maps say of the node: its addresses, each with its device, and its uplinks.
-func (d *Datapath) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
-	am, err := d.tree.Pinned(pintree.MapNodeAddrs)
+func (d Node) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
+	am, err := d.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, nil, err
 	}
-	um, err := d.tree.Pinned(pintree.MapUplinks)
+	um, err := d.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,8 +117,8 @@ func sameUplinks(a *attach.Attacher, addrs map[netip.Addr]uint32, uplinks map[ui
 		if err != nil {
 			return false, fmt.Errorf("addresses of uplink %d: %w", index, err)
 		}
-		has = onlyTheNodes(has)
-		if !sameSources(sources(has, int(index)), src, addrs, index) {
+		has = OnlyTheNodes(has)
+		if !sameSources(Sources(has, int(index)), src, addrs, index) {
 			return false, nil
 		}
 		for _, h := range has {
@@ -140,8 +140,8 @@ func sameSources(now, had endpoint.Sources, addrs map[netip.Addr]uint32, index u
 	return same(now.V4, had.V4) && same(now.V6, had.V6)
 }
 
-// sync is Sync under the writers' lock.
-func (d *Datapath) sync(ctx context.Context, a *attach.Attacher) error {
+// SyncLocked is Sync under the writers' lock.
+func (d Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -153,33 +153,33 @@ func (d *Datapath) sync(ctx context.Context, a *attach.Attacher) error {
 	if err != nil {
 		return err
 	}
-	n, err := readNode(h, d.tree.Config.Uplinks, podSide)
+	n, err := readNode(h, d.Config.Uplinks, podSide)
 	if err != nil {
 		return err
 	}
 	for _, name := range n.missing {
-		d.tree.Log.Warn("configured uplink does not exist", log.String("device", name))
+		d.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
 	gone, err := d.writeHostAddrs(n.addrs)
-	if err := errors.Join(err, d.writeUplinks(a, n.uplinks), flows.New(d.tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
+	if err := errors.Join(err, d.writeUplinks(a, n.uplinks), flows.New(d.Tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
 		return err
 	}
-	if err := denylist.New(d.tree).Sync(a, n.uplinks); err != nil {
-		d.tree.Log.Warn("the deny list is not in force everywhere", log.Error(err))
+	if err := denylist.New(d.Tree).Sync(a, n.uplinks); err != nil {
+		d.Log.Warn("the deny list is not in force everywhere", log.Error(err))
 	}
 	now := time.Now()
-	return os.Chtimes(d.tree.Paths.Reserved, now, now)
+	return os.Chtimes(d.Paths.Reserved, now, now)
 }
 
 // podSide returns what tells the devices on the pods' side: the host ends, by their counters, and the devices packets are routed
 // from, by their marks. The latter outlive their pods: a bridge that is empty for a moment does not become an uplink.
-func (d *Datapath) podSide() (func(index int) bool, error) {
-	eps, err := d.tree.EndpointMaps()
+func (d Node) podSide() (func(index int) bool, error) {
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
 	return func(index int) bool {
-		if pintree.Exists(d.tree.Paths.RoutedMark(index)) {
+		if pintree.Exists(d.Paths.RoutedMark(index)) {
 			return true
 		}
 		has, err := eps.Stats.Has(uint32(index))
@@ -187,9 +187,9 @@ func (d *Datapath) podSide() (func(index int) bool, error) {
 	}, nil
 }
 
-// markPodSide remembers that packets of pods are routed from index.
-func (d *Datapath) markPodSide(index int) error {
-	mark := d.tree.Paths.RoutedMark(index)
+// MarkPodSide remembers that packets of pods are routed from index.
+func (d Node) MarkPodSide(index int) error {
+	mark := d.Paths.RoutedMark(index)
 	if pintree.Exists(mark) {
 		return nil
 	}
@@ -201,8 +201,8 @@ func (d *Datapath) markPodSide(index int) error {
 
 // writeHostAddrs makes want the set of the node's addresses: new ones first, so that none is missing at any moment. It returns
 // those that have gone.
-func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
-	raw, err := d.tree.Pinned(pintree.MapNodeAddrs)
+func (d Node) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
+	raw, err := d.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, err
 	}
@@ -233,8 +233,8 @@ func (d *Datapath) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr
 
 // writeUplinks makes want the set of uplinks, in the map and on the devices. A program hangs on a device only while the map
 // has it: the entry comes first and goes last.
-func (d *Datapath) writeUplinks(a *attach.Attacher, want map[int]endpoint.Sources) error {
-	raw, err := d.tree.Pinned(pintree.MapUplinks)
+func (d Node) writeUplinks(a *attach.Attacher, want map[int]endpoint.Sources) error {
+	raw, err := d.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (d *Datapath) writeUplinks(a *attach.Attacher, want map[int]endpoint.Source
 	for index, src := range want {
 		err := d.putUplink(a, m, have, index, src)
 		errs = append(errs, err)
-		if errors.Is(err, ErrFull) { // the others would say the same
+		if errors.Is(err, pintree.ErrFull) { // the others would say the same
 			break
 		}
 	}
@@ -260,12 +260,12 @@ func (d *Datapath) writeUplinks(a *attach.Attacher, want map[int]endpoint.Source
 			continue
 		}
 		errs = append(errs, m.Delete(index))
-		d.tree.Log.Info("uplink released", log.Uint32("ifindex", index))
+		d.Log.Info("uplink released", log.Uint32("ifindex", index))
 	}
 	return errors.Join(errs...)
 }
 
-func (d *Datapath) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
+func (d Node) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
 	old, had := have[uint32(index)]
 	if !had || old != src {
 		if err := m.Put(uint32(index), src); err != nil {
@@ -279,46 +279,46 @@ func (d *Datapath) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[ui
 		}
 	}
 	err := a.Attach(index, hook.OfUplink(src.Bare), false)
-	if errors.Is(err, ErrNoDevice) { // it went after we had listed it
+	if errors.Is(err, pintree.ErrNoDevice) { // it went after we had listed it
 		return m.Delete(uint32(index))
 	}
 	if err != nil {
 		return fmt.Errorf("uplink %d: %w", index, err)
 	}
-	d.tree.Log.Info("uplink attached", log.Int("ifindex", index))
+	d.Log.Info("uplink attached", log.Int("ifindex", index))
 	return nil
 }
 
 // writeKeptPorts brings the reserved ports into the map. Reading the whole map back costs more than everything else here, so
 // the text that was written last is kept beside the decision.
-func (d *Datapath) writeKeptPorts() error {
-	reserved, err := d.tree.Sysctl(reservedPortsName)
+func (d Node) writeKeptPorts() error {
+	reserved, err := d.Sysctl(reservedPortsName)
 	if err != nil {
 		return err
 	}
-	if last, err := os.ReadFile(d.tree.Paths.Reserved); err == nil && string(last) == reserved {
+	if last, err := os.ReadFile(d.Paths.Reserved); err == nil && string(last) == reserved {
 		return nil
 	}
 	want, err := hostport.ParseReserved(reserved)
 	if err != nil {
 		return fmt.Errorf("sysctl %s: %w", reservedPortsKey, err)
 	}
-	raw, err := d.tree.Pinned(pintree.MapReservedPorts)
+	raw, err := d.Pinned(pintree.MapReservedPorts)
 	if err != nil {
 		return err
 	}
 	if _, err := hostport.NewReservedPorts(raw).Replace(want); err != nil {
 		return fmt.Errorf("reserved ports: %w", err)
 	}
-	if err := pintree.WriteFile(d.tree.Paths.Reserved, []byte(reserved)); err != nil {
+	if err := pintree.WriteFile(d.Paths.Reserved, []byte(reserved)); err != nil {
 		return fmt.Errorf("remember reserved ports: %w", err)
 	}
 	return nil
 }
 
-// checkUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
+// CheckUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
 // address or a device that has come since the last ADD is no difference: the next verb takes it in.
-func (d *Datapath) checkUplinks(a *attach.Attacher) error {
+func (d Node) CheckUplinks(a *attach.Attacher) error {
 	addrs, uplinks, err := d.knownNode()
 	if err != nil {
 		return err

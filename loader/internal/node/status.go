@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package node
 
 import (
 	"cmp"
@@ -14,21 +14,21 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// nodeStatus is a look at the node, compared with what the maps say of it.
-type nodeStatus struct {
+// Status is a look at the node, compared with what the maps say of it.
+type Status struct {
 	Skipped      []SkippedDevice
 	Unseen       []Unseen
 	LostGateways []netip.Addr
 	Addresses    []HostAddress // as the maps have them
 }
 
-// nodeStatus looks at the node. It changes nothing.
-func (d *Datapath) nodeStatus(h *rtnl.Handle) (s nodeStatus, err error) {
+// Status looks at the node. It changes nothing.
+func (d Node) Status(h *rtnl.Handle) (s Status, err error) {
 	podSide, err := d.podSide()
 	if err != nil {
 		return s, err
 	}
-	n, err := readNode(h, d.tree.Config.Uplinks, podSide)
+	n, err := readNode(h, d.Config.Uplinks, podSide)
 	if err != nil {
 		return s, err
 	}
@@ -87,8 +87,8 @@ func unseen(h links, n *node, addrs map[netip.Addr]uint32, uplinks map[uint32]en
 
 // lostGateways returns the addresses that the node showed to pods and has no more, although the device is there: somebody has
 // flushed a bridge's, and nothing is routed to its pods or from them.
-func (d *Datapath) lostGateways(h links, n *node) ([]netip.Addr, error) {
-	eps, err := d.tree.EndpointMaps()
+func (d Node) lostGateways(h links, n *node) ([]netip.Addr, error) {
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}

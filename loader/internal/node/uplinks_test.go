@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package node
 
 import (
 	"fmt"
@@ -194,7 +194,7 @@ func TestSources(t *testing.T) {
 		if tt.v6 != "" {
 			want.V6 = netip.MustParseAddr(tt.v6)
 		}
-		if got := sources(tt.addrs, 2); got != want {
+		if got := Sources(tt.addrs, 2); got != want {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 	}

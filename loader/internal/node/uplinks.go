@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package node
 
 import (
 	"errors"
@@ -40,7 +40,7 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 	if err != nil {
 		return nil, err
 	}
-	addrs = onlyTheNodes(addrs)
+	addrs = OnlyTheNodes(addrs)
 	var routes []rtnl.Route
 	if len(configured) == 0 {
 		if routes, err = waysOut(h); err != nil {
@@ -73,7 +73,7 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 			}
 			continue
 		}
-		src := sources(addrs, index)
+		src := Sources(addrs, index)
 		src.Bare = l.Bare
 		n.uplinks[index] = src
 	}
@@ -108,8 +108,8 @@ func waysOut(h links) ([]rtnl.Route, error) {
 // notTheNodes says which addresses never stand for the node to the outside.
 func notTheNodes(a netip.Addr) bool { return a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() }
 
-// onlyTheNodes takes those out of addrs.
-func onlyTheNodes(addrs []rtnl.Addr) []rtnl.Addr {
+// OnlyTheNodes takes those out of addrs.
+func OnlyTheNodes(addrs []rtnl.Addr) []rtnl.Addr {
 	return slices.DeleteFunc(addrs, func(a rtnl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
 }
 
@@ -211,8 +211,8 @@ func isFirstChoice(a rtnl.Addr) bool {
 	return a.Scope == rtnl.ScopeUniverse && a.Flags&second == 0
 }
 
-// sources picks the addresses an uplink masquerades with: per family the first of the best.
-func sources(addrs []rtnl.Addr, index int) endpoint.Sources {
+// Sources picks the addresses an uplink masquerades with: per family the first of the best.
+func Sources(addrs []rtnl.Addr, index int) endpoint.Sources {
 	var s endpoint.Sources
 	var best4, best6 int
 	for _, a := range addrs {
