@@ -46,7 +46,7 @@ func TestPrivilegedAddressOfLivingPod(t *testing.T) {
 				next.Addrs = append([]netip.Prefix{netip.MustParsePrefix("10.9.0.9/16")}, next.Addrs...) // one that is free, too
 				e.ok(d.Enable(e.ctx, old, all))
 				before := endpointsOf(e, d)
-				want := &AddrHeldError{netip.MustParsePrefix(addr).Addr(), old.Ref.Owner(), old.HostIfindex, "pod1"}
+				want := &AddrHeldError{Addr: netip.MustParsePrefix(addr).Addr(), Owner: old.Ref.Owner(), Ifindex: old.HostIfindex, IfName: "pod1"}
 				for name, err := range map[string]error{
 					"CheckFree": d.CheckFree(e.ctx, next.Ref.Owner(), next.Addrs), "Enable": d.Enable(e.ctx, next, f),
 				} {

@@ -5,10 +5,12 @@ package loader
 import (
 	"context"
 	"iter"
+	"net"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
+	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -173,4 +175,73 @@ type HostAddress = node.HostAddress
 // read, not written.
 func (d *Datapath) Sync(ctx context.Context) error {
 	return node.New(d.tree).Sync(ctx)
+}
+
+// CheckEndpoint compares what Enable(ep, f) has made with what is there: the entries of ep, the programs on its device, and
+// what every endpoint needs of the node. It changes nothing. The error wraps ErrDiffers, or ErrNotLoaded where pins are gone.
+func (d *Datapath) CheckEndpoint(ctx context.Context, ep Endpoint, f Feature) error {
+	return endpoints.New(d.tree).CheckEndpoint(ctx, ep, f)
+}
+
+// Endpoint is one pod device as the datapath knows it.
+type Endpoint = endpoints.Endpoint
+
+// Feature is a service that an endpoint gets. Several plugins turn on one each.
+type Feature = endpoints.Feature
+
+// FeatureMasquerade: connections the pod opens leave with the node's address
+const FeatureMasquerade = endpoints.FeatureMasquerade
+
+// FeatureAdmit: its packets carry the admit mark
+const FeatureAdmit = endpoints.FeatureAdmit
+
+// FeaturePublish: it has published ports
+const FeaturePublish = endpoints.FeaturePublish
+
+// FeatureQueueRx: a qdisc of the host end limits what it gets
+const FeatureQueueRx = endpoints.FeatureQueueRx
+
+// FeatureQueueTx: an intermediate device limits what it sends
+const FeatureQueueTx = endpoints.FeatureQueueTx
+
+// Enable turns on a feature for ep and attaches the programs to its device. Features of the same owner add up; calling it
+// again changes nothing. An address of another attachment is an *AddrHeldError while that one's device exists, and is taken over
+// after that. It also brings uplinks and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a
+// map has no room.
+func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
+	return endpoints.New(d.tree).Enable(ctx, ep, f)
+}
+
+// Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
+func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
+	return endpoints.New(d.tree).Disable(ctx, owner, f)
+}
+
+// SetMAC tells the datapath that the pod's device has another hardware address. An owner without endpoint is success.
+func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	return endpoints.New(d.tree).SetMAC(ctx, owner, mac)
+}
+
+var ErrNoHostEnd = endpoints.ErrNoHostEnd
+
+// Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host end, the device its
+// packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
+// main plugin that is not ours. The error wraps ErrNoDevice where the device has no end in this namespace.
+func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
+	return endpoints.Resolve(ctx, netnsPath, ifname)
+}
+
+// ResolvePodns is Resolve for features that also work inside the pod's namespace: a device without a host end (macvlan, ipvlan,
+// vlan, a device of the host) is returned with HostIfindex 0 instead of ErrNoDevice.
+func ResolvePodns(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
+	return endpoints.ResolvePodns(ctx, netnsPath, ifname)
+}
+
+// AddrHeldError says that another attachment, whose pod lives, holds an address.
+type AddrHeldError = endpoints.AddrHeldError
+
+// CheckFree returns an *AddrHeldError if another attachment holds one of addrs. A caller asks before its first effect. Enable asks again
+// under the writers' lock: of two at the same time, one gets the address.
+func (d *Datapath) CheckFree(ctx context.Context, owner uint64, addrs []netip.Prefix) error {
+	return endpoints.New(d.tree).CheckFree(ctx, owner, addrs)
 }

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
+	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // GC removes what is ours and belongs to no owner that keep accepts: endpoints, published ports, counters, programs and
@@ -47,39 +46,13 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	}
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	err = errors.Join(d.collectPorts(valid), d.collectEndpoints(a, valid), podns.New(d.tree).Collect(a, valid), ratelimit.New(d.tree).Collect(valid), d.collectDevices(a), policies.New(d.tree).Collect())
+	err = errors.Join(d.collectPorts(valid), endpoints.New(d.tree).Collect(a, valid), podns.New(d.tree).Collect(a, valid), ratelimit.New(d.tree).Collect(valid), endpoints.New(d.tree).CollectDevices(a), policies.New(d.tree).Collect())
 	err = errors.Join(err, d.collectNamespaces(ctx), node.New(d.tree).SyncLocked(ctx, a))
 	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
 		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))
 		return nil
 	}
 	return err
-}
-
-// collectMarks forgets what was remembered of devices that are no more.
-func (d *Datapath) collectMarks() error {
-	h, err := rtnl.New()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	return errors.Join(collectMarksIn(h, d.tree.Paths.Clsact()), collectMarksIn(h, d.tree.Paths.RoutedDevs()))
-}
-
-func collectMarksIn(h *rtnl.Handle, dir string) error {
-	marks, err := pintree.Names(dir)
-	errs := []error{err}
-	for _, name := range marks {
-		index, err := strconv.Atoi(strings.TrimPrefix(name, "dev"))
-		if err == nil {
-			_, err = h.LinkByIndex(index)
-		}
-		if errors.Is(err, rtnl.ErrNotFound) {
-			err = pintree.RemoveIfThere(filepath.Join(dir, name))
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of

@@ -4,7 +4,6 @@ package loader
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,21 +13,9 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
-
-// Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
-// writes nothing down and mounts nothing, so it may be called on a node that nobody has loaded anything on.
-func Survey(ctx context.Context, o Options) (report []Probe, cgroup string, err error) {
-	d, err := newDatapath(o)
-	if err != nil {
-		return nil, "", err
-	}
-	defer d.Close()
-	return programs.New(d.tree).Survey(ctx)
-}
 
 // HookedProgram is a program on a device, whosever.
 type HookedProgram struct {

@@ -134,3 +134,40 @@ func CheckOwners(o Options) error {
 	defer d.Close()
 	return d.tree.CheckOwners()
 }
+
+// Unload is the method of that name for whatever is left of a datapath, also where nothing was ever committed. Nothing there is
+// success.
+func Unload(ctx context.Context, o Options) error {
+	d, err := newDatapath(o)
+	if err != nil {
+		return err
+	}
+	if err := programs.New(d.tree).Migrate(ctx); err != nil {
+		return err
+	}
+	if !pintree.Exists(d.tree.Paths.Dir) && !pintree.Exists(d.tree.Paths.State) {
+		return nil
+	}
+	return d.Unload(ctx)
+}
+
+// Decision returns what was decided for the calling thread's network namespace: backend, reason, probes and configuration,
+// the rest of Status empty. It is what there is to show when nothing is loaded. ErrNotLoaded: nothing was decided since boot.
+func Decision(_ context.Context, o Options) (*Status, error) {
+	d, err := newDatapath(o)
+	if err != nil {
+		return nil, err
+	}
+	return d.decision()
+}
+
+// Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
+// writes nothing down and mounts nothing, so it may be called on a node that nobody has loaded anything on.
+func Survey(ctx context.Context, o Options) (report []Probe, cgroup string, err error) {
+	d, err := newDatapath(o)
+	if err != nil {
+		return nil, "", err
+	}
+	defer d.Close()
+	return programs.New(d.tree).Survey(ctx)
+}

@@ -70,7 +70,7 @@ func TestPrivilegedPodnsDevice(t *testing.T) {
 	s, err := d.Status(e.ctx)
 	e.ok(err)
 	for _, dev := range s.Devices {
-		if dev.Role == rolePod {
+		if dev.Role == "pod" {
 			t.Errorf("a device of the node: %+v", dev)
 		}
 	}

@@ -28,16 +28,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Decision returns what was decided for the calling thread's network namespace: backend, reason, probes and configuration,
-// the rest of Status empty. It is what there is to show when nothing is loaded. ErrNotLoaded: nothing was decided since boot.
-func Decision(_ context.Context, o Options) (*Status, error) {
-	d, err := newDatapath(o)
-	if err != nil {
-		return nil, err
-	}
-	return d.decision()
-}
-
 func (d *Datapath) decision() (*Status, error) {
 	st, err := programs.New(d.tree).ReadState()
 	if err != nil {

@@ -14,26 +14,9 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
-	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
-
-// Unload is the method of that name for whatever is left of a datapath, also where nothing was ever committed. Nothing there is
-// success.
-func Unload(ctx context.Context, o Options) error {
-	d, err := newDatapath(o)
-	if err != nil {
-		return err
-	}
-	if err := programs.New(d.tree).Migrate(ctx); err != nil {
-		return err
-	}
-	if !pintree.Exists(d.tree.Paths.Dir) && !pintree.Exists(d.tree.Paths.State) {
-		return nil
-	}
-	return d.Unload(ctx)
-}
 
 // Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
 // lose what it did for them. The handle is of no more use than for Close.
@@ -54,7 +37,7 @@ func (d *Datapath) Unload(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}
-	if err := errors.Join(d.Close(), removeTree(d.tree.Paths)); err != nil {
+	if err := errors.Join(d.tree.Close(), removeTree(d.tree.Paths)); err != nil {
 		return err
 	}
 	// Only when they are empty: other namespaces may have trees there.

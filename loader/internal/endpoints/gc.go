@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package endpoints
 
 import (
 	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-func (d *Datapath) collectEndpoints(a *attach.Attacher, valid func(uint64) bool) error {
-	eps, err := d.tree.EndpointMaps()
+func (d Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -35,9 +38,9 @@ func (d *Datapath) collectEndpoints(a *attach.Attacher, valid func(uint64) bool)
 	return d.clear(a, eps, stale, ^Feature(0), shared)
 }
 
-// collectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
-func (d *Datapath) collectDevices(a *attach.Attacher) error {
-	eps, err := d.tree.EndpointMaps()
+// CollectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
+func (d Endpoints) CollectDevices(a *attach.Attacher) error {
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -56,10 +59,10 @@ func (d *Datapath) collectDevices(a *attach.Attacher) error {
 			errs = append(errs, a.Detach(int(index), hook.OfPod()), eps.Stats.Delete(index))
 		}
 	}
-	pins, err := pintree.Names(d.tree.Paths.Links())
+	pins, err := pintree.Names(d.Paths.Links())
 	errs = append(errs, err)
 	for _, name := range pins {
-		pin := filepath.Join(d.tree.Paths.Links(), name)
+		pin := filepath.Join(d.Paths.Links(), name)
 		index, h, ours := pintree.ParseLinkName(name)
 		lost, err := attach.Defunct(pin)
 		switch {
@@ -67,7 +70,7 @@ func (d *Datapath) collectDevices(a *attach.Attacher) error {
 		case lost:
 			err = pintree.RemoveIfThere(pin)
 		case ours && isPodHook(h) && !used[uint32(index)]:
-			err = attach.New(d.tree).DropLink(index, h)
+			err = attach.New(d.Tree).DropLink(index, h)
 		}
 		errs = append(errs, err)
 	}
@@ -75,3 +78,29 @@ func (d *Datapath) collectDevices(a *attach.Attacher) error {
 }
 
 func isPodHook(h hook.Hook) bool { return h == hook.FromPod() || h == hook.ToPod() }
+
+// collectMarks forgets what was remembered of devices that are no more.
+func (d Endpoints) collectMarks() error {
+	h, err := rtnl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return errors.Join(collectMarksIn(h, d.Paths.Clsact()), collectMarksIn(h, d.Paths.RoutedDevs()))
+}
+
+func collectMarksIn(h *rtnl.Handle, dir string) error {
+	marks, err := pintree.Names(dir)
+	errs := []error{err}
+	for _, name := range marks {
+		index, err := strconv.Atoi(strings.TrimPrefix(name, "dev"))
+		if err == nil {
+			_, err = h.LinkByIndex(index)
+		}
+		if errors.Is(err, rtnl.ErrNotFound) {
+			err = pintree.RemoveIfThere(filepath.Join(dir, name))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package endpoints
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // ErrNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
-var ErrNoHostEnd = fmt.Errorf("%w: no host end to attach to", ErrNoDevice)
+var ErrNoHostEnd = fmt.Errorf("%w: no host end to attach to", pintree.ErrNoDevice)
 
 // Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host end, the device its
 // packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
@@ -34,7 +35,7 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	defer inside.Close()
 	dev, err := inside.LinkByName(ifname)
 	if err != nil {
-		return Endpoint{}, fmt.Errorf("%w: %s in %s: %w", ErrNoDevice, ifname, netnsPath, err)
+		return Endpoint{}, fmt.Errorf("%w: %s in %s: %w", pintree.ErrNoDevice, ifname, netnsPath, err)
 	}
 	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU, Podns: &podns.Device{Netns: netnsPath, Ifindex: dev.Index, IfName: ifname}}
 	addrs, err := inside.AddrsOf(dev.Index, rtnl.FamilyAll)
@@ -74,14 +75,14 @@ func (e *Endpoint) hostEnd(dev rtnl.Link, ifname string) error {
 		return fmt.Errorf("%w: the other end of %s is not in this namespace", ErrNoHostEnd, ifname)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: host end of %s: %w", ErrNoDevice, ifname, err)
+		return fmt.Errorf("%w: host end of %s: %w", pintree.ErrNoDevice, ifname, err)
 	}
 	e.HostIfindex, e.HostIfName = peer.Index, peer.Name
 	e.RouteIfindex, e.GatewayMAC = peer.Index, peer.MAC
 	if peer.MasterIndex != 0 {
 		master, err := host.LinkByIndex(peer.MasterIndex)
 		if err != nil {
-			return fmt.Errorf("%w: bridge of %s: %w", ErrNoDevice, peer.Name, err)
+			return fmt.Errorf("%w: bridge of %s: %w", pintree.ErrNoDevice, peer.Name, err)
 		}
 		e.RouteIfindex, e.GatewayMAC = master.Index, master.MAC
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package endpoints
 
 import (
 	"context"
@@ -78,7 +78,7 @@ func (e Endpoint) validate() error {
 // has reports whether the device has the end that every feature in f needs.
 func (e Endpoint) has(f Feature) error {
 	if inside := FeatureAdmit; e.HostIfindex <= 0 && f&^inside != 0 {
-		return fmt.Errorf("%w: %s has no host end, which %v needs", ErrNoDevice, e.Ref, f&^inside)
+		return fmt.Errorf("%w: %s has no host end, which %v needs", pintree.ErrNoDevice, e.Ref, f&^inside)
 	}
 	return nil
 }
@@ -170,20 +170,20 @@ func entriesOf(eps pintree.EndpointMaps, owner uint64) ([]entry, error) {
 // again changes nothing. An address of another attachment is an *AddrHeldError while that one's device exists, and is taken over
 // after that. It also brings uplinks and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a
 // map has no room.
-func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
+func (d Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
 	if err := errors.Join(ep.validate(), ep.has(f)); err != nil {
 		return err
 	}
-	unlock, err := d.tree.Writer(ctx)
+	unlock, err := d.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	eps, err := d.tree.EndpointMaps()
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close() // after the rollback, which detaches
 	if ep.HostIfindex != 0 {
 		if err := refuseHeld(a, eps, ep.Ref.Owner(), ep.HostIfindex, ep.Addrs); err != nil {
@@ -194,15 +194,15 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	defer back.Rollback(ctx, &err)
 
 	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podns.HooksOf(uint32(f), true)) > 0) {
-		if err := podns.New(d.tree).Enable(ctx, a, ep.podns(f), &back); err != nil {
+		if err := podns.New(d.Tree).Enable(ctx, a, ep.podns(f), &back); err != nil {
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
-			return node.New(d.tree).SyncLocked(ctx, a)
+			return node.New(d.Tree).SyncLocked(ctx, a)
 		}
 	}
 	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
-		if err := node.New(d.tree).MarkPodSide(ep.RouteIfindex); err != nil {
+		if err := node.New(d.Tree).MarkPodSide(ep.RouteIfindex); err != nil {
 			return err
 		}
 	}
@@ -211,7 +211,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	}
 	var id uint16
 	if f&FeatureAdmit != 0 {
-		if id, err = policies.New(d.tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, &back); err != nil {
+		if id, err = policies.New(d.Tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, &back); err != nil {
 			return err
 		}
 	}
@@ -232,10 +232,10 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err := a.Ensure(ep.HostIfindex, hook.OfPod(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if known, err := node.New(d.tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
+	if known, err := node.New(d.Tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
 		return err
 	}
-	return node.New(d.tree).SyncLocked(ctx, a)
+	return node.New(d.Tree).SyncLocked(ctx, a)
 }
 
 // count makes the counters of ep's device, where it has none. Without an address that leads to them DEL would not find them: an
@@ -257,7 +257,7 @@ func count(eps pintree.EndpointMaps, ep Endpoint, back *rollback.Stack) error {
 
 // putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
 // no address of ep had been on it.
-func (d *Datapath) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
+func (d Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
 	for _, p := range ep.Addrs {
@@ -293,8 +293,8 @@ func (d *Datapath) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw
 }
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
-func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
-	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.EndpointMaps, func(eps pintree.EndpointMaps) error {
+func (d Endpoints) Disable(ctx context.Context, owner uint64, f Feature) error {
+	return pintree.WithMapIfLoaded(ctx, d.Tree, d.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		var mine []entry
 		shared := make(map[uint32]int) // addresses by device
 		err := eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
@@ -307,21 +307,21 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
 		if err != nil {
 			return fmt.Errorf("endpoints: %w", err)
 		}
-		a := attach.NewAttacher(d.tree, "")
+		a := attach.NewAttacher(d.Tree, "")
 		defer a.Close()
-		return errors.Join(podns.New(d.tree).Disable(a, owner, uint32(f)), d.clear(a, eps, mine, f, shared))
+		return errors.Join(podns.New(d.Tree).Disable(a, owner, uint32(f)), d.clear(a, eps, mine, f, shared))
 	})
 }
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
 // else on them. It goes on after errors.
-func (d *Datapath) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
+func (d Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
 	var errs []error
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
 		if v.Flags&endpoint.FlagAdmit == 0 && v.Policy != 0 {
-			errs = append(errs, policies.New(d.tree).Release(v.Ifindex, v.Owner))
+			errs = append(errs, policies.New(d.Tree).Release(v.Ifindex, v.Owner))
 			v.Policy = 0
 		}
 		if v.Flags != 0 {
@@ -342,11 +342,11 @@ func (d *Datapath) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries [
 }
 
 // SetMAC tells the datapath that the pod's device has another hardware address. An owner without endpoint is success.
-func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+func (d Endpoints) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
-	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.EndpointMaps, func(eps pintree.EndpointMaps) error {
+	return pintree.WithMapIfLoaded(ctx, d.Tree, d.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		entries, err := entriesOf(eps, owner)
 		if err != nil {
 			return err
