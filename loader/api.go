@@ -18,6 +18,8 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
+	"github.com/sluice-cni/sluice/loader/internal/status"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 // InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
@@ -245,3 +247,70 @@ type AddrHeldError = endpoints.AddrHeldError
 func (d *Datapath) CheckFree(ctx context.Context, owner uint64, addrs []netip.Prefix) error {
 	return endpoints.New(d.tree).CheckFree(ctx, owner, addrs)
 }
+
+var ErrBusy = status.ErrBusy
+
+// DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped that have
+// no record: the buffer, or the limit on them, had no room, or the reader was away for longer than programs write for it.
+type DropEvent = status.DropEvent
+
+// Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while somebody
+// reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
+// datapath was unloaded meanwhile.
+func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
+	return status.New(d.tree).Events(ctx)
+}
+
+// Drop is a counter: packets dropped for a reason at a place, since the maps were made or the device came.
+type Drop = status.Drop
+
+// Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
+// gone; Status has the sums, which nothing takes away.
+func (d *Datapath) Drops(ctx context.Context) ([]Drop, error) {
+	return status.New(d.tree).Drops(ctx)
+}
+
+// DropSums returns the packets dropped by reason since the maps were made.
+func (d *Datapath) DropSums(ctx context.Context) (map[drops.Reason]uint64, error) {
+	return status.New(d.tree).DropSums(ctx)
+}
+
+// HookedProgram is a program on a device, whosever.
+type HookedProgram = status.HookedProgram
+
+// HookPrograms is everything that runs at one hook of a device, in the order in which it runs: tcx programs, then clsact filters.
+type HookPrograms = status.HookPrograms
+
+// Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
+// devices that do not exist. It changes nothing and needs no datapath.
+func Hooks(indices []int) ([]HookPrograms, error) {
+	return status.Hooks(indices)
+}
+
+// Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
+func (d *Datapath) Endpoints(ctx context.Context) ([]EndpointStatus, error) {
+	return status.New(d.tree).Endpoints(ctx)
+}
+
+// Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
+func (d *Datapath) Status(ctx context.Context) (*Status, error) {
+	return status.New(d.tree).Status(ctx)
+}
+
+// Status is one screen of the datapath.
+type Status = status.Status
+
+// DeviceStatus is a device with programs of ours.
+type DeviceStatus = status.DeviceStatus
+
+// MapStatus is a map and its fill.
+type MapStatus = status.MapStatus
+
+// DropCount is the number of packets dropped for one reason.
+type DropCount = status.DropCount
+
+// EndpointStatus is one pod device with its counters.
+type EndpointStatus = status.EndpointStatus
+
+// EndpointCounter are the counters of a pod device since it was enabled, summed over CPUs.
+type EndpointCounter = status.EndpointCounter

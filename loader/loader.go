@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/loader/internal/status"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -158,7 +159,7 @@ func Decision(_ context.Context, o Options) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.decision()
+	return status.New(d.tree).Decision()
 }
 
 // Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It

@@ -59,6 +59,8 @@ var rooms = []room{
 		"looks at the node; knows nothing of single pods"},
 	{"loader/internal/endpoints", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/node", "loader/internal/pintree", "loader/internal/podns", "loader/internal/policies", "pkg/attachments", "pkg/maps/codec", "pkg/maps/endpoint", "pkg/maps/podns", "pkg/netns", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
 		"orders what a feature of a pod needs of the rooms below"},
+	{"loader/internal/status", []string{"loader/internal/attach", "loader/internal/denylist", "loader/internal/hook", "loader/internal/node", "loader/internal/pintree", "loader/internal/podns", "loader/internal/programs", "loader/internal/ratelimit", "pkg/bpfsys", "pkg/maps/", "pkg/rtnl"},
+		"reads what the rooms below have made"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

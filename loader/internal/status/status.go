@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package status
 
 import (
 	"context"
@@ -28,27 +28,27 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-func (d *Datapath) decision() (*Status, error) {
-	st, err := programs.New(d.tree).ReadState()
+func (d View) Decision() (*Status, error) {
+	st, err := programs.New(d.Tree).ReadState()
 	if err != nil {
-		return nil, fmt.Errorf("%w: no decision: %w", ErrNotLoaded, err)
+		return nil, fmt.Errorf("%w: no decision: %w", pintree.ErrNotLoaded, err)
 	}
 	return &Status{
 		Backend: st.Backend, Reason: st.Reason, Decided: st.Decided, Kernel: st.Kernel, Build: st.Build,
-		PinPath: d.tree.Paths.Dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
+		PinPath: d.Paths.Dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
 	}, nil
 }
 
 // Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
-func (d *Datapath) Status(ctx context.Context) (*Status, error) {
-	s, err := d.decision()
-	if errors.Is(err, ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
-		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: d.tree.Paths.Dir}, nil
+func (d View) Status(ctx context.Context) (*Status, error) {
+	s, err := d.Decision()
+	if errors.Is(err, pintree.ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
+		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: d.Paths.Dir}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if id, ok := d.tree.Paths.Committed(); ok {
+	if id, ok := d.Paths.Committed(); ok {
 		s.Build = id
 	}
 	h, err := rtnl.New()
@@ -59,7 +59,7 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	if s.Endpoints, err = d.Endpoints(ctx); err != nil {
 		return nil, err
 	}
-	if s.Local, err = attach.New(d.tree).LocalStatus(); err != nil {
+	if s.Local, err = attach.New(d.Tree).LocalStatus(); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s), d.dropStatus(s)); err != nil {
@@ -68,8 +68,8 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
-	n, err := node.New(d.tree).Status(h)
+func (d View) deviceStatus(s *Status, h *rtnl.Handle) error {
+	n, err := node.New(d.Tree).Status(h)
 	if err != nil {
 		return err
 	}
@@ -77,12 +77,12 @@ func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
 	return d.programStatus(s, h)
 }
 
-func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
-	ids, err := programs.New(d.tree).ProgramIDs()
+func (d View) programStatus(s *Status, h *rtnl.Handle) error {
+	ids, err := programs.New(d.Tree).ProgramIDs()
 	if err != nil {
 		return err
 	}
-	raw, err := d.tree.Pinned(pintree.MapUplinks)
+	raw, err := d.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
@@ -90,11 +90,11 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 	if err != nil {
 		return err
 	}
-	pods, uplinks, err := d.tree.AttachedDevices()
+	pods, uplinks, err := d.AttachedDevices()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
 	add := func(index int, role string, hooks []hook.Hook) error {
 		dev := DeviceStatus{Ifindex: index, Role: role}
@@ -109,7 +109,7 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 			if err != nil {
 				return err
 			}
-			dev.Programs = append(dev.Programs, ProgramStatus{
+			dev.Programs = append(dev.Programs, attach.ProgramStatus{
 				Name: hk.Program, Hook: hk.Direction(), How: at.How, ID: at.Id, OK: at.Id != 0 && at.Id == ids[hk.Program],
 			})
 		}
@@ -121,7 +121,7 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 			return err
 		}
 		last := &s.Devices[len(s.Devices)-1]
-		if p, ok := denylist.New(d.tree).XdpStatus(h, index, ids); ok {
+		if p, ok := denylist.New(d.Tree).XdpStatus(h, index, ids); ok {
 			last.Programs = append(last.Programs, p)
 		}
 	}
@@ -147,8 +147,8 @@ func sorted(set map[int]bool) []int {
 	return out
 }
 
-func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
-	pins, err := pintree.Names(d.tree.Paths.Maps())
+func (d View) mapStatus(ctx context.Context, s *Status) error {
+	pins, err := pintree.Names(d.Paths.Maps())
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (d *Datapath) mapStatus(ctx context.Context, s *Status) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		m, err := d.tree.Pinned(name)
+		m, err := d.Pinned(name)
 		if err != nil {
 			return err
 		}
@@ -235,8 +235,8 @@ func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 	return len(all), err
 }
 
-func (d *Datapath) dropStatus(s *Status) error {
-	m, err := d.tree.Pinned(pintree.MapDropReasons)
+func (d View) dropStatus(s *Status) error {
+	m, err := d.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package status
 
 import (
 	"cmp"
@@ -56,7 +56,7 @@ const (
 // Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while somebody
 // reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
 // datapath was unloaded meanwhile.
-func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
+func (d View) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
 	return func(yield func(DropEvent, error) bool) {
 		if err := d.readEvents(ctx, func(e DropEvent) bool { return yield(e, nil) }); err != nil {
 			yield(DropEvent{}, err)
@@ -64,7 +64,7 @@ func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
 	}
 }
 
-func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) error {
+func (d View) readEvents(ctx context.Context, yield func(DropEvent) bool) error {
 	unlock, err := d.onlyReader()
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 	if err != nil {
 		return err
 	}
-	raw, err := d.tree.Pinned(pintree.MapDropEvents)
+	raw, err := d.Pinned(pintree.MapDropEvents)
 	if err != nil {
 		return err
 	}
@@ -107,13 +107,13 @@ func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) e
 }
 
 // stillPinned says whether m is the map of that name. The pins of a datapath that was unloaded are gone, or another's.
-func (d *Datapath) stillPinned(name string, m *bpfsys.Map) error {
-	now, err := bpfsys.OpenMap(d.tree.Paths.MapPin(name))
+func (d View) stillPinned(name string, m *bpfsys.Map) error {
+	now, err := bpfsys.OpenMap(d.Paths.MapPin(name))
 	if err == nil {
 		defer now.Close()
 	}
 	if errors.Is(err, fs.ErrNotExist) || err == nil && now.ID() != m.ID() {
-		return fmt.Errorf("%w: it was unloaded meanwhile", ErrNotLoaded)
+		return fmt.Errorf("%w: it was unloaded meanwhile", pintree.ErrNotLoaded)
 	}
 	return err
 }
@@ -223,8 +223,8 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 }
 
 // onlyReader makes sure that nobody else reads: two readers would share the events out between them.
-func (d *Datapath) onlyReader() (func(), error) {
-	path := d.tree.Paths.Lock + ".events"
+func (d View) onlyReader() (func(), error) {
+	path := d.Paths.Lock + ".events"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -236,26 +236,26 @@ func (d *Datapath) onlyReader() (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-func (d *Datapath) eventControl() (drops.EventControl, error) {
-	wish, err := d.tree.Pinned(pintree.MapEventLease)
+func (d View) eventControl() (drops.EventControl, error) {
+	wish, err := d.Pinned(pintree.MapEventLease)
 	if err != nil {
 		return drops.EventControl{}, err
 	}
-	cpu, err := d.tree.Pinned(pintree.MapEventState)
+	cpu, err := d.Pinned(pintree.MapEventState)
 	return drops.NewEventControl(wish, cpu), err
 }
 
 // places finds names and owners for what programs know by number.
 type places struct {
-	d     *Datapath
+	d     View
 	h     *rtnl.Handle
 	eps   pintree.EndpointMaps
 	names map[uint32]string
 	owner map[uint32]uint64
 }
 
-func (d *Datapath) places() (*places, error) {
-	eps, err := d.tree.EndpointMaps()
+func (d View) places() (*places, error) {
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
@@ -301,11 +301,11 @@ func (p *places) name(device uint32) string {
 	name := "#" + strconv.Itoa(int(device))
 	switch {
 	case device&podnsmap.Key(0) != 0:
-		if place, ok, err := podns.New(p.d.tree).Place(device &^ podnsmap.Key(0)); err == nil && ok {
+		if place, ok, err := podns.New(p.d.Tree).Place(device &^ podnsmap.Key(0)); err == nil && ok {
 			name = "in " + filepath.Base(place.Netns)
 		}
 	case device&drops.LimitKey != 0:
-		if place, ok, err := ratelimit.New(p.d.tree).Place(device &^ drops.LimitKey); err == nil && ok {
+		if place, ok, err := ratelimit.New(p.d.Tree).Place(device &^ drops.LimitKey); err == nil && ok {
 			name = "in " + filepath.Base(place.Netns)
 			if place.Netns == "" {
 				name = p.name(uint32(place.Ifindex))
@@ -330,7 +330,7 @@ func (p *places) ownerOf(key uint32) uint64 {
 	}
 	var owner uint64
 	if key&podnsmap.Key(0) == 0 && key&drops.LimitKey != 0 {
-		owner = ratelimit.New(p.d.tree).Owner(key &^ drops.LimitKey)
+		owner = ratelimit.New(p.d.Tree).Owner(key &^ drops.LimitKey)
 	} else if c, ok, err := p.eps.Stats.Get(key); err == nil && ok {
 		owner = c.Owner
 	}
@@ -348,12 +348,12 @@ type Drop struct {
 
 // Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
 // gone; Status has the sums, which nothing takes away.
-func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
-	m, err := d.tree.Pinned(pintree.MapDropsByDevice)
+func (d View) Drops(_ context.Context) ([]Drop, error) {
+	m, err := d.Pinned(pintree.MapDropsByDevice)
 	if err != nil {
 		return nil, err
 	}
-	cpu, err := d.tree.Pinned(pintree.MapEventState)
+	cpu, err := d.Pinned(pintree.MapEventState)
 	if err != nil {
 		return nil, err
 	}
@@ -377,8 +377,8 @@ func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
 }
 
 // DropSums returns the packets dropped by reason since the maps were made.
-func (d *Datapath) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
-	m, err := d.tree.Pinned(pintree.MapDropReasons)
+func (d View) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
+	m, err := d.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return nil, err
 	}

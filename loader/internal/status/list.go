@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package status
 
 import (
 	"cmp"
@@ -15,8 +15,8 @@ import (
 )
 
 // Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
-func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
-	eps, err := d.tree.EndpointMaps()
+func (d View) Endpoints(_ context.Context) ([]EndpointStatus, error) {
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
-	inside, err := podns.New(d.tree).WithoutHostVeth()
+	inside, err := podns.New(d.Tree).WithoutHostVeth()
 	if err != nil {
 		return nil, err
 	}
