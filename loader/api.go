@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
+	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
@@ -20,6 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/loader/internal/status"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
@@ -314,3 +316,48 @@ type EndpointStatus = status.EndpointStatus
 
 // EndpointCounter are the counters of a pod device since it was enabled, summed over CPUs.
 type EndpointCounter = status.EndpointCounter
+
+// SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
+// owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
+// node), for what owner holds. Otherwise the cost is O(before and ports).
+//
+// A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
+// when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
+// ErrTooManyHostPorts for more ports than one attachment may have.
+func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
+	return hostports.New(d.tree).SetHostPorts(ctx, owner, before, ports)
+}
+
+// RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
+// reads the whole map. What another owner has taken over stays. Missing is success.
+func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return hostports.New(d.tree).RemoveHostPorts(ctx, owner, keys)
+}
+
+// CheckHostPorts reports whether owner still holds each of ports as it was set. The error wraps ErrDiffers.
+func (d *Datapath) CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping) error {
+	return hostports.New(d.tree).CheckHostPorts(ctx, owner, ports)
+}
+
+// HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
+// devices in their conditions.
+func (d *Datapath) HostPorts(ctx context.Context) ([]hostport.Entry, error) {
+	return hostports.New(d.tree).HostPorts(ctx)
+}
+
+// HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
+func (d *Datapath) HostPortLimit() int {
+	return hostports.New(d.tree).HostPortLimit()
+}
+
+// ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
+// goes back by ReleaseHostPorts. ErrFull: the map has no room. No other owner has the key then, and some keys may not be claimed.
+func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return hostports.New(d.tree).ClaimHostPorts(ctx, owner, keys)
+}
+
+// ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.
+// Missing is success.
+func (d *Datapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return hostports.New(d.tree).ReleaseHostPorts(ctx, owner, keys)
+}

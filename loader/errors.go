@@ -3,8 +3,7 @@
 package loader
 
 import (
-	"errors"
-
+	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 )
 
@@ -20,7 +19,7 @@ var (
 	// ErrFull says that a map has no room for another entry.
 	ErrFull = pintree.ErrFull
 	// ErrTooManyHostPorts says that one attachment wants more hostPorts than hostPortsPerAttachment of the node configuration.
-	ErrTooManyHostPorts = errors.New("more hostPorts than hostPortsPerAttachment")
+	ErrTooManyHostPorts = hostports.ErrTooManyHostPorts
 	// ErrForeign says that another user made a directory of the pins or of the run directory, or can write to it. What is in it may not
 	// be trusted, and nothing may be put there. The text names the directory and says what to do.
 	ErrForeign = pintree.ErrForeign

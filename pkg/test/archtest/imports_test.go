@@ -61,6 +61,8 @@ var rooms = []room{
 		"orders what a feature of a pod needs of the rooms below"},
 	{"loader/internal/status", []string{"loader/internal/attach", "loader/internal/denylist", "loader/internal/hook", "loader/internal/node", "loader/internal/pintree", "loader/internal/podns", "loader/internal/programs", "loader/internal/ratelimit", "pkg/bpfsys", "pkg/maps/", "pkg/rtnl"},
 		"reads what the rooms below have made"},
+	{"loader/internal/hostports", []string{"loader/internal/attach", "loader/internal/node", "loader/internal/pintree", "pkg/bpfgen", "pkg/log", "pkg/maps/conntrack", "pkg/maps/hostport", "pkg/maps/socklb", "pkg/rollback", "pkg/rtnl"},
+		"beside endpoints: it reads their map and calls nothing of theirs"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

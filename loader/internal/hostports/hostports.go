@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package hostports
 
 import (
 	"cmp"
@@ -19,6 +19,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
+
+// ErrTooManyHostPorts says that one attachment wants more hostPorts than hostPortsPerAttachment of the node configuration.
+var ErrTooManyHostPorts = errors.New("more hostPorts than hostPortsPerAttachment")
 
 // newEntry returns m as it goes into the map. ErrNoDevice: there is no device of the name in its conditions.
 func newEntry(m hostport.Mapping, owner, generation uint64) (hostport.Entry, error) {
@@ -43,7 +46,7 @@ func inIfindex(device string) (uint32, error) {
 	defer h.Close()
 	l, err := h.LinkByName(device)
 	if errors.Is(err, rtnl.ErrNotFound) {
-		return 0, fmt.Errorf("%w: %s, of a condition", ErrNoDevice, device)
+		return 0, fmt.Errorf("%w: %s, of a condition", pintree.ErrNoDevice, device)
 	}
 	if err != nil {
 		return 0, err
@@ -52,7 +55,7 @@ func inIfindex(device string) (uint32, error) {
 }
 
 // HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
-func (d *Datapath) HostPortLimit() int { return d.tree.Config.HostPortsPerAttachment }
+func (d Ports) HostPortLimit() int { return d.Config.HostPortsPerAttachment }
 
 // SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
 // owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
@@ -61,24 +64,24 @@ func (d *Datapath) HostPortLimit() int { return d.tree.Config.HostPortsPerAttach
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
 // when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
 // ErrTooManyHostPorts for more ports than one attachment may have.
-func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
+func (d Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
 	if limit := d.HostPortLimit(); len(ports) > limit {
 		return fmt.Errorf("%w: %d, at most %d", ErrTooManyHostPorts, len(ports), limit)
 	}
-	unlock, err := d.tree.Writer(ctx)
+	unlock, err := d.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := d.tree.HostPortMap()
+	m, err := d.HostPortMap()
 	if err != nil {
 		return err
 	}
-	return d.setHostPorts(ctx, m, owner, before, ports)
+	return d.SetLocked(ctx, m, owner, before, ports)
 }
 
-// setHostPorts is SetHostPorts under the writers' lock.
-func (d *Datapath) setHostPorts(ctx context.Context, m hostPortMap, owner uint64, before []hostport.Key, ports []hostport.Mapping) (err error) {
+// SetLocked is SetHostPorts under the writers' lock.
+func (d Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []hostport.Key, ports []hostport.Mapping) (err error) {
 	want, err := indexByKey(ports)
 	if err != nil {
 		return err
@@ -93,12 +96,12 @@ func (d *Datapath) setHostPorts(ctx context.Context, m hostPortMap, owner uint64
 		return err
 	}
 	if len(ports) > 0 {
-		attach.New(d.tree).EnsureSockets()
+		attach.New(d.Tree).EnsureSockets()
 	}
-	if !node.New(d.tree).RecentlySynced() {
-		a := attach.NewAttacher(d.tree, "")
+	if !node.New(d.Tree).RecentlySynced() {
+		a := attach.NewAttacher(d.Tree, "")
 		defer a.Close()
-		if err := node.New(d.tree).SyncLocked(ctx, a); err != nil {
+		if err := node.New(d.Tree).SyncLocked(ctx, a); err != nil {
 			return err
 		}
 	}
@@ -160,7 +163,7 @@ func indexByKey(ports []hostport.Mapping) (map[hostport.Key]bool, error) {
 
 // held returns the entries of owner: those among keys, or with nil all of them, which takes a read of the whole map. It goes on after
 // errors.
-func held(m hostPortMap, owner uint64, keys []hostport.Key) ([]hostport.Entry, error) {
+func held(m Map, owner uint64, keys []hostport.Key) ([]hostport.Entry, error) {
 	if keys == nil {
 		return matching(m, func(e hostport.Entry) bool { return e.Owner == owner })
 	}
@@ -179,7 +182,7 @@ func held(m hostPortMap, owner uint64, keys []hostport.Key) ([]hostport.Entry, e
 }
 
 // matching returns the entries that f accepts. It reads the whole map.
-func matching(m hostPortMap, f func(hostport.Entry) bool) ([]hostport.Entry, error) {
+func matching(m Map, f func(hostport.Entry) bool) ([]hostport.Entry, error) {
 	var out []hostport.Entry
 	err := m.Each(func(e hostport.Entry) bool {
 		if f(e) {
@@ -195,14 +198,14 @@ func matching(m hostPortMap, f func(hostport.Entry) bool) ([]hostport.Entry, err
 
 // RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
 // reads the whole map. What another owner has taken over stays. Missing is success.
-func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys, false) })
+func (d Ports) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return pintree.WithMapIfLoaded(ctx, d.Tree, d.HostPortMap, func(m hostport.Map) error { return d.RemoveLocked(m, owner, keys, false) })
 }
 
 // ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
 // goes back by ReleaseHostPorts. ErrFull: the map has no room. No other owner has the key then, and some keys may not be claimed.
-func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) (err error) {
+func (d Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return pintree.WithMapIfLoaded(ctx, d.Tree, d.HostPortMap, func(m hostport.Map) (err error) {
 		c, err := d.changePorts(m)
 		if err != nil {
 			return err
@@ -225,12 +228,12 @@ func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []host
 
 // ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.
 // Missing is success.
-func (d *Datapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) error { return d.removeHostPorts(m, owner, keys, true) })
+func (d Ports) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return pintree.WithMapIfLoaded(ctx, d.Tree, d.HostPortMap, func(m hostport.Map) error { return d.RemoveLocked(m, owner, keys, true) })
 }
 
-// removeHostPorts is RemoveHostPorts, or for claims ReleaseHostPorts, under the writers' lock.
-func (d *Datapath) removeHostPorts(m hostPortMap, owner uint64, keys []hostport.Key, claims bool) error {
+// RemoveLocked is RemoveHostPorts, or for claims ReleaseHostPorts, under the writers' lock.
+func (d Ports) RemoveLocked(m Map, owner uint64, keys []hostport.Key, claims bool) error {
 	c, err := d.changePorts(m)
 	if err != nil {
 		return err
@@ -251,13 +254,13 @@ func (d *Datapath) removeHostPorts(m hostPortMap, owner uint64, keys []hostport.
 	return errors.Join(append(errs, c.end())...)
 }
 
-func (d *Datapath) allowlists() (hostport.Allowlists, error) {
-	m, err := d.tree.Pinned(pintree.MapHostPortAllowlist)
+func (d Ports) allowlists() (hostport.Allowlists, error) {
+	m, err := d.Pinned(pintree.MapHostPortAllowlist)
 	return hostport.NewAllowlists(m), err
 }
 
 // putAllowlist makes the list of e's sources. A rollback leaves it: the next change that drops a list removes all without a user.
-func (d *Datapath) putAllowlist(e hostport.Entry) error {
+func (d Ports) putAllowlist(e hostport.Entry) error {
 	if len(e.AllowedSources) == 0 {
 		return nil
 	}
@@ -272,32 +275,32 @@ func (d *Datapath) putAllowlist(e hostport.Entry) error {
 }
 
 // CheckHostPorts reports whether owner still holds each of ports as it was set. The error wraps ErrDiffers.
-func (d *Datapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
-	m, err := d.tree.HostPortMap()
+func (d Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
+	m, err := d.HostPortMap()
 	if err != nil {
 		return err
 	}
-	errs := []error{attach.New(d.tree).CheckSockets()}
+	errs := []error{attach.New(d.Tree).CheckSockets()}
 	for _, p := range ports {
 		got, ok, err := m.Get(p.Key.Unmap())
 		want, werr := newEntry(p, owner, got.Generation)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case errors.Is(werr, ErrNoDevice):
-			errs = append(errs, fmt.Errorf("%w: %w", ErrDiffers, werr))
+		case errors.Is(werr, pintree.ErrNoDevice):
+			errs = append(errs, fmt.Errorf("%w: %w", pintree.ErrDiffers, werr))
 		case werr != nil:
 			errs = append(errs, werr)
 		case !ok:
-			errs = append(errs, fmt.Errorf("%w: port %s is not published", ErrDiffers, want.Key))
+			errs = append(errs, fmt.Errorf("%w: port %s is not published", pintree.ErrDiffers, want.Key))
 		case got.Owner != owner:
-			errs = append(errs, fmt.Errorf("%w: port %s belongs to another attachment", ErrDiffers, want.Key))
+			errs = append(errs, fmt.Errorf("%w: port %s belongs to another attachment", pintree.ErrDiffers, want.Key))
 		case got.Equal(want):
 			errs = append(errs, d.checkAllowlist(want))
 		case got.PodIP == want.PodIP && got.PodPort == want.PodPort:
-			errs = append(errs, fmt.Errorf("%w: port %s has other options: %s, want %s", ErrDiffers, want.Key, got, want))
+			errs = append(errs, fmt.Errorf("%w: port %s has other options: %s, want %s", pintree.ErrDiffers, want.Key, got, want))
 		default:
-			errs = append(errs, fmt.Errorf("%w: port %s leads to %s, want %s", ErrDiffers, want.Key,
+			errs = append(errs, fmt.Errorf("%w: port %s leads to %s, want %s", pintree.ErrDiffers, want.Key,
 				netip.AddrPortFrom(got.PodIP, got.PodPort), netip.AddrPortFrom(want.PodIP, want.PodPort)))
 		}
 	}
@@ -305,7 +308,7 @@ func (d *Datapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostp
 }
 
 // checkAllowlist looks whether the list of e's sources is whole.
-func (d *Datapath) checkAllowlist(e hostport.Entry) error {
+func (d Ports) checkAllowlist(e hostport.Entry) error {
 	if len(e.AllowedSources) == 0 {
 		return nil
 	}
@@ -322,8 +325,8 @@ func (d *Datapath) checkAllowlist(e hostport.Entry) error {
 
 // HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
 // devices in their conditions.
-func (d *Datapath) HostPorts(_ context.Context) ([]hostport.Entry, error) {
-	m, err := d.tree.HostPortMap()
+func (d Ports) HostPorts(_ context.Context) ([]hostport.Entry, error) {
+	m, err := d.HostPortMap()
 	if err != nil {
 		return nil, err
 	}
@@ -366,8 +369,8 @@ func inDevice(h *rtnl.Handle, index uint32) string {
 	return "#" + strconv.Itoa(int(index))
 }
 
-func (d *Datapath) collectPorts(valid func(uint64) bool) error {
-	m, err := d.tree.HostPortMap()
+func (d Ports) Collect(valid func(uint64) bool) error {
+	m, err := d.HostPortMap()
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package hostports
 
 import (
 	"errors"
@@ -18,17 +18,17 @@ import (
 // who connects again gets the new pod. It is best effort: errors are logged, as the ports themselves are right.
 //
 // A socket that found the old entry and has not been noted when this runs is missed: some instructions wide.
-func (d *Datapath) dropPeers(gone []hostport.Entry) {
+func (d Ports) dropPeers(gone []hostport.Entry) {
 	if len(gone) == 0 {
 		return
 	}
 	if err := d.destroyPeers(gone); err != nil {
-		d.tree.Log.Warn("sockets that are connected to a host port which has gone stay", log.Error(err))
+		d.Log.Warn("sockets that are connected to a host port which has gone stay", log.Error(err))
 	}
 }
 
-func (d *Datapath) destroyPeers(gone []hostport.Entry) error {
-	raw, err := d.tree.Pinned(pintree.MapSockLBConn)
+func (d Ports) destroyPeers(gone []hostport.Entry) error {
+	raw, err := d.Pinned(pintree.MapSockLBConn)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package hostports
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
-// hostPortMap is what a change needs of the map of hostPorts.
-type hostPortMap interface {
+// Map is what a change needs of the map of hostPorts.
+type Map interface {
 	Get(hostport.Key) (hostport.Entry, bool, error)
 	Put(hostport.Entry) error
 	Delete(hostport.Key) error
@@ -97,15 +97,15 @@ func (w *waiter) UnmarshalJSON(raw []byte) error {
 // The waiting list is a file, the latest waiter last. After a kill between file and map it may have an entry that is in the map too.
 // The next change of its owner repairs that.
 type portChange struct {
-	d       *Datapath
-	m       hostPortMap
+	d       Ports
+	m       Map
 	waiting pintree.JSONList[waiter]
 	gone    []hostport.Entry // replaced or removed
 }
 
 // changePorts begins a change.
-func (d *Datapath) changePorts(m hostPortMap) (*portChange, error) {
-	waiting, err := pintree.ReadList(d.tree, d.tree.Paths.Waiting, "ports taken over", waiter.equal)
+func (d Ports) changePorts(m Map) (*portChange, error) {
+	waiting, err := pintree.ReadList(d.Tree, d.Paths.Waiting, "ports taken over", waiter.equal)
 	return &portChange{d: d, m: m, waiting: waiting}, err
 }
 
@@ -197,8 +197,8 @@ func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.
 }
 
 // ownerAlive reports whether owner has its address still, on a device that exists.
-func (d *Datapath) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
-	eps, err := d.tree.EndpointMaps()
+func (d Ports) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
+	eps, err := d.EndpointMaps()
 	if err != nil {
 		return false, err
 	}
@@ -209,7 +209,7 @@ func (d *Datapath) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
 	if !ok || ep.Owner != owner {
 		return false, nil
 	}
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
 	return !a.Gone(int(ep.Ifindex)), nil
 }
