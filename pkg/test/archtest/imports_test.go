@@ -63,6 +63,8 @@ var rooms = []room{
 		"reads what the rooms below have made"},
 	{"loader/internal/hostports", []string{"loader/internal/attach", "loader/internal/node", "loader/internal/pintree", "pkg/bpfgen", "pkg/log", "pkg/maps/conntrack", "pkg/maps/hostport", "pkg/maps/socklb", "pkg/rollback", "pkg/rtnl"},
 		"beside endpoints: it reads their map and calls nothing of theirs"},
+	{"loader/internal/gc", []string{"loader/internal/attach", "loader/internal/endpoints", "loader/internal/hook", "loader/internal/hostports", "loader/internal/node", "loader/internal/pintree", "loader/internal/podns", "loader/internal/policies", "loader/internal/programs", "loader/internal/ratelimit", "pkg/log", "pkg/rtnl"},
+		"asks each room to remove what is its own"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package gc
 
 import (
 	"context"
@@ -27,9 +27,9 @@ import (
 // links whose device has gone. keep is called under the writers' lock, once per owner: an ADD writes its attachment record
 // before it calls Enable, so a keep that reads the records when it is called never takes away what is being made. It goes on
 // after errors.
-func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
-	unlock, err := d.tree.Writer(ctx)
-	if errors.Is(err, ErrNotLoaded) {
+func (d Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
+	unlock, err := d.Writer(ctx)
+	if errors.Is(err, pintree.ErrNotLoaded) {
 		return nil
 	}
 	if err != nil {
@@ -45,27 +45,27 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 		}
 		return v
 	}
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
-	err = errors.Join(hostports.New(d.tree).Collect(valid), endpoints.New(d.tree).Collect(a, valid), podns.New(d.tree).Collect(a, valid), ratelimit.New(d.tree).Collect(valid), endpoints.New(d.tree).CollectDevices(a), policies.New(d.tree).Collect())
-	err = errors.Join(err, d.collectNamespaces(ctx), node.New(d.tree).SyncLocked(ctx, a))
-	if errors.Is(err, ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
-		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))
+	err = errors.Join(hostports.New(d.Tree).Collect(valid), endpoints.New(d.Tree).Collect(a, valid), podns.New(d.Tree).Collect(a, valid), ratelimit.New(d.Tree).Collect(valid), endpoints.New(d.Tree).CollectDevices(a), policies.New(d.Tree).Collect())
+	err = errors.Join(err, d.CollectNamespaces(ctx), node.New(d.Tree).SyncLocked(ctx, a))
+	if errors.Is(err, pintree.ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
+		d.Log.Warn("sweep: pins are missing", log.Error(err))
 		return nil
 	}
 	return err
 }
 
-// collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
+// CollectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
 // them have lost their device. A tree without links is left alone; so is one whose lock is held, or that a process lives in.
-func (d *Datapath) collectNamespaces(ctx context.Context) error {
-	errs := []error{programs.New(d.tree).MigrateLocked()}
-	for _, base := range []string{filepath.Dir(d.tree.Paths.Dir), filepath.Dir(d.tree.Paths.OldDir())} {
+func (d Collector) CollectNamespaces(ctx context.Context) error {
+	errs := []error{programs.New(d.Tree).MigrateLocked()}
+	for _, base := range []string{filepath.Dir(d.Paths.Dir), filepath.Dir(d.Paths.OldDir())} {
 		trees, err := pintree.Names(base)
 		errs = append(errs, err)
 		for _, ns := range trees {
-			p := pintree.NewPaths(d.tree.RunDir, d.tree.Paths.BPFFS, ns)
-			if ctx.Err() != nil || p.Dir == d.tree.Paths.Dir {
+			p := pintree.NewPaths(d.RunDir, d.Paths.BPFFS, ns)
+			if ctx.Err() != nil || p.Dir == d.Paths.Dir {
 				continue
 			}
 			p.Dir = filepath.Join(base, ns)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package gc
 
 import (
 	"context"
@@ -20,38 +20,38 @@ import (
 
 // Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
 // lose what it did for them. The handle is of no more use than for Close.
-func (d *Datapath) Unload(ctx context.Context) error {
-	unlock, err := d.tree.Lock(ctx)
+func (d Collector) Unload(ctx context.Context) error {
+	unlock, err := d.Lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	a := attach.NewAttacher(d.tree, "")
+	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
 	devices, err := d.everyDevice()
-	errs := []error{err, attach.New(d.tree).DetachSockets()}
+	errs := []error{err, attach.New(d.Tree).DetachSockets()}
 	for index := range devices {
 		errs = append(errs, a.Detach(index, hook.All()))
 	}
-	errs = append(errs, podns.New(d.tree).Detach(a), ratelimit.New(d.tree).Detach())
+	errs = append(errs, podns.New(d.Tree).Detach(a), ratelimit.New(d.Tree).Detach())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}
-	if err := errors.Join(d.tree.Close(), removeTree(d.tree.Paths)); err != nil {
+	if err := errors.Join(d.Close(), removeTree(d.Paths)); err != nil {
 		return err
 	}
 	// Only when they are empty: other namespaces may have trees there.
-	_ = os.Remove(filepath.Dir(d.tree.Paths.Dir))
-	_ = os.Remove(filepath.Dir(filepath.Dir(d.tree.Paths.Dir)))
+	_ = os.Remove(filepath.Dir(d.Paths.Dir))
+	_ = os.Remove(filepath.Dir(filepath.Dir(d.Paths.Dir)))
 	return nil
 }
 
 // everyDevice returns all that may have something of ours: what the maps and pins name, and, in case a crash came between a
 // filter and its entry, every device that exists.
-func (d *Datapath) everyDevice() (map[int]bool, error) {
+func (d Collector) everyDevice() (map[int]bool, error) {
 	set := make(map[int]bool)
-	pods, uplinks, err := d.tree.AttachedDevices()
-	if err != nil && !errors.Is(err, ErrNotLoaded) {
+	pods, uplinks, err := d.AttachedDevices()
+	if err != nil && !errors.Is(err, pintree.ErrNotLoaded) {
 		return nil, err
 	}
 	for _, part := range []map[int]bool{pods, uplinks} {
@@ -59,7 +59,7 @@ func (d *Datapath) everyDevice() (map[int]bool, error) {
 			set[index] = true
 		}
 	}
-	for _, dir := range []string{d.tree.Paths.Links(), d.tree.Paths.Clsact()} {
+	for _, dir := range []string{d.Paths.Links(), d.Paths.Clsact()} {
 		entries, err := pintree.Names(dir)
 		if err != nil {
 			return nil, err
