@@ -65,6 +65,8 @@ var rooms = []room{
 		"beside endpoints: it reads their map and calls nothing of theirs"},
 	{"loader/internal/gc", []string{"loader/internal/attach", "loader/internal/endpoints", "loader/internal/hook", "loader/internal/hostports", "loader/internal/node", "loader/internal/pintree", "loader/internal/podns", "loader/internal/policies", "loader/internal/programs", "loader/internal/ratelimit", "pkg/log", "pkg/rtnl"},
 		"asks each room to remove what is its own"},
+	{"loader/internal/load", []string{"loader/internal/attach", "loader/internal/gc", "loader/internal/hook", "loader/internal/pintree", "loader/internal/podns", "loader/internal/programs", "loader/internal/ratelimit", "pkg/log", "pkg/maps/endpoint"},
+		"has the order of the steps of a load"},
 	{"loader", []string{"loader/loadapi", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/maps/", "pkg/bpfgen", "pkg/rtnl", "pkg/netns", "pkg/log", "pkg/mountinfo", "pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version"},
 		"the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

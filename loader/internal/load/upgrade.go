@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package load
 
 import (
 	"context"
@@ -8,20 +8,21 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// replaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
+// ReplaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
 // new program, never none: links are updated and filters replaced in place. A device that went away meanwhile is no error. Nor is
 // what somebody else has put in our place on a pod's device: that is the pod's loss, and must not keep the node from an upgrade.
-func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
-	pods, uplinks, err := d.tree.AttachedDevices()
+func (d Load) ReplaceAttached(ctx context.Context, dir string) error {
+	pods, uplinks, err := d.AttachedDevices()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(d.tree, dir)
+	a := attach.NewAttacher(d.Tree, dir)
 	defer a.Close()
 	replace := func(indexes map[int]bool, hooks []hook.Hook, pod bool) error {
 		for index := range indexes {
@@ -29,12 +30,12 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 				return err
 			}
 			err := a.Attach(index, hooks, pod)
-			if errors.Is(err, ErrNoDevice) {
-				d.tree.Log.Info("device has gone", log.Int("ifindex", index))
+			if errors.Is(err, pintree.ErrNoDevice) {
+				d.Log.Info("device has gone", log.Int("ifindex", index))
 				continue
 			}
-			if pod && errors.Is(err, ErrConflict) {
-				d.tree.Log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
+			if pod && errors.Is(err, pintree.ErrConflict) {
+				d.Log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
 				continue
 			}
 			if err != nil {
@@ -51,10 +52,10 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	if err := errors.Join(podns.New(d.tree).Replace(ctx, a), ratelimit.New(d.tree).Replace(a), attach.New(d.tree).ReplaceXDP(a)); err != nil {
+	if err := errors.Join(podns.New(d.Tree).Replace(ctx, a), ratelimit.New(d.Tree).Replace(a), attach.New(d.Tree).ReplaceXDP(a)); err != nil {
 		return err
 	}
-	return attach.New(d.tree).ReplaceSockets(dir)
+	return attach.New(d.Tree).ReplaceSockets(dir)
 }
 
 // only returns the uplinks without Ethernet header (bare), or the others.

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-cni/sluice/loader/internal/gc"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
+)
+
+// Run brings this build of the programs into force: for the first time, or in place of another build. The writers' lock is
+// held. Every step can be repeated; the last one that counts is the rename that commits (docs/design/loader/loading.md).
+func (d Load) Run(ctx context.Context, k programs.Constants) error {
+	report, err := programs.New(d.Tree).Decide(ctx, k)
+	if err != nil {
+		return err
+	}
+	if err := d.Paths.Make(); err != nil {
+		return err
+	}
+	if err := programs.New(d.Tree).DropOldConntrack(); err != nil {
+		return err
+	}
+	id := k.Build()
+	fresh := d.Paths.FreshDir(id)
+	if err := programs.New(d.Tree).LoadFresh(ctx, k, report, fresh); err != nil {
+		return err
+	}
+	if err := d.fillAtLoad(k.NoMasq); err != nil {
+		return err
+	}
+	if err := d.ReplaceAttached(ctx, fresh); err != nil {
+		return err
+	}
+	if err := programs.New(d.Tree).NoteDecision(k, report); err != nil {
+		return err
+	}
+	if err := pintree.Commit(fresh, d.Paths.BuildDir(id)); err != nil {
+		return err
+	}
+	// A bpffs outlives network namespaces. With each that ends without Unload, as those of "ip netns" do, stay its maps, and
+	// its links to the root cgroup, which takes 64.
+	if err := gc.New(d.Tree).CollectNamespaces(ctx); err != nil {
+		d.Log.Warn("pins of network namespaces that are gone", log.Error(err))
+	}
+	d.Log.Info("datapath loaded", log.String("build", id), log.String("pins", d.Paths.Dir), log.String("reason", report.Reason()))
+	return programs.New(d.Tree).DropOtherBuilds(id)
+}
+
+// fillAtLoad writes what comes from the configuration and so changes only with it.
+func (d Load) fillAtLoad(noMasq []netip.Prefix) error {
+	m, err := d.Pinned(pintree.MapNoMasqCIDRs)
+	if err != nil {
+		return err
+	}
+	if err := endpoint.NewNoMasq(m).Replace(noMasq); err != nil {
+		return fmt.Errorf("write nonMasqueradeCIDRs: %w", err)
+	}
+	if err := pintree.RemoveIfThere(d.Paths.Reserved); err != nil { // the map may be new: what it holds is not known
+		return err
+	}
+	ports, err := d.HostPortMap()
+	if err != nil {
+		return err
+	}
+	return errors.Join(pintree.RemoveStaleList(d.Paths.Waiting, ports.Len), pintree.RemoveIfThere(d.Paths.Displaced))
+}
