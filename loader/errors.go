@@ -3,8 +3,11 @@
 package loader
 
 import (
+	"github.com/sluice-cni/sluice/loader/internal/denylist"
+	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/status"
 )
 
 // Callers tell errors apart by these.
@@ -29,4 +32,10 @@ var (
 	ErrConflict = pintree.ErrConflict
 	// ErrNoDevice says that a device does not exist (any more).
 	ErrNoDevice = pintree.ErrNoDevice
+	// ErrNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
+	ErrNoHostEnd = endpoints.ErrNoHostEnd
+	// ErrNotDenied says that a network is not in the denylist.
+	ErrNotDenied = denylist.ErrNotDenied
+	// ErrBusy says that another process reads the events.
+	ErrBusy = status.ErrBusy
 )

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/pkg/maps/podns"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
@@ -115,7 +114,7 @@ func TestPrivilegedPoliciesGC(t *testing.T) {
 	e.wantPolicies(d, 3)
 	raw, err := d.tree.Pinned(pintree.MapDevicePolicy)
 	e.ok(err)
-	stray := podnsmap.Key(podns.Last)
+	stray := podnsmap.Key(podnsmap.Last)
 	dev, _, err := policymap.NewDevices(raw).Get(uint32(a.HostIfindex))
 	e.ok(err)
 	e.ok(policymap.NewDevices(raw).Put(stray, &dev))

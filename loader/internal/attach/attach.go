@@ -280,7 +280,7 @@ func (a *Attacher) detachClsact(index int, hooks []hook.Hook) error {
 // Attached is what hangs at one place.
 type Attached struct {
 	How string // empty: nothing of ours
-	Id  uint32 // of the program
+	ID  uint32 // of the program
 }
 
 // At looks at one place on a device.
@@ -297,7 +297,7 @@ func (a *Attacher) At(index int, h hook.Hook) (Attached, error) {
 			return Attached{}, err
 		}
 		if info.IsTCX() && int(info.Ifindex) == index {
-			return Attached{How: hook.HowTCX, Id: info.Program}, nil
+			return Attached{How: hook.HowTCX, ID: info.Program}, nil
 		}
 	}
 	c, err := a.Conn()
@@ -308,7 +308,7 @@ func (a *Attacher) At(index int, h hook.Hook) (Attached, error) {
 	if err != nil || !found || !f.Is(h) {
 		return Attached{}, err
 	}
-	return Attached{How: hook.HowClsact, Id: f.id}, nil
+	return Attached{How: hook.HowClsact, ID: f.id}, nil
 }
 
 // Healthy reports whether every hook has a program of ours.

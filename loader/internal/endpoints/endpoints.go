@@ -201,17 +201,23 @@ func (d Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return node.New(d.Tree).SyncLocked(ctx, a)
 		}
 	}
+	return d.enableOnHost(ctx, a, eps, ep, f, &back)
+}
+
+// enableOnHost turns on f on the host veth of ep.
+func (d Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pintree.EndpointMaps, ep Endpoint, f Feature, back *rollback.Stack) error {
 	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
 		if err := node.New(d.Tree).MarkPodSide(ep.RouteIfindex); err != nil {
 			return err
 		}
 	}
-	if err := count(eps, ep, &back); err != nil {
+	if err := count(eps, ep, back); err != nil {
 		return err
 	}
 	var id uint16
 	if f&FeatureAdmit != 0 {
-		if id, err = policies.New(d.Tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, &back); err != nil {
+		var err error
+		if id, err = policies.New(d.Tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, back); err != nil {
 			return err
 		}
 	}
@@ -219,7 +225,7 @@ func (d Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	if err != nil {
 		return err
 	}
-	fresh, err := d.putAddrs(eps, ep, f, gw, id, &back)
+	fresh, err := d.putAddrs(eps, ep, f, gw, id, back)
 	if err != nil {
 		return err
 	}

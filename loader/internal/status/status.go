@@ -110,7 +110,7 @@ func (d View) programStatus(s *Status, h *rtnl.Handle) error {
 				return err
 			}
 			dev.Programs = append(dev.Programs, attach.ProgramStatus{
-				Name: hk.Program, Hook: hk.Direction(), How: at.How, ID: at.Id, OK: at.Id != 0 && at.Id == ids[hk.Program],
+				Name: hk.Program, Hook: hk.Direction(), How: at.How, ID: at.ID, OK: at.ID != 0 && at.ID == ids[hk.Program],
 			})
 		}
 		s.Devices = append(s.Devices, dev)

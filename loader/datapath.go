@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"context"
+	"iter"
+	"net"
+	"net/netip"
+
+	"github.com/sluice-cni/sluice/loader/internal/denylist"
+	"github.com/sluice-cni/sluice/loader/internal/endpoints"
+	"github.com/sluice-cni/sluice/loader/internal/flows"
+	"github.com/sluice-cni/sluice/loader/internal/gc"
+	"github.com/sluice-cni/sluice/loader/internal/hostports"
+	"github.com/sluice-cni/sluice/loader/internal/node"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/policies"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
+	"github.com/sluice-cni/sluice/loader/internal/status"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+)
+
+// HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
+// no is asked again, since modules get loaded.
+func (d *Datapath) HasFQ() (bool, string) {
+	return programs.New(d.tree).HasFQ()
+}
+
+// CheckEndpoint compares what Enable(ep, f) has made with what is there: the entries of ep, the programs on its device, and
+// what every endpoint needs of the node. It changes nothing. The error wraps ErrDiffers, or ErrNotLoaded where pins are gone.
+func (d *Datapath) CheckEndpoint(ctx context.Context, ep Endpoint, f Feature) error {
+	return endpoints.New(d.tree).CheckEndpoint(ctx, ep, f)
+}
+
+// Enable turns on a feature for ep and attaches the programs to its device. Features of the same owner add up; calling it
+// again changes nothing. An address of another attachment is an *AddrHeldError while that one's device exists, and is taken over
+// after that. It also brings uplinks and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a
+// map has no room.
+func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
+	return endpoints.New(d.tree).Enable(ctx, ep, f)
+}
+
+// Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
+func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
+	return endpoints.New(d.tree).Disable(ctx, owner, f)
+}
+
+// SetMAC tells the datapath that the pod's device has another hardware address. An owner without endpoint is success.
+func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	return endpoints.New(d.tree).SetMAC(ctx, owner, mac)
+}
+
+// CheckFree returns an *AddrHeldError if another attachment holds one of addrs. A caller asks before its first effect. Enable asks again
+// under the writers' lock: of two at the same time, one gets the address.
+func (d *Datapath) CheckFree(ctx context.Context, owner uint64, addrs []netip.Prefix) error {
+	return endpoints.New(d.tree).CheckFree(ctx, owner, addrs)
+}
+
+// SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
+// owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
+// node), for what owner holds. Otherwise the cost is O(before and ports).
+//
+// A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
+// when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
+// ErrTooManyHostPorts for more ports than one attachment may have.
+func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
+	return hostports.New(d.tree).SetHostPorts(ctx, owner, before, ports)
+}
+
+// RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
+// reads the whole map. What another owner has taken over stays. Missing is success.
+func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return hostports.New(d.tree).RemoveHostPorts(ctx, owner, keys)
+}
+
+// CheckHostPorts reports whether owner still holds each of ports as it was set. The error wraps ErrDiffers.
+func (d *Datapath) CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping) error {
+	return hostports.New(d.tree).CheckHostPorts(ctx, owner, ports)
+}
+
+// HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
+// devices in their conditions.
+func (d *Datapath) HostPorts(ctx context.Context) ([]hostport.Entry, error) {
+	return hostports.New(d.tree).HostPorts(ctx)
+}
+
+// HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
+func (d *Datapath) HostPortLimit() int {
+	return hostports.New(d.tree).HostPortLimit()
+}
+
+// ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
+// goes back by ReleaseHostPorts. ErrFull: the map has no room. No other owner has the key then, and some keys may not be claimed.
+func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return hostports.New(d.tree).ClaimHostPorts(ctx, owner, keys)
+}
+
+// ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.
+// Missing is success.
+func (d *Datapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return hostports.New(d.tree).ReleaseHostPorts(ctx, owner, keys)
+}
+
+// Policies returns the policies in force, by id.
+func (d *Datapath) Policies(ctx context.Context) ([]PolicyStatus, error) {
+	return policies.New(d.tree).Policies(ctx)
+}
+
+// RateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
+// wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
+func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
+	return ratelimit.New(d.tree).SetRateLimit(ctx, s)
+}
+
+// RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
+func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64) error {
+	return ratelimit.New(d.tree).RemoveRateLimit(ctx, owner)
+}
+
+// CheckShape compares what RateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
+func (d *Datapath) CheckShape(ctx context.Context, s RateLimit) error {
+	return ratelimit.New(d.tree).CheckShape(ctx, s)
+}
+
+// RateLimits returns every limit, in no order.
+func (d *Datapath) RateLimits(ctx context.Context) ([]RateLimitStatus, error) {
+	return ratelimit.New(d.tree).RateLimits(ctx)
+}
+
+// DenyAdd adds networks to the denylist, and attaches its program to the uplinks if the list was empty. One that is there is no
+// error. An uplink with another owner's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
+// others.
+func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
+	return denylist.New(d.tree).Add(ctx, networks, node.New(d.tree).SyncLocked)
+}
+
+// DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
+// an error that wraps ErrNotDenied; the others go.
+func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
+	return denylist.New(d.tree).Delete(ctx, networks, node.New(d.tree).SyncLocked)
+}
+
+// Deny returns the deny list and how it is in force on each uplink.
+func (d *Datapath) Deny(ctx context.Context) (*DenyStatus, error) {
+	return denylist.New(d.tree).Deny(ctx)
+}
+
+// Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
+// read, not written.
+func (d *Datapath) Sync(ctx context.Context) error {
+	return node.New(d.tree).Sync(ctx)
+}
+
+// Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
+// when it moves during the walk. An error ends the sequence.
+func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
+	return flows.New(d.tree).Flows(ctx, f)
+}
+
+// RelearnFlows makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
+// translations stay. It returns how many there were.
+func (d *Datapath) RelearnFlows(ctx context.Context, match func(Flow) bool) (int, error) {
+	return flows.New(d.tree).RelearnFlows(ctx, match)
+}
+
+// FlushFlows removes the connections that match, and their translations. What they go on sending opens a connection where that
+// is allowed, perhaps by another port; TCP ends where it is not. It returns how many there were.
+func (d *Datapath) FlushFlows(ctx context.Context, match func(Flow) bool) (int, error) {
+	return flows.New(d.tree).FlushFlows(ctx, match)
+}
+
+// Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while somebody
+// reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
+// datapath was unloaded meanwhile.
+func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
+	return status.New(d.tree).Events(ctx)
+}
+
+// Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
+// gone; Status has the sums, which nothing takes away.
+func (d *Datapath) Drops(ctx context.Context) ([]Drop, error) {
+	return status.New(d.tree).Drops(ctx)
+}
+
+// DropSums returns the packets dropped by reason since the maps were made.
+func (d *Datapath) DropSums(ctx context.Context) (map[drops.Reason]uint64, error) {
+	return status.New(d.tree).DropSums(ctx)
+}
+
+// Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
+func (d *Datapath) Endpoints(ctx context.Context) ([]EndpointStatus, error) {
+	return status.New(d.tree).Endpoints(ctx)
+}
+
+// Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
+func (d *Datapath) Status(ctx context.Context) (*Status, error) {
+	return status.New(d.tree).Status(ctx)
+}
+
+// GC removes what is ours and belongs to no owner that keep accepts: endpoints, published ports, counters, programs and
+// links whose device has gone. keep is called under the writers' lock, once per owner: an ADD writes its attachment record
+// before it calls Enable, so a keep that reads the records when it is called never takes away what is being made. It goes on
+// after errors.
+func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
+	return gc.New(d.tree).GC(ctx, keep)
+}
+
+// Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
+// lose what it did for them. The handle is of no more use than for Close.
+func (d *Datapath) Unload(ctx context.Context) error {
+	return gc.New(d.tree).Unload(ctx)
+}
+
+// InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
+func InPrivateMountNS() bool {
+	return pintree.InPrivateMountNS()
+}
+
+// SizeKey is the key of mapSizes in the node configuration that the size of a map comes from; empty: it is fixed.
+func SizeKey(name string) string {
+	return pintree.SizeKey(name)
+}
+
+// Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host end, the device its
+// packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
+// main plugin that is not ours. The error wraps ErrNoDevice where the device has no end in this namespace.
+func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
+	return endpoints.Resolve(ctx, netnsPath, ifname)
+}
+
+// ResolvePodns is Resolve for features that also work inside the pod's namespace: a device without a host end (macvlan, ipvlan,
+// vlan, a device of the host) is returned with HostIfindex 0 instead of ErrNoDevice.
+func ResolvePodns(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
+	return endpoints.ResolvePodns(ctx, netnsPath, ifname)
+}
+
+// Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
+// devices that do not exist. It changes nothing and needs no datapath.
+func Hooks(indices []int) ([]HookPrograms, error) {
+	return status.Hooks(indices)
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"github.com/sluice-cni/sluice/loader/internal/attach"
+	"github.com/sluice-cni/sluice/loader/internal/denylist"
+	"github.com/sluice-cni/sluice/loader/internal/endpoints"
+	"github.com/sluice-cni/sluice/loader/internal/flows"
+	"github.com/sluice-cni/sluice/loader/internal/node"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/podns"
+	"github.com/sluice-cni/sluice/loader/internal/policies"
+	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
+	"github.com/sluice-cni/sluice/loader/internal/status"
+)
+
+// PinVersion is the version of the pin tree, part of the path of every pin.
+const PinVersion = pintree.PinVersion
+
+// DefaultRunDir is where decisions and locks are kept.
+const DefaultRunDir = pintree.DefaultRunDir
+
+// Answer is what a probe found.
+type Answer = programs.Answer
+
+// The three answers. AnswerUnclear means that the probe could not be carried out; it never decides against eBPF.
+const (
+	AnswerYes     = programs.AnswerYes
+	AnswerNo      = programs.AnswerNo
+	AnswerUnclear = programs.AnswerUnclear
+)
+
+// Probe is one question to the kernel.
+type Probe = programs.Probe
+
+// AttachModes say by what programs hang on devices: "tcx" or "clsact".
+type AttachModes = programs.AttachModes
+
+// ConfigStatus is the configuration in force.
+type ConfigStatus = programs.ConfigStatus
+
+// Endpoint is one pod device as the datapath knows it.
+type Endpoint = endpoints.Endpoint
+
+// Feature is a service that an endpoint gets. Several plugins turn on one each.
+type Feature = endpoints.Feature
+
+// The features.
+const (
+	FeatureMasquerade = endpoints.FeatureMasquerade // connections the pod opens leave with the node's address
+	FeatureAdmit      = endpoints.FeatureAdmit      // its packets carry the admit mark
+	FeaturePublish    = endpoints.FeaturePublish    // it has published ports
+	FeatureQueueRx    = endpoints.FeatureQueueRx    // a qdisc of the host veth limits what it gets
+	FeatureQueueTx    = endpoints.FeatureQueueTx    // an intermediate device limits what it sends
+)
+
+// AddrHeldError says that another attachment, whose pod lives, holds an address.
+type AddrHeldError = endpoints.AddrHeldError
+
+// PolicyStatus is a policy with what it decided and who is under it.
+type PolicyStatus = policies.PolicyStatus
+
+// RuleStatus is one entry of a policy; the last of a direction is its default.
+type RuleStatus = policies.RuleStatus
+
+// PodnsDevice is a pod's device as it is inside the pod's network namespace.
+type PodnsDevice = podns.Device
+
+// RateLimit is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
+// are in bytes, of frames. At most one of Shaped and Unshaped is set.
+type RateLimit = ratelimit.RateLimit
+
+// RateLimitStatus is a limit with its counters since it was made.
+type RateLimitStatus = ratelimit.RateLimitStatus
+
+// DenyStatus is the deny list and where it is in force.
+type DenyStatus = denylist.DenyStatus
+
+// DenyEntry is a network that nothing may come from.
+type DenyEntry = denylist.DenyEntry
+
+// DenyDevice is an uplink.
+type DenyDevice = denylist.DenyDevice
+
+// SkippedDevice is a device that would be an uplink but is not handled.
+type SkippedDevice = node.SkippedDevice
+
+// Unseen is something of the node that has changed since the maps were last brought up to date: the next Sync takes it in.
+type Unseen = node.Unseen
+
+// HostAddress is an address that stands for the node.
+type HostAddress = node.HostAddress
+
+// Flow is one connection through the datapath.
+type Flow = flows.Flow
+
+// FlowFilter narrows Flows. Zero fields match everything.
+type FlowFilter = flows.FlowFilter
+
+// DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped that have
+// no record: the buffer, or the limit on them, had no room, or the reader was away for longer than programs write for it.
+type DropEvent = status.DropEvent
+
+// Drop is a counter: packets dropped for a reason at a place, since the maps were made or the device came.
+type Drop = status.Drop
+
+// HookedProgram is a program on a device, whosever.
+type HookedProgram = status.HookedProgram
+
+// HookPrograms is everything that runs at one hook of a device, in the order in which it runs: tcx programs, then clsact filters.
+type HookPrograms = status.HookPrograms
+
+// Status is one screen of the datapath.
+type Status = status.Status
+
+// DeviceStatus is a device with programs of ours.
+type DeviceStatus = status.DeviceStatus
+
+// MapStatus is a map and its fill.
+type MapStatus = status.MapStatus
+
+// DropCount is the number of packets dropped for one reason.
+type DropCount = status.DropCount
+
+// EndpointStatus is one pod device with its counters.
+type EndpointStatus = status.EndpointStatus
+
+// EndpointCounter are the counters of a pod device since it was enabled, summed over CPUs.
+type EndpointCounter = status.EndpointCounter
+
+// LocalStatus says whether and how the node's own processes reach published ports.
+type LocalStatus = attach.LocalStatus
+
+// ProgramStatus is one attached program.
+type ProgramStatus = attach.ProgramStatus
