@@ -106,7 +106,7 @@ func TestPrivilegedUpgradeStrangerInPod(t *testing.T) {
 	}
 }
 
-// Counters that were made before a map was full go with the rest: nobody would find them but GC.
+// Counters that were made before a map was full go with the rest: only GC would find them.
 func TestPrivilegedEnableMapFullCounters(t *testing.T) {
 	e := newEnv(t)
 	e.o.Config.MapSizes.Endpoints = 1
@@ -208,7 +208,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 	}
 }
 
-// What somebody else put in our place on one pod's device is that pod's loss: neither does it keep the node from an upgrade, nor
+// What another program put in our place on one pod's device is that pod's loss: neither does it keep the node from an upgrade, nor
 // does the upgrade take from the device what it has of us.
 func TestPrivilegedUpgradeStrangerOnHostEnd(t *testing.T) {
 	e := newEnv(t)

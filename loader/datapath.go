@@ -109,7 +109,7 @@ func (d *Datapath) Policies(ctx context.Context) ([]PolicyStatus, error) {
 	return policies.New(d.tree).Policies(ctx)
 }
 
-// RateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
+// SetRateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
 // wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
 func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	return ratelimit.New(d.tree).SetRateLimit(ctx, s)
@@ -143,7 +143,7 @@ func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) erro
 	return denylist.New(d.tree).Delete(ctx, networks, node.New(d.tree).SyncLocked)
 }
 
-// Deny returns the deny list and how it is in force on each uplink.
+// Deny returns the denylist and how it is in force on each uplink.
 func (d *Datapath) Deny(ctx context.Context) (*DenyStatus, error) {
 	return denylist.New(d.tree).Deny(ctx)
 }
@@ -172,9 +172,9 @@ func (d *Datapath) FlushFlows(ctx context.Context, match func(Flow) bool) (int, 
 	return flows.New(d.tree).FlushFlows(ctx, match)
 }
 
-// Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while somebody
+// Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while a process
 // reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
-// datapath was unloaded meanwhile.
+// datapath was unloaded in between.
 func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
 	return status.New(d.tree).Events(ctx)
 }
@@ -224,7 +224,7 @@ func SizeKey(name string) string {
 	return pintree.SizeKey(name)
 }
 
-// Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host end, the device its
+// Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host veth, the device its
 // packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
 // main plugin that is not ours. The error wraps ErrNoDevice where the device has no end in this namespace.
 func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {

@@ -178,7 +178,7 @@ func TestPrivilegedDenyDeviceGone(t *testing.T) {
 	}
 }
 
-// Somebody else's XDP program is never displaced, and that is said.
+// The XDP program of another owner is never displaced, and that is said.
 func TestPrivilegedDenyForeign(t *testing.T) {
 	e := newEnv(t)
 	in := e.wire()

@@ -166,7 +166,7 @@ func TestPrivilegedDisableWithoutDevice(t *testing.T) {
 	}
 }
 
-// foreignFilter puts a filter of somebody else on the ingress of dev, through another tool. The bpffs is mounted already.
+// foreignFilter puts a filter of another owner on the ingress of dev, through another tool. The bpffs is mounted already.
 func (e *env) foreignFilter(dev, priority, handle string) {
 	e.t.Helper()
 	p, err := nextProgram()
@@ -213,7 +213,7 @@ func TestPrivilegedForeignProgramsStay(t *testing.T) {
 	}
 }
 
-// A filter of somebody else at our priority is neither replaced nor removed.
+// A filter of another owner at our priority is neither replaced nor removed.
 func TestPrivilegedFilterPlaceTaken(t *testing.T) {
 	e := newEnv(t)
 	setAttach(&e.o, "clsact")
@@ -347,7 +347,7 @@ func TestPrivilegedUnloadLeavesNothing(t *testing.T) {
 	}
 }
 
-// CHECK finds what somebody took away, the next Open brings it back, and DEL works in between.
+// CHECK finds what another process took away, the next Open brings it back, and DEL works in between.
 func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -403,7 +403,7 @@ func TestPrivilegedPinDirectoriesRemovedByHand(t *testing.T) {
 	e.ok(err)
 	ports := []hostport.Mapping{port(8080, "10.1.0.2", 80)}
 	e.ok(d.SetHostPorts(e.ctx, 1, nil, ports))
-	for _, dir := range []string{d.tree.Paths.Links(), d.tree.Paths.Clsact(), d.tree.Paths.RoutedDevs(), d.tree.Paths.Podns(), d.tree.Paths.Edt()} {
+	for _, dir := range []string{d.tree.Paths.Links(), d.tree.Paths.Clsact(), d.tree.Paths.RoutedDevs(), d.tree.Paths.Podns(), d.tree.Paths.EDT()} {
 		e.ok(os.RemoveAll(dir))
 	}
 	ep := e.pod("pod1", "10.1.0.2/16")

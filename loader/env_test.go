@@ -211,7 +211,7 @@ func (e *env) uplink() int {
 	return index
 }
 
-// pod makes the host end of a pod's device and describes it.
+// pod makes the host veth of a pod and describes it.
 func (e *env) pod(name, addr4 string) Endpoint {
 	e.t.Helper()
 	index, _ := e.veth(name)
@@ -252,7 +252,7 @@ func milliseconds(f func()) float64 {
 	return float64(time.Since(start).Microseconds()) / 1000
 }
 
-// nextProgram is somebody else's: the smallest that lets the next one decide.
+// nextProgram is another owner's: the smallest that lets the next one decide.
 func nextProgram() (*ebpf.Program, error) {
 	return ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "sl_probe", Type: ebpf.SchedCLS, License: "GPL",

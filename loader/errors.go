@@ -28,7 +28,7 @@ var (
 	ErrForeign = pintree.ErrForeign
 	// ErrDiffers says that the kernel's state is not what was asked to be there (CheckEndpoint, CheckHostPorts).
 	ErrDiffers = pintree.ErrDiffers
-	// ErrConflict says that a place on a device that must be ours is taken by somebody else.
+	// ErrConflict says that a place on a device that must be ours is taken by another program.
 	ErrConflict = pintree.ErrConflict
 	// ErrNoDevice says that a device does not exist (any more).
 	ErrNoDevice = pintree.ErrNoDevice

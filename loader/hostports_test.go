@@ -79,7 +79,7 @@ func TestPrivilegedHostPortsLastWins(t *testing.T) {
 }
 
 // A port that another owner has taken over comes back when that one gives it up, with its sources, unless its own owner has gone
-// meanwhile or has got it back by itself.
+// in between or has got it back by itself.
 func TestPrivilegedHostPortsComesBack(t *testing.T) {
 	for name, give := range map[string]func(e *env, d *Datapath, owner uint64) error{
 		"DEL": func(e *env, d *Datapath, o uint64) error {

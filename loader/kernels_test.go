@@ -45,7 +45,7 @@ func predicted() kernelRow {
 
 // The loader asks the kernel and not its version, so on the kernels of the matrix, whose answers are known, the answers, the
 // backend and the way every program is attached must be the known ones. Elsewhere an answer may be another: a vendor's kernel
-// has taken a feature over, or was built without one. What follows from the answers must hold all the same.
+// has taken a feature over, or was built without one. What follows from the answers must hold too.
 func TestPrivilegedProbesMatchTable(t *testing.T) {
 	e := newEnv(t)
 	up := e.uplink()

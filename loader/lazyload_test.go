@@ -137,7 +137,7 @@ func constantIn(t *testing.T, dir string, h hook.Hook, read readObject, name str
 	return nil
 }
 
-// A load that was killed between two programs of a group, or whose pin somebody removed, is completed by the next device.
+// A load that was killed between two programs of a group, or whose pin an operator removed, is completed by the next device.
 func TestPrivilegedOnDemandHalf(t *testing.T) {
 	e := newEnv(t)
 	e.uplink()

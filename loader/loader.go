@@ -85,7 +85,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if err := programs.New(d.tree).MigrateLocked(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	if d.tree.Paths.Loaded(cfg.Build()) { // somebody else loaded it while we waited
+	if d.tree.Paths.Loaded(cfg.Build()) { // another process loaded it while we waited
 		return d, nil
 	}
 	if err := load.New(d.tree).Run(ctx, cfg); err != nil {
@@ -164,7 +164,7 @@ func Decision(_ context.Context, o Options) (*Status, error) {
 }
 
 // Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
-// writes nothing down and mounts nothing, so it may be called on a node that nobody has loaded anything on.
+// writes nothing down and mounts nothing, so it may be called on a node that has nothing loaded.
 func Survey(ctx context.Context, o Options) (report []Probe, cgroup string, err error) {
 	d, err := newDatapath(o)
 	if err != nil {

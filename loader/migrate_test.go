@@ -86,7 +86,7 @@ func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
 		return device + "_" + nameBefore(programs.OldHooks, at)
 	})
 	e.moveAll(d.tree.Paths.Clsact(), filepath.Join(old, "clsact"), same)
-	e.moveAll(d.tree.Paths.Edt(), filepath.Join(old, "edt"), same)
+	e.moveAll(d.tree.Paths.EDT(), filepath.Join(old, "edt"), same)
 	e.moveAll(d.tree.Paths.RoutedDevs(), filepath.Join(old, "podside"), same)
 	e.moveAll(d.tree.Paths.Podns(), filepath.Join(old, "own"), same)
 	e.moveAll(d.tree.Paths.BuildDir(id), filepath.Join(old, "progs", pintree.BuildPrefix+"0123456789abcdef"), func(name string) string {

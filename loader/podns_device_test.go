@@ -61,7 +61,7 @@ func TestPrivilegedPodnsDevice(t *testing.T) {
 	if strings.Count(text, " name sl_ns_egress") != 1 || strings.Count(text, " name sl_ns_ingress") != 1 {
 		t.Errorf("filters:\n%s", text)
 	}
-	pingFails(in, "192.0.2.99") // nobody answers: what counts is that the question was seen
+	pingFails(in, "192.0.2.99") // no host answers: what counts is that the question was seen
 	eps, err := d.Endpoints(e.ctx)
 	e.ok(err)
 	if len(eps) != 1 || eps[0].Stats.TxPackets == 0 || eps[0].Netns != ep.Podns.Netns || eps[0].Number == 0 {

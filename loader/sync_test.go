@@ -68,7 +68,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	e.ip("addr", "add", "203.0.113.7/32", "dev", "lo") // an anycast address: the node's
 	e.veth("routed")                                   // no address, but a network behind it
 	e.ip("route", "add", "198.51.100.0/24", "dev", "routed")
-	e.veth("cali1") // the host end of somebody else's pod
+	e.veth("cali1") // the host veth of a third party's pod
 	e.ip("route", "add", "10.9.0.5/32", "dev", "cali1")
 	e.ip("tuntap", "add", "tun0", "mode", "tun") // no Ethernet header
 	e.ip("addr", "add", "10.8.0.1/24", "dev", "tun0")
@@ -134,7 +134,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	e.ip("link", "add", "br0", "type", "bridge")
 	e.ip("addr", "add", "10.1.0.1/32", "dev", "br0")
 
-	// Somebody who took our programs off gets them back.
+	// Programs that another process took off come back.
 	if uplinkWay() == hook.HowTCX {
 		e.ok(os.Remove(d.tree.Paths.LinkPin(up, hook.FromUplink())))
 	} else {

@@ -75,7 +75,7 @@ type RateLimit = ratelimit.RateLimit
 // RateLimitStatus is a limit with its counters since it was made.
 type RateLimitStatus = ratelimit.RateLimitStatus
 
-// DenyStatus is the deny list and where it is in force.
+// DenyStatus is the denylist and where it is in force.
 type DenyStatus = denylist.DenyStatus
 
 // DenyEntry is a network that nothing may come from.

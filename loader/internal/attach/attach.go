@@ -32,6 +32,7 @@ func NewAttacher(t *pintree.Tree, dir string) *Attacher {
 	return &Attacher{d: Links{t}, dir: dir, programs: make(map[string]*bpfsys.Program, 4)}
 }
 
+// Close closes the programs and the socket.
 func (a *Attacher) Close() {
 	for _, p := range a.programs {
 		_ = p.Close()
@@ -59,6 +60,7 @@ func (a *Attacher) program(h hook.Hook) (*bpfsys.Program, error) {
 	return p, err
 }
 
+// Conn is the attacher's connection into the calling thread's namespace.
 func (a *Attacher) Conn() (*Conn, error) {
 	if a.tc == nil {
 		c, err := openTC()
@@ -90,7 +92,7 @@ func (a *Attacher) Gone(index int) bool {
 
 // order returns the ways to attach to try, the preferred first. On pod devices that is clsact: a tcx attachment makes the
 // kernel wait for an RCU grace period, at every attachment and again when the device goes (kernel/bpf/tcx.c, tcx_entry_sync),
-// 7-20 ms each; a filter costs 0.1 ms, and the host end of a pod's device is ours alone. Uplinks are attached once and shared
+// 7-20 ms each; a filter costs 0.1 ms, and the host veth of a pod is ours alone. Uplinks are attached once and shared
 // with others, which is what tcx links are good at.
 func (a *Attacher) order(pod bool) []string {
 	switch a.d.Config.Attach {
@@ -259,7 +261,7 @@ func (a *Attacher) Detach(index int, hooks []hook.Hook) error {
 	return errors.Join(errs...)
 }
 
-// detachClsact removes our filters, and the qdisc too if we made it and nobody else uses it.
+// detachClsact removes our filters, and the qdisc too if we made it and no other program uses it.
 func (a *Attacher) detachClsact(index int, hooks []hook.Hook) error {
 	c, err := a.Conn()
 	if err != nil {
@@ -322,6 +324,7 @@ func (a *Attacher) Healthy(index int, hooks []hook.Hook) (bool, error) {
 	return true, nil
 }
 
+// CheckHooks returns an ErrDiffers for each of hooks that has no program of ours. name is the device's, for messages.
 func CheckHooks(a *Attacher, index int, name string, hooks []hook.Hook) error {
 	var errs []error
 	for _, h := range hooks {

@@ -115,6 +115,7 @@ func sockLinkAt(pin string) (sockLink, error) {
 	return sockLink{cgroup: info.Cgroup, program: info.Program}, nil
 }
 
+// DetachSockets removes the programs from the cgroup root. Missing is success.
 func (d Links) DetachSockets() error {
 	var errs []error
 	for _, h := range hook.Sockets() {

@@ -32,6 +32,7 @@ func OpenIn(ns *netns.NS) (*Conn, error) {
 	return &Conn{h}, nil
 }
 
+// Close closes the socket.
 func (c *Conn) Close() { c.h.Close() }
 
 // AddClsact makes the qdisc that carries filters; false when there is one already, clsact or ingress.
@@ -48,7 +49,7 @@ func (c *Conn) AddClsact(index int) (bool, error) {
 	return false, err
 }
 
-// noEgress is the error of a device that somebody has given a qdisc with one side.
+// noEgress is the error of a device that another process has given a qdisc with one side.
 func (c *Conn) noEgress(index int) error {
 	name := strconv.Itoa(index)
 	if l, err := c.h.LinkByIndex(index); err == nil {
@@ -70,7 +71,7 @@ func (c *Conn) putFilter(index int, h hook.Hook, prog *bpfsys.Program, class uin
 
 // Filter is what is at our priority and protocol on a hook.
 type Filter struct {
-	program string // of ours; empty: somebody else's
+	program string // of ours; empty: another owner's
 	id      uint32 // of the program
 	kind    string
 	Class   uint32 // see putFilter
@@ -150,7 +151,7 @@ func (c *Conn) Unused(index int) bool {
 	return c.all(index, func(rtnl.FilterStatus) bool { return false })
 }
 
-// all reports whether ok holds for every filter of both directions. What cannot be read is somebody's.
+// all reports whether ok holds for every filter of both directions. What cannot be read counts as another owner's.
 func (c *Conn) all(index int, ok func(rtnl.FilterStatus) bool) bool {
 	for _, parent := range []uint32{rtnl.HookIngress, rtnl.HookEgress} {
 		list, err := NoneIfGone(c.h.Filters(index, parent))

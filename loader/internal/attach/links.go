@@ -80,7 +80,7 @@ func updateLink(pin string, prog *bpfsys.Program) (bool, error) {
 	}
 	defer l.Close()
 	err = l.Update(prog)
-	if errors.Is(err, unix.ENOLINK) { // the device went, or somebody detached it by force
+	if errors.Is(err, unix.ENOLINK) { // the device went, or another process detached it by force
 		return false, pintree.RemoveIfThere(pin)
 	}
 	return err == nil, err

@@ -23,6 +23,7 @@ type Place struct {
 	Netns   string
 }
 
+// String is the place as the symbolic link has it.
 func (p Place) String() string {
 	return fmt.Sprintf("%d %d %t %s", p.Inode, p.Ifindex, p.Made, p.Netns)
 }
@@ -40,6 +41,7 @@ func parsePlace(s string) (p Place, err error) {
 	return p, errors.Join(errs[:]...)
 }
 
+// PutPlacedFilters puts the programs of hooks on a device that conn reaches. number is what they read as skb->tc_classid.
 func (a *Attacher) PutPlacedFilters(conn *Conn, index int, number uint32, hooks []hook.Hook) error {
 	for _, h := range hooks {
 		prog, err := a.program(h)
@@ -60,7 +62,7 @@ func (a *Attacher) PutPlacedFilters(conn *Conn, index int, number uint32, hooks 
 	return nil
 }
 
-// ClearPlaced removes our filters from the device, and the qdisc too if we made it and nobody else uses it.
+// ClearPlaced removes our filters from the device, and the qdisc too if we made it and no other program uses it.
 func (c *Conn) ClearPlaced(p Place, number uint32) error {
 	if p.Made && c.only(p.Ifindex, hook.OfPodns()) {
 		return c.DeleteClsact(p.Ifindex)
@@ -103,7 +105,7 @@ func (a *Attacher) InNetns(p Place, f func(*Conn) error) error {
 	return f(conn)
 }
 
-// In is inPodns that also knows the calling thread's namespace.
+// In is InNetns that also knows the calling thread's namespace.
 func (a *Attacher) In(p Place, f func(*Conn) error) error {
 	if p.Netns != "" {
 		return a.InNetns(p, f)

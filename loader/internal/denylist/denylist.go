@@ -21,10 +21,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// ErrNotDenied says that a network is not in the deny list.
+// ErrNotDenied says that a network is not in the denylist.
 var ErrNotDenied = errors.New("not in the deny list")
 
-// DenyStatus is the deny list and where it is in force.
+// DenyStatus is the denylist and where it is in force.
 type DenyStatus struct {
 	Entries []DenyEntry  `json:"entries"`
 	Devices []DenyDevice `json:"devices"`
@@ -49,8 +49,8 @@ func (d List) list() (denylist.Map, error) {
 	return denylist.New(m), err
 }
 
-// Add adds networks to the deny list, and attaches its program to the uplinks if the list was empty. One that is there is no
-// error. An uplink with somebody else's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
+// Add adds networks to the denylist, and attaches its program to the uplinks if the list was empty. One that is there is no
+// error. An uplink with another owner's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
 func (d List) Add(ctx context.Context, networks []netip.Prefix, sync syncer) error {
 	return d.change(ctx, sync, func(m denylist.Map) error {
@@ -140,7 +140,7 @@ func (d List) Sync(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
 	return errors.Join(errs...)
 }
 
-// Deny returns the deny list and how it is in force on each uplink.
+// Deny returns the denylist and how it is in force on each uplink.
 func (d List) Deny(_ context.Context) (*DenyStatus, error) {
 	m, err := d.list()
 	if err != nil {

@@ -27,7 +27,7 @@ func (e *AddrHeldError) Error() string {
 	return fmt.Sprintf("address %s: another attachment has it, on %s", e.Addr, e.IfName)
 }
 
-// holder returns whom e's address is to be refused for: another owner than the newcomer, on another device that exists. A veth goes
+// holder returns the owner that addr is refused for: another one than the newcomer, on another device that exists. A veth goes
 // with the network namespace of its other end, so its pod lives. nil: the address is free, or a leftover of a pod that is gone.
 func holder(a *attach.Attacher, addr netip.Addr, old endpoint.Value, owner uint64, index int) (*AddrHeldError, error) {
 	if old.Owner == owner || int(old.Ifindex) == index {
@@ -47,7 +47,7 @@ func holder(a *attach.Attacher, addr netip.Addr, old endpoint.Value, owner uint6
 	return &AddrHeldError{addr, old.Owner, l.Index, l.Name}, nil
 }
 
-// refuseHeld returns the *AddrHeldError of the first of addrs that the pod of another owner has. index is the newcomer's host end, 0
+// refuseHeld returns the *AddrHeldError of the first of addrs that the pod of another owner has. index is the newcomer's host veth, 0
 // while there is none. The cost is O(addrs).
 func refuseHeld(a *attach.Attacher, eps pintree.EndpointMaps, owner uint64, index int, addrs []netip.Prefix) error {
 	for _, p := range addrs {

@@ -26,15 +26,15 @@ import (
 // Endpoint is one pod device as the datapath knows it.
 type Endpoint struct {
 	Ref          attachments.ID
-	HostIfindex  int    // host end of the pod's device
+	HostIfindex  int    // host veth of the pod
 	RouteIfindex int    // device its packets are routed from: the bridge, else the host end; 0 means HostIfindex
 	HostIfName   string // for messages
 	MAC          net.HardwareAddr
 	GatewayMAC   net.HardwareAddr // of RouteIfindex
 	MTU          int
 	Addrs        []netip.Prefix // the pod's addresses with the length of its own subnet
-	Podns        *podns.Device  // the device inside the pod: for those without a host end, and for features that work there
-	Policy       *policy.Policy // with FeatureAdmit: who may talk to the pod, and whom it may talk to; nil restricts nothing
+	Podns        *podns.Device  // the device inside the pod: for those without a host veth, and for features that work there
+	Policy       *policy.Policy // with FeatureAdmit: the peers of both directions; nil restricts nothing
 }
 
 // Feature is a service that an endpoint gets. Several plugins turn on one each.
@@ -319,8 +319,8 @@ func (d Endpoints) Disable(ctx context.Context, owner uint64, f Feature) error {
 	})
 }
 
-// clear takes the features f from entries; those left without any are removed, and their devices when shared counts nobody
-// else on them. It goes on after errors.
+// clear takes the features f from entries; those left without any are removed, and their devices when shared counts no
+// other address on them. It goes on after errors.
 func (d Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
 	var errs []error
 	for _, e := range entries {

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
+// Collect removes the entries whose owner is not valid. It goes on after errors. The writers' lock is held.
 func (d Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
 	eps, err := d.EndpointMaps()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // ErrNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
 var ErrNoHostEnd = fmt.Errorf("%w: no host end to attach to", pintree.ErrNoDevice)
 
-// Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host end, the device its
+// Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host veth, the device its
 // packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
 // main plugin that is not ours. The error wraps ErrNoDevice where the device has no end in this namespace.
 func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {

@@ -83,7 +83,7 @@ type Flow struct {
 	State     string         `json:"state"`            // new, unreplied, established, closing, closed
 	Kind      string         `json:"kind"`             // hostport, masquerade, plain
 	PodOpened bool           `json:"podOpened"`
-	Fast      bool           `json:"fast"` // both directions may take the shortcut
+	Fast      bool           `json:"fast"` // both directions may take the fast path
 	Flags     []string       `json:"flags"`
 	Age       time.Duration  `json:"age"`
 	Idle      time.Duration  `json:"idle"`

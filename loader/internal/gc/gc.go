@@ -49,7 +49,7 @@ func (d Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	defer a.Close()
 	err = errors.Join(hostports.New(d.Tree).Collect(valid), endpoints.New(d.Tree).Collect(a, valid), podns.New(d.Tree).Collect(a, valid), ratelimit.New(d.Tree).Collect(valid), endpoints.New(d.Tree).CollectDevices(a), policies.New(d.Tree).Collect())
 	err = errors.Join(err, d.CollectNamespaces(ctx), node.New(d.Tree).SyncLocked(ctx, a))
-	if errors.Is(err, pintree.ErrNotLoaded) { // somebody removed pins: the next Open makes them anew, empty
+	if errors.Is(err, pintree.ErrNotLoaded) { // another process removed pins: the next Open makes them anew, empty
 		d.Log.Warn("sweep: pins are missing", log.Error(err))
 		return nil
 	}
@@ -81,7 +81,7 @@ func removeIfDead(p pintree.Paths) error {
 	case err == nil:
 		defer f.Close()
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			return nil // somebody works in it: it lives
+			return nil // another process works in it: it lives
 		}
 	case !errors.Is(err, os.ErrNotExist): // its processes may have another run directory
 		return err
@@ -106,7 +106,7 @@ func removeIfDead(p pintree.Paths) error {
 	return removeTree(p)
 }
 
-// removeTree removes the pins of one namespace, programs first: without them nobody takes the tree for a datapath.
+// removeTree removes the pins of one namespace, programs first: without them no process takes the tree for a datapath.
 func removeTree(p pintree.Paths) error {
 	return errors.Join(os.RemoveAll(p.Progs()), os.RemoveAll(p.Dir),
 		pintree.RemoveIfThere(p.State), pintree.RemoveIfThere(p.Reserved), pintree.RemoveIfThere(p.Waiting), pintree.RemoveIfThere(p.Displaced), pintree.RemoveIfThere(p.Lock))

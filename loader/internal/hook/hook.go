@@ -32,41 +32,59 @@ type Hook struct {
 	Rank    uint16 // among programs of ours that share a direction of a device: the smaller runs first
 }
 
-// A pod's packets come in at the host end of its device: what the pod sends is the host end's ingress.
-func FromPod() Hook    { return Hook{Name: "from_pod", Program: "sl_from_pod"} }
-func ToPod() Hook      { return Hook{Name: "to_pod", Program: "sl_to_pod", Egress: true} }
-func FromUplink() Hook { return Hook{Name: "from_uplink", Program: "sl_from_uplink"} }
-func ToUplink() Hook   { return Hook{Name: "to_uplink", Program: "sl_to_uplink", Egress: true} }
+// FromPod is the ingress of the host veth. What the pod sends comes in there.
+func FromPod() Hook { return Hook{Name: "from_pod", Program: "sl_from_pod"} }
 
-// The same two for uplinks without Ethernet header: other constants, other names.
+// ToPod is the egress of the host veth.
+func ToPod() Hook { return Hook{Name: "to_pod", Program: "sl_to_pod", Egress: true} }
+
+// FromUplink is the ingress of an uplink with Ethernet header.
+func FromUplink() Hook { return Hook{Name: "from_uplink", Program: "sl_from_uplink"} }
+
+// ToUplink is its egress.
+func ToUplink() Hook { return Hook{Name: "to_uplink", Program: "sl_to_uplink", Egress: true} }
+
+// FromL3Uplink is the ingress of an uplink without Ethernet header. Its program has other constants, and so another name.
 func FromL3Uplink() Hook { return Hook{Name: "from_uplink", Program: "sl_from_l3dev"} }
+
+// ToL3Uplink is its egress.
 func ToL3Uplink() Hook {
 	return Hook{Name: "to_uplink", Program: "sl_to_l3dev", Egress: true}
 }
 
-// Programs on the pod's own device, inside its namespace.
-func NsEgress() Hook  { return Hook{Name: "ns_egress", Program: "sl_ns_egress", Egress: true} }
+// NsEgress is the egress of a podns device.
+func NsEgress() Hook { return Hook{Name: "ns_egress", Program: "sl_ns_egress", Egress: true} }
+
+// NsIngress is its ingress.
 func NsIngress() Hook { return Hook{Name: "ns_ingress", Program: "sl_ns_ingress"} }
 
 // edtRank is behind the programs that count and drop: a packet they drop must not take up time.
 const edtRank = 4
 
-// The program of limited rates, on whatever device has the fq qdisc.
+// EDT is the egress of whatever device has the fq qdisc.
 func EDT() Hook { return Hook{Name: "edt", Program: "sl_edt", Egress: true, Rank: edtRank} }
 
-func OfEDT() []Hook      { return []Hook{EDT()} }
-func OfPod() []Hook      { return []Hook{FromPod(), ToPod()} }
-func OfL3Uplink() []Hook { return []Hook{FromL3Uplink(), ToL3Uplink()} }
-func OfPodns() []Hook    { return []Hook{NsEgress(), NsIngress()} }
+// OfEDT is EDT as a list.
+func OfEDT() []Hook { return []Hook{EDT()} }
 
-// The deny list, before everything else on an uplink. It is an XDP link, not one of tc.
+// OfPod are the hooks of a host veth.
+func OfPod() []Hook { return []Hook{FromPod(), ToPod()} }
+
+// OfL3Uplink are the hooks of an uplink without Ethernet header.
+func OfL3Uplink() []Hook { return []Hook{FromL3Uplink(), ToL3Uplink()} }
+
+// OfPodns are the hooks of a podns device.
+func OfPodns() []Hook { return []Hook{NsEgress(), NsIngress()} }
+
+// XDP is where the denylist runs, before everything else on an uplink. It is an XDP link, not one of tc.
 func XDP() Hook { return Hook{Name: "xdp", Program: "sl_xdp_denylist"} }
 
+// All are the hooks of devices.
 func All() []Hook {
 	return slices.Concat(AlwaysLoaded(), OfL3Uplink(), OfPodns())
 }
 
-// AlwaysLoaded are those whose programs every load verifies. The others' wait for a device that needs them (see lazyload.go).
+// AlwaysLoaded are those whose programs every load verifies. The others' wait for a device that needs them (programs.Program).
 func AlwaysLoaded() []Hook {
 	return slices.Concat(OfPod(), OfUplink(false), OfEDT(), []Hook{XDP()})
 }
@@ -82,6 +100,7 @@ func OfUplink(bare bool) []Hook {
 // Priority is the filter's, for programs on clsact.
 func (h Hook) Priority() uint16 { return filterPriority + h.Rank }
 
+// TCX is the hook for tcx links.
 func (h Hook) TCX() bpfsys.AttachType {
 	if h.Egress {
 		return bpfsys.TCXEgress
@@ -104,6 +123,7 @@ type Socket struct {
 	Attach  bpfsys.AttachType
 }
 
+// Sockets are all socket calls with a program.
 func Sockets() []Socket {
 	return []Socket{
 		{"connect4", "sl_connect4", bpfsys.CgroupInet4Connect},
@@ -126,6 +146,7 @@ const (
 	filterRanks    = 8 // priorities from filterPriority on that are ours
 )
 
+// TCParent is the hook for clsact filters.
 func (h Hook) TCParent() uint32 {
 	if h.Egress {
 		return rtnl.HookEgress

@@ -369,6 +369,7 @@ func inDevice(h *rtnl.Handle, index uint32) string {
 	return "#" + strconv.Itoa(int(index))
 }
 
+// Collect removes the hostPorts and the waiters whose owner is not valid. It goes on after errors. The writers' lock is held.
 func (d Ports) Collect(valid func(uint64) bool) error {
 	m, err := d.HostPortMap()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // ReplaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
-// new program, never none: links are updated and filters replaced in place. A device that went away meanwhile is no error. Nor is
-// what somebody else has put in our place on a pod's device: that is the pod's loss, and must not keep the node from an upgrade.
+// new program, never none: links are updated and filters replaced in place. A device that has gone is no error. Nor is
+// what another owner has put in our place on a pod's device: that is the pod's loss, and must not keep the node from an upgrade.
 func (d Load) ReplaceAttached(ctx context.Context, dir string) error {
 	pods, uplinks, err := d.AttachedDevices()
 	if err != nil {

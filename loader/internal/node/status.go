@@ -85,7 +85,7 @@ func unseen(h links, n *node, addrs map[netip.Addr]uint32, uplinks map[uint32]en
 	return out, nil
 }
 
-// lostGateways returns the addresses that the node showed to pods and has no more, although the device is there: somebody has
+// lostGateways returns the addresses that the node showed to pods and has no more, although the device is there: another process has
 // flushed a bridge's, and nothing is routed to its pods or from them.
 func (d Node) lostGateways(h links, n *node) ([]netip.Addr, error) {
 	eps, err := d.EndpointMaps()

@@ -39,7 +39,7 @@ func (d Node) Sync(ctx context.Context) error {
 	return d.SyncLocked(ctx, a)
 }
 
-// RecentlySynced reports whether somebody has looked at the node just now. The file's time tells: every look touches it.
+// RecentlySynced reports whether another verb has looked at the node just now. The file's time tells: every look touches it.
 func (d Node) RecentlySynced() bool {
 	st, err := os.Stat(d.Paths.Reserved)
 	if err != nil {
@@ -171,7 +171,7 @@ func (d Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
 	return os.Chtimes(d.Paths.Reserved, now, now)
 }
 
-// podSide returns what tells the devices on the pods' side: the host ends, by their counters, and the devices packets are routed
+// podSide returns what tells the devices on the pods' side: the host veths, by their counters, and the devices packets are routed
 // from, by their marks. The latter outlive their pods: a bridge that is empty for a moment does not become an uplink.
 func (d Node) podSide() (func(index int) bool, error) {
 	eps, err := d.EndpointMaps()
@@ -273,7 +273,7 @@ func (d Node) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]
 		}
 	}
 	if had {
-		// Somebody may have detached us, or the index may be another device by now.
+		// Another process may have detached us, or the index may be another device by now.
 		if ok, err := a.Healthy(index, hook.OfUplink(src.Bare)); ok || err != nil {
 			return err
 		}

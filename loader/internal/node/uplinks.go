@@ -117,7 +117,7 @@ func OnlyTheNodes(addrs []rtnl.Addr) []rtnl.Addr {
 // node-local caches use (CVE-2019-9946).
 func noTraffic(l rtnl.Link) bool { return l.Kind == "dummy" || l.Kind == "ipvs" }
 
-// mayBePods says of which kinds of devices pods and virtual machines of others hang.
+// mayBePods says on what kinds of devices the pods and virtual machines of others hang.
 func mayBePods(l rtnl.Link) bool {
 	switch l.Kind {
 	case "veth", "netkit", "bridge":
@@ -163,7 +163,7 @@ func (n *node) hostAddrs(h links, known map[int]rtnl.Link, addrs []rtnl.Addr) er
 func (n *node) has(a rtnl.Addr) bool { return n.addrs[a.Prefix.Addr()] == uint32(a.LinkIndex) }
 
 // candidates returns the devices that may be uplinks: the configured ones, else those with an address or a route that is for
-// more than one host. The latter leaves out the host ends of pods of others, which have host routes only. A single address
+// more than one host. The latter leaves out the host veths of pods of others, which have host routes only. A single address
 // is enough for a device that cannot be one of those.
 func (n *node) candidates(h links, known map[int]rtnl.Link, configured []string, addrs []rtnl.Addr, routes []rtnl.Route) (map[int]bool, error) {
 	set := make(map[int]bool)

@@ -31,7 +31,7 @@ func (b BPFFS) Path() string { return b.root + b.Dir }
 
 // findBPFFS finds the configured one. That is not the process's own where the default is not mounted for this process and its
 // mounts are its own: "ip netns exec" covers /sys, and with what is mounted there the pins would go as soon as the plugin ends. A path
-// that somebody has configured is meant as it stands.
+// that the operator has configured is meant as it stands.
 func findBPFFS(configured string) BPFFS {
 	b := BPFFS{Dir: configured}
 	if configured != nodeconf.DefaultBPFFS {
@@ -162,7 +162,7 @@ func (b BPFFS) AskLasting() error {
 	return loadapi.No("the process runs in a mount namespace of its own")
 }
 
-// Look is ensure without mounting. A directory that waits for its mount is no reason to say no.
+// Look is Ensure without mounting. A directory that waits for its mount is no reason to say no.
 func (b BPFFS) Look() error {
 	ok, err := b.mounted()
 	if err == nil && !ok {

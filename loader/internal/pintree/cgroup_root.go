@@ -15,11 +15,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
+// ErrNoCgroup says that the kernel has no cgroup v2, or that it is not mounted and cannot be.
 var ErrNoCgroup = errors.New("cgroup v2 is not mounted")
 
 // CgroupRoot returns the directory whose sockets are handled: the configured one, else where cgroup v2 is mounted, its whole
-// tree if there is a mount of that. Where it is mounted nowhere, as behind "ip netns exec", the tree is used all the same.
-// errNoCgroup when the kernel has none, and an empty path when it is turned off.
+// tree if there is a mount of that. Where it is mounted nowhere, as behind "ip netns exec", the tree is used too.
+// ErrNoCgroup when the kernel has none, and an empty path when it is turned off.
 func (t *Tree) CgroupRoot() (string, error) {
 	switch root := t.Config.CgroupRoot; root {
 	case nodeconf.CgroupOff:
@@ -66,7 +67,7 @@ func mountNowhere(kind string) (*os.File, error) {
 	return os.NewFile(uintptr(root), kind), nil
 }
 
-// CgroupName is what to call a result of cgroupRoot.
+// CgroupName is what to call a result of CgroupRoot.
 func (t *Tree) CgroupName(root string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

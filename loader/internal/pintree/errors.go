@@ -25,7 +25,7 @@ var (
 	ErrForeign = errors.New("not root's alone")
 	// ErrDiffers says that the kernel's state is not what was asked to be there (CheckEndpoint, CheckHostPorts).
 	ErrDiffers = errors.New("datapath state differs")
-	// ErrConflict says that a place on a device that must be ours is taken by somebody else.
+	// ErrConflict says that a place on a device that must be ours is taken by another program.
 	ErrConflict = errors.New("taken by another program")
 	// ErrNoDevice says that a device does not exist (any more).
 	ErrNoDevice = errors.New("no such device")

@@ -13,7 +13,7 @@ func WriteFile(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	tmp := path + ".tmp" // the writers' lock is held: nobody else uses the name
+	tmp := path + ".tmp" // the writers' lock is held: no other process uses the name
 	err := os.WriteFile(tmp, content, 0o644)
 	if err == nil {
 		err = os.Rename(tmp, path)
@@ -24,6 +24,7 @@ func WriteFile(path string, content []byte) error {
 	return err
 }
 
+// BootID is the kernel's name of this boot; empty where it cannot be read.
 func BootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

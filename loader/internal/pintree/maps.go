@@ -36,6 +36,7 @@ const (
 	MapHostPortAllowlist = "sl_hp_allowlist"
 )
 
+// SharedMaps are the names of all maps that are pinned.
 func SharedMaps() []string {
 	return []string{
 		MapEndpoints, MapEpStats, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,

@@ -14,7 +14,7 @@ import (
 // CheckOwners returns an ErrForeign for the first directory of the tree, or of the run directory, that another user can change. Below a
 // directory that passes, only root makes anything: so the opens by path that follow see what was looked at here. Missing is fine.
 func (p Paths) CheckOwners() error {
-	ns := []string{p.Maps(), p.Progs(), p.Links(), p.Clsact(), p.RoutedDevs(), p.Podns(), p.Edt()}
+	ns := []string{p.Maps(), p.Progs(), p.Links(), p.Clsact(), p.RoutedDevs(), p.Podns(), p.EDT()}
 	err := foreign(dirowner.CheckParent(p.BPFFS.Path()))
 	for _, dir := range append([]string{filepath.Join(p.BPFFS.Path(), "sluice"), filepath.Dir(p.Dir), p.Dir}, ns...) {
 		if err != nil {

@@ -38,6 +38,7 @@ const (
 	NoSockLBDir = "no_socklb" // in a set of programs: the kernel refused those for sockets
 )
 
+// NewPaths returns the places of the network namespace ns.
 func NewPaths(runDir string, b BPFFS, ns string) Paths {
 	return Paths{
 		BPFFS: b,
@@ -56,28 +57,54 @@ func versionDir(at string) string {
 	return filepath.Join(at, "sluice", "v"+strconv.Itoa(PinVersion))
 }
 
-func (p Paths) Maps() string              { return filepath.Join(p.Dir, "maps") }
-func (p Paths) Progs() string             { return filepath.Join(p.Dir, "progs") }
-func (p Paths) Links() string             { return filepath.Join(p.Dir, "links") }
-func (p Paths) Clsact() string            { return filepath.Join(p.Dir, "clsact") }
+// Maps is the directory of the pins of maps.
+func (p Paths) Maps() string { return filepath.Join(p.Dir, "maps") }
+
+// Progs is the directory of the sets of programs.
+func (p Paths) Progs() string { return filepath.Join(p.Dir, "progs") }
+
+// Links is the directory of the pins of links.
+func (p Paths) Links() string { return filepath.Join(p.Dir, "links") }
+
+// Clsact is the directory of the marks of qdiscs that Sluice made.
+func (p Paths) Clsact() string { return filepath.Join(p.Dir, "clsact") }
+
+// MapPin is the pin of a map.
 func (p Paths) MapPin(name string) string { return filepath.Join(p.Maps(), name) }
+
+// BuildDir is the directory of a committed set of programs.
 func (p Paths) BuildDir(id string) string { return filepath.Join(p.Progs(), BuildPrefix+id) }
+
+// FreshDir is the directory of a set that is being loaded.
 func (p Paths) FreshDir(id string) string { return filepath.Join(p.Progs(), freshPrefix+id) }
-func (p Paths) RoutedDevs() string        { return filepath.Join(p.Dir, "routed_devs") }
+
+// RoutedDevs is the directory of the marks of devices that packets of pods are routed from.
+func (p Paths) RoutedDevs() string { return filepath.Join(p.Dir, "routed_devs") }
+
+// RoutedMark is the mark of one.
 func (p Paths) RoutedMark(index int) string {
 	return filepath.Join(p.RoutedDevs(), "dev"+strconv.Itoa(index))
 }
+
+// Podns is the directory of the places of podns devices.
 func (p Paths) Podns() string { return filepath.Join(p.Dir, "podns") }
+
+// PodnsMark is the place of one.
 func (p Paths) PodnsMark(number uint32) string {
 	return filepath.Join(p.Podns(), "dev"+strconv.FormatUint(uint64(number), 10))
 }
+
+// ClsactMark is the mark of the qdisc of a device.
 func (p Paths) ClsactMark(index int) string {
 	return filepath.Join(p.Clsact(), "dev"+strconv.Itoa(index))
 }
+
+// LinkPin is the pin of the link at a hook of a device.
 func (p Paths) LinkPin(index int, h hook.Hook) string {
 	return filepath.Join(p.Links(), LinkName(index, h))
 }
 
+// LinkName is its name.
 func LinkName(index int, h hook.Hook) string { return "dev" + strconv.Itoa(index) + "_" + h.Name }
 
 // ParseLinkName undoes linkName; false for a name that is not ours.
@@ -112,8 +139,8 @@ func (p Paths) Committed() (string, bool) {
 	return "", false
 }
 
-// Loaded reports whether every pin of a committed build is there. Somebody may have removed some by hand: the next Open then
-// loads again. So it does where there is another set, or the beginning of one: whoever was to load or to remove it was killed
+// Loaded reports whether every pin of a committed build is there. An operator may have removed some by hand: the next Open then
+// loads again. So it does where there is another set, or the beginning of one: the process that was to load or to remove it was killed
 // or has failed, and some devices may have its programs. Every ADD asks, so it reads three directories instead of looking for
 // each pin by its path.
 func (p Paths) Loaded(id string) bool {
@@ -161,7 +188,7 @@ func (p Paths) Make() error {
 	if err := p.CheckOwners(); err != nil {
 		return err
 	}
-	for _, dir := range []string{p.Maps(), p.Progs(), p.Links(), p.Clsact(), p.RoutedDevs(), p.Podns(), p.Edt()} {
+	for _, dir := range []string{p.Maps(), p.Progs(), p.Links(), p.Clsact(), p.RoutedDevs(), p.Podns(), p.EDT()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make pin directory: %w", err)
 		}
@@ -172,10 +199,10 @@ func (p Paths) Make() error {
 	return nil
 }
 
-// repair makes directories anew that somebody has removed by hand, pins and all: a link without a place for its pin goes with
+// repair makes directories anew that an operator has removed by hand, pins and all: a link without a place for its pin goes with
 // the process that makes it.
 func (p Paths) repair() error {
-	for _, dir := range []string{p.Links(), p.Clsact(), p.Podns(), p.Edt()} {
+	for _, dir := range []string{p.Links(), p.Clsact(), p.Podns(), p.EDT()} {
 		if unix.Access(dir, unix.F_OK) != nil {
 			return p.Make()
 		}
@@ -199,11 +226,13 @@ func Names(dir string) ([]string, error) {
 	return out, nil
 }
 
+// Exists reports whether there is anything at path. It follows no symbolic link.
 func Exists(path string) bool {
 	var st unix.Stat_t
 	return unix.Lstat(path, &st) == nil
 }
 
+// RemoveIfThere removes a file; missing is success.
 func RemoveIfThere(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -233,12 +262,15 @@ func namespaceInode() (uint64, error) {
 	return st.Ino, nil
 }
 
-func (p Paths) Edt() string { return filepath.Join(p.Dir, "edt") }
+// EDT is the directory of the places of rate limits.
+func (p Paths) EDT() string { return filepath.Join(p.Dir, "edt") }
 
-func (p Paths) EdtMark(number uint32) string {
-	return filepath.Join(p.Edt(), "dev"+strconv.FormatUint(uint64(number), 10))
+// EDTMark is the place of one.
+func (p Paths) EDTMark(number uint32) string {
+	return filepath.Join(p.EDT(), "dev"+strconv.FormatUint(uint64(number), 10))
 }
 
+// SockPin is the pin of a cgroup link.
 func (p Paths) SockPin(h hook.Socket) string { return filepath.Join(p.Links(), SockPrefix+h.Name) }
 
 // Pin trees of version 1 differ from this one in names, and in the values of the conntrack maps: sluice/v1/<ns> had other names for
@@ -253,7 +285,7 @@ func (p Paths) OldDir() string {
 	return filepath.Join(base, "v"+strconv.Itoa(oldPinVersion), filepath.Base(p.Dir))
 }
 
-// Commit makes the fresh set of programs the one in force. What is left of a set of the same name, some of whose pins somebody
+// Commit makes the fresh set of programs the one in force. What is left of a set of the same name, some of whose pins an operator
 // removed, goes first: a directory cannot be renamed over one that is not empty.
 func Commit(fresh, committed string) error {
 	if err := os.RemoveAll(committed); err != nil {

@@ -23,7 +23,7 @@ import (
 )
 
 // PinVersion is the version of the pin tree, part of the path of every pin. It changes when a key, a value or the name of a pin
-// changes. migrate.go takes over a tree of the version before.
+// changes. Package programs takes over a tree of the version before.
 const PinVersion = 2
 
 // DefaultRunDir is where decisions and locks are kept.
@@ -31,7 +31,7 @@ const DefaultRunDir = "/run/sluice"
 
 // justNow is how long a look at the node holds for the verbs that follow: the plugins of one chain come within milliseconds of
 // each other, each in a process of its own, on a busy node a few tens of them. A look takes longer with every address and route
-// of the node, of which a pod on a point-to-point link brings one each: 4 ms with a thousand.
+// of the node, and a pod on a point-to-point link brings one of each: 4 ms with a thousand.
 const justNow = 200 * time.Millisecond
 
 // Tree is the handle that all rooms share: the pin tree of one network namespace, its lock, and what is open of it. It is safe for
@@ -142,7 +142,7 @@ func (t *Tree) Writer(ctx context.Context) (func(), error) {
 	return unlock, nil
 }
 
-// WithMapIfLoaded calls f with what open returns, under the writers' lock. No datapath, or one whose pins somebody removed, is
+// WithMapIfLoaded calls f with what open returns, under the writers' lock. No datapath, or one whose pins an operator removed, is
 // success: there is nothing to take away from.
 func WithMapIfLoaded[M any](ctx context.Context, t *Tree, open func() (M, error), f func(M) error) error {
 	var m M

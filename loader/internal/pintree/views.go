@@ -15,6 +15,7 @@ type EndpointMaps struct {
 	Stats endpoint.Stats
 }
 
+// EndpointMaps returns the views.
 func (t *Tree) EndpointMaps() (EndpointMaps, error) {
 	am, err := t.Pinned(MapEndpoints)
 	if err != nil {
@@ -31,6 +32,7 @@ func (t *Tree) EndpointMaps() (EndpointMaps, error) {
 	return EndpointMaps{endpoint.New(am, cacheepoch.New(em)), endpoint.NewStats(sm)}, nil
 }
 
+// HostPortMap returns the view of the map of hostPorts.
 func (t *Tree) HostPortMap() (hostport.Map, error) {
 	m, err := t.Pinned(MapHostPorts)
 	if err != nil {

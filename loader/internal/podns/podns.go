@@ -37,7 +37,7 @@ type Request struct {
 	Ref         attachments.ID
 	Device      Device
 	HostIfindex int    // of the host veth; 0: none
-	Group       uint32 // see police
+	Group       uint32 // as in policies.Apply
 	Policy      *policy.Policy
 	Flags       uint32 // features
 }
@@ -268,7 +268,7 @@ func (d Devices) Replace(ctx context.Context, a *attach.Attacher) error {
 	return nil
 }
 
-// replaceInside puts the attacher's programs on an podns device. Who is root in the pod may have put something else in our place
+// replaceInside puts the attacher's programs on a podns device. Who is root in the pod may have put something else in our place
 // there: that is the pod's loss, and must not keep the node from an upgrade.
 func (d Devices) replaceInside(a *attach.Attacher, conn *attach.Conn, index int, number uint32, v podns.Device) error {
 	for _, h := range HooksOf(v.Flags, v.HostIfindex != 0) {
@@ -307,7 +307,7 @@ func (d Devices) Collect(a *attach.Attacher, valid func(uint64) bool) error {
 	return errors.Join(errs...)
 }
 
-// Check compares the podns device of r with what enablePodns has made.
+// Check compares the podns device of r with what Enable has made.
 func (d Devices) Check(a *attach.Attacher, r Request) error {
 	_, all, err := d.all()
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies puts devices of pods under policies: who may talk to the pod, and whom the pod may talk to. It writes the maps of
+// Package policies puts devices of pods under policies: the peers it may talk to, in both directions. It writes the maps of
 // the firewall and attaches nothing.
 package policies
 

@@ -117,7 +117,7 @@ func (v views) police(key uint32, owner uint64, group uint32, id uint16, p *poli
 	return nil
 }
 
-// release takes the device under key from its policy, if it is owner's, and forgets policies that nobody is under any more.
+// release takes the device under key from its policy, if it is owner's, and forgets policies that no device is under any more.
 func (v views) release(key uint32, owner uint64) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil || !had || old.Owner != owner {

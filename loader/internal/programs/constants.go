@@ -37,6 +37,7 @@ type Constants struct {
 	attach    nodeconf.Attach // no constant, but a change means attaching everything anew, as another build does
 }
 
+// Constants returns those of the configuration and of the node's sysctls.
 func (d Sets) Constants() (Constants, error) {
 	c := d.Config
 	k := Constants{

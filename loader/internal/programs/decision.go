@@ -35,6 +35,7 @@ const (
 	BackendNone = "none"
 )
 
+// ReadState reads the decision. One of an earlier boot is an error.
 func (d Sets) ReadState() (*Decision, error) {
 	raw, err := os.ReadFile(d.Paths.State)
 	if err != nil {

@@ -81,7 +81,7 @@ func (d Sets) loadInto(dir string, objects []string) error {
 		return err
 	}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(name string) bool { return pintree.Exists(filepath.Join(dir, name)) })
-	// Not broken off with the verb: attaching is not, of which this is a part.
+	// Not broken off with the verb: attaching is not, and this is a part of it.
 	if _, err := d.pin(context.Background(), k, consts, dir, objects); errors.Is(err, loadapi.ErrRefused) {
 		return fmt.Errorf("%w: %w", pintree.ErrUnavailable, err)
 	} else if err != nil {

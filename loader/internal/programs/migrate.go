@@ -153,7 +153,7 @@ func adopt(p pintree.Paths, old string) error {
 		{was.Maps(), p.Maps(), func(name string) string { return nameNow(OldMaps, name) }},
 		{was.Links(), p.Links(), LinkNow},
 		{was.Clsact(), p.Clsact(), nil},
-		{was.Edt(), p.Edt(), nil},
+		{was.EDT(), p.EDT(), nil},
 		{filepath.Join(old, "podside"), p.RoutedDevs(), nil},
 		{filepath.Join(old, "own"), p.Podns(), nil},
 		{was.BuildDir(id), p.FreshDir(id), func(name string) string { return hook.ProgramNow(nameNow(OldInSet, name)) }},

@@ -104,7 +104,7 @@ type question struct {
 }
 
 // Decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
-// for the operator, and for a while for the ADDs that follow (refused).
+// for the operator, and for a while for the ADDs that follow (CachedRefusal).
 func (d Sets) Decide(ctx context.Context, k Constants) (probes, error) {
 	questions, err := d.questions(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
-// RefusalAge bounds how long a no of this kernel is believed: somebody may have loaded a module or lifted a restriction.
+// RefusalAge bounds how long a no of this kernel is believed: an operator may have loaded a module or lifted a restriction.
 const RefusalAge = 5 * time.Minute
 
 // CachedRefusal returns the no that was written down a short while ago for the same question, nil if there is none: every ADD of a

@@ -10,7 +10,7 @@ import (
 )
 
 // Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
-// writes nothing down and mounts nothing, so it may be called on a node that nobody has loaded anything on.
+// writes nothing down and mounts nothing, so it may be called on a node that has nothing loaded.
 func (d Sets) Survey(ctx context.Context) (report []Probe, cgroup string, err error) {
 	questions, err := d.questions(ctx)
 	if err != nil {

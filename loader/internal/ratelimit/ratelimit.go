@@ -48,13 +48,13 @@ func (s RateLimit) direction() string {
 	return "ingress"
 }
 
-// How long packets may wait. What a pod gets has nobody behind it that would feel a queue, so the queue is as long as a token
+// How long packets may wait. What a pod gets has no sender behind it that would feel a queue, so the queue is as long as a token
 // bucket's; what it sends is held by its own sockets, and the horizon only stops those that do not listen.
 const (
 	queueTime     = 25 * time.Millisecond
 	queueBytes    = 32 << 10 // at low rates: a few frames, however long that takes
 	egressHorizon = time.Second
-	// fq drops what is to leave later than in 10 s, and says so to nobody who asks us.
+	// fq drops what is to leave later than in 10 s, and says so to no caller of ours.
 	maxHorizon = 9 * time.Second
 )
 
@@ -111,7 +111,7 @@ func (d Limits) views() (views, error) {
 	return views{edt.NewLimits(limits), edt.NewNets(nets)}, err
 }
 
-// RateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
+// SetRateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
 // wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
 func (d Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err := s.validate(); err != nil {
@@ -154,7 +154,7 @@ func (d Limits) number(m views) (uint32, error) {
 	}
 	return podnsmap.Free(func(n uint32) bool {
 		_, taken := all[n]
-		return taken || pintree.Exists(d.Paths.EdtMark(n))
+		return taken || pintree.Exists(d.Paths.EDTMark(n))
 	})
 }
 
@@ -176,7 +176,7 @@ func (d Limits) attach(s RateLimit, number uint32) error {
 		if place.Made, err = conn.AddClsact(place.Ifindex); err != nil {
 			return err
 		}
-		if err := os.Symlink(place.String(), d.Paths.EdtMark(number)); err != nil {
+		if err := os.Symlink(place.String(), d.Paths.EDTMark(number)); err != nil {
 			return fmt.Errorf("note limit %d: %w", number, err)
 		}
 		return a.PutPlacedFilters(conn, place.Ifindex, number, hook.OfEDT())
@@ -208,8 +208,9 @@ func (d Limits) drop(m views, owner uint64, which func(edt.Limit) bool) error {
 	return errors.Join(errs...)
 }
 
+// Place reads where a limit is; false when nothing is known of it.
 func (d Limits) Place(number uint32) (attach.Place, bool, error) {
-	return attach.ReadPlace(d.Paths.EdtMark(number))
+	return attach.ReadPlace(d.Paths.EDTMark(number))
 }
 
 // Owner returns the owner of a limit; 0 when that has gone.
@@ -227,7 +228,7 @@ func (d Limits) release(m views, number uint32) error {
 	if err := d.detach(number); err != nil {
 		return err
 	}
-	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemoveIfThere(d.Paths.EdtMark(number)))
+	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemoveIfThere(d.Paths.EDTMark(number)))
 }
 
 func (d Limits) detach(number uint32) error {
@@ -273,7 +274,7 @@ func (d Limits) Replace(a *attach.Attacher) error {
 
 // numbers are those of limits that have a note of their place.
 func (d Limits) numbers() ([]uint32, error) {
-	marks, err := pintree.Names(d.Paths.Edt())
+	marks, err := pintree.Names(d.Paths.EDT())
 	var out []uint32
 	for _, name := range marks {
 		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32); err == nil {

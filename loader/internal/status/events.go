@@ -28,7 +28,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// ErrBusy says that somebody else reads the events.
+// ErrBusy says that another process reads the events.
 var ErrBusy = errors.New("busy")
 
 // DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped that have
@@ -53,9 +53,9 @@ const (
 	eventBurst  = 100 // of each CPU in a window
 )
 
-// Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while somebody
+// Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while a process
 // reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
-// datapath was unloaded meanwhile.
+// datapath was unloaded in between.
 func (d View) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
 	return func(yield func(DropEvent, error) bool) {
 		if err := d.readEvents(ctx, func(e DropEvent) bool { return yield(e, nil) }); err != nil {
@@ -128,11 +128,11 @@ type lease struct {
 	told     uint64 // of what counters returns: was before us, had a record, or was told as lost
 }
 
-// ended says that programs have ceased to write: whoever yields took long, or the process was stopped.
+// ended says that programs have ceased to write: the one who yields took long, or the process was stopped.
 func (l *lease) ended() bool { return time.Since(l.renewed) > eventLease }
 
 // renew keeps programs writing. It returns how many drops more had no record. After a lease has ended that is known once the
-// ring is empty: what the counters have beyond it came when nobody wrote.
+// ring is empty: what the counters have beyond it came when no program wrote.
 func (l *lease) renew(empty bool) (lost uint64, err error) {
 	ended := l.ended()
 	if time.Since(l.renewed) < eventRenew || ended && !empty {
@@ -192,7 +192,7 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 		}
 		patience := eventRenew / 5
 		if l.ended() {
-			patience = 0 // nobody writes
+			patience = 0 // no program writes
 		}
 		record, ok, err := ring.Next(patience)
 		if err != nil {
@@ -222,7 +222,7 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 	return nil
 }
 
-// onlyReader makes sure that nobody else reads: two readers would share the events out between them.
+// onlyReader makes sure that no other process reads: two readers would share the events out between them.
 func (d View) onlyReader() (func(), error) {
 	path := d.Paths.Lock + ".events"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

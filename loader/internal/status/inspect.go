@@ -73,7 +73,7 @@ func Hooks(indices []int) ([]HookPrograms, error) {
 	return out, nil
 }
 
-// program asks for the name of a program. One that has gone meanwhile has none.
+// program asks for the name of a program. One that has gone has none.
 func program(id uint32, how string) HookedProgram {
 	p := HookedProgram{ID: id, How: how}
 	prog, err := bpfsys.ProgramFromID(id)

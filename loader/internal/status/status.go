@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
+// Decision is what was decided, the rest of Status empty. ErrNotLoaded: nothing was decided since boot.
 func (d View) Decision() (*Status, error) {
 	st, err := programs.New(d.Tree).ReadState()
 	if err != nil {
@@ -213,7 +214,7 @@ func entries(name string, m *bpfsys.Map) (int, error) {
 	return countKeys(m)
 }
 
-// countKeys counts the entries of a map that nobody has a view of here. Arrays are always full.
+// countKeys counts the entries of a map that has no view here. Arrays are always full.
 func countKeys(m *bpfsys.Map) (int, error) {
 	switch m.Type() {
 	case bpfsys.Hash, bpfsys.LRUHash, bpfsys.PerCPUHash, bpfsys.LRUCPUHash, bpfsys.LPMTrie:

@@ -83,7 +83,7 @@ type EndpointCounter struct {
 	RxBytes   uint64 `json:"rxBytes"`
 	TxPackets uint64 `json:"txPackets"`
 	TxBytes   uint64 `json:"txBytes"`
-	RxFast    uint64 `json:"rxFast"` // of RxPackets, by the learned path
+	RxFast    uint64 `json:"rxFast"` // of RxPackets, by the fast path
 	TxFast    uint64 `json:"txFast"`
 	Drops     uint64 `json:"drops"`
 }

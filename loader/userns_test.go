@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package programs
+package loader
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 )
 
@@ -18,12 +19,12 @@ func TestPrivilegedUserNamespace(t *testing.T) {
 	const inside = "SLUICE_TEST_IN_USERNS"
 	if os.Getenv(inside) != "" {
 		var no loadapi.UnsupportedError
-		if err := AskCapabilities(); !errors.As(err, &no) || !strings.Contains(no.Why, "user namespace") {
+		if err := programs.AskCapabilities(); !errors.As(err, &no) || !strings.Contains(no.Why, "user namespace") {
 			t.Errorf("in a user namespace: %v", err)
 		}
 		return
 	}
-	if err := AskCapabilities(); err != nil {
+	if err := programs.AskCapabilities(); err != nil {
 		t.Errorf("outside: %v", err)
 	}
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
