@@ -99,8 +99,8 @@ func (r *Record) Section(plugin string, into any) (bool, error) {
 	if !ok || into == nil || len(s.Data) == 0 {
 		return ok, nil
 	}
-	if err := json.Unmarshal(s.Data, into); err != nil {
-		return true, fmt.Errorf("record of %s, section %s: %w", r.ID, plugin, err)
+	if err := jsonobj.Decode("section "+plugin, s.Data, into); err != nil {
+		return true, fmt.Errorf("record of %s: %w", r.ID, err)
 	}
 	return true, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -83,6 +84,8 @@ func (n Node) tagged(t time.Time) time.Time {
 }
 
 // note is the list of boots, newest first.
+//
+//jsonobj:object
 type note struct {
 	Version int      `json:"version"`
 	Machine string   `json:"machine"`
@@ -100,7 +103,7 @@ const (
 func (s *store) readNote() note {
 	var n note
 	b, err := os.ReadFile(filepath.Join(s.side, noteName))
-	if err != nil || json.Unmarshal(b, &n) != nil || n.Version != noteVersion || n.Machine != s.node.MachineID {
+	if err != nil || jsonobj.Decode(noteName, b, &n) != nil || n.Version != noteVersion || n.Machine != s.node.MachineID {
 		return note{}
 	}
 	return n

@@ -30,6 +30,19 @@ func (o *netConf) Field(name string) any {
 }
 
 // Field implements Object of package jsonobj: it knows the json tags.
+func (o *note) Field(name string) any {
+	switch name {
+	case "version":
+		return &o.Version
+	case "machine":
+		return &o.Machine
+	case "boots":
+		return &o.Boots
+	}
+	return nil
+}
+
+// Field implements Object of package jsonobj: it knows the json tags.
 func (o *rangeConf) Field(name string) any {
 	switch name {
 	case "subnet":

@@ -57,3 +57,22 @@ func (o *delConf) Field(name string) any {
 	}
 	return o.Common.Field(name)
 }
+
+// Field implements Object of package jsonobj: it knows the json tags.
+func (o *section) Field(name string) any {
+	switch name {
+	case "bridge":
+		return &o.Bridge
+	case "mac":
+		return &o.PodMAC
+	case "addrs":
+		return &o.Addrs
+	case "masquerade":
+		return &o.Masquerade
+	case "macspoofchk":
+		return &o.SpoofCheck
+	case "ipam":
+		return &o.IPAM
+	}
+	return o.Recorded.Field(name)
+}

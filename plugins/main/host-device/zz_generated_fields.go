@@ -27,3 +27,32 @@ func (o *conf) Field(name string) any {
 	}
 	return o.Common.Field(name)
 }
+
+// Field implements Object of package jsonobj: it knows the json tags.
+func (o *section) Field(name string) any {
+	switch name {
+	case "device":
+		return &o.Device
+	case "alias":
+		return &o.Alias
+	case "kind":
+		return &o.Kind
+	case "mac":
+		return &o.MAC
+	case "permmac":
+		return &o.PermMAC
+	case "mtu":
+		return &o.MTU
+	case "pci":
+		return &o.PCI
+	case "path":
+		return &o.Path
+	case "dpdk":
+		return &o.DPDK
+	case "netnsinode":
+		return &o.NetNS
+	case "ipam":
+		return &o.IPAM
+	}
+	return nil
+}

@@ -110,6 +110,8 @@ func parse(a *cniskel.Args) (*request, error) {
 
 // section is what an attachment record holds of this plugin. Its JSON is read
 // by later versions.
+//
+//jsonobj:object
 type section struct {
 	veth.Recorded
 	Addrs      []netip.Prefix  `json:"addrs,omitempty"`

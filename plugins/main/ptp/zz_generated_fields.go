@@ -18,3 +18,16 @@ func (o *conf) Field(name string) any {
 	}
 	return o.Conf.Field(name)
 }
+
+// Field implements Object of package jsonobj: it knows the json tags.
+func (o *section) Field(name string) any {
+	switch name {
+	case "addrs":
+		return &o.Addrs
+	case "masquerade":
+		return &o.Masquerade
+	case "ipam":
+		return &o.IPAM
+	}
+	return o.Recorded.Field(name)
+}

@@ -27,3 +27,14 @@ func (o *conf) Field(name string) any {
 	}
 	return o.Common.Field(name)
 }
+
+// Field implements Object of package jsonobj: it knows the json tags.
+func (o *section) Field(name string) any {
+	switch name {
+	case "netnsinode":
+		return &o.NetNS
+	case "ipam":
+		return &o.IPAM
+	}
+	return nil
+}

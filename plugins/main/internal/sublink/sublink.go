@@ -148,6 +148,8 @@ func (p *plugin) parse(a *cniskel.Args, status bool) (*Request, error) {
 }
 
 // section is what an attachment record holds. Its JSON is read by later versions.
+//
+//jsonobj:object
 type section struct {
 	NetNS  uint64          `json:"netnsInode,omitempty"` // of the pod
 	Index  int             `json:"ifIndex,omitempty"`    // 0 until ADD completes

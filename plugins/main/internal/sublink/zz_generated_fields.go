@@ -28,3 +28,20 @@ func (o *MasterConf) Field(name string) any {
 	}
 	return nil
 }
+
+// Field implements Object of package jsonobj: it knows the json tags.
+func (o *section) Field(name string) any {
+	switch name {
+	case "netnsinode":
+		return &o.NetNS
+	case "ifindex":
+		return &o.Index
+	case "master":
+		return &o.Master
+	case "addrs":
+		return &o.Addrs
+	case "ipam":
+		return &o.IPAM
+	}
+	return nil
+}

@@ -27,6 +27,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
+//go:generate go run ../../../../pkg/jsonobj/gen
+
 const (
 	// nameTries bounds the host-side names that are tried when one is taken.
 	nameTries = 10
@@ -36,6 +38,8 @@ const (
 
 // Recorded is what an attachment record holds of a host veth. Its JSON is read by
 // later versions.
+//
+//jsonobj:object
 type Recorded struct {
 	HostIfName string `json:"hostIfName"`
 	HostIndex  int    `json:"hostIfIndex,omitempty"` // 0 until ADD completes
