@@ -159,10 +159,10 @@ func (t *attach) routeToPod(r rtnl.Route) error {
 	return cnierr.Wrap(cnierr.CodeKernel, t.Host.ReplaceRoute(r), "route to the pod")
 }
 
-// held is the error for an address of the pod behind a host end.
+// held is the error for an address of the pod behind a host veth.
 func (p *plugin) held(addr netip.Addr, host rtnl.Link) error {
 	var holder *attachments.ID
-	records, _ := p.Records.List("") // what cannot be read names nobody
+	records, _ := p.Records.List("") // a record that cannot be read names no holder
 	for _, rec := range records {
 		var s section
 		if found, err := rec.Section(Name, &s); found && err == nil && s.HostIfName == host.Name {
