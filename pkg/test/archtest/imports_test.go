@@ -18,7 +18,7 @@ type room struct {
 
 // leaves are what any room above pkg may use.
 var leaves = []string{
-	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/delegate", "pkg/filelock", "pkg/ipalloc", "pkg/jsonobj", "pkg/log", "pkg/netns",
+	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/delegate", "pkg/diskfull", "pkg/filelock", "pkg/ipalloc", "pkg/jsonobj", "pkg/log", "pkg/netns",
 	"pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version",
 }
 

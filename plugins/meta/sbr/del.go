@@ -36,7 +36,7 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.ID, 
 	}
 	defer pod.Close()
 	if pod != nil {
-		if err := pod.Lock(ctx); err != nil {
+		if err := pod.LockForDel(ctx, l, p.Records); err != nil {
 			return err
 		}
 		if found {

@@ -5,6 +5,7 @@ package sbr
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,11 +20,13 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
+	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
 // env is a pod with eth0, which has a default route, and net1, both with
@@ -431,23 +434,45 @@ func TestPrivilegedRefusals(t *testing.T) {
 	}
 }
 
-// Whoever has the namespace open can lock it, the pod's own processes included: a
-// call waits no longer than its deadline.
+// The pod's own processes can lock its namespace, for ever: no call waits for them.
 func TestPrivilegedLockedByThePod(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.mustAdd("")
-	before := e.state()
 	var held *netns.NS
 	if err := e.node.Do(func() (err error) { held, err = netns.Open(e.pod.Path); return err }); err != nil {
 		t.Fatal(err)
 	}
+	defer held.Close()
 	if err := unix.Flock(held.Fd(), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	release := time.AfterFunc(10*time.Second, held.Close)
-	defer held.Close()
+	release := time.AfterFunc(netlab.Patient(20*time.Second), held.Close)
 	defer release.Stop()
+	e.mustAdd("")
+	if err := e.call(e.plugin.Del, ""); err != nil || e.records() != 0 {
+		t.Errorf("DEL: %v, %d records", err, e.records())
+	}
+	if !release.Stop() {
+		t.Error("a call waited for the pod's lock")
+	}
+}
+
+// Calls for one namespace take turns by a file that only root can open. A call waits no longer than its deadline, and no file is left.
+func TestPrivilegedTurns(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.mustAdd("")
+	before := e.state()
+	inode, err := e.pod.Inode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := podns.LockPath(e.runs, inode)
+	held, err := filelock.Acquire(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
 	hurried := func(verb func(context.Context, *cniskel.Args) error) func(context.Context, *cniskel.Args) error {
 		return func(ctx context.Context, a *cniskel.Args) error {
 			ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
@@ -463,6 +488,9 @@ func TestPrivilegedLockedByThePod(t *testing.T) {
 	held.Close()
 	if err := e.call(e.plugin.Del, ""); err != nil || e.records() != 0 {
 		t.Errorf("DEL of a namespace that is free again: %v, %d records", err, e.records())
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the lock file is left: %v", err)
 	}
 }
 

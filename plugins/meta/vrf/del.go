@@ -37,7 +37,7 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.ID, 
 	}
 	defer pod.Close()
 	if pod != nil && vrf != "" && (found || !p.Records.Claimed(ref, path)) { // without a record, the interface may be another attachment's
-		if err := pod.Lock(ctx); err != nil {
+		if err := pod.LockForDel(ctx, l, p.Records); err != nil {
 			return err
 		}
 		if err := leave(ctx, l, pod, ref.IfName, vrf); err != nil {

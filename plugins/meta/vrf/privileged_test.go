@@ -9,14 +9,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
@@ -353,5 +356,26 @@ func TestPrivilegedWithoutVRFs(t *testing.T) {
 	plugintest.WantCode(t, e.add(`,"vrfname":"blue"`), 2, "blue", "CONFIG_NET_VRF")
 	if list, _ := e.runs.List(""); len(list) != 0 {
 		t.Errorf("records are left: %v", list)
+	}
+}
+
+// The pod's own processes can lock its namespace, for ever: no call waits for them.
+func TestPrivilegedLockedByThePod(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var held *netns.NS
+	if err := e.node.Do(func() (err error) { held, err = netns.Open(e.netns); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := unix.Flock(held.Fd(), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	release := time.AfterFunc(netlab.Patient(20*time.Second), held.Close)
+	defer release.Stop()
+	e.mustAdd("net1", `,"vrfname":"red"`)
+	e.mustDel("net1", `,"vrfname":"red"`)
+	if !release.Stop() {
+		t.Error("a call waited for the pod's lock")
 	}
 }

@@ -120,7 +120,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 		return nil, err
 	}
 	defer pod.Close() // which also ends the lock
-	if err := pod.Lock(ctx); err != nil {
+	if err := pod.Lock(ctx, p.Records); err != nil {
 		return nil, err
 	}
 	if err := p.join(ctx, r, pod); err != nil {

@@ -6,12 +6,18 @@ package podns
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/diskfull"
 	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -20,6 +26,8 @@ import (
 type Pod struct {
 	*rtnl.Handle
 	NS *netns.NS
+
+	lock *os.File
 }
 
 // Open opens the namespace at path; errors have code 8. The caller must Close
@@ -51,25 +59,45 @@ func Reopen(inode uint64, paths ...string) (*Pod, error) {
 	return enter(ns)
 }
 
-// Lock keeps other calls that lock, upstream's sbr plugin included, out of
-// the namespace until Close: they look for free numbers and then take them. It
-// waits as long as ctx lasts (code 11), not longer: a process that can open the namespace
-// can lock it, the pod's own processes included.
-func (p *Pod) Lock(ctx context.Context) error {
-	fd, err := unix.FcntlInt(uintptr(p.NS.Fd()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return cnierr.Wrap(cnierr.CodeNetNS, err, "lock CNI_NETNS %q", p.NS.Path())
+// Lock keeps other calls that lock out of the namespace until Close: they look for
+// free numbers and then take them. It waits as long as ctx lasts (code 11). The lock
+// is a file beside the records, by the namespace's inode, which no pod can open.
+//
+// Upstream's sbr plugin locks the namespace itself. Lock takes that lock too where it
+// is free, so that upstream's waits. It does not wait for it: any process that can
+// open the namespace can hold it, the pod's own included.
+func (p *Pod) Lock(ctx context.Context, records *attachments.Dir) error {
+	if err := os.MkdirAll(records.Path(), 0o700); err != nil {
+		return cnierr.Wrap(cnierr.CodeState, err, "lock CNI_NETNS %q", p.NS.Path())
 	}
-	f := os.NewFile(uintptr(fd), p.NS.Path())
-	err = filelock.Lock(ctx, f)
+	f, err := filelock.Acquire(ctx, LockPath(records, p.NS.Inode()))
 	if cause := ctx.Err(); err != nil && cause != nil {
-		return cnierr.Wrap(cnierr.CodeTryAgain, cause, "another process holds the lock of CNI_NETNS %q", p.NS.Path())
+		return cnierr.Wrap(cnierr.CodeTryAgain, cause, "another call of sbr or vrf works in CNI_NETNS %q", p.NS.Path())
 	}
 	if err != nil {
-		return cnierr.Wrap(cnierr.CodeNetNS, err, "lock CNI_NETNS %q", p.NS.Path())
+		return cnierr.Wrap(cnierr.CodeState, err, "lock CNI_NETNS %q", p.NS.Path())
 	}
-	_ = f.Close() // a copy: the lock is the namespace's open file
+	p.lock = f
+	_ = unix.Flock(p.NS.Fd(), unix.LOCK_EX|unix.LOCK_NB)
 	return nil
+}
+
+// LockPath is the lock file of the namespace with that inode. It exists while a call
+// has the lock.
+func LockPath(records *attachments.Dir, inode uint64) string {
+	return filepath.Join(records.Path(), fmt.Sprintf(".netns-%d.lock", inode))
+}
+
+// LockForDel is Lock for a DEL. If the run directory is full or read-only, there is
+// no lock: the pod goes with the DEL, so the worst is a number that another ADD of
+// the same pod finds taken.
+func (p *Pod) LockForDel(ctx context.Context, l *log.Logger, records *attachments.Dir) error {
+	err := p.Lock(ctx, records)
+	if diskfull.Is(err) || errors.Is(err, unix.EROFS) {
+		l.Warn("no lock for the pod's network namespace", log.Error(err))
+		return nil
+	}
+	return err
 }
 
 // Close releases the descriptors. A nil Pod is fine.
@@ -77,5 +105,9 @@ func (p *Pod) Close() {
 	if p != nil {
 		p.Handle.Close()
 		p.NS.Close()
+		if p.lock != nil {
+			_ = os.Remove(p.lock.Name()) // before the lock goes: who waits for it looks whether the file is still there
+			_ = p.lock.Close()
+		}
 	}
 }
