@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // set decodes one key of the file, checks its value and puts it into c. The bool is false for an unknown key.
@@ -95,8 +97,11 @@ func setUplinks(c *Config, raw json.RawMessage) error {
 		return err
 	}
 	for i, n := range names {
-		// The kernel's own rule for names, dev_valid_name.
-		if n == "" || len(n) > 15 || n == "." || n == ".." || strings.ContainsAny(n, "/: \t\n") {
+		// The kernel's own rule for names, dev_valid_name. It allows control characters, which belong in no log.
+		bad := func(c rune) bool {
+			return c == '/' || c == ':' || c == utf8.RuneError || unicode.IsSpace(c) || unicode.IsControl(c)
+		}
+		if n == "" || len(n) > 15 || n == "." || n == ".." || strings.ContainsFunc(n, bad) {
 			return fmt.Errorf("%q is not the name of a network device", n)
 		}
 		if slices.Contains(names[:i], n) {

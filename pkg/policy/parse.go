@@ -63,7 +63,7 @@ func Parse(mode string, rules json.RawMessage) (*Policy, error) {
 	if p.Egress, p.DenyEgress, err = direction("egress", raw.Egress, raw.EgressDefault); err != nil {
 		return nil, err
 	}
-	if n := len(Entries(p.Ingress)) + len(Entries(p.Egress)); n > MaxEntries {
+	if n := CountEntries(p.Ingress) + CountEntries(p.Egress); n > MaxEntries {
 		return nil, &Error{Key: "rules", Value: strconv.Itoa(n),
 			Why: fmt.Sprintf("both directions may have at most %d entries: each CIDR of a rule with each of its port ranges is one", MaxEntries)}
 	}

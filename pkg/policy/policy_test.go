@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,6 +88,26 @@ func TestParseBound(t *testing.T) {
 	}
 }
 
+// A rule of many CIDRs and ports is refused by its count: nothing of the size of their product is built.
+func TestParseBoundMemory(t *testing.T) {
+	const each = 4000
+	var ports, cidrs []string
+	for i := range each {
+		ports, cidrs = append(ports, strconv.Itoa(1000+i)), append(cidrs, fmt.Sprintf(`"10.%d.%d.0/24"`, i/256, i%256))
+	}
+	rules := json.RawMessage(`{"ingress":[{"action":"deny","ports":[` + strings.Join(ports, ",") + `],"cidrs":[` + strings.Join(cidrs, ",") + `]}]}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := Parse("", rules)
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(each*each)) {
+		t.Errorf("got %v", err)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > uint64(100*len(rules)) {
+		t.Errorf("%d bytes for %d of input", used, len(rules))
+	}
+}
+
 func TestWithoutBridge(t *testing.T) {
 	t.Parallel()
 	p := &Policy{Mode: ModeIsolated, Ingress: []Rule{{Protocol: ProtocolUDP}}}
@@ -110,8 +132,13 @@ func FuzzParse(f *testing.F) {
 	f.Add("isolated", `{"ingress":[{"action":"deny","cidrs":["10.0.0.0/8"],"ports":["1-2"]}]}`)
 	f.Fuzz(func(t *testing.T, mode, rules string) {
 		p, err := Parse(mode, json.RawMessage(rules))
-		if err == nil && len(Entries(p.Ingress))+len(Entries(p.Egress)) > MaxEntries {
-			t.Error("too many entries")
+		if err != nil {
+			return
+		}
+		for _, rules := range [][]Rule{p.Ingress, p.Egress} {
+			if n := len(Entries(rules)); n != CountEntries(rules) || n > MaxEntries {
+				t.Errorf("%d entries, counted %d", n, CountEntries(rules))
+			}
 		}
 	})
 }

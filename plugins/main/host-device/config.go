@@ -7,6 +7,7 @@ import (
 	"net"
 	"path"
 	"strings"
+	"unicode"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -116,6 +117,9 @@ func (r *request) checkKeys() (err error) {
 	}
 	if r.KernelPath != "" && !strings.HasPrefix(path.Clean(r.KernelPath), "/sys/devices/") {
 		return cnierr.Config("kernelpath", r.KernelPath, "must be a path below /sys/devices/")
+	}
+	if strings.ContainsFunc(r.KernelPath, unicode.IsControl) {
+		return cnierr.Config("kernelpath", r.KernelPath, "must have no control characters")
 	}
 	if why := badID(r.PCIBusID); why != "" {
 		return cnierr.Config("pciBusID", r.PCIBusID, why)

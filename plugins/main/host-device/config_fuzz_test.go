@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
@@ -19,7 +20,8 @@ import (
 // device plugin or an annotation says.
 func FuzzParseConfig(f *testing.F) {
 	fuzztest.AddConfigurations(f, Name, `{"cniVersion":"1.0.0","name":"n","type":"host-device","runtimeConfig":{"deviceID":"0000:00:1f.6"}}`,
-		`{"cniVersion":"1.0.0","name":"n","type":"host-device","kernelpath":"/sys/devices/pci0000:00/../../class"}`)
+		`{"cniVersion":"1.0.0","name":"n","type":"host-device","kernelpath":"/sys/devices/pci0000:00/../../class"}`,
+		`{"cniVersion":"1.0.0","name":"n","type":"host-device","kernelpath":"/sys/devices/a\u001b[2J"}`)
 	root := f.TempDir()
 	for _, bus := range []string{pciDevices, auxDevices} {
 		if err := os.MkdirAll(filepath.Join(root, bus, "0000:00:1f.6"), 0o755); err != nil {
@@ -42,7 +44,7 @@ func FuzzParseConfig(f *testing.F) {
 				t.Errorf("%s %q leaves the directory of its bus", what, id)
 			}
 		}
-		if k := r.KernelPath; k != "" && (!strings.HasPrefix(filepath.Join(root, k), filepath.Join(root, "sys/devices")+"/") || strings.Contains(k, "\x00")) {
+		if k := r.KernelPath; k != "" && (!strings.HasPrefix(filepath.Join(root, k), filepath.Join(root, "sys/devices")+"/") || strings.ContainsFunc(k, unicode.IsControl)) {
 			t.Errorf("kernelpath %q leaves /sys/devices", k)
 		}
 		if why := cniconf.BadLinkName(r.Device); why != "" {

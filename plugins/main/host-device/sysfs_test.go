@@ -108,6 +108,7 @@ func TestRefusals(t *testing.T) {
 		{"hwaddr", `"hwaddr":"02:00"`, 7, []string{"hwaddr", "02:00"}},
 		{"kernelpath elsewhere", `"kernelpath":"/etc/passwd"`, 7, []string{"kernelpath", "/etc/passwd"}},
 		{"kernelpath leading out", `"kernelpath":"/sys/devices/../../etc"`, 7, []string{"kernelpath"}},
+		{"kernelpath with a line break", `"kernelpath":"/sys/devices/a\nb"`, 7, []string{"kernelpath", "control"}},
 		{"kernelpath relative", `"kernelpath":"sys/devices/x"`, 7, []string{"kernelpath"}},
 		{"pciBusID leading out", `"pciBusID":"../../../devices"`, 7, []string{"pciBusID"}},
 		{"pciBusID unknown", `"pciBusID":"0000:00:11.0"`, 7, []string{"pciBusID", "0000:00:11.0"}},

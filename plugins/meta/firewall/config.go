@@ -5,6 +5,9 @@ package firewall
 import (
 	"encoding/json"
 	"errors"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -52,8 +55,16 @@ func parse(stdin *jsonobj.Document) (*Conf, error) {
 	if c := conf.IptablesAdminChainName; c != "" && !netfilter.ValidChainName(c) {
 		return nil, cnierr.Config("iptablesAdminChainName", c, netfilter.ChainNameRule)
 	}
+	if z := conf.FirewalldZone; len(z) > maxZone || !utf8.ValidString(z) || strings.ContainsFunc(z, badInZone) {
+		return nil, cnierr.Config("firewalldZone", z, "is not the name of a zone: at most 64 bytes, without spaces and control characters")
+	}
 	return conf, nil
 }
+
+// maxZone is more than firewalld takes for a zone's name, 17.
+const maxZone = 64
+
+func badInZone(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
 
 // validateBackend refuses unknown values, where upstream guesses.
 func validateBackend(name string) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
+	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
 
 const dualEnv = `# written by flanneld
@@ -141,6 +142,9 @@ func TestBadInput(t *testing.T) {
 		{"no MTU", env("FLANNEL_MTU", ""), nil, 7, []string{"FLANNEL_MTU"}},
 		{"no IPMASQ", env("FLANNEL_IPMASQ", ""), nil, 7, []string{"FLANNEL_IPMASQ"}},
 		{"MTU", env("FLANNEL_MTU", "wide"), nil, 7, []string{"FLANNEL_MTU=wide"}},
+		{"negative MTU", env("FLANNEL_MTU", "-1"), nil, 7, []string{"FLANNEL_MTU=-1"}},
+		{"small MTU", env("FLANNEL_MTU", "67"), nil, 7, []string{"FLANNEL_MTU=67", "68 to 65535"}},
+		{"large MTU", env("FLANNEL_MTU", "65536"), nil, 7, []string{"FLANNEL_MTU=65536"}},
 		{"network", env("FLANNEL_NETWORK", "10.244.0.0/16,x"), nil, 7, []string{"FLANNEL_NETWORK", `"x"`}},
 		{"family", env("FLANNEL_SUBNET", "fd00::1/64"), nil, 7, []string{"FLANNEL_SUBNET", "fd00::1/64"}},
 		{"empty", "", nil, 7, []string{"FLANNEL_MTU"}},
@@ -179,10 +183,14 @@ func TestBadInput(t *testing.T) {
 func FuzzParseSubnets(f *testing.F) {
 	f.Add(dualEnv)
 	f.Add("FLANNEL_MTU")
+	f.Add(strings.Replace(dualEnv, "FLANNEL_MTU=1450", "FLANNEL_MTU=70000", 1))
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := parseSubnets(text)
 		if err == nil && (len(s.networks) == 0 || len(s.own) == 0 || len(s.own) > 2 && !strings.Contains(text, ",")) {
 			t.Errorf("%q gave %+v", text, s)
+		}
+		if err == nil {
+			fuzztest.Between(t, "mtu", s.mtu, minMTU, maxMTU, 0)
 		}
 	})
 }

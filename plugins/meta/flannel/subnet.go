@@ -42,6 +42,12 @@ func readSubnets(path string) (*subnets, error) {
 	return s, nil
 }
 
+// The MTUs that the interface plugins take.
+const (
+	minMTU = 68
+	maxMTU = 65535
+)
+
 // parseSubnets reads the lines KEY=VALUE of the file. Unknown keys, empty lines
 // and comments are ignored; a value may be quoted, as a shell would read it.
 func parseSubnets(text string) (*subnets, error) {
@@ -57,8 +63,8 @@ func parseSubnets(text string) (*subnets, error) {
 	}
 	s := &subnets{ipMasq: values["FLANNEL_IPMASQ"] == "true"}
 	var err error
-	if s.mtu, err = strconv.Atoi(values["FLANNEL_MTU"]); err != nil || s.mtu < 0 {
-		return nil, fmt.Errorf("FLANNEL_MTU=%s is no MTU", values["FLANNEL_MTU"])
+	if s.mtu, err = strconv.Atoi(values["FLANNEL_MTU"]); err != nil || s.mtu != 0 && (s.mtu < minMTU || s.mtu > maxMTU) {
+		return nil, fmt.Errorf("FLANNEL_MTU=%s is no MTU: want 0 or %d to %d", values["FLANNEL_MTU"], minMTU, maxMTU)
 	}
 	for _, key := range []string{"FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK"} {
 		if s.networks, err = appendPrefixes(s.networks, key, values[key]); err != nil {
