@@ -51,18 +51,20 @@ func (f *file) Close() error {
 }
 
 type objAttr struct {
-	path pointer
-	fd   uint32
-	_    uint32 // flags
+	path  pointer
+	fd    uint32
+	flags uint32
 }
 
 // open opens what is pinned at path. fs.ErrNotExist: nothing is.
-func open(path string) (file, error) {
+func open(path string) (file, error) { return openWith(path, 0) }
+
+func openWith(path string, flags uint32) (file, error) {
 	p, err := unix.BytePtrFromString(path)
 	if err != nil {
 		return file{}, err
 	}
-	fd, err := call(unix.BPF_OBJ_GET, &objAttr{path: pointer{p: unsafe.Pointer(p)}})
+	fd, err := call(unix.BPF_OBJ_GET, &objAttr{path: pointer{p: unsafe.Pointer(p)}, flags: flags})
 	if err != nil {
 		return file{}, &fs.PathError{Op: "open pin", Path: path, Err: err}
 	}

@@ -57,6 +57,7 @@ func (t MapType) perCPU() bool { return t == PerCPUHash || t == PerCPUArray || t
 
 // Map is an open map. It is safe for concurrent use, but for Close.
 type Map struct {
+	readOnlyPin bool
 	file
 	i mapInfo
 }
@@ -73,11 +74,40 @@ type mapInfo struct {
 // OpenMap opens the map that is pinned at path. fs.ErrNotExist: nothing is.
 func OpenMap(path string) (*Map, error) {
 	f, err := open(path)
+	if errors.Is(err, unix.EROFS) {
+		return openReadOnly(path)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return newMap(f)
 }
+
+// openReadOnly opens a map on a bpffs that is mounted read-only. The kernel then gives a descriptor for reading alone; the map's number
+// leads to one for writing: the map itself is not read-only.
+func openReadOnly(path string) (*Map, error) {
+	f, err := openWith(path, unix.BPF_F_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMap(f)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	fd, err := call(unix.BPF_MAP_GET_FD_BY_ID, &idAttr{id: m.ID()})
+	if err != nil {
+		return nil, fmt.Errorf("open map %d of a read-only bpffs: %w", m.ID(), err)
+	}
+	w, err := newMap(file{fd})
+	if err == nil {
+		w.readOnlyPin = true
+	}
+	return w, err
+}
+
+// ReadOnlyPin reports whether the map's pin is on a bpffs that is mounted read-only.
+func (m *Map) ReadOnlyPin() bool { return m.readOnlyPin }
 
 // MapFromFD makes a Map of a descriptor of one, which it owns from now on.
 func MapFromFD(fd int) (*Map, error) { return newMap(file{fd}) }

@@ -270,11 +270,11 @@ func (a *Attacher) detachClsact(index int, hooks []hook.Hook) error {
 	mark := a.d.Paths.ClsactMark(index)
 	made := pintree.Exists(mark)
 	if made && c.only(index, hooks) {
-		return errors.Join(c.DeleteClsact(index), pintree.RemoveIfThere(mark))
+		return errors.Join(c.DeleteClsact(index), pintree.RemovePin(mark))
 	}
 	err = c.deleteFilters(index, hooks)
 	if made { // from now on it is the others'
-		err = errors.Join(err, pintree.RemoveIfThere(mark))
+		err = errors.Join(err, pintree.RemovePin(mark))
 	}
 	return err
 }

@@ -103,5 +103,5 @@ func dropPin(pin string) error {
 			return fmt.Errorf("detach %s: %w", filepath.Base(pin), err)
 		}
 	}
-	return pintree.RemoveIfThere(pin)
+	return pintree.RemovePin(pin)
 }

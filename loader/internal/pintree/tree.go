@@ -99,6 +99,9 @@ func (t *Tree) Pinned(name string) (*bpfsys.Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open map %s: %w", name, err)
 	}
+	if m.ReadOnlyPin() && len(t.maps) == 0 {
+		t.Log.Warn("the bpffs is read-only: pins stay until GC finds it writable", log.String("path", t.Paths.Dir))
+	}
 	t.maps[name] = m
 	return m, nil
 }

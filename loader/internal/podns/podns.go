@@ -222,7 +222,7 @@ func (d Devices) release(a *attach.Attacher, m podns.Map, number uint32) error {
 		return err
 	}
 	err = policies.New(d.Tree).Drop(podns.Key(number))
-	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Delete(podns.Key(number)), pintree.RemoveIfThere(d.Paths.PodnsMark(number)))
+	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Delete(podns.Key(number)), pintree.RemovePin(d.Paths.PodnsMark(number)))
 }
 
 // Detach removes the programs from every podns device that is known, and leaves maps and notes as they are.

@@ -228,7 +228,7 @@ func (d Limits) release(m views, number uint32) error {
 	if err := d.detach(number); err != nil {
 		return err
 	}
-	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemoveIfThere(d.Paths.EDTMark(number)))
+	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemovePin(d.Paths.EDTMark(number)))
 }
 
 func (d Limits) detach(number uint32) error {
