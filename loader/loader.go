@@ -127,6 +127,19 @@ func newDatapath(o Options) (*Datapath, error) {
 // Close releases the descriptors. The datapath goes on working.
 func (d *Datapath) Close() error { return d.tree.Close() }
 
+// Place is a mount namespace and where it has the pins of this network namespace, or would have them.
+type Place = pintree.Place
+
+// Places returns where Sluice looks for the pins, and each other mount namespace that can be seen and has some.
+func Places(o Options) ([]Place, error) {
+	d, err := newDatapath(o)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.tree.Places()
+}
+
 // CheckOwners returns an ErrForeign if another user can change the pins or the run directory, for the operator's tool.
 func CheckOwners(o Options) error {
 	d, err := newDatapath(o)

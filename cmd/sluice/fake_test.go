@@ -35,6 +35,7 @@ type fakeNode struct {
 	records    []*attachments.Record
 	choices    map[string]netfilter.Choice
 	status     *loader.Status // nil: nothing is loaded
+	places     []loader.Place
 	decision   *loader.Status // nil: no call tried
 	ports      []hostport.Entry
 	flows      []loader.Flow
@@ -76,6 +77,10 @@ func (n *fakeNode) Decision(context.Context) (*loader.Status, error) {
 		return nil, loader.ErrNotLoaded
 	}
 	return n.decision, nil
+}
+
+func (n *fakeNode) Places() ([]loader.Place, error) {
+	return append([]loader.Place{{Path: "/sys/fs/bpf", Pinned: n.status != nil}}, n.places...), nil
 }
 
 func (n *fakeNode) Choices() (map[string]netfilter.Choice, error) { return n.choices, nil }

@@ -29,6 +29,9 @@ type node interface {
 	// Decision returns what the last attempt to load found, as far as it is
 	// known while nothing is loaded; loader.ErrNotLoaded without an attempt.
 	Decision(ctx context.Context) (*loader.Status, error)
+	// Places returns where pins are looked for, and other mount namespaces that
+	// have some.
+	Places() ([]loader.Place, error)
 	// Choices returns which netfilter tables are used where eBPF is not, by what
 	// was asked for.
 	Choices() (map[string]netfilter.Choice, error)
@@ -105,6 +108,14 @@ func (realNode) Decision(ctx context.Context) (*loader.Status, error) {
 		return nil, err
 	}
 	return loader.Decision(ctx, doctor.Options(conf))
+}
+
+func (realNode) Places() ([]loader.Place, error) {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil {
+		return nil, err
+	}
+	return loader.Places(doctor.Options(conf))
 }
 
 func (realNode) Choices() (map[string]netfilter.Choice, error) { return choice.Made("") }

@@ -36,6 +36,10 @@ device, the maps and how full they are, dropped packets by reason, attachments.
 			if cerr != nil {
 				cerr = fmt.Errorf("read which tables were chosen: %w", cerr)
 			}
+			places, perr := a.node.Places()
+			if perr != nil {
+				perr = fmt.Errorf("look for the pins of other mount namespaces: %w", perr)
+			}
 			var v statusView
 			err := a.withDatapath(c.Context(), func(dp datapath) error {
 				st, err := dp.Status(c.Context())
@@ -56,8 +60,8 @@ device, the maps and how full they are, dropped packets by reason, attachments.
 			if err != nil {
 				return err
 			}
-			v.Choices = newChoiceViews(choices)
-			return errors.Join(a.print(v, func() error { return a.statusScreen(v) }), rerr, cerr)
+			v.Choices, v.Places = newChoiceViews(choices), places
+			return errors.Join(a.print(v, func() error { return a.statusScreen(v) }), rerr, cerr, perr)
 		},
 	}
 }
@@ -68,7 +72,7 @@ func (a *app) statusScreen(v statusView) error {
 	if err := a.say("%s", a.colours.bold("Sluice "+v.Version)); err != nil {
 		return err
 	}
-	sections := []func(statusView) error{a.statusHead, a.statusBackends, a.statusProbes}
+	sections := []func(statusView) error{a.statusHead, a.statusPlaces, a.statusBackends, a.statusProbes}
 	if v.Loaded {
 		sections = append(sections, a.statusDevices, a.statusMaps, a.statusDrops)
 	}
@@ -79,6 +83,22 @@ func (a *app) statusScreen(v statusView) error {
 		}
 	}
 	return nil
+}
+
+// statusPlaces says where nothing was found, and names each other mount namespace
+// that has pins.
+func (a *app) statusPlaces(v statusView) error {
+	var errs []error
+	for _, p := range v.Places {
+		switch {
+		case p.PID == 0 && !v.Loaded:
+			errs = append(errs, a.field("looked at", p.Path, a.colours.plain))
+		case p.PID != 0:
+			text := fmt.Sprintf("a datapath of this network namespace is pinned at %s, in the mount namespace of process %d", p.Path, p.PID)
+			errs = append(errs, a.field("elsewhere", text, a.colours.yellow))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (a *app) statusHead(v statusView) error {

@@ -24,6 +24,7 @@ type statusView struct {
 	Kernel          string            `json:"kernel,omitempty"`
 	Build           string            `json:"build,omitempty"` // of the programs that are loaded
 	PinPath         string            `json:"pin_path,omitempty"`
+	Places          []loader.Place    `json:"places"`                   // where pins are looked for, first, and other mount namespaces that have some
 	AttachUplinks   string            `json:"attach_uplinks,omitempty"` // tcx or clsact
 	AttachPods      string            `json:"attach_pods,omitempty"`
 	Config          *configView       `json:"config,omitempty"` // none: nothing is loaded, or it is not known

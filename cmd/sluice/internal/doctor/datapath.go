@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
@@ -41,6 +42,20 @@ func checkOwners(f *Facts) []Finding {
 		return nil
 	}
 	return []Finding{{"owners", Problem, "no pod can be added: " + f.Owners.Error(), "do what the line says, as root"}}
+}
+
+// checkMounts names mount namespaces with pins that this one does not see, as of
+// a runtime in a container.
+func checkMounts(f *Facts) []Finding {
+	var out []Finding
+	for _, p := range f.Places {
+		if p.PID != 0 {
+			out = append(out, Finding{"mounts", Warning,
+				fmt.Sprintf("a datapath of this network namespace is pinned at %s, in the mount namespace of process %d; this command looks at %s", p.Path, p.PID, f.Places[0].Path),
+				"share the node's bpffs with that process, or run this command in its mount namespace: nsenter -m -t " + strconv.Itoa(p.PID)})
+		}
+	}
+	return out
 }
 
 // checkPrograms looks for programs that are missing on a device, or of another

@@ -56,7 +56,8 @@ type Facts struct {
 	Sysctls map[string]string // by path below /proc/sys; what the node does not have is not in it
 	TBF     error             // why the kernel has no token bucket or no IFB; nil: it has both, or was not asked
 
-	Owners    error // a directory of Sluice's that another user made or can change
+	Owners    error          // a directory of Sluice's that another user made or can change
+	Places    []loader.Place // where pins are looked for, and other mount namespaces that have some
 	Leftovers orphans.Report
 	// Blind are the things that could not be looked at.
 	Blind []error
@@ -74,7 +75,7 @@ func (f *Facts) uses(feature string) bool {
 func checks() []func(*Facts) []Finding {
 	return []func(*Facts) []Finding{
 		checkBlind, checkProbes, checkBandwidth, checkSockets,
-		checkOwners, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers,
+		checkOwners, checkMounts, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers,
 		checkTables, checkForward, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
 		checkRecords, checkLeftovers,
 	}

@@ -94,6 +94,9 @@ func TestChecks(t *testing.T) {
 	}{
 		{"not looked at", func(f *Facts) { f.Blind = []error{errors.New("the tables: EPERM")} }, "not-looked-at", Warning, "EPERM", "as root"},
 		{"pins of another user", func(f *Facts) { f.Owners = errors.New("/sys/fs/bpf/sluice: belongs to user 1000") }, "owners", Problem, "user 1000", "as root"},
+		{"pins elsewhere", func(f *Facts) {
+			f.Places = []loader.Place{{Path: "/sys/fs/bpf"}, {Path: "/proc/7/root/sys/fs/bpf", PID: 7, Pinned: true}}
+		}, "mounts", Warning, "process 7", "nsenter -m -t 7"},
 		{"required probe", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo }, "kernel", Warning, "redirect_peer: no", "newer kernel"},
 		{"required probe, eBPF demanded", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo; f.Config.Backend = nodeconf.BackendEBPF }, "kernel", Problem, "redirect_peer: no", "newer kernel"},
 		{"required probe, eBPF not wanted", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo; f.Config.Backend = nodeconf.BackendNFTables }, "kernel", Info, "redirect_peer: no", ""},
@@ -237,7 +240,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, check := range []string{
-		"not-looked-at", "owners", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "netfilter", "forward-policy",
+		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "netfilter", "forward-policy",
 		"forwarding", "gateway", "rp-filter", "br-netfilter", "conntrack", "records", "leftover", "doubtful", "reservation",
 	} {
 		if !strings.Contains(string(raw), "\n### "+check+"\n") {

@@ -61,6 +61,8 @@ func (f *Facts) datapath(ctx context.Context) {
 	if f.Decision, err = loader.Decision(ctx, o); !errors.Is(err, loader.ErrNotLoaded) {
 		f.note("the decision of the last load", err)
 	}
+	f.Places, err = loader.Places(o)
+	f.note("the mount namespaces of other processes", err)
 	tables := Tables(f.Config)
 	dir := attachments.Open(attachments.DefaultDir)
 	var known orphans.Maps
