@@ -13,6 +13,7 @@
 #include "lib/fastpath/cb_mark.h"
 #include "lib/fastpath/fastpath.h"
 #include "lib/nat/hairpin_slow.h"
+#include "lib/nat/hostport_answer.h"
 #include "lib/policy/policy.h"
 
 /* Addresses that every host may send from: before it has one, and on its link. */
@@ -52,6 +53,7 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 	struct sl_ct_entry *ct = ct_lookup_entry(&p->tuple, ep->owner, now);
 	enum sl_drop_reason reason;
 	struct sl_ct_scratch *s;
+	int refused;
 
 	*entry = NULL;
 	if (ct && unlikely(ct_is_new_connection(ct, p, SL_TX)))
@@ -71,6 +73,10 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 		if (!s)
 			return SL_DROP_NONE;
 		ct_init(&s->entry, ep->owner, SL_CT_POD_OPENED, now);
+		s->claim = p->tuple;
+		refused = sl_ct_opening(ct_kind(p->tuple.proto, SL_CT_POD_OPENED));
+		if (!sl_hp_answers(p->tuple.proto) && refused)
+			return SL_DROP_CT_SHARE;
 		s->entry.policy = ep->policy;
 		ct = ct_insert(&p->tuple, &s->entry);
 		if (!ct)

@@ -13,6 +13,7 @@
 #include "lib/hostport/hostport_cache.h"
 #include "lib/nat/client_port.h"
 #include "lib/nat/host_socket.h"
+#include "lib/nat/hostport_answer.h"
 #include "lib/packet/fragment.h"
 #include "lib/packet/icmp_error.h"
 
@@ -167,6 +168,10 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 		return SL_DROP_SOURCE;
 	s->entry.hostport_generation = slot->hp.generation;
 	fast_confirm_now(&s->entry, skb->ifindex);
+	sl_ct_opening(ct_kind(p->tuple.proto, 0)); /* counts it. Refused or not: the mapping makes the entry again */
+	s->claim = *m->key;
+	if (!clash)
+		sl_hp_learn(p->tuple.proto);
 	if (clash) {
 		s->key = *m->key;
 		if (!client_port_allocate(p, s))
@@ -195,6 +200,7 @@ static __always_inline void create_inbound(const struct sl_pkt *p, struct sl_ct_
 		return;
 	*m->key = p->tuple;
 	ct_init(&s->entry, m->ep->owner, 0, now);
+	sl_ct_opening(ct_kind(p->tuple.proto, 0)); /* counts it */
 	m->ct = ct_insert(m->key, &s->entry);
 }
 

@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,8 +23,10 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
@@ -215,6 +218,40 @@ func TestPrivilegedMapSizesStay(t *testing.T) {
 	e.ok(err)
 	if m.MaxEntries() != 4096 {
 		t.Errorf("flows: %d entries", m.MaxEntries())
+	}
+}
+
+// An earlier build had no places in the table of connections. Its connections stay, and the places fit the table that is pinned.
+func TestPrivilegedUpgradeMakesPlaces(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.MapSizes.Conntrack = 4096
+	d := e.open()
+	pinned, err := ebpf.LoadPinnedMap(d.tree.Paths.MapPin(pintree.MapConntrack), nil)
+	e.ok(err)
+	defer pinned.Close()
+	key := bpfgen.TypesSlTuple{Proto: 6, LocalPort: 1}
+	e.ok(pinned.Put(&key, &bpfgen.TypesSlCtEntry{Flags: uint32(bpfgen.TypesSlCtFlagSL_CT_ASSURED), Owner: 7}))
+	for _, name := range []string{pintree.MapConntrackPlaces, pintree.MapConntrackShares, pintree.MapConntrackTurnover, pintree.MapHostPortOutside} {
+		e.ok(os.Remove(d.tree.Paths.MapPin(name)))
+	}
+	e.ok(d.Close())
+	e.o.Config.AntiSpoof = false // another build
+	e.o.Config.MapSizes.Conntrack = 65536
+	d = e.open()
+	ct, err := d.tree.Pinned(pintree.MapConntrack)
+	e.ok(err)
+	if n, err := conntrack.New(ct).Len(); n != 1 || err != nil {
+		t.Errorf("%d connections after the upgrade, %v", n, err)
+	}
+	id, ok := d.tree.Paths.Committed()
+	if !ok {
+		t.Fatal("no programs are committed")
+	}
+	cpus, err := bpfsys.PossibleCPUs()
+	e.ok(err)
+	got := binary.NativeEndian.Uint32(constantIn(t, d.tree.Paths.BuildDir(id), hook.FromPod(), objects.LoadFromPod, "cfg_ct_places"))
+	if want := loadapi.ConntrackPlaces(4096, cpus); got != want {
+		t.Errorf("the programs share out %d places of 4096 entries, want %d", got, want)
 	}
 }
 

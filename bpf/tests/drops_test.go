@@ -21,6 +21,7 @@ const (
 
 	reasonMapped = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_V4MAPPED)
 
+	reasonShare   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_CT_SHARE)
 	reasonTable   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_CT_TABLE)
 	reasonRewrite = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_REWRITE)
 )
@@ -78,6 +79,10 @@ var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 		refused := wantDrop(reasonNoGateway, podC)
 		refused.uncounted = false
 		w.step(podIngress, podC.name, f.bytes(w.tb), refused)
+	},
+	reasonShare: func(w *walk, family, proto int) {
+		w.shareRefused(podA, proto, flowPodOpened)
+		w.plain(family, proto, podA, keptPort).refusedOut("S", reasonShare)
 	},
 	reasonSource: func(w *walk, family, proto int) {
 		if proto == echo {

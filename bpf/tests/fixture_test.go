@@ -29,7 +29,7 @@ type fixture struct {
 }
 
 // fixtureSizes keep the maps quick to empty.
-var fixtureSizes = map[string]uint32{"sl_ct": 4096, "sl_ct_unassured": 4096, "sl_ep_stats": 64}
+var fixtureSizes = map[string]uint32{"sl_ct": 4096, "sl_ct_unassured": 4096, "sl_ct_places": 4096, "sl_ep_stats": 64}
 
 // loaded are the programs of fixtures by their configuration: loading them takes longer than most tests do with them.
 var loaded = map[string]fixture{}
@@ -119,9 +119,10 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 	tb.Helper()
 	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfgen.TypesSlEndpointStats{}}
 	w.places = map[drops.Place]uint64{}
-	for _, name := range []string{"sl_ct", "sl_ct_unassured", "sl_endpoints", "sl_ep_stats", "sl_node_addrs", "sl_uplinks", "sl_nomasq_cidrs", "sl_hostports", "sl_frags", "sl_policies", "sl_dev_policy", "sl_drops_by_dev"} {
+	for _, name := range []string{"sl_ct", "sl_ct_unassured", "sl_endpoints", "sl_ep_stats", "sl_node_addrs", "sl_uplinks", "sl_nomasq_cidrs", "sl_hostports", "sl_frags", "sl_policies", "sl_dev_policy", "sl_drops_by_dev", "sl_ct_shares", "sl_hp_outside"} {
 		w.empty(name)
 	}
+	w.zero("sl_ct_turnover", make([]byte, 24))
 	w.zero("sl_drop_reasons", make([]uint64, ebpf.MustPossibleCPU()))
 	w.zero("sl_event_state", make([]bpfgen.TypesSlEventState, ebpf.MustPossibleCPU()))
 	for _, word := range *fx.kept {

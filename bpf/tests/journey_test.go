@@ -4,6 +4,7 @@ package tests
 
 import (
 	"net/netip"
+	"strings"
 )
 
 // journey is a connection between a pod and somebody behind an uplink, from both
@@ -26,6 +27,9 @@ func (j *journey) dress(f frame) frame {
 		f.payload = make([]byte, j.size-1)
 		for i := range f.payload {
 			f.payload[i] = byte(i*7 + 1)
+		}
+		if f.proto == tcp && strings.Contains(f.flags, "SA") {
+			f.ack += uint32(len(f.payload)) // the SYN had as much
 		}
 	}
 	return f

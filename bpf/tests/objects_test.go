@@ -113,6 +113,11 @@ func (o *programSet) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOpt
 		tb.Cleanup(func() { m.Close() })
 		o.share(tb, name, m)
 	}
+	if v := spec.Variables["cfg_ct_places"]; v != nil && o.maps["sl_ct_places"] != nil {
+		if err := v.Set(o.maps["sl_ct_places"].MaxEntries()); err != nil {
+			tb.Fatal(err)
+		}
+	}
 	for name, v := range opts.vars {
 		if spec.Variables[name] == nil {
 			continue

@@ -219,6 +219,26 @@ func compatible(m *ebpf.Map, spec *ebpf.MapSpec) error {
 		loadapi.ErrIncompatible, spec.Name, m.Type(), m.KeySize(), m.ValueSize(), m.Flags(), spec.Type, spec.KeySize, spec.ValueSize, spec.Flags)
 }
 
+// size tells the programs how many entries the maps have that they share out. Pinned ones may have another size than was asked for.
+func size(spec *ebpf.CollectionSpec, maps shared) error {
+	ct, unassured, places := maps["sl_ct"], maps["sl_ct_unassured"], maps["sl_ct_places"]
+	if ct == nil || unassured == nil || places == nil {
+		return nil // programs that track no connections
+	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		spec.Variables[objects.FromPodVarCfgCtPlaces].Set(min(places.MaxEntries(), loadapi.ConntrackPlaces(ct.MaxEntries(), cpus))),
+		spec.Variables[objects.FromPodVarCfgCtTurnover].Set(unassured.MaxEntries()/turnover),
+	)
+}
+
+// turnover is the part of sl_ct_unassured whose connections may open within a minute without one of the last four minutes, the
+// longest timeout there, being evicted. They have two entries each.
+const turnover = 8
+
 // verified is a collection that the kernel has accepted, or its refusal.
 type verified struct {
 	*ebpf.Collection
@@ -250,6 +270,9 @@ func verify(name string, spec *ebpf.CollectionSpec, maps shared, cache *btf.Cach
 		s.Pinning = ebpf.PinNone
 		s.MaxEntries = maps[m].MaxEntries()
 		replace[m] = maps[m]
+	}
+	if err := size(spec, maps); err != nil {
+		return nil, fmt.Errorf("configure %s: %w", name, err)
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: cache})
 	if err != nil {

@@ -81,6 +81,20 @@ type Constants struct {
 	CBCookie    [2]uint32    `json:"cbCookie"`
 }
 
+// lruCache is how many free entries each CPU may keep to itself, and how many an LRU map frees at once (LOCAL_FREE_TARGET,
+// kernel/bpf/bpf_lru_list.c).
+const lruCache = 128
+
+// ConntrackPlaces is how many entries of sl_ct may be in use so that the kernel evicts none, in a map of that many entries on a
+// machine of that many CPUs. On a machine with very many CPUs for the map it is half of them: the kernel may evict some.
+func ConntrackPlaces(entries uint32, cpus int) uint32 {
+	kept := uint32(min(cpus+1, 1<<20) * lruCache)
+	if kept > entries/2 {
+		return entries / 2
+	}
+	return entries - kept
+}
+
 // LoadResult is what came of a LoadRequest.
 type LoadResult struct {
 	// NoSockLB is why the programs of SockLB are not there; empty when they are, or were not asked for.

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "f2f57be1213ac927595aade41b5f1cce15667ec0ee037fdbc4c4c623146932e2"
+const build = "0a9cbdd6c3fb365d1257aa653d513b3cc566e7dbacf2067699ffbac295d1726e"

@@ -118,7 +118,8 @@ const (
 	TypesSlDropReasonSL_DROP_NO_GATEWAY     TypesSlDropReason = 19
 	TypesSlDropReasonSL_DROP_LOOPBACK_POD   TypesSlDropReason = 20
 	TypesSlDropReasonSL_DROP_V4MAPPED       TypesSlDropReason = 21
-	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 22
+	TypesSlDropReasonSL_DROP_CT_SHARE       TypesSlDropReason = 22
+	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 23
 )
 
 type TypesSlEdtCidr struct {

@@ -42,3 +42,7 @@ volatile const __u32 cfg_snat_secret = 0;
  */
 volatile const __u32 cfg_cb_cookie1 = 0;
 volatile const __u32 cfg_cb_cookie2 = 0;
+/* Places in sl_ct_places that connections may take (conntrack/conntrack_share.h). */
+volatile const __u32 cfg_ct_places = 65536;
+/* Connections that open in a minute without an entry of sl_ct_unassured being evicted, for certain. */
+volatile const __u32 cfg_ct_turnover = 4096;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
-#include "conntrack_types.h"
+#include "conntrack_share.h"
+#include "conntrack_table.h"
 #include "tcp_seq.h"
 #include "../packet/parse.h"
-#include "../base/time.h"
 
 /*
- * Connection tracking: lookup, insertion, timeouts and state of conntrack entries. Unanswered
- * connections live in a map of their own, so that a flood of them evicts only its own kind.
+ * Connection tracking: insertion and state of conntrack entries. Unanswered connections live in a map
+ * of their own, so that a flood of them evicts only its own kind.
  *
  * Flags and times are written without atomics from every CPU: two CPUs may lose each other's bit. The
  * worst outcome is a connection that gets on the fast path one packet later, or that keeps a longer
@@ -15,119 +15,10 @@
  * before the entry is visible to the other hooks. (An atomic or needs kernel 5.12.)
  */
 
-/* The sizes are defaults. The loader sets them from the node's configuration. */
-
-/* Assured connections: both ends have proven to be there. Written by all programs on all CPUs. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 131072);
-	__type(key, struct sl_tuple);
-	__type(value, struct sl_ct_entry);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_ct SEC(".maps");
-
-/* Half-open and unanswered connections. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 32768);
-	__type(key, struct sl_tuple);
-	__type(value, struct sl_ct_entry);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_ct_unassured SEC(".maps");
-
-/* Idle times after which an entry no longer counts, by what it has seen. */
-#define SL_TIMEOUT_TCP_OPENING (60 * NSEC_PER_SEC)
-#define SL_TIMEOUT_TCP (86400 * NSEC_PER_SEC)
-#define SL_TIMEOUT_TCP_HALF_CLOSED (120 * NSEC_PER_SEC)
-#define SL_TIMEOUT_TCP_CLOSED (10 * NSEC_PER_SEC)
-#define SL_TIMEOUT_NEW (30 * NSEC_PER_SEC)
-#define SL_TIMEOUT_REPLIED (180 * NSEC_PER_SEC)
-
-#define SL_CT_CLOSING (SL_CT_FIN_TX | SL_CT_FIN_RX | SL_CT_RST)
-#define SL_CT_NAT (SL_CT_SNAT | SL_CT_DNAT)
-/* Kinds of entries that have a reverse entry. */
-#define SL_CT_HAS_REVERSE (SL_CT_SNAT | SL_CT_CLIENT_PORT | SL_CT_HAIRPIN | SL_CT_POD_SNAT)
-#define SL_CT_SEEN_LAST (SL_CT_TX_SEEN_LAST | SL_CT_RX_SEEN_LAST)
-
-/*
- * Room for building entries: too big for the stack beside a packet. A program never nests in itself
- * on one CPU.
- */
-struct sl_ct_scratch {
-	struct sl_ct_entry entry;
-	struct sl_ct_entry reverse;
-	struct sl_tuple key;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sl_ct_scratch);
-} sl_ct_scratch SEC(".maps");
-
-static __always_inline struct sl_ct_scratch *ct_scratch(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&sl_ct_scratch, &zero);
-}
-
-static __always_inline __u64 ct_timeout(__u8 proto, __u32 flags)
-{
-	if (proto != IPPROTO_TCP)
-		return flags & SL_CT_REPLIED ? SL_TIMEOUT_REPLIED : SL_TIMEOUT_NEW;
-	if ((flags & SL_CT_RST) || (flags & (SL_CT_FIN_TX | SL_CT_FIN_RX)) == (SL_CT_FIN_TX | SL_CT_FIN_RX))
-		return SL_TIMEOUT_TCP_CLOSED;
-	if (flags & (SL_CT_FIN_TX | SL_CT_FIN_RX))
-		return SL_TIMEOUT_TCP_HALF_CLOSED;
-	return flags & SL_CT_ASSURED ? SL_TIMEOUT_TCP : SL_TIMEOUT_TCP_OPENING;
-}
-
-/* A reverse entry has no life of its own: the entry it names decides. */
-static __always_inline bool ct_is_live(const struct sl_tuple *key, const struct sl_ct_entry *ct, __u64 now)
-{
-	return (ct->flags & SL_CT_REVERSE) || now - ct->last_seen < ct_timeout(key->proto, ct->flags) ||
-	       /* another CPU may have written it after we read the clock */
-	       ct->last_seen > now;
-}
-
-/* The live unassured entry under key. */
-static __always_inline struct sl_ct_entry *ct_lookup_unassured(const struct sl_tuple *key, __u64 now)
-{
-	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct_unassured, key);
-
-	return ct && ct_is_live(key, ct, now) ? ct : NULL;
-}
-
-/* The live entry under key, assured or not. */
-static __always_inline struct sl_ct_entry *ct_lookup(const struct sl_tuple *key, __u64 now)
-{
-	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct, key);
-
-	return likely(ct && ct_is_live(key, ct, now)) ? ct : ct_lookup_unassured(key, now);
-}
-
-/* The live entry under key if it is not a reverse entry and belongs to owner. */
-static __always_inline struct sl_ct_entry *ct_lookup_entry(const struct sl_tuple *key, __u64 owner, __u64 now)
-{
-	struct sl_ct_entry *ct = ct_lookup(key, now);
-
-	return ct && !(ct->flags & SL_CT_REVERSE) && ct->owner == owner ? ct : NULL;
-}
-
-/*
- * Is there an entry under key, even an expired one? Tells a connection that expired from one that
- * the LRU took.
- */
-static __always_inline bool ct_exists(const struct sl_tuple *key)
-{
-	return bpf_map_lookup_elem(&sl_ct, key) || bpf_map_lookup_elem(&sl_ct_unassured, key);
-}
-
 /*
  * Is p a new connection on the tuple of an old one? A SYN on a closing connection, or from the end
- * that did not open it, never refreshes the old one.
+ * that did not open it, never refreshes the old one. Nor does the pod's SYN with another number: it
+ * repeats none. A client's may be a third party's, so the pod's answer decides (tcp_seq_tx()).
  */
 static __always_inline bool ct_is_new_connection(const struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir)
 {
@@ -135,7 +26,9 @@ static __always_inline bool ct_is_new_connection(const struct sl_ct_entry *ct, c
 
 	if (likely(!pkt_is_syn(p)))
 		return false;
-	return !opener || (ct->flags & SL_CT_CLOSING);
+	if (!opener || (ct->flags & SL_CT_CLOSING))
+		return true;
+	return dir == SL_TX && ct->tx_end && p->seq + p->seq_len != ct->tx_end;
 }
 
 /*
@@ -219,14 +112,28 @@ static __always_inline struct sl_ct_entry *ct_restore(const struct sl_tuple *out
 	return ct_insert(&s->key, &s->entry);
 }
 
-/* Moves a connection and its reverse entry to the assured ones. Returns the entry to go on with. */
+/*
+ * Moves a connection and its reverse entry to the assured ones, if its attachment gets places for them.
+ * Returns the entry to go on with.
+ */
 static __always_inline struct sl_ct_entry *ct_assure(const struct sl_tuple *key, struct sl_ct_entry *ct)
 {
+	__u32 kind = ct_kind(key->proto, ct->flags);
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_ct_entry *moved;
 
 	if (!s)
 		return ct;
+	s->entry.owner = ct->owner;
+	s->claim = *key;
+	if (!sl_ct_claim(kind))
+		return ct;
+	if (ct->flags & SL_CT_HAS_REVERSE) {
+		s->claim = ct->other;
+		/* The first place is free again, since no entry comes there. */
+		if (!sl_ct_claim(kind))
+			return ct;
+	}
 	ct->flags |= SL_CT_ASSURED;
 	s->entry = *ct;
 	if (s->entry.flags & SL_CT_HAS_REVERSE) {
@@ -262,8 +169,9 @@ static __always_inline void ct_cache_nexthop(struct sl_ct_entry *ct, const __u8 
 
 /*
  * Accounts a packet at the first hook of its direction. A connection becomes assured, out of reach
- * of floods, when the pod's own connection is answered, or when a client goes on after the answer.
- * A spoofed source never gets that far: of TCP, a packet must continue the connection.
+ * of floods, when the pod's own connection is answered, or when a client goes on after the answer,
+ * and if its attachment has room (ct_assure()). Of TCP, a packet must continue the connection: a
+ * spoofed source never gets that far.
  */
 static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key, struct sl_ct_entry *ct,
 						     const struct sl_pkt *p, enum sl_dir dir, __u32 len, __u64 now)
@@ -275,10 +183,10 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 
 	proven = pod_opened ? !opener : opener && (flags & SL_CT_REPLIED);
 	flags |= dir == SL_TX ? SL_CT_TX_SEEN_FIRST : SL_CT_RX_SEEN_FIRST;
-	if (!opener)
-		flags |= SL_CT_REPLIED;
 	if (likely(p->tcp_flags))
-		flags = dir == SL_TX ? tcp_seq_tx(ct, p, flags) : tcp_seq_rx(ct, p, flags, &in_order);
+		flags = dir == SL_TX ? tcp_seq_tx(ct, p, flags, now) : tcp_seq_rx(ct, p, flags, &in_order);
+	if (!opener && in_order)
+		flags |= SL_CT_REPLIED;
 	if (unlikely(flags != ct->flags))
 		ct->flags = flags;
 	ct->last_seen = now;
@@ -289,7 +197,7 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 		__sync_fetch_and_add(&ct->rx_packets, 1);
 		__sync_fetch_and_add(&ct->rx_bytes, len);
 	}
-	if (proven && unlikely(!(flags & (SL_CT_ASSURED | SL_CT_RST))) && (in_order || pod_opened))
+	if (proven && unlikely(!(flags & (SL_CT_ASSURED | SL_CT_RST))) && in_order)
 		return ct_assure(key, ct);
 	return ct;
 }

@@ -62,3 +62,56 @@ struct sl_ct_entry {
 	__u32 tx_end; /* end of what the pod sent; 0 = it sent nothing yet */
 };
 _Static_assert(sizeof(struct sl_ct_entry) == 152, "sl_ct_entry is a map value: no hidden padding");
+
+/* Who opens the connections of a kind, and how they are proven. Each kind of an attachment has a share of its own. */
+enum sl_ct_kind {
+	SL_CT_KIND_POD_OPENED = 1 << 0, /* else a client opened it */
+	SL_CT_KIND_OTHER = 1 << 1,	/* not TCP */
+};
+
+/* A place in sl_ct. Its holder is the attachment that had it last; it is free if the entry has gone. */
+struct sl_ct_place {
+	struct bpf_spin_lock lock; /* for a change of the holder; a reader compares change before and after */
+	__u16 change;		   /* counts the holders */
+	__u16 kind;		   /* enum sl_ct_kind */
+	__u64 owner;		   /* as sl_endpoint.owner */
+	struct sl_tuple key;	   /* of the entry in sl_ct; proto 0: never held */
+};
+_Static_assert(sizeof(struct sl_ct_place) == 56, "sl_ct_place is a map value: no hidden padding");
+
+/* Key of sl_ct_shares. */
+struct sl_ct_share_key {
+	__u64 owner;
+	__u64 kind; /* enum sl_ct_kind */
+};
+
+/* What an attachment holds of one kind. */
+struct sl_ct_share {
+	__s64 held;	     /* places, with those whose entry has gone since */
+	__u64 refused_until; /* clock_now() until which it gets no other place */
+};
+
+/* How many connections open: tells whether an entry of an idle connection can have been evicted. */
+struct sl_ct_turnover {
+	__u64 since; /* clock_now() at which the count began */
+	__u64 count;
+	__u64 busy_until; /* clock_now() until which entries may be missing */
+};
+
+/* State of sl_ct_claim(). It is too big for the stack. */
+struct sl_ct_search {
+	struct sl_ct_share_key mine;
+	struct sl_ct_share_key theirs; /* holder of the place that is looked at */
+	struct sl_ct_share fresh;
+	struct sl_tuple key; /* of the entry at that place */
+	__s64 most;	     /* the most that a holder has */
+	__u64 now;
+	__u32 hash;
+	__u32 step;
+	__u32 first; /* the places for the kind */
+	__u32 count;
+	__u32 index;  /* of the place that is looked at */
+	__u32 victim; /* of a place whose holder has the most */
+	__u32 change; /* sl_ct_place.change when it was read */
+	__u32 found;  /* the entry has a place */
+};

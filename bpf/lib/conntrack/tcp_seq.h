@@ -19,16 +19,44 @@
 #define SL_TCP_RST_BACK 0xffffU
 
 /*
+ * Notes the pod's SYN, and returns the entry's new flags. With another number than before, the pod has
+ * opened or accepted a new connection on the tuple: nothing of the old one counts.
+ */
+static __always_inline __u32 tcp_seq_open(struct sl_ct_entry *ct, const struct sl_pkt *p, __u32 flags, __u64 now)
+{
+	__u32 end = p->seq + p->seq_len;
+
+	if (ct->tx_end && ct->tx_end != end) {
+		ct->created = now;
+		ct->rx_packets = 0;
+		ct->rx_bytes = 0;
+		ct->tx_packets = 0;
+		ct->tx_bytes = 0;
+		ct->tx_ack = 0;
+		flags &= ~(SL_CT_FIN_TX | SL_CT_FIN_RX | SL_CT_RST);
+	}
+	ct->tx_end = end;
+	if ((p->tcp_flags & SL_TCP_ACK) && !ct->tx_ack) {
+		ct->tx_ack = p->ack;
+		ct->rx_end = p->ack;
+	}
+	return flags;
+}
+
+/*
  * Notes a packet of the pod, and returns the entry's new flags. A RST must be near the last byte
  * sent: a socket that is not connected yet answers a false acknowledgment with a RST at that
  * number (RFC 9293 3.10.7.3).
  */
-static __always_inline __u32 tcp_seq_tx(struct sl_ct_entry *ct, const struct sl_pkt *p, __u32 flags)
+static __always_inline __u32 tcp_seq_tx(struct sl_ct_entry *ct, const struct sl_pkt *p, __u32 flags, __u64 now)
 {
 	__u32 end = p->seq + p->seq_len, tx_end = ct->tx_end;
 
-	if (unlikely(p->tcp_flags & SL_TCP_RST))
+	if (unlikely(p->tcp_flags & (SL_TCP_RST | SL_TCP_SYN))) {
+		if (p->tcp_flags & SL_TCP_SYN)
+			return tcp_seq_open(ct, p, flags, now);
 		return !tx_end || tx_end - p->seq <= SL_TCP_RST_BACK ? flags | SL_CT_RST : flags;
+	}
 	if (likely(p->tcp_flags & SL_TCP_ACK)) {
 		if (unlikely(!ct->tx_ack))
 			ct->rx_end = p->ack;
@@ -79,7 +107,7 @@ static __always_inline void tcp_seq_note_tx(struct sl_ct_entry *ct, const struct
 
 	if (!p->tcp_flags)
 		return;
-	flags = tcp_seq_tx(ct, p, ct->flags);
+	flags = tcp_seq_tx(ct, p, ct->flags, ct->last_seen);
 	if (flags != ct->flags)
 		ct->flags = flags;
 }

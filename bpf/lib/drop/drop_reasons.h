@@ -33,6 +33,7 @@ enum sl_drop_reason {
 	SL_DROP_NO_GATEWAY,	/* pod-side SNAT needs an address, and the gateway device has none */
 	SL_DROP_LOOPBACK_POD,	/* a pod sends to a loopback address */
 	SL_DROP_V4MAPPED,	/* an IPv6 packet with a v4-mapped source or destination */
+	SL_DROP_CT_SHARE,	/* the connection table is full, and no attachment has more of it than this one */
 	SL_DROP_MAX,
 };
 

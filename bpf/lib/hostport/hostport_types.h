@@ -38,6 +38,19 @@ struct sl_hostport {
 };
 _Static_assert(sizeof(struct sl_hostport) == 88, "sl_hostport is a map value");
 
+/*
+ * The outside end by which clients reach a pod's port. Key: a sl_hostport_key with the pod's address and
+ * port.
+ */
+struct sl_hp_outside {
+	__u8 ip[16];
+	__u64 generation; /* of the mapping that leads to the pod's port */
+	__be16 port;
+	__u8 any; /* the mapping is one without hostIP */
+	__u8 pad[5];
+};
+_Static_assert(sizeof(struct sl_hp_outside) == 32, "sl_hp_outside is a map value");
+
 enum sl_hostport_flag {
 	SL_HP_SNAT = 1 << 0,	 /* portmap "snat" */
 	SL_HP_MASQ_ALL = 1 << 1, /* portmap "masqAll" */

@@ -31,11 +31,11 @@ func moreRoom(name string) string {
 // SizeKey is the key of mapSizes in the node configuration that the size of a map comes from; empty: it is fixed.
 func SizeKey(name string) string {
 	switch name {
-	case MapConntrack:
+	case MapConntrack, MapConntrackPlaces:
 		return "conntrack"
 	case MapConntrackUnassured:
 		return "conntrackUnassured"
-	case MapEndpoints, MapPodnsDevices:
+	case MapEndpoints, MapEpStats, MapPodnsDevices, MapEDTLimits, MapEDTCIDRs, MapPolicies:
 		return "endpoints"
 	case MapHostPorts:
 		return "hostPorts"

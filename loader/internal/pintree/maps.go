@@ -12,6 +12,10 @@ const (
 	MapNoMasqCIDRs        = "sl_nomasq_cidrs"
 	MapConntrack          = "sl_ct"
 	MapConntrackUnassured = "sl_ct_unassured"
+	MapConntrackPlaces    = "sl_ct_places"
+	MapConntrackShares    = "sl_ct_shares"
+	MapConntrackTurnover  = "sl_ct_turnover"
+	MapHostPortOutside    = "sl_hp_outside"
 	MapHostPorts          = "sl_hostports"
 	MapReservedPorts      = "sl_rsvd_ports"
 	MapDropReasons        = "sl_drop_reasons"
@@ -39,7 +43,8 @@ const (
 // SharedMaps are the names of all maps that are pinned.
 func SharedMaps() []string {
 	return []string{
-		MapEndpoints, MapEpStats, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
+		MapEndpoints, MapEpStats, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
+		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
 		MapPodnsDevices, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,
 	}

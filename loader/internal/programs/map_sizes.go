@@ -3,58 +3,89 @@
 package programs
 
 import (
+	"cmp"
 	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/loadapi"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
-// The flow tables are the only large maps whose memory is taken when they are
-// made. They get about 1/256 of the node's memory between these bounds: a
-// small node keeps its memory, and a large one stays below 64 MB for all maps.
+// The sizes of maps come from the node's memory: a small node keeps its memory, and a large one has room for more pods. The bounds
+// are such that all maps, taken as full, stay below 64 MB: so kernels before 6.4 charge them (docs/adr/0026-map-sizes.md).
 const (
-	minFlows = 1 << 14
-	MaxFlows = 1 << 17
-	// memoryPerFlow is how much memory of the node one entry of sl_ct stands for, bytes.
-	memoryPerFlow = 1 << 16
-	// FlowsPerNew is how many proven flows there is room for per unproven one.
-	FlowsPerNew = 4
+	minConntrack = 1 << 14
+	MaxConntrack = 3 << 15
+	// memoryPerEntry is how much memory of the node one entry of sl_ct stands for, bytes.
+	memoryPerEntry = 1 << 16
+	// AssuredPerNew is how many entries of sl_ct there are per entry of sl_ct_unassured.
+	AssuredPerNew = 4
+
+	// addressesPerLimit is how many addresses of pods there are per limit of a rate. A pod has two of each at most.
+	addressesPerLimit = 6
+	// cidrsPerLimit is how many networks there are per limit.
+	cidrsPerLimit = 16
+	// addressesPerPolicy is how many addresses of pods there are per policy: pods with the same rules share one.
+	addressesPerPolicy = 48
+	// Counters of a pod device take counterBytes on each CPU, and together no more than countersBytes.
+	counterBytes  = 72
+	countersBytes = 4 << 20
+	minCounters   = 1 << 10
+	minEndpoints  = 1 << 13
+	MaxEndpoints  = 3 << 12
+	// entriesPerAddress is how many entries of sl_ct there are per address of a pod.
+	entriesPerAddress = 8
 )
 
-// defaultFlows is the number of entries of sl_ct on a node with that many
-// bytes of memory: a power of two, so that the hash table has no unused half.
-func defaultFlows(memory uint64) uint32 {
-	flows := uint32(minFlows)
-	for flows < MaxFlows && uint64(flows)*2*memoryPerFlow <= memory {
-		flows *= 2
+// defaultConntrack is the number of entries of sl_ct on a node with that many bytes of memory: a power of two, or one and a half,
+// since the kernel rounds the buckets of a hash table up to a power of two.
+func defaultConntrack(memory uint64) uint32 {
+	n := uint32(minConntrack)
+	for next := n * 2; n < MaxConntrack; next = n * 2 {
+		next = min(next, MaxConntrack)
+		if uint64(next)*memoryPerEntry > memory {
+			break
+		}
+		n = next
 	}
-	return flows
+	return n
 }
 
-// mapSizes returns the entries of the maps whose size is not the object's, by
-// name: what the operator set, else what the node's memory allows.
+// mapSizes returns the entries of the maps whose size is not the object's, by name: what the operator set, else what the node's
+// memory allows.
 func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
-	if size.Conntrack == 0 || size.ConntrackUnassured == 0 {
-		var info unix.Sysinfo_t
-		if err := unix.Sysinfo(&info); err != nil {
-			return nil, fmt.Errorf("read the node's memory: %w", err)
-		}
-		flows := defaultFlows(info.Totalram * uint64(info.Unit))
-		if size.Conntrack == 0 {
-			size.Conntrack = flows
-		}
-		if size.ConntrackUnassured == 0 {
-			size.ConntrackUnassured = flows / FlowsPerNew
-		}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return nil, fmt.Errorf("read the node's memory: %w", err)
 	}
-	sizes := map[string]uint32{pintree.MapConntrack: size.Conntrack, pintree.MapConntrackUnassured: size.ConntrackUnassured}
-	if size.Endpoints != 0 {
-		sizes[pintree.MapEndpoints], sizes[pintree.MapPodnsDevices] = size.Endpoints, size.Endpoints
+	cpus, err := bpfsys.PossibleCPUs()
+	if err != nil {
+		return nil, err
+	}
+	return sizesFor(size, info.Totalram*uint64(info.Unit), cpus), nil
+}
+
+// sizesFor is mapSizes on a node with that many bytes of memory and that many CPUs.
+func sizesFor(size nodeconf.MapSizes, memory uint64, cpus int) map[string]uint32 {
+	byMemory := defaultConntrack(memory)
+	conntrack := cmp.Or(size.Conntrack, byMemory)
+	endpoints := cmp.Or(size.Endpoints, min(max(byMemory/entriesPerAddress, minEndpoints), MaxEndpoints))
+	sizes := map[string]uint32{
+		pintree.MapConntrack:          conntrack,
+		pintree.MapConntrackPlaces:    loadapi.ConntrackPlaces(conntrack, cpus),
+		pintree.MapConntrackUnassured: cmp.Or(size.ConntrackUnassured, byMemory/AssuredPerNew),
+		pintree.MapEndpoints:          endpoints,
+		pintree.MapPodnsDevices:       cmp.Or(size.Endpoints, endpoints/2),
+		pintree.MapEpStats:            cmp.Or(size.Endpoints, max(min(endpoints/2, uint32(countersBytes/(counterBytes*cpus))), minCounters)),
+		pintree.MapEDTLimits:          max(endpoints/addressesPerLimit, 1),
+		pintree.MapEDTCIDRs:           max(endpoints/addressesPerLimit*cidrsPerLimit, cidrsPerLimit),
+		pintree.MapPolicies:           max(endpoints/addressesPerPolicy, 1),
 	}
 	if size.HostPorts != 0 {
 		sizes[pintree.MapHostPorts] = size.HostPorts
 	}
-	return sizes, nil
+	return sizes
 }

@@ -3,36 +3,56 @@
 package programs
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
-func TestDefaultFlows(t *testing.T) {
+func TestDefaultConntrack(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		memory uint64
 		want   uint32
 	}{
-		{0, 16384}, {512 << 20, 16384}, {2<<30 - 1, 16384}, {2 << 30, 32768}, {7 << 30, 65536}, {8 << 30, 131072}, {1 << 42, 131072},
+		{0, 16384}, {512 << 20, 16384}, {2<<30 - 1, 16384}, {2 << 30, 32768}, {6<<30 - 1, 65536}, {6 << 30, 98304}, {1 << 42, 98304},
 	} {
-		if got := defaultFlows(tc.memory); got != tc.want {
-			t.Errorf("%d MiB: %d flows, want %d", tc.memory>>20, got, tc.want)
+		if got := defaultConntrack(tc.memory); got != tc.want {
+			t.Errorf("%d MiB: %d entries, want %d", tc.memory>>20, got, tc.want)
 		}
 	}
 }
 
 func TestMapSizes(t *testing.T) {
 	t.Parallel()
-	got, err := mapSizes(nodeconf.MapSizes{Conntrack: 5, HostPorts: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got[pintree.MapConntrack] != 5 || got[pintree.MapHostPorts] != 7 || got[pintree.MapConntrackUnassured] < minFlows/FlowsPerNew {
-		t.Errorf("sizes %v", got)
-	}
-	if _, ok := got[pintree.MapEndpoints]; ok {
-		t.Error("endpoints have a size nobody asked for")
+	const large, small = 1 << 40, 1 << 30
+	for _, tc := range []struct {
+		name   string
+		config nodeconf.MapSizes
+		memory uint64
+		want   map[string]uint32
+	}{
+		{"small node", nodeconf.MapSizes{}, small, map[string]uint32{
+			pintree.MapConntrack: 16384, pintree.MapConntrackPlaces: 16384 - 5*128, pintree.MapConntrackUnassured: 4096,
+			pintree.MapEndpoints: 8192, pintree.MapPodnsDevices: 4096, pintree.MapEpStats: 4096, pintree.MapEDTLimits: 1365, pintree.MapEDTCIDRs: 21840, pintree.MapPolicies: 170,
+		}},
+		{"large node", nodeconf.MapSizes{}, large, map[string]uint32{
+			pintree.MapConntrack: 98304, pintree.MapConntrackPlaces: 98304 - 5*128, pintree.MapConntrackUnassured: 24576,
+			pintree.MapEndpoints: 12288, pintree.MapPodnsDevices: 6144, pintree.MapEpStats: 6144, pintree.MapEDTLimits: 2048, pintree.MapEDTCIDRs: 32768, pintree.MapPolicies: 256,
+		}},
+		{"all set", nodeconf.MapSizes{Conntrack: 4096, ConntrackUnassured: 5, Endpoints: 65536, HostPorts: 7}, small, map[string]uint32{
+			pintree.MapConntrack: 4096, pintree.MapConntrackPlaces: 4096 - 5*128, pintree.MapConntrackUnassured: 5,
+			pintree.MapEndpoints: 65536, pintree.MapPodnsDevices: 65536, pintree.MapEpStats: 65536, pintree.MapEDTLimits: 10922, pintree.MapEDTCIDRs: 174752, pintree.MapPolicies: 1365,
+			pintree.MapHostPorts: 7,
+		}},
+		{"fewer entries than CPUs keep", nodeconf.MapSizes{Conntrack: 600}, large, map[string]uint32{
+			pintree.MapConntrack: 600, pintree.MapConntrackPlaces: 300, pintree.MapConntrackUnassured: 24576,
+			pintree.MapEndpoints: 12288, pintree.MapPodnsDevices: 6144, pintree.MapEpStats: 6144, pintree.MapEDTLimits: 2048, pintree.MapEDTCIDRs: 32768, pintree.MapPolicies: 256,
+		}},
+	} {
+		if got := sizesFor(tc.config, tc.memory, 4); !maps.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
 	}
 }

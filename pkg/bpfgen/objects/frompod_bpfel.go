@@ -18,7 +18,10 @@ import (
 const (
 	FromPodMapSlCacheEpoch   = "sl_cache_epoch"
 	FromPodMapSlCt           = "sl_ct"
+	FromPodMapSlCtPlaces     = "sl_ct_places"
 	FromPodMapSlCtScratch    = "sl_ct_scratch"
+	FromPodMapSlCtShares     = "sl_ct_shares"
+	FromPodMapSlCtTurnover   = "sl_ct_turnover"
 	FromPodMapSlCtUnassured  = "sl_ct_unassured"
 	FromPodMapSlDevPolicy    = "sl_dev_policy"
 	FromPodMapSlDropEvents   = "sl_drop_events"
@@ -33,6 +36,7 @@ const (
 	FromPodMapSlHostUdp      = "sl_host_udp"
 	FromPodMapSlHostports    = "sl_hostports"
 	FromPodMapSlHpAllowlist  = "sl_hp_allowlist"
+	FromPodMapSlHpOutside    = "sl_hp_outside"
 	FromPodMapSlHpinScratch  = "sl_hpin_scratch"
 	FromPodMapSlNodeAddrs    = "sl_node_addrs"
 	FromPodMapSlNomasqCidrs  = "sl_nomasq_cidrs"
@@ -48,6 +52,8 @@ const (
 	FromPodVarCfgCbCookie1   = "cfg_cb_cookie1"
 	FromPodVarCfgCbCookie2   = "cfg_cb_cookie2"
 	FromPodVarCfgCoarseClock = "cfg_coarse_clock"
+	FromPodVarCfgCtPlaces    = "cfg_ct_places"
+	FromPodVarCfgCtTurnover  = "cfg_ct_turnover"
 	FromPodVarCfgFastPath    = "cfg_fast_path"
 	FromPodVarCfgFibSrc      = "cfg_fib_src"
 	FromPodVarCfgL2Len       = "cfg_l2_len"
@@ -110,7 +116,10 @@ type FromPodProgramSpecs struct {
 type FromPodMapSpecs struct {
 	SlCacheEpoch  *ebpf.MapSpec `ebpf:"sl_cache_epoch"`
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
 	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
@@ -125,6 +134,7 @@ type FromPodMapSpecs struct {
 	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
+	SlHpOutside   *ebpf.MapSpec `ebpf:"sl_hp_outside"`
 	SlHpinScratch *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
@@ -145,6 +155,8 @@ type FromPodVariableSpecs struct {
 	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -178,7 +190,10 @@ func (o *FromPodObjects) Close() error {
 type FromPodMaps struct {
 	SlCacheEpoch  *ebpf.Map `ebpf:"sl_cache_epoch"`
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
 	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
@@ -193,6 +208,7 @@ type FromPodMaps struct {
 	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
+	SlHpOutside   *ebpf.Map `ebpf:"sl_hp_outside"`
 	SlHpinScratch *ebpf.Map `ebpf:"sl_hpin_scratch"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
@@ -208,7 +224,10 @@ func (m *FromPodMaps) Close() error {
 	return _FromPodClose(
 		m.SlCacheEpoch,
 		m.SlCt,
+		m.SlCtPlaces,
 		m.SlCtScratch,
+		m.SlCtShares,
+		m.SlCtTurnover,
 		m.SlCtUnassured,
 		m.SlDevPolicy,
 		m.SlDropEvents,
@@ -223,6 +242,7 @@ func (m *FromPodMaps) Close() error {
 		m.SlHostUdp,
 		m.SlHostports,
 		m.SlHpAllowlist,
+		m.SlHpOutside,
 		m.SlHpinScratch,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
@@ -244,6 +264,8 @@ type FromPodVariables struct {
 	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

@@ -18,7 +18,10 @@ import (
 const (
 	FromUplinkMapSlCacheEpoch   = "sl_cache_epoch"
 	FromUplinkMapSlCt           = "sl_ct"
+	FromUplinkMapSlCtPlaces     = "sl_ct_places"
 	FromUplinkMapSlCtScratch    = "sl_ct_scratch"
+	FromUplinkMapSlCtShares     = "sl_ct_shares"
+	FromUplinkMapSlCtTurnover   = "sl_ct_turnover"
 	FromUplinkMapSlCtUnassured  = "sl_ct_unassured"
 	FromUplinkMapSlDenylist     = "sl_denylist"
 	FromUplinkMapSlDropEvents   = "sl_drop_events"
@@ -33,6 +36,7 @@ const (
 	FromUplinkMapSlHostports    = "sl_hostports"
 	FromUplinkMapSlHpAllowlist  = "sl_hp_allowlist"
 	FromUplinkMapSlHpCache      = "sl_hp_cache"
+	FromUplinkMapSlHpOutside    = "sl_hp_outside"
 	FromUplinkMapSlLastCport    = "sl_last_cport"
 	FromUplinkMapSlNodeAddrs    = "sl_node_addrs"
 	FromUplinkMapSlNomasqCidrs  = "sl_nomasq_cidrs"
@@ -45,6 +49,8 @@ const (
 	FromUplinkVarCfgCbCookie1   = "cfg_cb_cookie1"
 	FromUplinkVarCfgCbCookie2   = "cfg_cb_cookie2"
 	FromUplinkVarCfgCoarseClock = "cfg_coarse_clock"
+	FromUplinkVarCfgCtPlaces    = "cfg_ct_places"
+	FromUplinkVarCfgCtTurnover  = "cfg_ct_turnover"
 	FromUplinkVarCfgFastPath    = "cfg_fast_path"
 	FromUplinkVarCfgFibSrc      = "cfg_fib_src"
 	FromUplinkVarCfgL2Len       = "cfg_l2_len"
@@ -107,7 +113,10 @@ type FromUplinkProgramSpecs struct {
 type FromUplinkMapSpecs struct {
 	SlCacheEpoch  *ebpf.MapSpec `ebpf:"sl_cache_epoch"`
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
 	SlDenylist    *ebpf.MapSpec `ebpf:"sl_denylist"`
 	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
@@ -122,6 +131,7 @@ type FromUplinkMapSpecs struct {
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
 	SlHpCache     *ebpf.MapSpec `ebpf:"sl_hp_cache"`
+	SlHpOutside   *ebpf.MapSpec `ebpf:"sl_hp_outside"`
 	SlLastCport   *ebpf.MapSpec `ebpf:"sl_last_cport"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
@@ -139,6 +149,8 @@ type FromUplinkVariableSpecs struct {
 	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -172,7 +184,10 @@ func (o *FromUplinkObjects) Close() error {
 type FromUplinkMaps struct {
 	SlCacheEpoch  *ebpf.Map `ebpf:"sl_cache_epoch"`
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
 	SlDenylist    *ebpf.Map `ebpf:"sl_denylist"`
 	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
@@ -187,6 +202,7 @@ type FromUplinkMaps struct {
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
 	SlHpCache     *ebpf.Map `ebpf:"sl_hp_cache"`
+	SlHpOutside   *ebpf.Map `ebpf:"sl_hp_outside"`
 	SlLastCport   *ebpf.Map `ebpf:"sl_last_cport"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
@@ -199,7 +215,10 @@ func (m *FromUplinkMaps) Close() error {
 	return _FromUplinkClose(
 		m.SlCacheEpoch,
 		m.SlCt,
+		m.SlCtPlaces,
 		m.SlCtScratch,
+		m.SlCtShares,
+		m.SlCtTurnover,
 		m.SlCtUnassured,
 		m.SlDenylist,
 		m.SlDropEvents,
@@ -214,6 +233,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.SlHostports,
 		m.SlHpAllowlist,
 		m.SlHpCache,
+		m.SlHpOutside,
 		m.SlLastCport,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
@@ -232,6 +252,8 @@ type FromUplinkVariables struct {
 	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

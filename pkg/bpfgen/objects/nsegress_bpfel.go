@@ -17,7 +17,10 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	NsEgressMapSlCt           = "sl_ct"
+	NsEgressMapSlCtPlaces     = "sl_ct_places"
 	NsEgressMapSlCtScratch    = "sl_ct_scratch"
+	NsEgressMapSlCtShares     = "sl_ct_shares"
+	NsEgressMapSlCtTurnover   = "sl_ct_turnover"
 	NsEgressMapSlCtUnassured  = "sl_ct_unassured"
 	NsEgressMapSlDevPolicy    = "sl_dev_policy"
 	NsEgressMapSlDropEvents   = "sl_drop_events"
@@ -40,6 +43,8 @@ const (
 	NsEgressVarCfgCbCookie1   = "cfg_cb_cookie1"
 	NsEgressVarCfgCbCookie2   = "cfg_cb_cookie2"
 	NsEgressVarCfgCoarseClock = "cfg_coarse_clock"
+	NsEgressVarCfgCtPlaces    = "cfg_ct_places"
+	NsEgressVarCfgCtTurnover  = "cfg_ct_turnover"
 	NsEgressVarCfgFastPath    = "cfg_fast_path"
 	NsEgressVarCfgFibSrc      = "cfg_fib_src"
 	NsEgressVarCfgL2Len       = "cfg_l2_len"
@@ -101,7 +106,10 @@ type NsEgressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type NsEgressMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
 	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
@@ -129,6 +137,8 @@ type NsEgressVariableSpecs struct {
 	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -161,7 +171,10 @@ func (o *NsEgressObjects) Close() error {
 // It can be passed to LoadNsEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NsEgressMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
 	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
@@ -183,7 +196,10 @@ type NsEgressMaps struct {
 func (m *NsEgressMaps) Close() error {
 	return _NsEgressClose(
 		m.SlCt,
+		m.SlCtPlaces,
 		m.SlCtScratch,
+		m.SlCtShares,
+		m.SlCtTurnover,
 		m.SlCtUnassured,
 		m.SlDevPolicy,
 		m.SlDropEvents,
@@ -212,6 +228,8 @@ type NsEgressVariables struct {
 	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

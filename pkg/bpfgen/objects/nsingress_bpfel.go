@@ -17,7 +17,10 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	NsIngressMapSlCt           = "sl_ct"
+	NsIngressMapSlCtPlaces     = "sl_ct_places"
 	NsIngressMapSlCtScratch    = "sl_ct_scratch"
+	NsIngressMapSlCtShares     = "sl_ct_shares"
+	NsIngressMapSlCtTurnover   = "sl_ct_turnover"
 	NsIngressMapSlCtUnassured  = "sl_ct_unassured"
 	NsIngressMapSlDevPolicy    = "sl_dev_policy"
 	NsIngressMapSlDropEvents   = "sl_drop_events"
@@ -40,6 +43,8 @@ const (
 	NsIngressVarCfgCbCookie1   = "cfg_cb_cookie1"
 	NsIngressVarCfgCbCookie2   = "cfg_cb_cookie2"
 	NsIngressVarCfgCoarseClock = "cfg_coarse_clock"
+	NsIngressVarCfgCtPlaces    = "cfg_ct_places"
+	NsIngressVarCfgCtTurnover  = "cfg_ct_turnover"
 	NsIngressVarCfgFastPath    = "cfg_fast_path"
 	NsIngressVarCfgFibSrc      = "cfg_fib_src"
 	NsIngressVarCfgL2Len       = "cfg_l2_len"
@@ -101,7 +106,10 @@ type NsIngressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type NsIngressMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
 	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
@@ -129,6 +137,8 @@ type NsIngressVariableSpecs struct {
 	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -161,7 +171,10 @@ func (o *NsIngressObjects) Close() error {
 // It can be passed to LoadNsIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NsIngressMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
 	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
@@ -183,7 +196,10 @@ type NsIngressMaps struct {
 func (m *NsIngressMaps) Close() error {
 	return _NsIngressClose(
 		m.SlCt,
+		m.SlCtPlaces,
 		m.SlCtScratch,
+		m.SlCtShares,
+		m.SlCtTurnover,
 		m.SlCtUnassured,
 		m.SlDevPolicy,
 		m.SlDropEvents,
@@ -212,6 +228,8 @@ type NsIngressVariables struct {
 	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

@@ -40,6 +40,8 @@ const (
 	SockLBVarCfgCbCookie1   = "cfg_cb_cookie1"
 	SockLBVarCfgCbCookie2   = "cfg_cb_cookie2"
 	SockLBVarCfgCoarseClock = "cfg_coarse_clock"
+	SockLBVarCfgCtPlaces    = "cfg_ct_places"
+	SockLBVarCfgCtTurnover  = "cfg_ct_turnover"
 	SockLBVarCfgFastPath    = "cfg_fast_path"
 	SockLBVarCfgFibSrc      = "cfg_fib_src"
 	SockLBVarCfgL2Len       = "cfg_l2_len"
@@ -129,6 +131,8 @@ type SockLBVariableSpecs struct {
 	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -196,6 +200,8 @@ type SockLBVariables struct {
 	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

@@ -17,7 +17,10 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ToPodMapSlCt           = "sl_ct"
+	ToPodMapSlCtPlaces     = "sl_ct_places"
 	ToPodMapSlCtScratch    = "sl_ct_scratch"
+	ToPodMapSlCtShares     = "sl_ct_shares"
+	ToPodMapSlCtTurnover   = "sl_ct_turnover"
 	ToPodMapSlCtUnassured  = "sl_ct_unassured"
 	ToPodMapSlDevPolicy    = "sl_dev_policy"
 	ToPodMapSlDropEvents   = "sl_drop_events"
@@ -46,6 +49,8 @@ const (
 	ToPodVarCfgCbCookie1   = "cfg_cb_cookie1"
 	ToPodVarCfgCbCookie2   = "cfg_cb_cookie2"
 	ToPodVarCfgCoarseClock = "cfg_coarse_clock"
+	ToPodVarCfgCtPlaces    = "cfg_ct_places"
+	ToPodVarCfgCtTurnover  = "cfg_ct_turnover"
 	ToPodVarCfgFastPath    = "cfg_fast_path"
 	ToPodVarCfgFibSrc      = "cfg_fib_src"
 	ToPodVarCfgL2Len       = "cfg_l2_len"
@@ -107,7 +112,10 @@ type ToPodProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToPodMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
 	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
@@ -141,6 +149,8 @@ type ToPodVariableSpecs struct {
 	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -173,7 +183,10 @@ func (o *ToPodObjects) Close() error {
 // It can be passed to LoadToPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToPodMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
 	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
@@ -201,7 +214,10 @@ type ToPodMaps struct {
 func (m *ToPodMaps) Close() error {
 	return _ToPodClose(
 		m.SlCt,
+		m.SlCtPlaces,
 		m.SlCtScratch,
+		m.SlCtShares,
+		m.SlCtTurnover,
 		m.SlCtUnassured,
 		m.SlDevPolicy,
 		m.SlDropEvents,
@@ -236,6 +252,8 @@ type ToPodVariables struct {
 	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

@@ -17,7 +17,10 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ToUplinkMapSlCt           = "sl_ct"
+	ToUplinkMapSlCtPlaces     = "sl_ct_places"
 	ToUplinkMapSlCtScratch    = "sl_ct_scratch"
+	ToUplinkMapSlCtShares     = "sl_ct_shares"
+	ToUplinkMapSlCtTurnover   = "sl_ct_turnover"
 	ToUplinkMapSlCtUnassured  = "sl_ct_unassured"
 	ToUplinkMapSlDropEvents   = "sl_drop_events"
 	ToUplinkMapSlDropReasons  = "sl_drop_reasons"
@@ -41,6 +44,8 @@ const (
 	ToUplinkVarCfgCbCookie1   = "cfg_cb_cookie1"
 	ToUplinkVarCfgCbCookie2   = "cfg_cb_cookie2"
 	ToUplinkVarCfgCoarseClock = "cfg_coarse_clock"
+	ToUplinkVarCfgCtPlaces    = "cfg_ct_places"
+	ToUplinkVarCfgCtTurnover  = "cfg_ct_turnover"
 	ToUplinkVarCfgFastPath    = "cfg_fast_path"
 	ToUplinkVarCfgFibSrc      = "cfg_fib_src"
 	ToUplinkVarCfgL2Len       = "cfg_l2_len"
@@ -102,7 +107,10 @@ type ToUplinkProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
 	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
 	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
@@ -131,6 +139,8 @@ type ToUplinkVariableSpecs struct {
 	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -163,7 +173,10 @@ func (o *ToUplinkObjects) Close() error {
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
 	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
 	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
@@ -186,7 +199,10 @@ type ToUplinkMaps struct {
 func (m *ToUplinkMaps) Close() error {
 	return _ToUplinkClose(
 		m.SlCt,
+		m.SlCtPlaces,
 		m.SlCtScratch,
+		m.SlCtShares,
+		m.SlCtTurnover,
 		m.SlCtUnassured,
 		m.SlDropEvents,
 		m.SlDropReasons,
@@ -216,6 +232,8 @@ type ToUplinkVariables struct {
 	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

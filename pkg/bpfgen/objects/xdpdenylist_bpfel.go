@@ -28,6 +28,8 @@ const (
 	XDPDenylistVarCfgCbCookie1   = "cfg_cb_cookie1"
 	XDPDenylistVarCfgCbCookie2   = "cfg_cb_cookie2"
 	XDPDenylistVarCfgCoarseClock = "cfg_coarse_clock"
+	XDPDenylistVarCfgCtPlaces    = "cfg_ct_places"
+	XDPDenylistVarCfgCtTurnover  = "cfg_ct_turnover"
 	XDPDenylistVarCfgFastPath    = "cfg_fast_path"
 	XDPDenylistVarCfgFibSrc      = "cfg_fib_src"
 	XDPDenylistVarCfgL2Len       = "cfg_l2_len"
@@ -105,6 +107,8 @@ type XDPDenylistVariableSpecs struct {
 	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
@@ -164,6 +168,8 @@ type XDPDenylistVariables struct {
 	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`

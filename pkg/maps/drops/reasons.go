@@ -59,6 +59,8 @@ var reasons = [Max]words{
 		"The bridge, or the host end of the device, has no address of this family: set isGateway, or give it one and add the pod anew."},
 	bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK_POD: {"loopback-pod", "pod sends to a loopback address",
 		"A process of the pod was bound to its device and asked for 127.0.0.0/8 or ::1. The node's loopback is not the pod's."},
+	bpfgen.TypesSlDropReasonSL_DROP_CT_SHARE: {"conntrack-share", "table of connections is full, and the pod has the largest part of it",
+		"The pod opens more connections than the node has room for: \"sluice conntrack list\" shows them. Let it close some, or raise \"conntrack\" of mapSizes in the node configuration."},
 	bpfgen.TypesSlDropReasonSL_DROP_V4MAPPED: {"v4-mapped", "IPv6 packet with a v4-mapped address",
 		"No host sends ::ffff:a.b.c.d on a wire: a process forges the packet to look like IPv4. Find it by the pod, or by the frame's source MAC (sluice monitor -o json)."},
 }

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+#pragma once
+#include <linux/in.h>
+#include "conntrack_types.h"
+#include "../hostport/hostport_types.h"
+#include "../base/time.h"
+
+/*
+ * The conntrack maps: lookup and timeouts of entries, and the room in which programs build them.
+ */
+
+/* The sizes are defaults. The loader sets them from the node's configuration. */
+
+/*
+ * Assured connections: both ends have proven to be there. Written by all programs on all CPUs. Places
+ * limit what gets in (conntrack_share.h), so the LRU evicts only what came in without one.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 131072);
+	__type(key, struct sl_tuple);
+	__type(value, struct sl_ct_entry);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_ct SEC(".maps");
+
+/* Half-open and unanswered connections. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768);
+	__type(key, struct sl_tuple);
+	__type(value, struct sl_ct_entry);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_ct_unassured SEC(".maps");
+
+/* Idle times after which an entry no longer counts, by what it has seen. */
+#define SL_TIMEOUT_TCP_OPENING (60 * NSEC_PER_SEC)
+#define SL_TIMEOUT_TCP (86400 * NSEC_PER_SEC)
+#define SL_TIMEOUT_TCP_HALF_CLOSED (120 * NSEC_PER_SEC)
+#define SL_TIMEOUT_TCP_CLOSED (10 * NSEC_PER_SEC)
+#define SL_TIMEOUT_NEW (30 * NSEC_PER_SEC)
+#define SL_TIMEOUT_REPLIED (180 * NSEC_PER_SEC)
+
+#define SL_CT_CLOSING (SL_CT_FIN_TX | SL_CT_FIN_RX | SL_CT_RST)
+#define SL_CT_NAT (SL_CT_SNAT | SL_CT_DNAT)
+/* Kinds of entries that have a reverse entry. */
+#define SL_CT_HAS_REVERSE (SL_CT_SNAT | SL_CT_CLIENT_PORT | SL_CT_HAIRPIN | SL_CT_POD_SNAT)
+#define SL_CT_SEEN_LAST (SL_CT_TX_SEEN_LAST | SL_CT_RX_SEEN_LAST)
+
+/*
+ * Room for building entries: too big for the stack beside a packet. A program never nests in itself
+ * on one CPU.
+ */
+struct sl_ct_scratch {
+	struct sl_ct_entry entry;
+	struct sl_ct_entry reverse;
+	struct sl_tuple key;
+	struct sl_tuple claim; /* what needs a place, see sl_ct_claim() */
+	struct sl_ct_search search;
+	struct sl_hp_outside outside; /* see sl_hp_learn() */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sl_ct_scratch);
+} sl_ct_scratch SEC(".maps");
+
+static __always_inline struct sl_ct_scratch *ct_scratch(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&sl_ct_scratch, &zero);
+}
+
+static __always_inline __u64 ct_timeout(__u8 proto, __u32 flags)
+{
+	if (proto != IPPROTO_TCP)
+		return flags & SL_CT_REPLIED ? SL_TIMEOUT_REPLIED : SL_TIMEOUT_NEW;
+	if ((flags & SL_CT_RST) || (flags & (SL_CT_FIN_TX | SL_CT_FIN_RX)) == (SL_CT_FIN_TX | SL_CT_FIN_RX))
+		return SL_TIMEOUT_TCP_CLOSED;
+	if (flags & (SL_CT_FIN_TX | SL_CT_FIN_RX))
+		return SL_TIMEOUT_TCP_HALF_CLOSED;
+	return flags & SL_CT_ASSURED ? SL_TIMEOUT_TCP : SL_TIMEOUT_TCP_OPENING;
+}
+
+/* A reverse entry has no life of its own: the entry it names decides. */
+static __always_inline bool ct_is_live(const struct sl_tuple *key, const struct sl_ct_entry *ct, __u64 now)
+{
+	return (ct->flags & SL_CT_REVERSE) || now - ct->last_seen < ct_timeout(key->proto, ct->flags) ||
+	       /* another CPU may have written it after we read the clock */
+	       ct->last_seen > now;
+}
+
+/* The live unassured entry under key. */
+static __always_inline struct sl_ct_entry *ct_lookup_unassured(const struct sl_tuple *key, __u64 now)
+{
+	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct_unassured, key);
+
+	return ct && ct_is_live(key, ct, now) ? ct : NULL;
+}
+
+/* The live entry under key, assured or not. */
+static __always_inline struct sl_ct_entry *ct_lookup(const struct sl_tuple *key, __u64 now)
+{
+	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct, key);
+
+	return likely(ct && ct_is_live(key, ct, now)) ? ct : ct_lookup_unassured(key, now);
+}
+
+/* The live entry under key if it is not a reverse entry and belongs to owner. */
+static __always_inline struct sl_ct_entry *ct_lookup_entry(const struct sl_tuple *key, __u64 owner, __u64 now)
+{
+	struct sl_ct_entry *ct = ct_lookup(key, now);
+
+	return ct && !(ct->flags & SL_CT_REVERSE) && ct->owner == owner ? ct : NULL;
+}
+
+/*
+ * Is there an entry under key, even an expired one? Tells a connection that expired from one that
+ * the LRU took.
+ */
+static __always_inline bool ct_exists(const struct sl_tuple *key)
+{
+	return bpf_map_lookup_elem(&sl_ct, key) || bpf_map_lookup_elem(&sl_ct_unassured, key);
+}
