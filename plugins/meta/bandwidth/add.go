@@ -69,6 +69,8 @@ type job struct {
 	dp  Datapath // nil: the node has none
 	s   section
 	rb  rollback.Stack
+
+	noBurst []string // of the request
 }
 
 // limit makes everything. On error nothing of it is left, and no record. It
@@ -79,7 +81,7 @@ func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref a
 		return nil, err
 	}
 	defer dev.Close()
-	j := &job{plugin: p, a: a, ref: ref, dev: dev}
+	j := &job{plugin: p, a: a, ref: ref, dev: dev, noBurst: req.noBurst}
 	if err := j.open(ctx, req); err != nil {
 		return nil, err
 	}
@@ -260,11 +262,9 @@ func wrapKernel(err error, format string, a ...any) error {
 
 // say puts into the log what the operator did not write.
 func (j *job) say() {
-	for direction, l := range map[string]*Limit{"ingress": j.s.Ingress, "egress": j.s.Egress} {
-		if l != nil && l.Derived {
-			j.a.Log.Warn("the burst is absent or the largest number of its type: one was derived from the rate",
-				log.String(log.KeyKey, direction+"Burst"), log.Uint64("rateBits", l.Rate*bitsPerByte), log.Uint64("burstBits", uint64(l.Burst)*bitsPerByte))
-		}
+	if len(j.noBurst) > 0 {
+		j.a.Log.Warn("a burst is absent or the largest number of its type: it was derived from the rate, see sluice bandwidth",
+			log.Any(log.KeyKey, j.noBurst))
 	}
 	j.a.Log.Info("limited", log.String(log.KeyBackend, j.s.Backend), log.String(log.KeyReason, j.s.Reason))
 }

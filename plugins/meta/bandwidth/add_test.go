@@ -3,6 +3,7 @@
 package bandwidth
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -45,7 +47,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// The log says which burst was derived from the rate, and what chose the backend.
+// The log says what chose the backend.
 func TestSaysWhatItChose(t *testing.T) {
 	t.Parallel()
 	core, seen := observer.New(zapcore.InfoLevel)
@@ -55,11 +57,41 @@ func TestSaysWhatItChose(t *testing.T) {
 	}}
 	j.say()
 	warned := seen.FilterLevelExact(zapcore.WarnLevel).All()
-	if len(warned) != 1 || warned[0].ContextMap()[log.KeyKey] != "ingressBurst" || warned[0].ContextMap()["burstBits"] != uint64(minBurst*8) {
+	if len(warned) != 0 {
 		t.Errorf("warned %+v", warned)
 	}
 	said := seen.FilterMessage("limited").All()
 	if len(said) != 1 || said[0].ContextMap()[log.KeyReason] != "no sch_fq" || said[0].ContextMap()[log.KeyBackend] != BackendTBF {
 		t.Errorf("said %+v", said)
+	}
+}
+
+// A log warns once about bursts that the operator did not write. It does not about the largest number of a type from the runtime: a kubelet
+// sends it with the rates of each pod.
+func TestWarnsOfMissingBursts(t *testing.T) {
+	t.Parallel()
+	const largest = "4294967295"
+	for name, tt := range map[string]struct{ keys, warns string }{
+		"kubelet":                     {`"runtimeConfig":{"bandwidth":{"ingressRate":1000000,"ingressBurst":` + largest + `,"egressRate":1000000,"egressBurst":2147483647}}`, ""},
+		"CRI-O":                       {`"runtimeConfig":{"bandwidth":{"ingressRate":1000000,"ingressBurst":34359738359}}`, ""},
+		"a runtime without a burst":   {`"runtimeConfig":{"bandwidth":{"ingressRate":1000000,"egressRate":1000000}}`, "[runtimeConfig.bandwidth.ingressBurst runtimeConfig.bandwidth.egressBurst]"},
+		"the operator, no burst":      {`"ingressRate":1000000,"egressRate":1000000,"egressBurst":0`, "[ingressBurst egressBurst]"},
+		"the operator, largest burst": {`"egressRate":1000000,"egressBurst":` + largest, "[egressBurst]"},
+		"a burst":                     {`"ingressRate":1000000,"ingressBurst":160000`, ""},
+	} {
+		core, seen := observer.New(zapcore.WarnLevel)
+		r, err := parse(jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"net","type":"bandwidth",`+tt.keys+"}")), "auto")
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := &job{a: &cniskel.Args{Log: log.NewCore(core)}, noBurst: r.noBurst, s: section{Ingress: r.ingress, Egress: r.egress}}
+		j.say()
+		got := ""
+		for _, w := range seen.All() {
+			got += fmt.Sprint(w.ContextMap()[log.KeyKey])
+		}
+		if got != tt.warns {
+			t.Errorf("%s: warned of %q, want %q", name, got, tt.warns)
+		}
 	}
 }

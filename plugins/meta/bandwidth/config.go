@@ -61,7 +61,8 @@ type request struct {
 	backend string // auto, edt or tbf
 	rates   *Rates // those that count
 
-	ingress, egress *Limit // nil: not limited
+	ingress, egress *Limit   // nil: not limited
+	noBurst         []string // keys of bursts that were derived, without those that every kubelet sends
 	subnets         subnets
 }
 
@@ -100,12 +101,23 @@ func parse(stdin *jsonobj.Document, nodeDefault string) (*request, error) {
 		rates, where = &conf.RuntimeConfig.Bandwidth.Rates, "runtimeConfig.bandwidth."
 	}
 	r.rates = rates
+	fromRuntime := where != ""
 	var err error
 	if r.ingress, err = newLimit(where+"ingress", rates.IngressRate, rates.IngressBurst); err != nil {
 		return nil, err
 	}
 	if r.egress, err = newLimit(where+"egress", rates.EgressRate, rates.EgressBurst); err != nil {
 		return nil, err
+	}
+	for _, d := range []struct {
+		key   string
+		limit *Limit
+		burst *uint64
+	}{{where + "ingressBurst", r.ingress, rates.IngressBurst}, {where + "egressBurst", r.egress, rates.EgressBurst}} {
+		// A kubelet has no burst to send, and sends the largest number with each pod.
+		if d.limit != nil && d.limit.Derived && (!fromRuntime || deref(d.burst) < bitsPerByte) {
+			r.noBurst = append(r.noBurst, d.key)
+		}
 	}
 	r.subnets, err = conf.subnets()
 	return r, err
