@@ -8,11 +8,24 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
+// Kind is what a RuleSet does.
+type Kind string
+
+// Kinds of rule sets.
+const (
+	KindPorts      Kind = "hostPorts"
+	KindMasquerade Kind = "masquerade"
+	KindAdmission  Kind = "admission" // by the firewall
+	KindIsolation  Kind = "isolation" // of a bridge
+	KindGuard      Kind = "guard"     // of 127.0.0.0/8 against a device
+)
+
 // RuleSet is something that an attachment, of Sluice or of upstream's plugins, has
 // in the tables: a chain of its own with what leads to it, or rules in a shared
 // chain. It says as much of its owner as the tables do.
 type RuleSet struct {
 	Backend string // as records call it
+	Kind    Kind
 	What    string // for people
 	// Network, ContainerID and IfName are what a comment says, empty where none
 	// does or it was cut.

@@ -99,7 +99,11 @@ func natSets(have table) []found {
 		if !isOwnChain(chain) {
 			continue
 		}
-		f := found{netfilter.RuleSet{What: "chain " + chain}, seen{chain: chain, own: true, rules: have.chains[chain]}}
+		kind := netfilter.KindMasquerade
+		if strings.HasPrefix(chain, "CNI-DN-") || strings.HasPrefix(chain, "CNI-SN-") {
+			kind = netfilter.KindPorts
+		}
+		f := found{netfilter.RuleSet{Kind: kind, What: "chain " + chain}, seen{chain: chain, own: true, rules: have.chains[chain]}}
 		about := slices.Clone(f.seen.rules)
 		for _, from := range []string{chainDNAT, "POSTROUTING"} {
 			about = append(about, have.find(from, "-j "+chain)...)
@@ -176,7 +180,7 @@ func filterSets(have table) []found {
 		if err != nil || !slices.ContainsFunc(admitRules(p.Addr()), func(want string) bool { return sameRule(r, want) }) {
 			continue // the administrator's
 		}
-		add(chainForward, w[1], netfilter.RuleSet{What: fmt.Sprintf("rules for %s in the chain %s", p.Addr(), chainForward), Addrs: []netip.Addr{p.Addr()}}, r)
+		add(chainForward, w[1], netfilter.RuleSet{Kind: netfilter.KindAdmission, What: fmt.Sprintf("rules for %s in the chain %s", p.Addr(), chainForward), Addrs: []netip.Addr{p.Addr()}}, r)
 	}
 	for _, chain := range []string{chainStage1, chainStage2} {
 		for _, r := range have.chains[chain] {
@@ -184,7 +188,7 @@ func filterSets(have table) []found {
 			if len(w) < 2 || w[0] != "-i" && w[0] != "-o" || !ofBridge(r, w[1]) {
 				continue
 			}
-			add(chain, w[1], netfilter.RuleSet{What: fmt.Sprintf("isolation of the bridge %s in the chain %s", w[1], chain), Device: w[1]}, r)
+			add(chain, w[1], netfilter.RuleSet{Kind: netfilter.KindIsolation, What: fmt.Sprintf("isolation of the bridge %s in the chain %s", w[1], chain), Device: w[1]}, r)
 		}
 	}
 	return out
@@ -196,7 +200,7 @@ func guardSets(have table) []found {
 	for _, r := range have.chains["PREROUTING"] {
 		if name, ok := strings.CutPrefix(comment(r), guardComment("")); ok && sameRule(r, guardRule(name)) {
 			out = append(out, found{
-				netfilter.RuleSet{What: "guard of 127.0.0.0/8 against " + name, Device: name},
+				netfilter.RuleSet{Kind: netfilter.KindGuard, What: "guard of 127.0.0.0/8 against " + name, Device: name},
 				seen{chain: "PREROUTING", rules: []string{r}},
 			})
 		}

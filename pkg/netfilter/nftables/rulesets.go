@@ -77,6 +77,7 @@ func portSets(have list) []found {
 				i = len(out)
 				at[key] = i
 				out = append(out, found{RuleSet: netfilter.RuleSet{
+					Kind:        netfilter.KindPorts,
 					What:        fmt.Sprintf("ports of %s in the table %s %s (nftables)", pod, r.Family, r.Table),
 					ContainerID: r.Comment, Addrs: []netip.Addr{pod},
 				}})
@@ -155,7 +156,7 @@ func masqSets(have list) []found {
 		if !ok {
 			i = len(out)
 			at[f.seen.hash] = i
-			f.What = fmt.Sprintf("masquerading in the table %s %s (nftables)", r.Family, r.Table)
+			f.Kind, f.What = netfilter.KindMasquerade, fmt.Sprintf("masquerading in the table %s %s (nftables)", r.Family, r.Table)
 			out = append(out, f)
 		}
 		out[i].seen.rules = append(out[i].seen.rules, r)
@@ -197,7 +198,7 @@ func firewallSets(have list) []found {
 		elems := have.set(podSet(v6)).comments()
 		for _, value := range slices.Sorted(maps.Keys(elems)) {
 			f := found{
-				netfilter.RuleSet{What: fmt.Sprintf("admission of %s in the table %s", value, of)},
+				netfilter.RuleSet{Kind: netfilter.KindAdmission, What: fmt.Sprintf("admission of %s in the table %s", value, of)},
 				seen{elems: []element{{"inet", firewallTable, podSet(v6), value}}},
 			}
 			a, err := netip.ParseAddr(value)
@@ -209,7 +210,7 @@ func firewallSets(have list) []found {
 		}
 	}
 	for _, bridge := range slices.Sorted(maps.Keys(have.set(setBridges).comments())) {
-		f := found{RuleSet: netfilter.RuleSet{What: fmt.Sprintf("isolation of the bridge %s in the table %s", bridge, of), Device: bridge}}
+		f := found{RuleSet: netfilter.RuleSet{Kind: netfilter.KindIsolation, What: fmt.Sprintf("isolation of the bridge %s in the table %s", bridge, of), Device: bridge}}
 		pair := fmt.Sprintf("%s . %s", bridge, bridge)
 		for _, set := range []struct{ name, value, written string }{
 			{setBridges, bridge, fmt.Sprintf("%q", bridge)},
@@ -224,7 +225,7 @@ func firewallSets(have list) []found {
 	}
 	for _, dev := range slices.Sorted(maps.Keys(have.set(setGuarded).comments())) {
 		out = append(out, found{
-			netfilter.RuleSet{What: fmt.Sprintf("guard of 127.0.0.0/8 against %s in the table ip %s (nftables)", dev, guardTable), Device: dev},
+			netfilter.RuleSet{Kind: netfilter.KindGuard, What: fmt.Sprintf("guard of 127.0.0.0/8 against %s in the table ip %s (nftables)", dev, guardTable), Device: dev},
 			seen{elems: []element{{"ip", guardTable, setGuarded, fmt.Sprintf("%q", dev)}}},
 		})
 	}

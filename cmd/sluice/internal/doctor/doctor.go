@@ -51,6 +51,7 @@ type Facts struct {
 	Records  []*attachments.Record
 	Choices  map[string]netfilter.Choice
 	Usage    netfilter.Usage
+	RuleSets []netfilter.RuleSet
 	Forwards []netfilter.ForwardChain
 
 	Sysctls map[string]string // by path below /proc/sys; what the node does not have is not in it
@@ -76,7 +77,7 @@ func checks() []func(*Facts) []Finding {
 	return []func(*Facts) []Finding{
 		checkBlind, checkProbes, checkBandwidth, checkSockets,
 		checkOwners, checkMounts, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers,
-		checkTables, checkForward, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
+		checkTables, checkRules, checkForward, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
 		checkRecords, checkLeftovers,
 	}
 }

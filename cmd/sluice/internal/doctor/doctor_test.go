@@ -161,6 +161,9 @@ func TestChecks(t *testing.T) {
 			f.Sysctls["net/ipv4/conf/all/rp_filter"], f.Sysctls["net/ipv4/conf/eth1/rp_filter"] = "0", "1"
 		}, "rp-filter", Warning, "strict on eth1, one of 2", "rp_filter=2"},
 		{"br_netfilter", func(f *Facts) { f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "1" }, "br-netfilter", Info, "br_netfilter is on", ""},
+		{"flushed ports", recorded("portmap", `{"ports":[{"podIP":"10.1.0.2","backend":"nftables"},{"podIP":"10.1.0.2","backend":"ebpf"}]}`), "netfilter-rules", Problem, "hostPorts of net0/a/eth0 has no rules of nftables for 10.1.0.2", "delete and add"},
+		{"flushed admission", recorded("firewall", `{"backend":"iptables-nft","addrs":["10.1.0.2","10.1.0.3"]}`), "netfilter-rules", Problem, "admission of net0/a/eth0 has no rules of iptables-nft for 10.1.0.3", "delete and add"},
+		{"flushed masquerade", recorded("ptp", `{"masquerade":"nftables","addrs":["fd00::2/64"]}`), "netfilter-rules", Problem, "masquerade of net0/a/eth0 has no rules of nftables for fd00::2", "delete and add"},
 		{"conntrack high", func(f *Facts) { f.Sysctls["net/netfilter/nf_conntrack_count"] = "850" }, "conntrack", Warning, "850 of 1000", "nf_conntrack_max=2000"},
 		{"conntrack full", func(f *Facts) { f.Sysctls["net/netfilter/nf_conntrack_count"] = "990" }, "conntrack", Problem, "990 of 1000", "nf_conntrack_max"},
 		{"killed ADD", func(f *Facts) { f.Records[0].Plugins["bridge"] = attachments.Section{State: attachments.StateIntent} }, "records", Info, "net0/a/eth0 by bridge", "delete"},
@@ -193,6 +196,17 @@ func TestChecks(t *testing.T) {
 				t.Errorf("found %d times in %+v", found, Examine(f))
 			}
 		})
+	}
+}
+
+// recorded adds a section to the record, on a node where iptables-nft admits one of the addresses.
+func recorded(plugin, data string) func(*Facts) {
+	return func(f *Facts) {
+		f.Records[0].Plugins[plugin] = attachments.Section{State: attachments.StateDone, Data: json.RawMessage(data)}
+		f.RuleSets = []netfilter.RuleSet{
+			{Backend: netfilter.NameIPTablesNFT, Kind: netfilter.KindAdmission, Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}},
+			{Backend: netfilter.NameIPTablesNFT, Kind: netfilter.KindPorts, Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}},
+		}
 	}
 }
 

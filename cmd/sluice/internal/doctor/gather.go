@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
@@ -78,10 +79,27 @@ func (f *Facts) datapath(ctx context.Context) {
 	}
 	inventory, err := orphans.Scan(ctx, known, tables, dir, orphans.DefaultPlaces())
 	f.note("what is left of pods", err)
-	f.Records, f.Leftovers = inventory.Records, orphans.Find(inventory)
+	f.Records, f.Leftovers, f.RuleSets = inventory.Records, orphans.Find(inventory), inventory.Traces
+	f.rulesAgain(ctx, tables, dir)
 	for _, l := range inventory.Links {
 		f.Links[l.Index] = l.Name
 	}
+}
+
+// rulesAgain looks once more if rules seem to be missing. An ADD may have ended between the look at the rules and the one at its record,
+// and a DEL may have begun.
+func (f *Facts) rulesAgain(ctx context.Context, tables *choice.Node, dir *attachments.Dir) {
+	if len(checkRules(f)) == 0 {
+		return
+	}
+	sets, err := tables.RuleSets(ctx)
+	f.note("the rules of pods", err)
+	now, err := dir.List("")
+	f.note("the attachment records", err)
+	f.RuleSets = sets
+	f.Records = slices.DeleteFunc(f.Records, func(r *attachments.Record) bool {
+		return !slices.ContainsFunc(now, func(n *attachments.Record) bool { return n.ID == r.ID })
+	})
 }
 
 // Open is loader.OpenExisting, except that pins which this process may not look at are not taken for none.
