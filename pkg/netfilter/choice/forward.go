@@ -30,6 +30,7 @@ func (n *Node) Advice(ctx context.Context) []string {
 	}
 	var out []string
 	for _, c := range chains {
+		c.Answers = c.Answers || n.firewall == netfilter.NameNFTables // its own table marks them, behind the translation
 		if !c.Accepts {
 			out = append(out, fmt.Sprintf("%s drops what is forwarded, also from and to pods that the firewall plugin admits; to let those pass: %s", c, c.Accept(n.env.Mark)))
 		}

@@ -22,7 +22,7 @@ func (t *Tables) Forwards(ctx context.Context, mark uint32) ([]netfilter.Forward
 		have, err := t.read(ctx, v6, "filter")
 		errs = append(errs, err)
 		if have.policy["FORWARD"] == "DROP" {
-			out = append(out, netfilter.ForwardChain{Tool: t.Name(), V4: !v6, V6: v6, Chain: "FORWARD", Accepts: have.acceptsMark(mark)})
+			out = append(out, netfilter.ForwardChain{Tool: t.Name(), V4: !v6, V6: v6, Chain: "FORWARD", Accepts: have.acceptsMark(mark), Answers: have.acceptsAnswers()})
 		}
 	}
 	return out, errors.Join(errs...)
@@ -36,6 +36,26 @@ func (t table) acceptsMark(mark uint32) bool {
 		for _, r := range rules {
 			if containsAll(r, []string{want, "-j ACCEPT"}) {
 				return true
+			}
+		}
+	}
+	return false
+}
+
+// acceptsAnswers looks for a rule without another condition, in FORWARD and the
+// chains that it leads to.
+func (t table) acceptsAnswers() bool {
+	for todo, seen := []string{"FORWARD"}, make(map[string]bool); len(todo) > 0; todo = todo[1:] {
+		if seen[todo[0]] {
+			continue
+		}
+		seen[todo[0]] = true
+		for _, r := range t.chains[todo[0]] {
+			if sameRule(r, netfilter.MatchAnswers+" -j ACCEPT") {
+				return true
+			}
+			if w := words(r); len(w) > 1 && t.has(w[len(w)-1]) {
+				todo = append(todo, w[len(w)-1])
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func (n *Tables) Forwards(ctx context.Context, mark uint32) ([]netfilter.Forward
 			return found, fmt.Errorf("%w: %w", netfilter.ErrUnusable, err)
 		}
 		found = append(found, netfilter.ForwardChain{
-			Tool: n.Name(), V4: v4, V6: v6, Table: c.Family + " " + c.Table, Chain: c.Name, Accepts: acceptsMark(rules, mark),
+			Tool: n.Name(), V4: v4, V6: v6, Table: c.Family + " " + c.Table, Chain: c.Name, Accepts: acceptsMark(rules, mark), Answers: acceptsAnswers(rules, c.Name),
 		})
 	}
 	return found, nil
@@ -69,6 +69,31 @@ func acceptsMark(listing string, mark uint32) bool {
 		e := string(o.Rule.Expr)
 		if strings.Contains(e, `"key":"mark"`) && strings.Contains(e, `"accept"`) && strings.Contains(e, fmt.Sprint(mark)) {
 			return true
+		}
+	}
+	return false
+}
+
+// acceptsAnswers looks for a rule without another condition, in the chain and those
+// that it leads to.
+func acceptsAnswers(listing, chain string) bool {
+	var l list
+	if json.Unmarshal([]byte(listing), &l) != nil || l.compact() != nil {
+		return false
+	}
+	for todo, seen := []string{chain}, make(map[string]bool); len(todo) > 0; todo = todo[1:] {
+		if seen[todo[0]] {
+			continue
+		}
+		seen[todo[0]] = true
+		for _, r := range l.rules(todo[0]) {
+			e := string(r.Expr)
+			if strings.Contains(e, `"key":"state"`) && r.mentions("established") && strings.Contains(e, `"accept"`) && strings.Count(e, `"match"`) == 1 {
+				return true
+			}
+			if to := r.jump(); to != "" {
+				todo = append(todo, to)
+			}
 		}
 	}
 	return false

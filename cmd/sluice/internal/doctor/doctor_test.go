@@ -147,6 +147,7 @@ func TestChecks(t *testing.T) {
 		{"netfilter in use", func(f *Facts) { f.Choices = map[string]netfilter.Choice{"auto": {Name: "nftables", Reason: "why"}} }, "netfilter", Info, "nftables (asked for: auto): why", ""},
 		{"both variants", func(f *Facts) { f.Usage = netfilter.Usage{NFT: 1, Legacy: 2} }, "netfilter", Warning, "1 rule of iptables-nft and 2 rules of iptables-legacy", "one variant"},
 		{"FORWARD v4", forward(netfilter.ForwardChain{Tool: "iptables-legacy", V4: true, Chain: "FORWARD"}), "forward-policy", Problem, "FORWARD of iptables-legacy, IPv4", "iptables-legacy -I FORWARD -m mark --mark 0x1000/0x1000 -j ACCEPT"},
+		{"FORWARD without answers", forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD", Accepts: true}), "forward-policy", Info, "third party masquerades", "iptables-nft -I FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"},
 		{"FORWARD v6", forward(netfilter.ForwardChain{Tool: "iptables-nft", V6: true, Chain: "FORWARD"}), "forward-policy", Problem, "IPv6", "ip6tables-nft -I FORWARD"},
 		{"FORWARD nft", forward(netfilter.ForwardChain{Tool: "nftables", V4: true, V6: true, Table: "inet fw", Chain: "fwd"}), "forward-policy", Problem, "inet fw", "nft insert rule inet fw fwd meta mark and 0x1000 == 0x1000 accept"},
 		{"FORWARD, nobody admitted", func(f *Facts) {
@@ -224,7 +225,7 @@ func TestNoFalseAlarm(t *testing.T) {
 	for name, edit := range map[string]func(*Facts){
 		// A port of a bridge routes nothing.
 		"port":     func(f *Facts) { f.Sysctls["net/ipv4/conf/veth1/forwarding"] = "0" },
-		"accepted": forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD", Accepts: true}),
+		"accepted": forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD", Accepts: true, Answers: true}),
 		"no mark": func(f *Facts) {
 			f.Config.AdmitMark = 0
 			forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true})(f)

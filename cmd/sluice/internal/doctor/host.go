@@ -77,8 +77,14 @@ func checkForward(f *Facts) []Finding {
 	}
 	var out []Finding
 	for _, c := range f.Forwards {
-		if c.Accepts {
+		c.Answers = c.Answers || backend == nodeconf.BackendNFTables // its own table marks them, behind the translation
+		switch {
+		case c.Accepts && c.Answers:
 			out = append(out, Finding{"forward-policy", OK, fmt.Sprintf("%s drops what is forwarded, and accepts our mark", c), ""})
+			continue
+		case c.Accepts:
+			out = append(out, Finding{"forward-policy", Info,
+				fmt.Sprintf("%s accepts our mark, but not answers without it: those to pods that a third party masquerades (kube-proxy, ip-masq-agent)", c), c.Accept(mark)})
 			continue
 		}
 		n := Finding{"forward-policy", Warning, fmt.Sprintf("%s drops what is forwarded and no rule accepts what the firewall plugin admits", c), c.Accept(mark)}
