@@ -118,8 +118,8 @@ func (j *job) open(ctx context.Context, req *request) error {
 	}
 	j.s.Backend, j.s.Reason = choose(dp, err, req.backend)
 	if err != nil {
-		// The node asks for another backend. Where a network that names eBPF has loaded the datapath all the same, it must
-		// not lead this pod's flows past the queues.
+		// The node asks for another backend. A network that names eBPF may have loaded the datapath nevertheless. It must not
+		// lead this pod's flows past the queues.
 		dp, err = j.OpenExisting(ctx, j.a)
 	}
 	if err == nil {

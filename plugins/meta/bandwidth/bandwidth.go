@@ -69,15 +69,15 @@ type section struct {
 	Egress  *Limit  `json:"egress,omitempty"`
 	Subnets subnets `json:"subnets"`
 
-	// The host end of the pod's device; empty when it has none.
+	// The host veth of the pod; empty when it has none.
 	HostIfName  string `json:"hostIfName,omitempty"`
 	HostIfindex int    `json:"hostIfindex,omitempty"`
-	// IFB is the intermediate device: of egress beside the host end, of ingress
-	// inside the pod where there is no host end.
+	// IFB is the intermediate device: of egress beside the host veth, of ingress
+	// in the pod netns where there is no host veth.
 	IFB string `json:"ifb,omitempty"`
 	// Alone says that no datapath was loaded, which the pod could have been made known to.
 	Alone bool `json:"alone,omitempty"`
-	// Clsact says that the qdisc which carries the redirection to the IFB is ours.
+	// Clsact says that the qdisc which carries the redirection to the IFB was made by the plugin.
 	Clsact bool `json:"clsact,omitempty"`
 }
 

@@ -112,8 +112,8 @@ func carried(ctx context.Context, from, to *netlab.NS, addr, device string, want
 	return float64(after-before) * 8 / end.Sub(start).Seconds() / 1e6, err
 }
 
-// reach waits until a packet gets through: what ARP and neighbour discovery hold up or drop never comes to the limit. Nobody reads
-// what is sent later.
+// reach waits until a packet gets through: what ARP and neighbour discovery hold up or drop never comes to the limit. The server
+// does not read what is sent later.
 func reach(c net.Conn, sink net.PacketConn) error {
 	buf := make([]byte, 1)
 	for end := time.Now().Add(netlab.Patient(5 * time.Second)); time.Now().Before(end); {

@@ -41,7 +41,7 @@ type Limits struct {
 }
 
 // Conf is the plugin's configuration, keys as the upstream plugin has them;
-// backend is ours.
+// backend is Sluice's.
 //
 //jsonobj:object
 type Conf struct {

@@ -28,7 +28,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	return p.withdraw(ctx, a, a.Ref(conf.Name))
 }
 
-// withdraw is DEL for an attachment of which only the name is known.
+// withdraw is DEL for an attachment that is known by its name alone.
 func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	var lost error
 	if _, err := p.Records.Load(ref); errors.Is(err, attachments.ErrNotExist) { // what the datapath holds is found by owner
@@ -66,7 +66,7 @@ func (p *plugin) forget(ctx context.Context, a *cniskel.Args, ref attachments.ID
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Remove(ref, Name), "remove the attachment record")
 }
 
-// delOnNode removes what is on this side: the qdisc of the host end, and the
+// delOnNode removes what is on this side: the qdisc of the host veth, and the
 // redirection with its device.
 func delOnNode(s *section) error {
 	if s.inside() {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// device is a pod's interface with its host end, and handles on both namespaces.
+// device is a pod's interface with its host veth, and handles on both namespaces.
 // The caller must Close it.
 type device struct {
 	ns   *netns.NS

@@ -32,7 +32,7 @@ func ownIFB(ref attachments.ID) string {
 	return hashedName(ref.Network + "\x00" + ref.ContainerID + "\x00" + ref.IfName)
 }
 
-// isIFBName says whether a device may be one of ours or of upstream.
+// isIFBName says whether a device may be Sluice's or upstream's.
 func isIFBName(name string) bool {
 	rest, ok := strings.CutPrefix(name, ifbPrefix)
 	if !ok || len(name) != ifbLength {

@@ -30,7 +30,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// world is a node with the real datapath and pods that a stranger's main plugin
+// world is a node with the real datapath and pods that a third party's main plugin
 // might have made. The pods are routed.
 type world struct {
 	t       testing.TB
@@ -93,7 +93,7 @@ func (w *world) run(lines ...string) string {
 	return out.String()
 }
 
-// pod makes the pod with 10.1.<n>.2 and fd00:<n>::2 on eth0, whose host end is v<n>.
+// pod makes the pod with 10.1.<n>.2 and fd00:<n>::2 on eth0, whose host veth is v<n>.
 func (w *world) pod(name string, n int) {
 	w.t.Helper()
 	w.pods[name] = w.lab.Node.PodT(w.t, name)

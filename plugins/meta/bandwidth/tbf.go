@@ -179,7 +179,7 @@ func checkFilters(s side, nets subnets, end rtnl.End) error {
 	return nil
 }
 
-// delRoot removes the root qdisc if it is one of ours.
+// delRoot removes the root qdisc if the plugin made it.
 func delRoot(s side, kinds ...string) error {
 	q, err := s.h.RootQdisc(s.index)
 	if errors.Is(err, rtnl.ErrNotFound) {
@@ -251,7 +251,7 @@ func checkIFB(s side, name string, l *Limit, nets subnets, end rtnl.End) error {
 	return checkTBF(ifb, l, nets, end)
 }
 
-// delRedirect removes the redirection, and its qdisc if it is ours and carries
+// delRedirect removes the redirection, and its qdisc if the plugin made it and it carries
 // nothing else.
 func delRedirect(s side, clsact bool) error {
 	if err := s.h.DelFilters(s.index, rtnl.HookIngress, redirectPriority, unix.ETH_P_ALL); err != nil {

@@ -67,7 +67,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 					w.wantCode(err, cnierr.CodeCheck)
 				}
 				w.del("a")
-				w.run("tc qdisc del dev v2 root 2>/dev/null || true") // what was put there is nobody's to DEL
+				w.run("tc qdisc del dev v2 root 2>/dev/null || true") // what a third party put there stays
 			}
 			w.add("a", c)
 			w.wantCode(w.check("a", conf(2, `"backend":"`+backend+`","ingressRate":1000000,"ingressBurst":80000,`)), cnierr.CodeCheck)
@@ -77,8 +77,8 @@ func TestPrivilegedCheckSees(t *testing.T) {
 	}
 }
 
-// A device that somebody else has given a qdisc is his, and what was made before
-// that was found out goes.
+// A device that a third party has given a qdisc stays as it is. What the plugin made
+// before it found out goes.
 func TestPrivilegedConflict(t *testing.T) {
 	w := newWorld(t)
 	w.pod("a", 2)
@@ -332,7 +332,7 @@ func TestPrivilegedLoadedLater(t *testing.T) {
 	w.del("a")
 }
 
-// A node that asks for netfilter, and a network that has loaded the datapath all the same: its shortcut must not lead the
+// A node that asks for netfilter, and a network that has loaded the datapath nevertheless: its fast path must not lead the
 // limited pod's flows past the queues.
 func TestPrivilegedOtherBackEnd(t *testing.T) {
 	w := newWorld(t)

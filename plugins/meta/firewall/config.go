@@ -32,7 +32,7 @@ type Conf struct {
 	FirewalldZone          string `json:"firewalldZone"`
 	IngressPolicy          string `json:"ingressPolicy"`
 
-	// Rules is ours; see package policy.
+	// Rules is Sluice's; see package policy.
 	Rules json.RawMessage `json:"rules"`
 
 	policy *policy.Policy // IngressPolicy and Rules, parsed

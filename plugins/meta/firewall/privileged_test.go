@@ -17,7 +17,7 @@ import (
 )
 
 // world is a node with the real datapath, a FORWARD hook that drops what lacks
-// the admit mark, and one routed pod that a stranger's main plugin might have
+// the admit mark, and one routed pod that a third party's main plugin might have
 // made.
 type world struct{ *plugintest.World }
 

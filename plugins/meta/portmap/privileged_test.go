@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 )
 
-// world is a node with the real datapath and pods on a bridge that a stranger's
+// world is a node with the real datapath and pods on a bridge that a third party's
 // main plugin might have made.
 type world struct{ *plugintest.World }
 
