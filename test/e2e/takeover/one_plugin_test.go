@@ -4,10 +4,12 @@ package takeover
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
@@ -69,6 +71,43 @@ func TestPrivilegedSwitchOneAtATime(t *testing.T) {
 			if d := netlab.DiffSoon(before, left); d != "" {
 				t.Errorf("the node differs (- gone, + left behind):\n%s", d)
 			}
+		})
+	}
+}
+
+// Upstream's bandwidth needs an ingress qdisc on the host veth, where the datapath has its clsact. It limits what the pod sends behind
+// Sluice's bridge with the configurations that docs/known-gaps.md names.
+func TestPrivilegedBandwidthOfUpstream(t *testing.T) {
+	t.Parallel()
+	reference, err := testbin.Reference(t.Context(), switched...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, conf := range []string{`{"attach":"tcx","fastPath":"off"}`, `{"backend":"nftables"}`} {
+		t.Run(conf, func(t *testing.T) {
+			t.Parallel()
+			if strings.Contains(conf, "tcx") {
+				require.TCX(t)
+			}
+			w := e2etest.NewWorld(t)
+			w.Configure(conf)
+			n, dir := e2etest.Network{Plugins: []string{"portmap", "bandwidth"}}, t.TempDir()
+			e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" install "+dir)
+			if err := e2etest.InstallFile(filepath.Join(reference, "bandwidth"), filepath.Join(dir, "bandwidth")); err != nil {
+				t.Fatal(err)
+			}
+			const limit = 4 * e2etest.Megabit
+			p := w.NewPod(w.RuntimeFrom(n, dir), "app", e2etest.TCP(8080, 80))
+			p.Attachment.Capabilities["bandwidth"] = e2etest.BandwidthLimits("egress", limit, limit/10)
+			p.MustAdd()
+			e2etest.ServeSink(t, w.Client())
+			for _, fam := range e2etest.Families() {
+				rate, err := e2etest.MeasureRate(p, "tcp", e2etest.At(fam.Client(w.Client()), 90))
+				if err != nil || rate > 2*limit {
+					t.Errorf("%s: %.0f bits a second with a limit of %d: %v", fam.Name, rate, limit, err)
+				}
+			}
+			p.MustDel()
 		})
 	}
 }
