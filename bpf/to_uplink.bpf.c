@@ -53,9 +53,9 @@ static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_sl
 }
 
 /*
- * Gives a connection that a pod opened an outside tuple, once: it must not show the pod's address.
+ * Gives a connection that a pod opened an outside tuple: it must not show the pod's address.
  * ct: the entry from sl_from_pod, or NULL if that saw another tuple (a Service address that
- * netfilter translated).
+ * netfilter translated). An entry that has an outside tuple already gets another one (snat_moved()).
  */
 static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
 				      const struct sl_endpoint *ep, struct sl_ct_entry *ct, __u64 now)
@@ -70,9 +70,12 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slo
 		s->entry = *ct;
 	else
 		ct_init(&s->entry, ep->owner, SL_CT_POD_OPENED, now);
+	if (s->entry.flags & SL_CT_SNAT)
+		snat_release(&s->entry);
 	reason = snat_allocate(skb, p, s);
 	if (reason)
 		return drop(skb, reason, ep->ifindex);
+	s->entry.out_ifindex = skb->ifindex;
 	ct = ct_insert(&p->tuple, &s->entry);
 	if (!ct)
 		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
@@ -146,11 +149,13 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 	if (ct && (ct->flags & SL_CT_NAT)) {
 		if (!(ct->flags & SL_CT_TX_SEEN_FIRST))
 			ct->last_seen = now;
-		/* The reverse tuple belongs to another connection now: start anew with another tuple. */
-		if ((ct->flags & SL_CT_HAS_REVERSE) && !ct_ensure_reverse(&p->tuple, ct) && (ct->flags & SL_CT_SNAT))
-			return masquerade(skb, slow, ep, NULL, now);
-		confirm_tx(skb, slow, ct, now);
-		return translate(skb, slow, ep, ct, now);
+		if ((ct->flags & SL_CT_HAS_REVERSE) && !ct_ensure_reverse(&p->tuple, ct) && (ct->flags & SL_CT_SNAT)) {
+			ct = NULL; /* the reverse tuple belongs to another connection now: start anew */
+		} else if (!snat_moved(skb, p, ct)) {
+			confirm_tx(skb, slow, ct, now);
+			return translate(skb, slow, ep, ct, now);
+		}
+		return masquerade(skb, slow, ep, ct, now);
 	}
 	/* 4. a connection that stays untranslated */
 	if (ct && (!(ct->flags & SL_CT_POD_OPENED) || (ct->flags & SL_CT_REPLIED))) {

@@ -157,7 +157,8 @@ const (
 	nexthopValid = 1
 )
 
-// The route moves to the other uplink: the flow is learned anew, under its old outside tuple.
+// The route moves to the other uplink: the flow gets an outside tuple of that one and is learned anew. What still comes
+// for the old tuple is no longer its own. It moves back in the same way.
 func TestPrivilegedRouteChange(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
@@ -167,19 +168,31 @@ func TestPrivilegedRouteChange(t *testing.T) {
 		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), upl1, family, func() {
 			j.outFast("PA") // its last way holds for 10 ms
 			w.later(routeHold)
-			j.up = upl1
+			old := j.outside
+			j.up, j.outside = upl1, j.inside.as(at(upl1.addr(family), keptPort))
 			j.out("PA")
-			if f := j.record(); int(f.OutIfindex) != w.index(upl1.name) {
-				t.Errorf("learned device %d, want %d", f.OutIfindex, w.index(upl1.name))
+			f := j.wantFlow(unproven, j.inside, flowPodOpened|flowSNAT|flowTXFirst|flowTXConfirm)
+			if int(f.OutIfindex) != w.index(upl1.name) || f.Other != j.outside.tuple() {
+				t.Errorf("after the route has moved: %+v", f)
 			}
+			j.wantIndex(unproven, j.outside, j.inside)
+			j.wantFlows(0, 2)
+			moved := *j
+			moved.up, moved.outside = upl0, old
+			moved.ignored("PA")
+			j.in("PA")
 			j.outFast("PA")
+			j.inFast("PA")
+			j.wantFlows(2, 0)
+			j.up = upl0
 			j.inFast("PA") // answers may come in by either uplink
 		})
-		j.up = upl0
-		j.inFast("PA")
 		w.later(routeHold)
+		j.outside = j.inside.as(at(upl0.addr(family), keptPort))
 		j.out("PA")
+		j.in("PA")
 		j.outFast("PA")
+		j.inFast("PA")
 	}, masquerading(podA))
 }
 

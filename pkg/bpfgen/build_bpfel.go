@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "0a9cbdd6c3fb365d1257aa653d513b3cc566e7dbacf2067699ffbac295d1726e"
+const build = "2bf440272690ffe105458feacdf00d4191ec3f939cd01725e800603c22a62502"

@@ -40,7 +40,7 @@ enum sl_ct_flag {
 struct sl_ct_entry {
 	struct sl_tuple other;
 	__u32 flags;	   /* enum sl_ct_flag */
-	__u32 out_ifindex; /* uplink that confirmed the sending direction, 0 = none yet */
+	__u32 out_ifindex; /* uplink of the sending direction: masqueraded or confirmed there, 0 = none yet */
 	__u64 created;
 	__u64 last_seen;
 	__u64 hostport_generation; /* generation of the mapping that a DNAT connection belongs to */

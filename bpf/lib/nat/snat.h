@@ -59,6 +59,33 @@ static __always_inline bool snat_addr(struct __sk_buff *skb, const struct sl_pkt
 	return !addr_is_any(out);
 }
 
+/*
+ * Does a masqueraded connection leave by another uplink than before, which has another address? The
+ * answers to the old address would come by the old uplink, if the network let such packets out at
+ * all. Netfilter's MASQUERADE gives up a connection then. Without an address for this uplink the
+ * connection keeps what it has.
+ */
+static __always_inline bool snat_moved(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_ct_entry *ct)
+{
+	__u8 addr[16];
+
+	return (ct->flags & SL_CT_SNAT) && ct->out_ifindex && ct->out_ifindex != skb->ifindex &&
+	       snat_addr(skb, p, addr) && !addr_equal(addr, ct->other.local);
+}
+
+/*
+ * Takes its outside tuple away from a copy of an entry, and what was learned with that: the far end
+ * answers anew. The old port is free.
+ */
+static __always_inline void snat_release(struct sl_ct_entry *ct)
+{
+	bpf_map_delete_elem(&sl_ct, &ct->other);
+	bpf_map_delete_elem(&sl_ct_unassured, &ct->other);
+	ct->flags &= SL_CT_POD_OPENED | SL_CT_TX_SEEN_FIRST | SL_CT_FIN_TX;
+	ct->nexthop_valid = 0;
+	ct->nexthop_until = 0;
+}
+
 /* Does a live connection use the outside tuple? */
 static __always_inline bool snat_taken(const struct sl_tuple *outside, const struct sl_tuple *key, __u64 now)
 {
