@@ -145,8 +145,8 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// removeStale removes the socket of a daemon that was killed. One that somebody
-// listens on is left alone, be the queue of those who wait for him full.
+// removeStale removes the socket of a daemon that was killed. One that a process
+// listens on is left alone, even if its queue of waiting connections is full.
 func removeStale(path string) error {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {

@@ -40,7 +40,7 @@ type exchange interface {
 	// release gives the address back; no server answers that.
 	release(ack *dhcpv4.DHCPv4) error
 	// down takes the interface down, so that nothing uses an address that
-	// belongs to somebody else.
+	// belongs to another host.
 	down() error
 }
 
@@ -231,8 +231,8 @@ func (p *port) sentIdentifier() []byte {
 	return clientIdentifier(p.id)
 }
 
-// missing reports that there is no such interface, rather than that nobody could
-// say: net.InterfaceByName has one kind of error for both.
+// missing reports that there is no such interface, rather than that the kernel did
+// not say: net.InterfaceByName has one kind of error for both.
 func missing(ifname string) bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -68,7 +68,7 @@ func (l *lease) start(ack *dhcpv4.DHCPv4, at time.Time) {
 	l.ready, l.done = make(chan struct{}), make(chan struct{})
 	if ack != nil {
 		if at.After(time.Now()) {
-			// The clock was set back since, so nobody knows how old the lease is: it
+			// The clock was set back since, so the age of the lease is unknown: it
 			// is renewed now.
 			at = at.Add(-time.Until(timesOf(ack, at).renew))
 		}

@@ -235,7 +235,7 @@ func TestLongLeases(t *testing.T) {
 	}
 }
 
-// An ACK that is of no use: the server holds the address for us all the same, and the DEL after the failed ADD finds no lease.
+// An ACK that is of no use: the server still holds the address for us, and the DEL after the failed ADD finds no lease.
 func TestUselessAckIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

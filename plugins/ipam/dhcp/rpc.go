@@ -167,7 +167,7 @@ func serve(conn net.Conn, methods map[string]handler) error {
 	r := bufio.NewReader(conn)
 	line, err := readPreamble(r)
 	if errors.Is(err, io.EOF) {
-		return nil // somebody looked whether we are there
+		return nil // a process looked whether the daemon is there
 	}
 	if err != nil {
 		return err

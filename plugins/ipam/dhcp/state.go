@@ -78,7 +78,7 @@ func removeState(dir, id string) error {
 
 // readStates returns the leases that an earlier daemon kept. A file that says
 // nothing of use is removed, one that cannot be read is left for the next daemon;
-// the error names both, and the others count all the same.
+// the error names both, and the others still count.
 func readStates(dir string) ([]*state, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

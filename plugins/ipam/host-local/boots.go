@@ -21,8 +21,8 @@ import (
 )
 
 // After a reboot no pod of before exists, but its reservations do. A file may
-// be removed only when it is certain that it is from before this boot, whoever
-// wrote it and whatever the clock says. The rule:
+// be removed only when it is certain that it is from before this boot, which
+// program wrote it and whatever the clock says. The rule:
 //
 //  1. Every reservation we make or come across in a boot carries the boot's tag
 //     in the nanoseconds of its mtime (1 of 10^9 values, from the boot id).
@@ -146,7 +146,7 @@ func (s *store) fromEarlierBoot(r reservation, n note) bool {
 }
 
 // prepare brings index and notes up to date: everything in a new boot, the
-// index when somebody else changed the directory, nothing otherwise.
+// index when another program changed the directory, nothing otherwise.
 func (s *store) prepare() error {
 	if !localFS(s.dir) {
 		s.node = Node{}

@@ -68,7 +68,7 @@ type config struct {
 	requested  []request
 }
 
-// request is an address that somebody asked for, and where.
+// request is an address that the caller asked for, and where.
 type request struct {
 	addr netip.Addr
 	key  string

@@ -99,7 +99,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// The error names the keys that the ranges stand under, of which ipam.ranges need not be one.
+// The error names the keys that the ranges stand under. ipam.ranges need not be one of them.
 func TestOverlapNamesKeys(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, `{"cniVersion":"1.1.0","name":"net","ipam":{"dataDir":"%D","subnet":"10.1.0.0/24"}%s}`)

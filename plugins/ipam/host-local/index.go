@@ -22,7 +22,7 @@ import (
 // The index answers "which addresses has this owner" without reading all
 // reservations: a file per owner with its addresses, one a line. It is a cache.
 // It counts only while the directory's mtime is the one we gave it after our
-// last change (the stamp); any file that somebody else adds or removes gives
+// last change (the stamp); any file that another program adds or removes gives
 // the directory another mtime, and the index is rebuilt. The stamp has random
 // nanoseconds, since the kernel's own timestamps are coarse: two changes within
 // one clock tick would otherwise look like one.

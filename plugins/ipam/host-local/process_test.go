@@ -159,7 +159,7 @@ func TestKilledProcessesLeaveNothingUnowned(t *testing.T) {
 	}
 }
 
-// A lock that somebody holds ends in "try again", not in a hang.
+// A lock that another process holds ends in "try again", not in a hang.
 func TestLockedDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -231,7 +231,7 @@ func TestWithoutUnnamedFiles(t *testing.T) {
 }
 
 // A pod that was at /proc/PID/ns/net has gone, and the PID is one of the node's by now: DEL says so, as upstream does,
-// and gives the address back all the same.
+// and still gives the address back.
 func TestDelWithOwnNetNS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

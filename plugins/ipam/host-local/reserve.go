@@ -96,7 +96,7 @@ func (s *store) tryNext(f *unnamed, set ipalloc.Set, setIndex int) (netip.Addr, 
 
 // take gives the prepared file the name of an address. It reports false when
 // the address is taken; a broken file there is removed, since under the lock
-// nobody can be about to write it.
+// no process can be about to write it.
 func (s *store) take(f *unnamed, addr netip.Addr) (bool, error) {
 	for range 2 {
 		s.changed = true

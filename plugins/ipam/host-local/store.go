@@ -138,9 +138,9 @@ func (s *store) names() (map[netip.Addr]fs.DirEntry, error) {
 	return out, err
 }
 
-// scan reads every reservation. Files that vanish meanwhile (an operator's rm)
+// scan reads every reservation. Files that vanish in between (an operator's rm)
 // are left out. So are those that cannot be read, which unread tells: each is
-// taken and nobody's, as to upstream.
+// taken and has no owner, as to upstream.
 func (s *store) scan() (list []reservation, unread, err error) {
 	names, err := s.names()
 	list = make([]reservation, 0, len(names))
@@ -193,7 +193,7 @@ func (s *store) find(owner string) ([]reservation, error) {
 	return out, err
 }
 
-// findIndexed fails when the index is wrong: a file that somebody else has
+// findIndexed fails when the index is wrong: a file that another program has
 // written in place leaves the directory's time as it was.
 func (s *store) findIndexed(owner string) ([]reservation, error) {
 	addrs, err := s.indexLookup(owner)

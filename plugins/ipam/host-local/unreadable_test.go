@@ -41,7 +41,7 @@ func TestPrivilegedUnreadableReservation(t *testing.T) {
 	wantCode(t, b.plugin().Status(context.Background(), b.call("", "")), 0)
 	b.mustDel("old")
 	b.mustDel("old") // again: nothing of it is left
-	// GC removes what it can, and tells of the one that nobody can judge.
+	// GC removes what it can, and tells of the one that it cannot judge.
 	err = b.plugin().GC(context.Background(), b.call("", "", `,"cni.dev/valid-attachments":[]`))
 	wantCode(t, err, 101, "10.1.0.2")
 	b.reboot("boot-2", b.node.Booted)

@@ -3,7 +3,7 @@
 // Package static is the static IPAM plugin: it hands out the addresses, routes
 // and DNS settings that the configuration, CNI_ARGS or the runtime name.
 //
-// It keeps no state: nothing tells it whether somebody else has an address, and
+// It keeps no state: nothing tells it whether another pod has an address, and
 // DEL and GC have nothing to give back. It sees neither netlink nor BPF.
 package static
 

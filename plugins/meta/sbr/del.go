@@ -56,8 +56,8 @@ func (p *plugin) detach(ctx context.Context, l *log.Logger, ref attachments.ID, 
 }
 
 // removeByAddress removes the rules for the interface's addresses, of one table
-// where the configuration has it: those of an attachment without a record, the
-// reference plugin's for one.
+// where the configuration has it: those of an attachment without a record, upstream's
+// plugin's for one.
 func removeByAddress(pod *podns.Pod, ifname string, table *int) error {
 	link, err := pod.LinkByName(ifname)
 	if err != nil {

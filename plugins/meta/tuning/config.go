@@ -224,8 +224,8 @@ func sysctlPath(key, ifname string) (string, error) {
 	return p[1:], nil
 }
 
-// noDuplicates refuses an object that says one key twice: which one counts is
-// nobody's guess to make. The decoder itself keeps the last.
+// noDuplicates refuses an object that says one key twice: which one counts
+// would be a guess. The decoder itself keeps the last.
 func noDuplicates(what string, raw json.RawMessage) error {
 	if len(raw) == 0 || bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
 		return nil

@@ -101,7 +101,7 @@ func (e *env) mustDel(ifname, keys string) {
 	}
 }
 
-// routes are those of a device that somebody or an address made, sorted.
+// routes are those of a device that a program or an address made, sorted.
 func (e *env) routes(dev string) []string {
 	e.t.Helper()
 	var out []string
