@@ -254,6 +254,28 @@ func TestPrivilegedDAD(t *testing.T) {
 	}
 }
 
+// An address that another host has by the time of a later detection: it is there, but the kernel does not use it.
+func TestPrivilegedCheckSeesFailedDAD(t *testing.T) {
+	r := newRig(t)
+	r.ipam.Answer = func(int) *types100.Result { return answer6(1) }
+	const conf = `"bridge":"br0","isGateway":true,"ipam":{"type":"fake"}`
+	pod, twin := r.node.PodT(t, "p1"), r.node.PodT(t, "p2")
+	a := call("1.1.0", "c1", "eth0", pod.Path, conf+`,"enabledad":true`)
+	res := r.mustAdd(a)
+	if err := r.check(a, res); err != nil {
+		t.Fatal(err)
+	}
+	r.mustAdd(call("1.1.0", "c2", "eth0", twin.Path, conf)) // with the same address, undetected
+	pod.NS.IPT(t, "link set eth0 down")
+	pod.NS.IPT(t, "link set eth0 up")
+	for end := time.Now().Add(netlab.Patient(10 * time.Second)); pod.NS.IPT(t, "-6 addr show dev eth0 dadfailed") == ""; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the kernel does not find the twin: %s", pod.NS.IPT(t, "-6 addr"))
+		}
+	}
+	fake.WantCode(t, r.check(a, res), cnierr.CodeCheck, "fd00::2/64", "duplicate address detection")
+}
+
 func TestPrivilegedParallel(t *testing.T) {
 	r := newRig(t)
 	const n = 24

@@ -141,8 +141,12 @@ func checkAddrs(pod *rtnl.Handle, link rtnl.Link, prev *types100.Result) ([]erro
 	}
 	var diffs []error
 	for _, w := range cniconf.PodAddrs(prev, link.Name) {
-		if !slices.ContainsFunc(have, func(a rtnl.Addr) bool { return a.Prefix == w }) {
+		i := slices.IndexFunc(have, func(a rtnl.Addr) bool { return a.Prefix == w })
+		switch {
+		case i < 0:
 			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("%s does not have the address %s", link.Name, w), ""))
+		case have[i].DADFailed(): // the kernel keeps it, and does not use it
+			diffs = append(diffs, cnierr.New(cnierr.CodeCheck, fmt.Sprintf("duplicate address detection found another host with the address %s of %s", w, link.Name), ""))
 		}
 	}
 	return diffs, nil
