@@ -3,9 +3,14 @@
 package dhcp
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strconv"
+	"syscall"
 
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/mdlayher/packet"
@@ -23,7 +28,7 @@ type renewalConn struct {
 
 // newRenewalConn is to be called in the pod's namespace.
 func newRenewalConn(dev *net.Interface, leased net.IP) (*renewalConn, error) {
-	out, err := net.ListenUDP("udp4", &net.UDPAddr{IP: leased, Port: nclient4.ClientPort})
+	out, err := listenOn(dev, leased)
 	if err != nil {
 		return nil, fmt.Errorf("open a socket on the leased address: %w", err)
 	}
@@ -36,6 +41,52 @@ func newRenewalConn(dev *net.Interface, leased net.IP) (*renewalConn, error) {
 		return nil, errors.Join(fmt.Errorf("open a socket on %s: %w", dev.Name, err), out.Close())
 	}
 	return &renewalConn{nclient4.NewBroadcastUDPConn(frames, &net.UDPAddr{Port: nclient4.ClientPort}), out}, nil
+}
+
+// listenOn opens a UDP socket on the leased address. In a VRF the address belongs to
+// the VRF's table: the kernel finds it, and the routes there, only for a socket of
+// the device. Elsewhere the pod's routes decide by which device a packet leaves.
+func listenOn(dev *net.Interface, leased net.IP) (*net.UDPConn, error) {
+	enslaved, err := hasMaster(dev.Index)
+	if err != nil {
+		return nil, err
+	}
+	var c net.ListenConfig
+	if enslaved {
+		c.Control = func(_, _ string, raw syscall.RawConn) error {
+			var bound error
+			err := raw.Control(func(fd uintptr) { bound = unix.BindToDevice(int(fd), dev.Name) })
+			return errors.Join(err, bound)
+		}
+	}
+	conn, err := c.ListenPacket(context.Background(), "udp4", net.JoinHostPort(leased.String(), strconv.Itoa(nclient4.ClientPort)))
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UDPConn), nil //nolint:forcetypeassert // what package net makes of "udp4"
+}
+
+// hasMaster reports that the device is a port of another one, such as a VRF.
+func hasMaster(index int) (bool, error) {
+	b, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
+	if err != nil {
+		return false, fmt.Errorf("list the pod's devices: %w", err)
+	}
+	messages, err := syscall.ParseNetlinkMessage(b)
+	if err != nil {
+		return false, fmt.Errorf("list the pod's devices: %w", err)
+	}
+	for _, m := range messages {
+		if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg || int(int32(binary.NativeEndian.Uint32(m.Data[4:]))) != index { //nolint:gosec // a signed field
+			continue
+		}
+		attrs, err := syscall.ParseNetlinkRouteAttr(&m)
+		if err != nil {
+			return false, fmt.Errorf("device %d of the pod: %w", index, err)
+		}
+		return slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool { return a.Attr.Type == unix.IFLA_MASTER }), nil
+	}
+	return false, nil
 }
 
 func (c *renewalConn) WriteTo(b []byte, to net.Addr) (int, error) { return c.out.WriteTo(b, to) }
