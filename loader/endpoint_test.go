@@ -428,6 +428,7 @@ func TestPrivilegedIngressQdiscOfUplink(t *testing.T) {
 	e := newEnv(t)
 	setAttach(&e.o, "clsact")
 	e.uplink()
+	e.ip("route", "add", "default", "via", "192.0.2.1", "dev", "eth0")
 	e.run("tc", "qdisc", "add", "dev", "eth0", "ingress")
 	d := e.open()
 	err := d.Sync(e.ctx)
@@ -436,5 +437,48 @@ func TestPrivilegedIngressQdiscOfUplink(t *testing.T) {
 	}
 	if left := e.run("tc", "filter", "show", "dev", "eth0", "ingress"); left != "" {
 		t.Errorf("left on the device: %s", left)
+	}
+}
+
+// An uplink that leads to its own subnet only, such as the bridge of virtual machines, stops no ADD: it is left out, and its
+// qdisc stays as it is. A route by a gateway makes it one that pods need.
+func TestPrivilegedIngressQdiscOfSpareUplink(t *testing.T) {
+	e := newEnv(t)
+	setAttach(&e.o, "clsact")
+	e.uplink()
+	spare, _ := e.veth("virbr0")
+	e.ip("addr", "add", "192.168.122.1/24", "dev", "virbr0")
+	e.ip("route", "add", "default", "via", "192.0.2.1", "dev", "eth0")
+	e.run("tc", "qdisc", "add", "dev", "virbr0", "ingress")
+	e.run("tc", "filter", "add", "dev", "virbr0", "parent", "ffff:", "protocol", "all", "u32", "match", "u32", "0", "0", "classid", "1:1")
+	qdisc := func() string {
+		return e.run("tc", "qdisc", "show", "dev", "virbr0") + e.run("tc", "filter", "show", "dev", "virbr0", "ingress")
+	}
+	before := qdisc()
+	d := e.open()
+	e.ok(d.Sync(e.ctx))
+	ep := e.pod("veth1", "10.1.0.2/32")
+	e.ok(d.Enable(e.ctx, ep, FeatureMasquerade))
+	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureMasquerade))
+	if after := qdisc(); after != before {
+		t.Errorf("the other program's qdisc was\n%sis\n%s", before, after)
+	}
+	st, err := d.Status(e.ctx)
+	e.ok(err)
+	if len(st.Skipped) != 1 || st.Skipped[0].Ifindex != spare || st.Skipped[0].Name != "virbr0" || !strings.Contains(st.Skipped[0].Why, "ingress qdisc") || len(st.Unseen) != 0 {
+		t.Errorf("left out %+v, unseen %+v", st.Skipped, st.Unseen)
+	}
+	if at, err := attach.NewAttacher(d.tree, "").At(e.index("eth0"), hook.ToUplink()); err != nil || at.How != hook.HowClsact {
+		t.Errorf("eth0 has its program by %q, %v", at.How, err)
+	}
+	e.ip("route", "add", "10.99.0.0/16", "via", "192.168.122.9", "dev", "virbr0")
+	if err := d.Sync(e.ctx); !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "virbr0") {
+		t.Errorf("with a route by a gateway: %v", err)
+	}
+	e.ip("route", "del", "10.99.0.0/16")
+	e.run("tc", "qdisc", "del", "dev", "virbr0", "ingress")
+	e.ok(d.Sync(e.ctx))
+	if at, err := attach.NewAttacher(d.tree, "").At(spare, hook.ToUplink()); err != nil || at.How != hook.HowClsact {
+		t.Errorf("virbr0 has its program by %q, %v", at.How, err)
 	}
 }

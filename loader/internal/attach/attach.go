@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -184,6 +185,9 @@ func (a *Attacher) attachClsact(index int, hooks []hook.Hook) error {
 		if err := os.Mkdir(a.d.Paths.ClsactMark(index), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return errors.Join(err, c.DeleteClsact(index))
 		}
+	}
+	if !made && slices.ContainsFunc(hooks, func(h hook.Hook) bool { return h.Egress }) && OnlyIngress(c.h, index) {
+		return c.noEgress(index) // before a filter is there: even one that goes again changes what the kernel tells of the others
 	}
 	var put []hook.Hook // what was there before stays, also on an error
 	for i, h := range hooks {

@@ -49,13 +49,22 @@ func (c *Conn) AddClsact(index int) (bool, error) {
 	return false, err
 }
 
-// noEgress is the error of a device that another process has given a qdisc with one side.
+// ErrNoEgress is in the error of a device to which another program has given a qdisc with one side.
+var ErrNoEgress = fmt.Errorf("%w: the ingress qdisc", pintree.ErrConflict)
+
+// OnlyIngress reports that a device has a qdisc with one side, which another program has made.
+func OnlyIngress(h *rtnl.Handle, index int) bool {
+	q, err := h.IngressQdisc(index)
+	return err == nil && q.Kind != rtnl.QdiscClsact
+}
+
+// noEgress is the error of such a device.
 func (c *Conn) noEgress(index int) error {
 	name := strconv.Itoa(index)
 	if l, err := c.h.LinkByIndex(index); err == nil {
 		name = l.Name
 	}
-	return fmt.Errorf("%w: the ingress qdisc of %s has no egress side and leaves no room for clsact, which has both", pintree.ErrConflict, name)
+	return fmt.Errorf("%w of %s has no egress side and leaves no room for clsact, which has both", ErrNoEgress, name)
 }
 
 // DeleteClsact removes the qdisc with whatever hangs on it; missing is success.

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
+	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -40,6 +42,7 @@ func (d Node) Status(h *rtnl.Handle) (s Status, err error) {
 	if err != nil {
 		return s, err
 	}
+	s.leaveOut(h, n, uplinks)
 	if s.Unseen, err = unseen(h, n, addrs, uplinks); err != nil {
 		return s, err
 	}
@@ -51,6 +54,21 @@ func (d Node) Status(h *rtnl.Handle) (s Status, err error) {
 	}
 	slices.SortFunc(s.Addresses, func(a, b HostAddress) int { return a.Addr.Compare(b.Addr) })
 	return s, nil
+}
+
+// leaveOut takes from n the spare uplinks that Sync leaves out, and says why.
+func (s *Status) leaveOut(h *rtnl.Handle, n *node, uplinks map[uint32]endpoint.Sources) {
+	for index, spare := range n.spare {
+		if _, known := uplinks[uint32(index)]; known || !spare || !attach.OnlyIngress(h, index) {
+			continue
+		}
+		name := strconv.Itoa(index)
+		if l, err := h.LinkByIndex(index); err == nil {
+			name = l.Name
+		}
+		s.Skipped = append(s.Skipped, SkippedDevice{Ifindex: index, Name: name, Why: whyNoEgress})
+		delete(n.uplinks, index)
+	}
 }
 
 // unseen compares a look at the node with what the maps say of it: addrs and uplinks. Of addresses that have gone only those of

@@ -161,7 +161,7 @@ func (d Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
 		d.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
 	gone, err := d.writeHostAddrs(n.addrs)
-	if err := errors.Join(err, d.writeUplinks(a, n.uplinks), flows.New(d.Tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
+	if err := errors.Join(err, d.writeUplinks(a, n), flows.New(d.Tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
 		return err
 	}
 	if err := denylist.New(d.Tree).Sync(a, n.uplinks); err != nil {
@@ -232,8 +232,10 @@ func (d Node) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr, err
 }
 
 // writeUplinks makes want the set of uplinks, in the map and on the devices. A program hangs on a device only while the map
-// has it: the entry comes first and goes last.
-func (d Node) writeUplinks(a *attach.Attacher, want map[int]endpoint.Sources) error {
+// has it: the entry comes first and goes last. A spare uplink with the ingress qdisc of another program, where only clsact
+// could take the programs, is left out: pods lose less than by an ADD that fails. The qdisc is not touched.
+func (d Node) writeUplinks(a *attach.Attacher, n *node) error {
+	want := n.uplinks
 	raw, err := d.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
@@ -246,6 +248,10 @@ func (d Node) writeUplinks(a *attach.Attacher, want map[int]endpoint.Sources) er
 	var errs []error
 	for index, src := range want {
 		err := d.putUplink(a, m, have, index, src)
+		if n.spare[index] && errors.Is(err, attach.ErrNoEgress) {
+			d.Log.Warn("uplink left out: hostPorts and masquerade do not work by it", log.Int("ifindex", index), log.Error(err))
+			err = m.Delete(uint32(index))
+		}
 		errs = append(errs, err)
 		if errors.Is(err, pintree.ErrFull) { // the others would say the same
 			break

@@ -31,7 +31,12 @@ type node struct {
 	uplinks map[int]endpoint.Sources
 	skipped []SkippedDevice
 	missing []string // configured uplinks that do not exist
+	// spare are uplinks that lead to their own subnets only: no gateway is behind them, and the configuration does not name them.
+	spare map[int]bool
 }
+
+// whyNoEgress is what Status says of a spare uplink that cannot have programs.
+const whyNoEgress = "its ingress qdisc, of another program, leaves no room for Sluice's programs on this kernel"
 
 // readNode looks at addresses and routes, and only at those links that have a part in the answer, so that its cost does not
 // grow with the devices of pods.
@@ -78,6 +83,10 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 		n.uplinks[index] = src
 	}
 	n.borrowSources(addrs, podSide)
+	n.spare = make(map[int]bool)
+	for index := range n.uplinks {
+		n.spare[index] = len(configured) == 0 && !slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.LinkIndex == index && (r.Gateway.IsValid() || r.Dst.Bits() == 0) })
+	}
 	return n, nil
 }
 
