@@ -22,6 +22,9 @@ TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit contain
 KERNEL_NEEDS := $(GUEST_NEEDS) dpkg-deb:dpkg lz4:lz4 zstd:zstd xz:xz-utils
 KERNEL ?= 5.10
 KERNELFLAGS ?=
+FUZZTIME ?= 10m
+FUZZQUICK ?= 3s
+FUZZFLAGS ?=
 
 CLANG ?= clang-14
 export BPF2GO_CC ?= $(CLANG)
@@ -50,7 +53,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +119,14 @@ runtimes: ## run the container runtimes, beside Debian's the newest containerd a
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go test -count=1 -timeout=120m ./test/runtimes -built -kubelet
+
+fuzz: ## run every fuzz target for FUZZTIME (10m), two at a time; findings go to testdata/fuzz (root)
+	$(need-root)
+	go run ./test/fuzz -time $(FUZZTIME) $(FUZZFLAGS)
+
+fuzz-quick: ## the same for FUZZQUICK (3s) each, under four minutes on two cores; what CI does (root)
+	$(need-root)
+	go run ./test/fuzz -time $(FUZZQUICK) $(FUZZFLAGS)
 
 upstream-suites: ## run upstream's own test suites against Sluice, here and under Linux 6.12 in QEMU (root)
 	$(need-root)

@@ -336,17 +336,6 @@ func TestParseGarbage(t *testing.T) {
 	}
 }
 
-func FuzzParse(f *testing.F) {
-	f.Add(make([]byte, 40))
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		_, _ = parseLink(b)
-		_, _ = parseAddr(b)
-		_, _ = parseRoute(b)
-		_, _ = parseVLANs(b)
-		_ = eventIndex(unix.RTM_NEWADDR, b)
-	})
-}
-
 func BenchmarkPrivilegedLinkByName(b *testing.B) {
 	h := mustHandle(b, mustNS(b))
 	for b.Loop() {

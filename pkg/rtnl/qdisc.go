@@ -255,6 +255,9 @@ func (q Qdisc) attribute() (tc.Attribute, bool) {
 }
 
 func parseQdisc(m []byte) (Qdisc, error) {
+	if len(m) < vnl.SizeofTcMsg {
+		return Qdisc{}, fmt.Errorf("qdisc message of %d bytes: %w", len(m), unix.EINVAL)
+	}
 	msg := vnl.DeserializeTcMsg(m)
 	q := Qdisc{Handle: msg.Handle, Parent: msg.Parent}
 	var options, stats []byte

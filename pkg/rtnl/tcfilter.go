@@ -71,6 +71,9 @@ func (h *Handle) Classes(index int) ([]Class, error) {
 }
 
 func parseClass(m []byte) (c Class, kind string, err error) {
+	if len(m) < vnl.SizeofTcMsg {
+		return c, "", fmt.Errorf("class message of %d bytes: %w", len(m), unix.EINVAL)
+	}
 	msg := vnl.DeserializeTcMsg(m)
 	c = Class{Handle: msg.Handle, Parent: msg.Parent}
 	var options, stats []byte

@@ -107,6 +107,19 @@ func AddConfigurations(f *testing.F, plugin string, more ...string) {
 	}
 }
 
+// AddStdin is AddConfigurations for a target that takes stdin only.
+func AddStdin(f *testing.F, plugin string, more ...string) {
+	f.Helper()
+	for _, conf := range append(Configurations(f, plugin), more...) {
+		f.Add([]byte(conf))
+	}
+	for _, conf := range append(richest(Configurations(f, plugin)), more...) {
+		for _, odd := range Odd(f, conf) {
+			f.Add([]byte(odd))
+		}
+	}
+}
+
 // richest are the two longest: they have most keys.
 func richest(confs []string) []string {
 	longest := slices.SortedFunc(slices.Values(confs), func(a, b string) int { return len(b) - len(a) })

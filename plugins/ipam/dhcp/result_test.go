@@ -13,7 +13,7 @@ import (
 )
 
 // ackOf is a server's answer with an address, a mask and what more says.
-func ackOf(t *testing.T, more ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
+func ackOf(t testing.TB, more ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	t.Helper()
 	ack, err := dhcpv4.New(append([]dhcpv4.Modifier{
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeAck), dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)),

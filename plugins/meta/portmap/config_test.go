@@ -189,22 +189,3 @@ func TestPorts(t *testing.T) {
 		t.Errorf("snat false is not carried: %v", err)
 	}
 }
-
-func FuzzParse(f *testing.F) {
-	f.Add(netconf(`"backend":"auto"`, `{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"::"}`))
-	f.Add(netconf(`"markMasqBit":5`, `{"hostPort":1,"containerPort":1,"protocol":"udp"}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		req, err := parse(jsonobj.NewDocument(raw))
-		if err != nil {
-			if c := cnierr.From(err).Code; c != cnierr.CodeConfig && c != cnierr.CodeUnsupported && c != cnierr.CodeDecode {
-				t.Errorf("code %d: %v", c, err)
-			}
-			return
-		}
-		for _, m := range req.mappings {
-			if m.hostPort == 0 || m.podPort == 0 || m.proto == 0 || len(m.hostIPs) == 0 {
-				t.Errorf("accepted %+v", m)
-			}
-		}
-	})
-}

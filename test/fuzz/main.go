@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command fuzz runs every fuzz target of the module for a time, and says what it
+// found. A finding is an input in testdata/fuzz of the target's package: it fails
+// "go test" from then on, and belongs into the commit that repairs it.
+//
+//	go run ./test/fuzz -time 10m                 every target
+//	go run ./test/fuzz -time 1m -match 'portmap|FuzzNAT'
+//	go run ./test/fuzz -list
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// target is a fuzz target: a package's directory below the module, and a function.
+type target struct{ dir, name string }
+
+func (t target) String() string { return t.dir + " " + t.name }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "fuzz:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop was called
+	}
+}
+
+func run(ctx context.Context) error {
+	each := flag.Duration("time", time.Minute, "`time` for each target")
+	match := flag.String("match", "", "only targets whose \"DIRECTORY NAME\" a `pattern` matches")
+	atOnce := flag.Int("parallel", 2, "`targets` at a time")
+	logs := flag.String("logs", "bin/fuzz", "`directory` for what each target printed")
+	list := flag.Bool("list", false, "list the targets")
+	flag.Parse()
+	wanted, err := regexp.Compile(*match)
+	if err != nil {
+		return err
+	}
+	targets, err := find(ctx)
+	if err != nil {
+		return err
+	}
+	targets = slices.DeleteFunc(targets, func(t target) bool { return !wanted.MatchString(t.String()) })
+	if len(targets) == 0 {
+		return fmt.Errorf("no target matches %q", *match)
+	}
+	if *list {
+		for _, t := range targets {
+			fmt.Println(t)
+		}
+		return nil
+	}
+	if err := os.MkdirAll(*logs, 0o755); err != nil {
+		return err
+	}
+	return all(ctx, targets, *each, *atOnce, *logs)
+}
+
+// all runs the targets and returns an error that names those that found something.
+func all(ctx context.Context, targets []target, each time.Duration, atOnce int, logs string) error {
+	var mu sync.Mutex
+	var found []string
+	slots := make(chan struct{}, max(1, atOnce))
+	var running sync.WaitGroup
+	for _, t := range targets {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		running.Go(func() {
+			defer func() { <-slots }()
+			said, err := one(ctx, t, each, logs)
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Printf("%-52s %s\n", t, said)
+			if err != nil && ctx.Err() == nil {
+				found = append(found, t.String())
+			}
+		})
+	}
+	running.Wait()
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	if len(found) > 0 {
+		slices.Sort(found)
+		return fmt.Errorf("%d of %d targets failed: %s; see %s", len(found), len(targets), strings.Join(found, ", "), logs)
+	}
+	fmt.Printf("%d targets, no finding\n", len(targets))
+	return nil
+}
+
+// one runs a target and returns what there is to say: the inputs tried, or the finding.
+func one(ctx context.Context, t target, each time.Duration, logs string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+each.String(), "-fuzzminimizetime=5s", "-parallel=1", "./"+t.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers end with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	log := filepath.Join(logs, strings.ReplaceAll(t.dir, "/", "_")+"_"+t.name+".log")
+	if werr := os.WriteFile(log, out, 0o644); werr != nil {
+		return "", werr
+	}
+	if err != nil {
+		return "FAILED\n" + indent(out), err
+	}
+	return summary(out), nil
+}
+
+// progress is the line that go test prints every few seconds.
+var progress = regexp.MustCompile(`fuzz: elapsed: (\S+), execs: (\d+).*?new interesting: (\d+) \(total: (\d+)\)`)
+
+func summary(out []byte) string {
+	lines := progress.FindAllSubmatch(out, -1)
+	if len(lines) == 0 {
+		return "no input beyond the seeds"
+	}
+	last := lines[len(lines)-1]
+	return fmt.Sprintf("%9s inputs in %s, %s of %s new", last[2], last[1], last[3], last[4])
+}
+
+// indent shows the end of what a target printed.
+func indent(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	lines = lines[max(0, len(lines)-30):]
+	return "    " + strings.Join(lines, "\n    ")
+}
+
+var declared = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(\w+ \*testing\.F\)`)
+
+// find returns the targets of the module, sorted.
+func find(ctx context.Context) ([]target, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", `{{.Dir}}{{range .TestGoFiles}} {{.}}{{end}}{{range .XTestGoFiles}} {{.}}{{end}}`, "./...")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	var targets []target
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		for _, file := range fields[1:] {
+			source, err := os.ReadFile(filepath.Join(fields[0], file))
+			if err != nil {
+				return nil, err
+			}
+			dir, err := filepath.Rel(here, fields[0])
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range declared.FindAllSubmatch(source, -1) {
+				targets = append(targets, target{dir, string(m[1])})
+			}
+		}
+	}
+	slices.SortFunc(targets, func(a, b target) int { return strings.Compare(a.String(), b.String()) })
+	return targets, nil
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestFind(t *testing.T) {
+	t.Chdir("../..")
+	targets, err := find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []target{{"plugins/main/bridge", "FuzzParseConfig"}, {"pkg/rtnl", "FuzzParse"}, {"bpf/tests", "FuzzNAT"}, {"loader/internal/attach", "FuzzPlace"}} {
+		if !slices.Contains(targets, want) {
+			t.Errorf("%s is not among the targets", want)
+		}
+	}
+}
+
+// module has a target that finds something soon, and one that never does.
+const module = `package m
+
+import "testing"
+
+func FuzzBad(f *testing.F) {
+	f.Add(1)
+	f.Fuzz(func(t *testing.T, n int) {
+		if n > 1 {
+			t.Fatal("too many")
+		}
+	})
+}
+
+func FuzzGood(f *testing.F) {
+	f.Add(1)
+	f.Fuzz(func(t *testing.T, n int) {})
+}
+`
+
+// A target that finds something fails the run, by name, and one that finds nothing does not.
+func TestRunTargets(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"go.mod": "module m\n\ngo 1.25.0\n", "m_test.go": module} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	targets, err := find(t.Context())
+	if err != nil || len(targets) != 2 {
+		t.Fatal(targets, err)
+	}
+	logs := t.TempDir()
+	err = all(t.Context(), targets, 10*time.Second, 2, logs)
+	if err == nil || !strings.Contains(err.Error(), "1 of 2 targets failed: . FuzzBad;") {
+		t.Errorf("%v", err)
+	}
+	if err := all(t.Context(), targets[1:], time.Second, 2, logs); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	out := "fuzz: elapsed: 0s, gathering baseline coverage: 0/3 completed\nfuzz: elapsed: 3s, execs: 1200 (400/sec), new interesting: 2 (total: 5)\nfuzz: elapsed: 4s, execs: 1600 (400/sec), new interesting: 3 (total: 6)\nPASS\n"
+	if got, want := summary([]byte(out)), "     1600 inputs in 4s, 3 of 6 new"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
