@@ -25,6 +25,7 @@ KERNELFLAGS ?=
 FUZZTIME ?= 10m
 FUZZQUICK ?= 3s
 FUZZFLAGS ?=
+HOSTILEFLAGS ?=
 
 CLANG ?= clang-14
 export BPF2GO_CC ?= $(CLANG)
@@ -53,7 +54,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,6 +120,11 @@ runtimes: ## run the container runtimes, beside Debian's the newest containerd a
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go test -count=1 -timeout=120m ./test/runtimes -built -kubelet
+
+hostile: ## run the tests behind every promise of SECURITY.md and every class of docs/design/bug-classes.md, row by row (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go run ./test/hostile $(HOSTILEFLAGS)
 
 fuzz: ## run every fuzz target for FUZZTIME (10m), two at a time; findings go to testdata/fuzz (root)
 	$(need-root)

@@ -132,7 +132,7 @@ func (p *packet) readIPv6() {
 // routing, fragment, authentication, destination options.
 var extensions = []uint8{0, 43, 44, 51, 60}
 
-// readExtensions leaves the packet opaque where they end early, are more than eight, or
+// readExtensions leaves the packet opaque where they end early, are more than seven, or
 // say that the destination is not the last one.
 func (p *packet) readExtensions() {
 	isLater := false

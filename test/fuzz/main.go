@@ -10,7 +10,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -25,12 +24,11 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/test/testfuncs"
 )
 
-// target is a fuzz target: a package's directory below the module, and a function.
-type target struct{ dir, name string }
-
-func (t target) String() string { return t.dir + " " + t.name }
+type target = testfuncs.Func
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -53,11 +51,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	targets, err := find(ctx)
+	targets, err := testfuncs.Find(ctx)
 	if err != nil {
 		return err
 	}
-	targets = slices.DeleteFunc(targets, func(t target) bool { return !wanted.MatchString(t.String()) })
+	targets = slices.DeleteFunc(targets, func(t target) bool {
+		return !strings.HasPrefix(t.Name, "Fuzz") || !wanted.MatchString(t.String())
+	})
 	if len(targets) == 0 {
 		return fmt.Errorf("no target matches %q", *match)
 	}
@@ -109,12 +109,12 @@ func all(ctx context.Context, targets []target, each time.Duration, atOnce int, 
 
 // one runs a target and returns what there is to say: the inputs tried, or the finding.
 func one(ctx context.Context, t target, each time.Duration, logs string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+each.String(), "-fuzzminimizetime=5s", "-parallel=1", "./"+t.dir)
+	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.Name+"$", "-fuzztime="+each.String(), "-fuzzminimizetime=5s", "-parallel=1", "./"+t.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers end with it
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()
-	log := filepath.Join(logs, strings.ReplaceAll(t.dir, "/", "_")+"_"+t.name+".log")
+	log := filepath.Join(logs, strings.ReplaceAll(t.Dir, "/", "_")+"_"+t.Name+".log")
 	if werr := os.WriteFile(log, out, 0o644); werr != nil {
 		return "", werr
 	}
@@ -141,40 +141,4 @@ func indent(out []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	lines = lines[max(0, len(lines)-30):]
 	return "    " + strings.Join(lines, "\n    ")
-}
-
-var declared = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(\w+ \*testing\.F\)`)
-
-// find returns the targets of the module, sorted.
-func find(ctx context.Context) ([]target, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-f", `{{.Dir}}{{range .TestGoFiles}} {{.}}{{end}}{{range .XTestGoFiles}} {{.}}{{end}}`, "./...")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
-	}
-	here, err := os.Getwd()
-	if err != nil {
-		return nil, err
-	}
-	var targets []target
-	for line := range strings.Lines(string(out)) {
-		fields := strings.Fields(line)
-		for _, file := range fields[1:] {
-			source, err := os.ReadFile(filepath.Join(fields[0], file))
-			if err != nil {
-				return nil, err
-			}
-			dir, err := filepath.Rel(here, fields[0])
-			if err != nil {
-				return nil, err
-			}
-			for _, m := range declared.FindAllSubmatch(source, -1) {
-				targets = append(targets, target{dir, string(m[1])})
-			}
-		}
-	}
-	slices.SortFunc(targets, func(a, b target) int { return strings.Compare(a.String(), b.String()) })
-	return targets, nil
 }

@@ -5,24 +5,10 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 )
-
-func TestFind(t *testing.T) {
-	t.Chdir("../..")
-	targets, err := find(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []target{{"plugins/main/bridge", "FuzzParseConfig"}, {"pkg/rtnl", "FuzzParse"}, {"bpf/tests", "FuzzNAT"}, {"loader/internal/attach", "FuzzPlace"}} {
-		if !slices.Contains(targets, want) {
-			t.Errorf("%s is not among the targets", want)
-		}
-	}
-}
 
 // module has a target that finds something soon, and one that never does.
 const module = `package m
@@ -53,12 +39,9 @@ func TestRunTargets(t *testing.T) {
 		}
 	}
 	t.Chdir(dir)
-	targets, err := find(t.Context())
-	if err != nil || len(targets) != 2 {
-		t.Fatal(targets, err)
-	}
+	targets := []target{{Dir: ".", Name: "FuzzBad"}, {Dir: ".", Name: "FuzzGood"}}
 	logs := t.TempDir()
-	err = all(t.Context(), targets, 10*time.Second, 2, logs)
+	err := all(t.Context(), targets, 10*time.Second, 2, logs)
 	if err == nil || !strings.Contains(err.Error(), "1 of 2 targets failed: . FuzzBad;") {
 		t.Errorf("%v", err)
 	}
