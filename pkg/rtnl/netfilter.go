@@ -33,8 +33,6 @@ const (
 	ctaProtoSrcPort = 2 // CTA_PROTO_SRC_PORT
 	ctaProtoDstPort = 3 // CTA_PROTO_DST_PORT
 
-	nlaTypeMask = 0x3fff // NLA_TYPE_MASK: without the nested and byte order flags
-
 	// nfgenmsgLen is the size of struct nfgenmsg: family, version and a resource id of two bytes.
 	nfgenmsgLen = 4
 )
@@ -98,23 +96,22 @@ func NFTChains() ([]NFTChain, error) {
 			continue
 		}
 		c := NFTChain{Family: int(m[0])}
-		attrs, err := vnl.ParseRouteAttr(m[nfgenmsgLen:])
+		err := walk(m[nfgenmsgLen:], func(kind uint16, v []byte) {
+			switch kind {
+			case nftaChainTable:
+				c.Table = cstring(v)
+			case nftaChainName:
+				c.Name = cstring(v)
+			case nftaChainUse:
+				c.Use = bigEndian32(v)
+			case nftaChainHook:
+				c.Base, c.Hook = true, hookNum(v)
+			case nftaChainPolicy:
+				c.Drops = bigEndian32(v) == 0 // NF_DROP
+			}
+		})
 		if err != nil {
 			return nil, fmt.Errorf("list nftables chains: %w", err)
-		}
-		for _, a := range attrs {
-			switch a.Attr.Type & nlaTypeMask {
-			case nftaChainTable:
-				c.Table = vnl.BytesToString(a.Value)
-			case nftaChainName:
-				c.Name = vnl.BytesToString(a.Value)
-			case nftaChainUse:
-				c.Use = bigEndian32(a.Value)
-			case nftaChainHook:
-				c.Base, c.Hook = true, hookNum(a.Value)
-			case nftaChainPolicy:
-				c.Drops = bigEndian32(a.Value) == 0 // NF_DROP
-			}
 		}
 		out = append(out, c)
 	}
@@ -129,17 +126,16 @@ func bigEndian32(b []byte) uint32 {
 }
 
 // hookNum is that of NFTA_CHAIN_HOOK.
-func hookNum(b []byte) uint32 {
-	attrs, err := vnl.ParseRouteAttr(b)
+func hookNum(b []byte) (num uint32) {
+	err := walk(b, func(kind uint16, v []byte) {
+		if kind == nftaHookNum {
+			num = bigEndian32(v)
+		}
+	})
 	if err != nil {
 		return 0
 	}
-	for _, a := range attrs {
-		if a.Attr.Type&nlaTypeMask == nftaHookNum {
-			return bigEndian32(a.Value)
-		}
-	}
-	return 0
+	return num
 }
 
 // noSuchTable reports that what was asked for is not there, or that the kernel has no nftables or none of that family.
@@ -191,58 +187,48 @@ func DropFlows(family int, match func(Flow) bool) (int, error) {
 
 // parseFlow returns the flow of a message and the attributes that name it: the tuple, the zone and the id, as they came.
 func parseFlow(b []byte) (f Flow, name []byte, err error) {
-	attrs, err := vnl.ParseRouteAttr(b)
-	if err != nil {
-		return f, nil, err
-	}
-	for _, a := range attrs {
-		switch a.Attr.Type & nlaTypeMask {
+	var errs [2]error
+	err = walk(b, func(kind uint16, v []byte) {
+		switch kind {
 		case ctaTupleOrig:
-			f.Src, f.Dst, f.Proto, err = parseTuple(a.Value)
-			name = append(name, vnl.NewRtAttr(ctaTupleOrig|unix.NLA_F_NESTED, a.Value).Serialize()...)
+			f.Src, f.Dst, f.Proto, errs[0] = parseTuple(v)
+			name = append(name, vnl.NewRtAttr(ctaTupleOrig|unix.NLA_F_NESTED, v).Serialize()...)
 		case ctaTupleReply:
-			f.ReplySrc, f.ReplyDst, _, err = parseTuple(a.Value)
+			f.ReplySrc, f.ReplyDst, _, errs[1] = parseTuple(v)
 		case ctaZone, ctaID:
-			name = append(name, vnl.NewRtAttr(int(a.Attr.Type), a.Value).Serialize()...)
+			name = append(name, vnl.NewRtAttr(int(kind), v).Serialize()...)
 		}
-		if err != nil {
-			return f, nil, err
-		}
+	})
+	if err = errors.Join(err, errs[0], errs[1]); err != nil {
+		return f, nil, err
 	}
 	return f, name, nil
 }
 
 // parseTuple reads CTA_TUPLE_IP (sources have odd numbers, destinations even) and CTA_TUPLE_PROTO. Ports are big endian.
 func parseTuple(b []byte) (src, dst netip.AddrPort, proto uint8, err error) {
-	parts, err := vnl.ParseRouteAttr(b)
-	if err != nil {
-		return src, dst, 0, err
-	}
 	var (
 		addr [2]netip.Addr
 		port [2]uint16
+		errs []error
 	)
-	for _, p := range parts {
-		inner, err := vnl.ParseRouteAttr(p.Value)
-		if err != nil {
-			return src, dst, 0, err
-		}
-		for _, a := range inner {
-			kind := a.Attr.Type & nlaTypeMask
-			switch p.Attr.Type & nlaTypeMask {
-			case ctaTupleIP:
-				if ip, ok := netip.AddrFromSlice(a.Value); ok {
+	err = walk(b, func(part uint16, v []byte) {
+		errs = append(errs, walk(v, func(kind uint16, v []byte) {
+			switch {
+			case part == ctaTupleIP:
+				if ip, ok := netip.AddrFromSlice(v); ok {
 					addr[(kind+1)%2] = ip
 				}
-			case ctaTupleProto:
-				switch {
-				case kind == ctaProtoNum && len(a.Value) == 1:
-					proto = a.Value[0]
-				case (kind == ctaProtoSrcPort || kind == ctaProtoDstPort) && len(a.Value) == 2:
-					port[kind-ctaProtoSrcPort] = binary.BigEndian.Uint16(a.Value)
-				}
+			case part != ctaTupleProto:
+			case kind == ctaProtoNum && len(v) == 1:
+				proto = v[0]
+			case (kind == ctaProtoSrcPort || kind == ctaProtoDstPort) && len(v) == 2:
+				port[kind-ctaProtoSrcPort] = binary.BigEndian.Uint16(v)
 			}
-		}
+		}))
+	})
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return src, dst, 0, err
 	}
 	return netip.AddrPortFrom(addr[0], port[0]), netip.AddrPortFrom(addr[1], port[1]), proto, nil
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -119,7 +120,7 @@ func (s *store) read(addr netip.Addr) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return string(bytes.Trim(bytes.TrimSpace(b), "\x00")), nil
+	return string(bytes.TrimFunc(b, func(r rune) bool { return r == 0 || unicode.IsSpace(r) })), nil
 }
 
 func (s *store) path(addr netip.Addr) string { return filepath.Join(s.dir, addr.String()) }
