@@ -76,7 +76,7 @@ func FuzzShapes(f *testing.F) {
 	for family := range uint8(2) {
 		for proto := range uint8(3) {
 			for s := range shapes {
-				f.Add(family, proto, uint8(s), uint8(s), uint16(movedPort+int(s)), uint8(s), false, long)
+				f.Add(family, proto, uint8(s), uint8(s), uint16(movedPort+s), uint8(s), false, long)
 				f.Add(family, proto, uint8(s), uint8(9+s), uint16(40000+s), uint8(2), true, long[:3*s])
 			}
 		}

@@ -43,14 +43,16 @@ func FuzzParseConfig(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var made struct {
-			Name, Type string
-			IPAM       struct {
-				Type   string
-				Ranges [][]struct{ Subnet string }
-			}
+		var made, ipam object
+		var ranges [][]struct{ Subnet string }
+		if json.Unmarshal(text, &made) != nil || json.Unmarshal(made["ipam"], &ipam) != nil || json.Unmarshal(ipam["ranges"], &ranges) != nil {
+			t.Fatalf("%s of %s", text, stdin)
 		}
-		if err := json.Unmarshal(text, &made); err != nil || made.Name != c.Name || made.Type != kind || kind == "" || made.IPAM.Type == "" || len(made.IPAM.Ranges) != len(own.own) {
+		to, err := typeOf(made, "type", "")
+		if err != nil || to != kind || kind == "" || string(made["name"]) != string(quoted(c.Name)) || len(ranges) != len(own.own) {
+			t.Errorf("%s of %s: %v", text, stdin, err)
+		}
+		if to, err := typeOf(ipam, "ipam.type", ""); err != nil || to == "" {
 			t.Errorf("%s of %s: %v", text, stdin, err)
 		}
 		if err := os.WriteFile(saved, text, 0o600); err != nil {

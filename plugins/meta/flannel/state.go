@@ -97,13 +97,16 @@ func readSaved(file string) ([]byte, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	var conf struct {
-		Type string `json:"type"`
-	}
-	if err := json.Unmarshal(b, &conf); err != nil || conf.Type == "" {
+	// As ADD reads it: a key in other capitals is another one.
+	var conf object
+	if err := json.Unmarshal(b, &conf); err != nil {
 		return nil, "", fmt.Errorf("%s: %w", file, errUnusable)
 	}
-	return b, conf.Type, nil
+	kind, err := typeOf(conf, "type", "")
+	if err != nil || kind == "" {
+		return nil, "", fmt.Errorf("%s: %w", file, errUnusable)
+	}
+	return b, kind, nil
 }
 
 func removeFile(file string) error {
