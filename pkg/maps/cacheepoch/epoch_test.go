@@ -18,11 +18,7 @@ import (
 func TestPrivilegedEveryChange(t *testing.T) {
 	t.Parallel()
 	newMap := func(kind ebpf.MapType, key, value uint32) *ebpf.Map {
-		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "sl_test", Type: kind, KeySize: key, ValueSize: value, MaxEntries: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = m.Close() })
+		m := bpftest.NewMap(t, &ebpf.MapSpec{Name: "sl_test", Type: kind, KeySize: key, ValueSize: value, MaxEntries: 1})
 		return m
 	}
 	raw := newMap(ebpf.Array, 4, 8)

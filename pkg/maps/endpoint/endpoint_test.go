@@ -20,12 +20,7 @@ import (
 func newMap(t *testing.T, spec ebpf.MapSpec) *ebpf.Map {
 	t.Helper()
 	spec.Name, spec.MaxEntries, spec.Flags = "sl_test", 16, 1 // BPF_F_NO_PREALLOC
-	m, err := ebpf.NewMap(&spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.Close() })
-	return m
+	return bpftest.NewMap(t, &spec)
 }
 
 func TestPrivilegedMap(t *testing.T) {

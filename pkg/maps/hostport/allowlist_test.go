@@ -39,11 +39,7 @@ func TestAllowlistID(t *testing.T) {
 
 func TestPrivilegedAllowlists(t *testing.T) {
 	t.Parallel()
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "sl_test", Type: ebpf.LPMTrie, KeySize: 28, ValueSize: 4, MaxEntries: 16, Flags: unix.BPF_F_NO_PREALLOC})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Close() })
+	m := bpftest.NewMap(t, &ebpf.MapSpec{Name: "sl_test", Type: ebpf.LPMTrie, KeySize: 28, ValueSize: 4, MaxEntries: 16, Flags: unix.BPF_F_NO_PREALLOC})
 	s := NewAllowlists(bpftest.View(t, m))
 	first, second := nets("10.0.0.0/8", "::/0"), nets("0.0.0.0/0")
 	a, err := s.Put(first)

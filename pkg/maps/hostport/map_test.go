@@ -28,11 +28,7 @@ var deep = cmp.Transformer("fields", func(e Entry) (f struct {
 
 func testMap(t *testing.T) Map {
 	t.Helper()
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "sl_test", Type: ebpf.Hash, KeySize: 20, ValueSize: 88, MaxEntries: 16})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.Close() })
+	m := bpftest.NewMap(t, &ebpf.MapSpec{Name: "sl_test", Type: ebpf.Hash, KeySize: 20, ValueSize: 88, MaxEntries: 16})
 	return New(bpftest.View(t, m), cacheepoch.Epoch{})
 }
 

@@ -27,3 +27,16 @@ func View(t testing.TB, m *ebpf.Map) *bpfsys.Map {
 	t.Cleanup(func() { _ = v.Close() })
 	return v
 }
+
+// NewMap makes a map that goes with the test. Before Linux 5.11, maps are charged to RLIMIT_MEMLOCK, which it lifts.
+func NewMap(t testing.TB, spec *ebpf.MapSpec) *ebpf.Map {
+	t.Helper()
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // without it, the error of a map says so
+	m, err := ebpf.NewMap(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
