@@ -138,7 +138,7 @@ static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl
 static __always_inline int slow_path(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_ct_entry *ct)
 {
 	/* The connection has left by an uplink, or has reached another pod: it is not for the node. */
-	if (ct && (ct->flags & (SL_CT_TX_SEEN_LAST | SL_CT_NAT)))
+	if (ct && ((ct->flags & (SL_CT_TX_SEEN_LAST | SL_CT_NAT | SL_CT_PEER_LOCAL)) || ct->out_ifindex))
 		return SL_NEXT;
 	return hairpin_from_pod(skb, p) == TC_ACT_SHOT ? TC_ACT_SHOT : SL_NEXT;
 }
@@ -205,7 +205,7 @@ int sl_from_pod(struct __sk_buff *skb)
 	if (unlikely(reason))
 		return drop(skb, reason, ep->ifindex);
 	/* 5. forward: slow path, to a pod of this node, or out by an uplink */
-	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, &p))
+	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, &p, now))
 		return slow_path(skb, &p, ct);
 	if (unlikely(ct->flags & SL_CT_PEER_LOCAL))
 		return fast_to_local_pod(skb, &p, st, now);

@@ -44,6 +44,14 @@ static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const stru
 		if (!in)
 			return false;
 	}
+	/*
+	 * Two entries are one connection here: where one is to be confirmed again, so is the other.
+	 * Each would wait for slow packets of a direction that is still fast.
+	 */
+	if (cfg_relearn && in->relearn_at != out->relearn_at) {
+		in->flags &= ~SL_CT_SEEN_LAST;
+		in->relearn_at = out->relearn_at;
+	}
 	in = ct_update(&p->tuple, in, p, SL_RX, skb->len, now);
 	in->flags |= SL_CT_RX_SEEN_LAST | SL_CT_PEER_LOCAL;
 	return true;

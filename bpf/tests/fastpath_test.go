@@ -151,11 +151,8 @@ func gso(j *journey, segment uint32, fast bool) {
 	j.stepInput(uplIngress, j.up.name, input{data: arrived.bytes(j.tb), gsoSize: segment}, want)
 }
 
-// routeHold is how long a flow's last way out holds (SL_NEXTHOP_TTL), which nexthopValid says is noted (SL_NEXTHOP_VALID).
-const (
-	routeHold    = 10 * time.Millisecond
-	nexthopValid = 1
-)
+// routeHold is how long a flow's last way out holds (SL_NEXTHOP_TTL).
+const routeHold = 10 * time.Millisecond
 
 // The route moves to the other uplink: the flow gets an outside tuple of that one and is learned anew. What still comes
 // for the old tuple is no longer its own. It moves back in the same way.

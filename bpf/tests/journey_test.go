@@ -76,7 +76,7 @@ func (j *journey) outFast(kind string) {
 func (j *journey) shortcut(kind string, length int) want {
 	j.tb.Helper()
 	left := j.dress(j.outside.tx(kind))
-	if f := j.record(); f.NexthopValid == nexthopValid && j.clock < f.NexthopUntil && length <= int(f.NexthopLen) {
+	if f := j.record(); f.NexthopLen > 0 && j.clock < f.NexthopUntil && length <= int(f.NexthopLen) {
 		return toLink(j.up, left.routed(j.up.mac, j.up.router).bytes(j.tb))
 	}
 	return toNeigh(j.up, left.routed(j.pod.mac, j.pod.gwMAC).bytes(j.tb))

@@ -232,7 +232,7 @@ func fakeStatus() *loader.Status {
 	return &loader.Status{
 		Backend: "ebpf", Reason: "every probe that matters says yes", Decided: born, Kernel: "6.18.44", Build: "4c01d3",
 		PinPath: "/sys/fs/bpf/sluice/v2/n1", Attach: loader.AttachModes{Uplinks: "tcx", Pods: "clsact"},
-		Config: loader.ConfigStatus{FastPath: "learned", AntiSpoof: true, AdmitMark: "0x1000", SNATPorts: []string{"61000-65535", "1024-32767"}},
+		Config: loader.ConfigStatus{FastPath: "established", RelearnSeconds: 5, AntiSpoof: true, AdmitMark: "0x1000", SNATPorts: []string{"61000-65535", "1024-32767"}},
 		Probes: []loader.Probe{
 			{Name: "redirect_peer", Answer: loader.AnswerYes, Required: true},
 			{Name: "fib_lookup_src", Answer: loader.AnswerNo, Reason: "kernel before 6.7", Consequence: "the uplink's first address is the source"},

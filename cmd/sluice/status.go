@@ -120,9 +120,17 @@ func (a *app) statusHead(v statusView) error {
 	return errors.Join(
 		a.field("back end", v.Backend+": "+v.Reason, a.colours.green),
 		a.field("kernel", v.Kernel+", programs on uplinks by "+v.AttachUplinks+", on pods by "+v.AttachPods, plain),
-		a.field("settings", "fast path "+c.FastPath+", anti-spoofing "+onOff(c.AntiSpoof)+", admit mark "+c.AdmitMark, plain),
+		a.field("settings", "fast path "+c.FastPath+relearnText(c.Relearn)+", anti-spoofing "+onOff(c.AntiSpoof)+", admit mark "+c.AdmitMark, plain),
 		a.field("SNAT ports", strings.Join(c.SNATPorts, ", "), plain),
 		a.field("pins", v.PinPath+" (build "+v.Build+")", plain))
+}
+
+// relearnText says how often connections are confirmed again, if they are.
+func relearnText(every uint32) string {
+	if every == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (relearned every %d s)", every)
 }
 
 // backendNone is the loader's word for a node where eBPF cannot run.

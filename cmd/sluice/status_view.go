@@ -44,6 +44,7 @@ type statusView struct {
 
 type configView struct {
 	FastPath  string   `json:"fast_path"`
+	Relearn   uint32   `json:"relearn_seconds"`
 	AntiSpoof bool     `json:"anti_spoof"`
 	AdmitMark string   `json:"admit_mark"`
 	SNATPorts []string `json:"snat_ports"`
@@ -147,7 +148,7 @@ func (v *statusView) fill(st *loader.Status) {
 	v.Build, v.PinPath = st.Build, st.PinPath
 	v.AttachUplinks, v.AttachPods = st.Attach.Uplinks, st.Attach.Pods
 	if decided(st) {
-		v.Config = &configView{st.Config.FastPath, st.Config.AntiSpoof, st.Config.AdmitMark, append([]string{}, st.Config.SNATPorts...)}
+		v.Config = &configView{st.Config.FastPath, st.Config.RelearnSeconds, st.Config.AntiSpoof, st.Config.AdmitMark, append([]string{}, st.Config.SNATPorts...)}
 	}
 	v.Endpoints = len(st.Endpoints)
 	for _, p := range st.Probes {

@@ -125,6 +125,7 @@ func apply(spec *ebpf.CollectionSpec, c loadapi.Constants) error {
 		errs = append(errs, v.Set(value))
 	}
 	set(objects.FromPodVarCfgFastPath, c.FastPath)
+	set(objects.FromPodVarCfgRelearn, c.Relearn)
 	set(objects.FromPodVarCfgAntiSpoof, oneIf(c.AntiSpoof))
 	set(objects.FromPodVarCfgAdmitMark, c.AdmitMark)
 	set(objects.FromPodVarCfgFibSrc, oneIf(c.FIBSrc))

@@ -71,6 +71,7 @@ const SockLB = "sl_socklb"
 // Constants are compiled into the programs: cfg_* in bpf/lib/base/config.h.
 type Constants struct {
 	FastPath    uint32       `json:"fastPath"`
+	Relearn     uint32       `json:"relearn"` // in units of 2^20 ns
 	AntiSpoof   bool         `json:"antiSpoof"`
 	AdmitMark   uint32       `json:"admitMark"`
 	FIBSrc      bool         `json:"fibSrc"`

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "2bf440272690ffe105458feacdf00d4191ec3f939cd01725e800603c22a62502"
+const build = "4fd93d14ba750ee25bb6553b4a790bee7807d58540eef04d9298ca5487dcc99c"

@@ -37,8 +37,8 @@ type TypesSlCtEntry struct {
 	TxPackets          uint64
 	TxBytes            uint64
 	NexthopUntil       uint64
-	NexthopLen         uint32
-	NexthopValid       uint16
+	RelearnAt          uint32
+	NexthopLen         uint16
 	Policy             uint16
 	NexthopDst         [6]uint8
 	NexthopSrc         [6]uint8

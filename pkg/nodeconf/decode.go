@@ -29,6 +29,8 @@ func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 		return true, oneOf(raw, &c.Bandwidth, BandwidthAuto, BandwidthEDT, BandwidthTBF)
 	case "fastPath":
 		return true, setFastPath(c, raw)
+	case "relearnSeconds":
+		return true, setRelearn(c, raw)
 	case "attach":
 		return true, oneOf(raw, &c.Attach, AttachAuto, AttachTCX, AttachClsact)
 	case "antiSpoof":
@@ -89,6 +91,21 @@ func setFastPath(c *Config, raw json.RawMessage) error {
 		return nil
 	}
 	return oneOf(raw, &c.FastPath, FastPathEstablished, FastPathImmediate, FastPathOff)
+}
+
+// maxRelearn is the idle time of an established TCP connection: no entry lives longer without a packet.
+const maxRelearn = 86400
+
+func setRelearn(c *Config, raw json.RawMessage) error {
+	var v uint32
+	if err := decode(raw, &v); err != nil {
+		return err
+	}
+	if v > maxRelearn {
+		return fmt.Errorf("want 0 (never) to %d", maxRelearn)
+	}
+	c.Relearn = v
+	return nil
 }
 
 func setUplinks(c *Config, raw json.RawMessage) error {

@@ -86,6 +86,7 @@ const (
 const (
 	DefaultAdmitMark = 0x1000
 	DefaultBPFFS     = "/sys/fs/bpf"
+	DefaultRelearn   = 5
 
 	// A sixteenth of the map of hostPorts. 512 ports in both families are far more than a pod publishes, and sixteen tenants
 	// together do not fill the map.
@@ -123,6 +124,8 @@ type Config struct {
 	Bandwidth Bandwidth
 	Uplinks   []string // names; empty: found by address and route
 	FastPath  FastPath
+	// Relearn is how long a connection takes the fast path before the stack has to see it again, in seconds; 0: for ever.
+	Relearn   uint32
 	AntiSpoof bool
 	AdmitMark uint32 // bits or-ed into the mark of packets of admitted pods; 0: none
 	// SNATPorts are the source ports masquerading may use, at most two ranges; empty: the complement of
@@ -158,7 +161,7 @@ func (e *Error) Error() string {
 // Default returns the configuration of a node without a file.
 func Default() *Config {
 	return &Config{
-		Backend: BackendAuto, IPTables: VariantAuto, Bandwidth: BandwidthAuto, FastPath: FastPathEstablished, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
+		Backend: BackendAuto, IPTables: VariantAuto, Bandwidth: BandwidthAuto, FastPath: FastPathEstablished, Relearn: DefaultRelearn, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
 		HostPortsPerAttachment: DefaultHostPortsPerAttachment, BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
 	}
 }

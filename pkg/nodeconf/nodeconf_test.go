@@ -36,6 +36,9 @@ func TestParse(t *testing.T) {
 		{"direct", `{"fastPath": "direct"}`, with(func(c *Config) {
 			c.FastPath, c.Renamed = FastPathImmediate, []Renamed{{"fastPath", "direct", "immediate"}}
 		})},
+		{"relearn", `{"relearnSeconds": 60}`, with(func(c *Config) { c.Relearn = 60 })},
+		{"never relearn", `{"relearnSeconds": 0}`, with(func(c *Config) { c.Relearn = 0 })},
+		{"relearn once a day", `{"relearnSeconds": 86400}`, with(func(c *Config) { c.Relearn = 86400 })},
 		{"variant", `{"iptablesVariant": "legacy"}`, with(func(c *Config) { c.IPTables = VariantLegacy })},
 		{"former variant", `{"iptables": "legacy"}`, with(func(c *Config) {
 			c.IPTables, c.Renamed = VariantLegacy, []Renamed{{"iptables", "iptables", "iptablesVariant"}}
@@ -98,6 +101,10 @@ func TestParseRefuses(t *testing.T) {
 		{`{"uplinks": ["eth\r"]}`, "uplinks", "not the name"},
 		{`{"uplinks": ["eth\u0085"]}`, "uplinks", "not the name"},
 		{`{"fastPath": "sometimes"}`, "fastPath", "sometimes"},
+		{`{"relearnSeconds": -1}`, "relearnSeconds", "-1"},
+		{`{"relearnSeconds": 86401}`, "relearnSeconds", "86400"},
+		{`{"relearnSeconds": 0.5}`, "relearnSeconds", "0.5"},
+		{`{"relearnSeconds": "5s"}`, "relearnSeconds", "5s"},
 		{`{"antiSpoof": "yes"}`, "antiSpoof", "yes"},
 		{`{"admitMark": "lots"}`, "admitMark", "lots"},
 		{`{"admitMark": 4294967296}`, "admitMark", "4294967296"},

@@ -10,6 +10,11 @@
  */
 
 volatile const __u32 cfg_fast_path = SL_FAST_LEARNED;
+/*
+ * How long a confirmed connection keeps to the fast path before the stack sees packets of both
+ * directions again, in units of 2^20 ns; 0 = for ever.
+ */
+volatile const __u32 cfg_relearn = 0;
 /* Drop packets that a pod sends with an address or MAC that is not its own. */
 volatile const __u32 cfg_anti_spoof = 1;
 /* Bits that traffic of admitted endpoints gets in skb->mark; 0 = none. */

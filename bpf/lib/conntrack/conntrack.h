@@ -45,6 +45,32 @@ static __always_inline struct sl_ct_entry *ct_insert(const struct sl_tuple *key,
 	return bpf_map_lookup_elem(&sl_ct_unassured, key);
 }
 
+/*
+ * The clock of sl_ct_entry.relearn_at, in units of cfg_relearn: 2^20 ns. 32 bits of it last longer
+ * than an entry may be idle.
+ */
+static __always_inline __u32 relearn_clock(__u64 now)
+{
+	return (__u32)(now >> 20);
+}
+
+/*
+ * Must a confirmed connection be confirmed again? If so, both directions take the slow path until
+ * their last hooks have seen them. What may happen in the stack since then, such as a new firewall
+ * rule, so holds after cfg_relearn at the latest. A deadline that is too far away is from another
+ * configuration, or from an older layout.
+ */
+static __always_inline bool ct_relearn(struct sl_ct_entry *ct, __u64 now)
+{
+	__u32 clock = relearn_clock(now);
+
+	if (!cfg_relearn || likely(ct->relearn_at - clock - 1 < 2 * cfg_relearn))
+		return false;
+	ct->flags &= ~SL_CT_SEEN_LAST;
+	ct->relearn_at = clock + cfg_relearn;
+	return true;
+}
+
 /* Initialises ct as a fresh entry. The caller adds what it knows of translation. */
 static __always_inline void ct_init(struct sl_ct_entry *ct, __u64 owner, __u32 flags, __u64 now)
 {
@@ -53,6 +79,7 @@ static __always_inline void ct_init(struct sl_ct_entry *ct, __u64 owner, __u32 f
 	ct->owner = owner;
 	ct->created = now;
 	ct->last_seen = now;
+	ct->relearn_at = relearn_clock(now) + cfg_relearn;
 }
 
 /* What a reverse entry keeps of its entry, to restore it. */
@@ -162,8 +189,7 @@ static __always_inline void ct_cache_nexthop(struct sl_ct_entry *ct, const __u8 
 {
 	__builtin_memcpy(ct->nexthop_dst, dst, ETH_ALEN);
 	__builtin_memcpy(ct->nexthop_src, src, ETH_ALEN);
-	ct->nexthop_len = len;
-	ct->nexthop_valid = SL_NEXTHOP_VALID;
+	ct->nexthop_len = len < 0xffff ? len : 0xffff;
 	ct->nexthop_until = now + SL_NEXTHOP_TTL;
 }
 

@@ -30,9 +30,6 @@ enum sl_ct_flag {
 	SL_CT_CLIENT_PORT = 1 << 18,	/* hostPort whose client has another port than its own; has a reverse entry */
 };
 
-/* Value of sl_ct_entry.nexthop_valid. Older programs kept an address family there. */
-#define SL_NEXTHOP_VALID 1
-
 /*
  * State of one connection, or a reverse entry (SL_CT_REVERSE). Times are clock_now()
  * (CLOCK_MONOTONIC, nanoseconds).
@@ -51,8 +48,8 @@ struct sl_ct_entry {
 	__u64 tx_bytes;
 	/* How packets of the sending direction leave by out_ifindex (route_cached_or_fib()). */
 	__u64 nexthop_until; /* clock_now() at which it expires */
-	__u32 nexthop_len;   /* longest packet that may leave this way, bytes */
-	__u16 nexthop_valid; /* SL_NEXTHOP_VALID: the two link addresses are set */
+	__u32 relearn_at;    /* relearn_clock() at which both directions have to be confirmed again */
+	__u16 nexthop_len;   /* longest packet that may leave this way, bytes; 0: the link addresses are not set */
 	__u16 policy;	     /* id of the policy that admitted it (sl_dev_policy); 0 = none */
 	__u8 nexthop_dst[6]; /* next hop's MAC */
 	__u8 nexthop_src[6]; /* the uplink's */

@@ -10,14 +10,18 @@
  * (ICMP errors, neighbour resolution, fragmentation) goes there and is answered as without Sluice.
  */
 
-/* May this packet of a live connection bypass the stack? */
-static __always_inline bool fast_allowed(const struct sl_ct_entry *ct, const struct sl_pkt *p)
+/*
+ * May this packet of a live connection bypass the stack? Where it may, but it is time, it begins to
+ * confirm the connection again. With SL_FAST_DIRECT the stack has not seen a hostPort's connection
+ * from its beginning, so there is nothing to confirm.
+ */
+static __always_inline bool fast_allowed(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
 {
 	if (cfg_fast_path == SL_FAST_OFF || (ct->flags & SL_CT_SEEN_LAST) != SL_CT_SEEN_LAST || p->ttl <= 1)
 		return false;
 	if (cfg_fast_path == SL_FAST_DIRECT && (ct->flags & SL_CT_DNAT))
 		return true;
-	return (ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN);
+	return (ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN) && !ct_relearn(ct, now);
 }
 
 /*
@@ -122,8 +126,7 @@ static __always_inline bool fib_lookup_nexthop(struct __sk_buff *skb, const stru
 	 * The stack has used another next hop of the device, or the FIB does not tell which. The
 	 * stack knows what this lookup leaves out, above all a mark.
 	 */
-	if (ct->nexthop_valid == SL_NEXTHOP_VALID &&
-	    (rc != BPF_FIB_LKUP_RET_SUCCESS || !mac_equal(fib.dmac, ct->nexthop_dst)))
+	if (ct->nexthop_len && (rc != BPF_FIB_LKUP_RET_SUCCESS || !mac_equal(fib.dmac, ct->nexthop_dst)))
 		return false;
 	nh->nh_family = fib.family;
 	if (fib.family == AF_INET)
@@ -150,7 +153,7 @@ static __always_inline bool route_cached_or_fib(struct __sk_buff *skb, const str
 						const struct sl_endpoint *ep, struct sl_ct_entry *ct,
 						struct sl_nexthop *r, __u64 now)
 {
-	if (likely(now < ct->nexthop_until && p->seg_len <= ct->nexthop_len && ct->nexthop_valid == SL_NEXTHOP_VALID)) {
+	if (likely(now < ct->nexthop_until && p->seg_len <= ct->nexthop_len)) {
 		__builtin_memcpy(r->link_dst, ct->nexthop_dst, ETH_ALEN);
 		__builtin_memcpy(r->link_src, ct->nexthop_src, ETH_ALEN);
 		return true;

@@ -82,7 +82,7 @@ static __always_inline void snat_release(struct sl_ct_entry *ct)
 	bpf_map_delete_elem(&sl_ct, &ct->other);
 	bpf_map_delete_elem(&sl_ct_unassured, &ct->other);
 	ct->flags &= SL_CT_POD_OPENED | SL_CT_TX_SEEN_FIRST | SL_CT_FIN_TX;
-	ct->nexthop_valid = 0;
+	ct->nexthop_len = 0;
 	ct->nexthop_until = 0;
 }
 

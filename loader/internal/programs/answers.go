@@ -29,7 +29,11 @@ type AttachModes struct {
 
 // ConfigStatus is the configuration in force.
 type ConfigStatus struct {
-	FastPath  string   `json:"fastPath"`
+	FastPath string `json:"fastPath"`
+
+	// RelearnSeconds is how long a connection takes the fast path before the stack has to see it again; 0: for ever.
+	RelearnSeconds uint32 `json:"relearnSeconds"`
+
 	AntiSpoof bool     `json:"antiSpoof"`
 	AdmitMark string   `json:"admitMark"`
 	SNATPorts []string `json:"snatPorts"`

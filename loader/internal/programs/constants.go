@@ -29,6 +29,7 @@ const (
 // Constants are what is compiled into the programs at load time. A change of any of them is another build.
 type Constants struct {
 	fastPath  nodeconf.FastPath
+	relearn   uint32 // seconds; 0: never
 	antiSpoof bool
 	admitMark uint32
 	snat      []nodeconf.PortRange // one or two
@@ -42,6 +43,7 @@ func (d Sets) Constants() (Constants, error) {
 	c := d.Config
 	k := Constants{
 		fastPath:  c.FastPath,
+		relearn:   d.relearn(),
 		antiSpoof: c.AntiSpoof,
 		admitMark: c.AdmitMark,
 		snat:      c.SNATPorts,
@@ -131,7 +133,7 @@ func constsOf(dir string) (d loadConsts, err error) {
 // Build names this set of programs with these constants.
 func (k Constants) Build() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %t %d %v %v %s %s", bpfgen.Build, k.fastPath, k.antiSpoof, k.admitMark, k.snat, k.NoMasq, k.attach, k.cgroup)
+	fmt.Fprintf(h, "%s %s %d %t %d %v %v %s %s", bpfgen.Build, k.fastPath, k.relearn, k.antiSpoof, k.admitMark, k.snat, k.NoMasq, k.attach, k.cgroup)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
@@ -149,7 +151,7 @@ func fastPathValue(f nodeconf.FastPath) uint32 {
 // compiled is what the programs get of k and of what was drawn for their set.
 func (k Constants) compiled(d loadConsts) loadapi.Constants {
 	c := loadapi.Constants{
-		FastPath: fastPathValue(k.fastPath), AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
+		FastPath: fastPathValue(k.fastPath), Relearn: relearnClock(k.relearn), AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
 		FIBSrc: d.fibSrc, Coarse: d.coarse, NetnsCookie: d.netns, SNATSecret: d.snat, CBCookie: d.cbCookie,
 	}
 	for i, r := range k.snat {
@@ -160,7 +162,7 @@ func (k Constants) compiled(d loadConsts) loadapi.Constants {
 
 // status shows the constants to the operator.
 func (k Constants) status() ConfigStatus {
-	s := ConfigStatus{FastPath: string(k.fastPath), AntiSpoof: k.antiSpoof, AdmitMark: fmt.Sprintf("%#x", k.admitMark)}
+	s := ConfigStatus{FastPath: string(k.fastPath), RelearnSeconds: k.relearn, AntiSpoof: k.antiSpoof, AdmitMark: fmt.Sprintf("%#x", k.admitMark)}
 	for _, r := range k.snat {
 		s.SNATPorts = append(s.SNATPorts, r.String())
 	}

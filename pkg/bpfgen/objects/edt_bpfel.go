@@ -41,6 +41,7 @@ const (
 	EdtVarCfgFibSrc      = "cfg_fib_src"
 	EdtVarCfgL2Len       = "cfg_l2_len"
 	EdtVarCfgNetnsCookie = "cfg_netns_cookie"
+	EdtVarCfgRelearn     = "cfg_relearn"
 	EdtVarCfgSnatMax1    = "cfg_snat_max1"
 	EdtVarCfgSnatMax2    = "cfg_snat_max2"
 	EdtVarCfgSnatMin1    = "cfg_snat_min1"
@@ -127,6 +128,7 @@ type EdtVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -202,6 +204,7 @@ type EdtVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

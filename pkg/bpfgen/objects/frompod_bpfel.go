@@ -58,6 +58,7 @@ const (
 	FromPodVarCfgFibSrc      = "cfg_fib_src"
 	FromPodVarCfgL2Len       = "cfg_l2_len"
 	FromPodVarCfgNetnsCookie = "cfg_netns_cookie"
+	FromPodVarCfgRelearn     = "cfg_relearn"
 	FromPodVarCfgSnatMax1    = "cfg_snat_max1"
 	FromPodVarCfgSnatMax2    = "cfg_snat_max2"
 	FromPodVarCfgSnatMin1    = "cfg_snat_min1"
@@ -161,6 +162,7 @@ type FromPodVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -270,6 +272,7 @@ type FromPodVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -55,6 +55,7 @@ const (
 	FromUplinkVarCfgFibSrc      = "cfg_fib_src"
 	FromUplinkVarCfgL2Len       = "cfg_l2_len"
 	FromUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
+	FromUplinkVarCfgRelearn     = "cfg_relearn"
 	FromUplinkVarCfgSnatMax1    = "cfg_snat_max1"
 	FromUplinkVarCfgSnatMax2    = "cfg_snat_max2"
 	FromUplinkVarCfgSnatMin1    = "cfg_snat_min1"
@@ -155,6 +156,7 @@ type FromUplinkVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -258,6 +260,7 @@ type FromUplinkVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -49,6 +49,7 @@ const (
 	NsEgressVarCfgFibSrc      = "cfg_fib_src"
 	NsEgressVarCfgL2Len       = "cfg_l2_len"
 	NsEgressVarCfgNetnsCookie = "cfg_netns_cookie"
+	NsEgressVarCfgRelearn     = "cfg_relearn"
 	NsEgressVarCfgSnatMax1    = "cfg_snat_max1"
 	NsEgressVarCfgSnatMax2    = "cfg_snat_max2"
 	NsEgressVarCfgSnatMin1    = "cfg_snat_min1"
@@ -143,6 +144,7 @@ type NsEgressVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -234,6 +236,7 @@ type NsEgressVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

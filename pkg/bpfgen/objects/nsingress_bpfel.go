@@ -49,6 +49,7 @@ const (
 	NsIngressVarCfgFibSrc      = "cfg_fib_src"
 	NsIngressVarCfgL2Len       = "cfg_l2_len"
 	NsIngressVarCfgNetnsCookie = "cfg_netns_cookie"
+	NsIngressVarCfgRelearn     = "cfg_relearn"
 	NsIngressVarCfgSnatMax1    = "cfg_snat_max1"
 	NsIngressVarCfgSnatMax2    = "cfg_snat_max2"
 	NsIngressVarCfgSnatMin1    = "cfg_snat_min1"
@@ -143,6 +144,7 @@ type NsIngressVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -234,6 +236,7 @@ type NsIngressVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

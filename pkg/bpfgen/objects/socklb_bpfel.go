@@ -46,6 +46,7 @@ const (
 	SockLBVarCfgFibSrc      = "cfg_fib_src"
 	SockLBVarCfgL2Len       = "cfg_l2_len"
 	SockLBVarCfgNetnsCookie = "cfg_netns_cookie"
+	SockLBVarCfgRelearn     = "cfg_relearn"
 	SockLBVarCfgSnatMax1    = "cfg_snat_max1"
 	SockLBVarCfgSnatMax2    = "cfg_snat_max2"
 	SockLBVarCfgSnatMin1    = "cfg_snat_min1"
@@ -137,6 +138,7 @@ type SockLBVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -206,6 +208,7 @@ type SockLBVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

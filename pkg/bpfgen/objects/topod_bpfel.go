@@ -55,6 +55,7 @@ const (
 	ToPodVarCfgFibSrc      = "cfg_fib_src"
 	ToPodVarCfgL2Len       = "cfg_l2_len"
 	ToPodVarCfgNetnsCookie = "cfg_netns_cookie"
+	ToPodVarCfgRelearn     = "cfg_relearn"
 	ToPodVarCfgSnatMax1    = "cfg_snat_max1"
 	ToPodVarCfgSnatMax2    = "cfg_snat_max2"
 	ToPodVarCfgSnatMin1    = "cfg_snat_min1"
@@ -155,6 +156,7 @@ type ToPodVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -258,6 +260,7 @@ type ToPodVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

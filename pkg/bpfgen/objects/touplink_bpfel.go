@@ -50,6 +50,7 @@ const (
 	ToUplinkVarCfgFibSrc      = "cfg_fib_src"
 	ToUplinkVarCfgL2Len       = "cfg_l2_len"
 	ToUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
+	ToUplinkVarCfgRelearn     = "cfg_relearn"
 	ToUplinkVarCfgSnatMax1    = "cfg_snat_max1"
 	ToUplinkVarCfgSnatMax2    = "cfg_snat_max2"
 	ToUplinkVarCfgSnatMin1    = "cfg_snat_min1"
@@ -145,6 +146,7 @@ type ToUplinkVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -238,6 +240,7 @@ type ToUplinkVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -34,6 +34,7 @@ const (
 	XDPDenylistVarCfgFibSrc      = "cfg_fib_src"
 	XDPDenylistVarCfgL2Len       = "cfg_l2_len"
 	XDPDenylistVarCfgNetnsCookie = "cfg_netns_cookie"
+	XDPDenylistVarCfgRelearn     = "cfg_relearn"
 	XDPDenylistVarCfgSnatMax1    = "cfg_snat_max1"
 	XDPDenylistVarCfgSnatMax2    = "cfg_snat_max2"
 	XDPDenylistVarCfgSnatMin1    = "cfg_snat_min1"
@@ -113,6 +114,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -174,6 +176,7 @@ type XDPDenylistVariables struct {
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -41,7 +41,7 @@ var rooms = []room{
 	{"loader/internal/hook", []string{"pkg/bpfsys", "pkg/rtnl"}, "a table: which program goes where"},
 	{"loader/internal/pintree", []string{"loader/loadapi", "loader/internal/hook", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/log", "pkg/maps/", "pkg/mountinfo", "pkg/netns", "pkg/nodeconf", "pkg/sysctl"},
 		"the handle that all rooms of the loader share; it knows none of them"},
-	{"loader/internal/programs", []string{"loader/loadapi", "loader/internal/hook", "loader/internal/pintree", "pkg/bpfgen", "pkg/bpfsys", "pkg/log", "pkg/nodeconf", "pkg/rtnl"},
+	{"loader/internal/programs", []string{"loader/loadapi", "loader/internal/hook", "loader/internal/pintree", "pkg/bpfgen", "pkg/bpfsys", "pkg/log", "pkg/nodeconf", "pkg/rtnl", "pkg/sysctl"},
 		"makes sets of programs; what attaches them lies above"},
 	{"loader/internal/attach", []string{"loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/bpfsys", "pkg/log", "pkg/netns", "pkg/nodeconf", "pkg/rtnl"},
 		"hangs programs up; which device gets what is decided above"},
