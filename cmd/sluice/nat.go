@@ -22,7 +22,10 @@ type flushView struct {
 
 // newConntrackRelearn is "conntrack relearn".
 func newConntrackRelearn(a *app) *cobra.Command {
-	var f flowFilter
+	var (
+		f      flowFilter
+		follow bool
+	)
 	c := &cobra.Command{
 		Use:   "relearn",
 		Short: "Send connections through the slow path again",
@@ -32,17 +35,26 @@ translations stay.
 The next packets of these connections pass the host's stack. The host's
 firewall, the pod's policy and the routes decide about them as about new
 connections. When both directions are confirmed, the fast path takes them again.
-Run it when a new firewall rule must hold for existing connections. To end
-translated
-connections use "sluice nat flush".`,
+Run it when a new firewall rule must hold for existing connections at once.
+Without it the rule holds after relearnSeconds of /etc/sluice/config.json.
+To end translated connections use "sluice nat flush".
+
+With --follow it runs until interrupted, and sends the connections through the
+slow path after each change of an nftables rule set, also by iptables-nft and
+kube-proxy. The kernel reports no change by iptables-legacy.`,
 		Example: `  sluice conntrack relearn
+  sluice conntrack relearn --follow
   sluice conntrack relearn --pod 10.1.0.5 --proto tcp`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.flush(c.Context(), &f, func(flowView) bool { return true }, datapath.RelearnFlows, "take the slow path until they are confirmed again")
+			if follow {
+				return a.followRules(c.Context(), &f)
+			}
+			return a.relearn(c.Context(), &f)
 		},
 	}
 	f.selectFlags(a, c)
+	c.Flags().BoolVar(&follow, "follow", false, "do so after each change of an nftables rule set, until interrupted")
 	return c
 }
 

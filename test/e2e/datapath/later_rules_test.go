@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -49,22 +51,60 @@ func TestPrivilegedLaterRule(t *testing.T) {
 				t.Fatalf("no packet took the fast path: %+v", before)
 			}
 			e2etest.RunScript(t, w, rule.script)
-			deadline := time.Now().Add(netlab.Patient(time.Second) + time.Second)
-			stopped := make([]func(), 0, len(talks))
-			for name, c := range talks {
-				c.Timeout = e2etest.NoAnswerTimeout
-				stopped = append(stopped, func() {
-					for n := 0; c.Send(fmt.Sprintf("more %d", n)) == nil; n++ {
-						if time.Now().After(deadline) {
-							t.Errorf("%s: still goes on", name)
-							return
-						}
-					}
-				})
-			}
-			e2etest.AtOnce(stopped...)
+			wantSilence(t, talks, 2*time.Second)
 		})
 	}
+}
+
+// While "conntrack relearn --follow" runs, the rule stops the connections at once.
+func TestPrivilegedLaterRuleFollowed(t *testing.T) {
+	t.Parallel()
+	for _, rule := range dropForwarded {
+		t.Run(rule.name, func(t *testing.T) {
+			t.Parallel()
+			w := e2etest.NewWorld(t)
+			w.Configure(`{"relearnSeconds": 3600}`)
+			rt := w.Runtime(e2etest.Net0())
+			web, app := w.AddPod(rt, "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80)), w.AddPod(rt, "app")
+			e2etest.Serve(t, web, "web", ":80")
+			e2etest.Serve(t, w.Client(), "client", ":9000")
+			follower := w.Start(e2etest.Programs.Path("sluice"), "conntrack", "relearn", "--follow")
+			e2etest.Eventually(t, 5*time.Second, func() error {
+				if !strings.Contains(follower.Out.String(), "confirmed again") {
+					return fmt.Errorf("the follower has not begun: %q", follower.Out)
+				}
+				return nil
+			})
+			talks := forwardedTalks(t, w, web, app)
+			for name, c := range talks {
+				if err := c.SendRounds(e2etest.LongTalk); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+			e2etest.RunScript(t, w, rule.script)
+			wantSilence(t, talks, 2*time.Second)
+			follower.Signal(unix.SIGTERM)
+		})
+	}
+}
+
+// wantSilence goes on with all conversations, which must stop within limit.
+func wantSilence(t *testing.T, talks map[string]*e2etest.Talk, limit time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(netlab.Patient(limit))
+	stopped := make([]func(), 0, len(talks))
+	for name, c := range talks {
+		c.Timeout = e2etest.NoAnswerTimeout
+		stopped = append(stopped, func() {
+			for n := 0; c.Send(fmt.Sprintf("more %d", n)) == nil; n++ {
+				if time.Now().After(deadline) {
+					t.Errorf("%s: still goes on", name)
+					return
+				}
+			}
+		})
+	}
+	e2etest.AtOnce(stopped...)
 }
 
 // With 0 a learned connection keeps to the fast path, and conntrack stays as the administrator has it.
