@@ -152,8 +152,12 @@ static __always_inline int pod_out_slow(struct __sk_buff *skb, struct sl_pkt *p,
 {
 	enum sl_drop_reason reason;
 
-	if (is_addr_discovery(p->tuple.local, p->tuple.remote))
-		return SL_NEXT;
+	if (unlikely(addr_is_any(p->tuple.local))) {
+		if (is_addr_discovery(skb, p, parsed, SL_TX))
+			return SL_NEXT;
+		if (cfg_anti_spoof)
+			return drop(skb, SL_DROP_SPOOFED_IP, skb->ifindex);
+	}
 	reason = policy_device(skb, p, parsed, skb->ifindex, SL_TX, 0, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);

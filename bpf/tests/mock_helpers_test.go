@@ -94,9 +94,14 @@ func addSeams(spec *ebpf.CollectionSpec) {
 	}
 }
 
+// numberFromCb changes the program itself, which is the first function: the others read other structs at that offset.
 func numberFromCb(insns asm.Instructions) {
 	for i := range insns {
-		if ins := &insns[i]; ins.OpCode == asm.LoadMemOp(asm.Word) && ins.Offset == offTCClassID {
+		ins := &insns[i]
+		if i > 0 && btf.FuncMetadata(ins) != nil {
+			return
+		}
+		if ins.OpCode == asm.LoadMemOp(asm.Word) && ins.Offset == offTCClassID {
 			ins.Offset = offCb + 4*ownNumberCb
 		}
 	}

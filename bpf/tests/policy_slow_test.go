@@ -4,11 +4,20 @@ package tests
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
+	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
+
+var broadcastMAC = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // hidden are ways to keep a connection's ports from whom looks at one packet: in the second fragment, or behind more headers
 // than anybody walks.
@@ -136,18 +145,132 @@ func TestPrivilegedPolicyForeignIndex(t *testing.T) {
 	}))
 }
 
-// A host that looks for its address asks everybody. To one alone the rules apply, or a pod would send to its neighbours as it likes.
-func TestPrivilegedPolicyWithoutSource(t *testing.T) {
+// discovery are the packets of a host that looks for its address, from a to everybody.
+func discovery(tb testing.TB, family int, a *pod) map[string]input {
+	tb.Helper()
+	if family == 4 {
+		f := conn{proto: udp, local: at(unspecified(4), 68), remote: at(ip("255.255.255.255"), 67)}.tx("")
+		f.srcMAC, f.dstMAC = a.mac, broadcastMAC
+		return map[string]input{"dhcp": {data: f.bytes(tb)}}
+	}
+	out := map[string]input{}
+	for name, x := range map[string]struct {
+		kind byte
+		to   string
+		ttl  uint8
+	}{"neighbour": {135, "ff02::1:ff00:5", 255}, "router": {133, "ff02::2", 255}, "listener": {143, "ff02::16", 1}, "listener v1": {131, "ff02::5", 1}} {
+		f := conn{proto: echo, local: at(unspecified(6), 7), remote: at(ip(x.to), 0)}.tx("")
+		f.srcMAC, f.dstMAC, f.ttl = a.mac, broadcastMAC, x.ttl
+		out[name] = input{data: icmp(0, x.kind)(f.bytes(tb)), badSums: true}
+	}
+	return out
+}
+
+// others are packets without a source that no host needs: to the pod b, and to everybody.
+func others(tb testing.TB, family int, a, b *pod) map[string]input {
+	tb.Helper()
+	out := map[string]input{}
+	for where, to := range map[string]netip.Addr{"unicast": b.addr(family), "multicast": pick(family, ip("224.0.0.251"), ip("ff02::fb")), "everybody": pick(family, ip("255.255.255.255"), ip("ff02::1"))} {
+		for _, proto := range []int{tcp, udp, echo} {
+			f := conn{proto: proto, local: at(unspecified(family), 68), remote: at(to, 5353)}.tx("S")
+			f.srcMAC, f.dstMAC = a.mac, b.mac
+			out[fmt.Sprint(where, " ", protoName(proto))] = input{data: f.bytes(tb)}
+		}
+	}
+	f := conn{proto: udp, local: at(unspecified(family), 68), remote: at(b.addr(family), 68)}.tx("")
+	f.srcMAC, f.dstMAC = a.mac, b.mac
+	out["fragment"] = input{data: fragment(read(f.bytes(tb)), 64, make([]byte, 64), false), badSums: true}
+	if family == 6 { // as neighbour discovery never is
+		f := conn{proto: echo, local: at(unspecified(6), 7), remote: at(ip("ff02::1:ff00:5"), 0)}.tx("")
+		f.srcMAC, f.dstMAC, f.ttl = a.mac, b.mac, 64
+		out["forwarded neighbour"] = input{data: icmp(0, 135)(f.bytes(tb)), badSums: true}
+	}
+	return out
+}
+
+// A host that looks for its address asks everybody, by DHCP, neighbour discovery and MLD. Other packets without a source are spoofed,
+// with a policy and without.
+func TestPrivilegedWithoutSource(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
-		none := pick(family, ip("0.0.0.0"), ip("::"))
+		for _, police := range []bool{false, true} {
+			fx.each(t, fmt.Sprint(family, police), policed(func(w *walk) {
+				if police {
+					w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
+				}
+				for _, in := range discovery(t, family, podA) {
+					w.stepInput(podEgress, podA.name, in, untouched(in.data))
+				}
+				for _, in := range others(t, family, podA, podB) {
+					w.stepInput(podEgress, podA.name, in, wantDrop(reasonIP, podA))
+				}
+			}))
+		}
+	}
+}
+
+// Without anti-spoofing the pod's rules decide about such packets.
+func TestPrivilegedPolicyWithoutSource(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_anti_spoof": 0})
+	for _, family := range families {
 		fx.each(t, fmt.Sprint(family), policed(func(w *walk) {
 			w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
-			f := conn{proto: udp, local: at(none, 68), remote: at(podB.addr(family), 67)}.tx("")
-			f.srcMAC, f.dstMAC = podA.mac, podB.mac
-			w.step(podEgress, podA.name, f.bytes(t), wantDrop(reasonEgress, podA))
-			f.dst = at(pick(family, ip("255.255.255.255"), ip("ff02::1:2")), 67)
-			w.step(podEgress, podA.name, f.bytes(t), untouched(f.bytes(t)))
+			for _, in := range discovery(t, family, podA) {
+				w.stepInput(podEgress, podA.name, in, untouched(in.data))
+			}
+			for name, in := range others(t, family, podA, podB) {
+				if name != "fragment" { // useless without the first one
+					w.stepInput(podEgress, podA.name, in, wantDrop(reasonEgress, podA))
+				}
+			}
 		}))
+	}
+}
+
+// An isolated pod gets no packet without a source, whether its sender's device has programs or not. What a link needs it gets.
+func TestPrivilegedPolicyIsolatedWithoutSource(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		for _, came := range []string{podA.name, upl0.name} {
+			fx.each(t, fmt.Sprint(family, came), func(w *walk) {
+				w.came = came
+				w.police(podB, 7, policy.ModeIsolated, "")
+				for _, in := range others(t, family, podA, podB) {
+					in.came = came
+					w.stepInput(podIngress, podB.name, in, wantDrop(reasonIsolated, podB))
+				}
+				for _, in := range discovery(t, family, podA) {
+					in.came = came
+					w.stepInput(podIngress, podB.name, in, untouched(in.data))
+				}
+			})
+		}
+	}
+}
+
+// On a device inside a pod's namespace the same holds, in both directions.
+func TestPrivilegedPolicyPodNSWithoutSource(t *testing.T) {
+	fx := newFixture(t, nil)
+	const number = 5
+	for _, family := range families {
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			w.putPolicy(7, policy.ModeOpen, `{"egressDefault":"deny","ingressDefault":"deny"}`)
+			w.put("sl_ep_stats", podns.Key(number), make([]bpfgen.TypesSlEndpointStats, ebpf.MustPossibleCPU()))
+			defer w.remove("sl_ep_stats", podns.Key(number))
+			w.put("sl_dev_policy", podns.Key(number), policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
+			w.put("sl_ns_devices", uint32(number), &bpfgen.TypesSlPodnsDevice{Owner: podA.owner})
+			defer w.remove("sl_ns_devices", uint32(number))
+			w.number = number
+			for h, reason := range map[hook]drops.Reason{ownEgress: reasonEgress, ownIngress: reasonIngress} {
+				for _, in := range discovery(t, family, podA) {
+					w.stepInput(h, podB.name, in, untouched(in.data))
+				}
+				for name, in := range others(t, family, podA, podB) {
+					if name != "fragment" {
+						w.stepInput(h, podB.name, in, want{verdict: shot, reason: reason, uncounted: true})
+					}
+				}
+			}
+		})
 	}
 }

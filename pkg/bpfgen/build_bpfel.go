@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "4fd93d14ba750ee25bb6553b4a790bee7807d58540eef04d9298ca5487dcc99c"
+const build = "fa231af58e4a9c2b95f435821da1ead9f8ab910088169f03703ceb8845198bad"

@@ -192,10 +192,33 @@ static __always_inline __must_check enum sl_drop_reason policy_device(struct __s
 	return reason;
 }
 
-/* Does the packet belong to address discovery (DHCP, RFC 4862)? Its sender has no address yet. */
-static __always_inline bool is_addr_discovery(const __u8 *from, const __u8 *to)
+/* is_link_control() for a packet that is not parsed yet. A function of its own, for the stack it takes. */
+__noinline int sl_link_control(struct __sk_buff *skb, __u32 dir)
 {
-	return addr_is_any(from) && addr_is_multicast(to);
+	__u32 kind = (__u32)sl_slow_parse(skb, ETH_HLEN, dir == SL_RX ? SL_RX : SL_TX, 0);
+	struct sl_slow_ctx *slow = slow_scratch();
+
+	return slow && is_link_control(slow, kind);
+}
+
+/*
+ * Does the packet belong to address discovery? Its sender has no address yet. It asks by DHCP (RFC
+ * 2131 4.1), or looks for neighbours, routers and multicast listeners (RFC 4862, RFC 3590). Any
+ * other packet without a source is none of a host that does what it should.
+ */
+static __always_inline bool is_addr_discovery(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_parsed parsed,
+					      enum sl_dir dir)
+{
+	const struct sl_tuple *t = &p->tuple;
+
+	if (likely(!addr_is_any(dir == SL_TX ? t->local : t->remote)) ||
+	    !addr_is_multicast(dir == SL_TX ? t->remote : t->local))
+		return false;
+	if (parsed != SL_PARSED_L4)
+		return sl_link_control(skb, dir);
+	return p->family == 4 && t->proto == IPPROTO_UDP &&
+	       (dir == SL_TX ? t->local_port : t->remote_port) == bpf_htons(SL_PORT_DHCP_CLIENT) &&
+	       (dir == SL_TX ? t->remote_port : t->local_port) == bpf_htons(SL_PORT_DHCP_SERVER);
 }
 
 /* Admits a packet of a device inside a pod's network namespace. */
@@ -210,8 +233,7 @@ static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 	reason = parse_refused(parsed);
 	if (reason)
 		return drop(skb, reason, SL_PODNS_KEY | number);
-	if (parsed == SL_PARSED_NONE || is_addr_discovery(p.tuple.local, p.tuple.remote) ||
-	    is_addr_discovery(p.tuple.remote, p.tuple.local))
+	if (parsed == SL_PARSED_NONE || is_addr_discovery(skb, &p, parsed, dir))
 		return SL_NEXT;
 	/* 2. policy */
 	reason = policy_device(skb, &p, parsed, SL_PODNS_KEY | number, dir, number, clock_now());

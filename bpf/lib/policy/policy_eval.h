@@ -125,6 +125,18 @@ static __always_inline bool from_bridged_link_local(const struct __sk_buff *skb,
 	       endpoint_stats(skb->ingress_ifindex);
 }
 
+#define SL_PORT_DHCP_SERVER 67
+#define SL_PORT_DHCP_CLIENT 68
+
+/*
+ * Does it come from a sender without an address? No host outside of the link can send it, so it is
+ * from a pod of the bridge, or may be. A DHCP server in the pod has to hear it.
+ */
+static __always_inline bool from_no_address(const struct sl_policy_query *q)
+{
+	return addr_is_any((const __u8 *)q->remote) && !(q->proto == IPPROTO_UDP && q->port == SL_PORT_DHCP_SERVER);
+}
+
 /*
  * ingressPolicy, between two pods of this node. "same-bridge" denies pods on different bridges;
  * "isolated" denies pods on one bridge if either has it. The other pod is the one whose device the
@@ -147,7 +159,7 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 		peer = endpoint_lookup((const __u8 *)q->remote);
 		if (!peer)
 			return to_pod && (s->flags & SL_POLICY_ISOLATED) &&
-			       from_bridged_link_local(skb, (const __u8 *)q->remote);
+			       (from_no_address(q) || from_bridged_link_local(skb, (const __u8 *)q->remote));
 		if (peer->owner == s->owner)
 			return false;
 		group = peer->route_ifindex;
