@@ -11,6 +11,7 @@
 #include "lib/denylist/denylist.h"
 #include "lib/fastpath/fastpath.h"
 #include "lib/hostport/hostport_cache.h"
+#include "lib/nat/addr_forwarded.h"
 #include "lib/nat/client_port.h"
 #include "lib/nat/host_socket.h"
 #include "lib/nat/hostport_answer.h"
@@ -137,7 +138,7 @@ static __always_inline bool client_port_clash(const struct sl_ct_entry *old, con
  * for the port after all.
  */
 static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb, const struct sl_pkt *p,
-							   struct sl_ct_match *m, const struct sl_hp_cache_slot *slot,
+							   struct sl_ct_match *m, struct sl_hp_cache_slot *slot,
 							   __u64 now)
 {
 	struct sl_ct_entry *old = m->ct; /* of the same key, found by find_hostport() */
@@ -145,8 +146,13 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 	bool clash;
 
 	m->ct = NULL;
-	if ((slot->match & SL_HP_MATCH_ANYADDR) && !is_node_addr(p->tuple.local))
-		return SL_DROP_NONE;
+	if (!(slot->match & SL_HP_MATCH_NODE_ADDR)) {
+		if ((slot->match & SL_HP_MATCH_ANYADDR) && !is_node_addr(p->tuple.local))
+			return SL_DROP_NONE;
+		if (addr_forwarded(skb, &p->tuple, skb->ifindex))
+			return SL_DROP_NONE;
+		slot->match |= SL_HP_MATCH_NODE_ADDR; /* while the slot is valid */
+	}
 	if (slot->hp.port != p->tuple.local_port && !proto_has_free_ports(p->tuple.proto))
 		return SL_DROP_NONE; /* the loader writes no such mapping */
 	clash = old && client_port_clash(old, p);

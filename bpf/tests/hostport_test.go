@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -298,6 +299,26 @@ func TestPrivilegedHostPortOtherHost(t *testing.T) {
 			w.step(uplIngress, "upl0", f.bytes(t), untouched(f.bytes(t)))
 		}
 		w.wantFlows(0, 0)
+	})
+}
+
+// What the stack forwards is for another node, whether the programs take the address for the node's, or a mapping names it.
+func TestPrivilegedHostPortForwardedAddress(t *testing.T) {
+	fx := newFixture(t, nil)
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		moved := w.toHostPort(family, proto, podA)
+		moved.outside.local = at(far(family), hostPort)
+		w.put("sl_node_addrs", codec.Addr(far(family)), uint32(w.index("upl0")))
+		moved.ignored("S")
+		moved.ignored("PA")
+		m := mapping(family, proto, podA)
+		m.host = at(far(family), hostPort+1)
+		w.publish(m)
+		standby := w.toHostPort(family, proto, podA)
+		standby.outside.local = m.host
+		standby.ignored("S")
+		w.wantFlows(0, 0)
+		w.toHostPort(family, proto, podA).establish()
 	})
 }
 

@@ -9,11 +9,13 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // node is a network namespace with the devices, addresses and routes of a node:
@@ -179,7 +181,29 @@ func (n *node) build() error {
 			return err
 		}
 	}
-	return n.routes(h)
+	if err := n.routes(h); err != nil {
+		return err
+	}
+	return ownAddresses(upl0.addr6, second6, upl1.addr6)
+}
+
+// ownAddresses waits until the FIB knows the node's IPv6 addresses as its own: the kernel adds their routes later, also without
+// duplicate address detection.
+func ownAddresses(addrs ...netip.Addr) error {
+	deadline := time.Now().Add(netlab.Patient(5 * time.Second))
+	for _, a := range addrs {
+		for {
+			routes, err := netlink.RouteGet(a.AsSlice())
+			if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s is not the node's: %v, %w", a, routes, err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return nil
 }
 
 func (n *node) addUplink(h *rtnl.Handle, u *uplink) error {

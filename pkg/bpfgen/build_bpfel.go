@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "fa231af58e4a9c2b95f435821da1ead9f8ab910088169f03703ceb8845198bad"
+const build = "f1708a28f0261744cf814cb2e95fc352debf13159e9e35c9dbc2fb77fe83340c"

@@ -89,6 +89,7 @@ enum sl_hp_match {
 	SL_HP_MATCH_ANYADDR = 1 << 0, /* it is one without hostIP */
 	SL_HP_MATCH_CONDITIONAL =
 		1 << 1, /* it, or one before it, has conditions: another packet may find another mapping */
+	SL_HP_MATCH_NODE_ADDR = 1 << 2, /* the address is the node's, and the stack does not forward it */
 };
 
 /*

@@ -4,6 +4,7 @@
 #include "../endpoint/endpoint.h"
 #include "../endpoint/ifindex_exists.h"
 #include "../hostport/hostport.h"
+#include "addr_forwarded.h"
 #include "pod_snat.h"
 
 /*
@@ -83,6 +84,8 @@ static __always_inline int hairpin_request(struct __sk_buff *skb, struct sl_hair
 	ct = ct_lookup_entry(&ctx->p.tuple, ep->owner, now);
 	if (!ct || !(ct->flags & SL_CT_HAIRPIN) || ct->hostport_generation != hp->generation ||
 	    !ct_ensure_reverse(&ctx->p.tuple, ct)) {
+		if (addr_forwarded(skb, &ctx->key, ep->route_ifindex))
+			return SL_NOT_HAIRPIN;
 		/* As from outside: leave the node's own connection from this port alone. */
 		if (!pkt_is_syn(&ctx->p) && node_socket_expects(skb, &ctx->key))
 			return SL_NOT_HAIRPIN;

@@ -63,3 +63,59 @@ func TestPrivilegedUplinkDown(t *testing.T) {
 		}
 	})
 }
+
+// An address that has moved to another node is answered there, though the programs do not know it yet. The same holds for a hostPort
+// whose hostIP is on another node.
+func TestPrivilegedAddressMoved(t *testing.T) {
+	t.Parallel()
+	w := e2etest.NewWorld(t, e2etest.TwoUplinks())
+	rt := w.Runtime(e2etest.Net0())
+	moving := func(fam e2etest.Family) netip.Addr {
+		return netip.MustParseAddr(map[string]string{"4": "203.0.113.7", "6": "2001:db8:ff::7"}[fam.Suffix])
+	}
+	holder := w.Clients[1]
+	for _, fam := range e2etest.Families() {
+		a := moving(fam)
+		e2etest.MustRun(t, w.Node, fmt.Sprintf("ip addr add %s/%d dev eth0%s", a, a.BitLen(), e2etest.NoDAD(a.Is6())))
+		e2etest.MustRun(t, w.Client(), fmt.Sprintf("ip -%s route replace default via %s", fam.Suffix, fam.Node(w.Client())))
+	}
+	standby := []e2etest.PortMapping{}
+	for _, fam := range e2etest.Families() {
+		standby = append(standby, e2etest.TCP(9090, 80).OnAddress(elsewhere(fam)), e2etest.UDP(9090, 80).OnAddress(elsewhere(fam)))
+	}
+	web := w.AddPod(rt, "web", append(standby, e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))...)
+	app := w.AddPod(rt, "app")
+	e2etest.Serve(t, web, "web", ":80")
+	from := map[string]e2etest.Place{"client": w.Client(), "pod": app}
+	e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
+		for name, place := range from {
+			if got := e2etest.Ask(t, place, proto, e2etest.At(moving(fam), 8080)); got.Server != "web" {
+				t.Errorf("%s: before it moves %s answers, want web", name, got.Server)
+			}
+		}
+	})
+	for _, fam := range e2etest.Families() {
+		a := moving(fam)
+		e2etest.MustRun(t, w.Node, fmt.Sprintf("ip addr del %s/%d dev eth0", a, a.BitLen()))
+		for _, to := range []netip.Addr{a, elsewhere(fam)} {
+			e2etest.MustRun(t, holder, fmt.Sprintf("ip addr add %s/%d dev lo%s", to, to.BitLen(), e2etest.NoDAD(to.Is6())))
+			e2etest.MustRun(t, holder, fmt.Sprintf("ip -%s route replace default via %s", fam.Suffix, fam.Node(holder)))
+			e2etest.MustRun(t, w.Node, fmt.Sprintf("ip -%s route replace %s via %s", fam.Suffix, to, fam.Client(holder)))
+			for _, port := range []uint16{8080, 9090} {
+				e2etest.ServeFamily(t, holder, fam.Suffix, "holder", e2etest.At(to, port))
+			}
+		}
+	}
+	e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
+		for name, place := range from {
+			for _, to := range []string{e2etest.At(moving(fam), 8080), e2etest.At(elsewhere(fam), 9090)} {
+				if got := e2etest.Ask(t, place, proto, to); got.Server != "holder" {
+					t.Errorf("%s to %s: %s answers, want holder", name, to, got.Server)
+				}
+			}
+			if got := e2etest.Ask(t, place, proto, e2etest.At(fam.Node(w.Client()), 8080)); got.Server != "web" {
+				t.Errorf("%s to the node: %s answers, want web", name, got.Server)
+			}
+		}
+	})
+}
