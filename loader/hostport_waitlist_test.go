@@ -20,7 +20,7 @@ import (
 func TestPrivilegedComesBackFullDisk(t *testing.T) {
 	e := newEnv(t)
 	e.ok(os.MkdirAll(e.o.RunDir, 0o755))
-	e.ok(unix.Mount("tmpfs", e.o.RunDir, "tmpfs", 0, "size=64k"))
+	e.ok(unix.Mount("tmpfs", e.o.RunDir, "tmpfs", 0, "size=64k,mode=755"))
 	t.Cleanup(func() { _ = unix.Unmount(e.o.RunDir, unix.MNT_DETACH) })
 	d := e.open()
 	var owners []uint64
