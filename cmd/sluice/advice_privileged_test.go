@@ -58,7 +58,7 @@ func TestPrivilegedAdvice(t *testing.T) {
 				t.Fatalf("not found: %+v", findings(t, l.Node))
 			}
 			t.Logf("%s -> %s", f.Text, f.Do)
-			advice, _, _ := strings.Cut(f.Do, ",")
+			advice, _, _ := strings.Cut(f.Do, ", ")
 			switch tt.undo {
 			case "none":
 				return

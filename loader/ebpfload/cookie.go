@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NetnsCookie implements loadapi.Loader. It connects a socket to an address that nobody has, with a program in the way that refuses
+// NetnsCookie implements loadapi.Loader. It connects a socket to an address that no host has, with a program in the way that refuses
 // it and notes the cookie.
 func (InProcess) NetnsCookie(_ context.Context, root string) (cookie uint64, err error) {
 	raiseMemlock()

@@ -61,7 +61,7 @@ type LoadRequest struct {
 	Sizes     map[string]uint32 `json:"sizes"` // entries of maps that are made, where it is not the object's
 	Constants Constants         `json:"constants"`
 
-	// Lock is held until the work is done, even when who asked for it is killed meanwhile.
+	// Lock is held until the work is done, even if the caller is killed before.
 	Lock *os.File `json:"-"`
 }
 

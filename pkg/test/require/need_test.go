@@ -52,7 +52,7 @@ func TestPrivilegedFeature(t *testing.T) {
 	}
 }
 
-// A test that nobody asked for says which command runs it.
+// A test that was not asked for says which command runs it.
 func TestAsked(t *testing.T) {
 	for asked, want := range map[bool]string{true: "", false: "left to: make runtimes"} {
 		if r := run(func(t testing.TB) { Asked(t, asked, "make runtimes") }); r.skipped != want || r.failed != "" {

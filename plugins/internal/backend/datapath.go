@@ -157,7 +157,7 @@ func EnableError(err error, list func(network string) ([]*attachments.Record, er
 		return cnierr.Wrap(cnierr.CodeKernel, err, format, a...)
 	}
 	var holder *attachments.ID
-	records, _ := list("") // what cannot be read names nobody
+	records, _ := list("") // what cannot be read names no pod
 	for _, rec := range records {
 		if rec.Owner() == held.Owner {
 			holder = &rec.ID
@@ -167,7 +167,7 @@ func EnableError(err error, list func(network string) ([]*attachments.Record, er
 }
 
 // AddrHeld is the error of code 103 for an address that another pod has. device is
-// the pod's host end, holder its attachment, nil if no record names it.
+// the pod's host veth, holder its attachment, nil if no record names it.
 func AddrHeld(addr netip.Addr, device string, holder *attachments.ID, cause error) error {
 	who := "a pod without an attachment record has it, on device " + device
 	if holder != nil {

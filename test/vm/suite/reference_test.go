@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// knows what it can do without the reference plugins.
+// knows what it can do without upstream's plugins.
 const managesWithout = "TestPrivilegedParity"
 
-// A machine has no Go to build the reference plugins with. So no test there may
+// A machine has no Go to build upstream's plugins with. So no test there may
 // ask for them, itself or through a helper of its package.
 func TestReferenceIsNotHere(t *testing.T) {
 	packages, err := Find(t.Context(), "../../..")
