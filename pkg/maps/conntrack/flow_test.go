@@ -58,7 +58,7 @@ func TestIdleIsNeverNegative(t *testing.T) {
 // The timeouts shown are those of the programs.
 func TestTimeoutsAreThoseOfC(t *testing.T) {
 	t.Parallel()
-	src, err := os.ReadFile("../../../bpf/lib/conntrack/conntrack.h")
+	src, err := os.ReadFile("../../../bpf/lib/conntrack/conntrack_table.h")
 	if err != nil {
 		t.Fatal(err)
 	}
