@@ -75,7 +75,7 @@ test: ## run the tests: unit, packet, end to end, conformance; under ten minutes
 	$(call need,$(TEST_NEEDS))
 	go test $(GOTESTFLAGS) ./...
 
-lint: lint-prose ## run golangci-lint and the prose linter
+lint: lint-prose lint-comments ## run golangci-lint, and the prose linter on pages and comments
 	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \
 		GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) && \
 		mv bin/tools/golangci-lint bin/tools/golangci-lint-$(GOLANGCI_VERSION); }
@@ -214,7 +214,7 @@ fmt: ## format the Go and C sources
 lint-prose: $(VALE) ## check the words of the documentation by docs/style.md (PROSE=page.md for one, PROSEFLAGS= for warnings too)
 	@files="$(PROSE)" || exit 0; [ -z "$$files" ] || $(VALE) $(PROSEFLAGS) $$files
 
-lint-comments: $(VALE) ## check the words of comments in Go and C by docs/style.md; not yet a part of lint (COMMENTS=file.go for one)
+lint-comments: $(VALE) ## check the words of comments in Go and C by docs/style.md (COMMENTS=file.go for one)
 	@$(VALE) $(PROSEFLAGS) $(COMMENTS)
 
 $(VALE):

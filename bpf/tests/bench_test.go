@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/denylist"
 )
 
-// BenchmarkFastPath measures the two programs of the shortcut on packets of a flow
+// BenchmarkFastPath measures the two programs of the fast path on packets of a flow
 // that has learned it, as they are shipped. The time is the kernel's own account of
 // the program (BPF_STATS_RUN_TIME), least of many batches, without the system call.
 func BenchmarkFastPath(b *testing.B) {
@@ -59,7 +59,7 @@ func countRuns(b *testing.B) {
 	b.Cleanup(func() { stats.Close() })
 }
 
-// learned brings a flow onto the shortcut, by the real clock.
+// learned brings a flow onto the fast path, by the real clock.
 func learned(fx *fixture, b *testing.B, open func(*walk) *journey, opts ...option) *journey {
 	b.Helper()
 	w := fx.walk(b, fx.modes[0], opts...)
@@ -84,7 +84,7 @@ func (fx *fixture) perPacket(b *testing.B, p *ebpf.Program, packet []byte, ifind
 			for range batch {
 				ret, err := p.Run(&ebpf.RunOptions{Data: packet, Context: &skbContext{Ifindex: uint32(ifindex)}})
 				if err != nil || int32(ret) != redirect {
-					return fmt.Errorf("verdict %d, not on the shortcut: %w", int32(ret), err)
+					return fmt.Errorf("verdict %d, not on the fast path: %w", int32(ret), err)
 				}
 			}
 			return nil

@@ -4,11 +4,11 @@ package tests
 
 import "testing"
 
-// wordCb is the first of two words of the control block by which the shortcut tells the uplink's egress that it has been
+// wordCb is the first of two words of the control block by which the fast path tells the uplink's egress that it has been
 // there (bpf/lib/fastpath/cb_mark.h).
 const wordCb = 3
 
-// What the shortcut sends is not looked at again where it leaves, and only that.
+// What the fast path sends is not looked at again where it leaves, and only that.
 func TestPrivilegedCBMark(t *testing.T) {
 	word := [2]uint32{0x5eed, 0xcafe}
 	fx := newFixture(t, map[string]uint32{"cfg_cb_cookie1": word[0], "cfg_cb_cookie2": word[1]})
@@ -38,7 +38,7 @@ func TestPrivilegedCBMark(t *testing.T) {
 	}, masquerading(podA))
 }
 
-// What goes by way of the stack carries no word: the egress hook has work to do.
+// What takes the slow path carries no word: the egress hook has work to do.
 func TestPrivilegedNoCBMark(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_cb_cookie1": 1, "cfg_cb_cookie2": 2})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {

@@ -52,7 +52,7 @@ func TestPrivilegedClientPort(t *testing.T) {
 	})
 }
 
-// A SYN sent twice is of the connection it has made, also when the one that was in its way has ended meanwhile.
+// A SYN sent twice is of the connection it has made, also when the one that was in its way has ended since.
 func TestPrivilegedClientPortSYNTwice(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
@@ -248,7 +248,7 @@ func TestPrivilegedMasqueradeLostRecordLaterPlace(t *testing.T) {
 }
 
 // The other protocols, for which every packet may be the first, look at four places. Beyond them the flow gets a port anew, and
-// what comes for the old one is nobody's.
+// what comes for the old one has no owner.
 func TestPrivilegedMasqueradeLostRecordFarPlace(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
 	for _, family := range families {

@@ -25,7 +25,7 @@ func gateways(w *walk) {
 }
 
 // ipMasq is for everything outside of the pod's own subnet, as upstream has it: also
-// for another network of the node. None of it takes the shortcut.
+// for another network of the node. None of it takes the fast path.
 func TestPrivilegedCrossNetwork(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
@@ -66,7 +66,7 @@ func TestPrivilegedCrossNetworkHalf(t *testing.T) {
 	}, masquerading(podA), gateways)
 }
 
-// A policy of either end keeps records of its own, which change nothing of that: not who is seen, nor who takes the shortcut.
+// A policy of either end keeps records of its own, which change nothing of that: not who is seen, nor who takes the fast path.
 func TestPrivilegedCrossNetworkPoliced(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, p := range []*pod{podA, podC} {

@@ -43,7 +43,7 @@ func TestPrivilegedDeviceRemoved(t *testing.T) {
 	})
 }
 
-// A pod that asks for the port gets whoever else publishes it.
+// A pod that asks for the port gets the other pod that publishes it.
 func TestPrivilegedDeviceRemovedHairpin(t *testing.T) {
 	fx := newFixture(t, nil)
 	hairpinCases(t, fx, 0, func(w *walk, family, proto int) {

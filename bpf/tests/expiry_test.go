@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 )
 
-// Idle times of bpf/lib/conntrack/conntrack.h, to the nanosecond: an entry that is as old as its
+// Idle times of bpf/lib/conntrack/conntrack_table.h, to the nanosecond: an entry that is as old as its
 // time allows does not exist any more, and one that is younger does.
 var lives = []struct {
 	name  string

@@ -37,7 +37,7 @@ func TestPrivilegedFastPathImmediate(t *testing.T) {
 	})
 }
 
-// What others may have a say about learns its way as ever: pods' own connections, clients that are masqueraded, the last
+// What others may have a say about is still learned: pods' own connections, clients that are masqueraded, the last
 // hop, what does not fit.
 func TestPrivilegedFastPathImmediateLearns(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
@@ -71,7 +71,7 @@ func TestPrivilegedFastPathImmediateLearns(t *testing.T) {
 	})
 }
 
-// A pod under a policy gets the first packet by way of the stack, where the policy is asked.
+// A pod under a policy gets the first packet by the slow path, where the policy is asked.
 func TestPrivilegedFastPathImmediatePoliced(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
 	hostPortCases(t, fx, func(w *walk, family, proto int) {

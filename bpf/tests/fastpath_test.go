@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// With the fast path off every packet goes by the stack, translated all the same.
+// With the fast path off every packet goes by the stack, and is translated.
 func TestPrivilegedFastPathOff(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": 0})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
@@ -62,7 +62,7 @@ func TestPrivilegedAdmitMark(t *testing.T) {
 			k.mark = admitMark
 			k.establish()
 		}
-		// What strangers open to the pod's own address is not admitted by us, the pod's answers are.
+		// What third parties open to the pod's own address is not admitted by us, the pod's answers are.
 		in := w.inbound(family, proto, podA)
 		in.inside.remote, in.outside.remote = at(client(family), 50000), at(client(family), 50000)
 		in.in("S")
@@ -137,7 +137,7 @@ func gso(j *journey, segment uint32, fast bool) {
 	sent.srcMAC, sent.dstMAC = j.pod.mac, j.pod.gwMAC
 	want := passes(sent.bytes(j.tb))
 	if fast {
-		want = j.shortcut("PA", len(want.out)-ethLen-(j.size-1)+int(segment))
+		want = j.byFastPath("PA", len(want.out)-ethLen-(j.size-1)+int(segment))
 	}
 	j.stepInput(podEgress, j.pod.name, input{data: sent.bytes(j.tb), gsoSize: segment}, want)
 
@@ -231,7 +231,7 @@ func TestPrivilegedRouteHeld(t *testing.T) {
 		w.later(routeHold)
 		j.size = 100
 		sent := j.dress(j.inside.tx("PA"))
-		sent.srcMAC, sent.dstMAC, sent.ttl = podA.mac, podA.gwMAC, 1 // the last hop: not by the shortcut
+		sent.srcMAC, sent.dstMAC, sent.ttl = podA.mac, podA.gwMAC, 1 // the last hop: not by the fast path
 		b := w.step(podEgress, podA.name, sent.bytes(w.tb), passes(sent.bytes(w.tb)))
 		left := j.dress(j.outside.tx("PA"))
 		left.srcMAC, left.dstMAC, left.ttl = upl0.mac, upl0.router, 1

@@ -36,7 +36,7 @@ func TestPrivilegedTablesFull(t *testing.T) {
 	}
 }
 
-// What comes out of nowhere makes no record: what the pod opens toward the same end afterwards is masqueraded as ever.
+// What comes out of nowhere makes no record: what the pod opens toward the same end afterwards is masqueraded.
 func TestPrivilegedStray(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {

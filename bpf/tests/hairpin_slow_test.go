@@ -74,7 +74,7 @@ func (t *hairpinConn) family() int {
 	return 4
 }
 
-// hairpins are a hairpin with and without the gateway's address at the pod's door, and a connection between two networks.
+// hairpins are a hairpin with and without pod-side SNAT to the gateway's address, and a connection between two networks.
 func hairpins(t *testing.T, fx *fixture, f func(x *hairpinConn)) {
 	t.Helper()
 	for _, family := range families {
@@ -159,7 +159,7 @@ func TestPrivilegedHairpinErrors(t *testing.T) {
 	})
 }
 
-// Errors about what nobody has turned stay as they are.
+// Errors about connections that are no hairpin stay as they are.
 func TestPrivilegedHairpinErrorsUntouched(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {

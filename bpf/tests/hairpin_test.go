@@ -105,7 +105,7 @@ func TestPrivilegedHairpin(t *testing.T) {
 			w.toNode(family, proto, podA, podA, upl0.addr(family)).masked(keptPort),
 			w.toNode(family, proto, podC, podA, upl0.addr(family)),
 		}
-		for range 3 { // no such flow ever takes the shortcut
+		for range 3 { // no such flow ever takes the fast path
 			for _, x := range turns {
 				x.asks("S")
 				x.answers("SA")
@@ -193,7 +193,7 @@ func tupleOf(c conn) bpfgen.TypesSlTuple {
 	}
 }
 
-// So does a port at the door that was not the client's own, when the record is lost and the client speaks first.
+// So does a port of pod-side SNAT that was not the client's own, when the record is lost and the client speaks first.
 func TestPrivilegedHairpinLostRecordClientFirst(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
 	hairpinCases(t, fx, hpSNAT, func(w *walk, family, proto int) {

@@ -13,7 +13,7 @@ import (
 )
 
 // hostSocket opens a socket of the node: bound to local, and connected (for TCP:
-// connecting, nobody answers) if remote is valid, else listening.
+// connecting, no answer came) if remote is valid, else listening.
 func (n *node) hostSocket(proto int, local, remote netip.AddrPort) (closeSock func(), err error) {
 	kind := unix.SOCK_DGRAM
 	if proto == tcp {
@@ -90,7 +90,7 @@ func TestPrivilegedHostPortHostSocket(t *testing.T) {
 		if proto != tcp {
 			return
 		}
-		// As with DNAT, a SYN is for the hostPort all the same.
+		// As with DNAT, a SYN is for the hostPort.
 		j := w.toHostPort(family, proto, podA)
 		defer w.mustHostSocket(proto, j.outside.local, j.outside.remote)()
 		j.in("S")

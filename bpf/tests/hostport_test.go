@@ -144,7 +144,7 @@ func reopened(j *journey, old bpfgen.TypesSlCtEntry) {
 	j.outFast("PA")
 }
 
-// A repeated SYN belongs to the same connection, and never takes the shortcut.
+// A repeated SYN belongs to the same connection, and never takes the fast path.
 func TestPrivilegedHostPortRetransmissions(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
@@ -175,7 +175,7 @@ func TestPrivilegedOpenedByTheOtherEnd(t *testing.T) {
 			j := w.toHostPort(family, tcp, podA)
 			j.establish()
 			k := *j
-			k.outside = k.inside // nobody translates what this pod opens
+			k.outside = k.inside // no program translates what this pod opens
 			k.out("S")
 			w.wantFlow(unproven, k.inside, flowPodOpened|flowTXFirst|flowTXConfirm)
 		}, publishing(mapping(family, tcp, podA)))
@@ -193,7 +193,7 @@ func TestPrivilegedOpenedByTheOtherEnd(t *testing.T) {
 }
 
 // Both ends of a masqueraded connection may open it at once (RFC 9293 3.5, RFC 5382 REQ-2): a SYN from outside while the pod's own
-// waits for its answer is the pod's, also where nobody may open anything toward it.
+// waits for its answer is the pod's, also where no host may open anything toward it.
 func TestPrivilegedSimultaneousOpen(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
@@ -209,14 +209,14 @@ func TestPrivilegedSimultaneousOpen(t *testing.T) {
 						w.police(podA, 7, policy.ModeOpen, onlyTo("egress", tcp, client(family), serverTCP))
 					}
 					j := w.opens(family, tcp, podA, port, outside)
-					j.ignored("S") // nobody waits for it yet
+					j.ignored("S") // no connection waits for it yet
 					j.out("S")
 					j.in("S")
 					j.out("SA")
 					j.in("SA")
 					j.outFast("A")
 					j.inFast("PA")
-					j.ignored("S") // of another connection, as ever
+					j.ignored("S") // of another connection
 				}, masquerading(podA))
 			}
 		}
@@ -380,7 +380,7 @@ func TestPrivilegedHostPortEvicted(t *testing.T) {
 	})
 }
 
-// The pod speaks first after its flow was evicted. Nobody knows what the client asked for, so that a masqueraded pod's packet leaves
+// The pod speaks first after its flow was evicted. The datapath does not know what the client asked for, so that a masqueraded pod's packet leaves
 // as one of a connection of its own: never with the pod's address. The client's next packet brings the flow back as it
 // was; its answer to the strange one (a RST) ends a TCP connection at the pod too.
 func TestPrivilegedHostPortEvictedPodFirst(t *testing.T) {

@@ -91,7 +91,7 @@ func eachError(family int, f func(kind icmpKind, keep int)) {
 	}
 }
 
-// router is somebody on the way to the client, who says that a packet does not get there.
+// router is a host on the way to the client, who says that a packet does not get there.
 func router(family int) netip.Addr { return pick(family, ip("198.51.100.77"), ip("2001:db8:77::1")) }
 
 // toNode is a router's error about what left the node, before and after translation.
@@ -112,7 +112,7 @@ func (j *journey) family() int {
 	return 6
 }
 
-// errorIn brings a router's error to the pod by way of the stack.
+// errorIn brings a router's error to the pod by the slow path.
 func (j *journey) errorIn(kind icmpKind, keep int, sent string) {
 	j.tb.Helper()
 	before, after := j.toNode(kind, keep, sent)
@@ -123,7 +123,7 @@ func (j *journey) errorIn(kind icmpKind, keep int, sent string) {
 	j.step(podIngress, j.pod.name, b, passes(b))
 }
 
-// errorInFast brings one that must leave the stack out.
+// errorInFast brings one that must take the fast path.
 func (j *journey) errorInFast(kind icmpKind, keep int, sent string) {
 	j.tb.Helper()
 	before, after := j.toNode(kind, keep, sent)
@@ -282,8 +282,8 @@ func TestPrivilegedErrorsUntouched(t *testing.T) {
 	}, masquerading(podA))
 }
 
-// What a masqueraded pod says of a connection that nobody knows does not leave: it
-// would show the pod's address, and nobody could tell what it means.
+// What a masqueraded pod says of an unknown connection does not leave: it
+// would show the pod's address, and no host could tell what it means.
 func TestPrivilegedErrorsOrphan(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, orphan, masquerading(podA))

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// journey is a connection between a pod and somebody behind an uplink, from both
+// journey is a connection between a pod and a host behind an uplink, from both
 // sides of the translation. Without one, outside is inside.
 type journey struct {
 	*walk
@@ -35,7 +35,7 @@ func (j *journey) dress(f frame) frame {
 	return f
 }
 
-// out sends a packet of the pod by way of the stack.
+// out sends a packet of the pod by the slow path.
 func (j *journey) out(kind string) {
 	j.tb.Helper()
 	sent := j.dress(j.inside.tx(kind))
@@ -53,27 +53,27 @@ func (j *journey) leave(kind string, b []byte, sent frame) {
 	j.step(uplEgress, j.up.name, b, passes(j.left(kind, sent).bytes(j.tb)))
 }
 
-// left is what the router gets of a packet by way of the stack.
+// left is what the router gets of a packet by the slow path.
 func (j *journey) left(kind string, sent frame) frame {
 	f := j.dress(j.outside.tx(kind))
 	f.ttl = sent.ttl
 	return f.routed(j.up.mac, j.up.router)
 }
 
-// outFast sends a packet of the pod that must leave the stack out.
+// outFast sends a packet of the pod that must take the fast path.
 func (j *journey) outFast(kind string) {
 	j.tb.Helper()
 	sent := j.dress(j.inside.tx(kind))
 	sent.srcMAC, sent.dstMAC = j.pod.mac, j.pod.gwMAC
 	b := sent.bytes(j.tb)
-	w := j.shortcut(kind, len(b)-ethLen)
+	w := j.byFastPath(kind, len(b)-ethLen)
 	w.mark = j.mark
 	j.step(podEgress, j.pod.name, b, w)
 }
 
-// shortcut is how a packet of the pod leaves by the shortcut: while the flow's last way holds for IP packets of that length by a plain
+// byFastPath is how a packet of the pod leaves by the fast path: while the flow's last way holds for IP packets of that length by a plain
 // redirect, else by way of the neighbour, which writes the MACs later.
-func (j *journey) shortcut(kind string, length int) want {
+func (j *journey) byFastPath(kind string, length int) want {
 	j.tb.Helper()
 	left := j.dress(j.outside.tx(kind))
 	if f := j.record(); f.NexthopLen > 0 && j.clock < f.NexthopUntil && length <= int(f.NexthopLen) {
@@ -82,7 +82,7 @@ func (j *journey) shortcut(kind string, length int) want {
 	return toNeigh(j.up, left.routed(j.pod.mac, j.pod.gwMAC).bytes(j.tb))
 }
 
-// in brings a packet from the uplink to the pod by way of the stack.
+// in brings a packet from the uplink to the pod by the slow path.
 func (j *journey) in(kind string) {
 	j.tb.Helper()
 	arrived := j.dress(j.outside.rx(kind))
@@ -96,7 +96,7 @@ func (j *journey) in(kind string) {
 	j.step(podIngress, j.pod.name, b, passes(translated.routed(j.pod.gwMAC, j.pod.mac).bytes(j.tb)))
 }
 
-// inFast brings a packet that must leave the stack out.
+// inFast brings a packet that must take the fast path.
 func (j *journey) inFast(kind string) {
 	j.tb.Helper()
 	arrived := j.dress(j.outside.rx(kind))

@@ -21,8 +21,8 @@ func (w *walk) bareStep(h hook, in frame, want want) {
 	w.stepInput(h, upl0.name, input{data: in.bytes(w.tb)[ethLen:], badSums: true}, want) // the model reads Ethernet
 }
 
-// both sends a packet of the journey in and one out, by way of the stack; no device without a
-// header takes part in the shortcut.
+// both sends a packet of the journey in and one out, by the slow path; no device without a
+// header takes part in the fast path.
 func (j *journey) both(in, out string) {
 	j.tb.Helper()
 	j.bareIn(in)

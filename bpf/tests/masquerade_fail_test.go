@@ -140,7 +140,7 @@ func TestPrivilegedMasqueradeLostRecordKeptPort(t *testing.T) {
 	}, masquerading(podA))
 }
 
-// Both halves lost: what comes in is nobody's, what goes out is masqueraded anew.
+// Both halves lost: what comes in has no owner, what goes out is masqueraded anew.
 func TestPrivilegedMasqueradeLostWhole(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
@@ -155,7 +155,7 @@ func TestPrivilegedMasqueradeLostWhole(t *testing.T) {
 	}, masquerading(podA))
 }
 
-// The way back was given to another flow meanwhile: the first one gets a new port,
+// The way back was given to another flow: the first one gets a new port,
 // and never the other's packets.
 func TestPrivilegedMasqueradeIndexTaken(t *testing.T) {
 	fx := newFixture(t, nil)
@@ -165,7 +165,7 @@ func TestPrivilegedMasqueradeIndexTaken(t *testing.T) {
 		b := w.opens(family, proto, podB, keptPort, keptPort)
 		a.answered()
 		w.evict(a.outside)
-		b.out("S") // nobody knows that the port is taken
+		b.out("S") // no entry says that the port is taken
 		b.in("SA")
 		a.outside = a.outside.as(at(upl0.addr(family), rolled(7)))
 		a.out("PA")

@@ -205,7 +205,7 @@ func TestPrivilegedNotMasqueradedFamilies(t *testing.T) {
 	}
 }
 
-// A pod without the feature keeps its address, and is short-cut all the same.
+// A pod without the feature keeps its address, and takes the fast path.
 func TestPrivilegedPlain(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
@@ -280,7 +280,7 @@ func TestPrivilegedMasqueradeCollision(t *testing.T) {
 	}, masquerading(podA, podB))
 }
 
-// Ports that are somebody else's: published, reserved, or with a socket of the node.
+// Ports that others have: published, reserved, or with a socket of the node.
 func TestPrivilegedMasqueradeTakenPorts(t *testing.T) {
 	fx := newFixture(t, nil)
 	tests := []struct {
@@ -326,7 +326,7 @@ func TestPrivilegedMasqueradeTakenPorts(t *testing.T) {
 	}
 }
 
-// A socket of the node that is connected to somebody else does not stand in the way.
+// A socket of the node that is connected to another host does not stand in the way.
 func TestPrivilegedMasqueradeOtherSocket(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {

@@ -32,12 +32,12 @@ const (
 	whole               // the whole tuple
 )
 
-// kind is what the second parser makes of a frame that the first one leaves.
+// kind is what the slow parser makes of a frame that the first one leaves.
 type kind int
 
 const (
 	opaque  kind = iota // nothing to translate
-	tuple               // the whole tuple, be it without ports
+	tuple               // the whole tuple, also without ports
 	later               // a fragment without the L4 header
 	failure             // an ICMP error
 )
@@ -85,7 +85,7 @@ func (p *packet) readIPv4() {
 	p.classify(flags&0x1fff != 0)
 }
 
-// classify says what the second parser makes of a packet whose L4 header, if it has one, is known.
+// classify says what the slow parser makes of a packet whose L4 header, if it has one, is known.
 func (p *packet) classify(isLater bool) {
 	b := p.raw[min(p.l4, len(p.raw)):]
 	switch {

@@ -164,7 +164,7 @@ type want struct {
 
 func passes(raw []byte) want { return want{verdict: pass, out: raw} }
 
-// untouched is a packet that is nobody's: not even counted.
+// untouched is a packet without an owner: not even counted.
 func untouched(raw []byte) want { return want{verdict: pass, out: raw, uncounted: true} }
 
 // drops is a counted drop. At from_pod the packet has not been counted as sent.

@@ -200,7 +200,7 @@ func TestPrivilegedPodToPodOdd(t *testing.T) {
 	})
 }
 
-// A pod that was replaced under its address does not get the old one's traffic by the shortcut.
+// A pod that was replaced under its address does not get the old one's traffic by the fast path.
 func TestPrivilegedPodToPodNewOwner(t *testing.T) {
 	fx := newFixture(t, nil)
 	pairCases(t, fx, func(p *pair) {

@@ -19,7 +19,7 @@ import (
 
 var broadcastMAC = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// hidden are ways to keep a connection's ports from whom looks at one packet: in the second fragment, or behind more headers
+// hidden are ways to keep a connection's ports from a reader of one packet: in the second fragment, or behind more headers
 // than anybody walks.
 func hidden(family int) map[string]func([]byte) []byte {
 	tiny := func(raw []byte) []byte {
@@ -47,7 +47,7 @@ func hidden(family int) map[string]func([]byte) []byte {
 	}
 }
 
-// Nobody gets past a rule about ports by a packet that does not show them, in either direction.
+// No host gets past a rule about ports by a packet that does not show them, in either direction.
 func TestPrivilegedPolicyHiddenPorts(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, family := range families {
@@ -81,7 +81,7 @@ func TestPrivilegedPolicyFalseNeighbour(t *testing.T) {
 	}
 	refused := wantDrop(reasonEgress, podA)
 	refused.uncounted = false
-	// ICMPv6 in IPv4 is nothing, but reaches whoever opens a raw socket for it.
+	// ICMPv6 in IPv4 is nothing, but reaches a process that opens a raw socket for it.
 	fx.each(t, "ipv4", policed(func(w *walk) {
 		w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
 		w.stepInput(podEgress, podA.name, sent(w, 4, 255, func(raw []byte) []byte {

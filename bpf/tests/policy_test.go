@@ -156,7 +156,7 @@ func (w *walk) toPod(family, proto int) *journey {
 	return j
 }
 
-// What the pod may open is answered, though nobody may open anything toward it.
+// What the pod may open is answered, though no host may open anything toward it.
 func TestPrivilegedPolicyEgress(t *testing.T) {
 	fx := newFixture(t, nil)
 	eachProtocol(t, fx, policyWalk(func(w *walk, family, proto int) {
@@ -197,7 +197,7 @@ func TestPrivilegedPolicyHostPort(t *testing.T) {
 	})
 }
 
-// A flow that another policy admitted leaves the shortcut and is asked about anew, from either side.
+// A flow that another policy admitted leaves the fast path and is asked about anew, from either side.
 func TestPrivilegedPolicyChange(t *testing.T) {
 	fx := newFixture(t, nil)
 	const nothing = `{"ingressDefault":"deny","egressDefault":"deny"}`
@@ -389,7 +389,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		defer w.remove("sl_ns_devices", uint32(number+1))
 		w.put("sl_dev_policy", podns.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, policy.ModeOpen))
 		refuse(ownIngress, j.inside.rx("SA"), reasonIngress)
-		w.number = 0 // no number: nobody's
+		w.number = 0 // no number: no device
 		pass(ownIngress, w.toPod(family, proto).inside.rx("S"))
 	})
 }

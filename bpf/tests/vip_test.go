@@ -75,7 +75,7 @@ func TestPrivilegedVIPLocalBackend(t *testing.T) {
 	}, masquerading(podA), oneNetwork)
 }
 
-// Somebody else sends what comes through a hostPort on to another pod: both ways
+// A third party sends what comes through a hostPort on to another pod: both ways
 // stay slow, and the client sees the address it asked for.
 func TestPrivilegedHostPortSentOn(t *testing.T) {
 	fx := newFixture(t, nil)

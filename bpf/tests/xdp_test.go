@@ -17,7 +17,7 @@ import (
 
 const reasonDenied = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_DENIED)
 
-// xdp is the object of the deny list: its program is none of tc's, and takes no part in a walk.
+// xdp is the object of the denylist: its program is none of tc's, and takes no part in a walk.
 var xdp = part{load: objects.LoadXDPDenylist, name: "sl_xdp_denylist"}
 
 // Verdicts of XDP.

@@ -2,7 +2,7 @@
 
 // Package conntrack is the typed view of the connection tables. Programs write them, from every CPU; Go only reads, for display,
 // and forgets what the operator says. Times are CLOCK_MONOTONIC, as bpf_ktime_get_ns. Timeouts here repeat those of
-// bpf/lib/conntrack/conntrack.h in order to tell a reader what a packet would find; they decide nothing.
+// bpf/lib/conntrack/conntrack_table.h in order to tell a reader what a packet would find; they decide nothing.
 package conntrack
 
 import (
@@ -111,7 +111,7 @@ func (r *Record) Fast() bool {
 	return r.Flags&both == both
 }
 
-// Timeouts of bpf/lib/conntrack/conntrack.h.
+// Timeouts of bpf/lib/conntrack/conntrack_table.h.
 const (
 	timeoutTCPOpening    = 60 * time.Second
 	timeoutTCP           = 86400 * time.Second
