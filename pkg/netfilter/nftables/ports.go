@@ -143,8 +143,13 @@ func (r rule) isFor(m netfilter.Mapping) bool {
 	if r.Chain == chainMasquerading {
 		return number(m.PodPort)
 	}
-	return strings.Contains(e, fmt.Sprintf(`"port":%d`, m.PodPort)) && (r.Chain == chainHostPorts) == m.HostIP.IsUnspecified() &&
-		(m.HostIP.IsUnspecified() || r.mentions(m.HostIP.String()))
+	if !strings.Contains(e, fmt.Sprintf(`"port":%d`, m.PodPort)) {
+		return false
+	}
+	if m.HostIP.IsUnspecified() {
+		return r.Chain == chainHostPorts
+	}
+	return r.mentions(m.HostIP.String()) // in either chain: upstream puts it into that of all addresses
 }
 
 // DelPorts removes the attachment's rules.

@@ -38,7 +38,7 @@ var notHere = map[string]string{
 // upstream's plugins, or run firewalld.
 var NotHere = Names{
 	"Firewalld$", "CleanupOfUpstream$", "DHCPReference", "CheckOfReference$", "DelOfReference$", "HandoverToEBPF$",
-	"ReferenceDelOfOurs$", "GCOfReference$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
+	"ReferenceDelOfOurs$", "BandwidthOfUpstream$", "GCOfReference$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
 }
 
 // Names are what follows "TestPrivileged" in names of tests: all of a name where it ends in "$", else its begin.
