@@ -5,6 +5,9 @@
  * for what it gets. Writes the earliest departure time of each packet. fq honours it, so the queue
  * is fq's, and a socket of this node feels it. On clsact only: the filter's class says which limit
  * applies.
+ *
+ * Ingress of the host veth, before sl_from_pod, for a limit with SL_EDT_POLICE: drops what the pod
+ * sends past the queue on its own device.
  */
 #define SL_PROGRAM SL_PROGRAM_EDT
 #include "lib/base/compiler.h"
@@ -31,13 +34,16 @@ int sl_edt(struct __sk_buff *skb)
 	/* 1. does the limit apply? */
 	if (!e || !edt_applies(skb, e, number))
 		return SL_NEXT;
-	/* 2. when may the packet leave? */
+	/* 2. at the node's end: has the packet kept its time? */
+	if (e->flags & SL_EDT_POLICE)
+		return edt_police(skb, e) ? SL_NEXT : drop(skb, SL_DROP_RATE, SL_EDT_KEY | number);
+	/* 3. when may the packet leave? */
 	now = bpf_ktime_get_ns();
 	if (wanted < now || wanted - now > FQ_HORIZON)
 		wanted = 0;
 	if (!edt_depart(e, skb->wire_len, bpf_get_hash_recalc(skb), now, wanted, &d))
 		return drop(skb, SL_DROP_RATE, SL_EDT_KEY | number);
-	/* 3. ECN mark and departure time */
+	/* 4. ECN mark and departure time */
 	if (d.wait > e->mark)
 		bpf_skb_ecn_set_ce(skb);
 	skb->tstamp = d.at;

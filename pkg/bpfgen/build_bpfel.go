@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "f1708a28f0261744cf814cb2e95fc352debf13159e9e35c9dbc2fb77fe83340c"
+const build = "72305123c2e32b946cda9eb6a5c8c0664977ea93c0c99912ff6e6cc51d9aced0"

@@ -135,6 +135,7 @@ const (
 	TypesSlEdtFlagSL_EDT_EGRESS TypesSlEdtFlag = 1
 	TypesSlEdtFlagSL_EDT_ONLY   TypesSlEdtFlag = 2
 	TypesSlEdtFlagSL_EDT_EXCEPT TypesSlEdtFlag = 4
+	TypesSlEdtFlagSL_EDT_POLICE TypesSlEdtFlag = 8
 )
 
 type TypesSlEdtLimit struct {

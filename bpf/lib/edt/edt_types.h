@@ -11,6 +11,7 @@ enum sl_edt_flag {
 	SL_EDT_EGRESS = 1 << 0, /* what the pod sends; else what it gets */
 	SL_EDT_ONLY = 1 << 1,	/* only the networks in sl_edt_cidrs are limited */
 	SL_EDT_EXCEPT = 1 << 2, /* only those that are not there */
+	SL_EDT_POLICE = 1 << 3, /* on the host veth: drop what comes faster, without a departure time */
 };
 
 #define SL_EDT_FLOWS 128

@@ -92,12 +92,9 @@ func (f Filter) Is(h hook.Hook) bool { return f.program == h.Program }
 // yields reports whether the filter may be replaced by h's: it is ours and of the same direction. (An "ingress" qdisc has one
 // list, which it shows for both.)
 func (f Filter) yields(h hook.Hook) bool {
-	for _, o := range hook.All() {
-		if o.Program == f.program {
-			return o.Egress == h.Egress && o.Rank == h.Rank
-		}
-	}
-	return false
+	return slices.ContainsFunc(hook.All(), func(o hook.Hook) bool {
+		return o.Program == f.program && o.Egress == h.Egress && o.Rank == h.Rank
+	})
 }
 
 // FilterAt looks at our place on h; false when it is empty. The kernel filters by priority and protocol, so that no message

@@ -46,7 +46,7 @@ const (
 	FeatureAdmit      = Feature(endpoint.FlagAdmit)      // its packets carry the admit mark
 	FeaturePublish    = Feature(endpoint.FlagPublish)    // it has published ports
 	FeatureQueueRx    = Feature(endpoint.FlagQueueRx)    // a qdisc of the host end limits what it gets
-	FeatureQueueTx    = Feature(endpoint.FlagQueueTx)    // an intermediate device limits what it sends
+	FeatureQueueTx    = Feature(endpoint.FlagQueueTx)    // an intermediate device, or a policer behind tcx, limits what it sends
 )
 
 // String returns the names of the features.

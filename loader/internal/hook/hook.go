@@ -29,7 +29,7 @@ type Hook struct {
 	Name    string // in pin names
 	Program string // as loaded; at most 15 characters, so that bpftool shows all of it
 	Egress  bool   // direction as the kernel sees the device
-	Rank    uint16 // among programs of ours that share a direction of a device: the smaller runs first
+	Rank    int16  // among programs of ours that share a direction of a device: the smaller runs first
 }
 
 // FromPod is the ingress of the host veth. What the pod sends comes in there.
@@ -64,8 +64,14 @@ const edtRank = 4
 // EDT is the egress of whatever device has the fq qdisc.
 func EDT() Hook { return Hook{Name: "edt", Program: "sl_edt", Egress: true, Rank: edtRank} }
 
-// OfEDT is EDT as a list.
-func OfEDT() []Hook { return []Hook{EDT()} }
+// policeRank is before FromPod, whose redirection is the last word about a packet.
+const policeRank = -1
+
+// EDTPolice is the ingress of a host veth whose pod has a limit on what it sends. The program is EDT's: the limit says what it does.
+func EDTPolice() Hook { return Hook{Name: "edt_police", Program: EDT().Program, Rank: policeRank} }
+
+// OfEDT are the hooks of limits. Each limit has one of them.
+func OfEDT() []Hook { return []Hook{EDT(), EDTPolice()} }
 
 // OfPod are the hooks of a host veth.
 func OfPod() []Hook { return []Hook{FromPod(), ToPod()} }
@@ -98,7 +104,7 @@ func OfUplink(bare bool) []Hook {
 }
 
 // Priority is the filter's, for programs on clsact.
-func (h Hook) Priority() uint16 { return filterPriority + h.Rank }
+func (h Hook) Priority() uint16 { return uint16(filterPriority + int(h.Rank)) }
 
 // TCX is the hook for tcx links.
 func (h Hook) TCX() bpfsys.AttachType {
@@ -143,7 +149,7 @@ func Sockets() []Socket {
 const (
 	filterPriority = 0x534c
 	filterHandle   = 0x534c
-	filterRanks    = 8 // priorities from filterPriority on that are ours
+	filterRanks    = 8 // priorities from the lowest rank's on that are ours
 )
 
 // TCParent is the hook for clsact filters.
@@ -161,7 +167,7 @@ func (h Hook) Filter() rtnl.BPFFilter {
 
 // IsOurs recognises a filter by place, kind and name.
 func IsOurs(f rtnl.FilterStatus) bool {
-	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-filterPriority < filterRanks &&
+	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-(filterPriority+policeRank) < filterRanks &&
 		strings.HasPrefix(f.Program, ProgramPrefix)
 }
 

@@ -30,6 +30,9 @@ import (
 type RateLimit struct {
 	Ref    attachments.ID
 	Egress bool // what the pod sends, on its own device; else what it gets, on the host end
+	// Police makes it a limit, with Egress, on what arrives at the host veth: a second one of what the pod sends, which the pod
+	// cannot bypass. It drops what a limit of the same rate and burst on the pod's own device would not have let through.
+	Police bool
 
 	Netns   string // path of the device's namespace; empty: the calling thread's
 	Ifindex int    // in that namespace
@@ -42,6 +45,9 @@ type RateLimit struct {
 }
 
 func (s RateLimit) direction() string {
+	if s.Police {
+		return "egress (policed)"
+	}
 	if s.Egress {
 		return "egress"
 	}
@@ -56,6 +62,12 @@ const (
 	egressHorizon = time.Second
 	// fq drops what is to leave later than in 10 s, and says so to no caller of ours.
 	maxHorizon = 9 * time.Second
+	// How long a packet may be late: fq's timer, or a CPU that is busy elsewhere.
+	lateness = 100 * time.Millisecond
+	// The longest GSO packet of a device with default sizes.
+	maxGSO = 64 << 10
+	// Flows that overtake the queue have this part of the rate for themselves (SL_EDT_ALL_SPARSE_SHARE).
+	sparseShare = 4
 )
 
 // since returns how long n bytes take at the shape's rate.
@@ -63,15 +75,34 @@ func (s RateLimit) since(n uint64) time.Duration {
 	return time.Duration(float64(n) / float64(s.Rate) * float64(time.Second))
 }
 
+// slack is by how much the departures of a limit can be ahead of its rate and burst, as the policer sees them. A packet leaves whole
+// when its time begins, and others overtake it while that lasts. A queue is at most as long as the horizon and one packet: what
+// sparse flows send past a full one is paid for, but its turn has not come.
+func (s RateLimit) slack() time.Duration {
+	return lateness + s.since(maxGSO) + (s.horizon()+s.since(maxGSO))/sparseShare
+}
+
+func (s RateLimit) queue() time.Duration { return min(max(queueTime, s.since(queueBytes)), maxHorizon) }
+
+func (s RateLimit) horizon() time.Duration {
+	if !s.Egress {
+		return s.queue()
+	}
+	return min(max(egressHorizon, 2*s.queue()), maxHorizon)
+}
+
 func (s RateLimit) limit() *edt.Limit {
-	queue := min(max(queueTime, s.since(queueBytes)), maxHorizon)
 	l := &edt.Limit{
 		Owner: s.Ref.Owner(), Rate: s.Rate, Burst: uint64(s.since(uint64(s.Burst))),
-		Mark: uint64(queue / 2), Horizon: uint64(queue),
+		Mark: uint64(s.queue() / 2), Horizon: uint64(s.horizon()),
 	}
 	if s.Egress {
 		l.Flags |= edt.FlagEgress
-		l.Horizon = uint64(min(max(egressHorizon, 2*queue), maxHorizon))
+	}
+	if s.Police {
+		l.Flags |= edt.FlagPolice
+		l.Burst += uint64(s.slack())
+		l.Mark, l.Horizon = 0, 0 // nothing waits
 	}
 	switch {
 	case len(s.Shaped) > 0:
@@ -93,8 +124,22 @@ func (s RateLimit) validate() error {
 	if s.Ref.ContainerID == "" || s.Ifindex <= 0 || s.Rate == 0 {
 		return fmt.Errorf("limit of %s without container, device or rate", s.Ref)
 	}
+	if s.Police && (!s.Egress || s.Netns != "") {
+		return fmt.Errorf("limit of %s: a policer is of what the pod sends, on the node", s.Ref)
+	}
 	return nil
 }
+
+// hook is where the program of the limit goes.
+func (s RateLimit) hook() hook.Hook {
+	if s.Police {
+		return hook.EDTPolice()
+	}
+	return hook.EDT()
+}
+
+// kind is what an owner has one limit of.
+const kind = edt.FlagEgress | edt.FlagPolice
 
 // views are the views of the maps about limits.
 type views struct {
@@ -111,7 +156,7 @@ func (d Limits) views() (views, error) {
 	return views{edt.NewLimits(limits), edt.NewNets(nets)}, err
 }
 
-// SetRateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
+// SetRateLimit puts a limit on a device. One of the same owner, direction and side is replaced. On error nothing of it is left; the error
 // wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
 func (d Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err := s.validate(); err != nil {
@@ -126,7 +171,7 @@ func (d Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := d.drop(m, s.Ref.Owner(), func(l edt.Limit) bool { return l.Flags&edt.FlagEgress != 0 == s.Egress }); err != nil {
+	if err := d.drop(m, s.Ref.Owner(), func(l edt.Limit) bool { return l.Flags&kind == s.limit().Flags&kind }); err != nil {
 		return err
 	}
 	number, err := d.number(m)
@@ -179,12 +224,17 @@ func (d Limits) attach(s RateLimit, number uint32) error {
 		if err := os.Symlink(place.String(), d.Paths.EDTMark(number)); err != nil {
 			return fmt.Errorf("note limit %d: %w", number, err)
 		}
-		return a.PutPlacedFilters(conn, place.Ifindex, number, hook.OfEDT())
+		return a.PutPlacedFilters(conn, place.Ifindex, number, []hook.Hook{s.hook()})
 	})
 	if err == nil && !entered {
 		err = fmt.Errorf("%w: %s in %s", pintree.ErrNoDevice, s.IfName, s.Netns)
 	}
 	return err
+}
+
+// PodByTCX reports whether the programs of a host veth hang, or will hang, by tcx: then they run before filters.
+func (d Limits) PodByTCX(ifindex int) bool {
+	return d.Config.Attach == hook.HowTCX || pintree.Exists(d.Paths.LinkPin(ifindex, hook.FromPod()))
 }
 
 // RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
@@ -239,8 +289,10 @@ func (d Limits) detach(number uint32) error {
 	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
 	return a.In(place, func(conn *attach.Conn) error {
-		if err := conn.DeletePlacedFilter(place.Ifindex, hook.EDT(), number); err != nil {
-			return err
+		for _, h := range hook.OfEDT() { // the note does not say which, the filter's class does
+			if err := conn.DeletePlacedFilter(place.Ifindex, h, number); err != nil {
+				return err
+			}
 		}
 		if place.Made && conn.Unused(place.Ifindex) {
 			return conn.DeleteClsact(place.Ifindex)
@@ -259,10 +311,16 @@ func (d Limits) Replace(a *attach.Attacher) error {
 		place, ok, err := d.Place(n)
 		if err == nil && ok {
 			err = a.In(place, func(conn *attach.Conn) error {
-				if f, found, err := conn.FilterAt(place.Ifindex, hook.EDT()); err != nil || !found || f.Class != n {
-					return err // it went with its device
+				for _, h := range hook.OfEDT() {
+					f, found, err := conn.FilterAt(place.Ifindex, h)
+					if err == nil && found && f.Class == n { // else it went with its device, or it is the other hook's
+						err = a.PutPlacedFilters(conn, place.Ifindex, n, []hook.Hook{h})
+					}
+					if err != nil {
+						return err
+					}
 				}
-				return a.PutPlacedFilters(conn, place.Ifindex, n, hook.OfEDT())
+				return nil
 			})
 		}
 		if err != nil && !rtnl.TCGone(err) {
@@ -332,7 +390,7 @@ func (d Limits) CheckShape(_ context.Context, s RateLimit) error {
 	}
 	want := s.limit()
 	for number, l := range all {
-		if l.Owner != want.Owner || l.Flags&edt.FlagEgress != want.Flags&edt.FlagEgress {
+		if l.Owner != want.Owner || l.Flags&kind != want.Flags&kind {
 			continue
 		}
 		if l.Rate != want.Rate || l.Burst != want.Burst || l.Flags != want.Flags {
@@ -375,12 +433,12 @@ func (d Limits) checkHook(number uint32, s RateLimit) error {
 	defer a.Close()
 	found := false
 	err = a.In(place, func(conn *attach.Conn) error {
-		f, _, err := conn.FilterAt(place.Ifindex, hook.EDT())
-		found = f.Is(hook.EDT()) && f.Class == number
+		f, _, err := conn.FilterAt(place.Ifindex, s.hook())
+		found = f.Is(s.hook()) && f.Class == number
 		return err
 	})
 	if err == nil && !found {
-		err = pintree.Differs("%s is not attached to the egress of %s", hook.EDT().Program, s.IfName)
+		err = pintree.Differs("%s is not attached to the %s of %s", s.hook().Program, s.hook().Direction(), s.IfName)
 	}
 	return err
 }
@@ -389,8 +447,9 @@ func (d Limits) checkHook(number uint32, s RateLimit) error {
 type RateLimitStatus struct {
 	Owner   uint64        `json:"owner,string"`
 	Egress  bool          `json:"egress"`
-	Rate    uint64        `json:"rate"`  // bytes a second
-	Burst   uint64        `json:"burst"` // bytes
+	Police  bool          `json:"police"` // at the host veth, beside the limit on the pod's own device
+	Rate    uint64        `json:"rate"`   // bytes a second
+	Burst   uint64        `json:"burst"`  // bytes
 	Horizon time.Duration `json:"horizon"`
 
 	Bytes   uint64        `json:"bytes"` // of frames, sent or waiting
@@ -415,14 +474,14 @@ func (d Limits) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
 	out := make([]RateLimitStatus, 0, len(all))
 	for _, l := range all {
 		s := RateLimitStatus{
-			Owner: l.Owner, Egress: l.Flags&edt.FlagEgress != 0, Rate: l.Rate,
+			Owner: l.Owner, Egress: l.Flags&edt.FlagEgress != 0, Police: l.Flags&edt.FlagPolice != 0, Rate: l.Rate,
 			Burst: uint64(float64(l.Burst)*float64(l.Rate)/1e9 + 0.5), Horizon: time.Duration(l.Horizon),
 			Bytes: l.Bytes, Packets: l.Packets, Drops: l.Drops, Marks: l.Marks,
 		}
 		if l.Packets > 0 {
 			s.Wait = time.Duration(l.QueuedNs / l.Packets)
 		}
-		if l.Clock > now {
+		if l.Clock > now && !s.Police { // a policer has no queue: its clock is its debt
 			s.Backlog = time.Duration(l.Clock - now)
 		}
 		out = append(out, s)

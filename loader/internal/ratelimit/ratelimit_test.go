@@ -28,5 +28,11 @@ func TestShapeHorizon(t *testing.T) {
 		if l := s.limit(); time.Duration(l.Horizon) != tt.egress {
 			t.Errorf("%s: egress waits for %v", name, time.Duration(l.Horizon))
 		}
+		// What TestPrivilegedPolicerPassesDepartures needs, and the time that a packet may be late.
+		least := 100*time.Millisecond + s.since(64<<10) + (tt.egress+s.since(64<<10))/4
+		s.Police = true
+		if l := s.limit(); time.Duration(l.Burst) < least || time.Duration(l.Burst) > least+time.Millisecond || l.Horizon != 0 {
+			t.Errorf("%s: the policer lets %v of the rate through, want %v", name, time.Duration(l.Burst), least)
+		}
 	}
 }

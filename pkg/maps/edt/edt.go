@@ -19,6 +19,7 @@ const (
 	FlagEgress   = uint32(bpfgen.TypesSlEdtFlagSL_EDT_EGRESS)
 	FlagListed   = uint32(bpfgen.TypesSlEdtFlagSL_EDT_ONLY)
 	FlagUnlisted = uint32(bpfgen.TypesSlEdtFlagSL_EDT_EXCEPT)
+	FlagPolice   = uint32(bpfgen.TypesSlEdtFlagSL_EDT_POLICE)
 )
 
 // Limit is one direction of one attachment. Rate is in bytes a second, times are in ns.
