@@ -27,6 +27,8 @@ type limitView struct {
 	Bytes        uint64        `json:"bytes"` // of frames
 	Packets      uint64        `json:"packets"`
 	Drops        uint64        `json:"drops"`
+	Policed      bool          `json:"policed"`    // the host veth drops what bypasses the queue in the pod
+	Bypassed     uint64        `json:"bypassed"`   // packets that it dropped, beside drops
 	Backlog      time.Duration `json:"backlog_ns"` // until the queue is empty
 	Error        string        `json:"error,omitempty"`
 }
@@ -40,7 +42,8 @@ func newBandwidth(a *app) *cobra.Command {
 
 Ingress is toward the pod. A burst with a star was not configured, or was the
 largest number of its type, and has been derived from the rate. QUEUE is how
-long a packet that came now would wait.`,
+long a packet that came now would wait. DROPS has those of the pod's queue and
+those of the policer on the host veth, which drops what bypasses the queue.`,
 		Example: `  sluice bandwidth
   sluice bandwidth --container 3f1c -o json`,
 		Args: noArgs,
@@ -81,6 +84,7 @@ func newLimitView(owner ownerView, st limitStatus) limitView {
 		Owner: owner, Direction: "ingress", Backend: st.backend, Reason: st.reason,
 		RateBits: st.limit.Rate * 8, BurstBits: uint64(st.limit.Burst) * 8, BurstDerived: st.limit.Derived,
 		Device: st.device, InPod: st.inPod, Bytes: st.bytes, Packets: st.packets, Drops: st.drops, Backlog: st.backlog,
+		Policed: st.policed, Bypassed: st.bypassed,
 	}
 	if st.egress {
 		v.Direction = "egress"
@@ -112,7 +116,7 @@ func (a *app) limitTable(views []limitView, filter ownerFilter) error {
 		}
 		cells := []string{
 			v.Owner.text(a.wide), v.Direction, v.Backend, countText(v.RateBits) + "bit/s", burst, device,
-			bytesText(v.Bytes), countText(v.Drops), ageText(v.Backlog),
+			bytesText(v.Bytes), countText(v.Drops + v.Bypassed), ageText(v.Backlog),
 		}
 		if v.Error != "" {
 			cells[6], cells[7], cells[8] = "?", "?", "?"

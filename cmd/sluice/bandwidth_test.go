@@ -26,7 +26,8 @@ func TestBandwidth(t *testing.T) {
 		records: []*attachments.Record{{ID: ref, Plugins: map[string]attachments.Section{"bandwidth": {State: attachments.StateDone, Data: data}}}},
 		shapes: []loader.RateLimitStatus{
 			{Owner: ref.Owner(), Bytes: 3 << 20, Drops: 4, Backlog: 20 * time.Millisecond},
-			{Owner: ref.Owner(), Egress: true, Bytes: 5 << 10},
+			{Owner: ref.Owner(), Egress: true, Police: true, Bytes: 9 << 20, Drops: 7},
+			{Owner: ref.Owner(), Egress: true, Bytes: 5 << 10, Drops: 1},
 			{Owner: 1, Bytes: 1},
 		},
 	}
@@ -34,7 +35,7 @@ func TestBandwidth(t *testing.T) {
 	want := []string{
 		"OWNER DIRECTION BACKEND RATE BURST DEVICE BYTES DROPS QUEUE REASON",
 		"net/3f1c/eth0 ingress edt 10Mbit/s 131kbit* veth1 3.0M 4 20ms configured",
-		"net/3f1c/eth0 egress edt 1.0Mbit/s 131kbit pod:eth0 5.0K 0 0ms configured",
+		"net/3f1c/eth0 egress edt 1.0Mbit/s 131kbit pod:eth0 5.0K 8 0ms configured",
 	}
 	var got []string
 	for line := range strings.Lines(out) {
@@ -46,7 +47,8 @@ func TestBandwidth(t *testing.T) {
 
 	var views []limitView
 	out, _, _ = runTool(t, n, 0, "bandwidth", "-o", "json", "--container", "3f")
-	if err := json.Unmarshal([]byte(out), &views); err != nil || len(views) != 2 || views[1].RateBits != 1_000_000 || !views[0].BurstDerived {
+	if err := json.Unmarshal([]byte(out), &views); err != nil || len(views) != 2 || views[1].RateBits != 1_000_000 || !views[0].BurstDerived ||
+		views[0].Policed || !views[1].Policed || views[1].Bypassed != 7 || views[1].Drops != 1 {
 		t.Errorf("%v: %s", err, out)
 	}
 	wantSnakeCase(t, out)

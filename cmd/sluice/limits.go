@@ -49,6 +49,8 @@ type limitStatus struct {
 	inPod   bool
 
 	bytes, packets, drops uint64
+	policed               bool          // the host veth drops what bypasses the queue
+	bypassed              uint64        // packets that it dropped
 	backlog               time.Duration // until the queue is empty
 	err                   error         // the counters cannot be read
 }
@@ -72,7 +74,7 @@ func limitsOf(rec *attachments.Record, shapes []loader.RateLimitStatus) []limitS
 		st := limitStatus{egress: egress, backend: s.Backend, reason: s.Reason, limit: *l}
 		st.device, st.inPod = s.queueDevice(rec.ID, egress)
 		if s.Backend == limitEDT && s.inside() && !egress {
-			st.backend, st.reason = limitTBF, "the device has no host end"
+			st.backend, st.reason = limitTBF, "the device has no host veth"
 		}
 		if st.backend == limitEDT {
 			st.fromShape(rec.Owner(), shapes)
@@ -100,7 +102,11 @@ func (s *limitRecord) queueDevice(ref attachments.ID, egress bool) (name string,
 func (st *limitStatus) fromShape(owner uint64, shapes []loader.RateLimitStatus) {
 	st.err = errors.New("the datapath has no such limit")
 	for _, sh := range shapes {
-		if sh.Owner == owner && sh.Egress == st.egress {
+		switch {
+		case sh.Owner != owner || sh.Egress != st.egress:
+		case sh.Police:
+			st.policed, st.bypassed = true, sh.Drops
+		default:
 			st.bytes, st.packets, st.drops, st.backlog, st.err = sh.Bytes, sh.Packets, sh.Drops, sh.Backlog, nil
 		}
 	}

@@ -156,6 +156,8 @@ func (j *job) plan(req *request) error {
 	j.s.Ingress, j.s.Egress, j.s.Subnets = req.ingress, req.egress, req.subnets
 	if j.dev.host.Index != 0 {
 		j.s.HostIfName, j.s.HostIfindex = j.dev.host.Name, j.dev.host.Index
+		j.s.Policed = j.s.Egress != nil && j.s.Backend == BackendEDT
+		j.s.OffFastPath = j.s.Policed && j.dp.PodByTCX(j.dev.host.Index)
 	}
 	if !j.s.needsIFB() {
 		return nil
@@ -220,7 +222,10 @@ func (j *job) applyEgress(ctx context.Context) (err error) {
 	case j.s.Egress == nil:
 		return nil
 	case j.s.Backend == BackendEDT:
-		return j.putEDT(ctx, j.dev.podSide(), egressShape(j.dev, &j.s))
+		if err := j.putEDT(ctx, j.dev.podSide(), egressShape(j.dev, &j.s)); err != nil || !j.s.Policed {
+			return err
+		}
+		return j.putPolicer(ctx)
 	case j.s.inside():
 		return putTBF(j.dev.podSide(), j.s.Egress, j.s.Subnets, rtnl.Destination, &j.rb)
 	}

@@ -26,6 +26,7 @@ const (
 type Datapath interface {
 	backend.Datapath
 	HasFQ() (bool, string)
+	PodByTCX(ifindex int) bool
 	SetRateLimit(ctx context.Context, s loader.RateLimit) error
 	RemoveRateLimit(ctx context.Context, owner uint64) error
 	CheckShape(ctx context.Context, s loader.RateLimit) error
@@ -72,6 +73,10 @@ type section struct {
 	// The host veth of the pod; empty when it has none.
 	HostIfName  string `json:"hostIfName,omitempty"`
 	HostIfindex int    `json:"hostIfindex,omitempty"`
+	// Policed says that the host veth drops what bypasses the egress limit of edt. Records of builds before it do not have it.
+	Policed bool `json:"policed,omitempty"`
+	// OffFastPath says that the fast path would pass the policer by.
+	OffFastPath bool `json:"offFastPath,omitempty"`
 	// IFB is the intermediate device: of egress beside the host veth, of ingress
 	// in the pod netns where there is no host veth.
 	IFB string `json:"ifb,omitempty"`
@@ -93,7 +98,7 @@ func (s *section) features() loader.Feature {
 	if s.Ingress != nil {
 		f |= loader.FeatureQueueRx
 	}
-	if s.Egress != nil && s.Backend == BackendTBF {
+	if s.Egress != nil && s.Backend == BackendTBF || s.OffFastPath {
 		f |= loader.FeatureQueueTx
 	}
 	return f

@@ -137,7 +137,11 @@ func (c *checking) egress(ctx context.Context) error {
 	case s.Egress == nil:
 		return nil
 	case s.Backend == BackendEDT:
-		return c.checkEDT(ctx, c.dev.podSide(), egressShape(c.dev, s))
+		err := c.checkEDT(ctx, c.dev.podSide(), egressShape(c.dev, s))
+		if s.Policed {
+			err = errors.Join(err, c.checkPolicer(ctx))
+		}
+		return err
 	case s.inside():
 		return checkTBF(c.dev.podSide(), s.Egress, s.Subnets, rtnl.Destination)
 	}

@@ -20,7 +20,7 @@
 //	plan           add.go     what will be made; Begin writes it into the record
 //	enable         add.go     keep the pod's packets on the path that has a qdisc
 //	applyIngress   add.go     by edt.go or tbf.go
-//	applyEgress    add.go     by edt.go or tbf.go
+//	applyEgress    add.go     by edt.go or tbf.go, with a policer at the host veth
 //
 // DEL and GC remove what the record names (del.go), then devices by their names.
 package bandwidth

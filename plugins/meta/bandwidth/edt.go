@@ -25,6 +25,14 @@ func fqRoot() rtnl.Qdisc {
 	}
 }
 
+// putPolicer holds the pod to the egress limit where it cannot bypass it, at
+// the host veth. RemoveRateLimit of putEDT takes it back.
+func (j *job) putPolicer(ctx context.Context) error {
+	s := policerShape(j.dev, &j.s)
+	s.Ref = j.ref
+	return j.dp.SetRateLimit(ctx, s)
+}
+
 // putEDT limits what leaves at: by an fq qdisc, and the program that writes
 // departure times above it.
 func (j *job) putEDT(ctx context.Context, at side, s loader.RateLimit) error {
@@ -38,7 +46,7 @@ func (j *job) putEDT(ctx context.Context, at side, s loader.RateLimit) error {
 	return j.dp.SetRateLimit(ctx, s)
 }
 
-// ingressShape is the limit on what the host end sends into the pod.
+// ingressShape is the limit on what the host veth sends into the pod.
 func ingressShape(d *device, s *section) loader.RateLimit {
 	return loader.RateLimit{
 		Ifindex: d.host.Index, IfName: d.host.Name,
@@ -52,6 +60,13 @@ func egressShape(d *device, s *section) loader.RateLimit {
 		Egress: true, Netns: d.ns.Path(), Ifindex: d.pod.Index, IfName: d.pod.Name,
 		Rate: s.Egress.Rate, Burst: s.Egress.Burst, Shaped: s.Subnets.Shaped, Unshaped: s.Subnets.Unshaped,
 	}
+}
+
+// policerShape is the same limit at the host veth.
+func policerShape(d *device, s *section) loader.RateLimit {
+	shape := egressShape(d, s)
+	shape.Police, shape.Netns, shape.Ifindex, shape.IfName = true, "", d.host.Index, d.host.Name
+	return shape
 }
 
 // checkFQ looks for the qdisc of putEDT.
@@ -76,4 +91,19 @@ func (c *checking) checkEDT(ctx context.Context, at side, s loader.RateLimit) er
 		return errors.Join(checkFQ(at), loader.ErrNotLoaded)
 	}
 	return errors.Join(checkFQ(at), c.dp.CheckShape(ctx, s))
+}
+
+// checkPolicer compares what is there with what putPolicer makes. Programs of
+// tcx run before it, so that the pod must not take the fast path.
+func (c *checking) checkPolicer(ctx context.Context) error {
+	if c.dp == nil {
+		return loader.ErrNotLoaded
+	}
+	s := policerShape(c.dev, c.s)
+	s.Ref = c.ref
+	err := c.dp.CheckShape(ctx, s)
+	if !c.s.OffFastPath && c.dp.PodByTCX(s.Ifindex) {
+		err = errors.Join(err, fmt.Errorf("the fast path bypasses the policer on %s: programs of pods hang by tcx now", s.IfName))
+	}
+	return err
 }

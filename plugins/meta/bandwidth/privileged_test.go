@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
@@ -40,6 +41,7 @@ type world struct {
 	pods    map[string]*netlab.Pod
 	noBPF   bool // the node cannot run the datapath
 	tables  bool // the node asks for another backend, and a network may not
+	config  *nodeconf.Config
 	logged  *log.Logger
 }
 
@@ -53,7 +55,7 @@ func newWorld(t testing.TB) *world {
 			if w.noBPF || w.tables && !existing {
 				return nil, loader.ErrUnavailable
 			}
-			dp, err := f(ctx, loader.Options{Loader: ebpfload.InProcess{}})
+			dp, err := f(ctx, loader.Options{Config: w.config, Loader: ebpfload.InProcess{}})
 			if err != nil {
 				return nil, err
 			}
@@ -235,6 +237,7 @@ func TestPrivilegedEDT(t *testing.T) {
 	require.Qdisc(t, "fq")
 	for _, tt := range []struct{ name, keys string }{
 		{"auto", limits},
+		{"egress only", `"egressRate":2000000,"egressBurst":1000000,`},
 		{"shaped subnets", `"backend":"edt","shapedSubnets":["0.0.0.0/0","::/0"],` + limits},
 		{"unshaped subnets", `"backend":"edt","unshapedSubnets":["198.18.0.0/15","2001:db8:ffff::/64"],` + limits},
 	} {
@@ -252,8 +255,13 @@ func TestPrivilegedEDT(t *testing.T) {
 			w.add("a", c) // again
 			must(t, w.check("a", c))
 			for _, v6 := range []bool{false, true} {
-				w.wantRate("a", false, v6, ingressMbit)
+				if strings.Contains(tt.keys, "ingressRate") {
+					w.wantRate("a", false, v6, ingressMbit)
+				}
 				w.wantRate("a", true, v6, egressMbit)
+			}
+			if n := w.policed(); n != 0 {
+				t.Errorf("the policer dropped %d packets of an honest pod", n)
 			}
 			w.del("a")
 			w.del("a")

@@ -47,6 +47,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 			"tc -n a qdisc del dev eth0 root",
 			"tc qdisc replace dev v2 root tbf rate 1mbit burst 32k latency 25ms",
 			"tc filter del dev v2 egress prio 21328",
+			"tc filter del dev v2 ingress prio 21323",
 			"tc -n a filter del dev eth0 egress prio 21328",
 			"tc -n a qdisc del dev eth0 clsact",
 		},
