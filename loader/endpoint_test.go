@@ -359,6 +359,7 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 		}},
 		{"all programs", func(d *Datapath) string { return d.tree.Paths.Progs() }},
 		{"one map", func(d *Datapath) string { return d.tree.Paths.MapPin(pintree.MapEndpoints) }},
+		{"the map of devices", func(d *Datapath) string { return d.tree.Paths.MapPin(pintree.MapPodDevices) }},
 		{"everything", func(d *Datapath) string { return d.tree.Paths.Dir }},
 	}
 	if bpfsys.KernelAtLeast(6, 6) {

@@ -47,7 +47,7 @@ func TestPrivilegedMapMemory(t *testing.T) {
 }
 
 // fullSize is what a map with all its entries takes without per-CPU values, whose number is the machine's (htab_map_alloc,
-// trie_alloc, array_map_alloc of Linux 5.10).
+// trie_alloc, array_map_alloc, dev_map_alloc of Linux 5.10).
 func fullSize(m *ebpf.Map) uint64 {
 	round := func(n uint32) uint64 { return (uint64(n) + 7) &^ 7 }
 	n := uint64(m.MaxEntries())
@@ -59,14 +59,21 @@ func fullSize(m *ebpf.Map) uint64 {
 		return 0
 	case ebpf.Array:
 		return n * value
+	case ebpf.DevMapHash: // dev_map_init_map, struct bpf_dtab_netdev
+		return 8*roundUpPow2(n) + n*96
 	case ebpf.LPMTrie:
 		return n * (40 + round(m.KeySize()-4+m.ValueSize()))
 	}
-	buckets := uint64(1)
-	for buckets < n {
-		buckets *= 2
+	return 16*roundUpPow2(n) + n*(48+round(m.KeySize())+value)
+}
+
+// roundUpPow2 returns the lowest power of two that is at least n.
+func roundUpPow2(n uint64) uint64 {
+	p := uint64(1)
+	for p < n {
+		p *= 2
 	}
-	return 16*buckets + n*(48+round(m.KeySize())+value)
+	return p
 }
 
 // charged is the memory the kernel accounts for a map (bpf_map_show_fdinfo).

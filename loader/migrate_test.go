@@ -67,6 +67,7 @@ func (e *env) toVersion1(d *Datapath, pods []int) (old string) {
 			e.ok(prog.Close())
 		}
 	}
+	e.dropTracking(d)
 	old = d.tree.Paths.OldDir()
 	same := func(name string) string { return name }
 	e.moveAll(d.tree.Paths.Maps(), filepath.Join(old, "maps"), func(name string) string { return nameBefore(programs.OldMaps, name) })

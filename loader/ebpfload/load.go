@@ -213,7 +213,11 @@ func openOrMake(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 // compatible compares what decides about memory: a program that sees another layout than its writer would read garbage. Sizes
 // may differ: the pinned map keeps its own until the next boot.
 func compatible(m *ebpf.Map, spec *ebpf.MapSpec) error {
-	if m.Type() == spec.Type && m.KeySize() == spec.KeySize && m.ValueSize() == spec.ValueSize && m.Flags() == spec.Flags {
+	flags := m.Flags()
+	if m.Type() == ebpf.DevMapHash {
+		flags &^= unix.BPF_F_RDONLY_PROG // the kernel adds it, and refuses it from a process (dev_map_init_map)
+	}
+	if m.Type() == spec.Type && m.KeySize() == spec.KeySize && m.ValueSize() == spec.ValueSize && flags == spec.Flags {
 		return nil
 	}
 	return fmt.Errorf("%w: map %s is %s with keys of %d and values of %d bytes, flags %#x; this build needs %s with %d and %d, flags %#x: remove it with \"sluice unload\" or by a reboot",

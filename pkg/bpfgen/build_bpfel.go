@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "72305123c2e32b946cda9eb6a5c8c0664977ea93c0c99912ff6e6cc51d9aced0"
+const build = "c389fb8c7279e2a72d8723598cb742eebed05ca5dd609c535e121e5182480ba9"

@@ -176,7 +176,7 @@ type TypesSlEndpoint struct {
 	GatewayMac   [6]uint8
 	Gateway      [16]uint8
 	PrefixLen    uint8
-	Pad          uint8
+	Tracked      uint8
 	Policy       uint16
 }
 

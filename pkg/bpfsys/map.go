@@ -27,6 +27,7 @@ const (
 	LRUCPUHash  MapType = unix.BPF_MAP_TYPE_LRU_PERCPU_HASH
 	LPMTrie     MapType = unix.BPF_MAP_TYPE_LPM_TRIE
 	RingBuf     MapType = unix.BPF_MAP_TYPE_RINGBUF
+	DevMapHash  MapType = unix.BPF_MAP_TYPE_DEVMAP_HASH
 )
 
 // String returns the name that bpftool uses too, in Go's spelling.
@@ -48,6 +49,8 @@ func (t MapType) String() string {
 		return "LPMTrie"
 	case RingBuf:
 		return "RingBuf"
+	case DevMapHash:
+		return "DevMapHash"
 	}
 	return "MapType(" + strconv.Itoa(int(t)) + ")"
 }

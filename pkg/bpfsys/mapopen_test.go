@@ -31,6 +31,7 @@ func TestPrivilegedMapInfo(t *testing.T) {
 		bpfsys.LRUHash:     {Type: ebpf.LRUHash, KeySize: 4, ValueSize: 8, MaxEntries: 1024},
 		bpfsys.LRUCPUHash:  {Type: ebpf.LRUCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 2048},
 		bpfsys.LPMTrie:     {Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 7, Flags: unix.BPF_F_NO_PREALLOC},
+		bpfsys.DevMapHash:  {Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: 8},
 		bpfsys.RingBuf:     {Type: ebpf.RingBuf, MaxEntries: 4 * page},
 	} {
 		m := newMap(t, want)

@@ -2,6 +2,7 @@
 #pragma once
 #include <linux/in.h>
 #include "../endpoint/endpoint.h"
+#include "../endpoint/endpoint_device.h"
 #include "../hostport/hostport.h"
 #include "socklb_types.h"
 
@@ -140,7 +141,7 @@ static __always_inline bool socklb_lookup(struct sl_sock_dst *dst, __u8 proto, s
 	if (!hp)
 		return false;
 	ep = endpoint_lookup(hp->ip);
-	if (!ep || ep->owner != hp->owner)
+	if (!ep || ep->owner != hp->owner || endpoint_device_gone(ep))
 		return false;
 	addr_copy(entry->frontend, dst->ip);
 	addr_copy(entry->pod, hp->ip);

@@ -66,6 +66,14 @@ func checkAddr(eps pintree.EndpointMaps, ep Endpoint, p netip.Prefix, f Feature,
 	case got.Flags&uint32(f) != uint32(f):
 		return pintree.Differs("endpoint %s has %v, want %v", addr, endpoint.FlagNames(got.Flags), f)
 	}
+	if got.Tracked != 0 {
+		if has, err := eps.Devices.Has(got.Ifindex); err != nil {
+			return fmt.Errorf("endpoint %s: device %d: %w", addr, got.Ifindex, err)
+		} else if !has {
+			return pintree.Differs("endpoint %s: sl_pod_devices lacks device %d", addr, got.Ifindex)
+		}
+	}
+	want.Tracked = got.Tracked // not by an earlier build, nor where the map is full
 	want.Flags = got.Flags
 	want.Mtu = got.Mtu // a later plugin of the chain may have tuned the device's
 	if f&FeatureAdmit == 0 {

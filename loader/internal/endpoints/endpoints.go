@@ -266,6 +266,10 @@ func count(eps pintree.EndpointMaps, ep Endpoint, back *rollback.Stack) error {
 func (d Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
+	tracked, err := track(eps, uint32(ep.HostIfindex), back)
+	if err != nil {
+		return false, err
+	}
 	for _, p := range ep.Addrs {
 		addr := p.Addr().Unmap()
 		old, had, err := eps.Addrs.Get(addr)
@@ -279,6 +283,7 @@ func (d Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw
 			fresh = fresh && old.Ifindex != uint32(ep.HostIfindex)
 		}
 		v := ep.value(netip.PrefixFrom(addr, p.Bits()), flags, gw)
+		v.Tracked = tracked
 		if v.Policy = policy; f&FeatureAdmit == 0 && mine {
 			v.Policy = old.Policy
 		}
@@ -341,7 +346,7 @@ func (d Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries [
 			continue
 		}
 		if shared[v.Ifindex]--; shared[v.Ifindex] == 0 {
-			errs = append(errs, a.Detach(int(v.Ifindex), hook.OfPod()), eps.Stats.Delete(v.Ifindex))
+			errs = append(errs, a.Detach(int(v.Ifindex), hook.OfPod()), eps.Stats.Delete(v.Ifindex), eps.Devices.Delete(v.Ifindex))
 		}
 	}
 	return errors.Join(errs...)

@@ -39,7 +39,7 @@ func (d Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
 	return d.clear(a, eps, stale, ^Feature(0), shared)
 }
 
-// CollectDevices removes counters without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
+// CollectDevices removes counters and tracked devices without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
 func (d Endpoints) CollectDevices(a *attach.Attacher) error {
 	eps, err := d.EndpointMaps()
 	if err != nil {
@@ -58,6 +58,13 @@ func (d Endpoints) CollectDevices(a *attach.Attacher) error {
 	for _, index := range counted {
 		if !used[index] && !podnsmap.IsKey(index) {
 			errs = append(errs, a.Detach(int(index), hook.OfPod()), eps.Stats.Delete(index))
+		}
+	}
+	tracked, err := eps.Devices.Keys()
+	errs = append(errs, err)
+	for _, index := range tracked {
+		if !used[index] {
+			errs = append(errs, eps.Devices.Delete(index))
 		}
 	}
 	pins, err := pintree.Names(d.Paths.Links())

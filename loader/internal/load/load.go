@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/gc"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -34,6 +35,10 @@ func (d Load) Run(ctx context.Context, k programs.Constants) error {
 		return err
 	}
 	if err := d.fillAtLoad(k.NoMasq); err != nil {
+		return err
+	}
+	// Before the programs: they take a pod whose device is not tracked for one that is gone.
+	if err := endpoints.New(d.Tree).TrackDevices(); err != nil {
 		return err
 	}
 	if err := d.ReplaceAttached(ctx, fresh); err != nil {

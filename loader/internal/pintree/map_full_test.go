@@ -15,7 +15,7 @@ func TestFullSaysWhatHelps(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		MapEndpoints: `raise "endpoints"`, MapPodnsDevices: `raise "endpoints"`, MapHostPorts: `raise "hostPorts"`,
-		MapUplinks: `"uplinks"`, MapNodeAddrs: "fixed", MapEpStats: `raise "endpoints"`, MapPolicies: `raise "endpoints"`,
+		MapUplinks: `"uplinks"`, MapNodeAddrs: "fixed", MapEpStats: `raise "endpoints"`, MapPodDevices: `raise "endpoints"`, MapPolicies: `raise "endpoints"`,
 		MapEDTLimits: `raise "endpoints"`, MapConntrackPlaces: `raise "conntrack"`,
 	} {
 		err := WrapFull(name, unix.E2BIG)

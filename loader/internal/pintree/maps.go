@@ -7,6 +7,7 @@ package pintree
 const (
 	MapEndpoints          = "sl_endpoints"
 	MapEpStats            = "sl_ep_stats"
+	MapPodDevices         = "sl_pod_devices"
 	MapNodeAddrs          = "sl_node_addrs"
 	MapUplinks            = "sl_uplinks"
 	MapNoMasqCIDRs        = "sl_nomasq_cidrs"
@@ -43,7 +44,7 @@ const (
 // SharedMaps are the names of all maps that are pinned.
 func SharedMaps() []string {
 	return []string{
-		MapEndpoints, MapEpStats, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
+		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
 		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
 		MapPodnsDevices, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,

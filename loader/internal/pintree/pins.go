@@ -143,7 +143,10 @@ func (p Paths) Committed() (string, bool) {
 // loads again. So it does where there is another set, or the beginning of one: the process that was to load or to remove it was killed
 // or has failed, and some devices may have its programs. Every ADD asks, so it reads three directories instead of looking for
 // each pin by its path.
-func (p Paths) Loaded(id string) bool {
+func (p Paths) Loaded(id string) bool { return p.loaded(id, SharedMaps()) }
+
+// loaded is Loaded where only some maps are asked for.
+func (p Paths) loaded(id string, shared []string) bool {
 	sets, err := Names(p.Progs())
 	if err != nil || len(sets) != 1 || sets[0] != BuildPrefix+id {
 		return false
@@ -171,7 +174,7 @@ func (p Paths) Loaded(id string) bool {
 			}
 		}
 	}
-	for _, name := range SharedMaps() {
+	for _, name := range shared {
 		if !slices.Contains(maps, name) {
 			return false
 		}

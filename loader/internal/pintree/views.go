@@ -11,11 +11,12 @@ import (
 
 // EndpointMaps are the views of the maps about pods.
 type EndpointMaps struct {
-	Addrs endpoint.Map
-	Stats endpoint.Stats
+	Addrs   endpoint.Map
+	Stats   endpoint.Stats
+	Devices endpoint.Devices
 }
 
-// EndpointMaps returns the views.
+// EndpointMaps returns the views. A tree of an earlier build has no map of devices: that view is empty and takes nothing.
 func (t *Tree) EndpointMaps() (EndpointMaps, error) {
 	am, err := t.Pinned(MapEndpoints)
 	if err != nil {
@@ -29,7 +30,11 @@ func (t *Tree) EndpointMaps() (EndpointMaps, error) {
 	if err != nil {
 		return EndpointMaps{}, err
 	}
-	return EndpointMaps{endpoint.New(am, cacheepoch.New(em)), endpoint.NewStats(sm)}, nil
+	dm, err := t.Pinned(MapPodDevices)
+	if IgnoreNotLoaded(err) != nil {
+		return EndpointMaps{}, err
+	}
+	return EndpointMaps{endpoint.New(am, cacheepoch.New(em)), endpoint.NewStats(sm), endpoint.NewDevices(dm)}, nil
 }
 
 // HostPortMap returns the view of the map of hostPorts.

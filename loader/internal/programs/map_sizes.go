@@ -73,13 +73,15 @@ func sizesFor(size nodeconf.MapSizes, memory uint64, cpus int) map[string]uint32
 	byMemory := defaultConntrack(memory)
 	conntrack := cmp.Or(size.Conntrack, byMemory)
 	endpoints := cmp.Or(size.Endpoints, min(max(byMemory/entriesPerAddress, minEndpoints), MaxEndpoints))
+	devices := cmp.Or(size.Endpoints, max(min(endpoints/2, uint32(countersBytes/(counterBytes*cpus))), minCounters))
 	sizes := map[string]uint32{
 		pintree.MapConntrack:          conntrack,
 		pintree.MapConntrackPlaces:    loadapi.ConntrackPlaces(conntrack, cpus),
 		pintree.MapConntrackUnassured: cmp.Or(size.ConntrackUnassured, byMemory/AssuredPerNew),
 		pintree.MapEndpoints:          endpoints,
 		pintree.MapPodnsDevices:       cmp.Or(size.Endpoints, endpoints/2),
-		pintree.MapEpStats:            cmp.Or(size.Endpoints, max(min(endpoints/2, uint32(countersBytes/(counterBytes*cpus))), minCounters)),
+		pintree.MapEpStats:            devices,
+		pintree.MapPodDevices:         devices,
 		pintree.MapEDTLimits:          max(endpoints/addressesPerLimit, 1),
 		pintree.MapEDTCIDRs:           max(endpoints/addressesPerLimit*cidrsPerLimit, cidrsPerLimit),
 		pintree.MapPolicies:           max(endpoints/addressesPerPolicy, 1),

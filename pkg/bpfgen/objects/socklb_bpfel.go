@@ -22,6 +22,7 @@ const (
 	SockLBMapSlHpAllowlist  = "sl_hp_allowlist"
 	SockLBMapSlNodeAddrs    = "sl_node_addrs"
 	SockLBMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	SockLBMapSlPodDevices   = "sl_pod_devices"
 	SockLBMapSlRsvdPorts    = "sl_rsvd_ports"
 	SockLBMapSlSocklbConn   = "sl_socklb_conn"
 	SockLBMapSlSocklbUdp    = "sl_socklb_udp"
@@ -117,6 +118,7 @@ type SockLBMapSpecs struct {
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlPodDevices  *ebpf.MapSpec `ebpf:"sl_pod_devices"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSocklbConn  *ebpf.MapSpec `ebpf:"sl_socklb_conn"`
 	SlSocklbUdp   *ebpf.MapSpec `ebpf:"sl_socklb_udp"`
@@ -172,6 +174,7 @@ type SockLBMaps struct {
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlPodDevices  *ebpf.Map `ebpf:"sl_pod_devices"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSocklbConn  *ebpf.Map `ebpf:"sl_socklb_conn"`
 	SlSocklbUdp   *ebpf.Map `ebpf:"sl_socklb_udp"`
@@ -186,6 +189,7 @@ func (m *SockLBMaps) Close() error {
 		m.SlHpAllowlist,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
+		m.SlPodDevices,
 		m.SlRsvdPorts,
 		m.SlSocklbConn,
 		m.SlSocklbUdp,

@@ -3,9 +3,12 @@
 package e2etest
 
 import (
+	"errors"
 	"net"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Ask holds a conversation of LongTalk rounds and returns what the server saw. A failure
@@ -56,6 +59,18 @@ func AssertDenied(t testing.TB, ns Place, proto, addr string) {
 	if err == nil {
 		c.Close()
 		t.Errorf("%s %s is answered", proto, addr)
+	}
+}
+
+// AssertRefused fails the test unless the host of addr itself refuses: no server answers, and nothing is sent elsewhere.
+func AssertRefused(t testing.TB, ns Place, network, addr string) {
+	t.Helper()
+	c, err := Dial(ns, network, "", addr)
+	if err == nil {
+		t.Errorf("%s %s: answered by %q, want nobody", network, addr, c.Answer.Server)
+		_ = c.Close()
+	} else if !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("%s %s: %v, want %v", network, addr, err, unix.ECONNREFUSED)
 	}
 }
 

@@ -424,7 +424,15 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 		s.answers("young00", "after DELs")
 
 		// What only we know of, upstream cannot take out. It does no harm: the datapath sees that the pod's device is
-		// gone, and iptables' chains have upstream's names. Only rules of nftables, which the conflist does not name, stay.
+		// gone, for clients and for the node's own processes, and iptables' chains have upstream's names. Only rules of nftables, which the conflist does not name, stay.
+		if s.backend == "ebpf" {
+			for _, fam := range e2etest.Families() {
+				for _, proto := range []string{"tcp", "udp"} {
+					e2etest.AssertRefused(t, s.Node, proto, e2etest.At(fam.Loopback(), s.port("old03")))
+					e2etest.AssertRefused(t, s.Node, proto, e2etest.At(fam.Node(s.Client()), s.port("old03")))
+				}
+			}
+		}
 		s.heir("again", "old03")
 		if s.backend != "nftables" {
 			s.answers("again", "before sweep, in the place of a pod of ours")
