@@ -75,34 +75,45 @@ func TestPrivilegedSwitchOneAtATime(t *testing.T) {
 	}
 }
 
-// Upstream's bandwidth needs an ingress qdisc on the host veth, where the datapath has its clsact. It limits what the pod sends behind
-// Sluice's bridge with the configurations that docs/known-gaps.md names.
+// Upstream's bandwidth queues what the pod gets at the host veth, which the fast path passes by. For what the pod sends it needs an
+// ingress qdisc there, where the datapath has its clsact. It limits both behind Sluice's bridge with the configurations that
+// docs/known-gaps.md names.
 func TestPrivilegedBandwidthOfUpstream(t *testing.T) {
 	t.Parallel()
 	reference, err := testbin.Reference(t.Context(), switched...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, conf := range []string{`{"attach":"tcx","fastPath":"off"}`, `{"backend":"nftables"}`} {
-		t.Run(conf, func(t *testing.T) {
+	for _, tt := range []struct{ direction, conf string }{
+		{"ingress", `{"fastPath":"off"}`},
+		{"ingress", `{"backend":"nftables"}`},
+		{"egress", `{"attach":"tcx","fastPath":"off"}`},
+		{"egress", `{"backend":"nftables"}`},
+	} {
+		t.Run(tt.direction+" "+tt.conf, func(t *testing.T) {
 			t.Parallel()
-			if strings.Contains(conf, "tcx") {
+			if strings.Contains(tt.conf, "tcx") {
 				require.TCX(t)
 			}
 			w := e2etest.NewWorld(t)
-			w.Configure(conf)
+			w.Configure(tt.conf)
 			n, dir := e2etest.Network{Plugins: []string{"portmap", "bandwidth"}}, t.TempDir()
 			e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" install "+dir)
 			if err := e2etest.InstallFile(filepath.Join(reference, "bandwidth"), filepath.Join(dir, "bandwidth")); err != nil {
 				t.Fatal(err)
 			}
 			const limit = 4 * e2etest.Megabit
-			p := w.NewPod(w.RuntimeFrom(n, dir), "app", e2etest.TCP(8080, 80))
-			p.Attachment.Capabilities["bandwidth"] = e2etest.BandwidthLimits("egress", limit, limit/10)
+			p := w.NewPod(w.RuntimeFrom(n, dir), "app", e2etest.TCP(8080, 90))
+			p.Attachment.Capabilities["bandwidth"] = e2etest.BandwidthLimits(tt.direction, limit, limit/10)
 			p.MustAdd()
 			e2etest.ServeSink(t, w.Client())
+			e2etest.ServeSink(t, p)
 			for _, fam := range e2etest.Families() {
-				rate, err := e2etest.MeasureRate(p, "tcp", e2etest.At(fam.Client(w.Client()), 90))
+				from, to := e2etest.Place(p), e2etest.At(fam.Client(w.Client()), 90)
+				if tt.direction == "ingress" {
+					from, to = w.Client(), e2etest.At(fam.Node(w.Client()), 8080)
+				}
+				rate, err := e2etest.MeasureRate(from, "tcp", to)
 				if err != nil || rate > 2*limit {
 					t.Errorf("%s: %.0f bits a second with a limit of %d: %v", fam.Name, rate, limit, err)
 				}
