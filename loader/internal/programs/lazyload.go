@@ -20,9 +20,11 @@ import (
 func AlwaysLoaded() []string { return append(programsOf(hook.AlwaysLoaded()), loadapi.SockLB) }
 
 func programsOf(hooks []hook.Hook) []string {
-	out := make([]string, len(hooks))
-	for i, h := range hooks {
-		out[i] = h.Program
+	var out []string
+	for _, h := range hooks {
+		if !slices.Contains(out, h.Program) { // sl_edt has two hooks
+			out = append(out, h.Program)
+		}
 	}
 	return out
 }

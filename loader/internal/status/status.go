@@ -217,7 +217,7 @@ func entries(name string, m *bpfsys.Map) (int, error) {
 // countKeys counts the entries of a map that has no view here. Arrays are always full.
 func countKeys(m *bpfsys.Map) (int, error) {
 	switch m.Type() {
-	case bpfsys.Hash, bpfsys.LRUHash, bpfsys.PerCPUHash, bpfsys.LRUCPUHash, bpfsys.LPMTrie:
+	case bpfsys.Hash, bpfsys.LRUHash, bpfsys.PerCPUHash, bpfsys.LRUCPUHash, bpfsys.LPMTrie, bpfsys.DevMapHash:
 		return bpfsys.CountKeys(m)
 	}
 	return int(m.MaxEntries()), nil
