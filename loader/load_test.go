@@ -98,7 +98,7 @@ func everyObject() map[string]readObject {
 		"sl_from_uplink": objects.LoadFromUplink, "sl_to_uplink": objects.LoadToUplink,
 		"sl_from_l3dev": objects.LoadFromUplink, "sl_to_l3dev": objects.LoadToUplink,
 		"sl_ns_egress": objects.LoadNsEgress, "sl_ns_ingress": objects.LoadNsIngress,
-		"sl_edt": objects.LoadEdt, "sl_xdp_denylist": objects.LoadXDPDenylist, loadapi.SockLB: objects.LoadSockLB,
+		"sl_edt": objects.LoadEdt, "sl_xdp_denylist": objects.LoadXDPDenylist, "sl_mac_check": objects.LoadMACCheck, loadapi.SockLB: objects.LoadSockLB,
 	}
 }
 

@@ -56,6 +56,9 @@ const (
 	FeatureQueueTx    = endpoints.FeatureQueueTx    // an intermediate device limits what it sends
 )
 
+// FeatureMACCheck drops what the device sends with another source MAC than the pod's. It is turned on by itself, and needs no address.
+const FeatureMACCheck = endpoints.FeatureMACCheck
+
 // AddrHeldError says that another attachment, whose pod lives, holds an address.
 type AddrHeldError = endpoints.AddrHeldError
 

@@ -16,13 +16,13 @@ import (
 // programSet is the programs over one set of maps, none of it pinned.
 type programSet struct {
 	podEgress, podIngress, uplinkIngress, uplinkEgress *ebpf.Program
-	ownEgress, ownIngress, edt                         *ebpf.Program
+	ownEgress, ownIngress, edt, macCheck               *ebpf.Program
 	maps                                               map[string]*ebpf.Map
 	views                                              map[string]*bpfsys.Map // the same, as pkg/maps has them
 }
 
 func (o *programSet) programs() []*ebpf.Program {
-	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress, o.ownEgress, o.ownIngress, o.edt}
+	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress, o.ownEgress, o.ownIngress, o.edt, o.macCheck}
 }
 
 // loadOptions is how objects are loaded; zero is how they are shipped.
@@ -49,6 +49,7 @@ var parts = []part{
 	{objects.LoadNsEgress, "sl_ns_egress", func(o *programSet) **ebpf.Program { return &o.ownEgress }},
 	{objects.LoadNsIngress, "sl_ns_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
 	{objects.LoadEdt, "sl_edt", func(o *programSet) **ebpf.Program { return &o.edt }},
+	{objects.LoadMACCheck, "sl_mac_check", func(o *programSet) **ebpf.Program { return &o.macCheck }},
 }
 
 // sockets is the object for socket calls, which has several programs.

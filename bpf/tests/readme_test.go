@@ -34,6 +34,7 @@ func sources() []source {
 		"sl_ns_egress":    "pod's device in its netns, tc egress",
 		"sl_ns_ingress":   "pod's device in its netns, tc ingress",
 		"sl_edt":          "device with fq, tc egress; host veth, tc ingress",
+		"sl_mac_check":    "host veth with macspoofchk, tc ingress",
 		"sl_xdp_denylist": "uplink, XDP",
 		"sl_socklb":       "root of cgroup v2, socket calls",
 	}

@@ -48,6 +48,7 @@ var read = map[string]readObject{
 	objects.NsIngressProgSlNsIngress:     objects.LoadNsIngress,
 	objects.EdtProgSlEdt:                 objects.LoadEdt,
 	objects.XDPDenylistProgSlXdpDenylist: objects.LoadXDPDenylist,
+	objects.MACCheckProgSlMacCheck:       objects.LoadMACCheck,
 	loadapi.SockLB:                       objects.LoadSockLB,
 }
 

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "c389fb8c7279e2a72d8723598cb742eebed05ca5dd609c535e121e5182480ba9"
+const build = "be17b51ac3c2dd6009613241eac57d2303edb24e8aae60055921d162d742265f"

@@ -282,6 +282,13 @@ type TypesSlHostportKey struct {
 	Pad   uint8
 }
 
+type TypesSlPodMac struct {
+	_     structs.HostLayout
+	Owner uint64
+	Mac   [6]uint8
+	Pad   [2]uint8
+}
+
 type TypesSlPodnsDevice struct {
 	_           structs.HostLayout
 	Owner       uint64
@@ -321,7 +328,8 @@ const (
 	TypesSlProgramSL_PROGRAM_NS_INGRESS   TypesSlProgram = 6
 	TypesSlProgramSL_PROGRAM_EDT          TypesSlProgram = 7
 	TypesSlProgramSL_PROGRAM_XDP_DENYLIST TypesSlProgram = 8
-	TypesSlProgramSL_PROGRAM_MAX          TypesSlProgram = 9
+	TypesSlProgramSL_PROGRAM_MAC_CHECK    TypesSlProgram = 9
+	TypesSlProgramSL_PROGRAM_MAX          TypesSlProgram = 10
 )
 
 type TypesSlRule struct {

@@ -66,7 +66,16 @@ func create(a *createAttr) (*Link, error) {
 // AttachTCX hangs p at the end of the chain of a device. ErrNotSupported: the kernel has no tcx (it came with 6.6), which it says
 // as of anything else it does not know. EEXIST: p hangs there already. ENODEV: there is no such device.
 func AttachTCX(p *Program, ifindex int, at AttachType) (*Link, error) {
-	l, err := create(&createAttr{program: uint32(p.fd), target: uint32(ifindex), attach: at})
+	return attachTCX(p, ifindex, at, 0)
+}
+
+// AttachTCXFirst is AttachTCX at the beginning of the chain.
+func AttachTCXFirst(p *Program, ifindex int, at AttachType) (*Link, error) {
+	return attachTCX(p, ifindex, at, unix.BPF_F_BEFORE)
+}
+
+func attachTCX(p *Program, ifindex int, at AttachType, flags uint32) (*Link, error) {
+	l, err := create(&createAttr{program: uint32(p.fd), target: uint32(ifindex), attach: at, flags: flags})
 	if errors.Is(err, unix.EINVAL) {
 		err = ErrNotSupported
 	}

@@ -51,6 +51,14 @@ struct sl_endpoint_stats {
 	__u64 owner;
 };
 
+/* The one source MAC that a pod with macspoofchk may use. */
+struct sl_pod_mac {
+	__u64 owner; /* as sl_endpoint.owner */
+	__u8 mac[6];
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct sl_pod_mac) == 16, "sl_pod_mac is a map value");
+
 /* A device that carries pod traffic out of the node. */
 struct sl_uplink {
 	__u8 src4[16]; /* masquerade source where the kernel lacks BPF_FIB_LOOKUP_SRC; zero = none */

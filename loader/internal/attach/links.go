@@ -57,12 +57,16 @@ func (d Links) putLink(index int, h hook.Hook, prog *bpfsys.Program) (updated bo
 	return false, nil
 }
 
-// attachLink makes a link at the end of the chain. A link whose pin was removed by hand goes in the kernel's own time, and until
+// attachLink makes a link at the end of the chain, or at its beginning for a hook that comes before the others. A link whose pin was removed by hand goes in the kernel's own time, and until
 // then the program counts as being there: that is waited for.
 func attachLink(index int, h hook.Hook, prog *bpfsys.Program) (*bpfsys.Link, error) {
+	attach := bpfsys.AttachTCX
+	if h.Rank < 0 {
+		attach = bpfsys.AttachTCXFirst
+	}
 	const patience, step = time.Second, 5 * time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(step) {
-		l, err := bpfsys.AttachTCX(prog, index, h.TCX())
+		l, err := attach(prog, index, h.TCX())
 		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
 			return l, err
 		}

@@ -20,6 +20,9 @@ import (
 // CheckEndpoint compares what Enable(ep, f) has made with what is there: the entries of ep, the programs on its device, and
 // what every endpoint needs of the node. It changes nothing. The error wraps ErrDiffers, or ErrNotLoaded where pins are gone.
 func (d Endpoints) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) error {
+	if f == FeatureMACCheck {
+		return d.checkMACCheck(ep)
+	}
 	if err := ep.validate(); err != nil {
 		return err
 	}

@@ -50,7 +50,13 @@ const (
 )
 
 // String returns the names of the features.
-func (f Feature) String() string { return fmt.Sprint(endpoint.FlagNames(uint32(f))) }
+func (f Feature) String() string {
+	names := endpoint.FlagNames(uint32(f))
+	if f&FeatureMACCheck != 0 {
+		names = append(names, "mac-check")
+	}
+	return fmt.Sprint(names)
+}
 
 func (e Endpoint) validate() error {
 	switch {
@@ -171,6 +177,9 @@ func entriesOf(eps pintree.EndpointMaps, owner uint64) ([]entry, error) {
 // after that. It also brings uplinks and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a
 // map has no room.
 func (d Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
+	if f == FeatureMACCheck {
+		return d.enableMACCheck(ctx, ep)
+	}
 	if err := errors.Join(ep.validate(), ep.has(f)); err != nil {
 		return err
 	}
@@ -305,6 +314,9 @@ func (d Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
 func (d Endpoints) Disable(ctx context.Context, owner uint64, f Feature) error {
+	if f == FeatureMACCheck {
+		return d.disableMACCheck(ctx, owner)
+	}
 	return pintree.WithMapIfLoaded(ctx, d.Tree, d.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		var mine []entry
 		shared := make(map[uint32]int) // addresses by device
@@ -357,6 +369,10 @@ func (d Endpoints) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
+	return errors.Join(d.setCheckedMAC(ctx, owner, mac), d.setEndpointMAC(ctx, owner, mac))
+}
+
+func (d Endpoints) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
 	return pintree.WithMapIfLoaded(ctx, d.Tree, d.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		entries, err := entriesOf(eps, owner)
 		if err != nil {

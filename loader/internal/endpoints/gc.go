@@ -82,7 +82,7 @@ func (d Endpoints) CollectDevices(a *attach.Attacher) error {
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, d.collectMarks())...)
+	return errors.Join(append(errs, d.collectMACChecks(a), d.collectMarks())...)
 }
 
 func isPodHook(h hook.Hook) bool { return h == hook.FromPod() || h == hook.ToPod() }

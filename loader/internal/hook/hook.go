@@ -73,6 +73,15 @@ func EDTPolice() Hook { return Hook{Name: "edt_police", Program: EDT().Program, 
 // OfEDT are the hooks of limits. Each limit has one of them.
 func OfEDT() []Hook { return []Hook{EDT(), EDTPolice()} }
 
+// macCheckRank is before all others: the fast path is checked too, and what is dropped takes up no rate.
+const macCheckRank = -2
+
+// MACCheck is the ingress of the host veth of a pod with macspoofchk.
+func MACCheck() Hook { return Hook{Name: "mac_check", Program: "sl_mac_check", Rank: macCheckRank} }
+
+// OfMACCheck is MACCheck as a list.
+func OfMACCheck() []Hook { return []Hook{MACCheck()} }
+
 // OfPod are the hooks of a host veth.
 func OfPod() []Hook { return []Hook{FromPod(), ToPod()} }
 
@@ -92,7 +101,7 @@ func All() []Hook {
 
 // AlwaysLoaded are those whose programs every load verifies. The others' wait for a device that needs them (programs.Program).
 func AlwaysLoaded() []Hook {
-	return slices.Concat(OfPod(), OfUplink(false), OfEDT(), []Hook{XDP()})
+	return slices.Concat(OfPod(), OfUplink(false), OfEDT(), OfMACCheck(), []Hook{XDP()})
 }
 
 // OfUplink are those of an uplink with or without Ethernet header (bare). They have the same places.
@@ -167,7 +176,7 @@ func (h Hook) Filter() rtnl.BPFFilter {
 
 // IsOurs recognises a filter by place, kind and name.
 func IsOurs(f rtnl.FilterStatus) bool {
-	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-(filterPriority+policeRank) < filterRanks &&
+	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-(filterPriority+macCheckRank) < filterRanks &&
 		strings.HasPrefix(f.Program, ProgramPrefix)
 }
 

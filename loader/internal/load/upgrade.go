@@ -47,6 +47,13 @@ func (d Load) ReplaceAttached(ctx context.Context, dir string) error {
 	if err := replace(pods, hook.OfPod(), true); err != nil {
 		return err
 	}
+	checked, err := d.MACCheckedDevices()
+	if err != nil {
+		return err
+	}
+	if err := replace(checked, hook.OfMACCheck(), true); err != nil {
+		return err
+	}
 	for _, bare := range []bool{false, true} {
 		if err := replace(only(uplinks, bare), hook.OfUplink(bare), false); err != nil {
 			return err

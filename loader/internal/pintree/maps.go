@@ -36,6 +36,7 @@ const (
 	MapEDTLimits         = "sl_edt_limits"
 	MapEDTCIDRs          = "sl_edt_cidrs"
 	MapDenylist          = "sl_denylist"
+	MapPodMACs           = "sl_pod_macs"
 	MapSockLBConn        = "sl_socklb_conn"
 	MapSockLBUDP         = "sl_socklb_udp"
 	MapHostPortAllowlist = "sl_hp_allowlist"
@@ -46,7 +47,7 @@ func SharedMaps() []string {
 	return []string{
 		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
 		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
-		MapPodnsDevices, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist,
+		MapPodnsDevices, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist, MapPodMACs,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,
 	}
 }

@@ -3,6 +3,8 @@
 package pintree
 
 import (
+	"fmt"
+
 	"github.com/sluice-cni/sluice/pkg/maps/cacheepoch"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -45,6 +47,29 @@ func (t *Tree) HostPortMap() (hostport.Map, error) {
 	}
 	e, err := t.Pinned(MapCacheEpoch)
 	return hostport.New(m, cacheepoch.New(e)), err
+}
+
+// PodMACs returns the view of the map of source MAC checks.
+func (t *Tree) PodMACs() (endpoint.PodMACs, error) {
+	m, err := t.Pinned(MapPodMACs)
+	return endpoint.NewPodMACs(m), err
+}
+
+// MACCheckedDevices returns the devices with a source MAC check. A set of programs of an older build has none.
+func (t *Tree) MACCheckedDevices() (map[int]bool, error) {
+	m, err := t.PodMACs()
+	if err != nil {
+		return nil, IgnoreNotLoaded(err)
+	}
+	all, err := m.All()
+	if err != nil {
+		return nil, fmt.Errorf("source MAC checks: %w", err)
+	}
+	set := make(map[int]bool, len(all))
+	for index := range all {
+		set[int(index)] = true
+	}
+	return set, nil
 }
 
 // AttachedDevices returns the devices that have, or should have, programs: by the maps and by the pins. The value of an uplink

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
@@ -126,12 +127,29 @@ func (d View) programStatus(s *Status, h *rtnl.Handle) error {
 			last.Programs = append(last.Programs, p)
 		}
 	}
-	for _, index := range sorted(pods) {
-		if err := add(index, rolePod, hook.OfPod()); err != nil {
+	hooks, err := d.podHooks(pods)
+	if err != nil {
+		return err
+	}
+	for _, index := range slices.Sorted(maps.Keys(hooks)) {
+		if err := add(index, rolePod, hooks[index]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// podHooks are the hooks of pods' devices, with those that have nothing but a source MAC check.
+func (d View) podHooks(pods map[int]bool) (map[int][]hook.Hook, error) {
+	checked, err := d.MACCheckedDevices()
+	hooks := make(map[int][]hook.Hook, len(pods))
+	for index := range checked {
+		hooks[index] = hook.OfMACCheck()
+	}
+	for index := range pods {
+		hooks[index] = append(hooks[index], hook.OfPod()...)
+	}
+	return hooks, err
 }
 
 const (

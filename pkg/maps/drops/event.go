@@ -33,6 +33,7 @@ var programs = [...]string{
 	bpfgen.TypesSlProgramSL_PROGRAM_NS_INGRESS:   "sl_ns_ingress",
 	bpfgen.TypesSlProgramSL_PROGRAM_EDT:          "sl_edt",
 	bpfgen.TypesSlProgramSL_PROGRAM_XDP_DENYLIST: "sl_xdp_denylist",
+	bpfgen.TypesSlProgramSL_PROGRAM_MAC_CHECK:    "sl_mac_check",
 }
 
 // DecodeEvent decodes a record. Its Data is a copy.

@@ -24,7 +24,7 @@ type Datapath struct {
 	OpenErr error
 	// Fail has the errors of the other methods, by the method's name.
 	Fail map[string]error
-	// Only is the one feature that Enable takes, 0 for any.
+	// Only are the features that Enable takes, 0 for any.
 	Only loader.Feature
 	// Held are the endpoints by owner.
 	Held map[uint64]*Endpoint
@@ -41,6 +41,8 @@ type Endpoint struct {
 	loader.Endpoint
 	Features loader.Feature
 	Gone     bool // its device
+	// MACCheck is what Enable got with loader.FeatureMACCheck.
+	MACCheck loader.Endpoint
 }
 
 // Openers are the two ways to open dp, as a plugin wants them. base counts the
@@ -107,7 +109,7 @@ func (d *Datapath) Enable(_ context.Context, ep loader.Endpoint, f loader.Featur
 	if err := d.Fail["Enable"]; err != nil {
 		return err
 	}
-	if d.Only != 0 && f != d.Only {
+	if d.Only != 0 && f&^d.Only != 0 {
 		return fmt.Errorf("unexpected feature %d", f)
 	}
 	if d.Held == nil {
@@ -118,7 +120,12 @@ func (d *Datapath) Enable(_ context.Context, ep loader.Endpoint, f loader.Featur
 		have = &Endpoint{}
 		d.Held[ep.Ref.Owner()] = have
 	}
-	have.Endpoint = ep
+	if f == loader.FeatureMACCheck {
+		have.MACCheck = ep
+		have.HostIfName = ep.HostIfName
+	} else {
+		have.Endpoint = ep
+	}
 	have.Features |= f
 	return nil
 }
@@ -148,7 +155,9 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep loader.Endpoint, f loader
 		return fmt.Errorf("%w: no endpoint", loader.ErrDiffers)
 	case have.Features&f == 0:
 		return fmt.Errorf("%w: features %b", loader.ErrDiffers, have.Features)
-	case !reflect.DeepEqual(have.Endpoint, ep):
+	case f == loader.FeatureMACCheck && !reflect.DeepEqual(have.MACCheck, ep):
+		return fmt.Errorf("%w: have %+v, want %+v", loader.ErrDiffers, have.MACCheck, ep)
+	case f != loader.FeatureMACCheck && !reflect.DeepEqual(have.Endpoint, ep):
 		return fmt.Errorf("%w: have %+v, want %+v", loader.ErrDiffers, have.Endpoint, ep)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
@@ -28,7 +29,8 @@ type attach struct {
 	rb rollback.Stack
 
 	*cniops.Namespaces
-	masq *masquerade.Session // nil without masquerading
+	masq  *masquerade.Session // nil without masquerading
+	spoof Datapath            // checks source MACs; nil: nftables does, or nothing
 
 	bridge  rtnl.Link
 	hostEnd rtnl.Link
@@ -81,8 +83,8 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	if t.MACSpoofChk {
-		if err := t.p.NFT.Available(); err != nil {
-			return cnierr.Wrap(cnierr.CodeNoDatapath, err, "macspoofchk needs the nft program")
+		if t.spoof, err = t.p.openSpoof(ctx, t.args); err != nil {
+			return err
 		}
 	}
 	if t.masquerade() {
@@ -95,6 +97,9 @@ func (t *attach) prepare(ctx context.Context) (err error) {
 
 func (t *attach) close() {
 	t.masq.Close()
+	if t.spoof != nil {
+		_ = t.spoof.Close()
+	}
 	t.Namespaces.Close()
 }
 
@@ -119,6 +124,9 @@ func (t *attach) begin(ctx context.Context) error {
 		Bridge:     t.Bridge,
 		Masquerade: t.masq.Backend(),
 		SpoofCheck: t.MACSpoofChk,
+	}
+	if t.spoof != nil {
+		t.rec.SpoofBackend = backend.EBPF
 	}
 	if t.ipamType != "" {
 		t.rec.IPAM = t.IPAM

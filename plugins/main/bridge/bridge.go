@@ -80,10 +80,12 @@ func New(d Deps) *cniskel.Plugin {
 //jsonobj:object
 type section struct {
 	veth.Recorded
-	Bridge     string          `json:"bridge"`
-	PodMAC     string          `json:"mac,omitempty"`
-	Addrs      []netip.Prefix  `json:"addrs,omitempty"`
-	Masquerade string          `json:"masquerade,omitempty"` // the backend that does it; empty: none
-	SpoofCheck bool            `json:"macspoofchk,omitempty"`
-	IPAM       json.RawMessage `json:"ipam,omitempty"` // the configuration's, for a DEL that comes without one
+	Bridge     string         `json:"bridge"`
+	PodMAC     string         `json:"mac,omitempty"`
+	Addrs      []netip.Prefix `json:"addrs,omitempty"`
+	Masquerade string         `json:"masquerade,omitempty"` // the backend that does it; empty: none
+	SpoofCheck bool           `json:"macspoofchk,omitempty"`
+	// SpoofBackend is empty for nftables, as in records of builds that had no other way.
+	SpoofBackend string          `json:"macspoofchkBackend,omitempty"`
+	IPAM         json.RawMessage `json:"ipam,omitempty"` // the configuration's, for a DEL that comes without one
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
@@ -133,6 +134,13 @@ func (c *inspection) checkMasqueraded(ctx context.Context) error {
 func (c *inspection) checkSpoof(ctx context.Context) error {
 	if !c.MACSpoofChk {
 		return nil
+	}
+	if old := c.p.loadSection(c.ref); old.SpoofBackend == backend.EBPF || !old.found {
+		differs := c.checkSpoofEBPF(ctx)
+		if old.found || differs == nil {
+			c.Add(differs)
+			return nil
+		}
 	}
 	n := spoofNamesOf(c.ref)
 	s, err := c.p.listSpoof(ctx, n)

@@ -19,7 +19,7 @@ import (
 
 // TestPrivilegedCheckSees breaks one thing at a time.
 func TestPrivilegedCheckSees(t *testing.T) {
-	const conf = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"mtu":1400,"portIsolation":true,"ipam":{"type":"fake"}`
+	const conf = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"ipMasqBackend":"ebpf","macspoofchk":true,"mtu":1400,"portIsolation":true,"ipam":{"type":"fake"}`
 	link := func(r *rig, ns *netlab.NS, name string, f func(h *rtnl.Handle, l rtnl.Link) error) {
 		r.within(ns, func(h *rtnl.Handle) error {
 			l, err := h.LinkByName(name)
@@ -122,7 +122,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t)
+			r := newNFTablesRig(t)
 			pod := r.node.PodT(t, "p1")
 			a := call("1.0.0", "c1", "eth0", pod.Path, conf)
 			res := r.mustAdd(a)

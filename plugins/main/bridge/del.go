@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
+	"github.com/sluice-cni/sluice/plugins/internal/backend"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 )
 
@@ -87,8 +88,11 @@ func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniske
 	if !old.found || old.Masquerade != "" {
 		errs = append(errs, p.masq().Stop(ctx, a, ref, old.Masquerade, old.Addrs))
 	}
-	if old.SpoofCheck {
+	if old.SpoofCheck && old.SpoofBackend != backend.EBPF { // also of a build that had no other way
 		errs = append(errs, p.removeSpoofCheck(ctx, a, ref))
+	}
+	if !old.found || old.SpoofBackend == backend.EBPF {
+		errs = append(errs, p.removeSpoofEBPF(ctx, a, ref))
 	}
 	return errors.Join(errs...)
 }

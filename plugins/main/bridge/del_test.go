@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
-const full = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"ipam":{"type":"fake","x":1}`
+const full = `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"ipMasqBackend":"ebpf","macspoofchk":true,"ipam":{"type":"fake","x":1}`
 
 var ref1 = attachments.ID{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 
@@ -68,9 +68,13 @@ func TestPrivilegedDel(t *testing.T) {
 		}},
 		{"host end renamed", func(*netlab.Pod) string { return "" }, "", func(r *rig) { r.rename("odd0") }},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t)
+	for i := range 2 * len(tests) {
+		tt, on, by := tests[i/2], newRig, "eBPF"
+		if i%2 == 1 {
+			on, by = newNFTablesRig, "nftables"
+		}
+		t.Run(tt.name+", "+by, func(t *testing.T) {
+			r := on(t)
 			pod := r.node.PodT(t, "p1")
 			r.mustAdd(call("1.1.0", "c1", "eth0", pod.Path, full))
 			if tt.prep != nil {
@@ -123,7 +127,7 @@ func TestPrivilegedDelGivesIPAMItsSection(t *testing.T) {
 // TestPrivilegedDelGoesOn makes one part fail: the others are done, the record
 // stays, and a repetition finishes.
 func TestPrivilegedDelGoesOn(t *testing.T) {
-	r := newRig(t)
+	r := newNFTablesRig(t)
 	pod := r.node.PodT(t, "p1")
 	a := call("1.1.0", "c1", "eth0", pod.Path, full)
 	r.mustAdd(a)
@@ -289,7 +293,7 @@ func TestPrivilegedNameCollision(t *testing.T) {
 }
 
 func TestPrivilegedGC(t *testing.T) {
-	r := newRig(t)
+	r := newNFTablesRig(t)
 	var pods []*netlab.Pod
 	for i := range 4 {
 		pods = append(pods, r.node.PodT(t, fmt.Sprintf("p%d", i)))
@@ -351,7 +355,10 @@ func TestPrivilegedStatus(t *testing.T) {
 	}
 	fake.WantCode(t, status(full, func(r *rig) { r.dp.OpenErr = fmt.Errorf("old: %w", loader.ErrUnavailable) }), cnierr.CodeUnavailable, "old")
 	fake.WantCode(t, status(full, func(r *rig) { r.dp.OpenErr = cnierr.New(cnierr.CodeConfig, "invalid backend", "") }), cnierr.CodeConfig, "invalid backend")
-	fake.WantCode(t, status(full, func(r *rig) { r.nft.missing = true }), cnierr.CodeUnavailable, "nft")
+	fake.WantCode(t, status(full, func(r *rig) {
+		r.nft.missing, r.tables = true, true
+		r.plug = New(r.deps())
+	}), cnierr.CodeUnavailable, "nft")
 	fake.WantCode(t, status(full, func(r *rig) { r.ipam.VerbErr = cnierr.New(cnierr.CodeUnavailable, "pool is empty", "") }), cnierr.CodeUnavailable, "pool is empty")
 	fake.WantCode(t, status(`"vlan":5000`, nil), cnierr.CodeConfig, "vlan")
 }

@@ -4,7 +4,7 @@
 // veth pair: addresses from an IPAM plugin, and optionally the bridge as gateway,
 // VLANs, a source MAC check and masquerading. It owns the bridge that it makes,
 // the veth pair, the gateway addresses and the record's section "bridge", by
-// which DEL and GC work alone. It must not open the datapath without ipMasq.
+// which DEL and GC work alone. It must not open the datapath without ipMasq or macspoofchk.
 //
 // How an ADD runs (add.go, one step a line; a failed step rolls back all steps
 // before it):
@@ -15,7 +15,7 @@
 //	makeBridge    device.go      make the bridge, or check the one that exists
 //	makeVeth      device.go      make the pair, host veth on the bridge
 //	setPort       device.go      hairpin mode, isolation, VLANs of the port
-//	spoofCheck    spoof.go       nftables rules against foreign source MACs
+//	spoofCheck    spoof*.go      eBPF or nftables against foreign source MACs
 //	allocate      ipam.go        ask the IPAM plugin for addresses
 //	configurePod  pod.go         addresses and routes of the pod
 //	gateways      gateway.go     the bridge's own addresses, forwarding

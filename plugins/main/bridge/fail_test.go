@@ -24,7 +24,7 @@ import (
 // TestPrivilegedNothingLeft fails ADD at every step and looks for leftovers.
 func TestPrivilegedNothingLeft(t *testing.T) {
 	boom := errors.New("boom")
-	const spoof = `"bridge":"br0","isGateway":true,"ipMasq":true,"macspoofchk":true,"promiscMode":true,"ipam":{"type":"fake"}`
+	const spoof = `"bridge":"br0","isGateway":true,"ipMasq":true,"ipMasqBackend":"ebpf","macspoofchk":true,"promiscMode":true,"ipam":{"type":"fake"}`
 	tests := []struct {
 		name string
 		conf string
@@ -50,8 +50,15 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 		}, cnierr.CodeKernel, "routes"},
 		{"datapath refuses", spoof, func(r *rig, _ *netlab.Pod) { r.dp.Fail = map[string]error{"Enable": boom} }, cnierr.CodeKernel, "boom"},
 		{"no datapath", spoof, func(r *rig, _ *netlab.Pod) { r.dp.OpenErr = fmt.Errorf("old kernel: %w", loader.ErrUnavailable) }, cnierr.CodeNoDatapath, "old kernel"},
-		{"no nft", spoof, func(r *rig, _ *netlab.Pod) { r.nft.missing = true }, cnierr.CodeNoDatapath, "nft"},
+		{"no nft", spoof, func(r *rig, _ *netlab.Pod) {
+			r.nft.missing, r.tables = true, true
+			r.plug = New(r.deps())
+		}, cnierr.CodeNoDatapath, "nft"},
+		{"neither eBPF nor nft", `"bridge":"br0","macspoofchk":true`, func(r *rig, _ *netlab.Pod) {
+			r.dp.OpenErr, r.nft.missing = fmt.Errorf("old kernel: %w", loader.ErrUnavailable), true
+		}, cnierr.CodeNoDatapath, "old kernel"},
 		{"nft fails", spoof, func(r *rig, _ *netlab.Pod) {
+			r.tables = true
 			r.plug = New(r.with(failingNFT{}))
 		}, cnierr.CodeKernel, "nft says no"},
 		{"records cannot be written", spoof, func(r *rig, _ *netlab.Pod) {

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
@@ -125,6 +126,27 @@ type rig struct {
 	nft  *fakeNFT
 	dir  *attachments.Dir
 	plug *cniskel.Plugin
+
+	tables bool // the node's backend is nftables
+}
+
+// nftablesNode is a node whose backend is nftables. It has no tables to masquerade by.
+type nftablesNode struct{}
+
+func (nftablesNode) Default() string { return netfilter.NameNFTables }
+
+func (nftablesNode) Select(context.Context, string) (netfilter.Tables, netfilter.Choice, error) {
+	return nil, netfilter.Choice{}, netfilter.ErrUnusable
+}
+
+func (nftablesNode) All() []netfilter.Tables { return nil }
+
+// newNFTablesRig is newRig on a node whose backend is nftables.
+func newNFTablesRig(t testing.TB) *rig {
+	r := newRig(t)
+	r.tables = true
+	r.plug = New(r.deps())
+	return r
 }
 
 func newRig(t testing.TB) *rig {
@@ -138,7 +160,7 @@ func newRig(t testing.TB) *rig {
 			t.Error(err)
 		}
 	})
-	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &fake.Datapath{Only: loader.FeatureMasquerade}, nft: &fakeNFT{}, dir: attachments.Open(filepath.Join(t.TempDir(), "records"))}
+	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &fake.Datapath{Only: loader.FeatureMasquerade | loader.FeatureMACCheck}, nft: &fakeNFT{}, dir: attachments.Open(filepath.Join(t.TempDir(), "records"))}
 	r.plug = New(r.deps())
 	return r
 }
@@ -148,10 +170,14 @@ func (r *rig) deps() Deps { return r.with(r.nft) }
 // with is deps with another nft, the real one for nil.
 func (r *rig) with(nft NFT) Deps {
 	open, existing := fake.Openers[Datapath](r.dp, r.dp)
-	return Deps{
+	d := Deps{
 		IPAM: r.ipam, Records: r.dir, NFT: nft,
 		Opener: Opener{Open: open, OpenExisting: existing},
 	}
+	if r.tables {
+		d.Netfilter = func(*cniskel.Args) (Netfilter, error) { return nftablesNode{}, nil }
+	}
+	return d
 }
 
 // call makes the arguments of a verb. conf is the configuration without

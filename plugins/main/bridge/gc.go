@@ -42,7 +42,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	}
 	errs := []error{req.bridgeStatus()}
 	if req.MACSpoofChk {
-		errs = append(errs, cnierr.Wrap(cnierr.CodeUnavailable, p.NFT.Available(), "macspoofchk needs the nft program"))
+		errs = append(errs, p.spoofStatus(ctx, a))
 	}
 	if req.masquerade() {
 		errs = append(errs, p.masq().Status(ctx, a, req.conf.Conf))

@@ -19,7 +19,7 @@ func TestSection(t *testing.T) {
 	want := section{
 		Recorded: veth.Recorded{HostIfName: "veth0", HostIndex: 7, HostMAC: "02:00:00:00:00:01"},
 		Bridge:   "cni0", PodMAC: "02:00:00:00:00:02", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/16"), netip.MustParsePrefix("fd00::2/64")},
-		Masquerade: "ebpf", SpoofCheck: true, IPAM: json.RawMessage(`{"type":"host-local"}`),
+		Masquerade: "ebpf", SpoofCheck: true, SpoofBackend: "ebpf", IPAM: json.RawMessage(`{"type":"host-local"}`),
 	}
 	raw, err := json.Marshal(want)
 	if err != nil {

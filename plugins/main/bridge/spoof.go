@@ -125,10 +125,13 @@ func (p *plugin) nftApply(ctx context.Context, commands []object) error {
 	return err
 }
 
-// spoofCheck installs the rules.
+// spoofCheck installs the check.
 func (t *attach) spoofCheck(ctx context.Context) error {
 	if !t.MACSpoofChk {
 		return nil
+	}
+	if t.spoof != nil {
+		return t.spoofCheckEBPF(ctx)
 	}
 	t.rb.Push("source MAC check", func(ctx context.Context) error { return t.p.removeSpoofCheck(ctx, t.args, t.ref) })
 	rules := spoofRules(spoofNamesOf(t.ref), t.hostEnd.Name, t.podEnd.MAC.String())

@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/filelock"
@@ -86,7 +90,7 @@ func TestSpoofRemoveKeepsOthers(t *testing.T) {
 // TestPrivilegedSpoofNFT runs the real nft. It needs CONFIG_NF_TABLES_BRIDGE;
 // where the kernel lacks the family, the refusal must say so and leave nothing.
 func TestPrivilegedSpoofNFT(t *testing.T) {
-	r := newRig(t)
+	r := newNFTablesRig(t)
 	pod := r.node.PodT(t, "p1")
 	r.plug = New(r.with(nil))
 	a := call("1.1.0", "c1", "eth0", pod.Path, `"macspoofchk":true,"isGateway":true,"ipam":{"type":"fake"}`)
@@ -139,4 +143,74 @@ func TestSpoofWaitsForItsTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = again.Close()
+}
+
+// With eBPF a pod without addresses is checked too, and nft is not needed. A pod whose rules an older build has made keeps them until DEL.
+func TestPrivilegedSpoofEBPF(t *testing.T) {
+	for _, conf := range []string{`"bridge":"br0","macspoofchk":true`, full} {
+		r := newRig(t)
+		r.nft.missing = true
+		pod := r.node.PodT(t, "p1")
+		a := call("1.1.0", "c1", "eth0", pod.Path, conf)
+		res := r.mustAdd(a)
+		held := r.dp.Held[ref1.Owner()]
+		if held == nil || held.Features&loader.FeatureMACCheck == 0 || held.MACCheck.MAC.String() != res.Interfaces[2].Mac || held.MACCheck.HostIfName != res.Interfaces[1].Name {
+			t.Fatalf("%s: the datapath has %+v", conf, held)
+		}
+		if err := r.check(a, res); err != nil {
+			t.Errorf("CHECK: %v", err)
+		}
+		held.MACCheck.MAC = net.HardwareAddr{2, 0, 0, 0, 0, 9}
+		fake.WantCode(t, r.check(a, res), cnierr.CodeCheck, "source MAC check differs")
+		r.dp.Loaded = false
+		fake.WantCode(t, r.check(a, res), cnierr.CodeCheck, "source MACs are not checked")
+		r.dp.Loaded = true
+		if err := r.del(call("1.1.0", "c1", "eth0", "", "")); err != nil {
+			t.Fatal(err)
+		}
+		r.mustBeClean(pod)
+	}
+}
+
+// The node goes from nftables to eBPF: pods keep what they have, a repeated ADD takes the other, and DEL leaves nothing of either.
+func TestPrivilegedSpoofOtherBackend(t *testing.T) {
+	r := newNFTablesRig(t)
+	pod := r.node.PodT(t, "p1")
+	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0","macspoofchk":true`)
+	res := r.mustAdd(a)
+	if len(r.nft.chains) != 3 || len(r.dp.Held) != 0 {
+		t.Fatalf("chains %v, datapath %v", r.nft.chains, r.dp.Held)
+	}
+	r.tables = false
+	r.plug = New(r.deps())
+	if err := r.check(a, res); err != nil {
+		t.Errorf("CHECK of a pod of before: %v", err)
+	}
+	if err := pod.Do(func() error { return exec.Command("ip", "link", "del", "eth0").Run() }); err != nil {
+		t.Fatal(err)
+	}
+	r.mustAdd(a)
+	if len(r.nft.chains) != 1 || len(r.dp.Held) != 1 {
+		t.Errorf("after a repeated ADD: chains %v, datapath %v", r.nft.chains, r.dp.Held)
+	}
+	if err := r.del(a); err != nil {
+		t.Fatal(err)
+	}
+	r.mustBeClean(pod)
+}
+
+// eBPF that cannot run leaves the check to nftables, unless the node asks for eBPF.
+func TestPrivilegedSpoofFallback(t *testing.T) {
+	r := newRig(t)
+	r.dp.OpenErr = fmt.Errorf("old kernel: %w", loader.ErrUnavailable)
+	pod := r.node.PodT(t, "p1")
+	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0","macspoofchk":true`)
+	res := r.mustAdd(a)
+	if len(r.nft.chains) != 3 {
+		t.Errorf("chains %v", r.nft.chains)
+	}
+	if err := errors.Join(r.check(a, res), r.del(a)); err != nil {
+		t.Error(err)
+	}
+	r.mustBeClean(pod)
 }

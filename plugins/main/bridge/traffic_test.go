@@ -94,7 +94,7 @@ func TestPrivilegedVLANTrunkTraffic(t *testing.T) {
 // macspoofchk stops a pod that takes another address, and not before.
 func TestPrivilegedSpoofTraffic(t *testing.T) {
 	require.NFTFamily(t, "bridge")
-	r := newRig(t)
+	r := newNFTablesRig(t)
 	r.plug = New(r.with(nil))
 	checked, free := r.member("a", `,"isGateway":true,"macspoofchk":true`), r.member("b", `,"isGateway":true`)
 	gateway := place{r.node.NS, "10.1.0.1"}

@@ -71,6 +71,8 @@ func (o *section) Field(name string) any {
 		return &o.Masquerade
 	case "macspoofchk":
 		return &o.SpoofCheck
+	case "macspoofchkbackend":
+		return &o.SpoofBackend
 	case "ipam":
 		return &o.IPAM
 	}

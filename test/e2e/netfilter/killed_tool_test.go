@@ -121,6 +121,7 @@ func TestPrivilegedKilledWhileAToolWaits(t *testing.T) {
 		t.Parallel()
 		require.NFTFamily(t, "bridge")
 		w := e2etest.NewWorld(t)
+		w.SetBackend(e2etest.NetfilterBackends()[0])
 		n := e2etest.Network{NoMasq: true, Plugins: []string{}, Extra: e2etest.Attributes{"macspoofchk": true}}
 		if left := killedWhileToolWaits(w, n, newSlowTool(t, "nft", "bridge")).Grep("cni-br-iface-"); len(left) > 0 {
 			t.Errorf("after DEL there is:\n%s", left)

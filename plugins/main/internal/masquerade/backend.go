@@ -51,6 +51,9 @@ func (n Node) chooser() backend.Chooser[Backend, Netfilter] {
 	}
 }
 
+// NodeBackend returns the backend that the node's configuration names, else backend.Auto. What ipMasqBackend says has no part in it.
+func (n Node) NodeBackend(a *cniskel.Args) (string, error) { return n.chooser().Wanted(a, "") }
+
 // choose returns the backend that is wanted: eBPF for auto.
 func (n Node) choose(ctx context.Context, a *cniskel.Args, conf Conf) (Backend, error) {
 	c := n.chooser()
