@@ -74,7 +74,8 @@ func (t *hairpinConn) family() int {
 	return 4
 }
 
-// hairpins are a hairpin with and without pod-side SNAT to the gateway's address, and a connection between two networks.
+// hairpins are a hairpin with and without pod-side SNAT to the gateway's address, by "snat" and by "masqAll", and a connection between
+// two networks.
 func hairpins(t *testing.T, fx *fixture, f func(x *hairpinConn)) {
 	t.Helper()
 	for _, family := range families {
@@ -95,6 +96,12 @@ func hairpins(t *testing.T, fx *fixture, f func(x *hairpinConn)) {
 			fx.each(t, fmt.Sprintf("plain/%s%d", p.name, family), func(w *walk) {
 				f(w.toNode(family, p.proto, podC, podA, upl0.addr(family)))
 			}, publishTo(family, p.proto, podA, hpSNAT))
+			fx.each(t, fmt.Sprintf("masqAll/%s%d", p.name, family), func(w *walk) {
+				f(w.toNode(family, p.proto, podC, podA, upl0.addr(family)).masked(keptPort))
+			}, publishTo(family, p.proto, podA, hpSNAT|hpMasqAll))
+			fx.each(t, fmt.Sprintf("without SNAT/%s%d", p.name, family), func(w *walk) {
+				f(w.toNode(family, p.proto, podB, podA, upl0.addr(family)))
+			}, publishTo(family, p.proto, podA, 0))
 		}
 	}
 }
@@ -154,6 +161,44 @@ func TestPrivilegedHairpinErrors(t *testing.T) {
 				x.errsNode(kind, keep, side)
 			}
 		})
+		x.asks("PA")
+		x.answers("PA")
+	})
+}
+
+// A pod without a socket for the first packet says so before any answer, and so does the node of a packet that is too big.
+func TestPrivilegedHairpinErrorsFirst(t *testing.T) {
+	fx := newFixture(t, nil)
+	hairpins(t, fx, func(x *hairpinConn) {
+		x.asks("S")
+		eachError(x.family(), func(kind icmpKind, keep int) {
+			x.errs(kind, keep, true)
+			x.errsNode(kind, keep, false)
+		})
+		x.answers("SA")
+		x.asks("PA")
+	})
+}
+
+// A later fragment that comes before the first has no note: it stays as it is, and the first makes the note for those behind it.
+func TestPrivilegedHairpinFragmentsOutOfOrder(t *testing.T) {
+	fx := newFixture(t, nil)
+	hairpins(t, fx, func(x *hairpinConn) {
+		x.asks("S")
+		x.answers("SA")
+		for _, asks := range []bool{true, false} {
+			from, c, dir := x.client, x.asked, conn.tx
+			if !asks {
+				from, c, dir = x.pod, x.seen, conn.rx
+			}
+			f := dir(c, "PA")
+			f.srcMAC, f.dstMAC = from.mac, from.gwMAC
+			f.payload = slices.Repeat([]byte("0123456789"), 20)
+			early := fragments(f.bytes(t), 4)[3]
+			x.step(podEgress, from.name, early, passes(early))
+			x.slowPath(func(raw []byte) [][]byte { return fragments(raw, 4)[:3] }, asks)
+			x.slowPath(func(raw []byte) [][]byte { return fragments(raw, 4)[:1] }, asks) // the note is the newest datagram's
+		}
 		x.asks("PA")
 		x.answers("PA")
 	})
