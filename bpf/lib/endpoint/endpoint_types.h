@@ -34,7 +34,7 @@ struct sl_endpoint {
 	__u8 gateway[16];    /* address of route_ifindex that hairpin and masqAll show to the pod; zero = none */
 	__u8 prefix_len;     /* of the pod's own subnet, 96 + n for IPv4 */
 	__u8 tracked;	     /* 1: sl_pod_devices has ifindex while the device exists */
-	__u16 policy; /* as sl_dev_policy.policy of the device; 0 = none */
+	__u16 policy;	     /* as sl_dev_policy.policy of the device; 0 = none */
 };
 _Static_assert(sizeof(struct sl_endpoint) == 64, "sl_endpoint is a map value");
 
