@@ -13,6 +13,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
@@ -69,6 +70,13 @@ func (c *containerd) settled() netlab.Snapshot {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	// The bridge has its IPv6 routes once its addresses are valid. A shorter pod would leave it without them.
+	e2etest.Eventually(c.t, 10*time.Second, func() error {
+		if out := e2etest.MustRun(c.t, c.Node, "ip -6 -o addr show tentative"); out != "" {
+			return fmt.Errorf("still tentative: %s", out)
+		}
+		return nil
+	})
 	c.mustEnd(s)
 	c.sluice("resync")
 	return c.snapshot()
