@@ -29,7 +29,7 @@ const (
 	// cidrsPerLimit is how many networks there are per limit.
 	cidrsPerLimit = 16
 	// addressesPerPolicy is how many addresses of pods there are per policy: pods with the same rules share one.
-	addressesPerPolicy = 48
+	addressesPerPolicy = 64
 	// Counters of a pod device take counterBytes on each CPU, and together no more than countersBytes.
 	counterBytes  = 72
 	countersBytes = 4 << 20
