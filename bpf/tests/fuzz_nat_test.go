@@ -31,7 +31,7 @@ func FuzzNAT(f *testing.F) {
 			return
 		}
 		w.tb = t
-		if len(seen.inside) >= 1000 { // the LRU would begin to take them, and the model knows nothing of that
+		if len(seen.inside) >= 400 { // the pod would come over its share of the table, and the model knows nothing of that
 			w.empty(proven)
 			w.empty(unproven)
 			seen = newSightings()
