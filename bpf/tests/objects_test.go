@@ -56,6 +56,8 @@ var parts = []part{
 var sockets = part{load: objects.LoadSockLB, name: "sl_socklb"}
 
 func newObjects() *programSet {
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // maps are charged to it before Linux 5.11
 	return &programSet{maps: map[string]*ebpf.Map{}, views: map[string]*bpfsys.Map{}}
 }
 
@@ -68,8 +70,6 @@ func (o *programSet) share(tb testing.TB, name string, m *ebpf.Map) {
 // mustLoad loads everything; it goes with the test.
 func mustLoad(tb testing.TB, opts loadOptions) *programSet {
 	tb.Helper()
-	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-	_ = unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unlimited, nil) // maps are charged to it before Linux 5.11
 	o := newObjects()
 	for name, m := range opts.maps {
 		o.share(tb, name, m)

@@ -52,7 +52,7 @@ func TestPrivilegedCleanupOfSluicePods(t *testing.T) {
 			}
 			entries := "net0/gone/eth0: 1 devices and 2 published ports in the maps"
 			if require.HasQdisc(t, "fq") {
-				entries = "net0/gone/eth0: 1 devices, 2 published ports and 1 limits in the maps"
+				entries = "net0/gone/eth0: 1 devices, 2 published ports and 2 limits in the maps"
 			}
 			if backend == "ebpf" && !strings.Contains(text.String(), entries) {
 				t.Errorf("the doctor does not name the entries:\n%s", text.String())
