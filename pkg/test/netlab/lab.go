@@ -142,7 +142,7 @@ func (l *Lab) Close() error {
 
 // addClient makes a client and joins it to the node by u.
 func (l *Lab) addClient(u Uplink, o Options) (_ *Client, err error) {
-	ns, err := newNetns("client-" + u.Name)
+	ns, err := NewNetns("client-" + u.Name)
 	if err != nil {
 		return nil, err
 	}

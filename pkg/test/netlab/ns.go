@@ -65,9 +65,9 @@ func (n *NS) Close() error {
 	return errors.Join(errs...)
 }
 
-// newNetns makes a network namespace in the caller's mount namespace, loopback
-// up.
-func newNetns(name string) (*NS, error) {
+// NewNetns makes a network namespace in the caller's mount namespace, loopback
+// up. The caller must Close it.
+func NewNetns(name string) (*NS, error) {
 	n := &NS{Name: name}
 	err := onFreshThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

@@ -60,7 +60,7 @@ func TestPrivilegedStartEndsWithParent(t *testing.T) {
 }
 
 func beKilled(t *testing.T) {
-	ns, err := newNetns("killed")
+	ns, err := NewNetns("killed")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func ended(t *testing.T, pidfd int, limit time.Duration) bool {
 }
 
 func TestPrivilegedStart(t *testing.T) {
-	ns, err := newNetns("start")
+	ns, err := NewNetns("start")
 	if err != nil {
 		t.Fatal(err)
 	}
