@@ -27,6 +27,10 @@ FUZZQUICK ?= 3s
 FUZZFLAGS ?=
 HOSTILEFLAGS ?=
 
+CLUSTERFLAGS ?=
+# What the nodes of a cluster run beside what is built, and what its containers have as tools.
+CLUSTER_NEEDS := $(RUN_NEEDS) containerd:containerd runc:runc nsenter:util-linux conntrack:conntrack curl:curl nc:netcat-openbsd dig:bind9-dnsutils ping:iputils-ping
+
 CLANG ?= clang-14
 export BPF2GO_CC ?= $(CLANG)
 export BPF2GO_CFLAGS ?= -O2 -g -Wall -Wextra -Wshadow -Wpadded -Werror -mcpu=v3 -idirafter /usr/include/$(shell uname -m)-linux-gnu
@@ -54,7 +58,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -164,6 +168,21 @@ kernel-matrix: ## run all privileged tests under every kernel, in QEMU, and writ
 kernel-shell: ## give a shell in one kernel (KERNEL=5.10), with the tests in it
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/vm -shell $(KERNEL)
+
+##@ A Kubernetes of three nodes in namespaces
+
+cluster: ## make a cluster and leave it running, half a minute once its programs are built (root)
+	$(need-root)
+	$(call need,$(CLUSTER_NEEDS))
+	go run ./test/cluster up $(CLUSTERFLAGS)
+
+cluster-shell: ## give a shell with kubectl in the cluster
+	$(need-root)
+	go run ./test/cluster shell $(CLUSTERFLAGS)
+
+cluster-down: ## remove the cluster, also one that was interrupted
+	$(need-root)
+	go run ./test/cluster down $(CLUSTERFLAGS)
 
 ##@ Benchmarks
 

@@ -32,7 +32,7 @@ func APIServerArgs(p *PKI, advertise netip.Addr, services []netip.Prefix) []stri
 		"--tls-cert-file", p.File("server.crt"), "--tls-private-key-file", p.File("server.key"), "--client-ca-file", p.File("ca.crt"),
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", p.File("sa.pub"),
 		"--service-account-signing-key-file", p.File("sa.key"), "--service-cluster-ip-range", strings.Join(cidrs, ","),
-		"--authorization-mode", "RBAC", "--allow-privileged=true",
+		"--authorization-mode", "Node,RBAC", "--allow-privileged=true",
 	}
 	if advertise.IsLoopback() {
 		args = append(args, "--endpoint-reconciler-type", "none")

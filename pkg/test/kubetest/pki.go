@@ -33,8 +33,8 @@ type PKI struct {
 // validity is longer than any cluster of tests lives.
 const validity = 30 * 24 * time.Hour
 
-// NewPKI fills dir: ca.crt and ca.key, server.crt and server.key for the API server at these names and addresses, front.crt and front.key
-// for what it asks of aggregated ones, sa.pub and sa.key for the tokens of service accounts.
+// NewPKI fills dir: ca.crt and ca.key, server.crt and server.key for the API server at these names and addresses, kubelet-client.crt and
+// kubelet-client.key for what it asks of kubelets, sa.pub and sa.key for the tokens of service accounts.
 func NewPKI(dir string, names []string, addrs []netip.Addr) (*PKI, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func NewPKI(dir string, names []string, addrs []netip.Addr) (*PKI, error) {
 	if err := p.issue("server", server); err != nil {
 		return nil, err
 	}
-	if err := p.client("front", "front-proxy", nil); err != nil {
+	if err := p.client("kubelet-client", "kube-apiserver-kubelet-client", []string{Masters}); err != nil {
 		return nil, err
 	}
 	tokens, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/test/kubebin"
+	"github.com/sluice-cni/sluice/pkg/test/ociimage"
+)
+
+// The images have the names that Kubernetes' own tests ask for. No registry is asked for them.
+const (
+	PauseImage   = "registry.k8s.io/pause:3.10.1"
+	AgnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.56"
+	DNSImage     = "registry.k8s.io/coredns/coredns:v1.12.4"
+)
+
+// tools are what tests run in containers beside agnhost. Those in needed must be on this machine.
+var (
+	needed = []string{"sh", "cat", "curl", "date", "echo", "grep", "hostname", "ls", "sleep", "timeout"}
+	wanted = []string{"nc", "dig", "ss", "ip", "ping"}
+)
+
+// makeImages writes the images' archives and returns their paths as nodes see them.
+func (c *Cluster) makeImages(ctx context.Context, bin string) ([]string, error) {
+	dir := filepath.Join(c.Dir, "images")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	pause := filepath.Join(dir, "pause")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", pause, "github.com/sluice-cni/sluice/test/cluster/pause")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build pause: %w: %s", err, out)
+	}
+	agnhost := map[string]string{"/agnhost": filepath.Join(bin, kubebin.Agnhost)}
+	if err := addTools(ctx, agnhost); err != nil {
+		return nil, err
+	}
+	images := []ociimage.Image{
+		{Name: PauseImage, Files: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}},
+		{
+			Name: AgnhostImage, Files: agnhost, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
+			Text: map[string]string{"/etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "/etc/nsswitch.conf": "hosts: files dns\n"},
+		},
+		{Name: DNSImage, Files: map[string]string{"/coredns": filepath.Join(bin, kubebin.CoreDNS)}, Entrypoint: []string{"/coredns"}},
+	}
+	var paths []string
+	for i, image := range images {
+		path := filepath.Join(dir, fmt.Sprintf("%d.tar", i))
+		f, err := os.Create(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(image.Write(f), f.Close()); err != nil {
+			return nil, fmt.Errorf("%s: %w", image.Name, err)
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
+// addTools adds programs of this machine with the libraries that they are linked to.
+func addTools(ctx context.Context, files map[string]string) error {
+	for _, name := range append(append([]string{}, needed...), wanted...) {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			if isNeeded(name) {
+				return fmt.Errorf("%s: %w; install it", name, err)
+			}
+			continue
+		}
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return err
+		}
+		files["/bin/"+name] = path
+		libraries, err := linkedTo(ctx, path)
+		if err != nil {
+			return err
+		}
+		for _, l := range libraries {
+			files[l] = l
+		}
+	}
+	return nil
+}
+
+func isNeeded(name string) bool {
+	for _, n := range needed {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// linkedTo lists the libraries of a program, and what loads them, where the program looks for them.
+func linkedTo(ctx context.Context, path string) ([]string, error) {
+	out, err := exec.CommandContext(ctx, "ldd", path).CombinedOutput()
+	if strings.Contains(string(out), "not a dynamic executable") {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ldd %s: %w: %s", path, err, out)
+	}
+	var found []string
+	for line := range strings.Lines(string(out)) {
+		for _, f := range strings.Fields(line) {
+			if strings.HasPrefix(f, "/") {
+				found = append(found, f)
+			}
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
+	"github.com/sluice-cni/sluice/test/cluster/machine"
+)
+
+// Plugins say whose CNI plugins a node has.
+type Plugins string
+
+// Sluice's, or upstream's.
+const (
+	Sluice    Plugins = "sluice"
+	Reference Plugins = "reference"
+)
+
+// AllPlugins are those that clusters are made with.
+var AllPlugins = []Plugins{Sluice, Reference}
+
+// chained are the plugins of the network behind the interface plugin.
+var chained = []string{"portmap", "bandwidth", "firewall"}
+
+// preparePlugins builds both kinds and gives every node a copy, so that they can be swapped.
+func (c *Cluster) preparePlugins() (err error) {
+	set, err := testbin.Build()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	names := append([]string{"bridge", "ptp", "host-local", "loopback"}, chained...)
+	reference, err := testbin.Reference(context.Background(), names...)
+	if err != nil {
+		return err
+	}
+	for _, node := range c.Node {
+		for dir, what := range map[string][]string{string(Sluice): testbin.Programs(), string(Reference): names} {
+			to := filepath.Join(node.Dir, dir)
+			if err := os.MkdirAll(to, 0o755); err != nil {
+				return err
+			}
+			from := set.Dir
+			if dir == string(Reference) {
+				from = reference
+			}
+			for _, name := range what {
+				if err := copyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// install puts the cluster's plugins and the configuration of its network onto a node. The configuration comes last: a runtime that sees
+// it calls the plugins.
+func (c *Cluster) install(ctx context.Context, i int, cidrs []string) error {
+	if err := c.Install(ctx, i, c.Plugins); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(c.network(cidrs), "", "  ")
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.writeOn(ctx, i, "/etc/sluice/config.json", nodeConfig()), c.writeOn(ctx, i, "/etc/cni/net.d/10-pods.conflist", text))
+}
+
+// Install replaces the plugins of a node. Pods go on with what they have.
+func (c *Cluster) Install(ctx context.Context, i int, p Plugins) error {
+	node := c.Node[i]
+	if p == Sluice {
+		_, err := node.Run(ctx, machine.Shared+"/sluice/sluice", "install", "/opt/cni/bin")
+		return err
+	}
+	// As a package manager does: a new file for each name, never the content of one that may be linked elsewhere.
+	_, err := node.Shell(ctx, `cd `+machine.Shared+`/reference
+for p in *; do cp "$p" "/opt/cni/bin/.$p.new"; mv "/opt/cni/bin/.$p.new" "/opt/cni/bin/$p"; done`)
+	return err
+}
+
+// writeOn writes a file of a node in one step.
+func (c *Cluster) writeOn(ctx context.Context, i int, path string, data []byte) error {
+	_, err := c.Node[i].RunWith(ctx, string(data), "sh", "-c", `cat > "$1.new" && mv "$1.new" "$1"`, "write", path)
+	return err
+}
+
+// nodeConfig has pods reach pods and Services by their own addresses, as upstream's ipMasq does not.
+func nodeConfig() []byte {
+	data, _ := json.Marshal(map[string]any{"nonMasqueradeCIDRs": strings.Split(list(Pods)+","+list(Services), ",")})
+	return data
+}
+
+// network is the configuration of the pods' network.
+func (c *Cluster) network(cidrs []string) map[string]any {
+	var ranges [][]map[string]string
+	for _, cidr := range cidrs {
+		ranges = append(ranges, []map[string]string{{"subnet": cidr}})
+	}
+	first := map[string]any{
+		"type": c.Main, "ipMasq": true,
+		"ipam": map[string]any{"type": "host-local", "ranges": ranges, "routes": []map[string]string{{"dst": "0.0.0.0/0"}, {"dst": "::/0"}}},
+	}
+	if c.Main == "bridge" {
+		first["bridge"], first["isGateway"], first["hairpinMode"] = "cni0", true, true
+	}
+	return map[string]any{"cniVersion": "1.0.0", "name": "pods", "plugins": []map[string]any{
+		first,
+		{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
+		{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}},
+		{"type": "firewall"},
+	}}
+}
+
+// Tool runs the operator's tool on a node and returns what it prints.
+func (c *Cluster) Tool(ctx context.Context, i int, args ...string) (string, error) {
+	out, err := c.Node[i].Run(ctx, append([]string{machine.Shared + "/sluice/sluice"}, args...)...)
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, out)
+	}
+	return out, err
+}
