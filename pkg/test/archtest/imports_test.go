@@ -72,6 +72,7 @@ var rooms = []room{
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfgen/objects", nil, "generated code; only its test compares with pkg/bpfgen"},
 	{"pkg/bpfgen", nil, "generated types, without a BPF library"},
+	{"pkg/agent/routes", []string{"pkg/log", "pkg/rtnl", "pkg/sysctl"}, "routes between nodes, from facts that it is given; it talks to no API server"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
 	{"pkg/cniskel", []string{"pkg/cniconf", "pkg/cnierr", "pkg/jsonobj", "pkg/log", "pkg/netns", "pkg/attachments"}, "the process contract"},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/install", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
