@@ -68,6 +68,8 @@ func (g *rig) changes() int {
 		return r.changes
 	case *hostGW:
 		return r.changes
+	case *vxlan:
+		return r.changes
 	}
 	g.t.Fatalf("%T", g.r)
 	return 0

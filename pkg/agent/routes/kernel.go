@@ -29,7 +29,7 @@ type base struct {
 	log     *log.Logger
 	h       *rtnl.Handle
 	swept   bool // devices of other modes and names have been looked for
-	dual    bool // this node has a pod CIDR of IPv6
+	onlyV4  bool // this node has no pod CIDR of IPv6
 	changes int  // what has been written to the kernel, for tests
 }
 
@@ -95,6 +95,16 @@ func (b *base) readTable() (*table, error) {
 	return t, nil
 }
 
+// leave forgets the routes of a family, so that they stay as they are: what they need could not be found out.
+func (t *table) leave(v4 bool) {
+	for k := range t.ours {
+		if k.dst.Addr().Is4() == v4 {
+			delete(t.ours, k)
+		}
+	}
+	t.extra = slices.DeleteFunc(t.extra, func(r rtnl.Route) bool { return r.Dst.Addr().Is4() == v4 })
+}
+
 // segment returns the connected route that an address is reached by without a gateway.
 func (t *table) segment(a netip.Addr) (rtnl.Route, bool) {
 	i := slices.IndexFunc(t.connected, func(r rtnl.Route) bool { return r.Dst.Contains(a) })
@@ -126,7 +136,7 @@ func (b *base) usable(t *table, n Node) (cidrs []netip.Prefix, errs []error) {
 	return cidrs, errs
 }
 
-// setRoutes makes the routes of this package what is wanted. Each is replaced in one step, so no packet meets a gap.
+// setRoutes makes the routes of this package what is wanted. Each is replaced in one step if the kernel can.
 func (b *base) setRoutes(t *table, want []wantedRoute) (errs []error) {
 	keep := make(map[routeKey]bool, len(want))
 	for _, w := range want {
@@ -145,7 +155,7 @@ func (b *base) setRoutes(t *table, want []wantedRoute) (errs []error) {
 		}
 		set := b.h.AddOnlyRoute
 		if ours {
-			set = b.h.ReplaceRoute
+			set = func(r rtnl.Route) error { return b.replace(have, r) }
 		}
 		if err := set(w.Route); err != nil {
 			errs = append(errs, &NodeError{w.node, err.Error()})
@@ -166,6 +176,22 @@ func (b *base) setRoutes(t *table, want []wantedRoute) (errs []error) {
 	return errs
 }
 
+// replace changes a route in one step. IPv6 checks the gateway of an onlink route against the very route that it would replace
+// (ip6_route_check_nh_onlink). So a change of mode to vxlan has to remove that one first.
+func (b *base) replace(have, want rtnl.Route) error {
+	err := b.h.ReplaceRoute(want)
+	if !errors.Is(err, unix.EINVAL) || !want.Onlink || !want.Dst.Addr().Is6() {
+		return err
+	}
+	if err := b.dropRoute(have); err != nil {
+		return err
+	}
+	if err := b.h.AddOnlyRoute(want); err != nil {
+		return errors.Join(err, b.h.AddOnlyRoute(have))
+	}
+	return nil
+}
+
 func (b *base) dropRoute(r rtnl.Route) error {
 	if err := b.h.DelRoute(r); err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 		return err
@@ -175,7 +201,7 @@ func (b *base) dropRoute(r rtnl.Route) error {
 }
 
 func sameRoute(a, b rtnl.Route) bool {
-	return a.Gateway == b.Gateway && a.LinkIndex == b.LinkIndex && a.Src == b.Src && a.Type == b.Type && a.MTU == b.MTU && a.Onlink == b.Onlink && !a.Multipath
+	return a.Protocol == b.Protocol && a.Gateway == b.Gateway && a.LinkIndex == b.LinkIndex && a.Src == b.Src && a.Type == b.Type && a.MTU == b.MTU && a.Onlink == b.Onlink && !a.Multipath
 }
 
 // sweep removes devices of this package but those that the mode uses. All links are listed once in the life of a process.
@@ -189,7 +215,7 @@ func (b *base) sweep(keep ...string) error {
 	}
 	var errs []error
 	for _, l := range links {
-		if !strings.HasPrefix(l.Alias, aliasPrefix) || slices.Contains(keep, l.Name) {
+		if !isOurs(l) || slices.Contains(keep, l.Name) {
 			continue
 		}
 		if err := b.h.DelLink(l.Index); err != nil && !errors.Is(err, rtnl.ErrNotFound) {
@@ -201,6 +227,13 @@ func (b *base) sweep(keep ...string) error {
 	}
 	b.swept = len(errs) == 0
 	return errors.Join(errs...)
+}
+
+func isOurs(l rtnl.Link) bool { return strings.HasPrefix(l.Alias, aliasPrefix) }
+
+// families notes which families pods of this node have.
+func (b *base) families(self Node) {
+	b.onlyV4 = len(self.PodCIDRs) > 0 && !firstCIDR(self, false).IsValid()
 }
 
 // annotations returns what a node must say of itself in a mode. Those of flannel are taken back only if an agent of Sluice has set

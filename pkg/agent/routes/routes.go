@@ -137,6 +137,8 @@ func New(mode string, cfg Config, logger *log.Logger) (Router, error) {
 		return &native{b}, nil
 	case ModeHostGW:
 		return &hostGW{b}, nil
+	case ModeVXLAN:
+		return &vxlan{base: b}, nil
 	}
 	return nil, fmt.Errorf("routing: %q: unknown mode; use one of %s", mode, strings.Join(Modes(), ", "))
 }
