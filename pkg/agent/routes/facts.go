@@ -250,3 +250,32 @@ func settle(claims []claim, nodes []Node) (errs []error) {
 	}
 	return errs
 }
+
+// ownerOf picks the node that keeps an identifier which several claim in their annotations: the one that had it at the last Sync,
+// or that the kernel has it for, or the oldest. Annotations change at any time, so age alone would let an old node take what a
+// younger one has. -1 means that none has it.
+func ownerOf[T any](all []T, node func(T) Node, last string, has func(T) bool) int {
+	if len(all) == 1 {
+		return 0
+	}
+	if i := slices.IndexFunc(all, func(c T) bool { return node(c).Name == last }); i >= 0 {
+		return i
+	}
+	one := func(is func(T) bool) int {
+		i := slices.IndexFunc(all, is)
+		if i >= 0 && slices.ContainsFunc(all[i+1:], is) {
+			return -1
+		}
+		return i
+	}
+	if i := one(has); i >= 0 {
+		return i
+	}
+	oldest := time.Time{}
+	for _, c := range all {
+		if t := node(c).Created; !t.IsZero() && (oldest.IsZero() || t.Before(oldest)) {
+			oldest = t
+		}
+	}
+	return one(func(c T) bool { return !oldest.IsZero() && node(c).Created.Equal(oldest) })
+}

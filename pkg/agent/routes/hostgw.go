@@ -13,8 +13,9 @@ import (
 // native leaves the routes to a third party.
 type native struct{ base }
 
-func (r *native) Sync(_ context.Context, self Node, _ []Node) (Wanted, error) {
-	w := Wanted{SelfAnnotations: annotations(ModeNative, self, nil)}
+func (r *native) Sync(_ context.Context, self Node, _ []Node) (w Wanted, err error) {
+	w = Wanted{SelfAnnotations: annotations(ModeNative, self)}
+	defer func(n int) { w.Resync = r.devices != n }(r.devices)
 	if err := r.open(); err != nil {
 		return w, err
 	}
@@ -30,8 +31,9 @@ func (r *native) MTU(uplink int) int { return uplink }
 // hostGW has a route for each pod CIDR of the other nodes, via their addresses.
 type hostGW struct{ base }
 
-func (r *hostGW) Sync(_ context.Context, self Node, others []Node) (Wanted, error) {
-	w := Wanted{SelfAnnotations: annotations(ModeHostGW, self, nil)}
+func (r *hostGW) Sync(_ context.Context, self Node, others []Node) (w Wanted, err error) {
+	w = Wanted{SelfAnnotations: annotations(ModeHostGW, self)}
+	defer func(n int) { w.Resync = r.devices != n }(r.devices)
 	if err := r.open(); err != nil {
 		return w, err
 	}

@@ -70,6 +70,8 @@ func (g *rig) changes() int {
 		return r.changes
 	case *vxlan:
 		return r.changes
+	case *wireGuard:
+		return r.changes
 	}
 	g.t.Fatalf("%T", g.r)
 	return 0

@@ -31,6 +31,7 @@ type base struct {
 	swept   bool // devices of other modes and names have been looked for
 	onlyV4  bool // this node has no pod CIDR of IPv6
 	changes int  // what has been written to the kernel, for tests
+	devices int  // devices that have come or gone
 }
 
 // open makes the sockets in the network namespace of the calling thread.
@@ -204,7 +205,7 @@ func sameRoute(a, b rtnl.Route) bool {
 	return a.Protocol == b.Protocol && a.Gateway == b.Gateway && a.LinkIndex == b.LinkIndex && a.Src == b.Src && a.Type == b.Type && a.MTU == b.MTU && a.Onlink == b.Onlink && !a.Multipath
 }
 
-// sweep removes devices of this package but those that the mode uses. All links are listed once in the life of a process.
+// sweep removes devices of this package, and keys, but those that the mode uses. All links are listed once in the life of a process.
 func (b *base) sweep(keep ...string) error {
 	if b.swept {
 		return nil
@@ -223,9 +224,13 @@ func (b *base) sweep(keep ...string) error {
 			continue
 		}
 		b.changes++
+		b.devices++
 		b.log.Info("removed a device of another mode", log.String(log.KeyDevice, l.Name))
 	}
-	b.swept = len(errs) == 0
+	if !slices.Contains(keep, b.cfg.WireGuard.Device) {
+		errs = append(errs, removeKeys(b.cfg.StateDir))
+	}
+	b.swept = errors.Join(errs...) == nil
 	return errors.Join(errs...)
 }
 
@@ -236,22 +241,22 @@ func (b *base) families(self Node) {
 	b.onlyV4 = len(self.PodCIDRs) > 0 && !firstCIDR(self, false).IsValid()
 }
 
-// annotations returns what a node must say of itself in a mode. Those of flannel are taken back only if an agent of Sluice has set
-// them, which the node's own annotations tell.
-func annotations(mode string, self Node, more map[string]string) map[string]string {
+// annotations returns what a node must say of itself in a mode, without what the mode itself adds. What another mode has set is
+// taken back. With flannel's keys, the node's own annotations tell whether an agent of Sluice has set them.
+func annotations(mode string, self Node) map[string]string {
 	all := map[string]string{AnnotationMode: mode}
-	if _, ok := self.Annotations[AnnotationWireGuard]; ok {
-		all[AnnotationWireGuard] = ""
-	}
-	if self.Annotations[AnnotationMode] == ModeVXLAN {
-		for _, key := range flannelKeys() {
+	blank := func(keys ...string) {
+		for _, key := range keys {
 			if _, ok := self.Annotations[key]; ok {
 				all[key] = ""
 			}
 		}
 	}
-	for k, v := range more {
-		all[k] = v
+	if mode != ModeWireGuard {
+		blank(AnnotationWireGuard)
+	}
+	if mode != ModeVXLAN && self.Annotations[AnnotationMode] == ModeVXLAN {
+		blank(flannelKeys()...)
 	}
 	return all
 }
@@ -266,5 +271,5 @@ func (b *base) Remove(context.Context) error {
 		return err
 	}
 	b.swept = false
-	return errors.Join(append(b.setRoutes(t, nil), b.sweep(), removeKeys(b.cfg.StateDir))...)
+	return errors.Join(append(b.setRoutes(t, nil), b.sweep())...)
 }

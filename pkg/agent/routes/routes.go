@@ -67,6 +67,9 @@ type Router interface {
 type Wanted struct {
 	// SelfAnnotations must be on this node's object. An empty value means that the annotation must not be there.
 	SelfAnnotations map[string]string
+	// Resync says that devices have come or gone, so that the datapath has to look at the node again, as "sluice resync" does.
+	// Until it has, hostPorts do not answer at a new device.
+	Resync bool
 	// Again is the time after which Sync must be called even if no node has changed. 0: no need.
 	Again time.Duration
 }
@@ -139,6 +142,8 @@ func New(mode string, cfg Config, logger *log.Logger) (Router, error) {
 		return &hostGW{b}, nil
 	case ModeVXLAN:
 		return &vxlan{base: b}, nil
+	case ModeWireGuard:
+		return &wireGuard{base: b, now: time.Now}, nil
 	}
 	return nil, fmt.Errorf("routing: %q: unknown mode; use one of %s", mode, strings.Join(Modes(), ", "))
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -53,8 +52,9 @@ func (r *vxlan) open() (err error) {
 	return err
 }
 
-func (r *vxlan) Sync(_ context.Context, self Node, others []Node) (Wanted, error) {
-	w := Wanted{SelfAnnotations: annotations(ModeVXLAN, self, nil)}
+func (r *vxlan) Sync(_ context.Context, self Node, others []Node) (w Wanted, err error) {
+	w = Wanted{SelfAnnotations: annotations(ModeVXLAN, self)}
+	defer func(n int) { w.Resync = r.devices != n }(r.devices)
 	if err := r.open(); err != nil {
 		return w, err
 	}
@@ -68,6 +68,13 @@ func (r *vxlan) Sync(_ context.Context, self Node, others []Node) (Wanted, error
 		} else if tun != nil {
 			tunnels = append(tunnels, tun)
 			errs = append(errs, writeVTEP(w.SelfAnnotations, self, v4, r.cfg.VXLAN.VNI, tun.self))
+		} else if self.Annotations[AnnotationMode] == ModeVXLAN { // no pods of that family any more
+			data, public, _ := dataKeys(v4)
+			for _, key := range []string{data, public} {
+				if _, ok := self.Annotations[key]; ok {
+					w.SelfAnnotations[key] = ""
+				}
+			}
 		}
 	}
 	r.families(self)
@@ -193,6 +200,7 @@ func (r *vxlan) ensureDevice(want *netlink.Vxlan, mac net.HardwareAddr) (index i
 		return 0, [6]byte{}, fmt.Errorf("make device %s: %w", want.Name, err)
 	}
 	r.changes++
+	r.devices++
 	made, err := r.nl.LinkByName(want.Name)
 	if err != nil {
 		return 0, [6]byte{}, fmt.Errorf("device %s: %w", want.Name, err)
@@ -214,6 +222,7 @@ func (r *vxlan) settle(have, want netlink.Link) error {
 		c.MTU = &w.MTU
 	}
 	r.changes++
+	r.devices++
 	return r.h.SetLink(h.Index, c)
 }
 
@@ -244,6 +253,7 @@ func (b *base) dropDevice(name string) error {
 		return err
 	}
 	b.changes++
+	b.devices++
 	return b.h.DelLink(l.Index)
 }
 
@@ -314,7 +324,7 @@ func (r *vxlan) plan(t *table, tun *tunnel, nodes []Node, fdb map[[6]byte]netip.
 	}
 	owners := map[[6]byte]string{}
 	for mac, all := range byMAC {
-		own := r.ownerOf(tun, all, fdb)
+		own := ownerOf(all, func(c candidate) Node { return c.Node }, r.owners[family(tun.v4)][mac], func(c candidate) bool { return c.remote == fdb[mac] })
 		for i, c := range all {
 			if i != own {
 				errs = append(errs, &NodeError{c.Name, fmt.Sprintf("VtepMAC %s: another node has it; each node needs its own", c.hardwareAddr())})
@@ -343,34 +353,4 @@ func family(v4 bool) int {
 		return 1
 	}
 	return 0
-}
-
-// ownerOf picks the node that keeps a MAC which several claim: the one that had it at the last Sync, or that the kernel has it
-// for, or the oldest. Annotations change at any time, so age alone would let an old node take the MAC of a younger one.
-// -1 means that none has it.
-func (r *vxlan) ownerOf(tun *tunnel, all []candidate, fdb map[[6]byte]netip.Addr) int {
-	if len(all) == 1 {
-		return 0
-	}
-	name := r.owners[family(tun.v4)][all[0].mac]
-	if i := slices.IndexFunc(all, func(c candidate) bool { return c.Name == name }); i >= 0 {
-		return i
-	}
-	one := func(is func(candidate) bool) int {
-		i := slices.IndexFunc(all, is)
-		if i >= 0 && slices.ContainsFunc(all[i+1:], is) {
-			return -1
-		}
-		return i
-	}
-	if i := one(func(c candidate) bool { return c.remote == fdb[c.mac] }); i >= 0 {
-		return i
-	}
-	oldest := time.Time{}
-	for _, c := range all {
-		if !c.Created.IsZero() && (oldest.IsZero() || c.Created.Before(oldest)) {
-			oldest = c.Created
-		}
-	}
-	return one(func(c candidate) bool { return !oldest.IsZero() && c.Created.Equal(oldest) })
 }

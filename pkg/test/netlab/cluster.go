@@ -38,7 +38,7 @@ func NewCluster(n int) (_ *Cluster, err error) {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	if c.Switch, err = newNetns("switch"); err != nil {
+	if c.Switch, err = NewNetns("switch"); err != nil {
 		return nil, err
 	}
 	if err := c.Switch.Do(func() error {
