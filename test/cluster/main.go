@@ -31,6 +31,10 @@ const usage = `usage: cluster VERB [flags]
   shell        gives a shell with kubectl, or in a machine: shell node1
   run          runs a command in a machine: run node1 sluice doctor
   kubectl      runs kubectl
+  test         makes a cluster, runs the scenarios and takes it down
+  quick        the same with two nodes and a few scenarios
+  conformance  runs Kubernetes' own tests of the network, with Sluice's plugins and upstream's, and compares them
+  pods         measures how long many pods take to come and go, with Sluice's plugins and upstream's
 
 cluster VERB -h lists the flags of a verb.
 `
@@ -58,6 +62,7 @@ type verb func(ctx context.Context, name string, args []string) error
 func verbs() map[string]verb {
 	return map[string]verb{
 		"build": build, "up": up, "down": down, "list": list, "shell": shell, "run": runIn, "kubectl": kubectl,
+		"test": test, "quick": test, "pods": pods, "conformance": conformance,
 	}
 }
 
@@ -110,15 +115,15 @@ func up(ctx context.Context, name string, args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
-	if _, err := make1(ctx, *cluster, *o); err != nil {
+	if _, err := makeCluster(ctx, *cluster, *o); err != nil {
 		return err
 	}
 	fmt.Println("go run ./test/cluster shell -name", *cluster, "has kubectl")
 	return nil
 }
 
-// make1 builds what is missing and makes a cluster.
-func make1(ctx context.Context, name string, o kube.Options) (*kube.Cluster, error) {
+// makeCluster builds what is missing and makes a cluster.
+func makeCluster(ctx context.Context, name string, o kube.Options) (*kube.Cluster, error) {
 	if _, err := kubebin.Build(ctx, kube.Programs()...); err != nil {
 		return nil, err
 	}

@@ -20,12 +20,17 @@ const (
 	PauseImage   = "registry.k8s.io/pause:3.10.1"
 	AgnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.56"
 	DNSImage     = "registry.k8s.io/coredns/coredns:v1.12.4"
+	// Tests of DNS ask with this one too. Upstream's is an old Debian; here it is agnhost's with the tools of this machine.
+	DigImage = "registry.k8s.io/e2e-test-images/jessie-dnsutils:1.7"
 )
 
 // tools are what tests run in containers beside agnhost. Those in needed must be on this machine.
 var (
-	needed = []string{"sh", "cat", "curl", "date", "echo", "grep", "hostname", "ls", "sleep", "timeout"}
-	wanted = []string{"nc", "dig", "ss", "ip", "ping"}
+	needed = []string{
+		"awk", "cat", "curl", "date", "echo", "env", "getent", "grep", "head", "hostname", "id", "ls", "mkdir", "rm", "seq", "sh", "sleep", "tail", "test",
+		"timeout", "touch", "true", "wc",
+	}
+	wanted = []string{"nc", "dig", "nslookup", "ss", "ip", "ping"}
 )
 
 // makeImages writes the images' archives and returns their paths as nodes see them.
@@ -44,12 +49,15 @@ func (c *Cluster) makeImages(ctx context.Context, bin string) ([]string, error) 
 	if err := addTools(ctx, agnhost); err != nil {
 		return nil, err
 	}
+	withTools := func(name string) ociimage.Image {
+		return ociimage.Image{
+			Name: name, Files: agnhost, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
+			Text: map[string]string{"/etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "/etc/nsswitch.conf": "hosts: files dns\n"},
+		}
+	}
 	images := []ociimage.Image{
 		{Name: PauseImage, Files: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}},
-		{
-			Name: AgnhostImage, Files: agnhost, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
-			Text: map[string]string{"/etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "/etc/nsswitch.conf": "hosts: files dns\n"},
-		},
+		withTools(AgnhostImage), withTools(DigImage),
 		{Name: DNSImage, Files: map[string]string{"/coredns": filepath.Join(bin, kubebin.CoreDNS)}, Entrypoint: []string{"/coredns"}},
 	}
 	var paths []string

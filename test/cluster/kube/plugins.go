@@ -107,7 +107,8 @@ func (c *Cluster) network(cidrs []string) map[string]any {
 		ranges = append(ranges, []map[string]string{{"subnet": cidr}})
 	}
 	first := map[string]any{
-		"type": c.Main, "ipMasq": true,
+		// Upstream's ipMasq knows no exemptions: pods of other nodes would see the node's address.
+		"type": c.Main, "ipMasq": c.Plugins == Sluice,
 		"ipam": map[string]any{"type": "host-local", "ranges": ranges, "routes": []map[string]string{{"dst": "0.0.0.0/0"}, {"dst": "::/0"}}},
 	}
 	if c.Main == "bridge" {

@@ -165,13 +165,14 @@ func (c *Cluster) startControl(ctx context.Context, pki *kubetest.PKI) error {
 		return err
 	}
 	seen := &kubetest.PKI{Dir: machine.Shared + "/pki"}
-	if err := c.Control.StartService(machine.Service{Name: kubebin.Etcd, Args: append([]string{sharedBin + "/etcd"}, kubetest.EtcdArgs("/var/lib/etcd")...)}); err != nil {
-		return err
-	}
 	api := append([]string{sharedBin + "/kube-apiserver"}, kubetest.APIServerArgs(seen, ControlAddrs()[0], Services)...)
 	api = append(api, "--enable-admission-plugins", "NodeRestriction", "--kubelet-preferred-address-types", "InternalIP",
 		"--kubelet-client-certificate", seen.File("kubelet-client.crt"), "--kubelet-client-key", seen.File("kubelet-client.key"))
-	if err := c.Control.StartService(machine.Service{Name: kubebin.APIServer, Args: api}); err != nil {
+	start := func(name string, args []string) error {
+		s := machine.Service{Name: name, Args: args}
+		return errors.Join(saveService(c.Control, s), c.Control.StartService(s))
+	}
+	if err := errors.Join(start(kubebin.Etcd, append([]string{sharedBin + "/etcd"}, kubetest.EtcdArgs("/var/lib/etcd")...)), start(kubebin.APIServer, api)); err != nil {
 		return err
 	}
 	if err := c.WaitAPI(ctx); err != nil {
@@ -196,11 +197,33 @@ func (c *Cluster) startControl(ctx context.Context, pki *kubetest.PKI) error {
 			return err
 		}
 		args := append([]string{sharedBin + "/" + s.name, "--kubeconfig", seen.File(filepath.Base(config)), "--leader-elect=false"}, s.args...)
-		if err := c.Control.StartService(machine.Service{Name: s.name, Args: args}); err != nil {
+		if err := start(s.name, args); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// saveService keeps how a service was started, for Restart.
+func saveService(m *machine.Machine, s machine.Service) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(m.Dir, "service-"+s.Name+".json"), data, 0o600)
+}
+
+// Restart starts a service of the control machine after a stop, as it was started before.
+func (c *Cluster) Restart(service string) error {
+	data, err := os.ReadFile(filepath.Join(c.Control.Dir, "service-"+service+".json"))
+	if err != nil {
+		return err
+	}
+	var s machine.Service
+	if err := json.Unmarshal(data, &s); err != nil {
+		return err
+	}
+	return c.Control.StartService(s)
 }
 
 // WaitAPI returns when the API server is ready.

@@ -82,7 +82,7 @@ func (s *suite) close() {
 
 // describe is what a failed test prints.
 func (s *suite) describe(ctx context.Context) string {
-	out, err := s.kubectl(ctx, "-n", s.ns, "get", "pods,services,events", "-o", "wide")
+	out, err := s.Kubectl(ctx, "", "-n", s.ns, "get", "pods,services,events", "-o", "wide")
 	if err != nil {
 		out += err.Error()
 	}
@@ -94,10 +94,6 @@ func (s *suite) describe(ctx context.Context) string {
 		out += "\n" + s.Node[i].Name + ": " + doctor
 	}
 	return out
-}
-
-func (s *suite) kubectl(ctx context.Context, args ...string) (string, error) {
-	return s.Control.Run(ctx, append([]string{"/cluster/bin/kubectl", "--kubeconfig", "/cluster/pki/admin.kubeconfig"}, args...)...)
 }
 
 // until waits at most a minute.

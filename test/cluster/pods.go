@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/sluice-cni/sluice/test/cluster/kube"
+)
+
+// pods measures how long many pods take to come and go, with each kind of plugins in turn.
+func pods(ctx context.Context, name string, args []string) error {
+	set, cluster := flags(name)
+	o := options(set)
+	count := set.Int("count", 150, "how many pods")
+	rounds := set.Int("rounds", 2, "how often, each time with a new cluster")
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	for range *rounds {
+		for _, plugins := range kube.AllPlugins {
+			with := *o
+			with.Plugins = plugins
+			if err := within(ctx, *cluster, with, false, func(c *kube.Cluster) error { return measurePods(ctx, c, *count) }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func measurePods(ctx context.Context, c *kube.Cluster, count int) error {
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	// The first pods also load images and programs.
+	if _, err := comeAndGo(ctx, client, "warm", len(c.Node)*2); err != nil {
+		return err
+	}
+	times, err := comeAndGo(ctx, client, "many", count)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s: %d pods on %d nodes ready after %.1f s (each p50 %.1f s, p99 %.1f s), gone after %.1f s\n", c.Plugins, count, len(c.Node),
+		times.up.Seconds(), times.each(50).Seconds(), times.each(99).Seconds(), times.down.Seconds())
+	return nil
+}
+
+type podTimes struct {
+	up, down time.Duration
+	ready    []time.Duration // from the Deployment's creation until each pod was ready, in this order
+}
+
+func (p podTimes) each(percent int) time.Duration { return p.ready[(len(p.ready)-1)*percent/100] }
+
+const measured = "default"
+
+// comeAndGo makes a Deployment and deletes it when all its pods are ready.
+func comeAndGo(ctx context.Context, client kubernetes.Interface, name string, count int) (t podTimes, err error) {
+	replicas, none := int32(count), int64(0)
+	labels := map[string]string{"app": name}
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: &none,
+					Containers:                    []corev1.Container{{Name: "c", Image: kube.PauseImage}},
+				},
+			},
+		},
+	}
+	start := time.Now()
+	if _, err := client.AppsV1().Deployments(measured).Create(ctx, d, metav1.CreateOptions{}); err != nil {
+		return t, err
+	}
+	// By this clock: the API's has seconds only.
+	seen := map[string]time.Duration{}
+	if err := until(ctx, client, name, func(pods []corev1.Pod) bool {
+		for _, p := range pods {
+			if _, ok := seen[p.Name]; !ok && ready(p) {
+				seen[p.Name] = time.Since(start)
+			}
+		}
+		return len(seen) == count
+	}); err != nil {
+		return t, err
+	}
+	t.up, t.ready = time.Since(start), slices.Sorted(maps.Values(seen))
+	start = time.Now()
+	if err := client.AppsV1().Deployments(measured).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return t, err
+	}
+	err = until(ctx, client, name, func(pods []corev1.Pod) bool { return len(pods) == 0 })
+	t.down = time.Since(start)
+	return t, err
+}
+
+func until(ctx context.Context, client kubernetes.Interface, name string, done func([]corev1.Pod) bool) error {
+	return kube.Poll(ctx, 5*time.Minute, name+" is as wanted", func(ctx context.Context) error {
+		all, err := client.CoreV1().Pods(measured).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		if err != nil || done(all.Items) {
+			return err
+		}
+		return fmt.Errorf("there are %d pods, %s", len(all.Items), strings.Join(phases(all.Items), " "))
+	})
+}
+
+func phases(pods []corev1.Pod) (all []string) {
+	counts := map[corev1.PodPhase]int{}
+	for _, p := range pods {
+		counts[p.Status.Phase]++
+	}
+	for phase, n := range counts {
+		all = append(all, fmt.Sprint(n, " ", phase))
+	}
+	return all
+}
+
+func ready(p corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// left lists what pods have on a node: devices, addresses, records, hostPorts, endpoints. Times and counters are not in it.
+const left = `echo devices; ip -o link | sed 's/.*: \([^:@]*\).*: <.*/\1/' | grep -v -e '^lo$' -e '^eth0$' -e '^cni0$' | sort
+echo addresses; find /var/lib/cni/networks -name '*.*.*.*' -o -name '*:*' | sort
+echo records; ls /run/sluice/attachments 2>/dev/null | sort
+echo netns; ls /run/netns /var/run/netns | sort -u | grep -v :
+echo rules; (iptables-save; ip6tables-save) 2>/dev/null | grep -c -E 'CNI-(DN|SN)-' || true
+echo routes; ip route; ip -6 route | grep -v -e ' dev cni0' | sed 's/ expires.*//'
+echo hostports; /cluster/sluice/sluice hostports -o json | grep -c port || true
+echo endpoints; /cluster/sluice/sluice endpoints | grep -c eth0 || true`
+
+// nodeState is what pods have left on each node. It also runs the doctor, which must find nothing wrong.
+func (s *suite) nodeState(ctx context.Context) (states []string, err error) {
+	for i := range s.Node {
+		state, err := s.Node[i].Shell(ctx, left)
+		if err != nil {
+			return nil, err
+		}
+		states = append(states, state)
+	}
+	return states, nil
+}
+
+// doctor fails the test if a node is not as it should be.
+func (s *suite) doctor() {
+	s.t.Helper()
+	for i := range s.Node {
+		if out, err := s.Tool(s.t.Context(), i, "doctor"); err != nil || !strings.Contains(out, "0 problems, 0 warnings") {
+			s.t.Errorf("%s: %v: %s", s.Node[i].Name, err, out)
+		}
+	}
+}
+
+// Pods with hostPorts and limits leave nothing on any node when they are deleted, and the doctor finds nothing wrong before and after.
+func TestPrivilegedDeletion(t *testing.T) {
+	s := open(t)
+	// The first pods of a node also make what stays: programs, maps, a bridge.
+	s.delete(s.create(podSpec("first0", s.Node[0].Name, nil), podSpec("first1", s.Node[1].Name, nil), podSpec("first2", s.Node[len(s.Node)-1].Name, nil))...)
+	before, err := s.nodeState(t.Context())
+	s.must(err)
+	var specs []*corev1.Pod
+	for n := range 12 {
+		spec := podSpec(fmt.Sprint("p", n), s.Node[n%len(s.Node)].Name, nil, corev1.ContainerPort{ContainerPort: httpPort, HostPort: int32(20000 + n)},
+			corev1.ContainerPort{ContainerPort: udpPort, HostPort: int32(20000 + n), Protocol: corev1.ProtocolUDP})
+		spec.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}
+		specs = append(specs, spec)
+	}
+	pods := s.create(specs...)
+	during, err := s.nodeState(t.Context())
+	s.must(err)
+	for i := range during {
+		if during[i] == before[i] {
+			t.Errorf("%s: pods are not to be seen:\n%s", s.Node[i].Name, during[i])
+		}
+	}
+	s.doctor()
+	s.delete(pods...)
+	s.until("nothing is left", func(ctx context.Context) error {
+		after, err := s.nodeState(ctx)
+		for i := range after {
+			if after[i] != before[i] {
+				return fmt.Errorf("%s has\n%s\nand had before\n%s", s.Node[i].Name, after[i], before[i])
+			}
+		}
+		return err
+	})
+	s.doctor()
+}
