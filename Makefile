@@ -58,7 +58,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-conformance bench-cluster cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -179,6 +179,27 @@ cluster: ## make a cluster and leave it running, half a minute once its programs
 cluster-shell: ## give a shell with kubectl in the cluster
 	$(need-root)
 	go run ./test/cluster shell $(CLUSTERFLAGS)
+
+cluster-quick: ## make a cluster of two nodes, run Services, hostPorts and the swap with upstream under load in it, and take it down (root)
+	$(need-root)
+	$(call need,$(CLUSTER_NEEDS))
+	go run ./test/cluster quick $(CLUSTERFLAGS)
+
+cluster-test: ## run all scenarios in clusters of three nodes, with ptp and bridge, kube-proxy by iptables and nftables (root)
+	$(need-root)
+	$(call need,$(CLUSTER_NEEDS))
+	go run ./test/cluster test -name test -main ptp -proxy iptables $(CLUSTERFLAGS)
+	go run ./test/cluster test -name test -main bridge -proxy nftables $(CLUSTERFLAGS)
+
+cluster-conformance: ## run Kubernetes' own tests of the network with Sluice and with upstream, kube-proxy by iptables and nftables (root)
+	$(need-root)
+	$(call need,$(CLUSTER_NEEDS))
+	go run ./test/cluster conformance -name conformance $(CLUSTERFLAGS)
+
+bench-cluster: ## 150 pods of a cluster come and go, with Sluice and with upstream (root)
+	$(need-root)
+	$(call need,$(CLUSTER_NEEDS))
+	go run ./test/cluster pods -name pods $(CLUSTERFLAGS)
 
 cluster-down: ## remove the cluster, also one that was interrupted
 	$(need-root)

@@ -23,7 +23,7 @@ func test(ctx context.Context, name string, args []string) error {
 	run := set.String("run", "", "the tests to run, as for go test")
 	keep := set.Bool("keep", false, "leave the cluster running")
 	if name == "quick" {
-		o.Nodes, *run = 2, quickTests
+		o.Nodes, *run, *cluster = 2, quickTests, "quick"
 	}
 	if err := set.Parse(args); err != nil {
 		return err

@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/test/kubebin"
+	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 	"github.com/sluice-cni/sluice/pkg/test/ociimage"
 )
 
@@ -49,6 +51,12 @@ func (c *Cluster) makeImages(ctx context.Context, bin string) ([]string, error) 
 	if err := addTools(ctx, agnhost); err != nil {
 		return nil, err
 	}
+	// Its server for TLS looks for these two.
+	localhost, err := kubetest.NewPKI(filepath.Join(dir, "localhost"), []string{"localhost"}, nil)
+	if err != nil {
+		return nil, err
+	}
+	agnhost["/localhost.crt"], agnhost["/localhost.key"] = localhost.File("server.crt"), localhost.File("server.key")
 	withTools := func(name string) ociimage.Image {
 		return ociimage.Image{
 			Name: name, Files: agnhost, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
@@ -77,10 +85,10 @@ func (c *Cluster) makeImages(ctx context.Context, bin string) ([]string, error) 
 
 // addTools adds programs of this machine with the libraries that they are linked to.
 func addTools(ctx context.Context, files map[string]string) error {
-	for _, name := range append(append([]string{}, needed...), wanted...) {
+	for _, name := range slices.Concat(needed, wanted) {
 		path, err := exec.LookPath(name)
 		if err != nil {
-			if isNeeded(name) {
+			if slices.Contains(needed, name) {
 				return fmt.Errorf("%s: %w; install it", name, err)
 			}
 			continue
@@ -98,15 +106,6 @@ func addTools(ctx context.Context, files map[string]string) error {
 		}
 	}
 	return nil
-}
-
-func isNeeded(name string) bool {
-	for _, n := range needed {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }
 
 // linkedTo lists the libraries of a program, and what loads them, where the program looks for them.
