@@ -84,6 +84,7 @@ lint: lint-prose lint-comments ## run golangci-lint, and the prose linter on pag
 		GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) && \
 		mv bin/tools/golangci-lint bin/tools/golangci-lint-$(GOLANGCI_VERSION); }
 	bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
+	cd test/chart && $(CURDIR)/bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
 
 verify: ## check that generated files, formatting and go.mod are as committed, and each BPF header compiles alone
 	$(call need,$(CLANG):$(CLANG) llvm-strip-14:llvm-14 clang-format:clang-format git:git)
@@ -95,6 +96,7 @@ verify: ## check that generated files, formatting and go.mod are as committed, a
 	clang-format --dry-run -Werror bpf/*.c $$(find bpf/lib -name '*.h')
 	@out=$$(gofmt -l cmd loader pkg plugins bench test bpf); [ -z "$$out" ] || { echo "not gofmt'ed: $$out" >&2; exit 1; }
 	go mod tidy -diff
+	cd test/chart && go mod tidy -diff
 	go vet ./...
 
 generate: ## compile the BPF programs, regenerate their Go bindings, the decoders of JSON objects and the tables of bpf/README.md
@@ -146,6 +148,11 @@ upstream-suites: ## run upstream's own test suites against Sluice, here and unde
 	go run ./test/upstream -kernel 6.12 -suites bridge,dummy,firewall,host-device,ipvlan,macvlan,sbr,tuning,vlan,vrf
 
 reference-suites: upstream-suites # its name before
+
+.PHONY: chart chart-check chart-generate
+
+chart-check: ## lint and render the Helm chart with every profile, try bad values, compare the plain manifests (Helm as a library, a minute to build)
+	cd test/chart && go vet ./... && go test -count=1 ./...
 
 test-guest: ## run the privileged tests as they run in test machines, on this one (root, or sudo)
 	go run ./test/vm -build bin/guest
@@ -242,6 +249,12 @@ bench-bandwidth-kernel: build ## the same under another kernel, in QEMU (KERNEL=
 	go run ./bench bandwidth -kernel $(KERNEL) -rates 1,10,100,1000
 
 ##@ Everything else
+
+chart: ## make the archive of the Helm chart, dist/sluice-VERSION.tgz
+	cd test/chart && go run ./pack -version '$(VERSION)' -out ../../dist
+
+chart-generate: ## render deploy/sluice.yaml, deploy/kustomize and the chart's table of values
+	cd test/chart && go test -count=1 -run '^(TestManifests|TestReadme)$$' . -update
 
 install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
 	bin/sluice install $(CNI_BIN_DIR)
