@@ -154,14 +154,20 @@ func (h *Handle) AddQdisc(index int, q Qdisc, replace bool) error {
 	return nil
 }
 
+// ErrNotProbed says that this process may not make a network namespace to try something in (CAP_SYS_ADMIN). The kernel was not asked.
+var ErrNotProbed = errors.New("this process may not make a network namespace to try it in")
+
 // ProbeQdisc makes q on lo of a network namespace made for it, which goes at once. nil: the kernel can; unix.ENOENT: it has no
-// such qdisc, also after it has looked for a module.
+// such qdisc, also after it has looked for a module; ErrNotProbed.
 func ProbeQdisc(q Qdisc) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends in the namespace, and the namespace with it
 		result <- func() error {
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				if errors.Is(err, unix.EPERM) {
+					return ErrNotProbed
+				}
 				return fmt.Errorf("make a network namespace: %w", err)
 			}
 			h, err := New()

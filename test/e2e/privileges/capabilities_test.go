@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package privileges
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/test/e2etest"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
+)
+
+// capabilities are those of the agent's container in the plain manifest, as setpriv(1) writes them.
+func capabilities(t *testing.T) []string {
+	t.Helper()
+	manifest, err := os.ReadFile("../../../deploy/sluice.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^ +add:\n((?: +- [A-Z_]+\n)+)`).FindSubmatch(manifest)
+	if m == nil {
+		t.Fatal("deploy/sluice.yaml names no capabilities")
+	}
+	return strings.Fields(strings.ToLower(strings.ReplaceAll(string(m[1]), "-", " ")))
+}
+
+// networks are the shapes of network that the agent writes.
+func networks() map[string]e2etest.Network {
+	plugins := []string{"portmap", "bandwidth", "firewall"}
+	return map[string]e2etest.Network{"ptp": {Main: "ptp", Plugins: plugins}, "bridge": {Plugins: plugins}}
+}
+
+// container runs a program on the node as the agent's container does: with these capabilities alone, no way to more, and /proc/sys
+// read-only. It returns what the program prints.
+func container(w *e2etest.World, caps []string, script string) (out string, err error) {
+	w.T.Helper()
+	set := "-all"
+	for _, c := range caps {
+		set += ",+" + c
+	}
+	line := fmt.Sprintf("mount --make-rprivate /; mount -o bind,ro /proc/sys /proc/sys; export PATH=%s:$PATH; "+
+		"exec setpriv --no-new-privs --inh-caps=-all --bounding-set=%s sh -ec '%s' 2>&1", e2etest.Programs.Dir, set, script)
+	w.DoOnNode(func() error {
+		out, err = netlab.Run("unshare", "--mount", "sh", "-ec", line)
+		return nil
+	})
+	return out, err
+}
+
+// agentWork is what the agent runs on a node with a pod of the network: the datapath's resync, STATUS, and the pod's DEL while its
+// namespace is there. It returns a line for each that fails, or that chose another backend for want of rights.
+func agentWork(t *testing.T, net e2etest.Network, caps []string) (problems []string, w *e2etest.World) {
+	t.Helper()
+	w = e2etest.NewWorld(t)
+	w.AddPod(w.Runtime(net), "a", e2etest.TCP(8080, 80))
+	w.Configure(`{"nonMasqueradeCIDRs": ["10.99.0.0/16"]}`)
+	var list struct {
+		Name    string           `json:"name"`
+		Plugins []map[string]any `json:"plugins"`
+	}
+	if err := json.Unmarshal(net.Conflist(t), &list); err != nil {
+		t.Fatal(err)
+	}
+	try := func(what, script string) {
+		if out, err := container(w, caps, script); err != nil || strings.Contains(out, "chose the netfilter tables") {
+			problems = append(problems, fmt.Sprintf("%s: %v\n%s", what, err, out))
+		}
+	}
+	try("resync", "sluice resync")
+	dir := t.TempDir()
+	slices.Reverse(list.Plugins)
+	for _, verb := range []string{"STATUS", "DEL"} {
+		for _, p := range list.Plugins {
+			p["cniVersion"], p["name"] = "1.1.0", list.Name
+			conf, err := json.Marshal(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(dir, fmt.Sprint(verb, p["type"]))
+			if err := os.WriteFile(file, conf, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			try(fmt.Sprint(verb, " of ", p["type"]), fmt.Sprintf("CNI_COMMAND=%s CNI_CONTAINERID=a CNI_IFNAME=eth0 CNI_NETNS=/run/netns/a CNI_PATH=%s %s < %s",
+				verb, e2etest.Programs.Dir, p["type"], file))
+		}
+	}
+	return problems, w
+}
+
+// The capabilities of the agent's container are enough for all that the agent runs, and nothing of the pod is left.
+func TestPrivilegedAgentCapabilities(t *testing.T) {
+	for name, net := range networks() {
+		t.Run(name, func(t *testing.T) {
+			problems, w := agentWork(t, net, capabilities(t))
+			for _, p := range problems {
+				t.Error(p)
+			}
+			if out := e2etest.MustRun(t, w.Node, "ip -br link"); strings.Contains(out, "veth") {
+				t.Errorf("the pod's device is left:\n%s", out)
+			}
+			w.DoOnNode(func() error {
+				records, err := filepath.Glob("/run/sluice/attachments/*.json")
+				if len(records) != 0 {
+					t.Errorf("records are left: %v", records)
+				}
+				return err
+			})
+		})
+	}
+}
+
+// Each of them is needed.
+func TestPrivilegedAgentCapabilitiesMinimum(t *testing.T) {
+	all := capabilities(t)
+	for i, c := range all {
+		t.Run("without "+c, func(t *testing.T) {
+			problems, _ := agentWork(t, networks()["ptp"], slices.Delete(slices.Clone(all), i, i+1))
+			if len(problems) == 0 {
+				t.Errorf("the agent's work is done without %s as well", c)
+			}
+		})
+	}
+}
+
+// What the pages say of SYS_ADMIN: a container without it enters no network namespace.
+func TestPrivilegedAgentEntersNoNamespace(t *testing.T) {
+	w := e2etest.NewWorld(t)
+	w.Node.PodT(t, "a")
+	if out, err := container(w, capabilities(t), "nsenter --net=/run/netns/a true"); err == nil {
+		t.Errorf("it does: %s", out)
+	}
+	if out, err := container(w, append(capabilities(t), "sys_admin"), "nsenter --net=/run/netns/a true"); err != nil {
+		t.Errorf("with SYS_ADMIN: %v\n%s", err, out)
+	}
+}
