@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var epoch = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+var baseTime = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 
-// factsOf makes a node of "name age facts...": age in hours since epoch, "-" for unknown; a fact with a slash is a pod CIDR.
+// factsOf makes a node of "name age facts...": age in hours since baseTime, "-" for unknown; a fact with a slash is a pod CIDR.
 func factsOf(t testing.TB, line string) Node {
 	t.Helper()
 	words := strings.Fields(line)
@@ -26,7 +26,7 @@ func factsOf(t testing.TB, line string) Node {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.Created = epoch.Add(h)
+		n.Created = baseTime.Add(h)
 	}
 	for _, w := range words[2:] {
 		if p, err := netip.ParsePrefix(w); err == nil {
@@ -188,7 +188,7 @@ func FuzzCheckFacts(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var others []Node
 		for i := 0; len(b) >= 6 && i < 64; i++ {
-			n := Node{Name: fmt.Sprint("n", i), Created: epoch.Add(time.Duration(b[5]) * time.Hour)}
+			n := Node{Name: fmt.Sprint("n", i), Created: baseTime.Add(time.Duration(b[5]) * time.Hour)}
 			addr := netip.AddrFrom4([4]byte(b[:4]))
 			if b[4] > 32 {
 				n.InternalIPs = append(n.InternalIPs, addr)

@@ -338,7 +338,7 @@ func TestPrivilegedVXLANBadAnnotations(t *testing.T) {
 	self.Annotations = applied(nil, g.mustSync(self))
 	facts := func(i int, age time.Duration) Node {
 		n := nodeFacts(i)
-		n.Created = epoch.Add(age)
+		n.Created = baseTime.Add(age)
 		n.PodCIDRs = n.PodCIDRs[:1]
 		n.Annotations = map[string]string{
 			flannelType: "vxlan", flannelManaged: "true", flannelPublic: n.InternalIPs[0].String(), flannelData: fmt.Sprintf(`{"VNI":1,"VtepMAC":"ae:00:00:00:00:0%d"}`, i),

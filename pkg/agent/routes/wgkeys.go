@@ -22,8 +22,8 @@ const shortestRotation = 10 * time.Minute
 // keyFile is where a node's private keys are, below the state directory.
 const keyFile = "wireguard/keys.json"
 
-// A node has two keys, each with a device and a port: one slot is active, the other one gets its next key meanwhile.
-const slots = 2
+// A node has two keys, each with a device and a port: one lane is active, the other one gets its next key meanwhile.
+const lanes = 2
 
 // ownKey is a private key, in the file too.
 type ownKey struct {
@@ -33,30 +33,30 @@ type ownKey struct {
 }
 
 type keyPair struct {
-	Keys [slots]ownKey
+	Keys [lanes]ownKey
 }
 
-// activeSlot is the one that nodes prefer. It follows from the time, so that all nodes agree without a word.
-func activeSlot(now time.Time, rotation time.Duration) int {
-	return int(epochOf(now, rotation) % slots)
+// activeLane is the one that nodes prefer. It follows from the time, so that all nodes agree without a word.
+func activeLane(now time.Time, rotation time.Duration) int {
+	return int(periodOf(now, rotation) % lanes)
 }
 
-func epochOf(now time.Time, rotation time.Duration) int64 { return now.UnixNano() / int64(rotation) }
+func periodOf(now time.Time, rotation time.Duration) int64 { return now.UnixNano() / int64(rotation) }
 
-func epochStart(now time.Time, rotation time.Duration) time.Time {
-	return time.Unix(0, epochOf(now, rotation)*int64(rotation))
+func periodStart(now time.Time, rotation time.Duration) time.Time {
+	return time.Unix(0, periodOf(now, rotation)*int64(rotation))
 }
 
-// staleKey says that the idle slot's key has had its time: it was active in the epoch before, and half of this one has gone. So
-// all nodes have moved to the other slot, and have half an epoch to learn the new key.
+// staleKey says that the idle lane's key has had its time: it was active in the period before, and half of this one has gone. So
+// all nodes have moved to the other lane, and have half a period to learn the new key.
 func (k *keyPair) staleKey(now time.Time, rotation time.Duration) bool {
-	start := epochStart(now, rotation)
-	return now.Sub(start) >= rotation/2 && k.Keys[1-activeSlot(now, rotation)].Made.Before(start)
+	start := periodStart(now, rotation)
+	return now.Sub(start) >= rotation/2 && k.Keys[1-activeLane(now, rotation)].Made.Before(start)
 }
 
-// nextStep is the time until a key is stale or the active slot changes.
+// nextStep is the time until a key is stale or the active lane changes.
 func nextStep(now time.Time, rotation time.Duration) time.Duration {
-	gone := now.Sub(epochStart(now, rotation))
+	gone := now.Sub(periodStart(now, rotation))
 	if gone < rotation/2 {
 		return rotation/2 - gone
 	}
@@ -146,7 +146,7 @@ func removeKeys(stateDir string) error {
 	return nil
 }
 
-// publicKeys is the value of the annotation: the keys of both slots, and the port of the first one.
+// publicKeys is the value of the annotation: the keys of both lanes, and the port of the first one.
 type publicKeys struct {
 	Keys []string `json:"keys"`
 	Port int      `json:"port"`
@@ -163,7 +163,7 @@ func (k *keyPair) annotation(port int) (string, error) {
 
 // peerKeys are what another node says of its keys.
 type peerKeys struct {
-	keys [slots]wgtypes.Key
+	keys [lanes]wgtypes.Key
 	port int
 }
 
@@ -174,7 +174,7 @@ func readKeys(n Node) (peerKeys, error) {
 	}
 	bad := &NodeError{n.Name, fmt.Sprintf(`annotation %s: %.64q: not {"keys":[two public keys],"port":...}`, AnnotationWireGuard, value)}
 	var p publicKeys
-	if len(value) > longestData || json.Unmarshal([]byte(value), &p) != nil || len(p.Keys) != slots || p.Port < 1 || p.Port > 65534 {
+	if len(value) > longestData || json.Unmarshal([]byte(value), &p) != nil || len(p.Keys) != lanes || p.Port < 1 || p.Port > 65534 {
 		return peerKeys{}, bad
 	}
 	out := peerKeys{port: p.Port}

@@ -26,7 +26,7 @@ const overheadWG = 40 + 8 + 32
 const (
 	// keepalive makes the kernel try a handshake until there was one.
 	keepalive = 25 * time.Second
-	// recheck is the time after which a node is looked at that is not on the active slot yet.
+	// recheck is the time after which a node is looked at that is not on the active lane yet.
 	recheck = 10 * time.Second
 	// longestWait bounds Again, for a clock that jumps.
 	longestWait = time.Hour
@@ -50,11 +50,11 @@ type wgPeer struct {
 	cidrs    []netip.Prefix
 	endpoint netip.Addr
 	peerKeys
-	healthy [slots]bool // there was a handshake with the keys that both have now
+	healthy [lanes]bool // there was a handshake with the keys that both have now
 }
 
-func (r *wireGuard) device(slot int) string {
-	if slot == 0 {
+func (r *wireGuard) device(lane int) string {
+	if lane == 0 {
 		return r.cfg.WireGuard.Device
 	}
 	return r.cfg.WireGuard.Device + "1"
@@ -86,26 +86,26 @@ func (r *wireGuard) Sync(_ context.Context, self Node, others []Node) (w Wanted,
 	peers, bad := r.plan(t, self, nodes, have)
 	errs = append(errs, bad...)
 
-	active := activeSlot(now, r.cfg.WireGuard.KeyRotation)
+	active := activeLane(now, r.cfg.WireGuard.KeyRotation)
 	var want []wantedRoute
 	late := 0
 	for _, p := range peers {
-		slot := active
+		lane := active
 		if !p.healthy[active] && p.healthy[1-active] {
-			slot = 1 - active
+			lane = 1 - active
 			late++
 		}
 		for _, c := range p.cidrs {
-			want = append(want, wantedRoute{p.node.Name, routeTo(c, netip.Addr{}, links[slot])})
+			want = append(want, wantedRoute{p.node.Name, routeTo(c, netip.Addr{}, links[lane])})
 		}
 	}
 	// A peer comes before its routes, and goes after them.
-	for slot := range slots {
-		errs = append(errs, r.setPeers(slot, peers, have[slot], false))
+	for lane := range lanes {
+		errs = append(errs, r.setPeers(lane, peers, have[lane], false))
 	}
 	errs = append(errs, r.setRoutes(t, want)...)
-	for slot := range slots {
-		errs = append(errs, r.setPeers(slot, peers, have[slot], true))
+	for lane := range lanes {
+		errs = append(errs, r.setPeers(lane, peers, have[lane], true))
 	}
 	again := min(nextStep(now, r.cfg.WireGuard.KeyRotation), longestWait)
 	if late > 0 {
@@ -135,20 +135,20 @@ func (r *wireGuard) open(now time.Time) (err error) {
 	return err
 }
 
-// ensureDevices returns the links of both slots.
-func (r *wireGuard) ensureDevices(self Node) (links [slots]int, err error) {
+// ensureDevices returns the links of both lanes.
+func (r *wireGuard) ensureDevices(self Node) (links [lanes]int, err error) {
 	v4 := len(self.InternalIPs) > 0 && self.InternalIPs[0].Is4()
 	_, uplink, err := r.uplinkOf(self, v4)
 	if err != nil {
 		return links, err
 	}
-	for slot := range slots {
-		if links[slot], err = r.ensureDevice(slot, uplink.MTU-overheadWG); err != nil {
-			return links, fmt.Errorf("device %s: %w", r.device(slot), err)
+	for lane := range lanes {
+		if links[lane], err = r.ensureDevice(lane, uplink.MTU-overheadWG); err != nil {
+			return links, fmt.Errorf("device %s: %w", r.device(lane), err)
 		}
 		for _, p := range self.PodCIDRs { // the source of what the node itself sends, inside of what its peers let it send
 			if p == firstCIDR(self, p.Addr().Is4()) {
-				if err := r.setAddress(links[slot], netip.PrefixFrom(p.Addr(), p.Addr().BitLen())); err != nil {
+				if err := r.setAddress(links[lane], netip.PrefixFrom(p.Addr(), p.Addr().BitLen())); err != nil {
 					return links, err
 				}
 			}
@@ -157,8 +157,8 @@ func (r *wireGuard) ensureDevices(self Node) (links [slots]int, err error) {
 	return links, nil
 }
 
-func (r *wireGuard) ensureDevice(slot, mtu int) (int, error) {
-	name, alias, up := r.device(slot), aliasPrefix+ModeWireGuard, true
+func (r *wireGuard) ensureDevice(lane, mtu int) (int, error) {
+	name, alias, up := r.device(lane), aliasPrefix+ModeWireGuard, true
 	l, err := r.h.LinkByName(name)
 	switch {
 	case errors.Is(err, rtnl.ErrNotFound):
@@ -168,7 +168,7 @@ func (r *wireGuard) ensureDevice(slot, mtu int) (int, error) {
 			return 0, err
 		}
 		r.changes++
-		// A node may receive by one slot what it answers by the other one. WireGuard itself checks the sources (AllowedIPs).
+		// A node may receive by one lane what it answers by the other one. WireGuard itself checks the sources (AllowedIPs).
 		if err := sysctl.Set("net/ipv4/conf/"+name+"/rp_filter", "2"); err != nil {
 			return 0, err
 		}
@@ -200,7 +200,7 @@ func (r *wireGuard) ensureDevice(slot, mtu int) (int, error) {
 		}
 		r.changes++
 	}
-	if err := r.setKey(slot, false); err != nil {
+	if err := r.setKey(lane, false); err != nil {
 		return 0, err
 	}
 	if !l.Up {
@@ -211,12 +211,12 @@ func (r *wireGuard) ensureDevice(slot, mtu int) (int, error) {
 	return l.Index, nil
 }
 
-// setKey gives a device the key of its slot. With another key, all peers are made anew: what the kernel knows of handshakes
+// setKey gives a device the key of its lane. With another key, all peers are made anew: what the kernel knows of handshakes
 // belongs to the key of before.
-func (r *wireGuard) setKey(slot int, renewed bool) error {
-	port, key := r.cfg.WireGuard.Port+slot, r.keys.Keys[slot].key
+func (r *wireGuard) setKey(lane int, renewed bool) error {
+	port, key := r.cfg.WireGuard.Port+lane, r.keys.Keys[lane].key
 	if !renewed {
-		d, err := r.wg.Device(r.device(slot))
+		d, err := r.wg.Device(r.device(lane))
 		if err != nil {
 			return err
 		}
@@ -225,50 +225,50 @@ func (r *wireGuard) setKey(slot int, renewed bool) error {
 		}
 	}
 	r.changes++
-	return r.wg.ConfigureDevice(r.device(slot), wgtypes.Config{PrivateKey: &key, ListenPort: &port, ReplacePeers: true})
+	return r.wg.ConfigureDevice(r.device(lane), wgtypes.Config{PrivateKey: &key, ListenPort: &port, ReplacePeers: true})
 }
 
-// renew gives the idle slot its next key. A node that can be reached by that slot only has a quarter of the epoch more.
+// renew gives the idle lane its next key. A node that can be reached by that lane only has a quarter of the period more.
 func (r *wireGuard) renew(now time.Time, inUse bool, peers []*wgPeer) error {
 	rotation := r.cfg.WireGuard.KeyRotation
-	if inUse && now.Sub(epochStart(now, rotation)) < rotation*3/4 {
+	if inUse && now.Sub(periodStart(now, rotation)) < rotation*3/4 {
 		return nil
 	}
-	slot := 1 - activeSlot(now, rotation)
+	lane := 1 - activeLane(now, rotation)
 	fresh, err := newKey(now)
 	if err != nil {
 		return err
 	}
-	old := r.keys.Keys[slot]
-	r.keys.Keys[slot] = fresh
+	old := r.keys.Keys[lane]
+	r.keys.Keys[lane] = fresh
 	if err := r.keys.save(r.cfg.StateDir); err != nil {
-		r.keys.Keys[slot] = old
+		r.keys.Keys[lane] = old
 		return fmt.Errorf("keep the next WireGuard key: %w", err)
 	}
-	r.log.Info("made a new WireGuard key", log.String(log.KeyDevice, r.device(slot)))
-	if err := r.setKey(slot, true); err != nil {
+	r.log.Info("made a new WireGuard key", log.String(log.KeyDevice, r.device(lane)))
+	if err := r.setKey(lane, true); err != nil {
 		return err
 	}
-	return r.setPeers(slot, peers, nil, false)
+	return r.setPeers(lane, peers, nil, false)
 }
 
 // peersOf returns what both devices have, by key.
-func (r *wireGuard) peersOf() (have [slots]map[wgtypes.Key]wgtypes.Peer, err error) {
-	for slot := range slots {
-		d, err := r.wg.Device(r.device(slot))
+func (r *wireGuard) peersOf() (have [lanes]map[wgtypes.Key]wgtypes.Peer, err error) {
+	for lane := range lanes {
+		d, err := r.wg.Device(r.device(lane))
 		if err != nil {
 			return have, err
 		}
-		have[slot] = make(map[wgtypes.Key]wgtypes.Peer, len(d.Peers))
+		have[lane] = make(map[wgtypes.Key]wgtypes.Peer, len(d.Peers))
 		for _, p := range d.Peers {
-			have[slot][p.PublicKey] = p
+			have[lane][p.PublicKey] = p
 		}
 	}
 	return have, nil
 }
 
 // plan returns the nodes that can be peers.
-func (r *wireGuard) plan(t *table, self Node, nodes []Node, have [slots]map[wgtypes.Key]wgtypes.Peer) (_ []*wgPeer, errs []error) {
+func (r *wireGuard) plan(t *table, self Node, nodes []Node, have [lanes]map[wgtypes.Key]wgtypes.Peer) (_ []*wgPeer, errs []error) {
 	v4 := len(self.InternalIPs) > 0 && self.InternalIPs[0].Is4()
 	byKey := map[wgtypes.Key][]*wgPeer{}
 	var claimed []*wgPeer
@@ -320,9 +320,9 @@ func (r *wireGuard) plan(t *table, self Node, nodes []Node, have [slots]map[wgty
 	}
 	r.owners = owners
 	for _, p := range claimed {
-		for slot := range slots {
-			known, ok := have[slot][p.keys[slot]]
-			p.healthy[slot] = ok && !known.LastHandshakeTime.IsZero()
+		for lane := range lanes {
+			known, ok := have[lane][p.keys[lane]]
+			p.healthy[lane] = ok && !known.LastHandshakeTime.IsZero()
 		}
 	}
 	return slices.DeleteFunc(claimed, func(p *wgPeer) bool { return refused[p] }), errs
@@ -344,13 +344,13 @@ func netOf(p netip.Prefix) net.IPNet {
 }
 
 // setPeers adds and changes the peers of a device, or removes those that are not wanted.
-func (r *wireGuard) setPeers(slot int, peers []*wgPeer, have map[wgtypes.Key]wgtypes.Peer, remove bool) error {
+func (r *wireGuard) setPeers(lane int, peers []*wgPeer, have map[wgtypes.Key]wgtypes.Peer, remove bool) error {
 	var changes []wgtypes.PeerConfig
 	wanted := make(map[wgtypes.Key]bool, len(peers))
 	for _, p := range peers {
-		wanted[p.keys[slot]] = true
+		wanted[p.keys[lane]] = true
 		if !remove {
-			if c, ok := r.peerChange(slot, p, have); ok {
+			if c, ok := r.peerChange(lane, p, have); ok {
 				changes = append(changes, c)
 			}
 		}
@@ -365,18 +365,18 @@ func (r *wireGuard) setPeers(slot int, peers []*wgPeer, have map[wgtypes.Key]wgt
 		return nil
 	}
 	r.changes += len(changes)
-	if err := r.wg.ConfigureDevice(r.device(slot), wgtypes.Config{Peers: changes}); err != nil {
-		return fmt.Errorf("device %s: %d peers: %w", r.device(slot), len(changes), err)
+	if err := r.wg.ConfigureDevice(r.device(lane), wgtypes.Config{Peers: changes}); err != nil {
+		return fmt.Errorf("device %s: %d peers: %w", r.device(lane), len(changes), err)
 	}
 	return nil
 }
 
 // peerChange returns what a peer lacks of what it should be.
-func (r *wireGuard) peerChange(slot int, p *wgPeer, have map[wgtypes.Key]wgtypes.Peer) (c wgtypes.PeerConfig, changed bool) {
-	k := p.keys[slot]
+func (r *wireGuard) peerChange(lane int, p *wgPeer, have map[wgtypes.Key]wgtypes.Peer) (c wgtypes.PeerConfig, changed bool) {
+	k := p.keys[lane]
 	c.PublicKey = k
 	old, ok := have[k]
-	endpoint := netip.AddrPortFrom(p.endpoint, uint16(p.port+slot))
+	endpoint := netip.AddrPortFrom(p.endpoint, uint16(p.port+lane))
 	if r.endpoints == nil {
 		r.endpoints = map[wgtypes.Key]string{}
 	}
@@ -399,7 +399,7 @@ func (r *wireGuard) peerChange(slot int, p *wgPeer, have map[wgtypes.Key]wgtypes
 		c.AllowedIPs = nil
 	}
 	alive := keepalive
-	if p.healthy[slot] && ok {
+	if p.healthy[lane] && ok {
 		alive = 0
 	}
 	if !ok || old.PersistentKeepaliveInterval != alive {

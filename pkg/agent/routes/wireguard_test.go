@@ -26,33 +26,33 @@ import (
 
 const testRotation = 720 * time.Hour
 
-// A key is active for one epoch and exchanged in the middle of the next one, whatever the times of the Syncs are.
+// A key is active for one period and exchanged in the middle of the next one, whatever the times of the Syncs are.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
-	start := epochStart(epoch, testRotation)
+	start := periodStart(baseTime, testRotation)
 	k := &keyPair{}
 	for i := range k.Keys {
 		k.Keys[i].Made = start
 	}
 	if k.staleKey(start, testRotation) || k.staleKey(start.Add(testRotation-1), testRotation) {
-		t.Error("a key of this epoch is stale")
+		t.Error("a key of this period is stale")
 	}
 	for n := 1; n < 7; n++ {
 		now := start.Add(time.Duration(n) * testRotation)
-		idle := 1 - activeSlot(now, testRotation)
-		if activeSlot(now, testRotation) == activeSlot(now.Add(-1), testRotation) {
-			t.Errorf("epoch %d: the active slot stays", n)
+		idle := 1 - activeLane(now, testRotation)
+		if activeLane(now, testRotation) == activeLane(now.Add(-1), testRotation) {
+			t.Errorf("period %d: the active lane stays", n)
 		}
 		if k.staleKey(now, testRotation) || k.staleKey(now.Add(testRotation/2-1), testRotation) {
-			t.Errorf("epoch %d: stale in the first half", n)
+			t.Errorf("period %d: stale in the first half", n)
 		}
 		middle := now.Add(testRotation / 2)
 		if !k.staleKey(middle, testRotation) || nextStep(now, testRotation) != testRotation/2 || nextStep(middle, testRotation) != testRotation/2 {
-			t.Errorf("epoch %d: not stale in the middle, or not in time", n)
+			t.Errorf("period %d: not stale in the middle, or not in time", n)
 		}
 		k.Keys[idle].Made = middle
 		if k.staleKey(now.Add(testRotation-1), testRotation) {
-			t.Errorf("epoch %d: the new key is stale", n)
+			t.Errorf("period %d: the new key is stale", n)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestKeyFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, keyFile)
-	made, err := loadKeys(dir, epoch)
+	made, err := loadKeys(dir, baseTime)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,8 +70,8 @@ func TestKeyFile(t *testing.T) {
 			t.Errorf("%s: %v, %v", p, st.Mode(), err)
 		}
 	}
-	again, err := loadKeys(dir, epoch.Add(time.Hour))
-	if err != nil || again.Keys[0].key != made.Keys[0].key || again.Keys[1].key != made.Keys[1].key || !again.Keys[0].Made.Equal(epoch) || made.Keys[0].key == made.Keys[1].key {
+	again, err := loadKeys(dir, baseTime.Add(time.Hour))
+	if err != nil || again.Keys[0].key != made.Keys[0].key || again.Keys[1].key != made.Keys[1].key || !again.Keys[0].Made.Equal(baseTime) || made.Keys[0].key == made.Keys[1].key {
 		t.Errorf("%v, want the keys of before", err)
 	}
 	public, err := made.annotation(51820)
@@ -104,7 +104,7 @@ func TestKeyFile(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := loadKeys(dir, epoch); err == nil || strings.Contains(err.Error(), secret[:10]) {
+		if _, err := loadKeys(dir, baseTime); err == nil || strings.Contains(err.Error(), secret[:10]) {
 			t.Errorf("%s: %v, want an error without the key", name, err)
 		}
 		_ = os.Remove(path)
@@ -228,7 +228,7 @@ func TestPrivilegedWireGuard(t *testing.T) {
 			"no port":           {strings.Replace(nodes[2].Annotations[AnnotationWireGuard], "51820", "65535", 1), "not {"},
 		} {
 			evil := nodes[2]
-			evil.Name, evil.Created = "evil", epoch // the older one
+			evil.Name, evil.Created = "evil", baseTime // the older one
 			evil.Annotations = map[string]string{AnnotationWireGuard: tc.value}
 			_, err := g.sync(self, nodes[1], evil)
 			bad, rest := NodeErrors(err)
@@ -299,7 +299,7 @@ func TestPrivilegedWireGuardRotation(t *testing.T) {
 	t.Parallel()
 	require.Link(t, "wireguard")
 	c := netlab.NewClusterT(t, 2)
-	now := epochStart(epoch, testRotation)
+	now := periodStart(baseTime, testRotation)
 	var rigs []*rig
 	for i, n := range c.Nodes {
 		podAddrs(t, n, nodeFacts(i))
@@ -329,7 +329,7 @@ func TestPrivilegedWireGuardRotation(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{}
-	for step := range 6 { // three epochs
+	for step := range 6 { // three periods
 		for i := range nodes {
 			seen[nodes[i].Annotations[AnnotationWireGuard]] = true
 		}
