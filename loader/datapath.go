@@ -110,7 +110,8 @@ func (d *Datapath) Policies(ctx context.Context) ([]PolicyStatus, error) {
 }
 
 // SetRateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
-// wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
+// wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program, and ErrNoDevice for a policer of a
+// device whose parent cannot hold one.
 func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	return ratelimit.New(d.tree).SetRateLimit(ctx, s)
 }

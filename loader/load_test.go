@@ -57,7 +57,7 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 		t.Logf("%-28s %-8s %s", p.Name, p.Answer, p.Reason)
 		want := AnswerYes
 		switch {
-		case p.Name == programs.ProbeTCX && !bpfsys.KernelAtLeast(6, 6) || p.Name == programs.ProbeCoarse && !bpfsys.KernelAtLeast(5, 11):
+		case p.Name == programs.ProbeTCX && !bpfsys.KernelAtLeast(6, 6) || p.Name == programs.ProbeCoarse && !bpfsys.KernelAtLeast(5, 11), p.Name == programs.ProbeSkNetns && !bpfsys.KernelAtLeast(6, 15):
 			want = AnswerNo
 		case p.Name == programs.ProbeFIBSrc && !bpfsys.KernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
 			continue
@@ -98,7 +98,7 @@ func everyObject() map[string]readObject {
 		"sl_from_uplink": objects.LoadFromUplink, "sl_to_uplink": objects.LoadToUplink,
 		"sl_from_l3dev": objects.LoadFromUplink, "sl_to_l3dev": objects.LoadToUplink,
 		"sl_ns_egress": objects.LoadNsEgress, "sl_ns_ingress": objects.LoadNsIngress,
-		"sl_edt": objects.LoadEdt, "sl_xdp_denylist": objects.LoadXDPDenylist, "sl_mac_check": objects.LoadMACCheck, loadapi.SockLB: objects.LoadSockLB,
+		"sl_edt": objects.LoadEdt, "sl_xdp_denylist": objects.LoadXDPDenylist, "sl_mac_check": objects.LoadMACCheck, "sl_parent": objects.LoadParent, loadapi.SockLB: objects.LoadSockLB,
 	}
 }
 

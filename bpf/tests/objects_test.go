@@ -16,13 +16,13 @@ import (
 // programSet is the programs over one set of maps, none of it pinned.
 type programSet struct {
 	podEgress, podIngress, uplinkIngress, uplinkEgress *ebpf.Program
-	ownEgress, ownIngress, edt, macCheck               *ebpf.Program
+	ownEgress, ownIngress, edt, macCheck, parent       *ebpf.Program
 	maps                                               map[string]*ebpf.Map
 	views                                              map[string]*bpfsys.Map // the same, as pkg/maps has them
 }
 
 func (o *programSet) programs() []*ebpf.Program {
-	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress, o.ownEgress, o.ownIngress, o.edt, o.macCheck}
+	return []*ebpf.Program{o.podEgress, o.podIngress, o.uplinkIngress, o.uplinkEgress, o.ownEgress, o.ownIngress, o.edt, o.macCheck, o.parent}
 }
 
 // loadOptions is how objects are loaded; zero is how they are shipped.
@@ -50,6 +50,7 @@ var parts = []part{
 	{objects.LoadNsIngress, "sl_ns_ingress", func(o *programSet) **ebpf.Program { return &o.ownIngress }},
 	{objects.LoadEdt, "sl_edt", func(o *programSet) **ebpf.Program { return &o.edt }},
 	{objects.LoadMACCheck, "sl_mac_check", func(o *programSet) **ebpf.Program { return &o.macCheck }},
+	{objects.LoadParent, "sl_parent", func(o *programSet) **ebpf.Program { return &o.parent }},
 }
 
 // sockets is the object for socket calls, which has several programs.

@@ -35,6 +35,7 @@ func sources() []source {
 		"sl_ns_ingress":   "pod's device in its netns, tc ingress",
 		"sl_edt":          "device with fq, tc egress; host veth, tc ingress",
 		"sl_mac_check":    "host veth with macspoofchk, tc ingress",
+		"sl_parent":       "parent of a pod's macvlan, ipvlan or vlan device, tc egress and ingress",
 		"sl_xdp_denylist": "uplink, XDP",
 		"sl_socklb":       "root of cgroup v2, socket calls",
 	}

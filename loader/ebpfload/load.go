@@ -49,6 +49,7 @@ var read = map[string]readObject{
 	objects.EdtProgSlEdt:                 objects.LoadEdt,
 	objects.XDPDenylistProgSlXdpDenylist: objects.LoadXDPDenylist,
 	objects.MACCheckProgSlMacCheck:       objects.LoadMACCheck,
+	objects.ParentProgSlParent:           objects.LoadParent,
 	loadapi.SockLB:                       objects.LoadSockLB,
 }
 
@@ -131,6 +132,7 @@ func apply(spec *ebpf.CollectionSpec, c loadapi.Constants) error {
 	set(objects.FromPodVarCfgAdmitMark, c.AdmitMark)
 	set(objects.FromPodVarCfgFibSrc, oneIf(c.FIBSrc))
 	set(objects.FromPodVarCfgCoarseClock, oneIf(c.Coarse))
+	set(objects.FromPodVarCfgSkNetns, oneIf(c.SkNetns))
 	set(objects.FromPodVarCfgNetnsCookie, c.NetnsCookie)
 	set(objects.FromPodVarCfgSnatMin1, uint32(c.SNAT[0][0]))
 	set(objects.FromPodVarCfgSnatMax1, uint32(c.SNAT[0][1]))

@@ -37,6 +37,7 @@ func (InProcess) Probe(context.Context) ([]loadapi.ProbeResult, error) {
 		{loadapi.Clsact, askClsact},
 		{loadapi.FIBSrc, askFIBSrc},
 		{loadapi.Coarse, askCoarse},
+		{loadapi.SkNetns, askSkNetns},
 		{loadapi.Batch, askBatch},
 	} {
 		a := loadapi.ProbeResult{Name: q.name}
@@ -73,6 +74,10 @@ func askRedirectNeigh() error {
 
 func askCoarse() error {
 	return feature(features.HaveProgramHelper(ebpf.SchedCLS, asm.FnKtimeGetCoarseNs), "5.11")
+}
+
+func askSkNetns() error {
+	return feature(features.HaveProgramHelper(ebpf.SchedCLS, asm.FnGetNetnsCookie), "6.15")
 }
 
 // nextProgram is the smallest program that lets the next one decide.

@@ -41,6 +41,7 @@ const (
 	Clsact        = "clsact"
 	FIBSrc        = "fib lookup source address"
 	Coarse        = "clock of the last tick"
+	SkNetns       = "namespace of a packet's socket"
 	Batch         = "batch map operations"
 )
 
@@ -76,6 +77,7 @@ type Constants struct {
 	AdmitMark   uint32       `json:"admitMark"`
 	FIBSrc      bool         `json:"fibSrc"`
 	Coarse      bool         `json:"coarse"`
+	SkNetns     bool         `json:"skNetns"`
 	NetnsCookie uint64       `json:"netnsCookie"`
 	SNAT        [2][2]uint16 `json:"snat"` // ranges of ports, first and last
 	SNATSecret  uint32       `json:"snatSecret"`

@@ -282,6 +282,39 @@ type TypesSlHostportKey struct {
 	Pad   uint8
 }
 
+type TypesSlParentFlag uint32
+
+const (
+	TypesSlParentFlagSL_PARENT_BY_MAC  TypesSlParentFlag = 1
+	TypesSlParentFlagSL_PARENT_BY_ADDR TypesSlParentFlag = 2
+)
+
+type TypesSlParentKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Vlan    uint16
+	Kind    uint16
+	Netns   uint64
+	Id      [16]uint8
+}
+
+type TypesSlParentKind uint32
+
+const (
+	TypesSlParentKindSL_PARENT_ANY  TypesSlParentKind = 0
+	TypesSlParentKindSL_PARENT_MAC  TypesSlParentKind = 1
+	TypesSlParentKindSL_PARENT_ADDR TypesSlParentKind = 2
+)
+
+type TypesSlParentPod struct {
+	_      structs.HostLayout
+	Owner  uint64
+	Device uint32
+	Limit  uint32
+	Flags  uint32
+	Pad    uint32
+}
+
 type TypesSlPodMac struct {
 	_     structs.HostLayout
 	Owner uint64
@@ -329,7 +362,8 @@ const (
 	TypesSlProgramSL_PROGRAM_EDT          TypesSlProgram = 7
 	TypesSlProgramSL_PROGRAM_XDP_DENYLIST TypesSlProgram = 8
 	TypesSlProgramSL_PROGRAM_MAC_CHECK    TypesSlProgram = 9
-	TypesSlProgramSL_PROGRAM_MAX          TypesSlProgram = 10
+	TypesSlProgramSL_PROGRAM_PARENT       TypesSlProgram = 10
+	TypesSlProgramSL_PROGRAM_MAX          TypesSlProgram = 11
 )
 
 type TypesSlRule struct {

@@ -23,3 +23,34 @@ struct sl_podns_device {
 	__u32 host_ifindex; /* host veth, 0 = none */
 };
 _Static_assert(sizeof(struct sl_podns_device) == 24, "sl_podns_device is a map value");
+
+/* By what a packet at the parent device is a pod's. */
+enum sl_parent_kind {
+	SL_PARENT_ANY = 0,  /* nothing else: whatever comes from the namespace, or with the VLAN tag */
+	SL_PARENT_MAC = 1,  /* its source MAC */
+	SL_PARENT_ADDR = 2, /* its source address */
+};
+
+struct sl_parent_key {
+	__u32 ifindex; /* of the parent, on the node */
+	__u16 vlan;    /* the tag of a vlan device; 0 for macvlan and ipvlan */
+	__u16 kind;    /* enum sl_parent_kind */
+	__u64 netns;   /* cookie of the pod's network namespace; 0 where programs cannot ask for it (before 6.15) */
+	__u8 id[16];   /* the MAC, or the address, v4-mapped for IPv4; else 0 */
+};
+_Static_assert(sizeof(struct sl_parent_key) == 32, "sl_parent_key is a map key: no hidden padding");
+
+enum sl_parent_flag {
+	SL_PARENT_BY_MAC = 1 << 0,  /* beside this SL_PARENT_ANY entry there are some with SL_PARENT_MAC */
+	SL_PARENT_BY_ADDR = 1 << 1, /* or with SL_PARENT_ADDR */
+};
+
+/* A pod as the program on the parent device knows it. */
+struct sl_parent_pod {
+	__u64 owner;  /* as sl_endpoint.owner */
+	__u32 device; /* number in sl_ns_devices whose rules hold; 0 = none */
+	__u32 limit;  /* number in sl_edt_limits, with SL_EDT_POLICE; 0 = none */
+	__u32 flags;  /* enum sl_parent_flag */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct sl_parent_pod) == 24, "sl_parent_pod is a map value: no hidden padding");

@@ -20,6 +20,16 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_ns_devices SEC(".maps");
 
+/* Pods by what their packets look like at the parent of their device (parent.h). Written by the loader only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct sl_parent_key);
+	__type(value, struct sl_parent_pod);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_parent_pods SEC(".maps");
+
 /*
  * The number of the packet's device; 0 if the filter carries none. Only for programs on clsact: on
  * tcx the field holds an old value.

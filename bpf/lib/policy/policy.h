@@ -221,6 +221,25 @@ static __always_inline bool is_addr_discovery(struct __sk_buff *skb, const struc
 	       (dir == SL_TX ? t->remote_port : t->local_port) == bpf_htons(SL_PORT_DHCP_SERVER);
 }
 
+/*
+ * Admits a packet of device number that the programs on that device should have seen. It does not account
+ * it, since they do.
+ */
+static __always_inline __must_check enum sl_drop_reason policy_again(struct __sk_buff *skb, struct sl_pkt *p,
+								     enum sl_parsed parsed, __u32 number, __u64 now)
+{
+	__u32 dev = SL_PODNS_KEY | number;
+	struct sl_dev_policy *s = policy_of(dev);
+	struct sl_ct_entry *ct;
+
+	if (!s)
+		return SL_DROP_NONE;
+	if (parsed != SL_PARSED_L4)
+		return (enum sl_drop_reason)sl_policy_slow(skb, dev, SL_TX, number);
+	p->tuple.podns_dev = (__u16)number;
+	return policy_pass(skb, p, dev, s->owner, s->policy, SL_TX, now, &ct);
+}
+
 /* Admits a packet of a device inside a pod's network namespace. */
 static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 {

@@ -277,7 +277,7 @@ func (a *Attacher) detachClsact(index int, hooks []hook.Hook) error {
 		return errors.Join(c.DeleteClsact(index), pintree.RemovePin(mark))
 	}
 	err = c.deleteFilters(index, hooks)
-	if made { // from now on it is the others'
+	if made && !c.hasOurs(index) { // from now on it is the others'
 		err = errors.Join(err, pintree.RemovePin(mark))
 	}
 	return err

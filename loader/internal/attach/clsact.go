@@ -157,6 +157,11 @@ func (c *Conn) Unused(index int) bool {
 	return c.all(index, func(rtnl.FilterStatus) bool { return false })
 }
 
+// hasOurs reports whether a filter of ours hangs on the qdisc, or whether that cannot be known.
+func (c *Conn) hasOurs(index int) bool {
+	return !c.all(index, func(f rtnl.FilterStatus) bool { return !hook.IsOurs(f) })
+}
+
 // all reports whether ok holds for every filter of both directions. What cannot be read counts as another owner's.
 func (c *Conn) all(index int, ok func(rtnl.FilterStatus) bool) bool {
 	for _, parent := range []uint32{rtnl.HookIngress, rtnl.HookEgress} {

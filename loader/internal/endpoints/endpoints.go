@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/node"
+	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
@@ -369,7 +370,13 @@ func (d Endpoints) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
-	return errors.Join(d.setCheckedMAC(ctx, owner, mac), d.setEndpointMAC(ctx, owner, mac))
+	return errors.Join(d.setCheckedMAC(ctx, owner, mac), d.setEndpointMAC(ctx, owner, mac), d.setParentMAC(ctx, owner, mac))
+}
+
+func (d Endpoints) setParentMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	return pintree.WithMapIfLoaded(ctx, d.Tree, func() (parents.Parents, error) { return parents.New(d.Tree), nil }, func(p parents.Parents) error {
+		return p.SetMAC(owner, mac)
+	})
 }
 
 func (d Endpoints) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/loader/internal/node"
+	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
@@ -47,7 +48,7 @@ func (d Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	}
 	a := attach.NewAttacher(d.Tree, "")
 	defer a.Close()
-	err = errors.Join(hostports.New(d.Tree).Collect(valid), endpoints.New(d.Tree).Collect(a, valid), podns.New(d.Tree).Collect(a, valid), ratelimit.New(d.Tree).Collect(valid), endpoints.New(d.Tree).CollectDevices(a), policies.New(d.Tree).Collect())
+	err = errors.Join(hostports.New(d.Tree).Collect(valid), endpoints.New(d.Tree).Collect(a, valid), podns.New(d.Tree).Collect(a, valid), ratelimit.New(d.Tree).Collect(valid), parents.New(d.Tree).Collect(a, valid), endpoints.New(d.Tree).CollectDevices(a), policies.New(d.Tree).Collect())
 	err = errors.Join(err, d.CollectNamespaces(ctx), node.New(d.Tree).SyncLocked(ctx, a))
 	if errors.Is(err, pintree.ErrNotLoaded) { // another process removed pins: the next Open makes them anew, empty
 		d.Log.Warn("sweep: pins are missing", log.Error(err))

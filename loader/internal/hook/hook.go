@@ -73,11 +73,27 @@ func EDTPolice() Hook { return Hook{Name: "edt_police", Program: EDT().Program, 
 // OfEDT are the hooks of limits. Each limit has one of them.
 func OfEDT() []Hook { return []Hook{EDT(), EDTPolice()} }
 
-// macCheckRank is before all others: the fast path is checked too, and what is dropped takes up no rate.
+// macCheckRank is before all others on a host veth: the fast path is checked too, and what is dropped takes up no rate.
 const macCheckRank = -2
 
 // MACCheck is the ingress of the host veth of a pod with macspoofchk.
 func MACCheck() Hook { return Hook{Name: "mac_check", Program: "sl_mac_check", Rank: macCheckRank} }
+
+// parentRank is before FromUplink, whose redirection is the last word about a packet.
+const parentRank = -3
+
+// ParentEgress is the egress of the parent device of pods without a host veth: what they send to the wire.
+func ParentEgress() Hook {
+	return Hook{Name: "parent_out", Program: "sl_parent", Egress: true, Rank: parentRank}
+}
+
+// ParentIngress is its ingress: what macvlan devices in bridge mode send to each other. The program is the same.
+func ParentIngress() Hook {
+	return Hook{Name: "parent_in", Program: ParentEgress().Program, Rank: parentRank}
+}
+
+// OfParent are the hooks of a parent device.
+func OfParent() []Hook { return []Hook{ParentEgress(), ParentIngress()} }
 
 // OfMACCheck is MACCheck as a list.
 func OfMACCheck() []Hook { return []Hook{MACCheck()} }
@@ -96,7 +112,7 @@ func XDP() Hook { return Hook{Name: "xdp", Program: "sl_xdp_denylist"} }
 
 // All are the hooks of devices.
 func All() []Hook {
-	return slices.Concat(AlwaysLoaded(), OfL3Uplink(), OfPodns())
+	return slices.Concat(AlwaysLoaded(), OfL3Uplink(), OfPodns(), OfParent())
 }
 
 // AlwaysLoaded are those whose programs every load verifies. The others' wait for a device that needs them (programs.Program).
@@ -176,7 +192,7 @@ func (h Hook) Filter() rtnl.BPFFilter {
 
 // IsOurs recognises a filter by place, kind and name.
 func IsOurs(f rtnl.FilterStatus) bool {
-	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-(filterPriority+macCheckRank) < filterRanks &&
+	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-(filterPriority+parentRank) < filterRanks &&
 		strings.HasPrefix(f.Program, ProgramPrefix)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
@@ -52,6 +53,13 @@ func (d Load) ReplaceAttached(ctx context.Context, dir string) error {
 		return err
 	}
 	if err := replace(checked, hook.OfMACCheck(), true); err != nil {
+		return err
+	}
+	guarded, err := parents.New(d.Tree).Devices()
+	if err != nil {
+		return err
+	}
+	if err := replace(guarded, hook.OfParent(), true); err != nil {
 		return err
 	}
 	for _, bare := range []bool{false, true} {

@@ -35,7 +35,7 @@ func SizeKey(name string) string {
 		return "conntrack"
 	case MapConntrackUnassured:
 		return "conntrackUnassured"
-	case MapEndpoints, MapEpStats, MapPodDevices, MapPodnsDevices, MapEDTLimits, MapEDTCIDRs, MapPolicies:
+	case MapEndpoints, MapEpStats, MapPodDevices, MapPodnsDevices, MapParentPods, MapEDTLimits, MapEDTCIDRs, MapPolicies:
 		return "endpoints"
 	case MapHostPorts:
 		return "hostPorts"

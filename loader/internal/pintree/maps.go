@@ -31,6 +31,7 @@ const (
 	MapEventState    = "sl_event_state"
 
 	MapPodnsDevices      = "sl_ns_devices"
+	MapParentPods        = "sl_parent_pods"
 	MapPolicies          = "sl_policies"
 	MapDevicePolicy      = "sl_dev_policy"
 	MapEDTLimits         = "sl_edt_limits"
@@ -47,7 +48,7 @@ func SharedMaps() []string {
 	return []string{
 		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
 		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
-		MapPodnsDevices, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist, MapPodMACs,
+		MapPodnsDevices, MapParentPods, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist, MapPodMACs,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,
 	}
 }

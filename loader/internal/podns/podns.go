@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -64,7 +65,7 @@ func (d Devices) all() (podns.Map, map[uint32]podns.Device, error) {
 	}
 	all, err := m.All()
 	if err != nil {
-		return m, nil, fmt.Errorf("own devices: %w", err)
+		return m, nil, fmt.Errorf("podns devices: %w", err)
 	}
 	return m, all, nil
 }
@@ -119,7 +120,14 @@ func (d Devices) Enable(ctx context.Context, a *attach.Attacher, r Request, back
 			return err
 		}
 	}
-	return a.PutPlacedFilters(conn, place.Ifindex, number, HooksOf(r.Flags, r.HostIfindex != 0))
+	if err := a.PutPlacedFilters(conn, place.Ifindex, number, HooksOf(r.Flags, r.HostIfindex != 0)); err != nil {
+		return err
+	}
+	if r.HostIfindex != 0 || r.Policy.Empty() {
+		return nil
+	}
+	_, err = parents.New(d.Tree).Guard(a, ns, place.Ifindex, v.Owner, func(v *podns.ParentPod) { v.Device = number }, back)
+	return err
 }
 
 func (d Devices) put(m podns.Map, number uint32, v *podns.Device) error {
@@ -140,7 +148,7 @@ func (d Devices) put(m podns.Map, number uint32, v *podns.Device) error {
 func (d Devices) number(m podns.Map, a *attach.Attacher, owner uint64, place attach.Place) (uint32, *podns.Device, error) {
 	all, err := m.All()
 	if err != nil {
-		return 0, nil, fmt.Errorf("own devices: %w", err)
+		return 0, nil, fmt.Errorf("podns devices: %w", err)
 	}
 	for number, v := range all {
 		if v.Owner != owner {
@@ -184,11 +192,16 @@ func (d Devices) Disable(a *attach.Attacher, owner uint64, flags uint32) error {
 		case left.Flags != v.Flags:
 			errs = append(errs, m.Put(number, &left), d.dropHooks(a, number, v, left))
 			if flags&endpoint.FlagAdmit != 0 {
-				errs = append(errs, policies.New(d.Tree).Release(podns.Key(number), owner))
+				errs = append(errs, policies.New(d.Tree).Release(podns.Key(number), owner), d.unguard(a, v))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// unguard takes back what the parent device knows of v's rules.
+func (d Devices) unguard(a *attach.Attacher, v podns.Device) error {
+	return parents.New(d.Tree).Release(a, v.Owner, func(p *podns.ParentPod) { p.Device = 0 })
 }
 
 // dropHooks detaches what the features of left do not need any more.
@@ -222,6 +235,9 @@ func (d Devices) release(a *attach.Attacher, m podns.Map, number uint32) error {
 		return err
 	}
 	err = policies.New(d.Tree).Drop(podns.Key(number))
+	if v, known, _ := m.Get(number); known {
+		err = errors.Join(err, d.unguard(a, v))
+	}
 	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Delete(podns.Key(number)), pintree.RemovePin(d.Paths.PodnsMark(number)))
 }
 
@@ -325,7 +341,9 @@ func (d Devices) Check(a *attach.Attacher, r Request) error {
 				return err
 			}
 		}
-		return d.checkHooks(a, r.Device, number, HooksOf(r.Flags, r.HostIfindex != 0))
+		guarded := func(p podns.ParentPod) bool { return p.Device == number || r.Policy.Empty() }
+		return errors.Join(d.checkHooks(a, r.Device, number, HooksOf(r.Flags, r.HostIfindex != 0)),
+			parents.New(d.Tree).Check(a, v.Owner, guarded))
 	}
 	return pintree.Differs("no programs for %s in %s", r.Device.IfName, r.Device.Netns)
 }

@@ -32,7 +32,7 @@ func programsOf(hooks []hook.Hook) []string {
 // OnDemand returns the objects of the programs that go onto a device together with h's and that wait for one; nil for those that every load
 // verifies. Most nodes never have a device that needs them, and they are nearly half of the verifier's work.
 func OnDemand(h hook.Hook) []string {
-	for _, group := range [][]string{programsOf(hook.OfL3Uplink()), programsOf(hook.OfPodns())} {
+	for _, group := range [][]string{programsOf(hook.OfL3Uplink()), programsOf(hook.OfPodns()), programsOf(hook.OfParent())} {
 		if slices.Contains(group, h.Program) {
 			return group
 		}

@@ -81,6 +81,7 @@ func sizesFor(size nodeconf.MapSizes, memory uint64, cpus int) map[string]uint32
 		pintree.MapEndpoints:          endpoints,
 		pintree.MapPodnsDevices:       cmp.Or(size.Endpoints, endpoints/2),
 		pintree.MapPodMACs:            max(endpoints/4, 1),
+		pintree.MapParentPods:         max(endpoints/4, 1),
 		pintree.MapEpStats:            devices,
 		pintree.MapPodDevices:         devices,
 		pintree.MapEDTLimits:          max(endpoints/addressesPerLimit, 1),

@@ -33,6 +33,7 @@ const (
 	ProbeFQ           = "sch_fq"
 	ProbeFIBSrc       = loadapi.FIBSrc
 	ProbeCoarse       = loadapi.Coarse
+	ProbeSkNetns      = loadapi.SkNetns
 	probeBatch        = loadapi.Batch
 	ProbeJIT          = "JIT"
 	probeLockdown     = "lockdown"
@@ -184,6 +185,7 @@ func (d Sets) questions(ctx context.Context) ([]question, error) {
 		{ProbeFQ, "bandwidth limits use tbf", false, askFQ},
 		{ProbeFIBSrc, "masquerading takes the first address of the uplink", false, kernel(ProbeFIBSrc)},
 		{ProbeCoarse, "each packet asks the clock itself, some 20 ns", false, kernel(ProbeCoarse)},
+		{ProbeSkNetns, "pods without a host veth can forge their way past the rules at the parent device", false, kernel(ProbeSkNetns)},
 		{probeBatch, "maps are listed entry by entry", false, kernel(probeBatch)},
 		{ProbeJIT, "programs are interpreted: several times slower", false, askJIT},
 		{probeLockdown, "the kernel may refuse programs", false, askLockdown},

@@ -19,7 +19,7 @@ import (
 // LoadFresh verifies the programs and pins them as a set in fresh, beside the one in force.
 func (d Sets) LoadFresh(ctx context.Context, k Constants, report probes, fresh string) error {
 	consts := randomConsts()
-	consts.fibSrc, consts.coarse = report.yes(ProbeFIBSrc), report.yes(ProbeCoarse)
+	consts.fibSrc, consts.coarse, consts.skNetns = report.yes(ProbeFIBSrc), report.yes(ProbeCoarse), report.yes(ProbeSkNetns)
 	var err error
 	if consts.netns, err = d.netnsCookie(ctx); err != nil {
 		d.Log.Warn("name the network namespace for programs", log.Error(err))

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
@@ -30,8 +29,9 @@ import (
 type RateLimit struct {
 	Ref    attachments.ID
 	Egress bool // what the pod sends, on its own device; else what it gets, on the host end
-	// Police makes it a limit, with Egress, on what arrives at the host veth: a second one of what the pod sends, which the pod
-	// cannot bypass. It drops what a limit of the same rate and burst on the pod's own device would not have let through.
+	// Police makes it a limit, with Egress, on what arrives at the host veth, or with Netns at the parent of the pod's device: a
+	// second one of what the pod sends, which the pod cannot bypass. It drops what a limit of the same rate and burst on the pod's
+	// own device would not have let through.
 	Police bool
 
 	Netns   string // path of the device's namespace; empty: the calling thread's
@@ -124,8 +124,8 @@ func (s RateLimit) validate() error {
 	if s.Ref.ContainerID == "" || s.Ifindex <= 0 || s.Rate == 0 {
 		return fmt.Errorf("limit of %s without container, device or rate", s.Ref)
 	}
-	if s.Police && (!s.Egress || s.Netns != "") {
-		return fmt.Errorf("limit of %s: a policer is of what the pod sends, on the node", s.Ref)
+	if s.Police && !s.Egress {
+		return fmt.Errorf("limit of %s: a policer is of what the pod sends", s.Ref)
 	}
 	return nil
 }
@@ -178,6 +178,8 @@ func (d Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err != nil {
 		return err
 	}
+	a := attach.NewAttacher(d.Tree, "")
+	defer a.Close() // after the rollback, which detaches
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 	back.Push("limit", func(context.Context) error { return d.release(m, number) })
@@ -188,6 +190,9 @@ func (d Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 		if err := m.nets.Put(number, p); err != nil {
 			return pintree.WrapFull(pintree.MapEDTCIDRs, err)
 		}
+	}
+	if s.atParent() {
+		return d.guard(a, s, number, &back)
 	}
 	return d.attach(s, number)
 }
@@ -276,6 +281,9 @@ func (d Limits) Owner(number uint32) uint64 {
 // release removes all there is of a limit; the note of its place goes last.
 func (d Limits) release(m views, number uint32) error {
 	if err := d.detach(number); err != nil {
+		return err
+	}
+	if err := d.unguard(m, number); err != nil {
 		return err
 	}
 	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemovePin(d.Paths.EDTMark(number)))
@@ -421,6 +429,9 @@ func checkNets(m views, number uint32, s RateLimit) error {
 }
 
 func (d Limits) checkHook(number uint32, s RateLimit) error {
+	if s.atParent() {
+		return d.checkGuard(number, s)
+	}
 	place, ok, err := d.Place(number)
 	if err != nil {
 		return err
@@ -441,50 +452,4 @@ func (d Limits) checkHook(number uint32, s RateLimit) error {
 		err = pintree.Differs("%s is not attached to the %s of %s", s.hook().Program, s.hook().Direction(), s.IfName)
 	}
 	return err
-}
-
-// RateLimitStatus is a limit with its counters since it was made.
-type RateLimitStatus struct {
-	Owner   uint64        `json:"owner,string"`
-	Egress  bool          `json:"egress"`
-	Police  bool          `json:"police"` // at the host veth, beside the limit on the pod's own device
-	Rate    uint64        `json:"rate"`   // bytes a second
-	Burst   uint64        `json:"burst"`  // bytes
-	Horizon time.Duration `json:"horizon"`
-
-	Bytes   uint64        `json:"bytes"` // of frames, sent or waiting
-	Packets uint64        `json:"packets"`
-	Drops   uint64        `json:"drops"`
-	Marks   uint64        `json:"marks"`   // packets that waited long enough for an ECN mark
-	Wait    time.Duration `json:"wait"`    // mean over all packets
-	Backlog time.Duration `json:"backlog"` // until the queue is empty
-}
-
-// RateLimits returns every limit, in no order.
-func (d Limits) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
-	m, err := d.views()
-	if err != nil {
-		return nil, err
-	}
-	all, err := m.limits.All()
-	if err != nil {
-		return nil, fmt.Errorf("limits: %w", err)
-	}
-	now := uint64(conntrack.Now())
-	out := make([]RateLimitStatus, 0, len(all))
-	for _, l := range all {
-		s := RateLimitStatus{
-			Owner: l.Owner, Egress: l.Flags&edt.FlagEgress != 0, Police: l.Flags&edt.FlagPolice != 0, Rate: l.Rate,
-			Burst: uint64(float64(l.Burst)*float64(l.Rate)/1e9 + 0.5), Horizon: time.Duration(l.Horizon),
-			Bytes: l.Bytes, Packets: l.Packets, Drops: l.Drops, Marks: l.Marks,
-		}
-		if l.Packets > 0 {
-			s.Wait = time.Duration(l.QueuedNs / l.Packets)
-		}
-		if l.Clock > now && !s.Police { // a policer has no queue: its clock is its debt
-			s.Backlog = time.Duration(l.Clock - now)
-		}
-		out = append(out, s)
-	}
-	return out, nil
 }

@@ -28,6 +28,7 @@ const (
 	EdtMapSlNodeAddrs    = "sl_node_addrs"
 	EdtMapSlNomasqCidrs  = "sl_nomasq_cidrs"
 	EdtMapSlNsDevices    = "sl_ns_devices"
+	EdtMapSlParentPods   = "sl_parent_pods"
 	EdtMapSlUplinks      = "sl_uplinks"
 	EdtProgSlEdt         = "sl_edt"
 	EdtVarCfgAdmitMark   = "cfg_admit_mark"
@@ -42,6 +43,7 @@ const (
 	EdtVarCfgL2Len       = "cfg_l2_len"
 	EdtVarCfgNetnsCookie = "cfg_netns_cookie"
 	EdtVarCfgRelearn     = "cfg_relearn"
+	EdtVarCfgSkNetns     = "cfg_sk_netns"
 	EdtVarCfgSnatMax1    = "cfg_snat_max1"
 	EdtVarCfgSnatMax2    = "cfg_snat_max2"
 	EdtVarCfgSnatMin1    = "cfg_snat_min1"
@@ -110,6 +112,7 @@ type EdtMapSpecs struct {
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -129,6 +132,7 @@ type EdtVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -168,6 +172,7 @@ type EdtMaps struct {
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -185,6 +190,7 @@ func (m *EdtMaps) Close() error {
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
+		m.SlParentPods,
 		m.SlUplinks,
 	)
 }
@@ -205,6 +211,7 @@ type EdtVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -41,6 +41,7 @@ const (
 	FromPodMapSlNodeAddrs    = "sl_node_addrs"
 	FromPodMapSlNomasqCidrs  = "sl_nomasq_cidrs"
 	FromPodMapSlNsDevices    = "sl_ns_devices"
+	FromPodMapSlParentPods   = "sl_parent_pods"
 	FromPodMapSlPolicies     = "sl_policies"
 	FromPodMapSlPolicyQuery  = "sl_policy_query"
 	FromPodMapSlRsvdPorts    = "sl_rsvd_ports"
@@ -59,6 +60,7 @@ const (
 	FromPodVarCfgL2Len       = "cfg_l2_len"
 	FromPodVarCfgNetnsCookie = "cfg_netns_cookie"
 	FromPodVarCfgRelearn     = "cfg_relearn"
+	FromPodVarCfgSkNetns     = "cfg_sk_netns"
 	FromPodVarCfgSnatMax1    = "cfg_snat_max1"
 	FromPodVarCfgSnatMax2    = "cfg_snat_max2"
 	FromPodVarCfgSnatMin1    = "cfg_snat_min1"
@@ -140,6 +142,7 @@ type FromPodMapSpecs struct {
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
@@ -163,6 +166,7 @@ type FromPodVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -215,6 +219,7 @@ type FromPodMaps struct {
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
@@ -249,6 +254,7 @@ func (m *FromPodMaps) Close() error {
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
+		m.SlParentPods,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlRsvdPorts,
@@ -273,6 +279,7 @@ type FromPodVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -56,6 +56,7 @@ const (
 	FromUplinkVarCfgL2Len       = "cfg_l2_len"
 	FromUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
 	FromUplinkVarCfgRelearn     = "cfg_relearn"
+	FromUplinkVarCfgSkNetns     = "cfg_sk_netns"
 	FromUplinkVarCfgSnatMax1    = "cfg_snat_max1"
 	FromUplinkVarCfgSnatMax2    = "cfg_snat_max2"
 	FromUplinkVarCfgSnatMin1    = "cfg_snat_min1"
@@ -157,6 +158,7 @@ type FromUplinkVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -261,6 +263,7 @@ type FromUplinkVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

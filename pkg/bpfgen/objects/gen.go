@@ -9,7 +9,7 @@
 // be other objects, of another Build.
 package objects
 
-//go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -type sl_tuple -type sl_ct_entry -type sl_addr -type sl_endpoint -type sl_endpoint_stats -type sl_pod_mac -type sl_uplink -type sl_cidr -type sl_podns_device -type sl_policy -type sl_rule -type sl_dev_policy -type sl_rule_flag -type sl_policy_flag -type sl_hostport_key -type sl_hostport -type sl_allowed_source -type sl_socklb_key -type sl_socklb_entry -type sl_edt_limit -type sl_edt_cidr -type sl_edt_flag -type sl_ct_flag -type sl_ct_side -type sl_endpoint_flag -type sl_hostport_flag -type sl_drop_reason -type sl_event -type sl_event_lease -type sl_event_state -type sl_drop_key -type sl_program -type sl_fast_path Types ../../bpf/types.bpf.c
+//go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -type sl_tuple -type sl_ct_entry -type sl_addr -type sl_endpoint -type sl_endpoint_stats -type sl_pod_mac -type sl_uplink -type sl_cidr -type sl_podns_device -type sl_parent_key -type sl_parent_pod -type sl_parent_kind -type sl_parent_flag -type sl_policy -type sl_rule -type sl_dev_policy -type sl_rule_flag -type sl_policy_flag -type sl_hostport_key -type sl_hostport -type sl_allowed_source -type sl_socklb_key -type sl_socklb_entry -type sl_edt_limit -type sl_edt_cidr -type sl_edt_flag -type sl_ct_flag -type sl_ct_side -type sl_endpoint_flag -type sl_hostport_flag -type sl_drop_reason -type sl_event -type sl_event_lease -type sl_event_state -type sl_drop_key -type sl_program -type sl_fast_path Types ../../bpf/types.bpf.c
 //go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -no-global-types FromPod ../../bpf/from_pod.bpf.c
 //go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -no-global-types ToPod ../../bpf/to_pod.bpf.c
 //go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -no-global-types FromUplink ../../bpf/from_uplink.bpf.c
@@ -20,5 +20,6 @@ package objects
 //go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -no-global-types Edt ../../bpf/edt.bpf.c
 //go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -no-global-types XDPDenylist ../../bpf/xdp_denylist.bpf.c
 //go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -no-global-types MACCheck ../../bpf/mac_check.bpf.c
+//go:generate go -C .. tool bpf2go -output-dir objects -target bpfel -no-global-types Parent ../../bpf/parent.bpf.c
 //go:generate go run mktypes.go
 //go:generate go run mkbuild.go

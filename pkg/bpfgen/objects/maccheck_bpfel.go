@@ -40,6 +40,7 @@ const (
 	MACCheckVarCfgL2Len       = "cfg_l2_len"
 	MACCheckVarCfgNetnsCookie = "cfg_netns_cookie"
 	MACCheckVarCfgRelearn     = "cfg_relearn"
+	MACCheckVarCfgSkNetns     = "cfg_sk_netns"
 	MACCheckVarCfgSnatMax1    = "cfg_snat_max1"
 	MACCheckVarCfgSnatMax2    = "cfg_snat_max2"
 	MACCheckVarCfgSnatMin1    = "cfg_snat_min1"
@@ -125,6 +126,7 @@ type MACCheckVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -197,6 +199,7 @@ type MACCheckVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -33,6 +33,7 @@ const (
 	NsIngressMapSlNodeAddrs    = "sl_node_addrs"
 	NsIngressMapSlNomasqCidrs  = "sl_nomasq_cidrs"
 	NsIngressMapSlNsDevices    = "sl_ns_devices"
+	NsIngressMapSlParentPods   = "sl_parent_pods"
 	NsIngressMapSlPolicies     = "sl_policies"
 	NsIngressMapSlPolicyQuery  = "sl_policy_query"
 	NsIngressMapSlSlowScratch  = "sl_slow_scratch"
@@ -50,6 +51,7 @@ const (
 	NsIngressVarCfgL2Len       = "cfg_l2_len"
 	NsIngressVarCfgNetnsCookie = "cfg_netns_cookie"
 	NsIngressVarCfgRelearn     = "cfg_relearn"
+	NsIngressVarCfgSkNetns     = "cfg_sk_netns"
 	NsIngressVarCfgSnatMax1    = "cfg_snat_max1"
 	NsIngressVarCfgSnatMax2    = "cfg_snat_max2"
 	NsIngressVarCfgSnatMin1    = "cfg_snat_min1"
@@ -123,6 +125,7 @@ type NsIngressMapSpecs struct {
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
@@ -145,6 +148,7 @@ type NsIngressVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -189,6 +193,7 @@ type NsIngressMaps struct {
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
@@ -214,6 +219,7 @@ func (m *NsIngressMaps) Close() error {
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
+		m.SlParentPods,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlSlowScratch,
@@ -237,6 +243,7 @@ type NsIngressVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

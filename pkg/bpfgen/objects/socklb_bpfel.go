@@ -48,6 +48,7 @@ const (
 	SockLBVarCfgL2Len       = "cfg_l2_len"
 	SockLBVarCfgNetnsCookie = "cfg_netns_cookie"
 	SockLBVarCfgRelearn     = "cfg_relearn"
+	SockLBVarCfgSkNetns     = "cfg_sk_netns"
 	SockLBVarCfgSnatMax1    = "cfg_snat_max1"
 	SockLBVarCfgSnatMax2    = "cfg_snat_max2"
 	SockLBVarCfgSnatMin1    = "cfg_snat_min1"
@@ -141,6 +142,7 @@ type SockLBVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -213,6 +215,7 @@ type SockLBVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -38,6 +38,7 @@ const (
 	ToPodMapSlNodeAddrs    = "sl_node_addrs"
 	ToPodMapSlNomasqCidrs  = "sl_nomasq_cidrs"
 	ToPodMapSlNsDevices    = "sl_ns_devices"
+	ToPodMapSlParentPods   = "sl_parent_pods"
 	ToPodMapSlPolicies     = "sl_policies"
 	ToPodMapSlPolicyQuery  = "sl_policy_query"
 	ToPodMapSlRsvdPorts    = "sl_rsvd_ports"
@@ -56,6 +57,7 @@ const (
 	ToPodVarCfgL2Len       = "cfg_l2_len"
 	ToPodVarCfgNetnsCookie = "cfg_netns_cookie"
 	ToPodVarCfgRelearn     = "cfg_relearn"
+	ToPodVarCfgSkNetns     = "cfg_sk_netns"
 	ToPodVarCfgSnatMax1    = "cfg_snat_max1"
 	ToPodVarCfgSnatMax2    = "cfg_snat_max2"
 	ToPodVarCfgSnatMin1    = "cfg_snat_min1"
@@ -134,6 +136,7 @@ type ToPodMapSpecs struct {
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
@@ -157,6 +160,7 @@ type ToPodVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -206,6 +210,7 @@ type ToPodMaps struct {
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
@@ -237,6 +242,7 @@ func (m *ToPodMaps) Close() error {
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
+		m.SlParentPods,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlRsvdPorts,
@@ -261,6 +267,7 @@ type ToPodVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

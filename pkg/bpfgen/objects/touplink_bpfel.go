@@ -51,6 +51,7 @@ const (
 	ToUplinkVarCfgL2Len       = "cfg_l2_len"
 	ToUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
 	ToUplinkVarCfgRelearn     = "cfg_relearn"
+	ToUplinkVarCfgSkNetns     = "cfg_sk_netns"
 	ToUplinkVarCfgSnatMax1    = "cfg_snat_max1"
 	ToUplinkVarCfgSnatMax2    = "cfg_snat_max2"
 	ToUplinkVarCfgSnatMin1    = "cfg_snat_min1"
@@ -147,6 +148,7 @@ type ToUplinkVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -241,6 +243,7 @@ type ToUplinkVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

@@ -35,6 +35,7 @@ const (
 	XDPDenylistVarCfgL2Len       = "cfg_l2_len"
 	XDPDenylistVarCfgNetnsCookie = "cfg_netns_cookie"
 	XDPDenylistVarCfgRelearn     = "cfg_relearn"
+	XDPDenylistVarCfgSkNetns     = "cfg_sk_netns"
 	XDPDenylistVarCfgSnatMax1    = "cfg_snat_max1"
 	XDPDenylistVarCfgSnatMax2    = "cfg_snat_max2"
 	XDPDenylistVarCfgSnatMin1    = "cfg_snat_min1"
@@ -115,6 +116,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
@@ -177,6 +179,7 @@ type XDPDenylistVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
 	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`

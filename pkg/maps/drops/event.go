@@ -34,6 +34,7 @@ var programs = [...]string{
 	bpfgen.TypesSlProgramSL_PROGRAM_EDT:          "sl_edt",
 	bpfgen.TypesSlProgramSL_PROGRAM_XDP_DENYLIST: "sl_xdp_denylist",
 	bpfgen.TypesSlProgramSL_PROGRAM_MAC_CHECK:    "sl_mac_check",
+	bpfgen.TypesSlProgramSL_PROGRAM_PARENT:       "sl_parent",
 }
 
 // DecodeEvent decodes a record. Its Data is a copy.

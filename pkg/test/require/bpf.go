@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
@@ -106,6 +107,14 @@ func askFIBSource() error {
 		return ErrMissing
 	}
 	return err
+}
+
+// SocketNetns needs bpf_get_netns_cookie() in tc programs (Linux 6.15).
+func SocketNetns(t testing.TB) {
+	t.Helper()
+	Feature(t, "namespace of a packet's socket", func() error {
+		return feature(features.HaveProgramHelper(ebpf.SchedCLS, asm.FnGetNetnsCookie))
+	})
 }
 
 // feature turns the features package's definite no into ours.

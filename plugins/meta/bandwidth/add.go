@@ -154,9 +154,9 @@ func choose(dp Datapath, err error, wanted string) (backend, reason string) {
 func (j *job) plan(req *request) error {
 	j.s.NetNS = j.dev.ns.Inode()
 	j.s.Ingress, j.s.Egress, j.s.Subnets = req.ingress, req.egress, req.subnets
+	j.s.Policed = j.s.Egress != nil && j.s.Backend == BackendEDT
 	if j.dev.host.Index != 0 {
 		j.s.HostIfName, j.s.HostIfindex = j.dev.host.Name, j.dev.host.Index
-		j.s.Policed = j.s.Egress != nil && j.s.Backend == BackendEDT
 		j.s.OffFastPath = j.s.Policed && j.dp.PodByTCX(j.dev.host.Index)
 	}
 	if !j.s.needsIFB() {
@@ -222,7 +222,7 @@ func (j *job) applyEgress(ctx context.Context) (err error) {
 	case j.s.Egress == nil:
 		return nil
 	case j.s.Backend == BackendEDT:
-		if err := j.putEDT(ctx, j.dev.podSide(), egressShape(j.dev, &j.s)); err != nil || !j.s.Policed {
+		if err := j.putEDT(ctx, j.dev.podSide(), egressShape(j.dev, &j.s)); err != nil {
 			return err
 		}
 		return j.putPolicer(ctx)

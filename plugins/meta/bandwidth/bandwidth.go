@@ -73,7 +73,7 @@ type section struct {
 	// The host veth of the pod; empty when it has none.
 	HostIfName  string `json:"hostIfName,omitempty"`
 	HostIfindex int    `json:"hostIfindex,omitempty"`
-	// Policed says that the host veth drops what bypasses the egress limit of edt. Records of builds before it do not have it.
+	// Policed says that the node drops what bypasses the egress limit of edt, at the host veth or at the parent of the pod's device. Records of builds before it do not have it.
 	Policed bool `json:"policed,omitempty"`
 	// OffFastPath says that the fast path would pass the policer by.
 	OffFastPath bool `json:"offFastPath,omitempty"`

@@ -53,6 +53,54 @@ func TestPrivilegedEDTBypass(t *testing.T) {
 	}
 }
 
+// The same holds for pods without a host veth, at the parent of their device, also toward another macvlan pod of it.
+func TestPrivilegedEDTBypassInside(t *testing.T) {
+	require.Qdisc(t, "fq")
+	for _, tt := range []struct{ kind, link, damage string }{
+		{kind: "macvlan", link: "macvlan mode bridge"},
+		{kind: "macvlan", link: "macvlan mode private", damage: "tc -n a qdisc del dev eth0 root"},
+		{kind: "ipvlan", link: "ipvlan mode l2", damage: "tc -n a qdisc del dev eth0 clsact"},
+		{kind: "vlan", link: "vlan id 7"},
+	} {
+		t.Run(tt.link, func(t *testing.T) {
+			require.Link(t, tt.kind)
+			w := newWorld(t)
+			w.run("ip link add m0 up type veth peer name m1", "ip link set m1 up")
+			names := []string{"a", "b"}
+			if tt.kind == "vlan" {
+				names = names[:1]
+			}
+			for i, name := range names {
+				w.pods[name] = w.lab.Node.PodT(t, name)
+				w.run(fmt.Sprintf("ip link add link m0 name x%d type %s", i, tt.link), fmt.Sprintf("ip link set x%d netns %s name eth0", i, name),
+					fmt.Sprintf("ip -n %s addr add 10.1.2.%d/24 dev eth0", name, i+2), "ip -n "+name+" link set eth0 up")
+			}
+			c := conf(2, `"backend":"edt",`+limits)
+			w.add("a", c)
+			must(t, w.check("a", c))
+			if tt.damage != "" {
+				w.run(tt.damage)
+			}
+			node := w.lab.Node.NS
+			w.wantHeldAt("10.1.2.2", netip.MustParseAddr("10.1.2.9"), w.mac("m1", node), node, "m1")
+			if tt.link == "macvlan mode bridge" {
+				time.Sleep(2 * time.Second) // what is owed is paid
+				w.wantHeldAt("10.1.2.2", netip.MustParseAddr("10.1.2.3"), w.mac("eth0", w.pods["b"].NS), w.pods["b"].NS, "eth0")
+			}
+			if w.policed() == 0 {
+				t.Error("the status knows of no dropped packets")
+			}
+			w.del("a")
+			w.del("a")
+			for _, direction := range []string{"ingress", "egress"} {
+				if left := w.run("tc filter show dev m0 " + direction); left != "" {
+					t.Errorf("left at the parent: %s", left)
+				}
+			}
+		})
+	}
+}
+
 // A connection that the datapath leads past the stack is held like any other, and where programs hang by tcx, which run before every
 // filter, it is not led there.
 func TestPrivilegedEDTBypassFastPath(t *testing.T) {
@@ -237,10 +285,15 @@ const policerSlack = 700 * time.Millisecond
 // wantHeld checks that pod a's raw frames leave the node at the rate, no more and no less, when it sends as many as it can.
 func (w *world) wantHeld(src string, dst netip.Addr) {
 	w.t.Helper()
+	w.wantHeldAt(src, dst, w.mac("v2", w.lab.Node.NS), w.lab.Client().NS, "eth0")
+}
+
+// wantHeldAt is wantHeld for frames to a MAC, as they arrive at a device.
+func (w *world) wantHeldAt(src string, dst netip.Addr, to net.HardwareAddr, at *netlab.NS, device string) {
+	w.t.Helper()
 	const lasts = 2 * time.Second
-	frame := rawFrame(w.t, w.mac("v2", w.lab.Node.NS), w.mac("eth0", w.pods["a"].NS), netip.MustParseAddr(src), dst)
-	client := w.lab.Client().NS
-	before, start, err := arrived(client, "eth0")
+	frame := rawFrame(w.t, to, w.mac("eth0", w.pods["a"].NS), netip.MustParseAddr(src), dst)
+	before, start, err := arrived(at, device)
 	must(w.t, err)
 	sent := 0
 	must(w.t, w.pods["a"].Do(func() error {
@@ -263,7 +316,7 @@ func (w *world) wantHeld(src string, dst netip.Addr) {
 		return nil
 	}))
 	time.Sleep(50 * time.Millisecond)
-	after, end, err := arrived(client, "eth0")
+	after, end, err := arrived(at, device)
 	must(w.t, err)
 	const rate = egressMbit * 1e6 / 8
 	got, took := float64(after-before), end.Sub(start)

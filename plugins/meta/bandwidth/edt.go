@@ -26,11 +26,17 @@ func fqRoot() rtnl.Qdisc {
 }
 
 // putPolicer holds the pod to the egress limit where it cannot bypass it, at
-// the host veth. RemoveRateLimit of putEDT takes it back.
+// the host veth or at the parent of the pod's device. A device of the host has
+// neither. RemoveRateLimit of putEDT takes it back.
 func (j *job) putPolicer(ctx context.Context) error {
 	s := policerShape(j.dev, &j.s)
 	s.Ref = j.ref
-	return j.dp.SetRateLimit(ctx, s)
+	err := j.dp.SetRateLimit(ctx, s)
+	if s.Netns != "" && errors.Is(err, loader.ErrNoDevice) {
+		j.s.Policed = false
+		return nil
+	}
+	return err
 }
 
 // putEDT limits what leaves at: by an fq qdisc, and the program that writes
@@ -62,10 +68,13 @@ func egressShape(d *device, s *section) loader.RateLimit {
 	}
 }
 
-// policerShape is the same limit at the host veth.
+// policerShape is the same limit at the host veth, or at the parent device.
 func policerShape(d *device, s *section) loader.RateLimit {
 	shape := egressShape(d, s)
-	shape.Police, shape.Netns, shape.Ifindex, shape.IfName = true, "", d.host.Index, d.host.Name
+	shape.Police = true
+	if d.host.Index != 0 {
+		shape.Netns, shape.Ifindex, shape.IfName = "", d.host.Index, d.host.Name
+	}
 	return shape
 }
 
@@ -102,7 +111,7 @@ func (c *checking) checkPolicer(ctx context.Context) error {
 	s := policerShape(c.dev, c.s)
 	s.Ref = c.ref
 	err := c.dp.CheckShape(ctx, s)
-	if !c.s.OffFastPath && c.dp.PodByTCX(s.Ifindex) {
+	if s.Netns == "" && !c.s.OffFastPath && c.dp.PodByTCX(s.Ifindex) {
 		err = errors.Join(err, fmt.Errorf("the fast path bypasses the policer on %s: programs of pods hang by tcx now", s.IfName))
 	}
 	return err
