@@ -32,7 +32,7 @@ func conformance(ctx context.Context, name string, args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
-	if _, err := kubebin.Build(ctx, append(kube.Programs(), kubebin.E2E, kubebin.Ginkgo)...); err != nil {
+	if _, err := kubebin.Build(ctx, append(kube.Programs(), kubebin.CoreDNS, kubebin.E2E, kubebin.Ginkgo)...); err != nil {
 		return err
 	}
 	all := map[string]kube.Results{}

@@ -90,6 +90,7 @@ func options(set *flag.FlagSet) *kube.Options {
 	set.StringVar(&o.Proxy, "proxy", "iptables", "kube-proxy's mode: "+strings.Join(kube.Proxies, ", "))
 	set.StringVar(&o.Main, "main", "ptp", "the interface plugin: "+strings.Join(kube.Mains, ", "))
 	set.StringVar((*string)(&o.Plugins), "plugins", string(kube.Sluice), fmt.Sprintf("whose plugins: %v", kube.AllPlugins))
+	set.StringVar(&o.Agent, "agent", "", fmt.Sprintf("have sluice-agent install the plugins and keep routes, in one of the modes %v", kube.Agents))
 	return o
 }
 

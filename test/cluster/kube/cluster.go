@@ -33,7 +33,13 @@ type Options struct {
 	Plugins Plugins
 	// Main is the interface plugin of the network: "ptp" or "bridge".
 	Main string
+	// Agent is the routing mode of sluice-agent, which then installs the plugins, writes the configuration and keeps the routes of each node.
+	// Empty: this package does that.
+	Agent string
 }
+
+// Agents are the modes of sluice-agent that clusters are made with.
+var Agents = []string{"host-gw", "vxlan", "wireguard"}
 
 // Proxies are the modes of kube-proxy that clusters are made with.
 var Proxies = []string{"iptables", "nftables"}

@@ -6,18 +6,35 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-cni/sluice/pkg/test/kubebin"
+	"github.com/sluice-cni/sluice/pkg/test/ociimage"
 	"github.com/sluice-cni/sluice/test/cluster/machine"
 )
 
 //go:embed manifests/coredns.yaml
 var dnsManifest string
 
-// StartDNS starts the cluster's DNS server, and returns when all of it is ready.
+// StartDNS starts the cluster's DNS server, and returns when all of it is ready. Building CoreDNS is the caller's business.
 func (c *Cluster) StartDNS(ctx context.Context) error {
+	bin, err := kubebin.Dir()
+	if err != nil {
+		return err
+	}
+	image := ociimage.Image{Name: DNSImage, Files: map[string]string{"/coredns": filepath.Join(bin, kubebin.CoreDNS)}, Entrypoint: []string{"/coredns"}}
+	archives, err := writeImages(c.images(), "dns", image)
+	if err != nil {
+		return err
+	}
+	for i := range c.Node {
+		if err := c.importImages(ctx, i, archives); err != nil {
+			return err
+		}
+	}
 	if _, err := c.Kubectl(ctx, dnsManifest, "apply", "-f", "-"); err != nil {
 		return err
 	}

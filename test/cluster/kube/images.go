@@ -35,9 +35,11 @@ var (
 	wanted = []string{"nc", "dig", "nslookup", "ss", "ip", "ping"}
 )
 
-// makeImages writes the images' archives and returns their paths as nodes see them.
+func (c *Cluster) images() string { return filepath.Join(c.Dir, "images") }
+
+// makeImages writes the archives of the images that every cluster has, and returns their paths.
 func (c *Cluster) makeImages(ctx context.Context, bin string) ([]string, error) {
-	dir := filepath.Join(c.Dir, "images")
+	dir := c.images()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -63,14 +65,14 @@ func (c *Cluster) makeImages(ctx context.Context, bin string) ([]string, error) 
 			Text: map[string]string{"/etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "/etc/nsswitch.conf": "hosts: files dns\n"},
 		}
 	}
-	images := []ociimage.Image{
-		{Name: PauseImage, Files: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}},
-		withTools(AgnhostImage), withTools(DigImage),
-		{Name: DNSImage, Files: map[string]string{"/coredns": filepath.Join(bin, kubebin.CoreDNS)}, Entrypoint: []string{"/coredns"}},
-	}
-	var paths []string
+	return writeImages(dir, "base",
+		ociimage.Image{Name: PauseImage, Files: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}}, withTools(AgnhostImage), withTools(DigImage))
+}
+
+// writeImages writes archives of images and returns their paths.
+func writeImages(dir, name string, images ...ociimage.Image) (paths []string, err error) {
 	for i, image := range images {
-		path := filepath.Join(dir, fmt.Sprintf("%d.tar", i))
+		path := filepath.Join(dir, fmt.Sprintf("%s-%d.tar", name, i))
 		f, err := os.Create(path)
 		if err != nil {
 			return nil, err
@@ -81,6 +83,28 @@ func (c *Cluster) makeImages(ctx context.Context, bin string) ([]string, error) 
 		paths = append(paths, path)
 	}
 	return paths, nil
+}
+
+// importImages gives archives to the runtime of a node.
+func (c *Cluster) importImages(ctx context.Context, i int, paths []string) error {
+	node := c.Node[i]
+	for _, path := range paths {
+		// The archive is the standard input: the node does not see the folder.
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		cmd, err := node.Command(ctx, "ctr", "-n", "k8s.io", "images", "import", "-")
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		cmd.Stdin = f
+		out, err := cmd.CombinedOutput()
+		if err = errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("import %s on %s: %w: %s", path, node.Name, err, out)
+		}
+	}
+	return nil
 }
 
 // addTools adds programs of this machine with the libraries that they are linked to.

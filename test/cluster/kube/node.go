@@ -38,23 +38,7 @@ func (c *Cluster) startRuntime(ctx context.Context, i int, images []string) erro
 	if err := c.StartContainerd(ctx, i); err != nil {
 		return err
 	}
-	for _, image := range images {
-		// The archive is the standard input: the node does not see the folder.
-		f, err := os.Open(image)
-		if err != nil {
-			return err
-		}
-		cmd, err := node.Command(ctx, "ctr", "-n", "k8s.io", "images", "import", "-")
-		if err != nil {
-			return errors.Join(err, f.Close())
-		}
-		cmd.Stdin = f
-		out, err := cmd.CombinedOutput()
-		if err = errors.Join(err, f.Close()); err != nil {
-			return fmt.Errorf("import %s on %s: %w: %s", image, node.Name, err, out)
-		}
-	}
-	return nil
+	return c.importImages(ctx, i, images)
 }
 
 // StartContainerd starts containerd on a node, also after a stop, and returns when it answers.
@@ -86,7 +70,9 @@ func (c *Cluster) StartProxy(i int) error {
 // joinNode starts kubelet and kube-proxy, and gives the node a network when it has its pod CIDRs.
 func (c *Cluster) joinNode(ctx context.Context, pki *kubetest.PKI, i int) error {
 	node := c.Node[i]
-	for name, user := range map[string][]string{"kubelet": {"system:node:" + node.Name, "system:nodes"}, "proxy": {"system:kube-proxy"}} {
+	for name, user := range map[string][]string{
+		"kubelet": {"system:node:" + node.Name, "system:nodes"}, "proxy": {"system:kube-proxy"}, "agent": {agentUser},
+	} {
 		path, err := pki.Kubeconfig(node.Name+"-"+name, serverURL(), user[0], user[1:]...)
 		if err != nil {
 			return err
@@ -130,10 +116,17 @@ func (c *Cluster) Connect(ctx context.Context, i int) error {
 	}); err != nil {
 		return err
 	}
-	if err := c.install(ctx, i, got.Spec.PodCIDRs); err != nil {
+	routed := append([]*machine.Machine{c.Control}, c.Node...)
+	if c.Agent != "" {
+		routed = routed[:1]
+		err = c.startAgent(i)
+	} else {
+		err = c.install(ctx, i, got.Spec.PodCIDRs)
+	}
+	if err != nil {
 		return err
 	}
-	if err := c.route(ctx, i, got.Spec.PodCIDRs); err != nil {
+	if err := c.route(ctx, i, got.Spec.PodCIDRs, routed); err != nil {
 		return err
 	}
 	return c.WaitReady(ctx, client, i)
@@ -160,8 +153,8 @@ func (c *Cluster) WaitReady(ctx context.Context, client kubernetes.Interface, i 
 	})
 }
 
-// route tells the control machine and the other nodes where a node's pods are.
-func (c *Cluster) route(ctx context.Context, i int, cidrs []string) error {
+// route tells machines where a node's pods are.
+func (c *Cluster) route(ctx context.Context, i int, cidrs []string, machines []*machine.Machine) error {
 	lines := ""
 	for _, cidr := range cidrs {
 		via := NodeAddrs(i)[0]
@@ -170,7 +163,7 @@ func (c *Cluster) route(ctx context.Context, i int, cidrs []string) error {
 		}
 		lines += fmt.Sprintf("ip route replace %s via %s\n", cidr, via)
 	}
-	for _, m := range append([]*machine.Machine{c.Control}, c.Node...) {
+	for _, m := range machines {
 		if m == c.Node[i] {
 			continue
 		}

@@ -64,6 +64,11 @@ func serverAddrs() []netip.Addr {
 
 func serverURL() string { return "https://" + ControlAddrs()[0].String() + ":" + kubetest.Port }
 
+// quoted lists them for YAML, where a colon means something.
+func quoted(prefixes []netip.Prefix) string {
+	return `"` + strings.ReplaceAll(list(prefixes), ",", `", "`) + `"`
+}
+
 func list(prefixes []netip.Prefix) string {
 	var all []string
 	for _, p := range prefixes {

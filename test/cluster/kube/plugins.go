@@ -42,6 +42,11 @@ func (c *Cluster) preparePlugins() (err error) {
 	if err != nil {
 		return err
 	}
+	if c.Agent != "" {
+		if err := buildAgent(set.Dir); err != nil {
+			return err
+		}
+	}
 	for _, node := range c.Node {
 		for dir, what := range map[string][]string{string(Sluice): testbin.Programs(), string(Reference): names} {
 			to := filepath.Join(node.Dir, dir)
@@ -49,8 +54,11 @@ func (c *Cluster) preparePlugins() (err error) {
 				return err
 			}
 			from := set.Dir
-			if dir == string(Reference) {
+			switch {
+			case dir == string(Reference):
 				from = reference
+			case c.Agent != "":
+				what = append(what, Agent)
 			}
 			for _, name := range what {
 				if err := copyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil {

@@ -22,7 +22,7 @@ import (
 func Programs() []string {
 	return []string{
 		kubebin.Etcd, kubebin.APIServer, kubebin.Kubectl, kubebin.Kubelet, kubebin.ControllerManager, kubebin.Scheduler, kubebin.Proxy,
-		kubebin.Agnhost, kubebin.CoreDNS,
+		kubebin.Agnhost,
 	}
 }
 
@@ -73,6 +73,10 @@ func (o Options) check() error {
 		return fmt.Errorf("interface plugin %q is none of %v", o.Main, Mains)
 	case !slices.Contains(AllPlugins, o.Plugins):
 		return fmt.Errorf("plugins %q are none of %v", o.Plugins, AllPlugins)
+	case o.Agent != "" && !slices.Contains(Agents, o.Agent):
+		return fmt.Errorf("the agent's mode %q is none of %v", o.Agent, Agents)
+	case o.Agent != "" && o.Plugins != Sluice:
+		return fmt.Errorf("the agent installs %s, not %s", Sluice, o.Plugins)
 	}
 	return nil
 }
@@ -108,6 +112,11 @@ func (c *Cluster) makeAll(ctx context.Context) error {
 	steps = append(steps, c.preparePlugins)
 	if err := together(steps...); err != nil {
 		return err
+	}
+	if c.Agent != "" {
+		if err := c.allowAgent(ctx); err != nil {
+			return err
+		}
 	}
 	steps = nil
 	for i := range c.Node {

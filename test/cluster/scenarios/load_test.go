@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sluice-cni/sluice/test/cluster/kube"
@@ -27,7 +28,10 @@ func underLoad(s *suite) *atWork {
 	last := len(s.Node) - 1
 	pods := s.create(podSpec("loaded", s.Node[last].Name, behind, corev1.ContainerPort{ContainerPort: httpPort, HostPort: 28080},
 		corev1.ContainerPort{ContainerPort: udpPort, HostPort: 28081, Protocol: corev1.ProtocolUDP}))
-	svc := s.service("loaded", "loaded", func(spec *corev1.ServiceSpec) { spec.Type = corev1.ServiceTypeNodePort })
+	svc := s.service("loaded", "loaded", func(spec *corev1.ServiceSpec) {
+		// A kubelet that starts again takes pods for unready until it has probed them, and kube-proxy then refuses connections.
+		spec.Type, spec.PublishNotReadyAddresses = corev1.ServiceTypeNodePort, true
+	})
 	addr := func(host fmt.Stringer, port int) string { return net.JoinHostPort(host.String(), fmt.Sprint(port)) }
 	var targets []load.Target
 	for f, family := range []string{"IPv4", "IPv6"} {
@@ -73,6 +77,12 @@ func TestPrivilegedSwap(t *testing.T) {
 	before, err := s.nodeState(t.Context())
 	s.must(err)
 	w := underLoad(s)
+	if s.Agent != "" { // it would put its own plugins back
+		for i := range s.Node {
+			s.must(s.Node[i].StopService(kube.Agent, unix.SIGTERM))
+			defer func() { s.must(s.StartAgent(i)) }()
+		}
+	}
 	var made []pod
 	ports := map[string]int{}
 	for n, plugins := range []kube.Plugins{kube.Reference, kube.Sluice, kube.Reference, kube.Sluice} {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-cni/sluice/pkg/test/kubebin"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/test/cluster/kube"
 )
 
@@ -92,5 +93,31 @@ func TestPrivilegedNodeJoinsAgain(t *testing.T) {
 	for _, addr := range stays.ips {
 		s.reaches(p.name, s.asPod(p), addr, protocols, stays.name)
 	}
+	s.doctor()
+}
+
+// While the agents are away, pods are reached, come and go. They start again and the nodes are as before.
+func TestPrivilegedAgentOutage(t *testing.T) {
+	s := open(t)
+	require.Asked(t, s.Agent != "", "go run ./test/cluster test -agent host-gw")
+	w := underLoad(s)
+	for i := range s.Node {
+		s.must(s.Node[i].StopService(kube.Agent, unix.SIGKILL))
+	}
+	away := s.create(podSpec("away0", s.Node[0].Name, nil), podSpec("away1", s.Node[len(s.Node)-1].Name, nil))
+	for _, addr := range away[1].ips {
+		s.reaches("away0", s.asPod(away[0]), addr, protocols, "away1")
+	}
+	s.delete(away[0])
+	for i := range s.Node {
+		s.must(s.StartAgent(i))
+	}
+	time.Sleep(3 * time.Second) // what they change on nodes that are as they should be shows under load
+	again := s.pod("again", 0)
+	for _, addr := range away[1].ips {
+		s.reaches("again", s.asPod(again), addr, protocols, "away1")
+	}
+	w.unharmed()
+	s.delete(again, away[1], pod{name: "loaded"})
 	s.doctor()
 }

@@ -28,6 +28,8 @@ const envBinaries = testbin.EnvDir
 var notHere = map[string]string{
 	"bench/subject":     "measures; needs Go and the network",
 	"bench/traffic":     "measures",
+	"pkg/test/kubetest": "runs programs of Kubernetes, which are not in a test machine",
+	"test/cluster/":     "makes clusters of programs that are not in a test machine",
 	"pkg/test/archtest": "reads the source with the go command",
 	"test/vm/":          "is what runs the others",
 	"test/upstream":     "compiles the reference's suites; needs Go and the network",
