@@ -195,6 +195,7 @@ cluster-quick: ## make a cluster of two nodes, run Services, hostPorts and the s
 cluster-test: ## run all scenarios in clusters of three nodes, with ptp and bridge, kube-proxy by iptables and nftables (root)
 	$(need-root)
 	$(call need,$(CLUSTER_NEEDS))
+	go test -count=1 -timeout=20m ./test/cluster/kube -clusters
 	go run ./test/cluster test -name test -main ptp -proxy iptables $(CLUSTERFLAGS)
 	go run ./test/cluster test -name test -main bridge -proxy nftables $(CLUSTERFLAGS)
 

@@ -106,11 +106,9 @@ func current(dir, name string) (ok bool, digest string, err error) {
 	if digest, err = p.digest(); err != nil {
 		return false, "", err
 	}
-	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-		return false, digest, nil
-	}
-	had, err := os.ReadFile(stamp(dir, name))
-	return err == nil && string(had) == digest, digest, nil
+	_, missing := os.Stat(filepath.Join(dir, name))
+	had, unknown := os.ReadFile(stamp(dir, name))
+	return missing == nil && unknown == nil && string(had) == digest, digest, nil
 }
 
 // digest tells the states of a module apart, as far as p is built from it.
