@@ -193,62 +193,69 @@ func findRivals(claims []claim) {
 
 // settle refuses claims that overlap one of an older node, and those of nodes of one age that overlap each other.
 func settle(claims []claim, nodes []Node) (errs []error) {
-	age := func(i int) time.Time { return nodes[claims[i].node].Created }
-	older := func(a, b int) int {
-		switch x, y := age(a), age(b); {
-		case claims[a].node == 0 || claims[b].node == 0:
-			return cmp.Compare(min(claims[a].node, 1), min(claims[b].node, 1))
-		case x.IsZero() != y.IsZero():
-			if x.IsZero() {
-				return 1
-			}
+	refuse := func(i, by int, why string) {
+		c, other := &claims[i], &claims[by]
+		c.refused = true
+		errs = append(errs, &NodeError{nodes[c.node].Name, fmt.Sprintf("%s: overlaps %s of node %s, %s; each node needs its own", c, other, nodes[other.node].Name, why)})
+	}
+	// rival returns the first one of i's rivals that has not been refused, and is older by as much as is asked for.
+	rival := func(i, age int) int {
+		k := slices.IndexFunc(claims[i].rivals, func(j int) bool { return !claims[j].refused && byAge(claims, nodes, j, i) == age })
+		if k < 0 {
 			return -1
-		default:
-			return x.Compare(y)
+		}
+		return claims[i].rivals[k]
+	}
+	for _, group := range contestedByAge(claims, nodes) {
+		for _, i := range group {
+			if by := rival(i, -1); by >= 0 {
+				refuse(i, by, "which has it for longer")
+			}
+		}
+		ties := make(map[int]int)
+		for _, i := range group {
+			if by := rival(i, 0); by >= 0 && !claims[i].refused {
+				ties[i] = by
+			}
+		}
+		for i, by := range ties {
+			refuse(i, by, "and neither is older")
 		}
 	}
+	return errs
+}
+
+// contestedByAge returns the claims that have rivals, the oldest first, and those of one age together.
+func contestedByAge(claims []claim, nodes []Node) (groups [][]int) {
 	var contested []int
 	for i := range claims {
 		if len(claims[i].rivals) > 0 {
 			contested = append(contested, i)
 		}
 	}
-	slices.SortStableFunc(contested, older)
-	refuse := func(i, by int, why string) {
-		claims[i].refused = true
-		c := &claims[i]
-		errs = append(errs, &NodeError{nodes[c.node].Name, fmt.Sprintf("%s: overlaps %s of node %s%s; each node needs its own", c, &claims[by], nodes[claims[by].node].Name, why)})
-	}
-	for len(contested) > 0 {
-		same := 1 // the claims of one age
-		for same < len(contested) && older(contested[0], contested[same]) == 0 {
-			same++
-		}
-		group := contested[:same]
-		contested = contested[same:]
-		for _, i := range group {
-			for _, j := range claims[i].rivals {
-				if older(j, i) < 0 && !claims[j].refused {
-					refuse(i, j, ", which has it for longer")
-					break
-				}
-			}
-		}
-		type pair struct{ i, j int }
-		var ties []pair
-		for _, i := range group {
-			for _, j := range claims[i].rivals {
-				if !claims[i].refused && !claims[j].refused && older(i, j) == 0 {
-					ties = append(ties, pair{i, j})
-					break
-				}
-			}
-		}
-		for _, t := range ties {
-			refuse(t.i, t.j, ", and neither is older")
+	slices.SortStableFunc(contested, func(a, b int) int { return byAge(claims, nodes, a, b) })
+	for _, i := range contested {
+		if n := len(groups); n > 0 && byAge(claims, nodes, groups[n-1][0], i) == 0 {
+			groups[n-1] = append(groups[n-1], i)
+		} else {
+			groups = append(groups, []int{i})
 		}
 	}
-	return errs
+	return groups
+}
+
+// byAge compares the nodes of two claims. This node comes first, and those of unknown age last.
+func byAge(claims []claim, nodes []Node, a, b int) int {
+	x, y := nodes[claims[a].node].Created, nodes[claims[b].node].Created
+	switch {
+	case claims[a].node == 0 || claims[b].node == 0:
+		return cmp.Compare(min(claims[a].node, 1), min(claims[b].node, 1))
+	case x.IsZero() && !y.IsZero():
+		return 1
+	case y.IsZero() && !x.IsZero():
+		return -1
+	}
+	return x.Compare(y)
 }
 
 // ownerOf picks the node that keeps an identifier which several claim in their annotations: the one that had it at the last Sync,

@@ -198,9 +198,8 @@ func (c *Config) check() error {
 }
 
 func isDeviceName(s string) bool {
-	return s != "" && len(s) <= longestDevice && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_", r))
-	})
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_"
+	return s != "" && len(s) <= longestDevice && s != "." && s != ".." && strings.Trim(s, allowed) == ""
 }
 
 // firstOf returns the first address of a family, invalid if there is none.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/require"
@@ -29,11 +28,11 @@ func manyNodes(t testing.TB, n int) (nodes []Node) {
 		mac := fmt.Sprintf("ae:00:00:00:%02x:%02x", b[0], b[1])
 		var pair keyPair
 		for s := range pair.Keys {
-			k, err := wgtypes.GeneratePrivateKey()
+			k, err := newKey(baseTime)
 			if err != nil {
 				t.Fatal(err)
 			}
-			pair.Keys[s].key = k
+			pair.Keys[s] = k
 		}
 		keys, err := pair.annotation(51820)
 		if err != nil {

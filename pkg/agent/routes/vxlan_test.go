@@ -4,6 +4,7 @@ package routes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/require"
@@ -79,6 +81,11 @@ func podAddr(p netip.Prefix) netip.Addr {
 // that does not fit into one of the uplink.
 func assertReach(t *testing.T, from *netlab.Node, self Node, to *netlab.Node, other Node) {
 	t.Helper()
+	for _, a := range other.InternalIPs { // the segment is not what is tried: its neighbours are known first
+		if _, err := from.DialContext(t.Context(), "tcp", netip.AddrPortFrom(a, 9).String()); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Fatalf("the other node itself: %v", err)
+		}
+	}
 	for _, src := range self.PodCIDRs {
 		i := slices.IndexFunc(other.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() == src.Addr().Is4() })
 		if i < 0 {

@@ -22,7 +22,7 @@ const shortestRotation = 10 * time.Minute
 // keyFile is where a node's private keys are, below the state directory.
 const keyFile = "wireguard/keys.json"
 
-// A node has two keys, each with a device and a port: one lane is active, the other one gets its next key meanwhile.
+// A node has two keys, each with a device and a port: one lane is active, and the other one gets its next key.
 const lanes = 2
 
 // ownKey is a private key, in the file too.
@@ -30,6 +30,7 @@ type ownKey struct {
 	Private string
 	Made    time.Time
 	key     wgtypes.Key
+	public  wgtypes.Key
 }
 
 type keyPair struct {
@@ -65,7 +66,7 @@ func nextStep(now time.Time, rotation time.Duration) time.Duration {
 
 func newKey(now time.Time) (ownKey, error) {
 	k, err := wgtypes.GeneratePrivateKey()
-	return ownKey{k.String(), now, k}, err
+	return ownKey{k.String(), now, k, k.PublicKey()}, err
 }
 
 // loadKeys reads the node's keys, and makes them if there are none. A file that others could have written or read is an error.
@@ -104,6 +105,7 @@ func loadKeys(stateDir string, now time.Time) (*keyPair, error) {
 		if k.Keys[i].key, err = wgtypes.ParseKey(k.Keys[i].Private); err != nil || k.Keys[i].key == (wgtypes.Key{}) {
 			return nil, fmt.Errorf("%s: key %d cannot be read; remove the file, and the node gets new ones", path, i) // not the error: it may hold a part of the key
 		}
+		k.Keys[i].public = k.Keys[i].key.PublicKey()
 	}
 	return k, nil
 }
@@ -155,7 +157,7 @@ type publicKeys struct {
 func (k *keyPair) annotation(port int) (string, error) {
 	p := publicKeys{Port: port}
 	for _, own := range k.Keys {
-		p.Keys = append(p.Keys, own.key.PublicKey().String())
+		p.Keys = append(p.Keys, own.public.String())
 	}
 	b, err := json.Marshal(p)
 	return string(b), err

@@ -41,8 +41,11 @@ type wireGuard struct {
 	keys      *keyPair
 	now       func() time.Time
 	endpoints map[wgtypes.Key]string // as set, since the kernel follows a peer that moves
-	owners    map[wgtypes.Key]string
+	holders   map[wgtypes.Key]string // the nodes that have them
 }
+
+// known are the peers that the kernel has in both lanes.
+type known [lanes]map[wgtypes.Key]wgtypes.Peer
 
 // wgPeer is another node as a peer of both devices.
 type wgPeer struct {
@@ -70,7 +73,7 @@ func (r *wireGuard) Sync(_ context.Context, self Node, others []Node) (w Wanted,
 	if err := r.open(now); err != nil {
 		return w, err
 	}
-	links, err := r.ensureDevices(self)
+	links, have, err := r.ensureDevices(self)
 	if err != nil {
 		return w, err
 	}
@@ -79,45 +82,36 @@ func (r *wireGuard) Sync(_ context.Context, self Node, others []Node) (w Wanted,
 		return w, err
 	}
 	nodes, errs := checkFacts(&r.cfg, self, others)
-	have, err := r.peersOf()
-	if err != nil {
-		return w, errors.Join(append(errs, err)...)
-	}
 	peers, bad := r.plan(t, self, nodes, have)
+	want, late := r.routesTo(peers, links, activeLane(now, r.cfg.WireGuard.KeyRotation))
 	errs = append(errs, bad...)
+	// A peer comes before its routes, and goes after them.
+	errs = append(errs, r.setPeers(0, peers, have[0], false), r.setPeers(1, peers, have[1], false))
+	errs = append(errs, r.setRoutes(t, want)...)
+	errs = append(errs, r.setPeers(0, peers, have[0], true), r.setPeers(1, peers, have[1], true))
+	if r.keys.staleKey(now, r.cfg.WireGuard.KeyRotation) {
+		errs = append(errs, r.renew(now, late, peers))
+	}
+	w.Again = max(min(nextStep(now, r.cfg.WireGuard.KeyRotation), longestWait), time.Second)
+	if late {
+		w.Again = min(w.Again, recheck)
+	}
+	w.SelfAnnotations[AnnotationWireGuard], err = r.keys.annotation(r.cfg.WireGuard.Port)
+	return w, errors.Join(append(errs, err, r.sweep(r.device(0), r.device(1)))...)
+}
 
-	active := activeLane(now, r.cfg.WireGuard.KeyRotation)
-	var want []wantedRoute
-	late := 0
+// routesTo sends by the active lane, and by the other one to nodes with which only that one has had a handshake: late says that there are some.
+func (r *wireGuard) routesTo(peers []*wgPeer, links [lanes]int, active int) (want []wantedRoute, late bool) {
 	for _, p := range peers {
 		lane := active
 		if !p.healthy[active] && p.healthy[1-active] {
-			lane = 1 - active
-			late++
+			lane, late = 1-active, true
 		}
 		for _, c := range p.cidrs {
 			want = append(want, wantedRoute{p.node.Name, routeTo(c, netip.Addr{}, links[lane])})
 		}
 	}
-	// A peer comes before its routes, and goes after them.
-	for lane := range lanes {
-		errs = append(errs, r.setPeers(lane, peers, have[lane], false))
-	}
-	errs = append(errs, r.setRoutes(t, want)...)
-	for lane := range lanes {
-		errs = append(errs, r.setPeers(lane, peers, have[lane], true))
-	}
-	again := min(nextStep(now, r.cfg.WireGuard.KeyRotation), longestWait)
-	if late > 0 {
-		again = min(again, recheck)
-	}
-	if r.keys.staleKey(now, r.cfg.WireGuard.KeyRotation) {
-		errs = append(errs, r.renew(now, late > 0, peers))
-	}
-	w.Again = max(again, time.Second)
-	value, err := r.keys.annotation(r.cfg.WireGuard.Port)
-	w.SelfAnnotations[AnnotationWireGuard] = value
-	return w, errors.Join(append(errs, err, r.sweep(r.device(0), r.device(1)))...)
+	return want, late
 }
 
 func (r *wireGuard) open(now time.Time) (err error) {
@@ -135,95 +129,92 @@ func (r *wireGuard) open(now time.Time) (err error) {
 	return err
 }
 
-// ensureDevices returns the links of both lanes.
-func (r *wireGuard) ensureDevices(self Node) (links [lanes]int, err error) {
+// ensureDevices returns the links of both lanes, and their peers.
+func (r *wireGuard) ensureDevices(self Node) (links [lanes]int, have known, err error) {
 	v4 := len(self.InternalIPs) > 0 && self.InternalIPs[0].Is4()
 	_, uplink, err := r.uplinkOf(self, v4)
 	if err != nil {
-		return links, err
+		return links, have, err
 	}
 	for lane := range lanes {
-		if links[lane], err = r.ensureDevice(lane, uplink.MTU-overheadWG); err != nil {
-			return links, fmt.Errorf("device %s: %w", r.device(lane), err)
+		if links[lane], have[lane], err = r.ensureDevice(lane, uplink.MTU-overheadWG); err != nil {
+			return links, have, fmt.Errorf("device %s: %w", r.device(lane), err)
 		}
 		for _, p := range self.PodCIDRs { // the source of what the node itself sends, inside of what its peers let it send
 			if p == firstCIDR(self, p.Addr().Is4()) {
 				if err := r.setAddress(links[lane], netip.PrefixFrom(p.Addr(), p.Addr().BitLen())); err != nil {
-					return links, err
+					return links, have, err
 				}
 			}
 		}
 	}
-	return links, nil
+	return links, have, nil
 }
 
-func (r *wireGuard) ensureDevice(lane, mtu int) (int, error) {
+func (r *wireGuard) ensureDevice(lane, mtu int) (index int, peers map[wgtypes.Key]wgtypes.Peer, err error) {
 	name, alias, up := r.device(lane), aliasPrefix+ModeWireGuard, true
 	l, err := r.h.LinkByName(name)
-	switch {
-	case errors.Is(err, rtnl.ErrNotFound):
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = name
-		if err := r.nl.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs}); err != nil {
-			return 0, err
-		}
-		r.changes++
-		// A node may receive by one lane what it answers by the other one. WireGuard itself checks the sources (AllowedIPs).
-		if err := sysctl.Set("net/ipv4/conf/"+name+"/rp_filter", "2"); err != nil {
-			return 0, err
-		}
-		if l, err = r.h.LinkByName(name); err != nil {
-			return 0, err
-		}
-	case err != nil:
-		return 0, err
-	case l.Kind != "wireguard":
-		return 0, fmt.Errorf("it is of type %q; remove it, or set another wireguard.device", l.Kind)
+	if errors.Is(err, rtnl.ErrNotFound) {
+		l, err = r.makeDevice(name)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	if l.Kind != "wireguard" {
+		return 0, nil, fmt.Errorf("it is of type %q; remove it, or set another wireguard.device", l.Kind)
 	}
 	if r.wg == nil { // not before there is a device: that loads the module
 		if r.wg, err = wgctrl.New(); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
-	if !isOurs(l) { // one without a key is of a process that was killed before it gave it the alias
-		d, err := r.wg.Device(name)
-		if err != nil {
-			return 0, err
-		}
-		if l.Alias != "" || d.PrivateKey != (wgtypes.Key{}) {
-			return 0, errors.New("it is there and not Sluice's; remove it, or set another wireguard.device")
-		}
+	d, err := r.wg.Device(name)
+	if err != nil {
+		return 0, nil, err
+	}
+	// One without alias and key is of a process that was killed before it gave it both.
+	if !isOurs(l) && (l.Alias != "" || d.PrivateKey != (wgtypes.Key{})) {
+		return 0, nil, errors.New("it is there and not Sluice's; remove it, or set another wireguard.device")
 	}
 	if l.Alias != alias || l.MTU != mtu {
 		if err := r.h.SetLink(l.Index, rtnl.LinkChange{Alias: &alias, MTU: &mtu}); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		r.changes++
 	}
-	if err := r.setKey(lane, false); err != nil {
-		return 0, err
+	peers = make(map[wgtypes.Key]wgtypes.Peer, len(d.Peers))
+	if d.PrivateKey == r.keys.Keys[lane].key && d.ListenPort == r.cfg.WireGuard.Port+lane {
+		for _, p := range d.Peers {
+			peers[p.PublicKey] = p
+		}
+	} else if err := r.setKey(lane); err != nil {
+		return 0, nil, err
 	}
 	if !l.Up {
 		r.changes++
 		r.devices++
-		return l.Index, r.h.SetLink(l.Index, rtnl.LinkChange{Up: &up})
+		err = r.h.SetLink(l.Index, rtnl.LinkChange{Up: &up})
 	}
-	return l.Index, nil
+	return l.Index, peers, err
 }
 
-// setKey gives a device the key of its lane. With another key, all peers are made anew: what the kernel knows of handshakes
-// belongs to the key of before.
-func (r *wireGuard) setKey(lane int, renewed bool) error {
-	port, key := r.cfg.WireGuard.Port+lane, r.keys.Keys[lane].key
-	if !renewed {
-		d, err := r.wg.Device(r.device(lane))
-		if err != nil {
-			return err
-		}
-		if d.PrivateKey == key && d.ListenPort == port {
-			return nil
-		}
+func (r *wireGuard) makeDevice(name string) (rtnl.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if err := r.nl.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs}); err != nil {
+		return rtnl.Link{}, err
 	}
+	r.changes++
+	// A node may receive by one lane what it answers by the other one. WireGuard itself checks the sources (AllowedIPs).
+	if err := sysctl.Set("net/ipv4/conf/"+name+"/rp_filter", "2"); err != nil {
+		return rtnl.Link{}, err
+	}
+	return r.h.LinkByName(name)
+}
+
+// setKey gives a device the key of its lane. All peers are made anew: what the kernel knows of handshakes belongs to the key of before.
+func (r *wireGuard) setKey(lane int) error {
+	port, key := r.cfg.WireGuard.Port+lane, r.keys.Keys[lane].key
 	r.changes++
 	return r.wg.ConfigureDevice(r.device(lane), wgtypes.Config{PrivateKey: &key, ListenPort: &port, ReplacePeers: true})
 }
@@ -246,86 +237,75 @@ func (r *wireGuard) renew(now time.Time, inUse bool, peers []*wgPeer) error {
 		return fmt.Errorf("keep the next WireGuard key: %w", err)
 	}
 	r.log.Info("made a new WireGuard key", log.String(log.KeyDevice, r.device(lane)))
-	if err := r.setKey(lane, true); err != nil {
+	if err := r.setKey(lane); err != nil {
 		return err
 	}
 	return r.setPeers(lane, peers, nil, false)
 }
 
-// peersOf returns what both devices have, by key.
-func (r *wireGuard) peersOf() (have [lanes]map[wgtypes.Key]wgtypes.Peer, err error) {
-	for lane := range lanes {
-		d, err := r.wg.Device(r.device(lane))
-		if err != nil {
-			return have, err
-		}
-		have[lane] = make(map[wgtypes.Key]wgtypes.Peer, len(d.Peers))
-		for _, p := range d.Peers {
-			have[lane][p.PublicKey] = p
-		}
-	}
-	return have, nil
-}
-
 // plan returns the nodes that can be peers.
-func (r *wireGuard) plan(t *table, self Node, nodes []Node, have [lanes]map[wgtypes.Key]wgtypes.Peer) (_ []*wgPeer, errs []error) {
-	v4 := len(self.InternalIPs) > 0 && self.InternalIPs[0].Is4()
+func (r *wireGuard) plan(t *table, self Node, nodes []Node, have known) (_ []*wgPeer, errs []error) {
 	byKey := map[wgtypes.Key][]*wgPeer{}
 	var claimed []*wgPeer
 	for _, n := range nodes {
 		if len(n.PodCIDRs) == 0 {
 			continue
 		}
-		keys, err := readKeys(n)
+		p, err := r.readPeer(self, n)
 		if err != nil {
 			errs = append(errs, err)
-			continue
-		}
-		p := &wgPeer{node: n, peerKeys: keys, endpoint: firstOf(n.InternalIPs, v4)}
-		if !p.endpoint.IsValid() {
-			p.endpoint = firstOf(n.InternalIPs, !v4)
-		}
-		if !p.endpoint.IsValid() {
-			errs = append(errs, &NodeError{n.Name, "InternalIP: the node has none that can be used"})
-			continue
-		}
-		if p.keys[0] == p.keys[1] {
-			errs = append(errs, &NodeError{n.Name, fmt.Sprintf("annotation %s: both keys are one; the node needs two", AnnotationWireGuard)})
-			continue
-		}
-		if slices.ContainsFunc(r.keys.Keys[:], func(k ownKey) bool { return slices.Contains(p.keys[:], k.key.PublicKey()) }) {
-			errs = append(errs, &NodeError{n.Name, fmt.Sprintf("annotation %s: this node has that key", AnnotationWireGuard)})
 			continue
 		}
 		var bad []error
 		p.cidrs, bad = r.usable(t, n)
 		errs = append(errs, bad...)
 		claimed = append(claimed, p)
-		for _, k := range p.keys {
+		for lane, k := range p.keys {
 			byKey[k] = append(byKey[k], p)
+			kept, ok := have[lane][k]
+			p.healthy[lane] = ok && !kept.LastHandshakeTime.IsZero()
 		}
 	}
 	refused := map[*wgPeer]bool{}
-	owners := map[wgtypes.Key]string{}
+	holders := map[wgtypes.Key]string{}
 	for k, all := range byKey {
-		own := ownerOf(all, func(p *wgPeer) Node { return p.node }, r.owners[k], func(p *wgPeer) bool { return allows(have[0][k], p) || allows(have[1][k], p) })
+		own := ownerOf(all, func(p *wgPeer) Node { return p.node }, r.holders[k], func(p *wgPeer) bool { return allows(have[0][k], p) || allows(have[1][k], p) })
 		for i, p := range all {
 			if i == own {
-				owners[k] = p.node.Name
+				holders[k] = p.node.Name
 			} else if !refused[p] {
 				refused[p] = true
 				errs = append(errs, &NodeError{p.node.Name, fmt.Sprintf("annotation %s: another node has the key %s; each node needs its own", AnnotationWireGuard, k)})
 			}
 		}
 	}
-	r.owners = owners
-	for _, p := range claimed {
-		for lane := range lanes {
-			known, ok := have[lane][p.keys[lane]]
-			p.healthy[lane] = ok && !known.LastHandshakeTime.IsZero()
+	r.holders = holders
+	return slices.DeleteFunc(claimed, func(p *wgPeer) bool { return refused[p] }), errs
+}
+
+// readPeer takes a node's keys and where it is reached: by the family of this node's first address, if it has one of that.
+func (r *wireGuard) readPeer(self, n Node) (*wgPeer, error) {
+	keys, err := readKeys(n)
+	if err != nil {
+		return nil, err
+	}
+	if keys.keys[0] == keys.keys[1] {
+		return nil, &NodeError{n.Name, fmt.Sprintf("annotation %s: both keys are one; the node needs two", AnnotationWireGuard)}
+	}
+	for _, own := range r.keys.Keys {
+		if slices.Contains(keys.keys[:], own.public) {
+			return nil, &NodeError{n.Name, fmt.Sprintf("annotation %s: this node has that key", AnnotationWireGuard)}
 		}
 	}
-	return slices.DeleteFunc(claimed, func(p *wgPeer) bool { return refused[p] }), errs
+	v4 := len(self.InternalIPs) > 0 && self.InternalIPs[0].Is4()
+	p := &wgPeer{node: n, peerKeys: keys, endpoint: firstOf(n.InternalIPs, v4)}
+	if !p.endpoint.IsValid() {
+		p.endpoint = firstOf(n.InternalIPs, !v4)
+	}
+	if !p.endpoint.IsValid() {
+		return nil, &NodeError{n.Name, "InternalIP: the node has none that can be used"}
+	}
+	return p, nil
 }
 
 // allows says that the kernel has a peer for the pods of a node.

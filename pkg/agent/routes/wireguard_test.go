@@ -79,7 +79,7 @@ func TestKeyFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	read, err := readKeys(Node{Annotations: map[string]string{AnnotationWireGuard: public}})
-	if err != nil || read.keys[0] != made.Keys[0].key.PublicKey() || read.keys[1] != made.Keys[1].key.PublicKey() || read.port != 51820 {
+	if err != nil || read.keys[0] != made.Keys[0].public || read.keys[1] != made.Keys[1].public || read.port != 51820 {
 		t.Errorf("%s is read as %v: %v", public, read, err)
 	}
 	for _, k := range made.Keys {
@@ -390,5 +390,86 @@ func pingPong(c net.Conn, stop <-chan struct{}, sent, lost *atomic.Int64) error 
 			}
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// An older node that copies the annotation of a younger one does not become the peer, and the younger one stays.
+func TestWireGuardPeers(t *testing.T) {
+	t.Parallel()
+	keysOf := func() string {
+		var pair keyPair
+		for i := range pair.Keys {
+			k, err := newKey(baseTime)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pair.Keys[i] = k
+		}
+		s, err := pair.annotation(51820)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	node := func(i int, age time.Duration, keys string) Node {
+		n := nodeFacts(i)
+		n.Created, n.Annotations = baseTime.Add(age), map[string]string{AnnotationWireGuard: keys}
+		return n
+	}
+	self, victim := nodeFacts(0), node(1, time.Hour, keysOf())
+	evil := node(2, 0, victim.Annotations[AnnotationWireGuard])
+	peersOf := func(r *wireGuard, have known, nodes ...Node) (names []string, errs []error) {
+		peers, errs := r.plan(&table{}, self, nodes, have)
+		for _, p := range peers {
+			names = append(names, p.node.Name)
+		}
+		return names, errs
+	}
+	router := func() *wireGuard {
+		keys, err := loadKeys(t.TempDir(), baseTime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &wireGuard{keys: keys}
+	}
+	stolen := func(what string, names []string, errs []error) {
+		t.Helper()
+		if !slices.Equal(names, []string{"node1"}) || len(errs) != 1 || !strings.Contains(errs[0].Error(), "node node2: annotation sluice-cni.io/wireguard: another node has the key") {
+			t.Errorf("%s: peers %v, %v, want the victim only", what, names, errs)
+		}
+	}
+
+	r := router()
+	if names, errs := peersOf(r, known{}, victim); len(names) != 1 || len(errs) > 0 {
+		t.Fatalf("%v, %v", names, errs)
+	}
+	names, errs := peersOf(r, known{}, evil, victim)
+	stolen("known from the last Sync", names, errs)
+
+	keys, err := readKeys(victim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := known{{keys.keys[0]: {AllowedIPs: []net.IPNet{netOf(victim.PodCIDRs[0])}}}, {keys.keys[1]: {AllowedIPs: []net.IPNet{netOf(victim.PodCIDRs[1])}}}}
+	names, errs = peersOf(router(), have, evil, victim)
+	stolen("known from the kernel", names, errs)
+
+	// The keys of one lane only, and its own in the other one.
+	half := node(2, 0, keysOf())
+	other, err := readKeys(half)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half.Annotations[AnnotationWireGuard] = fmt.Sprintf(`{"keys":[%q,%q],"port":51820}`, other.keys[0], keys.keys[0]) // of another lane too
+	names, errs = peersOf(router(), have, half, victim)
+	stolen("one key, in the other lane", names, errs)
+
+	own := router()
+	value, err := own.keys.annotation(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, errs := peersOf(own, known{}, node(1, 0, value)); len(names) > 0 || len(errs) != 1 || !strings.Contains(errs[0].Error(), "this node has that key") {
+		t.Errorf("own keys: %v, %v", names, errs)
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 )
 
 // Cluster is several nodes on one Ethernet segment. Each node has eth0, and a default route to the segment's router, which
@@ -76,7 +78,12 @@ func (c *Cluster) addNode(i int) error {
 	}); err != nil {
 		return err
 	}
-	if err := c.Switch.Do(func() error { return ipBatch("link set "+port+" master br0", "link set "+port+" up") }); err != nil {
+	if err := c.Switch.Do(func() error {
+		if err := ipBatch("link set "+port+" master br0", "link set "+port+" up"); err != nil {
+			return err
+		}
+		return awaitForwarding(port)
+	}); err != nil {
 		return err
 	}
 	if err := node.Do(func() error { return awaitIPv6("eth0") }); err != nil {
@@ -86,6 +93,22 @@ func (c *Cluster) addNode(i int) error {
 		return err
 	}
 	return node.setForwarding(true, true)
+}
+
+// awaitForwarding waits until a bridge takes packets of a port, which it does when the kernel has told it of the carrier.
+func awaitForwarding(port string) error {
+	for deadline := time.Now().Add(Patient(5 * time.Second)); ; time.Sleep(time.Millisecond) {
+		out, err := Run("ip", "-d", "link", "show", "dev", port)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(out, "state forwarding") {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s does not forward: %s", port, out)
+		}
+	}
 }
 
 // Close drops this process's hold on the namespaces. Closing twice is fine.
