@@ -147,6 +147,12 @@ func TestPrivilegedHostGW(t *testing.T) {
 		g.mustSync(self, moved)
 		assertRoutes(t, g.node, strings.Replace(to2v4, "192.0.2.3", "192.0.2.2", 1), strings.Replace(to2v6, "1::3", "1::2", 1))
 	})
+	t.Run("pod with an address of the other node's CIDR", func(t *testing.T) {
+		g.node.IPT(t, "route add 10.1.2.9 dev eth0")
+		g.mustSync(self, two)
+		assertRoutes(t, g.node, to2v4, to2v6)
+		g.node.IPT(t, "route del 10.1.2.9 dev eth0")
+	})
 	t.Run("process restarts", func(t *testing.T) {
 		again := newRig(t, g.node, ModeHostGW, Config{})
 		again.mustSync(self, one)

@@ -115,10 +115,12 @@ func (t *table) segment(a netip.Addr) (rtnl.Route, bool) {
 	return t.connected[i], true
 }
 
-// nearSubnet says which subnet of this node a pod CIDR of another one overlaps. One that clusterCIDRs names is meant so, if it is only a part.
+// nearSubnet says which subnet of this node a pod CIDR of another one overlaps. One that clusterCIDRs names is meant so, if it
+// is only a part. Routes to a single host do not count: they win over any pod CIDR, and with IPAM for the whole cluster a pod of
+// this node may have an address out of another node's.
 func (b *base) nearSubnet(t *table, p netip.Prefix) (string, bool) {
 	for _, r := range t.connected {
-		if r.Dst.Overlaps(p) && (r.Dst.Bits() >= p.Bits() || !limits(&b.cfg, p)) {
+		if !r.Dst.IsSingleIP() && r.Dst.Overlaps(p) && (r.Dst.Bits() >= p.Bits() || !limits(&b.cfg, p)) {
 			return r.Dst.String(), true
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
@@ -119,7 +120,7 @@ func (r *wireGuard) open(now time.Time) (err error) {
 		return err
 	}
 	if r.nl == nil {
-		if r.nl, err = netlink.NewHandle(); err != nil {
+		if r.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
 	}
