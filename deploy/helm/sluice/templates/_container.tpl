@@ -29,8 +29,15 @@ env:
     value: {{ .port | quote }}
   {{- end }}
   {{- end }}
+{{- with .Values.resources }}
 resources:
-  {{- toYaml .Values.resources | nindent 2 }}
+  {{- range $kind, $quantities := . }}
+  {{- with $quantities }}
+  {{ $kind }}:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+{{- end }}
 securityContext:
   privileged: false
   allowPrivilegeEscalation: false
