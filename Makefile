@@ -3,13 +3,18 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# A commit has the same version in each clone, however many objects that has.
+VERSION ?= $(shell git describe --tags --always --dirty --abbrev=12 2>/dev/null || echo dev)
+IMAGE ?= sluice
+ARM64 ?= ./pkg/... ./plugins/... ./loader/... ./cmd/...
 LDFLAGS := -s -w -X github.com/sluice-cni/sluice/pkg/version.build=$(VERSION)
 GOTESTFLAGS ?= -count=1 -timeout=20m
 CNI_BIN_DIR ?= /opt/cni/bin
 GOLANGCI_VERSION ?= v2.15.0
 VALE_VERSION ?= v3.21.0
 VALE := bin/tools/vale-$(VALE_VERSION)
+CYCLONEDX_VERSION ?= v1.10.0
+CYCLONEDX := bin/tools/cyclonedx-gomod-$(CYCLONEDX_VERSION)
 # The Markdown that is checked: all but what docs/.vale/exclude.txt names.
 PROSE ?= $$(git ls-files -co --exclude-standard '*.md' | grep -vxFf docs/.vale/exclude.txt)
 PROSEFLAGS ?= --minAlertLevel=error
@@ -18,6 +23,10 @@ COMMENTS ?= $$(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' | grep -v 
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant
+# What makes packages, and what tests them.
+RELEASE_NEEDS := git:git dpkg-deb:dpkg rpmbuild:rpm
+PACKAGE_NEEDS := $(RELEASE_NEEDS) ip:iproute2 iptables:iptables nft:nftables podman:podman crun:crun catatonit:catatonit containerd:containerd man:man-db mandoc:mandoc zsh:zsh fish:fish systemd-analyze:systemd
+RELEASE = go run ./build/release -version '$(VERSION)' -commit "$$(git rev-parse HEAD)" -epoch "$$(git log -1 --format=%ct)" -image '$(IMAGE)' -sbom-tool $(CYCLONEDX)
 # What takes Debian's kernels apart.
 KERNEL_NEEDS := $(GUEST_NEEDS) dpkg-deb:dpkg lz4:lz4 zstd:zstd xz:xz-utils
 KERNEL ?= 5.10
@@ -94,7 +103,7 @@ verify: ## check that generated files, formatting and go.mod are as committed, a
 	git diff --exit-code -- pkg/bpfgen bpf/README.md 'pkg/*zz_generated_*' 'plugins/*zz_generated_*'
 	$(MAKE) --no-print-directory check-bpf-headers
 	clang-format --dry-run -Werror bpf/*.c $$(find bpf/lib -name '*.h')
-	@out=$$(gofmt -l cmd loader pkg plugins bench test bpf); [ -z "$$out" ] || { echo "not gofmt'ed: $$out" >&2; exit 1; }
+	@out=$$(gofmt -l build cmd loader pkg plugins bench test bpf); [ -z "$$out" ] || { echo "not gofmt'ed: $$out" >&2; exit 1; }
 	go mod tidy -diff
 	cd test/chart && go mod tidy -diff
 	go vet ./...
@@ -249,6 +258,40 @@ bench-bandwidth-kernel: build ## the same under another kernel, in QEMU (KERNEL=
 	$(call need,$(KERNEL_NEEDS))
 	go run ./bench bandwidth -kernel $(KERNEL) -rates 1,10,100,1000
 
+##@ Releases
+
+.PHONY: image packages release package-check test-arm64
+
+image: $(CYCLONEDX) ## make the OCI image for amd64 and arm64, and its SBOM, in bin/image (IMAGE=name, VERSION=tag)
+	rm -rf bin/image
+	$(RELEASE) -out bin/image image sbom
+
+packages: ## make the deb and rpm packages for amd64 and arm64, in bin/packages
+	$(call need,$(RELEASE_NEEDS))
+	rm -rf bin/packages
+	$(RELEASE) -out bin/packages packages
+
+release: $(CYCLONEDX) ## make all that users get, with checksums, in bin/release/VERSION: docs/releasing.md
+	$(call need,$(RELEASE_NEEDS))
+	rm -rf 'bin/release/$(VERSION)'
+	cd test/chart && go run ./pack -version '$(VERSION)' -out '$(CURDIR)/bin/release/$(VERSION)'
+	$(RELEASE) -out 'bin/release/$(VERSION)' image archives packages sbom checksums
+
+test-arm64: ## run the unit tests for arm64 in QEMU's user emulation (ARM64=./pkg/policy for one package); Linux 6.7 or later
+	$(call need,qemu-aarch64-static:qemu-user-static unshare:util-linux)
+	test/arm64.sh go test $(GOTESTFLAGS) -vet=off -skip '^TestPrivileged|^TestVagrantfile' $(ARM64)
+
+package-check: $(CYCLONEDX) ## test image and packages: equal builds, containerd, podman, dpkg, rpm (root)
+	$(need-root)
+	$(call need,$(PACKAGE_NEEDS))
+	go test $(GOTESTFLAGS) ./test/packages -whole -sbom-tool $(CURDIR)/$(CYCLONEDX)
+	$(RELEASE) -image localhost/sluice -version v0.0.0-check -out bin/package-check image
+	go test $(GOTESTFLAGS) -run '^TestPrivilegedImage' ./test/runtimes -image $(CURDIR)/bin/package-check/sluice-v0.0.0-check-image.tar -image-name localhost/sluice:v0.0.0-check
+
+$(CYCLONEDX):
+	GOBIN=$(CURDIR)/bin/tools go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(CYCLONEDX_VERSION)
+	mv bin/tools/cyclonedx-gomod $@
+
 ##@ Everything else
 
 chart: ## make the archive of the Helm chart, dist/sluice-VERSION.tgz
@@ -261,7 +304,7 @@ install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
 	bin/sluice install $(CNI_BIN_DIR)
 
 fmt: ## format the Go and C sources
-	gofmt -w cmd loader pkg plugins bench test bpf
+	gofmt -w build cmd loader pkg plugins bench test bpf
 	$(call need,clang-format:clang-format)
 	clang-format -i bpf/*.c $$(find bpf/lib -name '*.h')
 

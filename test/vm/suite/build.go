@@ -33,6 +33,7 @@ var notHere = map[string]string{
 	"pkg/test/archtest": "reads the source with the go command",
 	"test/vm/":          "is what runs the others",
 	"test/upstream":     "compiles the reference's suites; needs Go and the network",
+	"test/packages":     "runs dpkg and rpm, which are not in a test machine",
 	"test/runtimes":     "runs container runtimes, which are not in a test machine",
 }
 
