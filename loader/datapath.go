@@ -65,7 +65,7 @@ func (d *Datapath) CheckFree(ctx context.Context, owner uint64, addrs []netip.Pr
 //
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
 // when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
-// ErrTooManyHostPorts for more ports than one attachment may have.
+// ErrTooManyHostPorts or ErrTooManySources for more than one attachment may have.
 func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
 	return hostports.New(d.tree).SetHostPorts(ctx, owner, before, ports)
 }
@@ -90,6 +90,11 @@ func (d *Datapath) HostPorts(ctx context.Context) ([]hostport.Entry, error) {
 // HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
 func (d *Datapath) HostPortLimit() int {
 	return hostports.New(d.tree).HostPortLimit()
+}
+
+// AllowedSourcesLimit is how many networks the allowlists of one attachment may have. Equal lists count once.
+func (d *Datapath) AllowedSourcesLimit() int {
+	return hostports.New(d.tree).AllowedSourcesLimit()
 }
 
 // ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and

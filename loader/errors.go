@@ -23,6 +23,8 @@ var (
 	ErrFull = pintree.ErrFull
 	// ErrTooManyHostPorts says that one attachment wants more hostPorts than hostPortsPerAttachment of the node configuration.
 	ErrTooManyHostPorts = hostports.ErrTooManyHostPorts
+	// ErrTooManySources says that the hostPorts of one attachment want more sources than allowedSourcesPerAttachment of the node configuration.
+	ErrTooManySources = hostports.ErrTooManySources
 	// ErrForeign says that another user made a directory of the pins or of the run directory, or can write to it. What is in it may not
 	// be trusted, and nothing may be put there. The text names the directory and says what to do.
 	ErrForeign = pintree.ErrForeign

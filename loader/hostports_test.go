@@ -313,3 +313,46 @@ func TestPrivilegedHostPortLimit(t *testing.T) {
 	}
 	e.ok(d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{port(9090, "10.1.0.3", 80)})) // each attachment has its own share
 }
+
+// One attachment does not fill the map of allowed sources. An ADD that fails leaves none, and GC removes what a killed process left.
+func TestPrivilegedAllowedSourcesLimit(t *testing.T) {
+	e := newEnv(t)
+	e.o.Config.AllowedSourcesPerAttachment = 4
+	d := e.open()
+	sources := func(p hostport.Mapping, nets ...string) hostport.Mapping {
+		for _, n := range nets {
+			p.AllowedSources = append(p.AllowedSources, netip.MustParsePrefix(n))
+		}
+		return p
+	}
+	m, err := d.tree.Pinned(pintree.MapHostPortAllowlist)
+	e.ok(err)
+	lists := hostport.NewAllowlists(m)
+	want := func(what string, n int) {
+		t.Helper()
+		if got, err := lists.Len(); err != nil || got != n {
+			t.Errorf("%s: %d sources are listed, want %d (%v)", what, got, n, err)
+		}
+	}
+	one := sources(port(8080, "10.1.0.2", 80), "192.0.2.0/24", "198.51.100.0/24")
+	two := sources(port(8081, "10.1.0.2", 80), "203.0.113.0/24", "2001:db8::/32")
+	e.ok(d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{one, two, sources(port(8082, "10.1.0.2", 80), "198.51.100.0/24", "192.0.2.0/24")}))
+	want("two lists, one of them twice", 4)
+	err = d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{one, two, sources(port(8083, "10.1.0.2", 80), "192.0.2.0/24")})
+	if !errors.Is(err, ErrTooManySources) {
+		t.Errorf("got %v, want ErrTooManySources", err)
+	}
+	want("refused", 4)
+	nowhere := sources(port(9091, "10.1.0.3", 80), "10.0.0.0/8")
+	nowhere.Conditions.InDevice = "nosuch"
+	if err := d.SetHostPorts(e.ctx, 2, nil, []hostport.Mapping{sources(port(9090, "10.1.0.3", 80), "172.16.0.0/12"), nowhere}); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("got %v, want ErrNoDevice", err)
+	}
+	want("failed", 4)
+	_, err = lists.Put([]netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")})
+	e.ok(err)
+	e.ok(d.GC(e.ctx, func(uint64) bool { return true }))
+	want("after GC", 4)
+	e.ok(d.RemoveHostPorts(e.ctx, 1, nil))
+	want("after DEL", 0)
+}

@@ -46,7 +46,9 @@ func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 	case "mapSizes":
 		return true, setMapSizes(c, raw)
 	case "hostPortsPerAttachment":
-		return true, setHostPortsPerAttachment(c, raw)
+		return true, setPerAttachment(&c.HostPortsPerAttachment, raw)
+	case "allowedSourcesPerAttachment":
+		return true, setPerAttachment(&c.AllowedSourcesPerAttachment, raw)
 	case "bpffs":
 		return true, setBPFFS(c, raw)
 	case "cgroupRoot":
@@ -263,7 +265,7 @@ func checkSize(key string, n uint32) error {
 	return nil
 }
 
-func setHostPortsPerAttachment(c *Config, raw json.RawMessage) error {
+func setPerAttachment(to *int, raw json.RawMessage) error {
 	var n int
 	if err := decode(raw, &n); err != nil {
 		return err
@@ -271,7 +273,7 @@ func setHostPortsPerAttachment(c *Config, raw json.RawMessage) error {
 	if n < 1 || n > maxMapEntries {
 		return fmt.Errorf("want 1 to %d", maxMapEntries)
 	}
-	c.HostPortsPerAttachment = n
+	*to = n
 	return nil
 }
 

@@ -91,6 +91,8 @@ const (
 	// A sixteenth of the map of hostPorts. 512 ports in both families are far more than a pod publishes, and sixteen tenants
 	// together do not fill the map.
 	DefaultHostPortsPerAttachment = 1024
+	// A sixteenth of the map of allowed sources, for the same reason.
+	DefaultAllowedSourcesPerAttachment = 1024
 )
 
 // PortRange is an inclusive range of ports. First is at least 1 and at most Last.
@@ -135,11 +137,13 @@ type Config struct {
 	MapSizes           MapSizes
 	// HostPortsPerAttachment is how many entries of the map of hostPorts one attachment may have.
 	HostPortsPerAttachment int
-	BPFFS                  string
-	CgroupRoot             string // cgroup v2 directory whose sockets reach hostPorts, or CgroupAuto, or CgroupOff
-	Attach                 Attach
-	Log                    Log
-	Renamed                []Renamed // former names that the file has
+	// AllowedSourcesPerAttachment is how many networks the allowlists of one attachment's hostPorts may have. Equal lists count once.
+	AllowedSourcesPerAttachment int
+	BPFFS                       string
+	CgroupRoot                  string // cgroup v2 directory whose sockets reach hostPorts, or CgroupAuto, or CgroupOff
+	Attach                      Attach
+	Log                         Log
+	Renamed                     []Renamed // former names that the file has
 }
 
 // Error names the key and the value that cannot be used. Plugins report it with CNI error code 7.
@@ -162,7 +166,7 @@ func (e *Error) Error() string {
 func Default() *Config {
 	return &Config{
 		Backend: BackendAuto, IPTables: VariantAuto, Bandwidth: BandwidthAuto, FastPath: FastPathEstablished, Relearn: DefaultRelearn, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
-		HostPortsPerAttachment: DefaultHostPortsPerAttachment, BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
+		HostPortsPerAttachment: DefaultHostPortsPerAttachment, AllowedSourcesPerAttachment: DefaultAllowedSourcesPerAttachment, BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
 	}
 }
 

@@ -59,6 +59,7 @@ func TestParse(t *testing.T) {
 		{"no masquerade", `{"nonMasqueradeCIDRs": ["10.0.0.0/8", "fd00::/8"]}`, with(func(c *Config) {
 			c.NonMasqueradeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 		})},
+		{"allowed sources of an attachment", `{"allowedSourcesPerAttachment": 9}`, with(func(c *Config) { c.AllowedSourcesPerAttachment = 9 })},
 		{"hostPorts of an attachment", `{"hostPortsPerAttachment": 9}`, with(func(c *Config) { c.HostPortsPerAttachment = 9 })},
 		{"sizes", `{"mapSizes": {"conntrack": 1024, "hostPorts": 64}}`, with(func(c *Config) {
 			c.MapSizes = MapSizes{Conntrack: 1024, HostPorts: 64}
@@ -125,6 +126,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"mapSizes": {"conntrack": 3}}`, "mapSizes", "conntrack"},
 		{`{"firewallMark": "lots"}`, "firewallMark", "lots"},
 		{`{"mapSizes": {"flow": 64}}`, "mapSizes", "flow"},
+		{`{"allowedSourcesPerAttachment": 0}`, "allowedSourcesPerAttachment", "want 1 to"},
 		{`{"hostPortsPerAttachment": 0}`, "hostPortsPerAttachment", "want 1 to"},
 		{`{"hostPortsPerAttachment": -1}`, "hostPortsPerAttachment", "want 1 to"},
 		{`{"hostPortsPerAttachment": 10000000}`, "hostPortsPerAttachment", "want 1 to"},

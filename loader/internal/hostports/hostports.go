@@ -23,6 +23,9 @@ import (
 // ErrTooManyHostPorts says that one attachment wants more hostPorts than hostPortsPerAttachment of the node configuration.
 var ErrTooManyHostPorts = errors.New("more hostPorts than hostPortsPerAttachment")
 
+// ErrTooManySources says that the hostPorts of one attachment want more sources than allowedSourcesPerAttachment of the node configuration.
+var ErrTooManySources = errors.New("more allowedSources than allowedSourcesPerAttachment")
+
 // newEntry returns m as it goes into the map. ErrNoDevice: there is no device of the name in its conditions.
 func newEntry(m hostport.Mapping, owner, generation uint64) (hostport.Entry, error) {
 	index, err := inIfindex(m.Conditions.InDevice)
@@ -57,16 +60,22 @@ func inIfindex(device string) (uint32, error) {
 // HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
 func (d Ports) HostPortLimit() int { return d.Config.HostPortsPerAttachment }
 
+// AllowedSourcesLimit is how many networks the allowlists of one attachment may have. Equal lists count once.
+func (d Ports) AllowedSourcesLimit() int { return d.Config.AllowedSourcesPerAttachment }
+
 // SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
 // owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
 // node), for what owner holds. Otherwise the cost is O(before and ports).
 //
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
 // when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
-// ErrTooManyHostPorts for more ports than one attachment may have.
+// ErrTooManyHostPorts or ErrTooManySources for more than one attachment may have.
 func (d Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
 	if limit := d.HostPortLimit(); len(ports) > limit {
 		return fmt.Errorf("%w: %d, at most %d", ErrTooManyHostPorts, len(ports), limit)
+	}
+	if n, limit := hostport.AllowlistSize(ports), d.AllowedSourcesLimit(); n > limit {
+		return fmt.Errorf("%w: %d, at most %d", ErrTooManySources, n, limit)
 	}
 	unlock, err := d.Writer(ctx)
 	if err != nil {
@@ -115,6 +124,9 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 		return err
 	}
 	was := c.waiting.All
+	if hostport.AllowlistSize(ports) > 0 { // first of all, so that it comes when the entries have gone
+		rb.Push("allowed sources", func(context.Context) error { return c.dropUnusedLists() })
+	}
 	rb.Push("ports taken over", func(context.Context) error { return c.waiting.Set(was) })
 	if err := c.forget(func(w waiter) bool { return w.Owner == owner && !w.IsClaim() }); err != nil {
 		return err
@@ -259,7 +271,7 @@ func (d Ports) allowlists() (hostport.Allowlists, error) {
 	return hostport.NewAllowlists(m), err
 }
 
-// putAllowlist makes the list of e's sources. A rollback leaves it: the next change that drops a list removes all without a user.
+// putAllowlist makes the list of e's sources. A kill may leave it without a user: the next change that drops a list, or GC, removes it.
 func (d Ports) putAllowlist(e hostport.Entry) error {
 	if len(e.AllowedSources) == 0 {
 		return nil
@@ -387,5 +399,5 @@ func (d Ports) Collect(valid func(uint64) bool) error {
 	for _, e := range stale {
 		errs = append(errs, c.withdraw(e))
 	}
-	return errors.Join(append(errs, c.end())...)
+	return errors.Join(append(errs, c.end(), c.dropUnusedLists())...)
 }

@@ -226,6 +226,11 @@ func (c *portChange) dropAllowlists() error {
 	if !slices.ContainsFunc(c.gone, func(e hostport.Entry) bool { return e.Allowlist != 0 }) {
 		return nil
 	}
+	return c.dropUnusedLists()
+}
+
+// dropUnusedLists removes the lists that no entry and no waiter names.
+func (c *portChange) dropUnusedLists() error {
 	used := make(map[uint64]bool)
 	for _, w := range c.waiting.All {
 		used[w.Allowlist] = true

@@ -27,6 +27,18 @@ func AllowlistID(nets []netip.Prefix) uint64 {
 	return max(2, binary.BigEndian.Uint64(h.Sum(nil))&^1)
 }
 
+// AllowlistSize is how many entries the lists of ports take in sl_hp_allowlist: equal lists share theirs.
+func AllowlistSize(ports []Mapping) int {
+	n, seen := 0, make(map[uint64]bool)
+	for _, p := range ports {
+		if list := AllowlistID(p.AllowedSources); list != 0 && !seen[list] {
+			seen[list] = true
+			n += len(Canonical(p.AllowedSources))
+		}
+	}
+	return n
+}
+
 // Canonical returns nets in order, each once.
 func Canonical(nets []netip.Prefix) []netip.Prefix {
 	nets = slices.Clone(nets)

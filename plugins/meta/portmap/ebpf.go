@@ -39,15 +39,26 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	if err != nil {
 		return nil, err
 	}
-	if limit := dp.HostPortLimit(); len(ports) > limit {
-		err := cnierr.Config("runtimeConfig.portMappings", fmt.Sprintf("of %d mappings", len(r.conf.RuntimeConfig.PortMappings)),
-			fmt.Sprintf("they make %d hostPort entries, one for each family and host address; the node's hostPortsPerAttachment allows %d", len(ports), limit))
+	if err := withinLimits(dp, r, ports); err != nil {
 		return nil, errors.Join(err, dp.Close())
 	}
 	if err := b.enableError(dp.CheckFree(ctx, ep.Ref.Owner(), ep.Addrs), "look whose the address is"); err != nil {
 		return nil, errors.Join(err, dp.Close())
 	}
 	return &ebpfJob{b: b, dp: dp, ep: ep, before: r.before.keysFor(b), ports: ports}, nil
+}
+
+// withinLimits refuses more than one attachment may take of the maps that all pods share.
+func withinLimits(dp Ports, r request, ports []hostport.Mapping) error {
+	if limit := dp.HostPortLimit(); len(ports) > limit {
+		return cnierr.Config("runtimeConfig.portMappings", fmt.Sprintf("of %d mappings", len(r.conf.RuntimeConfig.PortMappings)),
+			fmt.Sprintf("they make %d hostPort entries, one for each family and host address; the node's hostPortsPerAttachment allows %d", len(ports), limit))
+	}
+	if n, limit := hostport.AllowlistSize(ports), dp.AllowedSourcesLimit(); n > limit {
+		return cnierr.Config("allowedSources", fmt.Sprintf("of %d networks", n),
+			fmt.Sprintf("the different lists of the port mappings have them together; the node's allowedSourcesPerAttachment allows %d", limit))
+	}
+	return nil
 }
 
 // resolve describes the pod's device, with every address the pod has on it:

@@ -37,6 +37,8 @@ func (d *fakeDatapath) GC(ctx context.Context, keep func(uint64) bool) error {
 
 func (*fakeDatapath) HostPortLimit() int { return nodeconf.DefaultHostPortsPerAttachment }
 
+func (*fakeDatapath) AllowedSourcesLimit() int { return nodeconf.DefaultAllowedSourcesPerAttachment }
+
 func (d *fakeDatapath) SetHostPorts(_ context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
 	maps.DeleteFunc(d.ports, func(k hostport.Key, p fakePort) bool {
 		return p.owner == owner && (before == nil || slices.Contains(before, k))

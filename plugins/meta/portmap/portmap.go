@@ -27,6 +27,7 @@ const Name = "portmap"
 // Ports is the part of the datapath that publishes ports.
 type Ports interface {
 	HostPortLimit() int
+	AllowedSourcesLimit() int
 	SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error
 	RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
 	ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error

@@ -142,6 +142,31 @@ func TestHostPortLimit(t *testing.T) {
 	}
 }
 
+// Equal lists count once, with and without duplicates. The lists of the mappings and that of the network count.
+func TestAllowedSourcesLimit(t *testing.T) {
+	mappings := func(n int, last string) string {
+		var out []string
+		for i := range n {
+			out = append(out, fmt.Sprintf(`{"hostPort":%d,"containerPort":80,"protocol":"tcp","allowedSources":["192.0.2.0/24","10.0.%d.0/24","10.1.%d.0/24","fd00:%x::/32"]}`, 20000+i, i, i, i))
+		}
+		return strings.Join(append(out, last), ",")
+	}
+	const same = `{"hostPort":8080,"containerPort":80,"protocol":"tcp","allowedSources":["10.0.0.0/24","10.1.0.0/24","192.0.2.0/24","fd00::/32","192.0.2.0/24"]}`
+	n := newNode(t)
+	_, err := n.Add("a", withPrev("", mappings(256, `{"hostPort":8080,"containerPort":80,"protocol":"tcp","allowedSources":["198.51.100.1"]}`)))
+	n.WantCode(err, cnierr.CodeConfig)
+	for _, word := range []string{"allowedSources", "1025", "allowedSourcesPerAttachment", "1024"} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not name %s", err, word)
+		}
+	}
+	n.wantEmpty()
+	_, err = n.Add("a", withPrev("", mappings(256, same)))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAddRollsBack(t *testing.T) {
 	boom := errors.New("boom")
 	for _, method := range []string{"Enable", "SetHostPorts"} {
