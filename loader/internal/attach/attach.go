@@ -328,6 +328,23 @@ func (a *Attacher) Healthy(index int, hooks []hook.Hook) (bool, error) {
 	return true, nil
 }
 
+// CheckPins looks for the programs and maps: without them nothing is amiss until the next ADD. The programs in force may be of another
+// build until then, since binaries are swapped first. What that one did not have is not missing.
+func (d Links) CheckPins() error {
+	id, ok := d.Paths.Committed()
+	if ok && d.Paths.Loaded(id) {
+		return nil
+	}
+	k, err := programs.New(d.Tree).Constants()
+	if err != nil {
+		return err
+	}
+	if !ok || id == k.Build() || !d.Paths.LoadedByAnother(id) {
+		return pintree.Differs("pins are missing below %s", d.Paths.Dir)
+	}
+	return nil
+}
+
 // CheckHooks returns an ErrDiffers for each of hooks that has no program of ours. name is the device's, for messages.
 func CheckHooks(a *Attacher, index int, name string, hooks []hook.Hook) error {
 	var errs []error

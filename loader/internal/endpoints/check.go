@@ -37,7 +37,7 @@ func (d Endpoints) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		errs = append(errs, podns.New(d.Tree).Check(a, ep.podns(f)))
 	}
 	if ep.HostIfindex == 0 {
-		return errors.Join(append(errs, d.CheckPins())...)
+		return errors.Join(append(errs, attach.New(d.Tree).CheckPins())...)
 	}
 	gw, err := gatewaysOf(a, ep)
 	errs = append(errs, err)
@@ -52,7 +52,7 @@ func (d Endpoints) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		errs = append(errs, checkAddr(eps, ep, p, f, want))
 	}
 	errs = append(errs, attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
-	return errors.Join(append(errs, d.CheckPins(), node.New(d.Tree).CheckUplinks(a))...)
+	return errors.Join(append(errs, attach.New(d.Tree).CheckPins(), node.New(d.Tree).CheckUplinks(a))...)
 }
 
 // checkAddr compares the entry of one address with want, but for the flags and the policy of features other than f.

@@ -43,6 +43,13 @@ const (
 	MapHostPortAllowlist = "sl_hp_allowlist"
 )
 
+// LaterMaps are those that earlier builds of this pin version did not have.
+func LaterMaps() []string {
+	return []string{
+		MapPodDevices, MapPodMACs, MapParentPods, MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside,
+	}
+}
+
 // SharedMaps are the names of all maps that are pinned.
 func SharedMaps() []string {
 	return []string{

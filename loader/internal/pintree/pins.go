@@ -143,10 +143,17 @@ func (p Paths) Committed() (string, bool) {
 // loads again. So it does where there is another set, or the beginning of one: the process that was to load or to remove it was killed
 // or has failed, and some devices may have its programs. Every ADD asks, so it reads three directories instead of looking for
 // each pin by its path.
-func (p Paths) Loaded(id string) bool { return p.loaded(id, SharedMaps()) }
+func (p Paths) Loaded(id string) bool { return p.loaded(id, SharedMaps(), hook.AlwaysLoaded()) }
 
-// loaded is Loaded where only some maps are asked for.
-func (p Paths) loaded(id string, shared []string) bool {
+// LoadedByAnother reports whether the pins are there that every build of this pin version has. Programs for single pods, and maps, came
+// with later ones.
+func (p Paths) LoadedByAnother(id string) bool {
+	maps := slices.DeleteFunc(SharedMaps(), func(name string) bool { return slices.Contains(LaterMaps(), name) })
+	return p.loaded(id, maps, slices.Concat(hook.OfPod(), hook.OfUplink(false)))
+}
+
+// loaded is Loaded where only some maps and programs are asked for.
+func (p Paths) loaded(id string, shared []string, hooks []hook.Hook) bool {
 	sets, err := Names(p.Progs())
 	if err != nil || len(sets) != 1 || sets[0] != BuildPrefix+id {
 		return false
@@ -159,7 +166,7 @@ func (p Paths) loaded(id string, shared []string) bool {
 	if err != nil {
 		return false
 	}
-	for _, h := range hook.AlwaysLoaded() {
+	for _, h := range hooks {
 		if !slices.Contains(programs, h.Program) {
 			return false
 		}

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -209,14 +208,4 @@ func ProgramAt(dir, name string) (*bpfsys.Program, error) {
 		return nil, fmt.Errorf("open program %s: %w", name, err)
 	}
 	return p, nil
-}
-
-// CheckPins looks for the programs: without them nothing is amiss until the next ADD. The set of an earlier build has no map of devices.
-// Whether one is missing tells the endpoint.
-func (t *Tree) CheckPins() error {
-	maps := slices.DeleteFunc(SharedMaps(), func(name string) bool { return name == MapPodDevices })
-	if id, ok := t.Paths.Committed(); !ok || !t.Paths.loaded(id, maps) {
-		return Differs("pins are missing below %s", t.Paths.Dir)
-	}
-	return nil
 }
