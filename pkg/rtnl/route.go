@@ -65,6 +65,37 @@ func (h *Handle) RoutesWhere(f RouteFilter) ([]Route, error) {
 	return all, nil
 }
 
+// RouteTo returns the route that the kernel takes to dst, as it is in its table, by one lookup however large the tables are. With
+// an index it is the route by that device. The error wraps ErrNotFound when there is none, or when packets to dst are refused.
+func (h *Handle) RouteTo(dst netip.Addr, index int) (Route, error) {
+	dst = dst.Unmap()
+	req := h.request(unix.RTM_GETROUTE, 0)
+	req.AddData(&vnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(familyOf(dst)), Dst_len: uint8(dst.BitLen()), Flags: unix.RTM_F_FIB_MATCH}})
+	req.AddData(attr(unix.RTA_DST, dst.AsSlice()))
+	if index != 0 {
+		req.AddData(attr32(unix.RTA_OIF, uint32(index)))
+	}
+	m, err := h.get(req, unix.RTM_NEWROUTE)
+	if noRoute(err) {
+		err = sentinelError{ErrNotFound, err}
+	}
+	if err != nil {
+		return Route{}, fmt.Errorf("route to %s: %w", dst, err)
+	}
+	routes, err := parseRoute(m)
+	for _, r := range routes {
+		if err == nil && (index == 0 || r.LinkIndex == index) {
+			return r, nil
+		}
+	}
+	return Route{}, errors.Join(err, fmt.Errorf("route to %s: %w", dst, ErrNotFound))
+}
+
+// noRoute says of the kernel's answer to a lookup that there is no route, or one of a type that refuses packets (fib_props).
+func noRoute(err error) bool {
+	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL)
+}
+
 func families(family int) []int {
 	if family == FamilyAll {
 		return []int{FamilyV4, FamilyV6}
