@@ -113,6 +113,26 @@ func (d List) uplinkIndexes() (map[int]endpoint.Sources, error) {
 
 // Sync makes the uplinks have the program while the list holds something, and nothing else have it.
 func (d List) Sync(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
+	pinned, err := attach.New(d.Tree).XdpPinned()
+	return errors.Join(err, d.sync(a, uplinks, pinned))
+}
+
+// SyncKnown is Sync where only uplinks and were, the devices that were uplinks before, can have the program. It does not list the pins
+// of links, where a pod may have two.
+func (d List) SyncKnown(a *attach.Attacher, uplinks map[int]endpoint.Sources, were []uint32) error {
+	var pinned []int
+	for index := range uplinks {
+		were = append(were, uint32(index))
+	}
+	for _, dev := range were {
+		if index := int(dev); !slices.Contains(pinned, index) && pintree.Exists(d.Paths.LinkPin(index, hook.XDP())) {
+			pinned = append(pinned, index)
+		}
+	}
+	return d.sync(a, uplinks, pinned)
+}
+
+func (d List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned []int) error {
 	m, err := d.list()
 	if err != nil {
 		return err
@@ -122,8 +142,6 @@ func (d List) Sync(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
 		return fmt.Errorf("deny list: %w", err)
 	}
 	var errs []error
-	pinned, err := attach.New(d.Tree).XdpPinned()
-	errs = append(errs, err)
 	for _, index := range pinned {
 		if _, ok := uplinks[index]; !ok || empty {
 			errs = append(errs, attach.New(d.Tree).DropLink(index, hook.XDP()))

@@ -208,7 +208,7 @@ func (d Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
-			return node.New(d.Tree).SyncLocked(ctx, a)
+			return node.New(d.Tree).SyncPod(ctx, a, 0)
 		}
 	}
 	return d.enableOnHost(ctx, a, eps, ep, f, &back)
@@ -251,7 +251,11 @@ func (d Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pin
 	if known, err := node.New(d.Tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
 		return err
 	}
-	return node.New(d.Tree).SyncLocked(ctx, a)
+	made := 0
+	if fresh {
+		made = ep.HostIfindex
+	}
+	return node.New(d.Tree).SyncPod(ctx, a, made, ep.HostIfindex, ep.RouteIfindex)
 }
 
 // count makes the counters of ep's device, where it has none. Without an address that leads to them DEL would not find them: an

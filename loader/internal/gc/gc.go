@@ -110,5 +110,5 @@ func removeIfDead(p pintree.Paths) error {
 // removeTree removes the pins of one namespace, programs first: without them no process takes the tree for a datapath.
 func removeTree(p pintree.Paths) error {
 	return errors.Join(os.RemoveAll(p.Progs()), os.RemoveAll(p.Dir),
-		pintree.RemoveIfThere(p.State), pintree.RemoveIfThere(p.Reserved), pintree.RemoveIfThere(p.Waiting), pintree.RemoveIfThere(p.Displaced), pintree.RemoveIfThere(p.Lock))
+		pintree.RemoveIfThere(p.State), pintree.RemoveIfThere(p.Reserved), pintree.RemoveIfThere(p.Look), pintree.RemoveIfThere(p.Waiting), pintree.RemoveIfThere(p.Displaced), pintree.RemoveIfThere(p.Lock))
 }

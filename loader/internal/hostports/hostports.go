@@ -110,7 +110,7 @@ func (d Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []host
 	if !node.New(d.Tree).RecentlySynced() {
 		a := attach.NewAttacher(d.Tree, "")
 		defer a.Close()
-		if err := node.New(d.Tree).SyncLocked(ctx, a); err != nil {
+		if err := node.New(d.Tree).SyncPod(ctx, a, 0); err != nil {
 			return err
 		}
 	}

@@ -68,7 +68,8 @@ func (d Load) fillAtLoad(noMasq []netip.Prefix) error {
 	if err := endpoint.NewNoMasq(m).Replace(noMasq); err != nil {
 		return fmt.Errorf("write nonMasqueradeCIDRs: %w", err)
 	}
-	if err := pintree.RemoveIfThere(d.Paths.Reserved); err != nil { // the map may be new: what it holds is not known
+	// The maps may be new: what they hold is not known.
+	if err := errors.Join(pintree.RemoveIfThere(d.Paths.Reserved), pintree.RemoveIfThere(d.Paths.Look)); err != nil {
 		return err
 	}
 	ports, err := d.HostPortMap()

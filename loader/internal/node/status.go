@@ -26,11 +26,11 @@ type Status struct {
 
 // Status looks at the node. It changes nothing.
 func (d Node) Status(h *rtnl.Handle) (s Status, err error) {
-	podSide, err := d.podSide()
+	sides, err := d.sides()
 	if err != nil {
 		return s, err
 	}
-	n, err := readNode(h, d.Config.Uplinks, podSide)
+	n, err := readNode(h, d.Config.Uplinks, sides)
 	if err != nil {
 		return s, err
 	}

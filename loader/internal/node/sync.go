@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
@@ -77,17 +79,13 @@ func (d Node) Knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fre
 
 // knownNode returns what the maps say of the node: its addresses, each with its device, and its uplinks.
 func (d Node) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
-	am, err := d.Pinned(pintree.MapNodeAddrs)
+	addrs, err := d.hostAddrs()
 	if err != nil {
 		return nil, nil, err
 	}
 	um, err := d.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return nil, nil, err
-	}
-	addrs, err := endpoint.NewHostAddrs(am).All()
-	if err != nil {
-		return nil, nil, fmt.Errorf("node addresses: %w", err)
 	}
 	uplinks, err := endpoint.NewUplinks(um).All()
 	if err != nil {
@@ -142,6 +140,25 @@ func sameSources(now, had endpoint.Sources, addrs map[netip.Addr]uint32, index u
 
 // SyncLocked is Sync under the writers' lock.
 func (d Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
+	return d.lookAndWrite(ctx, a, 0, func(*rtnl.Handle, sides, *memory, map[netip.Addr]uint32) (*view, *memory, error) {
+		return nil, nil, errWhole
+	})
+}
+
+// SyncPod does for an endpoint what SyncLocked does, at a cost that does not grow with the pods of the node: it looks at the node's
+// own devices, at those that came since the last look, and at devices. fresh is the host veth if it was just made, else 0. Without
+// a last look that it can begin with, it is SyncLocked.
+func (d Node) SyncPod(ctx context.Context, a *attach.Attacher, fresh int, devices ...int) error {
+	return d.lookAndWrite(ctx, a, fresh, func(h *rtnl.Handle, s sides, before *memory, have map[netip.Addr]uint32) (*view, *memory, error) {
+		if before == nil {
+			return nil, nil, errWhole
+		}
+		return lookByKey(h, d.Config.Uplinks, s, before, have, fresh, devices)
+	})
+}
+
+// lookAndWrite writes what look has found into the maps. Where that gives up, a full look follows.
+func (d Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int, look func(*rtnl.Handle, sides, *memory, map[netip.Addr]uint32) (*view, *memory, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -149,41 +166,65 @@ func (d Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
 	if err != nil {
 		return err
 	}
-	podSide, err := d.podSide()
+	sides, err := d.sides()
 	if err != nil {
 		return err
 	}
-	n, err := readNode(h, d.Config.Uplinks, podSide)
+	have, uplinks, err := d.knownNode()
+	if err != nil {
+		return err
+	}
+	before := d.recall()
+	v, m, err := look(h, sides, before, have)
+	full := errors.Is(err, errWhole)
+	if full {
+		v, m, err = fullLook(h, d.Config.Uplinks, sides, before, fresh)
+	}
+	if err != nil {
+		return err
+	}
+	n, err := v.node(sides.pods)
 	if err != nil {
 		return err
 	}
 	for _, name := range n.missing {
 		d.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
-	gone, err := d.writeHostAddrs(n.addrs)
-	if err := errors.Join(err, d.writeUplinks(a, n), flows.New(d.Tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
+	gone, err := d.writeHostAddrs(have, n.addrs)
+	if err := errors.Join(err, d.writeUplinks(a, n, uplinks), flows.New(d.Tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
+		if full { // the maps may have what the file of the last look does not lead to
+			err = errors.Join(err, pintree.RemoveIfThere(d.Paths.Look))
+		}
 		return err
 	}
-	if err := denylist.New(d.Tree).Sync(a, n.uplinks); err != nil {
+	if full {
+		err = denylist.New(d.Tree).Sync(a, n.uplinks)
+	} else {
+		err = denylist.New(d.Tree).SyncKnown(a, n.uplinks, slices.Collect(maps.Keys(uplinks)))
+	}
+	if err != nil {
 		d.Log.Warn("the deny list is not in force everywhere", log.Error(err))
+	}
+	if err := d.remember(m); err != nil {
+		return err
 	}
 	now := time.Now()
 	return os.Chtimes(d.Paths.Reserved, now, now)
 }
 
-// podSide returns what tells the devices on the pods' side: the host veths, by their counters, and the devices packets are routed
+// sides returns what tells the devices on the pods' side: the host veths, by their counters, and the devices packets are routed
 // from, by their marks. The latter outlive their pods: a bridge that is empty for a moment does not become an uplink.
-func (d Node) podSide() (func(index int) bool, error) {
+func (d Node) sides() (sides, error) {
 	eps, err := d.EndpointMaps()
 	if err != nil {
-		return nil, err
+		return sides{}, err
 	}
-	return func(index int) bool {
-		if pintree.Exists(d.Paths.RoutedMark(index)) {
-			return true
-		}
-		has, err := eps.Stats.Has(uint32(index))
-		return has && err == nil
+	return sides{
+		hostVeth: func(index int) bool {
+			has, err := eps.Stats.Has(uint32(index))
+			return has && err == nil
+		},
+		routed: func(index int) bool { return pintree.Exists(d.Paths.RoutedMark(index)) },
 	}, nil
 }
 
@@ -199,18 +240,27 @@ func (d Node) MarkPodSide(index int) error {
 	return nil
 }
 
-// writeHostAddrs makes want the set of the node's addresses: new ones first, so that none is missing at any moment. It returns
-// those that have gone.
-func (d Node) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
+// hostAddrs returns the node's addresses as the map has them.
+func (d Node) hostAddrs() (map[netip.Addr]uint32, error) {
+	raw, err := d.Pinned(pintree.MapNodeAddrs)
+	if err != nil {
+		return nil, err
+	}
+	have, err := endpoint.NewHostAddrs(raw).All()
+	if err != nil {
+		return nil, fmt.Errorf("node addresses: %w", err)
+	}
+	return have, nil
+}
+
+// writeHostAddrs makes want the set of the node's addresses, which are have: new ones first, so that none is missing at any moment.
+// It returns those that have gone.
+func (d Node) writeHostAddrs(have, want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
 	raw, err := d.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, err
 	}
 	m := endpoint.NewHostAddrs(raw)
-	have, err := m.All()
-	if err != nil {
-		return nil, fmt.Errorf("node addresses: %w", err)
-	}
 	for a, index := range want {
 		if old, ok := have[a]; ok && old == index {
 			continue
@@ -231,20 +281,16 @@ func (d Node) writeHostAddrs(want map[netip.Addr]uint32) (gone []netip.Addr, err
 	return gone, nil
 }
 
-// writeUplinks makes want the set of uplinks, in the map and on the devices. A program hangs on a device only while the map
+// writeUplinks makes those of n the set of uplinks, which are have, in the map and on the devices. A program hangs on a device only while the map
 // has it: the entry comes first and goes last. A spare uplink with the ingress qdisc of another program, where only clsact
 // could take the programs, is left out: pods lose less than by an ADD that fails. The qdisc is not touched.
-func (d Node) writeUplinks(a *attach.Attacher, n *node) error {
+func (d Node) writeUplinks(a *attach.Attacher, n *node, have map[uint32]endpoint.Sources) error {
 	want := n.uplinks
 	raw, err := d.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
 	m := endpoint.NewUplinks(raw)
-	have, err := m.All()
-	if err != nil {
-		return fmt.Errorf("uplinks: %w", err)
-	}
 	var errs []error
 	for index, src := range want {
 		err := d.putUplink(a, m, have, index, src)

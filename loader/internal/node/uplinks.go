@@ -4,7 +4,7 @@ package node
 
 import (
 	"errors"
-	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -13,17 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
-
-// links is what readNode asks of netlink.
-type links interface {
-	LinkByIndex(index int) (rtnl.Link, error)
-	LinkByName(name string) (rtnl.Link, error)
-	Addrs(family int) ([]rtnl.Addr, error)
-	Rules(family int) ([]rtnl.Rule, error)
-	RoutesWhere(f rtnl.RouteFilter) ([]rtnl.Route, error)
-}
-
-var _ links = (*rtnl.Handle)(nil)
 
 // node is what the datapath must know of the node's own network.
 type node struct {
@@ -38,34 +27,29 @@ type node struct {
 // whyNoEgress is what Status says of a spare uplink that cannot have programs.
 const whyNoEgress = "its ingress qdisc, of another program, leaves no room for Sluice's programs on this kernel"
 
-// readNode looks at addresses and routes, and only at those links that have a part in the answer, so that its cost does not
-// grow with the devices of pods.
-func readNode(h links, configured []string, podSide func(index int) bool) (*node, error) {
-	addrs, err := h.Addrs(rtnl.FamilyAll)
+// readNode is what a full look says of the node.
+func readNode(h links, configured []string, s sides) (*node, error) {
+	v, _, err := fullLook(h, configured, s, nil, 0)
 	if err != nil {
 		return nil, err
 	}
-	addrs = OnlyTheNodes(addrs)
-	var routes []rtnl.Route
-	if len(configured) == 0 {
-		if routes, err = waysOut(h); err != nil {
-			return nil, err
-		}
+	return v.node(s.pods)
+}
+
+// node decides what counts of what a look has read.
+func (v *view) node(podSide func(index int) bool) (*node, error) {
+	n := &node{addrs: maps.Clone(v.kept), uplinks: make(map[int]endpoint.Sources), missing: v.missing, spare: make(map[int]bool)}
+	if n.addrs == nil {
+		n.addrs = make(map[netip.Addr]uint32)
 	}
-	n := &node{addrs: make(map[netip.Addr]uint32), uplinks: make(map[int]endpoint.Sources)}
-	known := make(map[int]rtnl.Link)
-	if err := n.hostAddrs(h, known, addrs); err != nil {
+	if err := n.hostAddrs(v); err != nil {
 		return nil, err
 	}
-	candidates, err := n.candidates(h, known, configured, addrs, routes)
-	if err != nil {
-		return nil, err
-	}
-	for index := range candidates {
+	for index := range n.candidates(v) {
 		if podSide(index) {
 			continue
 		}
-		l, err := linkOf(h, known, index)
+		l, err := linkOf(v.h, v.known, index)
 		if errors.Is(err, rtnl.ErrNotFound) {
 			continue
 		}
@@ -78,27 +62,26 @@ func readNode(h links, configured []string, podSide func(index int) bool) (*node
 			}
 			continue
 		}
-		src := Sources(addrs, index)
+		src := Sources(v.addrs, index)
 		src.Bare = l.Bare
 		n.uplinks[index] = src
+		n.spare[index] = !v.byName() && !v.ways[index].far
 	}
-	n.borrowSources(addrs, podSide)
-	n.spare = make(map[int]bool)
-	for index := range n.uplinks {
-		n.spare[index] = len(configured) == 0 && !slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.LinkIndex == index && (r.Gateway.IsValid() || r.Dst.Bits() == 0) })
-	}
+	n.borrowSources(v, podSide)
 	return n, nil
 }
 
-// waysOut returns the routes of the main table and of those that rules lead to.
-func waysOut(h links) ([]rtnl.Route, error) {
+// waysOut returns the routes of the main table and of those that rules lead to: all, or those by the device index.
+func waysOut(h links, index int) ([]rtnl.Route, error) {
 	rules, err := h.Rules(rtnl.FamilyAll)
 	if err != nil && !errors.Is(err, rtnl.ErrNotSupported) {
 		return nil, err
 	}
-	tables := []rtnl.RouteFilter{{Family: rtnl.FamilyV4, Table: rtnl.TableMain}, {Family: rtnl.FamilyV6, Table: rtnl.TableMain}}
+	tables := []rtnl.RouteFilter{
+		{Family: rtnl.FamilyV4, Table: rtnl.TableMain, LinkIndex: index}, {Family: rtnl.FamilyV6, Table: rtnl.TableMain, LinkIndex: index},
+	}
 	for _, r := range rules {
-		t := rtnl.RouteFilter{Family: r.Family, Table: r.Table}
+		t := rtnl.RouteFilter{Family: r.Family, Table: r.Table, LinkIndex: index}
 		if t.Table != 0 && t.Table != rtnl.TableLocal && !slices.Contains(tables, t) {
 			tables = append(tables, t)
 		}
@@ -149,12 +132,12 @@ func linkOf(h links, known map[int]rtnl.Link, index int) (rtnl.Link, error) {
 	return l, nil
 }
 
-func (n *node) hostAddrs(h links, known map[int]rtnl.Link, addrs []rtnl.Addr) error {
-	for _, a := range addrs {
+func (n *node) hostAddrs(v *view) error {
+	for _, a := range v.addrs {
 		if _, ok := n.addrs[a.Prefix.Addr()]; ok {
 			continue // pods on point-to-point links have one gateway address, each on a device of its own
 		}
-		l, err := linkOf(h, known, a.LinkIndex)
+		l, err := linkOf(v.h, v.known, a.LinkIndex)
 		if errors.Is(err, rtnl.ErrNotFound) {
 			continue // the device went, and its addresses with it
 		}
@@ -174,31 +157,25 @@ func (n *node) has(a rtnl.Addr) bool { return n.addrs[a.Prefix.Addr()] == uint32
 // candidates returns the devices that may be uplinks: the configured ones, else those with an address or a route that is for
 // more than one host. The latter leaves out the host veths of pods of others, which have host routes only. A single address
 // is enough for a device that cannot be one of those.
-func (n *node) candidates(h links, known map[int]rtnl.Link, configured []string, addrs []rtnl.Addr, routes []rtnl.Route) (map[int]bool, error) {
+func (n *node) candidates(v *view) map[int]bool {
 	set := make(map[int]bool)
-	for _, name := range configured {
-		l, err := h.LinkByName(name)
-		if errors.Is(err, rtnl.ErrNotFound) {
-			n.missing = append(n.missing, name)
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("uplink %q: %w", name, err)
-		}
-		known[l.Index] = l
+	for _, l := range v.configured {
 		set[l.Index] = true
 	}
-	for _, a := range addrs {
-		if len(configured) == 0 && (!a.Prefix.IsSingleIP() || n.has(a) && !mayBePods(known[a.LinkIndex])) {
+	if v.byName() {
+		return set
+	}
+	for _, a := range v.addrs {
+		if !a.Prefix.IsSingleIP() || n.has(a) && !mayBePods(v.known[a.LinkIndex]) {
 			set[a.LinkIndex] = true
 		}
 	}
-	for _, r := range routes {
-		if r.LinkIndex > 0 && r.Type == unix.RTN_UNICAST && !r.Dst.IsSingleIP() && !linkScope(r.Dst.Addr()) {
-			set[r.LinkIndex] = true
+	for index, w := range v.ways {
+		if w.nets {
+			set[index] = true
 		}
 	}
-	return set, nil
+	return set
 }
 
 func linkScope(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() || a.IsMulticast() }
@@ -253,16 +230,17 @@ func sourceRank(a rtnl.Addr) int {
 }
 
 // borrowSources gives uplinks without an address of their own that of the first device that has one, as netfilter does
-// (inet_select_addr): those of a routed fabric have link-local ones only, and the node's address is on lo.
-func (n *node) borrowSources(addrs []rtnl.Addr, podSide func(index int) bool) {
-	byDevice := slices.SortedStableFunc(slices.Values(addrs), func(a, b rtnl.Addr) int { return a.LinkIndex - b.LinkIndex })
+// (inet_select_addr): those of a routed fabric have link-local ones only, and the node's address is on lo. The gateway address of a
+// pod, on its host veth, leads nowhere.
+func (n *node) borrowSources(v *view, podSide func(index int) bool) {
+	byDevice := slices.SortedStableFunc(slices.Values(v.addrs), func(a, b rtnl.Addr) int { return a.LinkIndex - b.LinkIndex })
 	for index, src := range n.uplinks {
 		for _, a := range byDevice {
 			ip := a.Prefix.Addr()
 			if src.V4.IsValid() && src.V6.IsValid() {
 				break
 			}
-			if !isFirstChoice(a) || !n.has(a) || podSide(a.LinkIndex) {
+			if !isFirstChoice(a) || !n.has(a) || !v.own(a.LinkIndex) || podSide(a.LinkIndex) {
 				continue
 			}
 			if ip.Is4() && !src.V4.IsValid() {

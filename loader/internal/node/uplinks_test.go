@@ -49,6 +49,19 @@ func (f *fakeLinks) LinkByName(name string) (rtnl.Link, error) {
 	return rtnl.Link{}, fmt.Errorf("link %q: %w", name, rtnl.ErrNotFound)
 }
 
+func (f *fakeLinks) Links() ([]rtnl.Link, error) { return f.links, nil }
+
+func (f *fakeLinks) AddrsOf(index, _ int) (addrs []rtnl.Addr, err error) {
+	if _, err := f.LinkByIndex(index); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(f.addrs), func(a rtnl.Addr) bool { return a.LinkIndex != index }), nil
+}
+
+func (f *fakeLinks) RouteTo(dst netip.Addr, _ int) (rtnl.Route, error) {
+	return rtnl.Route{}, fmt.Errorf("route to %s: %w", dst, rtnl.ErrNotFound)
+}
+
 func (f *fakeLinks) Addrs(int) ([]rtnl.Addr, error) { return f.addrs, nil }
 
 func (f *fakeLinks) Rules(int) ([]rtnl.Rule, error) { return f.rules, nil }
@@ -69,6 +82,10 @@ func (f *fakeLinks) RoutesWhere(w rtnl.RouteFilter) ([]rtnl.Route, error) {
 
 func addr(index int, prefix string) rtnl.Addr {
 	return rtnl.Addr{LinkIndex: index, Prefix: netip.MustParsePrefix(prefix), Scope: rtnl.ScopeUniverse}
+}
+
+func onPodSide(bridge int) sides {
+	return sides{hostVeth: func(int) bool { return false }, routed: func(index int) bool { return index == bridge }}
 }
 
 func TestReadNode(t *testing.T) {
@@ -99,7 +116,7 @@ func TestReadNode(t *testing.T) {
 		f.addrs = append(f.addrs, addr(100+i, fmt.Sprintf("fe80::%x/64", i+1)), addr(100+i, "10.5.0.1/32")) // the latter on point-to-point links
 		f.links = append(f.links, rtnl.Link{Index: 100 + i, Kind: "veth", Ethernet: true})
 	}
-	n, err := readNode(f, nil, func(index int) bool { return index == 4 })
+	n, err := readNode(f, nil, onPodSide(4))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +176,7 @@ func TestReadNodeSingleAddresses(t *testing.T) {
 			{Family: rtnl.FamilyV6, Table: 300}, // nothing of IPv4 goes there
 		},
 	}
-	n, err := readNode(f, nil, func(index int) bool { return index == 9 })
+	n, err := readNode(f, nil, onPodSide(9))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ type Paths struct {
 	State string // the decision
 
 	Reserved string // the reserved ports that the map holds
+	Look     string // what the last look at the node has left for the next one
 	Waiting  string // published ports that others have taken over
 
 	Displaced string // of an earlier build: addresses that others had taken over
@@ -47,6 +48,7 @@ func NewPaths(runDir string, b BPFFS, ns string) Paths {
 		State: filepath.Join(runDir, "datapath-"+ns+".json"),
 
 		Reserved: filepath.Join(runDir, "datapath-"+ns+".ports"),
+		Look:     filepath.Join(runDir, "datapath-"+ns+".look"),
 		Waiting:  filepath.Join(runDir, "datapath-"+ns+".waiting"),
 
 		Displaced: filepath.Join(runDir, "datapath-"+ns+".displaced"),

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/rtnl"
+)
+
+// links is what a look asks of netlink.
+type links interface {
+	LinkByIndex(index int) (rtnl.Link, error)
+	LinkByName(name string) (rtnl.Link, error)
+	Links() ([]rtnl.Link, error)
+	Addrs(family int) ([]rtnl.Addr, error)
+	AddrsOf(index, family int) ([]rtnl.Addr, error)
+	Rules(family int) ([]rtnl.Rule, error)
+	RoutesWhere(f rtnl.RouteFilter) ([]rtnl.Route, error)
+	RouteTo(dst netip.Addr, index int) (rtnl.Route, error)
+}
+
+var _ links = (*rtnl.Handle)(nil)
+
+// sides tells the devices on the pods' side.
+type sides struct {
+	hostVeth func(index int) bool // of a pod: it has counters
+	routed   func(index int) bool // packets of pods are routed from it: it has a mark
+}
+
+func (s sides) pods(index int) bool { return s.routed(index) || s.hostVeth(index) }
+
+// view is what a look has read of the node.
+type view struct {
+	h          links
+	known      map[int]rtnl.Link
+	configured []rtnl.Link // uplinks
+	missing    []string
+	addrs      []rtnl.Addr           // the node's own devices first, each part in the order of devices
+	ways       map[int]wayOut        // of devices that have routes
+	own        func(index int) bool  // the node's own devices
+	kept       map[netip.Addr]uint32 // addresses of pods' devices that were not looked up this time
+}
+
+// wayOut is what the routes by a device say of it.
+type wayOut struct {
+	nets bool // one leads to more than one host
+	far  bool // one leads to a gateway, or everywhere
+}
+
+// addressing is what the addresses of a device say of it.
+type addressing int
+
+const (
+	noAddress addressing = iota
+	singleAddress
+	inSubnet // one address is for more than one host
+)
+
+func (x addressing) with(a rtnl.Addr) addressing {
+	if a.Prefix.IsSingleIP() {
+		return max(x, singleAddress)
+	}
+	return inSubnet
+}
+
+func addressingOf(addrs []rtnl.Addr) (x addressing) {
+	for _, a := range addrs {
+		x = x.with(a)
+	}
+	return x
+}
+
+func newView(h links, configured []string) (*view, error) {
+	v := &view{h: h, known: make(map[int]rtnl.Link), ways: make(map[int]wayOut)}
+	for _, name := range configured {
+		l, err := h.LinkByName(name)
+		if errors.Is(err, rtnl.ErrNotFound) {
+			v.missing = append(v.missing, name)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("uplink %q: %w", name, err)
+		}
+		v.known[l.Index] = l
+		v.configured = append(v.configured, l)
+	}
+	return v, nil
+}
+
+// byName says that the configuration names the uplinks: routes play no part.
+func (v *view) byName() bool { return len(v.configured)+len(v.missing) > 0 }
+
+// order puts the addresses of the node's own devices first: of two devices with one address, one of these has it. The kernel lists
+// devices in an order that depends on its version.
+func (v *view) order(own func(index int) bool) {
+	v.own = own
+	slices.SortStableFunc(v.addrs, func(a, b rtnl.Addr) int {
+		if x, y := own(a.LinkIndex), own(b.LinkIndex); x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return a.LinkIndex - b.LinkIndex
+	})
+}
+
+// addRoutes notes the devices that routes lead by.
+func (v *view) addRoutes(routes []rtnl.Route) {
+	for _, r := range routes {
+		if r.LinkIndex <= 0 {
+			continue
+		}
+		w := v.ways[r.LinkIndex]
+		w.nets = w.nets || r.Type == unix.RTN_UNICAST && !r.Dst.IsSingleIP() && !linkScope(r.Dst.Addr())
+		w.far = w.far || r.Gateway.IsValid() || r.Dst.Bits() == 0
+		if w != (wayOut{}) {
+			v.ways[r.LinkIndex] = w
+		}
+	}
+}
+
+// fullLook reads every device, address and route of the node. before may be nil. newest is a device that was just made, or 0.
+func fullLook(h links, configured []string, s sides, before *memory, newest int) (*view, *memory, error) {
+	all, err := h.Links() // first: what comes after it is newer than newest
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err := newView(h, configured)
+	if err != nil {
+		return nil, nil, err
+	}
+	if v.addrs, err = h.Addrs(rtnl.FamilyAll); err != nil {
+		return nil, nil, err
+	}
+	v.addrs = OnlyTheNodes(v.addrs)
+	if !v.byName() {
+		routes, err := waysOut(h, 0)
+		if err != nil {
+			return nil, nil, err
+		}
+		v.addRoutes(routes)
+	}
+	byDevice := make(map[int]addressing)
+	for _, a := range v.addrs {
+		byDevice[a.LinkIndex] = byDevice[a.LinkIndex].with(a)
+	}
+	m := &memory{routes: !v.byName()}
+	for _, l := range all {
+		v.known[l.Index] = l
+		if !s.hostVeth(l.Index) && !ofPods(l, byDevice[l.Index], v.ways[l.Index]) {
+			m.own = append(m.own, ownDevice{index: l.Index, wayOut: v.ways[l.Index], addressing: byDevice[l.Index]})
+		}
+	}
+	slices.SortFunc(m.own, func(a, b ownDevice) int { return a.index - b.index })
+	m.newest = newest
+	if newest == 0 {
+		m.newest = newestOf(all)
+	}
+	if before != nil {
+		m.keepGone(before.own)
+		if newest == 0 {
+			m.newest = max(m.newest, before.newest)
+		}
+	}
+	v.order(m.has)
+	return v, m, nil
+}
+
+// newestOf returns the last device of the row that the kernel's counter has made. One far away came with its number from another
+// network namespace: what the counter makes next has a lower one.
+func newestOf(all []rtnl.Link) (newest int) {
+	byIndex := make(map[int]bool, len(all))
+	for _, l := range all {
+		byIndex[l.Index] = true
+	}
+	for _, index := range slices.Sorted(maps.Keys(byIndex)) {
+		if index-newest > maxNew {
+			break
+		}
+		newest = index
+	}
+	return newest
+}
+
+// ofPods says which devices need no further looks. Those of services never count (noTraffic). A veth that leads to another
+// namespace, and has neither a subnet nor a route to one, is the host veth of a pod of others.
+func ofPods(l rtnl.Link, has addressing, w wayOut) bool {
+	if noTraffic(l) {
+		return true
+	}
+	return leadsToPod(l) && has < inSubnet && !w.nets
+}
+
+func leadsToPod(l rtnl.Link) bool {
+	return (l.Kind == "veth" || l.Kind == "netkit") && l.PeerNetnsID >= 0
+}
