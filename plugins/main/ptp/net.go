@@ -137,7 +137,7 @@ func (t *attach) routeToPod(r rtnl.Route) error {
 	if !errors.Is(err, rtnl.ErrExist) {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "route to the pod")
 	}
-	routes, err := t.Host.Routes(familyOf(r.Dst.Addr()))
+	routes, err := t.routesTo(r.Dst)
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "look for the route to %s", r.Dst)
 	}
@@ -157,6 +157,19 @@ func (t *attach) routeToPod(r rtnl.Route) error {
 		}
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, t.Host.ReplaceRoute(r), "route to the pod")
+}
+
+// routesTo returns the routes of the main table to an address of the pod. Where a rule leads packets to it elsewhere, it reads the
+// whole table.
+func (t *attach) routesTo(dst netip.Prefix) ([]rtnl.Route, error) {
+	r, err := t.Host.RouteTo(dst.Addr(), 0)
+	if err == nil && r.Dst == dst && r.Table == rtnl.TableMain {
+		return []rtnl.Route{r}, nil
+	}
+	if err != nil && !errors.Is(err, rtnl.ErrNotFound) {
+		return nil, err
+	}
+	return t.Host.Routes(familyOf(dst.Addr()))
 }
 
 // held is the error for an address of the pod behind a host veth.
