@@ -2,7 +2,7 @@
 
 // Package nodeconf reads the node-wide defaults of the suite, /etc/sluice/config.json.
 //
-// The file is the operator's; nothing here writes it. A missing file means the defaults. An unknown key or a value that
+// The file is the operator's. The node agent writes one key of it, through WithNonMasquerade. A missing file means the defaults. An unknown key or a value that
 // cannot be used is an Error that names both, so that a spelling mistake never silently means the default. The package
 // imports only pkg/log of ours; what a value does to the kernel is decided by the loader.
 package nodeconf

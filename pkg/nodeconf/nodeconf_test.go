@@ -178,3 +178,28 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestWithNonMasquerade(t *testing.T) {
+	t.Parallel()
+	one := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	for _, tt := range []struct {
+		in    string
+		cidrs []netip.Prefix
+		want  string
+	}{
+		{"", one, "{\n  \"nonMasqueradeCIDRs\": [\n    \"10.0.0.0/8\"\n  ]\n}\n"},
+		{"", nil, "{}\n"},
+		{`{"nonMasqueradeCIDRs":["192.0.2.0/24"],"backend":"auto"}`, nil, "{\n  \"backend\": \"auto\"\n}\n"},
+		{`{"relearnSeconds": 7, "nonMasqueradeCIDRs": [], "attach":"tcx"}`, one, "{\n  \"relearnSeconds\": 7,\n  \"nonMasqueradeCIDRs\": [\n    \"10.0.0.0/8\"\n  ],\n  \"attach\": \"tcx\"\n}\n"},
+		{`{"admitMark": "0x20"}`, one, "{\n  \"admitMark\": \"0x20\",\n  \"nonMasqueradeCIDRs\": [\n    \"10.0.0.0/8\"\n  ]\n}\n"},
+	} {
+		got, err := WithNonMasquerade([]byte(tt.in), tt.cidrs)
+		if err != nil || string(got) != tt.want {
+			t.Errorf("%s: %v\n%s", tt.in, err, got)
+		}
+	}
+	var bad *Error
+	if _, err := WithNonMasquerade([]byte(`{"backend": 1}`), one); !errors.As(err, &bad) || bad.Key != "backend" {
+		t.Errorf("a bad file: %v", err)
+	}
+}
