@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -75,9 +76,8 @@ func Install(ctx context.Context, dir string, o Options, sources ...Source) (res
 	if !filepath.IsAbs(runtimeDir) {
 		return nil, fmt.Errorf("runtime directory %q: must be absolute", runtimeDir)
 	}
-	programs := make([][]byte, len(sources))
-	for i, src := range sources {
-		if programs[i], err = load(src.Path); err != nil {
+	for _, src := range sources {
+		if err := check(src.Path); err != nil {
 			return nil, err
 		}
 	}
@@ -88,8 +88,8 @@ func Install(ctx context.Context, dir string, o Options, sources ...Source) (res
 	defer unlock()
 	s := &stage{dir: dir, added: map[string]bool{}}
 	defer s.cleanUp()
-	for i, src := range sources {
-		if err := s.addSource(src, programs[i], runtimeDir); err != nil {
+	for _, src := range sources {
+		if err := s.addSource(src, runtimeDir); err != nil {
 			return nil, err
 		}
 	}
@@ -99,19 +99,66 @@ func Install(ctx context.Context, dir string, o Options, sources ...Source) (res
 // mode is the mode of every file, whatever the installer's umask is: a runtime of any user starts plugins.
 const mode = 0o755
 
-func load(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+func check(program string) error {
+	info, err := os.Stat(program)
 	if err != nil {
-		return nil, fmt.Errorf("find the program: %w", err)
+		return fmt.Errorf("find the program: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
+		return fmt.Errorf("%s is not a regular file", program)
 	}
-	content, err := os.ReadFile(path)
+	return nil
+}
+
+// content is that of a file: text, or what another file has. The node agent has less memory than all programs together take, so a program
+// is read when it is written, and not before.
+type content struct {
+	text []byte
+	file string // if text is nil
+}
+
+func (c content) read() ([]byte, error) {
+	if c.text != nil {
+		return c.text, nil
+	}
+	text, err := os.ReadFile(c.file)
 	if err != nil {
 		return nil, fmt.Errorf("read the program: %w", err)
 	}
-	return content, nil
+	return text, nil
+}
+
+// is reports whether the file at path, of that size, has the content.
+func (c content) is(path string, size int64) bool {
+	if c.text != nil {
+		have, err := os.ReadFile(path)
+		return err == nil && bytes.Equal(have, c.text)
+	}
+	a, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer a.Close()
+	b, err := os.Open(c.file)
+	if err != nil {
+		return false
+	}
+	defer b.Close()
+	if info, err := b.Stat(); err != nil || info.Size() != size {
+		return false
+	}
+	const piece = 64 << 10
+	for one, two := make([]byte, piece), make([]byte, piece); ; {
+		n, errA := io.ReadFull(a, one)
+		m, errB := io.ReadFull(b, two)
+		if !bytes.Equal(one[:n], two[:m]) {
+			return false
+		}
+		if errA != nil || errB != nil {
+			ended := func(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+			return ended(errA) && ended(errB)
+		}
+	}
 }
 
 // prepare makes and locks the directory and removes what a killed Install left.
@@ -149,27 +196,28 @@ type pending struct {
 }
 
 // addSource prepares a program and its plugins. The program comes first: a new starter must not find an old program.
-func (s *stage) addSource(src Source, program []byte, runtimeDir string) error {
+func (s *stage) addSource(src Source, runtimeDir string) error {
 	name := src.Program
 	if name == "" {
 		name = filepath.Base(src.Path)
 	}
+	program := content{file: src.Path}
 	if err := s.add(name, program); err != nil {
 		return err
 	}
-	starter, ok := Starter(filepath.Join(runtimeDir, name))
-	if !ok {
-		starter = program
+	plugin := program
+	if starter, ok := Starter(filepath.Join(runtimeDir, name)); ok {
+		plugin = content{text: starter}
 	}
 	for _, n := range src.Names {
-		if err := s.add(n, starter); err != nil {
+		if err := s.add(n, plugin); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *stage) add(name string, content []byte) error {
+func (s *stage) add(name string, c content) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') || strings.HasPrefix(name, tempPrefix) {
 		return fmt.Errorf("%q is not a plugin name", name)
 	}
@@ -182,7 +230,7 @@ func (s *stage) add(name string, content []byte) error {
 	switch {
 	case err == nil && old.IsDir():
 		return fmt.Errorf("%s is a directory; Install does not replace it", p.result.Path)
-	case err == nil && upToDate(p.result.Path, old, content):
+	case err == nil && upToDate(p.result.Path, old, c):
 		s.pending = append(s.pending, p)
 		return nil
 	case err == nil:
@@ -192,7 +240,11 @@ func (s *stage) add(name string, content []byte) error {
 	}
 	p.temp = filepath.Join(s.dir, tempPrefix+name)
 	p.result.Action = Installed
-	if err := copyTo(p.temp, content); err != nil {
+	text, err := c.read()
+	if err != nil {
+		return err
+	}
+	if err := copyTo(p.temp, text); err != nil {
 		return fmt.Errorf("prepare %s: %w", p.result.Path, err)
 	}
 	s.pending = append(s.pending, p)
@@ -200,15 +252,14 @@ func (s *stage) add(name string, content []byte) error {
 }
 
 // upToDate reports whether the file has the content and the mode already, and shares its inode with no other name.
-func upToDate(path string, info fs.FileInfo, content []byte) bool {
-	if info.Mode() != mode || info.Size() != int64(len(content)) {
+func upToDate(path string, info fs.FileInfo, c content) bool {
+	if info.Mode() != mode {
 		return false
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink != 1 {
 		return false
 	}
-	have, err := os.ReadFile(path)
-	return err == nil && bytes.Equal(have, content)
+	return c.is(path, info.Size())
 }
 
 func (s *stage) commit() ([]Result, error) {
@@ -237,7 +288,7 @@ func (s *stage) cleanUp() {
 // copyTo writes the file by one write(2). File systems with large folios (xfs since Linux 5.18, ext4 since 6.16) then keep it in
 // the page cache in pieces of up to 2 MiB, and a process that starts from it has a third of the page faults. A file that came
 // in small writes is there in single pages.
-func copyTo(path string, content []byte) (err error) {
+func copyTo(path string, text []byte) (err error) {
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700)
 	if err != nil {
 		return err
@@ -250,7 +301,7 @@ func copyTo(path string, content []byte) (err error) {
 			_ = os.Remove(path)
 		}
 	}()
-	if _, err = out.Write(content); err != nil {
+	if _, err = out.Write(text); err != nil {
 		return err
 	}
 	if err = out.Chmod(mode); err != nil {

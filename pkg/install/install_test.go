@@ -327,3 +327,41 @@ func TestPluginArgs(t *testing.T) {
 		}
 	}
 }
+
+// Files of Sluice go, plugins before the programs that they start. Those of other suites stay.
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	for name, runtimeDir := range map[string]string{"starters": "", "copies": "/opt/cni plugins"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			from, dir := t.TempDir(), filepath.Join(t.TempDir(), "bin")
+			for _, p := range Programs() {
+				if err := os.WriteFile(filepath.Join(from, p.Name), []byte("content of "+p.Name), 0o755); err != nil { //nolint:gosec // a program is executable
+					t.Fatal(err)
+				}
+			}
+			if _, err := Remove(t.Context(), dir, Options{RuntimeDir: runtimeDir}); err != nil {
+				t.Errorf("without a directory: %v", err)
+			}
+			if _, err := Install(t.Context(), dir, Options{RuntimeDir: runtimeDir}, Sources(from, Plugins())...); err != nil {
+				t.Fatal(err)
+			}
+			for _, foreign := range []string{"multus", "bridge", "flannel"} {
+				if err := os.WriteFile(filepath.Join(dir, foreign), []byte("foreign"), 0o755); err != nil { //nolint:gosec // a program is executable
+					t.Fatal(err)
+				}
+			}
+			removed, err := Remove(t.Context(), dir, Options{RuntimeDir: runtimeDir})
+			if err != nil || slices.Contains(removed, "bridge") || !slices.Contains(removed, "ptp") {
+				t.Errorf("removed %v, %v", removed, err)
+			}
+			if a, b := slices.Index(removed, "ptp"), slices.Index(removed, Multicall); a > b {
+				t.Errorf("%s went before ptp", Multicall)
+			}
+			entries, err := os.ReadDir(dir)
+			if err != nil || len(entries) != 3 {
+				t.Errorf("left: %v, %v", entries, err)
+			}
+		})
+	}
+}
