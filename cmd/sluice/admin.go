@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -19,19 +20,26 @@ type doneView struct {
 func newResync(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "resync",
-		Short: "Bring node addresses and uplinks up to date",
-		Long: `Bring the node's addresses, its uplinks and the reserved ports up to date.
+		Short: "Bring node addresses, uplinks and the node's configuration up to date",
+		Long: `Bring the node's addresses, its uplinks and the reserved ports up to date, and
+what /etc/sluice/config.json says.
 
-Every ADD and GC does the same. Run it after the node got or lost an address or
-a device while no pod is added. "sluice doctor" says whether it is needed.`,
+Every ADD does the same. Run it after the node got or lost an address or a
+device, or after a change of the file, while no pod is added. "sluice doctor"
+says whether it is needed for addresses and devices.`,
 		Example: `  sluice resync`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDatapath(c.Context(), func(dp datapath) error {
-				if err := dp.Sync(c.Context()); err != nil {
+			return a.withDatapath(c.Context(), func(datapath) error {
+				// As an ADD does: the programs are loaded again if the configuration has changed.
+				dp, err := a.node.Load(c.Context())
+				if err != nil {
 					return err
 				}
-				return a.done(doneView{Done: true, Loaded: true, Text: "Node addresses, uplinks and reserved ports are up to date."})
+				if err := errors.Join(dp.Sync(c.Context()), dp.Close()); err != nil {
+					return err
+				}
+				return a.done(doneView{Done: true, Loaded: true, Text: "Node addresses, uplinks, reserved ports and configuration are up to date."})
 			}, func() error { return a.done(doneView{Text: notLoaded}) })
 		},
 	}
