@@ -80,8 +80,8 @@ demo: build ## show a pod, a hostPort and masquerade end to end, in its own name
 	go build -trimpath -o bin/demo ./test/demo
 	bin/demo -bin bin
 
-build: ## build the plugins and the operator's tool into bin/
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice
+build: ## build the plugins, the operator's tool and the node agent into bin/
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice ./cmd/sluice-agent
 
 test: ## run the tests: unit, packet, end to end, conformance; under ten minutes on two cores (root)
 	$(need-root)

@@ -66,7 +66,7 @@ conntrack relearn, nat flush and unload change anything.`,
 	root.AddCommand(
 		newInstall(a), newStatus(a), newHostPorts(a), newConntrack(a), newEndpoints(a), newBandwidth(a), newFirewall(a), newDeny(a),
 		newMonitor(a), newDrops(a), newNAT(a),
-		newDoctor(a), newCleanup(a), newSysdump(a), newResync(a), newUnload(a), newVersion(a))
+		newDoctor(a), newCleanup(a), newSysdump(a), newResync(a), newUnload(a), newAgent(), newVersion(a))
 	root.AddCommand(oldNames(a)...)
 	return root
 }

@@ -55,6 +55,9 @@ func (w *World) RunIn(ns *netlab.NS, cmd *exec.Cmd) *Process {
 	return p
 }
 
+// PID is the process's number, outside of any PID namespace.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Signal sends a signal and waits for the end of the process.
 func (p *Process) Signal(sig unix.Signal) {
 	p.t.Helper()

@@ -19,9 +19,9 @@ import (
 var Programs *testbin.Set
 
 // Main is what a package's TestMain calls: it builds the binaries under test,
-// runs the package's tests and ends the process with their exit status.
-func Main(m *testing.M) {
-	set, err := testbin.Build()
+// runs the package's tests and ends the process with their exit status. extra are programs that few tests need.
+func Main(m *testing.M, extra ...string) {
+	set, err := testbin.Build(extra...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -43,8 +43,8 @@ type Set struct {
 	temporary bool
 }
 
-// Build makes a Set, or takes the one that EnvDir names.
-func Build() (_ *Set, err error) {
+// Build makes a Set, or takes the one that EnvDir names. extra are programs besides Programs.
+func Build(extra ...string) (_ *Set, err error) {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		abs, err := filepath.Abs(dir)
 		return &Set{Dir: abs}, err
@@ -59,7 +59,7 @@ func Build() (_ *Set, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if err := s.compile(); err != nil {
+	if err := s.compile(extra); err != nil {
 		return nil, err
 	}
 	for _, p := range install.Programs() {
@@ -74,13 +74,13 @@ func Build() (_ *Set, err error) {
 }
 
 // compile builds the programs as the Makefile does: static and stripped.
-func (s *Set) compile() error {
+func (s *Set) compile(extra []string) error {
 	root, err := moduleRoot()
 	if err != nil {
 		return err
 	}
 	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", s.Dir + "/"}
-	for _, name := range Programs() {
+	for _, name := range append(Programs(), extra...) {
 		args = append(args, "./cmd/"+name)
 	}
 	cmd := exec.Command("go", args...)

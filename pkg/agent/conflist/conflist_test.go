@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conflist
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-cni/sluice/pkg/agent/agentconf"
+)
+
+func prefixes(s ...string) (out []netip.Prefix) {
+	for _, p := range s {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
+const dual = `{
+  "cniVersion": "1.0.0",
+  "name": "sluice",
+  "plugins": [
+    {
+      "type": "ptp",
+      "ipMasq": true,
+      "mtu": 1450,
+      "ipam": {
+        "type": "host-local",
+        "ranges": [
+          [
+            {
+              "subnet": "10.244.1.0/24"
+            }
+          ],
+          [
+            {
+              "subnet": "fd24:0:0:1::/64"
+            }
+          ]
+        ],
+        "routes": [
+          {
+            "dst": "0.0.0.0/0"
+          },
+          {
+            "dst": "::/0"
+          }
+        ]
+      }
+    },
+    {
+      "type": "portmap",
+      "capabilities": {
+        "portMappings": true
+      }
+    },
+    {
+      "type": "bandwidth",
+      "capabilities": {
+        "bandwidth": true
+      }
+    },
+    {
+      "type": "firewall"
+    }
+  ]
+}
+`
+
+const bridge6 = `{
+  "cniVersion": "1.1.0",
+  "name": "pods",
+  "plugins": [
+    {
+      "type": "bridge",
+      "bridge": "br0",
+      "isGateway": true,
+      "hairpinMode": true,
+      "forceAddress": true,
+      "ipMasq": false,
+      "mtu": 9000,
+      "ipam": {
+        "type": "host-local",
+        "ranges": [
+          [
+            {
+              "subnet": "fd24:0:0:1::/64"
+            }
+          ]
+        ],
+        "routes": [
+          {
+            "dst": "::/0"
+          }
+        ]
+      }
+    }
+  ]
+}
+`
+
+func TestBuild(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		c     agentconf.Network
+		cidrs []netip.Prefix
+		mtu   int
+		want  string
+	}{
+		{agentconf.Default().Network, prefixes("10.244.1.0/24", "fd24:0:0:1::/64"), 1450, dual},
+		{agentconf.Network{Name: "pods", CNIVersion: "1.1.0", Plugin: agentconf.PluginBridge, Bridge: "br0"}, prefixes("fd24:0:0:1::/64"), 9000, bridge6},
+	} {
+		got, err := Build(tt.c, tt.cidrs, tt.mtu)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, string(got)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if subnets := Subnets(got); !slices.Equal(subnets, tt.cidrs) {
+			t.Errorf("subnets %v, want %v", subnets, tt.cidrs)
+		}
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		cidrs []netip.Prefix
+		mtu   int
+		text  string
+	}{
+		{nil, 1500, "no podCIDR"},
+		{prefixes("10.244.1.0/31"), 1500, "10.244.1.0/31"},
+		{prefixes("fd24::1/128"), 1500, "fd24::1/128"},
+		{prefixes("10.244.1.0/24", "10.244.2.0/24"), 1500, "of one family"},
+		{prefixes("10.244.1.0/24", "fd24::/64"), 1279, "at least 1280"},
+	} {
+		if _, err := Build(agentconf.Default().Network, tt.cidrs, tt.mtu); err == nil || !strings.Contains(err.Error(), tt.text) {
+			t.Errorf("%v: %v, want %q", tt.cidrs, err, tt.text)
+		}
+	}
+	if _, err := Build(agentconf.Default().Network, prefixes("10.244.1.0/24"), 1000); err != nil {
+		t.Errorf("a small MTU without IPv6: %v", err)
+	}
+}
+
+// Content of others has no subnets, and does no harm.
+func TestSubnetsOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "{", "[]", `{"plugins": 1}`, `{"plugins": [{"ipam": {"ranges": [[{"subnet": "x"}]]}}]}`, `{"plugins": [{"type": "calico"}]}`} {
+		if got := Subnets([]byte(text)); len(got) != 0 {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
+func TestOutside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"10.244.1.5", "10.244.2.5", "fd24::7", "fd25::7", "fd25__8", "last_reserved_ip.0", "lock"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Outside(dir, prefixes("10.244.1.0/24", "fd24::/64"))
+	want := []netip.Addr{netip.MustParseAddr("10.244.2.5"), netip.MustParseAddr("fd25::7"), netip.MustParseAddr("fd25::8")}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	if got, err := Outside(filepath.Join(dir, "none"), nil); err != nil || len(got) != 0 {
+		t.Errorf("no directory: %v, %v", got, err)
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package health answers /healthz, /readyz and /metrics of the node agent.
+//
+// All users of the node reach it, and on another address than loopback its pods too. So it takes no input, its answers name no secret, and
+// no number of requests makes the node do more than one look in a few seconds.
+package health
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+const (
+	// fresh is how long an answer of /readyz serves all who ask.
+	fresh      = 5 * time.Second
+	statusTime = 20 * time.Second
+	// headTime and the others bound what clients can hold, and for how long. A connection serves one request.
+	headTime   = 2 * time.Second
+	maxHead    = 8 << 10
+	maxClients = 64
+)
+
+// Checks are what the server asks.
+type Checks struct {
+	// Ready returns a line for each thing that keeps the node from networking pods.
+	Ready func(ctx context.Context) []string
+	// Metrics writes counters.
+	Metrics func(w io.Writer) error
+}
+
+// Server answers at one address.
+type Server struct {
+	checks Checks
+	listen net.Listener
+
+	mu    sync.Mutex // also: one look at a time
+	lines []string
+	at    time.Time
+}
+
+// New listens. Run serves.
+func New(address string, c Checks) (*Server, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("health.address: %w", err)
+	}
+	return &Server{checks: c, listen: l}, nil
+}
+
+// Address is where the server listens.
+func (s *Server) Address() string { return s.listen.Addr().String() }
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /metrics", s.metrics)
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: headTime, ReadTimeout: headTime, WriteTimeout: statusTime + headTime, MaxHeaderBytes: maxHead,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	server.SetKeepAlivesEnabled(false)
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(&limited{s.listen, make(chan struct{}, maxClients)}); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	lines := s.look(r.Context())
+	if len(lines) > 0 {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, strings.Join(lines, "\n")+"\n")
+		return
+	}
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+// look asks, or takes an answer that is a few seconds old. A client that goes away does not end a look that others wait for.
+func (s *Server) look(ctx context.Context) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at.IsZero() || time.Since(s.at) > fresh {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTime)
+		s.lines = s.checks.Ready(ctx)
+		cancel()
+		s.at = time.Now()
+	}
+	return s.lines
+}
+
+func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
+	var b bytes.Buffer
+	if err := s.checks.Metrics(&b); err != nil {
+		http.Error(w, "no metrics", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = w.Write(b.Bytes())
+}
+
+// limited accepts so many connections at a time. The others wait in the kernel's queue.
+type limited struct {
+	net.Listener
+	places chan struct{}
+}
+
+type limitedConn struct {
+	net.Conn
+	once  sync.Once
+	leave func()
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	l.places <- struct{}{}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.places
+		return nil, err
+	}
+	return &limitedConn{Conn: c, leave: func() { <-l.places }}, nil
+}
+
+func (c *limitedConn) Close() error {
+	c.once.Do(c.leave)
+	return c.Conn.Close()
+}
+
+// Status asks the plugins of a network whether they could serve an ADD. The network's own version does not matter: Sluice's plugins know
+// STATUS, and kubelet asks by other means with versions before 1.1.0.
+func Status(ctx context.Context, conflist []byte, binDirs []string) error {
+	list, err := libcni.NetworkConfFromBytes(conflist)
+	if err != nil {
+		return err
+	}
+	list.CNIVersion = "1.1.0"
+	return libcni.NewCNIConfigWithCacheDir(binDirs, "", nil).GetStatusNetworkList(ctx, list)
+}

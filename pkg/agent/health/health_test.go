@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// start serves on a free port of the loopback.
+func start(t *testing.T, c Checks) string {
+	t.Helper()
+	s, err := New("127.0.0.1:0", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s.Address()
+}
+
+func get(t *testing.T, method, url string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(b)
+}
+
+// Many who ask at once cause one look.
+func TestReadyz(t *testing.T) {
+	t.Parallel()
+	var looks atomic.Int32
+	var bad atomic.Bool
+	bad.Store(true)
+	addr := start(t, Checks{
+		Ready: func(ctx context.Context) []string {
+			looks.Add(1)
+			if ctx.Err() != nil {
+				return []string{ctx.Err().Error()}
+			}
+			if bad.Load() {
+				return []string{"network: missing", "STATUS: no"}
+			}
+			return nil
+		},
+		Metrics: func(w io.Writer) error { _, err := io.WriteString(w, "x 1\n"); return err },
+	})
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if code, body := get(t, http.MethodGet, "http://"+addr+"/readyz"); code != 503 || body != "network: missing\nSTATUS: no\n" {
+				t.Errorf("%d, %q", code, body)
+			}
+		})
+	}
+	wg.Wait()
+	if n := looks.Load(); n != 1 {
+		t.Errorf("%d looks", n)
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/metrics": 200, "/": 404, "/debug/pprof/": 404} {
+		if code, _ := get(t, http.MethodGet, "http://"+addr+path); code != want {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+	if code, _ := get(t, http.MethodPost, "http://"+addr+"/healthz"); code != 405 {
+		t.Errorf("POST: %d", code)
+	}
+	bad.Store(false)
+	time.Sleep(fresh + 100*time.Millisecond)
+	if code, body := get(t, http.MethodGet, "http://"+addr+"/readyz"); code != 200 || body != "ok\n" {
+		t.Errorf("%d, %q", code, body)
+	}
+}
+
+// Clients that say nothing, or long heads, are sent away and leave their place.
+func TestSilentClients(t *testing.T) {
+	t.Parallel()
+	addr := start(t, Checks{Ready: func(context.Context) []string { return nil }, Metrics: func(io.Writer) error { return errors.New("none") }})
+	for range 2 * maxClients {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	client := http.Client{Timeout: 20 * headTime}
+	r, err := client.Get("http://" + addr + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X", strings.Repeat("x", 4*maxHead))
+	if r, err := client.Do(req); err == nil {
+		if r.Body.Close(); r.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("a long head: %d", r.StatusCode)
+		}
+	}
+	if code, _ := get(t, http.MethodGet, "http://"+addr+"/metrics"); code != 500 {
+		t.Errorf("metrics that fail: %d", code)
+	}
+}
+
+func TestAddressTaken(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := New(l.Addr().String(), Checks{}); err == nil || !strings.Contains(err.Error(), "health.address") {
+		t.Errorf("%v", err)
+	}
+}

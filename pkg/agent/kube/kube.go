@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube has the agent's requests to the API server: Nodes, their annotations, Events, and which pods a node has.
+//
+// It has a REST client for core/v1 alone. client-go's clientset would register each API group in a process that needs three kinds.
+// It decides nothing, and keeps nothing.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+// requestTime bounds each request but a watch. A request that hangs must not hold up the rest for long.
+const requestTime = 20 * time.Second
+
+// pageSize bounds the memory of a list: a Node has 10 to 30 kB before it is trimmed, most of it the names of images.
+const pageSize = 100
+
+// Client talks with one API server.
+type Client struct {
+	rest   *rest.RESTClient
+	params runtime.ParameterCodec
+}
+
+// Config reads a kubeconfig. Without a path it is that of the pod in which the agent runs.
+func Config(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		c, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, errors.New("this process is not in a pod: --kubeconfig must name a file")
+		}
+		return c, err
+	}
+	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	return c, nil
+}
+
+// New returns a client. It does not connect yet. The configuration is not changed.
+func New(c *rest.Config) (*Client, error) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		return nil, err
+	}
+	c = rest.CopyConfig(c)
+	c.APIPath = "/api"
+	c.GroupVersion = &corev1.SchemeGroupVersion
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	// Protobuf takes a third of JSON's time and memory.
+	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
+	c.UserAgent = "sluice-agent/" + version.String()
+	client, err := rest.RESTClientFor(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{client, runtime.NewParameterCodec(scheme)}, nil
+}
+
+// ListNodes returns all nodes as trim leaves them, and the version of the list. It asks for pages, and trims each before the next
+// comes: a list of 1,000 whole Nodes is more than the agent may have of memory.
+func (c *Client) ListNodes(ctx context.Context, trim func(*corev1.Node)) (*corev1.NodeList, error) {
+	all := &corev1.NodeList{}
+	o := metav1.ListOptions{Limit: pageSize}
+	for {
+		page := &corev1.NodeList{}
+		rctx, cancel := context.WithTimeout(ctx, requestTime)
+		err := c.rest.Get().Resource("nodes").VersionedParams(&o, c.params).Do(rctx).Into(page)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			trim(&page.Items[i])
+		}
+		all.Items = append(all.Items, page.Items...)
+		all.ListMeta = page.ListMeta
+		if page.Continue == "" {
+			return all, nil
+		}
+		o.Continue = page.Continue
+	}
+}
+
+// WatchNodes follows the nodes from a version on.
+func (c *Client) WatchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	var limit time.Duration
+	if o.TimeoutSeconds != nil {
+		limit = time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	return c.rest.Get().Resource("nodes").VersionedParams(&o, c.params).Timeout(limit).Watch(ctx)
+}
+
+// Annotate sets annotations of a node. An empty value removes one.
+func (c *Client) Annotate(ctx context.Context, node string, annotations map[string]string) error {
+	values := map[string]any{}
+	for k, v := range annotations {
+		values[k] = v
+		if v == "" {
+			values[k] = nil
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	// The answer is the Node, or its metadata alone.
+	return c.rest.Patch(types.MergePatchType).Resource("nodes").Name(node).
+		SetHeader("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf").
+		Body(patch).Do(ctx).Error()
+}
+
+// EventNamespace is where Events about nodes are.
+const EventNamespace = metav1.NamespaceDefault
+
+// CreateEvent writes an Event about a node.
+func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	return c.rest.Post().Namespace(EventNamespace).Resource("events").Body(e).Do(ctx).Error()
+}
+
+// Pods returns the pods that the API server knows for a node: their UIDs, and "namespace/name". Only their metadata crosses the wire.
+func (c *Client) Pods(ctx context.Context, node string) (map[string]bool, error) {
+	known := map[string]bool{}
+	o := metav1.ListOptions{Limit: pageSize, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
+	for {
+		page := &metav1.PartialObjectMetadataList{}
+		rctx, cancel := context.WithTimeout(ctx, requestTime)
+		err := c.rest.Get().Resource("pods").VersionedParams(&o, c.params).
+			SetHeader("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(rctx).Into(page)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			known[string(page.Items[i].UID)] = true
+			known[page.Items[i].Namespace+"/"+page.Items[i].Name] = true
+		}
+		if page.Continue == "" {
+			return known, nil
+		}
+		o.Continue = page.Continue
+	}
+}
