@@ -96,6 +96,7 @@ func (i interfacePlugin) conflist(dual bool) ([]byte, error) {
 type adds struct {
 	common
 	cycles int
+	pods   []int
 	dual   bool
 	pause  time.Duration
 	out    string
@@ -109,6 +110,7 @@ func runAdd(ctx context.Context, args []string) (err error) {
 	f.IntVar(&a.cycles, "cycles", 40, "ADD/DEL pairs for each plugin and peer")
 	f.BoolVar(&a.dual, "dual", false, "an address of each family: the reference then waits for duplicate address detection")
 	f.DurationVar(&a.pause, "pause", 0, "wait after each ADD and DEL: for what the kernel does in the background, and so long lives a pod")
+	pods := f.String("pods", "1", "pods of the node, with the one that is timed, such as 10,1000")
 	guest := f.String("guest", "", "do it in a virtual machine with this kernel `series` (6.12) instead, for plugins whose devices this kernel lacks")
 	f.StringVar(&a.out, "out", filepath.Join("bench", "out", "add.json"), "JSON report")
 	only := f.String("plugins", "", "plugins to time (default: all)")
@@ -118,6 +120,14 @@ func runAdd(ctx context.Context, args []string) (err error) {
 	todo, err := choose(*only)
 	if err != nil {
 		return err
+	}
+	if a.pods, err = parseInts(*pods); err != nil {
+		return fmt.Errorf("-pods: %w", err)
+	}
+	for _, i := range todo {
+		if _, one := i.keys["device"]; one && !slices.Equal(a.pods, []int{1}) {
+			return fmt.Errorf("-pods: the node has one device for %s: name others with -plugins", i.name)
+		}
 	}
 	a.plugins = append(a.plugins, "host-local")
 	for _, i := range todo {
@@ -140,9 +150,11 @@ func runAdd(ctx context.Context, args []string) (err error) {
 	a.describe(os.Stdout)
 	var done []interfacePlugin
 	for _, i := range todo {
-		missing, err := a.time(ctx, i)
-		if err != nil {
-			return fmt.Errorf("%s: %w", i.name, err)
+		var missing error
+		for _, pods := range a.pods {
+			if missing, err = a.time(ctx, i, pods); err != nil {
+				return fmt.Errorf("%s with %d pods: %w", i.name, pods, err)
+			}
 		}
 		if missing != nil {
 			fmt.Printf("%s is left out: %v\n", i.name, missing)
@@ -189,9 +201,9 @@ type place struct {
 	pod     *netlab.Pod
 }
 
-// time takes all cycles of one plugin, the peers in turn. missing says that this
-// kernel lacks the device.
-func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error) {
+// time takes all cycles of one plugin, the peers in turn, on a node that has pods
+// with the one of the cycle. missing says that this kernel lacks the device.
+func (a *adds) time(ctx context.Context, i interfacePlugin, pods int) (missing, err error) {
 	var places []*place
 	defer func() {
 		for _, p := range places {
@@ -199,7 +211,7 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 		}
 	}()
 	for _, s := range a.suites {
-		p, err := a.build(s, i)
+		p, err := a.build(ctx, s, i, pods)
 		if p != nil {
 			places = append(places, p)
 		}
@@ -220,7 +232,7 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 	}
 	for cycle := range a.cycles + 1 {
 		for _, p := range places {
-			if err := a.cycle(ctx, i, p, cycle); err != nil {
+			if err := a.cycle(ctx, i, p, cycle, pods); err != nil {
 				return nil, fmt.Errorf("%s: %w", p.suite.Name, err)
 			}
 		}
@@ -230,13 +242,13 @@ func (a *adds) time(ctx context.Context, i interfacePlugin) (missing, err error)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", oneMove, err)
 			}
-			a.run.Add(i.name, oneMove, 1, report.Add, millis(took))
+			a.run.Add(i.name, oneMove, pods, report.Add, millis(took))
 		}
 	}
 	return nil, nil
 }
 
-func (a *adds) build(s subject.Suite, i interfacePlugin) (*place, error) {
+func (a *adds) build(ctx context.Context, s subject.Suite, i interfacePlugin, pods int) (*place, error) {
 	l, err := netlab.New(netlab.Options{ForwardIPv4: true, ForwardIPv6: true})
 	if err != nil {
 		return nil, err
@@ -252,8 +264,25 @@ func (a *adds) build(s subject.Suite, i interfacePlugin) (*place, error) {
 	if p.runtime, err = l.Node.CNI(netlab.CNIOptions{Path: []string{s.BinDir}, Conflist: list, Exec: p.timer}); err != nil {
 		return p, err
 	}
+	for n := range pods - 1 {
+		if err := p.fill(ctx, fmt.Sprintf("other%d", n)); err != nil {
+			return p, err
+		}
+	}
 	p.pod, err = l.Node.NewPod("pod")
 	return p, err
+}
+
+// fill attaches a pod that stays.
+func (p *place) fill(ctx context.Context, name string) error {
+	pod, err := p.lab.Node.NewPod(name)
+	if err != nil {
+		return err
+	}
+	defer pod.Close() // its path keeps it
+	_, err = p.runtime.Add(ctx, netlab.Attachment{ContainerID: name, NetNS: pod.Path})
+	p.timer.take()
+	return errors.Join(err, ctx.Err())
 }
 
 // prepareNode asks for the kind of device and makes what the plugin needs.
@@ -275,7 +304,7 @@ func prepareNode(i interfacePlugin) error {
 	return err
 }
 
-func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle int) error {
+func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle, pods int) error {
 	att := netlab.Attachment{ContainerID: fmt.Sprintf("c%d", cycle), NetNS: p.pod.Path}
 	if i.chained != nil {
 		att.Capabilities = map[string]any{"portMappings": []object{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
@@ -300,11 +329,24 @@ func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle int
 		}
 		time.Sleep(max(a.pause, i.settle))
 		if cycle > 0 { // the first one brings the binaries into memory
-			a.run.Add(i.name, p.suite.Name, 1, v.wall, millis(took))
-			a.run.Add(i.name, p.suite.Name, 1, v.cpu, millis(cpu))
+			a.run.Add(i.name, p.suite.Name, pods, v.wall, millis(took))
+			a.run.Add(i.name, p.suite.Name, pods, v.cpu, millis(cpu))
 		}
 	}
 	return ctx.Err()
+}
+
+func addGoals(i interfacePlugin, pods int) (goals []report.Goal) {
+	for _, of := range []struct {
+		what   string
+		metric report.Metric
+	}{{"ADD", report.Add}, {"CPU time of ADD", report.AddCPU}} {
+		goals = append(goals, report.Goal{
+			Text: fmt.Sprintf("%s, %d pods: %s <= 0.5x the reference's", i.name, pods, of.what),
+			Key:  report.Key{Scenario: i.name, Peer: subject.Sluice, Pods: pods, Metric: of.metric.Name}, Base: subject.Reference, Max: 0.5,
+		})
+	}
+	return goals
 }
 
 func (a *adds) write(w io.Writer, done []interfacePlugin) error {
@@ -312,18 +354,12 @@ func (a *adds) write(w io.Writer, done []interfacePlugin) error {
 	var sections []report.Section
 	var goals []report.Goal
 	for _, i := range done {
-		sections = append(sections, report.Section{
-			Scenario: i.name, Pods: 1, Metrics: report.Verbs,
-			Title: fmt.Sprintf("%s + host-local: median of %d", i.name, a.cycles),
-		})
-		for _, of := range []struct {
-			what   string
-			metric report.Metric
-		}{{"ADD", report.Add}, {"CPU time of ADD", report.AddCPU}} {
-			goals = append(goals, report.Goal{
-				Text: fmt.Sprintf("%s: %s <= 0.5x the reference's", i.name, of.what),
-				Key:  report.Key{Scenario: i.name, Peer: subject.Sluice, Pods: 1, Metric: of.metric.Name}, Base: subject.Reference, Max: 0.5,
+		for _, pods := range a.pods {
+			sections = append(sections, report.Section{
+				Scenario: i.name, Pods: pods, Metrics: report.Verbs,
+				Title: fmt.Sprintf("%s + host-local, %d pods: median of %d", i.name, pods, a.cycles),
 			})
+			goals = append(goals, addGoals(i, pods)...)
 		}
 	}
 	for _, s := range sections {

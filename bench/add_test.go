@@ -51,6 +51,31 @@ func TestPrivilegedAdd(t *testing.T) {
 	}
 }
 
+// The figures are those of a node with so many pods.
+func TestPrivilegedAddPods(t *testing.T) {
+	bin, err := testbin.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bin.Close()
+	out := filepath.Join(t.TempDir(), "add.json")
+	if err := runAdd(t.Context(), []string{"-peers", subject.Sluice, "-sluice-bin", bin.Dir, "-plugins", "ptp", "-cycles", "1", "-pods", "1,3", "-out", out}); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"pods": 1,`, `"pods": 3,`} {
+		if !strings.Contains(string(raw), want) {
+			t.Errorf("no %s in %s", want, raw)
+		}
+	}
+	if err := runAdd(t.Context(), []string{"-plugins", "ptp,host-device", "-pods", "3"}); err == nil || !strings.Contains(err.Error(), "host-device") {
+		t.Errorf("three pods and one device: %v", err)
+	}
+}
+
 // A name that no plugin has is an error, not a run of nothing.
 func TestAddUnknownPlugin(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "add.json")
