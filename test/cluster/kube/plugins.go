@@ -121,6 +121,8 @@ func (c *Cluster) network(cidrs []string) map[string]any {
 	}
 	if c.Main == "bridge" {
 		first["bridge"], first["isGateway"], first["hairpinMode"] = "cni0", true, true
+		// A node that joins again may get other pod CIDRs: its bridge has the gateway of those before.
+		first["forceAddress"] = true
 	}
 	return map[string]any{"cniVersion": "1.0.0", "name": "pods", "plugins": []map[string]any{
 		first,

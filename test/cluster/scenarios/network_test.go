@@ -54,11 +54,12 @@ func TestPrivilegedService(t *testing.T) {
 	ports := map[string]int{"http": 80, "udp": 81}
 	for _, ip := range svc.Spec.ClusterIPs {
 		addr := netip.MustParseAddr(ip)
-		s.served(s.asPod(pods[2]), addr, 80, names)
 		for _, p := range pods {
+			s.served(s.asPod(p), addr, 80, names)
 			s.reaches(p.name, s.asPod(p), addr, ports, names...)
 		}
 		for i := range s.Node {
+			s.served(s.asMachine(s.Node[i]), addr, 80, names)
 			s.reaches(s.Node[i].Name, s.asMachine(s.Node[i]), addr, ports, names...)
 		}
 	}

@@ -58,11 +58,7 @@ func TestPrivilegedNodeServices(t *testing.T) {
 	}
 	w.unharmed()
 	s.delete(old, pod{name: "loaded"})
-	after, err := s.nodeState(t.Context())
-	s.must(err)
-	if after[last] != before[last] {
-		t.Errorf("%s has\n%s\nand had before\n%s", s.Node[last].Name, after[last], before[last])
-	}
+	s.nothingLeft(before)
 	s.doctor()
 }
 
