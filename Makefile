@@ -239,7 +239,7 @@ bench-churn: build ## 200 pods come and go at once, mixed plugins, also with ups
 	$(call need,$(RUN_NEEDS))
 	go run ./bench churn
 
-bench-deny: build ## drop a flood on an uplink by the deny list and by iptables, half a minute (root)
+bench-deny: build ## drop a flood on an uplink by the denylist and by iptables, half a minute (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench deny

@@ -226,7 +226,7 @@ func byXDP() *denyPeer {
 				return err
 			}
 			if s.Devices[0].Mode != "native" {
-				return fmt.Errorf("the deny list runs in mode %q: %s", s.Devices[0].Mode, s.Devices[0].Why)
+				return fmt.Errorf("the denylist runs in mode %q: %s", s.Devices[0].Mode, s.Devices[0].Why)
 			}
 			n = s.Entries[0].Packets
 			return nil

@@ -91,7 +91,7 @@ func TestPrivilegedDeny(t *testing.T) {
 	s, err := d.Status(e.ctx)
 	e.ok(err)
 	for _, c := range s.Drops {
-		if c.Reason == "source is in the deny list" && c.Packets == 0 {
+		if c.Reason == "source is in the denylist" && c.Packets == 0 {
 			t.Error("no drop counted")
 		}
 	}

@@ -53,7 +53,7 @@ func newUnload(a *app) *cobra.Command {
 		Long: `Remove the programs, maps and pins of the datapath from this node.
 
 It refuses while attachments exist, because their published ports, masquerading
-and admission would stop. It refuses while the deny list holds a network,
+and admission would stop. It refuses while the denylist holds a network,
 because the list would be lost. --force unloads in both cases. Programs that
 other software attached to the same devices stay. The next ADD loads the
 datapath again.`,
@@ -75,7 +75,7 @@ datapath again.`,
 			})
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "also while attachments exist, or the deny list holds something")
+	c.Flags().BoolVar(&force, "force", false, "also while attachments exist, or the denylist holds something")
 	return c
 }
 
@@ -95,10 +95,10 @@ func (a *app) unload(ctx context.Context, dp datapath, force bool) error {
 		}
 		list, err := dp.Deny(ctx)
 		if err != nil {
-			return fmt.Errorf("read the deny list: %w", err)
+			return fmt.Errorf("read the denylist: %w", err)
 		}
 		if n := len(list.Entries); n > 0 {
-			return fmt.Errorf("the deny list (%s) would be lost; --force unloads anyway", plural(n, "network"))
+			return fmt.Errorf("the denylist (%s) would be lost; --force unloads anyway", plural(n, "network"))
 		}
 	}
 	if err := dp.Unload(ctx); err != nil {

@@ -27,7 +27,7 @@ func TestDeny(t *testing.T) {
 		{"deny add 300.1.1.1/8", "300.1.1.1", 1},
 		{"deny list", "2001:db8:bad::/48", 0},
 		{"deny del 198.51.100.0/24", "198.51.100.0/24", 0},
-		{"deny del 198.51.100.0/24", "not in the deny list", 1},
+		{"deny del 198.51.100.0/24", "not in the denylist", 1},
 		{"deny list -o json", "2001:db8:bad::/48", 0},
 	}
 	for _, s := range steps {

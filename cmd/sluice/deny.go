@@ -89,7 +89,7 @@ func newDenyList(a *app) *cobra.Command {
 			return a.withDatapath(c.Context(), func(dp datapath) error {
 				s, err := dp.Deny(c.Context())
 				if err != nil {
-					return fmt.Errorf("read the deny list: %w", err)
+					return fmt.Errorf("read the denylist: %w", err)
 				}
 				return a.print(s, func() error { return a.denyTable(s) })
 			}, func() error { return a.nothing(empty) })
@@ -99,7 +99,7 @@ func newDenyList(a *app) *cobra.Command {
 
 func (a *app) denyTable(s *loader.DenyStatus) error {
 	if len(s.Entries) == 0 {
-		return a.say("The deny list is empty, and its program attached nowhere.")
+		return a.say("The denylist is empty, and its program attached nowhere.")
 	}
 	t := table{columns: []column{{name: "NETWORK"}, {name: "DROPPED", align: right}}}
 	for _, e := range s.Entries {

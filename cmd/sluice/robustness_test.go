@@ -203,7 +203,7 @@ func TestUnloadKeepsDenyList(t *testing.T) {
 	n := newFakeNode()
 	n.records, n.status.Endpoints = nil, nil
 	n.denied = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
-	if _, errs, status := runTool(t, n, 0, "unload"); status != 1 || n.unloaded != 0 || !strings.Contains(errs, "deny list") {
+	if _, errs, status := runTool(t, n, 0, "unload"); status != 1 || n.unloaded != 0 || !strings.Contains(errs, "denylist") {
 		t.Errorf("%d, unloaded %d times, %q", status, n.unloaded, errs)
 	}
 	if _, errs, status := runTool(t, n, 0, "unload", "--force"); status != 0 || n.unloaded != 1 {

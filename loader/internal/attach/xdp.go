@@ -68,7 +68,7 @@ func (d Links) PutXDP(a *Attacher, index int, replace bool) error {
 	if err := l.Pin(pin); err != nil {
 		return fmt.Errorf("pin XDP link of device %d: %w", index, err)
 	}
-	d.Log.Info("deny list attached", log.Int("ifindex", index))
+	d.Log.Info("denylist attached", log.Int("ifindex", index))
 	return nil
 }
 

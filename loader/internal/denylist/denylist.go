@@ -22,7 +22,7 @@ import (
 )
 
 // ErrNotDenied says that a network is not in the denylist.
-var ErrNotDenied = errors.New("not in the deny list")
+var ErrNotDenied = errors.New("not in the denylist")
 
 // DenyStatus is the denylist and where it is in force.
 type DenyStatus struct {
@@ -56,7 +56,7 @@ func (d List) Add(ctx context.Context, networks []netip.Prefix, sync syncer) err
 	return d.change(ctx, sync, func(m denylist.Map) error {
 		err := m.Add(networks...)
 		if errors.Is(err, unix.ENOSPC) {
-			return fmt.Errorf("%w: no room in the deny list, whose size is fixed, for %w and what came after it", pintree.ErrFull, err)
+			return fmt.Errorf("%w: no room in the denylist, whose size is fixed, for %w and what came after it", pintree.ErrFull, err)
 		}
 		return err
 	})
@@ -139,7 +139,7 @@ func (d List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned 
 	}
 	empty, err := m.Empty()
 	if err != nil {
-		return fmt.Errorf("deny list: %w", err)
+		return fmt.Errorf("denylist: %w", err)
 	}
 	var errs []error
 	for _, index := range pinned {
@@ -166,7 +166,7 @@ func (d List) Deny(_ context.Context) (*DenyStatus, error) {
 	}
 	list, err := m.All()
 	if err != nil {
-		return nil, fmt.Errorf("deny list: %w", err)
+		return nil, fmt.Errorf("denylist: %w", err)
 	}
 	s := &DenyStatus{Entries: make([]DenyEntry, 0, len(list)), Devices: []DenyDevice{}}
 	for p, n := range list {

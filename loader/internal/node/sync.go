@@ -203,7 +203,7 @@ func (d Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int, l
 		err = denylist.New(d.Tree).SyncKnown(a, n.uplinks, slices.Collect(maps.Keys(uplinks)))
 	}
 	if err != nil {
-		d.Log.Warn("the deny list is not in force everywhere", log.Error(err))
+		d.Log.Warn("the denylist is not in force everywhere", log.Error(err))
 	}
 	if err := d.remember(m); err != nil {
 		return err

@@ -53,7 +53,7 @@ var reasons = [Max]words{
 		"As configured: \"sluice bandwidth\" shows the limit and its queue. Some drops are how TCP learns the rate."},
 	bpfgen.TypesSlDropReasonSL_DROP_SOURCE: {"source", "source is not in the port's allowedSources",
 		"As configured: \"sluice hostports -w\" shows the sources of each port."},
-	bpfgen.TypesSlDropReasonSL_DROP_DENIED: {"denied", "source is in the deny list",
+	bpfgen.TypesSlDropReasonSL_DROP_DENIED: {"denied", "source is in the denylist",
 		"As configured: \"sluice deny list\" shows the networks and their hits."},
 	bpfgen.TypesSlDropReasonSL_DROP_NO_GATEWAY: {"no-gateway", "pod's gateway has no address to masquerade with",
 		"The bridge, or the host end of the device, has no address of this family: set isGateway, or give it one and add the pod anew."},

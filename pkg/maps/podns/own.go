@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podns is the typed view of sl_ns_devices: the pods' own devices, inside their namespaces, that have programs. A
+// Package podns is the typed view of sl_ns_devices: the pod devices, in their pod netns, that have programs. A
 // device is known by a number of the node, since an ifindex says nothing outside of its namespace. Only the loader writes it;
 // a view does not own its map.
 package podns
@@ -26,7 +26,7 @@ const keyBit = uint32(1 << 31)
 // ErrNoNumber says that every number is taken.
 var ErrNoNumber = errors.New("no free device number")
 
-// Device is a pod's own device.
+// Device is a pod device.
 type Device bpfgen.TypesSlPodnsDevice
 
 // Key returns the key of device number in maps whose other keys are ifindexes (endpoint.Stats).

@@ -83,11 +83,11 @@ func TestPrivilegedDenyList(t *testing.T) {
 				e2etest.MustRun(t, w.Node, sluice+" deny add "+fam.Client(w.Client()).String())
 			}
 			all(false)
-			if n := w.Drops("source is in the deny list"); n == 0 {
+			if n := w.Drops("source is in the denylist"); n == 0 {
 				t.Error("no drop was counted")
 			}
 			if out := e2etest.MustRun(t, w.Node, sluice+" deny list"); !strings.Contains(out, e2etest.Families()[0].Client(w.Client()).String()) {
-				t.Errorf("deny list:\n%s", out)
+				t.Errorf("denylist:\n%s", out)
 			}
 			for _, fam := range e2etest.Families() {
 				e2etest.MustRun(t, w.Node, sluice+" deny del "+fam.Client(w.Client()).String())
