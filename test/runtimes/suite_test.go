@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // build runs the tests with what they need.
 func build(run func() int) (code int, err error) {
-	if programs, err = testbin.Build(); err != nil {
+	if programs, err = testbin.Build("sluice-agent"); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, programs.Close()) }()

@@ -199,9 +199,10 @@ func deviceName(s string) error {
 // routeDevice leaves room for what the name of a second device has behind it.
 func routeDevice(s string) error {
 	const most = 12
-	bad := func(c rune) bool {
-		return !(c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) || c == '.' || c == '-' || c == '_')
+	good := func(c rune) bool {
+		return c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) || c == '.' || c == '-' || c == '_'
 	}
+	bad := func(c rune) bool { return !good(c) }
 	if s == "" || len(s) > most || s == "." || s == ".." || strings.ContainsFunc(s, bad) {
 		return fmt.Errorf("want at most %d letters, digits, \".\", \"-\" and \"_\"", most)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package atomicfile replaces a whole file by one rename: whoever reads it gets the old content or the new, also after a crash.
+// Package atomicfile replaces a whole file by one rename: a reader gets the old content or the new, also after a crash.
 //
 // The agent's rooms write the network's configuration and the node's by it. Their files have one writer, so there is no lock.
 package atomicfile

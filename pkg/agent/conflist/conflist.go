@@ -118,7 +118,7 @@ func Build(c agentconf.Network, cidrs []netip.Prefix, mtu int) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// Subnets returns the pod CIDRs that a configuration was made of. Content that is none of ours has none.
+// Subnets returns the pod CIDRs that a configuration was made of. Other content has none.
 func Subnets(content []byte) []netip.Prefix {
 	var l struct {
 		Plugins []struct {

@@ -47,7 +47,7 @@ type Collector struct {
 // Collect looks once. The error says who could not be asked, or which attachments could not be removed. removed are those that were.
 func (c *Collector) Collect(ctx context.Context) (removed int, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.CacheDir, nil)
-	// The attachments come first: a pod that is made meanwhile is in none of the lists below.
+	// The attachments come first: a pod that is made from now on is in none of the lists below.
 	old, err := c.old(cni)
 	if err != nil || len(old) == 0 {
 		return 0, err

@@ -249,7 +249,7 @@ func (r *Reporter) send(ctx context.Context) (left bool, err error) {
 	var steps []string
 	for step := range r.waiting {
 		p := r.problems[step]
-		if p.Reason == NoAnswer { // there is no one to tell it to
+		if p.Reason == NoAnswer { // the API server cannot be told
 			delete(r.waiting, step)
 			continue
 		}

@@ -160,7 +160,7 @@ func TestPrivilegedAgentExemptAtOnce(t *testing.T) {
 	n.awaitReady()
 }
 
-// The API server is away: nothing on the node changes, also when the agent starts meanwhile, and pods start. Then the node follows again.
+// The API server is away: nothing on the node changes, also when the agent starts at that time, and pods start. Then the node follows again.
 func TestPrivilegedAgentOutage(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

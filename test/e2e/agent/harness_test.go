@@ -72,6 +72,7 @@ func (n *node) addNode(name string, i int, cidrs ...string) {
 	if err != nil {
 		n.T.Fatal(err)
 	}
+	made.ResourceVersion = "" // the agent may have annotated it already
 	made.Status.Addresses = []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.2.%d", i)}, {Type: corev1.NodeInternalIP, Address: fmt.Sprintf("2001:db8:1::%x", i)},
 		{Type: corev1.NodeHostName, Address: name},
@@ -235,3 +236,5 @@ func (n *node) files(dir string) (names []string) {
 	})
 	return names
 }
+
+var errOld = errors.New("the network is that of the former podCIDR")
