@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package blocks is the node's own file of one pool: the addresses that the node has claimed, and which attachment has
+// which of them. ADD and DEL change it under a lock, and need nothing else.
+//
+// The plugin and the claims use it. An address is usable only while it stands under Claims here. The order of writes is
+// in docs/adr/0040-cluster-addresses.md. It must not talk to a store.
+package blocks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+const version = 1
+
+// State is the file's content.
+type State struct {
+	Version int          `json:"version"`
+	Pool    string       `json:"pool"`
+	Place   string       `json:"place,omitempty"` // which store; a file of another store is not used
+	CIDR    netip.Prefix `json:"cidr"`
+	Network string       `json:"network,omitempty"`
+	Node    string       `json:"node"`
+	Machine string       `json:"machine"`
+	Boot    string       `json:"boot"`
+
+	Claims []Claim `json:"claims,omitempty"` // usable
+	Trying []Claim `json:"trying,omitempty"` // asked for; the store may or may not have them
+	Giving []Claim `json:"giving,omitempty"` // usable no more; the store may still have them
+
+	Used map[uint64]Use `json:"used,omitempty"`
+	Owed []Owed         `json:"owed,omitempty"` // releases that wait for the store
+	Gone []string       `json:"gone,omitempty"` // attachments released last, by a hash
+	Last uint64         `json:"last"`
+
+	Scarce bool  `json:"scarce,omitempty"` // at the last look the pool had few free addresses
+	After  int64 `json:"after,omitempty"`  // seconds since 1970; no upkeep before
+	Fails  int   `json:"fails,omitempty"`  // of upkeep, in a row
+}
+
+// Claim is what one request to the store claimed: entries with that ID.
+type Claim struct {
+	ID      string      `json:"id"`
+	Runs    [][2]uint64 `json:"runs"`              // first and last offset, ascending
+	Mirrors []string    `json:"mirrors,omitempty"` // other pools that have the entries too
+}
+
+// Use is the owner of an address.
+type Use struct {
+	ContainerID string `json:"id"`
+	IfName      string `json:"ifname"`
+	Network     string `json:"network"` // name of the CNI network
+	Range       int    `json:"range"`   // index in the configuration
+	PodRef      string `json:"podref,omitempty"`
+	PodUID      string `json:"uid,omitempty"`
+	Fixed       bool   `json:"fixed,omitempty"` // it was asked for
+	Since       int64  `json:"since,omitempty"`
+}
+
+// Owed is a DEL of an attachment that this file does not have: whereabouts may have made it.
+type Owed struct {
+	ContainerID string `json:"id"`
+	IfName      string `json:"ifname"`
+}
+
+// File is the locked file of one pool.
+type File struct {
+	State
+
+	path string
+	lock *os.File
+}
+
+// Path returns the file of a pool. Names of pools have no slash.
+func Path(dir, place, poolName string) string { return filepath.Join(dir, place, poolName+suffix) }
+
+const suffix = ".json"
+
+// Open locks and reads the file of a pool. The caller must Close it. A file that is not there is an empty State with
+// the name of the pool. One that cannot be read is an error: what it said of addresses in use is unknown.
+func Open(ctx context.Context, dir, place, poolName string) (*File, error) {
+	if poolName == "" || strings.ContainsRune(poolName, '/') || strings.HasPrefix(poolName, ".") {
+		return nil, fmt.Errorf("%q is not the name of a pool", poolName)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, place), 0o700); err != nil {
+		return nil, err
+	}
+	f := &File{path: Path(dir, place, poolName)}
+	var err error
+	if f.lock, err = filelock.Acquire(ctx, strings.TrimSuffix(f.path, suffix)+".lock"); err != nil {
+		return nil, err
+	}
+	if err := f.read(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if f.Pool == "" {
+		f.State = State{Version: version, Pool: poolName, Place: place}
+	}
+	if f.Used == nil {
+		f.Used = map[uint64]Use{}
+	}
+	return f, nil
+}
+
+func (f *File) read() error {
+	text, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, &f.State); err != nil {
+		return fmt.Errorf("%s: %w; if no pod of this node has an address of the pool, remove the file", f.path, err)
+	}
+	if f.Version != version {
+		return fmt.Errorf("%s: version %d is not known", f.path, f.Version)
+	}
+	return nil
+}
+
+// Save writes the file. A kill at any time leaves the old content or the new.
+func (f *File) Save() error { return f.save(false) }
+
+// SaveDurably is Save that also survives a loss of power. What gives addresses away needs it: a node that came up with
+// the old content would use them.
+func (f *File) SaveDurably() error { return f.save(true) }
+
+func (f *File) save(durable bool) error {
+	text, err := json.Marshal(&f.State)
+	if err != nil {
+		return err
+	}
+	temp := f.path + ".new"
+	out, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(append(text, '\n'))
+	if durable && err == nil {
+		err = out.Sync()
+	}
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, f.path); err != nil || !durable {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(f.path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Changed is when the file was written last; the zero time if never.
+func (f *File) Changed() time.Time {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// Close releases the lock.
+func (f *File) Close() { _ = f.lock.Close() }
+
+// Pools lists the pools of which the node has a file.
+func Pools(dir, place string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, place))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), suffix); ok {
+			out = append(out, name)
+		}
+	}
+	return out, err
+}
+
+// Current reports whether the file is of this machine and boot. If not, its claims count only after a look at the store.
+func (s *State) Current(n Node) bool {
+	return s.Machine == n.Machine && s.Boot == n.Boot && s.Node != ""
+}
+
+// Owned returns the offsets of all usable claims, ascending.
+func (s *State) Owned() []uint64 {
+	var out []uint64
+	for _, c := range s.Claims {
+		out = append(out, c.Offsets()...)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Owns returns the ID under which the node has an offset.
+func (s *State) Owns(off uint64) (string, bool) {
+	for _, c := range s.Claims {
+		if c.Has(off) {
+			return c.ID, true
+		}
+	}
+	return "", false
+}
+
+// Free returns the offset that an ADD without a wish gets: the first unused one behind the last, so that an address
+// rests before it is used again.
+func (s *State) Free(r *pool.Range) (uint64, bool) {
+	free := s.Spare(r)
+	if len(free) == 0 {
+		return 0, false
+	}
+	for _, off := range free {
+		if off > s.Last {
+			return off, true
+		}
+	}
+	return free[0], true
+}
+
+// Spare returns the offsets that are claimed, unused and handed out by the range, ascending.
+func (s *State) Spare(r *pool.Range) []uint64 {
+	var out []uint64
+	for _, off := range s.Owned() {
+		if _, used := s.Used[off]; !used && r.Dynamic(off) {
+			out = append(out, off)
+		}
+	}
+	return out
+}
+
+// Unused returns the offsets that are claimed and not in use.
+func (s *State) Unused() []uint64 {
+	var out []uint64
+	for _, off := range s.Owned() {
+		if _, used := s.Used[off]; !used {
+			out = append(out, off)
+		}
+	}
+	return out
+}
+
+// Of returns the offsets that an attachment has.
+func (s *State) Of(containerID, ifName string) []uint64 {
+	var out []uint64
+	for off, u := range s.Used {
+		if u.ContainerID == containerID && u.IfName == ifName {
+			out = append(out, off)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// maxGone bounds the released attachments that a node remembers.
+const maxGone = 256
+
+// Release frees what an attachment has, and remembers that: the runtime repeats a DEL. It reports whether there was
+// something.
+func (s *State) Release(containerID, ifName string) bool {
+	offsets := s.Of(containerID, ifName)
+	for _, off := range offsets {
+		delete(s.Used, off)
+	}
+	if len(offsets) > 0 {
+		s.Remember(containerID, ifName)
+	}
+	return len(offsets) > 0
+}
+
+// Remember notes that an attachment has nothing in the pool.
+func (s *State) Remember(containerID, ifName string) {
+	if s.Released(containerID, ifName) {
+		return
+	}
+	s.Gone = append(s.Gone, hash(containerID+"/"+ifName))
+	s.Gone = s.Gone[max(0, len(s.Gone)-maxGone):]
+}
+
+// Released reports whether an attachment was released here, as far as the node remembers.
+func (s *State) Released(containerID, ifName string) bool {
+	return slices.Contains(s.Gone, hash(containerID+"/"+ifName))
+}
+
+// Due reports whether upkeep has something to do, at a time in seconds since 1970.
+func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
+	if now < s.After {
+		return false
+	}
+	unused := len(s.Unused())
+	return len(s.Owed)+len(s.Giving)+len(s.Trying) > 0 || s.Scarce && unused > 0 || High(unused, blockSize) ||
+		!s.Scarce && r != nil && Low(len(s.Spare(r)), blockSize)
+}
+
+// Low reports whether it is time to claim ahead.
+func Low(spare, blockSize int) bool { return blockSize > 1 && spare <= blockSize/4 }
+
+// High reports whether a node has more unused addresses than it should keep.
+func High(unused, blockSize int) bool { return unused > 2*blockSize }
+
+// Remove takes offsets out of the usable claims and returns them as claims.
+func (s *State) Remove(offsets []uint64) []Claim {
+	var out []Claim
+	gone := map[uint64]bool{}
+	for _, off := range offsets {
+		gone[off] = true
+	}
+	kept := s.Claims[:0:0]
+	for _, c := range s.Claims {
+		var stay, leave []uint64
+		for _, off := range c.Offsets() {
+			if gone[off] {
+				leave = append(leave, off)
+			} else {
+				stay = append(stay, off)
+			}
+		}
+		if len(leave) > 0 {
+			out = append(out, Claim{ID: c.ID, Runs: Runs(leave), Mirrors: c.Mirrors})
+		}
+		if len(stay) > 0 {
+			kept = append(kept, Claim{ID: c.ID, Runs: Runs(stay), Mirrors: c.Mirrors})
+		}
+	}
+	s.Claims = kept
+	return out
+}
+
+// Offsets returns the offsets of the claim.
+func (c Claim) Offsets() []uint64 {
+	var out []uint64
+	for _, r := range c.Runs {
+		for off := r[0]; off <= r[1]; off++ {
+			out = append(out, off)
+		}
+	}
+	return out
+}
+
+// Has reports whether the claim has the offset.
+func (c Claim) Has(off uint64) bool {
+	return slices.ContainsFunc(c.Runs, func(r [2]uint64) bool { return r[0] <= off && off <= r[1] })
+}
+
+// Runs packs offsets.
+func Runs(offsets []uint64) [][2]uint64 {
+	sorted := slices.Sorted(slices.Values(offsets))
+	var out [][2]uint64
+	for _, off := range sorted {
+		if n := len(out); n > 0 && out[n-1][1]+1 >= off {
+			out[n-1][1] = max(out[n-1][1], off)
+			continue
+		}
+		out = append(out, [2]uint64{off, off})
+	}
+	return out
+}

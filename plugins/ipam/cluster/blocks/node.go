@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package blocks
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Node identifies the running system. Machine and Boot are hashes: entries of a pool are readable for many.
+type Node struct {
+	Name    string // that the node gives itself; the store may know it by another
+	BootID  string // as the kernel has it
+	Machine string
+	Boot    string
+}
+
+const (
+	machineIDPath = "/etc/machine-id"
+	bootIDPath    = "/proc/sys/kernel/random/boot_id"
+	// A virtual machine that was cloned with its machine-id has another one here.
+	productPath = "/sys/class/dmi/id/product_uuid"
+)
+
+// ThisNode reads the identity of the running system. confPath is configuration_path: whereabouts' installer leaves the
+// node's name there.
+func ThisNode(confPath string) Node {
+	n := Node{Name: nodeName(confPath), BootID: line(bootIDPath)}
+	n.Boot = HashBoot(n.BootID)
+	n.Machine = n.Boot // without an id nothing is known of earlier boots
+	if id := line(machineIDPath); id != "" && id != "uninitialized" {
+		n.Machine = hash("machine " + id + line(productPath))
+	}
+	return n
+}
+
+// nodeName is what whereabouts takes: the variable, the file, the host name.
+func nodeName(confPath string) string {
+	if name := strings.TrimSpace(os.Getenv("NODENAME")); name != "" {
+		return name
+	}
+	if confPath != "" {
+		if info, err := os.Stat(confPath); err == nil && !info.IsDir() {
+			confPath = filepath.Dir(confPath)
+		}
+		if name := line(filepath.Join(confPath, "nodename")); name != "" {
+			return name
+		}
+	}
+	if name := line("/etc/hostname"); name != "" {
+		return name
+	}
+	name, _ := os.Hostname()
+	return name
+}
+
+func line(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func hash(s string) string {
+	sum := sha256.Sum256([]byte("sluice-ipam " + s))
+	return hex.EncodeToString(sum[:4])
+}
+
+// HashBoot is the hash of a boot id as an entry has it.
+func HashBoot(id string) string { return hash("boot " + id) }

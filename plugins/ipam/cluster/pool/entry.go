@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Entry is one allocation, in whereabouts' encoding. An entry of a node has an ID of NodeID and no PodRef.
+type Entry struct {
+	ID     string `json:"id"`
+	PodRef string `json:"podref"`
+	IfName string `json:"ifname,omitempty"`
+}
+
+// Object is a pool as a store has it.
+type Object struct {
+	Name        string
+	Range       string
+	Allocations map[string]Entry
+}
+
+// Taken returns the allocations by offset. An offset that cannot be read is an error: another program or a person
+// wrote it, and what it means is unknown.
+func (o *Object) Taken() (map[uint64]Entry, error) {
+	out := make(map[uint64]Entry, len(o.Allocations))
+	for k, e := range o.Allocations {
+		off, err := ParseKey(k)
+		if err != nil {
+			return nil, fmt.Errorf("pool %s: %w; correct the object", o.Name, err)
+		}
+		out[off] = e
+	}
+	return out, nil
+}
+
+// Prefix returns the range of the object. It is compared with the configuration's: offsets of another range would
+// mean other addresses.
+func (o *Object) Prefix() (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(o.Range)
+	if err != nil || p != p.Masked() {
+		return p, fmt.Errorf("pool %s: range %q: not a network; correct the object", o.Name, o.Range)
+	}
+	return p, nil
+}
+
+// Change is a change of one pool, whole or not at all. Every offset of Add must be free, and every offset of Remove
+// must have exactly that entry. Replace is Remove and Add of one offset.
+type Change struct {
+	Add     map[uint64]Entry
+	Remove  map[uint64]Entry
+	Replace map[uint64][2]Entry // old, new
+}
+
+// Empty reports that there is nothing to change.
+func (c *Change) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Replace) == 0 }
+
+// Apply makes the change in memory. It reports false, and changes nothing, if a condition does not hold.
+func (c *Change) Apply(allocations map[string]Entry) bool {
+	for off := range c.Add {
+		if _, ok := allocations[Key(off)]; ok {
+			return false
+		}
+	}
+	for off, e := range c.Remove {
+		if have, ok := allocations[Key(off)]; !ok || have != e {
+			return false
+		}
+	}
+	for off, e := range c.Replace {
+		if have, ok := allocations[Key(off)]; !ok || have != e[0] {
+			return false
+		}
+	}
+	for off := range c.Remove {
+		delete(allocations, Key(off))
+	}
+	for off, e := range c.Add {
+		allocations[Key(off)] = e
+	}
+	for off, e := range c.Replace {
+		allocations[Key(off)] = e[1]
+	}
+	return true
+}
+
+// NodeID is the owner of addresses that a node has claimed. A container ID of CNI has no slash, so no container is
+// taken for a node. whereabouts' reconciler leaves entries without a podref alone, so these stay.
+type NodeID struct {
+	Node    string // name of the node
+	Machine string // hash of its machine-id
+	Boot    string // hash of its boot id
+	Nonce   string // of this claim; a late answer to an older request never fits a newer claim
+}
+
+const nodePrefix = "sluice/"
+
+// String is the ID of an entry.
+func (n NodeID) String() string {
+	return nodePrefix + n.Node + "/" + n.Machine + "." + n.Boot + "." + n.Nonce
+}
+
+// ParseNodeID reads the ID of an entry. It reports false for an entry of a pod.
+func ParseNodeID(id string) (NodeID, bool) {
+	rest, ok := strings.CutPrefix(id, nodePrefix)
+	if !ok {
+		return NodeID{}, false
+	}
+	slash := strings.LastIndexByte(rest, '/')
+	if slash < 0 {
+		return NodeID{}, false
+	}
+	parts := strings.Split(rest[slash+1:], ".")
+	if len(parts) != 3 {
+		return NodeID{}, false
+	}
+	return NodeID{Node: rest[:slash], Machine: parts[0], Boot: parts[1], Nonce: parts[2]}, true
+}
+
+// Holder returns for whom an entry is: the node, or the pod of whereabouts.
+func (e Entry) Holder() string {
+	if n, ok := ParseNodeID(e.ID); ok {
+		return "node " + n.Node
+	}
+	if e.PodRef != "" {
+		return "pod " + e.PodRef
+	}
+	return "container " + e.ID
+}
+
+// Holders lists who has most of a pool, at most n of them, as "node a 64, pod b/c 1".
+func Holders(taken map[uint64]Entry, n int) string {
+	count := map[string]int{}
+	for _, e := range taken {
+		count[e.Holder()]++
+	}
+	names := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
+		if count[a] != count[b] {
+			return count[b] - count[a]
+		}
+		return strings.Compare(a, b)
+	})
+	var out []string
+	for _, name := range names[:min(n, len(names))] {
+		out = append(out, fmt.Sprintf("%s %d", name, count[name]))
+	}
+	return strings.Join(out, ", ")
+}
+
+// Nodes returns the names of the nodes that have addresses.
+func Nodes(taken map[uint64]Entry) map[string]int {
+	out := map[string]int{}
+	for _, e := range taken {
+		if n, ok := ParseNodeID(e.ID); ok {
+			out[n.Node]++
+		}
+	}
+	return out
+}
