@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+// confirm makes claims usable that the store has. With enable_overlapping_ranges it enters them into every pool of the
+// network that has the addresses too, and looks after it has claimed: of two nodes that claim one address in two pools
+// at a time, at least one sees the other, and lets go.
+func (c *Claimer) confirm(ctx context.Context, q *Request) error {
+	for n := 0; n < tries; n++ {
+		own, others, err := c.look(ctx, q)
+		if err != nil {
+			return err
+		}
+		lost, err := c.mirror(ctx, q, own, others)
+		if errors.Is(err, ErrConflict) {
+			if err := c.pause(ctx, n); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return c.settle(ctx, q, own, others, lost)
+	}
+	return fmt.Errorf("confirm addresses of pool %s: %w", q.Pool, ErrConflict)
+}
+
+// overlap is another pool that has some of the addresses.
+type overlap struct {
+	name  string
+	taken map[uint64]pool.Entry
+	q     Request
+}
+
+// look returns the allocations of the pool, and the pools that overlap with it.
+func (c *Claimer) look(ctx context.Context, q *Request) (map[uint64]pool.Entry, []overlap, error) {
+	if !q.Overlapping {
+		_, taken, err := c.read(ctx, q)
+		return taken, nil, err
+	}
+	list, err := c.Store.List(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var own map[uint64]pool.Entry
+	var others []overlap
+	for i := range list {
+		o := &list[i]
+		if o.Name == q.Pool {
+			if own, err = checked(o, q.Range.CIDR); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		p, err := o.Prefix()
+		if err != nil || !pool.Overlaps(p, q.Range.CIDR) || o.Name != pool.Name(q.Network, "", o.Range) {
+			continue // broken, apart, or of another network
+		}
+		taken, err := o.Taken()
+		if err != nil {
+			return nil, nil, &ObjectError{err}
+		}
+		x := overlap{name: o.Name, taken: taken, q: *q}
+		x.q.Range.CIDR = p
+		others = append(others, x)
+	}
+	return own, others, nil
+}
+
+// mirror enters the node's claims into the other pools. It returns the addresses that others have there.
+func (c *Claimer) mirror(ctx context.Context, q *Request, own map[uint64]pool.Entry, others []overlap) (map[uint64]pool.Entry, error) {
+	if len(others) == 0 {
+		return nil, nil
+	}
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	s := f.State
+	f.Close()
+	lost := map[uint64]pool.Entry{}
+	for _, o := range others {
+		change := pool.Change{Add: map[uint64]pool.Entry{}, Replace: map[uint64][2]pool.Entry{}}
+		for _, claim := range slices.Concat(s.Claims, s.Trying) {
+			want := pool.Entry{ID: claim.ID + mirrorMark}
+			for _, off := range claim.Offsets() {
+				a, _ := pool.Addr(q.Range.CIDR, off)
+				there, ok := pool.Offset(o.q.Range.CIDR, a)
+				if !ok || own[off].ID != claim.ID {
+					continue
+				}
+				switch e, taken := o.taken[there]; {
+				case !taken:
+					change.Add[there] = want
+				case e != want && c.ownMirror(e):
+					change.Replace[there] = [2]pool.Entry{e, want}
+				case e != want:
+					lost[off] = e
+				}
+			}
+		}
+		if !change.Empty() {
+			if err := c.Store.Change(ctx, o.name, change); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return lost, nil
+}
+
+// ownMirror reports whether this machine made the entry for a claim in another pool, in this boot or an earlier one.
+func (c *Claimer) ownMirror(e pool.Entry) bool {
+	n, ok := pool.ParseNodeID(e.ID)
+	return ok && isMirror(n) && n.Machine == c.Node.Machine
+}
+
+// settle makes the claims usable that the store has, but the lost ones.
+func (c *Claimer) settle(ctx context.Context, q *Request, own map[uint64]pool.Entry, others []overlap, lost map[uint64]pool.Entry) error {
+	var mirrors []string
+	for _, o := range others {
+		mirrors = append(mirrors, o.name)
+	}
+	err := c.update(ctx, q, func(s *blocks.State) error {
+		var waiting []blocks.Claim
+		for _, t := range s.Trying {
+			var here, absent []uint64
+			for _, off := range t.Offsets() {
+				if own[off].ID == t.ID {
+					here = append(here, off)
+				} else {
+					absent = append(absent, off)
+				}
+			}
+			if len(here) > 0 {
+				s.Claims = append(s.Claims, blocks.Claim{ID: t.ID, Runs: blocks.Runs(here), Mirrors: mirrors})
+			}
+			if len(here) == 0 { // it may arrive yet; a change comes whole or not at all
+				waiting = append(waiting, t)
+			} else if len(absent) > 0 {
+				c.Log.Warn("an entry of this node was removed from the pool", log.String("pool", q.Pool), log.Int("addresses", len(absent)))
+			}
+		}
+		s.Trying = waiting
+		for i := range s.Claims {
+			s.Claims[i].Mirrors = mirrors
+		}
+		var drop []uint64
+		for off, e := range lost {
+			if u, used := s.Used[off]; used {
+				a, _ := pool.Addr(q.Range.CIDR, off)
+				c.Log.Error("an address of this node is taken in an overlapping pool too", log.Stringer(log.KeyAddress, a),
+					log.String(log.KeyContainerID, u.ContainerID), log.String("by", e.Holder()))
+				continue
+			}
+			drop = append(drop, off)
+		}
+		s.Giving = append(s.Giving, s.Remove(drop)...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.give(ctx, q)
+}

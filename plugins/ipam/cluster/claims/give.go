@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+// Release gives unused addresses back, all but keep of them.
+func (c *Claimer) Release(ctx context.Context, q *Request, keep int) error {
+	unlock, err := c.lock(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.release(ctx, q, keep)
+}
+
+func (c *Claimer) release(ctx context.Context, q *Request, keep int) error {
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return err
+	}
+	unused := f.Unused()
+	if !f.Current(c.Node) || len(unused) <= keep {
+		f.Close()
+		return nil
+	}
+	f.Giving = append(f.Giving, f.Remove(unused[keep:])...)
+	err = f.SaveDurably() // before the store hears of it
+	f.Close()
+	if err != nil {
+		return err
+	}
+	return c.give(ctx, q)
+}
+
+// give removes from the store what stands under Giving. What does not get done stays there for the next time.
+func (c *Claimer) give(ctx context.Context, q *Request) error {
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return err
+	}
+	giving := f.Giving
+	f.Close()
+	if len(giving) == 0 {
+		return nil
+	}
+	for n := 0; ; n++ {
+		err := c.giveOnce(ctx, q, giving)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrConflict) || n >= tries {
+			return err
+		}
+		if err := c.pause(ctx, n); err != nil {
+			return err
+		}
+	}
+	return c.update(ctx, q, func(s *blocks.State) error {
+		s.Giving = nil
+		return nil
+	})
+}
+
+func (c *Claimer) giveOnce(ctx context.Context, q *Request, giving []blocks.Claim) error {
+	own, others, err := c.look(ctx, q)
+	if err != nil {
+		return err
+	}
+	for _, o := range append(others, overlap{name: q.Pool, taken: own, q: *q}) {
+		change := pool.Change{Remove: map[uint64]pool.Entry{}}
+		for _, claim := range giving {
+			e := pool.Entry{ID: claim.ID}
+			if o.name != q.Pool {
+				e.ID += mirrorMark
+			}
+			for _, off := range claim.Offsets() {
+				a, _ := pool.Addr(q.Range.CIDR, off)
+				if there, ok := pool.Offset(o.q.Range.CIDR, a); ok && o.taken[there] == e {
+					change.Remove[there] = e
+				}
+			}
+		}
+		if !change.Empty() {
+			if err := c.Store.Change(ctx, o.name, change); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Forget removes what whereabouts allocated for an attachment. If the store does not answer, the release is noted, and
+// upkeep does it later.
+func (c *Claimer) Forget(ctx context.Context, q *Request, owed blocks.Owed) error {
+	err := c.forget(ctx, q, owed)
+	if !errors.Is(err, ErrUnavailable) && ctx.Err() == nil {
+		return err
+	}
+	return c.update(context.WithoutCancel(ctx), q, func(s *blocks.State) error {
+		for _, have := range s.Owed {
+			if have == owed {
+				return nil
+			}
+		}
+		s.Owed = append(s.Owed, owed)
+		return nil
+	})
+}
+
+func (c *Claimer) forget(ctx context.Context, q *Request, owed blocks.Owed) error {
+	for n := 0; n < tries; n++ {
+		o, err := c.Store.Get(ctx, q.Pool)
+		if err != nil || o == nil {
+			return err
+		}
+		taken, err := checked(o, q.Range.CIDR)
+		if err != nil {
+			return err
+		}
+		change := pool.Change{Remove: map[uint64]pool.Entry{}}
+		for off, e := range taken {
+			if e.ID == owed.ContainerID && (e.IfName == owed.IfName || e.IfName == "") {
+				change.Remove[off] = e
+			}
+		}
+		if change.Empty() {
+			return nil
+		}
+		err = c.Store.Change(ctx, q.Pool, change)
+		if err == nil {
+			return c.unreserve(ctx, q, change.Remove)
+		}
+		if !errors.Is(err, ErrConflict) {
+			return err
+		}
+		if err := c.pause(ctx, n); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("release in pool %s: %w", q.Pool, ErrConflict)
+}
+
+// unreserve removes whereabouts' reservations, which it makes behind the allocation and removes behind it.
+func (c *Claimer) unreserve(ctx context.Context, q *Request, removed map[uint64]pool.Entry) error {
+	var errs []error
+	for off, e := range removed {
+		a, _ := pool.Addr(q.Range.CIDR, off)
+		errs = append(errs, c.Store.Unreserve(ctx, pool.ReservationName(q.Network, a), e.PodRef))
+	}
+	return errors.Join(errs...)
+}
+
+// Of returns the addresses that the pool has for an attachment of whereabouts.
+func (c *Claimer) Of(ctx context.Context, q *Request, containerID, ifName string) ([]uint64, error) {
+	o, err := c.Store.Get(ctx, q.Pool)
+	if err != nil || o == nil {
+		return nil, err
+	}
+	taken, err := checked(o, q.Range.CIDR)
+	if err != nil {
+		return nil, err
+	}
+	var out []uint64
+	for off, e := range taken {
+		if e.ID == containerID && (e.IfName == ifName || e.IfName == "") {
+			out = append(out, off)
+		}
+	}
+	return out, nil
+}
+
+const (
+	// idle is how long a node without an ADD or DEL keeps what it does not use while addresses are scarce.
+	idle = 2 * time.Second
+	// upkeepPause bounds the pause after upkeep that failed.
+	upkeepPause = 5 * time.Minute
+)
+
+// Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and carries out releases
+// that wait for the store. One process of a node does it at a time; another returns at once.
+func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	only, err := filelock.Acquire(now, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".upkeep"))
+	if err != nil {
+		return nil //nolint:nilerr // another does it
+	}
+	defer only.Close()
+	if err := c.awaitIdle(ctx, q); err != nil {
+		return err
+	}
+	unlock, err := c.lock(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = c.upkeep(ctx, q)
+	if err != nil && !errors.As(err, new(*FullError)) {
+		return errors.Join(err, c.update(context.WithoutCancel(ctx), q, func(s *blocks.State) error {
+			s.Fails++
+			s.After = c.now().Add(min(upkeepPause, time.Second<<min(s.Fails, 10))).Unix()
+			return nil
+		}))
+	}
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if f.Fails == 0 {
+		return nil
+	}
+	f.Fails, f.After = 0, 0
+	return f.Save()
+}
+
+func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return err
+	}
+	s := f.State
+	f.Close()
+	for _, owed := range s.Owed {
+		if err := c.forget(ctx, q, owed); err != nil {
+			return err
+		}
+		err := c.update(ctx, q, func(s *blocks.State) error {
+			var left []blocks.Owed
+			for _, o := range s.Owed {
+				if o != owed {
+					left = append(left, o)
+				}
+			}
+			s.Owed = left
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !s.Current(c.Node) {
+		return nil
+	}
+	if s.Scarce {
+		return c.upkeepScarce(ctx, q)
+	}
+	spare := len(s.Spare(&q.Range))
+	switch {
+	case blocks.Low(spare, q.BlockSize):
+		for n := 0; ; n++ {
+			err := c.claim(ctx, q, true)
+			if !errors.Is(err, ErrConflict) || n >= tries {
+				return err
+			}
+			if err := c.pause(ctx, n); err != nil {
+				return err
+			}
+		}
+	case blocks.High(len(s.Unused()), q.BlockSize):
+		return c.release(ctx, q, q.BlockSize)
+	}
+	return c.give(ctx, q)
+}
+
+// awaitIdle waits, while addresses are scarce, until the node had no ADD or DEL for a while.
+func (c *Claimer) awaitIdle(ctx context.Context, q *Request) error {
+	for {
+		f, err := c.open(ctx, q)
+		if err != nil {
+			return err
+		}
+		scarce, changed := f.Scarce, f.Changed()
+		f.Close()
+		left := idle - c.now().Sub(changed)
+		if !scarce || left <= 0 {
+			return nil
+		}
+		if err := c.sleep(ctx, left+10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+const (
+	// keepShort and keepLong are how often a node that has unused addresses looks whether they are scarce by now: in a pool
+	// that is more than half taken, and in others.
+	keepShort = 20 * time.Second
+	keepLong  = 2 * time.Minute
+)
+
+// Keep stays while the node has unused addresses, and gives them back once they are scarce: a node without an ADD would
+// not notice otherwise. One process of a node does it; another returns at once.
+func (c *Claimer) Keep(ctx context.Context, q *Request) error {
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	only, err := filelock.Acquire(now, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".keep"))
+	if err != nil {
+		return nil //nolint:nilerr // another does it
+	}
+	defer only.Close()
+	pause := keepShort
+	for {
+		f, err := c.open(ctx, q)
+		if err != nil {
+			return err
+		}
+		done := !f.Current(c.Node) || len(f.Unused()) == 0
+		f.Close()
+		if done {
+			return nil
+		}
+		if err := c.sleep(ctx, pause); err != nil {
+			return err
+		}
+		_, taken, err := c.read(ctx, q)
+		if err != nil {
+			c.Log.Debug("look at a pool", log.Error(err))
+			continue
+		}
+		if pause = keepLong; 2*uint64(len(taken)) > q.Range.Size() {
+			pause = keepShort
+		}
+		if _, scarce, err := c.choose(&Request{Pool: q.Pool, Range: q.Range, BlockSize: q.BlockSize}, taken); err != nil || scarce {
+			if err := c.note(ctx, q, true); err != nil {
+				return err
+			}
+			if err := c.Upkeep(ctx, q); err != nil {
+				c.Log.Debug("give addresses back", log.Error(err))
+			}
+		}
+	}
+}
+
+// upkeepScarce gives back all that the node does not use, if addresses are still scarce.
+func (c *Claimer) upkeepScarce(ctx context.Context, q *Request) error {
+	_, taken, err := c.read(ctx, q)
+	if err != nil {
+		return err
+	}
+	_, scarce, err := c.choose(&Request{Pool: q.Pool, Range: q.Range, BlockSize: q.BlockSize}, taken)
+	if err == nil && !scarce {
+		return c.note(ctx, q, false)
+	}
+	c.Log.Debug("addresses are scarce: what is not used goes back", log.String("pool", q.Pool))
+	return c.release(ctx, q, 0)
+}

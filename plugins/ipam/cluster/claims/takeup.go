@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+// takeUp brings the node's file and the store together before anything new is asked for: after a reboot, after a kill
+// between a request and its answer, and after the store lost what the file has. It returns the allocations as they are
+// then.
+func (c *Claimer) takeUp(ctx context.Context, q *Request, taken map[uint64]pool.Entry) (map[uint64]pool.Entry, error) {
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	s := f.State
+	f.Close()
+	if s.CIDR.IsValid() && s.CIDR != q.Range.CIDR {
+		return nil, &ObjectError{fmt.Errorf("%s: the node's file has the range %s, the configuration %s; remove the file when no pod uses the pool",
+			blocks.Path(c.Dir, c.Store.Place(), q.Pool), s.CIDR, q.Range.CIDR)}
+	}
+	if !s.Current(c.Node) {
+		return c.boot(ctx, q, taken)
+	}
+	arrived := false
+	err = c.update(ctx, q, func(s *blocks.State) error {
+		c.dropLost(s, taken)
+		for _, t := range s.Trying {
+			arrived = arrived || slices.ContainsFunc(t.Offsets(), func(off uint64) bool { return taken[off].ID == t.ID })
+		}
+		return nil
+	})
+	if err == nil && arrived {
+		err = c.confirm(ctx, q)
+	}
+	if err == nil {
+		err = c.give(ctx, q)
+	}
+	return taken, err
+}
+
+// dropLost takes addresses out of the claims that the store does not have for this node any more. A pod that has one
+// keeps it: the node cannot take it away, and another may have it now.
+func (c *Claimer) dropLost(s *blocks.State, taken map[uint64]pool.Entry) {
+	var lost []uint64
+	for _, claim := range s.Claims {
+		for _, off := range claim.Offsets() {
+			if taken[off].ID != claim.ID {
+				lost = append(lost, off)
+			}
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	s.Remove(lost)
+	for _, off := range lost {
+		if u, ok := s.Used[off]; ok {
+			a, _ := pool.Addr(s.CIDR, off)
+			c.Log.Error("the pool gave an address away that a container of this node has", log.String("pool", s.Pool),
+				log.Stringer(log.KeyAddress, a), log.String(log.KeyContainerID, u.ContainerID), log.String("now", taken[off].Holder()))
+		}
+	}
+}
+
+// boot takes up the state in a new boot, or on a node without a file. No pod of an earlier boot lives, so all that this
+// machine claimed then is free for it. The entries get an ID of this boot, in one change: what an earlier boot asked for
+// and is still under way fits none of them.
+func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.Entry) (map[uint64]pool.Entry, error) {
+	name, err := c.Store.NodeName(ctx, c.Node)
+	if err != nil {
+		return nil, err
+	}
+	if name == "" {
+		name = unknownMark + c.Node.Name
+	}
+	for n := 0; n < tries; n++ {
+		change, id, err := c.rename(ctx, q, taken, name)
+		if err != nil {
+			return nil, err
+		}
+		if !change.Empty() {
+			err = c.Store.Change(ctx, q.Pool, change)
+		}
+		if err == nil {
+			err = c.update(ctx, q, func(s *blocks.State) error {
+				c.fresh(s, q, name)
+				if !change.Empty() {
+					s.Trying = []blocks.Claim{{ID: id, Runs: blocks.Runs(slices.Collect(maps.Keys(change.Replace)))}}
+				}
+				return nil
+			})
+			if err == nil && !change.Empty() {
+				err = c.confirm(ctx, q)
+			}
+			if err != nil {
+				return nil, err
+			}
+			_, taken, err = c.read(ctx, q)
+			return taken, err
+		}
+		if !errors.Is(err, ErrConflict) {
+			return nil, err
+		}
+		if err := c.pause(ctx, n); err != nil {
+			return nil, err
+		}
+		if _, taken, err = c.read(ctx, q); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("take up pool %s: %w", q.Pool, ErrConflict)
+}
+
+// rename prepares the change of boot, and notes its ID in the file.
+func (c *Claimer) rename(ctx context.Context, q *Request, taken map[uint64]pool.Entry, name string) (pool.Change, string, error) {
+	id := pool.NodeID{Node: name, Machine: c.Node.Machine, Boot: c.Node.Boot, Nonce: nonce()}.String()
+	change := pool.Change{Replace: map[uint64][2]pool.Entry{}}
+	err := c.update(ctx, q, func(s *blocks.State) error {
+		mine := map[string]bool{}
+		if s.Machine == c.Node.Machine {
+			for _, claim := range slices.Concat(s.Claims, s.Trying, s.Giving) {
+				mine[claim.ID] = true
+			}
+		} else if s.Machine != "" {
+			c.Log.Warn("the node's file is another machine's, and is not used", log.String("pool", q.Pool))
+			c.fresh(s, q, name)
+			s.Boot = "" // not before the change is done
+		}
+		var offsets []uint64
+		for off, e := range taken {
+			n, ok := pool.ParseNodeID(e.ID)
+			earlier := ok && n.Node == name && n.Machine == c.Node.Machine && n.Boot != c.Node.Boot && !isMirror(n)
+			if mine[e.ID] || earlier {
+				change.Replace[off] = [2]pool.Entry{e, {ID: id}}
+				offsets = append(offsets, off)
+			}
+		}
+		if len(offsets) > 0 {
+			s.Machine = c.Node.Machine
+			s.Trying = append(s.Trying, blocks.Claim{ID: id, Runs: blocks.Runs(offsets)})
+		}
+		return nil
+	})
+	return change, id, err
+}
+
+// fresh makes the file one of this boot, without claims.
+func (c *Claimer) fresh(s *blocks.State, q *Request, name string) {
+	s.Node, s.Machine, s.Boot = name, c.Node.Machine, c.Node.Boot
+	s.CIDR, s.Network = q.Range.CIDR, q.Network
+	s.Claims, s.Trying, s.Giving, s.Used = nil, nil, nil, map[uint64]blocks.Use{}
+	s.Scarce, s.After, s.Fails = false, 0, 0
+}
+
+func isMirror(n pool.NodeID) bool {
+	return len(n.Nonce) > 0 && n.Nonce[len(n.Nonce)-1:] == mirrorMark
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster is the plugin of cluster-wide addresses, sluice-ipam and whereabouts. ADD and DEL work on the node's
+// own file (blocks); what needs the store of the pools is done by the program sluice-ipam-store.
+//
+// cmd/sluice-ipam runs it. It must not link a client of a store: a plugin call starts without one.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/rollback"
+	"github.com/sluice-cni/sluice/pkg/version"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/storeproc"
+)
+
+// Name is the plugin's own type in a configuration. It answers to conf.Whereabouts too.
+const Name = conf.Type
+
+// Store does what needs the store of the pools. storeproc.Program is the one of the real node.
+type Store interface {
+	Ensure(ctx context.Context, j storeproc.Job) error
+	Forget(ctx context.Context, j storeproc.Job) error
+	Of(ctx context.Context, j storeproc.Job) ([]uint64, error)
+	Ping(ctx context.Context, j storeproc.Job) error
+	Slice(ctx context.Context, j storeproc.Job) (string, error)
+	// Upkeep begins upkeep and returns at once.
+	Upkeep(j storeproc.Job) error
+}
+
+// Deps are what the plugin needs of the node. The zero value is the real node.
+type Deps struct {
+	Store Store
+	Node  func(confPath string) blocks.Node
+}
+
+type plugin struct{ Deps }
+
+// New returns the plugin.
+func New(d Deps) *cniskel.Plugin {
+	p := &plugin{d}
+	if p.Store == nil {
+		p.Store = storeproc.Program{}
+	}
+	if p.Node == nil {
+		p.Node = blocks.ThisNode
+	}
+	return &cniskel.Plugin{
+		Name: Name, Usage: version.About(Name), Versions: version.All(),
+		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status,
+	}
+}
+
+// call is one call of a verb.
+type call struct {
+	*plugin
+	c    *conf.Config
+	a    *cniskel.Args
+	node blocks.Node
+}
+
+func (p *plugin) call(c *conf.Config, a *cniskel.Args) *call {
+	for _, w := range c.Warnings {
+		a.Log.Warn(w)
+	}
+	return &call{plugin: p, c: c, a: a, node: p.Node(c.ConfPath)}
+}
+
+// add returns an address of each range, and behind those the addresses that no pool has. On any error it gives back
+// what this call took.
+func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, err error) {
+	c, err := conf.Load(a)
+	if err != nil {
+		return nil, err
+	}
+	l := p.call(c, a)
+	wanted, err := c.Distribute()
+	if err != nil {
+		return nil, err
+	}
+	out := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: c.Routes, DNS: c.DNS}
+	var rb rollback.Stack
+	defer rb.Rollback(ctx, &err)
+	for i := range c.Ranges {
+		t, err := l.target(ctx, i)
+		if err != nil {
+			return nil, err
+		}
+		addr, fresh, err := l.take(ctx, t, wanted[i])
+		if err != nil {
+			return nil, err
+		}
+		if fresh {
+			rb.Push("release "+addr.String(), func(ctx context.Context) error { return l.release(ctx, t, addr) })
+		}
+		ip := &types100.IPConfig{Address: ipNet(netip.PrefixFrom(addr, c.Ranges[i].CIDR.Bits()))}
+		if c.Gateway.IsValid() && c.Gateway.Is4() == addr.Is4() {
+			ip.Gateway = c.Gateway.AsSlice()
+		}
+		out.IPs = append(out.IPs, ip)
+	}
+	for _, s := range c.Static {
+		ip := &types100.IPConfig{Address: ipNet(s.Prefix)}
+		if s.Gateway.IsValid() {
+			ip.Gateway = s.Gateway.AsSlice()
+		}
+		out.IPs = append(out.IPs, ip)
+	}
+	return cniconf.Convert(out, c.Version)
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// target is a range and its pool.
+type target struct {
+	index int
+	q     claims.Request
+}
+
+// target returns the pool of a range: that of the range, or that of the node's slice of it.
+func (l *call) target(ctx context.Context, i int) (*target, error) {
+	q := claims.Request{
+		Pool: l.c.PoolName("", l.c.Ranges[i].CIDR.String()), Network: l.c.Network, Range: l.c.Ranges[i],
+		BlockSize: l.c.BlockSize, Overlapping: l.c.Overlapping,
+	}
+	if l.c.NodeSliceSize == "" {
+		return &target{i, q}, nil
+	}
+	if err := l.slice(ctx, i, &q); err != nil {
+		return nil, err
+	}
+	return &target{i, q}, nil
+}
+
+func (l *call) job(t *target) storeproc.Job {
+	return storeproc.Job{Config: *l.c, Node: l.node, Request: t.q, ContainerID: l.a.ContainerID, IfName: l.a.IfName}
+}
+
+// maxTakes bounds how often an address that was claimed for this call goes to another call of the node.
+const maxTakes = 64
+
+// take gives the attachment an address of the node's file. If there is none, the store is asked first. fresh says that
+// the attachment did not have it before.
+func (l *call) take(ctx context.Context, t *target, wanted netip.Addr) (a netip.Addr, fresh bool, err error) {
+	t.q.Wanted = wanted
+	for range maxTakes {
+		a, fresh, ok, err := l.takeLocal(ctx, t)
+		if ok || err != nil {
+			return a, fresh, err
+		}
+		if err := l.Store.Ensure(ctx, l.job(t)); err != nil {
+			return a, false, l.coded(t, err)
+		}
+	}
+	return a, false, cnierr.New(cnierr.CodeTryAgain, "pool "+t.q.Pool+": other calls of this node took every address that was claimed", "")
+}
+
+func (l *call) takeLocal(ctx context.Context, t *target) (a netip.Addr, fresh, ok bool, err error) {
+	f, err := blocks.Open(ctx, l.c.DataDir, l.c.Backend, t.q.Pool)
+	if err != nil {
+		return a, false, false, l.stateError(err)
+	}
+	defer f.Close()
+	if !f.Current(l.node) || f.CIDR != t.q.Range.CIDR {
+		return a, false, false, nil
+	}
+	for _, off := range f.Of(l.a.ContainerID, l.a.IfName) {
+		if f.Used[off].Range == t.index { // the call is repeated
+			a, ok = pool.Addr(f.CIDR, off)
+			if ok && t.q.Wanted.IsValid() && a != t.q.Wanted {
+				return a, false, false, cnierr.New(cnierr.CodeConflict, fmt.Sprintf("container %s has %s already", l.a.ContainerID, a), "")
+			}
+			return a, false, ok, nil
+		}
+	}
+	off, ok := f.Free(&t.q.Range)
+	if t.q.Wanted.IsValid() {
+		off, _ = pool.Offset(f.CIDR, t.q.Wanted)
+		if u, used := f.Used[off]; used {
+			return a, false, false, cnierr.New(cnierr.CodeConflict, fmt.Sprintf("address %s is taken by container %s interface %s", t.q.Wanted, u.ContainerID, u.IfName), "")
+		}
+		_, ok = f.Owns(off)
+	}
+	if !ok {
+		return a, false, false, nil
+	}
+	if a, ok = pool.Addr(f.CIDR, off); !ok {
+		return a, false, false, cnierr.New(cnierr.CodeState, fmt.Sprintf("the node's file of pool %s has the offset %d", f.Pool, off), "")
+	}
+	f.Used[off] = blocks.Use{
+		ContainerID: l.a.ContainerID, IfName: l.a.IfName, Network: l.c.Name, Range: t.index, PodRef: l.c.PodRef(),
+		PodUID: l.c.PodUID, Fixed: t.q.Wanted.IsValid(), Since: time.Now().Unix(),
+	}
+	if !t.q.Wanted.IsValid() {
+		f.Last = off
+	}
+	return a, true, true, l.save(f, t)
+}
+
+// save writes the file and begins upkeep if it is due. t is nil if the range is not known.
+func (l *call) save(f *blocks.File, t *target) error {
+	now := time.Now().Unix()
+	var r *pool.Range
+	j := storeproc.Job{Config: *l.c, Node: l.node}
+	j.Request = claims.Request{Pool: f.Pool, Network: f.Network, Range: pool.Range{CIDR: f.CIDR}, BlockSize: l.c.BlockSize, Overlapping: l.c.Overlapping}
+	j.Request.Range.First, j.Request.Range.Last, _ = pool.Usable(f.CIDR)
+	if t != nil {
+		r, j.Request = &t.q.Range, t.q
+		j.Request.Wanted = netip.Addr{}
+	}
+	due := f.Current(l.node) && f.Due(r, l.c.BlockSize, now)
+	if due {
+		f.After = now + upkeepEvery
+	}
+	if err := f.Save(); err != nil {
+		return l.stateError(err)
+	}
+	if due {
+		if err := l.Store.Upkeep(j); err != nil {
+			l.a.Log.Warn("upkeep of a pool cannot begin", log.String("pool", f.Pool), log.Error(err))
+		}
+	}
+	return nil
+}
+
+// upkeepEvery is how often calls begin upkeep, in seconds.
+const upkeepEvery = 2
+
+func (l *call) release(ctx context.Context, t *target, a netip.Addr) error {
+	f, err := blocks.Open(ctx, l.c.DataDir, l.c.Backend, t.q.Pool)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if off, ok := pool.Offset(f.CIDR, a); ok && f.Used[off].ContainerID == l.a.ContainerID {
+		delete(f.Used, off)
+	}
+	return l.save(f, t)
+}
+
+func (l *call) stateError(err error) error {
+	return cnierr.Wrap(cnierr.CodeState, err, "use the addresses of this node in %s", l.c.DataDir)
+}
+
+// coded gives an error of the store its code.
+func (l *call) coded(t *target, err error) error {
+	var coded *cnierr.Error
+	switch {
+	case err == nil || errors.As(err, &coded):
+		return err
+	case errors.Is(err, storeproc.ErrFull):
+		return cnierr.New(cnierr.CodeExhausted, err.Error(), "")
+	case errors.Is(err, storeproc.ErrTaken):
+		return cnierr.New(cnierr.CodeConflict, err.Error(), "")
+	case errors.Is(err, claims.ErrUnavailable), errors.Is(err, claims.ErrConflict), errors.Is(err, context.DeadlineExceeded):
+		return cnierr.Wrap(cnierr.CodeTryAgain, err, "pool %s: the store is not reached in time", t.q.Pool)
+	case errors.Is(err, claims.ErrDenied):
+		key, value := "ipam.kubernetes.kubeconfig", any(l.c.Kubeconfig)
+		if l.c.Backend == conf.Etcd {
+			key, value = "ipam.etcd_host", l.c.Etcd.Endpoints
+		}
+		return cnierr.Config(key, value, err.Error())
+	}
+	return cnierr.Wrap(cnierr.CodeState, err, "use pool %s", t.q.Pool)
+}

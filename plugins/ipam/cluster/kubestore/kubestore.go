@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubestore keeps pools in objects of Kubernetes, the custom resources of whereabouts. A change is one JSON
+// patch with a test for each of its conditions; the API server applies it whole or not at all.
+//
+// sluice-ipam-store uses it. It must not decide which address is taken.
+package kubestore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+const (
+	group = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/"
+	pools = "ippools"
+	// defaultNamespace is where whereabouts has its objects if the kubeconfig names no namespace.
+	defaultNamespace = "kube-system"
+	requestTimeout   = 8 * time.Second
+)
+
+// Store is the objects of one namespace.
+type Store struct {
+	client    rest.Interface
+	namespace string
+	// Calls counts the requests.
+	Calls int
+}
+
+// Open reads the kubeconfig. It makes no request.
+func Open(kubeconfig string) (*Store, error) {
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
+	raw, err := loader.RawConfig()
+	if err != nil {
+		return nil, err
+	}
+	c, err := loader.ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	namespace := defaultNamespace
+	if kc := raw.Contexts[raw.CurrentContext]; kc != nil && kc.Namespace != "" {
+		namespace = kc.Namespace
+	}
+	return New(c, namespace)
+}
+
+// New uses a configuration that the caller has.
+func New(c *rest.Config, namespace string) (*Store, error) {
+	c = rest.CopyConfig(c)
+	c.QPS = -1 // a process makes few requests, and the API server has its own limits
+	if c.Timeout == 0 {
+		c.Timeout = requestTimeout
+	}
+	c.UserAgent = "sluice-ipam"
+	c.AcceptContentTypes, c.ContentType = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.UnversionedRESTClientFor(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{client: client, namespace: namespace}, nil
+}
+
+// Place names this kind of store.
+func (s *Store) Place() string { return conf.Kubernetes }
+
+// Namespace is where the objects are.
+func (s *Store) Namespace() string { return s.namespace }
+
+func (s *Store) path(resource, name string) string {
+	p := group + s.namespace + "/" + resource
+	if name != "" {
+		p += "/" + name
+	}
+	return p
+}
+
+// object is an IPPool on the wire.
+type object struct {
+	APIVersion string `json:"apiVersion,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+	Metadata   meta   `json:"metadata"`
+	Spec       struct {
+		Range       string                `json:"range"`
+		Allocations map[string]pool.Entry `json:"allocations"`
+	} `json:"spec"`
+}
+
+type meta struct {
+	Name            string `json:"name"`
+	Namespace       string `json:"namespace,omitempty"`
+	UID             string `json:"uid,omitempty"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+}
+
+func (o *object) pool() pool.Object {
+	return pool.Object{Name: o.Metadata.Name, Range: o.Spec.Range, Allocations: o.Spec.Allocations}
+}
+
+// Get returns a pool.
+func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
+	var o object
+	err := s.read(ctx, s.path(pools, name), &o)
+	if apierrors.IsNotFound(err) {
+		if rerr := s.resourceMissing(err); rerr != nil {
+			return nil, rerr
+		}
+		return nil, nil //nolint:nilnil // no pool is an answer
+	}
+	if err != nil {
+		return nil, s.told(err)
+	}
+	p := o.pool()
+	return &p, nil
+}
+
+// List returns all pools.
+func (s *Store) List(ctx context.Context) ([]pool.Object, error) {
+	var list struct {
+		Items []object `json:"items"`
+	}
+	if err := s.read(ctx, s.path(pools, ""), &list); err != nil {
+		return nil, s.told(err)
+	}
+	var out []pool.Object
+	for i := range list.Items {
+		out = append(out, list.Items[i].pool())
+	}
+	return out, nil
+}
+
+// Create makes an empty pool.
+func (s *Store) Create(ctx context.Context, name, cidr string) error {
+	o := object{APIVersion: "whereabouts.cni.cncf.io/v1alpha1", Kind: "IPPool", Metadata: meta{Name: name, Namespace: s.namespace}}
+	o.Spec.Range, o.Spec.Allocations = cidr, map[string]pool.Entry{}
+	body, err := json.Marshal(&o)
+	if err != nil {
+		return err
+	}
+	_, err = s.do(ctx, s.client.Post().AbsPath(s.path(pools, "")).SetHeader("Content-Type", "application/json").Body(body))
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return s.told(err)
+}
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// Change patches a pool.
+func (s *Store) Change(ctx context.Context, name string, c pool.Change) error {
+	body, err := json.Marshal(patch(c))
+	if err != nil {
+		return err
+	}
+	_, err = s.do(ctx, s.client.Patch(types.JSONPatchType).AbsPath(s.path(pools, name)).Body(body))
+	// The API server answers 422 if a test fails, and 409 if it lost against other writers a few times.
+	if apierrors.IsInvalid(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", claims.ErrConflict, err)
+	}
+	return s.told(err)
+}
+
+// patch has first all tests, then all changes. "add" would overwrite an entry, so its path is tested to be absent.
+func patch(c pool.Change) []operation {
+	var tests, changes []operation
+	at := func(off uint64) string { return "/spec/allocations/" + pool.Key(off) }
+	is := func(off uint64, e pool.Entry) {
+		tests = append(tests, operation{"test", at(off) + "/id", e.ID}, operation{"test", at(off) + "/podref", e.PodRef})
+		if e.IfName != "" {
+			tests = append(tests, operation{"test", at(off) + "/ifname", e.IfName})
+		}
+	}
+	for off, e := range c.Add {
+		tests = append(tests, operation{"test", at(off), nil})
+		changes = append(changes, operation{"add", at(off), e})
+	}
+	for off, e := range c.Remove {
+		is(off, e)
+		changes = append(changes, operation{"remove", at(off), nil})
+	}
+	for off, e := range c.Replace {
+		is(off, e[0])
+		changes = append(changes, operation{"replace", at(off), e[1]})
+	}
+	return append(tests, changes...)
+}
+
+// Slice returns the range that a node has of a NodeSlicePool.
+func (s *Store) Slice(ctx context.Context, name, node string) (string, error) {
+	var o struct {
+		Status struct {
+			Allocations []struct {
+				NodeName   string `json:"nodeName"`
+				SliceRange string `json:"sliceRange"`
+			} `json:"allocations"`
+		} `json:"status"`
+	}
+	if err := s.read(ctx, s.path("nodeslicepools", name), &o); err != nil {
+		return "", s.told(err)
+	}
+	for _, a := range o.Status.Allocations {
+		if a.NodeName == node {
+			return a.SliceRange, nil
+		}
+	}
+	return "", fmt.Errorf("NodeSlicePool %s/%s has no slice for node %s", s.namespace, name, node)
+}
+
+// nodeObject is what is read of a Node.
+type nodeObject struct {
+	Metadata meta `json:"metadata"`
+	Spec     struct {
+		Taints []struct {
+			Key string `json:"key"`
+		} `json:"taints"`
+	} `json:"spec"`
+	Status struct {
+		NodeInfo struct {
+			BootID string `json:"bootID"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
+}
+
+const nodePath = "/api/v1/nodes"
+
+// NodeName returns the name of the Node whose kubelet reports this boot. The name that the node gives itself is only
+// where the search begins: a short host name may be another node's.
+func (s *Store) NodeName(ctx context.Context, n blocks.Node) (string, error) {
+	if n.BootID == "" {
+		return "", nil
+	}
+	var o nodeObject
+	err := s.read(ctx, nodePath+"/"+n.Name, &o)
+	switch {
+	case err == nil && o.Status.NodeInfo.BootID == n.BootID:
+		return o.Metadata.Name, nil
+	case apierrors.IsForbidden(err): // nothing is known of nodes then
+		return "", nil
+	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsBadRequest(err):
+		return "", s.told(err)
+	}
+	var list struct {
+		Items []nodeObject `json:"items"`
+	}
+	if err := s.read(ctx, nodePath, &list); err != nil {
+		if apierrors.IsForbidden(err) {
+			return "", nil
+		}
+		return "", s.told(err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Status.NodeInfo.BootID == n.BootID {
+			return list.Items[i].Metadata.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// outOfService is the taint by which an administrator says that a node is shut down.
+const outOfService = "node.kubernetes.io/out-of-service"
+
+// Dead reports whether the boot of a claim is over: its Node is gone, is out of service, or reports another boot. When
+// the claim was made, the Node reported its boot, so another one is a later one.
+func (s *Store) Dead(ctx context.Context, id pool.NodeID) (bool, error) {
+	var o nodeObject
+	err := s.read(ctx, nodePath+"/"+id.Node, &o)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case apierrors.IsForbidden(err):
+		return false, nil
+	case err != nil:
+		return false, s.told(err)
+	}
+	for _, t := range o.Spec.Taints {
+		if t.Key == outOfService {
+			return true, nil
+		}
+	}
+	boot := o.Status.NodeInfo.BootID
+	return boot != "" && blocks.HashBoot(boot) != id.Boot, nil
+}
+
+// Unreserve removes whereabouts' reservation of an address, unless it is another pod's by now.
+func (s *Store) Unreserve(ctx context.Context, name, podRef string) error {
+	var o struct {
+		Metadata meta `json:"metadata"`
+		Spec     struct {
+			PodRef string `json:"podref"`
+		} `json:"spec"`
+	}
+	path := s.path("overlappingrangeipreservations", name)
+	err := s.read(ctx, path, &o)
+	if apierrors.IsNotFound(err) || err == nil && o.Spec.PodRef != podRef {
+		return nil
+	}
+	if err != nil {
+		return s.told(err)
+	}
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "DeleteOptions",
+		"preconditions": map[string]string{"uid": o.Metadata.UID, "resourceVersion": o.Metadata.ResourceVersion},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = s.do(ctx, s.client.Delete().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return s.told(err)
+}
+
+// do makes a request. An error has the status that the API server sent.
+func (s *Store) do(ctx context.Context, q *rest.Request) ([]byte, error) {
+	s.Calls++
+	res := q.Do(ctx)
+	if err := res.Error(); err != nil {
+		return nil, err
+	}
+	return res.Raw()
+}
+
+func (s *Store) read(ctx context.Context, path string, into any) error {
+	text, err := s.do(ctx, s.client.Get().AbsPath(path))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// resourceMissing tells an API server without the custom resources from one without that pool.
+func (s *Store) resourceMissing(err error) error {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Kind == "") {
+		return fmt.Errorf("the API server has no resource ippools.whereabouts.cni.cncf.io; install its definition (deploy/ipam): %w", claims.ErrDenied)
+	}
+	return nil
+}
+
+// told gives an error of the client one of the kinds of claims.
+func (s *Store) told(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%w: %w", claims.ErrDenied, err)
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		code := status.Status().Code
+		if code == 429 || code >= 500 || apierrors.IsTimeout(err) {
+			return fmt.Errorf("%w: %w", claims.ErrUnavailable, err)
+		}
+		return err
+	}
+	if strings.Contains(err.Error(), "x509:") { // retrying does not help
+		return fmt.Errorf("%w: %w", claims.ErrDenied, err)
+	}
+	return fmt.Errorf("%w: %w", claims.ErrUnavailable, err)
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package storeproc runs sluice-ipam-store, the program that links the clients of the stores: one request on standard
+// input, one reply on standard output. Their initialisers take longer than an ADD that needs no store.
+//
+// The plugin calls Program, and cmd/sluice-ipam-store answers with Serve. It must not link a client itself.
+package storeproc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/helperproc"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
+)
+
+// Name is the program's file name. It is beside the plugin's.
+const Name = "sluice-ipam-store"
+
+// Errors that the reply carries by name, besides those of claims.
+var (
+	ErrFull  = errors.New("the pool is full")
+	ErrTaken = errors.New("the address is taken")
+)
+
+var kinds = helperproc.ErrorCodes{
+	"full": ErrFull, "taken": ErrTaken, "unavailable": claims.ErrUnavailable, "denied": claims.ErrDenied, "conflict": claims.ErrConflict,
+}
+
+// Job is a request.
+type Job struct {
+	Config      conf.Config    `json:"config"`
+	Node        blocks.Node    `json:"node"`
+	Request     claims.Request `json:"request"`
+	ContainerID string         `json:"containerID,omitempty"`
+	IfName      string         `json:"ifname,omitempty"`
+	SlicePool   string         `json:"slicePool,omitempty"`
+}
+
+// Time limits of one process.
+const (
+	callLimit   = 25 * time.Second
+	upkeepLimit = 3 * time.Minute
+	patience    = 8 * time.Second
+	fullWait    = 8 * time.Second
+)
+
+// Program is the program. The zero value is the one beside the running executable.
+type Program struct{ Path string }
+
+func (p Program) path() (string, error) {
+	if p.Path != "" {
+		return p.Path, nil
+	}
+	return helperproc.SiblingPath(Name)
+}
+
+func (p Program) call(ctx context.Context, verb string, j Job, out any) error {
+	path, err := p.path()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callLimit+5*time.Second)
+	defer cancel()
+	return helperproc.Program{Path: path}.Call(ctx, verb, j, out, nil, kinds)
+}
+
+// Ensure makes sure that the node's file has an address for the request.
+func (p Program) Ensure(ctx context.Context, j Job) error { return p.call(ctx, "ensure", j, new(any)) }
+
+// Forget releases what whereabouts allocated for the attachment, now or later.
+func (p Program) Forget(ctx context.Context, j Job) error { return p.call(ctx, "forget", j, new(any)) }
+
+// Ping reads the pool.
+func (p Program) Ping(ctx context.Context, j Job) error { return p.call(ctx, "ping", j, new(any)) }
+
+// Of returns what whereabouts allocated for the attachment.
+func (p Program) Of(ctx context.Context, j Job) (out []uint64, err error) {
+	return out, p.call(ctx, "of", j, &out)
+}
+
+// Slice returns the name of the node and its slice.
+func (p Program) Slice(ctx context.Context, j Job) (out string, err error) {
+	return out, p.call(ctx, "slice", j, &out)
+}
+
+// Upkeep starts the program and does not wait for it. The process has a session of its own and holds none of the
+// caller's files: a runtime waits until nobody holds the plugin's output.
+func (p Program) Upkeep(j Job) error {
+	path, err := p.path()
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(j)
+	if err == nil {
+		body, err = json.Marshal(map[string]any{"job": "upkeep", "in": json.RawMessage(body)})
+	}
+	if err != nil {
+		return err
+	}
+	in, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	cmd := exec.Command(path)
+	cmd.Dir, cmd.Stdin = "/", in
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	_, err = w.Write(body) // less than a pipe holds
+	return errors.Join(err, w.Close(), cmd.Process.Release())
+}
+
+// Opener opens the store of a configuration.
+type Opener func(ctx context.Context, c *conf.Config) (claims.Store, error)
+
+// Serve answers the request that in holds.
+func Serve(ctx context.Context, open Opener, logger *log.Logger, in io.Reader, out io.Writer) error {
+	jobs := map[string]helperproc.Job{}
+	for verb, f := range verbs {
+		jobs[verb] = helperproc.Job{ErrorCodes: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			if verb != "upkeep" {
+				ctx, cancel = context.WithTimeout(ctx, callLimit)
+				defer cancel()
+			}
+			var j Job
+			if err := json.Unmarshal(in, &j); err != nil {
+				return nil, err
+			}
+			s, err := open(ctx, &j.Config)
+			if err != nil {
+				return nil, err
+			}
+			if closer, ok := s.(io.Closer); ok {
+				defer closer.Close()
+			}
+			c := &claims.Claimer{Store: s, Node: j.Node, Dir: j.Config.DataDir, Log: logger, FullWait: fullWait, Patience: patience}
+			got, err := f(ctx, c, &j)
+			return got, Named(err)
+		}}
+	}
+	return helperproc.Serve(ctx, jobs, in, out)
+}
+
+var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any, error){
+	"ensure": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		return nil, c.Ensure(ctx, &j.Request)
+	},
+	"upkeep": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		return nil, c.Upkeep(ctx, &j.Request)
+	},
+	"forget": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		return nil, c.Forget(ctx, &j.Request, blocks.Owed{ContainerID: j.ContainerID, IfName: j.IfName})
+	},
+	"of": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		return c.Of(ctx, &j.Request, j.ContainerID, j.IfName)
+	},
+	"ping": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		_, err := c.Store.Get(ctx, j.Request.Pool)
+		return nil, err
+	},
+	"slice": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		node, err := c.Store.NodeName(ctx, j.Node)
+		if err != nil {
+			return nil, err
+		}
+		if node == "" {
+			node = j.Node.Name
+		}
+		slice, err := c.Store.Slice(ctx, j.SlicePool, node)
+		return node + " " + slice, err
+	},
+}
+
+// Named makes an error one that the reply can name.
+func Named(err error) error {
+	var full *claims.FullError
+	if errors.As(err, &full) {
+		kind := ErrFull
+		if full.Wanted != "" {
+			kind = ErrTaken
+		}
+		return &kinded{full.Error(), kind}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &kinded{err.Error(), claims.ErrUnavailable}
+	}
+	return err
+}
+
+type kinded struct {
+	text string
+	kind error
+}
+
+func (k *kinded) Error() string { return k.text }
+func (k *kinded) Unwrap() error { return k.kind }

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/sluice-cni/sluice/pkg/cniconf"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+// places are the kinds of stores: a DEL whose configuration is broken looks at the files of all.
+var places = []string{conf.Kubernetes, conf.Etcd}
+
+// del releases every address of the attachment, in every pool of the node: ranges that have changed or are wrong by now
+// hide nothing. It needs the store only for an attachment that whereabouts made, and then notes what the store has to do.
+func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
+	c, confErr := conf.Load(a)
+	if c == nil {
+		return confErr
+	}
+	l := p.call(c, a)
+	var errs []error
+	found := false
+	for _, place := range places {
+		names, err := blocks.Pools(c.DataDir, place)
+		errs = append(errs, err)
+		for _, name := range names {
+			had, err := l.delIn(ctx, place, name)
+			found = found || had
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return l.stateError(err)
+	}
+	if found {
+		return nil
+	}
+	if confErr != nil {
+		a.Log.Warn("the configuration is not valid, and no address of the attachment is known here", log.Error(confErr))
+		return nil
+	}
+	for i := range c.Ranges {
+		t, err := l.target(ctx, i)
+		if err == nil {
+			err = l.Store.Forget(ctx, l.job(t))
+		}
+		if err != nil { // as with whereabouts: GC and "sluice ipam check" find it
+			a.Log.Error("an address that whereabouts allocated is not released", log.String("pool", c.PoolName("", c.Ranges[i].CIDR.String())), log.Error(err))
+		}
+	}
+	return nil
+}
+
+// delIn releases what the attachment has in a pool. It reports true also for one that was released before.
+func (l *call) delIn(ctx context.Context, place, name string) (bool, error) {
+	f, err := blocks.Open(ctx, l.c.DataDir, place, name)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	if !f.Release(l.a.ContainerID, l.a.IfName) {
+		return f.Released(l.a.ContainerID, l.a.IfName), nil
+	}
+	if place != l.c.Backend {
+		return true, f.Save()
+	}
+	return true, l.save(f, l.known(name))
+}
+
+// known returns the target of a pool if a range of the configuration has it.
+func (l *call) known(name string) *target {
+	for i, r := range l.c.Ranges {
+		if l.c.NodeSliceSize == "" && l.c.PoolName("", r.CIDR.String()) == name {
+			t, err := l.target(context.Background(), i)
+			if err == nil {
+				return t
+			}
+		}
+	}
+	return nil
+}
+
+// check compares the node's file with prevResult: the attachment must have an address of each range, and every address
+// of prevResult in the ranges must be its own.
+func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
+	c, err := conf.Load(a)
+	if err != nil {
+		return err
+	}
+	l := p.call(c, a)
+	prev, err := cniconf.PrevResult(a.StdinData, c.Version)
+	if err != nil {
+		return err
+	}
+	for i := range c.Ranges {
+		t, err := l.target(ctx, i)
+		if err != nil {
+			return err
+		}
+		if err := l.checkRange(ctx, t, prev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *call) checkRange(ctx context.Context, t *target, prev *types100.Result) error {
+	f, err := blocks.Open(ctx, l.c.DataDir, l.c.Backend, t.q.Pool)
+	if err != nil {
+		return l.stateError(err)
+	}
+	var have []uint64
+	if f.Current(l.node) {
+		have = f.Of(l.a.ContainerID, l.a.IfName)
+	}
+	for _, off := range have {
+		if _, ok := f.Owns(off); !ok {
+			addr, _ := pool.Addr(t.q.Range.CIDR, off)
+			f.Close()
+			return cnierr.New(cnierr.CodeCheck, fmt.Sprintf("pool %s has address %s for another by now", t.q.Pool, addr), "")
+		}
+	}
+	f.Close()
+	if len(have) == 0 { // whereabouts may have made the attachment
+		if have, err = l.Store.Of(ctx, l.job(t)); err != nil {
+			return l.coded(t, err)
+		}
+	}
+	own := map[netip.Addr]bool{}
+	for _, off := range have {
+		addr, _ := pool.Addr(t.q.Range.CIDR, off)
+		own[addr] = true
+	}
+	if len(own) == 0 {
+		return cnierr.New(cnierr.CodeCheck, fmt.Sprintf("no address of pool %s is reserved for container %s interface %s", t.q.Pool, l.a.ContainerID, l.a.IfName), "")
+	}
+	if prev == nil {
+		return nil
+	}
+	found := false
+	for _, ip := range prev.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		addr = addr.Unmap()
+		found = found || own[addr]
+	}
+	if !found {
+		return cnierr.New(cnierr.CodeCheck, fmt.Sprintf("prevResult has none of the addresses that pool %s has for the attachment", t.q.Pool), "")
+	}
+	return nil
+}
+
+// gc releases every address of this network whose attachment is not in the list.
+func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
+	valid, err := cniconf.ValidAttachments(a.StdinData)
+	if err != nil {
+		return err
+	}
+	c, err := conf.Load(a)
+	if c == nil {
+		return err
+	}
+	l := p.call(c, a)
+	keep := map[[2]string]bool{}
+	for _, v := range valid {
+		keep[[2]string{v.ContainerID, v.IfName}] = true
+	}
+	var errs []error
+	for _, place := range places {
+		names, err := blocks.Pools(c.DataDir, place)
+		errs = append(errs, err)
+		for _, name := range names {
+			errs = append(errs, l.gcIn(ctx, place, name, keep))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return l.stateError(err)
+	}
+	return nil
+}
+
+func (l *call) gcIn(ctx context.Context, place, name string, keep map[[2]string]bool) error {
+	f, err := blocks.Open(ctx, l.c.DataDir, place, name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	released := false
+	for off, u := range f.Used {
+		if u.Network != l.c.Name || keep[[2]string{u.ContainerID, u.IfName}] {
+			continue
+		}
+		addr, _ := pool.Addr(f.CIDR, off)
+		l.a.Log.Info("released by GC", log.Stringer(log.KeyAddress, addr), log.String(log.KeyOwner, u.ContainerID))
+		released = f.Release(u.ContainerID, u.IfName) || released
+	}
+	if !released {
+		return nil
+	}
+	if place != l.c.Backend {
+		return f.Save()
+	}
+	return l.save(f, l.known(name))
+}
+
+// status says whether an ADD would find an address here, or a store to ask for one. A full pool is no error: see
+// docs/adr/0031-status-of-a-full-pool.md.
+func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
+	c, err := conf.Load(a)
+	if err != nil {
+		return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
+	}
+	l := p.call(c, a)
+	for i := range c.Ranges {
+		t, err := l.target(ctx, i)
+		if err == nil {
+			var has bool
+			if has, err = l.hasSpare(ctx, t); err == nil && !has {
+				err = l.coded(t, l.Store.Ping(ctx, l.job(t)))
+			}
+		}
+		if err != nil {
+			return cnierr.Wrap(cnierr.CodeUnavailable, err, "ADD would fail")
+		}
+	}
+	return nil
+}
+
+func (l *call) hasSpare(ctx context.Context, t *target) (bool, error) {
+	f, err := blocks.Open(ctx, l.c.DataDir, l.c.Backend, t.q.Pool)
+	if err != nil {
+		return false, l.stateError(err)
+	}
+	defer f.Close()
+	return f.Current(l.node) && len(f.Spare(&t.q.Range)) > 0, nil
+}
+
+// slice narrows a request to the slice that the node has of the range. The node remembers it while it runs; the store
+// program reads it again whenever it is asked for addresses.
+func (l *call) slice(ctx context.Context, i int, q *claims.Request) error {
+	name := l.c.Network
+	if name == "" {
+		name = l.c.Name
+	}
+	if name == "" || strings.ContainsRune(name, '/') {
+		return cnierr.Config("name", name, "not the name of a NodeSlicePool")
+	}
+	note := filepath.Join(l.c.DataDir, l.c.Backend, name+".slice")
+	stamp := strings.Join([]string{l.node.Boot, l.c.Ranges[i].CIDR.String(), l.c.NodeSliceSize}, " ")
+	text, _ := os.ReadFile(note)
+	line := strings.TrimSpace(string(text))
+	rest, ok := strings.CutPrefix(line, stamp+" ")
+	if !ok {
+		j := l.job(&target{i, *q})
+		j.SlicePool = name
+		said, err := l.Store.Slice(ctx, j)
+		if err != nil {
+			return l.coded(&target{i, *q}, err)
+		}
+		rest = said
+		if err := os.MkdirAll(filepath.Dir(note), 0o700); err == nil {
+			_ = os.WriteFile(note, []byte(stamp+" "+rest+"\n"), 0o600)
+		}
+	}
+	node, cidr, _ := strings.Cut(rest, " ")
+	p, err := netip.ParsePrefix(cidr)
+	if err != nil || !q.Range.CIDR.Overlaps(p) || p.Bits() < q.Range.CIDR.Bits() {
+		return cnierr.New(cnierr.CodeState, fmt.Sprintf("NodeSlicePool %s: %q is no slice of %s", name, cidr, q.Range.CIDR), "")
+	}
+	first, last, ok := pool.Usable(p)
+	if !ok {
+		return cnierr.Config("ipam.node_slice_size", l.c.NodeSliceSize, "a slice has no usable address")
+	}
+	q.Pool, q.Range.CIDR, q.Range.First, q.Range.Last = l.c.PoolName(node, cidr), p.Masked(), first, last
+	return nil
+}
