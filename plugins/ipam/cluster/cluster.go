@@ -47,7 +47,7 @@ type Store interface {
 // Deps are what the plugin needs of the node. The zero value is the real node.
 type Deps struct {
 	Store Store
-	Node  func(confPath string) blocks.Node
+	Node  func(confPath, dataDir string) blocks.Node
 }
 
 type plugin struct{ Deps }
@@ -79,7 +79,7 @@ func (p *plugin) call(c *conf.Config, a *cniskel.Args) *call {
 	for _, w := range c.Warnings {
 		a.Log.Warn(w)
 	}
-	return &call{plugin: p, c: c, a: a, node: p.Node(c.ConfPath)}
+	return &call{plugin: p, c: c, a: a, node: p.Node(c.ConfPath, c.DataDir)}
 }
 
 // add returns an address of each range, and behind those the addresses that no pool has. On any error it gives back

@@ -69,7 +69,7 @@ type host struct {
 func newHost(t *testing.T, name string, open storeproc.Opener) *host {
 	t.Helper()
 	h := &host{t: t, name: name, dir: t.TempDir(), open: open}
-	h.plugin = New(Deps{Store: h, Node: func(string) blocks.Node { return h.node() }})
+	h.plugin = New(Deps{Store: h, Node: func(string, string) blocks.Node { return h.node() }})
 	var cancel func()
 	h.ctx, cancel = context.WithCancel(context.Background())
 	t.Cleanup(func() {

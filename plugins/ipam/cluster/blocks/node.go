@@ -26,13 +26,14 @@ const (
 )
 
 // ThisNode reads the identity of the running system. confPath is configuration_path: whereabouts' installer leaves the
-// node's name there.
-func ThisNode(confPath string) Node {
+// node's name there. dataDir has the node's files: with two of them a machine counts as two, because neither knows what
+// the other has.
+func ThisNode(confPath, dataDir string) Node {
 	n := Node{Name: nodeName(confPath), BootID: line(bootIDPath)}
 	n.Boot = HashBoot(n.BootID)
 	n.Machine = n.Boot // without an id nothing is known of earlier boots
 	if id := line(machineIDPath); id != "" && id != "uninitialized" {
-		n.Machine = hash("machine " + id + line(productPath))
+		n.Machine = hash("machine " + id + line(productPath) + filepath.Clean(dataDir))
 	}
 	return n
 }

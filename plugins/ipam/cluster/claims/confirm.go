@@ -174,3 +174,46 @@ func (c *Claimer) settle(ctx context.Context, q *Request, own map[uint64]pool.En
 	}
 	return c.give(ctx, q)
 }
+
+// sweep removes mirrors of this node whose claim is gone: the request that entered them came late. The list is read
+// before the files, and a claim stands in its file before its mirrors are asked for.
+func (c *Claimer) sweep(ctx context.Context, q *Request, node string) error {
+	if !q.Overlapping {
+		return nil
+	}
+	list, err := c.Store.List(ctx)
+	if err != nil {
+		return err
+	}
+	names, err := blocks.Pools(c.Dir, c.Store.Place())
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, name := range names {
+		f, err := blocks.Open(ctx, c.Dir, c.Store.Place(), name)
+		if err != nil {
+			return err
+		}
+		for _, claim := range slices.Concat(f.Claims, f.Trying, f.Giving) {
+			known[claim.ID+mirrorMark] = true
+		}
+		f.Close()
+	}
+	for _, o := range list {
+		change := pool.Change{Remove: map[uint64]pool.Entry{}}
+		for key, e := range o.Allocations {
+			n, _ := pool.ParseNodeID(e.ID)
+			if off, err := pool.ParseKey(key); err == nil && n.Node == node && c.ownMirror(e) && !known[e.ID] {
+				change.Remove[off] = e
+			}
+		}
+		if change.Empty() {
+			continue
+		}
+		if err := c.Store.Change(ctx, o.Name, change); err != nil && !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return nil
+}

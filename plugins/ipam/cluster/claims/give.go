@@ -195,7 +195,7 @@ func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	cancel()
 	only, err := filelock.Acquire(now, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".upkeep"))
 	if err != nil {
-		return nil //nolint:nilerr // another does it
+		return nil // another does it
 	}
 	defer only.Close()
 	if err := c.awaitIdle(ctx, q); err != nil {
@@ -254,6 +254,9 @@ func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
 	if !s.Current(c.Node) {
 		return nil
 	}
+	if err := c.sweep(ctx, q, s.Node); err != nil {
+		return err
+	}
 	if s.Scarce {
 		return c.upkeepScarce(ctx, q)
 	}
@@ -308,7 +311,7 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 	cancel()
 	only, err := filelock.Acquire(now, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".keep"))
 	if err != nil {
-		return nil //nolint:nilerr // another does it
+		return nil // another does it
 	}
 	defer only.Close()
 	pause := keepShort

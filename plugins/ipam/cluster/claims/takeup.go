@@ -39,6 +39,11 @@ func (c *Claimer) takeUp(ctx context.Context, q *Request, taken map[uint64]pool.
 		}
 		return nil
 	})
+	if err == nil {
+		var late bool
+		late, err = c.adopt(ctx, q, taken, s.Node)
+		arrived = arrived || late
+	}
 	if err == nil && arrived {
 		err = c.confirm(ctx, q)
 	}
@@ -46,6 +51,20 @@ func (c *Claimer) takeUp(ctx context.Context, q *Request, taken map[uint64]pool.
 		err = c.give(ctx, q)
 	}
 	return taken, err
+}
+
+// adopt takes over what a request of an earlier boot has entered since this one began. It reports whether there was any.
+func (c *Claimer) adopt(ctx context.Context, q *Request, taken map[uint64]pool.Entry, node string) (bool, error) {
+	change, _, err := c.rename(ctx, q, taken, node, func(id pool.NodeID, _ string) bool { return c.earlier(id, node) })
+	if err != nil || change.Empty() {
+		return false, err
+	}
+	return true, c.Store.Change(ctx, q.Pool, change)
+}
+
+// earlier reports whether this machine made the entry in an earlier boot, for the pool that has it.
+func (c *Claimer) earlier(id pool.NodeID, node string) bool {
+	return id.Node == node && id.Machine == c.Node.Machine && id.Boot != c.Node.Boot && !isMirror(id)
 }
 
 // dropLost takes addresses out of the claims that the store does not have for this node any more. A pod that has one
@@ -84,7 +103,11 @@ func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.En
 		name = unknownMark + c.Node.Name
 	}
 	for n := 0; n < tries; n++ {
-		change, id, err := c.rename(ctx, q, taken, name)
+		mine, err := c.inFile(ctx, q, name)
+		if err != nil {
+			return nil, err
+		}
+		change, id, err := c.rename(ctx, q, taken, name, func(id pool.NodeID, text string) bool { return mine[text] || c.earlier(id, name) })
 		if err != nil {
 			return nil, err
 		}
@@ -121,12 +144,32 @@ func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.En
 	return nil, fmt.Errorf("take up pool %s: %w", q.Pool, ErrConflict)
 }
 
-// rename prepares the change of boot, and notes its ID in the file.
-func (c *Claimer) rename(ctx context.Context, q *Request, taken map[uint64]pool.Entry, name string) (pool.Change, string, error) {
-	id := pool.NodeID{Node: name, Machine: c.Node.Machine, Boot: c.Node.Boot, Nonce: nonce()}.String()
+// rename prepares a change that gives the chosen entries an ID of this boot, and notes the ID in the file.
+func (c *Claimer) rename(ctx context.Context, q *Request, taken map[uint64]pool.Entry, name string,
+	chosen func(id pool.NodeID, text string) bool) (pool.Change, string, error) {
+	id := c.newID(name)
 	change := pool.Change{Replace: map[uint64][2]pool.Entry{}}
-	err := c.update(ctx, q, func(s *blocks.State) error {
-		mine := map[string]bool{}
+	var offsets []uint64
+	for off, e := range taken {
+		if n, ok := pool.ParseNodeID(e.ID); ok && chosen(n, e.ID) {
+			change.Replace[off] = [2]pool.Entry{e, {ID: id}}
+			offsets = append(offsets, off)
+		}
+	}
+	if len(offsets) == 0 {
+		return change, id, nil
+	}
+	return change, id, c.update(ctx, q, func(s *blocks.State) error {
+		s.Machine = c.Node.Machine
+		s.Trying = append(s.Trying, blocks.Claim{ID: id, Runs: blocks.Runs(offsets)})
+		return nil
+	})
+}
+
+// inFile returns the IDs of the file, if it is this machine's. Another machine's is emptied: the disk was moved or copied.
+func (c *Claimer) inFile(ctx context.Context, q *Request, name string) (map[string]bool, error) {
+	mine := map[string]bool{}
+	return mine, c.update(ctx, q, func(s *blocks.State) error {
 		if s.Machine == c.Node.Machine {
 			for _, claim := range slices.Concat(s.Claims, s.Trying, s.Giving) {
 				mine[claim.ID] = true
@@ -136,22 +179,8 @@ func (c *Claimer) rename(ctx context.Context, q *Request, taken map[uint64]pool.
 			c.fresh(s, q, name)
 			s.Boot = "" // not before the change is done
 		}
-		var offsets []uint64
-		for off, e := range taken {
-			n, ok := pool.ParseNodeID(e.ID)
-			earlier := ok && n.Node == name && n.Machine == c.Node.Machine && n.Boot != c.Node.Boot && !isMirror(n)
-			if mine[e.ID] || earlier {
-				change.Replace[off] = [2]pool.Entry{e, {ID: id}}
-				offsets = append(offsets, off)
-			}
-		}
-		if len(offsets) > 0 {
-			s.Machine = c.Node.Machine
-			s.Trying = append(s.Trying, blocks.Claim{ID: id, Runs: blocks.Runs(offsets)})
-		}
 		return nil
 	})
-	return change, id, err
 }
 
 // fresh makes the file one of this boot, without claims.

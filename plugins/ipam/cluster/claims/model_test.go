@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+// world is a store, nodes and writers like whereabouts, of which one step happens at a time. A seed decides the order of
+// the steps, which requests and answers are lost, which requests arrive later, and where processes are killed.
+type world struct {
+	t    *testing.T
+	rnd  *rand.Rand
+	calm bool // no faults any more
+
+	pools   map[string]*pool.Object
+	version map[string]int // resourceVersion
+	late    []func()       // requests under way whose sender has given up
+	dead    map[pool.NodeID]bool
+
+	owner map[netip.Addr]string // by which pod an address is used
+	nodes []*modelNode
+	now   time.Time
+
+	waiting []*actor
+	steps   int
+}
+
+// actor is a process. It runs alone, until it needs the store or sleeps.
+type actor struct {
+	name   string
+	resume chan verdict
+	yield  chan bool // true: it waits for its turn; false: it has ended
+}
+
+type verdict int
+
+const (
+	goOn verdict = iota
+	loseRequest
+	loseAnswer
+	delay
+	killBefore
+	killBehind
+)
+
+// killed ends a process without a trace.
+type killed struct{}
+
+// step gives the turn to another process, and returns what happens to the request.
+func (w *world) step(a *actor) verdict {
+	a.yield <- true
+	return <-a.resume
+}
+
+// spawn starts a process. It ends when f returns or is killed.
+func (w *world) spawn(name string, f func(a *actor)) {
+	a := &actor{name: name, resume: make(chan verdict), yield: make(chan bool)}
+	w.waiting = append(w.waiting, a)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				if _, ok := p.(killed); !ok {
+					panic(p)
+				}
+			}
+			a.yield <- false
+		}()
+		<-a.resume
+		f(a)
+	}()
+}
+
+// run lets processes take turns until none is left.
+func (w *world) run() {
+	for len(w.waiting) > 0 {
+		w.steps++
+		w.now = w.now.Add(time.Duration(w.rnd.IntN(200)) * time.Millisecond)
+		if len(w.late) > 0 && w.rnd.IntN(60) == 0 {
+			i := w.rnd.IntN(len(w.late))
+			f := w.late[i]
+			w.late = slices.Delete(w.late, i, i+1)
+			f()
+		}
+		i := w.rnd.IntN(len(w.waiting))
+		a := w.waiting[i]
+		v := goOn
+		if !w.calm && w.rnd.IntN(8) == 0 {
+			v = verdict(w.rnd.IntN(int(killBehind) + 1))
+		}
+		a.resume <- v
+		if !<-a.yield {
+			w.waiting = slices.Delete(w.waiting, i, i+1)
+		}
+	}
+}
+
+// modelStore is the store as one process sees it.
+type modelStore struct {
+	w *world
+	a *actor
+}
+
+func (s *modelStore) Place() string { return "model" }
+
+// do makes a request.
+func (s *modelStore) do(f func() error) error {
+	switch s.w.step(s.a) {
+	case killBefore:
+		panic(killed{})
+	case killBehind:
+		_ = f()
+		panic(killed{})
+	case loseRequest:
+		return ErrUnavailable
+	case loseAnswer:
+		_ = f()
+		return ErrUnavailable
+	case delay:
+		s.w.late = append(s.w.late, func() { _ = f() })
+		return ErrUnavailable
+	}
+	return f()
+}
+
+func (s *modelStore) Get(_ context.Context, name string) (o *pool.Object, err error) {
+	return o, s.do(func() error {
+		o = clone(s.w.pools[name])
+		return nil
+	})
+}
+
+func clone(o *pool.Object) *pool.Object {
+	if o == nil {
+		return nil
+	}
+	return &pool.Object{Name: o.Name, Range: o.Range, Allocations: maps.Clone(o.Allocations)}
+}
+
+func (s *modelStore) List(context.Context) (out []pool.Object, err error) {
+	err = s.do(func() error {
+		out = nil
+		for _, name := range slices.Sorted(maps.Keys(s.w.pools)) {
+			out = append(out, *clone(s.w.pools[name]))
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (s *modelStore) Create(_ context.Context, name, cidr string) error {
+	return s.do(func() error {
+		s.w.create(name, cidr)
+		return nil
+	})
+}
+
+func (w *world) create(name, cidr string) {
+	if w.pools[name] == nil {
+		w.pools[name] = &pool.Object{Name: name, Range: cidr, Allocations: map[string]pool.Entry{}}
+	}
+}
+
+func (s *modelStore) Change(_ context.Context, name string, c pool.Change) error {
+	return s.do(func() error {
+		o := s.w.pools[name]
+		if o == nil || !c.Apply(o.Allocations) {
+			return ErrConflict
+		}
+		s.w.version[name]++
+		return nil
+	})
+}
+
+func (s *modelStore) Slice(context.Context, string, string) (string, error) { return "", nil }
+
+func (s *modelStore) NodeName(_ context.Context, n blocks.Node) (name string, err error) {
+	return n.Name, s.do(func() error { return nil })
+}
+
+func (s *modelStore) Dead(_ context.Context, id pool.NodeID) (dead bool, err error) {
+	return dead, s.do(func() error {
+		id.Nonce = ""
+		dead = s.w.dead[id]
+		return nil
+	})
+}
+
+func (s *modelStore) Unreserve(context.Context, string, string) error { return nil }
+
+// modelNode is a node of ours.
+type modelNode struct {
+	w    *world
+	id   blocks.Node
+	dir  string
+	boot int
+	pods map[string]modelPod
+	next int
+	gone bool
+}
+
+type modelPod struct {
+	addr netip.Addr
+	off  uint64
+	q    *Request
+}
+
+func (n *modelNode) identify() {
+	boot := fmt.Sprintf("%s-%d", n.id.Name, n.boot)
+	n.id.BootID, n.id.Boot = boot, blocks.HashBoot(boot)
+}
+
+func (n *modelNode) claimer(a *actor) *Claimer {
+	return &Claimer{
+		Store: &modelStore{n.w, a}, Node: n.id, Dir: n.dir, Log: log.NewNop(), FullWait: time.Second, Patience: time.Second,
+		Rand: n.w.rnd.Float64, Now: func() time.Time { return n.w.now },
+		Sleep: func(_ context.Context, d time.Duration) error {
+			if v := n.w.step(a); v == killBefore || v == killBehind {
+				panic(killed{})
+			}
+			n.w.now = n.w.now.Add(d)
+			return nil
+		},
+	}
+}
+
+// add is what the plugin does.
+func (n *modelNode) add(a *actor, q *Request) {
+	ctx := context.Background()
+	for range 3 {
+		f, err := blocks.Open(ctx, n.dir, "model", q.Pool)
+		if err != nil {
+			n.w.t.Fatal(err)
+		}
+		if off, ok := f.Free(&q.Range); ok && f.Current(n.id) {
+			n.next++
+			id := fmt.Sprintf("%s/%d.%d", n.id.Name, n.boot, n.next)
+			f.Used[off] = blocks.Use{ContainerID: id, IfName: "net1"}
+			f.Last = off
+			if err := f.Save(); err != nil {
+				n.w.t.Fatal(err)
+			}
+			f.Close()
+			addr, _ := pool.Addr(q.Range.CIDR, off)
+			n.pods[id] = modelPod{addr, off, q}
+			n.w.use(addr, id)
+			return
+		}
+		f.Close()
+		if n.claimer(a).Ensure(ctx, q) != nil {
+			return
+		}
+	}
+}
+
+// del deletes a pod.
+func (n *modelNode) del() {
+	for _, id := range slices.Sorted(maps.Keys(n.pods)) {
+		p := n.pods[id]
+		f, err := blocks.Open(context.Background(), n.dir, "model", p.q.Pool)
+		if err != nil {
+			n.w.t.Fatal(err)
+		}
+		n.w.free(p.addr, id)
+		delete(n.pods, id)
+		f.Release(id, "net1")
+		if err := f.Save(); err != nil {
+			n.w.t.Fatal(err)
+		}
+		f.Close()
+		return
+	}
+}
+
+// reboot ends all pods of the node.
+func (n *modelNode) reboot() {
+	for id, p := range n.pods {
+		n.w.free(p.addr, id)
+	}
+	clear(n.pods)
+	n.boot++
+	n.identify()
+}
+
+func (w *world) use(a netip.Addr, pod string) {
+	if by, ok := w.owner[a]; ok {
+		w.t.Fatalf("step %d: %s has %s and %s", w.steps, a, by, pod)
+	}
+	w.owner[a] = pod
+}
+
+func (w *world) free(a netip.Addr, pod string) {
+	if w.owner[a] == pod {
+		delete(w.owner, a)
+	}
+}
+
+// whereabouts allocates as whereabouts does: the lowest free offset, by a patch that tests the resourceVersion. Its pods
+// live until its reconciler or its DEL removes them.
+func (w *world) whereabouts(a *actor, q *Request, pod string) {
+	for range 5 {
+		w.step(a)
+		w.create(q.Pool, q.Range.CIDR.String())
+		seen, version := clone(w.pools[q.Pool]), w.version[q.Pool]
+		w.step(a)
+		taken, _ := seen.Taken()
+		set := map[uint64]bool{}
+		for off := range taken {
+			set[off] = true
+		}
+		offs := q.Range.Choose(set, 0, 1)
+		if len(offs) == 0 || w.version[q.Pool] != version {
+			continue
+		}
+		addr, _ := pool.Addr(q.Range.CIDR, offs[0])
+		w.pools[q.Pool].Allocations[pool.Key(offs[0])] = pool.Entry{ID: pod, PodRef: "ns/" + pod, IfName: "net1"}
+		w.version[q.Pool]++
+		w.use(addr, pod)
+		return
+	}
+}
+
+// reconcile is whereabouts' reconciler: it reads all, and removes what no live pod has, but for an empty podref.
+func (w *world) reconcile(a *actor) {
+	for _, name := range slices.Sorted(maps.Keys(w.pools)) {
+		w.step(a)
+		seen, version := clone(w.pools[name]), w.version[name]
+		w.step(a)
+		if w.version[name] != version {
+			continue
+		}
+		p, _ := seen.Prefix()
+		for key, e := range seen.Allocations {
+			off, err := pool.ParseKey(key)
+			addr, _ := pool.Addr(p, off)
+			if err != nil || e.PodRef != "" && w.owner[addr] != e.ID {
+				delete(w.pools[name].Allocations, key)
+				w.version[name]++
+			}
+		}
+	}
+}
+
+func request(cidr string, overlapping bool) *Request {
+	q := &Request{BlockSize: 4, Overlapping: overlapping}
+	q.Range.CIDR = netip.MustParsePrefix(cidr)
+	q.Range.First, q.Range.Last, _ = pool.Usable(q.Range.CIDR)
+	q.Pool = pool.Name("", "", cidr)
+	return q
+}
+
+// simulate runs one world. whereabouts writes into the first pool only: it looks at its reservations for the others,
+// which a reconciler of it removes.
+func simulate(t *testing.T, seed uint64, nodes, rounds int) {
+	t.Helper()
+	w := &world{
+		t: t, rnd: rand.New(rand.NewPCG(seed, 7)), pools: map[string]*pool.Object{}, version: map[string]int{}, dead: map[pool.NodeID]bool{},
+		owner: map[netip.Addr]string{}, now: time.Now(),
+	}
+	qs := []*Request{request("10.0.0.0/27", true), request("10.0.0.8/29", true), request("10.0.0.0/26", true)}
+	for i := range nodes {
+		n := &modelNode{w: w, dir: t.TempDir(), pods: map[string]modelPod{}}
+		n.id.Name, n.id.Machine = fmt.Sprintf("n%d", i), fmt.Sprintf("%08x", i)
+		n.identify()
+		w.nodes = append(w.nodes, n)
+	}
+	foreign := map[string]bool{}
+	// All pools are there: one that whereabouts makes beside claims of an older one is what ADR 40 says cannot be held.
+	for _, q := range qs {
+		w.create(q.Pool, q.Range.CIDR.String())
+	}
+	for round := range rounds {
+		for _, n := range w.nodes {
+			if n.gone {
+				continue
+			}
+			q := qs[w.rnd.IntN(len(qs))]
+			switch k := w.rnd.IntN(20); {
+			case k < 9:
+				w.spawn(n.id.Name+" ADD", func(a *actor) { n.add(a, q) })
+			case k < 14:
+				n.del()
+			case k < 16:
+				w.spawn(n.id.Name+" upkeep", func(a *actor) { _ = n.claimer(a).Upkeep(context.Background(), q) })
+			case k < 17:
+				n.reboot()
+			case k < 18 && round > rounds/2 && w.rnd.IntN(20) == 0:
+				w.dead[pool.NodeID{Node: n.id.Name, Machine: n.id.Machine, Boot: n.id.Boot}] = true
+				n.reboot() // its pods are gone
+				n.gone = true
+			}
+		}
+		switch pod := fmt.Sprintf("w%d", round); w.rnd.IntN(5) {
+		case 0:
+			foreign[pod] = true
+			w.spawn("whereabouts", func(a *actor) { w.whereabouts(a, qs[0], pod) })
+		case 1: // pods of whereabouts end
+			for pod := range foreign {
+				for a, by := range w.owner {
+					if by == pod {
+						w.free(a, pod)
+					}
+				}
+			}
+		case 2:
+			w.spawn("reconciler", w.reconcile)
+		}
+		w.run()
+	}
+	w.settle(qs)
+}
+
+// settle ends all pods, lets every node finish without faults, and looks for leaks.
+func (w *world) settle(qs []*Request) {
+	w.calm = true
+	for _, f := range w.late {
+		f()
+	}
+	w.late = nil
+	clear(w.owner)
+	w.spawn("reconciler", w.reconcile)
+	w.run()
+	ctx := context.Background()
+	for range 2 { // what the first finds in the way, the second has not
+		for _, n := range w.nodes {
+			for _, q := range qs {
+				if n.gone {
+					continue
+				}
+				for len(n.pods) > 0 {
+					n.del()
+				}
+				w.spawn(n.id.Name, func(a *actor) {
+					c := n.claimer(a)
+					if _, taken, err := c.read(ctx, q); err != nil {
+						w.t.Error(err)
+					} else if _, err := c.takeUp(ctx, q, taken); err != nil {
+						w.t.Errorf("%s takes up %s: %v", n.id.Name, q.Pool, err)
+					}
+					if err := c.Release(ctx, q, 0); err != nil {
+						w.t.Errorf("%s gives %s back: %v", n.id.Name, q.Pool, err)
+					}
+					if err := c.sweep(ctx, q, n.id.Name); err != nil {
+						w.t.Error(err)
+					}
+				})
+				w.run()
+			}
+		}
+	}
+	for name, o := range w.pools {
+		for key, e := range o.Allocations {
+			id, _ := pool.ParseNodeID(e.ID)
+			id.Nonce = ""
+			if !w.dead[id] && !slices.ContainsFunc(w.nodes, func(n *modelNode) bool { return n.gone && n.id.Name == id.Node }) {
+				w.t.Errorf("leak: %s %s %+v", name, key, e)
+			}
+		}
+	}
+}
+
+var seeds = flag.Int("seeds", 60, "how many worlds TestModel simulates")
+
+// No order of steps, loss of a request or an answer, late request, kill or reboot gives an address twice, or leaks one.
+func TestModel(t *testing.T) {
+	for seed := range uint64(*seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			simulate(t, seed, 3, 60)
+		})
+	}
+}
