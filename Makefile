@@ -67,7 +67,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-conformance bench-cluster cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-conformance bench-cluster cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,7 +81,7 @@ demo: build ## show a pod, a hostPort and masquerade end to end, in its own name
 	bin/demo -bin bin
 
 build: ## build the plugins, the operator's tool and the node agent into bin/
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice ./cmd/sluice-agent
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice-ipam ./cmd/sluice-ipam-store ./cmd/sluice ./cmd/sluice-agent
 
 test: ## run the tests: unit, packet, end to end, conformance; under ten minutes on two cores (root)
 	$(need-root)
@@ -248,6 +248,10 @@ bench-udp: build ## the shortest UDP packets through a hostPort, also with upstr
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench udp
+
+bench-ipam: build ## 1,000 pods over 10 simulated nodes, 2,048 addresses, ADD with the API server up and down; a kube-apiserver is built once (root)
+	$(need-root)
+	go test -run '^$$' -bench '^BenchmarkIPAM$$' -benchtime 1x -timeout 40m ./plugins/ipam/cluster
 
 bench-bandwidth: build ## goodput and delay of a limited pod, also with upstream, about two minutes (root)
 	$(need-root)

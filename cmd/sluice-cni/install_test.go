@@ -105,6 +105,9 @@ func TestCopyOverOnePlugin(t *testing.T) {
 			t.Parallel()
 			dir := installed(t, from)
 			for _, name := range install.Plugins() {
+				if name == install.IPAM { // a program, whose name no other suite has
+					continue
+				}
 				path := filepath.Join(dir, name)
 				before, err := os.ReadFile(path)
 				if err != nil {

@@ -26,6 +26,13 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	if len(os.Args) > 1 {
+		if err := operate(ctx, os.Args[1], os.Args[2:], os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "sluice ipam "+os.Args[1]+":", err)
+			return 1
+		}
+		return 0
+	}
 	if err := storeproc.Serve(ctx, open, nodeconf.NewLog(), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, storeproc.Name+":", err)
 		return 1

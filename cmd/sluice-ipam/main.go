@@ -6,13 +6,22 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
 )
 
 func main() { os.Exit(run()) }
 
 // run is the process; it returns the exit status.
-func run() int { return cluster.New(cluster.Deps{}).Main(cniskel.Options{Log: nodeconf.NewLog}) }
+func run() int {
+	name := filepath.Base(install.PluginArgs(os.Args)[0])
+	if name != conf.Whereabouts {
+		name = cluster.Name
+	}
+	return cluster.New(cluster.Deps{Name: name}).Main(cniskel.Options{Log: nodeconf.NewLog})
+}

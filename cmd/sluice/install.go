@@ -33,9 +33,11 @@ func newInstall(a *app) *cobra.Command {
 		Use:   "install DIR [PLUGIN...]",
 		Short: "Install the plugins into a directory",
 		Long: `Install the plugins into DIR. The programs are copied: sluice-cni has every
-plugin but dhcp, sluice-dhcp has dhcp. sluice-helper comes with them. They run
-it to load programs into the kernel, to talk with firewalld, and to match the
-allowlist of tuning.
+plugin but dhcp and cluster-wide addresses, sluice-dhcp has dhcp, sluice-ipam is
+a plugin itself and has whereabouts. sluice-helper and sluice-ipam-store come with
+them. The plugins run the first to load programs into the kernel, to talk with
+firewalld, and to match the allowlist of tuning, the second to reach Kubernetes or
+etcd.
 
 Each plugin is a file of its own that starts its program by the program's path
 (a script without a shell). So a copy over one plugin (cp -f) changes no other.

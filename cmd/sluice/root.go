@@ -42,7 +42,8 @@ func newRoot(a *app) *cobra.Command {
 The plugins publish ports, masquerade and admit pods by eBPF programs that are
 pinned once per node; no daemon runs. This tool reads the pinned maps and the
 attachment records under /run/sluice. Only install, resync, deny, cleanup,
-conntrack relearn, nat flush and unload change anything.`,
+conntrack relearn, nat flush, ipam release, ipam import, ipam check --yes and
+unload change anything.`,
 		Example: `  sluice install /opt/cni/bin
   sluice status
   sluice conntrack list --pod 10.1.0.5 -o json`,
@@ -65,7 +66,7 @@ conntrack relearn, nat flush and unload change anything.`,
 		cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		newInstall(a), newStatus(a), newHostPorts(a), newConntrack(a), newEndpoints(a), newBandwidth(a), newFirewall(a), newDeny(a),
-		newMonitor(a), newDrops(a), newNAT(a),
+		newMonitor(a), newDrops(a), newNAT(a), newIPAM(a),
 		newDoctor(a), newCleanup(a), newSysdump(a), newResync(a), newUnload(a), newAgent(), newVersion(a))
 	root.AddCommand(oldNames(a)...)
 	return root

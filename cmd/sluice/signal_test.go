@@ -67,7 +67,7 @@ func TestSecondSignalKills(t *testing.T) {
 func TestInstallDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	from, dir := t.TempDir(), t.TempDir()
-	for _, program := range []string{install.Multicall, install.Helper, install.DHCP} {
+	for _, program := range []string{install.Multicall, install.Helper, install.DHCP, install.IPAM, install.IPAMStore} {
 		if err := os.WriteFile(filepath.Join(from, program), []byte(program), 0o755); err != nil { //nolint:gosec // a program is executable
 			t.Fatal(err)
 		}

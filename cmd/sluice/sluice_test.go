@@ -217,7 +217,7 @@ func TestUnreadableRecords(t *testing.T) {
 func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
 	binary := filepath.Join(t.TempDir(), install.Multicall)
-	for _, program := range []string{install.Multicall, install.Helper} {
+	for _, program := range []string{install.Multicall, install.Helper, install.IPAM, install.IPAMStore} {
 		if err := os.WriteFile(filepath.Join(filepath.Dir(binary), program), []byte(program), 0o755); err != nil { //nolint:gosec // a program is executable
 			t.Fatal(err)
 		}
@@ -244,6 +244,7 @@ func TestInstall(t *testing.T) {
 	starter := func(program string) string { return "#!" + filepath.Join(dir, program) + "\n" }
 	for name, want := range map[string]string{
 		"dhcp": starter(install.DHCP), "bridge": starter(install.Multicall), "loopback": starter(install.Multicall),
+		"whereabouts": starter(install.IPAM), install.IPAM: install.IPAM, install.IPAMStore: install.IPAMStore,
 		install.DHCP: "y", install.Multicall: install.Multicall, install.Helper: install.Helper,
 	} {
 		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(b) != want {

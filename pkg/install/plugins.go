@@ -13,10 +13,14 @@ import (
 const (
 	Multicall = "sluice-cni"
 	DHCP      = "sluice-dhcp"
+	IPAM      = "sluice-ipam"
 )
 
 // Helper is the program that those of Multicall run for what they do not have themselves.
 const Helper = helperproc.Name
+
+// IPAMStore is the program that IPAM runs for what it does not have itself.
+const IPAMStore = "sluice-ipam-store"
 
 // Program is a binary and the plugins that it implements.
 type Program struct {
@@ -48,7 +52,8 @@ func Sources(dir string, plugins []string) []Source {
 }
 
 // Programs returns all of them. Start-up is 10 to 25 % of an ADD, so code that most calls do not need is in other binaries: dhcp
-// (gob, a DHCP client) and sluice-helper (eBPF loader, D-Bus, regexp).
+// (gob, a DHCP client), sluice-helper (eBPF loader, D-Bus, regexp) and sluice-ipam-store (clients of Kubernetes and etcd).
+// sluice-ipam is both a program and the plugin of that name.
 func Programs() []Program {
 	return []Program{
 		{Name: Multicall, Needs: Helper, Plugins: []string{
@@ -56,7 +61,9 @@ func Programs() []Program {
 			"host-local", "static", "portmap", "firewall", "bandwidth", "tuning", "sbr", "flannel",
 		}},
 		{Name: DHCP, Plugins: []string{"dhcp"}},
+		{Name: IPAM, Needs: IPAMStore, Plugins: []string{IPAM, "whereabouts"}},
 		{Name: Helper},
+		{Name: IPAMStore},
 	}
 }
 

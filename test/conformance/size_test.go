@@ -16,11 +16,14 @@ import (
 // Each program stays small.
 func TestSize(t *testing.T) {
 	t.Parallel()
-	const limit = 15_000_000
 	for _, p := range install.Programs() {
 		st, err := os.Stat(programs.Path(p.Name))
 		if err != nil {
 			t.Fatal(err)
+		}
+		limit := int64(15_000_000)
+		if p.Name == install.IPAMStore { // client-go and the etcd client; it runs for one ADD in 30
+			limit = 25_000_000
 		}
 		if st.Size() > limit {
 			t.Errorf("%s has %d bytes, at most %d", p.Name, st.Size(), limit)

@@ -64,6 +64,9 @@ func Build(extra ...string) (_ *Set, err error) {
 	}
 	for _, p := range install.Programs() {
 		for _, name := range p.Plugins {
+			if name == p.Name {
+				continue
+			}
 			if err := os.Link(s.Path(p.Name), s.Path(name)); err != nil {
 				return nil, err
 			}

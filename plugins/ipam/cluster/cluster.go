@@ -46,6 +46,7 @@ type Store interface {
 
 // Deps are what the plugin needs of the node. The zero value is the real node.
 type Deps struct {
+	Name  string // under which it was called; empty: Name
 	Store Store
 	Node  func(confPath, dataDir string) blocks.Node
 }
@@ -54,6 +55,9 @@ type plugin struct{ Deps }
 
 // New returns the plugin.
 func New(d Deps) *cniskel.Plugin {
+	if d.Name == "" {
+		d.Name = Name
+	}
 	p := &plugin{d}
 	if p.Store == nil {
 		p.Store = storeproc.Program{}
@@ -62,7 +66,7 @@ func New(d Deps) *cniskel.Plugin {
 		p.Node = blocks.ThisNode
 	}
 	return &cniskel.Plugin{
-		Name: Name, Usage: version.About(Name), Versions: version.All(),
+		Name: d.Name, Usage: version.About(d.Name), Versions: version.All(),
 		Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status,
 	}
 }

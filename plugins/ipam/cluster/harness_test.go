@@ -36,7 +36,7 @@ import (
 const namespace = "kube-system"
 
 // kube starts an API server with the custom resources.
-func kube(t *testing.T) *kubetest.Server {
+func kube(t testing.TB) *kubetest.Server {
 	t.Helper()
 	s := kubetest.Start(t, kubetest.Options{})
 	text, err := os.ReadFile("../../../deploy/ipam/crds.yaml")
@@ -241,7 +241,7 @@ func wantCode(t *testing.T, err error, code uint, text ...string) {
 }
 
 // allocations returns what the pool has.
-func allocations(t *testing.T, s *kubetest.Server, name string) map[string]map[string]string {
+func allocations(t testing.TB, s *kubetest.Server, name string) map[string]map[string]string {
 	t.Helper()
 	var o struct {
 		Spec struct {

@@ -28,7 +28,7 @@ import (
 )
 
 // programs builds the plugin and its store program.
-func programs(t *testing.T) string {
+func programs(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/sluice-ipam", "./cmd/sluice-ipam-store")

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubestore
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/operator"
+)
+
+// networkStatus is where Multus notes the addresses of a pod's networks.
+const networkStatus = "k8s.v1.cni.cncf.io/network-status"
+
+// Pods returns all pods, with the addresses that they report.
+func (s *Store) Pods(ctx context.Context) ([]operator.Pod, error) {
+	var list struct {
+		Items []struct {
+			Metadata struct {
+				meta
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+			Spec struct {
+				NodeName    string `json:"nodeName"`
+				HostNetwork bool   `json:"hostNetwork"`
+			} `json:"spec"`
+			Status struct {
+				Phase  string `json:"phase"`
+				PodIPs []struct {
+					IP string `json:"ip"`
+				} `json:"podIPs"`
+			} `json:"status"`
+		} `json:"items"`
+	}
+	if err := s.read(ctx, "/api/v1/pods", &list); err != nil {
+		return nil, s.told(err)
+	}
+	var out []operator.Pod
+	for i := range list.Items {
+		p := &list.Items[i]
+		pod := operator.Pod{
+			Ref: p.Metadata.Namespace + "/" + p.Metadata.Name, Node: p.Spec.NodeName,
+			Ended: p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed",
+		}
+		var texts []string
+		if !p.Spec.HostNetwork {
+			for _, ip := range p.Status.PodIPs {
+				texts = append(texts, ip.IP)
+			}
+		}
+		var networks []struct {
+			IPs []string `json:"ips"`
+		}
+		_ = json.Unmarshal([]byte(p.Metadata.Annotations[networkStatus]), &networks) // a pod without, or with one of its own making
+		for _, n := range networks {
+			texts = append(texts, n.IPs...)
+		}
+		seen := map[netip.Addr]bool{}
+		for _, text := range texts {
+			if a, err := netip.ParseAddr(text); err == nil && !seen[a] {
+				seen[a] = true
+				pod.Addresses = append(pod.Addresses, a)
+			}
+		}
+		out = append(out, pod)
+	}
+	return out, nil
+}
+
+// Reservations returns whereabouts' reservations.
+func (s *Store) Reservations(ctx context.Context) ([]operator.Reservation, error) {
+	var list struct {
+		Items []struct {
+			Metadata meta `json:"metadata"`
+			Spec     struct {
+				PodRef string `json:"podref"`
+			} `json:"spec"`
+		} `json:"items"`
+	}
+	if err := s.read(ctx, s.path("overlappingrangeipreservations", ""), &list); err != nil {
+		return nil, s.told(err)
+	}
+	var out []operator.Reservation
+	for _, r := range list.Items {
+		out = append(out, operator.Reservation{Name: r.Metadata.Name, PodRef: r.Spec.PodRef})
+	}
+	return out, nil
+}

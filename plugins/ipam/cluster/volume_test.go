@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/test/kubetest"
+)
+
+var volume = flag.Int("volume", 400, "how many ADDs TestPrivilegedVolume does; the goal of ADR 40 is 10000")
+
+// volumeNode is a node of the volume test: a folder, and the pods that it has by the runtime's knowledge.
+type volumeNode struct {
+	caller
+	dir, name string
+	rnd       *rand.Rand
+	mu        *sync.Mutex
+	owner     map[netip.Addr]string
+	live      map[string]netip.Addr
+	kills     int
+	t         *testing.T
+}
+
+// start runs a verb in a process group of its own and kills it after a while if that is wanted, with all it started but
+// upkeep, which has a session of its own.
+func (n *volumeNode) start(verb, id string, kill time.Duration) (string, bool) {
+	text := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"sluice-ipam","data_dir":%q,%s}}`, n.dir, n.ipam)
+	cmd := exec.Command(filepath.Join(n.bin, "sluice-ipam"))
+	cmd.Env = append(os.Environ(), "NODENAME="+n.name, "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_NETNS=/run/netns/none", "CNI_IFNAME=net1",
+		"CNI_PATH="+n.bin, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME="+id)
+	var out bytes.Buffer
+	cmd.Stdin, cmd.Stdout = strings.NewReader(text), &out
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = time.Second
+	if err := n.ns.Do(cmd.Start); err != nil {
+		n.t.Error(err)
+		return "", false
+	}
+	if kill > 0 {
+		time.AfterFunc(kill, func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
+	}
+	err := cmd.Wait()
+	return out.String(), err == nil
+}
+
+func (n *volumeNode) round(i int) {
+	id := fmt.Sprintf("%s-%d", n.name, i)
+	kill := time.Duration(0)
+	if n.rnd.IntN(4) == 0 {
+		kill = time.Duration(1+n.rnd.IntN(20_000)) * time.Microsecond
+		n.kills++
+	}
+	out, ok := n.run(id, "ADD", kill)
+	if ok {
+		var res struct {
+			IPs []struct {
+				Address netip.Prefix `json:"address"`
+			} `json:"ips"`
+		}
+		if err := json.Unmarshal([]byte(out), &res); err != nil || len(res.IPs) != 1 {
+			n.t.Errorf("%s: %q", id, out)
+			return
+		}
+		a := res.IPs[0].Address.Addr()
+		n.mu.Lock()
+		if by, taken := n.owner[a]; taken {
+			n.t.Errorf("%s has %s and %s", a, by, id)
+		}
+		n.owner[a] = id
+		n.mu.Unlock()
+		n.live[id] = a
+	} else {
+		n.del(id) // as the runtime does after a failed ADD
+	}
+	if len(n.live) > 12 || n.rnd.IntN(3) == 0 {
+		for old := range n.live {
+			n.del(old)
+			break
+		}
+	}
+}
+
+func (n *volumeNode) run(id, verb string, kill time.Duration) (string, bool) {
+	for range 3 {
+		out, ok := n.start(verb, id, kill)
+		if ok || verb == "ADD" {
+			return out, ok
+		}
+		kill = 0
+	}
+	n.t.Errorf("%s %s fails", verb, id)
+	return "", false
+}
+
+// del frees an address for others before the plugin does.
+func (n *volumeNode) del(id string) {
+	n.mu.Lock()
+	if a, ok := n.live[id]; ok {
+		delete(n.owner, a)
+	}
+	n.mu.Unlock()
+	delete(n.live, id)
+	kill := time.Duration(0)
+	if n.rnd.IntN(6) == 0 {
+		kill = time.Duration(1+n.rnd.IntN(5_000)) * time.Microsecond
+		n.kills++
+	}
+	n.run(id, "DEL", kill)
+}
+
+// Many ADDs and DELs of nodes that share a small pool, with kill -9 at random points of the plugin and the store program,
+// and an API server that goes away, give no address twice and leak none.
+func TestPrivilegedVolume(t *testing.T) {
+	s, bin := kube(t), programs(t)
+	var mu sync.Mutex
+	owner := map[netip.Addr]string{}
+	var nodes []*volumeNode
+	for i := range 4 {
+		n := &volumeNode{dir: t.TempDir(), name: fmt.Sprintf("vol-%d", i), rnd: rand.New(rand.NewPCG(uint64(i), 3)), mu: &mu, owner: owner, live: map[string]netip.Addr{}, t: t}
+		n.caller = caller{s.NS, bin, fmt.Sprintf(`"range":"10.70.0.0/26","block_size":8,"kubernetes":{"kubeconfig":%q}`, s.Kubeconfig)}
+		nodes = append(nodes, n)
+	}
+	stop := make(chan struct{})
+	var outages sync.WaitGroup
+	outages.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(7 * time.Second):
+				s.Stop()
+				time.Sleep(time.Second)
+				s.Start()
+			}
+		}
+	})
+	var wg sync.WaitGroup
+	for _, n := range nodes {
+		wg.Go(func() {
+			for i := range *volume / len(nodes) {
+				n.round(i)
+			}
+			for id := range n.live {
+				n.del(id)
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	outages.Wait()
+	kills := 0
+	for _, n := range nodes {
+		kills += n.kills
+		giveBack(t, s, n)
+	}
+	if left := allocations(t, s, "10.70.0.0-26"); len(left) > 0 {
+		t.Errorf("leaks: %v", left)
+	}
+	t.Logf("%d ADDs, %d processes killed", *volume, kills)
+}
+
+// giveBack runs the operator's command that returns all a node does not use.
+func giveBack(t *testing.T, s *kubetest.Server, n *volumeNode) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(n.bin, "sluice-ipam-store"), "release", "-kubeconfig", s.Kubeconfig, "-data-dir", n.dir, "-unused", "-yes")
+	cmd.Env = append(os.Environ(), "NODENAME="+n.name)
+	out := &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := s.NS.Do(cmd.Run); err != nil {
+		t.Errorf("%s: %v: %s", n.name, err, out)
+	}
+}
