@@ -163,20 +163,20 @@ func (o *options) check(ctx context.Context, tool *operator.Tool, out io.Writer)
 	}
 	perr := o.print(out, found, "KIND\tPOOL\tADDRESS\tMENDED\tWHAT", func(w io.Writer) {
 		for _, f := range found {
-			mended := "no"
+			fixed := "no"
 			switch {
-			case f.Mended:
-				mended = "yes"
+			case f.Fixed:
+				fixed = "yes"
 			case f.Doable:
-				mended = "with --yes"
+				fixed = "with --yes"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Kind, f.Pool, f.Address, mended, f.Text)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Kind, f.Pool, f.Address, fixed, f.Text)
 		}
 	})
 	if err = errors.Join(err, perr); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(found, func(f operator.Finding) bool { return !f.Mended }) {
+	if slices.ContainsFunc(found, func(f operator.Finding) bool { return !f.Fixed }) {
 		return errFindings
 	}
 	return nil

@@ -110,7 +110,7 @@ func testFixed(t *testing.T, s *kubetest.Server) {
 	if err != nil || got[0].String() != "10.22.0.150" {
 		t.Fatalf("%v %v", got, err)
 	}
-	// Another's address, on this node and on another one: the pod does not get it, whoever asks.
+	// Another's address, on this node and on another one: the pod does not get it, on any way of asking.
 	_, err = ask(h, "c2", "10.22.0.150")
 	wantCode(t, err, cnierr.CodeConflict, "10.22.0.150", "c1")
 	_, err = ask(other, "c3", "10.22.0.150")

@@ -62,15 +62,15 @@ func testOperator(t *testing.T, s *kubetest.Server) {
 	s.Kubectl("delete", "node", "op-2")
 	tool, ctx := h.tool(s), t.Context()
 
-	find := func(mend bool) (out []string) {
+	find := func(fix bool) (out []string) {
 		t.Helper()
-		found, err := tool.Check(ctx, mend)
+		found, err := tool.Check(ctx, fix)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range found {
 			if f.Pool == name || f.Pool == "" && strings.HasPrefix(f.Address, "10.33.") {
-				out = append(out, fmt.Sprintf("%s %s %s %v", f.Kind, f.Address, f.Text, f.Mended))
+				out = append(out, fmt.Sprintf("%s %s %s %v", f.Kind, f.Address, f.Text, f.Fixed))
 			}
 		}
 		return out
@@ -84,14 +84,14 @@ func testOperator(t *testing.T, s *kubetest.Server) {
 		return false
 	}
 	twice := fmt.Sprintf("10.33.0.%d pods default/", free[1])
-	for _, mend := range []bool{false, true} {
-		list := find(mend)
+	for _, fix := range []bool{false, true} {
+		list := find(fix)
 		for _, want := range []string{
-			fmt.Sprintf("leak 10.33.0.%d pod default/leaked is not there %v", free[0], mend), "node op-2 is gone", "duplicate " + twice,
+			fmt.Sprintf("leak 10.33.0.%d pod default/leaked is not there %v", free[0], fix), "node op-2 is gone", "duplicate " + twice,
 			fmt.Sprintf("lost 10.33.0.%d pod default/lost", free[2]),
 		} {
 			if !has(list, want) {
-				t.Errorf("mend %v: no finding %q in\n%s", mend, want, strings.Join(list, "\n"))
+				t.Errorf("fix %v: no finding %q in\n%s", fix, want, strings.Join(list, "\n"))
 			}
 		}
 	}

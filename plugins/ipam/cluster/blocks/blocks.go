@@ -179,7 +179,7 @@ func (f *File) Changed() time.Time {
 // Close releases the lock.
 func (f *File) Close() { _ = f.lock.Close() }
 
-// Pools lists the pools of which the node has a file.
+// Pools lists the pools that the node has a file of.
 func Pools(dir, place string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, place))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -56,7 +56,7 @@ func (c *Claimer) Import(ctx context.Context, q *Request, chosen func(e pool.Ent
 					continue
 				}
 				change.Replace[off] = [2]pool.Entry{e, {ID: id}}
-				// Before the store has it, the node does not own it; nobody else gets it either.
+				// Before the store has it, the node does not own it, and no other pod gets it.
 				s.Used[off] = blocks.Use{ContainerID: e.ID, IfName: e.IfName, PodRef: e.PodRef}
 			}
 			if !change.Empty() {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// world is a store, nodes and writers like whereabouts, of which one step happens at a time. A seed decides the order of
+// world is a store, nodes and writers like whereabouts; one step of them happens at a time. A seed decides the order of
 // the steps, which requests and answers are lost, which requests arrive later, and where processes are killed.
 type world struct {
 	t    *testing.T

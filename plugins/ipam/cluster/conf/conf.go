@@ -27,7 +27,7 @@ const (
 	Whereabouts = "whereabouts"
 )
 
-// Back ends.
+// Stores of pools.
 const (
 	Kubernetes = "kubernetes"
 	Etcd       = "etcd"

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// requests returns a request for each pool of which the node has a file.
+// requests returns a request for each pool that the node has a file of.
 func (o *Tool) requests(ctx context.Context) ([]*claims.Request, error) {
 	names, err := blocks.Pools(o.Dir, o.Store.Place())
 	var out []*claims.Request

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operator shows pools to the operator and mends them after asking: "sluice ipam".
+// Package operator shows pools to the operator and fixes them after asking: "sluice ipam".
 //
 // sluice-ipam-store runs it. It must not change a pool in any other way than the plugins do.
 package operator
@@ -185,16 +185,16 @@ type Finding struct {
 	Pool    string `json:"pool"`
 	Address string `json:"address,omitempty"`
 	Text    string `json:"text"`
-	Mended  bool   `json:"mended"`
-	Doable  bool   `json:"mendable"`
+	Fixed  bool   `json:"fixed"`
+	Doable  bool   `json:"fixable"`
 
 	change      *pool.Change
 	reservation string
 	podRef      string
 }
 
-// Check compares pools, reservations, nodes and pods. With mend it removes what is certainly a leak.
-func (o *Tool) Check(ctx context.Context, mend bool) ([]Finding, error) {
+// Check compares pools, reservations, nodes and pods. With fix it removes what is certainly a leak.
+func (o *Tool) Check(ctx context.Context, fix bool) ([]Finding, error) {
 	list, err := o.Store.List(ctx)
 	if err != nil {
 		return nil, err
@@ -227,8 +227,8 @@ func (o *Tool) Check(ctx context.Context, mend bool) ([]Finding, error) {
 			x.found = append(x.found, Finding{Kind: "leak", Text: "reservation " + r.Name + " is for pod " + r.PodRef + ", which is not there", Doable: true, reservation: r.Name, podRef: r.PodRef})
 		}
 	}
-	if mend {
-		err = x.mend(ctx)
+	if fix {
+		err = x.fix(ctx)
 	}
 	return x.found, err
 }
@@ -359,7 +359,7 @@ func inPools(list []pool.Object, a netip.Addr) (name string, taken bool) {
 	return name, false
 }
 
-func (x *check) mend(ctx context.Context) error {
+func (x *check) fix(ctx context.Context) error {
 	var errs []error
 	for i := range x.found {
 		f := &x.found[i]
@@ -373,13 +373,13 @@ func (x *check) mend(ctx context.Context) error {
 		if err == nil && f.reservation != "" {
 			err = x.Store.Unreserve(ctx, f.reservation, f.podRef)
 		}
-		f.Mended = err == nil
+		f.Fixed = err == nil
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// ReleaseAddress frees one address, whoever has it.
+// ReleaseAddress frees one address, also if a pod has it.
 func (o *Tool) ReleaseAddress(ctx context.Context, name string, a netip.Addr) (string, error) {
 	p, err := o.Store.Get(ctx, name)
 	if err != nil || p == nil {

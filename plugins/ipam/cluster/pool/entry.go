@@ -121,7 +121,7 @@ func ParseNodeID(id string) (NodeID, bool) {
 	return NodeID{Node: rest[:slash], Machine: parts[0], Boot: parts[1], Nonce: parts[2]}, true
 }
 
-// Holder returns for whom an entry is: the node, or the pod of whereabouts.
+// Holder returns the owner of an entry: the node, or the pod of whereabouts.
 func (e Entry) Holder() string {
 	if n, ok := ParseNodeID(e.ID); ok {
 		return "node " + n.Node

@@ -95,7 +95,7 @@ func (r *Range) Dynamic(offset uint64) bool {
 	return ok && a != r.Gateway && r.excluded(a) == nil
 }
 
-// Refuses says why an address that was asked for cannot be had of this range, whoever has it. Empty: it can.
+// Refuses says why an address that was asked for cannot be had of this range, even if it is free. Empty: it can.
 func (r *Range) Refuses(a netip.Addr) string {
 	first, last, ok := Usable(r.CIDR)
 	_, near := Offset(r.CIDR, a)

@@ -95,7 +95,7 @@ func (p Program) Slice(ctx context.Context, j Job) (out string, err error) {
 }
 
 // Upkeep starts the program and does not wait for it. The process has a session of its own and holds none of the
-// caller's files: a runtime waits until nobody holds the plugin's output.
+// caller's files: a runtime waits until no process holds the plugin's output.
 func (p Program) Upkeep(j Job) error {
 	path, err := p.path()
 	if err != nil {
