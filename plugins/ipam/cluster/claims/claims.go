@@ -85,7 +85,7 @@ func (c *Claimer) now() time.Time {
 }
 
 // lock excludes other processes of the node that talk to the store about the pool. The file of the pool stays free
-// meanwhile, so ADD and DEL go on.
+// while it is held, so ADD and DEL go on.
 func (c *Claimer) lock(ctx context.Context, q *Request) (unlock func(), err error) {
 	f, err := filelock.Acquire(ctx, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".claim"))
 	if err != nil {
@@ -290,7 +290,7 @@ const deadPause = 30 * time.Second
 const fewNodes = 4
 
 // choose picks the offsets of the next claim: a block, less when few are left, one when the pool is nearly full. The
-// start is random, so that nodes seldom meet.
+// start is random, so that nodes rarely meet.
 func (c *Claimer) choose(q *Request, taken map[uint64]pool.Entry) (offsets []uint64, scarce bool, err error) {
 	r := &q.Range
 	if q.Wanted.IsValid() {

@@ -185,7 +185,7 @@ type Finding struct {
 	Pool    string `json:"pool"`
 	Address string `json:"address,omitempty"`
 	Text    string `json:"text"`
-	Fixed  bool   `json:"fixed"`
+	Fixed   bool   `json:"fixed"`
 	Doable  bool   `json:"fixable"`
 
 	change      *pool.Change
