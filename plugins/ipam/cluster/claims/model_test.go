@@ -267,7 +267,8 @@ func (n *modelNode) add(a *actor, q *Request) {
 
 // del deletes a pod.
 func (n *modelNode) del() {
-	for _, id := range slices.Sorted(maps.Keys(n.pods)) {
+	if ids := slices.Sorted(maps.Keys(n.pods)); len(ids) > 0 {
+		id := ids[0]
 		p := n.pods[id]
 		f, err := blocks.Open(context.Background(), n.dir, "model", p.q.Pool)
 		if err != nil {
@@ -280,7 +281,6 @@ func (n *modelNode) del() {
 			n.w.t.Fatal(err)
 		}
 		f.Close()
-		return
 	}
 }
 

@@ -244,7 +244,7 @@ func (x *check) pool(ctx context.Context, p *pool.Object) error {
 	taken, prefix, err := parse(p)
 	if err != nil {
 		x.found = append(x.found, Finding{Kind: "edited", Pool: p.Name, Text: err.Error()})
-		return nil
+		return nil //nolint:nilerr // it is a finding
 	}
 	s, err := x.state(ctx, p.Name)
 	if err != nil {
