@@ -233,7 +233,7 @@ func (c *connection) lives(when string) {
 }
 
 // churn attaches and detaches pods one after the other until it is stopped. Each call must succeed, whatever a packager does
-// meanwhile. stop says how many there were.
+// at the same time. stop says how many there were.
 func (h *host) churn(rt *netlab.Runtime) (stop func() int) {
 	h.t.Helper()
 	pod := h.Node.PodT(h.t, rt.List.Name)
