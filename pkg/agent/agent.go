@@ -229,13 +229,9 @@ func (a *agent) look(ctx context.Context) (ok bool) {
 	if v.UID == "" { // not in the cluster, or not yet: the routes of running pods stay
 		return false
 	}
-	if err := a.exempt.Ensure(ctx, a.Config.Exempt()); !a.step("masquerade", report.MasqueradeFailed, err) {
-		// Without a writable /etc no look will ever do better. Pods then see node addresses of each other, and reach each other.
-		ready = ready && errors.Is(err, unix.EROFS)
-	}
-	if !a.route(ctx, v) {
-		ready = false
-	}
+	ready = a.exemptions(ctx) && ready
+	ready = a.route(ctx, v) && ready
+	ready = a.exemptions(ctx) && ready // the datapath looks at devices that the routes have come with; otherwise it does nothing
 	if !mine || !ready {
 		return false
 	}
@@ -260,10 +256,20 @@ func (a *agent) install(ctx context.Context) bool {
 	return a.step("install", report.InstallFailed, err)
 }
 
+// exemptions keeps what is not masqueraded. Without a writable /etc no look will ever do better: that is no reason to wait. Pods then see
+// node addresses of each other, and reach each other.
+func (a *agent) exemptions(ctx context.Context) bool {
+	err := a.exempt.Ensure(ctx, a.Config.Exempt())
+	return a.step("masquerade", report.MasqueradeFailed, err) || errors.Is(err, unix.EROFS)
+}
+
 // route brings the routes up to date. Facts of other nodes that cannot be used are reported, and keep nothing from success.
 func (a *agent) route(ctx context.Context, v nodes.View) bool {
 	wanted, err := a.router.Sync(ctx, v.Self, v.Others)
 	a.again = wanted.Again
+	if wanted.Resync {
+		a.exempt.Look()
+	}
 	a.report.Count(report.RouteSyncs, 1)
 	refused, err := routes.NodeErrors(err)
 	if len(refused) > 0 {

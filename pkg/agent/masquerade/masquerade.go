@@ -60,6 +60,10 @@ func (e *Exempt) Ensure(ctx context.Context, wanted []netip.Prefix) error {
 	return nil
 }
 
+// Look has the next Ensure run "sluice resync", because devices of the node have come or gone. Without it, hostPorts do not answer at a new
+// device until the next ADD.
+func (e *Exempt) Look() { e.resynced = false }
+
 func (e *Exempt) write(wanted []netip.Prefix) (changed bool, err error) {
 	raw, err := atomicfile.Read(e.config)
 	if err != nil {
