@@ -45,6 +45,17 @@ type node struct {
 	client *kubernetes.Clientset
 }
 
+// sluice decodes what a command of the operator's tool prints. Other than SluiceJSON, an error does not end the test.
+func (n *node) sluice(into any, args ...string) error {
+	return n.Node.Do(func() error {
+		out, err := netlab.Run(e2etest.Programs.Path("sluice"), append(args, "-o", "json")...)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal([]byte(out), into)
+	})
+}
+
 // newNode makes the node and the API server, whose address is the node's loopback. There is no Node object yet.
 func newNode(t *testing.T, o ...netlab.Options) *node {
 	t.Helper()
