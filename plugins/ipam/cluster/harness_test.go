@@ -277,7 +277,7 @@ func dialIn(ns *netlab.NS) func(context.Context, string) (net.Conn, error) {
 
 func clientTLS(t *testing.T, pki *kubetest.PKI) *tls.Config {
 	t.Helper()
-	pair, err := tls.LoadX509KeyPair(pki.File("front.crt"), pki.File("front.key"))
+	pair, err := tls.LoadX509KeyPair(pki.File("kubelet-client.crt"), pki.File("kubelet-client.key"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,6 +189,7 @@ func testEdited(t *testing.T, s *kubetest.Server) {
 			t.Errorf("the pool was changed: %s", after)
 		}
 	}
+	s.Kubectl("-n", namespace, "delete", "ippool", "10.28.0.0-29") // the operator's commands would name it
 }
 
 // A user that may not change pools gets an error that names the kubeconfig.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -36,7 +38,38 @@ func programs(t testing.TB) string {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	t.Cleanup(func() { endPrograms(t, dir) })
 	return dir
+}
+
+// endPrograms ends what runs from dir: a store program stays in the background while its node has unused addresses, and would write
+// into a directory of the test that is being removed.
+func endPrograms(t testing.TB, dir string) {
+	t.Helper()
+	for range 100 {
+		exes, err := filepath.Glob("/proc/[0-9]*/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, exe := range exes {
+			target, err := os.Readlink(exe)
+			if err != nil || !strings.HasPrefix(target, dir+"/") {
+				continue
+			}
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(exe)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = true
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		if !found {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("programs of %s still run", dir)
 }
 
 // caller runs the plugin as a process in a network namespace. Each data_dir is a node that knows nothing of the others.
@@ -174,7 +207,7 @@ func TestPrivilegedEtcd(t *testing.T) {
 	bin := programs(t)
 	section := func(user string, extra string) string {
 		return fmt.Sprintf(`"datastore":"etcd","etcd_host":"127.0.0.1:2379","etcd_username":%q,"etcd_password":"secret","etcd_ca_cert_file":%q,"etcd_cert_file":%q,"etcd_key_file":%q,%s`,
-			user, e.pki.File("ca.crt"), e.pki.File("front.crt"), e.pki.File("front.key"), extra)
+			user, e.pki.File("ca.crt"), e.pki.File("kubelet-client.crt"), e.pki.File("kubelet-client.key"), extra)
 	}
 	c := &caller{e.ns, bin, section("ipam", `"range":"10.50.0.0/26"`)} // 62 addresses
 	var dirs []string
