@@ -15,8 +15,8 @@ import (
 // changed without it would be taken for the one that is pinned already.
 func TestBuild(t *testing.T) {
 	embedded := [][]byte{
-		_EdtBytes, _FromPodBytes, _FromUplinkBytes, _MACCheckBytes, _NsEgressBytes, _NsIngressBytes, _SockLBBytes,
-		_ToPodBytes, _ToUplinkBytes, _XDPDenylistBytes,
+		_EdtBytes, _FromPodBytes, _FromUplinkBytes, _MACCheckBytes, _NsEgressBytes, _NsIngressBytes, _ParentBytes,
+		_SockLBBytes, _ToPodBytes, _ToUplinkBytes, _XDPDenylistBytes,
 	}
 	h := sha256.New()
 	for _, object := range embedded {
