@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-cni/sluice/loader"
 )
 
 // doneView is what commands that change something print as JSON.
@@ -30,13 +32,16 @@ says whether it is needed for addresses and devices.`,
 		Example: `  sluice resync`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDatapath(c.Context(), func(datapath) error {
+			return a.withDatapath(c.Context(), func(pinned datapath) error {
 				// As an ADD does: the programs are loaded again if the configuration has changed.
 				dp, err := a.node.Load(c.Context())
-				if err != nil {
-					return err
+				switch {
+				case errors.Is(err, loader.ErrUnavailable): // such as by the node's backend: pods from before still need what is loaded
+					err = pinned.Sync(c.Context())
+				case err == nil:
+					err = errors.Join(dp.Sync(c.Context()), dp.Close())
 				}
-				if err := errors.Join(dp.Sync(c.Context()), dp.Close()); err != nil {
+				if err != nil {
 					return err
 				}
 				return a.done(doneView{Done: true, Loaded: true, Text: "Node addresses, uplinks, reserved ports and configuration are up to date."})
