@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/test/vm/image"
@@ -92,7 +91,7 @@ func (w *work) digest() error {
 		w.digests[p.Path] = [2]string{binary, data}
 	}
 	programs := []string{"bin/sluice"}
-	for _, p := range install.Programs() {
+	for _, p := range suite.Programs() {
 		programs = append(programs, "bin/"+p.Name)
 	}
 	var err error
@@ -228,7 +227,7 @@ func (w *work) testArchive(name string, set *suite.Set, packages []suite.Package
 	a.Symlink("/init", "usr/sbin/modprobe")
 	a.Symlink("/init", "usr/sbin/guest")
 	bin := guestHome[1:] + "/bin/"
-	for _, p := range install.Programs() {
+	for _, p := range suite.Programs() {
 		names := []string{bin + p.Name}
 		for _, plugin := range p.Plugins {
 			names = append(names, bin+plugin)

@@ -26,15 +26,24 @@ const envBinaries = testbin.EnvDir
 // notHere are packages with privileged tests that say nothing about a kernel,
 // each with its reason. A name that ends in "/" stands for everything below.
 var notHere = map[string]string{
-	"bench/subject":     "measures; needs Go and the network",
-	"bench/traffic":     "measures",
-	"pkg/test/kubetest": "runs programs of Kubernetes, which are not in a test machine",
-	"test/cluster/":     "makes clusters of programs that are not in a test machine",
-	"pkg/test/archtest": "reads the source with the go command",
-	"test/vm/":          "is what runs the others",
-	"test/upstream":     "compiles the reference's suites; needs Go and the network",
-	"test/packages":     "runs dpkg and rpm, which are not in a test machine",
-	"test/runtimes":     "runs container runtimes, which are not in a test machine",
+	"bench/subject":        "measures; needs Go and the network",
+	"bench/traffic":        "measures",
+	"pkg/test/kubetest":    "runs programs of Kubernetes, which are not in a test machine",
+	"plugins/ipam/cluster": "runs programs of Kubernetes, which are not in a test machine",
+	"test/e2e/agent":       "runs programs of Kubernetes, which are not in a test machine",
+	"test/manifests":       "runs programs of Kubernetes, which are not in a test machine",
+	"test/cluster/":        "makes clusters of programs that are not in a test machine",
+	"pkg/test/archtest":    "reads the source with the go command",
+	"test/vm/":             "is what runs the others",
+	"test/upstream":        "compiles the reference's suites; needs Go and the network",
+	"test/packages":        "runs dpkg and rpm, which are not in a test machine",
+	"test/runtimes":        "runs container runtimes, which are not in a test machine",
+}
+
+// Programs are the plugins' programs that a machine has. Those of cluster-wide addresses would take 25 MB of its memory, and their tests
+// are not here.
+func Programs() []install.Program {
+	return slices.DeleteFunc(install.Programs(), func(p install.Program) bool { return p.Name == install.IPAM || p.Name == install.IPAMStore })
 }
 
 // NotHere are tests that cannot run in a machine without Go or Python, each the begin of a go test pattern: they build
@@ -179,7 +188,7 @@ func Build(ctx context.Context, root, dir string, packages []Package) error {
 	if err := goTool(ctx, root, args...); err != nil {
 		return err
 	}
-	for _, p := range install.Programs() {
+	for _, p := range Programs() {
 		for _, name := range p.Plugins {
 			to := filepath.Join(bin, name)
 			if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
