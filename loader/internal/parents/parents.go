@@ -24,6 +24,19 @@ func (d Parents) view() (podns.Parents, error) {
 	return podns.NewParents(m), err
 }
 
+// entries returns the view and what is in it.
+func (d Parents) entries() (podns.Parents, map[podns.ParentKey]podns.ParentPod, error) {
+	m, err := d.view()
+	if err != nil {
+		return m, nil, err
+	}
+	all, err := m.All()
+	if err != nil {
+		return m, nil, fmt.Errorf("parent devices: %w", err)
+	}
+	return m, all, nil
+}
+
 // sender is how the packets of a pod's device are known at its parent.
 type sender struct {
 	parent int // ifindex on the node
@@ -124,13 +137,9 @@ func (d Parents) Guard(a *attach.Attacher, ns *netns.NS, index int, owner uint64
 	if err != nil || !ok {
 		return false, err
 	}
-	m, err := d.view()
+	m, before, err := d.entries()
 	if err != nil {
 		return false, err
-	}
-	before, err := m.All()
-	if err != nil {
-		return false, fmt.Errorf("parent devices: %w", err)
 	}
 	restore := func() error { return d.restore(a, m, s.parent, before) }
 	back.Push("parent device", func(context.Context) error { return restore() })
@@ -205,13 +214,9 @@ func (d Parents) Collect(a *attach.Attacher, valid func(uint64) bool) error {
 }
 
 func (d Parents) release(a *attach.Attacher, which func(podns.ParentPod) bool, unset func(*podns.ParentPod)) error {
-	m, err := d.view()
+	m, all, err := d.entries()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
-	}
-	all, err := m.All()
-	if err != nil {
-		return fmt.Errorf("parent devices: %w", err)
 	}
 	left := maps.Clone(all)
 	for k, v := range all {
@@ -272,13 +277,9 @@ func inherit(all, left map[podns.ParentKey]podns.ParentPod) {
 
 // Devices returns the parent devices that have, or should have, the program. A tree of an older build has none.
 func (d Parents) Devices() (map[int]bool, error) {
-	m, err := d.view()
+	_, all, err := d.entries()
 	if err != nil {
 		return nil, pintree.IgnoreNotLoaded(err)
-	}
-	all, err := m.All()
-	if err != nil {
-		return nil, fmt.Errorf("parent devices: %w", err)
 	}
 	set := make(map[int]bool)
 	for k := range all {
@@ -290,13 +291,9 @@ func (d Parents) Devices() (map[int]bool, error) {
 // Check compares the entries of owner with what Guard has entered, by has, and looks at the programs on the parents. A device without
 // entries is right: its parent may have no room.
 func (d Parents) Check(a *attach.Attacher, owner uint64, has func(podns.ParentPod) bool) error {
-	m, err := d.view()
+	_, all, err := d.entries()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
-	}
-	all, err := m.All()
-	if err != nil {
-		return fmt.Errorf("parent devices: %w", err)
 	}
 	var errs []error
 	devices := make(map[int]bool)
@@ -317,13 +314,9 @@ func (d Parents) Check(a *attach.Attacher, owner uint64, has func(podns.ParentPo
 
 // SetMAC tells the programs that owner's device has another hardware address.
 func (d Parents) SetMAC(owner uint64, mac []byte) error {
-	m, err := d.view()
+	m, all, err := d.entries()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
-	}
-	all, err := m.All()
-	if err != nil {
-		return fmt.Errorf("parent devices: %w", err)
 	}
 	var errs []error
 	for k, v := range all {

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/sluice-cni/sluice/pkg/agent/atomicfile"
 )
 
 // shortestRotation leaves the agents time to learn the keys of each other.
@@ -123,25 +125,14 @@ func (k *keyPair) save(stateDir string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".keys-") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	_, err = atomicfile.Write(path, b, 0o600)
+	return err
 }
 
 // removeKeys removes the node's private keys.
 func removeKeys(stateDir string) error {
 	path := filepath.Join(stateDir, keyFile)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := atomicfile.Remove(path); err != nil {
 		return err
 	}
 	_ = os.Remove(filepath.Dir(path)) // a third party's file in it stays

@@ -96,7 +96,7 @@ var rooms = []room{
 	{"pkg/agent/masquerade", []string{"pkg/agent/atomicfile", "pkg/nodeconf"}, "runs sluice for the datapath: the agent has no BPF library"},
 	{"pkg/agent/nodes", []string{"pkg/agent/kube", "pkg/agent/routes"}, "Node objects; changes nothing"},
 	{"pkg/agent/report", []string{"pkg/log"}, "tells problems"},
-	{"pkg/agent/routes", []string{"pkg/log", "pkg/rtnl", "pkg/sysctl"}, "routes between nodes, from facts that it is given; it talks to no API server"},
+	{"pkg/agent/routes", []string{"pkg/agent/atomicfile", "pkg/log", "pkg/rtnl", "pkg/sysctl"}, "routes between nodes, from facts that it is given; it talks to no API server"},
 	{"pkg/agent", []string{"pkg/agent/", "pkg/install", "pkg/log", "pkg/nodeconf", "pkg/rtnl"}, "the order of the agent's steps; each has a room of its own"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
 	{"pkg/cniskel", []string{"pkg/cniconf", "pkg/cnierr", "pkg/jsonobj", "pkg/log", "pkg/netns", "pkg/attachments"}, "the process contract"},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -188,14 +189,23 @@ const (
 	upkeepPause = 5 * time.Minute
 )
 
+// alone takes the lock of one kind of background work, which the caller closes. It returns nil if another process does that work.
+func (c *Claimer) alone(ctx context.Context, q *Request, work string) *os.File {
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	lock, err := filelock.Acquire(now, filepath.Join(c.Dir, c.Store.Place(), q.Pool+"."+work))
+	if err != nil {
+		return nil
+	}
+	return lock
+}
+
 // Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and carries out releases
 // that wait for the store. One process of a node does it at a time; another returns at once.
 func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
-	now, cancel := context.WithCancel(ctx)
-	cancel()
-	only, err := filelock.Acquire(now, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".upkeep"))
-	if err != nil {
-		return nil // another does it
+	only := c.alone(ctx, q, "upkeep")
+	if only == nil {
+		return nil
 	}
 	defer only.Close()
 	if err := c.awaitIdle(ctx, q); err != nil {
@@ -307,11 +317,9 @@ const (
 // Keep stays while the node has unused addresses, and gives them back once they are scarce: a node without an ADD would
 // not notice otherwise. One process of a node does it; another returns at once.
 func (c *Claimer) Keep(ctx context.Context, q *Request) error {
-	now, cancel := context.WithCancel(ctx)
-	cancel()
-	only, err := filelock.Acquire(now, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".keep"))
-	if err != nil {
-		return nil // another does it
+	only := c.alone(ctx, q, "keep")
+	if only == nil {
+		return nil
 	}
 	defer only.Close()
 	pause := keepShort
