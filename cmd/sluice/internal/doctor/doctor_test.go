@@ -79,6 +79,9 @@ func TestHealthy(t *testing.T) {
 // nothing else is then.
 func TestChecks(t *testing.T) {
 	noFQ := func(f *Facts) { f.Probes[2].Answer = loader.AnswerNo }
+	noSocketNamespace := func(f *Facts) {
+		f.Probes[1] = loader.Probe{Name: "namespace of a packet's socket", Answer: loader.AnswerNo}
+	}
 	other := func(h loader.HookPrograms) func(*Facts) {
 		return func(f *Facts) { f.Hooks = []loader.HookPrograms{h} }
 	}
@@ -102,6 +105,11 @@ func TestChecks(t *testing.T) {
 		{"required probe, eBPF not wanted", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo; f.Config.Backend = nodeconf.BackendNFTables }, "kernel", Info, "redirect_peer: no", ""},
 		{"unclear probe", func(f *Facts) { f.Probes[1].Answer = loader.AnswerUnclear }, "kernel", Info, "tcx links: unclear", ""},
 		{"no tcx", func(f *Facts) { f.Probes[1].Answer, f.Probes[1].Consequence = loader.AnswerNo, "clsact" }, "kernel", Info, "tcx links: no; clsact", ""},
+		{"no namespace of sockets", noSocketNamespace, "kernel", Info, "socket: no", ""},
+		{"no namespace of sockets, a macvlan pod with rules", func(f *Facts) {
+			noSocketNamespace(f)
+			f.Status.Endpoints = append(f.Status.Endpoints, loader.EndpointStatus{Owner: f.Status.Endpoints[0].Owner, Number: 1, Features: []string{"admit"}})
+		}, "kernel", Warning, "socket: no", "newer kernel"},
 		{"JIT off", func(f *Facts) { f.Probes[1] = loader.Probe{Name: "JIT", Answer: loader.AnswerNo} }, "kernel", Warning, "JIT", "bpf_jit_enable=1"},
 		{"edt without fq", func(f *Facts) { noFQ(f); f.Config.Bandwidth = nodeconf.BandwidthEDT }, "bandwidth", Problem, "(\"bandwidthBackend\": \"edt\")", "set \"bandwidthBackend\" to \"auto\""},
 		{"neither fq nor tbf", func(f *Facts) { noFQ(f); f.TBF = errors.New("no tbf") }, "bandwidth", Info, "no tbf", ""},

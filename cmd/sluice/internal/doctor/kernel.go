@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -37,6 +38,16 @@ var harmless = map[string]bool{
 	"tcx links": true, "clsact": true, "sch_fq": true, "clock of the last tick": true, "fib lookup source address": true, "batch map operations": true,
 }
 
+// socketNamespace is the probe whose no matters to pods without a host veth that have rules, and to no other pod.
+const socketNamespace = "namespace of a packet's socket"
+
+// ruledInside reports whether a pod without a host veth has rules.
+func (f *Facts) ruledInside() bool {
+	return f.Status != nil && slices.ContainsFunc(f.Status.Endpoints, func(e loader.EndpointStatus) bool {
+		return e.Number != 0 && slices.Contains(e.Features, "admit")
+	})
+}
+
 // checkProbes names every kernel feature with what its lack means. Without one
 // that is required the datapath cannot run.
 func checkProbes(f *Facts) []Finding {
@@ -51,7 +62,7 @@ func checkProbes(f *Facts) []Finding {
 		}
 		switch {
 		case p.Answer == loader.AnswerYes:
-		case p.Answer == loader.AnswerUnclear || harmless[p.Name] && !p.Required:
+		case p.Answer == loader.AnswerUnclear || (harmless[p.Name] || p.Name == socketNamespace && !f.ruledInside()) && !p.Required:
 			n.Level = Info
 		case p.Required && f.Config.Backend == nodeconf.BackendEBPF:
 			n.Level, n.Do = Problem, probeAdvice(p.Name)
