@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
 	"github.com/sluice-cni/sluice/pkg/install"
+	"github.com/sluice-cni/sluice/pkg/verbtimes"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -41,7 +42,7 @@ func run(name string) int {
 	p := plugin(name)
 	switch {
 	case p != nil:
-		return p.Main(cniskel.Options{Log: newLog})
+		return p.Main(cniskel.Options{Log: newLog, Observe: verbtimes.Of(name)})
 	case name == install.Multicall && os.Getenv("CNI_COMMAND") == "":
 		usage(os.Stderr)
 		return 0

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/verbtimes"
 	"github.com/sluice-cni/sluice/plugins/ipam/dhcp"
 )
 
@@ -31,7 +32,7 @@ func run(args []string) int {
 	if len(args) > 0 && args[0] == daemonCommand {
 		return daemon(args[1:])
 	}
-	return dhcp.New().Main(cniskel.Options{Log: nodeconf.NewLog})
+	return dhcp.New().Main(cniskel.Options{Log: nodeconf.NewLog, Observe: verbtimes.Of(dhcp.Name)})
 }
 
 // daemon serves until it is told to end.

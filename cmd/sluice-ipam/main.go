@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/verbtimes"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
 )
@@ -23,5 +24,5 @@ func run() int {
 	if name != conf.Whereabouts {
 		name = cluster.Name
 	}
-	return cluster.New(cluster.Deps{Name: name}).Main(cniskel.Options{Log: nodeconf.NewLog})
+	return cluster.New(cluster.Deps{Name: name}).Main(cniskel.Options{Log: nodeconf.NewLog, Observe: verbtimes.Of(name)})
 }

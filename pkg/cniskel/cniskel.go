@@ -59,6 +59,9 @@ type Options struct {
 	// Log makes the logger; it is called at most once, and only for a verb that
 	// has something to say. Nil means warnings to stderr.
 	Log func() *log.Logger
+	// Observe is told of each verb of this process when it has ended: how long it took since the process began to work on it, and the CNI
+	// error code, 0 without an error. Calls that name no verb of the plugin are not told. Nil: nobody wants to know.
+	Observe func(verb string, code uint, took time.Duration)
 }
 
 // AddDeadline is how long an ADD may take: less than the four minutes after which
@@ -79,22 +82,28 @@ const signalGrace = 100 * time.Millisecond
 // Main runs the plugin on the process's environment, stdin and stdout, and
 // returns the exit status: 0, or 1 with an error object on stdout.
 func (p *Plugin) Main(o Options) int {
+	began := time.Now()
 	r := &run{plugin: p, options: o}
 	err := r.call(stdio{os.Getenv, os.Stdin, os.Stdout, os.Stderr})
 	if err == nil {
 		err = r.printResult(os.Stdout)
 	}
+	var code uint
 	if err != nil {
+		code = max(1, err.Code)
 		PrintError(os.Stdout, err, r.version)
-		return 1
 	}
-	return 0
+	if r.verb != "" && o.Observe != nil {
+		o.Observe(r.verb, code, time.Since(began))
+	}
+	return int(min(code, 1)) //nolint:gosec // 0 or 1
 }
 
 // run is one invocation.
 type run struct {
 	plugin  *Plugin
 	options Options
+	verb    string // once known
 	version string // of the configuration, once known
 	result  types.Result
 }
@@ -120,6 +129,7 @@ func (r *run) call(p stdio) *types.Error {
 	if !ok {
 		return environment("unknown CNI_COMMAND: "+command, "")
 	}
+	r.verb = command
 	h, err := c.header()
 	if err != nil {
 		return cnierr.From(err)
