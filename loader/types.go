@@ -35,6 +35,9 @@ const (
 // Probe is one question to the kernel.
 type Probe = programs.Probe
 
+// ProgramRun is how often a program ran and for how long.
+type ProgramRun = programs.Run
+
 // AttachModes say by what programs hang on devices: "tcx" or "clsact".
 type AttachModes = programs.AttachModes
 

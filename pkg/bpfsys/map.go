@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -294,10 +295,22 @@ func PutPerCPU[K, V any](m *Map, k K, v V) error {
 	if err != nil {
 		return err
 	}
-	values := make([]V, n)
-	for i := range values {
-		values[i] = v
+	return putPerCPU(m, k, slices.Repeat([]V{v}, n))
+}
+
+// PutEachCPU writes values as those of k, one for each possible CPU, as LookupPerCPU returns them.
+func PutEachCPU[K, V any](m *Map, k K, values []V) error {
+	n, err := checkPerCPU[K, V](m)
+	if err != nil {
+		return err
 	}
+	if len(values) != n {
+		return fmt.Errorf("%d values for %d CPUs", len(values), n)
+	}
+	return putPerCPU(m, k, values)
+}
+
+func putPerCPU[K, V any](m *Map, k K, values []V) error {
 	return m.elem(unix.BPF_MAP_UPDATE_ELEM, unsafe.Pointer(&k), unsafe.Pointer(&values[0]), unix.BPF_ANY)
 }
 

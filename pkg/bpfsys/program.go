@@ -2,7 +2,11 @@
 
 package bpfsys
 
-import "golang.org/x/sys/unix"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // Program is an open program.
 type Program struct{ file }
@@ -57,4 +61,32 @@ func (p *Program) Info() (ProgramInfo, error) {
 		return ProgramInfo{}, err
 	}
 	return ProgramInfo{ID: i.id, Name: unix.ByteSliceToString(i.name[:])}, nil
+}
+
+// progRuns is struct bpf_prog_info up to what the kernel has counted. Nothing of what lies before is asked for.
+type progRuns struct {
+	progInfo
+	_       uint32    // ifindex
+	_       uint32    // gpl_compatible
+	_       [2]uint64 // netns_dev, netns_ino
+	_       [2]uint32 // nr_jited_ksyms, nr_jited_func_lens
+	_       [2]uint64 // jited_ksyms, jited_func_lens
+	_       [2]uint32 // btf_id, func_info_rec_size
+	_       uint64    // func_info
+	_       [2]uint32 // nr_func_info, nr_line_info
+	_       [2]uint64 // line_info, jited_line_info
+	_       [4]uint32 // nr_jited_line_info, line_info_rec_size, jited_line_info_rec_size, nr_prog_tags
+	_       uint64    // prog_tags
+	runTime uint64
+	runs    uint64
+}
+
+// Runs returns how often the program ran and for how long, on all CPUs, since it was loaded. The kernel counts only while the sysctl
+// kernel.bpf_stats_enabled is 1.
+func (p *Program) Runs() (n uint64, took time.Duration, err error) {
+	var i progRuns
+	if err := info(p.file, &i); err != nil {
+		return 0, 0, err
+	}
+	return i.runs, time.Duration(i.runTime), nil //nolint:gosec // nanoseconds since boot
 }

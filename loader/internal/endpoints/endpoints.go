@@ -363,7 +363,7 @@ func (d Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries [
 			continue
 		}
 		if shared[v.Ifindex]--; shared[v.Ifindex] == 0 {
-			errs = append(errs, a.Detach(int(v.Ifindex), hook.OfPod()), eps.Stats.Delete(v.Ifindex), eps.Devices.Delete(v.Ifindex))
+			errs = append(errs, a.Detach(int(v.Ifindex), hook.OfPod()), eps.Stats.Retire(v.Ifindex), eps.Devices.Delete(v.Ifindex))
 		}
 	}
 	return errors.Join(errs...)

@@ -57,7 +57,7 @@ func (d Endpoints) CollectDevices(a *attach.Attacher) error {
 	errs := []error{err}
 	for _, index := range counted {
 		if !used[index] && !podnsmap.IsKey(index) {
-			errs = append(errs, a.Detach(int(index), hook.OfPod()), eps.Stats.Delete(index))
+			errs = append(errs, a.Detach(int(index), hook.OfPod()), eps.Stats.Retire(index))
 		}
 	}
 	tracked, err := eps.Devices.Keys()

@@ -238,7 +238,7 @@ func (d Devices) release(a *attach.Attacher, m podns.Map, number uint32) error {
 	if v, known, _ := m.Get(number); known {
 		err = errors.Join(err, d.unguard(a, v))
 	}
-	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Delete(podns.Key(number)), pintree.RemovePin(d.Paths.PodnsMark(number)))
+	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Retire(podns.Key(number)), pintree.RemovePin(d.Paths.PodnsMark(number)))
 }
 
 // Detach removes the programs from every podns device that is known, and leaves maps and notes as they are.

@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -123,6 +126,41 @@ func (d Sets) ProgramIDs() (map[string]uint32, error) {
 		ids[h.Program] = id
 	}
 	return ids, nil
+}
+
+// Run is how often a program ran and for how long, on all CPUs, since it was loaded. Both are 0 unless the kernel counts
+// (kernel.bpf_stats_enabled).
+type Run struct {
+	Program string        `json:"program"`
+	Runs    uint64        `json:"runs"`
+	Time    time.Duration `json:"time"`
+}
+
+// Runs returns what the kernel has counted of each loaded program, by name.
+func (d Sets) Runs() ([]Run, error) {
+	ids, err := d.ProgramIDs()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := d.CommittedDir()
+	if err != nil {
+		return nil, err
+	}
+	var out []Run
+	for _, name := range slices.Sorted(maps.Keys(ids)) {
+		p, err := pintree.ProgramAt(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		r := Run{Program: name}
+		r.Runs, r.Time, err = p.Runs()
+		p.Close()
+		if err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
 }
 
 // ID returns the kernel's id of a pinned program.

@@ -61,13 +61,29 @@ func (d View) Status(ctx context.Context) (*Status, error) {
 	if s.Endpoints, err = d.Endpoints(ctx); err != nil {
 		return nil, err
 	}
+	if s.Runs, err = programs.New(d.Tree).Runs(); err != nil {
+		return nil, err
+	}
 	if s.Local, err = attach.New(d.Tree).LocalStatus(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s), d.dropStatus(s)); err != nil {
+	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s), d.dropStatus(s), d.total(s)); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+func (d View) total(s *Status) error {
+	eps, err := d.EndpointMaps()
+	if err != nil {
+		return err
+	}
+	sum, err := eps.Stats.Total()
+	if err != nil {
+		return fmt.Errorf("counters of pods: %w", err)
+	}
+	s.Total = counters(sum)
+	return nil
 }
 
 func (d View) deviceStatus(s *Status, h *rtnl.Handle) error {

@@ -4,11 +4,13 @@ package status
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // Status is one screen of the datapath.
@@ -22,6 +24,7 @@ type Status struct {
 	Attach        programs.AttachModes  `json:"attach"`
 	Probes        []programs.Probe      `json:"probes"`
 	Config        programs.ConfigStatus `json:"config"`
+	Runs          []programs.Run        `json:"runs"`
 	Devices       []DeviceStatus        `json:"devices"`
 	Skipped       []node.SkippedDevice  `json:"skipped,omitempty"`      // devices that carry traffic and are not handled yet
 	Unseen        []node.Unseen         `json:"unseen,omitempty"`       // what has changed since the last look at the node
@@ -31,6 +34,7 @@ type Status struct {
 	Maps          []MapStatus           `json:"maps"`
 	Drops         []DropCount           `json:"drops"`
 	Endpoints     []EndpointStatus      `json:"endpoints"`
+	Total         EndpointCounter       `json:"total"` // of all pods since the maps were made, of those that have gone too
 }
 
 // DeviceStatus is a device with programs of ours.
@@ -50,6 +54,11 @@ type MapStatus struct {
 	ID      uint32 `json:"id"`
 	Entries int    `json:"entries"`
 	Max     int    `json:"max"`
+}
+
+// CanFill reports whether Entries can be less than Max: an array is always full.
+func (m *MapStatus) CanFill() bool {
+	return !strings.HasSuffix(m.Type, "Array") && m.Type != bpfsys.RingBuf.String()
 }
 
 // DropCount is the number of packets dropped for one reason.

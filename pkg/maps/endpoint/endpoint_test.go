@@ -103,6 +103,47 @@ func TestPrivilegedStats(t *testing.T) {
 	}
 }
 
+// What a device has counted stays in the sum when it goes, once, and is no device in the list.
+func TestPrivilegedStatsRetire(t *testing.T) {
+	t.Parallel()
+	raw := newMap(t, ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 72})
+	s := NewStats(bpftest.View(t, raw))
+	total := func(want uint64) {
+		t.Helper()
+		if c, err := s.Total(); err != nil || c.RxPackets != want || c.TxBytes != 10*want || c.Pod != 0 || c.Owner != 0 {
+			t.Errorf("%+v %v, not %d packets", c, err, want)
+		}
+	}
+	total(0)
+	cpus := uint64(ebpf.MustPossibleCPU())
+	for index, n := range map[uint32]uint64{7: 1, 8: 100, 9: 10000} {
+		perCPU := make([]Counters, cpus)
+		for i := range perCPU {
+			perCPU[i] = Counters{RxPackets: n, TxBytes: 10 * n, Pod: 7, Owner: 9}
+		}
+		if err := raw.Put(index, perCPU); err != nil {
+			t.Fatal(err)
+		}
+	}
+	total(10101 * cpus)
+	for _, index := range []uint32{7, 7, 8, 55} {
+		if err := s.Retire(index); err != nil {
+			t.Fatal(err)
+		}
+		total(10101 * cpus)
+	}
+	if keys, err := s.Keys(); err != nil || !slices.Equal(keys, []uint32{9}) {
+		t.Errorf("%v %v", keys, err)
+	}
+	if _, ok, err := s.Get(7); ok || err != nil {
+		t.Errorf("the counters are still there: %v", err)
+	}
+	if err := s.Delete(9); err != nil {
+		t.Fatal(err)
+	}
+	total(101 * cpus)
+}
+
 func TestPrivilegedUplinks(t *testing.T) {
 	t.Parallel()
 	raw := newMap(t, ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(bpfgen.TypesSlUplink{}))})

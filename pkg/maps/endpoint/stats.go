@@ -3,6 +3,8 @@
 package endpoint
 
 import (
+	"slices"
+
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
@@ -39,21 +41,68 @@ func (s Stats) Get(ifindex uint32) (Counters, bool, error) {
 		return sum, false, err
 	}
 	for i := range perCPU {
-		c := &perCPU[i]
-		sum.RxPackets += c.RxPackets
-		sum.RxBytes += c.RxBytes
-		sum.TxPackets += c.TxPackets
-		sum.TxBytes += c.TxBytes
-		sum.RxFast += c.RxFast
-		sum.TxFast += c.TxFast
-		sum.Drops += c.Drops
-		sum.Pod, sum.Owner = c.Pod, c.Owner
+		sum.add(&perCPU[i])
+		sum.Pod, sum.Owner = perCPU[i].Pod, perCPU[i].Owner
 	}
 	return sum, true, nil
 }
 
-// Delete removes the counters of ifindex; missing is success.
+// gone is the key of the sums of devices that have gone. No device has it as its index.
+const gone = uint32(0)
+
+func (c *Counters) add(o *Counters) {
+	c.RxPackets += o.RxPackets
+	c.RxBytes += o.RxBytes
+	c.TxPackets += o.TxPackets
+	c.TxBytes += o.TxBytes
+	c.RxFast += o.RxFast
+	c.TxFast += o.TxFast
+	c.Drops += o.Drops
+}
+
+// Retire removes the counters of ifindex, and adds them to those of the devices that have gone; missing is success. The writers' lock is
+// held. A kill in between loses them: a sum that a reader watches must not count twice.
+func (s Stats) Retire(ifindex uint32) error {
+	last, err := bpfsys.LookupPerCPU[Counters](s.m, ifindex)
+	if err != nil || last == nil {
+		return err
+	}
+	sums, err := bpfsys.LookupPerCPU[Counters](s.m, gone)
+	if err != nil {
+		return err
+	}
+	if sums == nil {
+		sums = make([]Counters, len(last))
+	}
+	for i := range sums {
+		sums[i].add(&last[i])
+	}
+	if err := s.Delete(ifindex); err != nil {
+		return err
+	}
+	return bpfsys.PutEachCPU(s.m, gone, sums)
+}
+
+// Delete removes the counters of ifindex, for a device that never was a pod's; missing is success.
 func (s Stats) Delete(ifindex uint32) error { return bpfsys.Remove(s.m, ifindex) }
 
 // Keys returns the ifindexes that have counters.
-func (s Stats) Keys() ([]uint32, error) { return bpfsys.Keys[uint32](s.m) }
+func (s Stats) Keys() ([]uint32, error) {
+	all, err := bpfsys.Keys[uint32](s.m)
+	return slices.DeleteFunc(all, func(k uint32) bool { return k == gone }), err
+}
+
+// Total returns the counters of all devices, of those that have gone too, since the map was made.
+func (s Stats) Total() (Counters, error) {
+	var sum Counters
+	all, err := bpfsys.Keys[uint32](s.m)
+	for _, k := range all {
+		c, _, e := s.Get(k)
+		if e != nil {
+			return sum, e
+		}
+		sum.add(&c)
+	}
+	sum.Pod, sum.Owner = 0, 0
+	return sum, err
+}
