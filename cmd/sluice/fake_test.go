@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/policy"
+	"github.com/sluice-cni/sluice/pkg/verbtimes"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -54,6 +55,7 @@ type fakeNode struct {
 	cleared    int
 	denied     []netip.Prefix
 	policies   []loader.PolicyStatus
+	verbs      []verbtimes.Histogram
 	open       int
 }
 
@@ -86,6 +88,8 @@ func (n *fakeNode) Places() ([]loader.Place, error) {
 func (n *fakeNode) Choices() (map[string]netfilter.Choice, error) { return n.choices, nil }
 
 func (n *fakeNode) Records() ([]*attachments.Record, error) { return n.records, n.readErr }
+
+func (n *fakeNode) VerbTimes() ([]verbtimes.Histogram, error) { return n.verbs, nil }
 
 type fakeDatapath struct{ n *fakeNode }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/verbtimes"
 )
 
 // node is the machine the tool looks at.
@@ -37,6 +38,8 @@ type node interface {
 	Choices() (map[string]netfilter.Choice, error)
 	// Records returns the attachment records of all networks.
 	Records() ([]*attachments.Record, error)
+	// VerbTimes returns how long the plugins' verbs took since the boot.
+	VerbTimes() ([]verbtimes.Histogram, error)
 }
 
 // datapath is what the tool needs of *loader.Datapath.
@@ -122,6 +125,10 @@ func (realNode) Choices() (map[string]netfilter.Choice, error) { return choice.M
 
 func (realNode) Records() ([]*attachments.Record, error) {
 	return attachments.Open(attachments.DefaultDir).List("")
+}
+
+func (realNode) VerbTimes() ([]verbtimes.Histogram, error) {
+	return verbtimes.Read(verbtimes.DefaultPath)
 }
 
 // withDatapath calls f with the loaded datapath. When nothing is loaded it

@@ -5,7 +5,6 @@ package main
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -173,7 +172,7 @@ func (v *statusView) fill(st *loader.Status) {
 	}
 	for _, m := range st.Maps {
 		mv := mapView{Name: m.Name, Type: m.Type, ID: m.ID, Entries: m.Entries, Max: m.Max}
-		if m.Max > 0 && !strings.HasSuffix(m.Type, "Array") && m.Type != "RingBuf" {
+		if m.Max > 0 && m.CanFill() {
 			fill := float64(m.Entries) / float64(m.Max)
 			mv.Fill = &fill
 		}

@@ -118,7 +118,7 @@ func newAgent(o Options) (*agent, error) {
 		Sandboxes: garbage.CRI(c.RuntimeEndpoint, c.Paths.On),
 	}
 	if c.Health.Address != "" {
-		a.health, err = health.New(c.Health.Address, health.Checks{Ready: a.ready, Metrics: a.report.WriteMetrics})
+		a.health, err = health.New(c.Health.Address, health.Checks{Ready: a.ready, Metrics: a.metrics})
 	}
 	return a, err
 }

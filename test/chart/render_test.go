@@ -107,6 +107,50 @@ func daemonSet(tb testing.TB, values map[string]any) *appsv1.DaemonSet {
 	return decode[appsv1.DaemonSet](tb, o)
 }
 
+// The Prometheus operator gets a PodMonitor and the rules of the file, Grafana's sidecar the dashboard; none of it by default.
+func TestMonitoring(t *testing.T) {
+	wanted := []string{"PodMonitor/sluice-agent", "PrometheusRule/sluice-agent", "ConfigMap/sluice-agent-dashboard"}
+	plain := mustRender(t, nil)
+	r := mustRender(t, set(t, "config.health.address=0.0.0.0:9000", "monitoring.podMonitor=true", "monitoring.rules=true", "monitoring.dashboard=true", "monitoring.labels.release=prom"))
+	found := map[string]Object{}
+	for _, id := range wanted {
+		if _, ok := plain.Object(id); ok {
+			t.Errorf("%s is there by default", id)
+		}
+		o, ok := r.Object(id)
+		if !ok {
+			t.Fatalf("no %s", id)
+		}
+		found[id] = o
+	}
+	var rules map[string]any
+	text, err := os.ReadFile(filepath.Join(Dir, "monitoring/rules.yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(text, &rules)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(rules, found[wanted[1]]["spec"]); diff != "" {
+		t.Errorf("rules: %s", diff)
+	}
+	monitor, err := yaml.Marshal(found[wanted[0]])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"release: prom", "replacement: $1:9000", "replacement: '[$1]:9000'", "app.kubernetes.io/component: agent"} {
+		if !strings.Contains(string(monitor), part) {
+			t.Errorf("no %q in\n%s", part, monitor)
+		}
+	}
+	for _, address := range []string{"127.0.0.1:9879", "[::1]:9879", ""} {
+		_, err := Render(set(t, "monitoring.podMonitor=true", "config.health.address="+address), KubeVersion)
+		if err == nil || !strings.Contains(err.Error(), "monitoring.podMonitor: Prometheus does not reach config.health.address") {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}
+
 // "helm lint" has nothing to say, with any values.
 func TestLint(t *testing.T) {
 	for name, values := range variants(t) {

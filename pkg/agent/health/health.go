@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// fresh is how long an answer of /readyz serves all who ask.
-	fresh      = 5 * time.Second
-	statusTime = 20 * time.Second
+	// fresh is how long an answer of /readyz or /metrics serves all who ask.
+	fresh    = 5 * time.Second
+	lookTime = 20 * time.Second
 	// headTime and the others bound what clients can hold, and for how long. A connection serves one request.
 	headTime   = 2 * time.Second
 	maxHead    = 8 << 10
@@ -35,18 +35,43 @@ const (
 type Checks struct {
 	// Ready returns a line for each thing that keeps the node from networking pods.
 	Ready func(ctx context.Context) []string
-	// Metrics writes counters.
-	Metrics func(w io.Writer) error
+	// Metrics writes metrics in the text format of Prometheus.
+	Metrics func(ctx context.Context, w io.Writer) error
 }
 
 // Server answers at one address.
 type Server struct {
-	checks Checks
-	listen net.Listener
+	listen  net.Listener
+	ready   answer[[]string]
+	metrics answer[scrape]
+}
 
-	mu    sync.Mutex // also: one look at a time
-	lines []string
-	at    time.Time
+// scrape is what a look at the metrics found.
+type scrape struct {
+	text []byte
+	err  error
+}
+
+// answer serves all who ask in a few seconds by one look.
+type answer[T any] struct {
+	look func(ctx context.Context) T
+
+	mu   sync.Mutex // also: one look at a time
+	last T
+	at   time.Time
+}
+
+// get looks, or takes an answer that is a few seconds old. A client that goes away does not end a look that others wait for.
+func (a *answer[T]) get(ctx context.Context) T {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at.IsZero() || time.Since(a.at) > fresh {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+		a.last = a.look(ctx)
+		cancel()
+		a.at = time.Now()
+	}
+	return a.last
 }
 
 // New listens. Run serves.
@@ -55,7 +80,12 @@ func New(address string, c Checks) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("health.address: %w", err)
 	}
-	return &Server{checks: c, listen: l}, nil
+	return &Server{listen: l, ready: answer[[]string]{look: c.Ready}, metrics: answer[scrape]{look: func(ctx context.Context) (s scrape) {
+		var b bytes.Buffer
+		s.err = c.Metrics(ctx, &b)
+		s.text = b.Bytes()
+		return s
+	}}}, nil
 }
 
 // Address is where the server listens.
@@ -66,9 +96,9 @@ func (s *Server) Run(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.HandleFunc("GET /metrics", s.metrics)
+	mux.HandleFunc("GET /metrics", s.scrape)
 	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: headTime, ReadTimeout: headTime, WriteTimeout: statusTime + headTime, MaxHeaderBytes: maxHead,
+		Handler: mux, ReadHeaderTimeout: headTime, ReadTimeout: headTime, WriteTimeout: lookTime + headTime, MaxHeaderBytes: maxHead,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	server.SetKeepAlivesEnabled(false)
@@ -81,8 +111,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
-	lines := s.look(r.Context())
-	if len(lines) > 0 {
+	if lines := s.ready.get(r.Context()); len(lines) > 0 {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = io.WriteString(w, strings.Join(lines, "\n")+"\n")
@@ -91,27 +120,14 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "ok\n")
 }
 
-// look asks, or takes an answer that is a few seconds old. A client that goes away does not end a look that others wait for.
-func (s *Server) look(ctx context.Context) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.at.IsZero() || time.Since(s.at) > fresh {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTime)
-		s.lines = s.checks.Ready(ctx)
-		cancel()
-		s.at = time.Now()
-	}
-	return s.lines
-}
-
-func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
-	var b bytes.Buffer
-	if err := s.checks.Metrics(&b); err != nil {
+func (s *Server) scrape(w http.ResponseWriter, r *http.Request) {
+	found := s.metrics.get(r.Context())
+	if found.err != nil {
 		http.Error(w, "no metrics", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(b.Bytes())
+	_, _ = w.Write(found.text)
 }
 
 // limited accepts so many connections at a time. The others wait in the kernel's queue.

@@ -69,7 +69,7 @@ func TestReadyz(t *testing.T) {
 			}
 			return nil
 		},
-		Metrics: func(w io.Writer) error { _, err := io.WriteString(w, "x 1\n"); return err },
+		Metrics: func(_ context.Context, w io.Writer) error { _, err := io.WriteString(w, "x 1\n"); return err },
 	})
 	var wg sync.WaitGroup
 	for range 50 {
@@ -101,7 +101,7 @@ func TestReadyz(t *testing.T) {
 // Clients that say nothing, or long heads, are sent away and leave their place.
 func TestSilentClients(t *testing.T) {
 	t.Parallel()
-	addr := start(t, Checks{Ready: func(context.Context) []string { return nil }, Metrics: func(io.Writer) error { return errors.New("none") }})
+	addr := start(t, Checks{Ready: func(context.Context) []string { return nil }, Metrics: func(context.Context, io.Writer) error { return errors.New("none") }})
 	for range 2 * maxClients {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {

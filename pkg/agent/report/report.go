@@ -61,6 +61,7 @@ const (
 	NetworkWrites  Counter = "sluice_agent_network_writes_total"
 	RouteSyncs     Counter = "sluice_agent_route_syncs_total"
 	GarbageRemoved Counter = "sluice_agent_garbage_removed_total"
+	MetricsFailed  Counter = "sluice_agent_node_metrics_failed_total"
 )
 
 // help are the counters' descriptions.
@@ -69,6 +70,7 @@ func help() map[Counter]string {
 		Reinstalls:     "Times that files of the plugins were missing or foreign, and were installed again.",
 		NetworkWrites:  "Times that the network's configuration was written.",
 		RouteSyncs:     "Times that routes were compared with the Node objects.",
+		MetricsFailed:  "Times that the metrics of the node's datapath could not be read.",
 		GarbageRemoved: "Attachments removed whose pod neither the API server nor the runtime knew.",
 	}
 }

@@ -255,7 +255,6 @@ var notLinked = map[string]map[string]string{
 	},
 	"cmd/sluice": {
 		"k8s.io":                   "clusters are the business of programs of their own",
-		"net/http":                 "nothing in Sluice serves HTTP",
 		"testing":                  "belongs to tests",
 		module + "/pkg/test/":      "belongs to tests",
 		"github.com/google/go-cmp": "belongs to tests",

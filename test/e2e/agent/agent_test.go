@@ -133,6 +133,8 @@ func TestPrivilegedAgentExemptAtOnce(t *testing.T) {
 	agent := n.start()
 	n.awaitReady()
 	n.AddPod(n.runtime(), "p1")
+	metrics(t, n, "sluice_datapath_loaded 1", `sluice_look_failed{part="datapath"} 0`, `sluice_attachments{network="sluice"} 1`,
+		`sluice_cni_verb_duration_seconds_count{plugin="ptp",result="success",verb="ADD"} 1`, "sluice_agent_node_metrics_failed_total 0")
 	// loaded says that the maps have as many networks, and the programs' configuration the one.
 	loaded := func(entries int, network string) error {
 		var status struct {

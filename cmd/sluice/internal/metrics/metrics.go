@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics puts what is known of a node into the terms of Prometheus.
+//
+// It reads nothing itself: "sluice metrics" looks at the node and fills Node. docs/observability.md lists the metrics. The names follow
+// Prometheus' conventions, and the number of series does not grow with pods, connections or destinations.
+package metrics
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
+	"github.com/sluice-cni/sluice/pkg/verbtimes"
+)
+
+// Connections counts connections of a kind (masquerade, hostport, plain) in a state.
+type Connections struct{ Kind, State string }
+
+// PortUse is how many ports an address of the node uses toward its busiest destination.
+type PortUse struct {
+	Address, Proto string
+	InUse          int
+}
+
+// Attached counts attachments by a feature and the backend that does it.
+type Attached struct{ Feature, Backend string }
+
+// Node is what a look at the node found. What is nil was not found, and has no series.
+type Node struct {
+	Version     string
+	Status      *loader.Status // nil: nothing is loaded
+	Backend     string         // what was decided, also if nothing is loaded; empty: nothing was
+	Reason      string
+	Netfilter   map[string]string // tables used where eBPF is not, by what was asked for
+	Drops       map[drops.Reason]uint64
+	Connections map[Connections]int
+	HostPorts   map[string]int // by protocol
+	PortUse     []PortUse
+	PortsTotal  int            // toward one destination, by one address and protocol
+	Attachments map[string]int // by network
+	Attached    map[Attached]int
+	Verbs       []verbtimes.Histogram
+	Failed      map[string]bool // whether a part of the look failed
+}
+
+// Write writes the node's metrics in the text format of Prometheus.
+func Write(w io.Writer, n *Node) error {
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(&collector{n}); err != nil {
+		return err
+	}
+	families, err := r.Gather()
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return encode(w, families)
+}
+
+func encode(w io.Writer, families []*dto.MetricFamily) error {
+	e := expfmt.NewEncoder(w, expfmt.NewFormat(expfmt.TypeTextPlain))
+	for _, f := range families {
+		if err := e.Encode(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// descs are the metrics by their names.
+var descs = map[string]*prometheus.Desc{} //nolint:gochecknoglobals // filled once, below
+
+func describe(name, help string, labels ...string) string {
+	descs[name] = prometheus.NewDesc(name, help, labels, nil)
+	return name
+}
+
+// The metrics.
+var ( //nolint:gochecknoglobals // a table
+	build       = describe("sluice_build_info", "Version of the sluice command. The value is 1.", "version")
+	loaded      = describe("sluice_datapath_loaded", "Whether the eBPF datapath is loaded.")
+	backend     = describe("sluice_backend_info", "Backend that the node decided for, and why. The value is 1.", "backend", "reason")
+	tables      = describe("sluice_netfilter_info", "Netfilter tables used where eBPF is not, by what was asked for. The value is 1.", "asked", "tables")
+	packets     = describe("sluice_forwarded_packets_total", "Packets of all pods since the maps were made.", "direction")
+	octets      = describe("sluice_forwarded_bytes_total", "Bytes of all pods since the maps were made, with Ethernet headers.", "direction")
+	fast        = describe("sluice_fast_path_packets_total", "Packets of all pods that the fast path has forwarded.", "direction")
+	dropped     = describe("sluice_dropped_packets_total", "Packets dropped since the maps were made, by reason.", "reason")
+	connections = describe("sluice_connections", "Connections in the tables, by kind and state.", "kind", "state")
+	mapEntries  = describe("sluice_map_entries", "Entries in a map.", "map")
+	mapMax      = describe("sluice_map_max_entries", "Entries that a map has room for.", "map")
+	mapPressure = describe("sluice_map_pressure_ratio", "Part of a map that is in use, 0 to 1.", "map")
+	hostPorts   = describe("sluice_hostports", "Published ports, by protocol.", "protocol")
+	ports       = describe("sluice_masquerade_ports_in_use", "Ports of an address in use toward its busiest destination.", "address", "protocol")
+	portsTotal  = describe("sluice_masquerade_ports", "Ports of one address toward one destination.")
+	attachments = describe("sluice_attachments", "Attachments, by network.", "network")
+	attached    = describe("sluice_attachments_by_backend", "Attachments by feature, and by the backend that does it.", "feature", "backend")
+	endpoints   = describe("sluice_endpoints", "Pod devices in the eBPF datapath.")
+	programTime = describe("sluice_program_run_seconds_total", "Time in a program on all CPUs. Only with kernel.bpf_stats_enabled.", "program")
+	programRuns = describe("sluice_program_runs_total", "Runs of a program on all CPUs. Only with kernel.bpf_stats_enabled.", "program")
+	verbTime    = describe("sluice_cni_verb_duration_seconds", "Time of a CNI verb in a plugin's process since the boot.", "plugin", "verb", "result")
+	failed      = describe("sluice_look_failed", "Whether a part of the node could not be read.", "part")
+)
+
+type collector struct{ n *Node }
+
+func (*collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range descs {
+		ch <- d
+	}
+}
+
+// sink sends the values of metrics.
+type sink chan<- prometheus.Metric
+
+func (s sink) gauge(name string, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(descs[name], prometheus.GaugeValue, v, labels...)
+}
+
+func (s sink) counter(name string, v uint64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(descs[name], prometheus.CounterValue, float64(v), labels...)
+}
+
+func (s sink) flag(name string, yes bool, labels ...string) {
+	v := 0.0
+	if yes {
+		v = 1
+	}
+	s.gauge(name, v, labels...)
+}
+
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s, n := sink(ch), c.n
+	s.flag(build, true, n.Version)
+	s.flag(loaded, n.Status != nil)
+	if n.Backend != "" {
+		s.flag(backend, true, n.Backend, n.Reason)
+	}
+	for asked, names := range n.Netfilter {
+		s.flag(tables, true, asked, names)
+	}
+	for part, bad := range n.Failed {
+		s.flag(failed, bad, part)
+	}
+	for network, count := range n.Attachments {
+		s.gauge(attachments, float64(count), network)
+	}
+	for by, count := range n.Attached {
+		s.gauge(attached, float64(count), by.Feature, by.Backend)
+	}
+	for i := range n.Verbs {
+		s.verb(&n.Verbs[i])
+	}
+	if n.Status != nil {
+		s.datapath(n)
+	}
+}
+
+// datapath sends what only a loaded datapath has.
+func (s sink) datapath(n *Node) {
+	const toPods, fromPods = "to_pods", "from_pods"
+	t := n.Status.Total
+	s.counter(packets, t.RxPackets, toPods)
+	s.counter(packets, t.TxPackets, fromPods)
+	s.counter(octets, t.RxBytes, toPods)
+	s.counter(octets, t.TxBytes, fromPods)
+	s.counter(fast, t.RxFast, toPods)
+	s.counter(fast, t.TxFast, fromPods)
+	s.gauge(endpoints, float64(len(n.Status.Endpoints)))
+	if n.Drops != nil {
+		for r := drops.Reason(1); r < drops.Max; r++ { // a series from the first scrape on, so that rate() sees the first drop
+			s.counter(dropped, n.Drops[r], r.Name())
+		}
+	}
+	for by, count := range n.Connections {
+		s.gauge(connections, float64(count), by.Kind, by.State)
+	}
+	for _, m := range n.Status.Maps {
+		s.gauge(mapEntries, float64(m.Entries), m.Name)
+		s.gauge(mapMax, float64(m.Max), m.Name)
+		if m.CanFill() && m.Max > 0 {
+			s.gauge(mapPressure, float64(m.Entries)/float64(m.Max), m.Name)
+		}
+	}
+	for proto, count := range n.HostPorts {
+		s.gauge(hostPorts, float64(count), proto)
+	}
+	s.gauge(portsTotal, float64(n.PortsTotal))
+	for _, p := range n.PortUse {
+		s.gauge(ports, float64(p.InUse), p.Address, p.Proto)
+	}
+	for _, r := range n.Status.Runs {
+		if r.Runs > 0 {
+			s.counter(programRuns, r.Runs, r.Program)
+			s <- prometheus.MustNewConstMetric(descs[programTime], prometheus.CounterValue, r.Time.Seconds(), r.Program)
+		}
+	}
+}
+
+func (s sink) verb(h *verbtimes.Histogram) {
+	buckets := make(map[float64]uint64, len(h.Counts))
+	var below uint64
+	for i, b := range verbtimes.Bounds() {
+		below += h.Counts[i]
+		buckets[b.Seconds()] = below
+	}
+	s <- prometheus.MustNewConstHistogram(descs[verbTime], h.Count(), h.Sum.Seconds(), buckets, h.Plugin, h.Verb, string(h.Result))
+}
+
+// Names returns the names of all metrics, sorted.
+func Names() []string { return slices.SortedFunc(maps.Keys(descs), cmp.Compare[string]) }

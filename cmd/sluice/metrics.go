@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/metrics"
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
+	"github.com/sluice-cni/sluice/pkg/version"
+)
+
+func newMetrics(a *app) *cobra.Command {
+	var textfile string
+	c := &cobra.Command{
+		Use:   "metrics",
+		Short: "Print the node's metrics for Prometheus",
+		Long: `Print the node's metrics in the text format of Prometheus.
+
+--textfile writes them to a file instead, for the textfile collector of the node
+exporter: run it by a timer on nodes without the agent. The name must end in
+".prom". The file is replaced by one rename, so a scrape never sees half of it.`,
+		Example: `  sluice metrics
+  sluice metrics --textfile /var/lib/node_exporter/textfile_collector/sluice.prom`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("output") {
+				return fmt.Errorf("--output %s: metrics have the format of Prometheus only", a.output)
+			}
+			if textfile != "" && filepath.Ext(textfile) != ".prom" {
+				return fmt.Errorf("--textfile %q: the name must end in .prom, the node exporter reads no other", textfile)
+			}
+			n, lerr := a.lookForMetrics(c.Context())
+			if textfile == "" {
+				return errors.Join(metrics.Write(a.out, n), lerr)
+			}
+			return errors.Join(replaceFile(textfile, func(w io.Writer) error { return metrics.Write(w, n) }), lerr)
+		},
+	}
+	c.Flags().StringVar(&textfile, "textfile", "", "write to this `file`, by one rename")
+	return c
+}
+
+// Parts of a look, as sluice_look_failed names them.
+const (
+	partDatapath    = "datapath"
+	partAttachments = "attachments"
+	partNetfilter   = "netfilter"
+	partVerbs       = "verbs"
+)
+
+// lookForMetrics reads the node. What cannot be read is left out, counts as failed, and is in the error.
+func (a *app) lookForMetrics(ctx context.Context) (*metrics.Node, error) {
+	n := &metrics.Node{Version: version.String(), Failed: map[string]bool{}}
+	var errs []error
+	look := func(part string, f func() error) {
+		err := f()
+		n.Failed[part] = err != nil
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", part, err))
+		}
+	}
+	look(partDatapath, func() error {
+		return a.withDatapath(ctx, func(dp datapath) error { return a.datapathMetrics(ctx, dp, n) }, func() error { return a.decisionMetrics(ctx, n) })
+	})
+	look(partAttachments, func() error { return a.attachmentMetrics(n) })
+	look(partNetfilter, func() error {
+		choices, err := a.node.Choices()
+		n.Netfilter = make(map[string]string, len(choices))
+		for asked, c := range choices {
+			n.Netfilter[asked] = c.Name
+		}
+		return err
+	})
+	look(partVerbs, func() (err error) {
+		n.Verbs, err = a.node.VerbTimes()
+		return err
+	})
+	return n, errors.Join(errs...)
+}
+
+// decisionMetrics says what was decided on a node where nothing is loaded.
+func (a *app) decisionMetrics(ctx context.Context, n *metrics.Node) error {
+	st, err := a.node.Decision(ctx)
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	n.Backend, n.Reason = st.Backend, st.Reason
+	return nil
+}
+
+func (a *app) datapathMetrics(ctx context.Context, dp reader, n *metrics.Node) error {
+	st, err := dp.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if n.Drops, err = dp.DropSums(ctx); err != nil {
+		return err
+	}
+	published, err := dp.HostPorts(ctx)
+	if err != nil {
+		return err
+	}
+	n.HostPorts = map[string]int{"tcp": 0, "udp": 0}
+	for _, p := range published {
+		n.HostPorts[protoText(p.Proto)]++
+	}
+	n.PortsTotal = portsIn(st.Config.SNATPorts)
+	n.Connections = map[metrics.Connections]int{}
+	counted := func(yield func(loader.Flow, error) bool) { // one walk of the tables for both
+		for f, err := range dp.Flows(ctx, loader.FlowFilter{All: true}) {
+			if err == nil {
+				n.Connections[metrics.Connections{Kind: f.Kind, State: f.State}]++
+			}
+			if (err != nil || f.State != conntrack.StateExpired) && !yield(f, err) {
+				return
+			}
+		}
+	}
+	pools, err := natPools(counted, n.PortsTotal)
+	if err != nil {
+		return err
+	}
+	for _, p := range pools {
+		n.PortUse = append(n.PortUse, metrics.PortUse{Address: p.Address.String(), Proto: p.Proto, InUse: p.InUse})
+	}
+	n.Backend, n.Reason, n.Status = st.Backend, st.Reason, st // last: with an error nothing of the datapath is told
+	return nil
+}
+
+func (a *app) attachmentMetrics(n *metrics.Node) error {
+	records, err := a.node.Records()
+	if err != nil {
+		return err
+	}
+	n.Attachments = map[string]int{}
+	for _, r := range records {
+		n.Attachments[r.Network]++
+	}
+	n.Attached = map[metrics.Attached]int{}
+	for feature, backends := range newUsedBy(records) {
+		for backend, count := range backends {
+			n.Attached[metrics.Attached{Feature: feature, Backend: backend}] = count
+		}
+	}
+	return nil
+}
+
+// replaceFile writes a file by one rename, so that a reader sees the old one or the new one.
+func replaceFile(path string, write func(io.Writer) error) error {
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".sluice-*")
+	if err != nil {
+		return fmt.Errorf("--textfile: %w", err)
+	}
+	_, err = f.Write(b.Bytes())
+	err = errors.Join(err, f.Chmod(0o644), f.Close()) // the node exporter may be another user
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("--textfile: %w", err)
+	}
+	return nil
+}

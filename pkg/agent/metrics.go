@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/sluice-cni/sluice/pkg/agent/report"
+	"github.com/sluice-cni/sluice/pkg/log"
+)
+
+// metrics writes those of the node, as "sluice metrics" prints them, and the agent's own. The command is a process of its own: the agent
+// keeps neither the loader nor its memory (ADR 45). What the command says of parts that it could not read is in its metrics too.
+func (a *agent) metrics(ctx context.Context, w io.Writer) error {
+	var out, errs bytes.Buffer
+	c := exec.CommandContext(ctx, filepath.Join(a.Programs, "sluice"), "metrics")
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Run(); err != nil {
+		a.report.Count(report.MetricsFailed, 1)
+		a.Log.Warn("metrics of the node", log.Error(fmt.Errorf("%w: %s", err, bytes.TrimSpace(errs.Bytes()))))
+	}
+	_, err := w.Write(out.Bytes())
+	return errors.Join(err, a.report.WriteMetrics(w))
+}
