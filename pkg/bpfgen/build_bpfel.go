@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "932090f1f96db91afe004315487cc5635206ed6c102fae84930d1e666932837b"
+const build = "9c490bfca2c1fa5a403ea0f95627bf046af437df8df7175dcca37b8041383951"

@@ -111,16 +111,28 @@ static __always_inline bool ct_take_place(struct sl_ct_scratch *s, struct sl_ct_
 }
 
 /*
- * Reads the place q->index, and takes it if it is free. Returns 1 if the claimed entry has a place now,
- * else 0.
- * in: s->claim, q->mine, ->most, ->victim  out: q->key, ->theirs, ->change, ->most, ->victim
+ * Goes on to the next place of the search, and takes it if it is free. Returns 1 if the
+ * claimed entry has a place now, else 0.
+ * A function of its own: the verifier follows it once, and not once for each try.
+ * in: ct_scratch()->claim, ->search.mine, .hash, .step, .first, .count, .most, .victim
+ * out: ->search.hash, .index, .key, .theirs, .change, .most, .victim
  */
-static __always_inline int ct_try_place(struct sl_ct_scratch *s, struct sl_ct_place *place)
+__noinline int sl_ct_try_place(void)
 {
-	struct sl_ct_search *q = &s->search;
+	struct sl_ct_scratch *s = ct_scratch();
+	struct sl_ct_search *q;
+	struct sl_ct_place *place;
 	struct sl_ct_entry *ct;
 	struct sl_ct_share *share;
 
+	if (!s)
+		return 0;
+	q = &s->search;
+	q->index = q->count ? q->first + q->hash % q->count : 0;
+	q->hash += q->step;
+	place = bpf_map_lookup_elem(&sl_ct_places, &q->index);
+	if (!place)
+		return 0;
 	q->change = place->change;
 	q->theirs.owner = place->owner;
 	q->theirs.kind = place->kind;
@@ -176,7 +188,6 @@ __noinline int sl_ct_claim(__u32 kind)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_ct_search *q;
-	struct sl_ct_place *place;
 	struct sl_ct_share *mine;
 	__u32 i;
 
@@ -206,19 +217,10 @@ __noinline int sl_ct_claim(__u32 kind)
 		q->count = cfg_ct_places / 4;
 	}
 	ct_place_hash(q, &s->claim);
-	q->found = 0;
-	for (i = 0; i < SL_CT_TRIES && !q->found; i++) {
-		/* Keeps the compiler from computing addresses before the loop: the stack has no room for them. */
-		asm volatile("" : "+r"(s));
-		q = &s->search;
-		q->index = q->count ? q->first + q->hash % q->count : 0;
-		q->hash += q->step;
-		place = bpf_map_lookup_elem(&sl_ct_places, &q->index);
-		if (place)
-			q->found = ct_try_place(s, place);
+	for (i = 0; i < SL_CT_TRIES; i++) {
+		if (sl_ct_try_place())
+			return 1;
 	}
-	if (q->found)
-		return 1;
 	if (q->victim != SL_CT_NO_PLACE)
 		return ct_evict_place(s);
 	mine = bpf_map_lookup_elem(&sl_ct_shares, &q->mine);

@@ -110,5 +110,5 @@ struct sl_ct_search {
 	__u32 index;  /* of the place that is looked at */
 	__u32 victim; /* of a place whose holder has the most */
 	__u32 change; /* sl_ct_place.change when it was read */
-	__u32 found;  /* the entry has a place */
+	__u32 pad;
 };

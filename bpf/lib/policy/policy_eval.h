@@ -89,13 +89,27 @@ static __always_inline bool rule_matches(const struct sl_rule *r, const volatile
 	return !differs;
 }
 
-/* The first rule that matches, else the default. */
-static __always_inline int policy_eval(struct sl_policy *pol, const struct sl_policy_query *q, bool egress)
-{
-	__u32 first = egress ? pol->ingress_count : 0, i;
-	__u32 count = egress ? pol->egress_count : pol->ingress_count;
+/* Rules that one call of sl_policy_match() compares. */
+#define SL_POLICY_CHUNK 16
+/* What it returns of a rule that matches, beside SL_RULE_ALLOW of the rule. */
+#define SL_POLICY_MATCHED 0x100
 
-	for (i = 0; i < SL_POLICY_RULES; i++) {
+/*
+ * Finds the first of count rules of policy id that matches, from rule first on, among SL_POLICY_CHUNK at
+ * most. Returns 0 if none does, SL_POLICY_MATCHED with SL_RULE_ALLOW or without if one does, and a negative
+ * number if the policy has gone. A function of its own: the
+ * verifier follows its few rounds once, and not one round for each of SL_POLICY_RULES.
+ * in: policy_query()
+ */
+__noinline int sl_policy_match(__u32 id, __u32 first, __u32 count)
+{
+	struct sl_policy *pol = bpf_map_lookup_elem(&sl_policies, &id);
+	struct sl_policy_query *q = policy_query();
+	__u32 i;
+
+	if (!pol || !q)
+		return -1;
+	for (i = 0; i < SL_POLICY_CHUNK; i++) {
 		struct sl_rule *r = &pol->rules[(first + i) & (SL_POLICY_RULES - 1)];
 
 		if (i >= count)
@@ -103,7 +117,27 @@ static __always_inline int policy_eval(struct sl_policy *pol, const struct sl_po
 		if (!rule_matches(r, q))
 			continue;
 		__sync_fetch_and_add(&r->hits, 1);
-		if (r->flags & SL_RULE_ALLOW)
+		return SL_POLICY_MATCHED | (r->flags & SL_RULE_ALLOW);
+	}
+	return 0;
+}
+
+/* The first rule of pol, the policy id, that matches, else the default. */
+static __always_inline int policy_eval(struct sl_policy *pol, __u32 id, bool egress)
+{
+	__u32 first = egress ? pol->ingress_count : 0, i;
+	__u32 count = egress ? pol->egress_count : pol->ingress_count;
+	int match;
+
+	for (i = 0; i < SL_POLICY_RULES; i += SL_POLICY_CHUNK) {
+		if (i >= count)
+			break;
+		match = sl_policy_match(id, first + i, count - i);
+		if (!match)
+			continue;
+		if (match < 0)
+			return SL_DROP_POLICY_RACE;
+		if (match & SL_RULE_ALLOW)
 			return SL_DROP_NONE;
 		return egress ? SL_DROP_EGRESS_RULE : SL_DROP_INGRESS_RULE;
 	}
@@ -220,7 +254,7 @@ __noinline int sl_policy_ask(struct __sk_buff *skb, __u32 dev, __u32 query)
 	/* It would pass the rules about ports, and be reassembled behind them (RFC 1858, RFC 7112). */
 	if ((query & SL_POLICY_Q_NO_PORTS) && (query & SL_POLICY_Q_EGRESS ? pol->egress_count : pol->ingress_count))
 		return SL_DROP_UNPARSABLE;
-	return policy_eval(pol, q, query & SL_POLICY_Q_EGRESS);
+	return policy_eval(pol, id, query & SL_POLICY_Q_EGRESS);
 }
 
 static __always_inline bool has_ports(__u8 proto)
