@@ -16,6 +16,9 @@ import (
 
 const module = "github.com/sluice-cni/sluice"
 
+// buildTags leave out the pages of gRPC's tracer. Their templates call methods by name, so that the linker keeps each method of each type.
+const buildTags = "grpcnotrace"
+
 // programs returns the names of all programs: the folders of cmd with a main.go.
 func programs() ([]string, error) {
 	mains, err := filepath.Glob("cmd/*/main.go")
@@ -43,7 +46,7 @@ func (r *release) compile() error {
 	}
 	for _, arch := range r.arches {
 		args := []string{
-			"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X " + module + "/pkg/version.build=" + r.version,
+			"build", "-trimpath", "-buildvcs=false", "-tags", buildTags, "-ldflags", "-s -w -X " + module + "/pkg/version.build=" + r.version,
 			"-o", r.program(arch, "") + "/",
 		}
 		for _, name := range names {
@@ -106,7 +109,7 @@ func (r *release) licences(dir string) (tree, error) {
 
 func addModules(t tree, dir, arch string) error {
 	const format = `{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}{{end}}`
-	out, err := goCommand(arch, "list", "-deps", "-f", format, "./cmd/...")
+	out, err := goCommand(arch, "list", "-deps", "-tags", buildTags, "-f", format, "./cmd/...")
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"io"
 	"io/fs"
@@ -50,10 +51,23 @@ func (t tree) withFolders() (tree, []string) {
 
 // writeTar writes the tree as a tar archive: sorted, owned by root, every time the same.
 func (t tree) writeTar(w io.Writer, at time.Time) error {
-	out := tar.NewWriter(w)
 	all, names := t.withFolders()
+	return all.writeInOrder(w, at, names)
+}
+
+// writeTarBySize does the same with small files first.
+func (t tree) writeTarBySize(w io.Writer, at time.Time) error {
+	all, names := t.withFolders()
+	slices.SortStableFunc(names, func(a, b string) int { // a folder has no size, so it stays before what is in it
+		return cmp.Compare(len(all[a].content), len(all[b].content))
+	})
+	return all.writeInOrder(w, at, names)
+}
+
+func (t tree) writeInOrder(w io.Writer, at time.Time, names []string) error {
+	out := tar.NewWriter(w)
 	for _, name := range names {
-		f := all[name]
+		f := t[name]
 		h := &tar.Header{Name: name, Mode: int64(f.mode.Perm()), ModTime: at, Typeflag: tar.TypeReg, Size: int64(len(f.content))}
 		switch {
 		case f.mode.IsDir():

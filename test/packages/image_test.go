@@ -25,7 +25,7 @@ import (
 )
 
 // maxImage is what a node may have to fetch: the compressed layers of one architecture.
-const maxImage = 20 << 20
+const maxImage = 20_000_000
 
 // copyRepository copies the files that git knows, or would, to a folder.
 func copyRepository(t *testing.T, to string) {

@@ -66,7 +66,7 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 			return fmt.Errorf("the suite of %s: %w", s.plugin, err)
 		}
 	}
-	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", out + "/"}
+	args := append([]string{"build", "-o", out + "/"}, testbin.BuildFlags()...)
 	for _, p := range install.Programs() {
 		args = append(args, sluiceModule+"/cmd/"+p.Name)
 	}

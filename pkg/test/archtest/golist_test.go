@@ -51,7 +51,7 @@ func listPackages(tb testing.TB) []goPackage {
 // goList runs "go list" with args at the root of the module.
 func goList(tb testing.TB, args ...string) []goPackage {
 	tb.Helper()
-	args = append([]string{"list", "-json=ImportPath,Dir,Doc,Name,Standard,Imports,TestImports,XTestImports"}, args...)
+	args = append([]string{"list", "-tags", "grpcnotrace", "-json=ImportPath,Dir,Doc,Name,Standard,Imports,TestImports,XTestImports"}, args...)
 	cmd := exec.Command("go", args...)
 	cmd.Dir = repoRoot(tb)
 	var stderr bytes.Buffer

@@ -35,6 +35,10 @@ func Programs() []string {
 	return names
 }
 
+// BuildFlags are those of the go command that programs under test are built with. Stripped and without gRPC's tracer they have the size
+// of the release's programs (build/release says why).
+func BuildFlags() []string { return []string{"-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w"} }
+
 // Set is a directory of binaries. The caller must Close it.
 type Set struct {
 	// Dir holds one file for each of Plugins, and each of Programs.
@@ -82,7 +86,7 @@ func (s *Set) compile(extra []string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", s.Dir + "/"}
+	args := append([]string{"build", "-o", s.Dir + "/"}, BuildFlags()...)
 	for _, name := range append(Programs(), extra...) {
 		args = append(args, "./cmd/"+name)
 	}

@@ -27,13 +27,14 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/kubebin"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // programs builds the plugin and its store program.
 func programs(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/sluice-ipam", "./cmd/sluice-ipam-store")
+	cmd := exec.Command("go", append(append([]string{"build", "-o", dir + "/"}, testbin.BuildFlags()...), "./cmd/sluice-ipam", "./cmd/sluice-ipam-store")...)
 	cmd.Dir, cmd.Env = "../../..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/test/cluster/machine"
 )
 
@@ -30,7 +31,7 @@ func (c *Cluster) allowAgent(ctx context.Context) error {
 }
 
 func buildAgent(dir string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, Agent), "github.com/sluice-cni/sluice/cmd/"+Agent)
+	cmd := exec.Command("go", append(append([]string{"build", "-o", filepath.Join(dir, Agent)}, testbin.BuildFlags()...), "github.com/sluice-cni/sluice/cmd/"+Agent)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", Agent, err, out)

@@ -181,7 +181,7 @@ func Build(ctx context.Context, root, dir string, packages []Package) error {
 		return err
 	}
 	bin := filepath.Join(dir, "bin")
-	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", bin + "/"}
+	args := append([]string{"build", "-o", bin + "/"}, testbin.BuildFlags()...)
 	for _, name := range testbin.Programs() {
 		args = append(args, "./cmd/"+name)
 	}
