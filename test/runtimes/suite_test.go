@@ -83,7 +83,11 @@ func newMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = unix.Kill(m.init, unix.SIGKILL)
+		if m.init == 0 { // it did not start; a kill of 0 would end this process and those that run it
+			_ = init.Process.Kill()
+		} else {
+			_ = unix.Kill(m.init, unix.SIGKILL)
+		}
 		_ = init.Wait()
 	})
 	m.init = onlyChild(t, init.Process.Pid)
