@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // Package versions are in the order in which their commits are made, as dpkg compares them. rpm has the same rule for ~ and +.
@@ -71,7 +72,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// A tree becomes the same archive each time, with its folders, and the same files below a folder under any umask.
+// A tree becomes the same archive each time, with its folders. Sorted by size, a folder is still before what is in it.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1764000000, 0)
@@ -106,14 +107,39 @@ drwxr-xr-x 0/0               0 2025-11-24 16:00:00 empty/
 	if diff := cmp.Diff(want, string(out)); diff != "" {
 		t.Errorf("archive (-want +got):\n%s", diff)
 	}
-	dir := t.TempDir()
+	var bySize bytes.Buffer
+	if err := tr.writeTarBySize(&bySize, at); err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command("tar", "-tf", "-")
+	cmd.Stdin = &bySize
+	if out, err = output(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if want := "a/\na/b/\nempty/\na/b/program\na.txt\na/link\n"; string(out) != want {
+		t.Errorf("by size: %q, want %q", out, want)
+	}
+}
+
+// A packager finds the same modes and times under any umask, also those of the folder itself, which a deb has as "./".
+func TestWriteTo(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o027))
+	at := time.Unix(1764000000, 0)
+	tr := tree{}
+	tr.add("a/b/program", 0o755, []byte("run"))
+	tr.add("a.txt", 0o644, []byte("text"))
+	tr.add("empty", fs.ModeDir|0o755, nil)
+	dir := filepath.Join(t.TempDir(), "tree")
 	if err := tr.writeTo(dir, at); err != nil {
 		t.Fatal(err)
 	}
-	for name, mode := range map[string]fs.FileMode{"a": 0o755, "a/b/program": 0o755, "a.txt": 0o644, "empty": 0o755} {
+	for name, mode := range map[string]fs.FileMode{".": 0o755, "a": 0o755, "a/b": 0o755, "a/b/program": 0o755, "a.txt": 0o644, "empty": 0o755} {
 		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil || info.Mode().Perm() != mode || !info.ModTime().Equal(at) {
-			t.Errorf("%s: %v, %v", name, info, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != mode || !info.ModTime().Equal(at) {
+			t.Errorf("%s has mode %o and time %s, want %o and %s", name, info.Mode().Perm(), info.ModTime(), mode, at)
 		}
 	}
 }

@@ -120,6 +120,9 @@ func (t tree) writeTo(root string, at time.Time) error {
 			return err
 		}
 	}
+	if err := os.Chmod(root, 0o755); err != nil { // a deb has the folder itself too
+		return err
+	}
 	for _, name := range slices.Backward(names) { // a folder after what is in it
 		if all[name].mode&fs.ModeSymlink != 0 {
 			continue
