@@ -264,7 +264,7 @@ bench-bandwidth-kernel: build ## the same under another kernel, in QEMU (KERNEL=
 
 ##@ Releases
 
-.PHONY: image packages release package-check test-arm64
+.PHONY: image packages release package-quick package-check test-arm64
 
 image: $(CYCLONEDX) ## make the OCI image for amd64 and arm64, and its SBOM, in bin/image (IMAGE=name, VERSION=tag)
 	rm -rf bin/image
@@ -284,6 +284,11 @@ release: $(CYCLONEDX) ## make all that users get, with checksums, in bin/release
 test-arm64: ## run the unit tests for arm64 in QEMU's user emulation (ARM64=./pkg/policy for one package); Linux 6.7 or later
 	$(call need,qemu-aarch64-static:qemu-user-static unshare:util-linux)
 	test/arm64.sh go test $(GOTESTFLAGS) -vet=off -skip '^TestPrivileged|^TestVagrantfile' $(ARM64)
+
+package-quick: ## build image and packages for this machine, look at the image, install and purge the deb; two minutes, what CI does (root)
+	$(need-root)
+	$(call need,$(RELEASE_NEEDS) $(RUN_NEEDS))
+	go test $(GOTESTFLAGS) -run '^TestPrivilegedPackageQuick$$' ./test/packages -quick
 
 package-check: $(CYCLONEDX) ## test image and packages: equal builds, containerd, podman, dpkg, rpm (root)
 	$(need-root)

@@ -3,8 +3,10 @@
 package packages
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -152,6 +154,26 @@ func (h *host) checkUnits() {
 	}
 	if out := h.run("find", "/etc/systemd", "-name", "sluice*"); out != "" {
 		h.t.Errorf("the package enables %s", out)
+	}
+}
+
+// What CI runs: the image for this machine has its size and contents. The deb comes, attaches a pod and goes; the pod's connection lives.
+func TestPrivilegedPackageQuick(t *testing.T) {
+	require.Asked(t, *quick, "make package-quick")
+	dir := t.TempDir()
+	if err := release(root, dir, newer, runtime.GOARCH, "image", "packages"); err != nil {
+		t.Fatal(err)
+	}
+	checkImage(t, filepath.Join(dir, "sluice-"+newer+"-image.tar"), runtime.GOARCH)
+	h := newHost(t)
+	h.run("dpkg", "--install", filepath.Join(dir, fmt.Sprintf("sluice_%s_%s.deb", strings.TrimPrefix(newer, "v"), runtime.GOARCH)))
+	h.installed(newer, "", "after the installation")
+	rt := h.network("published", "10.82.0.0/24", `"ipMasq": true,`, `, {"type": "portmap", "capabilities": {"portMappings": true}}`)
+	pod := h.connect(rt, "pod", "192.0.2.1:8080", h.Client().NS, 8080)
+	h.run("dpkg", "--purge", "sluice")
+	pod.lives("after the purge")
+	for _, gone := range []string{pluginDir, "/usr/lib/sluice/sluice", "/usr/bin/sluice", "/etc/default/sluice", "/var/lib/sluice/plugins"} {
+		h.wantFile(gone, "absent", "after the purge")
 	}
 }
 

@@ -19,9 +19,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
-// whole is the run by the target that has the packagers and the SBOM tool.
+// whole is the run by the target that has the packagers and the SBOM tool, quick the run in CI.
 var (
 	whole = flag.Bool("whole", false, "build the image and packages, and test them")
+	quick = flag.Bool("quick", false, "build them once for this machine, and install the deb")
 	tool  = flag.String("sbom-tool", "", "the cyclonedx-gomod program")
 )
 
