@@ -128,6 +128,42 @@ func TestPrivilegedAgentCapabilitiesMinimum(t *testing.T) {
 	}
 }
 
+// The image has no nft. A DEL in the container, of an attachment whose record says nftables, fails and says so, and keeps record and
+// rules. The next DEL of the runtime, which has nft, finds all it needs.
+func TestPrivilegedAgentWithoutTools(t *testing.T) {
+	w := e2etest.NewWorld(t)
+	w.SetBackend(e2etest.NetfilterBackends()[0])
+	rt := w.Runtime(e2etest.Network{Main: "ptp", Plugins: []string{"portmap"}})
+	pod := w.AddPod(rt, "a", e2etest.TCP(8080, 80))
+	conf := filepath.Join(t.TempDir(), "portmap")
+	if err := os.WriteFile(conf, []byte(`{"cniVersion": "1.1.0", "name": "net0", "type": "portmap", "capabilities": {"portMappings": true}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	left := func() (rules string, records int) {
+		w.DoOnNode(func() error {
+			files, err := filepath.Glob("/run/sluice/attachments/*.json")
+			records = len(files)
+			return err
+		})
+		return e2etest.MustRun(t, w.Node, "nft list ruleset"), records
+	}
+	if rules, records := left(); !strings.Contains(rules, "8080") || records != 1 {
+		t.Fatalf("after the ADD: %d records, %s", records, rules)
+	}
+	out, err := container(w, capabilities(t), fmt.Sprintf("PATH=%s CNI_COMMAND=DEL CNI_CONTAINERID=a CNI_IFNAME=eth0 CNI_NETNS=/run/netns/a CNI_PATH=%[1]s portmap < %s",
+		e2etest.Programs.Dir, conf))
+	if err == nil || !strings.Contains(out, "nft is not installed") {
+		t.Errorf("DEL without nft: %v, %s", err, out)
+	}
+	if rules, records := left(); !strings.Contains(rules, "8080") || records != 1 {
+		t.Errorf("after the DEL without nft: %d records, %s", records, rules)
+	}
+	pod.MustDel()
+	if rules, records := left(); strings.Contains(rules, "8080") || records != 0 {
+		t.Errorf("after the runtime's DEL: %d records, %s", records, rules)
+	}
+}
+
 // What the pages say of SYS_ADMIN: a container without it enters no network namespace.
 func TestPrivilegedAgentEntersNoNamespace(t *testing.T) {
 	w := e2etest.NewWorld(t)
