@@ -96,9 +96,10 @@ func (r *release) makeDeb(arch string) error {
 	if err := files.writeTo(dir, r.time); err != nil {
 		return err
 	}
-	// One thread: blocks that several threads compress are cut otherwise.
+	// One thread: blocks that several threads compress are cut otherwise. Level 9 has a window of 64 MB, which holds several programs:
+	// what they share costs once.
 	return r.pack(r.result("sluice_%s_%s.deb", r.packageVersion(), arch), func(file string) *exec.Cmd {
-		return exec.Command("dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zxz", "--build", dir, file)
+		return exec.Command("dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zxz", "-z9", "--build", dir, file)
 	})
 }
 
