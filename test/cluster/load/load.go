@@ -151,32 +151,14 @@ func (r *Run) count(kind string, t Target) *Count {
 
 // long asks over one connection. It opens another one only when that has failed.
 func (r *Run) long(dial Dial, t Target) func(context.Context) {
-	var conn net.Conn
-	var in *bufio.Reader
-	return func(ctx context.Context) {
-		if ctx == nil {
-			if conn != nil {
-				_ = conn.Close()
-			}
-			return
-		}
-		begin := time.Now()
-		if conn == nil {
-			c, err := open(ctx, dial, t)
-			if err != nil {
-				r.note("long", t, 0, err)
-				return
-			}
-			conn, in = c, bufio.NewReader(c)
-			r.opened("long", t)
-		}
-		err := request(conn, in)
-		r.note("long", t, time.Since(begin), err)
+	k := kept{run: r, kind: "long", dial: dial, target: t}
+	return k.each(func() error {
+		err := request(k.conn, k.in)
 		if err != nil {
-			_ = conn.Close()
-			conn = nil
+			k.close()
 		}
-	}
+		return err
+	})
 }
 
 // fresh asks over a connection of its own, beside those that have not got their answer.
@@ -202,26 +184,53 @@ func (r *Run) fresh(dial Dial, t Target) func(context.Context) {
 
 // datagrams ask from one socket. An answer that comes late is another request's loss.
 func (r *Run) datagrams(dial Dial, t Target) func(context.Context) {
-	var conn net.Conn
+	k := kept{run: r, kind: "datagrams", dial: dial, target: t}
+	return k.each(func() error { return datagram(k.conn) })
+}
+
+// kept is a connection or a socket that several requests share.
+type kept struct {
+	run    *Run
+	kind   string
+	dial   Dial
+	target Target
+	conn   net.Conn // nil: not open
+	in     *bufio.Reader
+}
+
+// each opens the connection if it is not, and counts what comes of a request over it.
+func (k *kept) each(ask func() error) func(context.Context) {
 	return func(ctx context.Context) {
 		if ctx == nil {
-			if conn != nil {
-				_ = conn.Close()
-			}
+			k.close()
 			return
 		}
 		begin := time.Now()
-		if conn == nil {
-			c, err := open(ctx, dial, t)
-			if err != nil {
-				r.note("datagrams", t, 0, err)
-				return
-			}
-			conn = c
-			r.opened("datagrams", t)
+		err := k.open(ctx)
+		if err == nil {
+			err = ask()
 		}
-		err := datagram(conn)
-		r.note("datagrams", t, time.Since(begin), err)
+		k.run.note(k.kind, k.target, time.Since(begin), err)
+	}
+}
+
+func (k *kept) open(ctx context.Context) error {
+	if k.conn != nil {
+		return nil
+	}
+	conn, err := open(ctx, k.dial, k.target)
+	if err != nil {
+		return err
+	}
+	k.conn, k.in = conn, bufio.NewReader(conn)
+	k.run.opened(k.kind, k.target)
+	return nil
+}
+
+func (k *kept) close() {
+	if k.conn != nil {
+		_ = k.conn.Close()
+		k.conn = nil
 	}
 }
 
