@@ -21,9 +21,13 @@ func Main(args []string) error {
 	if err == nil {
 		switch args[0] {
 		case "join":
-			err = m.join()
+			err = m.join("run")
+		case "rejoin":
+			err = m.join("rerun")
 		case "run":
-			err = m.first()
+			err = m.first(false)
+		case "rerun":
+			err = m.first(true)
 		default:
 			err = fmt.Errorf("unknown step %q", args[0])
 		}
@@ -32,8 +36,11 @@ func Main(args []string) error {
 	return err
 }
 
-// saying is the descriptor of the pipe to the maker.
-const saying = 3
+// saying is the descriptor of the pipe to the maker, givenDisk that of the disk of a machine that has run before.
+const (
+	saying    = 3
+	givenDisk = 4
+)
 
 func say(line string) {
 	pipe := os.NewFile(saying, "maker")
@@ -42,8 +49,8 @@ func say(line string) {
 }
 
 // join waits until the process is on record and enters the machine's cgroups, which then are the roots of its cgroup namespace. That is
-// a thread's, so another program has to take over from this thread.
-func (m *Machine) join() error {
+// a thread's, so another program has to take over from this thread. next is its step.
+func (m *Machine) join(next string) error {
 	if _, err := io.ReadFull(os.Stdin, make([]byte, 1)); err != nil {
 		return fmt.Errorf("the maker has ended: %w", err)
 	}
@@ -60,11 +67,11 @@ func (m *Machine) join() error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("unshare cgroup namespace: %w", err)
 	}
-	return unix.Exec("/proc/self/exe", []string{"/proc/self/exe", Role, "run", m.Dir}, os.Environ())
+	return unix.Exec("/proc/self/exe", []string{"/proc/self/exe", Role, next, m.Dir}, os.Environ())
 }
 
-// first makes the machine's files and serves the requests for its services until it is killed.
-func (m *Machine) first() error {
+// first makes the machine's files and serves the requests for its services until it is killed. again says that the machine has its disk.
+func (m *Machine) first(again bool) error {
 	s, err := m.listen()
 	if err != nil {
 		return err
@@ -72,7 +79,7 @@ func (m *Machine) first() error {
 	if err := unix.Sethostname([]byte(m.Name)); err != nil {
 		return err
 	}
-	if err := m.mountAll(); err != nil {
+	if err := m.mountAll(again); err != nil {
 		return fmt.Errorf("mounts: %w", err)
 	}
 	if err := loopbackUp(); err != nil {

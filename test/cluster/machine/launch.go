@@ -21,17 +21,22 @@ import (
 const Role = "machine"
 
 // Launch starts the machine, which goes on when the caller ends. Its network namespace has a loopback device that is up, and no other one.
-func (m *Machine) Launch(ctx context.Context) (err error) {
+func (m *Machine) Launch(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(m.Dir, "log"), 0o700); err != nil {
 		return err
 	}
 	if err := writeJSON(filepath.Join(m.Dir, specFile), m); err != nil {
 		return err
 	}
+	return m.launch(ctx, nil)
+}
+
+// launch starts the machine with a disk, or with an empty one.
+func (m *Machine) launch(ctx context.Context, disk *os.File) (err error) {
 	if err := m.makeGroups(); err != nil {
 		return fmt.Errorf("cgroups of %s: %w", m.Name, err)
 	}
-	said, done, err := m.start()
+	said, done, err := m.start(disk)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", m.Name, err)
 	}
@@ -41,13 +46,13 @@ func (m *Machine) Launch(ctx context.Context) (err error) {
 		return nil
 	}
 	<-done
-	return fmt.Errorf("machine %s: %s: %w", m.Name, line, errors.Join(err, ctx.Err()))
+	return errors.Join(fmt.Errorf("machine %s: %s", m.Name, line), err, ctx.Err())
 }
 
 const ready = "ready"
 
 // start starts the first process. It waits until it is on record: one whose maker is killed before ends by itself.
-func (m *Machine) start() (said *os.File, done <-chan struct{}, err error) {
+func (m *Machine) start(disk *os.File) (said *os.File, done <-chan struct{}, err error) {
 	said, say, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
@@ -63,8 +68,12 @@ func (m *Machine) start() (said *os.File, done <-chan struct{}, err error) {
 		return nil, nil, err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command("/proc/self/exe", Role, "join", m.Dir)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = hold, log, log, []*os.File{say}
+	step, extra := "join", []*os.File{say}
+	if disk != nil {
+		step, extra = "rejoin", append(extra, disk)
+	}
+	cmd := exec.Command("/proc/self/exe", Role, step, m.Dir)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = hold, log, log, extra
 	cmd.SysProcAttr = &unix.SysProcAttr{
 		Setsid:     true,
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,

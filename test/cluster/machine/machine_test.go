@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -91,6 +92,15 @@ func TestPrivilegedServices(t *testing.T) {
 	if err := m.StartService(Service{Name: "none", Args: []string{"/none"}}); err == nil {
 		t.Error("a program that is not there is started")
 	}
+	for late := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		log, err := os.ReadFile(m.Log("sleeper"))
+		if err == nil && strings.HasPrefix(string(log), "started y\n") {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatalf("log %q %v", log, err)
+		}
+	}
 	pid, err := m.PID()
 	if err != nil {
 		t.Fatal(err)
@@ -104,11 +114,54 @@ func TestPrivilegedServices(t *testing.T) {
 	if _, err := identify(pid); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("its first process: %v", err)
 	}
-	if log, err := os.ReadFile(m.Log("sleeper")); err != nil || !strings.HasPrefix(string(log), "started y\n") {
-		t.Errorf("%q %v", log, err)
-	}
 	if err := m.Kill(); err != nil {
 		t.Errorf("a second time: %v", err)
+	}
+}
+
+// After a reboot the machine has the files that it had, and nothing else: no process, device, mount, or file of /run and the bpffs.
+func TestPrivilegedReboot(t *testing.T) {
+	m := launch(t)
+	run := func(lines string) string {
+		t.Helper()
+		out, err := m.Shell(t.Context(), lines)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(out)
+	}
+	if err := m.StartService(Service{Name: "sleeper", Args: []string{"/bin/sleep", "1000"}}); err != nil {
+		t.Fatal(err)
+	}
+	const ids = "cat /etc/machine-id /proc/sys/kernel/random/boot_id"
+	before := strings.Fields(run(ids + `
+ip link add there type veth peer name other; ip netns add pod; mkdir /sys/fs/bpf/x
+mkdir /var/lib/kubelet/m; mount -t tmpfs tmpfs /var/lib/kubelet/m
+touch /usr/kept /var/lib/cni/kept /run/lost /tmp/lost`))
+	first, err := m.PID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := m.Reboot(t.Context()); err != nil {
+			log, _ := os.ReadFile(m.Log("machine"))
+			t.Fatalf("%v\n%s", err, log)
+		}
+	}
+	if again, err := m.PID(); err != nil || again == first {
+		t.Errorf("the first process was %d and is %d: %v", first, again, err)
+	}
+	if states, err := m.Services(); err != nil || len(states) != 0 {
+		t.Errorf("services %v %v", states, err)
+	}
+	after := strings.Fields(run(ids))
+	if len(after) != 2 || after[0] != before[0] || after[1] == before[1] {
+		t.Errorf("ids of the machine and of the boot were %v, and are %v", before, after)
+	}
+	run("ls /usr/kept /var/lib/cni/kept")
+	if got := run(`ls /run/lost /tmp/lost /sys/fs/bpf/x /run/netns/pod 2>/dev/null || true
+grep ' /var/lib/kubelet/m ' /proc/self/mountinfo || true; ls /sys/class/net; pgrep -x sleep || true`); got != "lo" {
+		t.Errorf("a machine that was started again has\n%s", got)
 	}
 }
 

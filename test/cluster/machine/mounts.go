@@ -3,6 +3,7 @@
 package machine
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,14 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// disk is the folder that all that a machine writes is in, below its own one.
+const disk = "memory"
+
 // own are the folders of a machine that begin empty, whatever the real machine has there, and are no overlay: containerd makes overlays
 // in its own, and kubelet shares mounts of its own with containers.
 var own = []string{
 	"/var/lib/containerd", "/var/lib/kubelet", "/var/lib/cni", "/var/log", "/etc/cni/net.d", "/opt/cni/bin", "/etc/sluice", "/etc/containerd",
 }
 
-// mountAll gives the machine its files: an overlay of the real machine's root, whose writes go to memory.
-func (m *Machine) mountAll() error {
+// mountAll gives the machine its files: an overlay of the real machine's root, whose writes go to memory. That is the machine's disk.
+// again says that it has one from before.
+func (m *Machine) mountAll(again bool) error {
 	cgroups, err := hierarchies()
 	if err != nil {
 		return err
@@ -26,14 +31,25 @@ func (m *Machine) mountAll() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	memory := filepath.Join(m.Dir, "memory")
-	if err := mount("tmpfs", memory, "tmpfs", 0, "mode=0700"); err != nil {
+	memory := filepath.Join(m.Dir, disk)
+	if again {
+		if err := unix.MoveMount(givenDisk, "", unix.AT_FDCWD, memory, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return fmt.Errorf("mount the disk from before: %w", err)
+		}
+		// As a clone of a mount of the machine it is shared, and no root can be below one.
+		if err := unix.Mount("", memory, "", unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		if err := unix.Close(givenDisk); err != nil {
+			return err
+		}
+	} else if err := mount("tmpfs", memory, "tmpfs", 0, "mode=0700"); err != nil {
 		return err
 	}
 	root := filepath.Join(memory, "root")
 	upper, work, data := filepath.Join(memory, "upper"), filepath.Join(memory, "work"), filepath.Join(memory, "data")
 	for _, dir := range []string{upper, work, data} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
@@ -44,6 +60,7 @@ func (m *Machine) mountAll() error {
 		func() error { return kernelFiles(root) },
 		func() error { return mountGroups(root, cgroups) },
 		func() error { return ownFolders(root, data) },
+		func() error { return m.identity(root) },
 		func() error { return m.share(root) },
 		func() error { return change(root) },
 		func() error { return leaveRoot(cgroups) },
@@ -128,7 +145,7 @@ func mountGroups(root string, all []hierarchy) error {
 func ownFolders(root, data string) error {
 	for _, dir := range own {
 		from := filepath.Join(data, strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-"))
-		if err := os.Mkdir(from, 0o755); err != nil {
+		if err := os.MkdirAll(from, 0o755); err != nil {
 			return err
 		}
 		if err := mount(from, root+dir, "", unix.MS_BIND, ""); err != nil {
@@ -143,9 +160,32 @@ func ownFolders(root, data string) error {
 	return os.WriteFile(resolv, nil, 0o644)
 }
 
-// share shows the machine its own folder, and what else it is given.
+// identity gives the machine an id that stays, and an id of this boot.
+func (m *Machine) identity(root string) error {
+	sum := sha256.Sum256([]byte(m.Dir))
+	if err := os.WriteFile(root+"/etc/machine-id", fmt.Appendf(nil, "%x\n", sum[:16]), 0o444); err != nil {
+		return err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	if err != nil {
+		return err
+	}
+	file := root + "/run/boot_id"
+	if err := os.WriteFile(file, boot, 0o444); err != nil {
+		return err
+	}
+	if err := unix.Mount(file, root+"/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("id of the boot: %w", err)
+	}
+	return nil
+}
+
+// share shows the machine its own folder, and what else it is given. Its disk is there too, so that Reboot finds it.
 func (m *Machine) share(root string) error {
 	if err := mount(m.Dir, root+Shared, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	if err := mount(filepath.Join(m.Dir, disk), filepath.Join(root+Shared, disk), "", unix.MS_BIND, ""); err != nil {
 		return err
 	}
 	for from, at := range m.Share {
