@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 
-	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/test/cluster/machine"
 )
 
@@ -30,15 +28,6 @@ func (c *Cluster) allowAgent(ctx context.Context) error {
 	return err
 }
 
-func buildAgent(dir string) error {
-	cmd := exec.Command("go", append(append([]string{"build", "-o", filepath.Join(dir, Agent)}, testbin.BuildFlags()...), "github.com/sluice-cni/sluice/cmd/"+Agent)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w: %s", Agent, err, out)
-	}
-	return nil
-}
-
 // startAgent starts the agent of a node unless it runs already: a node that joins again has one.
 func (c *Cluster) startAgent(i int) error {
 	node := c.Node[i]
@@ -48,13 +37,13 @@ func (c *Cluster) startAgent(i int) error {
 	}
 	text := fmt.Sprintf("routing: %s\nnetwork: { plugin: %s }\nclusterCIDRs: [ %s ]\nserviceCIDRs: [ %s ]\n", c.Agent, c.Main, quoted(Pods), quoted(Services))
 	config := filepath.Join(node.Dir, "agent.yaml")
-	return errors.Join(os.WriteFile(config, []byte(text), 0o644), c.StartAgent(i))
+	return errors.Join(os.WriteFile(config, []byte(text), 0o644), c.StartAgent(i, Sluice))
 }
 
-// StartAgent starts the agent of a node, also after a stop.
-func (c *Cluster) StartAgent(i int) error {
+// StartAgent starts the agent of a node, also after a stop. It is one of this build, or of the one before.
+func (c *Cluster) StartAgent(i int, build Plugins) error {
 	return c.Node[i].StartService(machine.Service{Name: Agent, Args: []string{
-		machine.Shared + "/sluice/" + Agent, "--config", machine.Shared + "/agent.yaml", "--kubeconfig", machine.Shared + "/agent.kubeconfig",
+		machine.Shared + "/" + string(build) + "/" + Agent, "--config", machine.Shared + "/agent.yaml", "--kubeconfig", machine.Shared + "/agent.kubeconfig",
 		"--node-name", c.Node[i].Name,
 	}})
 }

@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -28,6 +29,9 @@ const (
 )
 
 const containerdSocket = "/run/containerd/containerd.sock"
+
+// staticPods is the folder, below the machine's own, of the pods that kubelet runs whatever the API server says.
+const staticPods = "/static-pods"
 
 // startRuntime starts containerd on a node and gives it the images.
 func (c *Cluster) startRuntime(ctx context.Context, i int, images []string) error {
@@ -93,10 +97,27 @@ func (c *Cluster) joinNode(ctx context.Context, pki *kubetest.PKI, i int) error 
 			return err
 		}
 	}
+	if err := os.Mkdir(node.Dir+staticPods, 0o755); err != nil {
+		return err
+	}
 	if err := errors.Join(c.StartKubelet(i), c.StartProxy(i)); err != nil {
 		return err
 	}
 	return c.Connect(ctx, i)
+}
+
+// StaticPod has a node run a pod without the API server, until remove is called. Its name in the cluster ends with the node's.
+func (c *Cluster) StaticPod(i int, pod *corev1.Pod) (remove func() error, err error) {
+	pod = pod.DeepCopy()
+	pod.APIVersion, pod.Kind, pod.Spec.NodeName = "v1", "Pod", ""
+	text, err := json.Marshal(pod)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(c.Node[i].Dir+staticPods, pod.Name+".json")
+	// kubelet does not read names that begin with a dot.
+	hidden := filepath.Join(filepath.Dir(path), "."+pod.Name)
+	return func() error { return os.Remove(path) }, errors.Join(os.WriteFile(hidden, text, 0o644), os.Rename(hidden, path))
 }
 
 // Connect gives a node the network of the cluster's plugins, and the other machines routes to its pods. It returns when the node is ready.
@@ -219,6 +240,7 @@ evictionHard: { memory.available: 100Mi, nodefs.available: "0%", nodefs.inodesFr
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 4s
 syncFrequency: 5s
+staticPodPath: ` + machine.Shared + staticPods + `
 maxPods: 250
 kubeAPIQPS: 100
 kubeAPIBurst: 200

@@ -18,10 +18,11 @@ import (
 // Plugins say whose CNI plugins a node has.
 type Plugins string
 
-// Sluice's, or upstream's.
+// Sluice's, or upstream's. BuildBefore makes Before: Sluice's of another build.
 const (
 	Sluice    Plugins = "sluice"
 	Reference Plugins = "reference"
+	Before    Plugins = "before"
 )
 
 // AllPlugins are those that clusters are made with.
@@ -32,7 +33,7 @@ var chained = []string{"portmap", "bandwidth", "firewall"}
 
 // preparePlugins builds both kinds and gives every node a copy, so that they can be swapped.
 func (c *Cluster) preparePlugins() (err error) {
-	set, err := testbin.Build()
+	set, err := testbin.Build(Agent)
 	if err != nil {
 		return err
 	}
@@ -42,28 +43,22 @@ func (c *Cluster) preparePlugins() (err error) {
 	if err != nil {
 		return err
 	}
-	if c.Agent != "" {
-		if err := buildAgent(set.Dir); err != nil {
+	return errors.Join(c.give(Sluice, set.Dir, programs()), c.give(Reference, reference, names))
+}
+
+// programs are those of Sluice that nodes get.
+func programs() []string { return append(testbin.Programs(), Agent) }
+
+// give gives every node a copy of programs, in a folder named by whose they are.
+func (c *Cluster) give(whose Plugins, from string, names []string) error {
+	for _, node := range c.Node {
+		to := filepath.Join(node.Dir, string(whose))
+		if err := os.MkdirAll(to, 0o755); err != nil {
 			return err
 		}
-	}
-	for _, node := range c.Node {
-		for dir, what := range map[string][]string{string(Sluice): testbin.Programs(), string(Reference): names} {
-			to := filepath.Join(node.Dir, dir)
-			if err := os.MkdirAll(to, 0o755); err != nil {
+		for _, name := range names {
+			if err := copyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
 				return err
-			}
-			from := set.Dir
-			switch {
-			case dir == string(Reference):
-				from = reference
-			case c.Agent != "":
-				what = append(what, Agent)
-			}
-			for _, name := range what {
-				if err := copyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
-					return err
-				}
 			}
 		}
 	}
@@ -86,8 +81,8 @@ func (c *Cluster) install(ctx context.Context, i int, cidrs []string) error {
 // Install replaces the plugins of a node. Pods go on with what they have.
 func (c *Cluster) Install(ctx context.Context, i int, p Plugins) error {
 	node := c.Node[i]
-	if p == Sluice {
-		_, err := node.Run(ctx, machine.Shared+"/sluice/sluice", "install", "/opt/cni/bin")
+	if p != Reference {
+		_, err := node.Run(ctx, machine.Shared+"/"+string(p)+"/sluice", "install", "/opt/cni/bin")
 		return err
 	}
 	// As a package manager does: a new file for each name, never the content of one that may be linked elsewhere.

@@ -127,10 +127,6 @@ func (c *Cluster) makeAll(ctx context.Context) error {
 
 // wire joins the machines by a bridge in the control machine. Pods of a node are routed by the node's address once it has a network.
 func (c *Cluster) wire(ctx context.Context) error {
-	control, err := c.Control.PID()
-	if err != nil {
-		return err
-	}
 	lines := "ip link add lan type bridge\nip link set lan up\n"
 	for _, a := range ControlAddrs() {
 		lines += "ip addr add " + onLAN(a) + " dev lan nodad\n"
@@ -138,33 +134,47 @@ func (c *Cluster) wire(ctx context.Context) error {
 	if _, err := c.Control.Shell(ctx, strings.ReplaceAll(lines, onLAN(ControlAddrs()[0])+" dev lan nodad", onLAN(ControlAddrs()[0])+" dev lan")); err != nil {
 		return err
 	}
-	for i, m := range append([]*machine.Machine{c.Outside}, c.Node...) {
-		pid, err := m.PID()
-		if err != nil {
-			return err
-		}
-		addrs := OutsideAddrs()
-		if i > 0 {
-			addrs = NodeAddrs(i - 1)
-		}
-		// Both ends are made where they belong: the real machine's namespace has neither, not for a moment.
-		if out, err := command(ctx, "ip", "link", "add", "to-"+m.Name, "netns", fmt.Sprint(control), "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(pid)); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		if _, err := c.Control.Run(ctx, "ip", "link", "set", "to-"+m.Name, "master", "lan", "up"); err != nil {
-			return err
-		}
-		lines := fmt.Sprintf("ip link set eth0 up\nip addr add %s dev eth0\nip addr add %s dev eth0 nodad\n", onLAN(addrs[0]), onLAN(addrs[1]))
-		if i > 0 {
-			lines += fmt.Sprintf("ip route add default via %s\nip -6 route add default via %s\n", ControlAddrs()[0], ControlAddrs()[1])
-			lines += "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n"
-		}
-		if _, err := m.Shell(ctx, lines); err != nil {
+	if err := c.plug(ctx, c.Outside, outsideHost); err != nil {
+		return err
+	}
+	for i, m := range c.Node {
+		if err := c.plug(ctx, m, firstNode+i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// plug gives a machine its device on the Ethernet. The machine's number is in its addresses and in its MAC, so both outlive a reboot.
+func (c *Cluster) plug(ctx context.Context, m *machine.Machine, number int) error {
+	control, err := c.Control.PID()
+	if err != nil {
+		return err
+	}
+	pid, err := m.PID()
+	if err != nil {
+		return err
+	}
+	// Both ends are made where they belong: the real machine's namespace has neither, not for a moment.
+	if out, err := command(ctx, "ip", "link", "add", portOf(m), "netns", fmt.Sprint(control), "type", "veth",
+		"peer", "name", "eth0", "address", fmt.Sprintf("02:00:00:00:00:%02x", number), "netns", fmt.Sprint(pid)); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	if _, err := c.Control.Run(ctx, "ip", "link", "set", portOf(m), "master", "lan", "up"); err != nil {
+		return err
+	}
+	addrs := host(number)
+	lines := fmt.Sprintf("ip link set eth0 up\nip addr add %s dev eth0\nip addr add %s dev eth0 nodad\n", onLAN(addrs[0]), onLAN(addrs[1]))
+	if m != c.Outside {
+		lines += fmt.Sprintf("ip route add default via %s\nip -6 route add default via %s\n", ControlAddrs()[0], ControlAddrs()[1])
+		lines += "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n"
+	}
+	_, err = m.Shell(ctx, lines)
+	return err
+}
+
+// portOf is a machine's port of the bridge.
+func portOf(m *machine.Machine) string { return "to-" + m.Name }
 
 // startControl starts etcd, the API server, and what makes pods of Deployments and gives them to nodes.
 func (c *Cluster) startControl(ctx context.Context, pki *kubetest.PKI) error {

@@ -80,7 +80,7 @@ func TestPrivilegedSwap(t *testing.T) {
 	if s.Agent != "" { // it would put its own plugins back
 		for i := range s.Node {
 			s.must(s.Node[i].StopService(kube.Agent, unix.SIGTERM))
-			defer func() { s.must(s.StartAgent(i)) }()
+			defer func() { s.must(s.StartAgent(i, kube.Sluice)) }()
 		}
 	}
 	var made []pod

@@ -106,7 +106,7 @@ func TestPrivilegedAgentOutage(t *testing.T) {
 	}
 	s.delete(away[0])
 	for i := range s.Node {
-		s.must(s.StartAgent(i))
+		s.must(s.StartAgent(i, kube.Sluice))
 	}
 	time.Sleep(3 * time.Second) // what they change on nodes that are as they should be shows under load
 	again := s.pod("again", 0)

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// BuildBefore builds the programs of another build of Sluice and gives them to every node, in the folder Before: those of a revision of the
+// repository, or without one this source under another version, with the name of another set of datapath programs. An upgrade between the
+// two replaces every file and every program in the kernel.
+func (c *Cluster) BuildBefore(ctx context.Context, revision string) (err error) {
+	root, err := output(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}")
+	if err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp("", "sluice-before-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X github.com/sluice-cni/sluice/pkg/version.build=before", "-o", temp + "/"}
+	if revision == "" {
+		overlay, err := otherPrograms(root, temp)
+		if err != nil {
+			return err
+		}
+		args = append(args, "-overlay", overlay)
+	} else {
+		source := filepath.Join(temp, "source")
+		if err := os.Mkdir(source, 0o755); err != nil {
+			return err
+		}
+		if _, err := output(ctx, root, "sh", "-euc", `git archive "$1" > "$2.tar"; tar -xf "$2.tar" -C "$2"`, "archive", revision, source); err != nil {
+			return err
+		}
+		root = source
+	}
+	for _, name := range programs() {
+		args = append(args, "./cmd/"+name)
+	}
+	if _, err := output(ctx, root, "go", args...); err != nil {
+		return err
+	}
+	return c.give(Before, temp, programs())
+}
+
+// digest is the name of a set of datapath programs in pkg/bpfgen.
+var digest = regexp.MustCompile(`"[0-9a-f]{64}"`)
+
+// otherPrograms returns an overlay for the go command: in it, the datapath programs are another set.
+func otherPrograms(root, dir string) (string, error) {
+	path := filepath.Join(root, "pkg", "bpfgen", "build_bpfel.go")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if len(digest.FindAll(text, -1)) != 1 {
+		return "", fmt.Errorf("%s has no digest", path)
+	}
+	changed, overlay := filepath.Join(dir, "build.go"), filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(changed, digest.ReplaceAll(text, []byte(`"`+strings.Repeat("0", 64)+`"`)), 0o600); err != nil {
+		return "", err
+	}
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: changed}})
+	if err != nil {
+		return "", err
+	}
+	return overlay, os.WriteFile(overlay, list, 0o600)
+}
+
+// output runs a program of the real machine in a folder and returns what it prints.
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		said := ""
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			said = string(exit.Stderr)
+		}
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(said))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
