@@ -127,6 +127,12 @@ func (c *Cluster) network(cidrs []string) map[string]any {
 	}}
 }
 
+// Resync has the operator's tool of a build bring that build's programs into force on a node.
+func (c *Cluster) Resync(ctx context.Context, i int, build Plugins) error {
+	_, err := c.Node[i].Run(ctx, machine.Shared+"/"+string(build)+"/sluice", "resync")
+	return err
+}
+
 // Tool runs the operator's tool on a node and returns what it prints.
 func (c *Cluster) Tool(ctx context.Context, i int, args ...string) (string, error) {
 	out, err := c.Node[i].Run(ctx, append([]string{machine.Shared + "/sluice/sluice"}, args...)...)

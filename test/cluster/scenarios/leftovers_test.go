@@ -4,6 +4,7 @@ package scenarios
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -33,6 +34,19 @@ func (s *suite) nodeState(ctx context.Context) (states []string, err error) {
 	return states, nil
 }
 
+// settledState is nodeState after the first pods of each node, which also make what stays: programs, maps, a bridge.
+func (s *suite) settledState() []string {
+	s.t.Helper()
+	var specs []*corev1.Pod
+	for i := range s.Node {
+		specs = append(specs, podSpec(fmt.Sprint("first", i), s.Node[i].Name, nil))
+	}
+	s.delete(s.create(specs...)...)
+	state, err := s.nodeState(s.t.Context())
+	s.must(err)
+	return state
+}
+
 // doctor fails the test if a node is not as it should be.
 func (s *suite) doctor() {
 	s.t.Helper()
@@ -43,13 +57,35 @@ func (s *suite) doctor() {
 	}
 }
 
+var manyPods = flag.Int("pods", 60, "how many pods come and go before the nodes are looked at")
+
+// After many pods, with hostPorts and without, nothing is left on any node, and the doctor finds nothing wrong.
+func TestPrivilegedManyPods(t *testing.T) {
+	s := open(t)
+	before := s.settledState()
+	const atOnce = 60
+	for n := 0; n < *manyPods; n += atOnce {
+		var specs []*corev1.Pod
+		for k := range min(atOnce, *manyPods-n) {
+			var ports []corev1.ContainerPort
+			if k%2 == 0 {
+				ports = []corev1.ContainerPort{{ContainerPort: httpPort, HostPort: int32(26000 + k)}}
+			}
+			specs = append(specs, podSpec(fmt.Sprint("many", n+k), s.Node[k%len(s.Node)].Name, nil, ports...))
+		}
+		s.delete(s.create(specs...)...)
+	}
+	for _, e := range s.failedAdds(t.Context()) {
+		t.Errorf("an ADD failed: %s: %s", e.InvolvedObject.Name, e.Message)
+	}
+	s.nothingLeft(before)
+	s.doctor()
+}
+
 // Pods with hostPorts and limits leave nothing on any node when they are deleted, and the doctor finds nothing wrong before and after.
 func TestPrivilegedDeletion(t *testing.T) {
 	s := open(t)
-	// The first pods of a node also make what stays: programs, maps, a bridge.
-	s.delete(s.create(podSpec("first0", s.Node[0].Name, nil), podSpec("first1", s.Node[1].Name, nil), podSpec("first2", s.Node[len(s.Node)-1].Name, nil))...)
-	before, err := s.nodeState(t.Context())
-	s.must(err)
+	before := s.settledState()
 	var specs []*corev1.Pod
 	for n := range 12 {
 		spec := podSpec(fmt.Sprint("p", n), s.Node[n%len(s.Node)].Name, nil, corev1.ContainerPort{ContainerPort: httpPort, HostPort: int32(20000 + n)},

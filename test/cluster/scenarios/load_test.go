@@ -73,9 +73,7 @@ func (w *atWork) unharmed() {
 // are reached, and leave nothing.
 func TestPrivilegedSwap(t *testing.T) {
 	s := open(t)
-	s.delete(s.pod("first", 0))
-	before, err := s.nodeState(t.Context())
-	s.must(err)
+	before := s.settledState()
 	w := underLoad(s)
 	if s.Agent != "" { // it would put its own plugins back
 		for i := range s.Node {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -61,15 +62,21 @@ func podSpec(name, node string, labels map[string]string, ports ...corev1.Contai
 // create creates pods and waits until they are ready.
 func (s *suite) create(specs ...*corev1.Pod) []pod {
 	s.t.Helper()
-	for _, spec := range specs {
-		_, err := s.client.CoreV1().Pods(s.ns).Create(s.t.Context(), spec, metav1.CreateOptions{})
-		s.must(err)
-	}
+	s.createOnly(specs...)
 	var pods []pod
 	for _, spec := range specs {
 		pods = append(pods, s.ready(spec.Name))
 	}
 	return pods
+}
+
+// createOnly does not wait.
+func (s *suite) createOnly(specs ...*corev1.Pod) {
+	s.t.Helper()
+	for _, spec := range specs {
+		_, err := s.client.CoreV1().Pods(s.ns).Create(s.t.Context(), spec, metav1.CreateOptions{})
+		s.must(err)
+	}
 }
 
 // pod creates one on a node.
@@ -81,8 +88,19 @@ func (s *suite) pod(name string, node int, ports ...corev1.ContainerPort) pod {
 // ready waits for a pod.
 func (s *suite) ready(name string) pod {
 	s.t.Helper()
-	p := pod{name: name}
-	s.until(name+" is ready", func(ctx context.Context) error {
+	return s.again(name, 0)
+}
+
+// again waits for a pod whose containers have started that many times again.
+func (s *suite) again(name string, restarts int32) pod {
+	s.t.Helper()
+	p, err := s.readyPod(s.t.Context(), name, restarts)
+	s.must(err)
+	return p
+}
+
+func (s *suite) readyPod(ctx context.Context, name string, restarts int32) (p pod, err error) {
+	err = kube.Poll(ctx, time.Minute, name+" is ready", func(ctx context.Context) error {
 		got, err := s.client.CoreV1().Pods(s.ns).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -90,33 +108,54 @@ func (s *suite) ready(name string) pod {
 		if !slices.ContainsFunc(got.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
 			return fmt.Errorf("it is %s", got.Status.Phase)
 		}
-		p.ips = nil
+		if had := got.Status.ContainerStatuses[0].RestartCount; had < restarts {
+			return fmt.Errorf("it has started %d times again", had)
+		}
+		p = pod{name: name}
 		for _, ip := range got.Status.PodIPs {
 			p.ips = append(p.ips, netip.MustParseAddr(ip.IP))
 		}
 		p.node = slices.IndexFunc(s.Node, func(m *machine.Machine) bool { return m.Name == got.Spec.NodeName })
 		return nil
 	})
-	if len(p.ips) != 2 || !p.ips[0].Is4() || !p.ips[1].Is6() {
-		s.t.Errorf("%s has the addresses %v, want one of each family", name, p.ips)
+	if err == nil && (len(p.ips) != 2 || !p.ips[0].Is4() || !p.ips[1].Is6()) {
+		err = fmt.Errorf("%s has the addresses %v, want one of each family", name, p.ips)
 	}
-	return p
+	return p, err
 }
 
 // delete deletes pods and waits until they are gone.
 func (s *suite) delete(pods ...pod) {
 	s.t.Helper()
+	var names []string
 	for _, p := range pods {
-		s.must(s.client.CoreV1().Pods(s.ns).Delete(s.t.Context(), p.name, metav1.DeleteOptions{}))
+		names = append(names, p.name)
 	}
-	for _, p := range pods {
-		s.until(p.name+" is gone", func(ctx context.Context) error {
-			if _, err := s.client.CoreV1().Pods(s.ns).Get(ctx, p.name, metav1.GetOptions{}); err == nil {
-				return errStays
+	s.must(s.deletePods(s.t.Context(), names...))
+}
+
+func (s *suite) deletePods(ctx context.Context, names ...string) error {
+	pods := s.client.CoreV1().Pods(s.ns)
+	for _, name := range names {
+		if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		if err := kube.Poll(ctx, time.Minute, name+" is gone", func(ctx context.Context) error {
+			_, err := pods.Get(ctx, name, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err):
+				return nil
+			case err != nil:
+				return err
 			}
-			return nil
-		})
+			return errStays
+		}); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // service makes a Service of both families in front of the pods with a label.
