@@ -3,7 +3,6 @@
 package routes
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,33 +12,25 @@ import (
 // native leaves the routes to a third party.
 type native struct{ base }
 
-func (r *native) Sync(_ context.Context, self Node, _ []Node) (w Wanted, err error) {
-	w = Wanted{SelfAnnotations: annotations(ModeNative, self)}
-	defer func(n int) { w.Resync = r.devices != n }(r.devices)
-	if err := r.open(); err != nil {
-		return w, err
-	}
+func (r *native) sync(Node, []Node, *Wanted) error {
 	t, err := r.readTable()
 	if err != nil {
-		return w, err
+		return err
 	}
-	return w, errors.Join(append(r.setRoutes(t, nil), r.sweep())...)
+	return errors.Join(append(r.setRoutes(t, nil), r.sweep())...)
 }
+
+func (r *native) name() string { return ModeNative }
 
 func (r *native) MTU(uplink int) int { return uplink }
 
 // hostGW has a route for each pod CIDR of the other nodes, via their addresses.
 type hostGW struct{ base }
 
-func (r *hostGW) Sync(_ context.Context, self Node, others []Node) (w Wanted, err error) {
-	w = Wanted{SelfAnnotations: annotations(ModeHostGW, self)}
-	defer func(n int) { w.Resync = r.devices != n }(r.devices)
-	if err := r.open(); err != nil {
-		return w, err
-	}
+func (r *hostGW) sync(self Node, others []Node, _ *Wanted) error {
 	t, err := r.readTable()
 	if err != nil {
-		return w, err
+		return err
 	}
 	nodes, errs := checkFacts(&r.cfg, self, others)
 	var want []wantedRoute
@@ -56,8 +47,10 @@ func (r *hostGW) Sync(_ context.Context, self Node, others []Node) (w Wanted, er
 		}
 	}
 	errs = append(errs, r.setRoutes(t, want)...)
-	return w, errors.Join(append(errs, r.sweep())...) // devices of another mode carry traffic until the routes are here
+	return errors.Join(append(errs, r.sweep())...) // devices of another mode carry traffic until the routes are here
 }
+
+func (r *hostGW) name() string { return ModeHostGW }
 
 func (r *hostGW) MTU(uplink int) int { return uplink }
 

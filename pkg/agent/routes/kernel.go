@@ -34,6 +34,8 @@ type base struct {
 	devices int  // devices that have come or gone
 }
 
+func (b *base) shared() *base { return b }
+
 // open makes the sockets in the network namespace of the calling thread.
 func (b *base) open() (err error) {
 	if b.h == nil {

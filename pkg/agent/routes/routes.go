@@ -137,15 +137,40 @@ func New(mode string, cfg Config, logger *log.Logger) (Router, error) {
 	b := base{cfg: cfg, log: logger.Named("routes")}
 	switch mode {
 	case ModeNative:
-		return &native{b}, nil
+		return router{&native{b}}, nil
 	case ModeHostGW:
-		return &hostGW{b}, nil
+		return router{&hostGW{b}}, nil
 	case ModeVXLAN:
-		return &vxlan{base: b}, nil
+		return router{&vxlan{base: b}}, nil
 	case ModeWireGuard:
-		return &wireGuard{base: b, now: time.Now}, nil
+		return router{&wireGuard{base: b, now: time.Now}}, nil
 	}
 	return nil, fmt.Errorf("routing: %q: unknown mode; use one of %s", mode, strings.Join(Modes(), ", "))
+}
+
+// mode is what the routers do each in their own way.
+type mode interface {
+	name() string
+	shared() *base
+	open() error
+	// sync does what Router.Sync says, in the namespace of open's first call. It adds to w.
+	sync(self Node, others []Node, w *Wanted) error
+	MTU(uplink int) int
+	Remove(ctx context.Context) error
+}
+
+// router is the Router of a mode.
+type router struct{ mode }
+
+func (r router) Sync(_ context.Context, self Node, others []Node) (w Wanted, err error) {
+	w.SelfAnnotations = annotations(r.name(), self)
+	b := r.shared()
+	devices := b.devices
+	if err = r.open(); err == nil {
+		err = r.sync(self, others, &w)
+	}
+	w.Resync = b.devices != devices
+	return w, err
 }
 
 func (c *Config) setDefaults() {

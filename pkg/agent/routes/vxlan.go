@@ -4,7 +4,6 @@ package routes
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -52,12 +51,9 @@ func (r *vxlan) open() (err error) {
 	return err
 }
 
-func (r *vxlan) Sync(_ context.Context, self Node, others []Node) (w Wanted, err error) {
-	w = Wanted{SelfAnnotations: annotations(ModeVXLAN, self)}
-	defer func(n int) { w.Resync = r.devices != n }(r.devices)
-	if err := r.open(); err != nil {
-		return w, err
-	}
+func (r *vxlan) name() string { return ModeVXLAN }
+
+func (r *vxlan) sync(self Node, others []Node, w *Wanted) error {
 	var tunnels []*tunnel
 	var errs []error
 	failed := map[bool]bool{}
@@ -80,7 +76,7 @@ func (r *vxlan) Sync(_ context.Context, self Node, others []Node) (w Wanted, err
 	r.families(self)
 	t, err := r.readTable()
 	if err != nil {
-		return w, errors.Join(append(errs, err)...)
+		return errors.Join(append(errs, err)...)
 	}
 	for v4 := range failed {
 		t.leave(v4)
@@ -107,7 +103,7 @@ func (r *vxlan) Sync(_ context.Context, self Node, others []Node) (w Wanted, err
 			errs = append(errs, r.dropNeighbours(tun)...)
 		}
 	}
-	return w, errors.Join(append(errs, r.sweep(keep...))...)
+	return errors.Join(append(errs, r.sweep(keep...))...)
 }
 
 // MTU leaves room for the outer headers. All pods of a node have one MTU, so IPv6 decides where the node has it.

@@ -41,6 +41,17 @@ func join(t *testing.T, rigs ...*rig) []Node {
 	return nodes
 }
 
+// newCluster joins three nodes in a mode, each with an address out of its pod CIDRs.
+func newCluster(t *testing.T, mode string) ([]*rig, []Node) {
+	t.Helper()
+	var rigs []*rig
+	for i, n := range netlab.NewClusterT(t, 3).Nodes {
+		podAddrs(t, n, nodeFacts(i))
+		rigs = append(rigs, newRig(t, n, mode, Config{}))
+	}
+	return rigs, join(t, rigs...)
+}
+
 // applied is what the API server has after the agent wrote w.
 func applied(have map[string]string, w Wanted) map[string]string {
 	all := maps.Clone(have)
@@ -147,13 +158,7 @@ func tunnelState(t testing.TB, node *netlab.Node) string {
 func TestPrivilegedVXLAN(t *testing.T) {
 	t.Parallel()
 	require.Link(t, "vxlan")
-	c := netlab.NewClusterT(t, 3)
-	var rigs []*rig
-	for i, n := range c.Nodes {
-		podAddrs(t, n, nodeFacts(i))
-		rigs = append(rigs, newRig(t, n, ModeVXLAN, Config{}))
-	}
-	nodes := join(t, rigs...)
+	rigs, nodes := newCluster(t, ModeVXLAN)
 	g, self := rigs[0], nodes[0]
 
 	mac4, mac6 := macOf(t, nodes[1], flannelData), macOf(t, nodes[1], flannelDataV6)
@@ -183,13 +188,7 @@ func TestPrivilegedVXLAN(t *testing.T) {
 		t.Errorf("MTU %d, want that of the smaller device", g.r.MTU(1500))
 	}
 
-	before := g.changes()
-	g.mustSync(self, nodes[2], nodes[1])
-	again := newRig(t, g.node, ModeVXLAN, Config{})
-	again.mustSync(self, nodes[1], nodes[2])
-	if g.changes() != before || again.changes() != 0 {
-		t.Errorf("a second Sync: %d changes, after a restart: %d, want none", g.changes()-before, again.changes())
-	}
+	g.assertSettled(self, nodes[1:]...)
 
 	t.Run("node goes", func(t *testing.T) {
 		g.mustSync(self, nodes[2])

@@ -3,7 +3,6 @@
 package routes
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -67,21 +66,18 @@ func (r *wireGuard) device(lane int) string {
 // MTU leaves room for the headers over either family: nodes may have both.
 func (r *wireGuard) MTU(uplink int) int { return uplink - overheadWG }
 
-func (r *wireGuard) Sync(_ context.Context, self Node, others []Node) (w Wanted, err error) {
-	w = Wanted{SelfAnnotations: annotations(ModeWireGuard, self)}
-	defer func(n int) { w.Resync = r.devices != n }(r.devices)
-	now := r.now()
-	if err := r.open(now); err != nil {
-		return w, err
-	}
+func (r *wireGuard) name() string { return ModeWireGuard }
+
+func (r *wireGuard) sync(self Node, others []Node, w *Wanted) error {
 	links, have, err := r.ensureDevices(self)
 	if err != nil {
-		return w, err
+		return err
 	}
 	t, err := r.readTable()
 	if err != nil {
-		return w, err
+		return err
 	}
+	now := r.now()
 	nodes, errs := checkFacts(&r.cfg, self, others)
 	peers, bad := r.plan(t, self, nodes, have)
 	want, late := r.routesTo(peers, links, activeLane(now, r.cfg.WireGuard.KeyRotation))
@@ -98,7 +94,7 @@ func (r *wireGuard) Sync(_ context.Context, self Node, others []Node) (w Wanted,
 		w.Again = min(w.Again, recheck)
 	}
 	w.SelfAnnotations[AnnotationWireGuard], err = r.keys.annotation(r.cfg.WireGuard.Port)
-	return w, errors.Join(append(errs, err, r.sweep(r.device(0), r.device(1)))...)
+	return errors.Join(append(errs, err, r.sweep(r.device(0), r.device(1)))...)
 }
 
 // routesTo sends by the active lane, and by the other one to nodes with which only that one has had a handshake: late says that there are some.
@@ -115,7 +111,7 @@ func (r *wireGuard) routesTo(peers []*wgPeer, links [lanes]int, active int) (wan
 	return want, late
 }
 
-func (r *wireGuard) open(now time.Time) (err error) {
+func (r *wireGuard) open() (err error) {
 	if err := r.base.open(); err != nil {
 		return err
 	}
@@ -125,7 +121,7 @@ func (r *wireGuard) open(now time.Time) (err error) {
 		}
 	}
 	if r.keys == nil {
-		r.keys, err = loadKeys(r.cfg.StateDir, now)
+		r.keys, err = loadKeys(r.cfg.StateDir, r.now())
 	}
 	return err
 }

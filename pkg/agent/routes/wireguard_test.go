@@ -186,13 +186,7 @@ func shakeHands(t *testing.T, nodes []Node, rigs []*rig) {
 func TestPrivilegedWireGuard(t *testing.T) {
 	t.Parallel()
 	require.Link(t, "wireguard")
-	c := netlab.NewClusterT(t, 3)
-	var rigs []*rig
-	for i, n := range c.Nodes {
-		podAddrs(t, n, nodeFacts(i))
-		rigs = append(rigs, newRig(t, n, ModeWireGuard, Config{}))
-	}
-	nodes := join(t, rigs...)
+	rigs, nodes := newCluster(t, ModeWireGuard)
 	shakeHands(t, nodes, rigs)
 	g, self := rigs[0], nodes[0]
 	assertReach(t, g.node, self, rigs[1].node, nodes[1])
@@ -209,13 +203,7 @@ func TestPrivilegedWireGuard(t *testing.T) {
 		t.Error(link)
 	}
 
-	before := g.changes()
-	g.mustSync(self, nodes[2], nodes[1])
-	again := newRig(t, g.node, ModeWireGuard, g.cfg)
-	again.mustSync(self, nodes[1:]...)
-	if g.changes() != before || again.changes() != 0 {
-		t.Errorf("a second Sync: %d changes, after a restart: %d, want none", g.changes()-before, again.changes())
-	}
+	g.assertSettled(self, nodes[1:]...)
 	t.Run("bad annotations", func(t *testing.T) {
 		for name, tc := range map[string]struct{ value, want string }{
 			"the victim's keys": {nodes[1].Annotations[AnnotationWireGuard], "another node has the key"},
@@ -304,7 +292,7 @@ func TestPrivilegedWireGuardRotation(t *testing.T) {
 	for i, n := range c.Nodes {
 		podAddrs(t, n, nodeFacts(i))
 		g := newRig(t, n, ModeWireGuard, Config{})
-		g.r.(*wireGuard).now = func() time.Time { return now.Add(time.Duration(i) * time.Minute) } // clocks differ
+		g.r.(router).mode.(*wireGuard).now = func() time.Time { return now.Add(time.Duration(i) * time.Minute) } // clocks differ
 		rigs = append(rigs, g)
 	}
 	nodes := join(t, rigs...)
