@@ -15,20 +15,20 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 )
 
-// Nodes with overlapping ranges get no address twice, and what a node has in one pool is taken in the others.
-func testOverlapping(t *testing.T, s *kubetest.Server) {
-	hosts := []*host{kubeHost(t, s, "over-1"), kubeHost(t, s, "over-2"), kubeHost(t, s, "over-3")}
-	ranges := []string{`"range":"10.23.0.0/24"`, `"range":"10.23.0.0/25"`, `"range":"10.23.0.64/26"`}
+// atOnce has all hosts add attachments at a time, as many as count says of the i-th one. It returns which attachment has which address, and
+// fails the test if two have one.
+func atOnce(t *testing.T, hosts []*host, count func(i int) int, add func(h *host, i int, id string) ([]netip.Addr, error)) map[netip.Addr]string {
+	t.Helper()
 	var mu sync.Mutex
 	seen := map[netip.Addr]string{}
 	var wg sync.WaitGroup
 	for i, h := range hosts {
 		wg.Go(func() {
-			for n := range 16 {
+			for n := range count(i) {
 				id := fmt.Sprintf("c%d-%d", i, n)
-				got, err := h.add(h.args(id, ranges[i]))
+				got, err := add(h, i, id)
 				if err != nil {
-					t.Errorf("%s: %v", h.name, err)
+					t.Errorf("%s of %s: %v", id, h.name, err)
 					return
 				}
 				mu.Lock()
@@ -41,6 +41,16 @@ func testOverlapping(t *testing.T, s *kubetest.Server) {
 		})
 	}
 	wg.Wait()
+	return seen
+}
+
+// Nodes with overlapping ranges get no address twice, and what a node has in one pool is taken in the others.
+func testOverlapping(t *testing.T, s *kubetest.Server) {
+	hosts := []*host{kubeHost(t, s, "over-1"), kubeHost(t, s, "over-2"), kubeHost(t, s, "over-3")}
+	ranges := []string{`"range":"10.23.0.0/24"`, `"range":"10.23.0.0/25"`, `"range":"10.23.0.64/26"`}
+	seen := atOnce(t, hosts, func(int) int { return 16 }, func(h *host, i int, id string) ([]netip.Addr, error) {
+		return h.add(h.args(id, ranges[i]))
+	})
 	small := allocations(t, s, "10.23.0.64-26")
 	for a := range seen {
 		if p := netip.MustParsePrefix("10.23.0.64/26"); p.Contains(a) {
@@ -142,31 +152,13 @@ func testExactPool(t *testing.T, s *kubetest.Server) {
 		hosts = append(hosts, kubeHost(t, s, fmt.Sprintf("exact-%d", i)))
 	}
 	want := []int{1, 2, 3, 50, 70} // the first have blocks that they hardly use
-	var mu sync.Mutex
-	seen := map[netip.Addr]string{}
-	var wg sync.WaitGroup
-	for i, h := range hosts {
-		wg.Go(func() {
-			for n := range want[i] {
-				id := fmt.Sprintf("c%d-%d", i, n)
-				got, err := h.add(h.args(id, extra))
-				for try := 0; err != nil && try < 5 && cnierr.From(err).Code == cnierr.CodeExhausted; try++ { // the kubelet tries again, too
-					got, err = h.add(h.args(id, extra))
-				}
-				if err != nil {
-					t.Errorf("%s: %v", id, err)
-					return
-				}
-				mu.Lock()
-				if by, ok := seen[got[0]]; ok {
-					t.Errorf("%s has %s and %s", got[0], by, id)
-				}
-				seen[got[0]] = id
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
+	seen := atOnce(t, hosts, func(i int) int { return want[i] }, func(h *host, _ int, id string) ([]netip.Addr, error) {
+		got, err := h.add(h.args(id, extra))
+		for try := 0; err != nil && try < 5 && cnierr.From(err).Code == cnierr.CodeExhausted; try++ { // the kubelet tries again, too
+			got, err = h.add(h.args(id, extra))
+		}
+		return got, err
+	})
 	if len(seen) != 126 {
 		t.Errorf("%d addresses of 126", len(seen))
 	}
