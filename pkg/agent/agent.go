@@ -229,9 +229,14 @@ func (a *agent) look(ctx context.Context) (ok bool) {
 	if v.UID == "" { // not in the cluster, or not yet: the routes of running pods stay
 		return false
 	}
-	ready = a.exemptions(ctx) && ready
+	exempt := a.exemptions(ctx)
+	ready = exempt && ready
 	ready = a.route(ctx, v) && ready
-	ready = a.exemptions(ctx) && ready // the datapath looks at devices that the routes have come with; otherwise it does nothing
+	if exempt { // the datapath looks at devices that the routes have come with; otherwise this does nothing
+		if err := a.exempt.Resync(ctx); err != nil {
+			ready = a.step("masquerade", report.MasqueradeFailed, err)
+		}
+	}
 	if !mine || !ready {
 		return false
 	}

@@ -50,6 +50,15 @@ func (e *Exempt) Ensure(ctx context.Context, wanted []netip.Prefix) error {
 	if changed {
 		e.resynced = false
 	}
+	return e.Resync(ctx)
+}
+
+// Look has the next Ensure or Resync run "sluice resync", because devices of the node have come or gone. Without it, hostPorts do not answer
+// at a new device until the next ADD.
+func (e *Exempt) Look() { e.resynced = false }
+
+// Resync runs "sluice resync" if it has not since the last change of the file and the last Look. It does not read the file.
+func (e *Exempt) Resync(ctx context.Context) error {
 	if e.resynced {
 		return nil
 	}
@@ -59,10 +68,6 @@ func (e *Exempt) Ensure(ctx context.Context, wanted []netip.Prefix) error {
 	e.resynced = true
 	return nil
 }
-
-// Look has the next Ensure run "sluice resync", because devices of the node have come or gone. Without it, hostPorts do not answer at a new
-// device until the next ADD.
-func (e *Exempt) Look() { e.resynced = false }
 
 func (e *Exempt) write(wanted []netip.Prefix) (changed bool, err error) {
 	raw, err := atomicfile.Read(e.config)

@@ -71,13 +71,23 @@ func TestEnsure(t *testing.T) {
 	step("again", e, cidrs("10.244.0.0/16"), cidrs("10.244.0.0/16"), 2)
 	e.Look()
 	step("devices have come", e, cidrs("10.244.0.0/16"), cidrs("10.244.0.0/16"), 3)
+	// The agent has read the file in the same look.
+	e.Look()
+	if err := os.WriteFile(config, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := e.Resync(t.Context()); err != nil || runs() != 4 {
+			t.Errorf("devices have come after the file was read: %v, %d runs, want 4", err, runs())
+		}
+	}
 	// The administrator writes the file anew, with a network of their own and one that is the agent's too.
 	text := `{"relearnSeconds": 60, "nonMasqueradeCIDRs": ["192.0.2.0/24", "10.244.0.0/16"], "backend": "auto"}`
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	step("with the administrator's", e, cidrs("10.244.0.0/16", "fd24::/48"), cidrs("192.0.2.0/24", "10.244.0.0/16", "fd24::/48"), 4)
-	step("a new process", fresh(), cidrs("fd24::/48"), cidrs("192.0.2.0/24", "fd24::/48"), 5)
+	step("with the administrator's", e, cidrs("10.244.0.0/16", "fd24::/48"), cidrs("192.0.2.0/24", "10.244.0.0/16", "fd24::/48"), 5)
+	step("a new process", fresh(), cidrs("fd24::/48"), cidrs("192.0.2.0/24", "fd24::/48"), 6)
 	b, err := os.ReadFile(config)
 	if err != nil || !strings.Contains(string(b), `"relearnSeconds": 60`) || strings.Index(string(b), "relearn") > strings.Index(string(b), "backend") {
 		t.Errorf("%v, the keys are\n%s", err, b)
