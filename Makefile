@@ -67,7 +67,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-conformance bench-cluster cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -201,22 +201,33 @@ cluster-quick: ## make a cluster of two nodes, run Services, hostPorts and the s
 	$(call need,$(CLUSTER_NEEDS))
 	go run ./test/cluster quick $(CLUSTERFLAGS)
 
-cluster-test: ## run all scenarios in clusters of three nodes, with ptp and bridge, kube-proxy by iptables and nftables (root)
+# What the agent's part of a cluster can break.
+AGENT_TESTS := ^TestPrivileged(PodToPod|HostPort|Masquerade|Deletion|AgentOutage|Upgrades|NodeJoinsAgain|Reboot)$$
+
+cluster-test: ## run all scenarios in clusters of three nodes: ptp and bridge, kube-proxy by iptables and nftables, the agent's modes (root)
 	$(need-root)
 	$(call need,$(CLUSTER_NEEDS))
 	go test -count=1 -timeout=20m ./test/cluster/kube -clusters
 	go run ./test/cluster test -name test -main ptp -proxy iptables $(CLUSTERFLAGS)
 	go run ./test/cluster test -name test -main bridge -proxy nftables $(CLUSTERFLAGS)
+	go run ./test/cluster test -name test -agent host-gw -main bridge -run '$(AGENT_TESTS)' $(CLUSTERFLAGS)
+	go run ./test/cluster test -name test -agent vxlan -run '$(AGENT_TESTS)' $(CLUSTERFLAGS)
+	go run ./test/cluster test -name test -agent wireguard -proxy nftables -run '$(AGENT_TESTS)' $(CLUSTERFLAGS)
+
+cluster-soak: ## 100 upgrades under load, 1,000 pods and an hour without an API server, about two hours (root)
+	$(need-root)
+	$(call need,$(CLUSTER_NEEDS))
+	go run ./test/cluster test -name soak -timeout 3h -run '^TestPrivileged(Upgrades|Rollout|ManyPods|LongOutage)$$' $(CLUSTERFLAGS) -- -upgrades 100 -pods 1000 -outage 1h
 
 cluster-conformance: ## run Kubernetes' own tests of the network with Sluice and with upstream, kube-proxy by iptables and nftables (root)
 	$(need-root)
 	$(call need,$(CLUSTER_NEEDS))
 	go run ./test/cluster conformance -name conformance $(CLUSTERFLAGS)
 
-bench-cluster: ## 150 pods of a cluster come and go, with Sluice and with upstream (root)
+bench-cluster: ## 150 pods of a cluster come and go, with Sluice and with upstream, and with flannel's chain of each, a quarter of an hour (root)
 	$(need-root)
 	$(call need,$(CLUSTER_NEEDS))
-	go run ./test/cluster pods -name pods $(CLUSTERFLAGS)
+	go run ./test/cluster pods -name pods -main bridge $(CLUSTERFLAGS)
 
 cluster-down: ## remove the cluster, also one that was interrupted
 	$(need-root)

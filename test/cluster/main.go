@@ -34,7 +34,7 @@ const usage = `usage: cluster VERB [flags]
   test         makes a cluster, runs the scenarios and takes it down
   quick        the same with two nodes and a few scenarios
   conformance  runs Kubernetes' own tests of the network, with Sluice's plugins and upstream's, and compares them
-  pods         measures how long many pods take to come and go, with Sluice's plugins and upstream's
+  pods         measures how long many pods take to come and go, with Sluice's plugins and upstream's, in two chains
 
 cluster VERB -h lists the flags of a verb.
 `
@@ -90,6 +90,7 @@ func options(set *flag.FlagSet) *kube.Options {
 	set.StringVar(&o.Proxy, "proxy", "iptables", "kube-proxy's mode: "+strings.Join(kube.Proxies, ", "))
 	set.StringVar(&o.Main, "main", "ptp", "the interface plugin: "+strings.Join(kube.Mains, ", "))
 	set.StringVar((*string)(&o.Plugins), "plugins", string(kube.Sluice), fmt.Sprintf("whose plugins: %v", kube.AllPlugins))
+	set.StringVar(&o.Chain, "chain", kube.DefaultChain, "the network's configuration: empty, or "+kube.FlannelChain)
 	set.StringVar(&o.Agent, "agent", "", fmt.Sprintf("have sluice-agent install the plugins and keep routes, in one of the modes %v", kube.Agents))
 	return o
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/test/cluster/kube"
 )
 
-// pods measures how long many pods take to come and go, with each kind of plugins in turn.
+// pods measures how long many pods take to come and go, with each kind of plugins and each chain in turn.
 func pods(ctx context.Context, name string, args []string) error {
 	set, cluster := flags(name)
 	o := options(set)
@@ -27,34 +27,70 @@ func pods(ctx context.Context, name string, args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
+	var lines []string
 	for range *rounds {
-		for _, plugins := range kube.AllPlugins {
-			with := *o
-			with.Plugins = plugins
-			if err := within(ctx, *cluster, with, false, func(c *kube.Cluster) error { return measurePods(ctx, c, *count) }); err != nil {
-				return err
+		for _, chain := range []string{kube.DefaultChain, kube.FlannelChain} {
+			for _, plugins := range kube.AllPlugins {
+				with := *o
+				with.Plugins, with.Chain = plugins, chain
+				if err := within(ctx, *cluster, with, false, func(c *kube.Cluster) error {
+					line, err := measurePods(ctx, c, *count)
+					lines = append(lines, line)
+					return err
+				}); err != nil {
+					return err
+				}
 			}
 		}
 	}
+	fmt.Printf("%d pods on %d nodes, in seconds; ADD by containerd's histogram\n%-22s %7s %7s %7s %7s %7s %7s %7s\n%s\n", *count, o.Nodes,
+		"plugins", "ready", "p50", "p99", "gone", "ADD", "p50", "p99", strings.Join(lines, "\n"))
 	return nil
 }
 
-func measurePods(ctx context.Context, c *kube.Cluster, count int) error {
+func measurePods(ctx context.Context, c *kube.Cluster, count int) (string, error) {
 	client, err := c.Client()
 	if err != nil {
-		return err
+		return "", err
 	}
 	// The first pods also load images and programs.
 	if _, err := comeAndGo(ctx, client, "warm", len(c.Node)*2); err != nil {
-		return err
+		return "", err
+	}
+	before, err := c.ADDTimes(ctx)
+	if err != nil {
+		return "", err
 	}
 	times, err := comeAndGo(ctx, client, "many", count)
 	if err != nil {
-		return err
+		return "", err
 	}
-	fmt.Printf("%s: %d pods on %d nodes ready after %.1f s (each p50 %.1f s, p99 %.1f s), gone after %.1f s\n", c.Plugins, count, len(c.Node),
-		times.up.Seconds(), times.each(50).Seconds(), times.each(99).Seconds(), times.down.Seconds())
-	return nil
+	after, err := c.ADDTimes(ctx)
+	if err != nil {
+		return "", err
+	}
+	add := after.Since(before)
+	if int(add.Count) < count {
+		return "", fmt.Errorf("the runtimes tell of %.0f ADDs, want %d", add.Count, count)
+	}
+	for i := range c.Node {
+		if c.Plugins != kube.Sluice {
+			break
+		}
+		if out, err := c.Tool(ctx, i, "doctor"); err != nil {
+			return "", fmt.Errorf("after the pods are gone: %w: %s", err, out)
+		}
+	}
+	kind := string(c.Plugins) + " " + c.Main
+	if c.Chain != kube.DefaultChain {
+		kind = string(c.Plugins) + ", chain " + c.Chain
+	}
+	line := fmt.Sprintf("%-22s", kind)
+	for _, d := range []time.Duration{times.up, times.each(50), times.each(99), times.down, add.Mean(), add.Quantile(0.5), add.Quantile(0.99)} {
+		line += fmt.Sprintf(" %7.3f", d.Seconds())
+	}
+	fmt.Println(line)
+	return line, nil
 }
 
 type podTimes struct {

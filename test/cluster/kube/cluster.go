@@ -33,6 +33,8 @@ type Options struct {
 	Plugins Plugins
 	// Main is the interface plugin of the network: "ptp" or "bridge".
 	Main string
+	// Chain is what the network's configuration is like: DefaultChain, or FlannelChain.
+	Chain string
 	// Agent is the routing mode of sluice-agent, which then installs the plugins, writes the configuration and keeps the routes of each node.
 	// Empty: this package does that.
 	Agent string
@@ -46,6 +48,13 @@ var Proxies = []string{"iptables", "nftables"}
 
 // Mains are the interface plugins that clusters are made with.
 var Mains = []string{"ptp", "bridge"}
+
+// The chains of plugins. FlannelChain is what flannel's DaemonSet writes: flannel, which calls bridge and host-local, and portmap. Upstream's
+// plugins have no flannel. With them the chain begins with bridge, and the configuration that flannel would give it.
+const (
+	DefaultChain = ""
+	FlannelChain = "flannel"
+)
 
 // Cluster is a control plane, nodes and an outside machine.
 type Cluster struct {

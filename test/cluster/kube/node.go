@@ -30,6 +30,9 @@ const (
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
+// containerdMetrics is where containerd tells a process of the node how it fares.
+const containerdMetrics = "127.0.0.1:1338"
+
 // staticPods is the folder, below the machine's own, of the pods that kubelet runs whatever the API server says.
 const staticPods = "/static-pods"
 
@@ -200,6 +203,8 @@ root = "/var/lib/containerd"
 state = "/run/containerd"
 [grpc]
   address = "` + containerdSocket + `"
+[metrics]
+  address = "` + containerdMetrics + `"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + PauseImage + `"
   disable_apparmor = true

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,7 +72,14 @@ func (c *Cluster) install(ctx context.Context, i int, cidrs []string) error {
 	if err := c.Install(ctx, i, c.Plugins); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(c.network(cidrs), "", "  ")
+	network := c.network(cidrs)
+	if c.Chain == FlannelChain {
+		if err := c.writeOn(ctx, i, "/run/flannel/subnet.env", flannelEnv(cidrs)); err != nil {
+			return err
+		}
+		network = c.flannelNetwork(cidrs)
+	}
+	text, err := json.MarshalIndent(network, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -93,7 +101,7 @@ for p in *; do cp "$p" "/opt/cni/bin/.$p.new"; mv "/opt/cni/bin/.$p.new" "/opt/c
 
 // writeOn writes a file of a node in one step.
 func (c *Cluster) writeOn(ctx context.Context, i int, path string, data []byte) error {
-	_, err := c.Node[i].RunWith(ctx, string(data), "sh", "-c", `cat > "$1.new" && mv "$1.new" "$1"`, "write", path)
+	_, err := c.Node[i].RunWith(ctx, string(data), "sh", "-c", `mkdir -p "$(dirname "$1")" && cat > "$1.new" && mv "$1.new" "$1"`, "write", path)
 	return err
 }
 
@@ -103,16 +111,20 @@ func nodeConfig() []byte {
 	return data
 }
 
-// network is the configuration of the pods' network.
-func (c *Cluster) network(cidrs []string) map[string]any {
-	var ranges [][]map[string]string
+// subnets are the ranges of host-local.
+func subnets(cidrs []string) (ranges [][]map[string]string) {
 	for _, cidr := range cidrs {
 		ranges = append(ranges, []map[string]string{{"subnet": cidr}})
 	}
+	return ranges
+}
+
+// network is the configuration of the pods' network.
+func (c *Cluster) network(cidrs []string) map[string]any {
 	first := map[string]any{
 		// Upstream's ipMasq knows no exemptions: pods of other nodes would see the node's address.
 		"type": c.Main, "ipMasq": c.Plugins == Sluice,
-		"ipam": map[string]any{"type": "host-local", "ranges": ranges, "routes": []map[string]string{{"dst": "0.0.0.0/0"}, {"dst": "::/0"}}},
+		"ipam": map[string]any{"type": "host-local", "ranges": subnets(cidrs), "routes": []map[string]string{{"dst": "0.0.0.0/0"}, {"dst": "::/0"}}},
 	}
 	if c.Main == "bridge" {
 		first["bridge"], first["isGateway"], first["hairpinMode"] = "cni0", true, true
@@ -124,6 +136,34 @@ func (c *Cluster) network(cidrs []string) map[string]any {
 		{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
 		{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}},
 		{"type": "firewall"},
+	}}
+}
+
+// flannelMTU leaves room for VXLAN, as flanneld does.
+const flannelMTU = 1450
+
+// flannelEnv is what flanneld tells its plugin. The first address of a pod CIDR is the bridge's.
+func flannelEnv(cidrs []string) []byte {
+	var b strings.Builder
+	for f, cidr := range cidrs {
+		p := netip.MustParsePrefix(cidr)
+		fmt.Fprintf(&b, "FLANNEL_%[1]sNETWORK=%[2]s\nFLANNEL_%[1]sSUBNET=%[3]s/%[4]d\n", []string{"", "IPV6_"}[f], Pods[f], p.Addr().Next(), p.Bits())
+	}
+	fmt.Fprintf(&b, "FLANNEL_MTU=%d\nFLANNEL_IPMASQ=true\n", flannelMTU)
+	return []byte(b.String())
+}
+
+// flannelNetwork is the configuration that flannel's DaemonSet writes.
+func (c *Cluster) flannelNetwork(cidrs []string) map[string]any {
+	first := map[string]any{"hairpinMode": true, "isDefaultGateway": true}
+	if c.Plugins == Sluice {
+		first = map[string]any{"type": "flannel", "delegate": first}
+	} else {
+		first["type"], first["bridge"], first["isGateway"], first["ipMasq"], first["mtu"] = "bridge", "cni0", true, false, flannelMTU
+		first["ipam"] = map[string]any{"type": "host-local", "ranges": subnets(cidrs), "routes": []map[string]string{{"dst": Pods[0].String()}, {"dst": Pods[1].String()}}}
+	}
+	return map[string]any{"cniVersion": "0.3.1", "name": "cbr0", "plugins": []map[string]any{
+		first, {"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
 	}}
 }
 

@@ -75,6 +75,10 @@ func (o Options) check() error {
 		return fmt.Errorf("plugins %q are none of %v", o.Plugins, AllPlugins)
 	case o.Agent != "" && !slices.Contains(Agents, o.Agent):
 		return fmt.Errorf("the agent's mode %q is none of %v", o.Agent, Agents)
+	case o.Chain != DefaultChain && o.Chain != FlannelChain:
+		return fmt.Errorf("chain %q is none of %q", o.Chain, []string{DefaultChain, FlannelChain})
+	case o.Chain != DefaultChain && o.Agent != "":
+		return fmt.Errorf("the agent writes its own chain, not that of %s", o.Chain)
 	case o.Agent != "" && o.Plugins != Sluice:
 		return fmt.Errorf("the agent installs %s, not %s", Sluice, o.Plugins)
 	}
