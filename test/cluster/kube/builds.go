@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/test/ociimage"
 )
 
 // BuildBefore builds the programs of another build of Sluice and gives them to every node, in the folder Before: those of a revision of the
@@ -92,4 +94,58 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(said))
 	}
 	return strings.TrimSpace(string(out)), nil
+}
+
+// AgentImage is the name of the agent's image of a build. ImportAgents gives it to the nodes.
+func AgentImage(build Plugins) string { return "localhost/sluice-agent:" + string(build) }
+
+// ImportAgents gives every node the images of the agents of this build and of the one before. BuildBefore comes first.
+func (c *Cluster) ImportAgents(ctx context.Context) error {
+	var images []ociimage.Image
+	for _, build := range []Plugins{Sluice, Before} {
+		files := map[string]string{}
+		for _, name := range programs() {
+			files["/bin/"+name] = filepath.Join(c.Node[0].Dir, string(build), name)
+		}
+		images = append(images, ociimage.Image{Name: AgentImage(build), Files: files, Entrypoint: []string{"/bin/" + Agent}})
+	}
+	archives, err := writeImages(c.images(), "agent", images...)
+	if err != nil {
+		return err
+	}
+	for i := range c.Node {
+		if err := c.importImages(ctx, i, archives); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AgentManifest is the repository's manifest for this cluster: its networks, the image of a build, and a network file behind the cluster's own.
+// All nodes are updated at once. The seccomp profile is none: that of containerd before 1.7 allows bpf(2) to SYS_ADMIN only.
+func (c *Cluster) AgentManifest(ctx context.Context, build Plugins) (string, error) {
+	root, err := output(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}")
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(root, "deploy", "sluice.yaml"))
+	if err != nil {
+		return "", err
+	}
+	manifest := string(text)
+	for old, changed := range map[string]string{
+		"clusterCIDRs: []":         "clusterCIDRs: [" + quoted(Pods) + "]",
+		"serviceCIDRs: []":         "serviceCIDRs: [" + quoted(Services) + "]",
+		"file: 10-sluice.conflist": "file: 90-sluice.conflist",
+		"routing: host-gw":         "routing: native",
+		`image: "sluice:dev"`:      "image: " + AgentImage(build),
+		"maxUnavailable: 1":        "maxUnavailable: 100%",
+		"type: RuntimeDefault":     "type: Unconfined",
+	} {
+		if strings.Count(manifest, old) != 1 {
+			return "", fmt.Errorf("deploy/sluice.yaml: %d lines with %q, want one", strings.Count(manifest, old), old)
+		}
+		manifest = strings.Replace(manifest, old, changed, 1)
+	}
+	return manifest, nil
 }

@@ -33,16 +33,7 @@ func TestPrivilegedUpgrades(t *testing.T) {
 		for i := range s.Node {
 			s.must(s.upgrade(i, build))
 		}
-		last := loaded
-		s.until(fmt.Sprintf("upgrade %d has other programs", n), func(context.Context) error {
-			loaded = s.builds()
-			for i := range loaded {
-				if loaded[i] == last[i] {
-					return fmt.Errorf("%s still has those of %s", s.Node[i].Name, loaded[i])
-				}
-			}
-			return nil
-		})
+		loaded = s.replaced(loaded)
 	}
 	for i := range s.Node { // an odd number of them ends with the build before
 		s.must(s.upgrade(i, kube.Sluice))
@@ -70,6 +61,21 @@ func (s *suite) upgrade(i int, build kube.Plugins) error {
 		return err
 	}
 	return kube.Poll(ctx, time.Minute, "the agent of "+s.Node[i].Name+" is ready", s.agentReady(i))
+}
+
+// replaced waits until each node has other programs than those that it had.
+func (s *suite) replaced(had []string) (have []string) {
+	s.t.Helper()
+	s.until("the programs are replaced", func(context.Context) error {
+		have = s.builds()
+		for i := range have {
+			if have[i] == had[i] {
+				return fmt.Errorf("%s still has those of %s", s.Node[i].Name, had[i])
+			}
+		}
+		return nil
+	})
+	return have
 }
 
 // agentReady asks the agent of a node.
