@@ -94,10 +94,12 @@ func newRemove(f *flags) *cobra.Command {
 		Use:   "remove",
 		Short: "Take off the node what the agent has put there",
 		Long: `Take off the node what the agent has put there: the network's configuration
-first, then routes and devices, the exemptions from masquerade, and the plugins.
+first, then routes and devices, the exemptions from masquerade, the datapath's
+programs, and the plugins.
 
-While pods are attached the plugins stay, because their DEL needs them, and the
-exit status is 1. --force removes the plugins too.`,
+While pods are attached the programs and the plugins stay, because they need
+them, and the exit status is 1. --force removes the plugins too. Without pods,
+--force also removes programs that hold a denylist.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o, err := f.options(c)

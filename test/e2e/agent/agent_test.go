@@ -82,9 +82,23 @@ func TestPrivilegedAgentJoins(t *testing.T) {
 	if err == nil || !strings.Contains(out, "attached pods need the plugins") || n.read(network) != "" || n.routes() != "" {
 		t.Errorf("remove with a pod: %v, %s", err, out)
 	}
+	loaded := func() (is bool) {
+		var status struct{ Loaded bool }
+		if err := n.sluice(&status, "status"); err != nil {
+			t.Error(err)
+		}
+		return status.Loaded
+	}
+	had := loaded()
 	pod.MustDel()
+	if still := loaded(); still != had {
+		t.Errorf("the datapath before the last DEL: %t, after it: %t", had, still)
+	}
 	if out, err := n.remove(); err != nil {
 		t.Errorf("remove: %v, %s", err, out)
+	}
+	if loaded() {
+		t.Error("the datapath is left")
 	}
 	if left := n.files(binDir); len(left) > 0 {
 		t.Errorf("plugins left: %v", left)
