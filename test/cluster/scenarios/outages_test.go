@@ -124,9 +124,14 @@ func TestPrivilegedNodeJoinsAgain(t *testing.T) {
 	})
 	s.must(s.StartKubelet(last))
 	s.must(s.Connect(t.Context(), last))
-	if now := s.podCIDRs(last); slices.Equal(former, now) {
+	now := s.podCIDRs(last)
+	if slices.Equal(former, now) {
 		t.Errorf("the node has %v again: this is no test of another network", now)
 	}
+	s.until("the network is of the new pod CIDRs", func(ctx context.Context) error { // an agent waits for the pods on a bridge
+		_, err := node.Run(ctx, "grep", "-rqF", now[0], "/etc/cni/net.d")
+		return err
+	})
 	p := s.pod("again", last, corev1.ContainerPort{ContainerPort: httpPort, HostPort: 23000})
 	for family, addr := range p.ips {
 		s.reaches(stays.name, s.asPod(stays), addr, protocols, p.name)

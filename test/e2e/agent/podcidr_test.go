@@ -124,3 +124,20 @@ func TestPrivilegedAgentBadNodeConfig(t *testing.T) {
 	n.Configure(`{"backend": "auto"}`)
 	n.awaitReady()
 }
+
+// A full disk is told, and leaves no part of a network. With room, the network is written.
+func TestPrivilegedAgentDiskFull(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	e2etest.RunScript(t, n.World, `mkdir -p `+confDir+`; mount -t tmpfs -o size=4k tmpfs `+confDir+`; echo x > `+confDir+`/.full`)
+	n.addNode(self, 1, "10.244.1.0/24", "fd24:0:0:1::/64")
+	n.start()
+	n.awaitEvent("NetworkFailed", "no space left on device")
+	metrics(t, n, `sluice_agent_problem{reason="NetworkFailed"} 1`)
+	if got := strings.Fields(e2etest.MustRun(t, n.Node, "ls -A "+confDir)); len(got) != 1 {
+		t.Errorf("a full disk has %q, want the file that fills it", got)
+	}
+	e2etest.RunScript(t, n.World, "rm "+confDir+"/.full")
+	n.awaitReady()
+	metrics(t, n, `sluice_agent_problem{reason="NetworkFailed"} 0`)
+}
