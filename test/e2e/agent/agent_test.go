@@ -89,10 +89,9 @@ func TestPrivilegedAgentJoins(t *testing.T) {
 		}
 		return status.Loaded
 	}
-	had := loaded()
 	pod.MustDel()
-	if still := loaded(); still != had {
-		t.Errorf("the datapath before the last DEL: %t, after it: %t", had, still)
+	if !loaded() {
+		t.Error("the last DEL has unloaded the datapath: this is no test of remove")
 	}
 	if out, err := n.remove(); err != nil {
 		t.Errorf("remove: %v, %s", err, out)
