@@ -42,7 +42,7 @@ func TestPrivilegedAgentMemory(t *testing.T) {
 		return nil
 	})
 	pid := agent.PID()
-	t.Logf("%d nodes of %d bytes; RSS %d kB, at most %d kB so far", manyNodes, bytes, memory(t, pid, "VmRSS"), memory(t, pid, "VmHWM"))
+	t.Logf("%d nodes of %d bytes; RSS %d kB, %d kB of it the program's file, at most %d kB so far", manyNodes, bytes, memory(t, pid, "VmRSS"), memory(t, pid, "RssFile"), memory(t, pid, "VmHWM"))
 
 	// A start with all nodes there is the largest list.
 	agent.Signal(15)
