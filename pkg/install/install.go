@@ -110,23 +110,44 @@ func check(program string) error {
 	return nil
 }
 
-// content is that of a file: text, or what another file has. The node agent has less memory than all programs together take, so a program
-// is read when it is written, and not before.
+// content is that of a file: text, or what another file has. The node agent may have less memory than one program takes, so a program is
+// read in pieces.
 type content struct {
 	text []byte
 	file string // if text is nil
 }
 
-func (c content) read() ([]byte, error) {
+// pieceSize is that of the largest folio of the page cache. File systems with large folios (xfs since Linux 5.18, ext4 since 6.16) keep a
+// file in the pieces that write(2) has brought, up to this size. A process that starts from it then has a third of the page faults.
+const pieceSize = 2 << 20
+
+// writeTo writes the content to an empty file.
+func (c content) writeTo(out io.Writer) error {
 	if c.text != nil {
-		return c.text, nil
+		_, err := out.Write(c.text)
+		return err
 	}
-	text, err := os.ReadFile(c.file)
+	in, err := os.Open(c.file)
 	if err != nil {
-		return nil, fmt.Errorf("read the program: %w", err)
+		return fmt.Errorf("read the program: %w", err)
 	}
-	return text, nil
+	defer in.Close()
+	for piece := make([]byte, pieceSize); ; {
+		n, err := io.ReadFull(in, piece)
+		if err != nil && !ended(err) {
+			return fmt.Errorf("read the program: %w", err)
+		}
+		if _, err := out.Write(piece[:n]); err != nil {
+			return err
+		}
+		if err != nil {
+			return nil
+		}
+	}
 }
+
+// ended says that a file has no more than was read.
+func ended(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 
 // is reports whether the file at path, of that size, has the content.
 func (c content) is(path string, size int64) bool {
@@ -155,7 +176,6 @@ func (c content) is(path string, size int64) bool {
 			return false
 		}
 		if errA != nil || errB != nil {
-			ended := func(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 			return ended(errA) && ended(errB)
 		}
 	}
@@ -240,11 +260,7 @@ func (s *stage) add(name string, c content) error {
 	}
 	p.temp = filepath.Join(s.dir, tempPrefix+name)
 	p.result.Action = Installed
-	text, err := c.read()
-	if err != nil {
-		return err
-	}
-	if err := copyTo(p.temp, text); err != nil {
+	if err := copyTo(p.temp, c); err != nil {
 		return fmt.Errorf("prepare %s: %w", p.result.Path, err)
 	}
 	s.pending = append(s.pending, p)
@@ -285,10 +301,8 @@ func (s *stage) cleanUp() {
 	}
 }
 
-// copyTo writes the file by one write(2). File systems with large folios (xfs since Linux 5.18, ext4 since 6.16) then keep it in
-// the page cache in pieces of up to 2 MiB, and a process that starts from it has a third of the page faults. A file that came
-// in small writes is there in single pages.
-func copyTo(path string, text []byte) (err error) {
+// copyTo makes a file of that content. What fails leaves none.
+func copyTo(path string, c content) (err error) {
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700)
 	if err != nil {
 		return err
@@ -301,7 +315,7 @@ func copyTo(path string, text []byte) (err error) {
 			_ = os.Remove(path)
 		}
 	}()
-	if _, err = out.Write(text); err != nil {
+	if err = c.writeTo(out); err != nil {
 		return err
 	}
 	if err = out.Chmod(mode); err != nil {

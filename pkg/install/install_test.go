@@ -3,6 +3,7 @@
 package install
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -364,4 +365,46 @@ func TestRemove(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A program of any length is written whole, in pieces as large as the page cache has them.
+func TestPieces(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, size := range []int{0, 1, pieceSize - 1, pieceSize, pieceSize + 1, 2*pieceSize + 3} {
+		want := make([]byte, size)
+		for i := range want {
+			want[i] = byte(i * 7 / 5)
+		}
+		path := filepath.Join(dir, "program")
+		if err := os.WriteFile(path, want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		var lengths []int
+		if err := (content{file: path}).writeTo(writer(func(p []byte) {
+			got.Write(p)
+			lengths = append(lengths, len(p))
+		})); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("%d bytes came as %d others", size, got.Len())
+		}
+		for i, n := range lengths {
+			if n != pieceSize && i != len(lengths)-1 {
+				t.Errorf("%d bytes: pieces of %v", size, lengths)
+			}
+		}
+	}
+	if err := (content{file: filepath.Join(dir, "none")}).writeTo(writer(func([]byte) {})); err == nil {
+		t.Error("a program that is missing is written")
+	}
+}
+
+type writer func(p []byte)
+
+func (w writer) Write(p []byte) (int, error) {
+	w(p)
+	return len(p), nil
 }
