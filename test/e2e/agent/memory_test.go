@@ -42,6 +42,9 @@ func TestPrivilegedAgentMemory(t *testing.T) {
 		return nil
 	})
 	pid := agent.PID()
+	if peak := memory(t, pid, "VmHWM"); peak > maxRSS { // the first start, which installs the plugins, and 1,000 nodes that join
+		t.Errorf("after the nodes have joined: peak %d kB, want at most %d", peak, maxRSS)
+	}
 	t.Logf("%d nodes of %d bytes; RSS %d kB, %d kB of it the program's file, at most %d kB so far", manyNodes, bytes, memory(t, pid, "VmRSS"), memory(t, pid, "RssFile"), memory(t, pid, "VmHWM"))
 
 	// A start with all nodes there is the largest list.
