@@ -22,11 +22,11 @@ func TestPrivilegedRollout(t *testing.T) {
 	pods := startChurn(s)
 	kubectl := func(stdin string, args ...string) {
 		t.Helper()
-		if out, err := s.Kubectl(t.Context(), stdin, append([]string{"-n", "kube-system"}, args...)...); err != nil {
+		if out, err := s.Kubectl(t.Context(), stdin, args...); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	rolledOut := func() { kubectl("", "rollout", "status", "--timeout=3m", "daemonset/sluice-agent") }
+	rolledOut := func() { kubectl("", "-n", "kube-system", "rollout", "status", "--timeout=3m", "daemonset/sluice-agent") }
 	kubectl(manifest, "apply", "-f", "-")
 	defer func() { // other tests use the cluster
 		_, err := s.Kubectl(t.Context(), manifest, "delete", "--ignore-not-found", "--wait", "-f", "-")
@@ -42,7 +42,7 @@ func TestPrivilegedRollout(t *testing.T) {
 	rolledOut()
 	loaded := s.builds()
 	for n := range *upgrades {
-		kubectl("", "set", "image", "daemonset/sluice-agent", "agent="+kube.AgentImage([]kube.Plugins{kube.Before, kube.Sluice}[n%2]))
+		kubectl("", "-n", "kube-system", "set", "image", "daemonset/sluice-agent", "agent="+kube.AgentImage([]kube.Plugins{kube.Before, kube.Sluice}[n%2]))
 		rolledOut()
 		loaded = s.replaced(loaded)
 	}
