@@ -177,9 +177,9 @@ func (c *Cluster) WaitReady(ctx context.Context, client kubernetes.Interface, i 
 	})
 }
 
-// route tells machines where a node's pods are.
+// route tells machines where a node's pods are, and to forget where they were: a node that joins again may have other pod CIDRs.
 func (c *Cluster) route(ctx context.Context, i int, cidrs []string, machines []*machine.Machine) error {
-	lines := ""
+	lines := fmt.Sprintf("ip route flush via %s\nip -6 route flush via %s\n", NodeAddrs(i)[0], NodeAddrs(i)[1])
 	for _, cidr := range cidrs {
 		via := NodeAddrs(i)[0]
 		if strings.Contains(cidr, ":") {

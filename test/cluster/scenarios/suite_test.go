@@ -56,7 +56,7 @@ func open(t *testing.T) *suite {
 }
 
 func (s *suite) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), netlab.Patient(2*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), netlab.Patient(4*time.Minute))
 	defer cancel()
 	if s.t.Failed() {
 		s.t.Log(s.describe(ctx))
@@ -66,7 +66,7 @@ func (s *suite) close() {
 	if err != nil {
 		s.t.Error(err)
 	}
-	if err := kube.Poll(ctx, time.Minute, "the namespace is gone", func(ctx context.Context) error {
+	if err := kube.Poll(ctx, 3*time.Minute, "the namespace is gone", func(ctx context.Context) error {
 		_, err := s.client.CoreV1().Namespaces().Get(ctx, s.ns, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
