@@ -217,7 +217,7 @@ cluster-test: ## run all scenarios in clusters of three nodes: ptp and bridge, k
 cluster-soak: ## 100 upgrades under load, 1,000 pods and an hour without an API server, about two hours (root)
 	$(need-root)
 	$(call need,$(CLUSTER_NEEDS))
-	go run ./test/cluster test -name soak -timeout 3h -run '^TestPrivileged(Upgrades|Rollout|ManyPods|LongOutage)$$' $(CLUSTERFLAGS) -- -upgrades 100 -pods 1000 -outage 1h
+	go run ./test/cluster test -name soak -timeout 3h -run '^TestPrivileged(Upgrades|Rollout|ManyPods|LongOutage)$$' $(CLUSTERFLAGS) -- -heavy -upgrades 100 -pods 1000 -outage 1h
 
 cluster-conformance: ## run Kubernetes' own tests of the network with Sluice and with upstream, kube-proxy by iptables and nftables (root)
 	$(need-root)

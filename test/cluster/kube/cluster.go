@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 
 	"k8s.io/client-go/kubernetes"
@@ -206,8 +208,34 @@ func (c *Cluster) Client() (*kubernetes.Clientset, error) {
 
 // Dialer returns what opens connections of this process from a machine.
 func Dialer(m *machine.Machine) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return dialIn(func() (*netns.NS, error) { return Netns(m) })
+}
+
+// PodDialer returns what opens connections of this process from the pod of a node that has an address.
+func (c *Cluster) PodDialer(ctx context.Context, i int, addr netip.Addr) (func(ctx context.Context, network, address string) (net.Conn, error), error) {
+	out, err := c.Node[i].RunWith(ctx, `for ns in /run/netns/*; do
+  if ip -n "${ns##*/}" -o addr | grep -qwF "$1"; then echo "$ns"; fi
+done`, "sh", "-eus", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	found := strings.Fields(out)
+	if len(found) != 1 {
+		return nil, fmt.Errorf("%s: pods with the address %s: %q, want one", c.Node[i].Name, addr, found)
+	}
+	return dialIn(func() (*netns.NS, error) {
+		pid, err := c.Node[i].PID()
+		if err != nil {
+			return nil, err
+		}
+		return netns.Open(fmt.Sprintf("/proc/%d/root%s", pid, found[0]))
+	}), nil
+}
+
+// dialIn returns what opens connections in the namespace that open returns.
+func dialIn(open func() (*netns.NS, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-		ns, err := Netns(m)
+		ns, err := open()
 		if err != nil {
 			return nil, err
 		}

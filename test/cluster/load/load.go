@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -27,12 +28,15 @@ type Target struct {
 	Name    string // for the report
 	Network string // "tcp" or "udp"
 	Address string
+	// Dial opens the connections of this target, if not that of the run.
+	Dial Dial
 }
 
 // Options say how much load each target gets.
 type Options struct {
-	// Long is how many connections stay open. Each asks ten times a second.
-	Long int
+	// Long is how many connections stay open. Each asks ten times a second, or once in Pause.
+	Long  int
+	Pause time.Duration
 	// New is how many connections are opened each second, for one request each.
 	New int
 	// Datagrams is how many sockets ask twenty times a second.
@@ -68,7 +72,14 @@ type Run struct {
 func Start(dial Dial, o Options, targets ...Target) *Run {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Run{cancel: cancel, start: time.Now(), counts: map[string]*Count{}}
+	if o.Pause == 0 {
+		o.Pause = 100 * time.Millisecond
+	}
 	for _, t := range targets {
+		dial := dial
+		if t.Dial != nil {
+			dial = t.Dial
+		}
 		if t.Network == "udp" {
 			for range o.Datagrams {
 				r.each(ctx, 50*time.Millisecond, r.datagrams(dial, t))
@@ -76,7 +87,7 @@ func Start(dial Dial, o Options, targets ...Target) *Run {
 			continue
 		}
 		for range o.Long {
-			r.each(ctx, 100*time.Millisecond, r.long(dial, t))
+			r.each(ctx, o.Pause, r.long(dial, t))
 		}
 		if o.New > 0 {
 			r.each(ctx, time.Second/time.Duration(o.New), r.fresh(dial, t))
@@ -85,11 +96,18 @@ func Start(dial Dial, o Options, targets ...Target) *Run {
 	return r
 }
 
-// each calls ask at that interval until the load stops. ask gets a context that the stop does not cancel: a request that has begun is not a failure.
+// each calls ask soon and then at that interval until the load stops. ask gets a context that the stop does not cancel: a request that has begun is not a failure.
 func (r *Run) each(ctx context.Context, every time.Duration, ask func(context.Context)) {
 	r.all.Add(1)
 	go func() {
 		defer r.all.Done()
+		select { // not all of them in one moment
+		case <-ctx.Done():
+			ask(nil)
+			return
+		case <-time.After(rand.N(min(every, time.Second))):
+		}
+		ask(context.WithoutCancel(ctx))
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {

@@ -44,7 +44,8 @@ func TestCounts(t *testing.T) {
 	}
 	start := func() *Run {
 		return Start(dial, Options{Long: 2, New: 20, Datagrams: 2},
-			Target{"tcp", "tcp", server.Listener.Addr().String()}, Target{"udp", "udp", udp.LocalAddr().String()})
+			Target{Name: "tcp", Network: "tcp", Address: server.Listener.Addr().String()},
+			Target{Name: "udp", Network: "udp", Address: udp.LocalAddr().String(), Dial: dial})
 	}
 	run := start()
 	time.Sleep(500 * time.Millisecond)

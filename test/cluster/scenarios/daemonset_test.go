@@ -26,7 +26,9 @@ func TestPrivilegedRollout(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	rolledOut := func() { kubectl("", "-n", "kube-system", "rollout", "status", "--timeout=3m", "daemonset/sluice-agent") }
+	rolledOut := func() {
+		kubectl("", "-n", "kube-system", "rollout", "status", "--timeout=3m", "daemonset/sluice-agent")
+	}
 	kubectl(manifest, "apply", "-f", "-")
 	defer func() { // other tests use the cluster
 		_, err := s.Kubectl(t.Context(), manifest, "delete", "--ignore-not-found", "--wait", "-f", "-")
@@ -48,7 +50,7 @@ func TestPrivilegedRollout(t *testing.T) {
 	}
 	pods.unharmed(*upgrades)
 	w.unharmed()
-	s.delete(pod{name: "loaded"})
+	w.delete()
 	s.nothingLeft(before)
 	s.doctor()
 }

@@ -60,7 +60,7 @@ func TestPrivilegedDiskFull(t *testing.T) {
 		s.delete(waits, kept)
 	}
 	w.unharmed()
-	s.delete(pod{name: "loaded"})
+	w.delete()
 	s.nothingLeft(before)
 	s.doctor()
 }
@@ -86,7 +86,7 @@ func TestPrivilegedClockJump(t *testing.T) {
 	}
 	pods.unharmed(3 * len(s.Node))
 	w.unharmed()
-	s.delete(old, pod{name: "loaded"})
+	w.delete(old)
 	s.nothingLeft(before)
 	s.doctor()
 }

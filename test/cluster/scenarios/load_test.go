@@ -3,6 +3,7 @@
 package scenarios
 
 import (
+	"flag"
 	"fmt"
 	"net"
 	"testing"
@@ -15,11 +16,17 @@ import (
 	"github.com/sluice-cni/sluice/test/cluster/load"
 )
 
-// atWork has pods under load from outside: directly, by a hostPort and by a Service at a node that has none of its pods.
+// heavy is the load that an upgrade must not harm. Two cores are busy with it.
+var heavy = flag.Bool("heavy", false, "1,000 connections that stay, and 100 new ones a second")
+
+// atWork has two pods under load: one from outside, by a hostPort and by a Service at a node that has none of its pods, and one that asks
+// it and the outside.
 type atWork struct {
 	*suite
 	run *load.Run
 }
+
+const outsidePort = 9100
 
 // underLoad starts the load and waits until all of it is there.
 func underLoad(s *suite) *atWork {
@@ -27,31 +34,47 @@ func underLoad(s *suite) *atWork {
 	behind := map[string]string{"app": "loaded"}
 	last := len(s.Node) - 1
 	pods := s.create(podSpec("loaded", s.Node[last].Name, behind, corev1.ContainerPort{ContainerPort: httpPort, HostPort: 28080},
-		corev1.ContainerPort{ContainerPort: udpPort, HostPort: 28081, Protocol: corev1.ProtocolUDP}))
+		corev1.ContainerPort{ContainerPort: udpPort, HostPort: 28081, Protocol: corev1.ProtocolUDP}), podSpec("inside", s.Node[0].Name, nil))
 	svc := s.service("loaded", "loaded", func(spec *corev1.ServiceSpec) {
 		// A kubelet that starts again takes pods for unready until it has probed them, and kube-proxy then refuses connections.
 		spec.Type, spec.PublishNotReadyAddresses = corev1.ServiceTypeNodePort, true
 	})
-	addr := func(host fmt.Stringer, port int) string { return net.JoinHostPort(host.String(), fmt.Sprint(port)) }
+	inside, err := s.PodDialer(s.t.Context(), 0, pods[1].ips[0])
+	s.must(err)
+	stop := s.serveOutside(outsidePort)
+	s.t.Cleanup(stop)
 	var targets []load.Target
-	for f, family := range []string{"IPv4", "IPv6"} {
-		here, there := kube.NodeAddrs(last)[f], kube.NodeAddrs(0)[f]
+	both := func(name string, host fmt.Stringer, tcp, udp int, dial load.Dial) {
 		targets = append(targets,
-			load.Target{Name: "hostPort " + family, Network: "tcp", Address: addr(here, 28080)},
-			load.Target{Name: "hostPort " + family, Network: "udp", Address: addr(here, 28081)},
-			load.Target{Name: "NodePort " + family, Network: "tcp", Address: addr(there, int(svc.Spec.Ports[0].NodePort))},
-			load.Target{Name: "NodePort " + family, Network: "udp", Address: addr(there, int(svc.Spec.Ports[1].NodePort))},
-		)
+			load.Target{Name: name, Network: "tcp", Address: net.JoinHostPort(host.String(), fmt.Sprint(tcp)), Dial: dial},
+			load.Target{Name: name, Network: "udp", Address: net.JoinHostPort(host.String(), fmt.Sprint(udp)), Dial: dial})
+	}
+	for f, family := range []string{"IPv4", "IPv6"} {
+		there := kube.NodeAddrs(0)[f]
+		both("hostPort "+family, kube.NodeAddrs(last)[f], 28080, 28081, nil)
+		both("NodePort "+family, there, int(svc.Spec.Ports[0].NodePort), int(svc.Spec.Ports[1].NodePort), nil)
+		both("pod to pod "+family, pods[0].ips[f], httpPort, udpPort, inside)
+		both("masquerade "+family, kube.OutsideAddrs()[f], outsidePort, outsidePort, inside)
 		s.served(s.asMachine(s.Outside), there, int(svc.Spec.Ports[0].NodePort), []string{pods[0].name})
 	}
-	w := &atWork{suite: s, run: load.Start(kube.Dialer(s.Outside), load.Options{Long: 4, New: 10, Datagrams: 2}, targets...)}
+	options := load.Options{Long: 4, New: 10, Datagrams: 2}
+	if *heavy {
+		options = load.Options{Long: 125, Pause: 5 * time.Second, New: 13, Datagrams: 2} // eight targets of TCP
+	}
+	w := &atWork{suite: s, run: load.Start(kube.Dialer(s.Outside), options, targets...)}
 	s.t.Cleanup(func() {
 		if w.run != nil {
 			w.run.Stop()
 		}
 	})
-	time.Sleep(time.Second)
+	time.Sleep(2 * time.Second)
 	return w
+}
+
+// delete also deletes the pods under load.
+func (w *atWork) delete(pods ...pod) {
+	w.t.Helper()
+	w.suite.delete(append(pods, pod{name: "loaded"}, pod{name: "inside"})...)
 }
 
 // unharmed ends the load and fails the test if one request got no answer.
@@ -64,8 +87,8 @@ func (w *atWork) unharmed() {
 	if report.Failed() > 0 {
 		w.t.Errorf("%d requests failed", report.Failed())
 	}
-	if len(report) < 12 {
-		w.t.Errorf("%d kinds of load, want 12", len(report))
+	if len(report) != 24 {
+		w.t.Errorf("%d kinds of load, want 24", len(report))
 	}
 }
 
@@ -99,7 +122,7 @@ func TestPrivilegedSwap(t *testing.T) {
 		}
 	}
 	w.unharmed()
-	s.delete(append(made, pod{name: "loaded"})...)
+	w.delete(made...)
 	s.nothingLeft(before)
 	s.doctor()
 }

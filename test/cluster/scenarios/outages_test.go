@@ -98,7 +98,7 @@ func TestPrivilegedNodeServices(t *testing.T) {
 		s.delete(p)
 	}
 	w.unharmed()
-	s.delete(old, pod{name: "loaded"})
+	w.delete(old)
 	s.nothingLeft(before)
 	s.doctor()
 }
@@ -181,6 +181,6 @@ func TestPrivilegedAgentOutage(t *testing.T) {
 		s.reaches("again", s.asPod(again), addr, protocols, "away1")
 	}
 	w.unharmed()
-	s.delete(again, away[1], pod{name: "loaded"})
+	w.delete(again, away[1])
 	s.doctor()
 }

@@ -39,11 +39,12 @@ func TestPrivilegedReboot(t *testing.T) {
 		s.reaches("another node", s.asMachine(s.Node[stays.node]), addr, map[string]int{"http": 24000}, names[0])
 	}
 	s.doctor()
-	if w != nil {
+	if w == nil {
+		s.delete(pods...)
+	} else {
 		w.unharmed()
-		pods = append(pods, pod{name: "loaded"})
+		w.delete(pods...)
 	}
-	s.delete(pods...)
 	s.nothingLeft(before)
 	s.doctor()
 }

@@ -40,7 +40,7 @@ func TestPrivilegedUpgrades(t *testing.T) {
 	}
 	pods.unharmed(*upgrades / 2)
 	w.unharmed()
-	s.delete(pod{name: "loaded"})
+	w.delete()
 	s.nothingLeft(before)
 	s.doctor()
 }
