@@ -53,8 +53,8 @@ func container(w *e2etest.World, caps []string, script string) (out string, err 
 	return out, err
 }
 
-// agentWork is what the agent runs on a node with a pod of the network: the datapath's resync, STATUS, and the pod's DEL while its
-// namespace is there. It returns a line for each that fails, or that chose another backend for want of rights.
+// agentWork is what the agent runs on a node with a pod of the network: the datapath's resync, STATUS, the pod's DEL while its
+// namespace is there, and what "remove" runs when no pod is left. It returns a line for each that fails, or that chose another backend for want of rights.
 func agentWork(t *testing.T, net e2etest.Network, caps []string) (problems []string, w *e2etest.World) {
 	t.Helper()
 	w = e2etest.NewWorld(t)
@@ -90,6 +90,7 @@ func agentWork(t *testing.T, net e2etest.Network, caps []string) (problems []str
 				verb, e2etest.Programs.Dir, p["type"], file))
 		}
 	}
+	try("unload", "sluice unload")
 	return problems, w
 }
 
@@ -103,6 +104,9 @@ func TestPrivilegedAgentCapabilities(t *testing.T) {
 			}
 			if out := e2etest.MustRun(t, w.Node, "ip -br link"); strings.Contains(out, "veth") {
 				t.Errorf("the pod's device is left:\n%s", out)
+			}
+			if out := e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" status"); !strings.Contains(out, "Nothing is loaded") {
+				t.Errorf("the datapath is left:\n%s", out)
 			}
 			w.DoOnNode(func() error {
 				records, err := filepath.Glob("/run/sluice/attachments/*.json")
