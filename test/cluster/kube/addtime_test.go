@@ -9,19 +9,19 @@ import (
 
 // Times are of the ADDs of all nodes, and of those between two readings.
 func TestADDTimes(t *testing.T) {
-	const before = `# TYPE containerd_cri_network_plugin_operations_duration_seconds histogram
-containerd_cri_network_plugin_operations_duration_seconds_bucket{operation_type="set_up_pod",le="0.1"} 1
-containerd_cri_network_plugin_operations_duration_seconds_bucket{operation_type="set_up_pod",le="0.25"} 1
-containerd_cri_network_plugin_operations_duration_seconds_bucket{operation_type="set_up_pod",le="+Inf"} 1
-containerd_cri_network_plugin_operations_duration_seconds_sum{operation_type="set_up_pod"} 0.05
-containerd_cri_network_plugin_operations_duration_seconds_count{operation_type="set_up_pod"} 1
-containerd_cri_network_plugin_operations_duration_seconds_count{operation_type="tear_down_pod"} 7
+	const before = `# TYPE containerd_cri_network_plugin_operations_duration_seconds_seconds histogram
+containerd_cri_network_plugin_operations_duration_seconds_seconds_bucket{operation_type="set_up_pod",le="0.1"} 1
+containerd_cri_network_plugin_operations_duration_seconds_seconds_bucket{operation_type="set_up_pod",le="0.25"} 1
+containerd_cri_network_plugin_operations_duration_seconds_seconds_bucket{operation_type="set_up_pod",le="+Inf"} 1
+containerd_cri_network_plugin_operations_duration_seconds_seconds_sum{operation_type="set_up_pod"} 0.05
+containerd_cri_network_plugin_operations_duration_seconds_seconds_count{operation_type="set_up_pod"} 1
+containerd_cri_network_plugin_operations_duration_seconds_seconds_count{operation_type="tear_down_pod"} 7
 `
-	const after = `containerd_cri_network_plugin_operations_duration_seconds_bucket{operation_type="set_up_pod",le="0.1"} 6
-containerd_cri_network_plugin_operations_duration_seconds_bucket{operation_type="set_up_pod",le="0.25"} 11
-containerd_cri_network_plugin_operations_duration_seconds_bucket{operation_type="set_up_pod",le="+Inf"} 11
-containerd_cri_network_plugin_operations_duration_seconds_sum{operation_type="set_up_pod"} 1.05
-containerd_cri_network_plugin_operations_duration_seconds_count{operation_type="set_up_pod"} 11
+	const after = `containerd_cri_network_plugin_operations_duration_seconds_seconds_bucket{operation_type="set_up_pod",le="0.1"} 6
+containerd_cri_network_plugin_operations_duration_seconds_seconds_bucket{operation_type="set_up_pod",le="0.25"} 11
+containerd_cri_network_plugin_operations_duration_seconds_seconds_bucket{operation_type="set_up_pod",le="+Inf"} 11
+containerd_cri_network_plugin_operations_duration_seconds_seconds_sum{operation_type="set_up_pod"} 1.05
+containerd_cri_network_plugin_operations_duration_seconds_seconds_count{operation_type="set_up_pod"} 11
 `
 	read := func(texts ...string) Times {
 		t.Helper()
@@ -46,7 +46,7 @@ containerd_cri_network_plugin_operations_duration_seconds_count{operation_type="
 		t.Error("no ADD took time")
 	}
 	bad := read()
-	if err := bad.add(`containerd_cri_network_plugin_operations_duration_seconds_count{operation_type="set_up_pod"} many`); err == nil {
+	if err := bad.add(`containerd_cri_network_plugin_operations_duration_seconds_seconds_count{operation_type="set_up_pod"} many`); err == nil {
 		t.Error("no number is taken for one")
 	}
 }
