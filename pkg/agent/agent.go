@@ -44,6 +44,8 @@ const (
 	lookAgain = time.Minute
 	// calm is the least time from one look to the next: a node whose object changes all the time must not keep the others busy.
 	calm = 250 * time.Millisecond
+	// whileHeld is how often the pods of a former podCIDR are looked for: until they are gone, new ones get addresses of it too.
+	whileHeld = 5 * time.Second
 	// shortestRetry doubles after each failure, up to longestRetry.
 	shortestRetry = time.Second
 	longestRetry  = time.Minute
@@ -309,8 +311,15 @@ func (a *agent) network(v nodes.View) bool {
 		return a.step("network", report.NetworkFailed, err)
 	}
 	path := filepath.Join(c.Paths.Conf(), c.Network.File)
-	if held, err := a.held(path, v); held || err != nil {
-		return err == nil || a.step("network", report.NetworkFailed, err)
+	held, err := a.held(path, v)
+	if err != nil {
+		return a.step("network", report.NetworkFailed, err)
+	}
+	if held {
+		if a.again == 0 || a.again > whileHeld {
+			a.again = whileHeld
+		}
+		return true
 	}
 	changed, err := writeNetwork(path, content)
 	if changed {

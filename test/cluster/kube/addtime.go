@@ -18,7 +18,8 @@ type Times struct {
 	Buckets map[float64]float64 // how many took at most that many seconds
 }
 
-// addTimes are the name of containerd's, to which its library adds the unit a second time: from the call of the first plugin of a pod's networks, loopback's among them, until the last one has ended.
+// addTimes are containerd's: from the call of the first plugin of a pod's networks, loopback's among them, until the last one has ended. Its
+// library adds the unit to the name a second time.
 const addTimes = "containerd_cri_network_plugin_operations_duration_seconds_seconds_"
 
 // ADDTimes are those of all nodes together, since their runtimes have started.
