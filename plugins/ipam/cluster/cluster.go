@@ -40,6 +40,8 @@ type Store interface {
 	Of(ctx context.Context, j storeproc.Job) ([]uint64, error)
 	Ping(ctx context.Context, j storeproc.Job) error
 	Slice(ctx context.Context, j storeproc.Job) (string, error)
+	Owner(ctx context.Context, j storeproc.Job) (claims.Owner, error)
+	Bind(ctx context.Context, j storeproc.Job) error
 	// Upkeep begins upkeep and returns at once.
 	Upkeep(j storeproc.Job) error
 }
@@ -99,6 +101,11 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		return nil, err
 	}
 	out := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: c.Routes, DNS: c.DNS}
+	owner, err := l.owner(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var kept []netip.Prefix
 	var rb rollback.Stack
 	defer rb.Rollback(ctx, &err)
 	for i := range c.Ranges {
@@ -106,18 +113,25 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 		if err != nil {
 			return nil, err
 		}
-		addr, fresh, err := l.take(ctx, t, wanted[i])
+		t.q.Wanted, t.asked = wanted[i], wanted[i].IsValid()
+		t.keep(owner)
+		addr, fresh, err := l.take(ctx, t)
 		if err != nil {
 			return nil, err
 		}
 		if fresh {
 			rb.Push("release "+addr.String(), func(ctx context.Context) error { return l.release(ctx, t, addr) })
 		}
-		ip := &types100.IPConfig{Address: ipNet(netip.PrefixFrom(addr, c.Ranges[i].CIDR.Bits()))}
+		prefix := netip.PrefixFrom(addr, c.Ranges[i].CIDR.Bits())
+		kept = append(kept, prefix)
+		ip := &types100.IPConfig{Address: ipNet(prefix)}
 		if c.Gateway.IsValid() && c.Gateway.Is4() == addr.Is4() {
 			ip.Gateway = c.Gateway.AsSlice()
 		}
 		out.IPs = append(out.IPs, ip)
+	}
+	if err := l.bind(ctx, owner, kept); err != nil {
+		return nil, err
 	}
 	for _, s := range c.Static {
 		ip := &types100.IPConfig{Address: ipNet(s.Prefix)}
@@ -137,6 +151,7 @@ func ipNet(p netip.Prefix) net.IPNet {
 type target struct {
 	index int
 	q     claims.Request
+	asked bool // the call asks for q.Wanted
 }
 
 // target returns the pool of a range: that of the range, or that of the node's slice of it.
@@ -146,12 +161,12 @@ func (l *call) target(ctx context.Context, i int) (*target, error) {
 		BlockSize: l.c.BlockSize, Overlapping: l.c.Overlapping,
 	}
 	if l.c.NodeSliceSize == "" {
-		return &target{i, q}, nil
+		return &target{index: i, q: q}, nil
 	}
 	if err := l.slice(ctx, i, &q); err != nil {
 		return nil, err
 	}
-	return &target{i, q}, nil
+	return &target{index: i, q: q}, nil
 }
 
 func (l *call) job(t *target) storeproc.Job {
@@ -163,8 +178,7 @@ const maxTakes = 64
 
 // take gives the attachment an address of the node's file. If there is none, the store is asked first. fresh says that
 // the attachment did not have it before.
-func (l *call) take(ctx context.Context, t *target, wanted netip.Addr) (a netip.Addr, fresh bool, err error) {
-	t.q.Wanted = wanted
+func (l *call) take(ctx context.Context, t *target) (a netip.Addr, fresh bool, err error) {
 	for range maxTakes {
 		a, fresh, ok, err := l.takeLocal(ctx, t)
 		if ok || err != nil {
@@ -189,19 +203,22 @@ func (l *call) takeLocal(ctx context.Context, t *target) (a netip.Addr, fresh, o
 	for _, off := range f.Of(l.a.ContainerID, l.a.IfName) {
 		if f.Used[off].Range == t.index { // the call is repeated
 			a, ok = pool.Addr(f.CIDR, off)
-			if ok && t.q.Wanted.IsValid() && a != t.q.Wanted {
-				return a, false, false, cnierr.New(cnierr.CodeConflict, fmt.Sprintf("container %s has %s already", l.a.ContainerID, a), "")
-			}
-			return a, false, ok, nil
+			return a, false, ok, t.mustHave(a, "container "+l.a.ContainerID+" has")
 		}
 	}
-	off, ok := f.Free(&t.q.Range)
-	if t.q.Wanted.IsValid() {
+	off, ok := f.Next(&t.q.Range)
+	if t.q.Hold != "" {
+		if off, ok, err = t.held(f); err != nil {
+			return a, false, false, err
+		}
+	} else if t.q.Wanted.IsValid() {
 		off, _ = pool.Offset(f.CIDR, t.q.Wanted)
 		if u, used := f.Used[off]; used {
 			return a, false, false, cnierr.New(cnierr.CodeConflict, fmt.Sprintf("address %s is taken by container %s interface %s", t.q.Wanted, u.ContainerID, u.IfName), "")
 		}
-		_, ok = f.Owns(off)
+		var claim blocks.Claim
+		claim, ok = f.Owns(off)
+		ok = ok && claim.Hold == ""
 	}
 	if !ok {
 		return a, false, false, nil
@@ -209,14 +226,25 @@ func (l *call) takeLocal(ctx context.Context, t *target) (a netip.Addr, fresh, o
 	if a, ok = pool.Addr(f.CIDR, off); !ok {
 		return a, false, false, cnierr.New(cnierr.CodeState, fmt.Sprintf("the node's file of pool %s has the offset %d", f.Pool, off), "")
 	}
+	if err := t.mustHave(a, "for the pod is kept"); err != nil {
+		return a, false, false, err
+	}
 	f.Used[off] = blocks.Use{
 		ContainerID: l.a.ContainerID, IfName: l.a.IfName, Network: l.c.Name, Range: t.index, PodRef: l.c.PodRef(),
 		PodUID: l.c.PodUID, Fixed: t.q.Wanted.IsValid(), Since: time.Now().Unix(),
 	}
-	if !t.q.Wanted.IsValid() {
+	if !t.q.Wanted.IsValid() && t.q.Hold == "" {
 		f.Last = off
 	}
 	return a, true, true, l.save(f, t)
+}
+
+// mustHave refuses an address that is not the one that the call asks for. what says why the pod would have it.
+func (t *target) mustHave(a netip.Addr, what string) error {
+	if !t.asked || a == t.q.Wanted {
+		return nil
+	}
+	return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("%s %s, and %s is asked for", what, a, t.q.Wanted), "")
 }
 
 // save writes the file and begins upkeep if it is due. t is nil if the range is not known.
@@ -228,7 +256,7 @@ func (l *call) save(f *blocks.File, t *target) error {
 	j.Request.Range.First, j.Request.Range.Last, _ = pool.Usable(f.CIDR)
 	if t != nil {
 		r, j.Request = &t.q.Range, t.q
-		j.Request.Wanted = netip.Addr{}
+		j.Request.Wanted, j.Request.Hold = netip.Addr{}, ""
 	}
 	due := f.Current(l.node) && f.Due(r, l.c.BlockSize, now)
 	if due {
@@ -255,7 +283,7 @@ func (l *call) release(ctx context.Context, t *target, a netip.Addr) error {
 	}
 	defer f.Close()
 	if off, ok := pool.Offset(f.CIDR, a); ok && f.Used[off].ContainerID == l.a.ContainerID {
-		delete(f.Used, off)
+		f.Free(off)
 	}
 	return l.save(f, t)
 }
@@ -267,6 +295,10 @@ func (l *call) stateError(err error) error {
 // coded gives an error of the store its code.
 func (l *call) coded(t *target, err error) error {
 	var coded *cnierr.Error
+	what := "kept addresses"
+	if t != nil {
+		what = "pool " + t.q.Pool
+	}
 	switch {
 	case err == nil || errors.As(err, &coded):
 		return err
@@ -274,8 +306,10 @@ func (l *call) coded(t *target, err error) error {
 		return cnierr.New(cnierr.CodeExhausted, err.Error(), "")
 	case errors.Is(err, storeproc.ErrTaken):
 		return cnierr.New(cnierr.CodeConflict, err.Error(), "")
+	case errors.Is(err, storeproc.ErrHeld):
+		return cnierr.New(cnierr.CodeTryAgain, err.Error(), "")
 	case errors.Is(err, claims.ErrUnavailable), errors.Is(err, claims.ErrConflict), errors.Is(err, context.DeadlineExceeded):
-		return cnierr.Wrap(cnierr.CodeTryAgain, err, "pool %s: the store is not reached in time", t.q.Pool)
+		return cnierr.Wrap(cnierr.CodeTryAgain, err, "%s: the store is not reached in time", what)
 	case errors.Is(err, claims.ErrDenied):
 		key, value := "ipam.kubernetes.kubeconfig", any(l.c.Kubeconfig)
 		if l.c.Backend == conf.Etcd {
@@ -283,5 +317,5 @@ func (l *call) coded(t *target, err error) error {
 		}
 		return cnierr.Config(key, value, err.Error())
 	}
-	return cnierr.Wrap(cnierr.CodeState, err, "use pool %s", t.q.Pool)
+	return cnierr.Wrap(cnierr.CodeState, err, "use %s", what)
 }

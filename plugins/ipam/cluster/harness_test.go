@@ -159,6 +159,17 @@ func (h *host) Slice(ctx context.Context, j storeproc.Job) (out string, err erro
 	})
 }
 
+func (h *host) Owner(ctx context.Context, j storeproc.Job) (o claims.Owner, err error) {
+	return o, h.run(ctx, j, func(c *claims.Claimer) error {
+		o, err = c.Store.(*kubestore.Store).Owner(ctx, j.Pod)
+		return err
+	})
+}
+
+func (h *host) Bind(ctx context.Context, j storeproc.Job) error {
+	return h.run(ctx, j, func(c *claims.Claimer) error { return c.Store.(*kubestore.Store).Bind(ctx, j.Pod, j.Owner, j.IPs) })
+}
+
 func (h *host) Upkeep(j storeproc.Job) error {
 	h.background.Go(func() {
 		_ = h.run(context.Background(), j, func(c *claims.Claimer) error { return c.Upkeep(context.Background(), &j.Request) })

@@ -75,7 +75,10 @@ func (l *call) delIn(ctx context.Context, place, name string) (bool, error) {
 	}
 	defer f.Close()
 	if !f.Release(l.a.ContainerID, l.a.IfName) {
-		return f.Released(l.a.ContainerID, l.a.IfName), nil
+		if f.Idle() && place == l.c.Backend { // of an ADD that was killed
+			err = l.save(f, l.known(name))
+		}
+		return f.Released(l.a.ContainerID, l.a.IfName), err
 	}
 	if place != l.c.Backend {
 		return true, f.Save()
@@ -266,11 +269,11 @@ func (l *call) slice(ctx context.Context, i int, q *claims.Request) error {
 	line := strings.TrimSpace(string(text))
 	rest, ok := strings.CutPrefix(line, stamp+" ")
 	if !ok {
-		j := l.job(&target{i, *q})
+		j := l.job(&target{index: i, q: *q})
 		j.SlicePool = name
 		said, err := l.Store.Slice(ctx, j)
 		if err != nil {
-			return l.coded(&target{i, *q}, err)
+			return l.coded(&target{index: i, q: *q}, err)
 		}
 		rest = said
 		if err := os.MkdirAll(filepath.Dir(note), 0o700); err == nil {

@@ -40,6 +40,9 @@ type State struct {
 	Claims []Claim `json:"claims,omitempty"` // usable
 	Trying []Claim `json:"trying,omitempty"` // asked for; the store may or may not have them
 	Giving []Claim `json:"giving,omitempty"` // usable no more; the store may still have them
+	// Resting are addresses of owners that outlive their pods. No pod of this node has them any more; the store may
+	// still have them for this node.
+	Resting []Claim `json:"resting,omitempty"`
 
 	Used map[uint64]Use `json:"used,omitempty"`
 	Owed []Owed         `json:"owed,omitempty"` // releases that wait for the store
@@ -56,6 +59,7 @@ type Claim struct {
 	ID      string      `json:"id"`
 	Runs    [][2]uint64 `json:"runs"`              // first and last offset, ascending
 	Mirrors []string    `json:"mirrors,omitempty"` // other pools that have the entries too
+	Hold    string      `json:"hold,omitempty"`    // the owner that the address is kept for: no other pod gets it
 }
 
 // Use is the owner of an address.
@@ -199,29 +203,19 @@ func (s *State) Current(n Node) bool {
 	return s.Machine == n.Machine && s.Boot == n.Boot && s.Node != ""
 }
 
-// Owned returns the offsets of all usable claims, ascending.
-func (s *State) Owned() []uint64 {
-	var out []uint64
-	for _, c := range s.Claims {
-		out = append(out, c.Offsets()...)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// Owns returns the ID under which the node has an offset.
-func (s *State) Owns(off uint64) (string, bool) {
+// Owns returns the claim by which the node has an offset.
+func (s *State) Owns(off uint64) (Claim, bool) {
 	for _, c := range s.Claims {
 		if c.Has(off) {
-			return c.ID, true
+			return c, true
 		}
 	}
-	return "", false
+	return Claim{}, false
 }
 
-// Free returns the offset that an ADD without a wish gets: the first unused one behind the last, so that an address
+// Next returns the offset that an ADD without a wish gets: the first unused one behind the last, so that an address
 // rests before it is used again.
-func (s *State) Free(r *pool.Range) (uint64, bool) {
+func (s *State) Next(r *pool.Range) (uint64, bool) {
 	free := s.Spare(r)
 	if len(free) == 0 {
 		return 0, false
@@ -236,24 +230,68 @@ func (s *State) Free(r *pool.Range) (uint64, bool) {
 
 // Spare returns the offsets that are claimed, unused and handed out by the range, ascending.
 func (s *State) Spare(r *pool.Range) []uint64 {
+	return slices.DeleteFunc(s.Unused(), func(off uint64) bool { return !r.Dynamic(off) })
+}
+
+// Unused returns the offsets that are claimed, not in use and not kept for an owner, ascending.
+func (s *State) Unused() []uint64 {
 	var out []uint64
-	for _, off := range s.Owned() {
-		if _, used := s.Used[off]; !used && r.Dynamic(off) {
-			out = append(out, off)
+	for _, c := range s.Claims {
+		for _, off := range c.Offsets() {
+			if _, used := s.Used[off]; !used && c.Hold == "" {
+				out = append(out, off)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Held returns the offset that the node has for an owner which outlives its pods.
+func (s *State) Held(owner string) (uint64, bool) {
+	for _, c := range s.Claims {
+		if c.Hold == owner && owner != "" {
+			return c.Runs[0][0], true
+		}
+	}
+	return 0, false
+}
+
+// Free frees an address for what comes next: another pod of the node, or the owner that it is kept for.
+func (s *State) Free(off uint64) {
+	delete(s.Used, off)
+	if c, _ := s.Owns(off); c.Hold != "" {
+		s.rest(off)
+	}
+}
+
+// RestIdle lets addresses rest that are kept for an owner and that no pod has: a call was killed before it took one.
+func (s *State) RestIdle() {
+	for _, off := range s.idle() {
+		s.rest(off)
+	}
+}
+
+// Idle reports whether an address is kept for an owner and no pod of the node has it.
+func (s *State) Idle() bool { return len(s.idle())+len(s.Resting) > 0 }
+
+func (s *State) idle() []uint64 {
+	var out []uint64
+	for _, c := range s.Claims {
+		if _, used := s.Used[c.Runs[0][0]]; c.Hold != "" && !used {
+			out = append(out, c.Runs[0][0])
 		}
 	}
 	return out
 }
 
-// Unused returns the offsets that are claimed and not in use.
-func (s *State) Unused() []uint64 {
-	var out []uint64
-	for _, off := range s.Owned() {
-		if _, used := s.Used[off]; !used {
-			out = append(out, off)
+// rest moves a claim of one address out of use. The store does not know which nodes have a shared one.
+func (s *State) rest(off uint64) {
+	for _, c := range s.Remove([]uint64{off}) {
+		if !(pool.Hold{Owner: c.Hold}).Shared() {
+			s.Resting = append(s.Resting, c)
 		}
 	}
-	return out
 }
 
 // Of returns the offsets that an attachment has.
@@ -276,7 +314,7 @@ const maxGone = 256
 func (s *State) Release(containerID, ifName string) bool {
 	offsets := s.Of(containerID, ifName)
 	for _, off := range offsets {
-		delete(s.Used, off)
+		s.Free(off)
 	}
 	if len(offsets) > 0 {
 		s.Remember(containerID, ifName)
@@ -304,7 +342,7 @@ func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
 		return false
 	}
 	unused := len(s.Unused())
-	return len(s.Owed)+len(s.Giving)+len(s.Trying) > 0 || s.Scarce && unused > 0 || High(unused, blockSize) ||
+	return len(s.Owed)+len(s.Giving)+len(s.Trying)+len(s.Resting)+len(s.idle()) > 0 || s.Scarce && unused > 0 || High(unused, blockSize) ||
 		!s.Scarce && r != nil && Low(len(s.Spare(r)), blockSize)
 }
 
@@ -332,10 +370,10 @@ func (s *State) Remove(offsets []uint64) []Claim {
 			}
 		}
 		if len(leave) > 0 {
-			out = append(out, Claim{ID: c.ID, Runs: Runs(leave), Mirrors: c.Mirrors})
+			out = append(out, Claim{ID: c.ID, Runs: Runs(leave), Mirrors: c.Mirrors, Hold: c.Hold})
 		}
 		if len(stay) > 0 {
-			kept = append(kept, Claim{ID: c.ID, Runs: Runs(stay), Mirrors: c.Mirrors})
+			kept = append(kept, Claim{ID: c.ID, Runs: Runs(stay), Mirrors: c.Mirrors, Hold: c.Hold})
 		}
 	}
 	s.Claims = kept

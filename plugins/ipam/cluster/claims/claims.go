@@ -44,6 +44,8 @@ type Request struct {
 	BlockSize   int        `json:"blockSize"`
 	Overlapping bool       `json:"overlapping"`
 	Wanted      netip.Addr `json:"wanted"` // the address that is asked for, or none
+	// Hold is the owner that the address is kept for, or empty: see pool.HoldFor.
+	Hold string `json:"hold,omitempty"`
 }
 
 const (
@@ -130,6 +132,10 @@ func (c *Claimer) Ensure(ctx context.Context, q *Request) error {
 		switch {
 		case err == nil:
 			continue
+		case errors.As(err, new(*HeldError)): // its DEL may be on its way to the store
+			if c.now().Sub(begin) >= c.Patience {
+				return err
+			}
 		case errors.As(err, &isFull):
 			if isFull.Wanted != "" || !isFull.Lent || c.now().Sub(begin) >= c.FullWait {
 				return err
@@ -157,10 +163,14 @@ func (c *Claimer) have(ctx context.Context, q *Request) (bool, error) {
 	if !f.Current(c.Node) {
 		return false, nil
 	}
+	if q.Hold != "" {
+		_, has := f.Held(q.Hold)
+		return has, nil
+	}
 	if q.Wanted.IsValid() {
 		off, _ := pool.Offset(q.Range.CIDR, q.Wanted)
-		_, owned := f.Owns(off)
-		return owned, nil
+		claim, owned := f.Owns(off)
+		return owned && claim.Hold == "", nil
 	}
 	return len(f.Spare(&q.Range)) > 0, nil
 }
@@ -212,17 +222,12 @@ func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
 	if done, err := c.have(ctx, q); err != nil || done && !ahead {
 		return err
 	}
-	offsets, scarce, err := c.choose(q, taken)
-	var full *FullError
-	if errors.As(err, &full) && c.now().Sub(c.lookedForDead) > deadPause {
-		c.lookedForDead = c.now()
-		freed, derr := c.freeDead(ctx, q, taken, full.Wanted != "")
-		if derr != nil {
-			return derr
-		}
-		if freed {
-			return ErrConflict // look again
-		}
+	if q.Hold != "" {
+		return c.claimHeld(ctx, q, taken)
+	}
+	offsets, scarce, err := c.pick(ctx, q, taken)
+	if errors.Is(err, ErrConflict) {
+		return err
 	}
 	if err != nil || ahead && scarce {
 		return errors.Join(err, c.note(ctx, q, scarce || err != nil))
@@ -241,10 +246,33 @@ func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
 	for _, off := range offsets {
 		add[off] = pool.Entry{ID: claim.ID}
 	}
-	err = c.Store.Change(ctx, q.Pool, pool.Change{Add: add})
+	return c.request(ctx, q, claim.ID, pool.Change{Add: add})
+}
+
+// pick chooses offsets for the next claim. If there is none it frees what is kept for nobody, and says by ErrConflict that
+// it did: the caller looks again.
+func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.Entry) ([]uint64, bool, error) {
+	offsets, scarce, err := c.choose(q, taken)
+	var full *FullError
+	if errors.As(err, &full) && c.now().Sub(c.lookedForDead) > deadPause {
+		c.lookedForDead = c.now()
+		freed, derr := c.freeDead(ctx, q, taken, full.Wanted != "")
+		if derr != nil {
+			return nil, false, derr
+		}
+		if freed {
+			return nil, false, ErrConflict
+		}
+	}
+	return offsets, scarce, err
+}
+
+// request asks for what stands under Trying with that ID, and confirms it.
+func (c *Claimer) request(ctx context.Context, q *Request, id string, change pool.Change) error {
+	err := c.Store.Change(ctx, q.Pool, change)
 	if errors.Is(err, ErrConflict) { // certainly not there
 		return errors.Join(err, c.update(ctx, q, func(s *blocks.State) error {
-			s.Trying = without(s.Trying, claim.ID)
+			s.Trying = without(s.Trying, id)
 			return nil
 		}))
 	}
@@ -334,34 +362,28 @@ func (c *Claimer) choose(q *Request, taken map[uint64]pool.Entry) (offsets []uin
 	return offsets, scarce, nil
 }
 
-// freeDead frees what nodes have that are certainly gone. mirrored entries are freed as well: each by the node that
-// needs it.
+// freeDead frees what nodes have that are certainly gone, and what is kept for owners that are. Mirrored entries are freed
+// as well: each by the node that needs it.
 func (c *Claimer) freeDead(ctx context.Context, q *Request, taken map[uint64]pool.Entry, one bool) (bool, error) {
-	verdict := map[pool.NodeID]bool{}
+	x := verdicts{c: c, dead: map[pool.NodeID]bool{}, gone: map[string]bool{}}
 	change := pool.Change{Remove: map[uint64]pool.Entry{}}
 	wanted, _ := pool.Offset(q.Range.CIDR, q.Wanted)
 	for off, e := range taken {
-		id, ok := pool.ParseNodeID(e.ID)
-		if !ok || one && off != wanted {
+		if one && off != wanted {
 			continue
 		}
-		id.Nonce = ""
-		dead, known := verdict[id]
-		if !known {
-			var err error
-			if dead, err = c.dead(ctx, id); err != nil {
-				return false, err
-			}
-			verdict[id] = dead
+		free, err := x.free(ctx, q, off, e)
+		if err != nil {
+			return false, err
 		}
-		if dead {
+		if free {
 			change.Remove[off] = e
 		}
 	}
 	if change.Empty() {
 		return false, nil
 	}
-	c.Log.Info("addresses of nodes that are gone are free again", log.String("pool", q.Pool), log.Int("addresses", len(change.Remove)))
+	c.Log.Info("addresses of nodes and owners that are gone are free again", log.String("pool", q.Pool), log.Int("addresses", len(change.Remove)))
 	return true, c.Store.Change(ctx, q.Pool, change)
 }
 

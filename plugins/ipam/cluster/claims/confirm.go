@@ -94,7 +94,7 @@ func (c *Claimer) mirror(ctx context.Context, q *Request, own map[uint64]pool.En
 	for _, o := range others {
 		change := pool.Change{Add: map[uint64]pool.Entry{}, Replace: map[uint64][2]pool.Entry{}}
 		for _, claim := range slices.Concat(s.Claims, s.Trying) {
-			want := pool.Entry{ID: claim.ID + mirrorMark}
+			want := pool.Entry{ID: mirrorOf(claim)}
 			for _, off := range claim.Offsets() {
 				a, _ := pool.Addr(q.Range.CIDR, off)
 				there, ok := pool.Offset(o.q.Range.CIDR, a)
@@ -118,6 +118,14 @@ func (c *Claimer) mirror(ctx context.Context, q *Request, own map[uint64]pool.En
 		}
 	}
 	return lost, nil
+}
+
+// mirrorOf returns the ID of the entries that stand for a claim in other pools.
+func mirrorOf(claim blocks.Claim) string {
+	if claim.Hold != "" {
+		return pool.Hold{Owner: claim.Hold}.Mirror().String()
+	}
+	return claim.ID + mirrorMark
 }
 
 // ownMirror reports whether this machine made the entry for a claim in another pool, in this boot or an earlier one.
@@ -144,7 +152,7 @@ func (c *Claimer) settle(ctx context.Context, q *Request, own map[uint64]pool.En
 				}
 			}
 			if len(here) > 0 {
-				s.Claims = append(s.Claims, blocks.Claim{ID: t.ID, Runs: blocks.Runs(here), Mirrors: mirrors})
+				s.Claims = append(s.Claims, blocks.Claim{ID: t.ID, Runs: blocks.Runs(here), Mirrors: mirrors, Hold: t.Hold})
 			}
 			if len(here) == 0 { // it may arrive yet; a change comes whole or not at all
 				waiting = append(waiting, t)
@@ -196,7 +204,7 @@ func (c *Claimer) sweep(ctx context.Context, q *Request, node string) error {
 			return err
 		}
 		for _, claim := range slices.Concat(f.Claims, f.Trying, f.Giving) {
-			known[claim.ID+mirrorMark] = true
+			known[mirrorOf(claim)] = true
 		}
 		f.Close()
 	}

@@ -19,6 +19,20 @@ func IsMirror(n pool.NodeID) bool { return isMirror(n) }
 // IsDead reports whether the boot of a claim is certainly over.
 func (c *Claimer) IsDead(ctx context.Context, id pool.NodeID) (bool, error) { return c.dead(ctx, id) }
 
+// IsFree reports whether nobody has an entry any more that is kept for an owner: see Store.Gone.
+func (c *Claimer) IsFree(ctx context.Context, e pool.Entry) (bool, error) {
+	if h, ok := pool.ParseHold(e.ID); !ok || h.IsMirror() {
+		return false, nil
+	}
+	x := verdicts{c: c, dead: map[pool.NodeID]bool{}, gone: map[string]bool{}}
+	return x.free(ctx, nil, 0, e)
+}
+
+// AtRest returns the entry of a hold that no node has.
+func AtRest(h pool.Hold) pool.Entry {
+	return pool.Entry{ID: pool.Hold{Owner: h.Owner, Nonce: nonce()}.String()}
+}
+
 // TakeUp brings the node's file and the pool together, without a wish for more.
 func (c *Claimer) TakeUp(ctx context.Context, q *Request) error {
 	unlock, err := c.lock(ctx, q)
@@ -114,8 +128,8 @@ func (c *Claimer) export(ctx context.Context, q *Request) (n int, node string, e
 	defer f.Close()
 	change := pool.Change{Replace: map[uint64][2]pool.Entry{}}
 	for off, u := range f.Used {
-		if id, ok := f.Owns(off); ok {
-			change.Replace[off] = [2]pool.Entry{{ID: id}, {ID: u.ContainerID, PodRef: u.PodRef, IfName: u.IfName}}
+		if claim, ok := f.Owns(off); ok {
+			change.Replace[off] = [2]pool.Entry{{ID: claim.ID}, {ID: u.ContainerID, PodRef: u.PodRef, IfName: u.IfName}}
 		}
 	}
 	if change.Empty() {

@@ -23,20 +23,25 @@ func (c *Claimer) Release(ctx context.Context, q *Request, keep int) error {
 		return err
 	}
 	defer unlock()
-	return c.release(ctx, q, keep)
+	return errors.Join(c.rest(ctx, q), c.release(ctx, q, keep))
 }
 
 func (c *Claimer) release(ctx context.Context, q *Request, keep int) error {
+	return c.releaseSome(ctx, q, func(unused []uint64) []uint64 { return unused[min(keep, len(unused)):] })
+}
+
+// releaseSome gives chosen ones of the unused addresses back.
+func (c *Claimer) releaseSome(ctx context.Context, q *Request, choose func(unused []uint64) []uint64) error {
 	f, err := c.open(ctx, q)
 	if err != nil {
 		return err
 	}
-	unused := f.Unused()
-	if !f.Current(c.Node) || len(unused) <= keep {
+	back := choose(f.Unused())
+	if !f.Current(c.Node) || len(back) == 0 {
 		f.Close()
 		return nil
 	}
-	f.Giving = append(f.Giving, f.Remove(unused[keep:])...)
+	f.Giving = append(f.Giving, f.Remove(back)...)
 	err = f.SaveDurably() // before the store hears of it
 	f.Close()
 	if err != nil {
@@ -84,7 +89,7 @@ func (c *Claimer) giveOnce(ctx context.Context, q *Request, giving []blocks.Clai
 		for _, claim := range giving {
 			e := pool.Entry{ID: claim.ID}
 			if o.name != q.Pool {
-				e.ID += mirrorMark
+				e.ID = mirrorOf(claim)
 			}
 			for _, off := range claim.Offsets() {
 				a, _ := pool.Addr(q.Range.CIDR, off)
@@ -263,6 +268,9 @@ func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
 	}
 	if !s.Current(c.Node) {
 		return nil
+	}
+	if err := c.rest(ctx, q); err != nil {
+		return err
 	}
 	if err := c.sweep(ctx, q, s.Node); err != nil {
 		return err

@@ -26,9 +26,9 @@ type world struct {
 	calm bool // no faults any more
 
 	pools   map[string]*pool.Object
-	version map[string]int // resourceVersion
-	late    []func()       // requests under way whose sender has given up
-	dead    map[pool.NodeID]bool
+	version map[string]int  // resourceVersion
+	late    []func()        // requests under way whose sender has given up
+	gone    map[string]bool // owners of holds
 
 	owner map[netip.Addr]string // by which pod an address is used
 	nodes []*modelNode
@@ -192,8 +192,14 @@ func (s *modelStore) NodeName(_ context.Context, n blocks.Node) (name string, er
 
 func (s *modelStore) Dead(_ context.Context, id pool.NodeID) (dead bool, err error) {
 	return dead, s.do(func() error {
-		id.Nonce = ""
-		dead = s.w.dead[id]
+		dead = slices.ContainsFunc(s.w.nodes, func(n *modelNode) bool { return n.gone && n.id.Name == id.Node })
+		return nil
+	})
+}
+
+func (s *modelStore) Gone(_ context.Context, h pool.Hold) (gone bool, err error) {
+	return gone, s.do(func() error {
+		gone = s.w.gone[h.Owner]
 		return nil
 	})
 }
@@ -217,6 +223,13 @@ type modelPod struct {
 	q    *Request
 }
 
+func (w *world) newNode() *modelNode {
+	n := &modelNode{w: w, dir: w.t.TempDir(), pods: map[string]modelPod{}}
+	n.id.Name, n.id.Machine = fmt.Sprintf("n%d", len(w.nodes)), fmt.Sprintf("%08x", len(w.nodes))
+	n.identify()
+	return n
+}
+
 func (n *modelNode) identify() {
 	boot := fmt.Sprintf("%s-%d", n.id.Name, n.boot)
 	n.id.BootID, n.id.Boot = boot, blocks.HashBoot(boot)
@@ -236,7 +249,7 @@ func (n *modelNode) claimer(a *actor) *Claimer {
 	}
 }
 
-// add is what the plugin does.
+// add is what the plugin does, for any pod, or for one whose address is kept for an owner.
 func (n *modelNode) add(a *actor, q *Request) {
 	ctx := context.Background()
 	for range 3 {
@@ -244,7 +257,15 @@ func (n *modelNode) add(a *actor, q *Request) {
 		if err != nil {
 			n.w.t.Fatal(err)
 		}
-		if off, ok := f.Free(&q.Range); ok && f.Current(n.id) {
+		off, ok := f.Next(&q.Range)
+		if q.Hold != "" {
+			off, ok = f.Held(q.Hold)
+		}
+		if _, used := f.Used[off]; used && ok && q.Hold != "" {
+			f.Close()
+			return // another container of the node has it
+		}
+		if ok && f.Current(n.id) {
 			n.next++
 			id := fmt.Sprintf("%s/%d.%d", n.id.Name, n.boot, n.next)
 			f.Used[off] = blocks.Use{ContainerID: id, IfName: "net1"}
@@ -292,6 +313,21 @@ func (n *modelNode) reboot() {
 	clear(n.pods)
 	n.boot++
 	n.identify()
+}
+
+// kept makes some requests ones for a pod of a StatefulSet, whose address is kept. Several nodes ask for one at a time: pods
+// were force-deleted.
+func (w *world) kept(q *Request) *Request {
+	owner := pool.HoldFor(pool.HeldPod, "ns", fmt.Sprintf("web-%d", w.rnd.IntN(4)), "net1")
+	if w.rnd.IntN(3) > 0 || w.gone[owner] {
+		return q
+	}
+	k := *q
+	k.Hold = owner
+	if w.rnd.IntN(20) == 0 {
+		w.gone[owner] = true // no later pod asks
+	}
+	return &k
 }
 
 func (w *world) use(a netip.Addr, pod string) {
@@ -366,15 +402,12 @@ func request(cidr string, overlapping bool) *Request {
 func simulate(t *testing.T, seed uint64, nodes, rounds int) {
 	t.Helper()
 	w := &world{
-		t: t, rnd: rand.New(rand.NewPCG(seed, 7)), pools: map[string]*pool.Object{}, version: map[string]int{}, dead: map[pool.NodeID]bool{},
-		owner: map[netip.Addr]string{}, now: time.Now(),
+		t: t, rnd: rand.New(rand.NewPCG(seed, 7)), pools: map[string]*pool.Object{}, version: map[string]int{},
+		owner: map[netip.Addr]string{}, now: time.Now(), gone: map[string]bool{},
 	}
 	qs := []*Request{request("10.0.0.0/27", true), request("10.0.0.8/29", true), request("10.0.0.0/26", true)}
-	for i := range nodes {
-		n := &modelNode{w: w, dir: t.TempDir(), pods: map[string]modelPod{}}
-		n.id.Name, n.id.Machine = fmt.Sprintf("n%d", i), fmt.Sprintf("%08x", i)
-		n.identify()
-		w.nodes = append(w.nodes, n)
+	for range nodes {
+		w.nodes = append(w.nodes, w.newNode())
 	}
 	foreign := map[string]bool{}
 	// All pools are there: one that whereabouts makes beside claims of an older one is what ADR 40 says cannot be held.
@@ -389,7 +422,7 @@ func simulate(t *testing.T, seed uint64, nodes, rounds int) {
 			q := qs[w.rnd.IntN(len(qs))]
 			switch k := w.rnd.IntN(20); {
 			case k < 9:
-				w.spawn(n.id.Name+" ADD", func(a *actor) { n.add(a, q) })
+				w.spawn(n.id.Name+" ADD", func(a *actor) { n.add(a, w.kept(q)) })
 			case k < 14:
 				n.del()
 			case k < 16:
@@ -397,8 +430,7 @@ func simulate(t *testing.T, seed uint64, nodes, rounds int) {
 			case k < 17:
 				n.reboot()
 			case k < 18 && round > rounds/2 && w.rnd.IntN(20) == 0:
-				w.dead[pool.NodeID{Node: n.id.Name, Machine: n.id.Machine, Boot: n.id.Boot}] = true
-				n.reboot() // its pods are gone
+				n.reboot() // its pods are gone, and so is its Node object
 				n.gone = true
 			}
 		}
@@ -460,14 +492,39 @@ func (w *world) settle(qs []*Request) {
 			}
 		}
 	}
+	w.dropHolds(qs)
 	for name, o := range w.pools {
 		for key, e := range o.Allocations {
 			id, _ := pool.ParseNodeID(e.ID)
-			id.Nonce = ""
-			if !w.dead[id] && !slices.ContainsFunc(w.nodes, func(n *modelNode) bool { return n.gone && n.id.Name == id.Node }) {
+			if !slices.ContainsFunc(w.nodes, func(n *modelNode) bool { return n.gone && n.id.Name == id.Node }) {
 				w.t.Errorf("leak: %s %s %+v", name, key, e)
 			}
 		}
+	}
+}
+
+// dropHolds ends all owners, and frees what was kept for them as a node does that finds a pool full.
+func (w *world) dropHolds(qs []*Request) {
+	for _, o := range w.pools {
+		for _, e := range o.Allocations {
+			if h, ok := pool.ParseHold(e.ID); ok {
+				w.gone[h.Owner] = true
+			}
+		}
+	}
+	n := w.newNode()
+	for _, q := range qs {
+		w.spawn(n.id.Name, func(a *actor) {
+			c := n.claimer(a)
+			_, taken, err := c.read(context.Background(), q)
+			if err == nil {
+				_, err = c.freeDead(context.Background(), q, taken, false)
+			}
+			if err != nil {
+				w.t.Error(err)
+			}
+		})
+		w.run()
 	}
 }
 

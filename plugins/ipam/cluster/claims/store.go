@@ -43,6 +43,8 @@ type Store interface {
 	NodeName(ctx context.Context, n blocks.Node) (string, error)
 	// Dead reports whether the boot that made a claim is certainly over.
 	Dead(ctx context.Context, id pool.NodeID) (bool, error)
+	// Gone reports whether the owner of a hold is certainly gone: no pod of it comes again.
+	Gone(ctx context.Context, h pool.Hold) (bool, error)
 	// Unreserve removes whereabouts' reservation of an address if it is for that pod.
 	Unreserve(ctx context.Context, name, podRef string) error
 }
@@ -67,6 +69,16 @@ func (e *FullError) Error() string {
 		s += "; most have " + e.Holders
 	}
 	return s
+}
+
+// HeldError says that the address which is kept for an owner is in use by an earlier pod of it.
+type HeldError struct {
+	Pool, Address, Holder string
+}
+
+// Error returns it in one line.
+func (e *HeldError) Error() string {
+	return "pool " + e.Pool + ": address " + e.Address + " is in use by " + e.Holder + ", until DEL or until the node is gone"
 }
 
 // ObjectError says that a pool is not as any program writes it.

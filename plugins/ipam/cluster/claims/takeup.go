@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -34,6 +33,7 @@ func (c *Claimer) takeUp(ctx context.Context, q *Request, taken map[uint64]pool.
 	arrived := false
 	err = c.update(ctx, q, func(s *blocks.State) error {
 		c.dropLost(s, taken)
+		s.Resting = stillThere(s.Resting, taken)
 		for _, t := range s.Trying {
 			arrived = arrived || slices.ContainsFunc(t.Offsets(), func(off uint64) bool { return taken[off].ID == t.ID })
 		}
@@ -118,7 +118,10 @@ func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.En
 			err = c.update(ctx, q, func(s *blocks.State) error {
 				c.fresh(s, q, name)
 				if !change.Empty() {
-					s.Trying = []blocks.Claim{{ID: id, Runs: blocks.Runs(slices.Collect(maps.Keys(change.Replace)))}}
+					s.Trying = nil
+					if offsets := renamed(change, id); len(offsets) > 0 {
+						s.Trying = []blocks.Claim{{ID: id, Runs: blocks.Runs(offsets)}}
+					}
 				}
 				return nil
 			})
@@ -144,18 +147,21 @@ func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.En
 	return nil, fmt.Errorf("take up pool %s: %w", q.Pool, ErrConflict)
 }
 
-// rename prepares a change that gives the chosen entries an ID of this boot, and notes the ID in the file.
+// rename prepares a change that gives the chosen entries an ID of this boot, and notes the ID in the file. What pods of an
+// earlier boot had for an owner is the owner's again.
 func (c *Claimer) rename(ctx context.Context, q *Request, taken map[uint64]pool.Entry, name string,
 	chosen func(id pool.NodeID, text string) bool) (pool.Change, string, error) {
 	id := c.newID(name)
 	change := pool.Change{Replace: map[uint64][2]pool.Entry{}}
-	var offsets []uint64
 	for off, e := range taken {
 		if n, ok := pool.ParseNodeID(e.ID); ok && chosen(n, e.ID) {
 			change.Replace[off] = [2]pool.Entry{e, {ID: id}}
-			offsets = append(offsets, off)
+		}
+		if h, ok := pool.ParseHold(e.ID); ok && h.Taken() && c.earlier(h.Node, name) { // no pod of then has it
+			change.Replace[off] = [2]pool.Entry{e, AtRest(h)}
 		}
 	}
+	offsets := renamed(change, id)
 	if len(offsets) == 0 {
 		return change, id, nil
 	}
@@ -164,6 +170,17 @@ func (c *Claimer) rename(ctx context.Context, q *Request, taken map[uint64]pool.
 		s.Trying = append(s.Trying, blocks.Claim{ID: id, Runs: blocks.Runs(offsets)})
 		return nil
 	})
+}
+
+// renamed returns the offsets that get the ID.
+func renamed(change pool.Change, id string) []uint64 {
+	var out []uint64
+	for off, e := range change.Replace {
+		if e[1].ID == id {
+			out = append(out, off)
+		}
+	}
+	return out
 }
 
 // inFile returns the IDs of the file, if it is this machine's. Another machine's is emptied: the disk was moved or copied.
@@ -187,7 +204,7 @@ func (c *Claimer) inFile(ctx context.Context, q *Request, name string) (map[stri
 func (c *Claimer) fresh(s *blocks.State, q *Request, name string) {
 	s.Node, s.Machine, s.Boot = name, c.Node.Machine, c.Node.Boot
 	s.CIDR, s.Network = q.Range.CIDR, q.Network
-	s.Claims, s.Trying, s.Giving, s.Used = nil, nil, nil, map[uint64]blocks.Use{}
+	s.Claims, s.Trying, s.Giving, s.Resting, s.Used = nil, nil, nil, nil, map[uint64]blocks.Use{}
 	s.Scarce, s.After, s.Fails = false, 0, 0
 }
 

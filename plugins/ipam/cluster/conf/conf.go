@@ -59,6 +59,10 @@ type Config struct {
 	Wanted   []Request      `json:"-"`
 	Warnings []string       `json:"-"` // what whereabouts ignores without a word
 
+	// Persistent says that addresses may be kept for owners that outlive their pods.
+	Persistent bool   `json:"-"`
+	Claim      string `json:"-"` // the IPAMClaim that the call names
+
 	Overlapping   bool   `json:"overlapping"`
 	NodeSliceSize string `json:"nodeSliceSize,omitempty"`
 	BlockSize     int    `json:"blockSize"`
@@ -117,6 +121,8 @@ func (c *Config) PoolName(node, cidr string) string { return pool.Name(c.Network
 type netConf struct {
 	cniconf.Common
 	IPAM *ipamConf `json:"ipam"`
+	// Under this name OVN-Kubernetes and KubeVirt's webhook look for it, beside the section of the addresses.
+	Persistent bool `json:"allowPersistentIPs"`
 }
 
 type ipamConf struct {
@@ -218,6 +224,9 @@ func Load(a *cniskel.Args) (*Config, error) {
 	if err := c.call(a.Args, &n); err != nil {
 		return c, err
 	}
+	if err := c.persistent(&n); err != nil {
+		return c, err
+	}
 	return c, c.checkVersion()
 }
 
@@ -243,6 +252,25 @@ func (c *Config) plain(i *ipamConf) error {
 			return cnierr.Config("ipam.gateway", i.Gateway, "not an IP address")
 		}
 		c.Gateway = gw
+	}
+	return nil
+}
+
+// persistent checks what addresses that are kept need: objects of Kubernetes, and a pool for each range.
+func (c *Config) persistent(n *netConf) error {
+	c.Persistent = n.Persistent
+	if c.Claim != "" && !c.Persistent {
+		return cnierr.Config("ipam-claim-reference", c.Claim, "the network keeps no addresses; its configuration needs \"allowPersistentIPs\": true")
+	}
+	if c.Persistent && c.Backend != Kubernetes {
+		return cnierr.Config("allowPersistentIPs", true, "only Kubernetes tells whether a pod comes again; leave it out with etcd")
+	}
+	for i, r := range c.Ranges {
+		for _, other := range c.Ranges[:i] {
+			if c.Persistent && r.CIDR == other.CIDR {
+				return cnierr.Config(c.Keys[i]+".range", r.CIDR, "two ranges of one network keep their addresses in one pool; leave allowPersistentIPs out, or one of them")
+			}
+		}
 	}
 	return nil
 }

@@ -103,6 +103,24 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: code %d", tc.ipam, code)
 		}
 	}
+	for rest, want := range map[string]string{
+		`,"args":{"cni":{"ipam-claim-reference":"c"}}`:                              `ipam-claim-reference "c"`,
+		`,"allowPersistentIPs":true,"runtimeConfig":{"ipam-claim-reference":"d"}`:   `ipam-claim-reference "d"`,
+		`,"allowPersistentIPs":true,"runtimeConfig":{"ipam-claim-reference":["d"]}`: `ipam-claim-reference`,
+	} {
+		args := ""
+		if strings.Contains(rest, `"d"}`) {
+			args = "ipam-claim-reference=c" // another one
+		}
+		if _, err := load(t, `"range":"10.0.0.0/24",`+kube, args, rest); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", rest, err)
+		}
+	}
+	for _, ipam := range []string{`"datastore":"etcd","etcd_host":"h"`, `"range":"10.0.0.0/24","ipRanges":[{"range":"10.0.0.0/24","range_start":"10.0.0.9"}],` + kube} {
+		if _, err := load(t, ipam, "", `,"allowPersistentIPs":true`); err == nil || !strings.Contains(err.Error(), "allowPersistentIPs") {
+			t.Errorf("%s: %v", ipam, err)
+		}
+	}
 	if _, err := load(t, `"range":"10.0.0.0/24"`, ""); err == nil || !strings.Contains(err.Error(), "ipam.kubernetes.kubeconfig") {
 		t.Errorf("no store: %v", err)
 	}

@@ -3,6 +3,7 @@
 package conf
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -140,13 +141,24 @@ func (c *Config) static(i *ipamConf) error {
 	return nil
 }
 
+// claimKey names the IPAMClaim of an interface, as an element of Multus' annotation does.
+const claimKey = "ipam-claim-reference"
+
+// callConf is what a call says in args.cni or in runtimeConfig.
+//
+//jsonobj:object
+type callConf struct {
+	IPs   []string `json:"ips"`
+	Claim string   `json:"ipam-claim-reference"`
+}
+
 // call reads what belongs to the call: CNI_ARGS, args.cni.ips and runtimeConfig.ips. All sources count.
-func (c *Config) call(args string, n *netConf) error {
+func (c *Config) call(cniArgs string, n *netConf) error {
 	var gateways []netip.Addr
 	store := func(into *string) func(string) error {
 		return func(s string) error { *into = s; return nil }
 	}
-	err := cniconf.ParseArgs(args, map[string]func(string) error{
+	err := cniconf.ParseArgs(cniArgs, map[string]func(string) error{
 		"IP": func(s string) error { return c.request("CNI_ARGS IP", s) },
 		"GATEWAY": func(s string) error {
 			for _, g := range split(s) {
@@ -158,6 +170,7 @@ func (c *Config) call(args string, n *netConf) error {
 			}
 			return nil
 		},
+		claimKey:                     store(&c.Claim),
 		"K8S_POD_NAMESPACE":          store(&c.PodNamespace),
 		"K8S_POD_NAME":               store(&c.PodName),
 		"K8S_POD_UID":                store(&c.PodUID),
@@ -174,19 +187,25 @@ func (c *Config) call(args string, n *netConf) error {
 			}
 		}
 	}
-	var fromArgs, fromRuntime []string
-	if err := cniconf.DecodeSection("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
+	var args, runtime callConf
+	if err := cniconf.DecodeSection("args", n.Args, jsonobj.Single("cni", &args)); err != nil {
 		return err
 	}
-	if err := cniconf.DecodeSection("runtimeConfig", n.RuntimeConfig, jsonobj.Single("ips", &fromRuntime)); err != nil {
+	if err := cniconf.DecodeSection("runtimeConfig", n.RuntimeConfig, &runtime); err != nil {
 		return err
 	}
-	for i, s := range fromArgs {
+	for _, claim := range []string{args.Claim, runtime.Claim} {
+		if c.Claim != "" && claim != "" && claim != c.Claim {
+			return cnierr.Config(claimKey, claim, "the call names the IPAMClaim "+c.Claim+" too")
+		}
+		c.Claim = cmp.Or(c.Claim, claim)
+	}
+	for i, s := range args.IPs {
 		if err := c.request(fmt.Sprintf("args.cni.ips[%d]", i), s); err != nil {
 			return err
 		}
 	}
-	for i, s := range fromRuntime {
+	for i, s := range runtime.IPs {
 		if err := c.request(fmt.Sprintf("runtimeConfig.ips[%d]", i), s); err != nil {
 			return err
 		}

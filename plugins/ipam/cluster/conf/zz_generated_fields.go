@@ -4,10 +4,23 @@
 package conf
 
 // Field implements Object of package jsonobj: it knows the json tags.
+func (o *callConf) Field(name string) any {
+	switch name {
+	case "ips":
+		return &o.IPs
+	case "ipam-claim-reference":
+		return &o.Claim
+	}
+	return nil
+}
+
+// Field implements Object of package jsonobj: it knows the json tags.
 func (o *netConf) Field(name string) any {
 	switch name {
 	case "ipam":
 		return &o.IPAM
+	case "allowpersistentips":
+		return &o.Persistent
 	}
 	return o.Common.Field(name)
 }

@@ -234,6 +234,9 @@ func (s *Store) NodeName(context.Context, blocks.Node) (string, error) { return 
 // Dead knows of no node that it is gone.
 func (s *Store) Dead(context.Context, pool.NodeID) (bool, error) { return false, nil }
 
+// Gone is never known: etcd has no owners.
+func (s *Store) Gone(context.Context, pool.Hold) (bool, error) { return false, nil }
+
 // Unreserve has nothing to remove: whereabouts keeps no reservations in etcd.
 func (s *Store) Unreserve(context.Context, string, string) error { return nil }
 

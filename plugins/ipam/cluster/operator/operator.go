@@ -53,6 +53,7 @@ type PoolView struct {
 	Pods    int            `json:"pods"`    // allocations of whereabouts
 	Nodes   map[string]int `json:"nodes"`   // addresses that nodes have claimed
 	Mirrors int            `json:"mirrors"` // entries of claims in overlapping pools
+	Kept    int            `json:"kept"`    // addresses that are kept for owners which outlive their pods
 	Problem string         `json:"problem,omitempty"`
 }
 
@@ -74,8 +75,10 @@ func (o *Tool) Pools(ctx context.Context) ([]PoolView, error) {
 		for _, e := range taken {
 			id, node := pool.ParseNodeID(e.ID)
 			switch {
-			case node && claims.IsMirror(id):
+			case node && claims.IsMirror(id), isHeldMirror(e):
 				v.Mirrors++
+			case isHeld(e):
+				v.Kept++
 			case node:
 				v.Nodes[id.Node]++
 			default:
@@ -85,6 +88,16 @@ func (o *Tool) Pools(ctx context.Context) ([]PoolView, error) {
 		out = append(out, v)
 	}
 	return out, nil
+}
+
+func isHeld(e pool.Entry) bool {
+	_, ok := pool.ParseHold(e.ID)
+	return ok
+}
+
+func isHeldMirror(e pool.Entry) bool {
+	h, ok := pool.ParseHold(e.ID)
+	return ok && h.IsMirror()
 }
 
 func whole(p netip.Prefix) *pool.Range {
@@ -107,7 +120,7 @@ type AddressView struct {
 	Container string `json:"container,omitempty"`
 	IfName    string `json:"ifname,omitempty"`
 	PodRef    string `json:"pod,omitempty"`
-	State     string `json:"state"` // used, unused, claimed (by another node), mirror, giving
+	State     string `json:"state"` // used, unused, claimed (by another node), kept (for an owner), mirror
 }
 
 // List returns the addresses that are taken, of one pool or of all. What a node of Sluice does with its addresses is known
@@ -146,13 +159,18 @@ func view(s *blocks.State, name string, p netip.Prefix, off uint64, e pool.Entry
 	a, _ := pool.Addr(p, off)
 	v := AddressView{Pool: name, Address: a.String(), Holder: e.Holder(), State: "used", PodRef: e.PodRef, IfName: e.IfName}
 	id, node := pool.ParseNodeID(e.ID)
-	if !node {
+	if !node && !isHeld(e) {
 		v.Container = e.ID
 		return v
 	}
-	if owned, ok := s.Owns(off); !ok || owned != e.ID {
-		if v.State = "claimed"; claims.IsMirror(id) {
+	if owned, ok := s.Owns(off); !ok || owned.ID != e.ID {
+		switch {
+		case claims.IsMirror(id), isHeldMirror(e):
 			v.State = "mirror"
+		case isHeld(e):
+			v.State = "kept"
+		default:
+			v.State = "claimed"
 		}
 		return v
 	}
@@ -261,7 +279,8 @@ func (x *check) pool(ctx context.Context, p *pool.Object) error {
 			continue
 		}
 		id, node := pool.ParseNodeID(e.ID)
-		if !node || !claims.IsMirror(id) {
+		h, held := pool.ParseHold(e.ID)
+		if !(node && claims.IsMirror(id) || held && h.IsMirror()) {
 			x.holders[network][a] = append(x.holders[network][a], e.Holder()+" (pool "+p.Name+")")
 		}
 		text, doable := x.verdict(ctx, s, off, e)
@@ -275,7 +294,7 @@ func (x *check) pool(ctx context.Context, p *pool.Object) error {
 		}
 	}
 	for off, u := range s.Used {
-		if owned, ok := s.Owns(off); !ok || taken[off].ID != owned {
+		if owned, ok := s.Owns(off); !ok || taken[off].ID != owned.ID {
 			a, _ := pool.Addr(prefix, off)
 			x.found = append(x.found, Finding{Kind: "lost", Pool: p.Name, Address: a.String(), Text: fmt.Sprintf("container %s of this node has it, the pool has it for %s", u.ContainerID, taken[off].Holder())})
 		}
@@ -285,6 +304,15 @@ func (x *check) pool(ctx context.Context, p *pool.Object) error {
 
 // verdict says why an entry is a leak, and whether that is certain.
 func (x *check) verdict(ctx context.Context, s *blocks.State, off uint64, e pool.Entry) (string, bool) {
+	if h, ok := pool.ParseHold(e.ID); ok {
+		if free, err := x.Claimer.IsFree(ctx, e); err == nil && free {
+			return "nobody has it, and its owner is gone: " + e.Holder(), true
+		}
+		if h.Taken() && h.Node.Machine == x.Node.Machine && h.Node.Boot == x.Node.Boot && !inFile(s, off) {
+			return "this node has it in this boot, and its file does not: the file was lost, or the answer is under way", false
+		}
+		return "", false
+	}
 	id, node := pool.ParseNodeID(e.ID)
 	if !node {
 		if x.Cluster != nil && e.PodRef != "" && !x.alive[e.PodRef] {
@@ -305,7 +333,7 @@ func (x *check) verdict(ctx context.Context, s *blocks.State, off uint64, e pool
 }
 
 func inFile(s *blocks.State, off uint64) bool {
-	for _, c := range slices.Concat(s.Claims, s.Trying, s.Giving) {
+	for _, c := range slices.Concat(s.Claims, s.Trying, s.Giving, s.Resting) {
 		if c.Has(off) {
 			return true
 		}
@@ -402,18 +430,21 @@ func (o *Tool) ReleaseNode(ctx context.Context, node string) (int, error) {
 	list, err := o.Store.List(ctx)
 	n := 0
 	for i := range list {
-		change := pool.Change{Remove: map[uint64]pool.Entry{}}
+		change := pool.Change{Remove: map[uint64]pool.Entry{}, Replace: map[uint64][2]pool.Entry{}}
 		taken, _, perr := parse(&list[i])
 		err = errors.Join(err, perr)
 		for off, e := range taken {
 			if id, ok := pool.ParseNodeID(e.ID); ok && id.Node == node {
 				change.Remove[off] = e
 			}
+			if h, ok := pool.ParseHold(e.ID); ok && h.Node.Node == node && node != "" {
+				change.Replace[off] = [2]pool.Entry{e, claims.AtRest(h)}
+			}
 		}
 		if !change.Empty() {
 			cerr := o.Store.Change(ctx, list[i].Name, change)
 			if err = errors.Join(err, cerr); cerr == nil {
-				n += len(change.Remove)
+				n += len(change.Remove) + len(change.Replace)
 			}
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Entry is one allocation, in whereabouts' encoding. An entry of a node has an ID of NodeID and no PodRef.
+// Entry is one allocation, in whereabouts' encoding. An entry of a node has an ID of NodeID, one that is kept for an owner
+// an ID of Hold. Both have no PodRef.
 type Entry struct {
 	ID     string `json:"id"`
 	PodRef string `json:"podref"`
@@ -125,6 +126,9 @@ func ParseNodeID(id string) (NodeID, bool) {
 func (e Entry) Holder() string {
 	if n, ok := ParseNodeID(e.ID); ok {
 		return "node " + n.Node
+	}
+	if h, ok := ParseHold(e.ID); ok {
+		return h.text()
 	}
 	if e.PodRef != "" {
 		return "pod " + e.PodRef

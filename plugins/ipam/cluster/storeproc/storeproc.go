@@ -10,7 +10,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"time"
@@ -31,10 +33,12 @@ const Name = "sluice-ipam-store"
 var (
 	ErrFull  = errors.New("the pool is full")
 	ErrTaken = errors.New("the address is taken")
+	ErrHeld  = errors.New("the address is in use by an earlier pod")
 )
 
 var kinds = helperproc.ErrorCodes{
-	"full": ErrFull, "taken": ErrTaken, "unavailable": claims.ErrUnavailable, "denied": claims.ErrDenied, "conflict": claims.ErrConflict,
+	"full": ErrFull, "taken": ErrTaken, "held": ErrHeld, "owner": claims.ErrOwner,
+	"unavailable": claims.ErrUnavailable, "denied": claims.ErrDenied, "conflict": claims.ErrConflict,
 }
 
 // Job is a request.
@@ -45,6 +49,9 @@ type Job struct {
 	ContainerID string         `json:"containerID,omitempty"`
 	IfName      string         `json:"ifname,omitempty"`
 	SlicePool   string         `json:"slicePool,omitempty"`
+	Pod         claims.Pod     `json:"pod"`
+	Owner       claims.Owner   `json:"owner"`
+	IPs         []netip.Prefix `json:"ips,omitempty"`
 }
 
 // Time limits of one process.
@@ -93,6 +100,14 @@ func (p Program) Of(ctx context.Context, j Job) (out []uint64, err error) {
 func (p Program) Slice(ctx context.Context, j Job) (out string, err error) {
 	return out, p.call(ctx, "slice", j, &out)
 }
+
+// Owner returns for whom the addresses of the pod are kept.
+func (p Program) Owner(ctx context.Context, j Job) (out claims.Owner, err error) {
+	return out, p.call(ctx, "owner", j, &out)
+}
+
+// Bind notes for the owner what the pod has.
+func (p Program) Bind(ctx context.Context, j Job) error { return p.call(ctx, "bind", j, new(any)) }
 
 // Upkeep starts the program and does not wait for it. The process has a session of its own and holds none of the
 // caller's files: a runtime waits until no process holds the plugin's output.
@@ -173,6 +188,20 @@ var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any
 		_, err := c.Store.Get(ctx, j.Request.Pool)
 		return nil, err
 	},
+	"owner": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		o, err := owners(c)
+		if err != nil {
+			return nil, err
+		}
+		return o.Owner(ctx, j.Pod)
+	},
+	"bind": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		o, err := owners(c)
+		if err != nil {
+			return nil, err
+		}
+		return nil, o.Bind(ctx, j.Pod, j.Owner, j.IPs)
+	},
 	"slice": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		node, err := c.Store.NodeName(ctx, j.Node)
 		if err != nil {
@@ -186,6 +215,14 @@ var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any
 	},
 }
 
+func owners(c *claims.Claimer) (claims.Owners, error) {
+	o, ok := c.Store.(claims.Owners)
+	if !ok {
+		return nil, fmt.Errorf("%w: the store %s knows no pods", claims.ErrOwner, c.Store.Place())
+	}
+	return o, nil
+}
+
 // Named makes an error one that the reply can name.
 func Named(err error) error {
 	var full *claims.FullError
@@ -195,6 +232,9 @@ func Named(err error) error {
 			kind = ErrTaken
 		}
 		return &kinded{full.Error(), kind}
+	}
+	if errors.As(err, new(*claims.HeldError)) {
+		return &kinded{err.Error(), ErrHeld}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &kinded{err.Error(), claims.ErrUnavailable}
