@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -82,6 +83,8 @@ type call struct {
 }
 
 func (p *plugin) call(c *conf.Config, a *cniskel.Args) *call {
+	a.Log = c.Logger(a.Log, log.String(log.KeyPlugin, p.Name), log.String(log.KeyNetwork, c.Name), log.String("pod", c.PodRef()),
+		log.String(log.KeyContainerID, a.ContainerID), log.String(log.KeyIfName, a.IfName))
 	for _, w := range c.Warnings {
 		a.Log.Warn(w)
 	}
@@ -109,13 +112,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	var rb rollback.Stack
 	defer rb.Rollback(ctx, &err)
 	for i := range c.Ranges {
-		t, err := l.target(ctx, i)
-		if err != nil {
-			return nil, err
-		}
-		t.q.Wanted, t.asked = wanted[i], wanted[i].IsValid()
-		t.keep(owner)
-		addr, fresh, err := l.take(ctx, t)
+		t, addr, fresh, err := l.of(ctx, i, wanted[i], owner)
 		if err != nil {
 			return nil, err
 		}
@@ -143,6 +140,22 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	return cniconf.Convert(out, c.Version)
 }
 
+// of takes an address of a range. If the node has got another slice of it, it takes one of that.
+func (l *call) of(ctx context.Context, i int, wanted netip.Addr, owner claims.Owner) (t *target, a netip.Addr, fresh bool, err error) {
+	for range 2 {
+		if t, err = l.target(ctx, i); err != nil {
+			return nil, a, false, err
+		}
+		t.q.Wanted, t.asked = wanted, wanted.IsValid()
+		t.keep(owner)
+		if a, fresh, err = l.take(ctx, t); !errors.Is(err, storeproc.ErrMoved) {
+			return t, a, fresh, err
+		}
+		_ = os.Remove(t.note)
+	}
+	return nil, a, false, cnierr.Wrap(cnierr.CodeTryAgain, err, "the slices of nodes change")
+}
+
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
@@ -152,6 +165,10 @@ type target struct {
 	index int
 	q     claims.Request
 	asked bool // the call asks for q.Wanted
+
+	slicePool string // the NodeSlicePool that the range is of, or empty
+	slice     string // node and range, and the file that remembers them
+	note      string
 }
 
 // target returns the pool of a range: that of the range, or that of the node's slice of it.
@@ -160,17 +177,15 @@ func (l *call) target(ctx context.Context, i int) (*target, error) {
 		Pool: l.c.PoolName("", l.c.Ranges[i].CIDR.String()), Network: l.c.Network, Range: l.c.Ranges[i],
 		BlockSize: l.c.BlockSize, Overlapping: l.c.Overlapping,
 	}
+	t := &target{index: i, q: q}
 	if l.c.NodeSliceSize == "" {
-		return &target{index: i, q: q}, nil
+		return t, nil
 	}
-	if err := l.slice(ctx, i, &q); err != nil {
-		return nil, err
-	}
-	return &target{index: i, q: q}, nil
+	return t, l.slice(ctx, i, t)
 }
 
 func (l *call) job(t *target) storeproc.Job {
-	return storeproc.Job{Config: *l.c, Node: l.node, Request: t.q, ContainerID: l.a.ContainerID, IfName: l.a.IfName}
+	return storeproc.Job{Config: *l.c, Node: l.node, Request: t.q, ContainerID: l.a.ContainerID, IfName: l.a.IfName, SlicePool: t.slicePool, Slice: t.slice}
 }
 
 // maxTakes bounds how often an address that was claimed for this call goes to another call of the node.
@@ -236,7 +251,15 @@ func (l *call) takeLocal(ctx context.Context, t *target) (a netip.Addr, fresh, o
 	if !t.q.Wanted.IsValid() && t.q.Hold == "" {
 		f.Last = off
 	}
+	l.note("address is taken", f.Pool, a)
 	return a, true, true, l.save(f, t)
+}
+
+// note logs what a call does, if the configuration asks for a log. Most do not, and a line costs an ADD a millisecond.
+func (l *call) note(what, poolName string, a netip.Addr) {
+	if l.c.Logs() {
+		l.a.Log.Info(what, log.String("pool", poolName), log.Stringer(log.KeyAddress, a))
+	}
 }
 
 // mustHave refuses an address that is not the one that the call asks for. what says why the pod would have it.
@@ -306,6 +329,8 @@ func (l *call) coded(t *target, err error) error {
 		return cnierr.New(cnierr.CodeExhausted, err.Error(), "")
 	case errors.Is(err, storeproc.ErrTaken):
 		return cnierr.New(cnierr.CodeConflict, err.Error(), "")
+	case errors.Is(err, storeproc.ErrMoved):
+		return err
 	case errors.Is(err, storeproc.ErrHeld):
 		return cnierr.New(cnierr.CodeTryAgain, err.Error(), "")
 	case errors.Is(err, claims.ErrUnavailable), errors.Is(err, claims.ErrConflict), errors.Is(err, context.DeadlineExceeded):

@@ -128,7 +128,7 @@ func (h *host) run(ctx context.Context, j storeproc.Job, f func(c *claims.Claime
 }
 
 func (h *host) Ensure(ctx context.Context, j storeproc.Job) error {
-	return h.run(ctx, j, func(c *claims.Claimer) error { return c.Ensure(ctx, &j.Request) })
+	return h.run(ctx, j, func(c *claims.Claimer) error { return storeproc.Ensure(ctx, c, &j) })
 }
 
 func (h *host) Forget(ctx context.Context, j storeproc.Job) error {

@@ -220,6 +220,40 @@ func testSlices(t *testing.T, s *kubetest.Server) {
 	stranger := kubeHost(t, s, "slice-2")
 	_, err = stranger.add(stranger.args("d", extra))
 	wantCode(t, err, cnierr.CodeState, "slice-2")
+
+	// Another range of the network overlaps the slice: it has none of its addresses, and none that whereabouts gave of another slice.
+	other := kubeHost(t, s, "slice-3")
+	_, err = other.add(other.args("o", `"range":"10.31.0.16/28"`))
+	wantCode(t, err, cnierr.CodeExhausted, "14 of 14")
+	taken := map[string]any{}
+	for off := 1; off < 15; off++ {
+		taken[fmt.Sprint(off)] = map[string]string{"id": "w", "podref": "ns/w", "ifname": "net1"}
+	}
+	text, _ := json.Marshal(map[string]any{"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool", "metadata": map[string]string{"name": "other-10.31.0.0-28", "namespace": namespace},
+		"spec": map[string]any{"range": "10.31.0.0/28", "allocations": taken}})
+	s.KubectlWith(string(text), "apply", "-f", "-")
+	_, err = other.add(other.args("o", `"range":"10.31.0.0/28"`))
+	wantCode(t, err, cnierr.CodeExhausted, "14 of 14")
+	if _, err := other.add(other.args("o", `"range":"10.31.0.0/28","enable_overlapping_ranges":false`)); err != nil {
+		t.Errorf("without enable_overlapping_ranges: %v", err)
+	}
+	// The other way: what a range has, a slice of it has not. A name that is no node's is another network's.
+	s.Kubectl("-n", namespace, "patch", "nodeslicepool", "net", "--type=merge", "-p", `{"status":{"allocations":[{"nodeName":"slice-4","sliceRange":"10.31.0.64/28"}]}}`)
+	for i := range 14 {
+		other.mustAdd(fmt.Sprintf("r%d", i), `"range":"10.31.0.64/28"`)
+	}
+	late := kubeHost(t, s, "slice-4")
+	_, err = late.add(late.args("l", extra))
+	wantCode(t, err, cnierr.CodeExhausted, "10.31.0.64")
+	if _, err := other.add(other.args("n", `"range":"10.31.0.64/28","network_name":"far"`)); err != nil {
+		t.Errorf("another network: %v", err)
+	}
+
+	// The controller gives the node another slice: the next claim is of that.
+	s.Kubectl("-n", namespace, "patch", "nodeslicepool", "net", "--type=merge", "-p", `{"status":{"allocations":[{"nodeName":"slice-1","sliceRange":"10.31.0.96/28"}]}}`)
+	if a := h.mustAdd("moved", extra); !netip.MustParsePrefix("10.31.0.96/28").Contains(a) {
+		t.Errorf("%s is not of the new slice", a)
+	}
 }
 
 // An attachment that whereabouts made passes CHECK and is released by DEL, with its reservation; also later, when the

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
-	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
@@ -74,6 +73,10 @@ func (l *call) delIn(ctx context.Context, place, name string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
+	for _, off := range f.Of(l.a.ContainerID, l.a.IfName) {
+		a, _ := pool.Addr(f.CIDR, off)
+		l.note("address is released", name, a)
+	}
 	if !f.Release(l.a.ContainerID, l.a.IfName) {
 		if f.Idle() && place == l.c.Backend { // of an ADD that was killed
 			err = l.save(f, l.known(name))
@@ -253,9 +256,10 @@ func (l *call) hasSpare(ctx context.Context, t *target) (bool, error) {
 	return f.Current(l.node) && len(f.Spare(&t.q.Range)) > 0, nil
 }
 
-// slice narrows a request to the slice that the node has of the range. The node remembers it while it runs; the store
+// slice narrows a target to the slice that the node has of the range. The node remembers it while it runs; the store
 // program reads it again whenever it is asked for addresses.
-func (l *call) slice(ctx context.Context, i int, q *claims.Request) error {
+func (l *call) slice(ctx context.Context, i int, t *target) error {
+	q := &t.q
 	name := l.c.Network
 	if name == "" {
 		name = l.c.Name
@@ -269,11 +273,11 @@ func (l *call) slice(ctx context.Context, i int, q *claims.Request) error {
 	line := strings.TrimSpace(string(text))
 	rest, ok := strings.CutPrefix(line, stamp+" ")
 	if !ok {
-		j := l.job(&target{index: i, q: *q})
+		j := l.job(t)
 		j.SlicePool = name
 		said, err := l.Store.Slice(ctx, j)
 		if err != nil {
-			return l.coded(&target{index: i, q: *q}, err)
+			return l.coded(t, err)
 		}
 		rest = said
 		if err := os.MkdirAll(filepath.Dir(note), 0o700); err == nil {
@@ -289,6 +293,7 @@ func (l *call) slice(ctx context.Context, i int, q *claims.Request) error {
 	if !ok {
 		return cnierr.Config("ipam.node_slice_size", l.c.NodeSliceSize, "a slice has no usable address")
 	}
+	t.slicePool, t.slice, t.note = name, rest, note
 	q.Pool, q.Range.CIDR, q.Range.First, q.Range.Last = l.c.PoolName(node, cidr), p.Masked(), first, last
 	return nil
 }

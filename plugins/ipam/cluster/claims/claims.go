@@ -34,6 +34,9 @@ type Claimer struct {
 	Now   func() time.Time
 
 	lookedForDead time.Time
+	// others are the pools that overlapped at the last look, and elsewhere what others have there: offsets of the pool.
+	others    []overlap
+	elsewhere map[uint64]pool.Entry
 }
 
 // Request is about one range of a configuration.
@@ -253,6 +256,15 @@ func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
 // it did: the caller looks again.
 func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.Entry) ([]uint64, bool, error) {
 	offsets, scarce, err := c.choose(q, taken)
+	if errors.As(err, new(*FullError)) && len(c.elsewhere) > 0 {
+		freed, derr := c.freeElsewhere(ctx)
+		if derr != nil {
+			return nil, false, derr
+		}
+		if freed {
+			return nil, false, ErrConflict
+		}
+	}
 	var full *FullError
 	if errors.As(err, &full) && c.now().Sub(c.lookedForDead) > deadPause {
 		c.lookedForDead = c.now()
@@ -339,6 +351,14 @@ func (c *Claimer) choose(q *Request, taken map[uint64]pool.Entry) (offsets []uin
 			used++
 		}
 	}
+	for off := range c.elsewhere {
+		if !set[off] {
+			set[off] = true
+			if r.Dynamic(off) {
+				used++
+			}
+		}
+	}
 	size := r.Size()
 	free := size - min(used, size)
 	nodes := pool.Nodes(taken)
@@ -385,6 +405,22 @@ func (c *Claimer) freeDead(ctx context.Context, q *Request, taken map[uint64]poo
 	}
 	c.Log.Info("addresses of nodes and owners that are gone are free again", log.String("pool", q.Pool), log.Int("addresses", len(change.Remove)))
 	return true, c.Store.Change(ctx, q.Pool, change)
+}
+
+// freeElsewhere frees what nodes and owners that are gone have in the pools that overlap.
+func (c *Claimer) freeElsewhere(ctx context.Context) (bool, error) {
+	some := false
+	for _, o := range c.others {
+		q := o.q
+		q.Pool = o.name
+		freed, err := c.freeDead(ctx, &q, o.taken, false)
+		if err != nil {
+			return false, err
+		}
+		some = some || freed
+	}
+	c.others, c.elsewhere = nil, nil // the next claim looks again
+	return some, nil
 }
 
 // unknownMark begins the name of a node that the store does not know: nothing tells whether it is gone.

@@ -22,6 +22,7 @@ func (c *Claimer) confirm(ctx context.Context, q *Request) error {
 		if err != nil {
 			return err
 		}
+		c.others, c.elsewhere = others, c.notMine(q, others)
 		lost, err := c.mirror(ctx, q, own, others)
 		if errors.Is(err, ErrConflict) {
 			if err := c.pause(ctx, n); err != nil {
@@ -56,6 +57,7 @@ func (c *Claimer) look(ctx context.Context, q *Request) (map[uint64]pool.Entry, 
 	}
 	var own map[uint64]pool.Entry
 	var others []overlap
+	var nodes map[string]bool
 	for i := range list {
 		o := &list[i]
 		if o.Name == q.Pool {
@@ -65,8 +67,15 @@ func (c *Claimer) look(ctx context.Context, q *Request) (map[uint64]pool.Entry, 
 			continue
 		}
 		p, err := o.Prefix()
-		if err != nil || !pool.Overlaps(p, q.Range.CIDR) || o.Name != pool.Name(q.Network, "", o.Range) {
-			continue // broken, apart, or of another network
+		if err != nil || !pool.Overlaps(p, q.Range.CIDR) {
+			continue // broken, or apart
+		}
+		same, err := c.sameNetwork(ctx, q, o, &nodes)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !same {
+			continue
 		}
 		taken, err := o.Taken()
 		if err != nil {
@@ -77,6 +86,39 @@ func (c *Claimer) look(ctx context.Context, q *Request) (map[uint64]pool.Entry, 
 		others = append(others, x)
 	}
 	return own, others, nil
+}
+
+// sameNetwork reports whether a pool is of the network of the request: one of a range, or of the slice that a node has of a
+// range. nodes are asked for once, and only if there is a name that may be a slice's.
+func (c *Claimer) sameNetwork(ctx context.Context, q *Request, o *pool.Object, nodes *map[string]bool) (bool, error) {
+	if o.Name == pool.Name(q.Network, "", o.Range) {
+		return true, nil
+	}
+	node, ok := pool.SliceNode(q.Network, o.Name, o.Range)
+	if !ok {
+		return false, nil
+	}
+	if *nodes == nil {
+		var err error
+		if *nodes, err = c.Store.SliceNodes(ctx); err != nil {
+			return false, err
+		}
+	}
+	return (*nodes)[node], nil
+}
+
+// notMine returns what others have in the pools that overlap, by the offsets of the request's pool.
+func (c *Claimer) notMine(q *Request, others []overlap) map[uint64]pool.Entry {
+	out := map[uint64]pool.Entry{}
+	for _, o := range others {
+		for off, e := range o.taken {
+			a, _ := pool.Addr(o.q.Range.CIDR, off)
+			if here, ok := pool.Offset(q.Range.CIDR, a); ok && !c.ownMirror(e) {
+				out[here] = e
+			}
+		}
+	}
+	return out
 }
 
 // mirror enters the node's claims into the other pools. It returns the addresses that others have there.

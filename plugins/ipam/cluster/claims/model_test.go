@@ -186,6 +186,10 @@ func (s *modelStore) Change(_ context.Context, name string, c pool.Change) error
 
 func (s *modelStore) Slice(context.Context, string, string) (string, error) { return "", nil }
 
+func (s *modelStore) SliceNodes(context.Context) (map[string]bool, error) {
+	return map[string]bool{}, nil
+}
+
 func (s *modelStore) NodeName(_ context.Context, n blocks.Node) (name string, err error) {
 	return n.Name, s.do(func() error { return nil })
 }

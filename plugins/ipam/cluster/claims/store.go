@@ -39,6 +39,8 @@ type Store interface {
 	Change(ctx context.Context, name string, c pool.Change) error
 	// Slice returns the range that a node has of a pool of slices.
 	Slice(ctx context.Context, name, node string) (string, error)
+	// SliceNodes returns the names of the nodes that may have slices.
+	SliceNodes(ctx context.Context) (map[string]bool, error)
 	// NodeName returns the name that the store has for a running node, or "" if it knows none.
 	NodeName(ctx context.Context, n blocks.Node) (string, error)
 	// Dead reports whether the boot that made a claim is certainly over.

@@ -68,8 +68,8 @@ type Config struct {
 	BlockSize     int    `json:"blockSize"`
 	DataDir       string `json:"dataDir"`
 	ConfPath      string `json:"confPath,omitempty"` // configuration_path
-	LogFile       string `json:"-"`
-	LogLevel      string `json:"-"`
+	LogFile       string `json:"logFile,omitempty"`
+	LogLevel      string `json:"logLevel,omitempty"`
 
 	Backend    string     `json:"backend"`
 	Kubeconfig string     `json:"kubeconfig,omitempty"`

@@ -234,6 +234,9 @@ func (s *Store) NodeName(context.Context, blocks.Node) (string, error) { return 
 // Dead knows of no node that it is gone.
 func (s *Store) Dead(context.Context, pool.NodeID) (bool, error) { return false, nil }
 
+// SliceNodes returns nothing: there are no slices.
+func (s *Store) SliceNodes(context.Context) (map[string]bool, error) { return map[string]bool{}, nil }
+
 // Gone is never known: etcd has no owners.
 func (s *Store) Gone(context.Context, pool.Hold) (bool, error) { return false, nil }
 

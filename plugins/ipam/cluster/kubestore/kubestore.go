@@ -212,16 +212,19 @@ func patch(c pool.Change) []operation {
 	return append(tests, changes...)
 }
 
+// slicePool is what is read of a NodeSlicePool.
+type slicePool struct {
+	Status struct {
+		Allocations []struct {
+			NodeName   string `json:"nodeName"`
+			SliceRange string `json:"sliceRange"`
+		} `json:"allocations"`
+	} `json:"status"`
+}
+
 // Slice returns the range that a node has of a NodeSlicePool.
 func (s *Store) Slice(ctx context.Context, name, node string) (string, error) {
-	var o struct {
-		Status struct {
-			Allocations []struct {
-				NodeName   string `json:"nodeName"`
-				SliceRange string `json:"sliceRange"`
-			} `json:"allocations"`
-		} `json:"status"`
-	}
+	var o slicePool
 	if err := s.read(ctx, s.path("nodeslicepools", name), &o); err != nil {
 		return "", s.told(err)
 	}
@@ -231,6 +234,33 @@ func (s *Store) Slice(ctx context.Context, name, node string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("NodeSlicePool %s/%s has no slice for node %s", s.namespace, name, node)
+}
+
+// SliceNodes returns the nodes of the cluster, and those that a NodeSlicePool names. A slice of a node that is gone has its
+// pool still.
+func (s *Store) SliceNodes(ctx context.Context) (map[string]bool, error) {
+	var nodes struct {
+		Items []nodeObject `json:"items"`
+	}
+	var slices struct {
+		Items []slicePool `json:"items"`
+	}
+	if err := s.read(ctx, nodePath, &nodes); err != nil && !apierrors.IsForbidden(err) {
+		return nil, s.told(err)
+	}
+	if err := s.read(ctx, s.path("nodeslicepools", ""), &slices); err != nil && !apierrors.IsNotFound(err) {
+		return nil, s.told(err)
+	}
+	out := map[string]bool{}
+	for i := range nodes.Items {
+		out[nodes.Items[i].Metadata.Name] = true
+	}
+	for i := range slices.Items {
+		for _, a := range slices.Items[i].Status.Allocations {
+			out[a.NodeName] = true
+		}
+	}
+	return out, nil
 }
 
 // nodeObject is what is read of a Node.

@@ -234,6 +234,16 @@ func Name(network, node, cidr string) string {
 	return name
 }
 
+// SliceNode returns the node whose slice a pool of that name and range is, if it is one of the network. The name of another
+// network looks the same: the caller has to know whether there is such a node.
+func SliceNode(network, name, cidr string) (string, bool) {
+	node, ok := strings.CutSuffix(name, "-"+normal(cidr))
+	if network != "" && ok {
+		node, ok = strings.CutPrefix(node, network+"-")
+	}
+	return node, ok && node != ""
+}
+
 // ReservationName returns the name of the object that reserves an address over all pools of a network.
 func ReservationName(network string, a netip.Addr) string {
 	name := normal(a.String())

@@ -153,3 +153,24 @@ func TestChangeIsWholeOrNothing(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// A pool of a node's slice is told from those of the network itself, and from another network's.
+func TestSliceNode(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		network, name, cidr, node string
+	}{
+		{"", "n1-10.0.0.0-28", "10.0.0.0/28", "n1"},
+		{"", "n1.example-fd00---64", "fd00::/64", "n1.example"},
+		{"net", "net-n1-10.0.0.0-28", "10.0.0.0/28", "n1"},
+		{"net", "net-10.0.0.0-28", "10.0.0.0/28", ""},
+		{"", "10.0.0.0-28", "10.0.0.0/28", ""},
+		{"net", "other-n1-10.0.0.0-28", "10.0.0.0/28", ""},
+		{"", "n1-10.0.0.0-28", "10.0.0.16/28", ""},
+	} {
+		node, ok := SliceNode(tc.network, tc.name, tc.cidr)
+		if ok != (tc.node != "") || ok && (node != tc.node || Name(tc.network, node, tc.cidr) != tc.name) {
+			t.Errorf("%+v: %q %v", tc, node, ok)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,11 +34,12 @@ const Name = "sluice-ipam-store"
 var (
 	ErrFull  = errors.New("the pool is full")
 	ErrTaken = errors.New("the address is taken")
+	ErrMoved = errors.New("the node has another slice")
 	ErrHeld  = errors.New("the address is in use by an earlier pod")
 )
 
 var kinds = helperproc.ErrorCodes{
-	"full": ErrFull, "taken": ErrTaken, "held": ErrHeld, "owner": claims.ErrOwner,
+	"full": ErrFull, "taken": ErrTaken, "held": ErrHeld, "moved": ErrMoved, "owner": claims.ErrOwner,
 	"unavailable": claims.ErrUnavailable, "denied": claims.ErrDenied, "conflict": claims.ErrConflict,
 }
 
@@ -49,6 +51,7 @@ type Job struct {
 	ContainerID string         `json:"containerID,omitempty"`
 	IfName      string         `json:"ifname,omitempty"`
 	SlicePool   string         `json:"slicePool,omitempty"`
+	Slice       string         `json:"slice,omitempty"` // node and range, as the node remembers them
 	Pod         claims.Pod     `json:"pod"`
 	Owner       claims.Owner   `json:"owner"`
 	IPs         []netip.Prefix `json:"ips,omitempty"`
@@ -163,7 +166,7 @@ func Serve(ctx context.Context, open Opener, logger *log.Logger, in io.Reader, o
 			if closer, ok := s.(io.Closer); ok {
 				defer closer.Close()
 			}
-			c := &claims.Claimer{Store: s, Node: j.Node, Dir: j.Config.DataDir, Log: logger, FullWait: fullWait, Patience: patience}
+			c := &claims.Claimer{Store: s, Node: j.Node, Dir: j.Config.DataDir, Log: j.Config.Logger(logger, log.String(log.KeyPlugin, Name), log.String("verb", verb)), FullWait: fullWait, Patience: patience}
 			got, err := f(ctx, c, &j)
 			return got, Named(err)
 		}}
@@ -173,7 +176,7 @@ func Serve(ctx context.Context, open Opener, logger *log.Logger, in io.Reader, o
 
 var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any, error){
 	"ensure": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
-		return nil, c.Ensure(ctx, &j.Request)
+		return nil, Ensure(ctx, c, j)
 	},
 	"upkeep": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return nil, c.Upkeep(ctx, &j.Request)
@@ -213,6 +216,22 @@ var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any
 		slice, err := c.Store.Slice(ctx, j.SlicePool, node)
 		return node + " " + slice, err
 	},
+}
+
+// Ensure reads the slice again, and then makes sure of an address. What the node does not use of a slice that is another's
+// by now goes back.
+func Ensure(ctx context.Context, c *claims.Claimer, j *Job) error {
+	if j.SlicePool != "" {
+		node, _, _ := strings.Cut(j.Slice, " ")
+		slice, err := c.Store.Slice(ctx, j.SlicePool, node)
+		if err != nil {
+			return err
+		}
+		if node+" "+slice != j.Slice {
+			return errors.Join(fmt.Errorf("NodeSlicePool %s: %w: %s", j.SlicePool, ErrMoved, slice), c.Release(ctx, &j.Request, 0))
+		}
+	}
+	return c.Ensure(ctx, &j.Request)
 }
 
 func owners(c *claims.Claimer) (claims.Owners, error) {
