@@ -67,7 +67,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,10 @@ test-privileged: ## run only the tests that need root and a kernel with BPF
 test-volume: ## run the attacks on the connection table with a million connections each, an hour (root)
 	$(need-root)
 	go test -count=1 -timeout=3h -v -run '^TestPrivilegedShare' ./bpf/tests -volume 1000000
+
+test-ipam: ## 10,000 ADDs of cluster-wide addresses with kill -9, partitions, full pools and a writer like whereabouts (root)
+	$(need-root)
+	go test -count=1 -timeout=3h -v -run '^TestPrivilegedVolume$$' ./plugins/ipam/cluster -volume 10000
 
 parity: ## compare every behaviour in every backend with upstream, cell by cell, about ten minutes (root)
 	$(need-root)

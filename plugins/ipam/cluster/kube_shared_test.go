@@ -10,8 +10,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/test/addrhistory"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 )
 
@@ -298,5 +300,41 @@ func testForeign(t *testing.T, s *kubetest.Server) {
 		if out := s.Kubectl("-n", namespace, "get", "overlappingrangeipreservations", "-o", "name"); strings.Contains(out, fmt.Sprintf("/10.32.0.%d\n", free[i])) {
 			t.Errorf("the reservation of w%d is there", i)
 		}
+	}
+}
+
+// Nodes that fight for the addresses of a small pool, in blocks of two, give each to one pod at a time: porcupine finds an order
+// of all ADDs and DELs in which that is so.
+func testHistory(t *testing.T, s *kubetest.Server) {
+	const extra = `"range":"10.36.0.0/28","block_size":2` // 14 addresses
+	var past addrhistory.History
+	var wg sync.WaitGroup
+	for i := range 4 {
+		h := kubeHost(t, s, fmt.Sprintf("history-%d", i))
+		for k := range 2 {
+			wg.Go(func() {
+				for n := range 20 {
+					id := fmt.Sprintf("h%d-%d-%d", i, k, n)
+					begin := past.Time()
+					got, err := h.add(h.args(id, extra))
+					if err == nil {
+						past.Took(got[0], id, begin)
+					} else if code := cnierr.From(err).Code; code != cnierr.CodeExhausted && code != cnierr.CodeTryAgain {
+						t.Errorf("%s: %v", id, err)
+					}
+					begin = past.Time()
+					if derr := h.plugin.Del(context.Background(), h.args(id, extra)); derr != nil {
+						t.Errorf("%s: %v", id, derr)
+					}
+					if err == nil {
+						past.Released(got[0], id, begin)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if past.Len() < 100 || !past.OK(time.Minute) {
+		t.Errorf("%d steps, linearizable: %v", past.Len(), past.OK(time.Minute))
 	}
 }

@@ -32,6 +32,7 @@ func TestPrivilegedKubernetes(t *testing.T) {
 	t.Run("kept for pods of a StatefulSet", func(t *testing.T) { testKeptPods(t, s) })
 	t.Run("kept for IPAMClaims", func(t *testing.T) { testIPAMClaims(t, s) })
 	t.Run("kept, and the ADD was killed", func(t *testing.T) { testKeptIdle(t, s) })
+	t.Run("history", func(t *testing.T) { testHistory(t, s) })
 	t.Run("operator", func(t *testing.T) { testOperator(t, s) })
 	t.Run("outage", func(t *testing.T) { testOutage(t, s) }) // last: the server is gone and comes back
 }

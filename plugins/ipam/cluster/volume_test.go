@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -33,6 +34,7 @@ type volumeNode struct {
 	owner     map[netip.Addr]string
 	live      map[string]netip.Addr
 	kills     int
+	link      *link
 	t         *testing.T
 }
 
@@ -123,8 +125,8 @@ func (n *volumeNode) del(id string) {
 	n.run(id, "DEL", kill)
 }
 
-// Many ADDs and DELs of nodes that share a small pool, with kill -9 at random points of the plugin and the store program,
-// and an API server that goes away, give no address twice and leak none.
+// Many ADDs and DELs of nodes that share a small pool, with kill -9 at random points of the plugin and the store program, an
+// API server that goes away, nodes that are cut off, and a writer like whereabouts, give no address twice and leak none.
 func TestPrivilegedVolume(t *testing.T) {
 	s, bin := kube(t), programs(t)
 	var mu sync.Mutex
@@ -132,11 +134,18 @@ func TestPrivilegedVolume(t *testing.T) {
 	var nodes []*volumeNode
 	for i := range 4 {
 		n := &volumeNode{dir: t.TempDir(), name: fmt.Sprintf("vol-%d", i), rnd: rand.New(rand.NewPCG(uint64(i), 3)), mu: &mu, owner: owner, live: map[string]netip.Addr{}, t: t}
-		n.caller = caller{s.NS, bin, fmt.Sprintf(`"range":"10.70.0.0/26","block_size":8,"kubernetes":{"kubeconfig":%q}`, s.Kubeconfig)}
+		var config string
+		n.link, config = newLink(t, s)
+		n.caller = caller{s.NS, bin, fmt.Sprintf(`"range":"10.70.0.0/26","block_size":8,"kubernetes":{"kubeconfig":%q}`, config)}
 		nodes = append(nodes, n)
 	}
+	nodes[0].round(-1) // the pool is there
 	stop := make(chan struct{})
 	var outages sync.WaitGroup
+	other, ended := context.WithCancel(t.Context())
+	foreignADDs := 0
+	outages.Go(func() { foreignADDs = newForeign(t, s, "10.70.0.0-26", 62, &mu, owner).run(other) })
+	outages.Go(func() { partition(stop, nodes) })
 	outages.Go(func() {
 		for {
 			select {
@@ -162,6 +171,7 @@ func TestPrivilegedVolume(t *testing.T) {
 	}
 	wg.Wait()
 	close(stop)
+	ended()
 	outages.Wait()
 	kills := 0
 	for _, n := range nodes {
@@ -171,7 +181,23 @@ func TestPrivilegedVolume(t *testing.T) {
 	if left := allocations(t, s, "10.70.0.0-26"); len(left) > 0 {
 		t.Errorf("leaks: %v", left)
 	}
-	t.Logf("%d ADDs, %d processes killed", *volume, kills)
+	t.Logf("%d ADDs, %d processes killed, %d ADDs of whereabouts' writer", *volume, kills, foreignADDs)
+}
+
+// partition cuts nodes off, one after the other.
+func partition(stop <-chan struct{}, nodes []*volumeNode) {
+	rnd := rand.New(rand.NewPCG(5, 5))
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Duration(1+rnd.IntN(4)) * time.Second):
+		}
+		n := nodes[rnd.IntN(len(nodes))]
+		n.link.set(true, rnd.IntN(2) == 0)
+		time.Sleep(time.Duration(rnd.IntN(2000)) * time.Millisecond)
+		n.link.set(false, false)
+	}
 }
 
 // giveBack runs the operator's command that returns all a node does not use.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/test/addrhistory"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
@@ -31,6 +32,8 @@ type world struct {
 	gone    map[string]bool // owners of holds
 
 	owner map[netip.Addr]string // by which pod an address is used
+	past  addrhistory.History
+	tick  int64
 	nodes []*modelNode
 	now   time.Time
 
@@ -107,109 +110,6 @@ func (w *world) run() {
 	}
 }
 
-// modelStore is the store as one process sees it.
-type modelStore struct {
-	w *world
-	a *actor
-}
-
-func (s *modelStore) Place() string { return "model" }
-
-// do makes a request.
-func (s *modelStore) do(f func() error) error {
-	switch s.w.step(s.a) {
-	case killBefore:
-		panic(killed{})
-	case killBehind:
-		_ = f()
-		panic(killed{})
-	case loseRequest:
-		return ErrUnavailable
-	case loseAnswer:
-		_ = f()
-		return ErrUnavailable
-	case delay:
-		s.w.late = append(s.w.late, func() { _ = f() })
-		return ErrUnavailable
-	}
-	return f()
-}
-
-func (s *modelStore) Get(_ context.Context, name string) (o *pool.Object, err error) {
-	return o, s.do(func() error {
-		o = clone(s.w.pools[name])
-		return nil
-	})
-}
-
-func clone(o *pool.Object) *pool.Object {
-	if o == nil {
-		return nil
-	}
-	return &pool.Object{Name: o.Name, Range: o.Range, Allocations: maps.Clone(o.Allocations)}
-}
-
-func (s *modelStore) List(context.Context) (out []pool.Object, err error) {
-	err = s.do(func() error {
-		out = nil
-		for _, name := range slices.Sorted(maps.Keys(s.w.pools)) {
-			out = append(out, *clone(s.w.pools[name]))
-		}
-		return nil
-	})
-	return out, err
-}
-
-func (s *modelStore) Create(_ context.Context, name, cidr string) error {
-	return s.do(func() error {
-		s.w.create(name, cidr)
-		return nil
-	})
-}
-
-func (w *world) create(name, cidr string) {
-	if w.pools[name] == nil {
-		w.pools[name] = &pool.Object{Name: name, Range: cidr, Allocations: map[string]pool.Entry{}}
-	}
-}
-
-func (s *modelStore) Change(_ context.Context, name string, c pool.Change) error {
-	return s.do(func() error {
-		o := s.w.pools[name]
-		if o == nil || !c.Apply(o.Allocations) {
-			return ErrConflict
-		}
-		s.w.version[name]++
-		return nil
-	})
-}
-
-func (s *modelStore) Slice(context.Context, string, string) (string, error) { return "", nil }
-
-func (s *modelStore) SliceNodes(context.Context) (map[string]bool, error) {
-	return map[string]bool{}, nil
-}
-
-func (s *modelStore) NodeName(_ context.Context, n blocks.Node) (name string, err error) {
-	return n.Name, s.do(func() error { return nil })
-}
-
-func (s *modelStore) Dead(_ context.Context, id pool.NodeID) (dead bool, err error) {
-	return dead, s.do(func() error {
-		dead = slices.ContainsFunc(s.w.nodes, func(n *modelNode) bool { return n.gone && n.id.Name == id.Node })
-		return nil
-	})
-}
-
-func (s *modelStore) Gone(_ context.Context, h pool.Hold) (gone bool, err error) {
-	return gone, s.do(func() error {
-		gone = s.w.gone[h.Owner]
-		return nil
-	})
-}
-
-func (s *modelStore) Unreserve(context.Context, string, string) error { return nil }
-
 // modelNode is a node of ours.
 type modelNode struct {
 	w    *world
@@ -255,7 +155,7 @@ func (n *modelNode) claimer(a *actor) *Claimer {
 
 // add is what the plugin does, for any pod, or for one whose address is kept for an owner.
 func (n *modelNode) add(a *actor, q *Request) {
-	ctx := context.Background()
+	ctx, began := context.Background(), n.w.past.Time()
 	for range 3 {
 		f, err := blocks.Open(ctx, n.dir, "model", q.Pool)
 		if err != nil {
@@ -280,7 +180,7 @@ func (n *modelNode) add(a *actor, q *Request) {
 			f.Close()
 			addr, _ := pool.Addr(q.Range.CIDR, off)
 			n.pods[id] = modelPod{addr, off, q}
-			n.w.use(addr, id)
+			n.w.use(addr, id, began)
 			return
 		}
 		f.Close()
@@ -334,22 +234,25 @@ func (w *world) kept(q *Request) *Request {
 	return &k
 }
 
-func (w *world) use(a netip.Addr, pod string) {
+func (w *world) use(a netip.Addr, pod string, began int64) {
 	if by, ok := w.owner[a]; ok {
 		w.t.Fatalf("step %d: %s has %s and %s", w.steps, a, by, pod)
 	}
 	w.owner[a] = pod
+	w.past.Took(a, pod, began)
 }
 
 func (w *world) free(a netip.Addr, pod string) {
 	if w.owner[a] == pod {
 		delete(w.owner, a)
+		w.past.Released(a, pod, w.past.Time())
 	}
 }
 
 // whereabouts allocates as whereabouts does: the lowest free offset, by a patch that tests the resourceVersion. Its pods
 // live until its reconciler or its DEL removes them.
 func (w *world) whereabouts(a *actor, q *Request, pod string) {
+	began := w.past.Time()
 	for range 5 {
 		w.step(a)
 		w.create(q.Pool, q.Range.CIDR.String())
@@ -367,7 +270,7 @@ func (w *world) whereabouts(a *actor, q *Request, pod string) {
 		addr, _ := pool.Addr(q.Range.CIDR, offs[0])
 		w.pools[q.Pool].Allocations[pool.Key(offs[0])] = pool.Entry{ID: pod, PodRef: "ns/" + pod, IfName: "net1"}
 		w.version[q.Pool]++
-		w.use(addr, pod)
+		w.use(addr, pod, began)
 		return
 	}
 }
@@ -408,6 +311,10 @@ func simulate(t *testing.T, seed uint64, nodes, rounds int) {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 7)), pools: map[string]*pool.Object{}, version: map[string]int{},
 		owner: map[netip.Addr]string{}, now: time.Now(), gone: map[string]bool{},
+	}
+	w.past.Now = func() int64 {
+		w.tick++
+		return w.tick
 	}
 	qs := []*Request{request("10.0.0.0/27", true), request("10.0.0.8/29", true), request("10.0.0.0/26", true)}
 	for range nodes {
@@ -454,6 +361,9 @@ func simulate(t *testing.T, seed uint64, nodes, rounds int) {
 			w.spawn("reconciler", w.reconcile)
 		}
 		w.run()
+	}
+	if !w.past.OK(time.Minute) {
+		t.Errorf("no order of %d steps gives each address to one pod at a time", w.past.Len())
 	}
 	w.settle(qs)
 }

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+// heldBack is a store whose changes arrive later.
+type heldBack struct {
+	*modelStore
+	late *[]func()
+}
+
+func (s heldBack) Change(_ context.Context, name string, c pool.Change) error {
+	*s.late = append(*s.late, func() { c.Apply(s.w.pools[name].Allocations) })
+	return ErrUnavailable
+}
+
+// A node lets an address rest, its request is under way, and the pod comes back to the node. When the request arrives, it
+// does not free the address for another node.
+func TestLateRest(t *testing.T) {
+	t.Parallel()
+	w := &world{
+		t: t, rnd: rand.New(rand.NewPCG(1, 1)), calm: true, pools: map[string]*pool.Object{}, version: map[string]int{}, gone: map[string]bool{},
+		owner: map[netip.Addr]string{}, now: time.Now(),
+	}
+	q := request("10.0.0.0/29", false)
+	q.Hold = pool.HoldFor(pool.HeldPod, "ns", "web-0", "net1")
+	here, there := w.newNode(), w.newNode()
+	there.id.Name, there.id.Machine = "n1", "00000001"
+	there.identify()
+	ctx := context.Background()
+	do := func(n *modelNode, f func(c *Claimer)) {
+		w.spawn(n.id.Name, func(a *actor) { f(n.claimer(a)) })
+		w.run()
+	}
+	ensure := func(n *modelNode) (err error) {
+		do(n, func(c *Claimer) { err = c.Ensure(ctx, q) })
+		return err
+	}
+	change := func(f func(s *blocks.State)) {
+		do(here, func(c *Claimer) {
+			if err := c.update(ctx, q, func(s *blocks.State) error { f(s); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := ensure(here); err != nil {
+		t.Fatal(err)
+	}
+	change(func(s *blocks.State) {
+		off, _ := s.Held(q.Hold)
+		s.Used[off] = blocks.Use{ContainerID: "a"}
+		s.Release("a", "")
+	})
+	var late []func()
+	do(here, func(c *Claimer) {
+		c.Store = heldBack{c.Store.(*modelStore), &late}
+		if err := c.Release(ctx, q, 0); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("the release of a store that does not answer: %v", err)
+		}
+	})
+	if err := ensure(here); err != nil {
+		t.Fatal(err)
+	}
+	change(func(s *blocks.State) {
+		off, _ := s.Held(q.Hold)
+		s.Used[off] = blocks.Use{ContainerID: "b"}
+	})
+	if len(late) != 1 {
+		t.Fatalf("%d requests are under way", len(late))
+	}
+	late[0]()
+	if err := ensure(there); !errors.As(err, new(*HeldError)) {
+		t.Errorf("another node while the pod runs: %v", err)
+	}
+}

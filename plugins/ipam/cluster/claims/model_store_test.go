@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+// modelStore is the store as one process sees it.
+type modelStore struct {
+	w *world
+	a *actor
+}
+
+func (s *modelStore) Place() string { return "model" }
+
+// do makes a request.
+func (s *modelStore) do(f func() error) error {
+	switch s.w.step(s.a) {
+	case killBefore:
+		panic(killed{})
+	case killBehind:
+		_ = f()
+		panic(killed{})
+	case loseRequest:
+		return ErrUnavailable
+	case loseAnswer:
+		_ = f()
+		return ErrUnavailable
+	case delay:
+		s.w.late = append(s.w.late, func() { _ = f() })
+		return ErrUnavailable
+	}
+	return f()
+}
+
+func (s *modelStore) Get(_ context.Context, name string) (o *pool.Object, err error) {
+	return o, s.do(func() error {
+		o = clone(s.w.pools[name])
+		return nil
+	})
+}
+
+func clone(o *pool.Object) *pool.Object {
+	if o == nil {
+		return nil
+	}
+	return &pool.Object{Name: o.Name, Range: o.Range, Allocations: maps.Clone(o.Allocations)}
+}
+
+func (s *modelStore) List(context.Context) (out []pool.Object, err error) {
+	err = s.do(func() error {
+		out = nil
+		for _, name := range slices.Sorted(maps.Keys(s.w.pools)) {
+			out = append(out, *clone(s.w.pools[name]))
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (s *modelStore) Create(_ context.Context, name, cidr string) error {
+	return s.do(func() error {
+		s.w.create(name, cidr)
+		return nil
+	})
+}
+
+func (w *world) create(name, cidr string) {
+	if w.pools[name] == nil {
+		w.pools[name] = &pool.Object{Name: name, Range: cidr, Allocations: map[string]pool.Entry{}}
+	}
+}
+
+func (s *modelStore) Change(_ context.Context, name string, c pool.Change) error {
+	return s.do(func() error {
+		o := s.w.pools[name]
+		if o == nil || !c.Apply(o.Allocations) {
+			return ErrConflict
+		}
+		s.w.version[name]++
+		return nil
+	})
+}
+
+func (s *modelStore) Slice(context.Context, string, string) (string, error) { return "", nil }
+
+func (s *modelStore) SliceNodes(context.Context) (map[string]bool, error) {
+	return map[string]bool{}, nil
+}
+
+func (s *modelStore) NodeName(_ context.Context, n blocks.Node) (name string, err error) {
+	return n.Name, s.do(func() error { return nil })
+}
+
+func (s *modelStore) Dead(_ context.Context, id pool.NodeID) (dead bool, err error) {
+	return dead, s.do(func() error {
+		dead = slices.ContainsFunc(s.w.nodes, func(n *modelNode) bool { return n.gone && n.id.Name == id.Node })
+		return nil
+	})
+}
+
+func (s *modelStore) Gone(_ context.Context, h pool.Hold) (gone bool, err error) {
+	return gone, s.do(func() error {
+		gone = s.w.gone[h.Owner]
+		return nil
+	})
+}
+
+func (s *modelStore) Unreserve(context.Context, string, string) error { return nil }
