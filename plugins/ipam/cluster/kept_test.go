@@ -130,7 +130,7 @@ func testKeptPods(t *testing.T, s *kubetest.Server) {
 	c.delPod("c6", "web-0", extra)
 	// The StatefulSet needs the pod no more: its address is free, beside the one that another pod of the dead node had.
 	s.Kubectl("delete", "pod", "web-0", "--force", "--grace-period=0")
-	s.Kubectl("delete", "statefulset", "web", "--cascade=orphan")
+	s.Kubectl("delete", "statefulset", "web")
 	d := kubeHost(t, s, "kept-4")
 	if e, f := d.mustAdd("e", extra), d.mustAdd("f", extra); e != first && f != first {
 		t.Errorf("%s and %s, want %s: nobody has it", e, f, first)

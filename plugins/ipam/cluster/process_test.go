@@ -275,3 +275,25 @@ func TestPrivilegedEtcd(t *testing.T) {
 		t.Errorf("the error tells the password: %v", err)
 	}
 }
+
+// A node without ADDs gives back what it does not use, once another one needs it: its store program is there still.
+func TestPrivilegedIdleNode(t *testing.T) {
+	e := newEtcd(t)
+	c := &caller{e.ns, programs(t), fmt.Sprintf(`"range":"10.53.0.0/26","block_size":8,"etcd_host":"127.0.0.1:2379","etcd_ca_cert_file":%q,"etcd_cert_file":%q,"etcd_key_file":%q`,
+		e.pki.File("ca.crt"), e.pki.File("kubelet-client.crt"), e.pki.File("kubelet-client.key"))}
+	idle, busy := t.TempDir(), t.TempDir()
+	if _, err := c.add(idle, "only"); err != nil { // it claims 7 addresses of 62, and they are not scarce
+		t.Fatal(err)
+	}
+	until := time.Now().Add(netlab.Patient(90 * time.Second))
+	for n := 0; n < 61; {
+		_, err := c.add(busy, fmt.Sprintf("b%d", n))
+		if err == nil {
+			n++
+			continue
+		}
+		if code := cnierr.From(err).Code; code != cnierr.CodeExhausted || time.Now().After(until) {
+			t.Fatalf("after %d addresses: %v", n, err)
+		}
+	}
+}

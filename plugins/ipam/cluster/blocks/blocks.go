@@ -338,7 +338,7 @@ func (s *State) Released(containerID, ifName string) bool {
 
 // Due reports whether upkeep has something to do, at a time in seconds since 1970.
 func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
-	if now < s.After {
+	if now < s.After && (s.Fails > 0 || !s.Idle()) { // the successor of a pod waits for what rests
 		return false
 	}
 	unused := len(s.Unused())

@@ -198,7 +198,7 @@ const (
 func (c *Claimer) alone(ctx context.Context, q *Request, work string) *os.File {
 	now, cancel := context.WithCancel(ctx)
 	cancel()
-	lock, err := filelock.Acquire(now, filepath.Join(c.Dir, c.Store.Place(), q.Pool+"."+work))
+	lock, err := filelock.Acquire(now, c.workPath(q, work))
 	if err != nil {
 		return nil
 	}
@@ -206,11 +206,12 @@ func (c *Claimer) alone(ctx context.Context, q *Request, work string) *os.File {
 }
 
 // Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and carries out releases
-// that wait for the store. One process of a node does it at a time; another returns at once.
+// that wait for the store. One process of a node does it at a time. Another returns at once, unless an address rests: the
+// first may have looked before that, and the pod's successor waits for it.
 func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
-	only := c.alone(ctx, q, "upkeep")
-	if only == nil {
-		return nil
+	only, err := c.forUpkeep(ctx, q)
+	if only == nil || err != nil {
+		return err
 	}
 	defer only.Close()
 	if err := c.awaitIdle(ctx, q); err != nil {
@@ -239,6 +240,27 @@ func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	}
 	f.Fails, f.After = 0, 0
 	return f.Save()
+}
+
+// forUpkeep takes the lock of upkeep, or returns nil if another process does all there is to do.
+func (c *Claimer) forUpkeep(ctx context.Context, q *Request) (*os.File, error) {
+	if only := c.alone(ctx, q, "upkeep"); only != nil {
+		return only, nil
+	}
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	idle := f.Idle()
+	f.Close()
+	if !idle {
+		return nil, nil //nolint:nilnil // nothing to do is an answer
+	}
+	return filelock.Acquire(ctx, c.workPath(q, "upkeep"))
+}
+
+func (c *Claimer) workPath(q *Request, work string) string {
+	return filepath.Join(c.Dir, c.Store.Place(), q.Pool+"."+work)
 }
 
 func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
@@ -323,7 +345,8 @@ const (
 )
 
 // Keep stays while the node has unused addresses, and gives them back once they are scarce: a node without an ADD would
-// not notice otherwise. One process of a node does it; another returns at once.
+// not notice otherwise. It also carries out what the store could not be told. One process of a node does it; another
+// returns at once.
 func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 	only := c.alone(ctx, q, "keep")
 	if only == nil {
@@ -336,13 +359,22 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 		if err != nil {
 			return err
 		}
-		done := !f.Current(c.Node) || len(f.Unused()) == 0
+		pending := f.Idle() || len(f.Owed) > 0
+		done := !f.Current(c.Node) || len(f.Unused()) == 0 && !pending
 		f.Close()
 		if done {
 			return nil
 		}
+		if pending {
+			pause = keepShort
+		}
 		if err := c.sleep(ctx, pause); err != nil {
 			return err
+		}
+		if pending {
+			if err := c.Upkeep(ctx, q); err != nil {
+				c.Log.Debug("what waits for the store", log.Error(err))
+			}
 		}
 		_, taken, err := c.read(ctx, q)
 		if err != nil {

@@ -112,7 +112,7 @@ func (p Program) Owner(ctx context.Context, j Job) (out claims.Owner, err error)
 // Bind notes for the owner what the pod has.
 func (p Program) Bind(ctx context.Context, j Job) error { return p.call(ctx, "bind", j, new(any)) }
 
-// Upkeep starts the program and does not wait for it. The process has a session of its own and holds none of the
+// Upkeep starts the program and does not wait for it. It stays while the node has unused addresses. The process has a session of its own and holds none of the
 // caller's files: a runtime waits until no process holds the plugin's output.
 func (p Program) Upkeep(j Job) error {
 	path, err := p.path()
@@ -179,7 +179,10 @@ var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any
 		return nil, Ensure(ctx, c, j)
 	},
 	"upkeep": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
-		return nil, c.Upkeep(ctx, &j.Request)
+		soon, cancel := context.WithTimeout(ctx, upkeepLimit)
+		err := c.Upkeep(soon, &j.Request)
+		cancel()
+		return nil, errors.Join(err, c.Keep(ctx, &j.Request))
 	},
 	"forget": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return nil, c.Forget(ctx, &j.Request, blocks.Owed{ContainerID: j.ContainerID, IfName: j.IfName})
