@@ -49,6 +49,8 @@ type State struct {
 	Gone []string       `json:"gone,omitempty"` // attachments released last, by a hash
 	Last uint64         `json:"last"`
 
+	Claimed int64 `json:"claimed,omitempty"` // when a block was claimed last, in seconds since 1970
+
 	Scarce bool  `json:"scarce,omitempty"` // at the last look the pool had few free addresses
 	After  int64 `json:"after,omitempty"`  // seconds since 1970; no upkeep before
 	Fails  int   `json:"fails,omitempty"`  // of upkeep, in a row
@@ -350,7 +352,10 @@ func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
 func Low(spare, blockSize int) bool { return blockSize > 1 && spare <= blockSize/4 }
 
 // High reports whether a node has more unused addresses than it should keep.
-func High(unused, blockSize int) bool { return unused > 2*blockSize }
+func High(unused, blockSize int) bool { return unused > MostUnused(blockSize) }
+
+// MostUnused is how many unused addresses a node keeps.
+func MostUnused(blockSize int) int { return 2 * blockSize }
 
 // Remove takes offsets out of the usable claims and returns them as claims.
 func (s *State) Remove(offsets []uint64) []Claim {

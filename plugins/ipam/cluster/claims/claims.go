@@ -49,6 +49,8 @@ type Request struct {
 	Wanted      netip.Addr `json:"wanted"` // the address that is asked for, or none
 	// Hold is the owner that the address is kept for, or empty: see pool.HoldFor.
 	Hold string `json:"hold,omitempty"`
+
+	burst int // how many addresses to claim, if more than a block
 }
 
 const (
@@ -228,7 +230,11 @@ func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
 	if q.Hold != "" {
 		return c.claimHeld(ctx, q, taken)
 	}
-	offsets, scarce, err := c.pick(ctx, q, taken)
+	burst, err := c.burst(ctx, q)
+	if err != nil {
+		return err
+	}
+	offsets, scarce, err := c.pick(ctx, burst, taken)
 	if errors.Is(err, ErrConflict) {
 		return err
 	}
@@ -239,7 +245,7 @@ func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
 	err = c.update(ctx, q, func(s *blocks.State) error {
 		claim.ID = c.newID(s.Node)
 		s.Trying = append(s.Trying, claim)
-		s.Scarce = scarce
+		s.Scarce, s.Claimed = scarce, c.now().Unix()
 		return nil
 	})
 	if err != nil {
@@ -250,6 +256,28 @@ func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
 		add[off] = pool.Entry{ID: claim.ID}
 	}
 	return c.request(ctx, q, claim.ID, pool.Change{Add: add})
+}
+
+const (
+	// burstPause is how soon after another claim one counts as part of a burst: many pods start on the node.
+	burstPause = 10
+	// maxBurst is what one change of any store can have.
+	maxBurst = 120
+)
+
+// burst returns the request for more than a block if the node has claimed one a moment ago: not more than it may keep unused.
+func (c *Claimer) burst(ctx context.Context, q *Request) (*Request, error) {
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if q.BlockSize == 1 || q.Wanted.IsValid() || c.now().Unix()-f.Claimed > burstPause {
+		return q, nil
+	}
+	more := *q
+	more.burst = min(maxBurst, blocks.MostUnused(q.BlockSize)-len(f.Unused()))
+	return &more, nil
 }
 
 // pick chooses offsets for the next claim. If there is none it frees what is kept for nobody, and says by ErrConflict that
@@ -363,7 +391,7 @@ func (c *Claimer) choose(q *Request, taken map[uint64]pool.Entry) (offsets []uin
 	free := size - min(used, size)
 	nodes := pool.Nodes(taken)
 	nodes[c.Node.Name]++ // as good as any name for one more
-	n := int(min(uint64(q.BlockSize), max(1, free/uint64(2*max(fewNodes, len(nodes))))))
+	n := int(min(uint64(max(q.BlockSize, q.burst)), max(1, free/uint64(2*max(fewNodes, len(nodes))))))
 	scarce = n < (q.BlockSize+1)/2
 	first, last, _ := r.Bounds()
 	window := min(last-first, max(4096, 4*uint64(len(taken))))

@@ -5,6 +5,7 @@ package claims
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -13,6 +14,65 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
+
+// calls counts requests.
+type calls struct {
+	*modelStore
+	n *int
+}
+
+func (s calls) count() *modelStore {
+	*s.n++
+	return s.modelStore
+}
+
+func (s calls) Get(ctx context.Context, name string) (*pool.Object, error) {
+	return s.count().Get(ctx, name)
+}
+func (s calls) List(ctx context.Context) ([]pool.Object, error) { return s.count().List(ctx) }
+func (s calls) Change(ctx context.Context, name string, c pool.Change) error {
+	return s.count().Change(ctx, name, c)
+}
+
+// Many pods that start at a time on a node take few requests, and leave it no more than it keeps.
+func TestBurst(t *testing.T) {
+	t.Parallel()
+	w := calmWorld(t)
+	q := request("10.0.0.0/16", true)
+	q.BlockSize = 32
+	n, requests := w.newNode(), 0
+	w.spawn("ADDs", func(a *actor) {
+		c := n.claimer(a)
+		c.Store = calls{c.Store.(*modelStore), &requests}
+		for i := range 250 {
+			if err := c.Ensure(context.Background(), q); err != nil {
+				t.Error(err)
+			}
+			err := c.update(context.Background(), q, func(s *blocks.State) error {
+				off, _ := s.Next(&q.Range)
+				s.Used[off] = blocks.Use{ContainerID: fmt.Sprint(i)}
+				if unused := len(s.Unused()); blocks.High(unused, q.BlockSize) {
+					t.Errorf("%d addresses are unused", unused)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	w.run()
+	if requests > 20 { // with blocks of 32 only there are 26
+		t.Errorf("%d requests", requests)
+	}
+}
+
+func calmWorld(t *testing.T) *world {
+	return &world{
+		t: t, rnd: rand.New(rand.NewPCG(1, 1)), calm: true, pools: map[string]*pool.Object{}, version: map[string]int{}, gone: map[string]bool{},
+		owner: map[netip.Addr]string{}, now: time.Now(),
+	}
+}
 
 // heldBack is a store whose changes arrive later.
 type heldBack struct {
@@ -29,10 +89,7 @@ func (s heldBack) Change(_ context.Context, name string, c pool.Change) error {
 // does not free the address for another node.
 func TestLateRest(t *testing.T) {
 	t.Parallel()
-	w := &world{
-		t: t, rnd: rand.New(rand.NewPCG(1, 1)), calm: true, pools: map[string]*pool.Object{}, version: map[string]int{}, gone: map[string]bool{},
-		owner: map[netip.Addr]string{}, now: time.Now(),
-	}
+	w := calmWorld(t)
 	q := request("10.0.0.0/29", false)
 	q.Hold = pool.HoldFor(pool.HeldPod, "ns", "web-0", "net1")
 	here, there := w.newNode(), w.newNode()
