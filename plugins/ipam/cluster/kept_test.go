@@ -140,6 +140,7 @@ func testKeptPods(t *testing.T, s *kubetest.Server) {
 // The pods that name an IPAMClaim have its addresses: one after the other, two at a time during the migration of a virtual
 // machine, and none that another has.
 func testIPAMClaims(t *testing.T, s *kubetest.Server) {
+	kubeKept(s)
 	a, b := kubeHost(t, s, "claim-1"), kubeHost(t, s, "claim-2")
 	extra := `"range":"10.34.0.0/28","ipRanges":[{"range":"fd34::/64"}]`
 	claim := func(name, network string) {
@@ -253,6 +254,7 @@ func testIPAMClaims(t *testing.T, s *kubetest.Server) {
 
 // An ADD that is killed behind its claim leaves nothing that a pod elsewhere waits for.
 func testKeptIdle(t *testing.T, s *kubetest.Server) {
+	kubeKept(s)
 	a, b := kubeHost(t, s, "idle-1"), kubeHost(t, s, "idle-2")
 	extra := `"range":"10.35.0.0/28"`
 	s.KubectlWith(`{"apiVersion":"k8s.cni.cncf.io/v1alpha1","kind":"IPAMClaim","metadata":{"name":"idle","namespace":"default"},"spec":{"network":"net","interface":"net1"}}`, "create", "-f", "-")

@@ -214,6 +214,9 @@ func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 		return err
 	}
 	defer only.Close()
+	if err := c.restFirst(ctx, q); err != nil {
+		c.Log.Debug("let addresses rest", log.Error(err)) // upkeep does it again, and counts the failure
+	}
 	if err := c.awaitIdle(ctx, q); err != nil {
 		return err
 	}
@@ -240,6 +243,16 @@ func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	}
 	f.Fails, f.After = 0, 0
 	return f.Save()
+}
+
+// restFirst lets addresses rest before all other work: the successor of a pod waits on another node.
+func (c *Claimer) restFirst(ctx context.Context, q *Request) error {
+	unlock, err := c.lock(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.rest(ctx, q)
 }
 
 // forUpkeep takes the lock of upkeep, or returns nil if another process does all there is to do.
