@@ -45,6 +45,8 @@ type Store interface {
 	Bind(ctx context.Context, j storeproc.Job) error
 	// Upkeep begins upkeep and returns at once.
 	Upkeep(j storeproc.Job) error
+	// Keep begins what gives unused addresses back when others need them, and returns at once.
+	Keep(j storeproc.Job) error
 }
 
 // Deps are what the plugin needs of the node. The zero value is the real node.
@@ -201,6 +203,9 @@ func (l *call) take(ctx context.Context, t *target) (a netip.Addr, fresh bool, e
 		}
 		if err := l.Store.Ensure(ctx, l.job(t)); err != nil {
 			return a, false, l.coded(t, err)
+		}
+		if err := l.Store.Keep(l.job(t)); err != nil {
+			l.a.Log.Warn("nothing gives unused addresses of a pool back", log.String("pool", t.q.Pool), log.Error(err))
 		}
 	}
 	return a, false, cnierr.New(cnierr.CodeTryAgain, "pool "+t.q.Pool+": other calls of this node took every address that was claimed", "")

@@ -180,6 +180,13 @@ func (h *host) Upkeep(j storeproc.Job) error {
 	return nil
 }
 
+func (h *host) Keep(j storeproc.Job) error {
+	h.keepers.Go(func() {
+		_ = h.run(context.Background(), j, func(c *claims.Claimer) error { return c.Keep(h.ctx, &j.Request) })
+	})
+	return nil
+}
+
 // args is a call for a container. extra are further keys of the ipam section.
 func (h *host) args(id, extra string, more ...string) *cniskel.Args {
 	text := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"whereabouts","data_dir":%q,"kubernetes":{"kubeconfig":"/k"}%s}%s}`,

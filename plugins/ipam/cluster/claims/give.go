@@ -196,13 +196,27 @@ const (
 
 // alone takes the lock of one kind of background work, which the caller closes. It returns nil if another process does that work.
 func (c *Claimer) alone(ctx context.Context, q *Request, work string) *os.File {
+	return tryLock(ctx, c.workPath(q, work))
+}
+
+func tryLock(ctx context.Context, path string) *os.File {
 	now, cancel := context.WithCancel(ctx)
 	cancel()
-	lock, err := filelock.Acquire(now, c.workPath(q, work))
+	lock, err := filelock.Acquire(now, path)
 	if err != nil {
 		return nil
 	}
 	return lock
+}
+
+// Kept reports whether a process stays for a pool: see Keep.
+func Kept(dir, place, poolName string) bool {
+	lock := tryLock(context.Background(), filepath.Join(dir, place, poolName+".keep"))
+	if lock == nil {
+		return true
+	}
+	_ = lock.Close()
+	return false
 }
 
 // Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and carries out releases

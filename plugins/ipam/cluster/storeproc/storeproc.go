@@ -114,14 +114,24 @@ func (p Program) Bind(ctx context.Context, j Job) error { return p.call(ctx, "bi
 
 // Upkeep starts the program and does not wait for it. It stays while the node has unused addresses. The process has a session of its own and holds none of the
 // caller's files: a runtime waits until no process holds the plugin's output.
-func (p Program) Upkeep(j Job) error {
+func (p Program) Upkeep(j Job) error { return p.start("upkeep", j) }
+
+// Keep starts the program only to stay, if none does.
+func (p Program) Keep(j Job) error {
+	if claims.Kept(j.Config.DataDir, j.Config.Backend, j.Request.Pool) {
+		return nil
+	}
+	return p.start("keep", j)
+}
+
+func (p Program) start(verb string, j Job) error {
 	path, err := p.path()
 	if err != nil {
 		return err
 	}
 	body, err := json.Marshal(j)
 	if err == nil {
-		body, err = json.Marshal(map[string]any{"job": "upkeep", "in": json.RawMessage(body)})
+		body, err = json.Marshal(map[string]any{"job": verb, "in": json.RawMessage(body)})
 	}
 	if err != nil {
 		return err
@@ -151,7 +161,7 @@ func Serve(ctx context.Context, open Opener, logger *log.Logger, in io.Reader, o
 		jobs[verb] = helperproc.Job{ErrorCodes: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
-			if verb != "upkeep" {
+			if verb != "upkeep" && verb != "keep" {
 				ctx, cancel = context.WithTimeout(ctx, callLimit)
 				defer cancel()
 			}
@@ -183,6 +193,9 @@ var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any
 		err := c.Upkeep(soon, &j.Request)
 		cancel()
 		return nil, errors.Join(err, c.Keep(ctx, &j.Request))
+	},
+	"keep": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		return nil, c.Keep(ctx, &j.Request)
 	},
 	"forget": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return nil, c.Forget(ctx, &j.Request, blocks.Owed{ContainerID: j.ContainerID, IfName: j.IfName})
