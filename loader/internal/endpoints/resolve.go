@@ -78,13 +78,13 @@ func (e *Endpoint) hostEnd(dev rtnl.Link, ifname string) error {
 		return fmt.Errorf("%w: host end of %s: %w", pintree.ErrNoDevice, ifname, err)
 	}
 	e.HostIfindex, e.HostIfName = peer.Index, peer.Name
-	e.RouteIfindex, e.GatewayMAC = peer.Index, peer.MAC
+	e.RouteIfindex, e.RouteIfName, e.GatewayMAC = peer.Index, peer.Name, peer.MAC
 	if peer.MasterIndex != 0 {
 		master, err := host.LinkByIndex(peer.MasterIndex)
 		if err != nil {
 			return fmt.Errorf("%w: bridge of %s: %w", pintree.ErrNoDevice, peer.Name, err)
 		}
-		e.RouteIfindex, e.GatewayMAC = master.Index, master.MAC
+		e.RouteIfindex, e.RouteIfName, e.GatewayMAC = master.Index, master.Name, master.MAC
 	}
 	return nil
 }

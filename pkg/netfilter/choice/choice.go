@@ -32,6 +32,11 @@ type Tool interface {
 	RemoveRuleSets(ctx context.Context, sets []netfilter.RuleSet) error
 	// Forwards lists chains that drop what is forwarded.
 	Forwards(ctx context.Context, mark uint32) ([]netfilter.ForwardChain, error)
+	// MarksAnswers reports whether answers to packets with the mark get it.
+	MarksAnswers(ctx context.Context, v6 bool, mark uint32) (bool, error)
+	// AdmitMarked lets packets with the mark that come by these devices pass a chain
+	// of Forwards, and their answers, as far as the chain is not a third party's.
+	AdmitMarked(ctx context.Context, c netfilter.ForwardChain, from []string, mark uint32) error
 }
 
 var (

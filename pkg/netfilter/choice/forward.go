@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,20 +19,43 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Advice says which chains drop what the node admits, each with what to do. It
-// is for verbs: nothing is started where no chain's policy is to drop, and
-// elsewhere at most once in adviceEvery, for all callers.
-func (n *Node) Advice(ctx context.Context) []string {
-	if n.env.Mark == 0 || !n.mayDrop() || !n.adviceDue() {
+// Admit lets packets with the node's mark pass the FORWARD chains of iptables whose
+// policy is to drop, and gives the mark to their answers. from is the device that a
+// pod's packets come in by, empty for all that there were before. It returns what
+// is left for the administrator: the chains of nftables are a third party's. It is
+// for verbs: nothing is started where no chain's policy is to drop, and elsewhere at
+// most once in lookEvery for a device, for all callers.
+func (n *Node) Admit(ctx context.Context, from string) []string {
+	if n.env.Mark == 0 || !n.mayDrop() || !n.due(lookFile+from, lookEvery) {
 		return nil
 	}
-	chains, err := n.Forwards(ctx, n.env.Mark)
-	if err != nil {
-		n.env.Log.Debug("cannot see every FORWARD chain", log.Error(err))
+	devices := n.lookedFor()
+	chains, err := n.forwards(ctx)
+	changed := false
+	for _, c := range chains {
+		t, ok := n.tool(c.Tool)
+		if !ok {
+			continue
+		}
+		if failed := t.AdmitMarked(ctx, c, devices, n.env.Mark); failed != nil {
+			n.env.Log.Warn("cannot let admitted pods pass FORWARD", log.String("chain", c.String()), log.Error(failed))
+			err = errors.Join(err, failed)
+			continue
+		}
+		changed = changed || !c.Accepts || !c.Answers
+	}
+	if errors.Is(err, netfilter.ErrBusy) {
+		n.forget(lookFile + from) // the next verb may have more luck
+		return nil
+	}
+	if changed {
+		chains, _ = n.forwards(ctx)
+	}
+	if !slices.ContainsFunc(chains, func(c netfilter.ForwardChain) bool { return !c.Accepts }) || !n.due("forward-advice", adviceEvery) {
+		return nil
 	}
 	var out []string
 	for _, c := range chains {
-		c.Answers = c.Answers || n.firewall == netfilter.NameNFTables // its own table marks them, behind the translation
 		if !c.Accepts {
 			out = append(out, fmt.Sprintf("%s drops what is forwarded, also from and to pods that the firewall plugin admits; to let those pass: %s", c, c.Accept(n.env.Mark)))
 		}
@@ -38,18 +63,54 @@ func (n *Node) Advice(ctx context.Context) []string {
 	return out
 }
 
-// adviceEvery is how often the log says what an administrator should do.
-const adviceEvery = 10 * time.Minute
+// forwards is Forwards for a verb, which goes on without what cannot be seen.
+func (n *Node) forwards(ctx context.Context) ([]netfilter.ForwardChain, error) {
+	chains, err := n.Forwards(ctx, n.env.Mark)
+	if err != nil {
+		n.env.Log.Debug("cannot see every FORWARD chain", log.Error(err))
+	}
+	for i := range chains {
+		chains[i].Answers = chains[i].Answers || n.firewall == netfilter.NameNFTables // its own table marks them, behind the translation
+	}
+	return chains, err
+}
 
-// adviceDue reports whether the last look was long ago, and notes that there is
-// one now. A clock that went back is long ago.
-func (n *Node) adviceDue() bool {
-	path, err := fileOfNamespace(n.env.RunDir, "forward-advice")
+// lookedFor lists the devices that Admit was called with since the boot. The file
+// of each says so.
+func (n *Node) lookedFor() []string {
+	pattern, err := fileOfNamespace(n.env.RunDir, lookFile+"?*")
+	if err != nil {
+		return nil
+	}
+	files, _ := filepath.Glob(pattern) // the only error is a bad pattern
+	var out []string
+	for _, f := range files {
+		name := strings.TrimPrefix(filepath.Base(f), lookFile)
+		out = append(out, name[:strings.LastIndex(name, "-")])
+	}
+	return out
+}
+
+// lookFile begins the names of the files that say when Admit looked, each with a
+// device. A colon cannot be in a device's name.
+const lookFile = "forward-look:"
+
+const (
+	// lookEvery is how often a verb looks at chains whose policy is to drop.
+	lookEvery = time.Minute
+	// adviceEvery is how often the log says what an administrator should do.
+	adviceEvery = 10 * time.Minute
+)
+
+// due reports whether the last time of something was long ago, and notes that it is
+// now. A clock that went back is long ago.
+func (n *Node) due(what string, every time.Duration) bool {
+	path, err := fileOfNamespace(n.env.RunDir, what)
 	if err != nil {
 		return false
 	}
 	if st, err := os.Stat(path); err == nil {
-		if age := time.Since(st.ModTime()); age >= 0 && age < adviceEvery {
+		if age := time.Since(st.ModTime()); age >= 0 && age < every {
 			return false
 		}
 	}
@@ -58,6 +119,14 @@ func (n *Node) adviceDue() bool {
 		return true
 	}
 	return os.MkdirAll(n.env.RunDir, 0o755) == nil && os.WriteFile(path, nil, 0o644) == nil
+}
+
+// forget makes something due again. It stays known: the file is there.
+func (n *Node) forget(what string) {
+	if path, err := fileOfNamespace(n.env.RunDir, what); err == nil {
+		long := time.Unix(0, 0)
+		_ = os.Chtimes(path, long, long) // else it is due later
+	}
 }
 
 // mayDrop reports whether a chain of the FORWARD hook may have the policy to
@@ -93,6 +162,18 @@ func (n *Node) Forwards(ctx context.Context, mark uint32) ([]netfilter.ForwardCh
 	for _, t := range n.tools() {
 		chains, err := t.Forwards(ctx, mark)
 		out, errs = append(out, chains...), append(errs, err)
+	}
+	for i, c := range out {
+		if c.Answers {
+			continue
+		}
+		// Whichever tool gives the mark to answers, they have it in every chain.
+		marked := slices.ContainsFunc(n.tools(), func(t Tool) bool {
+			ok, err := t.MarksAnswers(ctx, c.V6, mark)
+			errs = append(errs, err)
+			return ok
+		})
+		out[i].Answers = marked
 	}
 	return out, errors.Join(errs...)
 }

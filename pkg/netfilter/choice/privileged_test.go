@@ -4,6 +4,8 @@ package choice
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,4 +63,75 @@ func TestPrivilegedRulesAreTaken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The rules of Admit accept in every chain of iptables that drops, come once, and
+// follow another mark. A chain of nftables gets none.
+func TestPrivilegedAdmit(t *testing.T) {
+	for _, variant := range []string{"nft", "legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			l := netlab.NewT(t)
+			if err := l.Node.Do(func() error {
+				shell := func(do string) string {
+					out, err := netlab.Run("sh", "-ec", do)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return out
+				}
+				save := "iptables-" + variant + "-save | grep -v '^[#:]'; ip6tables-" + variant + "-save | grep -v '^[#:]'"
+				shell("iptables-" + variant + " -P FORWARD DROP; ip6tables-" + variant + " -P FORWARD DROP; nft 'add table inet mine; add chain inet mine gate { type filter hook forward priority 0; policy drop; }'")
+				run := t.TempDir()
+				admit := func(from string, mark uint32) []string {
+					shell("rm -f " + run + "/forward-*:-*.json " + run + "/forward-advice*")
+					return New(Options{RunDir: run, AdmitMark: mark}).Admit(t.Context(), from)
+				}
+				if said := admit("cni0", 0); said != nil || strings.Contains(shell(save+"; nft list ruleset"), "sluice") {
+					t.Errorf("without a mark: %q, %s", said, shell(save))
+				}
+				if said := admit("cni0", 0x1000); len(said) != 1 || !strings.Contains(said[0], "nft insert rule inet mine gate meta mark") || strings.Contains(said[0], "established") {
+					t.Errorf("said %q, want the rule of the mark in nftables", said)
+				}
+				first := shell(save)
+				if n := strings.Count(first, "sluice: "); n != 8 || strings.Count(first, "-i cni0+ ") != 2 {
+					t.Errorf("%d rules, want 4 in each family:\n%s", n, first)
+				}
+				admit("vethab12", 0x1000)
+				admit("veth9", 0x1000)
+				admit("a-name.with-15c", 0x1000)
+				second := shell(save)
+				if n := strings.Count(second, "sluice: "); n != 12 || strings.Count(second, "-i veth+ ") != 2 || strings.Count(second, "-i a-name.with-15c ") != 2 {
+					t.Errorf("%d rules, want 6 in each family:\n%s", n, second)
+				}
+				// STATUS knows the devices that there were.
+				shell("iptables-" + variant + " -F FORWARD; ip6tables-" + variant + " -t mangle -F FORWARD; nft delete table inet sluice_answers")
+				admit("", 0x1000)
+				if again := sorted(shell(save)); again != sorted(second) {
+					t.Errorf("after a flush:\n%s\nbefore:\n%s", again, sorted(second))
+				}
+				admit("", 0x20)
+				if now := sorted(shell(save)); now != sorted(strings.ReplaceAll(second, "0x1000/0x1000", "0x20/0x20")) {
+					t.Errorf("with another mark:\n%s\nbefore:\n%s", now, second)
+				}
+				// A rule of the administrator's is enough.
+				shell("iptables-" + variant + " -F FORWARD; iptables-" + variant + " -A FORWARD -m mark --mark 0x20/0x20 -j ACCEPT")
+				admit("", 0x20)
+				if out := shell("iptables-" + variant + " -S FORWARD"); strings.Contains(out, "sluice") {
+					t.Errorf("although the administrator accepts the mark: %s", out)
+				}
+				if out := shell("nft list table inet mine"); strings.Contains(out, "mark") {
+					t.Errorf("a third party's table: %s", out)
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func sorted(lines string) string {
+	all := strings.Split(lines, "\n")
+	slices.Sort(all)
+	return strings.Join(all, "\n")
 }

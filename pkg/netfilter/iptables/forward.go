@@ -6,6 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
@@ -22,24 +26,117 @@ func (t *Tables) Forwards(ctx context.Context, mark uint32) ([]netfilter.Forward
 		have, err := t.read(ctx, v6, "filter")
 		errs = append(errs, err)
 		if have.policy["FORWARD"] == "DROP" {
-			out = append(out, netfilter.ForwardChain{Tool: t.Name(), V4: !v6, V6: v6, Chain: "FORWARD", Accepts: have.acceptsMark(mark), Answers: have.acceptsAnswers()})
+			out = append(out, netfilter.ForwardChain{Tool: t.Name(), V4: !v6, V6: v6, Chain: "FORWARD", Accepts: have.acceptsMark(mark, (table).isAny), Answers: have.acceptsAnswers()})
 		}
 	}
 	return out, errors.Join(errs...)
 }
 
-// acceptsMark looks for the rule anywhere: which way leads to it is the
-// administrator's business.
-func (t table) acceptsMark(mark uint32) bool {
+// MarksAnswers reports whether the rules of AdmitMarked about answers are there.
+func (t *Tables) MarksAnswers(ctx context.Context, v6 bool, mark uint32) (bool, error) {
+	if !t.mayHave(v6, "mangle", "FORWARD") {
+		return false, nil
+	}
+	have, err := t.read(ctx, v6, "mangle")
+	if err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(answerRules(mark), func(r string) bool { return !hasRule(have, "FORWARD", r) }), nil
+}
+
+// AdmitMarked makes a FORWARD chain accept packets with the mark, and gives the
+// mark to the answers to them. The rules that accept are the last ones. So what the
+// administrator drops stays dropped, and only the policy of the chain is another.
+// from are the devices that pods' packets come in by: what opens a connection has
+// to come by one. A hostPort of an admitted pod stays closed to others, as with
+// upstream, although its packets have the mark.
+func (t *Tables) AdmitMarked(ctx context.Context, c netfilter.ForwardChain, from []string, mark uint32) error {
+	ctx, unlock, err := t.env.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = t.edit(ctx, c.V6, "filter", func(have table) (script, error) {
+		if have.acceptsMark(mark, (table).isForeign) {
+			return script{}, nil
+		}
+		return planLast(have, commentAdmitted, mark, lastRules(from, mark)), nil
+	})
+	if c.Answers {
+		return err
+	}
+	return errors.Join(err, t.edit(ctx, c.V6, "mangle", func(have table) (script, error) {
+		return planLast(have, commentAnswers, mark, answerRules(mark)), nil
+	}))
+}
+
+// lastRules accept answers, and what comes by the devices of pods. A name stands
+// for those that begin with it too: VLAN devices of a bridge, and with "veth" the
+// host veths of pods on point-to-point links.
+func lastRules(from []string, mark uint32) []string {
+	const longest = unix.IFNAMSIZ - 2 // a longer name leaves no room for the plus sign
+	rules := []string{netfilter.MatchAnswers + " " + admittedRule(mark)}
+	for _, name := range from {
+		if strings.HasPrefix(name, "veth") {
+			name = "veth"
+		}
+		if len(name) <= longest {
+			name += "+"
+		}
+		rules = append(rules, fmt.Sprintf("-i %s %s", quote(name), admittedRule(mark)))
+	}
+	return rules
+}
+
+// planLast appends the wanted rules to FORWARD. Others with the same comment and
+// another mark are of an earlier configuration, and go.
+func planLast(have table, note string, mark uint32, wanted []string) script {
+	var s script
+	for _, r := range have.chains["FORWARD"] {
+		if comment(r) == note && !strings.Contains(r, fmt.Sprintf("%#x/%#x", mark, mark)) {
+			s.add("-D FORWARD %s", r)
+		}
+	}
+	for i, w := range wanted {
+		if !hasRule(have, "FORWARD", w) && !slices.Contains(wanted[:i], w) {
+			s.add("-A FORWARD %s", w)
+		}
+	}
+	return s
+}
+
+// commentAnswers names the rules that give the mark to answers.
+const commentAnswers = "sluice: answers to what the firewall plugin admits"
+
+// answerRules keep the mark in the connection, and give it to each later packet of
+// the connection. Where a third party masquerades, no program can mark an answer:
+// it comes to an address of the node, and has the pod's only behind PREROUTING.
+func answerRules(mark uint32) []string {
+	return []string{
+		fmt.Sprintf("-m mark --mark %#x/%#x -m comment --comment %q -j CONNMARK --set-xmark %#x/%#x", mark, mark, commentAnswers, mark, mark),
+		fmt.Sprintf("%s -m connmark --mark %#x/%#x -m comment --comment %q -j MARK --set-xmark %#x/%#x", netfilter.MatchAnswers, mark, mark, commentAnswers, mark, mark),
+	}
+}
+
+// acceptsMark looks for the rule anywhere among those that count: which way leads
+// to it is the administrator's business.
+func (t table) acceptsMark(mark uint32, counts func(t table, chain, rule string) bool) bool {
 	want := fmt.Sprintf("--mark %#x/%#x", mark, mark)
-	for _, rules := range t.chains {
+	for chain, rules := range t.chains {
 		for _, r := range rules {
-			if containsAll(r, []string{want, "-j ACCEPT"}) {
+			if containsAll(r, []string{want, "-j ACCEPT"}) && counts(t, chain, r) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+func (table) isAny(string, string) bool { return true }
+
+// isForeign reports that a rule is none of AdmitMarked's.
+func (table) isForeign(chain, rule string) bool {
+	return chain != "FORWARD" || comment(rule) != commentAdmitted
 }
 
 // acceptsAnswers looks for a rule without another condition, in FORWARD and the
@@ -106,7 +203,7 @@ func (t *Tables) CheckMark(ctx context.Context, f netfilter.Firewall, mark uint3
 			continue
 		}
 		have, err := t.read(ctx, v6, "filter")
-		if err == nil && have.policy["FORWARD"] == "DROP" && !have.acceptsMark(mark) {
+		if err == nil && have.policy["FORWARD"] == "DROP" && !have.acceptsMark(mark, (table).isAny) {
 			errs = append(errs, fmt.Errorf("%w: FORWARD of %s drops what is forwarded, and nothing accepts the mark %#x", netfilter.ErrDiffers, t.Name(), mark))
 		}
 	}

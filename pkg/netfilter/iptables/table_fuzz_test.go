@@ -26,7 +26,7 @@ func FuzzListing(f *testing.F) {
 			have = parseTable(save)
 			all = slices.Concat(natSets(have), filterSets(have), guardSets(have))
 			_ = have.count(true)
-			_ = have.acceptsMark(0x4000)
+			_ = have.acceptsMark(0x4000, (table).isForeign)
 		})
 		for _, x := range all {
 			var s script

@@ -55,6 +55,50 @@ func (n *Tables) Forwards(ctx context.Context, mark uint32) ([]netfilter.Forward
 	return found, nil
 }
 
+// answersTable gives the mark to answers, whichever chain is to accept it.
+const answersTable = "sluice_answers"
+
+func answersTables() []tableName { return []tableName{{"inet", answersTable, "forward"}} }
+
+// MarksAnswers reports whether the table of AdmitMarked is there.
+func (n *Tables) MarksAnswers(ctx context.Context, _ bool, mark uint32) (bool, error) {
+	path, err := n.env.LookPath("nft")
+	if err != nil {
+		return false, nil //nolint:nilerr // then no plugin made it
+	}
+	have, err := n.list(ctx, path, answersTables())
+	rules := have.rules("forward")
+	return len(rules) == len(answerRules(mark)) && strings.Contains(string(rules[0].Expr), fmt.Sprint(mark)), err
+}
+
+// AdmitMarked gives the mark to the answers to packets that have it. The chain that
+// drops is a third party's, and so the rule that accepts the mark is too.
+func (n *Tables) AdmitMarked(ctx context.Context, c netfilter.ForwardChain, _ []string, mark uint32) error {
+	if c.Answers {
+		return nil
+	}
+	ctx, unlock, err := n.env.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return n.edit(ctx, answersTables(), func(list) script {
+		s := script{}
+		s.table("inet", answersTable, "Sluice firewall plugin")
+		s.only("inet", answersTable, "forward", "filter hook forward priority -150", answerRules(mark)...)
+		return s
+	})
+}
+
+// answerRules keep the mark in the connection, and give it to each later packet of
+// the connection. Package iptables says why.
+func answerRules(mark uint32) []string {
+	return []string{
+		fmt.Sprintf("meta mark and %#x == %#x ct mark set ct mark or %#x", mark, mark, mark),
+		fmt.Sprintf("ct state established,related ct mark and %#x == %#x meta mark set meta mark or %#x", mark, mark, mark),
+	}
+}
+
 // acceptsMark looks for a rule that compares the mark with a value that has
 // the bits, and accepts.
 func acceptsMark(listing string, mark uint32) bool {

@@ -38,5 +38,5 @@ func commentOf(r attachments.ID) string {
 // IsTable reports whether a table is one that this package or upstream's plugins
 // make.
 func IsTable(name string) bool {
-	return slices.Contains([]string{portTable, masqTable, firewallTable, guardTable}, name)
+	return slices.Contains([]string{portTable, masqTable, firewallTable, guardTable, answersTable}, name)
 }

@@ -15,9 +15,10 @@ import (
 type Netfilter interface {
 	backend.Netfilter
 	FirewallDefault() string
-	// Advice says now and then what an administrator has to do for admitted
-	// packets to pass.
-	Advice(ctx context.Context) []string
+	// Admit lets packets with the admit mark pass where the FORWARD policy is to
+	// drop. They come in by the device; empty stands for all devices of pods before.
+	// It says now and then what an administrator has to do.
+	Admit(ctx context.Context, from string) []string
 }
 
 func (p *plugin) chooser() backend.Chooser[Backend, Netfilter] {

@@ -37,13 +37,16 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	if err := job.checkFree(ctx); err != nil {
 		return nil, errors.Join(err, dp.Close())
 	}
-	b.advise(ctx, a)
+	if ep.RouteIfName != "" {
+		b.admitMarked(ctx, a, ep.RouteIfName)
+	}
 	return job, nil
 }
 
-// advise logs what keeps admission from having an effect: it is a mark, which
-// only a rule of the administrator can make a chain accept whose policy is DROP.
-func (b ebpf) advise(ctx context.Context, a *cniskel.Args) {
+// admitMarked lets the mark pass where the FORWARD policy is DROP: admission by eBPF
+// is nothing else. It logs what only the administrator can do for that. from is the
+// device by which the pod's packets come in, empty for all devices of pods before.
+func (b ebpf) admitMarked(ctx context.Context, a *cniskel.Args, from string) {
 	if b.Netfilter == nil {
 		return
 	}
@@ -51,7 +54,7 @@ func (b ebpf) advise(ctx context.Context, a *cniskel.Args) {
 	if err != nil {
 		return // said where the backend was chosen
 	}
-	for _, text := range node.Advice(ctx) {
+	for _, text := range node.Admit(ctx, from) {
 		a.Log.Warn(text)
 	}
 }
@@ -139,7 +142,7 @@ func (b ebpf) Sweep(ctx context.Context, a *cniskel.Args, _ string, valid map[at
 func (b ebpf) Status(ctx context.Context, a *cniskel.Args) error {
 	err := b.Opener.Status(ctx, a)
 	if err == nil {
-		b.advise(ctx, a)
+		b.admitMarked(ctx, a, "")
 	}
 	return err
 }

@@ -39,8 +39,6 @@ var differences = []difference{
 	{rows: "firewalld: a zone that does not exist", ours: "ADD error 100", reason: "Upstream's errors all have code 999. 100 is a change that was refused."},
 	{rows: "bandwidth: CHECK after the limit was removed", ours: "CHECK error 102",
 		reason: "CHECK sees a queueing discipline of another kind. Upstream accepts it."},
-	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, IPv?", columns: "ebpf-*", ours: "no answer",
-		reason: "With eBPF, admission is the node's mark (`firewallMark`). One rule of the administrator accepts it, however many pods there are. `sluice doctor` and the log have the command. Upstream adds two rules for each address."},
 	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, *chain*, IPv?", columns: "ebpf-*", ours: "there is no such chain", reason: chain},
 	{rows: "firewall: FORWARD policy DROP: from the pod to the outside, *Chain*, IPv?", columns: "ebpf-*", ours: "there is no such chain", reason: chain},
 }
