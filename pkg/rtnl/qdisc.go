@@ -93,6 +93,27 @@ func (h *Handle) IngressQdisc(index int) (Qdisc, error) {
 	return h.qdiscOf(index, func(q Qdisc) bool { return q.Parent == ParentIngress })
 }
 
+// RootQdiscs returns the kinds of the qdiscs that packets leave devices by, by the index of the device. What the kernel itself puts
+// there (noqueue) is not among them.
+func (h *Handle) RootQdiscs() (map[int]string, error) {
+	var found map[int]string
+	reset := func() { found = make(map[int]string) }
+	reset()
+	err := h.dump(func() *vnl.NetlinkRequest {
+		return h.tcRequest(unix.RTM_GETQDISC, 0, vnl.TcMsg{})
+	}, unix.RTM_NEWQDISC, reset, func(m []byte) error {
+		q, err := parseQdisc(m)
+		if err == nil && q.Parent == ParentRoot && q.Handle != 0 {
+			found[int(vnl.DeserializeTcMsg(m).Ifindex)] = q.Kind
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list qdiscs: %w", err)
+	}
+	return found, nil
+}
+
 // qdiscOf finds a qdisc of a device. The kernel dumps those of all devices: about 1 us each. go-tc's list would fail at the first
 // attribute that it does not know, on any of them.
 func (h *Handle) qdiscOf(index int, want func(Qdisc) bool) (Qdisc, error) {

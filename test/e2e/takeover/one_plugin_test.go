@@ -122,3 +122,56 @@ func TestPrivilegedBandwidthOfUpstream(t *testing.T) {
 		})
 	}
 }
+
+// With the configurations that do not limit, the doctor says so. An egress rate without room for the ingress qdisc fails, and names
+// it: that is better than a limit that silently does not hold.
+func TestPrivilegedBandwidthOfUpstreamIsSaid(t *testing.T) {
+	t.Parallel()
+	reference, err := testbin.Reference(t.Context(), switched...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ direction, conf, add, said string }{
+		{direction: "ingress", conf: `{}`, said: "has a queue (tbf) of a third party"},
+		{direction: "ingress", conf: `{"fastPath":"off"}`},
+		{direction: "egress", conf: `{"attach":"clsact"}`, add: "create ingress qdisc: file exists"},
+		{direction: "egress", conf: `{"attach":"tcx"}`, said: "is to go to bwp"},
+		{direction: "egress", conf: `{"attach":"tcx","fastPath":"off"}`},
+	} {
+		t.Run(tt.direction+" "+tt.conf, func(t *testing.T) {
+			t.Parallel()
+			if strings.Contains(tt.conf, "tcx") {
+				require.TCX(t)
+			}
+			w := e2etest.NewWorld(t)
+			w.Configure(tt.conf)
+			n, dir := e2etest.Network{Plugins: []string{"portmap", "bandwidth"}}, t.TempDir()
+			e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" install "+dir)
+			if err := e2etest.InstallFile(filepath.Join(reference, "bandwidth"), filepath.Join(dir, "bandwidth")); err != nil {
+				t.Fatal(err)
+			}
+			p := w.NewPod(w.RuntimeFrom(n, dir), "app", e2etest.TCP(8080, 90))
+			p.Attachment.Capabilities["bandwidth"] = e2etest.BandwidthLimits(tt.direction, 4*e2etest.Megabit, e2etest.Megabit)
+			err := p.TryAdd()
+			if tt.add != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.add) {
+					t.Errorf("ADD: %v, want %q", err, tt.add)
+				}
+				p.MustDel()
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said string
+			_ = w.Node.Do(func() error {
+				said, _ = netlab.Run("sh", "-c", e2etest.Programs.Path("sluice")+" doctor; true")
+				return nil
+			})
+			if strings.Contains(said, "queues") != (tt.said != "") || !strings.Contains(said, tt.said) {
+				t.Errorf("the doctor does not say %q:\n%s", tt.said, said)
+			}
+			p.MustDel()
+		})
+	}
+}

@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -185,6 +186,38 @@ func checkOthers(f *Facts) []Finding {
 		}
 	}
 	return out
+}
+
+// checkQueues names pods with a queue of a third party at the host veth, which the fast path passes by: a limit that is one does
+// not hold. Sluice's own bandwidth plugin marks the pods that it limits, and their packets pass the queue.
+func checkQueues(f *Facts) []Finding {
+	if f.Status == nil || f.Config.FastPath == nodeconf.FastPathOff {
+		return nil
+	}
+	const do = "swap bandwidth for Sluice's, or set \"fastPath\" to \"off\" in " + nodeconf.DefaultPath
+	var out []Finding
+	for _, e := range f.Status.Endpoints {
+		name := cmp.Or(f.Links[e.HostIfindex], fmt.Sprintf("ifindex %d", e.HostIfindex))
+		if kind := f.Queues[e.HostIfindex]; kind != "" && !slices.Contains(e.Features, "queue-rx") {
+			out = append(out, Finding{"queues", Problem, fmt.Sprintf("%s has a queue (%s) of a third party, and packets to the pod by the fast path do not pass it: what it limits is not limited", name, kind), do})
+		}
+		if to, ok := f.redirectedTo(e.HostIfindex); ok && !slices.Contains(e.Features, "queue-tx") {
+			out = append(out, Finding{"queues", Problem, fmt.Sprintf("what comes from the pod at %s is to go to %s, and packets from the pod by the fast path do not: what that limits is not limited", name, to), do})
+		}
+	}
+	return out
+}
+
+// redirectedTo returns the intermediate device that a filter of a third party sends the packets of a host veth to.
+func (f *Facts) redirectedTo(index int) (string, bool) {
+	for _, h := range f.Hooks {
+		for _, p := range h.Programs {
+			if h.Ifindex == index && h.Hook == "ingress" && !p.Ours && orphans.IsIFB(f.Links[p.To]) {
+				return f.Links[p.To], true
+			}
+		}
+	}
+	return "", false
 }
 
 func otherProgram(f *Facts, h loader.HookPrograms, p loader.HookedProgram, before bool) Finding {

@@ -48,6 +48,7 @@ type Facts struct {
 	Decision *loader.Status // nil: no call tried since boot
 	Hooks    []loader.HookPrograms
 	Links    map[int]string // names by ifindex
+	Queues   map[int]string // kinds of the qdiscs that packets leave pods' host veths by
 	Records  []*attachments.Record
 	Choices  map[string]netfilter.Choice
 	Usage    netfilter.Usage
@@ -76,7 +77,7 @@ func (f *Facts) uses(feature string) bool {
 func checks() []func(*Facts) []Finding {
 	return []func(*Facts) []Finding{
 		checkBlind, checkProbes, checkBandwidth, checkSockets,
-		checkOwners, checkMounts, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers,
+		checkOwners, checkMounts, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers, checkQueues,
 		checkTables, checkRules, checkForward, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
 		checkRecords, checkLeftovers,
 	}

@@ -37,7 +37,7 @@ func healthy() *Facts {
 			Local: loader.LocalStatus{Attached: true},
 			Maps:  []loader.MapStatus{{Name: "sl_endpoints", Type: "Hash", Entries: 1, Max: 100}, {Name: "sl_drop_reasons", Type: "PerCPUArray", Entries: 9, Max: 9}},
 			Endpoints: []loader.EndpointStatus{{
-				RouteIfindex: 9, Owner: ref.Owner(), Features: []string{"masquerade", "admit", "publish"}, HostIfName: "veth1",
+				RouteIfindex: 9, HostIfindex: 7, Owner: ref.Owner(), Features: []string{"masquerade", "admit", "publish", "queue-tx"}, HostIfName: "veth1",
 				Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")},
 			}},
 		},
@@ -68,6 +68,11 @@ func TestHealthy(t *testing.T) {
 		if f.Level != OK || f.Do != "" {
 			t.Errorf("%+v", f)
 		}
+	}
+	slow := healthy()
+	slow.Config.FastPath, slow.Queues = nodeconf.FastPathOff, map[int]string{7: "tbf"}
+	if worst := Worst(Examine(slow)); worst != OK {
+		t.Errorf("a queue without a fast path: %s %+v", worst, Examine(slow))
 	}
 	empty := &Facts{Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup"}
 	if worst := Worst(Examine(empty)); worst != OK {
@@ -151,6 +156,8 @@ func TestChecks(t *testing.T) {
 		{"after ours", other(loader.HookPrograms{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
 		{"foreign filter", other(loader.HookPrograms{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32"}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
 		{"redirection", other(loader.HookPrograms{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32", To: 2}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
+		{"foreign queue", func(f *Facts) { f.Queues = map[int]string{7: "tbf"} }, "queues", Problem, "veth1 has a queue (tbf) of a third party", "fastPath"},
+		{"foreign IFB", func(f *Facts) { f.Status.Endpoints[0].Features = []string{"masquerade", "admit", "publish"} }, "queues", Problem, "to go to bwp0123456789ab", "swap bandwidth"},
 		{"foreign XDP", other(loader.HookPrograms{Ifindex: 3, Hook: "xdp", Programs: []loader.HookedProgram{{Name: "x", ID: 4, How: "xdp"}}}), "other-programs", Info, "program x (#4)", "bpftool"},
 		{"netfilter in use", func(f *Facts) { f.Choices = map[string]netfilter.Choice{"auto": {Name: "nftables", Reason: "why"}} }, "netfilter", Info, "nftables (asked for: auto): why", ""},
 		{"both variants", func(f *Facts) { f.Usage = netfilter.Usage{NFT: 1, Legacy: 2} }, "netfilter", Warning, "1 rule of iptables-nft and 2 rules of iptables-legacy", "one variant"},
@@ -160,7 +167,7 @@ func TestChecks(t *testing.T) {
 		{"FORWARD nft", forward(netfilter.ForwardChain{Tool: "nftables", V4: true, V6: true, Table: "inet fw", Chain: "fwd"}), "forward-policy", Problem, "inet fw", "nft insert rule inet fw fwd meta mark and 0x1000 == 0x1000 accept"},
 		{"FORWARD, nobody admitted", func(f *Facts) {
 			forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD"})(f)
-			f.Status.Endpoints[0].Features = []string{"publish"}
+			f.Status.Endpoints[0].Features = []string{"publish", "queue-tx"}
 		}, "forward-policy", Warning, "IPv4", "-I FORWARD"},
 		{"ip_forward", func(f *Facts) { f.Sysctls["net/ipv4/ip_forward"] = "0" }, "forwarding", Problem, "net.ipv4.ip_forward is 0", "sysctl -w net.ipv4.ip_forward=1"},
 		{"ip6 forwarding", func(f *Facts) { f.Sysctls["net/ipv6/conf/all/forwarding"] = "0" }, "forwarding", Problem, "net.ipv6.conf.all.forwarding is 0", "sysctl -w net.ipv6"},
@@ -263,7 +270,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, check := range []string{
-		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "netfilter", "forward-policy",
+		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "queues", "netfilter", "forward-policy",
 		"forwarding", "gateway", "rp-filter", "br-netfilter", "conntrack", "records", "leftover", "doubtful", "reservation",
 	} {
 		if !strings.Contains(string(raw), "\n### "+check+"\n") {

@@ -167,10 +167,22 @@ func (f *Facts) devices() {
 		var err error
 		f.Hooks, err = loader.Hooks(indices)
 		f.note("programs of others", err)
+		f.note("the queues of pods", f.queues())
 	}
 	if noFQ(f) || f.Config.Bandwidth == nodeconf.BandwidthTBF {
 		f.TBF = askTBF()
 	}
+}
+
+// queues reads which qdisc each host veth of a pod has.
+func (f *Facts) queues() error {
+	h, err := rtnl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	f.Queues, err = h.RootQdiscs()
+	return err
 }
 
 // askTBF asks for what limits rates without fq.
