@@ -87,9 +87,8 @@ func (r *row) name(pattern string, funcs []testfuncs.Func) {
 	}
 }
 
-// judge returns what is wrong with a row.
-func (r *row) judge(outcomes map[testfuncs.Func]string) []string {
-	var wrong []string
+// judge returns what is wrong with a row, and which features the kernel lacks for its tests.
+func (r *row) judge(outcomes map[testfuncs.Func]outcome) (wrong, needs []string) {
 	if len(r.funcs) == 0 && !r.excused {
 		wrong = append(wrong, "it names no test")
 	}
@@ -97,9 +96,15 @@ func (r *row) judge(outcomes map[testfuncs.Func]string) []string {
 		wrong = append(wrong, pattern+": there is no such test")
 	}
 	for _, f := range r.funcs {
-		if o := outcomes[f]; o != passed {
-			wrong = append(wrong, fmt.Sprintf("%s: %s", f, strings.TrimSpace(o+" "+map[bool]string{true: "did not run"}[o == ""])))
+		switch o := outcomes[f]; {
+		case o.result == passed:
+		case len(o.needs) > 0:
+			needs = append(needs, fmt.Sprintf("%s: needs kernel feature %s", f, strings.Join(o.needs, ", ")))
+		case o.result == "":
+			wrong = append(wrong, fmt.Sprintf("%s: did not run", f))
+		default:
+			wrong = append(wrong, fmt.Sprintf("%s: %s", f, o.result))
 		}
 	}
-	return wrong
+	return wrong, needs
 }

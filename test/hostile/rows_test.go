@@ -21,10 +21,11 @@ func TestRows(t *testing.T) {
 	if err != nil || len(rows) != 4 {
 		t.Fatal(rows, err)
 	}
-	outcomes := map[testfuncs.Func]string{someFuncs[0]: passed, someFuncs[1]: passed}
+	outcomes := map[testfuncs.Func]outcome{someFuncs[0]: {result: passed}, someFuncs[1]: {result: passed}}
 	var got [][]string
 	for _, r := range rows {
-		got = append(got, r.judge(outcomes))
+		wrong, needs := r.judge(outcomes)
+		got = append(got, append(wrong, needs...))
 	}
 	want := [][]string{nil, {"TestGone: there is no such test", "b TestTwo: did not run"}, {"it names no test"}, nil}
 	if d := cmp.Diff(want, got); d != "" {
@@ -39,21 +40,56 @@ func TestRows(t *testing.T) {
 
 // Only a test that ran and passed counts.
 func TestReadEvents(t *testing.T) {
-	outcomes := map[testfuncs.Func]string{}
+	outcomes := map[testfuncs.Func]outcome{}
 	err := readEvents(strings.NewReader(`{"Action":"run","Test":"TestOne"}
 {"Action":"pass","Test":"TestOne/x"}
 {"Action":"skip","Test":"TestOne/y"}
 {"Action":"pass","Test":"TestOne"}
 {"Action":"skip","Test":"TestTwo/x"}
 {"Action":"pass","Test":"TestTwo"}
+{"Action":"output","Test":"TestThree","Output":"    x_test.go:1: missing feature: link wireguard\n"}
 {"Action":"skip","Test":"TestThree"}
 not an event
 {"Action":"run","Test":"TestFour"}
 {"Action":"fail"}
 `), "a", outcomes)
-	want := map[testfuncs.Func]string{{Dir: "a", Name: "TestOne"}: passed, {Dir: "a", Name: "TestTwo"}: "skip of all its parts", {Dir: "a", Name: "TestThree"}: "skip"}
-	if d := cmp.Diff(want, outcomes); d != "" || err != nil {
+	want := map[testfuncs.Func]outcome{
+		{Dir: "a", Name: "TestOne"}: {result: passed}, {Dir: "a", Name: "TestTwo"}: {result: "skip of all its parts"},
+		{Dir: "a", Name: "TestThree"}: {result: "skip", needs: []string{"link wireguard"}},
+	}
+	if d := cmp.Diff(want, outcomes, cmp.AllowUnexported(outcome{})); d != "" || err != nil {
 		t.Error(err, d)
+	}
+}
+
+// What a test needs is said, whatever else holds, until it ran under a kernel that has it. A test that fails there fails.
+func TestNeeds(t *testing.T) {
+	one, two := someFuncs[0], someFuncs[1]
+	r := row{kind: "promise", text: "x", funcs: []testfuncs.Func{one, two}}
+	outcomes := map[testfuncs.Func]outcome{one: {result: passed}, two: {result: "skip", needs: []string{"link wireguard"}}}
+	said := func() []string {
+		wrong, needs := r.judge(outcomes)
+		return append(wrong, needs...)
+	}
+	for _, tt := range []struct {
+		guest, want string
+	}{
+		{"", "a TestTwo: needs kernel feature link wireguard"},
+		{"--- SKIP: a TestTwo (0.1s)", "a TestTwo: needs kernel feature link wireguard"},
+		{"--- PASS: a TestTwo/part (0.1s)", "a TestTwo: needs kernel feature link wireguard"},
+		{"--- PASS: a TestTwo (0.1s)\n--- SKIP: a TestTwo/part (0.1s)", "a TestTwo: needs kernel feature link wireguard"},
+		{"--- PASS: b TestTwo (0.1s)", "a TestTwo: needs kernel feature link wireguard"},
+		{"--- FAIL: a 2/3 TestTwo (0.1s)", "a TestTwo: fail under Linux 6.12"},
+		{"--- PASS: a 2/3 TestTwo (0.1s)", "a TestTwo: fail under Linux 6.12"}, // only what needs something is read
+	} {
+		readGuest(tt.guest+"\n", "6.12", outcomes)
+		if got := said(); len(got) != 1 || got[0] != tt.want {
+			t.Errorf("after %q: %q, want %q", tt.guest, got, tt.want)
+		}
+	}
+	outcomes[two] = outcome{result: "skip", needs: []string{"link wireguard"}}
+	if readGuest("--- PASS: a TestTwo (0.1s)\n--- FAIL: a TestOne (0.1s)\n", "6.12", outcomes); len(said()) != 0 {
+		t.Errorf("after both: %q", said())
 	}
 }
 
@@ -74,12 +110,12 @@ func TestPages(t *testing.T) {
 		if err != nil || len(rows) < least[p.kind] {
 			t.Errorf("%s: %d rows, %v", p.file, len(rows), err)
 		}
-		all := map[testfuncs.Func]string{}
+		all := map[testfuncs.Func]outcome{}
 		for _, f := range funcs {
-			all[f] = passed
+			all[f] = outcome{result: passed}
 		}
 		for _, r := range rows {
-			if wrong := r.judge(all); len(wrong) > 0 {
+			if wrong, _ := r.judge(all); len(wrong) > 0 {
 				t.Errorf("%s: %s: %s", p.file, r.text, strings.Join(wrong, "; "))
 			}
 		}
