@@ -87,7 +87,11 @@ func (n *Node) kept(asked string) netfilter.Choice {
 	if err != nil {
 		return netfilter.Choice{}
 	}
-	return d.Choices[asked]
+	c := d.Choices[asked]
+	if asked == netfilter.NameIPTables && !strings.HasPrefix(c.Name, asked+"-") {
+		return netfilter.Choice{} // a damaged file: no tables but iptables were asked for
+	}
+	return c
 }
 
 // keep writes a choice down. The file explains and saves work; that it cannot be

@@ -136,6 +136,9 @@ func (f *File) read() error {
 	if f.Version != version {
 		return fmt.Errorf("%s: version %d is not known", f.path, f.Version)
 	}
+	if err := f.check(); err != nil {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
 	return nil
 }
 
