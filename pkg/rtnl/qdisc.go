@@ -96,6 +96,15 @@ func (h *Handle) IngressQdisc(index int) (Qdisc, error) {
 // RootQdiscs returns the kinds of the qdiscs that packets leave devices by, by the index of the device. What the kernel itself puts
 // there (noqueue) is not among them.
 func (h *Handle) RootQdiscs() (map[int]string, error) {
+	return h.qdiscs(func(q Qdisc) bool { return q.Parent == ParentRoot && q.Handle != 0 })
+}
+
+// IngressQdiscs returns which of "ingress" and "clsact" devices have, by the index of the device.
+func (h *Handle) IngressQdiscs() (map[int]string, error) {
+	return h.qdiscs(func(q Qdisc) bool { return q.Parent == ParentIngress })
+}
+
+func (h *Handle) qdiscs(want func(Qdisc) bool) (map[int]string, error) {
 	var found map[int]string
 	reset := func() { found = make(map[int]string) }
 	reset()
@@ -103,7 +112,7 @@ func (h *Handle) RootQdiscs() (map[int]string, error) {
 		return h.tcRequest(unix.RTM_GETQDISC, 0, vnl.TcMsg{})
 	}, unix.RTM_NEWQDISC, reset, func(m []byte) error {
 		q, err := parseQdisc(m)
-		if err == nil && q.Parent == ParentRoot && q.Handle != 0 {
+		if err == nil && want(q) {
 			found[int(vnl.DeserializeTcMsg(m).Ifindex)] = q.Kind
 		}
 		return err

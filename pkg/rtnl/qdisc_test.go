@@ -44,6 +44,11 @@ func TestPrivilegedQdiscs(t *testing.T) {
 		if diff := cmp.Diff(q, got, cmpopts.IgnoreFields(Qdisc{}, "Stats")); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
+		ok(t, h.AddQdisc(a, Clsact(), false))
+		if root, in := must[map[int]string](t)(h.RootQdiscs()), must[map[int]string](t)(h.IngressQdiscs()); len(root) != 1 || root[a] != QdiscTBF || len(in) != 1 || in[a] != QdiscClsact {
+			t.Errorf("root qdiscs %v, ingress qdiscs %v", root, in)
+		}
+		ok(t, h.DelQdisc(a, Clsact()))
 		ok(t, h.DelQdisc(a, q))
 		ok(t, h.DelQdisc(a, q))
 	}

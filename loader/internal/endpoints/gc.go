@@ -87,17 +87,26 @@ func (d Endpoints) CollectDevices(a *attach.Attacher) error {
 
 func isPodHook(h hook.Hook) bool { return h == hook.FromPod() || h == hook.ToPod() }
 
-// collectMarks forgets what was remembered of devices that are no more.
+// collectMarks forgets what was remembered of devices that are no more, and of qdiscs: that of a device which stays goes with its
+// programs, while the mark cannot on a read-only bpffs.
 func (d Endpoints) collectMarks() error {
 	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	return errors.Join(collectMarksIn(h, d.Paths.Clsact()), collectMarksIn(h, d.Paths.RoutedDevs()))
+	qdiscs, err := h.IngressQdiscs()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		collectMarksIn(h, d.Paths.Clsact(), func(index int) bool { return qdiscs[index] == rtnl.QdiscClsact }),
+		collectMarksIn(h, d.Paths.RoutedDevs(), func(int) bool { return true }),
+	)
 }
 
-func collectMarksIn(h *rtnl.Handle, dir string) error {
+// collectMarksIn removes the marks of devices that have gone, or that holds does not know any more.
+func collectMarksIn(h *rtnl.Handle, dir string, holds func(index int) bool) error {
 	marks, err := pintree.Names(dir)
 	errs := []error{err}
 	for _, name := range marks {
@@ -105,7 +114,7 @@ func collectMarksIn(h *rtnl.Handle, dir string) error {
 		if err == nil {
 			_, err = h.LinkByIndex(index)
 		}
-		if errors.Is(err, rtnl.ErrNotFound) {
+		if errors.Is(err, rtnl.ErrNotFound) || err == nil && !holds(index) {
 			err = pintree.RemoveIfThere(filepath.Join(dir, name))
 		}
 		errs = append(errs, err)

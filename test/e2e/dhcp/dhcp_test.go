@@ -188,6 +188,34 @@ func TestPrivilegedDHCPWithout(t *testing.T) {
 	}
 }
 
+// Without room for files, also the daemon's, DEL releases the lease, and the daemon goes on.
+func TestPrivilegedDHCPDelWithoutRoom(t *testing.T) {
+	t.Parallel()
+	w := newDHCPWorld(t, "")
+	e2etest.RunScript(t, w.World, "mkdir /run/leases; mount -t tmpfs -o size=8M none /run/leases")
+	leases := w.dnsmasq()
+	w.startDaemon("-statedir", "/run/leases")
+	p, gone := w.AddPod(w.rt, "web"), w.AddPod(w.rt, "gone")
+	e2etest.RunScript(t, w.World, "mount -o remount,ro /sys/fs/bpf; mount -o remount,size=8M /run; for d in /run /run/leases; do dd if=/dev/zero of=$d/fill bs=4k 2>/dev/null || true; done")
+	if err := gone.Delete(); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []*e2etest.Pod{p, p, gone, gone} {
+		if err := q.TryDel(); err != nil {
+			t.Errorf("DEL of %s: %v", q.Name, err)
+		}
+	}
+	w.eventually("the released address is free", func() bool { return !strings.Contains(leases(), p.IP4.String()+" ") })
+	e2etest.RunScript(t, w.World, "mount -o remount,rw /sys/fs/bpf; rm -f /run/fill /run/leases/fill; rm -rf /run/mount")
+	again := w.AddPod(w.rt, "again")
+	again.MustDel()
+	left := e2etest.MustRun(t, w.Node, "ls /run/leases")
+	if strings.TrimSpace(left) != "" {
+		t.Errorf("the daemon remembers %s", left)
+	}
+	w.daemon.Signal(unix.SIGTERM)
+}
+
 // kea runs Kea's DHCPv4 server with leases of that many seconds.
 func (w *dhcpWorld) kea(seconds int) (leases func() string) {
 	w.T.Helper()

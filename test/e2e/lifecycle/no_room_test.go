@@ -13,13 +13,21 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 )
 
+const (
+	readOnlyBPFFS = "mount -o remount,ro /sys/fs/bpf; "
+	fullRun       = "mount -o remount,size=8M /run; dd if=/dev/zero of=/run/fill bs=4k 2>/dev/null || true"
+	repairRoom    = "mount -o remount,rw /sys/fs/bpf; rm -rf /run/fill /run/mount"
+)
+
+// spoilt are the scripts that leave a node without room, by what they spoil.
+func spoilt() map[string]string {
+	return map[string]string{"bpffs read-only": readOnlyBPFFS, "run full": fullRun, "both": readOnlyBPFFS + fullRun}
+}
+
 // A bpffs that is read-only, or a run directory that is full, may fail ADDs. DELs succeed, those of failed ADDs too: a pod must not hang in
 // Terminating until an administrator comes. Once there is room again, GC removes the rest.
 func TestPrivilegedDelWithoutRoom(t *testing.T) {
 	t.Parallel()
-	const readOnly, fill = "mount -o remount,ro /sys/fs/bpf; ", "mount -o remount,size=8M /run; dd if=/dev/zero of=/run/fill bs=4k 2>/dev/null || true"
-	spoilt := map[string]string{"bpffs read-only": readOnly, "run full": fill, "both": readOnly + fill}
-	const repair = "mount -o remount,rw /sys/fs/bpf; rm -rf /run/fill /run/mount"
 	limit := e2etest.Merge(e2etest.BandwidthLimits("ingress", 8_000_000, 800_000), e2etest.BandwidthLimits("egress", 8_000_000, 800_000))
 	chain := func(main, backend string) e2etest.Network {
 		return e2etest.Network{
@@ -40,7 +48,7 @@ func TestPrivilegedDelWithoutRoom(t *testing.T) {
 		{"macvlan", `{"backend":"ebpf"}`, lan},
 		{"bridge, nftables", `{"backend":"nftables"}`, chain("", "tbf")},
 	}
-	for name, spoil := range spoilt {
+	for name, spoil := range spoilt() {
 		for i, n := range nets {
 			t.Run(name+", "+n.name, func(t *testing.T) {
 				t.Parallel()
@@ -63,7 +71,7 @@ func TestPrivilegedDelWithoutRoom(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Logf("ADD: %v", failed.TryAdd())
-				if err := kept.Check(); err != nil && spoil == fill { // the kernel opens no link for reading alone
+				if err := kept.Check(); err != nil && spoil == fullRun { // the kernel opens no link for reading alone
 					t.Errorf("CHECK without room: %v", err)
 				}
 				for _, q := range []*e2etest.Pod{p, p, gone, gone, failed} {
@@ -85,7 +93,7 @@ func TestPrivilegedDelWithoutRoom(t *testing.T) {
 						t.Errorf("the other pod has lost its entries: %s", entries)
 					}
 				}
-				e2etest.RunScript(t, w, repair)
+				e2etest.RunScript(t, w, repairRoom)
 				for _, q := range []*e2etest.Pod{p, failed} {
 					if err := q.Delete(); err != nil {
 						t.Fatal(err)
