@@ -12,7 +12,7 @@ import (
 )
 
 // The suites that any kernel can run and that are over soon; "make upstream-suites" runs the others.
-func TestPrivilegedReferenceSuites(t *testing.T) {
+func TestPrivilegedUpstreamSuites(t *testing.T) {
 	chosen, err := choose("loopback,ptp,tap,host-local,static")
 	if err != nil {
 		t.Fatal(err)

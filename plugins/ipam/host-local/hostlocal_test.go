@@ -370,7 +370,7 @@ func TestStatus(t *testing.T) {
 }
 
 // What upstream writes must be seen at once, whatever the index holds.
-func TestReferenceTakesTurns(t *testing.T) {
+func TestUpstreamTakesTurns(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, onePool)
 	b.mustAdd("ours")

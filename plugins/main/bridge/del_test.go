@@ -187,9 +187,9 @@ func TestPrivilegedDelSparesOthers(t *testing.T) {
 	}
 }
 
-// TestPrivilegedDelOfReference removes what the upstream plugin made: no
+// TestPrivilegedDelOfUpstream removes what the upstream plugin made: no
 // record, a name of its own choice.
-func TestPrivilegedDelOfReference(t *testing.T) {
+func TestPrivilegedDelOfUpstream(t *testing.T) {
 	r := newRig(t)
 	pod := r.node.PodT(t, "p1")
 	r.host(func(h *rtnl.Handle) error {

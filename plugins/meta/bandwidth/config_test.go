@@ -89,7 +89,7 @@ func TestParse(t *testing.T) {
 }
 
 // Numbers of the upstream plugin.
-func TestReferenceValues(t *testing.T) {
+func TestUpstreamValues(t *testing.T) {
 	t.Parallel()
 	if got, want := *(&Limit{Rate: 1000, Burst: 10}).tbf(), (rtnl.TBF{Rate: 1000, Limit: 35, Buffer: 156250}); got != want {
 		t.Errorf("%+v, want %+v", got, want)

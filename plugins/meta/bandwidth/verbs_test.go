@@ -159,7 +159,7 @@ func TestPrivilegedDelWithoutRecord(t *testing.T) {
 
 // CHECK is content with a pod of the upstream plugin, also where the runtime knows only a rate: there the burst is the number
 // that was sent for it.
-func TestPrivilegedCheckOfReference(t *testing.T) {
+func TestPrivilegedCheckOfUpstream(t *testing.T) {
 	w := newWorld(t)
 	w.pod("a", 2)
 	// Limit and buffer as the upstream plugin sets them.

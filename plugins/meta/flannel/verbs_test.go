@@ -269,7 +269,7 @@ func TestTwoInterfacesAfterReboot(t *testing.T) {
 }
 
 // A pod that upstream attached: its file, no record.
-func TestReferenceState(t *testing.T) {
+func TestUpstreamState(t *testing.T) {
 	t.Parallel()
 	n, ctx := newNode(t), context.Background()
 	must(t, os.MkdirAll(n.dataDir, 0o700))

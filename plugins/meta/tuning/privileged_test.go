@@ -320,7 +320,7 @@ func TestPrivilegedDataDirRefused(t *testing.T) {
 }
 
 // A pod that the upstream plugin tuned is restored from its file.
-func TestPrivilegedDelOfReference(t *testing.T) {
+func TestPrivilegedDelOfUpstream(t *testing.T) {
 	d := newPod(t)
 	before := d.state()
 	if err := os.MkdirAll(d.data, 0o700); err != nil {

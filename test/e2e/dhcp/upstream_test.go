@@ -32,7 +32,7 @@ func referenceDHCP(t *testing.T) string {
 
 // Our plugin with upstream's daemon: a lease, CHECK and DEL; the verbs that
 // daemon does not know are no errors of a network that works.
-func TestPrivilegedDHCPReferenceDaemon(t *testing.T) {
+func TestPrivilegedDHCPUpstreamDaemon(t *testing.T) {
 	t.Parallel()
 	theirs := referenceDHCP(t)
 	w := newDHCPWorld(t, `,"priority":5,"request":[{"option":"121"}],"provide":[{"option":"host-name","value":"fixed"}]`)
@@ -63,7 +63,7 @@ func TestPrivilegedDHCPReferenceDaemon(t *testing.T) {
 
 // Upstream's plugin with our daemon, called by our bridge: as third-party
 // IPAM plugins are, by exec.
-func TestPrivilegedDHCPReferencePlugin(t *testing.T) {
+func TestPrivilegedDHCPUpstreamPlugin(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t, `,"provide":[{"option":"host-name","fromArg":"K8S_POD_NAME"}]`, referenceDHCP(t))
 	leases := w.dnsmasq()

@@ -106,7 +106,7 @@ func (h *handover) assertRulesUnchanged(before netlab.Snapshot, when string) {
 
 // What upstream made, our DEL removes; only its own shared chains stay, as
 // after its own DEL.
-func TestPrivilegedDelOfReference(t *testing.T) {
+func TestPrivilegedDelOfUpstream(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {
 		before := h.NodeAfterPod(h.reference, e2etest.TCP(8080, 80))
 		p := h.pod(h.reference, "a")
@@ -126,7 +126,7 @@ func TestPrivilegedDelOfReference(t *testing.T) {
 }
 
 // Upstream's pods go on running when its programs have been replaced by ours, and are healthy to our CHECK.
-func TestPrivilegedCheckOfReference(t *testing.T) {
+func TestPrivilegedCheckOfUpstream(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {
 		node := e2etest.Families()[0].Node(h.Client())
 		p := h.AddPod(h.reference, "a", e2etest.TCP(8080, 80), e2etest.TCP(8081, 80).OnAddress(node), e2etest.UDP(8082, 80).OnAddress(node))
@@ -179,7 +179,7 @@ func TestPrivilegedHandoverToEBPF(t *testing.T) {
 
 // What we made, upstream's DEL removes, as far as it knows it: our records
 // stay until our GC.
-func TestPrivilegedReferenceDelOfOurs(t *testing.T) {
+func TestPrivilegedUpstreamDelOfOurs(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {
 		h.NodeAfterPod(h.ours, e2etest.TCP(8080, 80))
 		before := h.NodeAfterPod(h.reference, e2etest.TCP(8080, 80))
@@ -200,7 +200,7 @@ func TestPrivilegedReferenceDelOfOurs(t *testing.T) {
 
 // GC removes what upstream made and no record names, where the rules name
 // the network: masquerading, and the ports of iptables.
-func TestPrivilegedGCOfReference(t *testing.T) {
+func TestPrivilegedGCOfUpstream(t *testing.T) {
 	eachHandover(t, func(t *testing.T, h *handover) {
 		before := h.NodeAfterPod(h.reference, e2etest.TCP(8080, 80))
 		p := h.pod(h.reference, "a")

@@ -49,8 +49,8 @@ func Programs() []install.Program {
 // NotHere are tests that cannot run in a machine without Go or Python, each the begin of a go test pattern: they build
 // upstream's plugins, or run firewalld.
 var NotHere = Names{
-	"Firewalld$", "CleanupOfUpstream$", "DHCPReference", "CheckOfReference$", "DelOfReference$", "HandoverToEBPF$",
-	"ReferenceDelOfOurs$", "BandwidthOfUpstream$", "GCOfReference$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
+	"Firewalld$", "CleanupOfUpstream$", "DHCPUpstream", "CheckOfUpstream$", "DelOfUpstream$", "HandoverToEBPF$",
+	"UpstreamDelOfOurs$", "BandwidthOfUpstream", "GCOfUpstream$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
 }
 
 // Names are what follows "TestPrivileged" in names of tests: all of a name where it ends in "$", else its begin.

@@ -17,7 +17,7 @@ const managesWithout = "TestPrivilegedParity"
 
 // A machine has no Go to build upstream's plugins with. So no test there may
 // ask for them, itself or through a helper of its package.
-func TestReferenceIsNotHere(t *testing.T) {
+func TestUpstreamIsNotHere(t *testing.T) {
 	packages, err := Find(t.Context(), "../../..")
 	if err != nil {
 		t.Fatal(err)
