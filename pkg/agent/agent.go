@@ -74,6 +74,7 @@ type agent struct {
 	report    *report.Reporter
 	health    *health.Server // nil: nowhere
 	collector *garbage.Collector
+	addresses chan struct{} // the node's addresses are others
 
 	mu      sync.Mutex
 	settled bool // the last look left nothing to do
@@ -107,6 +108,7 @@ func newAgent(o Options) (*agent, error) {
 		Options: o, client: client, report: report.New(client, o.Node, o.Log),
 		installer: installer.New(o.Programs, c.Paths.Bin(), c.Paths.BinDir, o.Log),
 		exempt:    newExempt(o),
+		addresses: make(chan struct{}, 1),
 	}
 	if a.watcher, err = nodes.New(client, o.Node); err != nil {
 		return nil, err
@@ -144,6 +146,7 @@ func (a *agent) tasks() []func(context.Context) {
 	tasks := []func(context.Context){
 		a.watcher.Run,
 		a.report.Run,
+		a.watchAddresses,
 		func(ctx context.Context) {
 			if err := a.installer.Run(ctx); err != nil {
 				a.Log.Error("watch of the plugins' directory", log.Error(err))
@@ -187,6 +190,8 @@ func (a *agent) loop(ctx context.Context) {
 		case <-timer.C:
 		case <-a.watcher.Changed():
 			retry = shortestRetry
+		case <-a.addresses:
+			a.exempt.Look()
 		case <-a.installer.Changed():
 			a.report.Count(report.Reinstalls, 1)
 		}

@@ -117,5 +117,20 @@ func TestPrivilegedAddressMoved(t *testing.T) {
 				t.Errorf("%s to the node: %s answers, want web", name, got.Server)
 			}
 		}
-	})
+	}) // Programs of sockets cannot ask the FIB. What a process of the node asks for goes to the pod until the next look, and no longer.
+	fromNode := func(want string) {
+		t.Helper()
+		e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
+			if got := e2etest.Ask(t, w.Node, proto, e2etest.At(moving(fam), 8080)); got.Server != want {
+				t.Errorf("the node: %s answers, want %s", got.Server, want)
+			}
+			// docs/known-gaps.md: a hostIP that is on another host.
+			if got := e2etest.Ask(t, w.Node, proto, e2etest.At(elsewhere(fam), 9090)); got.Server != "web" {
+				t.Errorf("the node to a hostIP of another host: %s answers: take it out of the known gaps", got.Server)
+			}
+		})
+	}
+	fromNode("web")
+	e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" resync")
+	fromNode("holder")
 }
