@@ -29,7 +29,7 @@ func (c *Cluster) BuildBefore(ctx context.Context, revision string) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X github.com/sluice-cni/sluice/pkg/version.build=before", "-o", temp + "/"}
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", "-s -w -X github.com/sluice-cni/sluice/pkg/version.build=before", "-o", temp + "/"}
 	if revision == "" {
 		overlay, err := otherPrograms(root, temp)
 		if err != nil {
