@@ -71,15 +71,12 @@ func (t *Tables) AdmitMarked(ctx context.Context, c netfilter.ForwardChain, from
 }
 
 // lastRules accept answers, and what comes by the devices of pods. A name stands
-// for those that begin with it too: VLAN devices of a bridge, and with "veth" the
-// host veths of pods on point-to-point links.
+// for those that begin with it too: VLAN devices of a bridge, and by "veth" the
+// host veths of all pods on point-to-point links.
 func lastRules(from []string, mark uint32) []string {
 	const longest = unix.IFNAMSIZ - 2 // a longer name leaves no room for the plus sign
 	rules := []string{netfilter.MatchAnswers + " " + admittedRule(mark)}
 	for _, name := range from {
-		if strings.HasPrefix(name, "veth") {
-			name = "veth"
-		}
 		if len(name) <= longest {
 			name += "+"
 		}

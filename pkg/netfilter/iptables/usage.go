@@ -64,5 +64,6 @@ func (t table) count(thirdParty bool) (n int) {
 
 // ofPlugin reports that a CNI plugin made the rule.
 func ofPlugin(chain, rule string) bool {
-	return strings.HasPrefix(chain, "CNI-") || strings.Contains(rule, "-j CNI-") || strings.HasPrefix(comment(rule), guardComment(""))
+	return strings.HasPrefix(chain, "CNI-") || strings.Contains(rule, "-j CNI-") || strings.HasPrefix(comment(rule), guardComment("")) ||
+		comment(rule) == commentAdmitted || comment(rule) == commentAnswers
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -37,10 +38,23 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	if err := job.checkFree(ctx); err != nil {
 		return nil, errors.Join(err, dp.Close())
 	}
-	if ep.RouteIfName != "" {
-		b.admitMarked(ctx, a, ep.RouteIfName)
+	if ep.HostIfindex != 0 {
+		b.admitMarked(ctx, a, devicesOf(ep))
 	}
 	return job, nil
+}
+
+// devicesOf names the devices by which packets of such pods come in: the bridge, or "veth" for all pods on links of their own. One name
+// for each pod would be a rule for each. Devices of another kind have none: only answers are admitted then.
+func devicesOf(ep loader.Endpoint) string {
+	const veth = "veth" // what upstream's ptp and ours begin the names of host veths with
+	switch {
+	case ep.RouteIfindex != ep.HostIfindex && ep.RouteIfindex != 0:
+		return ep.RouteIfName
+	case strings.HasPrefix(ep.RouteIfName, veth):
+		return veth
+	}
+	return ""
 }
 
 // admitMarked lets the mark pass where the FORWARD policy is DROP: admission by eBPF
