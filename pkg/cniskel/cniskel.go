@@ -60,7 +60,7 @@ type Options struct {
 	// has something to say. Nil means warnings to stderr.
 	Log func() *log.Logger
 	// Observe is told of each verb of this process when it has ended: how long it took since the process began to work on it, and the CNI
-	// error code, 0 without an error. Calls that name no verb of the plugin are not told. Nil: nobody wants to know.
+	// error code, 0 without an error. Calls that name no verb of the plugin are not told. It may be nil.
 	Observe func(verb string, code uint, took time.Duration)
 }
 

@@ -3,7 +3,7 @@
 // Package verbtimes counts how long the verbs of the CNI plugins took, and how they ended.
 //
 // Each verb is a process of its own, and no daemon runs. So the counters are a file that all of these processes map into their memory:
-// one histogram for each plugin, verb and result. A process adds to three counters by atomic instructions. It waits for nobody.
+// one histogram for each plugin, verb and result. A process adds to three counters by atomic instructions. It never waits.
 // /run is emptied at boot, so the counters begin at 0 then, as a counter of Prometheus may.
 //
 // cmd/sluice-cni and cmd/sluice-ipam write, pkg/metrics reads.

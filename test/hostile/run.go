@@ -157,7 +157,7 @@ func runGuest(ctx context.Context, kernel string, outcomes map[testfuncs.Func]ou
 	return err
 }
 
-// readGuest takes what test/vm prints. A test of which all parts were skipped has not passed.
+// readGuest takes what test/vm prints. A test whose parts were all skipped has not passed.
 func readGuest(out, kernel string, outcomes map[testfuncs.Func]outcome) {
 	type parts struct{ ran, skipped int }
 	ended, of := map[testfuncs.Func]string{}, map[testfuncs.Func]parts{}

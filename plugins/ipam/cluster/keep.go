@@ -20,7 +20,7 @@ func (l *call) pod() claims.Pod {
 	}
 }
 
-// owner asks for whom the addresses of the pod are kept. Only a network whose configuration allows it asks.
+// owner asks what the addresses of the pod are kept for. Only a network whose configuration allows it asks.
 func (l *call) owner(ctx context.Context) (claims.Owner, error) {
 	if !l.c.Persistent || len(l.c.Ranges) == 0 {
 		return claims.Owner{}, nil

@@ -96,7 +96,7 @@ func testKeptPods(t *testing.T, s *kubetest.Server) {
 		t.Errorf("after DEL: %s %v, want %s", got, err, first)
 	}
 	b.delPod("c2", "web-0", extra)
-	// Full pools: what is kept is nobody else's, as long as the StatefulSet has such a pod.
+	// Full pools: no other pod gets what is kept, as long as the StatefulSet has such a pod.
 	seen := map[netip.Addr]bool{first: true}
 	for i := 0; ; i++ {
 		got, err := a.add(a.args(fmt.Sprintf("d%d", i), extra))

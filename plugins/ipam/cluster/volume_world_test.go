@@ -74,7 +74,7 @@ func newLink(t *testing.T, s *kubetest.Server) (*link, string) {
 	return l, path
 }
 
-// set cuts the link or mends it.
+// set cuts the link or restores it.
 func (l *link) set(cut, silent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

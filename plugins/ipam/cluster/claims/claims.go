@@ -280,7 +280,7 @@ func (c *Claimer) burst(ctx context.Context, q *Request) (*Request, error) {
 	return &more, nil
 }
 
-// pick chooses offsets for the next claim. If there is none it frees what is kept for nobody, and says by ErrConflict that
+// pick chooses offsets for the next claim. If there is none it frees what is kept for an owner that has gone, and says by ErrConflict that
 // it did: the caller looks again.
 func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.Entry) ([]uint64, bool, error) {
 	offsets, scarce, err := c.choose(q, taken)

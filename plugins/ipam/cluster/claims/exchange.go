@@ -19,7 +19,7 @@ func IsMirror(n pool.NodeID) bool { return isMirror(n) }
 // IsDead reports whether the boot of a claim is certainly over.
 func (c *Claimer) IsDead(ctx context.Context, id pool.NodeID) (bool, error) { return c.dead(ctx, id) }
 
-// IsFree reports whether nobody has an entry any more that is kept for an owner: see Store.Gone.
+// IsFree reports whether no pod has an entry any more that is kept for an owner: see Store.Gone.
 func (c *Claimer) IsFree(ctx context.Context, e pool.Entry) (bool, error) {
 	if h, ok := pool.ParseHold(e.ID); !ok || h.IsMirror() {
 		return false, nil

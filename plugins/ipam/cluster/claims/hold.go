@@ -218,7 +218,7 @@ type verdicts struct {
 	list []pool.Object
 }
 
-// free reports whether nobody has the entry any more: its node is gone, or its owner is, and no node has it for a pod.
+// free reports whether no pod has the entry any more: its node is gone, or its owner is, and no node has it for a pod.
 func (x *verdicts) free(ctx context.Context, q *Request, off uint64, e pool.Entry) (bool, error) {
 	if id, ok := pool.ParseNodeID(e.ID); ok {
 		return x.isDead(ctx, id)

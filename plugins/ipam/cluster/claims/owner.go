@@ -18,7 +18,7 @@ type Pod struct {
 	Claim     string `json:"claim,omitempty"` // the IPAMClaim that the call names, or empty: the pod may name one
 }
 
-// Owner is for whom the addresses of an interface are kept. The zero value: for nobody.
+// Owner is what the addresses of an interface are kept for. The zero value: they are not kept.
 type Owner struct {
 	Hold  string       `json:"hold,omitempty"`  // of pool.HoldFor
 	Claim string       `json:"claim,omitempty"` // its IPAMClaim, or empty
@@ -28,7 +28,7 @@ type Owner struct {
 // ErrOwner means that a pod asks for what cannot be kept for it.
 var ErrOwner = errors.New("no address can be kept")
 
-// Owners knows for whom addresses are kept. Only the store of Kubernetes does.
+// Owners knows what addresses are kept for. Only the store of Kubernetes does.
 type Owners interface {
 	// Owner reads the pod and its IPAMClaim.
 	Owner(ctx context.Context, p Pod) (Owner, error)

@@ -82,7 +82,7 @@ func claimPath(namespace, name string) string {
 	return claimGroup + namespace + "/ipamclaims/" + name
 }
 
-// Owner says for whom the addresses of a pod's interface are kept, by what the pod and its IPAMClaim say.
+// Owner says what the addresses of a pod's interface are kept for, by what the pod and its IPAMClaim say.
 func (s *Store) Owner(ctx context.Context, p claims.Pod) (claims.Owner, error) {
 	var none claims.Owner
 	if p.Namespace == "" || p.Name == "" {

@@ -104,7 +104,7 @@ func (p Program) Slice(ctx context.Context, j Job) (out string, err error) {
 	return out, p.call(ctx, "slice", j, &out)
 }
 
-// Owner returns for whom the addresses of the pod are kept.
+// Owner returns what the addresses of the pod are kept for.
 func (p Program) Owner(ctx context.Context, j Job) (out claims.Owner, err error) {
 	return out, p.call(ctx, "owner", j, &out)
 }
