@@ -65,7 +65,7 @@ func (p *Program) Info() (ProgramInfo, error) {
 
 // progRuns is struct bpf_prog_info up to what the kernel has counted. Nothing of what lies before is asked for.
 type progRuns struct {
-	progInfo
+	_       progInfo
 	_       uint32    // ifindex
 	_       uint32    // gpl_compatible
 	_       [2]uint64 // netns_dev, netns_ino

@@ -280,7 +280,7 @@ func (x *check) pool(ctx context.Context, p *pool.Object) error {
 		}
 		id, node := pool.ParseNodeID(e.ID)
 		h, held := pool.ParseHold(e.ID)
-		if !(node && claims.IsMirror(id) || held && h.IsMirror()) {
+		if (!node || !claims.IsMirror(id)) && (!held || !h.IsMirror()) {
 			x.holders[network][a] = append(x.holders[network][a], e.Holder()+" (pool "+p.Name+")")
 		}
 		text, doable := x.verdict(ctx, s, off, e)
