@@ -25,6 +25,9 @@ func (a *agent) metrics(ctx context.Context, w io.Writer) error {
 		a.report.Count(report.MetricsFailed, 1)
 		a.Log.Warn("metrics of the node", log.Error(fmt.Errorf("%w: %s", err, bytes.TrimSpace(errs.Bytes()))))
 	}
+	if ctx.Err() != nil { // it was ended in the middle of a line
+		out.Reset()
+	}
 	_, err := w.Write(out.Bytes())
 	return errors.Join(err, a.report.WriteMetrics(w))
 }

@@ -61,7 +61,7 @@ func kubeKept(s *kubetest.Server) {
 func testKeptPods(t *testing.T, s *kubetest.Server) {
 	kubeKept(s)
 	a, b := kubeHost(t, s, "kept-1"), kubeHost(t, s, "kept-2")
-	extra := `"range":"10.33.0.0/28"` // 14 addresses
+	extra := `"range":"10.37.0.0/28"` // 14 addresses
 	s.KubectlWith(`{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"web","namespace":"default"},"spec":{"replicas":2,"serviceName":"web",
 		"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`, "apply", "-f", "-")
 	owned := `,"ownerReferences":[{"apiVersion":"apps/v1","kind":"StatefulSet","name":"web","uid":"u","controller":true}],"annotations":{"sluice-cni.io/keep-addresses":"true"}`
