@@ -3,10 +3,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"net/netip"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -16,8 +19,9 @@ import (
 // learns of a change by "sluice resync" only. An address that moved to another node is answered here until then, for processes of
 // this node.
 func (a *agent) watchAddresses(ctx context.Context) {
+	var f follower
 	for ctx.Err() == nil {
-		err := followAddresses(ctx, func() {
+		err := f.follow(ctx, func() {
 			select {
 			case a.addresses <- struct{}{}:
 			default: // one is on its way
@@ -30,35 +34,57 @@ func (a *agent) watchAddresses(ctx context.Context) {
 	}
 }
 
-// followAddresses calls changed when the set of the node's addresses is another one. A gateway address that several devices of pods
-// have is one address, and link-local ones are of no interest: a pod that comes or goes changes nothing.
-func followAddresses(ctx context.Context, changed func()) error {
-	w, err := rtnl.Subscribe(rtnl.GroupAddrV4, rtnl.GroupAddrV6)
+// follower knows the node's addresses: those that it found at its last look.
+type follower struct{ known map[netip.Addr]bool }
+
+// follow calls changed when the set of the node's addresses is another one, until ctx ends or the kernel's events are lost: they are too
+// many then, and a later call finds what has changed. A gateway address that several devices of pods have is one address, and link-local
+// ones are of no interest: a pod that comes or goes changes nothing.
+func (f *follower) follow(ctx context.Context, changed func()) error {
+	ctx, stop := context.WithCancel(ctx)
+	var lost error
+	events := make(chan netlink.AddrUpdate, 64)
+	err := netlink.AddrSubscribeWithOptions(events, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: func(err error) { lost = err }})
 	if err != nil {
+		stop()
 		return fmt.Errorf("subscribe to changes of addresses: %w", err)
 	}
-	defer w.Close()
+	defer func() {
+		stop()
+		for range events { // the library sends until it has ended
+		}
+	}()
 	h, err := rtnl.New()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	var known map[netip.Addr]bool
-	return w.Wait(ctx, 0, func() (bool, error) {
-		all, err := h.Addrs(rtnl.FamilyAll)
-		if err != nil {
-			return false, err
+	for more := true; more; {
+		if err := f.look(h, changed); err != nil {
+			return err
 		}
-		now := map[netip.Addr]bool{}
-		for _, x := range all {
-			if a := x.Prefix.Addr(); !a.IsLinkLocalUnicast() && !a.IsLoopback() && !x.Tentative() && !x.DADFailed() {
-				now[a] = true
-			}
+		_, more = <-events
+		for len(events) > 0 { // one look for all of them
+			<-events
 		}
-		if known != nil && !maps.Equal(known, now) {
-			changed()
+	}
+	return cmp.Or(ctx.Err(), lost)
+}
+
+func (f *follower) look(h *rtnl.Handle, changed func()) error {
+	all, err := h.Addrs(rtnl.FamilyAll)
+	if err != nil {
+		return err
+	}
+	now := map[netip.Addr]bool{}
+	for _, x := range all {
+		if a := x.Prefix.Addr(); !a.IsLinkLocalUnicast() && !a.IsLoopback() && !x.Tentative() && !x.DADFailed() {
+			now[a] = true
 		}
-		known = now
-		return false, nil
-	})
+	}
+	if f.known != nil && !maps.Equal(f.known, now) {
+		changed()
+	}
+	f.known = now
+	return nil
 }

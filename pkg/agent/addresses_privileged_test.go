@@ -32,7 +32,9 @@ func TestPrivilegedFollowAddresses(t *testing.T) {
 	defer stop()
 	told := make(chan struct{}, 100)
 	ended := make(chan error, 1)
-	go func() { ended <- n.Do(func() error { return followAddresses(ctx, func() { told <- struct{}{} }) }) }()
+	go func() {
+		ended <- n.Do(func() error { var f follower; return f.follow(ctx, func() { told <- struct{}{} }) })
+	}()
 	time.Sleep(netlab.Patient(time.Second)) // it looks once at the start
 	for _, tt := range []struct {
 		do   string

@@ -174,7 +174,7 @@ var onlyFrom = map[string]struct {
 	"github.com/godbus/dbus/":                      {[]string{"pkg/netfilter/firewalld/bus", "_test"}, "its initialisers and its size, in every process that links it"},
 	"github.com/florianl/go-tc/":                   {[]string{"pkg/rtnl", "_test"}, "its lists fail at an attribute that it does not know; docs/adr/0021-go-tc.md says what it is for"},
 	"github.com/mdlayher/netlink/":                 {[]string{"pkg/rtnl"}, "the message layer of go-tc, whose errors pkg/rtnl translates"},
-	"github.com/vishvananda/netlink/":              {[]string{"pkg/rtnl", "pkg/agent/routes", "pkg/test/", "_test"}, "dumps are retried in one place; the agent makes VXLAN devices and their neighbours by it"},
+	"github.com/vishvananda/netlink/":              {[]string{"pkg/rtnl", "pkg/agent", "pkg/test/", "_test"}, "dumps are retried in one place; the agent makes VXLAN devices and their neighbours by it, and follows addresses"},
 	"golang.zx2c4.com/wireguard/":                  {[]string{"pkg/agent/routes", "_test"}, "generic netlink and curves, which only the agent needs"},
 	"github.com/vishvananda/netns/":                {[]string{"pkg/test/", "_test"}, "threads are restored in one place"},
 	"github.com/containernetworking/cni/libcni/":   {[]string{"pkg/agent/conflist", "pkg/agent/garbage", "pkg/agent/health", "pkg/test/", "test/", "bench", "_test"}, "libcni is the runtime's side"},

