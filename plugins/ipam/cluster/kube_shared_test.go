@@ -49,7 +49,8 @@ func atOnce(t *testing.T, hosts []*host, count func(i int) int, add func(h *host
 // Nodes with overlapping ranges get no address twice, and what a node has in one pool is taken in the others.
 func testOverlapping(t *testing.T, s *kubetest.Server) {
 	hosts := []*host{kubeHost(t, s, "over-1"), kubeHost(t, s, "over-2"), kubeHost(t, s, "over-3")}
-	ranges := []string{`"range":"10.23.0.0/24"`, `"range":"10.23.0.0/25"`, `"range":"10.23.0.64/26"`}
+	// Small blocks: what another node has claimed ahead of need in a larger pool is taken in the smallest one too.
+	ranges := []string{`"range":"10.23.0.0/24","block_size":4`, `"range":"10.23.0.0/25","block_size":4`, `"range":"10.23.0.64/26","block_size":4`}
 	seen := atOnce(t, hosts, func(int) int { return 16 }, func(h *host, i int, id string) ([]netip.Addr, error) {
 		return h.add(h.args(id, ranges[i]))
 	})
