@@ -255,7 +255,7 @@ func (s *State) Unused() []uint64 {
 // Held returns the offset that the node has for an owner which outlives its pods.
 func (s *State) Held(owner string) (uint64, bool) {
 	for _, c := range s.Claims {
-		if c.Hold == owner && owner != "" {
+		if c.Hold == owner && owner != "" && len(c.Runs) > 0 {
 			return c.Runs[0][0], true
 		}
 	}
@@ -283,7 +283,10 @@ func (s *State) Idle() bool { return len(s.idle())+len(s.Resting) > 0 }
 func (s *State) idle() []uint64 {
 	var out []uint64
 	for _, c := range s.Claims {
-		if _, used := s.Used[c.Runs[0][0]]; c.Hold != "" && !used {
+		if c.Hold == "" || len(c.Runs) == 0 { // a claim without an address is of a damaged file
+			continue
+		}
+		if _, used := s.Used[c.Runs[0][0]]; !used {
 			out = append(out, c.Runs[0][0])
 		}
 	}
