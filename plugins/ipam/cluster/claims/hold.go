@@ -207,7 +207,7 @@ func (c *Claimer) resting(ctx context.Context, q *Request) ([]blocks.Claim, erro
 
 // stillThere returns the claims of one address that the store has.
 func stillThere(claims []blocks.Claim, taken map[uint64]pool.Entry) []blocks.Claim {
-	return slices.DeleteFunc(slices.Clone(claims), func(c blocks.Claim) bool { return taken[c.Runs[0][0]].ID != c.ID })
+	return slices.DeleteFunc(slices.Clone(claims), func(c blocks.Claim) bool { return len(c.Runs) == 0 || taken[c.Runs[0][0]].ID != c.ID })
 }
 
 // verdicts are what the store has said of nodes and owners, asked for once.
