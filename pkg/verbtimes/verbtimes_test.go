@@ -55,7 +55,7 @@ func TestObserve(t *testing.T) {
 	mustObserve(t, path, "portmap", "DEL", Failure, time.Hour)
 	mustObserve(t, path, "portmap", "DEL", Failure, time.Millisecond) // a bound is inclusive
 	mustObserve(t, path, "portmap", "DEL", Failure, time.Millisecond+1)
-	mustObserve(t, path, "nobody's", "GC", TryAgain, -time.Second) // a clock that went back
+	mustObserve(t, path, "unknown", "GC", TryAgain, -time.Second) // a clock that went back
 	all := mustRead(t, path)
 	if len(all) != 2 {
 		t.Fatalf("%+v", all)

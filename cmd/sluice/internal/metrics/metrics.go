@@ -7,7 +7,6 @@
 package metrics
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -215,4 +214,4 @@ func (s sink) verb(h *verbtimes.Histogram) {
 }
 
 // Names returns the names of all metrics, sorted.
-func Names() []string { return slices.SortedFunc(maps.Keys(descs), cmp.Compare[string]) }
+func Names() []string { return slices.Sorted(maps.Keys(descs)) }
