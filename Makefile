@@ -83,7 +83,7 @@ demo: build ## show a pod, a hostPort and masquerade end to end, in its own name
 build: ## build the plugins, the operator's tool and the node agent into bin/
 	go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice-ipam ./cmd/sluice-ipam-store ./cmd/sluice ./cmd/sluice-agent
 
-test: ## run the tests: unit, packet, end to end, conformance; under ten minutes on two cores (root)
+test: ## run the tests: unit, packet, end to end, conformance; 20 to 25 minutes on two cores (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go test $(GOTESTFLAGS) ./...

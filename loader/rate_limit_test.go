@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/test/pktgen"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // limited gives the pod a limit on what it sends, on its own device and at its host veth.
@@ -190,6 +191,7 @@ func TestPrivilegedPolicerPlaceTaken(t *testing.T) {
 
 // Where programs hang by tcx, the policer is behind them.
 func TestPrivilegedPodByTCX(t *testing.T) {
+	require.TCX(t)
 	e := newEnv(t)
 	e.uplink()
 	d := e.open()

@@ -93,32 +93,32 @@ func (n *fakeNode) VerbTimes() ([]verbtimes.Histogram, error) { return n.verbs, 
 
 type fakeDatapath struct{ n *fakeNode }
 
-func (d fakeDatapath) Close() error               { d.n.open--; return nil }
-func (d fakeDatapath) Sync(context.Context) error { d.n.synced++; return nil }
+func (fake fakeDatapath) Close() error               { fake.n.open--; return nil }
+func (fake fakeDatapath) Sync(context.Context) error { fake.n.synced++; return nil }
 
-func (d fakeDatapath) Unload(context.Context) error {
-	d.n.unloaded++
-	d.n.status = nil
+func (fake fakeDatapath) Unload(context.Context) error {
+	fake.n.unloaded++
+	fake.n.status = nil
 	return nil
 }
 
-func (d fakeDatapath) Status(context.Context) (*loader.Status, error) { return d.n.status, nil }
+func (fake fakeDatapath) Status(context.Context) (*loader.Status, error) { return fake.n.status, nil }
 
-func (d fakeDatapath) Endpoints(context.Context) ([]loader.EndpointStatus, error) {
-	return d.n.status.Endpoints, nil
+func (fake fakeDatapath) Endpoints(context.Context) ([]loader.EndpointStatus, error) {
+	return fake.n.status.Endpoints, nil
 }
 
-func (d fakeDatapath) HostPorts(context.Context) ([]hostport.Entry, error) {
-	return d.n.ports, nil
+func (fake fakeDatapath) HostPorts(context.Context) ([]hostport.Entry, error) {
+	return fake.n.ports, nil
 }
 
-func (d fakeDatapath) RateLimits(context.Context) ([]loader.RateLimitStatus, error) {
-	return d.n.shapes, nil
+func (fake fakeDatapath) RateLimits(context.Context) ([]loader.RateLimitStatus, error) {
+	return fake.n.shapes, nil
 }
 
-func (d fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error] {
+func (fake fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error] {
 	return func(yield func(loader.Flow, error) bool) {
-		for _, flow := range d.n.flows {
+		for _, flow := range fake.n.flows {
 			if f.Pod.IsValid() && flow.Pod.Addr() != f.Pod {
 				continue
 			}
@@ -126,13 +126,13 @@ func (d fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[lo
 				return
 			}
 		}
-		if d.n.readErr != nil {
-			yield(loader.Flow{}, d.n.readErr)
+		if fake.n.readErr != nil {
+			yield(loader.Flow{}, fake.n.readErr)
 		}
 	}
 }
 
-func (d fakeDatapath) Events(context.Context) iter.Seq2[loader.DropEvent, error] {
+func (fake fakeDatapath) Events(context.Context) iter.Seq2[loader.DropEvent, error] {
 	return func(yield func(loader.DropEvent, error) bool) {
 		for _, e := range fakeEvents() {
 			if !yield(e, nil) {
@@ -142,7 +142,7 @@ func (d fakeDatapath) Events(context.Context) iter.Seq2[loader.DropEvent, error]
 	}
 }
 
-func (d fakeDatapath) Drops(context.Context) ([]loader.Drop, error) {
+func (fake fakeDatapath) Drops(context.Context) ([]loader.Drop, error) {
 	return []loader.Drop{
 		{Reason: spoofed, Device: "veth1", Owner: webRef.Owner(), Packets: 3},
 		{Reason: exhausted, Device: "eth0", Owner: lostRef.Owner(), Packets: 5},
@@ -150,13 +150,13 @@ func (d fakeDatapath) Drops(context.Context) ([]loader.Drop, error) {
 	}, nil
 }
 
-func (d fakeDatapath) DropSums(context.Context) (map[drops.Reason]uint64, error) {
+func (fake fakeDatapath) DropSums(context.Context) (map[drops.Reason]uint64, error) {
 	return map[drops.Reason]uint64{spoofed: 3, exhausted: 6}, nil
 }
 
-func (d fakeDatapath) flush(match func(loader.Flow) bool) (int, error) {
+func (fake fakeDatapath) flush(match func(loader.Flow) bool) (int, error) {
 	n := 0
-	for _, f := range d.n.flows {
+	for _, f := range fake.n.flows {
 		if match(f) {
 			n++
 		}
@@ -164,12 +164,12 @@ func (d fakeDatapath) flush(match func(loader.Flow) bool) (int, error) {
 	return n, nil
 }
 
-func (d fakeDatapath) RelearnFlows(_ context.Context, match func(loader.Flow) bool) (int, error) {
-	return d.flush(match)
+func (fake fakeDatapath) RelearnFlows(_ context.Context, match func(loader.Flow) bool) (int, error) {
+	return fake.flush(match)
 }
 
-func (d fakeDatapath) FlushFlows(_ context.Context, match func(loader.Flow) bool) (int, error) {
-	return d.flush(match)
+func (fake fakeDatapath) FlushFlows(_ context.Context, match func(loader.Flow) bool) (int, error) {
+	return fake.flush(match)
 }
 
 const (
@@ -315,30 +315,30 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func (d fakeDatapath) Policies(context.Context) ([]loader.PolicyStatus, error) {
-	return d.n.policies, d.n.readErr
+func (fake fakeDatapath) Policies(context.Context) ([]loader.PolicyStatus, error) {
+	return fake.n.policies, fake.n.readErr
 }
 
-func (d fakeDatapath) Deny(context.Context) (*loader.DenyStatus, error) {
+func (fake fakeDatapath) Deny(context.Context) (*loader.DenyStatus, error) {
 	s := &loader.DenyStatus{Devices: []loader.DenyDevice{{Ifindex: 2, Name: "eth0", Mode: "native"}, {Ifindex: 3, Name: "eth1", Mode: "none", Why: "it has an XDP program of somebody else (native, id 7), which stays"}}}
-	for _, p := range d.n.denied {
+	for _, p := range fake.n.denied {
 		s.Entries = append(s.Entries, loader.DenyEntry{Network: p, Packets: 12})
 	}
-	return s, d.n.readErr
+	return s, fake.n.readErr
 }
 
-func (d fakeDatapath) DenyAdd(_ context.Context, networks []netip.Prefix) error {
-	d.n.denied = append(d.n.denied, networks...)
+func (fake fakeDatapath) DenyAdd(_ context.Context, networks []netip.Prefix) error {
+	fake.n.denied = append(fake.n.denied, networks...)
 	return nil
 }
 
-func (d fakeDatapath) DenyDelete(_ context.Context, networks []netip.Prefix) error {
+func (fake fakeDatapath) DenyDelete(_ context.Context, networks []netip.Prefix) error {
 	for _, p := range networks {
-		i := slices.Index(d.n.denied, p)
+		i := slices.Index(fake.n.denied, p)
 		if i < 0 {
 			return loader.ErrNotDenied
 		}
-		d.n.denied = slices.Delete(d.n.denied, i, i+1)
+		fake.n.denied = slices.Delete(fake.n.denied, i, i+1)
 	}
 	return nil
 }

@@ -160,17 +160,17 @@ func (n evilNode) Datapath(ctx context.Context) (datapath, error) {
 	return evilDatapath{fakeDatapath{n.fakeNode}}, err
 }
 
-func (d evilDatapath) Events(context.Context) iter.Seq2[loader.DropEvent, error] {
+func (evil evilDatapath) Events(context.Context) iter.Seq2[loader.DropEvent, error] {
 	return func(yield func(loader.DropEvent, error) bool) {
 		e := fakeEvents()[0]
-		e.Device = d.n.status.Devices[0].Name
+		e.Device = evil.n.status.Devices[0].Name
 		yield(e, nil)
 	}
 }
 
-func (d evilDatapath) Drops(ctx context.Context) ([]loader.Drop, error) {
-	drops, err := d.fakeDatapath.Drops(ctx)
-	drops[0].Device = d.n.status.Devices[0].Name
+func (evil evilDatapath) Drops(ctx context.Context) ([]loader.Drop, error) {
+	drops, err := evil.fakeDatapath.Drops(ctx)
+	drops[0].Device = evil.n.status.Devices[0].Name
 	return drops, err
 }
 

@@ -207,17 +207,17 @@ func (a *app) statusLocal(l *localView) error {
 	return a.field("local", plural(len(l.Programs), "program")+" at "+l.Cgroup+", all attached", a.colours.plain)
 }
 
-func (d deviceView) ok() bool {
-	return !slices.ContainsFunc(d.Programs, func(p programView) bool { return !p.OK })
+func (v deviceView) ok() bool {
+	return !slices.ContainsFunc(v.Programs, func(p programView) bool { return !p.OK })
 }
 
-func (d deviceView) sources() string {
+func (v deviceView) sources() string {
 	var s []string
-	if d.Source4.IsValid() {
-		s = append(s, d.Source4.String())
+	if v.Source4.IsValid() {
+		s = append(s, v.Source4.String())
 	}
-	if d.Source6.IsValid() {
-		s = append(s, d.Source6.String())
+	if v.Source6.IsValid() {
+		s = append(s, v.Source6.String())
 	}
 	return strings.Join(s, ", ")
 }

@@ -272,7 +272,7 @@ func (w *work) units(k kernel) (units []unit.Unit, err error) {
 	for _, p := range w.packages {
 		some := []unit.Unit{unit.Whole(p, w.run, strings.TrimPrefix(w.skipArg(w.skip), skipFlag))}
 		if w.everything() {
-			skips := []string{suite.NotHere.Pattern()}
+			skips := suite.Skips()
 			if !w.everyTest(k.Series) {
 				skips = append(skips, leftOut(p.Path)...)
 			}
@@ -299,7 +299,7 @@ func (o *options) skipArg(more string) string {
 	if more != "" {
 		more = "|" + more
 	}
-	return skipFlag + suite.NotHere.Pattern() + more
+	return skipFlag + strings.Join(suite.Skips(), "|") + more
 }
 
 const skipFlag = "-test.skip="

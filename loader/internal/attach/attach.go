@@ -330,17 +330,17 @@ func (a *Attacher) Healthy(index int, hooks []hook.Hook) (bool, error) {
 
 // CheckPins looks for the programs and maps: without them nothing is amiss until the next ADD. The programs in force may be of another
 // build until then, since binaries are swapped first. What that one did not have is not missing.
-func (d Links) CheckPins() error {
-	id, ok := d.Paths.Committed()
-	if ok && d.Paths.Loaded(id) {
+func (links Links) CheckPins() error {
+	id, ok := links.Paths.Committed()
+	if ok && links.Paths.Loaded(id) {
 		return nil
 	}
-	k, err := programs.New(d.Tree).Constants()
+	k, err := programs.New(links.Tree).Constants()
 	if err != nil {
 		return err
 	}
-	if !ok || id == k.Build() || !d.Paths.LoadedByAnother(id) {
-		return pintree.Differs("pins are missing below %s", d.Paths.Dir)
+	if !ok || id == k.Build() || !links.Paths.LoadedByAnother(id) {
+		return pintree.Differs("pins are missing below %s", links.Paths.Dir)
 	}
 	return nil
 }

@@ -27,11 +27,11 @@ func cgroupID(dir string) (uint64, error) {
 
 // EnsureSockets makes sure that the node's own processes reach published ports. Where that cannot be, the node works without,
 // and Status says why.
-func (d Links) EnsureSockets() {
+func (links Links) EnsureSockets() {
 	for _, h := range hook.Sockets() {
-		if !pintree.Exists(d.Paths.SockPin(h)) {
-			if err := d.attachSockets(""); err != nil {
-				d.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
+		if !pintree.Exists(links.Paths.SockPin(h)) {
+			if err := links.attachSockets(""); err != nil {
+				links.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
 			}
 			return
 		}
@@ -40,21 +40,21 @@ func (d Links) EnsureSockets() {
 
 // attachSockets attaches the programs in dir, the committed ones when it is empty, to the cgroup root, or puts them in place of
 // older ones.
-func (d Links) attachSockets(dir string) error {
-	root, err := d.CgroupRoot()
+func (links Links) attachSockets(dir string) error {
+	root, err := links.CgroupRoot()
 	if err != nil {
 		return err
 	}
 	if root == "" {
-		return d.DetachSockets()
+		return links.DetachSockets()
 	}
 	if dir == "" {
-		if dir, err = d.CommittedDir(); err != nil {
+		if dir, err = links.CommittedDir(); err != nil {
 			return err
 		}
 	}
 	if pintree.Exists(filepath.Join(dir, pintree.NoSockLBDir)) {
-		return errors.Join(errors.New("the kernel refused the programs for sockets"), d.DetachSockets())
+		return errors.Join(errors.New("the kernel refused the programs for sockets"), links.DetachSockets())
 	}
 	id, err := cgroupID(root)
 	if err != nil {
@@ -65,17 +65,17 @@ func (d Links) attachSockets(dir string) error {
 		if err != nil {
 			return err
 		}
-		err = d.putSockLink(root, id, h, prog)
+		err = links.putSockLink(root, id, h, prog)
 		_ = prog.Close()
 		if err != nil {
-			return errors.Join(err, d.DetachSockets())
+			return errors.Join(err, links.DetachSockets())
 		}
 	}
 	return nil
 }
 
-func (d Links) putSockLink(root string, id uint64, h hook.Socket, prog *bpfsys.Program) error {
-	pin := d.Paths.SockPin(h)
+func (links Links) putSockLink(root string, id uint64, h hook.Socket, prog *bpfsys.Program) error {
+	pin := links.Paths.SockPin(h)
 	if at, err := sockLinkAt(pin); err == nil && at.cgroup == id {
 		if updated, err := updateLink(pin, prog); updated || err != nil {
 			return err
@@ -116,20 +116,20 @@ func sockLinkAt(pin string) (sockLink, error) {
 }
 
 // DetachSockets removes the programs from the cgroup root. Missing is success.
-func (d Links) DetachSockets() error {
+func (links Links) DetachSockets() error {
 	var errs []error
 	for _, h := range hook.Sockets() {
-		errs = append(errs, dropPin(d.Paths.SockPin(h)))
+		errs = append(errs, dropPin(links.Paths.SockPin(h)))
 	}
 	return errors.Join(errs...)
 }
 
 // ReplaceSockets is the part of an upgrade: only what hangs already is replaced.
-func (d Links) ReplaceSockets(dir string) error {
+func (links Links) ReplaceSockets(dir string) error {
 	for _, h := range hook.Sockets() {
-		if pintree.Exists(d.Paths.SockPin(h)) {
-			if err := d.attachSockets(dir); err != nil {
-				d.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
+		if pintree.Exists(links.Paths.SockPin(h)) {
+			if err := links.attachSockets(dir); err != nil {
+				links.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
 			}
 			return nil
 		}
@@ -146,23 +146,23 @@ type LocalStatus struct {
 }
 
 // LocalStatus looks at the cgroup links. Without published ports they need not be there.
-func (d Links) LocalStatus() (LocalStatus, error) {
-	dir, err := d.CommittedDir()
+func (links Links) LocalStatus() (LocalStatus, error) {
+	dir, err := links.CommittedDir()
 	if err != nil {
 		return LocalStatus{}, err
 	}
 	s := LocalStatus{}
 	var id uint64
-	s.Cgroup, id, s.Reason = d.whereSockets(dir)
-	if s.Cgroup = d.CgroupName(s.Cgroup); s.Reason != "" {
+	s.Cgroup, id, s.Reason = links.whereSockets(dir)
+	if s.Cgroup = links.CgroupName(s.Cgroup); s.Reason != "" {
 		return s, nil
 	}
-	return s, d.sockPrograms(&s, dir, id)
+	return s, links.sockPrograms(&s, dir, id)
 }
 
 // whereSockets returns the cgroup to attach to, or why there is none.
-func (d Links) whereSockets(dir string) (root string, id uint64, why string) {
-	root, err := d.CgroupRoot()
+func (links Links) whereSockets(dir string) (root string, id uint64, why string) {
+	root, err := links.CgroupRoot()
 	switch {
 	case err != nil:
 		return "", 0, err.Error()
@@ -178,12 +178,12 @@ func (d Links) whereSockets(dir string) (root string, id uint64, why string) {
 }
 
 // sockPrograms fills in what hangs at the cgroup id.
-func (d Links) sockPrograms(s *LocalStatus, dir string, id uint64) error {
+func (links Links) sockPrograms(s *LocalStatus, dir string, id uint64) error {
 	s.Attached = true
 	for _, h := range hook.Sockets() {
 		p := ProgramStatus{Name: h.Program, Hook: h.Name, How: "cgroup"}
-		if pintree.Exists(d.Paths.SockPin(h)) {
-			at, err := sockLinkAt(d.Paths.SockPin(h))
+		if pintree.Exists(links.Paths.SockPin(h)) {
+			at, err := sockLinkAt(links.Paths.SockPin(h))
 			if err != nil {
 				return err
 			}
@@ -206,8 +206,8 @@ func (d Links) sockPrograms(s *LocalStatus, dir string, id uint64) error {
 }
 
 // CheckSockets reports programs that should hang at the cgroup root and do not. A node that cannot have them is as it should be.
-func (d Links) CheckSockets() error {
-	s, err := d.LocalStatus()
+func (links Links) CheckSockets() error {
+	s, err := links.LocalStatus()
 	if err != nil || s.Attached || s.Programs == nil {
 		return err
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // XdpPinned returns the devices that have a pinned link of ours.
-func (d Links) XdpPinned() ([]int, error) {
-	pins, err := pintree.Names(d.Paths.Links())
+func (links Links) XdpPinned() ([]int, error) {
+	pins, err := pintree.Names(links.Paths.Links())
 	var out []int
 	for _, name := range pins {
 		if index, h, ok := pintree.ParseLinkName(name); ok && h == hook.XDP() {
@@ -27,19 +27,19 @@ func (d Links) XdpPinned() ([]int, error) {
 }
 
 // ReplaceXDP puts the attacher's program into every link there is.
-func (d Links) ReplaceXDP(a *Attacher) error {
-	pinned, err := d.XdpPinned()
+func (links Links) ReplaceXDP(a *Attacher) error {
+	pinned, err := links.XdpPinned()
 	errs := []error{err}
 	for _, index := range pinned {
-		errs = append(errs, d.PutXDP(a, index, true))
+		errs = append(errs, links.PutXDP(a, index, true))
 	}
 	return errors.Join(errs...)
 }
 
 // PutXDP makes the device have a link to our program, by its driver if that can. A link that is there is only looked at, unless
 // its program is to be replaced.
-func (d Links) PutXDP(a *Attacher, index int, replace bool) error {
-	pin := d.Paths.LinkPin(index, hook.XDP())
+func (links Links) PutXDP(a *Attacher, index int, replace bool) error {
+	pin := links.Paths.LinkPin(index, hook.XDP())
 	if lost, err := Defunct(pin); err == nil && lost {
 		if err := pintree.RemoveIfThere(pin); err != nil {
 			return err
@@ -68,7 +68,7 @@ func (d Links) PutXDP(a *Attacher, index int, replace bool) error {
 	if err := l.Pin(pin); err != nil {
 		return fmt.Errorf("pin XDP link of device %d: %w", index, err)
 	}
-	d.Log.Info("denylist attached", log.Int("ifindex", index))
+	links.Log.Info("denylist attached", log.Int("ifindex", index))
 	return nil
 }
 

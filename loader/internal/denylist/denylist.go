@@ -44,16 +44,16 @@ type DenyDevice struct {
 	Why     string `json:"why,omitempty"` // the list is not in force here
 }
 
-func (d List) list() (denylist.Map, error) {
-	m, err := d.Pinned(pintree.MapDenylist)
+func (dl List) list() (denylist.Map, error) {
+	m, err := dl.Pinned(pintree.MapDenylist)
 	return denylist.New(m), err
 }
 
 // Add adds networks to the denylist, and attaches its program to the uplinks if the list was empty. One that is there is no
 // error. An uplink with another owner's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
-func (d List) Add(ctx context.Context, networks []netip.Prefix, sync syncer) error {
-	return d.change(ctx, sync, func(m denylist.Map) error {
+func (dl List) Add(ctx context.Context, networks []netip.Prefix, sync syncer) error {
+	return dl.change(ctx, sync, func(m denylist.Map) error {
 		err := m.Add(networks...)
 		if errors.Is(err, unix.ENOSPC) {
 			return fmt.Errorf("%w: no room in the denylist, whose size is fixed, for %w and what came after it", pintree.ErrFull, err)
@@ -64,8 +64,8 @@ func (d List) Add(ctx context.Context, networks []netip.Prefix, sync syncer) err
 
 // Delete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
 // an error that wraps ErrNotDenied; the others go.
-func (d List) Delete(ctx context.Context, networks []netip.Prefix, sync syncer) error {
-	return d.change(ctx, sync, func(m denylist.Map) error {
+func (dl List) Delete(ctx context.Context, networks []netip.Prefix, sync syncer) error {
+	return dl.change(ctx, sync, func(m denylist.Map) error {
 		var errs []error
 		for _, p := range networks {
 			was, err := m.Delete(p)
@@ -82,28 +82,28 @@ func (d List) Delete(ctx context.Context, networks []netip.Prefix, sync syncer) 
 type syncer func(ctx context.Context, a *attach.Attacher) error
 
 // change changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
-func (d List) change(ctx context.Context, sync syncer, change func(denylist.Map) error) error {
-	unlock, err := d.Writer(ctx)
+func (dl List) change(ctx context.Context, sync syncer, change func(denylist.Map) error) error {
+	unlock, err := dl.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := d.list()
+	m, err := dl.list()
 	if err != nil {
 		return err
 	}
 	err = change(m)
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(dl.Tree, "")
 	defer a.Close()
 	if syncErr := sync(ctx, a); syncErr != nil {
 		return errors.Join(err, syncErr)
 	}
-	uplinks, upErr := d.uplinkIndexes()
-	return errors.Join(err, upErr, d.Sync(a, uplinks))
+	uplinks, upErr := dl.uplinkIndexes()
+	return errors.Join(err, upErr, dl.Sync(a, uplinks))
 }
 
-func (d List) uplinkIndexes() (map[int]endpoint.Sources, error) {
-	_, indexes, err := d.AttachedDevices()
+func (dl List) uplinkIndexes() (map[int]endpoint.Sources, error) {
+	_, indexes, err := dl.AttachedDevices()
 	out := make(map[int]endpoint.Sources, len(indexes))
 	for i, bare := range indexes {
 		out[i] = endpoint.Sources{Bare: bare}
@@ -112,28 +112,28 @@ func (d List) uplinkIndexes() (map[int]endpoint.Sources, error) {
 }
 
 // Sync makes the uplinks have the program while the list holds something, and nothing else have it.
-func (d List) Sync(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
-	pinned, err := attach.New(d.Tree).XdpPinned()
-	return errors.Join(err, d.sync(a, uplinks, pinned))
+func (dl List) Sync(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
+	pinned, err := attach.New(dl.Tree).XdpPinned()
+	return errors.Join(err, dl.sync(a, uplinks, pinned))
 }
 
 // SyncKnown is Sync where only uplinks and were, the devices that were uplinks before, can have the program. It does not list the pins
 // of links, where a pod may have two.
-func (d List) SyncKnown(a *attach.Attacher, uplinks map[int]endpoint.Sources, were []uint32) error {
+func (dl List) SyncKnown(a *attach.Attacher, uplinks map[int]endpoint.Sources, were []uint32) error {
 	var pinned []int
 	for index := range uplinks {
 		were = append(were, uint32(index))
 	}
 	for _, dev := range were {
-		if index := int(dev); !slices.Contains(pinned, index) && pintree.Exists(d.Paths.LinkPin(index, hook.XDP())) {
+		if index := int(dev); !slices.Contains(pinned, index) && pintree.Exists(dl.Paths.LinkPin(index, hook.XDP())) {
 			pinned = append(pinned, index)
 		}
 	}
-	return d.sync(a, uplinks, pinned)
+	return dl.sync(a, uplinks, pinned)
 }
 
-func (d List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned []int) error {
-	m, err := d.list()
+func (dl List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned []int) error {
+	m, err := dl.list()
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (d List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned 
 	var errs []error
 	for _, index := range pinned {
 		if _, ok := uplinks[index]; !ok || empty {
-			errs = append(errs, attach.New(d.Tree).DropLink(index, hook.XDP()))
+			errs = append(errs, attach.New(dl.Tree).DropLink(index, hook.XDP()))
 		}
 	}
 	if empty {
@@ -152,15 +152,15 @@ func (d List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned 
 	}
 	for index, src := range uplinks {
 		if !src.Bare { // there the program on tc looks at the list
-			errs = append(errs, attach.New(d.Tree).PutXDP(a, index, false))
+			errs = append(errs, attach.New(dl.Tree).PutXDP(a, index, false))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // Deny returns the denylist and how it is in force on each uplink.
-func (d List) Deny(_ context.Context) (*DenyStatus, error) {
-	m, err := d.list()
+func (dl List) Deny(_ context.Context) (*DenyStatus, error) {
+	m, err := dl.list()
 	if err != nil {
 		return nil, err
 	}
@@ -180,11 +180,11 @@ func (d List) Deny(_ context.Context) (*DenyStatus, error) {
 		return nil, err
 	}
 	defer h.Close()
-	uplinks, err := d.uplinkIndexes()
+	uplinks, err := dl.uplinkIndexes()
 	if err != nil {
 		return nil, err
 	}
-	ids, err := programs.New(d.Tree).ProgramIDs()
+	ids, err := programs.New(dl.Tree).ProgramIDs()
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func (d List) Deny(_ context.Context) (*DenyStatus, error) {
 		if src.Bare {
 			continue
 		}
-		if dev, ok := d.device(h, index, ids, len(list) > 0); ok {
+		if dev, ok := dl.device(h, index, ids, len(list) > 0); ok {
 			s.Devices = append(s.Devices, dev)
 		}
 	}
@@ -200,13 +200,13 @@ func (d List) Deny(_ context.Context) (*DenyStatus, error) {
 	return s, nil
 }
 
-func (d List) device(h *rtnl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
+func (dl List) device(h *rtnl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
 	l, err := h.LinkByIndex(index)
 	if err != nil {
 		return DenyDevice{}, false
 	}
 	dev := DenyDevice{Ifindex: index, Name: l.Name, Mode: "none"}
-	switch p, ok := d.XdpStatus(h, index, ids); {
+	switch p, ok := dl.XdpStatus(h, index, ids); {
 	case ok && p.ID != 0:
 		dev.Mode = p.How
 	case !wanted:
@@ -219,9 +219,9 @@ func (d List) device(h *rtnl.Handle, index int, ids map[string]uint32, wanted bo
 }
 
 // XdpStatus describes our program on an uplink; false when it has none.
-func (d List) XdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (attach.ProgramStatus, bool) {
+func (dl List) XdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (attach.ProgramStatus, bool) {
 	at := hook.XDP()
-	if !pintree.Exists(d.Paths.LinkPin(index, at)) {
+	if !pintree.Exists(dl.Paths.LinkPin(index, at)) {
 		return attach.ProgramStatus{}, false
 	}
 	p := attach.ProgramStatus{Name: at.Program, Hook: "xdp"}

@@ -178,23 +178,23 @@ func entriesOf(eps pintree.EndpointMaps, owner uint64) ([]entry, error) {
 // again changes nothing. An address of another attachment is an *AddrHeldError while that one's device exists, and is taken over
 // after that. It also brings uplinks and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a
 // map has no room.
-func (d Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
+func (es Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
 	if f == FeatureMACCheck {
-		return d.enableMACCheck(ctx, ep)
+		return es.enableMACCheck(ctx, ep)
 	}
 	if err := errors.Join(ep.validate(), ep.has(f)); err != nil {
 		return err
 	}
-	unlock, err := d.Writer(ctx)
+	unlock, err := es.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	eps, err := d.EndpointMaps()
+	eps, err := es.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(es.Tree, "")
 	defer a.Close() // after the rollback, which detaches
 	if ep.HostIfindex != 0 {
 		if err := refuseHeld(a, eps, ep.Ref.Owner(), ep.HostIfindex, ep.Addrs); err != nil {
@@ -205,20 +205,20 @@ func (d Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	defer back.Rollback(ctx, &err)
 
 	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podns.HooksOf(uint32(f), true)) > 0) {
-		if err := podns.New(d.Tree).Enable(ctx, a, ep.podns(f), &back); err != nil {
+		if err := podns.New(es.Tree).Enable(ctx, a, ep.podns(f), &back); err != nil {
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
-			return node.New(d.Tree).SyncPod(ctx, a, 0)
+			return node.New(es.Tree).SyncPod(ctx, a, 0)
 		}
 	}
-	return d.enableOnHost(ctx, a, eps, ep, f, &back)
+	return es.enableOnHost(ctx, a, eps, ep, f, &back)
 }
 
 // enableOnHost turns on f on the host veth of ep.
-func (d Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pintree.EndpointMaps, ep Endpoint, f Feature, back *rollback.Stack) error {
+func (es Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pintree.EndpointMaps, ep Endpoint, f Feature, back *rollback.Stack) error {
 	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
-		if err := node.New(d.Tree).MarkPodSide(ep.RouteIfindex); err != nil {
+		if err := node.New(es.Tree).MarkPodSide(ep.RouteIfindex); err != nil {
 			return err
 		}
 	}
@@ -228,7 +228,7 @@ func (d Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pin
 	var id uint16
 	if f&FeatureAdmit != 0 {
 		var err error
-		if id, err = policies.New(d.Tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, back); err != nil {
+		if id, err = policies.New(es.Tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, back); err != nil {
 			return err
 		}
 	}
@@ -236,7 +236,7 @@ func (d Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pin
 	if err != nil {
 		return err
 	}
-	fresh, err := d.putAddrs(eps, ep, f, gw, id, back)
+	fresh, err := es.putAddrs(eps, ep, f, gw, id, back)
 	if err != nil {
 		return err
 	}
@@ -249,14 +249,14 @@ func (d Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pin
 	if err := a.Ensure(ep.HostIfindex, hook.OfPod(), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if known, err := node.New(d.Tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
+	if known, err := node.New(es.Tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
 		return err
 	}
 	made := 0
 	if fresh {
 		made = ep.HostIfindex
 	}
-	return node.New(d.Tree).SyncPod(ctx, a, made, ep.HostIfindex, ep.RouteIfindex)
+	return node.New(es.Tree).SyncPod(ctx, a, made, ep.HostIfindex, ep.RouteIfindex)
 }
 
 // count makes the counters of ep's device, where it has none. Without an address that leads to them DEL would not find them: an
@@ -278,7 +278,7 @@ func count(eps pintree.EndpointMaps, ep Endpoint, back *rollback.Stack) error {
 
 // putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
 // no address of ep had been on it.
-func (d Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
+func (es Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
 	tracked, err := track(eps, uint32(ep.HostIfindex), back)
@@ -319,11 +319,11 @@ func (d Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw
 }
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
-func (d Endpoints) Disable(ctx context.Context, owner uint64, f Feature) error {
+func (es Endpoints) Disable(ctx context.Context, owner uint64, f Feature) error {
 	if f == FeatureMACCheck {
-		return d.disableMACCheck(ctx, owner)
+		return es.disableMACCheck(ctx, owner)
 	}
-	return pintree.WithMapIfLoaded(ctx, d.Tree, d.EndpointMaps, func(eps pintree.EndpointMaps) error {
+	return pintree.WithMapIfLoaded(ctx, es.Tree, es.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		var mine []entry
 		shared := make(map[uint32]int) // addresses by device
 		err := eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
@@ -336,21 +336,21 @@ func (d Endpoints) Disable(ctx context.Context, owner uint64, f Feature) error {
 		if err != nil {
 			return fmt.Errorf("endpoints: %w", err)
 		}
-		a := attach.NewAttacher(d.Tree, "")
+		a := attach.NewAttacher(es.Tree, "")
 		defer a.Close()
-		return errors.Join(podns.New(d.Tree).Disable(a, owner, uint32(f)), d.clear(a, eps, mine, f, shared))
+		return errors.Join(podns.New(es.Tree).Disable(a, owner, uint32(f)), es.clear(a, eps, mine, f, shared))
 	})
 }
 
 // clear takes the features f from entries; those left without any are removed, and their devices when shared counts no
 // other address on them. It goes on after errors.
-func (d Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
+func (es Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
 	var errs []error
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
 		if v.Flags&endpoint.FlagAdmit == 0 && v.Policy != 0 {
-			errs = append(errs, policies.New(d.Tree).Release(v.Ifindex, v.Owner))
+			errs = append(errs, policies.New(es.Tree).Release(v.Ifindex, v.Owner))
 			v.Policy = 0
 		}
 		if v.Flags != 0 {
@@ -371,21 +371,21 @@ func (d Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries [
 }
 
 // SetMAC tells the datapath that the pod's device has another hardware address. An owner without endpoint is success.
-func (d Endpoints) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+func (es Endpoints) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
-	return errors.Join(d.setCheckedMAC(ctx, owner, mac), d.setEndpointMAC(ctx, owner, mac), d.setParentMAC(ctx, owner, mac))
+	return errors.Join(es.setCheckedMAC(ctx, owner, mac), es.setEndpointMAC(ctx, owner, mac), es.setParentMAC(ctx, owner, mac))
 }
 
-func (d Endpoints) setParentMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
-	return pintree.WithMapIfLoaded(ctx, d.Tree, func() (parents.Parents, error) { return parents.New(d.Tree), nil }, func(p parents.Parents) error {
+func (es Endpoints) setParentMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	return pintree.WithMapIfLoaded(ctx, es.Tree, func() (parents.Parents, error) { return parents.New(es.Tree), nil }, func(p parents.Parents) error {
 		return p.SetMAC(owner, mac)
 	})
 }
 
-func (d Endpoints) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
-	return pintree.WithMapIfLoaded(ctx, d.Tree, d.EndpointMaps, func(eps pintree.EndpointMaps) error {
+func (es Endpoints) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	return pintree.WithMapIfLoaded(ctx, es.Tree, es.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		entries, err := entriesOf(eps, owner)
 		if err != nil {
 			return err

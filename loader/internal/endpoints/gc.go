@@ -19,8 +19,8 @@ import (
 )
 
 // Collect removes the entries whose owner is not valid. It goes on after errors. The writers' lock is held.
-func (d Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
-	eps, err := d.EndpointMaps()
+func (es Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
+	eps, err := es.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -36,12 +36,12 @@ func (d Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
 	if err != nil {
 		return fmt.Errorf("endpoints: %w", err)
 	}
-	return d.clear(a, eps, stale, ^Feature(0), shared)
+	return es.clear(a, eps, stale, ^Feature(0), shared)
 }
 
 // CollectDevices removes counters and tracked devices without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
-func (d Endpoints) CollectDevices(a *attach.Attacher) error {
-	eps, err := d.EndpointMaps()
+func (es Endpoints) CollectDevices(a *attach.Attacher) error {
+	eps, err := es.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -67,10 +67,10 @@ func (d Endpoints) CollectDevices(a *attach.Attacher) error {
 			errs = append(errs, eps.Devices.Delete(index))
 		}
 	}
-	pins, err := pintree.Names(d.Paths.Links())
+	pins, err := pintree.Names(es.Paths.Links())
 	errs = append(errs, err)
 	for _, name := range pins {
-		pin := filepath.Join(d.Paths.Links(), name)
+		pin := filepath.Join(es.Paths.Links(), name)
 		index, h, ours := pintree.ParseLinkName(name)
 		lost, err := attach.Defunct(pin)
 		switch {
@@ -78,18 +78,18 @@ func (d Endpoints) CollectDevices(a *attach.Attacher) error {
 		case lost:
 			err = pintree.RemoveIfThere(pin)
 		case ours && isPodHook(h) && !used[uint32(index)]:
-			err = attach.New(d.Tree).DropLink(index, h)
+			err = attach.New(es.Tree).DropLink(index, h)
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, d.collectMACChecks(a), d.collectMarks())...)
+	return errors.Join(append(errs, es.collectMACChecks(a), es.collectMarks())...)
 }
 
 func isPodHook(h hook.Hook) bool { return h == hook.FromPod() || h == hook.ToPod() }
 
 // collectMarks forgets what was remembered of devices that are no more, and of qdiscs: that of a device which stays goes with its
 // programs, while the mark cannot on a read-only bpffs.
-func (d Endpoints) collectMarks() error {
+func (es Endpoints) collectMarks() error {
 	h, err := rtnl.New()
 	if err != nil {
 		return err
@@ -100,8 +100,8 @@ func (d Endpoints) collectMarks() error {
 		return err
 	}
 	return errors.Join(
-		collectMarksIn(h, d.Paths.Clsact(), func(index int) bool { return qdiscs[index] == rtnl.QdiscClsact }),
-		collectMarksIn(h, d.Paths.RoutedDevs(), func(int) bool { return true }),
+		collectMarksIn(h, es.Paths.Clsact(), func(index int) bool { return qdiscs[index] == rtnl.QdiscClsact }),
+		collectMarksIn(h, es.Paths.RoutedDevs(), func(int) bool { return true }),
 	)
 }
 

@@ -20,20 +20,20 @@ import (
 const FeatureMACCheck Feature = 1 << 31
 
 // enableMACCheck writes the entry before it attaches the program, which drops everything without one.
-func (d Endpoints) enableMACCheck(ctx context.Context, ep Endpoint) (err error) {
+func (es Endpoints) enableMACCheck(ctx context.Context, ep Endpoint) (err error) {
 	if ep.Ref.ContainerID == "" || ep.HostIfindex <= 0 || len(ep.MAC) != 6 {
 		return fmt.Errorf("endpoint %s: a source MAC check needs a host device and an Ethernet address", ep.Ref)
 	}
-	unlock, err := d.Writer(ctx)
+	unlock, err := es.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := d.PodMACs()
+	m, err := es.PodMACs()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(es.Tree, "")
 	defer a.Close() // after the rollback, which detaches
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
@@ -57,13 +57,13 @@ func dropMACCheck(a *attach.Attacher, m endpoint.PodMACs, index uint32) error {
 }
 
 // disableMACCheck removes what owner has. The device is mostly gone by then: the owner is the key.
-func (d Endpoints) disableMACCheck(ctx context.Context, owner uint64) error {
-	return pintree.WithMapIfLoaded(ctx, d.Tree, d.PodMACs, func(m endpoint.PodMACs) error {
+func (es Endpoints) disableMACCheck(ctx context.Context, owner uint64) error {
+	return pintree.WithMapIfLoaded(ctx, es.Tree, es.PodMACs, func(m endpoint.PodMACs) error {
 		all, err := m.All()
 		if err != nil {
 			return fmt.Errorf("source MAC checks: %w", err)
 		}
-		a := attach.NewAttacher(d.Tree, "")
+		a := attach.NewAttacher(es.Tree, "")
 		defer a.Close()
 		var errs []error
 		for index, v := range all {
@@ -76,8 +76,8 @@ func (d Endpoints) disableMACCheck(ctx context.Context, owner uint64) error {
 }
 
 // checkMACCheck compares the entry and the program.
-func (d Endpoints) checkMACCheck(ep Endpoint) error {
-	m, err := d.PodMACs()
+func (es Endpoints) checkMACCheck(ep Endpoint) error {
+	m, err := es.PodMACs()
 	if err != nil {
 		return err
 	}
@@ -91,14 +91,14 @@ func (d Endpoints) checkMACCheck(ep Endpoint) error {
 		return pintree.Differs("the source MAC check of %s allows %s of owner %x, want %s of %x",
 			ep.HostIfName, net.HardwareAddr(v.Mac[:]), v.Owner, ep.MAC, ep.Ref.Owner())
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(es.Tree, "")
 	defer a.Close()
 	return attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfMACCheck())
 }
 
 // setCheckedMAC follows an administrator's change of the pod's MAC, as by the tuning plugin. A pod cannot ask for it.
-func (d Endpoints) setCheckedMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
-	return pintree.WithMapIfLoaded(ctx, d.Tree, d.PodMACs, func(m endpoint.PodMACs) error {
+func (es Endpoints) setCheckedMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	return pintree.WithMapIfLoaded(ctx, es.Tree, es.PodMACs, func(m endpoint.PodMACs) error {
 		all, err := m.All()
 		errs := []error{err}
 		for index, v := range all {
@@ -111,12 +111,12 @@ func (d Endpoints) setCheckedMAC(ctx context.Context, owner uint64, mac net.Hard
 }
 
 // collectMACChecks forgets devices that are gone. A device that exists keeps its check, whosever it is: it sends.
-func (d Endpoints) collectMACChecks(a *attach.Attacher) error {
-	checked, err := d.MACCheckedDevices()
+func (es Endpoints) collectMACChecks(a *attach.Attacher) error {
+	checked, err := es.MACCheckedDevices()
 	if err != nil || len(checked) == 0 {
 		return err
 	}
-	m, err := d.PodMACs()
+	m, err := es.PodMACs()
 	errs := []error{err}
 	for index := range checked {
 		if a.Gone(index) {

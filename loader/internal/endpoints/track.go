@@ -43,8 +43,8 @@ func trackedIf(known bool) uint8 {
 // TrackDevices enters the host veths of all endpoints into sl_pod_devices. The load calls it before it attaches programs: the map may be
 // new, with endpoints of a build that did not have it. An endpoint whose device finds no room is not tracked, and counts as one that is
 // there. The writers' lock is held.
-func (d Endpoints) TrackDevices() error {
-	eps, err := d.EndpointMaps()
+func (es Endpoints) TrackDevices() error {
+	eps, err := es.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (d Endpoints) TrackDevices() error {
 				return fmt.Errorf("track device %d: %w", e.v.Ifindex, err)
 			}
 			if err != nil {
-				d.Log.Warn("device is not tracked", log.Int("ifindex", int(e.v.Ifindex)), log.Error(pintree.WrapFull(pintree.MapPodDevices, err)))
+				es.Log.Warn("device is not tracked", log.Int("ifindex", int(e.v.Ifindex)), log.Error(pintree.WrapFull(pintree.MapPodDevices, err)))
 			}
 			now = trackedIf(known)
 			tracked[e.v.Ifindex] = now

@@ -14,11 +14,11 @@ import (
 
 // Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
 // when it moves during the walk. An error ends the sequence.
-func (d Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
+func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		now := conntrack.Now()
 		for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
-			m, err := d.Pinned(name)
+			m, err := t.Pinned(name)
 			if err != nil {
 				yield(Flow{}, err)
 				return

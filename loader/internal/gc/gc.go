@@ -28,8 +28,8 @@ import (
 // links whose device has gone. keep is called under the writers' lock, once per owner: an ADD writes its attachment record
 // before it calls Enable, so a keep that reads the records when it is called never takes away what is being made. It goes on
 // after errors.
-func (d Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
-	unlock, err := d.Writer(ctx)
+func (c Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
+	unlock, err := c.Writer(ctx)
 	if errors.Is(err, pintree.ErrNotLoaded) {
 		return nil
 	}
@@ -46,12 +46,12 @@ func (d Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
 		}
 		return v
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(c.Tree, "")
 	defer a.Close()
-	err = errors.Join(hostports.New(d.Tree).Collect(valid), endpoints.New(d.Tree).Collect(a, valid), podns.New(d.Tree).Collect(a, valid), ratelimit.New(d.Tree).Collect(valid), parents.New(d.Tree).Collect(a, valid), endpoints.New(d.Tree).CollectDevices(a), policies.New(d.Tree).Collect())
-	err = errors.Join(err, d.CollectNamespaces(ctx), node.New(d.Tree).SyncLocked(ctx, a))
+	err = errors.Join(hostports.New(c.Tree).Collect(valid), endpoints.New(c.Tree).Collect(a, valid), podns.New(c.Tree).Collect(a, valid), ratelimit.New(c.Tree).Collect(valid), parents.New(c.Tree).Collect(a, valid), endpoints.New(c.Tree).CollectDevices(a), policies.New(c.Tree).Collect())
+	err = errors.Join(err, c.CollectNamespaces(ctx), node.New(c.Tree).SyncLocked(ctx, a))
 	if errors.Is(err, pintree.ErrNotLoaded) { // another process removed pins: the next Open makes them anew, empty
-		d.Log.Warn("sweep: pins are missing", log.Error(err))
+		c.Log.Warn("sweep: pins are missing", log.Error(err))
 		return nil
 	}
 	return err
@@ -59,14 +59,14 @@ func (d Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
 
 // CollectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
 // them have lost their device. A tree without links is left alone; so is one whose lock is held, or that a process lives in.
-func (d Collector) CollectNamespaces(ctx context.Context) error {
-	errs := []error{programs.New(d.Tree).MigrateLocked()}
-	for _, base := range []string{filepath.Dir(d.Paths.Dir), filepath.Dir(d.Paths.OldDir())} {
+func (c Collector) CollectNamespaces(ctx context.Context) error {
+	errs := []error{programs.New(c.Tree).MigrateLocked()}
+	for _, base := range []string{filepath.Dir(c.Paths.Dir), filepath.Dir(c.Paths.OldDir())} {
 		trees, err := pintree.Names(base)
 		errs = append(errs, err)
 		for _, ns := range trees {
-			p := pintree.NewPaths(d.RunDir, d.Paths.BPFFS, ns)
-			if ctx.Err() != nil || p.Dir == d.Paths.Dir {
+			p := pintree.NewPaths(c.RunDir, c.Paths.BPFFS, ns)
+			if ctx.Err() != nil || p.Dir == c.Paths.Dir {
 				continue
 			}
 			p.Dir = filepath.Join(base, ns)

@@ -20,37 +20,37 @@ import (
 
 // Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
 // lose what it did for them. The handle is of no more use than for Close.
-func (d Collector) Unload(ctx context.Context) error {
-	unlock, err := d.Lock(ctx)
+func (c Collector) Unload(ctx context.Context) error {
+	unlock, err := c.Lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(c.Tree, "")
 	defer a.Close()
-	devices, err := d.everyDevice()
-	errs := []error{err, attach.New(d.Tree).DetachSockets()}
+	devices, err := c.everyDevice()
+	errs := []error{err, attach.New(c.Tree).DetachSockets()}
 	for index := range devices {
 		errs = append(errs, a.Detach(index, hook.All()))
 	}
-	errs = append(errs, podns.New(d.Tree).Detach(a), ratelimit.New(d.Tree).Detach())
+	errs = append(errs, podns.New(c.Tree).Detach(a), ratelimit.New(c.Tree).Detach())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}
-	if err := errors.Join(d.Close(), removeTree(d.Paths)); err != nil {
+	if err := errors.Join(c.Close(), removeTree(c.Paths)); err != nil {
 		return err
 	}
 	// Only when they are empty: other namespaces may have trees there.
-	_ = os.Remove(filepath.Dir(d.Paths.Dir))
-	_ = os.Remove(filepath.Dir(filepath.Dir(d.Paths.Dir)))
+	_ = os.Remove(filepath.Dir(c.Paths.Dir))
+	_ = os.Remove(filepath.Dir(filepath.Dir(c.Paths.Dir)))
 	return nil
 }
 
 // everyDevice returns all that may have something of ours: what the maps and pins name, and, in case a crash came between a
 // filter and its entry, every device that exists.
-func (d Collector) everyDevice() (map[int]bool, error) {
+func (c Collector) everyDevice() (map[int]bool, error) {
 	set := make(map[int]bool)
-	pods, uplinks, err := d.AttachedDevices()
+	pods, uplinks, err := c.AttachedDevices()
 	if err != nil && !errors.Is(err, pintree.ErrNotLoaded) {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (d Collector) everyDevice() (map[int]bool, error) {
 			set[index] = true
 		}
 	}
-	for _, dir := range []string{d.Paths.Links(), d.Paths.Clsact()} {
+	for _, dir := range []string{c.Paths.Links(), c.Paths.Clsact()} {
 		entries, err := pintree.Names(dir)
 		if err != nil {
 			return nil, err

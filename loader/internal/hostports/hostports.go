@@ -58,10 +58,10 @@ func inIfindex(device string) (uint32, error) {
 }
 
 // HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
-func (d Ports) HostPortLimit() int { return d.Config.HostPortsPerAttachment }
+func (hp Ports) HostPortLimit() int { return hp.Config.HostPortsPerAttachment }
 
 // AllowedSourcesLimit is how many networks the allowlists of one attachment may have. Equal lists count once.
-func (d Ports) AllowedSourcesLimit() int { return d.Config.AllowedSourcesPerAttachment }
+func (hp Ports) AllowedSourcesLimit() int { return hp.Config.AllowedSourcesPerAttachment }
 
 // SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
 // owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
@@ -70,32 +70,32 @@ func (d Ports) AllowedSourcesLimit() int { return d.Config.AllowedSourcesPerAtta
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
 // when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
 // ErrTooManyHostPorts or ErrTooManySources for more than one attachment may have.
-func (d Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
-	if limit := d.HostPortLimit(); len(ports) > limit {
+func (hp Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
+	if limit := hp.HostPortLimit(); len(ports) > limit {
 		return fmt.Errorf("%w: %d, at most %d", ErrTooManyHostPorts, len(ports), limit)
 	}
-	if n, limit := hostport.AllowlistSize(ports), d.AllowedSourcesLimit(); n > limit {
+	if n, limit := hostport.AllowlistSize(ports), hp.AllowedSourcesLimit(); n > limit {
 		return fmt.Errorf("%w: %d, at most %d", ErrTooManySources, n, limit)
 	}
-	unlock, err := d.Writer(ctx)
+	unlock, err := hp.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := d.HostPortMap()
+	m, err := hp.HostPortMap()
 	if err != nil {
 		return err
 	}
-	return d.SetLocked(ctx, m, owner, before, ports)
+	return hp.SetLocked(ctx, m, owner, before, ports)
 }
 
 // SetLocked is SetHostPorts under the writers' lock.
-func (d Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []hostport.Key, ports []hostport.Mapping) (err error) {
+func (hp Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []hostport.Key, ports []hostport.Mapping) (err error) {
 	want, err := indexByKey(ports)
 	if err != nil {
 		return err
 	}
-	c, err := d.changePorts(m)
+	c, err := hp.changePorts(m)
 	if err != nil {
 		return err
 	}
@@ -105,12 +105,12 @@ func (d Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []host
 		return err
 	}
 	if len(ports) > 0 {
-		attach.New(d.Tree).EnsureSockets()
+		attach.New(hp.Tree).EnsureSockets()
 	}
-	if !node.New(d.Tree).RecentlySynced() {
-		a := attach.NewAttacher(d.Tree, "")
+	if !node.New(hp.Tree).RecentlySynced() {
+		a := attach.NewAttacher(hp.Tree, "")
 		defer a.Close()
-		if err := node.New(d.Tree).SyncPod(ctx, a, 0); err != nil {
+		if err := node.New(hp.Tree).SyncPod(ctx, a, 0); err != nil {
 			return err
 		}
 	}
@@ -210,15 +210,15 @@ func matching(m Map, f func(hostport.Entry) bool) ([]hostport.Entry, error) {
 
 // RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
 // reads the whole map. What another owner has taken over stays. Missing is success.
-func (d Ports) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return pintree.WithMapIfLoaded(ctx, d.Tree, d.HostPortMap, func(m hostport.Map) error { return d.RemoveLocked(m, owner, keys, false) })
+func (hp Ports) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return pintree.WithMapIfLoaded(ctx, hp.Tree, hp.HostPortMap, func(m hostport.Map) error { return hp.RemoveLocked(m, owner, keys, false) })
 }
 
 // ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
 // goes back by ReleaseHostPorts. ErrFull: the map has no room. No other owner has the key then, and some keys may not be claimed.
-func (d Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return pintree.WithMapIfLoaded(ctx, d.Tree, d.HostPortMap, func(m hostport.Map) (err error) {
-		c, err := d.changePorts(m)
+func (hp Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return pintree.WithMapIfLoaded(ctx, hp.Tree, hp.HostPortMap, func(m hostport.Map) (err error) {
+		c, err := hp.changePorts(m)
 		if err != nil {
 			return err
 		}
@@ -240,13 +240,13 @@ func (d Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport
 
 // ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.
 // Missing is success.
-func (d Ports) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return pintree.WithMapIfLoaded(ctx, d.Tree, d.HostPortMap, func(m hostport.Map) error { return d.RemoveLocked(m, owner, keys, true) })
+func (hp Ports) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return pintree.WithMapIfLoaded(ctx, hp.Tree, hp.HostPortMap, func(m hostport.Map) error { return hp.RemoveLocked(m, owner, keys, true) })
 }
 
 // RemoveLocked is RemoveHostPorts, or for claims ReleaseHostPorts, under the writers' lock.
-func (d Ports) RemoveLocked(m Map, owner uint64, keys []hostport.Key, claims bool) error {
-	c, err := d.changePorts(m)
+func (hp Ports) RemoveLocked(m Map, owner uint64, keys []hostport.Key, claims bool) error {
+	c, err := hp.changePorts(m)
 	if err != nil {
 		return err
 	}
@@ -266,17 +266,17 @@ func (d Ports) RemoveLocked(m Map, owner uint64, keys []hostport.Key, claims boo
 	return errors.Join(append(errs, c.end())...)
 }
 
-func (d Ports) allowlists() (hostport.Allowlists, error) {
-	m, err := d.Pinned(pintree.MapHostPortAllowlist)
+func (hp Ports) allowlists() (hostport.Allowlists, error) {
+	m, err := hp.Pinned(pintree.MapHostPortAllowlist)
 	return hostport.NewAllowlists(m), err
 }
 
 // putAllowlist makes the list of e's sources. A kill may leave it without a user: the next change that drops a list, or GC, removes it.
-func (d Ports) putAllowlist(e hostport.Entry) error {
+func (hp Ports) putAllowlist(e hostport.Entry) error {
 	if len(e.AllowedSources) == 0 {
 		return nil
 	}
-	lists, err := d.allowlists()
+	lists, err := hp.allowlists()
 	if err != nil {
 		return err
 	}
@@ -287,12 +287,12 @@ func (d Ports) putAllowlist(e hostport.Entry) error {
 }
 
 // CheckHostPorts reports whether owner still holds each of ports as it was set. The error wraps ErrDiffers.
-func (d Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
-	m, err := d.HostPortMap()
+func (hp Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
+	m, err := hp.HostPortMap()
 	if err != nil {
 		return err
 	}
-	errs := []error{attach.New(d.Tree).CheckSockets()}
+	errs := []error{attach.New(hp.Tree).CheckSockets()}
 	for _, p := range ports {
 		got, ok, err := m.Get(p.Key.Unmap())
 		want, werr := newEntry(p, owner, got.Generation)
@@ -308,7 +308,7 @@ func (d Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.
 		case got.Owner != owner:
 			errs = append(errs, fmt.Errorf("%w: port %s belongs to another attachment", pintree.ErrDiffers, want.Key))
 		case got.Equal(want):
-			errs = append(errs, d.checkAllowlist(want))
+			errs = append(errs, hp.checkAllowlist(want))
 		case got.PodIP == want.PodIP && got.PodPort == want.PodPort:
 			errs = append(errs, fmt.Errorf("%w: port %s has other options: %s, want %s", pintree.ErrDiffers, want.Key, got, want))
 		default:
@@ -320,11 +320,11 @@ func (d Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.
 }
 
 // checkAllowlist looks whether the list of e's sources is whole.
-func (d Ports) checkAllowlist(e hostport.Entry) error {
+func (hp Ports) checkAllowlist(e hostport.Entry) error {
 	if len(e.AllowedSources) == 0 {
 		return nil
 	}
-	lists, err := d.allowlists()
+	lists, err := hp.allowlists()
 	if err != nil {
 		return err
 	}
@@ -337,12 +337,12 @@ func (d Ports) checkAllowlist(e hostport.Entry) error {
 
 // HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
 // devices in their conditions.
-func (d Ports) HostPorts(_ context.Context) ([]hostport.Entry, error) {
-	m, err := d.HostPortMap()
+func (hp Ports) HostPorts(_ context.Context) ([]hostport.Entry, error) {
+	m, err := hp.HostPortMap()
 	if err != nil {
 		return nil, err
 	}
-	lists, err := d.allowlists()
+	lists, err := hp.allowlists()
 	if err != nil {
 		return nil, err
 	}
@@ -382,8 +382,8 @@ func inDevice(h *rtnl.Handle, index uint32) string {
 }
 
 // Collect removes the hostPorts and the waiters whose owner is not valid. It goes on after errors. The writers' lock is held.
-func (d Ports) Collect(valid func(uint64) bool) error {
-	m, err := d.HostPortMap()
+func (hp Ports) Collect(valid func(uint64) bool) error {
+	m, err := hp.HostPortMap()
 	if err != nil {
 		return err
 	}
@@ -391,7 +391,7 @@ func (d Ports) Collect(valid func(uint64) bool) error {
 	if err != nil {
 		return err
 	}
-	c, err := d.changePorts(m)
+	c, err := hp.changePorts(m)
 	if err != nil {
 		return err
 	}

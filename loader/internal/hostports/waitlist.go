@@ -104,9 +104,9 @@ type portChange struct {
 }
 
 // changePorts begins a change.
-func (d Ports) changePorts(m Map) (*portChange, error) {
-	waiting, err := pintree.ReadList(d.Tree, d.Paths.Waiting, "ports taken over", waiter.equal)
-	return &portChange{d: d, m: m, waiting: waiting}, err
+func (hp Ports) changePorts(m Map) (*portChange, error) {
+	waiting, err := pintree.ReadList(hp.Tree, hp.Paths.Waiting, "ports taken over", waiter.equal)
+	return &portChange{d: hp, m: m, waiting: waiting}, err
 }
 
 // forget removes the waiters that drop accepts.
@@ -197,8 +197,8 @@ func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.
 }
 
 // ownerAlive reports whether owner has its address still, on a device that exists.
-func (d Ports) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
-	eps, err := d.EndpointMaps()
+func (hp Ports) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
+	eps, err := hp.EndpointMaps()
 	if err != nil {
 		return false, err
 	}
@@ -209,7 +209,7 @@ func (d Ports) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
 	if !ok || ep.Owner != owner {
 		return false, nil
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(hp.Tree, "")
 	defer a.Close()
 	return !a.Gone(int(ep.Ifindex)), nil
 }

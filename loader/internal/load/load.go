@@ -18,50 +18,50 @@ import (
 
 // Run brings this build of the programs into force: for the first time, or in place of another build. The writers' lock is
 // held. Every step can be repeated; the last one that counts is the rename that commits (docs/design/loader/loading.md).
-func (d Load) Run(ctx context.Context, k programs.Constants) error {
-	report, err := programs.New(d.Tree).Decide(ctx, k)
+func (l Load) Run(ctx context.Context, k programs.Constants) error {
+	report, err := programs.New(l.Tree).Decide(ctx, k)
 	if err != nil {
 		return err
 	}
-	if err := d.Paths.Make(); err != nil {
+	if err := l.Paths.Make(); err != nil {
 		return err
 	}
-	if err := programs.New(d.Tree).DropOldConntrack(); err != nil {
+	if err := programs.New(l.Tree).DropOldConntrack(); err != nil {
 		return err
 	}
 	id := k.Build()
-	fresh := d.Paths.FreshDir(id)
-	if err := programs.New(d.Tree).LoadFresh(ctx, k, report, fresh); err != nil {
+	fresh := l.Paths.FreshDir(id)
+	if err := programs.New(l.Tree).LoadFresh(ctx, k, report, fresh); err != nil {
 		return err
 	}
-	if err := d.fillAtLoad(k.NoMasq); err != nil {
+	if err := l.fillAtLoad(k.NoMasq); err != nil {
 		return err
 	}
 	// Before the programs: they take a pod whose device is not tracked for one that is gone.
-	if err := endpoints.New(d.Tree).TrackDevices(); err != nil {
+	if err := endpoints.New(l.Tree).TrackDevices(); err != nil {
 		return err
 	}
-	if err := d.ReplaceAttached(ctx, fresh); err != nil {
+	if err := l.ReplaceAttached(ctx, fresh); err != nil {
 		return err
 	}
-	if err := programs.New(d.Tree).NoteDecision(k, report); err != nil {
+	if err := programs.New(l.Tree).NoteDecision(k, report); err != nil {
 		return err
 	}
-	if err := pintree.Commit(fresh, d.Paths.BuildDir(id)); err != nil {
+	if err := pintree.Commit(fresh, l.Paths.BuildDir(id)); err != nil {
 		return err
 	}
 	// A bpffs outlives network namespaces. With each that ends without Unload, as those of "ip netns" do, stay its maps, and
 	// its links to the root cgroup, which takes 64.
-	if err := gc.New(d.Tree).CollectNamespaces(ctx); err != nil {
-		d.Log.Warn("pins of network namespaces that are gone", log.Error(err))
+	if err := gc.New(l.Tree).CollectNamespaces(ctx); err != nil {
+		l.Log.Warn("pins of network namespaces that are gone", log.Error(err))
 	}
-	d.Log.Info("datapath loaded", log.String("build", id), log.String("pins", d.Paths.Dir), log.String("reason", report.Reason()))
-	return programs.New(d.Tree).DropOtherBuilds(id)
+	l.Log.Info("datapath loaded", log.String("build", id), log.String("pins", l.Paths.Dir), log.String("reason", report.Reason()))
+	return programs.New(l.Tree).DropOtherBuilds(id)
 }
 
 // fillAtLoad writes what comes from the configuration and so changes only with it.
-func (d Load) fillAtLoad(noMasq []netip.Prefix) error {
-	m, err := d.Pinned(pintree.MapNoMasqCIDRs)
+func (l Load) fillAtLoad(noMasq []netip.Prefix) error {
+	m, err := l.Pinned(pintree.MapNoMasqCIDRs)
 	if err != nil {
 		return err
 	}
@@ -69,12 +69,12 @@ func (d Load) fillAtLoad(noMasq []netip.Prefix) error {
 		return fmt.Errorf("write nonMasqueradeCIDRs: %w", err)
 	}
 	// The maps may be new: what they hold is not known.
-	if err := errors.Join(pintree.RemoveIfThere(d.Paths.Reserved), pintree.RemoveIfThere(d.Paths.Look)); err != nil {
+	if err := errors.Join(pintree.RemoveIfThere(l.Paths.Reserved), pintree.RemoveIfThere(l.Paths.Look)); err != nil {
 		return err
 	}
-	ports, err := d.HostPortMap()
+	ports, err := l.HostPortMap()
 	if err != nil {
 		return err
 	}
-	return errors.Join(pintree.RemoveStaleList(d.Paths.Waiting, ports.Len), pintree.RemoveIfThere(d.Paths.Displaced))
+	return errors.Join(pintree.RemoveStaleList(l.Paths.Waiting, ports.Len), pintree.RemoveIfThere(l.Paths.Displaced))
 }

@@ -18,12 +18,12 @@ import (
 // ReplaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
 // new program, never none: links are updated and filters replaced in place. A device that has gone is no error. Nor is
 // what another owner has put in our place on a pod's device: that is the pod's loss, and must not keep the node from an upgrade.
-func (d Load) ReplaceAttached(ctx context.Context, dir string) error {
-	pods, uplinks, err := d.AttachedDevices()
+func (l Load) ReplaceAttached(ctx context.Context, dir string) error {
+	pods, uplinks, err := l.AttachedDevices()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(d.Tree, dir)
+	a := attach.NewAttacher(l.Tree, dir)
 	defer a.Close()
 	replace := func(indexes map[int]bool, hooks []hook.Hook, pod bool) error {
 		for index := range indexes {
@@ -32,11 +32,11 @@ func (d Load) ReplaceAttached(ctx context.Context, dir string) error {
 			}
 			err := a.Attach(index, hooks, pod)
 			if errors.Is(err, pintree.ErrNoDevice) {
-				d.Log.Info("device has gone", log.Int("ifindex", index))
+				l.Log.Info("device has gone", log.Int("ifindex", index))
 				continue
 			}
 			if pod && errors.Is(err, pintree.ErrConflict) {
-				d.Log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
+				l.Log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
 				continue
 			}
 			if err != nil {
@@ -48,14 +48,14 @@ func (d Load) ReplaceAttached(ctx context.Context, dir string) error {
 	if err := replace(pods, hook.OfPod(), true); err != nil {
 		return err
 	}
-	checked, err := d.MACCheckedDevices()
+	checked, err := l.MACCheckedDevices()
 	if err != nil {
 		return err
 	}
 	if err := replace(checked, hook.OfMACCheck(), true); err != nil {
 		return err
 	}
-	guarded, err := parents.New(d.Tree).Devices()
+	guarded, err := parents.New(l.Tree).Devices()
 	if err != nil {
 		return err
 	}
@@ -67,10 +67,10 @@ func (d Load) ReplaceAttached(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	if err := errors.Join(podns.New(d.Tree).Replace(ctx, a), ratelimit.New(d.Tree).Replace(a), attach.New(d.Tree).ReplaceXDP(a)); err != nil {
+	if err := errors.Join(podns.New(l.Tree).Replace(ctx, a), ratelimit.New(l.Tree).Replace(a), attach.New(l.Tree).ReplaceXDP(a)); err != nil {
 		return err
 	}
-	return attach.New(d.Tree).ReplaceSockets(dir)
+	return attach.New(l.Tree).ReplaceSockets(dir)
 }
 
 // only returns the uplinks without Ethernet header (bare), or the others.

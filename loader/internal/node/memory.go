@@ -177,8 +177,8 @@ func (m *memory) parseOwn(value string) error {
 }
 
 // recall returns what the last look has left; nil if there is nothing that can be used.
-func (d Node) recall() *memory {
-	raw, err := os.ReadFile(d.Paths.Look)
+func (node Node) recall() *memory {
+	raw, err := os.ReadFile(node.Paths.Look)
 	if err != nil {
 		return nil
 	}
@@ -191,14 +191,14 @@ func (d Node) recall() *memory {
 
 // remember keeps m for the next look. The maps are written before: after a crash in between, the next look begins where the last
 // one did. Where there is no room the file goes, and the next look is a full one: an old file may lack devices of the node.
-func (d Node) remember(m *memory) error {
+func (node Node) remember(m *memory) error {
 	if len(m.own) > maxOwn {
-		return pintree.RemoveIfThere(d.Paths.Look)
+		return pintree.RemoveIfThere(node.Paths.Look)
 	}
-	err := pintree.WriteFile(d.Paths.Look, []byte(m.String()))
+	err := pintree.WriteFile(node.Paths.Look, []byte(m.String()))
 	if err == nil {
 		return nil
 	}
-	d.Log.Warn("the next verb reads all devices of the node again", log.Error(fmt.Errorf("%s: %w", d.Paths.Look, err)))
-	return pintree.RemoveIfThere(d.Paths.Look)
+	node.Log.Warn("the next verb reads all devices of the node again", log.Error(fmt.Errorf("%s: %w", node.Paths.Look, err)))
+	return pintree.RemoveIfThere(node.Paths.Look)
 }

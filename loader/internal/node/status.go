@@ -25,12 +25,12 @@ type Status struct {
 }
 
 // Status looks at the node. It changes nothing.
-func (d Node) Status(h *rtnl.Handle) (s Status, err error) {
-	sides, err := d.sides()
+func (node Node) Status(h *rtnl.Handle) (s Status, err error) {
+	sides, err := node.sides()
 	if err != nil {
 		return s, err
 	}
-	n, err := readNode(h, d.Config.Uplinks, sides)
+	n, err := readNode(h, node.Config.Uplinks, sides)
 	if err != nil {
 		return s, err
 	}
@@ -38,7 +38,7 @@ func (d Node) Status(h *rtnl.Handle) (s Status, err error) {
 	for _, name := range n.missing {
 		s.Skipped = append(s.Skipped, SkippedDevice{Name: name, Why: "configured, but does not exist"})
 	}
-	addrs, uplinks, err := d.knownNode()
+	addrs, uplinks, err := node.knownNode()
 	if err != nil {
 		return s, err
 	}
@@ -46,7 +46,7 @@ func (d Node) Status(h *rtnl.Handle) (s Status, err error) {
 	if s.Unseen, err = unseen(h, n, addrs, uplinks); err != nil {
 		return s, err
 	}
-	if s.LostGateways, err = d.lostGateways(h, n); err != nil {
+	if s.LostGateways, err = node.lostGateways(h, n); err != nil {
 		return s, err
 	}
 	for a, index := range addrs {
@@ -105,8 +105,8 @@ func unseen(h links, n *node, addrs map[netip.Addr]uint32, uplinks map[uint32]en
 
 // lostGateways returns the addresses that the node showed to pods and has no more, although the device is there: another process has
 // flushed a bridge's, and nothing is routed to its pods or from them.
-func (d Node) lostGateways(h links, n *node) ([]netip.Addr, error) {
-	eps, err := d.EndpointMaps()
+func (node Node) lostGateways(h links, n *node) ([]netip.Addr, error) {
+	eps, err := node.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}

@@ -30,37 +30,37 @@ const (
 
 // Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
 // read, not written.
-func (d Node) Sync(ctx context.Context) error {
-	unlock, err := d.Writer(ctx)
+func (node Node) Sync(ctx context.Context) error {
+	unlock, err := node.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(node.Tree, "")
 	defer a.Close()
-	return d.SyncLocked(ctx, a)
+	return node.SyncLocked(ctx, a)
 }
 
 // RecentlySynced reports whether another verb has looked at the node just now. The file's time tells: every look touches it.
-func (d Node) RecentlySynced() bool {
-	st, err := os.Stat(d.Paths.Reserved)
+func (node Node) RecentlySynced() bool {
+	st, err := os.Stat(node.Paths.Reserved)
 	if err != nil {
 		return false
 	}
 	age := time.Since(st.ModTime())
-	return age >= 0 && age < d.NodeScanTTL
+	return age >= 0 && age < node.NodeScanTTL
 }
 
 // Knows reports whether another verb has looked just now and has seen an endpoint's devices, should they be fresh: the gateways
 // stand for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
-func (d Node) Knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fresh bool) (bool, error) {
-	if !d.RecentlySynced() {
+func (node Node) Knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fresh bool) (bool, error) {
+	if !node.RecentlySynced() {
 		return false, nil
 	}
 	if !fresh {
 		return true, nil
 	}
-	addrs, uplinks, err := d.knownNode()
+	addrs, uplinks, err := node.knownNode()
 	if err != nil {
 		return false, err
 	}
@@ -78,12 +78,12 @@ func (d Node) Knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fre
 }
 
 // knownNode returns what the maps say of the node: its addresses, each with its device, and its uplinks.
-func (d Node) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
-	addrs, err := d.hostAddrs()
+func (node Node) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
+	addrs, err := node.hostAddrs()
 	if err != nil {
 		return nil, nil, err
 	}
-	um, err := d.Pinned(pintree.MapUplinks)
+	um, err := node.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -139,8 +139,8 @@ func sameSources(now, had endpoint.Sources, addrs map[netip.Addr]uint32, index u
 }
 
 // SyncLocked is Sync under the writers' lock.
-func (d Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
-	return d.lookAndWrite(ctx, a, 0, func(*rtnl.Handle, sides, *memory, map[netip.Addr]uint32) (*view, *memory, error) {
+func (node Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
+	return node.lookAndWrite(ctx, a, 0, func(*rtnl.Handle, sides, *memory, map[netip.Addr]uint32) (*view, *memory, error) {
 		return nil, nil, errWhole
 	})
 }
@@ -148,17 +148,17 @@ func (d Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
 // SyncPod does for an endpoint what SyncLocked does, at a cost that does not grow with the pods of the node: it looks at the node's
 // own devices, at those that came since the last look, and at devices. fresh is the host veth if it was just made, else 0. Without
 // a last look that it can begin with, it is SyncLocked.
-func (d Node) SyncPod(ctx context.Context, a *attach.Attacher, fresh int, devices ...int) error {
-	return d.lookAndWrite(ctx, a, fresh, func(h *rtnl.Handle, s sides, before *memory, have map[netip.Addr]uint32) (*view, *memory, error) {
+func (node Node) SyncPod(ctx context.Context, a *attach.Attacher, fresh int, devices ...int) error {
+	return node.lookAndWrite(ctx, a, fresh, func(h *rtnl.Handle, s sides, before *memory, have map[netip.Addr]uint32) (*view, *memory, error) {
 		if before == nil {
 			return nil, nil, errWhole
 		}
-		return lookByKey(h, d.Config.Uplinks, s, before, have, fresh, devices)
+		return lookByKey(h, node.Config.Uplinks, s, before, have, fresh, devices)
 	})
 }
 
 // lookAndWrite writes what look has found into the maps. Where that gives up, a full look follows.
-func (d Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int, look func(*rtnl.Handle, sides, *memory, map[netip.Addr]uint32) (*view, *memory, error)) error {
+func (node Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int, look func(*rtnl.Handle, sides, *memory, map[netip.Addr]uint32) (*view, *memory, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -166,19 +166,19 @@ func (d Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int, l
 	if err != nil {
 		return err
 	}
-	sides, err := d.sides()
+	sides, err := node.sides()
 	if err != nil {
 		return err
 	}
-	have, uplinks, err := d.knownNode()
+	have, uplinks, err := node.knownNode()
 	if err != nil {
 		return err
 	}
-	before := d.recall()
+	before := node.recall()
 	v, m, err := look(h, sides, before, have)
 	full := errors.Is(err, errWhole)
 	if full {
-		v, m, err = fullLook(h, d.Config.Uplinks, sides, before, fresh)
+		v, m, err = fullLook(h, node.Config.Uplinks, sides, before, fresh)
 	}
 	if err != nil {
 		return err
@@ -188,34 +188,34 @@ func (d Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int, l
 		return err
 	}
 	for _, name := range n.missing {
-		d.Log.Warn("configured uplink does not exist", log.String("device", name))
+		node.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
-	gone, err := d.writeHostAddrs(have, n.addrs)
-	if err := errors.Join(err, d.writeUplinks(a, n, uplinks), flows.New(d.Tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
+	gone, err := node.writeHostAddrs(have, n.addrs)
+	if err := errors.Join(err, node.writeUplinks(a, n, uplinks), flows.New(node.Tree).ForgetSources(gone), node.writeKeptPorts()); err != nil {
 		if full { // the maps may have what the file of the last look does not lead to
-			err = errors.Join(err, pintree.RemoveIfThere(d.Paths.Look))
+			err = errors.Join(err, pintree.RemoveIfThere(node.Paths.Look))
 		}
 		return err
 	}
 	if full {
-		err = denylist.New(d.Tree).Sync(a, n.uplinks)
+		err = denylist.New(node.Tree).Sync(a, n.uplinks)
 	} else {
-		err = denylist.New(d.Tree).SyncKnown(a, n.uplinks, slices.Collect(maps.Keys(uplinks)))
+		err = denylist.New(node.Tree).SyncKnown(a, n.uplinks, slices.Collect(maps.Keys(uplinks)))
 	}
 	if err != nil {
-		d.Log.Warn("the denylist is not in force everywhere", log.Error(err))
+		node.Log.Warn("the denylist is not in force everywhere", log.Error(err))
 	}
-	if err := d.remember(m); err != nil {
+	if err := node.remember(m); err != nil {
 		return err
 	}
 	now := time.Now()
-	return os.Chtimes(d.Paths.Reserved, now, now)
+	return os.Chtimes(node.Paths.Reserved, now, now)
 }
 
 // sides returns what tells the devices on the pods' side: the host veths, by their counters, and the devices packets are routed
 // from, by their marks. The latter outlive their pods: a bridge that is empty for a moment does not become an uplink.
-func (d Node) sides() (sides, error) {
-	eps, err := d.EndpointMaps()
+func (node Node) sides() (sides, error) {
+	eps, err := node.EndpointMaps()
 	if err != nil {
 		return sides{}, err
 	}
@@ -224,13 +224,13 @@ func (d Node) sides() (sides, error) {
 			has, err := eps.Stats.Has(uint32(index))
 			return has && err == nil
 		},
-		routed: func(index int) bool { return pintree.Exists(d.Paths.RoutedMark(index)) },
+		routed: func(index int) bool { return pintree.Exists(node.Paths.RoutedMark(index)) },
 	}, nil
 }
 
 // MarkPodSide remembers that packets of pods are routed from index.
-func (d Node) MarkPodSide(index int) error {
-	mark := d.Paths.RoutedMark(index)
+func (node Node) MarkPodSide(index int) error {
+	mark := node.Paths.RoutedMark(index)
 	if pintree.Exists(mark) {
 		return nil
 	}
@@ -241,8 +241,8 @@ func (d Node) MarkPodSide(index int) error {
 }
 
 // hostAddrs returns the node's addresses as the map has them.
-func (d Node) hostAddrs() (map[netip.Addr]uint32, error) {
-	raw, err := d.Pinned(pintree.MapNodeAddrs)
+func (node Node) hostAddrs() (map[netip.Addr]uint32, error) {
+	raw, err := node.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, err
 	}
@@ -255,8 +255,8 @@ func (d Node) hostAddrs() (map[netip.Addr]uint32, error) {
 
 // writeHostAddrs makes want the set of the node's addresses, which are have: new ones first, so that none is missing at any moment.
 // It returns those that have gone.
-func (d Node) writeHostAddrs(have, want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
-	raw, err := d.Pinned(pintree.MapNodeAddrs)
+func (node Node) writeHostAddrs(have, want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
+	raw, err := node.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, err
 	}
@@ -284,18 +284,18 @@ func (d Node) writeHostAddrs(have, want map[netip.Addr]uint32) (gone []netip.Add
 // writeUplinks makes those of n the set of uplinks, which are have, in the map and on the devices. A program hangs on a device only while the map
 // has it: the entry comes first and goes last. A spare uplink with the ingress qdisc of another program, where only clsact
 // could take the programs, is left out: pods lose less than by an ADD that fails. The qdisc is not touched.
-func (d Node) writeUplinks(a *attach.Attacher, n *node, have map[uint32]endpoint.Sources) error {
+func (node Node) writeUplinks(a *attach.Attacher, n *node, have map[uint32]endpoint.Sources) error {
 	want := n.uplinks
-	raw, err := d.Pinned(pintree.MapUplinks)
+	raw, err := node.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
 	m := endpoint.NewUplinks(raw)
 	var errs []error
 	for index, src := range want {
-		err := d.putUplink(a, m, have, index, src)
+		err := node.putUplink(a, m, have, index, src)
 		if n.spare[index] && errors.Is(err, attach.ErrNoEgress) {
-			d.Log.Warn("uplink left out: hostPorts and masquerade do not work by it", log.Int("ifindex", index), log.Error(err))
+			node.Log.Warn("uplink left out: hostPorts and masquerade do not work by it", log.Int("ifindex", index), log.Error(err))
 			err = m.Delete(uint32(index))
 		}
 		errs = append(errs, err)
@@ -312,12 +312,12 @@ func (d Node) writeUplinks(a *attach.Attacher, n *node, have map[uint32]endpoint
 			continue
 		}
 		errs = append(errs, m.Delete(index))
-		d.Log.Info("uplink released", log.Uint32("ifindex", index))
+		node.Log.Info("uplink released", log.Uint32("ifindex", index))
 	}
 	return errors.Join(errs...)
 }
 
-func (d Node) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
+func (node Node) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
 	old, had := have[uint32(index)]
 	if !had || old != src {
 		if err := m.Put(uint32(index), src); err != nil {
@@ -337,32 +337,32 @@ func (d Node) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]
 	if err != nil {
 		return fmt.Errorf("uplink %d: %w", index, err)
 	}
-	d.Log.Info("uplink attached", log.Int("ifindex", index))
+	node.Log.Info("uplink attached", log.Int("ifindex", index))
 	return nil
 }
 
 // writeKeptPorts brings the reserved ports into the map. Reading the whole map back costs more than everything else here, so
 // the text that was written last is kept beside the decision.
-func (d Node) writeKeptPorts() error {
-	reserved, err := d.Sysctl(reservedPortsName)
+func (node Node) writeKeptPorts() error {
+	reserved, err := node.Sysctl(reservedPortsName)
 	if err != nil {
 		return err
 	}
-	if last, err := os.ReadFile(d.Paths.Reserved); err == nil && string(last) == reserved {
+	if last, err := os.ReadFile(node.Paths.Reserved); err == nil && string(last) == reserved {
 		return nil
 	}
 	want, err := hostport.ParseReserved(reserved)
 	if err != nil {
 		return fmt.Errorf("sysctl %s: %w", reservedPortsKey, err)
 	}
-	raw, err := d.Pinned(pintree.MapReservedPorts)
+	raw, err := node.Pinned(pintree.MapReservedPorts)
 	if err != nil {
 		return err
 	}
 	if _, err := hostport.NewReservedPorts(raw).Replace(want); err != nil {
 		return fmt.Errorf("reserved ports: %w", err)
 	}
-	if err := pintree.WriteFile(d.Paths.Reserved, []byte(reserved)); err != nil {
+	if err := pintree.WriteFile(node.Paths.Reserved, []byte(reserved)); err != nil {
 		return fmt.Errorf("remember reserved ports: %w", err)
 	}
 	return nil
@@ -370,8 +370,8 @@ func (d Node) writeKeptPorts() error {
 
 // CheckUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
 // address or a device that has come since the last ADD is no difference: the next verb takes it in.
-func (d Node) CheckUplinks(a *attach.Attacher) error {
-	addrs, uplinks, err := d.knownNode()
+func (node Node) CheckUplinks(a *attach.Attacher) error {
+	addrs, uplinks, err := node.knownNode()
 	if err != nil {
 		return err
 	}

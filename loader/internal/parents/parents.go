@@ -19,14 +19,14 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-func (d Parents) view() (podns.Parents, error) {
-	m, err := d.Pinned(pintree.MapParentPods)
+func (p Parents) view() (podns.Parents, error) {
+	m, err := p.Pinned(pintree.MapParentPods)
 	return podns.NewParents(m), err
 }
 
 // entries returns the view and what is in it.
-func (d Parents) entries() (podns.Parents, map[podns.ParentKey]podns.ParentPod, error) {
-	m, err := d.view()
+func (p Parents) entries() (podns.Parents, map[podns.ParentKey]podns.ParentPod, error) {
+	m, err := p.view()
 	if err != nil {
 		return m, nil, err
 	}
@@ -132,16 +132,16 @@ func keysOf(h *rtnl.Handle, l rtnl.Link, of ...podns.ParentKey) (keys []podns.Pa
 
 // Guard has the program on the parent of device index in ns do what set enters for the packets of owner's device. False: the device has
 // no parent on the node, or that leaves no room for the program. The writers' lock is held, and a is open until back is done.
-func (d Parents) Guard(a *attach.Attacher, ns *netns.NS, index int, owner uint64, set func(*podns.ParentPod), back *rollback.Stack) (bool, error) {
+func (p Parents) Guard(a *attach.Attacher, ns *netns.NS, index int, owner uint64, set func(*podns.ParentPod), back *rollback.Stack) (bool, error) {
 	s, ok, err := find(a, ns, index)
 	if err != nil || !ok {
 		return false, err
 	}
-	m, before, err := d.entries()
+	m, before, err := p.entries()
 	if err != nil {
 		return false, err
 	}
-	restore := func() error { return d.restore(a, m, s.parent, before) }
+	restore := func() error { return p.restore(a, m, s.parent, before) }
 	back.Push("parent device", func(context.Context) error { return restore() })
 	// Entries first: without the program they do nothing, and they lead DEL and GC to it.
 	for k, v := range s.entries(before, owner, set) {
@@ -151,7 +151,7 @@ func (d Parents) Guard(a *attach.Attacher, ns *netns.NS, index int, owner uint64
 	}
 	err = a.Attach(s.parent, hook.OfParent(), false)
 	if errors.Is(err, pintree.ErrConflict) {
-		d.Log.Warn("the parent device leaves no room: what the pod sends past its own queue meets neither rules nor limit",
+		p.Log.Warn("the parent device leaves no room: what the pod sends past its own queue meets neither rules nor limit",
 			log.Int("ifindex", s.parent), log.Error(err))
 		return false, restore()
 	}
@@ -189,7 +189,7 @@ func (s sender) entries(before map[podns.ParentKey]podns.ParentPod, owner uint64
 }
 
 // restore brings the entries of one parent back to what they were.
-func (d Parents) restore(a *attach.Attacher, m podns.Parents, parent int, before map[podns.ParentKey]podns.ParentPod) error {
+func (p Parents) restore(a *attach.Attacher, m podns.Parents, parent int, before map[podns.ParentKey]podns.ParentPod) error {
 	now, err := m.All()
 	if err != nil {
 		return fmt.Errorf("parent devices: %w", err)
@@ -199,22 +199,22 @@ func (d Parents) restore(a *attach.Attacher, m podns.Parents, parent int, before
 		maps.DeleteFunc(out, func(k podns.ParentKey, _ podns.ParentPod) bool { return int(k.Ifindex) != parent })
 		return out
 	}
-	return d.change(a, m, of(now), of(before))
+	return p.change(a, m, of(now), of(before))
 }
 
 // Release takes back what Guard entered for owner: unset says what of it. With the last the program goes. Missing is success. The
 // writers' lock is held.
-func (d Parents) Release(a *attach.Attacher, owner uint64, unset func(*podns.ParentPod)) error {
-	return d.release(a, func(v podns.ParentPod) bool { return v.Owner == owner }, unset)
+func (p Parents) Release(a *attach.Attacher, owner uint64, unset func(*podns.ParentPod)) error {
+	return p.release(a, func(v podns.ParentPod) bool { return v.Owner == owner }, unset)
 }
 
 // Collect releases what belongs to no valid owner.
-func (d Parents) Collect(a *attach.Attacher, valid func(uint64) bool) error {
-	return d.release(a, func(v podns.ParentPod) bool { return !valid(v.Owner) }, func(v *podns.ParentPod) { v.Device, v.Limit = 0, 0 })
+func (p Parents) Collect(a *attach.Attacher, valid func(uint64) bool) error {
+	return p.release(a, func(v podns.ParentPod) bool { return !valid(v.Owner) }, func(v *podns.ParentPod) { v.Device, v.Limit = 0, 0 })
 }
 
-func (d Parents) release(a *attach.Attacher, which func(podns.ParentPod) bool, unset func(*podns.ParentPod)) error {
-	m, all, err := d.entries()
+func (p Parents) release(a *attach.Attacher, which func(podns.ParentPod) bool, unset func(*podns.ParentPod)) error {
+	m, all, err := p.entries()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
@@ -230,12 +230,12 @@ func (d Parents) release(a *attach.Attacher, which func(podns.ParentPod) bool, u
 		}
 	}
 	inherit(all, left)
-	return d.change(a, m, all, left)
+	return p.change(a, m, all, left)
 }
 
 // change makes the entries from what they are to what they shall be. Programs of devices that are no parents any more go first: the
 // entries lead to them.
-func (d Parents) change(a *attach.Attacher, m podns.Parents, from, to map[podns.ParentKey]podns.ParentPod) error {
+func (p Parents) change(a *attach.Attacher, m podns.Parents, from, to map[podns.ParentKey]podns.ParentPod) error {
 	unused := make(map[int]bool)
 	for k := range from {
 		unused[int(k.Ifindex)] = true
@@ -276,8 +276,8 @@ func inherit(all, left map[podns.ParentKey]podns.ParentPod) {
 }
 
 // Devices returns the parent devices that have, or should have, the program. A tree of an older build has none.
-func (d Parents) Devices() (map[int]bool, error) {
-	_, all, err := d.entries()
+func (p Parents) Devices() (map[int]bool, error) {
+	_, all, err := p.entries()
 	if err != nil {
 		return nil, pintree.IgnoreNotLoaded(err)
 	}
@@ -290,8 +290,8 @@ func (d Parents) Devices() (map[int]bool, error) {
 
 // Check compares the entries of owner with what Guard has entered, by has, and looks at the programs on the parents. A device without
 // entries is right: its parent may have no room.
-func (d Parents) Check(a *attach.Attacher, owner uint64, has func(podns.ParentPod) bool) error {
-	_, all, err := d.entries()
+func (p Parents) Check(a *attach.Attacher, owner uint64, has func(podns.ParentPod) bool) error {
+	_, all, err := p.entries()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
@@ -313,8 +313,8 @@ func (d Parents) Check(a *attach.Attacher, owner uint64, has func(podns.ParentPo
 }
 
 // SetMAC tells the programs that owner's device has another hardware address.
-func (d Parents) SetMAC(owner uint64, mac []byte) error {
-	m, all, err := d.entries()
+func (p Parents) SetMAC(owner uint64, mac []byte) error {
+	m, all, err := p.entries()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}

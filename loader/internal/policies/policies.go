@@ -23,12 +23,12 @@ type views struct {
 	devices policymap.Devices
 }
 
-func (d Policies) policies() (views, error) {
-	rm, err := d.Pinned(pintree.MapPolicies)
+func (policies Policies) policies() (views, error) {
+	rm, err := policies.Pinned(pintree.MapPolicies)
 	if err != nil {
 		return views{}, err
 	}
-	dm, err := d.Pinned(pintree.MapDevicePolicy)
+	dm, err := policies.Pinned(pintree.MapDevicePolicy)
 	return views{policymap.New(rm), policymap.NewDevices(dm)}, err
 }
 
@@ -62,8 +62,8 @@ func (v views) id(p *policy.Policy) (uint16, error) {
 
 // Apply puts the device under key under the policy p of ref, and returns the policy's id. group is the device that its packets are
 // routed from; 0 inside a pod.
-func (d Policies) Apply(key uint32, ref attachments.ID, group uint32, p *policy.Policy, back *rollback.Stack) (uint16, error) {
-	v, err := d.policies()
+func (policies Policies) Apply(key uint32, ref attachments.ID, group uint32, p *policy.Policy, back *rollback.Stack) (uint16, error) {
+	v, err := policies.policies()
 	if err != nil {
 		return 0, err
 	}
@@ -76,8 +76,8 @@ func (d Policies) Apply(key uint32, ref attachments.ID, group uint32, p *policy.
 }
 
 // Release takes the device under key of owner from its policy.
-func (d Policies) Release(key uint32, owner uint64) error {
-	v, err := d.policies()
+func (policies Policies) Release(key uint32, owner uint64) error {
+	v, err := policies.policies()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
@@ -85,8 +85,8 @@ func (d Policies) Release(key uint32, owner uint64) error {
 }
 
 // Drop takes the device under key from its policy, whosever it is, and forgets policies that no device is under any more.
-func (d Policies) Drop(key uint32) error {
-	v, err := d.policies()
+func (policies Policies) Drop(key uint32) error {
+	v, err := policies.policies()
 	if err != nil {
 		return err
 	}
@@ -154,12 +154,12 @@ func mapValues[K comparable, V any](m map[K]V) []V {
 }
 
 // Collect removes what is said of devices that are no endpoints any more, and policies without a device.
-func (d Policies) Collect() error {
-	v, err := d.policies()
+func (policies Policies) Collect() error {
+	v, err := policies.policies()
 	if err != nil {
 		return err
 	}
-	eps, err := d.EndpointMaps()
+	eps, err := policies.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -181,8 +181,8 @@ func (d Policies) Collect() error {
 }
 
 // Check compares the policy of the device under key with the policy p of ref, and returns its id.
-func (d Policies) Check(key uint32, ref attachments.ID, p *policy.Policy) (uint16, error) {
-	v, err := d.policies()
+func (policies Policies) Check(key uint32, ref attachments.ID, p *policy.Policy) (uint16, error) {
+	v, err := policies.policies()
 	if err != nil {
 		return 0, err
 	}
@@ -232,8 +232,8 @@ type RuleStatus struct {
 }
 
 // Policies returns the policies in force, by id.
-func (d Policies) Policies(_ context.Context) ([]PolicyStatus, error) {
-	v, err := d.policies()
+func (policies Policies) Policies(_ context.Context) ([]PolicyStatus, error) {
+	v, err := policies.policies()
 	if err != nil {
 		return nil, err
 	}

@@ -39,11 +39,11 @@ type Constants struct {
 }
 
 // Constants returns those of the configuration and of the node's sysctls.
-func (d Sets) Constants() (Constants, error) {
-	c := d.Config
+func (sets Sets) Constants() (Constants, error) {
+	c := sets.Config
 	k := Constants{
 		fastPath:  c.FastPath,
-		relearn:   d.relearn(),
+		relearn:   sets.relearn(),
 		antiSpoof: c.AntiSpoof,
 		admitMark: c.AdmitMark,
 		snat:      c.SNATPorts,
@@ -58,7 +58,7 @@ func (d Sets) Constants() (Constants, error) {
 		return a.Bits() - b.Bits()
 	})
 	if len(k.snat) == 0 {
-		local, err := d.Sysctl(portRangeName)
+		local, err := sets.Sysctl(portRangeName)
 		if err != nil {
 			return k, err
 		}

@@ -36,27 +36,27 @@ const (
 )
 
 // ReadState reads the decision. One of an earlier boot is an error.
-func (d Sets) ReadState() (*Decision, error) {
-	raw, err := os.ReadFile(d.Paths.State)
+func (sets Sets) ReadState() (*Decision, error) {
+	raw, err := os.ReadFile(sets.Paths.State)
 	if err != nil {
 		return nil, err
 	}
 	s := new(Decision)
 	if err := json.Unmarshal(raw, s); err != nil {
-		return nil, fmt.Errorf("%s: %w", d.Paths.State, err)
+		return nil, fmt.Errorf("%s: %w", sets.Paths.State, err)
 	}
 	if s.BootID != pintree.BootID() {
-		return nil, fmt.Errorf("%s: of an earlier boot", d.Paths.State)
+		return nil, fmt.Errorf("%s: of an earlier boot", sets.Paths.State)
 	}
 	return s, nil
 }
 
 // WriteState replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
-func (d Sets) WriteState(s *Decision) error {
+func (sets Sets) WriteState(s *Decision) error {
 	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, pintree.BootID(), time.Now().UTC(), bpfsys.KernelRelease()
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
-	return pintree.WriteFile(d.Paths.State, append(raw, '\n'))
+	return pintree.WriteFile(sets.Paths.State, append(raw, '\n'))
 }

@@ -46,9 +46,9 @@ const OldConntrackValue = 144
 
 // DropOldConntrack removes the pins of conntrack maps of version 1, so that the load makes new ones. The old programs keep theirs until
 // they are replaced. Connections are learned again then, and masqueraded ones may get another source port.
-func (d Sets) DropOldConntrack() error {
+func (sets Sets) DropOldConntrack() error {
 	for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
-		pin := d.Paths.MapPin(name)
+		pin := sets.Paths.MapPin(name)
 		m, err := bpfsys.OpenMap(pin)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -99,30 +99,30 @@ func LinkNow(name string) string {
 }
 
 // Migrate gives a pin tree of version 1 the names of this version, if there is one. It takes the writers' lock.
-func (d Sets) Migrate(ctx context.Context) error {
-	if !pintree.Exists(d.Paths.OldDir()) {
+func (sets Sets) Migrate(ctx context.Context) error {
+	if !pintree.Exists(sets.Paths.OldDir()) {
 		return nil
 	}
-	unlock, err := d.Lock(ctx)
+	unlock, err := sets.Lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return d.MigrateLocked()
+	return sets.MigrateLocked()
 }
 
 // MigrateLocked is migrate under the writers' lock. The tree of this version begins to count with its set of programs, which comes
 // last; the old tree goes after that. So a crash in between leaves one tree that counts, and the next call goes on.
-func (d Sets) MigrateLocked() error {
-	old := d.Paths.OldDir()
+func (sets Sets) MigrateLocked() error {
+	old := sets.Paths.OldDir()
 	if !pintree.Exists(old) {
 		return nil
 	}
-	if _, ok := d.Paths.Committed(); !ok {
-		if err := adopt(d.Paths, old); err != nil {
+	if _, ok := sets.Paths.Committed(); !ok {
+		if err := adopt(sets.Paths, old); err != nil {
 			return fmt.Errorf("rename pins of %s: %w", old, err)
 		}
-		d.Log.Info("pins renamed", log.String("from", old), log.String("to", d.Paths.Dir))
+		sets.Log.Info("pins renamed", log.String("from", old), log.String("to", sets.Paths.Dir))
 	}
 	// Programs first: without them the tree is no datapath.
 	if err := errors.Join(os.RemoveAll(filepath.Join(old, "progs")), os.RemoveAll(old)); err != nil {

@@ -10,14 +10,14 @@ import (
 
 // netnsCookie returns by what programs recognise sockets of the calling thread's network namespace. Programs could ask for it
 // before processes could: on such a kernel a program is asked.
-func (d Sets) netnsCookie(ctx context.Context) (uint64, error) {
+func (sets Sets) netnsCookie(ctx context.Context) (uint64, error) {
 	cookie, err := pintree.SoNetnsCookie()
 	if err != nil || cookie != 0 {
 		return cookie, err
 	}
-	root, err := d.CgroupRoot()
+	root, err := sets.CgroupRoot()
 	if err != nil || root == "" {
 		return 0, err
 	}
-	return d.Loader.NetnsCookie(ctx, root)
+	return sets.Loader.NetnsCookie(ctx, root)
 }

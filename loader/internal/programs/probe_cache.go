@@ -18,15 +18,15 @@ const RefusalAge = 5 * time.Minute
 // CachedRefusal returns the no that was written down a short while ago for the same question, nil if there is none: every ADD of a
 // node without eBPF would load and drop programs only to hear it again. What depends on the process or on mounts, and costs
 // nothing, is asked anew.
-func (d Sets) CachedRefusal(k Constants) error {
-	s, err := d.ReadState()
-	if err != nil || s.Backend != BackendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != d.ProbeKey(k) {
+func (sets Sets) CachedRefusal(k Constants) error {
+	s, err := sets.ReadState()
+	if err != nil || s.Backend != BackendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != sets.ProbeKey(k) {
 		return nil //nolint:nilerr // then it is asked
 	}
 	if age := time.Since(s.Decided); age < 0 || age > RefusalAge {
 		return nil
 	}
-	again := map[string]func() error{ProbeCaps: AskCapabilities, ProbeBPFFS: func() error { return d.Paths.BPFFS.Ensure(d.RunDir) }}
+	again := map[string]func() error{ProbeCaps: AskCapabilities, ProbeBPFFS: func() error { return sets.Paths.BPFFS.Ensure(sets.RunDir) }}
 	for _, p := range probes(s.Probes).missing() {
 		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(loadapi.UnsupportedError)) {
 			return nil
@@ -36,6 +36,6 @@ func (d Sets) CachedRefusal(k Constants) error {
 }
 
 // ProbeKey names what a decision was about: the programs, and what else of the configuration can make the kernel refuse them.
-func (d Sets) ProbeKey(k Constants) string {
-	return fmt.Sprintf("%s %s %v", k.Build(), d.Paths.BPFFS.Dir, d.Config.MapSizes)
+func (sets Sets) ProbeKey(k Constants) string {
+	return fmt.Sprintf("%s %s %v", k.Build(), sets.Paths.BPFFS.Dir, sets.Config.MapSizes)
 }

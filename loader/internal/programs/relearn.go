@@ -19,8 +19,8 @@ const beLiberalKey = "net/netfilter/nf_conntrack_tcp_be_liberal"
 // Netfilter conntrack misses the packets of the fast path. It would call the next one of the same TCP connection invalid, and
 // kube-proxy's rules drop those. So conntrack has to be liberal first, as the kernel's own flow tables make it for what they
 // forward (flow_offload_ct_tcp). Where it cannot be, connections are not relearned: they would end.
-func (d Sets) relearn() uint32 {
-	c := d.Config
+func (sets Sets) relearn() uint32 {
+	c := sets.Config
 	if c.Relearn == 0 || c.FastPath == nodeconf.FastPathOff {
 		return 0
 	}
@@ -29,7 +29,7 @@ func (d Sets) relearn() uint32 {
 		err = sysctl.Set(beLiberalKey, "1")
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it there is no conntrack
-		d.Log.Warn("connections keep to the fast path: conntrack would call packets of the slow path invalid",
+		sets.Log.Warn("connections keep to the fast path: conntrack would call packets of the slow path invalid",
 			log.String("sysctl", beLiberalKey), log.Error(err))
 		return 0
 	}

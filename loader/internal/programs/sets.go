@@ -20,23 +20,23 @@ import (
 )
 
 // LoadFresh verifies the programs and pins them as a set in fresh, beside the one in force.
-func (d Sets) LoadFresh(ctx context.Context, k Constants, report probes, fresh string) error {
+func (sets Sets) LoadFresh(ctx context.Context, k Constants, report probes, fresh string) error {
 	consts := randomConsts()
 	consts.fibSrc, consts.coarse, consts.skNetns = report.yes(ProbeFIBSrc), report.yes(ProbeCoarse), report.yes(ProbeSkNetns)
 	var err error
-	if consts.netns, err = d.netnsCookie(ctx); err != nil {
-		d.Log.Warn("name the network namespace for programs", log.Error(err))
+	if consts.netns, err = sets.netnsCookie(ctx); err != nil {
+		sets.Log.Warn("name the network namespace for programs", log.Error(err))
 	}
-	if err := d.loadPrograms(ctx, k, consts, fresh); err != nil {
-		return d.Refuse(k, report, err)
+	if err := sets.loadPrograms(ctx, k, consts, fresh); err != nil {
+		return sets.Refuse(k, report, err)
 	}
 	return nil
 }
 
 // NoteDecision writes down that the set of k is loaded.
-func (d Sets) NoteDecision(k Constants, report probes) error {
-	if err := d.WriteState(&Decision{
-		Backend: backendEBPF, Reason: report.Reason(), Build: k.Build(), Attach: d.modes(report), Probes: report, Config: k.status(),
+func (sets Sets) NoteDecision(k Constants, report probes) error {
+	if err := sets.WriteState(&Decision{
+		Backend: backendEBPF, Reason: report.Reason(), Build: k.Build(), Attach: sets.modes(report), Probes: report, Config: k.status(),
 	}); err != nil {
 		return fmt.Errorf("write decision: %w", err)
 	}
@@ -44,7 +44,7 @@ func (d Sets) NoteDecision(k Constants, report probes) error {
 }
 
 // loadPrograms verifies the programs and pins the set in fresh, beside the one in force.
-func (d Sets) loadPrograms(ctx context.Context, k Constants, consts loadConsts, fresh string) error {
+func (sets Sets) loadPrograms(ctx context.Context, k Constants, consts loadConsts, fresh string) error {
 	if err := os.RemoveAll(fresh); err != nil {
 		return fmt.Errorf("remove programs of an interrupted load: %w", err)
 	}
@@ -54,22 +54,22 @@ func (d Sets) loadPrograms(ctx context.Context, k Constants, consts loadConsts, 
 	if err := os.Symlink(consts.String(), filepath.Join(fresh, pintree.LoadConstsName)); err != nil {
 		return fmt.Errorf("note constants: %w", err)
 	}
-	pinned, err := d.pin(ctx, k, consts, fresh, d.needed())
+	pinned, err := sets.pin(ctx, k, consts, fresh, sets.needed())
 	if err == nil && pinned.NoSockLB != "" {
-		d.Log.Warn("the node's own processes will not reach host ports", log.String("error", pinned.NoSockLB))
+		sets.Log.Warn("the node's own processes will not reach host ports", log.String("error", pinned.NoSockLB))
 		err = markNoSockLB(fresh)
 	}
 	return err
 }
 
 // pin has objects verified and pinned in dir, and what maps they lack made. The writers' lock is held.
-func (d Sets) pin(ctx context.Context, k Constants, consts loadConsts, dir string, objects []string) (loadapi.LoadResult, error) {
-	sizes, err := mapSizes(d.Config.MapSizes)
+func (sets Sets) pin(ctx context.Context, k Constants, consts loadConsts, dir string, objects []string) (loadapi.LoadResult, error) {
+	sizes, err := mapSizes(sets.Config.MapSizes)
 	if err != nil {
 		return loadapi.LoadResult{}, err
 	}
-	return d.Loader.Pin(ctx, loadapi.LoadRequest{
-		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: d.Paths.Maps(), Sizes: sizes, Constants: k.compiled(consts), Lock: d.LockFile(),
+	return sets.Loader.Pin(ctx, loadapi.LoadRequest{
+		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: sets.Paths.Maps(), Sizes: sizes, Constants: k.compiled(consts), Lock: sets.LockFile(),
 	})
 }
 
@@ -84,33 +84,33 @@ func markNoSockLB(dir string) error {
 }
 
 // Refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.
-func (d Sets) Refuse(k Constants, report probes, cause error) error {
+func (sets Sets) Refuse(k Constants, report probes, cause error) error {
 	if !errors.Is(cause, loadapi.ErrRefused) {
 		return cause
 	}
 	report = append(report, Probe{Name: probeLoad, Answer: AnswerNo, Reason: cause.Error(), Consequence: noDatapath, Required: true})
-	werr := d.WriteState(&Decision{Backend: BackendNone, Reason: cause.Error(), Asked: d.ProbeKey(k), Probes: report})
+	werr := sets.WriteState(&Decision{Backend: BackendNone, Reason: cause.Error(), Asked: sets.ProbeKey(k), Probes: report})
 	return errors.Join(fmt.Errorf("%w: %w", pintree.ErrUnavailable, cause), werr)
 }
 
 // DropOtherBuilds removes the programs that nothing uses any more.
-func (d Sets) DropOtherBuilds(id string) error {
-	entries, err := pintree.Names(d.Paths.Progs())
+func (sets Sets) DropOtherBuilds(id string) error {
+	entries, err := pintree.Names(sets.Paths.Progs())
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, e := range entries {
 		if e != pintree.BuildPrefix+id {
-			errs = append(errs, os.RemoveAll(d.Paths.Progs()+"/"+e))
+			errs = append(errs, os.RemoveAll(sets.Paths.Progs()+"/"+e))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // ProgramIDs returns the kernel's ids of the committed programs, by name.
-func (d Sets) ProgramIDs() (map[string]uint32, error) {
-	dir, err := d.CommittedDir()
+func (sets Sets) ProgramIDs() (map[string]uint32, error) {
+	dir, err := sets.CommittedDir()
 	if err != nil {
 		return nil, err
 	}
@@ -137,12 +137,12 @@ type Run struct {
 }
 
 // Runs returns what the kernel has counted of each loaded program, by name.
-func (d Sets) Runs() ([]Run, error) {
-	ids, err := d.ProgramIDs()
+func (sets Sets) Runs() ([]Run, error) {
+	ids, err := sets.ProgramIDs()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := d.CommittedDir()
+	dir, err := sets.CommittedDir()
 	if err != nil {
 		return nil, err
 	}
@@ -179,8 +179,8 @@ func ID(dir, name string) (uint32, error) {
 
 // HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
 // no is asked again, since modules get loaded.
-func (d Sets) HasFQ() (bool, string) {
-	if st, err := d.ReadState(); err == nil && probes(st.Probes).yes(ProbeFQ) {
+func (sets Sets) HasFQ() (bool, string) {
+	if st, err := sets.ReadState(); err == nil && probes(st.Probes).yes(ProbeFQ) {
 		return true, ""
 	}
 	if err := askFQ(); err != nil {

@@ -11,19 +11,19 @@ import (
 
 // Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
 // writes nothing down and mounts nothing, so it may be called on a node that has nothing loaded.
-func (d Sets) Survey(ctx context.Context) (report []Probe, cgroup string, err error) {
-	questions, err := d.questions(ctx)
+func (sets Sets) Survey(ctx context.Context) (report []Probe, cgroup string, err error) {
+	questions, err := sets.questions(ctx)
 	if err != nil {
 		return nil, "", err
 	}
 	for i, q := range questions {
 		if q.name == ProbeBPFFS {
-			questions[i].ask = func() error { return d.Paths.BPFFS.Look() }
+			questions[i].ask = func() error { return sets.Paths.BPFFS.Look() }
 		}
 	}
-	cgroup, err = d.CgroupRoot()
+	cgroup, err = sets.CgroupRoot()
 	if errors.Is(err, pintree.ErrNoCgroup) {
 		cgroup, err = "", nil
 	}
-	return d.require(runProbes(questions)), d.CgroupName(cgroup), err
+	return sets.require(runProbes(questions)), sets.CgroupName(cgroup), err
 }

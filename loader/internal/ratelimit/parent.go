@@ -18,13 +18,13 @@ import (
 func (s RateLimit) atParent() bool { return s.Police && s.Netns != "" }
 
 // guard has the program on the parent device apply limit number. The error wraps ErrNoDevice when there is none that could.
-func (d Limits) guard(a *attach.Attacher, s RateLimit, number uint32, back *rollback.Stack) error {
+func (rl Limits) guard(a *attach.Attacher, s RateLimit, number uint32, back *rollback.Stack) error {
 	ns, err := netns.Open(s.Netns)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	ok, err := parents.New(d.Tree).Guard(a, ns, s.Ifindex, s.Ref.Owner(), func(v *podnsmap.ParentPod) { v.Limit = number }, back)
+	ok, err := parents.New(rl.Tree).Guard(a, ns, s.Ifindex, s.Ref.Owner(), func(v *podnsmap.ParentPod) { v.Limit = number }, back)
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: no parent of %s that could limit it", pintree.ErrNoDevice, s.IfName)
 	}
@@ -32,14 +32,14 @@ func (d Limits) guard(a *attach.Attacher, s RateLimit, number uint32, back *roll
 }
 
 // unguard takes limit number from the parent device.
-func (d Limits) unguard(m views, number uint32) error {
+func (rl Limits) unguard(m views, number uint32) error {
 	all, err := m.limits.All()
 	if err != nil || all[number].Flags&edt.FlagPolice == 0 {
 		return err
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(rl.Tree, "")
 	defer a.Close()
-	return parents.New(d.Tree).Release(a, all[number].Owner, func(v *podnsmap.ParentPod) {
+	return parents.New(rl.Tree).Release(a, all[number].Owner, func(v *podnsmap.ParentPod) {
 		if v.Limit == number {
 			v.Limit = 0
 		}
@@ -47,8 +47,8 @@ func (d Limits) unguard(m views, number uint32) error {
 }
 
 // checkGuard compares what the parent device knows of the limit with its number.
-func (d Limits) checkGuard(number uint32, s RateLimit) error {
-	a := attach.NewAttacher(d.Tree, "")
+func (rl Limits) checkGuard(number uint32, s RateLimit) error {
+	a := attach.NewAttacher(rl.Tree, "")
 	defer a.Close()
-	return parents.New(d.Tree).Check(a, s.Ref.Owner(), func(v podnsmap.ParentPod) bool { return v.Limit == number })
+	return parents.New(rl.Tree).Check(a, s.Ref.Owner(), func(v podnsmap.ParentPod) bool { return v.Limit == number })
 }

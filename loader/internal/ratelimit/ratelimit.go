@@ -147,42 +147,42 @@ type views struct {
 	nets   edt.Nets
 }
 
-func (d Limits) views() (views, error) {
-	limits, err := d.Pinned(pintree.MapEDTLimits)
+func (rl Limits) views() (views, error) {
+	limits, err := rl.Pinned(pintree.MapEDTLimits)
 	if err != nil {
 		return views{}, err
 	}
-	nets, err := d.Pinned(pintree.MapEDTCIDRs)
+	nets, err := rl.Pinned(pintree.MapEDTCIDRs)
 	return views{edt.NewLimits(limits), edt.NewNets(nets)}, err
 }
 
 // SetRateLimit puts a limit on a device. One of the same owner, direction and side is replaced. On error nothing of it is left; the error
 // wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
-func (d Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
+func (rl Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	unlock, err := d.Writer(ctx)
+	unlock, err := rl.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := d.views()
+	m, err := rl.views()
 	if err != nil {
 		return err
 	}
-	if err := d.drop(m, s.Ref.Owner(), func(l edt.Limit) bool { return l.Flags&kind == s.limit().Flags&kind }); err != nil {
+	if err := rl.drop(m, s.Ref.Owner(), func(l edt.Limit) bool { return l.Flags&kind == s.limit().Flags&kind }); err != nil {
 		return err
 	}
-	number, err := d.number(m)
+	number, err := rl.number(m)
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(rl.Tree, "")
 	defer a.Close() // after the rollback, which detaches
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
-	back.Push("limit", func(context.Context) error { return d.release(m, number) })
+	back.Push("limit", func(context.Context) error { return rl.release(m, number) })
 	if err := m.limits.Put(number, s.limit()); err != nil {
 		return pintree.WrapFull(pintree.MapEDTLimits, err)
 	}
@@ -192,23 +192,23 @@ func (d Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 		}
 	}
 	if s.atParent() {
-		return d.guard(a, s, number, &back)
+		return rl.guard(a, s, number, &back)
 	}
-	return d.attach(s, number)
+	return rl.attach(s, number)
 }
 
-func (d Limits) number(m views) (uint32, error) {
+func (rl Limits) number(m views) (uint32, error) {
 	all, err := m.limits.All()
 	if err != nil {
 		return 0, fmt.Errorf("limits: %w", err)
 	}
 	return podnsmap.Free(func(n uint32) bool {
 		_, taken := all[n]
-		return taken || pintree.Exists(d.Paths.EDTMark(n))
+		return taken || pintree.Exists(rl.Paths.EDTMark(n))
 	})
 }
 
-func (d Limits) attach(s RateLimit, number uint32) error {
+func (rl Limits) attach(s RateLimit, number uint32) error {
 	place := attach.Place{Ifindex: s.Ifindex, Netns: s.Netns}
 	if s.Netns != "" {
 		ns, err := netns.Open(s.Netns)
@@ -218,7 +218,7 @@ func (d Limits) attach(s RateLimit, number uint32) error {
 		place.Inode = ns.Inode()
 		ns.Close()
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(rl.Tree, "")
 	defer a.Close()
 	entered := false
 	err := a.In(place, func(conn *attach.Conn) (err error) {
@@ -226,7 +226,7 @@ func (d Limits) attach(s RateLimit, number uint32) error {
 		if place.Made, err = conn.AddClsact(place.Ifindex); err != nil {
 			return err
 		}
-		if err := os.Symlink(place.String(), d.Paths.EDTMark(number)); err != nil {
+		if err := os.Symlink(place.String(), rl.Paths.EDTMark(number)); err != nil {
 			return fmt.Errorf("note limit %d: %w", number, err)
 		}
 		return a.PutPlacedFilters(conn, place.Ifindex, number, []hook.Hook{s.hook()})
@@ -238,18 +238,18 @@ func (d Limits) attach(s RateLimit, number uint32) error {
 }
 
 // PodByTCX reports whether the programs of a host veth hang, or will hang, by tcx: then they run before filters.
-func (d Limits) PodByTCX(ifindex int) bool {
-	return d.Config.Attach == hook.HowTCX || pintree.Exists(d.Paths.LinkPin(ifindex, hook.FromPod()))
+func (rl Limits) PodByTCX(ifindex int) bool {
+	return rl.Config.Attach == hook.HowTCX || pintree.Exists(rl.Paths.LinkPin(ifindex, hook.FromPod()))
 }
 
 // RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
-func (d Limits) RemoveRateLimit(ctx context.Context, owner uint64) error {
-	return pintree.WithMapIfLoaded(ctx, d.Tree, d.views, func(m views) error {
-		return d.drop(m, owner, func(edt.Limit) bool { return true })
+func (rl Limits) RemoveRateLimit(ctx context.Context, owner uint64) error {
+	return pintree.WithMapIfLoaded(ctx, rl.Tree, rl.views, func(m views) error {
+		return rl.drop(m, owner, func(edt.Limit) bool { return true })
 	})
 }
 
-func (d Limits) drop(m views, owner uint64, which func(edt.Limit) bool) error {
+func (rl Limits) drop(m views, owner uint64, which func(edt.Limit) bool) error {
 	all, err := m.limits.All()
 	if err != nil {
 		return fmt.Errorf("limits: %w", err)
@@ -257,20 +257,20 @@ func (d Limits) drop(m views, owner uint64, which func(edt.Limit) bool) error {
 	var errs []error
 	for number, l := range all {
 		if l.Owner == owner && which(l) {
-			errs = append(errs, d.release(m, number))
+			errs = append(errs, rl.release(m, number))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // Place reads where a limit is; false when nothing is known of it.
-func (d Limits) Place(number uint32) (attach.Place, bool, error) {
-	return attach.ReadPlace(d.Paths.EDTMark(number))
+func (rl Limits) Place(number uint32) (attach.Place, bool, error) {
+	return attach.ReadPlace(rl.Paths.EDTMark(number))
 }
 
 // Owner returns the owner of a limit; 0 when that has gone.
-func (d Limits) Owner(number uint32) uint64 {
-	m, err := d.views()
+func (rl Limits) Owner(number uint32) uint64 {
+	m, err := rl.views()
 	if err != nil {
 		return 0
 	}
@@ -279,22 +279,22 @@ func (d Limits) Owner(number uint32) uint64 {
 }
 
 // release removes all there is of a limit; the note of its place goes last.
-func (d Limits) release(m views, number uint32) error {
-	if err := d.detach(number); err != nil {
+func (rl Limits) release(m views, number uint32) error {
+	if err := rl.detach(number); err != nil {
 		return err
 	}
-	if err := d.unguard(m, number); err != nil {
+	if err := rl.unguard(m, number); err != nil {
 		return err
 	}
-	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemovePin(d.Paths.EDTMark(number)))
+	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemovePin(rl.Paths.EDTMark(number)))
 }
 
-func (d Limits) detach(number uint32) error {
-	place, ok, err := d.Place(number)
+func (rl Limits) detach(number uint32) error {
+	place, ok, err := rl.Place(number)
 	if err != nil || !ok {
 		return err
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(rl.Tree, "")
 	defer a.Close()
 	return a.In(place, func(conn *attach.Conn) error {
 		for _, h := range hook.OfEDT() { // the note does not say which, the filter's class does
@@ -310,13 +310,13 @@ func (d Limits) detach(number uint32) error {
 }
 
 // Replace puts the attacher's program in place of the older one on every limited device.
-func (d Limits) Replace(a *attach.Attacher) error {
-	numbers, err := d.numbers()
+func (rl Limits) Replace(a *attach.Attacher) error {
+	numbers, err := rl.numbers()
 	if err != nil {
 		return err
 	}
 	for _, n := range numbers {
-		place, ok, err := d.Place(n)
+		place, ok, err := rl.Place(n)
 		if err == nil && ok {
 			err = a.In(place, func(conn *attach.Conn) error {
 				for _, h := range hook.OfEDT() {
@@ -339,8 +339,8 @@ func (d Limits) Replace(a *attach.Attacher) error {
 }
 
 // numbers are those of limits that have a note of their place.
-func (d Limits) numbers() ([]uint32, error) {
-	marks, err := pintree.Names(d.Paths.EDT())
+func (rl Limits) numbers() ([]uint32, error) {
+	marks, err := pintree.Names(rl.Paths.EDT())
 	var out []uint32
 	for _, name := range marks {
 		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32); err == nil {
@@ -351,18 +351,18 @@ func (d Limits) numbers() ([]uint32, error) {
 }
 
 // Detach removes the programs, for Unload.
-func (d Limits) Detach() error {
-	numbers, err := d.numbers()
+func (rl Limits) Detach() error {
+	numbers, err := rl.numbers()
 	errs := []error{err}
 	for _, n := range numbers {
-		errs = append(errs, d.detach(n))
+		errs = append(errs, rl.detach(n))
 	}
 	return errors.Join(errs...)
 }
 
 // Collect releases the limits whose owner is not valid, and notes without a limit.
-func (d Limits) Collect(valid func(uint64) bool) error {
-	m, err := d.views()
+func (rl Limits) Collect(valid func(uint64) bool) error {
+	m, err := rl.views()
 	if err != nil {
 		return err
 	}
@@ -373,22 +373,22 @@ func (d Limits) Collect(valid func(uint64) bool) error {
 	var errs []error
 	for number, l := range all {
 		if !valid(l.Owner) {
-			errs = append(errs, d.release(m, number))
+			errs = append(errs, rl.release(m, number))
 		}
 	}
-	numbers, err := d.numbers()
+	numbers, err := rl.numbers()
 	errs = append(errs, err)
 	for _, n := range numbers {
 		if _, ok := all[n]; !ok {
-			errs = append(errs, d.release(m, n))
+			errs = append(errs, rl.release(m, n))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // CheckShape compares what RateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
-func (d Limits) CheckShape(_ context.Context, s RateLimit) error {
-	m, err := d.views()
+func (rl Limits) CheckShape(_ context.Context, s RateLimit) error {
+	m, err := rl.views()
 	if err != nil {
 		return err
 	}
@@ -405,7 +405,7 @@ func (d Limits) CheckShape(_ context.Context, s RateLimit) error {
 			return pintree.Differs("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
 				s.direction(), l.Rate, time.Duration(l.Burst), want.Rate, time.Duration(want.Burst))
 		}
-		return errors.Join(checkNets(m, number, s), d.checkHook(number, s))
+		return errors.Join(checkNets(m, number, s), rl.checkHook(number, s))
 	}
 	return pintree.Differs("no %s limit for %s", s.direction(), s.IfName)
 }
@@ -428,11 +428,11 @@ func checkNets(m views, number uint32, s RateLimit) error {
 	return nil
 }
 
-func (d Limits) checkHook(number uint32, s RateLimit) error {
+func (rl Limits) checkHook(number uint32, s RateLimit) error {
 	if s.atParent() {
-		return d.checkGuard(number, s)
+		return rl.checkGuard(number, s)
 	}
-	place, ok, err := d.Place(number)
+	place, ok, err := rl.Place(number)
 	if err != nil {
 		return err
 	}
@@ -440,7 +440,7 @@ func (d Limits) checkHook(number uint32, s RateLimit) error {
 		return pintree.Differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.Ifindex, place.Netns, s.Ifindex, s.Netns)
 	}
 	place.Netns = s.Netns // a namespace can have several paths: it is compared itself
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(rl.Tree, "")
 	defer a.Close()
 	found := false
 	err = a.In(place, func(conn *attach.Conn) error {

@@ -29,8 +29,8 @@ type RateLimitStatus struct {
 }
 
 // RateLimits returns every limit, in no order.
-func (d Limits) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
-	m, err := d.views()
+func (rl Limits) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
+	m, err := rl.views()
 	if err != nil {
 		return nil, err
 	}

@@ -56,25 +56,25 @@ const (
 // Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while a process
 // reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
 // datapath was unloaded in between.
-func (d View) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
+func (view View) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
 	return func(yield func(DropEvent, error) bool) {
-		if err := d.readEvents(ctx, func(e DropEvent) bool { return yield(e, nil) }); err != nil {
+		if err := view.readEvents(ctx, func(e DropEvent) bool { return yield(e, nil) }); err != nil {
 			yield(DropEvent{}, err)
 		}
 	}
 }
 
-func (d View) readEvents(ctx context.Context, yield func(DropEvent) bool) error {
-	unlock, err := d.onlyReader()
+func (view View) readEvents(ctx context.Context, yield func(DropEvent) bool) error {
+	unlock, err := view.onlyReader()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	control, err := d.eventControl()
+	control, err := view.eventControl()
 	if err != nil {
 		return err
 	}
-	raw, err := d.Pinned(pintree.MapDropEvents)
+	raw, err := view.Pinned(pintree.MapDropEvents)
 	if err != nil {
 		return err
 	}
@@ -83,13 +83,13 @@ func (d View) readEvents(ctx context.Context, yield func(DropEvent) bool) error 
 		return fmt.Errorf("read sl_drop_events: %w", err)
 	}
 	defer ring.Close()
-	who, err := d.places()
+	who, err := view.places()
 	if err != nil {
 		return err
 	}
 	defer who.close()
-	l := lease{control: control, loaded: func() error { return d.stillPinned(pintree.MapDropEvents, raw) }, counters: func() (uint64, error) {
-		sums, err := d.DropSums(ctx)
+	l := lease{control: control, loaded: func() error { return view.stillPinned(pintree.MapDropEvents, raw) }, counters: func() (uint64, error) {
+		sums, err := view.DropSums(ctx)
 		var all uint64
 		for _, n := range sums {
 			all += n
@@ -107,8 +107,8 @@ func (d View) readEvents(ctx context.Context, yield func(DropEvent) bool) error 
 }
 
 // stillPinned says whether m is the map of that name. The pins of a datapath that was unloaded are gone, or another's.
-func (d View) stillPinned(name string, m *bpfsys.Map) error {
-	now, err := bpfsys.OpenMap(d.Paths.MapPin(name))
+func (view View) stillPinned(name string, m *bpfsys.Map) error {
+	now, err := bpfsys.OpenMap(view.Paths.MapPin(name))
 	if err == nil {
 		defer now.Close()
 	}
@@ -223,8 +223,8 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 }
 
 // onlyReader makes sure that no other process reads: two readers would share the events out between them.
-func (d View) onlyReader() (func(), error) {
-	path := d.Paths.Lock + ".events"
+func (view View) onlyReader() (func(), error) {
+	path := view.Paths.Lock + ".events"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -236,12 +236,12 @@ func (d View) onlyReader() (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-func (d View) eventControl() (drops.EventControl, error) {
-	wish, err := d.Pinned(pintree.MapEventLease)
+func (view View) eventControl() (drops.EventControl, error) {
+	wish, err := view.Pinned(pintree.MapEventLease)
 	if err != nil {
 		return drops.EventControl{}, err
 	}
-	cpu, err := d.Pinned(pintree.MapEventState)
+	cpu, err := view.Pinned(pintree.MapEventState)
 	return drops.NewEventControl(wish, cpu), err
 }
 
@@ -254,8 +254,8 @@ type places struct {
 	owner map[uint32]uint64
 }
 
-func (d View) places() (*places, error) {
-	eps, err := d.EndpointMaps()
+func (view View) places() (*places, error) {
+	eps, err := view.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +263,7 @@ func (d View) places() (*places, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &places{d: d, h: h, eps: eps, names: map[uint32]string{}, owner: map[uint32]uint64{}}, nil
+	return &places{d: view, h: h, eps: eps, names: map[uint32]string{}, owner: map[uint32]uint64{}}, nil
 }
 
 func (p *places) close() { p.h.Close() }
@@ -348,12 +348,12 @@ type Drop struct {
 
 // Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
 // gone; Status has the sums, which nothing takes away.
-func (d View) Drops(_ context.Context) ([]Drop, error) {
-	m, err := d.Pinned(pintree.MapDropsByDevice)
+func (view View) Drops(_ context.Context) ([]Drop, error) {
+	m, err := view.Pinned(pintree.MapDropsByDevice)
 	if err != nil {
 		return nil, err
 	}
-	cpu, err := d.Pinned(pintree.MapEventState)
+	cpu, err := view.Pinned(pintree.MapEventState)
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +361,7 @@ func (d View) Drops(_ context.Context) ([]Drop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sl_drops_by_dev: %w", err)
 	}
-	who, err := d.places()
+	who, err := view.places()
 	if err != nil {
 		return nil, err
 	}
@@ -377,8 +377,8 @@ func (d View) Drops(_ context.Context) ([]Drop, error) {
 }
 
 // DropSums returns the packets dropped by reason since the maps were made.
-func (d View) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
-	m, err := d.Pinned(pintree.MapDropReasons)
+func (view View) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
+	m, err := view.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return nil, err
 	}

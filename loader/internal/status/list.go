@@ -15,8 +15,8 @@ import (
 )
 
 // Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
-func (d View) Endpoints(_ context.Context) ([]EndpointStatus, error) {
-	eps, err := d.EndpointMaps()
+func (view View) Endpoints(_ context.Context) ([]EndpointStatus, error) {
+	eps, err := view.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (d View) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
-	inside, err := podns.New(d.Tree).WithoutHostVeth()
+	inside, err := podns.New(view.Tree).WithoutHostVeth()
 	if err != nil {
 		return nil, err
 	}

@@ -30,27 +30,27 @@ import (
 )
 
 // Decision is what was decided, the rest of Status empty. ErrNotLoaded: nothing was decided since boot.
-func (d View) Decision() (*Status, error) {
-	st, err := programs.New(d.Tree).ReadState()
+func (view View) Decision() (*Status, error) {
+	st, err := programs.New(view.Tree).ReadState()
 	if err != nil {
 		return nil, fmt.Errorf("%w: no decision: %w", pintree.ErrNotLoaded, err)
 	}
 	return &Status{
 		Backend: st.Backend, Reason: st.Reason, Decided: st.Decided, Kernel: st.Kernel, Build: st.Build,
-		PinPath: d.Paths.Dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
+		PinPath: view.Paths.Dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
 	}, nil
 }
 
 // Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
-func (d View) Status(ctx context.Context) (*Status, error) {
-	s, err := d.Decision()
+func (view View) Status(ctx context.Context) (*Status, error) {
+	s, err := view.Decision()
 	if errors.Is(err, pintree.ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
-		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: d.Paths.Dir}, nil
+		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: view.Paths.Dir}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if id, ok := d.Paths.Committed(); ok {
+	if id, ok := view.Paths.Committed(); ok {
 		s.Build = id
 	}
 	h, err := rtnl.New()
@@ -58,23 +58,23 @@ func (d View) Status(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	defer h.Close()
-	if s.Endpoints, err = d.Endpoints(ctx); err != nil {
+	if s.Endpoints, err = view.Endpoints(ctx); err != nil {
 		return nil, err
 	}
-	if s.Runs, err = programs.New(d.Tree).Runs(); err != nil {
+	if s.Runs, err = programs.New(view.Tree).Runs(); err != nil {
 		return nil, err
 	}
-	if s.Local, err = attach.New(d.Tree).LocalStatus(); err != nil {
+	if s.Local, err = attach.New(view.Tree).LocalStatus(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s), d.dropStatus(s), d.total(s)); err != nil {
+	if err := errors.Join(view.deviceStatus(s, h), view.mapStatus(ctx, s), view.dropStatus(s), view.total(s)); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-func (d View) total(s *Status) error {
-	eps, err := d.EndpointMaps()
+func (view View) total(s *Status) error {
+	eps, err := view.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -86,21 +86,21 @@ func (d View) total(s *Status) error {
 	return nil
 }
 
-func (d View) deviceStatus(s *Status, h *rtnl.Handle) error {
-	n, err := node.New(d.Tree).Status(h)
+func (view View) deviceStatus(s *Status, h *rtnl.Handle) error {
+	n, err := node.New(view.Tree).Status(h)
 	if err != nil {
 		return err
 	}
 	s.Skipped, s.Unseen, s.LostGateways, s.HostAddresses = n.Skipped, n.Unseen, n.LostGateways, n.Addresses
-	return d.programStatus(s, h)
+	return view.programStatus(s, h)
 }
 
-func (d View) programStatus(s *Status, h *rtnl.Handle) error {
-	ids, err := programs.New(d.Tree).ProgramIDs()
+func (view View) programStatus(s *Status, h *rtnl.Handle) error {
+	ids, err := programs.New(view.Tree).ProgramIDs()
 	if err != nil {
 		return err
 	}
-	raw, err := d.Pinned(pintree.MapUplinks)
+	raw, err := view.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
@@ -108,11 +108,11 @@ func (d View) programStatus(s *Status, h *rtnl.Handle) error {
 	if err != nil {
 		return err
 	}
-	pods, uplinks, err := d.AttachedDevices()
+	pods, uplinks, err := view.AttachedDevices()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(d.Tree, "")
+	a := attach.NewAttacher(view.Tree, "")
 	defer a.Close()
 	add := func(index int, role string, hooks []hook.Hook) error {
 		dev := DeviceStatus{Ifindex: index, Role: role}
@@ -139,11 +139,11 @@ func (d View) programStatus(s *Status, h *rtnl.Handle) error {
 			return err
 		}
 		last := &s.Devices[len(s.Devices)-1]
-		if p, ok := denylist.New(d.Tree).XdpStatus(h, index, ids); ok {
+		if p, ok := denylist.New(view.Tree).XdpStatus(h, index, ids); ok {
 			last.Programs = append(last.Programs, p)
 		}
 	}
-	hooks, err := d.podHooks(pods)
+	hooks, err := view.podHooks(pods)
 	if err != nil {
 		return err
 	}
@@ -156,8 +156,8 @@ func (d View) programStatus(s *Status, h *rtnl.Handle) error {
 }
 
 // podHooks are the hooks of pods' devices, with those that have nothing but a source MAC check.
-func (d View) podHooks(pods map[int]bool) (map[int][]hook.Hook, error) {
-	checked, err := d.MACCheckedDevices()
+func (view View) podHooks(pods map[int]bool) (map[int][]hook.Hook, error) {
+	checked, err := view.MACCheckedDevices()
 	hooks := make(map[int][]hook.Hook, len(pods))
 	for index := range checked {
 		hooks[index] = hook.OfMACCheck()
@@ -182,8 +182,8 @@ func sorted(set map[int]bool) []int {
 	return out
 }
 
-func (d View) mapStatus(ctx context.Context, s *Status) error {
-	pins, err := pintree.Names(d.Paths.Maps())
+func (view View) mapStatus(ctx context.Context, s *Status) error {
+	pins, err := pintree.Names(view.Paths.Maps())
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (d View) mapStatus(ctx context.Context, s *Status) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		m, err := d.Pinned(name)
+		m, err := view.Pinned(name)
 		if err != nil {
 			return err
 		}
@@ -270,8 +270,8 @@ func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 	return len(all), err
 }
 
-func (d View) dropStatus(s *Status) error {
-	m, err := d.Pinned(pintree.MapDropReasons)
+func (view View) dropStatus(s *Status) error {
+	m, err := view.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return err
 	}

@@ -53,6 +53,12 @@ var NotHere = Names{
 	"UpstreamDelOfOurs$", "BandwidthOfUpstream", "GCOfUpstream$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
 }
 
+// noIPAM is the example that needs a program which Programs leaves out.
+const noIPAM = "^TestPrivilegedExamples$/^cluster$"
+
+// Skips are the patterns for go test's -skip of what cannot run in a machine.
+func Skips() []string { return []string{NotHere.Pattern(), noIPAM} }
+
 // Names are what follows "TestPrivileged" in names of tests: all of a name where it ends in "$", else its begin.
 type Names []string
 
