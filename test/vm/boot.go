@@ -272,6 +272,9 @@ func (w *work) units(k kernel) (units []unit.Unit, err error) {
 	for _, p := range w.packages {
 		some := []unit.Unit{unit.Whole(p, w.run, strings.TrimPrefix(w.skipArg(w.skip), skipFlag))}
 		if w.everything() {
+			if k.Series == sampleKernel {
+				p = sampled(p)
+			}
 			skips := suite.Skips()
 			if !w.everyTest(k.Series) {
 				skips = append(skips, leftOut(p.Path)...)

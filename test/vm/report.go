@@ -116,6 +116,7 @@ Debian's cloud kernels in QEMU. There is one kernel per step in what the kernel 
 oldest that Sluice supports comes first.
 
 - A cell is the number of tests and subtests that passed, ` + "`-`" + ` that the package runs elsewhere.
+- ` + sampleKernel + ` offers nothing new beside the kernels around it: it loads all programs and runs a test of each kind.
 - [kernel-testing.md](kernel-testing.md) says how to run one kernel, or get a shell in it.
 
 `

@@ -233,3 +233,13 @@ func TestOlderVersions(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// The kernel that offers nothing new runs a test of each kind.
+func TestSampled(t *testing.T) {
+	all := []string{"TestPrivilegedEnableDisable", "TestPrivilegedGC"}
+	for path, want := range map[string][]string{"loader": all[:1], "plugins/meta/sbr": nil} {
+		if got := sampled(suite.Package{Path: path, Tests: all}).Tests; !slices.Equal(got, want) {
+			t.Errorf("%s runs %q", path, got)
+		}
+	}
+}
