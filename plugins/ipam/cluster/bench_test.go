@@ -20,19 +20,29 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 )
 
-// fleet is simulated nodes: each is a folder, and calls the real plugin as a process.
+// fleet is simulated nodes: each is a folder with a Node object, and calls the real plugin as a process.
 type fleet struct {
-	b    *testing.B
-	s    *kubetest.Server
-	call caller
-	dirs []string
+	b     *testing.B
+	s     *kubetest.Server
+	nodes []fleetNode
+}
+
+type fleetNode struct {
+	caller
+	dir string
 }
 
 func newFleet(b *testing.B, s *kubetest.Server, bin, ipam string, nodes int) *fleet {
 	b.Helper()
-	f := &fleet{b: b, s: s, call: caller{s.NS, bin, fmt.Sprintf(`%s,"kubernetes":{"kubeconfig":%q}`, ipam, s.Kubeconfig)}}
-	for range nodes {
-		f.dirs = append(f.dirs, b.TempDir())
+	f := &fleet{b: b, s: s}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range nodes {
+		name := fmt.Sprintf("bench-%d", i)
+		register(b, s, name, strings.TrimSpace(string(boot)))
+		f.nodes = append(f.nodes, fleetNode{caller{s.NS, bin, fmt.Sprintf(`%s,"kubernetes":{"kubeconfig":%q}`, ipam, s.Kubeconfig), name}, b.TempDir()})
 	}
 	return f
 }
@@ -45,16 +55,16 @@ func (f *fleet) fill(pods int) (total time.Duration, each []time.Duration, reque
 	var mu sync.Mutex
 	seen := map[netip.Addr]bool{}
 	var wg sync.WaitGroup
-	for n, dir := range f.dirs {
+	for n, node := range f.nodes {
 		wg.Go(func() {
-			for i := n; i < pods; i += len(f.dirs) {
+			for i := n; i < pods; i += len(f.nodes) {
 				start := time.Now()
-				a, err := f.call.add(dir, fmt.Sprintf("p%d", i))
+				a, err := node.add(node.dir, fmt.Sprintf("p%d", i))
 				for try := 0; err != nil && try < 20; try++ {
 					if code := cnierr.From(err).Code; code != cnierr.CodeExhausted && code != cnierr.CodeTryAgain {
 						break
 					}
-					a, err = f.call.add(dir, fmt.Sprintf("p%d", i))
+					a, err = node.add(node.dir, fmt.Sprintf("p%d", i))
 				}
 				took := time.Since(start)
 				mu.Lock()
@@ -69,6 +79,24 @@ func (f *fleet) fill(pods int) (total time.Duration, each []time.Duration, reque
 	}
 	wg.Wait()
 	return time.Since(begin), each, f.requests() - before
+}
+
+// addDel has the first node add and delete pods, and returns the durations of the ADDs.
+func (f *fleet) addDel(name string, n int) (each []time.Duration) {
+	f.b.Helper()
+	node := f.nodes[0]
+	for i := range n {
+		start := time.Now()
+		id := fmt.Sprintf("%s%d", name, i)
+		if _, err := node.add(node.dir, id); err != nil {
+			f.b.Fatal(err)
+		}
+		each = append(each, time.Since(start))
+		if _, err := node.run("DEL", node.dir, id); err != nil {
+			f.b.Fatal(err)
+		}
+	}
+	return each
 }
 
 // requests is how many requests about pools and nodes the API server has answered.
@@ -120,25 +148,18 @@ func BenchmarkIPAM(b *testing.B) {
 			row{"- ADD p50, p99", "", fmt.Sprintf("%.1f ms, %.1f ms", ms(percentile(each, 50)), ms(percentile(each, 99)))},
 			row{"- requests per ADD, at the API server", "0.2", fmt.Sprintf("%.2f", requests/float64(tc.pods))})
 	}
-	one := newFleet(b, s, bin, `"range":"10.64.0.0/16","block_size":128`, 1)
-	one.fill(100) // a node with as many pods as the kubelet has by default
+	few := newFleet(b, s, bin, `"range":"10.64.0.0/16","block_size":128`, 1)
+	few.fill(100) // a node with as many pods as the kubelet has by default
+	many := newFleet(b, s, bin, `"range":"10.65.0.0/16","block_size":128`, 1)
+	many.fill(700)
 	for _, state := range []string{"up", "down"} {
 		if state == "down" {
 			s.Stop()
 		}
-		var each []time.Duration
-		for i := range 300 {
-			start := time.Now()
-			id := fmt.Sprintf("%s%d", state, i)
-			if _, err := one.call.add(one.dirs[0], id); err != nil {
-				b.Fatal(err)
-			}
-			each = append(each, time.Since(start))
-			if _, err := one.call.run("DEL", one.dirs[0], id); err != nil {
-				b.Fatal(err)
-			}
+		for pods, f := range map[int]*fleet{100: few, 700: many} {
+			each := f.addDel(state, 300)
+			rows = append(rows, row{fmt.Sprintf("ADD from a block, %d pods, API server %s: p50, p99", pods, state), "10 ms", fmt.Sprintf("%.1f ms, %.1f ms", ms(percentile(each, 50)), ms(percentile(each, 99)))})
 		}
-		rows = append(rows, row{"ADD from a block, 100 pods, API server " + state + ": p50, p99", "10 ms", fmt.Sprintf("%.1f ms, %.1f ms", ms(percentile(each, 50)), ms(percentile(each, 99)))})
 	}
 	s.Start()
 	load, _ := os.ReadFile("/proc/loadavg")

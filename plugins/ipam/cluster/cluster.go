@@ -212,7 +212,11 @@ func (l *call) take(ctx context.Context, t *target) (a netip.Addr, fresh bool, e
 }
 
 func (l *call) takeLocal(ctx context.Context, t *target) (a netip.Addr, fresh, ok bool, err error) {
-	f, err := blocks.Open(ctx, l.c.DataDir, l.c.Backend, t.q.Pool)
+	open := l.open
+	if t.q.Hold != "" || t.q.Wanted.IsValid() { // another attachment may have the address
+		open = l.openAll
+	}
+	f, err := open(ctx, l.c.Backend, t.q.Pool)
 	if err != nil {
 		return a, false, false, l.stateError(err)
 	}
@@ -260,6 +264,16 @@ func (l *call) takeLocal(ctx context.Context, t *target) (a netip.Addr, fresh, o
 	return a, true, true, l.save(f, t)
 }
 
+// open opens the file of a pool with what the attachment has. Nothing in it grows with the pods of the node.
+func (l *call) open(ctx context.Context, place, poolName string) (*blocks.File, error) {
+	return blocks.OpenFor(ctx, l.c.DataDir, place, poolName, l.a.ContainerID, l.a.IfName)
+}
+
+// openAll opens the file of a pool with what all attachments have.
+func (l *call) openAll(ctx context.Context, place, poolName string) (*blocks.File, error) {
+	return blocks.Open(ctx, l.c.DataDir, place, poolName)
+}
+
 // note logs what a call does, if the configuration asks for a log. Most do not, and a line costs an ADD a millisecond.
 func (l *call) note(what, poolName string, a netip.Addr) {
 	if l.c.Logs() {
@@ -277,7 +291,8 @@ func (t *target) mustHave(a netip.Addr, what string) error {
 
 // save writes the file and begins upkeep if it is due. t is nil if the range is not known.
 func (l *call) save(f *blocks.File, t *target) error {
-	now := time.Now().Unix()
+	f.Touched = time.Now().UnixMilli()
+	now := f.Touched / 1000
 	var r *pool.Range
 	j := storeproc.Job{Config: *l.c, Node: l.node}
 	j.Request = claims.Request{Pool: f.Pool, Network: f.Network, Range: pool.Range{CIDR: f.CIDR}, BlockSize: l.c.BlockSize, Overlapping: l.c.Overlapping}
@@ -305,7 +320,7 @@ func (l *call) save(f *blocks.File, t *target) error {
 const upkeepEvery = 2
 
 func (l *call) release(ctx context.Context, t *target, a netip.Addr) error {
-	f, err := blocks.Open(ctx, l.c.DataDir, l.c.Backend, t.q.Pool)
+	f, err := l.open(ctx, l.c.Backend, t.q.Pool)
 	if err != nil {
 		return err
 	}

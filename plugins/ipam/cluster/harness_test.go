@@ -97,16 +97,22 @@ func (h *host) node() blocks.Node {
 // register writes what the kubelet writes.
 func (h *host) register(s *kubetest.Server) {
 	h.t.Helper()
+	register(h.t, s, h.name, h.node().BootID)
+}
+
+// register makes a Node object that reports a boot.
+func register(t testing.TB, s *kubetest.Server, name, bootID string) {
+	t.Helper()
 	nodes := s.Client().CoreV1().Nodes()
-	n, err := nodes.Get(h.t.Context(), h.name, metav1.GetOptions{})
+	n, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		if n, err = nodes.Create(h.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.name}}, metav1.CreateOptions{}); err != nil {
-			h.t.Fatal(err)
+		if n, err = nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
 		}
 	}
-	n.Status.NodeInfo.BootID = h.node().BootID
-	if _, err := nodes.UpdateStatus(h.t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		h.t.Fatal(err)
+	n.Status.NodeInfo.BootID = bootID
+	if _, err := nodes.UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

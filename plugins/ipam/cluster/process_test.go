@@ -30,12 +30,37 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
+const source = "../../.."
+
 // programs builds the plugin and its store program.
 func programs(t testing.TB) string {
 	t.Helper()
+	return programsOf(t, source)
+}
+
+// formerCommit is the last one whose nodes have version 1 of their file, and look at a pool before each claim.
+const formerCommit = "946a08bf0455c98b28b87eeab3bf42752da32601" // cmd/sluice/internal/metrics, verbtimes: sort names plainly
+
+// formerPrograms builds the programs of formerCommit. The repository has to have it: a clone without history fails.
+func formerPrograms(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "former.tar")
+	for _, args := range [][]string{{"git", "archive", "-o", archive, formerCommit}, {"tar", "-xf", archive, "-C", dir}} {
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir = source
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	return programsOf(t, dir)
+}
+
+func programsOf(t testing.TB, source string) string {
+	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.Command("go", append(append([]string{"build", "-o", dir + "/"}, testbin.BuildFlags()...), "./cmd/sluice-ipam", "./cmd/sluice-ipam-store")...)
-	cmd.Dir, cmd.Env = "../../..", append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -78,12 +103,13 @@ type caller struct {
 	ns   *netlab.NS
 	bin  string
 	ipam string // the section, without data_dir
+	node string // name of the node; empty: that of the machine
 }
 
 func (c *caller) run(verb, dataDir, id string, more ...string) (string, error) {
 	text := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"sluice-ipam","data_dir":%q,%s}%s}`, dataDir, c.ipam, strings.Join(more, ""))
 	cmd := exec.Command(filepath.Join(c.bin, "sluice-ipam"))
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_NETNS=/run/netns/none", "CNI_IFNAME=net1", "CNI_PATH="+c.bin,
+	cmd.Env = append(os.Environ(), "NODENAME="+c.node, "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_NETNS=/run/netns/none", "CNI_IFNAME=net1", "CNI_PATH="+c.bin,
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME="+id)
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(text), &out, &errs
@@ -210,7 +236,7 @@ func TestPrivilegedEtcd(t *testing.T) {
 		return fmt.Sprintf(`"datastore":"etcd","etcd_host":"127.0.0.1:2379","etcd_username":%q,"etcd_password":"secret","etcd_ca_cert_file":%q,"etcd_cert_file":%q,"etcd_key_file":%q,%s`,
 			user, e.pki.File("ca.crt"), e.pki.File("kubelet-client.crt"), e.pki.File("kubelet-client.key"), extra)
 	}
-	c := &caller{e.ns, bin, section("ipam", `"range":"10.50.0.0/26"`)} // 62 addresses
+	c := &caller{e.ns, bin, section("ipam", `"range":"10.50.0.0/26"`), ""} // 62 addresses
 	var dirs []string
 	for range 3 {
 		dirs = append(dirs, t.TempDir())
@@ -249,7 +275,7 @@ func TestPrivilegedEtcd(t *testing.T) {
 		t.Errorf("CHECK: %v", err)
 	}
 
-	big := &caller{e.ns, bin, section("ipam", `"range":"10.51.0.0/16","ipRanges":[{"range":"fd51::/64"}]`)}
+	big := &caller{e.ns, bin, section("ipam", `"range":"10.51.0.0/16","ipRanges":[{"range":"fd51::/64"}]`), ""}
 	if _, err := big.add(dirs[0], "d0"); err != nil {
 		t.Fatal(err)
 	}
@@ -265,10 +291,10 @@ func TestPrivilegedEtcd(t *testing.T) {
 	_, err = big.add(t.TempDir(), "f")
 	wantCode(t, err, cnierr.CodeTryAgain, "10.51.0.0-16")
 	e.start()
-	other := &caller{e.ns, bin, section("other", `"range":"10.52.0.0/16"`)}
+	other := &caller{e.ns, bin, section("other", `"range":"10.52.0.0/16"`), ""}
 	_, err = other.add(t.TempDir(), "g")
 	wantCode(t, err, cnierr.CodeConfig, "ipam.etcd_host", "permission denied")
-	wrong := &caller{e.ns, bin, strings.Replace(section("ipam", `"range":"10.52.0.0/16"`), `"secret"`, `"guess"`, 1)}
+	wrong := &caller{e.ns, bin, strings.Replace(section("ipam", `"range":"10.52.0.0/16"`), `"secret"`, `"guess"`, 1), ""}
 	_, err = wrong.add(t.TempDir(), "h")
 	wantCode(t, err, cnierr.CodeConfig, "ipam.etcd_host")
 	if strings.Contains(err.Error(), "guess") {
@@ -280,7 +306,7 @@ func TestPrivilegedEtcd(t *testing.T) {
 func TestPrivilegedIdleNode(t *testing.T) {
 	e := newEtcd(t)
 	c := &caller{e.ns, programs(t), fmt.Sprintf(`"range":"10.53.0.0/26","block_size":8,"etcd_host":"127.0.0.1:2379","etcd_ca_cert_file":%q,"etcd_cert_file":%q,"etcd_key_file":%q`,
-		e.pki.File("ca.crt"), e.pki.File("kubelet-client.crt"), e.pki.File("kubelet-client.key"))}
+		e.pki.File("ca.crt"), e.pki.File("kubelet-client.crt"), e.pki.File("kubelet-client.key")), ""}
 	idle, busy := t.TempDir(), t.TempDir()
 	if _, err := c.add(idle, "only"); err != nil { // it claims 7 addresses of 62, and they are not scarce
 		t.Fatal(err)

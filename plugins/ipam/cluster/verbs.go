@@ -68,7 +68,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 
 // delIn releases what the attachment has in a pool. It reports true also for one that was released before.
 func (l *call) delIn(ctx context.Context, place, name string) (bool, error) {
-	f, err := blocks.Open(ctx, l.c.DataDir, place, name)
+	f, err := l.open(ctx, place, name)
 	if err != nil {
 		return false, err
 	}
@@ -127,7 +127,7 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 }
 
 func (l *call) checkRange(ctx context.Context, t *target, prev *types100.Result) error {
-	f, err := blocks.Open(ctx, l.c.DataDir, l.c.Backend, t.q.Pool)
+	f, err := l.open(ctx, l.c.Backend, t.q.Pool)
 	if err != nil {
 		return l.stateError(err)
 	}
@@ -201,7 +201,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 }
 
 func (l *call) gcIn(ctx context.Context, place, name string, keep map[[2]string]bool) error {
-	f, err := blocks.Open(ctx, l.c.DataDir, place, name)
+	f, err := l.openAll(ctx, place, name)
 	if err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 }
 
 func (l *call) hasSpare(ctx context.Context, t *target) (bool, error) {
-	f, err := blocks.Open(ctx, l.c.DataDir, l.c.Backend, t.q.Pool)
+	f, err := l.open(ctx, l.c.Backend, t.q.Pool)
 	if err != nil {
 		return false, l.stateError(err)
 	}

@@ -23,7 +23,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 )
 
-var volume = flag.Int("volume", 400, "how many ADDs TestPrivilegedVolume does; the goal of ADR 40 is 10000")
+var (
+	volume     = flag.Int("volume", 400, "how many ADDs TestPrivilegedVolume does; the goal of ADR 40 is 10000")
+	volumeTime = flag.Duration("volume-time", 30*time.Minute, "TestPrivilegedVolume fails if its ADDs take longer")
+)
 
 // volumeNode is a node of the volume test: a folder, and the pods that it has by the runtime's knowledge.
 type volumeNode struct {
@@ -33,9 +36,16 @@ type volumeNode struct {
 	mu        *sync.Mutex
 	owner     map[netip.Addr]string
 	live      map[string]netip.Addr
-	kills     int
 	link      *link
 	t         *testing.T
+
+	newer string // the programs that replace those of an older build after half of the rounds, or empty
+	count volumeCount
+}
+
+// volumeCount is what came of the calls of a node.
+type volumeCount struct {
+	adds, failed, kills int
 }
 
 // start runs a verb in a process group of its own and kills it after a while if that is wanted, with all it started but
@@ -65,8 +75,9 @@ func (n *volumeNode) round(i int) {
 	kill := time.Duration(0)
 	if n.rnd.IntN(4) == 0 {
 		kill = time.Duration(1+n.rnd.IntN(20_000)) * time.Microsecond
-		n.kills++
+		n.count.kills++
 	}
+	n.count.adds++
 	out, ok := n.run(id, "ADD", kill)
 	if ok {
 		var res struct {
@@ -87,6 +98,7 @@ func (n *volumeNode) round(i int) {
 		n.mu.Unlock()
 		n.live[id] = a
 	} else {
+		n.count.failed++
 		n.del(id) // as the runtime does after a failed ADD
 	}
 	if len(n.live) > 12 || n.rnd.IntN(3) == 0 {
@@ -120,15 +132,17 @@ func (n *volumeNode) del(id string) {
 	kill := time.Duration(0)
 	if n.rnd.IntN(6) == 0 {
 		kill = time.Duration(1+n.rnd.IntN(5_000)) * time.Microsecond
-		n.kills++
+		n.count.kills++
 	}
 	n.run(id, "DEL", kill)
 }
 
-// Many ADDs and DELs of nodes that share a small pool, with kill -9 at random points of the plugin and the store program, an
-// API server that goes away, nodes that are cut off, and a writer like whereabouts, give no address twice and leak none.
+// Many ADDs and DELs of nodes that share a small pool give no address twice and leak none. Processes of the plugin and the store
+// program are killed at random points, the API server goes away, and nodes are cut off. A writer like whereabouts takes part, a node
+// of an older build, and one whose programs are replaced while its pods run.
 func TestPrivilegedVolume(t *testing.T) {
-	s, bin := kube(t), programs(t)
+	s, bin, former := kube(t), programs(t), formerPrograms(t)
+	began := time.Now()
 	var mu sync.Mutex
 	owner := map[netip.Addr]string{}
 	var nodes []*volumeNode
@@ -136,16 +150,22 @@ func TestPrivilegedVolume(t *testing.T) {
 		n := &volumeNode{dir: t.TempDir(), name: fmt.Sprintf("vol-%d", i), rnd: rand.New(rand.NewPCG(uint64(i), 3)), mu: &mu, owner: owner, live: map[string]netip.Addr{}, t: t}
 		var config string
 		n.link, config = newLink(t, s)
-		n.caller = caller{s.NS, bin, fmt.Sprintf(`"range":"10.70.0.0/26","block_size":8,"kubernetes":{"kubeconfig":%q}`, config)}
+		n.caller = caller{s.NS, bin, fmt.Sprintf(`"range":"10.70.0.0/26","block_size":8,"kubernetes":{"kubeconfig":%q}`, config), n.name}
+		if i >= 2 {
+			n.bin = former
+		}
+		if i == 3 {
+			n.newer = bin
+		}
 		nodes = append(nodes, n)
 	}
 	nodes[0].round(-1) // the pool is there
 	stop := make(chan struct{})
 	var outages sync.WaitGroup
 	other, ended := context.WithCancel(t.Context())
-	foreignADDs := 0
+	foreignADDs, outageCount, cuts := 0, 0, 0
 	outages.Go(func() { foreignADDs = newForeign(t, s, "10.70.0.0-26", 62, &mu, owner).run(other) })
-	outages.Go(func() { partition(stop, nodes) })
+	outages.Go(func() { cuts = partition(stop, nodes) })
 	outages.Go(func() {
 		for {
 			select {
@@ -155,13 +175,22 @@ func TestPrivilegedVolume(t *testing.T) {
 				s.Stop()
 				time.Sleep(time.Second)
 				s.Start()
+				outageCount++
 			}
 		}
 	})
 	var wg sync.WaitGroup
 	for _, n := range nodes {
 		wg.Go(func() {
-			for i := range *volume / len(nodes) {
+			rounds := *volume / len(nodes)
+			for i := range rounds {
+				if time.Since(began) > *volumeTime {
+					t.Errorf("%s: %d of %d ADDs after %v", n.name, i, rounds, *volumeTime)
+					break
+				}
+				if i == rounds/2 && n.newer != "" {
+					n.bin = n.newer
+				}
 				n.round(i)
 			}
 			for id := range n.live {
@@ -173,24 +202,27 @@ func TestPrivilegedVolume(t *testing.T) {
 	close(stop)
 	ended()
 	outages.Wait()
-	kills := 0
+	var sum volumeCount
 	for _, n := range nodes {
-		kills += n.kills
+		sum.adds, sum.failed, sum.kills = sum.adds+n.count.adds, sum.failed+n.count.failed, sum.kills+n.count.kills
 		giveBack(t, s, n)
 	}
-	if left := allocations(t, s, "10.70.0.0-26"); len(left) > 0 {
+	left := allocations(t, s, "10.70.0.0-26")
+	if len(left) > 0 {
 		t.Errorf("leaks: %v", left)
 	}
-	t.Logf("%d ADDs, %d processes killed, %d ADDs of whereabouts' writer", *volume, kills, foreignADDs)
+	t.Logf("%d ADDs in %v, of which %d failed and had a DEL; %d processes killed; %d nodes cut off; %d times no API server; "+
+		"%d ADDs of whereabouts' writer; builds: new, new, %s, %s then new; %d leaks",
+		sum.adds, time.Since(began).Round(time.Second), sum.failed, sum.kills, cuts, outageCount, foreignADDs, formerCommit, formerCommit, len(left))
 }
 
-// partition cuts nodes off, one after the other.
-func partition(stop <-chan struct{}, nodes []*volumeNode) {
+// partition cuts nodes off, one after the other. It returns how often.
+func partition(stop <-chan struct{}, nodes []*volumeNode) (cuts int) {
 	rnd := rand.New(rand.NewPCG(5, 5))
-	for {
+	for ; ; cuts++ {
 		select {
 		case <-stop:
-			return
+			return cuts
 		case <-time.After(time.Duration(1+rnd.IntN(4)) * time.Second):
 		}
 		n := nodes[rnd.IntN(len(nodes))]

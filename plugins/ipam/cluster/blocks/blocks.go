@@ -1,32 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package blocks is the node's own file of one pool: the addresses that the node has claimed, and which attachment has
-// which of them. ADD and DEL change it under a lock, and need nothing else.
+// Package blocks is the node's own file of one pool, and the files of its attachments beside it: the addresses that the
+// node has claimed, and which attachment has which of them. ADD and DEL change them under a lock, and need nothing else.
 //
 // The plugin and the claims use it. An address is usable only while it stands under Claims here. The order of writes is
 // in docs/adr/0040-cluster-addresses.md. It must not talk to a store.
 package blocks
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
-	"time"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-const version = 1
-
-// State is the file's content.
+// State is the content of the files.
 type State struct {
 	Version int          `json:"version"`
 	Pool    string       `json:"pool"`
@@ -44,16 +32,24 @@ type State struct {
 	// still have them for this node.
 	Resting []Claim `json:"resting,omitempty"`
 
+	// FreeList are the offsets that are claimed, not in use and not kept for an owner, ascending. Save fills it in for what
+	// does not read the uses of all attachments.
+	FreeList []uint64 `json:"free,omitempty"`
+	// Used is who has which offset. It stands in the files of the attachments; only version 1 has it here. After OpenFor
+	// it has the uses of one attachment.
 	Used map[uint64]Use `json:"used,omitempty"`
 	Owed []Owed         `json:"owed,omitempty"` // releases that wait for the store
 	Gone []string       `json:"gone,omitempty"` // attachments released last, by a hash
 	Last uint64         `json:"last"`
 
 	Claimed int64 `json:"claimed,omitempty"` // when a block was claimed last, in seconds since 1970
+	Touched int64 `json:"touched,omitempty"` // when an ADD or DEL changed the file last, in milliseconds since 1970
 
 	Scarce bool  `json:"scarce,omitempty"` // at the last look the pool had few free addresses
 	After  int64 `json:"after,omitempty"`  // seconds since 1970; no upkeep before
 	Fails  int   `json:"fails,omitempty"`  // of upkeep, in a row
+
+	partial bool // Used has the uses of one attachment only
 }
 
 // Claim is what one request to the store claimed: entries with that ID.
@@ -80,127 +76,6 @@ type Use struct {
 type Owed struct {
 	ContainerID string `json:"id"`
 	IfName      string `json:"ifname"`
-}
-
-// File is the locked file of one pool.
-type File struct {
-	State
-
-	path string
-	lock *os.File
-}
-
-// Path returns the file of a pool. Names of pools have no slash.
-func Path(dir, place, poolName string) string { return filepath.Join(dir, place, poolName+suffix) }
-
-const suffix = ".json"
-
-// Open locks and reads the file of a pool. The caller must Close it. A file that is not there is an empty State with
-// the name of the pool. One that cannot be read is an error: what it said of addresses in use is unknown.
-func Open(ctx context.Context, dir, place, poolName string) (*File, error) {
-	if poolName == "" || strings.ContainsRune(poolName, '/') || strings.HasPrefix(poolName, ".") {
-		return nil, fmt.Errorf("%q is not the name of a pool", poolName)
-	}
-	if err := os.MkdirAll(filepath.Join(dir, place), 0o700); err != nil {
-		return nil, err
-	}
-	f := &File{path: Path(dir, place, poolName)}
-	var err error
-	if f.lock, err = filelock.Acquire(ctx, strings.TrimSuffix(f.path, suffix)+".lock"); err != nil {
-		return nil, err
-	}
-	if err := f.read(); err != nil {
-		f.Close()
-		return nil, err
-	}
-	if f.Pool == "" {
-		f.State = State{Version: version, Pool: poolName, Place: place}
-	}
-	if f.Used == nil {
-		f.Used = map[uint64]Use{}
-	}
-	return f, nil
-}
-
-func (f *File) read() error {
-	text, err := os.ReadFile(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(text, &f.State); err != nil {
-		return fmt.Errorf("%s: %w; if no pod of this node has an address of the pool, remove the file", f.path, err)
-	}
-	if f.Version != version {
-		return fmt.Errorf("%s: version %d is not known", f.path, f.Version)
-	}
-	if err := f.check(); err != nil {
-		return fmt.Errorf("%s: %w", f.path, err)
-	}
-	return nil
-}
-
-// Save writes the file. A kill at any time leaves the old content or the new.
-func (f *File) Save() error { return f.save(false) }
-
-// SaveDurably is Save that also survives a loss of power. What gives addresses away needs it: a node that came up with
-// the old content would use them.
-func (f *File) SaveDurably() error { return f.save(true) }
-
-func (f *File) save(durable bool) error {
-	text, err := json.Marshal(&f.State)
-	if err != nil {
-		return err
-	}
-	temp := f.path + ".new"
-	out, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(append(text, '\n'))
-	if durable && err == nil {
-		err = out.Sync()
-	}
-	if err = errors.Join(err, out.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, f.path); err != nil || !durable {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(f.path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// Changed is when the file was written last; the zero time if never.
-func (f *File) Changed() time.Time {
-	info, err := os.Stat(f.path)
-	if err != nil {
-		return time.Time{}
-	}
-	return info.ModTime()
-}
-
-// Close releases the lock.
-func (f *File) Close() { _ = f.lock.Close() }
-
-// Pools lists the pools that the node has a file of.
-func Pools(dir, place string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, place))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var out []string
-	for _, e := range entries {
-		if name, ok := strings.CutSuffix(e.Name(), suffix); ok {
-			out = append(out, name)
-		}
-	}
-	return out, err
 }
 
 // Current reports whether the file is of this machine and boot. If not, its claims count only after a look at the store.
@@ -241,6 +116,14 @@ func (s *State) Spare(r *pool.Range) []uint64 {
 // Unused returns the offsets that are claimed, not in use and not kept for an owner, ascending.
 func (s *State) Unused() []uint64 {
 	var out []uint64
+	if s.partial {
+		for _, off := range s.FreeList {
+			if _, used := s.Used[off]; !used {
+				out = append(out, off)
+			}
+		}
+		return out
+	}
 	for _, c := range s.Claims {
 		for _, off := range c.Offsets() {
 			if _, used := s.Used[off]; !used && c.Hold == "" {
@@ -265,8 +148,14 @@ func (s *State) Held(owner string) (uint64, bool) {
 // Free frees an address for what comes next: another pod of the node, or the owner that it is kept for.
 func (s *State) Free(off uint64) {
 	delete(s.Used, off)
-	if c, _ := s.Owns(off); c.Hold != "" {
+	switch c, owned := s.Owns(off); {
+	case c.Hold != "":
 		s.rest(off)
+	case s.partial && owned:
+		at, there := slices.BinarySearch(s.FreeList, off)
+		if !there {
+			s.FreeList = slices.Insert(s.FreeList, at, off)
+		}
 	}
 }
 

@@ -17,7 +17,8 @@ func FuzzRead(f *testing.F) {
 		`"used":{"3":{"id":"c","ifname":"eth0","network":"net","range":0}},"owed":[{"id":"d","ifname":"eth0"}],"gone":["a"],"last":3}`))
 	f.Add([]byte(`{"version":1,"pool":"p","claims":[{"id":"x","runs":[[0,18446744073709551615]]}]}`))
 	f.Add([]byte(`{"version":1,"pool":"p","giving":[{"id":"x","runs":[[9,1]]}],"trying":[{"id":"x","runs":[[0,1048575],[0,1048575]]}]}`))
-	f.Add([]byte(`{"version":2}`))
+	f.Add([]byte(`{"version":2,"pool":"p","claims":[{"id":"x","runs":[[1,9]]}],"free":[1,2,9]}`))
+	f.Add([]byte(`{"version":3}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "p.json"), text, 0o600); err != nil {

@@ -2,7 +2,11 @@
 
 package blocks
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 // maxClaimed is more than a node ever claims of a pool, all claims together.
 const maxClaimed = 1 << 20
@@ -20,6 +24,28 @@ func (s *State) check() error {
 				total += size + 1
 			}
 		}
+	}
+	return s.checkFree()
+}
+
+// checkFree refuses free addresses that the node has not claimed for any pod.
+func (s *State) checkFree() error {
+	var runs [][2]uint64
+	for _, c := range s.Claims {
+		if c.Hold == "" {
+			runs = append(runs, c.Runs...)
+		}
+	}
+	slices.SortFunc(runs, func(a, b [2]uint64) int { return cmp.Compare(a[0], b[0]) })
+	at, end, before := 0, uint64(0), uint64(0) // the runs up to at begin before the offset, and reach to end
+	for i, off := range s.FreeList {
+		for ; at < len(runs) && runs[at][0] <= off; at++ {
+			end = max(end, runs[at][1]+1)
+		}
+		if off >= end || i > 0 && off <= before {
+			return fmt.Errorf("free offset %d: not one that the node has claimed for any pod, in ascending order", off)
+		}
+		before = off
 	}
 	return nil
 }

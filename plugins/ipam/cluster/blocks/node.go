@@ -66,9 +66,12 @@ func line(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-func hash(s string) string {
+func hash(s string) string { return longHash(s)[:8] }
+
+// longHash is long enough that two attachments of a node never have the same.
+func longHash(s string) string {
 	sum := sha256.Sum256([]byte("sluice-ipam " + s))
-	return hex.EncodeToString(sum[:4])
+	return hex.EncodeToString(sum[:16])
 }
 
 // HashBoot is the hash of a boot id as an entry has it.

@@ -33,7 +33,8 @@ type Claimer struct {
 	Rand  func() float64
 	Now   func() time.Time
 
-	lookedForDead time.Time
+	// wait takes a lock of a test whose time is simulated; nil: that of the file.
+	wait func() (unlock func())
 	// others are the pools that overlapped at the last look, and elsewhere what others have there: offsets of the pool.
 	others    []overlap
 	elsewhere map[uint64]pool.Entry
@@ -58,6 +59,8 @@ const (
 	longPause  = 2 * time.Second
 	// tries bounds what a conflict repeats.
 	tries = 40
+	// fullPause is after how many repetitions the pause for a full pool grows no more: another node gives back at any time.
+	fullPause = 4
 )
 
 // pause waits before the n-th repetition: exponentially longer, with jitter.
@@ -94,6 +97,9 @@ func (c *Claimer) now() time.Time {
 // lock excludes other processes of the node that talk to the store about the pool. The file of the pool stays free
 // while it is held, so ADD and DEL go on.
 func (c *Claimer) lock(ctx context.Context, q *Request) (unlock func(), err error) {
+	if c.wait != nil {
+		return c.wait(), nil
+	}
 	f, err := filelock.Acquire(ctx, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".claim"))
 	if err != nil {
 		return nil, fmt.Errorf("another call of this node waits for pool %s: %w: %w", q.Pool, ErrUnavailable, err)
@@ -101,14 +107,30 @@ func (c *Claimer) lock(ctx context.Context, q *Request) (unlock func(), err erro
 	return func() { _ = f.Close() }, nil
 }
 
-// open opens the file of the pool.
+// open opens the file of the pool without the uses of its attachments.
 func (c *Claimer) open(ctx context.Context, q *Request) (*blocks.File, error) {
+	return blocks.OpenFor(ctx, c.Dir, c.Store.Place(), q.Pool, "", "")
+}
+
+// openAll opens the file of the pool with all uses. What changes claims or uses needs it.
+func (c *Claimer) openAll(ctx context.Context, q *Request) (*blocks.File, error) {
 	return blocks.Open(ctx, c.Dir, c.Store.Place(), q.Pool)
+}
+
+// jot changes the file of the pool, but neither claims nor uses.
+func (c *Claimer) jot(ctx context.Context, q *Request, change func(s *blocks.State)) error {
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	change(&f.State)
+	return f.Save()
 }
 
 // update changes the file of the pool.
 func (c *Claimer) update(ctx context.Context, q *Request, change func(s *blocks.State) error) error {
-	f, err := c.open(ctx, q)
+	f, err := c.openAll(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -152,6 +174,9 @@ func (c *Claimer) Ensure(ctx context.Context, q *Request) error {
 		case !errors.Is(err, ErrConflict) || n >= tries:
 			return err
 		}
+		if isFull != nil {
+			n = min(n, fullPause)
+		}
 		if c.pause(ctx, n) != nil {
 			return err
 		}
@@ -180,6 +205,12 @@ func (c *Claimer) have(ctx context.Context, q *Request) (bool, error) {
 	return len(f.Spare(&q.Range)) > 0, nil
 }
 
+// change changes a pool.
+func (c *Claimer) change(ctx context.Context, name string, change pool.Change) error {
+	_, err := c.Store.Change(ctx, name, change)
+	return err
+}
+
 // read returns the pool, which it makes if there is none, and its allocations.
 func (c *Claimer) read(ctx context.Context, q *Request) (*pool.Object, map[uint64]pool.Entry, error) {
 	o, err := c.Store.Get(ctx, q.Pool)
@@ -196,6 +227,28 @@ func (c *Claimer) read(ctx context.Context, q *Request) (*pool.Object, map[uint6
 	}
 	taken, err := checked(o, q.Range.CIDR)
 	return o, taken, err
+}
+
+// readAll is read, and looks at the pools that overlap too, unless the node knows that there are none.
+func (c *Claimer) readAll(ctx context.Context, q *Request) (map[uint64]pool.Entry, error) {
+	if !c.alone(q, c.recall(q).UID) {
+		own, others, err := c.look(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		if own != nil {
+			c.others, c.elsewhere = others, c.notMine(q, others)
+			return own, nil
+		}
+		if err := c.Store.Create(ctx, q.Pool, q.Range.CIDR.String()); err != nil {
+			return nil, err
+		}
+	}
+	o, taken, err := c.read(ctx, q)
+	if err == nil {
+		c.remember(q, o, taken)
+	}
+	return taken, err
 }
 
 // checked returns the allocations of a pool of that range.
@@ -217,7 +270,10 @@ func checked(o *pool.Object, cidr netip.Prefix) (map[uint64]pool.Entry, error) {
 // claim claims a block, or the address that is wanted. ahead says that no ADD waits: it claims nothing while addresses
 // are scarce.
 func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
-	_, taken, err := c.read(ctx, q)
+	if done, err := c.claimUnseen(ctx, q, ahead); done || err != nil {
+		return err
+	}
+	taken, err := c.readAll(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -230,23 +286,29 @@ func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
 	if q.Hold != "" {
 		return c.claimHeld(ctx, q, taken)
 	}
-	burst, err := c.burst(ctx, q)
+	f, err := c.open(ctx, q)
 	if err != nil {
 		return err
 	}
-	offsets, scarce, err := c.pick(ctx, burst, taken)
+	s := f.State
+	f.Close()
+	offsets, scarce, err := c.pick(ctx, c.burst(q, &s), taken, s.Node)
 	if errors.Is(err, ErrConflict) {
 		return err
 	}
 	if err != nil || ahead && scarce {
 		return errors.Join(err, c.note(ctx, q, scarce || err != nil))
 	}
+	return c.claimOffsets(ctx, q, offsets, scarce)
+}
+
+// claimOffsets claims addresses that seem to be free.
+func (c *Claimer) claimOffsets(ctx context.Context, q *Request, offsets []uint64, scarce bool) error {
 	claim := blocks.Claim{Runs: blocks.Runs(offsets)}
-	err = c.update(ctx, q, func(s *blocks.State) error {
+	err := c.jot(ctx, q, func(s *blocks.State) {
 		claim.ID = c.newID(s.Node)
 		s.Trying = append(s.Trying, claim)
 		s.Scarce, s.Claimed = scarce, c.now().Unix()
-		return nil
 	})
 	if err != nil {
 		return err
@@ -266,25 +328,24 @@ const (
 )
 
 // burst returns the request for more than a block if the node has claimed one a moment ago: not more than it may keep unused.
-func (c *Claimer) burst(ctx context.Context, q *Request) (*Request, error) {
-	f, err := c.open(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if q.BlockSize == 1 || q.Wanted.IsValid() || c.now().Unix()-f.Claimed > burstPause {
-		return q, nil
+func (c *Claimer) burst(q *Request, s *blocks.State) *Request {
+	if q.BlockSize == 1 || q.Wanted.IsValid() || c.now().Unix()-s.Claimed > burstPause {
+		return q
 	}
 	more := *q
-	more.burst = min(maxBurst, blocks.MostUnused(q.BlockSize)-len(f.Unused()))
-	return &more, nil
+	more.burst = min(maxBurst, blocks.MostUnused(q.BlockSize)-len(s.Unused()))
+	return &more
 }
 
 // pick chooses offsets for the next claim. If there is none it frees what is kept for an owner that has gone, and says by ErrConflict that
 // it did: the caller looks again.
-func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.Entry) ([]uint64, bool, error) {
-	offsets, scarce, err := c.choose(q, taken)
-	if errors.As(err, new(*FullError)) && len(c.elsewhere) > 0 {
+func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.Entry, self string) ([]uint64, bool, error) {
+	offsets, scarce, err := c.choose(q, newView(q, taken, c.elsewhere), self)
+	var full *FullError
+	if !errors.As(err, &full) {
+		return offsets, scarce, err
+	}
+	if len(c.elsewhere) > 0 {
 		freed, derr := c.freeElsewhere(ctx)
 		if derr != nil {
 			return nil, false, derr
@@ -293,41 +354,48 @@ func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.En
 			return nil, false, ErrConflict
 		}
 	}
-	var full *FullError
-	if errors.As(err, &full) && c.now().Sub(c.lookedForDead) > deadPause {
-		c.lookedForDead = c.now()
-		freed, derr := c.freeDead(ctx, q, taken, full.Wanted != "")
-		if derr != nil {
-			return nil, false, derr
+	if full.Wanted == "" {
+		m := c.recall(q)
+		if c.within(m.LookedForDead, deadPause) {
+			return nil, scarce, err
 		}
-		if freed {
-			return nil, false, ErrConflict
-		}
+		m.LookedForDead = c.now()
+		c.keepMind(q, &m)
 	}
-	return offsets, scarce, err
+	freed, derr := c.freeDead(ctx, q, taken, full.Wanted != "")
+	if derr != nil {
+		return nil, false, derr
+	}
+	if freed {
+		return nil, false, ErrConflict
+	}
+	return nil, scarce, err
 }
 
-// request asks for what stands under Trying with that ID, and confirms it.
+// request asks for what stands under Trying with that ID, and confirms it. What the store says of the pool is newer than what
+// the node has seen of it, so the file is compared with it.
 func (c *Claimer) request(ctx context.Context, q *Request, id string, change pool.Change) error {
-	err := c.Store.Change(ctx, q.Pool, change)
+	o, err := c.Store.Change(ctx, q.Pool, change)
 	if errors.Is(err, ErrConflict) { // certainly not there
-		return errors.Join(err, c.update(ctx, q, func(s *blocks.State) error {
-			s.Trying = without(s.Trying, id)
-			return nil
-		}))
+		return errors.Join(err, c.jot(ctx, q, func(s *blocks.State) { s.Trying = without(s.Trying, id) }))
 	}
 	if err != nil {
 		return err
 	}
-	return c.confirm(ctx, q)
+	if o == nil || !c.alone(q, o.UID) {
+		return c.confirm(ctx, q)
+	}
+	taken, err := checked(o, q.Range.CIDR)
+	if err != nil {
+		return err
+	}
+	c.remember(q, o, taken)
+	return c.settle(ctx, q, taken, nil, nil)
 }
 
 // note remembers whether addresses are scarce.
 func (c *Claimer) note(ctx context.Context, q *Request, scarce bool) error {
-	return c.update(ctx, q, func(s *blocks.State) error {
-		s.Scarce = scarce
-		return nil
-	})
+	return c.jot(ctx, q, func(s *blocks.State) { s.Scarce = scarce })
 }
 
 // newID returns the ID of the next claim. Every claim has another one: an answer to an older request, which may arrive at
@@ -349,114 +417,4 @@ func without(list []blocks.Claim, id string) []blocks.Claim {
 		}
 	}
 	return out
-}
-
-// deadPause is how often a process asks whether nodes are gone.
-const deadPause = 30 * time.Second
-
-// fewNodes is how many nodes a pool is expected to serve at least.
-const fewNodes = 4
-
-// choose picks the offsets of the next claim: a block, less when few are left, one when the pool is nearly full. The
-// start is random, so that nodes rarely meet.
-func (c *Claimer) choose(q *Request, taken map[uint64]pool.Entry) (offsets []uint64, scarce bool, err error) {
-	r := &q.Range
-	if q.Wanted.IsValid() {
-		off, ok := pool.Offset(r.CIDR, q.Wanted)
-		if !ok {
-			return nil, false, fmt.Errorf("%s is not in %s", q.Wanted, r.CIDR)
-		}
-		if e, ok := taken[off]; ok {
-			return nil, false, &FullError{Pool: q.Pool, Range: r.CIDR.String(), Wanted: q.Wanted.String(), WantedOfOwner: e.Holder()}
-		}
-		return []uint64{off}, false, nil
-	}
-	used := uint64(0)
-	set := make(map[uint64]bool, len(taken))
-	for off := range taken {
-		set[off] = true
-		if r.Dynamic(off) {
-			used++
-		}
-	}
-	for off := range c.elsewhere {
-		if !set[off] {
-			set[off] = true
-			if r.Dynamic(off) {
-				used++
-			}
-		}
-	}
-	size := r.Size()
-	free := size - min(used, size)
-	nodes := pool.Nodes(taken)
-	nodes[c.Node.Name]++ // as good as any name for one more
-	n := int(min(uint64(max(q.BlockSize, q.burst)), max(1, free/uint64(2*max(fewNodes, len(nodes))))))
-	scarce = n < (q.BlockSize+1)/2
-	first, last, _ := r.Bounds()
-	window := min(last-first, max(4096, 4*uint64(len(taken))))
-	rnd := c.Rand
-	if rnd == nil {
-		rnd = rand.Float64
-	}
-	start := first + uint64(rnd()*float64(window))
-	if q.BlockSize > 1 {
-		start -= (start - first) % uint64(q.BlockSize)
-	}
-	offsets = r.Choose(set, start, n)
-	if len(offsets) == 0 {
-		return nil, true, &FullError{Pool: q.Pool, Range: fmt.Sprintf("%s (%s-%s)", r.CIDR, r.First, r.Last), Size: size, Used: used, Holders: pool.Holders(taken, 3), Lent: len(nodes) > 1}
-	}
-	return offsets, scarce, nil
-}
-
-// freeDead frees what nodes have that are certainly gone, and what is kept for owners that are. Mirrored entries are freed
-// as well: each by the node that needs it.
-func (c *Claimer) freeDead(ctx context.Context, q *Request, taken map[uint64]pool.Entry, one bool) (bool, error) {
-	x := verdicts{c: c, dead: map[pool.NodeID]bool{}, gone: map[string]bool{}}
-	change := pool.Change{Remove: map[uint64]pool.Entry{}}
-	wanted, _ := pool.Offset(q.Range.CIDR, q.Wanted)
-	for off, e := range taken {
-		if one && off != wanted {
-			continue
-		}
-		free, err := x.free(ctx, q, off, e)
-		if err != nil {
-			return false, err
-		}
-		if free {
-			change.Remove[off] = e
-		}
-	}
-	if change.Empty() {
-		return false, nil
-	}
-	c.Log.Info("addresses of nodes and owners that are gone are free again", log.String("pool", q.Pool), log.Int("addresses", len(change.Remove)))
-	return true, c.Store.Change(ctx, q.Pool, change)
-}
-
-// freeElsewhere frees what nodes and owners that are gone have in the pools that overlap.
-func (c *Claimer) freeElsewhere(ctx context.Context) (bool, error) {
-	some := false
-	for _, o := range c.others {
-		q := o.q
-		q.Pool = o.name
-		freed, err := c.freeDead(ctx, &q, o.taken, false)
-		if err != nil {
-			return false, err
-		}
-		some = some || freed
-	}
-	c.others, c.elsewhere = nil, nil // the next claim looks again
-	return some, nil
-}
-
-// unknownMark begins the name of a node that the store does not know: nothing tells whether it is gone.
-const unknownMark = "~"
-
-func (c *Claimer) dead(ctx context.Context, id pool.NodeID) (bool, error) {
-	if id.Machine == c.Node.Machine && id.Boot == c.Node.Boot || len(id.Node) > 0 && id.Node[:1] == unknownMark {
-		return false, nil
-	}
-	return c.Store.Dead(ctx, id)
 }

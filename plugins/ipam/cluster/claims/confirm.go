@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
@@ -51,10 +52,18 @@ func (c *Claimer) look(ctx context.Context, q *Request) (map[uint64]pool.Entry, 
 		_, taken, err := c.read(ctx, q)
 		return taken, nil, err
 	}
+	began := c.now()
 	list, err := c.Store.List(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
+	return c.overlaps(ctx, q, list, began)
+}
+
+// overlaps is look with a list of all pools that was asked for at a time.
+func (c *Claimer) overlaps(ctx context.Context, q *Request, list []pool.Object, began time.Time) (map[uint64]pool.Entry, []overlap, error) {
+	var err error
+	var object *pool.Object
 	var own map[uint64]pool.Entry
 	var others []overlap
 	var nodes map[string]bool
@@ -64,6 +73,7 @@ func (c *Claimer) look(ctx context.Context, q *Request) (map[uint64]pool.Entry, 
 			if own, err = checked(o, q.Range.CIDR); err != nil {
 				return nil, nil, err
 			}
+			object = o
 			continue
 		}
 		p, err := o.Prefix()
@@ -84,6 +94,15 @@ func (c *Claimer) look(ctx context.Context, q *Request) (map[uint64]pool.Entry, 
 		x := overlap{name: o.Name, taken: taken, q: *q}
 		x.q.Range.CIDR = p
 		others = append(others, x)
+	}
+	if object != nil {
+		c.remember(q, object, own)
+		m := c.recall(q)
+		m.Alone = time.Time{}
+		if len(others) == 0 {
+			m.Alone = began
+		}
+		c.keepMind(q, &m)
 	}
 	return own, others, nil
 }
@@ -146,7 +165,7 @@ func (c *Claimer) mirror(ctx context.Context, q *Request, own map[uint64]pool.En
 				switch e, taken := o.taken[there]; {
 				case !taken:
 					change.Add[there] = want
-				case e != want && c.ownMirror(e):
+				case e != want && (c.ownMirror(e) || mirrors(e, claim.Hold)):
 					change.Replace[there] = [2]pool.Entry{e, want}
 				case e != want:
 					lost[off] = e
@@ -154,7 +173,7 @@ func (c *Claimer) mirror(ctx context.Context, q *Request, own map[uint64]pool.En
 			}
 		}
 		if !change.Empty() {
-			if err := c.Store.Change(ctx, o.name, change); err != nil {
+			if err := c.change(ctx, o.name, change); err != nil {
 				return nil, err
 			}
 		}
@@ -165,9 +184,16 @@ func (c *Claimer) mirror(ctx context.Context, q *Request, own map[uint64]pool.En
 // mirrorOf returns the ID of the entries that stand for a claim in other pools.
 func mirrorOf(claim blocks.Claim) string {
 	if claim.Hold != "" {
-		return pool.Hold{Owner: claim.Hold}.Mirror().String()
+		h, _ := pool.ParseHold(claim.ID)
+		return h.Mirror().String()
 	}
 	return claim.ID + mirrorMark
+}
+
+// mirrors reports whether the entry stands for what is kept for an owner in another pool.
+func mirrors(e pool.Entry, owner string) bool {
+	h, ok := pool.ParseHold(e.ID)
+	return ok && h.IsMirror() && h.Owner == owner
 }
 
 // ownMirror reports whether this machine made the entry for a claim in another pool, in this boot or an earlier one.
@@ -183,6 +209,9 @@ func (c *Claimer) settle(ctx context.Context, q *Request, own map[uint64]pool.En
 		mirrors = append(mirrors, o.name)
 	}
 	err := c.update(ctx, q, func(s *blocks.State) error {
+		if own != nil {
+			c.dropLost(s, own)
+		}
 		var waiting []blocks.Claim
 		for _, t := range s.Trying {
 			var here, absent []uint64
@@ -228,11 +257,15 @@ func (c *Claimer) settle(ctx context.Context, q *Request, own map[uint64]pool.En
 // sweep removes mirrors of this node whose claim is gone: the request that entered them came late. The list is read
 // before the files, and a claim stands in its file before its mirrors are asked for.
 func (c *Claimer) sweep(ctx context.Context, q *Request, node string) error {
-	if !q.Overlapping {
+	if m := c.recall(q); !q.Overlapping || c.alone(q, m.UID) {
 		return nil
 	}
+	began := c.now()
 	list, err := c.Store.List(ctx)
 	if err != nil {
+		return err
+	}
+	if _, _, err := c.overlaps(ctx, q, list, began); err != nil { // the next claim needs to know
 		return err
 	}
 	names, err := blocks.Pools(c.Dir, c.Store.Place())
@@ -261,7 +294,7 @@ func (c *Claimer) sweep(ctx context.Context, q *Request, node string) error {
 		if change.Empty() {
 			continue
 		}
-		if err := c.Store.Change(ctx, o.Name, change); err != nil && !errors.Is(err, ErrConflict) {
+		if err := c.change(ctx, o.Name, change); err != nil && !errors.Is(err, ErrConflict) {
 			return err
 		}
 	}

@@ -17,14 +17,17 @@ import (
 func IsMirror(n pool.NodeID) bool { return isMirror(n) }
 
 // IsDead reports whether the boot of a claim is certainly over.
-func (c *Claimer) IsDead(ctx context.Context, id pool.NodeID) (bool, error) { return c.dead(ctx, id) }
+func (c *Claimer) IsDead(ctx context.Context, id pool.NodeID) (bool, error) { return c.isDead(ctx, id) }
 
 // IsFree reports whether no pod has an entry any more that is kept for an owner: see Store.Gone.
 func (c *Claimer) IsFree(ctx context.Context, e pool.Entry) (bool, error) {
 	if h, ok := pool.ParseHold(e.ID); !ok || h.IsMirror() {
 		return false, nil
 	}
-	x := verdicts{c: c, dead: map[pool.NodeID]bool{}, gone: map[string]bool{}}
+	x := verdicts{c: c, gone: map[string]bool{}}
+	if err := x.ask(ctx, map[uint64]pool.Entry{0: e}); err != nil {
+		return false, err
+	}
 	return x.free(ctx, nil, 0, e)
 }
 
@@ -81,7 +84,7 @@ func (c *Claimer) Import(ctx context.Context, q *Request, chosen func(e pool.Ent
 		if err != nil || change.Empty() {
 			return 0, err
 		}
-		err = c.Store.Change(ctx, q.Pool, change)
+		err = c.change(ctx, q.Pool, change)
 		if err == nil {
 			return len(change.Replace), c.confirm(ctx, q)
 		}
@@ -121,7 +124,7 @@ func (c *Claimer) Export(ctx context.Context, q *Request) (int, error) {
 
 // export changes store and file while no ADD can take an address.
 func (c *Claimer) export(ctx context.Context, q *Request) (n int, node string, err error) {
-	f, err := c.open(ctx, q)
+	f, err := c.openAll(ctx, q)
 	if err != nil {
 		return 0, "", err
 	}
@@ -135,7 +138,7 @@ func (c *Claimer) export(ctx context.Context, q *Request) (n int, node string, e
 	if change.Empty() {
 		return 0, f.Node, nil
 	}
-	if err := c.Store.Change(ctx, q.Pool, change); err != nil {
+	if err := c.change(ctx, q.Pool, change); err != nil {
 		return 0, f.Node, err
 	}
 	for off := range change.Replace {

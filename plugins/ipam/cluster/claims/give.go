@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/filelock"
@@ -32,7 +33,7 @@ func (c *Claimer) release(ctx context.Context, q *Request, keep int) error {
 
 // releaseSome gives chosen ones of the unused addresses back.
 func (c *Claimer) releaseSome(ctx context.Context, q *Request, choose func(unused []uint64) []uint64) error {
-	f, err := c.open(ctx, q)
+	f, err := c.openAll(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -73,13 +74,13 @@ func (c *Claimer) give(ctx context.Context, q *Request) error {
 			return err
 		}
 	}
-	return c.update(ctx, q, func(s *blocks.State) error {
-		s.Giving = nil
-		return nil
-	})
+	return c.jot(ctx, q, func(s *blocks.State) { s.Giving = nil })
 }
 
 func (c *Claimer) giveOnce(ctx context.Context, q *Request, giving []blocks.Claim) error {
+	if done, err := c.giveUnseen(ctx, q, giving); done || err != nil {
+		return err
+	}
 	own, others, err := c.look(ctx, q)
 	if err != nil {
 		return err
@@ -99,12 +100,36 @@ func (c *Claimer) giveOnce(ctx context.Context, q *Request, giving []blocks.Clai
 			}
 		}
 		if !change.Empty() {
-			if err := c.Store.Change(ctx, o.name, change); err != nil {
+			if err := c.change(ctx, o.name, change); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// giveUnseen removes from the store what it should have, without a look before. It reports false if the store has something else,
+// or a pool overlaps.
+func (c *Claimer) giveUnseen(ctx context.Context, q *Request, giving []blocks.Claim) (bool, error) {
+	if m := c.recall(q); m.UID == "" || !c.alone(q, m.UID) {
+		return false, nil
+	}
+	change := pool.Change{Remove: map[uint64]pool.Entry{}}
+	for _, claim := range giving {
+		for _, off := range claim.Offsets() {
+			change.Remove[off] = pool.Entry{ID: claim.ID}
+		}
+	}
+	o, err := c.Store.Change(ctx, q.Pool, change)
+	if errors.Is(err, ErrConflict) {
+		return false, nil
+	}
+	if err == nil && o != nil {
+		if taken, terr := o.Taken(); terr == nil {
+			c.remember(q, o, taken)
+		}
+	}
+	return true, err
 }
 
 // Forget removes what whereabouts allocated for an attachment. If the store does not answer, the release is noted, and
@@ -114,14 +139,10 @@ func (c *Claimer) Forget(ctx context.Context, q *Request, owed blocks.Owed) erro
 	if !errors.Is(err, ErrUnavailable) && ctx.Err() == nil {
 		return err
 	}
-	return c.update(context.WithoutCancel(ctx), q, func(s *blocks.State) error {
-		for _, have := range s.Owed {
-			if have == owed {
-				return nil
-			}
+	return c.jot(context.WithoutCancel(ctx), q, func(s *blocks.State) {
+		if !slices.Contains(s.Owed, owed) {
+			s.Owed = append(s.Owed, owed)
 		}
-		s.Owed = append(s.Owed, owed)
-		return nil
 	})
 }
 
@@ -144,7 +165,7 @@ func (c *Claimer) forget(ctx context.Context, q *Request, owed blocks.Owed) erro
 		if change.Empty() {
 			return nil
 		}
-		err = c.Store.Change(ctx, q.Pool, change)
+		err = c.change(ctx, q.Pool, change)
 		if err == nil {
 			return c.unreserve(ctx, q, change.Remove)
 		}
@@ -194,8 +215,8 @@ const (
 	upkeepPause = 5 * time.Minute
 )
 
-// alone takes the lock of one kind of background work, which the caller closes. It returns nil if another process does that work.
-func (c *Claimer) alone(ctx context.Context, q *Request, work string) *os.File {
+// workAlone takes the lock of one kind of background work, which the caller closes. It returns nil if another process does that work.
+func (c *Claimer) workAlone(ctx context.Context, q *Request, work string) *os.File {
 	return tryLock(ctx, c.workPath(q, work))
 }
 
@@ -241,10 +262,9 @@ func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	defer unlock()
 	err = c.upkeep(ctx, q)
 	if err != nil && !errors.As(err, new(*FullError)) {
-		return errors.Join(err, c.update(context.WithoutCancel(ctx), q, func(s *blocks.State) error {
+		return errors.Join(err, c.jot(context.WithoutCancel(ctx), q, func(s *blocks.State) {
 			s.Fails++
 			s.After = c.now().Add(min(upkeepPause, time.Second<<min(s.Fails, 10))).Unix()
-			return nil
 		}))
 	}
 	f, err := c.open(ctx, q)
@@ -271,7 +291,7 @@ func (c *Claimer) restFirst(ctx context.Context, q *Request) error {
 
 // forUpkeep takes the lock of upkeep, or returns nil if another process does all there is to do.
 func (c *Claimer) forUpkeep(ctx context.Context, q *Request) (*os.File, error) {
-	if only := c.alone(ctx, q, "upkeep"); only != nil {
+	if only := c.workAlone(ctx, q, "upkeep"); only != nil {
 		return only, nil
 	}
 	f, err := c.open(ctx, q)
@@ -301,15 +321,8 @@ func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
 		if err := c.forget(ctx, q, owed); err != nil {
 			return err
 		}
-		err := c.update(ctx, q, func(s *blocks.State) error {
-			var left []blocks.Owed
-			for _, o := range s.Owed {
-				if o != owed {
-					left = append(left, o)
-				}
-			}
-			s.Owed = left
-			return nil
+		err := c.jot(ctx, q, func(s *blocks.State) {
+			s.Owed = slices.DeleteFunc(s.Owed, func(o blocks.Owed) bool { return o == owed })
 		})
 		if err != nil {
 			return err
@@ -352,9 +365,9 @@ func (c *Claimer) awaitIdle(ctx context.Context, q *Request) error {
 		if err != nil {
 			return err
 		}
-		scarce, changed := f.Scarce, f.Changed()
+		scarce, touched := f.Scarce, time.UnixMilli(f.Touched)
 		f.Close()
-		left := idle - c.now().Sub(changed)
+		left := min(idle, idle-c.now().Sub(touched)) // also after the clock was set back
 		if !scarce || left <= 0 {
 			return nil
 		}
@@ -365,8 +378,9 @@ func (c *Claimer) awaitIdle(ctx context.Context, q *Request) error {
 }
 
 const (
-	// keepShort and keepLong are how often a node that has unused addresses looks whether they are scarce by now: in a pool
-	// that is more than half taken, and in others.
+	// keepFirst is how soon after its last ADD or DEL a node that has unused addresses looks whether they are scarce by now.
+	// The pause doubles up to keepShort in a pool that is more than half taken, and to keepLong in others.
+	keepFirst = idle
 	keepShort = 20 * time.Second
 	keepLong  = 2 * time.Minute
 )
@@ -375,12 +389,12 @@ const (
 // not notice otherwise. It also carries out what the store could not be told. One process of a node does it; another
 // returns at once.
 func (c *Claimer) Keep(ctx context.Context, q *Request) error {
-	only := c.alone(ctx, q, "keep")
+	only := c.workAlone(ctx, q, "keep")
 	if only == nil {
 		return nil
 	}
 	defer only.Close()
-	pause := keepShort
+	pause, longest, touched := keepFirst, keepShort, int64(0)
 	for {
 		f, err := c.open(ctx, q)
 		if err != nil {
@@ -388,16 +402,23 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 		}
 		pending := f.Idle() || len(f.Owed) > 0
 		done := !f.Current(c.Node) || len(f.Unused()) == 0 && !pending
+		if f.Touched != touched {
+			pause, touched = keepFirst, f.Touched
+		}
 		f.Close()
 		if done {
 			return nil
 		}
 		if pending {
-			pause = keepShort
+			longest = keepShort
 		}
 		if err := c.sleep(ctx, pause); err != nil {
 			return err
 		}
+		if c.busy(ctx, q, touched) {
+			continue
+		}
+		pause = min(2*pause, longest)
 		if pending {
 			if err := c.Upkeep(ctx, q); err != nil {
 				c.Log.Debug("what waits for the store", log.Error(err))
@@ -408,10 +429,10 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 			c.Log.Debug("look at a pool", log.Error(err))
 			continue
 		}
-		if pause = keepLong; 2*uint64(len(taken)) > q.Range.Size() {
-			pause = keepShort
+		if longest = keepLong; 2*uint64(len(taken)) > q.Range.Size() {
+			longest = keepShort
 		}
-		if _, scarce, err := c.choose(&Request{Pool: q.Pool, Range: q.Range, BlockSize: q.BlockSize}, taken); err != nil || scarce {
+		if c.isScarce(q, taken) {
 			if err := c.note(ctx, q, true); err != nil {
 				return err
 			}
@@ -422,14 +443,30 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 	}
 }
 
+// busy reports whether the node had an ADD or DEL since that time: its own next claim looks at the pool.
+func (c *Claimer) busy(ctx context.Context, q *Request, touched int64) bool {
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return f.Touched != touched
+}
+
+// isScarce reports whether a claim gets less than half a block.
+func (c *Claimer) isScarce(q *Request, taken map[uint64]pool.Entry) bool {
+	any := &Request{Pool: q.Pool, Range: q.Range, BlockSize: q.BlockSize}
+	_, scarce, err := c.choose(any, newView(any, taken, nil), c.Node.Name)
+	return scarce || err != nil
+}
+
 // upkeepScarce gives back all that the node does not use, if addresses are still scarce.
 func (c *Claimer) upkeepScarce(ctx context.Context, q *Request) error {
 	_, taken, err := c.read(ctx, q)
 	if err != nil {
 		return err
 	}
-	_, scarce, err := c.choose(&Request{Pool: q.Pool, Range: q.Range, BlockSize: q.BlockSize}, taken)
-	if err == nil && !scarce {
+	if !c.isScarce(q, taken) {
 		return c.note(ctx, q, false)
 	}
 	c.Log.Debug("addresses are scarce: what is not used goes back", log.String("pool", q.Pool))

@@ -25,7 +25,7 @@ func (c *Claimer) claimHeld(ctx context.Context, q *Request, taken map[uint64]po
 	}
 	one := *q
 	one.BlockSize = 1
-	offsets, _, err := c.pick(ctx, &one, taken)
+	offsets, _, err := c.pick(ctx, &one, taken, "")
 	if errors.As(err, new(*FullError)) { // of what the node has for any pod, one is enough
 		return c.spareOne(ctx, q, err)
 	}
@@ -61,7 +61,7 @@ func (c *Claimer) kept(ctx context.Context, q *Request, taken map[uint64]pool.En
 	if extra.Empty() {
 		return best, found, nil
 	}
-	return best, found, c.Store.Change(ctx, q.Pool, extra)
+	return best, found, c.change(ctx, q.Pool, extra)
 }
 
 // sameObject reports whether two owners are one object of the cluster. An IPAMClaim is kept for a virtual machine or for
@@ -87,7 +87,7 @@ func (c *Claimer) attach(ctx context.Context, q *Request, off uint64, old pool.H
 	f.Close()
 	if old.Taken() && !resting {
 		if old.Node.Machine != here.Machine || old.Node.Boot == here.Boot {
-			dead, err := c.dead(ctx, old.Node)
+			dead, err := c.isDead(ctx, old.Node)
 			if err != nil {
 				return err
 			}
@@ -99,15 +99,12 @@ func (c *Claimer) attach(ctx context.Context, q *Request, off uint64, old pool.H
 	next := pool.Hold{Owner: q.Hold, Nonce: nonce(), Node: here}
 	switch {
 	case next.Shared() && old.Owner != "": // nothing changes in the store
-		return c.share(ctx, q, off, old)
+		return c.attachShared(ctx, q, off, old)
 	case next.Shared():
 		next.Node = pool.NodeID{}
 	}
 	claim := blocks.Claim{ID: next.String(), Runs: blocks.Runs([]uint64{off}), Hold: q.Hold}
-	err = c.update(ctx, q, func(s *blocks.State) error {
-		s.Trying = append(s.Trying, claim)
-		return nil
-	})
+	err = c.jot(ctx, q, func(s *blocks.State) { s.Trying = append(s.Trying, claim) })
 	if err != nil {
 		return err
 	}
@@ -118,8 +115,8 @@ func (c *Claimer) attach(ctx context.Context, q *Request, off uint64, old pool.H
 	return c.request(ctx, q, claim.ID, change)
 }
 
-// share makes an address usable that other nodes may have as well.
-func (c *Claimer) share(ctx context.Context, q *Request, off uint64, h pool.Hold) error {
+// attachShared makes an address usable that other nodes may have as well.
+func (c *Claimer) attachShared(ctx context.Context, q *Request, off uint64, h pool.Hold) error {
 	err := c.update(ctx, q, func(s *blocks.State) error {
 		s.Claims = append(s.Claims, blocks.Claim{ID: h.String(), Runs: blocks.Runs([]uint64{off}), Hold: h.Owner})
 		return nil
@@ -171,7 +168,7 @@ func (c *Claimer) rest(ctx context.Context, q *Request) error {
 			change.Replace[off] = [2]pool.Entry{{ID: claim.ID}, AtRest(pool.Hold{Owner: claim.Hold})}
 		}
 		if !change.Empty() {
-			err = c.Store.Change(ctx, q.Pool, change)
+			err = c.change(ctx, q.Pool, change)
 		}
 		if err == nil {
 			return c.update(ctx, q, func(s *blocks.State) error {
@@ -193,7 +190,7 @@ func (c *Claimer) rest(ctx context.Context, q *Request) error {
 
 // resting returns what the store may have for pods of this node that are not there.
 func (c *Claimer) resting(ctx context.Context, q *Request) ([]blocks.Claim, error) {
-	f, err := c.open(ctx, q)
+	f, err := c.openAll(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -213,24 +210,25 @@ func stillThere(claims []blocks.Claim, taken map[uint64]pool.Entry) []blocks.Cla
 // verdicts are what the store has said of nodes and owners, asked for once.
 type verdicts struct {
 	c    *Claimer
-	dead map[pool.NodeID]bool
+	dead map[pool.NodeID]bool // of ask
 	gone map[string]bool
 	list []pool.Object
 }
 
 // free reports whether no pod has the entry any more: its node is gone, or its owner is, and no node has it for a pod.
 func (x *verdicts) free(ctx context.Context, q *Request, off uint64, e pool.Entry) (bool, error) {
-	if id, ok := pool.ParseNodeID(e.ID); ok {
-		return x.isDead(ctx, id)
+	if id, ok := boot(e); ok && !x.dead[id] {
+		return false, nil
+	}
+	if _, ok := pool.ParseNodeID(e.ID); ok {
+		return true, nil
 	}
 	h, ok := pool.ParseHold(e.ID)
 	if !ok {
 		return false, nil
 	}
-	if h.Taken() {
-		if dead, err := x.isDead(ctx, h.Node); err != nil || !dead {
-			return false, err
-		}
+	if h.IsMirror() { // it does not say whether a pod has the address still
+		return x.stale(ctx, q, off, h)
 	}
 	gone, known := x.gone[h.Owner]
 	if !known {
@@ -240,10 +238,7 @@ func (x *verdicts) free(ctx context.Context, q *Request, off uint64, e pool.Entr
 		}
 		x.gone[h.Owner] = gone
 	}
-	if gone || !h.IsMirror() {
-		return gone, nil
-	}
-	return x.stale(ctx, q, off, h)
+	return gone, nil
 }
 
 // stale reports whether a mirror stands for a hold that is not there: the request that entered it came late.
@@ -271,15 +266,25 @@ func (x *verdicts) stale(ctx context.Context, q *Request, off uint64, h pool.Hol
 	return true, nil
 }
 
-func (x *verdicts) isDead(ctx context.Context, id pool.NodeID) (bool, error) {
-	id.Nonce = ""
-	dead, known := x.dead[id]
-	if !known {
-		var err error
-		if dead, err = x.c.dead(ctx, id); err != nil {
-			return false, err
+// ask asks for all nodes of the entries at once.
+func (x *verdicts) ask(ctx context.Context, entries map[uint64]pool.Entry) error {
+	ids := map[pool.NodeID]bool{}
+	for _, e := range entries {
+		if id, ok := boot(e); ok {
+			ids[id] = true
 		}
-		x.dead[id] = dead
 	}
-	return dead, nil
+	var err error
+	x.dead, err = x.c.dead(ctx, slices.Collect(maps.Keys(ids)))
+	return err
+}
+
+// boot returns the boot that has an entry for its pods, if one has.
+func boot(e pool.Entry) (pool.NodeID, bool) {
+	if id, ok := pool.ParseNodeID(e.ID); ok {
+		id.Nonce = ""
+		return id, true
+	}
+	h, _ := pool.ParseHold(e.ID)
+	return h.Node, h.Taken()
 }

@@ -30,7 +30,7 @@ func (s calls) Get(ctx context.Context, name string) (*pool.Object, error) {
 	return s.count().Get(ctx, name)
 }
 func (s calls) List(ctx context.Context) ([]pool.Object, error) { return s.count().List(ctx) }
-func (s calls) Change(ctx context.Context, name string, c pool.Change) error {
+func (s calls) Change(ctx context.Context, name string, c pool.Change) (*pool.Object, error) {
 	return s.count().Change(ctx, name, c)
 }
 
@@ -80,9 +80,9 @@ type heldBack struct {
 	late *[]func()
 }
 
-func (s heldBack) Change(_ context.Context, name string, c pool.Change) error {
+func (s heldBack) Change(_ context.Context, name string, c pool.Change) (*pool.Object, error) {
 	*s.late = append(*s.late, func() { c.Apply(s.w.pools[name].Allocations) })
-	return ErrUnavailable
+	return nil, ErrUnavailable
 }
 
 // A node lets an address rest, its request is under way, and the pod comes back to the node. When the request arrives, it

@@ -4,6 +4,7 @@ package claims
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -50,7 +51,7 @@ func clone(o *pool.Object) *pool.Object {
 	if o == nil {
 		return nil
 	}
-	return &pool.Object{Name: o.Name, Range: o.Range, Allocations: maps.Clone(o.Allocations)}
+	return &pool.Object{Name: o.Name, UID: o.UID, Range: o.Range, Allocations: maps.Clone(o.Allocations)}
 }
 
 func (s *modelStore) List(context.Context) (out []pool.Object, err error) {
@@ -73,19 +74,24 @@ func (s *modelStore) Create(_ context.Context, name, cidr string) error {
 
 func (w *world) create(name, cidr string) {
 	if w.pools[name] == nil {
-		w.pools[name] = &pool.Object{Name: name, Range: cidr, Allocations: map[string]pool.Entry{}}
+		w.pools[name] = &pool.Object{Name: name, UID: fmt.Sprint("uid of step ", w.steps), Range: cidr, Allocations: map[string]pool.Entry{}}
 	}
 }
 
-func (s *modelStore) Change(_ context.Context, name string, c pool.Change) error {
-	return s.do(func() error {
+func (s *modelStore) Change(_ context.Context, name string, c pool.Change) (after *pool.Object, err error) {
+	err = s.do(func() error {
 		o := s.w.pools[name]
 		if o == nil || !c.Apply(o.Allocations) {
 			return ErrConflict
 		}
 		s.w.version[name]++
+		after = clone(o)
 		return nil
 	})
+	if s.w.mute { // a store that does not say
+		after = nil
+	}
+	return after, err
 }
 
 func (s *modelStore) Slice(context.Context, string, string) (string, error) { return "", nil }
@@ -98,9 +104,12 @@ func (s *modelStore) NodeName(_ context.Context, n blocks.Node) (name string, er
 	return n.Name, s.do(func() error { return nil })
 }
 
-func (s *modelStore) Dead(_ context.Context, id pool.NodeID) (dead bool, err error) {
+func (s *modelStore) Dead(_ context.Context, ids []pool.NodeID) (map[pool.NodeID]bool, error) {
+	dead := map[pool.NodeID]bool{}
 	return dead, s.do(func() error {
-		dead = slices.ContainsFunc(s.w.nodes, func(n *modelNode) bool { return n.gone && n.id.Name == id.Node })
+		for _, id := range ids {
+			dead[id] = slices.ContainsFunc(s.w.nodes, func(n *modelNode) bool { return n.gone && n.id.Name == id.Node })
+		}
 		return nil
 	})
 }

@@ -25,6 +25,7 @@ type world struct {
 	t    *testing.T
 	rnd  *rand.Rand
 	calm bool // no faults any more
+	mute bool // the store does not say how a change has left a pool
 
 	pools   map[string]*pool.Object
 	version map[string]int  // resourceVersion
@@ -157,7 +158,12 @@ func (n *modelNode) claimer(a *actor) *Claimer {
 func (n *modelNode) add(a *actor, q *Request) {
 	ctx, began := context.Background(), n.w.past.Time()
 	for range 3 {
-		f, err := blocks.Open(ctx, n.dir, "model", q.Pool)
+		id := fmt.Sprintf("%s/%d.%d", n.id.Name, n.boot, n.next+1)
+		open := func() (*blocks.File, error) { return blocks.OpenFor(ctx, n.dir, "model", q.Pool, id, "net1") }
+		if q.Hold != "" {
+			open = func() (*blocks.File, error) { return blocks.Open(ctx, n.dir, "model", q.Pool) }
+		}
+		f, err := open()
 		if err != nil {
 			n.w.t.Fatal(err)
 		}
@@ -171,7 +177,6 @@ func (n *modelNode) add(a *actor, q *Request) {
 		}
 		if ok && f.Current(n.id) {
 			n.next++
-			id := fmt.Sprintf("%s/%d.%d", n.id.Name, n.boot, n.next)
 			f.Used[off] = blocks.Use{ContainerID: id, IfName: "net1"}
 			f.Last = off
 			if err := f.Save(); err != nil {
@@ -195,7 +200,7 @@ func (n *modelNode) del() {
 	if ids := slices.Sorted(maps.Keys(n.pods)); len(ids) > 0 {
 		id := ids[0]
 		p := n.pods[id]
-		f, err := blocks.Open(context.Background(), n.dir, "model", p.q.Pool)
+		f, err := blocks.OpenFor(context.Background(), n.dir, "model", p.q.Pool, id, "net1")
 		if err != nil {
 			n.w.t.Fatal(err)
 		}
@@ -321,9 +326,19 @@ func simulate(t *testing.T, seed uint64, nodes, rounds int) {
 		w.nodes = append(w.nodes, w.newNode())
 	}
 	foreign := map[string]bool{}
-	// All pools are there: one that whereabouts makes beside claims of an older one is what ADR 40 says cannot be held.
-	for _, q := range qs {
-		w.create(q.Pool, q.Range.CIDR.String())
+	// The pool of whereabouts is there: one that it makes beside claims of an older one is what ADR 40 says cannot be held.
+	// In a third of the worlds nodes make the others, and in a third there is no other one.
+	w.mute = seed%2 == 1
+	switch seed % 3 {
+	case 0:
+		for _, q := range qs {
+			w.create(q.Pool, q.Range.CIDR.String())
+		}
+	case 1:
+		w.create(qs[0].Pool, qs[0].Range.CIDR.String())
+	case 2:
+		qs = qs[:1]
+		w.create(qs[0].Pool, qs[0].Range.CIDR.String())
 	}
 	for round := range rounds {
 		for _, n := range w.nodes {
@@ -427,7 +442,7 @@ func (w *world) dropHolds(qs []*Request) {
 		}
 	}
 	n := w.newNode()
-	for _, q := range qs {
+	for _, q := range slices.Concat(qs, qs) { // what stands in other pools for a hold goes after it
 		w.spawn(n.id.Name, func(a *actor) {
 			c := n.claimer(a)
 			_, taken, err := c.read(context.Background(), q)

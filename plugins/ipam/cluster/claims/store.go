@@ -35,16 +35,17 @@ type Store interface {
 	List(ctx context.Context) ([]pool.Object, error)
 	// Create makes an empty pool. It is no error if there is one.
 	Create(ctx context.Context, name, cidr string) error
-	// Change changes a pool whole or not at all.
-	Change(ctx context.Context, name string, c pool.Change) error
+	// Change changes a pool whole or not at all. It returns the pool as the change has left it, or nil if the store does
+	// not say.
+	Change(ctx context.Context, name string, c pool.Change) (*pool.Object, error)
 	// Slice returns the range that a node has of a pool of slices.
 	Slice(ctx context.Context, name, node string) (string, error)
 	// SliceNodes returns the names of the nodes that may have slices.
 	SliceNodes(ctx context.Context) (map[string]bool, error)
 	// NodeName returns the name that the store has for a running node, or "" if it knows none.
 	NodeName(ctx context.Context, n blocks.Node) (string, error)
-	// Dead reports whether the boot that made a claim is certainly over.
-	Dead(ctx context.Context, id pool.NodeID) (bool, error)
+	// Dead returns those of the boots that are certainly over.
+	Dead(ctx context.Context, ids []pool.NodeID) (map[pool.NodeID]bool, error)
 	// Gone reports whether the owner of a hold is certainly gone: no pod of it comes again.
 	Gone(ctx context.Context, h pool.Hold) (bool, error)
 	// Unreserve removes whereabouts' reservation of an address if it is for that pod.

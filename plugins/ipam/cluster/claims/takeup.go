@@ -59,7 +59,7 @@ func (c *Claimer) adopt(ctx context.Context, q *Request, taken map[uint64]pool.E
 	if err != nil || change.Empty() {
 		return false, err
 	}
-	return true, c.Store.Change(ctx, q.Pool, change)
+	return true, c.change(ctx, q.Pool, change)
 }
 
 // earlier reports whether this machine made the entry in an earlier boot, for the pool that has it.
@@ -112,7 +112,7 @@ func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.En
 			return nil, err
 		}
 		if !change.Empty() {
-			err = c.Store.Change(ctx, q.Pool, change)
+			err = c.change(ctx, q.Pool, change)
 		}
 		if err == nil {
 			err = c.update(ctx, q, func(s *blocks.State) error {
@@ -128,8 +128,8 @@ func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.En
 			if err == nil && !change.Empty() {
 				err = c.confirm(ctx, q)
 			}
-			if err != nil {
-				return nil, err
+			if err != nil || change.Empty() {
+				return taken, err
 			}
 			_, taken, err = c.read(ctx, q)
 			return taken, err

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,7 +106,7 @@ func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
 	if len(head.Kvs) == 0 {
 		return nil, nil //nolint:nilnil // no pool is an answer
 	}
-	o := &pool.Object{Name: name, Range: string(head.Kvs[0].Value), Allocations: map[string]pool.Entry{}}
+	o := &pool.Object{Name: name, UID: strconv.FormatInt(head.Kvs[0].CreateRevision, 10), Range: string(head.Kvs[0].Value), Allocations: map[string]pool.Entry{}}
 	for _, kv := range entries.Kvs {
 		if err := add(o, string(kv.Key), kv.Value); err != nil {
 			return nil, err
@@ -128,7 +129,7 @@ func (s *Store) List(ctx context.Context) ([]pool.Object, error) {
 	for _, kv := range res.Responses[0].GetResponseRange().Kvs {
 		name := strings.TrimPrefix(string(kv.Key), poolPrefix)
 		at[name] = len(out)
-		out = append(out, pool.Object{Name: name, Range: string(kv.Value), Allocations: map[string]pool.Entry{}})
+		out = append(out, pool.Object{Name: name, UID: strconv.FormatInt(kv.CreateRevision, 10), Range: string(kv.Value), Allocations: map[string]pool.Entry{}})
 	}
 	for _, kv := range res.Responses[1].GetResponseRange().Kvs {
 		name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), entryPrefix), "/")
@@ -169,10 +170,10 @@ type step struct {
 // Change changes a pool. A server takes 128 operations by default, so a change of more than conf.MaxEtcdBlock entries is
 // several transactions. A claim is one. The others, of a reboot or of a release, may stop between two: they are repeated
 // by what the pool has then.
-func (s *Store) Change(ctx context.Context, name string, c pool.Change) error {
+func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.Object, error) {
 	steps, err := plan(name, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	exists := clientv3.Compare(clientv3.CreateRevision(poolPrefix+name), ">", 0)
 	for len(steps) > 0 {
@@ -183,10 +184,10 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) error {
 			conditions, ops = append(conditions, st.condition), append(ops, st.op)
 		}
 		if err := s.commit(ctx, conditions, ops); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil //nolint:nilnil // a transaction does not say what other keys have
 }
 
 func (s *Store) commit(ctx context.Context, conditions []clientv3.Cmp, ops []clientv3.Op) error {
@@ -232,7 +233,9 @@ func (s *Store) Slice(context.Context, string, string) (string, error) {
 func (s *Store) NodeName(context.Context, blocks.Node) (string, error) { return "", nil }
 
 // Dead knows of no node that it is gone.
-func (s *Store) Dead(context.Context, pool.NodeID) (bool, error) { return false, nil }
+func (s *Store) Dead(context.Context, []pool.NodeID) (map[pool.NodeID]bool, error) {
+	return map[pool.NodeID]bool{}, nil
+}
 
 // SliceNodes returns nothing: there are no slices.
 func (s *Store) SliceNodes(context.Context) (map[string]bool, error) { return map[string]bool{}, nil }

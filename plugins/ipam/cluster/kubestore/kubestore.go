@@ -116,7 +116,7 @@ type meta struct {
 }
 
 func (o *object) pool() pool.Object {
-	return pool.Object{Name: o.Metadata.Name, Range: o.Spec.Range, Allocations: o.Spec.Allocations}
+	return pool.Object{Name: o.Metadata.Name, UID: o.Metadata.UID, Range: o.Spec.Range, Allocations: o.Spec.Allocations}
 }
 
 // Get returns a pool.
@@ -174,18 +174,31 @@ type operation struct {
 }
 
 // Change patches a pool.
-func (s *Store) Change(ctx context.Context, name string, c pool.Change) error {
-	body, err := json.Marshal(patch(c))
+func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.Object, error) {
+	body, err := json.Marshal(append(patch(c), untracked))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = s.do(ctx, s.client.Patch(types.JSONPatchType).AbsPath(s.path(pools, name)).Body(body))
+	text, err := s.do(ctx, s.client.Patch(types.JSONPatchType).AbsPath(s.path(pools, name)).Body(body))
 	// The API server answers 422 if a test fails, and 409 if it lost against other writers a few times.
 	if apierrors.IsInvalid(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w: %w", claims.ErrConflict, err)
+		return nil, fmt.Errorf("%w: %w", claims.ErrConflict, err)
 	}
-	return s.told(err)
+	if err != nil {
+		return nil, s.told(err)
+	}
+	var o object
+	if err := json.Unmarshal(text, &o); err != nil { // it was changed, and the caller reads it
+		return nil, nil //nolint:nilerr,nilnil // no pool is an answer
+	}
+	p := o.pool()
+	return &p, nil
 }
+
+// untracked takes the managed fields away. They have a line for each field of each allocation, by which server-side apply
+// tells owners apart, and nobody applies a pool. The API server then tracks no field of it until somebody does:
+// https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields.
+var untracked = operation{"add", "/metadata/managedFields", []struct{}{{}}} //nolint:gochecknoglobals // a constant
 
 // patch has first all tests, then all changes. "add" would overwrite an entry, so its path is tested to be absent.
 func patch(c pool.Change) []operation {
@@ -316,26 +329,57 @@ func (s *Store) NodeName(ctx context.Context, n blocks.Node) (string, error) {
 // outOfService is the taint by which an administrator says that a node is shut down.
 const outOfService = "node.kubernetes.io/out-of-service"
 
-// Dead reports whether the boot of a claim is over: its Node is gone, is out of service, or reports another boot. When
-// the claim was made, the Node reported its boot, so another one is a later one.
-func (s *Store) Dead(ctx context.Context, id pool.NodeID) (bool, error) {
-	var o nodeObject
-	err := s.read(ctx, nodePath+"/"+id.Node, &o)
-	switch {
-	case apierrors.IsNotFound(err):
-		return true, nil
-	case apierrors.IsForbidden(err):
-		return false, nil
-	case err != nil:
-		return false, s.told(err)
+// fewNodes is up to how many nodes are read one by one.
+const fewNodes = 2
+
+// Dead returns the boots that are over: the Node is gone, is out of service, or reports another boot. When the claim was
+// made, the Node reported its boot, so another one is a later one.
+func (s *Store) Dead(ctx context.Context, ids []pool.NodeID) (map[pool.NodeID]bool, error) {
+	dead := map[pool.NodeID]bool{}
+	if len(ids) <= fewNodes {
+		for _, id := range ids {
+			var o nodeObject
+			switch err := s.read(ctx, nodePath+"/"+id.Node, &o); {
+			case apierrors.IsNotFound(err):
+				dead[id] = true
+			case apierrors.IsForbidden(err):
+			case err != nil:
+				return nil, s.told(err)
+			default:
+				dead[id] = o.over(id)
+			}
+		}
+		return dead, nil
 	}
+	var list struct {
+		Items []nodeObject `json:"items"`
+	}
+	if err := s.read(ctx, nodePath, &list); err != nil {
+		if apierrors.IsForbidden(err) {
+			return dead, nil
+		}
+		return nil, s.told(err)
+	}
+	nodes := map[string]*nodeObject{}
+	for i := range list.Items {
+		nodes[list.Items[i].Metadata.Name] = &list.Items[i]
+	}
+	for _, id := range ids {
+		o := nodes[id.Node]
+		dead[id] = o == nil || o.over(id)
+	}
+	return dead, nil
+}
+
+// over reports whether the Node says that a boot is over.
+func (o *nodeObject) over(id pool.NodeID) bool {
 	for _, t := range o.Spec.Taints {
 		if t.Key == outOfService {
-			return true, nil
+			return true
 		}
 	}
 	boot := o.Status.NodeInfo.BootID
-	return boot != "" && blocks.HashBoot(boot) != id.Boot, nil
+	return boot != "" && blocks.HashBoot(boot) != id.Boot
 }
 
 // Unreserve removes whereabouts' reservation of an address, unless it is another pod's by now.
@@ -403,8 +447,10 @@ func (s *Store) told(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w: %w", claims.ErrDenied, err)
+	case apierrors.IsUnauthorized(err): // the agent of the node writes a new token as soon as it can
+		return fmt.Errorf("%w: the credentials of the kubeconfig are not valid, or not any more: %w", claims.ErrUnavailable, err)
 	}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

@@ -396,7 +396,7 @@ func (x *check) fix(ctx context.Context) error {
 		}
 		var err error
 		if f.change != nil {
-			err = x.Store.Change(ctx, f.Pool, *f.change)
+			_, err = x.Store.Change(ctx, f.Pool, *f.change)
 		}
 		if err == nil && f.reservation != "" {
 			err = x.Store.Unreserve(ctx, f.reservation, f.podRef)
@@ -422,7 +422,8 @@ func (o *Tool) ReleaseAddress(ctx context.Context, name string, a netip.Addr) (s
 	if !ok {
 		return "", fmt.Errorf("pool %s has %s free", name, a)
 	}
-	return e.Holder(), o.Store.Change(ctx, name, pool.Change{Remove: map[uint64]pool.Entry{off: e}})
+	_, err = o.Store.Change(ctx, name, pool.Change{Remove: map[uint64]pool.Entry{off: e}})
+	return e.Holder(), err
 }
 
 // ReleaseNode frees what a node has, in all pools.
@@ -442,7 +443,7 @@ func (o *Tool) ReleaseNode(ctx context.Context, node string) (int, error) {
 			}
 		}
 		if !change.Empty() {
-			cerr := o.Store.Change(ctx, list[i].Name, change)
+			_, cerr := o.Store.Change(ctx, list[i].Name, change)
 			if err = errors.Join(err, cerr); cerr == nil {
 				n += len(change.Remove) + len(change.Replace)
 			}

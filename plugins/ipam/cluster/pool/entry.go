@@ -21,6 +21,7 @@ type Entry struct {
 // Object is a pool as a store has it.
 type Object struct {
 	Name        string
+	UID         string // of the object: one that was removed and made again has another one
 	Range       string
 	Allocations map[string]Entry
 }
@@ -155,13 +156,16 @@ func Holders(taken map[uint64]Entry, n int) string {
 	return strings.Join(out, ", ")
 }
 
-// Nodes returns the names of the nodes that have addresses.
-func Nodes(taken map[uint64]Entry) map[string]int {
-	out := map[string]int{}
+// Nodes returns the nodes that have addresses, by name and machine: without Node objects several can have one name.
+func Nodes(taken map[uint64]Entry) map[string]bool {
+	out := map[string]bool{}
 	for _, e := range taken {
 		if n, ok := ParseNodeID(e.ID); ok {
-			out[n.Node]++
+			out[n.Key()] = true
 		}
 	}
 	return out
 }
+
+// Key identifies the node, whatever its boot.
+func (n NodeID) Key() string { return n.Node + "/" + n.Machine }

@@ -21,7 +21,7 @@ const (
 
 const (
 	holdPrefix = "sluice-held/"
-	// holdMirror is the nonce of an entry that stands for a hold in a pool that overlaps.
+	// holdMirror begins the nonce of an entry that stands for a hold in a pool that overlaps.
 	holdMirror = "m"
 )
 
@@ -37,11 +37,12 @@ func (h Hold) Kind() (string, []string) {
 // Shared reports whether several nodes may have the address at a time: another program decides which of them uses it.
 func (h Hold) Shared() bool { return strings.HasPrefix(h.Owner, HeldVM+"/") }
 
-// Mirror returns the hold that stands for this one in a pool that overlaps.
-func (h Hold) Mirror() Hold { return Hold{Owner: h.Owner, Nonce: holdMirror} }
+// Mirror returns the hold that stands for this one in a pool that overlaps. Each change of the hold has another one, so a late
+// request to remove the mirror of an earlier change does not fit.
+func (h Hold) Mirror() Hold { return Hold{Owner: h.Owner, Nonce: holdMirror + h.Nonce} }
 
 // IsMirror reports whether the hold is one of Mirror.
-func (h Hold) IsMirror() bool { return h.Nonce == holdMirror }
+func (h Hold) IsMirror() bool { return strings.HasPrefix(h.Nonce, holdMirror) }
 
 // Taken reports whether a node has the address for a pod.
 func (h Hold) Taken() bool { return h.Node != NodeID{} }

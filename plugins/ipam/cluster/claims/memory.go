@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+)
+
+const (
+	// freshFor is how old the memory of a pool may be for a claim without a look at it before.
+	freshFor = 10 * time.Second
+	// aloneFor is for how long a pool without one that overlaps counts as that. Another node that makes one later enters
+	// its claims into this pool too; whereabouts does not.
+	aloneFor = 30 * time.Second
+	// deadPause is how often a node asks whether others are gone.
+	deadPause = 5 * time.Second
+)
+
+// memory is what the processes of a node remember of a pool, in a file. It saves requests. What it says of free addresses
+// may be wrong: a claim of one that is taken changes nothing. What it says of overlapping pools holds, see
+// docs/adr/0040-cluster-addresses.md.
+type memory struct {
+	Boot string `json:"boot"`
+	UID  string `json:"uid"` // of the pool's object
+
+	Seen  time.Time   `json:"seen"`  // when the pool was as below
+	Taken [][2]uint64 `json:"taken"` // first and last offset
+	Nodes []string    `json:"nodes"` // of pool.Nodes
+
+	Alone         time.Time `json:"alone"` // when no pool overlapped, and the pool was there
+	LookedForDead time.Time `json:"lookedForDead"`
+}
+
+func (c *Claimer) memoryPath(q *Request) string {
+	return filepath.Join(c.Dir, c.Store.Place(), q.Pool+".seen")
+}
+
+// recall reads the memory. One that cannot be read is empty. The caller has the lock of the pool's claims.
+func (c *Claimer) recall(q *Request) memory {
+	var m memory
+	text, err := os.ReadFile(c.memoryPath(q))
+	if err != nil || json.Unmarshal(text, &m) != nil || m.Boot != c.Node.Boot {
+		return memory{Boot: c.Node.Boot}
+	}
+	return m
+}
+
+// keepMind writes the memory. Without it the next claim asks more.
+func (c *Claimer) keepMind(q *Request, m *memory) {
+	text, err := json.Marshal(m)
+	path := c.memoryPath(q)
+	if err == nil {
+		err = os.WriteFile(path+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		_ = os.Remove(path)
+	}
+}
+
+// remember notes how a pool is.
+func (c *Claimer) remember(q *Request, o *pool.Object, taken map[uint64]pool.Entry) {
+	m := c.recall(q)
+	if m.UID != o.UID {
+		m = memory{Boot: c.Node.Boot, UID: o.UID, LookedForDead: m.LookedForDead}
+	}
+	m.Seen, m.Taken, m.Nodes = c.now(), blocks.Runs(slices.Collect(maps.Keys(taken))), slices.Sorted(maps.Keys(pool.Nodes(taken)))
+	c.keepMind(q, &m)
+}
+
+// within reports whether a time is at most that long ago. A clock that was set back ends it.
+func (c *Claimer) within(t time.Time, d time.Duration) bool {
+	age := c.now().Sub(t)
+	return age >= 0 && age <= d
+}
+
+// alone reports whether no pool overlaps with the one of this UID.
+func (c *Claimer) alone(q *Request, uid string) bool {
+	if !q.Overlapping {
+		return true
+	}
+	m := c.recall(q)
+	return uid != "" && m.UID == uid && c.within(m.Alone, aloneFor)
+}
+
+// claimUnseen claims a block by the memory of the pool: one request instead of two. It reports false if the caller has to
+// look at the pool first.
+func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool, error) {
+	m := c.recall(q)
+	if q.Hold != "" || q.Wanted.IsValid() || m.UID == "" || !c.within(m.Seen, freshFor) || !c.alone(q, m.UID) {
+		return false, nil
+	}
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return false, err
+	}
+	s := f.State
+	f.Close()
+	if !s.Current(c.Node) || s.CIDR != q.Range.CIDR || len(s.Trying)+len(s.Giving)+len(s.Resting) > 0 {
+		return false, nil
+	}
+	if !ahead && len(s.Spare(&q.Range)) > 0 {
+		return true, nil
+	}
+	v := newView(q, nil, nil)
+	for _, off := range (blocks.Claim{Runs: m.Taken}).Offsets() {
+		v.take(q, off)
+	}
+	for _, n := range m.Nodes {
+		v.nodes[n] = true
+	}
+	offsets, scarce, err := c.choose(c.burst(q, &s), v, s.Node)
+	if err != nil || scarce && ahead {
+		return false, nil //nolint:nilerr // the pool may have some by now
+	}
+	err = c.claimOffsets(ctx, q, offsets, scarce)
+	if errors.Is(err, ErrConflict) {
+		m.Seen = time.Time{}
+		c.keepMind(q, &m)
+		return false, nil
+	}
+	return true, err
+}
