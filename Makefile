@@ -126,9 +126,9 @@ test-volume: ## run the attacks on the connection table with a million connectio
 	$(need-root)
 	go test -count=1 -timeout=3h -v -run '^TestPrivilegedShare' ./bpf/tests -volume 1000000
 
-test-ipam: ## 10,000 ADDs of cluster-wide addresses with kill -9, partitions, full pools and a writer like whereabouts (root)
+test-ipam: ## 10,000 ADDs of cluster-wide addresses with kill -9, partitions, two builds and a writer like whereabouts, at most 100 minutes (root)
 	$(need-root)
-	go test -count=1 -timeout=3h -v -run '^TestPrivilegedVolume$$' ./plugins/ipam/cluster -volume 10000
+	go test -count=1 -timeout=2h -v -run '^TestPrivilegedVolume$$' ./plugins/ipam/cluster -volume 10000 -volume-time 100m
 
 parity: ## compare every behaviour in every backend with upstream, cell by cell, about ten minutes (root)
 	$(need-root)

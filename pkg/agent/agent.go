@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/agent/garbage"
 	"github.com/sluice-cni/sluice/pkg/agent/health"
 	"github.com/sluice-cni/sluice/pkg/agent/installer"
+	"github.com/sluice-cni/sluice/pkg/agent/ipamaccess"
 	"github.com/sluice-cni/sluice/pkg/agent/kube"
 	"github.com/sluice-cni/sluice/pkg/agent/masquerade"
 	"github.com/sluice-cni/sluice/pkg/agent/nodes"
@@ -74,7 +76,8 @@ type agent struct {
 	report    *report.Reporter
 	health    *health.Server // nil: nowhere
 	collector *garbage.Collector
-	addresses chan struct{} // the node's addresses are others
+	ipam      *ipamaccess.Access // nil: no cluster-wide addresses
+	addresses chan struct{}      // the node's addresses are others
 
 	mu      sync.Mutex
 	settled bool // the last look left nothing to do
@@ -108,6 +111,7 @@ func newAgent(o Options) (*agent, error) {
 		Options: o, client: client, report: report.New(client, o.Node, o.Log),
 		installer: installer.New(o.Programs, c.Paths.Bin(), c.Paths.BinDir, o.Log),
 		exempt:    newExempt(o),
+		ipam:      newAccess(o, client),
 		addresses: make(chan struct{}, 1),
 	}
 	if a.watcher, err = nodes.New(client, o.Node); err != nil {
@@ -125,6 +129,21 @@ func newAgent(o Options) (*agent, error) {
 		a.health, err = health.New(c.Health.Address, health.Checks{Ready: a.ready, Metrics: a.metrics})
 	}
 	return a, err
+}
+
+// newAccess returns nil if the configuration has no ServiceAccount for cluster-wide addresses.
+func newAccess(o Options, client *kube.Client) *ipamaccess.Access {
+	c := o.Config
+	namespace, name, ok := strings.Cut(c.IPAM.ServiceAccount, "/")
+	if !ok {
+		return nil
+	}
+	return &ipamaccess.Access{
+		Conf: c.Paths.Conf(), ConfDir: c.Paths.ConfDir, Namespace: namespace, Server: o.Kube,
+		Token: func(ctx context.Context, lifetime time.Duration) (string, time.Time, error) {
+			return client.Token(ctx, namespace, name, o.Node, lifetime)
+		},
+	}
 }
 
 func newExempt(o Options) *masquerade.Exempt {
@@ -232,6 +251,9 @@ func (a *agent) look(ctx context.Context) (ok bool) {
 	}
 	v := a.watcher.View()
 	a.report.SetNode(v.UID)
+	if a.ipam != nil && v.UID != "" { // pods of other networks do not wait for it
+		a.step("ipam", report.IPAMAccessFailed, a.ipam.Ensure(ctx))
+	}
 	mine := a.checkSelf(v)
 	if v.UID == "" { // not in the cluster, or not yet: the routes of running pods stay
 		return false

@@ -89,6 +89,9 @@ func Remove(ctx context.Context, o Options, pods int, force bool) error {
 		err = router.Remove(ctx)
 	}
 	errs = append(errs, err, newExempt(o).Remove(ctx))
+	if access := newAccess(o, nil); access != nil && pods == 0 {
+		errs = append(errs, access.Remove())
+	}
 	if pods > 0 && !force {
 		return errors.Join(append(errs, fmt.Errorf("%s: %d %w; drain the node and call again, or use --force", c.Paths.BinDir, pods, ErrPodsLeft))...)
 	}

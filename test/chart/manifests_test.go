@@ -35,6 +35,9 @@ kind: Kustomization
 resources: [sluice.yaml]
 `,
 	}
+	for name, text := range ipam(tb) {
+		files["ipam/"+name] = text
+	}
 	for name, values := range overlays(tb) {
 		comment := "What profiles/" + name + ".yaml of the Helm chart makes: make chart-generate."
 		if name == "remove" {
@@ -47,6 +50,32 @@ resources: [sluice.yaml]
 		for file, text := range overlay {
 			files["kustomize/overlays/"+name+"/"+file] = text
 		}
+	}
+	return files
+}
+
+// ipam are the parts of the chart that cluster-wide addresses need: the definitions, the rights of nodes, and what the agent needs
+// to make their kubeconfigs.
+func ipam(tb testing.TB) map[string]string {
+	tb.Helper()
+	const head = licence + `# Rendered from deploy/helm/sluice: make chart-generate. docs/ipam.md says how to use it without the chart.
+`
+	files := map[string]string{}
+	r := mustRender(tb, set(tb, "ipam.enabled=true", "ipam.keptAddresses=true"))
+	for i, text := range strings.Split(r.Manifest, "---\n")[1:] {
+		name := "agent.yaml"
+		switch o := r.Objects[i]; {
+		case o.Kind() == "CustomResourceDefinition":
+			name = "crds.yaml"
+		case strings.HasSuffix(o.ID(), "/sluice-ipam") && !strings.HasPrefix(o.Kind(), "Validating"):
+			name = "rbac.yaml"
+		case !strings.Contains(o.ID(), "ipam"):
+			continue
+		}
+		if files[name] == "" {
+			files[name] = head
+		}
+		files[name] += "---\n" + text
 	}
 	return files
 }

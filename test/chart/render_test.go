@@ -376,3 +376,65 @@ func TestVersion(t *testing.T) {
 		t.Errorf("appVersion %s, version %s, pkg/version %s", ch.Metadata.AppVersion, ch.Metadata.Version, m)
 	}
 }
+
+// Cluster-wide addresses: the definitions stay when the release goes, a node's token has few rights, and the agent asks for it.
+func TestIPAM(t *testing.T) {
+	r := mustRender(t, set(t, "ipam.enabled=true"))
+	crds := 0
+	for _, o := range r.Objects {
+		if o.Kind() != "CustomResourceDefinition" {
+			decode[corev1.Pod](t, o)
+			continue
+		}
+		crds++
+		meta, _ := o["metadata"].(map[string]any)
+		if a, _ := meta["annotations"].(map[string]any); a["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("%s goes with the release", o.ID())
+		}
+	}
+	if crds != 3 {
+		t.Errorf("%d definitions, want 3", crds)
+	}
+	for _, o := range mustRender(t, set(t, "ipam.enabled=true", "ipam.crds=false")).Objects {
+		if o.Kind() == "CustomResourceDefinition" {
+			t.Errorf("%s is there", o.ID())
+		}
+	}
+	rules := func(r *Rendered, id string) []rbacv1.PolicyRule {
+		o, ok := r.Object(id)
+		if !ok {
+			t.Fatalf("no %s", id)
+		}
+		if o.Kind() == "Role" {
+			return decode[rbacv1.Role](t, o).Rules
+		}
+		return decode[rbacv1.ClusterRole](t, o).Rules
+	}
+	nodes := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list"}}
+	if diff := cmp.Diff([]rbacv1.PolicyRule{nodes}, rules(r, "ClusterRole/sluice-ipam")); diff != "" {
+		t.Errorf("in the cluster: %s", diff)
+	}
+	kept := mustRender(t, set(t, "ipam.enabled=true", "ipam.keptAddresses=true"))
+	if n := len(rules(kept, "ClusterRole/sluice-ipam")); n != 5 {
+		t.Errorf("%d rules for kept addresses", n)
+	}
+	for _, rule := range slices.Concat(rules(r, "Role/sluice-ipam"), rules(kept, "ClusterRole/sluice-ipam"), rules(r, "Role/sluice-agent-ipam-token")) {
+		if slices.Contains(rule.Verbs, "*") || slices.Contains(rule.Resources, "*") || slices.Contains(rule.Resources, "secrets") ||
+			slices.Contains(rule.Resources, "serviceaccounts/token") && !slices.Equal(rule.ResourceNames, []string{"sluice-ipam"}) {
+			t.Errorf("%+v", rule)
+		}
+	}
+	o, _ := r.Object("ConfigMap/sluice-agent")
+	data, _ := o["data"].(map[string]any)
+	if text, _ := data["agent.yaml"].(string); !strings.Contains(text, "serviceAccount: kube-system/sluice-ipam") {
+		t.Errorf("the agent does not know the account:\n%s", text)
+	}
+	for _, o := range mustRender(t, nil).Objects {
+		if strings.Contains(o.ID(), "ipam") {
+			t.Errorf("%s is there by default", o.ID())
+		}
+	}
+	if _, err := Render(set(t, "ipam.enabled=true"), "v1.31.9"); err == nil || !strings.Contains(err.Error(), "ipam.enabled: Kubernetes v1.31.9") {
+		t.Errorf("Kubernetes 1.31: %v", err)
+	}
+}

@@ -45,6 +45,7 @@ wireguard: { port: 51821, device: wg7, keyRotation: 24h }
 health: { address: "[::1]:9880" }
 garbage: { interval: 30s }
 runtimeEndpoint: unix:///run/crio/crio.sock
+ipam: { serviceAccount: pools/sluice-ipam }
 `
 
 func TestParse(t *testing.T) {
@@ -60,6 +61,7 @@ func TestParse(t *testing.T) {
 		Paths: Paths{BinDir: "/var/lib/cni/bin", ConfDir: "/etc/kubernetes/cni/net.d", HostPrefix: "/host"},
 		VXLAN: VXLAN{VNI: 4096, Port: 4789, Device: "vx0"}, WireGuard: WireGuard{Port: 51821, Device: "wg7", KeyRotation: Duration(24 * time.Hour)},
 		Health: Health{Address: "[::1]:9880"}, Garbage: Garbage{Interval: Duration(30 * time.Second)}, RuntimeEndpoint: "unix:///run/crio/crio.sock",
+		IPAM: IPAM{ServiceAccount: "pools/sluice-ipam"},
 	}
 	mtu := Default()
 	mtu.Network.MTU = 9000
@@ -161,6 +163,11 @@ var refused = []struct {
 	{"garbage: {interval: often}", "garbage.interval", `"often"`, false},
 	{"runtimeEndpoint: containerd.sock", "runtimeEndpoint", `"containerd.sock"`, false},
 	{"runtimeEndpoint: tcp://127.0.0.1:1", "runtimeEndpoint", `"tcp://127.0.0.1:1"`, false},
+	{"ipam: {serviceAccount: sluice-ipam}", "ipam.serviceAccount", `"sluice-ipam"`, false},
+	{"ipam: {serviceAccount: a/b/c}", "ipam.serviceAccount", `"a/b/c"`, false},
+	{"ipam: {serviceAccount: a/../b}", "ipam.serviceAccount", `"a/../b"`, false},
+	{"ipam: {serviceAccount: a/B}", "ipam.serviceAccount", `"a/B"`, false},
+	{"ipam: {serviceAccount: a/-b}", "ipam.serviceAccount", `"a/-b"`, false},
 }
 
 // An error names the key and the value, and the schema refuses what Parse refuses.

@@ -56,6 +56,7 @@ type Config struct {
 	Health             Health         `json:"health"`
 	Garbage            Garbage        `json:"garbage"`
 	RuntimeEndpoint    string         `json:"runtimeEndpoint"` // path of the CRI socket; empty: the known places
+	IPAM               IPAM           `json:"ipam"`
 }
 
 // Network is what the agent writes into the conflist.
@@ -110,6 +111,13 @@ type Health struct {
 // Garbage says how often the agent looks for pods that neither the API server nor the runtime knows.
 type Garbage struct {
 	Interval Duration `json:"interval"` // 0: never
+}
+
+// IPAM is about the kubeconfig that sluice-ipam needs for cluster-wide addresses.
+type IPAM struct {
+	// ServiceAccount is NAMESPACE/NAME of the one whose token the kubeconfig has; its namespace has the pools. Empty: the agent
+	// writes no kubeconfig.
+	ServiceAccount string `json:"serviceAccount"`
 }
 
 // Duration is a time.Duration as Go writes it: "5m", "720h".

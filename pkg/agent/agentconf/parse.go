@@ -88,6 +88,7 @@ func (c *Config) fields() fields {
 		"health":          fields{"address": text(&c.Health.Address, optional(listenAddress))},
 		"garbage":         fields{"interval": durationOrNever(&c.Garbage.Interval, minInterval)},
 		"runtimeEndpoint": text(&c.RuntimeEndpoint, optional(socketPath)),
+		"ipam":            fields{"serviceAccount": text(&c.IPAM.ServiceAccount, optional(serviceAccount))},
 	}
 }
 

@@ -231,3 +231,20 @@ func socketPath(s string) error {
 	}
 	return nil
 }
+
+// serviceAccount is a namespace and a name, as the API server takes them.
+func serviceAccount(s string) error {
+	namespace, name, _ := strings.Cut(s, "/")
+	parts := append(strings.Split(name, "."), namespace)
+	if len(namespace) > 63 || len(name) > 253 || slices.ContainsFunc(parts, func(part string) bool { return !label(part) }) {
+		return errors.New("want NAMESPACE/NAME of a ServiceAccount")
+	}
+	return nil
+}
+
+// label reports whether s is a label of a DNS name, but for its length.
+func label(s string) bool {
+	return s != "" && strings.Trim(s, "-") == s && !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+	})
+}

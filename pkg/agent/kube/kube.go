@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube has the agent's requests to the API server: Nodes, their annotations, Events, and which pods a node has.
+// Package kube has the agent's requests to the API server: Nodes, their annotations, Events, which pods a node has, and tokens.
 //
 // It has a REST client for core/v1 alone. client-go's clientset would register each API group in a process that needs three kinds.
 // It decides nothing, and keeps nothing.
@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -63,6 +64,9 @@ func New(c *rest.Config) (*Client, error) {
 		return nil, err
 	}
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if err := authenticationv1.AddToScheme(scheme); err != nil { // of tokens
 		return nil, err
 	}
 	c = rest.CopyConfig(c)
@@ -115,6 +119,23 @@ func (c *Client) WatchNodes(ctx context.Context, o metav1.ListOptions) (watch.In
 		limit = time.Duration(*o.TimeoutSeconds) * time.Second
 	}
 	return c.rest.Get().Resource("nodes").VersionedParams(&o, c.params).Timeout(limit).Watch(ctx)
+}
+
+// Token returns a new token of a ServiceAccount, and when it ends. The token names the node, and ends with the Node object too.
+// It needs Kubernetes 1.32.
+func (c *Client) Token(ctx context.Context, namespace, name, node string, lifetime time.Duration) (string, time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	seconds := int64(lifetime.Seconds())
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds, BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node},
+	}}
+	answer := &authenticationv1.TokenRequest{}
+	err := c.rest.Post().Namespace(namespace).Resource("serviceaccounts").Name(name).SubResource("token").Body(request).Do(ctx).Into(answer)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	return answer.Status.Token, answer.Status.ExpirationTimestamp.Time, nil
 }
 
 // Annotate sets annotations of a node. An empty value removes one.

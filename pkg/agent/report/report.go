@@ -42,13 +42,14 @@ const (
 	AnnotationsFailed Reason = "AnnotationsFailed"
 	NetworkFailed     Reason = "NetworkFailed"
 	GarbageFailed     Reason = "GarbageFailed"
+	IPAMAccessFailed  Reason = "IPAMAccessFailed"
 )
 
 // Reasons returns all of them.
 func Reasons() []Reason {
 	return []Reason{
 		NoAnswer, PodCIDRMissing, PodCIDRInvalid, PodCIDRConflict, PodCIDRChanged, InstallFailed, MasqueradeFailed, RoutesFailed, NodesRefused,
-		AnnotationsFailed, NetworkFailed, GarbageFailed,
+		AnnotationsFailed, NetworkFailed, GarbageFailed, IPAMAccessFailed,
 	}
 }
 

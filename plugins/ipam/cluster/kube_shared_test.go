@@ -195,8 +195,7 @@ func testPermissions(t *testing.T, s *kubetest.Server) {
 	wantCode(t, err, cnierr.CodeConfig, "ipam.kubernetes.kubeconfig", `"/k"`, "forbidden")
 	// With the rights that docs/ipam.md names, and no others, all of it works.
 	s.KubectlWith(role(t), "apply", "-f", "-")
-	s.Kubectl("create", "clusterrolebinding", "ipam-test", "--clusterrole=sluice-ipam", "--user=somebody")
-	h.open = openAs(s, "somebody")
+	h.open = openAs(s, "system:serviceaccount:kube-system:sluice-ipam")
 	a := h.mustAdd("c", `"range":"10.30.0.0/24"`)
 	if id := allocations(t, s, "10.30.0.0-24")[fmt.Sprint(a.As4()[3])]["id"]; !strings.HasPrefix(id, "sluice/perm-1/") {
 		t.Errorf("entry %q: the node's name was not found", id)

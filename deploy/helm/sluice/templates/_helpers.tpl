@@ -13,6 +13,14 @@ app.kubernetes.io/component: agent
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{- /* Cluster-wide addresses. */ -}}
+{{- define "sluice.ipamName" -}}sluice-ipam{{- end }}
+{{- define "sluice.ipamLabels" -}}
+app.kubernetes.io/name: sluice
+app.kubernetes.io/component: ipam
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
 {{- define "sluice.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
@@ -28,6 +36,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $config := deepCopy .Values.config -}}
 {{- if ne $config.network.plugin "bridge" -}}
 {{- $_ := unset $config.network "bridge" -}}
+{{- end -}}
+{{- if and .Values.ipam.enabled (not $config.ipam.serviceAccount) -}}
+{{- $_ := set $config.ipam "serviceAccount" (printf "%s/%s" .Release.Namespace (include "sluice.ipamName" .)) -}}
 {{- end -}}
 {{ toYaml $config }}
 {{- end }}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifests
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/sluice-cni/sluice/pkg/test/kubetest"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
+)
+
+func ipamManifest(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(deploy, "ipam", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+const pools = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools"
+
+// ipamNode is a client with the token that a node's kubeconfig has.
+func ipamNode(t *testing.T, s *kubetest.Server, node string) *kubernetes.Clientset {
+	t.Helper()
+	c := s.Config()
+	c.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:kube-system:sluice-ipam",
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"},
+	}
+	if node != "" {
+		c.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
+	}
+	client, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func patchPool(ctx context.Context, c *kubernetes.Clientset, ops string) error {
+	return c.CoreV1().RESTClient().Patch(types.JSONPatchType).AbsPath(pools + "/10.0.0.0-24").Body([]byte("[" + ops + "]")).Do(ctx).Error()
+}
+
+// The objects of cluster-wide addresses are taken as they are. A node takes addresses in its own name only, and the agent of a node gets
+// a token of its own node only.
+func TestPrivilegedIPAMManifests(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t, kubetest.Options{})
+	for name, want := range map[string]int{"crds.yaml": 3, "rbac.yaml": 5, "agent.yaml": 6} {
+		out := s.KubectlWith(ipamManifest(t, name), "apply", "--validate=strict", "-f", "-")
+		if n := strings.Count(out, "created"); n != want {
+			t.Errorf("%s: %d objects, want %d:\n%s", name, n, want, out)
+		}
+	}
+	s.Kubectl("wait", "--for", "condition=established", "--timeout=60s", "crd", "--all")
+	s.Kubectl("apply", "-f", deploy+"/sluice.yaml")
+	for _, name := range []string{"n1", "n2"} {
+		if _, err := s.Client().CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := ipamNode(t, s, "n1")
+	pool := `{"apiVersion":"whereabouts.cni.cncf.io/v1alpha1","kind":"IPPool","metadata":{"name":"10.0.0.0-24"},"spec":{"range":"10.0.0.0/24","allocations":{}}}`
+	if err := node.CoreV1().RESTClient().Post().AbsPath(pools).Body([]byte(pool)).SetHeader("Content-Type", "application/json").Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	entry := func(off, id, podRef string) string {
+		return `{"op":"add","path":"/spec/allocations/` + off + `","value":{"id":"` + id + `","podref":"` + podRef + `"}}`
+	}
+	// The API server needs a moment to compile a new policy.
+	other := entry("1", "sluice/n2/m.b.x", "")
+	for end := time.Now().Add(netlab.Patient(30 * time.Second)); !apierrors.IsForbidden(patchPool(t.Context(), node, other)); time.Sleep(100 * time.Millisecond) {
+		s.KubectlWith(pool, "apply", "-n", "kube-system", "-f", "-")
+		if time.Now().After(end) {
+			t.Fatal("the policy is not in force")
+		}
+	}
+	strip := `{"op":"add","path":"/metadata/managedFields","value":[{}]}`
+	for _, ops := range []string{
+		entry("2", "sluice/n1/m.b.x", "") + "," + strip,
+		entry("3", "sluice-held/x/pod/ns/web-0/net1@n1/m.b", ""),
+		entry("4", "sluice-held/x/pod/ns/web-1/net1", ""),
+		`{"op":"remove","path":"/spec/allocations/2"}`,
+	} {
+		if err := patchPool(t.Context(), node, ops); err != nil {
+			t.Errorf("%s: %v", ops, err)
+		}
+	}
+	for name, ops := range map[string]string{
+		"another node's":       other,
+		"a name that begins":   entry("5", "sluice/n11/m.b.x", ""),
+		"a pod of whereabouts": entry("5", "c1", "ns/p"),
+		"held by another":      entry("5", "sluice-held/x/pod/ns/web-2/net1@n2/m.b", ""),
+		"the range":            `{"op":"replace","path":"/spec/range","value":"10.0.0.0/8"}`,
+		"an annotation":        `{"op":"add","path":"/metadata/annotations","value":{"a":"b"}}`,
+	} {
+		if err := patchPool(t.Context(), node, ops); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := patchPool(t.Context(), ipamNode(t, s, ""), entry("6", "sluice/n1/m.b.x", "")); !apierrors.IsForbidden(err) {
+		t.Errorf("a token without a node: %v", err)
+	}
+	for what, err := range map[string]error{
+		"delete": node.CoreV1().RESTClient().Delete().AbsPath(pools + "/10.0.0.0-24").Do(t.Context()).Error(),
+		"secrets": func() error {
+			_, err := node.CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
+			return err
+		}(),
+		"patch a node": annotate(t.Context(), node, "n1", `{"metadata":{"annotations":{"sluice-cni.io/a":"b"}}}`),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	token := func(on, of string) error {
+		_, err := agentOn(t, s, on).CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), "sluice-ipam", &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: of}},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	if err := token("n1", "n1"); err != nil {
+		t.Errorf("the token of its own node: %v", err)
+	}
+	if err := token("n1", "n2"); !apierrors.IsForbidden(err) {
+		t.Errorf("the token of another node: %v", err)
+	}
+}
