@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/loader/internal/status"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
@@ -158,6 +159,12 @@ func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) erro
 // Deny returns the denylist and how it is in force on each uplink.
 func (d *Datapath) Deny(ctx context.Context) (*DenyStatus, error) {
 	return denylist.New(d.tree).Deny(ctx)
+}
+
+// LoadRequest returns by what the programs in force were made, for a copy of them and of their maps (ebpfload.NewCopy). The error says
+// what to do where this build, or the configuration that there is now, is not theirs.
+func (d *Datapath) LoadRequest(_ context.Context) (loadapi.LoadRequest, error) {
+	return programs.New(d.tree).InForce()
 }
 
 // Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
