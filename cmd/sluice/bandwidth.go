@@ -58,7 +58,7 @@ those of the policer on the host veth, which drops what bypasses the queue.`,
 			}
 			records, err := a.node.Records()
 			if err != nil {
-				fmt.Fprintf(a.err, "sluice: some attachment records cannot be read: %v\n", err)
+				fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %v\n", err)
 			}
 			views := []limitView{}
 			for _, rec := range records {
@@ -100,11 +100,11 @@ func (a *app) limitTable(views []limitView, filter ownerFilter) error {
 		return a.say("%s", filter.none("No pod is limited."))
 	}
 	t := table{columns: []column{
-		{name: "OWNER"}, {name: "DIRECTION"}, {name: "BACKEND"}, {name: "RATE", align: right}, {name: "BURST", align: right, drop: 2},
+		{name: "OWNER", cut: true}, {name: "DIRECTION"}, {name: "BACKEND"}, {name: "RATE", align: right}, {name: "BURST", align: right, drop: 2},
 		{name: "DEVICE", drop: 1}, {name: "BYTES", align: right}, {name: "DROPS", align: right}, {name: "QUEUE", align: right},
 	}}
 	if a.wide {
-		t.columns = append(t.columns, column{name: "REASON"})
+		t.columns = append(t.columns, column{name: "REASON", cut: true})
 	}
 	for _, v := range views {
 		device, burst := v.Device, countText(v.BurstBits)+"bit"

@@ -10,7 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/terminal"
 )
 
 // colours marks text for a terminal; false prints it as it is.
@@ -74,21 +74,11 @@ func visible(s string) string {
 // obeyed says that a rune is none that is seen. A line break is wanted: errors and version have several lines.
 func obeyed(r rune) bool { return r != '\n' && !unicode.IsGraphic(r) || r == utf8.RuneError }
 
-// terminalWidth returns the columns of the terminal f is, 0 when it is none.
-func terminalWidth(f *os.File) int {
-	ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0
-	}
-	return int(ws.Col)
-}
-
 // wantColours is true on a terminal that has not asked for none
 // (https://no-color.org).
 func wantColours(f *os.File) bool {
 	if os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return false
 	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	return terminal.Is(f)
 }

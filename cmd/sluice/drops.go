@@ -119,7 +119,7 @@ func (a *app) dropTables(views []dropCountView, reason string) error {
 		if len(v.Places) == 0 {
 			continue
 		}
-		t := table{indent: "  ", columns: []column{{name: "DEVICE"}, {name: "POD"}, {name: "PACKETS", align: right}}}
+		t := table{indent: "  ", columns: []column{{name: "DEVICE", cut: true}, {name: "POD", cut: true}, {name: "PACKETS", align: right}}}
 		for _, p := range v.Places {
 			owner := "-"
 			if p.Owner != nil {

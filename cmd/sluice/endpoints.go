@@ -96,7 +96,7 @@ func (a *app) endpointTable(views []endpointView, filter ownerFilter) error {
 		return a.say("%s", filter.none("The datapath serves no pod."))
 	}
 	t := table{columns: []column{
-		{name: "OWNER"}, {name: "ADDRESSES"}, {name: "DEVICE", drop: 1}, {name: "FEATURES", drop: 2},
+		{name: "OWNER", cut: true}, {name: "ADDRESSES", cut: true}, {name: "DEVICE", drop: 1}, {name: "FEATURES", drop: 2},
 		{name: "RX", align: right}, {name: "TX", align: right}, {name: "FAST", align: right, drop: 3}, {name: "DROPS", align: right},
 	}}
 	if a.wide {

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
@@ -152,6 +153,10 @@ func (fake fakeDatapath) Drops(context.Context) ([]loader.Drop, error) {
 
 func (fake fakeDatapath) DropSums(context.Context) (map[drops.Reason]uint64, error) {
 	return map[drops.Reason]uint64{spoofed: 3, exhausted: 6}, nil
+}
+
+func (fake fakeDatapath) LoadRequest(context.Context) (loadapi.LoadRequest, error) {
+	return loadapi.LoadRequest{}, errors.New("build fake is not this one")
 }
 
 func (fake fakeDatapath) flush(match func(loader.Flow) bool) (int, error) {

@@ -83,7 +83,7 @@ func (a *app) hostPortTable(views []hostPortView, filter ownerFilter) error {
 	if len(views) == 0 {
 		return a.say("%s", filter.none("No port is published."))
 	}
-	t := table{columns: []column{{name: "PROTO"}, {name: "HOST"}, {name: "POD"}, {name: "OWNER"}}}
+	t := table{columns: []column{{name: "PROTO"}, {name: "HOST"}, {name: "POD"}, {name: "OWNER", cut: true}}}
 	if a.wide {
 		t.columns = append(t.columns, column{name: "SNAT"}, column{name: "SOURCES"}, column{name: "CONDITIONS"}, column{name: "GENERATION", align: right})
 	}

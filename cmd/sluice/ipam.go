@@ -97,7 +97,7 @@ func (a *app) runIPAM(c *cobra.Command, f *ipamFlags, args []string) error {
 		}
 	}
 	cmd := exec.CommandContext(c.Context(), path, append(call, args...)...)
-	cmd.Stdout, cmd.Stderr = a.out, a.err
+	cmd.Stdout, cmd.Stderr = quiet{a, a.out}, quiet{a, a.err}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -15,13 +15,16 @@ import (
 	"os/signal"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/terminal"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, stop) // a command that cannot see the first signal (its pipe is full and not read) dies of the next
 	a := newApp(os.Stdout, os.Stderr)
-	a.colours, a.width = colours(wantColours(os.Stdout)), terminalWidth(os.Stdout)
+	a.in, a.colours = os.Stdin, colours(wantColours(os.Stdout))
+	a.width, _ = terminal.Size(os.Stdout)
 	code := a.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -39,6 +42,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
+	a.working.Stop()
 	var status exitError
 	switch {
 	case err == nil:
@@ -48,6 +52,10 @@ func (a *app) run(ctx context.Context, args []string) int {
 	}
 	if !errors.Is(err, errSaid) {
 		fmt.Fprintf(a.err, "sluice: %s\n", visible(err.Error()))
+	}
+	var failed statusError
+	if errors.As(err, &failed) {
+		return failed.status
 	}
 	return 1
 }

@@ -41,7 +41,7 @@ exporter: run it by a timer on nodes without the agent. The name must end in
 			}
 			n, lerr := a.lookForMetrics(c.Context())
 			if textfile == "" {
-				return errors.Join(metrics.Write(a.out, n), lerr)
+				return errors.Join(metrics.Write(quiet{a, a.out}, n), lerr)
 			}
 			return errors.Join(replaceFile(textfile, func(w io.Writer) error { return metrics.Write(w, n) }), lerr)
 		},

@@ -90,6 +90,7 @@ first 128 bytes of the frame. One monitor runs at a time.`,
 	flags.StringVar(&f.pod, "pod", "", "only packets of this `pod`: an address, or the beginning of a container ID")
 	flags.StringVar(&f.device, "device", "", "only packets dropped on this `device`")
 	flags.UintVar(&f.limit, "limit", 0, "end after `n` packets")
+	must(c.RegisterFlagCompletionFunc("pod", a.completePods(0)))
 	choiceFlag(c, &f.reason, "reason", "only packets dropped for this `reason`", reasonNames(), "")
 	return c
 }

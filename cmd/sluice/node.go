@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -66,6 +67,7 @@ type reader interface {
 	Drops(ctx context.Context) ([]loader.Drop, error)
 	DropSums(ctx context.Context) (map[drops.Reason]uint64, error)
 	Deny(ctx context.Context) (*loader.DenyStatus, error)
+	LoadRequest(ctx context.Context) (loadapi.LoadRequest, error)
 }
 
 var _ datapath = (*loader.Datapath)(nil)

@@ -36,7 +36,7 @@ type owners map[uint64]attachments.ID
 func (a *app) owners() owners {
 	records, err := a.node.Records()
 	if err != nil {
-		fmt.Fprintf(a.err, "sluice: some attachment records cannot be read: %v\n", err)
+		fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %v\n", err)
 	}
 	out := make(owners, len(records))
 	for _, r := range records {

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/terminal"
 )
 
 // errSaid ends a command with exit status 1 after it has said why itself.
@@ -19,10 +22,13 @@ var errSaid = errors.New("already reported")
 // app is one run of the tool: where it prints, and the node it looks at.
 type app struct {
 	out, err io.Writer
+	in       *os.File // keys are read from it where it is a terminal; nil: none
 	colours  colours
 	width    int // of the terminal, 0 when out is none
 	node     node
 	ops      nodeOps
+
+	working *terminal.Progress // of the command that runs
 
 	output string // "table" or "json"
 	wide   bool   // whole container IDs and more columns
@@ -50,10 +56,11 @@ unload change anything.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			if a.output != outputTable && a.output != outputJSON {
 				return fmt.Errorf("--output %q: must be table or json", a.output)
 			}
+			a.working = terminal.StartProgress(terminal.Of(a.err), doing[strings.TrimPrefix(c.CommandPath(), "sluice ")])
 			return nil
 		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -66,7 +73,7 @@ unload change anything.`,
 		cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		newInstall(a), newStatus(a), newHostPorts(a), newConntrack(a), newEndpoints(a), newBandwidth(a), newFirewall(a), newDeny(a),
-		newMonitor(a), newDrops(a), newMetrics(a), newNAT(a), newIPAM(a),
+		newMonitor(a), newTop(a), newTrace(a), newDrops(a), newMetrics(a), newNAT(a), newIPAM(a),
 		newDoctor(a), newCleanup(a), newSysdump(a), newResync(a), newUnload(a), newAgent(), newVersion(a))
 	root.AddCommand(oldNames(a)...)
 	return root
@@ -99,8 +106,45 @@ func noArgs(c *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes no arguments: %s", c.CommandPath(), strings.Join(args, " "))
 }
 
+// doing says what a command does while it prints nothing, for those that can take longer than a second. Old names are not in it.
+var doing = map[string]string{
+	"cleanup":           "looking for what deleted pods left",
+	"conntrack list":    "reading the connections",
+	"conntrack relearn": "sending connections through the slow path",
+	"deny add":          "adding to the denylist",
+	"doctor":            "examining the node",
+	"install":           "installing the plugins",
+	"ipam check":        "comparing the pools",
+	"ipam import":       "taking over allocations",
+	"ipam list":         "reading the pools",
+	"ipam pools":        "reading the pools",
+	"ipam release":      "freeing addresses",
+	"metrics":           "reading the node",
+	"nat flush":         "ending connections",
+	"nat list":          "reading the connections",
+	"nat pools":         "reading the connections",
+	"nat stats":         "reading the connections",
+	"resync":            "bringing the datapath up to date",
+	"status":            "reading the datapath",
+	"sysdump":           "gathering the archive",
+	"trace":             "following the packet",
+	"unload":            "removing the datapath",
+}
+
+// quiet is a writer that ends the progress before it writes.
+type quiet struct {
+	a *app
+	w io.Writer
+}
+
+func (q quiet) Write(b []byte) (int, error) {
+	q.a.working.Stop()
+	return q.w.Write(b)
+}
+
 // print writes v as JSON, or calls text for people.
 func (a *app) print(v any, text func() error) error {
+	a.working.Stop()
 	if a.output == outputTable {
 		return text()
 	}
@@ -111,6 +155,7 @@ func (a *app) print(v any, text func() error) error {
 
 // say prints a sentence for people.
 func (a *app) say(format string, args ...any) error {
+	a.working.Stop()
 	_, err := fmt.Fprintln(a.out, a.colours.visible(fmt.Sprintf(format, args...)))
 	return err
 }
@@ -151,7 +196,7 @@ func fold(text string, width int) []string {
 }
 
 // table prints a table in the style of the output.
-func (a *app) table(t *table) error { return t.write(a.out, a.colours, a.width) }
+func (a *app) table(t *table) error { return t.write(quiet{a, a.out}, a.colours, a.width) }
 
 // nothing prints an empty list as JSON, or the sentence that says why.
 func (a *app) nothing(empty any) error {

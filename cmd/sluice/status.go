@@ -165,7 +165,7 @@ func (a *app) statusProbes(v statusView) error {
 // statusDevices lists uplinks one by one and pods by number, except those that
 // lack a program.
 func (a *app) statusDevices(v statusView) error {
-	t := table{columns: []column{{name: "DEVICE"}, {name: "ROLE"}, {name: "PROGRAMS"}, {name: "MASQUERADES AS", drop: 1}}}
+	t := table{columns: []column{{name: "DEVICE", cut: true}, {name: "ROLE"}, {name: "PROGRAMS", cut: true}, {name: "MASQUERADES AS", drop: 1}}}
 	pods, programs := 0, 0
 	for _, d := range v.Devices {
 		if d.Role == "pod" && d.ok() && !a.wide {

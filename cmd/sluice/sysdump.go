@@ -58,7 +58,7 @@ missing on the node. Its README lists what is left out.
 				file = args[0]
 			}
 			if file == "-" {
-				_, err := sysdump.Write(c.Context(), a.out, dir, at, a.parts())
+				_, err := sysdump.Write(c.Context(), quiet{a, a.out}, dir, at, a.parts())
 				return err
 			}
 			return a.sysdump(c.Context(), file, dir, at)

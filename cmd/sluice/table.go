@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/terminal"
 )
 
 // align says on which side of its column a cell stands.
@@ -20,7 +22,8 @@ const (
 type column struct {
 	name  string
 	align align
-	drop  int // on a narrow terminal columns go, the highest number first; 0 stays
+	drop  int  // on a narrow terminal columns go, the highest number first; 0 stays
+	cut   bool // and what is in it is shortened in the middle, once no more columns may go
 }
 
 // table is rows of text under a head, every column as wide as its widest cell.
@@ -39,9 +42,12 @@ func (t *table) add(cells ...string) {
 
 // write prints the table, columns two spaces apart and no space at the end of
 // a line. The head is dimmed when the output has colours. A width above zero
-// is that of the terminal: columns that may go do so until the table fits.
+// is that of the terminal: columns that may go do so until the table fits, then cells of others are shortened.
 func (t *table) write(w io.Writer, c colours, width int) error {
 	for width > 0 && t.width() > width && t.dropColumn() {
+	}
+	if width > 0 {
+		t.shorten(width)
 	}
 	widths := t.widths()
 	var b strings.Builder
@@ -83,6 +89,40 @@ func (t *table) dropColumn() bool {
 		t.rows[i] = slices.Delete(row, worst, worst+1)
 	}
 	return true
+}
+
+// minCut is the width below which a cell says nothing any more.
+const minCut = 8
+
+// shorten cuts cells of the columns that allow it, always of the widest one, until the table fits.
+func (t *table) shorten(width int) {
+	widths := t.widths()
+	for over := t.width() - width; over > 0; {
+		widest, next := -1, minCut
+		for i, c := range t.columns {
+			switch {
+			case !c.cut || widths[i] <= minCut:
+			case widest < 0 || widths[i] > widths[widest]:
+				if widest >= 0 {
+					next = max(next, widths[widest])
+				}
+				widest = i
+			default:
+				next = max(next, widths[i])
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		less := min(over, max(widths[widest]-next, 1))
+		widths[widest] -= less
+		over -= less
+		for _, row := range t.rows {
+			row[widest] = terminal.Cut(row[widest], widths[widest])
+		}
+		t.columns = slices.Clone(t.columns)
+		t.columns[widest].name = terminal.Cut(t.columns[widest].name, widths[widest])
+	}
 }
 
 func (t *table) widths() []int {

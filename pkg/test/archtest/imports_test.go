@@ -170,7 +170,7 @@ var onlyFrom = map[string]struct {
 	why       string
 }{
 	"github.com/cilium/ebpf/":                      {[]string{"loader/ebpfload", "pkg/bpfgen/objects", "pkg/test/", "bpf/", "bench/subject", "_test"}, "its initialisers and its size, in every process that links it"},
-	module + "/loader/ebpfload/":                   {[]string{"cmd/sluice-helper", "cmd/sluice/internal/doctor", "pkg/test/", "bench", "_test"}, "brings the eBPF library"},
+	module + "/loader/ebpfload/":                   {[]string{"cmd/sluice-helper", "cmd/sluice/internal/doctor", "cmd/sluice/internal/trace", "pkg/test/", "bench", "_test"}, "brings the eBPF library"},
 	"github.com/godbus/dbus/":                      {[]string{"pkg/netfilter/firewalld/bus", "_test"}, "its initialisers and its size, in every process that links it"},
 	"github.com/florianl/go-tc/":                   {[]string{"pkg/rtnl", "_test"}, "its lists fail at an attribute that it does not know; docs/adr/0021-go-tc.md says what it is for"},
 	"github.com/mdlayher/netlink/":                 {[]string{"pkg/rtnl"}, "the message layer of go-tc, whose errors pkg/rtnl translates"},
@@ -188,7 +188,7 @@ var onlyFrom = map[string]struct {
 	"k8s.io/apimachinery/":                         {[]string{"cmd/sluice-agent", "pkg/agent", "plugins/ipam/cluster/kubestore", "pkg/test/", "test/", "bench", "_test"}, "programs that need a cluster link it, and no others"},
 	"github.com/fsnotify/fsnotify/":                {[]string{"pkg/agent/installer", "_test"}, "only the agent watches files"},
 	"sigs.k8s.io/yaml/":                            {[]string{"pkg/agent/agentconf", "test/", "_test"}, "JSON needs none of it; only the agent's file may be YAML"},
-	"github.com/spf13/cobra/":                      {[]string{"cmd/sluice", "cmd/sluice-agent"}, "heavy; the plugin binary must start fast"},
+	"github.com/spf13/cobra/":                      {[]string{"cmd/sluice", "cmd/sluice-agent", "pkg/test/mantest"}, "heavy; the plugin binary must start fast"},
 	"go.etcd.io/":                                  {[]string{"plugins/ipam/cluster/etcdstore", "pkg/test/", "test/", "bench", "_test"}, "programs that need etcd link it, and no others"},
 	"go.uber.org/zap/":                             {[]string{"pkg/log", "plugins/ipam/cluster/etcdstore", "_test"}, "one place builds a log core; etcd's client is told to log nothing; zap's own logger brings an HTTP server into every process"},
 	"net/http/":                                    {[]string{"pkg/agent/health", "pkg/test/", "test/", "bench", "_test"}, "heavy; only the agent serves HTTP"},

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/ebpfload"
+	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
+)
+
+// node is what a trace knows of the node.
+type node struct {
+	status    *loader.Status
+	hostPorts []hostport.Entry
+	records   map[uint64]*attachments.Record
+	h         *rtnl.Handle
+	chains    []rtnl.NFTChain
+	legacy    map[bool][]string // tables of iptables-legacy that the kernel has, by IPv4
+	copy      *ebpfload.Copy
+}
+
+func look(ctx context.Context, dp Datapath, records []*attachments.Record) (*node, error) {
+	n := &node{records: make(map[uint64]*attachments.Record, len(records))}
+	for _, r := range records {
+		n.records[r.Owner()] = r
+	}
+	var err error
+	if n.status, err = dp.Status(ctx); err != nil {
+		return nil, err
+	}
+	if n.hostPorts, err = dp.HostPorts(ctx); err != nil {
+		return nil, err
+	}
+	if n.chains, err = rtnl.NFTChains(); err != nil {
+		return nil, err
+	}
+	n.legacy = map[bool][]string{true: legacyTables("ip_tables_names"), false: legacyTables("ip6_tables_names")}
+	n.h, err = rtnl.New()
+	return n, err
+}
+
+func (n *node) close() { n.h.Close() }
+
+type kind int
+
+const (
+	isOutside kind = iota
+	isNode
+	isPod
+)
+
+// end is a sender or a receiver.
+type end struct {
+	kind kind
+	addr netip.Addr
+	pod  *loader.EndpointStatus
+}
+
+// nodeWord is how the node is asked for.
+const nodeWord = "node"
+
+// ends finds out who the ends are, and by which addresses they talk.
+func (n *node) ends(q Question) (from, to end, t Tuple, err error) {
+	if from, err = n.find("from", q.From); err != nil {
+		return
+	}
+	if to, err = n.find("to", q.To); err != nil {
+		return
+	}
+	six := false
+	switch {
+	case to.addr.IsValid():
+		six = to.addr.Is6()
+	case q.Source.IsValid():
+		six = q.Source.Is6()
+	case from.addr.IsValid():
+		six = from.addr.Is6()
+	default:
+		six = !n.address(from, false).IsValid() || !n.address(to, false).IsValid()
+	}
+	if !to.addr.IsValid() {
+		to.addr = n.address(to, six)
+	}
+	if !to.addr.IsValid() {
+		return from, to, t, usage("to %q: has no address of IPv%s", q.To, version(six))
+	}
+	if from.kind == isNode && !from.addr.IsValid() {
+		r, rerr := n.h.AskRoute(rtnl.RouteQuery{Dst: to.addr})
+		if from.addr = r.Src; rerr != nil || !from.addr.IsValid() {
+			from.addr = n.address(from, six)
+		}
+	}
+	if !from.addr.IsValid() || from.addr.Is6() != six && from.kind == isPod {
+		from.addr = n.address(from, six)
+	}
+	source := cmp.Or(q.Source, from.addr)
+	if !source.IsValid() || source.Is6() != six {
+		return from, to, t, usage("from %q: has no address of IPv%s, which %s is of", q.From, version(six), to.addr)
+	}
+	if q.Via != "" && from.kind != isOutside {
+		return from, to, t, usage("--via %q: only a packet from outside comes in by a device", q.Via)
+	}
+	t = Tuple{Proto: q.Proto, Src: netip.AddrPortFrom(source, q.FromPort), Dst: netip.AddrPortFrom(to.addr, q.Port)}
+	if q.Proto == unix.IPPROTO_ICMP && six {
+		t.Proto = unix.IPPROTO_ICMPV6
+	}
+	if t.Proto == unix.IPPROTO_ICMP || t.Proto == unix.IPPROTO_ICMPV6 {
+		t.Dst = netip.AddrPortFrom(to.addr, 0)
+	}
+	return from, to, t, nil
+}
+
+func version(six bool) string {
+	if six {
+		return "6"
+	}
+	return "4"
+}
+
+// find finds one end. An address may be a pod's or the node's.
+func (n *node) find(which, text string) (end, error) {
+	if text == nodeWord {
+		return end{kind: isNode}, nil
+	}
+	if a, err := netip.ParseAddr(text); err == nil {
+		if a.Zone() != "" || a.IsMulticast() || a.IsUnspecified() {
+			return end{}, usage("%s %q: give the address of one host, without a zone", which, text)
+		}
+		a = a.Unmap()
+		if ep := n.endpoint(a); ep != nil {
+			return end{isPod, a, ep}, n.followable(which, text, ep)
+		}
+		if n.isLocal(a) {
+			return end{kind: isNode, addr: a}, nil
+		}
+		return end{kind: isOutside, addr: a}, nil
+	}
+	var found []*loader.EndpointStatus
+	for i := range n.status.Endpoints {
+		ep := &n.status.Endpoints[i]
+		if r := n.records[ep.Owner]; r != nil && text != "" && (strings.HasPrefix(r.ContainerID, text) || n.name(ep.Owner) == text) {
+			found = append(found, ep)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return end{}, usage("%s %q: no pod of the datapath has an ID that begins so, nor is it an address or %q; \"sluice endpoints\" lists the pods", which, text, nodeWord)
+	case len(found) > 1:
+		return end{}, usage("%s %q: %d devices match; give one's network/ID/interface, or its address", which, text, len(found))
+	}
+	return end{kind: isPod, pod: found[0]}, n.followable(which, text, found[0])
+}
+
+// followable refuses devices whose programs run where a trace does not follow.
+func (n *node) followable(which, text string, ep *loader.EndpointStatus) error {
+	if ep.Netns != "" {
+		return usage("%s %q: the pod's device has no end on the node, so its programs run inside the pod; use \"sluice monitor --pod %s\" with a real packet", which, text, text)
+	}
+	return nil
+}
+
+// name is "network/container/interface" of an attachment.
+func (n *node) name(owner uint64) string {
+	if r := n.records[owner]; r != nil {
+		return r.Network + "/" + r.ContainerID + "/" + r.IfName
+	}
+	return fmt.Sprintf("#%016x", owner)
+}
+
+func (n *node) endpoint(a netip.Addr) *loader.EndpointStatus {
+	for i := range n.status.Endpoints {
+		ep := &n.status.Endpoints[i]
+		if slices.ContainsFunc(ep.Addrs, func(p netip.Prefix) bool { return p.Addr().Unmap() == a }) {
+			return ep
+		}
+	}
+	return nil
+}
+
+// address is an end's own one of a family.
+func (n *node) address(e end, six bool) netip.Addr {
+	if e.addr.IsValid() && e.addr.Is6() == six {
+		return e.addr
+	}
+	if e.kind == isNode {
+		for _, d := range n.status.Devices {
+			if a := map[bool]netip.Addr{false: d.Source4, true: d.Source6}[six]; a.IsValid() {
+				return a
+			}
+		}
+	}
+	if e.pod != nil {
+		for _, p := range e.pod.Addrs {
+			if a := p.Addr().Unmap(); a.Is6() == six && !a.IsLinkLocalUnicast() {
+				return a
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+func (n *node) isLocal(a netip.Addr) bool {
+	r, err := n.h.AskRoute(rtnl.RouteQuery{Dst: a})
+	return err == nil && r.Type == unix.RTN_LOCAL
+}
+
+// podRoute asks the routes inside the pod. gateway is false for a destination on the link; known is false where the pod's namespace
+// cannot be looked into.
+func (n *node) podRoute(ep *loader.EndpointStatus, t Tuple) (r rtnl.Route, known bool, err error) {
+	rec := n.records[ep.Owner]
+	if rec == nil || rec.NetNS == "" {
+		return r, false, nil
+	}
+	h, err := openNetns(rec.NetNS)
+	if err != nil {
+		return r, false, nil //nolint:nilerr // the pod is going, or its namespace is another mount's
+	}
+	defer h.Close()
+	q := rtnl.RouteQuery{Dst: t.Dst.Addr(), Proto: t.Proto}
+	if slices.ContainsFunc(ep.Addrs, func(p netip.Prefix) bool { return p.Addr().Unmap() == t.Src.Addr() }) {
+		q.Src = t.Src.Addr()
+	}
+	r, err = h.AskRoute(q)
+	return r, true, err
+}
+
+func parseMAC(s string) net.HardwareAddr {
+	m, err := net.ParseMAC(s)
+	if err != nil {
+		return make(net.HardwareAddr, 6)
+	}
+	return m
+}
+
+// link returns a device.
+func (n *node) link(index int) (rtnl.Link, error) {
+	l, err := n.h.LinkByIndex(index)
+	if errors.Is(err, rtnl.ErrNotFound) {
+		return l, fmt.Errorf("device %d has gone: the pod is being deleted", index)
+	}
+	return l, err
+}
