@@ -66,12 +66,14 @@ func (r *release) fillArchive(t tree, dir, arch string) error {
 	for name, text := range manual {
 		t.add(path.Join(dir, "man", name), 0o644, text)
 	}
-	for _, shell := range shells {
-		text, err := r.completion(shell)
-		if err != nil {
-			return err
+	for _, program := range completed {
+		for _, shell := range shells {
+			text, err := r.completion(program, shell)
+			if err != nil {
+				return err
+			}
+			t.add(path.Join(dir, "completion", program+"."+shell), 0o644, text)
 		}
-		t.add(path.Join(dir, "completion", "sluice."+shell), 0o644, text)
 	}
 	return nil
 }

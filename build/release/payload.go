@@ -31,11 +31,14 @@ var pages = []string{"README.md", "CHANGELOG.md", "SECURITY.md"}
 // shells are the shells that the tool completes its command line for.
 var shells = []string{"bash", "zsh", "fish"}
 
-// completion returns what "sluice completion" prints for a shell. The program runs on this machine, so it is built for it.
-func (r *release) completion(shell string) ([]byte, error) {
-	file := filepath.Join(r.work, "completion", "sluice")
+// completed are the programs with completion.
+var completed = []string{"sluice", "sluice-agent"}
+
+// completion returns what "completion" of a program prints for a shell. The program runs on this machine, so it is built for it.
+func (r *release) completion(program, shell string) ([]byte, error) {
+	file := filepath.Join(r.work, "completion", program)
 	if _, err := os.Stat(file); err != nil {
-		if _, err := goCommand(runtime.GOARCH, "build", "-trimpath", "-buildvcs=false", "-o", file, "./cmd/sluice"); err != nil {
+		if _, err := goCommand(runtime.GOARCH, "build", "-trimpath", "-buildvcs=false", "-o", file, "./cmd/"+program); err != nil {
 			return nil, err
 		}
 	}
@@ -192,18 +195,20 @@ func (r *release) addDocuments(t tree) error {
 }
 
 func (r *release) addCompletions(t tree, packager string) error {
-	zsh := "usr/share/zsh/vendor-completions/_sluice"
+	zsh := "usr/share/zsh/vendor-completions/_"
 	if packager == "rpm" {
-		zsh = "usr/share/zsh/site-functions/_sluice"
+		zsh = "usr/share/zsh/site-functions/_"
 	}
-	for shell, file := range map[string]string{
-		"bash": "usr/share/bash-completion/completions/sluice", "zsh": zsh, "fish": "usr/share/fish/vendor_completions.d/sluice.fish",
-	} {
-		text, err := r.completion(shell)
-		if err != nil {
-			return err
+	for _, program := range completed {
+		for shell, file := range map[string]string{
+			"bash": "usr/share/bash-completion/completions/" + program, "zsh": zsh + program, "fish": "usr/share/fish/vendor_completions.d/" + program + ".fish",
+		} {
+			text, err := r.completion(program, shell)
+			if err != nil {
+				return err
+			}
+			t.add(file, 0o644, text)
 		}
-		t.add(file, 0o644, text)
 	}
 	return nil
 }

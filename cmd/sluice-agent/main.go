@@ -54,6 +54,9 @@ func main() {
 	}
 }
 
+// levels are those of --log-level.
+var levels = []string{"debug", "info", "warn", "error"}
+
 // flags are those of the command line.
 type flags struct {
 	config, kubeconfig, node, logLevel string
@@ -85,6 +88,14 @@ server. While that is away, or the agent is, the node stays as it is.`,
 	p.StringVar(&f.logLevel, "log-level", "info", "`level`: debug, info, warn or error")
 	p.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` with the API server and credentials (default: those of the pod)")
 	p.StringVar(&f.node, "node-name", "", "`name` of the Node object (default: $NODE_NAME, then the host name)")
+	for name, complete := range map[string]cobra.CompletionFunc{
+		"log-level": cobra.FixedCompletions(levels, cobra.ShellCompDirectiveNoFileComp),
+		"node-name": cobra.NoFileCompletions,
+	} {
+		if err := root.RegisterFlagCompletionFunc(name, complete); err != nil {
+			panic(err) // a flag that every run of the program lacks
+		}
+	}
 	root.AddCommand(newRemove(f), newCheckConfig(), newSchema(), newVersion())
 	return root
 }
@@ -174,7 +185,7 @@ func (f *flags) run(c *cobra.Command) error {
 
 // options reads the configuration. Without a file at the default place all defaults hold.
 func (f *flags) options(c *cobra.Command) (o agent.Options, err error) {
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, f.logLevel) {
+	if !slices.Contains(levels, f.logLevel) {
 		return o, fmt.Errorf("--log-level %q: must be debug, info, warn or error", f.logLevel)
 	}
 	o.Log = log.New(log.Options{Level: f.logLevel})

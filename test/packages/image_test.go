@@ -285,7 +285,7 @@ func checkSBOM(t *testing.T, out string) {
 func checkArchive(t *testing.T, file string) {
 	dir := filepath.Join(untar(t, file), "sluice-"+newer+"-linux-arm64")
 	for _, want := range []string{"bin/sluice-cni", "bin/sluice", "man/sluice.8", "man/sluice-install.8", "completion/sluice.bash", "completion/sluice.zsh",
-		"completion/sluice.fish", "systemd/sluice-dhcp.socket", "licences/sluice/LICENSE", "README.md"} {
+		"completion/sluice.fish", "completion/sluice-agent.bash", "man/sluice-agent.8", "man/sluice-agent-remove.8", "systemd/sluice-dhcp.socket", "licences/sluice/LICENSE", "README.md"} {
 		if info, err := os.Stat(filepath.Join(dir, want)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", want, err)
 		}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/sluice-cni/sluice/pkg/test/mantest"
+)
+
+var update = flag.Bool("update", false, "write the man pages anew")
+
+// The man pages of the repository are those of the agent's commands: -update writes them.
+func TestManPages(t *testing.T) {
+	mine := func(name string) bool { return name == "sluice-agent.8" || strings.HasPrefix(name, "sluice-agent-") }
+	mantest.Compare(t, "../../docs/man", mantest.Pages(t, newRoot(io.Discard), nil), mine, *update, "go test ./cmd/sluice-agent -run TestManPages -update")
+}
+
+// Shells get completion, and ask the agent itself for the levels.
+func TestCompletion(t *testing.T) {
+	for line, want := range map[string]string{
+		"completion bash":         "__start_sluice-agent",
+		"completion zsh":          "#compdef sluice-agent",
+		"completion fish":         "complete -c sluice-agent",
+		"__complete --log-level ": "warn",
+		"__complete che":          "check-config",
+	} {
+		var out bytes.Buffer
+		root := newRoot(&out)
+		root.SetArgs(strings.Split(line, " "))
+		root.SetErr(io.Discard)
+		if err := root.Execute(); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v, want %q in\n%.300s", line, err, want, &out)
+		}
+	}
+}
