@@ -65,7 +65,7 @@ func (f FlowFilter) matches(r *conntrack.Record, s Flow) bool {
 func newFlow(r *conntrack.Record, now conntrack.Time) Flow {
 	s := Flow{
 		Proto: r.Proto, Pod: r.Local, Remote: r.Remote, State: r.State(now), Kind: r.Kind(), PodOpened: r.PodOpened(),
-		Fast: r.Fast(), Flags: r.Flags.Names(), Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
+		Fast: r.Fast(), Flags: r.Flags.Names(), Created: r.Created, Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
 		RxPackets: r.RxPackets, RxBytes: r.RxBytes, TxPackets: r.TxPackets, TxBytes: r.TxBytes, Owner: r.Owner,
 	}
 	if r.Translated() {
@@ -85,6 +85,7 @@ type Flow struct {
 	PodOpened bool           `json:"podOpened"`
 	Fast      bool           `json:"fast"` // both directions may take the fast path
 	Flags     []string       `json:"flags"`
+	Created   time.Duration  `json:"-"` // on CLOCK_MONOTONIC; tells a connection from a later one with the same ends
 	Age       time.Duration  `json:"age"`
 	Idle      time.Duration  `json:"idle"`
 	RxPackets uint64         `json:"rxPackets"`

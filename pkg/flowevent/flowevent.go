@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flowevent is what `sluice observe` tells of connections and dropped packets: the line of its JSON output.
+//
+// cmd/sluice writes the lines, and the node agent reads them from a child process. No line has a byte of a packet's payload.
+package flowevent
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// What an event is about.
+const (
+	Existing = "existing" // a connection that was in the table before the observer looked for the first time
+	New      = "new"      // a connection began
+	Changed  = "changed"  // a connection has another state, or takes the fast path, or no longer
+	Ended    = "ended"    // a connection ended; Reason says how
+	Dropped  = "dropped"  // a packet was dropped; Reason is the name that "sluice drops" has
+	Lost     = "lost"     // Lost events are not shown; Reason says why
+)
+
+// Verdicts.
+const (
+	VerdictForwarded  = "forwarded"
+	VerdictDropped    = "dropped"
+	VerdictTranslated = "translated" // forwarded, with another address on the other side of the node
+)
+
+// How connections end.
+const (
+	EndFIN     = "fin"     // TCP, by FIN in both directions
+	EndRST     = "rst"     // TCP, by RST
+	EndExpired = "expired" // no packet for longer than the timeout
+	EndRemoved = "removed" // the entry has gone: of a hostPort that closed, evicted, flushed, or another connection has its ends
+)
+
+// Why events are lost.
+const (
+	LostBuffer = "buffer" // the kernel had no room for records of drops, or wrote no more of them a second
+	LostBusy   = "busy"   // another process reads the drops
+	LostRate   = "rate"   // --max-rate
+	LostSample = "sample" // --sample
+)
+
+// The directions, as the pod sees them.
+const (
+	Ingress = "ingress"
+	Egress  = "egress"
+)
+
+// Event is one line.
+type Event struct {
+	Time      time.Time `json:"time"`
+	Event     string    `json:"event"`
+	Verdict   string    `json:"verdict,omitempty"`
+	Direction string    `json:"direction,omitempty"` // of the connection's opening, or of the dropped packet; empty: not known
+	Proto     string    `json:"proto,omitempty"`     // tcp, udp, sctp, icmp, icmp6, or a number
+	// Source opened the connection, or sent the dropped packet. The pod's end is as the pod sees it. Port 0: none.
+	Source      netip.AddrPort `json:"source,omitzero"`
+	Destination netip.AddrPort `json:"destination,omitzero"`
+	Outside     netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
+	Pod         *Pod           `json:"pod,omitempty"`    // whose attachment it is; nil: not known
+	State       string         `json:"state,omitempty"`  // of a connection, as "sluice conntrack list" has it
+	Kind        string         `json:"kind,omitempty"`   // hostport, masquerade, plain
+	Fast        bool           `json:"fast,omitempty"`   // takes the fast path in both directions
+	RxPackets   uint64         `json:"rx_packets,omitempty"`
+	RxBytes     uint64         `json:"rx_bytes,omitempty"` // toward the pod
+	TxPackets   uint64         `json:"tx_packets,omitempty"`
+	TxBytes     uint64         `json:"tx_bytes,omitempty"`
+	Reason      string         `json:"reason,omitempty"`
+	Text        string         `json:"text,omitempty"`    // Reason in words
+	Detail      string         `json:"detail,omitempty"`  // of a dropped packet: TCP flags ("SA"), "type 8 code 0", "fragment"
+	Device      string         `json:"device,omitempty"`  // where a packet was dropped
+	Program     string         `json:"program,omitempty"` // that dropped it
+	Length      int            `json:"length,omitempty"`  // of its frame, bytes
+	Lost        uint64         `json:"lost,omitempty"`
+}
+
+// Pod is an attachment, with the name that the runtime gave to its pod.
+type Pod struct {
+	Network     string `json:"network,omitempty"`
+	ContainerID string `json:"container_id,omitempty"`
+	IfName      string `json:"ifname,omitempty"`
+	Namespace   string `json:"namespace,omitempty"` // empty: no pod of Kubernetes
+	Name        string `json:"name,omitempty"`
+}
+
+// PodAddr returns the pod's end; invalid where the direction is not known.
+func (e *Event) PodAddr() netip.Addr {
+	switch e.Direction {
+	case Ingress:
+		return e.Destination.Addr()
+	case Egress:
+		return e.Source.Addr()
+	}
+	return netip.Addr{}
+}
+
+// Number is the protocol's in the IP header; 0 if Proto is none.
+func (e *Event) Number() uint8 {
+	switch e.Proto {
+	case "icmp":
+		return 1
+	case "tcp":
+		return 6
+	case "udp":
+		return 17
+	case "icmp6":
+		return 58
+	case "sctp":
+		return 132
+	}
+	n, err := strconv.ParseUint(e.Proto, 10, 8)
+	if err != nil {
+		return 0
+	}
+	return uint8(n)
+}

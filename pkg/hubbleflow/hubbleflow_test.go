@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hubbleflow
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/cilium/api/v1/flow"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/maps/drops"
+)
+
+var at = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+func port(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+// A masqueraded connection that a pod opened.
+func TestConnection(t *testing.T) {
+	t.Parallel()
+	e := &flowevent.Event{
+		Time: at, Event: flowevent.New, Verdict: flowevent.VerdictTranslated, Direction: flowevent.Egress, Proto: "tcp", Kind: "masquerade",
+		Source: port("10.1.0.2:4000"), Destination: port("192.0.2.7:443"), Outside: port("192.0.2.1:61001"), State: "new",
+		Pod: &flowevent.Pod{ContainerID: "3f", Namespace: "default", Name: "web-0"},
+	}
+	f := Flow(e, "node-a", nil)
+	tcp := f.GetL4().GetTCP()
+	if f.GetVerdict() != flow.Verdict_TRANSLATED || f.GetIP().GetSource() != "10.1.0.2" || f.GetIP().GetSourceXlated() != "192.0.2.1" || f.GetIP().GetIpVersion() != flow.IPVersion_IPv4 ||
+		tcp.GetSourcePort() != 4000 || tcp.GetDestinationPort() != 443 || !tcp.GetFlags().GetSYN() || f.GetSource().GetPodName() != "web-0" || f.GetSource().GetNamespace() != "default" ||
+		f.GetDestination().GetPodName() != "" || f.GetTrafficDirection() != flow.TrafficDirection_EGRESS || f.GetTraceReason() != flow.TraceReason_NEW ||
+		f.GetEventType().GetType() != typeTrace || f.GetNodeName() != "node-a" || f.GetIsReply().GetValue() || f.GetSummary() != "new, new, masquerade as 192.0.2.1:61001, 0 packets, 0 bytes" { //nolint:staticcheck // what clients show
+		t.Errorf("%v", f)
+	}
+	e.Event, e.Reason = flowevent.Ended, flowevent.EndRST
+	if flags := Flow(e, "", nil).GetL4().GetTCP().GetFlags(); !flags.GetRST() || flags.GetSYN() {
+		t.Errorf("ended by RST: %v", flags)
+	}
+}
+
+// A dropped packet has Cilium's reason that is nearest, and Sluice's in the summary.
+func TestDropped(t *testing.T) {
+	t.Parallel()
+	f := Flow(&flowevent.Event{
+		Time: at, Event: flowevent.Dropped, Verdict: flowevent.VerdictDropped, Direction: flowevent.Ingress, Proto: "icmp6", Reason: "ingress-rule", Device: "veth1",
+		Source: port("[2001:db8::7]:0"), Destination: port("[fd00::2]:0"), Detail: "type 128 code 3", Pod: &flowevent.Pod{Namespace: "x", Name: "y"},
+	}, "", nil)
+	if f.GetVerdict() != flow.Verdict_DROPPED || f.GetDropReasonDesc() != flow.DropReason_POLICY_DENY || f.GetEventType().GetSubType() != int32(flow.DropReason_POLICY_DENY) ||
+		f.GetL4().GetICMPv6().GetType() != 128 || f.GetL4().GetICMPv6().GetCode() != 3 || f.GetInterface().GetName() != "veth1" || f.GetDestination().GetPodName() != "y" ||
+		f.GetIsReply() != nil || f.GetIP().GetIpVersion() != flow.IPVersion_IPv6 || f.GetSummary() != "ingress-rule [type 128 code 3]" { //nolint:staticcheck // what clients show
+		t.Errorf("%v", f)
+	}
+	if f := Flow(&flowevent.Event{Event: flowevent.Dropped, Verdict: flowevent.VerdictDropped, Reason: "spoofed-mac"}, "", nil); f.GetIP() != nil || f.GetL4() != nil {
+		t.Errorf("no IP packet: %v", f)
+	}
+}
+
+// Each reason has one of Cilium's: a drop without one is shown as unknown.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	for r := drops.Reason(1); r < drops.Max; r++ {
+		if Reason(r.Name()) == flow.DropReason_DROP_REASON_UNKNOWN {
+			t.Errorf("%s: none of Cilium's reasons", r.Name())
+		}
+	}
+}
+
+// A line is what Hubble's clients read: a GetFlowsResponse in protobuf's JSON.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	for _, e := range []*flowevent.Event{
+		{Time: at, Event: flowevent.New, Verdict: flowevent.VerdictForwarded, Proto: "udp", Source: port("10.1.0.2:4000"), Destination: port("192.0.2.7:53"), Pod: &flowevent.Pod{Namespace: "x", Name: "\x1b[2J\n"}},
+		{Time: at, Event: flowevent.Lost, Reason: flowevent.LostBuffer, Lost: 12},
+	} {
+		b, err := JSON(e, "node-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var line struct {
+			Flow json.RawMessage `json:"flow"`
+			Lost json.RawMessage `json:"lost_events"`
+			Node string          `json:"node_name"`
+			Time time.Time       `json:"time"`
+		}
+		if err := json.Unmarshal(b, &line); err != nil || line.Node != "node-a" || !line.Time.Equal(at) || strings.Count(string(b), "\n") != 1 || strings.Contains(string(b), "\x1b") {
+			t.Fatalf("%v: %q", err, b)
+		}
+		var f flow.Flow
+		var lost flow.LostEvent
+		switch {
+		case e.Event == flowevent.Lost:
+			if err := protojson.Unmarshal(line.Lost, &lost); err != nil || lost.GetNumEventsLost() != 12 || lost.GetSource() != flow.LostEventSource_PERF_EVENT_RING_BUFFER {
+				t.Errorf("%v: %s", err, b)
+			}
+		default:
+			if err := protojson.Unmarshal(line.Flow, &f); err != nil || f.GetL4().GetUDP().GetDestinationPort() != 53 {
+				t.Errorf("%v: %s", err, b)
+			}
+		}
+	}
+}
