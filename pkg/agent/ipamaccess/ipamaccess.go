@@ -56,7 +56,7 @@ func (a *Access) now() time.Time {
 
 func (a *Access) path(name string) string { return filepath.Join(a.Conf, folder, name) }
 
-// Ensure writes the kubeconfig if it is missing, was changed, or has a token of which half the time is over. It writes
+// Ensure writes the kubeconfig if it is missing or was changed, or if half of its token's time is over. It writes
 // whereabouts.conf, which names it, only if there is none: whereabouts' own names another kubeconfig that does as well.
 func (a *Access) Ensure(ctx context.Context) error {
 	if a.text == nil || !a.now().Before(a.renew) {

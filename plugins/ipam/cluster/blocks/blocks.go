@@ -132,7 +132,7 @@ func (s *State) Unused() []uint64 {
 		}
 	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
 }
 
 // Held returns the offset that the node has for an owner which outlives its pods.

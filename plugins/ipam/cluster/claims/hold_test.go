@@ -141,3 +141,66 @@ func TestLateRest(t *testing.T) {
 		t.Errorf("another node while the pod runs: %v", err)
 	}
 }
+
+// What stands in an overlapping pool for a kept address stays while a pod has the address, also when its owner is gone. A late
+// request to remove what stood there does not fit what stands there now.
+func TestMirrorOfHold(t *testing.T) {
+	t.Parallel()
+	w := calmWorld(t)
+	small, large := request("10.0.0.0/29", true), request("10.0.0.0/28", true)
+	small.Hold, small.Wanted = pool.HoldFor(pool.HeldPod, "ns", "web-0", "net1"), netip.MustParseAddr("10.0.0.3")
+	w.create(large.Pool, large.Range.CIDR.String())
+	here := w.newNode()
+	w.nodes = append(w.nodes, here)
+	there := w.newNode()
+	ctx := context.Background()
+	do := func(n *modelNode, f func(c *Claimer) error) {
+		t.Helper()
+		w.spawn(n.id.Name, func(a *actor) {
+			if err := f(n.claimer(a)); err != nil {
+				t.Error(err)
+			}
+		})
+		w.run()
+	}
+	freeDead := func(c *Claimer, q *Request) error {
+		_, taken, err := c.read(ctx, q)
+		if err == nil {
+			_, err = c.freeDead(ctx, q, taken, false)
+		}
+		return err
+	}
+	mirror := func() string { return w.pools[large.Pool].Allocations["3"].ID }
+
+	do(here, func(c *Claimer) error { return c.Ensure(ctx, small) })
+	first := mirror()
+	w.gone[small.Hold] = true // deleted by force: the pod runs
+	do(there, func(c *Claimer) error { return freeDead(c, large) })
+	if first == "" || mirror() != first {
+		t.Fatalf("the entry %q became %q", first, mirror())
+	}
+
+	delete(w.pools[small.Pool].Allocations, "3")
+	var late []func()
+	do(there, func(c *Claimer) error {
+		c.Store = heldBack{c.Store.(*modelStore), &late}
+		if err := freeDead(c, large); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("the request is not under way: %v", err)
+		}
+		return nil
+	})
+	delete(w.gone, small.Hold)
+	do(here, func(c *Claimer) error {
+		if err := c.TakeUp(ctx, small); err != nil {
+			return err
+		}
+		return c.Ensure(ctx, small)
+	})
+	again := mirror()
+	for _, f := range late {
+		f()
+	}
+	if len(late) != 1 || again == first || mirror() != again {
+		t.Errorf("%d late requests; the entry %q became %q, and then %q", len(late), first, again, mirror())
+	}
+}

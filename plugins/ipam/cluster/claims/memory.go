@@ -80,7 +80,7 @@ func (c *Claimer) remember(q *Request, o *pool.Object, taken map[uint64]pool.Ent
 	c.keepMind(q, &m)
 }
 
-// within reports whether a time is at most that long ago. A clock that was set back ends it.
+// within reports whether a time is at most that long ago. After a step of the clock it is not.
 func (c *Claimer) within(t time.Time, d time.Duration) bool {
 	age := c.now().Sub(t)
 	return age >= 0 && age <= d

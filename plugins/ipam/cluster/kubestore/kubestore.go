@@ -196,7 +196,7 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.O
 }
 
 // untracked takes the managed fields away. They have a line for each field of each allocation, by which server-side apply
-// tells owners apart, and nobody applies a pool. The API server then tracks no field of it until somebody does:
+// tells owners apart, and no program applies a pool. The API server then tracks no field of it until one does:
 // https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields.
 var untracked = operation{"add", "/metadata/managedFields", []struct{}{{}}} //nolint:gochecknoglobals // a constant
 
