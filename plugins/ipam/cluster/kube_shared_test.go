@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -167,7 +168,7 @@ func testExactPool(t *testing.T, s *kubetest.Server) {
 	}
 }
 
-// What a person wrote into a pool is named, and not touched.
+// What a person wrote into a pool is named, and not touched. A node that saw the pool a moment ago may add a claim.
 func testEdited(t *testing.T, s *kubetest.Server) {
 	h := kubeHost(t, s, "edited-1")
 	h.mustAdd("c", `"range":"10.28.0.0/29","block_size":1`)
@@ -177,11 +178,19 @@ func testEdited(t *testing.T, s *kubetest.Server) {
 		`{"spec":{"range":"10.28.0.1/29","allocations":{"x7":null}}}`:                      "10.28.0.1/29",
 	} {
 		s.Kubectl("-n", namespace, "patch", "ippool", "10.28.0.0-29", "--type=merge", "-p", patch)
-		before := fmt.Sprint(allocations(t, s, "10.28.0.0-29"))
+		written := func() string {
+			all := allocations(t, s, "10.28.0.0-29")
+			maps.DeleteFunc(all, func(_ string, e map[string]string) bool { return strings.HasPrefix(e["id"], "sluice/edited-1/") })
+			return s.Kubectl("-n", namespace, "get", "ippool", "10.28.0.0-29", "-o", "jsonpath={.spec.range}") + fmt.Sprint(all)
+		}
+		before, claimed := written(), len(allocations(t, s, "10.28.0.0-29"))
 		_, err := h.add(h.args("d", `"range":"10.28.0.0/29","block_size":1`))
 		wantCode(t, err, cnierr.CodeState, "10.28.0.0-29", want)
-		if after := fmt.Sprint(allocations(t, s, "10.28.0.0-29")); after != before {
-			t.Errorf("the pool was changed: %s", after)
+		if after := written(); after != before {
+			t.Errorf("%s was changed to %s", before, after)
+		}
+		if more := len(allocations(t, s, "10.28.0.0-29")) - claimed; more > 0 && strings.Contains(before, "10.28.0.0/24") {
+			t.Errorf("%d claims in a pool of another range", more)
 		}
 	}
 	s.Kubectl("-n", namespace, "delete", "ippool", "10.28.0.0-29") // the operator's commands would name it

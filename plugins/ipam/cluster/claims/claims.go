@@ -299,11 +299,11 @@ func (c *Claimer) claim(ctx context.Context, q *Request, ahead bool) error {
 	if err != nil || ahead && scarce {
 		return errors.Join(err, c.note(ctx, q, scarce || err != nil))
 	}
-	return c.claimOffsets(ctx, q, offsets, scarce)
+	return c.claimOffsets(ctx, q, offsets, scarce, "")
 }
 
-// claimOffsets claims addresses that seem to be free.
-func (c *Claimer) claimOffsets(ctx context.Context, q *Request, offsets []uint64, scarce bool) error {
+// claimOffsets claims addresses that seem to be free. in is the range that the object must have, or empty if it was seen.
+func (c *Claimer) claimOffsets(ctx context.Context, q *Request, offsets []uint64, scarce bool, in string) error {
 	claim := blocks.Claim{Runs: blocks.Runs(offsets)}
 	err := c.jot(ctx, q, func(s *blocks.State) {
 		claim.ID = c.newID(s.Node)
@@ -317,7 +317,7 @@ func (c *Claimer) claimOffsets(ctx context.Context, q *Request, offsets []uint64
 	for _, off := range offsets {
 		add[off] = pool.Entry{ID: claim.ID}
 	}
-	return c.request(ctx, q, claim.ID, pool.Change{Add: add})
+	return c.request(ctx, q, claim.ID, pool.Change{Add: add, Range: in})
 }
 
 const (

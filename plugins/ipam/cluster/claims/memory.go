@@ -33,6 +33,9 @@ type memory struct {
 	Boot string `json:"boot"`
 	UID  string `json:"uid"` // of the pool's object
 
+	// Range is the object's, as it has it. A claim without a look asks for it: in another range an offset is another address.
+	Range string `json:"range"`
+
 	Seen  time.Time   `json:"seen"`  // when the pool was as below
 	Taken [][2]uint64 `json:"taken"` // first and last offset
 	Nodes []string    `json:"nodes"` // of pool.Nodes
@@ -76,6 +79,7 @@ func (c *Claimer) remember(q *Request, o *pool.Object, taken map[uint64]pool.Ent
 	if m.UID != o.UID {
 		m = memory{Boot: c.Node.Boot, UID: o.UID, LookedForDead: m.LookedForDead}
 	}
+	m.Range = o.Range
 	m.Seen, m.Taken, m.Nodes = c.now(), blocks.Runs(slices.Collect(maps.Keys(taken))), slices.Sorted(maps.Keys(pool.Nodes(taken)))
 	c.keepMind(q, &m)
 }
@@ -99,7 +103,7 @@ func (c *Claimer) alone(q *Request, uid string) bool {
 // look at the pool first.
 func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool, error) {
 	m := c.recall(q)
-	if q.Hold != "" || q.Wanted.IsValid() || m.UID == "" || !c.within(m.Seen, freshFor) || !c.alone(q, m.UID) {
+	if q.Hold != "" || q.Wanted.IsValid() || m.UID == "" || m.Range == "" || !c.within(m.Seen, freshFor) || !c.alone(q, m.UID) {
 		return false, nil
 	}
 	f, err := c.open(ctx, q)
@@ -125,7 +129,7 @@ func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool
 	if err != nil || scarce && ahead {
 		return false, nil //nolint:nilerr // the pool may have some by now
 	}
-	err = c.claimOffsets(ctx, q, offsets, scarce)
+	err = c.claimOffsets(ctx, q, offsets, scarce, m.Range)
 	if errors.Is(err, ErrConflict) {
 		m.Seen = time.Time{}
 		c.keepMind(q, &m)

@@ -81,7 +81,7 @@ func (w *world) create(name, cidr string) {
 func (s *modelStore) Change(_ context.Context, name string, c pool.Change) (after *pool.Object, err error) {
 	err = s.do(func() error {
 		o := s.w.pools[name]
-		if o == nil || !c.Apply(o.Allocations) {
+		if o == nil || c.Range != "" && c.Range != o.Range || !c.Apply(o.Allocations) {
 			return ErrConflict
 		}
 		s.w.version[name]++

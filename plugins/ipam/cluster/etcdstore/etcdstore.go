@@ -176,6 +176,9 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.O
 		return nil, err
 	}
 	exists := clientv3.Compare(clientv3.CreateRevision(poolPrefix+name), ">", 0)
+	if c.Range != "" {
+		exists = clientv3.Compare(clientv3.Value(poolPrefix+name), "=", c.Range)
+	}
 	for len(steps) > 0 {
 		now := steps[:min(len(steps), conf.MaxEtcdBlock)]
 		steps = steps[len(now):]

@@ -203,6 +203,9 @@ var untracked = operation{"add", "/metadata/managedFields", []struct{}{{}}} //no
 // patch has first all tests, then all changes. "add" would overwrite an entry, so its path is tested to be absent.
 func patch(c pool.Change) []operation {
 	var tests, changes []operation
+	if c.Range != "" {
+		tests = append(tests, operation{"test", "/spec/range", c.Range})
+	}
 	at := func(off uint64) string { return "/spec/allocations/" + pool.Key(off) }
 	is := func(off uint64, e pool.Entry) {
 		tests = append(tests, operation{"test", at(off) + "/id", e.ID}, operation{"test", at(off) + "/podref", e.PodRef})

@@ -56,6 +56,7 @@ type Change struct {
 	Add     map[uint64]Entry
 	Remove  map[uint64]Entry
 	Replace map[uint64][2]Entry // old, new
+	Range   string              // that the object must have; empty: any
 }
 
 // Empty reports that there is nothing to change.
