@@ -230,22 +230,23 @@ func (a *app) live(ctx context.Context, dp datapath, r *trace.Result, wait time.
 	var (
 		group sync.WaitGroup
 		event *loader.DropEvent
+		flow  *loader.Flow
 		eerr  error
 	)
-	group.Go(func() {
-		for e, err := range dp.Events(ctx) {
-			if err != nil {
-				eerr = err
-				break
-			}
-			if e.Lost == 0 && r.Matches(e.Packet.Proto, e.Packet.Src, e.Packet.Dst) {
-				event = &e
-				break
-			}
-		}
+	group.Go(func() { // its maps are open; what reads events looks for pins, which the calling thread sees
+		flow = a.watchFlows(ctx, dp, r, before)
+		pause(ctx, flowPause) // a later hook may drop what an earlier one has counted
 		cancel()
 	})
-	flow := a.watchFlows(ctx, dp, r, before)
+	for e, err := range dp.Events(ctx) {
+		if eerr = err; err != nil {
+			break
+		}
+		if e.Lost == 0 && r.Matches(e.Packet.Proto, e.Packet.Src, e.Packet.Dst) {
+			event = &e
+			break
+		}
+	}
 	cancel()
 	group.Wait()
 	owners := a.owners()

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/trace"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -271,6 +273,7 @@ func TestPrivilegedTrace(t *testing.T) {
 		})
 	}
 	w.t = t
+	w.bridged()
 	w.reversePath()
 	w.refusals()
 	w.changesNothing()
@@ -284,6 +287,80 @@ func (w *traceWorld) dropped(reason string) (n uint64) {
 		}
 	}
 	return n
+}
+
+// bridged has two pods on a bridge: they talk past the stack's routing, and leave the node by it.
+func (w *traceWorld) bridged() {
+	w.t.Helper()
+	w.script("ip link add cni0 type bridge; ip addr add 10.5.0.1/24 dev cni0; ip link set cni0 up")
+	var names []string
+	for i, name := range []string{"b0", "b1"} {
+		pod := w.Node.PodT(w.t, name)
+		names, w.pods[name] = append(names, name), pod
+		w.script(fmt.Sprintf(`i=%d pod=%s
+			ip link add p$i type veth peer name eth0 netns $pod; ip link set p$i master cni0 up
+			ip -n $pod link set lo up; ip -n $pod addr add 10.5.0.1$i/24 dev eth0; ip -n $pod link set eth0 up; ip -n $pod route add default via 10.5.0.1`, i, name))
+		err := w.Node.Do(func() error {
+			dp, err := loader.Open(w.t.Context(), loader.Options{Loader: ebpfload.InProcess{}})
+			if err != nil {
+				return err
+			}
+			defer dp.Close()
+			ep, err := loader.Resolve(w.t.Context(), pod.Path, "eth0")
+			if err != nil {
+				return err
+			}
+			ep.Ref = w.ref(name)
+			if err := attachments.Open(attachments.DefaultDir).Begin(ep.Ref, pod.Path, "bridge", nil); err != nil {
+				return err
+			}
+			return dp.Enable(w.t.Context(), ep, loader.FeatureMasquerade)
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		stop, err := pod.ServeTCP(":80")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { _ = stop() })
+	}
+	v, status := w.trace("%s00 %s00 --port 80", names[0], names[1])
+	w.wantLine(v, status, 0, "delivered to pod lab/b100/eth0 as 10.5.0.11:80")
+	if !slices.ContainsFunc(v.Steps, func(s trace.Step) bool { return s.Kind == "bridge" && s.At == "cni0" }) {
+		w.t.Errorf("not bridged: %+v", v.Steps)
+	}
+	if got := w.greeting(w.pods["b0"].NS, "10.5.0.10:0", "10.5.0.11:80"); !strings.HasPrefix(got, "10.5.0.10:") {
+		w.t.Errorf("a real connection: %q", got)
+	}
+	v, status = w.trace("b000 192.0.2.2 --port 9000 --from-port 49300")
+	if got := w.greeting(w.pods["b0"].NS, "10.5.0.10:49300", "192.0.2.2:9000"); got == "" || status != 0 || v.Summary != "sent out of eth0 as "+got {
+		w.t.Errorf("a real connection: %q, trace: %d %s", got, status, v.Summary)
+	}
+	// A hairpin: by the node's address to a pod of the node.
+	v, status = w.trace("b000 192.0.2.1 --port 8080 --from-port 49301")
+	if got := w.greeting(w.pods["b0"].NS, "10.5.0.10:49301", "192.0.2.1:8080"); got == "" || status != 0 || v.As != "tcp "+got+" > 10.1.0.2:80" {
+		w.t.Errorf("a real connection is from %q, trace: %d %s, %s", got, status, v.As, v.Summary)
+	}
+	v, status = w.trace("b000 10.5.0.99 --port 80")
+	if status != 0 || !strings.Contains(v.Summary, "10.5.0.99 answers the pod") {
+		w.t.Errorf("a neighbour that was not asked: %d, %s", status, v.Summary)
+	}
+	if got := w.greeting(w.pods["b0"].NS, "10.5.0.10:0", "10.5.0.99:80"); got != "" {
+		w.t.Errorf("a real connection: %q", got)
+	}
+	time.Sleep(netlab.Patient(2 * time.Second)) // three requests, a second each
+	v, status = w.trace("b000 10.5.0.99 --port 80")
+	w.wantLine(v, status, 1, "dropped at the pod's neighbour table: no-neighbour: ")
+
+	// A process of the node.
+	v, status = w.trace("node 10.5.0.11 --port 80")
+	w.wantLine(v, status, 0, "delivered to pod lab/b100/eth0 as 10.5.0.11:80")
+	v, status = w.trace("b000 node --port 22")
+	w.wantLine(v, status, 0, "delivered to the node itself as 192.0.2.1:22")
+	w.script("ip -n b0 route del default")
+	v, status = w.trace("b000 192.0.2.2 --port 9000")
+	w.wantLine(v, status, 1, "dropped at the pod's own routes: no-route-in-pod: ")
 }
 
 // reversePath has a client send from an address that the node would not answer by the same device.
@@ -381,46 +458,4 @@ func (w *traceWorld) maps() map[string]string {
 		w.t.Fatalf("%d entries in all maps", len(all))
 	}
 	return all
-}
-
-// With --wait it says what became of a real packet that came after.
-func TestPrivilegedTraceLive(t *testing.T) {
-	w := newTraceWorld(t)
-	stop := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(500 * time.Millisecond):
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				for _, to := range []string{"web", "closed"} {
-					if c, err := w.pods["app"].DialContext(ctx, "tcp", w.addr(to, false).String()+":80"); err == nil {
-						_ = c.Close()
-					}
-				}
-				cancel()
-			}
-		}
-	}()
-	defer close(stop)
-	v, status := w.trace("app00 web00 --port 80 --wait 20s")
-	if status != 0 || v.Live == nil || !v.Live.Seen || v.Live.Flow == nil {
-		t.Errorf("%d, %+v", status, v.Live)
-	}
-	v, status = w.trace("app00 closed00 --port 80 --wait 20s")
-	if status != 1 || v.Live == nil || v.Live.Dropped == nil || v.Live.Dropped.Program != "sl_to_pod" {
-		t.Errorf("%d, %+v", status, v.Live)
-	}
-	if v, _ = w.trace("app00 web00 --port 81 --wait 1s"); v.Live == nil || v.Live.Seen {
-		t.Errorf("%+v", v.Live)
-	}
-}
-
-// Without a datapath, and without permission, trace says what to do.
-func TestPrivilegedTraceWithout(t *testing.T) {
-	l := netlab.NewT(t)
-	if _, errs, status := real(t, l.Node, "trace", "node", "192.0.2.2", "--port", "80"); status != 2 || !strings.Contains(errs, "Nothing is loaded") {
-		t.Errorf("%d, %s", status, errs)
-	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfgen/objects"
 )
 
-// Copy is a second instance of the programs with maps of its own, for packets that nobody sent. The pinned maps are opened for reading
+// Copy is a second instance of the programs with maps of its own, for test packets. The pinned maps are opened for reading
 // only, so that no packet of a copy changes them.
 type Copy struct {
 	request  loadapi.LoadRequest
@@ -130,7 +130,7 @@ func copySize(m *ebpf.Map) uint32 {
 	return m.MaxEntries()
 }
 
-// copyEntries copies the entries that keep takes, all with nil. The map may change meanwhile: a copy is as good as a packet's view.
+// copyEntries copies the entries that keep takes, all with nil. The map may change during that: a copy is as good as a packet's view.
 func copyEntries[V []byte | []bpfgen.TypesSlEndpointStats](from, to *ebpf.Map, keep func(key []byte, value V) bool) error {
 	var (
 		key   []byte

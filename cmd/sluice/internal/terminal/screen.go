@@ -125,7 +125,7 @@ func (s *Screen) quit() bool {
 func (s *Screen) Close() error {
 	_, err := io.WriteString(s.out, leave)
 	if s.in != nil {
-		// TCSETSF: keys that nobody read are not for the shell.
+		// TCSETSF: keys that were not read are not for the shell.
 		err = errors.Join(err, unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETSF, s.was))
 	}
 	return err

@@ -217,24 +217,54 @@ func (n *node) isLocal(a netip.Addr) bool {
 	return err == nil && r.Type == unix.RTN_LOCAL
 }
 
-// podRoute asks the routes inside the pod. gateway is false for a destination on the link; known is false where the pod's namespace
-// cannot be looked into.
-func (n *node) podRoute(ep *loader.EndpointStatus, t Tuple) (r rtnl.Route, known bool, err error) {
+// podView is how a pod itself sends a packet.
+type podView struct {
+	route     rtnl.Route
+	device    string // the pod's, that it leaves by
+	hop       netip.Addr
+	neighbour rtnl.Neighbour // zero: the pod has not asked yet
+}
+
+// podRoute asks the tables inside the pod. known is false where the pod's namespace cannot be looked into; err is the pod's refusal.
+func (n *node) podRoute(ep *loader.EndpointStatus, t Tuple) (v podView, known bool, err error) {
 	rec := n.records[ep.Owner]
 	if rec == nil || rec.NetNS == "" {
-		return r, false, nil
+		return v, false, nil
 	}
 	h, err := openNetns(rec.NetNS)
 	if err != nil {
-		return r, false, nil //nolint:nilerr // the pod is going, or its namespace is another mount's
+		return v, false, nil //nolint:nilerr // the pod is going, or its namespace is another mount's
 	}
 	defer h.Close()
 	q := rtnl.RouteQuery{Dst: t.Dst.Addr(), Proto: t.Proto}
 	if slices.ContainsFunc(ep.Addrs, func(p netip.Prefix) bool { return p.Addr().Unmap() == t.Src.Addr() }) {
 		q.Src = t.Src.Addr()
 	}
-	r, err = h.AskRoute(q)
-	return r, true, err
+	if v.route, err = h.AskRoute(q); err != nil {
+		return v, true, err
+	}
+	if l, err := h.LinkByIndex(v.route.LinkIndex); err == nil {
+		v.device = l.Name
+	}
+	if v.hop = v.route.Gateway; !v.hop.IsValid() {
+		v.hop = t.Dst.Addr()
+	}
+	if v.neighbour, err = h.Neighbour(v.route.LinkIndex, v.hop); err != nil && !errors.Is(err, rtnl.ErrNotFound) {
+		return v, false, nil //nolint:nilerr // it is taken to answer
+	}
+	return v, true, nil
+}
+
+// sibling is the endpoint of another device of the same pod.
+func (n *node) sibling(ep *loader.EndpointStatus, device string) *loader.EndpointStatus {
+	rec := n.records[ep.Owner]
+	for i := range n.status.Endpoints {
+		other := &n.status.Endpoints[i]
+		if r := n.records[other.Owner]; r != nil && rec != nil && r.ContainerID == rec.ContainerID && r.IfName == device {
+			return other
+		}
+	}
+	return nil
 }
 
 func parseMAC(s string) net.HardwareAddr {

@@ -30,6 +30,7 @@ func (w *walk) routed(dev rtnl.Link) error {
 	if r.Type == unix.RTN_LOCAL {
 		w.step("route", "the node's routes", Passed, "%s is the node's own", w.t.Dst.Addr())
 		if !w.netfilter(unix.NF_INET_LOCAL_IN, "INPUT") {
+			w.step("socket", "the node itself", Passed, "whether a process listens is not looked at: ss -ln")
 			w.p.Verdict, w.p.At = Delivered, "the node itself"
 		}
 		return nil
@@ -62,7 +63,12 @@ func (w *walk) output(r rtnl.Route) error {
 	if w.netfilter(unix.NF_INET_POST_ROUTING, "POSTROUTING") {
 		return nil
 	}
-	if ep := w.n.endpoint(w.t.Dst.Addr()); ep != nil && (out.Index == ep.RouteIfindex || out.Index == ep.HostIfindex) {
+	if ep := w.n.endpoint(w.t.Dst.Addr()); ep != nil && out.Index == ep.HostIfindex {
+		return w.intoPod(ep)
+	} else if ep != nil && out.Index == ep.RouteIfindex {
+		if end, err := w.hook(out, hookEgress); err != nil || end != goesOn {
+			return err
+		}
 		return w.intoPod(ep)
 	}
 	hop := r.Gateway
@@ -162,6 +168,15 @@ func dotted(key string) string {
 	return strings.ReplaceAll(key, "/", ".")
 }
 
+// otherFamilies names chains that see packets at devices and in bridges: which ones is not in the list of chains.
+func (w *walk) otherFamilies(dev rtnl.Link) {
+	for _, c := range w.n.chains {
+		if c.Base && c.Use > 0 && (c.Family == unix.NFPROTO_NETDEV || c.Family == unix.NFPROTO_BRIDGE && dev.MasterIndex != 0) {
+			w.unknown("netfilter", chainName(c), "the rules of "+chainName(c)+" let it pass", "%d rules that are not rehearsed, if it sees %s", c.Use, dev.Name)
+		}
+	}
+}
+
 // bridgeNetfilter reports whether bridged packets pass the chains of IP.
 func (w *walk) bridgeNetfilter() bool {
 	key := "net/bridge/bridge-nf-call-iptables"
@@ -172,7 +187,7 @@ func (w *walk) bridgeNetfilter() bool {
 }
 
 // families are the words of nft.
-var families = map[int]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}
+var families = map[int]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge"}
 
 func chainName(c rtnl.NFTChain) string { return families[c.Family] + " " + c.Table + " " + c.Name }
 

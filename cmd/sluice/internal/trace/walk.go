@@ -184,35 +184,37 @@ func (w *walk) redirected() error {
 
 // fromPod is the way of what a pod sends.
 func (w *walk) fromPod(ep *loader.EndpointStatus) error {
+	const at = "the pod's own routes"
 	w.step("pod", "pod "+w.n.name(ep.Owner), Passed, "sends %s", w.t)
-	r, known, err := w.n.podRoute(ep, w.t)
+	v, known, err := w.n.podRoute(ep, w.t)
 	if err != nil {
-		w.drop("route", "the pod's own routes", "", "no-route-in-pod", fmt.Sprintf("the pod has no route to %s (%v)", w.t.Dst.Addr(), unwrap(err)), "look at \"ip route\" inside the pod, and at the routes that the network's IPAM gives")
+		w.drop("route", at, "", "no-route-in-pod", fmt.Sprintf("the pod has no route to %s (%v)", w.t.Dst.Addr(), unwrap(err)), "look at \"ip route\" inside the pod, and at the routes that the network's IPAM gives")
 		return nil
 	}
-	if known && r.Type == unix.RTN_LOCAL {
-		w.step("route", "the pod's own routes", Passed, "%s is the pod's own", w.t.Dst.Addr())
+	if known && v.route.Type == unix.RTN_LOCAL {
+		w.step("route", at, Passed, "%s is the pod's own", w.t.Dst.Addr())
 		w.deliverTo(ep)
 		return nil
+	}
+	if rec := w.n.records[ep.Owner]; known && rec != nil && v.device != rec.IfName {
+		other := w.n.sibling(ep, v.device)
+		if other == nil || other.Netns != "" {
+			w.unknown("route", at, "its device "+v.device+" sends it", "it leaves by %s, which is no device with a host veth of the datapath", v.device)
+			w.p.Verdict, w.p.At, w.p.Device = Sent, "the pod's device "+v.device, v.device
+			return nil
+		}
+		w.step("route", at, Passed, "it leaves by the pod's device %s", v.device)
+		ep = other
 	}
 	dev, err := w.n.link(ep.HostIfindex)
 	if err != nil {
 		return err
 	}
-	dst := parseMAC(ep.GatewayMAC)
-	onLink := known && !r.Gateway.IsValid()
-	peer := w.n.endpoint(w.t.Dst.Addr())
-	if onLink && peer != nil && peer.RouteIfindex == ep.RouteIfindex && peer.HostIfindex != ep.HostIfindex && dev.MasterIndex != 0 {
-		dst = parseMAC(peer.MAC)
+	dst, stopped := w.podNeighbour(ep, v, known)
+	if stopped {
+		return nil
 	}
-	switch {
-	case !known:
-		w.unknown("route", "the pod's own routes", "the pod has a route", "its network namespace cannot be looked into; the packet is taken to go to the gateway")
-	case r.Gateway.IsValid():
-		w.step("route", "the pod's own routes", Passed, "by the gateway %s", r.Gateway)
-	default:
-		w.step("route", "the pod's own routes", Passed, "on the link")
-	}
+	w.otherFamilies(dev)
 	w.frame, w.in = frame(w.t, w.answer, dst, parseMAC(ep.MAC)), rtnl.Link{}
 	switch out, err := w.hook(dev, hookIngress); {
 	case err != nil || out == ended:
@@ -221,11 +223,39 @@ func (w *walk) fromPod(ep *loader.EndpointStatus) error {
 		return w.redirected()
 	}
 	w.in = dev
-	return w.input(dev, ep, onLink)
+	return w.input(dev, ep)
 }
 
-// input is the way from a device into the stack, or through a bridge.
-func (w *walk) input(dev rtnl.Link, ep *loader.EndpointStatus, onLink bool) error {
+// podNeighbour returns the link address that the pod sends to. stopped says that it has none.
+func (w *walk) podNeighbour(ep *loader.EndpointStatus, v podView, known bool) (dst net.HardwareAddr, stopped bool) {
+	dst = parseMAC(ep.GatewayMAC)
+	if !known {
+		w.unknown("route", "the pod's own routes", "the pod has a route", "its network namespace cannot be looked into; the packet is taken to go to the gateway")
+		return dst, false
+	}
+	how := "on the link"
+	if v.route.Gateway.IsValid() {
+		how = "by the gateway " + v.route.Gateway.String()
+	}
+	peer := w.n.endpoint(v.hop)
+	switch {
+	case v.neighbour.State&unix.NUD_FAILED != 0:
+		w.drop("neighbour", "the pod's neighbour table", "", "no-neighbour", fmt.Sprintf("%s has not answered the pod", v.hop), fmt.Sprintf("look whether %s is on the pod's link: \"ip neigh\" inside the pod", v.hop))
+		return nil, true
+	case v.neighbour.Reaches() && len(v.neighbour.MAC) == len(dst):
+		dst = v.neighbour.MAC
+	case peer != nil && peer.RouteIfindex == ep.RouteIfindex && peer.HostIfindex != ep.HostIfindex:
+		dst = parseMAC(peer.MAC)
+	case peer == nil && !w.n.isLocal(v.hop) && !v.hop.IsLinkLocalUnicast():
+		w.unknown("neighbour", "the pod's neighbour table", v.hop.String()+" answers the pod", "%s: the pod has not asked for %s yet", how, v.hop)
+		return make(net.HardwareAddr, len(dst)), false
+	}
+	w.step("route", "the pod's own routes", Passed, "%s", how)
+	return dst, false
+}
+
+// input is the way from a device into the stack, or through a bridge. ep is the pod whose host veth it is, nil for others.
+func (w *walk) input(dev rtnl.Link, ep *loader.EndpointStatus) error {
 	if dev.MasterIndex == 0 {
 		return w.routed(dev)
 	}
@@ -233,17 +263,13 @@ func (w *walk) input(dev rtnl.Link, ep *loader.EndpointStatus, onLink bool) erro
 	if err != nil {
 		return err
 	}
-	if master.Kind != "bridge" || ep == nil {
-		return w.routed(master)
+	if master.Kind != "bridge" { // of a VRF the kernel knows by the device
+		return w.routed(dev)
 	}
 	to := net.HardwareAddr(w.frame[:6])
-	if bytes.Equal(to, master.MAC) || bytes.Equal(to, parseMAC(ep.GatewayMAC)) && (!onLink || w.n.isLocal(w.t.Dst.Addr()) || w.n.endpoint(w.t.Dst.Addr()) != nil) {
-		w.in = master
-		return w.routed(master)
-	}
 	for i := range w.n.status.Endpoints {
 		peer := &w.n.status.Endpoints[i]
-		if !bytes.Equal(parseMAC(peer.MAC), to) || peer.RouteIfindex != ep.RouteIfindex {
+		if !bytes.Equal(parseMAC(peer.MAC), to) || peer.RouteIfindex != master.Index {
 			continue
 		}
 		w.step("bridge", master.Name, Passed, "bridged to the port of %s", w.n.name(peer.Owner))
@@ -252,8 +278,19 @@ func (w *walk) input(dev rtnl.Link, ep *loader.EndpointStatus, onLink bool) erro
 		}
 		return w.intoPod(peer)
 	}
-	w.drop("neighbour", "the bridge "+master.Name, "", "no-neighbour", fmt.Sprintf("no pod of the datapath on the link has %s", w.t.Dst.Addr()), "look whether the receiver is there: \"bridge fdb show\", and \"ip neigh\" inside the pod")
-	return nil
+	if ep != nil && !bytes.Equal(to, master.MAC) && !bytes.Equal(to, parseMAC(ep.GatewayMAC)) {
+		w.unknown("bridge", master.Name, "a port of "+master.Name+" leads there", "bridged out of another port; which one is not followed")
+		w.send(master)
+		return nil
+	}
+	switch out, err := w.hook(master, hookIngress); {
+	case err != nil || out == ended:
+		return err
+	case out == pastStack:
+		return w.redirected()
+	}
+	w.in = master
+	return w.routed(master)
 }
 
 // intoPod is the last part of a way into a pod.
@@ -300,6 +337,7 @@ func (w *walk) fromOutside(via string) error {
 	}
 	w.frame = frame(w.t, w.answer, mac, net.HardwareAddr{2, 0, 0, 0, 0, 1})
 	w.step("device", dev.Name, Passed, "comes in: %s", w.t)
+	w.otherFamilies(dev)
 	for _, at := range []string{hookXDP, hookIngress} {
 		switch out, err := w.hook(dev, at); {
 		case err != nil || out == ended:
@@ -309,7 +347,7 @@ func (w *walk) fromOutside(via string) error {
 		}
 	}
 	w.in = dev
-	return w.input(dev, nil, false)
+	return w.input(dev, nil)
 }
 
 // fromNode is the way of what a process of the node sends.
