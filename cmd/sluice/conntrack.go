@@ -105,6 +105,7 @@ func (f *flowFilter) selectFlags(a *app, c *cobra.Command) {
 	f.flags(a, c)
 	flags := c.Flags()
 	flags.StringVar(&f.pod, "pod", "", "only connections of this pod `address`")
+	must(c.RegisterFlagCompletionFunc("pod", a.completeAddresses))
 	flags.StringVar(&f.remote, "remote", "", "only connections with this remote `address`")
 	for _, choice := range []struct {
 		to          *string

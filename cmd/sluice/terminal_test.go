@@ -115,6 +115,7 @@ func TestCompletePods(t *testing.T) {
 		"monitor --pod ":    "3f1c9a7be0d2",
 		"monitor --reason ": "spoofed-ip",
 		"top --sort ":       "connections",
+		"nat flush --pod ":  "10.1.0.2\tdbnet/3f1c9a7be0d2/eth0",
 		"top --container ":  "3f1c9a7be0d24455aabbccdd",
 	} {
 		words := strings.Split(line, " ")

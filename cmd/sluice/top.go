@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -288,7 +289,7 @@ func (a *app) top(ctx context.Context, o topOptions) (err error) {
 	if o.once && !before.loaded {
 		return a.nothing(topView{Time: time.Now(), Pods: []topPodView{}})
 	}
-	if out := terminal.Of(a.out); out != nil && !o.once && a.output == outputTable {
+	if out := terminal.Of(a.out); out != nil && !o.once && a.output == outputTable && os.Getenv("TERM") != "dumb" {
 		screen, err := terminal.OpenScreen(a.in, out)
 		if err != nil {
 			return err

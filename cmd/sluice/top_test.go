@@ -150,6 +150,7 @@ func TestTopRefuses(t *testing.T) {
 
 // On a terminal top has a screen of its own, which follows the terminal's size. It shows no name as a command, and leaves all as it was.
 func TestTopScreen(t *testing.T) {
+	t.Setenv("TERM", "xterm")
 	n := &busyNode{fakeNode: newFakeNode()}
 	evil := attachments.ID{Network: "db\x1b[31mnet", ContainerID: "3f\u009b2J" + strings.Repeat("x", 60), IfName: "eth0\x07"}
 	n.records = []*attachments.Record{{ID: evil}}
@@ -201,6 +202,7 @@ func TestTopScreen(t *testing.T) {
 
 // The end of the context, which Ctrl-C is, leaves the terminal as it was too.
 func TestTopInterrupted(t *testing.T) {
+	t.Setenv("TERM", "xterm")
 	p := newPTY(t, 80, 10)
 	before := p.mode(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -216,5 +218,22 @@ func TestTopInterrupted(t *testing.T) {
 	p.await(t, "\x1b[?1049l", 0)
 	if after := p.mode(t); after != before {
 		t.Errorf("the terminal is left as %+v, was %+v", after, before)
+	}
+}
+
+// A terminal without control sequences gets tables below each other.
+func TestTopDumb(t *testing.T) {
+	t.Setenv("TERM", "dumb")
+	p := newPTY(t, 80, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	go func() {
+		done <- (&app{out: p.user, err: &bytes.Buffer{}, in: p.user, node: &busyNode{fakeNode: newFakeNode()}}).run(ctx, strings.Fields("top --interval 100ms"))
+	}()
+	p.await(t, "RX B/S", 0)
+	p.await(t, "RX B/S", len(p.seen()))
+	cancel()
+	if status := <-done; status != 0 || strings.Contains(p.seen(), "\x1b") {
+		t.Errorf("%d, %q", status, p.seen())
 	}
 }

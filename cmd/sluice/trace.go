@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -302,20 +301,5 @@ func (a *app) watchFlows(ctx context.Context, dp reader, r *trace.Result, before
 				return &f
 			}
 		}
-	}
-}
-
-// completePods completes up to n arguments, or a flag with 0, by pods: the beginnings of container IDs, and words.
-func (a *app) completePods(n int, words ...string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if n > 0 && len(args) >= n {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		records, _ := a.node.Records() // what can be read is better than nothing
-		out := append([]string{}, words...)
-		for _, r := range records {
-			out = append(out, cobra.CompletionWithDesc(shortID(r.ContainerID, false), visible(cmp.Or(r.Network, "?")+"/"+r.IfName)))
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/trace"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // With --wait it says what became of a real packet that came after.
@@ -50,5 +52,22 @@ func TestPrivilegedTraceWithout(t *testing.T) {
 	l := netlab.NewT(t)
 	if _, errs, status := real(t, l.Node, "trace", "node", "192.0.2.2", "--port", "80"); status != 2 || !strings.Contains(errs, "Nothing is loaded") {
 		t.Errorf("%d, %s", status, errs)
+	}
+}
+
+// On an L3 uplink, packets begin with the IP header.
+func TestPrivilegedTraceL3Uplink(t *testing.T) {
+	require.Link(t, "tun")
+	w := newTraceWorld(t)
+	w.script("ip tuntap add dev tun0 mode tun; ip addr add 198.18.0.1/24 dev tun0; ip addr add fd18::1/64 dev tun0 nodad; ip link set tun0 up")
+	if _, errs, status := real(t, w.Node, "resync"); status != 0 {
+		t.Fatal(errs)
+	}
+	for to, as := range map[string]string{"198.18.0.9": "198.18.0.1:", "fd18::9": "[fd18::1]:"} {
+		v, status := w.trace("app00 %s --port 80", to)
+		w.wantLine(v, status, 0, "sent out of tun0 as "+as)
+		if v.Answer == nil || v.Answer.Verdict != trace.Delivered || v.Answer.Device != "v1" {
+			t.Errorf("the answer: %+v", v.Answer)
+		}
 	}
 }

@@ -163,7 +163,9 @@ func Trace(ctx context.Context, dp Datapath, q Question) (r *Result, err error) 
 	}
 	defer func() { err = errors.Join(err, n.copy.Close()) }()
 	r = &Result{}
-	if err := n.start(&r.Path, from, t, q.Via, false); err != nil {
+	if err := n.start(&r.Path, from, t, q.Via, false); errors.Is(err, ebpfload.ErrNoTestRun) {
+		return nil, fmt.Errorf("%w; send a real packet, and watch it by \"sluice monitor\"", err)
+	} else if err != nil {
 		return nil, err
 	}
 	if r.Verdict == Dropped {
