@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 // limitView is one limited direction as "bandwidth -o json" prints it.
@@ -60,23 +61,28 @@ those of the policer on the host veth, which drops what bypasses the queue.`,
 			if err != nil {
 				fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %v\n", err)
 			}
-			views := []limitView{}
-			for _, rec := range records {
-				for _, st := range limitsOf(rec, shapes) {
-					if v := newLimitView(owners{rec.Owner(): rec.ID}.view(rec.Owner()), st); filter.matches(v.Owner) {
-						views = append(views, v)
-					}
-				}
-			}
-			slices.SortStableFunc(views, func(x, y limitView) int {
-				return cmp.Or(cmp.Compare(x.Owner.Network, y.Owner.Network), cmp.Compare(x.Owner.ContainerID, y.Owner.ContainerID),
-					cmp.Compare(x.Owner.IfName, y.Owner.IfName))
-			})
+			views := limitViews(records, shapes, filter)
 			return a.print(views, func() error { return a.limitTable(views, filter) })
 		},
 	}
 	filter.flags(a, c)
 	return c
+}
+
+func limitViews(records []*attachments.Record, shapes []loader.RateLimitStatus, filter ownerFilter) []limitView {
+	views, o := []limitView{}, ownersOf(records)
+	for _, rec := range records {
+		for _, st := range limitsOf(rec, shapes) {
+			if v := newLimitView(o.view(rec.Owner()), st); filter.matches(v.Owner) {
+				views = append(views, v)
+			}
+		}
+	}
+	slices.SortStableFunc(views, func(x, y limitView) int {
+		return cmp.Or(cmp.Compare(x.Owner.Network, y.Owner.Network), cmp.Compare(x.Owner.ContainerID, y.Owner.ContainerID),
+			cmp.Compare(x.Owner.IfName, y.Owner.IfName))
+	})
+	return views
 }
 
 func newLimitView(owner ownerView, st limitStatus) limitView {

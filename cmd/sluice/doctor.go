@@ -61,10 +61,7 @@ Exit status: 0 nothing to do, 1 the doctor itself failed, 2 warnings,
 			}
 			findings := doctor.Examine(facts)
 			worst := doctor.Worst(findings)
-			v := doctorView{Worst: string(worst), Findings: []findingView{}}
-			for _, f := range findings {
-				v.Findings = append(v.Findings, findingView{f.Check, string(f.Level), f.Text, f.Do})
-			}
+			v := newDoctorView(findings)
 			if err := a.print(v, func() error { return a.findings(v) }); err != nil {
 				return err
 			}
@@ -77,6 +74,14 @@ Exit status: 0 nothing to do, 1 the doctor itself failed, 2 warnings,
 			return nil
 		},
 	}
+}
+
+func newDoctorView(findings []doctor.Finding) doctorView {
+	v := doctorView{Worst: string(doctor.Worst(findings)), Findings: []findingView{}}
+	for _, f := range findings {
+		v.Findings = append(v.Findings, findingView{f.Check, string(f.Level), f.Text, f.Do})
+	}
+	return v
 }
 
 // findings prints one line each: how bad, which check, what, and what to do.

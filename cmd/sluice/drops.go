@@ -67,15 +67,24 @@ reasons without packets; --watch prints the list anew at an interval.`,
 }
 
 func (a *app) drops(ctx context.Context, dp reader, reason string, all bool) error {
-	sums, err := dp.DropSums(ctx)
+	views, err := dropViews(ctx, dp, a.owners, reason, all)
 	if err != nil {
 		return err
+	}
+	return a.print(views, func() error { return a.dropTables(views, reason) })
+}
+
+// dropViews counts drops for a reason, "" for each. It asks for the owners after it has counted: an owner may be new.
+func dropViews(ctx context.Context, dp reader, now func() owners, reason string, all bool) ([]dropCountView, error) {
+	sums, err := dp.DropSums(ctx)
+	if err != nil {
+		return nil, err
 	}
 	places, err := dp.Drops(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	owners, views := a.owners(), []dropCountView{}
+	owners, views := now(), []dropCountView{}
 	for r := drops.Reason(1); r < drops.Max; r++ {
 		v := dropCountView{Reason: r.Name(), Text: r.String(), Advice: r.Advice(), Packets: sums[r], Places: []dropPlaceView{}}
 		if (reason != "" && reason != v.Reason) || (v.Packets == 0 && !all) {
@@ -94,7 +103,7 @@ func (a *app) drops(ctx context.Context, dp reader, reason string, all bool) err
 		}
 		views = append(views, v)
 	}
-	return a.print(views, func() error { return a.dropTables(views, reason) })
+	return views, nil
 }
 
 func (a *app) dropTables(views []dropCountView, reason string) error {

@@ -39,18 +39,23 @@ its default.`,
 				if err != nil {
 					return fmt.Errorf("read the policies: %w", err)
 				}
-				owners := a.owners()
-				for _, p := range policies {
-					v := policyView{ID: p.ID, IngressPolicy: string(p.Mode), Pods: []ownerView{}, Ingress: p.Ingress, Egress: p.Egress}
-					for _, o := range p.Owners {
-						v.Pods = append(v.Pods, owners.view(o))
-					}
-					views = append(views, v)
-				}
+				views = policyViews(policies, a.owners())
 				return a.print(views, func() error { return a.policyTables(views) })
 			}, func() error { return a.nothing(views) })
 		},
 	}
+}
+
+func policyViews(policies []loader.PolicyStatus, o owners) []policyView {
+	views := make([]policyView, 0, len(policies))
+	for _, p := range policies {
+		v := policyView{ID: p.ID, IngressPolicy: string(p.Mode), Pods: []ownerView{}, Ingress: p.Ingress, Egress: p.Egress}
+		for _, owner := range p.Owners {
+			v.Pods = append(v.Pods, o.view(owner))
+		}
+		views = append(views, v)
+	}
+	return views
 }
 
 func (a *app) policyTables(views []policyView) error {

@@ -38,6 +38,10 @@ func (a *app) owners() owners {
 	if err != nil {
 		fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %v\n", err)
 	}
+	return ownersOf(records)
+}
+
+func ownersOf(records []*attachments.Record) owners {
 	out := make(owners, len(records))
 	for _, r := range records {
 		out[r.Owner()] = r.ID

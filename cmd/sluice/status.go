@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 func newStatus(a *app) *cobra.Command {
@@ -28,42 +30,55 @@ device, the maps and how full they are, dropped packets by reason, attachments.
   sluice status -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			records, rerr := a.node.Records()
-			if rerr != nil {
-				rerr = fmt.Errorf("read the attachment records: %w", rerr)
-			}
-			choices, cerr := a.node.Choices()
-			if cerr != nil {
-				cerr = fmt.Errorf("read which tables were chosen: %w", cerr)
-			}
-			places, perr := a.node.Places()
-			if perr != nil {
-				perr = fmt.Errorf("look for the pins of other mount namespaces: %w", perr)
-			}
+			records, missed := a.recordsForStatus()
 			var v statusView
-			err := a.withDatapath(c.Context(), func(dp datapath) error {
-				st, err := dp.Status(c.Context())
-				if err != nil {
-					return err
-				}
-				v = newStatusView(st, records)
-				return nil
-			}, func() error {
-				st, err := a.node.Decision(c.Context())
-				v = newStatusView(st, records)
-				v.Loaded = false
-				if errors.Is(err, loader.ErrNotLoaded) {
-					return nil
-				}
+			err := a.withDatapath(c.Context(), func(dp datapath) (err error) {
+				v, err = a.status(c.Context(), dp, records)
+				return err
+			}, func() (err error) {
+				v, err = a.status(c.Context(), nil, records)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			v.Choices, v.Places = newChoiceViews(choices), places
-			return errors.Join(a.print(v, func() error { return a.statusScreen(v) }), rerr, cerr, perr)
+			return errors.Join(a.print(v, func() error { return a.statusScreen(v) }), missed, v.missed)
 		},
 	}
+}
+
+func (a *app) recordsForStatus() ([]*attachments.Record, error) {
+	records, err := a.node.Records()
+	if err != nil {
+		err = fmt.Errorf("read the attachment records: %w", err)
+	}
+	return records, err // those that can be read
+}
+
+// status joins what the datapath (nil: nothing is loaded) and the node's files say. What else could not be read is in missed.
+func (a *app) status(ctx context.Context, dp reader, records []*attachments.Record) (statusView, error) {
+	var st *loader.Status
+	var err error
+	if dp != nil {
+		st, err = dp.Status(ctx)
+	} else if st, err = a.node.Decision(ctx); errors.Is(err, loader.ErrNotLoaded) {
+		st, err = nil, nil
+	}
+	if err != nil {
+		return statusView{}, err
+	}
+	v := newStatusView(st, records)
+	v.Loaded = dp != nil
+	choices, cerr := a.node.Choices()
+	if cerr != nil {
+		cerr = fmt.Errorf("read which tables were chosen: %w", cerr)
+	}
+	places, perr := a.node.Places()
+	if perr != nil {
+		perr = fmt.Errorf("look for the pins of other mount namespaces: %w", perr)
+	}
+	v.Choices, v.Places, v.missed = newChoiceViews(choices), places, errors.Join(cerr, perr)
+	return v, nil
 }
 
 // statusScreen prints the sections in the order in which one asks: does it run,

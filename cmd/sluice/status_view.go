@@ -39,6 +39,8 @@ type statusView struct {
 	Endpoints       int               `json:"endpoints"`
 	Attachments     []attachmentView  `json:"attachments"`
 	UnreadableFiles int               `json:"unreadable_records"`
+
+	missed error // what could not be read beside the datapath
 }
 
 type configView struct {
