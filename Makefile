@@ -22,7 +22,7 @@ COMMENTS ?= $$(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' | grep -v 
 # What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
-TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus
+TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # What makes packages, and what tests them.
 RELEASE_NEEDS := git:git dpkg-deb:dpkg rpmbuild:rpm
 PACKAGE_NEEDS := $(RELEASE_NEEDS) ip:iproute2 iptables:iptables nft:nftables podman:podman crun:crun catatonit:catatonit containerd:containerd man:man-db mandoc:mandoc zsh:zsh fish:fish systemd-analyze:systemd

@@ -73,7 +73,7 @@ unload change anything.`,
 		cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		newInstall(a), newStatus(a), newHostPorts(a), newConntrack(a), newEndpoints(a), newBandwidth(a), newFirewall(a), newDeny(a),
-		newMonitor(a), newObserve(a), newTop(a), newTrace(a), newDrops(a), newMetrics(a), newNAT(a), newIPAM(a),
+		newMonitor(a), newObserve(a), newTop(a), newTrace(a), newDrops(a), newMetrics(a), newUI(a), newNAT(a), newIPAM(a),
 		newDoctor(a), newCleanup(a), newSysdump(a), newResync(a), newUnload(a), newAgent(), newVersion(a))
 	root.AddCommand(oldNames(a)...)
 	return root

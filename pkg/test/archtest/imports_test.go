@@ -200,7 +200,7 @@ var onlyFrom = map[string]struct {
 	"github.com/spf13/cobra/":                      {[]string{"cmd/sluice", "cmd/sluice-agent", "pkg/test/mantest"}, "heavy; the plugin binary must start fast"},
 	"go.etcd.io/":                                  {[]string{"plugins/ipam/cluster/etcdstore", "pkg/test/", "test/", "bench", "_test"}, "programs that need etcd link it, and no others"},
 	"go.uber.org/zap/":                             {[]string{"pkg/log", "plugins/ipam/cluster/etcdstore", "_test"}, "one place builds a log core; etcd's client is told to log nothing; zap's own logger brings an HTTP server into every process"},
-	"net/http/":                                    {[]string{"pkg/agent/health", "pkg/test/", "test/", "bench", "_test"}, "heavy; only the agent serves HTTP"},
+	"net/http/":                                    {[]string{"pkg/agent/health", "cmd/sluice/internal/ui", "pkg/test/", "test/", "bench", "_test"}, "heavy; only the agent and the page serve HTTP"},
 	module + "/pkg/netfilter/choice/":              {[]string{"cmd/", "_test"}, "a plugin gets the tables from its command"},
 	module + "/pkg/netfilter/iptables/":            {[]string{"pkg/netfilter/choice", "pkg/netfilter/nftables", "_test"}, "the plugins know no tool"},
 	module + "/pkg/netfilter/nftables/":            {[]string{"pkg/netfilter/choice", "_test"}, "the plugins know no tool"},

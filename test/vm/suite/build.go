@@ -26,18 +26,19 @@ const envBinaries = testbin.EnvDir
 // notHere are packages with privileged tests that say nothing about a kernel,
 // each with its reason. A name that ends in "/" stands for everything below.
 var notHere = map[string]string{
-	"bench/subject":        "measures; needs Go and the network",
-	"bench/traffic":        "measures",
-	"pkg/test/kubetest":    "runs programs of Kubernetes, which are not in a test machine",
-	"plugins/ipam/cluster": "runs programs of Kubernetes, which are not in a test machine",
-	"test/e2e/agent":       "runs programs of Kubernetes, which are not in a test machine",
-	"test/manifests":       "runs programs of Kubernetes, which are not in a test machine",
-	"test/cluster/":        "makes clusters of programs that are not in a test machine",
-	"pkg/test/archtest":    "reads the source with the go command",
-	"test/vm/":             "is what runs the others",
-	"test/upstream":        "compiles the reference's suites; needs Go and the network",
-	"test/packages":        "runs dpkg and rpm, which are not in a test machine",
-	"test/runtimes":        "runs container runtimes, which are not in a test machine",
+	"bench/subject":                   "measures; needs Go and the network",
+	"bench/traffic":                   "measures",
+	"cmd/sluice/internal/ui/pagetest": "drives a browser, which is not in a test machine",
+	"pkg/test/kubetest":               "runs programs of Kubernetes, which are not in a test machine",
+	"plugins/ipam/cluster":            "runs programs of Kubernetes, which are not in a test machine",
+	"test/e2e/agent":                  "runs programs of Kubernetes, which are not in a test machine",
+	"test/manifests":                  "runs programs of Kubernetes, which are not in a test machine",
+	"test/cluster/":                   "makes clusters of programs that are not in a test machine",
+	"pkg/test/archtest":               "reads the source with the go command",
+	"test/vm/":                        "is what runs the others",
+	"test/upstream":                   "compiles the reference's suites; needs Go and the network",
+	"test/packages":                   "runs dpkg and rpm, which are not in a test machine",
+	"test/runtimes":                   "runs container runtimes, which are not in a test machine",
 }
 
 // Programs are the plugins' programs that a machine has. Those of cluster-wide addresses would take 25 MB of its memory, and their tests
