@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/agent/kube"
 	"github.com/sluice-cni/sluice/pkg/agent/masquerade"
 	"github.com/sluice-cni/sluice/pkg/agent/nodes"
+	"github.com/sluice-cni/sluice/pkg/agent/observer"
 	"github.com/sluice-cni/sluice/pkg/agent/report"
 	"github.com/sluice-cni/sluice/pkg/agent/routes"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -74,7 +75,8 @@ type agent struct {
 	exempt    *masquerade.Exempt
 	router    routes.Router
 	report    *report.Reporter
-	health    *health.Server // nil: nowhere
+	health    *health.Server   // nil: nowhere
+	observer  *observer.Server // nil: nowhere
 	collector *garbage.Collector
 	ipam      *ipamaccess.Access // nil: no cluster-wide addresses
 	addresses chan struct{}      // the node's addresses are others
@@ -126,7 +128,12 @@ func newAgent(o Options) (*agent, error) {
 		Sandboxes: garbage.CRI(c.RuntimeEndpoint, c.Paths.On),
 	}
 	if c.Health.Address != "" {
-		a.health, err = health.New(c.Health.Address, health.Checks{Ready: a.ready, Metrics: a.metrics})
+		if a.health, err = health.New(c.Health.Address, health.Checks{Ready: a.ready, Metrics: a.metrics}); err != nil {
+			return nil, err
+		}
+	}
+	if c.Observe.Enabled {
+		a.observer, err = observer.New(a.observe())
 	}
 	return a, err
 }
@@ -176,6 +183,13 @@ func (a *agent) tasks() []func(context.Context) {
 		tasks = append(tasks, func(ctx context.Context) {
 			if err := a.health.Run(ctx); err != nil {
 				a.Log.Error("health server", log.Error(err))
+			}
+		})
+	}
+	if a.observer != nil {
+		tasks = append(tasks, func(ctx context.Context) {
+			if err := a.observer.Run(ctx); err != nil {
+				a.Log.Error("observer", log.Error(err))
 			}
 		})
 	}

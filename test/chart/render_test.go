@@ -64,6 +64,7 @@ func variants(tb testing.TB) map[string]map[string]any {
 	all := map[string]map[string]any{
 		"defaults": {},
 		"remove":   set(tb, "mode=remove"),
+		"observe":  set(tb, "config.observe.enabled=true", "config.observe.address=0.0.0.0:4244", "observeSecret=hubble-tls"),
 		"bridge":   set(tb, "config.network.plugin=bridge", "config.network.bridge=br7"),
 		"no health, on delete": set(tb, "config.health.address=", "updateStrategy.type=OnDelete", "imagePullSecrets={one,two}",
 			"image.digest=sha256:"+strings.Repeat("ab", 32), "apiServer.host=192.0.2.1"),

@@ -44,6 +44,13 @@ vxlan: { vni: 4096, port: 4789, device: vx0 }
 wireguard: { port: 51821, device: wg7, keyRotation: 24h }
 health: { address: "[::1]:9880" }
 garbage: { interval: 30s }
+observe:
+  enabled: true
+  socket: /run/hubble/hubble.sock
+  address: 192.0.2.1:4244
+  tls: { cert: /etc/tls/tls.crt, key: /etc/tls/tls.key, clientCA: /etc/tls/ca.crt }
+  maxRate: 50
+  sample: 10
 runtimeEndpoint: unix:///run/crio/crio.sock
 ipam: { serviceAccount: pools/sluice-ipam }
 `
@@ -60,8 +67,11 @@ func TestParse(t *testing.T) {
 
 		Paths: Paths{BinDir: "/var/lib/cni/bin", ConfDir: "/etc/kubernetes/cni/net.d", HostPrefix: "/host"},
 		VXLAN: VXLAN{VNI: 4096, Port: 4789, Device: "vx0"}, WireGuard: WireGuard{Port: 51821, Device: "wg7", KeyRotation: Duration(24 * time.Hour)},
-		Health: Health{Address: "[::1]:9880"}, Garbage: Garbage{Interval: Duration(30 * time.Second)}, RuntimeEndpoint: "unix:///run/crio/crio.sock",
-		IPAM: IPAM{ServiceAccount: "pools/sluice-ipam"},
+		Health: Health{Address: "[::1]:9880"}, Garbage: Garbage{Interval: Duration(30 * time.Second)},
+		Observe: Observe{Enabled: true, Socket: "/run/hubble/hubble.sock", Address: "192.0.2.1:4244", MaxRate: 50, Sample: 10,
+			TLS: ObserveTLS{Cert: "/etc/tls/tls.crt", Key: "/etc/tls/tls.key", ClientCA: "/etc/tls/ca.crt"}},
+		RuntimeEndpoint: "unix:///run/crio/crio.sock",
+		IPAM:            IPAM{ServiceAccount: "pools/sluice-ipam"},
 	}
 	mtu := Default()
 	mtu.Network.MTU = 9000
@@ -112,6 +122,17 @@ var refused = []struct {
 	{"routing: null", "routing", "null", false},
 	{"routng: vxlan", "key", `"routng"`, false},
 	{"Routing: vxlan", "key", `"Routing"`, false},
+	{"observe: {enabled: 1}", "observe.enabled", "1", false},
+	{"observe: {socket: hubble.sock}", "observe.socket", `"hubble.sock"`, false},
+	{"observe: {socket: \"\"}", "observe.socket", `""`, false},
+	{"observe: {address: hubble}", "observe.address", `"hubble"`, false},
+	{"observe: {enabled: true, address: \"0.0.0.0:4244\"}", "observe.address", `"0.0.0.0:4244"`, true},
+	{"observe: {enabled: true, address: \"0.0.0.0:4244\", tls: {cert: /a, key: /b}}", "observe.address", `"0.0.0.0:4244"`, true},
+	{"observe: {tls: {cert: a}}", "observe.tls.cert", `"a"`, false},
+	{"observe: {tls: {ca: /a}}", "key", `"observe.tls.ca"`, false},
+	{"observe: {maxRate: 0}", "observe.maxRate", "0", false},
+	{"observe: {maxRate: 10001}", "observe.maxRate", "10001", false},
+	{"observe: {sample: 0}", "observe.sample", "0", false},
 	{"network: {mtuu: 1}", "key", `"network.mtuu"`, false},
 	{"network: []", "network", "[]", false},
 	{"network:", "network", "null", false},

@@ -55,6 +55,7 @@ type Config struct {
 	WireGuard          WireGuard      `json:"wireguard"`
 	Health             Health         `json:"health"`
 	Garbage            Garbage        `json:"garbage"`
+	Observe            Observe        `json:"observe"`
 	RuntimeEndpoint    string         `json:"runtimeEndpoint"` // path of the CRI socket; empty: the known places
 	IPAM               IPAM           `json:"ipam"`
 }
@@ -108,6 +109,23 @@ type Health struct {
 	Address string `json:"address"` // IP address and port; empty: nowhere
 }
 
+// Observe is where the agent serves Hubble's API.
+type Observe struct {
+	Enabled bool       `json:"enabled"`
+	Socket  string     `json:"socket"`  // path of the Unix socket, which is root's
+	Address string     `json:"address"` // IP address and port, with mutual TLS; empty: the socket alone
+	TLS     ObserveTLS `json:"tls"`
+	MaxRate uint32     `json:"maxRate"` // events a second
+	Sample  uint32     `json:"sample"`  // one of so many connections
+}
+
+// ObserveTLS are paths of files, which the agent reads again when they change.
+type ObserveTLS struct {
+	Cert     string `json:"cert"`
+	Key      string `json:"key"`
+	ClientCA string `json:"clientCA"` // authority of the clients' certificates
+}
+
 // Garbage says how often the agent looks for pods that neither the API server nor the runtime knows.
 type Garbage struct {
 	Interval Duration `json:"interval"` // 0: never
@@ -147,6 +165,7 @@ func Default() *Config {
 		WireGuard: WireGuard{Port: 51820, Device: "sluice-wg", KeyRotation: Duration(720 * time.Hour)},
 		Health:    Health{Address: "127.0.0.1:9879"},
 		Garbage:   Garbage{Interval: Duration(5 * time.Minute)},
+		Observe:   Observe{Socket: "/run/sluice/hubble.sock", MaxRate: 1000, Sample: 1},
 	}
 }
 

@@ -52,7 +52,7 @@ type setter func(raw json.RawMessage) error
 type fields map[string]any
 
 func (c *Config) fields() fields {
-	n, p, v, w := &c.Network, &c.Paths, &c.VXLAN, &c.WireGuard
+	n, p, v, w, o := &c.Network, &c.Paths, &c.VXLAN, &c.WireGuard, &c.Observe
 	return fields{
 		"routing": oneOf(&c.Routing, RoutingNative, RoutingHostGW, RoutingVXLAN, RoutingWireGuard),
 		"network": fields{
@@ -85,8 +85,20 @@ func (c *Config) fields() fields {
 			"device":      text(&w.Device, routeDevice),
 			"keyRotation": duration(&w.KeyRotation, minRotation),
 		},
-		"health":          fields{"address": text(&c.Health.Address, optional(listenAddress))},
-		"garbage":         fields{"interval": durationOrNever(&c.Garbage.Interval, minInterval)},
+		"health":  fields{"address": text(&c.Health.Address, optional(listenAddress))},
+		"garbage": fields{"interval": durationOrNever(&c.Garbage.Interval, minInterval)},
+		"observe": fields{
+			"enabled": boolean(&o.Enabled),
+			"socket":  text(&o.Socket, directory),
+			"address": text(&o.Address, optional(listenAddress)),
+			"tls": fields{
+				"cert":     text(&o.TLS.Cert, optional(directory)),
+				"key":      text(&o.TLS.Key, optional(directory)),
+				"clientCA": text(&o.TLS.ClientCA, optional(directory)),
+			},
+			"maxRate": integer(&o.MaxRate, 1, maxEventRate),
+			"sample":  integer(&o.Sample, 1, math.MaxUint32),
+		},
 		"runtimeEndpoint": text(&c.RuntimeEndpoint, optional(socketPath)),
 		"ipam":            fields{"serviceAccount": text(&c.IPAM.ServiceAccount, optional(serviceAccount))},
 	}
@@ -141,6 +153,13 @@ func (c *Config) check(given values) error {
 	}
 	if n := len(c.ClusterCIDRs) + len(c.ServiceCIDRs) + len(c.NonMasqueradeCIDRs); n > maxNetworks {
 		return fmt.Errorf("clusterCIDRs, serviceCIDRs and nonMasqueradeCIDRs have %d networks, at most %d together", n, maxNetworks)
+	}
+	if o := c.Observe; o.Enabled && o.Address != "" {
+		for _, f := range [][2]string{{"cert", o.TLS.Cert}, {"key", o.TLS.Key}, {"clientCA", o.TLS.ClientCA}} {
+			if f[1] == "" {
+				return given.wrong("observe.address", fmt.Errorf("needs observe.tls.%s: without it all who reach the address would see the pods' traffic", f[0]))
+			}
+		}
 	}
 	for i, s := range c.ServiceCIDRs {
 		if j := slices.IndexFunc(c.ClusterCIDRs, s.Overlaps); j >= 0 {

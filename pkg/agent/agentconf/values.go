@@ -20,6 +20,8 @@ const (
 	minInterval = 10 * time.Second // a look is two requests
 	minMTU      = 576              // what each IPv4 host must be able to receive, RFC 791
 	maxMTU      = 65535
+	// maxEventRate keeps the agent below a tenth of a core.
+	maxEventRate = 10000
 )
 
 // word decodes a string. JSON's null is none: what a template left empty must not silently mean the default.

@@ -16,6 +16,8 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -191,4 +193,52 @@ func (c *Client) Pods(ctx context.Context, node string) (map[string]bool, error)
 		}
 		o.Continue = page.Continue
 	}
+}
+
+// followPage bounds the memory of a list that Follow reads.
+const followPage = 100
+
+// Follow lists all objects of a kind, "pods" or "services", calls note for each as one that was added, then listed, and goes on with what
+// happens until the watch ends. It keeps none: memory is that of a page.
+func (c *Client) Follow(ctx context.Context, kind string, listed func(), note func(watch.Event)) error {
+	o := metav1.ListOptions{Limit: followPage}
+	for {
+		rctx, cancel := context.WithTimeout(ctx, requestTime)
+		result := c.rest.Get().Resource(kind).VersionedParams(&o, c.params).Do(rctx)
+		cancel()
+		list, err := result.Get()
+		if err != nil {
+			return err
+		}
+		at, err := meta.ListAccessor(list)
+		if err != nil {
+			return err
+		}
+		if err := meta.EachListItem(list, func(obj runtime.Object) error {
+			note(watch.Event{Type: watch.Added, Object: obj})
+			return nil
+		}); err != nil {
+			return err
+		}
+		if o.Continue = at.GetContinue(); o.Continue == "" {
+			o = metav1.ListOptions{ResourceVersion: at.GetResourceVersion(), Watch: true, AllowWatchBookmarks: true}
+			break
+		}
+	}
+	listed()
+	events, err := c.rest.Get().Resource(kind).VersionedParams(&o, c.params).Watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer events.Stop()
+	for e := range events.ResultChan() {
+		switch e.Type {
+		case watch.Error:
+			return apierrors.FromObject(e.Object)
+		case watch.Bookmark:
+		default:
+			note(e)
+		}
+	}
+	return ctx.Err()
 }

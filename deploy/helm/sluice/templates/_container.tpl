@@ -89,6 +89,11 @@ volumeMounts:
   - name: cgroup
     mountPath: {{ .Values.hostPaths.cgroup }}
     readOnly: true
+  {{- if .Values.observeSecret }}
+  - name: observe
+    mountPath: /etc/sluice-observe
+    readOnly: true
+  {{- end }}
   {{- if .Values.hostPaths.config }}
   - name: node-config
     mountPath: /etc/sluice

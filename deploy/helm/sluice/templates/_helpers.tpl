@@ -40,6 +40,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if and .Values.ipam.enabled (not $config.ipam.serviceAccount) -}}
 {{- $_ := set $config.ipam "serviceAccount" (printf "%s/%s" .Release.Namespace (include "sluice.ipamName" .)) -}}
 {{- end -}}
+{{- if .Values.observeSecret -}}
+{{- $_ := set $config.observe "tls" (dict "cert" "/etc/sluice-observe/tls.crt" "key" "/etc/sluice-observe/tls.key" "clientCA" "/etc/sluice-observe/ca.crt") -}}
+{{- end -}}
 {{ toYaml $config }}
 {{- end }}
 
