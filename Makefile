@@ -67,7 +67,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -243,6 +243,11 @@ bench-quick: build ## compare with no plugin and with upstream, under 3 minutes 
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench
+
+bench-observe: build ## what an observer of everything costs: CRR and stream with and without, in pairs, 3 minutes (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
+	go run ./bench quick -peers direct,sluice,sluice-observed -pods 2 -cycles 1 -rounds 20 -crr 2s -stream 2s -rr 300ms -out bench/out/observe.json
 
 bench-add: build ## compare the time of ADD with upstream's, for each main plugin (root)
 	$(need-root)

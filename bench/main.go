@@ -22,6 +22,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,6 +115,11 @@ func (c *common) prepare(ctx context.Context) error {
 		case name == subject.SluiceDirect:
 			s, err = c.sluice(ctx)
 			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`
+		case name == subject.SluiceObserved:
+			if s, err = c.sluice(ctx); err == nil {
+				s.Name = name
+				s.Observer, err = filepath.Abs(filepath.Join(c.sluiceBin, "sluice"))
+			}
 		}
 		if err != nil {
 			return err

@@ -48,6 +48,7 @@ func TestPeersRefused(t *testing.T) {
 		{runQuick, "direct,slice", `unknown peer "slice"`},
 		{runQuick, "sluice,direct,sluice", `peer "sluice" twice`},
 		{runAdd, "reference,sluice-direct", `cannot compare peer "sluice-direct"`},
+		{runAdd, "reference,sluice-observed", `cannot compare peer "sluice-observed"`},
 		{runChurn, "direct,sluice", `cannot compare peer "direct"`},
 		{runProfile, "routed", `cannot compare peer "routed"`},
 	} {

@@ -273,12 +273,17 @@ func goals(pods []int) []report.Goal {
 	cell := func(scenario string, n int, m report.Metric) report.Key {
 		return report.Key{Scenario: scenario, Peer: subject.Sluice, Pods: n, Metric: m.Name}
 	}
+	observed := func(n int, m report.Metric) report.Key {
+		return report.Key{Scenario: hostPort, Peer: subject.SluiceObserved, Pods: n, Metric: m.Name}
+	}
 	var goals []report.Goal
 	for _, n := range pods {
 		goals = append(goals,
 			report.Goal{Text: fmt.Sprintf("RR p50 <= 1.15x direct, %d pods", n), Key: cell(hostPort, n, report.RRP50), Base: subject.Direct, Max: 1.15},
 			report.Goal{Text: fmt.Sprintf("CRR >= 0.90x direct, %d pods", n), Key: cell(hostPort, n, report.CRR), Base: subject.Direct, Min: 0.90},
 			report.Goal{Text: fmt.Sprintf("stream >= 0.95x direct, %d pods", n), Key: cell(hostPort, n, report.Stream), Base: subject.Direct, Min: 0.95},
+			report.Goal{Text: fmt.Sprintf("observed CRR >= 0.97x not observed, %d pods", n), Key: observed(n, report.CRR), Base: subject.Sluice, Min: 0.97},
+			report.Goal{Text: fmt.Sprintf("observed stream >= 0.97x not observed, %d pods", n), Key: observed(n, report.Stream), Base: subject.Sluice, Min: 0.97},
 			report.Goal{Text: fmt.Sprintf("ADD <= 25 ms, %d pods", n), Key: cell(attach, n, report.Add), Max: 25},
 			report.Goal{Text: fmt.Sprintf("DEL <= 40 ms, %d pods", n), Key: cell(attach, n, report.Del), Max: 40})
 	}

@@ -28,6 +28,8 @@ const (
 	Sluice       = "sluice"
 	// SluiceDirect is Sluice with fastPath "direct".
 	SluiceDirect = "sluice-direct"
+	// SluiceObserved is Sluice with an observer of everything.
+	SluiceObserved = "sluice-observed"
 )
 
 // Plugins are the binaries that the chain needs.
@@ -40,7 +42,9 @@ var bare = []string{Direct, Routed, Floor, FloorLearned}
 func IsBare(name string) bool { return slices.Contains(bare, name) }
 
 // Names are those of all peers.
-func Names() []string { return append(slices.Clone(bare), Reference, Sluice, SluiceDirect) }
+func Names() []string {
+	return append(slices.Clone(bare), Reference, Sluice, SluiceDirect, SluiceObserved)
+}
 
 // Suite is a set of plugins to compare. A bare peer has no directory.
 type Suite struct {
@@ -50,6 +54,8 @@ type Suite struct {
 	// NodeConfig is what /etc/sluice/config.json of its nodes holds, empty for
 	// none.
 	NodeConfig string
+	// Observer is the path of sluice, to observe by while the world is measured; empty: nobody observes.
+	Observer string
 	// Version is what the suite says of itself, for the report.
 	Version string
 }

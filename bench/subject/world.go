@@ -81,6 +81,7 @@ type World struct {
 	scratch        *netlab.Pod
 	serial         int
 	attached       []io.Closer // programs of floor
+	observer       *observer   // of SluiceObserved
 }
 
 // Build makes a world. Progress is called after each attachment.
@@ -105,6 +106,9 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 	// Everything is learned, loaded and resolved before the first measurement.
 	if _, _, err := w.RR(50 * time.Millisecond); err != nil {
 		return nil, fmt.Errorf("first traffic: %w", err)
+	}
+	if err := w.observe(); err != nil {
+		return nil, err
 	}
 	return w, nil
 }
@@ -178,20 +182,29 @@ func (w *World) attachment(id string, pod *netlab.Pod, hostPort int) netlab.Atta
 
 // RR measures round trips through the hostPort for d.
 func (w *World) RR(d time.Duration) (p50, p99 time.Duration, err error) {
-	r, err := w.client.Call(traffic.Request{Op: "rr", Addr: w.target, For: d})
+	r, err := w.call(traffic.Request{Op: "rr", Addr: w.target, For: d})
 	return r.P50, r.P99, err
 }
 
 // CRR measures new connections per second for d.
 func (w *World) CRR(d time.Duration) (float64, error) {
-	r, err := w.client.Call(traffic.Request{Op: "crr", Addr: w.target, For: d, Conns: crrClients})
+	r, err := w.call(traffic.Request{Op: "crr", Addr: w.target, For: d, Conns: crrClients})
 	return r.Rate, err
 }
 
 // Stream measures one TCP stream for d, in bits per second.
 func (w *World) Stream(d time.Duration) (float64, error) {
-	r, err := w.client.Call(traffic.Request{Op: "stream", Addr: w.target, For: d})
+	r, err := w.call(traffic.Request{Op: "stream", Addr: w.target, For: d})
 	return r.Rate, err
+}
+
+// call measures, with the observer if the world has one.
+func (w *World) call(r traffic.Request) (out traffic.Reply, err error) {
+	err = w.observed(func() error {
+		out, err = w.client.Call(r)
+		return err
+	})
+	return out, err
 }
 
 // Lab is the node and its client.
@@ -243,6 +256,9 @@ func (w *World) Close() error {
 		if a != nil {
 			errs = append(errs, a.Stop())
 		}
+	}
+	if w.observer != nil {
+		errs = append(errs, w.observer.Close())
 	}
 	for _, l := range w.attached {
 		errs = append(errs, l.Close())
