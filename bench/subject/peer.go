@@ -54,7 +54,7 @@ type Suite struct {
 	// NodeConfig is what /etc/sluice/config.json of its nodes holds, empty for
 	// none.
 	NodeConfig string
-	// Observer is the path of sluice, to observe by while the world is measured; empty: nobody observes.
+	// Observer is the path of sluice, to observe by while the world is measured; empty: there is no observer.
 	Observer string
 	// Version is what the suite says of itself, for the report.
 	Version string

@@ -47,11 +47,11 @@ func newObserve(a *app) *cobra.Command {
 		Long: `Show connections that begin, change and end, and dropped packets, one line each.
 
 Without --follow it shows the connections in the table that were used last. With
-it, the table is read again at least a second later, and so seldom that reading
-takes at most a fiftieth of a processor: nothing runs per packet. A connection
-that is shorter stays in the table for some seconds, so it is seen too, unless it
-was one of a hostPort. Lines say what is not shown, and why. Several values of a flag are alternatives, several
-flags must all match. -o jsonpb has the messages of Hubble's API.`,
+it, the table is read again after a second, or later: the reading takes at most a
+fiftieth of a processor, and nothing runs per packet. A shorter connection stays
+in the table for some seconds, so it is seen too, unless it was one of a hostPort.
+Lines say what is not shown, and why. Several values of a flag are alternatives,
+several flags must all match. -o jsonpb has the messages of Hubble's API.`,
 		Example: `  sluice observe --last 50
   sluice observe --follow --pod default/web --verdict dropped
   sluice observe -f --ip 192.0.2.0/24 --port 443 -o json`,

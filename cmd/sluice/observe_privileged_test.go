@@ -59,8 +59,8 @@ func observeOf(t *testing.T, n *netlab.Node, args ...string) <-chan flowevent.Ev
 	return events
 }
 
-// await returns the first event that wanted likes. meanwhile runs each second until then.
-func await(t *testing.T, events <-chan flowevent.Event, meanwhile func(), wanted func(flowevent.Event) bool) flowevent.Event {
+// await returns the first event that wanted likes. provoke runs each second until then.
+func await(t *testing.T, events <-chan flowevent.Event, provoke func(), wanted func(flowevent.Event) bool) flowevent.Event {
 	t.Helper()
 	late, tick := time.After(30*time.Second), time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -76,7 +76,7 @@ func await(t *testing.T, events <-chan flowevent.Event, meanwhile func(), wanted
 			}
 			others = append(others, e)
 		case <-tick.C:
-			meanwhile()
+			provoke()
 		case <-late:
 			t.Fatalf("no such event among %+v", others)
 		}

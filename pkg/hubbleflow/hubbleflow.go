@@ -3,7 +3,7 @@
 // Package hubbleflow turns what `sluice observe` tells into the messages of Hubble's API, which the tools that people have understand.
 //
 // cmd/sluice prints them, and the node agent serves them. The package links the messages alone, not gRPC. It knows no API server: names come
-// from whoever calls it. docs/observability.md says what a field means where Sluice has no equal.
+// from its caller. docs/observability.md says what a field means where Sluice has no equal.
 package hubbleflow
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package names knows which pod or Service has an address, by the API server, as long as somebody asks.
+// Package names knows which pod or Service has an address, by the API server, as long as a client asks.
 //
 // It keeps a name, labels and the workload of each, and lists and watches only while it is used: at rest the agent keeps nothing. What it
 // holds is bounded. It changes nothing.
@@ -126,7 +126,7 @@ func (c *Cache) rest() {
 	c.stop, c.pods, c.services, c.byAddr, c.byIP, c.hosts, c.hostsAt = nil, nil, nil, nil, nil, nil, time.Time{}
 }
 
-// follow lists and watches one kind until ctx ends. A list comes as events too, and an ADDED without an object says that it begins anew.
+// follow lists and watches one kind until ctx ends. A list comes as events too, and a bookmark without an object says that it begins anew.
 func (c *Cache) follow(ctx context.Context, kind string, listed func(), note func(watch.Event)) {
 	said := ""
 	for ctx.Err() == nil {

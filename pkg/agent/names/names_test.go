@@ -24,7 +24,7 @@ func pod(name string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// following is a cache as it is while somebody uses it, without an API server.
+// following is a cache as it is while it is used, without an API server.
 func following() *Cache {
 	c := New(nil, func() (self, others []netip.Addr) {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, []netip.Addr{netip.MustParseAddr("192.0.2.2")}

@@ -94,7 +94,7 @@ func TestFilterRefuses(t *testing.T) {
 	}
 }
 
-// A flow is shown if one of the whitelist matches, and none of the blacklist.
+// A flow is shown if one filter of the first list matches, and none of the second.
 func TestLists(t *testing.T) {
 	t.Parallel()
 	tcp, udp := &flow.FlowFilter{Protocol: []string{"tcp"}}, &flow.FlowFilter{Protocol: []string{"udp"}}

@@ -79,7 +79,7 @@ func (s *Server) GetFlows(in *observer.GetFlowsRequest, to grpc.ServerStreamingS
 		return err
 	}
 	if !in.GetFollow() {
-		return s.past(to.Context(), &r, to.Send)
+		return s.past(to.Context(), &r, nil, to.Send)
 	}
 	leave, ok := s.stay()
 	if !ok {
@@ -89,7 +89,7 @@ func (s *Server) GetFlows(in *observer.GetFlowsRequest, to grpc.ServerStreamingS
 	c := s.hub.join()
 	defer s.hub.leave(c)
 	if in.GetNumber() > 0 || in.GetSince() != nil {
-		if err := s.past(to.Context(), &r, to.Send); err != nil {
+		if err := s.past(to.Context(), &r, c, to.Send); err != nil {
 			return err
 		}
 	}
@@ -148,13 +148,14 @@ func (s *Server) response(r *request, e *flowevent.Event) *observer.GetFlowsResp
 	return out
 }
 
-// past sends the connections in the table and the recent events, in the order of their time, as many as are asked for.
-func (s *Server) past(ctx context.Context, r *request, send func(*observer.GetFlowsResponse) error) error {
+// past sends the connections in the table and the recent events, in the order of their time, as many as are asked for. The client of a call that
+// follows gets what waits for it here, and not once more.
+func (s *Server) past(ctx context.Context, r *request, c *client, send func(*observer.GetFlowsResponse) error) error {
 	number := r.GetNumber()
 	if number == 0 || number > maxAnswer {
 		number = maxAnswer
 	}
-	found, more, err := s.find(ctx, r, int(number)) //nolint:gosec // at most maxAnswer
+	found, more, err := s.find(ctx, r, c, int(number)) //nolint:gosec // at most maxAnswer
 	if err != nil {
 		return err
 	}
@@ -174,7 +175,7 @@ func (s *Server) past(ctx context.Context, r *request, send func(*observer.GetFl
 }
 
 // find returns the newest of what is wanted, or the oldest if the client asks for the first, and how many more there were.
-func (s *Server) find(ctx context.Context, r *request, number int) (found []flowevent.Event, more uint64, err error) {
+func (s *Server) find(ctx context.Context, r *request, c *client, number int) (found []flowevent.Event, more uint64, err error) {
 	byTime := func(a, b flowevent.Event) int { return a.Time.Compare(b.Time) }
 	if r.GetFirst() {
 		byTime = func(a, b flowevent.Event) int { return b.Time.Compare(a.Time) }
@@ -197,7 +198,7 @@ func (s *Server) find(ctx context.Context, r *request, number int) (found []flow
 	if err := s.table(ctx, take); err != nil {
 		return nil, 0, err
 	}
-	for _, e := range s.hub.kept() {
+	for _, e := range s.hub.kept(c) {
 		take(e)
 	}
 	cut()
@@ -251,7 +252,7 @@ func (s *Server) GetNamespaces(ctx context.Context, _ *observer.GetNamespacesReq
 	if err := s.table(ctx, note); err != nil {
 		return nil, err
 	}
-	for _, e := range s.hub.kept() {
+	for _, e := range s.hub.kept(nil) {
 		note(e)
 	}
 	delete(seen, "")

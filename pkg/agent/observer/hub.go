@@ -119,7 +119,7 @@ func (h *hub) run(ctx context.Context) {
 	}
 }
 
-// publish hands an event to each client. A process of former clients, which ends just now, has nobody to tell.
+// publish hands an event to each client. A process of former clients, which ends at that time, tells no client.
 func (h *hub) publish(ctx context.Context, e flowevent.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,10 +144,13 @@ func (h *hub) publish(ctx context.Context, e flowevent.Event) {
 	}
 }
 
-// kept returns the recent events, in the order of their arrival.
-func (h *hub) kept() []flowevent.Event {
+// kept returns the recent events, in the order of their arrival. What waits for the client, if there is one, is among them, and waits no longer.
+func (h *hub) kept(c *client) []flowevent.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for c != nil && len(c.events) > 0 {
+		<-c.events
+	}
 	return append(append([]flowevent.Event{}, h.ring[h.next:]...), h.ring[:h.next]...)
 }
 

@@ -185,7 +185,7 @@ func listenUnix(path string) (net.Listener, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	// The mode is that of the socket before it has a path: nobody can connect in between.
+	// The mode is that of the socket before it has a path: no other user can connect in between.
 	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var failed error
 		err := raw.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) })

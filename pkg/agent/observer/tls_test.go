@@ -107,7 +107,7 @@ func TestMutualTLS(t *testing.T) {
 		}
 	}
 
-	if err := os.WriteFile(files.ClientCA, []byte("half a file"), 0o600); err != nil { // somebody writes it just now
+	if err := os.WriteFile(files.ClientCA, []byte("half a file"), 0o600); err != nil { // as while it is written
 		t.Fatal(err)
 	}
 	if err := ask(ours, 0, client); err != nil {
