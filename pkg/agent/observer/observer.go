@@ -43,6 +43,9 @@ const (
 	greetTime   = 5 * time.Second
 )
 
+// healthName is the service that Hubble's clients ask the health of.
+const healthName = "hubble.server.Observer"
+
 // Options are what the server needs.
 type Options struct {
 	Node    string // its name
@@ -117,7 +120,7 @@ func (s *Server) add(l net.Listener, more ...grpc.ServerOption) {
 	observer.RegisterObserverServer(server, s)
 	peer.RegisterPeerServer(server, s)
 	alive := health.NewServer()
-	for _, name := range []string{observer.Observer_ServiceDesc.ServiceName, peer.Peer_ServiceDesc.ServiceName} {
+	for _, name := range []string{healthName, observer.Observer_ServiceDesc.ServiceName, peer.Peer_ServiceDesc.ServiceName} {
 		alive.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
 	}
 	grpc_health_v1.RegisterHealthServer(server, alive)

@@ -253,7 +253,7 @@ func TestProcessFails(t *testing.T) {
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "sluice: not loaded") {
 		t.Error(err)
 	}
-	for _, service := range []string{"observer.Observer", "peer.Peer", ""} {
+	for _, service := range []string{"hubble.server.Observer", "observer.Observer", "peer.Peer", ""} {
 		if r, err := grpc_health_v1.NewHealthClient(c).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service}); err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			t.Errorf("health of %q: %v, %v", service, r, err)
 		}

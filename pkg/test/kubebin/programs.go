@@ -23,6 +23,8 @@ const (
 	Agnhost           = "agnhost"
 	E2E               = "e2e.test"
 	Ginkgo            = "ginkgo"
+	Hubble            = "hubble"       // Cilium's clients of Hubble's API
+	HubbleRelay       = "hubble-relay" // gathers the answers of many nodes
 )
 
 // A program is a main package, or the tests of one, in one of the modules.
@@ -46,6 +48,8 @@ var programs = map[string]program{
 	Agnhost:           {module: "kubernetes", pkg: kubernetes + "test/images/agnhost"},
 	E2E:               {module: "kubernetes", pkg: "./e2e", tests: true},
 	Ginkgo:            {module: "kubernetes", pkg: "github.com/onsi/ginkgo/v2/ginkgo"},
+	Hubble:            {module: "hubble", pkg: "github.com/cilium/cilium/hubble"},
+	HubbleRelay:       {module: "hubble", pkg: "github.com/cilium/cilium/hubble-relay"},
 }
 
 // All names every program.

@@ -118,6 +118,13 @@ func (p *PKI) client(name, user string, groups []string) error {
 	})
 }
 
+// Mutual writes NAME.crt and NAME.key, for a server of these names and for a client of others.
+func (p *PKI) Mutual(name string, names ...string) error {
+	return p.issue(name, &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	})
+}
+
 func (p *PKI) writeKey(name string, key *ecdsa.PrivateKey) error {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
