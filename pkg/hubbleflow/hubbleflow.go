@@ -41,8 +41,9 @@ func Flow(e *flowevent.Event, node string, names Names) *flow.Flow {
 		return nil
 	}
 	f := &flow.Flow{
-		Time: timestamppb.New(e.Time), NodeName: node, Type: flow.FlowType_L3_L4, IsReply: wrapperspb.Bool(false), L4: layer4(e), Summary: summary(e),
-		Source: endpoint(e, e.Source.Addr(), flowevent.Egress, names), Destination: endpoint(e, e.Destination.Addr(), flowevent.Ingress, names),
+		Time: timestamppb.New(e.Time), NodeName: node, Type: flow.FlowType_L3_L4, IsReply: wrapperspb.Bool(false), L4: layer4(e),
+		Summary: summary(e), //nolint:staticcheck // deprecated, and what published clients show
+		Source:  endpoint(e, e.Source.Addr(), flowevent.Egress, names), Destination: endpoint(e, e.Destination.Addr(), flowevent.Ingress, names),
 		EventType: &flow.CiliumEventType{Type: typeTrace},
 	}
 	if e.Source.IsValid() {

@@ -91,8 +91,8 @@ func TestJSON(t *testing.T) {
 		}
 		var f flow.Flow
 		var lost flow.LostEvent
-		switch {
-		case e.Event == flowevent.Lost:
+		switch e.Event {
+		case flowevent.Lost:
 			if err := protojson.Unmarshal(line.Lost, &lost); err != nil || lost.GetNumEventsLost() != 12 || lost.GetSource() != flow.LostEventSource_PERF_EVENT_RING_BUFFER {
 				t.Errorf("%v: %s", err, b)
 			}
