@@ -18,6 +18,7 @@ import (
 type pty struct {
 	user *os.File // the end that a process gets
 	far  *os.File
+	fd   int // of far, which stays non-blocking
 
 	mu   sync.Mutex
 	text strings.Builder
@@ -25,15 +26,16 @@ type pty struct {
 
 func newPTY(t *testing.T, columns, rows int) *pty {
 	t.Helper()
-	far, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	far := os.NewFile(uintptr(fd), "/dev/ptmx") // closing it ends its reader
 	t.Cleanup(func() { _ = far.Close() })
-	if err := unix.IoctlSetPointerInt(int(far.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
-	n, err := unix.IoctlGetInt(int(far.Fd()), unix.TIOCGPTN)
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,22 +44,18 @@ func newPTY(t *testing.T, columns, rows int) *pty {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = user.Close() })
-	p := &pty{user: user, far: far}
+	p := &pty{user: user, far: far, fd: fd}
 	p.resize(t, columns, rows)
 	go func() {
 		b := make([]byte, 4096)
 		for {
-			n, err := unix.Read(int(far.Fd()), b)
-			switch {
-			case err == unix.EAGAIN || err == unix.EINTR: //nolint:errorlint // as the call returns it
-				time.Sleep(5 * time.Millisecond)
-				continue
-			case err != nil || n <= 0:
-				return
-			}
+			n, err := far.Read(b)
 			p.mu.Lock()
 			p.text.Write(b[:n])
 			p.mu.Unlock()
+			if err != nil {
+				return
+			}
 		}
 	}()
 	return p
@@ -65,14 +63,14 @@ func newPTY(t *testing.T, columns, rows int) *pty {
 
 func (p *pty) resize(t *testing.T, columns, rows int) {
 	t.Helper()
-	if err := unix.IoctlSetWinsize(int(p.far.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(rows)}); err != nil { //nolint:gosec // small
+	if err := unix.IoctlSetWinsize(p.fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(rows)}); err != nil { //nolint:gosec // small
 		t.Fatal(err)
 	}
 }
 
 func (p *pty) press(t *testing.T, keys string) {
 	t.Helper()
-	if _, err := unix.Write(int(p.far.Fd()), []byte(keys)); err != nil {
+	if _, err := p.far.WriteString(keys); err != nil {
 		t.Fatal(err)
 	}
 }

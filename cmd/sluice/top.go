@@ -154,6 +154,15 @@ func (t *topper) look(ctx context.Context) (topSample, error) {
 	return s, err
 }
 
+// lookUnlessDone is look, whose error does not count once ctx is done: the command was interrupted.
+func (t *topper) lookUnlessDone(ctx context.Context) (topSample, error) {
+	s, err := t.look(ctx)
+	if ctx.Err() != nil {
+		err = nil
+	}
+	return s, err
+}
+
 // count counts the connections by owner, unless that has taken much time lately.
 func (t *topper) count(ctx context.Context, dp reader) error {
 	start := time.Now()
@@ -302,11 +311,8 @@ func (a *app) top(ctx context.Context, o topOptions) (err error) {
 			return nil
 		case <-time.After(o.interval):
 		}
-		now, err := t.look(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		now, err := t.lookUnlessDone(ctx)
+		if err != nil || ctx.Err() != nil {
 			return err
 		}
 		if err := a.topLook(t, t.view(before, now), now.loaded, first); err != nil || o.once {
@@ -342,11 +348,8 @@ func (a *app) topScreen(ctx context.Context, t *topper, screen *terminal.Screen,
 			return nil
 		case terminal.Resized:
 		case terminal.Elapsed:
-			now, err := t.look(ctx)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err != nil {
+			now, err := t.lookUnlessDone(ctx)
+			if err != nil || ctx.Err() != nil {
 				return err
 			}
 			view := t.view(before, now)

@@ -87,7 +87,7 @@ func (h *Handle) Neighbour(index int, addr netip.Addr) (Neighbour, error) {
 	body := make([]byte, unix.SizeofNdMsg)
 	body[0] = uint8(familyOf(addr))
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
-	req.AddRawData(append(body, attr(unix.NDA_DST, addr.AsSlice()).Serialize()...))
+	req.AddRawData(slices.Concat(body, attr(unix.NDA_DST, addr.AsSlice()).Serialize()))
 	m, err := h.get(req, unix.RTM_NEWNEIGH)
 	if errors.Is(err, unix.ENOENT) {
 		err = sentinelError{ErrNotFound, err}

@@ -80,7 +80,7 @@ func (n *node) ends(q Question) (from, to end, t Tuple, err error) {
 	if to, err = n.find("to", q.To); err != nil {
 		return
 	}
-	six := false
+	var six bool
 	switch {
 	case to.addr.IsValid():
 		six = to.addr.Is6()
@@ -233,7 +233,7 @@ func (n *node) podRoute(ep *loader.EndpointStatus, t Tuple) (v podView, known bo
 	}
 	h, err := openNetns(rec.NetNS)
 	if err != nil {
-		return v, false, nil //nolint:nilerr // the pod is going, or its namespace is another mount's
+		return v, false, nil // the pod is going, or its namespace is another mount's
 	}
 	defer h.Close()
 	q := rtnl.RouteQuery{Dst: t.Dst.Addr(), Proto: t.Proto}
@@ -250,7 +250,7 @@ func (n *node) podRoute(ep *loader.EndpointStatus, t Tuple) (v podView, known bo
 		v.hop = t.Dst.Addr()
 	}
 	if v.neighbour, err = h.Neighbour(v.route.LinkIndex, v.hop); err != nil && !errors.Is(err, rtnl.ErrNotFound) {
-		return v, false, nil //nolint:nilerr // it is taken to answer
+		return v, false, nil // it is taken to answer
 	}
 	return v, true, nil
 }

@@ -76,8 +76,10 @@ func frame(t Tuple, answer bool, dst, src net.HardwareAddr) []byte {
 }
 
 func transport(t Tuple, answer bool) []byte {
-	var l4 []byte
-	sum := 0
+	var (
+		l4  []byte
+		sum int
+	)
 	switch t.Proto {
 	case unix.IPPROTO_TCP:
 		l4, sum = make([]byte, 20), 16
