@@ -126,13 +126,13 @@ func (o traceOptions) question(args []string) (q trace.Question, err error) {
 }
 
 func (a *app) trace(ctx context.Context, q trace.Question, wait time.Duration) error {
-	records, err := a.node.Records()
-	if err != nil {
-		fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %s\n", visible(err.Error()))
-	}
-	q.Records = records
 	dropped := false
-	err = a.withDatapath(ctx, func(dp datapath) error {
+	err := a.withDatapath(ctx, func(dp datapath) error {
+		records, err := a.node.Records()
+		if err != nil {
+			fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %s\n", visible(err.Error()))
+		}
+		q.Records = records
 		r, err := trace.Trace(ctx, dp, q)
 		if err != nil {
 			return a.whatToDo(err)

@@ -3,10 +3,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/trace"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -52,6 +55,26 @@ func TestPrivilegedTraceWithout(t *testing.T) {
 	l := netlab.NewT(t)
 	if _, errs, status := real(t, l.Node, "trace", "node", "192.0.2.2", "--port", "80"); status != 2 || !strings.Contains(errs, "Nothing is loaded") {
 		t.Errorf("%d, %s", status, errs)
+	}
+}
+
+// Without root, trace says so.
+func TestPrivilegedTraceAsNobody(t *testing.T) {
+	w := newTraceWorld(t)
+	var out, errs bytes.Buffer
+	status := 0
+	if err := w.Node.Do(func() error { // on a thread of its own; with the user go the capabilities for files
+		if _, err := unix.SetfsuidRetUid(65534); err != nil {
+			return err
+		}
+		status = newApp(&out, &errs).run(t.Context(), []string{"trace", "app00", "web00", "--port", "80"})
+		_, err := unix.SetfsuidRetUid(0)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if status != 2 || !strings.Contains(errs.String(), "run this as root") || strings.Count(errs.String(), "\n") != 1 {
+		t.Errorf("%d, %s", status, &errs)
 	}
 }
 

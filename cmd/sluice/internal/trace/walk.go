@@ -159,6 +159,9 @@ func (w *walk) run(name, where string, dev rtnl.Link) (outcome, error) {
 	if w.mark != marked {
 		text += fmt.Sprintf("; mark %#x", w.mark)
 	}
+	if r.NoIn {
+		text += "; it runs without the device that the packet came in by, which this kernel cannot give to a test"
+	}
 	if r.Verdict == tcRedirect {
 		w.step("program", where, Redirected, "%s; it bypasses the stack, as an established connection", text)
 		return pastStack, nil
