@@ -185,15 +185,18 @@ func (l *uiLook) Connections(query url.Values) (any, error) {
 	}
 	words := strings.Fields(strings.ToLower(query.Get("q")))
 	v := uiFlowsView{Total: l.node.Connections.Total, Left: l.node.Connections.Total - len(l.flows), Rows: []flowView{}}
+	var found []*flowView // pointers are sorted faster
 	for _, flow := range l.flows {
 		row := flowViewOf(flow, l.names)
 		if f.matches(row) && row.has(words) {
-			v.Rows = append(v.Rows, row)
+			found = append(found, &row)
 		}
 	}
-	v.Matched = len(v.Rows)
-	slices.SortFunc(v.Rows, f.compare)
-	v.Rows = v.Rows[:min(rows, len(v.Rows))]
+	v.Matched = len(found)
+	slices.SortFunc(found, func(x, y *flowView) int { return f.compare(*x, *y) })
+	for _, row := range found[:min(rows, len(found))] {
+		v.Rows = append(v.Rows, *row)
+	}
 	return v, nil
 }
 

@@ -102,7 +102,8 @@ func busyFlows() []loader.Flow {
 			f.Pod, f.Remote, f.Outside = netip.AddrPortFrom(ip, uint16(41_000+i)), netip.AddrPortFrom(outside, 443), netip.AddrPortFrom(addr("192.0.2.1"), uint16(61_000+i))
 		default: // of two pods
 			f.Kind, f.PodOpened = "plain", true
-			f.Pod, f.Remote = netip.AddrPortFrom(ip, uint16(42_000+i)), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i%3 + 2)}), 5432)
+			other := (pod + 1 + i%5) % 12
+			f.Pod, f.Remote = netip.AddrPortFrom(ip, uint16(42_000+i)), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(other + 2)}), 5432)
 		}
 		flows = append(flows, f)
 	}
@@ -188,7 +189,7 @@ func TestUILookWithoutDatapath(t *testing.T) {
 func TestUIConnections(t *testing.T) {
 	l := lookAt(t, pageNode())
 	for query, want := range map[string]int{
-		"": 60, "kind=hostport": 20, "kind=": 60, "proto=udp": 5, "kind=masquerade&proto=udp": 0, "q=10.1.0.3": 10, "q=10.1.0.3+masquerade": 5,
+		"": 60, "kind=hostport": 20, "kind=": 60, "proto=udp": 5, "kind=masquerade&proto=udp": 0, "q=10.1.0.3": 12, "q=10.1.0.3+masquerade": 5,
 		"q=HOSTPORT": 20, "q=nothing+like+it": 0, "limit=5": 60, "q=" + url.QueryEscape("<script>"): 0,
 	} {
 		values, err := url.ParseQuery(query)
@@ -223,8 +224,8 @@ func TestUIConnections(t *testing.T) {
 		}
 	}
 	many := &uiLook{}
+	many.node.Connections.States, many.node.Connections.Kinds = map[string]int{}, map[string]int{}
 	for i := range uiMaxFlows + 5 {
-		many.node.Connections.States, many.node.Connections.Kinds = map[string]int{}, map[string]int{}
 		many.count(loader.Flow{Proto: 6, Age: time.Duration(i)})
 	}
 	v, err := many.Connections(url.Values{"limit": {"1000"}})

@@ -290,14 +290,14 @@ func (p *Page) Await(ctx context.Context, expression string) error {
 	for {
 		var ok bool
 		if err := p.Eval(ctx, "Boolean("+expression+")", &ok); err != nil {
-			return err
+			return fmt.Errorf("await %s: %w", expression, err)
 		}
 		if ok {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("it is not so: %s: %w", expression, ctx.Err())
+			return fmt.Errorf("await %s: %w", expression, ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -111,6 +111,7 @@ let timer = 0;
 async function tick() {
   clearTimeout(timer);
   if (document.hidden || state.paused) return;
+  const began = performance.now();
   try {
     await look();
     state.error = '';
@@ -119,7 +120,7 @@ async function tick() {
   }
   draw();
   clearTimeout(timer);
-  timer = setTimeout(tick, state.interval);
+  timer = setTimeout(tick, Math.max(state.interval, 4 * (performance.now() - began))); // a node with much to tell is asked less often
 }
 
 function go() {

@@ -115,7 +115,7 @@ function hostPorts(node) {
 
 export function overview(node) {
   return [
-    heading('Overview'),
+    heading('Overview', node.status.loaded && h('p', { class: 'muted' }, `${node.status.backend || 'eBPF'}: ${node.status.reason}`)),
     notLoaded(node),
     node.status.loaded && tiles(node),
     h('div', { class: 'grid' },

@@ -52,7 +52,7 @@ type tab struct {
 	origin string
 }
 
-const patience = 2 * time.Minute
+const patience = time.Minute
 
 func (p *tab) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(p.t.Context(), netlab.Patient(patience))
@@ -70,7 +70,11 @@ func (p *tab) must(err error) {
 // await waits until an expression is true.
 func (p *tab) await(expression string) {
 	p.t.Helper()
-	p.must(p.Await(p.ctx(), expression))
+	if err := p.Await(p.ctx(), expression); err != nil {
+		var text string
+		_ = p.Eval(p.ctx(), "document.body.innerText", &text) // as far as there is one
+		p.t.Fatalf("%v\n%s\n%s", err, strings.Join(p.Problems(), "\n"), text)
+	}
 }
 
 // eval is the value of an expression.

@@ -55,16 +55,19 @@ func TestPrivilegedPageOfANode(t *testing.T) {
 	}
 	p := open(t, browser(t, w.Node.NS), url, light)
 	for view, wants := range map[string][]string{
-		"overview": {"ebpf in force", "webserver000", "8080", "Map pressure"}, "pods": {"webserver000", "podclient000", web.IP4.String(), "80.0 Mbit/s", "policy"},
+		"overview": {"ebpf in force", "webserver000", "8080", "Map pressure"}, "pods": {"webserver000", "podclient000", web.IP4.String(), "80.0\u00a0Mbit/s", "policy"},
 		"connections": {"hostport", "plain", "192.0.2.1:8080", "established"}, "talk": {"tcp 8080", "webserver000", "192.0.2.2"},
 		"drops": {"egress-rule"}, "hostports": {"8080", web.IP4.String() + ":80", "webserver000"},
-		"rules": {"203.0.113.0/24", "deny", "80.0 Mbit/s"}, "maps": {"sl_endpoints", "sl_ct"}, "doctor": {"kernel", "datapath"},
+		"rules": {"203.0.113.0/24", "deny", "80.0\u00a0Mbit/s"}, "maps": {"sl_endpoints", "sl_ct"}, "doctor": {"kernel", "datapath"},
 	} {
 		p.show(view)
 		for _, want := range wants {
 			p.await("document.body.innerText.includes(" + quoted(want) + ") || document.querySelector('svg.talk')?.textContent.includes(" + quoted(want) + ")")
 		}
 	}
+	p.show("talk") // both pods have an entry of their connection, which counts once
+	p.await(`[...document.querySelectorAll('tbody tr')].some((r) => r.cells[0].innerText.startsWith('podclient000') &&
+		r.cells[2].innerText.startsWith('webserver000') && r.cells[3].innerText === '1')`)
 	p.show("overview") // traffic becomes a rate
 	go func() {
 		for range 200 {

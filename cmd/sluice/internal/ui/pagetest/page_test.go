@@ -116,9 +116,9 @@ func TestPrivilegedPageCrowd(t *testing.T) {
 		if ends > 3*14 || high > 600 || !strings.Contains(eval[string](p, "document.querySelector('svg.talk').textContent"), "more") {
 			t.Errorf("%s: %d ends, %v pixels high", name, ends, high)
 		}
+		comparePicture(t, p, name, "crowd")
 		p.show("pods")
 		p.await("document.querySelectorAll('tbody tr').length === 200")
-		comparePicture(t, p, name, "crowd")
 		p.wantQuiet()
 	}
 }
