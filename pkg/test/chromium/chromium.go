@@ -82,13 +82,22 @@ func Start(dir string, start func(*exec.Cmd) error) (*Browser, error) {
 	return b, nil
 }
 
-// Close ends the browser.
+// Close ends the browser, by force if it does not end. Its helpers may live a moment longer, and write into its folder.
 func (b *Browser) Close() error {
-	err := b.cmd.Process.Kill()
-	<-b.done
-	_ = b.cmd.Wait() // it was killed
-	return errors.Join(err, b.to.Close())
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	_ = b.call(ctx, "", "Browser.close", nil, nil) // it may end before it answers
+	select {
+	case <-b.done:
+	case <-ctx.Done():
+		_ = b.cmd.Process.Kill()
+		<-b.done
+	}
+	_ = b.cmd.Wait() // how it ended does not matter
+	return b.to.Close()
 }
+
+const closeTime = 10 * time.Second
 
 // read takes messages, which end with a zero byte, until the browser has ended.
 func (b *Browser) read(f *os.File) {

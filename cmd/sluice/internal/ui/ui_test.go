@@ -216,7 +216,10 @@ func TestPageHeaders(t *testing.T) {
 			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
 			"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin", "Access-Control-Allow-Origin": "",
 		} {
-			if h.Get(key) != want && !(key == "Cache-Control" && strings.HasSuffix(path, "/none")) { // net/http takes it from an error
+			if key == "Cache-Control" && strings.HasSuffix(path, "/none") {
+				continue // net/http takes it from an error
+			}
+			if h.Get(key) != want {
 				t.Errorf("%s: %s is %q", path, key, h.Get(key))
 			}
 		}

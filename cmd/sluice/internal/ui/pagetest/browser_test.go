@@ -5,7 +5,7 @@ package pagetest
 import (
 	"context"
 	"encoding/json"
-	"os/exec"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -37,11 +37,29 @@ func views() map[string]string {
 // browser starts Chromium in a namespace, where it reaches that namespace's loopback and nothing else that the test does not make.
 func browser(t *testing.T, ns *netlab.NS) *chromium.Browser {
 	t.Helper()
-	b, err := chromium.Start(t.TempDir(), func(c *exec.Cmd) error { return ns.Start(c) })
+	dir, err := os.MkdirTemp("", "sluice-page-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.Close() }) // it is killed
+	t.Cleanup(func() { // helpers of the browser may still write
+		late := time.Now().Add(netlab.Patient(10 * time.Second))
+		err := os.RemoveAll(dir)
+		for ; err != nil && time.Now().Before(late); err = os.RemoveAll(dir) {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	b, err := chromium.Start(dir, ns.Start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return b
 }
 

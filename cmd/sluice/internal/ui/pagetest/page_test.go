@@ -5,6 +5,7 @@ package pagetest
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/chromium"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -95,10 +96,30 @@ func TestPrivilegedPageHostileNames(t *testing.T) {
 			t.Errorf("the name is not shown:\n%s", p.text())
 		}
 	}
+	p.wantQuiet()
+	// If the page took one for markup after all, the policy would stop it, and the browser would say so.
+	for _, breach := range []string{
+		"document.head.append(Object.assign(document.createElement('script'), {textContent: 'document.title = \"owned\"'}))",
+		"new Image().src = 'http://192.0.2.2/x.png'", "fetch('http://192.0.2.2/').catch(() => 0)",
+	} {
+		p.must(p.Eval(p.ctx(), "void ("+breach+")", nil))
+	}
+	stopped := func() (n int) {
+		for _, problem := range p.Problems() {
+			if strings.Contains(problem, "Content Security Policy") {
+				n++
+			}
+		}
+		return n
+	}
+	for late := time.Now().Add(netlab.Patient(10 * time.Second)); stopped() < 3 && time.Now().Before(late); time.Sleep(50 * time.Millisecond) {
+	}
+	if n := stopped(); n < 3 {
+		t.Errorf("the policy stopped %d of 3: %q", n, p.Problems())
+	}
 	if title := eval[string](p, "document.title"); title == "owned" {
 		t.Error("a name ran")
 	}
-	p.wantQuiet()
 }
 
 // 200 pods are as legible as 5: the map has as many rows, and says how many it joins.
