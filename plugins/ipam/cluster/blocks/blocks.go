@@ -233,13 +233,16 @@ func (s *State) Released(containerID, ifName string) bool {
 	return slices.Contains(s.Gone, hash(containerID+"/"+ifName))
 }
 
+// tryFor is for how many seconds upkeep looks whether a request without an answer has arrived. Later the next claim finds it.
+const tryFor = 60
+
 // Due reports whether upkeep has something to do, at a time in seconds since 1970.
 func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
 	if now < s.After && (s.Fails > 0 || !s.Idle()) { // the successor of a pod waits for what rests
 		return false
 	}
 	unused := len(s.Unused())
-	return len(s.Owed)+len(s.Giving)+len(s.Trying)+len(s.Resting)+len(s.idle()) > 0 || s.Scarce && unused > 0 || High(unused, blockSize) ||
+	return len(s.Trying) > 0 && now < s.Claimed+tryFor || len(s.Owed)+len(s.Giving)+len(s.Resting)+len(s.idle()) > 0 || s.Scarce && unused > 0 || High(unused, blockSize) ||
 		!s.Scarce && r != nil && Low(len(s.Spare(r)), blockSize)
 }
 

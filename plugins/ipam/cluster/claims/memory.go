@@ -112,7 +112,7 @@ func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool
 	}
 	s := f.State
 	f.Close()
-	if !s.Current(c.Node) || s.CIDR != q.Range.CIDR || len(s.Trying)+len(s.Giving)+len(s.Resting) > 0 {
+	if !s.Current(c.Node) || s.CIDR != q.Range.CIDR {
 		return false, nil
 	}
 	if !ahead && len(s.Spare(&q.Range)) > 0 {
@@ -121,6 +121,11 @@ func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool
 	v := newView(q, nil, nil)
 	for _, off := range (blocks.Claim{Runs: m.Taken}).Offsets() {
 		v.take(q, off)
+	}
+	for _, t := range s.Trying { // the store may have it by now
+		for _, off := range t.Offsets() {
+			v.take(q, off)
+		}
 	}
 	for _, n := range m.Nodes {
 		v.nodes[n] = true
