@@ -4,6 +4,7 @@ package manifests
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/sluice-cni/sluice/pkg/agent/kube"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -127,16 +129,40 @@ func TestPrivilegedIPAMManifests(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	token := func(on, of string) error {
-		_, err := agentOn(t, s, on).CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), "sluice-ipam", &authenticationv1.TokenRequest{
-			Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: of}},
-		}, metav1.CreateOptions{})
-		return err
-	}
-	if err := token("n1", "n1"); err != nil {
+	if err := tokenOf(t, s, "n1", "n1"); err != nil {
 		t.Errorf("the token of its own node: %v", err)
 	}
-	if err := token("n1", "n2"); !apierrors.IsForbidden(err) {
+	if err := tokenOf(t, s, "n1", "n2"); !apierrors.IsForbidden(err) {
 		t.Errorf("the token of another node: %v", err)
 	}
+}
+
+// tokenOf has the agent on one node ask for the token of a node, and checks who that is.
+func tokenOf(t *testing.T, s *kubetest.Server, on, of string) error {
+	t.Helper()
+	agent, err := kube.New(agentConfig(s, on))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, end, err := agent.Token(t.Context(), "kube-system", "sluice-ipam", of, 2*time.Hour)
+	if err != nil {
+		return err
+	}
+	if left := time.Until(end); left < time.Hour || left > 3*time.Hour {
+		t.Errorf("the token ends in %v", left)
+	}
+	c := s.Config()
+	c.CertData, c.KeyData, c.CertFile, c.KeyFile, c.BearerToken = nil, nil, "", "", token
+	client, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := who.Status.UserInfo; u.Username != "system:serviceaccount:kube-system:sluice-ipam" || fmt.Sprint(u.Extra["authentication.kubernetes.io/node-name"]) != "["+of+"]" {
+		t.Errorf("the token is of %+v", u)
+	}
+	return nil
 }

@@ -68,10 +68,9 @@ func TestPrivilegedManifestsApply(t *testing.T) {
 	}
 }
 
-// agentOn is a client with the token that the agent's pod has on a node. Without a node it is a token that names none, as that of
-// another pod or of an older API server.
-func agentOn(t *testing.T, s *kubetest.Server, node string) *kubernetes.Clientset {
-	t.Helper()
+// agentConfig has the token that the agent's pod has on a node. Without a node it is a token that names none, as that of another pod or
+// of an older API server.
+func agentConfig(s *kubetest.Server, node string) *rest.Config {
 	c := s.Config()
 	c.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:kube-system:sluice-agent",
@@ -80,7 +79,13 @@ func agentOn(t *testing.T, s *kubetest.Server, node string) *kubernetes.Clientse
 	if node != "" {
 		c.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
 	}
-	client, err := kubernetes.NewForConfig(c)
+	return c
+}
+
+// agentOn is a client with that token.
+func agentOn(t *testing.T, s *kubetest.Server, node string) *kubernetes.Clientset {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(agentConfig(s, node))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -112,8 +113,8 @@ func (p Program) Owner(ctx context.Context, j Job) (out claims.Owner, err error)
 // Bind notes for the owner what the pod has.
 func (p Program) Bind(ctx context.Context, j Job) error { return p.call(ctx, "bind", j, new(any)) }
 
-// Upkeep starts the program and does not wait for it. It stays while the node has unused addresses. The process has a session of its own and holds none of the
-// caller's files: a runtime waits until no process holds the plugin's output.
+// Upkeep starts the program and does not wait for it. It stays while the node has unused addresses. The process has a session of
+// its own and holds none of the caller's files: a runtime waits until no process holds the plugin's output.
 func (p Program) Upkeep(j Job) error { return p.start("upkeep", j) }
 
 // Keep starts the program only to stay, if none does.
@@ -123,6 +124,9 @@ func (p Program) Keep(j Job) error {
 	}
 	return p.start("keep", j)
 }
+
+// firstInherited is the first file descriptor behind standard input, output and error.
+const firstInherited = 3
 
 func (p Program) start(verb string, j Job) error {
 	path, err := p.path()
@@ -144,6 +148,8 @@ func (p Program) start(verb string, j Job) error {
 	cmd := exec.Command(path)
 	cmd.Dir, cmd.Stdin = "/", in
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	// What this process has inherited, such as a lock of the caller, ends with it. Linux 5.10 keeps it: it does not know the flag.
+	_ = unix.CloseRange(firstInherited, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err := cmd.Start(); err != nil {
 		return errors.Join(err, w.Close())
 	}
