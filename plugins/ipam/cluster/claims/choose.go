@@ -79,16 +79,14 @@ func (c *Claimer) share(q *Request, v *view, self string, n int) []uint64 {
 	}
 	names := slices.Sorted(maps.Keys(v.nodes))
 	i, known := slices.BinarySearch(names, pool.NodeID{Node: self, Machine: c.Node.Machine}.Key())
-	begin := 0
-	if known {
-		begin = i * len(free) / len(names)
-	} else {
+	begin := i * len(free) / max(1, len(names))
+	if !known {
 		random := c.Rand
 		if random == nil {
 			random = rand.Float64
 		}
 		begin = int(random() * float64(len(free)))
-		begin -= begin % q.BlockSize
+		begin -= begin % max(1, q.BlockSize)
 	}
 	n = min(n, len(free))
 	return append(slices.Clone(free[begin:min(begin+n, len(free))]), free[:max(0, begin+n-len(free))]...)
