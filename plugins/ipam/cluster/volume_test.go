@@ -141,7 +141,8 @@ func (n *volumeNode) del(id string) {
 // program are killed at random points, the API server goes away, and nodes are cut off. A writer like whereabouts takes part, a node
 // of an older build, and one whose programs are replaced while its pods run.
 func TestPrivilegedVolume(t *testing.T) {
-	s, bin, former := kube(t), programs(t), formerPrograms(t)
+	s, bin := kube(t), programs(t)
+	former := formerPrograms(t, bin)
 	began := time.Now()
 	var mu sync.Mutex
 	owner := map[netip.Addr]string{}
