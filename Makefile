@@ -67,7 +67,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
+.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -139,6 +139,11 @@ runtimes: ## run the container runtimes, beside Debian's the newest containerd a
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	go test -count=1 -timeout=120m ./test/runtimes -built -kubelet
+
+hubble: ## ask the agent by the published hubble and hubble-relay; building those takes minutes, once (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go test -count=1 -timeout=30m -v -run '^TestPrivilegedHubble' ./test/e2e/agent -hubble
 
 hostile: ## run the tests behind every promise of SECURITY.md and every class of docs/design/bug-classes.md, row by row (root)
 	$(need-root)

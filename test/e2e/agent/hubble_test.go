@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,9 +23,12 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/kubebin"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 const hubbleSocket = "unix:///run/sluice/hubble.sock"
+
+var withHubble = flag.Bool("hubble", false, "build the published hubble and hubble-relay, minutes the first time, and run their tests")
 
 // observed is a node whose agent serves Hubble's API, with one pod that has a name in the API server, a hostPort and a server.
 type observed struct {
@@ -36,6 +40,7 @@ type observed struct {
 
 func newObserved(t *testing.T, programs []string, more string) *observed {
 	t.Helper()
+	require.Asked(t, *withHubble, "make hubble")
 	bin, err := kubebin.Build(t.Context(), programs...)
 	if err != nil {
 		t.Fatal(err)
