@@ -20,6 +20,7 @@ import (
 
 	"github.com/cilium/cilium/api/v1/observer"
 	"github.com/cilium/cilium/api/v1/peer"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -124,7 +125,7 @@ func (s *Server) add(l net.Listener, more ...grpc.ServerOption) {
 		alive.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
 	}
 	grpc_health_v1.RegisterHealthServer(server, alive)
-	s.listen, s.servers = append(s.listen, &limited{l, make(chan struct{}, maxConns)}), append(s.servers, server)
+	s.listen, s.servers = append(s.listen, netutil.LimitListener(l, maxConns)), append(s.servers, server)
 }
 
 func (s *Server) close() {
@@ -195,31 +196,4 @@ func listenUnix(path string) (net.Listener, error) {
 		return errors.Join(err, failed)
 	}}
 	return c.Listen(context.Background(), "unix", path)
-}
-
-// limited accepts so many connections at a time. The others wait in the kernel's queue.
-type limited struct {
-	net.Listener
-	places chan struct{}
-}
-
-type limitedConn struct {
-	net.Conn
-	once  sync.Once
-	leave func()
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	l.places <- struct{}{}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.places
-		return nil, err
-	}
-	return &limitedConn{Conn: c, leave: func() { <-l.places }}, nil
-}
-
-func (c *limitedConn) Close() error {
-	c.once.Do(c.leave)
-	return c.Conn.Close()
 }

@@ -16,6 +16,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 const (
@@ -146,35 +148,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(&limited{s.listen, make(chan struct{}, maxClients)}); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(netutil.LimitListener(s.listen, maxClients)); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
-}
-
-// limited accepts so many connections at a time. The others wait in the kernel's queue.
-type limited struct {
-	net.Listener
-	places chan struct{}
-}
-
-type limitedConn struct {
-	net.Conn
-	once  sync.Once
-	leave func()
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	l.places <- struct{}{}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.places
-		return nil, err
-	}
-	return &limitedConn{Conn: c, leave: func() { <-l.places }}, nil
-}
-
-func (c *limitedConn) Close() error {
-	c.once.Do(c.leave)
-	return c.Conn.Close()
 }
