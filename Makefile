@@ -211,7 +211,7 @@ cluster-quick: ## make a cluster of two nodes, run Services, hostPorts and the s
 	go run ./test/cluster quick $(CLUSTERFLAGS)
 
 # What the agent's part of a cluster can break.
-AGENT_TESTS := ^TestPrivileged(PodToPod|HostPort|Masquerade|Deletion|AgentOutage|Upgrades|NodeJoinsAgain|Reboot)$$
+AGENT_TESTS := ^TestPrivileged(PodsOfAllNodes|HostPort|Masquerade|Deletion|AgentOutage|Upgrades|NodeJoinsAgain|Reboot)$$
 
 cluster-test: ## run all scenarios in clusters of three nodes: ptp and bridge, kube-proxy by iptables and nftables, the agent's modes (root)
 	$(need-root)

@@ -18,7 +18,7 @@ import (
 )
 
 // Pods reach each other on one node and over nodes, by both families and protocols, and see each other's own addresses.
-func TestPrivilegedPodToPod(t *testing.T) {
+func TestPrivilegedPodsOfAllNodes(t *testing.T) {
 	s := open(t)
 	pods := s.create(podSpec("a", s.Node[0].Name, nil), podSpec("b", s.Node[0].Name, nil), podSpec("c", s.Node[1].Name, nil))
 	for _, one := range pods {
