@@ -20,7 +20,10 @@ import (
 )
 
 func newMetrics(a *app) *cobra.Command {
-	var textfile string
+	var (
+		textfile string
+		pods     bool
+	)
 	c := &cobra.Command{
 		Use:   "metrics",
 		Short: "Print the node's metrics for Prometheus",
@@ -28,7 +31,9 @@ func newMetrics(a *app) *cobra.Command {
 
 --textfile writes them to a file instead, for the textfile collector of the node
 exporter: run it by a timer on nodes without the agent. The name must end in
-".prom". The file is replaced by one rename, so a scrape never sees half of it.`,
+".prom". The file is replaced by one rename, so a scrape never sees half of it.
+
+--pods adds five series for each pod device of the eBPF datapath.`,
 		Example: `  sluice metrics
   sluice metrics --textfile /var/lib/node_exporter/textfile_collector/sluice.prom`,
 		Args: noArgs,
@@ -39,7 +44,7 @@ exporter: run it by a timer on nodes without the agent. The name must end in
 			if textfile != "" && filepath.Ext(textfile) != ".prom" {
 				return fmt.Errorf("--textfile %q: the name must end in .prom, the node exporter reads no other", textfile)
 			}
-			n, lerr := a.lookForMetrics(c.Context())
+			n, lerr := a.lookForMetrics(c.Context(), pods)
 			if textfile == "" {
 				return errors.Join(metrics.Write(quiet{a, a.out}, n), lerr)
 			}
@@ -47,6 +52,7 @@ exporter: run it by a timer on nodes without the agent. The name must end in
 		},
 	}
 	c.Flags().StringVar(&textfile, "textfile", "", "write to this `file`, by one rename")
+	c.Flags().BoolVar(&pods, "pods", false, "also the traffic and the connections of each pod")
 	return c
 }
 
@@ -58,8 +64,8 @@ const (
 	partVerbs       = "verbs"
 )
 
-// lookForMetrics reads the node. What cannot be read is left out, counts as failed, and is in the error.
-func (a *app) lookForMetrics(ctx context.Context) (*metrics.Node, error) {
+// lookForMetrics reads the node, with pods each of them too. What cannot be read is left out, counts as failed, and is in the error.
+func (a *app) lookForMetrics(ctx context.Context, pods bool) (*metrics.Node, error) {
 	n := &metrics.Node{Version: version.String(), Failed: map[string]bool{}}
 	var errs []error
 	look := func(part string, f func() error) {
@@ -70,7 +76,7 @@ func (a *app) lookForMetrics(ctx context.Context) (*metrics.Node, error) {
 		}
 	}
 	look(partDatapath, func() error {
-		return a.withDatapath(ctx, func(dp datapath) error { return a.datapathMetrics(ctx, dp, n) }, func() error { return a.decisionMetrics(ctx, n) })
+		return a.withDatapath(ctx, func(dp datapath) error { return a.datapathMetrics(ctx, dp, n, pods) }, func() error { return a.decisionMetrics(ctx, n) })
 	})
 	look(partAttachments, func() error { return a.attachmentMetrics(n) })
 	look(partNetfilter, func() error {
@@ -101,7 +107,7 @@ func (a *app) decisionMetrics(ctx context.Context, n *metrics.Node) error {
 	return nil
 }
 
-func (a *app) datapathMetrics(ctx context.Context, dp reader, n *metrics.Node) error {
+func (a *app) datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, pods bool) error {
 	st, err := dp.Status(ctx)
 	if err != nil {
 		return err
@@ -119,25 +125,47 @@ func (a *app) datapathMetrics(ctx context.Context, dp reader, n *metrics.Node) e
 	}
 	n.PortsTotal = portsIn(st.Config.SNATPorts)
 	n.Connections = map[metrics.Connections]int{}
+	ofOwner := map[uint64]int{}
 	counted := func(yield func(loader.Flow, error) bool) { // one walk of the tables for both
 		for f, err := range dp.Flows(ctx, loader.FlowFilter{All: true}) {
 			if err == nil {
 				n.Connections[metrics.Connections{Kind: f.Kind, State: f.State}]++
+				ofOwner[f.Owner]++
 			}
 			if (err != nil || f.State != conntrack.StateExpired) && !yield(f, err) {
 				return
 			}
 		}
 	}
-	pools, err := natPools(counted, n.PortsTotal)
+	nat, err := natPools(counted, n.PortsTotal)
 	if err != nil {
 		return err
 	}
-	for _, p := range pools {
+	for _, p := range nat {
 		n.PortUse = append(n.PortUse, metrics.PortUse{Address: p.Address.String(), Proto: p.Proto, InUse: p.InUse})
+	}
+	if pods {
+		n.Pods = podMetrics(st.Endpoints, a.owners(), ofOwner)
 	}
 	n.Backend, n.Reason, n.Status = st.Backend, st.Reason, st // last: with an error nothing of the datapath is told
 	return nil
+}
+
+// podMetrics are the pods with a record. What a datapath still has of others is the matter of "sluice cleanup".
+func podMetrics(eps []loader.EndpointStatus, names owners, connections map[uint64]int) []metrics.Pod {
+	out := []metrics.Pod{}
+	seen := map[uint64]bool{}
+	for i := range eps {
+		ref, known := names[eps[i].Owner]
+		if !known || seen[eps[i].Owner] {
+			continue
+		}
+		seen[eps[i].Owner] = true
+		out = append(out, metrics.Pod{
+			Network: ref.Network, ContainerID: ref.ContainerID, Interface: ref.IfName, Traffic: eps[i].Stats, Connections: connections[eps[i].Owner],
+		})
+	}
+	return out
 }
 
 func (a *app) attachmentMetrics(n *metrics.Node) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,32 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s: %d, %s%s", bad.args, status, out, errs)
 		}
 	}
+}
+
+// Series of pods are there when they are asked for, and only then.
+func TestMetricsOfPods(t *testing.T) {
+	n := newFakeNode()
+	ref, ep := n.records[0].ID, &n.status.Endpoints[0]
+	if ep.Owner != ref.Owner() {
+		t.Fatal("the first endpoint is not that of the first record")
+	}
+	labels := `container="` + ref.ContainerID + `"`
+	if out, _, _ := runTool(t, n, 0, "metrics"); strings.Contains(out, labels) {
+		t.Errorf("a pod has series unasked:\n%s", out)
+	}
+	out, errs, status := runTool(t, n, 0, "metrics", "--pods")
+	if status != 0 || errs != "" {
+		t.Errorf("%d, %s", status, errs)
+	}
+	of := labels + `,direction="to_pods",interface="` + ref.IfName + `",network="` + ref.Network + `"} `
+	wantLines(t, out, "sluice_pod_forwarded_packets_total{"+of+strconv.FormatUint(ep.Stats.RxPackets, 10))
+	flows := 0
+	for _, f := range n.flows {
+		if f.Owner == ref.Owner() {
+			flows++
+		}
+	}
+	wantLines(t, out, "sluice_pod_connections{"+labels+`,interface="`+ref.IfName+`",network="`+ref.Network+`"} `+strconv.Itoa(flows))
 }
 
 // What cannot be read is said in the metrics and on stderr, and keeps nothing else from being told.

@@ -19,7 +19,11 @@ import (
 // keeps neither the loader nor its memory (ADR 45). What the command says of parts that it could not read is in its metrics too.
 func (a *agent) metrics(ctx context.Context, w io.Writer) error {
 	var out, errs bytes.Buffer
-	c := exec.CommandContext(ctx, filepath.Join(a.Programs, "sluice"), "metrics")
+	args := []string{"metrics"}
+	if a.Config.Health.PodMetrics {
+		args = append(args, "--pods")
+	}
+	c := exec.CommandContext(ctx, filepath.Join(a.Programs, "sluice"), args...)
 	c.Stdout, c.Stderr = &out, &errs
 	if err := c.Run(); err != nil {
 		a.report.Count(report.MetricsFailed, 1)

@@ -163,6 +163,7 @@ var bad = map[string][][2]any{
 	"config.wireguard.device":              {{"wg 0", "'wg 0'"}},
 	"config.wireguard.keyRotation":         {{"30d", "'30d'"}, {720, "got number, want string"}},
 	"config.health":                        {{map[string]any{"port": 1}, "'port' not allowed"}},
+	"config.health.podMetrics":             {{"yes", "got string, want boolean"}},
 	"config.health.address":                {{"9879", "'9879'"}, {"127.0.0.1:65536", "'127.0.0.1:65536'"}, {"localhost:1", "'localhost:1'"}, {"::1:80", "'::1:80'"}},
 	"config.garbage":                       {{map[string]any{"every": "1m"}, "'every' not allowed"}},
 	"config.garbage.interval":              {{"soon", "'soon'"}, {"-5m", "'-5m'"}},

@@ -42,7 +42,7 @@ nonMasqueradeCIDRs: [192.0.2.0/24, 10.244.0.0/16]
 paths: { binDir: /var/lib/cni/bin, confDir: /etc/kubernetes/cni/net.d, hostPrefix: /host }
 vxlan: { vni: 4096, port: 4789, device: vx0 }
 wireguard: { port: 51821, device: wg7, keyRotation: 24h }
-health: { address: "[::1]:9880" }
+health: { address: "[::1]:9880", podMetrics: true }
 garbage: { interval: 30s }
 observe:
   enabled: true
@@ -67,7 +67,7 @@ func TestParse(t *testing.T) {
 
 		Paths: Paths{BinDir: "/var/lib/cni/bin", ConfDir: "/etc/kubernetes/cni/net.d", HostPrefix: "/host"},
 		VXLAN: VXLAN{VNI: 4096, Port: 4789, Device: "vx0"}, WireGuard: WireGuard{Port: 51821, Device: "wg7", KeyRotation: Duration(24 * time.Hour)},
-		Health: Health{Address: "[::1]:9880"}, Garbage: Garbage{Interval: Duration(30 * time.Second)},
+		Health: Health{Address: "[::1]:9880", PodMetrics: true}, Garbage: Garbage{Interval: Duration(30 * time.Second)},
 		Observe: Observe{Enabled: true, Socket: "/run/hubble/hubble.sock", Address: "192.0.2.1:4244", MaxRate: 50, Sample: 10,
 			TLS: ObserveTLS{Cert: "/etc/tls/tls.crt", Key: "/etc/tls/tls.key", ClientCA: "/etc/tls/ca.crt"}},
 		RuntimeEndpoint: "unix:///run/crio/crio.sock",
@@ -177,6 +177,7 @@ var refused = []struct {
 	{"wireguard: {keyRotation: 720}", "wireguard.keyRotation", "720", false},
 	{"wireguard: {keyRotation: 1m}", "wireguard.keyRotation", `"1m"`, true},
 	{"wireguard: {keyRotation: -24h}", "wireguard.keyRotation", `"-24h"`, false},
+	{"health: {podMetrics: 1}", "health.podMetrics", "1", false},
 	{"health: {address: 9879}", "health.address", "9879", false},
 	{"health: {address: \":9879\"}", "health.address", `":9879"`, false},
 	{"health: {address: \"localhost:9879\"}", "health.address", `"localhost:9879"`, false},

@@ -106,7 +106,8 @@ type WireGuard struct {
 
 // Health is where the agent answers /healthz, /readyz and /metrics.
 type Health struct {
-	Address string `json:"address"` // IP address and port; empty: nowhere
+	Address    string `json:"address"`    // IP address and port; empty: nowhere
+	PodMetrics bool   `json:"podMetrics"` // series for each pod in /metrics
 }
 
 // Observe is where the agent serves Hubble's API.

@@ -85,7 +85,7 @@ func (c *Config) fields() fields {
 			"device":      text(&w.Device, routeDevice),
 			"keyRotation": duration(&w.KeyRotation, minRotation),
 		},
-		"health":  fields{"address": text(&c.Health.Address, optional(listenAddress))},
+		"health":  fields{"address": text(&c.Health.Address, optional(listenAddress)), "podMetrics": boolean(&c.Health.PodMetrics)},
 		"garbage": fields{"interval": durationOrNever(&c.Garbage.Interval, minInterval)},
 		"observe": fields{
 			"enabled": boolean(&o.Enabled),

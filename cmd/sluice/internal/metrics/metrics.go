@@ -3,7 +3,7 @@
 // Package metrics puts what is known of a node into the terms of Prometheus.
 //
 // It reads nothing itself: "sluice metrics" looks at the node and fills Node. docs/observability.md lists the metrics. The names follow
-// Prometheus' conventions, and the number of series does not grow with pods, connections or destinations.
+// Prometheus' conventions, and the number of series does not grow with connections or destinations, and with pods only if Pods is asked for.
 package metrics
 
 import (
@@ -33,6 +33,14 @@ type PortUse struct {
 // Attached counts attachments by a feature and the backend that does it.
 type Attached struct{ Feature, Backend string }
 
+// Pod is one attachment with a device in the eBPF datapath.
+type Pod struct {
+	Network, ContainerID, Interface string
+
+	Traffic     loader.EndpointCounter
+	Connections int // that it has in the tables
+}
+
 // Node is what a look at the node found. What is nil was not found, and has no series.
 type Node struct {
 	Version     string
@@ -47,6 +55,7 @@ type Node struct {
 	PortsTotal  int            // toward one destination, by one address and protocol
 	Attachments map[string]int // by network
 	Attached    map[Attached]int
+	Pods        []Pod // nil: no series of pods
 	Verbs       []verbtimes.Histogram
 	Failed      map[string]bool // whether a part of the look failed
 }
@@ -102,6 +111,9 @@ var ( //nolint:gochecknoglobals // a table
 	attachments = describe("sluice_attachments", "Attachments, by network.", "network")
 	attached    = describe("sluice_attachments_by_backend", "Attachments by feature, and by the backend that does it.", "feature", "backend")
 	endpoints   = describe("sluice_endpoints", "Pod devices in the eBPF datapath.")
+	podPackets  = describe("sluice_pod_forwarded_packets_total", "Packets of a pod's device since it was enabled.", "network", "container", "interface", "direction")
+	podOctets   = describe("sluice_pod_forwarded_bytes_total", "Bytes of a pod's device since it was enabled, with Ethernet headers.", "network", "container", "interface", "direction")
+	podConns    = describe("sluice_pod_connections", "Connections that a pod's attachment has in the tables.", "network", "container", "interface")
 	programTime = describe("sluice_program_run_seconds_total", "Time in a program on all CPUs. Only with kernel.bpf_stats_enabled.", "program")
 	programRuns = describe("sluice_program_runs_total", "Runs of a program on all CPUs. Only with kernel.bpf_stats_enabled.", "program")
 	verbTime    = describe("sluice_cni_verb_duration_seconds", "Time of a CNI verb in a plugin's process since the boot.", "plugin", "verb", "result")
@@ -162,9 +174,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+// Directions of traffic.
+const toPods, fromPods = "to_pods", "from_pods"
+
 // datapath sends what only a loaded datapath has.
 func (s sink) datapath(n *Node) {
-	const toPods, fromPods = "to_pods", "from_pods"
 	t := n.Status.Total
 	s.counter(packets, t.RxPackets, toPods)
 	s.counter(packets, t.TxPackets, fromPods)
@@ -195,12 +209,23 @@ func (s sink) datapath(n *Node) {
 	for _, p := range n.PortUse {
 		s.gauge(ports, float64(p.InUse), p.Address, p.Proto)
 	}
+	for i := range n.Pods {
+		s.pod(&n.Pods[i])
+	}
 	for _, r := range n.Status.Runs {
 		if r.Runs > 0 {
 			s.counter(programRuns, r.Runs, r.Program)
 			s <- prometheus.MustNewConstMetric(descs[programTime], prometheus.CounterValue, r.Time.Seconds(), r.Program)
 		}
 	}
+}
+
+func (s sink) pod(p *Pod) {
+	s.counter(podPackets, p.Traffic.RxPackets, p.Network, p.ContainerID, p.Interface, toPods)
+	s.counter(podPackets, p.Traffic.TxPackets, p.Network, p.ContainerID, p.Interface, fromPods)
+	s.counter(podOctets, p.Traffic.RxBytes, p.Network, p.ContainerID, p.Interface, toPods)
+	s.counter(podOctets, p.Traffic.TxBytes, p.Network, p.ContainerID, p.Interface, fromPods)
+	s.gauge(podConns, float64(p.Connections), p.Network, p.ContainerID, p.Interface)
 }
 
 func (s sink) verb(h *verbtimes.Histogram) {

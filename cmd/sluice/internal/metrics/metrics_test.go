@@ -42,8 +42,12 @@ func busy() *Node {
 		PortsTotal:  28232,
 		Attachments: map[string]int{"net0": 2},
 		Attached:    map[Attached]int{{"portmap", "ebpf"}: 2},
-		Verbs:       []verbtimes.Histogram{{Plugin: "bridge", Verb: "ADD", Result: verbtimes.Success, Sum: 90 * time.Millisecond, Counts: counts}},
-		Failed:      map[string]bool{"datapath": false, "netfilter": true},
+		Pods: []Pod{{
+			Network: "net0", ContainerID: "3f1c", Interface: "eth0", Connections: 5,
+			Traffic: loader.EndpointCounter{RxPackets: 1, RxBytes: 100, TxPackets: 2, TxBytes: 200},
+		}},
+		Verbs:  []verbtimes.Histogram{{Plugin: "bridge", Verb: "ADD", Result: verbtimes.Success, Sum: 90 * time.Millisecond, Counts: counts}},
+		Failed: map[string]bool{"datapath": false, "netfilter": true},
 	}
 }
 
