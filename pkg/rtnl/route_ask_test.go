@@ -15,6 +15,16 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 )
 
+// awaitLocal waits for the host's own route to an address of a device: the kernel makes that of IPv6 a while after the address
+// (addrconf_dad_work).
+func awaitLocal(h *Handle, a netip.Addr, dev int) {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if r, err := h.RouteTo(a, dev); err == nil && r.Type == unix.RTN_LOCAL {
+			return
+		}
+	}
+}
+
 // The kernel's own decision about a packet, in both families: rules by mark, the host itself, no route, and by which device it came.
 func TestPrivilegedAskRoute(t *testing.T) {
 	ns := mustNS(t)
@@ -35,13 +45,8 @@ func TestPrivilegedAskRoute(t *testing.T) {
 	}
 	ok(t, h.AddRoute(Route{LinkIndex: b, Dst: netip.MustParsePrefix("192.0.2.0/24"), Gateway: netip.MustParseAddr("10.2.0.9")}))
 	addr := netip.MustParseAddr
-	for _, own := range []string{"fd01::1", "fd02::1"} { // the kernel makes the routes to them a while after the addresses
-		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			if r, err := h.AskRoute(RouteQuery{Dst: addr(own)}); err == nil && r.Type == unix.RTN_LOCAL {
-				break
-			}
-		}
-	}
+	awaitLocal(h, addr("fd01::1"), a)
+	awaitLocal(h, addr("fd02::1"), b)
 	for _, tt := range []struct {
 		q    RouteQuery
 		kind uint8

@@ -35,6 +35,10 @@ func TestPrivilegedRouteTo(t *testing.T) {
 	for _, p := range []string{"203.0.113.0/24", "2001:db8:9::/64"} {
 		ok(t, h.AddRoute(Route{Dst: netip.MustParsePrefix(p), Type: unix.RTN_BLACKHOLE}))
 	}
+	awaitLocal(h, netip.MustParseAddr("fd00::5"), a)
+	for _, dev := range []int{b, c} {
+		awaitLocal(h, netip.MustParseAddr("fd05::1"), dev)
+	}
 	look := func(addr string, dev int, want Route) {
 		t.Helper()
 		got, err := h.RouteTo(netip.MustParseAddr(addr), dev)
