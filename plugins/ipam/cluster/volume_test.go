@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	volume     = flag.Int("volume", 400, "how many ADDs TestPrivilegedVolume does; the goal of ADR 40 is 10000")
+	volume     = flag.Int("volume", 200, "how many ADDs TestPrivilegedVolume does; the goal of ADR 40 is 10000")
 	volumeTime = flag.Duration("volume-time", 30*time.Minute, "TestPrivilegedVolume fails if its ADDs take longer")
 )
 
