@@ -57,3 +57,20 @@ func TestSummary(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// Go before 1.27 fails a target whose time ends at a bad moment. That is no finding; one that hangs or fails is.
+func TestRanOut(t *testing.T) {
+	const end = "fuzz: elapsed: 3s, gathering baseline coverage: 204/2206 completed\n--- FAIL: FuzzX (3.18s)\n    context deadline exceeded\nFAIL\nexit status 1\n"
+	for text, want := range map[string]bool{
+		end: true,
+		"--- FAIL: FuzzX (0.10s)\n    --- FAIL: FuzzX (0.00s)\n        x_test.go:9: bad\n\n    Failing input written to testdata/fuzz/FuzzX/1\nFAIL\n": false,
+		"--- FAIL: FuzzX (0.10s)\n    x_test.go:9: context deadline exceeded\nFAIL\n":                                                                  false,
+		end + "    Failing input written to testdata/fuzz/FuzzX/1\n":                                                                                   false,
+		end + "panic: fuzzing process hung or terminated unexpectedly\n":                                                                               false,
+		"": false,
+	} {
+		if got := ranOut([]byte(text)); got != want {
+			t.Errorf("%t of %q", got, text)
+		}
+	}
+}
