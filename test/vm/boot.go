@@ -270,6 +270,9 @@ func (w *work) set(series string, units []unit.Unit) *suite.Set {
 // units are those of a series, each as it is now.
 func (w *work) units(k kernel) (units []unit.Unit, err error) {
 	for _, p := range w.packages {
+		if w.quick && k.Series != w.kernels[0] && slices.Contains(quickFloor, "./"+p.Path) {
+			continue
+		}
 		some := []unit.Unit{unit.Whole(p, w.run, strings.TrimPrefix(w.skipArg(w.skip), skipFlag))}
 		if w.everything() {
 			if k.Series == sampleKernel {

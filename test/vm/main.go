@@ -57,6 +57,10 @@ var quickRun = suite.Names{
 	"Modes$", "EDT$", "Join$", "AttachModes$", "Fallback$", "VLANPod$", "DummyPod$", "PolicyIsolated$", "InsidePortmapTraffic$",
 }
 
+// quickFloor are those of quickPackages that run under the first of several kernels only: real traffic takes CI's time, and a machine with
+// a new kernel runs all of it by "make test".
+var quickFloor = []string{"./test/e2e/hostport", "./test/e2e/masquerade", "./test/e2e/netfilter", "./test/e2e/policy"}
+
 type options struct {
 	kernels  []string
 	packages []string
