@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "3fa20dacec39911dd6c4dfc12f1e58ae5e4705b008b9c6049a99e3550f039001"
+const build = "9c490bfca2c1fa5a403ea0f95627bf046af437df8df7175dcca37b8041383951"

@@ -63,27 +63,17 @@ __noinline int sl_cport_claim(__u32 port)
 }
 
 /*
- * Claims the first free client port, from start on. Returns 1 if claimed, else 0. A function of its own for the
- * verifier: it walks the attempts once, not once for each way that leads here.
- * in, out: as sl_cport_claim()
- */
-__noinline int sl_cport_find(__u32 start)
-{
-	__u32 i;
-
-	for (i = 1; i <= 2 * SL_SNAT_ATTEMPTS; i++) {
-		if (sl_cport_claim(snat_candidate(0, i, start)))
-			return 1;
-	}
-	return 0;
-}
-
-/*
  * Gives the connection of p a client port of its own. False: none is free.
  * in: s->key, s->entry  out: s->key.remote_port
  */
 static __always_inline __must_check bool client_port_allocate(const struct sl_pkt *p, struct sl_ct_scratch *s)
 {
+	__u32 start = port_alloc_start(&p->tuple), i;
+
 	s->entry.flags |= SL_CT_CLIENT_PORT;
-	return sl_cport_find(port_alloc_start(&p->tuple));
+	for (i = 1; i <= 2 * SL_SNAT_ATTEMPTS; i++) {
+		if (sl_cport_claim(snat_candidate(0, i, start)))
+			return true;
+	}
+	return false;
 }
