@@ -275,13 +275,10 @@ func (w *work) units(k kernel) (units []unit.Unit, err error) {
 		}
 		some := []unit.Unit{unit.Whole(p, w.run, strings.TrimPrefix(w.skipArg(w.skip), skipFlag))}
 		if w.everything() {
-			if k.Series == sampleKernel {
+			if slices.Contains(sampleKernels, k.Series) {
 				p = sampled(p)
 			}
-			skips := suite.Skips()
-			if !w.everyTest(k.Series) {
-				skips = append(skips, leftOut(p.Path)...)
-			}
+			skips := append(suite.Skips(), leftOut(p.Path, k.Series == firstKernel())...)
 			if some, err = unit.Divide(p, skips...); err != nil {
 				return nil, err
 			}
@@ -313,11 +310,11 @@ const skipFlag = "-test.skip="
 // everything reports whether tests were not selected.
 func (o *options) everything() bool { return o.run == defaultRun && o.skip == "" }
 
-// everyTest reports whether no test of the packages is left out under a kernel.
-func (o *options) everyTest(series string) bool {
-	all := strings.Split(allKernels, ",")
-	return o.everything() && (series == all[0] || series == all[len(all)-1])
-}
+// firstKernel is the oldest of the matrix. It alone runs firstOnly.
+func firstKernel() string { first, _, _ := strings.Cut(allKernels, ","); return first }
+
+// everyTest reports whether all tests that the matrix has run under a kernel.
+func (o *options) everyTest(series string) bool { return o.everything() && series == firstKernel() }
 
 // sourceFiles returns the tree's files as git sees them, tracked or new.
 func sourceFiles(ctx context.Context, root string) ([]string, error) {

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -84,6 +85,7 @@ type options struct {
 	parallel int
 	patience float64
 	timeout  time.Duration
+	out      io.Writer // gets the results
 }
 
 func main() {
@@ -114,6 +116,7 @@ func main() {
 }
 
 func parseFlags(ctx context.Context) (o options, list bool, err error) {
+	o.out = os.Stdout
 	kernels := flag.String("kernels", allKernels, "comma-separated kernel `series`, or newest")
 	flag.BoolVar(&o.quick, "quick", false, "only the oldest kernel and one with tcx and sch_fq, and leave out what takes long")
 	flag.StringVar(&o.run, "run", defaultRun, "tests to run, as go test's -run")

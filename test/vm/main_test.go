@@ -4,6 +4,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,8 +34,10 @@ func TestListedTestsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	lists := map[string]suite.Names{"NotHere": suite.NotHere, "quickRun": quickRun}
-	for _, e := range endsOnly {
-		lists["endsOnly about "+e.reason] = e.tests
+	for list, groups := range map[string][]group{"firstOnly": firstOnly, "hostOnly": hostOnly} {
+		for i, g := range groups {
+			lists[fmt.Sprintf("%s %d", list, i)] = g.tests
+		}
 	}
 	for list, names := range lists {
 		for _, name := range names {

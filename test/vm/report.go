@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,11 +54,11 @@ func (w *work) report(emulator string, all []*finished) error {
 			errs = append(errs, fmt.Errorf("%s: %s", f.kernel.Series, strings.Join(wrong, "\n    ")))
 		}
 	}
-	fmt.Println()
-	if err := result.Tables(os.Stdout, columns); err != nil {
+	fmt.Fprintln(w.out)
+	if err := result.Tables(w.out, columns); err != nil {
 		return err
 	}
-	fmt.Printf("\n## Machines\n\n%s", machines(emulator, all))
+	fmt.Fprintf(w.out, "\n## Machines\n\n%s", machines(emulator, all))
 	if w.update {
 		errs = append(errs, skips.Write(filepath.Join(w.root, skipsFile), strings.Split(allKernels, ",")), budgets.Write(filepath.Join(w.root, budgetsFile)))
 	}
@@ -116,7 +117,8 @@ Debian's cloud kernels in QEMU. There is one kernel per step in what the kernel 
 oldest that Sluice supports comes first.
 
 - A cell is the number of tests and subtests that passed, ` + "`-`" + ` that the package runs elsewhere.
-- ` + sampleKernel + ` offers nothing new beside the kernels around it: it loads all programs and runs a test of each kind.
+- 6.1 and 6.18 offer nothing new beside the kernels around them: they load all programs, walk all test packets
+  through them, and run a test of each other kind.
 - [kernel-testing.md](kernel-testing.md) says how to run one kernel, or get a shell in it.
 
 `
@@ -127,16 +129,22 @@ func (w *work) writeDocs(columns []result.Column) error {
 	var b strings.Builder
 	b.WriteString(docsHead)
 	err := result.Tables(&b, columns)
-	b.WriteString("\n## What runs under the first and the last kernel only\n\nThese tests would say the same under the kernels between.\n\n| packages | tests | about |\n|---|---|---|\n")
-	for _, e := range endsOnly {
-		tests := e.tests.Pattern()
-		if e.subtests != "" {
-			tests = e.subtests
-		}
-		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", e.packages, strings.ReplaceAll(tests, "|", `\|`), e.reason)
-	}
+	groupTable(&b, "What runs under the first kernel only", "These tests would say the same under newer kernels.", firstOnly)
+	groupTable(&b, "What runs under none of them", "These tests run with `make test` under the machine's own kernel.", hostOnly)
 	fmt.Fprintf(&b, "\n## Source\n\nThe test binaries, the plugins and the files that the tests read have the digest `%s`.\n`go run ./test/vm -source` prints that of a tree.\n", w.source())
 	return errors.Join(err, os.WriteFile(w.docs, []byte(b.String()), 0o644))
+}
+
+// groupTable writes a head, what is said below it, and a row for each group.
+func groupTable(w io.Writer, head, text string, groups []group) {
+	fmt.Fprintf(w, "\n## %s\n\n%s\n\n| packages | tests | about |\n|---|---|---|\n", head, text)
+	for _, g := range groups {
+		tests := g.tests.Pattern()
+		if g.subtests != "" {
+			tests = g.subtests
+		}
+		fmt.Fprintf(w, "| %s | `%s` | %s |\n", g.packages, strings.ReplaceAll(tests, "|", `\|`), g.reason)
+	}
 }
 
 // source is the digest of what was tested.

@@ -81,7 +81,7 @@ func (s *session) todo(k kernel, units []unit.Unit) []unit.Unit {
 		return kept != nil && kept.OK()
 	})
 	if n := len(units) - len(todo); n > 0 {
-		fmt.Printf("%-7s %d of %d parts are kept from earlier runs\n", k.Series, n, len(units))
+		fmt.Fprintf(s.out, "%-7s %d of %d parts are kept from earlier runs\n", k.Series, n, len(units))
 	}
 	return todo
 }
@@ -208,18 +208,18 @@ func (s *session) save(k kernel, u unit.Unit, report string, trouble []string) e
 	defer s.mu.Unlock()
 	for _, r := range result.Parse(strings.NewReader(report)).Suites {
 		r.Package = u.Name()
-		fmt.Printf("%-7s", k.Series)
-		if err := result.Print(os.Stdout, r); err != nil {
+		fmt.Fprintf(s.out, "%-7s", k.Series)
+		if err := result.Print(s.out, r); err != nil {
 			return err
 		}
 		if s.verbose {
-			if err := result.PrintTests(os.Stdout, r); err != nil {
+			if err := result.PrintTests(s.out, r); err != nil {
 				return err
 			}
 		}
 	}
 	for _, line := range trouble {
-		fmt.Printf("%-7s%s: %s\n", k.Series, u.Name(), line)
+		fmt.Fprintf(s.out, "%-7s%s: %s\n", k.Series, u.Name(), line)
 	}
 	return s.store.Save(k.Release, u, report, trouble...)
 }

@@ -79,7 +79,7 @@ type tree struct {
 func newTree(t *testing.T) *tree {
 	t.Helper()
 	packages := []suite.Package{{Path: "loader", Tests: []string{"TestPrivilegedA"}, Plugins: true}, {Path: "pkg/rtnl", Tests: []string{"TestPrivilegedB"}}}
-	w := &work{options: &options{run: defaultRun, parallel: 1}, build: t.TempDir(), packages: packages, digests: map[string][2]string{}}
+	w := &work{options: &options{run: defaultRun, parallel: 1, out: t.Output()}, build: t.TempDir(), packages: packages, digests: map[string][2]string{}}
 	return &tree{dir: t.TempDir(), w: w, fake: &fakeMachines{}}
 }
 
@@ -229,15 +229,35 @@ func TestOlderVersions(t *testing.T) {
 			t.Errorf("%s is left out", name)
 		}
 	}
-	if got := leftOut("test/conformance"); !slices.Contains(got, olderVersions) {
+	if got := leftOut("test/conformance", false); !slices.Contains(got, olderVersions) {
 		t.Errorf("%q", got)
 	}
 }
 
-// The kernel that offers nothing new runs a test of each kind.
+// The first kernel runs all but what only the host runs.
+func TestLeftOut(t *testing.T) {
+	for _, tt := range []struct {
+		path string
+		test string
+		runs map[bool]bool // by whether it is the first kernel
+	}{
+		{"cmd/sluice", "TestPrivilegedStatus", map[bool]bool{true: false, false: false}},
+		{"test/e2e/lifecycle", "TestPrivilegedRollback", map[bool]bool{true: true, false: false}},
+		{"loader", "TestPrivilegedLoad", map[bool]bool{true: true, false: true}},
+	} {
+		for first, want := range tt.runs {
+			left := slices.ContainsFunc(leftOut(tt.path, first), func(p string) bool { return matches(t, p, tt.test) })
+			if left == want {
+				t.Errorf("%s of %s, first kernel %t: runs %t", tt.test, tt.path, first, !left)
+			}
+		}
+	}
+}
+
+// A kernel that offers nothing new runs a test of each kind, and all walks of packets.
 func TestSampled(t *testing.T) {
 	all := []string{"TestPrivilegedEnableDisable", "TestPrivilegedGC"}
-	for path, want := range map[string][]string{"loader": all[:1], "plugins/meta/sbr": nil} {
+	for path, want := range map[string][]string{"loader": all[:1], "plugins/meta/sbr": nil, "bpf/tests": all} {
 		if got := sampled(suite.Package{Path: path, Tests: all}).Tests; !slices.Equal(got, want) {
 			t.Errorf("%s runs %q", path, got)
 		}

@@ -10,36 +10,55 @@ import (
 	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
-// endsOnly are tests that ask nothing of a kernel's BPF, or nothing that a kernel
-// between the first and the last of the matrix could answer in another way. They
-// run under these two only. docs/kernels.md shows the reasons.
-var endsOnly = []struct {
+// group is some tests of some packages.
+type group struct {
 	// packages is the beginning of their paths.
 	packages string
 	tests    suite.Names
 	// subtests, if not empty, is a pattern of go test for those of all tests.
 	subtests string
 	reason   string
-}{
+}
+
+// firstOnly are tests that ask nothing of a kernel's BPF, or nothing that a newer kernel could answer in another way. They run under
+// the first kernel of the matrix only. docs/kernels.md shows the reasons.
+var firstOnly = []group{
 	{"test/e2e/", suite.Names{"Netfilter", "IPTables"}, "", "netfilter's tables, through nft and iptables"},
 	{"test/e2e/", suite.Names{"Parity$", "DelAcrossBackends$", "MixedAtOnce$", "LocalnetIsGuarded$"}, "", "what all backends have in common"},
 	{"test/e2e/", suite.Names{"DHCP", "Flannel$"}, "", "delegates, and a DHCP server"},
 	{"test/e2e/lifecycle", suite.Names{""}, "", "the life of an attachment: records, rollback, refusals; what it asks of a kernel is the matter of the loader's tests"},
 	{"test/e2e/doctor", suite.Names{""}, "", "what the doctor says; its probes are those of the loader's tests"},
+	{"pkg/netfilter/", suite.Names{""}, "", "netfilter's tables, through nft and iptables"},
+	{"plugins/meta/firewall", suite.Names{"Admit$"}, "", "netfilter's tables, through nft and iptables"},
 	{
-		"loader", suite.Names{"DeleteBeforeLoad$", "KillWhileOldSetGoes$", "LoadKilled", "LoadAfterCrash$", "Pins", "RefusalIsRemembered$"}, "",
+		"loader", suite.Names{"KillWhileOldSetGoes$", "LoadKilled", "LoadAfterCrash$", "Pins", "RefusalIsRemembered$"}, "",
 		"who owns the pins, and what a killed load leaves: files and locks",
 	},
 	{"test/conformance", nil, olderVersions, "JSON of CNI versions before the newest"},
 	{"test/conformance", suite.Names{"Examples$", "MainRefusals$", "MissingPrevResult$", "ForeignPrevResult$", "ResultThatCannotBeExpressed$"}, "", "examples of the documentation, and refusals"},
-	{"cmd/sluice", suite.Names{""}, "", "the operator's tool; what it reads is the matter of the loader's tests"},
 }
 
-// sampleKernel is one that offers nothing new beside the kernels around it. It runs what -quick runs.
-const sampleKernel = "6.18"
+// hostOnly are tests that run under no kernel of the matrix, but under that of the machine that runs "make test": they ask nothing of a
+// kernel's BPF, or they are long and about our own tables.
+var hostOnly = []group{
+	{"bpf/tests", suite.Names{"ShareGreedyPod$", "ShareTurnover$", "ShareSpoofedUDP$"}, "", "shares of the connection table under tens of thousands of packets"},
+	{"test/e2e/datapath", suite.Names{"Flood$"}, "", "shares of the connection table under tens of thousands of packets"},
+	{"loader", suite.Names{"DeleteBeforeLoad$", "AddressOfLivingPod$"}, "", "verbs on maps of an earlier build, and refusals, with a load for each"},
+	{"cmd/sluice", suite.Names{""}, "", "the operator's tool; what it reads is the matter of the loader's tests"},
+	{"pkg/agent", suite.Names{"FollowAddresses$"}, "", "the agent's wait for messages of the kernel"},
+}
 
-// sampled is p with the tests that -quick runs.
+// sampleKernels offer nothing new beside the kernels around them. They run what -quick runs, and samplePackages whole.
+var sampleKernels = []string{"6.1", "6.18"}
+
+// samplePackages are those that load every program and walk packets through them: what a verifier or a helper answers is seen there.
+var samplePackages = []string{"bpf/tests"}
+
+// sampled is p with the tests that a kernel of sampleKernels runs.
 func sampled(p suite.Package) suite.Package {
+	if slices.Contains(samplePackages, p.Path) {
+		return p
+	}
 	run, some := regexp.MustCompile(quickRun.Pattern()), slices.Contains(quickPackages, "./"+p.Path)
 	p.Tests = slices.DeleteFunc(slices.Clone(p.Tests), func(name string) bool { return !some || !run.MatchString(name) })
 	return p
@@ -52,9 +71,13 @@ const (
 	olderVersions = `./` + older + `|././` + older + `|./././` + older
 )
 
-// leftOut are the patterns of what a package does not run between the ends.
-func leftOut(path string) (patterns []string) {
-	for _, e := range endsOnly {
+// leftOut are the patterns of what a package does not run under a kernel, the first of the matrix or another.
+func leftOut(path string, first bool) (patterns []string) {
+	groups := hostOnly
+	if !first {
+		groups = slices.Concat(hostOnly, firstOnly)
+	}
+	for _, e := range groups {
 		switch {
 		case !strings.HasPrefix(path, e.packages):
 		case e.subtests != "":
