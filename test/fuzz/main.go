@@ -6,6 +6,7 @@
 //
 //	go run ./test/fuzz -time 10m                 every target
 //	go run ./test/fuzz -time 1m -match 'portmap|FuzzNAT'
+//	go run ./test/fuzz -time 1s -turns 15        a minute for one of 15 parts, another part at each commit
 //	go run ./test/fuzz -list
 package main
 
@@ -21,6 +22,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -44,6 +46,7 @@ func main() {
 func run(ctx context.Context) error {
 	each := flag.Duration("time", time.Minute, "`time` for each target")
 	match := flag.String("match", "", "only targets whose \"DIRECTORY NAME\" a `pattern` matches")
+	turns := flag.Int("turns", 0, "fuzz a minute long each target of one of so many `parts`, chosen by the commit's hash")
 	atOnce := flag.Int("parallel", 2, "`targets` at a time")
 	logs := flag.String("logs", "bin/fuzz", "`directory` for what each target printed")
 	list := flag.Bool("list", false, "list the targets")
@@ -68,26 +71,63 @@ func run(ctx context.Context) error {
 		}
 		return nil
 	}
+	turn := 0
+	if *turns > 0 {
+		if turn, err = turnOf(ctx, *turns); err != nil {
+			return err
+		}
+	}
 	if err := os.MkdirAll(*logs, 0o755); err != nil {
 		return err
 	}
-	return all(ctx, targets, *each, *atOnce, *logs)
+	return all(ctx, targets, times(len(targets), *each, *turns, turn), *atOnce, *logs)
 }
 
-// all runs the targets and returns an error that names those that found something.
-func all(ctx context.Context, targets []target, each time.Duration, atOnce int, logs string) error {
+// longTime is what a target gets when it is its turn.
+const longTime = time.Minute
+
+// turnOf chooses one of so many parts by the hash of the commit: a run can be repeated, and over time all have their turn.
+func turnOf(ctx context.Context, turns int) (int, error) {
+	out, err := exec.CommandContext(ctx, "git", "rev-parse", "HEAD").Output()
+	if err != nil {
+		return 0, fmt.Errorf("-turns %d: git rev-parse HEAD: %w", turns, err)
+	}
+	return partOf(strings.TrimSpace(string(out)), turns)
+}
+
+// partOf is the part of a hash in hexadecimal digits.
+func partOf(hash string, turns int) (int, error) {
+	const digits = 8 // more than enough to spread
+	if len(hash) < digits {
+		return 0, fmt.Errorf("git rev-parse HEAD: %q is no hash", hash)
+	}
+	n, err := strconv.ParseUint(hash[:digits], 16, 64)
+	return int(n % uint64(turns)), err
+}
+
+// times is how long each of n targets is fuzzed.
+func times(n int, each time.Duration, turns, turn int) []time.Duration {
+	out := slices.Repeat([]time.Duration{each}, n)
+	for i := turn; turns > 0 && i < n; i += turns {
+		out[i] = max(each, longTime)
+	}
+	return out
+}
+
+// all runs the targets, each for its time, and returns an error that names those that found something.
+func all(ctx context.Context, targets []target, each []time.Duration, atOnce int, logs string) error {
 	var mu sync.Mutex
 	var found []string
 	slots := make(chan struct{}, max(1, atOnce))
 	var running sync.WaitGroup
-	for _, t := range targets {
+	for i, t := range targets {
 		slots <- struct{}{}
 		if ctx.Err() != nil {
 			break
 		}
 		running.Go(func() {
 			defer func() { <-slots }()
-			said, err := one(ctx, t, each, logs)
+			said, err := one(ctx, t, each[i], logs)
 			mu.Lock()
 			defer mu.Unlock()
 			fmt.Printf("%-52s %s\n", t, said)

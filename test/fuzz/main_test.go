@@ -3,8 +3,10 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,12 +44,39 @@ func TestRunTargets(t *testing.T) {
 	t.Chdir(dir)
 	targets := []target{{Dir: ".", Name: "FuzzBad"}, {Dir: ".", Name: "FuzzGood"}}
 	logs := t.TempDir()
-	err := all(t.Context(), targets, 10*time.Second, 2, logs)
+	err := all(t.Context(), targets, times(2, 10*time.Second, 0, 0), 2, logs)
 	if err == nil || !strings.Contains(err.Error(), "1 of 2 targets failed: . FuzzBad;") {
 		t.Errorf("%v", err)
 	}
-	if err := all(t.Context(), targets[1:], time.Second, 2, logs); err != nil {
+	if err := all(t.Context(), targets[1:], times(1, time.Second, 0, 0), 2, logs); err != nil {
 		t.Error(err)
+	}
+}
+
+// Each target has a turn: the parts are those of all hashes, and together all targets.
+func TestTurns(t *testing.T) {
+	const targets, turns = 7, 3
+	had := make([]int, targets)
+	for digit := range 16 {
+		turn, err := partOf(fmt.Sprintf("0000000%x%s", digit, strings.Repeat("f", 32)), turns)
+		if err != nil || turn != digit%turns {
+			t.Errorf("hash ending in %x: part %d, %v", digit, turn, err)
+		}
+		for i, d := range times(targets, time.Second, turns, turn) {
+			if d == longTime {
+				had[i]++
+			} else if d != time.Second {
+				t.Errorf("target %d: %v", i, d)
+			}
+		}
+	}
+	if slices.Contains(had, 0) {
+		t.Errorf("turns: %v", had)
+	}
+	for _, bad := range []string{"", "12", "not a hash at all"} {
+		if _, err := partOf(bad, turns); err == nil {
+			t.Errorf("%q is a hash", bad)
+		}
 	}
 }
 
