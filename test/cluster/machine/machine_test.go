@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -166,6 +167,24 @@ grep ' /var/lib/kubelet/m ' /proc/self/mountinfo || true; ls /sys/class/net; pgr
 }
 
 // A pid of another process is not the machine's.
+// A process that has ended does not run, although its parent has not waited for it.
+func TestIdentityOfEnded(t *testing.T) {
+	p := exec.CommandContext(t.Context(), "true")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, p.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := identify(p.Process.Pid); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%+v %v", id, err)
+	}
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestIdentity(t *testing.T) {
 	m := &Machine{Name: "m", Dir: t.TempDir()}
 	id, err := identify(os.Getpid())

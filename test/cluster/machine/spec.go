@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Machine is known by its folder.
@@ -51,12 +53,17 @@ type identity struct {
 	Boot  string
 }
 
+// identify returns what tells a process from later ones with its pid, or fs.ErrNotExist. One that has ended and that its parent
+// has not waited for yet is none any more.
 func identify(pid int) (identity, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return identity{}, err
 	}
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if errors.Is(err, unix.ESRCH) { // it ended between open and read
+		err = fs.ErrNotExist
+	}
 	if err != nil {
 		return identity{}, err
 	}
@@ -66,6 +73,9 @@ func identify(pid int) (identity, error) {
 	const start = 22 - 3 // proc(5) counts from 1, and two fields are cut off
 	if len(fields) <= start {
 		return identity{}, fmt.Errorf("/proc/%d/stat: %q", pid, stat)
+	}
+	if state := rest[:1]; state == "Z" || state == "X" {
+		return identity{}, fmt.Errorf("process %d has ended: %w", pid, fs.ErrNotExist)
 	}
 	return identity{PID: pid, Start: fields[start], Boot: strings.TrimSpace(string(boot))}, nil
 }
