@@ -13,6 +13,8 @@ CNI_BIN_DIR ?= /opt/cni/bin
 GOLANGCI_VERSION ?= v2.15.0
 VALE_VERSION ?= v3.21.0
 VALE := bin/tools/vale-$(VALE_VERSION)
+GOTESTSUM_VERSION ?= v1.13.0
+GOTESTSUM := bin/tools/gotestsum-$(GOTESTSUM_VERSION)
 CYCLONEDX_VERSION ?= v1.10.0
 CYCLONEDX := bin/tools/cyclonedx-gomod-$(CYCLONEDX_VERSION)
 # The Markdown that is checked: all but what docs/.vale/exclude.txt names.
@@ -83,10 +85,14 @@ demo: build ## show a pod, a hostPort and masquerade end to end, in its own name
 build: ## build the plugins, the operator's tool and the node agent into bin/
 	go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice-ipam ./cmd/sluice-ipam-store ./cmd/sluice ./cmd/sluice-agent
 
-test: ## run the tests: unit, packet, end to end, conformance; 20 to 25 minutes on two cores (root)
+test: $(GOTESTSUM) ## run the tests: unit, packet, end to end, conformance; 20 to 25 minutes on two cores (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	go test $(GOTESTFLAGS) ./...
+	$(GOTESTSUM) --format standard-quiet -- $(GOTESTFLAGS) ./...
+
+$(GOTESTSUM):
+	GOBIN=$(CURDIR)/bin/tools go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+	mv bin/tools/gotestsum $@
 
 lint: lint-prose lint-comments ## run golangci-lint, and the prose linter on pages and comments
 	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \
