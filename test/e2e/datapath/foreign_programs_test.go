@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/sluice-cni/sluice/pkg/test/bpftest"
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/require"
@@ -23,10 +24,7 @@ type foreignProgram struct {
 
 func newForeignProgram(t testing.TB) *foreignProgram {
 	t.Helper()
-	counts, err := ebpf.NewMap(&ebpf.MapSpec{Name: "stranger", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	counts := bpftest.NewMap(t, &ebpf.MapSpec{Name: "stranger", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "stranger", Type: ebpf.SchedCLS, License: "Apache-2.0",
 		Instructions: asm.Instructions{
@@ -45,7 +43,7 @@ func newForeignProgram(t testing.TB) *foreignProgram {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = prog.Close(), counts.Close() })
+	t.Cleanup(func() { _ = prog.Close() })
 	return &foreignProgram{counts, prog}
 }
 
