@@ -11,7 +11,8 @@ import (
 // reads are the files outside of its directory that a package's tests read in a
 // machine, as path.Match has it.
 var reads = map[string][]string{
-	"test/conformance": {"plugins/*/*/README.md", "docs/getting-started.md"},
+	"test/conformance":    {"plugins/*/*/README.md", "docs/getting-started.md"},
+	"test/e2e/privileges": {"deploy/sluice.yaml"},
 }
 
 // Data picks from the files of the tree those that the tests of p read in a
