@@ -275,8 +275,8 @@ func (w *work) units(k kernel) (units []unit.Unit, err error) {
 		}
 		some := []unit.Unit{unit.Whole(p, w.run, strings.TrimPrefix(w.skipArg(w.skip), skipFlag))}
 		if w.everything() {
-			if slices.Contains(sampleKernels, k.Series) {
-				p = sampled(p)
+			if whole, some := wholePackages[k.Series]; some {
+				p = sampled(p, whole)
 			}
 			skips := append(suite.Skips(), leftOut(p.Path, k.Series == firstKernel())...)
 			if some, err = unit.Divide(p, skips...); err != nil {

@@ -48,15 +48,18 @@ var hostOnly = []group{
 	{"pkg/agent", suite.Names{"FollowAddresses$"}, "", "the agent's wait for messages of the kernel"},
 }
 
-// sampleKernels offer nothing new beside the kernels around them. They run what -quick runs, and samplePackages whole.
-var sampleKernels = []string{"6.1", "6.18"}
+// wholePackages are, for each kernel that offers little beside those around it, what it runs whole. Of other packages it runs what -quick
+// runs. All programs are loaded everywhere, and all test packets walk through them: what a verifier or a helper answers is seen there.
+// 6.12 is the first with tcx, by which programs are attached and replaced in another way.
+var wholePackages = map[string][]string{
+	"6.1":  {"bpf/tests"},
+	"6.12": {"bpf/tests", "loader", "test/e2e/datapath"},
+	"6.18": {"bpf/tests"},
+}
 
-// samplePackages are those that load every program and walk packets through them: what a verifier or a helper answers is seen there.
-var samplePackages = []string{"bpf/tests"}
-
-// sampled is p with the tests that a kernel of sampleKernels runs.
-func sampled(p suite.Package) suite.Package {
-	if slices.Contains(samplePackages, p.Path) {
+// sampled is p with the tests that a kernel runs which has some packages whole.
+func sampled(p suite.Package, whole []string) suite.Package {
+	if slices.Contains(whole, p.Path) {
 		return p
 	}
 	run, some := regexp.MustCompile(quickRun.Pattern()), slices.Contains(quickPackages, "./"+p.Path)
