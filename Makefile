@@ -8,7 +8,8 @@ VERSION ?= $(shell git describe --tags --always --dirty --abbrev=12 2>/dev/null 
 IMAGE ?= sluice
 ARM64 ?= ./pkg/... ./plugins/... ./loader/... ./cmd/...
 LDFLAGS := -s -w -X github.com/sluice-cni/sluice/pkg/version.build=$(VERSION)
-GOTESTFLAGS ?= -count=1 -timeout=20m
+# "make verify" runs go vet on everything.
+GOTESTFLAGS ?= -count=1 -timeout=20m -vet=off
 CNI_BIN_DIR ?= /opt/cni/bin
 GOLANGCI_VERSION ?= v2.15.0
 VALE_VERSION ?= v3.21.0
@@ -23,6 +24,12 @@ PROSEFLAGS ?= --minAlertLevel=error
 COMMENTS ?= $$(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' | grep -v _bpfel)
 # What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
+# Packages whose tests run programs of other projects for most of their time: upstream's plugins, container runtimes, DHCP servers,
+# Kubernetes, Prometheus, a browser.
+INTEROP := ./cmd/sluice/internal/ui/pagetest ./pkg/test/kubetest ./plugins/ipam/cluster ./test/e2e/agent ./test/e2e/dhcp ./test/e2e/parity \
+	./test/e2e/takeover ./test/manifests ./test/monitoring ./test/runtimes ./test/upstream
+# Most tests wait more than they work: packages at a time.
+TEST_PARALLEL ?= $(shell echo $$((2*$$(nproc))))
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # What makes packages, and what tests them.
@@ -69,7 +76,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
+.PHONY: help demo build test lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,10 +92,11 @@ demo: build ## show a pod, a hostPort and masquerade end to end, in its own name
 build: ## build the plugins, the operator's tool and the node agent into bin/
 	go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice-ipam ./cmd/sluice-ipam-store ./cmd/sluice ./cmd/sluice-agent
 
-test: $(GOTESTSUM) ## run the tests: unit, packet, end to end, conformance; 20 to 25 minutes on two cores (root)
+test: $(GOTESTSUM) ## run the tests: unit, packet, end to end, conformance; 12 minutes on two cores (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	$(GOTESTSUM) --format standard-quiet -- $(GOTESTFLAGS) ./...
+	packages=$$(comm -23 <(go list ./... | sort) <(go list $(INTEROP) | sort)); \
+	$(GOTESTSUM) --format standard-quiet -- -p=$(TEST_PARALLEL) $(GOTESTFLAGS) $$packages
 
 $(GOTESTSUM):
 	GOBIN=$(CURDIR)/bin/tools go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
@@ -119,6 +127,11 @@ generate: ## compile the BPF programs, regenerate their Go bindings, the decoder
 	go test -count=1 -run '^TestREADME$$' ./bpf/tests -update >/dev/null
 
 ##@ More tests
+
+test-interop: $(GOTESTSUM) ## run the tests with programs of other projects: upstream's plugins, runtimes, Kubernetes, a browser (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	$(GOTESTSUM) --format standard-quiet -- $(GOTESTFLAGS) $(INTEROP)
 
 test-unit: ## run the tests that need no privileges
 	go test $(GOTESTFLAGS) -skip '^TestPrivileged|^TestVagrantfile' ./...

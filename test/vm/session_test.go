@@ -83,7 +83,7 @@ func newTree(t *testing.T) *tree {
 	return &tree{dir: t.TempDir(), w: w, fake: &fakeMachines{}}
 }
 
-// run runs the matrix of 5.10 and 6.12, and returns what the machines began.
+// run runs the matrix of 5.10 and the newest kernel, and returns what the machines began.
 func (x *tree) run(ctx context.Context, t *testing.T, change func(*session)) ([]string, []*finished, error) {
 	t.Helper()
 	x.fake.ran = nil
@@ -91,7 +91,7 @@ func (x *tree) run(ctx context.Context, t *testing.T, change func(*session)) ([]
 	if change != nil {
 		change(s)
 	}
-	all, err := s.runAll(ctx, []kernel{{Series: "5.10", Release: "5.10.0-46"}, {Series: "6.12", Release: "6.12.1"}})
+	all, err := s.runAll(ctx, []kernel{{Series: "5.10", Release: "5.10.0-46"}, {Series: "newest", Release: "7.3.4"}})
 	return x.fake.ran, all, err
 }
 
@@ -112,7 +112,7 @@ func (x *tree) wantRun(t *testing.T, wrong bool, units ...string) {
 	}
 }
 
-var everyUnit = []string{"5.10 loader", "5.10 pkg/rtnl", "6.12 loader", "6.12 pkg/rtnl"}
+var everyUnit = []string{"5.10 loader", "5.10 pkg/rtnl", "newest loader", "newest pkg/rtnl"}
 
 // What has passed is not run again until it changes.
 func TestMatrixRunsWhatChanged(t *testing.T) {
@@ -120,17 +120,17 @@ func TestMatrixRunsWhatChanged(t *testing.T) {
 	x.wantRun(t, false, everyUnit...)
 	x.wantRun(t, false)
 	x.w.digests["pkg/rtnl"] = [2]string{"another binary", ""}
-	x.wantRun(t, false, "5.10 pkg/rtnl", "6.12 pkg/rtnl")
+	x.wantRun(t, false, "5.10 pkg/rtnl", "newest pkg/rtnl")
 	x.w.digests["loader"] = [2]string{"", "another file that tests read"}
-	x.wantRun(t, false, "5.10 loader", "6.12 loader")
+	x.wantRun(t, false, "5.10 loader", "newest loader")
 	x.w.inputs.Plugins = "other plugins"
-	x.wantRun(t, false, "5.10 loader", "6.12 loader")
+	x.wantRun(t, false, "5.10 loader", "newest loader")
 	x.w.inputs.Machine = "another QEMU"
 	x.wantRun(t, false, everyUnit...)
 	x.w.packages[1].Tests = append(x.w.packages[1].Tests, "TestPrivilegedC")
-	x.wantRun(t, false, "5.10 pkg/rtnl", "6.12 pkg/rtnl")
+	x.wantRun(t, false, "5.10 pkg/rtnl", "newest pkg/rtnl")
 	x.w.inputs.Machine = "" // as it once was, but for the test
-	x.wantRun(t, false, "5.10 pkg/rtnl", "6.12 pkg/rtnl")
+	x.wantRun(t, false, "5.10 pkg/rtnl", "newest pkg/rtnl")
 }
 
 // -fresh runs everything, -again nothing; both judge what is then known.
@@ -167,7 +167,7 @@ func TestMatrixTrouble(t *testing.T) {
 	y.fake.ending = []string{"Kernel panic"}
 	y.wantRun(t, true, everyUnit...)
 	y.fake.ending = nil
-	y.wantRun(t, false, "5.10 pkg/rtnl", "6.12 pkg/rtnl")
+	y.wantRun(t, false, "5.10 pkg/rtnl", "newest pkg/rtnl")
 }
 
 // A run that is killed goes on where it was.
