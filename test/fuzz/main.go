@@ -6,7 +6,7 @@
 //
 //	go run ./test/fuzz -time 10m                 every target
 //	go run ./test/fuzz -time 1m -match 'portmap|FuzzNAT'
-//	go run ./test/fuzz -time 1s -turns 15        a minute for one of 15 parts, another part at each commit
+//	go run ./test/fuzz -time 1s -turns 30        a minute for one of 30 parts, another part at each commit
 //	go run ./test/fuzz -list
 package main
 
