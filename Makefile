@@ -24,14 +24,14 @@ PROSEFLAGS ?= --minAlertLevel=error
 COMMENTS ?= $$(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' | grep -v _bpfel)
 # What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
+GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
+TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # Packages whose tests run programs of other projects for most of their time: upstream's plugins, container runtimes, DHCP servers,
 # Kubernetes, Prometheus, a browser.
 INTEROP := ./cmd/sluice/internal/ui/pagetest ./pkg/test/kubetest ./plugins/ipam/cluster ./test/e2e/agent ./test/e2e/dhcp ./test/e2e/parity \
 	./test/e2e/takeover ./test/manifests ./test/monitoring ./test/runtimes ./test/upstream
-# Most tests wait more than they work: packages at a time.
+# How many packages are tested at a time: many tests wait.
 TEST_PARALLEL ?= $(shell echo $$((2*$$(nproc))))
-GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
-TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # What makes packages, and what tests them.
 RELEASE_NEEDS := git:git dpkg-deb:dpkg rpmbuild:rpm
 PACKAGE_NEEDS := $(RELEASE_NEEDS) ip:iproute2 iptables:iptables nft:nftables podman:podman crun:crun catatonit:catatonit containerd:containerd man:man-db mandoc:mandoc zsh:zsh fish:fish systemd-analyze:systemd
@@ -205,7 +205,7 @@ kernel-quick: ## load every program and run a test of each kind under Linux 5.10
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/vm -quick $(KERNELFLAGS)
 
-kernel-matrix: ## run all privileged tests under every kernel, in QEMU, and write docs/kernels.md
+kernel-matrix: ## run the privileged tests under each kernel, in QEMU, and write docs/kernels.md
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/vm -docs docs/kernels.md $(KERNELFLAGS)
 

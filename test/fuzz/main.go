@@ -71,6 +71,9 @@ func run(ctx context.Context) error {
 		}
 		return nil
 	}
+	if *turns < 0 {
+		return fmt.Errorf("-turns %d: want a number of parts, or 0 for none", *turns)
+	}
 	turn := 0
 	if *turns > 0 {
 		if turn, err = turnOf(ctx, *turns); err != nil {

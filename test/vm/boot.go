@@ -275,7 +275,7 @@ func (w *work) units(k kernel) (units []unit.Unit, err error) {
 		}
 		some := []unit.Unit{unit.Whole(p, w.run, strings.TrimPrefix(w.skipArg(w.skip), skipFlag))}
 		if w.everything() {
-			if whole, some := wholePackages[k.Series]; some {
+			if whole, sample := wholePackages[k.Series]; sample {
 				p = sampled(p, whole)
 			}
 			skips := append(suite.Skips(), leftOut(p.Path, k.Series == firstKernel())...)

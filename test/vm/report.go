@@ -117,8 +117,8 @@ Debian's cloud kernels in QEMU. There is one kernel per step in what the kernel 
 oldest that Sluice supports comes first.
 
 - A cell is the number of tests and subtests that passed, ` + "`-`" + ` that the package runs elsewhere.
-- The first and the last kernel run all packages. Those between load all programs, walk all test packets through them,
-  and run a test of each other kind. 6.12, the first with tcx, also runs all tests of the loader and of real traffic.
+- The first kernel runs all but the tests of the last table, and the newest leaves out those of the table before it.
+  Those between load all programs, walk all test packets through them, and run a test of each other kind. 6.12, the first with tcx, also runs all tests of the loader and of real traffic.
 - [kernel-testing.md](kernel-testing.md) says how to run one kernel, or get a shell in it.
 
 `

@@ -166,7 +166,6 @@ grep ' /var/lib/kubelet/m ' /proc/self/mountinfo || true; ls /sys/class/net; pgr
 	}
 }
 
-// A pid of another process is not the machine's.
 // A process that has ended does not run, although its parent has not waited for it.
 func TestIdentityOfEnded(t *testing.T) {
 	p := exec.CommandContext(t.Context(), "true")
@@ -185,6 +184,7 @@ func TestIdentityOfEnded(t *testing.T) {
 	}
 }
 
+// A pid of another process is not the machine's.
 func TestIdentity(t *testing.T) {
 	m := &Machine{Name: "m", Dir: t.TempDir()}
 	id, err := identify(os.Getpid())

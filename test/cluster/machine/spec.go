@@ -74,7 +74,7 @@ func identify(pid int) (identity, error) {
 	if len(fields) <= start {
 		return identity{}, fmt.Errorf("/proc/%d/stat: %q", pid, stat)
 	}
-	if state := rest[:1]; state == "Z" || state == "X" {
+	if state := fields[0]; state == "Z" || state == "X" {
 		return identity{}, fmt.Errorf("process %d has ended: %w", pid, fs.ErrNotExist)
 	}
 	return identity{PID: pid, Start: fields[start], Boot: strings.TrimSpace(string(boot))}, nil
