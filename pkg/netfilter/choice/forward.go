@@ -20,10 +20,9 @@ import (
 )
 
 // Admit lets packets with the node's mark pass the FORWARD chains of iptables whose
-// policy is to drop, and gives the mark to their answers. from is how the name of
-// the devices begins that the packets of such pods come in by, empty for those of
-// earlier calls. It returns what
-// is left for the administrator: the chains of nftables are a third party's. It is
+// policy is to drop, and gives the mark to their answers. from is the device by which
+// the packets of such pods come in, with "+" at its end all that begin so, and empty
+// the devices of earlier calls. It returns what is left for the administrator: the chains of nftables are a third party's. It is
 // for verbs: nothing is started where no chain's policy is to drop, and elsewhere at
 // most once in lookEvery for a device, for all callers.
 func (n *Node) Admit(ctx context.Context, from string) []string {

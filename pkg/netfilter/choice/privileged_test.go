@@ -93,14 +93,14 @@ func TestPrivilegedAdmit(t *testing.T) {
 					t.Errorf("said %q, want the rule of the mark in nftables", said)
 				}
 				first := shell(save)
-				if n := strings.Count(first, "sluice: "); n != 8 || strings.Count(first, "-i cni0+ ") != 2 {
-					t.Errorf("%d rules, want 4 in each family:\n%s", n, first)
+				if n := strings.Count(first, "sluice: "); n != 10 || strings.Count(first, "-i cni0 ") != 2 || strings.Count(first, "-i cni0.+ ") != 2 {
+					t.Errorf("%d rules, want 5 in each family:\n%s", n, first)
 				}
-				admit("veth", 0x1000)
+				admit("veth+", 0x1000)
 				admit("a-name.with-15c", 0x1000)
 				second := shell(save)
-				if n := strings.Count(second, "sluice: "); n != 12 || strings.Count(second, "-i veth+ ") != 2 || strings.Count(second, "-i a-name.with-15c ") != 2 {
-					t.Errorf("%d rules, want 6 in each family:\n%s", n, second)
+				if n := strings.Count(second, "sluice: "); n != 14 || strings.Count(second, "-i veth+ ") != 2 || strings.Count(second, "-i a-name.with-15c ") != 2 {
+					t.Errorf("%d rules, want 7 in each family:\n%s", n, second)
 				}
 				// STATUS knows the devices that there were.
 				shell("iptables-" + variant + " -F FORWARD; ip6tables-" + variant + " -t mangle -F FORWARD; nft delete table inet sluice_answers")

@@ -70,17 +70,18 @@ func (t *Tables) AdmitMarked(ctx context.Context, c netfilter.ForwardChain, from
 	}))
 }
 
-// lastRules accept answers, and what comes by the devices of pods. A name stands
-// for those that begin with it too: VLAN devices of a bridge, and by "veth" the
-// host veths of all pods on point-to-point links.
+// lastRules accept answers, and what comes by the devices of pods: a bridge and its
+// VLAN devices, or what begins with the name before a plus sign.
 func lastRules(from []string, mark uint32) []string {
-	const longest = unix.IFNAMSIZ - 2 // a longer name leaves no room for the plus sign
 	rules := []string{netfilter.MatchAnswers + " " + admittedRule(mark)}
+	accept := func(device string) {
+		rules = append(rules, fmt.Sprintf("-i %s %s", quote(device), admittedRule(mark)))
+	}
 	for _, name := range from {
-		if len(name) <= longest {
-			name += "+"
+		accept(name)
+		if vlans := name + ".+"; len(vlans) < unix.IFNAMSIZ && !strings.HasSuffix(name, "+") { // a longer name has no VLAN devices
+			accept(vlans)
 		}
-		rules = append(rules, fmt.Sprintf("-i %s %s", quote(name), admittedRule(mark)))
 	}
 	return rules
 }

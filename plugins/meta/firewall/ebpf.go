@@ -44,7 +44,7 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	return job, nil
 }
 
-// devicesOf names the devices by which packets of such pods come in: the bridge, or "veth" for all pods on links of their own. One name
+// devicesOf names the devices by which packets of such pods come in: the bridge, or "veth+" for all pods on links of their own. One name
 // for each pod would be a rule for each. Devices of another kind have none: only answers are admitted then.
 func devicesOf(ep loader.Endpoint) string {
 	const veth = "veth" // what upstream's ptp and ours begin the names of host veths with
@@ -52,7 +52,7 @@ func devicesOf(ep loader.Endpoint) string {
 	case ep.RouteIfindex != ep.HostIfindex && ep.RouteIfindex != 0:
 		return ep.RouteIfName
 	case strings.HasPrefix(ep.RouteIfName, veth):
-		return veth
+		return veth + "+"
 	}
 	return ""
 }
