@@ -144,6 +144,7 @@ test-privileged: ## run only the tests that need root and a kernel with BPF
 test-volume: ## run the attacks on the connection table with a million connections each, an hour (root)
 	$(need-root)
 	go test -count=1 -timeout=3h -v -run '^TestPrivilegedShare' ./bpf/tests -volume 1000000
+	go test -count=1 -timeout=1h -v -run '^TestPrivilegedFlood$$' ./test/e2e/datapath -volume 1000000
 
 test-ipam: ## 10,000 ADDs of cluster-wide addresses with kill -9, partitions, two builds and a writer like whereabouts, at most 100 minutes (root)
 	$(need-root)
