@@ -217,6 +217,9 @@ func create(path string) error {
 		return err
 	}
 	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil { // tells that its process lives
+		removeLeft(filepath.Dir(path))
+	}
 	_, err = f.WriteString(magic)
 	if err == nil {
 		err = unix.Fallocate(int(f.Fd()), 0, 0, int64(fileSize))
@@ -228,6 +231,22 @@ func create(path string) error {
 		_ = os.Remove(f.Name())
 	}
 	return err
+}
+
+// removeLeft removes the files that killed processes have left half made: those whose lock nobody holds. A process that has not locked its
+// own yet may lose it. Its verb is not counted then.
+func removeLeft(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, ".verbs-*")) // the pattern is a valid one
+	for _, path := range left {
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = os.Remove(path)
+		}
+		_ = f.Close()
+	}
 }
 
 // Read returns the histograms of the file at path that are not empty. Without a file, or with one of another layout, there are none.

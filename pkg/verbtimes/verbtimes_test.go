@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
@@ -176,5 +178,30 @@ func BenchmarkObserve(b *testing.B) {
 		if err := Observe(path, "bridge", "ADD", Success, time.Millisecond); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// What a killed process has left half made goes with the next one that makes the file. What another process is making stays.
+func TestObserveRemovesLeftovers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	left, living := filepath.Join(dir, ".verbs-1"), filepath.Join(dir, ".verbs-2")
+	for _, path := range []string{left, living} {
+		if err := os.WriteFile(path, []byte(magic), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Open(living)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	mustObserve(t, filepath.Join(dir, "verbs"), "bridge", "ADD", Success, time.Millisecond)
+	got, err := filepath.Glob(filepath.Join(dir, ".verbs-*"))
+	if err != nil || len(got) != 1 || got[0] != living {
+		t.Errorf("%q, %v", got, err)
 	}
 }
