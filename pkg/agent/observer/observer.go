@@ -35,13 +35,14 @@ import (
 
 const (
 	maxConns    = 32       // connections at an address; the others wait in the kernel's queue
+	maxOneHost  = 8        // of these, from one IPv4 address or one IPv6 network of 64 bits; others are closed at once
 	maxCalls    = 8        // calls of a connection at a time
 	maxFollow   = 16       // calls that stay: GetFlows with follow, and Notify
 	maxRequest  = 64 << 10 // bytes
 	maxHeader   = 8 << 10
 	writeBuffer = 8 << 10 // of a connection
 	silentTime  = 2 * time.Minute
-	greetTime   = 5 * time.Second
+	greetTime   = 2 * time.Second // for the TLS handshake of a client that nobody knows yet
 )
 
 // healthName is the service that Hubble's clients ask the health of.
@@ -106,7 +107,7 @@ func New(o Options) (*Server, error) {
 			s.close()
 			return nil, fmt.Errorf("observe.address: %w", err)
 		}
-		s.add(l, grpc.Creds(credentials.NewTLS(config)))
+		s.add(newFair(l), grpc.Creds(credentials.NewTLS(config)))
 	}
 	return s, nil
 }
