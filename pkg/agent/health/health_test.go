@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/test/servertest"
 )
 
 // start serves on a free port of the loopback.
@@ -22,15 +24,7 @@ func start(t *testing.T, c Checks) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	servertest.Run(t, s.Run)
 	return s.Address()
 }
 

@@ -26,6 +26,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/test/servertest"
 )
 
 // program writes a script that stands in for sluice: it notes its arguments, and prints what follow and table print. test/e2e/agent has the real one.
@@ -64,15 +65,7 @@ func serve(t *testing.T, o Options) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	servertest.Run(t, s.Run)
 	return s
 }
 

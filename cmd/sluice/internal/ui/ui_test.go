@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/test/servertest"
 )
 
 // fixed is a source that counts its looks.
@@ -52,15 +54,7 @@ func start(t *testing.T, address string, source Source) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	servertest.Run(t, s.Run)
 	return s
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/ui"
 	"github.com/sluice-cni/sluice/pkg/test/chromium"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/servertest"
 )
 
 // Screens that the page is looked at on.
@@ -159,15 +160,7 @@ func serve(t *testing.T, n *netlab.Node, source ui.Source) string {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	servertest.Run(t, s.Run)
 	return s.URL()
 }
 
