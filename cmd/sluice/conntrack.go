@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/flowevent"
 )
 
 // flowView is one connection as "conntrack list -o json" prints it.
@@ -190,7 +191,7 @@ func (f *flowFilter) compare(x, y flowView) int {
 
 func flowViewOf(f loader.Flow, o owners) flowView {
 	v := flowView{
-		Proto: protoText(f.Proto), Pod: f.Pod, Remote: f.Remote, Outside: f.Outside, State: f.State, Kind: f.Kind,
+		Proto: flowevent.Protocol(f.Proto), Pod: f.Pod, Remote: f.Remote, Outside: f.Outside, State: f.State, Kind: f.Kind,
 		OpenedBy: "remote", Fast: f.Fast, Flags: f.Flags, AgeSeconds: seconds(f.Age), IdleSeconds: seconds(f.Idle),
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 		Owner: o.view(f.Owner), age: f.Age, idle: f.Idle,

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -71,7 +71,7 @@ func hostPortViews(ports []hostport.Entry, o owners, filter ownerFilter) []hostP
 			continue
 		}
 		views = append(views, hostPortView{
-			Proto: protoText(p.Proto), HostIP: p.HostIP, HostPort: p.Port, PodIP: p.PodIP, PodPort: p.PodPort,
+			Proto: flowevent.Protocol(p.Proto), HostIP: p.HostIP, HostPort: p.Port, PodIP: p.PodIP, PodPort: p.PodPort,
 			SNAT: p.SNAT, MasqAll: p.MasqAll, Generation: p.Generation, Owner: owner,
 			AllowedSources: append([]netip.Prefix{}, p.AllowedSources...), Conditions: conditionsText(p.Conditions), Claim: p.IsClaim(),
 		})
@@ -128,23 +128,6 @@ func conditionsText(c hostport.Conditions) string {
 		add(c.NotIn, "-i", c.InDevice)
 	}
 	return strings.Join(words, " ")
-}
-
-// protoText names a protocol of the IP header.
-func protoText(proto uint8) string {
-	switch proto {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	case unix.IPPROTO_ICMP:
-		return "icmp"
-	case unix.IPPROTO_ICMPV6:
-		return "icmp6"
-	}
-	return strconv.Itoa(int(proto))
 }
 
 func yesNo(b bool) string {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -121,7 +122,7 @@ func (a *app) datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, p
 	}
 	n.HostPorts = map[string]int{"tcp": 0, "udp": 0}
 	for _, p := range published {
-		n.HostPorts[protoText(p.Proto)]++
+		n.HostPorts[flowevent.Protocol(p.Proto)]++
 	}
 	n.PortsTotal = portsIn(st.Config.SNATPorts)
 	n.Connections = map[metrics.Connections]int{}

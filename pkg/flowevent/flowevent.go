@@ -98,19 +98,23 @@ func (e *Event) PodAddr() netip.Addr {
 	return netip.Addr{}
 }
 
+// protocols are those of the IP header that have a name here.
+var protocols = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"} //nolint:gochecknoglobals // a table
+
+// Protocol names a protocol of the IP header, as Event.Proto does: one without a name by its number.
+func Protocol(number uint8) string {
+	if name, ok := protocols[number]; ok {
+		return name
+	}
+	return strconv.Itoa(int(number))
+}
+
 // Number is the protocol's in the IP header; 0 if Proto is none.
 func (e *Event) Number() uint8 {
-	switch e.Proto {
-	case "icmp":
-		return 1
-	case "tcp":
-		return 6
-	case "udp":
-		return 17
-	case "icmp6":
-		return 58
-	case "sctp":
-		return 132
+	for number, name := range protocols {
+		if name == e.Proto {
+			return number
+		}
 	}
 	n, err := strconv.ParseUint(e.Proto, 10, 8)
 	if err != nil {

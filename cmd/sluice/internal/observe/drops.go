@@ -67,7 +67,7 @@ func (x *observer) drop(ctx context.Context, d dropped) error {
 		Device: d.e.Device, Program: d.e.Program, Length: d.e.Len,
 	}
 	if e.Source.IsValid() {
-		e.Proto = protoText(d.e.Packet.Proto)
+		e.Proto = flowevent.Protocol(d.e.Packet.Proto)
 	}
 	if x.Pod != nil && d.e.Owner != 0 {
 		e.Pod = x.Pod(d.e.Owner)

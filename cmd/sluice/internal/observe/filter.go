@@ -6,7 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 )
@@ -58,26 +59,10 @@ func matchesPod(pod string, e *flowevent.Event) bool {
 	return e.Pod.ContainerID != "" && strings.HasPrefix(e.Pod.ContainerID, pod)
 }
 
-// bucket lets so many events a second pass, and as many at once.
-type bucket struct {
-	rate   float64
-	tokens float64
-	at     time.Time
-}
-
-func newBucket(rate uint) bucket { return bucket{rate: float64(rate), tokens: float64(rate)} }
-
-func (b *bucket) take(now time.Time) bool {
-	if b.rate == 0 {
-		return true
+// newLimit lets so many events a second pass, and as many at once; 0: all.
+func newLimit(perSecond uint) *rate.Limiter {
+	if perSecond == 0 {
+		return rate.NewLimiter(rate.Inf, 0)
 	}
-	if !b.at.IsZero() {
-		b.tokens = min(b.rate, b.tokens+now.Sub(b.at).Seconds()*b.rate)
-	}
-	b.at = now
-	if b.tokens < 1 {
-		return false
-	}
-	b.tokens--
-	return true
+	return rate.NewLimiter(rate.Limit(perSecond), int(perSecond)) //nolint:gosec // far below 2^63
 }

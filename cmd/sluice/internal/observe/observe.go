@@ -14,6 +14,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
@@ -57,19 +59,19 @@ const (
 // observer is one run.
 type observer struct {
 	Options
-	src    Source
-	emit   func(flowevent.Event) error
-	table  table
-	bucket bucket
-	lost   map[string]uint64
-	told   time.Time // when the lost were told
-	sums   uint64    // drops counted so far, while another process reads them
+	src   Source
+	emit  func(flowevent.Event) error
+	table table
+	limit *rate.Limiter
+	lost  map[string]uint64
+	told  time.Time // when the lost were told
+	sums  uint64    // drops counted so far, while another process reads them
 }
 
 // Run shows what is in the table now as far as o asks for it, then follows until ctx is done, if o says so. Events are in the order of their
 // time only within a walk. An error of emit ends it, and is returned.
 func Run(ctx context.Context, src Source, o Options, emit func(flowevent.Event) error) error {
-	x := &observer{Options: o, src: src, emit: emit, table: table{conns: map[key]conn{}}, bucket: newBucket(o.Rate), lost: map[string]uint64{}, told: time.Now()}
+	x := &observer{Options: o, src: src, emit: emit, table: table{conns: map[key]conn{}}, limit: newLimit(o.Rate), lost: map[string]uint64{}, told: time.Now()}
 	took, err := x.first(ctx)
 	if err != nil || !o.Follow {
 		return errors.Join(err, x.tellLost(true))
@@ -194,7 +196,7 @@ func (x *observer) walk(ctx context.Context, f func(*loader.Flow, change)) error
 // connection is an event about f.
 func (x *observer) connection(f *loader.Flow, what string) flowevent.Event {
 	e := flowevent.Event{
-		Event: what, Verdict: flowevent.VerdictForwarded, Direction: flowevent.Ingress, Proto: protoText(f.Proto),
+		Event: what, Verdict: flowevent.VerdictForwarded, Direction: flowevent.Ingress, Proto: flowevent.Protocol(f.Proto),
 		Source: f.Remote, Destination: f.Pod, State: f.State, Kind: f.Kind, Fast: f.Fast,
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 	}
@@ -218,7 +220,7 @@ func (x *observer) show(e flowevent.Event, id uint64) error {
 	case x.Sample > 1 && id%x.Sample != 0:
 		x.lost[flowevent.LostSample]++
 		return nil
-	case !x.bucket.take(time.Now()):
+	case !x.limit.Allow():
 		x.lost[flowevent.LostRate]++
 		return nil
 	}
@@ -242,14 +244,4 @@ func (x *observer) tellLost(now bool) error {
 	}
 	clear(x.lost)
 	return nil
-}
-
-// protoText names a protocol of the IP header.
-func protoText(proto uint8) string {
-	for _, name := range []string{"tcp", "udp", "sctp", "icmp", "icmp6"} {
-		if (&flowevent.Event{Proto: name}).Number() == proto {
-			return name
-		}
-	}
-	return fmt.Sprint(proto)
 }

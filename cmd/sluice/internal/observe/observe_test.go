@@ -72,7 +72,7 @@ func fast(f *loader.Flow)                      { f.Fast = true }
 // run walks all tables and returns what was told, as "port event reason state".
 func run(t *testing.T, o Options, tables ...[]loader.Flow) (got []string) {
 	t.Helper()
-	x := &observer{Options: o, src: &walks{tables: tables}, table: table{conns: map[key]conn{}}, bucket: newBucket(o.Rate), lost: map[string]uint64{}}
+	x := &observer{Options: o, src: &walks{tables: tables}, table: table{conns: map[key]conn{}}, limit: newLimit(o.Rate), lost: map[string]uint64{}}
 	x.emit = func(e flowevent.Event) error {
 		if e.Event == flowevent.Lost {
 			got = append(got, "lost "+e.Reason)
