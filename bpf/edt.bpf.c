@@ -23,6 +23,14 @@
  */
 #define FQ_HORIZON (10 * NSEC_PER_SEC)
 
+/* Drops a packet that would wait too long under the limit e. */
+static __always_inline int edt_drop(struct __sk_buff *skb, const struct sl_edt_limit *e, __u32 number)
+{
+	__u32 direction = e->flags & SL_EDT_EGRESS ? SL_DROP_FROM_PODS : SL_DROP_TO_PODS;
+
+	return sl_drop(skb, SL_DROP_RATE | direction, SL_EDT_KEY | number);
+}
+
 SEC("tc")
 int sl_edt(struct __sk_buff *skb)
 {
@@ -36,13 +44,13 @@ int sl_edt(struct __sk_buff *skb)
 		return SL_NEXT;
 	/* 2. at the node's end: has the packet kept its time? */
 	if (e->flags & SL_EDT_POLICE)
-		return edt_police(skb, e) ? SL_NEXT : drop(skb, SL_DROP_RATE, SL_EDT_KEY | number);
+		return edt_police(skb, e) ? SL_NEXT : edt_drop(skb, e, number);
 	/* 3. when may the packet leave? */
 	now = bpf_ktime_get_ns();
 	if (wanted < now || wanted - now > FQ_HORIZON)
 		wanted = 0;
 	if (!edt_depart(e, skb->wire_len, bpf_get_hash_recalc(skb), now, wanted, &d))
-		return drop(skb, SL_DROP_RATE, SL_EDT_KEY | number);
+		return edt_drop(skb, e, number);
 	/* 4. ECN mark and departure time */
 	if (d.wait > e->mark)
 		bpf_skb_ecn_set_ce(skb);

@@ -40,7 +40,7 @@ static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const stru
 		if (!s)
 			return false;
 		ct_init(&s->entry, ep->owner, out->flags & SL_CT_POD_OPENED ? 0 : SL_CT_POD_OPENED, now);
-		in = ct_insert(&p->tuple, &s->entry);
+		in = ct_begin(&p->tuple, &s->entry);
 		if (!in)
 			return false;
 	}

@@ -63,6 +63,7 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slo
 	struct sl_ct_scratch *s = ct_scratch();
 	const struct sl_pkt *p = &slow->outer.p;
 	enum sl_drop_reason reason;
+	bool begins = !ct;
 
 	if (!s)
 		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
@@ -76,7 +77,7 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slo
 	if (reason)
 		return drop(skb, reason, ep->ifindex);
 	s->entry.out_ifindex = skb->ifindex;
-	ct = ct_insert(&p->tuple, &s->entry);
+	ct = begins ? ct_begin(&p->tuple, &s->entry) : ct_insert(&p->tuple, &s->entry);
 	if (!ct)
 		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
 	if (!(ct->flags & SL_CT_TX_SEEN_FIRST)) {
@@ -102,7 +103,7 @@ static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_
 		s->entry.tx_packets = 1;
 		s->entry.tx_bytes = skb->len;
 		tcp_seq_note_tx(&s->entry, &slow->outer.p);
-		ct_insert(&slow->outer.p.tuple, &s->entry);
+		ct_begin(&slow->outer.p.tuple, &s->entry);
 	}
 	return pass_unchanged(slow, now);
 }

@@ -54,4 +54,6 @@ struct sl_event_state *t_event_state __attribute__((unused));
 struct sl_drop_key *t_drop_key __attribute__((unused));
 enum sl_program *t_program __attribute__((unused));
 enum sl_drop_reason *t_drop_reason __attribute__((unused));
+enum sl_drop_direction *t_drop_direction __attribute__((unused));
+enum sl_ct_count *t_ct_count __attribute__((unused));
 enum sl_fast_path *t_fast_path __attribute__((unused));

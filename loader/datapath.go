@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/loader/internal/status"
 	"github.com/sluice-cni/sluice/loader/loadapi"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
@@ -204,9 +205,15 @@ func (d *Datapath) Drops(ctx context.Context) ([]Drop, error) {
 	return status.New(d.tree).Drops(ctx)
 }
 
-// DropSums returns the packets dropped by reason since the maps were made.
-func (d *Datapath) DropSums(ctx context.Context) (map[drops.Reason]uint64, error) {
+// DropSums returns the packets dropped by reason and direction since the maps were made.
+func (d *Datapath) DropSums(ctx context.Context) (map[drops.Reason]drops.Sum, error) {
 	return status.New(d.tree).DropSums(ctx)
+}
+
+// ConnectionCounts returns how often conntrack entries were made since the maps were, and what became of them. ErrNotLoaded: the
+// programs are of a build without these counters.
+func (d *Datapath) ConnectionCounts(ctx context.Context) (conntrack.Counts, error) {
+	return status.New(d.tree).ConnectionCounts(ctx)
 }
 
 // Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
@@ -216,7 +223,12 @@ func (d *Datapath) Endpoints(ctx context.Context) ([]EndpointStatus, error) {
 
 // Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
 func (d *Datapath) Status(ctx context.Context) (*Status, error) {
-	return status.New(d.tree).Status(ctx)
+	return status.New(d.tree).Status(ctx, nil)
+}
+
+// StatusCounted is Status, with the entries of maps that a walk has counted before (FlowFilter.Counted).
+func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]int) (*Status, error) {
+	return status.New(d.tree).Status(ctx, counted)
 }
 
 // GC removes what is ours and belongs to no owner that keep accepts: endpoints, published ports, counters, programs and

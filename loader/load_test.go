@@ -231,7 +231,7 @@ func TestPrivilegedUpgradeMakesPlaces(t *testing.T) {
 	defer pinned.Close()
 	key := bpfgen.TypesSlTuple{Proto: 6, LocalPort: 1}
 	e.ok(pinned.Put(&key, &bpfgen.TypesSlCtEntry{Flags: uint32(bpfgen.TypesSlCtFlagSL_CT_ASSURED), Owner: 7}))
-	for _, name := range []string{pintree.MapConntrackPlaces, pintree.MapConntrackShares, pintree.MapConntrackTurnover, pintree.MapHostPortOutside} {
+	for _, name := range []string{pintree.MapConntrackPlaces, pintree.MapConntrackShares, pintree.MapConntrackTurnover, pintree.MapConntrackCounts, pintree.MapHostPortOutside} {
 		e.ok(os.Remove(d.tree.Paths.MapPin(name)))
 	}
 	e.ok(d.Close())

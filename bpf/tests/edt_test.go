@@ -222,8 +222,8 @@ func overRate(w *walk, family, _ int) {
 	}
 	n, err := drops.NewDrops(s.o.views["sl_drop_reasons"]).Get(reasonRate)
 	l := s.get()
-	if err != nil || n != 1 || l.Drops != 1 || l.Packets != 0 || l.Clock != noon+sec/2+1 {
-		w.tb.Errorf("counted %d (%v), limit %d drops, %d packets", n, err, l.Drops, l.Packets)
+	if err != nil || n != (drops.Sum{ToPods: 1}) || l.Drops != 1 || l.Packets != 0 || l.Clock != noon+sec/2+1 {
+		w.tb.Errorf("counted %+v (%v), limit %d drops, %d packets", n, err, l.Drops, l.Packets)
 	}
 }
 

@@ -123,6 +123,7 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 		w.empty(name)
 	}
 	w.zero("sl_ct_turnover", make([]byte, 24))
+	w.zero("sl_ct_counts", make([]uint64, ebpf.MustPossibleCPU()))
 	w.zero("sl_drop_reasons", make([]uint64, ebpf.MustPossibleCPU()))
 	w.zero("sl_event_state", make([]bpfgen.TypesSlEventState, ebpf.MustPossibleCPU()))
 	for _, word := range *fx.kept {

@@ -244,7 +244,7 @@ func (w *walk) checkRedirect(h hook, r result, want want) {
 // account writes down what the counters must be after a step.
 func (w *walk) account(h hook, dev string, in input, want want) {
 	if want.verdict == shot {
-		w.drops[want.reason]++
+		w.dropped(h, want.reason)
 		w.places[w.place(h, dev, want)]++
 	}
 	if want.victim != nil {
@@ -267,6 +267,16 @@ func (w *walk) account(h hook, dev string, in input, want want) {
 		w.stats[q].RxPackets++
 		w.stats[q].RxBytes += size
 		w.stats[q].RxFast++
+	}
+}
+
+// dropped writes down that a program dropped a packet. Its hook has the direction.
+func (w *walk) dropped(h hook, reason drops.Reason) {
+	switch h {
+	case podEgress, uplEgress, ownEgress:
+		w.drops[reason].FromPods++
+	default:
+		w.drops[reason].ToPods++
 	}
 }
 
@@ -312,11 +322,11 @@ func (w *walk) checkCounters(h hook) {
 
 var ignoreLayout = gocmp.FilterPath(func(p gocmp.Path) bool { return p.Last().String() == "._" }, gocmp.Ignore())
 
-type dropCounts [bpfgen.TypesSlDropReasonSL_DROP_MAX]uint64
+type dropCounts [bpfgen.TypesSlDropReasonSL_DROP_MAX]drops.Sum
 
 func (d dropCounts) total() (n uint64) {
 	for _, c := range d {
-		n += c
+		n += c.Total()
 	}
 	return n
 }

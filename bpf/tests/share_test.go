@@ -204,7 +204,7 @@ func TestPrivilegedShareSpoofedUDP(t *testing.T) {
 		own := w.opens(family, udp, podA, keptPort, keptPort)
 		own.out("")
 		own.in("")
-		if got := w.readDrops()[reasonShare]; got != 0 {
+		if got := w.readDrops()[reasonShare].Total(); got != 0 {
 			t.Errorf("%d packets dropped over the share, want none: the pod opened nothing", got)
 		}
 	})
@@ -237,7 +237,7 @@ func TestPrivilegedShareGreedyPod(t *testing.T) {
 				crowd := w.crowd(family)
 				if refused := w.greedy(family, p.proto); refused == 0 {
 					t.Error("nothing of the pod was refused")
-				} else if got := w.readDrops()[reasonShare]; got != uint64(refused) {
+				} else if got := w.readDrops()[reasonShare].Total(); got != uint64(refused) {
 					t.Errorf("%d drops counted, want %d", got, refused)
 				}
 				held := w.held(podA, p.proto, flowPodOpened)
@@ -254,6 +254,7 @@ func TestPrivilegedShareGreedyPod(t *testing.T) {
 				wantCrowd(w, crowd)
 				// Others go on opening: each takes a place of the greedy pod.
 				w.recount()
+				before := w.counts().Evicted
 				for i := range crowdSize / 10 {
 					j := w.opens(family, p.proto, podB, uint16(30000+i), uint16(30000+i))
 					j.sends("S")
@@ -263,6 +264,9 @@ func TestPrivilegedShareGreedyPod(t *testing.T) {
 					}
 				}
 				wantCrowd(w, crowd)
+				if n := w.counts().Evicted - before; n == 0 || n > 2*crowdSize/10 {
+					t.Errorf("%d evictions counted for %d connections that need two places each at most", n, crowdSize/10)
+				}
 			})
 		})
 	}

@@ -67,7 +67,7 @@ func denied(w *walk, family, proto int) {
 		if want == xdpPass {
 			break
 		}
-		w.drops[reasonDenied]++
+		w.drops[reasonDenied].ToPods++
 		w.places[drops.Place{Device: 1, Reason: reasonDenied}]++ // what BPF_PROG_TEST_RUN says is lo
 		if n, _, err := list.Get(network); err != nil || n != 1 {
 			w.tb.Errorf("counted %d %v", n, err)
@@ -155,7 +155,7 @@ func TestPrivilegedDenyFamilies(t *testing.T) {
 					t.Errorf("IPv%d: verdict %d %v, want %d", family, got, err, want)
 				}
 				if want == xdpDrop {
-					w.drops[reasonDenied]++
+					w.drops[reasonDenied].ToPods++
 					w.places[drops.Place{Device: 1, Reason: reasonDenied}]++
 				}
 			}

@@ -86,7 +86,7 @@ func dropViews(ctx context.Context, dp reader, now func() owners, reason string,
 	}
 	owners, views := now(), []dropCountView{}
 	for r := drops.Reason(1); r < drops.Max; r++ {
-		v := dropCountView{Reason: r.Name(), Text: r.String(), Advice: r.Advice(), Packets: sums[r], Places: []dropPlaceView{}}
+		v := dropCountView{Reason: r.Name(), Text: r.String(), Advice: r.Advice(), Packets: sums[r].Total(), Places: []dropPlaceView{}}
 		if (reason != "" && reason != v.Reason) || (v.Packets == 0 && !all) {
 			continue
 		}

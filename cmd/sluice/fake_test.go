@@ -19,10 +19,12 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/pools"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -58,6 +60,8 @@ type fakeNode struct {
 	policies   []loader.PolicyStatus
 	verbs      []verbtimes.Histogram
 	open       int
+	pools      []pools.Pool
+	noCounts   bool // the programs are of a build that does not count connections
 }
 
 func (n *fakeNode) Datapath(context.Context) (datapath, error) {
@@ -92,6 +96,8 @@ func (n *fakeNode) Records() ([]*attachments.Record, error) { return n.records, 
 
 func (n *fakeNode) VerbTimes() ([]verbtimes.Histogram, error) { return n.verbs, nil }
 
+func (n *fakeNode) Pools() ([]pools.Pool, error) { return n.pools, nil }
+
 type fakeDatapath struct{ n *fakeNode }
 
 func (fake fakeDatapath) Close() error               { fake.n.open--; return nil }
@@ -104,6 +110,17 @@ func (fake fakeDatapath) Unload(context.Context) error {
 }
 
 func (fake fakeDatapath) Status(context.Context) (*loader.Status, error) { return fake.n.status, nil }
+
+func (fake fakeDatapath) StatusCounted(_ context.Context, counted map[string]int) (*loader.Status, error) {
+	st := *fake.n.status
+	st.Maps = slices.Clone(st.Maps)
+	for i := range st.Maps {
+		if n, ok := counted[st.Maps[i].Name]; ok {
+			st.Maps[i].Entries = n
+		}
+	}
+	return &st, nil
+}
 
 func (fake fakeDatapath) Endpoints(context.Context) ([]loader.EndpointStatus, error) {
 	return fake.n.status.Endpoints, nil
@@ -120,6 +137,9 @@ func (fake fakeDatapath) RateLimits(context.Context) ([]loader.RateLimitStatus, 
 func (fake fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error] {
 	return func(yield func(loader.Flow, error) bool) {
 		for _, flow := range fake.n.flows {
+			if f.Counted != nil {
+				f.Counted["sl_ct"]++
+			}
 			if f.Pod.IsValid() && flow.Pod.Addr() != f.Pod {
 				continue
 			}
@@ -151,8 +171,15 @@ func (fake fakeDatapath) Drops(context.Context) ([]loader.Drop, error) {
 	}, nil
 }
 
-func (fake fakeDatapath) DropSums(context.Context) (map[drops.Reason]uint64, error) {
-	return map[drops.Reason]uint64{spoofed: 3, exhausted: 6}, nil
+func (fake fakeDatapath) DropSums(context.Context) (map[drops.Reason]drops.Sum, error) {
+	return map[drops.Reason]drops.Sum{spoofed: {FromPods: 3}, exhausted: {ToPods: 1, FromPods: 5}}, nil
+}
+
+func (fake fakeDatapath) ConnectionCounts(context.Context) (conntrack.Counts, error) {
+	if fake.n.noCounts {
+		return conntrack.Counts{}, loader.ErrNotLoaded
+	}
+	return conntrack.Counts{ByPod: 7, ByClient: 4, Fin: 3, Rst: 1, Evicted: 2}, nil
 }
 
 func (fake fakeDatapath) LoadRequest(context.Context) (loadapi.LoadRequest, error) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -63,6 +64,7 @@ const (
 	partAttachments = "attachments"
 	partNetfilter   = "netfilter"
 	partVerbs       = "verbs"
+	partIPAM        = "ipam"
 )
 
 // lookForMetrics reads the node, with pods each of them too. What cannot be read is left out, counts as failed, and is in the error.
@@ -76,10 +78,20 @@ func (a *app) lookForMetrics(ctx context.Context, pods bool) (*metrics.Node, err
 			errs = append(errs, fmt.Errorf("%s: %w", part, err))
 		}
 	}
-	look(partDatapath, func() error {
-		return a.withDatapath(ctx, func(dp datapath) error { return a.datapathMetrics(ctx, dp, n, pods) }, func() error { return a.decisionMetrics(ctx, n) })
+	var records []*attachments.Record
+	look(partAttachments, func() (err error) {
+		if records, err = a.node.Records(); err == nil {
+			attachmentMetrics(n, records)
+		}
+		return err
 	})
-	look(partAttachments, func() error { return a.attachmentMetrics(n) })
+	var names owners
+	if pods {
+		names = ownersOf(records)
+	}
+	look(partDatapath, func() error {
+		return a.withDatapath(ctx, func(dp datapath) error { return datapathMetrics(ctx, dp, n, names) }, func() error { return a.decisionMetrics(ctx, n) })
+	})
 	look(partNetfilter, func() error {
 		choices, err := a.node.Choices()
 		n.Netfilter = make(map[string]string, len(choices))
@@ -90,6 +102,10 @@ func (a *app) lookForMetrics(ctx context.Context, pods bool) (*metrics.Node, err
 	})
 	look(partVerbs, func() (err error) {
 		n.Verbs, err = a.node.VerbTimes()
+		return err
+	})
+	look(partIPAM, func() (err error) {
+		n.Pools, err = a.node.Pools()
 		return err
 	})
 	return n, errors.Join(errs...)
@@ -108,12 +124,13 @@ func (a *app) decisionMetrics(ctx context.Context, n *metrics.Node) error {
 	return nil
 }
 
-func (a *app) datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, pods bool) error {
-	st, err := dp.Status(ctx)
-	if err != nil {
+// datapathMetrics reads the datapath, with series of the pods in names if that is not nil.
+func datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, names owners) error {
+	var err error
+	if n.Drops, err = dp.DropSums(ctx); err != nil {
 		return err
 	}
-	if n.Drops, err = dp.DropSums(ctx); err != nil {
+	if n.Counts, err = connectionCounts(ctx, dp); err != nil {
 		return err
 	}
 	published, err := dp.HostPorts(ctx)
@@ -124,11 +141,10 @@ func (a *app) datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, p
 	for _, p := range published {
 		n.HostPorts[flowevent.Protocol(p.Proto)]++
 	}
-	n.PortsTotal = portsIn(st.Config.SNATPorts)
 	n.Connections = map[metrics.Connections]int{}
-	ofOwner := map[uint64]int{}
-	counted := func(yield func(loader.Flow, error) bool) { // one walk of the tables for both
-		for f, err := range dp.Flows(ctx, loader.FlowFilter{All: true}) {
+	ofOwner, entries := map[uint64]int{}, map[string]int{}
+	counted := func(yield func(loader.Flow, error) bool) { // one walk of the tables for all
+		for f, err := range dp.Flows(ctx, loader.FlowFilter{All: true, Counted: entries}) {
 			if err == nil {
 				n.Connections[metrics.Connections{Kind: f.Kind, State: f.State}]++
 				ofOwner[f.Owner]++
@@ -138,18 +154,32 @@ func (a *app) datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, p
 			}
 		}
 	}
-	nat, err := natPools(counted, n.PortsTotal)
+	nat, err := natPools(counted, 0)
 	if err != nil {
 		return err
 	}
+	st, err := dp.StatusCounted(ctx, entries)
+	if err != nil {
+		return err
+	}
+	n.PortsTotal = portsIn(st.Config.SNATPorts)
 	for _, p := range nat {
 		n.PortUse = append(n.PortUse, metrics.PortUse{Address: p.Address.String(), Proto: p.Proto, InUse: p.InUse})
 	}
-	if pods {
-		n.Pods = podMetrics(st.Endpoints, a.owners(), ofOwner)
+	if names != nil {
+		n.Pods = podMetrics(st.Endpoints, names, ofOwner)
 	}
 	n.Backend, n.Reason, n.Status = st.Backend, st.Reason, st // last: with an error nothing of the datapath is told
 	return nil
+}
+
+// connectionCounts is nil where the programs do not count connections.
+func connectionCounts(ctx context.Context, dp reader) (*conntrack.Counts, error) {
+	n, err := dp.ConnectionCounts(ctx)
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return nil, nil //nolint:nilnil // nothing is known, and nothing is wrong
+	}
+	return &n, err
 }
 
 // podMetrics are the pods with a record. What a datapath still has of others is the matter of "sluice cleanup".
@@ -169,11 +199,7 @@ func podMetrics(eps []loader.EndpointStatus, names owners, connections map[uint6
 	return out
 }
 
-func (a *app) attachmentMetrics(n *metrics.Node) error {
-	records, err := a.node.Records()
-	if err != nil {
-		return err
-	}
+func attachmentMetrics(n *metrics.Node, records []*attachments.Record) {
 	n.Attachments = map[string]int{}
 	for _, r := range records {
 		n.Attachments[r.Network]++
@@ -184,7 +210,6 @@ func (a *app) attachmentMetrics(n *metrics.Node) error {
 			n.Attached[metrics.Attached{Feature: feature, Backend: backend}] = count
 		}
 	}
-	return nil
 }
 
 // replaceFile writes a file by one rename, so that a reader sees the old one or the new one.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/pools"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/verbtimes"
 )
@@ -31,13 +32,23 @@ func TestMetrics(t *testing.T) {
 	n := newFakeNode()
 	counts := make([]uint64, len(verbtimes.Bounds())+1)
 	counts[0] = 2
+	n.pools = []pools.Pool{{Plugin: pools.HostLocal, Name: "net0", Family: "ipv4", Used: 2, Size: 253}}
 	n.verbs = []verbtimes.Histogram{{Plugin: "ptp", Verb: "DEL", Result: verbtimes.Success, Sum: time.Millisecond, Counts: counts}}
 	out, errs, status := runTool(t, n, 0, "metrics")
 	if status != 0 || errs != "" {
 		t.Errorf("%d, %s", status, errs)
 	}
 	wantLines(t, out, `sluice_datapath_loaded 1`, `sluice_backend_info{backend="ebpf",reason="`+n.status.Reason+`"} 1`, `sluice_look_failed{part="attachments"} 0`,
-		`sluice_cni_verb_duration_seconds_count{plugin="ptp",result="success",verb="DEL"} 2`)
+		`sluice_cni_verb_duration_seconds_count{plugin="ptp",result="success",verb="DEL"} 2`,
+		`sluice_ipam_addresses_used{family="ipv4",plugin="host-local",pool="net0"} 2`, `sluice_ipam_addresses{family="ipv4",plugin="host-local",pool="net0"} 253`,
+		`sluice_map_entries{map="sl_ct"} `+strconv.Itoa(len(n.flows)),
+		`sluice_connections_made_total{opener="pod"} 7`, `sluice_connections_evicted_total 2`,
+		`sluice_dropped_packets_total{direction="from_pods",reason="spoofed-ip"} 3`, `sluice_dropped_packets_total{direction="to_pods",reason="spoofed-ip"} 0`)
+	n.noCounts = true
+	if old, errs, status := runTool(t, n, 0, "metrics"); status != 0 || errs != "" || strings.Contains(old, "sluice_connections_made_total") {
+		t.Errorf("programs of a build without counters: %d, %s%s", status, errs, old)
+	}
+	n.noCounts = false
 
 	dir := t.TempDir()
 	file := filepath.Join(dir, "sluice.prom")
@@ -139,6 +150,8 @@ func TestPrivilegedMetrics(t *testing.T) {
 	if status != 0 || errs != "" {
 		t.Fatalf("%d, %s", status, errs)
 	}
+	wantLines(t, out, `sluice_connections_made_total{opener="client"} 1`, `sluice_connections_ended_total{by="rst"} 0`,
+		`sluice_ipam_addresses_used{family="ipv4",plugin="host-local",pool="net0"} 1`, `sluice_ipam_addresses_used{family="ipv6",plugin="host-local",pool="net0"} 1`)
 	wantLines(t, out, `sluice_datapath_loaded 1`, `sluice_endpoints 1`, `sluice_attachments{network="net0"} 1`, `sluice_hostports{protocol="tcp"} 2`,
 		`sluice_attachments_by_backend{backend="ebpf",feature="portmap"} 1`,
 		`sluice_cni_verb_duration_seconds_count{plugin="bridge",result="success",verb="ADD"} 1`,

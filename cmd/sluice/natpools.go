@@ -78,8 +78,8 @@ func (a *app) natPools(ctx context.Context, dp reader) (*natPoolsView, error) {
 	v := &natPoolsView{
 		Ports: append([]string{}, st.Config.SNATPorts...), PortsTotal: portsIn(st.Config.SNATPorts), Pods: []ownerView{},
 		Exemptions: append([]string{}, st.Config.NonMasqueradeCIDRs...),
-		Exhausted:  sums[drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)],
-		NoAddress:  sums[drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)],
+		Exhausted:  sums[drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)].Total(),
+		NoAddress:  sums[drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)].Total(),
 	}
 	for _, e := range st.Endpoints {
 		if slices.Contains(e.Features, "masquerade") {

@@ -9,9 +9,11 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/pools"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -41,6 +43,8 @@ type node interface {
 	Records() ([]*attachments.Record, error)
 	// VerbTimes returns how long the plugins' verbs took since the boot.
 	VerbTimes() ([]verbtimes.Histogram, error)
+	// Pools returns the pools that pods of the node have addresses of.
+	Pools() ([]pools.Pool, error)
 }
 
 // datapath is what the tool needs of *loader.Datapath.
@@ -58,6 +62,7 @@ type datapath interface {
 // reader is the part that changes nothing.
 type reader interface {
 	Status(ctx context.Context) (*loader.Status, error)
+	StatusCounted(ctx context.Context, counted map[string]int) (*loader.Status, error)
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	HostPorts(ctx context.Context) ([]hostport.Entry, error)
 	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]
@@ -65,7 +70,8 @@ type reader interface {
 	Policies(ctx context.Context) ([]loader.PolicyStatus, error)
 	Events(ctx context.Context) iter.Seq2[loader.DropEvent, error]
 	Drops(ctx context.Context) ([]loader.Drop, error)
-	DropSums(ctx context.Context) (map[drops.Reason]uint64, error)
+	DropSums(ctx context.Context) (map[drops.Reason]drops.Sum, error)
+	ConnectionCounts(ctx context.Context) (conntrack.Counts, error)
 	Deny(ctx context.Context) (*loader.DenyStatus, error)
 	LoadRequest(ctx context.Context) (loadapi.LoadRequest, error)
 }
@@ -132,6 +138,8 @@ func (realNode) Records() ([]*attachments.Record, error) {
 func (realNode) VerbTimes() ([]verbtimes.Histogram, error) {
 	return verbtimes.Read(verbtimes.DefaultPath)
 }
+
+func (realNode) Pools() ([]pools.Pool, error) { return pools.Read(pools.DefaultPlaces()) }
 
 // withDatapath calls f with the loaded datapath. When nothing is loaded it
 // calls empty instead, which is not an error.

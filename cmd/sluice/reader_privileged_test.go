@@ -105,9 +105,9 @@ func tellAll(t *testing.T, send func(int), stall time.Duration) error {
 	return nil
 }
 
-func sum(drops map[drops.Reason]uint64) (n uint64) {
+func sum(drops map[drops.Reason]drops.Sum) (n uint64) {
 	for _, d := range drops {
-		n += d
+		n += d.Total()
 	}
 	return n
 }

@@ -36,7 +36,7 @@ const (
 
 // emptyInCopy are maps that a copy has without their entries: counters, scratch space, and places of connections that are no
 // longer new.
-var emptyInCopy = []string{"sl_ct_places", "sl_drop_events", "sl_drop_reasons", "sl_drops_by_dev", "sl_event_lease", "sl_event_state", "sl_frags", "sl_host_udp"}
+var emptyInCopy = []string{"sl_ct_counts", "sl_ct_places", "sl_drop_events", "sl_drop_reasons", "sl_drops_by_dev", "sl_event_lease", "sl_event_state", "sl_frags", "sl_host_udp"}
 
 // connectionMaps have the connections. Of them only entries of some addresses are copied.
 var connectionMaps = []string{"sl_ct", "sl_ct_unassured"}
@@ -268,17 +268,17 @@ func (c *Copy) Run(name string, p TestPacket) (TestResult, error) {
 	return r, nil
 }
 
-// drops are the copy's counters by reason.
+// drops are the copy's counters by reason, those of both directions together.
 func (c *Copy) drops() ([]uint64, error) {
 	m := c.maps["sl_drop_reasons"]
-	all := make([]uint64, m.MaxEntries())
-	for reason := range all {
+	all := make([]uint64, bpfgen.TypesSlDropDirectionSL_DROP_FROM_PODS)
+	for index := range m.MaxEntries() {
 		var perCPU []uint64
-		if err := m.Lookup(uint32(reason), &perCPU); err != nil {
+		if err := m.Lookup(index, &perCPU); err != nil {
 			return nil, fmt.Errorf("read drop counters: %w", err)
 		}
 		for _, n := range perCPU {
-			all[reason] += n
+			all[index%uint32(bpfgen.TypesSlDropDirectionSL_DROP_FROM_PODS)] += n
 		}
 	}
 	return all, nil

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "9c490bfca2c1fa5a403ea0f95627bf046af437df8df7175dcca37b8041383951"
+const build = "977b2ff14a643ed8461f135ee3618b868fe51a2fd58e0f0a5ab97a8aac9936ab"

@@ -23,6 +23,18 @@ type TypesSlCidr struct {
 	Ip        [16]uint8
 }
 
+type TypesSlCtCount uint32
+
+const (
+	TypesSlCtCountSL_CT_COUNT_CLIENT   TypesSlCtCount = 0
+	TypesSlCtCountSL_CT_COUNT_POD      TypesSlCtCount = 1
+	TypesSlCtCountSL_CT_COUNT_FIN      TypesSlCtCount = 2
+	TypesSlCtCountSL_CT_COUNT_RST      TypesSlCtCount = 3
+	TypesSlCtCountSL_CT_COUNT_EVICTED  TypesSlCtCount = 4
+	TypesSlCtCountSL_CT_COUNT_RESTORED TypesSlCtCount = 5
+	TypesSlCtCountSL_CT_COUNT_MAX      TypesSlCtCount = 6
+)
+
 type TypesSlCtEntry struct {
 	_                  structs.HostLayout
 	Other              TypesSlTuple
@@ -85,6 +97,13 @@ type TypesSlDevPolicy struct {
 	Policy uint16
 	Flags  uint16
 }
+
+type TypesSlDropDirection uint32
+
+const (
+	TypesSlDropDirectionSL_DROP_TO_PODS   TypesSlDropDirection = 0
+	TypesSlDropDirectionSL_DROP_FROM_PODS TypesSlDropDirection = 32
+)
 
 type TypesSlDropKey struct {
 	_        structs.HostLayout
@@ -234,7 +253,7 @@ type TypesSlEventState struct {
 	Now    uint64
 	Owner  uint64
 	Key    TypesSlDropKey
-	Zero   uint32
+	Index  uint32
 }
 
 type TypesSlFastPath uint32

@@ -45,6 +45,17 @@ static __always_inline struct sl_ct_entry *ct_insert(const struct sl_tuple *key,
 	return bpf_map_lookup_elem(&sl_ct_unassured, key);
 }
 
+/* ct_insert() for the entry of a connection that begins. */
+static __always_inline struct sl_ct_entry *ct_begin(const struct sl_tuple *key, const struct sl_ct_entry *ct)
+{
+	__u32 what = ct->flags & SL_CT_POD_OPENED ? SL_CT_COUNT_POD : SL_CT_COUNT_CLIENT;
+	struct sl_ct_entry *made = ct_insert(key, ct);
+
+	if (made)
+		sl_ct_count(what);
+	return made;
+}
+
 /*
  * The clock of sl_ct_entry.relearn_at, in units of cfg_relearn: 2^20 ns. 32 bits of it last longer
  * than an entry may be idle.
@@ -136,6 +147,7 @@ static __always_inline struct sl_ct_entry *ct_restore(const struct sl_tuple *out
 	s->entry.other = *outside;
 	s->entry.hostport_generation = reverse->hostport_generation;
 	s->key = reverse->other;
+	sl_ct_count(SL_CT_COUNT_RESTORED);
 	return ct_insert(&s->key, &s->entry);
 }
 
@@ -213,8 +225,11 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 		flags = dir == SL_TX ? tcp_seq_tx(ct, p, flags, now) : tcp_seq_rx(ct, p, flags, &in_order);
 	if (!opener && in_order)
 		flags |= SL_CT_REPLIED;
-	if (unlikely(flags != ct->flags))
+	if (unlikely(flags != ct->flags)) {
+		if (ct_has_ended(flags) && !ct_has_ended(ct->flags))
+			sl_ct_count(flags & SL_CT_RST ? SL_CT_COUNT_RST : SL_CT_COUNT_FIN);
 		ct->flags = flags;
+	}
 	ct->last_seen = now;
 	if (dir == SL_TX) {
 		__sync_fetch_and_add(&ct->tx_packets, 1);

@@ -173,7 +173,8 @@ static __always_inline int ct_evict_place(struct sl_ct_scratch *s)
 		partner = bpf_map_lookup_elem(&sl_ct, &ct->other);
 		if (partner && tuple_equal(&partner->other, &q->key))
 			bpf_map_delete_elem(&sl_ct, &ct->other);
-		bpf_map_delete_elem(&sl_ct, &q->key);
+		if (!bpf_map_delete_elem(&sl_ct, &q->key))
+			sl_ct_count(SL_CT_COUNT_EVICTED);
 	}
 	return ct_take_place(s, place);
 }

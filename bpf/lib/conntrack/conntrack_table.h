@@ -32,6 +32,18 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_ct_unassured SEC(".maps");
 
+/*
+ * How often entries were made, and what became of them. Each program counts on its own CPU, and never
+ * for a packet of a connection that goes on. The kernel's own evictions from LRU maps call no program.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SL_CT_COUNTS_SIZE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_ct_counts SEC(".maps");
+
 /* Idle times after which an entry no longer counts, by what it has seen. */
 #define SL_TIMEOUT_TCP_OPENING (60 * NSEC_PER_SEC)
 #define SL_TIMEOUT_TCP (86400 * NSEC_PER_SEC)
@@ -73,11 +85,27 @@ static __always_inline struct sl_ct_scratch *ct_scratch(void)
 	return bpf_map_lookup_elem(&sl_ct_scratch, &zero);
 }
 
+/* Adds to a counter. what: enum sl_ct_count. A function of its own, for the stack of its callers. */
+__noinline int sl_ct_count(__u32 what)
+{
+	__u64 *n = bpf_map_lookup_elem(&sl_ct_counts, &what);
+
+	if (n)
+		(*n)++;
+	return 0;
+}
+
+/* Has the TCP connection ended: by a RST as the last word, or by a FIN of each end? */
+static __always_inline bool ct_has_ended(__u32 flags)
+{
+	return (flags & SL_CT_RST) || (flags & (SL_CT_FIN_TX | SL_CT_FIN_RX)) == (SL_CT_FIN_TX | SL_CT_FIN_RX);
+}
+
 static __always_inline __u64 ct_timeout(__u8 proto, __u32 flags)
 {
 	if (proto != IPPROTO_TCP)
 		return flags & SL_CT_REPLIED ? SL_TIMEOUT_REPLIED : SL_TIMEOUT_NEW;
-	if ((flags & SL_CT_RST) || (flags & (SL_CT_FIN_TX | SL_CT_FIN_RX)) == (SL_CT_FIN_TX | SL_CT_FIN_RX))
+	if (ct_has_ended(flags))
 		return SL_TIMEOUT_TCP_CLOSED;
 	if (flags & (SL_CT_FIN_TX | SL_CT_FIN_RX))
 		return SL_TIMEOUT_TCP_HALF_CLOSED;

@@ -60,6 +60,21 @@ struct sl_ct_entry {
 };
 _Static_assert(sizeof(struct sl_ct_entry) == 152, "sl_ct_entry is a map value: no hidden padding");
 
+/* The index into sl_ct_counts. New ones go before SL_CT_COUNT_MAX: the numbers are part of the map layout. */
+enum sl_ct_count {
+	SL_CT_COUNT_CLIENT = 0, /* entries made for a connection that a client opens */
+	SL_CT_COUNT_POD,	/* ... that a pod opens */
+	SL_CT_COUNT_FIN,	/* entries whose connection ended by a FIN of each end */
+	SL_CT_COUNT_RST,	/* ... by a RST */
+	SL_CT_COUNT_EVICTED,	/* entries that gave their place to another attachment */
+	SL_CT_COUNT_RESTORED,	/* entries that the LRU took, made again by their reverse entry */
+	SL_CT_COUNT_MAX,
+};
+
+/* Entries of sl_ct_counts: more than there are, since a pinned map keeps its size. */
+#define SL_CT_COUNTS_SIZE 16
+_Static_assert(SL_CT_COUNT_MAX <= SL_CT_COUNTS_SIZE, "sl_ct_counts has an entry for every count");
+
 /* Who opens the connections of a kind, and how they are proven. Each kind of an attachment has a share of its own. */
 enum sl_ct_kind {
 	SL_CT_KIND_POD_OPENED = 1 << 0, /* else a client opened it */

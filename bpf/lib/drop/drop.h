@@ -30,16 +30,16 @@ static __always_inline void event_capture(struct __sk_buff *skb, struct sl_event
 /*
  * Every drop of a tc program goes through here. A function of its own: it is verified once, and the
  * programs stay short.
- * reason: enum sl_drop_reason. endpoint: key of the pod's device in sl_ep_stats, or of its limit
- * with SL_EDT_KEY; 0 = none.
+ * index: enum sl_drop_reason with its enum sl_drop_direction. endpoint: key of the pod's device in
+ * sl_ep_stats, or of its limit with SL_EDT_KEY; 0 = none.
  */
-__noinline int sl_drop(struct __sk_buff *skb, __u32 reason, __u32 endpoint)
+__noinline int sl_drop(struct __sk_buff *skb, __u32 index, __u32 endpoint)
 {
 	struct sl_endpoint_stats *st;
 	struct sl_event_state *cpu;
 	struct sl_event *e;
 
-	cpu = drop_count(endpoint & (SL_PODNS_KEY | SL_EDT_KEY) ? endpoint : skb->ifindex, endpoint, reason);
+	cpu = drop_count(endpoint & (SL_PODNS_KEY | SL_EDT_KEY) ? endpoint : skb->ifindex, endpoint, index);
 	if (!cpu)
 		return TC_ACT_SHOT;
 	st = bpf_map_lookup_elem(&sl_ep_stats, &cpu->key.endpoint);
@@ -57,5 +57,5 @@ __noinline int sl_drop(struct __sk_buff *skb, __u32 reason, __u32 endpoint)
 
 static __always_inline int drop(struct __sk_buff *skb, enum sl_drop_reason reason, __u32 endpoint)
 {
-	return sl_drop(skb, reason, endpoint);
+	return sl_drop(skb, reason | SL_DROP_DIRECTION, endpoint);
 }

@@ -54,7 +54,7 @@ struct {
 } sl_drops_by_dev SEC(".maps");
 
 /*
- * Dropped packets by reason. Each program counts on its own CPU. The map is larger than the enum: a
+ * Dropped packets by reason and direction. Each program counts on its own CPU. The map is larger than the enum: a
  * pinned map keeps its size.
  */
 struct {
@@ -69,6 +69,14 @@ struct {
 #ifndef SL_PROGRAM
 #define SL_PROGRAM SL_PROGRAM_NONE
 #endif
+
+/* The direction of what the program sees. SL_PROGRAM_EDT sees both, and says it for each packet. */
+#define SL_DROP_DIRECTION                                                                                              \
+	(SL_PROGRAM == SL_PROGRAM_FROM_POD || SL_PROGRAM == SL_PROGRAM_TO_UPLINK ||                                    \
+			 SL_PROGRAM == SL_PROGRAM_NS_EGRESS || SL_PROGRAM == SL_PROGRAM_MAC_CHECK ||                   \
+			 SL_PROGRAM == SL_PROGRAM_PARENT                                                               \
+		 ? SL_DROP_FROM_PODS                                                                                   \
+		 : SL_DROP_TO_PODS)
 
 /* Adds the drops that the CPU has counted to their counter. */
 static __always_inline void drop_flush(struct sl_event_state *cpu)
@@ -89,11 +97,12 @@ static __always_inline void drop_flush(struct sl_event_state *cpu)
  * Counts a drop, and notes in the CPU's state where it happened, to which endpoint, and why. Drops
  * come in floods of the same kind: they are counted in the CPU's state until another kind comes,
  * without a lookup in a large map. Returns NULL for the verifier only.
+ * index: the reason, with its enum sl_drop_direction
  */
-static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 endpoint, __u32 reason)
+static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 endpoint, __u32 index)
 {
+	__u32 zero = 0, reason = index & SL_DROP_REASON_MASK;
 	struct sl_event_state *cpu;
-	__u32 zero = 0;
 	__u64 *n;
 
 	cpu = bpf_map_lookup_elem(&sl_event_state, &zero);
@@ -107,10 +116,11 @@ static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 end
 	}
 	cpu->run++;
 	cpu->owner = 0;
-	cpu->zero = 0;
-	n = bpf_map_lookup_elem(&sl_drop_reasons, &cpu->key.reason);
+	cpu->index = index;
+	n = bpf_map_lookup_elem(&sl_drop_reasons, &cpu->index);
 	if (n)
 		(*n)++;
+	cpu->index = 0;
 	return cpu;
 }
 
@@ -123,7 +133,7 @@ static __always_inline struct sl_event *event_reserve(struct sl_event_state *cpu
 	struct sl_event_lease *w;
 	struct sl_event *e;
 
-	w = bpf_map_lookup_elem(&sl_event_lease, &cpu->zero);
+	w = bpf_map_lookup_elem(&sl_event_lease, &cpu->index);
 	if (!w || !w->until)
 		return NULL;
 	cpu->now = bpf_ktime_get_ns();

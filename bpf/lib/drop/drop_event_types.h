@@ -68,5 +68,5 @@ struct sl_event_state {
 	__u64 now;
 	__u64 owner;
 	struct sl_drop_key key;
-	__u32 zero; /* key of a map with one entry */
+	__u32 index; /* of sl_drop_reasons while that is counted, else 0: key of a map with one entry */
 };

@@ -37,6 +37,16 @@ enum sl_drop_reason {
 	SL_DROP_MAX,
 };
 
+/*
+ * Added to a reason in the index into sl_drop_reasons, by the direction of the dropped packet. Programs of
+ * builds without directions count all as SL_DROP_TO_PODS.
+ */
+enum sl_drop_direction {
+	SL_DROP_TO_PODS = 0,	/* a packet toward a pod, or one that came in by an uplink */
+	SL_DROP_FROM_PODS = 32, /* one that a pod sent, or one that would leave by an uplink */
+};
+#define SL_DROP_REASON_MASK (SL_DROP_FROM_PODS - 1)
+
 /* Entries of sl_drop_reasons. */
 #define SL_DROP_MAP_SIZE 64
-_Static_assert(SL_DROP_MAX <= SL_DROP_MAP_SIZE, "sl_drop_reasons has an entry for every reason");
+_Static_assert(SL_DROP_MAX <= SL_DROP_FROM_PODS, "sl_drop_reasons has an entry for every reason and direction");

@@ -126,7 +126,7 @@ static __always_inline struct sl_ct_entry *hairpin_insert(struct __sk_buff *skb,
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts && !found; i++)
 		found = sl_hpin_claim(skb, snat_candidate(preferred, i, ctx->start));
 	if (found) {
-		ct = ct_insert(&s->key, &s->entry);
+		ct = ct_begin(&s->key, &s->entry);
 		*reason = ct ? SL_DROP_NONE : SL_DROP_CT_TABLE;
 	}
 	return ct;

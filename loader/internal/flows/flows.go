@@ -23,11 +23,12 @@ func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 				yield(Flow{}, err)
 				return
 			}
-			more := true
+			more, entries := true, 0
 			err = conntrack.New(m).Each(func(r *conntrack.Record) bool {
 				if ctx.Err() != nil {
 					return false
 				}
+				entries++
 				s := newFlow(r, now)
 				if f.matches(r, s) {
 					more = yield(s, nil)
@@ -36,6 +37,9 @@ func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 			})
 			if !more {
 				return
+			}
+			if f.Counted != nil {
+				f.Counted[name] = entries
 			}
 			if err == nil {
 				err = ctx.Err()
@@ -101,6 +105,8 @@ type FlowFilter struct {
 	Pod   netip.Addr
 	Proto uint8
 	All   bool // also flows that have expired and wait to be overwritten
+	// Counted gets the number of entries of each map by its name: all that the walk has seen, whether they match or not.
+	Counted map[string]int
 }
 
 // durations for display are not finer than this.

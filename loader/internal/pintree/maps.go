@@ -16,6 +16,7 @@ const (
 	MapConntrackPlaces    = "sl_ct_places"
 	MapConntrackShares    = "sl_ct_shares"
 	MapConntrackTurnover  = "sl_ct_turnover"
+	MapConntrackCounts    = "sl_ct_counts"
 	MapHostPortOutside    = "sl_hp_outside"
 	MapHostPorts          = "sl_hostports"
 	MapReservedPorts      = "sl_rsvd_ports"
@@ -47,6 +48,7 @@ const (
 func LaterMaps() []string {
 	return []string{
 		MapPodDevices, MapPodMACs, MapParentPods, MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside,
+		MapConntrackCounts,
 	}
 }
 
@@ -54,7 +56,7 @@ func LaterMaps() []string {
 func SharedMaps() []string {
 	return []string{
 		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
-		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
+		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapConntrackCounts, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
 		MapPodnsDevices, MapParentPods, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist, MapPodMACs,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,
 	}

@@ -92,7 +92,7 @@ func (view View) readEvents(ctx context.Context, yield func(DropEvent) bool) err
 		sums, err := view.DropSums(ctx)
 		var all uint64
 		for _, n := range sums {
-			all += n
+			all += n.Total()
 		}
 		return all, err
 	}}
@@ -376,8 +376,8 @@ func (view View) Drops(_ context.Context) ([]Drop, error) {
 	return out, nil
 }
 
-// DropSums returns the packets dropped by reason since the maps were made.
-func (view View) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
+// DropSums returns the packets dropped by reason and direction since the maps were made.
+func (view View) DropSums(_ context.Context) (map[drops.Reason]drops.Sum, error) {
 	m, err := view.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return nil, err
@@ -387,4 +387,18 @@ func (view View) DropSums(_ context.Context) (map[drops.Reason]uint64, error) {
 		return nil, fmt.Errorf("drop counters: %w", err)
 	}
 	return all, nil
+}
+
+// ConnectionCounts returns how often conntrack entries were made since the maps were, and what became of them. They are not known,
+// which is ErrNotLoaded, where the programs are of a build without counters.
+func (view View) ConnectionCounts(_ context.Context) (conntrack.Counts, error) {
+	m, err := view.Pinned(pintree.MapConntrackCounts)
+	if err != nil {
+		return conntrack.Counts{}, err
+	}
+	n, err := conntrack.NewCounters(m).Read()
+	if err != nil {
+		return n, fmt.Errorf("connection counters: %w", err)
+	}
+	return n, nil
 }

@@ -5,9 +5,11 @@ package status
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
@@ -16,16 +18,31 @@ import (
 
 // Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
 func (view View) Endpoints(_ context.Context) ([]EndpointStatus, error) {
+	all, _, err := view.endpoints()
+	return all, err
+}
+
+// endpoints is Endpoints, with the counters of all pods, of those that have gone too, from one reading.
+func (view View) endpoints() ([]EndpointStatus, EndpointCounter, error) {
 	eps, err := view.EndpointMaps()
 	if err != nil {
-		return nil, err
+		return nil, EndpointCounter{}, err
 	}
+	counted, total, err := eps.Stats.All()
+	if err != nil {
+		return nil, EndpointCounter{}, fmt.Errorf("counters of pods: %w", err)
+	}
+	all, err := view.endpointsWith(eps, counted)
+	return all, counters(total), err
+}
+
+func (view View) endpointsWith(eps pintree.EndpointMaps, counted map[uint32]endpoint.Counters) ([]EndpointStatus, error) {
 	type id struct {
 		owner uint64
 		index uint32
 	}
 	found := make(map[id]*EndpointStatus)
-	err = eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+	err := eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
 		s, ok := found[id{v.Owner, v.Ifindex}]
 		if !ok {
 			s = &EndpointStatus{
@@ -50,11 +67,7 @@ func (view View) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		if l, err := h.LinkByIndex(s.HostIfindex); err == nil {
 			s.HostIfName = l.Name
 		}
-		c, _, err := eps.Stats.Get(uint32(s.HostIfindex))
-		if err != nil {
-			return nil, err
-		}
-		s.Stats = counters(c)
+		s.Stats = counters(counted[uint32(s.HostIfindex)])
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
@@ -63,12 +76,9 @@ func (view View) Endpoints(_ context.Context) ([]EndpointStatus, error) {
 		return nil, err
 	}
 	for _, dev := range inside {
-		c, _, err := eps.Stats.Get(podnsmap.Key(dev.Number))
-		if err != nil {
-			return nil, err
-		}
 		out = append(out, EndpointStatus{
-			Owner: dev.Owner, Features: endpoint.FlagNames(dev.Flags), Number: int(dev.Number), Netns: dev.Netns, Ifindex: dev.Ifindex, Stats: counters(c),
+			Owner: dev.Owner, Features: endpoint.FlagNames(dev.Flags), Number: int(dev.Number), Netns: dev.Netns, Ifindex: dev.Ifindex,
+			Stats: counters(counted[podnsmap.Key(dev.Number)]),
 		})
 	}
 	slices.SortFunc(out, func(a, b EndpointStatus) int {

@@ -41,8 +41,9 @@ func (view View) Decision() (*Status, error) {
 	}, nil
 }
 
-// Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
-func (view View) Status(ctx context.Context) (*Status, error) {
+// Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time. counted has the entries of
+// maps that the caller has counted already, by name.
+func (view View) Status(ctx context.Context, counted map[string]int) (*Status, error) {
 	s, err := view.Decision()
 	if errors.Is(err, pintree.ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
 		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: view.Paths.Dir}, nil
@@ -58,7 +59,7 @@ func (view View) Status(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	defer h.Close()
-	if s.Endpoints, err = view.Endpoints(ctx); err != nil {
+	if s.Endpoints, s.Total, err = view.endpoints(); err != nil {
 		return nil, err
 	}
 	if s.Runs, err = programs.New(view.Tree).Runs(); err != nil {
@@ -67,23 +68,10 @@ func (view View) Status(ctx context.Context) (*Status, error) {
 	if s.Local, err = attach.New(view.Tree).LocalStatus(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(view.deviceStatus(s, h), view.mapStatus(ctx, s), view.dropStatus(s), view.total(s)); err != nil {
+	if err := errors.Join(view.deviceStatus(s, h), view.mapStatus(ctx, s, counted), view.dropStatus(s)); err != nil {
 		return nil, err
 	}
 	return s, nil
-}
-
-func (view View) total(s *Status) error {
-	eps, err := view.EndpointMaps()
-	if err != nil {
-		return err
-	}
-	sum, err := eps.Stats.Total()
-	if err != nil {
-		return fmt.Errorf("counters of pods: %w", err)
-	}
-	s.Total = counters(sum)
-	return nil
 }
 
 func (view View) deviceStatus(s *Status, h *rtnl.Handle) error {
@@ -182,7 +170,7 @@ func sorted(set map[int]bool) []int {
 	return out
 }
 
-func (view View) mapStatus(ctx context.Context, s *Status) error {
+func (view View) mapStatus(ctx context.Context, s *Status, counted map[string]int) error {
 	pins, err := pintree.Names(view.Paths.Maps())
 	if err != nil {
 		return err
@@ -197,9 +185,13 @@ func (view View) mapStatus(ctx context.Context, s *Status) error {
 			return err
 		}
 		st := MapStatus{Name: name, Type: m.Type().String(), ID: m.ID(), Max: int(m.MaxEntries())}
-		if st.Entries, err = entries(name, m); err != nil {
-			return fmt.Errorf("map %s: %w", name, err)
+		n, known := counted[name]
+		if !known {
+			if n, err = entries(name, m); err != nil {
+				return fmt.Errorf("map %s: %w", name, err)
+			}
 		}
+		st.Entries = n
 		s.Maps = append(s.Maps, st)
 	}
 	return nil
@@ -281,7 +273,7 @@ func (view View) dropStatus(s *Status) error {
 	}
 	for r := drops.Reason(1); r < drops.Max; r++ {
 		if n, ok := all[r]; ok {
-			s.Drops = append(s.Drops, DropCount{Reason: r.String(), Packets: n})
+			s.Drops = append(s.Drops, DropCount{Reason: r.String(), Packets: n.Total()})
 		}
 	}
 	return nil

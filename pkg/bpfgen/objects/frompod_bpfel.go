@@ -18,6 +18,7 @@ import (
 const (
 	FromPodMapSlCacheEpoch   = "sl_cache_epoch"
 	FromPodMapSlCt           = "sl_ct"
+	FromPodMapSlCtCounts     = "sl_ct_counts"
 	FromPodMapSlCtPlaces     = "sl_ct_places"
 	FromPodMapSlCtScratch    = "sl_ct_scratch"
 	FromPodMapSlCtShares     = "sl_ct_shares"
@@ -119,6 +120,7 @@ type FromPodProgramSpecs struct {
 type FromPodMapSpecs struct {
 	SlCacheEpoch  *ebpf.MapSpec `ebpf:"sl_cache_epoch"`
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
@@ -196,6 +198,7 @@ func (o *FromPodObjects) Close() error {
 type FromPodMaps struct {
 	SlCacheEpoch  *ebpf.Map `ebpf:"sl_cache_epoch"`
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
@@ -231,6 +234,7 @@ func (m *FromPodMaps) Close() error {
 	return _FromPodClose(
 		m.SlCacheEpoch,
 		m.SlCt,
+		m.SlCtCounts,
 		m.SlCtPlaces,
 		m.SlCtScratch,
 		m.SlCtShares,

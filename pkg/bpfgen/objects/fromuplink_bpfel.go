@@ -18,6 +18,7 @@ import (
 const (
 	FromUplinkMapSlCacheEpoch   = "sl_cache_epoch"
 	FromUplinkMapSlCt           = "sl_ct"
+	FromUplinkMapSlCtCounts     = "sl_ct_counts"
 	FromUplinkMapSlCtPlaces     = "sl_ct_places"
 	FromUplinkMapSlCtScratch    = "sl_ct_scratch"
 	FromUplinkMapSlCtShares     = "sl_ct_shares"
@@ -115,6 +116,7 @@ type FromUplinkProgramSpecs struct {
 type FromUplinkMapSpecs struct {
 	SlCacheEpoch  *ebpf.MapSpec `ebpf:"sl_cache_epoch"`
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
@@ -188,6 +190,7 @@ func (o *FromUplinkObjects) Close() error {
 type FromUplinkMaps struct {
 	SlCacheEpoch  *ebpf.Map `ebpf:"sl_cache_epoch"`
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
@@ -219,6 +222,7 @@ func (m *FromUplinkMaps) Close() error {
 	return _FromUplinkClose(
 		m.SlCacheEpoch,
 		m.SlCt,
+		m.SlCtCounts,
 		m.SlCtPlaces,
 		m.SlCtScratch,
 		m.SlCtShares,

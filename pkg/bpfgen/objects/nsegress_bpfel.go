@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	NsEgressMapSlCt           = "sl_ct"
+	NsEgressMapSlCtCounts     = "sl_ct_counts"
 	NsEgressMapSlCtPlaces     = "sl_ct_places"
 	NsEgressMapSlCtScratch    = "sl_ct_scratch"
 	NsEgressMapSlCtShares     = "sl_ct_shares"
@@ -109,6 +110,7 @@ type NsEgressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type NsEgressMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
@@ -177,6 +179,7 @@ func (o *NsEgressObjects) Close() error {
 // It can be passed to LoadNsEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NsEgressMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
@@ -203,6 +206,7 @@ type NsEgressMaps struct {
 func (m *NsEgressMaps) Close() error {
 	return _NsEgressClose(
 		m.SlCt,
+		m.SlCtCounts,
 		m.SlCtPlaces,
 		m.SlCtScratch,
 		m.SlCtShares,

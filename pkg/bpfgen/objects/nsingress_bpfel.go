@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	NsIngressMapSlCt           = "sl_ct"
+	NsIngressMapSlCtCounts     = "sl_ct_counts"
 	NsIngressMapSlCtPlaces     = "sl_ct_places"
 	NsIngressMapSlCtScratch    = "sl_ct_scratch"
 	NsIngressMapSlCtShares     = "sl_ct_shares"
@@ -109,6 +110,7 @@ type NsIngressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type NsIngressMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
@@ -177,6 +179,7 @@ func (o *NsIngressObjects) Close() error {
 // It can be passed to LoadNsIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type NsIngressMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
@@ -203,6 +206,7 @@ type NsIngressMaps struct {
 func (m *NsIngressMaps) Close() error {
 	return _NsIngressClose(
 		m.SlCt,
+		m.SlCtCounts,
 		m.SlCtPlaces,
 		m.SlCtScratch,
 		m.SlCtShares,

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ParentMapSlCt           = "sl_ct"
+	ParentMapSlCtCounts     = "sl_ct_counts"
 	ParentMapSlCtPlaces     = "sl_ct_places"
 	ParentMapSlCtScratch    = "sl_ct_scratch"
 	ParentMapSlCtShares     = "sl_ct_shares"
@@ -111,6 +112,7 @@ type ParentProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ParentMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
@@ -181,6 +183,7 @@ func (o *ParentObjects) Close() error {
 // It can be passed to LoadParentObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ParentMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
@@ -209,6 +212,7 @@ type ParentMaps struct {
 func (m *ParentMaps) Close() error {
 	return _ParentClose(
 		m.SlCt,
+		m.SlCtCounts,
 		m.SlCtPlaces,
 		m.SlCtScratch,
 		m.SlCtShares,

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ToPodMapSlCt           = "sl_ct"
+	ToPodMapSlCtCounts     = "sl_ct_counts"
 	ToPodMapSlCtPlaces     = "sl_ct_places"
 	ToPodMapSlCtScratch    = "sl_ct_scratch"
 	ToPodMapSlCtShares     = "sl_ct_shares"
@@ -115,6 +116,7 @@ type ToPodProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToPodMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
@@ -189,6 +191,7 @@ func (o *ToPodObjects) Close() error {
 // It can be passed to LoadToPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToPodMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
@@ -221,6 +224,7 @@ type ToPodMaps struct {
 func (m *ToPodMaps) Close() error {
 	return _ToPodClose(
 		m.SlCt,
+		m.SlCtCounts,
 		m.SlCtPlaces,
 		m.SlCtScratch,
 		m.SlCtShares,

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ToUplinkMapSlCt           = "sl_ct"
+	ToUplinkMapSlCtCounts     = "sl_ct_counts"
 	ToUplinkMapSlCtPlaces     = "sl_ct_places"
 	ToUplinkMapSlCtScratch    = "sl_ct_scratch"
 	ToUplinkMapSlCtShares     = "sl_ct_shares"
@@ -109,6 +110,7 @@ type ToUplinkProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkMapSpecs struct {
 	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
@@ -177,6 +179,7 @@ func (o *ToUplinkObjects) Close() error {
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkMaps struct {
 	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
 	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
 	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
 	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
@@ -203,6 +206,7 @@ type ToUplinkMaps struct {
 func (m *ToUplinkMaps) Close() error {
 	return _ToUplinkClose(
 		m.SlCt,
+		m.SlCtCounts,
 		m.SlCtPlaces,
 		m.SlCtScratch,
 		m.SlCtShares,

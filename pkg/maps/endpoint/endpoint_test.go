@@ -110,7 +110,7 @@ func TestPrivilegedStatsRetire(t *testing.T) {
 	s := NewStats(bpftest.View(t, raw))
 	total := func(want uint64) {
 		t.Helper()
-		if c, err := s.Total(); err != nil || c.RxPackets != want || c.TxBytes != 10*want || c.Pod != 0 || c.Owner != 0 {
+		if _, c, err := s.All(); err != nil || c.RxPackets != want || c.TxBytes != 10*want || c.Pod != 0 || c.Owner != 0 {
 			t.Errorf("%+v %v, not %d packets", c, err, want)
 		}
 	}

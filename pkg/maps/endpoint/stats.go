@@ -92,17 +92,18 @@ func (s Stats) Keys() ([]uint32, error) {
 	return slices.DeleteFunc(all, func(k uint32) bool { return k == gone }), err
 }
 
-// Total returns the counters of all devices, of those that have gone too, since the map was made.
-func (s Stats) Total() (Counters, error) {
-	var sum Counters
-	all, err := bpfsys.Keys[uint32](s.m)
-	for _, k := range all {
-		c, _, e := s.Get(k)
+// All returns the counters of each device, by its ifindex, and the sum of all since the map was made, with those of devices that have gone.
+func (s Stats) All() (of map[uint32]Counters, total Counters, err error) {
+	keys, err := bpfsys.Keys[uint32](s.m)
+	of = make(map[uint32]Counters, len(keys))
+	for _, k := range keys {
+		c, ok, e := s.Get(k)
 		if e != nil {
-			return sum, e
+			return nil, total, e
 		}
-		sum.add(&c)
+		if total.add(&c); ok && k != gone {
+			of[k] = c
+		}
 	}
-	sum.Pod, sum.Owner = 0, 0
-	return sum, err
+	return of, total, err
 }

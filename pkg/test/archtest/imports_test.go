@@ -81,7 +81,7 @@ var rooms = []room{
 		"asks each room to remove what is its own"},
 	{"loader/internal/load", []string{"loader/internal/attach", "loader/internal/endpoints", "loader/internal/gc", "loader/internal/hook", "loader/internal/parents", "loader/internal/pintree", "loader/internal/podns", "loader/internal/programs", "loader/internal/ratelimit", "pkg/log", "pkg/maps/endpoint"},
 		"has the order of the steps of a load"},
-	{"loader", []string{"loader/internal/", "loader/loadapi", "pkg/log", "pkg/maps/drops", "pkg/maps/hostport", "pkg/nodeconf"},
+	{"loader", []string{"loader/internal/", "loader/loadapi", "pkg/log", "pkg/maps/conntrack", "pkg/maps/drops", "pkg/maps/hostport", "pkg/nodeconf"},
 		"a facade above the rooms; the loader returns sentinels and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
 	{"pkg/bpfgen/objects", nil, "generated code; only its test compares with pkg/bpfgen"},

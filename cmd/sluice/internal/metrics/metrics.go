@@ -16,7 +16,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/pools"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/verbtimes"
 )
@@ -48,15 +50,17 @@ type Node struct {
 	Backend     string         // what was decided, also if nothing is loaded; empty: nothing was
 	Reason      string
 	Netfilter   map[string]string // tables used where eBPF is not, by what was asked for
-	Drops       map[drops.Reason]uint64
+	Drops       map[drops.Reason]drops.Sum
 	Connections map[Connections]int
-	HostPorts   map[string]int // by protocol
+	Counts      *conntrack.Counts // nil: the programs do not count connections
+	HostPorts   map[string]int    // by protocol
 	PortUse     []PortUse
 	PortsTotal  int            // toward one destination, by one address and protocol
 	Attachments map[string]int // by network
 	Attached    map[Attached]int
 	Pods        []Pod // nil: no series of pods
 	Verbs       []verbtimes.Histogram
+	Pools       []pools.Pool
 	Failed      map[string]bool // whether a part of the look failed
 }
 
@@ -100,8 +104,12 @@ var ( //nolint:gochecknoglobals // a table
 	packets     = describe("sluice_forwarded_packets_total", "Packets of all pods since the maps were made.", "direction")
 	octets      = describe("sluice_forwarded_bytes_total", "Bytes of all pods since the maps were made, with Ethernet headers.", "direction")
 	fast        = describe("sluice_fast_path_packets_total", "Packets of all pods that the fast path has forwarded.", "direction")
-	dropped     = describe("sluice_dropped_packets_total", "Packets dropped since the maps were made, by reason.", "reason")
+	dropped     = describe("sluice_dropped_packets_total", "Packets dropped since the maps were made, by reason and direction.", "reason", "direction")
 	connections = describe("sluice_connections", "Connections in the tables, by kind and state.", "kind", "state")
+	made        = describe("sluice_connections_made_total", "Entries made in the connection tables since the maps were, by who opened the connection.", "opener")
+	ended       = describe("sluice_connections_ended_total", "TCP connections in the tables that ended since the maps were made, by how.", "by")
+	evicted     = describe("sluice_connections_evicted_total", "Connections taken from attachments that had many, because the table was full.")
+	restored    = describe("sluice_connections_restored_total", "Connections that the kernel evicted from a table, and whose reverse entry brought them back.")
 	mapEntries  = describe("sluice_map_entries", "Entries in a map.", "map")
 	mapMax      = describe("sluice_map_max_entries", "Entries that a map has room for.", "map")
 	mapPressure = describe("sluice_map_pressure_ratio", "Part of a map that is in use, 0 to 1.", "map")
@@ -117,6 +125,10 @@ var ( //nolint:gochecknoglobals // a table
 	programTime = describe("sluice_program_run_seconds_total", "Time in a program on all CPUs. Only with kernel.bpf_stats_enabled.", "program")
 	programRuns = describe("sluice_program_runs_total", "Runs of a program on all CPUs. Only with kernel.bpf_stats_enabled.", "program")
 	verbTime    = describe("sluice_cni_verb_duration_seconds", "Time of a CNI verb in a plugin's process since the boot.", "plugin", "verb", "result")
+	poolUsed    = describe("sluice_ipam_addresses_used", "Addresses of a pool that pods of the node have, or that are kept for them.", "plugin", "pool", "family")
+	poolSize    = describe("sluice_ipam_addresses", "Addresses that a pool of host-local has for pods of the node.", "plugin", "pool", "family")
+	poolClaims  = describe("sluice_ipam_addresses_claimed", "Addresses of a pool of the cluster that the node has claimed.", "plugin", "pool", "family")
+	poolScarce  = describe("sluice_ipam_pool_scarce", "Whether a pool of the cluster had few free addresses when the node last looked.", "plugin", "pool", "family")
 	failed      = describe("sluice_look_failed", "Whether a part of the node could not be read.", "part")
 )
 
@@ -169,8 +181,22 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for i := range n.Verbs {
 		s.verb(&n.Verbs[i])
 	}
+	for i := range n.Pools {
+		s.pool(&n.Pools[i])
+	}
 	if n.Status != nil {
 		s.datapath(n)
+	}
+}
+
+func (s sink) pool(p *pools.Pool) {
+	s.gauge(poolUsed, float64(p.Used), p.Plugin, p.Name, p.Family)
+	if p.Size > 0 {
+		s.gauge(poolSize, float64(p.Size), p.Plugin, p.Name, p.Family)
+	}
+	if p.Plugin == pools.Cluster {
+		s.gauge(poolClaims, float64(p.Claims), p.Plugin, p.Name, p.Family)
+		s.flag(poolScarce, p.Scarce, p.Plugin, p.Name, p.Family)
 	}
 }
 
@@ -189,8 +215,17 @@ func (s sink) datapath(n *Node) {
 	s.gauge(endpoints, float64(len(n.Status.Endpoints)))
 	if n.Drops != nil {
 		for r := drops.Reason(1); r < drops.Max; r++ { // a series from the first scrape on, so that rate() sees the first drop
-			s.counter(dropped, n.Drops[r], r.Name())
+			s.counter(dropped, n.Drops[r].ToPods, r.Name(), toPods)
+			s.counter(dropped, n.Drops[r].FromPods, r.Name(), fromPods)
 		}
+	}
+	if c := n.Counts; c != nil {
+		s.counter(made, c.ByPod, "pod")
+		s.counter(made, c.ByClient, "client")
+		s.counter(ended, c.Fin, "fin")
+		s.counter(ended, c.Rst, "rst")
+		s.counter(evicted, c.Evicted)
+		s.counter(restored, c.Restored)
 	}
 	for by, count := range n.Connections {
 		s.gauge(connections, float64(count), by.Kind, by.State)

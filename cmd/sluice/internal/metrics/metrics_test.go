@@ -13,7 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/pools"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/verbtimes"
 )
@@ -35,7 +37,8 @@ func busy() *Node {
 			Runs: []loader.ProgramRun{{Program: "sl_from_pod", Runs: 12, Time: 1500 * time.Microsecond}, {Program: "sl_to_pod"}},
 		},
 		Netfilter:   map[string]string{"auto": "nftables"},
-		Drops:       map[drops.Reason]uint64{1: 3},
+		Drops:       map[drops.Reason]drops.Sum{1: {ToPods: 1, FromPods: 3}},
+		Counts:      &conntrack.Counts{ByClient: 8, ByPod: 9, Fin: 6, Rst: 2, Evicted: 3, Restored: 1},
 		Connections: map[Connections]int{{"masquerade", "established"}: 4, {"plain", "new"}: 1},
 		HostPorts:   map[string]int{"tcp": 2, "udp": 0},
 		PortUse:     []PortUse{{"192.0.2.1", "tcp", 9}},
@@ -46,6 +49,10 @@ func busy() *Node {
 			Network: "net0", ContainerID: "3f1c", Interface: "eth0", Connections: 5,
 			Traffic: loader.EndpointCounter{RxPackets: 1, RxBytes: 100, TxPackets: 2, TxBytes: 200},
 		}},
+		Pools: []pools.Pool{
+			{Plugin: pools.HostLocal, Name: "net0", Family: "ipv4", Used: 240, Size: 253},
+			{Plugin: pools.Cluster, Name: "10.20.0.0-16", Family: "ipv4", Used: 30, Claims: 32, Scarce: true},
+		},
 		Verbs:  []verbtimes.Histogram{{Plugin: "bridge", Verb: "ADD", Result: verbtimes.Success, Sum: 90 * time.Millisecond, Counts: counts}},
 		Failed: map[string]bool{"datapath": false, "netfilter": true},
 	}

@@ -83,7 +83,7 @@ func (x *observer) countDrops(ctx context.Context) error {
 	}
 	var sum uint64
 	for _, n := range reasons {
-		sum += n
+		sum += n.Total()
 	}
 	if x.sums != 0 && sum > x.sums {
 		x.lost[flowevent.LostBusy] += sum - x.sums

@@ -26,7 +26,7 @@ import (
 type Source interface {
 	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]
 	Events(ctx context.Context) iter.Seq2[loader.DropEvent, error]
-	DropSums(ctx context.Context) (map[drops.Reason]uint64, error)
+	DropSums(ctx context.Context) (map[drops.Reason]drops.Sum, error)
 }
 
 // Options say what to show.

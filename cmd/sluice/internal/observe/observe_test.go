@@ -50,9 +50,9 @@ func (w *walks) Events(ctx context.Context) iter.Seq2[loader.DropEvent, error] {
 	}
 }
 
-func (w *walks) DropSums(context.Context) (map[drops.Reason]uint64, error) {
+func (w *walks) DropSums(context.Context) (map[drops.Reason]drops.Sum, error) {
 	w.sums += 7
-	return map[drops.Reason]uint64{1: w.sums}, nil
+	return map[drops.Reason]drops.Sum{1: {FromPods: w.sums}}, nil
 }
 
 func flowOf(port uint16, created time.Duration, state string, change ...func(*loader.Flow)) loader.Flow {
