@@ -61,7 +61,7 @@ those of the policer on the host veth, which drops what bypasses the queue.`,
 			if err != nil {
 				fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %v\n", err)
 			}
-			views := limitViews(records, shapes, filter)
+			views := limitViews(records, ownersOf(records), shapes, filter)
 			return a.print(views, func() error { return a.limitTable(views, filter) })
 		},
 	}
@@ -69,8 +69,8 @@ those of the policer on the host veth, which drops what bypasses the queue.`,
 	return c
 }
 
-func limitViews(records []*attachments.Record, shapes []loader.RateLimitStatus, filter ownerFilter) []limitView {
-	views, o := []limitView{}, ownersOf(records)
+func limitViews(records []*attachments.Record, o owners, shapes []loader.RateLimitStatus, filter ownerFilter) []limitView {
+	views := []limitView{}
 	for _, rec := range records {
 		for _, st := range limitsOf(rec, shapes) {
 			if v := newLimitView(o.view(rec.Owner()), st); filter.matches(v.Owner) {

@@ -61,6 +61,8 @@ type fakeNode struct {
 	verbs      []verbtimes.Histogram
 	open       int
 	pools      []pools.Pool
+	podNames   map[attachments.ID][2]string
+	named      int  // times that a name was asked for
 	noCounts   bool // the programs are of a build that does not count connections
 }
 
@@ -93,6 +95,11 @@ func (n *fakeNode) Places() ([]loader.Place, error) {
 func (n *fakeNode) Choices() (map[string]netfilter.Choice, error) { return n.choices, nil }
 
 func (n *fakeNode) Records() ([]*attachments.Record, error) { return n.records, n.readErr }
+
+func (n *fakeNode) PodName(id attachments.ID) (namespace, name string) {
+	n.named++
+	return n.podNames[id][0], n.podNames[id][1]
+}
 
 func (n *fakeNode) VerbTimes() ([]verbtimes.Histogram, error) { return n.verbs, nil }
 

@@ -41,6 +41,8 @@ type node interface {
 	Choices() (map[string]netfilter.Choice, error)
 	// Records returns the attachment records of all networks.
 	Records() ([]*attachments.Record, error)
+	// PodName returns the name that the runtime gave to an attachment's pod, or nothing.
+	PodName(id attachments.ID) (namespace, name string)
 	// VerbTimes returns how long the plugins' verbs took since the boot.
 	VerbTimes() ([]verbtimes.Histogram, error)
 	// Pools returns the pools that pods of the node have addresses of.
@@ -134,6 +136,8 @@ func (realNode) Choices() (map[string]netfilter.Choice, error) { return choice.M
 func (realNode) Records() ([]*attachments.Record, error) {
 	return attachments.Open(attachments.DefaultDir).List("")
 }
+
+func (realNode) PodName(id attachments.ID) (namespace, name string) { return podName(cniResults(), id) }
 
 func (realNode) VerbTimes() ([]verbtimes.Histogram, error) {
 	return verbtimes.Read(verbtimes.DefaultPath)

@@ -8,15 +8,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/observe"
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/hubbleflow"
 )
@@ -232,58 +229,4 @@ func (a *app) podText(p *flowevent.Pod) string {
 		return p.Namespace + "/" + p.Name + " " + p.ContainerID
 	}
 	return p.Network + "/" + shortID(p.ContainerID, a.wide) + "/" + p.IfName
-}
-
-// cniResults is where libcni keeps the arguments of each ADD.
-const cniResults = "/var/lib/cni/results"
-
-// podNames finds the attachment behind an owner, and the name that the runtime gave to its pod.
-type podNames struct {
-	owners func() owners
-	known  map[uint64]*flowevent.Pod
-	read   time.Time
-}
-
-func (a *app) pods() *podNames { return &podNames{owners: a.owners} }
-
-// find reads the records again for an owner that they did not name, at most once a second.
-func (p *podNames) find(owner uint64) *flowevent.Pod {
-	if pod, ok := p.known[owner]; ok {
-		return pod
-	}
-	if time.Since(p.read) < ownersAnew {
-		return nil
-	}
-	known := map[uint64]*flowevent.Pod{}
-	for owner, id := range p.owners() {
-		if known[owner] = p.known[owner]; known[owner] == nil {
-			pod := podOf(cniResults, id)
-			known[owner] = &pod
-		}
-	}
-	p.known, p.read = known, time.Now()
-	return p.known[owner]
-}
-
-// podOf names the pod of an attachment, as far as libcni has kept that.
-func podOf(results string, id attachments.ID) flowevent.Pod {
-	pod := flowevent.Pod{Network: id.Network, ContainerID: id.ContainerID, IfName: id.IfName}
-	text, err := os.ReadFile(filepath.Join(results, fmt.Sprintf("%s-%s-%s", id.Network, id.ContainerID, id.IfName)))
-	if err != nil {
-		return pod // no runtime with a cache, or no pod of Kubernetes
-	}
-	var kept struct {
-		Args [][2]string `json:"cniArgs"`
-	}
-	if json.Unmarshal(text, &kept) == nil {
-		for _, arg := range kept.Args {
-			switch arg[0] {
-			case "K8S_POD_NAMESPACE":
-				pod.Namespace = arg[1]
-			case "K8S_POD_NAME":
-				pod.Name = arg[1]
-			}
-		}
-	}
-	return pod
 }

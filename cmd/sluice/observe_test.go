@@ -139,17 +139,42 @@ func TestObserveEscapes(t *testing.T) {
 }
 
 // The name of a pod is what the runtime said at ADD.
-func TestPodOf(t *testing.T) {
+func TestPodName(t *testing.T) {
 	dir := t.TempDir()
 	id := attachments.ID{Network: "n", ContainerID: "c", IfName: "eth0"}
-	if pod := podOf(dir, id); pod != (flowevent.Pod{Network: "n", ContainerID: "c", IfName: "eth0"}) {
-		t.Errorf("%+v", pod)
+	if namespace, name := podName([]string{dir}, id); namespace+name != "" {
+		t.Errorf("%s/%s", namespace, name)
 	}
 	text := `{"kind": "cniCacheV1", "cniArgs": [["IgnoreUnknown", "1"], ["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", "web-0"]]}`
 	if err := os.WriteFile(filepath.Join(dir, "n-c-eth0"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if pod := podOf(dir, id); pod.Namespace != "default" || pod.Name != "web-0" {
-		t.Errorf("%+v", pod)
+	if namespace, name := podName([]string{dir + "/none", dir}, id); namespace != "default" || name != "web-0" {
+		t.Errorf("%s/%s", namespace, name)
+	}
+}
+
+// Names of pods are read once each, again while there is none, and forgotten with the attachment.
+func TestPodNames(t *testing.T) {
+	n := newFakeNode()
+	n.podNames = map[attachments.ID][2]string{webRef: {"shop", "web-0"}}
+	pods := podNames{node: n}
+	all := ownersOf(n.records)
+	pods.name(all)
+	if got := all.view(webRef.Owner()); got.Namespace != "shop" || got.Pod != "web-0" || got.podText(false) != "shop/web-0" || !strings.HasPrefix(got.podText(true), "dbnet/3f1c") {
+		t.Errorf("%+v", got)
+	}
+	n.named = 0
+	pods.name(ownersOf(n.records))
+	if want := len(n.records) - 1; n.named != want {
+		t.Errorf("asked for %d names, want those of the %d pods without one", n.named, want)
+	}
+	pods.name(owners{})
+	if len(pods.known) != 0 {
+		t.Errorf("%v is still known", pods.known)
+	}
+	other := ownerView{ContainerID: "c", IfName: "net1", Namespace: "shop", Pod: "web-0"}
+	if got := other.podText(false); got != "shop/web-0 net1" {
+		t.Error(got)
 	}
 }

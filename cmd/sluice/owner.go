@@ -16,6 +16,8 @@ type ownerView struct {
 	Network     string `json:"network,omitempty"`
 	ContainerID string `json:"container_id,omitempty"`
 	IfName      string `json:"ifname,omitempty"`
+	Namespace   string `json:"namespace,omitempty"` // of the pod, as the runtime named it; only some commands ask for it
+	Pod         string `json:"pod,omitempty"`
 }
 
 func (o ownerView) known() bool { return o.ContainerID != "" }
@@ -28,8 +30,27 @@ func (o ownerView) text(wide bool) string {
 	return o.Network + "/" + shortID(o.ContainerID, wide) + "/" + o.IfName
 }
 
+// podText is "namespace/pod" for a table where it is known and not wide, with the interface if that is not the usual one. Otherwise
+// it is text.
+func (o ownerView) podText(wide bool) string {
+	if o.Pod == "" || wide {
+		return o.text(wide)
+	}
+	if o.IfName == "eth0" {
+		return o.Namespace + "/" + o.Pod
+	}
+	return o.Namespace + "/" + o.Pod + " " + o.IfName
+}
+
 // owners finds the attachment behind an owner number.
-type owners map[uint64]attachments.ID
+type owners map[uint64]attachment
+
+// attachment is one with a record. Its pod has a name only where somebody has asked for it.
+type attachment struct {
+	attachments.ID
+
+	namespace, pod string
+}
 
 // owners reads the attachment records. A record that cannot be read only costs
 // a name, so it is said and not fatal.
@@ -44,7 +65,7 @@ func (a *app) owners() owners {
 func ownersOf(records []*attachments.Record) owners {
 	out := make(owners, len(records))
 	for _, r := range records {
-		out[r.Owner()] = r.ID
+		out[r.Owner()] = attachment{ID: r.ID}
 	}
 	return out
 }
@@ -53,6 +74,7 @@ func (o owners) view(owner uint64) ownerView {
 	ref := o[owner]
 	return ownerView{
 		ID: fmt.Sprintf("%016x", owner), Network: ref.Network, ContainerID: ref.ContainerID, IfName: ref.IfName,
+		Namespace: ref.namespace, Pod: ref.pod,
 	}
 }
 

@@ -72,9 +72,11 @@ func newTop(a *app) *cobra.Command {
 		Long: `Show the pods by packets and bytes a second, connections, and how much of their
 rate limits they use. It refreshes until q is pressed or it is interrupted.
 
-Rates are those of the interval, from the counters that the datapath keeps. RX is
-toward the pod. It only reads. On a node with very many connections they are
-counted less often, so that counting takes a tenth of the time at most.
+Pods have the names that the runtime gave them, if it did; -w shows network and
+container instead. Rates are those of the interval, from the counters that the
+datapath keeps. RX is toward the pod. It only reads. On a node with very many
+connections they are counted less often, so that counting takes a tenth of the
+time at most.
 
 With --once it prints one table. Where the output is no terminal it prints a table
 at each interval. With -o json each look is one line with an object.`,
@@ -121,10 +123,15 @@ type topper struct {
 	a       *app
 	o       topOptions
 	owners  owners
+	pods    podNames
 	limits  map[uint64][2]uint64 // ingress, egress; bytes a second
 	flows   map[uint64]int
 	counted time.Time
 	walk    time.Duration
+}
+
+func newTopper(a *app, o topOptions) *topper {
+	return &topper{a: a, o: o, pods: podNames{node: a.node}}
 }
 
 // countShare is the part of the time that counting connections may take.
@@ -189,7 +196,7 @@ func (t *topper) names() {
 	}
 	t.owners, t.limits = owners{}, map[uint64][2]uint64{}
 	for _, r := range records {
-		t.owners[r.Owner()] = r.ID
+		t.owners[r.Owner()] = attachment{ID: r.ID}
 		var s limitRecord
 		if ok, err := r.Section("bandwidth", &s); !ok || err != nil {
 			continue
@@ -202,6 +209,7 @@ func (t *topper) names() {
 		}
 		t.limits[r.Owner()] = rates
 	}
+	t.pods.name(t.owners)
 }
 
 // view compares two looks.
@@ -290,7 +298,7 @@ func (l *limitUse) text() string {
 }
 
 func (a *app) top(ctx context.Context, o topOptions) (err error) {
-	t := &topper{a: a, o: o}
+	t := newTopper(a, o)
 	before, err := t.look(ctx)
 	if err != nil {
 		return err
@@ -395,7 +403,7 @@ func (a *app) topTable(t *topper, v topView, loaded bool) error {
 		{name: "LIMIT RX", align: right, drop: 1}, {name: "LIMIT TX", align: right, drop: 1},
 	}}
 	for _, p := range v.Pods {
-		table.add(p.Owner.text(a.wide), addrsText(p.Addresses), rateText(p.RxPackets, 1000), rateText(p.TxPackets, 1000), rateText(p.RxBytes, 1024),
+		table.add(p.Owner.podText(a.wide), addrsText(p.Addresses), rateText(p.RxPackets, 1000), rateText(p.TxPackets, 1000), rateText(p.RxBytes, 1024),
 			rateText(p.TxBytes, 1024), strconv.Itoa(p.Connections), rateText(p.Drops, 1000), p.Ingress.text(), p.Egress.text())
 	}
 	return a.table(&table)

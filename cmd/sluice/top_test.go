@@ -51,7 +51,8 @@ func (d busyDatapath) Endpoints(context.Context) ([]loader.EndpointStatus, error
 func TestTopRates(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode()
-	top := &topper{a: &app{node: n}, o: topOptions{sort: "bytes"}}
+	n.podNames = map[attachments.ID][2]string{webRef: {"shop", "web-0"}}
+	top := newTopper(&app{node: n}, topOptions{sort: "bytes"})
 	top.names()
 	top.limits = map[uint64][2]uint64{webRef.Owner(): {2000, 0}}
 	top.flows = map[uint64]int{webRef.Owner(): 2, lostRef.Owner(): 1}
@@ -69,7 +70,7 @@ func TestTopRates(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	web, lost := v.Pods[0], v.Pods[1]
-	if web.Owner.ContainerID != webRef.ContainerID || web.RxPackets != 100 || web.RxBytes != 1500 || web.TxBytes != 50 || web.Connections != 2 {
+	if web.Owner.ContainerID != webRef.ContainerID || web.Owner.podText(false) != "shop/web-0" || web.RxPackets != 100 || web.RxBytes != 1500 || web.TxBytes != 50 || web.Connections != 2 {
 		t.Errorf("%+v", web)
 	}
 	if web.Ingress == nil || web.Ingress.Use != 0.75 || web.Ingress.RateBits != 16000 || web.Egress != nil {

@@ -46,7 +46,7 @@ The node is looked at while a browser asks, once in --interval for all of them.`
 			if interval < uiMinInterval {
 				return fmt.Errorf("--interval %s: must be at least %s", interval, uiMinInterval)
 			}
-			s, err := ui.New(listen, interval, &uiSource{a})
+			s, err := ui.New(listen, interval, &uiSource{a: a, names: podNames{node: a.node}})
 			if err != nil {
 				return fmt.Errorf("--listen %w", err)
 			}
@@ -66,9 +66,12 @@ The node is looked at while a browser asks, once in --interval for all of them.`
 }
 
 // uiSource looks at the node for the page.
-type uiSource struct{ a *app }
+type uiSource struct {
+	a     *app
+	names podNames // looks come one after the other
+}
 
-func (s *uiSource) Look(ctx context.Context) (ui.Look, error) { return s.a.lookForUI(ctx) }
+func (s *uiSource) Look(ctx context.Context) (ui.Look, error) { return s.a.lookForUI(ctx, &s.names) }
 
 func (s *uiSource) Doctor(ctx context.Context) (any, error) {
 	facts, err := s.a.ops.Facts(ctx)

@@ -66,7 +66,7 @@ type uiLook struct {
 func (l *uiLook) Node() any { return l.node }
 
 // lookForUI reads the node. What cannot be read beside the datapath is named in the view.
-func (a *app) lookForUI(ctx context.Context) (*uiLook, error) {
+func (a *app) lookForUI(ctx context.Context, names *podNames) (*uiLook, error) {
 	l := &uiLook{node: uiNodeView{
 		Taken: time.Now(), Failed: []string{}, Endpoints: []endpointView{}, HostPorts: []hostPortView{}, Policies: []policyView{},
 		Drops: []dropCountView{}, NATPools: []natPoolView{},
@@ -76,6 +76,7 @@ func (a *app) lookForUI(ctx context.Context) (*uiLook, error) {
 	records, err := a.recordsForStatus()
 	l.failed(err)
 	l.names = ownersOf(records)
+	names.name(l.names)
 	var limits []loader.RateLimitStatus
 	err = a.withDatapath(ctx, func(dp datapath) (err error) {
 		limits, err = l.read(ctx, a, dp, records)
@@ -88,7 +89,7 @@ func (a *app) lookForUI(ctx context.Context) (*uiLook, error) {
 		return nil, err
 	}
 	l.failed(l.node.Status.missed)
-	l.node.Limits = limitViews(records, limits, ownerFilter{}) // token buckets need no datapath
+	l.node.Limits = limitViews(records, l.names, limits, ownerFilter{}) // token buckets need no datapath
 	return l, nil
 }
 
@@ -220,6 +221,7 @@ func (v flowView) has(words []string) bool {
 	}
 	text := strings.ToLower(strings.Join([]string{
 		v.Proto, v.Pod.String(), v.Remote.String(), v.Outside.String(), v.State, v.Kind, v.Owner.ID, v.Owner.Network, v.Owner.ContainerID, v.Owner.IfName,
+		v.Owner.Namespace + "/" + v.Owner.Pod,
 	}, " "))
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }

@@ -123,7 +123,7 @@ func uiJSON(t *testing.T, v any) string {
 
 func lookAt(t *testing.T, n *fakeNode) *uiLook {
 	t.Helper()
-	l, err := (&app{node: n}).lookForUI(t.Context())
+	l, err := (&app{node: n}).lookForUI(t.Context(), &podNames{node: n})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,6 +163,25 @@ func TestUILook(t *testing.T) {
 	}
 }
 
+// Pods have their names wherever the page shows an owner, and can be found by them.
+func TestUILookNames(t *testing.T) {
+	n := pageNode()
+	n.podNames = map[attachments.ID][2]string{n.records[0].ID: {"shop", "web-0"}}
+	l := lookAt(t, n)
+	text := uiJSON(t, []any{l.node.Endpoints, l.node.HostPorts, l.node.Limits, l.node.Policies, l.node.Drops})
+	id := fmt.Sprintf("%q", l.names.view(n.records[0].Owner()).ID)
+	if owned, named := strings.Count(text, `"id": `+id), strings.Count(text, `"pod": "web-0"`); owned == 0 || owned != named {
+		t.Errorf("%d of %d owners have the name of their pod:\n%s", named, owned, text)
+	}
+	v, err := l.Connections(url.Values{"q": {"shop/web-0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := v.(uiFlowsView); found.Matched == 0 || found.Rows[0].Owner.Pod != "web-0" {
+		t.Errorf("%+v", v)
+	}
+}
+
 // Without a datapath, or without some files, the page says what there is.
 func TestUILookWithoutDatapath(t *testing.T) {
 	n := pageNode()
@@ -180,7 +199,7 @@ func TestUILookWithoutDatapath(t *testing.T) {
 		t.Errorf("%q", l.node.Failed)
 	}
 	n.openErr = errors.New("run this as root")
-	if _, err := (&app{node: n}).lookForUI(t.Context()); err == nil || err.Error() != "run this as root" {
+	if _, err := (&app{node: n}).lookForUI(t.Context(), &podNames{node: n}); err == nil || err.Error() != "run this as root" {
 		t.Errorf("%v", err)
 	}
 }

@@ -48,8 +48,11 @@ export function age(seconds) {
 /** "1 pod", "2 pods" */
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
 
-/** The name of a pod: the beginning of its container ID, or the number of an attachment that has no record. */
-export const podName = (owner) => (owner.container_id ? owner.container_id.slice(0, 12) : `#${owner.id}`);
+/** The beginning of a pod's container ID, or the number of an attachment that has no record. */
+export const containerName = (owner) => (owner.container_id ? owner.container_id.slice(0, 12) : `#${owner.id}`);
+
+/** The name of a pod: namespace and name where the runtime gave them, else the beginning of its container ID. */
+export const podName = (owner) => (owner.pod ? `${owner.namespace}/${owner.pod}` : containerName(owner));
 
 /** An address and a port as they are written together. */
 export const endpoint = (ip, port) => (ip.includes(':') ? `[${ip}]:${port}` : `${ip}:${port}`);

@@ -3,7 +3,7 @@
 // Parts that several views have.
 
 import { h, s } from './dom.js';
-import { podName } from './format.js';
+import { containerName, podName } from './format.js';
 import { state } from './state.js';
 
 /** A line of the last values, from 0 to the greatest. */
@@ -29,8 +29,9 @@ export function bar(part, label, fills = true) {
 /** Two lines in one cell, the second one small. */
 export const two = (first, second, mono = true) => h('span', { class: 'two' }, h('span', { class: mono ? 'mono' : null }, first), second && h('span', { class: 'sub' }, second));
 
-/** A pod: its name, which leads to its connections, with network and interface below. */
-export const pod = (owner) => two(h('a', { href: `#/connections?q=${owner.id}` }, podName(owner)), owner.network && `${owner.network} · ${owner.ifname}`);
+/** A pod: its name, which leads to its connections, with network and interface below, and the container ID if the name is another one. */
+export const pod = (owner) => two(h('a', { href: `#/connections?q=${owner.id}` }, podName(owner)),
+  owner.network && [owner.pod && containerName(owner), owner.network, owner.ifname].filter(Boolean).join(' · '));
 
 /** A word in a frame: ok, info, warning, problem, or plain. */
 export const badge = (text, level = 'plain') => h('span', { class: `badge ${level}` }, text);

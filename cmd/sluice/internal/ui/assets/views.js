@@ -18,18 +18,18 @@ export function pods(node) {
   for (const p of node.policies) for (const o of p.pods) policies.set(o.id, p);
   const words = state.podText.toLowerCase().split(/\s+/).filter(Boolean);
   const rows = node.endpoints.filter((e) => {
-    const text = [e.owner.id, e.owner.network, e.owner.container_id, e.owner.ifname, e.device, ...e.addresses, ...e.features].join(' ').toLowerCase();
+    const text = [e.owner.id, podName(e.owner), e.owner.network, e.owner.container_id, e.owner.ifname, e.device, ...e.addresses, ...e.features].join(' ').toLowerCase();
     return words.every((w) => text.includes(w));
   });
   const fast = (e) => (e.rx_packets + e.tx_packets ? (e.rx_fast_packets + e.tx_fast_packets) / (e.rx_packets + e.tx_packets) : 0);
   return [
     heading('Pods', h('p', { class: 'muted' }, `${plural(rows.length, 'pod')}${words.length ? ` of ${count(node.endpoints.length)}` : ''}. Rates are of the last interval.`)),
     notLoaded(node),
-    h('div', { class: 'filters' }, search('Find', 'podText', 'container, network, address, device')),
+    h('div', { class: 'filters' }, search('Find', 'podText', 'pod, container, network, address, device')),
     table({
       id: 'pods', label: 'Pods', rows, key: endpointKey, empty: words.length ? 'No pod matches.' : 'The datapath serves no pod.',
       columns: [
-        { name: 'Pod', wide: true, cell: (e) => pod(e.owner), value: (e) => `${e.owner.network ?? ''}/${e.owner.container_id ?? ''}` },
+        { name: 'Pod', wide: true, cell: (e) => pod(e.owner), value: (e) => (e.owner.pod ? podName(e.owner) : `${e.owner.network ?? ''}/${e.owner.container_id ?? ''}`) },
         { name: 'Addresses', wide: true, cell: (e) => h('span', { class: 'mono lines' }, e.addresses.map((a) => h('span', null, a.split('/')[0]))) },
         { name: 'Trend', cell: (e) => spark(state.podHistory.get(endpointKey(e)) ?? [], 'Traffic of the last minutes', { width: 80, height: 22 }) },
         { name: 'To pod', number: true, cell: (e) => bits(rate(e)?.rx), value: (e) => rate(e)?.rx ?? 0 },
@@ -55,7 +55,7 @@ export function connections(node) {
       : 'Reading…')),
     notLoaded(node),
     h('div', { class: 'filters' },
-      search('Find', 'q', 'address, port, container, network'),
+      search('Find', 'q', 'address, port, pod, container, network'),
       select('Protocol', 'proto', filter.proto, any(['tcp', 'udp', 'sctp', 'icmp', 'icmp6'])),
       select('Kind', 'kind', filter.kind, any(['hostport', 'masquerade', 'plain'])),
       select('State', 'state', filter.state, any(['new', 'unreplied', 'established', 'closing', 'closed'])),
@@ -110,7 +110,7 @@ export function hostports(node) {
         { name: 'Protocol', cell: (p) => p.proto, value: (p) => p.proto },
         { name: 'Address', wide: true, cell: (p) => h('span', { class: 'mono' }, p.host_ip, anywhere(p.host_ip) && h('span', { class: 'sub' }, ' any')), value: (p) => p.host_ip },
         { name: 'Leads to', wide: true, cell: (p) => (p.claim ? 'rules of netfilter' : h('span', { class: 'mono' }, endpoint(p.pod_ip, p.pod_port))), value: (p) => p.pod_ip },
-        { name: 'Owner', wide: true, cell: (p) => pod(p.owner), value: (p) => p.owner.container_id ?? p.owner.id },
+        { name: 'Owner', wide: true, cell: (p) => pod(p.owner), value: (p) => podName(p.owner) },
         { name: 'Admits', wide: true, cell: (p) => (p.allowed_sources.length ? h('span', { class: 'mono lines' }, p.allowed_sources.map((a) => h('span', null, a))) : 'all sources') },
         { name: 'Pod-side SNAT', cell: (p) => (p.masq_all ? 'every client' : p.snat ? 'hairpin' : 'no') },
         { name: 'Conditions', wide: true, cell: (p) => (p.conditions ? h('span', { class: 'mono' }, p.conditions) : '–') },
@@ -130,7 +130,7 @@ export function rules(node) {
     card('Limits', node.limits.some((l) => l.burst_derived) && h('p', { class: 'sub' }, '* derived from the rate'), table({
       id: 'limits', label: 'Limits', rows: node.limits, key: (l) => `${l.owner.id}/${l.direction}`, empty: 'No pod is limited.',
       columns: [
-        { name: 'Pod', wide: true, cell: (l) => pod(l.owner), value: (l) => l.owner.container_id ?? l.owner.id },
+        { name: 'Pod', wide: true, cell: (l) => pod(l.owner), value: (l) => podName(l.owner) },
         { name: 'Direction', cell: (l) => (l.direction === 'ingress' ? 'to pod' : 'from pod'), value: (l) => l.direction },
         { name: 'Rate', number: true, cell: (l) => bits(l.rate_bits), value: (l) => l.rate_bits },
         { name: 'Burst', number: true, cell: (l) => `${bytes(l.burst_bits / 8)}${l.burst_derived ? '*' : ''}`, value: (l) => l.burst_bits },

@@ -143,7 +143,7 @@ func (r *recorded) crowd(t *testing.T, pods int) {
 func (r *recorded) hostile() {
 	bad := `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
 	for _, e := range list(r.node, "endpoints") {
-		e["owner"] = object{"id": "1234567890abcdef", "network": bad, "container_id": bad, "ifname": bad}
+		e["owner"] = object{"id": "1234567890abcdef", "network": bad, "container_id": bad, "ifname": bad, "namespace": bad, "pod": bad}
 		e["device"], e["features"] = bad, []string{bad}
 	}
 	for _, f := range list(r.connections, "rows") {
