@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -86,22 +87,34 @@ func (w *traceWorld) add(name string, f loader.Feature, p *policy.Policy) {
 		ip addr add 10.1.$i.1/24 dev v$i; ip addr add fd00:1:$i::1/64 dev v$i nodad; ip link set v$i up
 		ip -n $pod link set lo up; ip -n $pod addr add 10.1.$i.2/24 dev eth0; ip -n $pod addr add fd00:1:$i::2/64 dev eth0 nodad; ip -n $pod link set eth0 up
 		ip -n $pod route add default via 10.1.$i.1; ip -n $pod route add default via fd00:1:$i::1`, i, name))
+	w.enable(name, "ptp", f, p)
+	stop, err := pod.ServeTCP(":80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = stop() })
+}
+
+// enable does for eth0 of a pod what a plugin does at ADD. A macvlan has no host veth.
+func (w *traceWorld) enable(name, plugin string, f loader.Feature, p *policy.Policy) {
+	w.t.Helper()
+	path, resolve := w.pods[name].Path, loader.Resolve
+	if plugin == "macvlan" {
+		resolve = loader.ResolvePodns
+	}
 	err := w.Node.Do(func() error {
 		dp, err := loader.Open(w.t.Context(), loader.Options{Loader: ebpfload.InProcess{}})
 		if err != nil {
 			return err
 		}
 		defer dp.Close()
-		ep, err := loader.Resolve(w.t.Context(), pod.Path, "eth0")
+		ep, err := resolve(w.t.Context(), path, "eth0")
 		if err != nil {
 			return err
 		}
 		ep.Ref, ep.Policy = w.ref(name), p
 		records := attachments.Open(attachments.DefaultDir)
-		if err := records.Begin(ep.Ref, pod.Path, "ptp", nil); err != nil {
-			return err
-		}
-		if err := records.Complete(ep.Ref, "ptp", nil); err != nil {
+		if err := errors.Join(records.Begin(ep.Ref, path, plugin, nil), records.Complete(ep.Ref, plugin, nil)); err != nil {
 			return err
 		}
 		if err := dp.Enable(w.t.Context(), ep, f); err != nil || f != loader.FeaturePublish {
@@ -115,11 +128,6 @@ func (w *traceWorld) add(name string, f loader.Feature, p *policy.Policy) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	stop, err := pod.ServeTCP(":80")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = stop() })
 }
 
 // greeting connects for real, and returns the peer's address as the server saw it; "" without an answer.
@@ -274,6 +282,7 @@ func TestPrivilegedTrace(t *testing.T) {
 	}
 	w.t = t
 	w.bridged()
+	w.withoutHostVeth()
 	w.reversePath()
 	w.refusals()
 	w.changesNothing()
@@ -300,25 +309,7 @@ func (w *traceWorld) bridged() {
 		w.script(fmt.Sprintf(`i=%d pod=%s
 			ip link add p$i type veth peer name eth0 netns $pod; ip link set p$i master cni0 up
 			ip -n $pod link set lo up; ip -n $pod addr add 10.5.0.1$i/24 dev eth0; ip -n $pod link set eth0 up; ip -n $pod route add default via 10.5.0.1`, i, name))
-		err := w.Node.Do(func() error {
-			dp, err := loader.Open(w.t.Context(), loader.Options{Loader: ebpfload.InProcess{}})
-			if err != nil {
-				return err
-			}
-			defer dp.Close()
-			ep, err := loader.Resolve(w.t.Context(), pod.Path, "eth0")
-			if err != nil {
-				return err
-			}
-			ep.Ref = w.ref(name)
-			if err := attachments.Open(attachments.DefaultDir).Begin(ep.Ref, pod.Path, "bridge", nil); err != nil {
-				return err
-			}
-			return dp.Enable(w.t.Context(), ep, loader.FeatureMasquerade)
-		})
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		w.enable(name, "bridge", loader.FeatureMasquerade, nil)
 		stop, err := pod.ServeTCP(":80")
 		if err != nil {
 			w.t.Fatal(err)

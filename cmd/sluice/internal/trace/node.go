@@ -30,6 +30,8 @@ type node struct {
 	chains    []rtnl.NFTChain
 	legacy    map[bool][]string // tables of iptables-legacy that the kernel has, by IPv4
 	copy      *ebpfload.Copy
+	inside    map[*loader.EndpointStatus]inside // of pods without a host veth
+	policies  []loader.PolicyStatus
 }
 
 func look(ctx context.Context, dp Datapath, records []*attachments.Record) (*node, error) {
@@ -48,8 +50,14 @@ func look(ctx context.Context, dp Datapath, records []*attachments.Record) (*nod
 		return nil, err
 	}
 	n.legacy = map[bool][]string{true: legacyTables("ip_tables_names"), false: legacyTables("ip6_tables_names")}
-	n.h, err = rtnl.New()
-	return n, err
+	if n.policies, err = dp.Policies(ctx); err != nil {
+		return nil, err
+	}
+	if n.h, err = rtnl.New(); err != nil {
+		return nil, err
+	}
+	n.lookInside()
+	return n, nil
 }
 
 func (n *node) close() { n.h.Close() }
@@ -141,7 +149,7 @@ func (n *node) find(which, text string) (end, error) {
 		}
 		a = a.Unmap()
 		if ep := n.endpoint(a); ep != nil {
-			return end{isPod, a, ep}, n.followable(which, text, ep)
+			return end{isPod, a, ep}, nil
 		}
 		if n.isLocal(a) {
 			return end{kind: isNode, addr: a}, nil
@@ -164,10 +172,10 @@ func (n *node) find(which, text string) (end, error) {
 	return end{kind: isPod, pod: found[0]}, n.followable(which, text, found[0])
 }
 
-// followable refuses devices whose programs run where a trace does not follow.
+// followable refuses pods without a host veth that nothing is known of.
 func (n *node) followable(which, text string, ep *loader.EndpointStatus) error {
-	if ep.Netns != "" {
-		return usage("%s %q: the pod's device has no end on the node, so its programs run inside the pod; use \"sluice monitor --pod %s\" with a real packet", which, text, text)
+	if _, ok := n.inside[ep]; ep.Netns != "" && !ok {
+		return usage("%s %q: the network namespace %s of the pod cannot be looked into: the pod is being deleted, or it is in another mount namespace", which, text, ep.Netns)
 	}
 	return nil
 }

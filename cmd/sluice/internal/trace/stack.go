@@ -71,6 +71,9 @@ func (w *walk) output(r rtnl.Route) error {
 		}
 		return w.intoPod(ep)
 	}
+	if w.toParent(out) {
+		return nil
+	}
 	hop := r.Gateway
 	if !hop.IsValid() {
 		hop = w.t.Dst.Addr()

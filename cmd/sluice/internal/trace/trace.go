@@ -63,6 +63,7 @@ type Path struct {
 	begin, end Tuple
 	pod        *loader.EndpointStatus // that it was delivered to
 	out        rtnl.Link              // that it was sent out of
+	away       bool                   // it was sent out of a device that the node does not see, and so will be its answer
 }
 
 // Matches reports whether a packet, or an answer to it, can be one of this way: before or after its address was rewritten.
@@ -121,6 +122,7 @@ func (p *Path) line() string {
 type Datapath interface {
 	Status(ctx context.Context) (*loader.Status, error)
 	HostPorts(ctx context.Context) ([]hostport.Entry, error)
+	Policies(ctx context.Context) ([]loader.PolicyStatus, error)
 	LoadRequest(ctx context.Context) (loadapi.LoadRequest, error)
 }
 
@@ -168,7 +170,7 @@ func Trace(ctx context.Context, dp Datapath, q Question) (r *Result, err error) 
 	} else if err != nil {
 		return nil, err
 	}
-	if r.Verdict == Dropped {
+	if r.Verdict == Dropped || r.away {
 		return r, nil
 	}
 	r.Answer = &Path{}

@@ -28,6 +28,7 @@ type walk struct {
 	mark   uint32
 	in     rtnl.Link // that it came in by; zero: a process of the node sent it
 	answer bool
+	below  bool // a pod's device without a host veth gave it to its parent
 }
 
 func (w *walk) step(kind, at, result, format string, a ...any) {
@@ -107,6 +108,10 @@ func (w *walk) hook(dev rtnl.Link, place string) (outcome, error) {
 				if err != nil || out != goesOn {
 					return out, err
 				}
+			case prog.Ours && prog.Name == "sl_parent" && !w.below:
+				w.step("program", where, Passed, "it judges what pods on the device send, and this comes from elsewhere")
+			case prog.Ours && prog.Name == "sl_parent":
+				w.step("program", where, Passed, "the pod's rules and limit once more, which its own device has asked")
 			case prog.Ours && prog.Name == "sl_edt":
 				w.step("program", where, Passed, "a rate limit: a packet may wait, or be dropped for the rate, which one packet does not have")
 			default:
@@ -201,13 +206,16 @@ func (w *walk) fromPod(ep *loader.EndpointStatus) error {
 	}
 	if rec := w.n.records[ep.Owner]; known && rec != nil && v.device != rec.IfName {
 		other := w.n.sibling(ep, v.device)
-		if other == nil || other.Netns != "" {
-			w.unknown("route", at, "its device "+v.device+" sends it", "it leaves by %s, which is no device with a host veth of the datapath", v.device)
-			w.p.Verdict, w.p.At, w.p.Device = Sent, "the pod's device "+v.device, v.device
+		if _, ok := w.n.inside[other]; other == nil || other.Netns != "" && !ok {
+			w.unknown("route", at, "its device "+v.device+" sends it", "it leaves by %s, which is no device of the datapath", v.device)
+			w.p.Verdict, w.p.At, w.p.Device, w.p.away = Sent, "the pod's device "+v.device, v.device, true
 			return nil
 		}
 		w.step("route", at, Passed, "it leaves by the pod's device %s", v.device)
 		ep = other
+	}
+	if ep.Netns != "" {
+		return w.fromInside(ep, v, known)
 	}
 	dev, err := w.n.link(ep.HostIfindex)
 	if err != nil {
@@ -334,7 +342,7 @@ func (w *walk) fromOutside(via string) error {
 	if err != nil {
 		return err
 	}
-	mac := dev.MAC
+	mac := w.n.arrivesFor(dev, w.t)
 	if len(mac) != 6 {
 		mac = make(net.HardwareAddr, 6)
 	}
@@ -350,6 +358,9 @@ func (w *walk) fromOutside(via string) error {
 		}
 	}
 	w.in = dev
+	if w.fromParent(dev) {
+		return nil
+	}
 	return w.input(dev, nil)
 }
 
