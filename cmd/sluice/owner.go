@@ -45,7 +45,7 @@ func (o ownerView) podText(wide bool) string {
 // owners finds the attachment behind an owner number.
 type owners map[uint64]attachment
 
-// attachment is one with a record. Its pod has a name only where somebody has asked for it.
+// attachment is one with a record. Its pod has a name only where podNames has asked for it.
 type attachment struct {
 	attachments.ID
 

@@ -233,7 +233,7 @@ func create(path string) error {
 	return err
 }
 
-// removeLeft removes the files that killed processes have left half made: those whose lock nobody holds. A process that has not locked its
+// removeLeft removes the files that killed processes have left half made: those whose lock is free. A process that has not locked its
 // own yet may lose it. Its verb is not counted then.
 func removeLeft(dir string) {
 	left, _ := filepath.Glob(filepath.Join(dir, ".verbs-*")) // the pattern is a valid one

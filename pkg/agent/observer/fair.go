@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// fair is a listener that gives one host a part of the places only: before the handshake nobody knows who a client is, and each
+// fair is a listener that gives one host a part of the places only: before the handshake a client may be anyone, and each
 // connection keeps a place for that long.
 type fair struct {
 	net.Listener

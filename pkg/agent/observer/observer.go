@@ -42,7 +42,7 @@ const (
 	maxHeader   = 8 << 10
 	writeBuffer = 8 << 10 // of a connection
 	silentTime  = 2 * time.Minute
-	greetTime   = 2 * time.Second // for the TLS handshake of a client that nobody knows yet
+	greetTime   = 2 * time.Second // for the TLS handshake of a client that may be anyone
 )
 
 // healthName is the service that Hubble's clients ask the health of.

@@ -172,7 +172,7 @@ func (r rangeConf) complete() (ipalloc.Range, bool) {
 	return out, err == nil
 }
 
-// size is how many addresses of a range pods can have: the gateway is nobody's. Ranges of more than 2^64 addresses count as that.
+// size is how many addresses of a range pods can have: none has the gateway. Ranges of more than 2^64 addresses count as that.
 func size(r ipalloc.Range) uint64 {
 	n := offset(r.End) - offset(r.Start)
 	if !samePrefix(r.Start, r.End) {
