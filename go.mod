@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/CycloneDX/cyclonedx-go v0.9.3
+	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/cilium/cilium v1.16.19
 	github.com/cilium/ebpf v0.22.0

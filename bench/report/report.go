@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/sluice-cni/sluice/bench/stats"
 )
 
 // Metric names one figure and its unit.
@@ -105,11 +107,7 @@ func median(samples []float64) (float64, bool) {
 	if len(samples) == 0 {
 		return 0, false
 	}
-	s := slices.Sorted(slices.Values(samples))
-	if n := len(s); n%2 == 0 {
-		return (s[n/2-1] + s[n/2]) / 2, true
-	}
-	return s[len(s)/2], true
+	return stats.Median(samples), true
 }
 
 // Row is one figure of the JSON report.
