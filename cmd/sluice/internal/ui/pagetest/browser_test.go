@@ -5,7 +5,6 @@ package pagetest
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -33,35 +32,6 @@ func views() map[string]string {
 		"overview": "Needs attention", "pods": "veth0", "connections": "10.1.0.2:80", "talk": "Opened by", "drops": "spoofed-ip",
 		"hostports": "5432", "rules": "Policy 3", "maps": "sl_ct_unassured", "doctor": "redirect_peer",
 	}
-}
-
-// browser starts Chromium in a namespace, where it reaches that namespace's loopback and nothing else that the test does not make.
-func browser(t *testing.T, ns *netlab.NS) *chromium.Browser {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "sluice-page-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // helpers of the browser may still write
-		late := time.Now().Add(netlab.Patient(10 * time.Second))
-		err := os.RemoveAll(dir)
-		for ; err != nil && time.Now().Before(late); err = os.RemoveAll(dir) {
-			time.Sleep(50 * time.Millisecond)
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	b, err := chromium.Start(dir, ns.Start)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
 }
 
 // tab is a page of a test, whose failures end it.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/test/chromium"
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -53,7 +54,7 @@ func TestPrivilegedPageOfANode(t *testing.T) {
 	if url == "" {
 		t.Fatalf("no URL in %q", tool.Out)
 	}
-	p := open(t, browser(t, w.Node.NS), url, light)
+	p := open(t, chromium.StartT(t, w.Node.NS), url, light)
 	for view, wants := range map[string][]string{
 		"overview": {"ebpf in force", "webserver000", "8080", "Map pressure"}, "pods": {"webserver000", "podclient000", web.IP4.String(), "80.0\u00a0Mbit/s", "policy"},
 		"connections": {"hostport", "plain", "192.0.2.1:8080", "established"}, "talk": {"tcp 8080", "webserver000", "192.0.2.2"},

@@ -15,7 +15,7 @@ import (
 // looks like.
 func TestPrivilegedPage(t *testing.T) {
 	l := netlab.NewT(t)
-	b, script := browser(t, l.Node.NS), axe(t)
+	b, script := chromium.StartT(t, l.Node.NS), axe(t)
 	for name, screen := range screens() {
 		t.Run(name, func(t *testing.T) {
 			r := newRecorded(t)
@@ -42,7 +42,7 @@ func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", "\\'") + 
 func TestPrivilegedPageKeyboard(t *testing.T) {
 	l := netlab.NewT(t)
 	r := newRecorded(t)
-	p := open(t, browser(t, l.Node.NS), serve(t, l.Node, r), light)
+	p := open(t, chromium.StartT(t, l.Node.NS), serve(t, l.Node, r), light)
 	p.settle(r)
 	press := func(key, text string) { t.Helper(); p.must(p.Press(p.ctx(), key, text)) }
 	press("Tab", "")
@@ -85,7 +85,7 @@ func TestPrivilegedPageHostileNames(t *testing.T) {
 	l := netlab.NewT(t)
 	r := newRecorded(t)
 	r.hostile()
-	p := open(t, browser(t, l.Node.NS), serve(t, l.Node, r), light)
+	p := open(t, chromium.StartT(t, l.Node.NS), serve(t, l.Node, r), light)
 	p.settle(r)
 	for view := range views() {
 		p.show(view)
@@ -125,7 +125,7 @@ func TestPrivilegedPageHostileNames(t *testing.T) {
 // 200 pods are as legible as 5: the map has as many rows, and says how many it joins.
 func TestPrivilegedPageCrowd(t *testing.T) {
 	l := netlab.NewT(t)
-	b := browser(t, l.Node.NS)
+	b := chromium.StartT(t, l.Node.NS)
 	for name, screen := range map[string]chromium.Screen{"light": light, "phone": phone} {
 		r := newRecorded(t)
 		r.crowd(t, 200)
@@ -147,7 +147,7 @@ func TestPrivilegedPageCrowd(t *testing.T) {
 // Without a datapath the page says so, and what to do.
 func TestPrivilegedPageNotLoaded(t *testing.T) {
 	l := netlab.NewT(t)
-	b := browser(t, l.Node.NS)
+	b := chromium.StartT(t, l.Node.NS)
 	for backend, want := range map[string]string{"": "The first ADD of a plugin that needs it loads it", "none": "eBPF cannot run on this node"} {
 		r := newRecorded(t)
 		st, _ := r.node["status"].(object)
