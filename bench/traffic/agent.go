@@ -21,25 +21,29 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Request is one line of JSON on an agent's standard input.
 type Request struct {
-	Op   string         // serve, rr, crr, stream, greet, delivered
+	Op   string         // serve, rr, crr, stream, files, hold, release, cpu, greet, delivered
 	Addr netip.AddrPort // to listen on or to send to
 	For  time.Duration  // how long to measure
-	// Conns is the number of parallel clients of crr.
-	Conns int
-	From  uint16 // greet: the port to send from
+	// Conns is the number of parallel clients; of serve how many connections
+	// there will be at once, 0 for a few; of hold how many there shall be open, and of files how many files may be.
+	Conns   int
+	From    uint16       // greet: the port to send from
+	Sources []netip.Addr // hold: the addresses to connect from
 }
 
 // Reply is one line of JSON on an agent's standard output.
 type Reply struct {
-	P50, P99 time.Duration // rr
-	Rate     float64       // crr: connections per second; stream: bits per second
-	Packets  uint64        // delivered
-	Error    string
+	Result                // rr, crr, stream
+	CPU     time.Duration // user and system time of the agent: all of it for cpu, else what the request took
+	Packets uint64        // delivered
+	Error   string
 }
 
 // Agent is a process in a namespace that carries out requests.
@@ -108,7 +112,7 @@ func (a *Agent) Stop() error {
 func Main() error {
 	// One Go processor for each thread that may block, and no garbage
 	// collection, which would wait for them.
-	runtime.GOMAXPROCS(acceptors + 4)
+	runtime.GOMAXPROCS(processors)
 	debug.SetGCPercent(-1)
 	p, err := newPlacement()
 	if err != nil {
@@ -141,23 +145,54 @@ func Main() error {
 // handler is what an agent remembers between requests.
 type handler struct {
 	place   *placement
+	held    held // connections of hold, and the server's ends of them
 	serving bool
 }
 
+// processors is how many Go processors an agent has for a few connections.
+const processors = acceptors + 4
+
+// processors makes it enough for so many threads that block. A server's must be there before its threads are.
+func (h *handler) processors(conns int) {
+	if want := conns + processors - acceptors; want > runtime.GOMAXPROCS(0) && !h.serving {
+		runtime.GOMAXPROCS(want)
+	}
+}
+
 func (h *handler) handle(r Request) (rep Reply, err error) {
+	if r.Conns < 0 {
+		return rep, fmt.Errorf("%d connections", r.Conns)
+	}
+	before := cpuTime()
+	conns := max(1, r.Conns)
+	if r.Op != "hold" && r.Op != "files" { // of which nothing runs at once
+		if conns > maxAcceptors {
+			return rep, fmt.Errorf("%d connections at once, at most %d", conns, maxAcceptors)
+		}
+		h.processors(conns)
+	}
 	switch r.Op {
 	case "serve":
 		if h.serving { // its threads would wait for a Go processor for ever
 			return rep, errors.New("this agent serves already")
 		}
 		h.serving = true
-		return rep, Serve(h.place, r.Addr)
+		return rep, Serve(h.place, &h.held, r.Addr, r.Conns)
 	case "rr":
-		rep.P50, rep.P99, err = RR(h.place, r.Addr, r.For)
+		rep.Result, err = RR(h.place, r.Addr, conns, r.For)
 	case "crr":
-		rep.Rate, err = CRR(h.place, r.Addr, r.Conns, r.For)
+		rep.Result, err = CRR(h.place, r.Addr, conns, r.For)
 	case "stream":
-		rep.Rate, err = Stream(h.place, r.Addr, r.For)
+		rep.Result, err = Stream(h.place, r.Addr, conns, r.For)
+	case "hold":
+		err = h.held.open(r.Addr, r.Sources, r.Conns)
+	case "files":
+		err = allowFiles(r.Conns)
+	case "release":
+		rep.Count = uint64(h.held.release())
+	case "cpu":
+		rep.CPU = before
+		return rep, nil
 	case "greet":
 		err = Greet(r.Addr, r.From)
 	case "delivered":
@@ -165,5 +200,16 @@ func (h *handler) handle(r Request) (rep Reply, err error) {
 	default:
 		err = fmt.Errorf("unknown request %q", r.Op)
 	}
+	rep.CPU = cpuTime() - before
 	return rep, err
+}
+
+// cpuTime is what the process has used, user and system. What the kernel does with packets on its threads is in it, unless the
+// kernel has CONFIG_IRQ_TIME_ACCOUNTING.
+func cpuTime() time.Duration {
+	var ru unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
+		return 0 // it cannot fail
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }

@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -17,19 +18,32 @@ const (
 	kindRR     = 'R' // each byte is answered by one byte
 	kindCRR    = 'C' // one byte is answered by one byte, then the server closes
 	kindStream = 'S' // everything is swallowed and counted until the client shuts down
+	kindHTTP   = 'G' // of GET: each request gets a short answer
+	kindHeld   = 'H' // kept open, until the server is told to let go
+
+	// The same on any CPU, for several connections at once.
+	kindManyRR     = 'r'
+	kindManyStream = 's'
 )
 
 // acceptors is how many connections the server handles at once, a thread each:
 // the four of a CRR run and room for stragglers of the one before.
 const acceptors = 6
 
+// maxAcceptors is how many it may be asked for: each has a Go processor.
+const maxAcceptors = 64
+
 // streamWarmup is how long a stream runs before its bytes count: slow start
 // and the growth of the socket buffers.
 const streamWarmup = 200 * time.Millisecond
 
 // Serve listens on addr in the calling thread's network namespace and answers
-// in threads of its own until the process ends.
-func Serve(p *placement, addr netip.AddrPort) error {
+// in threads of its own until the process ends. conns is how many connections
+// there will be at once, 0 for acceptors; at most maxAcceptors.
+func Serve(p *placement, h *held, addr netip.AddrPort, conns int) error {
+	if conns == 0 {
+		conns = acceptors
+	}
 	to := newSockaddr(addr)
 	fd, err := unix.Socket(to.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -44,13 +58,13 @@ func Serve(p *placement, addr netip.AddrPort) error {
 	if err := unix.Listen(fd, 1024); err != nil {
 		return fmt.Errorf("listen on %s: %w", addr, err)
 	}
-	for range acceptors {
-		go acceptLoop(p, fd)
+	for range conns {
+		go acceptLoop(p, h, fd)
 	}
 	return serveDatagrams(addr)
 }
 
-func acceptLoop(p *placement, listener int) {
+func acceptLoop(p *placement, h *held, listener int) {
 	runtime.LockOSThread()
 	buf := make([]byte, 256<<10)
 	var last byte
@@ -64,6 +78,11 @@ func acceptLoop(p *placement, listener int) {
 				use(p.serverSet(kind))
 				first(kind == kindStream)
 				last = kind
+			}
+			if kind == kindHeld {
+				h.keep(fd)
+				rawWrite(fd, buf[:1])
+				continue
 			}
 			serveConn(fd, buf)
 		}
@@ -85,14 +104,51 @@ func serveConn(fd int, buf []byte) {
 	switch buf[0] {
 	case kindCRR:
 		rawWrite(fd, buf[:1])
-	case kindRR:
+	case kindRR, kindManyRR:
 		for n == 1 && errno == 0 {
 			if _, errno = rawWrite(fd, buf[:1]); errno == 0 {
 				n, errno = rawRead(fd, buf[:1])
 			}
 		}
-	case kindStream:
+	case kindStream, kindManyStream:
 		serveStream(fd, buf)
+	case kindHTTP:
+		serveHTTP(fd, buf)
+	}
+}
+
+// The answers to a request, and what asks for the second.
+const (
+	httpKeep  = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"
+	httpClose = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
+	askClose  = "Connection: close"
+)
+
+// serveHTTP answers requests without a body, as wrk sends them. The first byte
+// of the first one is in buf. A client that asks for it is closed to.
+func serveHTTP(fd int, buf []byte) {
+	keep, last := []byte(httpKeep), []byte(httpClose)
+	for have := 1; ; {
+		end := bytes.Index(buf[:have], []byte("\r\n\r\n"))
+		if end < 0 {
+			if have == len(buf) {
+				return
+			}
+			n, errno := rawRead(fd, buf[have:])
+			if errno != 0 || n == 0 {
+				return
+			}
+			have += n
+			continue
+		}
+		if bytes.Contains(buf[:end+4], []byte(askClose)) {
+			rawWrite(fd, last)
+			return
+		}
+		if _, errno := rawWrite(fd, keep); errno != 0 {
+			return
+		}
+		have = copy(buf, buf[end+4:have])
 	}
 }
 
