@@ -26,7 +26,9 @@ const envBinaries = testbin.EnvDir
 // notHere are packages with privileged tests that say nothing about a kernel,
 // each with its reason. A name that ends in "/" stands for everything below.
 var notHere = map[string]string{
+	"bench/page":                      "drives a browser, which is not in a test machine",
 	"bench/subject":                   "measures; needs Go and the network",
+	"bench/tool":                      "runs load generators, which are not in a test machine",
 	"bench/traffic":                   "measures",
 	"cmd/sluice/internal/ui/pagetest": "drives a browser, which is not in a test machine",
 	"pkg/test/kubetest":               "runs programs of Kubernetes, which are not in a test machine",
@@ -48,10 +50,11 @@ func Programs() []install.Program {
 }
 
 // NotHere are tests that cannot run in a machine without Go or Python, each the begin of a go test pattern: they build
-// upstream's plugins, or run firewalld.
+// upstream's plugins, or run firewalld or load generators.
 var NotHere = Names{
 	"Firewalld$", "CleanupOfUpstream$", "DHCPUpstream", "CheckOfUpstream$", "DelOfUpstream$", "HandoverToEBPF$",
 	"UpstreamDelOfOurs$", "BandwidthOfUpstream", "GCOfUpstream$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
+	"ReportQuick$",
 }
 
 // noIPAM is the example that needs a program which Programs leaves out.
