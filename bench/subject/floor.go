@@ -42,7 +42,7 @@ func (w *World) floor(learned bool) (*netlab.NS, netip.AddrPort, error) {
 	}
 	uplink, door := links["uplink"], links["door"]
 	node := netlab.IP4(client.Uplink.Node)
-	w.target = netip.AddrPortFrom(node, firstHostPort)
+	w.target = netip.AddrPortFrom(node, FirstHostPort)
 	in := constantNAT{
 		addr: offDestination, port: offDestinationPort, from: node, to: routedPod,
 		dst: links["pod"].HardwareAddr, src: door.HardwareAddr,
@@ -62,7 +62,7 @@ func (w *World) floor(learned bool) (*netlab.NS, netip.AddrPort, error) {
 		}
 		return errors.Join(stack, w.attachFloor(uplink.Index, ebpf.AttachTCXIngress, in), w.attachFloor(door.Index, ebpf.AttachTCXIngress, out))
 	})
-	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), firstHostPort), err
+	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), FirstHostPort), err
 }
 
 func (w *World) attachFloor(ifindex int, at ebpf.AttachType, n constantNAT) error {
@@ -136,7 +136,7 @@ func (n constantNAT) program() asm.Instructions {
 		off   int16
 		size  asm.Size
 		value int32
-	}{{offType, asm.Half, half(0x0800)}, {offVersion, asm.Byte, 0x45}, {offProtocol, asm.Byte, 6}, {n.port, asm.Half, half(firstHostPort)}} {
+	}{{offType, asm.Half, half(0x0800)}, {offVersion, asm.Byte, 0x45}, {offProtocol, asm.Byte, 6}, {n.port, asm.Half, half(FirstHostPort)}} {
 		insns = append(insns, asm.LoadMem(asm.R4, asm.R2, want.off, want.size), asm.JNE.Imm(asm.R4, want.value, pass))
 	}
 	insns = append(insns, asm.LoadMem(asm.R7, asm.R2, offTCPFlags, asm.Byte), asm.And.Imm(asm.R7, flagSYN))

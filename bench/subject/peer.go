@@ -25,7 +25,13 @@ const (
 	// FloorLearned is Floor with a bridge, on which SYN and SYN-ACK take the stack.
 	FloorLearned = "floor-learned"
 	Reference    = "reference"
-	Sluice       = "sluice"
+	// ReferenceNftables is Reference with the nftables backend, where the plugins have one: bridge's masquerade and portmap.
+	ReferenceNftables = "reference-nftables"
+	Sluice            = "sluice"
+	// SluiceAgain is Sluice in another world of its own: the control, which has to measure the same.
+	SluiceAgain = "sluice-again"
+	// SluiceNftables is Sluice's nftables backend.
+	SluiceNftables = "sluice-nftables"
 	// SluiceDirect is Sluice with fastPath "direct".
 	SluiceDirect = "sluice-direct"
 	// SluiceObserved is Sluice with an observer of everything.
@@ -43,7 +49,7 @@ func IsBare(name string) bool { return slices.Contains(bare, name) }
 
 // Names are those of all peers.
 func Names() []string {
-	return append(slices.Clone(bare), Reference, Sluice, SluiceDirect, SluiceObserved)
+	return append(slices.Clone(bare), Reference, ReferenceNftables, Sluice, SluiceAgain, SluiceNftables, SluiceDirect, SluiceObserved)
 }
 
 // Suite is a set of plugins to compare. A bare peer has no directory.
@@ -54,6 +60,8 @@ type Suite struct {
 	// NodeConfig is what /etc/sluice/config.json of its nodes holds, empty for
 	// none.
 	NodeConfig string
+	// Tables is the backend of bridge and portmap in the network's configuration, empty for none.
+	Tables string
 	// Observer is the path of sluice, to observe by while the world is measured; empty: there is no observer.
 	Observer string
 	// Version is what the suite says of itself, for the report.

@@ -29,19 +29,38 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// Every bridge has the same chain, a network and addresses of its own, and the backend that the suite asks for.
 func TestConflist(t *testing.T) {
 	for _, masq := range []bool{false, true} {
-		list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, conflist, masq))
-		if err != nil {
-			t.Fatal(err)
+		for i, want := range []string{"bench", "bench1"} {
+			w := &World{Options: Options{Masquerade: masq, Suite: Suite{Tables: "nftables"}}}
+			text, err := w.conflist(i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := libcni.NetworkConfFromBytes(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var chain []string
+			for _, p := range list.Plugins {
+				chain = append(chain, p.Network.Type)
+			}
+			if got := strings.Join(append(chain, list.Plugins[0].Network.IPAM.Type), " "); got != "bridge portmap firewall host-local" {
+				t.Errorf("chain: %s", got)
+			}
+			for _, part := range []string{fmt.Sprintf(`"cni%d"`, i), fmt.Sprintf(`"10.%d.0.0/16"`, 88+i), `"ipMasqBackend":"nftables"`, `"backend":"nftables"`, fmt.Sprintf(`"ipMasq":%v`, masq)} {
+				if !strings.Contains(string(text), part) {
+					t.Errorf("no %s in %s", part, text)
+				}
+			}
+			if list.Name != want {
+				t.Errorf("network %q, want %q", list.Name, want)
+			}
 		}
-		var chain []string
-		for _, p := range list.Plugins {
-			chain = append(chain, p.Network.Type)
-		}
-		if got := strings.Join(append(chain, list.Plugins[0].Network.IPAM.Type), " "); got != "bridge portmap firewall host-local" {
-			t.Errorf("chain: %s", got)
-		}
+	}
+	if text, err := (&World{}).conflist(0); err != nil || strings.Contains(string(text), "ackend") {
+		t.Errorf("%v: no backend was asked for: %s", err, text)
 	}
 }
 

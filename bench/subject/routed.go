@@ -75,6 +75,10 @@ func (w *World) serveIn(server *netlab.NS, listen netip.AddrPort) (err error) {
 	if w.client, err = traffic.Start(w.lab.Client().NS); err != nil {
 		return err
 	}
-	_, err = w.server.Call(traffic.Request{Op: "serve", Addr: listen})
+	serve := traffic.Request{Op: "serve", Addr: listen}
+	if w.Tools {
+		serve.Conns = toolClients
+	}
+	_, err = w.server.Call(serve)
 	return err
 }

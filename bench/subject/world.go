@@ -19,36 +19,13 @@ import (
 )
 
 const (
-	// firstHostPort is the hostPort of the first pod; below the ephemeral range.
-	firstHostPort = 20000
+	// FirstHostPort is the hostPort of the first pod; below the ephemeral range.
+	FirstHostPort = 20000
 	// containerPort is where pods serve.
 	containerPort = 80
 	// crrClients is how many clients open connections at once.
 	crrClients = 4
 )
-
-// conflist is the chain of the benchmark: one bridge with host-local
-// addresses, published ports and the firewall's admission.
-const conflist = `{
-  "cniVersion": "1.0.0",
-  "name": "bench",
-  "plugins": [
-    {
-      "type": "bridge",
-      "bridge": "cni0",
-      "isGateway": true,
-      "ipMasq": %t,
-      "hairpinMode": true,
-      "ipam": {
-        "type": "host-local",
-        "ranges": [[{"subnet": "10.88.0.0/16"}]],
-        "routes": [{"dst": "0.0.0.0/0"}]
-      }
-    },
-    {"type": "portmap", "capabilities": {"portMappings": true}},
-    {"type": "firewall"}
-  ]
-}`
 
 // Options of a world.
 type Options struct {
@@ -65,6 +42,14 @@ type Options struct {
 	LastPod bool
 	// Exec starts the plugins, nil for libcni's way.
 	Exec invoke.Exec
+	// Tools publishes the ports of iperf3 and sockperf on the server's pod too, and lets the server answer 32 clients at once.
+	Tools bool
+	// IPv4Only turns IPv6 off on the node and in its pods: what thousands of idle pods say by multicast would be in the figures.
+	IPv4Only bool
+	// Parallel is how many pods are attached at once, 0 for one.
+	Parallel int
+	// Until is when to give up making pods, with ErrTime; the zero value is never.
+	Until time.Time
 }
 
 // World is a client, a node of one suite and its pods, with the traffic agents
@@ -75,7 +60,9 @@ type World struct {
 	SetUp time.Duration
 
 	lab            *netlab.Lab
-	runtime        *netlab.Runtime
+	runtime        *netlab.Runtime   // of the first bridge
+	bridges        []*netlab.Runtime // all of them
+	serverNS       *netlab.NS
 	target         netip.AddrPort
 	server, client *traffic.Agent
 	scratch        *netlab.Pod
@@ -96,10 +83,14 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 	if w.lab, err = netlab.New(netlab.Options{ForwardIPv4: true}); err != nil {
 		return nil, err
 	}
+	if err := w.disableIPv6(w.lab.Node.NS); err != nil {
+		return nil, err
+	}
 	serverNS, listen, err := w.attachAll(ctx, progress)
 	if err != nil {
 		return nil, err
 	}
+	w.serverNS = serverNS
 	if err := w.serveIn(serverNS, listen); err != nil {
 		return nil, err
 	}
@@ -116,7 +107,7 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 // attachAll makes the pods and returns where the server belongs.
 func (w *World) attachAll(ctx context.Context, progress func(int)) (*netlab.NS, netip.AddrPort, error) {
 	node := netlab.IP4(w.lab.Client().Uplink.Node)
-	w.target = netip.AddrPortFrom(node, firstHostPort)
+	w.target = netip.AddrPortFrom(node, FirstHostPort)
 	switch {
 	case w.Suite.Name == Routed:
 		return w.routed(false)
@@ -128,39 +119,7 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*netlab.NS, 
 	if err := w.configure(); err != nil {
 		return nil, netip.AddrPort{}, err
 	}
-	var err error
-	if w.runtime, err = w.lab.Node.CNI(netlab.CNIOptions{
-		Path:     []string{w.Suite.BinDir},
-		Conflist: fmt.Appendf(nil, conflist, w.Masquerade),
-		Exec:     w.Exec,
-	}); err != nil {
-		return nil, netip.AddrPort{}, err
-	}
-	at := w.Pods / 2
-	if w.LastPod {
-		at = w.Pods - 1
-	}
-	var server *netlab.NS
-	start := time.Now()
-	for i := range w.Pods {
-		pod, err := w.lab.Node.NewPod(fmt.Sprintf("pod%d", i))
-		if err != nil {
-			return nil, netip.AddrPort{}, err
-		}
-		if _, err := w.runtime.Add(ctx, w.attachment(fmt.Sprintf("pod%d", i), pod, firstHostPort+i)); err != nil {
-			return nil, netip.AddrPort{}, fmt.Errorf("ADD of pod %d: %w", i, err)
-		}
-		if i == at {
-			server = pod.NS
-		} else if err := pod.Close(); err != nil { // the path keeps it
-			return nil, netip.AddrPort{}, err
-		}
-		progress(i + 1)
-	}
-	w.SetUp = time.Since(start)
-	w.target = netip.AddrPortFrom(node, uint16(firstHostPort+at))
-	w.scratch, err = w.lab.Node.NewPod("scratch")
-	return server, netip.AddrPortFrom(netip.IPv4Unspecified(), containerPort), err
+	return w.attachPods(ctx, progress)
 }
 
 // configure writes the node's configuration. The file is in the node's own
@@ -170,14 +129,6 @@ func (w *World) configure() error {
 		return nil
 	}
 	return w.lab.Node.Do(func() error { return os.WriteFile(nodeconf.DefaultPath, []byte(w.Suite.NodeConfig), 0o644) })
-}
-
-func (w *World) attachment(id string, pod *netlab.Pod, hostPort int) netlab.Attachment {
-	ports := []map[string]any{{"hostPort": hostPort, "containerPort": containerPort, "protocol": "tcp"}}
-	if w.Datagrams {
-		ports = append(ports, map[string]any{"hostPort": hostPort, "containerPort": containerPort, "protocol": "udp"})
-	}
-	return netlab.Attachment{ContainerID: id, NetNS: pod.Path, Capabilities: map[string]any{"portMappings": ports}}
 }
 
 // RR measures round trips through the hostPort for d.
@@ -233,7 +184,7 @@ func (w *World) HasChain() bool { return w.runtime != nil }
 // kernel's dismantling of namespaces does not run into the next measurement.
 func (w *World) AddDel(ctx context.Context) (add, del time.Duration, err error) {
 	w.serial++
-	a := w.attachment(fmt.Sprintf("scratch%d", w.serial), w.scratch, firstHostPort+w.Pods)
+	a := w.attachment(fmt.Sprintf("scratch%d", w.serial), w.scratch.Path, FirstHostPort+w.Pods)
 	start := time.Now()
 	_, err = w.runtime.Add(ctx, a)
 	add = time.Since(start)
