@@ -35,7 +35,7 @@ func (w *World) Measure(l Load) (r traffic.Result, cpu time.Duration, err error)
 	return r, cpu, err
 }
 
-// CPU runs f, which returns what its own processes used, and adds what the server's process and ksoftirqd used meanwhile.
+// CPU runs f, which returns what its own processes used, and adds what the server's process and ksoftirqd used at that time.
 // What the kernel does with packets in a process is in that process's time, unless it has CONFIG_IRQ_TIME_ACCOUNTING.
 func (w *World) CPU(f func() (time.Duration, error)) (time.Duration, error) {
 	server, soft, err := w.used()
@@ -146,7 +146,7 @@ func (w *World) Release() (int, error) {
 	return int(r.Count), err
 }
 
-// SetRules makes it n netfilter rules of a third party on the node, none of which matches: the packets of a node meet such a
+// SetRules makes it n netfilter rules of a third party on the node, and none of them matches: the packets of a node meet such a
 // list in INPUT or in FORWARD. 0 removes them.
 func (w *World) SetRules(n int) error {
 	var text strings.Builder

@@ -165,7 +165,7 @@ func (h *handler) handle(r Request) (rep Reply, err error) {
 	}
 	before := cpuTime()
 	conns := max(1, r.Conns)
-	if r.Op != "hold" && r.Op != "files" { // of which nothing runs at once
+	if r.Op != "hold" && r.Op != "files" { // these run nothing at once
 		if conns > maxAcceptors {
 			return rep, fmt.Errorf("%d connections at once, at most %d", conns, maxAcceptors)
 		}

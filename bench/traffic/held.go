@@ -78,7 +78,7 @@ func (h *held) open(to netip.AddrPort, sources []netip.Addr, n int) error {
 	return nil
 }
 
-// dialFrom connects and makes sure that the server has it: the kernel says that it is connected before somebody accepts.
+// dialFrom connects and makes sure that the server has it: the kernel says that it is connected before the server accepts.
 func dialFrom(from netip.AddrPort, to *sockaddr) (int, error) {
 	fd, errno := newSocket(to.family)
 	if errno != 0 {
