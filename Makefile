@@ -25,7 +25,9 @@ COMMENTS ?= $$(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' | grep -v 
 # What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
-TEST_NEEDS := $(GUEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
+# The load generators of the report: those of Debian 12.
+REPORT_NEEDS := iperf3:iperf3 wrk:wrk sockperf:sockperf
+TEST_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # Packages whose tests run programs of other projects for most of their time: upstream's plugins, container runtimes, DHCP servers,
 # Kubernetes, Prometheus, a browser.
 INTEROP := ./cmd/sluice/internal/ui/pagetest ./pkg/test/kubetest ./plugins/ipam/cluster ./test/e2e/agent ./test/e2e/dhcp ./test/e2e/parity \
@@ -44,6 +46,7 @@ FUZZTIME ?= 10m
 FUZZQUICK ?= 3s
 FUZZFLAGS ?=
 HOSTILEFLAGS ?=
+REPORTFLAGS ?=
 
 CLUSTERFLAGS ?=
 # What the nodes of a cluster run beside what is built, and what its containers have as tools.
@@ -76,7 +79,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
+.PHONY: help demo build test lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -268,6 +271,11 @@ bench-quick: build ## compare with no plugin and with upstream, under 3 minutes 
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench
+
+bench-report: build ## iperf3, wrk, sockperf and our probes by pods, connections and rules, also with upstream: JSON and a page, 30 minutes (root; REPORTFLAGS=-quick: two)
+	$(need-root)
+	$(call need,$(RUN_NEEDS) $(REPORT_NEEDS))
+	go run ./bench report $(REPORTFLAGS)
 
 bench-observe: build ## what an observer of everything costs: CRR and stream with and without, in pairs, 3 minutes (root)
 	$(need-root)

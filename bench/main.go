@@ -11,6 +11,8 @@
 //	bench profile   where the time of ADD and DEL goes, plugin by plugin
 //	bench udp       the shortest packets through a hostPort
 //	bench bandwidth goodput and delay of a limited pod, by backend and rate
+//	bench report    all of the traffic by pods, connections and rules, with iperf3, wrk and sockperf: JSON and a page
+//	bench compare   two reports, metric by metric, with a test of significance
 package main
 
 import (
@@ -60,8 +62,12 @@ func main() {
 		err = runProfile(ctx, args)
 	case "bandwidth":
 		err = runBandwidth(ctx, args)
+	case "report":
+		err = runReport(ctx, args)
+	case "compare":
+		err = runCompare(args)
 	default:
-		err = fmt.Errorf("unknown command %q: quick, add, churn, profile, deny, udp or bandwidth", command)
+		err = fmt.Errorf("unknown command %q: quick, add, churn, profile, deny, udp, bandwidth, report or compare", command)
 	}
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)
@@ -110,8 +116,17 @@ func (c *common) prepare(ctx context.Context) error {
 			s = subject.Suite{Name: name}
 		case name == subject.Reference:
 			s, err = c.reference(ctx)
+		case name == subject.ReferenceNftables:
+			s, err = c.reference(ctx)
+			s.Name, s.Tables = name, "nftables"
 		case name == subject.Sluice:
 			s, err = c.sluice(ctx)
+		case name == subject.SluiceAgain:
+			s, err = c.sluice(ctx)
+			s.Name = name
+		case name == subject.SluiceNftables:
+			s, err = c.sluice(ctx)
+			s.Name, s.NodeConfig = name, `{"backend": "nftables"}`
 		case name == subject.SluiceDirect:
 			s, err = c.sluice(ctx)
 			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`

@@ -299,9 +299,11 @@ func goals(pods []int) []report.Goal {
 }
 
 // say shows where the run is, on one line of a terminal; "" clears it.
-func (q *quick) say(format string, args ...any) {
+func (q *quick) say(format string, args ...any) { sayTo(q.progress, format, args...) }
+
+func sayTo(w io.Writer, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	fmt.Fprintf(q.progress, "\r%s\r%s", strings.Repeat(" ", 78), text)
+	fmt.Fprintf(w, "\r%s\r%s", strings.Repeat(" ", 78), text)
 }
 
 func micros(d time.Duration) float64 { return float64(d) / 1e3 }

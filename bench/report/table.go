@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 )
 
 // Style says how to mark text on a terminal. The zero value marks nothing.
@@ -80,6 +81,19 @@ func (r *Run) metricCells(s Section, peer string, m Metric, base string, style S
 	return cells, true
 }
 
+// WriteRows writes lines of plain text with aligned columns.
+func WriteRows(w io.Writer, rows [][]string) error {
+	var cells [][]cell
+	for _, row := range rows {
+		var line []cell
+		for _, text := range row {
+			line = append(line, plain(text))
+		}
+		cells = append(cells, line)
+	}
+	return writeAligned(w, cells)
+}
+
 // writeAligned right-aligns every column but the first.
 func writeAligned(w io.Writer, rows [][]cell) error {
 	var widths []int
@@ -88,13 +102,13 @@ func writeAligned(w io.Writer, rows [][]cell) error {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], len(c.text))
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
 		}
 	}
 	for _, row := range rows {
 		var line strings.Builder
 		for i, c := range row {
-			pad := strings.Repeat(" ", widths[i]-len(c.text))
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.text))
 			switch {
 			case i == 0:
 				line.WriteString("  " + c.paint(c.text) + pad)
