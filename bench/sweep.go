@@ -42,16 +42,21 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 		if s.Name == subject.SluiceAgain && pods != r.pods[0] {
 			continue // one place is enough for the control
 		}
-		if why := r.late(); why != "" {
+		why := r.late()
+		if fewer := r.slow[s.Name]; why == "" && fewer > 0 {
+			why = fmt.Sprintf("%d pods took too long already", fewer)
+		}
+		if why != "" {
 			r.record.Skip(record.AxisPods, pods, s.Name, why)
 			continue
 		}
 		w, err := subject.Build(ctx, subject.Options{
 			Suite: s, Pods: pods, Masquerade: r.masquerade, LastPod: r.lastPod, Tools: true, IPv4Only: true,
-			Parallel: runtime.NumCPU(), Until: time.Now().Add(r.setUp),
+			Parallel: runtime.NumCPU(), Until: time.Now().Add(r.setUpOf(pods)),
 		}, func(done int) { r.say("attaching through %s: %d of %d", s.Name, done, pods) })
 		if errors.Is(err, subject.ErrTime) {
 			r.record.Skip(record.AxisPods, pods, s.Name, err.Error())
+			r.slow[s.Name] = pods
 			continue
 		}
 		if err != nil {
@@ -60,6 +65,11 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 		worlds = append(worlds, w)
 	}
 	return worlds, nil
+}
+
+// setUpOf is how long the pods of one peer may take: twice as long from 10,000 on.
+func (r *fullReport) setUpOf(pods int) time.Duration {
+	return r.setUp * time.Duration(max(1, pods/5000))
 }
 
 // late says that the run has no time left for another place.
