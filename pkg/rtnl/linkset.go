@@ -22,8 +22,22 @@ const (
 // vethInfoPeer is VETH_INFO_PEER of <linux/veth.h>.
 const vethInfoPeer = 1
 
+// Kinds of device pairs.
+const (
+	KindVeth   = "veth"
+	KindNetkit = "netkit" // Linux 6.7
+)
+
+// Paired reports whether the link is one end of a pair that connects a pod. PeerIndex is the other end.
+func (l Link) Paired() bool { return l.Kind == KindVeth || l.Kind == KindNetkit }
+
 // VethSpec describes a device pair. Both ends get MTU. Only HostName and PeerName are required.
 type VethSpec struct {
+	// Netkit makes a pair of netkit devices in L2 mode instead of veths. The host end is the primary one, at which alone programs are
+	// attached to either. Without a program each end passes what it gets. ErrNotSupported: the kernel has no netkit, or one that
+	// takes no hardware addresses (before Linux 6.8).
+	Netkit bool
+
 	HostName string
 	HostMAC  net.HardwareAddr // nil: the kernel chooses
 	Master   int              // index of the bridge that the host end joins; 0 for none
@@ -53,9 +67,17 @@ func (h *Handle) AddVeth(s VethSpec) error {
 		req.AddData(attr32(unix.IFLA_MASTER, uint32(s.Master)))
 	}
 	info := attr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("veth"))
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(s.kind()))
 	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
-	peer := data.AddRtAttr(vethInfoPeer, nil)
+	peerAttr := vethInfoPeer
+	if s.Netkit {
+		peerAttr = unix.IFLA_NETKIT_PEER_INFO
+		data.AddRtAttr(unix.IFLA_NETKIT_MODE, vnl.Uint32Attr(unix.NETKIT_L2))
+		for _, policy := range []int{unix.IFLA_NETKIT_POLICY, unix.IFLA_NETKIT_PEER_POLICY} {
+			data.AddRtAttr(policy, vnl.Uint32Attr(unix.NETKIT_PASS))
+		}
+	}
+	peer := data.AddRtAttr(peerAttr, nil)
 	pmsg := vnl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
 	pmsg.Index = int32(s.PeerIndex)
 	for _, a := range endAttrs(s.PeerName, s.PeerMAC, s.MTU) {
@@ -66,9 +88,16 @@ func (h *Handle) AddVeth(s VethSpec) error {
 	}
 	req.AddData(info)
 	if err := h.do(req); err != nil {
-		return fmt.Errorf("add veth %q with peer %q: %w", s.HostName, s.PeerName, err)
+		return fmt.Errorf("add %s %q with peer %q: %w", s.kind(), s.HostName, s.PeerName, err)
 	}
 	return nil
+}
+
+func (s VethSpec) kind() string {
+	if s.Netkit {
+		return KindNetkit
+	}
+	return KindVeth
 }
 
 func endAttrs(name string, mac net.HardwareAddr, mtu int) []*vnl.RtAttr {

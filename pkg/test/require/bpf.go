@@ -38,6 +38,37 @@ func askTCX() error {
 	return feature(err)
 }
 
+// Netkit needs pairs of netkit devices with programs on them (Linux 6.7, CONFIG_NETKIT).
+func Netkit(t testing.TB) {
+	t.Helper()
+	Feature(t, "netkit", askNetkit)
+}
+
+// HasNetkit is Netkit for a test that goes on either way.
+func HasNetkit(t testing.TB) bool {
+	t.Helper()
+	return Has(t, "netkit", askNetkit)
+}
+
+// askNetkit is askTCX for netkit.
+func askNetkit() error {
+	prog, err := nothing()
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	l, err := link.AttachNetkit(link.NetkitOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachNetkitPeer})
+	switch {
+	case err == nil:
+		return errors.Join(errors.New("a link on a device that does not exist"), l.Close())
+	case errors.Is(err, unix.ENODEV):
+		return nil
+	case errors.Is(err, unix.EINVAL):
+		return errors.Join(ErrMissing, err)
+	}
+	return feature(err)
+}
+
 // TestRunIngress needs BPF_PROG_TEST_RUN to take the device that a packet came
 // in by (ingress_ifindex of struct __sk_buff).
 func TestRunIngress(t testing.TB) {
